@@ -1,0 +1,38 @@
+"""lengen_jax: train short, test long.
+
+Position encodings, position schemes and logit scales for Transformers in JAX
+and Flax, with what it takes to train them on short sequences, run them on long
+ones and compare them honestly.
+
+Submodules load on first use: `import lengen_jax` itself loads neither jax nor
+TensorFlow nor matplotlib.
+"""
+
+import importlib
+
+__version__ = '0.1.0'
+
+_SUBMODULES = (
+  'analysis',
+  'attention',
+  'data',
+  'encodings',
+  'errors',
+  'evaluation',
+  'models',
+  'positions',
+  'specs',
+  'training',
+)
+
+__all__ = ['__version__', *_SUBMODULES]
+
+
+def __getattr__(name):
+  if name in _SUBMODULES:
+    return importlib.import_module(f'lengen_jax.{name}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__():
+  return sorted([*globals(), *_SUBMODULES])

@@ -1,0 +1,184 @@
+"""The one entry point of attention: checks its arguments, then dispatches."""
+
+import jax
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax.attention import reference
+
+IMPLEMENTATIONS = {'reference': reference.attend}
+BIAS_FORMS = ('exact', 'table', 'anchored', 'auto')
+# Whole numbers above this have gaps in float32.
+_MAX_LENGTH = 2**24
+
+
+def dot_product_attention(
+  q,
+  k,
+  v,
+  *,
+  bias=None,
+  content=None,
+  q_positions=None,
+  k_positions=None,
+  q_segment_ids=None,
+  k_segment_ids=None,
+  q_offset=0,
+  k_lengths=None,
+  causal,
+  window=None,
+  sinks=0,
+  scale=None,
+  logit_scale=None,
+  contiguous=None,
+  bias_form='exact',
+  implementation='auto',
+):
+  """softmax((q k + content) scale logit_scale + bias) v.
+
+  Masks go by index, segment and length only, never by position: positions may
+  repeat. Logits and softmax are float32.
+
+  Args:
+    q: `[B, Q, H, D]`.
+    k: `[B, K, G, D]`; H is a multiple of G, query head h reads head h G // H.
+    v: `[B, K, G, D]`.
+    bias: a function of positions (`BiasFn`), or, for the reference, a float32
+      array that broadcasts to `[B, H, Q, K]`.
+    content: a `ContentFn`, a function of contents and positions.
+    q_positions: int32 or float32, `[Q]` or `[B, Q]`; None for the standard
+      ones, `q_offset + arange(Q)`.
+    k_positions: likewise `[K]` or `[B, K]`; None for `arange(K)`.
+    q_segment_ids: int32 `[B, Q]`; pairs of different segments are masked.
+    k_segment_ids: int32 `[B, K]`.
+    q_offset: index of the first query among the keys, an int or int32 `[B]`.
+    k_lengths: int32 `[B]`; keys from there on are masked.
+    causal: whether keys after the query are masked.
+    window: keys more than `window - 1` before (or, if not causal, after) the
+      query are masked.
+    sinks: so many first keys of a segment stay visible beyond the window.
+    scale: factor on the logits; None for 1/sqrt(D).
+    logit_scale: float32 `[B, Q]` or `[B, Q, H]`, a factor per query.
+    contiguous: True promises that within a segment differences of positions
+      equal differences of indices; None is True where positions are None.
+    bias_form: 'exact', or how an implementation may approximate the bias.
+    implementation: one of IMPLEMENTATIONS, or 'auto'.
+
+  Returns:
+    `[B, Q, H, D]` in the dtype of q.
+
+  Raises:
+    errors.ConfigError: shapes, dtypes or options that do not go together, or
+      something that the implementation lacks, named.
+  """
+  del contiguous  # A promise that the reference has no use for.
+  _check_arrays(q, k, v)
+  batch, q_length, num_heads, head_dim = q.shape
+  k_length = k.shape[1]
+  if implementation not in ('auto', *IMPLEMENTATIONS):
+    raise errors.ConfigError(
+      errors.one_of(
+        'attention implementation', implementation, ['auto', *IMPLEMENTATIONS]
+      )
+    )
+  if bias_form not in BIAS_FORMS:
+    raise errors.ConfigError(
+      errors.one_of('bias_form', bias_form, BIAS_FORMS)
+    )
+  if bias_form in ('table', 'anchored'):
+    raise errors.ConfigError(
+      f"bias_form={bias_form!r} is not available with implementation="
+      f"'reference'; use 'exact'"
+    )
+  if window is not None and window < 1:
+    raise errors.ConfigError(f'window must be at least 1, got {window}')
+  if sinks and window is None:
+    raise errors.ConfigError(f'sinks={sinks} needs a window')
+  q_positions = _positions('q', q_positions, batch, q_length, q_offset)
+  k_positions = _positions('k', k_positions, batch, k_length, 0)
+  if (q_segment_ids is None) != (k_segment_ids is None):
+    raise errors.ConfigError(
+      'q_segment_ids and k_segment_ids go together; got one of them'
+    )
+  for name, ids, length in (
+    ('q_segment_ids', q_segment_ids, q_length),
+    ('k_segment_ids', k_segment_ids, k_length),
+  ):
+    if ids is not None and ids.shape != (batch, length):
+      raise errors.ConfigError(
+        f'{name} has shape {ids.shape}; it must be {(batch, length)}'
+      )
+  if logit_scale is not None and (
+    logit_scale.ndim not in (2, 3)
+    or logit_scale.shape[0] not in (1, batch)
+    or logit_scale.shape[1] != q_length
+    or logit_scale.shape[2:] not in ((), (1,), (num_heads,))
+  ):
+    raise errors.ConfigError(
+      f'logit_scale has shape {logit_scale.shape}; it must be '
+      f'{(batch, q_length)} or {(batch, q_length, num_heads)}'
+    )
+  attend = IMPLEMENTATIONS[
+    'reference' if implementation == 'auto' else implementation
+  ]
+  return attend(
+    q,
+    k,
+    v,
+    bias=bias,
+    content=content,
+    q_positions=q_positions,
+    k_positions=k_positions,
+    q_segment_ids=q_segment_ids,
+    k_segment_ids=k_segment_ids,
+    q_offset=q_offset,
+    k_lengths=k_lengths,
+    causal=causal,
+    window=window,
+    sinks=sinks,
+    scale=head_dim**-0.5 if scale is None else scale,
+    logit_scale=logit_scale,
+  )
+
+
+def _check_arrays(q, k, v):
+  """Raises unless q, k and v have shapes that go together."""
+  if q.ndim != 4 or k.ndim != 4 or v.shape[:3] != k.shape[:3]:
+    raise errors.ConfigError(
+      f'q, k and v must be [B, length, heads, head_dim] with k and v alike; '
+      f'got {q.shape}, {k.shape}, {v.shape}'
+    )
+  if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+    raise errors.ConfigError(
+      f'q {q.shape} and k {k.shape} differ in batch or head_dim'
+    )
+  if q.shape[2] % k.shape[2]:
+    raise errors.ConfigError(
+      f'{q.shape[2]} query heads are no multiple of {k.shape[2]} key heads'
+    )
+  longest = max(q.shape[1], k.shape[1])
+  if longest > _MAX_LENGTH:
+    raise errors.ConfigError(
+      f'length {longest} is over {_MAX_LENGTH}, beyond which float32 cannot '
+      'tell positions apart'
+    )
+
+
+def _positions(side, positions, batch, length, offset):
+  """Checked positions, `[length]` or `[B, length]`; standard for None."""
+  if positions is None:
+    index = jnp.arange(length, dtype=jnp.int32)
+    if isinstance(offset, int) or offset.ndim == 0:
+      return offset + index
+    return offset[:, None] + index[None]
+  if positions.dtype not in (jnp.int32, jnp.float32):
+    raise errors.ConfigError(
+      f'{side}_positions are {positions.dtype}; positions are int32 or float32'
+      ' whatever the dtype of the model'
+    )
+  if positions.shape not in ((length,), (1, length), (batch, length)):
+    raise errors.ConfigError(
+      f'{side}_positions have shape {positions.shape}; they must be '
+      f'{(length,)} or {(batch, length)}'
+    )
+  return jax.lax.stop_gradient(positions)

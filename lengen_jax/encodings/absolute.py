@@ -1,0 +1,96 @@
+"""Absolute encodings: a vector per position, added to the model's input."""
+
+from flax import linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.encodings import base
+
+
+class Sinusoidal(base.Encoding):
+  """Sines and cosines of the position, added to the input embedding.
+
+  PE(p) = [sin(p w_0) .. sin(p w_{E/2-1}), cos(p w_0) .. cos(p w_{E/2-1})] with
+  w_k = base^(-2k/E).
+
+  Source: Vaswani et al. (2017), section 3.5; the concatenated layout is that of
+  Ruoss et al. (2023), arXiv:2305.16843.
+
+  Attributes:
+    base: base of the frequencies.
+  """
+
+  base: float = 10000.0
+
+  formula = 'x + [sin(p w_k), cos(p w_k)], w_k = base^(-2k/E)'
+  source = 'arXiv:1706.03762'
+  translation_invariant = False
+  embeds = True
+
+  def embed(self, x, positions):
+    width = x.shape[-1]
+    if width % 2:
+      raise errors.ConfigError(
+        f'sinusoidal needs an even model width, got {width}'
+      )
+    frequency = self.base ** (-np.arange(0, width, 2) / width)
+    positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
+    angle_BxLxF = positions_BxL[..., None] * jnp.asarray(
+      frequency[None, None], jnp.float32
+    )
+    table_BxLxE = jnp.concatenate(
+      [jnp.sin(angle_BxLxF), jnp.cos(angle_BxLxF)], -1
+    )
+    return (x.astype(jnp.float32) + table_BxLxE).astype(x.dtype)
+
+
+class Learned(base.Encoding):
+  """A learned vector per position, added to the input embedding.
+
+  A position outside the table raises where the host can see it and reads NaN
+  inside jit; it is never clamped to the last row. The table starts at the
+  standard deviation of DecoderLM's scaled token embeddings.
+
+  Source: Gehring et al. (2017), arXiv:1705.03122; as in GPT-2.
+
+  Attributes:
+    max_position: rows of the table; positions 0 .. max_position - 1.
+  """
+
+  max_position: int | None = None
+
+  formula = 'x + table[p]'
+  source = 'arXiv:1705.03122'
+  translation_invariant = False
+  fractional_positions = False
+  extrapolates = False
+  embeds = True
+
+  def __post_init__(self):
+    if self.max_position is None or self.max_position < 1:
+      raise errors.SpecError(
+        f'learned needs max_position, the number of rows of its table, at '
+        f'least 1; got {self.max_position}'
+      )
+    super().__post_init__()
+
+  def setup(self):
+    if self.width is None:
+      raise errors.ConfigError(
+        'learned needs the width of the model; create it with width=...'
+      )
+    self.table = self.make_param(
+      self,
+      'table',
+      nn.initializers.normal(0.02 * self.width**0.5),
+      (self.max_position, self.width),
+      ('relpos_buckets', 'embed'),
+    )
+
+  def embed(self, x, positions):
+    base.check_positions(self, positions)
+    rows_BxLxE = self.table.at[jnp.atleast_2d(positions)].get(
+      mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
+    )
+    return (x.astype(jnp.float32) + rows_BxLxE).astype(x.dtype)

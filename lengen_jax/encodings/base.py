@@ -1,0 +1,298 @@
+"""The contract of a position encoding.
+
+An encoding tells a Transformer where its tokens stand through any of five
+hooks: `embed` at the model's input, `rotate` on queries and keys, `bias`,
+`content_bias` and `content_values` inside attention. Every hook takes
+positions as data and does nothing by default, so attention calls all of them
+and knows no encoding by name.
+
+A bias reaches attention as a *function of positions*, `BiasFn`, so that a fused
+implementation can evaluate it for one tile at a time and differentiate it with
+respect to its parameters without an array over all pairs.
+
+Shapes: B batch, L length, Q queries, K keys, H heads, D head_dim, E width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from flax import linen as nn
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from lengen_jax import errors
+
+
+def logical_param(module, name, init, shape, axes):
+  """Creates a float32 parameter with logical axis names, the linen way."""
+  return module.param(
+    name, nn.with_logical_partitioning(init, axes), shape, jnp.float32
+  )
+
+
+@struct.dataclass
+class BiasFn:
+  """An additive attention bias as a function of positions.
+
+  Attributes:
+    params: pytree of float32 arrays, everything a tile needs. Differentiable.
+    encoding: the unbound encoding whose `tile` is called.
+    axes: logical axis names per leaf of `params`, in leaf order.
+    bidirectional: whether keys after the query are visible.
+  """
+
+  params: Any
+  encoding: 'Encoding' = struct.field(pytree_node=False)
+  axes: tuple = struct.field(pytree_node=False)
+  bidirectional: bool = struct.field(pytree_node=False, default=False)
+
+  def __call__(self, q_positions, k_positions):
+    """Bias of a tile, float32: `[Q], [K] -> [H, Q, K]`, batched alike."""
+    return self.encoding.tile(
+      self.params, q_positions, k_positions, bidirectional=self.bidirectional
+    )
+
+
+class Encoding(nn.Module):
+  """Base of all encodings; by itself it does nothing (NoPE).
+
+  Subclasses override the hooks they need. An additive bias is given by
+  `tile_params` and either `strip` (translation invariant) or `tile`.
+  `setup` creates every parameter, whichever hook initialises the module.
+
+  Attributes:
+    num_heads: attention heads, H.
+    head_dim: size of one head, D.
+    width: width of the model, E; needed by encodings that `embed`.
+    shared: one instance for all layers of a model instead of one per layer.
+    make_param: creates every parameter, `(module, name, init, shape, axes)`;
+      frameworks with their own parameter bookkeeping substitute theirs.
+  """
+
+  num_heads: int
+  head_dim: int
+  width: int | None = None
+  shared: bool = False
+  make_param: Callable = logical_param
+
+  # Facts that schemes, caches, kernels and `lengen list` read, on unbound
+  # instances too; a subclass overrides them by attributes or properties.
+  formula = 'nothing'
+  source = ''
+  # The bias or score depends on positions through their difference only.
+  translation_invariant = True
+  # Positions may be fractional.
+  fractional_positions = True
+  # Works on positions beyond those trained on.
+  extrapolates = True
+  # What it does to a key depends on the sequence's length, so that a cache
+  # must hold untouched keys and the planned length must be known.
+  length_dependent = False
+  # Rescales positions by itself (position interpolation).
+  interpolates = False
+  # Acts at the model's input, through `embed`.
+  embeds = False
+  # Positions below this are valid; None where there is no limit.
+  max_position = None
+  # Attention must pass query and key contents to the encoding.
+  needs_content = False
+
+  def embed(self, x, positions):
+    """Adds positions to the model's input, `[B, L, E] -> [B, L, E]`."""
+    del positions
+    return x
+
+  def rotate(self, q, k, q_positions, k_positions, lengths=None):
+    """Rotates queries and keys, `[B, L, H, D] -> [B, L, H, D]`."""
+    del q_positions, k_positions, lengths
+    return q, k
+
+  def bias(self, q_positions, k_positions, *, bidirectional=False):
+    """Additive bias, float32, or None where the encoding has none.
+
+    Args:
+      q_positions: `[Q]` or `[B, Q]`, int32 or float32.
+      k_positions: `[K]` or `[B, K]`, likewise.
+      bidirectional: whether keys after the query are visible.
+
+    Returns:
+      `[H, Q, K]` or `[B, H, Q, K]`. Entries with a key after the query are
+      finite but mean nothing unless `bidirectional`.
+    """
+    bias_fn = self.bias_fn(bidirectional=bidirectional)
+    return None if bias_fn is None else bias_fn(q_positions, k_positions)
+
+  def bias_fn(self, *, bidirectional=False):
+    """The bias as a `BiasFn` over this module's parameters, or None."""
+    tile_params = self.tile_params()
+    if tile_params is None:
+      return None
+    params = {name: leaf for name, (leaf, _) in tile_params.items()}
+    axes = {name: axes for name, (_, axes) in tile_params.items()}
+    return BiasFn(
+      params=params,
+      encoding=self.unbound(),
+      axes=tuple(axes[name] for name in sorted(axes)),
+      bidirectional=bidirectional,
+    )
+
+  def tile_params(self):
+    """What a tile of the bias needs: name to (float32 array, logical axes).
+
+    Everything is included: parameters, already clamped, and constants per
+    head. None where the encoding has no additive bias.
+    """
+    return None
+
+  @nn.nowrap
+  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+    """Bias of any tile of pairs; captures no array.
+
+    Args:
+      params: what `tile_params` gave, heads possibly sliced.
+      q_positions: `[Q]` or `[B, Q]`.
+      k_positions: `[K]` or `[B, K]`.
+      bidirectional: whether keys after the query are visible.
+
+    Returns:
+      `[H, Q, K]` or `[B, H, Q, K]`, float32.
+    """
+    bias = self.strip(
+      params,
+      signed_distance(q_positions, k_positions),
+      bidirectional=bidirectional,
+    )
+    return jnp.moveaxis(bias, 0, -3)
+
+  @nn.nowrap
+  def strip(self, params, distances, *, bidirectional=False):
+    """Bias by distance, for translation-invariant encodings.
+
+    Args:
+      params: what `tile_params` gave, heads possibly sliced.
+      distances: query position minus key position, any shape `[...]`.
+      bidirectional: whether keys after the query are visible.
+
+    Returns:
+      `[H, ...]`, float32.
+    """
+    raise NotImplementedError(f'{type(self).__name__} has no strip')
+
+  @nn.nowrap
+  def project(self, params):
+    """Puts this encoding's parameters back into their domain.
+
+    Applied after each optimizer step; the identity by default.
+    """
+    return params
+
+  @nn.nowrap
+  def unbound(self):
+    """This encoding without parameters: hashable, compared by value."""
+    return self.clone(parent=None, name=None)
+
+
+class FromFunction(Encoding):
+  """A bare function of positions as an encoding without parameters.
+
+  Attributes:
+    function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`; it may
+      close over no traced array. For a bias with parameters derive a class.
+  """
+
+  function: Callable | None = None
+
+  formula = 'b = function(i, j)'
+  translation_invariant = False
+
+  def tile_params(self):
+    return {}
+
+  @nn.nowrap
+  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+    del params, bidirectional
+    return self.function(q_positions, k_positions).astype(jnp.float32)
+
+
+def signed_distance(q_positions, k_positions):
+  """Query minus key position for all pairs, float32 `[..., Q, K]`.
+
+  Integer positions are subtracted as integers, hence exactly.
+  """
+  return (q_positions[..., :, None] - k_positions[..., None, :]).astype(
+    jnp.float32
+  )
+
+
+def per_head(values_H, ndim):
+  """Values per head, shaped to scale an array `[H, ...]` of `ndim` axes."""
+  return values_H.reshape((-1,) + (1,) * (ndim - 1))
+
+
+def check_positions(encoding, positions, length=None):
+  """Raises on positions an encoding cannot take, as far as the host knows.
+
+  Args:
+    encoding: an Encoding.
+    positions: an array, or None for the standard positions 0 .. length - 1.
+    length: used where `positions` is None.
+
+  Raises:
+    errors.LengthError: a position is not below `encoding.max_position`.
+    errors.CombinationError: fractional positions where only whole ones serve,
+      or positions that are neither int32 nor float32.
+  """
+  name = type(encoding).__name__.lower()
+  if positions is not None:
+    if positions.dtype not in (jnp.int32, jnp.float32, jnp.int64, jnp.float64):
+      raise errors.CombinationError(
+        f'positions are {positions.dtype}; they must be int32 or float32, '
+        'whatever the dtype of the model, because 16-bit floats cannot hold '
+        'them'
+      )
+    if not encoding.fractional_positions and not jnp.issubdtype(
+      positions.dtype, jnp.integer
+    ):
+      raise errors.CombinationError(
+        f'{name} takes whole positions only, got {positions.dtype}; use a '
+        'position scheme with integer values'
+      )
+  limit = encoding.max_position
+  if limit is None:
+    return
+  if positions is None:
+    highest = length - 1
+  elif isinstance(positions, jax.core.Tracer):
+    return
+  else:
+    highest = int(positions.max()) if positions.size else -1
+  if highest >= limit:
+    raise errors.LengthError(
+      f'{name}(max_position={limit}) has no entry for position {highest}; '
+      f'give it max_position={highest + 1} or more, or use shorter sequences'
+    )
+
+
+def check_scheme(encoding, scheme):
+  """Raises where a position scheme and an encoding do not go together.
+
+  Raises:
+    errors.CombinationError: naming both and the reason.
+  """
+  name = type(encoding).__name__.lower()
+  if scheme.fractional and not encoding.fractional_positions:
+    raise errors.CombinationError(
+      f'{scheme} gives fractional positions and {name} takes whole ones only'
+    )
+  if scheme.interpolates and encoding.interpolates:
+    raise errors.CombinationError(
+      f'{scheme} interpolates positions and so does {name}; set it in one '
+      'of them'
+    )
+  limit, highest = encoding.max_position, scheme.max_position
+  if limit is not None and highest is not None and highest > limit:
+    raise errors.CombinationError(
+      f'{scheme} draws positions below {highest} and {name} has max_position='
+      f'{limit}; give {name} max_position={highest} or more'
+    )

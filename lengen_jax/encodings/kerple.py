@@ -1,0 +1,89 @@
+"""KERPLE: kernels of conditionally positive definite distances."""
+
+import math
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from lengen_jax.encodings import base
+
+
+class _Kerple(base.Encoding):
+  """What both kernels share: two positive numbers per head.
+
+  The official code clamps the parameters in place before every use, so their
+  gradient is never cut. Here the value is clamped with a straight-through
+  gradient and `project` clamps the parameter after each optimizer step.
+  """
+
+  source = 'arXiv:2205.09921'
+  # Upper ends of the ranges of p and a; both begin at 0.01.
+  _p_max = math.inf
+
+  def setup(self):
+    def uniform(scale):
+      return lambda key, shape, dtype: jax.random.uniform(
+        key, shape, dtype, 0.0, scale
+      )
+
+    shape = (self.num_heads,)
+    self.p = self.make_param(self, 'p', uniform(2.0), shape, ('heads',))
+    self.a = self.make_param(self, 'a', uniform(1.0), shape, ('heads',))
+
+  def tile_params(self):
+    p = _clamp_value(self.p, self._p_max)
+    a = _clamp_value(self.a, math.inf)
+    return {'p': (p, ('heads',)), 'a': (a, ('heads',))}
+
+  @nn.nowrap
+  def project(self, params):
+    return {
+      **params,
+      'p': jnp.clip(params['p'], 0.01, self._p_max),
+      'a': jnp.clip(params['a'], 0.01, math.inf),
+    }
+
+
+class KerpleLog(_Kerple):
+  """Logarithmic kernel: b_h(i, j) = -p_h ln(1 + a_h |i - j|).
+
+  p, a >= 0.01; r1 = p and r2 = a in the paper's eq. 9.
+
+  Source: Chi et al. (2022), arXiv:2205.09921; names and clamps as in the
+  official code.
+  """
+
+  formula = 'b = -p_h ln(1 + a_h |i - j|)'
+
+  @nn.nowrap
+  def strip(self, params, distances, *, bidirectional=False):
+    del bidirectional
+    p, a = (base.per_head(params[k], distances.ndim + 1) for k in 'pa')
+    return -p * jnp.log1p(a * jnp.abs(distances)[None])
+
+
+class KerplePower(_Kerple):
+  """Power kernel: b_h(i, j) = -a_h |i - j|^p_h.
+
+  a >= 0.01 and 0.01 <= p <= 2; r1 = a and r2 = p in the paper's eq. 8.
+
+  Source: Chi et al. (2022), arXiv:2205.09921; names and clamps as in the
+  official code.
+  """
+
+  formula = 'b = -a_h |i - j|^p_h'
+  _p_max = 2.0
+
+  @nn.nowrap
+  def strip(self, params, distances, *, bidirectional=False):
+    del bidirectional
+    p, a = (base.per_head(params[k], distances.ndim + 1) for k in 'pa')
+    return -a * jnp.abs(distances)[None] ** p
+
+
+def _clamp_value(x, upper):
+  """x clipped to [0.01, upper] with the gradient of x itself."""
+  return jax.lax.stop_gradient(jnp.clip(x, 0.01, upper)) + (
+    x - jax.lax.stop_gradient(x)
+  )

@@ -1,0 +1,80 @@
+"""The menu of encodings: name to class, and building one from a spec."""
+
+from lengen_jax import errors
+from lengen_jax import specs
+from lengen_jax.encodings import absolute
+from lengen_jax.encodings import alibi
+from lengen_jax.encodings import base
+from lengen_jax.encodings import fire
+from lengen_jax.encodings import kerple
+from lengen_jax.encodings import nope
+from lengen_jax.encodings import rotary
+from lengen_jax.encodings import t5
+
+ENCODINGS = {
+  'nope': nope.Nope,
+  'sinusoidal': absolute.Sinusoidal,
+  'learned': absolute.Learned,
+  't5': t5.T5,
+  'alibi': alibi.Alibi,
+  'kerple_log': kerple.KerpleLog,
+  'kerple_power': kerple.KerplePower,
+  'fire': fire.Fire,
+  'rope': rotary.Rope,
+}
+
+
+def register(name, encoding):
+  """Adds an Encoding class under `name`, so that specs can name it."""
+  if not (isinstance(encoding, type) and issubclass(encoding, base.Encoding)):
+    raise errors.SpecError(
+      f'{encoding!r} is no class derived from encodings.Encoding'
+    )
+  specs.register('encoding', ENCODINGS, name, encoding)
+
+
+def create(spec, *, num_heads, head_dim, width=None, **module):
+  """Creates an encoding from a spec.
+
+  Args:
+    spec: `name` or `name(key=value, ...)`; every encoding takes `shared`.
+    num_heads: attention heads.
+    head_dim: size of one head.
+    width: width of the model, for encodings added to its input.
+    **module: `name` and `parent`, as any linen module takes them.
+
+  Returns:
+    An Encoding.
+
+  Raises:
+    errors.SpecError: unknown name or key, or a value out of range.
+  """
+  return specs.build(
+    'encoding',
+    ENCODINGS,
+    spec,
+    num_heads=num_heads,
+    head_dim=head_dim,
+    width=width,
+    **module,
+  )
+
+
+def create_layers(spec, num_layers, **fixed):
+  """Creates the encoding of each layer of a model.
+
+  Args:
+    spec: a spec, several joined by commas, or a tuple of specs; several are
+      cycled over the layers ('rope, nope' alternates).
+    num_layers: layers of the model.
+    **fixed: passed to `create`.
+
+  Returns:
+    list of `num_layers` encodings; equal layers hold equal encodings.
+  """
+  if isinstance(spec, str):
+    spec = specs.split(spec)
+  if not spec:
+    raise errors.SpecError('empty encoding spec; "nope" is the one for none')
+  cycle = [create(one, **fixed) for one in spec]
+  return [cycle[i % len(cycle)] for i in range(num_layers)]

@@ -1,0 +1,97 @@
+"""T5's relative bias: one learned number per head and bucket of distances."""
+
+import math
+
+from flax import linen as nn
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax.encodings import base
+
+
+class T5(base.Encoding):
+  """Bucketed relative bias: b_h(i, j) = table[bucket(i - j), h].
+
+  Causally all buckets serve distances 0, 1, 2, ...: the first half one each,
+  the rest on a logarithmic scale up to `max_distance`, beyond which all share
+  the last. Bidirectionally each direction has half of the buckets. A
+  fractional distance falls into the bucket of the whole number below it.
+
+  Source: Raffel et al. (2020), arXiv:1910.10683, section 2.1; buckets as in
+  the official code, with the boundaries computed as whole numbers on the host,
+  because a float32 logarithm on an accelerator may fall on either side.
+
+  Attributes:
+    num_buckets: rows of the table.
+    max_distance: distances from here on share the last bucket.
+  """
+
+  num_buckets: int = 32
+  max_distance: int = 128
+
+  formula = 'b = table[bucket(i - j), h], buckets logarithmic from N/2 on'
+  source = 'arXiv:1910.10683'
+
+  def __post_init__(self):
+    if self.num_buckets < 4 or self.num_buckets % 2:
+      raise errors.SpecError(
+        f'num_buckets must be even and at least 4, got {self.num_buckets}'
+      )
+    if self.max_distance <= self.num_buckets // 2:
+      raise errors.SpecError(
+        f'max_distance={self.max_distance} must exceed num_buckets / 2 = '
+        f'{self.num_buckets // 2}'
+      )
+    super().__post_init__()
+
+  def setup(self):
+    self.table = self.make_param(
+      self,
+      'table',
+      nn.initializers.normal(0.02),
+      (self.num_buckets, self.num_heads),
+      ('relpos_buckets', 'heads'),
+    )
+
+  def tile_params(self):
+    return {'table': (self.table, ('relpos_buckets', 'heads'))}
+
+  @nn.nowrap
+  def strip(self, params, distances, *, bidirectional=False):
+    buckets = self.num_buckets // (2 if bidirectional else 1)
+    if bidirectional:
+      reach = jnp.abs(distances)
+    else:
+      reach = jnp.maximum(distances, 0)
+    bucket = jnp.zeros(distances.shape, jnp.int32)
+    for threshold in thresholds(buckets, self.max_distance):
+      bucket += reach >= threshold
+    if bidirectional:
+      bucket += buckets * (distances < 0)
+    return jnp.moveaxis(params['table'][bucket], -1, 0)
+
+
+def thresholds(num_buckets, max_distance):
+  """Least distance of each bucket but the first, for one direction.
+
+  Below e = num_buckets / 2 a bucket per distance; from there bucket
+  e + floor(ln(r/e) / ln(max_distance/e) (num_buckets - e)). A boundary is the
+  least whole r with (r/e)^(N-e) >= (max_distance/e)^(bucket-e), compared in
+  whole numbers.
+
+  Returns:
+    list of num_buckets - 1 ints.
+  """
+  exact = num_buckets // 2
+  spread = num_buckets - exact
+  least = list(range(1, exact + 1))
+  for step in range(1, spread):
+    # (r / e)^spread >= (X / e)^step  <=>  r^spread >= X^step e^(spread - step)
+    bound = max_distance**step * exact ** (spread - step)
+    r = int(2 ** (math.log2(bound) / spread))
+    while r**spread < bound:
+      r += 1
+    while r > 1 and (r - 1) ** spread >= bound:
+      r -= 1
+    least.append(r)
+  return least

@@ -1,0 +1,22 @@
+"""Models that take any encoding; submodules load on first use."""
+
+import importlib
+
+_LAZY = {
+  'DecoderLM': 'transformer',
+  'ModelConfig': 'config',
+  'config': None,
+  'layers': None,
+  'presets': None,
+  'stacking': None,
+  'transformer': None,
+}
+
+__all__ = list(_LAZY)
+
+
+def __getattr__(name):
+  if name not in _LAZY:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(f'lengen_jax.models.{_LAZY[name] or name}')
+  return getattr(module, name) if _LAZY[name] else module

@@ -1,0 +1,83 @@
+"""The configuration of a model: one frozen dataclass, fields listed once."""
+
+import dataclasses
+
+from lengen_jax import errors
+from lengen_jax import specs
+
+_DTYPES = ('float32', 'bfloat16')
+_REMAT = ('none', 'dots', 'full')
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """A Transformer.
+
+  Attributes:
+    vocab_size: rows of the token embedding.
+    num_layers: blocks.
+    num_heads: attention heads.
+    head_dim: size of one head.
+    width: size of the residual stream, E.
+    mlp_width: hidden units of the MLP.
+    encoding: encoding spec, several joined by commas, or a tuple of specs;
+      several are cycled over the layers.
+    attention_scale: logit scale spec.
+    dropout_rate: on the embedding and on each residual branch.
+    dtype: of activations, 'float32' or 'bfloat16'; parameters are float32.
+    implementation: of attention; see `dot_product_attention`.
+    bias_form: of attention; see `dot_product_attention`.
+    scan_layers: compile one block and scan it over the layers.
+    remat: what the backward pass computes again: 'none', all but matrix
+      products ('dots'), or whole blocks ('full').
+  """
+
+  vocab_size: int
+  num_layers: int
+  num_heads: int
+  head_dim: int
+  width: int
+  mlp_width: int
+  encoding: str | tuple = 'nope'
+  attention_scale: str = 'none'
+  dropout_rate: float = 0.0
+  dtype: str = 'float32'
+  implementation: str = 'auto'
+  bias_form: str = 'exact'
+  scan_layers: bool = False
+  remat: str = 'none'
+
+  def __post_init__(self):
+    for field in (
+      'vocab_size',
+      'num_layers',
+      'num_heads',
+      'head_dim',
+      'width',
+      'mlp_width',
+    ):
+      if getattr(self, field) < 1:
+        raise errors.ConfigError(
+          f'model.{field} must be at least 1, got {getattr(self, field)}'
+        )
+    if self.dtype not in _DTYPES:
+      raise errors.ConfigError(
+        errors.one_of('model.dtype', self.dtype, _DTYPES)
+      )
+    if self.remat not in _REMAT:
+      raise errors.ConfigError(errors.one_of('model.remat', self.remat, _REMAT))
+    if not 0 <= self.dropout_rate < 1:
+      raise errors.ConfigError(
+        f'model.dropout_rate must be in [0, 1), got {self.dropout_rate}'
+      )
+    spec = self.encoding
+    if isinstance(spec, str):
+      spec = specs.split(spec)
+    if not spec:
+      raise errors.SpecError('empty encoding spec; "nope" is the one for none')
+    object.__setattr__(self, 'encoding', tuple(spec))
+    if self.scan_layers and self.num_layers % len(self.encoding):
+      raise errors.ConfigError(
+        f'model.scan_layers needs num_layers={self.num_layers} to be a '
+        f'multiple of the {len(self.encoding)} encodings in turn'
+      )

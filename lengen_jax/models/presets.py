@@ -1,0 +1,54 @@
+"""Sizes of models, by name, as keyword arguments of `ModelConfig`."""
+
+from lengen_jax import errors
+
+PRESETS = {
+  # Seconds on a CPU, for tests.
+  'tiny': dict(
+    vocab_size=256,
+    num_layers=2,
+    num_heads=2,
+    head_dim=16,
+    width=32,
+    mlp_width=64,
+  ),
+  # Minutes on a CPU.
+  'cpu': dict(
+    vocab_size=256,
+    num_layers=3,
+    num_heads=4,
+    head_dim=32,
+    width=128,
+    mlp_width=512,
+  ),
+  # 125M: FIRE (arXiv:2310.04418), table 8, base.
+  'base': dict(
+    vocab_size=50304,
+    num_layers=12,
+    num_heads=12,
+    head_dim=64,
+    width=768,
+    mlp_width=3072,
+  ),
+  # 350M: FIRE, table 8, large. The table prints a width of 768, but 16 heads
+  # of 64 and 350M parameters agree with 1024 only.
+  'large': dict(
+    vocab_size=50304,
+    num_layers=24,
+    num_heads=16,
+    head_dim=64,
+    width=1024,
+    mlp_width=4096,
+  ),
+}
+
+
+def get(name):
+  """A fresh dict of the fields of a preset.
+
+  Raises:
+    errors.ConfigError: no such preset.
+  """
+  if name not in PRESETS:
+    raise errors.ConfigError(errors.one_of('model preset', name, PRESETS))
+  return dict(PRESETS[name])

@@ -1,0 +1,91 @@
+"""Parameters of a model as a tree: creating, stacking layers, projecting.
+
+On disk and in public, layers are `layer_0`, `layer_1`, ... A scanned model
+holds them stacked instead, `layers/block_j`, leaf by leaf along a new first
+axis; j counts the encodings in turn.
+"""
+
+import dataclasses
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from lengen_jax.models import transformer
+
+
+def init(config, rng):
+  """Initial parameters of a DecoderLM, as the model takes them.
+
+  They are those of the unrolled model whether or not the layers are scanned.
+
+  Args:
+    config: a ModelConfig.
+    rng: a PRNG key.
+
+  Returns:
+    Tree of float32 arrays, without axis metadata.
+  """
+  unrolled = dataclasses.replace(config, scan_layers=False, remat='none')
+  model = transformer.DecoderLM(unrolled)
+  lengths = jnp.ones((1, 1), jnp.int32)
+  variables = model.init(rng, jnp.zeros((1, 1), jnp.int32), lengths=lengths)
+  params = nn.unbox(variables['params'])
+  return stack(params, config) if config.scan_layers else params
+
+
+def stack(params, config):
+  """Stacks the layers of `params` for scanning."""
+  turn = len(config.encoding)
+  stacked = {k: v for k, v in params.items() if not k.startswith('layer_')}
+  stacked['layers'] = {
+    f'block_{j}': jax.tree.map(
+      lambda *leaves: jnp.stack(leaves),
+      *(params[f'layer_{i}'] for i in range(j, config.num_layers, turn)),
+    )
+    for j in range(turn)
+  }
+  return stacked
+
+
+def unstack(params):
+  """The inverse of `stack`; unrolled parameters pass through."""
+  if 'layers' not in params:
+    return params
+  unrolled = {k: v for k, v in params.items() if k != 'layers'}
+  blocks = params['layers']
+  for j in range(len(blocks)):
+    block = blocks[f'block_{j}']
+    for turn in range(jax.tree.leaves(block)[0].shape[0]):
+      unrolled[f'layer_{turn * len(blocks) + j}'] = jax.tree.map(
+        lambda leaf: leaf[turn], block
+      )
+  return unrolled
+
+
+def project(params, config):
+  """Puts every encoding's parameters back into their domain.
+
+  Applied after each optimizer step.
+  """
+  layer_encodings = transformer.create_encodings(config)
+  params = dict(params)
+
+  def project_block(block, encoding):
+    attention = dict(block['attention'])
+    if 'encoding' in attention:
+      attention['encoding'] = encoding.project(attention['encoding'])
+    return {**block, 'attention': attention}
+
+  for i, encoding in enumerate(layer_encodings):
+    if f'layer_{i}' in params:
+      params[f'layer_{i}'] = project_block(params[f'layer_{i}'], encoding)
+  if 'layers' in params:
+    params['layers'] = {
+      f'block_{j}': project_block(params['layers'][f'block_{j}'], encoding)
+      for j, encoding in enumerate(layer_encodings[: len(config.encoding)])
+    }
+  for name, encoding in transformer.owned_encodings(layer_encodings).items():
+    if name in params:
+      params[name] = encoding.project(params[name])
+  return params

@@ -1,0 +1,61 @@
+"""Position interpolation (PI): squeeze a long sequence into trained positions.
+
+It exists as a scheme, for every encoding, and as a frequency scale of RoPE; the
+ratio is the same function.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax.positions import base
+
+
+@dataclasses.dataclass(frozen=True)
+class Interpolated(base.PositionScheme):
+  """Positions scaled down: i / scale, or i min(1, train_length / length).
+
+  The second form, dynamic PI, goes by each segment's own length.
+
+  Source: Chen et al. (2023), arXiv:2306.15595, eq. 4.
+
+  Attributes:
+    scale: positions are divided by it.
+    train_length: longest training length, for dynamic PI.
+  """
+
+  scale: float | None = None
+  train_length: int | None = None
+
+  formula = 'p = i / scale, or i min(1, train_length / length)'
+  source = 'arXiv:2306.15595'
+  fractional = True
+  interpolates = True
+
+  def __post_init__(self):
+    if (self.scale is None) == (self.train_length is None):
+      raise errors.SpecError(
+        'interpolated takes either scale or train_length, one of the two'
+      )
+    if (self.scale or self.train_length) <= 0:
+      raise errors.SpecError(
+        f'interpolated needs a positive number, got '
+        f'{self.scale or self.train_length}'
+      )
+
+  @property
+  def needs_lengths(self):
+    return self.train_length is not None
+
+  def apply(self, draws, segment_positions, *, lengths=None):
+    positions = segment_positions.astype(jnp.float32)
+    if self.scale is not None:
+      return positions / self.scale
+    return positions * ratio(self.train_length, lengths)
+
+
+def ratio(train_length, lengths):
+  """Dynamic PI's factor on positions, float32: min(1, train_length / length)."""
+  lengths = jnp.maximum(lengths, 1).astype(jnp.float32)
+  return jnp.minimum(1.0, train_length / lengths)

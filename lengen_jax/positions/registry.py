@@ -1,0 +1,37 @@
+"""The menu of position schemes: name to class, and building one from a spec."""
+
+from lengen_jax import errors
+from lengen_jax import specs
+from lengen_jax.positions import base
+from lengen_jax.positions import interpolated
+from lengen_jax.positions import randomized
+from lengen_jax.positions import standard
+
+SCHEMES = {
+  'standard': standard.Standard,
+  'interpolated': interpolated.Interpolated,
+  'randomized': randomized.Randomized,
+}
+
+
+def register(name, scheme):
+  """Adds a PositionScheme class under `name`, so that specs can name it."""
+  if not (
+    isinstance(scheme, type) and issubclass(scheme, base.PositionScheme)
+  ):
+    raise errors.SpecError(
+      f'{scheme!r} is no class derived from positions.PositionScheme'
+    )
+  specs.register('position scheme', SCHEMES, name, scheme)
+
+
+def create(spec):
+  """Creates a position scheme from a spec.
+
+  Args:
+    spec: `name` or `name(key=value, ...)`.
+
+  Raises:
+    errors.SpecError: unknown name or key, or a value out of range.
+  """
+  return specs.build('position scheme', SCHEMES, spec)

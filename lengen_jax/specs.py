@@ -1,0 +1,139 @@
+"""Spec strings: `name` or `name(key=value, ...)`, values being literals.
+
+A spec names an entry of a registry (a plain dict of classes) and sets fields
+of it. Specs print well in logs and legends and can be given on a command line.
+"""
+
+import ast
+import dataclasses
+import math
+
+from lengen_jax import errors
+
+
+def split(text, separator=','):
+  """Splits at `separator` wherever it is not inside brackets or quotes.
+
+  `split('rope(scale=4., base=1e4), nope')` is
+  `['rope(scale=4., base=1e4)', 'nope']`. Empty parts are dropped.
+  """
+  parts, depth, quote, start = [], 0, None, 0
+  for i, char in enumerate(text):
+    if quote:
+      quote = None if char == quote else quote
+    elif char in '\'"':
+      quote = char
+    elif char in '([{':
+      depth += 1
+    elif char in ')]}':
+      depth -= 1
+    elif char == separator and depth == 0:
+      parts.append(text[start:i])
+      start = i + 1
+  parts.append(text[start:])
+  return [part.strip() for part in parts if part.strip()]
+
+
+def parse(spec):
+  """Parses one spec string.
+
+  Args:
+    spec: `name` or `name(key=value, ...)`.
+
+  Returns:
+    (name, dict of keyword arguments).
+
+  Raises:
+    errors.SpecError: not of that form.
+  """
+  form = 'write name or name(key=value, ...), values being literals'
+  try:
+    node = ast.parse(spec.strip(), mode='eval').body
+  except (SyntaxError, AttributeError):
+    raise errors.SpecError(f'cannot read the spec {spec!r}; {form}') from None
+  if isinstance(node, ast.Name):
+    return node.id, {}
+  if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+    raise errors.SpecError(f'cannot read the spec {spec!r}; {form}')
+  if node.args or any(keyword.arg is None for keyword in node.keywords):
+    raise errors.SpecError(f'{spec!r} has a value without a key; {form}')
+  kwargs = {}
+  for keyword in node.keywords:
+    try:
+      kwargs[keyword.arg] = ast.literal_eval(keyword.value)
+    except ValueError:
+      raise errors.SpecError(
+        f'{keyword.arg} in {spec!r} is not a literal; {form}'
+      ) from None
+  return node.func.id, kwargs
+
+
+def keys(entry, fixed=()):
+  """The keys that a spec of the dataclass `entry` takes, with their fields."""
+  hidden = {'parent', 'name', 'make_param', *fixed}
+  return {
+    field.name: field
+    for field in dataclasses.fields(entry)
+    if field.init and field.name not in hidden
+  }
+
+
+def build(kind, registry, spec, **fixed):
+  """Builds what a spec names.
+
+  Args:
+    kind: what the registry holds, for messages.
+    registry: dict from name to dataclass.
+    spec: the spec string.
+    **fixed: fields that the caller sets and that no spec may name.
+
+  Returns:
+    An instance of the class the spec names.
+
+  Raises:
+    errors.SpecError: unknown name, unknown key, or a value of a wrong type.
+  """
+  name, kwargs = parse(spec)
+  if name not in registry:
+    raise errors.SpecError(errors.one_of(kind, name, registry))
+  entry = registry[name]
+  valid = keys(entry, fixed)
+  for key, value in kwargs.items():
+    if key not in valid:
+      if not valid:
+        raise errors.SpecError(f'{name} takes no keys, got {key!r}')
+      raise errors.SpecError(errors.one_of(f'key of {name}', key, valid))
+    kwargs[key] = _checked(name, valid[key], value)
+  return entry(**fixed, **kwargs)
+
+
+def register(kind, registry, name, entry):
+  """Adds `entry`, a dataclass, to `registry` under `name`.
+
+  Raises:
+    errors.SpecError: the name is taken by another class or is no identifier.
+  """
+  if not name.isidentifier():
+    raise errors.SpecError(f'{kind} name {name!r} is not an identifier')
+  if registry.get(name, entry) is not entry:
+    raise errors.SpecError(f'{kind} {name!r} is registered already')
+  registry[name] = entry
+
+
+def _checked(name, field, value):
+  """`value` as the field's type takes it: an int serves where a float does."""
+  kinds = getattr(field.type, '__args__', (field.type,))
+  if type(value) in kinds:
+    if isinstance(value, float) and not math.isfinite(value):
+      raise errors.SpecError(f'{field.name} of {name} is {value}')
+    return value
+  if type(value) is int and float in kinds:
+    return float(value)
+  if isinstance(value, list) and tuple in kinds:
+    return tuple(value)
+  wanted = ' or '.join(
+    'None' if kind is type(None) else kind.__name__ for kind in kinds
+  )
+  raise errors.SpecError(
+    f'{field.name} of {name} is {value!r}; it takes {wanted}'
+  )

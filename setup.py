@@ -1,0 +1,47 @@
+"""Installs lengen_jax and the `lengen` command."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+  r"__version__ = '(.+)'", (ROOT / 'lengen_jax/__init__.py').read_text()
+).group(1)
+
+setuptools.setup(
+  name='lengen_jax',
+  version=VERSION,
+  description='Train short, test long: position encodings for JAX and Flax.',
+  long_description=(ROOT / 'README.md').read_text(),
+  long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  python_requires='>=3.11',
+  packages=setuptools.find_packages(include=['lengen_jax', 'lengen_jax.*']),
+  entry_points={'console_scripts': ['lengen = lengen_jax.cli:main']},
+  install_requires=[
+    'absl-py>=2.1',
+    'flax>=0.12.7',
+    'jax>=0.10.0',
+    'matplotlib>=3.9',
+    'ml-collections>=1.1',
+    'numpy>=2.0',
+    'optax>=0.2.8',
+    'orbax-checkpoint>=0.12.0',
+    'rich>=13.7',
+  ],
+  extras_require={
+    'bench': ['torch>=2.5'],
+    'cuda': ['jax[cuda12]>=0.10.0'],
+    'data': [
+      'importlib_resources>=6.0',
+      'seqio>=0.0.20',
+      'tensorflow>=2.21',
+      'tensorflow-datasets>=4.9.10',
+      'tensorflow-text>=2.21',
+    ],
+    'test': ['pytest>=8.0', 'ruff>=0.9'],
+    'tpu': ['jax[tpu]>=0.10.0'],
+  },
+)

@@ -1,0 +1,30 @@
+"""Settings of all tests: strict shapes and two virtual CPU devices."""
+
+import os
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+
+import jax
+import numpy as np
+import pytest
+
+jax.config.update('jax_num_cpu_devices', 2)
+# An array of lower rank is never silently broadcast.
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+
+@pytest.fixture
+def assert_close():
+  """Compares trees within a tolerance relative to the largest entry."""
+
+  def check(got, want, tolerance=1e-5):
+    got, want = jax.tree.leaves(got), jax.tree.leaves(want)
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+      g, w = np.asarray(g, np.float64), np.asarray(w, np.float64)
+      assert g.shape == w.shape
+      assert np.isfinite(g).all()
+      scale = max(1e-30, np.abs(w).max(initial=0))
+      assert np.abs(g - w).max(initial=0) <= tolerance * scale
+
+  return check
