@@ -82,12 +82,10 @@ def dot_product_attention(
       )
     )
   if bias_form not in BIAS_FORMS:
-    raise errors.ConfigError(
-      errors.one_of('bias_form', bias_form, BIAS_FORMS)
-    )
+    raise errors.ConfigError(errors.one_of('bias_form', bias_form, BIAS_FORMS))
   if bias_form in ('table', 'anchored'):
     raise errors.ConfigError(
-      f"bias_form={bias_form!r} is not available with implementation="
+      f'bias_form={bias_form!r} is not available with implementation='
       f"'reference'; use 'exact'"
     )
   if window is not None and window < 1:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from lengen_jax.positions import base as positions_base
 
 # Finite, so that a row without a visible key gives a mean and not NaN.
-MASKED = -2.0**127
+MASKED = -(2.0**127)
 
 
 def attend(

@@ -11,13 +11,13 @@ from lengen_jax.encodings.registry import ENCODINGS
 from lengen_jax.encodings.registry import register
 
 __all__ = [
+  'ENCODINGS',
   'BiasFn',
+  'Encoding',
+  'FromFunction',
   'check_positions',
   'check_scheme',
   'create',
   'create_layers',
-  'Encoding',
-  'ENCODINGS',
-  'FromFunction',
   'register',
 ]

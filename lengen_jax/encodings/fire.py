@@ -151,5 +151,3 @@ class _Affine(nn.Module):
     shape = (self.inputs, self.outputs)
     self.kernel = self.make_param(self, 'kernel', init, shape, self.axes)
     self.bias = self.make_param(self, 'bias', init, shape[1:], self.axes[1:])
-
-

@@ -83,7 +83,7 @@ class KerplePower(_Kerple):
 
 
 def _clamp_value(x, upper):
-  """x clipped to [0.01, upper] with the gradient of x itself."""
+  """X clipped to [0.01, upper] with the gradient of x itself."""
   return jax.lax.stop_gradient(jnp.clip(x, 0.01, upper)) + (
     x - jax.lax.stop_gradient(x)
   )

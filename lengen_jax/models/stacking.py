@@ -55,11 +55,9 @@ def unstack(params):
   unrolled = {k: v for k, v in params.items() if k != 'layers'}
   blocks = params['layers']
   for j in range(len(blocks)):
-    block = blocks[f'block_{j}']
-    for turn in range(jax.tree.leaves(block)[0].shape[0]):
-      unrolled[f'layer_{turn * len(blocks) + j}'] = jax.tree.map(
-        lambda leaf: leaf[turn], block
-      )
+    leaves, treedef = jax.tree.flatten(blocks[f'block_{j}'])
+    for turn, layer in enumerate(zip(*leaves, strict=True)):
+      unrolled[f'layer_{turn * len(blocks) + j}'] = treedef.unflatten(layer)
   return unrolled
 
 

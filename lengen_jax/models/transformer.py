@@ -158,9 +158,7 @@ class DecoderLM(nn.Module):
         )
     return embed.logits(layers.norm(dtype, 'final_norm')(x_BxLxE))
 
-  def _scan(
-    self, x, positions, segment_ids, lengths, per_layer, deterministic
-  ):
+  def _scan(self, x, positions, segment_ids, lengths, per_layer, deterministic):
     c = self.config
     turn, bias_fns = zip(*per_layer[: len(c.encoding)], strict=True)
     x, _ = nn.scan(
@@ -170,9 +168,9 @@ class DecoderLM(nn.Module):
       in_axes=nn.broadcast,
       length=c.num_layers // len(turn),
       metadata_params={nn.PARTITION_NAME: 'layers'},
-    )(c, turn, deterministic, name='layers')(
-      x, positions, segment_ids, lengths, bias_fns
-    )
+    )(
+      c, turn, deterministic, name='layers'
+    )(x, positions, segment_ids, lengths, bias_fns)
     return x
 
 

@@ -7,9 +7,9 @@ from lengen_jax.positions.registry import register
 from lengen_jax.positions.registry import SCHEMES
 
 __all__ = [
-  'create',
-  'PositionScheme',
-  'register',
   'SCHEMES',
+  'PositionScheme',
+  'create',
+  'register',
   'segment_positions',
 ]

@@ -41,9 +41,7 @@ class PositionScheme:
   # Within a segment, differences of positions equal differences of indices.
   contiguous = False
 
-  def __call__(
-    self, segment_positions, *, lengths=None, rng=None, train=False
-  ):
+  def __call__(self, segment_positions, *, lengths=None, rng=None, train=False):
     """Positions of a batch.
 
     Args:

@@ -56,6 +56,6 @@ class Interpolated(base.PositionScheme):
 
 
 def ratio(train_length, lengths):
-  """Dynamic PI's factor on positions, float32: min(1, train_length / length)."""
+  """Dynamic PI's factor, float32: min(1, train_length / length)."""
   lengths = jnp.maximum(lengths, 1).astype(jnp.float32)
   return jnp.minimum(1.0, train_length / lengths)

@@ -16,9 +16,7 @@ SCHEMES = {
 
 def register(name, scheme):
   """Adds a PositionScheme class under `name`, so that specs can name it."""
-  if not (
-    isinstance(scheme, type) and issubclass(scheme, base.PositionScheme)
-  ):
+  if not (isinstance(scheme, type) and issubclass(scheme, base.PositionScheme)):
     raise errors.SpecError(
       f'{scheme!r} is no class derived from positions.PositionScheme'
     )

@@ -1,0 +1,1 @@
+"""Evaluation: what a trained model does at lengths it has not seen."""

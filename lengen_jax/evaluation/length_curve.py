@@ -1,0 +1,123 @@
+"""Loss as a function of length, on the same tokens at every length."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.data import windows as data_windows
+from lengen_jax.models import objective
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthLoss:
+  """The loss at one length.
+
+  Attributes:
+    length: tokens of context and prediction per window.
+    loss: nats per token; None where the length is refused.
+    tokens: tokens scored.
+    position: first position of each bucket, for loss by position.
+    position_loss: nats per token within each bucket.
+    refused: why there is no loss.
+  """
+
+  length: int
+  loss: float | None
+  tokens: int
+  position: tuple = ()
+  position_loss: tuple = ()
+  refused: str = ''
+
+  @property
+  def perplexity(self):
+    """exp(loss)."""
+    return None if self.loss is None else math.exp(self.loss)
+
+  def bits_per_byte(self, bytes_per_token):
+    """Loss in bits over the bytes that the tokens stand for."""
+    if self.loss is None:
+      return None
+    return self.loss / math.log(2) / bytes_per_token
+
+
+class LengthCurve:
+  """Evaluates a model at several lengths on the same tokens.
+
+  Losses are summed over all tokens before dividing.
+  """
+
+  def __init__(self, config, scheme, windows, *, batch_tokens, seed, mesh):
+    """Prepares the evaluation.
+
+    Args:
+      config: a ModelConfig.
+      scheme: a PositionScheme.
+      windows: `data.EvaluationWindows`.
+      batch_tokens: tokens per batch; the number of rows goes down as the
+        length goes up.
+      seed: of positions drawn at test time.
+      mesh: devices; rows are split along its first axis.
+    """
+    self._windows = windows
+    self._batch_tokens = batch_tokens
+    self._rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+    self._num_devices = mesh.devices.size
+
+    @jax.jit
+    def losses(params, batch, rng):
+      losses_BxL = objective.token_losses(
+        config, scheme, params, batch, rng=rng, train=False, packed=False
+      )
+      return jnp.sum(losses_BxL * batch['weights'], axis=0)
+
+    self._losses = losses
+    self._rng = functools.partial(jax.random.fold_in, jax.random.key(seed))
+
+  def run(self, params):
+    """Yields a LengthLoss per length; a refused length says why."""
+    for length in self._windows.lengths:
+      try:
+        yield self._at(params, length)
+      except (errors.LengthError, errors.CombinationError) as error:
+        yield LengthLoss(
+          length, None, self._windows.tokens, refused=str(error)
+        )
+
+  def _at(self, params, length):
+    examples = self._windows.examples(length)
+    # A multiple of the devices, and no more than there is to do.
+    share = max(1, self._batch_tokens // length // self._num_devices)
+    share = min(share, -(-len(examples) // self._num_devices))
+    rows = share * self._num_devices
+    total_L = np.zeros(length, np.float64)
+    for number, first in enumerate(range(0, len(examples), rows)):
+      tokens = examples[first : first + rows]
+      missing = rows - len(tokens)
+      batch = data_windows.lm_batch(np.pad(tokens, ((0, missing), (0, 0))))
+      batch['weights'][len(tokens) :] = 0
+      batch = jax.device_put(batch, self._rows)
+      losses_L = self._losses(params, batch, self._rng(number))
+      total_L += np.asarray(losses_L, np.float64)
+    starts = position_buckets(length)
+    counts = np.diff([*starts, length]) * len(examples)
+    return LengthLoss(
+      length=length,
+      loss=float(total_L.sum() / (len(examples) * length)),
+      tokens=len(examples) * length,
+      position=tuple(int(start) for start in starts),
+      position_loss=tuple(map(float, np.add.reduceat(total_L, starts) / counts)),
+    )
+
+
+def position_buckets(length):
+  """First position of each bucket: 0, then about four per doubling."""
+  edges = np.unique(np.round(2 ** np.arange(0, math.log2(length), 0.25)))
+  return np.concatenate([[0], edges]).astype(int)
+

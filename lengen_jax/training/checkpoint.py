@@ -1,0 +1,138 @@
+"""Checkpoints through orbax: the state, layers unstacked, by step.
+
+On disk: `checkpoints/{step}/state` with params, opt_state and step; layers are
+always `layer_0`, `layer_1`, ..., scanned or not.
+"""
+
+import jax
+import orbax.checkpoint as ocp
+
+from lengen_jax import errors
+from lengen_jax.models import stacking
+
+
+class Checkpointer:
+  """Saves and restores the state of one run."""
+
+  def __init__(self, workdir, config, *, keep=2):
+    """Opens the checkpoints of a run.
+
+    Args:
+      workdir: absolute path of the run.
+      config: its ModelConfig.
+      keep: how many of the newest checkpoints stay.
+    """
+    self._folder = workdir / 'checkpoints'
+    self._config = config
+    self._manager = ocp.CheckpointManager(
+      self._folder,
+      options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+    )
+
+  def save(self, state):
+    """Begins to save; `close` waits for it.
+
+    Raises:
+      errors.CheckpointError: it cannot be written; older ones stay.
+    """
+    step = int(state.step)
+    try:
+      if step in self._manager.all_steps():
+        return
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(state=ocp.args.StandardSave(_unstack(state))),
+      )
+    except (OSError, ValueError) as error:
+      raise errors.CheckpointError(
+        f'cannot save step {step} in {self._folder}: {_first_line(error)}'
+      ) from error
+
+  def restore(self, abstract_state, warn=print):
+    """The newest readable state.
+
+    Args:
+      abstract_state: shapes, dtypes and shardings of the state.
+      warn: told in one line of each checkpoint that is skipped.
+
+    Returns:
+      The state, or None where there is no checkpoint.
+
+    Raises:
+      errors.CheckpointError: there are checkpoints and none can be read.
+    """
+    steps = sorted(self._manager.all_steps(), reverse=True)
+    target = jax.eval_shape(_unstack, abstract_state)
+    target = jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding
+      ),
+      target,
+      jax.tree.map(lambda _: _sharding(abstract_state), target),
+    )
+    problems = []
+    for step in steps:
+      try:
+        restored = self._manager.restore(
+          step,
+          args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
+        )
+        return _stack(restored['state'], self._config)
+      except Exception as error:  # Whatever a broken file makes orbax raise.
+        problems.append(f'step {step}: {_first_line(error)}')
+        if step != steps[-1]:
+          warn(f'skipping an unreadable checkpoint, {problems[-1]}')
+    if problems:
+      raise errors.CheckpointError(
+        f'no checkpoint in {self._folder} can be read ('
+        + '; '.join(problems)
+        + '); nothing was changed; delete that folder to start over'
+      )
+    return None
+
+  def close(self):
+    """Waits for saves under way.
+
+    Raises:
+      errors.CheckpointError: a save failed.
+    """
+    try:
+      self._manager.wait_until_finished()
+    except (OSError, ValueError) as error:
+      raise errors.CheckpointError(
+        f'a save in {self._folder} failed: {_first_line(error)}'
+      ) from error
+    finally:
+      self._manager.close()
+
+
+def _is_params(node):
+  return isinstance(node, dict) and 'embed' in node
+
+
+def _unstack(state):
+  """Unstacks the layers of the parameters and of every tree like them."""
+  return jax.tree.map(
+    lambda node: stacking.unstack(node) if _is_params(node) else node,
+    state,
+    is_leaf=_is_params,
+  )
+
+
+def _stack(state, config):
+  if not config.scan_layers:
+    return state
+  return jax.tree.map(
+    lambda node: stacking.stack(node, config) if _is_params(node) else node,
+    state,
+    is_leaf=_is_params,
+  )
+
+
+def _sharding(abstract_state):
+  return jax.tree.leaves(abstract_state)[0].sharding
+
+
+def _first_line(error):
+  text = str(error).strip() or type(error).__name__
+  return text.splitlines()[0][:200]

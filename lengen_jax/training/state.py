@@ -1,0 +1,72 @@
+"""The training state and the jitted step."""
+
+from typing import Any
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from lengen_jax.models import objective
+from lengen_jax.models import stacking
+
+
+@struct.dataclass
+class TrainState:
+  """All that training carries from step to step.
+
+  Attributes:
+    step: int32, steps done.
+    params: of the model, float32.
+    opt_state: of the optimizer.
+  """
+
+  step: jax.Array
+  params: Any
+  opt_state: Any
+
+
+def init(config, tx, rng):
+  """The initial state.
+
+  Args:
+    config: a ModelConfig.
+    tx: an optax gradient transformation.
+    rng: a PRNG key.
+  """
+  params = stacking.init(config, rng)
+  return TrainState(
+    step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params)
+  )
+
+
+def train_step(state, batch, *, config, scheme, tx, seed, packed):
+  """One step of the optimizer; a pure function.
+
+  Args:
+    state: a TrainState.
+    batch: dict of `[B, L]` arrays; see `data.windows.lm_batch`.
+    config: a ModelConfig.
+    scheme: a PositionScheme.
+    tx: an optax gradient transformation.
+    seed: all randomness is a function of it and the step.
+    packed: whether rows hold several segments or padding.
+
+  Returns:
+    (new state, {'loss': mean nats per token, 'grad_norm': before clipping}).
+  """
+  rng = jax.random.fold_in(jax.random.key(seed), state.step)
+
+  def loss_fn(params):
+    losses_BxL = objective.token_losses(
+      config, scheme, params, batch, rng=rng, train=True, packed=packed
+    )
+    weights_BxL = batch['weights']
+    return jnp.sum(losses_BxL * weights_BxL) / jnp.sum(weights_BxL)
+
+  loss, grads = jax.value_and_grad(loss_fn)(state.params)
+  updates, opt_state = tx.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  params = stacking.project(params, config)
+  new = TrainState(step=state.step + 1, params=params, opt_state=opt_state)
+  return new, {'loss': loss, 'grad_norm': optax.tree.norm(grads)}

@@ -1,0 +1,99 @@
+"""A workdir: which run it belongs to, and files written whole or not at all."""
+
+import json
+import os
+import pathlib
+
+import ml_collections
+
+from lengen_jax import errors
+
+
+def claim(workdir, config):
+  """Makes `workdir` this run's, or checks that it is.
+
+  Args:
+    workdir: a folder; made if missing.
+    config: the run's ConfigDict, kept as config.json.
+
+  Returns:
+    The folder as an absolute path.
+
+  Raises:
+    errors.WorkdirError: it belongs to another configuration, or cannot be
+      written.
+  """
+  path = pathlib.Path(workdir).expanduser().absolute()
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise errors.WorkdirError(
+      f'cannot make the workdir {path}: {error.strerror}'
+    ) from None
+  mine = json.loads(config.to_json())
+  if not (path / 'config.json').exists():
+    write_json(path / 'config.json', mine)
+    return path
+  theirs = _read_json(path / 'config.json')
+  differences = [
+    f'{key}: {a!r} there, {b!r} here'
+    for key, a, b in _differences(theirs, mine)
+  ]
+  if differences:
+    raise errors.WorkdirError(
+      f'{path} belongs to a run of another configuration ('
+      + '; '.join(differences)
+      + '); choose another --workdir, or delete it to start over'
+    )
+  return path
+
+
+def read_config(workdir):
+  """The ConfigDict of the run in `workdir`, and its absolute path.
+
+  Raises:
+    errors.WorkdirError: there is no run.
+  """
+  path = pathlib.Path(workdir).expanduser().absolute()
+  if not (path / 'config.json').exists():
+    raise errors.WorkdirError(
+      f'{path} holds no run (no config.json); start one with lengen train'
+    )
+  config = ml_collections.ConfigDict(_read_json(path / 'config.json'))
+  for section in config.values():
+    if isinstance(section, ml_collections.ConfigDict):
+      with section.ignore_type():
+        for key, value in section.items():
+          # JSON has lists only.
+          section[key] = tuple(value) if isinstance(value, list) else value
+  return config, path
+
+
+def write_json(path, value):
+  """Writes JSON so that the file is never seen half-written."""
+  write_text(path, json.dumps(value, indent=1) + '\n')
+
+
+def write_text(path, text):
+  """Writes a text file so that it is never seen half-written."""
+  path = pathlib.Path(path)
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(text)
+  os.replace(partial, path)
+
+
+def _read_json(path):
+  try:
+    return json.loads(path.read_text())
+  except (OSError, ValueError) as error:
+    raise errors.WorkdirError(f'cannot read {path}: {error}') from None
+
+
+def _differences(a, b, prefix=''):
+  """(key, value in a, value in b) for all that differs, nested keys dotted."""
+  for key in sorted({*a, *b}):
+    x, y = a.get(key), b.get(key)
+    if isinstance(x, dict) and isinstance(y, dict):
+      yield from _differences(x, y, f'{prefix}{key}.')
+    elif x != y:
+      yield f'{prefix}{key}', x, y

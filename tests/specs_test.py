@@ -1,0 +1,241 @@
+"""Tests `lengen_jax/specs.py`."""
+
+import dataclasses
+
+import pytest
+
+from lengen_jax import errors
+from lengen_jax import specs
+
+
+@dataclasses.dataclass(frozen=True)
+class Sieve:
+  """An entry of a registry, with a field of every type that specs take."""
+
+  mesh: int = 3
+  rate: float = 0.5
+  limit: int | None = None
+  sizes: tuple = ()
+  wet: bool = False
+  kind: str = 'round'
+  make_param: object = None
+  name: str | None = None
+  parent: object = None
+  secret: int = dataclasses.field(default=0, init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+  """An entry without keys."""
+
+
+REGISTRY = {'sieve': Sieve, 'plain': Plain}
+
+
+def build(spec, **fixed):
+  return specs.build('tool', REGISTRY, spec, **fixed)
+
+
+@pytest.mark.parametrize(
+  'text, parts',
+  [
+    ('a', ['a']),
+    ('a, b', ['a', 'b']),
+    ('a(x=1, y=2), b', ['a(x=1, y=2)', 'b']),
+    ('a(x=(1, 2), y=[3, {4: 5}]),b', ['a(x=(1, 2), y=[3, {4: 5}])', 'b']),
+    ("a(x='),'), b", ["a(x='),')", 'b']),
+    ('a(x="\',"), b', ['a(x="\',")', 'b']),
+    (' a ,, b, ', ['a', 'b']),
+    ('', []),
+    (' , ', []),
+  ],
+)
+def test_split(text, parts):
+  assert specs.split(text) == parts
+
+
+def test_split_at_another_separator():
+  text = 'fire; rope(scale=4., base=1e4) | standard; t5'
+  runs = specs.split(text, ';')
+  assert runs == ['fire', 'rope(scale=4., base=1e4) | standard', 't5']
+  assert specs.split(runs[1], '|') == ['rope(scale=4., base=1e4)', 'standard']
+
+
+@pytest.mark.parametrize(
+  'spec, name, kwargs',
+  [
+    ('a', 'a', {}),
+    (' a ', 'a', {}),
+    ('a()', 'a', {}),
+    ('a(x=1)', 'a', {'x': 1}),
+    ('a( x = -1.5 , y="z" )', 'a', {'x': -1.5, 'y': 'z'}),
+    ('a(x=(1, 2), y=None, z=True)', 'a', {'x': (1, 2), 'y': None, 'z': True}),
+  ],
+)
+def test_parse(spec, name, kwargs):
+  assert specs.parse(spec) == (name, kwargs)
+
+
+@pytest.mark.parametrize(
+  'spec',
+  ['', 'a(', 'a b', '1', "'a'", 'a.b', 'a.b(x=1)', 'a(x=1)(y=2)', 'a = 1']
+  + ['lambda: a', '[a]', 3, None],
+)
+def test_parse_refuses_what_is_no_spec(spec):
+  with pytest.raises(errors.SpecError, match='cannot read the spec') as caught:
+    specs.parse(spec)
+  assert repr(spec) in str(caught.value)
+  assert 'name(key=value, ...)' in str(caught.value)
+
+
+@pytest.mark.parametrize('spec', ['a(1)', 'a(1, x=2)', 'a(*b)', 'a(**b)'])
+def test_parse_refuses_a_value_without_a_key(spec):
+  with pytest.raises(errors.SpecError, match='value without a key') as caught:
+    specs.parse(spec)
+  assert repr(spec) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'value', ['b', '1 + 1', 'f(1)', 'b.c', '[b]', 'lambda: 1', '{[]: 1}']
+)
+def test_parse_refuses_what_is_no_literal(value):
+  with pytest.raises(errors.SpecError, match='x in .* is not a literal'):
+    specs.parse(f'a(x={value})')
+
+
+def test_parse_refuses_a_key_given_twice():
+  with pytest.raises(errors.SpecError, match='x'):
+    specs.parse('a(x=1, x=2)')
+
+
+def test_build_sets_fields():
+  assert build('sieve') == Sieve()
+  built = build(
+    "sieve(mesh=5, rate=.25, limit=7, sizes=(1, 2), wet=True, kind='flat')"
+  )
+  assert built == Sieve(5, 0.25, 7, (1, 2), True, 'flat')
+  assert build('sieve(limit=None)').limit is None
+  assert build('plain') == Plain()
+
+
+def test_build_takes_an_int_for_a_float_and_a_list_for_a_tuple():
+  rate = build('sieve(rate=2)').rate
+  assert rate == 2.0 and type(rate) is float
+  assert build('sieve(sizes=[1, 2])').sizes == (1, 2)
+  hash(build('sieve(sizes=[1, 2])'))
+
+
+def test_build_passes_fixed_fields():
+  assert build('sieve(rate=.1)', mesh=9, name='x') == Sieve(9, 0.1, name='x')
+
+
+def test_build_refuses_an_unknown_name():
+  with pytest.raises(errors.SpecError) as caught:
+    build('seive(mesh=2)')
+  message = str(caught.value)
+  assert "unknown tool 'seive'" in message
+  assert "did you mean 'sieve'?" in message
+  assert 'valid: plain, sieve' in message
+
+
+def test_build_suggests_nothing_for_a_far_name():
+  with pytest.raises(errors.SpecError) as caught:
+    build('zzz')
+  assert 'did you mean' not in str(caught.value)
+  assert 'valid: plain, sieve' in str(caught.value)
+
+
+def test_build_refuses_an_unknown_key():
+  with pytest.raises(errors.SpecError) as caught:
+    build('sieve(mash=2)')
+  message = str(caught.value)
+  assert "unknown key of sieve 'mash'; did you mean 'mesh'?" in message
+  assert 'kind, limit, mesh, rate, sizes, wet' in message
+
+
+@pytest.mark.parametrize('key', ['name', 'parent', 'make_param', 'secret'])
+def test_build_refuses_hidden_keys(key):
+  with pytest.raises(errors.SpecError, match=f'unknown key of sieve {key!r}'):
+    build(f'sieve({key}=1)')
+
+
+def test_build_refuses_a_fixed_key():
+  with pytest.raises(errors.SpecError, match="unknown key of sieve 'mesh'"):
+    build('sieve(mesh=1)', mesh=9)
+
+
+def test_build_says_where_there_are_no_keys():
+  with pytest.raises(errors.SpecError, match="plain takes no keys, got 'mesh'"):
+    build('plain(mesh=1)')
+
+
+@pytest.mark.parametrize(
+  'key, value, wanted',
+  [
+    ('mesh', '1.5', 'int'),
+    ('mesh', 'True', 'int'),
+    ('mesh', 'None', 'int'),
+    ('mesh', "'2'", 'int'),
+    ('rate', "'2.'", 'float'),
+    ('rate', 'False', 'float'),
+    ('rate', '1j', 'float'),
+    ('limit', '1.', 'int or None'),
+    ('sizes', '1', 'tuple'),
+    ('wet', '1', 'bool'),
+    ('kind', '1', 'str'),
+  ],
+)
+def test_build_refuses_a_wrong_type(key, value, wanted):
+  with pytest.raises(errors.SpecError) as caught:
+    build(f'sieve({key}={value})')
+  message = str(caught.value)
+  assert f'{key} of sieve is {value}' in message
+  assert message.endswith(f'it takes {wanted}')
+
+
+@pytest.mark.parametrize('value', ['1e999', '-1e999'])
+def test_build_refuses_infinity(value):
+  with pytest.raises(errors.SpecError, match='rate of sieve is -?inf'):
+    build(f'sieve(rate={value})')
+
+
+def test_keys():
+  assert list(specs.keys(Sieve, {'mesh'})) == [
+    'rate',
+    'limit',
+    'sizes',
+    'wet',
+    'kind',
+  ]
+
+
+def test_register():
+  registry = dict(REGISTRY)
+
+  @dataclasses.dataclass(frozen=True)
+  class Rake:
+    teeth: int = 8
+
+  specs.register('tool', registry, 'rake', Rake)
+  assert specs.build('tool', registry, 'rake(teeth=9)') == Rake(9)
+  # The same class again is no clash: a module may be loaded twice.
+  specs.register('tool', registry, 'rake', Rake)
+  with pytest.raises(errors.SpecError, match="tool 'rake' is registered"):
+    specs.register('tool', registry, 'rake', Plain)
+  assert registry['rake'] is Rake
+
+
+@pytest.mark.parametrize('name', ['two words', '2nd', 'a-b', ''])
+def test_register_refuses_a_name_that_no_spec_can_hold(name):
+  registry = {}
+  with pytest.raises(errors.SpecError, match='not an identifier') as caught:
+    specs.register('tool', registry, name, Plain)
+  assert repr(name) in str(caught.value)
+  assert not registry
+
+
+def test_errors_are_value_errors():
+  assert issubclass(errors.LengenError, ValueError)
+  for name, error in vars(errors).items():
+    if isinstance(error, type):
+      assert issubclass(error, errors.LengenError), name
