@@ -1,6 +1,7 @@
 """Settings of all tests: strict shapes and two virtual CPU devices."""
 
 import os
+import tempfile
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
@@ -8,7 +9,15 @@ import jax
 import numpy as np
 import pytest
 
+from configs import stdlib as stdlib_config
+from lengen_jax import data
+
 jax.config.update('jax_num_cpu_devices', 2)
+# Tests wait for the compiler most of all: let it do less, and nothing twice.
+_cache = tempfile.TemporaryDirectory()
+jax.config.update('jax_disable_most_optimizations', True)
+jax.config.update('jax_compilation_cache_dir', _cache.name)
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 # An array of lower rank is never silently broadcast.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
@@ -28,3 +37,15 @@ def assert_close():
       assert np.abs(g - w).max(initial=0) <= tolerance * scale
 
   return check
+
+
+@pytest.fixture
+def tiny_config():
+  """The smallest configuration of the embedded corpus."""
+  return stdlib_config.get_config('tiny')
+
+
+@pytest.fixture(scope='session')
+def corpus():
+  """The embedded corpus, read once."""
+  return data.load('stdlib')

@@ -86,9 +86,7 @@ class LengthCurve:
       try:
         yield self._at(params, length)
       except (errors.LengthError, errors.CombinationError) as error:
-        yield LengthLoss(
-          length, None, self._windows.tokens, refused=str(error)
-        )
+        yield LengthLoss(length, None, self._windows.tokens, refused=str(error))
 
   def _at(self, params, length):
     examples = self._windows.examples(length)
@@ -112,12 +110,13 @@ class LengthCurve:
       loss=float(total_L.sum() / (len(examples) * length)),
       tokens=len(examples) * length,
       position=tuple(int(start) for start in starts),
-      position_loss=tuple(map(float, np.add.reduceat(total_L, starts) / counts)),
+      position_loss=tuple(
+        map(float, np.add.reduceat(total_L, starts) / counts)
+      ),
     )
 
 
 def position_buckets(length):
   """First position of each bucket: 0, then about four per doubling."""
   edges = np.unique(np.round(2 ** np.arange(0, math.log2(length), 0.25)))
-  return np.concatenate([[0], edges]).astype(int)
-
+  return np.concatenate([[0], edges[edges < length]]).astype(int)

@@ -31,6 +31,7 @@ class Attention(nn.Module):
     dtype: of the computation; parameters, logits and softmax are float32.
     implementation: see `dot_product_attention`.
     bias_form: see `dot_product_attention`.
+    out_init_scale: scales the initial output projection.
   """
 
   num_heads: int
@@ -41,6 +42,7 @@ class Attention(nn.Module):
   dtype: Any = jnp.float32
   implementation: str = 'auto'
   bias_form: str = 'exact'
+  out_init_scale: float = 1.0
 
   def __post_init__(self):
     if isinstance(self.encoding, str):
@@ -132,6 +134,7 @@ class Attention(nn.Module):
       (self.num_heads, self.head_dim, width),
       ('heads', 'kv', 'embed'),
       self.dtype,
+      self.out_init_scale,
       name='out',
     )(y_BxLxHxD)
 
@@ -142,10 +145,12 @@ class MLP(nn.Module):
   Attributes:
     hidden: hidden units, F.
     dtype: of the computation.
+    out_init_scale: scales the initial output projection.
   """
 
   hidden: int
   dtype: Any = jnp.float32
+  out_init_scale: float = 1.0
 
   @nn.compact
   def __call__(self, x):
@@ -162,6 +167,7 @@ class MLP(nn.Module):
       (self.hidden, width),
       ('mlp', 'embed'),
       self.dtype,
+      self.out_init_scale,
       name='down',
     )(nn.gelu(h_BxLxF))
 
@@ -211,19 +217,21 @@ class Einsum(nn.Module):
   """A linear map without bias, its kernel at its natural rank.
 
   The kernel's axes that the output lacks are the fan-in; its entries start
-  normal with variance 1 / fan-in.
+  normal with standard deviation init_scale / sqrt(fan-in).
 
   Attributes:
     equation: einsum of the input and the kernel.
     shape: of the kernel.
     axes: logical axis names of the kernel.
     dtype: of the computation.
+    init_scale: see above.
   """
 
   equation: str
   shape: tuple
   axes: tuple
   dtype: Any = jnp.float32
+  init_scale: float = 1.0
 
   @nn.compact
   def __call__(self, x):
@@ -234,7 +242,7 @@ class Einsum(nn.Module):
     kernel = self.param(
       'kernel',
       nn.with_logical_partitioning(
-        nn.initializers.normal(fan_in**-0.5), self.axes
+        nn.initializers.normal(self.init_scale * fan_in**-0.5), self.axes
       ),
       self.shape,
       jnp.float32,

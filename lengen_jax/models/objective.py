@@ -42,9 +42,7 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
   segment_positions, lengths = batch['segment_positions'], batch['lengths']
   if not packed and not scheme.draws(train):
     segment_positions, lengths = segment_positions[:1], lengths[:1]
-  positions = scheme(
-    segment_positions, lengths=lengths, rng=rng, train=train
-  )
+  positions = scheme(segment_positions, lengths=lengths, rng=rng, train=train)
   if not packed and scheme.contiguous and not scheme.draws(train):
     # The standard positions; None lets the model check its tables' lengths.
     positions = None

@@ -27,6 +27,8 @@ class Block(nn.Module):
     """One block, `[B, L, E] -> [B, L, E]`; see `layers.Attention`."""
     c = self.config
     dtype = jnp.dtype(c.dtype)
+    # As in GPT-2: 2 N residual branches add up to the variance of one.
+    out_init_scale = (2 * c.num_layers) ** -0.5
     drop = nn.Dropout(c.dropout_rate, deterministic=self.deterministic)
     y = layers.Attention(
       c.num_heads,
@@ -36,6 +38,7 @@ class Block(nn.Module):
       dtype=dtype,
       implementation=c.implementation,
       bias_form=c.bias_form,
+      out_init_scale=out_init_scale,
       name='attention',
     )(
       layers.norm(dtype, 'attention_norm')(x),
@@ -45,7 +48,7 @@ class Block(nn.Module):
       bias_fn=bias_fn,
     )
     x += drop(y)
-    y = layers.MLP(c.mlp_width, dtype, name='mlp')(
+    y = layers.MLP(c.mlp_width, dtype, out_init_scale, name='mlp')(
       layers.norm(dtype, 'mlp_norm')(x)
     )
     return x + drop(y)

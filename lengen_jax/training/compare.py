@@ -88,25 +88,30 @@ def compare(config, workdir, runs):
     if not (folder / 'curve.json').exists():
       label = f'[{number + 1}/{len(runs)}] {name(run)}'
       trained = loop.train(each, folder, corpus=corpus, label=label)
-      losses = evaluate(loop.Run(each), trained.state, windows, label=label)
-      curve = {
-        **dict(zip(_PARTS, run, strict=True)),
-        **summary(losses, corpus),
-        'train_seconds': round(trained.seconds, 3),
-        'parameters': trained.parameters,
-      }
-      workdir_lib.write_json(folder / 'curve.json', curve)
+      found = curve(trained, windows, corpus, label=label)
+      workdir_lib.write_json(folder / 'curve.json', found)
     curves.append(json.loads((folder / 'curve.json').read_text()))
-    results = {
-      'train_length': config.data.train_length,
-      'lengths': list(config.eval.lengths),
-      'curves': curves,
-      'corpus': corpus.info,
-      'config': json.loads(shared.to_json()),
-      'versions': versions(),
-    }
-    workdir_lib.write_json(path / 'results.json', results)
-  return results
+    found = results(shared, corpus, curves)
+    workdir_lib.write_json(path / 'results.json', found)
+  return found
+
+
+def results(config, corpus, curves):
+  """What results.json holds.
+
+  Args:
+    config: the ConfigDict that the curves share.
+    corpus: the data.Corpus.
+    curves: list of what `curve` gives.
+  """
+  return {
+    'train_length': config.data.train_length,
+    'lengths': list(config.eval.lengths),
+    'curves': curves,
+    'corpus': corpus.info,
+    'config': json.loads(config.to_json()),
+    'versions': versions(),
+  }
 
 
 def evaluation_windows(config, corpus):
@@ -118,19 +123,20 @@ def evaluation_windows(config, corpus):
   )
 
 
-def evaluate(run, state, windows, label='eval'):
-  """Evaluates a state by length, saying so as it goes.
+def curve(trained, windows, corpus, label='eval'):
+  """Evaluates a trained model by length, saying so as it goes.
 
   Args:
-    run: a loop.Run.
-    state: its TrainState.
+    trained: a loop.Trained.
     windows: a data.EvaluationWindows.
+    corpus: the data.Corpus.
     label: what to call the run.
 
   Returns:
-    list of LengthLoss.
+    A curve of results.json.
   """
-  curve = length_curve.LengthCurve(
+  run = trained.run
+  evaluator = length_curve.LengthCurve(
     run.model,
     run.scheme,
     windows,
@@ -139,22 +145,21 @@ def evaluate(run, state, windows, label='eval'):
     mesh=run.mesh,
   )
   losses = []
-  for one in curve.run(state.params):
+  for one in evaluator.run(trained.state.params):
     what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
     print(f'{label}: length {one.length}: {what}', flush=True)
     losses.append(one)
-  return losses
-
-
-def summary(losses, corpus):
-  """What results.json says of a curve."""
+  config = run.config
   return {
+    'encoding': config.model.encoding,
+    'positions': config.positions,
+    'attention_scale': config.model.attention_scale,
     'loss': [one.loss for one in losses],
     'perplexity': [one.perplexity for one in losses],
     'bits_per_byte': [
       one.bits_per_byte(corpus.bytes_per_token) for one in losses
     ],
-    'tokens': losses[0].tokens,
+    'tokens': windows.tokens,
     'refused': {str(one.length): one.refused for one in losses if one.refused},
     'loss_by_position': {
       str(one.length): {
@@ -164,6 +169,8 @@ def summary(losses, corpus):
       for one in losses
       if not one.refused
     },
+    'train_seconds': round(trained.seconds, 3),
+    'parameters': trained.parameters,
   }
 
 

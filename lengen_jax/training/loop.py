@@ -26,14 +26,19 @@ class Trained:
   """What training gives.
 
   Attributes:
+    run: the Run.
     state: the final TrainState.
     seconds: spent in steps, over all sittings of the run.
-    parameters: how many numbers the model has.
   """
 
+  run: 'Run'
   state: state_lib.TrainState
   seconds: float
-  parameters: int
+
+  @property
+  def parameters(self):
+    """How many numbers the model has."""
+    return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
 
 class Run:
@@ -79,15 +84,11 @@ class Run:
 
   def init_state(self):
     """The initial state, on the mesh."""
-    init = jax.jit(
-      self._init, out_shardings=sharding.replicated(self.mesh)
-    )
+    init = jax.jit(self._init, out_shardings=sharding.replicated(self.mesh))
     return init()
 
   def _init(self):
-    return state_lib.init(
-      self.model, self.tx, jax.random.key(self.config.seed)
-    )
+    return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
 
 
 def train(config, workdir, *, corpus=None, label='train'):
@@ -136,15 +137,14 @@ def train(config, workdir, *, corpus=None, label='train'):
   finally:
     log.close()
     checkpoints.close()
-  parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-  return Trained(state, seconds=log.seconds, parameters=parameters)
+  return Trained(run, state, seconds=log.seconds)
 
 
 def restore(workdir):
-  """The run in a workdir and its newest state.
+  """What the run in a workdir has trained so far.
 
   Returns:
-    (Run, TrainState).
+    A Trained.
 
   Raises:
     errors.LengenError: no run, or none of its checkpoints can be read.
@@ -158,7 +158,8 @@ def restore(workdir):
     raise errors.CheckpointError(
       f'{path} has no checkpoint yet; run lengen train first'
     )
-  return run, state
+  _, seconds = _read_log(path / 'metrics.jsonl', int(state.step))
+  return Trained(run, state, seconds)
 
 
 def _steps(run, state, batches, log, checkpoints, label):
@@ -207,22 +208,27 @@ def _steps(run, state, batches, log, checkpoints, label):
   return state
 
 
+def _read_log(path, last):
+  """Lines of metrics.jsonl up to step `last`, and the seconds they took."""
+  lines, seconds = [], 0.0
+  for line in path.read_text().splitlines() if path.exists() else ():
+    try:
+      entry = json.loads(line)
+    except ValueError:
+      break  # Half a line, from a killed run.
+    if entry['step'] > last:
+      break
+    lines.append(line)
+    seconds = entry['seconds']
+  return lines, seconds
+
+
 class _StepLog:
   """metrics.jsonl: a line per step, cut back to where a run resumes."""
 
   def __init__(self, path, first):
-    kept, self.seconds = [], 0.0
-    if path.exists():
-      for line in path.read_text().splitlines():
-        try:
-          entry = json.loads(line)
-        except ValueError:
-          break  # Half a line, from a killed run.
-        if entry['step'] > first:
-          break
-        kept.append(line)
-        self.seconds = entry['seconds']
-    workdir_lib.write_text(path, ''.join(line + '\n' for line in kept))
+    lines, self.seconds = _read_log(path, first)
+    workdir_lib.write_text(path, ''.join(line + '\n' for line in lines))
     self._before = self.seconds
     self._file = path.open('a')
 

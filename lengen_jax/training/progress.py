@@ -72,6 +72,8 @@ class Progress:
 def _clock(seconds):
   minutes, seconds = divmod(int(seconds), 60)
   hours, minutes = divmod(minutes, 60)
-  return f'{hours}:{minutes:02}:{seconds:02}' if hours else (
-    f'{minutes}:{seconds:02}'
+  return (
+    f'{hours}:{minutes:02}:{seconds:02}'
+    if hours
+    else (f'{minutes}:{seconds:02}')
   )

@@ -59,14 +59,8 @@ def read_config(workdir):
     raise errors.WorkdirError(
       f'{path} holds no run (no config.json); start one with lengen train'
     )
-  config = ml_collections.ConfigDict(_read_json(path / 'config.json'))
-  for section in config.values():
-    if isinstance(section, ml_collections.ConfigDict):
-      with section.ignore_type():
-        for key, value in section.items():
-          # JSON has lists only.
-          section[key] = tuple(value) if isinstance(value, list) else value
-  return config, path
+  fields = _with_tuples(_read_json(path / 'config.json'))
+  return ml_collections.ConfigDict(fields), path
 
 
 def write_json(path, value):
@@ -87,6 +81,13 @@ def _read_json(path):
     return json.loads(path.read_text())
   except (OSError, ValueError) as error:
     raise errors.WorkdirError(f'cannot read {path}: {error}') from None
+
+
+def _with_tuples(node):
+  """Lists as tuples, which JSON lacks and configs use."""
+  if isinstance(node, dict):
+    return {key: _with_tuples(value) for key, value in node.items()}
+  return tuple(map(_with_tuples, node)) if isinstance(node, list) else node
 
 
 def _differences(a, b, prefix=''):

@@ -1,0 +1,41 @@
+# make demo   the main job: five encodings and more, trained short, tested long
+# make test   the tests
+# Both set up .venv on their first call. PYTHON chooses the interpreter.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+DEMO_RUNS := fire(init_threshold=64.); kerple_log; alibi; rope; \
+  rope(train_length=128, dynamic=True); nope
+
+.PHONY: demo test test-slow lint format setup
+
+demo: $(READY)
+	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
+	  --runs='$(DEMO_RUNS)'
+
+test: $(READY) lint
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(READY)
+
+$(READY): setup.py
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "lengen_jax needs Python 3.11 or later; set PYTHON=python3.x")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $(READY)

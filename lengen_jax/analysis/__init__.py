@@ -1,0 +1,1 @@
+"""Analysis: tables, plots and pages from results."""

@@ -1,0 +1,218 @@
+"""The `lengen` command. Arguments are parsed before anything heavy loads."""
+
+import argparse
+import sys
+
+from lengen_jax import __version__
+from lengen_jax import errors
+
+_EPILOG = """\
+examples:
+  lengen list
+  lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \\
+      --runs='fire; alibi; rope; rope(scale=16.) | standard | none'
+  lengen train --config=configs/stdlib.py:cpu --workdir=runs/fire \\
+      --config.model.encoding='fire(init_threshold=64.)'
+  lengen eval --workdir=runs/fire --lengths=128,1024
+"""
+
+
+def main(argv=None):
+  """Runs the command line.
+
+  Args:
+    argv: arguments; those of the process if None.
+
+  Returns:
+    The exit status: 0, or 1 for a mistake of the user's, told in one message.
+  """
+  parser = _parser()
+  arguments, overrides = parser.parse_known_args(argv)
+  if not arguments.command:
+    parser.print_help()
+    return 0
+  try:
+    config = None
+    if 'config' in arguments:
+      config = _load_config(arguments.config, overrides)
+    elif overrides:
+      raise errors.ConfigError(f'unknown argument {overrides[0]!r}')
+    _COMMANDS[arguments.command](arguments, config)
+  except errors.LengenError as error:
+    if arguments.debug:
+      raise
+    print(f'lengen: {error}', file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print(
+      'lengen: interrupted; the same command goes on from the last checkpoint',
+      file=sys.stderr,
+    )
+    return 130
+  return 0
+
+
+def _parser():
+  common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  common.add_argument(
+    '--debug', action='store_true', help='show tracebacks of mistakes'
+  )
+  workdir = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  workdir.add_argument(
+    '--workdir', required=True, help='folder of the run or comparison'
+  )
+  config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  config.add_argument(
+    '--config',
+    required=True,
+    metavar='FILE.py[:ARG]',
+    help='config file; --config.KEY.KEY=VALUE sets single values',
+  )
+  parser = argparse.ArgumentParser(
+    prog='lengen',
+    description='Train Transformers on short sequences, test on long ones.',
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  parser.add_argument('--version', action='version', version=__version__)
+  commands = parser.add_subparsers(dest='command', metavar='COMMAND')
+
+  def add(name, parents, text):
+    return commands.add_parser(
+      name,
+      parents=[common, *parents],
+      help=text,
+      description=text,
+      allow_abbrev=False,
+    )
+
+  add('train', [config, workdir], 'train a model, or go on with it')
+  evaluate = add('eval', [workdir], 'evaluate a trained model by length')
+  evaluate.add_argument(
+    '--lengths', help="comma-separated; the config's eval.lengths if not given"
+  )
+  compare = add(
+    'compare', [config, workdir], 'train several models and compare by length'
+  )
+  compare.add_argument(
+    '--runs',
+    required=True,
+    help="'encoding|positions|attention_scale; ...', later parts optional",
+  )
+  add('report', [workdir], 'draw plot and page of a comparison again')
+  add('list', [], 'show encodings, position schemes and logit scales')
+  return parser
+
+
+def _load_config(text, overrides):
+  """Reads a config file and applies --config.KEY=VALUE arguments."""
+  from absl import flags
+  from ml_collections import config_flags
+
+  strange = [o for o in overrides if not o.startswith('--config.')]
+  if strange:
+    raise errors.ConfigError(
+      f'unknown argument {strange[0]!r}; values of the config are set by '
+      '--config.KEY=VALUE'
+    )
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file('config', flag_values=values)
+  try:
+    values(['lengen', f'--config={text}', *overrides])
+    return values.config
+  except (flags.Error, AttributeError, KeyError, TypeError) as error:
+    reason = str(error).strip().strip('"').splitlines()[0]
+    raise errors.ConfigError(f'config {text}: {reason}') from error
+  except (OSError, ImportError, SyntaxError, ValueError) as error:
+    raise errors.ConfigError(f'config {text}: {error}') from error
+
+
+def _train(arguments, config):
+  from lengen_jax.training import loop
+  from lengen_jax.training import sharding
+
+  sharding.use_all_cores()
+  trained = loop.train(config, arguments.workdir, label=config.model.encoding)
+  print(
+    f'trained {trained.parameters:,} parameters in {trained.seconds:.1f} s; '
+    f'next: lengen eval --workdir={arguments.workdir}'
+  )
+
+
+def _eval(arguments, _):
+  from lengen_jax import data
+  from lengen_jax.analysis import report
+  from lengen_jax.training import compare
+  from lengen_jax.training import loop
+  from lengen_jax.training import sharding
+  from lengen_jax.training import workdir as workdir_lib
+
+  sharding.use_all_cores()
+  trained = loop.restore(arguments.workdir)
+  config = trained.run.config
+  if arguments.lengths:
+    config.eval.lengths = _lengths(arguments.lengths)
+  corpus = data.load(config.data.source, config.data.path)
+  windows = compare.evaluation_windows(config, corpus)
+  results = compare.results(
+    config, corpus, [compare.curve(trained, windows, corpus)]
+  )
+  _, path = workdir_lib.read_config(arguments.workdir)
+  workdir_lib.write_json(path / 'eval.json', results)
+  report.print_table(results)
+  print(f'wrote {path / "eval.json"}')
+
+
+def _compare(arguments, config):
+  from lengen_jax.analysis import report
+  from lengen_jax.training import compare
+  from lengen_jax.training import sharding
+
+  sharding.use_all_cores()
+  runs = compare.parse_runs(arguments.runs, config)
+  results = compare.compare(config, arguments.workdir, runs)
+  report.print_table(results)
+  for path in report.write(results, arguments.workdir):
+    print(f'wrote {path}')
+
+
+def _report(arguments, _):
+  from lengen_jax.analysis import report
+
+  results = report.read(arguments.workdir)
+  report.print_table(results)
+  for path in report.write(results, arguments.workdir):
+    print(f'wrote {path}')
+
+
+def _list(arguments, _):
+  del arguments
+  from lengen_jax.analysis import menu
+
+  menu.show()
+
+
+def _lengths(text):
+  """'128,1024' as a tuple of ints."""
+  try:
+    lengths = tuple(int(part) for part in text.split(','))
+  except ValueError:
+    lengths = ()
+  if not lengths or min(lengths) < 1:
+    raise errors.ConfigError(
+      f'--lengths={text} is no comma-separated list of positive whole numbers'
+    )
+  return lengths
+
+
+_COMMANDS = {
+  'train': _train,
+  'eval': _eval,
+  'compare': _compare,
+  'report': _report,
+  'list': _list,
+}
+
+if __name__ == '__main__':
+  sys.exit(main())

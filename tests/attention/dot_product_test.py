@@ -1,0 +1,269 @@
+"""Tests `lengen_jax/attention/dot_product.py`: arguments and refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import attention
+from lengen_jax import errors
+from lengen_jax.attention import dot_product
+
+B, Q, K, H, D = 2, 5, 7, 4, 3
+
+
+def arrays(q=(B, Q, H, D), k=(B, K, H, D), v=None):
+  v = k if v is None else v
+  return tuple(
+    jax.random.normal(jax.random.key(n), shape)
+    for n, shape in enumerate((q, k, v))
+  )
+
+
+def attend(*args, causal=False, **kwargs):
+  args = args or arrays()
+  return attention.dot_product_attention(*args, causal=causal, **kwargs)
+
+
+def refused(*args, **kwargs):
+  """The message of the refusal."""
+  with pytest.raises(errors.ConfigError) as caught:
+    attend(*args, **kwargs)
+  return str(caught.value)
+
+
+class Spy:
+  """A bias that remembers the positions it is asked for."""
+
+  def __call__(self, q_positions, k_positions):
+    self.positions = q_positions, k_positions
+    return jnp.zeros((H, Q, K))
+
+
+def test_causal_must_be_said():
+  with pytest.raises(TypeError, match='causal'):
+    attention.dot_product_attention(*arrays())
+
+
+@pytest.mark.parametrize('implementation', ['auto', 'reference'])
+@pytest.mark.parametrize('bias_form', ['exact', 'auto'])
+def test_implementations(implementation, bias_form):
+  got = attend(implementation=implementation, bias_form=bias_form)
+  np.testing.assert_array_equal(got, attend())
+
+
+def test_values_may_have_another_size():
+  q, k, _ = arrays()
+  v = jnp.ones((B, K, H, 9))
+  got = attend(q, k, v)
+  assert got.shape == (B, Q, H, 9)
+  np.testing.assert_allclose(got, 1, rtol=1e-6)
+
+
+def test_default_scale():
+  np.testing.assert_allclose(
+    attend(), attend(scale=D**-0.5), rtol=1e-6, atol=1e-6
+  )
+
+
+def test_standard_positions():
+  spy = Spy()
+  attend(bias=spy)
+  i, j = spy.positions
+  np.testing.assert_array_equal(np.ravel(i), np.arange(Q))
+  np.testing.assert_array_equal(np.ravel(j), np.arange(K))
+  assert i.dtype == j.dtype == jnp.int32
+  attend(bias=spy, q_offset=3)
+  np.testing.assert_array_equal(np.ravel(spy.positions[0]), np.arange(3, 8))
+  attend(bias=spy, q_offset=jnp.int32(3))
+  np.testing.assert_array_equal(np.ravel(spy.positions[0]), np.arange(3, 8))
+  attend(bias=spy, q_offset=jnp.array([3, 1]))
+  np.testing.assert_array_equal(
+    spy.positions[0], [np.arange(3, 8), np.arange(1, 6)]
+  )
+
+
+@pytest.mark.parametrize('dtype', [jnp.int32, jnp.float32])
+def test_positions_reach_the_bias_as_they_are(dtype):
+  spy = Spy()
+  i = jnp.array([[20_000, 20_001, 20_002, 20_003, 20_064]] * B, dtype)
+  j = jnp.arange(K, dtype=dtype) + 20_000
+  half = (x.astype(jnp.bfloat16) for x in arrays())
+  attend(*half, bias=spy, q_positions=i, k_positions=j)
+  for got, given in zip(spy.positions, (i, j), strict=True):
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(
+      np.broadcast_to(got, (B, got.shape[-1])),
+      np.broadcast_to(given, (B, given.shape[-1])),
+    )
+
+
+def test_contiguous_is_a_promise_only():
+  for contiguous in (True, False, None):
+    got = attend(contiguous=contiguous, causal=True)
+    np.testing.assert_array_equal(got, attend(causal=True))
+
+
+def test_works_inside_jit():
+  q, k, v = arrays()
+  apply = jax.jit(
+    lambda q, k, v, offset, lengths: attend(
+      q, k, v, causal=True, q_offset=offset, k_lengths=lengths
+    )
+  )
+  lengths = jnp.array([7, 4])
+  for offset in (jnp.int32(2), jnp.array([2, 1])):
+    np.testing.assert_allclose(
+      apply(q, k, v, offset, lengths),
+      attend(q, k, v, causal=True, q_offset=offset, k_lengths=lengths),
+      rtol=1e-5,
+      atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+  'shapes',
+  [
+    dict(q=(B, Q, D)),
+    dict(k=(B, K, D)),
+    dict(v=(B, K + 1, H, D)),
+    dict(v=(B, K, 2, D)),
+    dict(v=(B, K, H)),
+  ],
+)
+def test_refuses_shapes_of_no_attention(shapes):
+  message = refused(*arrays(**shapes))
+  assert 'must be [B, length, heads, head_dim]' in message
+  assert str(next(iter(shapes.values()))) in message
+
+
+@pytest.mark.parametrize('k', [(3, K, H, D), (B, K, H, 5)])
+def test_refuses_different_batches_and_sizes(k):
+  message = refused(*arrays(k=k))
+  assert 'differ in batch or head_dim' in message
+  assert str((B, Q, H, D)) in message and str(k) in message
+
+
+def test_refuses_heads_that_do_not_divide():
+  message = refused(*arrays(k=(B, K, 3, D)))
+  assert '4 query heads are no multiple of 3 key heads' in message
+
+
+@pytest.mark.parametrize('side', ['q', 'k'])
+def test_refuses_lengths_beyond_float32(side):
+  long = 2**24 + 1
+  q = jax.ShapeDtypeStruct((1, long if side == 'q' else 1, 1, 1), jnp.float32)
+  k = jax.ShapeDtypeStruct((1, long if side == 'k' else 1, 1, 1), jnp.float32)
+  with pytest.raises(errors.ConfigError, match=f'length {long} is over'):
+    jax.eval_shape(attend, q, k, k)
+
+
+def test_refuses_unknown_implementations():
+  message = refused(implementation='refrence')
+  assert "implementation 'refrence'; did you mean 'reference'?" in message
+  assert 'auto' in message
+  for name in dot_product.IMPLEMENTATIONS:
+    assert name in message
+
+
+def test_refuses_unknown_bias_forms():
+  message = refused(bias_form='tabel')
+  assert "bias_form 'tabel'; did you mean 'table'?" in message
+  assert 'anchored, auto, exact, table' in message
+
+
+@pytest.mark.parametrize('bias_form', ['table', 'anchored'])
+def test_the_reference_refuses_approximate_biases(bias_form):
+  message = refused(bias_form=bias_form, implementation='reference')
+  assert f"bias_form='{bias_form}' is not available" in message
+  assert "implementation='reference'" in message
+
+
+@pytest.mark.parametrize('window', [0, -3])
+def test_refuses_empty_windows(window):
+  assert f'at least 1, got {window}' in refused(window=window)
+
+
+def test_refuses_sinks_without_a_window():
+  assert 'sinks=2 needs a window' in refused(sinks=2)
+
+
+@pytest.mark.parametrize('side', ['q', 'k'])
+@pytest.mark.parametrize(
+  'dtype', [jnp.bfloat16, jnp.float16, jnp.int16, jnp.uint32]
+)
+def test_refuses_positions_of_other_dtypes(side, dtype):
+  length = Q if side == 'q' else K
+  message = refused(**{f'{side}_positions': jnp.zeros(length, dtype)})
+  assert f'{side}_positions are {jnp.dtype(dtype)}' in message
+  assert 'int32 or float32' in message
+
+
+@pytest.mark.parametrize('side', ['q', 'k'])
+@pytest.mark.parametrize('shape', [(4,), (3, None), (None, 1), (B, None, 1)])
+def test_refuses_positions_of_other_shapes(side, shape):
+  length = Q if side == 'q' else K
+  shape = tuple(length if n is None else n for n in shape)
+  message = refused(**{f'{side}_positions': jnp.zeros(shape, jnp.int32)})
+  assert f'{side}_positions have shape {shape}' in message
+  assert str((length,)) in message and str((B, length)) in message
+
+
+@pytest.mark.parametrize('side', ['q', 'k'])
+def test_refuses_segments_of_one_side(side):
+  length = Q if side == 'q' else K
+  ids = jnp.zeros((B, length), jnp.int32)
+  message = refused(**{f'{side}_segment_ids': ids})
+  assert 'q_segment_ids and k_segment_ids go together' in message
+
+
+@pytest.mark.parametrize('side', ['q', 'k'])
+def test_refuses_segments_of_other_shapes(side):
+  ids = {
+    'q_segment_ids': jnp.zeros((B, Q), jnp.int32),
+    'k_segment_ids': jnp.zeros((B, K), jnp.int32),
+    f'{side}_segment_ids': jnp.zeros((1, 3), jnp.int32),
+  }
+  message = refused(**ids)
+  assert f'{side}_segment_ids has shape (1, 3)' in message
+  assert str((B, Q if side == 'q' else K)) in message
+
+
+@pytest.mark.parametrize(
+  'shape', [(Q,), (B, 1), (3, Q), (B, Q, 3), (B, Q, H, 1), (B, K)]
+)
+def test_refuses_logit_scales_of_other_shapes(shape):
+  message = refused(logit_scale=jnp.ones(shape))
+  assert f'logit_scale has shape {shape}' in message
+  assert str((B, Q)) in message and str((B, Q, H)) in message
+
+
+@pytest.mark.parametrize('shape', [(3,), (B, 1)])
+def test_refuses_key_lengths_of_other_shapes(shape):
+  message = refused(k_lengths=jnp.ones(shape, jnp.int32))
+  assert 'k_lengths' in message and str(shape) in message
+
+
+@pytest.mark.parametrize('shape', [(3,), (B, 1)])
+def test_refuses_offsets_of_other_shapes(shape):
+  message = refused(q_offset=jnp.ones(shape, jnp.int32))
+  assert 'q_offset' in message and str(shape) in message
+
+
+@pytest.mark.parametrize('shape', [(H, K, Q), (B, Q, K)])
+def test_refuses_biases_of_other_shapes(shape):
+  message = refused(bias=jnp.ones(shape))
+  assert 'bias' in message and str(shape) in message
+
+
+def test_refuses_functions_that_give_other_shapes():
+  """Written for [Q] and [K] but given a batch, it would broadcast silently."""
+  spy = Spy()
+  attend(bias=spy)
+  i, j = (jnp.atleast_2d(x) for x in spy.positions)
+  message = refused(
+    q_positions=i,
+    k_positions=j,
+    bias=lambda q, k: jnp.zeros((1, 1, 1, K)) - k[:, None, None],
+  )
+  assert 'bias' in message and str((1, 1, 1, K)) in message

@@ -1,0 +1,96 @@
+"""Tests `lengen_jax/data/stdlib.py` and `corpus.py`."""
+
+import collections
+import math
+
+import numpy as np
+import pytest
+
+from lengen_jax import data
+from lengen_jax import errors
+from lengen_jax.data import stdlib
+from lengen_jax.data import windows
+
+
+def library(folder, count=60):
+  for n in range(count):
+    (folder / f'module_{n}.py').write_text(f'value = {n}\n' * 50)
+  return folder
+
+
+def test_reads_this_pythons_library():
+  corpus = data.load('stdlib')
+  train, validation, test = (
+    corpus.info['bytes'][split] for split in ('train', 'validation', 'test')
+  )
+  assert train > 5_000_000
+  assert min(validation, test) > 100_000
+  long = [d for d in corpus.documents['validation'] if len(d) > 8192]
+  assert len(long) >= 5
+  assert corpus.vocab_size == 256
+
+
+def test_splits_by_path_without_overlap(tmp_path):
+  documents, info = stdlib.read(str(library(tmp_path)))
+  texts = [bytes(d) for found in documents.values() for d in found]
+  assert len(texts) == len(set(texts)) == info['files'] == 60
+  assert all(documents.values())
+  again, info_again = stdlib.read(str(tmp_path))
+  assert info == info_again
+  assert list(map(bytes, again['test'])) == list(map(bytes, documents['test']))
+
+
+def test_leaves_out_copies_tests_tables_and_other_packages(tmp_path):
+  library(tmp_path)
+  before = stdlib.read(str(tmp_path))
+  (tmp_path / 'copy.py').write_bytes((tmp_path / 'module_0.py').read_bytes())
+  (tmp_path / 'empty.py').write_text('')
+  (tmp_path / '_sysconfigdata_x.py').write_text('build = {}')
+  for name in ('test', 'site-packages', 'encodings', 'deep'):
+    folder = tmp_path / name / ('tests' if name == 'deep' else '')
+    folder.mkdir(parents=True)
+    (folder / 'another.py').write_text(f'# {name}')
+  after = stdlib.read(str(tmp_path))
+  # Of two copies the first in order of path counts.
+  assert after[1]['files'] == before[1]['files']
+  assert after[1]['bytes'] != {} and sum(after[1]['bytes'].values()) == sum(
+    before[1]['bytes'].values()
+  )
+
+
+@pytest.mark.parametrize('where', ['empty', 'absent'])
+def test_missing_sources(tmp_path, where):
+  folder = tmp_path / where
+  if where == 'empty':
+    folder.mkdir()
+  with pytest.raises(errors.CorpusError, match=r'no Python sources .*path'):
+    data.load('stdlib', str(folder))
+
+
+def test_unknown_source():
+  with pytest.raises(errors.ConfigError, match=r"'stdlb'; did you .*'stdlib'"):
+    data.load('stdlb')
+
+
+def test_a_model_without_context_has_a_flat_curve():
+  """Only context may move a curve: bigram loss is equal at every length."""
+  corpus = data.load('stdlib')
+  found = windows.EvaluationWindows(
+    corpus.documents['validation'], lengths=(128, 512, 2048), count=16
+  )
+  pairs, singles = collections.Counter(), collections.Counter()
+  for document in corpus.documents['train'][:50]:
+    tokens = document.tolist()
+    pairs.update(zip(tokens[:-1], tokens[1:], strict=True))
+    singles.update(tokens[:-1])
+
+  def loss(length):
+    tokens = found.examples(length)
+    losses = [
+      math.log((singles[a] + 256) / (pairs[a, b] + 1))
+      for a, b in zip(tokens[:, :-1].flat, tokens[:, 1:].flat, strict=True)
+    ]
+    return np.mean(losses)
+
+  losses = [loss(length) for length in found.lengths]
+  np.testing.assert_allclose(losses, losses[0], rtol=1e-12)

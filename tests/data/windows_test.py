@@ -1,0 +1,106 @@
+"""Tests `lengen_jax/data/windows.py`."""
+
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax.data import windows
+
+
+def documents(*lengths):
+  """Documents whose every token is a number of its own."""
+  offsets = np.cumsum([0, *lengths])
+  return [
+    np.arange(offset, offset + length)
+    for offset, length in zip(offsets, lengths, strict=False)
+  ]
+
+
+def training(**changes):
+  settings = dict(length=4, batch_size=3, seed=0) | changes
+  return windows.TrainingWindows(documents(23, 5, 4, 40), **settings)
+
+
+def test_training_windows_lie_within_documents():
+  batches = training()
+  starts = {0, 4, 8, 12, 16, 23, *range(32, 68, 4)}
+  seen = set()
+  for step in range(len(batches) // 3):
+    batch = batches.batch(step)
+    assert (batch['targets'] == batch['inputs'] + 1).all()
+    seen |= set(batch['inputs'][:, 0].tolist())
+  assert seen == starts
+  assert len(batches) == len(starts) == 15
+
+
+def test_each_epoch_has_every_window_once_in_its_own_order():
+  batches = training(batch_size=5)
+  epochs = [
+    np.concatenate([batches.batch(3 * e + s)['inputs'][:, 0] for s in range(3)])
+    for e in range(2)
+  ]
+  assert sorted(epochs[0]) == sorted(epochs[1])
+  assert len(set(epochs[0])) == len(batches)
+  assert (epochs[0] != epochs[1]).any()
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+  forward = [training().batch(step)['inputs'] for step in range(9)]
+  again = training()
+  backward = [again.batch(step)['inputs'] for step in reversed(range(9))]
+  np.testing.assert_array_equal(forward, backward[::-1])
+  assert (training(seed=1).batch(0)['inputs'] != forward[0]).any()
+
+
+def test_too_few_training_windows():
+  with pytest.raises(errors.CorpusError, match=r'(?s)15 windows .*batch_size=16'):
+    training(batch_size=16)
+
+
+def test_evaluation_scores_the_same_tokens_at_every_length():
+  found = windows.EvaluationWindows(
+    documents(40, 9, 70), lengths=(4, 8, 16), count=5
+  )
+  scored = {}
+  for length in found.lengths:
+    tokens = found.examples(length)
+    assert tokens.shape == (found.tokens // length, length + 1)
+    # The first input is the true preceding token.
+    assert (np.diff(tokens, axis=1) == 1).all()
+    scored[length] = sorted(tokens[:, 1:].ravel().tolist())
+  assert scored[4] == scored[8] == scored[16]
+  assert len(set(scored[4])) == found.tokens == 80
+
+
+def test_evaluation_windows_are_spread_evenly():
+  found = windows.EvaluationWindows(documents(100), lengths=(10,), count=3)
+  assert found.examples(10)[:, 0].tolist() == [0, 30, 60]
+
+
+def test_evaluation_lengths_must_divide_the_longest():
+  with pytest.raises(errors.ConfigError, match='6 does not divide .* 16'):
+    windows.EvaluationWindows(documents(40), lengths=(6, 16), count=1)
+
+
+def test_too_few_evaluation_windows():
+  with pytest.raises(errors.CorpusError, match='2 windows of 16 .*windows=3'):
+    windows.EvaluationWindows(documents(40, 16), lengths=(16,), count=3)
+
+
+def test_lm_batch():
+  batch = windows.lm_batch(np.arange(10, dtype=np.uint8).reshape(2, 5))
+  assert {key: value.shape for key, value in batch.items()} == dict.fromkeys(
+    (
+      'inputs',
+      'targets',
+      'weights',
+      'segment_ids',
+      'segment_positions',
+      'lengths',
+    ),
+    (2, 4),
+  )
+  assert batch['inputs'].tolist() == [[0, 1, 2, 3], [5, 6, 7, 8]]
+  assert batch['targets'].tolist() == [[1, 2, 3, 4], [6, 7, 8, 9]]
+  assert batch['segment_positions'].tolist() == [[0, 1, 2, 3]] * 2
+  assert (batch['lengths'] == 4).all()

@@ -1,0 +1,475 @@
+"""Tests `lengen_jax/encodings/base.py`: what holds for every encoding."""
+
+import dataclasses
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import positions
+from lengen_jax.encodings import base
+
+# Keys without a default.
+SPECS = {'learned': 'learned(max_position=64)'}
+NAMES = sorted(encodings.ENCODINGS)
+WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', 'rope'}
+BIASES = [name for name in NAMES if name not in WITHOUT_BIAS]
+TRANSLATION_INVARIANT = [
+  name for name in BIASES if encodings.ENCODINGS[name].translation_invariant
+]
+AXES = {
+  'vocab',
+  'embed',
+  'mlp',
+  'heads',
+  'kv',
+  'joined_kv',
+  'relpos_buckets',
+}
+HEADS, HEAD_DIM, WIDTH = 4, 8, 32
+HOOKS = ('embed', 'rotate', 'bias', 'bias_fn')
+
+
+def create(name, **kwargs):
+  return encodings.create(
+    SPECS.get(name, name),
+    num_heads=HEADS,
+    head_dim=HEAD_DIM,
+    width=WIDTH,
+    **kwargs,
+  )
+
+
+def init(encoding, hook='bias_fn', seed=0):
+  x = jnp.zeros((1, 2, WIDTH))
+  q = jnp.zeros((1, 2, HEADS, HEAD_DIM))
+  p = jnp.arange(2)[None]
+  args = {
+    'embed': (x, p),
+    'rotate': (q, q, p, p),
+    'bias': (p, p),
+    'bias_fn': (),
+  }[hook]
+  return encoding.init(jax.random.key(seed), *args, method=hook)
+
+
+def make_bias_fn(name, **kwargs):
+  """The BiasFn of a fresh encoding, with random parameters."""
+  encoding = create(name)
+  return encoding.apply(nn.unbox(init(encoding)), method='bias_fn', **kwargs)
+
+
+def random_positions(seed, *shape, fractional=True):
+  x = np.random.default_rng(seed).uniform(0, 900, shape)
+  return jnp.asarray(x, jnp.float32 if fractional else jnp.int32)
+
+
+def shapes(variables):
+  return jax.tree.map(
+    lambda x: (x.shape, x.dtype), nn.unbox(variables.get('params', {}))
+  )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_which_encodings_have_a_bias(name):
+  bias_fn = make_bias_fn(name)
+  assert (bias_fn is None) == (name in WITHOUT_BIAS)
+  encoding = create(name)
+  p = jnp.arange(3)
+  got = encoding.apply(nn.unbox(init(encoding)), p, p, method='bias')
+  assert (got is None) == (name in WITHOUT_BIAS)
+
+
+@pytest.mark.parametrize('hook', HOOKS)
+@pytest.mark.parametrize('name', NAMES)
+def test_every_hook_creates_every_parameter(name, hook):
+  encoding = create(name)
+  everything = max(
+    (shapes(init(encoding, h)) for h in HOOKS),
+    key=lambda tree: len(jax.tree.leaves(tree)),
+  )
+  assert shapes(init(encoding, hook)) == everything
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_parameters_do_not_depend_on_the_hook(name):
+  encoding = create(name)
+  trees = [nn.unbox(init(encoding, hook)) for hook in HOOKS]
+  for tree in trees[1:]:
+    jax.tree.map(np.testing.assert_array_equal, tree, trees[0])
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_hooks_do_nothing_by_default(name):
+  encoding = create(name)
+  variables = nn.unbox(init(encoding))
+  key = jax.random.key(0)
+  x = jax.random.normal(key, (2, 5, WIDTH))
+  q = jax.random.normal(key, (2, 5, HEADS, HEAD_DIM))
+  p = jnp.arange(1, 6)[None]
+  embedded = encoding.apply(variables, x, p, method='embed')
+  assert (embedded is x) == (not encoding.embeds)
+  turned, _ = encoding.apply(variables, q, q, p, p, method='rotate')
+  assert (turned is q) == (name != 'rope')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_logical_axes(name):
+  boxed = jax.eval_shape(lambda: init(create(name)))
+  leaves = jax.tree.leaves(
+    boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)
+  )
+  for leaf in leaves:
+    assert isinstance(leaf, nn.LogicallyPartitioned)
+    assert len(leaf.names) == leaf.unbox().ndim
+    assert set(leaf.names) <= AXES
+    assert len(set(leaf.names)) == len(leaf.names)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_make_param_is_the_only_way_parameters_are_made(name):
+  made = {}
+
+  def make_param(module, name, init, shape, axes):
+    made[(*module.path, name)] = axes
+    assert len(axes) == len(shape)
+    return module.param(name, init, shape, jnp.float32)
+
+  plain = init(create(name))
+  substituted = init(create(name).clone(make_param=make_param))
+  jax.tree.map(np.testing.assert_array_equal, substituted, nn.unbox(plain))
+  flat = jax.tree.leaves_with_path(substituted.get('params', {}))
+  assert {tuple(k.key for k in path) for path, _ in flat} == set(made)
+  boxed = jax.tree.leaves(
+    plain, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)
+  )
+  assert sorted(leaf.names for leaf in boxed) == sorted(made.values())
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_parameters_may_be_numpy_arrays(name):
+  """As they come from a checkpoint, eagerly and closed over by jit."""
+  encoding = create(name)
+  variables = jax.device_get(nn.unbox(init(encoding)))
+  p = jnp.arange(5)
+  x = jnp.zeros((1, 5, WIDTH))
+
+  def apply(p):
+    return (
+      encoding.apply(variables, p, p, method='bias'),
+      encoding.apply(variables, x, p, method='embed'),
+    )
+
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+    jax.jit(apply)(p),
+    apply(p),
+  )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_encodings_are_hashable_and_compared_by_value(name):
+  one, other = create(name), create(name)
+  assert one == other and hash(one) == hash(other)
+  assert one != one.clone(shared=True)
+  bound = one.bind(nn.unbox(init(one)))
+  assert bound.unbound() == one and hash(bound.unbound()) == hash(one)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_facts_are_readable_unbound(name):
+  encoding = create(name)
+  for fact in (
+    'translation_invariant',
+    'fractional_positions',
+    'extrapolates',
+    'length_dependent',
+    'interpolates',
+    'embeds',
+    'needs_content',
+  ):
+    assert isinstance(getattr(encoding, fact), bool), fact
+  assert encoding.max_position is None or encoding.max_position > 0
+  assert encoding.formula and encoding.source
+
+
+@pytest.mark.parametrize('bidirectional', [False, True])
+@pytest.mark.parametrize('name', BIASES)
+def test_shapes_and_dtypes(name, bidirectional):
+  bias_fn = make_bias_fn(name, bidirectional=bidirectional)
+  assert bias_fn.bidirectional is bidirectional
+  flat = bias_fn(jnp.arange(3), jnp.arange(5))
+  assert flat.shape == (HEADS, 3, 5) and flat.dtype == jnp.float32
+  q, k = random_positions(0, 2, 3), random_positions(1, 2, 5)
+  batched = bias_fn(q, k)
+  assert batched.shape == (2, HEADS, 3, 5) and batched.dtype == jnp.float32
+
+
+@pytest.mark.parametrize('bidirectional', [False, True])
+@pytest.mark.parametrize('name', BIASES)
+def test_tile_is_a_slice_of_the_whole(name, bidirectional, assert_close):
+  bias_fn = make_bias_fn(name, bidirectional=bidirectional)
+  q, k = random_positions(0, 2, 9), random_positions(1, 2, 11)
+  whole = bias_fn(q, k)
+  tile = bias_fn(q[:, 2:5], k[:, 4:8])
+  assert_close(tile, whole[:, :, 2:5, 4:8], 1e-6)
+  assert_close(bias_fn(q[1], k[1]), whole[1], 1e-6)
+
+
+@pytest.mark.parametrize('name', BIASES)
+def test_batched_equals_unbatched(name, assert_close):
+  bias_fn = make_bias_fn(name)
+  q = random_positions(0, 5, fractional=False)
+  k = random_positions(1, 7, fractional=False)
+  flat = bias_fn(q, k)
+  batched = bias_fn(jnp.stack([q, q + 0]), jnp.stack([k, k + 0]))
+  assert_close(batched, jnp.stack([flat, flat]), 1e-6)
+
+
+@pytest.mark.parametrize('bidirectional', [False, True])
+@pytest.mark.parametrize('name', TRANSLATION_INVARIANT)
+def test_strip_equals_tile(name, bidirectional, assert_close):
+  bias_fn = make_bias_fn(name, bidirectional=bidirectional)
+  n = 9
+  d = jnp.arange(-n + 1, n)
+  p = jnp.arange(n) + 100
+  tile = bias_fn(p, p)
+  index = np.arange(n)[:, None] - np.arange(n) + n - 1
+  for distances in (d, d.astype(jnp.float32)):
+    strip = bias_fn.encoding.strip(
+      bias_fn.params, distances, bidirectional=bidirectional
+    )
+    assert strip.shape == (HEADS, 2 * n - 1) and strip.dtype == jnp.float32
+    assert_close(strip[:, index], tile, 1e-6)
+
+
+@pytest.mark.parametrize('name', TRANSLATION_INVARIANT)
+def test_far_integer_positions_are_exact(name):
+  bias_fn = make_bias_fn(name)
+  near = jnp.arange(65)
+  far = near + 20_000
+  np.testing.assert_array_equal(bias_fn(far, far), bias_fn(near, near))
+  # Beyond 2^24 float32 skips integers; differences are still exact.
+  beyond = near + 2**24 + 1
+  np.testing.assert_array_equal(bias_fn(beyond, beyond), bias_fn(near, near))
+
+
+@pytest.mark.parametrize('bidirectional', [False, True])
+@pytest.mark.parametrize('name', BIASES)
+def test_finite_on_both_sides_of_the_diagonal(name, bidirectional):
+  bias_fn = make_bias_fn(name, bidirectional=bidirectional)
+  p = jnp.array([0, 1, 2, 127, 128, 4095, 100_000])
+  assert np.isfinite(bias_fn(p, p)).all()
+
+  def total(bias_fn):
+    return bias_fn(p, p).sum()
+
+  gradient = jax.grad(total)(bias_fn)
+  assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize('name', BIASES)
+def test_head_slices(name, assert_close):
+  """Cutting every leaf along its 'heads' axis gives the bias of those heads."""
+  bias_fn = make_bias_fn(name)
+  leaves, treedef = jax.tree.flatten(bias_fn.params)
+  assert len(leaves) == len(bias_fn.axes)
+  assert any('heads' in axes for axes in bias_fn.axes)
+  for leaf, axes in zip(leaves, bias_fn.axes, strict=True):
+    assert leaf.dtype == jnp.float32 and leaf.ndim == len(axes) > 0
+    assert set(axes) <= AXES and len(set(axes)) == len(axes)
+  heads = slice(1, 3)
+  cut = [
+    leaf[tuple(heads if axis == 'heads' else slice(None) for axis in axes)]
+    for leaf, axes in zip(leaves, bias_fn.axes, strict=True)
+  ]
+  q, k = random_positions(0, 2, 5), random_positions(1, 2, 7)
+  part = bias_fn.replace(params=treedef.unflatten(cut))(q, k)
+  assert_close(part, bias_fn(q, k)[:, heads], 1e-6)
+
+
+@pytest.mark.parametrize('name', BIASES)
+def test_bias_fn_is_static_under_jit(name, assert_close):
+  traces = []
+
+  @jax.jit
+  def f(bias_fn, q, k):
+    traces.append(bias_fn)
+    return bias_fn(q, k)
+
+  q, k = random_positions(0, 3), random_positions(1, 4)
+  first = make_bias_fn(name)
+  assert_close(f(first, q, k), first(q, k), 1e-5)
+  f(make_bias_fn(name), q, k)
+  f(jax.tree.map(lambda x: x * 2, first), q, k)
+  assert len(traces) == 1, 'equal encodings were traced again'
+  f(make_bias_fn(name, bidirectional=True), q, k)
+  assert len(traces) == 2, 'another direction was not traced'
+
+
+@pytest.mark.parametrize('name', BIASES)
+def test_bias_fn_survives_grad_scan_and_remat(name, assert_close):
+  bias_fn = make_bias_fn(name)
+  q, k = random_positions(0, 6), random_positions(1, 4)
+  weights = jnp.cos(jnp.arange(6 * 4.0)).reshape(6, 4)
+
+  def direct(bias_fn):
+    return jnp.sum(bias_fn(q, k) * weights[None])
+
+  def scanned(bias_fn):
+    @jax.checkpoint
+    def step(carry, x):
+      bias_fn, total = carry
+      q, w = x
+      return (
+        bias_fn,
+        total + jnp.sum(bias_fn(q[None], k)[:, 0] * w[None]),
+      ), None
+
+    return jax.lax.scan(step, (bias_fn, 0.0), (q, weights))[0][1]
+
+  want, want_gradient = jax.value_and_grad(direct)(bias_fn)
+  got, got_gradient = jax.jit(jax.value_and_grad(scanned))(bias_fn)
+  assert_close(got, want, 1e-5)
+  assert isinstance(got_gradient, encodings.BiasFn)
+  assert got_gradient.encoding == bias_fn.encoding
+  for g, w in zip(
+    jax.tree.leaves(got_gradient), jax.tree.leaves(want_gradient), strict=True
+  ):
+    if np.abs(w).max() > 1e-3:
+      assert_close(g, w, 1e-4)
+
+
+@pytest.mark.parametrize('name', BIASES)
+def test_bias_is_bias_fn_applied(name):
+  encoding = create(name)
+  variables = nn.unbox(init(encoding))
+  q, k = random_positions(0, 2, 3), random_positions(1, 2, 4)
+  for bidirectional in (False, True):
+    np.testing.assert_array_equal(
+      encoding.apply(
+        variables, q, k, bidirectional=bidirectional, method='bias'
+      ),
+      make_bias_fn(name, bidirectional=bidirectional)(q, k),
+    )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_project_keeps_the_tree(name):
+  encoding = create(name)
+  params = nn.unbox(init(encoding)).get('params', {})
+  projected = encoding.project(params)
+  assert shapes({'params': projected}) == shapes({'params': params})
+  again = encoding.project(projected)
+  jax.tree.map(np.testing.assert_array_equal, again, projected)
+
+
+def test_signed_distance_subtracts_integers_first():
+  q = jnp.array([2**24 + 3, 2**30 + 1])
+  k = jnp.array([2**24 + 1, 2**30])
+  got = base.signed_distance(q, k)
+  assert got.dtype == jnp.float32
+  np.testing.assert_array_equal(np.diag(got), [2, 1])
+
+
+def test_from_function():
+  def function(q_positions, k_positions):
+    d = q_positions[..., :, None] - k_positions[..., None, :]
+    return jnp.stack([d, 2 * d], -3)
+
+  encoding = encodings.FromFunction(2, 8, function=function)
+  q, k = jnp.array([[3, 5]]), jnp.array([[1, 2, 4]])
+  got = encoding.apply({}, q, k, method='bias')
+  assert got.dtype == jnp.float32
+  np.testing.assert_array_equal(
+    got, [[[[2, 1, -1], [4, 3, 1]], [[4, 2, -2], [8, 6, 2]]]]
+  )
+  assert not encoding.translation_invariant
+  assert encoding == encodings.FromFunction(2, 8, function=function)
+
+
+def test_an_encoding_of_ones_own_needs_only_strip():
+  class Plain(encodings.Encoding):
+    def tile_params(self):
+      return {'one': (jnp.ones(self.num_heads), ('heads',))}
+
+    @nn.nowrap
+    def strip(self, params, distances, *, bidirectional=False):
+      return base.per_head(params['one'], distances.ndim + 1) * distances[None]
+
+  encoding = Plain(2, 8)
+  bias_fn = encoding.apply({}, method='bias_fn')
+  assert bias_fn.axes == (('heads',),)
+  np.testing.assert_array_equal(
+    bias_fn(jnp.array([2, 3]), jnp.array([0, 1]))[1], [[2, 1], [3, 2]]
+  )
+
+
+@pytest.mark.parametrize(
+  'dtype', [jnp.float16, jnp.bfloat16, jnp.int8, jnp.int16, jnp.uint32, bool]
+)
+def test_check_positions_refuses_other_dtypes(dtype):
+  with pytest.raises(errors.CombinationError) as caught:
+    encodings.check_positions(create('rope'), jnp.ones(3, dtype))
+  assert f'positions are {jnp.dtype(dtype)}' in str(caught.value)
+  assert 'int32 or float32' in str(caught.value)
+
+
+def test_check_positions_refuses_fractions_where_rows_are_read():
+  learned = create('learned')
+  with pytest.raises(errors.CombinationError, match='learned .* got float32'):
+    encodings.check_positions(learned, jnp.arange(3.0))
+  encodings.check_positions(learned, jnp.arange(3))
+  encodings.check_positions(create('t5'), jnp.arange(3.0))
+
+
+def test_check_positions_against_the_table():
+  learned = create('learned')
+  encodings.check_positions(learned, None, 64)
+  encodings.check_positions(learned, jnp.array([0, 63]))
+  encodings.check_positions(learned, jnp.zeros((1, 0), jnp.int32))
+  for args in ((None, 65), (jnp.array([[0, 64]]), None)):
+    with pytest.raises(errors.LengthError) as caught:
+      encodings.check_positions(learned, *args)
+    assert 'learned(max_position=64)' in str(caught.value)
+    assert 'position 64' in str(caught.value)
+    assert 'max_position=65 or more' in str(caught.value)
+  for name in NAMES:
+    if name != 'learned':
+      encodings.check_positions(create(name), None, 10**6)
+
+
+def test_check_scheme():
+  def check(encoding, scheme):
+    encodings.check_scheme(
+      encodings.create(encoding, num_heads=2, head_dim=4),
+      positions.create(scheme),
+    )
+
+  check('learned(max_position=64)', 'standard')
+  check('learned(max_position=64)', 'randomized(max_position=64)')
+  check('rope', 'interpolated(scale=2.)')
+  check('rope(scale=2.)', 'randomized(max_position=64)')
+  check('fire', 'interpolated(train_length=64)')
+  with pytest.raises(errors.CombinationError) as caught:
+    check('learned(max_position=64)', 'interpolated(scale=2.)')
+  assert 'learned' in str(caught.value) and 'fractional' in str(caught.value)
+  for encoding in ('rope(scale=4.)', 'rope(dynamic=True, train_length=8)'):
+    with pytest.raises(errors.CombinationError) as caught:
+      check(encoding, 'interpolated(scale=2.)')
+    assert 'rope' in str(caught.value) and 'interpolates' in str(caught.value)
+  with pytest.raises(errors.CombinationError) as caught:
+    check('learned(max_position=64)', 'randomized(max_position=65)')
+  assert 'max_position=64' in str(caught.value)
+  assert 'max_position=65 or more' in str(caught.value)
+
+
+def test_bias_fn_fields():
+  fields = {f.name: f.metadata for f in dataclasses.fields(encodings.BiasFn)}
+  assert list(fields) == ['params', 'encoding', 'axes', 'bidirectional']
+  leaves = {name for name, m in fields.items() if m.get('pytree_node', True)}
+  assert leaves == {'params'}

@@ -1,0 +1,190 @@
+"""Tests `lengen_jax/encodings/registry.py`."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import specs
+
+H, D, E = 3, 8, 24
+# Spec to parameters, which checkpoints of others rely on.
+TREES = {
+  'nope': {},
+  'sinusoidal': {},
+  'learned(max_position=64)': {'table': (64, E)},
+  't5': {'table': (32, H)},
+  't5(num_buckets=64, max_distance=256)': {'table': (64, H)},
+  'alibi': {},
+  'kerple_log': {'p': (H,), 'a': (H,)},
+  'kerple_power': {'p': (H,), 'a': (H,)},
+  'fire': {
+    'c': (1,),
+    'threshold_multiplier': (1,),
+    'mlp_0/kernel': (1, 32),
+    'mlp_0/bias': (32,),
+    'mlp_1/kernel': (32, 32),
+    'mlp_1/bias': (32,),
+    'mlp_2/kernel': (32, H),
+    'mlp_2/bias': (H,),
+  },
+  'fire(hidden_layers=1, mlp_width=5)': {
+    'c': (1,),
+    'threshold_multiplier': (1,),
+    'mlp_0/kernel': (1, 5),
+    'mlp_0/bias': (5,),
+    'mlp_1/kernel': (5, H),
+    'mlp_1/bias': (H,),
+  },
+  'fire(hidden_layers=0)': {
+    'c': (1,),
+    'threshold_multiplier': (1,),
+    'mlp_0/kernel': (1, H),
+    'mlp_0/bias': (H,),
+  },
+  'rope': {},
+  'rope(dynamic=True, train_length=8)': {},
+}
+DEFAULTS = {
+  'sinusoidal': {'base': 1e4},
+  'learned': {'max_position': None},
+  't5': {'num_buckets': 32, 'max_distance': 128},
+  'fire': {
+    'mlp_width': 32,
+    'hidden_layers': 2,
+    'init_c': 0.1,
+    'init_threshold': 512.0,
+  },
+  'rope': {
+    'base': 1e4,
+    'layout': 'half',
+    'fraction': 1.0,
+    'scale': 1.0,
+    'train_length': None,
+    'dynamic': False,
+  },
+}
+
+
+def create(spec):
+  return encodings.create(spec, num_heads=H, head_dim=D, width=E)
+
+
+@pytest.mark.parametrize('spec', TREES)
+def test_parameter_trees(spec):
+  variables = jax.eval_shape(
+    lambda: create(spec).init(jax.random.key(0), method='bias_fn')
+  )
+  flat = jax.tree.leaves_with_path(nn.unbox(variables.get('params', {})))
+  got = {'/'.join(k.key for k in path): leaf for path, leaf in flat}
+  assert {name: leaf.shape for name, leaf in got.items()} == TREES[spec]
+  for leaf in got.values():
+    assert leaf.dtype == jnp.float32 and leaf.shape != ()
+
+
+def test_every_encoding_has_a_tree():
+  listed = {specs.parse(spec)[0] for spec in TREES}
+  assert listed == set(encodings.ENCODINGS)
+
+
+@pytest.mark.parametrize('name', DEFAULTS)
+def test_keys_and_defaults(name):
+  fixed = {'num_heads', 'head_dim', 'width'}
+  keys = specs.keys(encodings.ENCODINGS[name], fixed)
+  got = {key: field.default for key, field in keys.items()}
+  assert {k: got.get(k) for k in DEFAULTS[name]} == DEFAULTS[name]
+
+
+@pytest.mark.parametrize('spec', TREES)
+def test_every_encoding_takes_shared(spec):
+  name, kwargs = specs.parse(spec)
+  keys = ', '.join(f'{k}={v!r}' for k, v in (kwargs | {'shared': True}).items())
+  assert create(f'{name}({keys})').shared
+  assert not create(spec).shared
+
+
+def test_create_sets_what_every_encoding_knows():
+  encoding = create('fire')
+  assert (encoding.num_heads, encoding.head_dim, encoding.width) == (H, D, E)
+  encoding = encodings.create(
+    'fire(mlp_width=8)', num_heads=2, head_dim=4, width=None, name=None
+  )
+  assert encoding.mlp_width == 8 and encoding.name is None
+
+
+def test_create_gives_a_name():
+  class Outer(nn.Module):
+    @nn.compact
+    def __call__(self):
+      encoding = encodings.create(
+        'kerple_log', num_heads=2, head_dim=4, name='there'
+      )
+      return encoding.bias_fn()
+
+  variables = Outer().init(jax.random.key(0))
+  assert list(variables['params']) == ['there']
+
+
+def test_create_refuses():
+  with pytest.raises(errors.SpecError, match="did you mean 'kerple_log'"):
+    create('kerpel_log')
+  with pytest.raises(errors.SpecError, match="unknown encoding 'xpos'") as e:
+    create('xpos')
+  assert all(name in str(e.value) for name in encodings.ENCODINGS)
+  with pytest.raises(errors.SpecError, match="did you mean 'mlp_width'"):
+    create('fire(mlp_widht=8)')
+
+
+@pytest.mark.parametrize('key', ['num_heads', 'head_dim', 'width', 'name'])
+def test_create_refuses_what_the_model_sets(key):
+  with pytest.raises(errors.SpecError, match=f'unknown key of fire {key!r}'):
+    create(f'fire({key}=8)')
+
+
+@pytest.mark.parametrize(
+  'spec', ['rope, nope', ('rope', 'nope'), ['rope', 'nope'], ' rope ,nope,']
+)
+def test_create_layers_cycles(spec):
+  layers = encodings.create_layers(spec, 5, num_heads=H, head_dim=D)
+  rope, nope = (create(s).clone(width=None) for s in ('rope', 'nope'))
+  assert layers == [rope, nope, rope, nope, rope]
+
+
+def test_create_layers_of_one():
+  layers = encodings.create_layers(
+    'fire(mlp_width=8, init_c=.2)', 3, num_heads=H, head_dim=D
+  )
+  assert len(layers) == 3 and len(set(layers)) == 1
+  assert layers[0].mlp_width == 8
+
+
+@pytest.mark.parametrize('spec', ['', ' , ', (), []])
+def test_create_layers_refuses_nothing(spec):
+  with pytest.raises(errors.SpecError, match='empty encoding spec'):
+    encodings.create_layers(spec, 2, num_heads=H, head_dim=D)
+
+
+def test_register():
+  class Mine(encodings.Encoding):
+    strength: float = 1.0
+
+  try:
+    encodings.register('mine', Mine)
+    assert create('mine(strength=2)').strength == 2.0
+    encodings.register('mine', Mine)
+    with pytest.raises(errors.SpecError, match="'rope' is registered already"):
+      encodings.register('rope', Mine)
+  finally:
+    encodings.ENCODINGS.pop('mine', None)
+  with pytest.raises(errors.SpecError, match="unknown encoding 'mine'"):
+    create('mine')
+
+
+@pytest.mark.parametrize('thing', [nn.Dense, lambda q, k: q, 'fire'])
+def test_register_refuses_what_is_no_encoding(thing):
+  with pytest.raises(errors.SpecError, match='no class derived from') as e:
+    encodings.register('mine', thing)
+  assert repr(thing) in str(e.value)
+  assert 'mine' not in encodings.ENCODINGS

@@ -1,0 +1,111 @@
+"""Tests `lengen_jax/evaluation/length_curve.py`."""
+
+import jax
+import numpy as np
+import pytest
+
+from lengen_jax import data
+from lengen_jax import positions
+from lengen_jax.evaluation import length_curve
+from lengen_jax.models import DecoderLM
+from lengen_jax.models import ModelConfig
+from lengen_jax.models import presets
+from lengen_jax.models import stacking
+from lengen_jax.training import sharding
+
+LENGTHS = (8, 16, 64)
+
+
+@pytest.fixture(scope='module')
+def windows():
+  documents = [
+    np.random.default_rng(n).integers(0, 256, 64 * 3 + 1) for n in range(3)
+  ]
+  return data.EvaluationWindows(documents, lengths=LENGTHS, count=5)
+
+
+def curve(windows, encoding, scheme='standard', batch_tokens=256):
+  config = ModelConfig(**presets.get('tiny'), encoding=encoding)
+  params = stacking.init(config, jax.random.key(0))
+  found = length_curve.LengthCurve(
+    config,
+    positions.create(scheme),
+    windows,
+    batch_tokens=batch_tokens,
+    seed=0,
+    mesh=sharding.make_mesh(2),
+  )
+  return config, params, list(found.run(params))
+
+
+def test_loss_equals_a_plain_computation(windows):
+  # Batches of 256 tokens leave a last batch with rows to fill.
+  config, params, losses = curve(windows, 'alibi')
+  for one, length in zip(losses, LENGTHS, strict=True):
+    tokens = windows.examples(length)
+    logits = DecoderLM(config).apply({'params': params}, tokens[:, :-1])
+    chosen = np.take_along_axis(
+      np.asarray(jax.nn.log_softmax(logits), np.float64),
+      tokens[:, 1:, None],
+      axis=2,
+    )[..., 0]
+    assert one.length == length
+    assert one.tokens == windows.tokens == chosen.size
+    np.testing.assert_allclose(one.loss, -chosen.mean(), rtol=1e-6)
+    starts = np.asarray(one.position)
+    assert starts[0] == 0 and (np.diff(starts) > 0).all()
+    for first, end, loss in zip(
+      starts, [*starts[1:], length], one.position_loss, strict=True
+    ):
+      np.testing.assert_allclose(loss, -chosen[:, first:end].mean(), rtol=1e-5)
+    assert one.perplexity == pytest.approx(np.exp(one.loss))
+    assert one.bits_per_byte(2.0) == pytest.approx(one.loss / np.log(2) / 2)
+
+
+def test_batch_size_does_not_matter(windows):
+  _, _, few = curve(windows, 'fire', batch_tokens=64)
+  _, _, many = curve(windows, 'fire', batch_tokens=100_000)
+  np.testing.assert_allclose(
+    [one.loss for one in few], [one.loss for one in many], rtol=1e-6
+  )
+
+
+def test_what_cannot_go_on_says_so(windows):
+  _, _, losses = curve(windows, 'learned(max_position=16)')
+  assert [one.loss is None for one in losses] == [False, False, True]
+  assert 'max_position=64 or more' in losses[2].refused
+  _, _, losses = curve(windows, 'rope', 'randomized(max_position=20)')
+  assert [one.loss is None for one in losses] == [False, False, True]
+  assert 'for a segment of 64' in losses[2].refused
+  assert losses[2].tokens == losses[0].tokens
+  assert losses[2].perplexity is None and losses[2].bits_per_byte(1) is None
+
+
+def test_dynamic_interpolation_goes_by_the_evaluated_length(windows):
+  _, _, plain = curve(windows, 'rope')
+  _, _, dynamic = curve(windows, 'rope(train_length=16, dynamic=True)')
+  _, _, scheme = curve(windows, 'rope', 'interpolated(train_length=16)')
+  for a, b, c in zip(plain, dynamic, scheme, strict=True):
+    assert (a.loss == b.loss) == (a.length <= 16)
+    np.testing.assert_allclose(b.loss, c.loss, rtol=1e-6)
+
+
+def test_random_positions_at_test_time_repeat(windows):
+  spec = 'randomized(max_position=128)'
+  _, _, first = curve(windows, 'alibi', spec)
+  _, _, again = curve(windows, 'alibi', spec)
+  _, _, even = curve(
+    windows, 'alibi', "randomized(max_position=64,test='even')"
+  )
+  _, _, plain = curve(windows, 'alibi')
+  assert [one.loss for one in first] == [one.loss for one in again]
+  assert first[2].loss != plain[2].loss
+  np.testing.assert_allclose(even[2].loss, plain[2].loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize('length', [1, 2, 3, 10, 128, 2048])
+def test_position_buckets(length):
+  starts = length_curve.position_buckets(length)
+  assert starts[0] == 0 and starts[-1] < length
+  assert (np.diff(starts) > 0).all()
+  assert len(starts) <= 45

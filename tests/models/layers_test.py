@@ -1,0 +1,321 @@
+"""Tests `lengen_jax/models/layers.py`."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax.attention import scaling
+from lengen_jax.models import layers
+
+B, L, E, H, D = 2, 6, 16, 2, 4
+AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}
+SPECS = sorted(
+  {name for name, e in encodings.ENCODINGS.items() if not e.embeds}
+)
+
+
+def inputs(batch=B, seed=0, length=L):
+  return jax.random.normal(jax.random.key(seed), (batch, length, E))
+
+
+def attention(encoding='nope', **kwargs):
+  return layers.Attention(H, D, encoding=encoding, **kwargs)
+
+
+def init(module, x=None, **kwargs):
+  return nn.unbox(
+    module.init(jax.random.key(1), inputs() if x is None else x, **kwargs)
+  )
+
+
+def distance(q_positions, k_positions):
+  d = q_positions[..., :, None] - k_positions[..., None, :]
+  return -jnp.stack([d / 16, d / 256], -3)
+
+
+@pytest.mark.parametrize('spec', SPECS)
+def test_parameters(spec):
+  params = init(attention(spec))['params']
+  for name in ('query', 'key', 'value'):
+    assert params[name]['kernel'].shape == (E, H, D)
+  assert params['out']['kernel'].shape == (H, D, E)
+  own = encodings.create(spec, num_heads=H, head_dim=D)
+  want = own.init(jax.random.key(0), method='bias_fn').get('params', {})
+  assert jax.tree.structure(nn.unbox(want)) == jax.tree.structure(
+    params.get('encoding', {})
+  )
+  assert set(params) == {'query', 'key', 'value', 'out'} | (
+    {'encoding'} if want else set()
+  )
+
+
+def test_logical_axes():
+  modules = [
+    (attention('fire'), inputs()),
+    (layers.MLP(8), inputs()),
+    (layers.Embed(9, E), jnp.zeros((1, 1), int)),
+    (layers.norm(jnp.float32, None), inputs()),
+  ]
+  for module, x in modules:
+    boxed = jax.eval_shape(lambda m=module, x=x: m.init(jax.random.key(0), x))
+    for leaf in jax.tree.leaves(
+      boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)
+    ):
+      assert isinstance(leaf, nn.LogicallyPartitioned)
+      assert len(leaf.names) == leaf.unbox().ndim
+      assert set(leaf.names) <= AXES
+      assert len(set(leaf.names)) == len(leaf.names)
+
+
+def test_takes_a_spec_an_encoding_or_a_function(assert_close):
+  """All three say the same, with ALiBi's slopes for two heads."""
+  x = inputs()
+  modules = [
+    attention('alibi'),
+    attention(encodings.create('alibi', num_heads=H, head_dim=D)),
+    attention(distance),
+  ]
+  variables = init(modules[0])
+  outputs = [module.apply(variables, x) for module in modules]
+  assert jax.tree.structure(init(modules[2])) == jax.tree.structure(variables)
+  assert_close(outputs[1], outputs[0], 1e-6)
+  assert_close(outputs[2], outputs[0], 1e-6)
+  plain = attention().apply(variables, x)
+  assert np.abs(plain - outputs[0]).max() > 1e-3
+
+
+def test_an_encoding_given_as_a_module_keeps_its_path():
+  fire = encodings.create('fire', num_heads=H, head_dim=D)
+  assert jax.tree.structure(init(attention(fire))) == jax.tree.structure(
+    init(attention('fire'))
+  )
+
+
+def test_works_inside_another_module():
+  class Outer(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      x = attention('fire', name='first')(x)
+      return attention(distance, name='second')(x)
+
+  variables = init(Outer())
+  assert set(variables['params']) == {'first', 'second'}
+  assert 'encoding' in variables['params']['first']
+  assert np.isfinite(Outer().apply(variables, inputs())).all()
+
+
+@pytest.mark.parametrize('spec', ['learned(max_position=9)', 'sinusoidal'])
+def test_refuses_encodings_of_the_input(spec):
+  name = spec.split('(')[0]
+  with pytest.raises(
+    errors.CombinationError, match=f'{name} acts at the input'
+  ):
+    attention(spec)
+  encoding = encodings.create(spec, num_heads=H, head_dim=D, width=E)
+  with pytest.raises(
+    errors.CombinationError, match=f'{name} acts at the input'
+  ):
+    attention(encoding)
+
+
+def test_refuses_unknown_specs():
+  with pytest.raises(errors.SpecError, match="did you mean 'fire'"):
+    attention('fier')
+  with pytest.raises(errors.SpecError, match="attention scale 'logn'"):
+    attention('fire', attention_scale='logn')
+
+
+@pytest.mark.parametrize('spec', SPECS)
+@pytest.mark.parametrize('causal', [True, False])
+def test_causality_by_gradient(spec, causal):
+  module = attention(spec, causal=causal)
+  variables = init(module)
+  jacobian = jax.jit(
+    jax.jacrev(lambda x: module.apply(variables, x)[0].sum(-1))
+  )(inputs(1))
+  reach = np.abs(jacobian[:, 0]).sum(-1)
+  seen = reach > 1e-6
+  want = np.tril(np.ones((L, L))) if causal else np.ones((L, L))
+  np.testing.assert_array_equal(seen, want.astype(bool))
+  assert (reach[~seen] == 0).all()
+
+
+@pytest.mark.parametrize('spec', SPECS)
+def test_bidirectional_encodings_are_told_so(spec):
+  seen = []
+
+  class Spy(encodings.ENCODINGS[spec]):
+    def bias_fn(self, *, bidirectional=False):
+      seen.append(bidirectional)
+      return super().bias_fn(bidirectional=bidirectional)
+
+  for causal in (True, False):
+    seen.clear()
+    module = attention(Spy(H, D), causal=causal)
+    jax.eval_shape(lambda m=module: m.init(jax.random.key(0), inputs()))
+    assert set(seen) == {not causal}
+
+
+@pytest.mark.parametrize('spec', ['fire', 'rope', distance], ids=str)
+def test_positions_of_every_shape(spec, assert_close):
+  module = attention(spec)
+  x = inputs()
+  variables = init(module)
+  want = module.apply(variables, x)
+  index = jnp.arange(L)
+  for positions in (index[None], jnp.tile(index, (B, 1)), index.astype(float)):
+    if positions.ndim == 1 and spec is distance:
+      continue
+    assert_close(module.apply(variables, x, positions), want, 1e-6)
+  other = module.apply(variables, x, jnp.tile(index * 7, (B, 1)))
+  assert np.abs(other - want).max() > 1e-4
+
+
+def test_takes_numpy_positions(assert_close):
+  module = attention('rope')
+  x = inputs()
+  variables = init(module)
+  want = module.apply(variables, x)
+  for positions in (np.arange(L), np.arange(L).astype(np.float64)):
+    assert_close(module.apply(variables, x, positions[None]), want, 1e-6)
+
+
+@pytest.mark.parametrize('dtype', [jnp.float16, jnp.bfloat16])
+def test_refuses_positions_of_16_bits(dtype):
+  module = attention('nope')
+  variables = init(module)
+  with pytest.raises(errors.CombinationError, match=jnp.dtype(dtype).name):
+    module.apply(variables, inputs(), jnp.arange(L, dtype=dtype)[None])
+
+
+@pytest.mark.parametrize('dtype', [jnp.int32, jnp.float32])
+def test_positions_survive_a_16_bit_model(dtype):
+  seen = []
+
+  def spy(q_positions, k_positions):
+    seen.append((q_positions, k_positions))
+    return distance(q_positions, k_positions)
+
+  module = attention(spy, dtype=jnp.bfloat16)
+  variables = init(module)
+  seen.clear()
+  positions = (20_000 + jnp.arange(L, dtype=dtype))[None]
+  y = module.apply(variables, inputs(), positions)
+  assert y.dtype == jnp.bfloat16
+  for got in seen[0]:
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, positions)
+
+
+@pytest.mark.parametrize('spec', [*SPECS, distance], ids=str)
+def test_packed_equals_separate(spec, assert_close):
+  module = attention(spec)
+  x = inputs(1)
+  variables = init(module)
+  ids = jnp.array([[4, 4, 4, 4, 2, 2]])
+  packed = module.apply(variables, x, segment_ids=ids)
+  assert_close(packed[:, :4], module.apply(variables, x[:, :4]), 2e-6)
+  assert_close(packed[:, 4:], module.apply(variables, x[:, 4:]), 2e-6)
+
+
+def test_dynamic_lengths(assert_close):
+  module = attention('rope(dynamic=True, train_length=4)')
+  x = inputs()
+  with pytest.raises(errors.LengthError, match='rope depends on the length'):
+    module.init(jax.random.key(0), x)
+  lengths = jnp.array([[3], [6]])
+  variables = init(module, x, lengths=lengths)
+  got = module.apply(variables, x, lengths=lengths)
+  plain = attention('rope')
+  assert_close(got[:1], plain.apply(variables, x[:1]), 1e-6)
+  squeezed = jnp.arange(L)[None] * (4 / 6)
+  assert_close(got[1:], plain.apply(variables, x[1:], squeezed), 1e-6)
+
+
+def test_attention_scale(assert_close):
+  class Double(scaling.LogitScale):
+    def __call__(self, index_in_segment, *, lengths=None):
+      return 1.0 + index_in_segment.astype(jnp.float32)
+
+  scaled, plain = attention(attention_scale=Double(H)), attention()
+  x = inputs(1)
+  variables = init(plain)
+  # A factor on the logits is one on the queries, hence here on the kernel.
+  for i in (0, 3, 5):
+    kernels = dict(variables['params'])
+    kernels['query'] = {'kernel': kernels['query']['kernel'] * (1 + i)}
+    want = plain.apply({'params': kernels}, x)
+    got = scaled.apply(variables, x)
+    assert_close(got[:, i], want[:, i], 1e-5)
+  # Packed, it is the index within the segment.
+  ids = jnp.array([[1, 1, 1, 2, 2, 2]])
+  packed = scaled.apply(variables, x, segment_ids=ids)
+  assert_close(packed[:, 3:], scaled.apply(variables, x[:, 3:]), 1e-5)
+
+
+def test_a_shared_bias_takes_the_place_of_ones_own(assert_close):
+  module = attention('fire')
+  x = inputs()
+  variables = init(module)
+  own = encodings.create('fire', num_heads=H, head_dim=D)
+  params = variables['params']['encoding']
+  bias_fn = own.apply({'params': params}, method='bias_fn')
+  without = {k: v for k, v in variables['params'].items() if k != 'encoding'}
+  got = module.apply({'params': without}, x, bias_fn=bias_fn)
+  assert_close(got, module.apply(variables, x), 1e-6)
+  assert 'encoding' not in init(module, x, bias_fn=bias_fn)['params']
+
+
+def test_einsum_starts_at_unit_variance():
+  for equation, shape in (
+    ('ble,ehd->blhd', (64, 8, 32)),
+    ('blhd,hde->ble', (8, 32, 64)),
+    ('ble,ef->blf', (64, 256)),
+  ):
+    axes = ('embed', 'heads', 'kv')[: len(shape)]
+    module = layers.Einsum(equation, shape, axes)
+    ins = equation.split(',')[0]
+    sizes = dict(zip(equation.split(',')[1].split('->')[0], shape, strict=True))
+    x = jax.random.normal(
+      jax.random.key(0), [sizes.get(axis, 32) for axis in ins]
+    )
+    y, variables = module.init_with_output(jax.random.key(1), x)
+    np.testing.assert_allclose(np.std(y), 1, rtol=0.1)
+    assert set(variables['params']) == {'kernel'}
+
+
+def test_embed(assert_close):
+  module = layers.Embed(9, 100)
+  tokens = jnp.array([[1, 8, 1]])
+  variables = nn.unbox(module.init(jax.random.key(0), tokens))
+  table = variables['params']['table']
+  assert table.shape == (9, 100)
+  np.testing.assert_allclose(table.std(), 0.02, rtol=0.1)
+  x = module.apply(variables, tokens)
+  assert_close(x, table[tokens] * 10, 1e-6)
+  got = module.apply(variables, x, method='logits')
+  assert_close(got, np.asarray(x) @ np.asarray(table).T, 1e-5)
+  assert np.isnan(module.apply(variables, jnp.array([[9]]))).all()
+
+
+def test_embed_in_bfloat16_gives_float32_logits():
+  module = layers.Embed(9, 32, jnp.bfloat16)
+  tokens = jnp.array([[1, 2]])
+  variables = nn.unbox(module.init(jax.random.key(0), tokens))
+  x = module.apply(variables, tokens)
+  assert x.dtype == jnp.bfloat16
+  logits = module.apply(variables, x, method='logits')
+  assert logits.dtype == jnp.float32
+  assert (logits != logits.astype(jnp.bfloat16)).any()
+
+
+def test_position_index():
+  np.testing.assert_array_equal(layers.position_index(3, None), [[0, 1, 2]])
+  ids = jnp.array([[1, 1, 2], [1, 2, 2]])
+  np.testing.assert_array_equal(
+    layers.position_index(3, ids), [[0, 1, 0], [0, 0, 1]]
+  )

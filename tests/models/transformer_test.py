@@ -1,0 +1,566 @@
+"""Tests `lengen_jax/models/transformer.py`."""
+
+import functools
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import models
+from lengen_jax.models import stacking
+from lengen_jax.models import transformer
+
+V, E, H, D, L = 13, 16, 2, 8, 8
+# Keys without a default.
+SPECS = {'learned': 'learned(max_position=8)'}
+ALL = [SPECS.get(name, name) for name in sorted(encodings.ENCODINGS)]
+WITHOUT_TABLE = [spec for spec in ALL if spec != SPECS['learned']]
+AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}
+
+
+def create(encoding='nope', num_layers=2, **kwargs):
+  return models.ModelConfig(
+    vocab_size=V,
+    num_layers=num_layers,
+    num_heads=H,
+    head_dim=D,
+    width=E,
+    mlp_width=E,
+    encoding=encoding,
+    **kwargs,
+  )
+
+
+@functools.cache
+def params_of(config):
+  """Initial parameters, moved so that none is round, least of all biases."""
+  params = stacking.init(config, jax.random.key(0))
+  return jax.tree.map(lambda x: x + 0.05 * jnp.cos(30 * x + x.ndim), params)
+
+
+def tokens(batch=2, length=L, seed=0):
+  return jax.random.randint(jax.random.key(seed), (batch, length), 0, V)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(config, params, inputs, positions=None, **kwargs):
+  return models.DecoderLM(config).apply(
+    {'params': params}, inputs, positions, **kwargs
+  )
+
+
+def run(config, inputs, positions=None, **kwargs):
+  return logits(config, params_of(config), inputs, positions, **kwargs)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def loss_and_gradient(config, params, inputs):
+  def loss(params):
+    x = models.DecoderLM(config).apply({'params': params}, inputs)
+    picked = jnp.take_along_axis(
+      jax.nn.log_softmax(x[:, :-1]), inputs[:, 1:, None], -1
+    )
+    return -picked.mean()
+
+  return jax.value_and_grad(loss)(params)
+
+
+def paths(params):
+  return {
+    '/'.join(k.key for k in path): leaf.shape
+    for path, leaf in jax.tree.leaves_with_path(params)
+  }
+
+
+def block_paths(i):
+  attention, mlp = f'layer_{i}/attention', f'layer_{i}/mlp'
+  return {
+    f'{attention}/query/kernel': (E, H, D),
+    f'{attention}/key/kernel': (E, H, D),
+    f'{attention}/value/kernel': (E, H, D),
+    f'{attention}/out/kernel': (H, D, E),
+    f'{attention}_norm/scale': (E,),
+    f'{attention}_norm/bias': (E,),
+    f'{mlp}/up/kernel': (E, E),
+    f'{mlp}/down/kernel': (E, E),
+    f'{mlp}_norm/scale': (E,),
+    f'{mlp}_norm/bias': (E,),
+  }
+
+
+MODEL_PATHS = {
+  'embed/table': (V, E),
+  'final_norm/scale': (E,),
+  'final_norm/bias': (E,),
+  **block_paths(0),
+  **block_paths(1),
+}
+FIRE_PATHS = {
+  'c': (1,),
+  'threshold_multiplier': (1,),
+  'mlp_0/kernel': (1, 3),
+  'mlp_0/bias': (3,),
+  'mlp_1/kernel': (3, H),
+  'mlp_1/bias': (H,),
+}
+KERPLE_PATHS = {'p': (H,), 'a': (H,)}
+
+
+def under(prefix, tree):
+  return {f'{prefix}/{name}': shape for name, shape in tree.items()}
+
+
+@pytest.mark.parametrize(
+  'encoding, own',
+  [
+    ('nope', {}),
+    ('rope', {}),
+    ('learned(max_position=8)', {'encoding/table': (8, E)}),
+    ('sinusoidal', {}),
+    (
+      'kerple_log',
+      under('layer_0/attention/encoding', KERPLE_PATHS)
+      | under('layer_1/attention/encoding', KERPLE_PATHS),
+    ),
+    ('kerple_log(shared=True)', under('encoding', KERPLE_PATHS)),
+    ('rope, kerple_log', under('layer_1/attention/encoding', KERPLE_PATHS)),
+    (
+      'fire(mlp_width=3, hidden_layers=1, shared=True)',
+      under('encoding', FIRE_PATHS),
+    ),
+    (
+      'fire(mlp_width=3, hidden_layers=1)',
+      under('layer_0/attention/encoding', FIRE_PATHS)
+      | under('layer_1/attention/encoding', FIRE_PATHS),
+    ),
+    (
+      'learned(max_position=8), kerple_log',
+      {'encoding/table': (8, E)}
+      | under('layer_1/attention/encoding', KERPLE_PATHS),
+    ),
+  ],
+)
+def test_parameter_paths(encoding, own):
+  shapes = jax.eval_shape(
+    lambda: stacking.init(create(encoding), jax.random.key(0))
+  )
+  assert paths(shapes) == MODEL_PATHS | own
+  for leaf in jax.tree.leaves(shapes):
+    assert leaf.dtype == jnp.float32 and leaf.shape != ()
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize('encoding', ['fire', 'kerple_log(shared=True)'])
+def test_logical_axes(encoding, scan_layers):
+  config = create(encoding, scan_layers=scan_layers)
+  boxed = jax.eval_shape(
+    lambda: models.DecoderLM(config).init(jax.random.key(0), tokens())
+  )
+  leaves = jax.tree.leaves_with_path(
+    boxed['params'], is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)
+  )
+  for path, leaf in leaves:
+    assert isinstance(leaf, nn.LogicallyPartitioned), path
+    assert len(leaf.names) == leaf.unbox().ndim
+    names = list(leaf.names)
+    if path[0].key == 'layers':
+      assert names.pop(0) == 'layers'
+    assert set(names) <= AXES and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize('encoding', ALL)
+def test_causality_by_gradient(encoding):
+  """Moving a token's embedding moves the logits from there on, not before.
+
+  Embeddings and output head share a table, hence one token of its own at one
+  place, whose row is moved and whose logit is left out.
+  """
+  config = create(encoding)
+  params = params_of(config)
+  place, own = 3, V - 1
+  inputs = (tokens() % own).at[:, place].set(own)
+  tangent = jax.tree.map(jnp.zeros_like, params)
+  row = jax.random.normal(jax.random.key(1), (E,))
+  tangent['embed']['table'] = tangent['embed']['table'].at[own].set(row)
+
+  @jax.jit
+  def moved(params, tangent):
+    return jax.jvp(
+      lambda p: models.DecoderLM(config).apply({'params': p}, inputs),
+      (params,),
+      (tangent,),
+    )[1]
+
+  reach = np.abs(moved(params, tangent)[..., :own]).max(-1)
+  assert (reach[:, :place] == 0).all()
+  assert (reach[:, place:] > 1e-6).all()
+
+
+@pytest.mark.parametrize('encoding', ALL)
+def test_packed_equals_separate(encoding, assert_close):
+  config = create(encoding)
+  inputs = tokens(1)
+  ids = jnp.array([[7, 7, 7, 7, 7, 2, 2, 2]])
+  packed = run(config, inputs, segment_ids=ids)
+  for part in (slice(0, 5), slice(5, 8)):
+    alone = run(config, inputs[:, part])
+    assert_close(packed[:, part], alone, 1e-5)
+  # Without ids the second would see the first.
+  joined = run(config, inputs)
+  assert np.abs(joined[:, 5:] - packed[:, 5:]).max() > 1e-3
+
+
+@pytest.mark.parametrize('encoding', ['fire', 'learned(max_position=8)'])
+def test_packed_with_positions_given(encoding, assert_close):
+  config = create(encoding)
+  ids = jnp.array([[1] * 5 + [2] * 3] * 2)
+  index = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2]])
+  got = run(config, tokens(), index, segment_ids=ids)
+  assert_close(got, run(config, tokens(), segment_ids=ids), 1e-6)
+
+
+@pytest.mark.parametrize('encoding', ALL)
+def test_positions_decide(encoding, assert_close):
+  """Standard positions by default; a shift shows where it should only."""
+  config = create(encoding)
+  inputs = tokens(length=4)
+  want = run(config, inputs)
+  index = jnp.arange(4)[None]
+  assert_close(run(config, inputs, index), want, 1e-6)
+  shifted = run(config, inputs, jnp.tile(index + 4, (2, 1)))
+  made = transformer.create_encodings(config)[0]
+  if made.translation_invariant:
+    assert_close(shifted, want, 2e-5)
+  elif encoding != 'fire':
+    assert np.abs(shifted - want).max() > 1e-3
+  stretched = run(config, inputs, index * 2)
+  assert (np.abs(stretched - want).max() > 1e-4) == (encoding != 'nope')
+
+
+def test_fire_tells_shifted_positions_beyond_its_threshold(assert_close):
+  config = create('fire(init_threshold=8.)')
+  inputs = tokens(length=4)
+  index = jnp.arange(4)[None]
+  want = run(config, inputs, index)
+  assert_close(run(config, inputs, index + 3), want, 1e-5)
+  assert np.abs(run(config, inputs, index + 500) - want).max() > 1e-4
+
+
+@pytest.mark.parametrize('encoding', WITHOUT_TABLE)
+def test_far_longer_inputs(encoding):
+  """No encoding but a table of positions has a longest length."""
+  config = create(encoding)
+  # T5's last bucket starts at 113, FIRE's threshold is 512.
+  y = run(config, tokens(1, 2100))
+  assert y.shape == (1, 2100, V) and np.isfinite(y).all()
+
+
+def test_learned_raises_at_its_length():
+  config = create(SPECS['learned'])
+  assert np.isfinite(run(config, tokens(1, 8))).all()
+  with pytest.raises(errors.LengthError) as caught:
+    run(config, tokens(1, 9))
+  assert 'learned(max_position=8)' in str(caught.value)
+  assert 'position 8' in str(caught.value)
+  with pytest.raises(errors.LengthError, match='position 31'):
+    models.DecoderLM(config).apply({'params': params_of(config)}, tokens(1, 32))
+
+
+def test_learned_takes_packed_rows_longer_than_its_table(assert_close):
+  config = create(SPECS['learned'])
+  inputs = tokens(1, 12)
+  ids = jnp.array([[1] * 6 + [2] * 6])
+  got = run(config, inputs, segment_ids=ids)
+  assert_close(got[:, 6:], run(config, inputs[:, 6:]), 1e-5)
+
+
+def test_positions_out_of_the_table():
+  config = create(SPECS['learned'])
+  inputs = tokens(1, 3)
+  # Inside jit nothing can raise: that token and all that see it are NaN.
+  y = run(config, inputs, jnp.array([[0, 8, 2]]))
+  np.testing.assert_array_equal(np.isnan(y).all(-1), [[False, True, True]])
+  with pytest.raises(errors.LengthError, match='position 8'):
+    models.DecoderLM(config).apply(
+      {'params': params_of(config)}, inputs, jnp.array([[0, 8, 2]])
+    )
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_positions_that_a_jitted_function_closes_over(scan_layers):
+  config = create(SPECS['learned'], scan_layers=scan_layers)
+  positions = jnp.arange(L)[None] // 2
+  apply = jax.jit(
+    lambda params: models.DecoderLM(config).apply(
+      {'params': params}, tokens(), positions
+    )
+  )
+  assert np.isfinite(apply(params_of(config))).all()
+
+
+@pytest.mark.parametrize('dtype', [jnp.float16, jnp.bfloat16])
+def test_refuses_positions_of_16_bits(dtype):
+  config = create('rope')
+  with pytest.raises(errors.CombinationError) as caught:
+    run(config, tokens(), jnp.arange(L, dtype=dtype)[None])
+  assert f'positions are {jnp.dtype(dtype)}' in str(caught.value)
+
+
+def test_refuses_fractions_where_rows_are_read():
+  positions = jnp.arange(L)[None] / 2
+  assert np.isfinite(run(create('t5'), tokens(), positions)).all()
+  with pytest.raises(errors.CombinationError, match='learned .*float32'):
+    run(create(SPECS['learned']), tokens(), positions)
+  with pytest.raises(errors.CombinationError, match='learned .*float32'):
+    run(create('rope, ' + SPECS['learned']), tokens(), positions)
+
+
+SCANNED = [
+  'fire',
+  'fire(shared=True)',
+  'rope, kerple_log',
+  'learned(max_position=8), t5',
+  'kerple_log(shared=True), fire',
+]
+
+
+@pytest.mark.parametrize('encoding', SCANNED)
+def test_scanned_equals_unrolled(encoding, assert_close):
+  unrolled = create(encoding, num_layers=4)
+  scanned = create(encoding, num_layers=4, scan_layers=True)
+  params = params_of(unrolled)
+  stacked = stacking.stack(params, scanned)
+  want, want_gradient = loss_and_gradient(unrolled, params, tokens())
+  got, got_gradient = loss_and_gradient(scanned, stacked, tokens())
+  assert_close(got, want, 1e-6)
+  assert_close(stacking.unstack(got_gradient), want_gradient, 1e-5)
+  # A shared encoding learns from every layer.
+  if 'shared' in encoding:
+    assert all(
+      np.abs(g).max() > 0 for g in jax.tree.leaves(got_gradient['encoding'])
+    )
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize('remat', ['dots', 'full'])
+def test_remat_changes_no_number(remat, scan_layers, assert_close):
+  encoding = 'fire, kerple_log(shared=True)'
+  plain = create(encoding, scan_layers=scan_layers)
+  config = create(encoding, scan_layers=scan_layers, remat=remat)
+  params = params_of(plain)
+  want = loss_and_gradient(plain, params, tokens())
+  assert_close(loss_and_gradient(config, params, tokens()), want, 1e-5)
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_remat_computes_again(scan_layers):
+  """The backward pass has more matrix products the more is thrown away."""
+
+  def products(remat):
+    config = create('nope', scan_layers=scan_layers, remat=remat)
+    params = params_of(create('nope', scan_layers=scan_layers))
+    text = str(
+      jax.make_jaxpr(functools.partial(loss_and_gradient, config))(
+        params, tokens()
+      )
+    )
+    return text.count('dot_general')
+
+  none, dots, full = (products(remat) for remat in ('none', 'dots', 'full'))
+  assert none < full
+  assert none <= dots < full
+
+
+def test_scanning_compiles_one_block():
+  def products(num_layers):
+    config = create('fire', num_layers=num_layers, scan_layers=True)
+    jaxpr = jax.make_jaxpr(
+      lambda p: models.DecoderLM(config).apply({'params': p}, tokens())
+    )(stacking.init(config, jax.random.key(0)))
+    return str(jaxpr).count('dot_general')
+
+  assert products(2) == products(6)
+
+
+def test_layers_take_encodings_in_turn(assert_close):
+  """'rope, nope' is rope in layer 0 and none in layer 1."""
+  mixed = create('rope, nope')
+  params = params_of(mixed)
+  # Positions reach layer 0 alone: without its output they are not seen.
+  index = jnp.arange(L)[None]
+
+  def moves(params):
+    near = logits(mixed, params, tokens(), index)
+    far = logits(mixed, params, tokens(), index * 3)
+    return float(np.abs(near - far).max())
+
+  def without(i):
+    layer = dict(params[f'layer_{i}'])
+    layer['attention'] = dict(layer['attention'])
+    layer['attention']['out'] = {'kernel': jnp.zeros((H, D, E))}
+    return {**params, f'layer_{i}': layer}
+
+  assert moves(params) > 1e-3
+  assert moves(without(1)) > 1e-3
+  assert moves(without(0)) == 0
+
+
+def test_shared_encoding_is_one_for_all_layers(assert_close):
+  shared, separate = create('fire(shared=True)'), create('fire')
+  params = params_of(shared)
+  copied = {k: v for k, v in params.items() if k != 'encoding'}
+  for i in range(2):
+    layer = dict(copied[f'layer_{i}'])
+    layer['attention'] = {
+      **layer['attention'],
+      'encoding': params['encoding'],
+    }
+    copied[f'layer_{i}'] = layer
+  want = logits(separate, copied, tokens())
+  assert_close(logits(shared, params, tokens()), want, 1e-6)
+
+
+def test_several_encodings_at_the_root():
+  config = create('fire(shared=True), kerple_log(shared=True)', num_layers=4)
+  owned = transformer.owned_encodings(transformer.create_encodings(config))
+  assert list(owned) == ['encoding', 'encoding_1']
+  assert [type(e).__name__ for e in owned.values()] == ['Fire', 'KerpleLog']
+  params = params_of(config)
+  assert set(params['encoding_1']) == {'p', 'a'}
+  assert 'c' in params['encoding']
+  for i in range(4):
+    assert 'encoding' not in params[f'layer_{i}']['attention']
+
+
+def test_an_input_encoding_counts_once(assert_close):
+  once, twice = create('sinusoidal'), create('sinusoidal, sinusoidal')
+  params = params_of(once)
+  want = logits(once, params, tokens())
+  assert_close(logits(twice, params, tokens()), want, 1e-6)
+  owned = transformer.owned_encodings(transformer.create_encodings(twice))
+  assert list(owned) == ['encoding']
+
+
+def test_shared_means_nothing_where_there_is_no_parameter(assert_close):
+  params = params_of(create('rope'))
+  want = logits(create('rope'), params, tokens())
+  assert_close(logits(create('rope(shared=True)'), params, tokens()), want, 0)
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_dropout(scan_layers):
+  config = create('rope', dropout_rate=0.5, scan_layers=scan_layers)
+  model, params = models.DecoderLM(config), params_of(config)
+
+  @jax.jit
+  def drop(key):
+    return model.apply(
+      {'params': params},
+      tokens(),
+      deterministic=False,
+      rngs={'dropout': jax.random.key(key)},
+    )
+
+  plain = run(config, tokens())
+  assert np.abs(drop(0) - plain).max() > 1e-2
+  assert np.abs(drop(0) - drop(1)).max() > 1e-2
+  np.testing.assert_array_equal(drop(0), drop(0))
+  with pytest.raises(Exception, match='dropout'):
+    model.apply({'params': params}, tokens(), deterministic=False)
+  # None at rate 0, and none unless asked for.
+  np.testing.assert_array_equal(
+    plain, run(create('rope', scan_layers=scan_layers), tokens())
+  )
+
+
+def test_dynamic_rope_needs_lengths():
+  config = create('rope(dynamic=True, train_length=4)')
+  with pytest.raises(errors.LengthError, match='rope depends on the length'):
+    run(config, tokens())
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_dynamic_rope_goes_by_each_row(scan_layers, assert_close):
+  config = create('rope(dynamic=True, train_length=4)', scan_layers=scan_layers)
+  lengths = jnp.array([[3], [8]])
+  together = run(config, tokens(), lengths=lengths)
+  for b in range(2):
+    alone = run(config, tokens()[b:][:1], lengths=lengths[b:][:1])
+    assert_close(together[b:][:1], alone, 1e-5)
+  plain = logits(
+    create('rope', scan_layers=scan_layers), params_of(config), tokens()
+  )
+  assert_close(together[:1], plain[:1], 1e-5)
+  assert np.abs(together[1] - plain[1]).max() > 1e-3
+
+
+def test_dynamic_rope_in_packed_rows(assert_close):
+  config = create('rope(dynamic=True, train_length=4)')
+  inputs = tokens(1)
+  ids = jnp.array([[1] * 5 + [2] * 3])
+  lengths = jnp.array([[5] * 5 + [3] * 3])
+  packed = run(config, inputs, segment_ids=ids, lengths=lengths)
+  for part, n in ((slice(0, 5), 5), (slice(5, 8), 3)):
+    alone = run(config, inputs[:, part], lengths=jnp.array([[n]]))
+    assert_close(packed[:, part], alone, 1e-5)
+
+
+@pytest.mark.parametrize('encoding', ['fire', 'rope', 'sinusoidal'])
+def test_bfloat16(encoding, assert_close):
+  config = create(encoding, dtype='bfloat16')
+  params = params_of(create(encoding))
+  half = logits(config, params, tokens())
+  assert half.dtype == jnp.float32
+  assert_close(half, logits(create(encoding), params, tokens()), 0.05)
+
+
+@pytest.mark.parametrize('encoding', ['alibi', 'kerple_log', 't5'])
+def test_far_positions_in_bfloat16(encoding):
+  """A 16-bit model tells 20001 from 20002."""
+  config = create(encoding, dtype='bfloat16')
+  index = jnp.arange(L)[None]
+  want = run(config, tokens(), index)
+  far = run(config, tokens(), index + 20_000)
+  np.testing.assert_array_equal(far, want)
+
+
+def test_tokens_outside_the_vocabulary_are_nan():
+  y = run(create(), tokens().at[0, 5].set(V))
+  np.testing.assert_array_equal(
+    np.isnan(y).any(-1)[0], [False] * 5 + [True] * 3
+  )
+  assert np.isfinite(y[1]).all()
+
+
+@pytest.mark.parametrize('encoding', ['fier', 'rope, fire(mlp=3)'])
+def test_refuses_unknown_specs(encoding):
+  with pytest.raises(errors.SpecError, match='unknown'):
+    models.DecoderLM(create(encoding)).init(jax.random.key(0), tokens())
+
+
+def test_an_encoding_of_ones_own():
+  class Mine(encodings.Encoding):
+    translation_invariant = True
+
+    def tile_params(self):
+      return {'zero': (jnp.zeros(self.num_heads), ('heads',))}
+
+    @nn.nowrap
+    def strip(self, params, distances, *, bidirectional=False):
+      return jnp.broadcast_to(
+        params['zero'].reshape((-1,) + (1,) * distances.ndim),
+        (params['zero'].size, *distances.shape),
+      )
+
+  try:
+    encodings.register('mine', Mine)
+    got = run(create('mine'), tokens())
+    np.testing.assert_array_equal(
+      got, logits(create('nope'), params_of(create('mine')), tokens())
+    )
+  finally:
+    encodings.ENCODINGS.pop('mine')

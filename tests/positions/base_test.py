@@ -1,0 +1,127 @@
+"""Tests `lengen_jax/positions/base.py` and the standard scheme."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax import positions
+from lengen_jax.positions import base
+
+
+@dataclasses.dataclass(frozen=True)
+class Coin(base.PositionScheme):
+  """Moves a row by 100 or not, while training; plain at test time."""
+
+  random = True
+  max_position = 200
+
+  def draw(self, rng, segment_positions, lengths):
+    return {'coin': jax.random.bernoulli(rng, 0.5, segment_positions.shape)}
+
+  def apply(self, draws, segment_positions, *, lengths=None):
+    return segment_positions + 100 * draws['coin']
+
+  def at_test(self, segment_positions, lengths):
+    return segment_positions
+
+
+@pytest.mark.parametrize(
+  'ids, want',
+  [
+    ([1, 1, 1, 1], [0, 1, 2, 3]),
+    ([1, 1, 2, 2], [0, 1, 0, 1]),
+    ([3, 1, 1, 2], [0, 0, 1, 0]),
+    # Padding is a segment like any other, and an id may come again.
+    ([1, 1, 0, 0], [0, 1, 0, 1]),
+    ([1, 2, 1, 1], [0, 0, 0, 1]),
+    ([0], [0]),
+  ],
+)
+def test_segment_positions(ids, want):
+  got = positions.segment_positions(jnp.array([ids]))
+  assert got.dtype == jnp.int32
+  np.testing.assert_array_equal(got, [want])
+
+
+def test_segment_positions_of_rows_are_independent():
+  ids = np.random.default_rng(0).integers(0, 3, (5, 40))
+  want = np.zeros_like(ids)
+  for b, n in np.ndindex(5, 40):
+    same = n > 0 and ids[b, n] == ids[b, n - 1]
+    want[b, n] = want[b, n - 1] + 1 if same else 0
+  got = jax.jit(positions.segment_positions)(jnp.asarray(ids))
+  np.testing.assert_array_equal(got, want)
+
+
+def test_segment_starts():
+  index = jnp.array([[0, 1, 2, 0, 1, 0]])
+  np.testing.assert_array_equal(
+    base.segment_starts(index), [[0, 0, 0, 3, 3, 5]]
+  )
+
+
+def test_token_keys_depend_on_row_and_column_only():
+  def data(*shape, **kwargs):
+    keys = base.token_keys(jax.random.key(0), shape, **kwargs)
+    return np.asarray(jax.random.key_data(keys))
+
+  wide = data(3, 8)
+  assert len(np.unique(wide.reshape(24, -1), axis=0)) == 24
+  np.testing.assert_array_equal(data(2, 5), wide[:2, :5])
+  same = data(3, 8, same_rows=True)
+  np.testing.assert_array_equal(same, np.stack([wide[0]] * 3))
+
+
+def test_standard():
+  scheme = positions.create('standard')
+  index = jnp.array([[0, 1, 2, 0, 1]])
+  np.testing.assert_array_equal(scheme(index), index)
+  np.testing.assert_array_equal(scheme(index, train=True), index)
+  assert scheme(index).dtype == jnp.int32
+  assert scheme.contiguous and not scheme.random and not scheme.fractional
+
+
+def test_a_scheme_draws_while_training_only():
+  scheme = Coin()
+  index = jnp.arange(16)[None]
+  np.testing.assert_array_equal(scheme(index), index)
+  drawn = scheme(index, rng=jax.random.key(0), train=True)
+  assert set(np.unique(drawn - index)) == {0, 100}
+  np.testing.assert_array_equal(
+    scheme.apply({'coin': jnp.ones((1, 16), int)}, index), index + 100
+  )
+
+
+def test_a_drawing_scheme_needs_rng():
+  with pytest.raises(errors.LengthError, match=r'Coin\(\) draws .* needs rng'):
+    Coin()(jnp.arange(4)[None], train=True)
+
+
+def test_length_is_checked_on_the_host():
+  scheme = Coin()
+  scheme(jnp.arange(200)[None])
+  with pytest.raises(errors.LengthError) as caught:
+    scheme(jnp.arange(201)[None])
+  assert '200 positions for a segment of 201' in str(caught.value)
+  assert 'max_position=201' in str(caught.value)
+  # What is true of the segments counts, not the width of the batch.
+  scheme(jnp.arange(300)[None], lengths=jnp.array([[150]]))
+  scheme(jnp.arange(300)[None], lengths=np.array([[150]]))
+  with pytest.raises(errors.LengthError, match='segment of 250'):
+    scheme(jnp.arange(100)[None], lengths=jnp.array([[250]]))
+
+
+def test_lengths_may_be_constants_of_a_jitted_function():
+  lengths = jnp.array([[2]])
+  got = jax.jit(lambda x: Coin()(x, lengths=lengths))(jnp.arange(4)[None])
+  np.testing.assert_array_equal(got, [[0, 1, 2, 3]])
+
+
+def test_schemes_are_hashable_and_compared_by_value():
+  one, other = (positions.create('randomized(max_position=9)') for _ in 'ab')
+  assert one == other and hash(one) == hash(other)
+  assert one != positions.create('randomized(max_position=8)')

@@ -1,0 +1,235 @@
+"""Tests `lengen_jax/positions/randomized.py`."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax import positions
+
+KEY = jax.random.key(0)
+
+
+def create(max_position, **keys):
+  keys = ''.join(f', {k}={v!r}' for k, v in keys.items())
+  return positions.create(f'randomized(max_position={max_position}{keys})')
+
+
+def draw(scheme, index, lengths, key=KEY, train=True):
+  """Positions drawn by a compiled scheme, which is faster than eagerly."""
+  index, lengths = (jnp.asarray(x, jnp.int32) for x in (index, lengths))
+  return np.asarray(_call(scheme, index, lengths, key, train))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _call(scheme, index, lengths, key, train):
+  return scheme(index, lengths=lengths, rng=key, train=train)
+
+
+def rows(batch, length):
+  return np.tile(np.arange(length), (batch, 1))
+
+
+def chi_square(samples, max_position):
+  """Of subsets against all being equally likely; and degrees of freedom."""
+  size = samples.shape[1]
+  subsets = list(itertools.combinations(range(max_position), size))
+  number = {subset: n for n, subset in enumerate(subsets)}
+  counts = np.bincount(
+    [number[tuple(row)] for row in samples], minlength=len(subsets)
+  )
+  expected = len(samples) / len(subsets)
+  return np.sum((counts - expected) ** 2 / expected), len(subsets) - 1
+
+
+@pytest.mark.parametrize(
+  'length, max_position', [(1, 1), (8, 8), (8, 9), (8, 2048)]
+)
+def test_sorted_distinct_and_in_range(length, max_position):
+  got = draw(create(max_position), rows(16, length), [[length]] * 16)
+  assert got.dtype == np.int32 and got.shape == (16, length)
+  assert (np.diff(got) > 0).all()
+  assert got.min() >= 0 and got.max() < max_position
+  assert (len(np.unique(got, axis=0)) > 1) == (length < max_position)
+
+
+def test_every_subset_is_equally_likely():
+  for length in range(1, 6):
+    lengths = np.full((6000, 1), length)
+    samples = draw(create(6), rows(6000, 6), lengths)[:, :length]
+    statistic, freedom = chi_square(samples, 6)
+    # Four to five standard deviations either way, and a little more.
+    assert statistic < freedom + 5 * (2 * freedom) ** 0.5 + 5
+    assert statistic > freedom - 3.5 * freedom**0.5
+
+
+def test_every_subset_is_equally_likely_in_later_segments():
+  index = np.tile([0, 1, 2, 0, 1, 0, 1], (6000, 1))
+  lengths = np.tile([3, 3, 3, 2, 2, 2, 2], (6000, 1))
+  samples = draw(create(7), index, lengths)
+  for part in (slice(0, 3), slice(3, 5), slice(5, 7)):
+    statistic, freedom = chi_square(samples[:, part], 7)
+    assert statistic < freedom + 5 * (2 * freedom) ** 0.5 + 5
+  # Segments are drawn independently of each other.
+  same = (samples[:, 3:5] == samples[:, 5:7]).all(1).mean()
+  np.testing.assert_allclose(same, 1 / 21, atol=0.01)
+
+
+def test_the_test_of_uniformity_can_fail():
+  rng = np.random.default_rng(0)
+  biased = np.sort(rng.integers(0, 4, (6000, 2)) + np.arange(2), 1)
+  biased[biased[:, 0] == biased[:, 1]] = [0, 4]
+  statistic, freedom = chi_square(biased, 5)
+  assert statistic > freedom + 5 * (2 * freedom) ** 0.5 + 5
+
+
+def test_padding_as_continued_indices_changes_nothing():
+  scheme = create(50)
+  lengths = [[3], [6], [9]]
+  padded = draw(scheme, rows(3, 12), lengths)
+  assert padded.min() >= 0 and padded.max() < 50
+  for b, n in ((0, 3), (2, 9)):
+    want = draw(scheme, rows(3, n), [[n]] * 3)
+    np.testing.assert_array_equal(padded[b, :n], want[b])
+
+
+def test_padding_as_new_segments_changes_nothing():
+  scheme = create(50)
+  short = draw(scheme, rows(3, 9), [[9]] * 3)
+  for rest in (np.arange(3), np.zeros(3, int)):
+    index = np.concatenate([rows(3, 9), np.tile(rest, (3, 1))], 1)
+    lengths = np.array([[9] * 9 + [rest.max() + 1] * 3] * 3)
+    padded = draw(scheme, index, lengths)
+    np.testing.assert_array_equal(padded[:, :9], short)
+
+
+def test_packed_segments():
+  scheme = create(20)
+  index = np.array([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4]] * 4)
+  lengths = np.array([[4] * 4 + [3] * 3 + [5] * 5] * 4)
+  got = draw(scheme, index, lengths)
+  for part in (slice(0, 4), slice(4, 7), slice(7, 12)):
+    assert (np.diff(got[:, part]) > 0).all()
+  assert got.min() >= 0 and got.max() < 20
+  # Segments of equal length in one row differ.
+  same = draw(scheme, np.tile(rows(4, 3), 4), np.full((4, 12), 3))
+  assert len(np.unique(same.reshape(-1, 3), axis=0)) > 10
+  # And none depends on what follows.
+  short = draw(scheme, index[:, :7], lengths[:, :7])
+  np.testing.assert_array_equal(short, got[:, :7])
+
+
+def test_rows_differ_and_keys_decide():
+  scheme = create(10**6)
+  args = rows(4, 5), [[5]] * 4
+  first = draw(scheme, *args)
+  assert len(np.unique(first, axis=0)) == 4
+  np.testing.assert_array_equal(draw(scheme, *args), first)
+  assert (draw(scheme, *args, key=jax.random.key(1)) != first).any(1).all()
+  # Nor does it matter how many rows there are.
+  fewer = draw(scheme, rows(2, 5), [[5]] * 2)
+  np.testing.assert_array_equal(fewer, first[:2])
+
+
+def test_lengths_of_every_shape_with_and_without_jit():
+  scheme = create(10**6)
+  index = jnp.asarray(rows(2, 5))
+  want = scheme(index, lengths=jnp.array([[5], [5]]), rng=KEY, train=True)
+  for lengths in ([[5], [5]], [[5]], np.full((2, 5), 5)):
+    np.testing.assert_array_equal(draw(scheme, index, lengths), want)
+
+
+def test_draws_can_be_given():
+  given = jnp.array([[3, 7, 9]])
+  got = create(10).apply({'positions': given}, jnp.arange(3)[None])
+  np.testing.assert_array_equal(got, given)
+
+
+def test_at_test_time_drawn_again_unless_even():
+  index = rows(2, 5)
+  again = draw(create(10**6), index, [[5]] * 2, train=False)
+  np.testing.assert_array_equal(
+    again, draw(create(10**6), index, [[5]] * 2, train=True)
+  )
+  even = create(9, test='even')
+  assert even.draws(True) and not even.draws(False)
+  got = even(jnp.asarray(index), lengths=jnp.array([[5], [5]]))
+  np.testing.assert_array_equal(got, [[0, 2, 4, 6, 8]] * 2)
+  drawn = draw(even, rows(8, 5), [[5]] * 8, train=True)
+  assert len(np.unique(drawn, axis=0)) > 1
+
+
+@pytest.mark.parametrize(
+  'length, max_position',
+  [
+    (1, 1),
+    (1, 100),
+    (2, 100),
+    (5, 5),
+    (7, 1000),
+    (3000, 2**20),
+    (4097, 2**20),
+    (3000, 2**31 - 1),
+    (60_000, 2**20),
+    (60_000, 100_003),
+  ],
+)
+def test_even_spacing_in_whole_numbers(length, max_position):
+  gaps = max(length - 1, 1)
+  want = [t * (max_position - 1) // gaps for t in range(length)]
+  got = create(max_position, test='even')(
+    jnp.arange(length)[None], lengths=jnp.array([[length]])
+  )
+  assert got.dtype == jnp.int32
+  np.testing.assert_array_equal(got, [want])
+
+
+def test_even_spacing_per_segment_and_behind_the_end():
+  got = create(11, test='even')(
+    jnp.array([[0, 1, 2, 0, 1, 2, 3, 4]]),
+    lengths=jnp.array([[3, 3, 3, 2, 2, 2, 2, 2]]),
+  )
+  np.testing.assert_array_equal(got[0, :5], [0, 5, 10, 0, 10])
+  assert got.max() <= 10
+
+
+def test_too_long_a_segment():
+  scheme = create(8)
+  with pytest.raises(errors.LengthError) as caught:
+    scheme(jnp.arange(9)[None], lengths=jnp.array([[9]]), rng=KEY)
+  assert '8 positions for a segment of 9' in str(caught.value)
+  assert 'max_position=9' in str(caught.value)
+  # Padding beyond the range is no segment.
+  got = scheme(jnp.arange(12)[None], lengths=jnp.array([[8]]), rng=KEY)
+  np.testing.assert_array_equal(got[:, :8], [np.arange(8)])
+  # Inside jit the static width is what can be checked.
+  with pytest.raises(errors.LengthError, match='segment of 9'):
+    draw(scheme, rows(1, 9), [[9]])
+
+
+@pytest.mark.parametrize('train', [True, False])
+def test_needs_lengths_and_rng(train):
+  scheme = create(8)
+  index = jnp.arange(4)[None]
+  with pytest.raises(errors.LengthError, match='max_position=8.*needs lengths'):
+    scheme(index, rng=KEY, train=train)
+  with pytest.raises(errors.LengthError, match='max_position=8.*needs rng'):
+    scheme(index, lengths=jnp.array([[4]]), train=train)
+
+
+@pytest.mark.parametrize(
+  'keys, value',
+  [
+    ('', 'got None'),
+    ('max_position=0', 'got 0'),
+    ('max_position=-3', 'got -3'),
+    ("max_position=8, test='evne'", "'evne'; did you mean 'even'"),
+  ],
+)
+def test_refuses(keys, value):
+  with pytest.raises(errors.SpecError, match=value):
+    positions.create(f'randomized({keys})')

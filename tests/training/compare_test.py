@@ -1,0 +1,100 @@
+"""Tests `lengen_jax/training/compare.py`."""
+
+import json
+
+import pytest
+
+from lengen_jax import errors
+from lengen_jax.training import compare
+from lengen_jax.training import loop
+
+
+def test_parse_runs(tiny_config):
+  runs = compare.parse_runs(
+    "rope(scale=4.) | randomized(max_position=9, test='even') | none; alibi;"
+    ' rope, nope',
+    tiny_config,
+  )
+  assert runs == [
+    ('rope(scale=4.)', "randomized(max_position=9, test='even')", 'none'),
+    ('alibi', 'standard', 'none'),
+    ('rope, nope', 'standard', 'none'),
+  ]
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('a|b|c|d', 'has 4 parts'),
+    ('alibi; alibi | standard', 'twice'),
+    (' ; ', 'no runs'),
+  ],
+)
+def test_bad_runs(tiny_config, text, message):
+  with pytest.raises(errors.SpecError, match=message):
+    compare.parse_runs(text, tiny_config)
+
+
+def test_name():
+  assert compare.name(('rope', 'standard', 'none')) == 'rope'
+  assert compare.name(('rope', 'shape', 'x')) == 'rope | shape | x'
+
+
+def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
+  tiny_config.eval.lengths = (32, 64)
+  text = 'rope; learned(max_position=40); alibi|randomized(max_position=64)'
+  runs = compare.parse_runs(text, tiny_config)
+  trained = []
+  original = loop.train
+
+  def train(config, *args, **kwargs):
+    trained.append(config.model.encoding)
+    if len(trained) == 3:
+      raise KeyboardInterrupt
+    return original(config, *args, **kwargs)
+
+  monkeypatch.setattr(loop, 'train', train)
+  with pytest.raises(KeyboardInterrupt):
+    compare.compare(tiny_config, tmp_path, runs)
+  found = json.loads((tmp_path / 'results.json').read_text())
+  assert [c['encoding'] for c in found['curves']] == [r[0] for r in runs[:2]]
+
+  results = compare.compare(tiny_config, tmp_path, runs)
+  assert trained == [runs[0][0], runs[1][0], runs[2][0], runs[2][0]]
+  assert json.loads((tmp_path / 'results.json').read_text()) == results
+  assert results['train_length'] == 32
+  assert results['lengths'] == [32, 64]
+  assert results['curves'][:2] == found['curves']
+  rope, learned, alibi = results['curves']
+  assert rope['tokens'] == learned['tokens'] == alibi['tokens'] == 2 * 64
+  assert None not in rope['loss']
+  assert learned['loss'][0] is not None and learned['loss'][1] is None
+  assert 'max_position=64 or more' in learned['refused']['64']
+  assert list(learned['loss_by_position']) == ['32']
+  assert alibi['positions'] == 'randomized(max_position=64)'
+  assert rope['parameters'] == loop.Run(tiny_config).model.vocab_size * 32 + (
+    2 * (4 * 32 * 32 + 2 * 32 * 64 + 4 * 32) + 2 * 32
+  )
+  assert rope['train_seconds'] > 0
+  assert results['corpus']['sha256'] and results['versions']['jax']
+  assert 'max_position=64 or more' in capsys.readouterr().out
+
+
+def test_more_runs_join_a_comparison(tmp_path, tiny_config):
+  tiny_config.eval.lengths = (32,)
+  tiny_config.train.steps = 4
+  first = compare.parse_runs('nope', tiny_config)
+  compare.compare(tiny_config, tmp_path, first)
+  both = compare.parse_runs('alibi; nope', tiny_config)
+  results = compare.compare(tiny_config, tmp_path, both)
+  assert [c['encoding'] for c in results['curves']] == ['alibi', 'nope']
+  tiny_config.seed = 1
+  with pytest.raises(errors.WorkdirError, match='seed: 0 there, 1 here'):
+    compare.compare(tiny_config, tmp_path, both)
+
+
+def test_a_bad_run_is_told_before_any_is_trained(tmp_path, tiny_config):
+  runs = compare.parse_runs('alibi; fier', tiny_config)
+  with pytest.raises(errors.SpecError, match='fier'):
+    compare.compare(tiny_config, tmp_path / 'run', runs)
+  assert not (tmp_path / 'run').exists()

@@ -1,0 +1,164 @@
+"""Tests `lengen_jax/training/loop.py`: training, stopping, going on."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax.training import loop
+from lengen_jax.training import workdir as workdir_lib
+
+
+def log(folder):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  entries = [json.loads(line) for line in lines]
+  return [(e['step'], e['loss'], e['grad_norm']) for e in entries]
+
+
+class Killed(Exception):
+  pass
+
+
+def kill_at(monkeypatch, step):
+  """Makes the batches fail at a step, as a kill would end the process."""
+  original = loop.data.TrainingWindows.batch
+
+  def batch(self, at):
+    if at == step:
+      raise Killed
+    return original(self, at)
+
+  monkeypatch.setattr(loop.data.TrainingWindows, 'batch', batch)
+
+
+@pytest.mark.parametrize(
+  'encoding, positions, scan',
+  [
+    ('fire, kerple_log', 'standard', True),
+    ('rope', 'randomized(max_position=64)', False),
+  ],
+)
+def test_a_resumed_run_repeats_an_uninterrupted_one(
+  tmp_path, tiny_config, corpus, monkeypatch, encoding, positions, scan
+):
+  tiny_config.model.encoding = encoding
+  tiny_config.model.scan_layers = scan
+  tiny_config.model.dropout_rate = 0.1
+  tiny_config.positions = positions
+  whole = loop.train(tiny_config, tmp_path / 'whole', corpus=corpus)
+  with monkeypatch.context() as patch:
+    kill_at(patch, 6)
+    with pytest.raises(Killed):
+      loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
+  steps = [step for step, *_ in log(tmp_path / 'cut')]
+  assert steps == [1, 2, 3, 4]
+  # Steps after the last checkpoint are done again, half lines forgotten.
+  with (tmp_path / 'cut' / 'metrics.jsonl').open('a') as file:
+    file.write('{"step": 5, "loss": 1.0, "grad_norm": 0, "seconds": 1}\n{"st')
+  cut = loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
+  assert log(tmp_path / 'cut') == log(tmp_path / 'whole')
+  assert len(log(tmp_path / 'cut')) == tiny_config.train.steps
+  jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
+
+
+def test_a_finished_run_is_not_done_again(tmp_path, tiny_config, corpus):
+  first = loop.train(tiny_config, tmp_path, corpus=corpus)
+  before = (tmp_path / 'metrics.jsonl').read_text()
+  again = loop.train(tiny_config, tmp_path, corpus=corpus)
+  assert (tmp_path / 'metrics.jsonl').read_text() == before
+  jax.tree.map(np.testing.assert_array_equal, first.state, again.state)
+  assert again.seconds == pytest.approx(first.seconds, abs=1e-3)
+  restored = loop.restore(tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, first.state, restored.state)
+  assert restored.seconds == again.seconds
+  assert (tmp_path / 'metrics.jsonl').read_text() == before
+
+
+def test_training_learns(tmp_path, tiny_config, corpus):
+  tiny_config.train.steps = 60
+  tiny_config.train.checkpoint_every = 60
+  loop.train(tiny_config, tmp_path, corpus=corpus)
+  losses = [loss for _, loss, _ in log(tmp_path)]
+  assert losses[0] == pytest.approx(np.log(256), abs=0.5)
+  assert np.mean(losses[-5:]) < losses[0] - 1.5
+
+
+def test_workdir_of_another_config(tmp_path, tiny_config):
+  workdir_lib.claim(tmp_path, tiny_config)
+  tiny_config.model.num_layers = 5
+  tiny_config.optimizer.learning_rate = 1.0
+  with pytest.raises(
+    errors.WorkdirError,
+    match=r'model.num_layers: 2 there, 5 here; optimizer.learning_rate',
+  ):
+    loop.train(tiny_config, tmp_path)
+
+
+def test_config_survives_the_workdir(tmp_path, tiny_config):
+  workdir_lib.claim(tmp_path, tiny_config)
+  config, path = workdir_lib.read_config(tmp_path)
+  assert config.to_dict() == tiny_config.to_dict()
+  assert path == tmp_path
+
+
+def test_no_run_in_workdir(tmp_path):
+  with pytest.raises(errors.WorkdirError, match='holds no run'):
+    loop.restore(tmp_path)
+
+
+def test_run_without_checkpoint(tmp_path, tiny_config):
+  workdir_lib.claim(tmp_path, tiny_config)
+  with pytest.raises(errors.CheckpointError, match='no checkpoint yet'):
+    loop.restore(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (dict(encoding='fier'), "'fier'; did you mean 'fire'"),
+    (dict(dtype='float16'), "model.dtype 'float16'"),
+    (dict(num_layers=0), 'num_layers must be at least 1, got 0'),
+    (dict(vocab_size=100), 'vocab_size=100 is less than the 256'),
+    (dict(attention_scale='logn'), "attention scale 'logn'"),
+  ],
+)
+def test_bad_model(tmp_path, tiny_config, corpus, change, message):
+  tiny_config.model.update(change)
+  with pytest.raises(errors.LengenError, match=message):
+    loop.train(tiny_config, tmp_path / 'run', corpus=corpus)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_unknown_model_field(tiny_config):
+  tiny_config.model.widht = 3
+  with pytest.raises(errors.ConfigError, match="'widht'; did you mean 'width'"):
+    loop.Run(tiny_config)
+
+
+@pytest.mark.parametrize(
+  'encoding, positions, message',
+  [
+    (
+      'learned(max_position=64)',
+      'interpolated(scale=2)',
+      'fractional positions and learned',
+    ),
+    ('learned(max_position=64)', 'randomized(max_position=65)', '65 or more'),
+    ('rope(scale=2.)', 'interpolated(scale=2)', 'interpolates positions and'),
+  ],
+)
+def test_encodings_and_schemes_that_do_not_combine(
+  tiny_config, encoding, positions, message
+):
+  tiny_config.model.encoding = encoding
+  tiny_config.positions = positions
+  with pytest.raises(errors.CombinationError, match=message):
+    loop.Run(tiny_config)
+
+
+def test_table_shorter_than_training(tmp_path, tiny_config, corpus):
+  tiny_config.model.encoding = 'learned(max_position=31)'
+  with pytest.raises(errors.LengthError, match='no entry for position 31'):
+    loop.train(tiny_config, tmp_path, corpus=corpus)

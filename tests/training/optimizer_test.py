@@ -1,0 +1,72 @@
+"""Tests `lengen_jax/training/optimizer.py`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax.training import loop
+from lengen_jax.training import optimizer
+
+
+@pytest.fixture
+def config(tiny_config):
+  return tiny_config.optimizer
+
+
+@pytest.mark.parametrize(
+  'name, middle, last',
+  [('constant', 1.0, 1.0), ('linear', 0.55, 0.1), ('cosine', 0.55, 0.1)],
+)
+def test_schedules(config, name, middle, last):
+  config.schedule, config.learning_rate = name, 1.0
+  config.warmup_steps, config.final_fraction = 4, 0.1
+  rate = optimizer.schedule(config, 24)
+  got = [float(rate(step)) for step in (0, 1, 3, 4, 14, 24)]
+  np.testing.assert_allclose(
+    got, [0.25, 0.5, 1.0, 1.0, middle, last], rtol=1e-6
+  )
+
+
+def test_no_warmup(config):
+  config.warmup_steps, config.schedule = 0, 'constant'
+  rate = optimizer.schedule(config, 10)
+  assert float(rate(0)) == pytest.approx(config.learning_rate)
+
+
+def test_clipping(config):
+  config.name, config.clip_norm, config.schedule = 'adam', 1.0, 'constant'
+  params = {'kernel': jnp.zeros(2)}
+  tx = optimizer.create(config, 10)
+  grads = {'kernel': jnp.array([30.0, 40.0])}
+  _, state = tx.update(grads, tx.init(params), params)
+  moments = [x for x in jax.tree.leaves(state) if x.shape == (2,)]
+  np.testing.assert_allclose(moments[0], [0.06, 0.08], rtol=1e-5)
+
+
+def test_encodings_norms_and_tables_of_positions_do_not_decay(tiny_config):
+  tiny_config.model.encoding = 'fire, learned(max_position=8)'
+  params = loop.Run(tiny_config).abstract_state().params
+  flat = jax.tree_util.tree_flatten_with_path(optimizer.decayed(params))[0]
+  decays = {'/'.join(k.key for k in path): value for path, value in flat}
+  assert decays['embed/table']
+  assert decays['layer_0/attention/query/kernel']
+  assert decays['layer_1/mlp/down/kernel']
+  assert not decays['layer_0/attention/encoding/mlp_0/kernel']
+  assert not decays['encoding/table']
+  assert not decays['final_norm/scale']
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (dict(name='sgd'), "optimizer.name 'sgd'"),
+    (dict(schedule='cosin'), "'cosin'; did you mean 'cosine'"),
+    (dict(warmup_steps=10), 'warmup_steps=10 leaves none of train.steps=10'),
+  ],
+)
+def test_bad_settings(config, change, message):
+  config.update(change)
+  with pytest.raises(errors.ConfigError, match=message):
+    optimizer.create(config, 10)
