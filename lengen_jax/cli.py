@@ -116,16 +116,39 @@ def _load_config(text, overrides):
       f'unknown argument {strange[0]!r}; values of the config are set by '
       '--config.KEY=VALUE'
     )
+  config = _run_config_file(text)
   values = flags.FlagValues()
-  config_flags.DEFINE_config_file('config', flag_values=values)
+  argv = ['lengen', *overrides]
   try:
-    values(['lengen', f'--config={text}', *overrides])
-    return values.config
+    config_flags.DEFINE_config_dict(
+      'config', config, flag_values=values, sys_argv=argv
+    )
+    values(argv)
   except (flags.Error, AttributeError, KeyError, TypeError) as error:
-    reason = str(error).strip().strip('"').splitlines()[0]
+    reason = ' '.join(str(error).split())
     raise errors.ConfigError(f'config {text}: {reason}') from error
-  except (OSError, ImportError, SyntaxError, ValueError) as error:
-    raise errors.ConfigError(f'config {text}: {error}') from error
+  return values.config
+
+
+def _run_config_file(text):
+  """The ConfigDict that FILE.py[:ARG] describes, locked."""
+  import importlib.util
+  import pathlib
+
+  name, _, arg = text.partition(':')
+  path = pathlib.Path(name)
+  if not path.is_file():
+    raise errors.ConfigError(f'there is no config file {name}')
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  if spec is None:
+    raise errors.ConfigError(f'config file {name} is no Python file')
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+    return module.get_config(arg).lock()
+  except Exception as error:  # Whatever is wrong in the user's own file.
+    reason = f'{type(error).__name__}: {error}'
+    raise errors.ConfigError(f'config {text}: {reason}') from error
 
 
 def _train(arguments, config):

@@ -27,8 +27,8 @@ class Block(nn.Module):
     """One block, `[B, L, E] -> [B, L, E]`; see `layers.Attention`."""
     c = self.config
     dtype = jnp.dtype(c.dtype)
-    # As in GPT-2: 2 N residual branches add up to the variance of one.
-    out_init_scale = (2 * c.num_layers) ** -0.5
+    # However the 2 N residual branches add up, their sum starts small.
+    out_init_scale = 1 / (2 * c.num_layers)
     drop = nn.Dropout(c.dropout_rate, deterministic=self.deterministic)
     y = layers.Attention(
       c.num_heads,

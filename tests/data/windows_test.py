@@ -53,7 +53,9 @@ def test_a_batch_is_a_function_of_seed_and_step():
 
 
 def test_too_few_training_windows():
-  with pytest.raises(errors.CorpusError, match=r'(?s)15 windows .*batch_size=16'):
+  with pytest.raises(
+    errors.CorpusError, match=r'(?s)15 windows .*batch_size=16'
+  ):
     training(batch_size=16)
 
 

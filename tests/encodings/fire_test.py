@@ -3,6 +3,7 @@
 Golden arrays: `golden/encodings/README.json`, files fire and fire_two_hidden.
 """
 
+import functools
 import pathlib
 
 from flax import linen as nn
@@ -57,11 +58,20 @@ def init(encoding):
   )
 
 
-def bias(encoding, params, q_positions, k_positions, **kwargs):
+def bias(encoding, params, q_positions, k_positions, bidirectional=False):
   return np.asarray(
-    encoding.apply(
-      {'params': params}, q_positions, k_positions, method='bias', **kwargs
-    )
+    _bias(encoding, params, q_positions, k_positions, bidirectional)
+  )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _bias(encoding, params, q_positions, k_positions, bidirectional):
+  return encoding.apply(
+    {'params': params},
+    q_positions,
+    k_positions,
+    bidirectional=bidirectional,
+    method='bias',
   )
 
 
@@ -171,6 +181,28 @@ def test_formula(hidden_layers, bidirectional, assert_close):
   assert_close(got, want)
 
 
+def test_formula_with_a_tiny_c(assert_close):
+  """There the 1e-6 in the denominator counts."""
+  encoding = create('fire(hidden_layers=1, init_threshold=4.)')
+  params = init(encoding) | {'c': np.float32([1e-5])}
+  p = np.float32([[0.0, 1.0, 3.0, 20.0]])
+  want = np.tril(loop(params, 4.0, p, p))
+  assert_close(np.tril(bias(encoding, params, p, p)), want)
+
+
+def test_finite_without_a_threshold():
+  encoding = create('fire(init_threshold=0.)')
+  params = init(encoding)
+  p = jnp.arange(3)
+  value, gradient = jax.value_and_grad(
+    lambda params: encoding.apply(
+      {'params': params}, p, p, method='bias', bidirectional=True
+    ).sum()
+  )(params)
+  assert np.isfinite(value)
+  assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+
+
 def test_signs_of_c_and_of_the_threshold_are_irrelevant():
   encoding = create('fire(init_threshold=3.)')
   params = init(encoding)
@@ -215,25 +247,18 @@ def test_mlp_input_stays_in_the_unit_interval():
 @pytest.mark.parametrize('bidirectional', [False, True])
 def test_rows_equal_tile(bidirectional, assert_close):
   encoding = create('fire(init_threshold=9.)')
-  params = init(encoding)
-  q = jnp.array([3.0, 8.5, 9.0, 20.0])
-  k = jnp.array([0.5, 3.0, 7.0, 12.0, 19.0])
   bias_fn = encoding.apply(
-    {'params': params}, bidirectional=bidirectional, method='bias_fn'
+    {'params': init(encoding)}, bidirectional=bidirectional, method='bias_fn'
   )
-  want = bias_fn(q, k)
-  for n, i in enumerate(q):
+  fractional = jnp.array([3.0, 8.5, 9.0, 20.0]), jnp.array([-9.0, -0.5, 0, 2.5])
+  whole = jnp.array([4, 9, 30]), jnp.array([-2, 0, 1, 4, 3])
+  for anchors, d in (fractional, whole):
     rows = encoding.rows(
-      bias_fn.params, i[None], i - k, bidirectional=bidirectional
+      bias_fn.params, anchors, d, bidirectional=bidirectional
     )
-    assert_close(rows, want[None, :, n], 2e-6)
-  # Several anchors at once, at whole numbers.
-  anchors, d = jnp.array([4, 30]), jnp.array([-2, 0, 1, 4])
-  rows = encoding.rows(bias_fn.params, anchors, d, bidirectional=bidirectional)
-  assert rows.shape == (2, 3, 4)
-  for n, i in enumerate(anchors):
-    tile = bias_fn(i[None], i - d)
-    assert_close(rows[n][:, None], tile, 2e-6)
+    assert rows.shape == (len(anchors), 3, len(d))
+    tile = bias_fn(anchors[:, None], anchors[:, None] - d[None])
+    assert_close(rows, tile[:, :, 0], 2e-6)
 
 
 def test_rows_below_the_threshold_are_one_strip(assert_close):

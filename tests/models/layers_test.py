@@ -39,12 +39,14 @@ def distance(q_positions, k_positions):
 
 @pytest.mark.parametrize('spec', SPECS)
 def test_parameters(spec):
-  params = init(attention(spec))['params']
+  params = jax.eval_shape(lambda: init(attention(spec)))['params']
   for name in ('query', 'key', 'value'):
     assert params[name]['kernel'].shape == (E, H, D)
   assert params['out']['kernel'].shape == (H, D, E)
   own = encodings.create(spec, num_heads=H, head_dim=D)
-  want = own.init(jax.random.key(0), method='bias_fn').get('params', {})
+  want = jax.eval_shape(
+    lambda: own.init(jax.random.key(0), method='bias_fn')
+  ).get('params', {})
   assert jax.tree.structure(nn.unbox(want)) == jax.tree.structure(
     params.get('encoding', {})
   )
@@ -211,7 +213,7 @@ def test_positions_survive_a_16_bit_model(dtype):
     np.testing.assert_array_equal(got, positions)
 
 
-@pytest.mark.parametrize('spec', [*SPECS, distance], ids=str)
+@pytest.mark.parametrize('spec', ['fire', 'rope', distance], ids=str)
 def test_packed_equals_separate(spec, assert_close):
   module = attention(spec)
   x = inputs(1)

@@ -86,8 +86,16 @@ def test_init_differs_between_layers_and_keys():
         assert np.abs(one - two).max() > 1e-3
 
 
-def test_init_does_not_depend_on_depth():
-  deep, shallow = init('fire'), init('fire', num_layers=2)
+def test_init_depends_on_depth_only_where_branches_end():
+  """More layers shrink what each adds at first and change nothing else."""
+  deep, shallow = init('rope'), init('rope', num_layers=2)
+  for i in range(2):
+    for branch, end in (('attention', 'out'), ('mlp', 'down')):
+      wide = shallow[f'layer_{i}'][branch].pop(end)['kernel']
+      narrow = deep[f'layer_{i}'][branch].pop(end)['kernel']
+      ratio = np.asarray(narrow / wide)
+      np.testing.assert_allclose(ratio, ratio.mean(), rtol=1e-5)
+      assert 0 < ratio.mean() <= 1
   for name in shallow:
     assert_equal(shallow[name], deep[name])
 

@@ -1,0 +1,183 @@
+"""Tests `lengen_jax/cli.py`: the command line, and what it says of mistakes."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lengen_jax import cli
+
+CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'stdlib.py')
+TINY = f'--config={CONFIG}:tiny'
+SHORT = ['--config.eval.lengths=(32, 64)', '--config.train.steps=4']
+
+
+@pytest.fixture(autouse=True)
+def keep_devices(monkeypatch):
+  """The devices are there already."""
+  monkeypatch.setattr('lengen_jax.training.sharding.use_all_cores', lambda: 0)
+
+
+def mistake(capsys, *arguments):
+  """Runs a command that must fail; returns its one message."""
+  assert cli.main(arguments) == 1
+  error = capsys.readouterr().err
+  assert error.startswith('lengen: ')
+  assert 'Traceback' not in error
+  return error
+
+
+def test_help_loads_nothing_heavy():
+  code = (
+    'import sys\n'
+    'from lengen_jax import cli\n'
+    'try: cli.main(["compare", "--help"])\n'
+    'except SystemExit: pass\n'
+    'heavy = {"jax", "numpy", "ml_collections", "matplotlib", "tensorflow"}\n'
+    'assert not heavy & set(sys.modules), heavy & set(sys.modules)\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  assert '--runs' in done.stdout
+
+
+def test_without_command_shows_help(capsys):
+  assert cli.main([]) == 0
+  assert 'lengen compare --config' in capsys.readouterr().out
+
+
+def test_train_eval(tmp_path, capsys):
+  workdir = f'--workdir={tmp_path / "run"}'
+  encoding = '--config.model.encoding=rope(train_length=32, dynamic=True)'
+  assert cli.main(['train', TINY, workdir, encoding, *SHORT]) == 0
+  out = capsys.readouterr().out
+  assert 'compiling' in out and 'step 4/4' in out and 'tokens/s' in out
+  assert cli.main(['eval', workdir, '--lengths=16,64']) == 0
+  out = capsys.readouterr().out
+  assert re.search(r'rope.* \d\.\d{3} +\d\.\d{3}', out)
+  found = json.loads((tmp_path / 'run' / 'eval.json').read_text())
+  assert found['lengths'] == [16, 64]
+  assert found['curves'][0]['encoding'].startswith('rope(')
+
+
+def test_compare_report(tmp_path, capsys):
+  workdir = f'--workdir={tmp_path}'
+  runs = '--runs=alibi; learned(max_position=40); rope|interpolated(scale=2)'
+  assert cli.main(['compare', TINY, workdir, runs, *SHORT]) == 0
+  out = capsys.readouterr().out
+  assert 'rope | interpolated(scale=2)' in out
+  assert 'learned(max_position=40) at 64: ' in out
+  pictures = ['length_curves.png', 'loss_by_position.png']
+  before = {name: (tmp_path / name).read_bytes() for name in pictures}
+  page = (tmp_path / 'report.html').read_text()
+  assert page.count('data:image/png;base64,') == 2
+  assert 'http' not in page.replace('http-equiv', '')
+  assert 'rope | interpolated(scale=2)' in page
+  assert 'max_position=64 or more' in page
+
+  for name in (*pictures, 'report.html'):
+    (tmp_path / name).unlink()
+  assert cli.main(['report', workdir]) == 0
+  # The same bytes for the same results.
+  assert before == {name: (tmp_path / name).read_bytes() for name in pictures}
+  assert (tmp_path / 'report.html').read_text() == page
+
+
+def test_list(capsys):
+  from lengen_jax import encodings
+  from lengen_jax import positions
+  from lengen_jax.attention import scaling
+
+  assert cli.main(['list']) == 0
+  out = capsys.readouterr().out
+  for name in [*encodings.ENCODINGS, *positions.SCHEMES, *scaling.SCALES]:
+    assert re.search(rf'^ *{name}\b', out, re.MULTILINE), name
+  assert 'init_threshold=512.0' in out
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (['--config.model.encoding=fier'], "'fier'; did you mean 'fire'"),
+    (['--config.positions=standrd'], "'standrd'; did you mean 'standard'"),
+    (['--config.model.encoding=fire(width=3)'], "key of fire 'width'"),
+    (['--config.model.num_layer=3'], 'num_layers'),
+    (['--config.model.num_layers=x'], 'num_layers'),
+    (['--confg.seed=3'], "unknown argument '--confg.seed=3'"),
+    (['--config.data.path=/nowhere'], 'no Python sources'),
+    (['--config.data.train_length=100000000'], 'fewer than'),
+    (['--config.model.encoding=learned(max_position=9)'], 'position 31'),
+  ],
+)
+def test_mistakes_in_the_config(tmp_path, capsys, arguments, message):
+  error = mistake(
+    capsys, 'train', TINY, f'--workdir={tmp_path / "run"}', *arguments
+  )
+  assert message in error
+
+
+@pytest.mark.parametrize(
+  'config, message',
+  [
+    ('/nowhere.py', '/nowhere.py'),
+    (f'{CONFIG}:huge', "unknown size 'huge'"),
+  ],
+)
+def test_mistakes_in_the_config_file(tmp_path, capsys, config, message):
+  error = mistake(
+    capsys, 'train', f'--config={config}', f'--workdir={tmp_path}'
+  )
+  assert message in error
+
+
+def test_workdir_of_another_config(tmp_path, capsys):
+  workdir = f'--workdir={tmp_path}'
+  assert cli.main(['train', TINY, workdir, *SHORT]) == 0
+  files = sorted(tmp_path.rglob('*'))
+  error = mistake(capsys, 'train', TINY, workdir, '--config.seed=7', *SHORT)
+  assert 'seed: 0 there, 7 here' in error and '--workdir' in error
+  assert sorted(tmp_path.rglob('*')) == files
+
+
+def test_unreadable_checkpoint(tmp_path, capsys):
+  workdir = f'--workdir={tmp_path}'
+  assert cli.main(['train', TINY, workdir, *SHORT]) == 0
+  for file in (tmp_path / 'checkpoints').rglob('d/*'):
+    file.write_bytes(b'')
+  for command in (['train', TINY, *SHORT], ['eval']):
+    error = mistake(capsys, *command, workdir)
+    assert 'no checkpoint' in error and 'nothing was changed' in error
+
+
+def test_mistakes_in_the_workdir(tmp_path, capsys):
+  assert 'holds no run' in mistake(capsys, 'eval', f'--workdir={tmp_path}')
+  error = mistake(capsys, 'report', f'--workdir={tmp_path}')
+  assert 'no results.json' in error
+  (tmp_path / 'file').write_text('')
+  error = mistake(capsys, 'train', TINY, f'--workdir={tmp_path / "file" / "x"}')
+  assert 'cannot make the workdir' in error
+  (tmp_path / 'results.json').write_text('{')
+  error = mistake(capsys, 'report', f'--workdir={tmp_path}')
+  assert 'cannot read' in error
+
+
+def test_mistakes_in_lengths(tmp_path, capsys):
+  workdir = f'--workdir={tmp_path}'
+  assert cli.main(['train', TINY, workdir, *SHORT]) == 0
+  assert 'comma-separated' in mistake(capsys, 'eval', workdir, '--lengths=a')
+  error = mistake(capsys, 'eval', workdir, '--lengths=24,64')
+  assert '24 does not divide the longest, 64' in error
+  error = mistake(capsys, 'eval', workdir, '--lengths=1000000')
+  assert 'hold 0 windows of 1000000' in error
+
+
+def test_debug_shows_where(tmp_path):
+  from lengen_jax import errors
+
+  with pytest.raises(errors.WorkdirError):
+    cli.main(['eval', '--debug', f'--workdir={tmp_path}'])
