@@ -1,8 +1,10 @@
 """Position encodings: what happens to a position inside the model."""
 
 from lengen_jax.encodings.base import BiasFn
+from lengen_jax.encodings.base import check_extent
 from lengen_jax.encodings.base import check_positions
 from lengen_jax.encodings.base import check_scheme
+from lengen_jax.encodings.base import ContentFn
 from lengen_jax.encodings.base import Encoding
 from lengen_jax.encodings.base import FromFunction
 from lengen_jax.encodings.registry import create
@@ -13,8 +15,10 @@ from lengen_jax.encodings.registry import register
 __all__ = [
   'ENCODINGS',
   'BiasFn',
+  'ContentFn',
   'Encoding',
   'FromFunction',
+  'check_extent',
   'check_positions',
   'check_scheme',
   'create',

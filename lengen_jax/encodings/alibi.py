@@ -13,7 +13,14 @@ class Alibi(base.Encoding):
   Source: Press et al. (2022), arXiv:2108.12409, section 3. Head counts that
   are no power of two take every other slope of twice the next lower power, as
   in the official code.
+
+  Attributes:
+    official_compat: bidirectionally, bring keys before the query half a step
+      nearer, b = -s_h (|i - j| - [i > j] / 2), as in the code of Ruoss et al.
+      (2023), arXiv:2305.16843.
   """
+
+  official_compat: bool = False
 
   formula = 'b = -s_h |i - j|'
   source = 'arXiv:2108.12409'
@@ -25,9 +32,11 @@ class Alibi(base.Encoding):
 
   @nn.nowrap
   def strip(self, params, distances, *, bidirectional=False):
-    del bidirectional
     slopes_H = base.per_head(params['slopes'], distances.ndim + 1)
-    return -slopes_H * jnp.abs(distances)[None]
+    reach = jnp.abs(distances)
+    if bidirectional and self.official_compat:
+      reach = reach - 0.5 * (distances > 0)
+    return -slopes_H * reach[None]
 
 
 def slopes(num_heads):

@@ -54,6 +54,33 @@ class BiasFn:
     )
 
 
+@struct.dataclass
+class ContentFn:
+  """What an encoding adds to attention that depends on contents.
+
+  Attributes:
+    params: pytree of float32 arrays, everything a tile needs. Differentiable.
+    encoding: the unbound encoding whose tiles are called.
+    axes: logical axis names per leaf of `params`, in leaf order.
+  """
+
+  params: Any
+  encoding: 'Encoding' = struct.field(pytree_node=False)
+  axes: tuple = struct.field(pytree_node=False)
+
+  def logits(self, q, k, q_positions, k_positions):
+    """Added to q k before scaling, float32 `[B, H, Q, K]`."""
+    return self.encoding.content_logits(
+      self.params, q, k, q_positions, k_positions
+    )
+
+  def values(self, weights, q_positions, k_positions):
+    """Added to the output, float32 `[B, Q, H, D]`; None for nothing."""
+    return self.encoding.content_sums(
+      self.params, weights, q_positions, k_positions
+    )
+
+
 class Encoding(nn.Module):
   """Base of all encodings; by itself it does nothing (NoPE).
 
@@ -128,14 +155,49 @@ class Encoding(nn.Module):
     tile_params = self.tile_params()
     if tile_params is None:
       return None
-    params = {name: leaf for name, (leaf, _) in tile_params.items()}
-    axes = {name: axes for name, (_, axes) in tile_params.items()}
-    return BiasFn(
-      params=params,
-      encoding=self.unbound(),
-      axes=tuple(axes[name] for name in sorted(axes)),
-      bidirectional=bidirectional,
-    )
+    params, axes = _split_axes(tile_params)
+    return BiasFn(params, self.unbound(), axes, bidirectional)
+
+  def content_bias(self, q, k, q_positions, k_positions):
+    """What contents add to q k before the scaling, or None.
+
+    Args:
+      q: `[B, Q, H, D]`.
+      k: `[B, K, H, D]`.
+      q_positions: `[Q]` or `[B, Q]`.
+      k_positions: `[K]` or `[B, K]`.
+
+    Returns:
+      float32 `[B, H, Q, K]`.
+    """
+    content_fn = self.content_fn()
+    if content_fn is None:
+      return None
+    return content_fn.logits(q, k, q_positions, k_positions)
+
+  def content_values(self, weights, q_positions, k_positions):
+    """What positions add to the output of attention, or None.
+
+    Args:
+      weights: attention weights, `[B, H, Q, K]`.
+      q_positions: `[Q]` or `[B, Q]`.
+      k_positions: `[K]` or `[B, K]`.
+
+    Returns:
+      float32 `[B, Q, H, D]`.
+    """
+    content_fn = self.content_fn()
+    if content_fn is None:
+      return None
+    return content_fn.values(weights, q_positions, k_positions)
+
+  def content_fn(self):
+    """The content terms as a `ContentFn` over the parameters, or None."""
+    content_params = self.content_params()
+    if content_params is None:
+      return None
+    params, axes = _split_axes(content_params)
+    return ContentFn(params, self.unbound(), axes)
 
   def tile_params(self):
     """What a tile of the bias needs: name to (float32 array, logical axes).
@@ -143,6 +205,21 @@ class Encoding(nn.Module):
     Everything is included: parameters, already clamped, and constants per
     head. None where the encoding has no additive bias.
     """
+    return None
+
+  def content_params(self):
+    """What a tile of the content terms needs; as `tile_params`."""
+    return None
+
+  @nn.nowrap
+  def content_logits(self, params, q, k, q_positions, k_positions):
+    """See `content_bias`; captures no array."""
+    raise NotImplementedError(f'{type(self).__name__} has no content_logits')
+
+  @nn.nowrap
+  def content_sums(self, params, weights, q_positions, k_positions):
+    """See `content_values`; captures no array."""
+    del params, weights, q_positions, k_positions
     return None
 
   @nn.nowrap
@@ -215,6 +292,13 @@ class FromFunction(Encoding):
     return self.function(q_positions, k_positions).astype(jnp.float32)
 
 
+def _split_axes(params_and_axes):
+  """{name: (leaf, axes)} as {name: leaf} and the axes in leaf order."""
+  params = {name: leaf for name, (leaf, _) in params_and_axes.items()}
+  axes = tuple(params_and_axes[name][1] for name in sorted(params))
+  return params, axes
+
+
 def signed_distance(q_positions, k_positions):
   """Query minus key position for all pairs, float32 `[..., Q, K]`.
 
@@ -268,10 +352,7 @@ def check_positions(encoding, positions, length=None):
   else:
     highest = int(positions.max()) if positions.size else -1
   if highest >= limit:
-    raise errors.LengthError(
-      f'{name}(max_position={limit}) has no entry for position {highest}; '
-      f'give it max_position={highest + 1} or more, or use shorter sequences'
-    )
+    raise errors.LengthError(_over(encoding, highest))
 
 
 def check_scheme(encoding, scheme):
@@ -296,3 +377,29 @@ def check_scheme(encoding, scheme):
       f'{scheme} draws positions below {highest} and {name} has max_position='
       f'{limit}; give {name} max_position={highest} or more'
     )
+
+
+def check_extent(encoding, scheme, length, train):
+  """Raises where a scheme's positions of a segment exceed an encoding's table.
+
+  Args:
+    encoding: an Encoding.
+    scheme: a PositionScheme.
+    length: of the longest segment.
+    train: whether this is training.
+
+  Raises:
+    errors.LengthError: naming the position and the limit.
+  """
+  limit, extent = encoding.max_position, scheme.extent(length, train)
+  if limit is not None and extent > limit:
+    raise errors.LengthError(_over(encoding, extent - 1))
+
+
+def _over(encoding, position):
+  name = type(encoding).__name__.lower()
+  return (
+    f'{name}(max_position={encoding.max_position}) has no entry for position '
+    f'{position}; give it max_position={position + 1} or more, or use shorter '
+    'sequences'
+  )

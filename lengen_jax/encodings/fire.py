@@ -22,20 +22,35 @@ class Fire(base.Encoding):
 
   Attributes:
     mlp_width: units of a hidden layer.
-    hidden_layers: 2 as in the main text; 1 is the module of appendix E.
+    hidden_layers: 2 as in the main text; 1 is the module of appendix E, 0 a
+      linear map.
     init_c: initial c.
     init_threshold: initial L; the learned multiplier of it starts at 1.
+    transform: psi, 'log', or 'identity' for none.
+    threshold: 'learned', 'fixed' at init_threshold, or 'none'.
+    normalizer: 'position' as above, 'max_length' to divide by psi(max_length)
+      at every position, or 'none' for the MLP on psi of the distance itself.
+    max_length: see normalizer.
+    activation: 'relu' or 'gelu'.
+    final_activation: None, or 'relu' or 'gelu' on the output.
+    sign: give the MLP the sign of the distance as a second input, so that
+      bidirectional attention can tell directions apart.
   """
 
   mlp_width: int = 32
   hidden_layers: int = 2
   init_c: float = 0.1
   init_threshold: float = 512.0
+  transform: str = 'log'
+  threshold: str = 'learned'
+  normalizer: str = 'position'
+  max_length: int | None = None
+  activation: str = 'relu'
+  final_activation: str | None = None
+  sign: bool = False
 
   formula = 'b = MLP_h(ln(|c|(i-j)+1) / ln(|c| max(i, L)+1))'
   source = 'arXiv:2310.04418'
-  # Constant along diagonals only while i <= L.
-  translation_invariant = False
 
   def __post_init__(self):
     if self.hidden_layers not in (0, 1, 2):
@@ -47,16 +62,42 @@ class Fire(base.Encoding):
         f'mlp_width={self.mlp_width} and init_threshold='
         f'{self.init_threshold} must be positive'
       )
+    for field, valid in (
+      ('transform', ('log', 'identity')),
+      ('threshold', ('learned', 'fixed', 'none')),
+      ('normalizer', ('position', 'max_length', 'none')),
+      ('activation', tuple(_ACTIVATIONS)),
+      ('final_activation', (*_ACTIVATIONS, None)),
+    ):
+      if getattr(self, field) not in valid:
+        raise errors.SpecError(
+          errors.one_of(
+            f'{field} of fire', getattr(self, field), map(str, valid)
+          )
+        )
+    if (self.normalizer == 'max_length') != (self.max_length is not None):
+      raise errors.SpecError(
+        "fire takes max_length with normalizer='max_length' and only then"
+      )
     super().__post_init__()
+
+  @property
+  def translation_invariant(self):
+    """By the query's position only beyond L; not at all if not divided by."""
+    return self.normalizer != 'position'
 
   def setup(self):
     constant = nn.initializers.constant
     axes = ('relpos_buckets',)
-    self.c = self.make_param(self, 'c', constant(self.init_c), (1,), axes)
-    self.threshold_multiplier = self.make_param(
-      self, 'threshold_multiplier', nn.initializers.ones, (1,), axes
+    if self.transform == 'log':
+      self.c = self.make_param(self, 'c', constant(self.init_c), (1,), axes)
+    if self._learns_threshold:
+      self.threshold_multiplier = self.make_param(
+        self, 'threshold_multiplier', nn.initializers.ones, (1,), axes
+      )
+    sizes = (
+      [1 + self.sign] + [self.mlp_width] * self.hidden_layers + [self.num_heads]
     )
-    sizes = [1] + [self.mlp_width] * self.hidden_layers + [self.num_heads]
     last = len(sizes) - 2
     self.mlp = [
       _Affine(
@@ -73,13 +114,18 @@ class Fire(base.Encoding):
     for layer in self.mlp:
       _ = layer.kernel
 
+  @property
+  def _learns_threshold(self):
+    return self.threshold == 'learned' and self.normalizer == 'position'
+
   def tile_params(self):
     axes = ('relpos_buckets',)
-    threshold = self.threshold_multiplier * self.init_threshold
-    params = {
-      'c': (jnp.abs(self.c), axes),
-      'threshold': (jnp.abs(threshold), axes),
-    }
+    params = {}
+    if self.transform == 'log':
+      params['c'] = (jnp.abs(self.c), axes)
+    if self._learns_threshold:
+      threshold = self.threshold_multiplier * self.init_threshold
+      params['threshold'] = (jnp.abs(threshold), axes)
     for i, layer in enumerate(self.mlp):
       params[f'kernel_{i}'] = (layer.kernel, layer.axes)
       params[f'bias_{i}'] = (layer.bias, layer.axes[1:])
@@ -90,10 +136,15 @@ class Fire(base.Encoding):
     i = q_positions.astype(jnp.float32)[..., :, None]
     if bidirectional:
       i = jnp.maximum(i, k_positions.astype(jnp.float32)[..., None, :])
-    x = self._normalized(
-      params, base.signed_distance(q_positions, k_positions), i
-    )
-    return jnp.moveaxis(self._mlp(params, x), -1, -3)
+    distance = base.signed_distance(q_positions, k_positions)
+    return jnp.moveaxis(self._interpolate(params, distance, i), -1, -3)
+
+  @nn.nowrap
+  def strip(self, params, distances, *, bidirectional=False):
+    """By distance alone, where the normalizer is not the position."""
+    if self.normalizer == 'position':
+      return super().strip(params, distances, bidirectional=bidirectional)
+    return jnp.moveaxis(self._interpolate(params, distances, None), -1, 0)
 
   @nn.nowrap
   def rows(self, params, anchors, distances, *, bidirectional=False):
@@ -105,25 +156,41 @@ class Fire(base.Encoding):
     d = distances.astype(jnp.float32)[None]
     if bidirectional:
       i = jnp.maximum(i, i - d)
-    x = self._normalized(params, d, i)
-    return jnp.moveaxis(self._mlp(params, x), -1, -2)
+    d = jnp.broadcast_to(d, (i.shape[0], d.shape[1]))
+    return jnp.moveaxis(self._interpolate(params, d, i), -1, -2)
 
   @nn.nowrap
-  def _normalized(self, params, distance, i):
-    """psi(|distance|) / psi(max(i, L)), in [0, 1] for keys up to the query."""
-    c, threshold = params['c'][0], params['threshold'][0]
-    denominator = jnp.log1p(c * jnp.maximum(i, threshold)) + 1e-6
-    return jnp.log1p(c * jnp.abs(distance)) / denominator
-
-  @nn.nowrap
-  def _mlp(self, params, x):
-    """f_theta elementwise: `[...] -> [..., H]`."""
+  def _interpolate(self, params, distance, i):
+    """f_theta(psi(distance) / psi(max(i, L))): `[...] -> [..., H]`."""
+    x = self._psi(params, jnp.abs(distance))
+    if self.normalizer == 'max_length':
+      x = x / self._psi(params, jnp.asarray(float(self.max_length)))
+    elif self.normalizer == 'position':
+      if self.threshold == 'learned':
+        i = jnp.maximum(i, params['threshold'][0])
+      elif self.threshold == 'fixed':
+        i = jnp.maximum(i, self.init_threshold)
+      # In [0, 1] for keys up to the query.
+      x = x / (self._psi(params, i) + 1e-6)
     h = x.reshape(-1, 1)
-    for i in range(self.hidden_layers + 1):
-      h = h @ params[f'kernel_{i}'] + params[f'bias_{i}'][None]
-      if i < self.hidden_layers:
-        h = jax.nn.relu(h)
+    if self.sign:
+      h = jnp.concatenate([h, jnp.sign(distance).reshape(-1, 1)], 1)
+    for n in range(self.hidden_layers + 1):
+      h = h @ params[f'kernel_{n}'] + params[f'bias_{n}'][None]
+      if n < self.hidden_layers:
+        h = _ACTIVATIONS[self.activation](h)
+    if self.final_activation:
+      h = _ACTIVATIONS[self.final_activation](h)
     return h.reshape(*x.shape, -1)
+
+  @nn.nowrap
+  def _psi(self, params, x):
+    if self.transform == 'identity':
+      return x
+    return jnp.log1p(params['c'][0] * x)
+
+
+_ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu}
 
 
 class _Affine(nn.Module):

@@ -8,19 +8,28 @@ from lengen_jax.encodings import base
 from lengen_jax.encodings import fire
 from lengen_jax.encodings import kerple
 from lengen_jax.encodings import nope
+from lengen_jax.encodings import relative
 from lengen_jax.encodings import rotary
+from lengen_jax.encodings import sandwich
 from lengen_jax.encodings import t5
 
 ENCODINGS = {
   'nope': nope.Nope,
   'sinusoidal': absolute.Sinusoidal,
   'learned': absolute.Learned,
+  'shaw': relative.Shaw,
+  'transformer_xl': relative.TransformerXL,
   't5': t5.T5,
   'alibi': alibi.Alibi,
   'kerple_log': kerple.KerpleLog,
   'kerple_power': kerple.KerplePower,
+  'sandwich': sandwich.Sandwich,
   'fire': fire.Fire,
   'rope': rotary.Rope,
+  'ntk': rotary.Ntk,
+  'yarn': rotary.Yarn,
+  'llama3': rotary.Llama3,
+  'longrope': rotary.LongRope,
 }
 
 

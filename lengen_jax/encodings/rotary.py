@@ -3,6 +3,9 @@
 All members of the family share one rotation and differ in the frequencies.
 """
 
+import math
+
+from flax import linen as nn
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,14 +30,17 @@ class Rope(base.Encoding):
     layout: which dimensions form a pair: 'half' (k, k + D_r/2) as in Llama and
       GPT-NeoX, 'interleaved' (2k, 2k + 1) as in GPT-J.
     fraction: part of the head dimensions that is turned.
+    proportional: turn the first `fraction` of the pairs of all dimensions,
+      with the frequencies of all, instead of the first dimensions.
     scale: positions are divided by it.
     train_length: longest training length, for `dynamic`.
-    dynamic: interpolate by each sequence's own length.
+    dynamic: go by each sequence's own length.
   """
 
   base: float = 10000.0
   layout: str = 'half'
   fraction: float = 1.0
+  proportional: bool = False
   scale: float = 1.0
   train_length: int | None = None
   dynamic: bool = False
@@ -47,26 +53,37 @@ class Rope(base.Encoding):
       raise errors.SpecError(
         errors.one_of('layout', self.layout, ['half', 'interleaved'])
       )
-    if not 0 < self.fraction <= 1 or self.rotary_dim % 2:
+    turned = int(self.fraction * self.head_dim)
+    if not 0 < self.fraction <= 1 or turned % 2 or not turned:
       raise errors.SpecError(
-        f'fraction={self.fraction} of head_dim={self.head_dim} gives '
-        f'{self.rotary_dim} dimensions; it must be even and between 2 and '
-        'head_dim'
+        f'fraction={self.fraction} of head_dim={self.head_dim} gives {turned} '
+        'dimensions; it must be even and between 2 and head_dim'
+      )
+    if self.proportional and self.head_dim % 2:
+      raise errors.SpecError(
+        f'proportional needs an even head_dim, got {self.head_dim}'
       )
     if self.scale <= 0:
       raise errors.SpecError(f'scale must be positive, got {self.scale}')
     if self.dynamic and not self.train_length:
       raise errors.SpecError('dynamic needs train_length')
+    self._check_scale()
+    super().__post_init__()
+
+  @nn.nowrap
+  def _check_scale(self):
+    """Raises on a scale that does not go with the other fields."""
     if self.dynamic and self.scale != 1:
       raise errors.SpecError(
         f'dynamic interpolates by train_length / length; scale={self.scale} '
         'beside it has no meaning'
       )
-    super().__post_init__()
 
   @property
   def rotary_dim(self):
-    """Dimensions that are turned, D_r."""
+    """Dimensions whose pairs are turned, D_r."""
+    if self.proportional:
+      return self.head_dim
     return int(self.fraction * self.head_dim)
 
   @property
@@ -77,22 +94,33 @@ class Rope(base.Encoding):
   def interpolates(self):
     return self.dynamic or self.scale != 1
 
+  @nn.nowrap
+  def plain_frequencies(self):
+    """w_k = base^(-2k/D_r), float64 `[D_r/2]`."""
+    k = np.arange(self.rotary_dim // 2)
+    return self.base ** (-2 * k / self.rotary_dim)
+
+  @nn.nowrap
   def frequencies(self, lengths):
-    """Angle per unit of position, float32.
+    """Angle per unit of position.
 
     Args:
       lengths: `[B, 1]` or `[B, L]`; used where `length_dependent`.
 
     Returns:
-      `[1, 1, D_r/2]` or `[B, L or 1, D_r/2]`.
+      float64 `[D_r/2]` where the length does not matter, else float32
+      `[B, 1 or L, D_r/2]`.
     """
-    k = np.arange(self.rotary_dim // 2)
-    omega = self.base ** (-2 * k / self.rotary_dim) / self.scale
-    omega_1x1xF = jnp.asarray(omega[None, None], jnp.float32)
     if not self.dynamic:
-      return omega_1x1xF
+      return self.plain_frequencies() / self.scale
     ratio = interpolated.ratio(self.train_length, lengths)
-    return omega_1x1xF * ratio[..., None]
+    return _float32(self.plain_frequencies()) * ratio[..., None]
+
+  @nn.nowrap
+  def magnitude(self, lengths):
+    """Factor on the turned queries and keys: a number, or `[B, 1 or L]`."""
+    del lengths
+    return 1.0
 
   def rotate(self, q, k, q_positions, k_positions, lengths=None):
     """Rotates queries and keys.
@@ -123,18 +151,28 @@ class Rope(base.Encoding):
           f'{name} needs lengths [B, 1] for {q.shape[1]} queries and '
           f'{k.shape[1]} keys, got {lengths.shape}'
         )
-    frequencies = self.frequencies(lengths)
     return (
-      self._turn(q, q_positions, frequencies),
-      self._turn(k, k_positions, frequencies),
+      self._turn(q, q_positions, lengths),
+      self._turn(k, k_positions, lengths),
     )
 
-  def _turn(self, x, positions, frequencies):
-    positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
+  @nn.nowrap
+  def _turn(self, x, positions, lengths):
+    frequencies = self.frequencies(lengths)
+    if self.proportional:
+      turned = int(self.fraction * self.head_dim) // 2
+      frequencies = frequencies * (np.arange(self.head_dim // 2) < turned)
+    if frequencies.ndim == 1:
+      frequencies = _float32(frequencies)
     # Angles and the products with them in float32: 16 bits cannot hold a
     # position, let alone its phase.
+    positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
     angle_BxLx1xF = (positions_BxL[..., None] * frequencies)[:, :, None]
-    cos, sin = jnp.cos(angle_BxLx1xF), jnp.sin(angle_BxLx1xF)
+    magnitude = self.magnitude(lengths)
+    if not isinstance(magnitude, float):
+      magnitude = magnitude[..., None, None]
+    cos = magnitude * jnp.cos(angle_BxLx1xF)
+    sin = magnitude * jnp.sin(angle_BxLx1xF)
     y, rest = jnp.split(x, [self.rotary_dim], -1)
     y = y.astype(jnp.float32)
     if self.layout == 'half':
@@ -147,3 +185,199 @@ class Rope(base.Encoding):
     else:
       z = jnp.stack([z1, z2], -1).reshape(y.shape)
     return jnp.concatenate([z.astype(x.dtype), rest], -1)
+
+
+class Ntk(Rope):
+  """NTK-aware RoPE: a larger base instead of smaller positions.
+
+  base' = base r^(D_r / (D_r - 2)), so that the lowest frequency is divided by r
+  and the highest stays. r is `scale`, or, with `dynamic`,
+  r = scale n / train_length - (scale - 1) of each sequence's own length n where
+  that exceeds `train_length`.
+
+  Sources: bloc97 (2023); as in the widely used implementations; the dynamic
+  form by emozilla (2023). Both are described in Peng et al. (2023),
+  arXiv:2309.00071, section 3.
+  """
+
+  formula = 'rope with base s^(D/(D-2)) times as large'
+  source = 'arXiv:2309.00071'
+
+  @nn.nowrap
+  def _check_scale(self):
+    if self.rotary_dim < 4:
+      raise errors.SpecError(
+        f'ntk needs at least 4 turned dimensions, got {self.rotary_dim}'
+      )
+
+  @nn.nowrap
+  def frequencies(self, lengths):
+    k = np.arange(self.rotary_dim // 2)
+    exponent = -2 * k / (self.rotary_dim - 2)
+    plain = self.plain_frequencies()
+    if not self.dynamic:
+      return plain * self.scale**exponent
+    longer = 1 / interpolated.ratio(self.train_length, lengths)
+    r = self.scale * longer - (self.scale - 1)
+    return _float32(plain) * r[..., None] ** _float32(exponent)
+
+
+class Yarn(Rope):
+  """YaRN: interpolate slow pairs, leave fast ones, warm the softmax.
+
+  Pairs that turn less than `beta_slow` times over the training length are
+  interpolated, those that turn more than `beta_fast` times stay, between runs a
+  ramp; queries and keys grow by 0.1 ln s + 1. With `dynamic`,
+  s = n / train_length of each sequence's own length n where that is more.
+
+  Source: Peng et al. (2023), arXiv:2309.00071, section 3.
+
+  Attributes:
+    beta_fast: turns from which on a pair stays.
+    beta_slow: turns up to which a pair is interpolated in full.
+  """
+
+  beta_fast: float = 32.0
+  beta_slow: float = 1.0
+
+  formula = 'rope, slow pairs w_k / s, fast ones w_k; q, k times 0.1 ln s + 1'
+  source = 'arXiv:2309.00071'
+
+  @nn.nowrap
+  def _check_scale(self):
+    super()._check_scale()
+    if not self.train_length:
+      raise errors.SpecError('yarn needs train_length')
+    if self.scale < 1:
+      raise errors.SpecError(f'scale of yarn is {self.scale}, less than 1')
+
+  @nn.nowrap
+  def _ramp(self):
+    """How much each pair is interpolated, 0 to 1, float64 `[D_r/2]`."""
+    dim = self.rotary_dim
+
+    def pair_of(turns):
+      # The pair that turns so often over the training length.
+      return (
+        dim
+        * math.log(self.train_length / (turns * 2 * math.pi))
+        / (2 * math.log(self.base))
+      )
+
+    low = max(math.floor(pair_of(self.beta_fast)), 0)
+    high = min(math.ceil(pair_of(self.beta_slow)), dim - 1)
+    high = high + 0.001 if low == high else high
+    return np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
+
+  @nn.nowrap
+  def frequencies(self, lengths):
+    plain, ramp = self.plain_frequencies(), self._ramp()
+    if not self.dynamic:
+      return plain / self.scale * ramp + plain * (1 - ramp)
+    ratio = interpolated.ratio(self.train_length, lengths)[..., None]
+    return _float32(plain) * (ratio * _float32(ramp) + _float32(1 - ramp))
+
+  @nn.nowrap
+  def magnitude(self, lengths):
+    if not self.dynamic:
+      return 0.1 * math.log(self.scale) + 1.0
+    return 1.0 - 0.1 * jnp.log(interpolated.ratio(self.train_length, lengths))
+
+
+class Llama3(Rope):
+  """Llama 3.1's RoPE: interpolation by wavelength.
+
+  Pairs whose wavelength exceeds train_length / low_freq are interpolated, those
+  below train_length / high_freq stay, between they are mixed.
+
+  Source: Llama team (2024), arXiv:2407.21783; as in the released code.
+
+  Attributes:
+    low_freq: see above.
+    high_freq: see above.
+  """
+
+  scale: float = 8.0
+  train_length: int | None = 8192
+  low_freq: float = 1.0
+  high_freq: float = 4.0
+
+  formula = 'rope, w_k / s where 2 pi / w_k is long, w_k where short'
+  source = 'arXiv:2407.21783'
+
+  @nn.nowrap
+  def _check_scale(self):
+    if self.dynamic:
+      raise errors.SpecError('llama3 has no dynamic form')
+    if not self.train_length:
+      raise errors.SpecError('llama3 needs train_length')
+    if self.low_freq >= self.high_freq:
+      raise errors.SpecError(
+        f'low_freq={self.low_freq} must be below high_freq={self.high_freq}'
+      )
+
+  @nn.nowrap
+  def frequencies(self, lengths):
+    del lengths
+    plain = self.plain_frequencies()
+    turns = self.train_length * plain / (2 * np.pi)
+    kept = (turns - self.low_freq) / (self.high_freq - self.low_freq)
+    kept = np.clip(kept, 0, 1)
+    return kept * plain + (1 - kept) * plain / self.scale
+
+
+class LongRope(Rope):
+  """LongRoPE: a searched divisor per pair, one list for short, one for long.
+
+  A sequence of up to `train_length` takes `short_factors`, a longer one
+  `long_factors`; queries and keys grow by sqrt(1 + ln s / ln train_length).
+
+  Source: Ding et al. (2024), arXiv:2402.13753; magnitude and switch as in the
+  code of Phi-3.
+
+  Attributes:
+    short_factors: divisor of each frequency.
+    long_factors: likewise.
+  """
+
+  short_factors: tuple | None = None
+  long_factors: tuple | None = None
+
+  formula = 'rope with w_k / factor_k, two lists; q, k scaled by ln s'
+  source = 'arXiv:2402.13753'
+  length_dependent = True
+
+  @nn.nowrap
+  def _check_scale(self):
+    if self.dynamic:
+      raise errors.SpecError('longrope goes by each length anyway')
+    if not self.train_length or self.train_length < 2:
+      raise errors.SpecError('longrope needs train_length, at least 2')
+    for name in ('short_factors', 'long_factors'):
+      factors = getattr(self, name)
+      if factors is None or len(factors) != self.rotary_dim // 2:
+        raise errors.SpecError(
+          f'longrope needs {name}, {self.rotary_dim // 2} numbers; got '
+          f'{factors if factors is None else len(factors)}'
+        )
+    if self.scale < 1:
+      raise errors.SpecError(f'scale of longrope is {self.scale}, less than 1')
+
+  @nn.nowrap
+  def frequencies(self, lengths):
+    plain = self.plain_frequencies()
+    short, long = (
+      _float32(plain / np.asarray(factors))
+      for factors in (self.short_factors, self.long_factors)
+    )
+    return jnp.where((lengths <= self.train_length)[..., None], short, long)
+
+  @nn.nowrap
+  def magnitude(self, lengths):
+    del lengths
+    return math.sqrt(1 + math.log(self.scale) / math.log(self.train_length))
+
+
+def _float32(x_F):
+  """float64 `[F]` as float32 `[1, 1, F]`."""
+  return jnp.asarray(x_F[None, None], jnp.float32)

@@ -69,7 +69,7 @@ class Attention(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x, positions=None, *, segment_ids=None, lengths=None, bias_fn=None
+    self, x, positions=None, *, segment_ids=None, lengths=None, shared=None
   ):
     """Attends.
 
@@ -80,8 +80,8 @@ class Attention(nn.Module):
       segment_ids: int32 `[B, L]` where rows are packed.
       lengths: int32, `[B, 1]` or `[B, L]`: the length of each token's
         segment, for methods that depend on it.
-      bias_fn: the BiasFn of an encoding shared by all layers, whose
-        parameters then live with its owner.
+      shared: (BiasFn or None, ContentFn or None) of an encoding shared by
+        all layers, whose parameters then live with its owner.
 
     Returns:
       `[B, L, E]`.
@@ -107,9 +107,11 @@ class Attention(nn.Module):
 
     q_BxLxHxD, k_BxLxHxD, v_BxLxHxD = map(project, ('query', 'key', 'value'))
     encoding = self.encoding
-    if bias_fn is None:
+    if shared is None:
       bias_fn = encoding.bias_fn(bidirectional=not self.causal)
+      content_fn = encoding.content_fn()
     else:
+      bias_fn, content_fn = shared
       # The parameters live elsewhere; touching the bound module makes more.
       encoding = encoding.unbound()
     q_BxLxHxD, k_BxLxHxD = encoding.rotate(
@@ -120,6 +122,7 @@ class Attention(nn.Module):
       k_BxLxHxD,
       v_BxLxHxD,
       bias=bias_fn,
+      content=content_fn,
       q_positions=positions,
       k_positions=positions,
       q_segment_ids=segment_ids,

@@ -39,13 +39,13 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
     errors.LengthError: the batch is longer than the encoding or the scheme
       can take.
   """
+  length = batch['inputs'].shape[1]
+  for encoding in dict.fromkeys(transformer.create_encodings(config)):
+    encodings.check_extent(encoding, scheme, length, train)
   segment_positions, lengths = batch['segment_positions'], batch['lengths']
   if not packed and not scheme.draws(train):
     segment_positions, lengths = segment_positions[:1], lengths[:1]
   positions = scheme(segment_positions, lengths=lengths, rng=rng, train=train)
-  if not packed and scheme.contiguous and not scheme.draws(train):
-    # The standard positions; None lets the model check its tables' lengths.
-    positions = None
   logits = transformer.DecoderLM(config).apply(
     {'params': params},
     batch['inputs'],

@@ -23,7 +23,7 @@ class Block(nn.Module):
   deterministic: bool
 
   @nn.compact
-  def __call__(self, x, positions, segment_ids, lengths, bias_fn):
+  def __call__(self, x, positions, segment_ids, lengths, shared):
     """One block, `[B, L, E] -> [B, L, E]`; see `layers.Attention`."""
     c = self.config
     dtype = jnp.dtype(c.dtype)
@@ -45,7 +45,7 @@ class Block(nn.Module):
       positions,
       segment_ids=segment_ids,
       lengths=lengths,
-      bias_fn=bias_fn,
+      shared=shared,
     )
     x += drop(y)
     y = layers.MLP(c.mlp_width, dtype, out_init_scale, name='mlp')(
@@ -68,10 +68,10 @@ class Cycle(nn.Module):
   deterministic: bool
 
   @nn.compact
-  def __call__(self, x, positions, segment_ids, lengths, bias_fns):
+  def __call__(self, x, positions, segment_ids, lengths, shared):
     for j, encoding in enumerate(self.encodings):
       x = Block(self.config, encoding, self.deterministic, name=f'block_{j}')(
-        x, positions, segment_ids, lengths, bias_fns[j]
+        x, positions, segment_ids, lengths, shared[j]
       )
     return x, None
 
@@ -136,15 +136,19 @@ class DecoderLM(nn.Module):
     x_BxLxE = embed(inputs)
 
     # Encodings with one instance for the whole model live here.
-    bias_fns = {}
+    shared_fns = {}
     for name, encoding in owned_encodings(layer_encodings).items():
       module = encoding.clone(name=name, parent=self)
       x_BxLxE = module.embed(x_BxLxE, positions)
-      bias_fns[encoding] = module.bias_fn()
+      if not encoding.embeds:
+        shared_fns[encoding] = (module.bias_fn(), module.content_fn())
     # Layers get specs and build their own: a module handed down as a field
     # would belong to the first that holds it.
     per_layer = [
-      ('nope' if e.embeds else c.encoding[i % len(c.encoding)], bias_fns.get(e))
+      (
+        'nope' if e.embeds else c.encoding[i % len(c.encoding)],
+        shared_fns.get(e),
+      )
       for i, e in enumerate(layer_encodings)
     ]
     x_BxLxE = nn.Dropout(c.dropout_rate, deterministic=deterministic)(x_BxLxE)
@@ -155,15 +159,15 @@ class DecoderLM(nn.Module):
       )
     else:
       block = _remat(Block, c)
-      for i, (encoding, bias_fn) in enumerate(per_layer):
+      for i, (encoding, shared) in enumerate(per_layer):
         x_BxLxE = block(c, encoding, deterministic, name=f'layer_{i}')(
-          x_BxLxE, positions, segment_ids, lengths, bias_fn
+          x_BxLxE, positions, segment_ids, lengths, shared
         )
     return embed.logits(layers.norm(dtype, 'final_norm')(x_BxLxE))
 
   def _scan(self, x, positions, segment_ids, lengths, per_layer, deterministic):
     c = self.config
-    turn, bias_fns = zip(*per_layer[: len(c.encoding)], strict=True)
+    turn, shared = zip(*per_layer[: len(c.encoding)], strict=True)
     x, _ = nn.scan(
       _remat(Cycle, c),
       variable_axes={'params': 0},
@@ -173,7 +177,7 @@ class DecoderLM(nn.Module):
       metadata_params={nn.PARTITION_NAME: 'layers'},
     )(
       c, turn, deterministic, name='layers'
-    )(x, positions, segment_ids, lengths, bias_fns)
+    )(x, positions, segment_ids, lengths, shared)
     return x
 
 

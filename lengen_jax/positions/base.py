@@ -89,6 +89,11 @@ class PositionScheme:
     """Positions where nothing is drawn."""
     return self.apply({}, segment_positions, lengths=lengths)
 
+  def extent(self, length, train):
+    """Positions of a segment of `length` tokens are below this."""
+    del train
+    return length if self.max_position is None else self.max_position
+
   def check_length(self, segment_positions, lengths):
     """Raises on a segment longer than the scheme has positions."""
     if self.max_position is None:
@@ -126,6 +131,12 @@ def segment_starts(segment_positions):
   """Index in the row at which each token's segment starts, int32 `[B, L]`."""
   index_L = jnp.arange(segment_positions.shape[1], dtype=jnp.int32)
   return index_L[None] - segment_positions
+
+
+def per_segment(values, segment_positions):
+  """The value at the first token of each token's segment, `[B, L]`."""
+  starts = segment_starts(segment_positions)
+  return jnp.take_along_axis(values, starts, axis=1)
 
 
 def token_keys(rng, shape, *, same_rows=False):

@@ -3,14 +3,24 @@
 from lengen_jax import errors
 from lengen_jax import specs
 from lengen_jax.positions import base
+from lengen_jax.positions import equal_mean
 from lengen_jax.positions import interpolated
 from lengen_jax.positions import randomized
+from lengen_jax.positions import shifted
 from lengen_jax.positions import standard
+from lengen_jax.positions import warped
 
 SCHEMES = {
   'standard': standard.Standard,
   'interpolated': interpolated.Interpolated,
   'randomized': randomized.Randomized,
+  'shape': shifted.Shape,
+  'cape': shifted.Cape,
+  'random_padding': shifted.RandomPadding,
+  'head_warp': warped.HeadWarp,
+  'tail_warp': warped.TailWarp,
+  'head_tail_warp': warped.HeadTailWarp,
+  'equal_mean': equal_mean.EqualMean,
 }
 
 

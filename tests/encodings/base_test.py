@@ -15,9 +15,15 @@ from lengen_jax import positions
 from lengen_jax.encodings import base
 
 # Keys without a default.
-SPECS = {'learned': 'learned(max_position=64)'}
+SPECS = {
+  'learned': 'learned(max_position=64)',
+  'yarn': 'yarn(scale=4., train_length=64)',
+  'longrope': 'longrope(train_length=64, scale=4., '
+  'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))',
+}
 NAMES = sorted(encodings.ENCODINGS)
-WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', 'rope'}
+ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope'}
+WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY}
 BIASES = [name for name in NAMES if name not in WITHOUT_BIAS]
 TRANSLATION_INVARIANT = [
   name for name in BIASES if encodings.ENCODINGS[name].translation_invariant
@@ -51,7 +57,7 @@ def init(encoding, hook='bias_fn', seed=0):
   p = jnp.arange(2)[None]
   args = {
     'embed': (x, p),
-    'rotate': (q, q, p, p),
+    'rotate': (q, q, p, p, jnp.full((1, 1), 2)),
     'bias': (p, p),
     'bias_fn': (),
   }[hook]
@@ -114,8 +120,9 @@ def test_hooks_do_nothing_by_default(name):
   p = jnp.arange(1, 6)[None]
   embedded = encoding.apply(variables, x, p, method='embed')
   assert (embedded is x) == (not encoding.embeds)
-  turned, _ = encoding.apply(variables, q, q, p, p, method='rotate')
-  assert (turned is q) == (name != 'rope')
+  lengths = jnp.full((1, 1), 5)
+  turned, _ = encoding.apply(variables, q, q, p, p, lengths, method='rotate')
+  assert (turned is q) == (name not in ROTARY)
 
 
 @pytest.mark.parametrize('name', NAMES)

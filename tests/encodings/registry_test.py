@@ -46,6 +46,19 @@ TREES = {
   },
   'rope': {},
   'rope(dynamic=True, train_length=8)': {},
+  'ntk': {},
+  'yarn(train_length=64)': {},
+  'llama3': {},
+  'longrope(train_length=64, short_factors=(1., 1., 1., 1.), '
+  'long_factors=(1., 2., 3., 4.))': {},
+}
+ROPE = {
+  'base': 1e4,
+  'layout': 'half',
+  'fraction': 1.0,
+  'scale': 1.0,
+  'train_length': None,
+  'dynamic': False,
 }
 DEFAULTS = {
   'sinusoidal': {'base': 1e4},
@@ -57,14 +70,12 @@ DEFAULTS = {
     'init_c': 0.1,
     'init_threshold': 512.0,
   },
-  'rope': {
-    'base': 1e4,
-    'layout': 'half',
-    'fraction': 1.0,
-    'scale': 1.0,
-    'train_length': None,
-    'dynamic': False,
-  },
+  'rope': ROPE,
+  'ntk': ROPE,
+  'yarn': ROPE | {'beta_fast': 32.0, 'beta_slow': 1.0},
+  'llama3': ROPE
+  | {'scale': 8.0, 'low_freq': 1.0, 'high_freq': 4.0, 'train_length': 8192},
+  'longrope': ROPE | {'short_factors': None, 'long_factors': None},
 }
 
 

@@ -16,7 +16,12 @@ from lengen_jax.models import transformer
 
 V, E, H, D, L = 13, 16, 2, 8, 8
 # Keys without a default.
-SPECS = {'learned': 'learned(max_position=8)'}
+SPECS = {
+  'learned': 'learned(max_position=8)',
+  'yarn': 'yarn(scale=4., train_length=8)',
+  'longrope': 'longrope(train_length=4, scale=4., '
+  'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))',
+}
 ALL = [SPECS.get(name, name) for name in sorted(encodings.ENCODINGS)]
 WITHOUT_TABLE = [spec for spec in ALL if spec != SPECS['learned']]
 AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}
@@ -172,20 +177,44 @@ def test_logical_axes(encoding, scan_layers):
     assert set(names) <= AXES and len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize('encoding', ALL)
-def test_causality_by_gradient(encoding):
-  """Moving a token's embedding moves the logits from there on, not before.
+def moved_row(inputs, place):
+  """Inputs with one token of its own at `place`, and its row's direction.
 
-  Embeddings and output head share a table, hence one token of its own at one
-  place, whose row is moved and whose logit is left out.
+  Embeddings and output head share a table: the logit of that token is to be
+  left out where its row is moved.
   """
+  own = V - 1
+  inputs = (inputs % own).at[:, place].set(own)
+  row = jax.random.normal(jax.random.key(1), (E,))
+  return inputs, jnp.zeros((V, E)).at[own].set(row)
+
+
+@pytest.mark.parametrize('encoding', ALL)
+def test_causality(encoding):
+  """Moving a token's embedding moves the logits from there on, not before."""
   config = create(encoding, num_layers=1)
   params = params_of(config)
-  place, own = 3, V - 1
-  inputs = (tokens() % own).at[:, place].set(own)
+  inputs, direction = moved_row(tokens(1, 4), 2)
+  table = params['embed']['table'] + direction
+  lengths = jnp.array([[4]])
+  before = logits(config, params, inputs, lengths=lengths)
+  params = {**params, 'embed': {'table': table}}
+  after = logits(config, params, inputs, lengths=lengths)
+  reach = np.abs(after - before)[0, :, :-1].max(-1)
+  assert (reach[:2] == 0).all()
+  assert (reach[2:] > 1e-6).all()
+
+
+@pytest.mark.parametrize(
+  'encoding',
+  ['learned(max_position=8)', 'sinusoidal', 'rope, fire', 't5(shared=True)'],
+)
+def test_causality_by_gradient(encoding):
+  config = create(encoding)
+  params = params_of(config)
+  inputs, direction = moved_row(tokens(), 3)
   tangent = jax.tree.map(jnp.zeros_like, params)
-  row = jax.random.normal(jax.random.key(1), (E,))
-  tangent['embed']['table'] = tangent['embed']['table'].at[own].set(row)
+  tangent['embed']['table'] = direction
 
   @jax.jit
   def moved(params, tangent):
@@ -195,18 +224,20 @@ def test_causality_by_gradient(encoding):
       (tangent,),
     )[1]
 
-  reach = np.abs(moved(params, tangent)[..., :own]).max(-1)
-  assert (reach[:, :place] == 0).all()
-  assert (reach[:, place:] > 1e-6).all()
+  reach = np.abs(moved(params, tangent)[..., :-1]).max(-1)
+  assert (reach[:, :3] == 0).all()
+  assert (reach[:, 3:] > 1e-6).all()
 
 
 @pytest.mark.parametrize('encoding', ALL)
 def test_packed_equals_separate(encoding, assert_close):
   config = create(encoding, num_layers=1)
   inputs = tokens(1)
-  packed = run(config, inputs, segment_ids=jnp.array([[7] * 4 + [2] * 4]))
+  ids, lengths = jnp.array([[7] * 4 + [2] * 4]), jnp.array([[4]])
+  packed = run(config, inputs, segment_ids=ids, lengths=lengths)
   for part in (slice(0, 4), slice(4, 8)):
-    assert_close(packed[:, part], run(config, inputs[:, part]), 1e-5)
+    alone = run(config, inputs[:, part], lengths=lengths)
+    assert_close(packed[:, part], alone, 1e-5)
 
 
 def test_packing_hides_other_segments():
@@ -228,18 +259,18 @@ def test_packed_with_positions_given(encoding, assert_close):
 def test_positions_decide(encoding, assert_close):
   """Standard positions by default; a shift shows where it should only."""
   config = create(encoding, num_layers=1)
-  inputs = tokens(1, 4)
-  want = run(config, inputs)
+  inputs, lengths = tokens(1, 4), jnp.array([[4]])
   index = jnp.arange(4)[None]
-  assert_close(run(config, inputs, index), want, 1e-6)
-  shifted = run(config, inputs, index + 4)
+  want = run(config, inputs, lengths=lengths)
+  assert_close(run(config, inputs, index, lengths=lengths), want, 1e-6)
+  shifted = run(config, inputs, index + 4, lengths=lengths)
   made = transformer.create_encodings(config)[0]
   if made.translation_invariant:
     assert_close(shifted, want, 2e-5)
   elif encoding != 'fire':
     assert np.abs(shifted - want).max() > 1e-3
   stretch = 2 if encoding == SPECS['learned'] else 50
-  stretched = run(config, inputs, index * stretch)
+  stretched = run(config, inputs, index * stretch, lengths=lengths)
   assert (np.abs(stretched - want).max() > 1e-5) == (encoding != 'nope')
 
 
@@ -264,7 +295,8 @@ def test_fire_tells_shifted_positions_beyond_its_threshold(assert_close):
 def test_far_longer_inputs(encoding):
   """No encoding but a table of positions has a longest length."""
   # T5's last bucket starts at 113, FIRE's threshold is 512.
-  y = run(create(encoding, num_layers=1), tokens(1, 600))
+  config = create(encoding, num_layers=1)
+  y = run(config, tokens(1, 600), lengths=jnp.array([[600]]))
   assert y.shape == (1, 600, V) and np.isfinite(y).all()
 
 
@@ -358,17 +390,18 @@ def test_scanned_equals_unrolled(encoding, num_layers, assert_close):
     assert np.abs(gradient).max() > 0
 
 
-@pytest.mark.parametrize('scan_layers', [False, True])
-def test_remat_changes_no_number(scan_layers, assert_close):
+@pytest.mark.parametrize(
+  'remat, scan_layers', [('dots', False), ('full', False), ('full', True)]
+)
+def test_remat_changes_no_number(remat, scan_layers, assert_close):
   encoding = 'kerple_log(shared=True)'
   plain = create(encoding, scan_layers=scan_layers)
   params = params_of(plain)
   want, want_gradient = loss_and_gradient(plain, params, tokens())
-  for remat in ('dots', 'full'):
-    config = create(encoding, scan_layers=scan_layers, remat=remat)
-    got, got_gradient = loss_and_gradient(config, params, tokens())
-    assert_close(got, want, 1e-6)
-    assert_same_gradients(got_gradient, want_gradient)
+  config = create(encoding, scan_layers=scan_layers, remat=remat)
+  got, got_gradient = loss_and_gradient(config, params, tokens())
+  assert_close(got, want, 1e-6)
+  assert_same_gradients(got_gradient, want_gradient)
 
 
 @pytest.mark.parametrize('scan_layers', [False, True])

@@ -1,0 +1,45 @@
+"""Sandwich: the inner product of sinusoidal embeddings as a bias."""
+
+from flax import linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.encodings import base
+
+
+class Sandwich(base.Encoding):
+  """Inner products of sinusoids, weighted by head.
+
+  b_h(i, j) = (H / 8h) sum_{k < dbar/2} cos((i - j) 10000^(-2k/dbar)) for heads
+  h = 1 .. H. No parameters.
+
+  Source: Chi et al. (2023), arXiv:2212.10356, eq. 5 and appendix E.
+
+  Attributes:
+    dbar: width of the sinusoidal embedding.
+  """
+
+  dbar: int = 128
+
+  formula = 'b = H/(8h) sum_k cos((i - j) 10000^(-2k/dbar)), h = 1 .. H'
+  source = 'arXiv:2212.10356'
+
+  def __post_init__(self):
+    if self.dbar < 2 or self.dbar % 2:
+      raise errors.SpecError(f'dbar must be even and positive, got {self.dbar}')
+    super().__post_init__()
+
+  def tile_params(self):
+    ratio = self.num_heads / (8.0 * np.arange(1, self.num_heads + 1))
+    return {'ratio': (jnp.asarray(ratio, jnp.float32), ('heads',))}
+
+  @nn.nowrap
+  def strip(self, params, distances, *, bidirectional=False):
+    del bidirectional
+    frequencies = 10000.0 ** (-np.arange(0, self.dbar, 2) / self.dbar)
+    # A loop, so that the cosines fuse into one pass without an axis for them.
+    total = jnp.zeros_like(distances)
+    for frequency in frequencies:
+      total += jnp.cos(distances * frequency)
+    return base.per_head(params['ratio'], distances.ndim + 1) * total[None]

@@ -1,0 +1,78 @@
+"""Equal-mean positions: evenly spaced up to a random end.
+
+Random positions are stretched on average; here the mean of the end is the
+length itself, so that training and testing agree in the mean.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax.positions import base
+
+
+@dataclasses.dataclass(frozen=True)
+class EqualMean(base.PositionScheme):
+  """p = n' i / (n - 1) for a segment of n tokens, n' random with mean n.
+
+  n' is exponential, or max_position Beta(alpha, beta) with
+  alpha / (alpha + beta) = n / max_position. Plain at test time.
+
+  Source: Su (2023), positional robustness.
+
+  Attributes:
+    distribution: 'exponential' or 'beta', of n'.
+    max_position: largest n', for 'beta'.
+    alpha: of the Beta distribution; beta follows from the mean.
+  """
+
+  distribution: str = 'exponential'
+  max_position: int | None = None
+  alpha: float = 1.0
+
+  formula = "p = n' i / (n - 1), n' random with mean n"
+  source = 'Su (2023)'
+  fractional = True
+  needs_lengths = True
+  random = True
+
+  def __post_init__(self):
+    if self.distribution not in ('exponential', 'beta'):
+      raise errors.SpecError(
+        errors.one_of(
+          'distribution of equal_mean',
+          self.distribution,
+          ['exponential', 'beta'],
+        )
+      )
+    if (self.distribution == 'beta') != (self.max_position is not None):
+      raise errors.SpecError(
+        "equal_mean takes max_position with distribution='beta' and only then"
+      )
+    if self.alpha <= 0:
+      raise errors.SpecError(f'alpha must be positive, got {self.alpha}')
+
+  def draw(self, rng, segment_positions, lengths):
+    keys = base.token_keys(rng, segment_positions.shape)
+    n = jnp.maximum(lengths, 1).astype(jnp.float32)
+    if self.distribution == 'exponential':
+      last = n * jax.vmap(jax.vmap(jax.random.exponential))(keys)
+    else:
+      # A segment as long as the range leaves no room: n' = max_position.
+      odds = jnp.maximum(self.max_position / n - 1, 1e-3)
+      last = self.max_position * jax.vmap(
+        jax.vmap(
+          lambda key, o: jax.random.beta(key, self.alpha, self.alpha * o)
+        )
+      )(keys, odds)
+    return {'last': base.per_segment(last, segment_positions)}
+
+  def apply(self, draws, segment_positions, *, lengths=None):
+    gaps = jnp.maximum(lengths - 1, 1).astype(jnp.float32)
+    return draws['last'] * (segment_positions / gaps)
+
+  def at_test(self, segment_positions, lengths):
+    del lengths
+    return segment_positions.astype(jnp.float32)

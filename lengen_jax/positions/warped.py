@@ -1,0 +1,153 @@
+"""Warped positions: parts of a training sequence get the gaps of a long one.
+
+At test time positions are interpolated (dynamic PI), which squeezes distances;
+warping shows the model such distances while it trains.
+"""
+
+import dataclasses
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax.positions import base
+from lengen_jax.positions import interpolated
+
+PLAIN, HEAD, TAIL = 0, 1, 2
+
+
+def beta_cdf(a, b):
+  """The distribution function of Beta(a, b) on [0, 1]."""
+  return lambda x: jax.scipy.special.betainc(a, b, x)
+
+
+# Increasing maps of [0, 1] onto itself, steep at 0 and flat at 1.
+SKEWS = {
+  'sqrt': jnp.sqrt,
+  'log': lambda x: jnp.log1p(9 * x) / math.log(10),
+  'sine': lambda x: jnp.sin(math.pi / 2 * x),
+}
+
+
+def skew_function(name):
+  """A skew function by name: one of SKEWS, or `beta(a,b)`.
+
+  Raises:
+    errors.SpecError: no such function.
+  """
+  if name in SKEWS:
+    return SKEWS[name]
+  numbers = re.fullmatch(r'beta\(([\d.]+), *([\d.]+)\)', name)
+  if numbers and float(numbers[1]) > 0 and float(numbers[2]) > 0:
+    return beta_cdf(float(numbers[1]), float(numbers[2]))
+  raise errors.SpecError(errors.one_of('skew', name, [*SKEWS, 'beta(a,b)']))
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadTailWarp(base.PositionScheme):
+  """Head and tail warping of training instances.
+
+  Of all segments a part `fraction` is head-warped, p = alpha i, another part
+  `fraction` tail-warped, p = n f(i / n) with a concave f, n tokens; the rest is
+  plain. At test time dynamic PI by train_length / length.
+
+  Source: Position-index warping, section 4.
+
+  Attributes:
+    train_length: longest training length, for the interpolation at test time.
+    alpha: factor of head warping, or several to draw from.
+    skew: f: 'sqrt', 'log', 'sine', or 'beta(a,b)' for the distribution
+      function of a Beta distribution.
+    fraction: see above.
+  """
+
+  train_length: int | None = None
+  alpha: float | tuple = (0.4, 0.5, 0.6, 0.7, 0.8)
+  skew: str = 'sqrt'
+  fraction: float = 0.15
+
+  formula = 'p = alpha i, or n f(i / n), or i, per segment; PI at test time'
+  source = 'position-index warping'
+  fractional = True
+  interpolates = True
+  needs_lengths = True
+  random = True
+  # Which warps a part `fraction` of the segments each undergoes.
+  modes = (HEAD, TAIL)
+
+  def __post_init__(self):
+    if self.train_length is None or self.train_length < 1:
+      raise errors.SpecError(
+        f'warping needs train_length, got {self.train_length}'
+      )
+    if not all(0 < a <= 1 for a in self._alphas):
+      raise errors.SpecError(
+        f'alpha={self.alpha} must be in (0, 1], one or several'
+      )
+    if not 0 <= self.fraction <= 1 / len(self.modes):
+      raise errors.SpecError(
+        f'fraction={self.fraction} must be between 0 and '
+        f'{1 / len(self.modes):g}'
+      )
+    skew_function(self.skew)
+
+  @property
+  def _alphas(self):
+    return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+
+  def draw(self, rng, segment_positions, lengths):
+    del lengths
+    keys = base.token_keys(rng, segment_positions.shape)
+    draw_two = jax.vmap(jax.vmap(lambda key: jax.random.uniform(key, (2,))))
+    which, choice = jnp.moveaxis(draw_two(keys), -1, 0)
+    mode = jnp.full(which.shape, PLAIN)
+    for number, warp in enumerate(self.modes):
+      low, high = number * self.fraction, (number + 1) * self.fraction
+      mode = jnp.where((low <= which) & (which < high), warp, mode)
+    alphas = jnp.asarray(self._alphas, jnp.float32)
+    index = jnp.minimum(choice * len(self._alphas), len(self._alphas) - 1)
+    return {
+      'mode': base.per_segment(mode, segment_positions),
+      'alpha': base.per_segment(
+        alphas[index.astype(jnp.int32)], segment_positions
+      ),
+    }
+
+  def apply(self, draws, segment_positions, *, lengths=None):
+    index = segment_positions.astype(jnp.float32)
+    # Padding behind the end keeps f within its domain.
+    n = jnp.maximum(lengths, 1).astype(jnp.float32)
+    part = jnp.clip(index / n, 0.0, 1.0)
+    tail = n * skew_function(self.skew)(part)
+    head = draws['alpha'] * index
+    return jnp.where(
+      draws['mode'] == HEAD,
+      head,
+      jnp.where(draws['mode'] == TAIL, tail, index),
+    )
+
+  def at_test(self, segment_positions, lengths):
+    factor = interpolated.ratio(self.train_length, lengths)
+    return segment_positions.astype(jnp.float32) * factor
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadWarp(HeadTailWarp):
+  """Head warping alone; see HeadTailWarp."""
+
+  fraction: float = 0.3
+
+  formula = 'p = alpha i or i, per segment; PI at test time'
+  modes = (HEAD,)
+
+
+@dataclasses.dataclass(frozen=True)
+class TailWarp(HeadTailWarp):
+  """Tail warping alone; see HeadTailWarp."""
+
+  fraction: float = 0.3
+
+  formula = 'p = n f(i / n) or i, per segment; PI at test time'
+  modes = (TAIL,)
