@@ -23,10 +23,13 @@ SPECS = {
 }
 NAMES = sorted(encodings.ENCODINGS)
 ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope'}
-WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY}
-BIASES = [name for name in NAMES if name not in WITHOUT_BIAS]
-TRANSLATION_INVARIANT = [
-  name for name in BIASES if encodings.ENCODINGS[name].translation_invariant
+CONTENT = {'shaw', 'transformer_xl'}
+WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY, *CONTENT}
+# Every encoding with a bias, and forms of it that a tile sees.
+BIASES = [name for name in NAMES if name not in WITHOUT_BIAS] + [
+  "fire(normalizer='max_length', max_length=64)",
+  "fire(normalizer='none', sign=True, hidden_layers=0)",
+  'alibi(official_compat=True)',
 ]
 AXES = {
   'vocab',
@@ -38,7 +41,7 @@ AXES = {
   'relpos_buckets',
 }
 HEADS, HEAD_DIM, WIDTH = 4, 8, 32
-HOOKS = ('embed', 'rotate', 'bias', 'bias_fn')
+HOOKS = ('embed', 'rotate', 'bias', 'bias_fn', 'content_fn')
 
 
 def create(name, **kwargs):
@@ -51,6 +54,11 @@ def create(name, **kwargs):
   )
 
 
+TRANSLATION_INVARIANT = [
+  name for name in BIASES if create(name).translation_invariant
+]
+
+
 def init(encoding, hook='bias_fn', seed=0):
   x = jnp.zeros((1, 2, WIDTH))
   q = jnp.zeros((1, 2, HEADS, HEAD_DIM))
@@ -60,6 +68,7 @@ def init(encoding, hook='bias_fn', seed=0):
     'rotate': (q, q, p, p, jnp.full((1, 1), 2)),
     'bias': (p, p),
     'bias_fn': (),
+    'content_fn': (),
   }[hook]
   return encoding.init(jax.random.key(seed), *args, method=hook)
 
@@ -92,13 +101,17 @@ def shapes(variables):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_which_encodings_have_a_bias(name):
+def test_which_encodings_have_a_bias_or_content(name):
   bias_fn = make_bias_fn(name)
   assert (bias_fn is None) == (name in WITHOUT_BIAS)
   encoding = create(name)
   p = jnp.arange(3)
-  got = encoding.apply(nn.unbox(init(encoding)), p, p, method='bias')
+  variables = nn.unbox(init(encoding))
+  got = encoding.apply(variables, p, p, method='bias')
   assert (got is None) == (name in WITHOUT_BIAS)
+  content_fn = encoding.apply(variables, method='content_fn')
+  assert (content_fn is None) == (name not in CONTENT)
+  assert encoding.needs_content == (name in CONTENT)
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -480,6 +493,24 @@ def test_check_scheme():
     check('learned(max_position=64)', 'randomized(max_position=65)')
   assert 'max_position=64' in str(caught.value)
   assert 'max_position=65 or more' in str(caught.value)
+
+
+def test_check_extent():
+  def check(encoding, scheme, *args):
+    encodings.check_extent(
+      encodings.create(encoding, num_heads=2, head_dim=4),
+      positions.create(scheme),
+      *args,
+    )
+
+  learned = 'learned(max_position=64)'
+  check(learned, 'standard', 64, True)
+  check(learned, 'randomized(max_position=64)', 9, True)
+  check('rope', 'standard', 10**6, False)
+  with pytest.raises(errors.LengthError, match='max_position=66 or more'):
+    check(learned, 'standard', 66, False)
+  with pytest.raises(errors.LengthError, match='position 64;'):
+    check(learned, 'randomized(max_position=65)', 9, False)
 
 
 def test_bias_fn_fields():

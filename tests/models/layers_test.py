@@ -276,9 +276,9 @@ def test_a_shared_bias_takes_the_place_of_ones_own(assert_close):
   params = variables['params']['encoding']
   bias_fn = own.apply({'params': params}, method='bias_fn')
   without = {k: v for k, v in variables['params'].items() if k != 'encoding'}
-  got = module.apply({'params': without}, x, bias_fn=bias_fn)
+  got = module.apply({'params': without}, x, shared=(bias_fn, None))
   assert_close(got, module.apply(variables, x), 1e-6)
-  assert 'encoding' not in init(module, x, bias_fn=bias_fn)['params']
+  assert 'encoding' not in init(module, x, shared=(bias_fn, None))['params']
 
 
 def test_einsum_starts_at_unit_variance():

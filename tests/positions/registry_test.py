@@ -10,16 +10,25 @@ import pytest
 from lengen_jax import errors
 from lengen_jax import positions
 
+# Keys without a default.
 SPECS = {
-  'standard': 'standard',
   'interpolated': 'interpolated(scale=2.)',
   'randomized': 'randomized(max_position=99)',
+  'shape': 'shape(max_shift=9)',
+  'random_padding': 'random_padding(max_position=99)',
+  'head_warp': 'head_warp(train_length=4)',
+  'tail_warp': 'tail_warp(train_length=4)',
+  'head_tail_warp': 'head_tail_warp(train_length=4)',
 }
+
+
+def create(name):
+  return positions.create(SPECS.get(name, name))
 
 
 @pytest.mark.parametrize('name', sorted(positions.SCHEMES))
 def test_create(name):
-  scheme = positions.create(SPECS[name])
+  scheme = create(name)
   assert type(scheme) is positions.SCHEMES[name]
   assert scheme.formula
   hash(scheme)
@@ -28,20 +37,27 @@ def test_create(name):
 @pytest.mark.parametrize('name', sorted(positions.SCHEMES))
 def test_facts_hold(name):
   """What a scheme says of its positions is true of them."""
-  scheme = positions.create(SPECS[name])
-  index = jnp.arange(6)[None]
+  scheme = create(name)
+  index, lengths = jnp.tile(jnp.arange(6), (2, 1)), jnp.array([[6], [6]])
   for train in (False, True):
-    got = scheme(
-      index, lengths=jnp.array([[6]]), rng=jax.random.key(0), train=train
+    got, again, other = (
+      scheme(index, lengths=lengths, rng=jax.random.key(n), train=train)
+      for n in (0, 0, 1)
     )
     assert got.shape == index.shape
     assert got.dtype == (jnp.float32 if scheme.fractional else jnp.int32)
+    assert np.isfinite(got).all()
+    np.testing.assert_array_equal(again, got)
+    if not scheme.draws(train):
+      np.testing.assert_array_equal(other, got)
     if scheme.contiguous:
       np.testing.assert_array_equal(np.diff(got), 1)
-    if scheme.max_position is not None:
-      assert got.max() < scheme.max_position
-  if not scheme.needs_lengths and not scheme.random:
-    np.testing.assert_array_equal(scheme(index), got)
+    if not scheme.fractional:
+      assert got.min() >= 0 and got.max() < scheme.extent(6, train)
+    if not scheme.needs_lengths:
+      np.testing.assert_array_equal(
+        scheme(index, rng=jax.random.key(0), train=train), got
+      )
 
 
 def test_create_refuses():
