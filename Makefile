@@ -1,4 +1,4 @@
-# make demo   the main job: five encodings and more, trained short, tested long
+# make demo   the main job: six models, trained short, tested long
 # make test   the tests
 # Both set up .venv on their first call. PYTHON chooses the interpreter.
 
@@ -7,7 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-DEMO_RUNS := fire(init_threshold=64.); kerple_log; alibi; rope; \
+DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
 
 .PHONY: demo test test-slow lint format setup

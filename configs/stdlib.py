@@ -2,7 +2,7 @@
 
 Command:
   lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
-    --runs='fire(init_threshold=64.); kerple_log; alibi; rope; nope'
+    --runs='fire; kerple_log; alibi; rope; nope'
 
 Sizes (`--config=configs/stdlib.py:SIZE`):
   paper  FIRE's base model (arXiv:2310.04418, table 8) on bytes, train length
@@ -62,7 +62,7 @@ def get_config(arg=''):
   config.optimizer.clip_norm = 1.0
 
   config.train = ml_collections.ConfigDict()
-  config.train.steps = {'cpu': 300, 'tiny': 8}.get(size, 10000)
+  config.train.steps = {'cpu': 400, 'tiny': 8}.get(size, 10000)
   config.train.log_every = {'tiny': 4}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 1000)
 

@@ -142,8 +142,11 @@ def test_refuses_unknown_specs():
     attention('fire', attention_scale='logn')
 
 
-@pytest.mark.parametrize('spec', SPECS)
-@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize(
+  'spec, causal',
+  [(spec, True) for spec in SPECS]
+  + [(spec, False) for spec in ('fire', 'rope', 'shaw', 't5')],
+)
 def test_causality_by_gradient(spec, causal):
   module = attention(spec, causal=causal)
   variables = init(module, lengths=LENGTHS)
@@ -151,10 +154,9 @@ def test_causality_by_gradient(spec, causal):
     jax.jacrev(lambda x: module.apply(variables, x, lengths=LENGTHS)[0].sum(-1))
   )(inputs(1))
   reach = np.abs(jacobian[:, 0]).sum(-1)
-  seen = reach > 1e-6
   want = np.tril(np.ones((L, L))) if causal else np.ones((L, L))
-  np.testing.assert_array_equal(seen, want.astype(bool))
-  assert (reach[~seen] == 0).all()
+  np.testing.assert_array_equal(reach > 1e-6, want.astype(bool))
+  assert (reach[want == 0] == 0).all()
 
 
 def test_encodings_are_told_the_direction():
