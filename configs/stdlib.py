@@ -52,7 +52,7 @@ def get_config(arg=''):
 
   config.optimizer = ml_collections.ConfigDict()
   config.optimizer.name = 'adamw'
-  config.optimizer.learning_rate = {'cpu': 3e-3, 'tiny': 3e-3}.get(size, 6e-4)
+  config.optimizer.learning_rate = {'cpu': 4e-3, 'tiny': 3e-3}.get(size, 6e-4)
   config.optimizer.schedule = 'cosine'
   config.optimizer.warmup_steps = {'cpu': 50, 'tiny': 2}.get(size, 500)
   config.optimizer.final_fraction = 0.03
@@ -62,7 +62,7 @@ def get_config(arg=''):
   config.optimizer.clip_norm = 1.0
 
   config.train = ml_collections.ConfigDict()
-  config.train.steps = {'cpu': 400, 'tiny': 8}.get(size, 10000)
+  config.train.steps = {'cpu': 350, 'tiny': 8}.get(size, 10000)
   config.train.log_every = {'tiny': 4}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 1000)
 
@@ -71,5 +71,5 @@ def get_config(arg=''):
   length = config.data.train_length
   config.eval.lengths = tuple(length * 2**n for n in range(5))
   config.eval.windows = {'cpu': 24, 'tiny': 2}.get(size, 64)
-  config.eval.batch_tokens = {'cpu': 8192, 'tiny': 1024}.get(size, 65536)
+  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   return config
