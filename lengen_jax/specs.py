@@ -69,10 +69,14 @@ def parse(spec):
 
 
 def keys(entry, fixed=()):
-  """The keys that a spec of the dataclass `entry` takes, with their fields."""
+  """The keys that a spec of the dataclass `entry` takes, with their fields.
+
+  A key is the name of its field, or the field's metadata 'key' where the name
+  would hide something of the class.
+  """
   hidden = {'parent', 'name', 'make_param', *fixed}
   return {
-    field.name: field
+    field.metadata.get('key', field.name): field
     for field in dataclasses.fields(entry)
     if field.init and field.name not in hidden
   }
@@ -98,13 +102,14 @@ def build(kind, registry, spec, **fixed):
     raise errors.SpecError(errors.one_of(kind, name, registry))
   entry = registry[name]
   valid = keys(entry, fixed)
+  values = {}
   for key, value in kwargs.items():
     if key not in valid:
       if not valid:
         raise errors.SpecError(f'{name} takes no keys, got {key!r}')
       raise errors.SpecError(errors.one_of(f'key of {name}', key, valid))
-    kwargs[key] = _checked(name, valid[key], value)
-  return entry(**fixed, **kwargs)
+    values[valid[key].name] = _checked(name, key, valid[key], value)
+  return entry(**fixed, **values)
 
 
 def register(kind, registry, name, entry):
@@ -120,12 +125,12 @@ def register(kind, registry, name, entry):
   registry[name] = entry
 
 
-def _checked(name, field, value):
+def _checked(name, key, field, value):
   """`value` as the field's type takes it: an int serves where a float does."""
   kinds = getattr(field.type, '__args__', (field.type,))
   if type(value) in kinds:
     if isinstance(value, float) and not math.isfinite(value):
-      raise errors.SpecError(f'{field.name} of {name} is {value}')
+      raise errors.SpecError(f'{key} of {name} is {value}')
     return value
   if type(value) is int and float in kinds:
     return float(value)
@@ -134,6 +139,4 @@ def _checked(name, field, value):
   wanted = ' or '.join(
     'None' if kind is type(None) else kind.__name__ for kind in kinds
   )
-  raise errors.SpecError(
-    f'{field.name} of {name} is {value!r}; it takes {wanted}'
-  )
+  raise errors.SpecError(f'{key} of {name} is {value!r}; it takes {wanted}')

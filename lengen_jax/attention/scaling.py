@@ -3,10 +3,16 @@
 The third knob beside encodings and position schemes.
 """
 
+from collections.abc import Callable
+import dataclasses
+import math
+
 from flax import linen as nn
+import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax import specs
+from lengen_jax.encodings import base
 
 
 class LogitScale(nn.Module):
@@ -14,9 +20,11 @@ class LogitScale(nn.Module):
 
   Attributes:
     num_heads: attention heads, H.
+    make_param: creates every parameter; see `encodings.Encoding`.
   """
 
   num_heads: int
+  make_param: Callable = base.logical_param
 
   formula = 'logits unchanged'
   source = ''
@@ -27,7 +35,8 @@ class LogitScale(nn.Module):
     """The factor of each query.
 
     Args:
-      index_in_segment: int32 `[B, Q]`, index of each query in its segment.
+      index_in_segment: int32 `[B, Q]`, index in its segment of the last key
+        that each query sees; in causal attention the query's own.
       lengths: int32 `[B, 1]` or `[B, Q]`, the length of each segment.
 
     Returns:
@@ -37,7 +46,119 @@ class LogitScale(nn.Module):
     return None
 
 
-SCALES = {'none': LogitScale}
+class LogN(LogitScale):
+  """Su's log-n scaling: log_m n for n visible keys and training length m.
+
+  It keeps the entropy of attention from growing with the length. Per query
+  n = i + 1, which suits causal attention and a cache; per sequence n is its
+  whole length.
+
+  Source: Su (2021, 2023); `clip` as in Qwen's code.
+
+  Attributes:
+    train_length: m.
+    per: 'query' or 'sequence'.
+    clip: never below 1, so that up to the training length nothing changes.
+  """
+
+  train_length: int | None = None
+  per: str = 'query'
+  clip: bool = True
+
+  formula = 'logits * max(1, log_m n), n visible keys'
+  source = 'Su (2021)'
+
+  def __post_init__(self):
+    if self.train_length is None or self.train_length < 2:
+      raise errors.SpecError(
+        f'log_n needs train_length, at least 2; got {self.train_length}'
+      )
+    if self.per not in ('query', 'sequence'):
+      raise errors.SpecError(
+        errors.one_of('per of log_n', self.per, ['query', 'sequence'])
+      )
+    super().__post_init__()
+
+  @property
+  def length_dependent(self):
+    return self.per == 'sequence'
+
+  def __call__(self, index_in_segment, *, lengths=None):
+    n = index_in_segment + 1
+    if self.per == 'sequence':
+      if lengths is None:
+        raise errors.LengthError(
+          "log_n(per='sequence') needs lengths: the length of each segment"
+        )
+      n = jnp.broadcast_to(lengths, index_in_segment.shape)
+    # In float32: 16 bits cannot tell long lengths apart.
+    factor_BxQ = _log(n) / math.log(self.train_length)
+    return jnp.maximum(factor_BxQ, 1.0) if self.clip else factor_BxQ
+
+
+class SSMax(LogitScale):
+  """Scalable softmax: s_h ln n for n visible keys, s learned per head.
+
+  Source: Nakanishi (2025), arXiv:2501.19399, eq. 4.
+
+  Attributes:
+    init_s: initial s; the key `init` in specs.
+  """
+
+  # A field named init would hide the module's own.
+  init_s: float = dataclasses.field(default=1.0, metadata={'key': 'init'})
+
+  formula = 'logits * s_h ln n, n visible keys'
+  source = 'arXiv:2501.19399'
+
+  def setup(self):
+    self.s = self.make_param(
+      self,
+      's',
+      nn.initializers.constant(self.init_s),
+      (self.num_heads,),
+      ('heads',),
+    )
+
+  def __call__(self, index_in_segment, *, lengths=None):
+    del lengths
+    return self.s[None, None] * _log(index_in_segment + 1)[..., None]
+
+
+class Llama4(LogitScale):
+  """Llama 4's temperature: 1 + beta ln(1 + floor((i + 1) / train_length)).
+
+  Source: Meta (2025), as in the released code.
+
+  Attributes:
+    beta: see above.
+    train_length: see above.
+  """
+
+  beta: float = 0.1
+  train_length: int = 8192
+
+  formula = 'logits * (1 + beta ln(1 + floor((i + 1) / m)))'
+  source = 'Llama 4'
+
+  def __post_init__(self):
+    if self.train_length < 1:
+      raise errors.SpecError(
+        f'llama4 needs train_length of at least 1, got {self.train_length}'
+      )
+    super().__post_init__()
+
+  def __call__(self, index_in_segment, *, lengths=None):
+    del lengths
+    steps = (index_in_segment + 1) // self.train_length
+    return 1.0 + self.beta * _log(1 + steps)
+
+
+def _log(n):
+  return jnp.log(n.astype(jnp.float32))
+
+
+SCALES = {'none': LogitScale, 'log_n': LogN, 'ssmax': SSMax, 'llama4': Llama4}
 
 
 def register(name, scale):

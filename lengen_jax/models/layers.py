@@ -96,6 +96,11 @@ class Attention(nn.Module):
     else:
       encodings.check_positions(self.encoding, positions)
 
+    last_visible = index
+    if not self.causal:
+      ends = x.shape[1] if lengths is None else lengths
+      last_visible = jnp.broadcast_to(jnp.atleast_2d(ends) - 1, index.shape)
+
     def project(name):
       return Einsum(
         'ble,ehd->blhd',
@@ -128,7 +133,7 @@ class Attention(nn.Module):
       q_segment_ids=segment_ids,
       k_segment_ids=segment_ids,
       causal=self.causal,
-      logit_scale=self.attention_scale(index, lengths=lengths),
+      logit_scale=self.attention_scale(last_visible, lengths=lengths),
       bias_form=self.bias_form,
       implementation=self.implementation,
     )
