@@ -59,9 +59,11 @@ def parse(spec):
     raise errors.SpecError(f'{spec!r} has a value without a key; {form}')
   kwargs = {}
   for keyword in node.keywords:
+    if keyword.arg in kwargs:
+      raise errors.SpecError(f'{keyword.arg} stands twice in {spec!r}')
     try:
       kwargs[keyword.arg] = ast.literal_eval(keyword.value)
-    except ValueError:
+    except (ValueError, TypeError):
       raise errors.SpecError(
         f'{keyword.arg} in {spec!r} is not a literal; {form}'
       ) from None
