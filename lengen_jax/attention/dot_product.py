@@ -92,8 +92,21 @@ def dot_product_attention(
     raise errors.ConfigError(f'window must be at least 1, got {window}')
   if sinks and window is None:
     raise errors.ConfigError(f'sinks={sinks} needs a window')
+  for name, value, shapes in (
+    ('q_offset', q_offset, ((), (batch,))),
+    ('k_lengths', k_lengths, ((batch,),)),
+  ):
+    if value is not None and jnp.shape(value) not in shapes:
+      raise errors.ConfigError(
+        f'{name} has shape {jnp.shape(value)}; it must be '
+        + ' or '.join(map(str, shapes))
+      )
+  if bias is not None and not callable(bias):
+    _check_bias(bias, batch, num_heads, q_length, k_length)
   q_positions = _positions('q', q_positions, batch, q_length, q_offset)
   k_positions = _positions('k', k_positions, batch, k_length, 0)
+  if q_positions.ndim != k_positions.ndim:
+    q_positions, k_positions = map(jnp.atleast_2d, (q_positions, k_positions))
   if (q_segment_ids is None) != (k_segment_ids is None):
     raise errors.ConfigError(
       'q_segment_ids and k_segment_ids go together; got one of them'
@@ -141,7 +154,8 @@ def dot_product_attention(
 
 def _check_arrays(q, k, v):
   """Raises unless q, k and v have shapes that go together."""
-  if q.ndim != 4 or k.ndim != 4 or v.shape[:3] != k.shape[:3]:
+  ranks = {q.ndim, k.ndim, v.ndim}
+  if ranks != {4} or v.shape[:3] != k.shape[:3]:
     raise errors.ConfigError(
       f'q, k and v must be [B, length, heads, head_dim] with k and v alike; '
       f'got {q.shape}, {k.shape}, {v.shape}'
@@ -159,6 +173,19 @@ def _check_arrays(q, k, v):
     raise errors.ConfigError(
       f'length {longest} is over {_MAX_LENGTH}, beyond which float32 cannot '
       'tell positions apart'
+    )
+
+
+def _check_bias(bias, batch, num_heads, q_length, k_length):
+  """Raises unless an array of bias broadcasts to all pairs."""
+  full = (batch, num_heads, q_length, k_length)
+  fits = bias.ndim <= 4 and all(
+    size in (1, whole)
+    for size, whole in zip(bias.shape[::-1], full[::-1], strict=False)
+  )
+  if not fits:
+    raise errors.ConfigError(
+      f'bias has shape {bias.shape}; it must broadcast to {full}'
     )
 
 

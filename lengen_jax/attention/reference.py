@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from lengen_jax import errors
 from lengen_jax.positions import base as positions_base
 
 # Finite, so that a row without a visible key gives a mean and not NaN.
@@ -45,6 +46,12 @@ def attend(
   if bias is not None:
     if callable(bias):
       bias = bias(q_positions, k_positions)
+      pairs = logits_BxHxQxK.shape
+      if bias.shape not in (pairs[1:], (1, *pairs[1:]), pairs):
+        raise errors.ConfigError(
+          f'the bias function gave shape {bias.shape}; it must be {pairs[1:]}, '
+          f'or {pairs} for positions with a batch'
+        )
     logits_BxHxQxK += bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
   mask = visible(
     q.shape[1],

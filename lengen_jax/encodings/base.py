@@ -20,14 +20,17 @@ from flax import linen as nn
 from flax import struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax import errors
 
 
 def logical_param(module, name, init, shape, axes):
   """Creates a float32 parameter with logical axis names, the linen way."""
-  return module.param(
-    name, nn.with_logical_partitioning(init, axes), shape, jnp.float32
+  return jnp.asarray(
+    module.param(
+      name, nn.with_logical_partitioning(init, axes), shape, jnp.float32
+    )
   )
 
 
@@ -350,7 +353,8 @@ def check_positions(encoding, positions, length=None):
   elif isinstance(positions, jax.core.Tracer):
     return
   else:
-    highest = int(positions.max()) if positions.size else -1
+    # In numpy: jit would trace it, even for an array that is known.
+    highest = int(np.asarray(positions).max(initial=-1))
   if highest >= limit:
     raise errors.LengthError(_over(encoding, highest))
 

@@ -94,6 +94,7 @@ class Attention(nn.Module):
       )
       positions = index
     else:
+      positions = position_array(positions)
       encodings.check_positions(self.encoding, positions)
 
     last_visible = index
@@ -275,3 +276,9 @@ def position_index(length, segment_ids):
   if segment_ids is not None:
     return position_schemes.segment_positions(segment_ids)
   return jax.lax.broadcasted_iota(jnp.int32, (1, length), 1)
+
+
+def position_array(positions):
+  """Positions as jax has them: numpy's 64 bits become 32."""
+  is_array = isinstance(positions, jax.Array)
+  return positions if is_array else jnp.asarray(positions)

@@ -124,7 +124,9 @@ class DecoderLM(nn.Module):
     layer_encodings = create_encodings(c)
     distinct = list(dict.fromkeys(layer_encodings))
     index = layers.position_index(inputs.shape[1], segment_ids)
-    if positions is None and segment_ids is not None:
+    if positions is not None:
+      positions = layers.position_array(positions)
+    elif segment_ids is not None:
       positions = index
     for encoding in distinct:
       encodings.check_positions(encoding, positions, inputs.shape[1])

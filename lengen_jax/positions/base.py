@@ -12,6 +12,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax import errors
 
@@ -100,7 +101,7 @@ class PositionScheme:
       return
     longest = segment_positions.shape[-1]
     if lengths is not None and not isinstance(lengths, jax.core.Tracer):
-      longest = int(jnp.max(lengths))
+      longest = int(np.asarray(lengths).max())
     if longest > self.max_position:
       raise errors.LengthError(
         f'{self} has {self.max_position} positions for a segment of {longest} '

@@ -38,10 +38,10 @@ class Interpolated(base.PositionScheme):
       raise errors.SpecError(
         'interpolated takes either scale or train_length, one of the two'
       )
-    if (self.scale or self.train_length) <= 0:
+    given = self.train_length if self.scale is None else self.scale
+    if given <= 0:
       raise errors.SpecError(
-        f'interpolated needs a positive number, got '
-        f'{self.scale or self.train_length}'
+        f'interpolated needs a positive number, got {given}'
       )
 
   @property

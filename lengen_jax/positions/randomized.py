@@ -83,4 +83,21 @@ class Randomized(base.PositionScheme):
     t = segment_positions
     gaps = jnp.maximum(lengths - 1, 1)
     step, rest = jnp.divmod(self.max_position - 1, gaps)
-    return jnp.clip(t * step + t * rest // gaps, 0, self.max_position - 1)
+    positions = t * step + self._quotient(t, rest, gaps)
+    return jnp.clip(positions, 0, self.max_position - 1)
+
+  def _quotient(self, t, rest, gaps):
+    """floor(t rest / gaps) for rest < gaps, bit by bit of t.
+
+    The product itself may exceed 32 bits.
+    """
+    quotient = remainder = jnp.zeros_like(t)
+    for bit in reversed(range(self.max_position.bit_length())):
+      remainder = 2 * remainder
+      carry = remainder >= gaps
+      quotient = 2 * quotient + carry
+      remainder = remainder - gaps * carry + rest * (t >> bit & 1)
+      carry = remainder >= gaps
+      quotient = quotient + carry
+      remainder = remainder - gaps * carry
+    return quotient
