@@ -125,7 +125,10 @@ def _load_config(text, overrides):
     )
     values(argv)
   except (flags.Error, AttributeError, KeyError, TypeError) as error:
-    reason = ' '.join(str(error).split())
+    # Of a KeyError in an AttributeError, the text and not its quotation.
+    cause = error.args[0] if error.args else error
+    cause = cause.args[0] if isinstance(cause, KeyError) else cause
+    reason = ' '.join(str(cause).split())
     raise errors.ConfigError(f'config {text}: {reason}') from error
   return values.config
 
@@ -134,6 +137,8 @@ def _run_config_file(text):
   """The ConfigDict that FILE.py[:ARG] describes, locked."""
   import importlib.util
   import pathlib
+
+  import ml_collections
 
   name, _, arg = text.partition(':')
   path = pathlib.Path(name)
@@ -145,7 +150,10 @@ def _run_config_file(text):
   module = importlib.util.module_from_spec(spec)
   try:
     spec.loader.exec_module(module)
-    return module.get_config(arg).lock()
+    config = module.get_config(arg)
+    if not isinstance(config, ml_collections.ConfigDict):
+      raise TypeError(f'get_config gave {config!r} and no ConfigDict')
+    return config.lock()
   except Exception as error:  # Whatever is wrong in the user's own file.
     reason = f'{type(error).__name__}: {error}'
     raise errors.ConfigError(f'config {text}: {reason}') from error
@@ -174,6 +182,9 @@ def _eval(arguments, _):
   sharding.use_all_cores()
   trained = loop.restore(arguments.workdir)
   config = trained.run.config
+  step, steps = int(trained.state.step), config.train.steps
+  if step < steps:
+    print(f'note: this is step {step} of {steps}; lengen train goes on with it')
   if arguments.lengths:
     config.eval.lengths = _lengths(arguments.lengths)
   corpus = data.load(config.data.source, config.data.path)

@@ -11,11 +11,19 @@ import math
 from lengen_jax import errors
 
 
-def split(text, separator=','):
+def split(text, separator=',', keep_empty=False):
   """Splits at `separator` wherever it is not inside brackets or quotes.
 
   `split('rope(scale=4., base=1e4), nope')` is
-  `['rope(scale=4., base=1e4)', 'nope']`. Empty parts are dropped.
+  `['rope(scale=4., base=1e4)', 'nope']`.
+
+  Args:
+    text: what to split.
+    separator: one character.
+    keep_empty: keep parts that are empty.
+
+  Raises:
+    errors.SpecError: a bracket or quote is not closed.
   """
   parts, depth, quote, start = [], 0, None, 0
   for i, char in enumerate(text):
@@ -30,8 +38,10 @@ def split(text, separator=','):
     elif char == separator and depth == 0:
       parts.append(text[start:i])
       start = i + 1
-  parts.append(text[start:])
-  return [part.strip() for part in parts if part.strip()]
+  if depth or quote:
+    raise errors.SpecError(f'a bracket or quote is not closed in {text!r}')
+  parts = [part.strip() for part in [*parts, text[start:]]]
+  return parts if keep_empty else [part for part in parts if part]
 
 
 def parse(spec):

@@ -106,11 +106,11 @@ def test_list(capsys):
     (['--config.model.encoding=fier'], "'fier'; did you mean 'fire'"),
     (['--config.positions=standrd'], "'standrd'; did you mean 'standard'"),
     (['--config.model.encoding=fire(width=3)'], "key of fire 'width'"),
-    (['--config.model.num_layer=3'], 'num_layers'),
+    (['--config.model.num_layer=3'], 'Did you mean "num_layers"'),
     (['--config.model.num_layers=x'], 'num_layers'),
     (['--confg.seed=3'], "unknown argument '--confg.seed=3'"),
     (['--config.data.path=/nowhere'], 'no Python sources'),
-    (['--config.data.train_length=100000000'], 'fewer than'),
+    (['--config.data.train_length=1000000'], 'fewer than'),
     (['--config.model.encoding=learned(max_position=9)'], 'position 31'),
   ],
 )
@@ -161,6 +161,12 @@ def test_mistakes_in_the_workdir(tmp_path, capsys):
   (tmp_path / 'file').write_text('')
   error = mistake(capsys, 'train', TINY, f'--workdir={tmp_path / "file" / "x"}')
   assert 'cannot make the workdir' in error
+  (tmp_path / 'results.json').write_text('{}')
+  error = mistake(capsys, 'report', f'--workdir={tmp_path}')
+  assert 'lacks curves, lengths, train_length' in error
+  (tmp_path / 'comparison.json').write_text('{}')
+  error = mistake(capsys, 'eval', f'--workdir={tmp_path}')
+  assert 'holds a comparison' in error
   (tmp_path / 'results.json').write_text('{')
   error = mistake(capsys, 'report', f'--workdir={tmp_path}')
   assert 'cannot read' in error

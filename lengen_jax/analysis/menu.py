@@ -25,7 +25,7 @@ def show():
     table = rich.table.Table(
       title=title, title_justify='left', title_style='bold', box=None
     )
-    for column in ('name', 'formula', 'keys', 'source'):
+    for column in ('name', 'formula', 'keys', 'facts', 'source'):
       table.add_column(column, overflow='fold')
     for name, entry in registry.items():
       keys = specs.keys(entry, _FIXED)
@@ -35,7 +35,29 @@ def show():
         rich.markup.escape(
           ', '.join(f'{key}={field.default!r}' for key, field in keys.items())
         ),
+        ', '.join(_facts(entry)),
         entry.source,
       )
     console.print(table)
     console.print()
+
+
+def _facts(entry):
+  """What users ask about an entry, where its class alone can tell."""
+  facts = {
+    'translation_invariant': {
+      True: 'translation invariant',
+      False: 'absolute',
+    },
+    'extrapolates': {False: 'not beyond its table'},
+    'fractional_positions': {False: 'whole positions only'},
+    'needs_content': {True: 'reads contents'},
+    'fractional': {True: 'fractional'},
+    'random': {True: 'random'},
+    'interpolates': {True: 'interpolates'},
+    'length_dependent': {True: 'goes by the length'},
+  }
+  for name, texts in facts.items():
+    value = getattr(entry, name, None)
+    if isinstance(value, bool) and value in texts:
+      yield texts[value]

@@ -24,14 +24,17 @@ def read(workdir):
     errors.WorkdirError: there are none, or they cannot be read.
   """
   path = pathlib.Path(workdir).expanduser().absolute() / 'results.json'
-  try:
-    return json.loads(path.read_text())
-  except FileNotFoundError:
+  if not path.exists():
     raise errors.WorkdirError(
       f'{path.parent} holds no results.json; make one with lengen compare'
-    ) from None
-  except ValueError as error:
-    raise errors.WorkdirError(f'cannot read {path}: {error}') from None
+    )
+  results = workdir_lib.read_json(path)
+  missing = {'train_length', 'lengths', 'curves'} - {*results}
+  if missing:
+    raise errors.WorkdirError(
+      f'{path} lacks {", ".join(sorted(missing))}; lengen compare makes it anew'
+    )
+  return results
 
 
 def names(results):

@@ -63,8 +63,14 @@ class Rope(base.Encoding):
       raise errors.SpecError(
         f'proportional needs an even head_dim, got {self.head_dim}'
       )
-    if self.scale <= 0:
-      raise errors.SpecError(f'scale must be positive, got {self.scale}')
+    if self.scale <= 0 or self.base <= 0:
+      raise errors.SpecError(
+        f'scale={self.scale} and base={self.base} must be positive'
+      )
+    if self.train_length is not None and self.train_length < 1:
+      raise errors.SpecError(
+        f'train_length must be at least 1, got {self.train_length}'
+      )
     if self.dynamic and not self.train_length:
       raise errors.SpecError('dynamic needs train_length')
     self._check_scale()

@@ -38,7 +38,8 @@ class LengthLoss:
   @property
   def perplexity(self):
     """exp(loss)."""
-    return None if self.loss is None else math.exp(self.loss)
+    # Beyond what a float holds there is no number to give.
+    return math.exp(self.loss) if self.loss and self.loss < 700 else None
 
   def bits_per_byte(self, bytes_per_token):
     """Loss in bits over the bytes that the tokens stand for."""
@@ -103,6 +104,9 @@ class LengthCurve:
       batch = jax.device_put(batch, self._rows)
       losses_L = self._losses(params, batch, self._rng(number))
       total_L += np.asarray(losses_L, np.float64)
+    if not np.isfinite(total_L).all():
+      reason = 'the loss is not finite: the model has diverged'
+      return LengthLoss(length, None, self._windows.tokens, refused=reason)
     starts = position_buckets(length)
     counts = np.diff([*starts, length]) * len(examples)
     return LengthLoss(

@@ -4,6 +4,11 @@ On disk: `checkpoints/{step}/state` with params, opt_state and step; layers are
 always `layer_0`, `layer_1`, ..., scanned or not.
 """
 
+import contextlib
+import gc
+import logging
+import os
+
 import jax
 import orbax.checkpoint as ocp
 
@@ -24,6 +29,7 @@ class Checkpointer:
     """
     self._folder = workdir / 'checkpoints'
     self._config = config
+    self._unreadable = []
     self._manager = ocp.CheckpointManager(
       self._folder,
       options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
@@ -73,13 +79,15 @@ class Checkpointer:
     problems = []
     for step in steps:
       try:
-        restored = self._manager.restore(
-          step,
-          args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
-        )
+        with _quiet():
+          restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
+          )
         return _stack(restored['state'], self._config)
       except Exception as error:  # Whatever a broken file makes orbax raise.
         problems.append(f'step {step}: {_first_line(error)}')
+        self._unreadable.append(step)
         if step != steps[-1]:
           warn(f'skipping an unreadable checkpoint, {problems[-1]}')
     if problems:
@@ -89,6 +97,21 @@ class Checkpointer:
         + '); nothing was changed; delete that folder to start over'
       )
     return None
+
+  def set_aside_unreadable(self):
+    """Moves checkpoints that `restore` had to skip out of the way.
+
+    They stay in the workdir, under unreadable_checkpoints; orbax would never
+    write their steps again.
+    """
+    aside = self._folder.parent / 'unreadable_checkpoints'
+    for step in self._unreadable:
+      aside.mkdir(exist_ok=True)
+      target = aside / f'{step}-{len(list(aside.iterdir()))}'
+      os.replace(self._folder / str(step), target)
+    if self._unreadable:
+      self._unreadable = []
+      self._manager.reload()
 
   def close(self):
     """Waits for saves under way.
@@ -104,6 +127,19 @@ class Checkpointer:
       ) from error
     finally:
       self._manager.close()
+
+
+@contextlib.contextmanager
+def _quiet():
+  """Keeps tasks that failed beside the first from printing tracebacks."""
+  logger = logging.getLogger('asyncio')
+  level = logger.level
+  logger.setLevel(logging.CRITICAL + 1)
+  try:
+    yield
+  finally:
+    gc.collect()
+    logger.setLevel(level)
 
 
 def _is_params(node):

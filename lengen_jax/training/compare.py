@@ -39,12 +39,13 @@ def parse_runs(text, config):
   )
   runs = []
   for one in specs.split(text, ';'):
-    parts = specs.split(one, '|')
+    parts = specs.split(one, '|', keep_empty=True)
     if len(parts) > len(_PARTS):
       raise errors.SpecError(
         f'{one!r} has {len(parts)} parts; a run is {"|".join(_PARTS)}'
       )
-    run = (*parts, *default[len(parts) :])
+    parts += [''] * (len(_PARTS) - len(parts))
+    run = tuple(a or b for a, b in zip(parts, default, strict=True))
     if run in runs:
       raise errors.SpecError(f'the run {one!r} is given twice')
     runs.append(run)
@@ -73,14 +74,14 @@ def compare(config, workdir, runs):
   """
   configs = [_run_config(config, run) for run in runs]
   for each in configs:
-    loop.Run(each)
+    loop.Run(each).check_step()
   corpus = data.load(config.data.source, config.data.path)
   windows = evaluation_windows(config, corpus)
   shared = copy.deepcopy(config)
   for section, key in ((shared.model, 'encoding'), (shared, 'positions')):
     section[key] = ''
   shared.model.attention_scale = ''
-  path = workdir_lib.claim(workdir, shared)
+  path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
 
   curves = []
   for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
@@ -90,7 +91,7 @@ def compare(config, workdir, runs):
       trained = loop.train(each, folder, corpus=corpus, label=label)
       found = curve(trained, windows, corpus, label=label)
       workdir_lib.write_json(folder / 'curve.json', found)
-    curves.append(json.loads((folder / 'curve.json').read_text()))
+    curves.append(workdir_lib.read_json(folder / 'curve.json'))
     found = results(shared, corpus, curves)
     workdir_lib.write_json(path / 'results.json', found)
   return found

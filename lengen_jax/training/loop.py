@@ -6,11 +6,13 @@ import json
 import time
 
 import jax
+import numpy as np
 
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
+from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
 from lengen_jax.training import checkpoint
@@ -41,6 +43,26 @@ class Trained:
     return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
 
+# What a config holds beside `model`, whose fields ModelConfig knows; numbers
+# with a least value have it here.
+_FIELDS = {
+  'data': {'source': None, 'path': None, 'train_length': 1, 'batch_size': 1},
+  'optimizer': {
+    'name': None,
+    'learning_rate': None,
+    'schedule': None,
+    'warmup_steps': 0,
+    'final_fraction': 0,
+    'weight_decay': 0,
+    'b1': 0,
+    'b2': 0,
+    'clip_norm': 0,
+  },
+  'train': {'steps': 1, 'log_every': 1, 'checkpoint_every': 1},
+  'eval': {'lengths': None, 'windows': 1, 'batch_tokens': 1},
+}
+
+
 class Run:
   """A run: everything that follows from its config, checked at once."""
 
@@ -55,22 +77,39 @@ class Run:
       errors.LengenError: whatever in the config cannot work, before anything
         is computed.
     """
-    fields = config.model.to_dict()
-    try:
-      self.model = model_config.ModelConfig(**fields)
-    except TypeError:
-      valid = {f.name for f in dataclasses.fields(model_config.ModelConfig)}
-      wrong = sorted({*fields} - valid)
-      missing = 'config.model lacks fields of ModelConfig'
-      raise errors.ConfigError(
-        errors.one_of('field of model', wrong[0], valid) if wrong else missing
-      ) from None
+    _check_fields(config)
+    self.model = model_config.ModelConfig(**config.model.to_dict())
     self.config = config
     self.scheme = position_schemes.create(config.positions)
     scaling.create(self.model.attention_scale, num_heads=1, parent=None)
     objective.check(self.model, config.positions)
     self.tx = optimizer.create(config.optimizer, config.train.steps)
     self.mesh = sharding.make_mesh(config.data.batch_size)
+
+  def check_step(self):
+    """Traces a step, so that what cannot train says so at once.
+
+    Raises:
+      errors.LengenError: naming what does not go together.
+    """
+    shape = (self.config.data.batch_size, self.config.data.train_length)
+    window = np.zeros((shape[0], shape[1] + 1), np.int32)
+    jax.eval_shape(
+      self.step_fn(packed=False),
+      self.abstract_state(),
+      windows.lm_batch(window),
+    )
+
+  def step_fn(self, *, packed):
+    """The training step, `(state, batch) -> (state, metrics)`."""
+    return functools.partial(
+      state_lib.train_step,
+      config=self.model,
+      scheme=self.scheme,
+      tx=self.tx,
+      seed=self.config.seed,
+      packed=packed,
+    )
 
   def abstract_state(self):
     """Shapes, dtypes and shardings of the training state."""
@@ -89,6 +128,47 @@ class Run:
 
   def _init(self):
     return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
+
+
+def _check_fields(config):
+  """Raises on fields that are missing, unknown or too small."""
+  model_fields = dataclasses.fields(model_config.ModelConfig)
+  known = {
+    '': dict.fromkeys(('model', 'positions', *_FIELDS)) | {'seed': 0},
+    'model': {field.name: None for field in model_fields},
+    **_FIELDS,
+  }
+  needed = {section: {*fields} for section, fields in known.items()} | {
+    'model': {
+      field.name
+      for field in model_fields
+      if field.default is dataclasses.MISSING
+    }
+  }
+  for section, fields in known.items():
+    values = config[section] if section else config
+    prefix = f'{section}.' if section else ''
+    for key in values:
+      if key not in fields:
+        raise errors.ConfigError(
+          errors.one_of(
+            'field of the config',
+            prefix + key,
+            [prefix + field for field in fields],
+          )
+        )
+    for key in sorted(needed[section] - {*values}):
+      raise errors.ConfigError(f'the config lacks {prefix}{key}')
+    for key, least in fields.items():
+      if least is not None and values[key] < least:
+        raise errors.ConfigError(
+          f'{prefix}{key} must be at least {least}, got {values[key]}'
+        )
+  lengths = config.eval.lengths
+  if not lengths or min(lengths) < 1:
+    raise errors.ConfigError(
+      f'eval.lengths must be positive lengths, got {lengths}'
+    )
 
 
 def train(config, workdir, *, corpus=None, label='train'):
@@ -111,6 +191,7 @@ def train(config, workdir, *, corpus=None, label='train'):
     errors.LengenError: the config, the corpus or the workdir do not serve.
   """
   run = Run(config)
+  run.check_step()
   corpus = corpus or data.load(config.data.source, config.data.path)
   if corpus.vocab_size > run.model.vocab_size:
     raise errors.ConfigError(
@@ -123,9 +204,10 @@ def train(config, workdir, *, corpus=None, label='train'):
     batch_size=config.data.batch_size,
     seed=config.seed,
   )
-  path = workdir_lib.claim(workdir, config)
+  path = workdir_lib.claim(workdir, config, corpus.info)
   checkpoints = checkpoint.Checkpointer(path, run.model)
   state = checkpoints.restore(run.abstract_state())
+  checkpoints.set_aside_unreadable()
   if state is None:
     state = run.init_state()
   first, steps = int(state.step), config.train.steps
@@ -166,14 +248,7 @@ def _steps(run, state, batches, log, checkpoints, label):
   """The loop: from the state's step to the last."""
   config = run.config
   step_fn = jax.jit(
-    functools.partial(
-      state_lib.train_step,
-      config=run.model,
-      scheme=run.scheme,
-      tx=run.tx,
-      seed=config.seed,
-      packed=batches.packed,
-    ),
+    run.step_fn(packed=batches.packed),
     donate_argnums=0,
     out_shardings=sharding.replicated(run.mesh),
   )

@@ -8,13 +8,20 @@ import ml_collections
 
 from lengen_jax import errors
 
+_CORPUS = 'corpus_sha256'
 
-def claim(workdir, config):
+
+RUN, COMPARISON = 'config.json', 'comparison.json'
+
+
+def claim(workdir, config, corpus_info, kind=RUN):
   """Makes `workdir` this run's, or checks that it is.
 
   Args:
     workdir: a folder; made if missing.
-    config: the run's ConfigDict, kept as config.json.
+    config: the run's ConfigDict, kept in the folder.
+    corpus_info: of the corpus; another text is another run.
+    kind: RUN or COMPARISON, the name of the file that keeps the config.
 
   Returns:
     The folder as an absolute path.
@@ -31,10 +38,11 @@ def claim(workdir, config):
       f'cannot make the workdir {path}: {error.strerror}'
     ) from None
   mine = json.loads(config.to_json())
-  if not (path / 'config.json').exists():
-    write_json(path / 'config.json', mine)
+  mine[_CORPUS] = corpus_info['sha256']
+  if not (path / kind).exists():
+    write_json(path / kind, mine)
     return path
-  theirs = _read_json(path / 'config.json')
+  theirs = read_json(path / kind)
   differences = [
     f'{key}: {a!r} there, {b!r} here'
     for key, a, b in _differences(theirs, mine)
@@ -55,28 +63,45 @@ def read_config(workdir):
     errors.WorkdirError: there is no run.
   """
   path = pathlib.Path(workdir).expanduser().absolute()
-  if not (path / 'config.json').exists():
+  if (path / COMPARISON).exists():
+    runs = sorted(str(run.parent.name) for run in path.glob(f'*/{RUN}'))
     raise errors.WorkdirError(
-      f'{path} holds no run (no config.json); start one with lengen train'
+      f'{path} holds a comparison; give the folder of one of its runs: '
+      + ', '.join(runs)
     )
-  fields = _with_tuples(_read_json(path / 'config.json'))
+  if not (path / RUN).exists():
+    raise errors.WorkdirError(
+      f'{path} holds no run (no {RUN}); start one with lengen train'
+    )
+  fields = _with_tuples(read_json(path / RUN))
+  fields.pop(_CORPUS, None)
   return ml_collections.ConfigDict(fields), path
 
 
 def write_json(path, value):
   """Writes JSON so that the file is never seen half-written."""
-  write_text(path, json.dumps(value, indent=1) + '\n')
+  write_text(path, json.dumps(value, indent=1, allow_nan=False) + '\n')
 
 
 def write_text(path, text):
   """Writes a text file so that it is never seen half-written."""
   path = pathlib.Path(path)
   partial = path.with_name(path.name + '.partial')
-  partial.write_text(text)
-  os.replace(partial, path)
+  try:
+    partial.write_text(text)
+    os.replace(partial, path)
+  except OSError as error:
+    raise errors.WorkdirError(
+      f'cannot write {path}: {error.strerror}'
+    ) from None
 
 
-def _read_json(path):
+def read_json(path):
+  """Reads JSON.
+
+  Raises:
+    errors.WorkdirError: it cannot be read.
+  """
   try:
     return json.loads(path.read_text())
   except (OSError, ValueError) as error:

@@ -70,6 +70,22 @@ def test_batch_size_does_not_matter(windows):
   )
 
 
+def test_a_diverged_model_says_so(windows):
+  config = ModelConfig(**presets.get('tiny'))
+  params = stacking.init(config, jax.random.key(0))
+  params['embed']['table'] *= np.nan
+  found = length_curve.LengthCurve(
+    config,
+    positions.create('standard'),
+    windows,
+    batch_tokens=256,
+    seed=0,
+    mesh=sharding.make_mesh(2),
+  )
+  for one in found.run(params):
+    assert one.loss is None and 'not finite' in one.refused
+
+
 def test_what_cannot_go_on_says_so(windows):
   _, _, losses = curve(windows, 'learned(max_position=16)')
   assert [one.loss is None for one in losses] == [False, False, True]

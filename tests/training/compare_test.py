@@ -12,13 +12,14 @@ from lengen_jax.training import loop
 def test_parse_runs(tiny_config):
   runs = compare.parse_runs(
     "rope(scale=4.) | randomized(max_position=9, test='even') | none; alibi;"
-    ' rope, nope',
+    ' rope, nope; fire | | none',
     tiny_config,
   )
   assert runs == [
     ('rope(scale=4.)', "randomized(max_position=9, test='even')", 'none'),
     ('alibi', 'standard', 'none'),
     ('rope, nope', 'standard', 'none'),
+    ('fire', 'standard', 'none'),
   ]
 
 
@@ -28,6 +29,7 @@ def test_parse_runs(tiny_config):
     ('a|b|c|d', 'has 4 parts'),
     ('alibi; alibi | standard', 'twice'),
     (' ; ', 'no runs'),
+    ('rope(scale=4.; alibi', 'not closed'),
   ],
 )
 def test_bad_runs(tiny_config, text, message):
@@ -94,7 +96,12 @@ def test_more_runs_join_a_comparison(tmp_path, tiny_config):
 
 
 def test_a_bad_run_is_told_before_any_is_trained(tmp_path, tiny_config):
-  runs = compare.parse_runs('alibi; fier', tiny_config)
-  with pytest.raises(errors.SpecError, match='fier'):
-    compare.compare(tiny_config, tmp_path / 'run', runs)
-  assert not (tmp_path / 'run').exists()
+  for bad in (
+    'fier',
+    'learned(max_position=9)',
+    'rope|randomized(max_position=9)',
+  ):
+    runs = compare.parse_runs(f'alibi; {bad}', tiny_config)
+    with pytest.raises(errors.LengenError, match='fier|max_position'):
+      compare.compare(tiny_config, tmp_path / 'run', runs)
+    assert not (tmp_path / 'run').exists()

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/training/loop.py`: training, stopping, going on."""
 
+import dataclasses
 import json
 
 import jax
@@ -85,19 +86,26 @@ def test_training_learns(tmp_path, tiny_config, corpus):
   assert np.mean(losses[-5:]) < losses[0] - 1.5
 
 
-def test_workdir_of_another_config(tmp_path, tiny_config):
-  workdir_lib.claim(tmp_path, tiny_config)
+def test_workdir_of_another_config(tmp_path, tiny_config, corpus):
+  workdir_lib.claim(tmp_path, tiny_config, corpus.info)
   tiny_config.model.num_layers = 5
   tiny_config.optimizer.learning_rate = 1.0
   with pytest.raises(
     errors.WorkdirError,
     match=r'model.num_layers: 2 there, 5 here; optimizer.learning_rate',
   ):
-    loop.train(tiny_config, tmp_path)
+    loop.train(tiny_config, tmp_path, corpus=corpus)
 
 
-def test_config_survives_the_workdir(tmp_path, tiny_config):
-  workdir_lib.claim(tmp_path, tiny_config)
+def test_workdir_of_another_corpus(tmp_path, tiny_config, corpus):
+  other = dataclasses.replace(corpus, info=corpus.info | {'sha256': 'x'})
+  workdir_lib.claim(tmp_path, tiny_config, other.info)
+  with pytest.raises(errors.WorkdirError, match="corpus_sha256: 'x' there"):
+    loop.train(tiny_config, tmp_path, corpus=corpus)
+
+
+def test_config_survives_the_workdir(tmp_path, tiny_config, corpus):
+  workdir_lib.claim(tmp_path, tiny_config, corpus.info)
   config, path = workdir_lib.read_config(tmp_path)
   assert config.to_dict() == tiny_config.to_dict()
   assert path == tmp_path
@@ -108,8 +116,8 @@ def test_no_run_in_workdir(tmp_path):
     loop.restore(tmp_path)
 
 
-def test_run_without_checkpoint(tmp_path, tiny_config):
-  workdir_lib.claim(tmp_path, tiny_config)
+def test_run_without_checkpoint(tmp_path, tiny_config, corpus):
+  workdir_lib.claim(tmp_path, tiny_config, corpus.info)
   with pytest.raises(errors.CheckpointError, match='no checkpoint yet'):
     loop.restore(tmp_path)
 
@@ -131,10 +139,56 @@ def test_bad_model(tmp_path, tiny_config, corpus, change, message):
   assert not (tmp_path / 'run').exists()
 
 
-def test_unknown_model_field(tiny_config):
-  tiny_config.model.widht = 3
-  with pytest.raises(errors.ConfigError, match="'widht'; did you mean 'width'"):
+@pytest.mark.parametrize(
+  'section, field, message',
+  [
+    ('model', 'widht', "'model.widht'; did you mean 'model.width'"),
+    ('train', 'log_evry', "'train.log_evry'; did you mean 'train.log_every'"),
+  ],
+)
+def test_unknown_field(tiny_config, section, field, message):
+  tiny_config[section][field] = 3
+  with pytest.raises(errors.ConfigError, match=message):
     loop.Run(tiny_config)
+
+
+@pytest.mark.parametrize(
+  'section, field', [('model', 'width'), ('train', 'log_every')]
+)
+def test_missing_field(tiny_config, section, field):
+  del tiny_config[section][field]
+  with pytest.raises(errors.ConfigError, match=f'lacks {section}.{field}'):
+    loop.Run(tiny_config)
+
+
+@pytest.mark.parametrize(
+  'section, field, value',
+  [
+    ('train', 'checkpoint_every', 0),
+    ('train', 'log_every', 0),
+    ('data', 'batch_size', 0),
+    ('eval', 'windows', 0),
+    ('eval', 'lengths', ()),
+  ],
+)
+def test_values_out_of_range(tiny_config, section, field, value):
+  tiny_config[section][field] = value
+  with pytest.raises(errors.ConfigError, match=f'{section}.{field} must be'):
+    loop.Run(tiny_config)
+
+
+def test_a_damaged_last_step_is_trained_and_saved_again(
+  tmp_path, tiny_config, corpus
+):
+  first = loop.train(tiny_config, tmp_path, corpus=corpus)
+  last = tmp_path / 'checkpoints' / str(tiny_config.train.steps)
+  for file in last.rglob('d/*'):
+    file.write_bytes(b'')
+  again = loop.train(tiny_config, tmp_path, corpus=corpus)
+  jax.tree.map(np.testing.assert_array_equal, first.state, again.state)
+  assert len(list((tmp_path / 'unreadable_checkpoints').iterdir())) == 1
+  restored = loop.restore(tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, first.state, restored.state)
 
 
 @pytest.mark.parametrize(
@@ -161,4 +215,6 @@ def test_encodings_and_schemes_that_do_not_combine(
 def test_table_shorter_than_training(tmp_path, tiny_config, corpus):
   tiny_config.model.encoding = 'learned(max_position=31)'
   with pytest.raises(errors.LengthError, match='no entry for position 31'):
-    loop.train(tiny_config, tmp_path, corpus=corpus)
+    loop.train(tiny_config, tmp_path / 'run', corpus=corpus)
+  # Nothing is left that would stand in the way of the mended command.
+  assert not (tmp_path / 'run').exists()
