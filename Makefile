@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
 
-.PHONY: demo test test-slow lint format setup
+.PHONY: demo test lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
@@ -18,9 +18,6 @@ demo: $(READY)
 
 test: $(READY) lint
 	$(BIN)/python -m pytest
-
-test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .
