@@ -7,6 +7,7 @@ of it. Specs print well in logs and legends and can be given on a command line.
 import ast
 import dataclasses
 import math
+import re
 
 from lengen_jax import errors
 
@@ -109,19 +110,36 @@ def build(kind, registry, spec, **fixed):
   Raises:
     errors.SpecError: unknown name, unknown key, or a value of a wrong type.
   """
-  name, kwargs = parse(spec)
-  if name not in registry:
-    raise errors.SpecError(errors.one_of(kind, name, registry))
-  entry = registry[name]
+  entry_name, kwargs = parse(spec)
+  if entry_name not in registry:
+    raise errors.SpecError(errors.one_of(kind, entry_name, registry))
+  entry = registry[entry_name]
   valid = keys(entry, fixed)
   values = {}
   for key, value in kwargs.items():
     if key not in valid:
       if not valid:
-        raise errors.SpecError(f'{name} takes no keys, got {key!r}')
-      raise errors.SpecError(errors.one_of(f'key of {name}', key, valid))
-    values[valid[key].name] = _checked(name, key, valid[key], value)
+        raise errors.SpecError(f'{entry_name} takes no keys, got {key!r}')
+      raise errors.SpecError(errors.one_of(f'key of {entry_name}', key, valid))
+    values[valid[key].name] = _checked(entry_name, key, valid[key], value)
   return entry(**fixed, **values)
+
+
+def name(entry):
+  """The name of a class, or of an instance's, as specs have it: snake_case."""
+  cls = entry if isinstance(entry, type) else type(entry)
+  return re.sub('(?<=[a-z])(?=[A-Z])', '_', cls.__name__).lower()
+
+
+def describe(instance):
+  """The spec of an instance: its name, and the keys that are not default."""
+  values = {
+    key: getattr(instance, field.name)
+    for key, field in keys(type(instance)).items()
+    if getattr(instance, field.name) != field.default
+  }
+  text = ', '.join(f'{key}={value!r}' for key, value in values.items())
+  return f'{name(instance)}({text})' if text else name(instance)
 
 
 def register(kind, registry, name, entry):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
+from lengen_jax import positions as position_schemes
 from lengen_jax.attention import reference
 
 IMPLEMENTATIONS = {'reference': reference.attend}
@@ -47,8 +48,9 @@ def dot_product_attention(
       array that broadcasts to `[B, H, Q, K]`.
     content: a `ContentFn`, a function of contents and positions.
     q_positions: int32 or float32, `[Q]` or `[B, Q]`; None for the standard
-      ones, `q_offset + arange(Q)`.
-    k_positions: likewise `[K]` or `[B, K]`; None for `arange(K)`.
+      ones, `q_offset + arange(Q)`. Or `positions.Distances` of the queries.
+    k_positions: likewise `[K]` or `[B, K]`; None for `arange(K)`. Distances
+      go with Distances.
     q_segment_ids: int32 `[B, Q]`; pairs of different segments are masked.
     k_segment_ids: int32 `[B, K]`.
     q_offset: index of the first query among the keys, an int or int32 `[B]`.
@@ -103,10 +105,13 @@ def dot_product_attention(
       )
   if bias is not None and not callable(bias):
     _check_bias(bias, batch, num_heads, q_length, k_length)
-  q_positions = _positions('q', q_positions, batch, q_length, q_offset)
-  k_positions = _positions('k', k_positions, batch, k_length, 0)
-  if q_positions.ndim != k_positions.ndim:
-    q_positions, k_positions = map(jnp.atleast_2d, (q_positions, k_positions))
+  if isinstance(q_positions, position_schemes.Distances):
+    _check_distances(q_positions, k_positions, batch, q_length, k_length)
+  else:
+    q_positions = _positions('q', q_positions, batch, q_length, q_offset)
+    k_positions = _positions('k', k_positions, batch, k_length, 0)
+    if q_positions.ndim != k_positions.ndim:
+      q_positions, k_positions = map(jnp.atleast_2d, (q_positions, k_positions))
   if (q_segment_ids is None) != (k_segment_ids is None):
     raise errors.ConfigError(
       'q_segment_ids and k_segment_ids go together; got one of them'
@@ -187,6 +192,23 @@ def _check_bias(bias, batch, num_heads, q_length, k_length):
     raise errors.ConfigError(
       f'bias has shape {bias.shape}; it must broadcast to {full}'
     )
+
+
+def _check_distances(q, k, batch, q_length, k_length):
+  """Raises unless Distances of queries and of keys go together."""
+  if not isinstance(k, position_schemes.Distances):
+    raise errors.ConfigError(
+      'q_positions are Distances and k_positions are not; give both alike'
+    )
+  for side, distances, length in (('q', q, q_length), ('k', k, k_length)):
+    shape = distances.r.shape
+    if distances.index is not None:
+      shape = (distances.r.shape[0], distances.index.shape[-1])
+    if shape not in ((1, length), (batch, length)):
+      raise errors.ConfigError(
+        f'{side}_positions are Distances of shape {shape}; they must be '
+        f'{(batch, length)}'
+      )
 
 
 def _positions(side, positions, batch, length, offset):

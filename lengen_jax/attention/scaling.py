@@ -40,7 +40,7 @@ class LogitScale(nn.Module):
       lengths: int32 `[B, 1]` or `[B, Q]`, the length of each segment.
 
     Returns:
-      float32 `[B, Q]` or `[B, Q, H]`; None for no scaling.
+      float32 `[1 or B, Q]` or `[1 or B, Q, H]`; None for no scaling.
     """
     del index_in_segment, lengths
     return None
@@ -90,7 +90,9 @@ class LogN(LogitScale):
         raise errors.LengthError(
           "log_n(per='sequence') needs lengths: the length of each segment"
         )
-      n = jnp.broadcast_to(lengths, index_in_segment.shape)
+      # Rows may share their indices and yet differ in length.
+      shape = jnp.broadcast_shapes(lengths.shape, index_in_segment.shape)
+      n = jnp.broadcast_to(lengths, shape)
     # In float32: 16 bits cannot tell long lengths apart.
     factor_BxQ = _log(n) / math.log(self.train_length)
     return jnp.maximum(factor_BxQ, 1.0) if self.clip else factor_BxQ

@@ -16,8 +16,8 @@ class Alibi(base.Encoding):
 
   Attributes:
     official_compat: bidirectionally, bring keys before the query half a step
-      nearer, b = -s_h (|i - j| - [i > j] / 2), as in the code of Ruoss et al.
-      (2023), arXiv:2305.16843.
+      nearer, but not beyond it, b = -s_h (|i - j| - [i > j] / 2), as in the
+      code of Ruoss et al. (2023), arXiv:2305.16843.
   """
 
   official_compat: bool = False
@@ -35,7 +35,7 @@ class Alibi(base.Encoding):
     slopes_H = base.per_head(params['slopes'], distances.ndim + 1)
     reach = jnp.abs(distances)
     if bidirectional and self.official_compat:
-      reach = reach - 0.5 * (distances > 0)
+      reach = jnp.maximum(reach - 0.5 * (distances > 0), 0.0)
     return -slopes_H * reach[None]
 
 

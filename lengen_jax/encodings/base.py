@@ -23,6 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax import positions as position_schemes
+from lengen_jax import specs
 
 
 def logical_param(module, name, init, shape, axes):
@@ -127,6 +129,12 @@ class Encoding(nn.Module):
   max_position = None
   # Attention must pass query and key contents to the encoding.
   needs_content = False
+
+  @property
+  def takes_distances(self):
+    """Whether distances of pairs serve in place of positions of tokens."""
+    has_strip = type(self).strip is not Encoding.strip
+    return self.translation_invariant and has_strip
 
   def embed(self, x, positions):
     """Adds positions to the model's input, `[B, L, E] -> [B, L, E]`."""
@@ -305,8 +313,11 @@ def _split_axes(params_and_axes):
 def signed_distance(q_positions, k_positions):
   """Query minus key position for all pairs, float32 `[..., Q, K]`.
 
-  Integer positions are subtracted as integers, hence exactly.
+  Integer positions are subtracted as integers, hence exactly. Of `Distances`,
+  the distance that they say.
   """
+  if isinstance(q_positions, position_schemes.Distances):
+    return q_positions.to(k_positions)
   return (q_positions[..., :, None] - k_positions[..., None, :]).astype(
     jnp.float32
   )
@@ -328,9 +339,14 @@ def check_positions(encoding, positions, length=None):
   Raises:
     errors.LengthError: a position is not below `encoding.max_position`.
     errors.CombinationError: fractional positions where only whole ones serve,
-      or positions that are neither int32 nor float32.
+      positions that are neither int32 nor float32, or distances of pairs
+      where positions of tokens are needed.
   """
-  name = type(encoding).__name__.lower()
+  name = specs.name(encoding)
+  if isinstance(positions, position_schemes.Distances):
+    if not encoding.takes_distances:
+      raise errors.CombinationError(_no_distances(name))
+    return
   if positions is not None:
     if positions.dtype not in (jnp.int32, jnp.float32, jnp.int64, jnp.float64):
       raise errors.CombinationError(
@@ -365,11 +381,13 @@ def check_scheme(encoding, scheme):
   Raises:
     errors.CombinationError: naming both and the reason.
   """
-  name = type(encoding).__name__.lower()
+  name = specs.name(encoding)
   if scheme.fractional and not encoding.fractional_positions:
     raise errors.CombinationError(
       f'{scheme} gives fractional positions and {name} takes whole ones only'
     )
+  if scheme.gives_distances and not encoding.takes_distances:
+    raise errors.CombinationError(f'{scheme}: {_no_distances(name)}')
   if scheme.interpolates and encoding.interpolates:
     raise errors.CombinationError(
       f'{scheme} interpolates positions and so does {name}; set it in one '
@@ -400,8 +418,15 @@ def check_extent(encoding, scheme, length, train):
     raise errors.LengthError(_over(encoding, extent - 1))
 
 
+def _no_distances(name):
+  return (
+    f'{name} needs a position for each token and cannot go by distances of '
+    "pairs; use mode='positions'"
+  )
+
+
 def _over(encoding, position):
-  name = type(encoding).__name__.lower()
+  name = specs.name(encoding)
   return (
     f'{name}(max_position={encoding.max_position}) has no entry for position '
     f'{position}; give it max_position={position + 1} or more, or use shorter '

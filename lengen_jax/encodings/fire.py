@@ -26,13 +26,17 @@ class Fire(base.Encoding):
       linear map.
     init_c: initial c.
     init_threshold: initial L; the learned multiplier of it starts at 1.
-    transform: psi, 'log', or 'identity' for none.
+    transform: psi, one of 'log'; 'identity', psi(x) = x; and 'ln', psi(x) =
+      ln x with a large negative number for ln 0. Only 'log' has a c.
     threshold: 'learned', 'fixed' at init_threshold, or 'none'.
     normalizer: 'position' as above, 'max_length' to divide by psi(max_length)
       at every position, or 'none' for the MLP on psi of the distance itself.
     max_length: see normalizer.
-    activation: 'relu' or 'gelu'.
-    final_activation: None, or 'relu' or 'gelu' on the output.
+    activation: 'relu' or 'gelu'; for a FIRE that is another bias exactly
+      (see `convert.to_fire`) also 'step', 1 above 0 and else 0, without a
+      gradient; 'cosine'; 'log1p', sign(x) ln(1 + |x|); and 'exp', constant from
+      60 on so that it stays finite.
+    final_activation: None, or one of these on the output.
     sign: give the MLP the sign of the distance as a second input, so that
       bidirectional attention can tell directions apart.
   """
@@ -63,7 +67,7 @@ class Fire(base.Encoding):
         f'{self.init_threshold} must be positive'
       )
     for field, valid in (
-      ('transform', ('log', 'identity')),
+      ('transform', tuple(_TRANSFORMS)),
       ('threshold', ('learned', 'fixed', 'none')),
       ('normalizer', ('position', 'max_length', 'none')),
       ('activation', tuple(_ACTIVATIONS)),
@@ -133,6 +137,10 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+    if self.translation_invariant:
+      return super().tile(
+        params, q_positions, k_positions, bidirectional=bidirectional
+      )
     i = q_positions.astype(jnp.float32)[..., :, None]
     if bidirectional:
       i = jnp.maximum(i, k_positions.astype(jnp.float32)[..., None, :])
@@ -170,13 +178,19 @@ class Fire(base.Encoding):
         i = jnp.maximum(i, params['threshold'][0])
       elif self.threshold == 'fixed':
         i = jnp.maximum(i, self.init_threshold)
+      else:
+        # Some schemes give positions below 0.
+        i = jnp.abs(i)
       # In [0, 1] for keys up to the query.
       x = x / (self._psi(params, i) + 1e-6)
     h = x.reshape(-1, 1)
     if self.sign:
       h = jnp.concatenate([h, jnp.sign(distance).reshape(-1, 1)], 1)
     for n in range(self.hidden_layers + 1):
-      h = h @ params[f'kernel_{n}'] + params[f'bias_{n}'][None]
+      # An accelerator would round its inputs, which stand for positions, to 16
+      # bits.
+      h = jnp.matmul(h, params[f'kernel_{n}'], precision='highest')
+      h += params[f'bias_{n}'][None]
       if n < self.hidden_layers:
         h = _ACTIVATIONS[self.activation](h)
     if self.final_activation:
@@ -185,12 +199,35 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def _psi(self, params, x):
-    if self.transform == 'identity':
-      return x
-    return jnp.log1p(params['c'][0] * x)
+    return _TRANSFORMS[self.transform](params, x)
 
 
-_ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu}
+def _ln(x):
+  # Low enough for exp(p ln 0) to be 0 at KERPLE's least p = 0.01, and with
+  # gradient 0 there.
+  return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -1e6)
+
+
+def _log1p(x):
+  # Without abs and sign, whose gradients at 0 are 0.
+  y = jnp.log1p(jnp.where(x < 0, -x, x))
+  return jnp.where(x < 0, -y, y)
+
+
+_TRANSFORMS = {
+  'log': lambda params, x: jnp.log1p(params['c'][0] * x),
+  'identity': lambda params, x: x,
+  'ln': lambda params, x: _ln(x),
+}
+
+_ACTIVATIONS = {
+  'relu': jax.nn.relu,
+  'gelu': jax.nn.gelu,
+  'step': lambda x: (x > 0).astype(x.dtype),
+  'cosine': jnp.cos,
+  'log1p': _log1p,
+  'exp': lambda x: jnp.exp(jnp.minimum(x, 60.0)),
+}
 
 
 class _Affine(nn.Module):

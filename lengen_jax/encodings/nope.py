@@ -12,3 +12,4 @@ class Nope(base.Encoding):
 
   formula = 'nothing; order only through the causal mask'
   source = 'arXiv:2203.16634'
+  takes_distances = True

@@ -29,7 +29,7 @@ ENCODINGS = {
   'ntk': rotary.Ntk,
   'yarn': rotary.Yarn,
   'llama3': rotary.Llama3,
-  'longrope': rotary.LongRope,
+  'longrope': rotary.Longrope,
 }
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax import positions as position_schemes
 from lengen_jax.encodings import base
 
 
@@ -29,6 +30,7 @@ class Shaw(base.Encoding):
   source = 'arXiv:1803.02155'
   needs_content = True
   fractional_positions = False
+  takes_distances = True
 
   def __post_init__(self):
     if self.left < 0 or self.right < 0:
@@ -106,6 +108,11 @@ class TransformerXL(base.Encoding):
   source = 'arXiv:1901.02860'
   needs_content = True
 
+  @property
+  def takes_distances(self):
+    # The official quirk counts from the number of keys, not from a position.
+    return not self.official_compat
+
   def __post_init__(self):
     if self.num_heads * self.head_dim % 2:
       raise errors.SpecError(
@@ -136,8 +143,26 @@ class TransformerXL(base.Encoding):
   @nn.nowrap
   def content_logits(self, params, q, k, q_positions, k_positions):
     q, k = q.astype(jnp.float32), k.astype(jnp.float32)
-    if self.official_compat:
-      q_positions = q_positions - (k.shape[1] - 1)
+    # (q + v) R(j - i) = a sin(j - i) + b cos(j - i), frequency by frequency.
+    a, b = jnp.split(
+      jnp.einsum(
+        'bqhd,fhd->bqhf', q + params['v'][None, None], params['kernel']
+      ),
+      2,
+      -1,
+    )
+    if isinstance(q_positions, position_schemes.Distances):
+      position = self._by_distance(a, b, q_positions, k_positions)
+    else:
+      if self.official_compat:
+        q_positions = q_positions - (k.shape[1] - 1)
+      position = self._by_position(a, b, q_positions, k_positions)
+    content = jnp.einsum('hd,bkhd->bhk', params['u'], k)
+    return position + content[:, :, None]
+
+  @nn.nowrap
+  def _by_position(self, a, b, q_positions, k_positions):
+    """A product of features of queries and of keys, `[B, H, Q, K]`."""
     # Differences are all that matters: count from the first query, exactly,
     # so that angles stay small.
     origin = q_positions[..., :1]
@@ -147,26 +172,42 @@ class TransformerXL(base.Encoding):
     )
     sin_i, cos_i = self._features(i)
     sin_j, cos_j = self._features(j)
-    a, b = jnp.split(
-      jnp.einsum(
-        'bqhd,fhd->bqhf', q + params['v'][None, None], params['kernel']
-      ),
-      2,
-      -1,
-    )
     # a sin(j - i) + b cos(j - i) as products of features of i and of j.
     on_sin_j = a * cos_i + b * sin_i
     on_cos_j = b * cos_i - a * sin_i
-    batch = q.shape[0]
     features_j = jnp.concatenate([sin_j, cos_j], -1)[:, :, 0]
-    features_j = jnp.broadcast_to(features_j, (batch, *features_j.shape[1:]))
-    position = jnp.einsum(
+    features_j = jnp.broadcast_to(
+      features_j, (a.shape[0], *features_j.shape[1:])
+    )
+    return jnp.einsum(
       'bqhf,bkf->bhqk',
       jnp.concatenate([on_sin_j, on_cos_j], -1),
       features_j,
+      # Not rounded to 16 bits by an accelerator: these are positions.
+      precision='highest',
     )
-    content = jnp.einsum('hd,bkhd->bhk', params['u'], k)
-    return position + content[:, :, None]
+
+  @nn.nowrap
+  def _by_distance(self, a, b, q_positions, k_positions):
+    """Every distance for every query, then a choice per pair."""
+    row, sign = q_positions.rows(k_positions)
+    sin_r, cos_r = self._features(q_positions.r.astype(jnp.float32))
+    shape = (a.shape[0], *sin_r.shape[1:])
+    sin_BxHxQxR, cos_BxHxQxR = (
+      jnp.einsum(
+        'bqhf,brf->bhqr',
+        x,
+        jnp.broadcast_to(r, shape)[:, :, 0],
+        precision='highest',
+      )
+      for x, r in ((a, sin_r), (b, cos_r))
+    )
+    row = jnp.broadcast_to(row[:, None], sin_BxHxQxR.shape[:3] + row.shape[-1:])
+    sin, cos = (
+      jnp.take_along_axis(x, row, axis=3) for x in (sin_BxHxQxR, cos_BxHxQxR)
+    )
+    # The sine of j - i, which is -sign r.
+    return cos - sign[:, None] * sin
 
   @nn.nowrap
   def _features(self, positions_BxL):

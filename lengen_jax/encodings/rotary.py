@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax import specs
 from lengen_jax.encodings import base
 from lengen_jax.positions import interpolated
 
@@ -146,7 +147,7 @@ class Rope(base.Encoding):
         None or does not fit the keys.
     """
     if self.length_dependent:
-      name = type(self).__name__.lower()
+      name = specs.name(self)
       if lengths is None:
         raise errors.LengthError(
           f'{name} depends on the length of each sequence; pass lengths [B, 1]'
@@ -332,7 +333,7 @@ class Llama3(Rope):
     return kept * plain + (1 - kept) * plain / self.scale
 
 
-class LongRope(Rope):
+class Longrope(Rope):
   """LongRoPE: a searched divisor per pair, one list for short, one for long.
 
   A sequence of up to `train_length` takes `short_factors`, a longer one

@@ -4,8 +4,12 @@ import importlib
 
 _LAZY = {
   'DecoderLM': 'transformer',
+  'Encoder': 'transformer',
+  'EncoderDecoder': 'transformer',
   'ModelConfig': 'config',
+  'cache': None,
   'config': None,
+  'create': 'transformer',
   'layers': None,
   'presets': None,
   'stacking': None,

@@ -5,8 +5,14 @@ import dataclasses
 from lengen_jax import errors
 from lengen_jax import specs
 
-_DTYPES = ('float32', 'bfloat16')
-_REMAT = ('none', 'dots', 'full')
+_CHOICES = {
+  'architecture': ('decoder', 'encoder', 'encoder_decoder'),
+  'norm': ('layer', 'rms'),
+  'norm_placement': ('pre', 'post'),
+  'activation': ('gelu', 'relu'),
+  'dtype': ('float32', 'bfloat16'),
+  'remat': ('none', 'dots', 'full'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +26,17 @@ class ModelConfig:
     head_dim: size of one head.
     width: size of the residual stream, E.
     mlp_width: hidden units of the MLP.
+    architecture: 'decoder', 'encoder' or 'encoder_decoder'; the last has
+      `num_layers` on each side.
     encoding: encoding spec, several joined by commas, or a tuple of specs;
       several are cycled over the layers.
     attention_scale: logit scale spec.
+    norm: 'layer', or 'rms' as in T5.
+    norm_placement: 'pre', before each residual branch and at the end, or
+      'post', after each residual sum.
+    activation: of the MLP, 'gelu' or 'relu'.
+    mlp_bias: biases in the MLP.
+    scaled_logits: divide attention logits by sqrt(head_dim); T5 does not.
     dropout_rate: on the embedding and on each residual branch.
     dtype: of activations, 'float32' or 'bfloat16'; parameters are float32.
     implementation: of attention; see `dot_product_attention`.
@@ -38,8 +52,14 @@ class ModelConfig:
   head_dim: int
   width: int
   mlp_width: int
+  architecture: str = 'decoder'
   encoding: str | tuple = 'nope'
   attention_scale: str = 'none'
+  norm: str = 'layer'
+  norm_placement: str = 'pre'
+  activation: str = 'gelu'
+  mlp_bias: bool = False
+  scaled_logits: bool = True
   dropout_rate: float = 0.0
   dtype: str = 'float32'
   implementation: str = 'auto'
@@ -60,12 +80,11 @@ class ModelConfig:
         raise errors.ConfigError(
           f'model.{field} must be at least 1, got {getattr(self, field)}'
         )
-    if self.dtype not in _DTYPES:
-      raise errors.ConfigError(
-        errors.one_of('model.dtype', self.dtype, _DTYPES)
-      )
-    if self.remat not in _REMAT:
-      raise errors.ConfigError(errors.one_of('model.remat', self.remat, _REMAT))
+    for field, valid in _CHOICES.items():
+      if getattr(self, field) not in valid:
+        raise errors.ConfigError(
+          errors.one_of(f'model.{field}', getattr(self, field), valid)
+        )
     if not 0 <= self.dropout_rate < 1:
       raise errors.ConfigError(
         f'model.dropout_rate must be in [0, 1), got {self.dropout_rate}'

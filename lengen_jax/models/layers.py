@@ -15,6 +15,7 @@ from lengen_jax import attention
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
+from lengen_jax import specs
 from lengen_jax.attention import scaling
 
 
@@ -32,6 +33,8 @@ class Attention(nn.Module):
     implementation: see `dot_product_attention`.
     bias_form: see `dot_product_attention`.
     out_init_scale: scales the initial output projection.
+    scaled_logits: divide logits by sqrt(D). T5 does not, and starts with
+      queries smaller by as much.
   """
 
   num_heads: int
@@ -43,6 +46,7 @@ class Attention(nn.Module):
   implementation: str = 'auto'
   bias_form: str = 'exact'
   out_init_scale: float = 1.0
+  scaled_logits: bool = True
 
   def __post_init__(self):
     if isinstance(self.encoding, str):
@@ -58,7 +62,7 @@ class Attention(nn.Module):
       )
     if self.encoding.embeds:
       raise errors.CombinationError(
-        f'{type(self.encoding).__name__.lower()} acts at the input of a model '
+        f'{specs.name(self.encoding)} acts at the input of a model '
         'and not in attention; call its embed(x, positions) there'
       )
     if isinstance(self.attention_scale, str):
@@ -67,16 +71,15 @@ class Attention(nn.Module):
       )
     super().__post_init__()
 
-  @nn.compact
   def __call__(
     self, x, positions=None, *, segment_ids=None, lengths=None, shared=None
   ):
-    """Attends.
+    """Attends within x.
 
     Args:
       x: `[B, L, E]`.
-      positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`; None for the
-        standard ones.
+      positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances;
+        None for the standard ones.
       segment_ids: int32 `[B, L]` where rows are packed.
       lengths: int32, `[B, 1]` or `[B, L]`: the length of each token's
         segment, for methods that depend on it.
@@ -86,7 +89,6 @@ class Attention(nn.Module):
     Returns:
       `[B, L, E]`.
     """
-    width = x.shape[-1]
     index = position_index(x.shape[1], segment_ids)
     if positions is None:
       encodings.check_positions(
@@ -96,22 +98,29 @@ class Attention(nn.Module):
     else:
       positions = position_array(positions)
       encodings.check_positions(self.encoding, positions)
+    y, _ = self._attend(x, positions, index, segment_ids, lengths, shared, None)
+    return y
 
-    last_visible = index
-    if not self.causal:
-      ends = x.shape[1] if lengths is None else lengths
-      last_visible = jnp.broadcast_to(jnp.atleast_2d(ends) - 1, index.shape)
+  def extend(self, x, cache, index, positions, *, lengths=None, shared=None):
+    """Attends from new tokens to themselves and to the cached ones.
 
-    def project(name):
-      return Einsum(
-        'ble,ehd->blhd',
-        (width, self.num_heads, self.head_dim),
-        ('embed', 'heads', 'kv'),
-        self.dtype,
-        name=name,
-      )(x)
+    Args:
+      x: `[B, Q, E]`, the new tokens.
+      cache: (keys, values), `[B, P, H, D]` each, P the slots.
+      index: int32 `[B, Q]`, the slots of the new tokens: consecutive, and
+        those before them filled. Slots from P on are not written.
+      positions: of all slots, `[1 or B, P]`, or Distances.
+      lengths: int32 `[B, 1]`, the planned length of each row.
+      shared: see `__call__`.
 
-    q_BxLxHxD, k_BxLxHxD, v_BxLxHxD = map(project, ('query', 'key', 'value'))
+    Returns:
+      `[B, Q, E]` and the new cache.
+    """
+    return self._attend(x, positions, index, None, lengths, shared, cache)
+
+  @nn.compact
+  def _attend(self, x, positions, index, segment_ids, lengths, shared, cache):
+    q_BxQxHxD, k_BxKxHxD, v_BxKxHxD = _queries_keys_values(self, x, x)
     encoding = self.encoding
     if shared is None:
       bias_fn = encoding.bias_fn(bidirectional=not self.causal)
@@ -120,44 +129,148 @@ class Attention(nn.Module):
       bias_fn, content_fn = shared
       # The parameters live elsewhere; touching the bound module makes more.
       encoding = encoding.unbound()
-    q_BxLxHxD, k_BxLxHxD = encoding.rotate(
-      q_BxLxHxD, k_BxLxHxD, positions, positions, lengths
-    )
-    y_BxLxHxD = attention.dot_product_attention(
-      q_BxLxHxD,
-      k_BxLxHxD,
-      v_BxLxHxD,
+
+    q_positions = k_positions = positions
+    if cache is not None:
+      q_positions = position_schemes.take(positions, index)
+      if isinstance(positions, position_schemes.Distances):
+        slots = position_index(cache[0].shape[1], None)
+        k_positions = positions.at(slots)
+    if cache is None or not encoding.length_dependent:
+      # Turned once and for all: angles do not depend on the length.
+      q_BxQxHxD, k_BxKxHxD = encoding.rotate(
+        q_BxQxHxD, k_BxKxHxD, q_positions, q_positions, lengths
+      )
+    if cache is not None:
+      rows = jnp.arange(x.shape[0])[:, None]
+      cache = tuple(
+        slots.at[rows, index].set(new.astype(slots.dtype), mode='drop')
+        for slots, new in zip(cache, (k_BxKxHxD, v_BxKxHxD), strict=True)
+      )
+      k_BxKxHxD, v_BxKxHxD = cache
+      if encoding.length_dependent:
+        q_BxQxHxD, k_BxKxHxD = encoding.rotate(
+          q_BxQxHxD, k_BxKxHxD, q_positions, k_positions, lengths
+        )
+
+    last_visible = index
+    if not self.causal:
+      ends = jnp.atleast_2d(x.shape[1] if lengths is None else lengths)
+      shape = jnp.broadcast_shapes(ends.shape, index.shape)
+      last_visible = jnp.broadcast_to(ends - 1, shape)
+    y_BxQxHxD = attention.dot_product_attention(
+      q_BxQxHxD,
+      k_BxKxHxD,
+      v_BxKxHxD,
       bias=bias_fn,
       content=content_fn,
-      q_positions=positions,
-      k_positions=positions,
+      q_positions=q_positions,
+      k_positions=k_positions,
       q_segment_ids=segment_ids,
       k_segment_ids=segment_ids,
+      q_offset=0 if cache is None else index[:, 0],
       causal=self.causal,
+      scale=None if self.scaled_logits else 1.0,
       logit_scale=self.attention_scale(last_visible, lengths=lengths),
       bias_form=self.bias_form,
       implementation=self.implementation,
     )
+    return _output(self, y_BxQxHxD, x.shape[-1]), cache
+
+
+class CrossAttention(nn.Module):
+  """Attention of a decoder to an encoder's output, without positions.
+
+  Attributes:
+    num_heads: H.
+    head_dim: D.
+    dtype: see Attention.
+    implementation: see Attention.
+    out_init_scale: see Attention.
+    scaled_logits: see Attention.
+  """
+
+  num_heads: int
+  head_dim: int
+  dtype: Any = jnp.float32
+  implementation: str = 'auto'
+  out_init_scale: float = 1.0
+  scaled_logits: bool = True
+
+  @nn.compact
+  def __call__(self, x, encoded, *, segment_ids=None, encoded_segment_ids=None):
+    """Attends from x to `encoded`.
+
+    Args:
+      x: `[B, L, E]`.
+      encoded: `[B, S, E]`.
+      segment_ids: int32 `[B, L]` where rows are packed or padded.
+      encoded_segment_ids: int32 `[B, S]`, likewise.
+
+    Returns:
+      `[B, L, E]`.
+    """
+    y_BxLxHxD = attention.dot_product_attention(
+      *_queries_keys_values(self, x, encoded),
+      q_segment_ids=segment_ids,
+      k_segment_ids=encoded_segment_ids,
+      causal=False,
+      scale=None if self.scaled_logits else 1.0,
+      implementation=self.implementation,
+    )
+    return _output(self, y_BxLxHxD, x.shape[-1])
+
+
+def _queries_keys_values(module, x, encoded):
+  """Projections of an attention module, `[B, length, H, D]` each."""
+
+  def project(name, x, init_scale=1.0):
     return Einsum(
-      'blhd,hde->ble',
-      (self.num_heads, self.head_dim, width),
-      ('heads', 'kv', 'embed'),
-      self.dtype,
-      self.out_init_scale,
-      name='out',
-    )(y_BxLxHxD)
+      'ble,ehd->blhd',
+      (x.shape[-1], module.num_heads, module.head_dim),
+      ('embed', 'heads', 'kv'),
+      module.dtype,
+      init_scale,
+      name=name,
+    )(x)
+
+  q_init_scale = 1.0 if module.scaled_logits else module.head_dim**-0.5
+  return (
+    project('query', x, q_init_scale),
+    project('key', encoded),
+    project('value', encoded),
+  )
+
+
+def _output(module, y, width):
+  """Output projection of an attention module, `[B, length, E]`."""
+  return Einsum(
+    'blhd,hde->ble',
+    (module.num_heads, module.head_dim, width),
+    ('heads', 'kv', 'embed'),
+    module.dtype,
+    module.out_init_scale,
+    name='out',
+  )(y)
+
+
+ACTIVATIONS = {'gelu': nn.gelu, 'relu': nn.relu}
 
 
 class MLP(nn.Module):
-  """Two layers with GeLU between.
+  """Two layers with an activation between.
 
   Attributes:
     hidden: hidden units, F.
+    activation: 'gelu' or 'relu'.
+    use_bias: add biases.
     dtype: of the computation.
     out_init_scale: scales the initial output projection.
   """
 
   hidden: int
+  activation: str = 'gelu'
+  use_bias: bool = False
   dtype: Any = jnp.float32
   out_init_scale: float = 1.0
 
@@ -169,6 +282,7 @@ class MLP(nn.Module):
       (width, self.hidden),
       ('embed', 'mlp'),
       self.dtype,
+      use_bias=self.use_bias,
       name='up',
     )(x)
     return Einsum(
@@ -177,8 +291,9 @@ class MLP(nn.Module):
       ('mlp', 'embed'),
       self.dtype,
       self.out_init_scale,
+      use_bias=self.use_bias,
       name='down',
-    )(nn.gelu(h_BxLxF))
+    )(ACTIVATIONS[self.activation](h_BxLxF))
 
 
 class Embed(nn.Module):
@@ -223,7 +338,7 @@ class Embed(nn.Module):
 
 
 class Einsum(nn.Module):
-  """A linear map without bias, its kernel at its natural rank.
+  """A linear map, its kernel at its natural rank.
 
   The kernel's axes that the output lacks are the fan-in; its entries start
   normal with standard deviation init_scale / sqrt(fan-in).
@@ -234,6 +349,7 @@ class Einsum(nn.Module):
     axes: logical axis names of the kernel.
     dtype: of the computation.
     init_scale: see above.
+    use_bias: add a bias, zero at first, to the axes that the kernel brings.
   """
 
   equation: str
@@ -241,6 +357,7 @@ class Einsum(nn.Module):
   axes: tuple
   dtype: Any = jnp.float32
   init_scale: float = 1.0
+  use_bias: bool = False
 
   @nn.compact
   def __call__(self, x):
@@ -256,16 +373,39 @@ class Einsum(nn.Module):
       self.shape,
       jnp.float32,
     )
-    return jnp.einsum(
+    y = jnp.einsum(
       self.equation, x.astype(self.dtype), kernel.astype(self.dtype)
     )
+    if not self.use_bias:
+      return y
+    shape, axes = zip(
+      *(
+        (size, name)
+        for axis, size, name in zip(
+          kernel_axes, self.shape, self.axes, strict=True
+        )
+        if axis in output_axes
+      ),
+      strict=True,
+    )
+    bias = self.param(
+      'bias',
+      nn.with_logical_partitioning(nn.initializers.zeros, axes),
+      shape,
+      jnp.float32,
+    )
+    lead = (1,) * (y.ndim - bias.ndim)
+    return y + bias.reshape(lead + shape).astype(self.dtype)
 
 
-def norm(dtype, name):
-  """Layer norm with logical axis names; statistics in float32."""
+def norm(kind, dtype, name):
+  """Norm, 'layer' or 'rms', with logical axis names; statistics in float32."""
+  scale = nn.with_logical_partitioning(nn.initializers.ones, ('embed',))
+  if kind == 'rms':
+    return nn.RMSNorm(dtype=dtype, scale_init=scale, name=name)
   return nn.LayerNorm(
     dtype=dtype,
-    scale_init=nn.with_logical_partitioning(nn.initializers.ones, ('embed',)),
+    scale_init=scale,
     bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ('embed',)),
     name=name,
   )
@@ -280,5 +420,7 @@ def position_index(length, segment_ids):
 
 def position_array(positions):
   """Positions as jax has them: numpy's 64 bits become 32."""
+  if isinstance(positions, position_schemes.Distances):
+    return positions
   is_array = isinstance(positions, jax.Array)
   return positions if is_array else jnp.asarray(positions)

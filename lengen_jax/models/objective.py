@@ -1,9 +1,12 @@
 """From a batch to a loss per token: where scheme and model meet."""
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from lengen_jax import encodings
 from lengen_jax import positions as position_schemes
+from lengen_jax.models import blocks
 from lengen_jax.models import transformer
 
 
@@ -18,18 +21,22 @@ def check(config, positions):
     errors.CombinationError: naming both and the reason.
   """
   scheme = position_schemes.create(positions)
-  for encoding in dict.fromkeys(transformer.create_encodings(config)):
+  for encoding in dict.fromkeys(blocks.create_encodings(config)):
     encodings.check_scheme(encoding, scheme)
 
 
 def token_losses(config, scheme, params, batch, *, rng, train, packed):
   """Cross-entropy of each target, nats, float32 `[B, L]`.
 
+  Language modelling, masked tokens and sequence to sequence alike: which it is
+  follows from the model's architecture and the batch.
+
   Args:
     config: a ModelConfig.
     scheme: a PositionScheme.
     params: the model's parameters.
-    batch: dict of `[B, L]` arrays; see `data.windows.lm_batch`.
+    batch: dict of `[B, L]` arrays; see `data.windows.lm_batch`. For an
+      encoder-decoder, the same of the encoder under 'encoder_...'.
     rng: a PRNG key, for positions and dropout.
     train: whether this is training.
     packed: whether rows hold several segments or padding. If not, all rows
@@ -39,22 +46,73 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
     errors.LengthError: the batch is longer than the encoding or the scheme
       can take.
   """
-  length = batch['inputs'].shape[1]
-  for encoding in dict.fromkeys(transformer.create_encodings(config)):
-    encodings.check_extent(encoding, scheme, length, train)
-  segment_positions, lengths = batch['segment_positions'], batch['lengths']
-  if not packed and not scheme.draws(train):
-    segment_positions, lengths = segment_positions[:1], lengths[:1]
-  positions = scheme(segment_positions, lengths=lengths, rng=rng, train=train)
-  logits = transformer.DecoderLM(config).apply(
+
+  def described(prefix, rng):
+    """What the model is told of the tokens on one side."""
+    length = batch[f'{prefix}inputs'].shape[1]
+    for encoding in dict.fromkeys(blocks.create_encodings(config)):
+      encodings.check_extent(encoding, scheme, length, train)
+    index = batch[f'{prefix}segment_positions']
+    lengths = batch[f'{prefix}lengths']
+    if not packed and not scheme.draws(train):
+      index, lengths = index[:1], lengths[:1]
+    return {
+      f'{prefix}positions': scheme(
+        index,
+        lengths=lengths,
+        rng=rng,
+        train=train,
+        num_layers=config.num_layers,
+      ),
+      f'{prefix}segment_ids': batch[f'{prefix}segment_ids'] if packed else None,
+      f'{prefix}lengths': lengths,
+    }
+
+  inputs, named = (batch['inputs'],), described('', rng)
+  if config.architecture == 'encoder_decoder':
+    inputs += (batch['encoder_inputs'],)
+    named |= described('encoder_', jax.random.fold_in(rng, 1))
+  logits = transformer.create(config).apply(
     {'params': params},
-    batch['inputs'],
-    positions,
-    segment_ids=batch['segment_ids'] if packed else None,
-    lengths=lengths,
+    *inputs,
+    **named,
     deterministic=not train,
     rngs={'dropout': rng} if train else {},
   )
   return optax.softmax_cross_entropy_with_integer_labels(
     logits, batch['targets']
   )
+
+
+def mask_tokens(rng, batch, *, mask_id, vocab_size, rate=0.15):
+  """Makes a batch for masked language modelling, as BERT.
+
+  Of the tokens that count, a part `rate` is to be predicted: 80 % of those are
+  replaced by `mask_id`, 10 % by a random token, the rest stay.
+
+  Source: Devlin et al. (2018), arXiv:1810.04805, section 3.1.
+
+  Args:
+    rng: a PRNG key.
+    batch: dict of `[B, L]` arrays, its 'inputs' the tokens themselves and its
+      'weights' 0 at padding.
+    mask_id: the token that masks.
+    vocab_size: random tokens are below it.
+    rate: see above.
+
+  Returns:
+    The batch with new 'inputs', 'targets' and 'weights'.
+  """
+  tokens = batch['inputs']
+  chosen, how, other = jax.random.split(rng, 3)
+  chosen = jax.random.bernoulli(chosen, rate, tokens.shape)
+  chosen &= batch['weights'] > 0
+  how = jax.random.uniform(how, tokens.shape)
+  other = jax.random.randint(other, tokens.shape, 0, vocab_size)
+  replaced = jnp.where(how < 0.8, mask_id, jnp.where(how < 0.9, other, tokens))
+  return {
+    **batch,
+    'inputs': jnp.where(chosen, replaced, tokens),
+    'targets': tokens,
+    'weights': chosen.astype(jnp.float32),
+  }

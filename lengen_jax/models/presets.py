@@ -30,6 +30,53 @@ PRESETS = {
     width=768,
     mlp_width=3072,
   ),
+  # 117M, as GPT-2 base is called: the language model of index warping.
+  'gpt2': dict(
+    vocab_size=50257,
+    num_layers=12,
+    num_heads=12,
+    head_dim=64,
+    width=768,
+    mlp_width=3072,
+  ),
+  # 107M: the T5-style decoder of index warping and of Kazemnejad et al. (2023),
+  # arXiv:2305.19466. The vocabulary is not given; this one makes it 107M.
+  't5_decoder': dict(
+    vocab_size=28672,
+    num_layers=12,
+    num_heads=12,
+    head_dim=64,
+    width=768,
+    mlp_width=3072,
+    norm='rms',
+    activation='relu',
+    scaled_logits=False,
+  ),
+  # Randomized encodings on real tasks: enwik8, and with
+  # architecture='encoder_decoder' ImageNet.
+  'enwik8': dict(
+    vocab_size=256,
+    num_layers=8,
+    num_heads=8,
+    head_dim=32,
+    width=256,
+    mlp_width=1024,
+  ),
+  # The Chomsky hierarchy: Ruoss et al. (2023), arXiv:2305.16843. The vocabulary
+  # is that of the task.
+  'chomsky': dict(
+    vocab_size=256,
+    num_layers=5,
+    num_heads=8,
+    head_dim=8,
+    width=64,
+    mlp_width=256,
+    architecture='encoder',
+    norm_placement='post',
+    activation='relu',
+    mlp_bias=True,
+    dropout_rate=0.1,
+  ),
   # 350M: FIRE, table 8, large. The table prints a width of 768, but 16 heads
   # of 64 and 350M parameters agree with 1024 only.
   'large': dict(

@@ -11,11 +11,12 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from lengen_jax.models import blocks
 from lengen_jax.models import transformer
 
 
 def init(config, rng):
-  """Initial parameters of a DecoderLM, as the model takes them.
+  """Initial parameters of a model, as the model takes them.
 
   They are those of the unrolled model whether or not the layers are scanned.
 
@@ -27,9 +28,13 @@ def init(config, rng):
     Tree of float32 arrays, without axis metadata.
   """
   unrolled = dataclasses.replace(config, scan_layers=False, remat='none')
-  model = transformer.DecoderLM(unrolled)
-  lengths = jnp.ones((1, 1), jnp.int32)
-  variables = model.init(rng, jnp.zeros((1, 1), jnp.int32), lengths=lengths)
+  tokens = lengths = jnp.ones((1, 1), jnp.int32)
+  if config.architecture == 'encoder_decoder':
+    arguments = (tokens, tokens)
+    named = {'lengths': lengths, 'encoder_lengths': lengths}
+  else:
+    arguments, named = (tokens,), {'lengths': lengths}
+  variables = transformer.create(unrolled).init(rng, *arguments, **named)
   params = nn.unbox(variables['params'])
   return stack(params, config) if config.scan_layers else params
 
@@ -37,28 +42,36 @@ def init(config, rng):
 def stack(params, config):
   """Stacks the layers of `params` for scanning."""
   turn = len(config.encoding)
-  stacked = {k: v for k, v in params.items() if not k.startswith('layer_')}
-  stacked['layers'] = {
-    f'block_{j}': jax.tree.map(
-      lambda *leaves: jnp.stack(leaves),
-      *(params[f'layer_{i}'] for i in range(j, config.num_layers, turn)),
-    )
-    for j in range(turn)
-  }
-  return stacked
+
+  def stack_layers(params):
+    stacked = {k: v for k, v in params.items() if not k.startswith('layer_')}
+    stacked['layers'] = {
+      f'block_{j}': jax.tree.map(
+        lambda *leaves: jnp.stack(leaves),
+        *(params[f'layer_{i}'] for i in range(j, config.num_layers, turn)),
+      )
+      for j in range(turn)
+    }
+    return stacked
+
+  return _on_stacks(stack_layers, params)
 
 
 def unstack(params):
   """The inverse of `stack`; unrolled parameters pass through."""
-  if 'layers' not in params:
-    return params
-  unrolled = {k: v for k, v in params.items() if k != 'layers'}
-  blocks = params['layers']
-  for j in range(len(blocks)):
-    leaves, treedef = jax.tree.flatten(blocks[f'block_{j}'])
-    for turn, layer in enumerate(zip(*leaves, strict=True)):
-      unrolled[f'layer_{turn * len(blocks) + j}'] = treedef.unflatten(layer)
-  return unrolled
+
+  def unstack_layers(params):
+    if 'layers' not in params:
+      return params
+    unrolled = {k: v for k, v in params.items() if k != 'layers'}
+    blocks = params['layers']
+    for j in range(len(blocks)):
+      leaves, treedef = jax.tree.flatten(blocks[f'block_{j}'])
+      for turn, layer in enumerate(zip(*leaves, strict=True)):
+        unrolled[f'layer_{turn * len(blocks) + j}'] = treedef.unflatten(layer)
+    return unrolled
+
+  return _on_stacks(unstack_layers, params)
 
 
 def project(params, config):
@@ -66,8 +79,7 @@ def project(params, config):
 
   Applied after each optimizer step.
   """
-  layer_encodings = transformer.create_encodings(config)
-  params = dict(params)
+  layer_encodings = blocks.create_encodings(config)
 
   def project_block(block, encoding):
     attention = dict(block['attention'])
@@ -75,15 +87,27 @@ def project(params, config):
       attention['encoding'] = encoding.project(attention['encoding'])
     return {**block, 'attention': attention}
 
-  for i, encoding in enumerate(layer_encodings):
-    if f'layer_{i}' in params:
-      params[f'layer_{i}'] = project_block(params[f'layer_{i}'], encoding)
-  if 'layers' in params:
-    params['layers'] = {
-      f'block_{j}': project_block(params['layers'][f'block_{j}'], encoding)
-      for j, encoding in enumerate(layer_encodings[: len(config.encoding)])
-    }
-  for name, encoding in transformer.owned_encodings(layer_encodings).items():
-    if name in params:
-      params[name] = encoding.project(params[name])
-  return params
+  def project_layers(params):
+    params = dict(params)
+    for i, encoding in enumerate(layer_encodings):
+      if f'layer_{i}' in params:
+        params[f'layer_{i}'] = project_block(params[f'layer_{i}'], encoding)
+    if 'layers' in params:
+      params['layers'] = {
+        f'block_{j}': project_block(params['layers'][f'block_{j}'], encoding)
+        for j, encoding in enumerate(layer_encodings[: len(config.encoding)])
+      }
+    for name, encoding in blocks.owned_encodings(layer_encodings).items():
+      if name in params:
+        params[name] = encoding.project(params[name])
+    return params
+
+  return _on_stacks(project_layers, params)
+
+
+def _on_stacks(function, params):
+  """Applies a function to the parameters of each stack of layers."""
+  sides = [side for side in ('encoder', 'decoder') if side in params]
+  if not sides:
+    return function(params)
+  return {**params, **{side: function(params[side]) for side in sides}}

@@ -1,83 +1,18 @@
-"""Transformers from the layers of `layers.py`: a decoder language model."""
+"""Transformers: a decoder language model, an encoder, and the two together.
+
+Each is one stack of blocks, or two, between token embedding and output head.
+"""
 
 from flax import linen as nn
-import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
+from lengen_jax.models import blocks
 from lengen_jax.models import layers
 from lengen_jax.models.config import ModelConfig
 
 
-class Block(nn.Module):
-  """Attention and MLP, each behind a layer norm and around it a residual.
-
-  Attributes:
-    config: the model's.
-    encoding: spec of this layer's encoding.
-    deterministic: whether dropout is off.
-  """
-
-  config: ModelConfig
-  encoding: str
-  deterministic: bool
-
-  @nn.compact
-  def __call__(self, x, positions, segment_ids, lengths, shared):
-    """One block, `[B, L, E] -> [B, L, E]`; see `layers.Attention`."""
-    c = self.config
-    dtype = jnp.dtype(c.dtype)
-    # However the 2 N residual branches add up, their sum starts small.
-    out_init_scale = 1 / (2 * c.num_layers)
-    drop = nn.Dropout(c.dropout_rate, deterministic=self.deterministic)
-    y = layers.Attention(
-      c.num_heads,
-      c.head_dim,
-      encoding=self.encoding,
-      attention_scale=c.attention_scale,
-      dtype=dtype,
-      implementation=c.implementation,
-      bias_form=c.bias_form,
-      out_init_scale=out_init_scale,
-      name='attention',
-    )(
-      layers.norm(dtype, 'attention_norm')(x),
-      positions,
-      segment_ids=segment_ids,
-      lengths=lengths,
-      shared=shared,
-    )
-    x += drop(y)
-    y = layers.MLP(c.mlp_width, dtype, out_init_scale, name='mlp')(
-      layers.norm(dtype, 'mlp_norm')(x)
-    )
-    return x + drop(y)
-
-
-class Cycle(nn.Module):
-  """The blocks of one turn through the encodings, for scanning.
-
-  Attributes:
-    config: the model's.
-    encodings: specs of the layers of one turn.
-    deterministic: whether dropout is off.
-  """
-
-  config: ModelConfig
-  encodings: tuple
-  deterministic: bool
-
-  @nn.compact
-  def __call__(self, x, positions, segment_ids, lengths, shared):
-    for j, encoding in enumerate(self.encodings):
-      x = Block(self.config, encoding, self.deterministic, name=f'block_{j}')(
-        x, positions, segment_ids, lengths, shared[j]
-      )
-    return x, None
-
-
 class DecoderLM(nn.Module):
-  """A causal, pre-norm, GPT-style language model.
+  """A causal, GPT-style language model.
 
   Parameters: `embed/table`, `layer_{i}/attention/{query,key,value,out}/kernel`,
   `layer_{i}/attention/encoding/...`, `layer_{i}/mlp/{up,down}/kernel`,
@@ -91,7 +26,11 @@ class DecoderLM(nn.Module):
 
   config: ModelConfig
 
-  @nn.compact
+  def setup(self):
+    self.embed = _embed(self.config)
+    self.stack = blocks.Stack(self.config, causal=True)
+    nn.share_scope(self, self.stack)
+
   def __call__(
     self,
     inputs,
@@ -105,8 +44,9 @@ class DecoderLM(nn.Module):
 
     Args:
       inputs: int32 `[B, L]`, token ids.
-      positions: int32 or float32, `[B, L]` or `[1, L]`, from a position
-        scheme; None for the standard ones.
+      positions: what a position scheme gives: int32 or float32, `[B, L]` or
+        `[1, L]`, `[layers, B, L]` where every layer has its own, or
+        `positions.Distances`; None for the standard ones.
       segment_ids: int32 `[B, L]` where rows are packed.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,
         for methods that depend on it.
@@ -120,99 +60,197 @@ class DecoderLM(nn.Module):
       errors.LengthError: a position beyond an encoding's table.
       errors.CombinationError: positions that an encoding cannot take.
     """
-    c = self.config
-    layer_encodings = create_encodings(c)
-    distinct = list(dict.fromkeys(layer_encodings))
-    index = layers.position_index(inputs.shape[1], segment_ids)
-    if positions is not None:
-      positions = layers.position_array(positions)
-    elif segment_ids is not None:
-      positions = index
-    for encoding in distinct:
-      encodings.check_positions(encoding, positions, inputs.shape[1])
-    if positions is None:
-      positions = index
+    x_BxLxE, _ = self.stack(
+      self.embed(inputs),
+      positions,
+      segment_ids=segment_ids,
+      lengths=lengths,
+      deterministic=deterministic,
+    )
+    return self.embed.logits(x_BxLxE)
 
-    dtype = jnp.dtype(c.dtype)
-    embed = layers.Embed(c.vocab_size, c.width, dtype, name='embed')
-    x_BxLxE = embed(inputs)
+  def decode(self, inputs, cache, *, new_lengths=None):
+    """Logits of the next token after each of some new ones.
 
-    # Encodings with one instance for the whole model live here.
-    shared_fns = {}
-    for name, encoding in owned_encodings(layer_encodings).items():
-      module = encoding.clone(name=name, parent=self)
-      x_BxLxE = module.embed(x_BxLxE, positions)
-      if not encoding.embeds:
-        shared_fns[encoding] = (module.bias_fn(), module.content_fn())
-    # Layers get specs and build their own: a module handed down as a field
-    # would belong to the first that holds it.
-    per_layer = [
-      (
-        'nope' if e.embeds else c.encoding[i % len(c.encoding)],
-        shared_fns.get(e),
-      )
-      for i, e in enumerate(layer_encodings)
-    ]
-    x_BxLxE = nn.Dropout(c.dropout_rate, deterministic=deterministic)(x_BxLxE)
+    The first call takes the prompts, later ones a token each, or as many as
+    there are: what comes out equals a full forward pass over all tokens.
 
-    if c.scan_layers:
-      x_BxLxE = self._scan(
-        x_BxLxE, positions, segment_ids, lengths, per_layer, deterministic
-      )
-    else:
-      block = _remat(Block, c)
-      for i, (encoding, shared) in enumerate(per_layer):
-        x_BxLxE = block(c, encoding, deterministic, name=f'layer_{i}')(
-          x_BxLxE, positions, segment_ids, lengths, shared
-        )
-    return embed.logits(layers.norm(dtype, 'final_norm')(x_BxLxE))
+    Args:
+      inputs: int32 `[B, Q]`, tokens that follow those in the cache.
+      cache: a `cache.Cache`.
+      new_lengths: int32 `[B]`, how many of the Q tokens of each row are real,
+        the rest being padding behind them; None for all.
 
-  def _scan(self, x, positions, segment_ids, lengths, per_layer, deterministic):
-    c = self.config
-    turn, shared = zip(*per_layer[: len(c.encoding)], strict=True)
-    x, _ = nn.scan(
-      _remat(Cycle, c),
-      variable_axes={'params': 0},
-      split_rngs={'params': True, 'dropout': True},
-      in_axes=nn.broadcast,
-      length=c.num_layers // len(turn),
-      metadata_params={nn.PARTITION_NAME: 'layers'},
-    )(
-      c, turn, deterministic, name='layers'
-    )(x, positions, segment_ids, lengths, shared)
-    return x
+    Returns:
+      float32 `[B, Q, V]`, and the new cache. Logits of padding mean nothing;
+      those of tokens beyond a row's planned length are NaN.
+    """
+    x_BxQxE, cached = self.stack(self.embed(inputs), cache=cache)
+    return _decoded(self.embed.logits(x_BxQxE), cached, cache, new_lengths)
 
 
-def create_encodings(config):
-  """The encoding of each layer, unbound."""
-  return encodings.create_layers(
-    config.encoding,
-    config.num_layers,
-    num_heads=config.num_heads,
-    head_dim=config.head_dim,
-    width=config.width,
-    parent=None,
-  )
+class Encoder(nn.Module):
+  """A bidirectional model with an output per token, as for masked tokens.
 
+  Parameters as those of DecoderLM.
 
-def owned_encodings(layer_encodings):
-  """Encodings with one instance at the model's root, by parameter path.
-
-  They act at the input or are shared by the layers; each distinct one counts
-  once.
+  Attributes:
+    config: sizes, encoding and precision.
   """
-  owned = [e for e in dict.fromkeys(layer_encodings) if e.embeds or e.shared]
-  return {
-    f'encoding_{n}' if n else 'encoding': encoding
-    for n, encoding in enumerate(owned)
-  }
+
+  config: ModelConfig
+
+  def setup(self):
+    self.embed = _embed(self.config)
+    self.stack = blocks.Stack(self.config, causal=False)
+    nn.share_scope(self, self.stack)
+
+  def __call__(
+    self,
+    inputs,
+    positions=None,
+    *,
+    segment_ids=None,
+    lengths=None,
+    deterministic=True,
+  ):
+    """Logits at each token, float32 `[B, L, V]`; see `DecoderLM`.
+
+    Padding is told by its own segment id.
+    """
+    x_BxLxE, _ = self.stack(
+      self.embed(inputs),
+      positions,
+      segment_ids=segment_ids,
+      lengths=lengths,
+      deterministic=deterministic,
+    )
+    return self.embed.logits(x_BxLxE)
 
 
-def _remat(module, config):
-  """Wraps a module so that its backward pass computes activations again."""
-  if config.remat == 'none':
-    return module
-  policy = None
-  if config.remat == 'dots':
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-  return nn.remat(module, policy=policy, prevent_cse=not config.scan_layers)
+class EncoderDecoder(nn.Module):
+  """An encoder and a decoder that attends to its output, as T5.
+
+  Cross-attention has no position bias. Parameters: `embed/table`, and those of
+  DecoderLM's layers under `encoder/...` and `decoder/...`, there with
+  `layer_{i}/cross_attention/{query,key,value,out}/kernel` and its norm.
+
+  Attributes:
+    config: sizes, encoding and precision, the same on both sides.
+  """
+
+  config: ModelConfig
+
+  def setup(self):
+    self.embed = _embed(self.config)
+    self.encoder = blocks.Stack(self.config, causal=False)
+    self.decoder = blocks.Stack(self.config, causal=True)
+
+  def __call__(
+    self,
+    inputs,
+    encoder_inputs,
+    positions=None,
+    encoder_positions=None,
+    *,
+    segment_ids=None,
+    encoder_segment_ids=None,
+    lengths=None,
+    encoder_lengths=None,
+    deterministic=True,
+  ):
+    """Logits of the decoder's next token.
+
+    Args:
+      inputs: int32 `[B, L]`, the decoder's tokens.
+      encoder_inputs: int32 `[B, S]`.
+      positions: of `inputs`; see `DecoderLM`.
+      encoder_positions: of `encoder_inputs`, likewise.
+      segment_ids: int32 `[B, L]`; a segment of the decoder sees that of the
+        encoder with the same id. Both sides have ids, or neither.
+      encoder_segment_ids: int32 `[B, S]`.
+      lengths: see `DecoderLM`.
+      encoder_lengths: likewise.
+      deterministic: see `DecoderLM`.
+
+    Returns:
+      float32 `[B, L, V]`.
+    """
+    encoded = self.encode(
+      encoder_inputs,
+      encoder_positions,
+      segment_ids=encoder_segment_ids,
+      lengths=encoder_lengths,
+      deterministic=deterministic,
+    )
+    x_BxLxE, _ = self.decoder(
+      self.embed(inputs),
+      positions,
+      segment_ids=segment_ids,
+      lengths=lengths,
+      encoded=encoded,
+      encoded_segment_ids=encoder_segment_ids,
+      deterministic=deterministic,
+    )
+    return self.embed.logits(x_BxLxE)
+
+  def encode(
+    self,
+    encoder_inputs,
+    positions=None,
+    *,
+    segment_ids=None,
+    lengths=None,
+    deterministic=True,
+  ):
+    """The encoder's output, `[B, S, E]`; see `DecoderLM`."""
+    encoded, _ = self.encoder(
+      self.embed(encoder_inputs),
+      positions,
+      segment_ids=segment_ids,
+      lengths=lengths,
+      deterministic=deterministic,
+    )
+    return encoded
+
+  def decode(
+    self, inputs, cache, encoded, *, encoded_segment_ids=None, new_lengths=None
+  ):
+    """As `DecoderLM.decode`, given what `encode` gave.
+
+    Where the encoder's rows are padded, `encoded_segment_ids`, int32 `[B, S]`,
+    is 1 at tokens and 0 at padding.
+    """
+    padded = encoded_segment_ids is not None
+    x_BxQxE, cached = self.decoder(
+      self.embed(inputs),
+      segment_ids=jnp.ones_like(inputs) if padded else None,
+      encoded=encoded,
+      encoded_segment_ids=encoded_segment_ids,
+      cache=cache,
+    )
+    return _decoded(self.embed.logits(x_BxQxE), cached, cache, new_lengths)
+
+
+_MODELS = {
+  'decoder': DecoderLM,
+  'encoder': Encoder,
+  'encoder_decoder': EncoderDecoder,
+}
+
+
+def create(config):
+  """The model that a ModelConfig describes."""
+  return _MODELS[config.architecture](config)
+
+
+def _embed(config):
+  return layers.Embed(config.vocab_size, config.width, jnp.dtype(config.dtype))
+
+
+def _decoded(logits, cached, cache, new_lengths):
+  """What decoding returns: logits, NaN beyond the plan, and the cache."""
+  index = cache.length[:, None] + layers.position_index(logits.shape[1], None)
+  logits = jnp.where((index < cache.planned)[..., None], logits, jnp.nan)
+  new = logits.shape[1] if new_lengths is None else new_lengths
+  return logits, cache.replace(layers=cached, length=cache.length + new)

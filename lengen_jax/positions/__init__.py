@@ -1,15 +1,19 @@
 """Position schemes: which position each token is given, before the model."""
 
+from lengen_jax.positions.base import Distances
 from lengen_jax.positions.base import PositionScheme
 from lengen_jax.positions.base import segment_positions
+from lengen_jax.positions.base import take
 from lengen_jax.positions.registry import create
 from lengen_jax.positions.registry import register
 from lengen_jax.positions.registry import SCHEMES
 
 __all__ = [
   'SCHEMES',
+  'Distances',
   'PositionScheme',
   'create',
   'register',
   'segment_positions',
+  'take',
 ]

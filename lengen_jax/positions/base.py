@@ -9,12 +9,70 @@ row; an unpacked row is one segment.
 """
 
 import dataclasses
+from typing import Any
 
+from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax import specs
+
+
+@struct.dataclass
+class Distances:
+  """Distances of pairs, in place of a position for each token.
+
+  Pair (i, j) of a segment is sign(i - j) r_|i - j| apart: the bias keeps its
+  diagonals, and a distance is no difference of positions.
+
+  Attributes:
+    r: int32 `[B, L]`, or `[layers, B, L]` where every layer has its own. The
+      distances 0 = r_0 < r_1 < ... of a segment stand where its tokens do.
+    index: int32 `[1 or B, N]`, where in the row the tokens at hand are; None
+      for all of them, in order.
+    start: int32 `[1 or B, N]`, where in the row their segments start; None
+      for 0.
+  """
+
+  r: Any
+  index: Any = None
+  start: Any = None
+
+  def at(self, index):
+    """The same for the tokens at `index`, int32 `[1 or B, N]`."""
+    start = self.start
+    if start is not None:
+      start = _take(start, index)
+    return self.replace(index=index, start=start)
+
+  def rows(self, keys):
+    """Where in r the distance of each pair stands, and its sign.
+
+    Args:
+      keys: Distances of the same r; self holds the queries.
+
+    Returns:
+      int32 `[1 or B, Q, K]`, float32 of the same shape: -1, 0 or 1.
+    """
+    length = self.r.shape[-1]
+    everywhere = jnp.arange(length, dtype=jnp.int32)[None]
+    i = everywhere if self.index is None else self.index
+    j = everywhere if keys.index is None else keys.index
+    start = jnp.zeros_like(i) if self.start is None else self.start
+    apart = i[:, :, None] - j[:, None, :]
+    # Pairs of different segments may point anywhere; they are masked.
+    row = jnp.clip(start[:, :, None] + jnp.abs(apart), 0, length - 1)
+    return row, jnp.sign(apart).astype(jnp.float32)
+
+  def to(self, keys):
+    """Signed distance of each query to each key, float32 `[B, Q, K]`."""
+    row, sign = self.rows(keys)
+    batch = max(row.shape[0], self.r.shape[0])
+    row = jnp.broadcast_to(row, (batch, *row.shape[1:]))
+    r = jnp.broadcast_to(self.r, (batch, self.r.shape[-1]))
+    return sign * jax.vmap(lambda r, row: r[row])(r, row).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +99,20 @@ class PositionScheme:
   max_position = None
   # Within a segment, differences of positions equal differences of indices.
   contiguous = False
+  # Gives `Distances` of pairs and no position of a token.
+  gives_distances = False
+  # Draws for every layer of a model anew.
+  per_layer = False
 
-  def __call__(self, segment_positions, *, lengths=None, rng=None, train=False):
+  def __call__(
+    self,
+    segment_positions,
+    *,
+    lengths=None,
+    rng=None,
+    train=False,
+    num_layers=None,
+  ):
     """Positions of a batch.
 
     Args:
@@ -51,15 +121,17 @@ class PositionScheme:
         token's segment; the planned length while decoding.
       rng: a PRNG key, for schemes that draw.
       train: whether this is training; some schemes are plain at test time.
+      num_layers: layers of the model, for schemes that draw for each.
 
     Returns:
-      `[B, L]` int32 or float32.
+      int32 or float32 `[B, L]`, or `[num_layers, B, L]` where every layer has
+      its own; `Distances` from a scheme that gives them.
 
     Raises:
       errors.LengthError: `lengths` or `rng` is missing where needed, or a
         segment is longer than the scheme has positions.
     """
-    self.check_length(segment_positions, lengths)
+    self.check_length(segment_positions, lengths, train)
     if self.needs_lengths:
       if lengths is None:
         raise errors.LengthError(
@@ -71,8 +143,24 @@ class PositionScheme:
       return self.at_test(segment_positions, lengths)
     if rng is None:
       raise errors.LengthError(f'{self} draws positions and needs rng, a key')
-    draws = self.draw(rng, segment_positions, lengths)
-    return self.apply(draws, segment_positions, lengths=lengths)
+
+    def positions(rng):
+      draws = self.draw(rng, segment_positions, lengths)
+      return self.apply(draws, segment_positions, lengths=lengths)
+
+    if not self.per_layer:
+      return positions(rng)
+    if num_layers is None:
+      raise errors.LengthError(
+        f'{self} draws for every layer and needs num_layers'
+      )
+    layers = jnp.arange(num_layers)
+    return jax.vmap(positions)(
+      jax.vmap(jax.random.fold_in, (None, 0))(rng, layers)
+    )
+
+  def __str__(self):
+    return specs.describe(self)
 
   def draws(self, train):
     """Whether a call draws at random."""
@@ -90,21 +178,26 @@ class PositionScheme:
     """Positions where nothing is drawn."""
     return self.apply({}, segment_positions, lengths=lengths)
 
-  def extent(self, length, train):
-    """Positions of a segment of `length` tokens are below this."""
-    del train
-    return length if self.max_position is None else self.max_position
+  def limit(self, train):
+    """The longest segment that there are positions for; None for any."""
+    return self.max_position if self.draws(train) else None
 
-  def check_length(self, segment_positions, lengths):
+  def extent(self, length, train):
+    """Whole positions of a segment of `length` tokens are below this."""
+    limit = self.limit(train)
+    return length if limit is None else limit
+
+  def check_length(self, segment_positions, lengths, train):
     """Raises on a segment longer than the scheme has positions."""
-    if self.max_position is None:
+    limit = self.limit(train)
+    if limit is None:
       return
     longest = segment_positions.shape[-1]
     if lengths is not None and not isinstance(lengths, jax.core.Tracer):
       longest = int(np.asarray(lengths).max())
-    if longest > self.max_position:
+    if longest > limit:
       raise errors.LengthError(
-        f'{self} has {self.max_position} positions for a segment of {longest} '
+        f'{self} has {limit} positions for a segment of {longest} '
         f'tokens; set max_position={longest} or more'
       )
 
@@ -138,6 +231,29 @@ def per_segment(values, segment_positions):
   """The value at the first token of each token's segment, `[B, L]`."""
   starts = segment_starts(segment_positions)
   return jnp.take_along_axis(values, starts, axis=1)
+
+
+def take(positions, index):
+  """Positions of some tokens.
+
+  Args:
+    positions: `[1 or B, L]`, or Distances.
+    index: int32 `[1 or B, N]`, where in the row they stand.
+
+  Returns:
+    `[1 or B, N]`, or Distances.
+  """
+  if isinstance(positions, Distances):
+    return positions.at(index)
+  return _take(positions, index)
+
+
+def _take(values, index):
+  batch = max(values.shape[0], index.shape[0])
+  values, index = (
+    jnp.broadcast_to(x, (batch, x.shape[1])) for x in (values, index)
+  )
+  return jnp.take_along_axis(values, index, axis=1)
 
 
 def token_keys(rng, shape, *, same_rows=False):

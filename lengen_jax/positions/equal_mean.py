@@ -51,6 +51,11 @@ class EqualMean(base.PositionScheme):
       raise errors.SpecError(
         "equal_mean takes max_position with distribution='beta' and only then"
       )
+    if self.max_position is not None and self.max_position < 1:
+      raise errors.SpecError(
+        f'max_position of equal_mean must be at least 1, got '
+        f'{self.max_position}'
+      )
     if self.alpha <= 0:
       raise errors.SpecError(f'alpha must be positive, got {self.alpha}')
 

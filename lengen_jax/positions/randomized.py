@@ -17,16 +17,30 @@ class Randomized(base.PositionScheme):
   likely, drawn anew for each batch: at test time too, unless `test` is 'even',
   which spaces them evenly over the range.
 
+  With `mode='distances'` the sample is one of distances: pair (i, j) is
+  sign(i - j) r_|i - j| apart, with r_0 = 0 and r_1 < ... < r_{n-1} a sorted
+  sample of 1 .. max_position - 1. The paper describes positions; its code draws
+  distances for ALiBi and Transformer-XL.
+
   Source: Ruoss et al. (2023), arXiv:2305.16843, section 3; even spacing at test
   time: Su (2023).
 
   Attributes:
     max_position: size of the range, at least the longest length ever used.
-    test: 'random' or 'even', the positions at test time.
+    mode: 'positions' or 'distances'.
+    test: 'random' or 'even', what is drawn at test time.
+    draw: how often one draws: for every 'sequence'; once per 'batch', so that
+      equally long sequences share their positions; or once per batch in every
+      'layer', as the official code does.
   """
 
   max_position: int | None = None
+  mode: str = 'positions'
   test: str = 'random'
+  # A field named draw would hide the method.
+  drawn_per: str = dataclasses.field(
+    default='sequence', metadata={'key': 'draw'}
+  )
 
   formula = 'p = sorted sample of {0 .. max_position - 1}'
   source = 'arXiv:2305.16843'
@@ -39,44 +53,49 @@ class Randomized(base.PositionScheme):
         'randomized needs max_position, the size of the range that positions '
         f'are drawn from; got {self.max_position}'
       )
-    if self.test not in ('random', 'even'):
-      raise errors.SpecError(
-        errors.one_of('test of randomized', self.test, ['random', 'even'])
-      )
+    for key, value, valid in (
+      ('mode', self.mode, ('positions', 'distances')),
+      ('test', self.test, ('random', 'even')),
+      ('draw', self.drawn_per, ('sequence', 'batch', 'layer')),
+    ):
+      if value not in valid:
+        raise errors.SpecError(
+          errors.one_of(f'{key} of randomized', value, valid)
+        )
 
   @property
   def random_at_test(self):
     return self.test == 'random'
 
-  def draw(self, rng, segment_positions, lengths):
-    """A uniform n-subset per segment, all segments at once.
+  @property
+  def gives_distances(self):
+    return self.mode == 'distances'
 
-    Sorted distinct x_0 < ... < x_{n-1} below P correspond to the multiset
-    y_t = x_t - t of m = P - n + 1 values. A uniform multiset is drawn by
-    Polya's urn: token t takes a new value with probability m / (m + t) and
-    else repeats the value of an earlier token chosen uniformly. Each token
-    needs but one random number, so padding and packing change nothing.
-    """
-    t = segment_positions
-    start = base.segment_starts(t)
-    m = self.max_position - jnp.clip(lengths, 1, self.max_position) + 1
-    keys = base.token_keys(rng, t.shape)
-    urn = jax.vmap(jax.vmap(lambda k, n: jax.random.randint(k, (), 0, n)))(
-      keys, m + t
+  @property
+  def per_layer(self):
+    return self.drawn_per == 'layer'
+
+  def limit(self, train):
+    return self.max_position
+
+  def draw(self, rng, segment_positions, lengths):
+    keys = base.token_keys(
+      rng, segment_positions.shape, same_rows=self.drawn_per != 'sequence'
     )
-    index = start + t
-    source = jnp.where(urn < m, index, start + urn - m)
-    for _ in range(max(1, (t.shape[1] - 1).bit_length())):
-      source = jnp.take_along_axis(source, source, axis=1)
-    value = jnp.take_along_axis(urn, source, axis=1)
-    # Sort within each segment; padding behind its end stays behind.
-    group = 2 * start + (t >= lengths)
-    _, value = jax.lax.sort((group, value), dimension=1, num_keys=2)
-    positions = jnp.clip(value + t, 0, self.max_position - 1)
-    return {'positions': positions.astype(jnp.int32)}
+    if self.mode == 'positions':
+      sample = _subset(keys, segment_positions, lengths, self.max_position)
+      return {'positions': sample}
+    # r_t of a later token is a sample of one less from a range of one less.
+    sample = 1 + _subset(
+      keys, segment_positions, lengths - 1, self.max_position - 1
+    )
+    r = jnp.where(segment_positions == 0, 0, jnp.roll(sample, 1, axis=1))
+    return {'distances': jnp.minimum(r, self.max_position - 1)}
 
   def apply(self, draws, segment_positions, *, lengths=None):
-    return draws['positions']
+    if self.mode == 'positions':
+      return draws['positions']
+    return self._distances(draws['distances'], segment_positions)
 
   def at_test(self, segment_positions, lengths):
     """floor(t (P - 1) / (n - 1)), in whole numbers without overflow."""
@@ -84,7 +103,13 @@ class Randomized(base.PositionScheme):
     gaps = jnp.maximum(lengths - 1, 1)
     step, rest = jnp.divmod(self.max_position - 1, gaps)
     positions = t * step + self._quotient(t, rest, gaps)
-    return jnp.clip(positions, 0, self.max_position - 1)
+    positions = jnp.clip(positions, 0, self.max_position - 1)
+    if self.mode == 'positions':
+      return positions
+    return self._distances(positions, segment_positions)
+
+  def _distances(self, r, segment_positions):
+    return base.Distances(r, start=base.segment_starts(segment_positions))
 
   def _quotient(self, t, rest, gaps):
     """floor(t rest / gaps) for rest < gaps, bit by bit of t.
@@ -101,3 +126,38 @@ class Randomized(base.PositionScheme):
       quotient = quotient + carry
       remainder = remainder - gaps * carry
     return quotient
+
+
+def _subset(keys, t, n, size):
+  """A uniform subset of 0 .. size - 1 per segment, sorted, all at once.
+
+  Sorted distinct x_0 < ... < x_{n-1} below `size` correspond to the multiset
+  y_t = x_t - t of m = size - n + 1 values. A uniform multiset is drawn by
+  Polya's urn: token t takes a new value with probability m / (m + t) and else
+  repeats the value of an earlier token chosen uniformly. Each token needs but
+  one random number, so padding and packing change nothing.
+
+  Args:
+    keys: PRNG keys, `[B, L]`.
+    t: index of each token in its segment, int32 `[B, L]`.
+    n: elements of each token's subset, int32 `[B, L]`; tokens from t = n on
+      are padding.
+    size: size of the range.
+
+  Returns:
+    int32 `[B, L]`.
+  """
+  start = base.segment_starts(t)
+  m = jnp.maximum(size - jnp.maximum(n, 1) + 1, 1)
+  urn = jax.vmap(jax.vmap(lambda k, n: jax.random.randint(k, (), 0, n)))(
+    keys, m + t
+  )
+  index = start + t
+  source = jnp.where(urn < m, index, start + urn - m)
+  for _ in range(max(1, (t.shape[1] - 1).bit_length())):
+    source = jnp.take_along_axis(source, source, axis=1)
+  value = jnp.take_along_axis(urn, source, axis=1)
+  # Sort within each segment; padding behind its end stays behind.
+  group = 2 * start + (t >= n)
+  _, value = jax.lax.sort((group, value), dimension=1, num_keys=2)
+  return jnp.clip(value + t, 0, max(size - 1, 0)).astype(jnp.int32)

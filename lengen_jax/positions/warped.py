@@ -19,8 +19,19 @@ PLAIN, HEAD, TAIL = 0, 1, 2
 
 
 def beta_cdf(a, b):
-  """The distribution function of Beta(a, b) on [0, 1]."""
-  return lambda x: jax.scipy.special.betainc(a, b, x)
+  """The distribution function of Beta(a, b) on [0, 1].
+
+  For whole a and b the binomial sum, which float32 holds much better.
+  """
+  if not (a.is_integer() and b.is_integer()):
+    return lambda x: jax.scipy.special.betainc(a, b, x)
+  n = int(a + b) - 1
+
+  def cdf(x):
+    below = (math.comb(n, k) * x**k * (1 - x) ** (n - k) for k in range(int(a)))
+    return 1 - sum(below)
+
+  return cdf
 
 
 # Increasing maps of [0, 1] onto itself, steep at 0 and flat at 1.
@@ -31,6 +42,9 @@ SKEWS = {
 }
 
 
+_NUMBER = r'(\d+\.?\d*|\.\d+)'
+
+
 def skew_function(name):
   """A skew function by name: one of SKEWS, or `beta(a,b)`.
 
@@ -39,7 +53,7 @@ def skew_function(name):
   """
   if name in SKEWS:
     return SKEWS[name]
-  numbers = re.fullmatch(r'beta\(([\d.]+), *([\d.]+)\)', name)
+  numbers = re.fullmatch(rf'beta\({_NUMBER}, *{_NUMBER}\)', name)
   if numbers and float(numbers[1]) > 0 and float(numbers[2]) > 0:
     return beta_cdf(float(numbers[1]), float(numbers[2]))
   raise errors.SpecError(errors.one_of('skew', name, [*SKEWS, 'beta(a,b)']))
@@ -82,7 +96,7 @@ class HeadTailWarp(base.PositionScheme):
       raise errors.SpecError(
         f'warping needs train_length, got {self.train_length}'
       )
-    if not all(0 < a <= 1 for a in self._alphas):
+    if not self._alphas or not all(0 < a <= 1 for a in self._alphas):
       raise errors.SpecError(
         f'alpha={self.alpha} must be in (0, 1], one or several'
       )

@@ -27,8 +27,8 @@ HEADS = sorted(
 )
 
 
-def bias(num_heads, q_positions, k_positions, **kwargs):
-  encoding = encodings.create('alibi', num_heads=num_heads, head_dim=8)
+def bias(num_heads, q_positions, k_positions, spec='alibi', **kwargs):
+  encoding = encodings.create(spec, num_heads=num_heads, head_dim=8)
   return np.asarray(
     encoding.apply({}, q_positions, k_positions, method='bias', **kwargs)
   )
@@ -55,6 +55,32 @@ def test_golden_bias(num_heads, assert_close):
 def test_golden_slopes_of_a_third_source():
   slopes = RUOSS['alibi_slopes/H8']
   np.testing.assert_allclose(alibi.slopes(8), slopes, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'key', sorted(key for key in RUOSS if key.startswith('alibi_symmetric/'))
+)
+def test_golden_in_both_directions(key):
+  want = RUOSS[key]
+  num_heads, queries, keys = want.shape
+  p = jnp.arange(queries), jnp.arange(keys)
+  spec = 'alibi(official_compat=True)'
+  got = bias(num_heads, *p, spec=spec, bidirectional=True)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  # It makes no difference where keys after the query are hidden.
+  causal = bias(num_heads, *p, spec=spec)
+  np.testing.assert_array_equal(causal, bias(num_heads, *p))
+
+
+def test_half_a_step_tells_directions_apart():
+  p = jnp.arange(9)
+  plain = bias(4, p, p, bidirectional=True)
+  np.testing.assert_array_equal(plain, plain.swapaxes(1, 2))
+  spec = 'alibi(official_compat=True)'
+  official = bias(4, p, p, spec=spec, bidirectional=True)
+  # Keys after the query are where they were, those before it are nearer.
+  nearer = 0.5 * alibi.slopes(4)[:, None, None] * np.tri(9, k=-1)
+  np.testing.assert_array_equal(official, plain + nearer)
 
 
 @pytest.mark.parametrize('bidirectional', [False, True])

@@ -71,7 +71,7 @@ def test_logical_axes():
     (attention('fire'), inputs()),
     (layers.MLP(8), inputs()),
     (layers.Embed(9, E), jnp.zeros((1, 1), int)),
-    (layers.norm(jnp.float32, None), inputs()),
+    (layers.norm('layer', jnp.float32, None), inputs()),
   ]
   for module, x in modules:
     boxed = jax.eval_shape(lambda m=module, x=x: m.init(jax.random.key(0), x))

@@ -58,4 +58,4 @@ def test_refuses_unknown_names():
   assert "unknown model preset 'larg'; did you mean 'large'" in str(
     caught.value
   )
-  assert 'base, cpu, large, tiny' in str(caught.value)
+  assert 'base, chomsky, cpu, enwik8' in str(caught.value)

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/positions/base.py` and the standard scheme."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -97,12 +98,12 @@ def test_a_scheme_draws_while_training_only():
 
 
 def test_a_drawing_scheme_needs_rng():
-  with pytest.raises(errors.LengthError, match=r'Coin\(\) draws .* needs rng'):
+  with pytest.raises(errors.LengthError, match='coin draws .* needs rng'):
     Coin()(jnp.arange(4)[None], train=True)
 
 
 def test_length_is_checked_on_the_host():
-  scheme = Coin()
+  scheme = functools.partial(Coin(), rng=jax.random.key(0), train=True)
   scheme(jnp.arange(200)[None])
   with pytest.raises(errors.LengthError) as caught:
     scheme(jnp.arange(201)[None])
@@ -113,6 +114,8 @@ def test_length_is_checked_on_the_host():
   scheme(jnp.arange(300)[None], lengths=np.array([[150]]))
   with pytest.raises(errors.LengthError, match='segment of 250'):
     scheme(jnp.arange(100)[None], lengths=jnp.array([[250]]))
+  # Nothing is drawn, and positions have no end.
+  Coin()(jnp.arange(201)[None])
 
 
 def test_lengths_may_be_constants_of_a_jitted_function():

@@ -1,4 +1,4 @@
-"""Tests `shifted.py`, `warped.py` and `equal_mean.py` of `positions`.
+"""Tests `lengen_jax/positions/shifted.py`.
 
 Golden arrays: `golden/encodings/README.json`, files cape and shape.
 """
@@ -22,11 +22,6 @@ SPECS = [
   'random_padding(max_position=100)',
   'cape',
   'cape(mean_normalize=True)',
-  'head_warp(train_length=12)',
-  "tail_warp(train_length=12, skew='beta(2,5)')",
-  'head_tail_warp(train_length=12, alpha=0.25, fraction=0.5)',
-  'equal_mean',
-  "equal_mean(distribution='beta', max_position=80)",
 ]
 
 
@@ -71,8 +66,7 @@ def test_packed_segments_have_draws_of_their_own(spec):
     # One number per segment, another one for the other segment.
     assert (values[:, :6] == values[:, :1]).all(), name
     assert (values[:, 6:] == values[:, 6:7]).all(), name
-    if 'warp' not in spec or name == 'mode' and 'head_tail' in spec:
-      assert (values[:, 0] != values[:, 6]).any(), name
+    assert (values[:, 0] != values[:, 6]).any(), name
 
 
 @pytest.mark.parametrize('spec', SPECS)
@@ -152,95 +146,175 @@ def test_distributions_of_shifts():
     np.testing.assert_allclose(values.mean(), 0, atol=0.06 * bound)
     np.testing.assert_allclose(values.std(), bound / 3**0.5, rtol=0.05)
   assert (cape['delta_local'][:, 0] != cape['delta_local'][:, 1]).all()
-
-
-def test_warping_formulas():
-  index, n = np.arange(8), 8
-  lengths = jnp.full((1, 8), n)
-  alpha = {'alpha': jnp.full((1, 1), 0.25)}
-
-  def apply(scheme, mode):
-    draws = alpha | {'mode': jnp.full((1, 1), mode)}
-    return np.asarray(scheme.apply(draws, rows(1, 8), lengths=lengths)[0])
-
-  scheme = positions.create('head_tail_warp(train_length=8)')
-  np.testing.assert_allclose(apply(scheme, 0), index)
-  np.testing.assert_allclose(apply(scheme, 1), index / 4)
-  np.testing.assert_allclose(apply(scheme, 2), n * (index / n) ** 0.5, 1e-6)
-  beta = positions.create("tail_warp(train_length=8, skew='beta(2,5)')")
-  x = index / n
-  want = n * (1 - (1 - x) ** 6 - 6 * x * (1 - x) ** 5)
-  np.testing.assert_allclose(apply(beta, 2), want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize('skew', ['sqrt', 'log', 'sine', 'beta(2,5)'])
-def test_skews_lead_from_0_to_1(skew):
-  from lengen_jax.positions import warped
-
-  f = warped.skew_function(skew)
-  values = np.asarray(f(jnp.linspace(0.0, 1.0, 101)))
-  np.testing.assert_allclose(values[[0, -1]], [0, 1], atol=1e-6)
-  assert (np.diff(values) >= -1e-6).all()
-  if skew != 'beta(2,5)':
-    assert (np.diff(values, 2) <= 1e-5).all()
+  # None of the three says anything about another.
+  related = np.corrcoef([values[:, 0] for values in cape.values()])
+  assert np.abs(related - np.eye(3)).max() < 0.08
 
 
 @pytest.mark.parametrize(
-  'spec, parts',
+  'spec, train, extent, reached',
   [
-    ('head_warp(train_length=12)', [0.7, 0.3, 0]),
-    ('tail_warp(train_length=12)', [0.7, 0, 0.3]),
-    ('head_tail_warp(train_length=12)', [0.7, 0.15, 0.15]),
+    ('shape(max_shift=5)', True, 7, True),
+    ('shape(max_shift=5)', False, 3, True),
+    ('shape(max_shift=5, official_compat=True)', True, 7, True),
+    ('shape(max_shift=5, official_compat=True)', False, 8, True),
+    ('shape(max_shift=0)', True, 3, True),
+    ('shape(max_shift=0)', False, 3, True),
+    ('shape(max_shift=1)', True, 3, True),
+    ('random_padding(max_position=9)', True, 9, True),
+    ('random_padding(max_position=9)', False, 3, True),
+    ('random_padding(max_position=3)', True, 3, True),
   ],
 )
-def test_how_often_is_warped(spec, parts):
-  draws = draw(positions.create(spec))
-  modes = np.asarray(draws['mode'][:, 0])
-  got = [(modes == mode).mean() for mode in range(3)]
-  np.testing.assert_allclose(got, parts, atol=0.03)
-  index = np.round(10 * np.asarray(draws['alpha'][:, 0])).astype(int) - 4
-  assert uniform_over(index, 5)
-
-
-def test_warping_interpolates_at_test_time():
-  scheme = positions.create('head_warp(train_length=6)')
-  got = scheme(rows(2, 12), lengths=jnp.array([[12], [4]]))
-  np.testing.assert_allclose(got[0], np.arange(12) / 2)
-  np.testing.assert_allclose(got[1], np.arange(12))
-
-
-@pytest.mark.parametrize(
-  'spec, deviation',
-  [
-    ('equal_mean', 12.0),
-    # Beta(1, 3) has mean 1/4 and variance 3/80.
-    ("equal_mean(distribution='beta', max_position=48)", 48 * (3 / 80) ** 0.5),
-  ],
-)
-def test_equal_mean(spec, deviation):
+def test_extent(spec, train, extent, reached):
+  """All positions are below it, and in training one gets there."""
   scheme = positions.create(spec)
-  last = np.asarray(draw(scheme)['last'][:, 0])
-  np.testing.assert_allclose(last.mean(), 12, rtol=0.06)
-  np.testing.assert_allclose(last.std(), deviation, rtol=0.06)
-  got = scheme.apply(
-    {'last': jnp.array([[6.0]])}, rows(1, 5), lengths=jnp.full((1, 5), 5)
+  assert scheme.extent(3, train) == extent
+  got = scheme(
+    rows(400, 3), lengths=jnp.array([[3]]), rng=jax.random.key(0), train=train
   )
-  np.testing.assert_allclose(got[0], [0, 1.5, 3, 4.5, 6])
+  assert 0 <= got.min() and got.max() < extent
+  assert (got.max() == extent - 1) == reached
+  np.testing.assert_array_equal(np.diff(got), 1)
+
+
+def test_random_padding_goes_by_each_segment():
+  """A short segment has more room than a long one of the same row."""
+  scheme = positions.create('random_padding(max_position=12)')
+  index = jnp.concatenate([rows(3000, 2), rows(3000, 10), rows(3000, 12)], 1)
+  lengths = jnp.repeat(jnp.array([2, 10, 12]), jnp.array([2, 10, 12]))[None]
+  got = np.asarray(
+    scheme(index, lengths=lengths, rng=jax.random.key(0), train=True)
+  )
+  for start, n in ((0, 2), (2, 10), (12, 12)):
+    part = got[:, start : start + n]
+    np.testing.assert_array_equal(np.diff(part), 1)
+    assert uniform_over(part[:, 0], 12 - n + 1)
+
+
+def test_shape_start_of_each_segment():
+  scheme = positions.create('shape(max_shift=7)')
+  index = jnp.concatenate([rows(3000, 2), rows(3000, 3)], 1)
+  got = np.asarray(scheme(index, rng=jax.random.key(0), train=True))
+  first, second = got[:, 0], got[:, 2]
+  assert uniform_over(first, 7) and uniform_over(second, 7)
+  # And of the two together, so that one says nothing about the other.
+  assert uniform_over(7 * first + second, 49)
+
+
+def test_shape_official_evaluation():
+  """Every segment starts at max_shift, one token alone as well."""
+  scheme = positions.create('shape(max_shift=8, official_compat=True)')
+  assert not scheme.draws(False)
+  packed = jnp.array([[0, 1, 2, 0, 1]])
+  np.testing.assert_array_equal(scheme(packed), [[8, 9, 10, 8, 9]])
+  table = SHAPE['K8/table']
+  step = np.asarray(scheme(jnp.full((4, 1), 5)))
+  np.testing.assert_allclose(
+    table[step].swapaxes(0, 1), SHAPE['K8/eval_step5'], atol=1e-6
+  )
+  plain = positions.create('shape(max_shift=8)')
+  np.testing.assert_array_equal(plain(packed), packed)
+
+
+def test_shape_without_shifts():
+  scheme = positions.create('shape(max_shift=0)')
+  got = scheme(rows(5, 4), rng=jax.random.key(0), train=True)
+  np.testing.assert_array_equal(got, rows(5, 4))
+
+
+@pytest.mark.parametrize('mean_normalize', [False, True])
+def test_cape_formula(mean_normalize):
+  """Two segments of 3 and 5 tokens and one number per token for each draw."""
+  scheme = positions.create(f'cape(mean_normalize={mean_normalize})')
+  rng = np.random.default_rng(0)
+  index = np.tile([0, 1, 2, 0, 1, 2, 3, 4], (4, 1))
+  lengths = np.tile([3] * 3 + [5] * 5, (4, 1))
+  draws = {
+    name: np.float32(rng.uniform(-bound, bound, (4, 8)))
+    for name, bound in (
+      ('delta', 5),
+      ('delta_local', 0.5),
+      ('log_lambda', 0.03),
+    )
+  }
+  got = scheme.apply(draws, jnp.asarray(index), lengths=jnp.asarray(lengths))
+  mean = [1] * 3 + [2] * 5 if mean_normalize else [0] * 8
+  want = index - np.array(mean) + draws['delta'] + draws['delta_local']
+  want = want * np.exp(np.float64(draws['log_lambda']))
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+  plain = scheme(jnp.asarray(index), lengths=jnp.asarray(lengths))
+  np.testing.assert_array_equal(plain, index - np.array(mean))
+
+
+def test_cape_embedding_golden():
+  """Sines and cosines of the positions, which the source interleaves."""
+  draws = {
+    name: CAPE[f'text/train/draw_{name}']
+    for name in ('delta', 'delta_local', 'log_lambda')
+  }
+  index = rows(3, 11)
+  scheme = positions.create('cape')
+  frequency = 10000.0 ** (-np.arange(0, 16, 2) / 16)
+  for kind, p in (
+    ('eval', scheme(index)),
+    ('train', scheme.apply(draws, index)),
+  ):
+    angle = np.asarray(p, np.float64)[..., None] * frequency
+    want = CAPE[f'text/{kind}/embedding']
+    np.testing.assert_allclose(np.sin(angle), want[..., ::2], atol=1e-5)
+    np.testing.assert_allclose(np.cos(angle), want[..., 1::2], atol=1e-5)
+
+
+def test_cape_keeps_the_order_and_may_leave_parts_out():
+  def draw_positions(spec):
+    scheme = positions.create(spec)
+    got = scheme(rows(300, 12), rng=jax.random.key(1), train=True)
+    return np.asarray(got)
+
+  got = draw_positions('cape(max_scale=2.)')
+  assert (np.diff(got) > 0).all()
+  np.testing.assert_array_equal(
+    draw_positions('cape(global_shift=0., local_shift=0., max_scale=1.)'),
+    rows(300, 12),
+  )
+  shifted = draw_positions('cape(local_shift=0., max_scale=1.)')
+  np.testing.assert_allclose(np.diff(shifted), 1, atol=1e-5)
+  assert 4 < np.abs(shifted[:, 0]).max() <= 5
+  scaled = draw_positions('cape(global_shift=0., local_shift=0., max_scale=2.)')
+  gaps = np.diff(scaled)
+  np.testing.assert_allclose(gaps, np.repeat(gaps[:, :1], 11, 1), rtol=1e-5)
+  assert 0.5 <= gaps.min() < 0.6 and 1.8 < gaps.max() <= 2
+
+
+def test_facts():
+  shape = positions.create('shape(max_shift=5)')
+  padding = positions.create('random_padding(max_position=9)')
+  cape = positions.create('cape')
+  normalized = positions.create('cape(mean_normalize=True)')
+  assert shape.contiguous and padding.contiguous and not cape.contiguous
+  assert cape.fractional and not shape.fractional and not padding.fractional
+  assert normalized.needs_lengths and padding.needs_lengths
+  assert not cape.needs_lengths and not shape.needs_lengths
+  for scheme in (shape, padding, cape, normalized):
+    assert scheme.draws(True) and not scheme.draws(False)
+    assert not scheme.interpolates
+  for scheme in (padding, normalized):
+    with pytest.raises(errors.LengthError, match='needs lengths'):
+      scheme(rows(1, 4))
 
 
 @pytest.mark.parametrize(
   'spec, message',
   [
     ('shape', 'max_shift, 0 or more; got None'),
-    ('random_padding', 'needs max_position'),
+    ('random_padding', 'needs max_position, .* got None'),
     ('cape(local_shift=.6)', 'local_shift=0.6'),
     ('cape(max_scale=.5)', 'max_scale is 0.5'),
-    ('head_warp', 'needs train_length'),
-    ('head_warp(train_length=8, alpha=2.)', 'alpha=2.0'),
-    ('head_tail_warp(train_length=8, fraction=.6)', 'fraction=0.6'),
-    ("tail_warp(train_length=8, skew='sqr')", "'sqr'; did you mean 'sqrt'"),
-    ("equal_mean(distribution='beta')", 'takes max_position with'),
-    ('equal_mean(alpha=-1.)', 'must be positive'),
+    ('shape(max_shift=-1)', 'max_shift, 0 or more; got -1'),
+    ('random_padding(max_position=0)', 'size of the range; got 0'),
+    ('cape(global_shift=-1.)', 'global_shift=-1.0 of at least 0'),
+    ('cape(local_shift=-.1)', 'local_shift=-0.1 between 0 and 0.5'),
   ],
 )
 def test_bad_keys(spec, message):

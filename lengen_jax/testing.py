@@ -1,0 +1,323 @@
+"""The properties that every encoding has, as checks for anyone's own.
+
+`check_encoding('mine')` runs them all for a registered encoding, with every
+position scheme that it takes. A model of one layer is compiled once per kind of
+positions (whole, fractional, distances); the schemes are then fed through as
+data.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import models
+from lengen_jax import positions
+from lengen_jax.models import blocks
+from lengen_jax.models import cache as cache_lib
+from lengen_jax.models import stacking
+
+TRAIN_LENGTH = 6
+LENGTH = 4 * TRAIN_LENGTH
+ROWS = 4
+WIDTH, HEADS, HEAD_DIM = 32, 4, 8
+# Of a packed row; and how far the rows of a batch to be decoded reach.
+SEGMENTS = (11, 8, 5)
+PLANNED = (24, 17, 9, 24)
+# Beyond 8192 a bfloat16 has gaps of 64.
+FAR = 10_000
+
+# A spec for each entry of the registries; the name alone where none is given.
+ENCODING_SPECS = {
+  'learned': f'learned(max_position={FAR + 64})',
+  'yarn': f'yarn(scale=4., train_length={TRAIN_LENGTH})',
+  'ntk': 'ntk(scale=4.)',
+  'llama3': f'llama3(train_length={TRAIN_LENGTH})',
+  'longrope': (
+    f'longrope(train_length={TRAIN_LENGTH}, scale=4., '
+    'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))'
+  ),
+  'fire': 'fire(init_threshold=8.)',
+  'shaw': 'shaw(left=4, right=4)',
+  't5': 't5(num_buckets=8, max_distance=16)',
+}
+SCHEME_SPECS = {
+  'interpolated': f'interpolated(train_length={TRAIN_LENGTH})',
+  'randomized': 'randomized(max_position=64)',
+  'shape': 'shape(max_shift=16)',
+  'random_padding': 'random_padding(max_position=64)',
+  'cape': 'cape(mean_normalize=True)',
+  'head_warp': f'head_warp(train_length={TRAIN_LENGTH})',
+  'tail_warp': f'tail_warp(train_length={TRAIN_LENGTH})',
+  'head_tail_warp': f'head_tail_warp(train_length={TRAIN_LENGTH})',
+}
+
+
+class Properties:
+  """The checks of one encoding; each raises AssertionError saying what fails.
+
+  Attributes:
+    encoding: the spec.
+    config: of the model.
+    params: of its stack of layers.
+  """
+
+  def __init__(self, encoding, *, attention_scale='none', dtype='float32'):
+    """Initialises a model.
+
+    Args:
+      encoding: spec of the encoding.
+      attention_scale: spec of a logit scale.
+      dtype: of the model's activations, 'float32' or 'bfloat16'.
+    """
+    self.encoding = encoding
+    self.config = models.ModelConfig(
+      vocab_size=8,
+      num_layers=1,
+      num_heads=HEADS,
+      head_dim=HEAD_DIM,
+      width=WIDTH,
+      mlp_width=WIDTH,
+      encoding=encoding,
+      attention_scale=attention_scale,
+      dtype=dtype,
+    )
+    params = stacking.init(self.config, jax.random.key(0))
+    self.params = {k: v for k, v in params.items() if k != 'embed'}
+    self._instance = blocks.create_encodings(self.config)[0]
+    self._tolerance = 2e-5 if dtype == 'float32' else 3e-2
+    self._stack = blocks.Stack(self.config, causal=True)
+    self.x = np.asarray(
+      jax.random.normal(jax.random.key(1), (ROWS, LENGTH, WIDTH))
+    )
+    self._run, self._extend = jax.jit(self._run), jax.jit(self._extend)
+
+  def takes(self, scheme):
+    """Whether the encoding takes a scheme's positions; else it says why not."""
+    try:
+      encodings.check_scheme(self._instance, positions.create(scheme))
+    except errors.CombinationError as error:
+      for one in (self.encoding, scheme):
+        assert one.split('(')[0] in str(error), f'{one} is not named: {error}'
+      return False
+    return True
+
+  def check_causality(self, scheme):
+    """An output has gradients to itself and what its segment holds before."""
+    ids, lengths, index = packed_rows()
+    at = SEGMENTS[0] + SEGMENTS[1] // 2
+    cotangent = np.zeros_like(self.x)
+    cotangent[:, at] = np.random.default_rng(2).normal(size=WIDTH)
+    given = draw(scheme, index, lengths, train=True)
+    _, dx = self._run(self.params, self.x, given, ids, lengths, cotangent)
+    reached = np.abs(np.asarray(dx, np.float32)).max(-1) > 0
+    want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) <= at)
+    assert (reached == want).all(), (
+      f'{self.encoding} with {scheme}: the output at {at} of a row with '
+      f'segments {SEGMENTS} has gradients to tokens '
+      f'{np.flatnonzero(reached[0]).tolist()}'
+    )
+
+  def check_packing(self, scheme):
+    """Segments packed into a row give what each gives alone."""
+    ids, lengths, index = packed_rows()
+    given = draw(scheme, index, lengths, train=True)
+    packed = self._forward(self.x, given, ids, lengths)[0]
+    alone_x = np.zeros_like(self.x)
+    alone_ids, alone_lengths = np.zeros_like(ids), np.ones_like(lengths)
+    first, parts = 0, []
+    for row, size in enumerate(SEGMENTS):
+      alone_x[row, :size] = self.x[0, first : first + size]
+      alone_ids[row, :size], alone_lengths[row] = 1, size
+      parts.append((row, first, size))
+      first += size
+    alone_given = jax.tree.map(lambda leaf: _unpacked(leaf, parts), given)
+    if isinstance(given, positions.Distances):
+      alone_given = alone_given.replace(start=jnp.zeros((ROWS, LENGTH), int))
+    alone = self._forward(alone_x, alone_given, alone_ids, alone_lengths)
+    for row, first, size in parts:
+      self._equal(
+        packed[first : first + size],
+        alone[row, :size],
+        f'{self.encoding} with {scheme}: segment {row} packed and alone',
+      )
+
+  def check_decoding(self, scheme):
+    """Decoding with a cache equals a full pass four times the train length."""
+    planned = np.asarray(PLANNED, np.int32)[:, None]
+    index = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (ROWS, LENGTH))
+    lengths = np.broadcast_to(planned, (ROWS, LENGTH)).copy()
+    given = draw(scheme, index, lengths, train=False)
+    ids = np.ones((ROWS, LENGTH), np.int32)
+    full = self._forward(self.x, given, ids, lengths)
+    cache = cache_lib.create(self.config, ROWS, LENGTH, planned=planned[:, 0])
+    cache = cache.replace(positions=given)
+    chunk = 4
+    prompt = np.array([4, 3, 2, 1])
+    padded = np.pad(self.x, ((0, 0), (0, chunk), (0, 0)))
+    while (left := planned[:, 0] - np.asarray(cache.length)).any():
+      done = np.asarray(cache.length)
+      new = prompt if not done.any() else np.full(ROWS, 1)
+      new = np.minimum(new if done.max() < 8 else chunk, left)
+      columns = done[:, None] + np.arange(chunk)
+      x = np.take_along_axis(padded, columns[..., None], axis=1)
+      y, cache = self._extend(self.params, x, cache, new)
+      for row in range(ROWS):
+        self._equal(
+          np.asarray(y[row, : new[row]], np.float32),
+          full[row, done[row] : done[row] + new[row]],
+          f'{self.encoding} with {scheme}: decoding from {done[row]} in row '
+          f'{row}',
+        )
+
+  def check_translation(self, scheme):
+    """What claims translation invariance ignores a shift of all positions."""
+    given = draw(scheme, *_whole_rows(), train=True)
+    if isinstance(given, positions.Distances):
+      return
+    if not self._instance.translation_invariant:
+      return
+    # Sums of multiples of 1/64 are exact, differences of shifted ones too.
+    given = np.asarray(given)
+    given = (np.round(given * 64) / 64).astype(given.dtype)
+    index, lengths = _whole_rows()
+    ids = np.ones_like(index)
+    self._equal(
+      self._forward(self.x, given + 37, ids, lengths),
+      self._forward(self.x, given, ids, lengths),
+      f'{self.encoding} with {scheme}: shifted by 37 and not',
+    )
+
+  def check_far(self, exact):
+    """Positions beyond 8192 are not rounded, whatever the model's dtype.
+
+    Args:
+      exact: the Properties of the same encoding in float32.
+    """
+    index, lengths = _whole_rows()
+    ids = np.ones_like(index)
+    far = FAR + index
+    rounded = np.asarray(far.astype(jnp.bfloat16), np.int32)
+    want = exact._forward(self.x, far, ids, lengths)
+    error = np.abs(self._forward(self.x, far, ids, lengths) - want).max()
+    effect = np.abs(exact._forward(self.x, rounded, ids, lengths) - want).max()
+    noise = self._tolerance * np.abs(want).max()
+    assert error <= noise, (
+      f'{self.encoding}: positions from {FAR} on are {error:.1e} off, noise '
+      f'being {noise:.1e}; rounded positions would be {effect:.1e} off'
+    )
+
+  def check_schemes(self):
+    """All checks, with every scheme; returns the schemes that it takes."""
+    taken = [scheme for scheme in scheme_specs() if self.takes(scheme)]
+    for scheme in taken:
+      self.check_causality(scheme)
+      self.check_packing(scheme)
+      self.check_decoding(scheme)
+      self.check_translation(scheme)
+    return taken
+
+  def _run(self, params, x, given, segment_ids, lengths, cotangent):
+    def forward(x):
+      y, _ = self._stack.apply(
+        {'params': params},
+        x.astype(self.config.dtype),
+        given,
+        segment_ids=segment_ids,
+        lengths=lengths,
+      )
+      return y
+
+    y, vjp = jax.vjp(forward, x)
+    return y, vjp(cotangent.astype(y.dtype))[0]
+
+  def _forward(self, x, given, segment_ids, lengths):
+    y, _ = self._run(
+      self.params, x, given, segment_ids, lengths, np.zeros_like(x)
+    )
+    y = np.asarray(y, np.float32)
+    assert np.isfinite(y).all(), f'{self.encoding}: outputs are not finite'
+    return y
+
+  def _extend(self, params, x, cache, new):
+    y, cached = self._stack.apply(
+      {'params': params}, x.astype(self.config.dtype), cache=cache
+    )
+    return y, cache.replace(layers=cached, length=cache.length + new)
+
+  def _equal(self, got, want, what):
+    error = np.abs(got - want).max(initial=0)
+    limit = self._tolerance * max(1.0, np.abs(want).max(initial=0))
+    assert error <= limit, f'{what} differ by {error:.1e}, over {limit:.1e}'
+
+
+def check_encoding(name):
+  """Runs every check on a registered encoding.
+
+  Args:
+    name: its name, or a spec.
+
+  Returns:
+    The specs of the position schemes that it takes.
+
+  Raises:
+    AssertionError: saying which property fails, and how.
+  """
+  spec = ENCODING_SPECS.get(name, name)
+  exact = Properties(spec)
+  taken = exact.check_schemes()
+  rounded = Properties(spec, dtype='bfloat16')
+  rounded.check_schemes()
+  rounded.check_far(exact)
+  return taken
+
+
+def encoding_specs():
+  """A spec of every registered encoding."""
+  return [ENCODING_SPECS.get(name, name) for name in encodings.ENCODINGS]
+
+
+def scheme_specs():
+  """A spec of every registered position scheme, and of its kinds of output."""
+  specs = [SCHEME_SPECS.get(name, name) for name in positions.SCHEMES]
+  return [*specs, "randomized(max_position=64, mode='distances')"]
+
+
+def packed_rows():
+  """Segment ids, lengths and index in segment of packed rows, `[B, L]`."""
+  ids = np.repeat(np.arange(len(SEGMENTS), dtype=np.int32), SEGMENTS)
+  lengths = np.repeat(np.asarray(SEGMENTS, np.int32), SEGMENTS)
+  index = np.concatenate([np.arange(n, dtype=np.int32) for n in SEGMENTS])
+  return tuple(np.tile(row, (ROWS, 1)) for row in (ids, lengths, index))
+
+
+def draw(scheme, index, lengths, *, train):
+  """A scheme's positions, drawn once and kept for all encodings."""
+  key = index.tobytes(), lengths.tobytes()
+  return _draw(scheme, key, train)
+
+
+@functools.lru_cache(None)
+def _draw(scheme, rows, train):
+  index, lengths = (
+    np.frombuffer(row, np.int32).reshape(ROWS, LENGTH) for row in rows
+  )
+  call = jax.jit(functools.partial(positions.create(scheme), train=train))
+  return call(index, lengths=lengths, rng=jax.random.key(7))
+
+
+def _whole_rows():
+  """Index and lengths of rows that are one segment, `[B, L]`."""
+  index = np.tile(np.arange(LENGTH, dtype=np.int32), (ROWS, 1))
+  return index, np.full((ROWS, LENGTH), LENGTH, np.int32)
+
+
+def _unpacked(leaf, parts):
+  """The segments of row 0, each at the front of a row of its own."""
+  alone = np.zeros((ROWS, LENGTH), leaf.dtype)
+  for row, first, size in parts:
+    alone[row, :size] = leaf[0, first : first + size]
+  return alone

@@ -1,0 +1,289 @@
+"""Tests `lengen_jax/testing.py`: every encoding with every position scheme.
+
+Whatever is registered is tested here by being registered.
+"""
+
+import functools
+
+from flax import linen as nn
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import pytest
+
+from lengen_jax import encodings
+from lengen_jax import positions
+from lengen_jax import testing
+from lengen_jax.attention import scaling
+from lengen_jax.models import layers
+
+H, D, E = testing.HEADS, testing.HEAD_DIM, testing.WIDTH
+# Beside the plain entries of the registry, the forms whose code differs.
+FORMS = [
+  'fire(normalizer="none", hidden_layers=1, shared=True)',
+  'fire(transform="identity", threshold="fixed", activation="gelu")',
+  'rope(layout="interleaved", fraction=0.5)',
+  'rope(proportional=True, fraction=0.5)',
+  'rope(dynamic=True, train_length=6)',
+  'ntk(dynamic=True, train_length=6, scale=1.)',
+  'yarn(dynamic=True, train_length=6)',
+  't5(shared=True)',
+]
+SPECS = [*testing.encoding_specs(), *FORMS]
+EXACT = {}
+
+FRACTIONAL = {
+  'interpolated',
+  'cape',
+  'head_warp',
+  'tail_warp',
+  'head_tail_warp',
+  'equal_mean',
+}
+INTERPOLATING = {'interpolated', 'head_warp', 'tail_warp', 'head_tail_warp'}
+
+# The published parameter trees: names and shapes outlive every refactor.
+FIRE = {
+  'c': (1,),
+  'threshold_multiplier': (1,),
+  'mlp_0/kernel': (1, 32),
+  'mlp_0/bias': (32,),
+  'mlp_1/kernel': (32, 32),
+  'mlp_1/bias': (32,),
+  'mlp_2/kernel': (32, H),
+  'mlp_2/bias': (H,),
+}
+PARAMETERS = {
+  'nope': {},
+  'sinusoidal': {},
+  'learned': {'table': (testing.FAR + 64, E)},
+  'shaw': {'key_table': (9, D), 'value_table': (9, D)},
+  'transformer_xl': {
+    'u': (H, D),
+    'v': (H, D),
+    'projection/kernel': (H * D, H * D),
+  },
+  't5': {'table': (8, H)},
+  'alibi': {},
+  'kerple_log': {'p': (H,), 'a': (H,)},
+  'kerple_power': {'p': (H,), 'a': (H,)},
+  'sandwich': {},
+  'fire': FIRE,
+  'rope': {},
+  'ntk': {},
+  'yarn': {},
+  'llama3': {},
+  'longrope': {},
+}
+
+
+@functools.cache
+def properties(spec, **kwargs):
+  return testing.Properties(spec, **kwargs)
+
+
+@pytest.mark.parametrize('spec', SPECS)
+def test_every_scheme_in_float32(spec):
+  taken = properties(spec).check_schemes()
+  name = spec.split('(')[0]
+  refused = {
+    scheme.split('(')[0]
+    for scheme in testing.scheme_specs()
+    if scheme not in taken
+  }
+  want = set()
+  if name in ('learned', 'shaw'):
+    want |= FRACTIONAL
+  if name in ('ntk', 'yarn', 'llama3', 'longrope') or 'dynamic' in spec:
+    want |= INTERPOLATING
+  takes_distances = {'nope', 'shaw', 'transformer_xl', 't5', 'alibi'} | {
+    'kerple_log',
+    'kerple_power',
+    'sandwich',
+  }
+  if name not in takes_distances and 'normalizer="none"' not in spec:
+    want.add('randomized')
+    assert 'randomized(max_position=64)' in taken
+  assert refused == want
+
+
+@pytest.mark.parametrize('spec', SPECS)
+def test_every_scheme_in_bfloat16(spec):
+  half = properties(spec, dtype='bfloat16')
+  for scheme in ('standard', 'equal_mean', 'randomized(max_position=64)'):
+    if half.takes(scheme):
+      half.check_causality(scheme)
+      half.check_packing(scheme)
+      half.check_decoding(scheme)
+      half.check_translation(scheme)
+  half.check_far(properties(spec))
+
+
+@pytest.mark.parametrize(
+  'scale',
+  [
+    'log_n(train_length=6)',
+    "log_n(train_length=6, per='sequence', clip=False)",
+    'ssmax',
+    'llama4(train_length=6)',
+  ],
+)
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_every_logit_scale(scale, dtype):
+  assert scale.split('(')[0] in scaling.SCALES
+  one = testing.Properties('kerple_log', attention_scale=scale, dtype=dtype)
+  for scheme in ('standard', 'randomized(max_position=64)', 'equal_mean'):
+    one.check_causality(scheme)
+    one.check_packing(scheme)
+    one.check_decoding(scheme)
+
+
+def test_every_scale_is_among_them():
+  assert set(scaling.SCALES) == {'none', 'log_n', 'ssmax', 'llama4'}
+
+
+@pytest.mark.parametrize('name', sorted(encodings.ENCODINGS))
+@pytest.mark.parametrize(
+  'hook', ['embed', 'rotate', 'bias', 'content_bias', 'content_values']
+)
+def test_parameters_as_published(name, hook):
+  """Whichever hook initialises the encoding."""
+  spec = testing.ENCODING_SPECS.get(name, name)
+  encoding = encodings.create(spec, num_heads=H, head_dim=D, width=E)
+  p = jnp.arange(3)
+  q = jnp.zeros((1, 3, H, D))
+  arguments = {
+    'embed': (jnp.zeros((1, 3, E)), p[None]),
+    'rotate': (q, q, p, p, jnp.full((1, 1), 3)),
+    'bias': (p, p),
+    'content_bias': (q, q, p, p),
+    'content_values': (jnp.zeros((1, H, 3, 3)), p, p),
+  }[hook]
+  shapes = jax.eval_shape(
+    lambda: encoding.init(jax.random.key(0), *arguments, method=hook)
+  )
+  flat = traverse_util.flatten_dict(nn.unbox(shapes).get('params', {}), sep='/')
+  assert {path: leaf.shape for path, leaf in flat.items()} == PARAMETERS[name]
+  assert all(leaf.dtype == jnp.float32 for leaf in flat.values())
+
+
+def test_check_encoding_tells_the_schemes_taken():
+  taken = testing.check_encoding('rope')
+  assert taken == [s for s in testing.scheme_specs() if 'distances' not in s]
+
+
+def broken(monkeypatch, cls):
+  """Properties of an encoding that lasts for one test."""
+  menu = {**encodings.ENCODINGS, 'broken': cls}
+  monkeypatch.setattr('lengen_jax.encodings.registry.ENCODINGS', menu)
+  return testing.Properties('broken')
+
+
+class Absolute(encodings.Encoding):
+  """Claims translation invariance without having it."""
+
+  def tile_params(self):
+    return {}
+
+  @nn.nowrap
+  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+    k = jnp.sin(k_positions.astype(jnp.float32))
+    b = jnp.broadcast_to(
+      k[..., None, :], q_positions.shape + k_positions.shape[-1:]
+    )
+    return jnp.stack([b] * H, -3)
+
+
+class Batch(encodings.Encoding):
+  """Goes by the width of the batch instead of by the segment."""
+
+  translation_invariant = False
+
+  def rotate(self, q, k, q_positions, k_positions, lengths=None):
+    place = jnp.arange(k.shape[1], dtype=jnp.float32)
+    return q, k * jnp.cos(place)[None, :, None, None]
+
+
+class Rounded(encodings.Encoding):
+  """Puts positions into the model's dtype."""
+
+  def tile_params(self):
+    return {}
+
+  @nn.nowrap
+  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+    q, k = (p.astype(jnp.bfloat16) for p in (q_positions, k_positions))
+    distance = (q[..., :, None] - k[..., None, :]).astype(jnp.float32)
+    return jnp.stack([-distance] * H, -3)
+
+
+class Turning(encodings.Encoding):
+  """Turns keys by the length of the sequence and does not say so."""
+
+  translation_invariant = False
+
+  def rotate(self, q, k, q_positions, k_positions, lengths=None):
+    return q, k * (k_positions[..., None, None] < k.shape[1] / 2)
+
+
+def test_a_claim_that_does_not_hold_is_told(monkeypatch):
+  with pytest.raises(AssertionError, match='shifted by 37 and not differ'):
+    broken(monkeypatch, Absolute).check_translation('standard')
+
+
+def test_packing_that_does_not_hold_is_told(monkeypatch):
+  with pytest.raises(AssertionError, match='packed and alone differ'):
+    broken(monkeypatch, Batch).check_packing('standard')
+
+
+def test_decoding_that_does_not_hold_is_told(monkeypatch):
+  with pytest.raises(AssertionError, match='decoding from .* differ'):
+    broken(monkeypatch, Turning).check_decoding('standard')
+
+
+def test_rounded_positions_are_told(monkeypatch):
+  one = broken(monkeypatch, Rounded)
+  exact = testing.Properties('alibi')
+  with pytest.raises(AssertionError, match='positions from 10000 on are'):
+    one.check_far(exact)
+
+
+def test_a_view_of_later_tokens_is_told(monkeypatch):
+  one = testing.Properties('alibi')
+  attend = layers.attention.dot_product_attention
+  monkeypatch.setattr(
+    layers.attention,
+    'dot_product_attention',
+    lambda *args, **kwargs: attend(*args, **{**kwargs, 'causal': False}),
+  )
+  with pytest.raises(AssertionError, match='has gradients to tokens'):
+    one.check_causality('standard')
+
+
+def test_a_refusal_that_names_nobody_is_told(monkeypatch):
+  def refuse(encoding, scheme):
+    raise encodings.base.errors.CombinationError('no')
+
+  monkeypatch.setattr(encodings, 'check_scheme', refuse)
+  with pytest.raises(AssertionError, match='is not named'):
+    properties('alibi').takes('standard')
+
+
+def test_scheme_specs_cover_the_registry():
+  names = {spec.split('(')[0] for spec in testing.scheme_specs()}
+  assert names == set(positions.SCHEMES)
+
+
+@pytest.mark.parametrize(
+  'spec, want',
+  [
+    ('head_tail_warp(train_length=6)', 'head_tail_warp(train_length=6)'),
+    ('standard', 'standard'),
+    (
+      "randomized(draw='batch', max_position=8)",
+      "randomized(max_position=8, draw='batch')",
+    ),
+  ],
+)
+def test_schemes_print_as_their_specs(spec, want):
+  assert str(positions.create(spec)) == want
