@@ -1,10 +1,12 @@
 """What there is to choose from: encodings, position schemes, logit scales."""
 
 import rich.console
-import rich.markup
+import rich.padding
 import rich.table
+import rich.text
 
 from lengen_jax import encodings
+from lengen_jax import errors
 from lengen_jax import positions
 from lengen_jax import specs
 from lengen_jax.attention import scaling
@@ -13,51 +15,82 @@ _FIXED = ('num_heads', 'head_dim', 'width')
 
 
 def show():
-  """Prints three tables."""
+  """Prints three lists."""
   console = rich.console.Console(highlight=False)
   if not console.is_terminal:
-    console.width = 160
-  for title, registry in (
-    ('encodings', encodings.ENCODINGS),
-    ('position schemes', positions.SCHEMES),
-    ('logit scales', scaling.SCALES),
+    console.width = 100
+  for title, registry, facts in (
+    ('encodings', encodings.ENCODINGS, _encoding_facts),
+    ('position schemes', positions.SCHEMES, _scheme_facts),
+    ('logit scales', scaling.SCALES, _scale_facts),
   ):
-    table = rich.table.Table(
-      title=title, title_justify='left', title_style='bold', box=None
-    )
-    for column in ('name', 'formula', 'keys', 'facts', 'source'):
-      table.add_column(column, overflow='fold')
+    console.print(rich.text.Text(title, style='bold'))
+    table = rich.table.Table.grid(padding=(0, 2))
+    table.add_column(style='bold', no_wrap=True)
+    table.add_column(overflow='fold')
     for name, entry in registry.items():
-      keys = specs.keys(entry, _FIXED)
-      table.add_row(
-        name,
-        rich.markup.escape(entry.formula),
-        rich.markup.escape(
-          ', '.join(f'{key}={field.default!r}' for key, field in keys.items())
-        ),
-        ', '.join(_facts(entry)),
-        entry.source,
-      )
-    console.print(table)
-    console.print()
+      table.add_row(name, rich.text.Text(entry.formula))
+      for label, value in facts(entry).items():
+        table.add_row('', rich.text.Text(f'{label}: {value}', style='dim'))
+    console.print(rich.padding.Padding(table, (0, 0, 1, 2)))
 
 
-def _facts(entry):
-  """What users ask about an entry, where its class alone can tell."""
-  facts = {
-    'translation_invariant': {
-      True: 'translation invariant',
-      False: 'absolute',
-    },
-    'extrapolates': {False: 'not beyond its table'},
-    'fractional_positions': {False: 'whole positions only'},
-    'needs_content': {True: 'reads contents'},
-    'fractional': {True: 'fractional'},
-    'random': {True: 'random'},
-    'interpolates': {True: 'interpolates'},
-    'length_dependent': {True: 'goes by the length'},
-  }
-  for name, texts in facts.items():
-    value = getattr(entry, name, None)
-    if isinstance(value, bool) and value in texts:
-      yield texts[value]
+def _encoding_facts(entry):
+  invariant = _fact(entry, 'translation_invariant')
+  return _told(
+    {
+      'parameters': entry.parameters,
+      'translation invariant': 'yes' if invariant else 'no',
+      'beyond the training length': entry.beyond,
+      'decoding needs': entry.at_decoding,
+      'positions': _fact(entry, 'fractional_positions') or 'whole ones only',
+      'keys': _keys(entry),
+      'source': entry.source,
+    }
+  )
+
+
+def _scheme_facts(entry):
+  return _told(
+    {
+      'values': 'fractional' if _fact(entry, 'fractional') else 'whole',
+      'at test time': entry.test_time,
+      'decoding needs': entry.at_decoding,
+      'keys': _keys(entry),
+      'source': entry.source,
+    }
+  )
+
+
+def _scale_facts(entry):
+  return _told(
+    {
+      'parameters': entry.parameters,
+      'decoding needs': entry.at_decoding,
+      'keys': _keys(entry),
+      'source': entry.source,
+    }
+  )
+
+
+def _told(facts):
+  """Leaves out what there is nothing to say about."""
+  return {k: v for k, v in facts.items() if v not in ('', True)}
+
+
+def _keys(entry):
+  return ', '.join(
+    f'{key}={field.default!r}'
+    for key, field in specs.keys(entry, _FIXED).items()
+  )
+
+
+def _fact(entry, name):
+  """A fact of the class; where it goes by the keys, of their defaults."""
+  value = getattr(entry, name)
+  if not isinstance(value, property):
+    return value
+  try:
+    return getattr(entry(num_heads=1, head_dim=8), name)
+  except errors.SpecError:  # A key without a default.
+    return None

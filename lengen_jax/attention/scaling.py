@@ -28,6 +28,9 @@ class LogitScale(nn.Module):
 
   formula = 'logits unchanged'
   source = ''
+  # Names and shapes; and what decoding needs to know beside the tokens.
+  parameters = 'none'
+  at_decoding = 'nothing'
   # Needs the true length of each sequence, planned while decoding.
   length_dependent = False
 
@@ -67,6 +70,7 @@ class LogN(LogitScale):
 
   formula = 'logits * max(1, log_m n), n visible keys'
   source = 'Su (2021)'
+  at_decoding = "nothing; with per='sequence' the planned length"
 
   def __post_init__(self):
     if self.train_length is None or self.train_length < 2:
@@ -112,6 +116,7 @@ class SSMax(LogitScale):
 
   formula = 'logits * s_h ln n, n visible keys'
   source = 'arXiv:2501.19399'
+  parameters = 's [H]'
 
   def setup(self):
     self.s = self.make_param(

@@ -25,6 +25,7 @@ class Sinusoidal(base.Encoding):
 
   formula = 'x + [sin(p w_k), cos(p w_k)], w_k = base^(-2k/E)'
   source = 'arXiv:1706.03762'
+  beyond = 'vectors never seen'
   translation_invariant = False
   embeds = True
 
@@ -62,9 +63,10 @@ class Learned(base.Encoding):
 
   formula = 'x + table[p]'
   source = 'arXiv:1705.03122'
+  parameters = 'table [max_position, E]'
+  beyond = 'vectors never trained; none from max_position on: an error'
   translation_invariant = False
   fractional_positions = False
-  extrapolates = False
   embeds = True
 
   def __post_init__(self):

@@ -24,6 +24,7 @@ class Alibi(base.Encoding):
 
   formula = 'b = -s_h |i - j|'
   source = 'arXiv:2108.12409'
+  beyond = 'the penalty grows on'
 
   def tile_params(self):
     return {

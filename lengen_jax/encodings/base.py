@@ -112,12 +112,16 @@ class Encoding(nn.Module):
   # instances too; a subclass overrides them by attributes or properties.
   formula = 'nothing'
   source = ''
+  # Names and shapes.
+  parameters = 'none'
+  # What becomes of positions beyond those trained on.
+  beyond = ''
+  # What decoding with a cache needs to know beside the tokens.
+  at_decoding = 'nothing'
   # The bias or score depends on positions through their difference only.
   translation_invariant = True
   # Positions may be fractional.
   fractional_positions = True
-  # Works on positions beyond those trained on.
-  extrapolates = True
   # What it does to a key depends on the sequence's length, so that a cache
   # must hold untouched keys and the planned length must be known.
   length_dependent = False

@@ -55,6 +55,10 @@ class Fire(base.Encoding):
 
   formula = 'b = MLP_h(ln(|c|(i-j)+1) / ln(|c| max(i, L)+1))'
   source = 'arXiv:2310.04418'
+  parameters = (
+    'c [1], threshold_multiplier [1], mlp_i/kernel [in, out], mlp_i/bias [out]'
+  )
+  beyond = 'interpolates: the input of the MLP stays in [0, 1]'
 
   def __post_init__(self):
     if self.hidden_layers not in (0, 1, 2):

@@ -18,6 +18,8 @@ class _Kerple(base.Encoding):
   """
 
   source = 'arXiv:2205.09921'
+  parameters = 'p [H], a [H]'
+  beyond = 'the penalty grows on, ever more slowly'
   # Upper ends of the ranges of p and a; both begin at 0.01.
   _p_max = math.inf
 
@@ -73,6 +75,7 @@ class KerplePower(_Kerple):
   """
 
   formula = 'b = -a_h |i - j|^p_h'
+  beyond = 'the penalty grows on'
   _p_max = 2.0
 
   @nn.nowrap

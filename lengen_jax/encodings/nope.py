@@ -12,4 +12,5 @@ class Nope(base.Encoding):
 
   formula = 'nothing; order only through the causal mask'
   source = 'arXiv:2203.16634'
+  beyond = 'more keys than ever seen'
   takes_distances = True

@@ -28,6 +28,8 @@ class Shaw(base.Encoding):
 
   formula = 'logits + q a_r / sqrt(D), values + w a_r, r = clip(j - i)'
   source = 'arXiv:1803.02155'
+  parameters = 'key_table [left + right + 1, D], value_table likewise'
+  beyond = 'the last vector serves all'
   needs_content = True
   fractional_positions = False
   takes_distances = True
@@ -100,18 +102,19 @@ class TransformerXL(base.Encoding):
   Attributes:
     official_compat: R(n - 1 - (i - j)) for n keys, as the code of Ruoss et al.
       has it in causal attention: what a distance means goes with the length.
+      With randomized distances below P likewise R(P - r), and R(P - 1) for
+      all keys from the query on, which that code cannot tell apart.
   """
 
   official_compat: bool = False
 
   formula = 'logits + (u k + (q + v) R(j - i)) / sqrt(D), R = sin/cos W'
   source = 'arXiv:1901.02860'
+  parameters = 'u [H, D], v [H, D], projection/kernel [H D, H D]'
+  beyond = 'sines never seen'
+  at_decoding = 'nothing; with official_compat the planned length'
   needs_content = True
-
-  @property
-  def takes_distances(self):
-    # The official quirk counts from the number of keys, not from a position.
-    return not self.official_compat
+  takes_distances = True
 
   def __post_init__(self):
     if self.num_heads * self.head_dim % 2:
@@ -190,8 +193,19 @@ class TransformerXL(base.Encoding):
   @nn.nowrap
   def _by_distance(self, a, b, q_positions, k_positions):
     """Every distance for every query, then a choice per pair."""
-    row, sign = q_positions.rows(k_positions)
-    sin_r, cos_r = self._features(q_positions.r.astype(jnp.float32))
+    row, apart = q_positions.rows(k_positions)
+    r = q_positions.r.astype(jnp.float32)
+    sign = jnp.sign(apart).astype(jnp.float32)
+    if self.official_compat:
+      if q_positions.size is None:
+        raise errors.CombinationError(
+          'transformer_xl(official_compat=True) needs the size of Distances'
+        )
+      # The query itself and later keys are all at distance 1.
+      r = jnp.maximum(r, 1) - q_positions.size
+      row = jnp.where(apart > 0, row, row - jnp.abs(apart))
+      sign = jnp.ones_like(sign)
+    sin_r, cos_r = self._features(r)
     shape = (a.shape[0], *sin_r.shape[1:])
     sin_BxHxQxR, cos_BxHxQxR = (
       jnp.einsum(

@@ -48,6 +48,8 @@ class Rope(base.Encoding):
 
   formula = 'turn pairs of q, k by p w_k, w_k = base^(-2k/D); PI: w_k / scale'
   source = 'arXiv:2104.09864, arXiv:2306.15595'
+  beyond = 'angles never seen, unless scale or dynamic interpolates'
+  at_decoding = 'nothing; with dynamic the planned length, keys kept unturned'
 
   def __post_init__(self):
     if self.layout not in ('half', 'interleaved'):
@@ -209,6 +211,7 @@ class Ntk(Rope):
 
   formula = 'rope with base s^(D/(D-2)) times as large'
   source = 'arXiv:2309.00071'
+  beyond = 'interpolates slow pairs'
 
   @nn.nowrap
   def _check_scale(self):
@@ -249,6 +252,7 @@ class Yarn(Rope):
 
   formula = 'rope, slow pairs w_k / s, fast ones w_k; q, k times 0.1 ln s + 1'
   source = 'arXiv:2309.00071'
+  beyond = 'interpolates slow pairs'
 
   @nn.nowrap
   def _check_scale(self):
@@ -311,6 +315,8 @@ class Llama3(Rope):
 
   formula = 'rope, w_k / s where 2 pi / w_k is long, w_k where short'
   source = 'arXiv:2407.21783'
+  beyond = 'interpolates slow pairs'
+  at_decoding = 'nothing'
 
   @nn.nowrap
   def _check_scale(self):
@@ -352,6 +358,8 @@ class Longrope(Rope):
 
   formula = 'rope with w_k / factor_k, two lists; q, k scaled by ln s'
   source = 'arXiv:2402.13753'
+  beyond = 'interpolates every pair as searched'
+  at_decoding = 'the planned length, keys kept unturned'
   length_dependent = True
 
   @nn.nowrap

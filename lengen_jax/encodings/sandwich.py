@@ -24,6 +24,7 @@ class Sandwich(base.Encoding):
 
   formula = 'b = H/(8h) sum_k cos((i - j) 10000^(-2k/dbar)), h = 1 .. H'
   source = 'arXiv:2212.10356'
+  beyond = 'the sum of cosines falls on, slowly'
 
   def __post_init__(self):
     if self.dbar < 2 or self.dbar % 2:

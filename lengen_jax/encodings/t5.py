@@ -31,6 +31,8 @@ class T5(base.Encoding):
 
   formula = 'b = table[bucket(i - j), h], buckets logarithmic from N/2 on'
   source = 'arXiv:1910.10683'
+  parameters = 'table [num_buckets, H]'
+  beyond = 'the last bucket serves all'
 
   def __post_init__(self):
     if self.num_buckets < 4 or self.num_buckets % 2:

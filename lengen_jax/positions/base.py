@@ -34,11 +34,13 @@ class Distances:
       for all of them, in order.
     start: int32 `[1 or B, N]`, where in the row their segments start; None
       for 0.
+    size: distances are below this; None if unknown.
   """
 
   r: Any
   index: Any = None
   start: Any = None
+  size: int | None = struct.field(pytree_node=False, default=None)
 
   def at(self, index):
     """The same for the tokens at `index`, int32 `[1 or B, N]`."""
@@ -48,13 +50,13 @@ class Distances:
     return self.replace(index=index, start=start)
 
   def rows(self, keys):
-    """Where in r the distance of each pair stands, and its sign.
+    """Where in r the distance of each pair stands, and i - j.
 
     Args:
       keys: Distances of the same r; self holds the queries.
 
     Returns:
-      int32 `[1 or B, Q, K]`, float32 of the same shape: -1, 0 or 1.
+      Two of int32 `[1 or B, Q, K]`.
     """
     length = self.r.shape[-1]
     everywhere = jnp.arange(length, dtype=jnp.int32)[None]
@@ -64,11 +66,12 @@ class Distances:
     apart = i[:, :, None] - j[:, None, :]
     # Pairs of different segments may point anywhere; they are masked.
     row = jnp.clip(start[:, :, None] + jnp.abs(apart), 0, length - 1)
-    return row, jnp.sign(apart).astype(jnp.float32)
+    return row, apart
 
   def to(self, keys):
     """Signed distance of each query to each key, float32 `[B, Q, K]`."""
-    row, sign = self.rows(keys)
+    row, apart = self.rows(keys)
+    sign = jnp.sign(apart).astype(jnp.float32)
     batch = max(row.shape[0], self.r.shape[0])
     row = jnp.broadcast_to(row, (batch, *row.shape[1:]))
     r = jnp.broadcast_to(self.r, (batch, self.r.shape[-1]))
@@ -85,6 +88,9 @@ class PositionScheme:
   # Facts that models, evaluators and `lengen list` read.
   formula = ''
   source = ''
+  # What it gives at test time, and what decoding needs to know for that.
+  test_time = 'the same'
+  at_decoding = 'nothing'
   # Gives float32 positions.
   fractional = False
   # Rescales positions by length (position interpolation).

@@ -34,6 +34,7 @@ class EqualMean(base.PositionScheme):
 
   formula = "p = n' i / (n - 1), n' random with mean n"
   source = 'Su (2023)'
+  test_time = 'i'
   fractional = True
   needs_lengths = True
   random = True

@@ -30,6 +30,7 @@ class Interpolated(base.PositionScheme):
 
   formula = 'p = i / scale, or i min(1, train_length / length)'
   source = 'arXiv:2306.15595'
+  at_decoding = 'with train_length the planned length'
   fractional = True
   interpolates = True
 

@@ -44,6 +44,8 @@ class Randomized(base.PositionScheme):
 
   formula = 'p = sorted sample of {0 .. max_position - 1}'
   source = 'arXiv:2305.16843'
+  test_time = 'drawn again, or evenly spaced'
+  at_decoding = 'the planned length; drawn once for all of it'
   needs_lengths = True
   random = True
 
@@ -109,7 +111,8 @@ class Randomized(base.PositionScheme):
     return self._distances(positions, segment_positions)
 
   def _distances(self, r, segment_positions):
-    return base.Distances(r, start=base.segment_starts(segment_positions))
+    start = base.segment_starts(segment_positions)
+    return base.Distances(r, start=start, size=self.max_position)
 
   def _quotient(self, t, rest, gaps):
     """floor(t rest / gaps) for rest < gaps, bit by bit of t.

@@ -32,6 +32,7 @@ class Shape(base.PositionScheme):
 
   formula = 'p = k + i, k uniform in {0 .. max_shift - 1} per segment'
   source = 'arXiv:2109.05644'
+  test_time = 'i; with official_compat max_shift + i'
   random = True
   contiguous = True
 
@@ -78,6 +79,7 @@ class RandomPadding(base.PositionScheme):
 
   formula = 'p = r + i, r uniform in {0 .. max_position - n} per segment'
   source = 'arXiv:2305.04859'
+  test_time = 'i'
   needs_lengths = True
   random = True
   contiguous = True
@@ -127,6 +129,8 @@ class Cape(base.PositionScheme):
 
   formula = 'p = (i - m + D + e_i) l, all drawn'
   source = 'arXiv:2106.03143'
+  test_time = 'i - m'
+  at_decoding = 'with mean_normalize the planned length'
   fractional = True
   random = True
 

@@ -82,8 +82,10 @@ class HeadTailWarp(base.PositionScheme):
   skew: str = 'sqrt'
   fraction: float = 0.15
 
-  formula = 'p = alpha i, or n f(i / n), or i, per segment; PI at test time'
+  formula = 'p = alpha i, or n f(i / n), or i, per segment'
   source = 'position-index warping'
+  test_time = 'dynamic PI: i min(1, train_length / length)'
+  at_decoding = 'the planned length'
   fractional = True
   interpolates = True
   needs_lengths = True
@@ -153,7 +155,7 @@ class HeadWarp(HeadTailWarp):
 
   fraction: float = 0.3
 
-  formula = 'p = alpha i or i, per segment; PI at test time'
+  formula = 'p = alpha i or i, per segment'
   modes = (HEAD,)
 
 
@@ -163,5 +165,5 @@ class TailWarp(HeadTailWarp):
 
   fraction: float = 0.3
 
-  formula = 'p = n f(i / n) or i, per segment; PI at test time'
+  formula = 'p = n f(i / n) or i, per segment'
   modes = (TAIL,)

@@ -207,15 +207,15 @@ def test_facts_are_readable_unbound(name):
   for fact in (
     'translation_invariant',
     'fractional_positions',
-    'extrapolates',
     'length_dependent',
     'interpolates',
     'embeds',
     'needs_content',
+    'takes_distances',
   ):
     assert isinstance(getattr(encoding, fact), bool), fact
   assert encoding.max_position is None or encoding.max_position > 0
-  assert encoding.formula and encoding.source
+  assert encoding.formula and encoding.source and encoding.beyond
 
 
 @pytest.mark.parametrize('bidirectional', [False, True])

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import positions
 from lengen_jax.encodings import alibi
 
 GOLDEN = np.load(
@@ -87,13 +89,13 @@ def test_rope(prefix, positions):
     assert np.abs(other - want).max() > 0.1
 
 
-def relative_logits(spec):
+def relative_logits(spec, p=None):
   params = {
     'u': GOLDEN['relative_param_relpos_contentbias'],
     'v': GOLDEN['relative_param_relpos_relativebias'],
     'projection': {'kernel': GOLDEN['relative_param_w']},
   }
-  p = jnp.arange(7)
+  p = jnp.arange(7) if p is None else p
   content = create(spec).apply(
     {'params': params}, Q, K, p, p, method='content_bias'
   )
@@ -113,3 +115,37 @@ def test_transformer_xl_causal(assert_close):
   # The quirk of the official code, and not what the paper has.
   plain = np.tril(relative_logits('transformer_xl'))
   assert np.abs(plain - want).max() > 0.1
+
+
+def noisy(name):
+  """The official sample of distances as the scheme gives it."""
+  scheme = positions.create("randomized(max_position=2048, mode='distances')")
+  r = np.concatenate([[0], GOLDEN[f'noisy_{name}_distances_sorted'].ravel()])
+  return scheme.apply(
+    {'distances': jnp.asarray(r, jnp.int32)[None]},
+    jnp.arange(7)[None],
+    lengths=jnp.full((1, 7), 7),
+  )
+
+
+def test_randomized_alibi(assert_close):
+  encoding = create('alibi(official_compat=True)')
+  p = noisy('alibi')
+  got = encoding.apply({}, p, p, method='bias', bidirectional=True)
+  assert_close(got[0], GOLDEN['noisy_alibi_bias'], 1e-6)
+
+
+def test_randomized_transformer_xl(assert_close):
+  got = relative_logits('transformer_xl', noisy('relative'))
+  # Sines of distances up to 2047 in float32.
+  assert_close(got, GOLDEN['noisy_relative_logits_INTENDED'], 2e-5)
+
+
+def test_randomized_transformer_xl_as_the_official_code_has_it(assert_close):
+  spec = 'transformer_xl(official_compat=True)'
+  got = relative_logits(spec, noisy('relative'))
+  want = GOLDEN['noisy_relative_logits_OFFICIAL']
+  assert_close(got, want, 2e-5)
+  assert np.abs(want - GOLDEN['noisy_relative_logits_INTENDED']).max() > 1
+  with pytest.raises(errors.CombinationError, match='needs the size'):
+    relative_logits(spec, noisy('relative').replace(size=None))

@@ -128,3 +128,56 @@ def test_schemes_are_hashable_and_compared_by_value():
   one, other = (positions.create('randomized(max_position=9)') for _ in 'ab')
   assert one == other and hash(one) == hash(other)
   assert one != positions.create('randomized(max_position=8)')
+
+
+def plain_distances(r, index, start, k_index):
+  """Signed distances of all pairs, one at a time."""
+  batch, (length,) = len(r), r[0].shape
+  out = np.zeros((batch, index.shape[1], k_index.shape[1]))
+  for b in range(batch):
+    for a, i in enumerate(index[b]):
+      for c, j in enumerate(k_index[b]):
+        place = min(start[b][a] + abs(i - j), length - 1)
+        out[b, a, c] = np.sign(i - j) * r[b][place]
+  return out
+
+
+def test_distances_of_pairs():
+  r = np.array([[0, 2, 5, 0, 4, 9], [0, 1, 2, 3, 30, 31]])
+  index = np.tile(np.arange(6), (2, 1))
+  start = np.array([[0, 0, 0, 3, 3, 3], [0] * 6])
+  whole = positions.Distances(jnp.asarray(r), start=jnp.asarray(start))
+  want = plain_distances(r, index, start, index)
+  np.testing.assert_array_equal(whole.to(whole), want)
+  # Pairs within the second segment of the first row.
+  np.testing.assert_array_equal(
+    want[0, 3:, 3:], [[0, -4, -9], [4, 0, -4], [9, 4, 0]]
+  )
+
+
+def test_distances_of_some_tokens():
+  r = np.array([[0, 2, 5, 8, 11, 20], [0, 1, 2, 3, 30, 31]])
+  all_of_them = positions.Distances(jnp.asarray(r))
+  index = np.array([[4, 5], [1, 2]])
+  some = positions.take(all_of_them, jnp.asarray(index))
+  got = some.to(all_of_them.at(jnp.arange(6)[None]))
+  whole = np.asarray(all_of_them.to(all_of_them))
+  want = np.stack([whole[b, index[b]] for b in range(2)])
+  np.testing.assert_array_equal(got, want)
+
+
+def test_taking_positions():
+  given = jnp.array([[0.5, 1.5, 9.0]])
+  got = positions.take(given, jnp.array([[2], [0]]))
+  np.testing.assert_array_equal(got, [[9.0], [0.5]])
+
+
+def test_distances_pass_through_jit_and_scan():
+  r = jnp.array([[0, 2, 5]])
+  whole = positions.Distances(r)
+  want = whole.to(whole)
+  got = jax.jit(lambda d: d.to(d))(whole)
+  np.testing.assert_array_equal(got, want)
+  layers = positions.Distances(jnp.stack([r, 2 * r]))
+  _, got = jax.lax.scan(lambda c, d: (c, d.to(d)), 0, layers)
+  np.testing.assert_array_equal(got, jnp.stack([want, 2 * want]))

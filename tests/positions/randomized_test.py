@@ -233,3 +233,90 @@ def test_needs_lengths_and_rng(train):
 def test_refuses(keys, value):
   with pytest.raises(errors.SpecError, match=value):
     positions.create(f'randomized({keys})')
+
+
+def draw_tree(scheme, index, lengths, key=KEY, train=True, num_layers=None):
+  index, lengths = (jnp.asarray(x, jnp.int32) for x in (index, lengths))
+  return _call_layers(scheme, index, lengths, key, train, num_layers)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def _call_layers(scheme, index, lengths, key, train, num_layers):
+  return scheme(
+    index, lengths=lengths, rng=key, train=train, num_layers=num_layers
+  )
+
+
+def test_once_per_batch_equal_lengths_share_their_positions():
+  scheme = create(64, draw='batch')
+  got = draw(scheme, rows(4, 6), [[6], [6], [4], [4]])
+  np.testing.assert_array_equal(got[0], got[1])
+  np.testing.assert_array_equal(got[2, :4], got[3, :4])
+  again = draw(scheme, rows(4, 6), [[6]] * 4, key=jax.random.key(9))
+  assert (again != got).any()
+  single = draw(create(64), rows(4, 6), [[6]] * 4)
+  assert len(np.unique(single, axis=0)) == 4
+
+
+def test_every_layer_draws_for_itself():
+  scheme = create(64, draw='layer')
+  got = np.asarray(draw_tree(scheme, rows(2, 6), [[6]] * 2, num_layers=3))
+  assert got.shape == (3, 2, 6)
+  assert (np.diff(got) > 0).all() and got.min() >= 0 and got.max() < 64
+  np.testing.assert_array_equal(got[:, 0], got[:, 1])
+  assert len(np.unique(got[:, 0], axis=0)) == 3
+  # At test time nothing is drawn, and all layers share.
+  even = create(64, draw='layer', test='even')
+  assert draw_tree(even, rows(2, 6), [[6]] * 2, train=False).shape == (2, 6)
+
+
+def test_a_draw_per_layer_needs_their_number():
+  with pytest.raises(errors.LengthError, match='needs num_layers'):
+    draw_tree(create(64, draw='layer'), rows(1, 4), [[4]])
+
+
+@pytest.mark.parametrize('length, max_position', [(1, 1), (2, 2), (6, 7)])
+def test_distances_are_sorted_and_begin_with_zero(length, max_position):
+  scheme = create(max_position, mode='distances')
+  got = draw_tree(scheme, rows(64, length), [[length]] * 64)
+  assert isinstance(got, positions.Distances)
+  r = np.asarray(got.r)
+  assert r.dtype == np.int32 and r.shape == (64, length)
+  assert (r[:, 0] == 0).all() and (np.diff(r) > 0).all()
+  assert r.max() < max_position
+  assert (len(np.unique(r, axis=0)) > 1) == (1 < length < max_position)
+
+
+def test_every_subset_of_distances_is_equally_likely():
+  scheme = create(6, mode='distances')
+  got = draw_tree(scheme, rows(6000, 4), [[4]] * 6000)
+  statistic, freedom = chi_square(np.asarray(got.r)[:, 1:] - 1, 5)
+  assert freedom == 9 and statistic < 28
+
+
+def test_distances_of_packed_and_padded_rows():
+  scheme = create(32, mode='distances')
+  index = [[0, 1, 2, 0, 1, 0, 1]]
+  lengths = [[3, 3, 3, 2, 2, 1, 1]]
+  got = draw_tree(scheme, index, lengths)
+  r = np.asarray(got.r)[0]
+  assert (r[[0, 3, 5]] == 0).all() and 0 < r[1] < r[2] and 0 < r[4] < 32
+  np.testing.assert_array_equal(got.start, [[0, 0, 0, 3, 3, 5, 5]])
+  wider = draw_tree(scheme, [[*index[0], 2, 3]], [[*lengths[0], 1, 1]])
+  np.testing.assert_array_equal(wider.r[0, :6], r[:6])
+
+
+def test_even_distances():
+  scheme = create(64, mode='distances', test='even')
+  got = draw_tree(scheme, rows(1, 8), [[8]], train=False)
+  np.testing.assert_array_equal(got.r, [np.arange(8) * 9])
+
+
+def test_given_distances():
+  scheme = create(64, mode='distances')
+  r = jnp.array([[0, 3, 7]])
+  got = scheme.apply(
+    {'distances': r}, jnp.arange(3)[None], lengths=jnp.array([[3]])
+  )
+  want = [[[0, -3, -7], [3, 0, -3], [7, 3, 0]]]
+  np.testing.assert_array_equal(got.to(got), want)

@@ -1,0 +1,121 @@
+"""Tests `lengen_jax/analysis/menu.py`, and that what it tells is so."""
+
+import re
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from lengen_jax import encodings
+from lengen_jax import positions
+from lengen_jax import testing
+from lengen_jax.analysis import menu
+from lengen_jax.attention import scaling
+
+
+@pytest.fixture(scope='module')
+def shown():
+  with pytest.MonkeyPatch.context() as patch:
+    lines = []
+    patch.setattr(
+      menu.rich.console.Console,
+      'print',
+      lambda self, *args: lines.append(_text(self, *args)),
+    )
+    menu.show()
+  return '\n'.join(lines)
+
+
+def _text(console, *args):
+  return ''.join(segment.text for a in args for segment in console.render(a))
+
+
+def entry(shown, name):
+  """What is shown of one entry, on one line."""
+  match = re.search(rf'\n  {name} +(\S.*?)(?=\n  \S|\n\S|\Z)', shown, re.S)
+  return ' '.join(match[1].split())
+
+
+@pytest.mark.parametrize(
+  'name', [*encodings.ENCODINGS, *positions.SCHEMES, *scaling.SCALES]
+)
+def test_every_entry_is_shown(shown, name):
+  text = entry(shown, name)
+  for registry in (encodings.ENCODINGS, positions.SCHEMES, scaling.SCALES):
+    if name in registry:
+      assert text.startswith(' '.join(registry[name].formula.split()))
+  assert 'decoding needs: ' in text
+  if name not in ('standard', 'none'):
+    assert 'source: ' in text
+
+
+def test_facts(shown):
+  assert 'translation invariant: no' in entry(shown, 'fire')
+  assert 'translation invariant: yes' in entry(shown, 'longrope')
+  assert 'positions: whole ones only' in entry(shown, 'shaw')
+  assert 'positions:' not in entry(shown, 'alibi')
+  assert 'at test time: drawn again' in entry(shown, 'randomized')
+  assert "draw='sequence'" in entry(shown, 'randomized')
+  assert 'values: fractional' in entry(shown, 'cape')
+  assert 'init=1.0' in entry(shown, 'ssmax')
+
+
+@pytest.mark.parametrize('name', sorted(encodings.ENCODINGS))
+def test_parameters_are_those_that_there_are(name):
+  spec = testing.ENCODING_SPECS.get(name, name)
+  encoding = encodings.create(spec, num_heads=4, head_dim=8, width=8)
+  hook = 'embed' if encoding.embeds else 'bias'
+  p = jnp.arange(3)
+  arguments = (jnp.zeros((1, 3, 8)), p[None]) if encoding.embeds else (p, p)
+  shapes = jax.eval_shape(
+    lambda: encoding.init(jax.random.key(0), *arguments, method=hook)
+  )
+  made = {
+    '/'.join(re.sub(r'\d+$', 'i', entry.key) for entry in path)
+    for path, _ in jax.tree.leaves_with_path(nn.unbox(shapes).get('params', {}))
+  }
+  told = set(
+    re.findall(r'([a-z_]+(?:/[a-z]+)?)(?= \[| likewise)', encoding.parameters)
+  )
+  assert made == told
+
+
+@pytest.mark.parametrize('name', sorted(encodings.ENCODINGS))
+def test_what_decoding_needs_of_encodings(name):
+  spec = testing.ENCODING_SPECS.get(name, name)
+  cls = encodings.ENCODINGS[name]
+  encoding = encodings.create(spec, num_heads=4, head_dim=8, width=8)
+  if encoding.length_dependent:
+    assert cls.at_decoding.startswith('the planned length')
+  else:
+    assert cls.at_decoding.startswith('nothing')
+
+
+@pytest.mark.parametrize('spec', testing.scheme_specs())
+def test_what_decoding_needs_of_schemes(spec):
+  """Positions at test time that go by the length need a plan."""
+  scheme = positions.create(spec)
+  index = jnp.arange(4)[None]
+  one, other = (
+    scheme(index, lengths=jnp.full((1, 1), n), rng=jax.random.key(0))
+    for n in (8, 16)
+  )
+  differ = jax.tree.map(lambda a, b: bool((a != b).any()), one, other)
+  assert any(jax.tree.leaves(differ)) == (
+    'planned length' in scheme.at_decoding
+  )
+
+
+@pytest.mark.parametrize('spec', testing.scheme_specs())
+def test_test_time_is_as_stated(spec):
+  scheme = positions.create(spec)
+  index, lengths = jnp.arange(12)[None], jnp.full((1, 1), 12)
+  drawn = [
+    jax.tree.leaves(scheme(index, lengths=lengths, rng=jax.random.key(n)))[0]
+    for n in range(2)
+  ]
+  again = bool((drawn[0] != drawn[1]).any())
+  assert again == scheme.test_time.startswith('drawn again')
+  plain = bool((drawn[0] == index).all())
+  assert plain == (scheme.test_time.split(';')[0] == 'i' or spec == 'standard')

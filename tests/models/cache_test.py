@@ -1,0 +1,234 @@
+"""Tests `lengen_jax/models/cache.py` and decoding with whole models.
+
+That decoding equals a full pass for every encoding and scheme is tested in
+`tests/testing_test.py`.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax import models
+from lengen_jax import positions
+from lengen_jax.models import cache as cache_lib
+from lengen_jax.models import presets
+from lengen_jax.models import stacking
+
+LENGTH = 10
+PLANNED = np.array([7, 10])
+KEY = jax.random.key(3)
+
+
+def create(encoding='nope', **kwargs):
+  return models.ModelConfig(**presets.get('tiny'), encoding=encoding, **kwargs)
+
+
+def tokens(length=LENGTH):
+  return jax.random.randint(jax.random.key(1), (2, length), 0, 256)
+
+
+def full_pass(config, params, scheme, **kwargs):
+  index = jnp.tile(jnp.arange(LENGTH)[None], (2, 1))
+  lengths = jnp.asarray(PLANNED)[:, None]
+  given = scheme(index, lengths=lengths, rng=KEY, num_layers=config.num_layers)
+  return models.create(config).apply(
+    {'params': params}, tokens(), *kwargs.values(), given, lengths=lengths
+  )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step(config, params, inputs, cache, new_lengths, *encoded):
+  return models.create(config).apply(
+    {'params': params},
+    inputs,
+    cache,
+    *encoded,
+    new_lengths=new_lengths,
+    method='decode',
+  )
+
+
+def decoded(config, params, cache, *encoded, prompt=(2, 4)):
+  """Logits of all planned tokens, prompts of several lengths first."""
+  logits = [[], []]
+  padded = jnp.pad(tokens(), ((0, 0), (0, 1)))
+  new = jnp.array(prompt)
+  width = max(prompt)
+  while int(new.max()) > 0:
+    at = cache.length[:, None] + jnp.arange(width)[None]
+    inputs = jnp.take_along_axis(padded, at, axis=1, mode='clip')
+    got, cache = step(config, params, inputs, cache, new, *encoded)
+    for row in range(2):
+      logits[row] += [*got[row, : new[row]]]
+    width, new = 1, jnp.minimum(1, jnp.asarray(PLANNED) - cache.length)
+  np.testing.assert_array_equal(cache.length, PLANNED)
+  return [jnp.stack(row) for row in logits]
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize(
+  'encoding, scheme, kwargs',
+  [
+    ('fire(shared=True), rope(dynamic=True, train_length=4)', 'standard', {}),
+    ('sinusoidal', "randomized(max_position=32, draw='layer')", {}),
+    (
+      'shaw, alibi',
+      "randomized(max_position=32, mode='distances', draw='layer')",
+      {'attention_scale': 'ssmax'},
+    ),
+    (
+      'learned(max_position=32), t5(shared=True)',
+      "randomized(max_position=32, test='even')",
+      {'attention_scale': "log_n(train_length=4, per='sequence')"},
+    ),
+    ('kerple_log', 'equal_mean', {'norm_placement': 'post', 'norm': 'rms'}),
+  ],
+)
+def test_decoding_equals_a_full_pass(
+  encoding, scheme, kwargs, scan_layers, assert_close
+):
+  config = create(encoding, scan_layers=scan_layers, **kwargs)
+  params = stacking.init(config, jax.random.key(0))
+  scheme = positions.create(scheme)
+  want = full_pass(config, params, scheme)
+  cache = cache_lib.create(
+    config, 2, LENGTH, scheme=scheme, planned=PLANNED, rng=KEY
+  )
+  got = decoded(config, params, cache)
+  for row, planned in enumerate(PLANNED):
+    assert_close(got[row], want[row, :planned], 1e-5)
+
+
+def test_an_encoder_decoder_decodes(assert_close):
+  config = create('alibi', architecture='encoder_decoder')
+  params = stacking.init(config, jax.random.key(0))
+  source = tokens(5)
+  model = models.EncoderDecoder(config)
+  want = full_pass(config, params, positions.create('standard'), source=source)
+  encoded = model.apply({'params': params}, source, method='encode')
+  cache = cache_lib.create(config, 2, LENGTH, planned=PLANNED)
+  got = decoded(config, params, cache, encoded)
+  for row, planned in enumerate(PLANNED):
+    assert_close(got[row], want[row, :planned], 1e-5)
+
+
+def test_padding_of_the_encoder_is_not_seen(assert_close):
+  config = create('alibi', architecture='encoder_decoder')
+  params = stacking.init(config, jax.random.key(0))
+  model = models.EncoderDecoder(config)
+
+  def first_logits(source, ids):
+    encoded = model.apply(
+      {'params': params}, source, segment_ids=ids, method='encode'
+    )
+    return model.apply(
+      {'params': params},
+      tokens(3),
+      cache_lib.create(config, 2, LENGTH),
+      encoded,
+      encoded_segment_ids=ids,
+      method='decode',
+    )[0]
+
+  source = tokens(5)
+  padded = jnp.pad(source, ((0, 0), (0, 2)), constant_values=9)
+  ids = jnp.array([[1] * 5 + [0] * 2] * 2)
+  want = first_logits(source, None)
+  assert_close(first_logits(padded, ids), want, 1e-5)
+  assert np.abs(first_logits(padded, ids * 0 + 1) - want).max() > 1e-4
+
+
+def test_rows_that_are_alike_share_positions():
+  config = create('alibi')
+  assert cache_lib.create(config, 2, LENGTH).positions.shape == (1, LENGTH)
+  cache = cache_lib.create(config, 2, LENGTH, planned=PLANNED)
+  assert cache.positions.shape == (2, LENGTH)
+  scheme = positions.create("randomized(max_position=32, draw='layer')")
+  drawn = cache_lib.create(config, 2, LENGTH, scheme=scheme, rng=KEY)
+  assert drawn.positions.shape == (config.num_layers, 2, LENGTH)
+
+
+@pytest.mark.parametrize(
+  'scan_layers, shape', [(False, (2, 10, 2, 16)), (True, (2, 2, 10, 2, 16))]
+)
+def test_shapes(scan_layers, shape):
+  config = create('alibi', scan_layers=scan_layers, dtype='bfloat16')
+  cache = cache_lib.create(config, 2, LENGTH)
+  leaves = jax.tree.leaves(cache.layers)
+  assert len(leaves) == (2 if scan_layers else 4)
+  assert all(leaf.shape == shape for leaf in leaves)
+  assert all(leaf.dtype == jnp.bfloat16 for leaf in leaves)
+
+
+def test_beyond_the_plan_there_are_no_logits():
+  config = create('alibi')
+  params = stacking.init(config, jax.random.key(0))
+  cache = cache_lib.create(config, 2, LENGTH, planned=PLANNED)
+  logits, cache = step(config, params, tokens(), cache, None)
+  told = np.isfinite(logits).all(-1)
+  np.testing.assert_array_equal(told.sum(1), PLANNED)
+  kept = jax.tree.map(np.asarray, cache.layers)
+  logits, cache = step(config, params, tokens(1), cache, None)
+  assert np.isnan(logits).all()
+  # Nothing in the cache is overwritten.
+  jax.tree.map(np.testing.assert_array_equal, cache.layers, kept)
+
+
+def test_a_longer_plan_turns_old_keys_anew(assert_close):
+  """Keys are kept unturned where the rotation goes by the length."""
+  config = create('rope(dynamic=True, train_length=4)')
+  params = stacking.init(config, jax.random.key(0))
+  short = cache_lib.create(config, 2, LENGTH, planned=np.array([4, 4]))
+  _, short = step(config, params, tokens(4), short, None)
+  long = cache_lib.create(config, 2, LENGTH)
+  _, long = step(config, params, tokens(4), long, None)
+  assert_close(short.layers[0], long.layers[0], 1e-6)
+  grown = short.replace(planned=long.planned)
+  one = params | {'layer_1': jax.tree.map(jnp.zeros_like, params['layer_1'])}
+  assert_close(
+    step(config, one, tokens(1), grown, None)[0],
+    step(config, one, tokens(1), long, None)[0],
+    1e-5,
+  )
+
+
+@pytest.mark.parametrize(
+  'encoding, kwargs, error, message',
+  [
+    (
+      'learned(max_position=8)',
+      {},
+      errors.LengthError,
+      'no entry for position 9',
+    ),
+    (
+      'learned(max_position=32)',
+      {'scheme': 'equal_mean'},
+      errors.CombinationError,
+      'equal_mean gives fractional positions',
+    ),
+    (
+      'rope',
+      {'scheme': 'randomized(max_position=8)'},
+      errors.LengthError,
+      'segment of 10',
+    ),
+    (
+      'rope',
+      {'planned': [3, 11]},
+      errors.LengthError,
+      'from 3 to 11; they must be between 1 and max_length=10',
+    ),
+    ('rope', {'planned': [3]}, errors.ConfigError, r'must be \(2,\)'),
+  ],
+)
+def test_refuses(encoding, kwargs, error, message):
+  kwargs = dict(kwargs)
+  if 'scheme' in kwargs:
+    kwargs['scheme'] = positions.create(kwargs['scheme'])
+  with pytest.raises(error, match=message):
+    cache_lib.create(create(encoding), 2, LENGTH, rng=KEY, **kwargs)

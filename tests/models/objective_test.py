@@ -1,0 +1,159 @@
+"""Tests `lengen_jax/models/objective.py`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax import models
+from lengen_jax import positions
+from lengen_jax.data import windows
+from lengen_jax.models import objective
+from lengen_jax.models import presets
+from lengen_jax.models import stacking
+
+KEY = jax.random.key(0)
+
+
+def create(encoding, **kwargs):
+  return models.ModelConfig(**presets.get('tiny'), encoding=encoding, **kwargs)
+
+
+def lm_batch(rows=2, length=8, seed=0):
+  tokens = np.random.default_rng(seed).integers(0, 256, (rows, length + 1))
+  return windows.lm_batch(tokens.astype(np.int32))
+
+
+def losses(config, scheme, batch, *, train=False, packed=False, params=None):
+  params = stacking.init(config, KEY) if params is None else params
+  return objective.token_losses(
+    config,
+    positions.create(scheme),
+    params,
+    batch,
+    rng=jax.random.key(1),
+    train=train,
+    packed=packed,
+  )
+
+
+def with_encoder(batch, length=5):
+  encoder = lm_batch(length=length, seed=7)
+  return batch | {f'encoder_{k}': v for k, v in encoder.items()}
+
+
+@pytest.mark.parametrize('packed', [False, True])
+@pytest.mark.parametrize('architecture', ['decoder', 'encoder_decoder'])
+def test_loss_is_that_of_the_logits(architecture, packed, assert_close):
+  config = create('fire', architecture=architecture)
+  params = stacking.init(config, KEY)
+  batch = with_encoder(lm_batch())
+  inputs = (batch['inputs'],)
+  if architecture == 'encoder_decoder':
+    inputs += (batch['encoder_inputs'],)
+  logits = models.create(config).apply({'params': params}, *inputs)
+  want = -np.take_along_axis(
+    np.asarray(jax.nn.log_softmax(logits)), batch['targets'][..., None], -1
+  )[..., 0]
+  assert_close(losses(config, 'standard', batch, packed=packed), want, 1e-5)
+
+
+def test_both_sides_are_given_their_positions(assert_close):
+  config = create('sinusoidal', architecture='encoder_decoder')
+  batch = with_encoder(lm_batch())
+  want = losses(config, 'standard', batch)
+  drawn = losses(config, 'randomized(max_position=64)', batch)
+  assert np.abs(drawn - want).max() > 1e-3
+  # The encoder goes by the length of its own sequences.
+  config = create(
+    'rope(dynamic=True, train_length=5)', architecture='encoder_decoder'
+  )
+  want = losses(config, 'standard', batch)
+  longer = batch | {'encoder_lengths': 2 * batch['encoder_lengths']}
+  assert np.abs(losses(config, 'standard', longer) - want).max() > 1e-5
+
+
+def test_each_layer_may_draw_for_itself():
+  config = create('alibi')
+  per_layer, per_batch = (
+    losses(config, f"randomized(max_position=64, draw='{draw}')", lm_batch())
+    for draw in ('layer', 'batch')
+  )
+  assert np.abs(per_layer - per_batch).max() > 1e-6
+
+
+def test_distances_are_refused_by_name():
+  with pytest.raises(errors.CombinationError, match='rope needs a position'):
+    objective.check(
+      create('rope'), "randomized(max_position=64, mode='distances')"
+    )
+  objective.check(
+    create('alibi'), "randomized(max_position=64, mode='distances')"
+  )
+
+
+def test_both_sides_are_checked_for_their_length():
+  config = create('learned(max_position=6)', architecture='encoder_decoder')
+  batch = with_encoder(lm_batch(length=5), length=9)
+  with pytest.raises(errors.LengthError, match='position 8'):
+    losses(config, 'standard', batch)
+
+
+def masked(rate=0.15, rows=64, length=128):
+  batch = lm_batch(rows, length)
+  batch['weights'][:, -28:] = 0
+  new = objective.mask_tokens(
+    KEY, batch, mask_id=255, vocab_size=200, rate=rate
+  )
+  return batch, jax.tree.map(np.asarray, new)
+
+
+def test_masked_tokens_are_predicted():
+  batch, new = masked()
+  chosen = new['weights'] == 1
+  np.testing.assert_array_equal(new['targets'], batch['inputs'])
+  np.testing.assert_array_equal(
+    new['inputs'][~chosen], batch['inputs'][~chosen]
+  )
+  assert not chosen[:, -28:].any()
+  for key in ('segment_ids', 'segment_positions', 'lengths'):
+    np.testing.assert_array_equal(new[key], batch[key])
+
+
+def test_shares_of_masked_tokens():
+  batch, new = masked()
+  chosen = new['weights'] == 1
+  assert abs(chosen[:, :100].mean() - 0.15) < 0.02
+  old, now = batch['inputs'][chosen], new['inputs'][chosen]
+  assert abs((now == 255).mean() - 0.8) < 0.05
+  other = (now != 255) & (now != old)
+  assert abs(other.mean() - 0.1) < 0.04
+  assert now[other].max() < 200
+  assert abs((now == old).mean() - 0.1) < 0.04
+
+
+def test_rate_of_masking():
+  assert masked(rate=0.0)[1]['weights'].sum() == 0
+  assert abs(masked(rate=0.5)[1]['weights'][:, :100].mean() - 0.5) < 0.03
+
+
+def test_an_encoder_learns_masked_tokens():
+  """A few steps of gradient descent lower the loss at the masked tokens."""
+  config = create('rope', architecture='encoder')
+  batch = lm_batch(4, 16)
+  batch['inputs'] %= 4
+  batch = objective.mask_tokens(KEY, batch, mask_id=9, vocab_size=4, rate=0.5)
+
+  @jax.jit
+  @jax.value_and_grad
+  def loss(params):
+    each = losses(config, 'standard', batch, params=params)
+    return jnp.sum(each * batch['weights']) / jnp.sum(batch['weights'])
+
+  params = stacking.init(config, KEY)
+  first, grads = loss(params)
+  for _ in range(20):
+    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    last, grads = loss(params)
+  assert last < 0.7 * first
