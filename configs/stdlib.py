@@ -65,6 +65,8 @@ def get_config(arg=''):
   config.train.steps = {'cpu': 350, 'tiny': 8}.get(size, 10000)
   config.train.log_every = {'tiny': 4}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 1000)
+  # Workdir of a run to start from, whose encoding may differ; '' for none.
+  config.train.init_from = ''
 
   config.eval = ml_collections.ConfigDict()
   # Each divides the longest: all score the same tokens.

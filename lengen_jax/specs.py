@@ -132,11 +132,15 @@ def name(entry):
 
 
 def describe(instance):
-  """The spec of an instance: its name, and the keys that are not default."""
+  """The spec of an instance: its name, and the keys that are not default.
+
+  Fields without a default are no keys: whoever builds the instance sets them.
+  """
   values = {
     key: getattr(instance, field.name)
-    for key, field in keys(type(instance)).items()
-    if getattr(instance, field.name) != field.default
+    for key, field in keys(type(instance), ('width',)).items()
+    if field.default is not dataclasses.MISSING
+    and getattr(instance, field.name) != field.default
   }
   text = ', '.join(f'{key}={value!r}' for key, value in values.items())
   return f'{name(instance)}({text})' if text else name(instance)

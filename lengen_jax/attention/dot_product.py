@@ -3,12 +3,20 @@
 import jax
 import jax.numpy as jnp
 
+from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
+from lengen_jax import specs
+from lengen_jax.attention import blockwise
 from lengen_jax.attention import reference
 
-IMPLEMENTATIONS = {'reference': reference.attend}
+IMPLEMENTATIONS = {
+  'reference': reference.attend,
+  'blockwise': blockwise.attend,
+}
 BIAS_FORMS = ('exact', 'table', 'anchored', 'auto')
+# From so many pairs on, 'auto' goes block by block.
+_MANY_PAIRS = 512 * 512
 # Whole numbers above this have gaps in float32.
 _MAX_LENGTH = 2**24
 
@@ -44,8 +52,8 @@ def dot_product_attention(
     q: `[B, Q, H, D]`.
     k: `[B, K, G, D]`; H is a multiple of G, query head h reads head h G // H.
     v: `[B, K, G, D]`.
-    bias: a function of positions (`BiasFn`), or, for the reference, a float32
-      array that broadcasts to `[B, H, Q, K]`.
+    bias: a function of positions, `BiasFn`; or, for the reference, any
+      function of them or a float32 array that broadcasts to `[B, H, Q, K]`.
     content: a `ContentFn`, a function of contents and positions.
     q_positions: int32 or float32, `[Q]` or `[B, Q]`; None for the standard
       ones, `q_offset + arange(Q)`. Or `positions.Distances` of the queries.
@@ -64,7 +72,9 @@ def dot_product_attention(
     contiguous: True promises that within a segment differences of positions
       equal differences of indices; None is True where positions are None.
     bias_form: 'exact', or how an implementation may approximate the bias.
-    implementation: one of IMPLEMENTATIONS, or 'auto'.
+    implementation: 'reference', every pair in memory; 'blockwise', no array
+      over all pairs, forward or backward; or 'auto', which is 'blockwise' for
+      many pairs where that can be.
 
   Returns:
     `[B, Q, H, D]` in the dtype of q.
@@ -88,7 +98,7 @@ def dot_product_attention(
   if bias_form in ('table', 'anchored'):
     raise errors.ConfigError(
       f'bias_form={bias_form!r} is not available with implementation='
-      f"'reference'; use 'exact'"
+      f"{implementation!r}; use 'exact'"
     )
   if window is not None and window < 1:
     raise errors.ConfigError(f'window must be at least 1, got {window}')
@@ -134,9 +144,15 @@ def dot_product_attention(
       f'logit_scale has shape {logit_scale.shape}; it must be '
       f'{(batch, q_length)} or {(batch, q_length, num_heads)}'
     )
-  attend = IMPLEMENTATIONS[
-    'reference' if implementation == 'auto' else implementation
-  ]
+  reason = _no_tiles(bias, content)
+  if implementation == 'blockwise' and reason:
+    raise errors.ConfigError(
+      f"implementation='blockwise' {reason}; use 'reference'"
+    )
+  if implementation == 'auto':
+    many = q_length * k_length >= _MANY_PAIRS
+    implementation = 'blockwise' if many and not reason else 'reference'
+  attend = IMPLEMENTATIONS[implementation]
   return attend(
     q,
     k,
@@ -155,6 +171,17 @@ def dot_product_attention(
     scale=head_dim**-0.5 if scale is None else scale,
     logit_scale=logit_scale,
   )
+
+
+def _no_tiles(bias, content):
+  """Why attention cannot go block by block; None if it can."""
+  if bias is not None and not isinstance(bias, encodings.BiasFn):
+    return 'takes a bias as a BiasFn only, not as an array or a bare function'
+  for term in (bias, content):
+    if term is not None and not term.encoding.tileable:
+      name = specs.describe(term.encoding)
+      return f'cannot compute {name} for one tile at a time'
+  return None
 
 
 def _check_arrays(q, k, v):

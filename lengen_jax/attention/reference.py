@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from lengen_jax import errors
 from lengen_jax.positions import base as positions_base
 
-# Finite, so that a row without a visible key gives a mean and not NaN.
+# Finite, so that a row without a visible key gives no NaN.
 MASKED = -(2.0**127)
 
 
@@ -76,6 +76,9 @@ def attend(
   if content is not None:
     values = content.values(weights_BxHxQxK, q_positions, k_positions)
     y_BxQxHxD += 0.0 if values is None else values
+  if k_lengths is not None or q_segment_ids is not None:
+    # Nothing is what a query gets that sees no key.
+    y_BxQxHxD *= mask.any(-1)[:, :, None, None]
   return y_BxQxHxD.astype(q.dtype)
 
 

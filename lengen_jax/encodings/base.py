@@ -133,6 +133,8 @@ class Encoding(nn.Module):
   max_position = None
   # Attention must pass query and key contents to the encoding.
   needs_content = False
+  # A tile of its terms follows from the tile's own tokens.
+  tileable = True
 
   @property
   def takes_distances(self):

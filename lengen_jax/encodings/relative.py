@@ -116,6 +116,11 @@ class TransformerXL(base.Encoding):
   needs_content = True
   takes_distances = True
 
+  @property
+  def tileable(self):
+    # The official quirk counts from the number of all keys.
+    return not self.official_compat
+
   def __post_init__(self):
     if self.num_heads * self.head_dim % 2:
       raise errors.SpecError(

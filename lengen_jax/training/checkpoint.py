@@ -16,6 +16,11 @@ from lengen_jax import errors
 from lengen_jax.models import stacking
 
 
+def steps(workdir):
+  """The steps that a run has checkpoints of; reads and makes nothing else."""
+  return ocp.utils.checkpoint_steps(workdir / 'checkpoints')
+
+
 class Checkpointer:
   """Saves and restores the state of one run."""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import pathlib
 import time
 
 import jax
@@ -20,6 +21,7 @@ from lengen_jax.training import optimizer
 from lengen_jax.training import progress as progress_lib
 from lengen_jax.training import sharding
 from lengen_jax.training import state as state_lib
+from lengen_jax.training import swap
 from lengen_jax.training import workdir as workdir_lib
 
 
@@ -58,7 +60,12 @@ _FIELDS = {
     'b2': 0,
     'clip_norm': 0,
   },
-  'train': {'steps': 1, 'log_every': 1, 'checkpoint_every': 1},
+  'train': {
+    'steps': 1,
+    'log_every': 1,
+    'checkpoint_every': 1,
+    'init_from': None,
+  },
   'eval': {'lengths': None, 'windows': 1, 'batch_tokens': 1},
 }
 
@@ -123,8 +130,38 @@ class Run:
 
   def init_state(self):
     """The initial state, on the mesh."""
-    init = jax.jit(self._init, out_shardings=sharding.replicated(self.mesh))
-    return init()
+    return self._on_mesh(self._init)()
+
+  def adopt(self, source):
+    """The initial state, with parameters of another run as far as they serve.
+
+    Args:
+      source: a Trained; see `swap.adopt`.
+
+    Returns:
+      (state, notes): the state on the mesh and lines that say what was done.
+
+    Raises:
+      errors.CheckpointError: the models differ in more than their encodings.
+    """
+    state = self.init_state()
+    # Through the host: the two runs may have meshes of different devices.
+    params, notes = swap.adopt(
+      jax.device_get(state.params),
+      self.model,
+      jax.device_get(source.state.params),
+      source.run.model,
+      max_length=max(
+        run.config.data.train_length for run in (self, source.run)
+      ),
+      rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
+    )
+    params = jax.device_put(params, sharding.replicated(self.mesh))
+    opt_state = self._on_mesh(self.tx.init)(params)
+    return state.replace(params=params, opt_state=opt_state), notes
+
+  def _on_mesh(self, function):
+    return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
 
   def _init(self):
     return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
@@ -176,7 +213,9 @@ def train(config, workdir, *, corpus=None, label='train'):
 
   The workdir gets config.json, metrics.jsonl (a line per step) and
   checkpoints. A resumed run repeats an uninterrupted one bit for bit on the
-  same devices and versions.
+  same devices and versions. A model starts from the parameters of another run,
+  whose encoding may differ, where `train.init_from` names its workdir; step and
+  optimizer start afresh, and a resumed run does not need the other any more.
 
   Args:
     config: a ConfigDict; see configs/stdlib.py.
@@ -204,10 +243,14 @@ def train(config, workdir, *, corpus=None, label='train'):
     batch_size=config.data.batch_size,
     seed=config.seed,
   )
+  state, notes = _adopted(run, workdir)
   path = workdir_lib.claim(workdir, config, corpus.info)
+  for note in notes:
+    print(f'{label}: {note}', flush=True)
   checkpoints = checkpoint.Checkpointer(path, run.model)
-  state = checkpoints.restore(run.abstract_state())
-  checkpoints.set_aside_unreadable()
+  if state is None:
+    state = checkpoints.restore(run.abstract_state())
+    checkpoints.set_aside_unreadable()
   if state is None:
     state = run.init_state()
   first, steps = int(state.step), config.train.steps
@@ -233,15 +276,40 @@ def restore(workdir):
   """
   config, path = workdir_lib.read_config(workdir)
   run = Run(config)
-  checkpoints = checkpoint.Checkpointer(path, run.model)
-  state = checkpoints.restore(run.abstract_state())
-  checkpoints.close()
-  if state is None:
+  if not checkpoint.steps(path):
     raise errors.CheckpointError(
       f'{path} has no checkpoint yet; run lengen train first'
     )
+  checkpoints = checkpoint.Checkpointer(path, run.model)
+  state = checkpoints.restore(run.abstract_state())
+  checkpoints.close()
   _, seconds = _read_log(path / 'metrics.jsonl', int(state.step))
   return Trained(run, state, seconds)
+
+
+def _adopted(run, workdir):
+  """The first state of a run that starts from another, and notes about it.
+
+  Returns:
+    (None, []) for a run that starts from scratch or has checkpoints already.
+  """
+  source = run.config.train.init_from
+  if not source:
+    return None, []
+  here, there = (
+    pathlib.Path(p).expanduser().absolute() for p in (workdir, source)
+  )
+  if here.resolve() == there.resolve():
+    raise errors.ConfigError(
+      f'train.init_from={source} is the workdir itself; give the run another '
+      '--workdir'
+    )
+  if checkpoint.steps(here):
+    return None, []
+  try:
+    return run.adopt(restore(source))
+  except errors.LengenError as error:
+    raise type(error)(f'train.init_from={source}: {error}') from error
 
 
 def _steps(run, state, batches, log, checkpoints, label):

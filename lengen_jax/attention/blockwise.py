@@ -1,0 +1,506 @@
+"""Attention block by block: no array over all pairs, forward or backward.
+
+The forward pass keeps a running maximum and sum per query (online softmax); the
+backward pass computes the logits of each tile again and knows its gradients by
+hand. A bias is evaluated for one tile at a time, from positions, and its
+parameters get their gradient the same way. Tiles that are masked altogether are
+skipped.
+
+Sources: Rabe & Staats (2021), arXiv:2112.05682; Dao et al. (2022),
+arXiv:2205.14135, algorithms 1 and 4.
+
+Shapes beside the usual: N blocks of queries or keys, q and k tokens in a block,
+G key heads, H = G R query heads.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from lengen_jax import positions as position_schemes
+from lengen_jax.attention.reference import MASKED
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """What is known before anything is computed."""
+
+  block_q: int
+  block_k: int
+  blocks_q: int
+  blocks_k: int
+  k_length: int
+  causal: bool
+  window: int | None
+  sinks: int
+  scale: float
+
+
+@struct.dataclass
+class _Operands:
+  """What gradients go to.
+
+  Attributes:
+    q: `[N, B, H, q, D]`.
+    k: `[N, B, G, k, D]`.
+    v: likewise.
+    bias: BiasFn or None.
+    content: ContentFn or None.
+    logit_scale: float32 `[N, 1 or B, 1 or H, q]` or None.
+  """
+
+  q: Any
+  k: Any
+  v: Any
+  bias: Any
+  content: Any
+  logit_scale: Any
+
+
+@struct.dataclass
+class _Tokens:
+  """What masks and positions are, of all queries or all keys.
+
+  Attributes:
+    index: int32 `[N, 1 or B, block]`, among the keys.
+    positions: `[N, 1 or B, block]`, or Distances whose index is like that.
+    segment_ids: int32 `[N, B, block]` or None.
+    sink: bool `[N, 1 or B, block]`, keys that stay visible; or None.
+    lengths: int32 `[B]`, keys from there on are masked; or None.
+  """
+
+  index: Any
+  positions: Any
+  segment_ids: Any = None
+  sink: Any = None
+  lengths: Any = None
+
+
+def attend(
+  q,
+  k,
+  v,
+  *,
+  bias,
+  content,
+  q_positions,
+  k_positions,
+  q_segment_ids,
+  k_segment_ids,
+  q_offset,
+  k_lengths,
+  causal,
+  window,
+  sinks,
+  scale,
+  logit_scale,
+):
+  """See `dot_product_attention`, which checks the arguments."""
+  q_length, k_length = q.shape[1], k.shape[1]
+  block_q, block_k = (min(block_size(), n) for n in (q_length, k_length))
+  plan = _Plan(
+    block_q=block_q,
+    block_k=block_k,
+    blocks_q=-(-q_length // block_q),
+    blocks_k=-(-k_length // block_k),
+    k_length=k_length,
+    causal=causal,
+    window=window,
+    sinks=sinks,
+    scale=scale,
+  )
+  if logit_scale is not None:
+    logit_scale = logit_scale.reshape(*logit_scale.shape[:2], -1)
+    logit_scale = jnp.swapaxes(_blocks(logit_scale, block_q), 2, 3)
+  operands = _Operands(
+    q=_head_blocks(q, block_q),
+    k=_head_blocks(k, block_k),
+    v=_head_blocks(v, block_k),
+    bias=bias,
+    content=content,
+    logit_scale=logit_scale,
+  )
+  q_offset = jnp.reshape(jnp.asarray(q_offset, jnp.int32), (-1, 1))
+  padded_q = plan.blocks_q * block_q
+  q_index = q_offset + jnp.arange(padded_q, dtype=jnp.int32)[None]
+  k_index = jnp.arange(plan.blocks_k * block_k, dtype=jnp.int32)[None]
+  sink = None
+  if sinks:
+    in_segment = k_index[:, :k_length]
+    if k_segment_ids is not None:
+      in_segment = position_schemes.segment_positions(k_segment_ids)
+    sink = _blocks(in_segment < sinks, block_k)
+  queries = _Tokens(
+    index=_blocks(q_index, block_q),
+    positions=_position_blocks(q_positions, block_q),
+    segment_ids=_blocks(q_segment_ids, block_q),
+  )
+  keys = _Tokens(
+    index=_blocks(k_index, block_k),
+    positions=_position_blocks(k_positions, block_k),
+    segment_ids=_blocks(k_segment_ids, block_k),
+    sink=sink,
+    lengths=k_lengths,
+  )
+  y_NxBxHxqxD = _attend(plan, operands, queries, keys)
+  y_BxNxqxHxD = jnp.transpose(y_NxBxHxqxD, (1, 0, 3, 2, 4))
+  y_BxQxHxD = y_BxNxqxHxD.reshape(*q.shape[:1], -1, q.shape[2], v.shape[3])
+  return y_BxQxHxD[:, :q_length]
+
+
+def block_size():
+  """Tokens in a block: what a core's cache holds, or a matrix unit likes."""
+  return 128 if jax.default_backend() == 'cpu' else 512
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan, operands, queries, keys):
+  """Attention of blocks, `[N, B, H, q, D]`."""
+  y, _ = _forward(plan, operands, queries, keys)
+  return y
+
+
+def _forward(plan, operands, queries, keys):
+  """Blocks of the output, and of the logarithm of each softmax's sum."""
+  rows = operands.q.shape[1:4]
+
+  def query_block(i):
+    q, one, logit_scale = _query_block(operands, queries, i)
+
+    def step(j, carry):
+      largest, total, y = carry
+      k, v, other = _key_block(operands, keys, j)
+      bias = _bias_tile(operands.bias, one, other)
+      content = _content_tile(operands.content, q, k, one, other)
+      s, _ = _logits(plan, q, k, bias, content, one, other, logit_scale)
+      new = jnp.maximum(largest, s.max(-1))
+      # While no key is visible, weights are to be 0 and not exp(0).
+      base = jnp.where(new > MASKED, new, 0.0)
+      p = jnp.exp(s - base[..., None])
+      kept = jnp.exp(largest - base)
+      total = total * kept + p.sum(-1)
+      y = y * kept[..., None] + _weighted(operands, p, v, one, other)
+      return new, total, y
+
+    nothing = (
+      jnp.full(rows, MASKED, jnp.float32),
+      jnp.zeros(rows, jnp.float32),
+      jnp.zeros((*rows, operands.v.shape[-1]), jnp.float32),
+    )
+    largest, total, y = _over(
+      _key_range(plan, one), _is_needed(plan, one, keys), step, nothing
+    )
+    seen = total > 0
+    total = jnp.where(seen, total, 1.0)
+    y = y / total[..., None]
+    log_sum = jnp.where(seen, largest + jnp.log(total), 0.0)
+    return y.astype(operands.q.dtype), log_sum
+
+  return jax.lax.map(query_block, jnp.arange(plan.blocks_q))
+
+
+def _forward_with_residuals(plan, operands, queries, keys):
+  y, log_sum = _forward(plan, operands, queries, keys)
+  return y, (operands, queries, keys, y, log_sum)
+
+
+def _backward(plan, residuals, dy):
+  operands, queries, keys, y, log_sum = residuals
+  groups = operands.k.shape[2]
+  # sum_j p_ij dp_ij, by which the softmax's gradient is centred.
+  centre = jnp.sum(y.astype(jnp.float32) * dy.astype(jnp.float32), axis=-1)
+
+  def key_block(carry, j):
+    k, v, other = _key_block(operands, keys, j)
+
+    def step(i, carry):
+      dq, dbias, dcontent, dlogit_scale, dk, dv = carry
+      q, one, logit_scale = _query_block(operands, queries, i)
+      bias, to_bias = jax.vjp(
+        lambda bias: _bias_tile(bias, one, other), operands.bias
+      )
+      content, to_content = jax.vjp(
+        lambda content, q, k: _content_tile(content, q, k, one, other),
+        operands.content,
+        q,
+        k,
+      )
+      s, raw = _logits(plan, q, k, bias, content, one, other, logit_scale)
+      p = jnp.exp(s - log_sum[i][..., None])
+      dy_i = _grouped(dy[i], groups)
+
+      dv += _einsum('bgrqk,bgrqd->bgkd', _grouped(p, groups), dy_i)
+      dp = _merged(_einsum('bgrqd,bgkd->bgrqk', dy_i, v))
+      if operands.content is not None:
+        dcontent, dp = _content_values_gradient(
+          operands.content, p, dy[i], one, other, dcontent, dp
+        )
+      ds = p * (dp - centre[i][..., None])
+
+      if bias is not None:
+        alike = bias.shape[0] < ds.shape[0]
+        rows = ds.sum(0, keepdims=True) if alike else ds
+        dbias = jax.tree.map(jnp.add, dbias, to_bias(rows)[0])
+      draw = ds * plan.scale
+      if logit_scale is not None:
+        moved = draw * raw
+        for axis, size in enumerate(logit_scale.shape[:2]):
+          if size == 1:
+            moved = moved.sum(axis, keepdims=True)
+        dlogit_scale = dlogit_scale.at[i].add(moved.sum(-1))
+        draw *= logit_scale[..., None]
+
+      grouped = _grouped(draw, groups)
+      dq_i = _merged(_einsum('bgrqk,bgkd->bgrqd', grouped, k))
+      dk += _einsum('bgrqk,bgrqd->bgkd', grouped, _grouped(q, groups))
+      if content is not None:
+        dcontent_i, dq_content, dk_content = to_content(draw)
+        dcontent = jax.tree.map(jnp.add, dcontent, dcontent_i)
+        dq_i += dq_content.astype(jnp.float32)
+        dk += dk_content.astype(jnp.float32)
+      dq = dq.at[i].add(dq_i)
+      return dq, dbias, dcontent, dlogit_scale, dk, dv
+
+    *carry, dk, dv = _over(
+      _query_range(plan, queries, other),
+      _is_needed(plan, other, queries, swapped=True),
+      step,
+      (*carry, *(jnp.zeros(x.shape, jnp.float32) for x in (k, v))),
+    )
+    return tuple(carry), (dk.astype(k.dtype), dv.astype(v.dtype))
+
+  zeros = (
+    jnp.zeros(operands.q.shape, jnp.float32),
+    jax.tree.map(jnp.zeros_like, operands.bias),
+    jax.tree.map(jnp.zeros_like, operands.content),
+    jax.tree.map(jnp.zeros_like, operands.logit_scale),
+  )
+  (dq, dbias, dcontent, dlogit_scale), (dk, dv) = jax.lax.scan(
+    key_block, zeros, jnp.arange(plan.blocks_k)
+  )
+  gradients = _Operands(
+    q=dq.astype(operands.q.dtype),
+    k=dk,
+    v=dv,
+    bias=dbias,
+    content=dcontent,
+    logit_scale=dlogit_scale,
+  )
+  return gradients, None, None
+
+
+_attend.defvjp(_forward_with_residuals, _backward)
+
+
+def _logits(plan, q, k, bias, content, one, other, logit_scale):
+  """Masked logits of a tile, and q k + content before any scaling."""
+  raw = _merged(_einsum('bgrqd,bgkd->bgrqk', _grouped(q, k.shape[1]), k))
+  if content is not None:
+    raw += content
+  s = raw * plan.scale
+  if logit_scale is not None:
+    s *= logit_scale[..., None]
+  if bias is not None:
+    s += bias
+  mask = _mask(plan, one, other)
+  return jnp.where(mask[:, None], s, MASKED), raw
+
+
+def _bias_tile(bias, one, other):
+  """Bias of a tile, `[1 or B, H, q, k]`, or None."""
+  if bias is None:
+    return None
+  tile = bias(one.positions, other.positions)
+  return tile.reshape(-1, *tile.shape[-3:])
+
+
+def _content_tile(content, q, k, one, other):
+  """What content adds to the logits of a tile, `[B, H, q, k]`, or None."""
+  if content is None:
+    return None
+  q, k = (jnp.swapaxes(x, 1, 2) for x in (q, k))
+  k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
+  return content.logits(q, k, one.positions, other.positions)
+
+
+def _weighted(operands, p, v, one, other):
+  """Values weighted by p, `[B, H, q, D]`."""
+  y = _merged(_einsum('bgrqk,bgkd->bgrqd', _grouped(p, v.shape[1]), v))
+  if operands.content is not None:
+    values = operands.content.values(p, one.positions, other.positions)
+    y += 0.0 if values is None else jnp.swapaxes(values, 1, 2)
+  return y
+
+
+def _content_values_gradient(content, p, dy, one, other, dcontent, dp):
+  """Adds the gradients of what content adds to the values."""
+
+  def values(content, p):
+    return content.values(p, one.positions, other.positions)
+
+  if jax.eval_shape(values, content, p) is None:
+    return dcontent, dp
+  _, gradient = jax.vjp(values, content, p)
+  more_content, more_p = gradient(jnp.swapaxes(dy, 1, 2).astype(jnp.float32))
+  return jax.tree.map(jnp.add, dcontent, more_content), dp + more_p
+
+
+def _mask(plan, one, other):
+  """Which keys of a tile are visible, bool `[1 or B, q, k]`."""
+  behind = one.index[:, :, None] - other.index[:, None, :]
+  mask = (other.index < plan.k_length)[:, None, :]
+  if plan.causal:
+    mask &= behind >= 0
+  if plan.window is not None:
+    near = jnp.abs(behind) < plan.window
+    if other.sink is not None:
+      near |= other.sink[:, None, :]
+    mask &= near
+  if one.segment_ids is not None:
+    mask &= one.segment_ids[:, :, None] == other.segment_ids[:, None, :]
+  if other.lengths is not None:
+    mask &= (other.index < other.lengths[:, None])[:, None, :]
+  return mask
+
+
+def _key_range(plan, one):
+  """Blocks of keys that a block of queries may see: first, and end."""
+  first, end = 0, plan.blocks_k
+  if plan.causal:
+    end = jnp.minimum(end, one.index.max() // plan.block_k + 1)
+  elif plan.window is not None and not plan.sinks:
+    last = one.index.max() + plan.window - 1
+    end = jnp.minimum(end, last // plan.block_k + 1)
+  if plan.window is not None and not plan.sinks:
+    nearest = jnp.maximum(one.index.min() - plan.window + 1, 0)
+    first = nearest // plan.block_k
+  return first, end
+
+
+def _query_range(plan, queries, other):
+  """Blocks of queries that may see a block of keys: first, and end."""
+  offset = queries.index[0, :, 0]
+  first, end = 0, plan.blocks_q
+  reach = math.inf if plan.window is None or plan.sinks else plan.window - 1
+  if plan.causal:
+    first = (other.index.min() - offset.max()) // plan.block_q
+  elif reach < math.inf:
+    first = (other.index.min() - reach - offset.max()) // plan.block_q
+  if reach < math.inf:
+    last = (other.index.max() + reach - offset.min()) // plan.block_q
+    end = jnp.clip(last + 1, 0, end)
+  return jnp.clip(first, 0, plan.blocks_q), end
+
+
+def _is_needed(plan, block, others, swapped=False):
+  """Whether a tile has anything visible in it, or None if all in range do.
+
+  Conservative: a tile that is not needed is masked altogether.
+  """
+  has_sinks = plan.window is not None and plan.sinks
+  if block.segment_ids is None and not has_sinks:
+    return None
+
+  def needed(n):
+    other = jax.tree.map(lambda x: x[n], _without_positions(others))
+    one = _without_positions(block)
+    if swapped:
+      one, other = other, one
+    answer = True
+    if one.segment_ids is not None:
+      answer &= one.segment_ids.min() <= other.segment_ids.max()
+      answer &= other.segment_ids.min() <= one.segment_ids.max()
+    if has_sinks:
+      far = one.index.min() - other.index.max() >= plan.window
+      answer &= ~far | other.sink.any()
+    return answer
+
+  return needed
+
+
+def _without_positions(tokens):
+  return tokens.replace(positions=None, lengths=None)
+
+
+def _over(bounds, needed, step, carry):
+  """Runs `step` over blocks within bounds, where needed."""
+
+  def body(n, carry):
+    if needed is None:
+      return step(n, carry)
+    return jax.lax.cond(needed(n), step, lambda n, carry: carry, n, carry)
+
+  return jax.lax.fori_loop(*bounds, body, carry)
+
+
+def _query_block(operands, queries, i):
+  """Block i of queries: the vectors, the tokens, their logit scale."""
+  logit_scale = operands.logit_scale
+  return (
+    operands.q[i],
+    _token_block(queries, i),
+    None if logit_scale is None else logit_scale[i],
+  )
+
+
+def _key_block(operands, keys, j):
+  return operands.k[j], operands.v[j], _token_block(keys, j)
+
+
+def _token_block(tokens, n):
+  lengths, positions = tokens.lengths, tokens.positions
+  block = jax.tree.map(lambda x: x[n], _without_positions(tokens))
+  if isinstance(positions, position_schemes.Distances):
+    start = positions.start
+    positions = positions.replace(
+      index=positions.index[n], start=None if start is None else start[n]
+    )
+  else:
+    positions = positions[n]
+  return block.replace(positions=positions, lengths=lengths)
+
+
+def _position_blocks(positions, block):
+  if not isinstance(positions, position_schemes.Distances):
+    return _blocks(jnp.atleast_2d(positions), block)
+  index = positions.index
+  if index is None:
+    index = jnp.arange(positions.r.shape[-1], dtype=jnp.int32)[None]
+  return positions.replace(
+    index=_blocks(index, block), start=_blocks(positions.start, block)
+  )
+
+
+def _blocks(x, block):
+  """`[B, n, ...]` as `[N, B, block, ...]`, the last one padded with zeros."""
+  if x is None:
+    return None
+  missing = -x.shape[1] % block
+  x = jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
+  return jnp.swapaxes(x.reshape(x.shape[0], -1, block, *x.shape[2:]), 0, 1)
+
+
+def _head_blocks(x, block):
+  """`[B, n, H, D]` as `[N, B, H, block, D]`."""
+  return jnp.swapaxes(_blocks(x, block), 2, 3)
+
+
+def _einsum(equation, a, b):
+  """A product in the dtype of b, summed in float32."""
+  return jnp.einsum(
+    equation, a.astype(b.dtype), b, preferred_element_type=jnp.float32
+  )
+
+
+def _grouped(x, groups):
+  """Heads split by the key head that they read: `[B, H, ...]`."""
+  return x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+
+
+def _merged(x):
+  return x.reshape(x.shape[0], -1, *x.shape[3:])

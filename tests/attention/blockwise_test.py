@@ -1,0 +1,361 @@
+"""Tests `lengen_jax/attention/blockwise.py` against the reference."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import attention
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import positions
+from lengen_jax import testing
+from lengen_jax.attention import blockwise
+
+B, H, D, L = 2, 4, 8, 21
+BLOCK = 8
+SEGMENTS = jnp.asarray(
+  [np.repeat([3, 1, 2], [7, 10, 4]), np.repeat([5, 5, 0], [9, 4, 8])]
+)
+# Increasing, but no longer evenly spaced.
+POSITIONS = np.cumsum(
+  np.random.default_rng(0).integers(1, 5, (B, L)), axis=1
+).astype(np.int32)
+OPTIONS = {
+  'causal, grouped heads': {'causal': True, 'k_heads': 2},
+  'both directions, given positions': {
+    'causal': False,
+    'q_positions': POSITIONS,
+    'k_positions': POSITIONS,
+    'logit_scale': True,
+  },
+  'packed, window, sinks': {
+    'causal': True,
+    'q_segment_ids': SEGMENTS,
+    'k_segment_ids': SEGMENTS,
+    'window': 5,
+    'sinks': 2,
+  },
+  'cross, padded keys': {
+    'causal': False,
+    'q_length': 11,
+    'k_lengths': jnp.array([13, 0]),
+    'k_heads': 1,
+  },
+  'decoding': {
+    'causal': True,
+    'q_length': 3,
+    'q_offset': jnp.array([4, 17]),
+    'logit_scale': True,
+  },
+}
+SPECS = [
+  spec
+  for spec in (*testing.encoding_specs(), 'fire(sign=True, hidden_layers=1)')
+  if spec.split('(')[0]
+  in ('nope', 'shaw', 'transformer_xl', 't5', 'alibi', 'kerple_log')
+  + ('kerple_power', 'sandwich', 'fire')
+]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+  monkeypatch.setattr(blockwise, 'block_size', lambda: BLOCK)
+
+
+def arrays(q_length=L, k_heads=H, dtype=np.float32, k_length=L):
+  rng = np.random.default_rng(1)
+  shapes = (B, q_length, H, D), *[(B, k_length, k_heads, D)] * 2
+  return [rng.normal(size=shape).astype(dtype) for shape in shapes]
+
+
+def make(spec):
+  """An encoding and parameters that are not as small as initial ones."""
+  encoding = encodings.create(spec, num_heads=H, head_dim=D)
+  p = jnp.arange(3)
+  q = jnp.zeros((1, 3, H, D))
+  arguments = (q, q, p, p) if encoding.needs_content else (p, p)
+  hook = 'content_bias' if encoding.needs_content else 'bias'
+  return encoding, encoding.init(jax.random.key(0), *arguments, method=hook)
+
+
+def value_and_grads(spec, implementation, *, dtype=np.float32, **options):
+  """Output, and gradients to q, k, v, parameters and logit scale."""
+  options = dict(options)
+  q, k, v = arrays(options.pop('q_length', L), options.pop('k_heads', H), dtype)
+  encoding, variables = make(spec)
+  rng = np.random.default_rng(2)
+  scale = None
+  if options.pop('logit_scale', False):
+    scale = (1 + 0.2 * rng.normal(size=(*q.shape[:2], H))).astype(np.float32)
+  cotangent = rng.normal(size=q.shape).astype(np.float32)
+
+  def loss(q, k, v, variables, scale):
+    y = attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(
+        variables, method='bias_fn', bidirectional=not options['causal']
+      ),
+      content=encoding.apply(variables, method='content_fn'),
+      logit_scale=scale,
+      implementation=implementation,
+      **options,
+    )
+    return jnp.sum(y.astype(jnp.float32) * cotangent), y
+
+  argnums = (0, 1, 2, 3) if scale is None else (0, 1, 2, 3, 4)
+  grad = jax.jit(jax.grad(loss, argnums, has_aux=True))
+  grads, y = grad(q, k, v, variables, scale)
+  return {'y': y, **dict(zip('qkvps', grads, strict=False))}
+
+
+def assert_equal(got, want, tolerance):
+  """Relative to the largest entry of each; of all parameters together.
+
+  The bias of FIRE's last layer has gradient 0, which is noise in both.
+  """
+  for name in want:
+    leaves = [
+      (np.asarray(a, np.float64), np.asarray(b, np.float64))
+      for a, b in zip(
+        jax.tree.leaves(got[name]), jax.tree.leaves(want[name]), strict=True
+      )
+    ]
+    scale = max((np.abs(b).max(initial=0) for _, b in leaves), default=1)
+    for a, b in leaves:
+      assert np.isfinite(a).all()
+      assert np.abs(a - b).max(initial=0) <= tolerance * scale, name
+
+
+@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize('spec', SPECS)
+def test_equals_the_reference(spec, options):
+  if spec.startswith('shaw') and 'q_positions' in options:
+    options = {**options, 'q_positions': POSITIONS, 'k_positions': POSITIONS}
+  want = value_and_grads(spec, 'reference', **options)
+  got = value_and_grads(spec, 'blockwise', **options)
+  assert_equal(got, want, 1e-5)
+  for name in 'qkv':
+    assert np.abs(want[name]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+  'spec', ['alibi', 'shaw(left=4, right=4)', 'transformer_xl', 't5']
+)
+def test_distances(spec):
+  drawn = positions.create("randomized(max_position=64, mode='distances')")
+  ids = SEGMENTS[:1].repeat(B, 0)
+  index = positions.segment_positions(ids)
+  lengths = jnp.asarray(np.repeat([7, 10, 4], [7, 10, 4]))[None]
+  given = drawn(index, lengths=lengths, rng=jax.random.key(3))
+  options = {
+    'causal': False,
+    'q_positions': given,
+    'k_positions': given,
+    'q_segment_ids': ids,
+    'k_segment_ids': ids,
+  }
+  want = value_and_grads(spec, 'reference', **options)
+  assert_equal(value_and_grads(spec, 'blockwise', **options), want, 1e-5)
+
+
+@pytest.mark.parametrize('spec', ['fire', 'transformer_xl'])
+def test_fractional_positions(spec):
+  given = (POSITIONS * 0.37).astype(np.float32)
+  options = {'causal': True, 'q_positions': given, 'k_positions': given}
+  want = value_and_grads(spec, 'reference', **options)
+  assert_equal(value_and_grads(spec, 'blockwise', **options), want, 1e-5)
+
+
+@pytest.mark.parametrize('spec', ['fire', 'shaw(left=4, right=4)'])
+def test_bfloat16(spec):
+  exact = value_and_grads(spec, 'reference', causal=True)
+  errors_of = {
+    implementation: value_and_grads(
+      spec, implementation, causal=True, dtype=jnp.bfloat16
+    )
+    for implementation in ('reference', 'blockwise')
+  }
+  for got in errors_of.values():
+    assert got['y'].dtype == got['q'].dtype == jnp.bfloat16
+    assert_equal(got, exact, 0.1)
+
+
+@pytest.mark.parametrize('q_length, k_length', [(1, 1), (8, 8), (1, 19)])
+def test_lengths_of_all_kinds(q_length, k_length, assert_close):
+  q, k, v = arrays(q_length, k_length=k_length)
+  offset = k_length - q_length
+  want, got = (
+    attention.dot_product_attention(
+      q, k, v, causal=True, q_offset=offset, implementation=implementation
+    )
+    for implementation in ('reference', 'blockwise')
+  )
+  assert_close(got, want, 1e-6)
+
+
+def test_values_may_have_another_size(assert_close):
+  q, k, v = arrays()
+  v = v[..., :3]
+  want, got = (
+    jax.value_and_grad(
+      lambda v, one=one: attention.dot_product_attention(
+        q, k, v, causal=True, implementation=one
+      ).sum()
+    )(v)
+    for one in ('reference', 'blockwise')
+  )
+  assert_close(got, want, 1e-5)
+
+
+def test_a_query_without_visible_keys_gets_nothing():
+  options = OPTIONS['cross, padded keys']
+  for implementation in ('reference', 'blockwise'):
+    got = value_and_grads('alibi', implementation, **options)
+    np.testing.assert_array_equal(got['y'][1], 0)
+    assert np.abs(got['y'][0]).min(-1).max() > 0
+
+
+def visited(monkeypatch, **options):
+  """Tiles that the forward pass computes."""
+  tiles = []
+  mask = blockwise._mask
+
+  def noted(plan, one, other):
+    jax.debug.callback(
+      lambda i, j: tiles.append((int(i.ravel()[0]), int(j.ravel()[0]))),
+      one.index,
+      other.index,
+    )
+    return mask(plan, one, other)
+
+  monkeypatch.setattr(blockwise, '_mask', noted)
+  q, k, v = arrays(32, k_length=32)
+  jax.block_until_ready(
+    attention.dot_product_attention(
+      q, k, v, implementation='blockwise', **options
+    )
+  )
+  jax.effects_barrier()
+  return {(i // BLOCK, j // BLOCK) for i, j in tiles}
+
+
+@pytest.mark.parametrize(
+  'options, want',
+  [
+    ({'causal': False}, {(i, j) for i in range(4) for j in range(4)}),
+    ({'causal': True}, {(i, j) for i in range(4) for j in range(i + 1)}),
+    (
+      {'causal': True, 'window': 4},
+      {(i, j) for i in range(4) for j in (i - 1, i) if j >= 0},
+    ),
+    (
+      {'causal': False, 'window': 4},
+      {(i, j) for i in range(4) for j in range(4) if abs(i - j) <= 1},
+    ),
+    (
+      {'causal': True, 'window': 4, 'sinks': 1},
+      {(i, j) for i in range(4) for j in (0, i - 1, i) if j >= 0},
+    ),
+    ({'causal': True, 'packed': [16, 16]}, {(0, 0), (1, 0), (1, 1)}),
+  ],
+)
+def test_masked_tiles_are_skipped(monkeypatch, options, want):
+  options = dict(options)
+  if 'packed' in options:
+    ids = jnp.asarray(np.repeat([1, 2], options.pop('packed')))[None]
+    ids = ids.repeat(B, 0)
+    options |= {'q_segment_ids': ids, 'k_segment_ids': ids}
+    want = want | {(i + 2, j + 2) for i, j in want}
+  assert visited(monkeypatch, **options) == want
+
+
+@functools.cache
+def compiled(length, implementation):
+  """Gradients of FIRE attention, compiled for `length` tokens."""
+  encoding, variables = make('fire')
+  x = jax.ShapeDtypeStruct((1, length, H, D), jnp.float32)
+
+  def loss(q, k, v, variables):
+    return attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(variables, method='bias_fn'),
+      causal=True,
+      implementation=implementation,
+    ).sum()
+
+  return (
+    jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(x, x, x, variables).compile()
+  )
+
+
+def largest(compiled):
+  """Most entries of an array in the compiled program."""
+  shapes = re.findall(
+    r'[fsu]\d+\[([\d,]+)\]|pred\[([\d,]+)\]', compiled.as_text()
+  )
+  return max(np.prod([int(n) for n in (a or b).split(',')]) for a, b in shapes)
+
+
+def test_no_array_over_all_pairs():
+  length = 512
+  assert largest(compiled(length, 'reference')) >= length * length
+  assert largest(compiled(length, 'blockwise')) < length * length / 4
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square():
+  sizes = [
+    compiled(n, 'blockwise').memory_analysis().temp_size_in_bytes
+    for n in (1024, 2048)
+  ]
+  assert sizes[1] < 2.2 * sizes[0]
+  quadratic = compiled(1024, 'reference').memory_analysis().temp_size_in_bytes
+  assert sizes[0] < quadratic / 10
+
+
+def test_auto_is_blockwise_for_many_pairs(monkeypatch):
+  taken = []
+  attend = blockwise.attend
+  implementations = attention.dot_product.IMPLEMENTATIONS
+  monkeypatch.setitem(
+    implementations,
+    'blockwise',
+    lambda *args, **kwargs: taken.append(1) or attend(*args, **kwargs),
+  )
+  for length, want in ((511, 0), (512, 1)):
+    x = jnp.zeros((1, length, 1, 2))
+    attention.dot_product_attention(x, x, x, causal=True)
+    assert len(taken) == want
+  bias = jnp.zeros((1, 512, 512))
+  attention.dot_product_attention(x, x, x, causal=True, bias=bias)
+  assert len(taken) == 1
+
+
+@pytest.mark.parametrize(
+  'bias, message',
+  [
+    (jnp.zeros((H, L, L)), 'takes a bias as a BiasFn only'),
+    (lambda q, k: jnp.zeros((H, L, L)), 'takes a bias as a BiasFn only'),
+  ],
+)
+def test_refuses_what_has_no_tiles(bias, message):
+  q, k, v = arrays()
+  with pytest.raises(errors.ConfigError, match=message):
+    attention.dot_product_attention(
+      q, k, v, causal=True, bias=bias, implementation='blockwise'
+    )
+
+
+def test_refuses_the_official_quirk_by_name():
+  message = r'cannot compute transformer_xl\(official_compat=True\)'
+  with pytest.raises(errors.ConfigError, match=message):
+    value_and_grads(
+      'transformer_xl(official_compat=True)', 'blockwise', causal=True
+    )

@@ -1,0 +1,542 @@
+"""Tests taking a trained model over into one of another encoding.
+
+`swap.adopt` on trees, and `train.init_from` of the loop.
+"""
+
+import functools
+import json
+import re
+import shutil
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import stdlib as stdlib_config
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax.encodings import convert
+from lengen_jax.models import config as model_config
+from lengen_jax.models import presets
+from lengen_jax.models import stacking
+from lengen_jax.models import transformer
+from lengen_jax.training import loop
+from lengen_jax.training import swap
+from lengen_jax.training import workdir as workdir_lib
+
+LENGTH = 32
+
+
+def model(encoding, **fields):
+  fields = presets.get('tiny') | fields
+  return model_config.ModelConfig(**fields, encoding=encoding)
+
+
+@functools.cache
+def initial(config, seed):
+  """Parameters of a model, no two alike; without compiling anything."""
+  init = functools.partial(stacking.init, config, jax.random.key(0))
+  rng = np.random.default_rng(seed)
+
+  def fill(path, leaf):
+    values = 0.3 * rng.standard_normal(leaf.shape, np.float32)
+    names = [entry.key for entry in path]
+    # Positive, as some encodings want them.
+    return abs(values) if in_encoding('/'.join(names)) else values
+
+  return jax.tree_util.tree_map_with_path(fill, jax.eval_shape(init))
+
+
+@pytest.fixture
+def quick_fits(monkeypatch):
+  """Fits of fewer steps, where it does not matter how near they come."""
+  fit_fire = functools.partial(convert.fit_fire, steps=300)
+  monkeypatch.setattr(swap.convert, 'fit_fire', fit_fire)
+
+
+def adopt(config, source_config, source=None):
+  """Adopts initial parameters of one model; returns theirs, ours and notes."""
+  source = initial(source_config, 1) if source is None else source
+  params, notes = swap.adopt(
+    initial(config, 2),
+    config,
+    source,
+    source_config,
+    max_length=LENGTH,
+    rng=jax.random.key(3),
+  )
+  fresh = initial(config, 2)
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, fresh)
+  return source, params, notes
+
+
+def flat(params):
+  return traverse_util.flatten_dict(stacking.unstack(params), sep='/')
+
+
+def is_same(got, want):
+  return got.shape == want.shape and bool((got == want).all())
+
+
+def in_encoding(path):
+  return any(name.startswith('encoding') for name in path.split('/'))
+
+
+def assert_rest_is_loaded(params, source):
+  params, source = flat(params), flat(source)
+  rest = [path for path in params if not in_encoding(path)]
+  assert rest == [path for path in source if not in_encoding(path)]
+  assert all(is_same(params[path], source[path]) for path in rest)
+
+
+def assert_encoding_is_fresh(params, config):
+  fresh = flat(initial(config, 2))
+  params = flat(params)
+  assert all(is_same(params[p], fresh[p]) for p in fresh if in_encoding(p))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(config, params, tokens):
+  return transformer.create(config).apply({'params': params}, tokens)
+
+
+def tokens(length=LENGTH):
+  return jax.random.randint(jax.random.key(4), (2, length), 0, 256)
+
+
+@pytest.mark.parametrize(
+  'encoding, fields',
+  [
+    ('fire', {}),
+    ('learned(max_position=32)', {}),
+    ('rope, t5', dict(num_layers=4, attention_scale='ssmax')),
+  ],
+)
+def test_same_encoding_loads_all(encoding, fields):
+  config = model(encoding, **fields)
+  source, params, notes = adopt(config, config)
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  count = len(jax.tree.leaves(source))
+  assert notes == [f'loaded {count} of {count} arrays']
+  np.testing.assert_array_equal(
+    logits(config, params, tokens()), logits(config, source, tokens())
+  )
+
+
+def test_nothing_is_in_the_memory_of_the_source():
+  config = model('fire')
+  source = jax.tree.map(jnp.array, initial(config, 1))
+  _, params, _ = adopt(config, config, source)
+  jax.tree.map(lambda leaf: leaf.delete(), params)
+  assert all(not leaf.is_deleted() for leaf in jax.tree.leaves(source))
+  _, params, _ = adopt(config, model('fire(shared=True)'))
+  layers = [params[f'layer_{i}']['attention']['encoding'] for i in range(2)]
+  jax.tree.map(lambda leaf: leaf.delete(), layers[0])
+  assert all(not leaf.is_deleted() for leaf in jax.tree.leaves(layers[1]))
+
+
+@pytest.mark.parametrize('encoding', ['alibi', 'rope(base=5e5)'])
+def test_encodings_without_arrays(encoding):
+  source, params, notes = adopt(model(encoding), model('rope'))
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  assert notes == [
+    'loaded 23 of 23 arrays',
+    f'layers 0-1: {encoding} in place of rope, nothing to load',
+  ]
+
+
+def test_a_trained_encoding_is_left_behind():
+  source, params, notes = adopt(model('rope'), model('kerple_log'))
+  assert_rest_is_loaded(params, source)
+  assert notes == [
+    'loaded 23 of 23 arrays',
+    'layers 0-1: rope in place of kerple_log, nothing to load',
+    'layers 0-1: kerple_log of the source left behind',
+  ]
+
+
+def test_other_settings_and_other_shapes():
+  settings = model('fire(init_threshold=64.)')
+  source, params, notes = adopt(settings, model('fire'))
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  assert notes[1:] == [
+    'layers 0-1: fire(init_threshold=64.) in place of fire, same arrays'
+  ]
+  shapes = model('t5(num_buckets=16)')
+  source, params, notes = adopt(shapes, model('t5'))
+  assert_rest_is_loaded(params, source)
+  assert_encoding_is_fresh(params, shapes)
+  assert notes[1:] == [
+    'layers 0-1: t5(num_buckets=16) in place of t5, initialised anew',
+    'layers 0-1: t5 of the source left behind',
+  ]
+
+
+def test_encodings_in_turn():
+  fields = dict(num_layers=4)
+  config = model('alibi, kerple_log', **fields)
+  source, params, notes = adopt(config, model('rope, kerple_log', **fields))
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  assert notes[1:] == ['layers 0, 2: alibi in place of rope, nothing to load']
+  # The other way round, no layer has what it had.
+  config = model('kerple_log, rope', **fields)
+  source, params, notes = adopt(config, model('rope, kerple_log', **fields))
+  assert_rest_is_loaded(params, source)
+  assert_encoding_is_fresh(params, config)
+  assert notes[1:] == [
+    'layers 0, 2: kerple_log in place of rope, initialised anew',
+    'layers 1, 3: rope in place of kerple_log, nothing to load',
+    'layers 1, 3: kerple_log of the source left behind',
+  ]
+
+
+def test_one_shared_encoding_for_each_layer_and_back():
+  shared, each = model('fire(shared=True)'), model('fire')
+  source, params, notes = adopt(each, shared)
+  for i in range(2):
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      params[f'layer_{i}']['attention']['encoding'],
+      source['encoding'],
+    )
+  assert notes == ['loaded 39 of 39 arrays']
+  np.testing.assert_allclose(
+    logits(each, params, tokens()),
+    logits(shared, source, tokens()),
+    rtol=1e-5,
+    atol=1e-5,
+  )
+  # As long as the layers are equal, one of them stands for all.
+  _, back, notes = adopt(shared, each, params)
+  jax.tree.map(np.testing.assert_array_equal, back, source)
+  assert notes == ['loaded 31 of 31 arrays']
+
+
+@pytest.mark.parametrize('encoding', ['fire', 't5'])
+def test_layers_that_differ_do_not_become_one(encoding):
+  shared = model('fire(shared=True)')
+  source, params, notes = adopt(shared, model(encoding))
+  assert_rest_is_loaded(params, source)
+  assert_encoding_is_fresh(params, shared)
+  assert notes == [
+    'loaded 23 of 31 arrays',
+    f'layers 0-1: fire(shared=True) in place of several ({encoding}), '
+    'initialised anew',
+    f'layers 0-1: {encoding} of the source left behind',
+  ]
+
+
+def bias(spec, params, *, bidirectional=False):
+  """Bias of all pairs of LENGTH tokens, `[H, L, L]`."""
+  encoding = encodings.create(spec, num_heads=2, head_dim=16)
+  positions = jnp.arange(LENGTH)
+  return encoding.apply(
+    {'params': params},
+    positions,
+    positions,
+    bidirectional=bidirectional,
+    method='bias',
+  )
+
+
+def relative_rms(got, want):
+  """Of keys up to the query, relative to the largest entry."""
+  q, k = np.tril_indices(LENGTH)
+  got, want = np.asarray(got)[:, q, k], np.asarray(want)[:, q, k]
+  return np.sqrt(np.mean((got - want) ** 2)) / np.abs(want).max()
+
+
+def said_error(note):
+  found = re.fullmatch(r'.*, rms error (\d+\.\d\d)% of the largest bias', note)
+  return float(found[1]) / 100
+
+
+def test_fire_is_fitted_layer_by_layer(quick_fits):
+  config = model('fire')
+  source, params, notes = adopt(config, model('kerple_log'))
+  assert_rest_is_loaded(params, source)
+  old, new = (
+    [tree[f'layer_{i}']['attention']['encoding'] for i in range(2)]
+    for tree in (source, params)
+  )
+  wants = [bias('kerple_log', each) for each in old]
+  gots = [bias('fire', each) for each in new]
+  errors_ = [relative_rms(*pair) for pair in zip(gots, wants, strict=True)]
+  assert max(errors_) < 0.03
+  assert relative_rms(gots[0], wants[1]) > 0.1
+  # The worse of both is told.
+  assert len(notes) == 2 and notes[0] == 'loaded 23 of 39 arrays'
+  assert notes[1].startswith(
+    'layers 0-1: fire fitted to kerple_log up to length 32, rms error'
+  )
+  assert said_error(notes[1]) == pytest.approx(max(errors_), abs=1e-4)
+
+
+def test_fire_is_fitted_on_both_sides(quick_fits):
+  config, source_config = (
+    model(encoding, architecture='encoder_decoder', num_layers=4)
+    for encoding in ('rope, fire(shared=True)', 'fire, alibi')
+  )
+  source, params, notes = adopt(config, source_config)
+  assert_rest_is_loaded(params, source)
+  for side, bidirectional in (('encoder', True), ('decoder', False)):
+    got, want = (
+      bias(spec, each, bidirectional=bidirectional)
+      for spec, each in (('fire', params[side]['encoding']), ('alibi', {}))
+    )
+    assert relative_rms(got, want) < 0.03
+    if bidirectional:
+      # Alibi looks ahead as it looks back, and so does FIRE.
+      assert relative_rms(got.swapaxes(1, 2), want.swapaxes(1, 2)) < 0.03
+  assert [re.sub(r'\d+\.\d\d%', 'x%', note) for note in notes[1:]] == [
+    'encoder layers 0, 2: rope in place of fire, nothing to load',
+    'encoder layers 1, 3: fire(shared=True) fitted to alibi up to length 32 '
+    'at keys up to the query, rms error x% of the largest bias',
+    'encoder layers 0, 2: fire of the source left behind',
+    'decoder layers 0, 2: rope in place of fire, nothing to load',
+    'decoder layers 1, 3: fire(shared=True) fitted to alibi up to length 32, '
+    'rms error x% of the largest bias',
+    'decoder layers 0, 2: fire of the source left behind',
+  ]
+
+
+@pytest.mark.parametrize('architecture', ['decoder', 'encoder_decoder'])
+@pytest.mark.parametrize('scanned', [0, 1])
+def test_scanned_and_unrolled(scanned, architecture):
+  """Either into the other: the same arrays in the same layers."""
+  source_config, config = (
+    model(
+      'fire, rope',
+      num_layers=4,
+      architecture=architecture,
+      scan_layers=side == scanned,
+    )
+    for side in range(2)
+  )
+  source, params, notes = adopt(config, source_config)
+  assert len(notes) == 1
+  got, want = flat(params), flat(source)
+  assert got.keys() == want.keys()
+  assert all(is_same(got[path], want[path]) for path in want)
+
+
+def test_logit_scales():
+  plain, scaled = model('rope'), model('rope', attention_scale='ssmax')
+  source, params, notes = adopt(plain, scaled)
+  assert len(flat(params)) == 23
+  assert notes[1:] == ['layers 0-1: logit scale ssmax left behind']
+  fresh = model('rope', attention_scale='ssmax(init=0.5)')
+  source, params, notes = adopt(fresh, plain)
+  assert notes == [
+    'loaded 23 of 25 arrays',
+    'layers 0-1: logit scale ssmax(init=0.5) initialised anew',
+  ]
+  for i in range(2):
+    path = f'layer_{i}/attention/attention_scale/s'
+    assert is_same(flat(params)[path], flat(initial(fresh, 2))[path])
+  source, params, notes = adopt(fresh, scaled)
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  assert notes == ['loaded 25 of 25 arrays']
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    (
+      dict(width=48),
+      'cannot load embed/table: (256, 32) in the source, (256, 48) here; set '
+      'model.width=32 instead of 48',
+    ),
+    (
+      dict(num_layers=3),
+      'cannot load layer_2/attention/key/kernel: missing in the source, '
+      '(32, 2, 16) here; set model.num_layers=2 instead of 3',
+    ),
+    (
+      dict(norm='rms', scan_layers=True),
+      'cannot load final_norm/bias: (32,) in the source, missing here; set '
+      "model.norm='layer' instead of 'rms'",
+    ),
+    (
+      dict(vocab_size=300, mlp_width=32),
+      'cannot load embed/table: (256, 32) in the source, (300, 32) here; set '
+      'model.vocab_size=256 instead of 300, model.mlp_width=64 instead of 32',
+    ),
+    (
+      dict(architecture='encoder_decoder'),
+      'cannot load decoder/final_norm/bias: missing in the source, (32,) here; '
+      "set model.architecture='decoder' instead of 'encoder_decoder'",
+    ),
+  ],
+)
+def test_models_that_differ(fields, message):
+  with pytest.raises(errors.CheckpointError) as caught:
+    adopt(model('fire', **fields), model('alibi'))
+  assert str(caught.value) == message
+
+
+# Runs.
+
+SOURCE_STEPS = 60
+
+
+def run_config(encoding='alibi', source=''):
+  config = stdlib_config.get_config('tiny')
+  config.model.encoding = encoding
+  config.train.init_from = str(source)
+  return config
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory, corpus):
+  """The workdir of a run, of one device where the others have two."""
+  folder = tmp_path_factory.mktemp('source') / 'alibi'
+  config = run_config()
+  config.data.batch_size = 3
+  config.train.steps = config.train.checkpoint_every = SOURCE_STEPS
+  loop.train(config, folder, corpus=corpus)
+  return folder
+
+
+def losses(folder):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  return [json.loads(line)['loss'] for line in lines]
+
+
+def test_fitted_fire_keeps_the_logits(trained, corpus, quick_fits):
+  """The point of it all: measured at the length of training."""
+  source = loop.restore(trained)
+  run = loop.Run(run_config('fire'))
+  state, _ = run.adopt(source)
+  params = jax.device_get(state.params)
+  old = jax.device_get(source.state.params)
+  anew = flat(params) | {
+    path: leaf
+    for path, leaf in flat(run.init_state().params).items()
+    if in_encoding(path)
+  }
+  anew = traverse_util.unflatten_dict(anew, sep='/')
+  text = jnp.asarray(corpus.documents['validation'][0][None, :LENGTH])
+  want = logits(source.run.model, old, text)
+  fitted, fresh = (
+    float(jnp.sqrt(jnp.mean((logits(run.model, each, text) - want) ** 2)))
+    for each in (params, anew)
+  )
+  scale = float(jnp.std(want))
+  assert fitted < 0.01 * scale
+  assert fresh > 10 * fitted
+
+
+def test_a_run_starts_from_another(
+  tmp_path, trained, corpus, capsys, quick_fits
+):
+  before = sorted(trained.rglob('*'))
+  capsys.readouterr()
+  swapped = loop.train(
+    run_config('fire', trained), tmp_path / 'fire', corpus=corpus, label='fire'
+  )
+  said = capsys.readouterr().out.splitlines()
+  assert said[0] == 'fire: loaded 23 of 39 arrays'
+  assert said[1].startswith('fire: layers 0-1: fire fitted to alibi up to')
+  assert said[2].startswith('fire: compiling for 2 of 2 cpu devices')
+  # It goes on where the source ended, with a step and a rate of its own.
+  scratch, first = losses(trained), losses(tmp_path / 'fire')
+  assert len(first) == swapped.run.config.train.steps
+  assert first[0] < scratch[0] - 1
+  assert first[0] < scratch[-1] + 0.5
+  restored = loop.restore(tmp_path / 'fire')
+  jax.tree.map(np.testing.assert_array_equal, swapped.state, restored.state)
+  # Finished, the run reads neither the source nor fits again.
+  loop.train(run_config('fire', trained), tmp_path / 'fire', corpus=corpus)
+  assert 'fitted' not in capsys.readouterr().out
+  assert sorted(trained.rglob('*')) == before
+
+
+def test_the_adopted_state_lies_as_the_initial_one(trained):
+  run = loop.Run(run_config('rope'))
+  state, _ = run.adopt(loop.restore(trained))
+  initial_state = run.init_state()
+  assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
+    lambda x: x.sharding, initial_state
+  )
+  assert state.step == 0
+  jax.tree.map(
+    np.testing.assert_array_equal, state.opt_state, initial_state.opt_state
+  )
+
+
+class Killed(Exception):
+  pass
+
+
+def kill_at(patch, step):
+  """Makes the batches fail at a step, as a kill would end the process."""
+  original = loop.data.TrainingWindows.batch
+
+  def batch(self, at):
+    if at == step:
+      raise Killed
+    return original(self, at)
+
+  patch.setattr(loop.data.TrainingWindows, 'batch', batch)
+
+
+def test_a_resumed_run_does_not_need_the_source(
+  tmp_path, trained, corpus, monkeypatch
+):
+  source = tmp_path / 'source'
+  shutil.copytree(trained, source)
+  config = run_config('rope', source)
+  whole = loop.train(config, tmp_path / 'whole', corpus=corpus)
+
+  def killed(step):
+    with monkeypatch.context() as patch:
+      kill_at(patch, step)
+      with pytest.raises(Killed):
+        loop.train(config, tmp_path / 'cut', corpus=corpus)
+
+  # Once before the first checkpoint: the source is read again.
+  killed(2)
+  killed(6)
+  shutil.rmtree(source)
+  cut = loop.train(config, tmp_path / 'cut', corpus=corpus)
+  assert losses(tmp_path / 'cut') == losses(tmp_path / 'whole')
+  jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
+
+
+def refused(config, folder, corpus, kind):
+  """The message of a run that cannot start from its source."""
+  with pytest.raises(kind) as caught:
+    loop.train(config, folder, corpus=corpus)
+  assert f'train.init_from={config.train.init_from}' in str(caught.value)
+  return str(caught.value)
+
+
+def test_sources_that_do_not_serve(tmp_path, trained, corpus):
+  config = run_config('fire', tmp_path / 'nowhere')
+  error = refused(config, tmp_path / 'run', corpus, errors.WorkdirError)
+  assert 'nowhere holds no run' in error
+  assert not (tmp_path / 'nowhere').exists()
+
+  config.train.init_from = str(tmp_path / 'empty')
+  workdir_lib.claim(tmp_path / 'empty', run_config(), corpus.info)
+  error = refused(config, tmp_path / 'run', corpus, errors.CheckpointError)
+  assert 'has no checkpoint yet' in error
+  assert [f.name for f in (tmp_path / 'empty').iterdir()] == ['config.json']
+
+  config.train.init_from = str(trained)
+  config.model.width = 48
+  error = refused(config, tmp_path / 'run', corpus, errors.CheckpointError)
+  assert 'set model.width=32 instead of 48' in error
+  # Nothing is left that would stand in the way of the mended command.
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_run_is_not_its_own_source(tmp_path, trained, corpus):
+  before = sorted(trained.rglob('*'))
+  config = run_config('alibi', trained / '..' / trained.name)
+  error = refused(config, trained, corpus, errors.ConfigError)
+  assert 'is the workdir itself' in error
+  assert sorted(trained.rglob('*')) == before
