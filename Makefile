@@ -17,7 +17,7 @@ demo: $(READY)
 	  --runs='$(DEMO_RUNS)'
 
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

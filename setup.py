@@ -41,7 +41,7 @@ setuptools.setup(
       'tensorflow-datasets>=4.9.10',
       'tensorflow-text>=2.21',
     ],
-    'test': ['pytest>=8.0', 'ruff>=0.9'],
+    'test': ['pytest>=8.0', 'pytest-xdist>=3.6', 'ruff>=0.9'],
     'tpu': ['jax[tpu]>=0.10.0'],
   },
 )

@@ -46,8 +46,8 @@ class _Operands:
   """What gradients go to.
 
   Attributes:
-    q: `[N, B, H, q, D]`.
-    k: `[N, B, G, k, D]`.
+    q: `[B, N q, H, D]`.
+    k: `[B, N k, G, D]`.
     v: likewise.
     bias: BiasFn or None.
     content: ContentFn or None.
@@ -118,9 +118,9 @@ def attend(
     logit_scale = logit_scale.reshape(*logit_scale.shape[:2], -1)
     logit_scale = jnp.swapaxes(_blocks(logit_scale, block_q), 2, 3)
   operands = _Operands(
-    q=_head_blocks(q, block_q),
-    k=_head_blocks(k, block_k),
-    v=_head_blocks(v, block_k),
+    q=_padded(q, block_q),
+    k=_padded(k, block_k),
+    v=_padded(v, block_k),
     bias=bias,
     content=content,
     logit_scale=logit_scale,
@@ -147,10 +147,7 @@ def attend(
     sink=sink,
     lengths=k_lengths,
   )
-  y_NxBxHxqxD = _attend(plan, operands, queries, keys)
-  y_BxNxqxHxD = jnp.transpose(y_NxBxHxqxD, (1, 0, 3, 2, 4))
-  y_BxQxHxD = y_BxNxqxHxD.reshape(*q.shape[:1], -1, q.shape[2], v.shape[3])
-  return y_BxQxHxD[:, :q_length]
+  return _attend(plan, operands, queries, keys)[:, :q_length]
 
 
 def block_size():
@@ -160,21 +157,23 @@ def block_size():
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(plan, operands, queries, keys):
-  """Attention of blocks, `[N, B, H, q, D]`."""
+  """Attention, `[B, N q, H, D]`."""
   y, _ = _forward(plan, operands, queries, keys)
   return y
 
 
 def _forward(plan, operands, queries, keys):
-  """Blocks of the output, and of the logarithm of each softmax's sum."""
-  rows = operands.q.shape[1:4]
+  """The output, and the logarithm of each softmax's sum, `[N, B, H, q]`."""
+  batch, _, heads, _ = operands.q.shape
+  rows = (batch, heads, plan.block_q)
 
-  def query_block(i):
-    q, one, logit_scale = _query_block(operands, queries, i)
+  def query_block(i, carry):
+    y, log_sum = carry
+    q, one, logit_scale = _query_block(plan, operands, queries, i)
 
     def step(j, carry):
       largest, total, y = carry
-      k, v, other = _key_block(operands, keys, j)
+      k, v, other = _key_block(plan, operands, keys, j)
       bias = _bias_tile(operands.bias, one, other)
       content = _content_tile(operands.content, q, k, one, other)
       s, _ = _logits(plan, q, k, bias, content, one, other, logit_scale)
@@ -192,16 +191,18 @@ def _forward(plan, operands, queries, keys):
       jnp.zeros(rows, jnp.float32),
       jnp.zeros((*rows, operands.v.shape[-1]), jnp.float32),
     )
-    largest, total, y = _over(
+    largest, total, y_i = _over(
       _key_range(plan, one), _is_needed(plan, one, keys), step, nothing
     )
     seen = total > 0
     total = jnp.where(seen, total, 1.0)
-    y = y / total[..., None]
-    log_sum = jnp.where(seen, largest + jnp.log(total), 0.0)
-    return y.astype(operands.q.dtype), log_sum
+    y = _write(y, y_i / total[..., None], i)
+    log_sum = log_sum.at[i].set(jnp.where(seen, largest + jnp.log(total), 0.0))
+    return y, log_sum
 
-  return jax.lax.map(query_block, jnp.arange(plan.blocks_q))
+  y = jnp.zeros((*operands.q.shape[:3], operands.v.shape[-1]), operands.q.dtype)
+  log_sum = jnp.zeros((plan.blocks_q, *rows), jnp.float32)
+  return jax.lax.fori_loop(0, plan.blocks_q, query_block, (y, log_sum))
 
 
 def _forward_with_residuals(plan, operands, queries, keys):
@@ -212,15 +213,19 @@ def _forward_with_residuals(plan, operands, queries, keys):
 def _backward(plan, residuals, dy):
   operands, queries, keys, y, log_sum = residuals
   groups = operands.k.shape[2]
-  # sum_j p_ij dp_ij, by which the softmax's gradient is centred.
-  centre = jnp.sum(y.astype(jnp.float32) * dy.astype(jnp.float32), axis=-1)
 
-  def key_block(carry, j):
-    k, v, other = _key_block(operands, keys, j)
+  def key_block(j, carry):
+    dk_all, dv_all, *carry = carry
+    k, v, other = _key_block(plan, operands, keys, j)
 
     def step(i, carry):
       dq, dbias, dcontent, dlogit_scale, dk, dv = carry
-      q, one, logit_scale = _query_block(operands, queries, i)
+      q, one, logit_scale = _query_block(plan, operands, queries, i)
+      y_i, dy_i = (_read(x, i, plan.block_q) for x in (y, dy))
+      # sum_j p_ij dp_ij, by which the softmax's gradient is centred.
+      centre = jnp.sum(
+        y_i.astype(jnp.float32) * dy_i.astype(jnp.float32), axis=-1
+      )
       bias, to_bias = jax.vjp(
         lambda bias: _bias_tile(bias, one, other), operands.bias
       )
@@ -232,15 +237,15 @@ def _backward(plan, residuals, dy):
       )
       s, raw = _logits(plan, q, k, bias, content, one, other, logit_scale)
       p = jnp.exp(s - log_sum[i][..., None])
-      dy_i = _grouped(dy[i], groups)
+      grouped_dy = _grouped(dy_i, groups)
 
-      dv += _einsum('bgrqk,bgrqd->bgkd', _grouped(p, groups), dy_i)
-      dp = _merged(_einsum('bgrqd,bgkd->bgrqk', dy_i, v))
+      dv += _einsum('bgrqk,bgrqd->bgkd', _grouped(p, groups), grouped_dy)
+      dp = _merged(_einsum('bgrqd,bgkd->bgrqk', grouped_dy, v))
       if operands.content is not None:
         dcontent, dp = _content_values_gradient(
-          operands.content, p, dy[i], one, other, dcontent, dp
+          operands.content, p, dy_i, one, other, dcontent, dp
         )
-      ds = p * (dp - centre[i][..., None])
+      ds = p * (dp - centre[..., None])
 
       if bias is not None:
         alike = bias.shape[0] < ds.shape[0]
@@ -263,7 +268,7 @@ def _backward(plan, residuals, dy):
         dcontent = jax.tree.map(jnp.add, dcontent, dcontent_i)
         dq_i += dq_content.astype(jnp.float32)
         dk += dk_content.astype(jnp.float32)
-      dq = dq.at[i].add(dq_i)
+      dq = _write(dq, _read(dq, i, plan.block_q) + dq_i, i)
       return dq, dbias, dcontent, dlogit_scale, dk, dv
 
     *carry, dk, dv = _over(
@@ -272,16 +277,20 @@ def _backward(plan, residuals, dy):
       step,
       (*carry, *(jnp.zeros(x.shape, jnp.float32) for x in (k, v))),
     )
-    return tuple(carry), (dk.astype(k.dtype), dv.astype(v.dtype))
+    return _write(dk_all, dk, j), _write(dv_all, dv, j), *carry
 
-  zeros = (
-    jnp.zeros(operands.q.shape, jnp.float32),
-    jax.tree.map(jnp.zeros_like, operands.bias),
-    jax.tree.map(jnp.zeros_like, operands.content),
-    jax.tree.map(jnp.zeros_like, operands.logit_scale),
-  )
-  (dq, dbias, dcontent, dlogit_scale), (dk, dv) = jax.lax.scan(
-    key_block, zeros, jnp.arange(plan.blocks_k)
+  dk, dv, dq, dbias, dcontent, dlogit_scale = jax.lax.fori_loop(
+    0,
+    plan.blocks_k,
+    key_block,
+    (
+      jnp.zeros_like(operands.k),
+      jnp.zeros_like(operands.v),
+      jnp.zeros(operands.q.shape, jnp.float32),
+      jax.tree.map(jnp.zeros_like, operands.bias),
+      jax.tree.map(jnp.zeros_like, operands.content),
+      jax.tree.map(jnp.zeros_like, operands.logit_scale),
+    ),
   )
   gradients = _Operands(
     q=dq.astype(operands.q.dtype),
@@ -438,18 +447,32 @@ def _over(bounds, needed, step, carry):
   return jax.lax.fori_loop(*bounds, body, carry)
 
 
-def _query_block(operands, queries, i):
+def _query_block(plan, operands, queries, i):
   """Block i of queries: the vectors, the tokens, their logit scale."""
   logit_scale = operands.logit_scale
   return (
-    operands.q[i],
+    _read(operands.q, i, plan.block_q),
     _token_block(queries, i),
     None if logit_scale is None else logit_scale[i],
   )
 
 
-def _key_block(operands, keys, j):
-  return operands.k[j], operands.v[j], _token_block(keys, j)
+def _key_block(plan, operands, keys, j):
+  """Block j of keys: the vectors, the values, the tokens."""
+  k, v = (_read(x, j, plan.block_k) for x in (operands.k, operands.v))
+  return k, v, _token_block(keys, j)
+
+
+def _read(x, n, block):
+  """Block n of `[B, N block, H, D]` as `[B, H, block, D]`."""
+  x = jax.lax.dynamic_slice_in_dim(x, n * block, block, axis=1)
+  return jnp.swapaxes(x, 1, 2)
+
+
+def _write(x, new, n):
+  """Puts a block back where `_read` finds it."""
+  new = jnp.swapaxes(new, 1, 2).astype(x.dtype)
+  return jax.lax.dynamic_update_slice_in_dim(x, new, n * new.shape[1], axis=1)
 
 
 def _token_block(tokens, n):
@@ -480,14 +503,14 @@ def _blocks(x, block):
   """`[B, n, ...]` as `[N, B, block, ...]`, the last one padded with zeros."""
   if x is None:
     return None
-  missing = -x.shape[1] % block
-  x = jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
+  x = _padded(x, block)
   return jnp.swapaxes(x.reshape(x.shape[0], -1, block, *x.shape[2:]), 0, 1)
 
 
-def _head_blocks(x, block):
-  """`[B, n, H, D]` as `[N, B, H, block, D]`."""
-  return jnp.swapaxes(_blocks(x, block), 2, 3)
+def _padded(x, block):
+  """`[B, n, ...]` with zeros up to a multiple of a block."""
+  missing = -x.shape[1] % block
+  return jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
 
 
 def _einsum(equation, a, b):

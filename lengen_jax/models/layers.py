@@ -10,6 +10,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 
 from lengen_jax import attention
 from lengen_jax import encodings
@@ -17,6 +18,9 @@ from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.attention import scaling
+
+# Entries of logits that are in memory at a time, at most: 256 MiB.
+_MOST_LOGITS = 2**26
 
 
 class Attention(nn.Module):
@@ -329,12 +333,46 @@ class Embed(nn.Module):
 
   def logits(self, x):
     """Logits of the next token, float32: `[B, L, E] -> [B, L, V]`."""
-    return jnp.einsum(
-      'ble,ve->blv',
-      x.astype(self.dtype),
-      self.table.astype(self.dtype),
-      preferred_element_type=jnp.float32,
-    )
+    return _logits(x, self.table, self.dtype)
+
+  def losses(self, x, targets):
+    """Cross-entropy of each target, nats: `[B, L, E], [B, L] -> [B, L]`.
+
+    Of many logits only some are in memory at a time, in the backward pass too,
+    which computes them again.
+    """
+    length = x.shape[1]
+    chunks = -(-targets.size * self.vocab_size // _MOST_LOGITS)
+    if chunks <= 1:
+      return _losses(x, targets, self.table, self.dtype)
+    size = -(-length // min(chunks, length))
+
+    def split(x):
+      """`[B, L, ...]` as `[chunks, B, size, ...]`, padded with zeros."""
+      x = jnp.pad(x, ((0, 0), (0, -length % size)) + ((0, 0),) * (x.ndim - 2))
+      return jnp.swapaxes(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 0, 1)
+
+    @jax.checkpoint
+    def chunk_losses(x_and_targets):
+      return _losses(*x_and_targets, self.table, self.dtype)
+
+    losses = jax.lax.map(chunk_losses, (split(x), split(targets)))
+    return jnp.swapaxes(losses, 0, 1).reshape(x.shape[0], -1)[:, :length]
+
+
+def _logits(x, table, dtype):
+  return jnp.einsum(
+    'ble,ve->blv',
+    x.astype(dtype),
+    table.astype(dtype),
+    preferred_element_type=jnp.float32,
+  )
+
+
+def _losses(x, targets, table, dtype):
+  return optax.softmax_cross_entropy_with_integer_labels(
+    _logits(x, table, dtype), targets
+  )
 
 
 class Einsum(nn.Module):

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from lengen_jax import encodings
 from lengen_jax import positions as position_schemes
@@ -72,15 +71,13 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
   if config.architecture == 'encoder_decoder':
     inputs += (batch['encoder_inputs'],)
     named |= described('encoder_', jax.random.fold_in(rng, 1))
-  logits = transformer.create(config).apply(
+  return transformer.create(config).apply(
     {'params': params},
     *inputs,
     **named,
+    targets=batch['targets'],
     deterministic=not train,
     rngs={'dropout': rng} if train else {},
-  )
-  return optax.softmax_cross_entropy_with_integer_labels(
-    logits, batch['targets']
   )
 
 

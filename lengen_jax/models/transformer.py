@@ -38,9 +38,10 @@ class DecoderLM(nn.Module):
     *,
     segment_ids=None,
     lengths=None,
+    targets=None,
     deterministic=True,
   ):
-    """Logits of the next token.
+    """Logits of the next token, or what they cost.
 
     Args:
       inputs: int32 `[B, L]`, token ids.
@@ -50,11 +51,13 @@ class DecoderLM(nn.Module):
       segment_ids: int32 `[B, L]` where rows are packed.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,
         for methods that depend on it.
+      targets: int32 `[B, L]`. If given, their cross-entropy is returned, which
+        takes less memory than the logits.
       deterministic: whether dropout is off; else it draws from the rng stream
         'dropout'.
 
     Returns:
-      float32 `[B, L, V]`.
+      Logits, float32 `[B, L, V]`; with `targets` nats, float32 `[B, L]`.
 
     Raises:
       errors.LengthError: a position beyond an encoding's table.
@@ -67,7 +70,7 @@ class DecoderLM(nn.Module):
       lengths=lengths,
       deterministic=deterministic,
     )
-    return self.embed.logits(x_BxLxE)
+    return _output(self.embed, x_BxLxE, targets)
 
   def decode(self, inputs, cache, *, new_lengths=None):
     """Logits of the next token after each of some new ones.
@@ -112,9 +115,10 @@ class Encoder(nn.Module):
     *,
     segment_ids=None,
     lengths=None,
+    targets=None,
     deterministic=True,
   ):
-    """Logits at each token, float32 `[B, L, V]`; see `DecoderLM`.
+    """Logits at each token, or what they cost; see `DecoderLM`.
 
     Padding is told by its own segment id.
     """
@@ -125,7 +129,7 @@ class Encoder(nn.Module):
       lengths=lengths,
       deterministic=deterministic,
     )
-    return self.embed.logits(x_BxLxE)
+    return _output(self.embed, x_BxLxE, targets)
 
 
 class EncoderDecoder(nn.Module):
@@ -157,9 +161,10 @@ class EncoderDecoder(nn.Module):
     encoder_segment_ids=None,
     lengths=None,
     encoder_lengths=None,
+    targets=None,
     deterministic=True,
   ):
-    """Logits of the decoder's next token.
+    """Logits of the decoder's next token, or what they cost.
 
     Args:
       inputs: int32 `[B, L]`, the decoder's tokens.
@@ -171,10 +176,11 @@ class EncoderDecoder(nn.Module):
       encoder_segment_ids: int32 `[B, S]`.
       lengths: see `DecoderLM`.
       encoder_lengths: likewise.
+      targets: see `DecoderLM`.
       deterministic: see `DecoderLM`.
 
     Returns:
-      float32 `[B, L, V]`.
+      See `DecoderLM`.
     """
     encoded = self.encode(
       encoder_inputs,
@@ -192,7 +198,7 @@ class EncoderDecoder(nn.Module):
       encoded_segment_ids=encoder_segment_ids,
       deterministic=deterministic,
     )
-    return self.embed.logits(x_BxLxE)
+    return _output(self.embed, x_BxLxE, targets)
 
   def encode(
     self,
@@ -242,6 +248,10 @@ _MODELS = {
 def create(config):
   """The model that a ModelConfig describes."""
   return _MODELS[config.architecture](config)
+
+
+def _output(embed, x, targets):
+  return embed.logits(x) if targets is None else embed.losses(x, targets)
 
 
 def _embed(config):

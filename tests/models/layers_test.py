@@ -1,5 +1,7 @@
 """Tests `lengen_jax/models/layers.py`."""
 
+import re
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -332,3 +334,45 @@ def test_position_index():
   np.testing.assert_array_equal(
     layers.position_index(3, ids), [[0, 1, 0], [0, 0, 1]]
   )
+
+
+def chunked(monkeypatch, most, length=7, vocab_size=50):
+  """Losses, their gradients, and the largest array in the program."""
+  monkeypatch.setattr(layers, '_MOST_LOGITS', most)
+  module = layers.Embed(vocab_size, E)
+  params = module.init(jax.random.key(0), jnp.zeros((1, 1), int))
+  x = inputs(length=length)
+  targets = jax.random.randint(jax.random.key(2), (B, length), 0, vocab_size)
+
+  def total(params, x):
+    losses = module.apply(params, x, targets, method='losses')
+    return jnp.sum(jnp.sin(losses)), losses
+
+  grad = jax.jit(jax.grad(total, (0, 1), has_aux=True))
+  compiled = grad.lower(nn.unbox(params), x).compile()
+  sizes = re.findall(r'f32\[([\d,]+)\]', compiled.as_text())
+  largest = max(np.prod([int(n) for n in size.split(',')]) for size in sizes)
+  return compiled(nn.unbox(params), x), largest
+
+
+@pytest.mark.parametrize('most', [1, 2 * 50, 2 * 3 * 50, 2 * 6 * 50])
+def test_chunked_losses(monkeypatch, most, assert_close):
+  """Equal, and with no more logits in memory than asked for."""
+  want, whole = chunked(monkeypatch, 2**26)
+  got, largest = chunked(monkeypatch, most)
+  assert_close(got, want, 1e-5)
+  assert whole >= B * 7 * 50
+  # The table and its gradient are there in any case.
+  assert largest <= max(most, B * 50, 50 * E)
+
+
+def test_losses_are_those_of_the_logits(assert_close):
+  module = layers.Embed(9, E)
+  params = module.init(jax.random.key(0), jnp.zeros((1, 1), int))
+  targets = jnp.arange(B * L).reshape(B, L) % 9
+  logits = module.apply(params, inputs(), method='logits')
+  want = -jnp.take_along_axis(
+    jax.nn.log_softmax(logits), targets[..., None], -1
+  )[..., 0]
+  got = module.apply(params, inputs(), targets, method='losses')
+  assert_close(got, want, 1e-6)
