@@ -65,13 +65,16 @@ class Properties:
     params: of its stack of layers.
   """
 
-  def __init__(self, encoding, *, attention_scale='none', dtype='float32'):
+  def __init__(
+    self, encoding, *, attention_scale='none', dtype='float32', causal=True
+  ):
     """Initialises a model.
 
     Args:
       encoding: spec of the encoding.
       attention_scale: spec of a logit scale.
       dtype: of the model's activations, 'float32' or 'bfloat16'.
+      causal: whether tokens see earlier ones only, or all.
     """
     self.encoding = encoding
     self.config = models.ModelConfig(
@@ -86,10 +89,13 @@ class Properties:
       dtype=dtype,
     )
     params = stacking.init(self.config, jax.random.key(0))
-    self.params = {k: v for k, v in params.items() if k != 'embed'}
+    params.pop('embed')
+    # As if trained: what an encoding says at first is soft.
+    self.params = jax.tree_util.tree_map_with_path(_louder, params)
     self._instance = blocks.create_encodings(self.config)[0]
     self._tolerance = 2e-5 if dtype == 'float32' else 3e-2
-    self._stack = blocks.Stack(self.config, causal=True)
+    self._causal = causal
+    self._stack = blocks.Stack(self.config, causal=causal)
     self.x = np.asarray(
       jax.random.normal(jax.random.key(1), (ROWS, LENGTH, WIDTH))
     )
@@ -114,7 +120,8 @@ class Properties:
     given = draw(scheme, index, lengths, train=True)
     _, dx = self._run(self.params, self.x, given, ids, lengths, cotangent)
     reached = np.abs(np.asarray(dx, np.float32)).max(-1) > 0
-    want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) <= at)
+    end = at + 1 if self._causal else SEGMENTS[0] + SEGMENTS[1]
+    want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) < end)
     assert (reached == want).all(), (
       f'{self.encoding} with {scheme}: the output at {at} of a row with '
       f'segments {SEGMENTS} has gradients to tokens '
@@ -205,6 +212,10 @@ class Properties:
     error = np.abs(self._forward(self.x, far, ids, lengths) - want).max()
     effect = np.abs(exact._forward(self.x, rounded, ids, lengths) - want).max()
     noise = self._tolerance * np.abs(want).max()
+    assert effect == 0 or effect > 1.5 * noise, (
+      f'{self.encoding}: rounded positions are only {effect:.1e} off, which '
+      f'cannot be told from noise of {noise:.1e}'
+    )
     assert error <= noise, (
       f'{self.encoding}: positions from {FAR} on are {error:.1e} off, noise '
       f'being {noise:.1e}; rounded positions would be {effect:.1e} off'
@@ -284,6 +295,14 @@ def scheme_specs():
   """A spec of every registered position scheme, and of its kinds of output."""
   specs = [SCHEME_SPECS.get(name, name) for name in positions.SCHEMES]
   return [*specs, "randomized(max_position=64, mode='distances')"]
+
+
+def _louder(path, leaf):
+  """Matrices of an encoding, and what attention adds, made larger."""
+  names = [entry.key for entry in path]
+  if names[-2:] == ['out', 'kernel']:
+    return 8 * leaf
+  return 4 * leaf if 'encoding' in names and leaf.ndim > 1 else leaf
 
 
 def packed_rows():

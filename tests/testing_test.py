@@ -21,7 +21,7 @@ H, D, E = testing.HEADS, testing.HEAD_DIM, testing.WIDTH
 # Beside the plain entries of the registry, the forms whose code differs.
 FORMS = [
   'fire(normalizer="none", hidden_layers=1, shared=True)',
-  'fire(transform="identity", threshold="fixed", activation="gelu")',
+  'fire(transform="identity", normalizer="max_length", max_length=24)',
   'rope(layout="interleaved", fraction=0.5)',
   'rope(proportional=True, fraction=0.5)',
   'rope(dynamic=True, train_length=6)',
@@ -101,7 +101,7 @@ def test_every_scheme_in_float32(spec):
     'kerple_power',
     'sandwich',
   }
-  if name not in takes_distances and 'normalizer="none"' not in spec:
+  if name not in takes_distances and 'normalizer=' not in spec:
     want.add('randomized')
     assert 'randomized(max_position=64)' in taken
   assert refused == want
@@ -110,13 +110,33 @@ def test_every_scheme_in_float32(spec):
 @pytest.mark.parametrize('spec', SPECS)
 def test_every_scheme_in_bfloat16(spec):
   half = properties(spec, dtype='bfloat16')
-  for scheme in ('standard', 'equal_mean', 'randomized(max_position=64)'):
-    if half.takes(scheme):
-      half.check_causality(scheme)
-      half.check_packing(scheme)
-      half.check_decoding(scheme)
-      half.check_translation(scheme)
+  half.check_schemes()
   half.check_far(properties(spec))
+
+
+@pytest.mark.parametrize(
+  'spec', [*SPECS, 'alibi(official_compat=True)', 'fire(sign=True)']
+)
+def test_both_directions(spec):
+  encoder = testing.Properties(spec, causal=False)
+  for scheme in ('standard', 'equal_mean', 'randomized(max_position=64)'):
+    if encoder.takes(scheme):
+      encoder.check_causality(scheme)
+      encoder.check_packing(scheme)
+
+
+@pytest.mark.parametrize('spec, kinds', [('alibi', 3), ('rope', 2)])
+def test_schemes_are_data(monkeypatch, spec, kinds):
+  """One trace for whole, one for fractional positions, one for distances."""
+  traced = []
+  run = testing.Properties._run
+  monkeypatch.setattr(
+    testing.Properties,
+    '_run',
+    lambda self, *args: traced.append(1) or run(self, *args),
+  )
+  testing.Properties(spec).check_schemes()
+  assert len(traced) == kinds
 
 
 @pytest.mark.parametrize(

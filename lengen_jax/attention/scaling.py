@@ -162,7 +162,8 @@ class Llama4(LogitScale):
 
 
 def _log(n):
-  return jnp.log(n.astype(jnp.float32))
+  # Padding may be of length 0.
+  return jnp.log(jnp.maximum(n, 1).astype(jnp.float32))
 
 
 SCALES = {'none': LogitScale, 'log_n': LogN, 'ssmax': SSMax, 'llama4': Llama4}

@@ -377,6 +377,9 @@ def check_positions(encoding, positions, length=None):
   else:
     # In numpy: jit would trace it, even for an array that is known.
     highest = int(np.asarray(positions).max(initial=-1))
+    lowest = int(np.asarray(positions).min(initial=0))
+    if lowest < 0:
+      raise errors.LengthError(_over(encoding, lowest))
   if highest >= limit:
     raise errors.LengthError(_over(encoding, highest))
 
@@ -433,8 +436,12 @@ def _no_distances(name):
 
 def _over(encoding, position):
   name = specs.name(encoding)
+  mend = 'positions begin at 0'
+  if position >= 0:
+    mend = (
+      f'give it max_position={position + 1} or more, or use shorter sequences'
+    )
   return (
     f'{name}(max_position={encoding.max_position}) has no entry for position '
-    f'{position}; give it max_position={position + 1} or more, or use shorter '
-    'sequences'
+    f'{position}; {mend}'
   )

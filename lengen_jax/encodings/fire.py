@@ -87,6 +87,10 @@ class Fire(base.Encoding):
       raise errors.SpecError(
         "fire takes max_length with normalizer='max_length' and only then"
       )
+    if self.max_length is not None and self.max_length < 1:
+      raise errors.SpecError(
+        f'max_length of fire must be at least 1, got {self.max_length}'
+      )
     super().__post_init__()
 
   @property

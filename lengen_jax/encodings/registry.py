@@ -58,6 +58,10 @@ def create(spec, *, num_heads, head_dim, width=None, **module):
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
   """
+  if num_heads < 1 or head_dim < 1:
+    raise errors.ConfigError(
+      f'num_heads={num_heads} and head_dim={head_dim} must be at least 1'
+    )
   return specs.build(
     'encoding',
     ENCODINGS,

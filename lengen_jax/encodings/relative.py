@@ -112,7 +112,7 @@ class TransformerXL(base.Encoding):
   source = 'arXiv:1901.02860'
   parameters = 'u [H, D], v [H, D], projection/kernel [H D, H D]'
   beyond = 'sines never seen'
-  at_decoding = 'nothing; with official_compat the planned length'
+  at_decoding = 'nothing; with official_compat as many slots as planned'
   needs_content = True
   takes_distances = True
 

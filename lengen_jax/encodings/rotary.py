@@ -66,9 +66,9 @@ class Rope(base.Encoding):
       raise errors.SpecError(
         f'proportional needs an even head_dim, got {self.head_dim}'
       )
-    if self.scale <= 0 or self.base <= 0:
+    if self.scale <= 0 or self.base <= 1:
       raise errors.SpecError(
-        f'scale={self.scale} and base={self.base} must be positive'
+        f'scale={self.scale} must be positive and base={self.base} above 1'
       )
     if self.train_length is not None and self.train_length < 1:
       raise errors.SpecError(
@@ -261,6 +261,11 @@ class Yarn(Rope):
       raise errors.SpecError('yarn needs train_length')
     if self.scale < 1:
       raise errors.SpecError(f'scale of yarn is {self.scale}, less than 1')
+    if not self.beta_fast > self.beta_slow > 0:
+      raise errors.SpecError(
+        f'beta_fast={self.beta_fast} must exceed beta_slow={self.beta_slow}, '
+        'which must be positive'
+      )
 
   @nn.nowrap
   def _ramp(self):
@@ -361,6 +366,7 @@ class Longrope(Rope):
   beyond = 'interpolates every pair as searched'
   at_decoding = 'the planned length, keys kept unturned'
   length_dependent = True
+  interpolates = True
 
   @nn.nowrap
   def _check_scale(self):
@@ -375,6 +381,8 @@ class Longrope(Rope):
           f'longrope needs {name}, {self.rotary_dim // 2} numbers; got '
           f'{factors if factors is None else len(factors)}'
         )
+      if min(factors) <= 0:
+        raise errors.SpecError(f'{name} must be positive, got {factors}')
     if self.scale < 1:
       raise errors.SpecError(f'scale of longrope is {self.scale}, less than 1')
 

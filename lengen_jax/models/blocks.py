@@ -1,6 +1,5 @@
 """The layers of a Transformer put together: blocks, and a stack of them."""
 
-import operator
 from typing import Any
 
 from flax import linen as nn
@@ -216,7 +215,9 @@ class Stack(nn.Module):
       positions, lengths = cache.positions, cache.planned
     if positions is not None:
       positions = layers.position_array(positions)
-    elif segment_ids is not None:
+    if cache is None:
+      layers.check_tokens(x.shape[:2], positions, segment_ids, lengths)
+    if positions is None and segment_ids is not None:
       positions = index
     for encoding in dict.fromkeys(layer_encodings):
       encodings.check_positions(encoding, positions, x.shape[1])
@@ -296,7 +297,10 @@ def _by_layer(positions, num_layers):
       f'positions of {leaf.shape[0]} layers for a model of {num_layers}'
     )
   return [
-    jax.tree.map(operator.itemgetter(i), positions) for i in range(num_layers)
+    jax.tree.map(
+      lambda leaf, i=i: leaf[i] if leaf.ndim > 2 else leaf, positions
+    )
+    for i in range(num_layers)
   ]
 
 
@@ -304,8 +308,16 @@ def _by_turn(positions, differ, turn):
   """Positions for scanning: one tree per layer of a turn."""
   if not differ:
     return (positions,) * turn
+  layers = jax.tree.leaves(positions)[0].shape[0]
+
+  def of_layers(leaf, j):
+    """What all layers share, as start and index of Distances, repeated."""
+    if leaf.ndim < 3:
+      leaf = jnp.broadcast_to(leaf[None], (layers, *leaf.shape))
+    return leaf[j::turn]
+
   return tuple(
-    jax.tree.map(operator.itemgetter(slice(j, None, turn)), positions)
+    jax.tree.map(lambda leaf, j=j: of_layers(leaf, j), positions)
     for j in range(turn)
   )
 

@@ -9,12 +9,14 @@ would. A plan is never guessed.
 from typing import Any
 
 from flax import struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
+from lengen_jax import specs
 from lengen_jax.models import blocks
 
 
@@ -46,7 +48,7 @@ def create(
     config: a ModelConfig.
     batch_size: rows, B.
     max_length: slots of each row, P.
-    scheme: a PositionScheme; None for the standard positions.
+    scheme: a PositionScheme or its spec; None for the standard positions.
     planned: the length that each row is planned to reach, prompt included,
       `[B]`; None for `max_length`. What depends on the length of a sequence
       goes by it.
@@ -59,9 +61,20 @@ def create(
     errors.LengthError: a planned length over `max_length`, or `max_length` over
       what an encoding or the scheme can take.
     errors.CombinationError: scheme and encoding do not go together.
+    errors.ConfigError: a model that does not decode, or no rows.
   """
-  scheme = scheme or position_schemes.create('standard')
-  for encoding in dict.fromkeys(blocks.create_encodings(config)):
+  if config.architecture == 'encoder':
+    raise errors.ConfigError('an encoder does not decode; it has no cache')
+  if batch_size < 1 or isinstance(planned, jax.core.Tracer):
+    raise errors.ConfigError(
+      f'a cache needs rows and planned lengths that are known; got '
+      f'batch_size={batch_size} and planned={planned}'
+    )
+  scheme = 'standard' if scheme is None else scheme
+  if isinstance(scheme, str):
+    scheme = position_schemes.create(scheme)
+  distinct = list(dict.fromkeys(blocks.create_encodings(config)))
+  for encoding in distinct:
     encodings.check_scheme(encoding, scheme)
     encodings.check_extent(encoding, scheme, max_length, train=False)
   alike = planned is None and not scheme.draws(train=False)
@@ -76,6 +89,12 @@ def create(
       f'planned lengths go from {planned.min()} to {planned.max()}; they must '
       f'be between 1 and max_length={max_length}'
     )
+  for encoding in distinct:
+    if not encoding.tileable and planned.min() < max_length:
+      raise errors.LengthError(
+        f'{specs.describe(encoding)} goes by the number of slots: max_length='
+        f'{max_length} must be the planned length of every row'
+      )
   planned = jnp.asarray(planned)[:, None]
   # Rows that are alike share their positions, and so their bias.
   rows = 1 if alike else batch_size

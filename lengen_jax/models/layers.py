@@ -92,7 +92,15 @@ class Attention(nn.Module):
 
     Returns:
       `[B, L, E]`.
+
+    Raises:
+      errors.ConfigError: shapes that do not go together.
+      errors.LengthError: a position beyond the encoding's table.
+      errors.CombinationError: positions that the encoding cannot take.
     """
+    if positions is not None:
+      positions = position_array(positions)
+    check_tokens(x.shape[:2], positions, segment_ids, lengths)
     index = position_index(x.shape[1], segment_ids)
     if positions is None:
       encodings.check_positions(
@@ -100,7 +108,6 @@ class Attention(nn.Module):
       )
       positions = index
     else:
-      positions = position_array(positions)
       encodings.check_positions(self.encoding, positions)
     y, _ = self._attend(x, positions, index, segment_ids, lengths, shared, None)
     return y
@@ -126,6 +133,11 @@ class Attention(nn.Module):
   def _attend(self, x, positions, index, segment_ids, lengths, shared, cache):
     q_BxQxHxD, k_BxKxHxD, v_BxKxHxD = _queries_keys_values(self, x, x)
     encoding = self.encoding
+    if segment_ids is not None and not encoding.tileable:
+      raise errors.CombinationError(
+        f'{specs.describe(encoding)} goes by the number of all keys, so that '
+        'rows cannot be packed or padded; leave out segment_ids'
+      )
     if shared is None:
       bias_fn = encoding.bias_fn(bidirectional=not self.causal)
       content_fn = encoding.content_fn()
@@ -159,7 +171,11 @@ class Attention(nn.Module):
 
     last_visible = index
     if not self.causal:
-      ends = jnp.atleast_2d(x.shape[1] if lengths is None else lengths)
+      ends = lengths
+      if lengths is None and segment_ids is None:
+        ends = jnp.full((1, 1), x.shape[1])
+      elif lengths is None:
+        ends = position_schemes.segment_lengths(segment_ids)
       shape = jnp.broadcast_shapes(ends.shape, index.shape)
       last_visible = jnp.broadcast_to(ends - 1, shape)
     y_BxQxHxD = attention.dot_product_attention(
@@ -328,7 +344,9 @@ class Embed(nn.Module):
 
     A token outside the table reads NaN.
     """
-    x = jnp.take(self.table, tokens, axis=0, mode='fill')
+    x = self.table.at[tokens].get(
+      mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
+    )
     return (x * self.width**0.5).astype(self.dtype)
 
   def logits(self, x):
@@ -454,6 +472,52 @@ def position_index(length, segment_ids):
   if segment_ids is not None:
     return position_schemes.segment_positions(segment_ids)
   return jax.lax.broadcasted_iota(jnp.int32, (1, length), 1)
+
+
+def check_tokens(shape, positions, segment_ids, lengths):
+  """Raises unless what is said of tokens goes with their shape.
+
+  Args:
+    shape: (B, L), of the tokens.
+    positions: `[L]`, `[1 or B, L]`, or `[layers, 1 or B, L]`; or Distances.
+    segment_ids: integers, `[B, L]`.
+    lengths: integers, `[1 or B, 1 or L]`.
+
+  Raises:
+    errors.ConfigError: naming what does not.
+  """
+  batch, length = shape
+
+  def check(name, value, rows, columns, dtype, last=2):
+    if value is None:
+      return
+    fits = (
+      hasattr(value, 'shape')
+      and value.ndim >= min(last, 2)
+      and (value.ndim < 2 or value.shape[-2] in rows)
+      and value.shape[-1] in columns
+      and value.ndim <= last
+    )
+    if not fits:
+      got = getattr(value, 'shape', type(value).__name__)
+      raise errors.ConfigError(
+        f'{name}: got {got}; for {batch} rows of {length} tokens there must be '
+        f'{" or ".join(map(str, sorted({*rows})))} rows of '
+        f'{" or ".join(map(str, sorted({*columns})))}'
+      )
+    if not jnp.issubdtype(value.dtype, dtype):
+      raise errors.ConfigError(
+        f'{name} are {value.dtype}; they must be whole numbers'
+      )
+
+  check('segment_ids', segment_ids, (batch,), (length,), jnp.integer)
+  check('lengths', lengths, (1, batch), (1, length), jnp.integer)
+  if isinstance(positions, position_schemes.Distances):
+    check('r of Distances', positions.r, (1, batch), (length,), jnp.integer, 3)
+  elif positions is not None and positions.ndim != 1:
+    check('positions', positions, (1, batch), (length,), jnp.number, 3)
+  elif positions is not None and positions.shape != (length,):
+    check('positions', positions, (1, batch), (length,), jnp.number)
 
 
 def position_array(positions):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import encodings
+from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks
 from lengen_jax.models import transformer
@@ -44,10 +45,18 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
   Raises:
     errors.LengthError: the batch is longer than the encoding or the scheme
       can take.
+    errors.ConfigError: something is missing in the batch.
   """
 
   def described(prefix, rng):
     """What the model is told of the tokens on one side."""
+    needed = ['inputs', 'segment_positions', 'lengths']
+    needed += ['segment_ids'] * packed + ['targets'] * (not prefix)
+    for name in needed:
+      if prefix + name not in batch:
+        raise errors.ConfigError(
+          f'the batch lacks {prefix}{name}; it has {", ".join(sorted(batch))}'
+        )
     length = batch[f'{prefix}inputs'].shape[1]
     for encoding in dict.fromkeys(blocks.create_encodings(config)):
       encodings.check_extent(encoding, scheme, length, train)

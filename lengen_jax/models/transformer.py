@@ -4,8 +4,11 @@ Each is one stack of blocks, or two, between token embedding and output head.
 """
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from lengen_jax import errors
 from lengen_jax.models import blocks
 from lengen_jax.models import layers
 from lengen_jax.models.config import ModelConfig
@@ -44,7 +47,8 @@ class DecoderLM(nn.Module):
     """Logits of the next token, or what they cost.
 
     Args:
-      inputs: int32 `[B, L]`, token ids.
+      inputs: int32 `[B, L]`, token ids. One that is not in the vocabulary, be
+        it padding, makes outputs NaN.
       positions: what a position scheme gives: int32 or float32, `[B, L]` or
         `[1, L]`, `[layers, B, L]` where every layer has its own, or
         `positions.Distances`; None for the standard ones.
@@ -60,9 +64,11 @@ class DecoderLM(nn.Module):
       Logits, float32 `[B, L, V]`; with `targets` nats, float32 `[B, L]`.
 
     Raises:
+      errors.ConfigError: shapes that do not go together.
       errors.LengthError: a position beyond an encoding's table.
       errors.CombinationError: positions that an encoding cannot take.
     """
+    _check_inputs(inputs)
     x_BxLxE, _ = self.stack(
       self.embed(inputs),
       positions,
@@ -87,7 +93,11 @@ class DecoderLM(nn.Module):
     Returns:
       float32 `[B, Q, V]`, and the new cache. Logits of padding mean nothing;
       those of tokens beyond a row's planned length are NaN.
+
+    Raises:
+      errors.ConfigError: tokens, cache and model do not go together.
     """
+    _check_decoding(self.config, inputs, cache, new_lengths)
     x_BxQxE, cached = self.stack(self.embed(inputs), cache=cache)
     return _decoded(self.embed.logits(x_BxQxE), cached, cache, new_lengths)
 
@@ -122,6 +132,7 @@ class Encoder(nn.Module):
 
     Padding is told by its own segment id.
     """
+    _check_inputs(inputs)
     x_BxLxE, _ = self.stack(
       self.embed(inputs),
       positions,
@@ -182,6 +193,7 @@ class EncoderDecoder(nn.Module):
     Returns:
       See `DecoderLM`.
     """
+    _check_inputs(inputs)
     encoded = self.encode(
       encoder_inputs,
       encoder_positions,
@@ -210,6 +222,7 @@ class EncoderDecoder(nn.Module):
     deterministic=True,
   ):
     """The encoder's output, `[B, S, E]`; see `DecoderLM`."""
+    _check_inputs(encoder_inputs)
     encoded, _ = self.encoder(
       self.embed(encoder_inputs),
       positions,
@@ -227,6 +240,7 @@ class EncoderDecoder(nn.Module):
     Where the encoder's rows are padded, `encoded_segment_ids`, int32 `[B, S]`,
     is 1 at tokens and 0 at padding.
     """
+    _check_decoding(self.config, inputs, cache, new_lengths)
     padded = encoded_segment_ids is not None
     x_BxQxE, cached = self.decoder(
       self.embed(inputs),
@@ -248,6 +262,49 @@ _MODELS = {
 def create(config):
   """The model that a ModelConfig describes."""
   return _MODELS[config.architecture](config)
+
+
+def _check_decoding(config, inputs, cache, new_lengths):
+  """Raises unless new tokens, cache and model go together."""
+  batch = cache.length.shape[0]
+  _check_inputs(inputs)
+  if inputs.shape[0] != batch or not inputs.shape[1]:
+    raise errors.ConfigError(
+      f'inputs have shape {inputs.shape}; each of the {batch} rows of the '
+      'cache must get at least one token'
+    )
+  layers_of = {
+    False: (config.num_layers, 4),
+    True: (len(config.encoding), 5),
+  }[config.scan_layers]
+  if (len(cache.layers), cache.layers[0][0].ndim) != layers_of:
+    raise errors.ConfigError(
+      'the cache is of another model: it holds other layers; make it with '
+      "this model's config"
+    )
+  if new_lengths is None:
+    return
+  if jnp.shape(new_lengths) != (batch,):
+    raise errors.ConfigError(
+      f'new_lengths has shape {jnp.shape(new_lengths)}; it must be {(batch,)}'
+    )
+  if not isinstance(new_lengths, jax.core.Tracer):
+    low, high = np.min(new_lengths), np.max(new_lengths)
+    if low < 0 or high > inputs.shape[1]:
+      raise errors.ConfigError(
+        f'new_lengths go from {low} to {high}; there are {inputs.shape[1]} new '
+        'tokens in a row'
+      )
+
+
+def _check_inputs(inputs):
+  """Raises unless these are rows of token ids."""
+  if jnp.ndim(inputs) != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
+    raise errors.ConfigError(
+      f'inputs must be token ids, integers [B, L]; got '
+      f'{getattr(inputs, "dtype", type(inputs).__name__)} '
+      f'{jnp.shape(inputs)}'
+    )
 
 
 def _output(embed, x, targets):

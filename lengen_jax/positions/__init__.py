@@ -2,6 +2,7 @@
 
 from lengen_jax.positions.base import Distances
 from lengen_jax.positions.base import PositionScheme
+from lengen_jax.positions.base import segment_lengths
 from lengen_jax.positions.base import segment_positions
 from lengen_jax.positions.base import take
 from lengen_jax.positions.registry import create
@@ -14,6 +15,7 @@ __all__ = [
   'PositionScheme',
   'create',
   'register',
+  'segment_lengths',
   'segment_positions',
   'take',
 ]

@@ -135,8 +135,15 @@ class PositionScheme:
 
     Raises:
       errors.LengthError: `lengths` or `rng` is missing where needed, or a
-        segment is longer than the scheme has positions.
+        segment is longer than the scheme has positions. Inside jit a row
+        counts as one segment.
+      errors.ConfigError: `segment_positions` is not `[B, L]`.
     """
+    if jnp.ndim(segment_positions) != 2:
+      raise errors.ConfigError(
+        f'segment_positions have shape {jnp.shape(segment_positions)}; they '
+        'must be [B, L]'
+      )
     self.check_length(segment_positions, lengths, train)
     if self.needs_lengths:
       if lengths is None:
@@ -225,6 +232,19 @@ def segment_positions(segment_ids):
   )
   start_BxL = jax.lax.cummax(jnp.where(starts, index_BxL, 0), axis=1)
   return index_BxL - start_BxL
+
+
+def segment_lengths(segment_ids):
+  """Length of each token's segment, int32 `[B, L]`.
+
+  A segment is a run of equal ids.
+
+  Args:
+    segment_ids: int32 `[B, L]`.
+  """
+  index = segment_positions(segment_ids)
+  from_end = segment_positions(segment_ids[:, ::-1])[:, ::-1]
+  return index + from_end + 1
 
 
 def segment_starts(segment_positions):

@@ -88,6 +88,24 @@ def test_in_attention(spec, causal, assert_close):
   assert_close(packed, jnp.concatenate([first, second], 1))
 
 
+@pytest.mark.parametrize(
+  'spec, want',
+  [
+    ('ssmax', 0),
+    ('log_n(train_length=4)', 1),
+    ('log_n(train_length=4, clip=False)', 0),
+    ("log_n(train_length=4, per='sequence', clip=False)", 0),
+    ('llama4(train_length=4)', 1),
+  ],
+)
+def test_padding_of_length_0_is_finite(spec, want):
+  """The last key it sees is then the one before the first."""
+  module = scaling.create(spec, num_heads=2)
+  index, lengths = jnp.array([[-1, -1]]), jnp.array([[0, 0]])
+  got, _ = module.init_with_output(jax.random.key(0), index, lengths=lengths)
+  np.testing.assert_array_equal(got, np.full(got.shape, want))
+
+
 def test_far_out_in_a_bf16_model():
   """Lengths beyond 256 must not be rounded to the model's dtype."""
   index = jnp.arange(8185, 8195)[None]

@@ -111,6 +111,8 @@ def test_learned_out_of_range_raises_on_the_host():
     embed(encoding, x, jnp.array([0, 4]), params)
   assert 'max_position=4' in str(caught.value)
   assert 'max_position=5' in str(caught.value)
+  with pytest.raises(errors.LengthError, match='-2; positions begin at 0'):
+    embed(encoding, x, jnp.array([-2, 3]), params)
 
 
 @pytest.mark.parametrize('position', [4, 1000, -1, -4])

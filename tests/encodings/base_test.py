@@ -465,8 +465,11 @@ def test_check_positions_against_the_table():
     assert 'learned(max_position=64)' in str(caught.value)
     assert 'position 64' in str(caught.value)
     assert 'max_position=65 or more' in str(caught.value)
+  with pytest.raises(errors.LengthError, match='-3; positions begin at 0'):
+    encodings.check_positions(learned, jnp.array([[0, -3]]))
   for name in NAMES:
     if name != 'learned':
+      encodings.check_positions(create(name), jnp.array([[0, -3]]))
       encodings.check_positions(create(name), None, 10**6)
 
 

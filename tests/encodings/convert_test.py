@@ -194,7 +194,7 @@ def test_to_fire_refuses(spec, message):
 
 def test_to_fire_refuses_what_it_does_not_know():
   encoding = encodings.FromFunction(num_heads=8, head_dim=8, function=alibi)
-  with pytest.raises(errors.CombinationError, match='fromfunction.*fit_fire'):
+  with pytest.raises(errors.CombinationError, match='from_function.*fit_fire'):
     convert.to_fire(encoding, {}, 8)
 
   class Steeper(type(create('alibi'))):

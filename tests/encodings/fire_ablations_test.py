@@ -340,6 +340,10 @@ def test_hidden_keys_are_finite_without_a_threshold():
     ("normalizer='max_length'", "max_length with normalizer='max_length'"),
     ('max_length=64', "max_length with normalizer='max_length' and only then"),
     ("normalizer='none', max_length=64", 'and only then'),
+    (
+      "normalizer='max_length', max_length=0",
+      'max_length of fire must be at least 1, got 0',
+    ),
   ],
 )
 def test_refuses(keys, message):

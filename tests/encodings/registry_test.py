@@ -157,6 +157,16 @@ def test_create_refuses():
     create('fire(mlp_widht=8)')
 
 
+@pytest.mark.parametrize('spec', ['nope', 'alibi', 'rope', 'fire'])
+@pytest.mark.parametrize('sizes', [(0, 8), (2, 0), (-1, 8)])
+def test_create_refuses_sizes_below_1(spec, sizes):
+  with pytest.raises(errors.ConfigError) as caught:
+    encodings.create(spec, num_heads=sizes[0], head_dim=sizes[1])
+  assert f'num_heads={sizes[0]} and head_dim={sizes[1]} must be' in str(
+    caught.value
+  )
+
+
 @pytest.mark.parametrize('key', ['num_heads', 'head_dim', 'width', 'name'])
 def test_create_refuses_what_the_model_sets(key):
   with pytest.raises(errors.SpecError, match=f'unknown key of fire {key!r}'):

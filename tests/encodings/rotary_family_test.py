@@ -12,6 +12,7 @@ import pytest
 
 from lengen_jax import encodings
 from lengen_jax import errors
+from lengen_jax import positions
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
 GOLDEN = np.load(FOLDER / 'rope_hf.npz')
@@ -168,6 +169,14 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
     ('yarn(scale=4.)', 'yarn needs train_length'),
     ('yarn(scale=.5, train_length=8)', 'less than 1'),
     ('yarn(scale=2., train_length=8, dynamic=True)', 'has no meaning'),
+    (
+      'yarn(scale=2., train_length=8, beta_fast=1.)',
+      'beta_fast=1.0 must exceed beta_slow=1.0',
+    ),
+    (
+      'yarn(scale=2., train_length=8, beta_slow=0.)',
+      'beta_slow=0.0, which must be positive',
+    ),
     ('ntk(dynamic=True)', 'dynamic needs train_length'),
     ('ntk(fraction=.25)', 'at least 4 turned dimensions, got 2'),
     ('llama3(dynamic=True)', 'no dynamic form'),
@@ -178,8 +187,29 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
       'long_factors=(1.,))',
       'long_factors, 4 numbers; got 1',
     ),
+    (
+      'longrope(train_length=8, short_factors=(1., 1., 0., 1.), '
+      'long_factors=(1., 1., 1., 1.))',
+      'short_factors must be positive, got .1.0, 1.0, 0.0, 1.0.',
+    ),
+    (
+      'longrope(train_length=8, short_factors=(1., 1., 1., 1.), '
+      'long_factors=(1., 1., -1., 1.))',
+      'long_factors must be positive',
+    ),
   ],
 )
 def test_bad_keys(spec, message):
   with pytest.raises(errors.SpecError, match=message):
     create(spec, 8)
+
+
+def test_longrope_interpolates_by_itself():
+  ones = '(1., 1., 1., 1.)'
+  spec = f'longrope(train_length=8, short_factors={ones}, long_factors={ones})'
+  encoding = create(spec, 8)
+  encodings.check_scheme(encoding, positions.create('standard'))
+  with pytest.raises(errors.CombinationError, match='so does longrope'):
+    encodings.check_scheme(
+      encoding, positions.create('interpolated(train_length=8)')
+    )

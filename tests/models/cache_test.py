@@ -224,11 +224,47 @@ def test_a_longer_plan_turns_old_keys_anew(assert_close):
       'from 3 to 11; they must be between 1 and max_length=10',
     ),
     ('rope', {'planned': [3]}, errors.ConfigError, r'must be \(2,\)'),
+    ('rope', {'planned': [0, 3]}, errors.LengthError, 'from 0 to 3'),
+    (
+      'alibi, transformer_xl(official_compat=True)',
+      {'planned': PLANNED},
+      errors.LengthError,
+      r'transformer_xl\(official_compat=True\) goes by the number of slots: '
+      'max_length=10',
+    ),
   ],
 )
 def test_refuses(encoding, kwargs, error, message):
   kwargs = dict(kwargs)
-  if 'scheme' in kwargs:
-    kwargs['scheme'] = positions.create(kwargs['scheme'])
   with pytest.raises(error, match=message):
     cache_lib.create(create(encoding), 2, LENGTH, rng=KEY, **kwargs)
+
+
+def test_a_scheme_may_be_a_spec():
+  config = create('alibi')
+  spec = 'randomized(max_position=32)'
+  one, other = (
+    cache_lib.create(config, 2, LENGTH, scheme=scheme, rng=KEY).positions
+    for scheme in (spec, positions.create(spec))
+  )
+  np.testing.assert_array_equal(one, other)
+
+
+def test_refuses_models_and_rows_that_do_not_decode():
+  with pytest.raises(errors.ConfigError, match='an encoder does not decode'):
+    cache_lib.create(create(architecture='encoder'), 2, LENGTH)
+  with pytest.raises(errors.ConfigError, match='batch_size=0'):
+    cache_lib.create(create(), 0, LENGTH)
+  with pytest.raises(
+    errors.ConfigError, match='planned lengths that are known'
+  ):
+    jax.eval_shape(
+      lambda planned: cache_lib.create(create(), 2, LENGTH, planned=planned),
+      PLANNED,
+    )
+
+
+def test_slots_may_be_counted_where_all_are_planned():
+  config = create('transformer_xl(official_compat=True)')
+  cache = cache_lib.create(config, 2, LENGTH, planned=[LENGTH] * 2)
+  np.testing.assert_array_equal(cache.planned, [[LENGTH]] * 2)

@@ -247,3 +247,82 @@ def test_positions_of_both_sides(assert_close):
   for side in range(2):
     moved = [p + 9 * (n == side) for n, p in enumerate(standard)]
     assert np.abs(run(config, inputs, source, *moved) - want).max() > 1e-4
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_a_shared_encoding_is_told_the_direction(scan_layers, assert_close):
+  """It equals one per layer, and tells later tokens from earlier ones."""
+  shared = create('t5(shared=True)', scan_layers=scan_layers)
+  params = dict(initial(create('t5(shared=True)')))
+  table = jax.random.normal(
+    jax.random.key(4), params['encoding']['table'].shape
+  )
+  params['encoding'] = {'table': table}
+  separate = {k: v for k, v in params.items() if k != 'encoding'}
+  for i in range(2):
+    layer = dict(separate[f'layer_{i}'])
+    layer['attention'] = {**layer['attention'], 'encoding': {'table': table}}
+    separate[f'layer_{i}'] = layer
+  want = run(create('t5'), tokens(), params=separate)
+  if scan_layers:
+    params = stacking.stack(params, shared)
+  assert_close(run(shared, tokens(), params=params), want, 1e-5)
+  mirrored = run(shared, tokens()[:, ::-1], params=params)[:, ::-1]
+  assert np.abs(mirrored - want).max() > 1e-2 * np.abs(want).max()
+
+
+SCALES = [
+  'ssmax',
+  'log_n(train_length=2)',
+  'log_n(train_length=2, clip=False)',
+  'llama4(train_length=2)',
+]
+
+
+@pytest.mark.parametrize('attention_scale', SCALES)
+def test_logit_scales_go_by_segments(attention_scale, assert_close):
+  """Both directions are seen, so that a segment's length is what counts."""
+  config = create(attention_scale=attention_scale)
+  inputs = 100 * tokens(9) % 256
+  ids = jnp.array([[1] * 3 + [2] * 5 + [1], [4] * 9])
+  packed = run(config, inputs, segment_ids=ids)
+  # The id that comes again is left out; nothing but the first two is told.
+  for part in (slice(0, 3), slice(3, 8)):
+    ends = jnp.where(jnp.arange(9) < 8, ids[:1], 0)
+    got = run(config, inputs[:1], segment_ids=ends)[:, part]
+    assert_close(got, run(config, inputs[:1, part]), 1e-5)
+  assert_close(packed[1:], run(config, inputs[1:]), 1e-5)
+
+
+@pytest.mark.parametrize(
+  'attention_scale',
+  ['ssmax', "log_n(train_length=4, per='sequence', clip=False)"],
+)
+@pytest.mark.parametrize('architecture', ['encoder', 'decoder'])
+def test_padding_may_be_of_length_0(
+  attention_scale, architecture, assert_close
+):
+  """Real tokens and their gradients are those without padding."""
+  config = create('alibi', architecture, attention_scale=attention_scale)
+  params = initial(config)
+  inputs = tokens()
+  lengths = jnp.full((2, 6), 6)
+  padded, ids, padded_lengths = (
+    jnp.pad(x, ((0, 0), (0, 3)))
+    for x in (inputs, jnp.ones_like(inputs), lengths)
+  )
+
+  @jax.jit
+  def gradient(params):
+    def total(params):
+      y = apply(
+        config, params, padded, segment_ids=ids, lengths=padded_lengths
+      )[:, :6]
+      return jnp.mean(jnp.sin(y)), y
+
+    return jax.grad(total, has_aux=True)(params)
+
+  gradients, got = gradient(params)
+  assert_close(got, run(config, inputs, lengths=lengths), 1e-5)
+  for leaf in jax.tree.leaves(gradients):
+    assert np.isfinite(leaf).all()

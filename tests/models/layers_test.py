@@ -10,6 +10,7 @@ import pytest
 
 from lengen_jax import encodings
 from lengen_jax import errors
+from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
 from lengen_jax.models import layers
 
@@ -314,7 +315,9 @@ def test_embed(assert_close):
   assert_close(x, table[tokens] * 10, 1e-6)
   got = module.apply(variables, x, method='logits')
   assert_close(got, np.asarray(x) @ np.asarray(table).T, 1e-5)
-  assert np.isnan(module.apply(variables, jnp.array([[9]]))).all()
+  # Neither the last row nor one counted from the end.
+  outside = module.apply(variables, jnp.array([[9, -1, 8]]))
+  assert np.isnan(outside[:, :2]).all() and np.isfinite(outside[:, 2]).all()
 
 
 def test_embed_in_bfloat16_gives_float32_logits():
@@ -376,3 +379,81 @@ def test_losses_are_those_of_the_logits(assert_close):
   )[..., 0]
   got = module.apply(params, inputs(), targets, method='losses')
   assert_close(got, want, 1e-6)
+
+
+@pytest.mark.parametrize(
+  'given, message',
+  [
+    (
+      {'positions': jnp.zeros((B, L - 1))},
+      r'positions: got \(2, 5\); for 2 rows of 6 tokens there must be 1 or 2 '
+      'rows of 6',
+    ),
+    ({'positions': jnp.zeros(L + 1)}, r'positions: got \(7,\)'),
+    ({'positions': jnp.zeros((3, L))}, r'positions: got \(3, 6\)'),
+    ({'positions': jnp.zeros((1, 1, 1, L))}, r'positions: got \(1, 1, 1, 6\)'),
+    ({'positions': jnp.zeros((B, L), bool)}, 'positions are bool'),
+    (
+      {'positions': position_schemes.Distances(jnp.zeros((B, L - 1), int))},
+      r'r of Distances: got \(2, 5\)',
+    ),
+    (
+      {'positions': position_schemes.Distances(jnp.zeros((3, L), int))},
+      r'r of Distances: got \(3, 6\)',
+    ),
+    (
+      {'positions': position_schemes.Distances(jnp.zeros((B, L)))},
+      'r of Distances are float32; they must be whole numbers',
+    ),
+    (
+      {'segment_ids': jnp.ones((1, L), int)},
+      r'segment_ids: got \(1, 6\); .* must be 2 rows of 6',
+    ),
+    ({'segment_ids': jnp.ones(L, int)}, r'segment_ids: got \(6,\)'),
+    ({'segment_ids': [[1] * L] * B}, 'segment_ids: got list'),
+    ({'segment_ids': jnp.ones((B, L))}, 'segment_ids are float32'),
+    (
+      {'lengths': jnp.array([L] * B)},
+      r'lengths: got \(2,\); .* must be 1 or 2 rows of 1 or 6',
+    ),
+    ({'lengths': jnp.ones((B, 3), int)}, r'lengths: got \(2, 3\)'),
+    ({'lengths': jnp.ones((3, 1), int)}, r'lengths: got \(3, 1\)'),
+    ({'lengths': L}, 'lengths: got int'),
+    ({'lengths': jnp.ones((B, 1))}, 'lengths are float32; they must be whole'),
+  ],
+)
+def test_refuses_what_does_not_go_with_the_tokens(given, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    attention('alibi').apply({}, inputs(), **given)
+
+
+@pytest.mark.parametrize(
+  'positions_shape', [None, (L,), (1, L), (B, L), (2, B, L), (2, 1, L)]
+)
+@pytest.mark.parametrize(
+  'lengths_shape', [None, (1, 1), (1, L), (B, 1), (B, L)]
+)
+def test_what_goes_with_the_tokens(positions_shape, lengths_shape):
+  def given(shape):
+    return None if shape is None else jnp.zeros(shape, int)
+
+  ids = given((B, L))
+  layers.check_tokens((B, L), given(positions_shape), ids, given(lengths_shape))
+  if positions_shape and len(positions_shape) > 1:
+    r = position_schemes.Distances(given(positions_shape))
+    layers.check_tokens((B, L), r, ids, given(lengths_shape))
+
+
+def test_what_goes_by_the_number_of_keys_cannot_be_packed():
+  ids = jnp.ones((B, L), int)
+  module = attention('transformer_xl(official_compat=True)')
+  with pytest.raises(errors.CombinationError) as caught:
+    module.init(jax.random.key(0), inputs(), segment_ids=ids)
+  assert 'transformer_xl(official_compat=True) goes by the number of all' in (
+    str(caught.value)
+  )
+  assert 'leave out segment_ids' in str(caught.value)
+  plain = attention('transformer_xl')
+  jax.eval_shape(
+    lambda: plain.init(jax.random.key(0), inputs(), segment_ids=ids)
+  )

@@ -1,5 +1,7 @@
 """Tests `lengen_jax/models/objective.py`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +93,168 @@ def test_distances_are_refused_by_name():
   objective.check(
     create('alibi'), "randomized(max_position=64, mode='distances')"
   )
+
+
+@functools.cache
+def initial(config):
+  return jax.jit(lambda: stacking.init(config, KEY))()
+
+
+def trained(config, scheme, batch, key, train=True):
+  """Losses of a batch, unpacked, with the rng of one's choice."""
+  return _trained(config, scheme, initial(config), batch, key, train)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5))
+def _trained(config, scheme, params, batch, key, train):
+  return objective.token_losses(
+    config,
+    positions.create(scheme),
+    params,
+    batch,
+    rng=jax.random.key(key),
+    train=train,
+    packed=False,
+  )
+
+
+def told(monkeypatch, config, scheme, batch, **kwargs):
+  """What a model is told of a batch, without running it."""
+  seen = {}
+
+  class Spy:
+    def apply(self, variables, *inputs, **named):
+      del variables, inputs
+      seen.update(named)
+
+  monkeypatch.setattr(objective.transformer, 'create', lambda config: Spy())
+  losses(config, scheme, batch, params={}, **kwargs)
+  return seen
+
+
+def test_the_two_sides_draw_positions_of_their_own(monkeypatch):
+  config = create('alibi', architecture='encoder_decoder')
+  batch = with_encoder(lm_batch(), length=8)
+  for train in (False, True):
+    seen = told(
+      monkeypatch, config, 'randomized(max_position=999)', batch, train=train
+    )
+    one, other = seen['positions'], seen['encoder_positions']
+    assert one.shape == other.shape == (2, 8)
+    assert (one != other).any(axis=1).all()
+
+
+def test_rows_that_draw_get_draws_of_their_own():
+  """The same tokens in both rows: positions alone can tell them apart."""
+  config = create('sinusoidal')
+  batch = jax.tree.map(lambda x: np.repeat(x[:1], 2, axis=0), lm_batch())
+  first, second = trained(config, 'shape(max_shift=500)', batch, 0)
+  assert np.abs(first - second).max() > 1e-3
+  first, second = trained(config, 'shape(max_shift=500)', batch, 0, train=False)
+  np.testing.assert_array_equal(first, second)
+
+
+def test_rows_that_are_alike_share_their_positions(monkeypatch):
+  config = create('alibi')
+  scheme = 'shape(max_shift=500)'
+  seen = told(monkeypatch, config, scheme, lm_batch())
+  assert seen['positions'].shape == (1, 8)
+  seen = told(monkeypatch, config, scheme, lm_batch(), train=True)
+  assert seen['positions'].shape == (2, 8)
+  seen = told(monkeypatch, config, scheme, lm_batch(), packed=True)
+  assert seen['positions'].shape == (2, 8)
+
+
+def packed_row(parts):
+  """Batches of one row each, packed into one row."""
+  row = {}
+  for key in parts[0]:
+    pieces = [np.asarray(part[key]) for part in parts]
+    if key.endswith('segment_ids'):
+      pieces = [piece * 0 + 1 + n for n, piece in enumerate(pieces)]
+    if key.endswith('lengths'):
+      sizes = [part[key[:-7] + 'inputs'].shape[1] for part in parts]
+      pieces = [np.full((1, n), n, np.int32) for n in sizes]
+    row[key] = np.concatenate(pieces, axis=1)
+  return row
+
+
+def test_packed_pairs_cost_what_separate_ones_do(assert_close):
+  config = create('fire', architecture='encoder_decoder')
+  params = initial(config)
+  pairs = []
+  for n, (length, source) in enumerate(((3, 5), (4, 2))):
+    pair = lm_batch(1, length, seed=n)
+    encoder = lm_batch(1, source, seed=7 + n)
+    pairs.append(pair | {f'encoder_{k}': v for k, v in encoder.items()})
+
+  @functools.partial(jax.jit, static_argnums=1)
+  def cost(batch, packed):
+    return losses(config, 'standard', batch, packed=packed, params=params)
+
+  got = cost(packed_row(pairs), True)
+  want = jnp.concatenate([cost(pair, False) for pair in pairs], 1)
+  assert_close(got, want, 1e-5)
+
+
+def test_dropout_goes_by_the_rng():
+  config = create('alibi', dropout_rate=0.3)
+  one, again, other = (
+    trained(config, 'standard', lm_batch(), key) for key in (0, 0, 1)
+  )
+  np.testing.assert_array_equal(one, again)
+  assert np.abs(one - other).max() > 1e-3
+  tested = [
+    trained(config, 'standard', lm_batch(), key, train=False) for key in (0, 1)
+  ]
+  np.testing.assert_array_equal(*tested)
+  assert np.abs(one - tested[0]).max() > 1e-3
+
+
+def test_positions_reach_further_while_training():
+  """A shift is drawn in training only, and the table must hold it then."""
+  config = create('learned(max_position=8)')
+
+  def shape(scheme, train):
+    return jax.eval_shape(
+      lambda: losses(config, scheme, lm_batch(), train=train)
+    ).shape
+
+  assert shape('shape(max_shift=4)', False) == (2, 8)
+  assert shape('shape(max_shift=1)', True) == (2, 8)
+  with pytest.raises(errors.LengthError, match='no entry for position 10'):
+    shape('shape(max_shift=4)', True)
+
+
+@pytest.mark.parametrize(
+  'architecture, missing, packed',
+  [
+    ('decoder', 'inputs', False),
+    ('decoder', 'targets', False),
+    ('decoder', 'segment_ids', True),
+    ('encoder', 'segment_positions', False),
+    ('encoder_decoder', 'encoder_inputs', False),
+    ('encoder_decoder', 'encoder_lengths', False),
+    ('encoder_decoder', 'encoder_segment_ids', True),
+  ],
+)
+def test_what_a_batch_lacks_is_named(architecture, missing, packed):
+  config = create('alibi', architecture=architecture)
+  batch = lm_batch()
+  if architecture == 'encoder_decoder':
+    batch = with_encoder(batch)
+  batch.pop(missing)
+  with pytest.raises(errors.ConfigError) as caught:
+    losses(config, 'standard', batch, packed=packed, params={})
+  assert f'the batch lacks {missing}; it has ' in str(caught.value)
+
+
+def test_what_is_not_needed_may_be_missing(monkeypatch):
+  batch = lm_batch()
+  for key in ('segment_ids', 'weights'):
+    batch.pop(key)
+  seen = told(monkeypatch, create('alibi'), 'standard', batch)
+  assert seen['segment_ids'] is None
 
 
 def test_both_sides_are_checked_for_their_length():

@@ -38,6 +38,56 @@ def test_large_has_350_million_parameters():
   assert abs(want / 350e6 - 1) < 0.02
 
 
+def test_gpt2_has_124_million_parameters():
+  block = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 2 * 768
+  want = 12 * block + 50257 * 768 + 2 * 768
+  assert count('gpt2') == want
+  # Called 117M by its authors and 124M by those who counted.
+  assert 117e6 < want < 124e6
+
+
+def test_t5_decoder_has_107_million_parameters():
+  # The norms have no bias.
+  block = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 768
+  want = 12 * block + 28672 * 768 + 768
+  assert count('t5_decoder') == want
+  assert abs(want / 107e6 - 1) < 0.01
+
+
+def test_enwik8_is_a_model_of_8_layers():
+  block = 4 * 256 * 256 + 2 * 256 * 1024 + 2 * 2 * 256
+  assert count('enwik8') == 8 * block + 256 * 256 + 2 * 256
+
+
+def test_chomsky_is_post_norm_with_biases():
+  # No norm at the end; biases of the MLP, none in attention.
+  block = 4 * 64 * 64 + 2 * 64 * 256 + (256 + 64) + 2 * 2 * 64
+  assert count('chomsky') == 5 * block + 256 * 64
+  config = models.ModelConfig(**presets.get('chomsky'))
+  assert config.architecture == 'encoder'
+  assert config.norm_placement == 'post' and config.mlp_bias
+  assert (config.num_heads, config.activation) == (8, 'relu')
+  assert config.dropout_rate == 0.1
+
+
+@pytest.mark.parametrize(
+  'name, norm, activation, scaled_logits, norm_placement',
+  [
+    ('base', 'layer', 'gelu', True, 'pre'),
+    ('gpt2', 'layer', 'gelu', True, 'pre'),
+    ('t5_decoder', 'rms', 'relu', False, 'pre'),
+    ('enwik8', 'layer', 'gelu', True, 'pre'),
+  ],
+)
+def test_forms(name, norm, activation, scaled_logits, norm_placement):
+  config = models.ModelConfig(**presets.get(name))
+  assert config.architecture == 'decoder'
+  assert (config.norm, config.activation) == (norm, activation)
+  assert config.scaled_logits == scaled_logits
+  assert config.norm_placement == norm_placement
+  assert not config.mlp_bias and config.dropout_rate == 0
+
+
 def test_encodings_add_little():
   plain = count('tiny')
   fire = (1 + 1) + (32 + 32) + (32 * 32 + 32) + (32 * 2 + 2)

@@ -11,10 +11,13 @@ import pytest
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import models
+from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks
+from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
 
 V, E, H, D, L = 13, 16, 2, 8, 8
+DOWN_BIAS = ['down', 'bias']
 # Keys without a default.
 SPECS = {
   'learned': 'learned(max_position=8)',
@@ -374,6 +377,52 @@ def test_scanned_equals_unrolled(encoding, num_layers, assert_close):
     assert np.abs(gradient).max() > 0
 
 
+def per_layer(kind, num_layers=4):
+  """Positions or distances that every layer has of its own, `[layers, B, L]`.
+
+  Distances are of packed rows, whose segments start alike in all layers.
+  """
+  gaps = jax.random.randint(jax.random.key(5), (num_layers, 2, L), 1, 9)
+  if kind == 'positions':
+    return jnp.cumsum(gaps, -1), {}
+  ids = jnp.array([[1] * 5 + [2] * 3, [4] * 2 + [1] * 6])
+  index = position_schemes.segment_positions(ids)
+  start = jnp.arange(L)[None] - index
+  ends = jnp.cumsum(gaps * (index > 0), -1)
+  r = ends - jnp.take_along_axis(ends, start[None].repeat(num_layers, 0), -1)
+  return position_schemes.Distances(r, start=start), {'segment_ids': ids}
+
+
+@pytest.mark.parametrize('kind', ['positions', 'distances'])
+def test_scanned_layers_take_the_positions_of_their_own(kind, assert_close):
+  """Of four layers and two encodings in turn, each gets what is its own."""
+  encoding = 'alibi, kerple_log'
+  unrolled = create(encoding, num_layers=4)
+  scanned = create(encoding, num_layers=4, scan_layers=True)
+  given, kwargs = per_layer(kind)
+  want = run(unrolled, tokens(), given, **kwargs)
+  stacked = stacking.stack(params_of(unrolled), scanned)
+  assert_close(logits(scanned, stacked, tokens(), given, **kwargs), want)
+  # Every layer's matter: those of two exchanged give something else.
+  for i, j in ((0, 1), (0, 2), (1, 3)):
+    order = jnp.arange(4).at[jnp.array([i, j])].set(jnp.array([j, i]))
+    other = jax.tree.map(lambda x, o=order: x[o] if x.ndim > 2 else x, given)
+    moved = np.abs(run(unrolled, tokens(), other, **kwargs) - want).max()
+    assert moved > 1e-4 * np.abs(want).max()
+
+
+@pytest.mark.parametrize('encoding', ['sinusoidal', SPECS['learned']])
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_an_input_encoding_takes_the_first_layers_positions(
+  encoding, scan_layers
+):
+  config = create(encoding, scan_layers=scan_layers)
+  given = jax.random.randint(jax.random.key(6), (2, 2, L), 0, 8)
+  got = run(config, tokens(), given)
+  np.testing.assert_array_equal(got, run(config, tokens(), given[0]))
+  assert np.abs(got - run(config, tokens(), given[1])).max() > 1e-3
+
+
 @pytest.mark.parametrize(
   'remat, scan_layers', [('dots', False), ('full', False), ('full', True)]
 )
@@ -509,6 +558,72 @@ def test_dropout(scan_layers):
   )
 
 
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_layers_drop_differently(scan_layers):
+  """Every layer adds 1, and drops half: sums show whether all drop the same."""
+  config = create(
+    'nope',
+    num_layers=3,
+    dropout_rate=0.5,
+    mlp_bias=True,
+    norm='rms',
+    scan_layers=scan_layers,
+  )
+  params = dict(params_of(config))
+  params.pop('embed')
+
+  def adds_one(path, leaf):
+    names = [entry.key for entry in path]
+    return jnp.full_like(leaf, names[-1] == 'scale' or names[-2:] == DOWN_BIAS)
+
+  params = jax.tree_util.tree_map_with_path(adds_one, params)
+
+  @jax.jit
+  def drop(x):
+    y, _ = blocks.Stack(config, causal=True).apply(
+      {'params': params},
+      x,
+      deterministic=False,
+      rngs={'dropout': jax.random.key(0)},
+    )
+    return y
+
+  # The final norm scales each token: by how much does not matter.
+  y = np.asarray(drop(jnp.zeros((1, 32, E))))[0]
+  y = y / np.maximum(y.max(-1, keepdims=True), 1e-6)
+  assert set(np.unique(np.round(y * 6))) >= {0, 2, 4, 6}
+
+
+@pytest.mark.parametrize('architecture', ['decoder', 'encoder_decoder'])
+@pytest.mark.parametrize('placement, scale', [('pre', 1 / 8), ('post', 1)])
+def test_initial_scale_of_residual_branches(architecture, placement, scale):
+  """Those of a pre-norm model of N layers start smaller by 2 N."""
+  config = models.ModelConfig(
+    vocab_size=V,
+    num_layers=4,
+    num_heads=4,
+    head_dim=8,
+    width=64,
+    mlp_width=128,
+    architecture=architecture,
+    norm_placement=placement,
+  )
+  params = jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
+  checked = set()
+  for path, leaf in jax.tree.leaves_with_path(params):
+    *_, module, name, kind = ['', *(entry.key for entry in path)]
+    if kind != 'kernel':
+      continue
+    # Of heads and their dimensions, of hidden units, or of the width.
+    fan_in = {'out': 32, 'down': 128}.get(name, 64)
+    want = scale if name in ('out', 'down') else 1
+    np.testing.assert_allclose(leaf.std() * fan_in**0.5, want, rtol=0.06)
+    checked.add((module, name))
+  assert {('attention', 'out'), ('mlp', 'down')} <= checked
+  across = ('cross_attention', 'out') in checked
+  assert across == (architecture == 'encoder_decoder')
+
+
 def test_dynamic_rope_needs_lengths():
   config = create('rope(dynamic=True, train_length=4)')
   with pytest.raises(errors.LengthError, match='rope depends on the length'):
@@ -560,10 +675,71 @@ def test_far_positions_in_bfloat16(encoding):
   np.testing.assert_array_equal(far, want)
 
 
-def test_tokens_outside_the_vocabulary_are_nan():
-  y = run(create(), tokens().at[0, 5].set(V))
+@pytest.mark.parametrize('token', [V, -1])
+def test_tokens_outside_the_vocabulary_are_nan(token):
+  y = run(create(), tokens().at[0, 5].set(token))
   assert np.isnan(y[0, 5:]).all()
   assert np.isfinite(y[1]).all()
+
+
+@pytest.mark.parametrize(
+  'inputs, message',
+  [
+    (jnp.zeros((2, L)), r'integers \[B, L\]; got float32 \(2, 8\)'),
+    (jnp.zeros(L, int), r'got int32 \(8,\)'),
+    (jnp.zeros((1, 2, L), int), r'got int32 \(1, 2, 8\)'),
+    (np.zeros((2, L), bool), 'got bool'),
+  ],
+)
+@pytest.mark.parametrize(
+  'architecture', ['decoder', 'encoder', 'encoder_decoder']
+)
+def test_refuses_what_are_no_tokens(architecture, inputs, message):
+  model = models.create(create(architecture=architecture))
+  both = architecture == 'encoder_decoder'
+  with pytest.raises(errors.ConfigError, match=message):
+    model.apply({}, *(inputs,) * (1 + both))
+  if both:
+    with pytest.raises(errors.ConfigError, match=message):
+      model.apply({}, inputs, method='encode')
+
+
+@pytest.mark.parametrize(
+  'given, message',
+  [
+    ({'positions': jnp.zeros((2, 3), int)}, r'positions: got \(2, 3\)'),
+    ({'positions': jnp.zeros((3, L), int)}, 'must be 1 or 2 rows of 8'),
+    ({'positions': jnp.zeros((3, 2, L), int)}, '3 layers for a model of 2'),
+    ({'lengths': jnp.array([L, L])}, r'lengths: got \(2,\)'),
+    ({'segment_ids': jnp.ones((1, L), int)}, r'segment_ids: got \(1, 8\)'),
+  ],
+)
+def test_refuses_what_does_not_go_with_the_tokens(given, message):
+  config = create('alibi')
+  with pytest.raises(errors.ConfigError, match=message):
+    run(config, tokens(), **given)
+
+
+@pytest.mark.parametrize(
+  'kwargs, inputs, new_lengths, message',
+  [
+    ({}, tokens(3, 1), None, r'shape \(3, 1\); .* the 2 rows of the'),
+    ({}, tokens(2, 0), None, 'at least one token'),
+    ({}, tokens(2, 1) / 2, None, 'must be token ids'),
+    ({'num_layers': 3}, tokens(2, 1), None, 'the cache is of another model'),
+    ({'scan_layers': True}, tokens(2, 1), None, 'of another model'),
+    ({}, tokens(2, 3), jnp.array([1]), r'shape \(1,\); it must be \(2,\)'),
+    ({}, tokens(2, 3), 2, r'shape \(\); it must be \(2,\)'),
+    ({}, tokens(2, 3), np.array([0, 4]), 'from 0 to 4; there are 3 new'),
+    ({}, tokens(2, 3), np.array([-1, 3]), 'from -1 to 3'),
+  ],
+)
+def test_decoding_refuses(kwargs, inputs, new_lengths, message):
+  cache = cache_lib.create(create(**kwargs), 2, L)
+  with pytest.raises(errors.ConfigError, match=message):
+    models.DecoderLM(create()).apply(
+      {}, inputs, cache, new_lengths=new_lengths, method='decode'
+    )
 
 
 @pytest.mark.parametrize('encoding', ['fier', 'rope, fire(mlp=3)'])

@@ -58,6 +58,35 @@ def test_segment_positions_of_rows_are_independent():
   np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize(
+  'ids, want',
+  [
+    ([1, 1, 1, 1], [4, 4, 4, 4]),
+    ([1, 1, 2, 2, 2], [2, 2, 3, 3, 3]),
+    ([3, 1, 1, 0], [1, 2, 2, 1]),
+    # An id that comes again begins another segment.
+    ([1, 1, 2, 1, 1, 1], [2, 2, 1, 3, 3, 3]),
+    ([0], [1]),
+  ],
+)
+def test_segment_lengths(ids, want):
+  got = jax.jit(positions.segment_lengths)(jnp.array([ids, ids]))
+  assert got.dtype == jnp.int32
+  np.testing.assert_array_equal(got, [want, want])
+
+
+def test_segment_lengths_end_where_positions_do():
+  ids = jnp.asarray(np.random.default_rng(1).integers(0, 3, (5, 40)))
+  index, lengths = (
+    np.asarray(f(ids))
+    for f in (positions.segment_positions, positions.segment_lengths)
+  )
+  for row, n in zip(index, lengths, strict=True):
+    last = np.append(np.flatnonzero(row == 0)[1:], 40) - 1
+    np.testing.assert_array_equal(row[last] + 1, n[last])
+    np.testing.assert_array_equal(np.repeat(n[last], n[last]), n)
+
+
 def test_segment_starts():
   index = jnp.array([[0, 1, 2, 0, 1, 0]])
   np.testing.assert_array_equal(
@@ -155,10 +184,14 @@ def test_distances_of_pairs():
   )
 
 
-def test_distances_of_some_tokens():
-  r = np.array([[0, 2, 5, 8, 11, 20], [0, 1, 2, 3, 30, 31]])
-  all_of_them = positions.Distances(jnp.asarray(r))
-  index = np.array([[4, 5], [1, 2]])
+@pytest.mark.parametrize(
+  'start', [None, [[0, 0, 0, 3, 3, 3], [0, 1, 1, 1, 4, 4]]]
+)
+def test_distances_of_some_tokens(start):
+  r = np.array([[0, 2, 5, 0, 11, 20], [0, 0, 2, 3, 0, 31]])
+  start = None if start is None else jnp.array(start)
+  all_of_them = positions.Distances(jnp.asarray(r), start=start)
+  index = np.array([[4, 1], [5, 2]])
   some = positions.take(all_of_them, jnp.asarray(index))
   got = some.to(all_of_them.at(jnp.arange(6)[None]))
   whole = np.asarray(all_of_them.to(all_of_them))
