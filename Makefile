@@ -1,16 +1,19 @@
 # make demo   the main job: six models, trained short, tested long
 # make test   the tests
 # Both set up .venv on their first call. PYTHON chooses the interpreter.
+#
+# make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
 
 PYTHON ?= python3
 VENV ?= .venv
+EXTRAS ?= test
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
 
-.PHONY: demo test lint format setup
+.PHONY: demo test test-aot lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
@@ -18,6 +21,11 @@ demo: $(READY)
 
 test: $(READY) lint
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+
+# libtpu in the environment of the others would look for TPUs in each of them.
+test-aot:
+	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
+	.venv-aot/bin/python -m pytest -m aot
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -34,5 +42,5 @@ $(READY): setup.py
 	  "lengen_jax needs Python 3.11 or later; set PYTHON=python3.x")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $(READY)

@@ -32,6 +32,7 @@ setuptools.setup(
     'rich>=13.7',
   ],
   extras_require={
+    'aot': ['libtpu>=0.0.51'],
     'bench': ['torch>=2.5'],
     'cuda': ['jax[cuda12]>=0.10.0'],
     'data': [

@@ -10,6 +10,11 @@ import time
 RESULTS = pathlib.Path(__file__).parent / 'results'
 
 
+def cores():
+  """Cores that this process may use."""
+  return len(os.sched_getaffinity(0))
+
+
 def alternate(functions, *, rounds, warmups=1):
   """Runs each function in turn, `rounds` times, after `warmups` of each.
 
@@ -48,7 +53,7 @@ def record(benchmark, setting, seconds, ratios, versions):
     'setting': setting,
     'machine': {
       'processor': platform.machine(),
-      'cores': len(os.sched_getaffinity(0)),
+      'cores': cores(),
     },
     'versions': versions,
     'median_ms': {

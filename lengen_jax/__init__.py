@@ -22,6 +22,7 @@ _SUBMODULES = (
   'models',
   'positions',
   'specs',
+  'testing',
   'training',
 )
 

@@ -329,10 +329,13 @@ class Llama3(Rope):
       raise errors.SpecError('llama3 has no dynamic form')
     if not self.train_length:
       raise errors.SpecError('llama3 needs train_length')
-    if self.low_freq >= self.high_freq:
+    if not 0 < self.low_freq < self.high_freq:
       raise errors.SpecError(
-        f'low_freq={self.low_freq} must be below high_freq={self.high_freq}'
+        f'low_freq={self.low_freq} must be positive and below high_freq='
+        f'{self.high_freq}'
       )
+    if self.scale < 1:
+      raise errors.SpecError(f'scale of llama3 is {self.scale}, less than 1')
 
   @nn.nowrap
   def frequencies(self, lengths):

@@ -79,10 +79,11 @@ def create(
     encodings.check_extent(encoding, scheme, max_length, train=False)
   alike = planned is None and not scheme.draws(train=False)
   planned = np.full(batch_size, max_length) if planned is None else planned
-  planned = np.asarray(planned, np.int32)
-  if planned.shape != (batch_size,):
+  planned = np.asarray(planned)
+  if planned.shape != (batch_size,) or planned.dtype.kind not in 'iu':
     raise errors.ConfigError(
-      f'planned has shape {planned.shape}; it must be {(batch_size,)}'
+      f'planned is {planned.dtype} {planned.shape}; it must be whole numbers, '
+      f'shape {(batch_size,)}'
     )
   if planned.max() > max_length or planned.min() < 1:
     raise errors.LengthError(
@@ -95,7 +96,7 @@ def create(
         f'{specs.describe(encoding)} goes by the number of slots: max_length='
         f'{max_length} must be the planned length of every row'
       )
-  planned = jnp.asarray(planned)[:, None]
+  planned = jnp.asarray(planned, jnp.int32)[:, None]
   # Rows that are alike share their positions, and so their bias.
   rows = 1 if alike else batch_size
   index = jnp.broadcast_to(

@@ -524,5 +524,10 @@ def position_array(positions):
   """Positions as jax has them: numpy's 64 bits become 32."""
   if isinstance(positions, position_schemes.Distances):
     return positions
+  if isinstance(positions, str):
+    raise errors.ConfigError(
+      f'positions={positions!r} is a spec; pass the positions that '
+      'positions.create(spec) gives'
+    )
   is_array = isinstance(positions, jax.Array)
   return positions if is_array else jnp.asarray(positions)

@@ -76,10 +76,11 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
       f'{prefix}lengths': lengths,
     }
 
-  inputs, named = (batch['inputs'],), described('', rng)
+  named = described('', rng)
+  inputs = (batch['inputs'],)
   if config.architecture == 'encoder_decoder':
-    inputs += (batch['encoder_inputs'],)
     named |= described('encoder_', jax.random.fold_in(rng, 1))
+    inputs += (batch['encoder_inputs'],)
   return transformer.create(config).apply(
     {'params': params},
     *inputs,

@@ -52,7 +52,8 @@ class DecoderLM(nn.Module):
       positions: what a position scheme gives: int32 or float32, `[B, L]` or
         `[1, L]`, `[layers, B, L]` where every layer has its own, or
         `positions.Distances`; None for the standard ones.
-      segment_ids: int32 `[B, L]` where rows are packed.
+      segment_ids: int32 `[B, L]` where rows are packed. A segment is a run of
+        equal ids, and no id comes back in its row.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,
         for methods that depend on it.
       targets: int32 `[B, L]`. If given, their cross-entropy is returned, which
@@ -273,20 +274,25 @@ def _check_decoding(config, inputs, cache, new_lengths):
       f'inputs have shape {inputs.shape}; each of the {batch} rows of the '
       'cache must get at least one token'
     )
-  layers_of = {
-    False: (config.num_layers, 4),
-    True: (len(config.encoding), 5),
-  }[config.scan_layers]
-  if (len(cache.layers), cache.layers[0][0].ndim) != layers_of:
+  turn = len(config.encoding)
+  count, stacked = config.num_layers, ()
+  if config.scan_layers:
+    count, stacked = turn, (config.num_layers // turn,)
+  shape = cache.layers[0][0].shape
+  sizes = (batch, shape[-3], config.num_heads, config.head_dim)
+  if (len(cache.layers), shape) != (count, stacked + sizes):
     raise errors.ConfigError(
-      'the cache is of another model: it holds other layers; make it with '
-      "this model's config"
+      f'the cache is of another model: it holds {len(cache.layers)} x {shape} '
+      f'keys, not {count} x {stacked + sizes}; make it with the config of this '
+      'model'
     )
   if new_lengths is None:
     return
-  if jnp.shape(new_lengths) != (batch,):
+  if getattr(new_lengths, 'shape', None) != (batch,) or not jnp.issubdtype(
+    new_lengths.dtype, jnp.integer
+  ):
     raise errors.ConfigError(
-      f'new_lengths has shape {jnp.shape(new_lengths)}; it must be {(batch,)}'
+      f'new_lengths must be integers, shape {(batch,)}; got {new_lengths!r}'
     )
   if not isinstance(new_lengths, jax.core.Tracer):
     low, high = np.min(new_lengths), np.max(new_lengths)
@@ -299,11 +305,14 @@ def _check_decoding(config, inputs, cache, new_lengths):
 
 def _check_inputs(inputs):
   """Raises unless these are rows of token ids."""
-  if jnp.ndim(inputs) != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
+  dtype = getattr(inputs, 'dtype', None)
+  if dtype is None:
     raise errors.ConfigError(
-      f'inputs must be token ids, integers [B, L]; got '
-      f'{getattr(inputs, "dtype", type(inputs).__name__)} '
-      f'{jnp.shape(inputs)}'
+      f'inputs must be an array of token ids, got {type(inputs).__name__}'
+    )
+  if inputs.ndim != 2 or not jnp.issubdtype(dtype, jnp.integer):
+    raise errors.ConfigError(
+      f'inputs must be token ids, integers [B, L]; got {dtype} {inputs.shape}'
     )
 
 

@@ -28,6 +28,7 @@ SPECS = sorted(
   if not encoding.embeds
 )
 LENGTHS = jnp.array([[L]])
+NAMES = ['fire', 'rope', 'function']
 
 
 def inputs(batch=B, seed=0, length=L):
@@ -176,7 +177,7 @@ def test_encodings_are_told_the_direction():
     assert set(seen) == {not causal}
 
 
-@pytest.mark.parametrize('spec', ['fire', 'rope', distance], ids=str)
+@pytest.mark.parametrize('spec', ['fire', 'rope', distance], ids=NAMES)
 def test_positions_of_every_shape(spec, assert_close):
   module = attention(spec)
   x = inputs()
@@ -227,7 +228,7 @@ def test_positions_survive_a_16_bit_model(dtype):
     np.testing.assert_array_equal(got, positions)
 
 
-@pytest.mark.parametrize('spec', ['fire', 'rope', distance], ids=str)
+@pytest.mark.parametrize('spec', ['fire', 'rope', distance], ids=NAMES)
 def test_packed_equals_separate(spec, assert_close):
   module = attention(spec)
   x = inputs(1)

@@ -382,15 +382,16 @@ def per_layer(kind, num_layers=4):
 
   Distances are of packed rows, whose segments start alike in all layers.
   """
-  gaps = jax.random.randint(jax.random.key(5), (num_layers, 2, L), 1, 9)
+  gaps = np.random.default_rng(5).integers(1, 9, (num_layers, 2, L))
   if kind == 'positions':
-    return jnp.cumsum(gaps, -1), {}
+    return jnp.asarray(np.cumsum(gaps, -1)), {}
   ids = jnp.array([[1] * 5 + [2] * 3, [4] * 2 + [1] * 6])
-  index = position_schemes.segment_positions(ids)
-  start = jnp.arange(L)[None] - index
-  ends = jnp.cumsum(gaps * (index > 0), -1)
-  r = ends - jnp.take_along_axis(ends, start[None].repeat(num_layers, 0), -1)
-  return position_schemes.Distances(r, start=start), {'segment_ids': ids}
+  index = np.asarray(position_schemes.segment_positions(ids))
+  start = np.arange(L)[None] - index
+  ends = np.cumsum(gaps * (index > 0)[None], -1)
+  r = ends - np.take_along_axis(ends, np.stack([start] * num_layers), -1)
+  given = position_schemes.Distances(jnp.asarray(r), start=jnp.asarray(start))
+  return given, {'segment_ids': ids}
 
 
 @pytest.mark.parametrize('kind', ['positions', 'distances'])
@@ -594,13 +595,22 @@ def test_layers_drop_differently(scan_layers):
   assert set(np.unique(np.round(y * 6))) >= {0, 2, 4, 6}
 
 
-@pytest.mark.parametrize('architecture', ['decoder', 'encoder_decoder'])
-@pytest.mark.parametrize('placement, scale', [('pre', 1 / 8), ('post', 1)])
-def test_initial_scale_of_residual_branches(architecture, placement, scale):
+@pytest.mark.parametrize(
+  'architecture, num_layers, placement, scale',
+  [
+    ('decoder', 3, 'pre', 1 / 6),
+    ('decoder', 2, 'post', 1),
+    ('encoder_decoder', 1, 'pre', 1 / 2),
+    ('encoder_decoder', 1, 'post', 1),
+  ],
+)
+def test_initial_scale_of_residual_branches(
+  architecture, num_layers, placement, scale
+):
   """Those of a pre-norm model of N layers start smaller by 2 N."""
   config = models.ModelConfig(
     vocab_size=V,
-    num_layers=4,
+    num_layers=num_layers,
     num_heads=4,
     head_dim=8,
     width=64,

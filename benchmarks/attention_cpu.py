@@ -1,0 +1,215 @@
+"""Causal attention on the CPU, forward and backward, ours against others.
+
+Command: .venv/bin/python -m benchmarks.attention_cpu  (needs the extra `bench`)
+
+One layer, batch 1, 12 heads of 64, float32, no bias and FIRE with one and two
+hidden layers: block by block, with all pairs in memory (naive), in PyTorch with
+scaled_dot_product_attention and FIRE as its paper's appendix E describes it,
+and, without bias and forward only, flex_attention. Backward means gradients to
+q, k, v and to FIRE's parameters.
+"""
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import flex_attention
+
+from benchmarks import alternate
+from lengen_jax import attention
+from lengen_jax import encodings
+from lengen_jax.training import compare
+
+HEADS, HEAD_DIM = 12, 64
+SPECS = {
+  'no bias': 'nope',
+  'fire 1': 'fire(hidden_layers=1)',
+  'fire 2': 'fire',
+}
+# Lengths, with rounds: the long ones take long.
+ROUNDS = {512: 15, 2048: 5, 4096: 3}
+# All pairs of FIRE in memory take 12 GB from here on.
+NAIVE_BELOW = 4096
+
+
+class TorchFire(torch.nn.Module):
+  """FIRE's bias of all pairs, after the description in its appendix E."""
+
+  def __init__(self, hidden_layers):
+    super().__init__()
+    sizes = [1] + [32] * hidden_layers + [HEADS]
+    layers = [torch.nn.Linear(1, 32)]
+    for inputs, outputs in zip(sizes[1:], sizes[2:], strict=False):
+      layers += [torch.nn.ReLU(), torch.nn.Linear(inputs, outputs)]
+    self.mlp = torch.nn.Sequential(*layers)
+    self.c = torch.nn.Parameter(torch.tensor(0.1))
+    self.threshold = torch.nn.Parameter(torch.tensor(1.0))
+
+  def forward(self, length):
+    i = torch.arange(length)[:, None]
+    distance = i - torch.arange(length)[None]
+    limit = torch.abs(self.threshold * 512.0)
+    i = torch.maximum(i.float(), limit)
+    position = torch.log(torch.abs(self.c * i) + 1)
+    x = torch.log(torch.abs(self.c * distance) + 1) / (position + 1e-6)
+    return self.mlp(x[..., None]).permute(2, 0, 1)[None]
+
+
+def ours(spec, implementation, arrays):
+  """Forward, and forward with backward, compiled."""
+  encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
+  p = jnp.arange(3)
+  variables = encoding.init(jax.random.key(0), p, p, method='bias')
+
+  def forward(q, k, v, variables):
+    return attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(variables, method='bias_fn'),
+      causal=True,
+      implementation=implementation,
+    )
+
+  def backward(q, k, v, variables, dy):
+    _, vjp = jax.vjp(forward, q, k, v, variables)
+    return vjp(dy)
+
+  q, k, v, dy = (jnp.asarray(x) for x in arrays)
+  forward, backward = jax.jit(forward), jax.jit(backward)
+  return {
+    'forward': lambda: jax.block_until_ready(forward(q, k, v, variables)),
+    'forward + backward': lambda: jax.block_until_ready(
+      backward(q, k, v, variables, dy)
+    ),
+  }
+
+
+def theirs(fire, length, arrays):
+  """PyTorch's fused attention, with all of FIRE's bias where there is one."""
+  q, k, v, dy = (torch.from_numpy(x).transpose(1, 2) for x in arrays)
+  for x in (q, k, v):
+    x.requires_grad_()
+  future = torch.ones(length, length, dtype=torch.bool).triu(1)
+
+  def attend():
+    if fire is None:
+      return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    bias = fire(length).masked_fill(future, -torch.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+  def forward():
+    with torch.no_grad():
+      attend()
+
+  def backward():
+    for x in (q, k, v, *(fire.parameters() if fire else ())):
+      x.grad = None
+    attend().backward(dy)
+
+  return {'forward': forward, 'forward + backward': backward}
+
+
+def flex(length, arrays):
+  """flex_attention, compiled, causal; it has no backward on the CPU."""
+  q, k, v, _ = (torch.from_numpy(x).transpose(1, 2) for x in arrays)
+  mask = flex_attention.create_block_mask(
+    lambda b, h, i, j: i >= j, None, None, length, length, device='cpu'
+  )
+  attend = torch.compile(flex_attention.flex_attention)
+
+  def forward():
+    with torch.no_grad():
+      attend(q, k, v, block_mask=mask)
+
+  return {'forward': forward}
+
+
+def candidates(length):
+  """Name to functions by direction."""
+  rng = np.random.default_rng(0)
+  shape = (1, length, HEADS, HEAD_DIM)
+  arrays = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
+  found = {}
+  for name, spec in SPECS.items():
+    found[f'blockwise, {name}'] = ours(spec, 'blockwise', arrays)
+    if length < NAIVE_BELOW:
+      found[f'naive, {name}'] = ours(spec, 'reference', arrays)
+  found['torch, no bias'] = theirs(None, length, arrays)
+  for hidden_layers in (1, 2):
+    fire = TorchFire(hidden_layers)
+    found[f'torch, fire {hidden_layers}'] = theirs(fire, length, arrays)
+  found['torch flex, no bias'] = flex(length, arrays)
+  return found
+
+
+def pairs(direction, length):
+  """What is compared with what, at a length."""
+  for name in SPECS:
+    yield f'blockwise, {name}', f'torch, {name}'
+    if length < NAIVE_BELOW:
+      yield f'blockwise, {name}', f'naive, {name}'
+    if name != 'no bias':
+      yield f'blockwise, {name}', 'blockwise, no bias'
+  if direction == 'forward':
+    yield 'blockwise, no bias', 'torch flex, no bias'
+
+
+def plot(ratios, path):
+  """Bars of all ratios, one panel per length."""
+  figure, axes = plt.subplots(
+    1, len(ROUNDS), figsize=(15, 6), sharey=True, layout='constrained'
+  )
+  for length, axis in zip(ROUNDS, axes, strict=True):
+    chosen = {
+      name.split(': ')[1]: r
+      for name, r in ratios.items()
+      if name.startswith(f'{length} ')
+      and name.split(': ')[0].endswith('forward + backward')
+    }
+    names = list(chosen)
+    middle = np.array([chosen[n]['median'] for n in names])
+    spread = [
+      middle - [chosen[n]['min'] for n in names],
+      [chosen[n]['max'] for n in names] - middle,
+    ]
+    axis.barh(names, middle, xerr=spread, height=0.6)
+    axis.axvline(1, color='black', linewidth=1)
+    axis.set_title(f'{length} tokens, forward + backward')
+    axis.set_xlabel('time of the first over that of the second')
+  figure.savefig(path, dpi=120)
+
+
+def main():
+  torch.set_num_threads(alternate.cores())
+  seconds, ratios = {}, {}
+  for length, rounds in ROUNDS.items():
+    found = candidates(length)
+    for direction in ('forward', 'forward + backward'):
+      functions = {
+        name: functions[direction]
+        for name, functions in found.items()
+        if direction in functions
+      }
+      timed = alternate.alternate(functions, rounds=rounds)
+      prefix = f'{length} {direction}'
+      seconds |= {f'{prefix}: {k}': v for k, v in timed.items()}
+      for one, other in pairs(direction, length):
+        ratios[f'{prefix}: {one} / {other}'] = alternate.ratio(
+          timed, one, other
+        )
+      print(f'{prefix}: done', flush=True)
+  alternate.record(
+    'attention_cpu',
+    {'heads': HEADS, 'head_dim': HEAD_DIM, 'batch': 1, 'rounds': ROUNDS},
+    seconds,
+    ratios,
+    compare.versions() | {'torch': torch.__version__},
+  )
+  plot(ratios, alternate.RESULTS / 'attention_cpu.png')
+
+
+if __name__ == '__main__':
+  main()
