@@ -177,6 +177,8 @@ def _no_tiles(bias, content):
   """Why attention cannot go block by block; None if it can."""
   if bias is not None and not isinstance(bias, encodings.BiasFn):
     return 'takes a bias as a BiasFn only, not as an array or a bare function'
+  if content is not None and not isinstance(content, encodings.ContentFn):
+    return 'takes content as a ContentFn only'
   for term in (bias, content):
     if term is not None and not term.encoding.tileable:
       name = specs.describe(term.encoding)
