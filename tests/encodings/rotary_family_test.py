@@ -180,7 +180,9 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
     ('ntk(dynamic=True)', 'dynamic needs train_length'),
     ('ntk(fraction=.25)', 'at least 4 turned dimensions, got 2'),
     ('llama3(dynamic=True)', 'no dynamic form'),
-    ('llama3(low_freq=4., high_freq=4.)', 'must be below'),
+    ('llama3(low_freq=4., high_freq=4.)', 'must be positive and below'),
+    ('llama3(low_freq=-1.)', 'low_freq=-1.0 must be positive'),
+    ('llama3(scale=.5)', 'scale of llama3 is 0.5, less than 1'),
     ('longrope(train_length=8)', 'short_factors, 4 numbers; got None'),
     (
       'longrope(train_length=8, short_factors=(1., 1., 1., 1.), '

@@ -223,7 +223,13 @@ def test_a_longer_plan_turns_old_keys_anew(assert_close):
       errors.LengthError,
       'from 3 to 11; they must be between 1 and max_length=10',
     ),
-    ('rope', {'planned': [3]}, errors.ConfigError, r'must be \(2,\)'),
+    ('rope', {'planned': [3.7, 3.0]}, errors.ConfigError, 'float64'),
+    (
+      'rope',
+      {'planned': [3]},
+      errors.ConfigError,
+      r'whole numbers, shape \(2,\)',
+    ),
     ('rope', {'planned': [0, 3]}, errors.LengthError, 'from 0 to 3'),
     (
       'alibi, transformer_xl(official_compat=True)',

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/models/transformer.py`."""
 
+import dataclasses
 import functools
 
 from flax import linen as nn
@@ -738,10 +739,12 @@ def test_refuses_what_does_not_go_with_the_tokens(given, message):
     ({}, tokens(2, 1) / 2, None, 'must be token ids'),
     ({'num_layers': 3}, tokens(2, 1), None, 'the cache is of another model'),
     ({'scan_layers': True}, tokens(2, 1), None, 'of another model'),
-    ({}, tokens(2, 3), jnp.array([1]), r'shape \(1,\); it must be \(2,\)'),
-    ({}, tokens(2, 3), 2, r'shape \(\); it must be \(2,\)'),
+    ({}, tokens(2, 3), jnp.array([1]), r'integers, shape \(2,\)'),
+    ({}, tokens(2, 3), 2, r'integers, shape \(2,\)'),
     ({}, tokens(2, 3), np.array([0, 4]), 'from 0 to 4; there are 3 new'),
     ({}, tokens(2, 3), np.array([-1, 3]), 'from -1 to 3'),
+    ({}, tokens(2, 3), np.array([1.0, 2.5]), 'must be integers'),
+    ({}, [[1], [2]], None, 'an array of token ids, got list'),
   ],
 )
 def test_decoding_refuses(kwargs, inputs, new_lengths, message):
@@ -750,6 +753,19 @@ def test_decoding_refuses(kwargs, inputs, new_lengths, message):
     models.DecoderLM(create()).apply(
       {}, inputs, cache, new_lengths=new_lengths, method='decode'
     )
+
+
+def test_a_cache_of_other_heads_is_of_another_model():
+  other = dataclasses.replace(create(), head_dim=4)
+  with pytest.raises(errors.ConfigError, match='of another model'):
+    models.DecoderLM(create()).apply(
+      {}, tokens(2, 1), cache_lib.create(other, 2, L), method='decode'
+    )
+
+
+def test_a_spec_is_no_positions():
+  with pytest.raises(errors.ConfigError, match="'randomized' is a spec"):
+    models.DecoderLM(create()).init(jax.random.key(0), tokens(), 'randomized')
 
 
 @pytest.mark.parametrize('encoding', ['fier', 'rope, fire(mlp=3)'])
