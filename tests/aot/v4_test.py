@@ -54,17 +54,13 @@ def on_chip():
     )
     return jitted.lower(*args).compile()
 
-  # The real program, whatever makes other tests fast.
-  settings = ('jax_disable_most_optimizations', 'jax_enable_compilation_cache')
-  before = {name: getattr(jax.config, name) for name in settings}
-  for name in settings:
-    jax.config.update(name, False)
+  # The real program, whatever makes other tests fast; these run by themselves.
+  jax.config.update('jax_disable_most_optimizations', False)
+  jax.config.update('jax_enable_compilation_cache', False)
   with pytest.MonkeyPatch.context() as patch:
     # What blockwise takes where the default device is a TPU.
     patch.setattr(blockwise, 'block_size', lambda: 512)
     yield compile_for
-  for name, value in before.items():
-    jax.config.update(name, value)
 
 
 def attention_gradients(spec):
