@@ -127,8 +127,9 @@ def _load_config(text, overrides):
   except (flags.Error, AttributeError, KeyError, TypeError) as error:
     # Of a KeyError in an AttributeError, the text and not its quotation.
     cause = error.args[0] if error.args else error
-    cause = cause.args[0] if isinstance(cause, KeyError) else cause
-    reason = ' '.join(str(cause).split())
+    unknown = isinstance(cause, KeyError)
+    cause = cause.args[0] if unknown else cause
+    reason = 'no field ' * unknown + ' '.join(str(cause).split())
     raise errors.ConfigError(f'config {text}: {reason}') from error
   return values.config
 

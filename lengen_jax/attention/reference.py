@@ -76,7 +76,7 @@ def attend(
   if content is not None:
     values = content.values(weights_BxHxQxK, q_positions, k_positions)
     y_BxQxHxD += 0.0 if values is None else values
-  if k_lengths is not None or q_segment_ids is not None:
+  if not (mask is None or k_lengths is q_segment_ids is window is None):
     # Nothing is what a query gets that sees no key.
     y_BxQxHxD *= mask.any(-1)[:, :, None, None]
   return y_BxQxHxD.astype(q.dtype)

@@ -86,6 +86,11 @@ class Run:
     """
     _check_fields(config)
     self.model = model_config.ModelConfig(**config.model.to_dict())
+    if self.model.architecture != 'decoder':
+      raise errors.ConfigError(
+        f'model.architecture={self.model.architecture!r} cannot be trained on '
+        "next tokens, which it would see; use 'decoder'"
+      )
     self.config = config
     self.scheme = position_schemes.create(config.positions)
     scaling.create(self.model.attention_scale, num_heads=1, parent=None)

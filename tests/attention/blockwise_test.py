@@ -221,6 +221,17 @@ def test_a_query_without_visible_keys_gets_nothing():
     assert np.abs(got['y'][0]).min(-1).max() > 0
 
 
+@pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
+def test_a_query_far_behind_all_keys_gets_nothing(implementation):
+  q, k, v = arrays(3, k_length=5)
+  y = attention.dot_product_attention(
+    q, k, v, causal=True, window=4, q_offset=7, implementation=implementation
+  )
+  np.testing.assert_array_equal(
+    np.abs(y).max((0, 2, 3)) > 0, [True, False, False]
+  )
+
+
 def visited(monkeypatch, **options):
   """Tiles that the forward pass computes."""
   tiles = []

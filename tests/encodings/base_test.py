@@ -521,3 +521,25 @@ def test_bias_fn_fields():
   assert list(fields) == ['params', 'encoding', 'axes', 'bidirectional']
   leaves = {name for name, m in fields.items() if m.get('pytree_node', True)}
   assert leaves == {'params'}
+
+
+@pytest.mark.parametrize('bidirectional', [False, True])
+@pytest.mark.parametrize('name', BIASES)
+def test_tiles_of_random_shapes_agree(name, bidirectional):
+  """Any tile, batched or not, is a part of the whole bias."""
+  bias_fn = make_bias_fn(name, bidirectional)
+  rng = np.random.default_rng(0)
+  positions = np.sort(rng.choice(900, 24, replace=False)).astype(np.int32)
+  whole = np.asarray(tile(bias_fn, positions, positions))
+  scale = np.abs(whole).max()
+  for _ in range(4):
+    batch, queries, keys = rng.integers(1, 7, 3)
+    q, k = (
+      rng.integers(0, len(positions), (batch, n)) for n in (queries, keys)
+    )
+    want = np.stack([whole[:, i][:, :, j] for i, j in zip(q, k, strict=True)])
+    got = bias_fn(jnp.asarray(positions[q]), jnp.asarray(positions[k]))
+    assert got.shape == (batch, HEADS, queries, keys)
+    np.testing.assert_allclose(got, want, atol=2e-6 * scale)
+    alone = bias_fn(jnp.asarray(positions[q[0]]), jnp.asarray(positions[k[0]]))
+    np.testing.assert_allclose(alone, want[0], atol=2e-6 * scale)

@@ -218,3 +218,10 @@ def test_table_shorter_than_training(tmp_path, tiny_config, corpus):
     loop.train(tiny_config, tmp_path / 'run', corpus=corpus)
   # Nothing is left that would stand in the way of the mended command.
   assert not (tmp_path / 'run').exists()
+
+
+def test_refuses_models_that_would_see_the_next_token(tiny_config):
+  with tiny_config.unlocked():
+    tiny_config.model.architecture = 'encoder'
+  with pytest.raises(errors.ConfigError, match="use 'decoder'"):
+    loop.Run(tiny_config)
