@@ -88,7 +88,27 @@ def _parser():
     )
 
   add('train', [config, workdir], 'train a model, or go on with it')
-  evaluate = add('eval', [workdir], 'evaluate a trained model by length')
+  prepare = add(
+    'prepare', [config], 'tokenize text once, into windows read by index'
+  )
+  prepare.add_argument(
+    '--raw',
+    default='',
+    metavar='FOLDER',
+    help='where the raw text lies; LENGEN_DATA_DIR or ~/.lengen/data if not '
+    'given',
+  )
+  prepare.add_argument(
+    '--vocabulary-size',
+    type=int,
+    default=0,
+    metavar='N',
+    help='train a SentencePiece model of N pieces if data.vocabulary is not '
+    'there yet',
+  )
+  evaluate = add(
+    'eval', [workdir], 'evaluate a trained model by length, or by its answers'
+  )
   evaluate.add_argument(
     '--lengths', help="comma-separated; the config's eval.lengths if not given"
   )
@@ -180,28 +200,57 @@ def _train(arguments, config):
 def _eval(arguments, _):
   from lengen_jax import data
   from lengen_jax.analysis import report
-  from lengen_jax.training import compare
+  from lengen_jax.analysis import score_report
+  from lengen_jax.training import evaluate
   from lengen_jax.training import loop
   from lengen_jax.training import sharding
   from lengen_jax.training import workdir as workdir_lib
 
   sharding.use_all_cores()
-  trained = loop.restore(arguments.workdir)
-  config = trained.run.config
-  step, steps = int(trained.state.step), config.train.steps
+  changes = {}
+  if arguments.lengths:
+    changes['lengths'] = _lengths(arguments.lengths)
+  trained = loop.restore(arguments.workdir, **changes)
+  run = trained.run
+  step, steps = int(trained.state.step), run.config.train.steps
   if step < steps:
     print(f'note: this is step {step} of {steps}; lengen train goes on with it')
-  if arguments.lengths:
-    config.eval.lengths = _lengths(arguments.lengths)
-  corpus = data.load(config.data.source, config.data.path)
-  windows = compare.evaluation_windows(config, corpus)
-  results = compare.results(
-    config, corpus, [compare.curve(trained, windows, corpus)]
-  )
+  corpus = data.load(run.data, max(run.eval.lengths))
+  workdir_lib.check_vocabulary(arguments.workdir, corpus.info)
+  results, predictions = evaluate.evaluate(trained, corpus)
   _, path = workdir_lib.read_config(arguments.workdir)
   workdir_lib.write_json(path / 'eval.json', results)
-  report.print_table(results)
+  if corpus.scored_by == 'loss':
+    report.print_table(results)
+  else:
+    workdir_lib.write_lines(path / 'predictions.jsonl', predictions)
+    score_report.print_table(results)
+    print(f'wrote {path / "predictions.jsonl"}')
   print(f'wrote {path / "eval.json"}')
+
+
+def _prepare(arguments, config):
+  from lengen_jax import data
+  from lengen_jax.data import prepare
+
+  if config.data.source != 'prepared':
+    raise errors.ConfigError(
+      "lengen prepare writes what data.source='prepared' reads; set it, and "
+      'data.path to the folder to write'
+    )
+  manifest = prepare.prepare(
+    data.DataConfig(**config.data.to_dict()),
+    raw=arguments.raw,
+    longest=max(config.eval.lengths),
+    vocabulary_size=arguments.vocabulary_size,
+  )
+  for split, found in manifest['splits'].items():
+    print(
+      f'{split}: {found["documents"]:,} documents, {found["bytes"]:,} bytes, '
+      f'{found["tokens"]:,} tokens, of which {found["scored"]:,} in '
+      f'{found["windows"]:,} windows'
+    )
+  print(f'{config.data.path} is complete; next: lengen train with this config')
 
 
 def _compare(arguments, config):
@@ -269,6 +318,7 @@ _COMMANDS = {
   'eval': _eval,
   'compare': _compare,
   'sweep': _sweep,
+  'prepare': _prepare,
   'report': _report,
   'list': _list,
 }

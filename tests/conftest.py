@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs import stdlib as stdlib_config
-from lengen_jax import data
+from lengen_jax.data import corpus as corpus_lib
 
 jax.config.update('jax_num_cpu_devices', 2)
 # Tests wait for the compiler most of all: let it do less, and nothing twice.
@@ -48,4 +48,4 @@ def tiny_config():
 @pytest.fixture(scope='session')
 def corpus():
   """The embedded corpus, read once."""
-  return data.load('stdlib')
+  return corpus_lib.read_stdlib()

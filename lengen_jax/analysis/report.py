@@ -61,6 +61,17 @@ def print_table(results):
     table.add_row(
       rich.markup.escape(name), *(_cell(loss) for loss in curve['loss'])
     )
+  paper = results.get('paper')
+  if paper:
+    table.add_section()
+    for name, values in paper['rows']:
+      found = dict(zip(paper['columns'], values, strict=True))
+      table.add_row(
+        rich.markup.escape(f'paper: {name}'),
+        *(_cell(found.get(length)) for length in results['lengths']),
+      )
+    if paper['unit'] != _UNIT:
+      table.caption = f'the paper has {paper["unit"]}'
   console = rich.console.Console(highlight=False)
   if not console.is_terminal:
     console.width = 200

@@ -1,9 +1,10 @@
-"""A corpus: whole documents as token ids, split for training and evaluation."""
+"""A corpus in memory: whole documents as token ids, split by use."""
 
 import dataclasses
 
-from lengen_jax import errors
 from lengen_jax.data import stdlib
+from lengen_jax.data import vocabulary
+from lengen_jax.data import windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,29 +13,54 @@ class Corpus:
 
   Attributes:
     documents: split name to list of uint8 or int32 arrays of token ids.
-    vocab_size: ids are below this.
-    bytes_per_token: for bits per byte.
+    vocab: of the token ids; see `vocabulary`.
     info: where the text came from, for results.
   """
 
+  scored_by = 'loss'
+
   documents: dict
-  vocab_size: int
-  bytes_per_token: float
+  vocab: vocabulary.Bytes
   info: dict
 
+  @property
+  def vocab_size(self):
+    """Ids are below this."""
+    return self.vocab.size
 
-def load(source, path=''):
-  """Loads a corpus.
+  def training(self, config, *, seed, host=(0, 1)):
+    """Batches of the training split.
 
-  Args:
-    source: 'stdlib', the Python standard library's own source as bytes.
-    path: folder to read instead of the source's own.
+    Args:
+      config: a DataConfig.
+      seed: of their order.
+      host: (index, count) of the hosts.
 
-  Raises:
-    errors.ConfigError: unknown source.
-    errors.CorpusError: the text is missing.
-  """
-  if source != 'stdlib':
-    raise errors.ConfigError(errors.one_of('data.source', source, ['stdlib']))
+    Returns:
+      A `windows.Batches`.
+    """
+    return windows.TrainingWindows(
+      self.documents['train'],
+      length=config.train_length,
+      batch_size=config.batch_size,
+      seed=seed,
+      host=host,
+    )
+
+  def evaluation(self, config):
+    """Windows of the validation split; of an EvalConfig."""
+    found = [
+      window
+      for document in self.documents['validation']
+      for window in windows.whole(document, max(config.lengths))
+    ]
+    return windows.EvaluationWindows(
+      found, lengths=config.lengths, count=config.windows, vocab=self.vocab
+    )
+
+
+def read_stdlib(path=''):
+  """The embedded corpus; see `stdlib.read`."""
   documents, info = stdlib.read(path)
-  return Corpus(documents, vocab_size=256, bytes_per_token=1.0, info=info)
+  vocab = vocabulary.Bytes(offset=0)
+  return Corpus(documents, vocab, {**info, 'vocabulary': vocab.fingerprint})

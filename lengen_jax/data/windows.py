@@ -1,37 +1,82 @@
 """Windows cut from documents: for training by index, for evaluation re-cut.
 
-A window of L tokens to predict is L + 1 tokens of one document: its first input
-is the true preceding token, never a made-up start.
+A window of L tokens to predict is L + 1 tokens: its first input is the true
+preceding token, never a made-up start.
 """
+
+import abc
+import json
 
 import numpy as np
 
 from lengen_jax import errors
 
 
-class TrainingWindows:
+class Batches(abc.ABC):
+  """Batches of training, one after the other, and where they stand.
+
+  Attributes:
+    packed: whether rows hold several segments or padding.
+  """
+
+  packed = False
+
+  @abc.abstractmethod
+  def next(self):
+    """The next batch; see `lm_batch`."""
+
+  @abc.abstractmethod
+  def save(self, folder):
+    """Keeps in a folder what makes the next batch the same after `restore`."""
+
+  @abc.abstractmethod
+  def restore(self, folder):
+    """Goes on as kept by `save`."""
+
+
+class IndexedBatches(Batches):
+  """Batches of which each is a function of its index alone."""
+
+  _next = 0
+
+  @abc.abstractmethod
+  def batch(self, index):
+    """The batch of an index, counted from 0."""
+
+  def next(self):
+    batch = self.batch(self._next)
+    self._next += 1
+    return batch
+
+  def save(self, folder):
+    (folder / 'next.json').write_text(json.dumps({'next_index': self._next}))
+
+  def restore(self, folder):
+    self._next = json.loads((folder / 'next.json').read_text())['next_index']
+
+
+class TrainingWindows(IndexedBatches):
   """Batches of windows, each a function of the step alone.
 
   Every document is cut into windows of `length`; an epoch goes through all of
   them in an order drawn from (seed, epoch).
   """
 
-  # Rows hold one segment each.
-  packed = False
-
-  def __init__(self, documents, *, length, batch_size, seed):
+  def __init__(self, documents, *, length, batch_size, seed, host=(0, 1)):
     """Indexes the windows.
 
     Args:
       documents: list of arrays of token ids.
       length: tokens to predict per window.
-      batch_size: windows per batch.
+      batch_size: windows per batch, over all hosts.
       seed: of the order.
+      host: (index, count) of the hosts; each has its part of every batch.
 
     Raises:
       errors.CorpusError: fewer windows than a batch.
     """
     self.length, self.batch_size, self.seed = length, batch_size, seed
+    self._rows = host_rows(batch_size, host)
     self._text = np.concatenate(documents)
     offsets = np.cumsum([0] + [len(document) for document in documents])
     self._starts = np.concatenate(
@@ -57,7 +102,7 @@ class TrainingWindows:
     first = step * self.batch_size
     rows = [
       self._epoch_order(index // len(self))[index % len(self)]
-      for index in range(first, first + self.batch_size)
+      for index in (first + row for row in self._rows)
     ]
     starts = self._starts[rows]
     return lm_batch(self._text[starts[:, None] + np.arange(self.length + 1)])
@@ -72,22 +117,23 @@ class TrainingWindows:
 class EvaluationWindows:
   """The same tokens at every length.
 
-  Whole windows of the longest length are taken from documents that have them
-  and re-cut into windows of each shorter length, so that a curve over lengths
-  scores identical tokens and only the context differs.
+  Whole windows of the longest length are re-cut into windows of each shorter
+  length, so that a curve over lengths scores identical tokens and only the
+  context differs.
   """
 
-  def __init__(self, documents, *, lengths, count):
-    """Chooses the windows.
+  def __init__(self, windows, *, lengths, count, vocab):
+    """Chooses windows, spread evenly over all there are.
 
     Args:
-      documents: list of arrays of token ids.
+      windows: list of arrays of token ids, `[longest + 1]`; see `whole`.
       lengths: the lengths to be evaluated; each divides the longest.
-      count: windows of the longest length, spread evenly over all there are.
+      count: windows to take.
+      vocab: of the token ids; see `vocabulary`.
 
     Raises:
       errors.ConfigError: a length does not divide the longest.
-      errors.CorpusError: no document is long enough.
+      errors.CorpusError: there are fewer windows.
     """
     longest = max(lengths)
     for length in lengths:
@@ -96,11 +142,6 @@ class EvaluationWindows:
           f'eval.lengths: {length} does not divide the longest, {longest}; '
           'only then can the same tokens be scored at each'
         )
-    windows = [
-      document[start : start + longest + 1]
-      for document in documents
-      for start in range(0, len(document) - longest, longest)
-    ]
     if len(windows) < count:
       raise errors.CorpusError(
         f'the documents hold {len(windows)} windows of {longest} tokens, fewer '
@@ -110,33 +151,188 @@ class EvaluationWindows:
     self._windows = np.stack([windows[i] for i in chosen])
     self.lengths = tuple(lengths)
     self.tokens = count * longest
+    self._vocab = vocab
+
+  @property
+  def bytes_per_token(self):
+    """Bytes of text that a scored token stands for."""
+    return self._vocab.num_bytes(self.scored) / self.tokens
+
+  def texts(self):
+    """The text of the scored tokens of each window."""
+    return [self._vocab.decode(window) for window in self.scored]
+
+  @property
+  def scored(self):
+    """The tokens that are scored, `[count, longest]`."""
+    return self._windows[:, 1:]
+
+  def batch(self, length):
+    """All tokens re-cut to `length`; see `lm_batch`."""
+    return lm_batch(self.examples(length))
 
   def examples(self, length):
     """All tokens re-cut to `length`: token ids `[N, length + 1]`."""
-    pieces = self._windows.shape[1] // length
+    inputs = self.recut(self._windows[:, :-1], length)
     return np.concatenate(
-      [
-        self._windows[:, i * length : (i + 1) * length + 1]
-        for i in range(pieces)
-      ]
+      [inputs, self.recut(self.scored, length)[:, -1:]], axis=1
     )
 
+  def recut(self, values, length):
+    """Values of all scored tokens, `[count, longest]`, as `[N, length]`."""
+    pieces = range(0, values.shape[1], length)
+    return np.concatenate([values[:, i : i + length] for i in pieces])
 
-def lm_batch(tokens):
+
+def whole(document, length):
+  """Whole windows of a document, `[length + 1]` each; the rest is left out."""
+  return [
+    document[start : start + length + 1]
+    for start in range(0, len(document) - length, length)
+  ]
+
+
+# How training windows are cut, and what becomes of a document's last tokens.
+MODES = {
+  'concat': 'documents follow one another and windows run on',
+  'doc_pad': 'windows end with their document and are padded',
+  'doc_window': 'whole windows of a document; its last tokens are left out',
+}
+
+
+class Cutter:
+  """Cuts documents, one after the other, into windows for training.
+
+  Before the first token of all stands `start`, the others' true predecessor
+  stands before them.
+  """
+
+  def __init__(self, length, mode, *, start, rest=()):
+    """Begins, or goes on.
+
+    Args:
+      length: tokens to predict per window.
+      mode: one of MODES.
+      start: token id that stands before a document; with 'concat' only before
+        the first.
+      rest: of an earlier Cutter.
+    """
+    self._length, self._mode, self._start = length, mode, start
+    # Of 'concat': tokens that wait for a whole window, the first a predecessor.
+    self.rest = np.asarray(rest if len(rest) else [start], np.int32)
+
+  def cut(self, document):
+    """Windows that a document completes: arrays of up to `length + 1` ids."""
+    length = self._length
+    before = self.rest if self._mode == 'concat' else [self._start]
+    tokens = np.concatenate([before, document]).astype(np.int32)
+    windows = whole(tokens, length)
+    rest = tokens[len(windows) * length :]
+    if self._mode == 'concat':
+      self.rest = rest
+    elif self._mode == 'doc_pad' and len(rest) > 1:
+      windows.append(rest)
+    return windows
+
+
+def host_rows(batch_size, host):
+  """Rows of a batch that a host has, as a range.
+
+  Args:
+    batch_size: rows over all hosts.
+    host: (index, count).
+
+  Raises:
+    errors.ConfigError: the hosts do not divide the rows.
+  """
+  index, count = host
+  if batch_size % count:
+    raise errors.ConfigError(
+      f'data.batch_size={batch_size} cannot be divided among {count} hosts'
+    )
+  share = batch_size // count
+  return range(index * share, (index + 1) * share)
+
+
+def pad(windows, length):
+  """Windows as rows `[B, length + 1]`, padded with 0, and their sizes `[B]`."""
+  tokens = np.zeros((len(windows), length + 1), np.int32)
+  for row, window in zip(tokens, windows, strict=True):
+    row[: len(window)] = window
+  return tokens, np.array([len(window) for window in windows], np.int32)
+
+
+def lm_batch(tokens, sizes=None, first_scored=None):
   """A batch for next-token prediction from windows `[B, L + 1]`.
+
+  Args:
+    tokens: token ids.
+    sizes: int `[B]`, tokens of each row that are no padding; None for all.
+    first_scored: int `[B]`, index of the first token that is to be predicted;
+      None for 1.
 
   Returns:
     dict of `[B, L]` arrays: inputs, targets, segment_ids, segment_positions
-    and lengths int32, weights float32.
+    and lengths int32, weights float32. Padding is a segment of its own with
+    id 0 and weight 0.
   """
   tokens = np.asarray(tokens, np.int32)
-  shape = batch, length = tokens.shape[0], tokens.shape[1] - 1
-  index = np.arange(length, dtype=np.int32)
+  batch, length = tokens.shape[0], tokens.shape[1] - 1
+  index = np.tile(np.arange(length, dtype=np.int32), (batch, 1))
+  sizes = np.full(batch, length + 1) if sizes is None else np.asarray(sizes)
+  count = np.maximum(sizes - 1, 0)[:, None].astype(np.int32)
+  real = index < count
+  scored = real
+  if first_scored is not None:
+    scored = real & (index >= np.asarray(first_scored)[:, None] - 1)
   return {
     'inputs': tokens[:, :-1],
     'targets': tokens[:, 1:],
-    'weights': np.ones(shape, np.float32),
-    'segment_ids': np.ones(shape, np.int32),
-    'segment_positions': np.tile(index, (batch, 1)),
-    'lengths': np.full(shape, length, np.int32),
+    'weights': scored.astype(np.float32),
+    'segment_ids': real.astype(np.int32),
+    'segment_positions': np.where(real, index, index - count),
+    'lengths': np.where(real, count, length - count),
   }
+
+
+def padded(batch, rows):
+  """Cuts a batch into batches of `rows`, the last filled up with weight 0.
+
+  Args:
+    batch: dict of arrays of equal first axis, 'weights' among them.
+    rows: of each.
+
+  Yields:
+    Dicts of arrays, every row of `batch` once.
+  """
+  for first in range(0, len(batch['weights']), rows):
+    part = {name: value[first : first + rows] for name, value in batch.items()}
+    missing = rows - len(part['weights'])
+    if missing:
+      # Copies, so that the rows are such as the model knows.
+      part = {
+        name: np.concatenate([value, np.repeat(value[:1], missing, 0)])
+        for name, value in part.items()
+      }
+      part['weights'][-missing:] = 0
+    yield part
+
+
+def pair_batch(encoder_tokens, targets):
+  """A batch for an encoder-decoder from rows without padding.
+
+  Args:
+    encoder_tokens: token ids `[B, S]`.
+    targets: token ids `[B, L]`, what the decoder predicts.
+
+  Returns:
+    As `lm_batch` of the targets after a start token, and the same of the
+    encoder under 'encoder_...', without its targets and weights.
+  """
+  encoder_tokens = np.asarray(encoder_tokens, np.int32)
+  start = np.zeros((len(encoder_tokens), 1), np.int32)
+  batch = lm_batch(np.concatenate([start, targets], 1))
+  encoder = lm_batch(np.concatenate([encoder_tokens, start], 1))
+  for name in ('inputs', 'segment_ids', 'segment_positions', 'lengths'):
+    batch[f'encoder_{name}'] = encoder[name]
+  return batch

@@ -46,8 +46,8 @@ class LengthLoss:
     return math.exp(self.loss) if self.loss and self.loss < 700 else None
 
   def bits_per_byte(self, bytes_per_token):
-    """Loss in bits over the bytes that the tokens stand for."""
-    if self.loss is None:
+    """Loss in bits over the bytes that the tokens stand for, if there are."""
+    if self.loss is None or bytes_per_token is None:
       return None
     return self.loss / math.log(2) / bytes_per_token
 
@@ -55,7 +55,8 @@ class LengthLoss:
 class LengthCurve:
   """Evaluates a model at several lengths on the same tokens.
 
-  Losses are summed over all tokens before dividing.
+  Of an encoder, these are the tokens that are masked. Losses are summed over
+  all of them, and over all hosts, before dividing.
   """
 
   def __init__(self, config, scheme, windows, *, batch_tokens, seed, mesh):
@@ -64,7 +65,7 @@ class LengthCurve:
     Args:
       config: a ModelConfig.
       scheme: a PositionScheme.
-      windows: `data.EvaluationWindows`.
+      windows: `data.EvaluationWindows`, or pictures.
       batch_tokens: tokens per batch; the number of rows goes down as the
         length goes up.
       seed: of positions drawn at test time.
@@ -73,10 +74,21 @@ class LengthCurve:
     self._config, self._scheme = config, scheme
     self._windows = windows
     self._batch_tokens = batch_tokens
-    self._rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+    self._split = NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
     self._num_devices = mesh.devices.size
+    # The same tokens are masked at every length.
+    self._masked, self._tokens = {}, windows.tokens
+    if config.architecture == 'encoder':
+      batch = windows.batch(max(windows.lengths))
+      batch = objective.masked(config, batch, jax.random.key(seed))
+      self._masked = {
+        name: np.asarray(batch[name]) for name in ('inputs', 'weights')
+      }
+      self._tokens = int(self._masked['weights'].sum(dtype=np.float64))
 
-    @jax.jit
+    @functools.partial(
+      jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec())
+    )
     def losses(params, batch, rng):
       losses_BxL = objective.token_losses(
         config, scheme, params, batch, rng=rng, train=False, packed=False
@@ -92,41 +104,51 @@ class LengthCurve:
       try:
         yield self._at(params, length)
       except (errors.LengthError, errors.CombinationError) as error:
-        yield LengthLoss(length, None, self._windows.tokens, refused=str(error))
+        yield LengthLoss(length, None, self._tokens, refused=str(error))
 
   def _at(self, params, length):
-    examples = self._windows.examples(length)
+    batch = self._windows.batch(length)
+    for name, values in self._masked.items():
+      batch[name] = self._windows.recut(values, length)
+    count_L = batch['weights'].sum(0, dtype=np.float64)
     # A multiple of the devices, and no more than there is to do.
+    count = len(batch['inputs'])
     share = max(1, self._batch_tokens // length // self._num_devices)
-    share = min(share, -(-len(examples) // self._num_devices))
-    rows = share * self._num_devices
-    total_L = np.zeros(length, np.float64)
-    for number, first in enumerate(range(0, len(examples), rows)):
-      tokens = examples[first : first + rows]
-      missing = rows - len(tokens)
-      batch = data_windows.lm_batch(np.pad(tokens, ((0, missing), (0, 0))))
-      batch['weights'][len(tokens) :] = 0
-      batch = jax.device_put(batch, self._rows)
-      losses_L = self._losses(params, batch, self._rng(number))
+    share = min(share, -(-count // self._num_devices))
+    total_L = np.zeros_like(count_L)
+    batches = data_windows.padded(batch, share * self._num_devices)
+    for number, rows in enumerate(batches):
+      losses_L = self._losses(params, self._place(rows), self._rng(number))
       total_L += np.asarray(losses_L, np.float64)
     if not np.isfinite(total_L).all():
       reason = 'the loss is not finite: the model has diverged'
-      return LengthLoss(length, None, self._windows.tokens, refused=reason)
-    starts = position_buckets(length)
-    counts = np.diff([*starts, length]) * len(examples)
+      return LengthLoss(length, None, self._tokens, refused=reason)
+    starts = position_buckets(len(total_L))
+    counts = np.add.reduceat(count_L, starts)
+    by_position = np.add.reduceat(total_L, starts) / np.maximum(counts, 1)
     return LengthLoss(
       length=length,
-      loss=float(total_L.sum() / (len(examples) * length)),
-      tokens=len(examples) * length,
+      loss=float(total_L.sum() / count_L.sum()),
+      tokens=self._tokens,
       position=tuple(int(start) for start in starts),
-      position_loss=tuple(
-        map(float, np.add.reduceat(total_L, starts) / counts)
-      ),
+      position_loss=tuple(map(float, by_position)),
       bias_error=max(
         bias_error.largest(self._config, self._scheme, params, length).values(),
         default=0.0,
       ),
     )
+
+  def _place(self, rows):
+    """This host's part of a batch, on the mesh."""
+    host = data_windows.host_rows(
+      len(rows['inputs']), (jax.process_index(), jax.process_count())
+    )
+    return {
+      name: jax.make_array_from_process_local_data(
+        self._split, values[host.start : host.stop]
+      )
+      for name, values in rows.items()
+    }
 
 
 def position_buckets(length):

@@ -92,6 +92,28 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
   )
 
 
+def masked(config, batch, rng):
+  """A batch for the model's objective: an encoder predicts masked tokens.
+
+  Args:
+    config: a ModelConfig; the last id of an encoder's vocabulary masks.
+    batch: see `data.windows.lm_batch`; its targets are the tokens.
+    rng: a PRNG key.
+
+  Returns:
+    The batch itself but for an encoder; then see `mask_tokens`.
+  """
+  if config.architecture != 'encoder':
+    return batch
+  mask_id = config.vocab_size - 1
+  return mask_tokens(
+    jax.random.fold_in(rng, 2),
+    {**batch, 'inputs': batch['targets']},
+    mask_id=mask_id,
+    vocab_size=mask_id,
+  )
+
+
 def mask_tokens(rng, batch, *, mask_id, vocab_size, rate=0.15):
   """Makes a batch for masked language modelling, as BERT.
 

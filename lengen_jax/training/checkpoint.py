@@ -1,10 +1,12 @@
 """Checkpoints through orbax: the state, layers unstacked, by step.
 
 On disk: `checkpoints/{step}/state` with params, opt_state and step; layers are
-always `layer_0`, `layer_1`, ..., scanned or not.
+always `layer_0`, `layer_1`, ..., scanned or not. `checkpoints/{step}/data` says
+where the data stands.
 """
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -41,8 +43,13 @@ class Checkpointer:
       options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
     )
 
-  def save(self, state):
+  def save(self, state, batches=None):
     """Begins to save; `close` waits for it.
+
+    Args:
+      state: of the run.
+      batches: the `data.windows.Batches` of the run, which are saved before
+        this returns; None where data has no state.
 
     Raises:
       errors.CheckpointError: it cannot be written; older ones stay.
@@ -51,20 +58,22 @@ class Checkpointer:
     try:
       if step in self._manager.all_steps():
         return
-      self._manager.save(
-        step,
-        args=ocp.args.Composite(state=ocp.args.StandardSave(_unstack(state))),
-      )
+      items = {'state': ocp.args.StandardSave(_unstack(state))}
+      if batches is not None:
+        items['data'] = _BatchesArgs(batches)
+      self._manager.save(step, args=ocp.args.Composite(**items))
     except (OSError, ValueError) as error:
       raise errors.CheckpointError(
         f'cannot save step {step} in {self._folder}: {_first_line(error)}'
       ) from error
 
-  def restore(self, abstract_state, warn=print):
+  def restore(self, abstract_state, warn=print, *, batches=None):
     """The newest readable state.
 
     Args:
       abstract_state: shapes, dtypes and shardings of the state.
+      batches: the `data.windows.Batches` of the run, which go on from there;
+        None where data has no state or none is needed.
       warn: told in one line of each checkpoint that is skipped.
 
     Returns:
@@ -86,11 +95,15 @@ class Checkpointer:
     for step in steps:
       try:
         with _quiet():
+          items = {'state': ocp.args.StandardRestore(target)}
+          if batches is not None:
+            items['data'] = _BatchesArgs(batches)
           restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(state=ocp.args.StandardRestore(target)),
+            step, args=ocp.args.Composite(**items)
           )
         return _stack(restored['state'], self._config)
+      except errors.LengenError:
+        raise
       except Exception as error:  # Whatever a broken file makes orbax raise.
         problems.append(f'step {step}: {_first_line(error)}')
         self._unreadable.append(step)
@@ -133,6 +146,29 @@ class Checkpointer:
       ) from error
     finally:
       self._manager.close()
+
+
+class _BatchesHandler(ocp.CheckpointHandler):
+  """Lets the data write into, and read from, a folder of the checkpoint."""
+
+  def save(self, directory, args):
+    args.batches.save(directory)
+
+  def restore(self, directory, args):
+    args.batches.restore(directory)
+
+  def finalize(self, directory):
+    pass
+
+
+@ocp.args.register_with_handler(
+  _BatchesHandler, for_save=True, for_restore=True
+)
+@dataclasses.dataclass
+class _BatchesArgs(ocp.args.CheckpointArgs):
+  """What the handler is given."""
+
+  batches: object
 
 
 @contextlib.contextmanager

@@ -19,33 +19,38 @@ OPTIMIZER = {
 }
 
 
-def check(config, sections, root, without=()):
+def check(config, sections, root, *, classes, without=()):
   """Raises on fields that are missing, unknown or too small.
 
   Args:
-    config: a ConfigDict; its section 'model' holds fields of ModelConfig.
+    config: a ConfigDict.
     sections: section to its fields.
-    root: fields beside the sections.
+    root: fields beside the sections; those that need not be there map to ''.
+    classes: section to the dataclass whose fields it holds, beside 'model' and
+      its ModelConfig.
     without: fields of ModelConfig that are not the config's to set.
 
   Raises:
     errors.ConfigError: naming the field.
   """
-  model_fields = [
-    field
-    for field in dataclasses.fields(model_config.ModelConfig)
-    if field.name not in without
-  ]
-  known = {
-    '': dict.fromkeys(('model', *sections)) | root,
-    'model': {field.name: None for field in model_fields},
+  classes = {'model': model_config.ModelConfig, **classes}
+  listed = {
+    section: [f for f in dataclasses.fields(cls) if f.name not in without]
+    for section, cls in classes.items()
+  }
+  sections = {
+    **{
+      section: {field.name: None for field in fields}
+      for section, fields in listed.items()
+    },
     **sections,
   }
+  known = {'': dict.fromkeys(sections) | root, **sections}
   optional = {
-    field.name
-    for field in model_fields
-    if field.default is not dataclasses.MISSING
+    section: {f.name for f in fields if f.default is not dataclasses.MISSING}
+    for section, fields in listed.items()
   }
+  optional[''] = {key for key, least in root.items() if least == ''}
   for section, fields in known.items():
     values = config[section] if section else config
     prefix = f'{section}.' if section else ''
@@ -58,11 +63,14 @@ def check(config, sections, root, without=()):
             [prefix + field for field in fields],
           )
         )
-    needed = {*fields} - (optional if section == 'model' else set())
-    for key in sorted(needed - {*values}):
+    needed = {*fields} - optional.get(section, set())
+    lacking = needed - {*values}
+    if section in listed:
+      lacking |= {key for key in needed & {*values} if values[key] is None}
+    for key in sorted(lacking):
       raise errors.ConfigError(f'the config lacks {prefix}{key}')
     for key, least in fields.items():
-      if least is not None and values[key] < least:
+      if isinstance(least, int) and values[key] < least:
         raise errors.ConfigError(
           f'{prefix}{key} must be at least {least}, got {values[key]}'
         )

@@ -56,6 +56,7 @@ def check(config):
     config,
     _FIELDS,
     dict.fromkeys(('task', 'positions', 'paper')),
+    classes={},
     without=('vocab_size', 'output_size'),
   )
   for name, value, valid in (

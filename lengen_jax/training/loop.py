@@ -12,15 +12,16 @@ import numpy as np
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
+from lengen_jax import progress as progress_lib
 from lengen_jax.attention import scaling
 from lengen_jax.data import windows
 from lengen_jax.evaluation import bias_error
+from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
 from lengen_jax.training import checkpoint
 from lengen_jax.training import fields
 from lengen_jax.training import optimizer
-from lengen_jax.training import progress as progress_lib
 from lengen_jax.training import sharding
 from lengen_jax.training import state as state_lib
 from lengen_jax.training import swap
@@ -49,7 +50,6 @@ class Trained:
 
 # What a config holds beside `model`; numbers with their least values.
 _FIELDS = {
-  'data': {'source': None, 'path': None, 'train_length': 1, 'batch_size': 1},
   'optimizer': fields.OPTIMIZER,
   'train': {
     'steps': 1,
@@ -57,8 +57,9 @@ _FIELDS = {
     'checkpoint_every': 1,
     'init_from': None,
   },
-  'eval': {'lengths': None, 'windows': 1, 'batch_tokens': 1},
 }
+# The paper's figures are for tables; see `evaluate.evaluate`.
+_ROOT = {'positions': None, 'seed': 0, 'paper': ''}
 
 
 class Run:
@@ -75,18 +76,15 @@ class Run:
       errors.LengenError: whatever in the config cannot work, before anything
         is computed.
     """
-    fields.check(config, _FIELDS, {'positions': None, 'seed': 0})
-    lengths = config.eval.lengths
-    if not lengths or min(lengths) < 1:
-      raise errors.ConfigError(
-        f'eval.lengths must be positive lengths, got {lengths}'
-      )
+    fields.check(
+      config,
+      _FIELDS,
+      _ROOT,
+      classes={'data': data.DataConfig, 'eval': eval_config.EvalConfig},
+    )
+    self.data = data.DataConfig(**config.data.to_dict())
+    self.eval = eval_config.EvalConfig(**config.eval.to_dict())
     self.model = model_config.ModelConfig(**config.model.to_dict())
-    if self.model.architecture != 'decoder':
-      raise errors.ConfigError(
-        f'model.architecture={self.model.architecture!r} cannot be trained on '
-        "next tokens, which it would see; use 'decoder'"
-      )
     self.config = config
     self.scheme = position_schemes.create(config.positions)
     scaling.create(self.model.attention_scale, num_heads=1, parent=None)
@@ -100,13 +98,14 @@ class Run:
     Raises:
       errors.LengenError: naming what does not go together.
     """
-    shape = (self.config.data.batch_size, self.config.data.train_length)
-    window = np.zeros((shape[0], shape[1] + 1), np.int32)
-    jax.eval_shape(
-      self.step_fn(packed=False),
-      self.abstract_state(),
-      windows.lm_batch(window),
-    )
+    shape = (self.data.batch_size, self.data.train_length)
+    if self.model.architecture == 'encoder_decoder':
+      batch = windows.pair_batch(
+        np.zeros(shape, np.int32), np.zeros((shape[0], 1), np.int32)
+      )
+    else:
+      batch = windows.lm_batch(np.zeros((shape[0], shape[1] + 1), np.int32))
+    jax.eval_shape(self.step_fn(packed=False), self.abstract_state(), batch)
 
   def step_fn(self, *, packed):
     """The training step, `(state, batch) -> (state, metrics)`."""
@@ -180,7 +179,7 @@ def train(config, workdir, *, corpus=None, label='train'):
   Args:
     config: a ConfigDict; see configs/stdlib.py.
     workdir: folder of the run.
-    corpus: a data.Corpus; loaded as the config says if None.
+    corpus: what `data.load` gives; loaded as the config says if None.
     label: what to call the run in progress lines.
 
   Returns:
@@ -191,25 +190,16 @@ def train(config, workdir, *, corpus=None, label='train'):
   """
   run = Run(config)
   run.check_step()
-  corpus = corpus or data.load(config.data.source, config.data.path)
-  if corpus.vocab_size > run.model.vocab_size:
-    raise errors.ConfigError(
-      f'model.vocab_size={run.model.vocab_size} is less than the '
-      f'{corpus.vocab_size} token ids of {config.data.source}'
-    )
-  batches = data.TrainingWindows(
-    corpus.documents['train'],
-    length=config.data.train_length,
-    batch_size=config.data.batch_size,
-    seed=config.seed,
-  )
-  state, notes = _adopted(run, workdir)
+  corpus = corpus or data.load(run.data, max(run.eval.lengths))
+  _check_vocabulary(run, corpus)
+  batches = corpus.training(run.data, seed=config.seed, host=sharding.host())
+  state, notes = _adopted(run, workdir, corpus)
   path = workdir_lib.claim(workdir, config, corpus.info)
   for note in notes:
     print(f'{label}: {note}', flush=True)
   checkpoints = checkpoint.Checkpointer(path, run.model)
   if state is None:
-    state = checkpoints.restore(run.abstract_state())
+    state = checkpoints.restore(run.abstract_state(), batches=batches)
     checkpoints.set_aside_unreadable()
   if state is None:
     state = run.init_state()
@@ -218,15 +208,19 @@ def train(config, workdir, *, corpus=None, label='train'):
   try:
     if first < steps:
       state = _steps(run, state, batches, log, checkpoints, label)
-    checkpoints.save(state)
+    checkpoints.save(state, batches)
   finally:
     log.close()
     checkpoints.close()
   return Trained(run, state, seconds=log.seconds)
 
 
-def restore(workdir):
+def restore(workdir, **eval_changes):
   """What the run in a workdir has trained so far.
+
+  Args:
+    workdir: of the run.
+    **eval_changes: fields of its eval section that are to be others.
 
   Returns:
     A Trained.
@@ -235,6 +229,7 @@ def restore(workdir):
     errors.LengenError: no run, or none of its checkpoints can be read.
   """
   config, path = workdir_lib.read_config(workdir)
+  config.eval.update(eval_changes)
   run = Run(config)
   if not checkpoint.steps(path):
     raise errors.CheckpointError(
@@ -247,7 +242,18 @@ def restore(workdir):
   return Trained(run, state, seconds)
 
 
-def _adopted(run, workdir):
+def _check_vocabulary(run, corpus):
+  """Raises unless the model has all token ids, and one to mask if it masks."""
+  masks = run.model.architecture == 'encoder'
+  if corpus.vocab_size + masks > run.model.vocab_size:
+    raise errors.ConfigError(
+      f'model.vocab_size={run.model.vocab_size} is less than the '
+      f'{corpus.vocab_size} token ids of {run.data.task or run.data.source}'
+      f'{" and one that masks" if masks else ""}; raise it'
+    )
+
+
+def _adopted(run, workdir, corpus):
   """The first state of a run that starts from another, and notes about it.
 
   Returns:
@@ -267,6 +273,7 @@ def _adopted(run, workdir):
   if checkpoint.steps(here):
     return None, []
   try:
+    workdir_lib.check_vocabulary(source, corpus.info)
     return run.adopt(restore(source))
   except errors.LengenError as error:
     raise type(error)(f'train.init_from={source}: {error}') from error
@@ -280,18 +287,17 @@ def _steps(run, state, batches, log, checkpoints, label):
     donate_argnums=0,
     out_shardings=sharding.replicated(run.mesh),
   )
-  rows = sharding.by_batch(run.mesh)
   first, steps = int(state.step), config.train.steps
   tokens = config.data.batch_size * config.data.train_length
   with progress_lib.Progress(
-    label, steps, tokens_per_step=tokens, first_step=first
+    label, steps, unit='tokens', per=tokens, first=first
   ) as progress:
     progress.announce(
       f'compiling for {run.mesh.devices.size} of {jax.device_count()} '
       f'{jax.default_backend()} devices ...'
     )
     began = time.monotonic()
-    batch = jax.device_put(batches.batch(first), rows)
+    batch = sharding.place(run.mesh, batches.next())
     compiled = step_fn.lower(state, batch).compile()
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
     progress.start_clock()
@@ -299,19 +305,20 @@ def _steps(run, state, batches, log, checkpoints, label):
     for step in range(first, steps):
       state, metrics = compiled(state, batch)
       pending.append((step + 1, metrics))
-      if step + 1 < steps:
+      last = step + 1 == steps
+      saves = last or (step + 1) % config.train.checkpoint_every == 0
+      if saves and not last:
+        # Before the data goes on.
+        checkpoints.save(state, batches)
+      if not last:
         # While the devices work on this step.
-        batch = jax.device_put(batches.batch(step + 1), rows)
-      saves = (step + 1) % config.train.checkpoint_every == 0
-      saves = saves or step + 1 == steps
+        batch = sharding.place(run.mesh, batches.next())
       if saves:
         metrics |= _bias_error(run, state.params, progress)
       if saves or len(pending) == config.train.log_every:
         loss = log.write(pending, time.monotonic() - began)
         pending = []
-        progress.update(step + 1, loss)
-      if saves and step + 1 < steps:
-        checkpoints.save(state)
+        progress.update(step + 1, f'loss {loss:.4f}')
   return state
 
 

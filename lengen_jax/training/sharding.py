@@ -37,3 +37,16 @@ def replicated(mesh):
 def by_batch(mesh):
   """Split along the first axis."""
   return NamedSharding(mesh, PartitionSpec('data'))
+
+
+def place(mesh, rows):
+  """Puts this host's rows of a batch, a tree of arrays, on the mesh."""
+  split = by_batch(mesh)
+  return jax.tree.map(
+    lambda array: jax.make_array_from_process_local_data(split, array), rows
+  )
+
+
+def host():
+  """(index, count) of the hosts, for data."""
+  return jax.process_index(), jax.process_count()

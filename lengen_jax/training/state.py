@@ -56,13 +56,15 @@ def train_step(state, batch, *, config, scheme, tx, seed, packed):
     (new state, {'loss': mean nats per token, 'grad_norm': before clipping}).
   """
   rng = jax.random.fold_in(jax.random.key(seed), state.step)
+  batch = objective.masked(config, batch, rng)
 
   def loss_fn(params):
     losses_BxL = objective.token_losses(
       config, scheme, params, batch, rng=rng, train=True, packed=packed
     )
     weights_BxL = batch['weights']
-    return jnp.sum(losses_BxL * weights_BxL) / jnp.sum(weights_BxL)
+    total = jnp.maximum(jnp.sum(weights_BxL), 1)
+    return jnp.sum(losses_BxL * weights_BxL) / total
 
   loss, grads = jax.value_and_grad(loss_fn)(state.params)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)

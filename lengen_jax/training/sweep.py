@@ -12,10 +12,10 @@ import time
 import jax
 
 from lengen_jax import errors
+from lengen_jax import progress as progress_lib
 from lengen_jax import tasks
 from lengen_jax.training import checkpoint
 from lengen_jax.training import generated
-from lengen_jax.training import progress as progress_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
@@ -118,7 +118,7 @@ def _train(program, runs, count, checkpoints, label):
   done = int(runs.step[0])
   began = time.monotonic()
   with progress_lib.Progress(
-    f'{label} x {count}', steps, tokens_per_step=tokens, first_step=done
+    f'{label} x {count}', steps, unit='tokens', per=tokens, first=done
   ) as progress:
     progress.announce(f'compiling {len(program.train_widths)} widths ...')
     runs = jax.block_until_ready(program.train(runs, done, done))
@@ -128,7 +128,7 @@ def _train(program, runs, count, checkpoints, label):
       # Wherever one goes on, means are over the same steps.
       last = min(steps, (done // log_every + 1) * log_every)
       runs = program.train(runs, done, last)
-      progress.update(last, float(runs.loss[:count].mean()))
+      progress.update(last, f'loss {float(runs.loss[:count].mean()):.4f}')
       if last // every > done // every or last == steps:
         checkpoints.save(runs)
       done = last

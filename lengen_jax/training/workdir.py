@@ -8,8 +8,7 @@ import ml_collections
 
 from lengen_jax import errors
 
-_CORPUS = 'corpus_sha256'
-
+_CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
 
 RUN, COMPARISON, SWEEP = 'config.json', 'comparison.json', 'sweep.json'
 
@@ -40,6 +39,7 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
   mine = json.loads(config.to_json())
   if corpus_info is not None:
     mine[_CORPUS] = corpus_info['sha256']
+    mine[_VOCABULARY] = corpus_info['vocabulary']
   if not (path / kind).exists():
     write_json(path / kind, mine)
     return path
@@ -80,13 +80,39 @@ def read_config(workdir):
       f'{path} holds no run (no {RUN}); start one with lengen train'
     )
   fields = _with_tuples(read_json(path / RUN))
-  fields.pop(_CORPUS, None)
+  for key in (_CORPUS, _VOCABULARY):
+    fields.pop(key, None)
   return ml_collections.ConfigDict(fields), path
+
+
+def check_vocabulary(workdir, corpus_info):
+  """Raises unless a run was trained on the vocabulary of a corpus.
+
+  Args:
+    workdir: of the run.
+    corpus_info: the corpus's `info`.
+
+  Raises:
+    errors.CorpusError: naming both.
+  """
+  read_config(workdir)
+  path = pathlib.Path(workdir).expanduser().absolute()
+  theirs, mine = read_json(path / RUN)[_VOCABULARY], corpus_info['vocabulary']
+  if theirs != mine:
+    raise errors.CorpusError(
+      f'the model in {path} was trained with vocabulary {theirs!r}; the data '
+      f'has {mine!r}; set data.vocabulary to the one it was trained with'
+    )
 
 
 def write_json(path, value):
   """Writes JSON so that the file is never seen half-written."""
   write_text(path, json.dumps(value, indent=1, allow_nan=False) + '\n')
+
+
+def write_lines(path, values):
+  """Writes JSON lines so that the file is never seen half-written."""
+  write_text(path, ''.join(json.dumps(value) + '\n' for value in values))
 
 
 def write_text(path, text):

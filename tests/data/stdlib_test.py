@@ -8,8 +8,9 @@ import pytest
 
 from lengen_jax import data
 from lengen_jax import errors
+from lengen_jax.data import corpus as corpus_lib
 from lengen_jax.data import stdlib
-from lengen_jax.data import windows
+from lengen_jax.evaluation import config as eval_config
 
 
 def library(folder, count=60):
@@ -19,7 +20,7 @@ def library(folder, count=60):
 
 
 def test_reads_this_pythons_library():
-  corpus = data.load('stdlib')
+  corpus = corpus_lib.read_stdlib()
   train, validation, test = (
     corpus.info['bytes'][split] for split in ('train', 'validation', 'test')
   )
@@ -64,19 +65,19 @@ def test_missing_sources(tmp_path, where):
   if where == 'empty':
     folder.mkdir()
   with pytest.raises(errors.CorpusError, match=r'no Python sources .*path'):
-    data.load('stdlib', str(folder))
+    corpus_lib.read_stdlib(str(folder))
 
 
 def test_unknown_source():
   with pytest.raises(errors.ConfigError, match=r"'stdlb'; did you .*'stdlib'"):
-    data.load('stdlb')
+    data.DataConfig(source='stdlb', train_length=1, batch_size=1)
 
 
 def test_a_model_without_context_has_a_flat_curve():
   """Only context may move a curve: bigram loss is equal at every length."""
-  corpus = data.load('stdlib')
-  found = windows.EvaluationWindows(
-    corpus.documents['validation'], lengths=(128, 512, 2048), count=16
+  corpus = corpus_lib.read_stdlib()
+  found = corpus.evaluation(
+    eval_config.EvalConfig((128, 512, 2048), batch_tokens=1, windows=16)
   )
   pairs, singles = collections.Counter(), collections.Counter()
   for document in corpus.documents['train'][:50]:

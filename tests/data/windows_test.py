@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from lengen_jax import data
 from lengen_jax import errors
+from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
+from lengen_jax.evaluation import config
 
 
 def documents(*lengths):
@@ -14,6 +17,13 @@ def documents(*lengths):
     np.arange(offset, offset + length)
     for offset, length in zip(offsets, lengths, strict=False)
   ]
+
+
+def evaluation(found, lengths, count):
+  corpus = data.Corpus({'validation': found}, vocabulary.Bytes(offset=0), {})
+  return corpus.evaluation(
+    config.EvalConfig(lengths, batch_tokens=64, windows=count)
+  )
 
 
 def training(**changes):
@@ -60,9 +70,7 @@ def test_too_few_training_windows():
 
 
 def test_evaluation_scores_the_same_tokens_at_every_length():
-  found = windows.EvaluationWindows(
-    documents(40, 9, 70), lengths=(4, 8, 16), count=5
-  )
+  found = evaluation(documents(40, 9, 70), lengths=(4, 8, 16), count=5)
   scored = {}
   for length in found.lengths:
     tokens = found.examples(length)
@@ -75,18 +83,18 @@ def test_evaluation_scores_the_same_tokens_at_every_length():
 
 
 def test_evaluation_windows_are_spread_evenly():
-  found = windows.EvaluationWindows(documents(100), lengths=(10,), count=3)
+  found = evaluation(documents(100), lengths=(10,), count=3)
   assert found.examples(10)[:, 0].tolist() == [0, 30, 60]
 
 
 def test_evaluation_lengths_must_divide_the_longest():
   with pytest.raises(errors.ConfigError, match='6 does not divide .* 16'):
-    windows.EvaluationWindows(documents(40), lengths=(6, 16), count=1)
+    evaluation(documents(40), lengths=(6, 16), count=1)
 
 
 def test_too_few_evaluation_windows():
   with pytest.raises(errors.CorpusError, match='2 windows of 16 .*windows=3'):
-    windows.EvaluationWindows(documents(40, 16), lengths=(16,), count=3)
+    evaluation(documents(40, 16), lengths=(16,), count=3)
 
 
 def test_lm_batch():

@@ -6,6 +6,8 @@ import pytest
 
 from lengen_jax import data
 from lengen_jax import positions
+from lengen_jax.data import vocabulary
+from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import length_curve
 from lengen_jax.models import DecoderLM
 from lengen_jax.models import ModelConfig
@@ -21,7 +23,12 @@ def windows():
   documents = [
     np.random.default_rng(n).integers(0, 256, 64 * 3 + 1) for n in range(3)
   ]
-  return data.EvaluationWindows(documents, lengths=LENGTHS, count=5)
+  corpus = data.Corpus(
+    {'validation': documents}, vocabulary.Bytes(offset=0), {}
+  )
+  return corpus.evaluation(
+    eval_config.EvalConfig(LENGTHS, batch_tokens=256, windows=5)
+  )
 
 
 def curve(windows, encoding, scheme='standard', batch_tokens=256):

@@ -220,13 +220,6 @@ def test_table_shorter_than_training(tmp_path, tiny_config, corpus):
   assert not (tmp_path / 'run').exists()
 
 
-def test_refuses_models_that_would_see_the_next_token(tiny_config):
-  with tiny_config.unlocked():
-    tiny_config.model.architecture = 'encoder'
-  with pytest.raises(errors.ConfigError, match="use 'decoder'"):
-    loop.Run(tiny_config)
-
-
 def test_the_error_of_an_approximate_bias_is_kept_at_checkpoints(
   tmp_path, tiny_config, corpus, capsys
 ):

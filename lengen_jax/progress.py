@@ -10,22 +10,24 @@ _PLAIN_SECONDS = 10
 
 
 class Progress:
-  """Shows step, loss, rate and time left of one run.
+  """Shows how far one piece of work is, its rate, and the time left.
 
   On a terminal a bar moves; elsewhere a line is printed now and then.
   """
 
-  def __init__(self, label, steps, *, tokens_per_step, first_step=0):
+  def __init__(self, label, total, *, what='step', unit, per=1, first=0):
     """Starts the clock.
 
     Args:
       label: what runs.
-      steps: in all.
-      tokens_per_step: for the rate.
-      first_step: steps done before, by a resumed run.
+      total: steps in all.
+      what: a step's name.
+      unit: what the rate counts, for example 'tokens'.
+      per: units in a step.
+      first: steps done before, by a resumed run.
     """
-    self._label, self._steps = label, steps
-    self._tokens, self._first = tokens_per_step, first_step
+    self._label, self._total, self._what = label, total, what
+    self._unit, self._per, self._first = unit, per, first
     self._console = rich.console.Console(file=sys.stdout, highlight=False)
     self._live = self._console.is_terminal
     self._began = self._printed = time.monotonic()
@@ -38,7 +40,7 @@ class Progress:
       transient=True,
     )
     self._task = self._bar.add_task(
-      label, total=steps, completed=first_step, text=''
+      label, total=total, completed=first, text=''
     )
 
   def __enter__(self):
@@ -56,18 +58,18 @@ class Progress:
     """Counts the rate from now on."""
     self._began = time.monotonic()
 
-  def update(self, step, loss):
-    """Shows that `step` steps are done, the last with `loss`."""
+  def update(self, done, text=''):
+    """Shows that `done` steps are done, and what else there is to say."""
     now = time.monotonic()
-    rate = (step - self._first) / max(now - self._began, 1e-9)
-    left = (self._steps - step) / max(rate, 1e-9)
+    rate = (done - self._first) / max(now - self._began, 1e-9)
+    left = (self._total - done) / max(rate, 1e-9)
     text = (
-      f'step {step}/{self._steps}  loss {loss:.4f}  '
-      f'{rate * self._tokens:,.0f} tokens/s  {_clock(left)} left'
+      f'{self._what} {done:,}/{self._total:,}  {text}{"  " * bool(text)}'
+      f'{rate * self._per:,.0f} {self._unit}/s  {_clock(left)} left'
     )
     if self._live:
-      self._bar.update(self._task, completed=step, text=text)
-    elif step == self._steps or now - self._printed >= _PLAIN_SECONDS:
+      self._bar.update(self._task, completed=done, text=text)
+    elif done == self._total or now - self._printed >= _PLAIN_SECONDS:
       self._printed = now
       print(f'{self._label}: {text}', flush=True)
 

@@ -1,0 +1,63 @@
+"""The data section of a config: one frozen dataclass, fields listed once."""
+
+import dataclasses
+
+from lengen_jax import errors
+from lengen_jax.data import windows
+
+SOURCES = ('stdlib', 'prepared', 'seqio')
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """What a model is trained and tested on, and how it is read.
+
+  Attributes:
+    source: 'stdlib', the embedded corpus; 'prepared', windows that `lengen
+      prepare` wrote; 'seqio', straight from the raw data.
+    train_length: tokens per row in training.
+    batch_size: rows per step, over all hosts.
+    path: of 'stdlib' another Python's library; of 'prepared' the folder that
+      was written; of 'seqio' where the raw data lies, '' for LENGEN_DATA_DIR
+      or ~/.lengen/data.
+    task: what the data is: a source of text such as 'c4', a task of prompts
+      such as 'scrolls/qasper', 'glue_superglue', 'imagenet', or any task or
+      mixture that is registered in seqio.
+    vocabulary: 'bytes', or the path of a SentencePiece model.
+    mode: how training text is cut into windows; see `windows.MODES`.
+    separator: text between a prompt and its answer; never cut away.
+    target_length: tokens kept of an answer, its end included; None for what
+      the task has.
+  """
+
+  source: str
+  train_length: int
+  batch_size: int
+  path: str = ''
+  task: str = ''
+  vocabulary: str = 'bytes'
+  mode: str = 'doc_window'
+  separator: str = '\n\nAnswer: '
+  target_length: int | None = None
+
+  def __post_init__(self):
+    for field, valid in (('source', SOURCES), ('mode', windows.MODES)):
+      if getattr(self, field) not in valid:
+        raise errors.ConfigError(
+          errors.one_of(f'data.{field}', getattr(self, field), valid)
+        )
+    for field in ('train_length', 'batch_size', 'target_length'):
+      value = getattr(self, field)
+      if value is not None and value < 1:
+        raise errors.ConfigError(
+          f'data.{field} must be at least 1, got {value}'
+        )
+    if self.source == 'prepared' and not self.path:
+      raise errors.ConfigError(
+        "data.source='prepared' needs data.path, the folder that lengen "
+        'prepare wrote'
+      )
+    if self.source == 'seqio' and not self.task:
+      raise errors.ConfigError(
+        "data.source='seqio' needs data.task, for example 'c4'"
+      )

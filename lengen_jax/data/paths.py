@@ -1,0 +1,39 @@
+"""Where data lies on this machine. Nothing is ever downloaded."""
+
+import os
+import pathlib
+
+from lengen_jax import errors
+
+_VARIABLE = 'LENGEN_DATA_DIR'
+
+
+def data_folder(path):
+  """`path`, or what LENGEN_DATA_DIR names, or ~/.lengen/data."""
+  path = path or os.environ.get(_VARIABLE) or '~/.lengen/data'
+  return pathlib.Path(path).expanduser().absolute()
+
+
+def candidates(path, name):
+  """Folders that may hold the files of a source, the likeliest first.
+
+  A path that is given may be the source's own folder; the default one holds
+  all sources, each in a folder of its name.
+  """
+  folder = data_folder(path)
+  return [folder / name, *([folder] if path else [])]
+
+
+def prepared_dataset(path, dataset):
+  """Folder in which TensorFlow Datasets keeps 'name/config:version'."""
+  name, _, version = dataset.partition(':')
+  return data_folder(path) / name / version
+
+
+def missing(what, tried, how):
+  """The error for data that is not there."""
+  return errors.CorpusError(
+    f'there is no {what}; looked in: {", ".join(tried)}. To get it: {how}. '
+    f'Then set data.path, or {_VARIABLE}. To go on without it, take the '
+    'embedded corpus: --config=configs/stdlib.py'
+  )

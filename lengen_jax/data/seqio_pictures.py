@@ -1,0 +1,94 @@
+"""Pictures and their classes of a task of seqio, for an encoder-decoder."""
+
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.data import imagenet
+from lengen_jax.data import stream
+from lengen_jax.data import windows
+
+
+class Pictures:
+  """Pictures of a seqio task.
+
+  Attributes:
+    info: where they come from, for results.
+    vocab_size: ids are below this.
+  """
+
+  scored_by = 'loss'
+  vocab_size = imagenet.PIXELS + imagenet.CLASSES
+
+  def __init__(self, config, name):
+    """Takes a task.
+
+    Args:
+      config: a DataConfig.
+      name: in seqio's registry.
+    """
+    self._name = name
+    self.info = stream.info(config, 'pixels')
+
+  def training(self, config, *, seed, host=(0, 1)):
+    """Batches of the training split; see `corpus.Corpus.training`."""
+    stream.check_files(self._name, host)
+    dataset = stream.read(
+      self._name,
+      lengths={'inputs': config.train_length, 'targets': 1},
+      split='train',
+      seed=seed,
+      host=host,
+    )
+    dataset = dataset.map(
+      lambda row: {'encoder_tokens': row['inputs'], 'targets': row['targets']}
+    )
+    return stream.StreamBatches(
+      dataset,
+      rows=len(windows.host_rows(config.batch_size, host)),
+      host=host,
+      packed=False,
+    )
+
+  def evaluation(self, config):
+    """Pictures of the validation split, at each length of an EvalConfig."""
+    return EvaluationPictures(self._name, config.lengths, config.examples)
+
+
+class EvaluationPictures:
+  """The same pictures at every length.
+
+  Attributes:
+    lengths: tokens of a picture.
+    tokens: pictures that are scored, by one token each.
+    bytes_per_token: None, there is no text.
+  """
+
+  bytes_per_token = None
+
+  def __init__(self, name, lengths, limit):
+    """Takes so many pictures of the validation split, or all."""
+    self._name, self._limit = name, -1 if limit is None else limit
+    self.lengths = tuple(lengths)
+    self.tokens = self._read(min(lengths))[1].shape[0]
+
+  def batch(self, length):
+    """All pictures at a length; see `windows.pair_batch`."""
+    return windows.pair_batch(*self._read(length))
+
+  def texts(self):
+    """No texts."""
+    return []
+
+  def _read(self, length):
+    dataset = stream.read(
+      self._name,
+      lengths={'inputs': length, 'targets': 1},
+      split='validation',
+    )
+    with stream.own_errors():
+      rows = list(dataset.take(self._limit).as_numpy_iterator())
+    if not rows:
+      raise errors.CorpusError('the validation split of ImageNet is empty')
+    return tuple(
+      np.stack([row[name] for row in rows]) for name in ('inputs', 'targets')
+    )

@@ -1,0 +1,104 @@
+"""Text of a task of seqio, in windows."""
+
+import tensorflow as tf
+
+from lengen_jax.data import stream
+from lengen_jax.data import vocabulary
+from lengen_jax.data import windows
+
+# Windows that are shuffled among each other; they are kept in checkpoints.
+_SHUFFLE = 1024
+
+
+class Text:
+  """Text of a seqio task, in windows.
+
+  Attributes:
+    info: where it comes from, for results.
+    vocab_size: ids are below this.
+  """
+
+  scored_by = 'loss'
+
+  def __init__(self, config, name):
+    """Takes a task.
+
+    Args:
+      config: a DataConfig.
+      name: in seqio's registry.
+    """
+    self._config, self._name = config, name
+    self._vocab = vocabulary.create(config.vocabulary)
+    self.vocab_size = self._vocab.size
+    self.info = stream.info(config, self._vocab.fingerprint, mode=config.mode)
+
+  def training(self, config, *, seed, host=(0, 1)):
+    """Batches of the training split; see `corpus.Corpus.training`."""
+    stream.check_files(self._name, host)
+    dataset = stream.read(
+      self._name, lengths=None, split='train', seed=seed, host=host
+    )
+    dataset = cut(dataset, config.train_length, config.mode)
+    dataset = dataset.shuffle(_SHUFFLE, seed=seed)
+    return stream.StreamBatches(
+      dataset,
+      rows=len(windows.host_rows(config.batch_size, host)),
+      host=host,
+      packed=config.mode == 'doc_pad',
+    )
+
+  def evaluation(self, config):
+    """The first windows of the validation split that are long enough."""
+    longest, count = max(config.lengths), config.windows
+    documents = stream.read(self._name, lengths=None, split='validation')
+    found = []
+    with stream.own_errors():
+      for document in documents.as_numpy_iterator():
+        found += windows.whole(document['targets'], longest)
+        if len(found) >= count:
+          break
+    return windows.EvaluationWindows(
+      found[:count], lengths=config.lengths, count=count, vocab=self._vocab
+    )
+
+
+def cut(dataset, length, mode):
+  """Windows of documents 'targets'; as `windows.Cutter`, within tf.data.
+
+  Args:
+    dataset: of dicts with 'targets', token ids of a document.
+    length: tokens to predict per window.
+    mode: one of `windows.MODES`.
+
+  Returns:
+    Dataset of dicts with `tokens` `[length + 1]` and their `size`.
+  """
+
+  def full(tokens):
+    tokens = tf.ensure_shape(tokens, [length + 1])
+    return {'tokens': tokens, 'size': tf.constant(length + 1)}
+
+  if mode == 'concat':
+    ids = dataset.map(lambda document: document['targets']).unbatch()
+    return (
+      ids.batch(length, drop_remainder=True)
+      .scan(
+        tf.constant([vocabulary.PAD]),
+        lambda last, ids: (ids[-1:], tf.concat([last, ids], 0)),
+      )
+      .map(full)
+    )
+
+  def pieces(document):
+    tokens = tf.concat([[vocabulary.PAD], document['targets']], 0)
+    end = tf.size(tokens, tf.int64) - (length if mode == 'doc_window' else 1)
+    starts = tf.data.Dataset.range(0, end, length)
+
+    def piece(start):
+      ids = tokens[start : start + length + 1]
+      size = tf.size(ids)
+      return {'tokens': tf.pad(ids, [[0, length + 1 - size]]), 'size': size}
+
+    return starts.map(piece)
+
+  return dataset.flat_map(pieces)

@@ -1,0 +1,324 @@
+"""Where the text of language models comes from, source by source.
+
+A source knows how its files are named, which split each belongs to, and what a
+document is. `SOURCES` is the menu; a spec such as `c4` or
+`lm(text_key='content')` names one.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+import re
+
+from lengen_jax import errors
+from lengen_jax import specs
+from lengen_jax.data import paths
+from lengen_jax.data import readers
+
+SPLITS = ('train', 'validation', 'test')
+_SPLIT_WORDS = {
+  'train': 'train',
+  'training': 'train',
+  'val': 'validation',
+  'valid': 'validation',
+  'validation': 'validation',
+  'dev': 'validation',
+  'eval': 'validation',
+  'test': 'test',
+}
+# Without a split of its own, one document in so many is held out for each of
+# validation and test.
+_HELD_OUT = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """What is read in one go: a file, or a split in TensorFlow Datasets.
+
+  Attributes:
+    path: of the file; of a dataset its folder.
+    split: only documents whose hash puts them there, '' for all.
+    dataset: 'name/config:version' in TensorFlow Datasets and the split, joined
+      by '@'; '' for a file.
+  """
+
+  path: str
+  split: str = ''
+  dataset: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """Base of the sources."""
+
+  # Name and version in TensorFlow Datasets, '' where it is in none.
+  dataset = ''
+  # How to get it, for messages.
+  how = ''
+  # What is in it.
+  about = ''
+
+  def parts(self, path, split):
+    """The Parts that hold a split.
+
+    Args:
+      path: folder with the data, or file; '' for where data lies by default.
+      split: 'train', 'validation' or 'test'.
+
+    Raises:
+      errors.CorpusError: there are none; naming where we looked.
+    """
+    name = specs.name(self)
+    tried = []
+    for folder in paths.candidates(path, name):
+      tried.append(str(folder))
+      if found := self._file_parts(folder, split):
+        return found
+    prepared = paths.prepared_dataset(path, self.dataset)
+    if self.dataset:
+      tried.append(str(prepared))
+      if prepared.is_dir():
+        return [Part(str(prepared), dataset=f'{self.dataset}@{split}')]
+    raise paths.missing(
+      f'{name} ({self.about}), split {split}', tried, self.how
+    )
+
+  def documents(self, part):
+    """Yields the documents of a file, `bytes`; of those in `part.split`."""
+    for text in self.texts(part.path):
+      if not part.split or _hash_split(text) == part.split:
+        yield text
+
+  def texts(self, path):
+    """Yields all documents of a file, `bytes`."""
+    raise NotImplementedError
+
+  def from_record(self, record):
+    """The document in a record of TensorFlow Datasets, `bytes`."""
+    return record['text']
+
+  def _file_parts(self, folder, split):
+    """The Parts of a folder of files."""
+    files = [f for f in readers.files(folder) if self._reads(f)]
+    told = [(file, self._told_split(folder, file)) for file in files]
+    if any(word for _, word in told):
+      # Where some files say what they are, the rest is for training.
+      return [Part(f) for f, word in told if (word or 'train') == split]
+    return [Part(file, split) for file in files]
+
+  def _told_split(self, folder, file):
+    """The split that a file's path below `folder` names, '' for none."""
+    path = pathlib.Path(folder)
+    root = path.parent if path.is_file() else path
+    relative = file.removeprefix(str(root))
+    for word in re.split('[^a-z]+', relative.lower()):
+      if word in _SPLIT_WORDS:
+        return _SPLIT_WORDS[word]
+    return ''
+
+  def _reads(self, file):
+    """Whether a file holds text of this source."""
+    return readers.is_records(file)
+
+
+@dataclasses.dataclass(frozen=True)
+class Records(Source):
+  """Documents as records of JSON lines or Parquet, several sets perhaps mixed.
+
+  Attributes:
+    text_key: of the text; '' for 'text', or 'content' as in the-stack.
+  """
+
+  text_key: str = ''
+
+  # Key to the values it has in records of this source; records without the
+  # key are taken to be of this source.
+  keep = {}
+
+  def texts(self, path):
+    for where, record in readers.records(path):
+      if self._is_ours(record):
+        key = self.text_key or ('text' if 'text' in record else 'content')
+        value = readers.field(path, where, record, key)
+        if not isinstance(value, str):
+          raise errors.CorpusError(
+            f'{path}, {where}: {key!r} is {type(value).__name__}, no text'
+          )
+        yield value.encode('utf-8', errors='surrogatepass')
+
+  def _is_ours(self, record):
+    for key, values in self.keep.items():
+      value = record
+      for name in key.split('.'):
+        value = value.get(name) if isinstance(value, dict) else None
+      if value is not None and value not in values:
+        return False
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class C4(Records):
+  """English web text: of TensorFlow Datasets, or the files of allenai/c4."""
+
+  about = 'the Colossal Clean Crawled Corpus, English'
+  dataset = 'c4/en:3.1.0'
+  how = (
+    'fetch en/c4-train.*.json.gz and en/c4-validation.*.json.gz of '
+    'https://huggingface.co/datasets/allenai/c4 (305 GB), or prepare c4/en '
+    'with TensorFlow Datasets'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Arxiv(Records):
+  """Papers of arXiv in LaTeX: of the Pile, RedPajama, SlimPajama or like it."""
+
+  about = 'papers of arXiv as JSON lines'
+  how = (
+    'any JSON lines with the papers serve, .gz and .zst too: the Pile (which '
+    'the papers used), https://huggingface.co/datasets/cerebras/SlimPajama-627B'
+    ' or https://huggingface.co/datasets/togethercomputer/RedPajama-Data-1T; '
+    'records of other sets are passed over'
+  )
+  keep = {
+    'meta.pile_set_name': ('ArXiv',),
+    'meta.redpajama_set_name': ('RedPajamaArXiv', 'RedPajamaArxiv'),
+    'red_pajama_subset': ('arxiv',),
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Github(Records):
+  """Code of GitHub: of the Pile, SlimPajama, the-stack or like it."""
+
+  about = 'code of GitHub as JSON lines or Parquet'
+  how = (
+    'any JSON lines with the code serve, .gz and .zst too: the Pile (which the '
+    'papers used), https://huggingface.co/datasets/cerebras/SlimPajama-627B or '
+    'https://huggingface.co/datasets/bigcode/the-stack-dedup; records of other '
+    'sets are passed over'
+  )
+  keep = {
+    'meta.pile_set_name': ('Github',),
+    'meta.redpajama_set_name': ('RedPajamaGithub',),
+    'red_pajama_subset': ('github',),
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Lm(Records):
+  """Any folder: JSON lines, Parquet, or files that are a document each.
+
+  Attributes:
+    text_key: see Records.
+    pattern: files whose path matches, as `pathlib.PurePath.match`.
+  """
+
+  pattern: str = '*'
+
+  about = 'any folder of text'
+  how = (
+    'set data.path to a folder of JSON lines (.gz, .zst and .zip too), Parquet '
+    'or plain text files'
+  )
+
+  def texts(self, path):
+    if readers.is_records(path):
+      yield from super().texts(path)
+    elif text := readers.text(path):
+      yield text
+
+  def _told_split(self, folder, file):
+    # A folder of code called test says nothing about its use here.
+    records = readers.is_records(file)
+    return super()._told_split(folder, file) if records else ''
+
+  def _reads(self, file):
+    return pathlib.PurePath(file).match(self.pattern)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wikitext103(Source):
+  """Articles of Wikipedia (Merity et al., 2016, arXiv:1609.07843).
+
+  Attributes:
+    variant: 'raw', or 'tokens' with words outside the vocabulary as <unk>.
+  """
+
+  variant: str = 'raw'
+
+  about = 'WikiText-103'
+  how = (
+    'fetch wikitext-103-raw-v1.zip (variant raw) or wikitext-103-v1.zip '
+    '(variant tokens), which hold wiki.{train,valid,test}.{raw,tokens}'
+  )
+
+  def __post_init__(self):
+    if self.variant not in ('raw', 'tokens'):
+      raise errors.SpecError(
+        errors.one_of('variant of wikitext103', self.variant, ('raw', 'tokens'))
+      )
+
+  def texts(self, path):
+    article = []
+    for line in readers.text(path).splitlines(keepends=True):
+      # ` = Title = ` begins an article, ` = = Section = = ` does not.
+      if re.fullmatch(rb' = [^=].*[^=] = \s*', line) and article:
+        yield b''.join(article)
+        article = []
+      article.append(line)
+    if article:
+      yield b''.join(article)
+
+  def _reads(self, file):
+    name = pathlib.PurePath(file).name
+    return name.startswith('wiki.') and name.endswith(f'.{self.variant}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Enwik8(Source):
+  """The first 10^8 bytes of Wikipedia, 90 % / 5 % / 5 % in their order."""
+
+  about = 'enwik8'
+  how = 'fetch http://mattmahoney.net/dc/enwik8.zip; the zip serves as it is'
+
+  def documents(self, part):
+    text = readers.text(part.path)
+    first, second = len(text) * 90 // 100, len(text) * 95 // 100
+    yield {
+      'train': text[:first],
+      'validation': text[first:second],
+      'test': text[second:],
+    }[part.split]
+
+  def _file_parts(self, folder, split):
+    files = [f for f in readers.files(folder) if self._reads(f)]
+    return [Part(file, split) for file in files[:1]]
+
+  def _reads(self, file):
+    return re.split('[/!]', file)[-1] == 'enwik8'
+
+
+SOURCES = {
+  'arxiv': Arxiv,
+  'c4': C4,
+  'enwik8': Enwik8,
+  'github': Github,
+  'lm': Lm,
+  'wikitext103': Wikitext103,
+}
+
+
+def create(spec):
+  """The source that a spec names.
+
+  Raises:
+    errors.SpecError: unknown name or key.
+  """
+  return specs.build('source', SOURCES, spec)
+
+
+def _hash_split(text):
+  """The split that a document's content puts it into."""
+  part = int.from_bytes(hashlib.sha256(text).digest()[:4], 'big') % _HELD_OUT
+  return {0: 'validation', 1: 'test'}.get(part, 'train')

@@ -1,0 +1,35 @@
+"""The eval section of a config: one frozen dataclass, fields listed once."""
+
+import dataclasses
+
+from lengen_jax import errors
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+  """What a trained model is tested on.
+
+  Attributes:
+    lengths: tokens per row. Of text, each divides the longest, and all score
+      the same tokens; of prompts, prompt and answer together.
+    batch_tokens: tokens per batch; the rows go down as the length goes up.
+    windows: of text, windows of the longest length.
+    examples: of prompts and pictures, how many at most; None for all.
+  """
+
+  lengths: tuple
+  batch_tokens: int
+  windows: int = 64
+  examples: int | None = None
+
+  def __post_init__(self):
+    if not self.lengths or min(self.lengths) < 1:
+      raise errors.ConfigError(
+        f'eval.lengths must be positive lengths, got {self.lengths}'
+      )
+    for field in ('batch_tokens', 'windows', 'examples'):
+      value = getattr(self, field)
+      if value is not None and value < 1:
+        raise errors.ConfigError(
+          f'eval.{field} must be at least 1, got {value}'
+        )

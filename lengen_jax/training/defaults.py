@@ -1,0 +1,64 @@
+"""A config with every field that a run takes, for config files to change."""
+
+import dataclasses
+
+import ml_collections
+from ml_collections import config_dict
+
+from lengen_jax import data
+from lengen_jax.evaluation import config as eval_config
+from lengen_jax.models import config as model_config
+
+
+def get(**model):
+  """The defaults.
+
+  Args:
+    **model: fields of the model, for example those of a preset.
+
+  Returns:
+    A ConfigDict with sections model, data, eval, optimizer and train, and with
+    seed and positions. Fields without a default are there and have no value.
+  """
+  config = ml_collections.ConfigDict()
+  config.seed = 0
+  # A position scheme; see `lengen list`.
+  config.positions = 'standard'
+  config.model = _fields(model_config.ModelConfig)
+  config.model.encoding = 'fire'
+  config.model.update(model)
+  config.data = _fields(data.DataConfig)
+  config.eval = _fields(eval_config.EvalConfig)
+
+  config.optimizer = ml_collections.ConfigDict()
+  config.optimizer.name = 'adamw'
+  config.optimizer.learning_rate = 6e-4
+  config.optimizer.schedule = 'cosine'
+  config.optimizer.warmup_steps = 0
+  # Of the learning rate, at the last step.
+  config.optimizer.final_fraction = 0.03
+  config.optimizer.weight_decay = 0.01
+  config.optimizer.b1 = 0.9
+  config.optimizer.b2 = 0.99
+  # Of the gradient; 0 for none.
+  config.optimizer.clip_norm = 1.0
+
+  config.train = ml_collections.ConfigDict()
+  config.train.steps = 10000
+  config.train.log_every = 10
+  config.train.checkpoint_every = 1000
+  # Workdir of a run to start from, whose encoding may differ; '' for none.
+  config.train.init_from = ''
+  return config
+
+
+def _fields(cls):
+  """Fields of a dataclass; those that are None keep their type."""
+  fields = ml_collections.ConfigDict()
+  for field in dataclasses.fields(cls):
+    kinds = getattr(field.type, '__args__', (field.type,))
+    value = None if field.default is dataclasses.MISSING else field.default
+    if value is None:
+      value = config_dict.placeholder(kinds[0])
+    fields[field.name] = value
+  return fields

@@ -1,0 +1,202 @@
+"""Testing a trained model on what its config says: by length, or by answers."""
+
+import json
+
+from lengen_jax import errors
+from lengen_jax import progress as progress_lib
+from lengen_jax.data import vocabulary
+from lengen_jax.evaluation import generation
+from lengen_jax.evaluation import length_curve
+from lengen_jax.evaluation import scores as scores_lib
+from lengen_jax.evaluation.metrics import lm
+from lengen_jax.training import runs as runs_lib
+
+
+def evaluate(trained, corpus, label='eval'):
+  """Tests a trained model, saying so as it goes.
+
+  Args:
+    trained: a loop.Trained.
+    corpus: what `data.load` gives.
+    label: what to call the run.
+
+  Returns:
+    (results, predictions): what eval.json holds, and what was generated, a list
+    of dicts.
+
+  Raises:
+    errors.LengenError: data and model do not go together.
+  """
+  run = trained.run
+  if corpus.scored_by == 'loss':
+    curves = [curve(trained, corpus.evaluation(run.eval), label)]
+    return results(run.config, corpus, curves), []
+  tested, predictions = answers(trained, corpus, label)
+  return {**_facts(run.config, corpus), **tested}, predictions
+
+
+def results(config, corpus, curves):
+  """What results.json of curves holds.
+
+  Args:
+    config: the ConfigDict that the curves share.
+    corpus: what `data.load` gives.
+    curves: list of what `curve` gives.
+  """
+  return {**_facts(config, corpus), 'curves': curves}
+
+
+def curve(trained, windows, label='eval'):
+  """Evaluates a trained model by length, saying so as it goes.
+
+  Args:
+    trained: a loop.Trained.
+    windows: a data.EvaluationWindows, or pictures.
+    label: what to call the run.
+
+  Returns:
+    A curve of results.json.
+  """
+  run = trained.run
+  evaluator = length_curve.LengthCurve(
+    run.model,
+    run.scheme,
+    windows,
+    batch_tokens=run.eval.batch_tokens,
+    seed=run.config.seed,
+    mesh=run.mesh,
+  )
+  losses = []
+  for one in evaluator.run(trained.state.params):
+    what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
+    if one.bias_error:
+      what += f'; bias off by up to {one.bias_error:.1e} nats'
+    print(f'{label}: length {one.length}: {what}', flush=True)
+    losses.append(one)
+  bytes_per_token = windows.bytes_per_token
+  words = sum(map(lm.count_words, windows.texts())) / windows.tokens
+  return {
+    **_names(run.config),
+    'loss': [one.loss for one in losses],
+    'perplexity': [one.perplexity for one in losses],
+    'bits_per_byte': [one.bits_per_byte(bytes_per_token) for one in losses],
+    'bytes_per_token': bytes_per_token,
+    'words_per_token': words,
+    'tokens': losses[0].tokens,
+    'bias_error': [one.bias_error for one in losses],
+    'refused': {str(one.length): one.refused for one in losses if one.refused},
+    'loss_by_position': {
+      str(one.length): {
+        'position': list(one.position),
+        'loss': list(one.position_loss),
+      }
+      for one in losses
+      if not one.refused
+    },
+    'train_seconds': round(trained.seconds, 3),
+    'parameters': trained.parameters,
+  }
+
+
+def answers(trained, prompts, label='eval'):
+  """Scores what a model answers to prompts, at each length of its config.
+
+  Args:
+    trained: a loop.Trained.
+    prompts: a `data.seqio_prompts.Prompts`.
+    label: what to call the run.
+
+  Returns:
+    (dict for eval.json, list of dicts with what was generated).
+  """
+  run = trained.run
+  generator = generation.Generator(
+    run.model,
+    run.scheme,
+    max_new=prompts.target_length,
+    end_id=vocabulary.END,
+    batch_tokens=run.eval.batch_tokens,
+    seed=run.config.seed,
+    mesh=run.mesh,
+  )
+  found = {'scores': {}, 'average': {}, 'whole': {}, 'refused': {}}
+  predictions, counts = [], {}
+  for length in run.eval.lengths:
+    scores, whole = {}, {}
+    for number, task in enumerate(prompts.tasks):
+      examples = prompts.examples(number, length, run.eval.examples)
+      name = f'{label}: {task.name} at {length}'
+      try:
+        texts = _generate(generator, trained, prompts, examples, name)
+      except (errors.LengthError, errors.CombinationError) as error:
+        found['refused'][str(length)] = str(error)
+        print(f'{name}: {error}', flush=True)
+        break
+      references = {e.id: e.references for e in examples}
+      scores[task.name] = scores_lib.score(task, texts, references)
+      whole[task.name] = sum(e.whole for e in examples) / len(examples)
+      counts[task.name] = len(examples)
+      print(
+        f'{name}: {scores[task.name]["score"]:.2f}, '
+        f'{100 * whole[task.name]:.0f} % of the prompts whole',
+        flush=True,
+      )
+      predictions += [
+        {
+          'task': task.name,
+          'length': length,
+          'id': key,
+          'prediction': texts[key],
+          'references': references[key],
+        }
+        for key in references
+      ]
+    else:
+      found['scores'][str(length)] = scores
+      found['whole'][str(length)] = whole
+      found['average'][str(length)] = scores_lib.average(
+        {name: score['score'] for name, score in scores.items()}
+      )
+  found |= {
+    **_names(run.config),
+    'examples': counts,
+    'target_length': prompts.target_length,
+    'train_seconds': round(trained.seconds, 3),
+    'parameters': trained.parameters,
+  }
+  return found, predictions
+
+
+def _generate(generator, trained, prompts, examples, name):
+  """Text generated for each example, by id."""
+  with progress_lib.Progress(
+    name, len(examples), what='prompt', unit='prompts'
+  ) as progress:
+    outputs = generator.run(
+      trained.state.params,
+      [example.tokens for example in examples],
+      report=lambda done, _: progress.update(done),
+    )
+  return {
+    example.id: prompts.decode(output)
+    for example, output in zip(examples, outputs, strict=True)
+  }
+
+
+def _facts(config, corpus):
+  return {
+    'train_length': config.data.train_length,
+    'lengths': list(config.eval.lengths),
+    'corpus': corpus.info,
+    'paper': json.loads(config.to_json()).get('paper'),
+    'config': json.loads(config.to_json()),
+    'versions': runs_lib.versions(),
+  }
+
+
+def _names(config):
+  return {
+    'encoding': config.model.encoding,
+    'positions': config.positions,
+    'attention_scale': config.model.attention_scale,
+  }

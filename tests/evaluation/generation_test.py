@@ -1,0 +1,271 @@
+"""Tests `lengen_jax/evaluation/generation.py`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import errors
+from lengen_jax import positions
+from lengen_jax.evaluation import generation
+from lengen_jax.models import ModelConfig
+from lengen_jax.models import presets
+from lengen_jax.models import stacking
+from lengen_jax.models import transformer
+from lengen_jax.training import sharding
+
+NEW = 6
+# No token of the model.
+NEVER = -1
+# All are padded to 16; and the same, with one that is not.
+LENGTHS = (3, 14, 16, 0, 7)
+LENGTHS_OF_TWO_WIDTHS = (3, 26, 16, 0, 7)
+
+
+def prompts(lengths=LENGTHS):
+  return [np.random.default_rng(n).integers(0, 256, n) for n in lengths]
+
+
+@functools.lru_cache(None)
+def model(encoding='alibi', **kwargs):
+  """A model whose parts are loud, so that what it writes varies."""
+  kwargs = presets.get('tiny') | kwargs
+  config = ModelConfig(**kwargs, encoding=encoding)
+  params = stacking.init(config, jax.random.key(0))
+
+  def louder(path, leaf):
+    names = [entry.key for entry in path]
+    if 'query' in names or 'key' in names:
+      return 3 * leaf
+    return 6 * leaf if names[-1] in ('kernel', 'p', 'table') else leaf
+
+  return config, jax.tree_util.tree_map_with_path(louder, params)
+
+
+def generator(config, scheme='standard', **kwargs):
+  kwargs = dict(max_new=NEW, end_id=NEVER, batch_tokens=64, seed=5) | kwargs
+  kwargs.setdefault('mesh', sharding.make_mesh(2))
+  return generation.Generator(config, positions.create(scheme), **kwargs)
+
+
+def written(config, params, scheme='standard', lengths=LENGTHS, **kwargs):
+  return generator(config, scheme, **kwargs).run(params, prompts(lengths))
+
+
+def written_naively(config, params, scheme='standard', seed=5):
+  """The same by a full pass for every token, over all that is planned."""
+  scheme = positions.create(scheme)
+  held = np.array(LENGTHS) + 1
+  planned, rows = held - 1 + NEW, np.arange(len(held))
+  inputs = np.zeros((len(rows), planned.max()), np.int32)
+  for row, prompt in zip(inputs, prompts(), strict=True):
+    row[1 : len(prompt) + 1] = prompt
+
+  @jax.jit
+  def given():
+    alone = [
+      scheme(
+        jnp.arange(planned.max())[None],
+        lengths=jnp.full((1, 1), planned[row]),
+        rng=jax.random.fold_in(
+          jax.random.key(seed), 0 if scheme.same_rows else row
+        ),
+        num_layers=config.num_layers,
+      )
+      for row in rows
+    ]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -2), *alone)
+
+  @jax.jit
+  def forward(inputs, given):
+    lengths = jnp.asarray(planned, jnp.int32)[:, None]
+    return transformer.create(config).apply(
+      {'params': params}, inputs, given, lengths=lengths
+    )
+
+  given = given()
+  written = np.zeros((len(rows), NEW), np.int32)
+  for step in range(NEW):
+    logits = np.asarray(forward(inputs, given))[rows, held + step - 1]
+    written[:, step] = logits.argmax(-1)
+    if step + 1 < NEW:
+      inputs[rows, held + step] = written[:, step]
+    least, most = np.sort(logits, -1)[:, -2:].T
+    assert (most - least).min() > 2e-5, 'rounding may decide'
+  return list(written)
+
+
+def assert_same(got, want):
+  assert all(ids.dtype == np.int32 for ids in got)
+  assert [ids.tolist() for ids in got] == [ids.tolist() for ids in want]
+
+
+@pytest.mark.parametrize(
+  'encoding, scheme, kwargs',
+  [
+    ('fire', 'standard', {}),
+    ('rope(dynamic=True, train_length=4)', 'standard', {}),
+    ('alibi', 'standard', {}),
+    ('kerple_log', 'standard', {}),
+    ('fire, t5', 'standard', {'scan_layers': True, 'num_layers': 4}),
+    ('rope', 'randomized(max_position=64)', {}),
+    (
+      'shaw, alibi',
+      "randomized(max_position=64, mode='distances', draw='layer')",
+      {},
+    ),
+  ],
+)
+def test_equals_full_passes(encoding, scheme, kwargs):
+  config, params = model(encoding, **kwargs)
+  want = written_naively(config, params, scheme)
+  assert len(np.unique(want)) > NEW
+  assert_same(written(config, params, scheme), want)
+
+
+def test_encodings_show_in_what_is_written():
+  """Else the test above would say little."""
+  found = [
+    written(*model(encoding), lengths=(26,))[0].tolist()
+    for encoding in ('nope', 'alibi', 'fire')
+  ]
+  assert found[0] != found[1] != found[2] != found[0]
+
+
+@pytest.mark.parametrize(
+  'encoding, scheme',
+  [
+    ('rope(dynamic=True, train_length=4)', 'standard'),
+    ('alibi', 'randomized(max_position=64)'),
+  ],
+)
+def test_the_batch_does_not_matter(encoding, scheme):
+  config, params = model(encoding)
+  lengths = LENGTHS_OF_TWO_WIDTHS
+  want = written(config, params, scheme, lengths, batch_tokens=10_000)
+  # Two rows at a time; the only one of its width leaves one to fill.
+  found = generator(config, scheme, batch_tokens=1)
+  reported = []
+  got = found.run(params, prompts(lengths), lambda *done: reported.append(done))
+  assert_same(got, want)
+  assert reported == [(1, 5), (3, 5), (5, 5)]
+  # Alone, the first prompt has the same index.
+  mesh = sharding.make_mesh(1)
+  alone = written(config, params, scheme, lengths[:1], mesh=mesh)
+  assert_same(alone, want[:1])
+
+
+def test_draws_go_by_seed_and_index():
+  config, params = model('rope')
+  scheme = 'randomized(max_position=64)'
+  found = generator(config, scheme, batch_tokens=1)
+  three = found.run(params, prompts((9, 9, 9)))
+  assert len(set(map(str, three))) == 3
+  assert_same(found.run(params, prompts((9, 9))), three[:2])
+  other = written(config, params, scheme, (9, 9), seed=6)
+  assert not {*map(str, three)} & {*map(str, other)}
+  alike = "randomized(max_position=64, draw='batch')"
+  assert len(set(map(str, written(config, params, alike, (9, 9, 9))))) == 1
+
+
+def test_the_end_ends_and_is_left_out():
+  config, params = model()
+  free = written(config, params)
+  end = int(free[1][2])
+  want = []
+  for ids in free:
+    at = np.flatnonzero(ids == end)
+    want.append(ids[: at[0]] if len(at) else ids)
+  assert [len(ids) for ids in want] == [NEW, 2, 0, NEW, NEW]
+  assert_same(written(config, params, end_id=end), want)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_stops_when_all_have_ended(devices):
+  config, params = model(output_size=256)
+  found = generator(
+    config, end_id=9, batch_tokens=500, mesh=sharding.make_mesh(devices)
+  )
+  # A batch of each width.
+  some = prompts(LENGTHS_OF_TWO_WIDTHS)
+  found.run(params, some)
+  assert found.steps == 2 * NEW
+  output = params['head']['output']
+  output = output | {'bias': output['bias'].at[9].set(1e4)}
+  got = found.run(params | {'head': {'output': output}}, some)
+  assert found.steps == 2
+  assert [len(ids) for ids in got] == [0] * len(LENGTHS)
+
+
+def test_what_just_fits_is_not_refused_for_its_padding():
+  # 19 tokens of prompt would be padded to 24.
+  most = 19 + NEW
+  config, params = model(f'learned(max_position={most})')
+  assert len(written(config, params, lengths=(3, 19))[1]) == NEW
+  with pytest.raises(errors.LengthError, match=f'no entry for position {most}'):
+    written(config, params, lengths=(3, 20))
+  scheme = f'randomized(max_position={most})'
+  with pytest.raises(errors.LengthError, match=f'for a segment of {most + 1}'):
+    written(*model('rope'), scheme, lengths=(3, 20))
+
+
+def test_what_goes_by_the_slots_gets_no_padding():
+  config, params = model('transformer_xl(official_compat=True)')
+  lengths = (3, 5, 3)
+  got = written(config, params, lengths=lengths)
+  one = generator(config, mesh=sharding.make_mesh(1))
+  assert_same(got[:1], one.run(params, prompts(lengths[:1])))
+  assert_same(got[2:], got[:1])
+
+
+def test_a_diverged_model_says_so():
+  config, params = model()
+  params = params | {'final_norm': {'scale': jnp.full(32, jnp.nan)}}
+  params['final_norm']['bias'] = jnp.zeros(32)
+  found = generator(config)
+  with pytest.raises(errors.MetricError, match='the model has diverged'):
+    found.run(params, prompts(LENGTHS[:1]))
+  assert found.steps == 1
+
+
+@pytest.mark.parametrize(
+  'prompt, message',
+  [
+    (
+      np.array([3, 256]),
+      'prompt 1 has tokens from 0 to 256; .* vocab_size=256',
+    ),
+    (np.array([-1, 3]), 'prompt 1 has tokens from -1 to 3'),
+    (np.array([[1, 2]]), r'prompt 1 is int64 \(1, 2\)'),
+    (np.array([1.5]), r'prompt 1 is float64 \(1,\)'),
+  ],
+)
+def test_refuses_what_is_no_prompt(prompt, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    generator(model()[0]).run({}, [np.array([1]), prompt])
+
+
+def test_refuses_what_does_not_decode():
+  config = ModelConfig(**presets.get('tiny'), architecture='encoder')
+  with pytest.raises(errors.ConfigError, match="not 'encoder'"):
+    generator(config)
+  for name in ('max_new', 'batch_tokens'):
+    with pytest.raises(errors.ConfigError, match=f'{name} must be at least 1'):
+      generator(model()[0], **{name: 0})
+  found = generator(model('learned(max_position=64)')[0], 'equal_mean')
+  with pytest.raises(errors.CombinationError, match='fractional positions'):
+    found.run({}, prompts())
+
+
+def test_no_prompts():
+  assert generator(model()[0]).run({}, []) == []
+
+
+@pytest.mark.parametrize(
+  'length, width',
+  [(0, 16), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (1025, 1536)],
+)
+def test_padded_width(length, width):
+  assert generation.padded_width(length) == width

@@ -1,0 +1,233 @@
+"""Tests `lengen_jax/evaluation/scores.py`."""
+
+import pytest
+
+from lengen_jax import errors
+from lengen_jax.data import glue
+from lengen_jax.data import prompts
+from lengen_jax.data import scrolls
+from lengen_jax.evaluation import scores
+from lengen_jax.evaluation.metrics import superglue
+
+
+def test_scrolls():
+  got = scores.score(
+    scrolls.TASKS['qasper'],
+    {'b': 'a red car', 'a': 'blue'},
+    {'a': ['red', 'Blue.'], 'b': ['red bike']},
+  )
+  # The second shares one of two words with each of the two.
+  assert got == {
+    'f1': 75.0,
+    'num_predicted': 2,
+    'mean_prediction_length_characters': 6.5,
+    'score': 75.0,
+  }
+
+
+@pytest.mark.parametrize('name', ['contract_nli', 'quality'])
+def test_scrolls_by_exact_match(name):
+  got = scores.score(
+    scrolls.TASKS[name], {'a': 'yes', 'b': 'no'}, {'a': ['Yes.'], 'b': ['on']}
+  )
+  assert got['score'] == got['exact_match'] == 50
+
+
+def test_scrolls_by_rouge():
+  # ROUGE-1 and ROUGE-L 2/3, ROUGE-2 1/2.
+  got = scores.score(
+    scrolls.TASKS['qmsum'], {'a': 'we met now'}, {'a': ['we met then']}
+  )
+  assert got['score'] == pytest.approx(100 * (2 / 9) ** (1 / 3), abs=1e-4)
+
+
+def test_classes():
+  # Two of four are right; the class of the third is no class of CB.
+  got = scores.score(
+    glue.TASKS['cb'],
+    {'0': 'neutral', '1': 'contradiction', '2': 'True', '3': 'entailment'},
+    {
+      '3': ['entailment'],
+      '2': ['neutral'],
+      '1': ['neutral'],
+      '0': ['neutral'],
+    },
+  )
+  assert got['accuracy'] == got['score'] == 50
+  assert got['f1'] == pytest.approx(100 * (1 + 0 + 1 / 2) / 3)
+
+
+@pytest.mark.parametrize(
+  ('text', 'want'),
+  [
+    ('not_entailment', 100),
+    (' not_entailment\n', 100),
+    ('entailment', 0),
+    ('Not_entailment', 0),
+    ('not_entailment.', 0),
+    ('not entailment', 0),
+    ('1', 0),
+    ('', 0),
+  ],
+)
+def test_text_must_name_the_class(text, want):
+  got = scores.score(glue.TASKS['rte'], {'0': text}, {'0': ['not_entailment']})
+  assert got == {'accuracy': want, 'score': want}
+
+
+@pytest.mark.parametrize('label', ['False', 'True'])
+def test_other_text_is_wrong_whatever_is_right(label):
+  got = scores.score(glue.TASKS['boolq'], {'0': 'maybe'}, {'0': [label]})
+  assert got['score'] == 0
+
+
+def multirc(predictions, answers):
+  """Scores MultiRC from words by 'paragraph/question/answer'."""
+  references = {key: [answer] for key, answer in answers.items()}
+  return scores.score(glue.TASKS['multirc'], predictions, references)
+
+
+def test_multirc_needs_all_answers_of_a_question():
+  # Questions are numbered within paragraphs: 0/1 and 1/1 are two.
+  right = {
+    '0/1/0': 'True',
+    '1/1/0': 'True',
+    '0/1/1': 'False',
+    '1/1/1': 'True',
+    '1/11/1': 'False',
+  }
+  assert multirc(right, right)['score'] == 100
+  got = multirc({**right, '1/1/0': 'False'}, right)
+  assert got['score'] == got['exact_match'] == pytest.approx(200 / 3)
+  assert got['f1'] == pytest.approx(80)
+  got = multirc({**right, '1/1/0': 'False', '1/1/1': 'False'}, right)
+  assert got['score'] == pytest.approx(200 / 3)
+  got = multirc({**right, '0/1/1': 'none', '1/1/0': 'False'}, right)
+  assert got['score'] == pytest.approx(100 / 3)
+
+
+def test_multirc_from_records():
+  task = glue.TASKS['multirc']
+  texts = {'question': 'q', 'answer': 'a', 'paragraph': 'p'}
+  rows = [
+    *(task.rows(texts | ids(0, 0, 0) | {'label': 1})),
+    *(task.rows(texts | ids(0, 0, 1) | {'label': 0})),
+    *(task.rows(texts | ids(0, 1, 2) | {'label': 0})),
+  ]
+  _, references = prompts.group(rows)
+  assert len(references) == 3
+  got = scores.score(task, dict.fromkeys(references, 'False'), references)
+  assert got['score'] == 50
+
+
+def ids(paragraph, question, answer):
+  return {
+    'idx/paragraph': paragraph,
+    'idx/question': question,
+    'idx/answer': answer,
+  }
+
+
+def test_record_takes_the_best_answer():
+  references = {'0/1': ['Ann Lee', 'Ann'], '0/2': ['Bo'], '1/3': ['Rome']}
+  predictions = {'0/1': 'ann', '0/2': 'Ann', '1/3': 'in Rome'}
+  got = scores.score(glue.TASKS['record'], predictions, references)
+  assert got['score'] == got['exact_match'] == pytest.approx(100 / 3)
+  assert got['f1'] == pytest.approx(100 * (1 + 2 / 3) / 3)
+
+
+@pytest.mark.parametrize('task', [*glue.TASKS.values()], ids=lambda t: t.name)
+def test_right_answers_score_all(task):
+  answers = task.labels or ('Rome', 'Oslo')
+  references = {f'0/{i}/0': [answer] for i, answer in enumerate(answers)}
+  predictions = {key: texts[0] for key, texts in references.items()}
+  got = scores.score(task, predictions, references)
+  assert list(got.values()) == pytest.approx([100] * len(got))
+  names = superglue.TASKS[task.name.split('/')[1]]
+  assert list(got) == [*names, 'score']
+
+
+@pytest.mark.parametrize(
+  ('task', 'answer'),
+  [
+    (glue.TASKS['sst2'], 'positive'),
+    (glue.TASKS['record'], 'Rome'),
+    (scrolls.TASKS['quality'], 'Rome'),
+  ],
+  ids=lambda value: getattr(value, 'name', ''),
+)
+def test_ids_must_go_together(task, answer):
+  references = {'a': [answer], 'b': [answer]}
+  with pytest.raises(errors.MetricError, match="'b'"):
+    scores.score(task, {'a': answer}, references)
+  with pytest.raises(errors.MetricError, match="'c'"):
+    scores.score(task, {'a': answer, 'b': answer, 'c': answer}, references)
+  # As many of each, but not the same.
+  with pytest.raises(errors.MetricError, match="'b'.*'c'"):
+    scores.score(task, {'a': answer, 'c': answer}, references)
+  with pytest.raises(errors.MetricError, match='nothing to score'):
+    scores.score(task, {}, {})
+
+
+def test_a_message_names_a_few_ids():
+  references = {str(i): ['positive'] for i in range(7)}
+  with pytest.raises(
+    errors.MetricError, match=r"^7 ids .*: '0', '1', '2', '3', '4', \.\.\.$"
+  ):
+    scores.score(glue.TASKS['sst2'], {}, references)
+
+
+@pytest.mark.parametrize(
+  'task',
+  [glue.TASKS['sst2'], glue.TASKS['record'], scrolls.TASKS['qasper']],
+  ids=lambda task: task.name,
+)
+def test_answers_of_a_test_split(task):
+  with pytest.raises(
+    errors.MetricError, match=f'{task.name} has an answer.*use validation'
+  ):
+    scores.score(task, {'a': 'x', 'b': 'x'}, {'a': [''], 'b': ['']})
+
+
+def test_one_empty_answer_is_an_answer():
+  got = scores.score(
+    scrolls.TASKS['quality'], {'a': 'x', 'b': 'x'}, {'a': [''], 'b': ['x']}
+  )
+  assert got['score'] == 50
+
+
+def test_a_class_has_one_name():
+  with pytest.raises(errors.MetricError, match="'a' has 2 answers"):
+    scores.score(
+      glue.TASKS['sst2'], {'a': 'positive'}, {'a': ['positive', 'negative']}
+    )
+
+
+def test_average_of_scrolls():
+  got = {task.name: float(i) for i, task in enumerate(scrolls.TASKS.values())}
+  assert scores.average(got) == pytest.approx(3)
+  del got['scrolls/qmsum']
+  assert scores.average(got) is None
+
+
+def test_average_of_fire():
+  names = [glue.TASKS[name].name for name in glue.MIXTURE]
+  got = {name: float(i) for i, name in enumerate(names)}
+  assert scores.average(got) == pytest.approx(7)
+  # The split of other genres is reported beside it.
+  assert scores.average({**got, 'glue/mnli_mismatched': 90.0}) == 7
+  del got['super_glue/wsc']
+  assert scores.average(got) is None
+  assert scores.average({**got, 'glue/mnli_mismatched': 90.0}) is None
+
+
+def test_average_of_nothing_and_of_both():
+  names = [task.name for task in (scrolls.TASKS | glue.TASKS).values()]
+  assert scores.average({}) is None
+  assert scores.average(dict.fromkeys(names, 1.0)) is None
+
+
+def test_average_of_an_unknown_task():
+  got = {task.name: 1.0 for task in scrolls.TASKS.values()}
+  with pytest.raises(errors.MetricError, match="unknown SCROLLS task 'squad'"):
+    scores.average({**got, 'scrolls/squad': 1.0})
