@@ -2,18 +2,19 @@
 # make test   the tests
 # Both set up .venv on their first call. PYTHON chooses the interpreter.
 #
+# make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= test
+EXTRAS ?= data,test
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
 
-.PHONY: demo test test-aot lint format setup
+.PHONY: demo test test-slow test-aot lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
@@ -21,6 +22,9 @@ demo: $(READY)
 
 test: $(READY) lint
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow --numprocesses=auto --dist=loadfile
 
 # libtpu in the environment of the others would look for TPUs in each of them.
 test-aot:

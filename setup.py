@@ -36,12 +36,19 @@ setuptools.setup(
     'bench': ['torch>=2.5'],
     'cuda': ['jax[cuda12]>=0.10.0'],
     'data': [
+      'array-record>=0.8',
+      'grain>=0.2.18',
+      # TensorFlow Datasets needs it and does not say so.
       'importlib_resources>=6.0',
+      'pyarrow>=17',
       'rouge-score>=0.1.2',
-      'seqio>=0.0.20',
+      'sentencepiece>=0.2',
+      # Its development has stopped; ours rests on this version.
+      'seqio==0.0.20',
       'tensorflow>=2.21',
       'tensorflow-datasets>=4.9.10',
       'tensorflow-text>=2.21',
+      'zstandard>=0.23',
     ],
     'test': [
       'pytest>=8.0',

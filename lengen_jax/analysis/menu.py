@@ -11,6 +11,11 @@ from lengen_jax import positions
 from lengen_jax import specs
 from lengen_jax import tasks
 from lengen_jax.attention import scaling
+from lengen_jax.data import glue
+from lengen_jax.data import imagenet
+from lengen_jax.data import prompts
+from lengen_jax.data import scrolls
+from lengen_jax.data import sources
 
 _FIXED = ('num_heads', 'head_dim', 'width')
 
@@ -25,16 +30,24 @@ def show():
     ('position schemes', positions.SCHEMES, _scheme_facts),
     ('logit scales', scaling.SCALES, _scale_facts),
     ('tasks', _tasks(), _task_facts),
+    ('data', _data(), _data_facts),
   ):
     console.print(rich.text.Text(title, style='bold'))
     table = rich.table.Table.grid(padding=(0, 2))
     table.add_column(style='bold', no_wrap=True)
     table.add_column(overflow='fold')
     for name, entry in registry.items():
-      table.add_row(name, rich.text.Text(entry.formula))
+      table.add_row(name, rich.text.Text(_about(entry)))
       for label, value in facts(entry).items():
         table.add_row('', rich.text.Text(f'{label}: {value}', style='dim'))
     console.print(rich.padding.Padding(table, (0, 0, 1, 2)))
+
+
+def _about(entry):
+  """What an entry is, in a line."""
+  if isinstance(entry, prompts.PromptTask):
+    return f'answers of up to {entry.target_length} tokens'
+  return getattr(entry, 'about', '') or entry.formula
 
 
 def _encoding_facts(entry):
@@ -93,6 +106,24 @@ def _task_facts(entry):
       'keys': _keys(entry),
       'source': task.source,
     }
+  )
+
+
+def _data():
+  """What data.task names, by name."""
+  asked = [*scrolls.TASKS.values(), *glue.TASKS.values()]
+  return {
+    **sources.SOURCES,
+    **{task.name: task for task in asked},
+    'imagenet': imagenet.Imagenet,
+  }
+
+
+def _data_facts(entry):
+  if isinstance(entry, prompts.PromptTask):
+    return {'dataset': entry.dataset}
+  return _told(
+    {'dataset': entry.dataset, 'keys': _keys(entry), 'to get it': entry.how}
   )
 
 

@@ -5,12 +5,11 @@ import html
 import json
 import pathlib
 
-import rich.console
 import rich.markup
-import rich.table
 
 from lengen_jax import errors
 from lengen_jax.analysis import plots
+from lengen_jax.analysis import tables
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
@@ -47,21 +46,25 @@ def names(results):
 
 
 def print_table(results):
-  """Prints loss by length, a row per run."""
-  table = rich.table.Table(
-    title=f'{_UNIT}, trained at {results["train_length"]}, the same '
-    f'{results["curves"][0]["tokens"]:,} tokens at every length',
-    title_justify='left',
-    box=None,
-  )
+  """Prints loss by length, a row per run, in the paper's unit if it has one."""
+  paper = results.get('paper')
+  # What the paper has; where that is another unit, a note says so.
+  column, unit = ('loss', _UNIT)
+  if paper and paper['unit'] == 'perplexity':
+    column, unit = 'perplexity', 'perplexity'
+  table = tables.create()
   table.add_column('run', overflow='fold')
   for length in results['lengths']:
     table.add_column(str(length), justify='right')
   for name, curve in zip(names(results), results['curves'], strict=True):
     table.add_row(
-      rich.markup.escape(name), *(_cell(loss) for loss in curve['loss'])
+      rich.markup.escape(name), *(_cell(value) for value in curve[column])
     )
-  paper = results.get('paper')
+  notes = [
+    f'{name} at {length}: {reason}'
+    for name, curve in zip(names(results), results['curves'], strict=True)
+    for length, reason in curve['refused'].items()
+  ]
   if paper:
     table.add_section()
     for name, values in paper['rows']:
@@ -70,17 +73,14 @@ def print_table(results):
         rich.markup.escape(f'paper: {name}'),
         *(_cell(found.get(length)) for length in results['lengths']),
       )
-    if paper['unit'] != _UNIT:
-      table.caption = f'the paper has {paper["unit"]}'
-  console = rich.console.Console(highlight=False)
-  if not console.is_terminal:
-    console.width = 200
-  console.print(table)
-  for name, curve in zip(names(results), results['curves'], strict=True):
-    for length, reason in curve['refused'].items():
-      console.print(
-        f'{name} at {length}: {reason}', markup=False, soft_wrap=True
-      )
+    if paper['unit'] != unit:
+      notes.append(f'the paper has {paper["unit"]}')
+  tables.show(
+    f'{unit}, trained at {results["train_length"]}, the same '
+    f'{results["curves"][0]["tokens"]:,} tokens at every length',
+    table,
+    notes,
+  )
 
 
 def write(results, workdir):

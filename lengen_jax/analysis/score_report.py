@@ -1,9 +1,8 @@
 """Scores of answers to prompts as a table, the paper's beside ours."""
 
-import rich.console
 import rich.markup
-import rich.table
 
+from lengen_jax.analysis import tables
 from lengen_jax.training import runs as runs_lib
 
 
@@ -25,11 +24,7 @@ def print_table(results):
   name = runs_lib.name(
     (results['encoding'], results['positions'], results['attention_scale'])
   )
-  table = rich.table.Table(
-    title=f'{paper["unit"]}, {name}, trained at {results["train_length"]}',
-    title_justify='left',
-    box=None,
-  )
+  table = tables.create()
   table.add_column('')
   if len(tasks) == 1:
     rows = {length: scores[tasks[0]] for length, scores in ours.items()}
@@ -54,12 +49,11 @@ def print_table(results):
         for _, values in paper['rows']
       ),
     )
-  console = rich.console.Console(highlight=False)
-  if not console.is_terminal:
-    console.width = 200
-  console.print(table)
-  for length, reason in results['refused'].items():
-    console.print(f'at {length}: {reason}', markup=False, soft_wrap=True)
+  tables.show(
+    f'{paper["unit"]}, {name}, trained at {results["train_length"]}',
+    table,
+    [f'at {length}: {why}' for length, why in results['refused'].items()],
+  )
 
 
 def _cell(score):

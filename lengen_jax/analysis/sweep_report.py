@@ -2,11 +2,10 @@
 
 import pathlib
 
-import rich.console
 import rich.markup
-import rich.table
 
 from lengen_jax.analysis import plots
+from lengen_jax.analysis import tables
 from lengen_jax.training import workdir as workdir_lib
 
 # What a score is called, and what it is multiplied by.
@@ -37,12 +36,7 @@ def print_table(results):
   )
   unit, scale = _SCORES[results['score']]
   longer = [n for n in results['lengths'] if n > longest]
-  table = rich.table.Table(
-    title=f'{results["task"]}: {unit}, mean over lengths {longer[0]}..'
-    f'{longer[-1]}, trained on {shortest}..{longest}',
-    title_justify='left',
-    box=None,
-  )
+  table = tables.create()
   table.add_column('run', overflow='fold')
   for column in ('best', 'mean', 'std', 'paper'):
     table.add_column(column, justify='right')
@@ -65,10 +59,15 @@ def print_table(results):
     ):
       per = ', per token' if results['score'] == 'exact' else ''
       table.add_row(f'[dim]{name}{per}[/dim]', _number(value, scale))
-  rich.console.Console().print(table)
-  print(
-    'best: over seeds and learning rates, as the papers give it; mean and std: '
-    'over seeds, at the rate with the best mean; paper: at its full settings'
+  tables.show(
+    f'{results["task"]}: {unit}, mean over lengths {longer[0]}..{longer[-1]}, '
+    f'trained on {shortest}..{longest}',
+    table,
+    [
+      'best: over seeds and learning rates, as the papers give it; mean and '
+      'std: over seeds, at the rate with the best mean; paper: at its full '
+      'settings'
+    ],
   )
 
 

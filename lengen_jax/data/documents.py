@@ -1,43 +1,61 @@
 """Documents of a part of a source, from files or TensorFlow Datasets."""
 
+import itertools
+
 from lengen_jax import errors
+from lengen_jax.data import extra
 
 
-def read(source, part):
+def read(source, part, first=0):
   """Yields the documents of a part, `bytes`, always in the same order.
 
   Args:
     source: a `sources.Source`.
     part: one of its Parts.
+    first: how many to pass over.
 
   Raises:
     errors.CorpusError: something cannot be read.
   """
-  if not part.dataset:
-    yield from source.documents(part)
-    return
-  for record in dataset(part).as_numpy_iterator():
-    yield source.from_record(record)
+  if part.dataset:
+    for record in _records(part, first):
+      yield source.from_record(record)
+  else:
+    yield from itertools.islice(source.documents(part), first, None)
 
 
-def dataset(part):
-  """A split that TensorFlow Datasets has prepared, as a tf.data.Dataset.
-
-  Raises:
-    errors.CorpusError: the folder holds no such dataset or split.
-  """
-  import tensorflow_datasets as tfds
-
+def _records(part, first):
+  """Records of a split that TensorFlow Datasets has prepared."""
+  tfds = extra.load('tensorflow_datasets', f'reading {part.path}')
+  tf = extra.load('tensorflow', f'reading {part.path}')
+  # TensorFlow is here for reading only.
+  for kind in ('GPU', 'TPU'):
+    tf.config.set_visible_devices([], kind)
   name, split = part.dataset.split('@')
   try:
     builder = tfds.builder_from_directory(part.path)
   except Exception as error:  # Whatever a broken folder makes it raise.
     raise errors.CorpusError(
-      f'{part.path} holds no prepared {name}: {str(error).splitlines()[0]}'
+      f'{part.path} holds no prepared {name}: {extra.reason(error)}; prepare '
+      'it again'
     ) from error
   if split not in builder.info.splits:
     raise errors.CorpusError(
       f'{part.path} has no split {split!r}, only '
-      f'{", ".join(builder.info.splits)}'
+      f'{", ".join(builder.info.splits)}; prepare it again'
     )
-  return builder.as_dataset(split, shuffle_files=False)
+  if first >= builder.info.splits[split].num_examples:
+    return
+  dataset = builder.as_dataset(
+    # File after file, so that those passed over need not be read.
+    tfds.core.ReadInstruction(split, from_=first, unit='abs'),
+    read_config=tfds.ReadConfig(interleave_cycle_length=1),
+    shuffle_files=False,
+  )
+  try:
+    yield from dataset.as_numpy_iterator()
+  except tf.errors.OpError as error:
+    raise errors.CorpusError(
+      f'cannot read split {split!r} in {part.path}: {extra.reason(error)}; the '
+      'file is damaged: copy it again, or prepare it again'
+    ) from error

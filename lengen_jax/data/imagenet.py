@@ -32,6 +32,10 @@ class Imagenet:
     delimiter: each row ends with a black pixel.
   """
 
+  dataset = DATASET
+  how = HOW
+  about = 'ImageNet as rows of gray pixels, to be told the class'
+
   rows: int = 22
   cols: int = 22
   delimiter: bool = True

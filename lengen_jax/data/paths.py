@@ -34,6 +34,7 @@ def missing(what, tried, how):
   """The error for data that is not there."""
   return errors.CorpusError(
     f'there is no {what}; looked in: {", ".join(tried)}. To get it: {how}. '
-    f'Then set data.path, or {_VARIABLE}. To go on without it, take the '
-    'embedded corpus: --config=configs/stdlib.py'
+    f'Then name its folder: {_VARIABLE}, --raw of lengen prepare, or data.path '
+    "where data.source is 'seqio'. To go on without it, take the embedded "
+    'corpus: --config=configs/stdlib.py'
   )

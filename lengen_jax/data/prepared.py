@@ -1,15 +1,14 @@
 """Windows that `lengen prepare` wrote, read by index through grain."""
 
-import hashlib
 import itertools
-import json
 import pathlib
+import resource
 
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.data import prepare
-from lengen_jax.data import vocabulary
+from lengen_jax.data import extra
+from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data import windows
 
 # Batches that are read ahead, and threads that do so.
@@ -37,23 +36,20 @@ class Prepared:
       errors.CorpusError: it does not, or files are missing or damaged.
     """
     self._folder = pathlib.Path(config.path).expanduser().absolute()
-    manifest = prepare.read_manifest(self._folder)
-    self._vocab = vocabulary.create(config.vocabulary)
-    longest = manifest['longest'] if longest is None else longest
-    wanted = prepare.identity(config, self._vocab, longest)
-    prepare.check_identity(manifest, wanted, self._folder)
-    self._manifest, self._config = manifest, config
+    self._manifest = manifest = manifest_lib.read(self._folder)
+    self._vocab = manifest_lib.check_config(
+      manifest, config, longest or 0, self._folder
+    )
     self.vocab_size = self._vocab.size
-    text = json.dumps(manifest, sort_keys=True)
     self.info = {
       'source': f'prepared {config.task}',
       'vocabulary': self._vocab.fingerprint,
       'mode': config.mode,
       **{
         key: {s: found[key] for s, found in manifest['splits'].items()}
-        for key in ('documents', 'bytes', 'tokens', 'windows', 'scored')
+        for key in (*manifest_lib.COUNTS, 'left_out')
       },
-      'sha256': hashlib.sha256(text.encode()).hexdigest(),
+      'sha256': manifest_lib.content(manifest),
     }
 
   def training(self, config, *, seed, host=(0, 1)):
@@ -69,21 +65,24 @@ class Prepared:
 
   def evaluation(self, config):
     """Windows of the validation split; of an EvalConfig."""
-    records, count = self._records('validation'), config.windows
-    chosen = np.arange(count) * len(records) // count
+    records, longest = self._records('validation'), max(config.lengths)
+    # Of a longer window that was written, several windows.
+    each = self._manifest['longest'] // longest
+    total = each * len(records)
     # Fewer than asked for: EvaluationWindows says so.
-    chosen = chosen if len(records) >= count else np.arange(len(records))
+    count = min(config.windows, total)
+    numbers, pieces = np.divmod(np.arange(count) * total // count, each)
+    found = [
+      record[piece * longest :][: longest + 1]
+      for record, piece in zip(records.read(numbers), pieces, strict=True)
+    ]
     return windows.EvaluationWindows(
-      records.read(chosen),
-      lengths=config.lengths,
-      count=count,
-      vocab=self._vocab,
+      found, lengths=config.lengths, count=config.windows, vocab=self._vocab
     )
 
   def _records(self, split):
-    dtype = np.uint16 if self.vocab_size <= 1 << 16 else np.int32
-    files = prepare.shards(self._folder, self._manifest, split)
-    return _Records(files, dtype)
+    files = manifest_lib.shards(self._folder, self._manifest, split)
+    return _Records(files, manifest_lib.dtype(self.vocab_size))
 
 
 class PreparedBatches(windows.IndexedBatches):
@@ -93,8 +92,7 @@ class PreparedBatches(windows.IndexedBatches):
   """
 
   def __init__(self, records, *, length, batch_size, seed, host, packed):
-    import grain
-
+    self._grain = extra.load('grain', 'reading prepared data')
     if len(records) < batch_size:
       raise errors.CorpusError(
         f'the training split holds {len(records)} windows, fewer than '
@@ -103,9 +101,10 @@ class PreparedBatches(windows.IndexedBatches):
     self._records, self._length, self.packed = records, length, packed
     self._batch_size = batch_size
     self._rows = windows.host_rows(batch_size, host)
-    self._order = (
-      grain.MapDataset.range(len(records)).shuffle(seed=seed).repeat()
-    )
+    # grain takes the seed of an epoch for that plus its number.
+    seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    numbers = self._grain.MapDataset.range(len(records))
+    self._order = numbers.shuffle(seed=seed).repeat()
     self._ahead = None
 
   def batch(self, index):
@@ -115,25 +114,22 @@ class PreparedBatches(windows.IndexedBatches):
     return windows.lm_batch(tokens, sizes)
 
   def next(self):
-    if self._ahead is None:
-      self._ahead = self._read_ahead()
-    self._next += 1
-    return next(self._ahead)
+    # Begun anew after an error.
+    ahead, self._ahead = self._ahead or self._read_ahead(), None
+    batch = next(ahead)
+    self._ahead, self._next = ahead, self._next + 1
+    return batch
 
   def restore(self, folder):
     super().restore(folder)
     self._ahead = None
 
   def _read_ahead(self):
-    import grain
-
-    batches = iter(
-      grain.MapDataset.range(1 << 40)
-      .map(self.batch)
-      .to_iter_dataset(
-        grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=_AHEAD)
-      )
+    batches = self._grain.MapDataset.range(1 << 40).map(self.batch)
+    options = self._grain.ReadOptions(
+      num_threads=_THREADS, prefetch_buffer_size=_AHEAD
     )
+    batches = iter(batches.to_iter_dataset(options))
     batches.set_state({'next_index': self._next})
     return batches
 
@@ -142,28 +138,27 @@ class _Records:
   """Windows in ArrayRecord files, by number."""
 
   def __init__(self, files, dtype):
-    from array_record.python import array_record_data_source
-
+    module = extra.load(
+      'array_record.python.array_record_data_source', 'reading prepared data'
+    )
     self._dtype = dtype
     self._paths = [path for path, _ in files]
     counts = [shard['records'] for _, shard in files]
     self._starts = [0, *itertools.accumulate(counts)]
+    _allow_open_files(len(files))
+    again = 'run lengen prepare again to see which file is damaged'
     try:
-      self._source = array_record_data_source.ArrayRecordDataSource(
-        [str(path) for path in self._paths]
-      )
-      found = len(self._source)
+      paths = [str(path) for path in self._paths]
+      self._source = module.ArrayRecordDataSource(paths)
     except Exception as error:  # Of riegeli, whatever it is.
       raise errors.CorpusError(
         f'cannot open the files in {self._paths[0].parent}: '
-        f'{str(error).splitlines()[0]}; run lengen prepare again to see which '
-        'is damaged'
+        f'{extra.reason(error)}; {again}'
       ) from error
-    if found != self._starts[-1]:
+    if len(self._source) != len(self):
       raise errors.CorpusError(
-        f'{self._paths[0].parent} holds {found} windows, the manifest has '
-        f'{self._starts[-1]}; run lengen prepare again to see which file is '
-        'damaged'
+        f'{self._paths[0].parent} holds {len(self._source)} windows, the '
+        f'manifest has {len(self)}; {again}'
       )
 
   def __len__(self):
@@ -184,6 +179,17 @@ class _Records:
       shard = np.searchsorted(self._starts, number, side='right') - 1
       raise errors.CorpusError(
         f'{self._paths[shard]}: record {number - self._starts[shard]} cannot '
-        f'be read ({str(error).splitlines()[0]}); the file is damaged: copy it '
+        f'be read ({extra.reason(error)}); the file is damaged: copy it '
         'again, or write it anew with lengen prepare'
       ) from error
+
+
+def _allow_open_files(count):
+  """Each file stays open: often more than a process may have at first."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  # As many as the rest of a process may need.
+  wanted = count + 1024
+  if hard != resource.RLIM_INFINITY:
+    wanted = min(wanted, hard)
+  if soft != resource.RLIM_INFINITY and soft < wanted:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -5,21 +5,28 @@ written `archive.zip!/member`. Files are read from front to back and never
 unpacked to disk.
 """
 
+import contextlib
+import functools
 import gzip
-import importlib
 import io
 import json
+import os
 import pathlib
 import zipfile
 import zlib
 
 from lengen_jax import errors
+from lengen_jax.data import extra
 
-_MEMBER = '!/'
+_MEMBER = '.zip!/'
+# What a broken file raises; a zip that is encrypted, a RuntimeError.
+_BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
 def files(folder):
   """All files below a folder, those in zips included, sorted.
+
+  Links are followed. Hidden files are left out, and what hidden folders hold.
 
   Args:
     folder: a folder, a zip, or a single file.
@@ -28,26 +35,38 @@ def files(folder):
     Paths as strings; of members of a zip `archive.zip!/member`.
 
   Raises:
-    errors.CorpusError: a zip is broken.
+    errors.CorpusError: a zip is broken, or a folder cannot be read.
   """
-  folder = pathlib.Path(folder)
-  found = [folder] if folder.is_file() else sorted(folder.rglob('*'))
   names = []
-  for path in found:
-    if path.suffix == '.zip':
-      try:
-        with zipfile.ZipFile(path) as archive:
-          members = archive.namelist()
-      except (OSError, zipfile.BadZipFile) as error:
-        raise _broken(path, error) from None
-      names += [
-        f'{path}{_MEMBER}{member}'
-        for member in sorted(members)
-        if not member.endswith('/')
-      ]
-    elif path.is_file() and not path.name.startswith('.'):
-      names.append(str(path))
+  for path in _walk(str(folder)):
+    if not path.endswith('.zip'):
+      names.append(path)
+      continue
+    try:
+      members = sorted(_archive(path).namelist())
+    except _BROKEN as error:
+      raise _broken(path, error) from None
+    names += [
+      f'{path}!/{member}'
+      for member in members
+      if not member.endswith('/') and not _hidden(*member.split('/'))
+    ]
   return names
+
+
+def size(path):
+  """Bytes that one of `files` takes on the disk.
+
+  Raises:
+    errors.CorpusError: it is not there.
+  """
+  archive, member = _split(path)
+  try:
+    if member:
+      return _archive(archive).getinfo(member).compress_size
+    return os.stat(path).st_size
+  except _BROKEN as error:
+    raise _broken(path, error) from None
 
 
 def is_records(path):
@@ -68,24 +87,38 @@ def records(path):
     errors.CorpusError: naming the file and the line that cannot be read.
   """
   if _kind(path) == '.parquet':
-    yield from _parquet(path)
+    yield from _rows(path)
     return
-  number = 0
+  for number, line in enumerate(lines(path), start=1):
+    if not line.strip():
+      continue
+    try:
+      record = json.loads(line)
+      if not isinstance(record, dict):
+        raise ValueError(f'it holds a {type(record).__name__}')
+    except (ValueError, RecursionError) as error:
+      reason = getattr(error, 'msg', error)
+      raise errors.CorpusError(
+        f'{path}, line {number}: no JSON object ({reason}); each line must be '
+        'one: mend or remove it, or fetch the file again'
+      ) from None
+    yield f'line {number}', record
+
+
+def lines(path):
+  """Yields the lines of a file, `bytes` with their ends.
+
+  Raises:
+    errors.CorpusError: it cannot be read; naming the last line that can.
+  """
+  count = 0
   try:
-    with _open(path) as lines:
-      for number, line in enumerate(lines, start=1):
-        if line.strip():
-          record = json.loads(line)
-          if not isinstance(record, dict):
-            raise ValueError('no JSON object')
-          yield f'line {number}', record
-  except ValueError as error:
-    raise errors.CorpusError(
-      f'{path}, line {number}: no JSON record ({error}); mend or remove the '
-      'line, or fetch the file again'
-    ) from None
-  except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-    raise _broken(path, error, f'after line {number}') from None
+    with _opened(path) as file:
+      for line in file:
+        count += 1
+        yield line
+  except _BROKEN as error:
+    raise _broken(path, error, f' after line {count}') from None
 
 
 def text(path):
@@ -95,9 +128,9 @@ def text(path):
     errors.CorpusError: it cannot be read.
   """
   try:
-    with _open(path) as file:
+    with _opened(path) as file:
       return file.read()
-  except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+  except _BROKEN as error:
     raise _broken(path, error) from None
 
 
@@ -118,6 +151,50 @@ def field(path, where, record, key):
   return value
 
 
+def _walk(folder):
+  """Paths of all files below a folder, sorted."""
+
+  def fail(error):
+    raise _broken(error.filename, error)
+
+  if not os.path.isdir(folder):
+    return [folder] if os.path.isfile(folder) else []
+  found, seen = [], set()
+  for root, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+    # A link may lead back up.
+    folders[:] = sorted(name for name in folders if not _hidden(name))
+    if os.path.realpath(root) in seen:
+      folders.clear()
+      continue
+    seen.add(os.path.realpath(root))
+    found += [os.path.join(root, name) for name in names if not _hidden(name)]
+  # A link that leads nowhere is kept, to be named when it is read.
+  return sorted(
+    path for path in found if os.path.isfile(path) or not os.path.exists(path)
+  )
+
+
+def _hidden(*names):
+  return any(name.startswith(('.', '__MACOSX')) for name in names)
+
+
+def _split(path):
+  """(archive, member) of a path; ('', '') where it is no member of a zip."""
+  archive, separator, member = str(path).partition(_MEMBER)
+  return (f'{archive}.zip', member) if separator else ('', '')
+
+
+def _archive(path):
+  stat = os.stat(path)
+  return _opened_archive(str(path), stat.st_size, stat.st_mtime_ns)
+
+
+# The index of a zip takes long to read where it holds many files.
+@functools.lru_cache(maxsize=1)
+def _opened_archive(path, *_):
+  return zipfile.ZipFile(path)
+
+
 def _kind(path):
   """Ending that says what is in a file, whatever it is compressed with."""
   suffixes = pathlib.PurePath(path).suffixes
@@ -126,79 +203,75 @@ def _kind(path):
   return suffixes[-1] if suffixes else ''
 
 
-def _open(path):
-  """A file of lines, bytes, unpacked on the way."""
+@contextlib.contextmanager
+def _opened(path):
+  """A file of bytes, unpacked on the way."""
   path = str(path)
-  if _MEMBER in path:
-    archive, member = path.split(_MEMBER, 1)
-    file = zipfile.ZipFile(archive).open(member)
-  else:
-    file = open(path, 'rb')  # The caller closes it.
-  if path.endswith('.gz'):
-    return gzip.GzipFile(fileobj=file)
-  if path.endswith('.zst'):
-    return io.BufferedReader(_Unpacked(file, path), 1 << 20)
-  return file
+  archive, member = _split(path)
+  with contextlib.ExitStack() as stack:
+    file = _archive(archive).open(member) if member else open(path, 'rb')
+    file = stack.enter_context(file)
+    if path.endswith(('.gz', '.zst')) and not file.peek(1):
+      raise EOFError('it is empty')
+    if path.endswith('.gz'):
+      file = stack.enter_context(gzip.GzipFile(fileobj=file))
+    elif path.endswith('.zst'):
+      zstandard = extra.load('zstandard', f'reading {path}')
+      file = stack.enter_context(
+        io.BufferedReader(_Unpacked(file, zstandard), 1 << 20)
+      )
+    yield file
 
 
 class _Unpacked(io.RawIOBase):
   """Reads zstd frames, and says so where the last one breaks off."""
 
-  def __init__(self, file, path):
-    self._file, self._zstandard = file, _data_extra('zstandard', path)
-    self._frame, self._ready = None, b''
+  def __init__(self, file, zstandard):
+    self._file, self._zstandard = file, zstandard
+    self._frame, self._ready = None, memoryview(b'')
 
   def readable(self):
     return True
 
   def readinto(self, buffer):
     while not self._ready:
-      ended = self._frame is not None and self._frame.eof
-      packed = self._frame.unused_data if ended else b''
+      ended = self._frame is None or self._frame.eof
+      packed = self._frame.unused_data if self._frame and ended else b''
       packed = packed or self._file.read(1 << 18)
       if not packed:
-        if self._frame is not None and not ended:
+        if not ended:
           raise EOFError('it breaks off within a zstd frame')
         return 0
-      if self._frame is None or ended:
-        self._frame = self._zstandard.ZstdDecompressor().decompressobj()
+      if ended:
+        # The largest window that --long gives.
+        self._frame = self._zstandard.ZstdDecompressor(
+          max_window_size=1 << 31
+        ).decompressobj()
       try:
-        self._ready = self._frame.decompress(packed)
+        self._ready = memoryview(self._frame.decompress(packed))
       except self._zstandard.ZstdError as error:
         raise OSError(str(error)) from None
-    size = min(len(buffer), len(self._ready))
-    buffer[:size], self._ready = self._ready[:size], self._ready[size:]
-    return size
-
-  def close(self):
-    self._file.close()
-    super().close()
+    count = min(len(buffer), len(self._ready))
+    buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+    return count
 
 
-def _data_extra(module, path):
-  try:
-    return importlib.import_module(module)
-  except ImportError as error:
-    raise errors.CorpusError(
-      f"reading {path} needs the data extra: pip install 'lengen_jax[data]'"
-    ) from error
-
-
-def _parquet(path):
-  parquet = _data_extra('pyarrow.parquet', path)
+def _rows(path):
+  """As `records`, of a Parquet file."""
+  parquet = extra.load('pyarrow.parquet', f'reading {path}')
   number = 0
   try:
-    for batch in parquet.ParquetFile(path).iter_batches(256):
-      for record in batch.to_pylist():
-        yield f'row {number}', record
-        number += 1
-  except (OSError, ValueError) as error:
-    raise _broken(path, error, f'after row {number}') from None
+    with _opened(path) as file:
+      for batch in parquet.ParquetFile(file).iter_batches(256):
+        for record in batch.to_pylist():
+          yield f'row {number}', record
+          number += 1
+  except Exception as error:  # Of pyarrow, whatever it is.
+    raise _broken(path, error, f' after {number} rows') from None
 
 
 def _broken(path, error, where=''):
-  reason = getattr(error, 'strerror', None) or error
   return errors.CorpusError(
-    f'cannot read {path}{" " * bool(where)}{where}: {reason}; it may be '
-    'incomplete: fetch it again'
+    f'cannot read {path}{where}: {extra.reason(error)}; it may be incomplete: '
+    'fetch it again'
   )

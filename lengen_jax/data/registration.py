@@ -62,7 +62,7 @@ def register(task, *, path='', vocab='bytes', separator='\n\nAnswer: '):
     rates = [(names[name], glue.TASKS[name].num_train) for name in glue.MIXTURE]
     return _add(
       GLUE_SUPERGLUE,
-      (path, vocab, separator),
+      (path, vocab, separator, tuple(rates)),
       seqio.MixtureRegistry,
       lambda: {'tasks': rates},
     )

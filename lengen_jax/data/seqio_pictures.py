@@ -32,12 +32,13 @@ class Pictures:
   def training(self, config, *, seed, host=(0, 1)):
     """Batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
+    lengths = {'inputs': config.train_length, 'targets': 1}
+    stream.check_not_empty(
+      stream.read(self._name, lengths=lengths, split='train'),
+      'the training split of ImageNet is empty',
+    )
     dataset = stream.read(
-      self._name,
-      lengths={'inputs': config.train_length, 'targets': 1},
-      split='train',
-      seed=seed,
-      host=host,
+      self._name, lengths=lengths, split='train', seed=seed, host=host
     )
     dataset = dataset.map(
       lambda row: {'encoder_tokens': row['inputs'], 'targets': row['targets']}

@@ -65,12 +65,15 @@ class Prompts:
 
   def training(self, config, *, seed, host=(0, 1)):
     """Batches of prompts with their answers, which alone are scored."""
+    lengths = self._lengths(config.train_length)
+    for name, task in zip(self._names, self.tasks, strict=True):
+      if 'train' in dict(task.splits):
+        stream.check_not_empty(
+          stream.read(name, lengths=lengths, split='train'),
+          f'the training split of {task.name} is empty',
+        )
     dataset = stream.read(
-      self._name,
-      lengths=self._lengths(config.train_length),
-      split='train',
-      seed=seed,
-      host=host,
+      self._name, lengths=lengths, split='train', seed=seed, host=host
     )
 
     def row(example):

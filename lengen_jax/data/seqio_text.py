@@ -35,10 +35,18 @@ class Text:
   def training(self, config, *, seed, host=(0, 1)):
     """Batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
-    dataset = stream.read(
-      self._name, lengths=None, split='train', seed=seed, host=host
+
+    def rows(**order):
+      dataset = stream.read(self._name, lengths=None, split='train', **order)
+      return cut(dataset, config.train_length, config.mode)
+
+    stream.check_not_empty(
+      rows(),
+      f'the training split of {config.task} has no window of '
+      f'{config.train_length} tokens in mode {config.mode!r}; lower '
+      'data.train_length, or take another data.mode',
     )
-    dataset = cut(dataset, config.train_length, config.mode)
+    dataset = rows(seed=seed, host=host)
     dataset = dataset.shuffle(_SHUFFLE, seed=seed)
     return stream.StreamBatches(
       dataset,

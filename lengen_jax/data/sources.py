@@ -28,7 +28,9 @@ _SPLIT_WORDS = {
 }
 # Without a split of its own, one document in so many is held out for each of
 # validation and test.
-_HELD_OUT = 200
+HELD_OUT = 200
+_TEXT_FILE = re.compile(r'(?:.*\.)?(\w+)\.txt(?:\.gz|\.zst)?')
+_TITLE = re.compile(rb' = (?!= ).+(?<! =) = \s*')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,62 +70,48 @@ class Source:
     Raises:
       errors.CorpusError: there are none; naming where we looked.
     """
-    name = specs.name(self)
-    tried = []
+    name, tried = specs.name(self), []
     for folder in paths.candidates(path, name):
       tried.append(str(folder))
-      if found := self._file_parts(folder, split):
-        return found
-    prepared = paths.prepared_dataset(path, self.dataset)
-    if self.dataset:
-      tried.append(str(prepared))
-      if prepared.is_dir():
-        return [Part(str(prepared), dataset=f'{self.dataset}@{split}')]
-    raise paths.missing(
-      f'{name} ({self.about}), split {split}', tried, self.how
-    )
+      found = self._file_parts(folder)
+      # All splits come out of the same folder.
+      if any(found.values()):
+        break
+    else:
+      if self.dataset:
+        folder = paths.prepared_dataset(path, self.dataset)
+        tried.append(str(folder))
+        found = {
+          split: [Part(str(folder), dataset=f'{self.dataset}@{split}')]
+          for split in SPLITS
+          if any(folder.glob(f'*-{split}.*'))
+        }
+    if not found.get(split):
+      raise paths.missing(
+        f'{name} ({self.about}), split {split}', tried, self.how
+      )
+    return found[split]
 
   def documents(self, part):
     """Yields the documents of a file, `bytes`; of those in `part.split`."""
-    for text in self.texts(part.path):
-      if not part.split or _hash_split(text) == part.split:
-        yield text
-
-  def texts(self, path):
-    """Yields all documents of a file, `bytes`."""
     raise NotImplementedError
 
   def from_record(self, record):
     """The document in a record of TensorFlow Datasets, `bytes`."""
     return record['text']
 
-  def _file_parts(self, folder, split):
-    """The Parts of a folder of files."""
-    files = [f for f in readers.files(folder) if self._reads(f)]
-    told = [(file, self._told_split(folder, file)) for file in files]
-    if any(word for _, word in told):
-      # Where some files say what they are, the rest is for training.
-      return [Part(f) for f, word in told if (word or 'train') == split]
-    return [Part(file, split) for file in files]
-
-  def _told_split(self, folder, file):
-    """The split that a file's path below `folder` names, '' for none."""
-    path = pathlib.Path(folder)
-    root = path.parent if path.is_file() else path
-    relative = file.removeprefix(str(root))
-    for word in re.split('[^a-z]+', relative.lower()):
-      if word in _SPLIT_WORDS:
-        return _SPLIT_WORDS[word]
-    return ''
-
-  def _reads(self, file):
-    """Whether a file holds text of this source."""
-    return readers.is_records(file)
+  def _file_parts(self, folder):
+    """The Parts of a folder, or of a file, by split."""
+    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Records(Source):
   """Documents as records of JSON lines or Parquet, several sets perhaps mixed.
+
+  Files belong to the split that their path names, or to training. Where none is
+  of validation, each document of the training files belongs to the split that
+  its hash says.
 
   Attributes:
     text_key: of the text; '' for 'text', or 'content' as in the-stack.
@@ -135,16 +123,56 @@ class Records(Source):
   # key are taken to be of this source.
   keep = {}
 
-  def texts(self, path):
+  def documents(self, part):
+    for text in self._texts(part.path):
+      if not part.split or _hash_split(text) == part.split:
+        yield text
+
+  def _file_parts(self, folder):
+    found = {split: [] for split in SPLITS}
+    for file in filter(self._reads, readers.files(folder)):
+      found[self._told_split(folder, file) or 'train'].append(Part(file))
+    if not found['validation']:
+      files = [part.path for part in found.pop('train')]
+      for split in SPLITS:
+        hashed = [Part(file, split) for file in files]
+        found[split] = found.get(split, []) + hashed
+    return found
+
+  def _reads(self, file):
+    """Whether a file holds text of this source."""
+    return readers.is_records(file)
+
+  def _told_split(self, folder, file):
+    """The split that a file's path below `folder` names, '' for none."""
+    path = pathlib.Path(folder)
+    root = path.parent if path.is_file() else path
+    relative = file.removeprefix(str(root))
+    for word in re.split('[^a-z]+', relative.lower()):
+      if word in _SPLIT_WORDS:
+        return _SPLIT_WORDS[word]
+    return ''
+
+  def _texts(self, path):
+    """Yields all documents of a file, `bytes`."""
     for where, record in readers.records(path):
-      if self._is_ours(record):
-        key = self.text_key or ('text' if 'text' in record else 'content')
+      if not self._is_ours(record):
+        continue
+      default = 'content' if 'content' in record else 'text'
+      key = self.text_key or ('text' if 'text' in record else default)
+      try:
         value = readers.field(path, where, record, key)
-        if not isinstance(value, str):
-          raise errors.CorpusError(
-            f'{path}, {where}: {key!r} is {type(value).__name__}, no text'
-          )
-        yield value.encode('utf-8', errors='surrogatepass')
+      except errors.CorpusError as error:
+        raise errors.CorpusError(
+          f'{error}; name the key of the text, as in '
+          f'data.task="{specs.name(self)}(text_key=\'KEY\')"'
+        ) from None
+      if not isinstance(value, str):
+        raise errors.CorpusError(
+          f'{path}, {where}: {key!r} is {type(value).__name__}, no text; mend '
+          'or remove the record, or name another key as text_key'
+        )
+      yield value.encode('utf-8', errors='surrogatepass')
 
   def _is_ours(self, record):
     for key, values in self.keep.items():
@@ -167,6 +195,16 @@ class C4(Records):
     'https://huggingface.co/datasets/allenai/c4 (305 GB), or prepare c4/en '
     'with TensorFlow Datasets'
   )
+
+  def _reads(self, file):
+    # Beside it lie other corpora, or what TensorFlow Datasets keeps.
+    others = {'en.noblocklist', 'en.noclean', 'multilingual', 'realnewslike'}
+    parts = pathlib.PurePath(file).parts
+    return (
+      super()._reads(file)
+      and parts[-1].startswith('c4-')
+      and not others & {*parts}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +247,9 @@ class Github(Records):
 class Lm(Records):
   """Any folder: JSON lines, Parquet, or files that are a document each.
 
+  Of the latter only text files named as `valid.txt` or `ptb.valid.txt` tell
+  their split: in a folder of code, `test` means something else.
+
   Attributes:
     text_key: see Records.
     pattern: files whose path matches, as `pathlib.PurePath.match`.
@@ -218,23 +259,24 @@ class Lm(Records):
 
   about = 'any folder of text'
   how = (
-    'set data.path to a folder of JSON lines (.gz, .zst and .zip too), Parquet '
-    'or plain text files'
+    'any folder of JSON lines (.gz, .zst and .zip too), Parquet or plain text '
+    'files serves'
   )
-
-  def texts(self, path):
-    if readers.is_records(path):
-      yield from super().texts(path)
-    elif text := readers.text(path):
-      yield text
-
-  def _told_split(self, folder, file):
-    # A folder of code called test says nothing about its use here.
-    records = readers.is_records(file)
-    return super()._told_split(folder, file) if records else ''
 
   def _reads(self, file):
     return pathlib.PurePath(file).match(self.pattern)
+
+  def _told_split(self, folder, file):
+    if readers.is_records(file):
+      return super()._told_split(folder, file)
+    named = _TEXT_FILE.fullmatch(pathlib.PurePath(file).name)
+    return _SPLIT_WORDS.get(named[1], '') if named else ''
+
+  def _texts(self, path):
+    if readers.is_records(path):
+      yield from super()._texts(path)
+    elif text := readers.text(path):
+      yield text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +292,8 @@ class Wikitext103(Source):
   about = 'WikiText-103'
   how = (
     'fetch wikitext-103-raw-v1.zip (variant raw) or wikitext-103-v1.zip '
-    '(variant tokens), which hold wiki.{train,valid,test}.{raw,tokens}'
+    '(variant tokens), which hold wiki.{train,valid,test}.{raw,tokens}; the '
+    'zip serves as it is'
   )
 
   def __post_init__(self):
@@ -259,20 +302,26 @@ class Wikitext103(Source):
         errors.one_of('variant of wikitext103', self.variant, ('raw', 'tokens'))
       )
 
-  def texts(self, path):
-    article = []
-    for line in readers.text(path).splitlines(keepends=True):
-      # ` = Title = ` begins an article, ` = = Section = = ` does not.
-      if re.fullmatch(rb' = [^=].*[^=] = \s*', line) and article:
+  def documents(self, part):
+    # ` = Title = ` after a blank line begins an article, ` = = Section = = `
+    # does not. Blank lines before it end the last article.
+    article, blank = [], True
+    for line in readers.lines(part.path):
+      begins = blank and _TITLE.fullmatch(line)
+      blank = not line.strip()
+      if begins and any(map(bytes.strip, article)):
         yield b''.join(article)
         article = []
       article.append(line)
     if article:
       yield b''.join(article)
 
-  def _reads(self, file):
-    name = pathlib.PurePath(file).name
-    return name.startswith('wiki.') and name.endswith(f'.{self.variant}')
+  def _file_parts(self, folder):
+    words = {'train': 'train', 'validation': 'valid', 'test': 'test'}
+    return {
+      split: [Part(f) for f in _find(folder, f'wiki.{word}.{self.variant}')]
+      for split, word in words.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,12 +340,9 @@ class Enwik8(Source):
       'test': text[second:],
     }[part.split]
 
-  def _file_parts(self, folder, split):
-    files = [f for f in readers.files(folder) if self._reads(f)]
-    return [Part(file, split) for file in files[:1]]
-
-  def _reads(self, file):
-    return re.split('[/!]', file)[-1] == 'enwik8'
+  def _file_parts(self, folder):
+    files = _find(folder, 'enwik8')
+    return {split: [Part(f, split) for f in files] for split in SPLITS}
 
 
 SOURCES = {
@@ -315,10 +361,21 @@ def create(spec):
   Raises:
     errors.SpecError: unknown name or key.
   """
+  name = str(spec).partition('(')[0].strip()
+  if name not in SOURCES:
+    raise errors.SpecError(
+      errors.one_of('source of text in data.task', name, SOURCES)
+    )
   return specs.build('source', SOURCES, spec)
+
+
+def _find(folder, name):
+  """The first file of a name, in a list; it may lie there unpacked, too."""
+  found = readers.files(folder)
+  return [file for file in found if pathlib.PurePath(file).name == name][:1]
 
 
 def _hash_split(text):
   """The split that a document's content puts it into."""
-  part = int.from_bytes(hashlib.sha256(text).digest()[:4], 'big') % _HELD_OUT
+  part = int.from_bytes(hashlib.sha256(text).digest()[:4], 'big') % HELD_OUT
   return {0: 'validation', 1: 'test'}.get(part, 'train')

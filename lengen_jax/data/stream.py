@@ -34,13 +34,7 @@ class StreamBatches(windows.Batches):
 
   def next(self):
     with own_errors():
-      try:
-        batch = next(self._iterator)
-      except StopIteration:
-        raise errors.CorpusError(
-          'the training split is empty: no document is long enough for '
-          'data.train_length, or there is none'
-        ) from None
+      batch = next(self._iterator)
     batch = {key: value.numpy() for key, value in batch.items()}
     if 'encoder_tokens' in batch:
       return windows.pair_batch(batch['encoder_tokens'], batch['targets'])
@@ -72,24 +66,36 @@ def read(name, *, lengths, split, seed=None, host=None):
   Args:
     name: in seqio's registry.
     lengths: of its features; None to cut nothing.
-    split: 'train' is endless and shuffled, others go through once in order.
-    seed: of the shuffling.
+    split: of the task.
+    seed: of an endless, shuffled dataset; None to go through once in order.
     host: (index, count) of the hosts, each having a part of the examples.
 
   Returns:
     A tf.data.Dataset of dicts.
   """
-  train = split == 'train'
   return seqio.get_mixture_or_task(name).get_dataset(
     sequence_length=lengths,
     split=split,
-    shuffle=train,
+    shuffle=seed is not None,
     seed=seed,
     shard_info=seqio.ShardInfo(*host) if host else None,
-    num_epochs=None if train else 1,
+    num_epochs=1 if seed is None else None,
     # What is cached in memory is not in the state of a pipeline.
     try_in_mem_cache=False,
   )
+
+
+def check_not_empty(dataset, reason):
+  """Raises unless a dataset that ends has a first row.
+
+  One that goes on without end would be searched for it forever.
+
+  Raises:
+    errors.CorpusError: giving the reason.
+  """
+  with own_errors():
+    if next(dataset.take(1).as_numpy_iterator(), None) is None:
+      raise errors.CorpusError(reason)
 
 
 def check_files(name, host):
@@ -126,7 +132,9 @@ class own_errors:
     if kind is None or not issubclass(kind, tf.errors.OpError):
       return
     if seqio_files.raised:
-      raise seqio_files.raised[0] from None
+      # A new one: the first has been through TensorFlow.
+      first = seqio_files.raised[0]
+      raise type(first)(str(first)) from None
     raise errors.CorpusError(
       f'cannot read the data: {str(error).splitlines()[0]}'
     ) from error

@@ -6,11 +6,13 @@ token, 1 ends a document or an answer, 2 is unknown.
 
 import hashlib
 import io
+import os
 import pathlib
 
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.data import extra
 
 PAD, END = 0, 1
 
@@ -28,12 +30,18 @@ def create(spec):
 
 
 class Bytes:
-  """Every byte is a token, `offset` above its value."""
+  """Every byte is a token, `offset` above its value.
+
+  Attributes:
+    name: 'bytes'.
+    fingerprint: tells it from others.
+    size: how many ids there are.
+  """
 
   name = 'bytes'
 
   def __init__(self, offset=3):
-    """An offset below 3 leaves no room for padding and end."""
+    """As seqio has it; 0 for text that needs no padding and no end."""
     self._offset, self.size = offset, 256 + offset
     self.fingerprint = f'bytes_plus_{offset}'
 
@@ -45,7 +53,7 @@ class Bytes:
     ]
 
   def decode(self, ids):
-    """The text of token ids; what is no byte is left out."""
+    """The text of token ids; what is no byte or no UTF-8 is left out."""
     return self._bytes(ids).decode('utf-8', errors='ignore')
 
   def num_bytes(self, ids):
@@ -65,7 +73,7 @@ class Bytes:
 
 
 class SentencePiece:
-  """A SentencePiece model.
+  """A SentencePiece model; bytes that are no UTF-8 become U+FFFD.
 
   Attributes:
     name: its path.
@@ -91,13 +99,17 @@ class SentencePiece:
       raise errors.CorpusError(
         f'no vocabulary at {path} ({error.strerror}); data.vocabulary is '
         "'bytes' or the path of a SentencePiece model; lengen prepare "
-        '--vocabulary-size=N trains one'
+        '--vocabulary-size=N trains one, and keeps a copy beside what it writes'
       ) from None
     try:
-      self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
-    except RuntimeError as error:
+      # An empty model would pass.
+      model = content or b'empty'
+      self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
       raise errors.CorpusError(
-        f'{path} is no SentencePiece model: {error}'
+        f'{path} ({len(content)} bytes) is no SentencePiece model, or broken; '
+        'copy it again, or remove it and train one by lengen prepare '
+        '--vocabulary-size=N'
       ) from None
     self._path = str(path)
     self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
@@ -109,6 +121,7 @@ class SentencePiece:
         f'{(PAD, END)}; train it with --pad_id=0 --eos_id=1 --unk_id=2 '
         '--bos_id=-1, as lengen prepare does'
       )
+    self._num_bytes = np.array([self._bytes(i) for i in range(self.size)])
 
   def encode(self, texts):
     """Token ids of each of some texts, `bytes`: list of int32 arrays."""
@@ -119,13 +132,12 @@ class SentencePiece:
     return [np.asarray(ids, np.int32) for ids in found]
 
   def decode(self, ids):
-    """The text of token ids."""
-    ids = np.asarray(ids).ravel()
-    return self._model.decode(ids[ids > END].tolist())
+    """The text of token ids; what is no piece is left out."""
+    return self._model.decode(self._pieces(ids).tolist())
 
   def num_bytes(self, ids):
-    """Bytes of text that token ids stand for."""
-    return len(self.decode(ids).encode())
+    """Bytes of text that token ids stand for; an unknown piece counts as 1."""
+    return int(self._num_bytes[self._pieces(ids)].sum())
 
   def seqio(self):
     """The same vocabulary for seqio."""
@@ -133,9 +145,23 @@ class SentencePiece:
 
     return seqio.SentencePieceVocabulary(self._path)
 
+  def _pieces(self, ids):
+    ids = np.asarray(ids, np.int32).ravel()
+    return ids[(ids > END) & (ids < self.size)]
+
+  def _bytes(self, piece):
+    """Bytes of text that a piece stands for."""
+    if self._model.is_control(piece):
+      return 0
+    if self._model.is_byte(piece) or self._model.is_unknown(piece):
+      return 1
+    return len(self._model.id_to_piece(piece).replace('▁', ' ').encode())
+
 
 def train(texts, size, path):
   """Trains a SentencePiece model that loses nothing of a text.
+
+  Nothing but U+2581: SentencePiece writes spaces so, and reads it as one.
 
   Args:
     texts: iterable of `bytes`.
@@ -143,7 +169,8 @@ def train(texts, size, path):
     path: the .model file to write.
 
   Raises:
-    errors.CorpusError: the texts cannot give so many pieces.
+    errors.CorpusError: the texts cannot give so many pieces, or the file
+      cannot be written.
   """
   sentencepiece = _sentencepiece()
   model = io.BytesIO()
@@ -163,10 +190,23 @@ def train(texts, size, path):
       minloglevel=2,
     )
   except RuntimeError as error:
+    # Behind the place in their code, which numbers are possible.
+    told = extra.reason(error).rpartition('] ')[2]
     raise errors.CorpusError(
-      f'cannot train a vocabulary of {size} pieces: {error}'
+      f'cannot train a vocabulary of {size} pieces: '
+      f'{told or "there is no text"}'
     ) from None
-  pathlib.Path(path).write_bytes(model.getvalue())
+  path = pathlib.Path(path)
+  partial = path.with_name(path.name + '.partial')
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial.write_bytes(model.getvalue())
+    os.replace(partial, path)
+  except OSError as error:
+    raise errors.CorpusError(
+      f'cannot write {path}: {error.strerror}; set data.vocabulary to another '
+      'path'
+    ) from None
 
 
 def _lines(texts):
@@ -177,11 +217,4 @@ def _lines(texts):
 
 
 def _sentencepiece():
-  try:
-    import sentencepiece
-  except ImportError as error:
-    raise errors.CorpusError(
-      'SentencePiece vocabularies need the data extra: pip install '
-      "'lengen_jax[data]'"
-    ) from error
-  return sentencepiece
+  return extra.load('sentencepiece', 'a SentencePiece vocabulary')

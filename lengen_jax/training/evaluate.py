@@ -1,6 +1,7 @@
 """Testing a trained model on what its config says: by length, or by answers."""
 
 import json
+import math
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
@@ -81,7 +82,7 @@ def curve(trained, windows, label='eval'):
     'perplexity': [one.perplexity for one in losses],
     'bits_per_byte': [one.bits_per_byte(bytes_per_token) for one in losses],
     'bytes_per_token': bytes_per_token,
-    'words_per_token': words,
+    'word_perplexity': [_word_perplexity(one.loss, words) for one in losses],
     'tokens': losses[0].tokens,
     'bias_error': [one.bias_error for one in losses],
     'refused': {str(one.length): one.refused for one in losses if one.refused},
@@ -96,6 +97,14 @@ def curve(trained, windows, label='eval'):
     'train_seconds': round(trained.seconds, 3),
     'parameters': trained.parameters,
   }
+
+
+def _word_perplexity(loss, words_per_token):
+  """Perplexity per word of the text, None where there is no such number."""
+  if loss is None or not words_per_token:
+    return None
+  found = lm.word_perplexity(loss, words_per_token)
+  return found if math.isfinite(found) else None
 
 
 def answers(trained, prompts, label='eval'):

@@ -50,6 +50,14 @@ def test_every_entry_is_shown(shown, name):
     assert 'source: ' in text
 
 
+def test_data_is_shown(shown):
+  assert 'c4/en:3.1.0' in entry(shown, 'c4')
+  assert "variant='raw'" in entry(shown, 'wikitext103')
+  assert 'scrolls/qasper:1.0.0' in entry(shown, 'scrolls/qasper')
+  assert 'super_glue/wsc.fixed:1.0.2' in entry(shown, 'super_glue/wsc')
+  assert 'ILSVRC2012' in entry(shown, 'imagenet')
+
+
 def test_facts(shown):
   assert 'translation invariant: no' in entry(shown, 'fire')
   assert 'translation invariant: yes' in entry(shown, 'longrope')

@@ -114,3 +114,107 @@ def test_lm_batch():
   assert batch['targets'].tolist() == [[1, 2, 3, 4], [6, 7, 8, 9]]
   assert batch['segment_positions'].tolist() == [[0, 1, 2, 3]] * 2
   assert (batch['lengths'] == 4).all()
+
+
+def test_padding_is_a_segment_of_its_own():
+  batch = windows.lm_batch(np.ones((3, 6), int), sizes=[6, 4, 0])
+  assert batch['segment_ids'].tolist() == [[1] * 5, [1] * 3 + [0] * 2, [0] * 5]
+  assert batch['weights'].tolist() == batch['segment_ids'].tolist()
+  assert batch['segment_positions'].tolist() == [
+    [0, 1, 2, 3, 4],
+    [0, 1, 2, 0, 1],
+    [0, 1, 2, 3, 4],
+  ]
+  assert batch['lengths'].tolist() == [[5] * 5, [3] * 3 + [2] * 2, [5] * 5]
+
+
+def test_tokens_before_the_first_scored_have_no_weight():
+  batch = windows.lm_batch(
+    np.arange(12).reshape(2, 6), sizes=[6, 5], first_scored=[1, 3]
+  )
+  assert batch['weights'].tolist() == [[1, 1, 1, 1, 1], [0, 0, 1, 1, 0]]
+  assert batch['targets'][1][batch['weights'][1] > 0].tolist() == [9, 10]
+
+
+def test_pairs():
+  batch = windows.pair_batch([[7, 8, 9]], [[5, 6]])
+  assert batch['encoder_inputs'].tolist() == [[7, 8, 9]]
+  assert batch['inputs'].tolist() == [[0, 5]]
+  assert batch['targets'].tolist() == [[5, 6]]
+  assert batch['weights'].tolist() == [[1, 1]]
+  assert batch['encoder_lengths'].tolist() == [[3] * 3]
+
+
+@pytest.mark.parametrize('length', [1, 4, 7])
+@pytest.mark.parametrize('mode', windows.MODES)
+def test_what_is_cut_follows_its_true_predecessor(mode, length):
+  """Every token is scored once, or left out as the mode says."""
+  found = [document + 1 for document in documents(23, 5, 4, 40)]
+  cutter = windows.Cutter(length, mode, start=0)
+  cut = [window for document in found for window in cutter.cut(document)]
+  before = dict(zip(range(1, 73), range(72), strict=True))
+  if mode != 'concat':
+    before |= {document[0]: 0 for document in found}
+  scored = [int(token) for window in cut for token in window[1:]]
+  for window in cut:
+    assert [before[int(token)] for token in window[1:]] == window[:-1].tolist()
+  if mode == 'doc_window':
+    want = [t for d in found for t in d[: len(d) // length * length]]
+  else:
+    want = np.concatenate(found).tolist()
+  if mode == 'concat':
+    want = want[: len(want) // length * length]
+    assert len(cutter.rest) - 1 == 72 % length
+  assert scored == want
+
+
+def test_a_cutter_goes_on_from_its_rest():
+  found = documents(23, 5, 40)
+  whole = windows.Cutter(4, 'concat', start=0)
+  want = [w.tolist() for d in found for w in whole.cut(d)]
+  first = windows.Cutter(4, 'concat', start=0)
+  got = [w.tolist() for w in first.cut(found[0])]
+  second = windows.Cutter(4, 'concat', start=0, rest=first.rest)
+  got += [w.tolist() for d in found[1:] for w in second.cut(d)]
+  assert got == want
+
+
+@pytest.mark.parametrize('hosts', [1, 2, 4, 8])
+def test_hosts_have_parts_of_a_batch(hosts):
+  whole = training(batch_size=8)
+  parts = [
+    training(batch_size=8, host=(index, hosts)) for index in range(hosts)
+  ]
+  for step in range(3):
+    want = whole.batch(step)['inputs']
+    got = [part.batch(step)['inputs'] for part in parts]
+    assert {len(rows) for rows in got} == {8 // hosts}
+    np.testing.assert_array_equal(np.concatenate(got), want)
+
+
+def test_hosts_must_divide_a_batch():
+  with pytest.raises(errors.ConfigError, match='batch_size=3 .* 2 hosts'):
+    training(host=(0, 2))
+
+
+def test_batches_go_on_where_they_were_kept(tmp_path):
+  first, again = training(), training()
+  for _ in range(7):
+    first.next()
+  first.save(tmp_path)
+  again.restore(tmp_path)
+  for _ in range(3):
+    np.testing.assert_array_equal(
+      first.next()['inputs'], again.next()['inputs']
+    )
+  assert (tmp_path / 'next.json').stat().st_size < 40
+
+
+def test_evaluation_batches_are_filled_up_with_weight_0():
+  batch = windows.lm_batch(np.arange(35).reshape(7, 5))
+  parts = list(windows.padded(batch, 3))
+  assert [len(part['inputs']) for part in parts] == [3, 3, 3]
+  rows = np.concatenate([part['inputs'] for part in parts])
+  weights = np.concatenate([part['weights'] for part in parts])
+  np.testing.assert_array_equal(rows[weights[:, 0] > 0], batch['inputs'])
+  assert weights.sum() == 28

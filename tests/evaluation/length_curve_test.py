@@ -10,6 +10,7 @@ from lengen_jax.data import vocabulary
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import length_curve
 from lengen_jax.models import DecoderLM
+from lengen_jax.models import Encoder
 from lengen_jax.models import ModelConfig
 from lengen_jax.models import presets
 from lengen_jax.models import stacking
@@ -75,6 +76,38 @@ def test_batch_size_does_not_matter(windows):
   np.testing.assert_allclose(
     [one.loss for one in few], [one.loss for one in many], rtol=1e-6
   )
+
+
+def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
+  config = ModelConfig(
+    **presets.get('tiny') | {'vocab_size': 257}, architecture='encoder'
+  )
+  params = stacking.init(config, jax.random.key(0))
+  found = length_curve.LengthCurve(
+    config,
+    positions.create('standard'),
+    windows,
+    batch_tokens=256,
+    seed=0,
+    mesh=sharding.make_mesh(2),
+  )
+  seen = {}
+  for length in LENGTHS:
+    weights = windows.recut(found._masked['weights'], length) > 0
+    inputs = windows.recut(found._masked['inputs'], length)
+    targets = windows.examples(length)[:, 1:]
+    assert (inputs == targets)[~weights].all()
+    assert 0.6 < (inputs == 256)[weights].mean() < 0.95
+    seen[length] = sorted(targets[weights].tolist())
+  assert seen[8] == seen[16] == seen[64]
+  losses = list(found.run(params))
+  assert [one.tokens for one in losses] == [len(seen[8])] * 3
+  # By hand, at the longest length.
+  logits = Encoder(config).apply({'params': params}, inputs)
+  chosen = np.take_along_axis(
+    np.asarray(jax.nn.log_softmax(logits), np.float64), targets[..., None], 2
+  )[..., 0]
+  np.testing.assert_allclose(losses[2].loss, -chosen[weights].mean(), rtol=1e-6)
 
 
 def test_a_diverged_model_says_so(windows):

@@ -323,3 +323,16 @@ def test_an_encoder_learns_masked_tokens():
     params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
     last, grads = loss(params)
   assert last < 0.7 * first
+
+
+def test_only_an_encoder_masks():
+  batch = lm_batch()
+  assert objective.masked(create('nope'), batch, KEY) is batch
+  fields = presets.get('tiny') | {'vocab_size': 257, 'architecture': 'encoder'}
+  got = objective.masked(models.ModelConfig(**fields), batch, KEY)
+  chosen = got['weights'] > 0
+  assert 0 < chosen.sum() < chosen.size
+  # Tokens are those that a decoder would predict; all but the chosen are seen.
+  np.testing.assert_array_equal(got['targets'], batch['targets'])
+  assert (got['inputs'] == batch['targets'])[~chosen].all()
+  assert (np.asarray(got['inputs'])[chosen] == 256).any()

@@ -1,0 +1,422 @@
+"""How fast data comes on the CPU: ours, and plain seqio on the same task.
+
+Command: .venv/bin/python -m benchmarks.data_cpu   (needs the extra `data`)
+
+The text is the embedded corpus, written as files like C4's: JSON lines, gzip.
+Rows of 2048 tokens in batches of 64, each token of a document once
+(data.mode='doc_pad', as in configs/fire_c4.py), shuffled:
+
+  prepared          windows that `lengen prepare` wrote, through grain
+  seqio through us  data.source='seqio', straight from the files
+  seqio             the peer: seqio.get_dataset with LMFeatureConverter on the
+                    task of data.register('c4'), the same rows. seqio has no
+                    reader for such files: it reads through ours
+  prepare           all of `lengen prepare`: unzip, tokenize, cut, zip, write
+
+for bytes and for a SentencePiece model of 8000 pieces, which is trained first.
+Padding does not count as tokens. Files lie in the page cache, and batches end
+as numpy arrays.
+
+Each of these is a process that may use all cores, and another that may use one:
+its affinity is set before it begins, so that TensorFlow makes as few threads.
+They take turns, and all others are stopped by a signal: nothing is read ahead
+while the clock stands still. A round is batches until --seconds are over, the
+last one whole. tokens_per_cpu_second divides by the time that all threads of
+the process computed; unlike tokens_per_second it hardly sees other load.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import gzip
+import importlib.metadata
+import json
+import multiprocessing
+from multiprocessing import connection
+import os
+import pathlib
+import platform
+import signal
+import statistics
+import tempfile
+import time
+import traceback
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks import alternate
+from lengen_jax import data
+from lengen_jax.data import prepare
+from lengen_jax.data import stdlib
+from lengen_jax.data import vocabulary
+from lengen_jax.training import runs as runs_lib
+
+LENGTH, BATCH, MODE = 2048, 64, 'doc_pad'
+# Each training file holds the whole split, in an order of its own.
+TRAIN_FILES, PIECES, ROUNDS, SECONDS, WARMUPS = 2, 8000, 7, 1.0, 2
+# Tokens per second and core that prepared data must give.
+BAR = 1e6
+VOCABULARIES = {'bytes': 'bytes', 'pieces': 'pieces.model'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """What one process does: a way, a vocabulary, and the cores it has."""
+
+  way: str
+  vocabulary: str
+  cores: str
+
+  def __str__(self):
+    return f'{self.cores}, {self.vocabulary}: {self.way}'
+
+
+WAYS = ('prepared', 'seqio through us', 'seqio', 'prepare')
+CORES = ('one core', 'all cores')
+CASES = [
+  Case(way, kind, cores)
+  for cores in CORES
+  for kind in VOCABULARIES
+  for way in WAYS
+]
+
+
+def write_text(folder, documents):
+  """Files as those of allenai/c4."""
+  (folder / 'c4' / 'en').mkdir(parents=True)
+  for split, count in (('train', TRAIN_FILES), ('validation', 1)):
+    for number in range(count):
+      name = f'c4-{split}.{number:05}-of-{count:05}.json.gz'
+      order = np.random.default_rng(number).permutation(len(documents[split]))
+      with gzip.open(folder / 'c4' / 'en' / name, 'wt') as file:
+        for index in order:
+          text = documents[split][index].tobytes()
+          record = {
+            'text': text.decode('utf-8', errors='replace'),
+            'timestamp': '2019-04-25T12:57:54Z',
+            'url': 'https://example.org',
+          }
+          file.write(json.dumps(record) + '\n')
+
+
+def data_config(folder, source, kind):
+  """The data section, of prepared windows or of the raw files."""
+  named = VOCABULARIES[kind]
+  return data.DataConfig(
+    source=source,
+    train_length=LENGTH,
+    batch_size=BATCH,
+    path=str(folder / kind if source == 'prepared' else folder),
+    task='c4',
+    vocabulary=named if named == 'bytes' else str(folder / named),
+    mode=MODE,
+  )
+
+
+def our_reader(folder, source, kind):
+  """A function that gives the tokens in a next batch."""
+  config = data_config(folder, source, kind)
+  batches = data.load(config).training(config, seed=0)
+  return lambda: int(batches.next()['weights'].sum())
+
+
+def peer_reader(folder, kind):
+  """The same of plain seqio."""
+  import seqio
+
+  config = data_config(folder, 'seqio', kind)
+  name = data.register('c4', path=config.path, vocab=config.vocabulary)
+  dataset = seqio.get_dataset(
+    mixture_or_task_name=name,
+    task_feature_lengths={'targets': LENGTH},
+    feature_converter=seqio.LMFeatureConverter(pack=False),
+    dataset_split='train',
+    shuffle=True,
+    num_epochs=None,
+    seed=0,
+  )
+  batches = dataset.batch(BATCH, drop_remainder=True).prefetch(2)
+  batches = batches.as_numpy_iterator()
+  return lambda: int(next(batches)['decoder_loss_weights'].sum())
+
+
+def read_round(read, seconds):
+  """Reads batches for some seconds: (tokens, bytes or None)."""
+  began, tokens = time.perf_counter(), 0
+  while time.perf_counter() < began + seconds:
+    tokens += read()
+  return tokens, None
+
+
+def prepare_round(folder, kind):
+  """Prepares all of the text: (tokens, bytes)."""
+  config = data_config(folder, 'prepared', kind)
+  with tempfile.TemporaryDirectory(dir=folder) as out:
+    config = dataclasses.replace(config, path=out)
+    manifest = prepare.prepare(config, raw=str(folder), longest=LENGTH)
+  splits = manifest['splits'].values()
+  return sum(s['tokens'] for s in splits), sum(s['bytes'] for s in splits)
+
+
+def worker(case, folder, seconds, pipe):
+  """A process: says when it is ready, then does a round for each message."""
+  # Progress and the notes of TensorFlow.
+  for stream in (1, 2):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+  try:
+    if case.way == 'prepare':
+      do_round = functools.partial(prepare_round, folder, case.vocabulary)
+    else:
+      if case.way == 'seqio':
+        read = peer_reader(folder, case.vocabulary)
+      else:
+        source = 'prepared' if case.way == 'prepared' else 'seqio'
+        read = our_reader(folder, source, case.vocabulary)
+      read()
+      do_round = functools.partial(read_round, read, seconds)
+    pipe.send({'cores': alternate.cores()})
+    while True:
+      pipe.recv()
+      began, used = time.perf_counter(), time.process_time()
+      tokens, size = do_round()
+      pipe.send(
+        {
+          'seconds': time.perf_counter() - began,
+          'cpu_seconds': time.process_time() - used,
+          'tokens': tokens,
+          'bytes': size,
+        }
+      )
+  except EOFError:
+    return
+  except Exception:
+    pipe.send(traceback.format_exc())
+
+
+class Process:
+  """A worker, stopped but for its rounds."""
+
+  def __init__(self, case, folder, seconds):
+    self.case, self.rounds = case, []
+    context = multiprocessing.get_context('spawn')
+    self.pipe, theirs = context.Pipe()
+    self._process = context.Process(
+      target=worker, args=(case, folder, seconds, theirs), daemon=True
+    )
+    everything = os.sched_getaffinity(0)
+    if case.cores == 'one core':
+      os.sched_setaffinity(0, {max(everything)})
+    try:
+      self._process.start()
+    finally:
+      os.sched_setaffinity(0, everything)
+    theirs.close()
+
+  def receive(self):
+    """What it sends next; then it is stopped."""
+    try:
+      answer = self.pipe.recv()
+    except EOFError:
+      answer = 'it ended without a word'
+    if isinstance(answer, str):
+      raise RuntimeError(f'{self.case}: {answer}')
+    os.kill(self._process.pid, signal.SIGSTOP)
+    return answer
+
+  def round(self):
+    os.kill(self._process.pid, signal.SIGCONT)
+    self.pipe.send(None)
+    self.rounds.append(self.receive())
+
+  def end(self):
+    self._process.kill()
+    self._process.join()
+
+
+def measure(folder, rounds, seconds):
+  """Case to its rounds, each a dict; all cases in turn."""
+  with contextlib.ExitStack() as stack:
+    processes = []
+    for case in CASES:
+      processes.append(Process(case, folder, seconds))
+      stack.callback(processes[-1].end)
+    waiting = {process.pipe: process for process in processes}
+    while waiting:
+      for pipe in connection.wait(list(waiting)):
+        process = waiting.pop(pipe)
+        cores = process.receive()['cores']
+        one = process.case.cores == 'one core'
+        assert cores == (1 if one else alternate.cores()), (process.case, cores)
+    print(f'{len(processes)} processes are ready', flush=True)
+    alternate.alternate(
+      {process.case: process.round for process in processes},
+      rounds=rounds,
+      warmups=WARMUPS,
+    )
+    return {process.case: process.rounds[WARMUPS:] for process in processes}
+
+
+def spread(values):
+  """Median and range."""
+  return {
+    'median': statistics.median(values),
+    'min': min(values),
+    'max': max(values),
+  }
+
+
+def summary(rounds):
+  """Rates of a case."""
+  found = {
+    'tokens_per_second': spread([r['tokens'] / r['seconds'] for r in rounds]),
+    'tokens_per_cpu_second': spread(
+      [r['tokens'] / r['cpu_seconds'] for r in rounds]
+    ),
+  }
+  if rounds[0]['bytes']:
+    found['mb_per_second'] = spread(
+      [r['bytes'] / 1e6 / r['seconds'] for r in rounds]
+    )
+  return found
+
+
+def time_ratios(measured):
+  """Time per token, ours over the peer's, and one core over all."""
+  found = {}
+  for clock in ('seconds', 'cpu_seconds'):
+    times = {
+      case: [r[clock] / r['tokens'] for r in rounds]
+      for case, rounds in measured.items()
+    }
+    for case in measured:
+      if case.way in ('prepared', 'seqio through us'):
+        peer = dataclasses.replace(case, way='seqio')
+        found[f'{clock} per token: {case} / seqio'] = alternate.ratio(
+          times, case, peer
+        )
+      if clock == 'seconds' and case.cores == 'one core':
+        other = dataclasses.replace(case, cores='all cores')
+        found[f'{clock} per token: {case} / all cores'] = alternate.ratio(
+          times, case, other
+        )
+  return found
+
+
+def plot(results, path):
+  """Bars of tokens per second, a panel per vocabulary."""
+  figure, axes = plt.subplots(
+    1, len(VOCABULARIES), figsize=(13, 4), sharex=True, layout='constrained'
+  )
+  for axis, kind in zip(axes, VOCABULARIES, strict=True):
+    cases = [case for case in CASES if case.vocabulary == kind]
+    cases.sort(key=lambda case: WAYS.index(case.way))
+    rates = [results['rates'][str(case)]['tokens_per_second'] for case in cases]
+    middle = np.array([rate['median'] / 1e6 for rate in rates])
+    reach = [
+      middle - [rate['min'] / 1e6 for rate in rates],
+      [rate['max'] / 1e6 for rate in rates] - middle,
+    ]
+    axis.barh(
+      [f'{case.way}, {case.cores}' for case in cases],
+      middle,
+      xerr=reach,
+      height=0.6,
+      color=['C7' if case.way == 'seqio' else 'C0' for case in cases],
+    )
+    axis.axvline(BAR / 1e6, color='black', linestyle='--', linewidth=1)
+    axis.invert_yaxis()
+    axis.set_title('bytes' if kind == 'bytes' else f'{PIECES} pieces')
+    axis.set_xlabel('million tokens per second, median and range')
+  figure.savefig(path, dpi=120)
+
+
+def run(rounds, seconds):
+  """All results."""
+  load = [os.getloadavg()[0]]
+  documents, info = stdlib.read()
+  with tempfile.TemporaryDirectory() as folder:
+    folder = pathlib.Path(folder)
+    write_text(folder, documents)
+    began = time.perf_counter()
+    vocabulary.train(
+      (document.tobytes() for document in documents['train']),
+      PIECES,
+      folder / VOCABULARIES['pieces'],
+    )
+    training = time.perf_counter() - began
+    print(f'trained {PIECES} pieces in {training:.1f} s', flush=True)
+    read = {}
+    for kind in VOCABULARIES:
+      config = data_config(folder, 'prepared', kind)
+      manifest = prepare.prepare(config, raw=str(folder), longest=LENGTH)
+      found = manifest['splits']['train']
+      read[kind] = {
+        key: found[key] for key in ('documents', 'bytes', 'tokens', 'windows')
+      }
+    measured = measure(folder, rounds, seconds)
+  load.append(os.getloadavg()[0])
+  packages = ('tensorflow', 'seqio', 'grain', 'array_record', 'sentencepiece')
+  return {
+    'benchmark': 'data_cpu',
+    'setting': {
+      'text': info,
+      'train': read,
+      'length': LENGTH,
+      'batch': BATCH,
+      'mode': MODE,
+      'pieces': PIECES,
+      'rounds': rounds,
+      'seconds of a round': seconds,
+    },
+    'machine': {
+      'processor': platform.machine(),
+      'cores': alternate.cores(),
+      'load before and after': load,
+    },
+    'versions': runs_lib.versions()
+    | {package: importlib.metadata.version(package) for package in packages},
+    'vocabulary': {
+      'seconds to train': training,
+      'mb_per_second': info['bytes']['train'] / 1e6 / training,
+    },
+    'rates': {str(case): summary(found) for case, found in measured.items()},
+    'ratios': time_ratios(measured),
+  }
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  )
+  parser.add_argument('--rounds', type=int, default=ROUNDS)
+  parser.add_argument('--seconds', type=float, default=SECONDS)
+  parser.add_argument('--results', default=str(alternate.RESULTS))
+  args = parser.parse_args()
+  results = run(args.rounds, args.seconds)
+  for name, rates in results['rates'].items():
+    rate = rates['tokens_per_second']
+    used = rates['tokens_per_cpu_second']['median']
+    more = ''
+    if 'mb_per_second' in rates:
+      more = f'   {rates["mb_per_second"]["median"]:.1f} MB/s'
+    print(
+      f'{name:36} {rate["median"] / 1e6:7.2f} M tokens/s   '
+      f'({rate["min"] / 1e6:.2f} .. {rate["max"] / 1e6:.2f})   '
+      f'{used / 1e6:.2f} per CPU second{more}'
+    )
+  for name, r in results['ratios'].items():
+    print(
+      f'{name:66} {r["median"]:6.2f} x   ({r["min"]:.2f} .. {r["max"]:.2f})'
+    )
+  folder = pathlib.Path(args.results)
+  folder.mkdir(exist_ok=True)
+  path = folder / 'data_cpu.json'
+  path.write_text(json.dumps(results, indent=1) + '\n')
+  plot(results, path.with_suffix('.png'))
+  print(f'wrote {path}')
+
+
+if __name__ == '__main__':
+  main()

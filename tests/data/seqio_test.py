@@ -1,0 +1,486 @@
+"""Tests what data.source='seqio' reads; all that loads TensorFlow is here."""
+
+import json
+import pathlib
+import sys
+import time
+import types
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from lengen_jax import data
+from lengen_jax import errors
+from lengen_jax.data import glue
+from lengen_jax.data import imagenet
+from lengen_jax.data import prepare
+from lengen_jax.data import registration
+from lengen_jax.data import scrolls
+from lengen_jax.data import seqio_text
+from lengen_jax.data import vocabulary
+from lengen_jax.data import windows
+from lengen_jax.evaluation import config as eval_config
+from tests.data import tiny
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A data folder with every dataset."""
+  path = tmp_path_factory.mktemp('data')
+  tiny.write_c4(path)
+  tiny.write_pile(path / 'arxiv')
+  tiny.write_wikitext(path)
+  tiny.write_enwik8(path)
+  tiny.write_scrolls_zip(path, 'qasper')
+  rows = tiny.scrolls_rows('qmsum', 8)
+  splits = {'train': rows, 'validation': rows}
+  tiny.write_tfds(path, 'scrolls/qmsum:1.0.0', splits)
+  tiny.write_glue(path)
+  tiny.write_imagenet(path)
+  return path
+
+
+def config(folder, task, **fields):
+  fields = dict(train_length=32, batch_size=4, path=str(folder)) | fields
+  return data.DataConfig(source='seqio', task=task, **fields)
+
+
+def take(batches, count):
+  return [batches.next() for _ in range(count)]
+
+
+def assert_equal(got, want):
+  assert len(got) == len(want)
+  for a, b in zip(got, want, strict=True):
+    assert a.keys() == b.keys()
+    for key in a:
+      np.testing.assert_array_equal(a[key], b[key])
+
+
+def text_of(ids):
+  return vocabulary.Bytes().decode(ids)
+
+
+def documents(folder, task='c4', split='train'):
+  """Token ids of the documents of a task, in order."""
+  name = data.register(task, path=str(folder))
+  found = seqio.TaskRegistry.get(name).get_dataset(
+    sequence_length=None, split=split, shuffle=False, num_epochs=1
+  )
+  return [row['targets'] for row in found.as_numpy_iterator()]
+
+
+def test_registering_may_be_repeated(folder, tmp_path):
+  name = data.register('c4', path=str(folder))
+  task = seqio.TaskRegistry.get(name)
+  assert data.register('c4', path=str(folder)) == name == 'c4_lm_bytes'
+  assert seqio.TaskRegistry.get(name) is task
+  # Other data under the same name is read anew.
+  tiny.write_c4(tmp_path, documents=3)
+  data.register('c4', path=str(tmp_path))
+  assert len(documents(tmp_path)) == 6
+  assert len(documents(folder)) == 40
+
+
+@pytest.mark.parametrize('length', [16, 100, 4096])
+def test_other_code_loses_no_token(folder, length):
+  """As T5X loads it, every token of every document is in the loss."""
+  name = data.register('c4', path=str(folder))
+  rows = seqio.get_dataset(
+    mixture_or_task_name=name,
+    task_feature_lengths={'targets': length},
+    feature_converter=seqio.LMFeatureConverter(pack=False),
+    dataset_split='train',
+    shuffle=False,
+    num_epochs=1,
+  )
+  rows = list(rows.as_numpy_iterator())
+  scored = sum(row['decoder_loss_weights'].sum() for row in rows)
+  assert scored == sum(map(len, documents(folder)))
+  text = ''.join(text_of(row['decoder_target_tokens']) for row in rows)
+  assert text == ''.join(map(text_of, documents(folder)))
+
+
+@pytest.mark.parametrize('length', [7, 64, 1000])
+@pytest.mark.parametrize('mode', windows.MODES)
+def test_windows_are_those_of_prepare(folder, mode, length):
+  found = documents(folder)
+  cutter = windows.Cutter(length, mode, start=vocabulary.PAD)
+  want = [window for document in found for window in cutter.cut(document)]
+  dataset = tf.data.Dataset.from_generator(
+    lambda: ({'targets': document} for document in found),
+    output_signature={'targets': tf.TensorSpec([None], tf.int32)},
+  )
+  got = list(seqio_text.cut(dataset, length, mode).as_numpy_iterator())
+  assert [row['size'] for row in got] == [len(window) for window in want]
+  for row, window in zip(got, want, strict=True):
+    np.testing.assert_array_equal(row['tokens'][: len(window)], window)
+    assert not row['tokens'][len(window) :].any()
+
+
+@pytest.mark.parametrize('spec', ['c4', 'arxiv', 'wikitext103', 'enwik8'])
+def test_the_same_windows_as_prepared_data(folder, tmp_path, spec):
+  shared = dict(task=spec, mode='doc_pad', batch_size=1, train_length=32)
+  written = data.DataConfig(
+    source='prepared', path=str(tmp_path / 'prepared'), **shared
+  )
+  manifest = prepare.prepare(written, raw=str(folder), longest=64)
+  count = manifest['splits']['train']['windows']
+  indexed = take(data.load(written).training(written, seed=3), count)
+  dataset = seqio_text.cut(
+    tf.data.Dataset.from_generator(
+      lambda: ({'targets': ids} for ids in documents(folder, spec)),
+      output_signature={'targets': tf.TensorSpec([None], tf.int32)},
+    ),
+    32,
+    'doc_pad',
+  )
+  streamed = [row['tokens'] for row in dataset.as_numpy_iterator()]
+  assert sorted(tokens[1:].tobytes() for tokens in streamed) == sorted(
+    batch['targets'].tobytes() for batch in indexed
+  )
+  # Batches of the stream consist of them.
+  settings = config(folder, spec, mode='doc_pad', batch_size=1)
+  known = {tokens.tobytes() for tokens in streamed}
+  for batch in take(data.load(settings).training(settings, seed=3), 50):
+    row = np.append(batch['inputs'][0], batch['targets'][0, -1])
+    assert row.astype(np.int32).tobytes() in known
+  evaluated = [
+    data.load(each).evaluation(eval_config.EvalConfig((16, 64), 1, 2))
+    for each in (settings, written)
+  ]
+  assert [e.tokens for e in evaluated] == [128, 128]
+  assert evaluated[0].bytes_per_token == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize('hosts', [1, 2, 4, 8])
+def test_hosts_share_the_documents(folder, hosts):
+  """Over hosts, every document comes once in an epoch."""
+  name = data.register('c4', path=str(folder))
+  seen = []
+  for index in range(hosts):
+    dataset = seqio.TaskRegistry.get(name).get_dataset(
+      sequence_length=None,
+      split='train',
+      shuffle=True,
+      seed=5,
+      shard_info=seqio.ShardInfo(index, hosts),
+      num_epochs=1,
+    )
+    rows = [row['targets'] for row in dataset.as_numpy_iterator()]
+    assert len(rows) == 40 // hosts
+    seen += [row.tobytes() for row in rows]
+  assert sorted(seen) == sorted(d.tobytes() for d in documents(folder))
+  assert len({*seen}) == 40
+
+
+def test_more_hosts_than_files_is_said(folder, capsys):
+  settings = config(folder, 'c4')
+  data.load(settings).training(settings, seed=0, host=(0, 4))
+  assert '2 files for 4 hosts' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'task, fields',
+  [
+    *(('c4', {'mode': mode}) for mode in windows.MODES),
+    ('arxiv', {}),
+    ('scrolls/qasper', {'target_length': 12, 'train_length': 64}),
+    ('glue_superglue', {'target_length': 16, 'train_length': 64}),
+    ('imagenet', {'train_length': 20}),
+  ],
+  ids=lambda value: (
+    value if isinstance(value, str) else '-'.join(map(str, value.values()))
+  ),
+)
+def test_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, task, fields):
+  # Shuffles of a thousand are slow to fill out of six records.
+  monkeypatch.setattr(glue, 'MIXTURE', ('cb', 'multirc'))
+  settings = config(folder, task, **fields)
+  data.load(settings)
+  for name in seqio.TaskRegistry.names():
+    each = seqio.TaskRegistry.get(name)
+    monkeypatch.setattr(each, '_shuffle_buffer_size', 16)
+
+  def batches():
+    return data.load(settings).training(settings, seed=1)
+
+  first = batches()
+  start = take(first, 5)
+  first.save(tmp_path)
+  want = take(first, 12)
+  again = batches()
+  # The same seed gives the same rows; another does not.
+  assert_equal(take(again, 1), start[:1])
+  again.restore(tmp_path)
+  assert_equal(take(again, 12), want)
+  other = data.load(settings).training(settings, seed=2)
+  key = 'encoder_inputs' if task == 'imagenet' else 'inputs'
+  assert any(
+    (a[key] != b[key]).any() for a, b in zip(take(other, 5), start, strict=True)
+  )
+
+
+def test_a_pipeline_of_other_hosts_is_refused(folder, tmp_path):
+  settings = config(folder, 'c4')
+  loaded = data.load(settings)
+  loaded.training(settings, seed=0).save(tmp_path)
+  with pytest.raises(errors.CheckpointError, match='1 hosts .* with 2'):
+    loaded.training(settings, seed=0, host=(0, 2)).restore(tmp_path)
+
+
+def test_prompts_are_cut_before_the_separator_and_answers_are_scored(folder):
+  settings = config(
+    folder, 'scrolls/qasper', train_length=80, target_length=12, batch_size=8
+  )
+  batch = data.load(settings).training(settings, seed=0).next()
+  answers = set()
+  for tokens, targets, weights, segments in zip(
+    batch['inputs'],
+    batch['targets'],
+    batch['weights'],
+    batch['segment_ids'],
+    strict=True,
+  ):
+    assert tokens[0] == vocabulary.PAD
+    scored = targets[weights > 0]
+    assert scored[-1] == vocabulary.END
+    answers.add(text_of(scored))
+    prompt = text_of(tokens[: np.flatnonzero(weights)[0] + 1])
+    assert prompt.endswith('\n\nAnswer: ') and prompt.startswith('What is in')
+    # 80 tokens less 12 of the answer are full: the texts are longer.
+    assert len(prompt) == 68
+    assert segments.sum() == 68 + len(scored)
+  assert answers <= {f'answer {n}' for n in range(12)} and len(answers) > 3
+
+
+def test_an_answer_too_long_keeps_its_end(folder):
+  settings = config(
+    folder, 'scrolls/qasper', train_length=64, target_length=5, batch_size=4
+  )
+  batch = data.load(settings).training(settings, seed=0).next()
+  for targets, weights in zip(batch['targets'], batch['weights'], strict=True):
+    scored = targets[weights > 0]
+    assert text_of(scored) == 'answ' and scored[-1] == vocabulary.END
+
+
+@pytest.mark.parametrize('task', ['scrolls/qasper', 'scrolls/qmsum'])
+def test_examples_have_one_prompt_per_id(folder, task):
+  """From the zip and from TensorFlow Datasets alike."""
+  settings = config(folder, task, train_length=64, target_length=12)
+  loaded = data.load(settings)
+  short, long = (loaded.examples(0, length) for length in (64, 512))
+  rows = tiny.scrolls_rows(task.split('/')[1], len(short) + 1)
+  assert [e.id for e in short] == [e.id for e in long]
+  assert [e.id for e in short] == list(dict.fromkeys(r['id'] for r in rows))
+  assert short[0].references == ['answer 0', 'answer 1']
+  assert [e.references for e in short] == [e.references for e in long]
+  assert not any(e.whole for e in short) and all(e.whole for e in long)
+  assert text_of(long[3].tokens) == rows[4]['input'] + '\n\nAnswer: '
+  cut = rows[4]['input'][: 64 - 12 - 10] + '\n\nAnswer: '
+  assert text_of(short[3].tokens) == cut
+  assert len(loaded.examples(0, 64, limit=2)) == 2
+
+
+def test_glue_and_superglue_as_one_mixture(folder):
+  settings = config(folder, 'glue_superglue', train_length=512)
+  loaded = data.load(settings)
+  rates = seqio.MixtureRegistry.get('glue_superglue')._task_to_rate
+  assert rates['glue_mnli'] == 392_702 and rates['super_glue_cb'] == 250
+  assert len(rates) == 15 and 'glue_mnli_mismatched' not in rates
+  assert len(loaded.tasks) == 16
+  for number, task in enumerate(loaded.tasks):
+    examples = loaded.examples(number, 512)
+    records = [tiny._glue_record(task.dataset, n) for n in range(6)]
+    assert 1 <= len(examples) <= len(records)
+    if task.labels:
+      assert all(e.references[0] in task.labels for e in examples), task.name
+    name = task.name.split('/')[1].split('_')[0]
+    assert text_of(examples[0].tokens).startswith(name), task.name
+
+
+@pytest.mark.parametrize('suite', [scrolls, glue], ids=['scrolls', 'glue'])
+def test_fields_are_those_of_the_real_datasets(suite, tmp_path):
+  import tensorflow_datasets as tfds
+
+  for task in suite.TASKS.values():
+    features = tfds.builder(task.dataset, data_dir=tmp_path).info.features
+    for field in task.fields:
+      value = features
+      for key in field.split('/'):
+        assert key in value, (task.name, field)
+        value = value[key]
+    if task.labels:
+      assert tuple(features['label'].names) == task.labels or task.name in (
+        # Label words of their own.
+        'super_glue/copa',
+      )
+
+
+def test_pictures(folder):
+  settings = config(folder, 'imagenet', train_length=506)
+  loaded = data.load(settings)
+  batch = loaded.training(settings, seed=0).next()
+  assert batch['encoder_inputs'].shape == (4, 506)
+  rows = batch['encoder_inputs'].reshape(4, 22, 23)
+  assert not rows[:, :, 22].any() and rows[:, :, :22].any()
+  assert rows.max() < 256
+  assert batch['targets'].shape == (4, 1) and not batch['inputs'].any()
+  assert {*(batch['targets'].ravel() - 256)} <= {100 * n for n in range(8)}
+  found = loaded.evaluation(
+    eval_config.EvalConfig((506, 2025), batch_tokens=1, examples=5)
+  )
+  assert found.tokens == 5
+  big = found.batch(2025)
+  assert big['encoder_inputs'].shape == (5, 2025)
+  np.testing.assert_array_equal(found.batch(506)['targets'], big['targets'])
+
+
+def test_shapes_of_pictures():
+  assert imagenet.Imagenet().shape(506) == (22, 22)
+  assert imagenet.Imagenet().shape(2025) == (45, 44)
+  assert imagenet.Imagenet(delimiter=False).shape(2025) == (45, 45)
+  assert imagenet.Imagenet(rows=4, cols=7).shape(32) == (4, 7)
+  with pytest.raises(errors.ConfigError, match='509 tokens .* 1 x 508'):
+    imagenet.Imagenet().shape(509)
+
+
+def test_our_vocabularies_are_those_of_seqio(tmp_path):
+  text = 'Tabs\tand  two spaces, 日本語 🙂\n'
+  model = tmp_path / 'small.model'
+  texts = [tiny.text(n, 3000).encode() for n in range(5)] + [text.encode()] * 9
+  vocabulary.train(texts, 300, model)
+  for spec in ('bytes', str(model)):
+    ours = vocabulary.create(spec)
+    theirs = ours.seqio()
+    ids = ours.encode([text.encode()])[0]
+    assert ids.tolist() == theirs.encode(text)
+    assert ids.tolist() == theirs.encode_tf(text).numpy().tolist()
+    assert ours.decode(ids) == theirs.decode(ids.tolist()) == text
+    assert (theirs.pad_id, theirs.eos_id) == (vocabulary.PAD, vocabulary.END)
+    assert theirs.vocab_size == ours.size
+  with pytest.raises(errors.CorpusError, match='no vocabulary at .*none'):
+    data.load(config(tmp_path, 'c4', vocabulary=str(tmp_path / 'none.model')))
+
+
+def test_a_task_of_somebody_else(folder, monkeypatch):
+  module = types.ModuleType('their_tasks')
+  monkeypatch.setitem(sys.modules, 'their_tasks', module)
+  name = data.register('c4', path=str(folder))
+  seqio.TaskRegistry.remove('theirs')
+  seqio.TaskRegistry.add_provider('theirs', seqio.TaskRegistry.get(name))
+  settings = config('', 'their_tasks:theirs')
+  batch = data.load(settings).training(settings, seed=0).next()
+  assert batch['inputs'].shape == (4, 32)
+  with pytest.raises(errors.ConfigError, match='their_tasks:nothing'):
+    data.load(config('', 'their_tasks:nothing'))
+  with pytest.raises(errors.ConfigError, match='nowhere'):
+    data.load(config('', 'nowhere:nothing'))
+
+
+@pytest.mark.parametrize(
+  'task, needs',
+  [
+    ('c4', 'en/c4-train.*.json.gz'),
+    ('arxiv', 'JSON lines'),
+    ('wikitext103', 'wikitext-103-raw-v1.zip'),
+    ('enwik8', 'enwik8.zip'),
+    ('scrolls/qasper', 'qasper.zip'),
+    ('glue_superglue', 'tfds build'),
+    ('imagenet', 'ILSVRC2012_img_train.tar'),
+  ],
+)
+def test_missing_data_is_said_at_once(tmp_path, monkeypatch, task, needs):
+  def refuse(*args, **kwargs):
+    raise AssertionError('the network was asked')
+
+  monkeypatch.setattr('socket.socket.connect', refuse)
+  began = time.monotonic()
+  with pytest.raises(errors.CorpusError) as raised:
+    data.load(config(tmp_path, task))
+  assert time.monotonic() - began < 1
+  message = str(raised.value)
+  for part in ('looked in', str(tmp_path), needs, 'configs/stdlib.py'):
+    assert part in message
+
+
+def test_unknown_tasks():
+  with pytest.raises(errors.SpecError, match="did you mean 'scrolls/qasper'"):
+    data.load(config('', 'scrolls/quasper'))
+
+
+def test_a_broken_record_is_named(folder, tmp_path):
+  for split in ('train', 'validation'):
+    lines = [json.dumps({'text': tiny.text(n, 300)}) for n in range(5)]
+    lines[3] = lines[3][:-5]
+    path = tmp_path / 'c4' / f'c4-{split}.00000-of-00001.json'
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('\n'.join(lines))
+  settings = config(tmp_path, 'c4')
+  loaded = data.load(settings)
+  with pytest.raises(errors.CorpusError, match='c4-train.*json, line 4: no'):
+    take(loaded.training(settings, seed=0), 99)
+  with pytest.raises(errors.CorpusError, match='c4-validation.*line 4: no'):
+    loaded.evaluation(eval_config.EvalConfig((64,), 1, windows=99))
+
+
+def test_another_schema_is_named(tmp_path):
+  rows = [{'id': '1', 'input': 'a', 'answer': 'b'}] * 3
+  (tmp_path / 'qasper').mkdir()
+  for split in ('train', 'validation'):
+    path = tmp_path / 'qasper' / f'{split}.jsonl'
+    path.write_text('\n'.join(map(json.dumps, rows)))
+  settings = config(tmp_path, 'scrolls/qasper', train_length=256)
+  with pytest.raises(errors.CorpusError, match="no 'output'.*'answer'"):
+    data.load(settings).examples(0, 256)
+
+
+def test_a_damaged_dataset_is_named(tmp_path):
+  rows = tiny.scrolls_rows('qmsum', 4)
+  tiny.write_tfds(
+    tmp_path, 'scrolls/qmsum:1.0.0', {'train': rows, 'validation': rows}
+  )
+  for path in pathlib.Path(tmp_path).rglob('*.tfrecord*'):
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+  settings = config(tmp_path, 'scrolls/qmsum', train_length=600)
+  with pytest.raises(errors.CorpusError, match='cannot read the data'):
+    data.load(settings).examples(0, 600)
+
+
+def test_an_empty_split_is_named(tmp_path):
+  (tmp_path / 'qasper').mkdir()
+  for split in ('train', 'validation'):
+    (tmp_path / 'qasper' / f'{split}.jsonl').write_text('')
+  settings = config(tmp_path, 'scrolls/qasper', train_length=256)
+  loaded = data.load(settings)
+  for read in (
+    lambda: loaded.examples(0, 256),
+    lambda: loaded.training(settings, seed=0),
+  ):
+    with pytest.raises(errors.CorpusError, match='scrolls/qasper is empty'):
+      read()
+
+
+def test_no_window_is_long_enough(folder):
+  settings = config(folder, 'c4', train_length=5000)
+  with pytest.raises(errors.CorpusError, match='no window of 5000 tokens'):
+    data.load(settings).training(settings, seed=0)
+
+
+def test_no_room_for_a_prompt(folder):
+  settings = config(folder, 'scrolls/qasper', train_length=64)
+  loaded = data.load(settings)
+  with pytest.raises(errors.ConfigError, match='target_length=128'):
+    loaded.training(settings, seed=0)
+  settings = config(folder, 'scrolls/qasper', target_length=60)
+  with pytest.raises(errors.ConfigError, match='separator of 10 tokens'):
+    data.load(settings).examples(0, 64)
+
+
+def test_registration_needs_no_gpu():
+  assert registration.PROMPT_TASKS
+  assert not tf.config.get_visible_devices('GPU')

@@ -1,0 +1,186 @@
+"""Tests `lengen_jax/data/vocabulary.py`."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from lengen_jax import errors
+from lengen_jax.data import vocabulary
+
+ODD = (
+  '\ttab\t\tand  double   spaces \n\n new\r\nlines  ',
+  '漢字かな交じり文, 한국어; \u200fעברית',
+  'emoji 😀👩\u200d👩\u200d👧 e\u0301 é \ufeff',
+  '\x00\x01 <unk></s><pad> <0x41> ⁇ \xa0\u2028\x85',
+  ' ',
+  '',
+)
+LINES = [
+  f'{word} {other}\t{n}  of the text\n'.encode()
+  for n, word in enumerate(('alpha', 'beta', 'gamma', '漢字') * 10)
+  for other in ('one', 'two', 'three', 'alphabet')
+]
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+  """The path of a small model."""
+  path = tmp_path_factory.mktemp('vocabulary') / 'deep' / 'a.model'
+  vocabulary.train(LINES, 295, path)
+  return path
+
+
+def test_bytes_are_ids_of_seqio():
+  """What seqio.ByteVocabulary() gives; it is compared in seqio_test.py."""
+  vocab = vocabulary.create('bytes')
+  [ids] = vocab.encode(['a\x00 ÿé'.encode()])
+  assert ids.dtype == np.int32
+  assert ids.tolist() == [100, 3, 35, 198, 194, 198, 172]
+  assert vocab.size == 259
+  assert (vocabulary.PAD, vocabulary.END) == (0, 1)
+
+
+def test_all_bytes_come_back():
+  vocab = vocabulary.create('bytes')
+  everything = bytes(range(256)) * 2
+  found = vocab.encode([everything, b'', *(text.encode() for text in ODD)])
+  assert sorted({*found[0].tolist()}) == list(range(3, 259))
+  assert bytes((found[0] - 3).tolist()) == everything
+  assert vocab.num_bytes(found[0]) == 512
+  assert [vocab.decode(ids) for ids in found[1:]] == ['', *ODD]
+  # A character that is cut is left out.
+  assert vocab.decode(vocab.encode(['aé'.encode()])[0][:2]) == 'a'
+
+
+def test_ids_that_are_no_bytes():
+  vocab = vocabulary.create('bytes')
+  ids = np.array([[0, 100, 101], [1, 2, 300]])
+  assert vocab.decode(ids) == 'ab'
+  assert vocab.num_bytes(ids) == 2
+  vocab = vocabulary.Bytes(offset=0)
+  assert vocab.encode([b'\x00a'])[0].tolist() == [0, 97]
+  assert vocab.size == 256
+  assert vocab.fingerprint != vocabulary.create('bytes').fingerprint
+
+
+def test_a_trained_model_loses_nothing(model):
+  vocab = vocabulary.create(str(model))
+  assert vocab.size == 295
+  assert vocab.name == str(model)
+  found = vocab.encode([text.encode() for text in ODD])
+  assert [vocab.decode(ids) for ids in found] == list(ODD)
+  for ids, text in zip(found, ODD, strict=True):
+    assert ids.dtype == np.int32
+    assert not {*ids.tolist()} & {vocabulary.PAD, vocabulary.END, 2}
+    assert vocab.num_bytes(ids) == len(text.encode())
+  # Pieces were learned: fewer tokens than bytes.
+  [ids] = vocab.encode([b''.join(LINES)])
+  assert len(ids) < 0.6 * len(b''.join(LINES))
+
+
+def test_bytes_of_windows_add_up(model):
+  """Wherever text is cut, within a character too."""
+  vocab = vocabulary.create(str(model))
+  [ids] = vocab.encode([ODD[2].encode()])
+  parts = [vocab.num_bytes(ids[n : n + 1]) for n in range(len(ids))]
+  assert sum(parts) == len(ODD[2].encode())
+  batch = np.concatenate([ids, [0, 1, 5000]]).reshape(1, -1)
+  assert vocab.num_bytes(batch) == len(ODD[2].encode())
+  assert vocab.decode(batch) == ODD[2]
+
+
+def test_what_is_no_utf8_is_replaced(model):
+  vocab = vocabulary.create(str(model))
+  [ids] = vocab.encode([b'a\xffb'])
+  assert vocab.decode(ids) == 'a\ufffdb'
+
+
+def test_the_same_text_gives_the_same_model(model, tmp_path):
+  vocabulary.train(iter(LINES), 295, tmp_path / 'b.model')
+  assert (tmp_path / 'b.model').read_bytes() == model.read_bytes()
+  assert [path.name for path in tmp_path.iterdir()] == ['b.model']
+  vocabulary.train(LINES, 290, tmp_path / 'c.model')
+  fingerprints = {
+    vocabulary.create(str(path)).fingerprint
+    for path in (model, tmp_path / 'b.model', tmp_path / 'c.model')
+  }
+  assert len(fingerprints) == 2
+
+
+def test_long_lines_are_learned_from(tmp_path):
+  """The trainer by itself would leave them out."""
+  text = b''.join(LINES * 3).replace(b'\n', b' ')
+  vocabulary.train([text], 295, tmp_path / 'a.model')
+  [ids] = vocabulary.create(str(tmp_path / 'a.model')).encode([b'alphabet'])
+  assert len(ids) < len(b'alphabet')
+
+
+@pytest.mark.parametrize(
+  'texts, size, reason',
+  [
+    (LINES, 100_000, 'of 100000 pieces: Vocabulary size too high .* <= '),
+    (LINES, 100, 'of 100 pieces: Vocabulary size is smaller than required'),
+    ([], 300, 'there is no text'),
+    ([b'\n\n'], 300, 'there is no text'),
+  ],
+)
+def test_sizes_that_no_text_gives(tmp_path, texts, size, reason):
+  with pytest.raises(errors.CorpusError, match=f'cannot train .*{reason}'):
+    vocabulary.train(texts, size, tmp_path / 'a.model')
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_be_written(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(errors.CorpusError, match='cannot write .*file/a.model'):
+    vocabulary.train(LINES, 290, tmp_path / 'file' / 'a.model')
+
+
+@pytest.mark.parametrize(
+  'content, reason',
+  [
+    (None, r'no vocabulary at .*a\.model \(No such file.*--vocabulary-size=N'),
+    (b'', r'a\.model \(0 bytes\) is no .* copy it again'),
+    (b'garbage', r'a\.model \(7 bytes\) is no SentencePiece model'),
+  ],
+)
+def test_models_that_are_missing_or_broken(tmp_path, content, reason):
+  if content is not None:
+    (tmp_path / 'a.model').write_bytes(content)
+  with pytest.raises(errors.CorpusError, match=reason):
+    vocabulary.create(str(tmp_path / 'a.model'))
+
+
+def test_a_model_that_was_cut_short(model, tmp_path):
+  content = model.read_bytes()
+  (tmp_path / 'a.model').write_bytes(content[: len(content) // 2])
+  with pytest.raises(errors.CorpusError, match='is no SentencePiece model'):
+    vocabulary.create(str(tmp_path / 'a.model'))
+
+
+def test_models_with_other_special_ids(tmp_path):
+  """Those of SentencePiece itself, and of LLaMA: no padding, end 2."""
+  written = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=(line.decode() for line in LINES),
+    model_writer=written,
+    vocab_size=60,
+    hard_vocab_limit=False,
+    minloglevel=2,
+  )
+  (tmp_path / 'a.model').write_bytes(written.getvalue())
+  with pytest.raises(
+    errors.CorpusError,
+    match=r'a\.model has the ids \(-1, 2\) .* \(0, 1\); train it with --pad_id',
+  ):
+    vocabulary.create(str(tmp_path / 'a.model'))
+
+
+def test_without_the_package(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'sentencepiece', None)
+  with pytest.raises(errors.CorpusError, match=r'pip install .*\[data\]'):
+    vocabulary.create('a.model')
+  assert vocabulary.create('bytes').size == 259

@@ -1,0 +1,205 @@
+"""Tests the papers' configs at size tiny: train, test, score, by command."""
+
+import json
+import shutil
+
+import pytest
+
+from lengen_jax import cli
+from tests.data import tiny
+
+FIRE = 'fire_c4.py:base,{},tiny'
+
+
+@pytest.fixture(scope='module')
+def raw(tmp_path_factory):
+  """Raw data of everything."""
+  folder = tmp_path_factory.mktemp('raw')
+  tiny.write_c4(folder)
+  tiny.write_pile(folder / 'arxiv', size=600)
+  shutil.copytree(folder / 'arxiv', folder / 'github')
+  tiny.write_wikitext(folder)
+  tiny.write_enwik8(folder)
+  tiny.write_scrolls_zip(folder, 'qasper')
+  tiny.write_scrolls_zip(folder, 'narrative_qa')
+  tiny.write_glue(folder)
+  tiny.write_imagenet(folder)
+  return folder
+
+
+@pytest.fixture(scope='module')
+def run(raw, tmp_path_factory):
+  """Runs a config and tests it; gives eval.json and the workdir."""
+  runs = tmp_path_factory.mktemp('runs')
+
+  def call(command, config, *arguments):
+    status = cli.main([command, f'--config=configs/{config}', *arguments])
+    assert status == 0, f'{command} {config}'
+
+  def run(name, config, *arguments, prepared=False):
+    workdir = runs / name
+    if prepared:
+      folder = f'--config.data.path={runs / name}_data'
+      call('prepare', config, folder, f'--raw={raw}')
+    else:
+      folder = f'--config.data.path={raw}'
+    call('train', config, f'--workdir={workdir}', folder, *arguments)
+    assert cli.main(['eval', f'--workdir={workdir}']) == 0
+    return json.loads((workdir / 'eval.json').read_text()), workdir
+
+  return run
+
+
+@pytest.fixture(scope='module')
+def pretrained(run):
+  """A run on prepared windows of C4."""
+  return run('c4', FIRE.format('c4'), prepared=True)
+
+
+def check_curve(results, count):
+  curve = results['curves'][0]
+  assert len(curve['loss']) == len(results['lengths']) == count
+  assert all(0 < loss < 10 for loss in curve['loss'])
+  return curve
+
+
+def test_c4_from_prepared_windows(pretrained):
+  results, _ = pretrained
+  curve = check_curve(results, 5)
+  assert curve['bytes_per_token'] == pytest.approx(1, abs=0.05)
+  assert (
+    results['corpus']['scored']['train']
+    == (results['corpus']['tokens']['train'])
+  )
+
+
+def test_c4_straight_from_seqio(run):
+  results, _ = run('c4_seqio', FIRE.format('c4'), '--config.data.source=seqio')
+  check_curve(results, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('corpus', ['arxiv', 'github'])
+@pytest.mark.parametrize('source', ['prepared', 'seqio'])
+def test_arxiv_and_github(run, corpus, source):
+  results, _ = run(
+    f'{corpus}_{source}',
+    FIRE.format(corpus),
+    f'--config.data.source={source}',
+    prepared=source == 'prepared',
+  )
+  check_curve(results, 5)
+
+
+def test_scrolls_from_a_pretrained_run(run, pretrained):
+  _, source = pretrained
+  results, workdir = run(
+    'qasper', 'scrolls.py:qasper,tiny', f'--config.train.init_from={source}'
+  )
+  (length,) = results['lengths']
+  scores = results['scores'][str(length)]['scrolls/qasper']
+  assert 0 <= scores['score'] <= 100
+  assert results['examples'] == {'scrolls/qasper': 4}
+  lines = (workdir / 'predictions.jsonl').read_text().splitlines()
+  assert len(lines) == 4
+  first = json.loads(lines[0])
+  assert first['references'] == ['answer 0', 'answer 1']
+
+
+def test_what_is_learned_is_answered(run, raw):
+  """From training on answers to scoring what is generated, all fits."""
+  tiny.write_scrolls_zip(raw, 'quality', answer='Yes.')
+  results, workdir = run(
+    'quality',
+    'scrolls.py:quality,tiny',
+    '--config.train.steps=60',
+    '--config.train.checkpoint_every=60',
+    '--config.optimizer.learning_rate=0.01',
+  )
+  (scores,) = results['scores'].values()
+  assert scores['scrolls/quality']['score'] == 100
+  line = (workdir / 'predictions.jsonl').read_text().splitlines()[0]
+  assert json.loads(line)['prediction'] == 'Yes.'
+
+
+@pytest.mark.slow
+def test_narrativeqa_at_every_length(run, pretrained):
+  _, source = pretrained
+  results, _ = run(
+    'narrativeqa',
+    'narrativeqa_zeroshot.py:tiny',
+    f'--config.train.init_from={source}',
+  )
+  assert len(results['scores']) == len(results['lengths']) == 3
+  whole = [w['scrolls/narrative_qa'] for w in results['whole'].values()]
+  assert whole == sorted(whole)
+
+
+@pytest.mark.slow
+def test_glue_and_superglue(run, pretrained):
+  _, source = pretrained
+  results, _ = run(
+    'glue', 'glue_superglue.py:tiny', f'--config.train.init_from={source}'
+  )
+  (length,) = results['lengths']
+  assert len(results['scores'][str(length)]) == 16
+  assert 0 <= results['average'][str(length)] <= 100
+
+
+def test_imagenet(run):
+  results, _ = run('imagenet', 'randomized_imagenet.py:tiny')
+  curve = check_curve(results, 2)
+  assert curve['bits_per_byte'] == [None, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'config', ['warping_wikitext103.py:tiny', 'randomized_enwik8.py:tiny']
+)
+def test_text_of_wikipedia(run, config):
+  results, _ = run(config.split('.')[0], config, prepared=True)
+  curve = check_curve(results, len(results['lengths']))
+  # Words are longer than a byte.
+  for word, byte in zip(
+    curve['word_perplexity'], curve['perplexity'], strict=True
+  ):
+    assert word is None or word > byte**3
+
+
+def test_masked_language_modelling(run):
+  results, _ = run('mlm', 'mlm_positions.py:tiny', '--config.data.path=')
+  curve = check_curve(results, len(results['lengths']))
+  assert 0.1 < curve['tokens'] / (2 * max(results['lengths'])) < 0.2
+
+
+def test_a_vocabulary_that_is_not_the_models(
+  run, pretrained, raw, tmp_path, capsys
+):
+  _, source = pretrained
+  status = cli.main(
+    [
+      'train',
+      '--config=configs/stdlib.py:tiny',
+      f'--workdir={tmp_path}',
+      f'--config.train.init_from={source}',
+      '--config.model.vocab_size=259',
+    ]
+  )
+  assert status == 1
+  message = capsys.readouterr().err
+  assert "vocabulary 'bytes_plus_3'" in message
+  assert "'bytes_plus_0'" in message and 'data.vocabulary' in message
+
+
+def test_comparing_what_has_no_curve(raw, tmp_path, capsys):
+  status = cli.main(
+    [
+      'compare',
+      '--config=configs/scrolls.py:qasper,tiny',
+      f'--workdir={tmp_path}',
+      f'--config.data.path={raw}',
+      '--runs=fire; alibi',
+    ]
+  )
+  assert status == 1
+  assert 'scored by answers' in capsys.readouterr().err
