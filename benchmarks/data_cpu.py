@@ -39,6 +39,7 @@ import pathlib
 import platform
 import signal
 import statistics
+import sys
 import tempfile
 import time
 import traceback
@@ -258,27 +259,29 @@ def measure(folder, rounds, seconds):
     return {process.case: process.rounds[WARMUPS:] for process in processes}
 
 
-def spread(values):
-  """Median and range."""
+def rate(rounds, what, clock):
+  """Rate by a clock: median and range of the rounds, and of all together.
+
+  What a round leaves in the buffers of a pipeline serves the next one, so that
+  single rounds of few batches differ more than pipelines do.
+  """
+  rates = [r[what] / r[clock] for r in rounds]
   return {
-    'median': statistics.median(values),
-    'min': min(values),
-    'max': max(values),
+    'median': statistics.median(rates),
+    'min': min(rates),
+    'max': max(rates),
+    'overall': sum(r[what] for r in rounds) / sum(r[clock] for r in rounds),
   }
 
 
 def summary(rounds):
   """Rates of a case."""
   found = {
-    'tokens_per_second': spread([r['tokens'] / r['seconds'] for r in rounds]),
-    'tokens_per_cpu_second': spread(
-      [r['tokens'] / r['cpu_seconds'] for r in rounds]
-    ),
+    'tokens_per_second': rate(rounds, 'tokens', 'seconds'),
+    'tokens_per_cpu_second': rate(rounds, 'tokens', 'cpu_seconds'),
   }
   if rounds[0]['bytes']:
-    found['mb_per_second'] = spread(
-      [r['bytes'] / 1e6 / r['seconds'] for r in rounds]
-    )
+    found['bytes_per_second'] = rate(rounds, 'bytes', 'seconds')
   return found
 
 
@@ -313,10 +316,10 @@ def plot(results, path):
     cases = [case for case in CASES if case.vocabulary == kind]
     cases.sort(key=lambda case: WAYS.index(case.way))
     rates = [results['rates'][str(case)]['tokens_per_second'] for case in cases]
-    middle = np.array([rate['median'] / 1e6 for rate in rates])
+    middle = np.array([r['median'] / 1e6 for r in rates])
     reach = [
-      middle - [rate['min'] / 1e6 for rate in rates],
-      [rate['max'] / 1e6 for rate in rates] - middle,
+      middle - [r['min'] / 1e6 for r in rates],
+      [r['max'] / 1e6 for r in rates] - middle,
     ]
     axis.barh(
       [f'{case.way}, {case.cores}' for case in cases],
@@ -379,7 +382,7 @@ def run(rounds, seconds):
     | {package: importlib.metadata.version(package) for package in packages},
     'vocabulary': {
       'seconds to train': training,
-      'mb_per_second': info['bytes']['train'] / 1e6 / training,
+      'bytes_per_second': info['bytes']['train'] / training,
     },
     'rates': {str(case): summary(found) for case, found in measured.items()},
     'ratios': time_ratios(measured),
@@ -394,17 +397,19 @@ def main():
   parser.add_argument('--seconds', type=float, default=SECONDS)
   parser.add_argument('--results', default=str(alternate.RESULTS))
   args = parser.parse_args()
+  # Or else stopped processes would stay behind.
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
   results = run(args.rounds, args.seconds)
   for name, rates in results['rates'].items():
-    rate = rates['tokens_per_second']
-    used = rates['tokens_per_cpu_second']['median']
+    tokens = {k: v / 1e6 for k, v in rates['tokens_per_second'].items()}
+    used = rates['tokens_per_cpu_second']['overall'] / 1e6
     more = ''
-    if 'mb_per_second' in rates:
-      more = f'   {rates["mb_per_second"]["median"]:.1f} MB/s'
+    if 'bytes_per_second' in rates:
+      more = f', {rates["bytes_per_second"]["median"] / 1e6:.1f} MB/s'
     print(
-      f'{name:36} {rate["median"] / 1e6:7.2f} M tokens/s   '
-      f'({rate["min"] / 1e6:.2f} .. {rate["max"] / 1e6:.2f})   '
-      f'{used / 1e6:.2f} per CPU second{more}'
+      f'{name:34} {tokens["median"]:6.2f} M tokens/s   '
+      f'({tokens["min"]:.2f} .. {tokens["max"]:.2f}, '
+      f'overall {tokens["overall"]:.2f})   {used:.2f} per CPU second{more}'
     )
   for name, r in results['ratios'].items():
     print(

@@ -49,7 +49,7 @@ _TABLE_4 = (
 
 def get_config(arg=''):
   """The configuration; `arg` is a model, a corpus and a size, each optional."""
-  model, corpus, size = _choose(arg, _MODELS, _CORPORA, _SIZES)
+  model, corpus, size = defaults.choose(arg, _MODELS, _CORPORA, _SIZES)
   few = size in ('cpu', 'tiny')
   config = defaults.get(**presets.get(size if few else model))
   config.model.encoding = 'fire'
@@ -91,15 +91,3 @@ def get_config(arg=''):
       dict(unit='nats per token', columns=_LENGTHS, rows=_TABLE_4)
     )
   return config
-
-
-def _choose(arg, *menus):
-  """A word of each menu, in this order; its first where `arg` has none."""
-  words = arg.split(',') if arg else []
-  chosen = [
-    words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
-  ]
-  if words:
-    valid = ', '.join(sum(menus, ()))
-    raise ValueError(f'unknown {words[0]!r}; valid, in this order: {valid}')
-  return chosen

@@ -6,10 +6,10 @@ Commands:
   lengen eval --workdir=runs/glue
 
 MODEL[,SIZE]: `base` or `large`, then perhaps a size. RUN is a run of
-configs/fire_c4.py of the same model and size, which must be given: without
-`train.init_from` the model starts from nothing. ENCODING is that run's, `fire`
-if left out; the paper's RoPE-PI is `rope(scale=4.)` from a run of `rope`,
-taking it that its longest length is 8192 here too.
+configs/fire_c4.py of the same model and size; with '' the model starts
+from nothing. ENCODING is that run's, `fire` if left out; the paper's RoPE-PI is
+`rope(scale=4.)` from a run of `rope`, taking it that its longest length is 8192
+here too.
 
 Paper: FIRE (arXiv:2310.04418), tables 12 and 13; 32 TPUv2 chips. Accuracy, for
 MultiRC and ReCoRD exact match, on the validation split; there is no STS-B. The
@@ -27,6 +27,7 @@ Sizes:
 """
 
 import ml_collections
+from ml_collections import config_dict
 
 from lengen_jax.data import glue
 from lengen_jax.models import presets
@@ -84,7 +85,7 @@ _TABLE_13 = {
 
 def get_config(arg=''):
   """The configuration; `arg` is a model and a size, each optional."""
-  model, size = _choose(arg, _MODELS, _SIZES)
+  model, size = defaults.choose(arg, _MODELS, _SIZES)
   few = size in ('cpu', 'tiny')
   config = defaults.get(**presets.get(size if few else model))
   config.model.encoding = 'fire'
@@ -112,6 +113,8 @@ def get_config(arg=''):
   config.optimizer.weight_decay = 0.1
   config.optimizer.b2 = 0.95
 
+  # A workdir, from the command line.
+  config.train.init_from = config_dict.placeholder(str)
   config.train.steps = {'small': 2500, 'cpu': 100, 'tiny': 4}.get(size, 25_000)
   config.train.log_every = {'tiny': 2}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 50, 'tiny': 2}.get(size, 1000)
@@ -130,15 +133,3 @@ def get_config(arg=''):
       )
     )
   return config
-
-
-def _choose(arg, *menus):
-  """A word of each menu, in this order; its first where `arg` has none."""
-  words = arg.split(',') if arg else []
-  chosen = [
-    words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
-  ]
-  if words:
-    valid = ', '.join(sum(menus, ()))
-    raise ValueError(f'unknown {words[0]!r}; valid, in this order: {valid}')
-  return chosen

@@ -5,8 +5,8 @@ Commands:
     --config.train.init_from=RUN --config.model.encoding=ENCODING
   lengen eval --workdir=runs/stories
 
-RUN is a run of configs/fire_c4.py:base of the same size, which must be given:
-without `train.init_from` the model starts from nothing. ENCODING is that run's,
+RUN is a run of configs/fire_c4.py:base of the same size; with '' the model
+starts from nothing. ENCODING is that run's,
 `fire` if left out; the paper's RoPE-PI with a longest length of 8192 is
 `rope(scale=4.)`, that with 32768 `rope(scale=16.)`, both from a run of `rope`.
 
@@ -22,6 +22,7 @@ Sizes (`--config=configs/narrativeqa_zeroshot.py:SIZE`):
 """
 
 import ml_collections
+from ml_collections import config_dict
 
 from lengen_jax.models import presets
 from lengen_jax.training import defaults
@@ -73,6 +74,8 @@ def get_config(arg=''):
   config.optimizer.weight_decay = 0.1
   config.optimizer.b2 = 0.95
 
+  # A workdir, from the command line.
+  config.train.init_from = config_dict.placeholder(str)
   config.train.steps = {'small': 2500, 'cpu': 100, 'tiny': 4}.get(size, 25_000)
   config.train.log_every = {'tiny': 2}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 50, 'tiny': 2}.get(size, 1000)

@@ -7,9 +7,9 @@ Commands:
 
 TASK[,MODEL][,SIZE]: qasper, contract_nli, qmsum, narrative_qa, summ_screen_fd,
 gov_report or quality; `base` or `large`; a size. RUN is a run of
-configs/fire_c4.py of the same model and size, which must be given: without
-`train.init_from` the model starts from nothing. ENCODING is that run's, `fire`
-if left out; the paper's RoPE-PI is `rope(scale=4.)` from a run of `rope`.
+configs/fire_c4.py of the same model and size; with '' the model starts
+from nothing. ENCODING is that run's, `fire` if left out; the paper's RoPE-PI is
+`rope(scale=4.)` from a run of `rope`.
 
 Paper: FIRE (arXiv:2310.04418), tables 1 and 10; 128 TPUv4 chips. Validation
 split, by the benchmark's own metrics: F1, exact match or the geometric mean of
@@ -26,6 +26,7 @@ Sizes:
 """
 
 import ml_collections
+from ml_collections import config_dict
 
 from lengen_jax.models import presets
 from lengen_jax.training import defaults
@@ -68,7 +69,7 @@ _TABLE_1 = {
 
 def get_config(arg=''):
   """The configuration; `arg` is a task, a model and a size, each optional."""
-  task, model, size = _choose(arg, _TASKS, _MODELS, _SIZES)
+  task, model, size = defaults.choose(arg, _TASKS, _MODELS, _SIZES)
   few = size in ('cpu', 'tiny')
   config = defaults.get(**presets.get(size if few else model))
   config.model.encoding = 'fire'
@@ -96,6 +97,8 @@ def get_config(arg=''):
   config.optimizer.weight_decay = 0.1
   config.optimizer.b2 = 0.95
 
+  # A workdir, from the command line.
+  config.train.init_from = config_dict.placeholder(str)
   config.train.steps = {'small': 2500, 'cpu': 100, 'tiny': 4}.get(size, 25_000)
   config.train.log_every = {'tiny': 2}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 50, 'tiny': 2}.get(size, 1000)
@@ -111,15 +114,3 @@ def get_config(arg=''):
       dict(unit='percent', columns=(length,), rows=rows)
     )
   return config
-
-
-def _choose(arg, *menus):
-  """A word of each menu, in this order; its first where `arg` has none."""
-  words = arg.split(',') if arg else []
-  chosen = [
-    words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
-  ]
-  if words:
-    valid = ', '.join(sum(menus, ()))
-    raise ValueError(f'unknown {words[0]!r}; valid, in this order: {valid}')
-  return chosen

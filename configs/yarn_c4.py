@@ -7,8 +7,8 @@ Commands:
   lengen eval --workdir=runs/yarn
 
 RUN is a run of configs/fire_c4.py with encoding `rope`, of the same model and
-size; its vocabulary must be there. Without `train.init_from` nothing is
-finetuned. MODEL[,SIZE] is `base` or `large`, then perhaps a size.
+size; its vocabulary must be there. MODEL[,SIZE] is `base` or `large`, then
+perhaps a size.
 
 Paper: FIRE (arXiv:2310.04418), which finetunes YaRN on long sequences and finds
 it worse than FIRE at long lengths and at 512, in a figure without numbers and
@@ -24,6 +24,8 @@ Sizes:
   tiny   Seconds; for tests.
 """
 
+from ml_collections import config_dict
+
 from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
@@ -33,7 +35,7 @@ _SIZES = ('paper', 'small', 'cpu', 'tiny')
 
 def get_config(arg=''):
   """The configuration; `arg` is a model and a size, each optional."""
-  model, size = _choose(arg, _MODELS, _SIZES)
+  model, size = defaults.choose(arg, _MODELS, _SIZES)
   few = size in ('cpu', 'tiny')
   config = defaults.get(**presets.get(size if few else model))
   short = {'cpu': 128, 'tiny': 32}.get(size, 2048)
@@ -62,6 +64,8 @@ def get_config(arg=''):
   config.optimizer.weight_decay = 0.0
   config.optimizer.b2 = 0.95
 
+  # A workdir, from the command line.
+  config.train.init_from = config_dict.placeholder(str)
   config.train.steps = {'cpu': 100, 'tiny': 8}.get(size, 400)
   config.train.log_every = {'tiny': 4}.get(size, 10)
   config.train.checkpoint_every = {'tiny': 4}.get(size, 100)
@@ -70,15 +74,3 @@ def get_config(arg=''):
   config.eval.windows = {'small': 64, 'cpu': 24, 'tiny': 2}.get(size, 128)
   config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   return config
-
-
-def _choose(arg, *menus):
-  """A word of each menu, in this order; its first where `arg` has none."""
-  words = arg.split(',') if arg else []
-  chosen = [
-    words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
-  ]
-  if words:
-    valid = ', '.join(sum(menus, ()))
-    raise ValueError(f'unknown {words[0]!r}; valid, in this order: {valid}')
-  return chosen

@@ -108,7 +108,7 @@ def test_list(capsys):
     (['--config.model.encoding=fire(width=3)'], "key of fire 'width'"),
     (['--config.model.num_layer=3'], 'Did you mean "num_layers"'),
     (['--config.model.num_layers=x'], 'num_layers'),
-    (['--config.model.architecture=encoder'], "no field 'architecture'"),
+    (['--config.model.colour=red'], "no field 'colour'"),
     (['--confg.seed=3'], "unknown argument '--confg.seed=3'"),
     (['--config.data.path=/nowhere'], 'no Python sources'),
     (['--config.data.train_length=1000000'], 'fewer than'),

@@ -12,6 +12,7 @@ import jax
 from ml_collections import config_flags
 import pytest
 
+from lengen_jax import errors
 from lengen_jax.data import imagenet
 from lengen_jax.data import scrolls
 from lengen_jax.training import loop
@@ -46,7 +47,11 @@ def module(name):
 
 
 def get(name, arg=''):
-  return module(name).get_config(arg)
+  """A config, as if one asked it to start from nothing."""
+  config = module(name).get_config(arg)
+  if config.train.init_from is None:
+    config.train.init_from = ''
+  return config
 
 
 def test_every_file_is_here():
@@ -249,3 +254,21 @@ def test_mlm_positions():
   assert (run.model.architecture, run.model.vocab_size) == ('encoder', 257)
   assert run.eval.lengths == (64, 128, 256, 512)
   assert run.data.train_length == 64
+
+
+@pytest.mark.parametrize(
+  ('name', 'arg'),
+  [
+    ('scrolls', 'qasper,tiny'),
+    ('narrativeqa_zeroshot', 'tiny'),
+    ('glue_superglue', 'tiny'),
+    ('yarn_c4', 'tiny'),
+    ('randomized_enwik8', 'finetune,tiny'),
+  ],
+)
+def test_finetuning_asks_for_the_run_to_start_from(name, arg):
+  config = module(name).get_config(arg)
+  with pytest.raises(
+    errors.ConfigError, match='lacks train.init_from; .*workdir'
+  ):
+    loop.Run(config)

@@ -100,9 +100,8 @@ def prepare(config, *, raw='', longest, vocabulary_size=0):
       if path != folder / VOCABULARY:
         shutil.copyfile(path, folder / VOCABULARY)
     for split, found in parts.items():
-      if not state['splits'][split]['finished']:
-        writer = _Split(folder, split, state, vocab, cut[split], cutter)
-        writer.write(source, found, sizes[split])
+      writer = _Split(folder, split, state, vocab, cut[split], cutter)
+      writer.write(source, found, sizes[split])
     manifest = {**state, 'splits': {}}
     for split, counts in state['splits'].items():
       left_out = counts['tokens'] - counts['scored']
@@ -121,7 +120,7 @@ def prepare(config, *, raw='', longest, vocabulary_size=0):
 def _begin():
   """The state of a split that has not begun."""
   zero = dict.fromkeys((*manifest_lib.COUNTS, 'part', 'read'), 0)
-  return {**zero, 'rest': [], 'shards': [], 'finished': False}
+  return {**zero, 'rest': [], 'shards': []}
 
 
 def _go_on(folder, state):
@@ -219,7 +218,7 @@ class _Split:
         progress.update(before, f'{counts["tokens"]:,} tokens')
         if not counts['windows']:
           raise self._empty(source, parts)
-        self._finish_shard(finished=True)
+        self._finish_shard()
       finally:
         self._file.abandon()
 
@@ -243,13 +242,12 @@ class _Split:
     if self._file.tokens >= _SHARD_TOKENS:
       self._finish_shard()
 
-  def _finish_shard(self, finished=False):
+  def _finish_shard(self):
     """Closes the file and keeps how far we are."""
     counts = self._counts
     if self._file.records:
       counts['shards'].append({**self._file.close(), 'file': self._path().name})
     counts['rest'] = self._cutter.rest.tolist()
-    counts['finished'] = finished
     manifest_lib.write_json(self._folder / manifest_lib.STATE, self._state)
     self._file = _Shard(self._path())
 

@@ -60,7 +60,7 @@ class Prepared:
       batch_size=config.batch_size,
       seed=seed,
       host=host,
-      packed=config.mode == 'doc_pad',
+      padded=config.mode == 'doc_pad',
     )
 
   def evaluation(self, config):
@@ -91,14 +91,14 @@ class PreparedBatches(windows.IndexedBatches):
   The batch of an index is the same for any number of hosts.
   """
 
-  def __init__(self, records, *, length, batch_size, seed, host, packed):
+  def __init__(self, records, *, length, batch_size, seed, host, padded):
     self._grain = extra.load('grain', 'reading prepared data')
     if len(records) < batch_size:
       raise errors.CorpusError(
         f'the training split holds {len(records)} windows, fewer than '
         f'data.batch_size={batch_size}; lower it'
       )
-    self._records, self._length, self.packed = records, length, packed
+    self._records, self._length, self.padded = records, length, padded
     self._batch_size = batch_size
     self._rows = windows.host_rows(batch_size, host)
     # grain takes the seed of an epoch for that plus its number.

@@ -47,7 +47,7 @@ class Pictures:
       dataset,
       rows=len(windows.host_rows(config.batch_size, host)),
       host=host,
-      packed=False,
+      padded=False,
     )
 
   def evaluation(self, config):

@@ -91,7 +91,7 @@ class Prompts:
       dataset.map(row),
       rows=len(windows.host_rows(config.batch_size, host)),
       host=host,
-      packed=True,
+      padded=True,
     )
 
   def examples(self, number, length, limit=None):

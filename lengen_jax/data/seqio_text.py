@@ -52,7 +52,7 @@ class Text:
       dataset,
       rows=len(windows.host_rows(config.batch_size, host)),
       host=host,
-      packed=config.mode == 'doc_pad',
+      padded=config.mode == 'doc_pad',
     )
 
   def evaluation(self, config):

@@ -30,7 +30,7 @@ _SPLIT_WORDS = {
 # validation and test.
 HELD_OUT = 200
 _TEXT_FILE = re.compile(r'(?:.*\.)?(\w+)\.txt(?:\.gz|\.zst)?')
-_TITLE = re.compile(rb' = (?!= ).+(?<! =) = \s*')
+_TITLE = re.compile(rb' = (?!= ).+ = \s*')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from lengen_jax.data import windows
 class StreamBatches(windows.Batches):
   """Batches of a pipeline, whose state goes into checkpoints."""
 
-  def __init__(self, dataset, *, rows, host, packed):
+  def __init__(self, dataset, *, rows, host, padded):
     """Begins.
 
     Args:
@@ -23,9 +23,9 @@ class StreamBatches(windows.Batches):
         `targets`, see `windows.pair_batch`.
       rows: of this host per batch.
       host: (index, count) of the hosts.
-      packed: whether rows hold padding.
+      padded: whether rows end with padding.
     """
-    self.packed, self._host = packed, host
+    self.padded, self._host = padded, host
     options = tf.data.Options()
     options.deterministic = True
     dataset = dataset.batch(rows, drop_remainder=True).prefetch(2)

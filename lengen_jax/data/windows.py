@@ -16,10 +16,10 @@ class Batches(abc.ABC):
   """Batches of training, one after the other, and where they stand.
 
   Attributes:
-    packed: whether rows hold several segments or padding.
+    padded: whether rows end with padding.
   """
 
-  packed = False
+  padded = False
 
   @abc.abstractmethod
   def next(self):

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
+from lengen_jax.attention import scaling
 from lengen_jax.models import blocks
+from lengen_jax.models import tokens
 from lengen_jax.models import transformer
 
 
@@ -25,6 +27,25 @@ def check(config, positions):
     encodings.check_scheme(encoding, scheme)
 
 
+def sees_padding(config, scheme):
+  """Whether padding at the end of a row changes what its tokens are given.
+
+  Where it does not, padded rows are computed like whole ones, which is faster:
+  all have the same positions. Nothing that is scored attends to padding.
+
+  Args:
+    config: a ModelConfig.
+    scheme: a PositionScheme.
+  """
+  scale = scaling.create(config.attention_scale, num_heads=1, parent=None)
+  return (
+    config.architecture != 'decoder'
+    or scheme.needs_lengths
+    or scale.length_dependent
+    or any(e.length_dependent for e in blocks.create_encodings(config))
+  )
+
+
 def token_losses(config, scheme, params, batch, *, rng, train, packed):
   """Cross-entropy of each target, nats, float32 `[B, L]`.
 
@@ -39,8 +60,8 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
       encoder-decoder, the same of the encoder under 'encoder_...'.
     rng: a PRNG key, for positions and dropout.
     train: whether this is training.
-    packed: whether rows hold several segments or padding. If not, all rows
-      are alike in their positions and a bias is computed once for all.
+    packed: whether rows hold several segments, or padding that matters. If
+      not, every row is one segment, and a bias is computed once for all.
 
   Raises:
     errors.LengthError: the batch is longer than the encoding or the scheme
@@ -62,8 +83,12 @@ def token_losses(config, scheme, params, batch, *, rng, train, packed):
       encodings.check_extent(encoding, scheme, length, train)
     index = batch[f'{prefix}segment_positions']
     lengths = batch[f'{prefix}lengths']
-    if not packed and (scheme.same_rows or not scheme.draws(train)):
-      index, lengths = index[:1], lengths[:1]
+    if not packed:
+      alike = scheme.same_rows or not scheme.draws(train)
+      lengths = lengths[:1] if alike else lengths
+      index = jnp.broadcast_to(
+        tokens.position_index(length, None), (len(lengths), length)
+      )
     return {
       f'{prefix}positions': scheme(
         index,
@@ -133,16 +158,16 @@ def mask_tokens(rng, batch, *, mask_id, vocab_size, rate=0.15):
   Returns:
     The batch with new 'inputs', 'targets' and 'weights'.
   """
-  tokens = batch['inputs']
+  ids = batch['inputs']
   chosen, how, other = jax.random.split(rng, 3)
-  chosen = jax.random.bernoulli(chosen, rate, tokens.shape)
+  chosen = jax.random.bernoulli(chosen, rate, ids.shape)
   chosen &= batch['weights'] > 0
-  how = jax.random.uniform(how, tokens.shape)
-  other = jax.random.randint(other, tokens.shape, 0, vocab_size)
-  replaced = jnp.where(how < 0.8, mask_id, jnp.where(how < 0.9, other, tokens))
+  how = jax.random.uniform(how, ids.shape)
+  other = jax.random.randint(other, ids.shape, 0, vocab_size)
+  replaced = jnp.where(how < 0.8, mask_id, jnp.where(how < 0.9, other, ids))
   return {
     **batch,
-    'inputs': jnp.where(chosen, replaced, tokens),
-    'targets': tokens,
+    'inputs': jnp.where(chosen, replaced, ids),
+    'targets': ids,
     'weights': chosen.astype(jnp.float32),
   }

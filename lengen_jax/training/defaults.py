@@ -52,6 +52,29 @@ def get(**model):
   return config
 
 
+def choose(arg, *menus):
+  """Reads the argument of a config file, a comma list.
+
+  Args:
+    arg: a word of each menu or of none, in their order.
+    *menus: tuples of words; the first of each is its default.
+
+  Returns:
+    A word of each menu.
+
+  Raises:
+    ValueError: a word is of no menu, or out of order.
+  """
+  words = arg.split(',') if arg else []
+  chosen = [
+    words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
+  ]
+  if words:
+    valid = ', '.join(sum(menus, ()))
+    raise ValueError(f'unknown {words[0]!r}; valid, in this order: {valid}')
+  return chosen
+
+
 def _fields(cls):
   """Fields of a dataclass; those that are None keep their type."""
   fields = ml_collections.ConfigDict()

@@ -18,6 +18,11 @@ OPTIMIZER = {
   'clip_norm': 0,
 }
 
+_HINTS = {
+  'train.init_from': '; this config goes on from a run: set '
+  "--config.train.init_from to its workdir, or to '' to start from nothing"
+}
+
 
 def check(config, sections, root, *, classes, without=()):
   """Raises on fields that are missing, unknown or too small.
@@ -65,10 +70,15 @@ def check(config, sections, root, *, classes, without=()):
         )
     needed = {*fields} - optional.get(section, set())
     lacking = needed - {*values}
-    if section in listed:
-      lacking |= {key for key in needed & {*values} if values[key] is None}
+    # A field without a value is one that a config file leaves to its user.
+    lacking |= {
+      key
+      for key in needed & {*values}
+      if values[key] is None and (section in listed or section == 'train')
+    }
     for key in sorted(lacking):
-      raise errors.ConfigError(f'the config lacks {prefix}{key}')
+      hint = _HINTS.get(prefix + key, '')
+      raise errors.ConfigError(f'the config lacks {prefix}{key}{hint}')
     for key, least in fields.items():
       if isinstance(least, int) and values[key] < least:
         raise errors.ConfigError(

@@ -283,7 +283,9 @@ def _steps(run, state, batches, log, checkpoints, label):
   """The loop: from the state's step to the last."""
   config = run.config
   step_fn = jax.jit(
-    run.step_fn(packed=batches.packed),
+    run.step_fn(
+      packed=batches.padded and objective.sees_padding(run.model, run.scheme)
+    ),
     donate_argnums=0,
     out_shardings=sharding.replicated(run.mesh),
   )

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/data/prepare.py` and `manifest.py`."""
 
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
@@ -572,6 +573,11 @@ def test_a_vocabulary_is_trained_on_some_text_of_every_file(
 
 def test_progress(tmp_path, raw, monkeypatch):
   """It moves within a file, ends at the end, and never goes back."""
+  mine = tmp_path / 'raw'
+  mine.mkdir()
+  for path in raw.iterdir():
+    with gzip.open(mine / f'{path.name}.gz', 'wb') as file:
+      file.write(path.read_bytes())
   monkeypatch.setattr(prepare, '_GROUP', 3)
   told = []
 
@@ -581,9 +587,11 @@ def test_progress(tmp_path, raw, monkeypatch):
       super().update(done, text)
 
   monkeypatch.setattr(prepare.progress_lib, 'Progress', Progress)
-  run(tmp_path, raw)
+  run(tmp_path / 'out', mine)
   done = [entry[1:] for entry in told if entry[0] == 'prepare train']
-  assert [d for d, _ in done] == sorted({d for d, _ in done})
-  assert len(done) > 10
-  size = sum(path.stat().st_size for path in raw.glob('train*'))
-  assert done[-1] == (size, size)
+  assert done == sorted(done)
+  assert len(set(done)) > 10
+  first, second = (path.stat().st_size for path in sorted(mine.glob('train*')))
+  assert done[-1] == (first + second, first + second)
+  assert done.count(done[-1]) == 1
+  assert (first - 1, first + second) in done

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/data/prepared.py`: grain, hosts, resuming, evaluation."""
 
 import collections
+import gc
 import json
 import math
 import os
@@ -390,6 +391,7 @@ def test_more_files_than_a_process_may_open_at_first(tmp_path):
   out = write(tmp_path, shard_tokens=1, documents=90)
   assert len(list((out / 'train').iterdir())) == 90
   limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+  gc.collect()
   try:
     few = len(os.listdir('/dev/fd')) + 40
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))

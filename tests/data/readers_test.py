@@ -89,6 +89,21 @@ def test_text_of_a_whole_file(tmp_path, name):
   assert readers.size(path) <= len(FILES[name])
 
 
+def test_frames_of_a_large_window(tmp_path):
+  """As `zstd --long` writes them: what may be referred to lies far back."""
+  magic, header, window = b'\x28\xb5\x2f\xfd', b'\x00', b'\x90'  # 256 MiB.
+  block = (3 << 3 | 1).to_bytes(3, 'little') + b'abc'
+  path = write(tmp_path, 'a.zst', magic + header + window + block)
+  assert readers.text(path) == b'abc'
+
+
+@pytest.mark.parametrize('name', PACKED)
+def test_a_file_that_is_of_another_kind(tmp_path, name):
+  path = write(tmp_path, name, LINES)
+  with pytest.raises(errors.CorpusError, match='cannot read .*fetch it again'):
+    list(readers.records(path))
+
+
 def test_frames_longer_than_what_is_read_at_once(tmp_path):
   """A frame may end anywhere in what was read, and be much longer unpacked."""
   content = os.urandom(1_000_000) + b'0' * 5_000_000 + os.urandom(300_000)

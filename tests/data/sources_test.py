@@ -199,9 +199,12 @@ def test_all_splits_come_out_of_one_folder(tmp_path):
 
 
 def test_folders_may_come_from_the_environment(tmp_path, monkeypatch):
+  """It holds all sources, each in a folder of its name."""
   write(tmp_path / 'arxiv' / 'train.jsonl', records(3))
   monkeypatch.setenv('LENGEN_DATA_DIR', str(tmp_path))
   assert len(read('arxiv', '', 'train')) == 3
+  with pytest.raises(errors.CorpusError, match='no github'):
+    read('github', '', 'train')
 
 
 def test_text_under_other_keys(tmp_path):

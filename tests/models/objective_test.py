@@ -336,3 +336,43 @@ def test_only_an_encoder_masks():
   np.testing.assert_array_equal(got['targets'], batch['targets'])
   assert (got['inputs'] == batch['targets'])[~chosen].all()
   assert (np.asarray(got['inputs'])[chosen] == 256).any()
+
+
+def padded_batch():
+  tokens = np.random.default_rng(0).integers(3, 256, (3, 9)).astype(np.int32)
+  return windows.lm_batch(tokens, sizes=[4, 9, 6])
+
+
+@pytest.mark.parametrize(
+  'encoding, scheme',
+  [
+    ('fire', 'standard'),
+    ('rope', 'standard'),
+    ('alibi', 'interpolated(scale=2.)'),
+    ('kerple_log', 'shape(max_shift=8)'),
+  ],
+)
+def test_padding_at_the_end_need_not_be_told(encoding, scheme, assert_close):
+  config, batch = create(encoding), padded_batch()
+  assert not objective.sees_padding(config, positions.create(scheme))
+  told = losses(config, scheme, batch, train=True, packed=True)
+  untold = losses(config, scheme, batch, train=True, packed=False)
+  assert_close(untold * batch['weights'], told * batch['weights'])
+
+
+@pytest.mark.parametrize(
+  'fields, scheme',
+  [
+    ({'encoding': 'rope(train_length=4, dynamic=True)'}, 'standard'),
+    ({'encoding': 'rope'}, 'interpolated(train_length=4)'),
+    ({'encoding': 'rope'}, 'randomized(max_position=32)'),
+    (
+      {'attention_scale': "log_n(train_length=4, per='sequence')"},
+      'standard',
+    ),
+    ({'architecture': 'encoder'}, 'standard'),
+  ],
+)
+def test_padding_that_must_be_told(fields, scheme):
+  config = models.ModelConfig(**presets.get('tiny') | fields)
+  assert objective.sees_padding(config, positions.create(scheme))

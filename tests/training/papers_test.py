@@ -112,6 +112,7 @@ def test_what_is_learned_is_answered(run, raw):
   results, workdir = run(
     'quality',
     'scrolls.py:quality,tiny',
+    '--config.train.init_from=',
     '--config.train.steps=60',
     '--config.train.checkpoint_every=60',
     '--config.optimizer.learning_rate=0.01',
@@ -196,6 +197,7 @@ def test_comparing_what_has_no_curve(raw, tmp_path, capsys):
     [
       'compare',
       '--config=configs/scrolls.py:qasper,tiny',
+      '--config.train.init_from=',
       f'--workdir={tmp_path}',
       f'--config.data.path={raw}',
       '--runs=fire; alibi',
