@@ -133,13 +133,13 @@ def test_padding(folder):
   real = batch['weights'] == 1
   assert 0 < real.sum() < real.size
   np.testing.assert_array_equal(real, batch['targets'] > 0)
-  assert training(folder).packed
+  assert training(folder).padded
 
 
-def test_whole_windows_are_not_packed(tmp_path):
+def test_whole_windows_are_not_padded(tmp_path):
   out = write(tmp_path, mode='concat')
   batches = training(out, mode='concat')
-  assert not batches.packed
+  assert not batches.padded
   assert (batches.next()['weights'] == 1).all()
 
 
