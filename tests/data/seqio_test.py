@@ -18,6 +18,7 @@ from lengen_jax.data import imagenet
 from lengen_jax.data import prepare
 from lengen_jax.data import registration
 from lengen_jax.data import scrolls
+from lengen_jax.data import seqio_files
 from lengen_jax.data import seqio_text
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
@@ -221,6 +222,14 @@ def test_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, task, fields):
   assert any(
     (a[key] != b[key]).any() for a, b in zip(take(other, 5), start, strict=True)
   )
+
+
+def test_blocks_may_be_read_in_any_order():
+  rows = [(bytes([n]),) for n in range(200)]
+  blocks = seqio_files._Blocks(lambda: iter(rows))
+  assert [len(blocks(n)) for n in range(5)] == [64, 64, 64, 8, 0]
+  for number in (2, 0, 3, 1, 1):
+    assert blocks(number) == rows[64 * number : 64 * number + 64]
 
 
 def test_a_pipeline_of_other_hosts_is_refused(folder, tmp_path):

@@ -92,22 +92,20 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
     mesh=sharding.make_mesh(2),
   )
   seen = {}
-  for length in LENGTHS:
+  for one, length in zip(found.run(params), LENGTHS, strict=True):
     weights = windows.recut(found._masked['weights'], length) > 0
     inputs = windows.recut(found._masked['inputs'], length)
     targets = windows.examples(length)[:, 1:]
     assert (inputs == targets)[~weights].all()
     assert 0.6 < (inputs == 256)[weights].mean() < 0.95
     seen[length] = sorted(targets[weights].tolist())
+    assert one.tokens == len(seen[length])
+    logits = Encoder(config).apply({'params': params}, inputs)
+    chosen = np.take_along_axis(
+      np.asarray(jax.nn.log_softmax(logits), np.float64), targets[..., None], 2
+    )[..., 0]
+    np.testing.assert_allclose(one.loss, -chosen[weights].mean(), rtol=1e-6)
   assert seen[8] == seen[16] == seen[64]
-  losses = list(found.run(params))
-  assert [one.tokens for one in losses] == [len(seen[8])] * 3
-  # By hand, at the longest length.
-  logits = Encoder(config).apply({'params': params}, inputs)
-  chosen = np.take_along_axis(
-    np.asarray(jax.nn.log_softmax(logits), np.float64), targets[..., None], 2
-  )[..., 0]
-  np.testing.assert_allclose(losses[2].loss, -chosen[weights].mean(), rtol=1e-6)
 
 
 def test_a_diverged_model_says_so(windows):
