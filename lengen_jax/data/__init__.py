@@ -4,7 +4,7 @@ TensorFlow and seqio are loaded only where data.source is 'seqio' or the raw
 data is one of TensorFlow Datasets.
 """
 
-from lengen_jax import errors
+from lengen_jax.data import extra
 from lengen_jax.data.config import DataConfig
 from lengen_jax.data.corpus import Corpus
 from lengen_jax.data.windows import EvaluationWindows
@@ -48,7 +48,7 @@ def load(config, longest=None):
 
 
 def _load_seqio(config):
-  _check_extra()
+  extra.load('seqio', 'reading tasks of seqio')
   from lengen_jax.data import registration
   from lengen_jax.data import seqio_pictures
   from lengen_jax.data import seqio_prompts
@@ -73,17 +73,7 @@ def _load_seqio(config):
 
 def register(task, **arguments):
   """Registers a task or mixture in seqio; see `registration.register`."""
-  _check_extra()
+  extra.load('seqio', 'reading tasks of seqio')
   from lengen_jax.data import registration
 
   return registration.register(task, **arguments)
-
-
-def _check_extra():
-  try:
-    import seqio  # noqa: F401
-  except ImportError as error:
-    raise errors.CorpusError(
-      f"tasks of seqio need the data extra: pip install 'lengen_jax[data]' "
-      f'({error})'
-    ) from error

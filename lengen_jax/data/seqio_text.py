@@ -6,7 +6,8 @@ from lengen_jax.data import stream
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
 
-# Windows that are shuffled among each other; they are kept in checkpoints.
+# Windows that are shuffled among each other; they are kept in checkpoints, as
+# are the 1000 documents that seqio shuffles before.
 _SHUFFLE = 1024
 
 
@@ -81,32 +82,37 @@ def cut(dataset, length, mode):
   Returns:
     Dataset of dicts with `tokens` `[length + 1]` and their `size`.
   """
+  start = tf.constant([vocabulary.PAD])
 
-  def full(tokens):
-    tokens = tf.ensure_shape(tokens, [length + 1])
-    return {'tokens': tokens, 'size': tf.constant(length + 1)}
+  def windows_of(tokens):
+    """Whole windows, and what is left with its predecessor."""
+    count = (tf.size(tokens) - 1) // length
+    index = tf.range(count)[:, None] * length + tf.range(length + 1)[None]
+    found = {
+      'tokens': tf.gather(tokens, index),
+      'size': tf.fill([count], length + 1),
+    }
+    return found, tokens[count * length :]
+
+  def go_on(rest, document):
+    found, rest = windows_of(tf.concat([rest, document['targets']], 0))
+    return rest, found
+
+  def alone(document):
+    found, rest = windows_of(tf.concat([start, document['targets']], 0))
+    if mode == 'doc_window':
+      return found
+    size = tf.size(rest)
+    last = {
+      'tokens': tf.pad(rest, [[0, length + 1 - size]])[None],
+      'size': size[None],
+    }
+    # What is left may be a predecessor and nothing after it.
+    return {
+      name: tf.concat([found[name], last[name][: tf.minimum(size - 1, 1)]], 0)
+      for name in found
+    }
 
   if mode == 'concat':
-    ids = dataset.map(lambda document: document['targets']).unbatch()
-    return (
-      ids.batch(length, drop_remainder=True)
-      .scan(
-        tf.constant([vocabulary.PAD]),
-        lambda last, ids: (ids[-1:], tf.concat([last, ids], 0)),
-      )
-      .map(full)
-    )
-
-  def pieces(document):
-    tokens = tf.concat([[vocabulary.PAD], document['targets']], 0)
-    end = tf.size(tokens, tf.int64) - (length if mode == 'doc_window' else 1)
-    starts = tf.data.Dataset.range(0, end, length)
-
-    def piece(start):
-      ids = tokens[start : start + length + 1]
-      size = tf.size(ids)
-      return {'tokens': tf.pad(ids, [[0, length + 1 - size]]), 'size': size}
-
-    return starts.map(piece)
-
-  return dataset.flat_map(pieces)
+    return dataset.scan(start, go_on).unbatch()
+  return dataset.map(alone).unbatch()

@@ -187,6 +187,8 @@ def train(texts, size, path):
       normalization_rule_name='identity',
       remove_extra_whitespaces=False,
       add_dummy_prefix=False,
+      # Code is indented: a run of spaces may be one piece.
+      allow_whitespace_only_pieces=True,
       minloglevel=2,
     )
   except RuntimeError as error:
