@@ -1,11 +1,68 @@
-"""Pictures and their classes of a task of seqio, for an encoder-decoder."""
+"""Pictures and their classes as a task of seqio, for an encoder-decoder."""
 
 import numpy as np
+import seqio
+import tensorflow as tf
 
 from lengen_jax import errors
 from lengen_jax.data import imagenet
+from lengen_jax.data import paths
+from lengen_jax.data import registry
 from lengen_jax.data import stream
 from lengen_jax.data import windows
+
+
+def register(pictures, path):
+  """Registers pictures.
+
+  Args:
+    pictures: an `imagenet.Imagenet`.
+    path: where TensorFlow Datasets has prepared them.
+
+  Returns:
+    The name in seqio's registry.
+  """
+  folder = paths.prepared_dataset(path, imagenet.DATASET)
+  if not folder.is_dir():
+    raise paths.missing(
+      f'ImageNet ({imagenet.DATASET} of TensorFlow Datasets)',
+      [str(folder)],
+      imagenet.HOW,
+    )
+
+  def tokens(dataset, sequence_length):
+    length = sequence_length['inputs']
+    shape = pictures.shape(length)
+
+    def convert(record):
+      pixels = imagenet.flatten(record['image'], *shape, pictures.delimiter)
+      label = tf.cast(record['label'], tf.int32) + imagenet.PIXELS
+      return {
+        'inputs': tf.ensure_shape(pixels, [length]),
+        'targets': label[None],
+      }
+
+    return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+
+  def arguments():
+    vocab = seqio.PassThroughVocabulary(imagenet.PIXELS + imagenet.CLASSES)
+    return {
+      'source': seqio.TfdsDataSource(
+        imagenet.DATASET,
+        tfds_data_dir=str(paths.data_folder(path)),
+        splits=('train', 'validation'),
+        read_only=True,
+      ),
+      'preprocessors': [tokens],
+      'output_features': {
+        name: seqio.Feature(vocab, add_eos=False)
+        for name in ('inputs', 'targets')
+      },
+    }
+
+  return registry.add(
+    'imagenet', (path, pictures), seqio.TaskRegistry, arguments
+  )
 
 
 class Pictures:

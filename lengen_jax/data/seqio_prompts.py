@@ -1,14 +1,106 @@
-"""Prompts and answers of a task or mixture of seqio."""
+"""Prompts and answers as tasks and mixtures of seqio."""
 
 import dataclasses
+import functools
+import re
 
 import numpy as np
+import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
+from lengen_jax.data import paths
+from lengen_jax.data import readers
+from lengen_jax.data import registry
+from lengen_jax.data import seqio_files
+from lengen_jax.data import sources
 from lengen_jax.data import stream
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
+
+_COLUMNS = ('id', 'inputs', 'targets')
+
+
+def register(task, path, vocab, separator):
+  """Registers a PromptTask.
+
+  Args:
+    task: a PromptTask.
+    path: where the raw data lies.
+    vocab: see `vocabulary.create`.
+    separator: text between prompt and answer.
+
+  Returns:
+    The name in seqio's registry.
+  """
+  found = vocabulary.create(vocab)
+  files = {
+    split: _raw_files(task, path, stored) for split, stored in task.splits
+  }
+  if not all(files.values()):
+    folder = paths.prepared_dataset(path, task.dataset)
+    if not folder.is_dir():
+      raise _missing_prompts(task, path, folder)
+
+  def arguments():
+    inputs = seqio.Feature(found.seqio(), add_eos=False)
+    targets = seqio.Feature(found.seqio(), add_eos=True)
+    if all(files.values()):
+      data = seqio_files.Files(files, functools.partial(_rows, task), _COLUMNS)
+      before = []
+    else:
+      data = seqio.TfdsDataSource(
+        task.dataset,
+        tfds_data_dir=str(paths.data_folder(path)),
+        splits=dict(task.splits),
+        read_only=True,
+      )
+      before = [functools.partial(_to_rows, task=task)]
+    return {
+      'source': data,
+      'preprocessors': [
+        *before,
+        seqio.preprocessors.tokenize,
+        seqio.CacheDatasetPlaceholder(),
+        functools.partial(
+          add_separator, separator=found.encode([separator.encode()])[0]
+        ),
+        seqio.preprocessors.append_eos_after_trim,
+      ],
+      'output_features': {'inputs': inputs, 'targets': targets},
+    }
+
+  key = (path, found.name, found.fingerprint, separator)
+  name = seqio_name(task)
+  return registry.add(name, key, seqio.TaskRegistry, arguments)
+
+
+def seqio_name(task):
+  """Name of a PromptTask in seqio's registry."""
+  return re.sub('[^a-z0-9]+', '_', task.name)
+
+
+def add_separator(dataset, sequence_length, *, separator):
+  """Cuts 'inputs' so that the separator fits behind them, and appends it."""
+  room = None
+  if sequence_length and sequence_length.get('inputs'):
+    room = sequence_length['inputs'] - len(separator)
+    if room < 1:
+      raise errors.ConfigError(
+        f'{sequence_length["inputs"]} tokens for a prompt leave no room for it '
+        f'beside the separator of {len(separator)} tokens; raise '
+        'data.train_length and eval.lengths, or lower data.target_length'
+      )
+
+  def add(example):
+    ids = example['inputs']
+    return {
+      **example,
+      'inputs': tf.concat([ids[:room], separator], 0),
+      'inputs_size': tf.size(ids),
+    }
+
+  return dataset.map(add)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,3 +241,95 @@ class Prompts:
       'inputs': length - self.target_length,
       'targets': self.target_length,
     }
+
+
+def _encoded(row):
+  return tuple(value.encode() for value in row)
+
+
+def _rows(task, part):
+  """Rows of a file of JSON lines, as bytes."""
+  for where, record in readers.records(part.path):
+    fields = {
+      field: readers.field(part.path, where, record, field)
+      for field in task.fields
+    }
+    yield from map(_encoded, task.rows(fields))
+
+
+def _to_rows(dataset, task):
+  """Records of TensorFlow Datasets to rows of text."""
+
+  def rows(*values):
+    record = {
+      field: _python(value)
+      for field, value in zip(task.fields, values, strict=True)
+    }
+    found = [_encoded(row) for row in task.rows(record)]
+    return [seqio_files.texts(column) for column in zip(*found, strict=True)]
+
+  def convert(record):
+    values = []
+    for field in task.fields:
+      value = record
+      for key in field.split('/'):
+        value = value[key]
+      values.append(value)
+    columns = tf.numpy_function(
+      rows, values, [tf.string] * len(_COLUMNS), stateful=False
+    )
+    for column in columns:
+      column.set_shape([None])
+    return tf.data.Dataset.from_tensor_slices(
+      dict(zip(_COLUMNS, columns, strict=True))
+    )
+
+  return dataset.flat_map(convert)
+
+
+def _python(value):
+  """A value of a record as Python has it."""
+  if isinstance(value, bytes):
+    return value.decode()
+  value = value.tolist()
+  if isinstance(value, list):
+    return [v.decode() if isinstance(v, bytes) else v for v in value]
+  return value.decode() if isinstance(value, bytes) else value
+
+
+def _raw_files(task, path, split):
+  """The file of a split of a task's raw form, as Parts; [] for none."""
+  if not task.folder:
+    return []
+  family = task.name.split('/')[0]
+  for folder in (*paths.candidates(path, family), paths.data_folder(path)):
+    for place in (
+      folder / task.folder / f'{split}.jsonl',
+      folder / f'{split}.jsonl',
+    ):
+      if place.is_file() and task.folder in place.parts:
+        return [sources.Part(str(place))]
+    archive = folder / f'{task.folder}.zip'
+    if archive.is_file():
+      ending = f'{split}.jsonl'
+      found = [f for f in readers.files(archive) if f.endswith(ending)]
+      return [sources.Part(file) for file in found[:1]]
+  return []
+
+
+def _missing_prompts(task, path, folder):
+  tried, how = [str(folder)], f'tfds build {task.dataset}'
+  if task.folder:
+    family = task.name.split('/')[0]
+    for place in paths.candidates(path, family):
+      tried += [
+        str(place / task.folder / '{train,validation}.jsonl'),
+        str(place / f'{task.folder}.zip'),
+      ]
+    how += (
+      f', or fetch {task.folder}.zip of '
+      'https://huggingface.co/datasets/tau/scrolls, which serves as it is'
+    )
+  return paths.missing(
+    f'{task.name} ({task.dataset} of TensorFlow Datasets)', tried, how
+  )

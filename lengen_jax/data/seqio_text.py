@@ -1,7 +1,18 @@
-"""Text of a task of seqio, in windows."""
+"""Text as tasks of seqio, and windows of it."""
 
+import functools
+import re
+
+import seqio
 import tensorflow as tf
 
+from lengen_jax import errors
+from lengen_jax import specs
+from lengen_jax.data import documents
+from lengen_jax.data import paths
+from lengen_jax.data import registry
+from lengen_jax.data import seqio_files
+from lengen_jax.data import sources
 from lengen_jax.data import stream
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
@@ -9,6 +20,83 @@ from lengen_jax.data import windows
 # Windows that are shuffled among each other; they are kept in checkpoints, as
 # are the 1000 documents that seqio shuffles before.
 _SHUFFLE = 1024
+
+
+def register(source, path, vocab):
+  """Registers a source of text: one task for all lengths.
+
+  Args:
+    source: a `sources.Source`.
+    path: where the raw data lies.
+    vocab: see `vocabulary.create`.
+
+  Returns:
+    The name in seqio's registry.
+  """
+  spec = specs.describe(source)
+  found = vocabulary.create(vocab)
+  slug = re.sub('[^a-z0-9]+', '_', spec.lower()).strip('_')
+  parts = {}
+  for split in sources.SPLITS:
+    try:
+      parts[split] = source.parts(path, split)
+    except errors.CorpusError:
+      if split != 'test':
+        raise
+
+  def arguments():
+    feature = seqio.Feature(found.seqio(), add_eos=True)
+    if any(part.dataset for part in parts['train']):
+      data = seqio.TfdsDataSource(
+        source.dataset,
+        tfds_data_dir=str(paths.data_folder(path)),
+        splits=list(parts),
+        read_only=True,
+      )
+    else:
+      data = seqio_files.Files(
+        parts,
+        lambda part: ((text,) for text in documents.read(source, part)),
+        ('text',),
+      )
+    return {
+      'source': data,
+      'preprocessors': [
+        functools.partial(
+          seqio.preprocessors.rekey, key_map={'targets': 'text'}
+        ),
+        functools.partial(
+          seqio.preprocessors.tokenize, copy_pretokenized=False
+        ),
+        seqio.CacheDatasetPlaceholder(),
+        seqio.preprocessors.append_eos,
+        split_to_length,
+      ],
+      'output_features': {'targets': feature},
+    }
+
+  # Registered anew where the data is other data.
+  key = (path, found.name, str(parts))
+  kind = 'bytes' if vocab == 'bytes' else found.fingerprint
+  name = f'{slug}_lm_{kind}'
+  return registry.add(name, key, seqio.TaskRegistry, arguments)
+
+
+def split_to_length(dataset, sequence_length):
+  """Splits 'targets' into pieces of `sequence_length['targets']` tokens.
+
+  seqio would keep the first piece and drop the rest.
+  """
+  if not sequence_length or not sequence_length.get('targets'):
+    return dataset
+  length = sequence_length['targets']
+
+  def pieces(example):
+    ids = example['targets']
+    starts = tf.data.Dataset.range(0, tf.size(ids, tf.int64), length)
+    return starts.map(lambda at: {'targets': ids[at : at + length]})
+
+  return dataset.flat_map(pieces)
 
 
 class Text:
