@@ -5,7 +5,7 @@ Command:
     --runs='rope; rope | standard; kerple_log; kerple_log | standard; ...'
 
 A run without positions has randomized ones. The data is imagenet2012 of
-TensorFlow Datasets; --config.data.path names its folder.
+TensorFlow Datasets; --config.data.raw names its folder.
 
 Paper: randomized encodings on real tasks, table 3: an encoder-decoder reads
 gray pixels, 22 x 23 = 506 or 45 x 45 = 2025 with a black one at the end of each

@@ -92,13 +92,6 @@ def _parser():
     'prepare', [config], 'tokenize text once, into windows read by index'
   )
   prepare.add_argument(
-    '--raw',
-    default='',
-    metavar='FOLDER',
-    help='where the raw text lies; LENGEN_DATA_DIR or ~/.lengen/data if not '
-    'given',
-  )
-  prepare.add_argument(
     '--vocabulary-size',
     type=int,
     default=0,
@@ -185,7 +178,15 @@ def _run_config_file(text):
     raise errors.ConfigError(f'config {text}: {reason}') from error
 
 
+def _check_data(config):
+  """Says at once what data is missing, before anything heavy loads."""
+  from lengen_jax import data
+
+  data.check_present(data.DataConfig(**config.data.to_dict()))
+
+
 def _train(arguments, config):
+  _check_data(config)
   from lengen_jax.training import loop
   from lengen_jax.training import sharding
 
@@ -240,7 +241,7 @@ def _prepare(arguments, config):
     )
   manifest = prepare.prepare(
     data.DataConfig(**config.data.to_dict()),
-    raw=arguments.raw,
+    raw=config.data.raw,
     longest=max(config.eval.lengths),
     vocabulary_size=arguments.vocabulary_size,
   )
@@ -254,6 +255,7 @@ def _prepare(arguments, config):
 
 
 def _compare(arguments, config):
+  _check_data(config)
   from lengen_jax.analysis import report
   from lengen_jax.training import compare
   from lengen_jax.training import runs

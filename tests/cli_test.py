@@ -136,6 +136,7 @@ def test_mistakes_in_the_config_file(tmp_path, capsys, config, message):
   assert message in error
 
 
+@pytest.mark.slow
 def test_workdir_of_another_config(tmp_path, capsys):
   workdir = f'--workdir={tmp_path}'
   assert cli.main(['train', TINY, workdir, *SHORT]) == 0
@@ -188,3 +189,33 @@ def test_debug_shows_where(tmp_path):
 
   with pytest.raises(errors.WorkdirError):
     cli.main(['eval', '--debug', f'--workdir={tmp_path}'])
+
+
+@pytest.mark.parametrize(
+  'config',
+  [
+    'fire_c4.py:base,c4,tiny',
+    'scrolls.py:qasper,tiny',
+    'glue_superglue.py:tiny',
+  ],
+)
+def test_missing_data_is_said_before_anything_loads(tmp_path, config):
+  """So that it takes less than a second."""
+  arguments = [
+    'train',
+    f'--config=configs/{config}',
+    '--config.train.init_from=',
+    f'--config.data.path={tmp_path}',
+    f'--config.data.raw={tmp_path}',
+    f'--workdir={tmp_path / "run"}',
+  ]
+  code = (
+    'import sys; from lengen_jax import cli; '
+    f'status = cli.main({arguments!r}); '
+    "print(status, *{'jax', 'tensorflow', 'seqio'} & {*sys.modules})"
+  )
+  run = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert run.stdout.strip() == '1'
+  assert str(tmp_path) in run.stderr and 'configs/stdlib.py' in run.stderr

@@ -31,6 +31,8 @@ FORMS = [
   't5(shared=True)',
 ]
 SPECS = [*testing.encoding_specs(), *FORMS]
+# One bias and one rotation are tested in bfloat16 by default.
+QUICK_IN_BFLOAT16 = ('fire(init_threshold=8.)', 'rope')
 EXACT = {}
 
 FRACTIONAL = {
@@ -108,7 +110,15 @@ def test_every_scheme_in_float32(spec):
   assert refused == want
 
 
-@pytest.mark.parametrize('spec', SPECS)
+@pytest.mark.parametrize(
+  'spec',
+  [
+    pytest.param(
+      spec, marks=() if spec in QUICK_IN_BFLOAT16 else pytest.mark.slow
+    )
+    for spec in SPECS
+  ],
+)
 def test_every_scheme_in_bfloat16(spec):
   half = properties(spec, dtype='bfloat16')
   half.check_schemes()

@@ -4,6 +4,8 @@ TensorFlow and seqio are loaded only where data.source is 'seqio' or the raw
 data is one of TensorFlow Datasets.
 """
 
+import pathlib
+
 from lengen_jax.data import extra
 from lengen_jax.data.config import DataConfig
 from lengen_jax.data.corpus import Corpus
@@ -15,6 +17,7 @@ __all__ = [
   'DataConfig',
   'EvaluationWindows',
   'TrainingWindows',
+  'check_present',
   'load',
   'register',
 ]
@@ -47,26 +50,50 @@ def load(config, longest=None):
   return _load_seqio(config)
 
 
+def check_present(config):
+  """Raises where the data of a config is missing, at once.
+
+  Args:
+    config: a DataConfig.
+
+  Raises:
+    errors.LengenError: naming where we looked, and how to get it.
+  """
+  if config.source == 'prepared':
+    from lengen_jax.data import manifest
+
+    manifest.read(pathlib.Path(config.path).expanduser().absolute())
+  elif config.source == 'seqio' and not _theirs(config.task):
+    from lengen_jax.data import menu
+
+    menu.check_present(config.task, config.raw)
+
+
+def _theirs(task):
+  """Whether a task is 'module:name', of somebody else."""
+  return ':' in task.partition('(')[0]
+
+
 def _load_seqio(config):
+  check_present(config)
   extra.load('seqio', 'reading tasks of seqio')
+  from lengen_jax.data import menu
   from lengen_jax.data import registration
   from lengen_jax.data import seqio_pictures
   from lengen_jax.data import seqio_prompts
   from lengen_jax.data import seqio_text
 
-  task = config.task.partition('(')[0].strip()
-  if ':' in task:
-    return seqio_text.Text(config, registration.find(task))
+  if _theirs(config.task):
+    return seqio_text.Text(config, registration.find(config.task))
   name = register(
     config.task,
-    path=config.path,
+    path=config.raw,
     vocab=config.vocabulary,
     separator=config.separator,
   )
-  if task in registration.PICTURES:
+  if menu.pictures(config.task):
     return seqio_pictures.Pictures(config, name)
-  tasks = registration.prompt_tasks(task)
-  if tasks:
+  if tasks := menu.prompt_tasks(config.task):
     return seqio_prompts.Prompts(config, name, tasks)
   return seqio_text.Text(config, name)
 

@@ -18,8 +18,9 @@ class DataConfig:
     train_length: tokens per row in training.
     batch_size: rows per step, over all hosts.
     path: of 'stdlib' another Python's library; of 'prepared' the folder that
-      was written; of 'seqio' where the raw data lies, '' for LENGEN_DATA_DIR
-      or ~/.lengen/data.
+      was written.
+    raw: where the raw data lies, for 'seqio' and for `lengen prepare`; '' for
+      LENGEN_DATA_DIR or ~/.lengen/data.
     task: what the data is: a source of text such as 'c4', a task of prompts
       such as 'scrolls/qasper', 'glue_superglue', 'imagenet', or any task or
       mixture that is registered in seqio.
@@ -34,6 +35,7 @@ class DataConfig:
   train_length: int
   batch_size: int
   path: str = ''
+  raw: str = ''
   task: str = ''
   vocabulary: str = 'bytes'
   mode: str = 'doc_window'
@@ -57,6 +59,15 @@ class DataConfig:
         "data.source='prepared' needs data.path, the folder that lengen "
         'prepare wrote'
       )
+    if self.source == 'stdlib':
+      for field in ('raw', 'task', 'vocabulary', 'mode'):
+        if (
+          getattr(self, field) != type(self).__dataclass_fields__[field].default
+        ):
+          raise errors.ConfigError(
+            f'data.{field}={getattr(self, field)!r} means nothing where '
+            "data.source='stdlib'; leave it, or set data.source"
+          )
     if self.source == 'seqio' and not self.task:
       raise errors.ConfigError(
         "data.source='seqio' needs data.task, for example 'c4'"

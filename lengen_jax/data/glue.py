@@ -136,7 +136,8 @@ _MNLI = _glue(
 # https://www.tensorflow.org/datasets/catalog. RTE is in both suites: the same
 # records, taken once.
 TASKS = {
-  'boolq': _super_glue('boolq', ('passage', 'question'), _BOOLEAN, 9_427),
+  # The question first: what is cut away is at the end.
+  'boolq': _super_glue('boolq', ('question', 'passage'), _BOOLEAN, 9_427),
   'cb': _super_glue(
     'cb',
     ('hypothesis', 'premise'),

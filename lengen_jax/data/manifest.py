@@ -12,6 +12,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
+from lengen_jax.data import paths
 from lengen_jax.data import vocabulary
 
 MANIFEST = 'manifest.json'
@@ -99,7 +100,8 @@ def read(folder):
       )
     raise errors.CorpusError(
       f'no prepared data in {folder} (no {MANIFEST}); write it with lengen '
-      'prepare, or read the raw data by data.source=seqio'
+      'prepare, which says where it looks for the raw data and how to get it; '
+      f'or read the raw data by data.source=seqio. {paths.WITHOUT}'
     )
   manifest = read_json(folder / MANIFEST)
   for file, shard in shards(folder, manifest):

@@ -1,5 +1,6 @@
 """Where data lies on this machine. Nothing is ever downloaded."""
 
+import json
 import os
 import pathlib
 
@@ -30,11 +31,34 @@ def prepared_dataset(path, dataset):
   return data_folder(path) / name / version
 
 
+def dataset_splits(path, dataset):
+  """Splits of a dataset that TensorFlow Datasets has prepared, () for none.
+
+  Raises:
+    errors.CorpusError: what describes it cannot be read.
+  """
+  file = prepared_dataset(path, dataset) / 'dataset_info.json'
+  if not file.is_file():
+    return ()
+  try:
+    return tuple(
+      split['name'] for split in json.loads(file.read_text())['splits']
+    )
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.CorpusError(
+      f'{file} is broken ({type(error).__name__}: {error}); delete its folder '
+      f'and prepare it again: tfds build {dataset}'
+    ) from None
+
+
 def missing(what, tried, how):
   """The error for data that is not there."""
   return errors.CorpusError(
     f'there is no {what}; looked in: {", ".join(tried)}. To get it: {how}. '
-    f'Then name its folder: {_VARIABLE}, --raw of lengen prepare, or data.path '
-    "where data.source is 'seqio'. To go on without it, take the embedded "
-    'corpus: --config=configs/stdlib.py'
+    f'Then name its folder by data.raw or {_VARIABLE}. {WITHOUT}'
   )
+
+
+WITHOUT = (
+  'To go on without it, take the embedded corpus: --config=configs/stdlib.py'
+)

@@ -133,6 +133,8 @@ def _go_on(folder, state):
   if not path.exists():
     return state
   kept = manifest_lib.read_json(path)
+  if not any(split['shards'] for split in kept['splits'].values()):
+    return state
   wanted = {k: v for k, v in state.items() if k not in ('read', 'splits')}
   manifest_lib.check(kept, wanted, folder)
   if kept['read'] != state['read']:

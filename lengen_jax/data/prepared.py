@@ -64,14 +64,14 @@ class Prepared:
     )
 
   def evaluation(self, config):
-    """Windows of the validation split; of an EvalConfig."""
+    """The first windows of the validation split; of an EvalConfig."""
     records, longest = self._records('validation'), max(config.lengths)
     # Of a longer window that was written, several windows.
     each = self._manifest['longest'] // longest
     total = each * len(records)
     # Fewer than asked for: EvaluationWindows says so.
     count = min(config.windows, total)
-    numbers, pieces = np.divmod(np.arange(count) * total // count, each)
+    numbers, pieces = np.divmod(np.arange(count), each)
     found = [
       record[piece * longest :][: longest + 1]
       for record, piece in zip(records.read(numbers), pieces, strict=True)

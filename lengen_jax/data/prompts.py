@@ -9,6 +9,10 @@ from collections.abc import Callable
 import dataclasses
 import typing
 
+from lengen_jax.data import paths
+from lengen_jax.data import readers
+from lengen_jax.data import sources
+
 
 class Row(typing.NamedTuple):
   """A prompt and one answer to it.
@@ -67,3 +71,66 @@ def group(rows):
     prompts.setdefault(row.id, row.prompt)
     references[row.id].append(row.answer)
   return prompts, dict(references)
+
+
+def raw_files(task, path):
+  """Files of a task's raw form.
+
+  Args:
+    task: a PromptTask.
+    path: where the raw data lies; see `paths`.
+
+  Returns:
+    Split to a list of one Part; {} unless there is one for each split.
+  """
+  if not task.folder:
+    return {}
+  family = task.name.split('/')[0]
+  for folder in (*paths.candidates(path, family), paths.data_folder(path)):
+    found = {use: _raw_file(task, folder, split) for use, split in task.splits}
+    if all(found.values()):
+      return {use: [sources.Part(file)] for use, file in found.items()}
+  return {}
+
+
+def check_present(task, path):
+  """Raises unless a task's data is there, without reading it.
+
+  Raises:
+    errors.CorpusError: naming where we looked, and how to get it.
+  """
+  if raw_files(task, path):
+    return
+  there = paths.dataset_splits(path, task.dataset)
+  if {split for _, split in task.splits} <= {*there}:
+    return
+  tried = [str(paths.prepared_dataset(path, task.dataset))]
+  how = f'tfds build {task.dataset}'
+  if task.folder:
+    family = task.name.split('/')[0]
+    for place in paths.candidates(path, family):
+      tried += [
+        str(place / task.folder / '{train,validation}.jsonl'),
+        str(place / f'{task.folder}.zip'),
+      ]
+    how += (
+      f', or fetch {task.folder}.zip of '
+      'https://huggingface.co/datasets/tau/scrolls, which serves as it is'
+    )
+  raise paths.missing(
+    f'{task.name} ({task.dataset} of TensorFlow Datasets)', tried, how
+  )
+
+
+def _raw_file(task, folder, split):
+  """The file of a split below a folder, or '' for none."""
+  for place in (folder / task.folder, folder):
+    file = place / f'{split}.jsonl'
+    if file.is_file() and task.folder in file.parts:
+      return str(file)
+  archive = folder / f'{task.folder}.zip'
+  if archive.is_file():
+    for file in readers.files(archive):
+      if file.endswith(f'{split}.jsonl'):
+        return file
+  return ''

@@ -10,21 +10,12 @@ import importlib
 import seqio
 
 from lengen_jax import errors
-from lengen_jax import specs
 from lengen_jax.data import glue
-from lengen_jax.data import imagenet
+from lengen_jax.data import menu
 from lengen_jax.data import registry
-from lengen_jax.data import scrolls
 from lengen_jax.data import seqio_pictures
 from lengen_jax.data import seqio_prompts
 from lengen_jax.data import seqio_text
-from lengen_jax.data import sources
-
-PROMPT_TASKS = {
-  task.name: task for task in (*scrolls.TASKS.values(), *glue.TASKS.values())
-}
-GLUE_SUPERGLUE = 'glue_superglue'
-PICTURES = {'imagenet': imagenet.Imagenet}
 
 
 def register(task, *, path='', vocab='bytes', separator='\n\nAnswer: '):
@@ -48,45 +39,25 @@ def register(task, *, path='', vocab='bytes', separator='\n\nAnswer: '):
   Raises:
     errors.LengenError: an unknown task, or data that is missing.
   """
-  if task == GLUE_SUPERGLUE:
-    names = {
-      name: seqio_prompts.register(each, path, vocab, separator)
-      for name, each in glue.TASKS.items()
-    }
-    rates = [(names[name], glue.TASKS[name].num_train) for name in glue.MIXTURE]
+  menu.check_present(task, path)
+  names = {
+    each.name: seqio_prompts.register(each, path, vocab, separator)
+    for each in menu.prompt_tasks(task)
+  }
+  if task == menu.GLUE_SUPERGLUE:
+    mixed = [glue.TASKS[name] for name in glue.MIXTURE]
+    rates = [(names[each.name], each.num_train) for each in mixed]
     return registry.add(
-      GLUE_SUPERGLUE,
+      task,
       (path, vocab, separator, tuple(rates)),
       seqio.MixtureRegistry,
       lambda: {'tasks': rates},
     )
-  if task in PROMPT_TASKS:
-    return seqio_prompts.register(PROMPT_TASKS[task], path, vocab, separator)
-  name = str(task).partition('(')[0].strip()
-  if name in PICTURES:
-    return seqio_pictures.register(specs.build('task', PICTURES, task), path)
-  if name in sources.SOURCES:
-    return seqio_text.register(sources.create(task), path, vocab)
-  raise errors.SpecError(
-    errors.one_of(
-      'data.task',
-      task,
-      [*sources.SOURCES, *PROMPT_TASKS, GLUE_SUPERGLUE, *PICTURES],
-    )
-  )
-
-
-def prompt_tasks(task):
-  """PromptTasks that 'family/name' or a mixture consists of.
-
-  Returns:
-    Dict by name in seqio's registry, {} for a task of another kind. Of
-    'glue_superglue' one, of mismatched MNLI, is for evaluation alone.
-  """
-  found = [PROMPT_TASKS[task]] if task in PROMPT_TASKS else []
-  if task == GLUE_SUPERGLUE:
-    found = glue.TASKS.values()
-  return {seqio_prompts.seqio_name(each): each for each in found}
+  if names:
+    return names[task]
+  if pictures := menu.pictures(task):
+    return seqio_pictures.register(pictures, path)
+  return seqio_text.register(menu.source(task), path, vocab)
 
 
 def find(task):

@@ -95,9 +95,8 @@ class Files(seqio.DataSource):
         .unbatch()
       )
 
-    # One file after the other in blocks; parallel calls would need no order.
     return numbers.interleave(
-      read, cycle_length=min(16, len(parts)), block_length=16
+      read, cycle_length=min(16, len(parts)) if shuffle else 1, block_length=16
     )
 
 

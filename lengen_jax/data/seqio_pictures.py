@@ -22,13 +22,6 @@ def register(pictures, path):
   Returns:
     The name in seqio's registry.
   """
-  folder = paths.prepared_dataset(path, imagenet.DATASET)
-  if not folder.is_dir():
-    raise paths.missing(
-      f'ImageNet ({imagenet.DATASET} of TensorFlow Datasets)',
-      [str(folder)],
-      imagenet.HOW,
-    )
 
   def tokens(dataset, sequence_length):
     length = sequence_length['inputs']
@@ -84,23 +77,23 @@ class Pictures:
       name: in seqio's registry.
     """
     self._name = name
-    self.info = stream.info(config, 'pixels')
+    self.info = stream.info(config, name, 'pixels')
 
   def training(self, config, *, seed, host=(0, 1)):
     """Batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
-    lengths = {'inputs': config.train_length, 'targets': 1}
-    stream.check_not_empty(
-      stream.read(self._name, lengths=lengths, split='train'),
-      'the training split of ImageNet is empty',
-    )
     dataset = stream.read(
-      self._name, lengths=lengths, split='train', seed=seed, host=host
+      self._name,
+      lengths={'inputs': config.train_length, 'targets': 1},
+      split='train',
+      seed=seed,
+      host=host,
     )
     dataset = dataset.map(
       lambda row: {'encoder_tokens': row['inputs'], 'targets': row['targets']}
     )
     return stream.StreamBatches(
+      self._name,
       dataset,
       rows=len(windows.host_rows(config.batch_size, host)),
       host=host,
@@ -143,7 +136,7 @@ class EvaluationPictures:
       lengths={'inputs': length, 'targets': 1},
       split='validation',
     )
-    with stream.own_errors():
+    with stream.own_errors(self._name):
       rows = list(dataset.take(self._limit).as_numpy_iterator())
     if not rows:
       raise errors.CorpusError('the validation split of ImageNet is empty')

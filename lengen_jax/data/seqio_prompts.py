@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from lengen_jax import errors
 from lengen_jax.data import paths
+from lengen_jax.data import prompts
 from lengen_jax.data import readers
 from lengen_jax.data import registry
 from lengen_jax.data import seqio_files
-from lengen_jax.data import sources
 from lengen_jax.data import stream
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
@@ -34,18 +34,12 @@ def register(task, path, vocab, separator):
     The name in seqio's registry.
   """
   found = vocabulary.create(vocab)
-  files = {
-    split: _raw_files(task, path, stored) for split, stored in task.splits
-  }
-  if not all(files.values()):
-    folder = paths.prepared_dataset(path, task.dataset)
-    if not folder.is_dir():
-      raise _missing_prompts(task, path, folder)
+  files = prompts.raw_files(task, path)
 
   def arguments():
     inputs = seqio.Feature(found.seqio(), add_eos=False)
     targets = seqio.Feature(found.seqio(), add_eos=True)
-    if all(files.values()):
+    if files:
       data = seqio_files.Files(files, functools.partial(_rows, task), _COLUMNS)
       before = []
     else:
@@ -127,7 +121,7 @@ class Prompts:
     info: where they come from, for results.
     vocab_size: ids are below this.
     tasks: the PromptTasks.
-    target_length: tokens kept of an answer.
+    target_lengths: tokens kept of an answer, of each task.
     decode: token ids to text.
   """
 
@@ -139,33 +133,33 @@ class Prompts:
     Args:
       config: a DataConfig.
       name: in seqio's registry.
-      tasks: dict from name in seqio's registry to PromptTask.
+      tasks: list of PromptTasks.
     """
-    self._config, self._name, self._names = config, name, list(tasks)
+    self._config, self._name = config, name
+    self._names = [seqio_name(task) for task in tasks]
     self._vocab = vocabulary.create(config.vocabulary)
-    self.tasks = list(tasks.values())
-    self.target_length = config.target_length or max(
-      task.target_length for task in self.tasks
-    )
+    self.tasks = tasks
+    self.target_lengths = [
+      config.target_length or task.target_length for task in self.tasks
+    ]
     self.vocab_size, self.decode = self._vocab.size, self._vocab.decode
     self.info = stream.info(
       config,
+      name,
       self._vocab.fingerprint,
       separator=config.separator,
-      cut=self.target_length,
+      cut=self.target_lengths,
     )
 
   def training(self, config, *, seed, host=(0, 1)):
     """Batches of prompts with their answers, which alone are scored."""
-    lengths = self._lengths(config.train_length)
-    for name, task in zip(self._names, self.tasks, strict=True):
-      if 'train' in dict(task.splits):
-        stream.check_not_empty(
-          stream.read(name, lengths=lengths, split='train'),
-          f'the training split of {task.name} is empty',
-        )
+    stream.check_files(self._name, host)
     dataset = stream.read(
-      self._name, lengths=lengths, split='train', seed=seed, host=host
+      self._name,
+      lengths=self._lengths(config.train_length),
+      split='train',
+      seed=seed,
+      host=host,
     )
 
     def row(example):
@@ -180,6 +174,7 @@ class Prompts:
       }
 
     return stream.StreamBatches(
+      self._name,
       dataset.map(row),
       rows=len(windows.host_rows(config.batch_size, host)),
       host=host,
@@ -204,7 +199,7 @@ class Prompts:
       self._names[number], lengths=self._lengths(length), split='validation'
     )
     found = {}
-    with stream.own_errors():
+    with stream.own_errors(self._names[number]):
       for row in dataset.as_numpy_iterator():
         key = row['id'].decode()
         reference = row['targets_pretokenized'].decode()
@@ -231,16 +226,15 @@ class Prompts:
     return len(self._vocab.encode([self._config.separator.encode()])[0])
 
   def _lengths(self, length):
-    if length <= self.target_length:
+    """Tokens of prompts and answers; prompts are cut alike in all tasks."""
+    answer = max(self.target_lengths)
+    if length <= answer:
       raise errors.ConfigError(
         f'rows of {length} tokens leave no room for a prompt beside an answer '
-        f'of data.target_length={self.target_length}; raise data.train_length '
+        f'of data.target_length={answer}; raise data.train_length '
         'and eval.lengths, or lower it'
       )
-    return {
-      'inputs': length - self.target_length,
-      'targets': self.target_length,
-    }
+    return {'inputs': length - answer, 'targets': answer}
 
 
 def _encoded(row):
@@ -254,6 +248,11 @@ def _rows(task, part):
       field: readers.field(part.path, where, record, field)
       for field in task.fields
     }
+    for field, value in fields.items():
+      if not isinstance(value, str) and (field, value) != ('output', None):
+        raise errors.CorpusError(
+          f'{part.path}, {where}: {field!r} is {type(value).__name__}, no text'
+        )
     yield from map(_encoded, task.rows(fields))
 
 
@@ -295,41 +294,3 @@ def _python(value):
   if isinstance(value, list):
     return [v.decode() if isinstance(v, bytes) else v for v in value]
   return value.decode() if isinstance(value, bytes) else value
-
-
-def _raw_files(task, path, split):
-  """The file of a split of a task's raw form, as Parts; [] for none."""
-  if not task.folder:
-    return []
-  family = task.name.split('/')[0]
-  for folder in (*paths.candidates(path, family), paths.data_folder(path)):
-    for place in (
-      folder / task.folder / f'{split}.jsonl',
-      folder / f'{split}.jsonl',
-    ):
-      if place.is_file() and task.folder in place.parts:
-        return [sources.Part(str(place))]
-    archive = folder / f'{task.folder}.zip'
-    if archive.is_file():
-      ending = f'{split}.jsonl'
-      found = [f for f in readers.files(archive) if f.endswith(ending)]
-      return [sources.Part(file) for file in found[:1]]
-  return []
-
-
-def _missing_prompts(task, path, folder):
-  tried, how = [str(folder)], f'tfds build {task.dataset}'
-  if task.folder:
-    family = task.name.split('/')[0]
-    for place in paths.candidates(path, family):
-      tried += [
-        str(place / task.folder / '{train,validation}.jsonl'),
-        str(place / f'{task.folder}.zip'),
-      ]
-    how += (
-      f', or fetch {task.folder}.zip of '
-      'https://huggingface.co/datasets/tau/scrolls, which serves as it is'
-    )
-  return paths.missing(
-    f'{task.name} ({task.dataset} of TensorFlow Datasets)', tried, how
-  )

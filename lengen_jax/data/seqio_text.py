@@ -119,25 +119,32 @@ class Text:
     self._config, self._name = config, name
     self._vocab = vocabulary.create(config.vocabulary)
     self.vocab_size = self._vocab.size
-    self.info = stream.info(config, self._vocab.fingerprint, mode=config.mode)
+    theirs = seqio.get_mixture_or_task(name).output_features.get('targets')
+    if theirs is None or theirs.vocabulary != self._vocab.seqio():
+      raise errors.ConfigError(
+        f'the task {name} has '
+        + (
+          'no targets'
+          if theirs is None
+          else f'the vocabulary {theirs.vocabulary}'
+        )
+        + f', and not that of data.vocabulary={config.vocabulary!r}; set it to '
+        'the same'
+      )
+    self.info = stream.info(
+      config, name, self._vocab.fingerprint, mode=config.mode
+    )
 
   def training(self, config, *, seed, host=(0, 1)):
     """Batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
-
-    def rows(**order):
-      dataset = stream.read(self._name, lengths=None, split='train', **order)
-      return cut(dataset, config.train_length, config.mode)
-
-    stream.check_not_empty(
-      rows(),
-      f'the training split of {config.task} has no window of '
-      f'{config.train_length} tokens in mode {config.mode!r}; lower '
-      'data.train_length, or take another data.mode',
+    documents = stream.read(
+      self._name, lengths=None, split='train', seed=seed, host=host
     )
-    dataset = rows(seed=seed, host=host)
+    dataset = cut(documents, config.train_length, config.mode)
     dataset = dataset.shuffle(_SHUFFLE, seed=seed)
     return stream.StreamBatches(
+      self._name,
       dataset,
       rows=len(windows.host_rows(config.batch_size, host)),
       host=host,
@@ -149,7 +156,7 @@ class Text:
     longest, count = max(config.lengths), config.windows
     documents = stream.read(self._name, lengths=None, split='validation')
     found = []
-    with stream.own_errors():
+    with stream.own_errors(self._name):
       for document in documents.as_numpy_iterator():
         found += windows.whole(document['targets'], longest)
         if len(found) >= count:

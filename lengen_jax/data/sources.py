@@ -74,6 +74,8 @@ class Source:
     for folder in paths.candidates(path, name):
       tried.append(str(folder))
       found = self._file_parts(folder)
+      if folder.name != name and self._may_be_others(folder):
+        found = {}
       # All splits come out of the same folder.
       if any(found.values()):
         break
@@ -91,6 +93,10 @@ class Source:
         f'{name} ({self.about}), split {split}', tried, self.how
       )
     return found[split]
+
+  def _may_be_others(self, folder):
+    """Whether what a folder holds may be of other sources."""
+    return False
 
   def documents(self, part):
     """Yields the documents of a file, `bytes`; of those in `part.split`."""
@@ -122,6 +128,11 @@ class Records(Source):
   # Key to the values it has in records of this source; records without the
   # key are taken to be of this source.
   keep = {}
+
+  def _may_be_others(self, folder):
+    # Records that do not say which set they are of are taken to be ours, so
+    # that a folder with the folders of several sources is none of them.
+    return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
 
   def documents(self, part):
     for text in self._texts(part.path):

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 
 import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
+from lengen_jax.data import extra
 from lengen_jax.data import seqio_files
 from lengen_jax.data import windows
 
@@ -14,27 +16,35 @@ from lengen_jax.data import windows
 class StreamBatches(windows.Batches):
   """Batches of a pipeline, whose state goes into checkpoints."""
 
-  def __init__(self, dataset, *, rows, host, padded):
+  def __init__(self, name, dataset, *, rows, host, padded):
     """Begins.
 
     Args:
-      dataset: endless, of dicts with `tokens` `[L + 1]`, `size` and perhaps
+      name: in seqio's registry, for messages.
+      dataset: an epoch, of dicts with `tokens` `[L + 1]`, `size` and perhaps
         `first_scored`, see `windows.lm_batch`; or with `encoder_tokens` and
         `targets`, see `windows.pair_batch`.
       rows: of this host per batch.
       host: (index, count) of the hosts.
       padded: whether rows end with padding.
     """
-    self.padded, self._host = padded, host
+    self.padded, self._host, self._task = padded, host, name
     options = tf.data.Options()
     options.deterministic = True
-    dataset = dataset.batch(rows, drop_remainder=True).prefetch(2)
+    # Repeating nothing ends, where it does not in a task of seqio.
+    dataset = dataset.repeat().batch(rows, drop_remainder=True).prefetch(2)
     self._iterator = iter(dataset.with_options(options))
     self._checkpoint = tf.train.Checkpoint(iterator=self._iterator)
 
   def next(self):
-    with own_errors():
-      batch = next(self._iterator)
+    with own_errors(self._task):
+      batch = next(self._iterator, None)
+    if batch is None:
+      raise errors.CorpusError(
+        f'the training split of {self._task} has no row for host '
+        f'{self._host[0]} of {self._host[1]}: it is empty, or no text is as '
+        'long as data.train_length; lower that, or take another data.mode'
+      )
     batch = {key: value.numpy() for key, value in batch.items()}
     if 'encoder_tokens' in batch:
       return windows.pair_batch(batch['encoder_tokens'], batch['targets'])
@@ -53,7 +63,14 @@ class StreamBatches(windows.Batches):
         f'the pipeline in {folder} was that of {hosts} hosts and cannot go on '
         f'with {self._host[1]}; use as many, or prepared data, which can'
       )
-    self._checkpoint.read(str(folder / self._name)).assert_consumed()
+    try:
+      self._checkpoint.read(str(folder / self._name)).assert_consumed()
+    except Exception as error:  # Whatever a pipeline that differs raises.
+      raise errors.CheckpointError(
+        f'the pipeline kept in {folder} cannot go on: {extra.reason(error)}; '
+        'the data or its settings are others; the parameters can go on in '
+        'another workdir, by train.init_from'
+      ) from error
 
   @property
   def _name(self):
@@ -61,41 +78,31 @@ class StreamBatches(windows.Batches):
 
 
 def read(name, *, lengths, split, seed=None, host=None):
-  """The dataset of a task or mixture.
+  """The dataset of a task or mixture, gone through once.
 
   Args:
     name: in seqio's registry.
     lengths: of its features; None to cut nothing.
     split: of the task.
-    seed: of an endless, shuffled dataset; None to go through once in order.
+    seed: of the order; None for that in the files. A mixture with one has no
+      end, as its tasks end at different times.
     host: (index, count) of the hosts, each having a part of the examples.
 
   Returns:
     A tf.data.Dataset of dicts.
   """
-  return seqio.get_mixture_or_task(name).get_dataset(
+  task = seqio.get_mixture_or_task(name)
+  endless = isinstance(task, seqio.Mixture) and seed is not None
+  return task.get_dataset(
     sequence_length=lengths,
     split=split,
     shuffle=seed is not None,
     seed=seed,
     shard_info=seqio.ShardInfo(*host) if host else None,
-    num_epochs=1 if seed is None else None,
+    num_epochs=None if endless else 1,
     # What is cached in memory is not in the state of a pipeline.
     try_in_mem_cache=False,
   )
-
-
-def check_not_empty(dataset, reason):
-  """Raises unless a dataset that ends has a first row.
-
-  One that goes on without end would be searched for it forever.
-
-  Raises:
-    errors.CorpusError: giving the reason.
-  """
-  with own_errors():
-    if next(dataset.take(1).as_numpy_iterator(), None) is None:
-      raise errors.CorpusError(reason)
 
 
 def check_files(name, host):
@@ -110,20 +117,43 @@ def check_files(name, host):
       )
 
 
-def info(config, vocabulary, **more):
-  """What is known of the data without reading it."""
-  info = {
-    'source': f'seqio {config.task}',
-    'path': config.path or None,
-    'vocabulary': vocabulary,
-    **more,
+def info(config, name, vocabulary, **more):
+  """What is known of the data without reading it.
+
+  Args:
+    config: a DataConfig.
+    name: in seqio's registry.
+    vocabulary: its fingerprint.
+    **more: facts of the rows.
+
+  Returns:
+    A dict; its hash changes with the names and sizes of the files, not with the
+    folder that they lie in.
+  """
+  task = seqio.get_mixture_or_task(name)
+  files = {}
+  for each in getattr(task, 'tasks', [task]):
+    for split in sorted(each.splits):
+      paths = {f.split('!/')[0] for f in each.source.list_shards(split)}
+      files[f'{each.name}/{split}'] = [
+        [os.path.basename(path), os.path.getsize(path)]
+        for path in sorted(paths)
+        if os.path.exists(path)
+      ]
+  info = {'source': f'seqio {config.task}', 'vocabulary': vocabulary, **more}
+  text = json.dumps([info, files], sort_keys=True)
+  return {
+    **info,
+    'files': sum(map(len, files.values())),
+    'sha256': hashlib.sha256(text.encode()).hexdigest(),
   }
-  text = json.dumps(info, sort_keys=True)
-  return {**info, 'sha256': hashlib.sha256(text.encode()).hexdigest()}
 
 
 class own_errors:
   """Raises what our own readers raised within a pipeline as it was."""
+
+  def __init__(self, name):
+    self._name = name
 
   def __enter__(self):
     seqio_files.raised.clear()
@@ -135,6 +165,12 @@ class own_errors:
       # A new one: the first has been through TensorFlow.
       first = seqio_files.raised[0]
       raise type(first)(str(first)) from None
+    source = seqio.get_mixture_or_task(self._name)
+    files = ''
+    if isinstance(source, seqio.Task):
+      shards = source.source.list_shards(sorted(source.splits)[0])
+      files = f' in {os.path.dirname(shards[0])}' if shards else ''
     raise errors.CorpusError(
-      f'cannot read the data: {str(error).splitlines()[0]}'
+      f'the data of {self._name}{files} is damaged or of another form '
+      f'({extra.reason(error)}); fetch or prepare it again'
     ) from error

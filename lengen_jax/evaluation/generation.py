@@ -27,10 +27,10 @@ class Generator:
   """Continues prompts greedily, many at a time.
 
   What follows a prompt does not depend on the other prompts, up to rounding:
-  each row has a plan of its own, for its prompt and `max_new` tokens, which is
-  the length of a row in training. Positions drawn at test time are a function
-  of the seed, the index of the prompt and its plan; where a scheme draws for a
-  whole batch, of the seed and the plan.
+  each row has a plan of its own, for its prompt and `max_new` tokens: as long
+  as a row of training with the longest answer. Positions drawn at test time are
+  a function of the seed, the index of the prompt and its plan; where a scheme
+  draws for a whole batch, of the seed and the plan.
 
   Attributes:
     steps: decoding steps of the last run, one token per row each; of several

@@ -119,15 +119,18 @@ def answers(trained, prompts, label='eval'):
     (dict for eval.json, list of dicts with what was generated).
   """
   run = trained.run
-  generator = generation.Generator(
-    run.model,
-    run.scheme,
-    max_new=prompts.target_length,
-    end_id=vocabulary.END,
-    batch_tokens=run.eval.batch_tokens,
-    seed=run.config.seed,
-    mesh=run.mesh,
-  )
+  generators = {
+    length: generation.Generator(
+      run.model,
+      run.scheme,
+      max_new=length,
+      end_id=vocabulary.END,
+      batch_tokens=run.eval.batch_tokens,
+      seed=run.config.seed,
+      mesh=run.mesh,
+    )
+    for length in {*prompts.target_lengths}
+  }
   found = {'scores': {}, 'average': {}, 'whole': {}, 'refused': {}}
   predictions, counts = [], {}
   for length in run.eval.lengths:
@@ -136,6 +139,7 @@ def answers(trained, prompts, label='eval'):
       examples = prompts.examples(number, length, run.eval.examples)
       name = f'{label}: {task.name} at {length}'
       try:
+        generator = generators[prompts.target_lengths[number]]
         texts = _generate(generator, trained, prompts, examples, name)
       except (errors.LengthError, errors.CombinationError) as error:
         found['refused'][str(length)] = str(error)
@@ -169,7 +173,7 @@ def answers(trained, prompts, label='eval'):
   found |= {
     **_names(run.config),
     'examples': counts,
-    'target_length': prompts.target_length,
+    'target_lengths': prompts.target_lengths,
     'train_seconds': round(trained.seconds, 3),
     'parameters': trained.parameters,
   }

@@ -79,7 +79,9 @@ def rounded(bias):
 
 
 @pytest.mark.parametrize('fitted', [False, True])
-@pytest.mark.parametrize('hidden_layers', [1, 2])
+@pytest.mark.parametrize(
+  'hidden_layers', [pytest.param(1, marks=pytest.mark.slow), 2]
+)
 def test_anchors_beat_an_mlp_in_bfloat16(hidden_layers, fitted):
   spec = f'fire(hidden_layers={hidden_layers}, init_threshold=256.)'
   encoding, variables = make(spec)
@@ -167,7 +169,16 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+  'options',
+  [
+    # Rows that begin anywhere are causal too.
+    pytest.param(
+      options, id=name, marks=pytest.mark.slow if name == 'causal' else ()
+    )
+    for name, options in OPTIONS.items()
+  ],
+)
 def test_anchored_attention_is_close_with_its_gradients(monkeypatch, options):
   monkeypatch.setattr(tiles, 'block_size', lambda: 64)
   exact_grads, exact = losses('exact', **options)

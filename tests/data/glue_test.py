@@ -10,7 +10,7 @@ from lengen_jax.evaluation.metrics import superglue
 CLASSES = {
   'boolq': (
     {'question': 'is it wet', 'passage': 'Rain is wet.'},
-    'boolq passage: Rain is wet. question: is it wet',
+    'boolq question: is it wet passage: Rain is wet.',
     ['False', 'True'],
   ),
   'cb': (

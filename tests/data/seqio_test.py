@@ -16,10 +16,10 @@ from lengen_jax import errors
 from lengen_jax.data import glue
 from lengen_jax.data import imagenet
 from lengen_jax.data import prepare
-from lengen_jax.data import registration
 from lengen_jax.data import scrolls
 from lengen_jax.data import seqio_files
 from lengen_jax.data import seqio_text
+from lengen_jax.data import stream
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
 from lengen_jax.evaluation import config as eval_config
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 
 def config(folder, task, **fields):
-  fields = dict(train_length=32, batch_size=4, path=str(folder)) | fields
+  fields = dict(train_length=32, batch_size=4, raw=str(folder)) | fields
   return data.DataConfig(source='seqio', task=task, **fields)
 
 
@@ -148,11 +148,12 @@ def test_the_same_windows_as_prepared_data(folder, tmp_path, spec):
   for batch in take(data.load(settings).training(settings, seed=3), 50):
     row = np.append(batch['inputs'][0], batch['targets'][0, -1])
     assert row.astype(np.int32).tobytes() in known
+  # Both routes score the same tokens.
   evaluated = [
     data.load(each).evaluation(eval_config.EvalConfig((16, 64), 1, 2))
     for each in (settings, written)
   ]
-  assert [e.tokens for e in evaluated] == [128, 128]
+  np.testing.assert_array_equal(evaluated[0].scored, evaluated[1].scored)
   assert evaluated[0].bytes_per_token == pytest.approx(1, abs=0.02)
 
 
@@ -162,19 +163,67 @@ def test_hosts_share_the_documents(folder, hosts):
   name = data.register('c4', path=str(folder))
   seen = []
   for index in range(hosts):
-    dataset = seqio.TaskRegistry.get(name).get_dataset(
-      sequence_length=None,
-      split='train',
-      shuffle=True,
-      seed=5,
-      shard_info=seqio.ShardInfo(index, hosts),
-      num_epochs=1,
+    dataset = stream.read(
+      name, lengths=None, split='train', seed=5, host=(index, hosts)
     )
     rows = [row['targets'] for row in dataset.as_numpy_iterator()]
     assert len(rows) == 40 // hosts
     seen += [row.tobytes() for row in rows]
   assert sorted(seen) == sorted(d.tobytes() for d in documents(folder))
   assert len({*seen}) == 40
+
+
+def test_an_epoch_of_training_has_every_row_once(folder):
+  settings = config(folder, 'scrolls/qasper', train_length=64, target_length=12)
+  batches = data.load(settings).training(settings, seed=0)
+  for _ in range(2):
+    rows = np.concatenate([b['targets'] for b in take(batches, 3)])
+    assert len({row.tobytes() for row in rows}) == 12
+
+
+def test_a_host_without_rows_says_so(tmp_path):
+  """Its files are there, its documents too short: it must not wait forever."""
+  for number, size in enumerate((4000, 50)):
+    path = tmp_path / 'c4' / f'c4-train.{number:05}-of-00002.json'
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({'text': tiny.text(number, size)}) + '\n')
+  validation = tmp_path / 'c4' / 'c4-validation.00000-of-00001.json'
+  validation.write_text(json.dumps({'text': tiny.text(2, 50)}) + '\n')
+  settings = config(tmp_path, 'c4', train_length=128)
+  found = []
+  for index in range(2):
+    batches = data.load(settings).training(settings, seed=0, host=(index, 2))
+    try:
+      batches.next()
+      found.append('rows')
+    except errors.CorpusError as error:
+      found.append(str(error))
+  assert 'rows' in found
+  assert any(f'for host {index} of 2' in found[index] for index in range(2))
+
+
+def test_other_files_are_other_data(tmp_path):
+  tiny.write_c4(tmp_path)
+  settings = config(tmp_path, 'c4')
+  before = data.load(settings).info['sha256']
+  moved = tmp_path / 'moved'
+  moved.mkdir()
+  (tmp_path / 'c4').rename(moved / 'c4')
+  settings = config(moved, 'c4')
+  assert data.load(settings).info['sha256'] == before
+  next((moved / 'c4' / 'en').glob('*train.00001*')).unlink()
+  assert data.load(settings).info['sha256'] != before
+
+
+def test_one_epoch_of_a_long_document_is_held_once(tmp_path):
+  """A shuffle of repeated documents would hold a thousand copies."""
+  tiny.write_enwik8(tmp_path, size=200_000)
+  settings = config(tmp_path, 'enwik8', train_length=256)
+  batches = data.load(settings).training(settings, seed=0)
+  batches.next()
+  batches.save(tmp_path)
+  size = sum(f.stat().st_size for f in tmp_path.glob('pipeline*'))
+  assert size < 20 * 200_000
 
 
 def test_more_hosts_than_files_is_said(folder, capsys):
@@ -356,7 +405,7 @@ def test_shapes_of_pictures():
     imagenet.Imagenet().shape(509)
 
 
-def test_our_vocabularies_are_those_of_seqio(tmp_path):
+def test_our_vocabularies_are_those_of_seqio(folder, tmp_path):
   text = 'Tabs\tand  two spaces, 日本語 🙂\n'
   model = tmp_path / 'small.model'
   texts = [tiny.text(n, 3000).encode() for n in range(5)] + [text.encode()] * 9
@@ -371,7 +420,7 @@ def test_our_vocabularies_are_those_of_seqio(tmp_path):
     assert (theirs.pad_id, theirs.eos_id) == (vocabulary.PAD, vocabulary.END)
     assert theirs.vocab_size == ours.size
   with pytest.raises(errors.CorpusError, match='no vocabulary at .*none'):
-    data.load(config(tmp_path, 'c4', vocabulary=str(tmp_path / 'none.model')))
+    data.load(config(folder, 'c4', vocabulary=str(tmp_path / 'none.model')))
 
 
 def test_a_task_of_somebody_else(folder, monkeypatch):
@@ -383,6 +432,17 @@ def test_a_task_of_somebody_else(folder, monkeypatch):
   settings = config('', 'their_tasks:theirs')
   batch = data.load(settings).training(settings, seed=0).next()
   assert batch['inputs'].shape == (4, 32)
+  found = vocabulary.Bytes().seqio()
+  other = seqio.ByteVocabulary(extra_ids=4)
+  theirs = seqio.TaskRegistry.get('theirs').replace(
+    name='others',
+    output_features={'targets': seqio.Feature(other)},
+  )
+  assert theirs.output_features['targets'].vocabulary != found
+  seqio.TaskRegistry.remove('others')
+  seqio.TaskRegistry.add_provider('others', theirs)
+  with pytest.raises(errors.ConfigError, match="data.vocabulary='bytes'"):
+    data.load(config('', 'their_tasks:others'))
   with pytest.raises(errors.ConfigError, match='their_tasks:nothing'):
     data.load(config('', 'their_tasks:nothing'))
   with pytest.raises(errors.ConfigError, match='nowhere'):
@@ -446,6 +506,24 @@ def test_another_schema_is_named(tmp_path):
     data.load(settings).examples(0, 256)
 
 
+@pytest.mark.parametrize('value', [None, 7])
+def test_a_record_of_another_kind_is_named(tmp_path, value):
+  rows = [{'id': '1', 'input': value, 'output': 'b'}] * 3
+  (tmp_path / 'qasper').mkdir()
+  for split in ('train', 'validation'):
+    path = tmp_path / 'qasper' / f'{split}.jsonl'
+    path.write_text('\n'.join(map(json.dumps, rows)))
+  settings = config(tmp_path, 'scrolls/qasper', train_length=256)
+  with pytest.raises(errors.CorpusError, match="line 1: 'input' is .*no text"):
+    data.load(settings).examples(0, 256)
+
+
+def test_an_unfinished_dataset_is_missing(tmp_path):
+  (tmp_path / 'scrolls' / 'quality' / '1.0.0').mkdir(parents=True)
+  with pytest.raises(errors.CorpusError, match='there is no scrolls/quality'):
+    data.load(config(tmp_path, 'scrolls/quality'))
+
+
 def test_a_damaged_dataset_is_named(tmp_path):
   rows = tiny.scrolls_rows('qmsum', 4)
   tiny.write_tfds(
@@ -456,7 +534,8 @@ def test_a_damaged_dataset_is_named(tmp_path):
     content[40] ^= 1
     path.write_bytes(content)
   settings = config(tmp_path, 'scrolls/qmsum', train_length=600)
-  with pytest.raises(errors.CorpusError, match='cannot read the data'):
+  folder = 'scrolls/qmsum/1.0.0 is damaged .*prepare it again'
+  with pytest.raises(errors.CorpusError, match=folder):
     data.load(settings).examples(0, 600)
 
 
@@ -468,16 +547,16 @@ def test_an_empty_split_is_named(tmp_path):
   loaded = data.load(settings)
   for read in (
     lambda: loaded.examples(0, 256),
-    lambda: loaded.training(settings, seed=0),
+    lambda: loaded.training(settings, seed=0).next(),
   ):
-    with pytest.raises(errors.CorpusError, match='scrolls/qasper is empty'):
+    with pytest.raises(errors.CorpusError, match='qasper .*is empty'):
       read()
 
 
 def test_no_window_is_long_enough(folder):
   settings = config(folder, 'c4', train_length=5000)
-  with pytest.raises(errors.CorpusError, match='no window of 5000 tokens'):
-    data.load(settings).training(settings, seed=0)
+  with pytest.raises(errors.CorpusError, match='no row for host 0 of 1'):
+    data.load(settings).training(settings, seed=0).next()
 
 
 def test_no_room_for_a_prompt(folder):
@@ -490,6 +569,5 @@ def test_no_room_for_a_prompt(folder):
     data.load(settings).examples(0, 64)
 
 
-def test_registration_needs_no_gpu():
-  assert registration.PROMPT_TASKS
+def test_tensorflow_leaves_the_gpu_alone():
   assert not tf.config.get_visible_devices('GPU')

@@ -362,7 +362,7 @@ def test_missing_data(tmp_path, monkeypatch, name, path):
   wanted = [f'there is no {name} (', 'split train; looked in: ']
   wanted += [str(tmp_path / (path or 'default') / name)]
   wanted += [f', {given}'] if given else []
-  wanted += ['To get it: ', 'LENGEN_DATA_DIR', '--raw', 'data.path']
+  wanted += ['To get it: ', 'LENGEN_DATA_DIR', 'data.raw']
   wanted += ['the embedded corpus: --config=configs/stdlib.py']
   if name == 'c4':
     wanted += [str(tmp_path / (path or 'default') / 'c4' / 'en' / '3.1.0')]
@@ -383,3 +383,13 @@ def test_missing_data(tmp_path, monkeypatch, name, path):
 def test_unknown_sources(spec, reason):
   with pytest.raises(errors.SpecError, match=reason):
     sources.create(spec)
+
+
+@pytest.mark.parametrize('name', ['arxiv', 'github'])
+def test_a_folder_of_several_sources_is_none_of_them(tmp_path, name):
+  """Records that say nothing of their set are not taken for another source."""
+  tiny.write_c4(tmp_path)
+  with pytest.raises(errors.CorpusError, match=f'there is no {name}'):
+    sources.create(name).parts(str(tmp_path), 'train')
+  # One that is named, or holds nothing else, is.
+  assert sources.create(name).parts(str(tmp_path / 'c4'), 'train')

@@ -107,8 +107,8 @@ def assert_same(got, want):
   [
     ('fire', 'standard', {}),
     ('rope(dynamic=True, train_length=4)', 'standard', {}),
-    ('alibi', 'standard', {}),
-    ('kerple_log', 'standard', {}),
+    pytest.param('alibi', 'standard', {}, marks=pytest.mark.slow),
+    pytest.param('kerple_log', 'standard', {}, marks=pytest.mark.slow),
     ('fire, t5', 'standard', {'scan_layers': True, 'num_layers': 4}),
     ('rope', 'randomized(max_position=64)', {}),
     (
@@ -138,7 +138,9 @@ def test_encodings_show_in_what_is_written():
   'encoding, scheme',
   [
     ('rope(dynamic=True, train_length=4)', 'standard'),
-    ('alibi', 'randomized(max_position=64)'),
+    pytest.param(
+      'alibi', 'randomized(max_position=64)', marks=pytest.mark.slow
+    ),
   ],
 )
 def test_the_batch_does_not_matter(encoding, scheme):

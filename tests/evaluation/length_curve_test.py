@@ -70,6 +70,7 @@ def test_loss_equals_a_plain_computation(windows):
     assert one.bits_per_byte(2.0) == pytest.approx(one.loss / np.log(2) / 2)
 
 
+@pytest.mark.slow
 def test_batch_size_does_not_matter(windows):
   _, _, few = curve(windows, 'fire', batch_tokens=64)
   _, _, many = curve(windows, 'fire', batch_tokens=100_000)

@@ -69,7 +69,10 @@ def decoded(config, params, cache, *encoded, prompt=(2, 4)):
   return [jnp.stack(row) for row in logits]
 
 
-@pytest.mark.parametrize('scan_layers', [False, True])
+# Layers one by one are tested with every encoding in `testing_test.py`.
+@pytest.mark.parametrize(
+  'scan_layers', [pytest.param(False, marks=pytest.mark.slow), True]
+)
 @pytest.mark.parametrize(
   'encoding, scheme, kwargs',
   [

@@ -23,8 +23,29 @@ SCHEMES = {
   'sinusoidal': "randomized(max_position=99, draw='batch')",
   'rope': 'interpolated(train_length=4)',
 }
+# Those that treat padding as another one does, which is tested by default.
+ALIKE = {
+  'nope',
+  'learned',
+  'transformer_xl',
+  't5',
+  'alibi',
+  'kerple_log',
+  'kerple_power',
+  'sandwich',
+  'ntk',
+  'yarn',
+  'llama3',
+}
 CASES = [
-  *((spec, 'standard') for spec in testing.encoding_specs()),
+  *(
+    pytest.param(
+      spec,
+      'standard',
+      marks=pytest.mark.slow if spec.split('(')[0] in ALIKE else (),
+    )
+    for spec in testing.encoding_specs()
+  ),
   *SCHEMES.items(),
   *((name, 'standard') for name in recurrent.NAMES),
 ]

@@ -38,7 +38,9 @@ def kill_at(monkeypatch, step):
   'encoding, positions, scan',
   [
     ('fire, kerple_log', 'standard', True),
-    ('rope', 'randomized(max_position=64)', False),
+    pytest.param(
+      'rope', 'randomized(max_position=64)', False, marks=pytest.mark.slow
+    ),
   ],
 )
 def test_a_resumed_run_repeats_an_uninterrupted_one(

@@ -28,7 +28,13 @@ def raw(tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def run(raw, tmp_path_factory):
+def monkeypatch():
+  with pytest.MonkeyPatch.context() as patch:
+    yield patch
+
+
+@pytest.fixture(scope='module')
+def run(raw, tmp_path_factory, monkeypatch):
   """Runs a config and tests it; gives eval.json and the workdir."""
   runs = tmp_path_factory.mktemp('runs')
 
@@ -40,9 +46,11 @@ def run(raw, tmp_path_factory):
     workdir = runs / name
     if prepared:
       folder = f'--config.data.path={runs / name}_data'
-      call('prepare', config, folder, f'--raw={raw}')
+      call('prepare', config, folder, f'--config.data.raw={raw}')
     else:
-      folder = f'--config.data.path={raw}'
+      # Where nothing else is said.
+      folder = '--config.data.raw='
+      monkeypatch.setenv('LENGEN_DATA_DIR', str(raw))
     call('train', config, f'--workdir={workdir}', folder, *arguments)
     assert cli.main(['eval', f'--workdir={workdir}']) == 0
     return json.loads((workdir / 'eval.json').read_text()), workdir
@@ -168,7 +176,7 @@ def test_text_of_wikipedia(run, config):
 
 
 def test_masked_language_modelling(run):
-  results, _ = run('mlm', 'mlm_positions.py:tiny', '--config.data.path=')
+  results, _ = run('mlm', 'mlm_positions.py:tiny')
   curve = check_curve(results, len(results['lengths']))
   assert 0.1 < curve['tokens'] / (2 * max(results['lengths'])) < 0.2
 
@@ -199,7 +207,7 @@ def test_comparing_what_has_no_curve(raw, tmp_path, capsys):
       '--config=configs/scrolls.py:qasper,tiny',
       '--config.train.init_from=',
       f'--workdir={tmp_path}',
-      f'--config.data.path={raw}',
+      f'--config.data.raw={raw}',
       '--runs=fire; alibi',
     ]
   )

@@ -483,6 +483,7 @@ def kill_at(patch, step):
   patch.setattr(loop.data.TrainingWindows, 'batch', batch)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_need_the_source(
   tmp_path, trained, corpus, monkeypatch
 ):

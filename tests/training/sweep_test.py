@@ -22,6 +22,7 @@ def tiny(task='bucket_sort', **sweep_fields):
   return config
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_done_again(tmp_path, monkeypatch):
   first = sweep.sweep(tiny(runs='sinusoidal'), tmp_path)
   trained = []
