@@ -105,7 +105,7 @@ def get_config(arg=''):
   config.data.vocabulary = 'bytes' if few else 'data/c4_50304.model'
   config.data.train_length = length
   config.data.batch_size = {'small': 32, 'cpu': 8, 'tiny': 2}.get(size, 256)
-  if few:
+  if size == 'tiny':
     config.data.target_length = 16
 
   config.optimizer.learning_rate = 1e-3 if few else 1e-5

@@ -70,6 +70,11 @@ def prepare(config, *, raw='', longest, vocabulary_size=0):
   if vocabulary_size:
     _train_vocabulary(config, source, parts['train'], vocabulary_size)
   vocab = vocabulary.create(config.vocabulary)
+  if not vocab.lossless:
+    print(
+      f'note: {vocab.name} does not keep white space or rare characters: bits '
+      'per byte and perplexities per word are of the text that it keeps'
+    )
   state = {
     **manifest_lib.identity(config, vocab, longest),
     'read': {

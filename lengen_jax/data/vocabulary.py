@@ -15,6 +15,8 @@ from lengen_jax import errors
 from lengen_jax.data import extra
 
 PAD, END = 0, 1
+# What models for other uses do not keep.
+_PROBE = 'a\tb  c\n\n  D é\n'
 
 
 def create(spec):
@@ -38,7 +40,7 @@ class Bytes:
     size: how many ids there are.
   """
 
-  name = 'bytes'
+  name, lossless = 'bytes', True
 
   def __init__(self, offset=3):
     """As seqio has it; 0 for text that needs no padding and no end."""
@@ -79,6 +81,7 @@ class SentencePiece:
     name: its path.
     fingerprint: hash of its content.
     size: how many ids there are.
+    lossless: whether text comes back as it was, white space too.
   """
 
   def __init__(self, path):
@@ -121,6 +124,7 @@ class SentencePiece:
         f'{(PAD, END)}; train it with --pad_id=0 --eos_id=1 --unk_id=2 '
         '--bos_id=-1, as lengen prepare does'
       )
+    self.lossless = self.decode(self.encode([_PROBE.encode()])[0]) == _PROBE
     self._num_bytes = np.array([self._bytes(i) for i in range(self.size)])
 
   def encode(self, texts):

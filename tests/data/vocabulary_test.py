@@ -81,6 +81,26 @@ def test_a_trained_model_loses_nothing(model):
   assert len(ids) < 0.6 * len(b''.join(LINES))
 
 
+def test_a_model_that_loses_white_space_says_so(model, tmp_path):
+  written = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter([line.decode() for line in LINES]),
+    model_writer=written,
+    vocab_size=60,
+    pad_id=0,
+    eos_id=1,
+    unk_id=2,
+    bos_id=-1,
+    hard_vocab_limit=False,
+    minloglevel=2,
+  )
+  path = tmp_path / 'lossy.model'
+  path.write_bytes(written.getvalue())
+  assert not vocabulary.create(str(path)).lossless
+  assert vocabulary.create(str(model)).lossless
+  assert vocabulary.create('bytes').lossless
+
+
 def test_bytes_of_windows_add_up(model):
   """Wherever text is cut, within a character too."""
   vocab = vocabulary.create(str(model))
