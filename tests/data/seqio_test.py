@@ -157,6 +157,39 @@ def test_the_same_windows_as_prepared_data(folder, tmp_path, spec):
   assert evaluated[0].bytes_per_token == pytest.approx(1, abs=0.02)
 
 
+def test_c4_of_tensorflow_datasets(tmp_path):
+  """Prepared or straight, from what tfds build has written."""
+  records = {
+    split: [
+      {
+        'text': tiny.text(seed, 300),
+        'timestamp': '2019',
+        'url': 'https://example.org',
+        'content-length': '300',
+        'content-type': 'text/plain',
+      }
+      for seed in range(first, first + 8)
+    ]
+    for split, first in (('train', 0), ('validation', 100))
+  }
+  tiny.write_tfds(tmp_path, 'c4/en:3.1.0', records)
+  texts = [record['text'] for record in records['train']]
+  assert [text_of(ids) for ids in documents(tmp_path)] == texts
+  shared = dict(task='c4', mode='doc_pad', batch_size=4, train_length=64)
+  written = data.DataConfig(
+    source='prepared', path=str(tmp_path / 'prepared'), **shared
+  )
+  manifest = prepare.prepare(written, raw=str(tmp_path), longest=128)
+  assert manifest['splits']['train']['documents'] == 8
+  assert manifest['splits']['train']['bytes'] == sum(map(len, texts))
+  settings = config(tmp_path, 'c4', mode='doc_pad', train_length=64)
+  evaluated = [
+    data.load(each).evaluation(eval_config.EvalConfig((64, 128), 1, 5))
+    for each in (settings, written)
+  ]
+  np.testing.assert_array_equal(evaluated[0].scored, evaluated[1].scored)
+
+
 @pytest.mark.parametrize('hosts', [1, 2, 4, 8])
 def test_hosts_share_the_documents(folder, hosts):
   """Over hosts, every document comes once in an epoch."""

@@ -242,3 +242,16 @@ def test_the_error_of_an_approximate_bias_is_kept_at_checkpoints(
   assert all(0 < error < 0.05 for error in errors_at.values())
   out = capsys.readouterr().out
   assert "bias_form='anchored' is off by up to" in out
+
+
+def test_data_that_was_moved_is_the_same_data(tmp_path, tiny_config):
+  info = {'sha256': 'a', 'vocabulary': 'bytes'}
+  tiny_config.data.path = 'here'
+  workdir_lib.claim(tmp_path, tiny_config, info)
+  tiny_config.data.path = 'there'
+  workdir_lib.claim(tmp_path, tiny_config, info)
+  # From now on it is looked for there.
+  assert workdir_lib.read_config(tmp_path)[0].data.path == 'there'
+  tiny_config.data.path = 'elsewhere'
+  with pytest.raises(errors.WorkdirError, match='corpus_sha256.*data.path'):
+    workdir_lib.claim(tmp_path, tiny_config, {**info, 'sha256': 'b'})
