@@ -22,9 +22,9 @@ def register(task, *, path='', vocab='bytes', separator='\n\nAnswer: '):
   """Registers a task or mixture of ours.
 
   Text: feature 'targets'. Pictures: 'inputs', pixels, and 'targets', a class.
-  Prompts: 'inputs', which ends with the separator,
-  and 'targets'; also 'id', texts under 'inputs_pretokenized' and
-  'targets_pretokenized', and 'inputs_size', tokens before they were cut.
+  Prompts: 'inputs', which ends with the separator, and 'targets'; also 'id',
+  texts under 'inputs_pretokenized' and 'targets_pretokenized', and
+  'inputs_size', tokens before they were cut.
 
   Args:
     task: 'c4' or another source of text, `family/name` of a task of prompts,

@@ -27,6 +27,7 @@ class Numbers:
   """A vocabulary in which each token of a corpus is a number of its own."""
 
   name, fingerprint, size = 'numbers', 'numbers', 1 << 20
+  lossless = True
 
   def encode(self, texts):
     return [np.array(text.split(), np.int32) for text in texts]
