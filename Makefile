@@ -7,9 +7,10 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= data,test
+EXTRAS ?= test
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DATA := $(VENV)/.data
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
@@ -20,16 +21,16 @@ demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
 	  --runs='$(DEMO_RUNS)'
 
-test: $(READY) lint
+test: $(DATA) lint
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
-test-slow: $(READY)
+test-slow: $(DATA)
 	$(BIN)/python -m pytest -m slow --numprocesses=auto --dist=loadfile
 
 # libtpu in the environment of the others would look for TPUs in each of them.
 test-aot:
 	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
-	.venv-aot/bin/python -m pytest -m aot
+	.venv-aot/bin/python -m pytest -m aot tests/aot
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -48,3 +49,8 @@ $(READY): setup.py
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $(READY)
+
+# TensorFlow and what reads data; the demo does without.
+$(DATA): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[data]'
+	touch $(DATA)

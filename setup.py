@@ -43,11 +43,12 @@ setuptools.setup(
       'pyarrow>=17',
       'rouge-score>=0.1.2',
       'sentencepiece>=0.2',
-      # Its development has stopped; ours rests on this version.
-      'seqio==0.0.20',
+      # Its development has stopped; ours rests on this version. It needs
+      # tensorflow-text, which is not built for every system.
+      'seqio==0.0.20; platform_system == "Linux"',
       'tensorflow>=2.21',
       'tensorflow-datasets>=4.9.10',
-      'tensorflow-text>=2.21',
+      'tensorflow-text>=2.21; platform_system == "Linux"',
       'zstandard>=0.23',
     ],
     'test': [

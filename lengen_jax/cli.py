@@ -181,7 +181,9 @@ def _run_config_file(text):
 def _check_data(config):
   """Says at once what data is missing, before anything heavy loads."""
   from lengen_jax import data
+  from lengen_jax.training import fields
 
+  fields.check_run(config)
   data.check_present(data.DataConfig(**config.data.to_dict()))
 
 
@@ -233,7 +235,9 @@ def _eval(arguments, _):
 def _prepare(arguments, config):
   from lengen_jax import data
   from lengen_jax.data import prepare
+  from lengen_jax.training import fields
 
+  fields.check_run(config)
   if config.data.source != 'prepared':
     raise errors.ConfigError(
       "lengen prepare writes what data.source='prepared' reads; set it, and "

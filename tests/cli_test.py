@@ -219,3 +219,16 @@ def test_missing_data_is_said_before_anything_loads(tmp_path, config):
   )
   assert run.stdout.strip() == '1'
   assert str(tmp_path) in run.stderr and 'configs/stdlib.py' in run.stderr
+
+
+@pytest.mark.parametrize('command', ['train', 'prepare', 'compare'])
+def test_a_config_of_a_sweep_is_no_run(tmp_path, capsys, command):
+  arguments = [command, '--config=configs/chomsky.py:bucket_sort,tiny']
+  if command != 'prepare':
+    arguments.append(f'--workdir={tmp_path}')
+  if command == 'compare':
+    arguments.append('--runs=fire')
+  assert cli.main(arguments) == 1
+  message = capsys.readouterr().err
+  assert message.startswith('lengen: ') and message.count('\n') == 1
+  assert 'config' in message and 'Traceback' not in message

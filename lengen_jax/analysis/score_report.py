@@ -7,7 +7,7 @@ from lengen_jax.training import runs as runs_lib
 
 
 def print_table(results):
-  """Prints the scores of a run, a row per length or a row per task.
+  """Prints the scores of a run, a row per length, or per task if several.
 
   Args:
     results: what `evaluate.answers` gives, with the facts of the run.
@@ -26,28 +26,31 @@ def print_table(results):
   )
   table = tables.create()
   table.add_column('')
+  # Rows are the paper's columns: lengths of one task, or tasks.
   if len(tasks) == 1:
-    rows = {length: scores[tasks[0]] for length, scores in ours.items()}
-    table.add_column(tasks[0], justify='right')
-    whole = {length: w[tasks[0]] for length, w in results['whole'].items()}
+    (task,) = tasks
+    columns = {
+      task: {length: scores[task] for length, scores in ours.items()},
+    }
+    whole = {
+      'whole prompts': {n: of[task] for n, of in results['whole'].items()}
+    }
   else:
-    length = next(iter(ours), None)
-    rows = ours.get(length, {})
-    table.add_column(f'length {length}', justify='right')
-    whole = results['whole'].get(length, {})
-  table.add_column('whole prompts', justify='right')
-  for run, _ in paper['rows']:
-    table.add_column(rich.markup.escape(f'paper: {run}'), justify='right')
-  columns = [str(column) for column in paper['columns']]
-  for row in dict.fromkeys([*rows, *columns]):
+    columns = {f'length {length}': scores for length, scores in ours.items()}
+    whole = {f'whole at {n}': of for n, of in results['whole'].items()}
+  papers = {
+    f'paper: {run}': dict(zip(map(str, paper['columns']), values, strict=True))
+    for run, values in paper['rows']
+  }
+  for name_of_column in (*columns, *whole, *papers):
+    table.add_column(rich.markup.escape(name_of_column), justify='right')
+  rows = [row for values in columns.values() for row in values]
+  for row in dict.fromkeys([*rows, *map(str, paper['columns'])]):
     table.add_row(
       row.removeprefix('super_').split('/')[-1],
-      _cell(rows.get(row)),
-      f'{100 * whole[row]:.0f} %' if row in whole else '',
-      *(
-        _cell(dict(zip(columns, values, strict=True)).get(row))
-        for _, values in paper['rows']
-      ),
+      *(_cell(values.get(row)) for values in columns.values()),
+      *(f'{100 * v[row]:.0f} %' if row in v else '' for v in whole.values()),
+      *(_cell(values.get(row)) for values in papers.values()),
     )
   tables.show(
     f'{paper["unit"]}, {name}, trained at {results["train_length"]}',

@@ -31,8 +31,9 @@ def load(config, longest=None):
     longest: the longest length that is evaluated; None where nothing is.
 
   Returns:
-    An object with `info`, `vocab_size` and `training(config, seed=, host=)`,
-    which gives `windows.Batches`. If it is `scored_by` 'loss', also with
+    An object with `info`, `vocab_size`, `architectures` (of models that it
+    serves) and `training(config, seed=, host=)`, which gives
+    `windows.Batches`. If it is `scored_by` 'loss', also with
     `evaluation(config)`, which gives what `EvaluationWindows` is for text; if
     by 'answers', with `examples(...)` as `seqio_prompts.Prompts`.
 

@@ -22,8 +22,8 @@ class DataConfig:
     raw: where the raw data lies, for 'seqio' and for `lengen prepare`; '' for
       LENGEN_DATA_DIR or ~/.lengen/data.
     task: what the data is: a source of text such as 'c4', a task of prompts
-      such as 'scrolls/qasper', 'glue_superglue', 'imagenet', or any task or
-      mixture that is registered in seqio.
+      such as 'scrolls/qasper', 'glue_superglue', 'imagenet', or 'module:name',
+      a task of text that a module of yours registers in seqio.
     vocabulary: 'bytes', or the path of a SentencePiece model.
     mode: how training text is cut into windows; see `windows.MODES`.
     separator: text between a prompt and its answer; never cut away.

@@ -18,6 +18,7 @@ class Corpus:
   """
 
   scored_by = 'loss'
+  architectures = ('decoder', 'encoder')
 
   documents: dict
   vocab: vocabulary.Bytes

@@ -24,6 +24,7 @@ class Prepared:
   """
 
   scored_by = 'loss'
+  architectures = ('decoder', 'encoder')
 
   def __init__(self, config, longest):
     """Opens a folder and checks that it holds what a config asks for.

@@ -67,6 +67,7 @@ class Pictures:
   """
 
   scored_by = 'loss'
+  architectures = ('encoder_decoder',)
   vocab_size = imagenet.PIXELS + imagenet.CLASSES
 
   def __init__(self, config, name):

@@ -126,6 +126,7 @@ class Prompts:
   """
 
   scored_by = 'answers'
+  architectures = ('decoder',)
 
   def __init__(self, config, name, tasks):
     """Takes a task or mixture.

@@ -108,6 +108,7 @@ class Text:
   """
 
   scored_by = 'loss'
+  architectures = ('decoder', 'encoder')
 
   def __init__(self, config, name):
     """Takes a task.

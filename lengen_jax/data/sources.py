@@ -5,6 +5,7 @@ document is. `SOURCES` is the menu; a spec such as `c4` or
 `lm(text_key='content')` names one.
 """
 
+import abc
 import dataclasses
 import hashlib
 import pathlib
@@ -50,7 +51,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(abc.ABC):
   """Base of the sources."""
 
   # Name and version in TensorFlow Datasets, '' where it is in none.
@@ -98,17 +99,17 @@ class Source:
     """Whether what a folder holds may be of other sources."""
     return False
 
+  @abc.abstractmethod
   def documents(self, part):
     """Yields the documents of a file, `bytes`; of those in `part.split`."""
-    raise NotImplementedError
 
   def from_record(self, record):
     """The document in a record of TensorFlow Datasets, `bytes`."""
     return record['text']
 
+  @abc.abstractmethod
   def _file_parts(self, folder):
     """The Parts of a folder, or of a file, by split."""
-    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,15 +156,16 @@ class own_errors:
     self._name = name
 
   def __enter__(self):
-    seqio_files.raised.clear()
+    pass
 
   def __exit__(self, kind, error, traceback):
     if kind is None or not issubclass(kind, tf.errors.OpError):
       return
-    if seqio_files.raised:
-      # A new one: the first has been through TensorFlow.
-      first = seqio_files.raised[0]
-      raise type(first)(str(first)) from None
+    for ours in seqio_files.raised:
+      # It may have been read ahead, long before it was asked for.
+      if str(ours) in str(error):
+        # A new one: that has been through TensorFlow.
+        raise type(ours)(str(ours)) from None
     source = seqio.get_mixture_or_task(self._name)
     files = ''
     if isinstance(source, seqio.Task):

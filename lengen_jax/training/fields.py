@@ -3,6 +3,8 @@
 import dataclasses
 
 from lengen_jax import errors
+from lengen_jax.data import config as data_config
+from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
 
 # Field to its least value, None where it is no number.
@@ -18,22 +20,48 @@ OPTIMIZER = {
   'clip_norm': 0,
 }
 
+# What the config of a run holds beside the fields of its dataclasses.
+_RUN = {
+  'optimizer': OPTIMIZER,
+  'train': {
+    'steps': 1,
+    'log_every': 1,
+    'checkpoint_every': 1,
+    'init_from': None,
+  },
+}
+_RUN_CLASSES = {'data': data_config.DataConfig, 'eval': eval_config.EvalConfig}
+
 _HINTS = {
   'train.init_from': '; this config goes on from a run: set '
   "--config.train.init_from to its workdir, or to '' to start from nothing"
 }
 
 
-def check(config, sections, root, *, classes, without=()):
+def check_run(config):
+  """Raises unless a config is one of a run; loads neither jax nor the data.
+
+  Args:
+    config: a ConfigDict; see `defaults.get`. It may have the paper's figures.
+
+  Raises:
+    errors.ConfigError: naming a field.
+  """
+  root = {'positions': None, 'seed': 0, 'paper': None}
+  check(config, _RUN, root, classes=_RUN_CLASSES, optional=('paper',))
+
+
+def check(config, sections, root, *, classes, without=(), optional=()):
   """Raises on fields that are missing, unknown or too small.
 
   Args:
     config: a ConfigDict.
     sections: section to its fields.
-    root: fields beside the sections; those that need not be there map to ''.
+    root: fields beside the sections.
     classes: section to the dataclass whose fields it holds, beside 'model' and
       its ModelConfig.
     without: fields of ModelConfig that are not the config's to set.
+    optional: fields of `root` that need not be there.
 
   Raises:
     errors.ConfigError: naming the field.
@@ -51,12 +79,12 @@ def check(config, sections, root, *, classes, without=()):
     **sections,
   }
   known = {'': dict.fromkeys(sections) | root, **sections}
-  optional = {
+  spared = {
     section: {f.name for f in fields if f.default is not dataclasses.MISSING}
     for section, fields in listed.items()
-  }
-  optional[''] = {key for key, least in root.items() if least == ''}
+  } | {'': {*optional}}
   for section, fields in known.items():
+    # The root comes first, so that a section that is not there is named.
     values = config[section] if section else config
     prefix = f'{section}.' if section else ''
     for key in values:
@@ -68,7 +96,7 @@ def check(config, sections, root, *, classes, without=()):
             [prefix + field for field in fields],
           )
         )
-    needed = {*fields} - optional.get(section, set())
+    needed = {*fields} - spared.get(section, set())
     lacking = needed - {*values}
     # A field without a value is one that a config file leaves to its user.
     lacking |= {
@@ -80,7 +108,7 @@ def check(config, sections, root, *, classes, without=()):
       hint = _HINTS.get(prefix + key, '')
       raise errors.ConfigError(f'the config lacks {prefix}{key}{hint}')
     for key, least in fields.items():
-      if isinstance(least, int) and values[key] < least:
+      if least is not None and values[key] < least:
         raise errors.ConfigError(
           f'{prefix}{key} must be at least {least}, got {values[key]}'
         )

@@ -48,20 +48,6 @@ class Trained:
     return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
 
-# What a config holds beside `model`; numbers with their least values.
-_FIELDS = {
-  'optimizer': fields.OPTIMIZER,
-  'train': {
-    'steps': 1,
-    'log_every': 1,
-    'checkpoint_every': 1,
-    'init_from': None,
-  },
-}
-# The paper's figures are for tables; see `evaluate.evaluate`.
-_ROOT = {'positions': None, 'seed': 0, 'paper': ''}
-
-
 class Run:
   """A run: everything that follows from its config, checked at once."""
 
@@ -76,12 +62,7 @@ class Run:
       errors.LengenError: whatever in the config cannot work, before anything
         is computed.
     """
-    fields.check(
-      config,
-      _FIELDS,
-      _ROOT,
-      classes={'data': data.DataConfig, 'eval': eval_config.EvalConfig},
-    )
+    fields.check_run(config)
     self.data = data.DataConfig(**config.data.to_dict())
     self.eval = eval_config.EvalConfig(**config.eval.to_dict())
     self.model = model_config.ModelConfig(**config.model.to_dict())
@@ -191,7 +172,7 @@ def train(config, workdir, *, corpus=None, label='train'):
   run = Run(config)
   run.check_step()
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
-  _check_vocabulary(run, corpus)
+  _check_corpus(run, corpus)
   batches = corpus.training(run.data, seed=config.seed, host=sharding.host())
   state, notes = _adopted(run, workdir, corpus)
   path = workdir_lib.claim(workdir, config, corpus.info)
@@ -242,8 +223,14 @@ def restore(workdir, **eval_changes):
   return Trained(run, state, seconds)
 
 
-def _check_vocabulary(run, corpus):
-  """Raises unless the model has all token ids, and one to mask if it masks."""
+def _check_corpus(run, corpus):
+  """Raises unless the model is one for the data, and has all its token ids."""
+  if run.model.architecture not in corpus.architectures:
+    raise errors.ConfigError(
+      f'{run.data.task or run.data.source} is not for '
+      f'model.architecture={run.model.architecture!r}; set it to '
+      f'{" or ".join(map(repr, corpus.architectures))}'
+    )
   masks = run.model.architecture == 'encoder'
   if corpus.vocab_size + masks > run.model.vocab_size:
     raise errors.ConfigError(
@@ -309,10 +296,7 @@ def _steps(run, state, batches, log, checkpoints, label):
       pending.append((step + 1, metrics))
       last = step + 1 == steps
       saves = last or (step + 1) % config.train.checkpoint_every == 0
-      if saves and not last:
-        # Before the data goes on.
-        checkpoints.save(state, batches)
-      if not last:
+      if not saves:
         # While the devices work on this step.
         batch = sharding.place(run.mesh, batches.next())
       if saves:
@@ -321,6 +305,10 @@ def _steps(run, state, batches, log, checkpoints, label):
         loss = log.write(pending, time.monotonic() - began)
         pending = []
         progress.update(step + 1, f'loss {loss:.4f}')
+      if saves and not last:
+        # What is logged is logged, and the data stands at this step.
+        checkpoints.save(state, batches)
+        batch = sharding.place(run.mesh, batches.next())
   return state
 
 

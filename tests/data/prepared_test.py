@@ -7,7 +7,6 @@ import math
 import os
 import resource
 import sys
-import time
 
 from array_record.python import array_record_data_source
 import numpy as np
@@ -410,15 +409,3 @@ def test_packages_that_are_missing(folder, monkeypatch, module):
     errors.CorpusError, match=r'reading prepared data needs .*lengen_jax\[data'
   ):
     training(folder)
-
-
-def test_a_million_tokens_per_second_and_core(tmp_path):
-  """Counted in the time that processors spend, whatever else they do."""
-  fields = dict(train_length=1024, mode='concat')
-  out = write(tmp_path, shard_tokens=1 << 20, size=20_000, **fields)
-  batches = training(out, batch_size=32, **fields)
-  batches.next()
-  began, used, count = time.monotonic(), time.process_time(), 0
-  while time.monotonic() < began + 0.3:
-    count += batches.next()['weights'].sum()
-  assert count / (time.process_time() - used) > 1e6

@@ -494,15 +494,15 @@ def test_a_task_of_somebody_else(folder, monkeypatch):
     ('imagenet', 'ILSVRC2012_img_train.tar'),
   ],
 )
-def test_missing_data_is_said_at_once(tmp_path, monkeypatch, task, needs):
+def test_missing_data_is_said_without_asking_the_network(
+  tmp_path, monkeypatch, task, needs
+):
   def refuse(*args, **kwargs):
     raise AssertionError('the network was asked')
 
   monkeypatch.setattr('socket.socket.connect', refuse)
-  began = time.monotonic()
   with pytest.raises(errors.CorpusError) as raised:
     data.load(config(tmp_path, task))
-  assert time.monotonic() - began < 1
   message = str(raised.value)
   for part in ('looked in', str(tmp_path), needs, 'configs/stdlib.py'):
     assert part in message
@@ -526,6 +526,23 @@ def test_a_broken_record_is_named(folder, tmp_path):
     take(loaded.training(settings, seed=0), 99)
   with pytest.raises(errors.CorpusError, match='c4-validation.*line 4: no'):
     loaded.evaluation(eval_config.EvalConfig((64,), 1, windows=99))
+
+
+def test_a_broken_record_that_was_read_ahead_is_named(folder, tmp_path):
+  """It is met in the background, between two calls."""
+  for split in ('train', 'validation'):
+    lines = [json.dumps({'text': tiny.text(n, 300)}) for n in range(3)]
+    path = tmp_path / 'c4' / f'c4-{split}.00000-of-00001.json'
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('\n'.join([*lines, '{"text": ']))
+  settings = config(tmp_path, 'c4')
+  batches = data.load(settings).training(settings, seed=0)
+  # What another pipeline has met before is not taken for it.
+  seqio_files.raised.insert(0, errors.CorpusError('of another file'))
+  with pytest.raises(errors.CorpusError, match='c4-train.*json, line 4'):
+    for _ in range(99):
+      batches.next()
+      time.sleep(0.01)
 
 
 def test_another_schema_is_named(tmp_path):

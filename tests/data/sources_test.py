@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import sys
-import time
 import zipfile
 
 import pyarrow
@@ -354,10 +353,8 @@ def test_missing_data(tmp_path, monkeypatch, name, path):
   monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
   monkeypatch.setenv('LENGEN_DATA_DIR', str(tmp_path / 'default'))
   given = str(tmp_path / path) if path else ''
-  began = time.monotonic()
   with pytest.raises(errors.CorpusError) as caught:
     sources.create(name).parts(given, 'train')
-  assert time.monotonic() - began < 1
   told = str(caught.value)
   wanted = [f'there is no {name} (', 'split train; looked in: ']
   wanted += [str(tmp_path / (path or 'default') / name)]

@@ -66,6 +66,24 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(
   jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
 
 
+def test_what_is_saved_is_logged(tmp_path, tiny_config, corpus, monkeypatch):
+  """A run that ends where it has just saved loses no line."""
+  with monkeypatch.context() as patch:
+    kill_at(patch, 4)
+    with pytest.raises(Killed):
+      loop.train(tiny_config, tmp_path, corpus=corpus)
+  assert [step for step, *_ in log(tmp_path)] == [1, 2, 3, 4]
+  loop.train(tiny_config, tmp_path, corpus=corpus)
+  steps = [step for step, *_ in log(tmp_path)]
+  assert steps == list(range(1, tiny_config.train.steps + 1))
+
+
+def test_a_model_that_is_not_for_the_data(tmp_path, tiny_config):
+  tiny_config.model.architecture = 'encoder_decoder'
+  with pytest.raises(errors.ConfigError, match="set it to 'decoder' or 'enc"):
+    loop.train(tiny_config, tmp_path)
+
+
 def test_a_finished_run_is_not_done_again(tmp_path, tiny_config, corpus):
   first = loop.train(tiny_config, tmp_path, corpus=corpus)
   before = (tmp_path / 'metrics.jsonl').read_text()

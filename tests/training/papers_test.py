@@ -213,3 +213,27 @@ def test_comparing_what_has_no_curve(raw, tmp_path, capsys):
   )
   assert status == 1
   assert 'scored by answers' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  'config, valid',
+  [
+    ('randomized_imagenet.py:tiny', "'encoder_decoder'"),
+    ('scrolls.py:qasper,tiny', "'decoder'"),
+  ],
+)
+def test_models_that_are_not_for_the_data(raw, tmp_path, capsys, config, valid):
+  other = {"'decoder'": 'encoder', "'encoder_decoder'": 'decoder'}[valid]
+  status = cli.main(
+    [
+      'train',
+      f'--config=configs/{config}',
+      '--config.train.init_from=',
+      f'--workdir={tmp_path}',
+      f'--config.data.raw={raw}',
+      f'--config.model.architecture={other}',
+      '--config.model.vocab_size=1300',
+    ]
+  )
+  assert status == 1
+  assert f'set it to {valid}' in capsys.readouterr().err
