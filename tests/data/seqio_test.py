@@ -3,7 +3,6 @@
 import json
 import pathlib
 import sys
-import time
 import types
 
 import numpy as np
@@ -528,21 +527,22 @@ def test_a_broken_record_is_named(folder, tmp_path):
     loaded.evaluation(eval_config.EvalConfig((64,), 1, windows=99))
 
 
-def test_a_broken_record_that_was_read_ahead_is_named(folder, tmp_path):
-  """It is met in the background, between two calls."""
-  for split in ('train', 'validation'):
-    lines = [json.dumps({'text': tiny.text(n, 300)}) for n in range(3)]
-    path = tmp_path / 'c4' / f'c4-{split}.00000-of-00001.json'
-    path.parent.mkdir(exist_ok=True)
-    path.write_text('\n'.join([*lines, '{"text": ']))
-  settings = config(tmp_path, 'c4')
-  batches = data.load(settings).training(settings, seed=0)
-  # What another pipeline has met before is not taken for it.
-  seqio_files.raised.insert(0, errors.CorpusError('of another file'))
-  with pytest.raises(errors.CorpusError, match='c4-train.*json, line 4'):
-    for _ in range(99):
-      batches.next()
-      time.sleep(0.01)
+def test_a_broken_record_that_was_read_ahead_is_named(folder):
+  """It was met in the background, before it was asked for."""
+  name = data.register('c4', path=str(folder))
+  seqio_files.raised[:] = [
+    errors.CorpusError('other.json, line 2: no'),
+    errors.CorpusError('this.json, line 4: no'),
+  ]
+  with pytest.raises(errors.CorpusError, match='^this.json, line 4: no$'):
+    with stream.own_errors(name):
+      raise tf.errors.InvalidArgumentError(
+        None, None, 'CorpusError: this.json, line 4: no\nTraceback ...'
+      )
+  with pytest.raises(errors.CorpusError, match='c4/en is damaged .*unheard'):
+    with stream.own_errors(name):
+      raise tf.errors.DataLossError(None, None, 'DATA_LOSS: unheard')
+  seqio_files.raised.clear()
 
 
 def test_another_schema_is_named(tmp_path):
