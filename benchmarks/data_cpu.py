@@ -109,7 +109,8 @@ def data_config(folder, source, kind):
     source=source,
     train_length=LENGTH,
     batch_size=BATCH,
-    path=str(folder / kind if source == 'prepared' else folder),
+    path=str(folder / kind) if source == 'prepared' else '',
+    raw=str(folder),
     task='c4',
     vocabulary=named if named == 'bytes' else str(folder / named),
     mode=MODE,
@@ -128,7 +129,7 @@ def peer_reader(folder, kind):
   import seqio
 
   config = data_config(folder, 'seqio', kind)
-  name = data.register('c4', path=config.path, vocab=config.vocabulary)
+  name = data.register('c4', path=config.raw, vocab=config.vocabulary)
   dataset = seqio.get_dataset(
     mixture_or_task_name=name,
     task_feature_lengths={'targets': LENGTH},
