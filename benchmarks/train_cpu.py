@@ -7,8 +7,6 @@ tied bytes; 16 sequences of 128; AdamW with clipping at norm 1. Both get the
 same batches; a round is ten steps of each.
 """
 
-import functools
-
 import jax
 import torch
 from torch.nn import functional as F
@@ -19,7 +17,6 @@ from lengen_jax import data
 from lengen_jax.training import loop
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import sharding
-from lengen_jax.training import state as state_lib
 
 STEPS, ROUNDS = 10, 15
 
@@ -100,25 +97,14 @@ def torch_stepper(config, batches):
 def our_stepper(config, batches):
   """A function that does some steps of ours."""
   run = loop.Run(config)
-  step_fn = jax.jit(
-    functools.partial(
-      state_lib.train_step,
-      config=run.model,
-      scheme=run.scheme,
-      tx=run.tx,
-      seed=config.seed,
-      packed=False,
-    ),
-    donate_argnums=0,
-    out_shardings=sharding.replicated(run.mesh),
-  )
-  rows = sharding.by_batch(run.mesh)
+  step_fn = run.jitted_step(packed=False)
   state = [run.init_state()]
 
   def go():
     for step in range(STEPS):
-      batch = jax.device_put(batches.batch(step), rows)
-      state[0], metrics = step_fn(state[0], batch)
+      batch = run.layout.place(batches.batch(step))
+      with run.layout.scope():
+        state[0], metrics = step_fn(state[0], batch)
     return float(metrics['loss'])
 
   parameters = sum(x.size for x in jax.tree.leaves(state[0].params))
@@ -126,7 +112,7 @@ def our_stepper(config, batches):
 
 
 def main():
-  sharding.use_all_cores()
+  sharding.start()
   config = stdlib.get_config('cpu')
   config.model.encoding = 'nope'
   corpus = data.load(config.data.source)

@@ -192,7 +192,7 @@ def _train(arguments, config):
   from lengen_jax.training import loop
   from lengen_jax.training import sharding
 
-  sharding.use_all_cores()
+  sharding.start()
   trained = loop.train(config, arguments.workdir, label=config.model.encoding)
   print(
     f'trained {trained.parameters:,} parameters in {trained.seconds:.1f} s; '
@@ -209,7 +209,7 @@ def _eval(arguments, _):
   from lengen_jax.training import sharding
   from lengen_jax.training import workdir as workdir_lib
 
-  sharding.use_all_cores()
+  sharding.start()
   changes = {}
   if arguments.lengths:
     changes['lengths'] = _lengths(arguments.lengths)
@@ -265,7 +265,7 @@ def _compare(arguments, config):
   from lengen_jax.training import runs
   from lengen_jax.training import sharding
 
-  sharding.use_all_cores()
+  sharding.start()
   chosen = runs.parse(arguments.runs, config)
   results = compare.compare(config, arguments.workdir, chosen)
   report.print_table(results)
@@ -278,7 +278,7 @@ def _sweep(arguments, config):
   from lengen_jax.training import sharding
   from lengen_jax.training import sweep
 
-  sharding.use_all_cores()
+  sharding.start()
   results = sweep.sweep(config, arguments.workdir)
   sweep_report.print_table(results)
   print(f'wrote {sweep_report.write(results, arguments.workdir)}')

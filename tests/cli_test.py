@@ -18,7 +18,7 @@ SHORT = ['--config.eval.lengths=(32, 64)', '--config.train.steps=4']
 @pytest.fixture(autouse=True)
 def keep_devices(monkeypatch):
   """The devices are there already."""
-  monkeypatch.setattr('lengen_jax.training.sharding.use_all_cores', lambda: 0)
+  monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
 
 
 def mistake(capsys, *arguments):

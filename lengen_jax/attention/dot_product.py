@@ -12,10 +12,11 @@ from lengen_jax import specs
 from lengen_jax.attention import bias_forms
 from lengen_jax.attention import blockwise
 from lengen_jax.attention import reference
+from lengen_jax.attention import sharded
 
 IMPLEMENTATIONS = {
   'reference': reference.attend,
-  'blockwise': blockwise.attend,
+  'blockwise': sharded.over_mesh(blockwise.attend),
 }
 # From so many pairs on, 'auto' goes block by block.
 _MANY_PAIRS = 512 * 512
@@ -184,9 +185,7 @@ def dot_product_attention(
     implementation = 'reference'
   attend = IMPLEMENTATIONS[implementation]
   return attend(
-    q,
-    k,
-    v,
+    *sharded.constrain(q, k, v),
     bias=bias,
     content=content,
     q_positions=q_positions,

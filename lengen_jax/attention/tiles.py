@@ -11,6 +11,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
 
 
@@ -51,7 +52,7 @@ class Tokens:
 
 def block_size():
   """Tokens in a block: what a core's cache holds, or a matrix unit likes."""
-  return 128 if jax.default_backend() == 'cpu' else 512
+  return 128 if partitioning.platform() == 'cpu' else 512
 
 
 def mask(plan, one, other):

@@ -38,7 +38,7 @@ class Generator:
   """
 
   def __init__(
-    self, config, scheme, *, max_new, end_id, batch_tokens, seed, mesh
+    self, config, scheme, *, max_new, end_id, batch_tokens, seed, layout
   ):
     """Prepares the decoding.
 
@@ -51,7 +51,8 @@ class Generator:
       batch_tokens: tokens per batch, prompts and what is written; the number
         of rows goes down as the prompts get longer.
       seed: of positions drawn at test time.
-      mesh: devices; rows are split along its first axis.
+      layout: of arrays on devices; see `training.sharding.Layout`. Rows are
+        split over all devices, whatever the axes of its mesh.
 
     Raises:
       errors.ConfigError: the model is no decoder, or a number is too low.
@@ -70,21 +71,19 @@ class Generator:
     # What goes by the number of slots takes no padding.
     layer_encodings = blocks.create_encodings(config)
     self._exact = not all(encoding.tileable for encoding in layer_encodings)
-    axis = mesh.axis_names[0]
-    self._num_devices = mesh.shape[axis]
-    by_row, whole = PartitionSpec(axis), PartitionSpec()
-    self._by_row = NamedSharding(mesh, by_row)
+    self._num_devices = layout.size
+    by_row, whole = PartitionSpec(layout.mesh.axis_names), PartitionSpec()
+    self._by_row = NamedSharding(layout.mesh, by_row)
     # Each device decodes its rows for itself, and stops when they have ended.
     self._write = jax.jit(
       jax.shard_map(
         functools.partial(_write, config, scheme, max_new, end_id, seed),
-        mesh=mesh,
+        mesh=layout.mesh,
         in_specs=(whole, by_row),
         out_specs=by_row,
-        axis_names={axis},
         check_vma=False,
       ),
-      out_shardings=NamedSharding(mesh, whole),
+      out_shardings=layout.whole,
     )
 
   def run(self, params, prompts, report=None):

@@ -6,8 +6,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
@@ -59,7 +57,7 @@ class LengthCurve:
   all of them, and over all hosts, before dividing.
   """
 
-  def __init__(self, config, scheme, windows, *, batch_tokens, seed, mesh):
+  def __init__(self, config, scheme, windows, *, batch_tokens, seed, layout):
     """Prepares the evaluation.
 
     Args:
@@ -69,13 +67,12 @@ class LengthCurve:
       batch_tokens: tokens per batch; the number of rows goes down as the
         length goes up.
       seed: of positions drawn at test time.
-      mesh: devices; rows are split along its first axis.
+      layout: of rows on devices; see `training.sharding.Layout`.
     """
     self._config, self._scheme = config, scheme
     self._windows = windows
     self._batch_tokens = batch_tokens
-    self._split = NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
-    self._num_devices = mesh.devices.size
+    self._layout = layout
     # The same tokens are masked at every length.
     self._masked, self._tokens = {}, windows.tokens
     if config.architecture == 'encoder':
@@ -86,16 +83,13 @@ class LengthCurve:
       }
       self._tokens = int(self._masked['weights'].sum(dtype=np.float64))
 
-    @functools.partial(
-      jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec())
-    )
     def losses(params, batch, rng):
       losses_BxL = objective.token_losses(
         config, scheme, params, batch, rng=rng, train=False, packed=False
       )
       return jnp.sum(losses_BxL * batch['weights'], axis=0)
 
-    self._losses = losses
+    self._losses = layout.jit(losses, out_shardings=layout.whole)
     self._rng = functools.partial(jax.random.fold_in, jax.random.key(seed))
 
   def run(self, params):
@@ -113,10 +107,11 @@ class LengthCurve:
     count_L = batch['weights'].sum(0, dtype=np.float64)
     # A multiple of the devices, and no more than there is to do.
     count = len(batch['inputs'])
-    share = max(1, self._batch_tokens // length // self._num_devices)
-    share = min(share, -(-count // self._num_devices))
+    parts = self._layout.row_parts
+    share = max(1, self._batch_tokens // length // self._layout.size)
+    share = min(share, -(-count // parts))
     total_L = np.zeros_like(count_L)
-    batches = data_windows.padded(batch, share * self._num_devices)
+    batches = data_windows.padded(batch, share * parts)
     for number, rows in enumerate(batches):
       losses_L = self._losses(params, self._place(rows), self._rng(number))
       total_L += np.asarray(losses_L, np.float64)
@@ -140,15 +135,10 @@ class LengthCurve:
 
   def _place(self, rows):
     """This host's part of a batch, on the mesh."""
-    host = data_windows.host_rows(
-      len(rows['inputs']), (jax.process_index(), jax.process_count())
+    mine = data_windows.host_rows(len(rows['inputs']), self._layout.host)
+    return self._layout.place(
+      {name: values[mine.start : mine.stop] for name, values in rows.items()}
     )
-    return {
-      name: jax.make_array_from_process_local_data(
-        self._split, values[host.start : host.stop]
-      )
-      for name, values in rows.items()
-    }
 
 
 def position_buckets(length):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings
 from lengen_jax import errors
+from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
 from lengen_jax.models import layers
 from lengen_jax.models import tokens
@@ -134,7 +135,7 @@ class Block(nn.Module):
     def residual(branch, x, name):
       norm = layers.norm(c.norm, dtype, f'{name}_norm')
       y, extra = branch(norm(x) if pre else x)
-      x += drop(y)
+      x = partitioning.constrain(x + drop(y), 'batch', 'length', 'embed')
       return x if pre else norm(x), extra
 
     x, new_cache = residual(attend, x, 'attention')

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from lengen_jax import partitioning
 from lengen_jax.models import linear
 
 # Entries of logits in memory at a time, 256 MiB, or those of one column.
@@ -44,10 +45,14 @@ class Embed(nn.Module):
 
     A token outside the table reads NaN.
     """
-    x = self.table.at[tokens].get(
-      mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
+    # Whole on every device, or a token's row would have to be looked for.
+    x = (
+      partitioning.constrain(self.table, None, None)
+      .at[tokens]
+      .get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
     )
-    return (x * self.width**0.5).astype(self.dtype)
+    x = (x * self.width**0.5).astype(self.dtype)
+    return partitioning.constrain(x, 'batch', 'length', 'embed')
 
   def logits(self, x):
     """Logits of the next token, float32: `[B, L, E] -> [B, L, V]`."""
@@ -59,23 +64,34 @@ class Embed(nn.Module):
     Of many logits only some are in memory at a time, in the backward pass too,
     which computes them again.
     """
-    length = x.shape[1]
-    chunks = -(-targets.size * self.vocab_size // _MOST_LOGITS)
+    # Each device that has a part of the sequence takes some of its own tokens.
+    parts = partitioning.shards('length')
+    length = x.shape[1] // parts
+    devices = partitioning.shards('batch', 'length', 'vocab')
+    chunks = -(-targets.size * self.vocab_size // (_MOST_LOGITS * devices))
     if chunks <= 1:
       return _losses(x, targets, self.table, self.dtype)
     size = -(-length // min(chunks, length))
 
     def split(x):
-      """`[B, L, ...]` as `[chunks, B, size, ...]`, padded with zeros."""
-      x = jnp.pad(x, ((0, 0), (0, -length % size)) + ((0, 0),) * (x.ndim - 2))
-      return jnp.swapaxes(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 0, 1)
+      """`[B, L, ...]` as `[chunks, B, parts size, ...]`, padded with zeros."""
+      rows, _, *rest = x.shape
+      x = x.reshape(rows, parts, length, *rest)
+      pad = [(0, 0), (0, 0), (0, -length % size)] + [(0, 0)] * len(rest)
+      x = jnp.pad(x, pad).reshape(rows, parts, -1, size, *rest)
+      return jnp.moveaxis(x, 2, 0).reshape(-1, rows, parts * size, *rest)
+
+    def joined(x):
+      """The inverse of `split`."""
+      rows = x.shape[1]
+      x = jnp.moveaxis(x.reshape(-1, rows, parts, size), 0, 2)
+      return x.reshape(rows, parts, -1)[:, :, :length].reshape(rows, -1)
 
     @jax.checkpoint
     def chunk_losses(x_and_targets):
       return _losses(*x_and_targets, self.table, self.dtype)
 
-    losses = jax.lax.map(chunk_losses, (split(x), split(targets)))
-    return jnp.swapaxes(losses, 0, 1).reshape(x.shape[0], -1)[:, :length]
+    return joined(jax.lax.map(chunk_losses, (split(x), split(targets))))
 
 
 class Head(nn.Module):
@@ -109,12 +125,13 @@ class Head(nn.Module):
 
 
 def _logits(x, table, dtype):
-  return jnp.einsum(
+  logits = jnp.einsum(
     'ble,ve->blv',
     x.astype(dtype),
     table.astype(dtype),
     preferred_element_type=jnp.float32,
   )
+  return partitioning.constrain(logits, 'batch', 'length', 'vocab')
 
 
 def _losses(x, targets, table, dtype):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from lengen_jax import attention
 from lengen_jax import encodings
 from lengen_jax import errors
+from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.attention import scaling
@@ -339,6 +340,7 @@ class MLP(nn.Module):
       use_bias=self.use_bias,
       name='up',
     )(x)
+    h_BxLxF = partitioning.constrain(h_BxLxF, 'batch', 'length', 'mlp')
     return linear.Einsum(
       'blf,fe->ble',
       (self.hidden, width),

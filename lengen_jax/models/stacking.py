@@ -27,6 +27,37 @@ def init(config, rng):
   Returns:
     Tree of float32 arrays, without axis metadata.
   """
+  params = nn.unbox(_init(config, rng))
+  return stack(params, config) if config.scan_layers else params
+
+
+def axes(config):
+  """Logical axis names of each parameter, tuples in a tree as of `init`."""
+  boxed = jax.eval_shape(lambda: _init(config, jax.random.key(0)))
+  names = jax.tree.map(
+    lambda box: box.names,
+    boxed,
+    is_leaf=lambda node: isinstance(node, nn.LogicallyPartitioned),
+  )
+
+  def stack_layers(names):
+    """As `stack`; all layers of a block have the same names."""
+    stacked = {k: v for k, v in names.items() if not k.startswith('layer_')}
+    stacked['layers'] = {
+      f'block_{j}': jax.tree.map(
+        lambda axes: ('layers', *axes),
+        names[f'layer_{j}'],
+        is_leaf=lambda node: isinstance(node, tuple),
+      )
+      for j in range(len(config.encoding))
+    }
+    return stacked
+
+  return _on_stacks(stack_layers, names) if config.scan_layers else names
+
+
+def _init(config, rng):
+  """Initial parameters, unrolled, with their axis names."""
   unrolled = dataclasses.replace(config, scan_layers=False, remat='none')
   tokens = lengths = jnp.ones((1, 1), jnp.int32)
   if config.architecture == 'encoder_decoder':
@@ -34,9 +65,7 @@ def init(config, rng):
     named = {'lengths': lengths, 'encoder_lengths': lengths}
   else:
     arguments, named = (tokens,), {'lengths': lengths}
-  variables = transformer.create(unrolled).init(rng, *arguments, **named)
-  params = nn.unbox(variables['params'])
-  return stack(params, config) if config.scan_layers else params
+  return transformer.create(unrolled).init(rng, *arguments, **named)['params']
 
 
 def stack(params, config):

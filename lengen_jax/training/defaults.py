@@ -8,6 +8,7 @@ from ml_collections import config_dict
 from lengen_jax import data
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
+from lengen_jax.training import config as training_config
 
 
 def get(**model):
@@ -17,8 +18,9 @@ def get(**model):
     **model: fields of the model, for example those of a preset.
 
   Returns:
-    A ConfigDict with sections model, data, eval, optimizer and train, and with
-    seed and positions. Fields without a default are there and have no value.
+    A ConfigDict with sections model, data, eval, optimizer, mesh and train, and
+    with seed and positions. Fields without a default are there and have no
+    value.
   """
   config = ml_collections.ConfigDict()
   config.seed = 0
@@ -42,6 +44,8 @@ def get(**model):
   config.optimizer.b2 = 0.99
   # Of the gradient; 0 for none.
   config.optimizer.clip_norm = 1.0
+
+  config.mesh = _fields(training_config.MeshConfig)
 
   config.train = ml_collections.ConfigDict()
   config.train.steps = 10000

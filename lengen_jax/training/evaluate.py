@@ -65,7 +65,7 @@ def curve(trained, windows, label='eval'):
     windows,
     batch_tokens=run.eval.batch_tokens,
     seed=run.config.seed,
-    mesh=run.mesh,
+    layout=run.layout,
   )
   losses = []
   for one in evaluator.run(trained.state.params):
@@ -127,7 +127,7 @@ def answers(trained, prompts, label='eval'):
       end_id=vocabulary.END,
       batch_tokens=run.eval.batch_tokens,
       seed=run.config.seed,
-      mesh=run.mesh,
+      layout=run.layout,
     )
     for length in {*prompts.target_lengths}
   }

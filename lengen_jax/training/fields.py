@@ -6,6 +6,7 @@ from lengen_jax import errors
 from lengen_jax.data import config as data_config
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
+from lengen_jax.training import config as training_config
 
 # Field to its least value, None where it is no number.
 OPTIMIZER = {
@@ -30,7 +31,11 @@ _RUN = {
     'init_from': None,
   },
 }
-_RUN_CLASSES = {'data': data_config.DataConfig, 'eval': eval_config.EvalConfig}
+_RUN_CLASSES = {
+  'data': data_config.DataConfig,
+  'eval': eval_config.EvalConfig,
+  'mesh': training_config.MeshConfig,
+}
 
 _HINTS = {
   'train.init_from': '; this config goes on from a run: set '

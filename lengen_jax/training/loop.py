@@ -20,6 +20,7 @@ from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
 from lengen_jax.training import checkpoint
+from lengen_jax.training import config as training_config
 from lengen_jax.training import fields
 from lengen_jax.training import optimizer
 from lengen_jax.training import sharding
@@ -51,12 +52,13 @@ class Trained:
 class Run:
   """A run: everything that follows from its config, checked at once."""
 
-  def __init__(self, config):
-    """Builds model config, scheme and optimizer.
+  def __init__(self, config, devices=None):
+    """Builds model config, scheme, optimizer and mesh.
 
     Args:
       config: a ConfigDict with seed, model, positions, data, optimizer,
-        train and eval; see configs/stdlib.py.
+        train, mesh and eval; see configs/stdlib.py.
+      devices: to run on; those of jax if None.
 
     Raises:
       errors.LengenError: whatever in the config cannot work, before anything
@@ -71,7 +73,14 @@ class Run:
     scaling.create(self.model.attention_scale, num_heads=1, parent=None)
     objective.check(self.model, config.positions)
     self.tx = optimizer.create(config.optimizer, config.train.steps)
-    self.mesh = sharding.make_mesh(config.data.batch_size)
+    self.layout = sharding.Layout.create(
+      training_config.MeshConfig(**config.mesh.to_dict()),
+      config.data.batch_size,
+      devices,
+    )
+    for name, length in self._lengths():
+      self.layout.check_length(name, length)
+    self.shardings = state_lib.shardings(self.layout, self.model, self.tx)
 
   def check_step(self):
     """Traces a step, so that what cannot train says so at once.
@@ -79,14 +88,27 @@ class Run:
     Raises:
       errors.LengenError: naming what does not go together.
     """
-    shape = (self.data.batch_size, self.data.train_length)
+    with self.layout.scope():
+      jax.eval_shape(
+        self.step_fn(packed=False), self.abstract_state(), self.abstract_batch()
+      )
+
+  def abstract_batch(self):
+    """Shapes, dtypes and shardings of a batch."""
+    rows, length = self.data.batch_size, self.data.train_length
     if self.model.architecture == 'encoder_decoder':
       batch = windows.pair_batch(
-        np.zeros(shape, np.int32), np.zeros((shape[0], 1), np.int32)
+        np.zeros((1, length), np.int32),
+        np.zeros((1, self.data.target_length or 1), np.int32),
       )
     else:
-      batch = windows.lm_batch(np.zeros((shape[0], shape[1] + 1), np.int32))
-    jax.eval_shape(self.step_fn(packed=False), self.abstract_state(), batch)
+      batch = windows.lm_batch(np.zeros((1, length + 1), np.int32))
+    return {
+      name: jax.ShapeDtypeStruct(
+        (rows, *array.shape[1:]), array.dtype, sharding=self.layout.batch
+      )
+      for name, array in batch.items()
+    }
 
   def step_fn(self, *, packed):
     """The training step, `(state, batch) -> (state, metrics)`."""
@@ -99,19 +121,27 @@ class Run:
       packed=packed,
     )
 
+  def jitted_step(self, *, packed):
+    """The training step compiled over the mesh; lower it within its scope."""
+    return jax.jit(
+      self.step_fn(packed=packed),
+      donate_argnums=0,
+      out_shardings=(self.shardings, self.layout.whole),
+    )
+
   def abstract_state(self):
     """Shapes, dtypes and shardings of the training state."""
-    abstract = jax.eval_shape(self._init)
     return jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding.replicated(self.mesh)
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding
       ),
-      abstract,
+      jax.eval_shape(self._init),
+      self.shardings,
     )
 
   def init_state(self):
-    """The initial state, on the mesh."""
-    return self._on_mesh(self._init)()
+    """The initial state, made on the mesh: no device ever holds all of it."""
+    return jax.jit(self._init, out_shardings=self.shardings)()
 
   def adopt(self, source):
     """The initial state, with parameters of another run as far as they serve.
@@ -137,12 +167,19 @@ class Run:
       ),
       rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
     )
-    params = jax.device_put(params, sharding.replicated(self.mesh))
-    opt_state = self._on_mesh(self.tx.init)(params)
+    params = jax.device_put(params, self.shardings.params)
+    opt_state = jax.jit(self.tx.init, out_shardings=self.shardings.opt_state)(
+      params
+    )
     return state.replace(params=params, opt_state=opt_state), notes
 
-  def _on_mesh(self, function):
-    return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
+  def _lengths(self):
+    """Lengths of rows, with the fields that say them."""
+    yield 'data.train_length', self.data.train_length
+    if self.model.architecture == 'encoder_decoder':
+      yield 'data.target_length', self.data.target_length or 1
+    for length in self.eval.lengths:
+      yield 'eval.lengths', length
 
   def _init(self):
     return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
@@ -173,7 +210,7 @@ def train(config, workdir, *, corpus=None, label='train'):
   run.check_step()
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
   _check_corpus(run, corpus)
-  batches = corpus.training(run.data, seed=config.seed, host=sharding.host())
+  batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
   state, notes = _adopted(run, workdir, corpus)
   path = workdir_lib.claim(workdir, config, corpus.info)
   for note in notes:
@@ -269,12 +306,8 @@ def _adopted(run, workdir, corpus):
 def _steps(run, state, batches, log, checkpoints, label):
   """The loop: from the state's step to the last."""
   config = run.config
-  step_fn = jax.jit(
-    run.step_fn(
-      packed=batches.padded and objective.sees_padding(run.model, run.scheme)
-    ),
-    donate_argnums=0,
-    out_shardings=sharding.replicated(run.mesh),
+  step_fn = run.jitted_step(
+    packed=batches.padded and objective.sees_padding(run.model, run.scheme)
   )
   first, steps = int(state.step), config.train.steps
   tokens = config.data.batch_size * config.data.train_length
@@ -282,12 +315,13 @@ def _steps(run, state, batches, log, checkpoints, label):
     label, steps, unit='tokens', per=tokens, first=first
   ) as progress:
     progress.announce(
-      f'compiling for {run.mesh.devices.size} of {jax.device_count()} '
+      f'compiling for {run.layout.size} of {jax.device_count()} '
       f'{jax.default_backend()} devices ...'
     )
     began = time.monotonic()
-    batch = sharding.place(run.mesh, batches.next())
-    compiled = step_fn.lower(state, batch).compile()
+    batch = run.layout.place(batches.next())
+    with run.layout.scope():
+      compiled = step_fn.lower(state, batch).compile()
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
     progress.start_clock()
     pending, began = [], time.monotonic()
@@ -298,7 +332,7 @@ def _steps(run, state, batches, log, checkpoints, label):
       saves = last or (step + 1) % config.train.checkpoint_every == 0
       if not saves:
         # While the devices work on this step.
-        batch = sharding.place(run.mesh, batches.next())
+        batch = run.layout.place(batches.next())
       if saves:
         metrics |= _bias_error(run, state.params, progress)
       if saves or len(pending) == config.train.log_every:
@@ -308,7 +342,7 @@ def _steps(run, state, batches, log, checkpoints, label):
       if saves and not last:
         # What is logged is logged, and the data stands at this step.
         checkpoints.save(state, batches)
-        batch = sharding.place(run.mesh, batches.next())
+        batch = run.layout.place(batches.next())
   return state
 
 

@@ -40,6 +40,39 @@ def init(config, tx, rng):
   )
 
 
+def shardings(layout, config, tx):
+  """How the state lies on a mesh: parameters by their axes, and the rest alike.
+
+  Args:
+    layout: a sharding.Layout.
+    config: a ModelConfig.
+    tx: an optax gradient transformation.
+
+  Returns:
+    A TrainState of shardings.
+
+  Raises:
+    errors.ConfigError: the mesh does not divide a parameter.
+  """
+  abstract = jax.eval_shape(lambda: init(config, tx, jax.random.key(0)))
+  axes = stacking.axes(config)
+  layout.check(axes, abstract.params)
+  params = jax.tree.map(
+    lambda names: layout.of(*names),
+    axes,
+    is_leaf=lambda node: isinstance(node, tuple),
+  )
+  # Moments and the like are as the parameters they belong to.
+  opt_state = optax.tree.map_params(
+    tx,
+    lambda _, sharding: sharding,
+    abstract.opt_state,
+    params,
+    transform_non_params=lambda _: layout.whole,
+  )
+  return TrainState(step=layout.whole, params=params, opt_state=opt_state)
+
+
 def train_step(state, batch, *, config, scheme, tx, seed, packed):
   """One step of the optimizer; a pure function.
 

@@ -14,6 +14,7 @@ from lengen_jax.models import ModelConfig
 from lengen_jax.models import presets
 from lengen_jax.models import stacking
 from lengen_jax.models import transformer
+from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
 
 NEW = 6
@@ -22,6 +23,13 @@ NEVER = -1
 # All are padded to 16; and the same, with one that is not.
 LENGTHS = (3, 14, 16, 0, 7)
 LENGTHS_OF_TWO_WIDTHS = (3, 26, 16, 0, 7)
+
+
+def layout(devices):
+  """Rows split over some devices."""
+  return sharding.Layout.create(
+    training_config.MeshConfig(data=devices), devices
+  )
 
 
 def prompts(lengths=LENGTHS):
@@ -46,7 +54,7 @@ def model(encoding='alibi', **kwargs):
 
 def generator(config, scheme='standard', **kwargs):
   kwargs = dict(max_new=NEW, end_id=NEVER, batch_tokens=64, seed=5) | kwargs
-  kwargs.setdefault('mesh', sharding.make_mesh(2))
+  kwargs.setdefault('layout', layout(2))
   return generation.Generator(config, positions.create(scheme), **kwargs)
 
 
@@ -154,8 +162,7 @@ def test_the_batch_does_not_matter(encoding, scheme):
   assert_same(got, want)
   assert reported == [(1, 5), (3, 5), (5, 5)]
   # Alone, the first prompt has the same index.
-  mesh = sharding.make_mesh(1)
-  alone = written(config, params, scheme, lengths[:1], mesh=mesh)
+  alone = written(config, params, scheme, lengths[:1], layout=layout(1))
   assert_same(alone, want[:1])
 
 
@@ -187,9 +194,7 @@ def test_the_end_ends_and_is_left_out():
 @pytest.mark.parametrize('devices', [1, 2])
 def test_stops_when_all_have_ended(devices):
   config, params = model(output_size=256)
-  found = generator(
-    config, end_id=9, batch_tokens=500, mesh=sharding.make_mesh(devices)
-  )
+  found = generator(config, end_id=9, batch_tokens=500, layout=layout(devices))
   # A batch of each width.
   some = prompts(LENGTHS_OF_TWO_WIDTHS)
   found.run(params, some)
@@ -217,7 +222,7 @@ def test_what_goes_by_the_slots_gets_no_padding():
   config, params = model('transformer_xl(official_compat=True)')
   lengths = (3, 5, 3)
   got = written(config, params, lengths=lengths)
-  one = generator(config, mesh=sharding.make_mesh(1))
+  one = generator(config, layout=layout(1))
   assert_same(got[:1], one.run(params, prompts(lengths[:1])))
   assert_same(got[2:], got[:1])
 

@@ -30,6 +30,7 @@ from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import generation, length_curve
 from lengen_jax.models import ModelConfig, presets, stacking
 from lengen_jax.training import sharding
+from lengen_jax.training.config import MeshConfig
 
 draw = np.random.default_rng(0).integers
 corpus = data.Corpus(
@@ -39,19 +40,19 @@ corpus = data.Corpus(
 windows = corpus.evaluation(eval_config.EvalConfig((8, 64), 80, windows=3))
 config = ModelConfig(**presets.get('tiny'), encoding='fire')
 params = stacking.init(config, jax.random.key(0))
-mesh = sharding.make_mesh(2)
+layout = sharding.Layout.create(MeshConfig(), 2)
 scheme = positions.create('standard')
-params = jax.device_put(params, sharding.replicated(mesh))
+params = jax.device_put(params, layout.whole)
 curve = length_curve.LengthCurve(
-  config, scheme, windows, batch_tokens=80, seed=0, mesh=mesh
+  config, scheme, windows, batch_tokens=80, seed=0, layout=layout
 )
 losses = [one.loss for one in curve.run(params)]
 writer = generation.Generator(
-  config, scheme, max_new=6, end_id=-1, batch_tokens=64, seed=0, mesh=mesh
+  config, scheme, max_new=6, end_id=-1, batch_tokens=64, seed=0, layout=layout
 )
 prompts = [draw(0, 256, size) for size in (3, 9, 5)]
 written = [ids.tolist() for ids in writer.run(params, prompts)]
-rows = sharding.host()
+rows = layout.host
 print(json.dumps({'losses': losses, 'written': written, 'host': rows}))
 """
 

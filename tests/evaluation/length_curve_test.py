@@ -14,9 +14,17 @@ from lengen_jax.models import Encoder
 from lengen_jax.models import ModelConfig
 from lengen_jax.models import presets
 from lengen_jax.models import stacking
+from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
 
 LENGTHS = (8, 16, 64)
+
+
+def layout(devices):
+  """Rows split over some devices."""
+  return sharding.Layout.create(
+    training_config.MeshConfig(data=devices), devices
+  )
 
 
 @pytest.fixture(scope='module')
@@ -41,7 +49,7 @@ def curve(windows, encoding, scheme='standard', batch_tokens=256):
     windows,
     batch_tokens=batch_tokens,
     seed=0,
-    mesh=sharding.make_mesh(2),
+    layout=layout(2),
   )
   return config, params, list(found.run(params))
 
@@ -90,7 +98,7 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
     windows,
     batch_tokens=256,
     seed=0,
-    mesh=sharding.make_mesh(2),
+    layout=layout(2),
   )
   seen = {}
   for one, length in zip(found.run(params), LENGTHS, strict=True):
@@ -119,7 +127,7 @@ def test_a_diverged_model_says_so(windows):
     windows,
     batch_tokens=256,
     seed=0,
-    mesh=sharding.make_mesh(2),
+    layout=layout(2),
   )
   for one in found.run(params):
     assert one.loss is None and 'not finite' in one.refused

@@ -1,0 +1,72 @@
+"""What models tell the compiler about how their arrays lie on a mesh.
+
+Arrays are described by logical axis names, as parameters are. What a name
+stands for is said once, outside, by flax's `nn.logical_axis_rules`, and the
+mesh by `jax.set_mesh`; `training.sharding` does both. Without them, or inside
+`jax.shard_map`, nothing here does anything.
+
+Names of axes: 'batch', 'length', 'embed', 'heads', 'kv', 'mlp', 'vocab',
+'layers', 'joined_kv' and 'relpos_buckets', those of T5X.
+"""
+
+import math
+
+from flax import linen as nn
+import jax
+
+from lengen_jax import errors
+
+
+def is_active():
+  """Whether there are a mesh of several devices and rules for names."""
+  mesh = jax.sharding.get_abstract_mesh()
+  has_devices = not mesh.empty and mesh.size > 1 and not mesh.manual_axes
+  return has_devices and bool(nn.get_logical_axis_rules())
+
+
+def spec(*names, rules=None):
+  """The axes of the mesh that split axes of these names.
+
+  Args:
+    *names: logical names; None for an axis that is whole everywhere.
+    rules: pairs (logical name, axis of the mesh, several or None); those in
+      force if None.
+
+  Returns:
+    A PartitionSpec.
+
+  Raises:
+    errors.ConfigError: a name without a rule.
+  """
+  rules = nn.get_logical_axis_rules() if rules is None else rules
+  known = {name for name, _ in rules}
+  for name in names:
+    if name is not None and name not in known:
+      raise errors.ConfigError(errors.one_of('logical axis', name, known))
+  return nn.logical_to_mesh_axes(names, rules)
+
+
+def constrain(x, *names):
+  """x, told to lie on the mesh as the names of its axes say.
+
+  Args:
+    x: an array.
+    *names: see `spec`.
+  """
+  return jax.lax.with_sharding_constraint(x, spec(*names)) if is_active() else x
+
+
+def shards(*names):
+  """Into how many parts axes of these names are split together."""
+  if not is_active():
+    return 1
+  sizes = jax.sharding.get_abstract_mesh().shape
+  return math.prod(sizes[axis] for axis in jax.tree.leaves(tuple(spec(*names))))
+
+
+def platform():
+  """What programs are compiled for: 'cpu', 'gpu' or 'tpu'."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.abstract_device is None:
+    return jax.default_backend()
+  return mesh.abstract_device.platform
