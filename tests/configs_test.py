@@ -130,7 +130,7 @@ def test_overrides(name):
 
 
 def parameters(name, arg):
-  state = loop.Run(get(name, arg)).abstract_state()
+  state = loop.Run(get(name, arg)).abstract_state
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
 
 

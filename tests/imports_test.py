@@ -25,6 +25,7 @@ RANKS = {
   'attention': 2,
   'encodings': 1,
   'positions': 1,
+  'partitioning': 0,
   'progress': 0,
   'specs': 0,
   'errors': 0,

@@ -50,7 +50,18 @@ class Trained:
 
 
 class Run:
-  """A run: everything that follows from its config, checked at once."""
+  """A run: everything that follows from its config, checked at once.
+
+  Attributes:
+    config: its ConfigDict.
+    data: a DataConfig.
+    eval: an EvalConfig.
+    model: a ModelConfig.
+    scheme: a PositionScheme.
+    tx: an optax gradient transformation.
+    layout: a sharding.Layout.
+    abstract_state: shapes, dtypes and shardings of the training state.
+  """
 
   def __init__(self, config, devices=None):
     """Builds model config, scheme, optimizer and mesh.
@@ -80,7 +91,7 @@ class Run:
     )
     for name, length in self._lengths():
       self.layout.check_length(name, length)
-    self.shardings = state_lib.shardings(self.layout, self.model, self.tx)
+    self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
 
   def check_step(self):
     """Traces a step, so that what cannot train says so at once.
@@ -90,7 +101,7 @@ class Run:
     """
     with self.layout.scope():
       jax.eval_shape(
-        self.step_fn(packed=False), self.abstract_state(), self.abstract_batch()
+        self.step_fn(packed=False), self.abstract_state, self.abstract_batch()
       )
 
   def abstract_batch(self):
@@ -129,15 +140,10 @@ class Run:
       out_shardings=(self.shardings, self.layout.whole),
     )
 
-  def abstract_state(self):
-    """Shapes, dtypes and shardings of the training state."""
-    return jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding
-      ),
-      jax.eval_shape(self._init),
-      self.shardings,
-    )
+  @property
+  def shardings(self):
+    """How the training state lies on the mesh."""
+    return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
   def init_state(self):
     """The initial state, made on the mesh: no device ever holds all of it."""
@@ -217,7 +223,7 @@ def train(config, workdir, *, corpus=None, label='train'):
     print(f'{label}: {note}', flush=True)
   checkpoints = checkpoint.Checkpointer(path, run.model)
   if state is None:
-    state = checkpoints.restore(run.abstract_state(), batches=batches)
+    state = checkpoints.restore(run.abstract_state, batches=batches)
     checkpoints.set_aside_unreadable()
   if state is None:
     state = run.init_state()
@@ -254,7 +260,7 @@ def restore(workdir, **eval_changes):
       f'{path} has no checkpoint yet; run lengen train first'
     )
   checkpoints = checkpoint.Checkpointer(path, run.model)
-  state = checkpoints.restore(run.abstract_state())
+  state = checkpoints.restore(run.abstract_state)
   checkpoints.close()
   _, seconds = _read_log(path / 'metrics.jsonl', int(state.step))
   return Trained(run, state, seconds)

@@ -40,8 +40,11 @@ def init(config, tx, rng):
   )
 
 
-def shardings(layout, config, tx):
-  """How the state lies on a mesh: parameters by their axes, and the rest alike.
+def abstract(layout, config, tx):
+  """Shapes, dtypes and shardings of the state: nothing is computed.
+
+  Parameters lie on the mesh by their axes, and what the optimizer keeps of each
+  lies as it does.
 
   Args:
     layout: a sharding.Layout.
@@ -49,28 +52,30 @@ def shardings(layout, config, tx):
     tx: an optax gradient transformation.
 
   Returns:
-    A TrainState of shardings.
+    A TrainState of ShapeDtypeStructs.
 
   Raises:
     errors.ConfigError: the mesh does not divide a parameter.
   """
-  abstract = jax.eval_shape(lambda: init(config, tx, jax.random.key(0)))
+  shapes = jax.eval_shape(lambda: init(config, tx, jax.random.key(0)))
   axes = stacking.axes(config)
-  layout.check(axes, abstract.params)
+  layout.check(axes, shapes.params)
   params = jax.tree.map(
     lambda names: layout.of(*names),
     axes,
     is_leaf=lambda node: isinstance(node, tuple),
   )
-  # Moments and the like are as the parameters they belong to.
   opt_state = optax.tree.map_params(
     tx,
     lambda _, sharding: sharding,
-    abstract.opt_state,
+    shapes.opt_state,
     params,
     transform_non_params=lambda _: layout.whole,
   )
-  return TrainState(step=layout.whole, params=params, opt_state=opt_state)
+  shardings = TrainState(layout.whole, params, opt_state)
+  return jax.tree.map(
+    lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings
+  )
 
 
 def train_step(state, batch, *, config, scheme, tx, seed, packed):

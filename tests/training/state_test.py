@@ -109,7 +109,7 @@ def test_rows_alike_share_one_bias(tiny_config, train):
         packed=False,
       )
     )
-    .lower(run.abstract_state().params)
+    .lower(run.abstract_state.params)
     .as_text()
   )
   assert f'tensor<{64 * 64}x32xf32>' in text

@@ -1,0 +1,351 @@
+"""The metrics of training: a line per step, and what the steps come to.
+
+A workdir has metrics.jsonl, a line per step, and sittings.jsonl, a line per
+sitting: each time that a run was started or gone on with.
+"""
+
+import contextlib
+import datetime
+import json
+import math
+import re
+import time
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from lengen_jax import __version__
+from lengen_jax import errors
+from lengen_jax.training import throughput
+from lengen_jax.training import workdir as workdir_lib
+
+STEPS, SITTINGS = 'metrics.jsonl', 'sittings.jsonl'
+
+
+def read(path, last):
+  """Lines of metrics.jsonl up to step `last`, and the seconds they took."""
+  lines, seconds = [], 0.0
+  for line, entry in _whole_lines(path):
+    if entry['step'] > last:
+      break
+    lines.append(line)
+    seconds = entry['seconds']
+  return lines, seconds
+
+
+class Written(NamedTuple):
+  """What `Log.write` gives; loss and skipped are the same on every process.
+
+  Attributes:
+    loss: of the last step, NaN and all.
+    skipped: how many last steps in a row changed nothing.
+    entry: the last line of the log, a dict.
+  """
+
+  loss: float
+  skipped: int
+  entry: dict
+
+
+class Log:
+  """metrics.jsonl, cut back to where a run resumes, and TensorBoard.
+
+  A line has step, loss and whatever else a step measures, and the seconds spent
+  in steps up to there. What is not finite is null. The last of the lines that
+  are written at once has besides:
+
+    tokens_per_second: in the steps of these lines.
+    mfu: model FLOP utilisation in them, if the devices' peak is known.
+    memory_bytes: the most that one device has held so far, if it tells.
+    durable_step: the last step that is saved for good; null if none.
+    goodput: seconds in steps that count, as a part of those since the run
+      began; being stopped, starting, and steps that had to be done again do not
+      count.
+
+  Attributes:
+    seconds: spent in steps, over all sittings of the run.
+  """
+
+  def __init__(
+    self,
+    folder,
+    first_step,
+    *,
+    devices,
+    tokens,
+    flops,
+    primary=True,
+    tensorboard=False,
+    clock=time.time,
+  ):
+    """Opens the log and notes that a sitting begins.
+
+    Args:
+      folder: the workdir; all processes see the same.
+      first_step: the run goes on from there; later lines are forgotten.
+      devices: that train, jax devices.
+      tokens: per step.
+      flops: per step; see `throughput.model_flops`.
+      primary: whether this process is the one that writes.
+      tensorboard: write the same to the folder tensorboard/ too.
+      clock: seconds since 1970.
+
+    Raises:
+      errors.ConfigError: TensorBoard's writer is not installed.
+      errors.WorkdirError: the folder cannot be written.
+    """
+    lines, self.seconds = read(folder / STEPS, first_step)
+    self._skipped = _skipped_at_end(lines)
+    self._before, self._sitting = self.seconds, 0.0
+    self._devices, self._tokens, self._flops = list(devices), tokens, flops
+    self._clock = clock
+    sittings = [entry for _, entry in _whole_lines(folder / SITTINGS)]
+    sittings.append(_sitting(first_step, self._devices, clock()))
+    began = datetime.datetime.fromisoformat(sittings[0]['started'])
+    self._began = began.timestamp()
+    self._path = self._board = None
+    if not primary:
+      return
+    if tensorboard:
+      self._board = _Board(folder / 'tensorboard', first_step, clock())
+    self._path = folder / STEPS
+    workdir_lib.write_text(self._path, ''.join(line + '\n' for line in lines))
+    workdir_lib.write_lines(folder / SITTINGS, sittings)
+
+  def write(self, pending, seconds, durable_step):
+    """Writes the metrics of some steps; waits until these are done.
+
+    Args:
+      pending: (step, {name: number on a device or not}) of each; 'loss' is one
+        of the names. 'skipped' is 1 if the step's update was not applied.
+      seconds: spent in steps by this sitting.
+      durable_step: see above.
+
+    Returns:
+      A Written.
+
+    Raises:
+      errors.WorkdirError: the log cannot be written.
+    """
+    fetched = jax.device_get([metrics for _, metrics in pending])
+    spent, self._sitting = seconds - self._sitting, seconds
+    self.seconds = self._before + seconds
+    entries = []
+    for (step, _), metrics in zip(pending, fetched, strict=True):
+      numbers = {name: _number(value) for name, value in metrics.items()}
+      self._skipped = self._skipped + 1 if numbers.get('skipped') else 0
+      entries.append(
+        {
+          'step': step,
+          'loss': numbers['loss'],
+          **numbers,
+          'seconds': round(self.seconds, 3),
+        }
+      )
+    entries[-1] |= self._totals(len(pending), spent, durable_step)
+    if self._path is not None:
+      self._append(entries)
+    return Written(float(fetched[-1]['loss']), self._skipped, entries[-1])
+
+  def close(self):
+    if self._board is not None:
+      self._board.close()
+
+  def _totals(self, steps, spent, durable_step):
+    """What the last line says of some steps."""
+    spent = max(spent, 1e-9)
+    mfu = throughput.utilisation(self._flops * steps, spent, self._devices)
+    memory = throughput.memory(self._devices)
+    # Or clocks that are set back would make more of it than there is.
+    since = max(self._clock() - self._began, self.seconds, 1e-9)
+    totals = {'tokens_per_second': _short(self._tokens * steps / spent)}
+    if mfu is not None:
+      totals['mfu'] = _short(mfu)
+    if memory is not None:
+      totals['memory_bytes'] = memory['peak_bytes']
+    totals['durable_step'] = durable_step
+    totals['goodput'] = _short(self.seconds / since)
+    return totals
+
+  def _append(self, entries):
+    text = ''.join(json.dumps(e, allow_nan=False) + '\n' for e in entries)
+    try:
+      # Opened each time: what is written is then out of our hands, and an
+      # error shows here and not when the file is closed.
+      with self._path.open('a') as file:
+        file.write(text)
+      if self._board is not None:
+        self._board.write(entries, self._clock())
+    except OSError as error:
+      raise errors.WorkdirError(
+        f'cannot write the metrics in {self._path.parent}: {error.strerror}'
+      ) from None
+
+
+def profile_steps(spec):
+  """The steps to profile, (first, last), counted from 1.
+
+  Args:
+    spec: 'FIRST:LAST', for example '10:15'; '' for none.
+
+  Returns:
+    Two ints, or None.
+
+  Raises:
+    errors.ConfigError: the spec means no steps.
+  """
+  if not spec:
+    return None
+  match = re.fullmatch(r'([0-9]+):([0-9]+)', spec)
+  first, last = map(int, match.groups()) if match else (0, 0)
+  if not 1 <= first <= last:
+    raise errors.ConfigError(
+      f'profile={spec!r} must be FIRST:LAST, the first and the last step to '
+      "profile, counted from 1, for example '10:15'"
+    )
+  return first, last
+
+
+class Profile:
+  """A trace of some steps by jax's profiler, in the folder profile/.
+
+  Those of the steps that this sitting does, if there are any. Call `before` and
+  `after` at each step, and `close` at the end.
+  """
+
+  def __init__(self, spec, folder, announce, *, primary=True):
+    """Traces nothing yet.
+
+    Args:
+      spec: see `profile_steps`.
+      folder: the workdir.
+      announce: called with a line that says where the trace lies.
+      primary: whether this process is the one that traces.
+
+    Raises:
+      errors.ConfigError: see `profile_steps`.
+    """
+    self._steps = profile_steps(spec)
+    self._folder, self._announce = folder / 'profile', announce
+    if not primary:
+      self._steps = None
+    self._started = None
+
+  def before(self, step, state):
+    """Starts to trace if it is time, once `state`, what is there, is done."""
+    if self._steps is None or self._started is not None:
+      return
+    first, last = self._steps
+    if first <= step <= last:
+      jax.block_until_ready(state)
+      jax.profiler.start_trace(str(self._folder))
+      self._started = step
+
+  def after(self, step, state):
+    """Stops if it is time, once `state`, what the step gives, is done."""
+    if self._started is not None and step == self._steps[1]:
+      jax.block_until_ready(state)
+      self.close()
+
+  def close(self):
+    """Stops, if it has not been time yet."""
+    if self._started is None:
+      return
+    jax.profiler.stop_trace()
+    self._announce(
+      f'profiled from step {self._started} on; the trace is in {self._folder}'
+    )
+    self._started = None
+
+
+def _whole_lines(path):
+  """Each line of a file of JSON, with what it says, up to half a line."""
+  for line in path.read_text().splitlines() if path.exists() else ():
+    try:
+      entry = json.loads(line)
+    except ValueError:
+      return  # From a killed run.
+    yield line, entry
+
+
+def _skipped_at_end(lines):
+  """How many last lines in a row are of steps that changed nothing."""
+  count = 0
+  for line in reversed(lines):
+    if not json.loads(line).get('skipped'):
+      break
+    count += 1
+  return count
+
+
+def _sitting(first_step, devices, now):
+  started = datetime.datetime.fromtimestamp(now, datetime.UTC)
+  return {
+    'started': started.isoformat(),
+    'first_step': first_step,
+    'devices': len(devices),
+    'device_kind': devices[0].device_kind,
+    'lengen_jax': __version__,
+    'jax': jax.__version__,
+  }
+
+
+class _Board:
+  """A file for TensorBoard, which shows no step of earlier files done again.
+
+  Of tensorboardX the part that writes at once: from its SummaryWriter, a thread
+  with a queue, a killed run would lose steps that are saved.
+  """
+
+  def __init__(self, folder, first_step, now):
+    try:
+      from tensorboardX import event_file_writer
+      from tensorboardX.proto import event_pb2
+      from tensorboardX.proto import summary_pb2
+    except ImportError as error:
+      raise errors.ConfigError(
+        'TensorBoard needs the tensorboard extra: pip install '
+        f"'lengen_jax[tensorboard]' ({error})"
+      ) from None
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    event_file_writer.directory_check(str(folder))
+    # Files of one second would overwrite each other but for the step.
+    self._writer = event_file_writer.EventsWriter(
+      str(folder / 'events'), f'.{first_step}'
+    )
+    restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._writer.write_event(
+      self._event(wall_time=now, step=first_step + 1, session_log=restart)
+    )
+    self._writer.flush()
+
+  def write(self, entries, now):
+    for entry in entries:
+      values = [
+        self._summary.Value(tag=name, simple_value=value)
+        for name, value in entry.items()
+        if name != 'step' and value is not None
+      ]
+      self._writer.write_event(
+        self._event(
+          wall_time=now, step=entry['step'], summary=self._summary(value=values)
+        )
+      )
+    self._writer.flush()
+
+  def close(self):
+    # All is written, or has been found impossible to write.
+    with contextlib.suppress(OSError):
+      self._writer.close()
+
+
+def _number(value):
+  """A number as JSON has it: None if it is not finite."""
+  number = np.asarray(value).item()
+  return number if math.isfinite(number) else None
+
+
+def _short(number):
+  """Five digits of a number."""
+  return float(f'{number:.5g}')

@@ -1,0 +1,133 @@
+"""Trains on eight devices in five meshes; run by `sharding_test.py`.
+
+Its argument says what: 'few' or 'many' models of which it prints losses and
+norms of gradients as JSON, one device first; or 'evaluation'.
+"""
+
+import json
+import os
+import re
+import sys
+
+os.environ['JAX_PLATFORMS'] = 'cpu'
+
+import jax
+import numpy as np
+
+from configs import stdlib
+from lengen_jax import data
+from lengen_jax.data import vocabulary
+from lengen_jax.data import windows
+from lengen_jax.evaluation import config as eval_config
+from lengen_jax.evaluation import generation
+from lengen_jax.evaluation import length_curve
+from lengen_jax.training import loop
+from lengen_jax.training import sharding
+
+jax.config.update('jax_num_cpu_devices', 8)
+jax.config.update('jax_disable_most_optimizations', True)
+
+ALONE = (1, 1, 1, 1)
+MESHES = (
+  (8, 1, 1, 1),
+  (1, 8, 1, 1),
+  (2, 2, 2, 1),
+  (1, 2, 2, 2),
+  (2, 1, 4, 1),
+)
+MODELS = (
+  dict(encoding='fire', implementation='reference'),
+  dict(encoding='fire, t5', implementation='blockwise', scan_layers=True),
+  dict(encoding='shaw(left=4, right=4)', implementation='blockwise'),
+  dict(encoding='kerple_log(shared=True)', attention_scale='ssmax'),
+)
+
+
+def create(sizes, model):
+  config = stdlib.get_config('tiny')
+  config.model.update(num_heads=4, head_dim=8, **model)
+  config.mesh.update(dict(zip(sharding.AXES, sizes, strict=True)))
+  config.data.update(batch_size=8, train_length=32)
+  config.eval.lengths = (32, 64)
+  return loop.Run(config)
+
+
+def train(run):
+  """Losses and gradients of three steps, and the text of the program."""
+  draw = np.random.default_rng(0).integers
+  state, found = run.init_state(), []
+  with run.layout.scope():
+    step = run.jitted_step(packed=False)
+    compiled = step.lower(run.abstract_state, run.abstract_batch()).compile()
+  for _ in range(3):
+    rows = windows.lm_batch(draw(0, 256, (8, 33)))
+    state, metrics = compiled(state, run.layout.place(rows))
+    found += [float(metrics['loss']), float(metrics['grad_norm'])]
+  return found, compiled.as_text()
+
+
+def evaluate(run):
+  """Losses by length, and what is written after some prompts."""
+  draw = np.random.default_rng(0).integers
+  corpus = data.Corpus(
+    {'validation': [draw(0, 256, 400)]}, vocabulary.Bytes(offset=0), {}
+  )
+  params = run.init_state().params
+  config = eval_config.EvalConfig((32, 64), 512, windows=3)
+  curve = length_curve.LengthCurve(
+    run.model,
+    run.scheme,
+    corpus.evaluation(config),
+    batch_tokens=512,
+    seed=0,
+    layout=run.layout,
+  )
+  writer = generation.Generator(
+    run.model,
+    run.scheme,
+    max_new=4,
+    end_id=-1,
+    batch_tokens=512,
+    seed=0,
+    layout=run.layout,
+  )
+  prompts = [draw(0, 256, size) for size in (3, 9, 5)]
+  written = [ids.tolist() for ids in writer.run(params, prompts)]
+  return [one.loss for one in curve.run(params)], written
+
+
+def largest(text):
+  """Numbers in the largest array of a program with four axes or more."""
+  shapes = re.findall(r'f32\[(\d+(?:,\d+){3,})\]', text)
+  return max(int(np.prod([int(n) for n in s.split(',')])) for s in shapes)
+
+
+def losses(models):
+  """Of each model on one device and on five meshes."""
+  return [
+    [train(create(sizes, model))[0] for sizes in (ALONE, *MESHES)]
+    for model in models
+  ]
+
+
+def evaluation():
+  """Curves and texts on three meshes, and the largest array of two."""
+  curves, written = zip(
+    *(evaluate(create(sizes, MODELS[1])) for sizes in (ALONE, *MESHES[1:4:2])),
+    strict=True,
+  )
+  pairs = [
+    largest(train(create(sizes, MODELS[0]))[1])
+    for sizes in (ALONE, (1, 1, 1, 8))
+  ]
+  return {'curves': curves, 'written': written, 'pairs': pairs}
+
+
+_WORK = {
+  'few': lambda: losses(MODELS[:2]),
+  'many': lambda: losses(MODELS[2:]),
+  'evaluation': evaluation,
+}
+
+if __name__ == '__main__':
+  print(json.dumps(_WORK[sys.argv[1]]()))

@@ -1,0 +1,240 @@
+"""Tests `lengen_jax/training/sharding.py` and what models do on a mesh.
+
+`sharding_meshes.py` runs in a process of its own, which has eight devices.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from configs import stdlib as stdlib_config
+from lengen_jax import errors
+from lengen_jax import models
+from lengen_jax import partitioning
+from lengen_jax import testing
+from lengen_jax.models import presets
+from lengen_jax.models import stacking
+from lengen_jax.training import config as training_config
+from lengen_jax.training import loop
+from lengen_jax.training import sharding
+
+MeshConfig = training_config.MeshConfig
+
+
+def run(what):
+  """What a process with eight devices found."""
+  here = pathlib.Path(__file__)
+  done = subprocess.run(
+    [sys.executable, here.with_name('sharding_meshes.py'), what],
+    env={**os.environ, 'PYTHONPATH': str(here.parents[2])},
+    capture_output=True,
+    text=True,
+    timeout=900,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  # The compiler says so where it moves whole arrays for want of a better way.
+  assert 'Involuntary full rematerialization' not in done.stderr
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+  'what', ['few', pytest.param('many', marks=pytest.mark.slow)]
+)
+def test_losses_are_those_of_one_device(what):
+  models_losses = run(what)
+  for case, (alone, *meshes) in enumerate(models_losses):
+    assert len(meshes) == 5
+    for losses in meshes:
+      np.testing.assert_allclose(losses, alone, rtol=1e-6)
+    # The control: another model, other losses.
+    assert not np.allclose(models_losses[case - 1][0], alone, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_evaluation_on_a_mesh():
+  found = run('evaluation')
+  for kind in ('curves', 'written'):
+    alone, *others = found[kind]
+    assert len(others) == 2
+    for one in others:
+      np.testing.assert_allclose(one, alone, rtol=2e-6)
+  # Of attention split eight times over a sequence, each device has the pairs of
+  # its own queries; keys are what is largest then.
+  alone, split = found['pairs']
+  assert split <= alone / 4
+
+
+def test_parameters_are_split():
+  """Each of two devices makes its half of the state, and has no more."""
+  config = stdlib_config.get_config('tiny')
+  config.model.encoding = 'rope'
+  config.mesh.fsdp = 2
+  state = loop.Run(config).init_state()
+  for leaf in jax.tree.leaves((state.params, state.opt_state)):
+    parts = 1 if leaf.ndim == 0 else 2
+    assert leaf.addressable_shards[0].data.size == leaf.size / parts
+
+
+def layout(devices=2, batch=4, **sizes):
+  return sharding.Layout.create(
+    MeshConfig(**sizes), batch, jax.devices()[:devices]
+  )
+
+
+@pytest.mark.parametrize('scan', [False, True])
+@pytest.mark.parametrize('spec', testing.encoding_specs())
+def test_every_parameter_has_axes_with_a_rule(spec, scan):
+  config = models.ModelConfig(
+    **{**presets.get('tiny'), 'head_dim': 8},
+    encoding=spec,
+    attention_scale='ssmax',
+    scan_layers=scan,
+  )
+  params = jax.eval_shape(lambda: stacking.init(config, jax.random.key(0)))
+
+  def check(names, leaf):
+    assert len(names) == leaf.ndim
+    partitioning.spec(*names, rules=sharding.RULES)
+
+  axes = stacking.axes(config)
+  jax.tree.map(check, axes, params, is_leaf=lambda x: isinstance(x, tuple))
+
+
+def test_an_axis_without_a_rule():
+  with pytest.raises(errors.ConfigError, match="unknown logical axis 'head'"):
+    layout().of('batch', 'head')
+
+
+def test_a_rule_for_an_axis_the_mesh_lacks_is_none():
+  """All four axes are there, whatever their sizes."""
+  assert layout().mesh.axis_names == sharding.AXES
+  assert {a for _, over in sharding.RULES for a in sharding._flat(over)} == {
+    *sharding.AXES
+  }
+
+
+@pytest.mark.parametrize(
+  'sizes, batch, message',
+  [
+    (dict(data=2), 3, r'data.batch_size=3 .* 2 parts .* mesh.data=2'),
+    (dict(fsdp=2), 5, r'data.batch_size=5 .* mesh.fsdp=2'),
+    (dict(data=4), 4, r'mesh.data=4.* makes 4 devices; there are 2'),
+    (dict(tensor=3), 4, r'mesh.tensor=3.*, 3, does not divide the 2 devices'),
+  ],
+)
+def test_meshes_that_cannot_be(sizes, batch, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    layout(batch=batch, **sizes)
+
+
+def test_a_size_of_nothing():
+  with pytest.raises(errors.ConfigError, match=r'mesh.tensor must .* got 0'):
+    MeshConfig(tensor=0)
+
+
+def test_devices_of_one_process_that_do_not_divide_the_batch_are_left_out():
+  assert sharding.Layout.create(MeshConfig(), 3).size == 1
+  assert sharding.Layout.create(MeshConfig(), 4).size == 2
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (
+      {'mesh.tensor': 2, 'model.num_heads': 3},
+      r"mesh.tensor=2 does not divide axis 'heads' of layer_0.*model.num_heads",
+    ),
+    (
+      {'mesh.tensor': 2, 'model.vocab_size': 257},
+      r"axis 'vocab' of embed/table .*model.vocab_size",
+    ),
+    (
+      {'mesh.fsdp': 2, 'model.width': 33},
+      r"mesh.fsdp=2 does not divide axis 'embed' .*model.width",
+    ),
+    (
+      {'mesh.sequence': 2, 'data.train_length': 33},
+      r'mesh.sequence=2 does not divide data.train_length=33',
+    ),
+    (
+      {'mesh.sequence': 2, 'eval.lengths': (32, 65)},
+      r'mesh.sequence=2 does not divide eval.lengths=65',
+    ),
+  ],
+)
+def test_meshes_that_do_not_divide_a_model(tiny_config, changes, message):
+  with tiny_config.unlocked():
+    tiny_config.update_from_flattened_dict(changes)
+  with pytest.raises(errors.ConfigError, match=message):
+    loop.Run(tiny_config)
+
+
+class Device:
+  """A device that only has a place and a process."""
+
+  def __init__(self, number, process):
+    self.id, self.process_index = number, process
+
+
+def fake_layout(sizes, per_process, monkeypatch, process):
+  """A layout of devices of several processes, seen from one of them."""
+  devices = np.array(
+    [Device(n, n // per_process) for n in range(int(np.prod(sizes)))]
+  ).reshape(sizes)
+
+  class Mesh:
+    pass
+
+  mesh = Mesh()
+  mesh.devices = devices
+  mesh.shape = dict(zip(sharding.AXES, sizes, strict=True))
+  monkeypatch.setattr(jax, 'process_index', lambda: process)
+  return sharding.Layout(mesh)
+
+
+@pytest.mark.parametrize(
+  'sizes, per_process, hosts',
+  [
+    ((8, 1, 1, 1), 2, [(0, 4), (1, 4), (2, 4), (3, 4)]),
+    ((2, 2, 2, 1), 4, [(0, 2), (1, 2)]),
+    # Two processes have a part of the tokens of the same rows each.
+    ((2, 1, 1, 4), 2, [(0, 2), (0, 2), (1, 2), (1, 2)]),
+    ((1, 1, 2, 4), 4, [(0, 1), (0, 1)]),
+  ],
+)
+def test_processes_that_share_rows_read_the_same(
+  monkeypatch, sizes, per_process, hosts
+):
+  for process, host in enumerate(hosts):
+    assert fake_layout(sizes, per_process, monkeypatch, process).host == host
+
+
+def test_processes_that_share_some_rows(monkeypatch):
+  with pytest.raises(errors.ConfigError, match='share some of their rows'):
+    _ = fake_layout((4, 1, 1, 3), 4, monkeypatch, 0).host
+
+
+def test_rows_are_placed_where_they_belong():
+  rows = np.arange(24).reshape(4, 6)
+  for sizes in (dict(data=2), dict(fsdp=2), dict(sequence=2)):
+    placed = layout(**sizes).place({'inputs': rows})['inputs']
+    np.testing.assert_array_equal(placed, rows)
+    shards = {shard.data.shape for shard in placed.addressable_shards}
+    assert shards == {(4, 3) if 'sequence' in sizes else (2, 6)}
+
+
+def test_nothing_is_constrained_without_a_mesh():
+  x = np.ones((2, 2))
+  assert partitioning.constrain(x, 'no such axis', None) is x
+  assert partitioning.shards('batch') == 1
+
+
+def test_an_unknown_axis_of_an_activation():
+  with layout().scope(), pytest.raises(errors.ConfigError, match="'bach'"):
+    partitioning.constrain(np.ones((2, 2)), 'bach', None)
