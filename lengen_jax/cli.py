@@ -24,7 +24,8 @@ def main(argv=None):
     argv: arguments; those of the process if None.
 
   Returns:
-    The exit status: 0, or 1 for a mistake of the user's, told in one message.
+    The exit status: 0; 2 for a mistake of the user's, told in one message; or
+    another that an error has, see `errors`.
   """
   parser = _parser()
   arguments, overrides = parser.parse_known_args(argv)
@@ -42,7 +43,7 @@ def main(argv=None):
     if arguments.debug:
       raise
     print(f'lengen: {error}', file=sys.stderr)
-    return 1
+    return error.exit_status
   except KeyboardInterrupt:
     print(
       'lengen: interrupted; the same command goes on from what is kept',

@@ -6,7 +6,13 @@ A message names the value, the limit and the fix.
 
 
 class LengenError(ValueError):
-  """Base of the errors that are the caller's to mend."""
+  """Base of the errors that are the caller's to mend.
+
+  Attributes:
+    exit_status: of the command that it ends. 1 is that of a crash.
+  """
+
+  exit_status = 2
 
 
 class SpecError(LengenError):
@@ -31,6 +37,24 @@ class WorkdirError(LengenError):
 
 class CheckpointError(LengenError):
   """A checkpoint that cannot be written or read."""
+
+
+class FitError(LengenError):
+  """A program that the devices have not enough memory for."""
+
+  exit_status = 3
+
+
+class DivergedError(LengenError):
+  """Losses or gradients that are not finite, too many times in a row."""
+
+  exit_status = 4
+
+
+class PreemptedError(LengenError):
+  """Training was told to stop, and saved what it had; it can go on."""
+
+  exit_status = 75
 
 
 class CorpusError(LengenError):

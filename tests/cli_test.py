@@ -23,7 +23,7 @@ def keep_devices(monkeypatch):
 
 def mistake(capsys, *arguments):
   """Runs a command that must fail; returns its one message."""
-  assert cli.main(arguments) == 1
+  assert cli.main(arguments) == 2
   error = capsys.readouterr().err
   assert error.startswith('lengen: ')
   assert 'Traceback' not in error
@@ -228,7 +228,7 @@ def test_a_config_of_a_sweep_is_no_run(tmp_path, capsys, command):
     arguments.append(f'--workdir={tmp_path}')
   if command == 'compare':
     arguments.append('--runs=fire')
-  assert cli.main(arguments) == 1
+  assert cli.main(arguments) == 2
   message = capsys.readouterr().err
   assert message.startswith('lengen: ') and message.count('\n') == 1
   assert 'config' in message and 'Traceback' not in message

@@ -194,7 +194,7 @@ def test_a_vocabulary_that_is_not_the_models(
       '--config.model.vocab_size=259',
     ]
   )
-  assert status == 1
+  assert status == 2
   message = capsys.readouterr().err
   assert "vocabulary 'bytes_plus_3'" in message
   assert "'bytes_plus_0'" in message and 'data.vocabulary' in message
@@ -211,7 +211,7 @@ def test_comparing_what_has_no_curve(raw, tmp_path, capsys):
       '--runs=fire; alibi',
     ]
   )
-  assert status == 1
+  assert status == 2
   assert 'scored by answers' in capsys.readouterr().err
 
 
@@ -235,5 +235,5 @@ def test_models_that_are_not_for_the_data(raw, tmp_path, capsys, config, valid):
       '--config.model.vocab_size=1300',
     ]
   )
-  assert status == 1
+  assert status == 2
   assert f'set it to {valid}' in capsys.readouterr().err

@@ -165,5 +165,5 @@ def test_the_command(tmp_path, capsys):
   (tmp_path / 'accuracy.png').unlink()
   assert not cli.main(['report', f'--workdir={tmp_path}'])
   assert (tmp_path / 'accuracy.png').exists()
-  assert cli.main(['eval', f'--workdir={tmp_path}']) == 1
+  assert cli.main(['eval', f'--workdir={tmp_path}']) == 2
   assert 'holds a sweep' in capsys.readouterr().err
