@@ -104,6 +104,9 @@ def _parser():
     'eval', [workdir], 'evaluate a trained model by length, or by its answers'
   )
   evaluate.add_argument(
+    '--step', help="of the checkpoint, or 'best'; the last if not given"
+  )
+  evaluate.add_argument(
     '--lengths', help="comma-separated; the config's eval.lengths if not given"
   )
   compare = add(
@@ -214,7 +217,10 @@ def _eval(arguments, _):
   changes = {}
   if arguments.lengths:
     changes['lengths'] = _lengths(arguments.lengths)
-  trained = loop.restore(arguments.workdir, **changes)
+  step = arguments.step
+  if step is not None and step != 'best':
+    step = _whole_number('--step', step)
+  trained = loop.restore(arguments.workdir, step=step, **changes)
   run = trained.run
   step, steps = int(trained.state.step), run.config.train.steps
   if step < steps:
@@ -305,6 +311,12 @@ def _list(arguments, _):
   from lengen_jax.analysis import menu
 
   menu.show()
+
+
+def _whole_number(name, text):
+  if not text.isdecimal():
+    raise errors.ConfigError(f"{name}={text} must be a whole number, or 'best'")
+  return int(text)
 
 
 def _lengths(text):

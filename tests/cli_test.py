@@ -217,7 +217,7 @@ def test_missing_data_is_said_before_anything_loads(tmp_path, config):
   run = subprocess.run(
     [sys.executable, '-c', code], capture_output=True, text=True, check=True
   )
-  assert run.stdout.strip() == '1'
+  assert run.stdout.strip() == '2'
   assert str(tmp_path) in run.stderr and 'configs/stdlib.py' in run.stderr
 
 

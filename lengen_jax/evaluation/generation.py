@@ -72,19 +72,10 @@ class Generator:
     layer_encodings = blocks.create_encodings(config)
     self._exact = not all(encoding.tileable for encoding in layer_encodings)
     self._num_devices = layout.size
-    by_row, whole = PartitionSpec(layout.mesh.axis_names), PartitionSpec()
-    self._by_row = NamedSharding(layout.mesh, by_row)
-    # Each device decodes its rows for itself, and stops when they have ended.
-    self._write = jax.jit(
-      jax.shard_map(
-        functools.partial(_write, config, scheme, max_new, end_id, seed),
-        mesh=layout.mesh,
-        in_specs=(whole, by_row),
-        out_specs=by_row,
-        check_vma=False,
-      ),
-      out_shardings=layout.whole,
+    self._by_row = NamedSharding(
+      layout.mesh, PartitionSpec(layout.mesh.axis_names)
     )
+    self._write = _writer(config, scheme, max_new, end_id, seed, layout)
 
   def run(self, params, prompts, report=None):
     """What the model writes after each prompt.
@@ -185,6 +176,23 @@ def padded_width(length):
   while width < length:
     width, wider = wider, 2 * width
   return width
+
+
+@functools.lru_cache(maxsize=8)
+def _writer(config, scheme, max_new, end_id, seed, layout):
+  """The compiled `_write`, kept for the next who validates the same model."""
+  by_row, whole = PartitionSpec(layout.mesh.axis_names), PartitionSpec()
+  # Each device decodes its rows for itself, and stops when they have ended.
+  return jax.jit(
+    jax.shard_map(
+      functools.partial(_write, config, scheme, max_new, end_id, seed),
+      mesh=layout.mesh,
+      in_specs=(whole, by_row),
+      out_specs=by_row,
+      check_vma=False,
+    ),
+    out_shardings=layout.whole,
+  )
 
 
 def _write(config, scheme, max_new, end_id, seed, params, batch):

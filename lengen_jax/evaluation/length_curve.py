@@ -83,18 +83,16 @@ class LengthCurve:
       }
       self._tokens = int(self._masked['weights'].sum(dtype=np.float64))
 
-    def losses(params, batch, rng):
-      losses_BxL = objective.token_losses(
-        config, scheme, params, batch, rng=rng, train=False, packed=False
-      )
-      return jnp.sum(losses_BxL * batch['weights'], axis=0)
-
-    self._losses = layout.jit(losses, out_shardings=layout.whole)
     self._rng = functools.partial(jax.random.fold_in, jax.random.key(seed))
 
-  def run(self, params):
-    """Yields a LengthLoss per length; a refused length says why."""
-    for length in self._windows.lengths:
+  def run(self, params, lengths=None):
+    """Yields a LengthLoss per length; a refused length says why.
+
+    Args:
+      params: of the model.
+      lengths: some of those of the windows; None for all.
+    """
+    for length in lengths or self._windows.lengths:
       try:
         yield self._at(params, length)
       except (errors.LengthError, errors.CombinationError) as error:
@@ -113,7 +111,15 @@ class LengthCurve:
     total_L = np.zeros_like(count_L)
     batches = data_windows.padded(batch, share * parts)
     for number, rows in enumerate(batches):
-      losses_L = self._losses(params, self._place(rows), self._rng(number))
+      with self._layout.scope():
+        losses_L = position_losses(
+          params,
+          self._place(rows),
+          self._rng(number),
+          config=self._config,
+          scheme=self._scheme,
+          sharding=self._layout.whole,
+        )
       total_L += np.asarray(losses_L, np.float64)
     if not np.isfinite(total_L).all():
       reason = 'the loss is not finite: the model has diverged'
@@ -139,6 +145,25 @@ class LengthCurve:
     return self._layout.place(
       {name: values[mine.start : mine.stop] for name, values in rows.items()}
     )
+
+
+@functools.partial(jax.jit, static_argnames=('config', 'scheme', 'sharding'))
+def position_losses(params, batch, rng, *, config, scheme, sharding):
+  """The losses at each position, summed over rows, float32 `[L]`.
+
+  Args:
+    params: of the model.
+    batch: see `data.windows.lm_batch`.
+    rng: a PRNG key.
+    config: a ModelConfig.
+    scheme: a PositionScheme.
+    sharding: of the result.
+  """
+  losses_BxL = objective.token_losses(
+    config, scheme, params, batch, rng=rng, train=False, packed=False
+  )
+  losses_L = jnp.sum(losses_BxL * batch['weights'], axis=0)
+  return jax.lax.with_sharding_constraint(losses_L, sharding)
 
 
 def position_buckets(length):

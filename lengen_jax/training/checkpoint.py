@@ -1,22 +1,38 @@
-"""Checkpoints through orbax: the state, layers unstacked, by step.
+"""Checkpoints through orbax: written whole, checked when read.
 
-On disk: `checkpoints/{step}/state` with params, opt_state and step; layers are
-always `layer_0`, `layer_1`, ..., scanned or not. `checkpoints/{step}/data` says
-where the data stands.
+On disk, in `checkpoints/{step}`:
+
+  state   params, opt_state and step; layers are always `layer_0`, `layer_1`,
+          ..., scanned or not.
+  data    where the data stands; see `saved_data`.
+  record  checksums of the state, and what wrote it: config, versions, revision.
 """
 
-import contextlib
-import dataclasses
-import gc
+import functools
+import json
 import logging
-import os
+import math
+import sys
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from lengen_jax import errors
-from lengen_jax.models import stacking
+from lengen_jax.training import agreement
+from lengen_jax.training import checksums
+from lengen_jax.training import disk
+from lengen_jax.training import revision
+from lengen_jax.training import runs
+from lengen_jax.training import saved_data
+from lengen_jax.training import unstacked
+
+# Bytes beside the arrays: record and metadata.
+_OVERHEAD = 2**20
+# What may compute other last bits in other versions.
+_COMPUTING = ('lengen_jax', 'jax', 'jaxlib')
+_UNFINISHED = '.orbax-checkpoint-tmp*'
 
 
 def steps(workdir):
@@ -25,90 +41,190 @@ def steps(workdir):
 
 
 class Checkpointer:
-  """Saves and restores the state of one run."""
+  """Saves and restores the state of one run.
 
-  def __init__(self, workdir, config, *, keep=2):
+  In a run of several processes all of them make the same calls.
+  """
+
+  def __init__(
+    self, workdir, config, *, keep=2, keep_every=0, best=None, run_config=None
+  ):
     """Opens the checkpoints of a run.
 
     Args:
       workdir: absolute path of the run.
       config: its ModelConfig; None where no layers are scanned.
       keep: how many of the newest checkpoints stay.
-    """
-    self._folder = workdir / 'checkpoints'
-    self._config = config
-    self._unreadable = []
-    self._manager = ocp.CheckpointManager(
-      self._folder,
-      options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
-    )
-
-  def save(self, state, batches=None):
-    """Begins to save; `close` waits for it.
-
-    Args:
-      state: of the run.
-      batches: the `data.windows.Batches` of the run, which are saved before
-        this returns; None where data has no state.
+      keep_every: those of steps that this divides stay too; 0 for none.
+      best: 'max' or 'min' if that with the largest or smallest value is to
+        stay too, see `save`; None if not.
+      run_config: what to record as the config of the run, JSON-able.
 
     Raises:
-      errors.CheckpointError: it cannot be written; older ones stay.
+      errors.CheckpointError: the folder cannot be made or read.
     """
-    step = int(np.max(state.step))
+    _hush_orbax()
+    self._workdir, self._folder = workdir, workdir / 'checkpoints'
+    self._config, self._run_config = config, run_config
+    self._better = {'max': max, 'min': min, None: None}[best]
+    self._versions = runs.versions()
+    self._saving = None
+    self._unreadable = []
+    self._values = {}
+    policies = [preservation_policy.LatestN(keep), _Best(self._best)]
+    if keep_every:
+      policies.append(preservation_policy.EveryNSteps(keep_every))
+    any_policy = preservation_policy.AnyPreservationPolicy(policies)
     try:
-      if step in self._manager.all_steps():
-        return
-      items = {'state': ocp.args.StandardSave(_unstack(state))}
-      if batches is not None:
-        items['data'] = _BatchesArgs(batches)
-      self._manager.save(step, args=ocp.args.Composite(**items))
-    except (OSError, ValueError) as error:
+      self._manager = ocp.CheckpointManager(
+        self._folder,
+        options=ocp.CheckpointManagerOptions(preservation_policy=any_policy),
+      )
+    except OSError as error:
       raise errors.CheckpointError(
-        f'cannot save step {step} in {self._folder}: {_first_line(error)}'
+        f'cannot open {self._folder}: {agreement.first_line(error)}'
       ) from error
+    self._reader = ocp.StandardCheckpointHandler()
 
-  def restore(self, abstract_state, warn=print, *, batches=None):
-    """The newest readable state.
+  def save(self, state, batches=None, *, value=None):
+    """Begins to save; `check` and `close` say whether it went well.
+
+    Checkpoints that `restore` had to skip are set aside first.
 
     Args:
-      abstract_state: shapes, dtypes and shardings of the state.
+      state: of the run; may be donated afterwards.
+      batches: the `data.windows.Batches` of the run, which are saved before
+        this returns; None where data has no state.
+      value: tells the best checkpoint; one without is never the best, nor is
+        one that is not finite.
+
+    Raises:
+      errors.CheckpointError: this or the one before cannot be saved; older
+        ones stay.
+    """
+    self._finish()
+    self.set_aside_unreadable()
+    step = int(np.max(state.step))
+    there = agreement.of_first(sorted(self._steps()))
+    if step in there:
+      return
+    if there and step < there[-1]:
+      raise errors.CheckpointError(
+        f'step {step} cannot be saved in {self._folder}, which has step '
+        f'{there[-1]}; move the newer ones away to go on from an older'
+      )
+    self._make_room(step, state)
+    try:
+      state = unstacked.take_apart(state)
+      self._values[step] = _finite(value)
+      record = {
+        'step': step,
+        'value': self._values[step],
+        'state': checksums.of_tree(state),
+        'data_folders': 0 if batches is None else jax.process_count(),
+        'config': self._run_config,
+        'versions': self._versions,
+        'revision': revision.running(),
+      }
+      items = {
+        'record': ocp.args.JsonSave(checksums.seal(record)),
+        'state': ocp.args.StandardSave(state),
+      }
+      if batches is not None:
+        # First, as it alone is done at once, and so fails before others begin.
+        items = {'data': saved_data.SaveArgs(batches, step), **items}
+      self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+      self._saving = step
+    except errors.LengenError:
+      raise
+    except Exception as error:  # Whatever a full disk makes orbax raise.
+      self._give_up(step, error)
+
+  def check(self):
+    """Raises if a save has failed meanwhile; cheap, for every step.
+
+    Raises:
+      errors.CheckpointError: it has; older checkpoints stay.
+    """
+    if self._saving is not None and not self._manager.is_saving_in_progress():
+      self._finish()
+
+  def close(self):
+    """Waits for the save under way.
+
+    Raises:
+      errors.CheckpointError: it failed; older checkpoints stay.
+    """
+    try:
+      self._finish()
+    finally:
+      self._manager.close()
+      self._reader.close()
+
+  def durable_step(self):
+    """The newest step that is all on disk; None where there is none."""
+    return max(self._steps(), default=None)
+
+  def best_step(self):
+    """The step on disk with the best value; None where none has one."""
+    return self._best(self._steps())
+
+  def record(self, step):
+    """What was recorded of a step: value, config, versions and revision.
+
+    Raises:
+      errors.CheckpointError: there is none, or it is damaged.
+    """
+    try:
+      return self._record(step)
+    except (OSError, ValueError) as error:
+      raise errors.CheckpointError(
+        f'step {step} in {self._folder}: {agreement.first_line(error)}'
+      ) from error
+
+  def restore(
+    self, abstract_state, warn=print, *, batches=None, step=None, cast=False
+  ):
+    """The newest good state.
+
+    Args:
+      abstract_state: shapes, dtypes and shardings of the state; their mesh may
+        be another than that it was saved on.
+      warn: told in one line, in the first process, of each checkpoint that is
+        skipped, and of other versions.
       batches: the `data.windows.Batches` of the run, which go on from there;
         None where data has no state or none is needed.
-      warn: told in one line of each checkpoint that is skipped.
+      step: the only one that will do; None for the newest.
+      cast: whether a state of other dtypes is converted.
 
     Returns:
       The state, or None where there is no checkpoint.
 
     Raises:
-      errors.CheckpointError: there are checkpoints and none can be read.
+      errors.CheckpointError: there are checkpoints and none can be read, or
+        the newest is of another model; or `step` is not there or not good.
     """
-    steps = sorted(self._manager.all_steps(), reverse=True)
-    target = jax.eval_shape(_unstack, abstract_state)
-    target = jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding
-      ),
-      target,
-      jax.tree.map(lambda _: _sharding(abstract_state), target),
-    )
+    self._finish()
+    self._unreadable = []
+    there = agreement.of_first(sorted(self._steps(), reverse=True))
+    if step is not None and step not in there:
+      raise errors.CheckpointError(
+        f'{self._folder} has no step {step}; there are: '
+        + (', '.join(map(str, reversed(there))) or 'none')
+      )
     problems = []
-    for step in steps:
-      try:
-        with _quiet():
-          items = {'state': ocp.args.StandardRestore(target)}
-          if batches is not None:
-            items['data'] = _BatchesArgs(batches)
-          restored = self._manager.restore(
-            step, args=ocp.args.Composite(**items)
-          )
-        return _stack(restored['state'], self._config)
-      except errors.LengenError:
-        raise
-      except Exception as error:  # Whatever a broken file makes orbax raise.
-        problems.append(f'step {step}: {_first_line(error)}')
-        self._unreadable.append(step)
-        if step != steps[-1]:
-          warn(f'skipping an unreadable checkpoint, {problems[-1]}')
+    for one in there if step is None else [step]:
+      state, problem = self._read(one, abstract_state, batches, cast, warn)
+      if problem is None:
+        return state
+      if step is not None:
+        raise errors.CheckpointError(
+          f'step {step} in {self._folder} cannot be read: {problem}'
+        )
+      problems.append(f'step {one}: {problem}')
+      self._unreadable.append(one)
+      if one != there[-1] and agreement.is_first():
+        warn(f'skipping an unreadable checkpoint, {problems[-1]}')
     if problems:
       raise errors.CheckpointError(
         f'no checkpoint in {self._folder} can be read ('
@@ -120,97 +236,244 @@ class Checkpointer:
   def set_aside_unreadable(self):
     """Moves checkpoints that `restore` had to skip out of the way.
 
-    They stay in the workdir, under unreadable_checkpoints; orbax would never
-    write their steps again.
-    """
-    aside = self._folder.parent / 'unreadable_checkpoints'
-    for step in self._unreadable:
-      aside.mkdir(exist_ok=True)
-      target = aside / f'{step}-{len(list(aside.iterdir()))}'
-      os.replace(self._folder / str(step), target)
-    if self._unreadable:
-      self._unreadable = []
-      self._manager.reload()
-
-  def close(self):
-    """Waits for saves under way.
+    They stay in the workdir, under unreadable_checkpoints; their steps are
+    written again.
 
     Raises:
-      errors.CheckpointError: a save failed.
+      errors.CheckpointError: they cannot be moved.
     """
+    if not self._unreadable:
+      return
+    aside = self._workdir / 'unreadable_checkpoints'
+    problem = None
+    if agreement.is_first():
+      try:
+        for step in self._unreadable:
+          disk.move_into(aside, self._folder / str(step))
+      except OSError as error:
+        problem = (
+          f'cannot move step {step} of {self._folder} into {aside}: '
+          f'{agreement.first_line(error)}'
+        )
+    problem = agreement.agreed(problem)
+    if problem is not None:
+      raise errors.CheckpointError(problem)
+    for step in self._unreadable:
+      self._values.pop(step, None)
+    self._unreadable = []
+    self._manager.reload()
+
+  def _read(self, step, abstract_state, batches, cast, warn):
+    """(state, None), or (None, problem) where a checkpoint is damaged."""
+    folder = self._folder / str(step)
+    record, problem = agreement.attempt(lambda: self._record(step))
+    if problem is not None:
+      return None, problem
+    target = unstacked.abstract(abstract_state)
+    self._check_fits(record, target, cast)
+
+    def read():
+      data = None
+      if batches is not None:
+        data = saved_data.check(folder / 'data', step, record['data_folders'])
+      # Through no manager, which has barriers that a process may not reach.
+      args = ocp.args.StandardRestore(_with_dtypes(target, record['state']))
+      return data, self._reader.restore(folder / 'state', args=args)
+
+    found, problem = agreement.attempt(read)
+    if problem is not None:
+      return None, problem
+    data, state = found
+    wrong = _differing(record['state'], checksums.of_tree(state))
+    if wrong:
+      return None, f'the checksums of {_some(wrong, ", ")} are others'
+    if batches is not None:
+      _, problem = agreement.attempt(lambda: batches.restore(data))
+      if problem is not None:
+        return None, problem
+    self._compare_versions(record, warn)
+    return unstacked.put_together(state, abstract_state, self._config), None
+
+  def _record(self, step):
+    """The record of a step; raises OSError or ValueError if it is no good."""
+    file = self._folder / str(step) / 'record' / 'metadata'
+    if not file.exists():
+      raise ValueError('it has no record of its checksums')
+    try:
+      record = checksums.unseal(json.loads(file.read_bytes()))
+    except ValueError:
+      raise ValueError('its record is damaged') from None
+    if record['step'] != step:
+      raise ValueError(f'it is step {record["step"]} under another name')
+    return record
+
+  def _check_fits(self, record, target, cast):
+    """Raises errors.CheckpointError unless a record is of such a state."""
+    there, here = record['state'], checksums.describe(target)
+    where = f'step {record["step"]} in {self._folder}'
+
+    def has(leaves, path):
+      return tuple(leaves[path]['shape']) if path in leaves else 'none'
+
+    lines = [
+      f'{path} has shape {has(there, path)} there, {has(here, path)} here'
+      for path in _in_order({*there, *here})
+      if has(there, path) != has(here, path)
+    ]
+    if lines:
+      raise errors.CheckpointError(
+        f'{where} cannot be read into this model, it is of another: '
+        f'{_some(lines)}; model and optimizer of the config decide'
+      )
+    lines = [
+      f'{path} is {there[path]["dtype"]} there, {here[path]["dtype"]} here'
+      for path in _in_order(here)
+      if there[path]['dtype'] != here[path]['dtype']
+    ]
+    if lines and not cast:
+      raise errors.CheckpointError(
+        f'{where} has other dtypes: {_some(lines)}; they are converted only if '
+        'restored with cast=True'
+      )
+
+  def _compare_versions(self, record, warn):
+    theirs, mine = record['versions'], self._versions
+    others = [
+      f'{name} {theirs.get(name)} (here {mine[name]})'
+      for name in _COMPUTING
+      if theirs.get(name) != mine[name]
+    ]
+    if others and agreement.is_first():
+      warn(
+        f'step {record["step"]} was saved with {", ".join(others)}; what '
+        'follows may differ in the last bits from what it would have been'
+      )
+
+  def _steps(self):
+    return {*steps(self._workdir)} - {*self._unreadable}
+
+  def _best(self, candidates):
+    """The best of some steps, the newest of equals; None without values."""
+    if self._better is None:
+      return None
+    values = {step: self._value(step) for step in candidates}
+    values = {step: v for step, v in values.items() if v is not None}
+    best = self._better(values.values(), default=None)
+    return max((step for step in values if values[step] == best), default=None)
+
+  def _value(self, step):
+    if step not in self._values:
+      try:
+        self._values[step] = self._record(step)['value']
+      except (OSError, ValueError):  # `restore` would say so.
+        self._values[step] = None
+    return self._values[step]
+
+  def _make_room(self, step, state):
+    """Removes what was begun and not finished; raises unless there is room."""
+    if agreement.is_first():
+      # Not before: who only reads leaves alone what another is writing.
+      disk.remove(self._folder.glob(f'*{_UNFINISHED}'))
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _OVERHEAD
+    free = disk.free(self._folder)
+    lacks = free is not None and free < needed
+    problem = agreement.agreed(
+      f'it takes {disk.size(needed)}' if lacks else None
+    )
+    if problem is not None:
+      self._refuse(step, problem)
+
+  def _finish(self):
+    """Waits for the save under way, and raises if it failed."""
+    if self._saving is None:
+      return
+    step, self._saving = self._saving, None
     try:
       self._manager.wait_until_finished()
-    except (OSError, ValueError) as error:
-      raise errors.CheckpointError(
-        f'a save in {self._folder} failed: {_first_line(error)}'
-      ) from error
-    finally:
-      self._manager.close()
+    except Exception as error:  # Whatever a full disk makes orbax raise.
+      self._give_up(step, error)
+
+  def _give_up(self, step, error):
+    """Removes what was written of a step, and raises."""
+    self._values.pop(step, None)
+    if agreement.is_first():
+      for begun in self._folder.glob(f'{step}{_UNFINISHED}'):
+        # Orbax does not wait for the rest of its writers once one fails.
+        disk.wait_until_at_rest(begun)
+        disk.remove([begun])
+    self._manager.reload()
+    self._refuse(step, agreement.first_line(error), error)
+
+  def _refuse(self, step, problem, error=None):
+    free = disk.free(self._folder)
+    room = '' if free is None else f' with {disk.size(free)} free'
+    raise errors.CheckpointError(
+      f'step {step} cannot be saved in {self._folder}{room}: {problem}; older '
+      'checkpoints are as they were'
+    ) from error
 
 
-class _BatchesHandler(ocp.CheckpointHandler):
-  """Lets the data write into, and read from, a folder of the checkpoint."""
+class _Best(preservation_policy.PreservationPolicy):
+  """Keeps the best checkpoint.
 
-  def save(self, directory, args):
-    args.batches.save(directory)
+  Orbax has such a policy; it keeps its values in files without checksums.
+  """
 
-  def restore(self, directory, args):
-    args.batches.restore(directory)
+  def __init__(self, best):
+    self._best = best
 
-  def finalize(self, directory):
-    pass
-
-
-@ocp.args.register_with_handler(
-  _BatchesHandler, for_save=True, for_restore=True
-)
-@dataclasses.dataclass
-class _BatchesArgs(ocp.args.CheckpointArgs):
-  """What the handler is given."""
-
-  batches: object
+  def should_preserve(self, checkpoints, *, context):
+    best = self._best([checkpoint.step for checkpoint in checkpoints])
+    return [checkpoint.step == best for checkpoint in checkpoints]
 
 
-@contextlib.contextmanager
-def _quiet():
-  """Keeps tasks that failed beside the first from printing tracebacks."""
-  logger = logging.getLogger('asyncio')
-  level = logger.level
-  logger.setLevel(logging.CRITICAL + 1)
-  try:
-    yield
-  finally:
-    gc.collect()
-    logger.setLevel(level)
-
-
-def _is_params(node):
-  return isinstance(node, dict) and 'embed' in node
-
-
-def _unstack(state):
-  """Unstacks the layers of the parameters and of every tree like them."""
-  return jax.tree.map(
-    lambda node: stacking.unstack(node) if _is_params(node) else node,
-    state,
-    is_leaf=_is_params,
+def _with_dtypes(target, described):
+  """An abstract tree with the dtypes of `checksums.describe`."""
+  leaves, treedef = jax.tree.flatten(target)
+  return treedef.unflatten(
+    jax.ShapeDtypeStruct(
+      leaf.shape, described[path]['dtype'], sharding=leaf.sharding
+    )
+    for path, leaf in zip(checksums.describe(target), leaves, strict=True)
   )
 
 
-def _stack(state, config):
-  if config is None or not config.scan_layers:
-    return state
-  return jax.tree.map(
-    lambda node: stacking.stack(node, config) if _is_params(node) else node,
-    state,
-    is_leaf=_is_params,
+def _differing(a, b):
+  """Keys of either dict whose values differ."""
+  return _in_order(key for key in {*a, *b} if a.get(key) != b.get(key))
+
+
+def _in_order(paths):
+  """Paths sorted, those of parameters first."""
+  return sorted(paths, key=lambda path: (not path.startswith('params'), path))
+
+
+def _some(texts, separator='; '):
+  rest = len(texts) - 3
+  return separator.join(texts[:3]) + (f' and {rest} more' if rest > 0 else '')
+
+
+def _finite(value):
+  """A float; None for what cannot be compared."""
+  return float(value) if value is not None and math.isfinite(value) else None
+
+
+@functools.cache
+def _hush_orbax():
+  """Keeps orbax from printing tracebacks of errors that it also raises."""
+  logging.getLogger('absl').addFilter(
+    lambda entry: not (entry.exc_info and 'orbax' in entry.pathname)
   )
+  # It reads in parallel, and leaves the rest to itself once one read fails.
+  logging.getLogger('asyncio').addFilter(
+    lambda entry: 'orbax' not in entry.getMessage()
+  )
+  shown = sys.unraisablehook
 
+  def show(unraisable):
+    code = getattr(unraisable.object, 'cr_code', None)
+    left_over = code is not None and 'orbax' in code.co_filename
+    if not left_over and str(unraisable.exc_value) != 'Event loop is closed':
+      shown(unraisable)
 
-def _sharding(abstract_state):
-  return jax.tree.leaves(abstract_state)[0].sharding
-
-
-def _first_line(error):
-  text = str(error).strip() or type(error).__name__
-  return text.splitlines()[0][:200]
+  sys.unraisablehook = show

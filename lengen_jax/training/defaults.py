@@ -51,6 +51,19 @@ def get(**model):
   config.train.steps = 10000
   config.train.log_every = 10
   config.train.checkpoint_every = 1000
+  # Checkpoints of steps that this divides stay; 0 for the last two alone.
+  config.train.keep_every = 0
+  # Steps from one validation to the next, by which the best checkpoint is kept;
+  # 0 for none.
+  config.train.evaluate_every = 0
+  # Steps in a row without finite loss and gradient after which a run ends.
+  config.train.max_skipped = 10
+  # Without a step for so long, a run ends and shows where it stood; 0 for ever.
+  config.train.stall_seconds = 1800
+  # Write metrics for TensorBoard too.
+  config.train.tensorboard = False
+  # Steps to profile, 'FIRST:LAST'; '' for none.
+  config.train.profile = ''
   # Workdir of a run to start from, whose encoding may differ; '' for none.
   config.train.init_from = ''
   return config

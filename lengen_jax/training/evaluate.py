@@ -1,5 +1,7 @@
 """Testing a trained model on what its config says: by length, or by answers."""
 
+import copy
+import dataclasses
 import json
 import math
 
@@ -36,6 +38,30 @@ def evaluate(trained, corpus, label='eval'):
   return {**_facts(run.config, corpus), **tested}, predictions
 
 
+def validate(trained, corpus, label):
+  """Tests a model that is being trained, at the length nearest to training's.
+
+  Args:
+    trained: a loop.Trained.
+    corpus: what `data.load` gives.
+    label: what to call it.
+
+  Returns:
+    ({name: number} for the log, what tells the better of two models: less).
+  """
+  run = copy.copy(trained.run)
+  length = min(run.eval.lengths, key=lambda n: abs(n - run.data.train_length))
+  if corpus.scored_by == 'loss':
+    windows = corpus.evaluation(run.eval)
+    (loss,) = curve(trained, windows, label, [length])['loss']
+    return {'validation_loss': math.nan if loss is None else loss}, loss
+  run.eval = dataclasses.replace(run.eval, lengths=(length,))
+  trained = dataclasses.replace(trained, run=run)
+  tested, _ = answers(trained, corpus, label)
+  score = tested['average'].get(str(length), math.nan)
+  return {'validation_score': score}, -score
+
+
 def results(config, corpus, curves):
   """What results.json of curves holds.
 
@@ -47,13 +73,14 @@ def results(config, corpus, curves):
   return {**_facts(config, corpus), 'curves': curves}
 
 
-def curve(trained, windows, label='eval'):
+def curve(trained, windows, label='eval', lengths=None):
   """Evaluates a trained model by length, saying so as it goes.
 
   Args:
     trained: a loop.Trained.
     windows: a data.EvaluationWindows, or pictures.
     label: what to call the run.
+    lengths: some of those of the windows; None for all.
 
   Returns:
     A curve of results.json.
@@ -68,7 +95,7 @@ def curve(trained, windows, label='eval'):
     layout=run.layout,
   )
   losses = []
-  for one in evaluator.run(trained.state.params):
+  for one in evaluator.run(trained.state.params, lengths):
     what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
     if one.bias_error:
       what += f'; bias off by up to {one.bias_error:.1e} nats'

@@ -28,6 +28,12 @@ _RUN = {
     'steps': 1,
     'log_every': 1,
     'checkpoint_every': 1,
+    'keep_every': 0,
+    'evaluate_every': 0,
+    'max_skipped': 1,
+    'stall_seconds': 0,
+    'tensorboard': None,
+    'profile': None,
     'init_from': None,
   },
 }

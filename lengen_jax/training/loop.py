@@ -1,12 +1,13 @@
 """Training one model: from a config and a corpus to a trained state."""
 
+import contextlib
 import dataclasses
 import functools
 import json
-import pathlib
 import time
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
 from lengen_jax import data
@@ -21,11 +22,15 @@ from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
 from lengen_jax.training import checkpoint
 from lengen_jax.training import config as training_config
+from lengen_jax.training import evaluate
+from lengen_jax.training import faults
 from lengen_jax.training import fields
+from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import optimizer
 from lengen_jax.training import sharding
 from lengen_jax.training import state as state_lib
 from lengen_jax.training import swap
+from lengen_jax.training import throughput
 from lengen_jax.training import workdir as workdir_lib
 
 
@@ -91,7 +96,13 @@ class Run:
     )
     for name, length in self._lengths():
       self.layout.check_length(name, length)
+    self._check_train()
     self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
+
+  def validates(self, step):
+    """Whether the model is validated after a step."""
+    every = self.config.train.evaluate_every
+    return bool(every) and step % every == 0
 
   def check_step(self):
     """Traces a step, so that what cannot train says so at once.
@@ -179,6 +190,16 @@ class Run:
     )
     return state.replace(params=params, opt_state=opt_state), notes
 
+  def _check_train(self):
+    train = self.config.train
+    metrics_lib.profile_steps(train.profile)
+    if train.evaluate_every % train.checkpoint_every:
+      raise errors.ConfigError(
+        f'train.evaluate_every={train.evaluate_every} must be a multiple of '
+        f'train.checkpoint_every={train.checkpoint_every}: what is validated '
+        'is kept if it is the best'
+      )
+
   def _lengths(self):
     """Lengths of rows, with the fields that say them."""
     yield 'data.train_length', self.data.train_length
@@ -194,11 +215,12 @@ class Run:
 def train(config, workdir, *, corpus=None, label='train'):
   """Trains a model, or goes on where an earlier call stopped.
 
-  The workdir gets config.json, metrics.jsonl (a line per step) and
-  checkpoints. A resumed run repeats an uninterrupted one bit for bit on the
-  same devices and versions. A model starts from the parameters of another run,
-  whose encoding may differ, where `train.init_from` names its workdir; step and
-  optimizer start afresh, and a resumed run does not need the other any more.
+  The workdir gets config.json, metrics.jsonl (a line per step; see `metrics`)
+  and checkpoints. Told to stop by SIGTERM, a run saves the step it is at. A
+  resumed run repeats an uninterrupted one bit for bit on the same devices and
+  versions. A model starts from the parameters of another run, whose encoding
+  may differ, where `train.init_from` names its workdir; step and optimizer
+  start afresh, and a resumed run does not need the other any more.
 
   Args:
     config: a ConfigDict; see configs/stdlib.py.
@@ -210,7 +232,9 @@ def train(config, workdir, *, corpus=None, label='train'):
     A Trained.
 
   Raises:
-    errors.LengenError: the config, the corpus or the workdir do not serve.
+    errors.LengenError: the config, the corpus or the workdir do not serve;
+      errors.PreemptedError: it was told to stop; errors.DivergedError: too many
+      steps were not finite.
   """
   run = Run(config)
   run.check_step()
@@ -218,32 +242,28 @@ def train(config, workdir, *, corpus=None, label='train'):
   _check_corpus(run, corpus)
   batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
   state, notes = _adopted(run, workdir, corpus)
-  path = workdir_lib.claim(workdir, config, corpus.info)
+  path = _claimed(workdir, config, corpus.info)
   for note in notes:
     print(f'{label}: {note}', flush=True)
-  checkpoints = checkpoint.Checkpointer(path, run.model)
+  checkpoints = _checkpoints(path, run)
   if state is None:
     state = checkpoints.restore(run.abstract_state, batches=batches)
-    checkpoints.set_aside_unreadable()
   if state is None:
     state = run.init_state()
-  first, steps = int(state.step), config.train.steps
-  log = _StepLog(path / 'metrics.jsonl', first)
   try:
-    if first < steps:
-      state = _steps(run, state, batches, log, checkpoints, label)
-    checkpoints.save(state, batches)
+    if int(state.step) < config.train.steps:
+      state = _steps(run, state, batches, corpus, path, checkpoints, label)
   finally:
-    log.close()
     checkpoints.close()
-  return Trained(run, state, seconds=log.seconds)
+  return Trained(run, state, _seconds(path, state))
 
 
-def restore(workdir, **eval_changes):
+def restore(workdir, *, step=None, **eval_changes):
   """What the run in a workdir has trained so far.
 
   Args:
     workdir: of the run.
+    step: of the checkpoint, or 'best'; None for the newest.
     **eval_changes: fields of its eval section that are to be others.
 
   Returns:
@@ -259,11 +279,44 @@ def restore(workdir, **eval_changes):
     raise errors.CheckpointError(
       f'{path} has no checkpoint yet; run lengen train first'
     )
-  checkpoints = checkpoint.Checkpointer(path, run.model)
-  state = checkpoints.restore(run.abstract_state)
-  checkpoints.close()
-  _, seconds = _read_log(path / 'metrics.jsonl', int(state.step))
-  return Trained(run, state, seconds)
+  checkpoints = _checkpoints(path, run)
+  try:
+    if step == 'best':
+      step = checkpoints.best_step()
+      if step is None:
+        raise errors.CheckpointError(
+          f'{path} has no best checkpoint: no step was validated, with '
+          f'train.evaluate_every={config.train.evaluate_every}'
+        )
+    state = checkpoints.restore(run.abstract_state, step=step)
+  finally:
+    checkpoints.close()
+  return Trained(run, state, _seconds(path, state))
+
+
+def _checkpoints(path, run):
+  return checkpoint.Checkpointer(
+    path,
+    run.model,
+    keep_every=run.config.train.keep_every,
+    best='min',
+    run_config=json.loads(run.config.to_json()),
+  )
+
+
+def _seconds(path, state):
+  """Seconds spent in steps up to a state."""
+  return metrics_lib.read(path / metrics_lib.STEPS, int(state.step))[1]
+
+
+def _claimed(workdir, config, info):
+  """The workdir, made the run's by the first process before others look."""
+  if sharding.is_primary():
+    path = workdir_lib.claim(workdir, config, info)
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices('workdir')
+    path = workdir_lib.claim(workdir, config, info)
+  return path
 
 
 def _check_corpus(run, corpus):
@@ -292,9 +345,7 @@ def _adopted(run, workdir, corpus):
   source = run.config.train.init_from
   if not source:
     return None, []
-  here, there = (
-    pathlib.Path(p).expanduser().absolute() for p in (workdir, source)
-  )
+  here, there = workdir_lib.locate(workdir), workdir_lib.locate(source)
   if here.resolve() == there.resolve():
     raise errors.ConfigError(
       f'train.init_from={source} is the workdir itself; give the run another '
@@ -309,47 +360,105 @@ def _adopted(run, workdir, corpus):
     raise type(error)(f'train.init_from={source}: {error}') from error
 
 
-def _steps(run, state, batches, log, checkpoints, label):
+def _steps(run, state, batches, corpus, path, checkpoints, label):
   """The loop: from the state's step to the last."""
   config = run.config
   step_fn = run.jitted_step(
     packed=batches.padded and objective.sees_padding(run.model, run.scheme)
   )
   first, steps = int(state.step), config.train.steps
-  tokens = config.data.batch_size * config.data.train_length
-  with progress_lib.Progress(
-    label, steps, unit='tokens', per=tokens, first=first
-  ) as progress:
+  batch = run.layout.place(batches.next())
+  rows, length = batch['inputs'].shape
+  encoder = batch.get('encoder_inputs')
+  with contextlib.ExitStack() as stack:
+    progress = stack.enter_context(
+      progress_lib.Progress(
+        label, steps, unit='tokens', per=rows * length, first=first
+      )
+    )
+    log = metrics_lib.Log(
+      path,
+      first,
+      devices=run.layout.mesh.devices.flat,
+      tokens=rows * length,
+      flops=throughput.model_flops(
+        run.model, rows, length, None if encoder is None else encoder.shape[1]
+      ),
+      primary=sharding.is_primary(),
+      tensorboard=config.train.tensorboard,
+    )
+    stack.callback(log.close)
+    profile = metrics_lib.Profile(
+      config.train.profile,
+      path,
+      progress.announce,
+      primary=sharding.is_primary(),
+    )
+    stack.callback(profile.close)
+    preemption = stack.enter_context(faults.Preemption())
     progress.announce(
       f'compiling for {run.layout.size} of {jax.device_count()} '
       f'{jax.default_backend()} devices ...'
     )
     began = time.monotonic()
-    batch = run.layout.place(batches.next())
     with run.layout.scope():
       compiled = step_fn.lower(state, batch).compile()
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
     progress.start_clock()
-    pending, began = [], time.monotonic()
-    for step in range(first, steps):
+    watchdog = stack.enter_context(faults.Watchdog(config.train.stall_seconds))
+    pending, began, aside = [], time.monotonic(), 0.0
+    for step in range(first + 1, steps + 1):
+      watchdog.alive()
+      checkpoints.check()
+      profile.before(step, state)
       state, metrics = compiled(state, batch)
-      pending.append((step + 1, metrics))
-      last = step + 1 == steps
-      saves = last or (step + 1) % config.train.checkpoint_every == 0
+      profile.after(step, state)
+      pending.append((step, metrics))
+      last, told = step == steps, preemption.reached(step)
+      saves = last or told or step % config.train.checkpoint_every == 0
       if not saves:
         # While the devices work on this step.
         batch = run.layout.place(batches.next())
+      cost = None
       if saves:
         metrics |= _bias_error(run, state.params, progress)
+      if saves and run.validates(step):
+        since = time.monotonic()
+        with watchdog.asleep():
+          found, cost = evaluate.validate(
+            Trained(run, state, seconds=0.0), corpus, f'{label}: step {step}'
+          )
+        metrics |= found
+        aside += time.monotonic() - since
       if saves or len(pending) == config.train.log_every:
-        loss = log.write(pending, time.monotonic() - began)
+        spent = time.monotonic() - began - aside
+        written = log.write(pending, spent, checkpoints.durable_step())
         pending = []
-        progress.update(step + 1, f'loss {loss:.4f}')
-      if saves and not last:
+        progress.update(step, f'loss {written.loss:.4f}')
+        _check_skipped(run, written.skipped, step)
+      if saves:
         # What is logged is logged, and the data stands at this step.
-        checkpoints.save(state, batches)
+        checkpoints.save(state, batches, value=cost)
+      if told and not last:
+        raise errors.PreemptedError(
+          f'told to stop; saved step {step} of {steps} in {path}; the same '
+          'command goes on from there'
+        )
+      if saves and not last:
         batch = run.layout.place(batches.next())
   return state
+
+
+def _check_skipped(run, skipped, step):
+  """Raises if too many last steps in a row changed nothing."""
+  most = run.config.train.max_skipped
+  if skipped >= most:
+    raise errors.DivergedError(
+      f'loss or gradient was not finite in the last {skipped} steps, up to '
+      f'step {step} (train.max_skipped={most}); they changed nothing, and '
+      'checkpoints are as good as before; lower optimizer.learning_rate or '
+      'raise optimizer.warmup_steps'
+    )
 
 
 def _bias_error(run, params, progress):
@@ -364,41 +473,3 @@ def _bias_error(run, params, progress):
     f'{errors_by_path[worst]:.1e} nats ({worst})'
   )
   return {'bias_error': errors_by_path[worst]}
-
-
-def _read_log(path, last):
-  """Lines of metrics.jsonl up to step `last`, and the seconds they took."""
-  lines, seconds = [], 0.0
-  for line in path.read_text().splitlines() if path.exists() else ():
-    try:
-      entry = json.loads(line)
-    except ValueError:
-      break  # Half a line, from a killed run.
-    if entry['step'] > last:
-      break
-    lines.append(line)
-    seconds = entry['seconds']
-  return lines, seconds
-
-
-class _StepLog:
-  """metrics.jsonl: a line per step, cut back to where a run resumes."""
-
-  def __init__(self, path, first):
-    lines, self.seconds = _read_log(path, first)
-    workdir_lib.write_text(path, ''.join(line + '\n' for line in lines))
-    self._before = self.seconds
-    self._file = path.open('a')
-
-  def write(self, pending, seconds):
-    """Writes the metrics of some steps; returns the last loss."""
-    self.seconds = self._before + seconds
-    for step, metrics in pending:
-      values = {name: float(value) for name, value in metrics.items()}
-      entry = {'step': step, **values, 'seconds': round(self.seconds, 3)}
-      self._file.write(json.dumps(entry) + '\n')
-    self._file.flush()
-    return values['loss']
-
-  def close(self):
-    self._file.close()

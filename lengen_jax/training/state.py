@@ -91,7 +91,9 @@ def train_step(state, batch, *, config, scheme, tx, seed, packed):
     packed: whether rows hold several segments or padding.
 
   Returns:
-    (new state, {'loss': mean nats per token, 'grad_norm': before clipping}).
+    (new state, {'loss': mean nats per token, 'grad_norm': before clipping,
+    'skipped': 1 if either is not finite, else 0}). Such a step counts, but
+    leaves parameters and optimizer as they were.
   """
   rng = jax.random.fold_in(jax.random.key(seed), state.step)
   batch = objective.masked(config, batch, rng)
@@ -108,5 +110,13 @@ def train_step(state, batch, *, config, scheme, tx, seed, packed):
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   params = stacking.project(params, config)
+  grad_norm = optax.tree.norm(grads)
+  finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  params, opt_state = jax.tree.map(
+    lambda new, old: jnp.where(finite, new, old),
+    (params, opt_state),
+    (state.params, state.opt_state),
+  )
   new = TrainState(step=state.step + 1, params=params, opt_state=opt_state)
-  return new, {'loss': loss, 'grad_norm': optax.tree.norm(grads)}
+  metrics = {'loss': loss, 'grad_norm': grad_norm}
+  return new, {**metrics, 'skipped': 1 - finite.astype(jnp.int32)}

@@ -1,14 +1,29 @@
 """A workdir: which run it belongs to, and files written whole or not at all."""
 
 import json
-import os
 import pathlib
+import sys
 
+from etils import epath
 import ml_collections
 
 from lengen_jax import errors
 
 _CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
+# What may change from sitting to sitting: no step depends on it.
+_FREE = {
+  'mesh': ('data', 'fsdp', 'tensor', 'sequence'),
+  'train': (
+    'log_every',
+    'checkpoint_every',
+    'keep_every',
+    'evaluate_every',
+    'max_skipped',
+    'stall_seconds',
+    'tensorboard',
+    'profile',
+  ),
+}
 
 RUN, COMPARISON, SWEEP = 'config.json', 'comparison.json', 'sweep.json'
 
@@ -29,12 +44,19 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     errors.WorkdirError: it belongs to another configuration, or cannot be
       written.
   """
-  path = pathlib.Path(workdir).expanduser().absolute()
+  path = locate(workdir)
   try:
     path.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
+    path.exists()
+  except Exception as error:  # Whatever a store makes of lacking credentials.
+    hint = ''
+    if '://' in str(path):
+      hint = (
+        '; is the bucket there, and does this machine have credentials for it '
+        '(gcloud auth application-default login)?'
+      )
     raise errors.WorkdirError(
-      f'cannot make the workdir {path}: {error.strerror}'
+      f'cannot make the workdir {path}: {_reason(error)}{hint}'
     ) from None
   mine = json.loads(config.to_json())
   if corpus_info is not None:
@@ -44,11 +66,15 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     write_json(path / kind, mine)
     return path
   theirs = read_json(path / kind)
+  free = dict(_FREE)
   if corpus_info is not None and theirs.get(_CORPUS) == mine[_CORPUS]:
     # The same data, wherever it lies now.
-    for place in ('path', 'raw'):
-      theirs['data'][place] = mine['data'][place]
-    write_json(path / kind, theirs)
+    free['data'] = ('path', 'raw')
+  for section, fields in free.items():
+    for field in fields:
+      if field in mine.get(section, {}):
+        theirs.setdefault(section, {})[field] = mine[section][field]
+  write_json(path / kind, theirs)
   differences = [
     f'{key}: {a!r} there, {b!r} here'
     for key, a, b in _differences(theirs, mine)
@@ -68,7 +94,7 @@ def read_config(workdir):
   Raises:
     errors.WorkdirError: there is no run.
   """
-  path = pathlib.Path(workdir).expanduser().absolute()
+  path = locate(workdir)
   if (path / SWEEP).exists():
     raise errors.WorkdirError(
       f'{path} holds a sweep, which keeps scores and no models; see them with '
@@ -101,13 +127,20 @@ def check_vocabulary(workdir, corpus_info):
     errors.CorpusError: naming both.
   """
   read_config(workdir)
-  path = pathlib.Path(workdir).expanduser().absolute()
+  path = locate(workdir)
   theirs, mine = read_json(path / RUN)[_VOCABULARY], corpus_info['vocabulary']
   if theirs != mine:
     raise errors.CorpusError(
       f'the model in {path} was trained with vocabulary {theirs!r}; the data '
       f'has {mine!r}; set data.vocabulary to the one it was trained with'
     )
+
+
+def locate(workdir):
+  """A workdir as an absolute path, or as one of a store: 'gs://...'."""
+  if '://' in str(workdir):
+    return epath.Path(workdir)
+  return pathlib.Path(workdir).expanduser().absolute()
 
 
 def write_json(path, value):
@@ -121,16 +154,34 @@ def write_lines(path, values):
 
 
 def write_text(path, text):
-  """Writes a text file so that it is never seen half-written."""
-  path = pathlib.Path(path)
+  """Writes a text file so that it is never seen half-written.
+
+  Of a run of several processes, the first does.
+  """
+  if not _is_first():
+    return
+  path = locate(path)
   partial = path.with_name(path.name + '.partial')
   try:
     partial.write_text(text)
-    os.replace(partial, path)
-  except OSError as error:
+    partial.replace(path)
+  except Exception as error:  # OSError, or whatever a store raises.
     raise errors.WorkdirError(
-      f'cannot write {path}: {error.strerror}'
+      f'cannot write {path}: {_reason(error)}'
     ) from None
+
+
+def _is_first():
+  """Whether this is the first process of a run, or the only one."""
+  jax = sys.modules.get('jax')
+  if jax is None or not jax.distributed.is_initialized():
+    return True
+  return jax.process_index() == 0
+
+
+def _reason(error):
+  reason = getattr(error, 'strerror', None) or str(error).strip()
+  return reason.splitlines()[0] if reason else type(error).__name__
 
 
 def read_json(path):
