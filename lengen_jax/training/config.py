@@ -30,6 +30,13 @@ class MeshConfig:
           f'devices that are left; got {size}'
         )
 
+  def fits(self, devices):
+    """Whether so many devices can be put in these axes."""
+    fixed = self.fsdp * self.tensor * self.sequence
+    if self.data == -1:
+      return devices % fixed == 0
+    return self.data * fixed <= devices
+
   def __str__(self):
     sizes = dataclasses.asdict(self).items()
     return ', '.join(f'mesh.{axis}={size}' for axis, size in sizes)

@@ -262,7 +262,8 @@ def restore(workdir, *, step=None, **eval_changes):
   """What the run in a workdir has trained so far.
 
   Args:
-    workdir: of the run.
+    workdir: of the run; its mesh is taken if the devices here can have it, and
+      else rows alone are split.
     step: of the checkpoint, or 'best'; None for the newest.
     **eval_changes: fields of its eval section that are to be others.
 
@@ -274,6 +275,10 @@ def restore(workdir, *, step=None, **eval_changes):
   """
   config, path = workdir_lib.read_config(workdir)
   config.eval.update(eval_changes)
+  mesh = training_config.MeshConfig(**config.mesh.to_dict())
+  if not mesh.fits(jax.device_count()):
+    # Trained on a pod, looked at on a laptop.
+    config.mesh.update(dataclasses.asdict(training_config.MeshConfig()))
   run = Run(config)
   if not checkpoint.steps(path):
     raise errors.CheckpointError(

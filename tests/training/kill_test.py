@@ -1,0 +1,208 @@
+"""Kills `lengen train` at any moment, alone and one process of two.
+
+LENGEN_KILLS says how many times a run is killed: `make soak` wants more.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lengen_jax.training import checkpoint
+
+ROOT = pathlib.Path(__file__).parents[2]
+KILLS = int(os.environ.get('LENGEN_KILLS', '10'))
+pytestmark = pytest.mark.slow
+
+
+def command(workdir, *changes):
+  return [
+    sys.executable,
+    '-m',
+    'lengen_jax.cli',
+    'train',
+    f'--config={ROOT}/configs/stdlib.py:tiny',
+    f'--workdir={workdir}',
+    '--config.train.checkpoint_every=5',
+    '--config.train.log_every=5',
+    *changes,
+  ]
+
+
+@pytest.fixture(scope='module')
+def environment(tmp_path_factory):
+  """One device per process, and nothing compiled twice."""
+  return {
+    **os.environ,
+    'JAX_PLATFORMS': 'cpu',
+    'JAX_NUM_CPU_DEVICES': '1',
+    'JAX_COMPILATION_CACHE_DIR': str(tmp_path_factory.mktemp('cache')),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    'PYTHONPATH': str(ROOT),
+    'PYTHONUNBUFFERED': '1',
+  }
+
+
+def start(arguments, environment):
+  return subprocess.Popen(
+    arguments,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def finish(process, status=0, timeout=300):
+  output, _ = process.communicate(timeout=timeout)
+  assert process.returncode == status, output[-3000:]
+  return output
+
+
+def log(workdir):
+  """(step, loss, gradient) of each whole line."""
+  entries = []
+  path = workdir / 'metrics.jsonl'
+  for line in path.read_text().splitlines() if path.exists() else ():
+    try:
+      entries.append(json.loads(line))
+    except ValueError:
+      break
+  return [(e['step'], e['loss'], e['grad_norm']) for e in entries]
+
+
+def state(workdir):
+  """Checksums of the last state, parameters and data alike."""
+  checkpoints = checkpoint.Checkpointer(workdir, None)
+  try:
+    step = checkpoints.durable_step()
+    return step, checkpoints.record(step)['state']
+  finally:
+    checkpoints.close()
+
+
+def wait_for(workdir, step, process, timeout=200):
+  """Waits until a run has logged a step."""
+  end = time.monotonic() + timeout
+  while process.poll() is None and time.monotonic() < end:
+    lines = log(workdir)
+    if lines and lines[-1][0] >= step:
+      return
+    time.sleep(0.02)
+  assert process.poll() is None, process.communicate()[0][-3000:]
+  raise AssertionError(f'step {step} is not reached')
+
+
+def test_a_run_killed_at_random_repeats_one_that_is_not(tmp_path, environment):
+  """Kills come before, in and after saves, and while a run starts again."""
+  steps = 150 * KILLS
+  changes = [f'--config.train.steps={steps}']
+  finish(start(command(tmp_path / 'whole', *changes), environment))
+  draw = random.Random(0)
+  cut, reached, unfinished = tmp_path / 'cut', [0], 0
+  for kill in range(KILLS):
+    process = start(command(cut, *changes), environment)
+    if kill % 5 < 4:
+      # Some steps further, wherever that is in a step or a save.
+      wait_for(cut, reached[-1] + draw.randrange(1, 120), process)
+    time.sleep(draw.uniform(0, 0.1 if kill % 5 < 4 else 3))
+    assert process.poll() is None, process.communicate()[0][-3000:]
+    process.kill()
+    process.communicate()
+    unfinished += any(cut.glob('checkpoints/*tmp*'))
+    reached.append(max([s for s, *_ in log(cut)], default=0))
+  print(f'killed at steps {reached}; {unfinished} saves were under way')
+  finish(start(command(cut, *changes), environment))
+  assert log(cut) == log(tmp_path / 'whole')
+  assert [step for step, *_ in log(cut)] == list(range(1, steps + 1))
+  assert state(cut) == state(tmp_path / 'whole')
+  # The control: it is not the same whatever happens.
+  assert max(reached) > 5
+
+
+def pair(workdir, environment, *changes):
+  """Two processes of one run, with a device each."""
+  with socket.socket() as probe:
+    probe.bind(('localhost', 0))
+    port = probe.getsockname()[1]
+  return [
+    start(
+      command(workdir, '--config.mesh.fsdp=2', *changes),
+      {
+        **environment,
+        'JAX_COORDINATOR_ADDRESS': f'localhost:{port}',
+        'JAX_NUM_PROCESSES': '2',
+        'JAX_PROCESS_ID': str(number),
+      },
+    )
+    for number in range(2)
+  ]
+
+
+@pytest.fixture(scope='module')
+def whole_pair(tmp_path_factory, environment):
+  """A run of two processes that nothing befalls, of 300 steps."""
+  workdir = tmp_path_factory.mktemp('pair')
+  for process in pair(workdir, environment, '--config.train.steps=300'):
+    finish(process)
+  return workdir
+
+
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_process_of_two_is_killed(tmp_path, environment, whole_pair, victim):
+  """The other ends within a minute, and both go on bit for bit."""
+  processes = pair(tmp_path, environment, '--config.train.steps=300')
+  wait_for(tmp_path, 60, processes[0])
+  processes[victim].kill()
+  killed = time.monotonic()
+  survivor = processes[1 - victim]
+  survivor.communicate(timeout=120)
+  assert time.monotonic() - killed < 60
+  assert survivor.returncode not in (0, 75)
+  processes[victim].communicate()
+  assert 0 < log(tmp_path)[-1][0] < 300
+  for process in pair(tmp_path, environment, '--config.train.steps=300'):
+    finish(process)
+  assert log(tmp_path) == log(whole_pair)
+  assert state(tmp_path) == state(whole_pair)
+
+
+def test_a_process_of_two_is_told_to_stop(tmp_path, environment, whole_pair):
+  """Both save the same step and say that they were preempted."""
+  processes = pair(tmp_path, environment, '--config.train.steps=300')
+  wait_for(tmp_path, 20, processes[0])
+  processes[1].send_signal(signal.SIGTERM)
+  outputs = [finish(process, status=75) for process in processes]
+  saved = state(tmp_path)[0]
+  assert 20 <= saved < 300
+  for output in outputs:
+    assert f'saved step {saved} of 300' in output
+  for process in pair(tmp_path, environment, '--config.train.steps=300'):
+    finish(process)
+  assert log(tmp_path) == log(whole_pair)
+  assert state(tmp_path) == state(whole_pair)
+
+
+def test_two_processes_train_as_one(tmp_path, environment, whole_pair):
+  """On the same mesh of two devices; and one goes on where two stopped."""
+  alone = {**environment, 'JAX_NUM_CPU_DEVICES': '2'}
+  changes = ['--config.mesh.fsdp=2', '--config.train.steps=300']
+  finish(start(command(tmp_path, *changes), alone))
+  for mine, theirs in zip(log(tmp_path), log(whole_pair), strict=True):
+    assert mine[0] == theirs[0]
+    assert mine[1] == pytest.approx(theirs[1], rel=1e-4)
+
+
+def test_sigterm_ends_the_command_with_75(tmp_path, environment):
+  process = start(command(tmp_path, '--config.train.steps=3000'), environment)
+  wait_for(tmp_path, 20, process)
+  process.send_signal(signal.SIGTERM)
+  output = finish(process, status=75)
+  assert f'saved step {state(tmp_path)[0]} of 3000' in output

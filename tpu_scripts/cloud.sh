@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# The Cloud TPU API: no other file calls gcloud. Google has frozen this API,
+# and it ends before TPU7x; for Compute Engine or GKE, write these functions
+# anew. Sourced by common.sh.
+set -euo pipefail
+
+# cloud_call KIND VERB WORD...: one command, or its text in a dry run.
+cloud_call() {
+  local command=(gcloud compute tpus "$@")
+  command+=("--project=$PROJECT" "--zone=$ZONE" --quiet)
+  if dry_run; then
+    quote "${command[@]}" >&4
+  else
+    # Or it would read what a script is reading from.
+    "${command[@]}" < /dev/null
+  fi
+}
+
+# The same, with what it says of errors also in cloud_error.
+cloud_try() {
+  { cloud_error=$(cloud_call "$@" 2>&1 >&3 | tee >(cat >&2)); } 3>&1
+}
+
+# Slices that belong together can only be had from the queue.
+cloud_queued() {
+  [[ "$QUEUED" == 1 ]] || ((SLICES > 1))
+}
+
+cloud_kind() {
+  if cloud_queued; then
+    echo queued-resources
+  else
+    echo tpu-vm
+  fi
+}
+
+# Creates the machine. Returns 2 where trying again cannot help.
+cloud_create() {
+  local words
+  words=("$(cloud_kind)" create "$NAME")
+  words+=("--accelerator-type=$ACCELERATOR_TYPE")
+  if ((SLICES > 1)); then
+    words+=("--runtime-version=$RUNTIME_VERSION")
+    words+=("--node-count=$SLICES" "--node-prefix=$NAME")
+  elif cloud_queued; then
+    words+=("--runtime-version=$RUNTIME_VERSION" "--node-id=$NAME")
+  else
+    words+=("--version=$RUNTIME_VERSION")
+  fi
+  if [[ "$SPOT" == 1 ]]; then
+    words+=(--spot)
+  fi
+  # These are several words.
+  # shellcheck disable=SC2206
+  words+=($CREATE_FLAGS)
+  if cloud_try "${words[@]}"; then
+    return 0
+  fi
+  case "$cloud_error" in
+    *INVALID_ARGUMENT* | *PERMISSION_DENIED* | *UNAUTHENTICATED* | \
+      *'Invalid choice'* | *'unrecognized arguments'*) return 2 ;;
+    *) return 1 ;;
+  esac
+}
+
+# Prints the state in the words of the API, or MISSING; fails where it cannot
+# be told.
+cloud_state() {
+  local error field=state
+  if cloud_queued; then
+    field=state.state
+  fi
+  if { error=$(cloud_call "$(cloud_kind)" describe "$NAME" \
+    "--format=value($field)" 2>&1 >&3); } 3>&1; then
+    return 0
+  fi
+  case "$error" in
+    *NOT_FOUND*) echo MISSING ;;
+    *)
+      say "$error"
+      return 1
+      ;;
+  esac
+}
+
+# cloud_condition STATE: ready, missing, lost (never to come back) or waiting.
+cloud_condition() {
+  case "$1" in
+    READY | ACTIVE) echo ready ;;
+    MISSING) echo missing ;;
+    PREEMPTED | TERMINATED | STOPPED | HIDDEN | UNKNOWN) echo lost ;;
+    FAILED | SUSPENDED) echo lost ;;
+    *) echo waiting ;;
+  esac
+}
+
+cloud_delete() {
+  local words
+  words=("$(cloud_kind)" delete "$NAME")
+  if cloud_queued; then
+    # Also what the queue has given.
+    words+=(--force)
+  fi
+  cloud_try "${words[@]}" || [[ "$cloud_error" == *NOT_FOUND* ]]
+}
+
+# cloud_at WORKER: options for `all` workers, for N, or for SLICE:N.
+cloud_at() {
+  if [[ "$1" == all ]]; then
+    ! cloud_queued || echo --node=all
+    echo --worker=all
+  else
+    ! cloud_queued || [[ "$1" != *:* ]] || echo "--node=${1%%:*}"
+    echo "--worker=${1##*:}"
+  fi
+}
+
+# cloud_ssh WORKER COMMAND
+cloud_ssh() {
+  # These are several words, here and below.
+  # shellcheck disable=SC2046,SC2086
+  cloud_try "$(cloud_kind)" ssh "$NAME" $(cloud_at "$1") $SSH_FLAGS \
+    "--command=$2" || return
+  cloud_reached_all
+}
+
+# cloud_copy FILE NAME: to the home folders of all workers.
+cloud_copy() {
+  # shellcheck disable=SC2046,SC2086
+  cloud_try "$(cloud_kind)" scp "$1" "$NAME:$2" $(cloud_at all) $SSH_FLAGS \
+    || return
+  cloud_reached_all
+}
+
+# Slices that do not answer are skipped with a warning, and with success.
+cloud_reached_all() {
+  [[ "$cloud_error" != *'Could not prepare all'* ]]
+}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Launches LENGEN_COMMAND on all workers and leaves it running there, with a log
+# per worker. A run of before goes on from what its workdir has.
+#
+# usage: launch.sh [--dry-run] [--help]
+#
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+parse '' "$@"
+require PROJECT ZONE
+require_run
+
+found=$(workers) || die 1 'not all workers answer; nothing was launched'
+if grep ' running ' <<< "$found" >&2; then
+  die 1 'a run is going on already; stop.sh ends it'
+fi
+
+id=$(date +%Y%m%d-%H%M%S)-$$
+words=(launch "$id" "$LENGEN_COMMAND")
+for name in $RUN_VARIABLES; do
+  if [[ -n "${!name:-}" ]]; then
+    words+=("$name=${!name}")
+  fi
+done
+cloud_ssh all "$(remote "${words[@]}")"

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Installs lengen on all workers, at the pinned revision. Does nothing where it
+# is installed, and removes nothing.
+#
+# usage: setup.sh [--dry-run] [--help]
+#
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+parse '' "$@"
+require PROJECT ZONE REPOSITORY REVISION
+
+cloud_copy "$here/worker.sh" lengen_worker.sh
+cloud_ssh all \
+  "$(remote setup "$REPOSITORY" "$REVISION" "$PYTHON_VERSION" "$EXTRAS")"

@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# What a worker does. setup.sh copies this file to the workers, as
+# lengen_worker.sh; the other scripts call it there.
+#
+#   setup REPOSITORY REVISION PYTHON EXTRAS
+#   launch ID COMMAND NAME=VALUE...
+#   status             lengen-worker HOST STATE EXIT-STATUS SECONDS
+#   stop SECONDS       after which a run that does not end is killed
+#   logs LINES [follow]
+#
+# All of it lies in ~/lengen: source, venv, logs, and of the latest run
+# launch_id, launched (seconds), group (of its processes) and exit_status.
+# Whoever holds `lock` is running: a lock cannot outlive its process, nor be
+# mistaken for another one's, as the number of a process can.
+# The functions are called by their names.
+# shellcheck disable=SC2329
+set -euo pipefail
+
+self=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
+mkdir -p "$HOME/lengen/logs"
+cd "$HOME/lengen"
+
+die() {
+  printf '%s: %s\n' "$(hostname)" "$*" >&2
+  exit 1
+}
+
+running() {
+  ! flock --nonblock lock true
+}
+
+elapsed() {
+  echo $(($(date +%s) - $(cat launched)))
+}
+
+setup() {
+  local wanted="$1 $2 $3 $4"
+  if [[ -f installed && "$(cat installed)" == "$wanted" ]]; then
+    echo "$(hostname): $2 is installed"
+    return
+  fi
+  if running; then
+    die 'a run is going on, and would find another revision in its place'
+  fi
+  [[ -d source/.git ]] || git clone --quiet --no-checkout "$1" source
+  git -C source fetch --quiet "$1" "$2"
+  git -C source checkout --quiet --detach FETCH_HEAD
+  venv/bin/python -m pip --version > /dev/null 2>&1 || make_venv "$3"
+  venv/bin/python -m pip install --quiet "./source[$4]"
+  echo "$wanted" > installed
+  echo "$(hostname): installed $2"
+}
+
+make_venv() {
+  if "python$1" -c 'import ensurepip' > /dev/null 2>&1; then
+    "python$1" -m venv venv
+  else
+    # Images for TPUs have Python 3.10, which is too old; uv brings its own.
+    python3 -m pip install --quiet --user uv \
+      || curl -LsSf https://astral.sh/uv/install.sh | sh
+    "$HOME/.local/bin/uv" venv --quiet --seed --allow-existing \
+      --python "$1" venv
+  fi
+}
+
+launch() {
+  local id=$1
+  exec 9>> lock
+  # Whoever asks for the status holds the lock for a moment.
+  if ! flock --timeout 1 9; then
+    [[ "$(cat launch_id)" == "$id" ]] \
+      || die 'a run is going on already; stop.sh ends it'
+    return
+  fi
+  # gcloud repeats a command when the connection breaks.
+  if [[ -f launch_id && "$(cat launch_id)" == "$id" ]]; then
+    return
+  fi
+  rm -f exit_status
+  date +%s > launched
+  echo "$id" > launch_id
+  ln -sfn "$id.log" logs/latest.log
+  # In a session of its own, with the lock: it outlives the connection.
+  setsid bash "$self" run "$@" > "logs/$id.log" 2>&1 < /dev/null &
+  echo $! > group
+  echo "$(hostname): launched, with the log in $PWD/logs/$id.log"
+}
+
+run() {
+  local id=$1 command=$2 code=0 name
+  shift 2
+  # To live on until the command has ended by the same signal.
+  trap : INT TERM
+  # Those of slices that are gone would have the start wait for ever.
+  for name in "${!MEGASCALE_@}"; do
+    unset "$name"
+  done
+  export PATH="$PWD/venv/bin:$PATH"
+  echo "== $(hostname) $id: $command"
+  (cd source && exec env "$@" bash -c "$command") || code=$?
+  echo "== $(hostname) $id: exit status $code"
+  echo "$code $(elapsed)" > exit_status.new
+  mv exit_status.new exit_status
+}
+
+status() {
+  local held=0 state
+  # First, or a run that ends in between would look as if it had died.
+  ! running || held=1
+  if [[ ! -f launch_id ]]; then
+    state='none - 0'
+  elif [[ -f exit_status ]]; then
+    state="exited $(cat exit_status)"
+  elif ((held)); then
+    state="running - $(elapsed)"
+  else
+    # Killed, or the machine was started anew.
+    state="died 137 $(elapsed)"
+  fi
+  echo "lengen-worker $(hostname) $state"
+}
+
+stop() {
+  local i
+  running || return 0
+  kill -TERM -- "-$(cat group)" 2> /dev/null || true
+  for ((i = 0; i < 5 * $1; i++)); do
+    running || return 0
+    sleep 0.2
+  done
+  echo "$(hostname): killed what did not end in $1 s"
+  kill -KILL -- "-$(cat group)" 2> /dev/null || true
+}
+
+logs() {
+  if [[ ! -f logs/latest.log ]]; then
+    echo "$(hostname): no log yet"
+  elif [[ "${2:-}" == follow ]]; then
+    exec tail -n "$1" -F logs/latest.log
+  else
+    tail -n "$1" logs/latest.log | sed "s/^/$(hostname): /"
+  fi
+}
+
+case "${1:-}" in
+  # The exit within what bash has read, for the file may be copied anew.
+  setup | launch | run | status | stop | logs) "$@"; exit ;;
+  *) die "'${1:-}' is nothing that a worker does" ;;
+esac
