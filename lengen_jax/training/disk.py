@@ -1,7 +1,6 @@
 """Folders: room, moving out of the way, removing."""
 
 import contextlib
-import os
 import shutil
 import time
 
@@ -27,7 +26,7 @@ def move_into(target, folder):
   while (target / f'{folder.name}-{number}').exists():
     number += 1
   with contextlib.suppress(FileNotFoundError):
-    os.replace(folder, target / f'{folder.name}-{number}')
+    folder.replace(target / f'{folder.name}-{number}')
 
 
 def wait_until_at_rest(folder, rest=0.2, at_most=10.0):
@@ -53,4 +52,7 @@ def wait_until_at_rest(folder, rest=0.2, at_most=10.0):
 def remove(folders):
   """Removes folders and what is in them, as far as possible."""
   for folder in folders:
-    shutil.rmtree(folder, ignore_errors=True)
+    if '://' in str(folder):
+      folder.rmtree(missing_ok=True)
+    else:
+      shutil.rmtree(folder, ignore_errors=True)

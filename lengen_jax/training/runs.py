@@ -9,6 +9,7 @@ import importlib.metadata
 import platform
 import re
 
+from lengen_jax import __version__
 from lengen_jax import errors
 from lengen_jax import specs
 
@@ -64,9 +65,10 @@ def name(run):
 
 def versions():
   """Versions of what computes."""
-  packages = ('lengen_jax', 'jax', 'jaxlib', 'flax', 'optax', 'numpy')
+  packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
   return {
     'python': platform.python_version(),
+    'lengen_jax': __version__,
     **{package: importlib.metadata.version(package) for package in packages},
   }
 

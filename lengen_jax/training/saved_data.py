@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
-import pathlib
 
+from etils import epath
 import jax
 import orbax.checkpoint as ocp
 
@@ -14,7 +14,7 @@ class Handler(ocp.CheckpointHandler):
   """Lets the data write into the checkpoint."""
 
   def save(self, directory, args):
-    directory, name = pathlib.Path(directory), str(jax.process_index())
+    directory, name = epath.Path(directory), str(jax.process_index())
     folder = directory / name
     folder.mkdir()
     args.batches.save(folder)
@@ -67,7 +67,7 @@ def check(directory, step, count):
   try:
     sealed = json.loads((directory / f'{name}.json').read_bytes())
     found = {'step': step, 'files': checksums.of_files(directory / name)}
-    if True:
+    if checksums.unseal(sealed) == found:
       return directory / name
   except (OSError, ValueError):
     pass

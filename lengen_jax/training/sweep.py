@@ -77,7 +77,7 @@ def _do(program, points, folder, label):
   rates, seeds = zip(*filled, strict=True)
   group = hashlib.sha256(repr(filled).encode()).hexdigest()[:8]
   unfinished = folder / f'unfinished-{group}'
-  checkpoints = checkpoint.Checkpointer(unfinished, None, keep=1)
+  checkpoints = checkpoint.Checkpointer(unfinished, None, keep=2)
   try:
     runs = checkpoints.restore(program.abstract(count))
     if runs is None:
@@ -128,6 +128,7 @@ def _train(program, runs, count, checkpoints, label):
       # Wherever one goes on, means are over the same steps.
       last = min(steps, (done // log_every + 1) * log_every)
       runs = program.train(runs, done, last)
+      checkpoints.check()
       progress.update(last, f'loss {float(runs.loss[:count].mean()):.4f}')
       if last // every > done // every or last == steps:
         checkpoints.save(runs)
