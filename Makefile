@@ -4,6 +4,8 @@
 #
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
+# make soak       kills training at fifty random moments
+# make compile-matrix  the same for all figures on record, in half an hour
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,7 +17,8 @@ DATA := $(VENV)/.data
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
 
-.PHONY: demo test test-slow test-aot lint format setup
+.PHONY: demo test test-slow test-aot soak compile-matrix \
+  lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
@@ -31,6 +34,14 @@ test-slow: $(DATA)
 test-aot:
 	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
 	.venv-aot/bin/python -m pytest -m aot tests/aot
+
+soak: $(DATA)
+	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \
+	  tests/training/kill_test.py -k random
+
+compile-matrix:
+	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
+	.venv-aot/bin/python -m benchmarks.compile_matrix --check
 
 lint: $(READY)
 	$(BIN)/ruff check .

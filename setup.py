@@ -22,6 +22,7 @@ setuptools.setup(
   entry_points={'console_scripts': ['lengen = lengen_jax.cli:main']},
   install_requires=[
     'absl-py>=2.1',
+    'etils[epath]>=1.9',
     'flax>=0.12.7',
     'jax>=0.10.0',
     'matplotlib>=3.9',

@@ -85,13 +85,15 @@ def _lowbias(x):
 
 def of_files(folder):
   """{path within the folder: SHA-256} of all files under it."""
-  return {
-    file.relative_to(folder).as_posix(): hashlib.sha256(
-      file.read_bytes()
-    ).hexdigest()
-    for file in sorted(folder.rglob('*'))
-    if file.is_file()
-  }
+  sums = {}
+  # Not by rglob, which paths in a bucket do not have.
+  for entry in folder.iterdir():
+    if entry.is_dir():
+      within = of_files(entry).items()
+      sums |= {f'{entry.name}/{name}': digest for name, digest in within}
+    else:
+      sums[entry.name] = hashlib.sha256(entry.read_bytes()).hexdigest()
+  return sums
 
 
 def seal(content):

@@ -468,6 +468,9 @@ def test_what_stays_after_a_save_that_failed(tmp_path, monkeypatch):
   gate.open.set()
   checkpoints = checkpoint.Checkpointer(tmp_path, None, keep=2)
   for step in (1, 2, 3, 4, 5):
+    if step == 3:
+      # Of the third, and not of the second.
+      wait_for(lambda: checkpoints.durable_step() == 2)
     gate.error = OSError('full') if step == 3 else None
     checkpoints.save(make_state(step))
     if step == 3:

@@ -148,9 +148,9 @@ def pair(workdir, environment, *changes):
 
 @pytest.fixture(scope='module')
 def whole_pair(tmp_path_factory, environment):
-  """A run of two processes that nothing befalls, of 300 steps."""
+  """A run of two processes that nothing befalls, of 60 steps."""
   workdir = tmp_path_factory.mktemp('pair')
-  for process in pair(workdir, environment, '--config.train.steps=300'):
+  for process in pair(workdir, environment, '--config.train.steps=60'):
     finish(process)
   return workdir
 
@@ -158,8 +158,8 @@ def whole_pair(tmp_path_factory, environment):
 @pytest.mark.parametrize('victim', [0, 1])
 def test_a_process_of_two_is_killed(tmp_path, environment, whole_pair, victim):
   """The other ends within a minute, and both go on bit for bit."""
-  processes = pair(tmp_path, environment, '--config.train.steps=300')
-  wait_for(tmp_path, 60, processes[0])
+  processes = pair(tmp_path, environment, '--config.train.steps=60')
+  wait_for(tmp_path, 20, processes[0])
   processes[victim].kill()
   killed = time.monotonic()
   survivor = processes[1 - victim]
@@ -167,8 +167,8 @@ def test_a_process_of_two_is_killed(tmp_path, environment, whole_pair, victim):
   assert time.monotonic() - killed < 60
   assert survivor.returncode not in (0, 75)
   processes[victim].communicate()
-  assert 0 < log(tmp_path)[-1][0] < 300
-  for process in pair(tmp_path, environment, '--config.train.steps=300'):
+  assert 0 < log(tmp_path)[-1][0] < 60
+  for process in pair(tmp_path, environment, '--config.train.steps=60'):
     finish(process)
   assert log(tmp_path) == log(whole_pair)
   assert state(tmp_path) == state(whole_pair)
@@ -176,15 +176,15 @@ def test_a_process_of_two_is_killed(tmp_path, environment, whole_pair, victim):
 
 def test_a_process_of_two_is_told_to_stop(tmp_path, environment, whole_pair):
   """Both save the same step and say that they were preempted."""
-  processes = pair(tmp_path, environment, '--config.train.steps=300')
+  processes = pair(tmp_path, environment, '--config.train.steps=60')
   wait_for(tmp_path, 20, processes[0])
   processes[1].send_signal(signal.SIGTERM)
   outputs = [finish(process, status=75) for process in processes]
   saved = state(tmp_path)[0]
-  assert 20 <= saved < 300
+  assert 20 <= saved < 60
   for output in outputs:
-    assert f'saved step {saved} of 300' in output
-  for process in pair(tmp_path, environment, '--config.train.steps=300'):
+    assert f'saved step {saved} of 60' in output
+  for process in pair(tmp_path, environment, '--config.train.steps=60'):
     finish(process)
   assert log(tmp_path) == log(whole_pair)
   assert state(tmp_path) == state(whole_pair)
@@ -193,7 +193,7 @@ def test_a_process_of_two_is_told_to_stop(tmp_path, environment, whole_pair):
 def test_two_processes_train_as_one(tmp_path, environment, whole_pair):
   """On the same mesh of two devices; and one goes on where two stopped."""
   alone = {**environment, 'JAX_NUM_CPU_DEVICES': '2'}
-  changes = ['--config.mesh.fsdp=2', '--config.train.steps=300']
+  changes = ['--config.mesh.fsdp=2', '--config.train.steps=60']
   finish(start(command(tmp_path, *changes), alone))
   for mine, theirs in zip(log(tmp_path), log(whole_pair), strict=True):
     assert mine[0] == theirs[0]

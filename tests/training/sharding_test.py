@@ -238,3 +238,32 @@ def test_nothing_is_constrained_without_a_mesh():
 def test_an_unknown_axis_of_an_activation():
   with layout().scope(), pytest.raises(errors.ConfigError, match="'bach'"):
     partitioning.constrain(np.ones((2, 2)), 'bach', None)
+
+
+@pytest.mark.parametrize('processes', [None, 'two'])
+def test_a_coordinator_without_numbers(monkeypatch, processes):
+  monkeypatch.setenv('JAX_COORDINATOR_ADDRESS', 'localhost:1')
+  monkeypatch.setenv('JAX_NUM_CPU_DEVICES', '2')
+  monkeypatch.setenv('JAX_PROCESS_ID', '0')
+  if processes:
+    monkeypatch.setenv('JAX_NUM_PROCESSES', processes)
+  with pytest.raises(errors.ConfigError, match='JAX_NUM_PROCESSES and JAX_PRO'):
+    sharding.start()
+
+
+def test_a_mesh_of_several_slices_spans_them_by_rows():
+  """Devices of a slice are neighbours along every other axis."""
+
+  class Device:
+    platform, device_kind, process_index = 'cpu', 'cpu', 0
+
+    def __init__(self, number):
+      self.id, self.slice_index = number, number // 4
+
+  devices = [Device(n) for n in range(8)]
+  mesh = sharding._mesh((4, 2, 1, 1), devices)
+  slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+  np.testing.assert_array_equal(slices[:2], 0)
+  np.testing.assert_array_equal(slices[2:], 1)
+  with pytest.raises(errors.ConfigError, match='mesh.data=1 .* 2 slices'):
+    sharding._mesh((1, 8, 1, 1), devices)

@@ -1,0 +1,51 @@
+"""Tests `lengen_jax/training/workdir.py`: where workdirs lie, who writes."""
+
+import pathlib
+
+import jax
+import pytest
+
+from lengen_jax import cli
+from lengen_jax import errors
+from lengen_jax.training import workdir as workdir_lib
+
+
+def test_a_relative_workdir_is_made_absolute(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert workdir_lib.locate('runs/a') == tmp_path / 'runs' / 'a'
+
+
+def test_a_workdir_in_a_bucket_is_no_folder_here(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  path = workdir_lib.locate('gs://bucket/runs/a')
+  assert str(path / 'x') == 'gs://bucket/runs/a/x'
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bucket_without_credentials(tiny_config, monkeypatch, capsys):
+  class Bucket(type(workdir_lib.locate('gs://bucket'))):
+    def mkdir(self, *args, **kwargs):
+      raise RuntimeError('401 Anonymous caller\n at line 7')
+
+  monkeypatch.setattr(workdir_lib.epath, 'Path', Bucket)
+  with pytest.raises(
+    errors.WorkdirError,
+    match=r'gs://bucket/run: 401 Anonymous caller; .*\(gcloud auth',
+  ):
+    workdir_lib.claim('gs://bucket/run', tiny_config)
+  config = pathlib.Path(__file__).parents[2] / 'configs' / 'stdlib.py'
+  monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
+  arguments = [f'--config={config}:tiny', '--workdir=gs://bucket/run']
+  assert cli.main(['train', *arguments]) == 2
+  error = capsys.readouterr().err
+  assert 'gcloud auth' in error and error.count('\n') == 1
+
+
+def test_one_process_of_several_writes(tmp_path, monkeypatch):
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
+  monkeypatch.setattr(jax, 'process_index', lambda: 1)
+  workdir_lib.write_json(tmp_path / 'a.json', {})
+  assert not (tmp_path / 'a.json').exists()
+  monkeypatch.setattr(jax, 'process_index', lambda: 0)
+  workdir_lib.write_json(tmp_path / 'a.json', {})
+  assert (tmp_path / 'a.json').exists()
