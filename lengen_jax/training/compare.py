@@ -46,12 +46,13 @@ def compare(config, workdir, runs):
   curves = []
   for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
     folder = path / runs_lib.folder(run)
-    if not (folder / 'curve.json').exists():
+    if (folder / 'curve.json').exists():
+      curves.append(workdir_lib.read_json(folder / 'curve.json'))
+    else:
       label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
       trained = loop.train(each, folder, corpus=corpus, label=label)
-      found = evaluate.curve(trained, windows, label=label)
-      workdir_lib.write_json(folder / 'curve.json', found)
-    curves.append(workdir_lib.read_json(folder / 'curve.json'))
+      curves.append(evaluate.curve(trained, windows, label=label))
+      workdir_lib.write_json(folder / 'curve.json', curves[-1])
     found = evaluate.results(shared, corpus, curves)
     workdir_lib.write_json(path / 'results.json', found)
   return found

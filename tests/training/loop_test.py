@@ -66,6 +66,23 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(
   jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
 
 
+def test_metrics_for_tensorboard_and_a_profile(
+  tmp_path, tiny_config, corpus, capsys
+):
+  tiny_config.train.tensorboard = True
+  tiny_config.train.profile = '2:3'
+  loop.train(tiny_config, tmp_path, corpus=corpus)
+  assert list((tmp_path / 'tensorboard').iterdir())
+  assert list((tmp_path / 'profile').rglob('*.xplane.pb'))
+  assert 'profiled from step 2' in capsys.readouterr().out
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  last = json.loads(lines[-1])
+  assert last['tokens_per_second'] > 0 and 0 < last['goodput'] <= 1
+  tiny_config.train.profile = '3:2'
+  with pytest.raises(errors.ConfigError, match="'3:2' must be FIRST:LAST"):
+    loop.Run(tiny_config)
+
+
 def test_what_is_saved_is_logged(tmp_path, tiny_config, corpus, monkeypatch):
   """A run that ends where it has just saved loses no line."""
   with monkeypatch.context() as patch:
