@@ -53,8 +53,8 @@ def get(**model):
   config.train.checkpoint_every = 1000
   # Checkpoints of steps that this divides stay; 0 for the last two alone.
   config.train.keep_every = 0
-  # Steps from one validation to the next, by which the best checkpoint is kept;
-  # 0 for none.
+  # Steps after which the next checkpoint is validated, so that the best is
+  # kept; 0 for none.
   config.train.evaluate_every = 0
   # Steps in a row without finite loss and gradient after which a run ends.
   config.train.max_skipped = 10

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import math
+import statistics
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
@@ -58,7 +59,10 @@ def validate(trained, corpus, label):
   run.eval = dataclasses.replace(run.eval, lengths=(length,))
   trained = dataclasses.replace(trained, run=run)
   tested, _ = answers(trained, corpus, label)
-  score = tested['average'].get(str(length), math.nan)
+  scores = tested['scores'].get(str(length), {}).values()
+  score = statistics.fmean(one['score'] for one in scores) if scores else None
+  if score is None:
+    return {'validation_score': math.nan}, None
   return {'validation_score': score}, -score
 
 

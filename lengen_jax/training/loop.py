@@ -96,13 +96,19 @@ class Run:
     )
     for name, length in self._lengths():
       self.layout.check_length(name, length)
-    self._check_train()
+    metrics_lib.profile_steps(config.train.profile)
     self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
 
   def validates(self, step):
-    """Whether the model is validated after a step."""
-    every = self.config.train.evaluate_every
-    return bool(every) and step % every == 0
+    """Whether the model is validated after a step, if that is saved.
+
+    It is the first to be saved after so many steps, or their multiple.
+    """
+    train = self.config.train
+    every = train.evaluate_every
+    if not every or (step % train.checkpoint_every and step < train.steps):
+      return False
+    return step // every > (step - train.checkpoint_every) // every
 
   def check_step(self):
     """Traces a step, so that what cannot train says so at once.
@@ -189,16 +195,6 @@ class Run:
       params
     )
     return state.replace(params=params, opt_state=opt_state), notes
-
-  def _check_train(self):
-    train = self.config.train
-    metrics_lib.profile_steps(train.profile)
-    if train.evaluate_every % train.checkpoint_every:
-      raise errors.ConfigError(
-        f'train.evaluate_every={train.evaluate_every} must be a multiple of '
-        f'train.checkpoint_every={train.checkpoint_every}: what is validated '
-        'is kept if it is the best'
-      )
 
   def _lengths(self):
     """Lengths of rows, with the fields that say them."""

@@ -208,11 +208,24 @@ def test_no_best_checkpoint(tmp_path, tiny_config, corpus):
     loop.restore(tmp_path, step='best')
 
 
-def test_validation_of_steps_that_are_not_saved(tiny_config):
-  tiny_config.train.checkpoint_every = 4
-  tiny_config.train.evaluate_every = 6
-  with pytest.raises(errors.ConfigError, match='multiple of .*every=4'):
-    loop.Run(tiny_config)
+@pytest.mark.parametrize(
+  'saved, every, steps, validated',
+  [
+    (2, 4, 8, [4, 8]),
+    (4, 6, 20, [8, 12, 20]),
+    (60, 2, 60, [60]),
+    (4, 4, 10, [4, 8]),
+    (4, 5, 10, [8, 10]),
+    (4, 0, 8, []),
+  ],
+)
+def test_which_steps_are_validated(tiny_config, saved, every, steps, validated):
+  """Only such as are saved, by the plan and not because of a SIGTERM."""
+  tiny_config.train.checkpoint_every = saved
+  tiny_config.train.evaluate_every = every
+  tiny_config.train.steps = steps
+  run = loop.Run(tiny_config)
+  assert [n for n in range(1, steps + 1) if run.validates(n)] == validated
 
 
 def test_what_no_step_depends_on_may_change(tmp_path, tiny_config, corpus):
