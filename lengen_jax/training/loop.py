@@ -102,7 +102,8 @@ class Run:
   def validates(self, step):
     """Whether the model is validated after a step, if that is saved.
 
-    It is the first to be saved after so many steps, or their multiple.
+    It is the first to be saved after so many steps or a multiple of them, and
+    mostly the last.
     """
     train = self.config.train
     every = train.evaluate_every
