@@ -21,9 +21,6 @@ import sys
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -31,9 +28,11 @@ from benchmarks import alternate
 from benchmarks import attention_cpu
 from lengen_jax import attention
 from lengen_jax import encodings
-from lengen_jax.attention import tiles
 from lengen_jax.training import ahead_of_time
+from lengen_jax.training import config as training_config
+from lengen_jax.training import pods
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import sharding
 
 MIB = 2**20
 CHIP_LENGTHS = (2048, 8192, 32768, 131072)
@@ -49,8 +48,9 @@ OURS = {
 def on_chip(name, length):
   """MiB of temporaries of forward and backward on one v4 chip."""
   implementation, bias_form = OURS[name]
-  chip = ahead_of_time.devices('v4:1x1x1')[:1]
-  one = NamedSharding(Mesh(np.array(chip), ('data',)), PartitionSpec())
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(), 1, ahead_of_time.devices(pods.get('v4-2'))
+  )
   encoding = encodings.create(
     'fire', num_heads=attention_cpu.HEADS, head_dim=attention_cpu.HEAD_DIM
   )
@@ -75,10 +75,13 @@ def on_chip(name, length):
     (1, length, attention_cpu.HEADS, attention_cpu.HEAD_DIM), jnp.bfloat16
   )
   gradients = jax.jit(
-    jax.grad(loss, (0, 1, 2, 3)), in_shardings=one, out_shardings=one
+    jax.grad(loss, (0, 1, 2, 3)),
+    in_shardings=layout.whole,
+    out_shardings=layout.whole,
   )
   try:
-    compiled = gradients.lower(x, x, x, variables).compile()
+    with layout.scope():
+      compiled = gradients.lower(x, x, x, variables).compile()
   except jax.errors.JaxRuntimeError as error:
     # '... required for HLO temporaries (260.28G) exceeds available HBM ...'
     needs = re.search(r'temporaries \(([\d.]+)([MGT])\)', str(error))
@@ -160,8 +163,6 @@ def main():
       for name in (*OURS, 'torch')
     }
     print(direction, json.dumps(host[direction]), flush=True)
-  # What blockwise takes where the default device is a TPU.
-  tiles.block_size = lambda: 512
   chip = {
     name: {str(length): on_chip(name, length) for length in CHIP_LENGTHS}
     for name in OURS

@@ -14,6 +14,7 @@ examples:
   lengen train --config=configs/stdlib.py:cpu --workdir=runs/fire \\
       --config.model.encoding='fire(init_threshold=64.)'
   lengen eval --workdir=runs/fire --lengths=128,1024
+  lengen compile --config=configs/fire_c4.py:base --pod=v4-256
 """
 
 
@@ -121,6 +122,17 @@ def _parser():
     'sweep',
     [config, workdir],
     'train on a generated task: runs, learning rates, seeds; test by length',
+  )
+  compile_ = add(
+    'compile',
+    [config],
+    'compile for TPUs that need not be there: does it fit, and why not',
+  )
+  compile_.add_argument(
+    '--pod', required=True, help='accelerator type, for example v4-256'
+  )
+  compile_.add_argument(
+    '--slices', type=int, default=1, metavar='N', help='so many of them'
   )
   add('report', [workdir], 'draw plot and page of a comparison or sweep again')
   add('list', [], 'show encodings, position schemes, scales, tasks')
@@ -291,6 +303,20 @@ def _sweep(arguments, config):
   print(f'wrote {sweep_report.write(results, arguments.workdir)}')
 
 
+def _compile(arguments, config):
+  from lengen_jax.training import fields
+  from lengen_jax.training import pods
+
+  pod = pods.get(arguments.pod, arguments.slices)
+  if 'init_from' in config.get('train', {}):
+    # Where the parameters come from makes no other program.
+    config.train.init_from = ''
+  fields.check_run(config)
+  from lengen_jax.analysis import compile_report
+
+  compile_report.report(config, pod)
+
+
 def _report(arguments, _):
   from lengen_jax.analysis import report
   from lengen_jax.analysis import sweep_report
@@ -337,6 +363,7 @@ _COMMANDS = {
   'eval': _eval,
   'compare': _compare,
   'sweep': _sweep,
+  'compile': _compile,
   'prepare': _prepare,
   'report': _report,
   'list': _list,

@@ -69,8 +69,10 @@ class Embed(nn.Module):
     length = x.shape[1] // parts
     devices = partitioning.shards('batch', 'length', 'vocab')
     chunks = -(-targets.size * self.vocab_size // (_MOST_LOGITS * devices))
+    # Whole along E once, or every chunk would gather it, and sum its gradient.
+    table = partitioning.constrain(self.table, 'vocab', None)
     if chunks <= 1:
-      return _losses(x, targets, self.table, self.dtype)
+      return _losses(x, targets, table, self.dtype)
     size = -(-length // min(chunks, length))
 
     def split(x):
@@ -89,7 +91,7 @@ class Embed(nn.Module):
 
     @jax.checkpoint
     def chunk_losses(x_and_targets):
-      return _losses(*x_and_targets, self.table, self.dtype)
+      return _losses(*x_and_targets, table, self.dtype)
 
     return joined(jax.lax.map(chunk_losses, (split(x), split(targets))))
 

@@ -9,24 +9,20 @@ import re
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
 import numpy as np
-import optax
 import pytest
 
+from benchmarks import compile_matrix
 from lengen_jax import attention
 from lengen_jax import encodings
-from lengen_jax import models
-from lengen_jax import positions
-from lengen_jax.attention import tiles
-from lengen_jax.models import presets
 from lengen_jax.training import ahead_of_time
-from lengen_jax.training import state as state_lib
+from lengen_jax.training import config as training_config
+from lengen_jax.training import loop
+from lengen_jax.training import pods
+from lengen_jax.training import sharding
 
 pytestmark = pytest.mark.aot
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
 CHIP_GIB = 30.75
 HEADS, HEAD_DIM = 12, 64
 
@@ -34,22 +30,17 @@ HEADS, HEAD_DIM = 12, 64
 @pytest.fixture(scope='module')
 def on_chip():
   """Compiles a function for one chip; arguments are shapes."""
-  chip = ahead_of_time.devices('v4:1x1x1')[:1]
-  one = NamedSharding(Mesh(np.array(chip), ('data',)), PartitionSpec())
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(), 1, ahead_of_time.devices(pods.get('v4-2'))
+  )
 
-  def compile_for(function, *args, donate=()):
-    jitted = jax.jit(
-      function, donate_argnums=donate, in_shardings=one, out_shardings=one
-    )
-    return jitted.lower(*args).compile()
+  def compile_for(function, *args):
+    one = layout.whole
+    jitted = jax.jit(function, in_shardings=one, out_shardings=one)
+    with layout.scope():
+      return jitted.lower(*args).compile()
 
-  # The real program, whatever makes other tests fast; these run by themselves.
-  jax.config.update('jax_disable_most_optimizations', False)
-  jax.config.update('jax_enable_compilation_cache', False)
-  with pytest.MonkeyPatch.context() as patch:
-    # What blockwise takes where the default device is a TPU.
-    patch.setattr(tiles, 'block_size', lambda: 512)
-    yield compile_for
+  return compile_for
 
 
 def attention_gradients(spec, bias_form):
@@ -112,30 +103,11 @@ def test_no_array_over_all_pairs(fire_attention):
   assert largest >= length * HEADS * HEAD_DIM
 
 
-def test_context_of_a_training_step(on_chip):
+def test_context_of_a_training_step():
   """A step of the 125M FIRE model at 524,288 tokens."""
-  length = 524_288
-  config = models.ModelConfig(
-    **presets.get('base'),
-    encoding='fire',
-    dtype='bfloat16',
-    scan_layers=True,
-    remat='full',
+  run = loop.Run(
+    compile_matrix.load('512k'), devices=ahead_of_time.devices(pods.get('v4-2'))
   )
-  tx = optax.adam(1e-3)
-  state = jax.eval_shape(lambda: state_lib.init(config, tx, jax.random.key(0)))
-  whole = jax.ShapeDtypeStruct((1, length), jnp.int32)
-  batch = dict.fromkeys(
-    ('inputs', 'targets', 'segment_positions', 'lengths'), whole
-  ) | {'weights': jax.ShapeDtypeStruct((1, length), jnp.float32)}
-  step = functools.partial(
-    state_lib.train_step,
-    config=config,
-    scheme=positions.create('standard'),
-    tx=tx,
-    seed=0,
-    packed=False,
-  )
-  stats = on_chip(step, state, batch, donate=(0,)).memory_analysis()
-  used = stats.argument_size_in_bytes + stats.temp_size_in_bytes
-  assert 5 * GIB < used < CHIP_GIB * GIB
+  program = ahead_of_time.training_step(run)
+  assert not program.refused
+  assert 5 < program.needs < CHIP_GIB

@@ -1,0 +1,165 @@
+"""Memory of the papers' runs on the papers' TPUs, by their compiler.
+
+Command: .venv-aot/bin/python -m benchmarks.compile_matrix [CELL ...] [--check]
+  (needs the extra `aot`; no TPU; about two minutes per cell)
+
+A cell is a training step, as `lengen compile` compiles it: 125M and 350M at 256
+rows of 2048 tokens, the same finetuned on SCROLLS at 128 rows of 8192, and
+single rows of up to 2**20 tokens on one v4 chip. A cell that does not fit is
+kept beside one with the change that makes it fit. Without --check, the figures
+of the cells are recorded; with it, they are compared with those on record.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from benchmarks import alternate
+from lengen_jax.training import ahead_of_time
+from lengen_jax.training import loop
+from lengen_jax.training import pods
+from lengen_jax.training import runs as runs_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+PATH = alternate.RESULTS / 'compile_matrix.json'
+# Of a figure on record; compilers differ by less from version to version.
+TOLERANCE = 0.05
+
+_ROW = {'data.batch_size': 1}
+# Name to a module of configs, its argument, changes of the config, and a pod.
+CELLS = {
+  'base': ('fire_c4', 'base', {}, 'v4-256'),
+  'base, 256 chips': ('fire_c4', 'base', {}, 'v4-512'),
+  'base, v5e': ('fire_c4', 'base', {}, 'v5e-256'),
+  'base, v5e, fsdp': ('fire_c4', 'base', {'mesh.fsdp': 16}, 'v5e-256'),
+  'large': ('fire_c4', 'large', {}, 'v4-256'),
+  'large, 256 chips': ('fire_c4', 'large', {}, 'v4-512'),
+  'large, v5e': ('fire_c4', 'large', {}, 'v5e-256'),
+  'scrolls, base': ('scrolls', 'qasper,base', {}, 'v4-256'),
+  'scrolls, large': ('scrolls', 'qasper,large', {}, 'v4-256'),
+  '32k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**15}, 'v4-2'),
+  '128k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**17}, 'v4-2'),
+  '512k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**19}, 'v4-2'),
+  '1024k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**20}, 'v4-2'),
+  '1024k, 4 chips': (
+    'fire_c4',
+    'base',
+    {**_ROW, 'data.train_length': 2**20, 'mesh.sequence': 4},
+    'v4-8',
+  ),
+}
+
+
+def load(name):
+  """The ConfigDict of a cell."""
+  module, argument, changes, _ = CELLS[name]
+  config = importlib.import_module(f'configs.{module}').get_config(argument)
+  config.update_from_flattened_dict({'train.init_from': '', **changes})
+  return config
+
+
+def measure(name):
+  """The figures of a cell, a dict."""
+  module, argument, changes, pod_name = CELLS[name]
+  pod = pods.get(pod_name)
+  run = loop.Run(load(name), devices=ahead_of_time.devices(pod))
+  program = ahead_of_time.training_step(run)
+  return {
+    'config': f'configs/{module}.py:{argument}',
+    'changes': changes,
+    'pod': pod_name,
+    'chips': pod.chips,
+    'rows': run.data.batch_size,
+    'length': run.data.train_length,
+    'mesh': dict(run.layout.mesh.shape),
+    'fits': not program.refused,
+    'gib_per_device': round(program.needs, 3),
+    'of_gib': pod.device_gib,
+    'state_gib': round(ahead_of_time.state_gib(run), 3),
+    'temporaries_gib': round(program.temporaries, 3),
+    'compile_seconds': round(program.seconds),
+    'collectives': program.collectives,
+  }
+
+
+def in_fresh_process(name):
+  """`measure`, elsewhere: what a compiler has used is free again."""
+  done = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.compile_matrix', '--one', name],
+    cwd=ROOT,
+    env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+    capture_output=True,
+    text=True,
+  )
+  if done.returncode:
+    raise SystemExit(f'{name}: {done.stderr}')
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def differs(found, recorded):
+  """Whether a cell is no longer what is on record."""
+  if found['fits'] != recorded['fits']:
+    return True
+  want = recorded['gib_per_device']
+  return abs(found['gib_per_device'] - want) > TOLERANCE * want
+
+
+def versions():
+  """Versions of what compiles."""
+  libtpu = importlib.metadata.version('libtpu')
+  return {**runs_lib.versions(), 'libtpu': libtpu}
+
+
+def show(name, found, note=''):
+  fits = 'fits' if found['fits'] else 'DOES NOT FIT'
+  counts = [f'{n} {kind}' for kind, n in found['collectives'].items() if n]
+  print(
+    f'{name:18} {found["pod"]:8} {found["gib_per_device"]:7.2f} of '
+    f'{found["of_gib"]:5.2f} GiB  {fits}  {found["compile_seconds"]:4} s  '
+    f'{", ".join(counts)} {note}',
+    flush=True,
+  )
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  )
+  parser.add_argument('cells', nargs='*', help='all if none is named')
+  parser.add_argument('--check', action='store_true', help='record nothing')
+  parser.add_argument('--one', help=argparse.SUPPRESS)
+  arguments = parser.parse_args()
+  if arguments.one:
+    print(json.dumps(measure(arguments.one)))
+    return
+  unknown = {*arguments.cells} - {*CELLS}
+  if unknown:
+    parser.error(f'no cell {unknown}; there are {list(CELLS)}')
+  kept = json.loads(PATH.read_text()) if PATH.exists() else {'cells': {}}
+  wrong = []
+  for name in arguments.cells or CELLS:
+    found = in_fresh_process(name)
+    if arguments.check:
+      recorded = kept['cells'][name]
+      if differs(found, recorded):
+        wrong.append(name)
+      show(name, found, f'(recorded: {recorded["gib_per_device"]:.2f} GiB)')
+      continue
+    show(name, found)
+    cells = {**kept['cells'], name: found}
+    kept = {
+      'benchmark': 'compile_matrix',
+      'versions': versions(),
+      'cells': {name: cells[name] for name in CELLS if name in cells},
+    }
+    PATH.write_text(json.dumps(kept, indent=1) + '\n')
+  if wrong:
+    sys.exit(f'more than {TOLERANCE:.0%} off the record: {", ".join(wrong)}')
+
+
+if __name__ == '__main__':
+  main()

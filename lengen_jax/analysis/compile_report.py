@@ -1,0 +1,147 @@
+"""Compiling what a run consists of, and saying whether it fits."""
+
+import math
+
+from lengen_jax import errors
+from lengen_jax.training import ahead_of_time
+from lengen_jax.training import loop
+from lengen_jax.training import pods
+
+# From such a part of the memory on, the training state is worth splitting.
+_MUCH_STATE = 0.25
+
+
+def report(config, pod):
+  """Compiles the training step and the evaluation, saying so as it goes.
+
+  Args:
+    config: a ConfigDict; see configs/stdlib.py. Its data need not be there.
+    pod: a pods.Pod.
+
+  Raises:
+    errors.FitError: a program does not fit; says what may be changed.
+    errors.LengenError: whatever in the config cannot work.
+  """
+  print(pod, flush=True)
+  run = loop.Run(config, devices=ahead_of_time.devices(pod))
+  for line in describe_run(run):
+    print(line)
+  for compile_it in (ahead_of_time.training_step, ahead_of_time.evaluation):
+    what = compile_it.__name__.replace('_', ' ')
+    print(f'compiling the {what}; this can take minutes ...', flush=True)
+    try:
+      program = compile_it(run)
+    except (errors.LengthError, errors.CombinationError) as error:
+      print(f'{what}: refused by the model: {error}')
+      continue
+    if program is None:
+      print(f'{what}: what writes answers to prompts is not compiled')
+      continue
+    for line in describe(program, pod):
+      print(line, flush=True)
+    if program.refused:
+      changes = '\n'.join(f'  {line}' for line in advice(run, pod, program))
+      raise errors.FitError(
+        f'{program.name}: needs {program.needs:.2f} GiB on each device of '
+        f'{pod.name}, which has {pod.device_gib}; what would help:\n{changes}'
+      )
+
+
+def describe_run(run):
+  """Lines on a run: its size, mesh and batch."""
+  parameters = loop.Trained(run, run.abstract_state, seconds=0.0).parameters
+  mesh = ', '.join(f'{axis} {n}' for axis, n in run.layout.mesh.shape.items())
+  yield f'mesh: {mesh}'
+  yield (
+    f'{parameters:,} parameters; training state of '
+    f'{ahead_of_time.state_gib(run):.2f} GiB per device; '
+    f'{run.data.batch_size:,} rows of {run.data.train_length:,} tokens'
+  )
+
+
+def describe(program, pod):
+  """Lines on a program: whether it fits, and what it is made of."""
+  needs = f'{program.needs:.2f} of {pod.device_gib} GiB per device'
+  if program.refused:
+    yield f'{program.name}: does not fit, needs {needs}'
+    yield f'  {program.refused}'
+    yield '  largest arrays, of all devices together, in GiB:'
+  else:
+    yield (
+      f'{program.name}: fits, {needs}: arguments {program.arguments:.2f}, '
+      f'temporaries {program.temporaries:.2f}; compiled in '
+      f'{program.seconds:.0f} s'
+    )
+    counts = [f'{n} {kind}' for kind, n in program.collectives.items() if n]
+    counted = ', '.join(counts) or 'none'
+    yield f'  collectives, those of a loop counted once: {counted}'
+    if program.gathered:
+      yield (
+        f'  slow: {program.gathered} arrays can only be gathered whole to be '
+        'split in another way; another mesh may be better'
+      )
+    yield '  largest arrays that it makes, in GiB:'
+  for size, shape, what in program.largest:
+    yield f'  {size:10.3f}  {shape:28} {what}'
+
+
+def advice(run, pod, program):
+  """What may be changed for a program that does not fit.
+
+  Args:
+    run: a loop.Run.
+    pod: a pods.Pod.
+    program: an ahead_of_time.Program.
+
+  Returns:
+    List of lines, values of the config first.
+  """
+  trains = program.name == ahead_of_time.TRAINING
+  model, mesh = run.model, run.layout.mesh.shape
+  state = ahead_of_time.state_gib(run)
+  lines = []
+  if trains and model.remat != 'full':
+    lines.append(
+      f"model.remat='full' (now {model.remat!r}): blocks are computed again "
+      'in the backward pass, not kept'
+    )
+  if model.implementation == 'reference':
+    lines.append(
+      "model.implementation='blockwise' (now 'reference'): no array over all "
+      'pairs of tokens'
+    )
+  if model.dtype == 'float32':
+    lines.append("model.dtype='bfloat16' (now 'float32'): smaller activations")
+  if state > _MUCH_STATE * pod.device_gib and mesh['data'] > 1:
+    parts = _power(state / (_MUCH_STATE * pod.device_gib))
+    parts = mesh['fsdp'] * math.gcd(parts, mesh['data'])
+    lines.append(
+      f'mesh.fsdp={parts} (now {mesh["fsdp"]}): splits the training state, '
+      f'{state:.1f} GiB on each device'
+    )
+  # What grows with the rows, or with the tokens of a row.
+  room = pod.device_gib - state
+  times = (program.needs - state) / room if room > 0 else math.inf
+  rows = run.data.batch_size // run.layout.row_parts
+  fewer = int(rows / times)
+  if trains and fewer:
+    lines.append(
+      f'data.batch_size={fewer * run.layout.row_parts} (now '
+      f'{run.data.batch_size})'
+    )
+  if trains and rows > 1:
+    name = pods.larger(pod, min(times, rows))
+    if name and pod.slices == 1:
+      lines.append(f'--pod={name}: fewer rows on each device')
+  if not fewer or not trains:
+    parts = math.gcd(_power(min(times, run.layout.size)), run.layout.size)
+    lines.append(
+      f'mesh.sequence={max(2, mesh["sequence"] * parts)} (now '
+      f'{mesh["sequence"]}): splits the tokens of a row'
+    )
+  return lines
+
+
+def _power(times):
+  """The least power of 2 that is no less."""
+  return 2 ** math.ceil(math.log2(times))

@@ -1,0 +1,137 @@
+"""Tests `lengen compile` and the figures on record, through libtpu.
+
+Run by `make test-aot`; the whole matrix of figures is `make compile-matrix`.
+"""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import compile_matrix
+from configs import fire_c4
+from lengen_jax import cli
+from lengen_jax import partitioning
+from lengen_jax.training import ahead_of_time
+from lengen_jax.training import config as training_config
+from lengen_jax.training import loop
+from lengen_jax.training import pods
+from lengen_jax.training import sharding
+
+pytestmark = pytest.mark.aot
+CONFIG = f'--config={compile_matrix.ROOT}/configs/fire_c4.py'
+
+
+def lengen_compile(capfd, *arguments):
+  """(exit status, what was printed) of a command."""
+  status = cli.main(['compile', *arguments])
+  printed = capfd.readouterr()
+  return status, printed.out + printed.err
+
+
+@pytest.mark.parametrize('cell', ['base', 'base, v5e'])
+def test_memory_is_as_on_record(cell):
+  recorded = json.loads(compile_matrix.PATH.read_text())['cells'][cell]
+  found = compile_matrix.measure(cell)
+  assert found['fits']
+  assert not compile_matrix.differs(found, recorded)
+  for kind, count in found['collectives'].items():
+    assert count <= recorded['collectives'][kind], kind
+
+
+def test_report_of_a_program_that_fits(capfd):
+  status, text = lengen_compile(
+    capfd,
+    f'{CONFIG}:tiny',
+    '--pod=v4-8',
+    '--config.mesh.fsdp=2',
+    '--config.mesh.tensor=2',
+    # Wide enough for every axis to be split.
+    '--config.model.vocab_size=260',
+  )
+  assert status == 0, text
+  assert text.startswith('v4-8: 4 chips, 8 cores, 1 host, topology 2x2x1')
+  assert 'mesh: data 1, fsdp 2, tensor 2, sequence 1' in text
+  for name in ('training step', 'evaluation at 128'):
+    assert re.search(rf'{name}: fits, 0\.\d\d of 30.75 GiB per device', text)
+  assert re.search(r'collectives.*: \d+ all-gather, \d+ all-reduce', text)
+  assert re.search(r'\d\.\d{3}  f32\[\d', text)
+  assert 'slow' not in text
+
+
+def test_arrays_that_can_only_be_gathered():
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(fsdp=4, tensor=2),
+    4,
+    ahead_of_time.devices(pods.get('v4-16')),
+  )
+  array = jax.ShapeDtypeStruct(
+    (1024, 1024), jnp.float32, sharding=layout.of('embed', None)
+  )
+
+  def found(*names):
+    def move(x):
+      x = partitioning.constrain(x, 'embed', None)
+      return partitioning.constrain(jnp.sin(x), *names)
+
+    with layout.scope():
+      traced = jax.jit(move).trace(array)
+    return ahead_of_time.compiled('move', traced, layout).gathered
+
+  assert found('embed', None) == 0
+  assert found(None, 'mlp') == 1
+
+
+def test_report_of_a_program_that_does_not_fit(capfd):
+  status, text = lengen_compile(
+    capfd, f'{CONFIG}:large', '--pod=v4-8', '--config.model.remat=none'
+  )
+  assert status == 3
+  needs = re.search(r'does not fit, needs (\d+)\.\d\d of 30.75 GiB', text)
+  assert int(needs[1]) > 200
+  assert 'bfloat16[24,256,2048,4096]' in text
+  assert "model.remat='full' (now 'none')" in text
+  assert 'data.batch_size=24 (now 256)' in text
+  assert '--pod=v4-128' in text
+
+
+def test_mistakes(capfd):
+  status, text = lengen_compile(capfd, f'{CONFIG}:tiny', '--pod=v4-100')
+  assert status == 2
+  assert "unknown pod 'v4-100'" in text and 'v4-1024' in text
+  status, text = lengen_compile(
+    capfd, f'{CONFIG}:tiny', '--pod=v4-8', '--config.mesh.fsdp=3'
+  )
+  assert status == 2
+  assert 'does not divide the 4 devices' in text
+
+
+def test_slices(capfd):
+  run = loop.Run(
+    fire_c4.get_config('tiny'), devices=ahead_of_time.devices(pods.get('v4-8'))
+  )
+  assert run.layout.size == 4
+  two = ahead_of_time.devices(pods.get('v4-8', slices=2))
+  assert [device.slice_index for device in two] == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize(
+  'name', ['v2-8', 'v3-8', 'v4-8', 'v5e-4', 'v5p-8', 'v6e-4']
+)
+def test_table_has_what_libtpu_has(name):
+  """Devices, hosts, and the memory that the compiler allows."""
+  pod = pods.get(name)
+  devices = ahead_of_time.devices(pod)
+  assert len(devices) == pod.devices
+  assert len({device.process_index for device in devices}) == pod.hosts
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(data=1), 1, devices[:1]
+  )
+  entries = int((pod.device_gib + 0.02) * 2**30 / 4)
+  array = jax.ShapeDtypeStruct((entries,), jnp.float32, sharding=layout.whole)
+  with layout.scope():
+    traced = jax.jit(jnp.sum).trace(array)
+  program = ahead_of_time.compiled('sum', traced, layout)
+  assert f'({pod.device_gib}G)' in program.refused
