@@ -40,18 +40,48 @@ def main(argv=None):
     elif overrides:
       raise errors.ConfigError(f'unknown argument {overrides[0]!r}')
     _COMMANDS[arguments.command](arguments, config)
+    return 0
   except errors.LengenError as error:
     if arguments.debug:
       raise
     print(f'lengen: {error}', file=sys.stderr)
-    return error.exit_status
+    status = error.exit_status
+    if error.of_all:
+      return status
   except KeyboardInterrupt:
     print(
       'lengen: interrupted; the same command goes on from what is kept',
       file=sys.stderr,
     )
-    return 130
-  return 0
+    status = 130
+  except Exception:
+    _leave_the_others(1, show=True)
+    raise
+  _leave_the_others(status)
+  return status
+
+
+def _leave_the_others(status, show=False):
+  """Ends one of several processes at once; else does nothing.
+
+  Jax would wait for the others, which may be waiting for this one.
+
+  Args:
+    status: of the process.
+    show: whether to show the exception that is being handled.
+  """
+  jax = sys.modules.get('jax')
+  alone = jax is None or not jax.distributed.is_initialized()
+  if alone or jax.process_count() == 1:
+    return
+  import os
+  import traceback
+
+  if show:
+    traceback.print_exc()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status)
 
 
 def _parser():

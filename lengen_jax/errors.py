@@ -10,9 +10,11 @@ class LengenError(ValueError):
 
   Attributes:
     exit_status: of the command that it ends. 1 is that of a crash.
+    of_all: whether all processes of a run raise it, together.
   """
 
   exit_status = 2
+  of_all = False
 
 
 class SpecError(LengenError):
@@ -49,16 +51,24 @@ class DivergedError(LengenError):
   """Losses or gradients that are not finite, too many times in a row."""
 
   exit_status = 4
+  of_all = True
 
 
 class PreemptedError(LengenError):
   """Training was told to stop, and saved what it had; it can go on."""
 
   exit_status = 75
+  of_all = True
 
 
 class CorpusError(LengenError):
   """Text that is missing or too short for what is asked of it."""
+
+
+class SaveError(CheckpointError):
+  """A checkpoint that could not be written, perhaps for a passing reason."""
+
+  exit_status = 1
 
 
 class MetricError(LengenError):

@@ -80,7 +80,8 @@ def dot_product_attention(
       query of a tile and interpolates between, at contiguous positions and
       block by block, and gradients to match; 'auto', which is 'anchored' where
       that can be; or 'table', which no implementation has yet. A bias of
-      distance alone is exact in any form. See `bias_forms`.
+      distance alone is exact in any form. Which tiles of packed rows are
+      anchored depends on what rows a device has. See `bias_forms`.
     implementation: 'reference', every pair in memory; 'blockwise', no array
       over all pairs, forward or backward; or 'auto', which is 'blockwise' for
       many pairs where that can be.

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+from jax.experimental import multihost_utils
 import jax.numpy as jnp
 
 from lengen_jax.attention import bias_forms
@@ -31,10 +32,15 @@ def largest(config, scheme, params, length):
   Returns:
     dict from path in `params` to a float; empty where every bias is exact.
   """
-  if not scheme.contiguous or not dot_product.goes_blockwise(
+  exact = config.bias_form == 'exact' or not scheme.contiguous
+  if exact or not dot_product.goes_blockwise(
     config.implementation, config.bias_form, length, length
   ):
     return {}
+  params = _of_encodings(params)
+  if jax.process_count() > 1:
+    # Small, and here in part only.
+    params = multihost_utils.process_allgather(params, tiled=True)
   layer_encodings = blocks.create_encodings(config)
   owned = blocks.owned_encodings(layer_encodings)
   errors = {}
@@ -62,6 +68,19 @@ def largest(config, scheme, params, length):
       if bias_forms.choose(bias, config.bias_form, True) == 'anchored':
         errors[side + path] = float(_largest(bias, length))
   return errors
+
+
+def _of_encodings(params):
+  """Of a tree of parameters that of encodings alone."""
+  kept = {}
+  for name, node in params.items():
+    if name.startswith('encoding'):
+      kept[name] = node
+    elif isinstance(node, dict) and name != 'embed':
+      within = _of_encodings(node)
+      if within or name.startswith(('layer', 'block', 'attention')):
+        kept[name] = within
+  return kept
 
 
 @functools.partial(jax.jit, static_argnums=1)

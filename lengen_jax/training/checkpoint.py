@@ -407,7 +407,7 @@ class Checkpointer:
   def _refuse(self, step, problem, error=None):
     free = disk.free(self._folder)
     room = '' if free is None else f' with {disk.size(free)} free'
-    raise errors.CheckpointError(
+    raise errors.SaveError(
       f'step {step} cannot be saved in {self._folder}{room}: {problem}; older '
       'checkpoints are as they were'
     ) from error

@@ -182,9 +182,9 @@ class Run:
     state = self.init_state()
     # Through the host: the two runs may have meshes of different devices.
     params, notes = swap.adopt(
-      jax.device_get(state.params),
+      _on_host(state.params),
       self.model,
-      jax.device_get(source.state.params),
+      _on_host(source.state.params),
       source.run.model,
       max_length=max(
         run.config.data.train_length for run in (self, source.run)
@@ -207,6 +207,13 @@ class Run:
 
   def _init(self):
     return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
+
+
+def _on_host(params):
+  """All of the parameters, wherever they lie."""
+  if jax.process_count() > 1:
+    return multihost_utils.process_allgather(params, tiled=True)
+  return jax.device_get(params)
 
 
 def train(config, workdir, *, corpus=None, label='train'):
@@ -250,6 +257,14 @@ def train(config, workdir, *, corpus=None, label='train'):
   try:
     if int(state.step) < config.train.steps:
       state = _steps(run, state, batches, corpus, path, checkpoints, label)
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    raise errors.FitError(
+      f'training does not fit into the memory of {run.layout.size} '
+      f'{jax.default_backend()} devices: {str(error).splitlines()[0]}; lengen '
+      'compile says for TPUs what would help'
+    ) from error
   finally:
     checkpoints.close()
   return Trained(run, state, _seconds(path, state))
@@ -317,6 +332,7 @@ def _claimed(workdir, config, info):
     path = workdir_lib.claim(workdir, config, info)
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('workdir')
+  if not sharding.is_primary():
     path = workdir_lib.claim(workdir, config, info)
   return path
 
@@ -424,7 +440,8 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
       cost = None
       if saves:
         metrics |= _bias_error(run, state.params, progress)
-      if saves and run.validates(step):
+      # There is no time for it where the machine is about to go.
+      if saves and not told and run.validates(step):
         since = time.monotonic()
         with watchdog.asleep():
           found, cost = evaluate.validate(
@@ -434,7 +451,7 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
         aside += time.monotonic() - since
       if saves or len(pending) == config.train.log_every:
         spent = time.monotonic() - began - aside
-        written = log.write(pending, spent, checkpoints.durable_step())
+        written = log.write(pending, spent, checkpoints.durable_step(), saves)
         pending = []
         progress.update(step, f'loss {written.loss:.4f}')
         _check_skipped(run, written.skipped, step)
@@ -456,8 +473,8 @@ def _check_skipped(run, skipped, step):
   most = run.config.train.max_skipped
   if skipped >= most:
     raise errors.DivergedError(
-      f'loss or gradient was not finite in the last {skipped} steps, up to '
-      f'step {step} (train.max_skipped={most}); they changed nothing, and '
+      f'loss or gradient was not finite in {skipped} steps in a row before '
+      f'step {step + 1} (train.max_skipped={most}); they changed nothing, and '
       'checkpoints are as good as before; lower optimizer.learning_rate or '
       'raise optimizer.warmup_steps'
     )

@@ -21,13 +21,15 @@ from lengen_jax.training import throughput
 from lengen_jax.training import workdir as workdir_lib
 
 STEPS, SITTINGS = 'metrics.jsonl', 'sittings.jsonl'
+# Between two writings of a log that lies in a bucket.
+_BUCKET_SECONDS = 60
 
 
 def read(path, last):
   """Lines of metrics.jsonl up to step `last`, and the seconds they took."""
   lines, seconds = [], 0.0
   for line, entry in _whole_lines(path):
-    if entry['step'] > last:
+    if not {'step', 'seconds'} <= entry.keys() or entry['step'] > last:
       break
     lines.append(line)
     seconds = entry['seconds']
@@ -39,7 +41,8 @@ class Written(NamedTuple):
 
   Attributes:
     loss: of the last step, NaN and all.
-    skipped: how many last steps in a row changed nothing.
+    skipped: how many steps in a row changed nothing, of those that are written
+      and what came right before them: the most.
     entry: the last line of the log, a dict.
   """
 
@@ -96,11 +99,17 @@ class Log:
       errors.WorkdirError: the folder cannot be written.
     """
     lines, self.seconds = read(folder / STEPS, first_step)
+    if len(lines) < first_step and primary:
+      _set_aside(folder / STEPS, first_step - len(lines))
     self._skipped = _skipped_at_end(lines)
     self._before, self._sitting = self.seconds, 0.0
     self._devices, self._tokens, self._flops = list(devices), tokens, flops
     self._clock = clock
-    sittings = [entry for _, entry in _whole_lines(folder / SITTINGS)]
+    sittings = [
+      entry
+      for _, entry in _whole_lines(folder / SITTINGS)
+      if 'started' in entry
+    ]
     sittings.append(_sitting(first_step, self._devices, clock()))
     began = datetime.datetime.fromisoformat(sittings[0]['started'])
     self._began = began.timestamp()
@@ -110,10 +119,13 @@ class Log:
     if tensorboard:
       self._board = _Board(folder / 'tensorboard', first_step, clock())
     self._path = folder / STEPS
+    # What lies in a bucket is written anew each time, and so less often.
+    self._lines = lines if '://' in str(folder) else None
+    self._written = clock()
     workdir_lib.write_text(self._path, ''.join(line + '\n' for line in lines))
     workdir_lib.write_lines(folder / SITTINGS, sittings)
 
-  def write(self, pending, seconds, durable_step):
+  def write(self, pending, seconds, durable_step, saves=False):
     """Writes the metrics of some steps; waits until these are done.
 
     Args:
@@ -121,6 +133,7 @@ class Log:
         of the names. 'skipped' is 1 if the step's update was not applied.
       seconds: spent in steps by this sitting.
       durable_step: see above.
+      saves: whether the last of the steps is about to be saved.
 
     Returns:
       A Written.
@@ -131,10 +144,11 @@ class Log:
     fetched = jax.device_get([metrics for _, metrics in pending])
     spent, self._sitting = seconds - self._sitting, seconds
     self.seconds = self._before + seconds
-    entries = []
+    entries, most = [], 0
     for (step, _), metrics in zip(pending, fetched, strict=True):
       numbers = {name: _number(value) for name, value in metrics.items()}
       self._skipped = self._skipped + 1 if numbers.get('skipped') else 0
+      most = max(most, self._skipped)
       entries.append(
         {
           'step': step,
@@ -145,8 +159,8 @@ class Log:
       )
     entries[-1] |= self._totals(len(pending), spent, durable_step)
     if self._path is not None:
-      self._append(entries)
-    return Written(float(fetched[-1]['loss']), self._skipped, entries[-1])
+      self._append(entries, saves)
+    return Written(float(fetched[-1]['loss']), most, entries[-1])
 
   def close(self):
     if self._board is not None:
@@ -168,8 +182,16 @@ class Log:
     totals['goodput'] = _short(self.seconds / since)
     return totals
 
-  def _append(self, entries):
-    text = ''.join(json.dumps(e, allow_nan=False) + '\n' for e in entries)
+  def _append(self, entries, saves):
+    lines = [json.dumps(entry, allow_nan=False) for entry in entries]
+    if self._lines is not None:
+      self._lines += lines
+      if saves or self._clock() - self._written > _BUCKET_SECONDS:
+        self._written = self._clock()
+        text = ''.join(line + '\n' for line in self._lines)
+        workdir_lib.write_text(self._path, text)
+      return
+    text = ''.join(line + '\n' for line in lines)
     try:
       # Opened each time: what is written is then out of our hands, and an
       # error shows here and not when the file is closed.
@@ -261,12 +283,22 @@ class Profile:
 
 def _whole_lines(path):
   """Each line of a file of JSON, with what it says, up to half a line."""
-  for line in path.read_text().splitlines() if path.exists() else ():
+  for line in path.read_bytes().splitlines() if path.exists() else ():
     try:
       entry = json.loads(line)
     except ValueError:
       return  # From a killed run.
-    yield line, entry
+    if not isinstance(entry, dict):
+      return
+    yield line.decode(), entry
+
+
+def _set_aside(path, missing):
+  """Keeps a log that lacks some steps, and says so."""
+  print(f'{path} lacks {missing} of the steps that the run goes on from')
+  if path.exists():
+    number = len(list(path.parent.glob(f'{path.stem}-damaged-*')))
+    path.replace(path.with_name(f'{path.stem}-damaged-{number}.jsonl'))
 
 
 def _skipped_at_end(lines):

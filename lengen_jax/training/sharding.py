@@ -71,8 +71,13 @@ def start():
   Raises:
     errors.ConfigError: the other processes do not answer.
   """
-  if not os.environ.get('JAX_NUM_CPU_DEVICES'):
+  count = os.environ.get('JAX_NUM_CPU_DEVICES') or None
+  if count is None:
     jax.config.update('jax_num_cpu_devices', len(os.sched_getaffinity(0)))
+  elif not count.isdecimal() or int(count) < 1:
+    raise errors.ConfigError(
+      f'JAX_NUM_CPU_DEVICES={count} must be a whole number, at least 1'
+    )
   known = {}
   if 'JAX_COORDINATOR_ADDRESS' in os.environ:
     try:
@@ -85,6 +90,11 @@ def start():
         'JAX_COORDINATOR_ADDRESS is set; JAX_NUM_PROCESSES and JAX_PROCESS_ID '
         f'must be whole numbers beside it ({error})'
       ) from None
+  elif 'JAX_NUM_PROCESSES' in os.environ:
+    raise errors.ConfigError(
+      'JAX_NUM_PROCESSES is set without JAX_COORDINATOR_ADDRESS, the host:port '
+      'of the first process'
+    )
   elif not _is_tpu_vm():
     return
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
@@ -92,7 +102,7 @@ def start():
     jax.distributed.initialize(
       **known, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
     )
-  except RuntimeError as error:
+  except (RuntimeError, ValueError) as error:
     address = os.environ.get('JAX_COORDINATOR_ADDRESS', 'the first worker')
     raise errors.ConfigError(
       f'the processes of this run do not find each other at {address}: '

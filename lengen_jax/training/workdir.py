@@ -66,6 +66,8 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     write_json(path / kind, mine)
     return path
   theirs = read_json(path / kind)
+  if not isinstance(theirs, dict):
+    raise errors.WorkdirError(f'{path / kind} is damaged: it is no config')
   free = dict(_FREE)
   if corpus_info is not None and theirs.get(_CORPUS) == mine[_CORPUS]:
     # The same data, wherever it lies now.
@@ -74,7 +76,6 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     for field in fields:
       if field in mine.get(section, {}):
         theirs.setdefault(section, {})[field] = mine[section][field]
-  write_json(path / kind, theirs)
   differences = [
     f'{key}: {a!r} there, {b!r} here'
     for key, a, b in _differences(theirs, mine)
@@ -85,6 +86,7 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
       + '; '.join(differences)
       + '); choose another --workdir, or delete it to start over'
     )
+  write_json(path / kind, theirs)
   return path
 
 

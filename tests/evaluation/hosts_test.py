@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 _PROCESS = """
 import json
@@ -81,6 +82,7 @@ def run(count):
   return found
 
 
+@pytest.mark.slow
 def test_two_hosts_find_what_one_does():
   """Losses are summed over hosts before dividing, rows counted once."""
   (alone,) = run(1)

@@ -83,6 +83,7 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   assert 'max_position=64 or more' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_more_runs_join_a_comparison(tmp_path, tiny_config):
   tiny_config.eval.lengths = (32,)
   tiny_config.train.steps = 4

@@ -89,13 +89,49 @@ def test_a_run_that_diverges_ends(tmp_path, tiny_config, corpus, monkeypatch):
   tiny_config.train.log_every = 1
   at_steps(monkeypatch, {5, 6, 7}, spoil)
   with pytest.raises(
-    errors.DivergedError, match='last 3 steps, up to step 7 .*max_skipped=3'
+    errors.DivergedError,
+    match='in 3 steps in a row before step 8 .*max_skipped=3',
   ) as found:
     loop.train(tiny_config, tmp_path, corpus=corpus)
   assert found.value.exit_status == 4
   assert sorted(checkpoint.steps(tmp_path)) == [4]
   good = loop.restore(tmp_path).state
   assert np.isfinite(good.params['embed']['table']).all()
+
+
+def test_steps_in_a_row_are_counted_wherever_the_log_is_cut(
+  tmp_path, tiny_config, corpus, monkeypatch
+):
+  tiny_config.train.max_skipped = 4
+  tiny_config.train.log_every = 4
+  tiny_config.train.steps = 12
+  tiny_config.train.checkpoint_every = 12
+  at_steps(monkeypatch, {3, 4, 5, 6}, spoil)
+  with pytest.raises(errors.DivergedError, match='in 4 steps in a row'):
+    loop.train(tiny_config, tmp_path, corpus=corpus)
+
+
+def test_a_refused_run_leaves_the_config_alone(tmp_path, tiny_config, corpus):
+  tiny_config.train.steps = 3
+  loop.train(tiny_config, tmp_path, corpus=corpus)
+  before = (tmp_path / 'config.json').read_text()
+  tiny_config.seed = 7
+  tiny_config.train.log_every = 3
+  with pytest.raises(errors.WorkdirError, match='seed: 0 there, 7 here'):
+    loop.train(tiny_config, tmp_path, corpus=corpus)
+  assert (tmp_path / 'config.json').read_text() == before
+
+
+def test_what_does_not_fit_is_no_crash(
+  tmp_path, tiny_config, corpus, monkeypatch
+):
+  def full(*arguments):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: needs 9.1G\nat 3')
+
+  monkeypatch.setattr(loop, '_steps', full)
+  with pytest.raises(errors.FitError, match='EXHAUSTED: needs 9.1G; ') as found:
+    loop.train(tiny_config, tmp_path, corpus=corpus)
+  assert found.value.exit_status == 3
 
 
 def test_two_steps_of_three_are_no_divergence(

@@ -79,7 +79,7 @@ def log(workdir):
 
 
 def state(workdir):
-  """Checksums of the last state, parameters and data alike."""
+  """The last step that was saved, and the checksums of its arrays."""
   checkpoints = checkpoint.Checkpointer(workdir, None)
   try:
     step = checkpoints.durable_step()
@@ -127,14 +127,14 @@ def test_a_run_killed_at_random_repeats_one_that_is_not(tmp_path, environment):
   assert max(reached) > 5
 
 
-def pair(workdir, environment, *changes):
+def pair(workdir, environment, *changes, differing=((), ())):
   """Two processes of one run, with a device each."""
   with socket.socket() as probe:
     probe.bind(('localhost', 0))
     port = probe.getsockname()[1]
   return [
     start(
-      command(workdir, '--config.mesh.fsdp=2', *changes),
+      command(workdir, '--config.mesh.fsdp=2', *changes, *differing[number]),
       {
         **environment,
         'JAX_COORDINATOR_ADDRESS': f'localhost:{port}',
@@ -198,6 +198,52 @@ def test_two_processes_train_as_one(tmp_path, environment, whole_pair):
   for mine, theirs in zip(log(tmp_path), log(whole_pair), strict=True):
     assert mine[0] == theirs[0]
     assert mine[1] == pytest.approx(theirs[1], rel=1e-4)
+
+
+@pytest.mark.parametrize('bias_form', ['exact', 'anchored'])
+def test_two_processes_with_scanned_layers(tmp_path, environment, bias_form):
+  """Parameters of which each process has a part are saved, and validated."""
+  changes = [
+    '--config.train.steps=10',
+    '--config.train.evaluate_every=5',
+    '--config.model.scan_layers=True',
+    '--config.model.implementation=blockwise',
+    f'--config.model.bias_form={bias_form}',
+  ]
+  for process in pair(tmp_path, environment, *changes):
+    finish(process)
+  assert state(tmp_path)[0] == 10
+  last = (tmp_path / 'metrics.jsonl').read_text().splitlines()[-1]
+  assert 'validation_loss' in json.loads(last)
+
+
+def test_two_processes_start_from_another_run(
+  tmp_path, environment, whole_pair
+):
+  changes = [
+    '--config.train.steps=5',
+    f'--config.train.init_from={whole_pair}',
+    '--config.model.encoding=alibi',
+  ]
+  for process in pair(tmp_path, environment, *changes):
+    finish(process)
+  assert log(tmp_path)[0][1] < log(whole_pair)[0][1] - 0.5
+
+
+def test_a_mistake_of_one_process_ends_both(tmp_path, environment):
+  """Soon, and with the status that says that it is a mistake."""
+  processes = pair(
+    tmp_path,
+    environment,
+    '--config.train.steps=60',
+    differing=([], ['--config.seed=1']),
+  )
+  began = time.monotonic()
+  outputs = [process.communicate(timeout=200)[0] for process in processes]
+  assert time.monotonic() - began < 120
+  assert processes[1].returncode == 2, outputs[1][-2000:]
+  assert processes[0].returncode != 0
+  assert 'seed: 0 there, 1 here' in outputs[1]
 
 
 def test_sigterm_ends_the_command_with_75(tmp_path, environment):

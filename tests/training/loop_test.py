@@ -66,6 +66,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(
   jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
 
 
+@pytest.mark.slow
 def test_metrics_for_tensorboard_and_a_profile(
   tmp_path, tiny_config, corpus, capsys
 ):

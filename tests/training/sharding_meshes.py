@@ -1,7 +1,7 @@
 """Trains on eight devices in five meshes; run by `sharding_test.py`.
 
-Its argument says what: 'few' or 'many' models of which it prints losses and
-norms of gradients as JSON, one device first; or 'evaluation'.
+Its argument says what: 'one' or 'all' models of which it prints losses and norms
+of gradients as JSON, one device first; or 'evaluation'.
 """
 
 import json
@@ -124,8 +124,8 @@ def evaluation():
 
 
 _WORK = {
-  'few': lambda: losses(MODELS[:2]),
-  'many': lambda: losses(MODELS[2:]),
+  'one': lambda: losses(MODELS[1:2]),
+  'all': lambda: losses(MODELS),
   'evaluation': evaluation,
 }
 

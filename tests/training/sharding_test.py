@@ -44,7 +44,7 @@ def run(what):
 
 
 @pytest.mark.parametrize(
-  'what', ['few', pytest.param('many', marks=pytest.mark.slow)]
+  'what', ['one', pytest.param('all', marks=pytest.mark.slow)]
 )
 def test_losses_are_those_of_one_device(what):
   models_losses = run(what)
@@ -52,8 +52,9 @@ def test_losses_are_those_of_one_device(what):
     assert len(meshes) == 5
     for losses in meshes:
       np.testing.assert_allclose(losses, alone, rtol=1e-6)
-    # The control: another model, other losses.
-    assert not np.allclose(models_losses[case - 1][0], alone, rtol=1e-5)
+    if what == 'all':
+      # The control: another model, other losses.
+      assert not np.allclose(models_losses[case - 1][0], alone, rtol=1e-5)
 
 
 @pytest.mark.slow
