@@ -1,7 +1,7 @@
 """Trains on eight devices in five meshes; run by `sharding_test.py`.
 
-Its argument says what: 'one' or 'all' models of which it prints losses and norms
-of gradients as JSON, one device first; or 'evaluation'.
+Its argument says what: 'one' or 'all' models of which it prints losses and
+norms of gradients as JSON, one device first; or 'evaluation'.
 """
 
 import json
