@@ -7,6 +7,7 @@ import struct
 import sys
 import types
 
+from etils import epath
 import jax
 import jax.numpy as jnp
 import pytest
@@ -163,6 +164,52 @@ def test_skipped_steps_are_counted_over_restarts(tmp_path, clock):
   path.write_text(path.read_text().replace('"skipped"', '"other"'))
   log = open_log(tmp_path, clock, first=7)
   assert log.write(steps(8, skipped={8}), 1.0, None).skipped == 1
+
+
+@pytest.mark.parametrize(
+  'damage', [b'no json\n', b'\xff\xfe\n', b'{"loss": 1}\n', b'[1]\n', None]
+)
+def test_a_damaged_log_is_kept_and_told(tmp_path, clock, capsys, damage):
+  log = open_log(tmp_path, clock)
+  log.write(steps(1, 2, 3, 4), 1.0, None)
+  path = tmp_path / 'metrics.jsonl'
+  lines = path.read_bytes().splitlines(keepends=True)
+  if damage is None:
+    path.unlink()
+  else:
+    path.write_bytes(b''.join([lines[0], damage, *lines[2:]]))
+  before = path.read_bytes() if damage else None
+  (tmp_path / 'sittings.jsonl').write_text('{}\n')
+  log = open_log(tmp_path, clock, first=4)
+  missing = 4 if damage is None else 3
+  assert f'lacks {missing} of the steps' in capsys.readouterr().out
+  log.write(steps(5), 1.0, None)
+  kept = list(tmp_path.glob('metrics-damaged-*.jsonl'))
+  assert [file.read_bytes() for file in kept] == [before] * bool(damage)
+  last = json.loads(path.read_text().splitlines()[-1])
+  assert last['step'] == 5
+
+
+def test_a_log_in_a_bucket_is_written_now_and_then(
+  tmp_path, clock, monkeypatch
+):
+  """Whole, as buckets have it: at saves, and once a minute."""
+  written = []
+  monkeypatch.setattr(
+    metrics.workdir_lib,
+    'write_text',
+    lambda path, text: written.append(text.count('\n')),
+  )
+  monkeypatch.setattr(metrics.workdir_lib, 'write_lines', lambda *_: None)
+  monkeypatch.setattr(metrics, '_whole_lines', lambda path: [])
+  folder = epath.Path('gs://bucket/run')
+  log = open_log(folder, clock)
+  log.write(steps(1, 2), 1.0, None)
+  log.write(steps(3), 2.0, None, saves=True)
+  log.write(steps(4), 3.0, None)
+  clock.now += 100
+  log.write(steps(5), 4.0, None)
+  assert written == [0, 3, 5]
 
 
 def test_goodput_over_restarts(tmp_path, clock):
