@@ -20,8 +20,8 @@ import sys
 
 from benchmarks import alternate
 from lengen_jax.training import ahead_of_time
-from lengen_jax.training import loop
 from lengen_jax.training import pods
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -66,7 +66,7 @@ def measure(name):
   """The figures of a cell, a dict."""
   module, argument, changes, pod_name = CELLS[name]
   pod = pods.get(pod_name)
-  run = loop.Run(load(name), devices=ahead_of_time.devices(pod))
+  run = run_lib.Run(load(name), devices=ahead_of_time.devices(pod))
   program = ahead_of_time.training_step(run)
   return {
     'config': f'configs/{module}.py:{argument}',

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from benchmarks import alternate
 from configs import stdlib
 from lengen_jax import data
-from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import sharding
 
@@ -96,7 +96,7 @@ def torch_stepper(config, batches):
 
 def our_stepper(config, batches):
   """A function that does some steps of ours."""
-  run = loop.Run(config)
+  run = run_lib.Run(config)
   step_fn = run.jitted_step(packed=False)
   state = [run.init_state()]
 

@@ -15,7 +15,7 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.data import imagenet
 from lengen_jax.data import scrolls
-from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 
 SIZES = ('paper', 'small', 'cpu', 'tiny')
 MODELS = ('base', 'large')
@@ -62,7 +62,7 @@ def test_every_file_is_here():
 @pytest.mark.parametrize(('name', 'arg'), ALL)
 def test_builds(name, arg):
   config = get(name, arg).lock()
-  run = loop.Run(config)
+  run = run_lib.Run(config)
   # The one size that the papers' figures belong beside.
   assert 'paper' not in config or arg.endswith('paper')
   if run.data.source != 'seqio':
@@ -87,12 +87,12 @@ def test_folders():
 
 @pytest.mark.parametrize('name', MENUS)
 def test_tiny_steps(name):
-  loop.Run(get(name, 'tiny')).check_step()
+  run_lib.Run(get(name, 'tiny')).check_step()
 
 
 @pytest.mark.parametrize('name', MENUS)
 def test_paper_is_default(name):
-  assert loop.Run(get(name)).config == get(name, 'paper')
+  assert run_lib.Run(get(name)).config == get(name, 'paper')
 
 
 @pytest.mark.parametrize('name', MENUS)
@@ -122,7 +122,7 @@ def test_overrides(name):
     'config', get(name).lock(), flag_values=values, sys_argv=argv
   )
   values(argv)
-  run = loop.Run(values.config)
+  run = run_lib.Run(values.config)
   assert values.config.train.init_from == 'runs/rope'
   assert (run.eval.examples, run.eval.lengths) == (3, (64,))
   assert (run.data.target_length, run.data.path) == (5, 'somewhere')
@@ -130,7 +130,7 @@ def test_overrides(name):
 
 
 def parameters(name, arg):
-  state = loop.Run(get(name, arg)).abstract_state
+  state = run_lib.Run(get(name, arg)).abstract_state
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
 
 
@@ -210,7 +210,7 @@ def test_answers_tables():
 
 def test_warping_wikitext103():
   config = get('warping_wikitext103')
-  scheme = loop.Run(config).scheme
+  scheme = run_lib.Run(config).scheme
   assert (scheme.train_length, scheme.fraction) == (512, 0.15)
   assert (scheme.alpha, scheme.skew) == (1 / 6, 'beta(2,5)')
   assert config.optimizer.learning_rate == 5e-5
@@ -250,7 +250,7 @@ def test_randomized_imagenet():
 
 
 def test_mlm_positions():
-  run = loop.Run(get('mlm_positions'))
+  run = run_lib.Run(get('mlm_positions'))
   assert (run.model.architecture, run.model.vocab_size) == ('encoder', 257)
   assert run.eval.lengths == (64, 128, 256, 512)
   assert run.data.train_length == 64
@@ -271,4 +271,4 @@ def test_finetuning_asks_for_the_run_to_start_from(name, arg):
   with pytest.raises(
     errors.ConfigError, match='lacks train.init_from; .*workdir'
   ):
-    loop.Run(config)
+    run_lib.Run(config)

@@ -4,8 +4,8 @@ import math
 
 from lengen_jax import errors
 from lengen_jax.training import ahead_of_time
-from lengen_jax.training import loop
 from lengen_jax.training import pods
+from lengen_jax.training import run as run_lib
 
 # From such a part of the memory on, the training state is worth splitting.
 _MUCH_STATE = 0.25
@@ -23,7 +23,7 @@ def report(config, pod):
     errors.LengenError: whatever in the config cannot work.
   """
   print(pod, flush=True)
-  run = loop.Run(config, devices=ahead_of_time.devices(pod))
+  run = run_lib.Run(config, devices=ahead_of_time.devices(pod))
   for line in describe_run(run):
     print(line)
   for compile_it in (ahead_of_time.training_step, ahead_of_time.evaluation):
@@ -49,7 +49,7 @@ def report(config, pod):
 
 def describe_run(run):
   """Lines on a run: its size, mesh and batch."""
-  parameters = loop.Trained(run, run.abstract_state, seconds=0.0).parameters
+  parameters = run_lib.Trained(run, run.abstract_state, seconds=0.0).parameters
   mesh = ', '.join(f'{axis} {n}' for axis, n in run.layout.mesh.shape.items())
   yield f'mesh: {mesh}'
   yield (
@@ -89,7 +89,7 @@ def advice(run, pod, program):
   """What may be changed for a program that does not fit.
 
   Args:
-    run: a loop.Run.
+    run: a run.Run.
     pod: a pods.Pod.
     program: an ahead_of_time.Program.
 

@@ -31,14 +31,25 @@ def init(config, rng):
   return stack(params, config) if config.scan_layers else params
 
 
-def axes(config):
-  """Logical axis names of each parameter, tuples in a tree as of `init`."""
+def abstract(config):
+  """What is known of the parameters before they are computed.
+
+  Args:
+    config: a ModelConfig.
+
+  Returns:
+    (shapes, axes): trees as of `init`, of ShapeDtypeStructs and of tuples of
+    logical axis names.
+  """
+
+  def is_box(node):
+    return isinstance(node, nn.LogicallyPartitioned)
+
   boxed = jax.eval_shape(lambda: _init(config, jax.random.key(0)))
-  names = jax.tree.map(
-    lambda box: box.names,
-    boxed,
-    is_leaf=lambda node: isinstance(node, nn.LogicallyPartitioned),
-  )
+  shapes = jax.tree.map(lambda box: box.value, boxed, is_leaf=is_box)
+  names = jax.tree.map(lambda box: box.names, boxed, is_leaf=is_box)
+  if not config.scan_layers:
+    return shapes, names
 
   def stack_layers(names):
     """As `stack`; all layers of a block have the same names."""
@@ -53,7 +64,8 @@ def axes(config):
     }
     return stacked
 
-  return _on_stacks(stack_layers, names) if config.scan_layers else names
+  shapes = jax.eval_shape(lambda params: stack(params, config), shapes)
+  return shapes, _on_stacks(stack_layers, names)
 
 
 def _init(config, rng):

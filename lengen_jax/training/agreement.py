@@ -48,11 +48,6 @@ def of_first(numbers):
   return multihost_utils.broadcast_one_to_all(numbers).tolist()
 
 
-def is_first():
-  """Whether this is the process that does what only one may do."""
-  return jax.process_index() == 0
-
-
 def first_line(error):
   """An exception in one line, of which the middle may be left out."""
   text = str(error).strip() or type(error).__name__

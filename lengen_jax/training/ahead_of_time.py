@@ -96,7 +96,7 @@ def training_step(run):
   """Compiles the training step of a run, as its data would have it.
 
   Args:
-    run: a loop.Run on `devices`.
+    run: a run.Run on `devices`.
 
   Returns:
     A Program.
@@ -113,7 +113,7 @@ def evaluation(run):
   """Compiles the loss of a run's model at the longest of its eval.lengths.
 
   Args:
-    run: a loop.Run on `devices`.
+    run: a run.Run on `devices`.
 
   Returns:
     A Program, or None where answers to prompts are scored instead.

@@ -5,33 +5,28 @@ On disk, in `checkpoints/{step}`:
   state   params, opt_state and step; layers are always `layer_0`, `layer_1`,
           ..., scanned or not.
   data    where the data stands; see `saved_data`.
-  record  checksums of the state, and what wrote it: config, versions, revision.
+  record  checksums of the state, and what wrote it: config, versions, revision;
+          see `saved_state`.
 """
 
-import functools
-import json
-import logging
 import math
-import sys
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from lengen_jax import errors
 from lengen_jax.training import agreement
-from lengen_jax.training import checksums
 from lengen_jax.training import disk
-from lengen_jax.training import revision
+from lengen_jax.training import manager
 from lengen_jax.training import runs
 from lengen_jax.training import saved_data
+from lengen_jax.training import saved_state
 from lengen_jax.training import unstacked
+from lengen_jax.training import workdir as workdir_lib
 
 # Bytes beside the arrays: record and metadata.
 _OVERHEAD = 2**20
-# What may compute other last bits in other versions.
-_COMPUTING = ('lengen_jax', 'jax', 'jaxlib')
 _UNFINISHED = '.orbax-checkpoint-tmp*'
 
 
@@ -63,28 +58,15 @@ class Checkpointer:
     Raises:
       errors.CheckpointError: the folder cannot be made or read.
     """
-    _hush_orbax()
     self._workdir, self._folder = workdir, workdir / 'checkpoints'
-    self._config, self._run_config = config, run_config
+    self._run_config = run_config
     self._better = {'max': max, 'min': min, None: None}[best]
     self._versions = runs.versions()
     self._saving = None
     self._unreadable = []
     self._values = {}
-    policies = [preservation_policy.LatestN(keep), _Best(self._best)]
-    if keep_every:
-      policies.append(preservation_policy.EveryNSteps(keep_every))
-    any_policy = preservation_policy.AnyPreservationPolicy(policies)
-    try:
-      self._manager = ocp.CheckpointManager(
-        self._folder,
-        options=ocp.CheckpointManagerOptions(preservation_policy=any_policy),
-      )
-    except OSError as error:
-      raise errors.CheckpointError(
-        f'cannot open {self._folder}: {agreement.first_line(error)}'
-      ) from error
-    self._reader = ocp.StandardCheckpointHandler()
+    self._manager = manager.create(self._folder, keep, keep_every, self._best)
+    self._reader = saved_state.Reader(config, self._versions)
 
   def save(self, state, batches=None, *, value=None):
     """Begins to save; `check` and `close` say whether it went well.
@@ -117,17 +99,16 @@ class Checkpointer:
     try:
       state = unstacked.take_apart(state)
       self._values[step] = _finite(value)
-      record = {
-        'step': step,
-        'value': self._values[step],
-        'state': checksums.of_tree(state),
-        'data_folders': 0 if batches is None else jax.process_count(),
-        'config': self._run_config,
-        'versions': self._versions,
-        'revision': revision.running(),
-      }
+      record = saved_state.make_record(
+        step,
+        state,
+        value=self._values[step],
+        data_folders=0 if batches is None else jax.process_count(),
+        config=self._run_config,
+        versions=self._versions,
+      )
       items = {
-        'record': ocp.args.JsonSave(checksums.seal(record)),
+        'record': ocp.args.JsonSave(record),
         'state': ocp.args.StandardSave(state),
       }
       if batches is not None:
@@ -176,7 +157,7 @@ class Checkpointer:
       errors.CheckpointError: there is none, or it is damaged.
     """
     try:
-      return self._record(step)
+      return saved_state.read_record(self._folder / str(step))
     except (OSError, ValueError) as error:
       raise errors.CheckpointError(
         f'step {step} in {self._folder}: {agreement.first_line(error)}'
@@ -214,7 +195,13 @@ class Checkpointer:
       )
     problems = []
     for one in there if step is None else [step]:
-      state, problem = self._read(one, abstract_state, batches, cast, warn)
+      state, problem = self._reader.read(
+        self._folder / str(one),
+        abstract_state,
+        batches=batches,
+        cast=cast,
+        warn=warn,
+      )
       if problem is None:
         return state
       if step is not None:
@@ -223,7 +210,7 @@ class Checkpointer:
         )
       problems.append(f'step {one}: {problem}')
       self._unreadable.append(one)
-      if one != there[-1] and agreement.is_first():
+      if one != there[-1] and workdir_lib.is_first():
         warn(f'skipping an unreadable checkpoint, {problems[-1]}')
     if problems:
       raise errors.CheckpointError(
@@ -246,7 +233,7 @@ class Checkpointer:
       return
     aside = self._workdir / 'unreadable_checkpoints'
     problem = None
-    if agreement.is_first():
+    if workdir_lib.is_first():
       try:
         for step in self._unreadable:
           disk.move_into(aside, self._folder / str(step))
@@ -263,92 +250,6 @@ class Checkpointer:
     self._unreadable = []
     self._manager.reload()
 
-  def _read(self, step, abstract_state, batches, cast, warn):
-    """(state, None), or (None, problem) where a checkpoint is damaged."""
-    folder = self._folder / str(step)
-    record, problem = agreement.attempt(lambda: self._record(step))
-    if problem is not None:
-      return None, problem
-    target = unstacked.abstract(abstract_state)
-    self._check_fits(record, target, cast)
-
-    def read():
-      data = None
-      if batches is not None:
-        data = saved_data.check(folder / 'data', step, record['data_folders'])
-      # Through no manager, which has barriers that a process may not reach.
-      args = ocp.args.StandardRestore(_with_dtypes(target, record['state']))
-      return data, self._reader.restore(folder / 'state', args=args)
-
-    found, problem = agreement.attempt(read)
-    if problem is not None:
-      return None, problem
-    data, state = found
-    wrong = _differing(record['state'], checksums.of_tree(state))
-    if wrong:
-      return None, f'the checksums of {_some(wrong, ", ")} are others'
-    if batches is not None:
-      _, problem = agreement.attempt(lambda: batches.restore(data))
-      if problem is not None:
-        return None, problem
-    self._compare_versions(record, warn)
-    return unstacked.put_together(state, abstract_state, self._config), None
-
-  def _record(self, step):
-    """The record of a step; raises OSError or ValueError if it is no good."""
-    file = self._folder / str(step) / 'record' / 'metadata'
-    if not file.exists():
-      raise ValueError('it has no record of its checksums')
-    try:
-      record = checksums.unseal(json.loads(file.read_bytes()))
-    except ValueError:
-      raise ValueError('its record is damaged') from None
-    if record['step'] != step:
-      raise ValueError(f'it is step {record["step"]} under another name')
-    return record
-
-  def _check_fits(self, record, target, cast):
-    """Raises errors.CheckpointError unless a record is of such a state."""
-    there, here = record['state'], checksums.describe(target)
-    where = f'step {record["step"]} in {self._folder}'
-
-    def has(leaves, path):
-      return tuple(leaves[path]['shape']) if path in leaves else 'none'
-
-    lines = [
-      f'{path} has shape {has(there, path)} there, {has(here, path)} here'
-      for path in _in_order({*there, *here})
-      if has(there, path) != has(here, path)
-    ]
-    if lines:
-      raise errors.CheckpointError(
-        f'{where} cannot be read into this model, it is of another: '
-        f'{_some(lines)}; model and optimizer of the config decide'
-      )
-    lines = [
-      f'{path} is {there[path]["dtype"]} there, {here[path]["dtype"]} here'
-      for path in _in_order(here)
-      if there[path]['dtype'] != here[path]['dtype']
-    ]
-    if lines and not cast:
-      raise errors.CheckpointError(
-        f'{where} has other dtypes: {_some(lines)}; they are converted only if '
-        'restored with cast=True'
-      )
-
-  def _compare_versions(self, record, warn):
-    theirs, mine = record['versions'], self._versions
-    others = [
-      f'{name} {theirs.get(name)} (here {mine[name]})'
-      for name in _COMPUTING
-      if theirs.get(name) != mine[name]
-    ]
-    if others and agreement.is_first():
-      warn(
-        f'step {record["step"]} was saved with {", ".join(others)}; what '
-        'follows may differ in the last bits from what it would have been'
-      )
-
   def _steps(self):
     return {*steps(self._workdir)} - {*self._unreadable}
 
@@ -364,14 +265,15 @@ class Checkpointer:
   def _value(self, step):
     if step not in self._values:
       try:
-        self._values[step] = self._record(step)['value']
+        record = saved_state.read_record(self._folder / str(step))
+        self._values[step] = record['value']
       except (OSError, ValueError):  # `restore` would say so.
         self._values[step] = None
     return self._values[step]
 
   def _make_room(self, step, state):
     """Removes what was begun and not finished; raises unless there is room."""
-    if agreement.is_first():
+    if workdir_lib.is_first():
       # Not before: who only reads leaves alone what another is writing.
       disk.remove(self._folder.glob(f'*{_UNFINISHED}'))
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _OVERHEAD
@@ -396,7 +298,7 @@ class Checkpointer:
   def _give_up(self, step, error):
     """Removes what was written of a step, and raises."""
     self._values.pop(step, None)
-    if agreement.is_first():
+    if workdir_lib.is_first():
       for begun in self._folder.glob(f'{step}{_UNFINISHED}'):
         # Orbax does not wait for the rest of its writers once one fails.
         disk.wait_until_at_rest(begun)
@@ -413,67 +315,6 @@ class Checkpointer:
     ) from error
 
 
-class _Best(preservation_policy.PreservationPolicy):
-  """Keeps the best checkpoint.
-
-  Orbax has such a policy; it keeps its values in files without checksums.
-  """
-
-  def __init__(self, best):
-    self._best = best
-
-  def should_preserve(self, checkpoints, *, context):
-    best = self._best([checkpoint.step for checkpoint in checkpoints])
-    return [checkpoint.step == best for checkpoint in checkpoints]
-
-
-def _with_dtypes(target, described):
-  """An abstract tree with the dtypes of `checksums.describe`."""
-  leaves, treedef = jax.tree.flatten(target)
-  return treedef.unflatten(
-    jax.ShapeDtypeStruct(
-      leaf.shape, described[path]['dtype'], sharding=leaf.sharding
-    )
-    for path, leaf in zip(checksums.describe(target), leaves, strict=True)
-  )
-
-
-def _differing(a, b):
-  """Keys of either dict whose values differ."""
-  return _in_order(key for key in {*a, *b} if a.get(key) != b.get(key))
-
-
-def _in_order(paths):
-  """Paths sorted, those of parameters first."""
-  return sorted(paths, key=lambda path: (not path.startswith('params'), path))
-
-
-def _some(texts, separator='; '):
-  rest = len(texts) - 3
-  return separator.join(texts[:3]) + (f' and {rest} more' if rest > 0 else '')
-
-
 def _finite(value):
   """A float; None for what cannot be compared."""
   return float(value) if value is not None and math.isfinite(value) else None
-
-
-@functools.cache
-def _hush_orbax():
-  """Keeps orbax from printing tracebacks of errors that it also raises."""
-  logging.getLogger('absl').addFilter(
-    lambda entry: not (entry.exc_info and 'orbax' in entry.pathname)
-  )
-  # It reads in parallel, and leaves the rest to itself once one read fails.
-  logging.getLogger('asyncio').addFilter(
-    lambda entry: 'orbax' not in entry.getMessage()
-  )
-  shown = sys.unraisablehook
-
-  def show(unraisable):
-    code = getattr(unraisable.object, 'cr_code', None)
-    left_over = code is not None and 'orbax' in code.co_filename
-    if not left_over and str(unraisable.exc_value) != 'Event loop is closed':
-      shown(unraisable)
-
-  sys.unraisablehook = show

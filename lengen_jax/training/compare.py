@@ -6,6 +6,7 @@ from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax.training import evaluate
 from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
@@ -28,8 +29,8 @@ def compare(config, workdir, runs):
   """
   configs = [runs_lib.configure(config, run) for run in runs]
   for each in configs:
-    loop.Run(each).check_step()
-  first = loop.Run(configs[0])
+    run_lib.Run(each).check_step()
+  first = run_lib.Run(configs[0])
   corpus = data.load(first.data, max(first.eval.lengths))
   if corpus.scored_by != 'loss':
     raise errors.ConfigError(

@@ -20,7 +20,7 @@ def evaluate(trained, corpus, label='eval'):
   """Tests a trained model, saying so as it goes.
 
   Args:
-    trained: a loop.Trained.
+    trained: a run.Trained.
     corpus: what `data.load` gives.
     label: what to call the run.
 
@@ -43,7 +43,7 @@ def validate(trained, corpus, label):
   """Tests a model that is being trained, at the length nearest to training's.
 
   Args:
-    trained: a loop.Trained.
+    trained: a run.Trained.
     corpus: what `data.load` gives.
     label: what to call it.
 
@@ -81,7 +81,7 @@ def curve(trained, windows, label='eval', lengths=None):
   """Evaluates a trained model by length, saying so as it goes.
 
   Args:
-    trained: a loop.Trained.
+    trained: a run.Trained.
     windows: a data.EvaluationWindows, or pictures.
     label: what to call the run.
     lengths: some of those of the windows; None for all.
@@ -142,7 +142,7 @@ def answers(trained, prompts, label='eval'):
   """Scores what a model answers to prompts, at each length of its config.
 
   Args:
-    trained: a loop.Trained.
+    trained: a run.Trained.
     prompts: a `data.seqio_prompts.Prompts`.
     label: what to call the run.
 

@@ -2,218 +2,25 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import time
 
 import jax
 from jax.experimental import multihost_utils
-import numpy as np
 
 from lengen_jax import data
 from lengen_jax import errors
-from lengen_jax import positions as position_schemes
 from lengen_jax import progress as progress_lib
-from lengen_jax.attention import scaling
-from lengen_jax.data import windows
 from lengen_jax.evaluation import bias_error
-from lengen_jax.evaluation import config as eval_config
-from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
 from lengen_jax.training import checkpoint
 from lengen_jax.training import config as training_config
 from lengen_jax.training import evaluate
 from lengen_jax.training import faults
-from lengen_jax.training import fields
 from lengen_jax.training import metrics as metrics_lib
-from lengen_jax.training import optimizer
-from lengen_jax.training import sharding
-from lengen_jax.training import state as state_lib
-from lengen_jax.training import swap
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import throughput
 from lengen_jax.training import workdir as workdir_lib
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-  """What training gives.
-
-  Attributes:
-    run: the Run.
-    state: the final TrainState.
-    seconds: spent in steps, over all sittings of the run.
-  """
-
-  run: 'Run'
-  state: state_lib.TrainState
-  seconds: float
-
-  @property
-  def parameters(self):
-    """How many numbers the model has."""
-    return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
-
-
-class Run:
-  """A run: everything that follows from its config, checked at once.
-
-  Attributes:
-    config: its ConfigDict.
-    data: a DataConfig.
-    eval: an EvalConfig.
-    model: a ModelConfig.
-    scheme: a PositionScheme.
-    tx: an optax gradient transformation.
-    layout: a sharding.Layout.
-    abstract_state: shapes, dtypes and shardings of the training state.
-  """
-
-  def __init__(self, config, devices=None):
-    """Builds model config, scheme, optimizer and mesh.
-
-    Args:
-      config: a ConfigDict with seed, model, positions, data, optimizer,
-        train, mesh and eval; see configs/stdlib.py.
-      devices: to run on; those of jax if None.
-
-    Raises:
-      errors.LengenError: whatever in the config cannot work, before anything
-        is computed.
-    """
-    fields.check_run(config)
-    self.data = data.DataConfig(**config.data.to_dict())
-    self.eval = eval_config.EvalConfig(**config.eval.to_dict())
-    self.model = model_config.ModelConfig(**config.model.to_dict())
-    self.config = config
-    self.scheme = position_schemes.create(config.positions)
-    scaling.create(self.model.attention_scale, num_heads=1, parent=None)
-    objective.check(self.model, config.positions)
-    self.tx = optimizer.create(config.optimizer, config.train.steps)
-    self.layout = sharding.Layout.create(
-      training_config.MeshConfig(**config.mesh.to_dict()),
-      config.data.batch_size,
-      devices,
-    )
-    for name, length in self._lengths():
-      self.layout.check_length(name, length)
-    metrics_lib.profile_steps(config.train.profile)
-    self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
-
-  def validates(self, step):
-    """Whether the model is validated after a step, if that is saved.
-
-    It is the first to be saved after so many steps or a multiple of them, and
-    mostly the last.
-    """
-    train = self.config.train
-    every = train.evaluate_every
-    if not every or (step % train.checkpoint_every and step < train.steps):
-      return False
-    return step // every > (step - train.checkpoint_every) // every
-
-  def check_step(self):
-    """Traces a step, so that what cannot train says so at once.
-
-    Raises:
-      errors.LengenError: naming what does not go together.
-    """
-    with self.layout.scope():
-      jax.eval_shape(
-        self.step_fn(packed=False), self.abstract_state, self.abstract_batch()
-      )
-
-  def abstract_batch(self):
-    """Shapes, dtypes and shardings of a batch."""
-    rows, length = self.data.batch_size, self.data.train_length
-    if self.model.architecture == 'encoder_decoder':
-      batch = windows.pair_batch(
-        np.zeros((1, length), np.int32),
-        np.zeros((1, self.data.target_length or 1), np.int32),
-      )
-    else:
-      batch = windows.lm_batch(np.zeros((1, length + 1), np.int32))
-    return {
-      name: jax.ShapeDtypeStruct(
-        (rows, *array.shape[1:]), array.dtype, sharding=self.layout.batch
-      )
-      for name, array in batch.items()
-    }
-
-  def step_fn(self, *, packed):
-    """The training step, `(state, batch) -> (state, metrics)`."""
-    return functools.partial(
-      state_lib.train_step,
-      config=self.model,
-      scheme=self.scheme,
-      tx=self.tx,
-      seed=self.config.seed,
-      packed=packed,
-    )
-
-  def jitted_step(self, *, packed):
-    """The training step compiled over the mesh; lower it within its scope."""
-    return jax.jit(
-      self.step_fn(packed=packed),
-      donate_argnums=0,
-      out_shardings=(self.shardings, self.layout.whole),
-    )
-
-  @property
-  def shardings(self):
-    """How the training state lies on the mesh."""
-    return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
-
-  def init_state(self):
-    """The initial state, made on the mesh: no device ever holds all of it."""
-    return jax.jit(self._init, out_shardings=self.shardings)()
-
-  def adopt(self, source):
-    """The initial state, with parameters of another run as far as they serve.
-
-    Args:
-      source: a Trained; see `swap.adopt`.
-
-    Returns:
-      (state, notes): the state on the mesh and lines that say what was done.
-
-    Raises:
-      errors.CheckpointError: the models differ in more than their encodings.
-    """
-    state = self.init_state()
-    # Through the host: the two runs may have meshes of different devices.
-    params, notes = swap.adopt(
-      _on_host(state.params),
-      self.model,
-      _on_host(source.state.params),
-      source.run.model,
-      max_length=max(
-        run.config.data.train_length for run in (self, source.run)
-      ),
-      rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
-    )
-    params = jax.device_put(params, self.shardings.params)
-    opt_state = jax.jit(self.tx.init, out_shardings=self.shardings.opt_state)(
-      params
-    )
-    return state.replace(params=params, opt_state=opt_state), notes
-
-  def _lengths(self):
-    """Lengths of rows, with the fields that say them."""
-    yield 'data.train_length', self.data.train_length
-    if self.model.architecture == 'encoder_decoder':
-      yield 'data.target_length', self.data.target_length or 1
-    for length in self.eval.lengths:
-      yield 'eval.lengths', length
-
-  def _init(self):
-    return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
-
-
-def _on_host(params):
-  """All of the parameters, wherever they lie."""
-  if jax.process_count() > 1:
-    return multihost_utils.process_allgather(params, tiled=True)
-  return jax.device_get(params)
 
 
 def train(config, workdir, *, corpus=None, label='train'):
@@ -233,14 +40,14 @@ def train(config, workdir, *, corpus=None, label='train'):
     label: what to call the run in progress lines.
 
   Returns:
-    A Trained.
+    A run.Trained.
 
   Raises:
     errors.LengenError: the config, the corpus or the workdir do not serve;
       errors.PreemptedError: it was told to stop; errors.DivergedError: too many
       steps were not finite.
   """
-  run = Run(config)
+  run = run_lib.Run(config)
   run.check_step()
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
   _check_corpus(run, corpus)
@@ -267,7 +74,7 @@ def train(config, workdir, *, corpus=None, label='train'):
     ) from error
   finally:
     checkpoints.close()
-  return Trained(run, state, _seconds(path, state))
+  return run_lib.Trained(run, state, _seconds(path, state))
 
 
 def restore(workdir, *, step=None, **eval_changes):
@@ -280,7 +87,7 @@ def restore(workdir, *, step=None, **eval_changes):
     **eval_changes: fields of its eval section that are to be others.
 
   Returns:
-    A Trained.
+    A run.Trained.
 
   Raises:
     errors.LengenError: no run, or none of its checkpoints can be read.
@@ -291,7 +98,7 @@ def restore(workdir, *, step=None, **eval_changes):
   if not mesh.fits(jax.device_count()):
     # Trained on a pod, looked at on a laptop.
     config.mesh.update(dataclasses.asdict(training_config.MeshConfig()))
-  run = Run(config)
+  run = run_lib.Run(config)
   if not checkpoint.steps(path):
     raise errors.CheckpointError(
       f'{path} has no checkpoint yet; run lengen train first'
@@ -308,7 +115,7 @@ def restore(workdir, *, step=None, **eval_changes):
     state = checkpoints.restore(run.abstract_state, step=step)
   finally:
     checkpoints.close()
-  return Trained(run, state, _seconds(path, state))
+  return run_lib.Trained(run, state, _seconds(path, state))
 
 
 def _checkpoints(path, run):
@@ -328,11 +135,11 @@ def _seconds(path, state):
 
 def _claimed(workdir, config, info):
   """The workdir, made the run's by the first process before others look."""
-  if sharding.is_primary():
+  if workdir_lib.is_first():
     path = workdir_lib.claim(workdir, config, info)
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('workdir')
-  if not sharding.is_primary():
+  if not workdir_lib.is_first():
     path = workdir_lib.claim(workdir, config, info)
   return path
 
@@ -402,7 +209,7 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
       flops=throughput.model_flops(
         run.model, rows, length, None if encoder is None else encoder.shape[1]
       ),
-      primary=sharding.is_primary(),
+      primary=workdir_lib.is_first(),
       tensorboard=config.train.tensorboard,
     )
     stack.callback(log.close)
@@ -410,7 +217,7 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
       config.train.profile,
       path,
       progress.announce,
-      primary=sharding.is_primary(),
+      primary=workdir_lib.is_first(),
     )
     stack.callback(profile.close)
     preemption = stack.enter_context(faults.Preemption())
@@ -445,7 +252,9 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
         since = time.monotonic()
         with watchdog.asleep():
           found, cost = evaluate.validate(
-            Trained(run, state, seconds=0.0), corpus, f'{label}: step {step}'
+            run_lib.Trained(run, state, seconds=0.0),
+            corpus,
+            f'{label}: step {step}',
           )
         metrics |= found
         aside += time.monotonic() - since

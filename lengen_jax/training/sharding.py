@@ -116,11 +116,6 @@ def _is_tpu_vm():
   return bool(has_chips and wanted and importlib.util.find_spec('libtpu'))
 
 
-def is_primary():
-  """Whether this process is the one that writes what all have in common."""
-  return jax.process_index() == 0
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
   """How arrays lie on a mesh.

@@ -34,10 +34,7 @@ def init(config, tx, rng):
     tx: an optax gradient transformation.
     rng: a PRNG key.
   """
-  params = stacking.init(config, rng)
-  return TrainState(
-    step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params)
-  )
+  return _begin(stacking.init(config, rng), tx)
 
 
 def abstract(layout, config, tx):
@@ -57,9 +54,9 @@ def abstract(layout, config, tx):
   Raises:
     errors.ConfigError: the mesh does not divide a parameter.
   """
-  shapes = jax.eval_shape(lambda: init(config, tx, jax.random.key(0)))
-  axes = stacking.axes(config)
-  layout.check(axes, shapes.params)
+  param_shapes, axes = stacking.abstract(config)
+  layout.check(axes, param_shapes)
+  shapes = jax.eval_shape(lambda params: _begin(params, tx), param_shapes)
   params = jax.tree.map(
     lambda names: layout.of(*names),
     axes,
@@ -75,6 +72,12 @@ def abstract(layout, config, tx):
   shardings = TrainState(layout.whole, params, opt_state)
   return jax.tree.map(
     lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings
+  )
+
+
+def _begin(params, tx):
+  return TrainState(
+    step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params)
   )
 
 

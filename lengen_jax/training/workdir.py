@@ -1,5 +1,6 @@
 """A workdir: which run it belongs to, and files written whole or not at all."""
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -8,11 +9,14 @@ from etils import epath
 import ml_collections
 
 from lengen_jax import errors
+from lengen_jax.training import config as training_config
 
 _CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
 # What may change from sitting to sitting: no step depends on it.
 _FREE = {
-  'mesh': ('data', 'fsdp', 'tensor', 'sequence'),
+  'mesh': tuple(
+    field.name for field in dataclasses.fields(training_config.MeshConfig)
+  ),
   'train': (
     'log_every',
     'checkpoint_every',
@@ -160,7 +164,7 @@ def write_text(path, text):
 
   Of a run of several processes, the first does.
   """
-  if not _is_first():
+  if not is_first():
     return
   path = locate(path)
   partial = path.with_name(path.name + '.partial')
@@ -173,8 +177,9 @@ def write_text(path, text):
     ) from None
 
 
-def _is_first():
-  """Whether this is the first process of a run, or the only one."""
+def is_first():
+  """Whether this is the process that does what only one of a run may do."""
+  # Asked without loading jax or starting its devices, as reports need neither.
   jax = sys.modules.get('jax')
   if jax is None or not jax.distributed.is_initialized():
     return True

@@ -16,8 +16,8 @@ from lengen_jax import cli
 from lengen_jax import partitioning
 from lengen_jax.training import ahead_of_time
 from lengen_jax.training import config as training_config
-from lengen_jax.training import loop
 from lengen_jax.training import pods
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding
 
 pytestmark = pytest.mark.aot
@@ -109,7 +109,7 @@ def test_mistakes(capfd):
 
 
 def test_slices(capfd):
-  run = loop.Run(
+  run = run_lib.Run(
     fire_c4.get_config('tiny'), devices=ahead_of_time.devices(pods.get('v4-8'))
   )
   assert run.layout.size == 4

@@ -17,8 +17,8 @@ from lengen_jax import attention
 from lengen_jax import encodings
 from lengen_jax.training import ahead_of_time
 from lengen_jax.training import config as training_config
-from lengen_jax.training import loop
 from lengen_jax.training import pods
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding
 
 pytestmark = pytest.mark.aot
@@ -105,7 +105,7 @@ def test_no_array_over_all_pairs(fire_attention):
 
 def test_context_of_a_training_step():
   """A step of the 125M FIRE model at 524,288 tokens."""
-  run = loop.Run(
+  run = run_lib.Run(
     compile_matrix.load('512k'), devices=ahead_of_time.devices(pods.get('v4-2'))
   )
   program = ahead_of_time.training_step(run)

@@ -15,8 +15,8 @@ from lengen_jax import errors
 from lengen_jax.analysis import compile_report
 from lengen_jax.training import ahead_of_time
 from lengen_jax.training import hlo
-from lengen_jax.training import loop
 from lengen_jax.training import pods
+from lengen_jax.training import run as run_lib
 
 # As libtpu 0.0.51 writes it, shortened.
 PROGRAM = (
@@ -126,7 +126,7 @@ def test_libtpu_is_asked_for(monkeypatch):
 def make_run():
   def make(config, **changes):
     config.update_from_flattened_dict({'train.init_from': '', **changes})
-    return loop.Run(config)
+    return run_lib.Run(config)
 
   return make
 
@@ -217,7 +217,7 @@ def test_padding_is_that_of_the_data(
     raise StopError(packed)
 
   run = make_run(config.get_config('tiny'), **changes)
-  monkeypatch.setattr(loop.Run, 'jitted_step', jitted_step)
+  monkeypatch.setattr(run_lib.Run, 'jitted_step', jitted_step)
   with pytest.raises(StopError, match=str(packed)):
     ahead_of_time.training_step(run)
 

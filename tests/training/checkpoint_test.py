@@ -645,6 +645,7 @@ MESHES = """
   import optax
   from lengen_jax.models import config as model_config
   from lengen_jax.training import checkpoint
+  from lengen_jax.training import saved_state
   from lengen_jax.training import state as state_lib
 
   config = stdlib.get_config('tiny')
@@ -760,11 +761,13 @@ def test_several_processes(tmp_path):
       next((folder / 'checkpoints' / '3' / 'data' / '1').iterdir()).unlink()
     multihost_utils.sync_global_devices('after')
     restored(2, 1)
-    original = checkpoints._record
+    original = saved_state.read_record
     if me == 1:
-      checkpoints._record = lambda step: original(step if step == 1 else 99)
+      saved_state.read_record = lambda folder: original(
+        folder if folder.name == '1' else folder.parent / '99'
+      )
     restored(1, 2)
-    checkpoints._record = original
+    saved_state.read_record = original
     checkpoints.save(states[2], value=9)
     assert checkpoints.best_step() == 1
     if me == 1:

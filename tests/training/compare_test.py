@@ -7,6 +7,7 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.training import compare
 from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
 
@@ -75,7 +76,8 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   assert 'max_position=64 or more' in learned['refused']['64']
   assert list(learned['loss_by_position']) == ['32']
   assert alibi['positions'] == 'randomized(max_position=64)'
-  assert rope['parameters'] == loop.Run(tiny_config).model.vocab_size * 32 + (
+  vocab_size = run_lib.Run(tiny_config).model.vocab_size
+  assert rope['parameters'] == vocab_size * 32 + (
     2 * (4 * 32 * 32 + 2 * 32 * 64 + 4 * 32) + 2 * 32
   )
   assert rope['train_seconds'] > 0

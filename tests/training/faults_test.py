@@ -16,6 +16,7 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.training import checkpoint
 from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 
 
 def log(folder):
@@ -64,7 +65,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_too(tiny_config):
-  run = loop.Run(tiny_config)
+  run = run_lib.Run(tiny_config)
   state = run.init_state()
   rows = jax.tree.map(
     lambda leaf: np.ones(leaf.shape, leaf.dtype), run.abstract_batch()
@@ -260,7 +261,7 @@ def test_which_steps_are_validated(tiny_config, saved, every, steps, validated):
   tiny_config.train.checkpoint_every = saved
   tiny_config.train.evaluate_every = every
   tiny_config.train.steps = steps
-  run = loop.Run(tiny_config)
+  run = run_lib.Run(tiny_config)
   assert [n for n in range(1, steps + 1) if run.validates(n)] == validated
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lengen_jax import errors
 from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
 
 
@@ -81,7 +82,7 @@ def test_metrics_for_tensorboard_and_a_profile(
   assert last['tokens_per_second'] > 0 and 0 < last['goodput'] <= 1
   tiny_config.train.profile = '3:2'
   with pytest.raises(errors.ConfigError, match="'3:2' must be FIRST:LAST"):
-    loop.Run(tiny_config)
+    run_lib.Run(tiny_config)
 
 
 def test_what_is_saved_is_logged(tmp_path, tiny_config, corpus, monkeypatch):
@@ -187,7 +188,7 @@ def test_bad_model(tmp_path, tiny_config, corpus, change, message):
 def test_unknown_field(tiny_config, section, field, message):
   tiny_config[section][field] = 3
   with pytest.raises(errors.ConfigError, match=message):
-    loop.Run(tiny_config)
+    run_lib.Run(tiny_config)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_unknown_field(tiny_config, section, field, message):
 def test_missing_field(tiny_config, section, field):
   del tiny_config[section][field]
   with pytest.raises(errors.ConfigError, match=f'lacks {section}.{field}'):
-    loop.Run(tiny_config)
+    run_lib.Run(tiny_config)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_missing_field(tiny_config, section, field):
 def test_values_out_of_range(tiny_config, section, field, value):
   tiny_config[section][field] = value
   with pytest.raises(errors.ConfigError, match=f'{section}.{field} must be'):
-    loop.Run(tiny_config)
+    run_lib.Run(tiny_config)
 
 
 def test_a_damaged_last_step_is_trained_and_saved_again(
@@ -247,7 +248,7 @@ def test_encodings_and_schemes_that_do_not_combine(
   tiny_config.model.encoding = encoding
   tiny_config.positions = positions
   with pytest.raises(errors.CombinationError, match=message):
-    loop.Run(tiny_config)
+    run_lib.Run(tiny_config)
 
 
 def test_table_shorter_than_training(tmp_path, tiny_config, corpus):

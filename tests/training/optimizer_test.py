@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.training import loop
 from lengen_jax.training import optimizer
+from lengen_jax.training import run as run_lib
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_clipping(config):
 
 def test_encodings_norms_and_tables_of_positions_do_not_decay(tiny_config):
   tiny_config.model.encoding = 'fire, learned(max_position=8)'
-  params = loop.Run(tiny_config).abstract_state.params
+  params = run_lib.Run(tiny_config).abstract_state.params
   flat = jax.tree_util.tree_flatten_with_path(optimizer.decayed(params))[0]
   decays = {'/'.join(k.key for k in path): value for path, value in flat}
   assert decays['embed/table']

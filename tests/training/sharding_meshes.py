@@ -21,7 +21,7 @@ from lengen_jax.data import windows
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import generation
 from lengen_jax.evaluation import length_curve
-from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding
 
 jax.config.update('jax_num_cpu_devices', 8)
@@ -49,7 +49,7 @@ def create(sizes, model):
   config.mesh.update(dict(zip(sharding.AXES, sizes, strict=True)))
   config.data.update(batch_size=8, train_length=32)
   config.eval.lengths = (32, 64)
-  return loop.Run(config)
+  return run_lib.Run(config)
 
 
 def train(run):

@@ -21,7 +21,7 @@ from lengen_jax import testing
 from lengen_jax.models import presets
 from lengen_jax.models import stacking
 from lengen_jax.training import config as training_config
-from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding
 
 MeshConfig = training_config.MeshConfig
@@ -76,7 +76,7 @@ def test_parameters_are_split():
   config = stdlib_config.get_config('tiny')
   config.model.encoding = 'rope'
   config.mesh.fsdp = 2
-  state = loop.Run(config).init_state()
+  state = run_lib.Run(config).init_state()
   for leaf in jax.tree.leaves((state.params, state.opt_state)):
     parts = 1 if leaf.ndim == 0 else 2
     assert leaf.addressable_shards[0].data.size == leaf.size / parts
@@ -103,7 +103,8 @@ def test_every_parameter_has_axes_with_a_rule(spec, scan):
     assert len(names) == leaf.ndim
     partitioning.spec(*names, rules=sharding.RULES)
 
-  axes = stacking.axes(config)
+  shapes, axes = stacking.abstract(config)
+  assert shapes == params
   jax.tree.map(check, axes, params, is_leaf=lambda x: isinstance(x, tuple))
 
 
@@ -173,7 +174,7 @@ def test_meshes_that_do_not_divide_a_model(tiny_config, changes, message):
   with tiny_config.unlocked():
     tiny_config.update_from_flattened_dict(changes)
   with pytest.raises(errors.ConfigError, match=message):
-    loop.Run(tiny_config)
+    run_lib.Run(tiny_config)
 
 
 class Device:

@@ -9,7 +9,7 @@ import pytest
 
 from lengen_jax import positions
 from lengen_jax.models import objective
-from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import state as state_lib
 
 
@@ -42,7 +42,7 @@ def stepper(run, **changes):
 
 
 def test_weights_choose_what_is_learned(tiny_config):
-  run = loop.Run(tiny_config)
+  run = run_lib.Run(tiny_config)
   state, batch = run.init_state(), batch_of(4)
   step = stepper(run)
   half = dict(batch, weights=batch['weights'].at[2:].set(0.0))
@@ -54,7 +54,7 @@ def test_weights_choose_what_is_learned(tiny_config):
 
 def test_packed_rows_equal_rows_of_their_own(tiny_config):
   tiny_config.model.encoding = 'fire'
-  run = loop.Run(tiny_config)
+  run = run_lib.Run(tiny_config)
   state, batch = run.init_state(), batch_of(4, length=8)
   packed = {key: value.reshape(2, 16) for key, value in batch.items()}
   packed['segment_ids'] = packed['segment_ids'].at[:, 8:].set(2)
@@ -67,7 +67,7 @@ def test_packed_rows_equal_rows_of_their_own(tiny_config):
 def test_parameters_stay_in_their_domain(tiny_config):
   tiny_config.model.encoding = 'kerple_log'
   tiny_config.optimizer.learning_rate = 100.0
-  run = loop.Run(tiny_config)
+  run = run_lib.Run(tiny_config)
   state = run.init_state()
   step, batch = stepper(run), batch_of(2)
   for _ in range(4):
@@ -80,7 +80,7 @@ def test_parameters_stay_in_their_domain(tiny_config):
 def test_randomness_is_a_function_of_seed_and_step(tiny_config):
   tiny_config.positions = 'randomized(max_position=512)'
   tiny_config.model.encoding = 'alibi'
-  run = loop.Run(tiny_config)
+  run = run_lib.Run(tiny_config)
   state, batch = run.init_state(), batch_of(2)
 
   def loss(state, **changes):
@@ -95,7 +95,7 @@ def test_randomness_is_a_function_of_seed_and_step(tiny_config):
 def test_rows_alike_share_one_bias(tiny_config, train):
   """Unpacked standard positions must not cost a bias per row."""
   tiny_config.model.encoding = 'fire'
-  run = loop.Run(tiny_config)
+  run = run_lib.Run(tiny_config)
   batch = batch_of(4, length=64)
   text = (
     jax.jit(

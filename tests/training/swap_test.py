@@ -23,6 +23,7 @@ from lengen_jax.models import presets
 from lengen_jax.models import stacking
 from lengen_jax.models import transformer
 from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import swap
 from lengen_jax.training import workdir as workdir_lib
 
@@ -408,7 +409,7 @@ def losses(folder):
 def test_fitted_fire_keeps_the_logits(trained, corpus, quick_fits):
   """The point of it all: measured at the length of training."""
   source = loop.restore(trained)
-  run = loop.Run(run_config('fire'))
+  run = run_lib.Run(run_config('fire'))
   state, _ = run.adopt(source)
   params = jax.device_get(state.params)
   old = jax.device_get(source.state.params)
@@ -455,7 +456,7 @@ def test_a_run_starts_from_another(
 
 
 def test_the_adopted_state_lies_as_the_initial_one(trained):
-  run = loop.Run(run_config('rope'))
+  run = run_lib.Run(run_config('rope'))
   state, _ = run.adopt(loop.restore(trained))
   initial_state = run.init_state()
   assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
