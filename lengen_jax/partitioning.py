@@ -9,12 +9,58 @@ Names of axes: 'batch', 'length', 'embed', 'heads', 'kv', 'mlp', 'vocab',
 'layers', 'joined_kv' and 'relpos_buckets', those of T5X.
 """
 
+import functools
 import math
 
 from flax import linen as nn
 import jax
 
 from lengen_jax import errors
+
+
+class Named(nn.LogicallyPartitioned, eq=False):
+  """A parameter with the names of its axes.
+
+  Beside what flax does with it, `nnx.bridge.ToNNX` can take the module of such
+  a parameter without a mesh too.
+  """
+
+  def to_nnx_metadata(self):
+    """Fields of an `nnx.Variable`."""
+    # On a name that it cannot resolve nnx raises.
+    names = 'out_sharding' if is_active() else 'logical_axes'
+    return {
+      'value': self.value,
+      'mesh': self.mesh,
+      'sharding_rules': self.rules,
+      names: self.names,
+    }
+
+  @classmethod
+  def from_nnx_metadata(cls, metadata):
+    """Back from the fields of an `nnx.Variable`."""
+    names = metadata.get('out_sharding') or metadata['logical_axes']
+    return cls(
+      metadata['value'],
+      names=names,
+      mesh=metadata.get('mesh'),
+      rules=metadata.get('sharding_rules'),
+    )
+
+
+def named(init, axes):
+  """An initializer whose parameter carries the names of its axes.
+
+  Args:
+    init: `(key, shape, dtype)`.
+    axes: logical names, one for each axis.
+  """
+
+  @functools.wraps(init)
+  def init_named(*args, **kwargs):
+    return Named(init(*args, **kwargs), names=axes)
+
+  return init_named
 
 
 def is_active():

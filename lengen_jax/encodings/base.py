@@ -20,15 +20,14 @@ from flax import linen as nn
 from flax import struct
 import jax.numpy as jnp
 
+from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
 
 
 def logical_param(module, name, init, shape, axes):
   """Creates a float32 parameter with logical axis names, the linen way."""
   return jnp.asarray(
-    module.param(
-      name, nn.with_logical_partitioning(init, axes), shape, jnp.float32
-    )
+    module.param(name, partitioning.named(init, axes), shape, jnp.float32)
   )
 
 

@@ -33,9 +33,7 @@ class Embed(nn.Module):
   def setup(self):
     self.table = self.param(
       'table',
-      nn.with_logical_partitioning(
-        nn.initializers.normal(0.02), ('vocab', 'embed')
-      ),
+      partitioning.named(nn.initializers.normal(0.02), ('vocab', 'embed')),
       (self.vocab_size, self.width),
       jnp.float32,
     )

@@ -354,12 +354,12 @@ class MLP(nn.Module):
 
 def norm(kind, dtype, name):
   """Norm, 'layer' or 'rms', with logical axis names; statistics in float32."""
-  scale = nn.with_logical_partitioning(nn.initializers.ones, ('embed',))
+  scale = partitioning.named(nn.initializers.ones, ('embed',))
   if kind == 'rms':
     return nn.RMSNorm(dtype=dtype, scale_init=scale, name=name)
   return nn.LayerNorm(
     dtype=dtype,
     scale_init=scale,
-    bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ('embed',)),
+    bias_init=partitioning.named(nn.initializers.zeros, ('embed',)),
     name=name,
   )

@@ -7,6 +7,8 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from lengen_jax import partitioning
+
 
 class Einsum(nn.Module):
   """A linear map, its kernel at its natural rank.
@@ -38,7 +40,7 @@ class Einsum(nn.Module):
       fan_in *= 1 if axis in output_axes else size
     kernel = self.param(
       'kernel',
-      nn.with_logical_partitioning(
+      partitioning.named(
         nn.initializers.normal(self.init_scale * fan_in**-0.5), self.axes
       ),
       self.shape,
@@ -62,7 +64,7 @@ class Einsum(nn.Module):
     )
     bias = self.param(
       'bias',
-      nn.with_logical_partitioning(nn.initializers.zeros, axes),
+      partitioning.named(nn.initializers.zeros, axes),
       shape,
       jnp.float32,
     )

@@ -1,0 +1,70 @@
+"""Parameters as T5X wants them.
+
+They are made by flax's `param_with_axes`, their axes are known to T5X's
+partitioner and to its Adafactor, and they have at least one axis, so that
+layers can be scanned.
+"""
+
+from collections.abc import Callable
+import dataclasses
+
+from flax.linen import partitioning
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax import specs
+
+# Logical axes that T5X's mesh rules and its Adafactor both know.
+AXES = (
+  'vocab',
+  'embed',
+  'mlp',
+  'heads',
+  'kv',
+  'joined_kv',
+  'relpos_buckets',
+  'layers',
+  'stack',
+)
+
+
+def param(module, name, init, shape, axes):
+  """Creates a float32 parameter with logical axis names, T5X's way.
+
+  An `encodings.Encoding` takes it as its `make_param`.
+
+  Raises:
+    errors.ConfigError: T5X has no place for such a parameter, or the one at
+      hand has another shape.
+  """
+  known = len(set(axes)) == len(axes) and set(axes) <= set(AXES)
+  if not shape or len(shape) != len(axes) or not known:
+    raise errors.ConfigError(
+      f'parameter {name} of {specs.name(module)} has shape {shape} and axes '
+      f'{axes}; T5X needs at least one axis, and for each a different one of '
+      + ', '.join(AXES)
+    )
+  made = module.get_variable('params', name)
+  if made is not None and made.shape != tuple(shape):
+    raise errors.ConfigError(
+      f'parameter {name} of {specs.name(module)} has shape {made.shape}; '
+      f'num_heads and the other fields of the module make it {tuple(shape)}. '
+      'Set them as they were when the parameters were made'
+    )
+  return partitioning.param_with_axes(
+    name, init, shape, jnp.float32, axes=axes, module=module
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class RelEmbedding:
+  """Creates the table of T5 as T5X has it, so that its checkpoints load."""
+
+  init: Callable | None
+
+  def __call__(self, module, name, init, shape, axes):
+    del name
+    table_HxN = param(
+      module, 'rel_embedding', self.init or init, shape[::-1], axes[::-1]
+    )
+    return table_HxN.T

@@ -1,0 +1,215 @@
+"""Encodings as nnx modules."""
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lengen_jax import attention
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax.interop import nnx as lengen_nnx
+from lengen_jax.interop import t5x
+from lengen_jax.models import layers
+
+BIASES = ['fire', 'kerple_log', 'kerple_power', 't5', 'alibi', 'sandwich']
+HEADS, HEAD_DIM = 4, 8
+
+
+@pytest.mark.parametrize('spec', BIASES)
+def test_bias_is_that_of_linen(spec, assert_close):
+  module = lengen_nnx.Bias(spec, num_heads=HEADS, rngs=nnx.Rngs(0))
+  q, k = jnp.arange(3) + 4, jnp.arange(7)
+  linen = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
+  params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+  want = linen.apply({'params': params}, q, k, method='bias')
+  assert_close(module(q, k), want)
+  assert_close(module.bias_fn()(q, k), want)
+  assert module(q).shape == (HEADS, 3, 3)
+  # The tree is that of a checkpoint.
+  named = jax.eval_shape(
+    lambda: linen.init(jax.random.key(0), method='tile_params')
+  )
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(
+    lambda box: box.value.shape,
+    named.get('params', {}),
+    is_leaf=lambda x: hasattr(x, 'names'),
+  )
+
+
+@pytest.mark.parametrize('spec', ['rope', 'yarn(scale=4., train_length=8)'])
+def test_rotary_is_called_as_maxtext_does(spec, assert_close):
+  module = lengen_nnx.Rotary(spec, head_dim=HEAD_DIM)
+  x = jax.random.normal(jax.random.key(0), (2, 5, HEADS, HEAD_DIM))
+  position = jnp.asarray([[0, 1, 2, 0, 1], [4, 5, 6, 7, 8]])
+  linen = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
+  want, _ = linen.apply({}, x, x, position, position, method='rotate')
+  assert_close(module(x, position), want)
+  assert_close(module(x), module(x, jnp.arange(5)))
+
+
+def test_rotary_by_length(assert_close):
+  module = lengen_nnx.Rotary('rope(train_length=4, dynamic=True)', head_dim=8)
+  x = jnp.ones((1, 8, 1, 8))
+  plain = lengen_nnx.Rotary('rope', head_dim=8)
+  got = module(x, None, jnp.full((1, 1), 8))
+  assert_close(got, plain(x, jnp.arange(8) / 2))
+  with pytest.raises(errors.LengthError, match='pass lengths'):
+    module(x)
+
+
+@pytest.mark.parametrize('spec', ['sinusoidal', 'learned(max_position=9)'])
+def test_embedding_is_added(spec, assert_close):
+  module = lengen_nnx.Embedding(spec, width=6, rngs=nnx.Rngs(1))
+  x = jnp.ones((2, 9, 6))
+  added = module(x) - x
+  assert_close(added[0], added[1])
+  assert jnp.abs(added[0, 1:] - added[0, :-1]).max() > 0.01
+  assert_close(module(x, jnp.full((2, 9), 3)) - x, added[:, 3:4] + 0 * x)
+
+
+@pytest.mark.parametrize('spec', ['shaw(left=3, right=3)', 'transformer_xl'])
+def test_content(spec, assert_close):
+  module = lengen_nnx.Content(
+    spec, num_heads=HEADS, head_dim=HEAD_DIM, rngs=nnx.Rngs(0)
+  )
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 6, HEADS, HEAD_DIM))
+  linen = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
+  params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+  content = linen.apply({'params': params}, method='content_fn')
+
+  def attend(content):
+    return attention.dot_product_attention(
+      q, k, v, content=content, causal=True
+    )
+
+  assert_close(attend(module.content_fn()), attend(content))
+  assert jnp.abs(attend(module.content_fn()) - attend(None)).max() > 1e-3
+
+
+class Attention(nnx.Module):
+  """A layer of somebody's model."""
+
+  def __init__(self, encoding, rngs):
+    self.qkv = nnx.Linear(16, 3 * HEADS * HEAD_DIM, rngs=rngs)
+    self.out = nnx.Linear(HEADS * HEAD_DIM, 16, rngs=rngs)
+    self.bias = lengen_nnx.Bias(encoding, num_heads=HEADS, rngs=rngs)
+    self.rotary = lengen_nnx.Rotary('rope', head_dim=HEAD_DIM)
+
+  def __call__(self, x):
+    qkv = self.qkv(x).reshape(*x.shape[:2], 3, HEADS, HEAD_DIM)
+    q, k, v = (qkv[:, :, i] for i in range(3))
+    y = attention.dot_product_attention(
+      self.rotary(q),
+      self.rotary(k),
+      v,
+      bias=self.bias.bias_fn(),
+      causal=True,
+      implementation='blockwise',
+    )
+    return x + self.out(y.reshape(*x.shape[:2], -1))
+
+
+@pytest.mark.parametrize('spec', ['fire', 'kerple_log', 'alibi'])
+def test_trains_under_jit(spec):
+  model = Attention(spec, nnx.Rngs(0))
+  optimizer = nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)
+  x, y = jax.random.normal(jax.random.key(1), (2, 2, 8, 16))
+  before = nnx.to_pure_dict(nnx.state(model.bias, nnx.Param))
+
+  @nnx.jit
+  def train(model, optimizer):
+    def loss(model):
+      return jnp.mean((model(x) - y) ** 2)
+
+    value, gradients = nnx.value_and_grad(loss)(model)
+    optimizer.update(model, gradients)
+    return value
+
+  losses = [float(train(model, optimizer)) for _ in range(20)]
+  assert np.isfinite(losses).all()
+  assert losses[-1] < 0.8 * losses[0]
+  after = nnx.to_pure_dict(nnx.state(model.bias, nnx.Param))
+  moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), before, after)
+  # A constant added to all logits of a head has no gradient.
+  moved.get('mlp_2', {}).pop('bias', None)
+  assert all(jax.tree.leaves(moved))
+  assert (
+    len(jax.tree.leaves(moved))
+    == {'fire': 7, 'kerple_log': 2, 'alibi': 0}[spec]
+  )
+
+
+@pytest.mark.parametrize('spec', ['fire', 'alibi'])
+def test_layers_are_scanned(spec, assert_close):
+  @nnx.split_rngs(splits=3)
+  @nnx.vmap(in_axes=(0,), out_axes=0)
+  def layers(rngs):
+    return Attention(spec, rngs)
+
+  model = layers(nnx.Rngs(0))
+  x = jax.random.normal(jax.random.key(1), (2, 8, 16))
+
+  @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+  def run(layer, x):
+    return layer(x)
+
+  got = run(model, x)
+  want = x
+  graph, state = nnx.split(model)
+  for i in range(3):
+    layer = nnx.merge(graph, jax.tree.map(lambda leaf, i=i: leaf[i], state))
+    want = layer(want)
+  assert_close(got, want)
+  if spec == 'fire':
+    kernel = model.bias.mlp_1['kernel'][...]
+    assert jnp.abs(kernel[0] - kernel[1]).max() > 0.01
+
+
+def test_linen_modules_through_the_bridge(assert_close):
+  """`nnx.bridge.ToNNX` takes the linen modules as they are."""
+  q = jnp.arange(6)
+  linen = encodings.create('fire', num_heads=HEADS, head_dim=HEAD_DIM)
+  module = nnx.bridge.ToNNX(linen, rngs=nnx.Rngs(0))
+  nnx.bridge.lazy_init(module.bias, q, q)
+  assert module.bias(q, q).shape == (HEADS, 6, 6)
+
+  x = jax.random.normal(jax.random.key(0), (2, 6, 16))
+  linen = layers.Attention(
+    num_heads=HEADS, head_dim=HEAD_DIM, encoding='kerple_log'
+  )
+  module = nnx.bridge.ToNNX(linen, rngs=nnx.Rngs(0)).lazy_init(x)
+  optimizer = nnx.Optimizer(module, optax.sgd(1e-4), wrt=nnx.Param)
+
+  @nnx.jit
+  def train(module, optimizer):
+    value, gradients = nnx.value_and_grad(lambda m: jnp.sum(m(x) ** 2))(module)
+    optimizer.update(module, gradients)
+    return value
+
+  before = train(module, optimizer)
+  assert train(module, optimizer) < before
+
+  biases = t5x.RelativePositionBiases(num_heads=HEADS)
+  module = nnx.bridge.ToNNX(biases, rngs=nnx.Rngs(0)).lazy_init(6, 6, False)
+  assert module(6, 6, False).shape == (1, HEADS, 6, 6)
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda: lengen_nnx.Bias('rope', num_heads=4), 'it is an nnx.Rotary'),
+    (lambda: lengen_nnx.Rotary('fire', head_dim=4), 'it is an nnx.Bias'),
+    (lambda: lengen_nnx.Bias('learned(max_position=4)', num_heads=4), 'Embed'),
+    (lambda: lengen_nnx.Embedding('alibi', width=4), 'it is an nnx.Bias'),
+    (lambda: lengen_nnx.Bias('transformer_xl', num_heads=4), 'an nnx.Content'),
+    (lambda: lengen_nnx.Bias('fire', num_heads=4), 'pass rngs=nnx.Rngs'),
+    (lambda: lengen_nnx.Bias('fier', num_heads=4), "did you mean 'fire'"),
+    (lambda: lengen_nnx.Bias('fire', num_heads=0), 'num_heads=0'),
+  ],
+)
+def test_mistakes(make, message):
+  with pytest.raises(errors.LengenError, match=message):
+    make()

@@ -1,0 +1,649 @@
+"""Encodings inside a network shaped like T5X's."""
+
+import functools
+
+from flax import linen as nn
+from flax.linen import partitioning
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import positions as position_schemes
+from lengen_jax.interop import t5x
+from tests.interop import network
+
+ADDITIVE = {
+  'alibi': 'alibi',
+  'fire': 'fire(init_threshold=1.)',
+  'kerple_log': 'kerple_log',
+  'kerple_power': 'kerple_power',
+  't5': 't5',
+  'sandwich': 'sandwich',
+}
+# How a network holds its biases, for those that T5X's own would be.
+WAYS = {
+  'shared': {},
+  'each': {'shared': False},
+  'scan': {'shared': False, 'scan': True, 'remat': True},
+}
+NETWORKS = {
+  f'{name}-{way}': dict(biases={'encoding': spec}, **kwargs)
+  for name, spec in ADDITIVE.items()
+  for way, kwargs in WAYS.items()
+}
+# And inside attention.
+NETWORKS |= {
+  f'{name}-attention': dict(
+    attention={'encoding': spec}, scan=name != 'fire', remat=name == 't5'
+  )
+  for name, spec in ADDITIVE.items()
+}
+NETWORKS |= {
+  f'rotary-{way}': dict(attention={'rotary': 'rope(scale=2.)'}, **kwargs)
+  for way, kwargs in WAYS.items()
+  if way != 'shared'
+}
+
+
+# The others are slow.
+SOME = (
+  'alibi-shared',
+  'fire-shared',
+  'fire-scan',
+  'fire-attention',
+  'kerple_log-shared',
+  'kerple_power-attention',
+  't5-shared',
+  'sandwich-attention',
+  'rotary-each',
+  'rotary-scan',
+)
+of_networks = pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=() if name in SOME else (pytest.mark.slow,))
+    for name in NETWORKS
+  ],
+)
+
+
+# The axes of a parameter as T5X's Adafactor sees them.
+FACTORS = {
+  'vocab': 'column',
+  'embed': 'row',
+  'mlp': 'column',
+  'heads': 'column',
+  'kv': 'column',
+  'joined_kv': 'column',
+  'relpos_buckets': 'none',
+  'layers': 'none',
+  'stack': 'none',
+}
+
+
+@functools.cache
+def make(name, dtype='float32'):
+  """Config and parameters, as if trained: a fresh bias is soft."""
+  cfg = network.Config(dtype=jnp.dtype(dtype), **NETWORKS[name])
+  variables = network.init(cfg)
+
+  def louder(path, leaf):
+    names = [key.key for key in path]
+    return leaf * 3 if {'relpos_bias', 'encoding'} & set(names) else leaf
+
+  params = jax.tree_util.tree_map_with_path(louder, variables['params'])
+  return cfg, params, variables['params_axes']
+
+
+def some_tokens(rows, length, seed=0):
+  """Random tokens; 0 is padding."""
+  rng = np.random.default_rng(seed)
+  return jnp.asarray(rng.integers(1, 16, (rows, length)), jnp.float32)
+
+
+def apply(name, tokens, positions=None, segment_ids=None, dtype='float32'):
+  cfg, params, _ = make(name, dtype)
+  return jax.jit(network.Decoder(cfg).apply)(
+    {'params': params}, tokens, positions, segment_ids
+  )
+
+
+def decode(name, tokens, positions=None, dtype='float32'):
+  """Logits of all tokens, one step at a time."""
+  cfg, params, _ = make(name, dtype)
+
+  @jax.jit
+  def run(params, tokens, positions):
+    def one(cache, token):
+      logits, cache = network.step(
+        cfg, params, cache, token, tokens.shape[1], positions
+      )
+      return cache, logits
+
+    cache = network.empty_cache(cfg, params, tokens, positions)
+    return jax.lax.scan(one, cache, tokens.T)[1]
+
+  return jnp.moveaxis(run(params, tokens, positions), 0, 1)
+
+
+@of_networks
+def test_parameters_are_what_t5x_takes(name):
+  _, params, axes = make(name)
+  names = jax.tree.map(
+    lambda leaf: leaf.names,
+    axes,
+    is_leaf=lambda x: isinstance(x, partitioning.AxisMetadata),
+  )
+  flat = jax.tree_util.tree_leaves_with_path(params)
+  assert len(flat) > 5
+  for path, leaf in flat:
+    of_leaf = names
+    for key in path[:-1]:
+      of_leaf = of_leaf[key.key]
+    of_leaf = of_leaf[f'{path[-1].key}_axes']
+    assert leaf.ndim == len(of_leaf) > 0, path
+    assert leaf.dtype == jnp.float32
+    assert len(set(of_leaf)) == len(of_leaf)
+    factors = {FACTORS[axis] for axis in of_leaf}
+    # T5X refuses to factor a matrix that has an axis beside.
+    assert 'layers' in of_leaf or factors != {'row', 'column', 'none'}, path
+    assert ('layers' in of_leaf) == ('layers' in str(path[0])[2:-2].split())
+
+
+@of_networks
+def test_trains(name):
+  cfg, params, _ = make(name)
+  tokens = jnp.tile(some_tokens(4, 4), (1, 3))
+  optimizer = optax.adafactor(0.05)
+
+  @jax.jit
+  def train(params, state):
+    def loss(params):
+      logits = network.Decoder(cfg).apply({'params': params}, tokens)[:, :-1]
+      targets = tokens[:, 1:].astype(jnp.int32)
+      return optax.softmax_cross_entropy_with_integer_labels(
+        logits, targets
+      ).mean()
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    updates, state = optimizer.update(gradients, state, params)
+    return optax.apply_updates(params, updates), state, value, gradients
+
+  state = optimizer.init(params)
+  losses = []
+  for _ in range(30):
+    params, state, value, gradients = train(params, state)
+    losses.append(float(value))
+  assert np.isfinite(losses).all()
+  assert losses[-1] < 0.7 * losses[0]
+  for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+    assert np.isfinite(leaf).all(), path
+
+
+@of_networks
+@pytest.mark.parametrize('length', [5, 12])
+def test_decoding_is_teacher_forcing(name, length, assert_close):
+  tokens = some_tokens(2, length)
+  assert_close(decode(name, tokens), apply(name, tokens))
+
+
+@of_networks
+def test_packed_is_separate(name, assert_close):
+  lengths = (5, 4)
+  tokens = some_tokens(2, 5)
+  row = jnp.concatenate([tokens[0], tokens[1, :4], jnp.zeros(1)])[None]
+  ids = jnp.asarray([[1] * 5 + [2] * 4 + [0]])
+  index = jnp.asarray([[*range(5), *range(4), 0]])
+  separate = [apply(name, tokens[i : i + 1, :n]) for i, n in enumerate(lengths)]
+  separate = jnp.concatenate(separate, 1)
+  packed = apply(name, row, index, ids)[:, :9]
+  assert_close(packed, separate)
+  # Controls: without the mask segments see each other.
+  leaking = apply(name, row, index)[:, :9]
+  assert jnp.abs(leaking - separate).max() > 1e-2
+  # Without positions what goes by more than distance is wrong.
+  withheld = apply(name, row, None, ids)[:, :9]
+  if name.startswith('fire'):
+    assert jnp.abs(withheld - separate)[:, 5:].max() > 1e-3
+  else:
+    assert_close(withheld, separate)
+
+
+@of_networks
+def test_positions_are_data(name, assert_close):
+  tokens = some_tokens(2, 7)
+  stretched = 3 * jnp.arange(7)
+  shifted = jnp.stack([stretched, stretched + 11])
+  plain, given, moved = (
+    apply(name, tokens, positions) for positions in (None, stretched, shifted)
+  )
+  assert jnp.abs(given - plain).max() > 1e-3
+  assert_close(given[0], moved[0])
+  if name.startswith('fire'):
+    assert jnp.abs(given[1] - moved[1]).max() > 1e-4
+  else:
+    assert_close(given[1], moved[1])
+  # Decoding takes those of all slots, at each step.
+  assert_close(decode(name, tokens, stretched), given)
+  if name.endswith('-shared'):
+    with pytest.raises(errors.ConfigError, match='one for all rows: give'):
+      decode(name, tokens, shifted)
+  else:
+    assert_close(decode(name, tokens, shifted), moved)
+
+
+@of_networks
+def test_beams_after_prefill(name, assert_close):
+  """Two beams of two rows, swapped on their way, score as they would alone."""
+  cfg, params, _ = make(name)
+  prompts, length, beams = (3, 5), 9, 2
+  tokens = some_tokens(4, length)
+  prompt = tokens[::beams]
+  # What a beam says after its prompt; that of the row's first comes first.
+  tokens = tokens.at[1::beams, :5].set(tokens[::beams, :5])
+  model = network.Decoder(cfg)
+
+  @jax.jit
+  def start(params):
+    cache = network.empty_cache(cfg, params, prompt)
+    _, variables = model.apply(
+      {'params': params, 'cache': cache},
+      prompt,
+      prefill=True,
+      prefill_lengths=jnp.asarray(prompts),
+      mutable=['cache'],
+    )
+    return variables['cache']
+
+  @jax.jit
+  def step(params, cache, token):
+    return network.step(cfg, params, cache, token, length)
+
+  cache = start(params)
+  cache = network.over_beams(
+    lambda leaf: jnp.repeat(leaf, beams, axis=cfg.scan), cache, True
+  )
+  at = np.repeat(prompts, beams)
+  order = jnp.asarray([1, 0, 3, 2])
+  got = []
+  for i in range(length - max(prompts)):
+    logits, cache = step(params, cache, tokens[jnp.arange(4), at + i])
+    got.append(logits)
+    # The search goes on with the beams in another order.
+    cache = network.over_beams(
+      lambda leaf: jnp.take(leaf, order, axis=int(cfg.scan)), cache, True
+    )
+    tokens = tokens[order]
+    got = [logits[order] for logits in got]
+  full = apply(name, tokens)
+  for i, logits in enumerate(got):
+    assert_close(logits, full[jnp.arange(4), at + i])
+
+
+@of_networks
+def test_bfloat16_far_out(name):
+  """Neighbours are told apart where bfloat16 holds every 64th number."""
+  tokens = some_tokens(2, 12)
+  far = jnp.arange(12) + 8192
+  want = apply(name, tokens, far)
+  got = apply(name, tokens, far, dtype='bfloat16')
+  scale = jnp.abs(want).max()
+  assert jnp.abs(got - want).max() < 0.05 * scale
+  if not name.startswith('fire'):
+    near = apply(name, tokens, jnp.arange(12), dtype='bfloat16')
+    # Angles differ in float32's last bits, and so do the turned queries.
+    tolerance = 0.02 if name.startswith('rotary') else 1e-5
+    assert jnp.abs(got - near).max() < tolerance * scale
+  rounded = far.astype(jnp.bfloat16).astype(jnp.int32)
+  lost = apply(name, tokens, rounded, dtype='bfloat16')
+  assert jnp.abs(lost - want).max() > 0.1 * scale or name.startswith('fire')
+
+
+def plain_attention(params, x, mask, bias, heads=4):
+  """T5X's attention, written out."""
+  shape = (*x.shape[:2], heads, -1)
+  q, k, v = (
+    (x @ params[name]['kernel']).reshape(shape)
+    for name in ('query', 'key', 'value')
+  )
+  logits = jnp.einsum('bqhd,bkhd->bhqk', q, k) + bias
+  weights = jax.nn.softmax(jnp.where(mask > 0, logits, -1e10))
+  y = jnp.einsum('bhqk,bkhd->bqhd', weights, v)
+  return y.reshape(*x.shape[:2], -1) @ params['out']['kernel']
+
+
+@pytest.mark.parametrize('float32_logits', [False, True])
+def test_attention_is_that_of_t5x(float32_logits, assert_close):
+  module = t5x.MultiHeadDotProductAttention(
+    num_heads=4, head_dim=8, float32_logits=float32_logits
+  )
+  x = jax.random.normal(jax.random.key(0), (2, 6, 16))
+  mask = network.make_mask((2, 6), None)
+  bias = jax.random.normal(jax.random.key(1), (1, 4, 6, 6))
+  variables = module.init(jax.random.key(2), x, x)
+  params = variables['params']
+  assert jax.tree.map(jnp.shape, params) == {
+    name: {'kernel': (32, 16) if name == 'out' else (16, 32)}
+    for name in ('query', 'key', 'value', 'out')
+  }
+  # Logits are not divided: queries start smaller.
+  ratio = params['key']['kernel'].std() / params['query']['kernel'].std()
+  assert abs(ratio / 8**0.5 - 1) < 0.1
+  got = module.apply(variables, x, x, mask, bias, deterministic=True)
+  assert_close(got, plain_attention(params, x, mask, bias))
+
+
+def test_kernels_by_head(assert_close):
+  """As scalable_t5 has them: the same numbers, in other shapes."""
+  x = jax.random.normal(jax.random.key(0), (2, 6, 16))
+  outputs = []
+  for joined in (True, False):
+    module = t5x.MultiHeadDotProductAttention(
+      num_heads=4, head_dim=8, joined_kv=joined
+    )
+    variables = module.init(jax.random.key(2), x, x)
+    outputs.append(module.apply(variables, x, x, deterministic=True))
+  assert_close(*outputs)
+  assert variables['params']['query']['kernel'].shape == (16, 4, 8)
+  assert variables['params']['out']['kernel'].shape == (4, 8, 16)
+  axes = variables['params_axes']
+  assert axes['query']['kernel_axes'].names == ('embed', 'heads', 'kv')
+  assert axes['out']['kernel_axes'].names == ('heads', 'kv', 'embed')
+
+
+def test_attention_to_an_encoder(assert_close):
+  module = t5x.MultiHeadDotProductAttention(num_heads=2, head_dim=8)
+  x, encoded = jnp.ones((2, 3, 16)), jnp.ones((2, 7, 16))
+  variables = module.init(jax.random.key(0), x, encoded)
+  mask = jnp.ones((2, 1, 3, 7)).at[0, :, :, 4:].set(0)
+  encoded = encoded.at[0, 4:].set(100.0)
+  got = module.apply(variables, x, encoded, mask, deterministic=True)
+  assert_close(got[0], got[1])
+
+
+def test_dropout_is_alike_for_all_queries(assert_close):
+  module = t5x.MultiHeadDotProductAttention(
+    num_heads=2, head_dim=8, dropout_rate=0.5
+  )
+  x = jax.random.normal(jax.random.key(0), (2, 6, 16))
+  params = module.init(jax.random.key(0), x, x, deterministic=True)['params']
+  # All queries weigh all keys alike.
+  params['query']['kernel'] *= 0
+  y = module.apply(
+    {'params': params}, x, x, rngs={'dropout': jax.random.key(1)}
+  )
+  assert_close(y, jnp.broadcast_to(y[:, :1], y.shape))
+  plain = module.apply({'params': params}, x, x, deterministic=True)
+  assert jnp.abs(y - plain).min() > 1e-4
+
+
+def test_the_table_of_t5_is_where_t5x_has_it(assert_close):
+  def init(key, shape, dtype):
+    assert shape == (4, 8)
+    return jnp.arange(32.0, dtype=dtype).reshape(shape)
+
+  module = t5x.RelativePositionBiases(
+    encoding='t5',
+    num_heads=4,
+    num_buckets=8,
+    max_distance=16,
+    embedding_init=init,
+  )
+  variables = module.init(jax.random.key(0), 9, 9)
+  table = variables['params']['rel_embedding']
+  assert (table == init(None, (4, 8), jnp.float32)).all()
+  ours = encodings.create(
+    't5(num_buckets=8, max_distance=16)', num_heads=4, head_dim=1
+  )
+  index = jnp.arange(9)
+  for bidirectional in (True, False):
+    want = ours.apply(
+      {'params': {'table': table.T}},
+      index,
+      index,
+      bidirectional=bidirectional,
+      method='bias',
+    )
+    assert_close(module.apply(variables, 9, 9, bidirectional)[0], want)
+  # Bucket 0 is the token itself, bucket 1 its predecessor.
+  bias = module.apply(variables, 9, 9, False)
+  assert bias[0, 2, 5, 5] == table[2, 0] and bias[0, 2, 5, 4] == table[2, 1]
+
+
+def test_fields_of_t5_feed_t5_alone():
+  def shapes(encoding):
+    module = t5x.RelativePositionBiases(
+      encoding=encoding, num_heads=4, num_buckets=12
+    )
+    return jax.tree.map(
+      jnp.shape, module.init(jax.random.key(0), 3, 3).get('params', {})
+    )
+
+  assert shapes('t5') == {'rel_embedding': (4, 12)}
+  assert shapes('t5(num_buckets=6)') == {'rel_embedding': (4, 6)}
+  assert shapes('kerple_log') == {'a': (4,), 'p': (4,)}
+  assert shapes('alibi') == {}
+  assert set(shapes('fire(hidden_layers=1)')) == {
+    'c',
+    'threshold_multiplier',
+    'mlp_0',
+    'mlp_1',
+  }
+
+
+@pytest.mark.parametrize('encoding', ['alibi', 'fire', 't5', 'sandwich'])
+def test_both_ways(encoding, assert_close):
+  module = t5x.RelativePositionBiases(encoding=encoding, num_heads=4)
+  variables = module.init(jax.random.key(0), 5, 5)
+  bias = module.apply(variables, 5, 5)
+  ours = t5x.MultiHeadDotProductAttention(
+    num_heads=4, head_dim=8, encoding=encoding, bidirectional=True
+  )
+  x = jax.random.normal(jax.random.key(0), (2, 5, 16))
+  made = ours.init(jax.random.key(1), x, x)
+  plain = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
+  params = dict(made['params'])
+  params.pop('encoding', None)
+  inside = made['params'].get('encoding', {})
+  if encoding == 't5':
+    inside = {'rel_embedding': inside['table'].T}
+  bias = module.apply({'params': inside}, 5, 5)
+  want = plain.apply({'params': params}, x, x, None, bias, deterministic=True)
+  assert_close(ours.apply(made, x, x, deterministic=True), want)
+
+
+def test_no_bias():
+  module = t5x.RelativePositionBiases(encoding='nope', num_heads=4)
+  assert module.apply({}, 5, 5) is None
+
+
+def test_distances_of_pairs(assert_close):
+  """Drawn distances, of each row its own."""
+  r = jnp.asarray([[0, 2, 5, 6], [0, 1, 4, 9]])
+  distances = position_schemes.Distances(r)
+  bias = t5x.RelativePositionBiases(
+    encoding='alibi', num_heads=4, positions=distances
+  ).apply({}, 4, 4, False)
+  slopes = bias[:, :, 1, 0] / -r[:, 1:2]
+  assert_close(bias[:, :, 3, 1], -slopes * r[:, 2:3])
+  assert_close(bias[:, :, 3, 0], -slopes * r[:, 3:4])
+
+
+def test_one_row_of_the_bias_while_decoding():
+  """No array over all pairs of slots, where T5X's way has three."""
+  slots = 256
+
+  def arrays(way):
+    cfg = network.Config(**NETWORKS[way])
+    params = jax.eval_shape(lambda: network.init(cfg))['params']
+    tokens = jax.ShapeDtypeStruct((2, slots), jnp.float32)
+    cache = jax.eval_shape(
+      lambda params, tokens: network.empty_cache(cfg, params, tokens),
+      params,
+      tokens,
+    )
+    token = jax.ShapeDtypeStruct((2,), jnp.float32)
+
+    def step(params, cache, token):
+      return network.step(cfg, params, cache, token, slots)[0]
+
+    text = jax.jit(step).lower(params, cache, token).as_text()
+    return text.count(f'{slots}x{slots}x')
+
+  assert arrays('fire-attention') == 0
+  assert arrays('fire-shared') > 0
+
+
+def attend(mask=None, bias=None, length=5, slots=None, **fields):
+  """One call of attention, a step where there are slots."""
+  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8, **fields)
+  x = jnp.ones((2, length, 16))
+  kwargs = dict(deterministic=True)
+  if slots is None:
+    return module.init(jax.random.key(0), x, x, mask, bias, **kwargs)
+  new = jnp.ones((2, slots, 16))
+  variables = module.init(jax.random.key(0), new, new, decode=True, **kwargs)
+  return module.apply(
+    variables, x, x, mask, bias, decode=True, mutable=['cache'], **kwargs
+  )
+
+
+def biases(qlen=5, klen=5, bidirectional=False, decode=False, **fields):
+  """One call of a bias, with parameters."""
+  module = t5x.RelativePositionBiases(**{'num_heads': 4, **fields})
+  made = module.init(jax.random.key(0), 5, 5)
+  variables = {'params': made.get('params', {})}
+  return module.apply(
+    variables, qlen, klen, bidirectional, decode=decode, mutable=['cache']
+  )
+
+
+def resized():
+  made = t5x.RelativePositionBiases(num_heads=4).init(jax.random.key(0), 3, 3)
+  return t5x.RelativePositionBiases(num_heads=8).apply(made, 3, 3)
+
+
+def another_cache():
+  module = t5x.RelativePositionBiases(encoding='alibi', num_heads=4)
+  _, cache = module.apply({}, 5, 5, False, decode=True, mutable=['cache'])
+  return module.apply(cache, 6, 6, False, decode=True)
+
+
+class Odd(encodings.Encoding):
+  """Somebody's encoding with an axis that T5X does not know."""
+
+  def tile_params(self):
+    init = nn.initializers.zeros
+    w = self.make_param(self, 'w', init, (3,), ('hidden',))
+    return {'w': (w, ('hidden',))}
+
+
+@pytest.mark.parametrize(
+  ('mistake', 'message'),
+  [
+    (lambda: biases(encoding='fier'), "did you mean 'fire'"),
+    (lambda: biases(encoding='rope'), r"rotary='rope'\) does that"),
+    (lambda: biases(encoding='sinusoidal'), 'add its embed'),
+    (lambda: biases(encoding='shaw(left=2, right=2)'), 'layers.Attention'),
+    (lambda: biases(num_heads=0), 'num_heads=0'),
+    (lambda: biases(bidirectional=True, decode=True), 'bidirectional=False'),
+    (lambda: biases(positions=jnp.arange(4)), 'rows of 5'),
+    (lambda: biases(positions=jnp.ones((2, 5), jnp.int16)), 'int32 or float32'),
+    (lambda: biases(positions='randomized'), 'is a spec'),
+    (lambda: biases(positions=jnp.ones((2, 2, 5))), 'some for each layer'),
+    (lambda: biases(klen=6, positions=jnp.arange(5)), '5 queries and 6 keys'),
+    (
+      lambda: biases(decode=True, positions=jnp.ones((2, 5))),
+      r'give \[1, L\], or give them to MultiHeadDotProductAttention',
+    ),
+    (
+      lambda: t5x.RelativePositionBiases(num_heads=4).init(
+        jax.random.key(0), 5, 5, False, decode=True
+      ),
+      'apply',
+    ),
+    (resized, 'num_heads and the other fields'),
+    (another_cache, '6 x 6 pairs'),
+    (lambda: attend(rotary='alibi'), "encoding='alibi'"),
+    (lambda: attend(encoding='rope'), "rotary='rope'"),
+    (
+      lambda: attend(rotary='rope(train_length=4, dynamic=True)'),
+      'fixed scale',
+    ),
+    (lambda: attend(bias=jnp.ones((1, 2, 5, 5))), 'num_heads=4'),
+    (lambda: attend(bias=jnp.ones((4, 5, 5))), 'num_heads=4'),
+    (lambda: attend(mask=jnp.ones((2, 1, 5, 4))), 'mask has shape'),
+    (lambda: attend(positions=jnp.arange(4)), 'rows of 5'),
+    (lambda: attend(positions=jnp.ones((3, 5))), 'rows of 5'),
+    (lambda: attend(slots=9), 'one token for each row'),
+    (
+      lambda: attend(length=1, slots=9, bidirectional=True),
+      'leave out bidirectional',
+    ),
+    (lambda: attend(encoding='odd'), "'hidden',.; T5X needs at least one axis"),
+  ],
+)
+def test_mistakes(mistake, message, monkeypatch):
+  monkeypatch.setitem(encodings.ENCODINGS, 'odd', Odd)
+  with pytest.raises(errors.LengenError, match=message):
+    mistake()
+
+
+def test_prefill_takes_rows_of_the_cache():
+  cfg, params, _ = make('fire-shared')
+  cache = network.empty_cache(cfg, params, some_tokens(2, 9))
+  for tokens in (some_tokens(2, 8), some_tokens(3, 9)):
+    with pytest.raises(errors.ConfigError, match='rows as long as the cache'):
+      network.Decoder(cfg).apply(
+        {'params': params, 'cache': cache},
+        tokens,
+        prefill=True,
+        prefill_lengths=jnp.full(len(tokens), 3),
+        mutable=['cache'],
+      )
+
+
+@pytest.mark.parametrize('captured', [False, True])
+def test_positions_under_scan(captured, assert_close):
+  """A block has them as an argument, or closes over them."""
+  positions = jnp.asarray([[0, 1, 2, 0, 1], [4, 6, 8, 10, 12]])
+
+  class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x, positions):
+      class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x, given):
+          bias = t5x.RelativePositionBiases(
+            encoding='fire(init_threshold=1.)',
+            num_heads=2,
+            positions=positions if captured else given,
+          )
+          return x * 0.5 + bias(5, 5, False), None
+
+      new = self.is_mutable_collection('params')
+      return partitioning.scan_with_axes(
+        partitioning.remat(Block, prevent_cse=False),
+        variable_axes={'params': 1 if new else partitioning.ScanIn(1)},
+        split_rngs={'params': True},
+        in_axes=(nn.broadcast,),
+        length=3,
+        axis_name='layers',
+      )(name='layers')(x, None if captured else positions)[0]
+
+  x = jnp.zeros((2, 2, 5, 5))
+  variables = jax.jit(Net().init)(jax.random.key(0), x, positions)
+  got = jax.jit(Net().apply)(variables, x, positions)
+  params = variables['params']['layers']['RelativePositionBiases_0']
+  want = x
+  for i in range(3):
+    module = t5x.RelativePositionBiases(
+      encoding='fire(init_threshold=1.)', num_heads=2, positions=positions
+    )
+    layer = jax.tree.map(lambda leaf, i=i: leaf[:, i], params)
+    want = want * 0.5 + module.apply({'params': layer}, 5, 5, False)
+  assert_close(got, want)
