@@ -36,9 +36,12 @@ def main(argv=None):
   try:
     config = None
     if 'config' in arguments:
-      config = _load_config(arguments.config, overrides)
-    elif overrides:
+      from lengen_jax.training import config_file
+
+      config = config_file.load(arguments.config, overrides)
+    elif overrides and arguments.command != 'reproduce':
       raise errors.ConfigError(f'unknown argument {overrides[0]!r}')
+    arguments.overrides = overrides
     _COMMANDS[arguments.command](arguments, config)
     return 0
   except errors.LengenError as error:
@@ -164,64 +167,30 @@ def _parser():
   compile_.add_argument(
     '--slices', type=int, default=1, metavar='N', help='so many of them'
   )
+  reproduce = add(
+    'reproduce', [], "a paper's table or figure, its figures beside ours"
+  )
+  reproduce.add_argument(
+    'experiment',
+    nargs='?',
+    metavar='PAPER/TABLE',
+    help='for example fire/table4',
+  )
+  reproduce.add_argument(
+    '--list', action='store_true', help='show all of them, and what they cost'
+  )
+  reproduce.add_argument(
+    '--scale', default='paper', help='paper, small, cpu or tiny'
+  )
+  reproduce.add_argument(
+    '--seeds', help='comma-separated; those of the experiment if not given'
+  )
+  reproduce.add_argument(
+    '--workdir', help='runs/reproduce/PAPER/TABLE/SCALE if not given'
+  )
   add('report', [workdir], 'draw plot and page of a comparison or sweep again')
   add('list', [], 'show encodings, position schemes, scales, tasks')
   return parser
-
-
-def _load_config(text, overrides):
-  """Reads a config file and applies --config.KEY=VALUE arguments."""
-  from absl import flags
-  from ml_collections import config_flags
-
-  strange = [o for o in overrides if not o.startswith('--config.')]
-  if strange:
-    raise errors.ConfigError(
-      f'unknown argument {strange[0]!r}; values of the config are set by '
-      '--config.KEY=VALUE'
-    )
-  config = _run_config_file(text)
-  values = flags.FlagValues()
-  argv = ['lengen', *overrides]
-  try:
-    config_flags.DEFINE_config_dict(
-      'config', config, flag_values=values, sys_argv=argv
-    )
-    values(argv)
-  except (flags.Error, AttributeError, KeyError, TypeError) as error:
-    # Of a KeyError in an AttributeError, the text and not its quotation.
-    cause = error.args[0] if error.args else error
-    unknown = isinstance(cause, KeyError)
-    cause = cause.args[0] if unknown else cause
-    reason = 'no field ' * unknown + ' '.join(str(cause).split())
-    raise errors.ConfigError(f'config {text}: {reason}') from error
-  return values.config
-
-
-def _run_config_file(text):
-  """The ConfigDict that FILE.py[:ARG] describes, locked."""
-  import importlib.util
-  import pathlib
-
-  import ml_collections
-
-  name, _, arg = text.partition(':')
-  path = pathlib.Path(name)
-  if not path.is_file():
-    raise errors.ConfigError(f'there is no config file {name}')
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  if spec is None:
-    raise errors.ConfigError(f'config file {name} is no Python file')
-  module = importlib.util.module_from_spec(spec)
-  try:
-    spec.loader.exec_module(module)
-    config = module.get_config(arg)
-    if not isinstance(config, ml_collections.ConfigDict):
-      raise TypeError(f'get_config gave {config!r} and no ConfigDict')
-    return config.lock()
-  except Exception as error:  # Whatever is wrong in the user's own file.
-    reason = f'{type(error).__name__}: {error}'
-    raise errors.ConfigError(f'config {text}: {reason}') from error
 
 
 def _check_data(config):
@@ -258,7 +227,7 @@ def _eval(arguments, _):
   sharding.start()
   changes = {}
   if arguments.lengths:
-    changes['lengths'] = _lengths(arguments.lengths)
+    changes['lengths'] = _whole_numbers('--lengths', arguments.lengths, 1)
   step = arguments.step
   if step is not None and step != 'best':
     step = _whole_number('--step', step)
@@ -333,6 +302,32 @@ def _sweep(arguments, config):
   print(f'wrote {sweep_report.write(results, arguments.workdir)}')
 
 
+def _reproduce(arguments, _):
+  from lengen_jax import reproduce
+  from lengen_jax.analysis import reproduction
+
+  if arguments.list or not arguments.experiment:
+    reproduction.print_list(reproduce.EXPERIMENTS.values())
+    return
+  experiment = reproduce.get(arguments.experiment)
+  from lengen_jax.reproduce import run
+  from lengen_jax.training import sharding
+
+  seeds = None
+  if arguments.seeds:
+    seeds = _whole_numbers('--seeds', arguments.seeds)
+  workdir = arguments.workdir or (
+    f'runs/reproduce/{experiment.name}/{arguments.scale}'
+  )
+  sharding.start()
+  found = run.reproduce(
+    experiment, arguments.scale, workdir, seeds, arguments.overrides
+  )
+  reproduction.print_tables(found)
+  for path in reproduction.write(found, workdir):
+    print(f'wrote {path}')
+
+
 def _compile(arguments, config):
   from lengen_jax.training import fields
   from lengen_jax.training import pods
@@ -375,17 +370,18 @@ def _whole_number(name, text):
   return int(text)
 
 
-def _lengths(text):
-  """'128,1024' as a tuple of ints."""
+def _whole_numbers(name, text, least=0):
+  """'0,1' as a tuple of ints."""
   try:
-    lengths = tuple(int(part) for part in text.split(','))
+    numbers = tuple(int(part) for part in text.split(','))
   except ValueError:
-    lengths = ()
-  if not lengths or min(lengths) < 1:
+    numbers = ()
+  if not numbers or min(numbers) < least:
     raise errors.ConfigError(
-      f'--lengths={text} is no comma-separated list of positive whole numbers'
+      f'{name}={text} is no comma-separated list of whole numbers from {least} '
+      'on'
     )
-  return lengths
+  return numbers
 
 
 _COMMANDS = {
@@ -393,6 +389,7 @@ _COMMANDS = {
   'eval': _eval,
   'compare': _compare,
   'sweep': _sweep,
+  'reproduce': _reproduce,
   'compile': _compile,
   'prepare': _prepare,
   'report': _report,

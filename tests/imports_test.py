@@ -13,7 +13,8 @@ ROOT = pathlib.Path(lengen_jax.__file__).parent
 
 # A module imports from its own rank or below.
 RANKS = {
-  'cli': 7,
+  'cli': 8,
+  'reproduce': 7,
   'analysis': 6,
   'training': 5,
   'interop': 5,

@@ -122,6 +122,101 @@ def score_curves(results, path, *, unit, scale):
   _finish(figure, axes, path)
 
 
+def curves_beside(part, path):
+  """Loss against length, ours and the paper's side by side.
+
+  Args:
+    part: a part of a reproduction's results, of kind 'curves'.
+    path: of the PNG.
+  """
+  printed = [row for row in part['rows'] if row['paper']]
+  figure, panels = plt.subplots(
+    1,
+    2 if printed else 1,
+    figsize=(9.6 if printed else 6.4, 4.2),
+    layout='constrained',
+    squeeze=False,
+  )
+  ratios = part['columns']
+  for number, row in enumerate(part['rows']):
+    curves = [(panels[0, 0], row['value'])]
+    if row['paper']:
+      curves.append((panels[0, 1], row['paper']))
+    for axes, values in curves:
+      points = [
+        (ratio, value)
+        for ratio, value in zip(ratios, values, strict=True)
+        if value is not None
+      ]
+      # Each name once: what the paper lacks is in our panel.
+      label = row['name'] if axes is panels[0, 0] else None
+      if points:
+        axes.plot(*zip(*points, strict=True), label=label, **_style(number))
+    low, high = (
+      [
+        float('nan') if value is None else value + sign * spread
+        for value, spread in zip(row['value'], row['spread'], strict=True)
+      ]
+      for sign in (-1, 1)
+    )
+    panels[0, 0].fill_between(
+      ratios, low, high, color=_style(number)['color'], alpha=0.15, linewidth=0
+    )
+  for axes, title in zip(panels[0], ('here', 'the paper'), strict=False):
+    axes.axvline(1, color='0.6', linewidth=1, zorder=0)
+    axes.set_title(title, fontsize=10)
+    axes.set_xscale('log', base=2)
+    axes.set_xticks(ratios, [f'{ratio:g}x' for ratio in ratios])
+    axes.minorticks_off()
+    axes.set_xlabel('context length, in training lengths')
+    axes.grid(True, color='0.9')
+    axes.spines[['top', 'right']].set_visible(False)
+    if part['unit'] == 'perplexity':
+      axes.set_yscale('log')
+  panels[0, 0].set_ylabel(part['unit'])
+  _finish(figure, panels[0, 0], path)
+
+
+def bars_beside(part, path):
+  """A score per run, ours and the paper's.
+
+  Args:
+    part: a part of a reproduction's results, of kind 'sweep'.
+    path: of the PNG.
+  """
+  rows = part['rows'][::-1]
+  figure, axes = plt.subplots(
+    figsize=(7.2, 1.2 + 0.42 * len(rows)), layout='constrained'
+  )
+  places = range(len(rows))
+  axes.barh(
+    places,
+    [row['value'][0] or 0 for row in rows],
+    xerr=[row['spread'][0] or 0 for row in rows],
+    height=0.6,
+    color=_COLORS[0],
+    ecolor='0.3',
+    label='here',
+  )
+  printed = [
+    (row['paper'][0], place)
+    for place, row in zip(places, rows, strict=True)
+    if row['paper'] and row['paper'][0] is not None
+  ]
+  if printed:
+    axes.plot(
+      *zip(*printed, strict=True),
+      linestyle='none',
+      marker='D',
+      color=_COLORS[1],
+      label='the paper, at full size',
+    )
+  axes.axvline(part['chance'], color='0.6', linewidth=1, label='chance')
+  axes.set_yticks(places, [row['name'] for row in rows])
+  axes.set_xlabel(part['unit'])
+  _finish(figure, axes, path)
+
+
 def _style(number):
   return {
     'color': _COLORS[number % len(_COLORS)],

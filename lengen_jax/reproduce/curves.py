@@ -1,0 +1,65 @@
+"""Runs `experiment.Curves`: a comparison for each seed."""
+
+from lengen_jax.reproduce import rows as rows_lib
+from lengen_jax.reproduce import settings
+from lengen_jax.training import compare
+from lengen_jax.training import runs as runs_lib
+
+
+def make_config(part, scale, overrides=()):
+  """The config that all rows share."""
+  config = settings.load(part.config, scale, overrides)
+  with config.unlocked():
+    if scale in ('cpu', 'tiny') and part.standin:
+      config.update_from_flattened_dict(part.standin.changes)
+    length = config.data.train_length // part.shrink
+    config.data.train_length = length
+    config.eval.lengths = tuple(int(length * r) for r in part.ratios)
+    if 'paper' in config:
+      del config.paper
+  return config
+
+
+def check(part, scale, overrides):
+  """Raises unless its config and its runs can be read."""
+  config = make_config(part, scale, overrides)
+  runs_lib.parse('; '.join(settings.runs(part, config)), config)
+
+
+def run(part, scale, folder, seeds, overrides):
+  """Trains and tests every row with every seed; a part of the results."""
+  config = make_config(part, scale, overrides)
+  names = settings.runs(part, config)
+  runs = runs_lib.parse('; '.join(names), config)
+  results = []
+  for seed in seeds:
+    config.seed = seed
+    results.append(compare.compare(config, folder / f'seed{seed}', runs))
+  column = 'perplexity' if part.unit == 'perplexity' else 'loss'
+  rows = []
+  for number, row in enumerate(part.rows):
+    curves = [result['curves'][number] for result in results]
+    rows.append(
+      rows_lib.make(
+        row, names[number], [c[column] for c in curves], part.of_seeds
+      )
+      | {'refused': curves[0]['refused']}
+    )
+  small = scale in ('cpu', 'tiny')
+  return {
+    'kind': 'curves',
+    'name': part.name,
+    'unit': part.unit,
+    'columns': list(part.ratios),
+    'train_length': config.data.train_length,
+    'tokens': results[0]['curves'][0]['tokens'],
+    'of_seeds': part.of_seeds,
+    'rows': rows,
+    'standin': part.standin.text if small and part.standin else None,
+    'differences': settings.differences(
+      make_config(part, 'paper'), config, part, names
+    ),
+    'train_seconds': sum(
+      c['train_seconds'] for result in results for c in result['curves']
+    ),
+  }

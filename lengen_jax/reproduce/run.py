@@ -1,0 +1,84 @@
+"""Runs an experiment at a scale; what is done is not done again."""
+
+from lengen_jax import errors
+from lengen_jax.reproduce import claims
+from lengen_jax.reproduce import curves
+from lengen_jax.reproduce import drawings
+from lengen_jax.reproduce import experiment as experiment_lib
+from lengen_jax.reproduce import sweeps
+from lengen_jax.training import revision
+from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import workdir as workdir_lib
+
+RESULTS = 'reproduction.json'
+_RUNNERS = {
+  experiment_lib.Curves: curves,
+  experiment_lib.Sweep: sweeps,
+  experiment_lib.Drawing: drawings,
+}
+
+
+def reproduce(experiment, scale, workdir, seeds=None, overrides=()):
+  """Trains and tests what an experiment is made of.
+
+  The workdir gets reproduction.json, anew after each part, and a folder per
+  part.
+
+  Args:
+    experiment: an Experiment.
+    scale: one of experiment.SCALES.
+    workdir: folder of this experiment at this scale.
+    seeds: tuple of ints; None for those of the experiment.
+    overrides: list of '--config.KEY=VALUE', for all parts.
+
+  Returns:
+    The results, as in reproduction.json.
+
+  Raises:
+    errors.LengenError: a part that cannot work, before any is run as far as it
+      can be told.
+  """
+  if scale not in experiment_lib.SCALES:
+    raise errors.ConfigError(
+      errors.one_of('scale', scale, experiment_lib.SCALES)
+    )
+  seeds = experiment.seeds if seeds is None else tuple(seeds)
+  if not seeds or len(set(seeds)) < len(seeds):
+    raise errors.ConfigError(f'seeds {seeds} must be some, each once')
+  folder = workdir_lib.locate(workdir)
+  parts = [part for part in experiment.parts if scale in part.scales]
+  for part in parts:
+    _RUNNERS[type(part)].check(part, scale, overrides)
+  found = {
+    'name': experiment.name,
+    'title': experiment.title,
+    'scale': scale,
+    'seeds': list(seeds),
+    'command': _command(experiment, scale, seeds, overrides),
+    'commit': revision.running(),
+    'versions': runs_lib.versions(),
+    'hardware': experiment.hardware,
+    'parts': [],
+  }
+  for number, part in enumerate(parts):
+    print(
+      f'{experiment.name}: {part.name} [{number + 1}/{len(parts)}]', flush=True
+    )
+    found['parts'].append(
+      _RUNNERS[type(part)].run(
+        part, scale, folder / part.name, seeds, overrides
+      )
+    )
+    found['claims'] = [
+      claims.judge(claim, found) for claim in experiment.claims
+    ]
+    workdir_lib.write_json(folder / RESULTS, found)
+  return found
+
+
+def _command(experiment, scale, seeds, overrides):
+  """The command line that does it again."""
+  parts = [f'lengen reproduce {experiment.name} --scale={scale}']
+  if seeds != experiment.seeds:
+    parts.append('--seeds=' + ','.join(map(str, seeds)))
+  return ' '.join([*parts, *overrides])

@@ -1,0 +1,100 @@
+"""The settings of a part at a scale, and how they differ from the paper's."""
+
+import json
+import pathlib
+
+import lengen_jax
+from lengen_jax import errors
+from lengen_jax.training import config_file
+
+# What a stand-in's text says already, and what no figure depends on.
+_SAID = (
+  'data.source',
+  'data.task',
+  'data.mode',
+  'data.path',
+  'data.raw',
+  'data.vocabulary',
+  'eval.batch_tokens',
+  'eval.lengths',
+  'model.remat',
+  'model.scan_layers',
+  'seed',
+  'sweep.batching',
+  'sweep.runs',
+  'sweep.seeds',
+  'train.checkpoint_every',
+  'train.log_every',
+  'train.buckets',
+  'eval.buckets',
+)
+
+
+def load(text, scale, overrides):
+  """The config of a part at a scale.
+
+  Args:
+    text: as `experiment.Curves.config`.
+    scale: one of experiment.SCALES.
+    overrides: list of '--config.KEY=VALUE'.
+  """
+  file, _, arg = text.partition(':')
+  return config_file.load(
+    f'{_configs() / file}:{",".join([arg, scale] if arg else [scale])}',
+    list(overrides),
+  )
+
+
+def _configs():
+  """The folder of config files."""
+  beside = pathlib.Path(lengen_jax.__file__).parent.parent / 'configs'
+  for folder in (beside, pathlib.Path('configs')):
+    if folder.is_dir():
+      return folder
+  raise errors.ConfigError(
+    f'there is no {beside}: lengen reproduce reads the config files of a '
+    'checkout; clone the repository, or run it where they are'
+  )
+
+
+def runs(part, config):
+  """The run of each row."""
+  section = config.data if 'data' in config else config.train
+  longest = section.get('train_length', section.get('max_length'))
+  return [row.run_at(longest) for row in part.rows]
+
+
+def differences(paper, config, part, specs):
+  """What was run, and what the config of the paper's size has instead.
+
+  Args:
+    paper: ConfigDict of that size.
+    config: of what was run.
+    part: the part.
+    specs: its runs.
+
+  Returns:
+    list of lines.
+  """
+  theirs, ours = _flat(paper), _flat(config)
+  lines = [
+    f'{key}: {ours.get(key)!r}, at full size {theirs.get(key)!r}'
+    for key in sorted(theirs.keys() | ours.keys())
+    if theirs.get(key) != ours.get(key) and key not in _SAID
+  ]
+  for row, run, full in zip(part.rows, specs, runs(part, paper), strict=True):
+    if run != full and ours.get('data.train_length') is not None:
+      lines.append(f'{row.name}: {run}, at full size {full}')
+  return lines
+
+
+def _flat(config):
+  """{'section.key': value} of a ConfigDict, but for its runs."""
+  skip = ('model.encoding', 'model.attention_scale', 'positions', 'paper')
+  flat = {}
+  for key, value in json.loads(config.to_json()).items():
+    if isinstance(value, dict):
+      flat |= {f'{key}.{inner}': each for inner, each in value.items()}
+    else:
+      flat[key] = value
+  return {key: value for key, value in flat.items() if key not in skip}
