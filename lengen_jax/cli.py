@@ -39,7 +39,10 @@ def main(argv=None):
       from lengen_jax.training import config_file
 
       config = config_file.load(arguments.config, overrides)
-    elif overrides and arguments.command != 'reproduce':
+    elif any(
+      not one.startswith('--config.') or arguments.command != 'reproduce'
+      for one in overrides
+    ):
       raise errors.ConfigError(f'unknown argument {overrides[0]!r}')
     arguments.overrides = overrides
     _COMMANDS[arguments.command](arguments, config)

@@ -174,7 +174,7 @@ def curves_beside(part, path):
     if part['unit'] == 'perplexity':
       axes.set_yscale('log')
   panels[0, 0].set_ylabel(part['unit'])
-  _finish(figure, panels[0, 0], path)
+  _finish(figure, panels[0, 0], path, 4 if printed else 3)
 
 
 def bars_beside(part, path):
@@ -233,9 +233,11 @@ def _length_axis(axes, lengths):
   axes.minorticks_off()
 
 
-def _finish(figure, axes, path):
+def _finish(figure, axes, path, legend_columns=1):
   axes.grid(True, color='0.9')
   axes.spines[['top', 'right']].set_visible(False)
-  figure.legend(loc='outside lower left', frameon=False, fontsize=8)
+  figure.legend(
+    loc='outside lower left', frameon=False, fontsize=8, ncols=legend_columns
+  )
   figure.savefig(path, dpi=160, metadata={'Software': None})
   plt.close(figure)

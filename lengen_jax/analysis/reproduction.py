@@ -37,8 +37,8 @@ def print_tables(found):
       for row in _rows(part):
         table.add_row(*map(rich.markup.escape, row))
       tables.show(_title(found, part), table, _notes(part))
-  for claim in found['claims']:
-    print(_verdict(claim))
+  for line in (*found['summary'], *map(_verdict, found['claims'])):
+    print(line)
 
 
 def write(found, workdir):
@@ -73,6 +73,8 @@ def write(found, workdir):
       body.append(page.table(_head(part), _rows(part)))
     if _notes(part):
       body.append(page.listing(_notes(part)))
+  if found['summary']:
+    body.append(page.listing(found['summary']))
   if found['claims']:
     body.append(page.heading('Claims'))
     for claim in found['claims']:
@@ -164,8 +166,9 @@ def _against(claim):
 
 
 def _name(at):
-  name, column = at
-  return f'{name} at {column}x' if not isinstance(column, str) else name
+  part, row, column = at
+  where = part if isinstance(column, str) else f'{part}, {column:g}x'
+  return f'{row} ({where})'
 
 
 def _csv(part):

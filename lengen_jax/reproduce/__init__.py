@@ -2,9 +2,14 @@
 
 from lengen_jax import errors
 from lengen_jax.reproduce import fire
+from lengen_jax.reproduce import randomized
+from lengen_jax.reproduce import su
+from lengen_jax.reproduce import warping
 
 EXPERIMENTS = {
-  experiment.name: experiment for experiment in (*fire.EXPERIMENTS,)
+  experiment.name: experiment
+  for paper in (fire, warping, randomized, su)
+  for experiment in paper.EXPERIMENTS
 }
 
 

@@ -23,27 +23,33 @@ def make_config(part, scale, overrides=()):
 def check(part, scale, overrides):
   """Raises unless its config and its runs can be read."""
   config = make_config(part, scale, overrides)
-  runs_lib.parse('; '.join(settings.runs(part, config)), config)
+  runs_lib.parse('; '.join(settings.runs(part, config, scale)), config)
 
 
-def run(part, scale, folder, seeds, overrides):
+def run(part, scale, folder, seeds, overrides, before):
   """Trains and tests every row with every seed; a part of the results."""
   config = make_config(part, scale, overrides)
-  names = settings.runs(part, config)
+  names = settings.runs(part, config, scale)
   runs = runs_lib.parse('; '.join(names), config)
   results = []
   for seed in seeds:
     config.seed = seed
+    if part.starts_from:
+      config.train.init_from = _start(
+        part.starts_from, before, folder.parent, seed
+      )
     results.append(compare.compare(config, folder / f'seed{seed}', runs))
   column = 'perplexity' if part.unit == 'perplexity' else 'loss'
   rows = []
-  for number, row in enumerate(part.rows):
+  for number, row in enumerate(settings.rows(part, scale)):
     curves = [result['curves'][number] for result in results]
+    losses = [curve[column] for curve in curves]
     rows.append(
-      rows_lib.make(
-        row, names[number], [c[column] for c in curves], part.of_seeds
-      )
-      | {'refused': curves[0]['refused']}
+      rows_lib.make(row, names[number], losses, part.of_seeds)
+      | {
+        'refused': curves[0]['refused'],
+        'folder': runs_lib.folder(runs[number]),
+      }
     )
   small = scale in ('cpu', 'tiny')
   return {
@@ -57,9 +63,17 @@ def run(part, scale, folder, seeds, overrides):
     'rows': rows,
     'standin': part.standin.text if small and part.standin else None,
     'differences': settings.differences(
-      make_config(part, 'paper'), config, part, names
+      make_config(part, 'paper'), config, part, scale
     ),
     'train_seconds': sum(
-      c['train_seconds'] for result in results for c in result['curves']
+      curve['train_seconds'] for result in results for curve in result['curves']
     ),
   }
+
+
+def _start(starts_from, before, folder, seed):
+  """The workdir of the run of another part that a run starts from."""
+  name, row_name = starts_from
+  (part,) = (part for part in before if part['name'] == name)
+  (row,) = (row for row in part['rows'] if row['name'] == row_name)
+  return str(folder / name / f'seed{seed}' / row['folder'])

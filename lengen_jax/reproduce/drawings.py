@@ -6,9 +6,9 @@ def check(part, scale, overrides):
   del part, scale, overrides
 
 
-def run(part, scale, folder, seeds, overrides):
+def run(part, scale, folder, seeds, overrides, before):
   """Draws it; the same at every scale."""
-  del scale, seeds, overrides
+  del scale, seeds, overrides, before
   folder.mkdir(parents=True, exist_ok=True)
   paths = part.draw(folder)
   return {

@@ -44,11 +44,13 @@ class Row:
     run: 'encoding | positions | attention_scale'; or a function that gives it
       for the longest training length n.
     paper: the paper's figures, one per column; None where it has none.
+    scales: at which the row is run.
   """
 
   name: str
   run: str | Callable
   paper: tuple | None = None
+  scales: tuple = SCALES
 
   def run_at(self, n):
     """The run where the longest training length is n."""
@@ -70,6 +72,8 @@ class Curves:
     standin: of the data.
     shrink: the training length of the config is divided by this.
     scales: at which the part is run.
+    starts_from: (part, row) of the same experiment, what the runs of a config
+      of finetuning start from; None for nothing.
     of_seeds: 'mean', or 'min' where the paper has the best of its seeds.
   """
 
@@ -81,6 +85,7 @@ class Curves:
   standin: Standin | None = STDLIB
   shrink: int = 1
   scales: tuple = SCALES
+  starts_from: tuple | None = None
   of_seeds: str = 'mean'
 
 
@@ -122,18 +127,34 @@ class Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class Less:
-  """One figure is less than another, of the same part.
+  """One figure is less than another.
 
   Attributes:
-    low: (row, column): the row's name and a ratio of lengths, or 'beyond' of a
-      sweep.
+    low: (part, row, column), the names of the part and of the row, and a ratio
+      of lengths, or 'beyond' of a sweep.
     high: likewise.
-    part: its name.
   """
 
   low: tuple
   high: tuple
-  part: str
+
+
+def beats(part, row, others, columns, *, higher=False):
+  """Comparisons: a row is better than each of the others at each column.
+
+  Args:
+    part: name of the part.
+    row: name of the row.
+    others: names of rows.
+    columns: ratios, or ('beyond',).
+    higher: whether higher figures are better.
+  """
+  pairs = [
+    ((part, row, column), (part, other, column))
+    for other in others
+    for column in columns
+  ]
+  return tuple(Less(b, a) if higher else Less(a, b) for a, b in pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +182,7 @@ class Experiment:
     hardware: the paper's, '' where it says none.
     parts: what is run.
     claims: what it is to show.
+    summary: gives lines that sum the parts up, from the results.
     seeds: at every scale, unless told otherwise.
   """
 
@@ -169,4 +191,5 @@ class Experiment:
   parts: tuple
   claims: tuple = ()
   hardware: str = ''
+  summary: Callable | None = None
   seeds: tuple = (0, 1)

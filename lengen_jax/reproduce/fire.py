@@ -5,6 +5,7 @@ same tokens, so that ours differ from print for that too. 'Kerple' there is not
 said to be logarithmic or power; the rows have it as logarithmic.
 """
 
+from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Experiment
@@ -42,26 +43,100 @@ _NO_THRESHOLD = Row(
 )
 
 
-def _beats(part, row, others, ratios):
-  return tuple(
-    Less((row, ratio), (other, ratio), part)
-    for other in others
-    for ratio in ratios
+_OTHERS = ('nope', 'rope', 'alibi', 'kerple', 't5')
+
+_ALL = (*_BASELINES, _NO_THRESHOLD, _FIRE)
+_CURVES = tuple(Row(row.name, row.run) for row in (*_BASELINES, _FIRE))
+
+
+def _corpus(name, model, corpus):
+  """A part of figures 1, 2 and 7; small scales have one corpus in any case."""
+  return Curves(
+    name,
+    f'fire_c4.py:{model},{corpus}',
+    _CURVES,
+    _RATIOS,
+    scales=('paper', 'small'),
   )
 
 
-_OTHERS = ('nope', 'rope', 'alibi', 'kerple', 't5')
-
 EXPERIMENTS = (
+  Experiment(
+    'fire/figure1',
+    'log perplexity by length on C4, arXiv and GitHub, base and large; figures '
+    '1, 2 and 7',
+    (
+      _c4('c4', _CURVES),
+      _corpus('arxiv', 'base', 'arxiv'),
+      _corpus('github', 'base', 'github'),
+      _corpus('c4, large', 'large', 'c4'),
+      _corpus('arxiv, large', 'large', 'arxiv'),
+      _corpus('github, large', 'large', 'github'),
+    ),
+    (
+      Claim(
+        'F1, figures',
+        'FIRE has the least loss of all encodings at every length',
+        beats('c4', 'fire', _OTHERS, _RATIOS),
+      ),
+    ),
+    '128 and 256 TPUv4',
+  ),
+  Experiment(
+    'fire/figure6',
+    'trained at 512, tested to 8192: C4',
+    (Curves('c4', 'fire_c4.py:base', _CURVES, (1, 2, 4, 8, 16), shrink=4),),
+    (
+      Claim(
+        'F1, figure 6',
+        'FIRE has the least loss of all encodings at every length, trained at '
+        '512',
+        beats('c4', 'fire', _OTHERS, (1, 2, 4, 8, 16)),
+      ),
+    ),
+    _HARDWARE,
+  ),
+  Experiment(
+    'fire/yarn',
+    'YaRN, a RoPE model finetuned at four times the length, beside FIRE',
+    (
+      _c4('pretrained', (Row('rope', 'rope'), Row('fire', _fire))),
+      Curves(
+        'finetuned',
+        'yarn_c4.py:base',
+        (
+          Row(
+            'yarn',
+            # The config is that of the length it is finetuned at.
+            lambda n: f'yarn(scale=4., train_length={n // 4})',
+          ),
+        ),
+        (0.0625, 0.125, 0.25, 0.5, 1),
+        starts_from=('pretrained', 'rope'),
+      ),
+    ),
+    (
+      Claim(
+        'F12',
+        'YaRN is worse than FIRE at long lengths and at a quarter of the '
+        'training length',
+        (
+          Less(('pretrained', 'fire', 4), ('finetuned', 'yarn', 1)),
+          Less(('pretrained', 'fire', 0.25), ('finetuned', 'yarn', 0.0625)),
+        ),
+      ),
+    ),
+    _HARDWARE,
+  ),
   Experiment(
     'fire/table4',
     'log perplexity on C4 by length, trained at 2048',
-    (_c4('c4', (*_BASELINES, _NO_THRESHOLD, _FIRE)),),
+    (_c4('c4', _ALL),),
     (
       Claim(
         'F1',
         'FIRE has the least loss of all encodings at every length',
-        _beats('c4', 'fire', _OTHERS, _RATIOS),
+        beats('c4', 'fire', _OTHERS, _RATIOS),
       ),
       Claim(
         'F2',
@@ -69,10 +144,10 @@ EXPERIMENTS = (
         'does not',
         (
           *(
-            Less((row, 1), (row, 4), 'c4')
+            Less(('c4', row, 1), ('c4', row, 4))
             for row in ('rope', 'alibi', 'nope', 't5')
           ),
-          Less(('kerple', 4), ('kerple', 1), 'c4'),
+          Less(('c4', 'kerple', 4), ('c4', 'kerple', 1)),
         ),
       ),
       Claim(
@@ -80,8 +155,8 @@ EXPERIMENTS = (
         'the threshold helps at short lengths; FIRE without it still beats '
         'every baseline',
         (
-          Less(('fire', 0.25), ('fire, no threshold', 0.25), 'c4'),
-          *_beats('c4', 'fire, no threshold', _OTHERS, _RATIOS),
+          Less(('c4', 'fire', 0.25), ('c4', 'fire, no threshold', 0.25)),
+          *beats('c4', 'fire, no threshold', _OTHERS, _RATIOS),
         ),
       ),
     ),
@@ -109,8 +184,8 @@ EXPERIMENTS = (
         'F7',
         'FIRE-S is a little worse than FIRE and better than KERPLE when long',
         (
-          *_beats('c4', 'fire', ('fire-s',), _RATIOS),
-          Less(('fire-s', 4), ('kerple', 4), 'c4'),
+          *beats('c4', 'fire', ('fire-s',), _RATIOS),
+          Less(('c4', 'fire-s', 4), ('c4', 'kerple', 4)),
         ),
       ),
     ),
@@ -138,8 +213,10 @@ EXPERIMENTS = (
         'F3, transform',
         'the logarithm helps most at long lengths, the threshold at short ones',
         (
-          Less(('fire, no threshold', 4), ('no log, no threshold', 4), 'c4'),
-          Less(('fire', 0.25), ('fire, no threshold', 0.25), 'c4'),
+          Less(
+            ('c4', 'fire, no threshold', 4), ('c4', 'no log, no threshold', 4)
+          ),
+          Less(('c4', 'fire', 0.25), ('c4', 'fire, no threshold', 0.25)),
         ),
       ),
     ),
@@ -175,8 +252,8 @@ EXPERIMENTS = (
         'F4, layers',
         'two hidden layers are better than one, one than a linear map',
         (
-          *_beats('c4', 'two hidden layers', ('one hidden layer',), _RATIOS),
-          *_beats('c4', 'one hidden layer', ('linear',), _RATIOS),
+          *beats('c4', 'two hidden layers', ('one hidden layer',), _RATIOS),
+          *beats('c4', 'one hidden layer', ('linear',), _RATIOS),
         ),
       ),
     ),
@@ -202,7 +279,7 @@ EXPERIMENTS = (
       Claim(
         'F4, activation',
         'GELU is worse than ReLU at short lengths',
-        _beats('c4', 'relu', ('gelu',), (0.25, 0.5)),
+        beats('c4', 'relu', ('gelu',), (0.25, 0.5)),
       ),
     ),
     _HARDWARE,
@@ -231,7 +308,7 @@ EXPERIMENTS = (
       Claim(
         'F4, output',
         'no activation on the output is better when long',
-        _beats('c4', 'without', ('with',), (2, 4)),
+        beats('c4', 'without', ('with',), (2, 4)),
       ),
     ),
     _HARDWARE,
@@ -264,9 +341,9 @@ EXPERIMENTS = (
         'an MLP on the raw distance, or on one divided by a fixed length, '
         'fails beyond the training length',
         (
-          Less(('raw distance', 1), ('raw distance', 4), 'c4'),
-          Less(('fixed length', 1), ('fixed length', 4), 'c4'),
-          *_beats('c4', 'fire', ('raw distance', 'fixed length'), (4,)),
+          Less(('c4', 'raw distance', 1), ('c4', 'raw distance', 4)),
+          Less(('c4', 'fixed length', 1), ('c4', 'fixed length', 4)),
+          *beats('c4', 'fire', ('raw distance', 'fixed length'), (4,)),
         ),
       ),
     ),
@@ -288,7 +365,7 @@ EXPERIMENTS = (
       Claim(
         'F5, loss',
         'a learned threshold is better than a fixed one',
-        _beats('c4', 'learned', ('fixed',), _RATIOS),
+        beats('c4', 'learned', ('fixed',), _RATIOS),
       ),
     ),
     _HARDWARE,

@@ -11,7 +11,7 @@ from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
 RESULTS = 'reproduction.json'
-_RUNNERS = {
+RUNNERS = {
   experiment_lib.Curves: curves,
   experiment_lib.Sweep: sweeps,
   experiment_lib.Drawing: drawings,
@@ -48,7 +48,7 @@ def reproduce(experiment, scale, workdir, seeds=None, overrides=()):
   folder = workdir_lib.locate(workdir)
   parts = [part for part in experiment.parts if scale in part.scales]
   for part in parts:
-    _RUNNERS[type(part)].check(part, scale, overrides)
+    RUNNERS[type(part)].check(part, scale, overrides)
   found = {
     'name': experiment.name,
     'title': experiment.title,
@@ -65,13 +65,19 @@ def reproduce(experiment, scale, workdir, seeds=None, overrides=()):
       f'{experiment.name}: {part.name} [{number + 1}/{len(parts)}]', flush=True
     )
     found['parts'].append(
-      _RUNNERS[type(part)].run(
-        part, scale, folder / part.name, seeds, overrides
+      RUNNERS[type(part)].run(
+        part,
+        scale,
+        folder / part.name,
+        seeds,
+        overrides,
+        found['parts'],
       )
     )
     found['claims'] = [
       claims.judge(claim, found) for claim in experiment.claims
     ]
+    found['summary'] = experiment.summary(found) if experiment.summary else []
     workdir_lib.write_json(folder / RESULTS, found)
   return found
 

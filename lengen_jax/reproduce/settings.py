@@ -57,21 +57,26 @@ def _configs():
   )
 
 
-def runs(part, config):
-  """The run of each row."""
+def rows(part, scale):
+  """The rows of a part that are run at a scale."""
+  return [row for row in part.rows if scale in row.scales]
+
+
+def runs(part, config, scale):
+  """The run of each row, as `lengen compare --runs` takes them."""
   section = config.data if 'data' in config else config.train
   longest = section.get('train_length', section.get('max_length'))
-  return [row.run_at(longest) for row in part.rows]
+  return [row.run_at(longest) for row in rows(part, scale)]
 
 
-def differences(paper, config, part, specs):
+def differences(paper, config, part, scale):
   """What was run, and what the config of the paper's size has instead.
 
   Args:
     paper: ConfigDict of that size.
     config: of what was run.
     part: the part.
-    specs: its runs.
+    scale: of what was run.
 
   Returns:
     list of lines.
@@ -82,9 +87,17 @@ def differences(paper, config, part, specs):
     for key in sorted(theirs.keys() | ours.keys())
     if theirs.get(key) != ours.get(key) and key not in _SAID
   ]
-  for row, run, full in zip(part.rows, specs, runs(part, paper), strict=True):
-    if run != full and ours.get('data.train_length') is not None:
-      lines.append(f'{row.name}: {run}, at full size {full}')
+  specs = zip(
+    rows(part, scale),
+    runs(part, config, scale),
+    runs(part, paper, scale),
+    strict=True,
+  )
+  lines += [
+    f'{row.name}: {run}, at full size {full}'
+    for row, run, full in specs
+    if run != full
+  ]
   return lines
 
 

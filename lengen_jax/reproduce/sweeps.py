@@ -12,11 +12,11 @@ from lengen_jax.training import sweep
 BEYOND = 'beyond'
 
 
-def make_config(part, scale, overrides=()):
-  """The config that all rows share."""
+def make_config(part, scale, overrides=(), *, of=None):
+  """The config that all rows share; `of` is the scale whose rows they are."""
   config = settings.load(part.config, scale, overrides)
   with config.unlocked():
-    config.sweep.runs = '; '.join(settings.runs(part, config))
+    config.sweep.runs = '; '.join(settings.runs(part, config, of or scale))
     config.paper = ()
   return config
 
@@ -27,14 +27,17 @@ def check(part, scale, overrides):
   runs_lib.parse(config.sweep.runs, config)
 
 
-def run(part, scale, folder, seeds, overrides):
+def run(part, scale, folder, seeds, overrides, before):
   """Trains and tests every row with every seed; a part of the results."""
+  del before
   config = make_config(part, scale, overrides)
   config.sweep.seeds = tuple(seeds)
   results = sweep.sweep(config, folder)
   scale_by = {'loss': 1}.get(results['score'], 100)
   rows = []
-  for row, entry in zip(part.rows, results['runs'], strict=True):
+  for row, entry in zip(
+    settings.rows(part, scale), results['runs'], strict=True
+  ):
     by_seed = [
       [scale_by * value] for value in _sweep_values(entry, results, seeds)
     ]
@@ -50,7 +53,7 @@ def run(part, scale, folder, seeds, overrides):
     'chance': 100 * results['chance'],
     'standin': None,
     'differences': settings.differences(
-      make_config(part, 'paper'), config, part, [row['run'] for row in rows]
+      make_config(part, 'paper', of=scale), config, part, scale
     ),
     'train_seconds': sum(
       point['train_seconds']

@@ -1,0 +1,181 @@
+"""Idealised attention of one query: what distance alone does to its score.
+
+Query and keys have all the same content, so that RoPE's score, scaled to 1 at
+no distance, is a mean of cosines. Positions are float64 and in tokens; the
+query is at position 0 unless told otherwise.
+
+Source: Position-index warping, figures 1, 2 and A, and table 2.
+"""
+
+import jax
+import numpy as np
+
+from lengen_jax.positions import warped
+
+# Rows, and L_train, L_test / L_train and c of each column.
+TABLE_2_ROWS = ('none', 'sqrt', 'beta(2,5)')
+TABLE_2_COLUMNS = {
+  '20:2x': (20, 2, 10),
+  '20:4x': (20, 4, 10),
+  '500:2x': (500, 2, 200),
+  '500:4x': (500, 4, 200),
+}
+# As the paper prints them.
+TABLE_2_PRINT = {
+  'none': (0.099, 0.069, 0.061, 0.066),
+  'sqrt': (0.016, 0.063, 0.028, 0.031),
+  'beta(2,5)': (0.054, 0.012, 0.031, 0.013),
+}
+TABLE_2_TOLERANCE = 0.003
+
+
+def rope_score(distance, d=4096, base=10000.0):
+  """RoPE's idealised score, (2 / d) sum_s cos(theta_s k), s = 1 ... d / 2.
+
+  theta_s = base^(-2 (s - 1) / d).
+
+  Source: Position-index warping, figure 1; theta_s of Su et al. (2021),
+  arXiv:2104.09864, eq. 15.
+
+  Args:
+    distance: k, of any shape `[...]`.
+    d: width of query and key.
+    base: of the frequencies.
+
+  Returns:
+    Scores `[...]` in [-1, 1].
+  """
+  s = np.arange(1, d // 2 + 1)
+  theta = base ** (-2 * (s - 1) / d)
+  angle = np.asarray(distance, np.float64)[..., None] * theta
+  return 2 / d * np.cos(angle).sum(axis=-1)
+
+
+def alibi_score(distance, slope):
+  """ALiBi's bias, -slope |k|, which is all that the idealised score has.
+
+  Source: Press et al. (2022), arXiv:2108.12409, section 3.
+
+  Args:
+    distance: k, of any shape `[...]`.
+    slope: of one head.
+
+  Returns:
+    Scores `[...]`.
+  """
+  return -slope * np.abs(np.asarray(distance, np.float64))
+
+
+def attention(score):
+  """exp(score) `[...]`: attention before it is normalised.
+
+  Source: Position-index warping, figure 1.
+  """
+  return np.exp(score)
+
+
+def unseen(values, trained):
+  """How far attention lies outside the range of what training has shown.
+
+  Source: Position-index warping, figure 2, in numbers.
+
+  Args:
+    values: attention `[...]`.
+    trained: attention at all distances of training, `[n]`.
+
+  Returns:
+    `[...]`, 0 within the range.
+  """
+  beyond = np.maximum(values - trained.max(), trained.min() - values)
+  return np.maximum(beyond, 0.0)
+
+
+def sensitivity(positions, query=0.0):
+  """How much RoPE's attention differs between one position and the next.
+
+  Source: Position-index warping, figure A.
+
+  Args:
+    positions: of the keys, `[n]`.
+    query: position of the query.
+
+  Returns:
+    `[n - 1]`, positive where attention falls.
+  """
+  return -np.diff(attention(rope_score(positions - query)))
+
+
+def skew_values(x, skew):
+  """f(x) of a skew function by name; `none` is the identity.
+
+  Source: Position-index warping, section 4.
+
+  Args:
+    x: `[...]` in [0, 1].
+    skew: `none`, or a name that `warped.skew_function` knows.
+
+  Raises:
+    errors.SpecError: no such function.
+  """
+  if skew == 'none':
+    return x
+  with jax.enable_x64(True):
+    return np.asarray(warped.skew_function(skew)(x))
+
+
+def train_positions(length, skew):
+  """Positions of a tail-warped training sequence, p = l f(i / l), `[length]`.
+
+  Source: Position-index warping, section 4.
+  """
+  return length * skew_values(np.arange(length) / length, skew)
+
+
+def test_positions(length, train_length):
+  """Positions under dynamic PI, p = i min(1, L_train / L_test), `[length]`.
+
+  Source: Chen et al. (2023), arXiv:2306.15595, eq. 4.
+  """
+  return np.arange(length) * min(1.0, train_length / length)
+
+
+def total_difference(train_length, ratio, skew, c):
+  """How far the tail's sensitivity is from that of a longer test sequence.
+
+  sum over the last c - 1 steps of both of |sensitivity at training - at test|.
+
+  Source: Position-index warping, eq. 6 and table 2. Equation 6 has the bare
+  score; the numbers of the table are those of its exponential.
+
+  Args:
+    train_length: L_train, and the length l that is warped.
+    ratio: L_test / L_train, whole.
+    skew: see `skew_values`.
+    c: positions in the tail.
+  """
+  train = train_positions(train_length, skew)[-c:]
+  test = test_positions(ratio * train_length, train_length)[-c:]
+  return np.abs(sensitivity(train) - sensitivity(test)).sum()
+
+
+def table_2():
+  """Total difference, by row and column of the paper's table 2."""
+  return {
+    skew: {
+      name: total_difference(train_length, ratio, skew, c)
+      for name, (train_length, ratio, c) in TABLE_2_COLUMNS.items()
+    }
+    for skew in TABLE_2_ROWS
+  }
+
+
+def mismatches(table):
+  """(row, column) of all cells off the print by more than the tolerance."""
+  return [
+    (skew, name)
+    for skew, row in table.items()
+    for (name, value), printed in zip(
+      row.items(), TABLE_2_PRINT[skew], strict=True
+    )
+    if abs(value - printed) > TABLE_2_TOLERANCE
+  ]

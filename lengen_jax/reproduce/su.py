@@ -1,0 +1,201 @@
+"""Su's essay on positional robustness, which has figures and no table."""
+
+from lengen_jax.reproduce.experiment import beats
+from lengen_jax.reproduce.experiment import Claim
+from lengen_jax.reproduce.experiment import Curves
+from lengen_jax.reproduce.experiment import Experiment
+from lengen_jax.reproduce.experiment import Less
+from lengen_jax.reproduce.experiment import Row
+from lengen_jax.reproduce.experiment import Sweep
+
+_RATIOS = (1, 2, 4, 8)
+_TASKS = (
+  'even_pairs',
+  'modular_arithmetic',
+  'parity_check',
+  'cycle_navigation',
+  'stack_manipulation',
+  'reverse_string',
+  'modular_arithmetic_brackets',
+  'solve_equation',
+  'duplicate_string',
+  'missing_duplicate_string',
+  'odds_first',
+  'binary_addition',
+  'binary_multiplication',
+  'compute_sqrt',
+  'bucket_sort',
+)
+_BEYOND = ('beyond',)
+_LAYER = "randomized(max_position=2048, draw='layer')"
+_BATCH = "randomized(max_position=2048, draw='batch')"
+_DISTANCES = "randomized(max_position=2048, mode='distances', draw='layer')"
+
+
+def _schemes(encoding):
+  """Every way of giving positions, without log n and with it."""
+
+  def run(positions, scaled):
+    def of(n):
+      scale = f' | log_n(train_length={n})' if scaled else ''
+      return f'{encoding} | {positions.format(8 * n)}{scale}'
+
+    return of
+
+  return tuple(
+    Row(f'{name}, log n' if scaled else name, run(positions, scaled))
+    for name, positions in (
+      ('standard', 'standard'),
+      ('random', 'randomized(max_position={})'),
+      ('random, even at test time', "randomized(max_position={}, test='even')"),
+      ('equal mean', 'equal_mean'),
+    )
+    for scaled in (False, True)
+  )
+
+
+def _mlm(encoding):
+  return Curves(
+    encoding,
+    'mlm_positions.py',
+    _schemes(encoding),
+    _RATIOS,
+    'nats per masked token',
+    standin=None,
+  )
+
+
+def _sweep(task, rows):
+  return Sweep(task, f'chomsky.py:{task}', rows, 'accuracy, percent')
+
+
+_RANKED = ('transformer', 'rnn', 'lstm', 'stack-rnn', 'tape-rnn')
+_FIGURE_1 = (
+  Row('transformer', 'sinusoidal'),
+  Row('rnn', 'rnn'),
+  Row('lstm', 'lstm'),
+  Row('stack-rnn', 'stack_rnn'),
+  Row('tape-rnn', 'tape_rnn'),
+)
+_FIGURE_2 = (
+  Row('none', 'nope'),
+  Row('sin/cos', 'sinusoidal'),
+  Row('sin/cos, random', f'sinusoidal | {_BATCH}'),
+  Row('learned', 'learned(max_position=2048)'),
+  Row('learned, random', f'learned(max_position=2048) | {_BATCH}'),
+  Row('rope', 'rope'),
+  Row('rope, random', f'rope | {_LAYER}'),
+  Row('alibi', 'alibi(official_compat=True)'),
+  Row('alibi, random', f'alibi(official_compat=True) | {_DISTANCES}'),
+  Row('relative', 'transformer_xl'),
+  Row('relative, random', f'transformer_xl | {_DISTANCES}'),
+)
+_LOG_N = (
+  Row('rope, random', f'rope | {_LAYER}'),
+  Row(
+    'rope, random, log n',
+    lambda n: f'rope | {_LAYER} | log_n(train_length={n})',
+  ),
+  Row('sin/cos, random', f'sinusoidal | {_BATCH}'),
+  Row(
+    'sin/cos, random, log n',
+    lambda n: f'sinusoidal | {_BATCH} | log_n(train_length={n})',
+  ),
+)
+
+
+def _mlm_claims(part):
+  return (
+    Claim(
+      f'S1, {part}',
+      'random positions in training help beyond the training length, with log '
+      'n more',
+      (
+        *beats(part, 'random', ('standard',), (4, 8)),
+        *beats(part, 'random, log n', ('random',), (4, 8)),
+      ),
+    ),
+    Claim(
+      f'S2, {part}',
+      'equal-mean positions with log n are best; plain random ones are worse '
+      'than equal-mean',
+      (
+        *beats(part, 'equal mean', ('random',), (4, 8)),
+        *beats(
+          part,
+          'equal mean, log n',
+          ('standard, log n', 'random, log n', 'equal mean'),
+          (4, 8),
+        ),
+      ),
+    ),
+    Claim(
+      f'S3, {part}',
+      'at test time evenly spaced positions beat a random draw',
+      beats(part, 'random, even at test time', ('random',), (1, 2, 4, 8)),
+    ),
+  )
+
+
+EXPERIMENTS = (
+  Experiment(
+    'su/mlm',
+    'masked language modelling from 64 tokens to 512: positions and log n',
+    (_mlm('sinusoidal'), _mlm('rope')),
+    (*_mlm_claims('sinusoidal'), *_mlm_claims('rope')),
+  ),
+  Experiment(
+    'su/figure1',
+    'the Chomsky tasks: a Transformer beside recurrent networks',
+    tuple(_sweep(task, _FIGURE_1) for task in _TASKS),
+    (
+      Claim(
+        'S6',
+        'Transformer < RNN < LSTM < Stack-RNN < Tape-RNN on the Chomsky tasks',
+        tuple(
+          Less((task, worse, 'beyond'), (task, better, 'beyond'))
+          for task in _TASKS
+          for worse, better in zip(_RANKED, _RANKED[1:], strict=False)
+        ),
+      ),
+    ),
+  ),
+  Experiment(
+    'su/figure2',
+    'the Chomsky tasks: six encodings, plain and randomized',
+    tuple(_sweep(task, _FIGURE_2) for task in _TASKS),
+    (
+      Claim(
+        'S7',
+        'ALiBi with random positions is worse than RoPE with them; bucket sort '
+        'becomes perfect',
+        tuple(
+          one
+          for task in _TASKS
+          for one in beats(
+            task, 'rope, random', ('alibi, random',), _BEYOND, higher=True
+          )
+        ),
+      ),
+    ),
+  ),
+  Experiment(
+    'su/chomsky_log_n',
+    'the Chomsky tasks with log n, which the essay could not run',
+    tuple(_sweep(task, _LOG_N) for task in _TASKS),
+    (
+      Claim(
+        'S7, log n',
+        'log n helps random positions on the Chomsky tasks',
+        tuple(
+          one
+          for task in _TASKS
+          for name in ('rope, random', 'sin/cos, random')
+          for one in beats(
+            task, f'{name}, log n', (name,), _BEYOND, higher=True
+          )
+        ),
+      ),
+    ),
+  ),
+)

@@ -1,0 +1,225 @@
+"""The experiments: their figures are those of print, their configs are read.
+
+Printed tables: `golden/papers/README.md`.
+"""
+
+import json
+import pathlib
+
+import pytest
+
+from lengen_jax import errors
+from lengen_jax import reproduce
+from lengen_jax.reproduce import experiment as experiment_lib
+from lengen_jax.reproduce import run
+
+TABLES = json.loads(
+  (
+    pathlib.Path(__file__).parent.parent / 'golden/papers/tables.json'
+  ).read_text()
+)
+
+
+def printed(name, part, rows, columns, table, scale=1.0):
+  """Compares figures of an experiment with a table.
+
+  Args:
+    name: of the experiment.
+    part: name of the part.
+    rows: {name of a row: name in the table}.
+    columns: which of the table's columns are ours.
+    table: the table's name.
+    scale: per column, what the table's figures are divided by.
+  """
+  (found,) = (one for one in reproduce.get(name).parts if one.name == part)
+  ours = {row.name: row.paper for row in found.rows}
+  for row, key in rows.items():
+    want = [TABLES[table][key][n] for n in columns]
+    scales = scale if isinstance(scale, tuple) else (scale,) * len(want)
+    assert len(ours[row]) == len(want)
+    for a, b, by in zip(ours[row], want, scales, strict=True):
+      assert (a is None) == (b is None)
+      assert a is None or a == pytest.approx(b / by, rel=1e-12), (row, a, b)
+
+
+def test_figures_of_fire():
+  every = range(5)
+  c4 = 'fire/table4_c4_log_ppl'
+  rows = {name: name for name in ('nope', 'rope', 'alibi', 't5', 'fire')}
+  rows |= {'kerple': 'kerple_log', 'fire, no threshold': 'fire_no_threshold'}
+  printed('fire/table4', 'c4', rows, every, c4)
+  printed(
+    'fire/table2',
+    'c4',
+    {'fire': 'fire', 'fire-s': 'fire_shared'},
+    every,
+    'fire/table2_sharing_c4_log_ppl',
+  )
+  printed(
+    'fire/table3',
+    'c4',
+    {
+      'no log, no threshold': 'no_log_no_threshold',
+      'fire, no threshold': 'log_no_threshold',
+      'fire': 'log_threshold',
+    },
+    every,
+    'fire/table3_transform_ablation_c4_log_ppl',
+  )
+  printed(
+    'fire/table5',
+    'c4',
+    {
+      'linear': 'linear',
+      'one hidden layer': 'hidden_1',
+      'two hidden layers': 'hidden_2',
+    },
+    every,
+    'fire/table5_capacity_c4_log_ppl',
+  )
+  for name, table in (
+    ('fire/table6', 'fire/table6_activation_c4_log_ppl'),
+    ('fire/table7', 'fire/table7_final_activation_c4_log_ppl'),
+  ):
+    names = [row.name for row in reproduce.get(name).parts[0].rows]
+    printed(name, 'c4', {n: n for n in names}, every, table)
+
+
+def test_figures_of_warping():
+  columns = (0, 1, 2, 4)
+  table = 'warping/table3_wikitext103_ppl'
+  printed(
+    'warping/table3',
+    'wikitext103',
+    {
+      'rope': 'rope',
+      'interpolated': 'interpolated',
+      'randomized, 8072': 'randomized_8072',
+      'randomized, 4096': 'randomized_4096',
+      'randomized, 1024': 'randomized_1024',
+      'alibi': 'alibi',
+      'head and tail warped': 'head_tail_warp',
+    },
+    columns,
+    table,
+  )
+  printed(
+    'warping/tableB',
+    'wikitext103',
+    {name: name for name in ('1/2', '1/4', '1/6', '1/8')},
+    columns,
+    'warping/tableB_alpha_ppl',
+  )
+  order = TABLES['warping/tableA_sequence_accuracy']['columns']
+  ours = [n for n, name in enumerate(order) if name != 'randomized_3M']
+  for part in reproduce.get('warping/tableA').parts:
+    want = TABLES['warping/tableA_sequence_accuracy'][part.name]
+    assert [row.paper and row.paper[0] for row in part.rows] == [
+      want[n] for n in ours
+    ]
+
+
+def test_figures_of_randomized_encodings():
+  table = 'randomized/table1_enwik8_loss'
+  names = {
+    'nope': 'nope',
+    'sin/cos': 'sinusoidal',
+    'alibi': 'alibi',
+    'transformer-xl': 'transformer_xl',
+    'rope': 'rope',
+    'learned': 'learned',
+    'power kerple': 'kerple_power',
+    'log kerple': 'kerple_log',
+    'sandwich': 'sandwich',
+    'shape': 'shape',
+  }
+  lengths = (256, 1024)
+  printed('randomized/table1', 'enwik8', names, (0, 2), table, lengths)
+  randomized = {
+    f'{ours}, randomized': theirs
+    for ours, theirs in names.items()
+    if ours not in ('nope', 'shape')
+  }
+  printed('randomized/table1', 'enwik8', randomized, (1, 3), table, lengths)
+  finetuned = TABLES['randomized/table2_enwik8_finetuning']
+  rows = [
+    row
+    for part in reproduce.get('randomized/table2').parts
+    for row in part.rows
+  ]
+  for n, row in enumerate(rows):
+    want = finetuned['256'][n] / 256, finetuned['1024'][n] / 1024
+    assert row.paper == pytest.approx(want)
+  for part in reproduce.get('randomized/tableB1').parts:
+    want = TABLES['randomized/tableB1_chomsky_accuracy'][part.name]
+    ours = [row.paper[0] for row in part.rows if row.paper]
+    assert ours == want[: len(ours)] and len(ours) == 7
+
+
+def test_the_rule_behind_the_gain():
+  from lengen_jax.reproduce import randomized
+
+  parts = [
+    {
+      'name': 'a task',
+      'rows': [
+        {'name': name, 'value': [value]}
+        for name, value in (
+          ('power kerple', 10.0),
+          ('log kerple', 50.0),
+          ('sandwich', 20.0),
+          ('shape', 30.0),
+          ('log kerple, randomized', 40.0),
+          ('rope, randomized', 55.0),
+        )
+      ],
+    }
+  ]
+  (line,) = randomized.gains({'parts': parts})
+  assert '+5.0 points here (1 tasks), +7.4 in the paper' in line
+
+
+@pytest.mark.parametrize('name', reproduce.EXPERIMENTS)
+@pytest.mark.parametrize('scale', experiment_lib.SCALES)
+def test_configs_and_runs_are_read(name, scale):
+  experiment = reproduce.get(name)
+  parts = [part for part in experiment.parts if scale in part.scales]
+  assert parts
+  for part in parts:
+    run.RUNNERS[type(part)].check(part, scale, ())
+
+
+@pytest.mark.parametrize('name', reproduce.EXPERIMENTS)
+def test_claims_name_what_there_is(name):
+  """At the scale that runs on a laptop too."""
+  experiment = reproduce.get(name)
+  columns = {
+    (part.name, row.name): getattr(part, 'ratios', ('beyond',))
+    for part in experiment.parts
+    if 'cpu' in part.scales and not isinstance(part, experiment_lib.Drawing)
+    for row in part.rows
+    if 'cpu' in row.scales
+  }
+  for claim in experiment.claims:
+    assert claim.comparisons
+    for less in claim.comparisons:
+      for part, row, column in (less.low, less.high):
+        assert column in columns[part, row], (claim.key, part, row, column)
+
+
+def test_names_are_distinct():
+  for experiment in reproduce.EXPERIMENTS.values():
+    for group in (experiment.parts, experiment.claims):
+      names = [getattr(one, 'name', None) or one.key for one in group]
+      assert len(set(names)) == len(names)
+  keys = [c.key for e in reproduce.EXPERIMENTS.values() for c in e.claims]
+  assert len(set(keys)) == len(keys)
+
+
+def test_unknown_names():
+  with pytest.raises(errors.ConfigError, match="did you mean 'fire/table4'"):
+    reproduce.get('fire/tabel4')
+  with pytest.raises(errors.ConfigError, match="unknown scale 'cpus'"):
+    run.reproduce(reproduce.get('fire/table4'), 'cpus', 'anywhere')
+  with pytest.raises(errors.ConfigError, match='each once'):
+    run.reproduce(reproduce.get('fire/table4'), 'tiny', 'anywhere', (1, 1))

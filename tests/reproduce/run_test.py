@@ -1,0 +1,225 @@
+"""Running an experiment: its results, its files, and going on with it."""
+
+import csv
+import json
+
+import pytest
+
+from lengen_jax import cli
+from lengen_jax import reproduce
+from lengen_jax.analysis import reproduction
+from lengen_jax.reproduce import claims
+from lengen_jax.reproduce import experiment as experiment_lib
+from lengen_jax.reproduce import rows
+from lengen_jax.reproduce import run
+from lengen_jax.training import loop
+
+
+def draw(folder):
+  path = folder / 'numbers.csv'
+  path.write_text('1,2\n')
+  return [path]
+
+
+SMALL = experiment_lib.Experiment(
+  'paper/table',
+  'a little of everything',
+  (
+    experiment_lib.Curves(
+      'text',
+      'fire_c4.py:base',
+      (
+        experiment_lib.Row('rope', 'rope', (3.0, 4.0)),
+        experiment_lib.Row('bounded', lambda n: f'learned(max_position={n})'),
+        experiment_lib.Row('large', 'alibi', scales=('paper',)),
+      ),
+      (0.5, 2),
+    ),
+    experiment_lib.Sweep(
+      'sort',
+      'chomsky.py:bucket_sort',
+      (
+        experiment_lib.Row('none', 'nope', (49.0,)),
+        experiment_lib.Row('log n', lambda n: f'nope||log_n(train_length={n})'),
+      ),
+    ),
+    experiment_lib.Drawing('numbers', draw),
+  ),
+  (
+    experiment_lib.Claim(
+      'X1',
+      'longer is better',
+      (experiment_lib.Less(('text', 'rope', 2), ('text', 'rope', 0.5)),),
+    ),
+  ),
+  summary=lambda found: [f'{len(found["parts"])} parts'],
+)
+
+
+@pytest.fixture(scope='module')
+def done(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('reproduce')
+  found = run.reproduce(SMALL, 'tiny', folder, (0, 1))
+  return folder, found, reproduction.write(found, folder)
+
+
+def test_results(done):
+  folder, found, _ = done
+  assert json.loads((folder / 'reproduction.json').read_text()) == found
+  text, sort, numbers = found['parts']
+  assert [row['name'] for row in text['rows']] == ['rope', 'bounded']
+  rope, bounded = text['rows']
+  assert rope['paper'] == [3.0, 4.0] and bounded['paper'] is None
+  for seed in (0, 1):
+    (curves,) = (folder / 'text').glob(f'seed{seed}/results.json')
+    for row, curve in zip(
+      text['rows'], json.loads(curves.read_text())['curves'], strict=True
+    ):
+      assert row['values'][seed] == curve['loss']
+  assert rope['values'][0] != rope['values'][1]
+  assert rope['value'][1] == sum(v[1] for v in rope['values']) / 2
+  assert (
+    rope['spread'][1] == abs(rope['values'][0][1] - rope['values'][1][1]) / 2
+  )
+  # A table of 32 positions has no loss at 64, and says why.
+  assert bounded['run'] == 'learned(max_position=32)'
+  assert bounded['value'][0] and bounded['value'][1] is None
+  assert 'max_position' in bounded['refused']['64']
+  assert text['standin'] and text['train_length'] == 32
+  assert 'train.steps: 8, at full size 600000' in text['differences']
+  assert any(
+    line.startswith(
+      'bounded: learned(max_position=32), at full size learned('
+      'max_position=2048)'
+    )
+    for line in text['differences']
+  )
+  results = json.loads((folder / 'sort/results.json').read_text())
+  for row, entry in zip(sort['rows'], results['runs'], strict=True):
+    assert row['value'][0] == pytest.approx(100 * entry['best'])
+  assert sort['rows'][1]['run'] == 'nope | log_n(train_length=6)'
+  assert sort['chance'] == pytest.approx(20.0)
+  assert numbers['files'] == ['numbers.csv']
+  assert found['summary'] == ['3 parts']
+  assert found['command'] == 'lengen reproduce paper/table --scale=tiny'
+
+
+def test_files(done):
+  folder, found, paths = done
+  assert {path.name for path in paths} == {
+    'text.png',
+    'text.csv',
+    'sort.png',
+    'sort.csv',
+    'numbers.csv',
+    'report.html',
+  }
+  assert all(path.exists() for path in paths)
+  lines = list(csv.DictReader((folder / 'text.csv').open()))
+  rope = found['parts'][0]['rows'][0]
+  assert [float(one['seed 1']) for one in lines[:2]] == rope['values'][1]
+  assert [one['paper'] for one in lines] == ['3.0', '4.0', '', '']
+  page = (folder / 'report.html').read_text()
+  for text in ('paper 0.5x', 'X1', 'at full size 600000', '3 parts', 'Python'):
+    assert text in page
+  assert 'src="http' not in page and '<script' not in page
+
+
+def test_what_is_done_is_not_done_again(done, monkeypatch):
+  folder, found, _ = done
+
+  def train(*args, **kwargs):
+    raise AssertionError('trained again')
+
+  monkeypatch.setattr(loop, 'train', train)
+  assert run.reproduce(SMALL, 'tiny', folder, (0, 1)) == found
+
+
+def test_the_command(monkeypatch, tmp_path, capsys):
+  drawn = experiment_lib.Experiment(
+    'paper/drawing', 'a drawing', (experiment_lib.Drawing('numbers', draw),)
+  )
+  monkeypatch.setitem(reproduce.EXPERIMENTS, 'paper/drawing', drawn)
+  workdir = str(tmp_path / 'here')
+  command = ['reproduce', 'paper/drawing', '--scale=tiny']
+  assert cli.main([*command, f'--workdir={workdir}', '--seeds=3,4']) == 0
+  assert (tmp_path / 'here/report.html').exists()
+  found = json.loads((tmp_path / 'here/reproduction.json').read_text())
+  assert found['command'].endswith('--scale=tiny --seeds=3,4')
+  capsys.readouterr()
+  assert cli.main(['reproduce', '--list']) == 0
+  listed = capsys.readouterr().out
+  assert all(name in listed for name in reproduce.EXPERIMENTS)
+  for arguments, message in (
+    (['reproduce', 'fire/table44'], "did you mean 'fire/table4'"),
+    ([*command, '--seeds=one'], '--seeds=one is no comma-separated list'),
+    (['reproduce', 'fire/table4', '--scale=big'], "unknown scale 'big'"),
+    ([*command, '--nonsense=1'], "unknown argument '--nonsense=1'"),
+  ):
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def result(low, high):
+  """Results with two rows, of a figure for each seed."""
+  return {
+    'parts': [
+      {
+        'name': 'part',
+        'columns': [1],
+        'rows': [
+          {'name': 'low', 'values': [[x] for x in low]},
+          {'name': 'high', 'values': [[x] for x in high]},
+        ],
+      }
+    ]
+  }
+
+
+@pytest.mark.parametrize(
+  ('low', 'high', 'verdict'),
+  [
+    ((1.0, 1.1), (2.0, 2.2), 'confirmed'),
+    # The seeds differ, the difference does not.
+    ((1.0, 3.0), (1.2, 3.1), 'confirmed'),
+    ((2.0, 2.2), (1.0, 1.1), 'refuted'),
+    ((1.0, 1.0), (1.3, 0.8), 'not seen'),
+    ((1.0, 1.0), (1.0, 1.0), 'not seen'),
+    ((1.0,), (2.0,), 'not seen'),
+    ((1.0, None), (2.0, 2.0), 'not measured'),
+  ],
+)
+def test_verdicts(low, high, verdict):
+  claim = experiment_lib.Claim(
+    'X', 'low', experiment_lib.beats('part', 'low', ('high',), (1,))
+  )
+  judged = claims.judge(claim, result(low, high))
+  assert judged['verdict'] == verdict
+  if verdict == 'confirmed':
+    (compared,) = judged['comparisons']
+    assert compared['effect'] == pytest.approx(
+      sum(b - a for a, b in zip(low, high, strict=True)) / 2
+    )
+
+
+def test_one_comparison_that_fails_refutes():
+  comparisons = (
+    *experiment_lib.beats('part', 'low', ('high',), (1,)),
+    *experiment_lib.beats('part', 'low', ('high',), (1,), higher=True),
+  )
+  claim = experiment_lib.Claim('X', 'both', comparisons)
+  judged = claims.judge(claim, result((1.0, 1.0), (2.0, 2.0)))
+  assert judged['verdict'] == 'refuted'
+  missing = experiment_lib.Less(('part', 'low', 1), ('other', 'high', 1))
+  claim = experiment_lib.Claim('X', 'nothing', (missing,))
+  assert (
+    claims.judge(claim, result((1.0,), (2.0,)))['verdict'] == 'not measured'
+  )
+
+
+def test_figures_of_seeds():
+  row = experiment_lib.Row('name', 'run', (1.0, 2.0))
+  by_seed = [[3.0, None], [5.0, 7.0]]
+  for of, value in (('mean', 4.0), ('min', 3.0), ('max', 5.0)):
+    made = rows.make(row, 'run', by_seed, of)
+    assert made['value'] == [value, None] and made['spread'] == [1.0, None]
