@@ -5,6 +5,8 @@
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
 # make soak       kills training at fifty random moments
+# make reproduce-cpu  every table and figure of the papers at a laptop's scale
+# make results    docs/results.md from what was reproduced
 # make compile-matrix  the same for all figures on record, in half an hour
 
 PYTHON ?= python3
@@ -18,7 +20,7 @@ DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
 
 .PHONY: demo test test-slow test-aot soak compile-matrix \
-  lint format setup
+  reproduce-cpu results lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
@@ -42,6 +44,13 @@ soak: $(DATA)
 compile-matrix:
 	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
 	.venv-aot/bin/python -m benchmarks.compile_matrix --check
+
+reproduce-cpu: $(DATA)
+	for experiment in $$($(BIN)/lengen reproduce --names); do \
+	  $(BIN)/lengen reproduce $$experiment --scale=cpu || exit; done
+
+results: $(READY)
+	$(BIN)/python -m lengen_jax.analysis.results_page runs/reproduce docs
 
 lint: $(READY)
 	$(BIN)/ruff check .

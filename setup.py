@@ -31,6 +31,7 @@ setuptools.setup(
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12.0',
     'rich>=13.7',
+    'scipy>=1.13',
   ],
   extras_require={
     'aot': ['libtpu>=0.0.51'],

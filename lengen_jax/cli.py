@@ -179,8 +179,9 @@ def _parser():
     metavar='PAPER/TABLE',
     help='for example fire/table4',
   )
+  reproduce.add_argument('--list', action='store_true', help='show all of them')
   reproduce.add_argument(
-    '--list', action='store_true', help='show all of them, and what they cost'
+    '--names', action='store_true', help='print their names, for scripts'
   )
   reproduce.add_argument(
     '--scale', default='paper', help='paper, small, cpu or tiny'
@@ -309,6 +310,9 @@ def _reproduce(arguments, _):
   from lengen_jax import reproduce
   from lengen_jax.analysis import reproduction
 
+  if arguments.names:
+    print(*reproduce.EXPERIMENTS, sep='\n')
+    return
   if arguments.list or not arguments.experiment:
     reproduction.print_list(reproduce.EXPERIMENTS.values())
     return

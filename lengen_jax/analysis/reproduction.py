@@ -32,12 +32,12 @@ def print_tables(found):
   for part in found['parts']:
     if part['rows']:
       table = tables.create()
-      for column in _head(part):
+      for column in head(part):
         table.add_column(column, justify='right' if column != 'run' else 'left')
-      for row in _rows(part):
+      for row in lines(part):
         table.add_row(*map(rich.markup.escape, row))
-      tables.show(_title(found, part), table, _notes(part))
-  for line in (*found['summary'], *map(_verdict, found['claims'])):
+      tables.show(_title(found, part), table, notes(part))
+  for line in (*found['summary'], *map(_judged, found['claims'])):
     print(line)
 
 
@@ -70,15 +70,15 @@ def write(found, workdir):
     paths += files
     body += [page.picture(one, part['name']) for one in pictures]
     if part['rows']:
-      body.append(page.table(_head(part), _rows(part)))
-    if _notes(part):
-      body.append(page.listing(_notes(part)))
+      body.append(page.table(head(part), lines(part)))
+    if notes(part):
+      body.append(page.listing(notes(part)))
   if found['summary']:
     body.append(page.listing(found['summary']))
   if found['claims']:
     body.append(page.heading('Claims'))
     for claim in found['claims']:
-      body.append(page.paragraph(_verdict(claim)))
+      body.append(page.paragraph(_judged(claim)))
       body.append(page.listing(_against(claim)))
   body.append(page.download('reproduction.json', found))
   path = folder / 'report.html'
@@ -95,19 +95,23 @@ def _facts(found):
 
 
 def _title(found, part):
-  text = f'{found["name"]}, {part["name"]}: {part["unit"]}'
-  if part['kind'] == 'curves':
-    return (
-      f'{text}, trained at {part["train_length"]}, the same '
-      f'{part["tokens"]:,} tokens at every length, scale {found["scale"]}'
-    )
   return (
-    f'{text}, beyond the training length {part["train_length"]}, scale '
-    f'{found["scale"]}'
+    f'{found["name"]}, {part["name"]}: {describe(part)}, scale {found["scale"]}'
   )
 
 
-def _head(part):
+def describe(part):
+  """What the figures of a part are."""
+  if part['kind'] == 'curves':
+    return (
+      f'{part["unit"]}, trained at {part["train_length"]}, the same '
+      f'{part["tokens"]:,} tokens at every length'
+    )
+  return f'{part["unit"]}, beyond the training length {part["train_length"]}'
+
+
+def head(part):
+  """Names of the columns of a part's table."""
   columns = [
     f'{c:g}x' if not isinstance(c, str) else c for c in part['columns']
   ]
@@ -116,9 +120,10 @@ def _head(part):
   return ['run', *columns, *(papers if has_paper else [])]
 
 
-def _rows(part):
+def lines(part):
+  """Its table: a list of strings for each run."""
   has_paper = any(row['paper'] for row in part['rows'])
-  lines = []
+  table = []
   for row in part['rows']:
     cells = [
       _cell(value) + (f' ±{_cell(spread)}' if spread else '')
@@ -127,32 +132,36 @@ def _rows(part):
     if has_paper:
       paper = row['paper'] or [None] * len(part['columns'])
       cells += [_cell(value) for value in paper]
-    lines.append([row['name'], *cells])
-  return lines
+    table.append([row['name'], *cells])
+  return table
 
 
-def _notes(part):
+def notes(part):
   """What differs from the paper, in lines."""
-  notes = []
+  found = []
   if part['standin']:
-    notes.append(f"in place of the paper's data: {part['standin']}")
-  notes += part['differences']
+    found.append(f"in place of the paper's data: {part['standin']}")
+  found += part['differences']
   for row in part['rows']:
     for length, reason in row.get('refused', {}).items():
-      notes.append(f'{row["name"]} at {length}: {reason}')
+      found.append(f'{row["name"]} at {length}: {reason}')
   if part['rows'] and part['of_seeds'] != 'mean':
     best = {'min': 'least', 'max': 'largest'}[part['of_seeds']]
-    notes.append(f'the {best} over seeds, as the paper has it')
-  return notes
+    found.append(f'the {best} over seeds, as the paper has it')
+  return found
 
 
-def _verdict(claim):
-  """A claim, what became of it, and how many comparisons bear it out."""
+def verdict(claim):
+  """What became of a claim, and how many comparisons bear it out."""
   outcomes = [one['outcome'] for one in claim['comparisons']]
   counts = ', '.join(
     f'{outcomes.count(kind)} {kind}' for kind in dict.fromkeys(outcomes)
   )
-  return f'{claim["key"]}: {claim["text"]}: {claim["verdict"]} ({counts})'
+  return f'{claim["verdict"]} ({counts})'
+
+
+def _judged(claim):
+  return f'{claim["key"]}: {claim["text"]}: {verdict(claim)}'
 
 
 def _against(claim):

@@ -2,12 +2,16 @@
 
 import statistics
 
+from scipy import stats
+
+LEVEL = 0.05
+
 
 def judge(claim, found):
   """Whether figures bear a claim out.
 
-  A comparison holds if its difference, seed by seed, is on average more than
-  its differences differ; with a single seed that is not to be told.
+  A comparison holds, or fails, if a one-sided t test of its differences, one of
+  each seed, says so at LEVEL; with a single seed that is not to be told.
 
   Args:
     claim: a Claim.
@@ -24,9 +28,8 @@ def judge(claim, found):
       differences = [b - a for a, b in zip(low, high, strict=True)]
       effect = statistics.fmean(differences)
       outcome = 'unclear'
-      several = len(differences) > 1
-      if several and abs(effect) > max(differences) - min(differences):
-        outcome = 'holds' if effect > 0 else 'fails'
+      if len(differences) > 1:
+        outcome = _outcome(differences)
     compared.append(
       {
         'low': list(less.low),
@@ -50,6 +53,18 @@ def judge(claim, found):
     'verdict': verdict,
     'comparisons': compared,
   }
+
+
+def _outcome(differences):
+  """What a t test of differences says, one of each seed."""
+  if len(set(differences)) == 1:
+    # It has no spread to go by.
+    return 'unclear'
+  for alternative, outcome in (('greater', 'holds'), ('less', 'fails')):
+    test = stats.ttest_1samp(differences, 0, alternative=alternative)
+    if test.pvalue < LEVEL:
+      return outcome
+  return 'unclear'
 
 
 def _values(found, at):

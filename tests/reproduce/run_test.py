@@ -181,10 +181,13 @@ def result(low, high):
   [
     ((1.0, 1.1), (2.0, 2.2), 'confirmed'),
     # The seeds differ, the difference does not.
-    ((1.0, 3.0), (1.2, 3.1), 'confirmed'),
+    ((1.0, 3.0, 2.0), (1.2, 3.1, 2.2), 'confirmed'),
     ((2.0, 2.2), (1.0, 1.1), 'refuted'),
+    # Two seeds of one sign are not much.
+    ((1.0, 1.0), (1.1, 1.3), 'not seen'),
     ((1.0, 1.0), (1.3, 0.8), 'not seen'),
     ((1.0, 1.0), (1.0, 1.0), 'not seen'),
+    ((1.0, 1.0), (2.0, 2.0), 'not seen'),
     ((1.0,), (2.0,), 'not seen'),
     ((1.0, None), (2.0, 2.0), 'not measured'),
   ],
@@ -198,7 +201,7 @@ def test_verdicts(low, high, verdict):
   if verdict == 'confirmed':
     (compared,) = judged['comparisons']
     assert compared['effect'] == pytest.approx(
-      sum(b - a for a, b in zip(low, high, strict=True)) / 2
+      sum(b - a for a, b in zip(low, high, strict=True)) / len(low)
     )
 
 
@@ -208,7 +211,7 @@ def test_one_comparison_that_fails_refutes():
     *experiment_lib.beats('part', 'low', ('high',), (1,), higher=True),
   )
   claim = experiment_lib.Claim('X', 'both', comparisons)
-  judged = claims.judge(claim, result((1.0, 1.0), (2.0, 2.0)))
+  judged = claims.judge(claim, result((1.0, 1.1), (2.0, 2.2)))
   assert judged['verdict'] == 'refuted'
   missing = experiment_lib.Less(('part', 'low', 1), ('other', 'high', 1))
   claim = experiment_lib.Claim('X', 'nothing', (missing,))
