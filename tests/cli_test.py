@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -19,6 +20,16 @@ SHORT = ['--config.eval.lengths=(32, 64)', '--config.train.steps=4']
 def keep_devices(monkeypatch):
   """The devices are there already."""
   monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """The workdir of a finished run, to be copied."""
+  folder = tmp_path_factory.mktemp('trained') / 'run'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('lengen_jax.training.sharding.start', lambda: 0)
+    assert cli.main(['train', TINY, f'--workdir={folder}', *SHORT]) == 0
+  return folder
 
 
 def mistake(capsys, *arguments):
@@ -67,7 +78,7 @@ def test_train_eval(tmp_path, capsys):
 
 def test_compare_report(tmp_path, capsys):
   workdir = f'--workdir={tmp_path}'
-  runs = '--runs=alibi; learned(max_position=40); rope|interpolated(scale=2)'
+  runs = '--runs=learned(max_position=40); rope|interpolated(scale=2)'
   assert cli.main(['compare', TINY, workdir, runs, *SHORT]) == 0
   out = capsys.readouterr().out
   assert 'rope | interpolated(scale=2)' in out
@@ -136,20 +147,19 @@ def test_mistakes_in_the_config_file(tmp_path, capsys, config, message):
   assert message in error
 
 
-@pytest.mark.slow
-def test_workdir_of_another_config(tmp_path, capsys):
-  workdir = f'--workdir={tmp_path}'
-  assert cli.main(['train', TINY, workdir, *SHORT]) == 0
-  files = sorted(tmp_path.rglob('*'))
+def test_workdir_of_another_config(trained, capsys):
+  workdir = f'--workdir={trained}'
+  files = sorted(trained.rglob('*'))
   error = mistake(capsys, 'train', TINY, workdir, '--config.seed=7', *SHORT)
   assert 'seed: 0 there, 7 here' in error and '--workdir' in error
-  assert sorted(tmp_path.rglob('*')) == files
+  assert sorted(trained.rglob('*')) == files
 
 
-def test_unreadable_checkpoint(tmp_path, capsys):
-  workdir = f'--workdir={tmp_path}'
-  assert cli.main(['train', TINY, workdir, *SHORT]) == 0
-  for file in (tmp_path / 'checkpoints').rglob('d/*'):
+def test_unreadable_checkpoint(tmp_path, trained, capsys):
+  folder = tmp_path / 'run'
+  shutil.copytree(trained, folder)
+  workdir = f'--workdir={folder}'
+  for file in (folder / 'checkpoints').rglob('d/*'):
     file.write_bytes(b'')
   for command in (['train', TINY, *SHORT], ['eval']):
     error = mistake(capsys, *command, workdir)
@@ -174,9 +184,8 @@ def test_mistakes_in_the_workdir(tmp_path, capsys):
   assert 'cannot read' in error
 
 
-def test_mistakes_in_lengths(tmp_path, capsys):
-  workdir = f'--workdir={tmp_path}'
-  assert cli.main(['train', TINY, workdir, *SHORT]) == 0
+def test_mistakes_in_lengths(trained, capsys):
+  workdir = f'--workdir={trained}'
   assert 'comma-separated' in mistake(capsys, 'eval', workdir, '--lengths=a')
   error = mistake(capsys, 'eval', workdir, '--lengths=24,64')
   assert '24 does not divide the longest, 64' in error

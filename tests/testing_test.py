@@ -31,9 +31,26 @@ FORMS = [
   't5(shared=True)',
 ]
 SPECS = [*testing.encoding_specs(), *FORMS]
-# One bias and one rotation are tested in bfloat16 by default.
+# Beside all entries of the registry, and in other settings than float32 and
+# causal: one of each way to act on attention.
+QUICK_FORMS = ('rope(dynamic=True, train_length=6)',)
 QUICK_IN_BFLOAT16 = ('fire(init_threshold=8.)', 'rope')
-EXACT = {}
+QUICK_IN_BOTH_DIRECTIONS = (
+  'shaw(left=4, right=4)',
+  'transformer_xl',
+  't5(num_buckets=8, max_distance=16)',
+  'alibi',
+  'alibi(official_compat=True)',
+  'fire(init_threshold=8.)',
+  'fire(sign=True)',
+  'rope',
+)
+SCALES = [
+  'log_n(train_length=6)',
+  "log_n(train_length=6, per='sequence', clip=False)",
+  'ssmax',
+  'llama4(train_length=6)',
+]
 
 FRACTIONAL = {
   'interpolated',
@@ -80,12 +97,21 @@ PARAMETERS = {
 }
 
 
+def slow_but(quick, specs):
+  return [
+    pytest.param(spec, marks=() if spec in quick else pytest.mark.slow)
+    for spec in specs
+  ]
+
+
 @functools.cache
 def properties(spec, **kwargs):
   return testing.Properties(spec, **kwargs)
 
 
-@pytest.mark.parametrize('spec', SPECS)
+@pytest.mark.parametrize(
+  'spec', slow_but((*testing.encoding_specs(), *QUICK_FORMS), SPECS)
+)
 def test_every_scheme_in_float32(spec):
   taken = properties(spec).check_schemes()
   name = spec.split('(')[0]
@@ -110,15 +136,7 @@ def test_every_scheme_in_float32(spec):
   assert refused == want
 
 
-@pytest.mark.parametrize(
-  'spec',
-  [
-    pytest.param(
-      spec, marks=() if spec in QUICK_IN_BFLOAT16 else pytest.mark.slow
-    )
-    for spec in SPECS
-  ],
-)
+@pytest.mark.parametrize('spec', slow_but(QUICK_IN_BFLOAT16, SPECS))
 def test_every_scheme_in_bfloat16(spec):
   half = properties(spec, dtype='bfloat16')
   half.check_schemes()
@@ -126,7 +144,11 @@ def test_every_scheme_in_bfloat16(spec):
 
 
 @pytest.mark.parametrize(
-  'spec', [*SPECS, 'alibi(official_compat=True)', 'fire(sign=True)']
+  'spec',
+  slow_but(
+    QUICK_IN_BOTH_DIRECTIONS,
+    [*SPECS, 'alibi(official_compat=True)', 'fire(sign=True)'],
+  ),
 )
 def test_both_directions(spec):
   encoder = testing.Properties(spec, causal=False)
@@ -151,16 +173,18 @@ def test_schemes_are_data(monkeypatch, spec, kinds):
 
 
 @pytest.mark.parametrize(
-  'scale',
+  'dtype, scale',
   [
-    'log_n(train_length=6)',
-    "log_n(train_length=6, per='sequence', clip=False)",
-    'ssmax',
-    'llama4(train_length=6)',
+    pytest.param(
+      dtype,
+      scale,
+      marks=() if dtype == 'float32' or scale == 'ssmax' else pytest.mark.slow,
+    )
+    for dtype in ('float32', 'bfloat16')
+    for scale in SCALES
   ],
 )
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_every_logit_scale(scale, dtype):
+def test_every_logit_scale(dtype, scale):
   assert scale.split('(')[0] in scaling.SCALES
   one = testing.Properties('kerple_log', attention_scale=scale, dtype=dtype)
   for scheme in ('standard', 'randomized(max_position=64)', 'equal_mean'):

@@ -39,9 +39,11 @@ def test_a_strip_is_the_tile_exactly(spec, bidirectional):
   assert bias_forms.choose(bias, 'exact', contiguous=True) == 'strip'
   for i, j, q, k in (40, 40, 16, 16), (40, 8, 5, 16), (0, 300, 16, 3):
     one, other = tokens(i, q), tokens(j, k)
-    strip, exact = (
-      bias_forms.tile(form, bias, one, other) for form in ('strip', 'exact')
-    )
+    strip, exact = jax.jit(
+      lambda *pair: [
+        bias_forms.tile(form, bias, *pair) for form in ('strip', 'exact')
+      ]
+    )(one, other)
     assert strip.shape == (1, H, q, k)
     np.testing.assert_allclose(strip, exact, rtol=1e-6, atol=1e-7)
 
@@ -172,9 +174,11 @@ OPTIONS = {
 @pytest.mark.parametrize(
   'options',
   [
-    # Rows that begin anywhere are causal too.
+    # Rows that begin anywhere are causal too, and packed ones.
     pytest.param(
-      options, id=name, marks=pytest.mark.slow if name == 'causal' else ()
+      options,
+      id=name,
+      marks=() if name in ('both directions', 'packed') else pytest.mark.slow,
     )
     for name, options in OPTIONS.items()
   ],
@@ -217,8 +221,9 @@ def test_strips_and_tiles_give_the_same_gradients(spec):
       ** 2
     )
 
+  grad = jax.jit(jax.grad(loss), static_argnums=1)
   for one, other in zip(
-    *(jax.tree.leaves(jax.grad(loss)(variables, c)) for c in (True, False)),
+    *(jax.tree.leaves(grad(variables, c)) for c in (True, False)),
     strict=True,
   ):
     np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-4)

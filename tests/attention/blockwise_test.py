@@ -79,6 +79,12 @@ SPECS = [
   in ('nope', 'shaw', 'transformer_xl', 't5', 'alibi', 'kerple_log')
   + ('kerple_power', 'sandwich', 'fire')
 ]
+# Of the other encodings, two options beside what they share with these.
+QUICK_SPECS = ('fire(init_threshold=8.)',)
+QUICK_OPTIONS = (
+  'both directions, grouped heads, rows begin anywhere',
+  'packed, window, sinks',
+)
 
 
 @pytest.fixture(autouse=True)
@@ -152,9 +158,22 @@ def assert_equal(got, want, tolerance):
       assert np.abs(a - b).max(initial=0) <= tolerance * scale, name
 
 
-@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize('spec', SPECS)
-def test_equals_the_reference(spec, options):
+@pytest.mark.parametrize(
+  'spec, name',
+  [
+    pytest.param(
+      spec,
+      name,
+      marks=()
+      if spec in QUICK_SPECS or (name in QUICK_OPTIONS and 'sign' not in spec)
+      else pytest.mark.slow,
+    )
+    for spec in SPECS
+    for name in OPTIONS
+  ],
+)
+def test_equals_the_reference(spec, name):
+  options = OPTIONS[name]
   if spec.startswith('shaw') and 'q_positions' in options:
     options = {**options, 'q_positions': POSITIONS, 'k_positions': POSITIONS}
   want = value_and_grads(spec, 'reference', **options)

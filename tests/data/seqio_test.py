@@ -120,7 +120,15 @@ def test_windows_are_those_of_prepare(folder, mode, length):
     assert not row['tokens'][len(window) :].any()
 
 
-@pytest.mark.parametrize('spec', ['c4', 'arxiv', 'wikitext103', 'enwik8'])
+@pytest.mark.parametrize(
+  'spec',
+  [
+    'c4',
+    pytest.param('arxiv', marks=pytest.mark.slow),
+    'wikitext103',
+    pytest.param('enwik8', marks=pytest.mark.slow),
+  ],
+)
 def test_the_same_windows_as_prepared_data(folder, tmp_path, spec):
   shared = dict(task=spec, mode='doc_pad', batch_size=1, train_length=32)
   written = data.DataConfig(
@@ -189,7 +197,9 @@ def test_c4_of_tensorflow_datasets(tmp_path):
   np.testing.assert_array_equal(evaluated[0].scored, evaluated[1].scored)
 
 
-@pytest.mark.parametrize('hosts', [1, 2, 4, 8])
+@pytest.mark.parametrize(
+  'hosts', [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_hosts_share_the_documents(folder, hosts):
   """Over hosts, every document comes once in an epoch."""
   name = data.register('c4', path=str(folder))
@@ -267,10 +277,21 @@ def test_more_hosts_than_files_is_said(folder, capsys):
 @pytest.mark.parametrize(
   'task, fields',
   [
-    *(('c4', {'mode': mode}) for mode in windows.MODES),
-    ('arxiv', {}),
+    *(
+      pytest.param(
+        'c4',
+        {'mode': mode},
+        marks=pytest.mark.slow if mode == 'doc_pad' else (),
+      )
+      for mode in windows.MODES
+    ),
+    pytest.param('arxiv', {}, marks=pytest.mark.slow),
     ('scrolls/qasper', {'target_length': 12, 'train_length': 64}),
-    ('glue_superglue', {'target_length': 16, 'train_length': 64}),
+    pytest.param(
+      'glue_superglue',
+      {'target_length': 16, 'train_length': 64},
+      marks=pytest.mark.slow,
+    ),
     ('imagenet', {'train_length': 20}),
   ],
   ids=lambda value: (

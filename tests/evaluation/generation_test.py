@@ -41,7 +41,7 @@ def model(encoding='alibi', **kwargs):
   """A model whose parts are loud, so that what it writes varies."""
   kwargs = presets.get('tiny') | kwargs
   config = ModelConfig(**kwargs, encoding=encoding)
-  params = stacking.init(config, jax.random.key(0))
+  params = jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
 
   def louder(path, leaf):
     names = [entry.key for entry in path]
@@ -49,7 +49,8 @@ def model(encoding='alibi', **kwargs):
       return 3 * leaf
     return 6 * leaf if names[-1] in ('kernel', 'p', 'table') else leaf
 
-  return config, jax.tree_util.tree_map_with_path(louder, params)
+  make_louder = functools.partial(jax.tree_util.tree_map_with_path, louder)
+  return config, jax.jit(make_louder)(params)
 
 
 def generator(config, scheme='standard', **kwargs):
@@ -113,16 +114,17 @@ def assert_same(got, want):
 @pytest.mark.parametrize(
   'encoding, scheme, kwargs',
   [
-    ('fire', 'standard', {}),
+    pytest.param('fire', 'standard', {}, marks=pytest.mark.slow),
     ('rope(dynamic=True, train_length=4)', 'standard', {}),
     pytest.param('alibi', 'standard', {}, marks=pytest.mark.slow),
     pytest.param('kerple_log', 'standard', {}, marks=pytest.mark.slow),
     ('fire, t5', 'standard', {'scan_layers': True, 'num_layers': 4}),
     ('rope', 'randomized(max_position=64)', {}),
-    (
+    pytest.param(
       'shaw, alibi',
       "randomized(max_position=64, mode='distances', draw='layer')",
       {},
+      marks=pytest.mark.slow,
     ),
   ],
 )
@@ -191,7 +193,9 @@ def test_the_end_ends_and_is_left_out():
   assert_same(written(config, params, end_id=end), want)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize(
+  'devices', [pytest.param(1, marks=pytest.mark.slow), 2]
+)
 def test_stops_when_all_have_ended(devices):
   config, params = model(output_size=256)
   found = generator(config, end_id=9, batch_tokens=500, layout=layout(devices))

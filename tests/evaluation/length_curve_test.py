@@ -1,5 +1,7 @@
 """Tests `lengen_jax/evaluation/length_curve.py`."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -40,9 +42,14 @@ def windows():
   )
 
 
+@functools.cache
+def initial(config):
+  return jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
+
+
 def curve(windows, encoding, scheme='standard', batch_tokens=256):
   config = ModelConfig(**presets.get('tiny'), encoding=encoding)
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   found = length_curve.LengthCurve(
     config,
     positions.create(scheme),
@@ -59,7 +66,8 @@ def test_loss_equals_a_plain_computation(windows):
   config, params, losses = curve(windows, 'alibi')
   for one, length in zip(losses, LENGTHS, strict=True):
     tokens = windows.examples(length)
-    logits = DecoderLM(config).apply({'params': params}, tokens[:, :-1])
+    apply = jax.jit(DecoderLM(config).apply)
+    logits = apply({'params': params}, tokens[:, :-1])
     chosen = np.take_along_axis(
       np.asarray(jax.nn.log_softmax(logits), np.float64),
       tokens[:, 1:, None],
@@ -91,7 +99,7 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
   config = ModelConfig(
     **presets.get('tiny') | {'vocab_size': 257}, architecture='encoder'
   )
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   found = length_curve.LengthCurve(
     config,
     positions.create('standard'),
@@ -109,7 +117,7 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
     assert 0.6 < (inputs == 256)[weights].mean() < 0.95
     seen[length] = sorted(targets[weights].tolist())
     assert one.tokens == len(seen[length])
-    logits = Encoder(config).apply({'params': params}, inputs)
+    logits = jax.jit(Encoder(config).apply)({'params': params}, inputs)
     chosen = np.take_along_axis(
       np.asarray(jax.nn.log_softmax(logits), np.float64), targets[..., None], 2
     )[..., 0]

@@ -17,6 +17,7 @@ from lengen_jax import positions
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import presets
 from lengen_jax.models import stacking
+from tests import random_params
 
 LENGTH = 10
 PLANNED = np.array([7, 10])
@@ -27,6 +28,12 @@ def create(encoding='nope', **kwargs):
   return models.ModelConfig(**presets.get('tiny'), encoding=encoding, **kwargs)
 
 
+@functools.cache
+def initial(config):
+  params = random_params.fill(lambda: stacking.init(config, KEY))
+  return jax.tree.map(jnp.asarray, params)
+
+
 def tokens(length=LENGTH):
   return jax.random.randint(jax.random.key(1), (2, length), 0, 256)
 
@@ -35,7 +42,8 @@ def full_pass(config, params, scheme, **kwargs):
   index = jnp.tile(jnp.arange(LENGTH)[None], (2, 1))
   lengths = jnp.asarray(PLANNED)[:, None]
   given = scheme(index, lengths=lengths, rng=KEY, num_layers=config.num_layers)
-  return models.create(config).apply(
+  apply = jax.jit(models.create(config).apply)
+  return apply(
     {'params': params}, tokens(), *kwargs.values(), given, lengths=lengths
   )
 
@@ -97,7 +105,7 @@ def test_decoding_equals_a_full_pass(
   encoding, scheme, kwargs, scan_layers, assert_close
 ):
   config = create(encoding, scan_layers=scan_layers, **kwargs)
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   scheme = positions.create(scheme)
   want = full_pass(config, params, scheme)
   cache = cache_lib.create(
@@ -110,11 +118,12 @@ def test_decoding_equals_a_full_pass(
 
 def test_an_encoder_decoder_decodes(assert_close):
   config = create('alibi', architecture='encoder_decoder')
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   source = tokens(5)
   model = models.EncoderDecoder(config)
   want = full_pass(config, params, positions.create('standard'), source=source)
-  encoded = model.apply({'params': params}, source, method='encode')
+  encode = jax.jit(functools.partial(model.apply, method='encode'))
+  encoded = encode({'params': params}, source)
   cache = cache_lib.create(config, 2, LENGTH, planned=PLANNED)
   got = decoded(config, params, cache, encoded)
   for row, planned in enumerate(PLANNED):
@@ -123,9 +132,10 @@ def test_an_encoder_decoder_decodes(assert_close):
 
 def test_padding_of_the_encoder_is_not_seen(assert_close):
   config = create('alibi', architecture='encoder_decoder')
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   model = models.EncoderDecoder(config)
 
+  @jax.jit
   def first_logits(source, ids):
     encoded = model.apply(
       {'params': params}, source, segment_ids=ids, method='encode'
@@ -171,7 +181,7 @@ def test_shapes(scan_layers, shape):
 
 def test_beyond_the_plan_there_are_no_logits():
   config = create('alibi')
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   cache = cache_lib.create(config, 2, LENGTH, planned=PLANNED)
   logits, cache = step(config, params, tokens(), cache, None)
   told = np.isfinite(logits).all(-1)
@@ -186,7 +196,7 @@ def test_beyond_the_plan_there_are_no_logits():
 def test_a_longer_plan_turns_old_keys_anew(assert_close):
   """Keys are kept unturned where the rotation goes by the length."""
   config = create('rope(dynamic=True, train_length=4)')
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   short = cache_lib.create(config, 2, LENGTH, planned=np.array([4, 4]))
   _, short = step(config, params, tokens(4), short, None)
   long = cache_lib.create(config, 2, LENGTH)
@@ -281,11 +291,19 @@ def test_slots_may_be_counted_where_all_are_planned():
   np.testing.assert_array_equal(cache.planned, [[LENGTH]] * 2)
 
 
-@pytest.mark.parametrize('encoding', ['fire', 'kerple_log', 't5', 'rope'])
+@pytest.mark.parametrize(
+  'encoding',
+  [
+    'fire',
+    pytest.param('kerple_log', marks=pytest.mark.slow),
+    pytest.param('t5', marks=pytest.mark.slow),
+    'rope',
+  ],
+)
 def test_a_token_costs_as_much_as_there_are_slots(encoding):
   """And no more: the bias of one row, not of all pairs."""
   config = create(encoding)
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
 
   def cost(slots):
     cache = cache_lib.create(config, 1, slots)

@@ -201,7 +201,9 @@ def test_parameters_of_an_encoder_decoder():
   assert not any('encoding' in path for path in cross)
 
 
-@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize(
+  'scan_layers', [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_what_a_decoder_sees(scan_layers):
   config = create('alibi', 'encoder_decoder', scan_layers=scan_layers)
   inputs, source = tokens(), tokens(5, key=2)
@@ -274,7 +276,11 @@ def test_a_shared_encoding_is_told_the_direction(scan_layers, assert_close):
 
 @pytest.mark.parametrize(
   'attention_scale',
-  ['ssmax', 'log_n(train_length=2)', 'llama4(train_length=2, beta=1.)'],
+  [
+    'ssmax',
+    'log_n(train_length=2)',
+    pytest.param('llama4(train_length=2, beta=1.)', marks=pytest.mark.slow),
+  ],
 )
 def test_logit_scales_go_by_segments(attention_scale, assert_close):
   """Both directions are seen: what counts is the length of a segment."""

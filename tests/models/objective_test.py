@@ -15,6 +15,7 @@ from lengen_jax.data import windows
 from lengen_jax.models import objective
 from lengen_jax.models import presets
 from lengen_jax.models import stacking
+from tests import random_params
 
 KEY = jax.random.key(0)
 
@@ -28,17 +29,30 @@ def lm_batch(rows=2, length=8, seed=0):
   return windows.lm_batch(tokens.astype(np.int32))
 
 
-def losses(config, scheme, batch, *, train=False, packed=False, params=None):
-  params = stacking.init(config, KEY) if params is None else params
+@functools.cache
+def initial(config):
+  return random_params.fill(lambda: stacking.init(config, KEY))
+
+
+def token_losses(config, scheme, params, batch, key, train, packed):
   return objective.token_losses(
     config,
     positions.create(scheme),
     params,
     batch,
-    rng=jax.random.key(1),
+    rng=jax.random.key(key),
     train=train,
     packed=packed,
   )
+
+
+compiled_losses = jax.jit(token_losses, static_argnums=(0, 1, 5, 6))
+
+
+def losses(config, scheme, batch, *, train=False, packed=False):
+  """Of a batch by initial parameters."""
+  params = initial(config)
+  return compiled_losses(config, scheme, params, batch, 1, train, packed)
 
 
 def with_encoder(batch, length=5):
@@ -50,12 +64,12 @@ def with_encoder(batch, length=5):
 @pytest.mark.parametrize('architecture', ['decoder', 'encoder_decoder'])
 def test_loss_is_that_of_the_logits(architecture, packed, assert_close):
   config = create('fire', architecture=architecture)
-  params = stacking.init(config, KEY)
   batch = with_encoder(lm_batch())
   inputs = (batch['inputs'],)
   if architecture == 'encoder_decoder':
     inputs += (batch['encoder_inputs'],)
-  logits = models.create(config).apply({'params': params}, *inputs)
+  apply = jax.jit(models.create(config).apply)
+  logits = apply({'params': initial(config)}, *inputs)
   want = -np.take_along_axis(
     np.asarray(jax.nn.log_softmax(logits)), batch['targets'][..., None], -1
   )[..., 0]
@@ -96,30 +110,13 @@ def test_distances_are_refused_by_name():
   )
 
 
-@functools.cache
-def initial(config):
-  return jax.jit(lambda: stacking.init(config, KEY))()
-
-
 def trained(config, scheme, batch, key, train=True):
   """Losses of a batch, unpacked, with the rng of one's choice."""
-  return _trained(config, scheme, initial(config), batch, key, train)
+  params = initial(config)
+  return compiled_losses(config, scheme, params, batch, key, train, False)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 5))
-def _trained(config, scheme, params, batch, key, train):
-  return objective.token_losses(
-    config,
-    positions.create(scheme),
-    params,
-    batch,
-    rng=jax.random.key(key),
-    train=train,
-    packed=False,
-  )
-
-
-def told(monkeypatch, config, scheme, batch, **kwargs):
+def told(monkeypatch, config, scheme, batch, *, train=False, packed=False):
   """What a model is told of a batch, without running it."""
   seen = {}
 
@@ -129,7 +126,7 @@ def told(monkeypatch, config, scheme, batch, **kwargs):
       seen.update(named)
 
   monkeypatch.setattr(objective.transformer, 'create', lambda config: Spy())
-  losses(config, scheme, batch, params={}, **kwargs)
+  token_losses(config, scheme, {}, batch, 1, train, packed)
   return seen
 
 
@@ -183,19 +180,14 @@ def packed_row(parts):
 def test_packed_pairs_cost_what_separate_ones_do(assert_close):
   config = create('alibi', architecture='encoder_decoder')
   config = dataclasses.replace(config, num_layers=1)
-  params = initial(config)
   pairs = []
   for n, (length, source) in enumerate(((3, 5), (4, 2))):
     pair = lm_batch(1, length, seed=n)
     encoder = lm_batch(1, source, seed=7 + n)
     pairs.append(pair | {f'encoder_{k}': v for k, v in encoder.items()})
-
-  @functools.partial(jax.jit, static_argnums=1)
-  def cost(batch, packed):
-    return losses(config, 'standard', batch, packed=packed, params=params)
-
-  got = cost(packed_row(pairs), True)
-  want = jnp.concatenate([cost(pair, False) for pair in pairs], 1)
+  got = losses(config, 'standard', packed_row(pairs), packed=True)
+  want = [losses(config, 'standard', pair) for pair in pairs]
+  want = np.concatenate(want, 1)
   assert_close(got, want, 1e-5)
 
 
@@ -247,7 +239,7 @@ def test_what_a_batch_lacks_is_named(architecture, missing, packed):
     batch = with_encoder(batch)
   batch.pop(missing)
   with pytest.raises(errors.ConfigError) as caught:
-    losses(config, 'standard', batch, packed=packed, params={})
+    token_losses(config, 'standard', {}, batch, 1, False, packed)
   assert f'the batch lacks {missing}; it has ' in str(caught.value)
 
 
@@ -314,10 +306,10 @@ def test_an_encoder_learns_masked_tokens():
   @jax.jit
   @jax.value_and_grad
   def loss(params):
-    each = losses(config, 'standard', batch, params=params)
+    each = token_losses(config, 'standard', params, batch, 1, False, False)
     return jnp.sum(each * batch['weights']) / jnp.sum(batch['weights'])
 
-  params = stacking.init(config, KEY)
+  params = jax.jit(lambda: stacking.init(config, KEY))()
   first, grads = loss(params)
   for _ in range(20):
     params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)

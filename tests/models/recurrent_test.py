@@ -245,7 +245,14 @@ def test_memories_act_apart(name):
     np.testing.assert_array_equal(both[:, one], alone)
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    # `generated_test.py` has it learn too.
+    pytest.param(n, marks=pytest.mark.slow if n == 'stack_rnn' else ())
+    for n in NAMES
+  ],
+)
 def test_learns(name):
   """Which token came two before; all gradients are finite, none is zero."""
   module = create(name, 32, vocab_size=4, output_size=4)

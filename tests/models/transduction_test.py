@@ -12,6 +12,7 @@ from lengen_jax import testing
 from lengen_jax.models import presets
 from lengen_jax.models import recurrent
 from lengen_jax.models import transduction
+from tests import random_params
 
 # Two outputs more than inputs, and fewer.
 TASKS = ('chomsky/duplicate_string', 'chomsky/compute_sqrt')
@@ -62,7 +63,8 @@ def create(task, encoding, scheme='standard', architecture='encoder'):
   model = transduction.create(
     task, fields, scheme, train_length=9, test_length=9
   )
-  return model, model.init(jax.random.key(0))
+  init = functools.partial(model.init, jax.random.key(0))
+  return model, jax.tree.map(jnp.asarray, random_params.fill(init))
 
 
 def run(model, params, inputs, targets, length):
@@ -86,7 +88,7 @@ def test_padded_equals_unpadded(encoding, scheme, assert_close):
     batch = task.sample(jax.random.key(3), 2, length, padded_length=width)
     return run(model, params, *batch, length)
 
-  alone = logits(5)
+  alone = jax.jit(functools.partial(logits, 5))()
   assert alone.shape == (2, task.output_length(5), task.vocab_out)
   padded = jax.jit(functools.partial(logits, width=9))(jnp.int32(5))
   assert_close(padded[:, : alone.shape[1]], alone)

@@ -27,7 +27,15 @@ SPECS = {
   'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))',
 }
 ALL = [SPECS.get(name, name) for name in sorted(encodings.ENCODINGS)]
-WITHOUT_TABLE = [spec for spec in ALL if spec != SPECS['learned']]
+# Those whose reach is some setting of theirs; what has none is far-reaching.
+REACHING = ('fire', 'rope', 't5')
+# Those that say the same of shifts and stretches as another one does.
+ALIKE = ('kerple_power', 'llama3', SPECS['longrope'], 'ntk', 'sandwich')
+WITHOUT_TABLE = [
+  pytest.param(spec, marks=() if spec in REACHING else pytest.mark.slow)
+  for spec in ALL
+  if spec != SPECS['learned']
+]
 AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}
 
 
@@ -195,7 +203,12 @@ def moved_row(inputs, place):
 
 @pytest.mark.parametrize(
   'encoding',
-  ['learned(max_position=8)', 'sinusoidal', 'rope, fire', 't5(shared=True)'],
+  [
+    pytest.param('learned(max_position=8)', marks=pytest.mark.slow),
+    'sinusoidal',
+    pytest.param('rope, fire', marks=pytest.mark.slow),
+    pytest.param('t5(shared=True)', marks=pytest.mark.slow),
+  ],
 )
 def test_causality_by_gradient(encoding):
   config = create(encoding)
@@ -245,7 +258,13 @@ def test_packed_with_positions_given(encoding, assert_close):
   assert_close(got, run(config, tokens(), segment_ids=ids), 1e-6)
 
 
-@pytest.mark.parametrize('encoding', ALL)
+@pytest.mark.parametrize(
+  'encoding',
+  [
+    pytest.param(spec, marks=pytest.mark.slow if spec in ALIKE else ())
+    for spec in ALL
+  ],
+)
 def test_positions_decide(encoding, assert_close):
   """Standard positions by default; a shift shows where it should only."""
   config = create(encoding, num_layers=1)
@@ -364,7 +383,11 @@ def assert_same_gradients(got, want, tolerance=1e-5):
   'encoding, num_layers',
   [
     ('fire(init_threshold=4.)', 2),
-    ('learned(max_position=8), kerple_log(shared=True)', 4),
+    pytest.param(
+      'learned(max_position=8), kerple_log(shared=True)',
+      4,
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_scanned_equals_unrolled(encoding, num_layers, assert_close):
@@ -428,7 +451,12 @@ def test_an_input_encoding_takes_the_first_layers_positions(
 
 
 @pytest.mark.parametrize(
-  'remat, scan_layers', [('dots', False), ('full', False), ('full', True)]
+  'remat, scan_layers',
+  [
+    pytest.param('dots', False, marks=pytest.mark.slow),
+    ('full', False),
+    ('full', True),
+  ],
 )
 def test_remat_changes_no_number(remat, scan_layers, assert_close):
   encoding = 'kerple_log(shared=True)'
@@ -604,7 +632,7 @@ def test_layers_drop_differently(scan_layers):
     ('decoder', 3, 'pre', 1 / 6),
     ('decoder', 2, 'post', 1),
     ('encoder_decoder', 1, 'pre', 1 / 2),
-    ('encoder_decoder', 1, 'post', 1),
+    pytest.param('encoder_decoder', 1, 'post', 1, marks=pytest.mark.slow),
   ],
 )
 def test_initial_scale_of_residual_branches(
@@ -823,9 +851,7 @@ def test_key_heads_are_read_by_groups(assert_close):
     whole[name] = {'kernel': jnp.repeat(kernel, heads, axis=1)}
   same = {**params, 'layer_0': {**params['layer_0'], 'attention': whole}}
   got, want = (
-    models.DecoderLM(create('rope', num_layers=1, key_heads=g)).apply(
-      {'params': p}, tokens()
-    )
+    logits(create('rope', num_layers=1, key_heads=g), p, tokens())
     for g, p in ((1, params), (None, same))
   )
   assert_close(got, want)
@@ -835,12 +861,11 @@ def test_an_output_head_of_ones_own(assert_close):
   config = create('alibi', output_size=5)
   params = params_of(config)
   assert params['head']['output']['kernel'].shape[1] == 5
-  model = models.DecoderLM(config)
-  logits = model.apply({'params': params}, tokens())
-  assert logits.shape == (*tokens().shape, 5)
+  y = logits(config, params, tokens())
+  assert y.shape == (*tokens().shape, 5)
   targets = tokens() % 5
-  losses = model.apply({'params': params}, tokens(), targets=targets)
-  want = -jnp.take_along_axis(
-    jax.nn.log_softmax(logits), targets[..., None], -1
+  losses = logits(config, params, tokens(), targets=targets)
+  want = -np.take_along_axis(
+    np.asarray(jax.nn.log_softmax(y)), np.asarray(targets)[..., None], -1
   )[..., 0]
   assert_close(losses, want)

@@ -1,6 +1,8 @@
 """Tests `lengen_jax/training/checkpoint.py`."""
 
+import dataclasses
 import errno
+import functools
 import os
 import pathlib
 import shutil
@@ -27,6 +29,7 @@ from lengen_jax.training import checksums
 from lengen_jax.training import disk
 from lengen_jax.training import runs
 from lengen_jax.training import state as state_lib
+from tests import random_params
 
 
 class Counted(windows.IndexedBatches):
@@ -51,8 +54,12 @@ def make_state(step, width=8, dtype=np.float32):
 def model_state(config):
   """A model of a config, and its first state."""
   model = model_config.ModelConfig(**config.model.to_dict())
-  params = stacking.init(model, jax.random.key(0))
-  opt_state = optax.adam(1).init(params)
+  unrolled = dataclasses.replace(model, scan_layers=False)
+  init = functools.partial(stacking.init, unrolled, jax.random.key(0))
+  params = jax.tree.map(jnp.asarray, random_params.fill(init))
+  if model.scan_layers:
+    params = stacking.stack(params, model)
+  opt_state = jax.jit(optax.adam(1).init)(params)
   state = state_lib.TrainState(
     step=jnp.int32(4), params=params, opt_state=opt_state
   )
@@ -529,7 +536,8 @@ FULL = """
   folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
   if how != 'foreseen':
     disk.free = lambda folder: None
-  wide = 400_000  # Three times 25 MB.
+  # Three times 25 MB; or so little that the limit is still below it.
+  wide = 40_000 if how == 'limited' else 400_000
   checkpoints = checkpoint.Checkpointer(folder, None, keep=9)
   like = checkpoint_test.abstract(checkpoint_test.make_state(0, wide))
 
@@ -606,6 +614,7 @@ def small_disk(tmp_path):
   subprocess.run(['umount', folder], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['foreseen', 'unforeseen'])
 def test_a_disk_that_is_full(small_disk, how):
   line = output(python(FULL, small_disk, how))
@@ -693,6 +702,33 @@ MESHES = """
 """
 
 
+def test_another_split(tmp_path):
+  """Two devices have a half each, then other halves, all, or one has all."""
+  split, across, whole = (
+    jax.NamedSharding(jax.make_mesh((2,), ('fsdp',)), jax.P(*axes))
+    for axes in (('fsdp',), (None, 'fsdp'), ())
+  )
+
+  def place(state, sharding):
+    return jax.tree.map(
+      lambda leaf: jax.device_put(leaf, sharding if leaf.ndim else whole), state
+    )
+
+  want = make_state(1)
+  checkpoints = checkpoint.Checkpointer(tmp_path, None)
+  checkpoints.save(place(want, split))
+  alone = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+  for target in (
+    *(abstract(place(want, one)) for one in (split, across, whole)),
+    abstract(jax.device_put(want, alone)),
+  ):
+    restored = checkpoints.restore(target)
+    assert_same(restored, want)
+    assert abstract(restored) == target
+  checkpoints.close()
+
+
+@pytest.mark.slow
 def test_another_mesh(tmp_path):
   program = """
     state = jax.jit(init, out_shardings=shardings(2, 2))()

@@ -69,7 +69,10 @@ def test_vectorised_runs_are_the_same_runs(assert_close):
   assert_close(some, two.params, 1e-3)
 
 
-@pytest.mark.parametrize('encoding', ['alibi', 'rnn', 'stack_rnn'])
+@pytest.mark.parametrize(
+  'encoding',
+  ['alibi', pytest.param('rnn', marks=pytest.mark.slow), 'stack_rnn'],
+)
 def test_it_learns(encoding):
   """parity_check at length 1 is the bit itself."""
   program = create(

@@ -216,6 +216,7 @@ def test_values_out_of_range(tiny_config, section, field, value):
     run_lib.Run(tiny_config)
 
 
+@pytest.mark.slow
 def test_a_damaged_last_step_is_trained_and_saved_again(
   tmp_path, tiny_config, corpus
 ):
@@ -259,6 +260,7 @@ def test_table_shorter_than_training(tmp_path, tiny_config, corpus):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_the_error_of_an_approximate_bias_is_kept_at_checkpoints(
   tmp_path, tiny_config, corpus, capsys
 ):

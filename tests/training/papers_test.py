@@ -81,6 +81,7 @@ def test_c4_from_prepared_windows(pretrained):
   )
 
 
+@pytest.mark.slow
 def test_c4_straight_from_seqio(run):
   results, _ = run('c4_seqio', FIRE.format('c4'), '--config.data.source=seqio')
   check_curve(results, 5)
@@ -99,6 +100,7 @@ def test_arxiv_and_github(run, corpus, source):
   check_curve(results, 5)
 
 
+@pytest.mark.slow
 def test_scrolls_from_a_pretrained_run(run, pretrained):
   _, source = pretrained
   results, workdir = run(
@@ -155,6 +157,7 @@ def test_glue_and_superglue(run, pretrained):
   assert 0 <= results['average'][str(length)] <= 100
 
 
+@pytest.mark.slow
 def test_imagenet(run):
   results, _ = run('imagenet', 'randomized_imagenet.py:tiny')
   curve = check_curve(results, 2)
@@ -175,6 +178,7 @@ def test_text_of_wikipedia(run, config):
     assert word is None or word > byte**3
 
 
+@pytest.mark.slow
 def test_masked_language_modelling(run):
   results, _ = run('mlm', 'mlm_positions.py:tiny')
   curve = check_curve(results, len(results['lengths']))

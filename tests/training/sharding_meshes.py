@@ -1,7 +1,8 @@
 """Trains on eight devices in five meshes; run by `sharding_test.py`.
 
-Its argument says what: 'one' or 'all' models of which it prints losses and
-norms of gradients as JSON, one device first; or 'evaluation'.
+Its argument says what: 'one' model in two of the meshes or 'all' in all, of
+which it prints losses and norms of gradients as JSON, one device first; or
+'evaluation'.
 """
 
 import json
@@ -102,10 +103,10 @@ def largest(text):
   return max(int(np.prod([int(n) for n in s.split(',')])) for s in shapes)
 
 
-def losses(models):
-  """Of each model on one device and on five meshes."""
+def losses(models, meshes):
+  """Of each model on one device and on some meshes."""
   return [
-    [train(create(sizes, model))[0] for sizes in (ALONE, *MESHES)]
+    [train(create(sizes, model))[0] for sizes in (ALONE, *meshes)]
     for model in models
   ]
 
@@ -124,8 +125,9 @@ def evaluation():
 
 
 _WORK = {
-  'one': lambda: losses(MODELS[1:2]),
-  'all': lambda: losses(MODELS),
+  # Each axis is split in one of them.
+  'one': lambda: losses(MODELS[1:2], MESHES[2:4]),
+  'all': lambda: losses(MODELS, MESHES),
   'evaluation': evaluation,
 }
 

@@ -26,6 +26,7 @@ from lengen_jax.training import loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import swap
 from lengen_jax.training import workdir as workdir_lib
+from tests import random_params
 
 LENGTH = 32
 
@@ -37,17 +38,8 @@ def model(encoding, **fields):
 
 @functools.cache
 def initial(config, seed):
-  """Parameters of a model, no two alike; without compiling anything."""
   init = functools.partial(stacking.init, config, jax.random.key(0))
-  rng = np.random.default_rng(seed)
-
-  def fill(path, leaf):
-    values = 0.3 * rng.standard_normal(leaf.shape, np.float32)
-    names = [entry.key for entry in path]
-    # Positive, as some encodings want them.
-    return abs(values) if in_encoding('/'.join(names)) else values
-
-  return jax.tree_util.tree_map_with_path(fill, jax.eval_shape(init))
+  return random_params.fill(init, seed)
 
 
 @pytest.fixture
@@ -233,13 +225,18 @@ def bias(spec, params, *, bidirectional=False):
   """Bias of all pairs of LENGTH tokens, `[H, L, L]`."""
   encoding = encodings.create(spec, num_heads=2, head_dim=16)
   positions = jnp.arange(LENGTH)
-  return encoding.apply(
-    {'params': params},
-    positions,
-    positions,
-    bidirectional=bidirectional,
-    method='bias',
-  )
+
+  @jax.jit
+  def apply(params):
+    return encoding.apply(
+      {'params': params},
+      positions,
+      positions,
+      bidirectional=bidirectional,
+      method='bias',
+    )
+
+  return apply(params)
 
 
 def relative_rms(got, want):
@@ -275,6 +272,7 @@ def test_fire_is_fitted_layer_by_layer(quick_fits):
   assert said_error(notes[1]) == pytest.approx(max(errors_), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_fire_is_fitted_on_both_sides(quick_fits):
   config, source_config = (
     model(encoding, architecture='encoder_decoder', num_layers=4)
@@ -303,8 +301,15 @@ def test_fire_is_fitted_on_both_sides(quick_fits):
   ]
 
 
-@pytest.mark.parametrize('architecture', ['decoder', 'encoder_decoder'])
-@pytest.mark.parametrize('scanned', [0, 1])
+@pytest.mark.parametrize(
+  'scanned, architecture',
+  [
+    (0, 'decoder'),
+    pytest.param(0, 'encoder_decoder', marks=pytest.mark.slow),
+    pytest.param(1, 'decoder', marks=pytest.mark.slow),
+    (1, 'encoder_decoder'),
+  ],
+)
 def test_scanned_and_unrolled(scanned, architecture):
   """Either into the other: the same arrays in the same layers."""
   source_config, config = (
@@ -406,6 +411,7 @@ def losses(folder):
   return [json.loads(line)['loss'] for line in lines]
 
 
+@pytest.mark.slow
 def test_fitted_fire_keeps_the_logits(trained, corpus, quick_fits):
   """The point of it all: measured at the length of training."""
   source = loop.restore(trained)
@@ -455,6 +461,7 @@ def test_a_run_starts_from_another(
   assert sorted(trained.rglob('*')) == before
 
 
+@pytest.mark.slow
 def test_the_adopted_state_lies_as_the_initial_one(trained):
   run = run_lib.Run(run_config('rope'))
   state, _ = run.adopt(loop.restore(trained))

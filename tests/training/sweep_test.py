@@ -1,6 +1,7 @@
 """Tests `lengen_jax/training/sweep.py`."""
 
 import json
+import random
 
 import pytest
 
@@ -9,6 +10,7 @@ from lengen_jax import cli
 from lengen_jax import errors
 from lengen_jax.training import generated
 from lengen_jax.training import sweep
+from lengen_jax.training import workdir as workdir_lib
 
 
 def tiny(task='bucket_sort', **sweep_fields):
@@ -20,6 +22,21 @@ def tiny(task='bucket_sort', **sweep_fields):
   for key, value in sweep_fields.items():
     config.sweep[key] = value
   return config
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+  """Gives each run some scores in place of what training would."""
+
+  def do(program, points, folder, label):
+    del program, label
+    for rate, seed in points:
+      drawn = random.Random(f'{folder.name} {rate} {seed}').random
+      one = {'learning_rate': rate, 'seed': seed}
+      one |= {name: [drawn() for _ in range(4)] for name in generated.SCORES}
+      workdir_lib.write_json(sweep._file(folder, (rate, seed)), one)
+
+  monkeypatch.setattr(sweep, '_do', do)
 
 
 @pytest.mark.slow
@@ -41,6 +58,7 @@ def test_finished_runs_are_not_done_again(tmp_path, monkeypatch):
   assert json.loads((tmp_path / 'results.json').read_text()) == more
 
 
+@pytest.mark.usefixtures('untrained')
 def test_scores_are_means_beyond_the_training_length(tmp_path):
   results = sweep.sweep(tiny(learning_rates=(1e-3, 1e-2)), tmp_path)
   assert results['lengths'] == [3, 6, 8, 12] and results['train_lengths'] == [
@@ -59,6 +77,7 @@ def test_scores_are_means_beyond_the_training_length(tmp_path):
   assert 0.1 < results['baselines']['constant'] < 0.4
 
 
+@pytest.mark.usefixtures('untrained')
 def test_of_losses_the_least_is_best(tmp_path):
   config = tiny(learning_rates=(1e-3, 1e-2), runs='sinusoidal')
   config.eval.score = 'loss'
@@ -67,6 +86,7 @@ def test_of_losses_the_least_is_best(tmp_path):
   assert run['best'] == pytest.approx(min(means))
 
 
+@pytest.mark.usefixtures('untrained')
 def test_what_the_paper_has_stands_beside_its_task_only(tmp_path):
   config = tiny(runs='kerple_log', seeds=(0,))
   results = sweep.sweep(config, tmp_path / 'sort')
@@ -77,14 +97,15 @@ def test_what_the_paper_has_stands_beside_its_task_only(tmp_path):
   assert results['runs'][0]['paper'] == 60.1
 
 
+@pytest.mark.usefixtures('untrained')
 def test_an_interrupted_sweep_says_what_is_unfinished(tmp_path, monkeypatch):
   sweep.sweep(tiny(runs='rnn', seeds=(0,)), tmp_path)
 
-  def killed(self, *_):
+  def killed(*_):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setattr(generated.Program, 'train', killed)
+    patch.setattr(sweep, '_do', killed)
     with pytest.raises(KeyboardInterrupt):
       sweep.sweep(tiny(runs='nope; rnn', seeds=(0,)), tmp_path)
   results = json.loads((tmp_path / 'results.json').read_text())
@@ -133,6 +154,7 @@ def test_close_learning_rates_are_kept_apart(tmp_path):
   assert tuple(point['learning_rate'] for point in points) == rates
 
 
+@pytest.mark.usefixtures('untrained')
 def test_a_workdir_of_another_task_is_refused(tmp_path):
   sweep.sweep(tiny(runs='sinusoidal', seeds=(0,)), tmp_path)
   with pytest.raises(errors.WorkdirError, match='belongs to a run of another'):
@@ -156,7 +178,14 @@ def test_lengths_beyond_are_needed(tmp_path):
 
 def test_the_command(tmp_path, capsys):
   config = 'configs/chomsky.py:even_pairs,tiny'
-  arguments = ['--config.train.steps=2', '--config.sweep.runs=nope; lstm']
+  arguments = [
+    '--config.train.steps=2',
+    '--config.train.buckets=1',
+    '--config.eval.buckets=1',
+    '--config.model.num_layers=1',
+    '--config.sweep.seeds=(0,)',
+    '--config.sweep.runs=nope; lstm',
+  ]
   assert not cli.main(
     ['sweep', f'--config={config}', f'--workdir={tmp_path}', *arguments]
   )

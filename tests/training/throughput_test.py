@@ -62,7 +62,10 @@ def compiled_flops(config):
   'change',
   [
     dict(architecture='decoder', window=16),
-    dict(architecture='encoder', key_heads=1, output_size=1024),
+    pytest.param(
+      dict(architecture='encoder', key_heads=1, output_size=1024),
+      marks=pytest.mark.slow,
+    ),
     dict(architecture='encoder_decoder'),
   ],
   ids=lambda change: change['architecture'],
