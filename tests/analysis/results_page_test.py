@@ -82,6 +82,7 @@ def test_results_are_taken_and_shown(tmp_path):
     "- in place of the paper's data: something else",
     '- train.steps: 1, at full size 2',
     '- a summary',
-    f'| {claim.key} | {claim.text} | `fire/table6` | cpu | confirmed (1 holds) |',
+    f'| {claim.key} | {claim.text} | `fire/table6` | cpu '
+    '| confirmed (1 holds) |',
   ):
     assert line in text.splitlines(), line
