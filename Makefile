@@ -50,7 +50,7 @@ reproduce-cpu: $(DATA)
 	  $(BIN)/lengen reproduce $$experiment --scale=cpu || exit; done
 
 results: $(READY)
-	$(BIN)/python -m lengen_jax.analysis.results_page runs/reproduce docs
+	$(BIN)/python -m lengen_jax.reproduce.results_page runs/reproduce docs
 
 lint: $(READY)
 	$(BIN)/ruff check .

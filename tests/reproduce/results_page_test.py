@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from lengen_jax import reproduce
-from lengen_jax.analysis import results_page
+from lengen_jax.reproduce import results_page
 
 DOCS = pathlib.Path(__file__).parent.parent.parent / 'docs'
 
