@@ -101,8 +101,8 @@ def test_kinds_of_heads():
     'flat': -0.005 * distance,
     # Nearest and farthest alike.
     'mixed': -np.abs(distance - 9.5),
-    # Steps, as T5's.
-    'local steps': -np.floor(distance / 5),
+    # Steps of several widths, as T5's.
+    'local steps': -np.floor(np.sqrt(distance)),
     'constant': np.zeros(20),
   }
   curves = np.stack([*heads.values()])[None]
@@ -121,7 +121,7 @@ def test_kinds_of_heads():
   assert kinds.counts == {'local': 2, 'anti-local': 1, 'flat/mixed': 3}
   np.testing.assert_allclose(kinds.correlation[0, :3], [-1, 1, -1])
   # As scipy.stats.spearmanr has it.
-  np.testing.assert_allclose(kinds.correlation[0, 4], -0.969458, rtol=1e-6)
+  np.testing.assert_allclose(kinds.correlation[0, 4], -0.9655728, rtol=1e-6)
   assert kinds.correlation[0, 5] == 0
   np.testing.assert_allclose(kinds.span[0, 0], 19)
 

@@ -1,0 +1,266 @@
+"""Pictures of attention: its weights in and out of distribution, its entropy.
+
+Shapes: Q queries, K keys.
+"""
+
+import csv
+import pathlib
+import textwrap
+
+import jax
+from matplotlib import colors
+from matplotlib import pyplot as plt
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.analysis import plots
+from lengen_jax.evaluation import attention_weights
+
+# Letters beside a matrix.
+_TITLE = 26
+
+
+def matrices(trained, batch):
+  """Attention weights of every layer, mean over heads and rows.
+
+  Args:
+    trained: a run.Trained.
+    batch: see `data.windows.lm_batch`; rows without padding.
+
+  Returns:
+    dict from a layer's name to two of float32 `[Q, K]`: its weights, and those
+    if every query attended evenly to the keys it sees.
+
+  Raises:
+    errors.LengthError: the batch is longer than the model can take.
+  """
+  run = trained.run
+  found = attention_weights.by_layer(
+    run.model,
+    run.scheme,
+    jax.device_get(trained.state.params),
+    batch,
+    _mean_weights,
+    rng=jax.random.key(run.config.seed),
+  )
+  return jax.device_get(found)
+
+
+def near_diagonal(weights_QxK, width):
+  """The share of the weight on keys at most `width` tokens from the query."""
+  queries, keys = weights_QxK.shape
+  apart_QxK = np.abs(np.arange(queries)[:, None] - np.arange(keys)[None])
+  near = weights_QxK[apart_QxK <= width].sum(dtype=np.float64)
+  return float(near / weights_QxK.sum(dtype=np.float64))
+
+
+def figure(runs, batches, folder, *, width=2):
+  """Draws attention at several lengths: a row per run and length.
+
+  A panel shows one layer, each by its own scale. What has learned to look near
+  stays on the diagonal at lengths it has not seen, or does not.
+
+  Source: figure B.1 of randomized encodings on real tasks.
+
+  Args:
+    runs: dict from a name to a run.Trained.
+    batches: one for each length; see `matrices`.
+    folder: where the files go; made if it is not there.
+    width: a key so many tokens from the query still is near the diagonal.
+
+  Returns:
+    Paths: attention_maps.png; attention_maps.npz with the matrices
+    `[layers, Q, K]`, named run/length; and attention_maps.csv with the share of
+    the weight near the diagonal, and the share there if every query attended
+    evenly to the keys it sees.
+
+  Raises:
+    errors.LengthError: every run refuses every length.
+  """
+  drawn, refused = {}, {}
+  for name, trained in runs.items():
+    for batch in batches:
+      length = batch['inputs'].shape[1]
+      try:
+        drawn[name, length] = matrices(trained, batch)
+      except (errors.LengthError, errors.CombinationError) as error:
+        refused[name, length] = str(error)
+  if not drawn:
+    raise errors.LengthError('; '.join(dict.fromkeys(refused.values())))
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  picture, arrays, numbers = (
+    folder / f'attention_maps.{kind}' for kind in ('png', 'npz', 'csv')
+  )
+  shares = {
+    key: {
+      layer: tuple(near_diagonal(one, width) for one in pair)
+      for layer, pair in layers.items()
+    }
+    for key, layers in drawn.items()
+  }
+  trained_to = {
+    name: trained.run.data.train_length for name, trained in runs.items()
+  }
+  _draw_matrices(drawn, shares, trained_to, width, picture)
+  np.savez_compressed(
+    arrays,
+    **{
+      f'{name}/{length}': np.stack([weights for weights, _ in layers.values()])
+      for (name, length), layers in drawn.items()
+    },
+  )
+  _write(
+    numbers,
+    ('run', 'length', 'layer', f'within_{width}', 'if_even', 'refused'),
+    [
+      (*key, layer, *pair, '')
+      for key, layers in shares.items()
+      for layer, pair in layers.items()
+    ]
+    + [(*key, '', '', '', reason) for key, reason in refused.items()],
+  )
+  return [picture, arrays, numbers]
+
+
+def entropies(trained, windows):
+  """Entropy of a trained model's attention by length.
+
+  Args:
+    trained: a run.Trained.
+    windows: a data.EvaluationWindows.
+
+  Returns:
+    list of `attention_weights.LengthEntropy`.
+  """
+  run = trained.run
+  return list(
+    attention_weights.entropy(
+      run.model,
+      run.scheme,
+      jax.device_get(trained.state.params),
+      windows,
+      seed=run.config.seed,
+    )
+  )
+
+
+def entropy_figure(results, folder, *, train_length):
+  """Draws entropy of attention against length, a curve per run.
+
+  Curves are means over layers, bands go from the lowest layer to the highest.
+
+  Source: Su (2021, 2023): entropy grows with length, and less with log n.
+
+  Args:
+    results: dict from a name to what `entropies` gives.
+    folder: where the files go; made if it is not there.
+    train_length: tokens of a row in training.
+
+  Returns:
+    Paths of entropy.png, and of entropy.csv with a row per layer.
+  """
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  picture, numbers = folder / 'entropy.png', folder / 'entropy.csv'
+  drawn, panels = plt.subplots(1, 2, figsize=(9.6, 4.5), layout='constrained')
+  table = []
+  for number, (name, found) in enumerate(results.items()):
+    style = plots._style(number)
+    at = [one for one in found if not one.refused]
+    lengths = [one.length for one in at]
+    for axes, quantity in zip(panels, ('nats', 'relative'), strict=True):
+      by_layer = [[*getattr(one, quantity).values()] for one in at]
+      if not at:
+        continue
+      axes.plot(
+        lengths,
+        np.mean(by_layer, axis=1),
+        # Once in the legend, which is that of both panels.
+        label=name if quantity == 'nats' else None,
+        **style,
+      )
+      axes.fill_between(
+        lengths,
+        np.min(by_layer, axis=1),
+        np.max(by_layer, axis=1),
+        color=style['color'],
+        alpha=0.12,
+        linewidth=0,
+      )
+    for one in found:
+      table += [
+        (name, one.length, layer, nats, one.relative[layer], '')
+        for layer, nats in one.nats.items()
+      ] or [(name, one.length, '', '', '', one.refused)]
+  lengths = sorted({one.length for found in results.values() for one in found})
+  for axes, title in zip(
+    panels,
+    ('entropy of attention, nats', 'entropy / ln(visible keys)'),
+    strict=True,
+  ):
+    axes.axvline(train_length, color='0.6', linewidth=1, zorder=0)
+    plots._length_axis(axes, lengths)
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel('context length at test time (vertical line: trained)')
+    axes.grid(True, color='0.9')
+    axes.spines[['top', 'right']].set_visible(False)
+  plots._finish(drawn, panels[0], picture)
+  _write(
+    numbers,
+    ('run', 'length', 'layer', 'nats', 'relative', 'refused'),
+    table,
+  )
+  return [picture, numbers]
+
+
+def _mean_weights(attended):
+  """Weights, and what they were if even; means over heads and rows."""
+  visible_BxQxK = attended.visible()
+  even_BxQxK = visible_BxQxK / visible_BxQxK.sum(-1, keepdims=True)
+  return attended.weights().mean((0, 1)), even_BxQxK.mean(0)
+
+
+def _draw_matrices(drawn, shares, trained_to, width, path):
+  columns = max(map(len, drawn.values()))
+  figure_, panels = plt.subplots(
+    len(drawn),
+    columns,
+    figsize=(1.2 + 1.7 * columns, 0.7 + 1.75 * len(drawn)),
+    layout='compressed',
+    squeeze=False,
+  )
+  for axes in panels.flat:
+    axes.set_axis_off()
+  for row, (name, length) in zip(panels, drawn, strict=True):
+    layers = drawn[name, length]
+    for axes, (layer, (weights_QxK, _)) in zip(
+      row, layers.items(), strict=False
+    ):
+      axes.set_axis_on()
+      # Up to a query's largest weight, by square roots: what is spread over
+      # many keys is to be seen too.
+      largest = float(weights_QxK.max(axis=-1).mean())
+      norm = colors.PowerNorm(0.5, vmin=0.0, vmax=largest, clip=True)
+      axes.imshow(weights_QxK, cmap='viridis', norm=norm)
+      axes.set_xticks([])
+      axes.set_yticks([])
+      share, even = shares[name, length][layer]
+      axes.set_title(f'{layer}: {share:.2f} (even: {even:.2f})', fontsize=8)
+    seen = 'trained' if length <= trained_to[name] else 'not trained'
+    title = textwrap.fill(name, _TITLE)
+    row[0].set_ylabel(f'{title}\nlength {length}, {seen}', fontsize=8)
+  figure_.suptitle(
+    'Attention of queries (down) to keys (across)\n'
+    f'and its share within {width} of the diagonal',
+    fontsize=9,
+  )
+  figure_.savefig(path, dpi=160, metadata={'Software': None})
+  plt.close(figure_)
+
+
+def _write(path, header, rows):
+  with open(path, 'w', newline='') as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(header)
+    writer.writerows(rows)
