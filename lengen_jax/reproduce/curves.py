@@ -15,6 +15,8 @@ def make_config(part, scale, overrides=()):
     length = config.data.train_length // part.shrink
     config.data.train_length = length
     config.eval.lengths = tuple(int(length * r) for r in part.ratios)
+    if part.window:
+      config.model.window = int(length * part.window)
     if 'paper' in config:
       del config.paper
   return config

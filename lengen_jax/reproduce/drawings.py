@@ -10,11 +10,21 @@ def run(part, scale, folder, seeds, overrides, before):
   """Draws it; the same at every scale."""
   del scale, seeds, overrides, before
   folder.mkdir(parents=True, exist_ok=True)
-  paths = part.draw(folder)
+  return part_of(part.name, part.draw(folder), folder)
+
+
+def part_of(name, paths, folder):
+  """A part of the results that is files and no figures.
+
+  Args:
+    name: of the part.
+    paths: of the files.
+    folder: in or below which they are.
+  """
   return {
     'kind': 'drawing',
-    'name': part.name,
-    'files': [path.name for path in paths],
+    'name': name,
+    'files': [str(path.relative_to(folder)) for path in paths],
     'columns': [],
     'rows': [],
     'standin': None,

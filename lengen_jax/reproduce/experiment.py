@@ -71,6 +71,7 @@ class Curves:
       'nats per sequence'.
     standin: of the data.
     shrink: the training length of the config is divided by this.
+    window: of attention, in training lengths; None for the config's.
     scales: at which the part is run.
     starts_from: (part, row) of the same experiment, what the runs of a config
       of finetuning start from; None for nothing.
@@ -84,6 +85,7 @@ class Curves:
   unit: str = 'nats per token'
   standin: Standin | None = STDLIB
   shrink: int = 1
+  window: float | None = None
   scales: tuple = SCALES
   starts_from: tuple | None = None
   of_seeds: str = 'mean'
@@ -121,6 +123,25 @@ class Drawing:
   """
 
   name: str
+  draw: Callable
+  scales: tuple = SCALES
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+  """A look into models that another part has trained.
+
+  Attributes:
+    name: as of Curves.
+    of: name of that part, Curves.
+    rows: names of its rows.
+    draw: writes pictures and CSVs of {row: Trained} into a folder and returns
+      their paths.
+  """
+
+  name: str
+  of: str
+  rows: tuple
   draw: Callable
   scales: tuple = SCALES
 

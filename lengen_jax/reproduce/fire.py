@@ -5,11 +5,13 @@ same tokens, so that ours differ from print for that too. 'Kerple' there is not
 said to be logarithmic or power; the rows have it as logarithmic.
 """
 
+from lengen_jax.reproduce import probes
 from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Experiment
 from lengen_jax.reproduce.experiment import Less
+from lengen_jax.reproduce.experiment import Probe
 from lengen_jax.reproduce.experiment import Row
 
 _RATIOS = (0.25, 0.5, 1, 2, 4)
@@ -81,6 +83,16 @@ EXPERIMENTS = (
       ),
     ),
     '128 and 256 TPUv4',
+  ),
+  Experiment(
+    'fire/figure4',
+    'the biases that FIRE learns, by layer and head; figures 4 and 8, and the '
+    'thresholds',
+    (
+      _c4('c4', (_FIRE,)),
+      Probe('biases', 'c4', ('fire',), probes.biases),
+    ),
+    hardware=_HARDWARE,
   ),
   Experiment(
     'fire/figure6',

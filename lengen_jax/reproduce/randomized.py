@@ -7,11 +7,13 @@ of random positions are ours, eight training lengths, as is what SHAPE shifts.
 
 import statistics
 
+from lengen_jax.reproduce import probes
 from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Experiment
 from lengen_jax.reproduce.experiment import Less
+from lengen_jax.reproduce.experiment import Probe
 from lengen_jax.reproduce.experiment import Row
 from lengen_jax.reproduce.experiment import STDLIB
 from lengen_jax.reproduce.experiment import Sweep
@@ -259,6 +261,26 @@ EXPERIMENTS = (
       ),
     ),
     seeds=(0, 1, 2),
+  ),
+  Experiment(
+    'randomized/figureB1',
+    'attention matrices in distribution and out of it, sin/cos',
+    (
+      Curves(
+        'enwik8',
+        'randomized_enwik8.py',
+        _rows(_TABLE_1[1:2]),
+        _RATIOS,
+        'nats per byte',
+        STDLIB,
+      ),
+      Probe(
+        'matrices',
+        'enwik8',
+        ('sin/cos', 'sin/cos, randomized'),
+        probes.matrices,
+      ),
+    ),
   ),
   Experiment(
     'randomized/tableB1',

@@ -5,6 +5,7 @@ from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import drawings
 from lengen_jax.reproduce import experiment as experiment_lib
+from lengen_jax.reproduce import probes
 from lengen_jax.reproduce import sweeps
 from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
@@ -15,6 +16,7 @@ RUNNERS = {
   experiment_lib.Curves: curves,
   experiment_lib.Sweep: sweeps,
   experiment_lib.Drawing: drawings,
+  experiment_lib.Probe: probes,
 }
 
 

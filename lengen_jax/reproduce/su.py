@@ -1,10 +1,12 @@
 """Su's essay on positional robustness, which has figures and no table."""
 
+from lengen_jax.reproduce import probes
 from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Experiment
 from lengen_jax.reproduce.experiment import Less
+from lengen_jax.reproduce.experiment import Probe
 from lengen_jax.reproduce.experiment import Row
 from lengen_jax.reproduce.experiment import Sweep
 
@@ -63,6 +65,15 @@ def _mlm(encoding):
     'nats per masked token',
     standin=None,
   )
+
+
+def _text(name, rows, window=None):
+  """Next bytes, trained as the demo trains."""
+  return Curves(name, 'stdlib.py', rows, (1, 2, 4), standin=None, window=window)
+
+
+def _random_sinusoidal(n):
+  return f'sinusoidal | randomized(max_position={8 * n})'
 
 
 def _sweep(task, rows):
@@ -143,6 +154,47 @@ EXPERIMENTS = (
     'masked language modelling from 64 tokens to 512: positions and log n',
     (_mlm('sinusoidal'), _mlm('rope')),
     (*_mlm_claims('sinusoidal'), *_mlm_claims('rope')),
+  ),
+  Experiment(
+    'su/entropy',
+    'entropy of attention by length, with log n and without',
+    (
+      _text(
+        'text',
+        (
+          Row('rope', 'rope'),
+          Row('rope, log n', lambda n: f'rope||log_n(train_length={n})'),
+        ),
+      ),
+      Probe('entropy', 'text', ('rope', 'rope, log n'), probes.entropy),
+    ),
+  ),
+  Experiment(
+    'su/order',
+    'outputs under redrawn positions, and under another order',
+    (
+      _text('text', (Row('random', _random_sinusoidal),)),
+      Probe('order', 'text', ('random',), probes.order),
+    ),
+  ),
+  Experiment(
+    'su/window',
+    'attention in a sliding window as the control',
+    (
+      _text('text', (Row('rope', 'rope'), Row('nope', 'nope'))),
+      _text(
+        'window',
+        (Row('rope', 'rope'), Row('nope', 'nope')),
+        window=0.5,
+      ),
+    ),
+    (
+      Claim(
+        'S, window',
+        'a window of half the training length keeps RoPE from getting worse',
+        (Less(('window', 'rope', 4), ('text', 'rope', 4)),),
+      ),
+    ),
   ),
   Experiment(
     'su/figure1',

@@ -196,7 +196,7 @@ def test_claims_name_what_there_is(name):
   columns = {
     (part.name, row.name): getattr(part, 'ratios', ('beyond',))
     for part in experiment.parts
-    if 'cpu' in part.scales and not isinstance(part, experiment_lib.Drawing)
+    if 'cpu' in part.scales and hasattr(part, 'config')
     for row in part.rows
     if 'cpu' in row.scales
   }
@@ -223,3 +223,12 @@ def test_unknown_names():
     run.reproduce(reproduce.get('fire/table4'), 'cpus', 'anywhere')
   with pytest.raises(errors.ConfigError, match='each once'):
     run.reproduce(reproduce.get('fire/table4'), 'tiny', 'anywhere', (1, 1))
+
+
+def test_probes_look_into_what_is_trained():
+  for experiment in reproduce.EXPERIMENTS.values():
+    for number, part in enumerate(experiment.parts):
+      if isinstance(part, experiment_lib.Probe):
+        (of,) = (p for p in experiment.parts[:number] if p.name == part.of)
+        assert {*part.rows} <= {row.name for row in of.rows}
+        assert {*part.scales} <= {*of.scales}

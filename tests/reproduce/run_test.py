@@ -21,6 +21,14 @@ def draw(folder):
   return [path]
 
 
+def look(trained, folder):
+  """Which models were handed over, and how far they are trained."""
+  path = folder / 'steps.csv'
+  lines = [f'{name},{int(one.state.step)}' for name, one in trained.items()]
+  path.write_text('\n'.join(lines))
+  return [path]
+
+
 SMALL = experiment_lib.Experiment(
   'paper/table',
   'a little of everything',
@@ -44,6 +52,7 @@ SMALL = experiment_lib.Experiment(
       ),
     ),
     experiment_lib.Drawing('numbers', draw),
+    experiment_lib.Probe('look', 'text', ('rope',), look),
   ),
   (
     experiment_lib.Claim(
@@ -66,7 +75,7 @@ def done(tmp_path_factory):
 def test_results(done):
   folder, found, _ = done
   assert json.loads((folder / 'reproduction.json').read_text()) == found
-  text, sort, numbers = found['parts']
+  text, sort, numbers, looked = found['parts']
   assert [row['name'] for row in text['rows']] == ['rope', 'bounded']
   rope, bounded = text['rows']
   assert rope['paper'] == [3.0, 4.0] and bounded['paper'] is None
@@ -100,7 +109,9 @@ def test_results(done):
   assert sort['rows'][1]['run'] == 'nope | log_n(train_length=6)'
   assert sort['chance'] == pytest.approx(20.0)
   assert numbers['files'] == ['numbers.csv']
-  assert found['summary'] == ['3 parts']
+  assert looked['files'] == ['steps.csv']
+  assert (folder / 'look/steps.csv').read_text() == 'rope,8'
+  assert found['summary'] == ['4 parts']
   assert found['command'] == 'lengen reproduce paper/table --scale=tiny'
 
 
@@ -112,6 +123,7 @@ def test_files(done):
     'sort.png',
     'sort.csv',
     'numbers.csv',
+    'steps.csv',
     'report.html',
   }
   assert all(path.exists() for path in paths)
@@ -120,7 +132,7 @@ def test_files(done):
   assert [float(one['seed 1']) for one in lines[:2]] == rope['values'][1]
   assert [one['paper'] for one in lines] == ['3.0', '4.0', '', '']
   page = (folder / 'report.html').read_text()
-  for text in ('paper 0.5x', 'X1', 'at full size 600000', '3 parts', 'Python'):
+  for text in ('paper 0.5x', 'X1', 'at full size 600000', '4 parts', 'Python'):
     assert text in page
   assert 'src="http' not in page and '<script' not in page
 
