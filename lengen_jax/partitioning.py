@@ -25,6 +25,11 @@ class Named(nn.LogicallyPartitioned, eq=False):
   a parameter without a mesh too.
   """
 
+  def unbox(self, apply_constraint=True):
+    """The parameter, on the mesh as its names say."""
+    is_active()  # Says what is wrong with a mesh before jax does.
+    return super().unbox(apply_constraint)
+
   def to_nnx_metadata(self):
     """Fields of an `nnx.Variable`."""
     # On a name that it cannot resolve nnx raises.
@@ -64,10 +69,22 @@ def named(init, axes):
 
 
 def is_active():
-  """Whether there are a mesh of several devices and rules for names."""
+  """Whether there are a mesh of several devices and rules for names.
+
+  Raises:
+    errors.ConfigError: the axes of the mesh are not left to the compiler.
+  """
   mesh = jax.sharding.get_abstract_mesh()
   has_devices = not mesh.empty and mesh.size > 1 and not mesh.manual_axes
-  return has_devices and bool(nn.get_logical_axis_rules())
+  if not has_devices or not nn.get_logical_axis_rules():
+    return False
+  if jax.sharding.AxisType.Explicit in mesh.axis_types:
+    raise errors.ConfigError(
+      f'the axes of the mesh {dict(mesh.shape)} are Explicit; leave them to '
+      'the compiler: jax.make_mesh(shape, names, axis_types='
+      f'(jax.sharding.AxisType.Auto,) * {len(mesh.shape)})'
+    )
+  return True
 
 
 def spec(*names, rules=None):
@@ -98,6 +115,10 @@ def constrain(x, *names):
   Args:
     x: an array.
     *names: see `spec`.
+
+  Raises:
+    errors.ConfigError: a name without a rule, or a mesh whose axes are not
+      left to the compiler.
   """
   return jax.lax.with_sharding_constraint(x, spec(*names)) if is_active() else x
 

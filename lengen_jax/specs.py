@@ -59,8 +59,10 @@ def parse(spec):
   """
   form = 'write name or name(key=value, ...), values being literals'
   try:
+    if not isinstance(spec, str):
+      raise SyntaxError
     node = ast.parse(spec.strip(), mode='eval').body
-  except (SyntaxError, AttributeError):
+  except SyntaxError:
     raise errors.SpecError(f'cannot read the spec {spec!r}; {form}') from None
   if isinstance(node, ast.Name):
     return node.id, {}

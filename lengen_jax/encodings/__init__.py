@@ -7,6 +7,7 @@ from lengen_jax.encodings.base import FromFunction
 from lengen_jax.encodings.checks import check_extent
 from lengen_jax.encodings.checks import check_positions
 from lengen_jax.encodings.checks import check_scheme
+from lengen_jax.encodings.checks import kind
 from lengen_jax.encodings.registry import create
 from lengen_jax.encodings.registry import create_layers
 from lengen_jax.encodings.registry import ENCODINGS
@@ -23,5 +24,6 @@ __all__ = [
   'check_scheme',
   'create',
   'create_layers',
+  'kind',
   'register',
 ]

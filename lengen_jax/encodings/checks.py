@@ -7,6 +7,16 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
+from lengen_jax.encodings import base
+
+
+def kind(encoding):
+  """What an encoding is: 'rotation', 'embedding', 'content' or 'bias'."""
+  if type(encoding).rotate is not base.Encoding.rotate:
+    return 'rotation'
+  if encoding.embeds:
+    return 'embedding'
+  return 'content' if encoding.needs_content else 'bias'
 
 
 def check_positions(encoding, positions, length=None):

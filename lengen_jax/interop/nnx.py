@@ -31,7 +31,7 @@ class _Module(nnx.Module):
       make_param=_param,
       parent=None,
     )
-    fits = _class_of(self.encoding)
+    fits = _CLASSES[encodings.kind(self.encoding)]
     if not isinstance(self, fits):
       raise errors.CombinationError(
         f'{spec} is no nnx.{type(self).__name__}; it is an nnx.{fits.__name__}'
@@ -92,6 +92,8 @@ class Bias(_Module):
     """
     if k_positions is None:
       k_positions = q_positions
+    for positions in (q_positions, k_positions):
+      encodings.check_positions(self.encoding, positions)
     return self._apply(
       'bias', q_positions, k_positions, bidirectional=bidirectional
     )
@@ -134,6 +136,12 @@ class Rotary(_Module):
     """
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)
+    encodings.check_positions(self.encoding, position)
+    if inputs.shape[-1] != self.encoding.head_dim:
+      raise errors.ConfigError(
+        f'inputs have heads of {inputs.shape[-1]}; this rotation was made for '
+        f'head_dim={self.encoding.head_dim}'
+      )
     no_keys = inputs[:, :, :0]
     turned, _ = self._apply(
       'rotate', inputs, no_keys, position, position, lengths
@@ -152,16 +160,16 @@ class Embedding(_Module):
     """Adds positions, `[B, L, E] -> [B, L, E]`; None for 0, 1, 2, ..."""
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+    encodings.check_positions(self.encoding, position)
     return self._apply('embed', inputs, position)
 
 
-def _class_of(encoding):
-  """The class here that an encoding fits."""
-  if type(encoding).rotate is not encodings.Encoding.rotate:
-    return Rotary
-  if encoding.embeds:
-    return Embedding
-  return Content if encoding.needs_content else Bias
+_CLASSES = {
+  'bias': Bias,
+  'content': Content,
+  'rotation': Rotary,
+  'embedding': Embedding,
+}
 
 
 def _param(module, name, init, shape, axes):

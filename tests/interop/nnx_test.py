@@ -1,5 +1,6 @@
 """Encodings as nnx modules."""
 
+from flax import linen as nn
 from flax import nnx
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,11 @@ def test_bias_is_that_of_linen(spec, assert_close):
   assert_close(module(q, k), want)
   assert_close(module.bias_fn()(q, k), want)
   assert module(q).shape == (HEADS, 3, 3)
+  want = linen.apply(
+    {'params': params}, q, k, bidirectional=True, method='bias'
+  )
+  assert_close(module(q, k, bidirectional=True), want)
+  assert_close(module.bias_fn(bidirectional=True)(q, k), want)
   # The tree is that of a checkpoint.
   named = jax.eval_shape(
     lambda: linen.init(jax.random.key(0), method='tile_params')
@@ -197,6 +203,32 @@ def test_linen_modules_through_the_bridge(assert_close):
   assert module(6, 6, False).shape == (1, HEADS, 6, 6)
 
 
+def test_the_bridge_on_a_mesh():
+  """Parameters lie on it by the names of their axes."""
+  mesh = jax.make_mesh(
+    (2,), ('model',), axis_types=(jax.sharding.AxisType.Auto,)
+  )
+  linen = encodings.create('kerple_log', num_heads=HEADS, head_dim=HEAD_DIM)
+  q = jnp.arange(6)
+  with nn.logical_axis_rules((('heads', 'model'),)), jax.set_mesh(mesh):
+    module = nnx.bridge.ToNNX(linen, rngs=nnx.Rngs(0))
+    nnx.bridge.lazy_init(module.bias, q, q)
+    assert module.bias(q, q).shape == (HEADS, 6, 6)
+  assert module.p[...].sharding.spec == jax.sharding.PartitionSpec('model')
+
+
+def test_a_mesh_that_leaves_nothing_to_the_compiler():
+  mesh = jax.make_mesh(
+    (2,), ('model',), axis_types=(jax.sharding.AxisType.Explicit,)
+  )
+  layer = layers.MLP(8)
+  with nn.logical_axis_rules(
+    (('mlp', 'model'), ('batch', None), ('length', None))
+  ):
+    with jax.set_mesh(mesh), pytest.raises(errors.ConfigError, match='Auto,'):
+      jax.eval_shape(layer.init, jax.random.key(0), jnp.ones((2, 3, 4)))
+
+
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
@@ -208,6 +240,16 @@ def test_linen_modules_through_the_bridge(assert_close):
     (lambda: lengen_nnx.Bias('fire', num_heads=4), 'pass rngs=nnx.Rngs'),
     (lambda: lengen_nnx.Bias('fier', num_heads=4), "did you mean 'fire'"),
     (lambda: lengen_nnx.Bias('fire', num_heads=0), 'num_heads=0'),
+    (
+      lambda: lengen_nnx.Bias('alibi', num_heads=2)(
+        jnp.arange(4, dtype=jnp.bfloat16)
+      ),
+      'positions are bfloat16',
+    ),
+    (
+      lambda: lengen_nnx.Rotary('rope', head_dim=8)(jnp.ones((1, 2, 1, 16))),
+      'head_dim=8',
+    ),
   ],
 )
 def test_mistakes(make, message):

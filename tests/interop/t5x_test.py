@@ -498,6 +498,149 @@ def test_one_row_of_the_bias_while_decoding():
   assert arrays('fire-shared') > 0
 
 
+@pytest.mark.parametrize('way', ['handed in', 'encoding', 'rotary'])
+def test_rows_that_are_full_go_on(way):
+  """As in T5X's sampling, where short rows wait for long ones."""
+  fields = {
+    'handed in': {},
+    'encoding': {'encoding': 'fire', 'positions': jnp.arange(5.0)},
+    'rotary': {'rotary': 'rope', 'positions': jnp.arange(5.0)},
+  }[way]
+  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8, **fields)
+  x = jax.random.normal(jax.random.key(0), (2, 5, 16))
+  variables = module.init(jax.random.key(1), x, x, deterministic=True)
+  params = {'params': variables['params']}
+  bias = jnp.ones((1, 4, 5, 5)) if way == 'handed in' else None
+  kwargs = dict(deterministic=True, mutable=['cache'])
+  _, cache = module.apply(params, x, x, decode=True, **kwargs)
+  mask = network.make_mask((2, 5), None)
+  _, cache = module.apply(
+    {**params, **cache},
+    x,
+    x,
+    mask,
+    prefill=True,
+    prefill_lengths=jnp.asarray([5, 2]),
+    **kwargs,
+  )
+  before = cache['cache']['cached_key'][0]
+  for _ in range(3):
+    token = x[:, :1]
+    y, cache = module.apply(
+      {**params, **cache}, token, token, None, bias, decode=True, **kwargs
+    )
+    assert jnp.isfinite(y).all()
+  # And spoil nothing.
+  assert (cache['cache']['cached_key'][0] == before).all()
+
+
+@pytest.mark.parametrize('name', ['fire-attention', 'rotary-each'])
+def test_beams_have_the_positions_of_their_row(name, assert_close):
+  cfg, params, _ = make(name)
+  tokens = some_tokens(2, 6)
+  positions = jnp.asarray([[0, 1, 2, 3, 4, 5], [3, 9, 11, 20, 21, 30]])
+  want = apply(name, tokens, positions)
+  assert jnp.abs(want - apply(name, tokens, positions[::-1])).max() > 1e-3
+  cache = network.empty_cache(cfg, params, tokens, positions)
+  cache = network.over_beams(
+    lambda leaf: jnp.repeat(leaf, 3, axis=cfg.scan), cache, False
+  )
+  for i in range(6):
+    logits, cache = network.step(
+      cfg, params, cache, jnp.repeat(tokens[:, i], 3), 6, positions
+    )
+    assert_close(logits, jnp.repeat(want[:, i], 3, axis=0))
+
+
+def test_a_bias_handed_in_is_added(assert_close):
+  """Beside an encoding, in training and while decoding."""
+  module = t5x.MultiHeadDotProductAttention(
+    num_heads=4, head_dim=8, encoding='alibi'
+  )
+  plain = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
+  x = jax.random.normal(jax.random.key(0), (2, 5, 16))
+  variables = module.init(jax.random.key(1), x, x, deterministic=True)
+  bias = jax.random.normal(jax.random.key(2), (1, 4, 5, 5))
+  alibi = t5x.RelativePositionBiases(encoding='alibi', num_heads=4)
+  both = bias + alibi.apply({}, 5, 5, False)
+  mask = network.make_mask((2, 5), None)
+  got = module.apply(variables, x, x, mask, bias, deterministic=True)
+  want = plain.apply(variables, x, x, mask, both, deterministic=True)
+  assert_close(got, want)
+  kwargs = dict(deterministic=True, decode=True, mutable=['cache'])
+  _, cache = module.apply(variables, x, x, **kwargs)
+  # A mask of its own hides the first slot from the second row.
+  hidden = jnp.ones((2, 1, 1, 5)).at[1, :, :, 0].set(0)
+  for i in range(5):
+    token = x[:, i : i + 1]
+    y, cache = module.apply(
+      {**variables, **cache}, token, token, hidden, bias, **kwargs
+    )
+    assert_close(y[0, 0], want[0, i])
+  hiding = mask.at[1, :, :, 0].set(0)
+  want = plain.apply(variables, x, x, hiding, both, deterministic=True)
+  assert_close(y[1, 0], want[1, 4])
+
+
+def test_prefill_counts_what_the_first_query_sees(assert_close):
+  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
+  x = jax.random.normal(jax.random.key(0), (2, 5, 16))
+  variables = module.init(jax.random.key(1), x, x, deterministic=True)
+  kwargs = dict(deterministic=True, mutable=['cache'])
+  _, cache = module.apply(variables, x, x, decode=True, **kwargs)
+  # A prefix of 3 and of 4 tokens, all of which see each other.
+  prefix = jnp.arange(5)[None] < jnp.asarray([[3], [4]])
+  mask = prefix[:, None, :, None] & prefix[:, None, None, :]
+  _, cache = module.apply(
+    {**variables, **cache}, x, x, mask, prefill=True, **kwargs
+  )
+  cache = cache['cache']
+  assert cache['cache_index'].tolist() == [3, 4]
+  filled = jnp.abs(cache['cached_key']).max((1, 2)) > 0
+  assert (filled == prefix).all()
+
+
+def test_axes_of_joined_kernels():
+  x = jnp.ones((2, 5, 16))
+  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
+  variables = module.init(jax.random.key(0), x, x, deterministic=True)
+  names = {
+    name: leaf['kernel_axes'].names
+    for name, leaf in variables['params_axes'].items()
+  }
+  inwards = ('embed', 'joined_kv')
+  assert names == {
+    'query': inwards,
+    'key': inwards,
+    'value': inwards,
+    'out': ('joined_kv', 'embed'),
+  }
+
+
+def test_dtype_of_the_bias():
+  for dtype in (jnp.float32, jnp.bfloat16):
+    bias, _ = biases(dtype=dtype)
+    assert bias.dtype == dtype
+    bias, cache = biases(dtype=dtype, decode=True)
+    assert bias.dtype == dtype
+    assert cache['cache']['cached_bias'].dtype == dtype
+
+
+def test_queries_keys_and_values_are_laid_out(monkeypatch):
+  """By T5X's names; on a CPU flax does nothing with them."""
+  seen = []
+
+  def constrain(x, names):
+    if x.ndim == 4:
+      seen.append((x.shape, names))
+    return x
+
+  monkeypatch.setattr(partitioning, 'with_sharding_constraint', constrain)
+  attend()
+  names = ('batch', 'length', 'heads', 'kv')
+  assert seen == [((2, 5, 4, 8), names)] * 3
+
+
 def attend(mask=None, bias=None, length=5, slots=None, **fields):
   """One call of attention, a step where there are slots."""
   module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8, **fields)
@@ -525,6 +668,19 @@ def biases(qlen=5, klen=5, bidirectional=False, decode=False, **fields):
 def resized():
   made = t5x.RelativePositionBiases(num_heads=4).init(jax.random.key(0), 3, 3)
   return t5x.RelativePositionBiases(num_heads=8).apply(made, 3, 3)
+
+
+def across(**fields):
+  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8, **fields)
+  x, encoded = jnp.ones((2, 5, 16)), jnp.ones((2, 7, 16))
+  return module.init(jax.random.key(0), x, encoded)
+
+
+def prefill_of_unknown_length():
+  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
+  x = jnp.ones((2, 5, 16))
+  variables = module.init(jax.random.key(0), x, x, decode=True)
+  return module.apply(variables, x, x, prefill=True, mutable=['cache'])
 
 
 def another_cache():
@@ -577,9 +733,22 @@ class Odd(encodings.Encoding):
     (lambda: attend(bias=jnp.ones((1, 2, 5, 5))), 'num_heads=4'),
     (lambda: attend(bias=jnp.ones((4, 5, 5))), 'num_heads=4'),
     (lambda: attend(mask=jnp.ones((2, 1, 5, 4))), 'mask has shape'),
-    (lambda: attend(positions=jnp.arange(4)), 'rows of 5'),
-    (lambda: attend(positions=jnp.ones((3, 5))), 'rows of 5'),
+    (lambda: attend(rotary='rope', positions=jnp.arange(4)), 'rows of 5'),
+    (lambda: attend(rotary='rope', positions=jnp.ones((3, 5))), 'rows of 5'),
     (lambda: attend(slots=9), 'one token for each row'),
+    (
+      lambda: attend(length=1, slots=9, bias=jnp.ones((1, 4, 1, 9))),
+      r'\[1 or B, H, 9, 9\]',
+    ),
+    (
+      lambda: attend(length=1, slots=9, bias=jnp.ones((4, 9, 9))),
+      'max_decode_length',
+    ),
+    (lambda: attend(rotary='learned(max_position=9)'), 'does not turn'),
+    (lambda: across(rotary='rope'), '5 queries and 7 keys are two'),
+    (lambda: across(encoding='alibi'), '5 queries and 7 keys are two'),
+    (lambda: biases(encoding=encodings.ENCODINGS['alibi'](4, 8)), 'the spec'),
+    (prefill_of_unknown_length, 'prefill_lengths, or a mask'),
     (
       lambda: attend(length=1, slots=9, bidirectional=True),
       'leave out bidirectional',

@@ -27,9 +27,9 @@ class MultiHeadDotProductAttention(nn.Module):
   """T5X's attention with a pluggable encoding, which may also turn.
 
   Fields, parameters, cache and call are those of T5X's class of this name, and
-  so are its numbers without `rotary` and `encoding`. As there, logits are not
-  divided by sqrt(D); queries start smaller by as much. Logits and softmax are
-  float32.
+  without `rotary` and `encoding` so are its numbers, in float32 or with T5X's
+  `float32_logits`. As there, logits are not divided by sqrt(D); queries start
+  smaller by as much. Logits and softmax are float32.
 
   While decoding, one row of the bias is computed for each new token, where the
   bias handed in from outside is one of all pairs: at 32,768 slots and 16 heads
@@ -41,11 +41,11 @@ class MultiHeadDotProductAttention(nn.Module):
     dtype: of the computation.
     dropout_rate: of attention weights, the same for all queries.
     kernel_init: `(key, shape, dtype)`; the shape is [inputs, outputs].
-    float32_logits: multiply queries and keys in float32.
-    rotary: spec of an encoding that turns queries and keys. Keys are kept
-      turned in the cache.
-    encoding: spec of an additive encoding, whose parameters are this module's
-      `encoding/...`. It adds to the bias handed in.
+    float32_logits: taken for T5X's sake; logits are float32 in any case.
+    rotary: spec of an encoding that turns queries and keys, for self-attention.
+      Keys are kept turned in the cache.
+    encoding: spec of an additive encoding, for self-attention; its parameters
+      are this module's `encoding/...`. It adds to the bias handed in.
     positions: as of RelativePositionBiases. While decoding of all slots, `[1 or
       B, L]`, the same at each step; the beams of a row take its positions.
     bidirectional: whether `encoding` is to tell keys after the query.
@@ -122,12 +122,21 @@ class MultiHeadDotProductAttention(nn.Module):
     q_index = jnp.arange(inputs_q.shape[1], dtype=jnp.int32)[None]
     k_index = jnp.arange(inputs_kv.shape[1], dtype=jnp.int32)[None]
     if step:
-      cache.check_step(inputs_q)
+      cache.check_step(inputs_q, bias)
+      # Rows that have filled their cache go on while others have not.
       q_index = jnp.reshape(cache.index.value, (-1, 1))
+      q_index = jnp.minimum(q_index, cache.length - 1)
       k_index = jnp.arange(cache.length, dtype=jnp.int32)[None]
     rotary, encoding = self._encodings()
+    placed = (self.rotary, self.encoding) != ('nope', 'nope')
+    if placed and inputs_q.shape[1] != inputs_kv.shape[1]:
+      raise errors.CombinationError(
+        f'rotary={self.rotary!r} and encoding={self.encoding!r} are of '
+        f'self-attention; {inputs_q.shape[1]} queries and {inputs_kv.shape[1]} '
+        'keys are two sequences, whose attention takes neither'
+      )
     positions = given.positions_of(
-      self.positions,
+      self.positions if placed else None,
       inputs_q.shape[0],
       max(q_index.shape[1], k_index.shape[1]),
       rotary,
@@ -149,9 +158,7 @@ class MultiHeadDotProductAttention(nn.Module):
       if bias is not None:
         bias = jnp.take_along_axis(bias, q_index[:, None, :, None], axis=2)
     elif filling:
-      if prefill_lengths is None:
-        prefill_lengths = jnp.sum(mask[:, 0, 0] > 0, axis=-1)
-      cache.fill(key_BxKxHxD, value_BxKxHxD, prefill_lengths)
+      cache.fill(key_BxKxHxD, value_BxKxHxD, mask, prefill_lengths)
 
     term = encoding.bias(
       q_positions, k_positions, bidirectional=self.bidirectional
@@ -171,10 +178,12 @@ class MultiHeadDotProductAttention(nn.Module):
       head_dim=self.head_dim,
       parent=None,
     )
-    if self.rotary != 'nope' and not given.rotates(rotary):
+    if self.rotary != 'nope' and encodings.kind(rotary) != 'rotation':
+      hint = ''
+      if encodings.kind(rotary) == 'bias':
+        hint = f'; it adds a bias: encoding={self.rotary!r}'
       raise errors.CombinationError(
-        f'{self.rotary} does not turn queries and keys; a bias goes into '
-        f'encoding={self.rotary!r}'
+        f'rotary={self.rotary!r} does not turn queries and keys{hint}'
       )
     if rotary.length_dependent:
       raise errors.CombinationError(
@@ -265,8 +274,6 @@ def _scaled(init, factor):
 
 def _attend(module, query, key, value, mask, bias, deterministic):
   """softmax(q k + bias) v over the pairs the mask shows, `[B, Q, H, D]`."""
-  if module.float32_logits:
-    query, key = query.astype(jnp.float32), key.astype(jnp.float32)
   logits_BxHxQxK = jnp.einsum(
     'bqhd,bkhd->bhqk', query, key, preferred_element_type=jnp.float32
   )

@@ -10,7 +10,6 @@ from typing import Any
 from flax import linen as nn
 import jax.numpy as jnp
 
-from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
@@ -33,7 +32,8 @@ class RelativePositionBiases(nn.Module):
     positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances, of
       the tokens at hand; None for 0, 1, 2, ... Packed rows need the position of
       each token within its segment, T5X's `decoder_positions`, wherever a bias
-      goes by more than distance.
+      goes by more than distance. While decoding they are read when the cache
+      is made, and are the same for all rows.
     num_buckets: of 't5', unless its spec says so; others ignore it.
     max_distance: likewise.
     embedding_init: likewise, of the table; None for normal(0.02).
@@ -116,7 +116,7 @@ class RelativePositionBiases(nn.Module):
 
   def _encoding(self):
     name, values = specs.parse(self.encoding)
-    if encodings.ENCODINGS.get(name) is not encodings.ENCODINGS['t5']:
+    if name != 't5':
       return given.additive(self.encoding, self.num_heads)
     fields = {
       key: getattr(self, key)

@@ -31,30 +31,17 @@ def additive(spec, num_heads, head_dim=64, make_param=params.param, **fields):
     make_param=make_param,
     **fields,
   )
-  instead = None
-  if rotates(encoding):
-    instead = (
-      'turns queries and keys: MultiHeadDotProductAttention(rotary='
-      f'{spec!r}) does that'
-    )
-  elif encoding.embeds:
-    instead = (
-      'acts at the input of a model: add its embed(x, positions) to the '
-      'embeddings there'
-    )
-  elif encoding.needs_content:
-    instead = (
-      'goes by the contents of queries and keys, which T5X shows to no bias: '
-      'lengen_jax.models.layers.Attention takes it'
-    )
+  instead = {
+    'rotation': 'turns queries and keys: MultiHeadDotProductAttention(rotary='
+    f'{spec!r}) does that',
+    'embedding': 'acts at the input of a model: add its embed(x, positions) to '
+    'the embeddings there',
+    'content': 'goes by the contents of queries and keys, which T5X shows to '
+    'no bias: lengen_jax.models.layers.Attention takes it',
+  }.get(encodings.kind(encoding))
   if instead:
     raise errors.CombinationError(f'{spec} is no additive bias; it {instead}')
   return encoding
-
-
-def rotates(encoding):
-  """Whether an encoding turns queries and keys."""
-  return type(encoding).rotate is not encodings.Encoding.rotate
 
 
 def positions_of(positions, batch, length, *users, beams=False):
