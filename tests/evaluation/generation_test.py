@@ -135,6 +135,7 @@ def test_equals_full_passes(encoding, scheme, kwargs):
   assert_same(written(config, params, scheme), want)
 
 
+@pytest.mark.slow
 def test_encodings_show_in_what_is_written():
   """Else the test above would say little."""
   found = [

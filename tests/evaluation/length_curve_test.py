@@ -127,7 +127,7 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
 
 def test_a_diverged_model_says_so(windows):
   config = ModelConfig(**presets.get('tiny'))
-  params = stacking.init(config, jax.random.key(0))
+  params = initial(config)
   params['embed']['table'] *= np.nan
   found = length_curve.LengthCurve(
     config,

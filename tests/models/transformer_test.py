@@ -55,8 +55,8 @@ def create(encoding='nope', num_layers=2, **kwargs):
 @functools.cache
 def params_of(config):
   """Initial parameters, moved so that none is round."""
-  params = stacking.init(config, jax.random.key(0))
-  return jax.tree.map(lambda x: x + 0.05 * jnp.cos(30 * x + x.ndim), params)
+  params = jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
+  return jax.tree.map(lambda x: x + 0.05 * np.cos(30 * x + x.ndim), params)
 
 
 def tokens(batch=2, length=L, seed=0):

@@ -72,6 +72,7 @@ def done(tmp_path_factory):
   return folder, found, reproduction.write(found, folder)
 
 
+@pytest.mark.slow
 def test_results(done):
   folder, found, _ = done
   assert json.loads((folder / 'reproduction.json').read_text()) == found
@@ -115,6 +116,7 @@ def test_results(done):
   assert found['command'] == 'lengen reproduce paper/table --scale=tiny'
 
 
+@pytest.mark.slow
 def test_files(done):
   folder, found, paths = done
   assert {path.name for path in paths} == {
@@ -137,6 +139,7 @@ def test_files(done):
   assert 'src="http' not in page and '<script' not in page
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(done, monkeypatch):
   folder, found, _ = done
 

@@ -242,6 +242,7 @@ def test_validation_is_the_loss_of_the_curve(tmp_path, tiny_config, corpus):
 
 def test_no_best_checkpoint(tmp_path, tiny_config, corpus):
   tiny_config.train.steps = tiny_config.train.checkpoint_every = 1
+  tiny_config.optimizer.warmup_steps = 0
   loop.train(tiny_config, tmp_path, corpus=corpus)
   with pytest.raises(errors.CheckpointError, match='evaluate_every=0'):
     loop.restore(tmp_path, step='best')
