@@ -293,9 +293,11 @@ def test_bfloat16_far_out(name):
     # Angles differ in float32's last bits, and so do the turned queries.
     tolerance = 0.02 if name.startswith('rotary') else 1e-5
     assert jnp.abs(got - near).max() < tolerance * scale
-  rounded = far.astype(jnp.bfloat16).astype(jnp.int32)
-  lost = apply(name, tokens, rounded, dtype='bfloat16')
-  assert jnp.abs(lost - want).max() > 0.1 * scale or name.startswith('fire')
+  if not name.startswith('fire'):
+    # Control: positions that went through 16 bits are all one.
+    rounded = far.astype(jnp.bfloat16).astype(jnp.int32)
+    lost = apply(name, tokens, rounded, dtype='bfloat16')
+    assert jnp.abs(lost - want).max() > 2 * jnp.abs(got - want).max()
 
 
 def plain_attention(params, x, mask, bias, heads=4):
