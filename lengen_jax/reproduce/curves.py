@@ -1,5 +1,7 @@
 """Runs `experiment.Curves`: a comparison for each seed."""
 
+from lengen_jax import data
+from lengen_jax import errors
 from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
 from lengen_jax.training import compare
@@ -8,10 +10,12 @@ from lengen_jax.training import runs as runs_lib
 
 def make_config(part, scale, overrides=()):
   """The config that all rows share."""
-  config = settings.load(part.config, scale, overrides)
+  changes = []
+  if scale in ('cpu', 'tiny') and part.standin:
+    changes = [f'--config.{k}={v}' for k, v in part.standin.changes.items()]
+  # What a user sets comes after what a scale does.
+  config = settings.load(part.config, scale, [*changes, *overrides])
   with config.unlocked():
-    if scale in ('cpu', 'tiny') and part.standin:
-      config.update_from_flattened_dict(part.standin.changes)
     length = config.data.train_length // part.shrink
     config.data.train_length = length
     config.eval.lengths = tuple(int(length * r) for r in part.ratios)
@@ -23,9 +27,15 @@ def make_config(part, scale, overrides=()):
 
 
 def check(part, scale, overrides):
-  """Raises unless its config and its runs can be read."""
+  """Raises unless its config and runs can be read and its data is there."""
   config = make_config(part, scale, overrides)
   runs_lib.parse('; '.join(settings.runs(part, config, scale)), config)
+  try:
+    data.check_present(data.DataConfig(**config.data.to_dict()))
+  except errors.LengenError as error:
+    raise errors.CorpusError(
+      f'{part.config} at scale {scale}: {error}; --scale=cpu needs no data'
+    ) from None
 
 
 def run(part, scale, folder, seeds, overrides, before):

@@ -223,7 +223,7 @@ EXPERIMENTS = (
     (
       Claim(
         'F3, transform',
-        'the logarithm helps most at long lengths, the threshold at short ones',
+        'the logarithm helps at long lengths, the threshold at short ones',
         (
           Less(
             ('c4', 'fire, no threshold', 4), ('c4', 'no log, no threshold', 4)

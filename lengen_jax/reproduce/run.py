@@ -12,6 +12,15 @@ from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
 RESULTS = 'reproduction.json'
+# What no override may set, and what to do instead.
+_OURS = {
+  'seed': 'use --seeds',
+  'sweep.seeds': 'use --seeds',
+  'sweep.runs': 'lengen sweep runs others',
+  'model.encoding': 'lengen compare runs others',
+  'positions': 'lengen compare runs others',
+  'eval.lengths': 'lengen compare tests at others',
+}
 RUNNERS = {
   experiment_lib.Curves: curves,
   experiment_lib.Sweep: sweeps,
@@ -47,6 +56,12 @@ def reproduce(experiment, scale, workdir, seeds=None, overrides=()):
   seeds = experiment.seeds if seeds is None else tuple(seeds)
   if not seeds or len(set(seeds)) < len(seeds):
     raise errors.ConfigError(f'seeds {seeds} must be some, each once')
+  for one in overrides:
+    key = one.removeprefix('--config.').partition('=')[0]
+    if key in _OURS:
+      raise errors.ConfigError(
+        f'--config.{key} is set by the experiment; {_OURS[key]}'
+      )
   folder = workdir_lib.locate(workdir)
   parts = [part for part in experiment.parts if scale in part.scales]
   for part in parts:

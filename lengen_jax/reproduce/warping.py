@@ -208,8 +208,8 @@ EXPERIMENTS = (
     (
       Claim(
         'W7',
-        'warping beats RoPE and interpolation by far at a small loss at 512; '
-        'ALiBi is best when long',
+        'warping beats RoPE and interpolation beyond the training length; '
+        'ALiBi is better still',
         (
           *beats(
             'wikitext103',
@@ -316,7 +316,7 @@ EXPERIMENTS = (
       Claim(
         'W3',
         'warping beats RoPE, interpolation, ALiBi and randomized positions on '
-        'copy, reverse and sort, and not on sum, where ALiBi is best',
+        'copy, reverse and sort, and is worse than ALiBi on sum',
         (
           *(
             one

@@ -8,8 +8,10 @@ import pathlib
 
 import pytest
 
+from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import reproduce
+from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import run
 
@@ -181,7 +183,8 @@ def test_the_rule_behind_the_gain():
 
 @pytest.mark.parametrize('name', reproduce.EXPERIMENTS)
 @pytest.mark.parametrize('scale', experiment_lib.SCALES)
-def test_configs_and_runs_are_read(name, scale):
+def test_configs_and_runs_are_read(name, scale, monkeypatch):
+  monkeypatch.setattr(data, 'check_present', lambda config: None)
   experiment = reproduce.get(name)
   parts = [part for part in experiment.parts if scale in part.scales]
   assert parts
@@ -221,6 +224,10 @@ def test_unknown_names():
     reproduce.get('fire/tabel4')
   with pytest.raises(errors.ConfigError, match="unknown scale 'cpus'"):
     run.reproduce(reproduce.get('fire/table4'), 'cpus', 'anywhere')
+  with pytest.raises(errors.ConfigError, match='use --seeds'):
+    run.reproduce(
+      reproduce.get('fire/table4'), 'tiny', 'x', None, ['--config.seed=3']
+    )
   with pytest.raises(errors.ConfigError, match='each once'):
     run.reproduce(reproduce.get('fire/table4'), 'tiny', 'anywhere', (1, 1))
 
@@ -232,3 +239,24 @@ def test_probes_look_into_what_is_trained():
         (of,) = (p for p in experiment.parts[:number] if p.name == part.of)
         assert {*part.rows} <= {row.name for row in of.rows}
         assert {*part.scales} <= {*of.scales}
+
+
+def test_missing_data_is_said_before_anything_is_trained(tmp_path, monkeypatch):
+  """Also where only a later part needs it."""
+  monkeypatch.chdir(tmp_path)
+  first, *rest = reproduce.get('warping/tableA').parts
+  later = reproduce.get('fire/yarn').parts
+  both = experiment_lib.Experiment('a/b', 'both', (first, *later))
+  with pytest.raises(
+    errors.LengenError, match='fire_c4.py:base at scale paper'
+  ):
+    run.reproduce(both, 'paper', tmp_path / 'runs')
+  assert not (tmp_path / 'runs').exists()
+
+
+def test_what_a_user_sets_comes_last():
+  (part,) = reproduce.get('fire/table4').parts
+  config = curves.make_config(part, 'tiny', ['--config.data.path=elsewhere'])
+  assert (config.data.source, config.data.path) == ('stdlib', 'elsewhere')
+  assert config.model.vocab_size == 256
+  assert curves.make_config(part, 'small').data.source == 'prepared'
