@@ -20,6 +20,7 @@ steps and lengths; `:TASK,tiny` is for tests.
 
 import ml_collections
 
+from lengen_jax import papers
 from lengen_jax.models import presets
 
 _SIZES = ('paper', 'small', 'cpu', 'tiny')
@@ -63,32 +64,6 @@ _COLUMNS = (
   f'sandwich | {_LAYER}',
   'the best of Ruoss et al. (2023)',
 )
-_TABLE_B1 = {
-  'even_pairs': (69.3, 100.0, 93.0, 81.3, 99.9, 75.5, 61.4, 100.0),
-  'modular_arithmetic': (27.6, 30.5, 29.0, 31.4, 29.4, 33.6, 26.3, 28.1),
-  'parity_check': (56.1, 55.6, 55.6, 55.9, 55.0, 56.6, 54.6, 52.6),
-  'cycle_navigation': (42.2, 60.1, 41.6, 48.5, 60.3, 71.8, 36.3, 73.6),
-  'stack_manipulation': (59.9, 61.5, 62.2, 54.7, 72.3, 75.7, 62.9, 77.9),
-  'reverse_string': (66.3, 63.9, 78.7, 57.3, 77.9, 81.5, 61.9, 95.1),
-  'modular_arithmetic_brackets': (
-    38.2,
-    37.0,
-    38.7,
-    37.5,
-    38.5,
-    38.7,
-    36.8,
-    34.9,
-  ),
-  'solve_equation': (29.3, 30.9, 30.3, 28.1, 30.3, 29.9, 28.9, 28.1),
-  'duplicate_string': (56.5, 59.6, 58.5, 56.1, 73.4, 74.1, 58.4, 75.1),
-  'missing_duplicate_string': (58.1, 61.8, 68.9, 55.1, 91.3, 85.5, 68.1, 100.0),
-  'odds_first': (56.0, 59.5, 56.8, 56.0, 69.9, 68.6, 57.5, 69.3),
-  'binary_addition': (55.3, 57.1, 58.7, 55.5, 61.8, 63.0, 56.5, 64.5),
-  'binary_multiplication': (55.6, 55.5, 55.8, 54.5, 55.3, 55.3, 53.3, 52.1),
-  'compute_sqrt': (56.0, 57.0, 55.5, 55.4, 55.7, 54.9, 53.5, 53.3),
-  'bucket_sort': (49.0, 94.9, 98.1, 38.8, 99.8, 99.9, 93.5, 100.0),
-}
 
 
 def get_config(arg=''):
@@ -166,7 +141,7 @@ def get_config(arg=''):
   # What the paper has: task, run, percent.
   config.paper = tuple(
     (f'chomsky/{name}', column, figure)
-    for name, figures in _TABLE_B1.items()
+    for name, figures in papers.RANDOMIZED_TABLE_B1.items()
     for column, figure in zip(_COLUMNS, figures, strict=True)
   )
   return config

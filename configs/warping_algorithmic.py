@@ -20,17 +20,11 @@ said, so that column is left out.
 
 import ml_collections
 
+from lengen_jax import papers
 from lengen_jax.models import presets
 
 _SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LONGEST = {'copy': 20, 'reverse': 20, 'sort': 8, 'sum': 8, 'figure3': 10}
-# Table A, percent.
-_TABLE_A = {
-  'copy': (19.2, 23.5, 27.9, 3.9, 8.8, 43.2, 43.2),
-  'reverse': (20.4, 19.3, 22.4, 17.5, 19.3, 39.8, 39.4),
-  'sort': (18.8, 21.5, 33.6, 21.4, 29.8, 53.7, 48.6),
-  'sum': (27.9, 27.5, 33.0, 32.2, None, 29.5, None),
-}
 
 
 def _runs(tokens):
@@ -117,6 +111,8 @@ def get_config(arg=''):
   # What the paper has: task, run, percent.
   config.paper = tuple(
     (config.task, run, figure)
-    for run, figure in zip(runs, _TABLE_A.get(task, ()), strict=False)
+    for run, figure in zip(
+      runs, papers.WARPING_TABLE_A.get(task, ()), strict=False
+    )
   )
   return config

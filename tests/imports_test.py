@@ -27,6 +27,7 @@ RANKS = {
   'encodings': 1,
   'positions': 1,
   'partitioning': 0,
+  'papers': 0,
   'progress': 0,
   'specs': 0,
   'errors': 0,

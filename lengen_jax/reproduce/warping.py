@@ -1,5 +1,6 @@
 """Position-index warping: its tables and figures."""
 
+from lengen_jax import papers
 from lengen_jax.analysis import idealised
 from lengen_jax.analysis import idealised_figures
 from lengen_jax.reproduce.experiment import beats
@@ -47,7 +48,7 @@ _ALIBI = Row('alibi', 'alibi | standard', (19.31, 18.38, 17.88, 17.67))
 _OURS = Row('head and tail warped', _warp(), (19.80, 18.87, 18.26, 19.00))
 
 
-def _sequences(task, tokens, figures):
+def _sequences(task, tokens):
   """Table A of a task, whose training rows have tokens(M) tokens."""
 
   def warp(skew):
@@ -76,7 +77,9 @@ def _sequences(task, tokens, figures):
     f'warping_algorithmic.py:{task}',
     tuple(
       Row(name, run, None if figure is None else (figure,))
-      for (name, run), figure in zip(rows, figures, strict=True)
+      for (name, run), figure in zip(
+        rows, papers.WARPING_TABLE_A[task], strict=True
+      )
     ),
     'sequences all right, percent',
     of_seeds='mean',
@@ -91,12 +94,10 @@ def _one_more(m):
   return m + 1
 
 
-_COPY = _sequences('copy', _twice, (19.2, 23.5, 27.9, 3.9, 8.8, 43.2, 43.2))
-_REVERSE = _sequences(
-  'reverse', _twice, (20.4, 19.3, 22.4, 17.5, 19.3, 39.8, 39.4)
-)
-_SORT = _sequences('sort', _twice, (18.8, 21.5, 33.6, 21.4, 29.8, 53.7, 48.6))
-_SUM = _sequences('sum', _one_more, (27.9, 27.5, 33.0, 32.2, None, 29.5, None))
+_COPY = _sequences('copy', _twice)
+_REVERSE = _sequences('reverse', _twice)
+_SORT = _sequences('sort', _twice)
+_SUM = _sequences('sum', _one_more)
 _RIVALS = ('rope', 'interpolated', 'alibi', 'randomized, 10 M')
 _BEYOND = ('beyond',)
 
