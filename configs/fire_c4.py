@@ -79,7 +79,7 @@ def get_config(arg=''):
   config.optimizer.weight_decay = 0.1
   config.optimizer.b2 = 0.95
 
-  steps = {'small': 20_000, 'cpu': 350, 'tiny': 8}
+  steps = {'small': 20_000, 'cpu': 250, 'tiny': 8}
   config.train.steps = steps.get(size, 600_000)
   config.train.log_every = {'tiny': 4}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 1000)

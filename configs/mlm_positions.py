@@ -68,7 +68,7 @@ def get_config(arg=''):
   config.optimizer.learning_rate = {'cpu': 3e-3, 'tiny': 3e-3}.get(size, 1e-3)
   config.optimizer.warmup_steps = {'cpu': 100, 'tiny': 2}.get(size, 500)
 
-  steps = {'small': 10_000, 'cpu': 800, 'tiny': 8}
+  steps = {'small': 10_000, 'cpu': 500, 'tiny': 8}
   config.train.steps = steps.get(size, 50_000)
   config.train.log_every = {'tiny': 4}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 400, 'tiny': 4}.get(size, 1000)

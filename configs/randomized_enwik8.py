@@ -88,7 +88,7 @@ def get_config(arg=''):
   if table == 'finetune':
     # A workdir, from the command line.
     config.train.init_from = config_dict.placeholder(str)
-  steps = {'small': 50_000, 'cpu': 400, 'tiny': 8}
+  steps = {'small': 50_000, 'cpu': 250, 'tiny': 8}
   config.train.steps = steps.get(size, 1_000_000)
   config.train.log_every = {'tiny': 4}.get(size, 10)
   config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 5000)

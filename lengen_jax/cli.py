@@ -190,7 +190,10 @@ def _parser():
     '--seeds', help='comma-separated; those of the experiment if not given'
   )
   reproduce.add_argument(
-    '--workdir', help='runs/reproduce/PAPER/TABLE/SCALE if not given'
+    '--workdir',
+    default='runs/reproduce',
+    help='folder of all reproductions, which share models; runs/reproduce if '
+    'not given',
   )
   add('report', [workdir], 'draw plot and page of a comparison or sweep again')
   add('list', [], 'show encodings, position schemes, scales, tasks')
@@ -323,15 +326,13 @@ def _reproduce(arguments, _):
   seeds = None
   if arguments.seeds:
     seeds = _whole_numbers('--seeds', arguments.seeds)
-  workdir = arguments.workdir or (
-    f'runs/reproduce/{experiment.name}/{arguments.scale}'
-  )
   sharding.start()
   found = run.reproduce(
-    experiment, arguments.scale, workdir, seeds, arguments.overrides
+    experiment, arguments.scale, arguments.workdir, seeds, arguments.overrides
   )
   reproduction.print_tables(found)
-  for path in reproduction.write(found, workdir):
+  folder = f'{arguments.workdir}/{experiment.name}/{arguments.scale}'
+  for path in reproduction.write(found, folder):
     print(f'wrote {path}')
 
 

@@ -178,10 +178,10 @@ def curves_beside(part, path):
 
 
 def bars_beside(part, path):
-  """A score per run, ours and the paper's.
+  """The first figure of each run, ours and the paper's.
 
   Args:
-    part: a part of a reproduction's results, of kind 'sweep'.
+    part: a part of a reproduction's results.
     path: of the PNG.
   """
   rows = part['rows'][::-1]
@@ -211,7 +211,8 @@ def bars_beside(part, path):
       color=_COLORS[1],
       label='the paper, at full size',
     )
-  axes.axvline(part['chance'], color='0.6', linewidth=1, label='chance')
+  if 'chance' in part:
+    axes.axvline(part['chance'], color='0.6', linewidth=1, label='chance')
   axes.set_yticks(places, [row['name'] for row in rows])
   axes.set_xlabel(part['unit'])
   _finish(figure, axes, path)

@@ -61,8 +61,11 @@ def write(found, workdir):
       pictures = [file for file in files if file.suffix == '.png']
     else:
       picture = folder / f'{part["name"]}.png'
-      draw = {'curves': plots.curves_beside, 'sweep': plots.bars_beside}
-      draw[part['kind']](part, picture)
+      of_lengths = all(not isinstance(c, str) for c in part['columns'])
+      draw = plots.bars_beside
+      if of_lengths and len(part['columns']) > 1:
+        draw = plots.curves_beside
+      draw(part, picture)
       text = folder / f'{part["name"]}.csv'
       workdir_lib.write_text(text, _csv(part))
       pictures, files = [picture], [picture, text]
@@ -107,7 +110,14 @@ def describe(part):
       f'{part["unit"]}, trained at {part["train_length"]}, the same '
       f'{part["tokens"]:,} tokens at every length'
     )
-  return f'{part["unit"]}, beyond the training length {part["train_length"]}'
+  if part['kind'] == 'sweep':
+    return (
+      f'{part["unit"]}, trained on lengths to {part["train_length"]}; chance is '
+      f'{part["chance"]:.1f}'
+    )
+  if part['kind'] == 'average':
+    return f'{part["unit"]}, mean over {", ".join(part["of"])}'
+  return part['unit']
 
 
 def head(part):
@@ -175,6 +185,8 @@ def _against(claim):
 
 
 def _name(at):
+  if not isinstance(at, list):
+    return f'{at:g}'
   part, row, column = at
   where = part if isinstance(column, str) else f'{part}, {column:g}x'
   return f'{row} ({where})'

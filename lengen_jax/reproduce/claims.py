@@ -32,8 +32,8 @@ def judge(claim, found):
         outcome = _outcome(differences)
     compared.append(
       {
-        'low': list(less.low),
-        'high': list(less.high),
+        'low': _as_json(less.low),
+        'high': _as_json(less.high),
         'outcome': outcome,
         'effect': effect,
       }
@@ -58,8 +58,9 @@ def judge(claim, found):
 def _outcome(differences):
   """What a t test of differences says, one of each seed."""
   if len(set(differences)) == 1:
-    # It has no spread to go by.
-    return 'unclear'
+    # The limit of the test: no spread.
+    difference = differences[0]
+    return 'holds' if difference > 0 else 'fails' if difference else 'unclear'
   for alternative, outcome in (('greater', 'holds'), ('less', 'fails')):
     test = stats.ttest_1samp(differences, 0, alternative=alternative)
     if test.pvalue < LEVEL:
@@ -69,6 +70,8 @@ def _outcome(differences):
 
 def _values(found, at):
   """A figure of each seed; None if it is not there."""
+  if not isinstance(at, tuple):
+    return [at] * len(found['seeds'])
   name, row_name, column = at
   for part in found['parts']:
     if part['name'] == name and column in part['columns']:
@@ -77,3 +80,7 @@ def _values(found, at):
         if row['name'] == row_name:
           return [values[index] for values in row['values']]
   return None
+
+
+def _as_json(at):
+  return list(at) if isinstance(at, tuple) else at

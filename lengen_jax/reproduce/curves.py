@@ -1,20 +1,24 @@
 """Runs `experiment.Curves`: a comparison for each seed."""
 
+import dataclasses
+
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
 from lengen_jax.training import compare
+from lengen_jax.training import evaluate
+from lengen_jax.training import loop
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import workdir as workdir_lib
 
 
-def make_config(part, scale, overrides=()):
+def make_config(part, request):
   """The config that all rows share."""
-  changes = []
-  if scale in ('cpu', 'tiny') and part.standin:
-    changes = [f'--config.{k}={v}' for k, v in part.standin.changes.items()]
   # What a user sets comes after what a scale does.
-  config = settings.load(part.config, scale, [*changes, *overrides])
+  overrides = [*settings.standin(part, request), *request.overrides]
+  config = settings.load(part.config, request.scale, overrides)
   with config.unlocked():
     length = config.data.train_length // part.shrink
     config.data.train_length = length
@@ -26,66 +30,152 @@ def make_config(part, scale, overrides=()):
   return config
 
 
-def check(part, scale, overrides):
+def check(part, request):
   """Raises unless its config and runs can be read and its data is there."""
-  config = make_config(part, scale, overrides)
-  runs_lib.parse('; '.join(settings.runs(part, config, scale)), config)
+  settings.write_standin(part, request)
+  config = make_config(part, request)
+  runs_lib.parse('; '.join(settings.runs(part, config, request.scale)), config)
   try:
     data.check_present(data.DataConfig(**config.data.to_dict()))
   except errors.LengenError as error:
     raise errors.CorpusError(
-      f'{part.config} at scale {scale}: {error}; --scale=cpu needs no data'
+      f'{part.config} at scale {request.scale}: {error}; --scale=cpu needs no '
+      'data'
     ) from None
 
 
-def run(part, scale, folder, seeds, overrides, before):
+def run(part, request, before):
   """Trains and tests every row with every seed; a part of the results."""
-  config = make_config(part, scale, overrides)
-  names = settings.runs(part, config, scale)
-  runs = runs_lib.parse('; '.join(names), config)
-  results = []
-  for seed in seeds:
+  config = make_config(part, request)
+  rows = settings.rows(part, request.scale)
+  names = [row.name for row in rows]
+  given = settings.runs(part, config, request.scale)
+  parsed = runs_lib.parse('; '.join(given), config)
+  specs = dict(zip(names, given, strict=True))
+  runs = dict(zip(names, parsed, strict=True))
+  if part.starts_from is not None:
+    # Models of another kind of start are others.
+    config.train.init_from = start(part, before)['trained']
+  trained = request.trained(part, config)
+  by_seed = []
+  for seed in request.seeds:
     config.seed = seed
-    if part.starts_from:
-      config.train.init_from = _start(
-        part.starts_from, before, folder.parent, seed
-      )
-    results.append(compare.compare(config, folder / f'seed{seed}', runs))
+    folder = workdir_lib.locate(request.root) / trained / f'seed{seed}'
+    by_seed.append(
+      _curves(part, request, config, rows, specs, runs, folder, before)
+    )
   column = 'perplexity' if part.unit == 'perplexity' else 'loss'
-  rows = []
-  for number, row in enumerate(settings.rows(part, scale)):
-    curves = [result['curves'][number] for result in results]
+  lines = []
+  for row in rows:
+    curves = [found[row.name] for found in by_seed]
     losses = [curve[column] for curve in curves]
-    rows.append(
-      rows_lib.make(row, names[number], losses, part.of_seeds)
+    lines.append(
+      rows_lib.make(row, specs[row.name], losses, part.of_seeds)
       | {
         'refused': curves[0]['refused'],
-        'folder': runs_lib.folder(runs[number]),
+        'folder': _group(part, row) + runs_lib.folder(runs[_model(row)]),
       }
     )
-  small = scale in ('cpu', 'tiny')
+  full = dataclasses.replace(request, scale='paper', overrides=())
   return {
     'kind': 'curves',
     'name': part.name,
     'unit': part.unit,
     'columns': list(part.ratios),
     'train_length': config.data.train_length,
-    'tokens': results[0]['curves'][0]['tokens'],
+    'tokens': by_seed[0][rows[0].name]['tokens'],
     'of_seeds': part.of_seeds,
-    'rows': rows,
-    'standin': part.standin.text if small and part.standin else None,
+    'rows': lines,
+    'trained': trained,
+    'standin': part.standin.text if settings.standin(part, request) else None,
     'differences': settings.differences(
-      make_config(part, 'paper'), config, part, scale
+      make_config(part, full), config, part, request.scale
     ),
     'train_seconds': sum(
-      curve['train_seconds'] for result in results for curve in result['curves']
+      curves[row.name]['train_seconds']
+      for curves in by_seed
+      for row in rows
+      if not row.trained_as
     ),
   }
 
 
-def _start(starts_from, before, folder, seed):
-  """The workdir of the run of another part that a run starts from."""
-  name, row_name = starts_from
-  (part,) = (part for part in before if part['name'] == name)
-  (row,) = (row for row in part['rows'] if row['name'] == row_name)
-  return str(folder / name / f'seed{seed}' / row['folder'])
+def _curves(part, request, config, rows, specs, runs, folder, before):
+  """The curve of each row with one seed, by name."""
+  groups = {}
+  for row in rows:
+    if row.trained_as is None:
+      groups.setdefault(_group(part, row), []).append(row)
+  curves = {}
+  for group, members in groups.items():
+    if part.starts_from is not None:
+      config.train.init_from = start_of(
+        part, members[0], request, config.seed, before
+      )
+    found = compare.compare(
+      config, folder / group, [runs[row.name] for row in members]
+    )
+    curves |= dict(
+      zip((row.name for row in members), found['curves'], strict=True)
+    )
+  for row in rows:
+    if row.trained_as is not None:
+      curves[row.name] = _tested(
+        folder / runs_lib.folder(runs[row.trained_as]),
+        specs[row.name],
+        folder / f'tested-{runs_lib.folder(runs[row.name])}',
+      )
+  return curves
+
+
+def _model(row):
+  """Name of the row that trains a row's model."""
+  return row.trained_as or row.name
+
+
+def _group(part, row):
+  """Folder of the runs that start where a row's does."""
+  return '' if part.starts_from is None else f'from-{row.start or row.name}/'
+
+
+def _tested(workdir, spec, folder):
+  """The curve of a model tested as another run, which is kept in a folder."""
+  path = folder / 'curve.json'
+  if path.exists():
+    return workdir_lib.read_json(path)
+  trained = restore(workdir, spec)
+  windows = data.load(trained.run.data, max(trained.run.eval.lengths))
+  curve = evaluate.curve(trained, windows.evaluation(trained.run.eval), spec)
+  folder.mkdir(parents=True, exist_ok=True)
+  workdir_lib.write_json(path, curve)
+  return curve
+
+
+def restore(workdir, spec):
+  """A model as a run tests it, which may have been trained as another.
+
+  Args:
+    workdir: of the model.
+    spec: the run, 'encoding | positions | attention_scale'.
+
+  Returns:
+    A run.Trained.
+  """
+  trained = loop.restore(workdir)
+  (run_,) = runs_lib.parse(spec, trained.run.config)
+  config = runs_lib.configure(trained.run.config, run_)
+  return dataclasses.replace(trained, run=run_lib.Run(config))
+
+
+def start(part, before):
+  """The part of the results whose models the runs of a part start from."""
+  (other,) = (one for one in before if one['name'] == part.starts_from)
+  return other
+
+
+def start_of(part, row, request, seed, before):
+  """The workdir of the model that a row starts from, with one seed."""
+  other, name = start(part, before), row.start or row.name
+  (found,) = (one for one in other['rows'] if one['name'] == name)
+  folder = workdir_lib.locate(request.root) / other['trained'] / f'seed{seed}'
+  return str(folder / found['folder'])

@@ -17,10 +17,13 @@ class Standin:
   Attributes:
     text: what it is.
     changes: the values of a config that make it so.
+    write: writes it into a folder, which is then `data.raw`; None for what
+      needs no files.
   """
 
   text: str
   changes: dict = dataclasses.field(hash=False)
+  write: Callable | None = None
 
 
 STDLIB = Standin(
@@ -45,12 +48,18 @@ class Row:
       for the longest training length n.
     paper: the paper's figures, one per column; None where it has none.
     scales: at which the row is run.
+    trained_as: the row from which this one differs in testing alone, whose
+      model it tests; None to train one.
+    start: the row of the part it starts from, if not of the same name; see
+      `Curves.starts_from`.
   """
 
   name: str
   run: str | Callable
   paper: tuple | None = None
   scales: tuple = SCALES
+  trained_as: str | None = None
+  start: str | None = None
 
   def run_at(self, n):
     """The run where the longest training length is n."""
@@ -73,8 +82,8 @@ class Curves:
     shrink: the training length of the config is divided by this.
     window: of attention, in training lengths; None for the config's.
     scales: at which the part is run.
-    starts_from: (part, row) of the same experiment, what the runs of a config
-      of finetuning start from; None for nothing.
+    starts_from: the part of the same experiment whose models are finetuned;
+      None to start from nothing.
     of_seeds: 'mean', or 'min' where the paper has the best of its seeds.
   """
 
@@ -87,7 +96,7 @@ class Curves:
   shrink: int = 1
   window: float | None = None
   scales: tuple = SCALES
-  starts_from: tuple | None = None
+  starts_from: str | None = None
   of_seeds: str = 'mean'
 
 
@@ -98,7 +107,8 @@ class Sweep:
   Attributes:
     name: as of Curves.
     config: as of Curves; its argument names the task.
-    rows: the runs; a row's figure is the mean over lengths beyond training.
+    rows: the runs; figures are the mean over lengths beyond training, which is
+      the paper's, and that over lengths seen in training.
     unit: of the figures.
     scales: as of Curves.
     of_seeds: 'max' where the paper has the best of its seeds and learning
@@ -114,16 +124,100 @@ class Sweep:
 
 
 @dataclasses.dataclass(frozen=True)
+class Scores:
+  """Scores of answers to prompts, after finetuning.
+
+  Attributes:
+    name: as of Curves.
+    config: as of Curves.
+    rows: the runs.
+    ratios: lengths tested, in training lengths.
+    task: whose score it is; None for the mean over the tasks of a mixture.
+    standin: as of Curves.
+    starts_from: as of Curves.
+    scales: as of Curves.
+  """
+
+  name: str
+  config: str
+  rows: tuple
+  standin: Standin
+  ratios: tuple = (1,)
+  task: str | None = None
+  starts_from: str | None = None
+  scales: tuple = SCALES
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+  """Time of a forward pass.
+
+  Attributes:
+    name: as of Curves.
+    config: as of Curves.
+    rows: the runs.
+    ratios: lengths timed, in training lengths.
+    unit: of the figures.
+    runs: timed of each row and seed.
+    standin: as of Curves.
+    scales: as of Curves.
+  """
+
+  name: str
+  config: str
+  rows: tuple
+  ratios: tuple = (1,)
+  unit: str = 'milliseconds'
+  runs: int = 10
+  standin: Standin | None = STDLIB
+  scales: tuple = SCALES
+
+
+@dataclasses.dataclass(frozen=True)
+class Average:
+  """The mean over other parts of the figures of rows that all of them have.
+
+  Attributes:
+    name: of the part.
+    of: names of the parts; those that are not run at a scale are left out.
+  """
+
+  name: str
+  of: tuple
+  scales: tuple = SCALES
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+  """Numbers that a drawing or a look into models gives for claims.
+
+  Attributes:
+    columns: their names.
+    unit: what they are.
+    measure: for a Drawing, gives {row: a number per column}; for a Probe,
+      which has a row for each of its models, a number per column of a Trained.
+    paper: {row: the paper's figures}.
+  """
+
+  columns: tuple
+  unit: str
+  measure: Callable
+  paper: dict = dataclasses.field(default_factory=dict, hash=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Drawing:
   """A figure that is computed and needs no training.
 
   Attributes:
     name: as of Curves.
     draw: writes pictures and CSVs into a folder and returns their paths.
+    figures: what claims are put to; None for nothing.
   """
 
   name: str
   draw: Callable
+  figures: Figures | None = None
   scales: tuple = SCALES
 
 
@@ -135,14 +229,16 @@ class Probe:
     name: as of Curves.
     of: name of that part, Curves.
     rows: names of its rows.
-    draw: writes pictures and CSVs of {row: Trained} into a folder and returns
-      their paths.
+    draw: writes pictures and CSVs of {row: Trained} of the first seed into a
+      folder and returns their paths.
+    figures: of the models of every seed; None for nothing.
   """
 
   name: str
   of: str
   rows: tuple
   draw: Callable
+  figures: Figures | None = None
   scales: tuple = SCALES
 
 
@@ -152,12 +248,12 @@ class Less:
 
   Attributes:
     low: (part, row, column), the names of the part and of the row, and a ratio
-      of lengths, or 'beyond' of a sweep.
+      of lengths or another column, 'beyond' of a sweep; or a number.
     high: likewise.
   """
 
-  low: tuple
-  high: tuple
+  low: tuple | float
+  high: tuple | float
 
 
 def beats(part, row, others, columns, *, higher=False):

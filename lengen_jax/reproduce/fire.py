@@ -11,6 +11,7 @@ from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Experiment
+from lengen_jax.reproduce.experiment import Figures
 from lengen_jax.reproduce.experiment import Less
 from lengen_jax.reproduce.experiment import Probe
 from lengen_jax.reproduce.experiment import Row
@@ -52,6 +53,9 @@ _ALL = (*_BASELINES, _NO_THRESHOLD, _FIRE)
 _CURVES = tuple(Row(row.name, row.run) for row in (*_BASELINES, _FIRE))
 
 
+_LARGE = ('c4, large', 'arxiv, large', 'github, large')
+
+
 def _corpus(name, model, corpus):
   """A part of figures 1, 2 and 7; small scales have one corpus in any case."""
   return Curves(
@@ -72,15 +76,21 @@ EXPERIMENTS = (
       _c4('c4', _CURVES),
       _corpus('arxiv', 'base', 'arxiv'),
       _corpus('github', 'base', 'github'),
-      _corpus('c4, large', 'large', 'c4'),
-      _corpus('arxiv, large', 'large', 'arxiv'),
-      _corpus('github, large', 'large', 'github'),
+      *(_corpus(name, 'large', name.partition(',')[0]) for name in _LARGE),
     ),
     (
       Claim(
         'F1, figures',
         'FIRE has the least loss of all encodings at every length',
         beats('c4', 'fire', _OTHERS, _RATIOS),
+      ),
+      *(
+        Claim(
+          f'F1, {name}',
+          'FIRE has the least loss of all encodings at every length',
+          beats(name, 'fire', _OTHERS, _RATIOS),
+        )
+        for name in ('arxiv', 'github', *_LARGE)
       ),
     ),
     '128 and 256 TPUv4',
@@ -91,9 +101,39 @@ EXPERIMENTS = (
     'thresholds',
     (
       _c4('c4', (_FIRE,)),
-      Probe('biases', 'c4', ('fire',), probes.biases),
+      Probe(
+        'biases',
+        'c4',
+        ('fire',),
+        probes.biases,
+        Figures(
+          ('least threshold', 'largest threshold', 'local', 'anti-local'),
+          'thresholds in training lengths; shares of heads',
+          probes.thresholds_and_kinds,
+        ),
+      ),
     ),
-    hardware=_HARDWARE,
+    (
+      Claim(
+        'F5, range',
+        'learned thresholds end between 0.59 and 0.78 training lengths (1200 '
+        'to 1600 at 2048)',
+        (
+          Less(1200 / 2048, ('biases', 'fire', 'least threshold')),
+          Less(('biases', 'fire', 'largest threshold'), 1600 / 2048),
+        ),
+      ),
+      Claim(
+        'F8',
+        'there are heads that learn local and heads that learn anti-local '
+        'patterns: each a twentieth or more',
+        (
+          Less(0.05, ('biases', 'fire', 'local')),
+          Less(0.05, ('biases', 'fire', 'anti-local')),
+        ),
+      ),
+    ),
+    _HARDWARE,
   ),
   Experiment(
     'fire/figure6',
@@ -122,10 +162,11 @@ EXPERIMENTS = (
             'yarn',
             # The config is that of the length it is finetuned at.
             lambda n: f'yarn(scale=4., train_length={n // 4})',
+            start='rope',
           ),
         ),
         (0.0625, 0.125, 0.25, 0.5, 1),
-        starts_from=('pretrained', 'rope'),
+        starts_from='pretrained',
       ),
     ),
     (

@@ -1,36 +1,48 @@
 """Looks into models that another part of an experiment has trained."""
 
 import csv
+import statistics
 
 from lengen_jax import data
 from lengen_jax.analysis import attention_maps
 from lengen_jax.analysis import bias_maps
 from lengen_jax.evaluation import order_invariance
+from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import drawings
-from lengen_jax.training import loop
+from lengen_jax.training import workdir as workdir_lib
 
 # Rows of a batch that is looked at.
 _ROWS = 4
 
 
-def check(part, scale, overrides):
+def check(part, request):
   """Nothing can be wrong with it that is not wrong with what it looks into."""
-  del part, scale, overrides
+  del part, request
 
 
-def run(part, scale, folder, seeds, overrides, before):
-  """Looks into the models of the first seed; a part of the results."""
-  del scale, overrides
+def run(part, request, before):
+  """Draws the models of the first seed and measures those of all."""
   (of,) = (one for one in before if one['name'] == part.of)
-  trained = {
-    row['name']: loop.restore(
-      folder.parent / part.of / f'seed{seeds[0]}' / row['folder']
-    )
+  by_seed = [_models(part, of, request, seed) for seed in request.seeds]
+  folder = request.folder / part.name
+  folder.mkdir(parents=True, exist_ok=True)
+  numbers = []
+  if part.figures is not None:
+    numbers = [
+      {name: part.figures.measure(one) for name, one in models.items()}
+      for models in by_seed
+    ]
+  return drawings.results(part, part.draw(by_seed[0], folder), folder, numbers)
+
+
+def _models(part, of, request, seed):
+  """{row: Trained} of one seed."""
+  folder = workdir_lib.locate(request.root) / of['trained'] / f'seed{seed}'
+  return {
+    row['name']: curves.restore(folder / row['folder'], row['run'])
     for row in of['rows']
     if row['name'] in part.rows
   }
-  folder.mkdir(parents=True, exist_ok=True)
-  return drawings.part_of(part.name, part.draw(trained, folder), folder)
 
 
 def biases(trained, folder):
@@ -45,14 +57,44 @@ def biases(trained, folder):
   return paths
 
 
+def thresholds_and_kinds(trained):
+  """Least and largest threshold, and shares of local and anti-local heads.
+
+  Thresholds are in training lengths; patterns are those of a query at the
+  training length.
+  """
+  length = trained.run.data.train_length
+  thresholds = [one / length for one in bias_maps.thresholds(trained).values()]
+  curves_ = bias_maps.curves(trained, queries=(length,))
+  counts = bias_maps.kinds(curves_)[length].counts
+  heads = sum(counts.values())
+  return (
+    min(thresholds),
+    max(thresholds),
+    counts[bias_maps.LOCAL] / heads,
+    counts[bias_maps.ANTI_LOCAL] / heads,
+  )
+
+
 def matrices(trained, folder):
   """Attention matrices at the training length and at four times that."""
-  lengths = [
-    ratio * one.run.data.train_length
-    for one in list(trained.values())[:1]
-    for ratio in (1, 4)
+  first = next(iter(trained.values()))
+  return attention_maps.figure(trained, _batches(first), folder)
+
+
+def diagonal(trained):
+  """The weight within two tokens of the diagonal, at 1x and 4x; mean of layers.
+
+  At four times the length it is of what it is at once.
+  """
+  shares = [
+    statistics.fmean(
+      attention_maps.near_diagonal(weights_QxK, 2)
+      for weights_QxK, _ in attention_maps.matrices(trained, batch).values()
+    )
+    for batch in _batches(trained)
   ]
-  return attention_maps.figure(trained, _batches(trained, lengths), folder)
+  return *shares, shares[1] / shares[0]
 
 
 def entropy(trained, folder):
@@ -65,24 +107,38 @@ def entropy(trained, folder):
   return attention_maps.entropy_figure(found, folder, train_length=train_length)
 
 
+def entropy_growth(trained):
+  """Nats by which entropy grows from the shortest to the longest length."""
+  found = attention_maps.entropies(trained, _windows(trained))
+  first, last = (
+    statistics.fmean(one.nats.values()) for one in (found[0], found[-1])
+  )
+  return (last - first,)
+
+
 def order(trained, folder):
   """What redrawn positions change, beside what another order does."""
-  rows = []
-  for name, one in trained.items():
-    (batch,) = _batches({name: one}, [one.run.data.train_length])
-    found = order_invariance.measure(
-      one.run.model,
-      one.run.scheme,
-      one.state.params,
-      batch,
-      seed=one.run.config.seed,
-    )
-    rows.append(
-      (name, found.redrawn.total_variation, found.permuted.total_variation)
-    )
   path = folder / 'order.csv'
-  _write(path, ('run', 'positions redrawn', 'tokens permuted'), rows)
+  _write(
+    path,
+    ('run', 'positions redrawn', 'tokens permuted'),
+    [(name, *order_changes(one)[:2]) for name, one in trained.items()],
+  )
   return [path]
+
+
+def order_changes(trained):
+  """Total variation under redrawn positions, under another order, the ratio."""
+  found = order_invariance.measure(
+    trained.run.model,
+    trained.run.scheme,
+    trained.state.params,
+    _batches(trained)[0],
+    seed=trained.run.config.seed,
+  )
+  redrawn = found.redrawn.total_variation
+  permuted = found.permuted.total_variation
+  return redrawn, permuted, redrawn / permuted
 
 
 def _windows(trained):
@@ -90,12 +146,13 @@ def _windows(trained):
   return data.load(run_.data, max(run_.eval.lengths)).evaluation(run_.eval)
 
 
-def _batches(trained, lengths):
-  """The first rows of the windows that are tested, at each length."""
-  windows = _windows(next(iter(trained.values())))
+def _batches(trained):
+  """The first rows of what is tested, at 1x and 4x the training length."""
+  windows = _windows(trained)
+  length = trained.run.data.train_length
   return [
-    {name: values[:_ROWS] for name, values in windows.batch(length).items()}
-    for length in lengths
+    {name: values[:_ROWS] for name, values in windows.batch(n).items()}
+    for n in (length, 4 * length)
   ]
 
 

@@ -223,7 +223,7 @@ EXPERIMENTS = (
         _RATIOS,
         'nats per byte',
         STDLIB,
-        starts_from=('pretrained', 'rope'),
+        starts_from='pretrained',
         of_seeds='min',
       ),
     ),

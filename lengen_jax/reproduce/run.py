@@ -1,11 +1,13 @@
 """Runs an experiment at a scale; what is done is not done again."""
 
 from lengen_jax import errors
+from lengen_jax.reproduce import averages
 from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import drawings
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import probes
+from lengen_jax.reproduce import settings
 from lengen_jax.reproduce import sweeps
 from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
@@ -24,21 +26,21 @@ _OURS = {
 RUNNERS = {
   experiment_lib.Curves: curves,
   experiment_lib.Sweep: sweeps,
+  experiment_lib.Average: averages,
   experiment_lib.Drawing: drawings,
   experiment_lib.Probe: probes,
 }
 
 
-def reproduce(experiment, scale, workdir, seeds=None, overrides=()):
+def reproduce(experiment, scale, root, seeds=None, overrides=()):
   """Trains and tests what an experiment is made of.
-
-  The workdir gets reproduction.json, anew after each part, and a folder per
-  part.
 
   Args:
     experiment: an Experiment.
     scale: one of experiment.SCALES.
-    workdir: folder of this experiment at this scale.
+    root: folder of all reproductions. Its folder PAPER/TABLE/SCALE gets
+      reproduction.json, anew after each part; models go to the folder
+      `trained`, where other experiments find them.
     seeds: tuple of ints; None for those of the experiment.
     overrides: list of '--config.KEY=VALUE', for all parts.
 
@@ -62,10 +64,13 @@ def reproduce(experiment, scale, workdir, seeds=None, overrides=()):
       raise errors.ConfigError(
         f'--config.{key} is set by the experiment; {_OURS[key]}'
       )
-  folder = workdir_lib.locate(workdir)
+  request = settings.Request(
+    scale, seeds, tuple(overrides), str(root), experiment.name
+  )
+  workdir_lib.make(request.folder)
   parts = [part for part in experiment.parts if scale in part.scales]
   for part in parts:
-    RUNNERS[type(part)].check(part, scale, overrides)
+    RUNNERS[type(part)].check(part, request)
   found = {
     'name': experiment.name,
     'title': experiment.title,
@@ -82,20 +87,13 @@ def reproduce(experiment, scale, workdir, seeds=None, overrides=()):
       f'{experiment.name}: {part.name} [{number + 1}/{len(parts)}]', flush=True
     )
     found['parts'].append(
-      RUNNERS[type(part)].run(
-        part,
-        scale,
-        folder / part.name,
-        seeds,
-        overrides,
-        found['parts'],
-      )
+      RUNNERS[type(part)].run(part, request, found['parts'])
     )
     found['claims'] = [
       claims.judge(claim, found) for claim in experiment.claims
     ]
     found['summary'] = experiment.summary(found) if experiment.summary else []
-    workdir_lib.write_json(folder / RESULTS, found)
+    workdir_lib.write_json(request.folder / RESULTS, found)
   return found
 
 

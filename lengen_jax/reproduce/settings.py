@@ -1,11 +1,15 @@
 """The settings of a part at a scale, and how they differ from the paper's."""
 
+import copy
+import dataclasses
+import hashlib
 import json
 import pathlib
 
 import lengen_jax
 from lengen_jax import errors
 from lengen_jax.training import config_file
+from lengen_jax.training import workdir
 
 # What a stand-in's text says already, and what no figure depends on.
 _SAID = (
@@ -24,10 +28,55 @@ _SAID = (
   'sweep.runs',
   'sweep.seeds',
   'train.checkpoint_every',
+  'train.init_from',
   'train.log_every',
   'train.buckets',
   'eval.buckets',
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What is to be reproduced, and where.
+
+  Attributes:
+    scale: one of experiment.SCALES.
+    seeds: tuple of ints.
+    overrides: tuple of '--config.KEY=VALUE'.
+    root: folder of all reproductions.
+    name: of the experiment, 'PAPER/TABLE'.
+  """
+
+  scale: str
+  seeds: tuple
+  overrides: tuple
+  root: str
+  name: str
+
+  @property
+  def folder(self):
+    """Of the experiment at this scale."""
+    return workdir.locate(self.root) / self.name / self.scale
+
+  def trained(self, part, config):
+    """Folder of the runs of a config, below `root`.
+
+    Experiments that train the same model find it there.
+
+    Args:
+      part: whose config it is.
+      config: what its runs share.
+    """
+    shared = copy.deepcopy(config)
+    with shared.unlocked():
+      for key in ('sweep', 'paper', 'seed'):
+        if key in shared:
+          del shared[key]
+    shared.model.encoding = shared.positions = ''
+    shared.model.attention_scale = ''
+    digest = hashlib.sha256(shared.to_json(sort_keys=True).encode()).hexdigest()
+    name = part.config.replace('.py', '').replace(':', ',').replace(',', '-')
+    return f'trained/{name}-{self.scale}-{digest[:8]}'
 
 
 def load(text, scale, overrides):
@@ -55,6 +104,35 @@ def _configs():
     f'there is no {beside}: lengen reproduce reads the config files of a '
     'checkout; clone the repository, or run it where they are'
   )
+
+
+def standin(part, request):
+  """Overrides that put a part's stand-in for its data in place, if it has one.
+
+  Args:
+    part: the part.
+    request: a Request.
+
+  Returns:
+    list of '--config.KEY=VALUE'; what they name need not be there yet.
+  """
+  if request.scale not in ('cpu', 'tiny') or part.standin is None:
+    return []
+  changes = dict(part.standin.changes)
+  if part.standin.write is not None:
+    changes['data.raw'] = str(_standin_folder(part, request))
+  return [f'--config.{key}={value}' for key, value in changes.items()]
+
+
+def write_standin(part, request):
+  """Writes a part's stand-in for its data, if it has one of files."""
+  if standin(part, request) and part.standin.write is not None:
+    part.standin.write(_standin_folder(part, request))
+
+
+def _standin_folder(part, request):
+  name = part.standin.write.__module__.rpartition('.')[2]
+  return workdir.locate(request.root) / 'standins' / name
 
 
 def rows(part, scale):

@@ -1,13 +1,16 @@
 """Su's essay on positional robustness, which has figures and no table."""
 
 from lengen_jax.reproduce import probes
+from lengen_jax.reproduce.experiment import Average
 from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Experiment
+from lengen_jax.reproduce.experiment import Figures
 from lengen_jax.reproduce.experiment import Less
 from lengen_jax.reproduce.experiment import Probe
 from lengen_jax.reproduce.experiment import Row
+from lengen_jax.reproduce.experiment import SCALES
 from lengen_jax.reproduce.experiment import Sweep
 
 _RATIOS = (1, 2, 4, 8)
@@ -44,13 +47,22 @@ def _schemes(encoding):
 
     return of
 
+  # All rows are trained at one length, where log n changes nothing.
   return tuple(
-    Row(f'{name}, log n' if scaled else name, run(positions, scaled))
-    for name, positions in (
-      ('standard', 'standard'),
-      ('random', 'randomized(max_position={})'),
-      ('random, even at test time', "randomized(max_position={}, test='even')"),
-      ('equal mean', 'equal_mean'),
+    Row(
+      f'{name}, log n' if scaled else name,
+      run(positions, scaled),
+      trained_as=trained_as if scaled or trained_as != name else None,
+    )
+    for name, positions, trained_as in (
+      ('standard', 'standard', 'standard'),
+      ('random', 'randomized(max_position={})', 'random'),
+      (
+        'random, even at test time',
+        "randomized(max_position={}, test='even')",
+        'random',
+      ),
+      ('equal mean', 'equal_mean', 'equal mean'),
     )
     for scaled in (False, True)
   )
@@ -163,10 +175,31 @@ EXPERIMENTS = (
         'text',
         (
           Row('rope', 'rope'),
-          Row('rope, log n', lambda n: f'rope||log_n(train_length={n})'),
+          Row(
+            'rope, log n',
+            lambda n: f'rope||log_n(train_length={n})',
+            trained_as='rope',
+          ),
         ),
       ),
-      Probe('entropy', 'text', ('rope', 'rope, log n'), probes.entropy),
+      Probe(
+        'entropy',
+        'text',
+        ('rope', 'rope, log n'),
+        probes.entropy,
+        Figures(('growth',), 'nats from 1x to 4x', probes.entropy_growth),
+      ),
+    ),
+    (
+      Claim(
+        'S4',
+        'with log n the entropy of attention grows less with length',
+        (
+          Less(
+            ('entropy', 'rope, log n', 'growth'), ('entropy', 'rope', 'growth')
+          ),
+        ),
+      ),
     ),
   ),
   Experiment(
@@ -174,7 +207,25 @@ EXPERIMENTS = (
     'outputs under redrawn positions, and under another order',
     (
       _text('text', (Row('random', _random_sinusoidal),)),
-      Probe('order', 'text', ('random',), probes.order),
+      Probe(
+        'order',
+        'text',
+        ('random',),
+        probes.order,
+        Figures(
+          ('redrawn', 'permuted', 'ratio'),
+          'total variation of outputs',
+          probes.order_changes,
+        ),
+      ),
+    ),
+    (
+      Claim(
+        'S5',
+        'outputs are nearly invariant under redrawn positions: they change by '
+        'less than a tenth of what another order of the tokens does',
+        (Less(('order', 'random', 'ratio'), 0.1),),
+      ),
     ),
   ),
   Experiment(

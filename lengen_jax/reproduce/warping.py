@@ -1,5 +1,9 @@
 """Position-index warping: its tables and figures."""
 
+import math
+
+import numpy as np
+
 from lengen_jax import papers
 from lengen_jax.analysis import idealised
 from lengen_jax.analysis import idealised_figures
@@ -8,6 +12,7 @@ from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Drawing
 from lengen_jax.reproduce.experiment import Experiment
+from lengen_jax.reproduce.experiment import Figures
 from lengen_jax.reproduce.experiment import Less
 from lengen_jax.reproduce.experiment import Row
 from lengen_jax.reproduce.experiment import Sweep
@@ -139,21 +144,127 @@ def _beside_print(found):
   ]
 
 
+def _least_attention():
+  """The least idealised attention at distances up to 65536."""
+  distance = np.arange(2**16 + 1)
+  scores = {
+    'rope': idealised.rope_score(distance),
+    'alibi': idealised.alibi_score(distance, 2**-8),
+  }
+  return {
+    name: (float(idealised.attention(score).min()),)
+    for name, score in scores.items()
+  }
+
+
+def _most_unseen():
+  """How far attention at 1x to 4x is from all that training showed."""
+  seen, longer = np.arange(_N), np.arange(_N, 4 * _N)
+  # A head in the middle of ALiBi's, which is flat at 512 already.
+  found = {
+    'rope': idealised.rope_score,
+    'alibi': lambda distance: idealised.alibi_score(distance, 2**-4),
+  }
+  return {
+    name: (
+      float(
+        idealised.unseen(
+          idealised.attention(score(longer)), idealised.attention(score(seen))
+        ).max()
+      ),
+    )
+    for name, score in found.items()
+  }
+
+
+def _tail_sensitivity():
+  """Mean sensitivity of the last 50 positions under interpolation."""
+  tails = (
+    idealised.sensitivity(idealised.test_positions(ratio * _N, _N))[-50:]
+    for ratio in _RATIOS
+  )
+  return {'rope': tuple(float(tail.mean()) for tail in tails)}
+
+
+_TABLE_2 = Figures(
+  tuple(idealised.TABLE_2_COLUMNS),
+  'total difference',
+  lambda: {
+    name: tuple(map(float, row.values()))
+    for name, row in idealised.table_2().items()
+  },
+  idealised.TABLE_2_PRINT,
+)
+
+
 EXPERIMENTS = (
   Experiment(
     'warping/figure1',
     'the idealised attention of RoPE and of ALiBi by distance',
-    (Drawing('curves', idealised_figures.figure_1),),
+    (
+      Drawing(
+        'curves',
+        idealised_figures.figure_1,
+        Figures(
+          ('least',), 'attention at distances to 65536', _least_attention
+        ),
+      ),
+    ),
+    (
+      Claim(
+        'W1, figure 1',
+        "ALiBi's idealised attention goes to 0, RoPE's stays above 1/e",
+        (
+          Less(('curves', 'alibi', 'least'), 1e-6),
+          Less(math.exp(-1), ('curves', 'rope', 'least')),
+        ),
+      ),
+    ),
   ),
   Experiment(
     'warping/figure2',
     'biases beyond the training length, seen and never seen',
-    (Drawing('curves', idealised_figures.figure_2),),
+    (
+      Drawing(
+        'curves',
+        idealised_figures.figure_2,
+        Figures(
+          ('unseen',), 'distance from all attention seen to 512', _most_unseen
+        ),
+      ),
+    ),
+    (
+      Claim(
+        'W1, figure 2',
+        'beyond the training length RoPE gives attention never seen, ALiBi '
+        '(slope 1/16) does not',
+        (
+          Less(0.01, ('curves', 'rope', 'unseen')),
+          Less(('curves', 'alibi', 'unseen'), 1e-6),
+        ),
+      ),
+    ),
   ),
   Experiment(
     'warping/figureA',
     'sensitivity to position under interpolation',
-    (Drawing('curves', idealised_figures.figure_a),),
+    (
+      Drawing(
+        'curves',
+        idealised_figures.figure_a,
+        Figures(_RATIOS, 'sensitivity, last 50 positions', _tail_sensitivity),
+      ),
+    ),
+    (
+      Claim(
+        'W1, figure A',
+        'sensitivity in the tail falls with length under interpolation',
+        tuple(
+          Less(('curves', 'rope', longer), ('curves', 'rope', shorter))
+          for shorter, longer in zip(_RATIOS, _RATIOS[1:], strict=False)
+        ),
+      ),
+    ),
   ),
   Experiment(
     'warping/figure4',
@@ -168,7 +279,24 @@ EXPERIMENTS = (
   Experiment(
     'warping/table2',
     'the total difference of idealised attention, ours beside print',
-    (Drawing('table', idealised_figures.table_2),),
+    (Drawing('table', idealised_figures.table_2, _TABLE_2),),
+    (
+      Claim(
+        'W6, table 2',
+        'Beta(2, 5) brings the total difference lower than the square root at '
+        'four times the length, and both lower than no warping',
+        (
+          *beats('table', 'beta(2,5)', ('sqrt',), ('20:4x', '500:4x')),
+          *(
+            one
+            for skew in ('sqrt', 'beta(2,5)')
+            for one in beats(
+              'table', skew, ('none',), idealised.TABLE_2_COLUMNS
+            )
+          ),
+        ),
+      ),
+    ),
     summary=_beside_print,
   ),
   Experiment(
@@ -207,6 +335,18 @@ EXPERIMENTS = (
       ),
     ),
     (
+      Claim(
+        'W5, WikiText',
+        'random positions get worse as their range grows',
+        (
+          *beats(
+            'wikitext103', 'randomized, 4096', ('randomized, 8072',), (1, 2, 4)
+          ),
+          *beats(
+            'wikitext103', 'randomized, 1024', ('randomized, 4096',), (1, 2)
+          ),
+        ),
+      ),
       Claim(
         'W7',
         'warping beats RoPE and interpolation beyond the training length; '
@@ -342,6 +482,17 @@ EXPERIMENTS = (
             ('rope', 'interpolated', 'randomized, 10 M', 'randomized, 5 M'),
             _BEYOND,
             higher=True,
+          )
+        ),
+      ),
+      Claim(
+        'W5, seen lengths of sequences',
+        'random positions cost accuracy on lengths seen',
+        tuple(
+          one
+          for task in ('copy', 'reverse', 'sort')
+          for one in beats(
+            task, 'rope', ('randomized, 10 M',), ('seen',), higher=True
           )
         ),
       ),

@@ -48,20 +48,7 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     errors.WorkdirError: it belongs to another configuration, or cannot be
       written.
   """
-  path = locate(workdir)
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-    path.exists()
-  except Exception as error:  # Whatever a store makes of lacking credentials.
-    hint = ''
-    if '://' in str(path):
-      hint = (
-        '; is the bucket there, and does this machine have credentials for it '
-        '(gcloud auth application-default login)?'
-      )
-    raise errors.WorkdirError(
-      f'cannot make the workdir {path}: {_reason(error)}{hint}'
-    ) from None
+  path = make(workdir)
   mine = json.loads(config.to_json())
   if corpus_info is not None:
     mine[_CORPUS] = corpus_info['sha256']
@@ -91,6 +78,32 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
       + '); choose another --workdir, or delete it to start over'
     )
   write_json(path / kind, theirs)
+  return path
+
+
+def make(workdir):
+  """Makes a folder if it is missing.
+
+  Returns:
+    The folder as an absolute path.
+
+  Raises:
+    errors.WorkdirError: it cannot be made.
+  """
+  path = locate(workdir)
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    path.exists()
+  except Exception as error:  # Whatever a store makes of lacking credentials.
+    hint = ''
+    if '://' in str(path):
+      hint = (
+        '; is the bucket there, and does this machine have credentials for it '
+        '(gcloud auth application-default login)?'
+      )
+    raise errors.WorkdirError(
+      f'cannot make the workdir {path}: {_reason(error)}{hint}'
+    ) from None
   return path
 
 
