@@ -97,7 +97,7 @@ def get_config(arg=''):
   )
   config.train.batch_size = {'cpu': 32, 'tiny': 8}.get(size, 128)
   # Widths that lengths are padded to, each compiled once.
-  config.train.buckets = {'cpu': 3, 'tiny': 2}.get(size, 5)
+  config.train.buckets = {'cpu': 2, 'tiny': 2}.get(size, 5)
   config.train.log_every = {'cpu': 100, 'tiny': 10}.get(size, 1000)
   config.train.checkpoint_every = {'cpu': 1000, 'tiny': 10}.get(size, 50_000)
 
@@ -116,13 +116,13 @@ def get_config(arg=''):
   config.eval = ml_collections.ConfigDict()
   lengths = {
     'small': range(10, 501, 10),
-    'cpu': (10, 20, 40, 60, 80, 100, 150, 200),
+    'cpu': (10, 20, 40, 60, 100, 150),
     'tiny': (3, 6, 8, 12),
   }
   config.eval.lengths = tuple(lengths.get(size, range(1, 501)))
   config.eval.examples = {'cpu': 128, 'tiny': 8}.get(size, 500)
   config.eval.batch_tokens = {'tiny': 512}.get(size, 32768)
-  config.eval.buckets = {'cpu': 4, 'tiny': 2}.get(size, 8)
+  config.eval.buckets = {'cpu': 3, 'tiny': 2}.get(size, 8)
   # The official code leaves dropout on.
   config.eval.dropout = False
   config.eval.score = 'accuracy'

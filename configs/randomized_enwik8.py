@@ -28,6 +28,7 @@ Sizes (`--config=configs/randomized_enwik8.py:[finetune,]SIZE`):
 import ml_collections
 from ml_collections import config_dict
 
+from lengen_jax import papers
 from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
@@ -35,25 +36,26 @@ _TABLES = ('train', 'finetune')
 _SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LENGTHS = (256, 1024)
 _RANDOM = 'randomized(max_position=2048)'
-# Table 1: figures at both lengths, plain and randomized.
-_TABLE_1 = (
-  ('nope', (232.8, 4194.0), None),
-  ('sinusoidal', (222.5, 3641.5), (225.9, 3326.3)),
-  ('alibi', (218.1, 859.6), (228.1, 1603.4)),
-  ('transformer_xl', (216.2, 854.4), (219.1, 1379.9)),
-  ('rope', (218.8, 4259.9), (222.4, 1883.9)),
-  ('learned(max_position=2048)', (223.8, 3160.0), (230.7, 5234.1)),
-  ('kerple_power', (216.8, 845.3), (221.8, 1151.0)),
-  ('kerple_log', (217.0, 850.8), (221.0, 1559.0)),
-  ('sandwich', (220.0, 1337.7), (225.3, 1715.2)),
-  ('sinusoidal | shape(max_shift=2048)', (225.4, 5844.8), None),
-)
-_TABLE_2 = (
-  ('rope before finetuning', (218.8, 4259.9)),
-  ('rope', (215.2, 4653.7)),
-  (f'rope | {_RANDOM}', (219.6, 1847.5)),
-  ('alibi', (217.4, 955.0)),
-)
+# What we call the rows of table 1.
+_ROWS = {
+  'nope': 'nope',
+  'sin/cos': 'sinusoidal',
+  'alibi': 'alibi',
+  'transformer-xl': 'transformer_xl',
+  'rope': 'rope',
+  'learned': 'learned(max_position=2048)',
+  'power kerple': 'kerple_power',
+  'log kerple': 'kerple_log',
+  'sandwich': 'sandwich',
+  'shape': 'sinusoidal | shape(max_shift=2048)',
+}
+# The rows of table 2.
+_FINETUNED = {
+  'before': 'rope before finetuning',
+  'rope': 'rope',
+  'rope, randomized': f'rope | {_RANDOM}',
+  'alibi': 'alibi',
+}
 
 
 def get_config(arg=''):
@@ -101,17 +103,25 @@ def get_config(arg=''):
       dict(
         unit='nats per sequence, it seems',
         columns=_LENGTHS,
-        rows=_TABLE_2 if table == 'finetune' else _with_randomized(_TABLE_1),
+        rows=_finetuned() if table == 'finetune' else _randomized(),
       )
     )
   return config
 
 
-def _with_randomized(table):
-  """Rows of a table, one for each way of giving positions."""
+def _randomized():
+  """Rows of table 1, one for each way of giving positions."""
   return tuple(
-    (run + positions, figures)
-    for run, *both in table
+    (_ROWS[name] + positions, figures)
+    for name, both in papers.RANDOMIZED_TABLE_1.items()
     for positions, figures in zip(('', f' | {_RANDOM}'), both, strict=True)
     if figures
+  )
+
+
+def _finetuned():
+  """Rows of table 2."""
+  return tuple(
+    (_FINETUNED[name], figures)
+    for name, figures in papers.RANDOMIZED_TABLE_2.items()
   )

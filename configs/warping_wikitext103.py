@@ -27,6 +27,7 @@ Sizes (`--config=configs/warping_wikitext103.py:SIZE`):
 
 import ml_collections
 
+from lengen_jax import papers
 from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
@@ -40,20 +41,20 @@ def _warp(length, alpha=1 / 6):
   )
 
 
-# Table 3, of which table 1 is a part, then table B; perplexity.
-_TABLES = (
-  ('rope', (19.22, 37.08, 133.5, 307.38)),
-  ('rope | interpolated(train_length=512)', (19.22, 24.77, 48.39, 99.56)),
-  ('rope | randomized(max_position=8072)', (63.78, 65.72, 67.89, 69.62)),
-  ('rope | randomized(max_position=4096)', (39.35, 39.10, 39.21, 39.28)),
-  ('rope | randomized(max_position=1024)', (19.83, 18.80, None, None)),
-  ('alibi', (19.31, 18.38, 17.88, 17.67)),
-  (f'rope | {_warp(512)}', (19.80, 18.87, 18.26, 19.00)),
-  (f'rope | {_warp(512, 1 / 2)}', (19.06, 21.65, 26.18, 32.26)),
-  (f'rope | {_warp(512, 1 / 4)}', (19.34, 18.36, 18.19, 20.88)),
-  (f'rope | {_warp(512)}, in table B', (19.57, 18.59, 18.36, 19.48)),
-  (f'rope | {_warp(512, 1 / 8)}', (19.87, 18.93, 18.62, 19.31)),
-)
+# What we call the rows of the tables, table 1 being a part of table 3.
+_ROWS = {
+  'rope': 'rope',
+  'interpolated': 'rope | interpolated(train_length=512)',
+  'randomized, 8072': 'rope | randomized(max_position=8072)',
+  'randomized, 4096': 'rope | randomized(max_position=4096)',
+  'randomized, 1024': 'rope | randomized(max_position=1024)',
+  'alibi': 'alibi',
+  'warped': f'rope | {_warp(512)}',
+  '1/2': f'rope | {_warp(512, 1 / 2)}',
+  '1/4': f'rope | {_warp(512, 1 / 4)}',
+  '1/6': f'rope | {_warp(512)}, in table B',
+  '1/8': f'rope | {_warp(512, 1 / 8)}',
+}
 
 
 def get_config(arg=''):
@@ -98,6 +99,14 @@ def get_config(arg=''):
   config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   if size == 'paper':
     config.paper = ml_collections.ConfigDict(
-      dict(unit='perplexity', columns=_LENGTHS, rows=_TABLES)
+      dict(
+        unit='perplexity',
+        columns=_LENGTHS,
+        rows=tuple(
+          (_ROWS[name], figures)
+          for table in (papers.WARPING_TABLE_3, papers.WARPING_TABLE_B)
+          for name, figures in table.items()
+        ),
+      )
     )
   return config

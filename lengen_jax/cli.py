@@ -317,7 +317,14 @@ def _reproduce(arguments, _):
     print(*reproduce.EXPERIMENTS, sep='\n')
     return
   if arguments.list or not arguments.experiment:
-    reproduction.print_list(reproduce.EXPERIMENTS.values())
+    from lengen_jax.reproduce import costs
+
+    reproduction.print_list(
+      [
+        (one, costs.chips(one), costs.hours(one), costs.minutes(one))
+        for one in reproduce.EXPERIMENTS.values()
+      ]
+    )
     return
   experiment = reproduce.get(arguments.experiment)
   from lengen_jax.reproduce import run

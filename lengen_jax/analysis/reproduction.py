@@ -13,14 +13,40 @@ from lengen_jax.training import workdir as workdir_lib
 
 
 def print_list(experiments):
-  """Prints what can be reproduced."""
+  """Prints what can be reproduced, and what it costs.
+
+  Args:
+    experiments: list of (Experiment, chips, hours, minutes); see `costs`.
+  """
   table = tables.create()
   for column in ('experiment', 'what it shows', 'runs'):
     table.add_column(column, justify='right' if column == 'runs' else 'left')
-  for one in experiments:
-    runs = sum(len(getattr(part, 'rows', ())) for part in one.parts)
-    table.add_row(one.name, one.title, f'{runs} x {len(one.seeds)}')
-  tables.show('runs x seeds of each', table)
+  for column in ('paper', 'cpu'):
+    table.add_column(column, justify='right', no_wrap=True)
+  for one, (number, kind), hours, minutes in experiments:
+    runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
+    table.add_row(
+      one.name,
+      one.title,
+      f'{runs} x {len(one.seeds)}' if runs else '',
+      f'{number} {kind} x {_rounded(hours)} h' if hours else '',
+      f'{_rounded(minutes)} min' if minutes else '',
+    )
+  tables.show(
+    'what can be reproduced',
+    table,
+    [
+      'runs: rows x seeds; paper, cpu: what training costs at that scale, '
+      "estimated: chips x hours, on the paper's hardware or one TPUv4, and "
+      'minutes on two cores',
+      'experiments of one paper share models, which are trained once',
+    ],
+  )
+
+
+def _rounded(value):
+  """A number to two digits."""
+  return f'{float(f"{value:.2g}"):g}'
 
 
 def print_tables(found):
@@ -66,9 +92,15 @@ def write(found, workdir):
       if of_lengths and len(part['columns']) > 1:
         draw = plots.curves_beside
       draw(part, picture)
+      pictures = [picture]
+      if part['kind'] == 'sweep':
+        pictures.append(folder / f'{part["name"]}, by length.png')
+        plots.score_curves(
+          part['by_length'], pictures[-1], unit=part['unit'], scale=100
+        )
       text = folder / f'{part["name"]}.csv'
       workdir_lib.write_text(text, _csv(part))
-      pictures, files = [picture], [picture, text]
+      files = [*pictures, text]
       body.append(page.paragraph(_title(found, part)))
     paths += files
     body += [page.picture(one, part['name']) for one in pictures]
@@ -112,8 +144,19 @@ def describe(part):
     )
   if part['kind'] == 'sweep':
     return (
-      f'{part["unit"]}, trained on lengths to {part["train_length"]}; chance is '
-      f'{part["chance"]:.1f}'
+      f'{part["unit"]}, trained on lengths to {part["train_length"]}; chance '
+      f'is {part["chance"]:.1f}'
+    )
+  if part['kind'] == 'answers':
+    return (
+      f'{part["unit"]}, finetuned at {part["train_length"]}, '
+      f'{part["examples"]:,} prompts at each length'
+    )
+  if part['kind'] == 'timing':
+    device = part['device']
+    return (
+      f'{part["unit"]} of a forward pass of {part["tokens"]:,} tokens, rows of '
+      f'{part["train_length"]}, on {device["count"]} x {device["kind"]}'
     )
   if part['kind'] == 'average':
     return f'{part["unit"]}, mean over {", ".join(part["of"])}'
@@ -178,6 +221,7 @@ def _against(claim):
   """Comparisons that do not hold, in lines."""
   return [
     f'{one["outcome"]}: {_name(one["low"])} < {_name(one["high"])}'
+    + (f' - {one["by"]:g}' if one['by'] else '')
     + ('' if one['effect'] is None else f' (by {one["effect"]:.3f})')
     for one in claim['comparisons']
     if one['outcome'] != 'holds'

@@ -25,8 +25,8 @@ def judge(claim, found):
     low, high = (_values(found, at) for at in (less.low, less.high))
     outcome, effect = 'not measured', None
     if low and high and None not in low + high:
-      differences = [b - a for a, b in zip(low, high, strict=True)]
-      effect = statistics.fmean(differences)
+      differences = [b - a - less.by for a, b in zip(low, high, strict=True)]
+      effect = statistics.fmean(differences) + less.by
       outcome = 'unclear'
       if len(differences) > 1:
         outcome = _outcome(differences)
@@ -34,6 +34,7 @@ def judge(claim, found):
       {
         'low': _as_json(less.low),
         'high': _as_json(less.high),
+        'by': less.by,
         'outcome': outcome,
         'effect': effect,
       }

@@ -3,7 +3,6 @@
 import dataclasses
 
 from lengen_jax import data
-from lengen_jax import errors
 from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
 from lengen_jax.training import compare
@@ -22,7 +21,7 @@ def make_config(part, request):
   with config.unlocked():
     length = config.data.train_length // part.shrink
     config.data.train_length = length
-    config.eval.lengths = tuple(int(length * r) for r in part.ratios)
+    config.eval.lengths = tuple(settings.columns(part, config).values())
     if part.window:
       config.model.window = int(length * part.window)
     if 'paper' in config:
@@ -34,28 +33,19 @@ def check(part, request):
   """Raises unless its config and runs can be read and its data is there."""
   settings.write_standin(part, request)
   config = make_config(part, request)
-  runs_lib.parse('; '.join(settings.runs(part, config, request.scale)), config)
-  try:
-    data.check_present(data.DataConfig(**config.data.to_dict()))
-  except errors.LengenError as error:
-    raise errors.CorpusError(
-      f'{part.config} at scale {request.scale}: {error}; --scale=cpu needs no '
-      'data'
-    ) from None
+  settings.parse(part, config, request.scale)
+  settings.check_data(part, config, request.scale)
 
 
 def run(part, request, before):
   """Trains and tests every row with every seed; a part of the results."""
   config = make_config(part, request)
   rows = settings.rows(part, request.scale)
-  names = [row.name for row in rows]
-  given = settings.runs(part, config, request.scale)
-  parsed = runs_lib.parse('; '.join(given), config)
-  specs = dict(zip(names, given, strict=True))
-  runs = dict(zip(names, parsed, strict=True))
+  specs = settings.runs(part, config, request.scale)
+  runs = settings.parse(part, config, request.scale)
   if part.starts_from is not None:
     # Models of another kind of start are others.
-    config.train.init_from = start(part, before)['trained']
+    config.train.init_from = start_part(part, before)['trained']
   trained = request.trained(part, config)
   by_seed = []
   for seed in request.seeds:
@@ -64,16 +54,22 @@ def run(part, request, before):
     by_seed.append(
       _curves(part, request, config, rows, specs, runs, folder, before)
     )
+  columns = list(settings.columns(part, config))
   column = 'perplexity' if part.unit == 'perplexity' else 'loss'
   lines = []
   for row in rows:
     curves = [found[row.name] for found in by_seed]
     losses = [curve[column] for curve in curves]
     lines.append(
-      rows_lib.make(row, specs[row.name], losses, part.of_seeds)
+      rows_lib.make(
+        settings.with_columns(row, part, columns),
+        specs[row.name],
+        losses,
+        part.of_seeds,
+      )
       | {
         'refused': curves[0]['refused'],
-        'folder': _group(part, row) + runs_lib.folder(runs[_model(row)]),
+        'folder': group(part, row) + runs_lib.folder(runs[_model(row)]),
       }
     )
   full = dataclasses.replace(request, scale='paper', overrides=())
@@ -81,7 +77,7 @@ def run(part, request, before):
     'kind': 'curves',
     'name': part.name,
     'unit': part.unit,
-    'columns': list(part.ratios),
+    'columns': columns,
     'train_length': config.data.train_length,
     'tokens': by_seed[0][rows[0].name]['tokens'],
     'of_seeds': part.of_seeds,
@@ -105,15 +101,15 @@ def _curves(part, request, config, rows, specs, runs, folder, before):
   groups = {}
   for row in rows:
     if row.trained_as is None:
-      groups.setdefault(_group(part, row), []).append(row)
+      groups.setdefault(group(part, row), []).append(row)
   curves = {}
-  for group, members in groups.items():
+  for start, members in groups.items():
     if part.starts_from is not None:
       config.train.init_from = start_of(
         part, members[0], request, config.seed, before
       )
     found = compare.compare(
-      config, folder / group, [runs[row.name] for row in members]
+      config, folder / start, [runs[row.name] for row in members]
     )
     curves |= dict(
       zip((row.name for row in members), found['curves'], strict=True)
@@ -133,7 +129,7 @@ def _model(row):
   return row.trained_as or row.name
 
 
-def _group(part, row):
+def group(part, row):
   """Folder of the runs that start where a row's does."""
   return '' if part.starts_from is None else f'from-{row.start or row.name}/'
 
@@ -167,7 +163,7 @@ def restore(workdir, spec):
   return dataclasses.replace(trained, run=run_lib.Run(config))
 
 
-def start(part, before):
+def start_part(part, before):
   """The part of the results whose models the runs of a part start from."""
   (other,) = (one for one in before if one['name'] == part.starts_from)
   return other
@@ -175,7 +171,7 @@ def start(part, before):
 
 def start_of(part, row, request, seed, before):
   """The workdir of the model that a row starts from, with one seed."""
-  other, name = start(part, before), row.start or row.name
+  other, name = start_part(part, before), row.start or row.name
   (found,) = (one for one in other['rows'] if one['name'] == name)
   folder = workdir_lib.locate(request.root) / other['trained'] / f'seed{seed}'
   return str(folder / found['folder'])

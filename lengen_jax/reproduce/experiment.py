@@ -76,6 +76,7 @@ class Curves:
       scale, 'fire_c4.py:base'.
     rows: the runs.
     ratios: lengths tested, in training lengths.
+    of_config: the lengths are those of the config, which ratios name roughly.
     unit: of the paper's figures and of ours: 'nats per token', 'perplexity', or
       'nats per sequence'.
     standin: of the data.
@@ -95,6 +96,7 @@ class Curves:
   standin: Standin | None = STDLIB
   shrink: int = 1
   window: float | None = None
+  of_config: bool = False
   scales: tuple = SCALES
   starts_from: str | None = None
   of_seeds: str = 'mean'
@@ -124,17 +126,20 @@ class Sweep:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scores:
+class Answers:
   """Scores of answers to prompts, after finetuning.
 
   Attributes:
     name: as of Curves.
     config: as of Curves.
     rows: the runs.
-    ratios: lengths tested, in training lengths.
-    task: whose score it is; None for the mean over the tasks of a mixture.
     standin: as of Curves.
-    starts_from: as of Curves.
+    starts_from: as of Curves, at scales `paper` and `small`; a stand-in's
+      models start from nothing.
+    ratios: lengths tested, in training lengths; the columns of one task.
+    of_config: as of Curves.
+    tasks: the columns of a mixture, tested at the training length; a column
+      'mean' comes last. None for a single task.
     scales: as of Curves.
   """
 
@@ -142,15 +147,16 @@ class Scores:
   config: str
   rows: tuple
   standin: Standin
+  starts_from: str
   ratios: tuple = (1,)
-  task: str | None = None
-  starts_from: str | None = None
+  of_config: bool = False
+  tasks: tuple | None = None
   scales: tuple = SCALES
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-  """Time of a forward pass.
+  """Time of a forward pass of models that are not trained, on random tokens.
 
   Attributes:
     name: as of Curves.
@@ -159,7 +165,6 @@ class Timing:
     ratios: lengths timed, in training lengths.
     unit: of the figures.
     runs: timed of each row and seed.
-    standin: as of Curves.
     scales: as of Curves.
   """
 
@@ -169,7 +174,6 @@ class Timing:
   ratios: tuple = (1,)
   unit: str = 'milliseconds'
   runs: int = 10
-  standin: Standin | None = STDLIB
   scales: tuple = SCALES
 
 
@@ -250,10 +254,12 @@ class Less:
     low: (part, row, column), the names of the part and of the row, and a ratio
       of lengths or another column, 'beyond' of a sweep; or a number.
     high: likewise.
+    by: by how much at least; less than 0 for what may even be more.
   """
 
   low: tuple | float
   high: tuple | float
+  by: float = 0.0
 
 
 def beats(part, row, others, columns, *, higher=False):

@@ -5,8 +5,13 @@ same tokens, so that ours differ from print for that too. 'Kerple' there is not
 said to be logarithmic or power; the rows have it as logarithmic.
 """
 
+import dataclasses
+import statistics
+
 from lengen_jax import papers
 from lengen_jax.reproduce import probes
+from lengen_jax.reproduce.experiment import Answers
+from lengen_jax.reproduce.experiment import Average
 from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
@@ -15,6 +20,11 @@ from lengen_jax.reproduce.experiment import Figures
 from lengen_jax.reproduce.experiment import Less
 from lengen_jax.reproduce.experiment import Probe
 from lengen_jax.reproduce.experiment import Row
+from lengen_jax.reproduce.experiment import SCALES
+from lengen_jax.reproduce.experiment import Standin
+from lengen_jax.reproduce.experiment import Timing
+from lengen_jax.reproduce.standins import glue
+from lengen_jax.reproduce.standins import scrolls
 
 _RATIOS = (0.25, 0.5, 1, 2, 4)
 _HARDWARE = '128 TPUv4'
@@ -51,9 +61,124 @@ _OTHERS = ('nope', 'rope', 'alibi', 'kerple', 't5')
 
 _ALL = (*_BASELINES, _NO_THRESHOLD, _FIRE)
 _CURVES = tuple(Row(row.name, row.run) for row in (*_BASELINES, _FIRE))
+_SHARED = Row('fire-s', lambda n: _fire(n, shared=True))
+# What small scales have of SCROLLS.
+_FEW_TASKS = ('contract_nli', 'qasper')
 
 
 _LARGE = ('c4, large', 'arxiv, large', 'github, large')
+
+
+_SCROLLS = Standin(
+  'generated questions and documents in the format of SCROLLS, in bytes',
+  {},
+  scrolls.write,
+)
+_GLUE = Standin(
+  'generated tasks in the format of GLUE and SuperGLUE, in bytes',
+  {},
+  glue.write,
+)
+_FULL = ('paper', 'small')
+
+
+def _finetuned(figures, lengths, shared=True, pi=('rope-pi',)):
+  """Rows of finetuning.
+
+  Args:
+    figures: the paper's, {row: figures}.
+    lengths: training length here, in those of pretraining.
+    shared: whether FIRE-S is among them.
+    pi: names of interpolated RoPE, from the one of four times the length on.
+  """
+
+  def fire(n, **keys):
+    # As it was pretrained.
+    return _fire(n, init_threshold=n / lengths / 4, **keys)
+
+  runs = {
+    'nope': 'nope',
+    'rope': 'rope',
+    **{name: f'rope(scale={4.0**n!r})' for n, name in enumerate(pi, 1)},
+    'alibi': 'alibi',
+    'kerple': 'kerple_log',
+    't5': 't5(num_buckets=64)',
+    'fire': fire,
+  }
+  rows = [
+    Row(name, run, figures.get(name), start='rope' if name in pi else None)
+    for name, run in runs.items()
+  ]
+  if shared:
+    rows.append(
+      Row(
+        'fire-s',
+        lambda n: fire(n, shared=True),
+        figures.get('fire-s'),
+        _FULL,
+      )
+    )
+  return tuple(rows)
+
+
+def _scrolls(task, model, cpu):
+  """Finetuning on a task of SCROLLS."""
+  name = task if model == 'base' else f'{task}, large'
+  column = papers.FIRE_TABLE_1_TASKS.index(task)
+  figures = {
+    row: (figures[column],)
+    for row, figures in papers.FIRE_TABLE_1[model].items()
+  }
+  return Answers(
+    name,
+    f'scrolls.py:{task},{model}',
+    _finetuned(figures, 4, shared=model == 'base'),
+    _SCROLLS,
+    'c4' if model == 'base' else 'c4, large',
+    scales=SCALES if cpu else _FULL,
+  )
+
+
+def _glue(name, model, rows):
+  """Finetuning on all of GLUE and SuperGLUE."""
+  return Answers(
+    name,
+    f'glue_superglue.py:{model}',
+    rows,
+    _GLUE,
+    'c4' if model == 'base' else 'c4, large',
+    tasks=tuple(papers.FIRE_TABLE_13[model]),
+    scales=SCALES if model == 'base' else _FULL,
+  )
+
+
+def _table_13(model):
+  """Rows of table 13, with the mean over tasks."""
+  names = ('nope', 'rope', 'rope-pi', 'alibi', 'kerple', 't5', 'fire')
+  by_row = zip(
+    names, zip(*papers.FIRE_TABLE_13[model].values(), strict=True), strict=True
+  )
+  figures = {
+    name: (*scores, statistics.fmean(scores)) for name, scores in by_row
+  }
+  return _finetuned(figures, 0.5, shared=False)
+
+
+def _glue_fire(n, **keys):
+  """FIRE as it was pretrained at twice the length of GLUE."""
+  return _fire(n, init_threshold=n / 2, **keys)
+
+
+def _only_mean(figure):
+  """The paper's figures where it prints the mean alone."""
+  return (*[None] * len(papers.FIRE_TABLE_13['base']), figure)
+
+
+def _pretrained(name, model, rows):
+  """What finetuning starts from; a stand-in's models start from nothing."""
+  return Curves(
+    name, f'fire_c4.py:{model}', rows, _RATIOS, standin=None, scales=_FULL
+  )
 
 
 def _corpus(name, model, corpus):
@@ -136,6 +261,31 @@ EXPERIMENTS = (
     _HARDWARE,
   ),
   Experiment(
+    'fire/figure5',
+    'time of a forward pass at the training length, models not trained',
+    (Timing('forward', 'fire_c4.py:base', (*_CURVES, _SHARED)),),
+    (
+      Claim(
+        'F9, T5',
+        "FIRE and FIRE-S are faster than T5's bias",
+        (
+          *beats('forward', 'fire', ('t5',), (1,)),
+          *beats('forward', 'fire-s', ('t5',), (1,)),
+        ),
+      ),
+      Claim(
+        'F9, FIRE-S',
+        'FIRE-S is faster than all but NoPE',
+        beats(
+          'forward', 'fire-s', ('rope', 'alibi', 'kerple', 't5', 'fire'), (1,)
+        ),
+      ),
+    ),
+    '4 TPUv2',
+    # A round takes seconds, and is noisy.
+    seeds=(0, 1, 2, 3, 4),
+  ),
+  Experiment(
     'fire/figure6',
     'trained at 512, tested to 8192: C4',
     (Curves('c4', 'fire_c4.py:base', _CURVES, (1, 2, 4, 8, 16), shrink=4),),
@@ -183,6 +333,121 @@ EXPERIMENTS = (
     _HARDWARE,
   ),
   Experiment(
+    'fire/table1',
+    'SCROLLS: finetuned at four times the length, scores of seven tasks',
+    (
+      _pretrained('c4', 'base', (*_CURVES, _SHARED)),
+      *(
+        _scrolls(task, 'base', task in _FEW_TASKS)
+        for task in papers.FIRE_TABLE_1_TASKS
+      ),
+      Average('mean', papers.FIRE_TABLE_1_TASKS),
+      _pretrained('c4, large', 'large', _CURVES),
+      *(_scrolls(task, 'large', False) for task in papers.FIRE_TABLE_1_TASKS),
+      Average(
+        'mean, large',
+        tuple(f'{task}, large' for task in papers.FIRE_TABLE_1_TASKS),
+        _FULL,
+      ),
+    ),
+    (
+      Claim(
+        'F10, SCROLLS',
+        'FIRE has the best average of SCROLLS, base',
+        beats('mean', 'fire', (*_OTHERS, 'rope-pi'), (1,), higher=True),
+      ),
+      Claim(
+        'F10, SCROLLS, large',
+        'FIRE has the best average of SCROLLS, large',
+        beats('mean, large', 'fire', (*_OTHERS, 'rope-pi'), (1,), higher=True),
+      ),
+    ),
+    _HARDWARE,
+  ),
+  Experiment(
+    'fire/figure3',
+    'NarrativeQA by length of the story, finetuned at 8192; table 11',
+    (
+      _pretrained('c4', 'base', _CURVES),
+      Answers(
+        'narrative_qa',
+        'narrativeqa_zeroshot.py',
+        _finetuned(
+          papers.FIRE_TABLE_11,
+          4,
+          shared=False,
+          pi=('rope-pi, 8192', 'rope-pi, 32768'),
+        ),
+        _SCROLLS,
+        'c4',
+        (0.0625, 0.25, 0.5, 1, 2, 3, 4),
+        of_config=True,
+      ),
+    ),
+    (
+      Claim(
+        'F10, NarrativeQA',
+        'FIRE is best at every length',
+        beats(
+          'narrative_qa',
+          'fire',
+          (*_OTHERS, 'rope-pi, 8192', 'rope-pi, 32768'),
+          (0.5, 1, 2, 4),
+          higher=True,
+        ),
+      ),
+      Claim(
+        'F10, RoPE-PI',
+        'RoPE-PI for 8192 drops beyond it; that for 32768 does not, and is '
+        'worse than it at the training length',
+        (
+          *beats(
+            'narrative_qa',
+            'rope-pi, 32768',
+            ('rope-pi, 8192',),
+            (2, 4),
+            higher=True,
+          ),
+          *beats(
+            'narrative_qa',
+            'rope-pi, 8192',
+            ('rope-pi, 32768',),
+            (1,),
+            higher=True,
+          ),
+        ),
+      ),
+    ),
+    _HARDWARE,
+  ),
+  Experiment(
+    'fire/table13',
+    'GLUE and SuperGLUE, all tasks at once; the averages of figure 3',
+    (
+      _pretrained('c4', 'base', _CURVES),
+      _glue('glue', 'base', _table_13('base')),
+      _pretrained('c4, large', 'large', _CURVES),
+      _glue('glue, large', 'large', _table_13('large')),
+    ),
+    (
+      Claim(
+        'F11',
+        'short tasks are not hurt: FIRE has at least the mean of RoPE less '
+        'one point, and more than NoPE and ALiBi, base',
+        (
+          Less(('glue', 'rope', 'mean'), ('glue', 'fire', 'mean'), by=-1.0),
+          *beats('glue', 'fire', ('nope', 'alibi'), ('mean',), higher=True),
+        ),
+      ),
+      Claim(
+        'F11, large',
+        'RoPE has a higher mean than FIRE, large',
+        beats('glue, large', 'rope', ('fire',), ('mean',), higher=True),
+      ),
+    ),
+    '32 TPUv2',
+  ),
+  Experiment(
     'fire/table4',
     'log perplexity on C4 by length, trained at 2048',
     (_c4('c4', _ALL),),
@@ -224,16 +489,29 @@ EXPERIMENTS = (
         'c4',
         (
           Row('fire', _fire, (3.15, 3.08, 3.05, 3.05, 3.06)),
+          dataclasses.replace(_SHARED, paper=papers.FIRE_TABLE_4['fire-s']),
+          _BASELINES[3],
+        ),
+      ),
+      _glue(
+        'glue',
+        'base',
+        (
+          Row('fire', _glue_fire, _only_mean(71.14)),
           Row(
             'fire-s',
-            lambda n: _fire(n, shared=True),
-            papers.FIRE_TABLE_4['fire-s'],
+            lambda n: _glue_fire(n, shared=True),
+            _only_mean(71.04),
           ),
-          _BASELINES[3],
         ),
       ),
     ),
     (
+      Claim(
+        'F7, GLUE',
+        'FIRE-S is a little worse than FIRE on GLUE and SuperGLUE',
+        beats('glue', 'fire', ('fire-s',), ('mean',), higher=True),
+      ),
       Claim(
         'F7',
         'FIRE-S is a little worse than FIRE and better than KERPLE when long',
@@ -261,8 +539,39 @@ EXPERIMENTS = (
           _FIRE,
         ),
       ),
+      _glue(
+        'glue',
+        'base',
+        (
+          Row(
+            'no log, no threshold',
+            "fire(transform='identity', threshold='none')",
+            _only_mean(69.06),
+          ),
+          Row(
+            'fire, no threshold', "fire(threshold='none')", _only_mean(70.42)
+          ),
+          Row('fire', _glue_fire, _only_mean(71.14)),
+        ),
+      ),
     ),
     (
+      Claim(
+        'F3, GLUE',
+        'the threshold helps on GLUE and SuperGLUE, and so does the logarithm',
+        (
+          *beats(
+            'glue', 'fire', ('fire, no threshold',), ('mean',), higher=True
+          ),
+          *beats(
+            'glue',
+            'fire, no threshold',
+            ('no log, no threshold',),
+            ('mean',),
+            higher=True,
+          ),
+        ),
+      ),
       Claim(
         'F3, transform',
         'the logarithm helps at long lengths, the threshold at short ones',

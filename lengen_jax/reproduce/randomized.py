@@ -9,15 +9,20 @@ import statistics
 
 from lengen_jax import papers
 from lengen_jax.reproduce import probes
+from lengen_jax.reproduce.experiment import Average
 from lengen_jax.reproduce.experiment import beats
 from lengen_jax.reproduce.experiment import Claim
 from lengen_jax.reproduce.experiment import Curves
 from lengen_jax.reproduce.experiment import Experiment
+from lengen_jax.reproduce.experiment import Figures
 from lengen_jax.reproduce.experiment import Less
 from lengen_jax.reproduce.experiment import Probe
 from lengen_jax.reproduce.experiment import Row
+from lengen_jax.reproduce.experiment import SCALES
+from lengen_jax.reproduce.experiment import Standin
 from lengen_jax.reproduce.experiment import STDLIB
 from lengen_jax.reproduce.experiment import Sweep
+from lengen_jax.reproduce.standins import pictures
 
 _RATIOS = (1, 4)
 
@@ -41,48 +46,80 @@ def _named(encoding):
   return lambda n: encoding
 
 
-# Table 1: plain at both lengths, randomized at both.
-_TABLE_1 = (
-  ('nope', _named('nope'), (232.8, 4194.0), None),
-  ('sin/cos', _named('sinusoidal'), (222.5, 3641.5), (225.9, 3326.3)),
-  ('alibi', _named('alibi'), (218.1, 859.6), (228.1, 1603.4)),
-  (
-    'transformer-xl',
-    _named('transformer_xl'),
-    (216.2, 854.4),
-    (219.1, 1379.9),
-  ),
-  ('rope', _named('rope'), (218.8, 4259.9), (222.4, 1883.9)),
-  (
-    'learned',
-    lambda n: f'learned(max_position={8 * n})',
-    (223.8, 3160.0),
-    (230.7, 5234.1),
-  ),
-  ('power kerple', _named('kerple_power'), (216.8, 845.3), (221.8, 1151.0)),
-  ('log kerple', _named('kerple_log'), (217.0, 850.8), (221.0, 1559.0)),
-  ('sandwich', _named('sandwich'), (220.0, 1337.7), (225.3, 1715.2)),
-)
+# By row of table 1, for the longest training length.
+_ENCODINGS = {
+  'nope': _named('nope'),
+  'sin/cos': _named('sinusoidal'),
+  'alibi': _named('alibi'),
+  'transformer-xl': _named('transformer_xl'),
+  'rope': _named('rope'),
+  'learned': lambda n: f'learned(max_position={8 * n})',
+  'power kerple': _named('kerple_power'),
+  'log kerple': _named('kerple_log'),
+  'sandwich': _named('sandwich'),
+}
 
 
-def _rows(table):
-  """Two rows of each encoding, plain and randomized."""
+def _rows(table, figures, names=tuple(_ENCODINGS), scales=SCALES):
+  """Two rows of each encoding, plain and randomized.
+
+  Args:
+    table: of the paper, {name: figures plain and randomized}.
+    figures: what becomes of its figures.
+    names: of rows.
+    scales: where the rows are run.
+  """
   rows = []
-  for name, encoding, plain, randomized in table:
-    rows.append(Row(name, _standard(encoding), _per_byte(plain)))
+  for name in names:
+    encoding, (plain, randomized) = _ENCODINGS[name], table[name]
+    rows.append(Row(name, _standard(encoding), figures(plain), scales))
     if randomized:
       rows.append(
-        Row(f'{name}, randomized', _random(encoding), _per_byte(randomized))
+        Row(
+          f'{name}, randomized',
+          _random(encoding),
+          figures(randomized),
+          scales,
+        )
       )
   return tuple(rows)
 
 
-_SHAPE = Row(
-  'shape',
-  lambda n: f'sinusoidal | shape(max_shift={8 * n})',
-  _per_byte((225.4, 5844.8)),
-)
+def _shape(figures):
+  return Row(
+    'shape', lambda n: f'sinusoidal | shape(max_shift={8 * n})', figures
+  )
 
+
+_PICTURES = Standin(
+  'generated pictures of simple shapes in the format of ImageNet',
+  {},
+  pictures.write,
+)
+# What small scales have of table 3, and what is tested without a delimiter.
+_AT_CPU = ('nope', 'sin/cos', 'alibi', 'rope', 'log kerple', 'sandwich')
+_DELIMITED = ('rope', 'alibi')
+
+
+def _pictures(name, config, rows):
+  return Curves(
+    name,
+    config,
+    rows,
+    _RATIOS,
+    'nats per picture',
+    _PICTURES,
+    of_config=True,
+    of_seeds='min',
+  )
+
+
+_TABLE_1 = papers.RANDOMIZED_TABLE_1
+_TABLE_3 = papers.RANDOMIZED_TABLE_3
+_TABLE_2 = {
+  name: _per_byte(figures)
+  for name, figures in papers.RANDOMIZED_TABLE_2.items()
+}
 _LAYER = "randomized(max_position=2048, draw='layer')"
 _BATCH = "randomized(max_position=2048, draw='batch')"
 _DISTANCES = "randomized(max_position=2048, mode='distances', draw='layer')"
@@ -107,6 +144,10 @@ _PLAIN = ('power kerple', 'log kerple', 'sandwich', 'shape')
 _RANDOM = tuple(f'{name}, randomized' for name in _PLAIN[:3])
 
 
+# What small scales have of the tasks.
+_FEW = ('reverse_string', 'bucket_sort')
+
+
 def _chomsky(task):
   figures = papers.RANDOMIZED_TABLE_B1[task]
   rows = [
@@ -114,7 +155,13 @@ def _chomsky(task):
     for (name, run), figure in zip(_B1_ROWS, figures, strict=False)
   ]
   rows += [Row(name, run) for name, run in _RUOSS_ROWS]
-  return Sweep(task, f'chomsky.py:{task}', tuple(rows), 'accuracy, percent')
+  return Sweep(
+    task,
+    f'chomsky.py:{task}',
+    tuple(rows),
+    'accuracy, percent',
+    scales=SCALES if task in _FEW else ('paper', 'small'),
+  )
 
 
 def gains(found):
@@ -129,6 +176,8 @@ def gains(found):
   )
   ours = []
   for part in found['parts']:
+    if part['kind'] != 'sweep':
+      continue
     values = {row['name']: row['value'][0] for row in part['rows']}
     random = [v for name, v in values.items() if name.endswith('randomized')]
     ours.append(max(random) - max(values[name] for name in _PLAIN))
@@ -147,7 +196,7 @@ EXPERIMENTS = (
       Curves(
         'enwik8',
         'randomized_enwik8.py',
-        (*_rows(_TABLE_1), _SHAPE),
+        (*_rows(_TABLE_1, _per_byte), _shape(_per_byte(_TABLE_1['shape'][0]))),
         _RATIOS,
         'nats per byte',
         STDLIB,
@@ -202,7 +251,7 @@ EXPERIMENTS = (
       Curves(
         'pretrained',
         'randomized_enwik8.py',
-        (Row('rope', 'rope | standard', _per_byte((218.8, 4259.9))),),
+        (Row('rope', 'rope | standard', _TABLE_2['before']),),
         _RATIOS,
         'nats per byte',
         STDLIB,
@@ -212,13 +261,19 @@ EXPERIMENTS = (
         'finetuned',
         'randomized_enwik8.py:finetune',
         (
-          Row('rope', 'rope | standard', _per_byte((215.2, 4653.7))),
+          Row('rope', 'rope | standard', _TABLE_2['rope']),
           Row(
             'rope, randomized',
             _random(_named('rope')),
-            _per_byte((219.6, 1847.5)),
+            _TABLE_2['rope, randomized'],
+            start='rope',
           ),
-          Row('alibi', 'alibi | standard', _per_byte((217.4, 955.0))),
+          Row(
+            'alibi',
+            'alibi | standard',
+            _TABLE_2['alibi'],
+            start='rope',
+          ),
         ),
         _RATIOS,
         'nats per byte',
@@ -242,13 +297,79 @@ EXPERIMENTS = (
     seeds=(0, 1, 2),
   ),
   Experiment(
+    'randomized/table3',
+    'ImageNet: ten encodings, plain and randomized, trained on 506 pixels',
+    (
+      _pictures(
+        'imagenet',
+        'randomized_imagenet.py',
+        (
+          *_rows(_TABLE_3, tuple, _AT_CPU),
+          *_rows(
+            _TABLE_3,
+            tuple,
+            tuple(name for name in _ENCODINGS if name not in _AT_CPU),
+            ('paper', 'small'),
+          ),
+          _shape(_TABLE_3['shape'][0]),
+        ),
+      ),
+      _pictures(
+        'no delimiter',
+        'randomized_imagenet.py:no_delimiter',
+        tuple(Row(name, _standard(_ENCODINGS[name])) for name in _DELIMITED),
+      ),
+    ),
+    (
+      Claim(
+        'R3, plain',
+        'beyond the training length plain ALiBi, RoPE and sin/cos are worse '
+        'than no encoding',
+        beats('imagenet', 'nope', ('alibi', 'rope', 'sin/cos'), (4,)),
+      ),
+      Claim(
+        'R3, randomized',
+        'randomization repairs every encoding but Sandwich and Log KERPLE',
+        (
+          *(
+            Less(('imagenet', f'{row}, randomized', 4), ('imagenet', row, 4))
+            for row in ('sin/cos', 'alibi', 'rope')
+          ),
+          *(
+            Less(('imagenet', row, 4), ('imagenet', f'{row}, randomized', 4))
+            for row in ('sandwich', 'log kerple')
+          ),
+        ),
+      ),
+      Claim(
+        'R4, ImageNet',
+        'SHAPE is not enough: worse than randomized RoPE and ALiBi',
+        tuple(
+          one
+          for row in ('rope, randomized', 'alibi, randomized')
+          for one in beats('imagenet', row, ('shape',), (4,))
+        ),
+      ),
+      Claim(
+        'R6',
+        'a delimiter at the end of each row is better than none',
+        tuple(
+          Less(('imagenet', row, column), ('no delimiter', row, column))
+          for row in _DELIMITED
+          for column in _RATIOS
+        ),
+      ),
+    ),
+    seeds=(0, 1, 2),
+  ),
+  Experiment(
     'randomized/figureB1',
     'attention matrices in distribution and out of it, sin/cos',
     (
       Curves(
         'enwik8',
         'randomized_enwik8.py',
-        _rows(_TABLE_1[1:2]),
+        _rows(_TABLE_1, _per_byte, ('sin/cos',)),
         _RATIOS,
         'nats per byte',
         STDLIB,
@@ -258,42 +379,67 @@ EXPERIMENTS = (
         'enwik8',
         ('sin/cos', 'sin/cos, randomized'),
         probes.matrices,
+        Figures(
+          ('1x', '4x', 'kept'),
+          'attention within two tokens of the diagonal',
+          probes.diagonal,
+        ),
+      ),
+    ),
+    (
+      Claim(
+        'R7',
+        'with randomized sin/cos attention stays near the diagonal at four '
+        'times the length, without it does not',
+        (
+          Less(
+            ('matrices', 'sin/cos', 'kept'),
+            ('matrices', 'sin/cos, randomized', 'kept'),
+          ),
+        ),
       ),
     ),
   ),
   Experiment(
     'randomized/tableB1',
     'the Chomsky hierarchy: 15 tasks, trained on lengths 1..40',
-    tuple(_chomsky(task) for task in papers.RANDOMIZED_TABLE_B1),
+    (
+      *map(_chomsky, papers.RANDOMIZED_TABLE_B1),
+      Average('tasks', tuple(papers.RANDOMIZED_TABLE_B1)),
+    ),
     (
       Claim(
         'R5, Sandwich',
-        'Sandwich gains nothing from randomization',
+        'Sandwich gains nothing from randomization, mean over the tasks',
+        beats(
+          'tasks',
+          'sandwich',
+          ('sandwich, randomized',),
+          ('beyond',),
+          higher=True,
+        ),
+      ),
+      Claim(
+        'R5, KERPLE',
+        'randomization helps KERPLE, mean over the tasks',
         tuple(
           one
-          for task in papers.RANDOMIZED_TABLE_B1
+          for row in ('power kerple', 'log kerple')
           for one in beats(
-            task,
-            'sandwich',
-            ('sandwich, randomized',),
-            ('beyond',),
-            higher=True,
+            'tasks', f'{row}, randomized', (row,), ('beyond',), higher=True
           )
         ),
       ),
       Claim(
         'R4, Chomsky',
-        'SHAPE is not enough: randomized KERPLE is better',
-        tuple(
-          one
-          for task in ('reverse_string', 'duplicate_string', 'bucket_sort')
-          for one in beats(
-            task,
-            'power kerple, randomized',
-            ('shape',),
-            ('beyond',),
-            higher=True,
-          )
+        'SHAPE is not enough: worse than randomized KERPLE, mean over the '
+        'tasks',
+        beats(
+          'tasks',
+          'power kerple, randomized',
+          ('shape',),
+          ('beyond',),
+          higher=True,
         ),
       ),
     ),

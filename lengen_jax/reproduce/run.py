@@ -1,6 +1,7 @@
 """Runs an experiment at a scale; what is done is not done again."""
 
 from lengen_jax import errors
+from lengen_jax.reproduce import answers
 from lengen_jax.reproduce import averages
 from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import curves
@@ -9,6 +10,7 @@ from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import probes
 from lengen_jax.reproduce import settings
 from lengen_jax.reproduce import sweeps
+from lengen_jax.reproduce import timings
 from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
@@ -26,7 +28,9 @@ _OURS = {
 RUNNERS = {
   experiment_lib.Curves: curves,
   experiment_lib.Sweep: sweeps,
+  experiment_lib.Answers: answers,
   experiment_lib.Average: averages,
+  experiment_lib.Timing: timings,
   experiment_lib.Drawing: drawings,
   experiment_lib.Probe: probes,
 }
@@ -67,10 +71,10 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
   request = settings.Request(
     scale, seeds, tuple(overrides), str(root), experiment.name
   )
-  workdir_lib.make(request.folder)
   parts = [part for part in experiment.parts if scale in part.scales]
   for part in parts:
     RUNNERS[type(part)].check(part, request)
+  workdir_lib.make(request.folder)
   found = {
     'name': experiment.name,
     'title': experiment.title,

@@ -4,11 +4,14 @@ import copy
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 
 import lengen_jax
+from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax.training import config_file
+from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir
 
 # What a stand-in's text says already, and what no figure depends on.
@@ -135,16 +138,60 @@ def _standin_folder(part, request):
   return workdir.locate(request.root) / 'standins' / name
 
 
+def columns(part, config):
+  """{ratio: length tested} of a part.
+
+  Args:
+    part: the part.
+    config: of the part, at some scale.
+  """
+  train_length = config.data.train_length
+  if not part.of_config:
+    return {ratio: int(train_length * ratio) for ratio in part.ratios}
+  return {
+    min(
+      part.ratios,
+      key=lambda ratio: abs(math.log(length / train_length / ratio)),
+    ): length
+    for length in config.eval.lengths
+  }
+
+
+def with_columns(row, part, names):
+  """A row whose figures of the paper are those of some of a part's ratios."""
+  if row.paper is None:
+    return row
+  paper = tuple(row.paper[part.ratios.index(name)] for name in names)
+  return dataclasses.replace(row, paper=paper)
+
+
 def rows(part, scale):
   """The rows of a part that are run at a scale."""
   return [row for row in part.rows if scale in row.scales]
 
 
 def runs(part, config, scale):
-  """The run of each row, as `lengen compare --runs` takes them."""
+  """The run of each row, by its name, as `lengen compare --runs` takes them."""
   section = config.data if 'data' in config else config.train
   longest = section.get('train_length', section.get('max_length'))
-  return [row.run_at(longest) for row in rows(part, scale)]
+  return {row.name: row.run_at(longest) for row in rows(part, scale)}
+
+
+def parse(part, config, scale):
+  """The run of each row, by its name, as (encoding, positions, scale)."""
+  given = runs(part, config, scale)
+  parsed = runs_lib.parse('; '.join(given.values()), config)
+  return dict(zip(given, parsed, strict=True))
+
+
+def check_data(part, config, scale):
+  """Raises unless a part's data is there, or will be once it is written."""
+  try:
+    data.check_present(data.DataConfig(**config.data.to_dict()))
+  except errors.LengenError as error:
+    raise errors.CorpusError(
+      f'{part.config} at scale {scale}: {error}; --scale=cpu needs no data'
+    ) from None
 
 
 def differences(paper, config, part, scale):
@@ -165,16 +212,11 @@ def differences(paper, config, part, scale):
     for key in sorted(theirs.keys() | ours.keys())
     if theirs.get(key) != ours.get(key) and key not in _SAID
   ]
-  specs = zip(
-    rows(part, scale),
-    runs(part, config, scale),
-    runs(part, paper, scale),
-    strict=True,
-  )
+  full = runs(part, paper, scale)
   lines += [
-    f'{row.name}: {run}, at full size {full}'
-    for row, run, full in specs
-    if run != full
+    f'{name}: {run}, at full size {full[name]}'
+    for name, run in runs(part, config, scale).items()
+    if run != full[name]
   ]
   return lines
 

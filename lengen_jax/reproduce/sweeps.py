@@ -18,7 +18,8 @@ def make_config(part, request):
   """The config that all rows share."""
   config = settings.load(part.config, request.scale, request.overrides)
   with config.unlocked():
-    config.sweep.runs = '; '.join(settings.runs(part, config, request.scale))
+    runs = settings.runs(part, config, request.scale)
+    config.sweep.runs = '; '.join(runs.values())
     config.paper = ()
   return config
 
@@ -36,18 +37,25 @@ def run(part, request, before):
   config.sweep.seeds = tuple(request.seeds)
   trained = request.trained(part, config)
   results = sweep.sweep(config, workdir_lib.locate(request.root) / trained)
-  scale_by = {'loss': 1}.get(results['score'], 100)
-  rows = []
+  kind = results['score']
+  scale_by = {'loss': 1}.get(kind, 100)
+  rows, curves = [], []
   for row, entry in zip(
     settings.rows(part, request.scale), results['runs'], strict=True
   ):
+    points = _best(entry, results, request.seeds)
     by_seed = [
-      [scale_by * value for value in values]
-      for values in _values(entry, results, request.seeds)
+      [
+        scale_by * _mean(point[kind], results, beyond)
+        for beyond in (True, False)
+      ]
+      for point in points
     ]
     if row.paper is not None:
       row = dataclasses.replace(row, paper=(*row.paper, None))
     rows.append(rows_lib.make(row, entry['run'], by_seed, part.of_seeds))
+    by_length = zip(*(point[kind] for point in points), strict=True)
+    curves.append({'run': row.name, 'curve': [_or_none(c) for c in by_length]})
   full = dataclasses.replace(request, scale='paper', overrides=())
   return {
     'kind': 'sweep',
@@ -58,6 +66,14 @@ def run(part, request, before):
     'of_seeds': part.of_seeds,
     'rows': rows,
     'chance': 100 * results['chance'],
+    # As in results.json of a sweep, means over seeds.
+    'by_length': {
+      'runs': curves,
+      **{
+        key: results[key]
+        for key in ('score', 'lengths', 'train_lengths', 'baselines')
+      },
+    },
     'standin': None,
     'differences': settings.differences(
       make_config(part, full), config, part, request.scale
@@ -70,27 +86,30 @@ def run(part, request, before):
   }
 
 
-def _values(entry, results, seeds):
-  """Scores beyond the training length and up to it, of each seed.
+def _best(entry, results, seeds):
+  """The point of each seed at the rate that is best beyond training."""
+  better = min if results['score'] == 'loss' else max
+  return [
+    better(
+      (point for point in entry['points'] if point['seed'] == seed),
+      key=lambda point: _mean(point[results['score']], results, True),
+    )
+    for seed in seeds
+  ]
 
-  They are those at the learning rate that is best beyond it.
-  """
+
+def _mean(curve, results, beyond):
+  """The mean of a curve beyond the training length, or up to it."""
   longest = results['train_lengths'][1]
-  longer = [at > longest for at in results['lengths']]
-  kind = results['score']
-  better, worst = (min, math.inf) if kind == 'loss' else (max, 0.0)
+  scores = [
+    score
+    for score, length in zip(curve, results['lengths'], strict=True)
+    if (length > longest) == beyond
+  ]
+  if None in scores:
+    return math.inf if results['score'] == 'loss' else 0.0
+  return statistics.fmean(scores)
 
-  def mean(point, beyond):
-    curve = [
-      score
-      for score, is_longer in zip(point[kind], longer, strict=True)
-      if is_longer == beyond
-    ]
-    return worst if None in curve else statistics.fmean(curve)
 
-  values = []
-  for seed in seeds:
-    points = [point for point in entry['points'] if point['seed'] == seed]
-    best = better(points, key=lambda point: mean(point, True))
-    values.append([mean(best, True), mean(best, False)])
-  return values
+def _or_none(values):
+  return None if None in values else statistics.fmean(values)

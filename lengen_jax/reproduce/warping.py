@@ -40,17 +40,19 @@ def _warp(kind='head_tail_warp', alpha=1 / 6):
   )
 
 
-_ROPE = Row('rope', 'rope | standard', (19.22, 37.08, 133.5, 307.38))
+_ROPE = Row('rope', 'rope | standard', papers.WARPING_TABLE_3['rope'])
 _PI = Row(
   'interpolated',
   lambda n: f'rope | interpolated(train_length={n})',
-  (19.22, 24.77, 48.39, 99.56),
+  papers.WARPING_TABLE_3['interpolated'],
 )
 _RANDOM_8072 = Row(
-  'randomized, 8072', _randomized(8072), (63.78, 65.72, 67.89, 69.62)
+  'randomized, 8072',
+  _randomized(8072),
+  papers.WARPING_TABLE_3['randomized, 8072'],
 )
-_ALIBI = Row('alibi', 'alibi | standard', (19.31, 18.38, 17.88, 17.67))
-_OURS = Row('head and tail warped', _warp(), (19.80, 18.87, 18.26, 19.00))
+_ALIBI = Row('alibi', 'alibi | standard', papers.WARPING_TABLE_3['alibi'])
+_OURS = Row('head and tail warped', _warp(), papers.WARPING_TABLE_3['warped'])
 
 
 def _sequences(task, tokens):
@@ -324,10 +326,12 @@ EXPERIMENTS = (
           Row(
             'randomized, 4096',
             _randomized(4096),
-            (39.35, 39.10, 39.21, 39.28),
+            papers.WARPING_TABLE_3['randomized, 4096'],
           ),
           Row(
-            'randomized, 1024', _randomized(1024), (19.83, 18.80, None, None)
+            'randomized, 1024',
+            _randomized(1024),
+            papers.WARPING_TABLE_3['randomized, 1024'],
           ),
           _ALIBI,
           _OURS,
@@ -372,10 +376,10 @@ EXPERIMENTS = (
       _wikitext(
         'wikitext103',
         (
-          Row('1/2', _warp(alpha=1 / 2), (19.06, 21.65, 26.18, 32.26)),
-          Row('1/4', _warp(alpha=1 / 4), (19.34, 18.36, 18.19, 20.88)),
-          Row('1/6', _warp(), (19.57, 18.59, 18.36, 19.48)),
-          Row('1/8', _warp(alpha=1 / 8), (19.87, 18.93, 18.62, 19.31)),
+          Row('1/2', _warp(alpha=1 / 2), papers.WARPING_TABLE_B['1/2']),
+          Row('1/4', _warp(alpha=1 / 4), papers.WARPING_TABLE_B['1/4']),
+          Row('1/6', _warp(), papers.WARPING_TABLE_B['1/6']),
+          Row('1/8', _warp(alpha=1 / 8), papers.WARPING_TABLE_B['1/8']),
         ),
       ),
     ),

@@ -14,12 +14,17 @@ from lengen_jax import reproduce
 from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import run
+from lengen_jax.reproduce import settings
 
 TABLES = json.loads(
   (
     pathlib.Path(__file__).parent.parent / 'golden/papers/tables.json'
   ).read_text()
 )
+
+
+def request(experiment, scale, overrides=()):
+  return settings.Request(scale, (0, 1), overrides, 'runs', experiment.name)
 
 
 def printed(name, part, rows, columns, table, scale=1.0):
@@ -87,6 +92,40 @@ def test_figures_of_fire():
     printed(name, 'c4', {n: n for n in names}, every, table)
 
 
+def test_figures_of_finetuning():
+  names = {
+    'nope': 'nope',
+    'rope': 'rope',
+    'rope-pi': 'rope_pi',
+    'alibi': 'alibi',
+    'kerple': 'kerple_log',
+    't5': 't5',
+    'fire': 'fire',
+  }
+  scrolls = TABLES['fire/table1_scrolls']
+  glue = TABLES['fire/table13_glue_superglue']
+  for part in reproduce.get('fire/table1').parts:
+    if isinstance(part, experiment_lib.Answers):
+      task, _, large = part.name.partition(', ')
+      table = scrolls[large or 'base']
+      column = scrolls['columns'].index(task)
+      for row in part.rows:
+        key = names.get(row.name, 'fire_shared')
+        assert row.paper == (table[key][column],), (part.name, row.name)
+  for part in reproduce.get('fire/table13').parts:
+    if isinstance(part, experiment_lib.Answers):
+      table = glue['large' if 'large' in part.name else 'base']
+      assert list(part.tasks) == glue['columns']
+      for row in part.rows:
+        assert list(row.paper[:-1]) == table[names[row.name]]
+        assert row.paper[-1] == pytest.approx(sum(row.paper[:-1]) / 15)
+  stories = 'fire/table11_narrativeqa_f1'
+  rows = dict(names)
+  del rows['rope-pi']
+  rows |= {'rope-pi, 8192': 'rope_pi_8192', 'rope-pi, 32768': 'rope_pi_32768'}
+  printed('fire/figure3', 'narrative_qa', rows, range(7), stories)
+
+
 def test_figures_of_warping():
   columns = (0, 1, 2, 4)
   table = 'warping/table3_wikitext103_ppl'
@@ -143,6 +182,9 @@ def test_figures_of_randomized_encodings():
     if ours not in ('nope', 'shape')
   }
   printed('randomized/table1', 'enwik8', randomized, (1, 3), table, lengths)
+  table = 'randomized/table3_imagenet_loss'
+  printed('randomized/table3', 'imagenet', names, (0, 2), table)
+  printed('randomized/table3', 'imagenet', randomized, (1, 3), table)
   finetuned = TABLES['randomized/table2_enwik8_finetuning']
   rows = [
     row
@@ -152,7 +194,7 @@ def test_figures_of_randomized_encodings():
   for n, row in enumerate(rows):
     want = finetuned['256'][n] / 256, finetuned['1024'][n] / 1024
     assert row.paper == pytest.approx(want)
-  for part in reproduce.get('randomized/tableB1').parts:
+  for part in reproduce.get('randomized/tableB1').parts[:-1]:
     want = TABLES['randomized/tableB1_chomsky_accuracy'][part.name]
     ours = [row.paper[0] for row in part.rows if row.paper]
     assert ours == want[: len(ours)] and len(ours) == 7
@@ -164,6 +206,7 @@ def test_the_rule_behind_the_gain():
   parts = [
     {
       'name': 'a task',
+      'kind': 'sweep',
       'rows': [
         {'name': name, 'value': [value]}
         for name, value in (
@@ -189,25 +232,105 @@ def test_configs_and_runs_are_read(name, scale, monkeypatch):
   parts = [part for part in experiment.parts if scale in part.scales]
   assert parts
   for part in parts:
-    run.RUNNERS[type(part)].check(part, scale, ())
+    monkeypatch.setattr(settings, 'write_standin', lambda *args: None)
+    run.RUNNERS[type(part)].check(part, request(experiment, scale))
+
+
+def columns_of(part, parts):
+  """{row: columns} of a part, by their names."""
+  if isinstance(part, experiment_lib.Average):
+    by_part = [columns_of(parts[name], parts) for name in part.of]
+    return {
+      row: columns
+      for row, columns in by_part[0].items()
+      if all(row in other for other in by_part)
+    }
+  if isinstance(part, experiment_lib.Probe):
+    return dict.fromkeys(part.rows, part.figures.columns)
+  if isinstance(part, experiment_lib.Drawing):
+    rows = part.figures.measure() if part.figures else {}
+    assert all(len(row) == len(part.figures.columns) for row in rows.values())
+    return dict.fromkeys(rows, part.figures.columns if rows else ())
+  columns = getattr(part, 'ratios', ('beyond', 'seen'))
+  if getattr(part, 'tasks', None):
+    columns = (*part.tasks, 'mean')
+  return dict.fromkeys((row.name for row in part.rows), columns)
 
 
 @pytest.mark.parametrize('name', reproduce.EXPERIMENTS)
 def test_claims_name_what_there_is(name):
-  """At the scale that runs on a laptop too."""
   experiment = reproduce.get(name)
-  columns = {
-    (part.name, row.name): getattr(part, 'ratios', ('beyond',))
-    for part in experiment.parts
-    if 'cpu' in part.scales and hasattr(part, 'config')
-    for row in part.rows
-    if 'cpu' in row.scales
-  }
+  parts = {part.name: part for part in experiment.parts}
+  columns = {name: columns_of(part, parts) for name, part in parts.items()}
   for claim in experiment.claims:
     assert claim.comparisons
     for less in claim.comparisons:
-      for part, row, column in (less.low, less.high):
-        assert column in columns[part, row], (claim.key, part, row, column)
+      for at in (less.low, less.high):
+        if isinstance(at, tuple):
+          part, row, column = at
+          assert column in columns[part][row], (claim.key, at)
+
+
+def in_small(part, row, column):
+  """Whether a scale of minutes measures a figure."""
+  rows = {
+    one.name: one for one in getattr(part, 'rows', ()) if hasattr(one, 'name')
+  }
+  return 'cpu' in part.scales and (row not in rows or 'cpu' in rows[row].scales)
+
+
+def test_most_claims_can_be_seen_on_a_laptop():
+  """The others are of models or corpora that only full size has."""
+  unseen = set()
+  for experiment in reproduce.EXPERIMENTS.values():
+    parts = {part.name: part for part in experiment.parts}
+    for claim in experiment.claims:
+      for less in claim.comparisons:
+        for at in (less.low, less.high):
+          if isinstance(at, tuple) and not in_small(parts[at[0]], *at[1:]):
+            unseen.add(claim.key)
+  assert unseen == {
+    *(f'F1, {corpus}' for corpus in ('arxiv', 'github')),
+    *(f'F1, {corpus}, large' for corpus in ('c4', 'arxiv', 'github')),
+    'F10, SCROLLS, large',
+    'F11, large',
+    'S1, rope',
+    'S2, rope',
+    'S3, rope',
+  }
+
+
+def test_what_finetuning_starts_from_is_there():
+  """At the scales that finetune what was trained."""
+  for experiment in reproduce.EXPERIMENTS.values():
+    for number, part in enumerate(experiment.parts):
+      if getattr(part, 'starts_from', None) is None:
+        continue
+      (of,) = (
+        p for p in experiment.parts[:number] if p.name == part.starts_from
+      )
+      scales = {*part.scales} & (
+        {'paper', 'small'}
+        if isinstance(part, experiment_lib.Answers)
+        else {*experiment_lib.SCALES}
+      )
+      assert scales <= {*of.scales}
+      starts = {row.start or row.name for row in part.rows}
+      assert starts <= {row.name for row in of.rows}, experiment.name
+
+
+def test_rows_tested_otherwise_name_a_row_that_is_trained():
+  for experiment in reproduce.EXPERIMENTS.values():
+    for part in experiment.parts:
+      rows = {
+        row.name: row
+        for row in getattr(part, 'rows', ())
+        if isinstance(row, experiment_lib.Row)
+      }
+      for row in rows.values():
+        if row.trained_as:
+          assert rows[row.trained_as].trained_as is None
+          assert {*row.scales} <= {*rows[row.trained_as].scales}
 
 
 def test_names_are_distinct():
@@ -256,7 +379,10 @@ def test_missing_data_is_said_before_anything_is_trained(tmp_path, monkeypatch):
 
 def test_what_a_user_sets_comes_last():
   (part,) = reproduce.get('fire/table4').parts
-  config = curves.make_config(part, 'tiny', ['--config.data.path=elsewhere'])
+  experiment = reproduce.get('fire/table4')
+  overrides = ('--config.data.path=elsewhere',)
+  config = curves.make_config(part, request(experiment, 'tiny', overrides))
   assert (config.data.source, config.data.path) == ('stdlib', 'elsewhere')
   assert config.model.vocab_size == 256
-  assert curves.make_config(part, 'small').data.source == 'prepared'
+  small = curves.make_config(part, request(experiment, 'small'))
+  assert small.data.source == 'prepared'

@@ -1,0 +1,1 @@
+"""Generated data in the files of data sets that cannot come along."""
