@@ -77,7 +77,7 @@ def get_config(arg=''):
   config.train = ml_collections.ConfigDict()
   config.train.min_length = 1 if task == 'figure3' else 2
   config.train.max_length = longest
-  config.train.steps = {'cpu': 1500, 'tiny': 20}.get(size, 40_000)
+  config.train.steps = {'cpu': 1000, 'tiny': 20}.get(size, 40_000)
   config.train.batch_size = {'cpu': 32, 'tiny': 8}.get(size, 64)
   config.train.buckets = {'cpu': 2, 'tiny': 1}.get(size, 3)
   config.train.log_every = {'cpu': 100, 'tiny': 10}.get(size, 500)

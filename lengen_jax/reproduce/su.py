@@ -89,14 +89,14 @@ def _random_sinusoidal(n):
   return f'sinusoidal | randomized(max_position={8 * n})'
 
 
-# What small scales have of the tasks: for the networks one of each of three
-# levels of the hierarchy, for positions those that the figures dwell on.
+# What scales of minutes have of the tasks: for the networks one of each of three
+# levels of the hierarchy, for positions the one that the essay dwells on.
 _LEVELS = ('parity_check', 'reverse_string', 'bucket_sort')
-_FEW = ('reverse_string', 'bucket_sort')
+_FEW = ('bucket_sort',)
 
 
 def _sweeps(rows, few):
-  """A part for each task, and their mean; `few` tasks at small scales."""
+  """A part for each task, and their mean; `few` tasks at scales of minutes."""
   return (
     *(
       Sweep(
