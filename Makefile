@@ -5,7 +5,8 @@
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
 # make soak       kills training at fifty random moments
-# make reproduce-cpu  every table and figure of the papers at a laptop's scale
+# make reproduce-cpu  every table and figure of the papers at a laptop's scale,
+#   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
 # make results    docs/results.md from what was reproduced
 # make compile-matrix  the same for all figures on record, in half an hour
 
@@ -46,7 +47,7 @@ compile-matrix:
 	.venv-aot/bin/python -m benchmarks.compile_matrix --check
 
 reproduce-cpu: $(DATA)
-	for experiment in $$($(BIN)/lengen reproduce --names); do \
+	for experiment in $${EXPERIMENTS:-$$($(BIN)/lengen reproduce --names)}; do \
 	  $(BIN)/lengen reproduce $$experiment --scale=cpu || exit; done
 
 results: $(READY)

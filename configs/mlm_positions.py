@@ -17,17 +17,7 @@ the corpus, the Python standard library, which needs no download. For other text
 set data.source, data.task and data.path, and model.vocab_size to one id more
 than the vocabulary has, the last one being the mask: 260 for bytes.
 
-Size cpu gave, in nats per masked byte, one seed, without log n and with it (at
-64 they are the same):
-
-                                   64   128   256   512   512, log n
-  standard                       1.75  2.56  2.96  3.17         3.11
-  randomized                     2.10  2.21  2.47  2.80         2.78
-  randomized, even at test time  1.96  2.12  2.44  2.80         2.78
-  equal_mean                     1.99  2.05  2.33  2.60         2.57
-
-With `rope` and this size standard positions are not worse: 2.12 at 512, where
-equal_mean has 2.19 and randomized ones, even at test time, 2.48.
+What size cpu gives: docs/results.md, su/mlm.
 
 Sizes (`--config=configs/mlm_positions.py:SIZE`):
   paper  Eight layers of width 256.

@@ -195,7 +195,11 @@ def _parser():
     help='folder of all reproductions, which share models; runs/reproduce if '
     'not given',
   )
-  add('report', [workdir], 'draw plot and page of a comparison or sweep again')
+  add(
+    'report',
+    [workdir],
+    'draw plots and page of a finished comparison, sweep or reproduction',
+  )
   add('list', [], 'show encodings, position schemes, scales, tasks')
   return parser
 
@@ -311,12 +315,12 @@ def _sweep(arguments, config):
 
 def _reproduce(arguments, _):
   from lengen_jax import reproduce
-  from lengen_jax.analysis import reproduction
 
   if arguments.names:
     print(*reproduce.EXPERIMENTS, sep='\n')
     return
   if arguments.list or not arguments.experiment:
+    from lengen_jax.analysis import reproduction
     from lengen_jax.reproduce import costs
 
     reproduction.print_list(
@@ -337,8 +341,15 @@ def _reproduce(arguments, _):
   found = run.reproduce(
     experiment, arguments.scale, arguments.workdir, seeds, arguments.overrides
   )
+  _show_reproduction(
+    found, f'{arguments.workdir}/{experiment.name}/{arguments.scale}'
+  )
+
+
+def _show_reproduction(found, folder):
+  from lengen_jax.analysis import reproduction
+
   reproduction.print_tables(found)
-  folder = f'{arguments.workdir}/{experiment.name}/{arguments.scale}'
   for path in reproduction.write(found, folder):
     print(f'wrote {path}')
 
@@ -359,8 +370,13 @@ def _compile(arguments, config):
 
 def _report(arguments, _):
   from lengen_jax.analysis import report
+  from lengen_jax.analysis import reproduction
   from lengen_jax.analysis import sweep_report
 
+  found = reproduction.read(arguments.workdir)
+  if found is not None:
+    _show_reproduction(found, arguments.workdir)
+    return
   results = sweep_report.read(arguments.workdir)
   if results is not None:
     sweep_report.print_table(results)

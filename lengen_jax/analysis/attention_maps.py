@@ -3,7 +3,6 @@
 Shapes: Q queries, K keys.
 """
 
-import csv
 import pathlib
 import textwrap
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.analysis import plots
+from lengen_jax.analysis import tables
 from lengen_jax.evaluation import attention_weights
 
 # Letters beside a matrix.
@@ -110,7 +110,7 @@ def figure(runs, batches, folder, *, width=2):
       for (name, length), layers in drawn.items()
     },
   )
-  _write(
+  tables.write_csv(
     numbers,
     ('run', 'length', 'layer', f'within_{width}', 'if_even', 'refused'),
     [
@@ -166,7 +166,7 @@ def entropy_figure(results, folder, *, train_length):
   drawn, panels = plt.subplots(1, 2, figsize=(9.6, 4.5), layout='constrained')
   table = []
   for number, (name, found) in enumerate(results.items()):
-    style = plots._style(number)
+    style = plots.style(number)
     at = [one for one in found if not one.refused]
     lengths = [one.length for one in at]
     for axes, quantity in zip(panels, ('nats', 'relative'), strict=True):
@@ -200,13 +200,13 @@ def entropy_figure(results, folder, *, train_length):
     strict=True,
   ):
     axes.axvline(train_length, color='0.6', linewidth=1, zorder=0)
-    plots._length_axis(axes, lengths)
+    plots.length_axis(axes, lengths)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel('context length at test time (vertical line: trained)')
     axes.grid(True, color='0.9')
     axes.spines[['top', 'right']].set_visible(False)
-  plots._finish(drawn, panels[0], picture)
-  _write(
+  plots.finish(drawn, panels[0], picture)
+  tables.write_csv(
     numbers,
     ('run', 'length', 'layer', 'nats', 'relative', 'refused'),
     table,
@@ -257,10 +257,3 @@ def _draw_matrices(drawn, shares, trained_to, width, path):
   )
   figure_.savefig(path, dpi=160, metadata={'Software': None})
   plt.close(figure_)
-
-
-def _write(path, header, rows):
-  with open(path, 'w', newline='') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(header)
-    writer.writerows(rows)

@@ -10,7 +10,6 @@ Shapes: N layers, H heads, K keys.
 """
 
 import collections
-import csv
 import dataclasses
 import pathlib
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.analysis import plots
+from lengen_jax.analysis import tables
 from lengen_jax.data import windows
 from lengen_jax.encodings import fire
 from lengen_jax.evaluation import attention_weights
@@ -187,10 +187,7 @@ def figure(trained, folder, queries=(128, 8192)):
     ('bias_kinds', ('kind', 'correlation', 'span'), heads),
   ):
     paths.append(folder / f'{name}.csv')
-    with open(paths[-1], 'w', newline='') as file:
-      writer = csv.writer(file, lineterminator='\n')
-      writer.writerow(('query', 'layer', 'head', *header))
-      writer.writerows(rows)
+    tables.write_csv(paths[-1], ('query', 'layer', 'head', *header), rows)
   return paths
 
 
@@ -249,7 +246,7 @@ def _draw(found, query, classified, path):
   )
   counts = classified.counts
   colors = {
-    kind: plots._style(number)['color'] for number, kind in enumerate(counts)
+    kind: plots.style(number)['color'] for number, kind in enumerate(counts)
   }
   colors[MIXED] = '0.6'
   for axes in panels.flat[len(found.layers) :]:
@@ -272,4 +269,4 @@ def _draw(found, query, classified, path):
   drawn.suptitle(
     f"Bias of the query at position {query} by the key's position", fontsize=10
   )
-  plots._finish(drawn, panels[0, 0], path)
+  plots.finish(drawn, panels[0, 0], path)

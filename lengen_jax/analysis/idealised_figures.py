@@ -6,7 +6,6 @@ the unit of distances and positions. The files are the same bytes each time.
 Source: Position-index warping, figures 1, 2, 4, A and B, and table 2.
 """
 
-import csv
 import math
 import pathlib
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from lengen_jax.analysis import idealised
 from lengen_jax.analysis import plots
+from lengen_jax.analysis import tables
 
 # Steepest, middle and flattest of ALiBi's slopes for eight heads.
 _SLOPES = {'1/2': 1 / 2, '1/16': 1 / 16, '1/256': 1 / 256}
@@ -217,7 +217,7 @@ def table_2(folder):
       x,
       row.values(),
       width=0.26,
-      color=plots._style(number)['color'],
+      color=plots.style(number)['color'],
       edgecolor='white',
       linewidth=0,
       hatch=['///' if (skew, name) in off else '' for name in row],
@@ -306,7 +306,7 @@ def _draw(axes, number, x, y, name=None):
     y,
     label=name,
     markevery=(number * every // len(_SKEWS), every),
-    **plots._style(number),
+    **plots.style(number),
   )
 
 
@@ -333,9 +333,6 @@ def _save(folder, name, figure, axes, header, rows):
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
   picture, numbers = folder / f'{name}.png', folder / f'{name}.csv'
-  plots._finish(figure, axes, picture)
-  with open(numbers, 'w', newline='') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(header)
-    writer.writerows(rows)
+  plots.finish(figure, axes, picture)
+  tables.write_csv(numbers, header, rows)
   return [picture, numbers]

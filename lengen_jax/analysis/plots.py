@@ -40,7 +40,7 @@ def length_curves(results, names, path, *, unit):
       if loss is not None
     ]
     if points:
-      axes.plot(*zip(*points, strict=True), label=name, **_style(number))
+      axes.plot(*zip(*points, strict=True), label=name, **style(number))
   axes.axvline(results['train_length'], color='0.6', linewidth=1, zorder=0)
   axes.annotate(
     'trained',
@@ -51,10 +51,10 @@ def length_curves(results, names, path, *, unit):
     color='0.4',
     fontsize=8,
   )
-  _length_axis(axes, results['lengths'])
+  length_axis(axes, results['lengths'])
   axes.set_xlabel('context length at test time')
   axes.set_ylabel(unit)
-  _finish(figure, axes, path)
+  finish(figure, axes, path)
 
 
 def position_curves(results, names, path, *, unit):
@@ -78,14 +78,14 @@ def position_curves(results, names, path, *, unit):
       [position + 1 for position in longest['position']],
       longest['loss'],
       label=name,
-      **{**_style(number), 'marker': None},
+      **{**style(number), 'marker': None},
     )
   axes.axvline(results['train_length'], color='0.6', linewidth=1, zorder=0)
   axes.set_xscale('log', base=2)
   axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
   axes.set_xlabel('position in the longest window')
   axes.set_ylabel(unit)
-  _finish(figure, axes, path)
+  finish(figure, axes, path)
 
 
 def score_curves(results, path, *, unit, scale):
@@ -99,13 +99,13 @@ def score_curves(results, path, *, unit, scale):
   """
   figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
   for number, run in enumerate(results['runs']):
-    style = _style(number)
+    drawn = style(number)
     if len(results['lengths']) > 20:
-      style['marker'] = None
+      drawn['marker'] = None
     curve = [
       float('nan') if score is None else scale * score for score in run['curve']
     ]
-    axes.plot(results['lengths'], curve, label=run['run'], **style)
+    axes.plot(results['lengths'], curve, label=run['run'], **drawn)
   if results['score'] == 'accuracy':
     axes.axhline(
       scale * results['baselines']['positionwise'],
@@ -119,7 +119,7 @@ def score_curves(results, path, *, unit, scale):
   axes.axvline(results['train_lengths'][1], color='0.6', linewidth=1, zorder=0)
   axes.set_xlabel('length (vertical line: trained up to here)')
   axes.set_ylabel(unit)
-  _finish(figure, axes, path)
+  finish(figure, axes, path)
 
 
 def curves_beside(part, path):
@@ -151,7 +151,7 @@ def curves_beside(part, path):
       # Each name once: what the paper lacks is in our panel.
       label = row['name'] if axes is panels[0, 0] else None
       if points:
-        axes.plot(*zip(*points, strict=True), label=label, **_style(number))
+        axes.plot(*zip(*points, strict=True), label=label, **style(number))
     low, high = (
       [
         float('nan') if value is None else value + sign * spread
@@ -160,7 +160,7 @@ def curves_beside(part, path):
       for sign in (-1, 1)
     )
     panels[0, 0].fill_between(
-      ratios, low, high, color=_style(number)['color'], alpha=0.15, linewidth=0
+      ratios, low, high, color=style(number)['color'], alpha=0.15, linewidth=0
     )
   for axes, title in zip(panels[0], ('here', 'the paper'), strict=False):
     axes.axvline(1, color='0.6', linewidth=1, zorder=0)
@@ -174,7 +174,7 @@ def curves_beside(part, path):
     if part['unit'] == 'perplexity':
       axes.set_yscale('log')
   panels[0, 0].set_ylabel(part['unit'])
-  _finish(figure, panels[0, 0], path, 4 if printed else 3)
+  finish(figure, panels[0, 0], path, 4 if printed else 3)
 
 
 def bars_beside(part, path):
@@ -215,10 +215,11 @@ def bars_beside(part, path):
     axes.axvline(part['chance'], color='0.6', linewidth=1, label='chance')
   axes.set_yticks(places, [row['name'] for row in rows])
   axes.set_xlabel(part['unit'])
-  _finish(figure, axes, path)
+  finish(figure, axes, path)
 
 
-def _style(number):
+def style(number):
+  """How a curve is drawn, by its number in the picture."""
   return {
     'color': _COLORS[number % len(_COLORS)],
     'linestyle': _DASHES[number // len(_COLORS) % len(_DASHES)],
@@ -228,13 +229,15 @@ def _style(number):
   }
 
 
-def _length_axis(axes, lengths):
+def length_axis(axes, lengths):
+  """Lengths on a logarithmic scale, each with its number."""
   axes.set_xscale('log', base=2)
   axes.set_xticks(lengths, [str(length) for length in lengths])
   axes.minorticks_off()
 
 
-def _finish(figure, axes, path, legend_columns=1):
+def finish(figure, axes, path, legend_columns=1):
+  """Adds grid and legend, writes a PNG, the same for the same, and closes."""
   axes.grid(True, color='0.9')
   axes.spines[['top', 'right']].set_visible(False)
   figure.legend(

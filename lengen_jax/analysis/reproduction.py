@@ -1,7 +1,5 @@
 """A reproduction as tables, pictures, CSV and a page, the paper's beside it."""
 
-import csv
-import io
 import pathlib
 
 import rich.markup
@@ -10,6 +8,9 @@ from lengen_jax.analysis import page
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
 from lengen_jax.training import workdir as workdir_lib
+
+# What holds the results, in the folder of an experiment at a scale.
+RESULTS = 'reproduction.json'
 
 
 def print_list(experiments):
@@ -47,6 +48,12 @@ def print_list(experiments):
 def _rounded(value):
   """A number to two digits."""
   return f'{float(f"{value:.2g}"):g}'
+
+
+def read(workdir):
+  """The results of a reproduction; None if the folder has none."""
+  path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
+  return workdir_lib.read_json(path) if path.exists() else None
 
 
 def print_tables(found):
@@ -99,7 +106,7 @@ def write(found, workdir):
           part['by_length'], pictures[-1], unit=part['unit'], scale=100
         )
       text = folder / f'{part["name"]}.csv'
-      workdir_lib.write_text(text, _csv(part))
+      _write_csv(part, text)
       files = [*pictures, text]
       body.append(page.paragraph(_title(found, part)))
     paths += files
@@ -236,20 +243,16 @@ def _name(at):
   return f'{row} ({where})'
 
 
-def _csv(part):
+def _write_csv(part, path):
   """A line for each run and column: ours of each seed, and the paper's."""
-  text = io.StringIO()
-  lines = csv.writer(text, lineterminator='\n')
-  seeds = len(part['rows'][0]['values'])
-  lines.writerow(
-    ['run', 'column', 'value', *(f'seed {n}' for n in range(seeds)), 'paper']
-  )
+  lines = []
   for row in part['rows']:
     paper = row['paper'] or [None] * len(part['columns'])
     for n, column in enumerate(part['columns']):
       by_seed = [values[n] for values in row['values']]
-      lines.writerow([row['name'], column, row['value'][n], *by_seed, paper[n]])
-  return text.getvalue()
+      lines.append([row['name'], column, row['value'][n], *by_seed, paper[n]])
+  seeds = (f'seed {n}' for n in range(len(part['rows'][0]['values'])))
+  tables.write_csv(path, ['run', 'column', 'value', *seeds, 'paper'], lines)
 
 
 def _cell(value):

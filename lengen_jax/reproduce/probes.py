@@ -1,11 +1,11 @@
 """Looks into models that another part of an experiment has trained."""
 
-import csv
 import statistics
 
 from lengen_jax import data
 from lengen_jax.analysis import attention_maps
 from lengen_jax.analysis import bias_maps
+from lengen_jax.analysis import tables
 from lengen_jax.evaluation import order_invariance
 from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import drawings
@@ -52,7 +52,7 @@ def biases(trained, folder):
     paths += bias_maps.figure(one, folder / name)
     thresholds = bias_maps.thresholds(one)
     path = folder / name / 'thresholds.csv'
-    _write(path, ('layer', 'tokens'), thresholds.items())
+    tables.write_csv(path, ('layer', 'tokens'), thresholds.items())
     paths.append(path)
   return paths
 
@@ -119,7 +119,7 @@ def entropy_growth(trained):
 def order(trained, folder):
   """What redrawn positions change, beside what another order does."""
   path = folder / 'order.csv'
-  _write(
+  tables.write_csv(
     path,
     ('run', 'positions redrawn', 'tokens permuted'),
     [(name, *order_changes(one)[:2]) for name, one in trained.items()],
@@ -154,11 +154,3 @@ def _batches(trained):
     {name: values[:_ROWS] for name, values in windows.batch(n).items()}
     for n in (length, 4 * length)
   ]
-
-
-def _write(path, head, rows):
-  """Writes a CSV."""
-  with path.open('w', newline='') as file:
-    lines = csv.writer(file, lineterminator='\n')
-    lines.writerow(head)
-    lines.writerows(rows)

@@ -13,7 +13,6 @@ import sys
 
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import run
 from lengen_jax.training import workdir as workdir_lib
 
 _HEAD = """\
@@ -31,7 +30,9 @@ which run is better than which can.
 
 A claim is *confirmed* at a scale if every comparison that it makes holds: a
 one-sided t test of the differences, one of each seed, at five percent. It is
-*refuted* if one of them fails as clearly; else it is *not seen*.
+*refuted* if one of them fails as clearly; else it is *not seen*. The effect is
+by how much what the claim says is less is less, from the comparison where it is
+least so to the one where it is most, in the unit of the experiment's table.
 """
 
 
@@ -51,11 +52,10 @@ def page(folder):
   results.sort(key=lambda found: (order.index(found['name']), found['scale']))
   lines = [_HEAD, '## Claims', '']
   lines += _table(
-    ['claim', 'says', 'experiment', 'scale', 'verdict'],
+    ['claim', 'says', 'experiment', 'scale', 'seeds', 'verdict', 'effect'],
     [
       [claim.key, claim.text, f'`{experiment.name}`', *found]
-      for experiment in reproduce.EXPERIMENTS.values()
-      for claim in experiment.claims
+      for experiment, claim in _claims()
       for found in _verdicts(results, experiment, claim)
     ],
   )
@@ -64,16 +64,52 @@ def page(folder):
   return '\n'.join(lines) + '\n'
 
 
+def _claims():
+  """All claims with their experiments, paper by paper and by number."""
+  return sorted(
+    (
+      (experiment, claim)
+      for experiment in reproduce.EXPERIMENTS.values()
+      for claim in experiment.claims
+    ),
+    key=lambda pair: (
+      'FWRS'.index(pair[1].key[0]),
+      int(pair[1].key[1:].partition(',')[0]),
+    ),
+  )
+
+
 def _verdicts(results, experiment, claim):
-  """(scale, verdict) wherever a claim was put to the test."""
+  """(scale, seeds, verdict, effect) wherever a claim was put to the test."""
   found = [
-    (one['scale'], reproduction.verdict(judged))
+    (
+      f'[{one["scale"]}](#{_anchor(one)})',
+      len(one['seeds']),
+      reproduction.verdict(judged),
+      _effect(judged),
+    )
     for one in results
     if one['name'] == experiment.name
     for judged in one['claims']
     if judged['key'] == claim.key
   ]
-  return found or [('', 'not measured yet')]
+  return found or [('', '', 'not measured yet', '')]
+
+
+def _effect(judged):
+  """The least and the largest effect of a claim's comparisons."""
+  effects = [
+    one['effect'] for one in judged['comparisons'] if one['effect'] is not None
+  ]
+  if not effects:
+    return ''
+  low, high = (f'{value:+.3g}' for value in (min(effects), max(effects)))
+  return low if low == high else f'{low} .. {high}'
+
+
+def _anchor(found):
+  """The link to a section, as code hosts make it of its heading."""
+  return f'{found["name"]}-scale-{found["scale"]}'.replace('/', '').lower()
 
 
 def _section(found):
@@ -82,7 +118,8 @@ def _section(found):
     f'## {found["name"]}, scale {found["scale"]}',
     '',
     f'{found["title"][0].upper()}{found["title"][1:]}. `{found["command"]}`, '
-    f'seeds {seeds}, commit {str(found["commit"])[:12]}.',
+    f'seeds {seeds}, commit {str(found["commit"])[:12]}; every figure of every '
+    f'seed: [{_file(found)}](results/{_file(found)}).',
   ]
   for part in found['parts']:
     if part['rows']:
@@ -101,6 +138,11 @@ def _table(head, rows):
   return [line(head), '|' + '---|' * len(head), *map(line, rows)]
 
 
+def _file(found):
+  """Name of a result file."""
+  return f'{found["name"].replace("/", "_")}_{found["scale"]}.json'
+
+
 def main(runs, docs):
   """Takes results from a folder of runs and writes the page.
 
@@ -111,11 +153,10 @@ def main(runs, docs):
   runs, docs = pathlib.Path(runs), pathlib.Path(docs)
   folder = docs / 'results'
   folder.mkdir(parents=True, exist_ok=True)
-  for path in sorted(runs.rglob(run.RESULTS)):
+  for path in sorted(runs.rglob(reproduction.RESULTS)):
     found = workdir_lib.read_json(path)
     if found['scale'] != 'tiny':
-      name = f'{found["name"].replace("/", "_")}_{found["scale"]}.json'
-      shutil.copyfile(path, folder / name)
+      shutil.copyfile(path, folder / _file(found))
   (docs / 'results.md').write_text(page(folder))
   print(f'wrote {docs / "results.md"}')
 

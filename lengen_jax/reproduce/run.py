@@ -1,6 +1,7 @@
 """Runs an experiment at a scale; what is done is not done again."""
 
 from lengen_jax import errors
+from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import answers
 from lengen_jax.reproduce import averages
 from lengen_jax.reproduce import claims
@@ -15,7 +16,6 @@ from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
-RESULTS = 'reproduction.json'
 # What no override may set, and what to do instead.
 _OURS = {
   'seed': 'use --seeds',
@@ -97,7 +97,7 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
       claims.judge(claim, found) for claim in experiment.claims
     ]
     found['summary'] = experiment.summary(found) if experiment.summary else []
-    workdir_lib.write_json(request.folder / RESULTS, found)
+    workdir_lib.write_json(request.folder / reproduction.RESULTS, found)
   return found
 
 

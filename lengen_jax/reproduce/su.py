@@ -89,8 +89,8 @@ def _random_sinusoidal(n):
   return f'sinusoidal | randomized(max_position={8 * n})'
 
 
-# What scales of minutes have of the tasks: for the networks one of each of three
-# levels of the hierarchy, for positions the one that the essay dwells on.
+# What scales of minutes have of the tasks: for the networks one of each of
+# three levels of the hierarchy, for positions the one that the essay dwells on.
 _LEVELS = ('parity_check', 'reverse_string', 'bucket_sort')
 _FEW = ('bucket_sort',)
 
@@ -261,7 +261,7 @@ EXPERIMENTS = (
     ),
     (
       Claim(
-        'S, window',
+        'S4, window',
         'a window of half the training length keeps RoPE from getting worse',
         (Less(('window', 'rope', 4), ('text', 'rope', 4)),),
       ),

@@ -27,14 +27,14 @@ all_figures = pytest.mark.parametrize('name', FIGURES)
 def drawn(tmp_path_factory):
   """Paths, and the axes of each figure as they were when it was saved."""
   folder, axes = tmp_path_factory.mktemp('figures') / 'new', {}
-  finish = plots._finish
+  finish = plots.finish
 
   def keep(figure, last, path):
     axes[path.stem] = figure.axes
     finish(figure, last, path)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(plots, '_finish', keep)
+    patch.setattr(plots, 'finish', keep)
     paths = {name: draw(name, folder) for name in FIGURES}
   return paths, axes
 

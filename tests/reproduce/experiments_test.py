@@ -225,7 +225,14 @@ def test_the_rule_behind_the_gain():
 
 
 @pytest.mark.parametrize('name', reproduce.EXPERIMENTS)
-@pytest.mark.parametrize('scale', experiment_lib.SCALES)
+@pytest.mark.parametrize(
+  'scale',
+  [
+    'paper',
+    'cpu',
+    *(pytest.param(one, marks=pytest.mark.slow) for one in ('small', 'tiny')),
+  ],
+)
 def test_configs_and_runs_are_read(name, scale, monkeypatch):
   monkeypatch.setattr(data, 'check_present', lambda config: None)
   experiment = reproduce.get(name)

@@ -59,7 +59,10 @@ def test_results_are_taken_and_shown(tmp_path):
         'key': claim.key,
         'text': claim.text,
         'verdict': 'confirmed',
-        'comparisons': [{'outcome': 'holds'}],
+        'comparisons': [
+          {'outcome': 'holds', 'effect': 0.25},
+          {'outcome': 'holds', 'effect': 0.5},
+        ],
       }
     ],
     'summary': ['a summary'],
@@ -82,7 +85,8 @@ def test_results_are_taken_and_shown(tmp_path):
     "- in place of the paper's data: something else",
     '- train.steps: 1, at full size 2',
     '- a summary',
-    f'| {claim.key} | {claim.text} | `fire/table6` | cpu '
-    '| confirmed (1 holds) |',
+    f'| {claim.key} | {claim.text} | `fire/table6` '
+    '| [cpu](#firetable6-scale-cpu) | 2 | confirmed (2 holds) '
+    '| +0.25 .. +0.5 |',
   ):
     assert line in text.splitlines(), line

@@ -1,6 +1,7 @@
 """Running an experiment: its results, its files, and going on with it."""
 
 import csv
+import dataclasses
 import json
 
 import pytest
@@ -29,6 +30,11 @@ def look(trained, folder):
   return [path]
 
 
+def scaled(trained):
+  """Whether a model's logits are scaled by the length."""
+  return (float('log_n' in trained.run.config.model.attention_scale),)
+
+
 SMALL = experiment_lib.Experiment(
   'paper/table',
   'a little of everything',
@@ -40,8 +46,20 @@ SMALL = experiment_lib.Experiment(
         experiment_lib.Row('rope', 'rope', (3.0, 4.0)),
         experiment_lib.Row('bounded', lambda n: f'learned(max_position={n})'),
         experiment_lib.Row('large', 'alibi', scales=('paper',)),
+        experiment_lib.Row(
+          'rope, log n',
+          lambda n: f'rope||log_n(train_length={n})',
+          trained_as='rope',
+        ),
       ),
       (0.5, 2),
+    ),
+    experiment_lib.Curves(
+      'tuned',
+      'randomized_enwik8.py:finetune',
+      (experiment_lib.Row('alibi', 'alibi | standard', start='rope'),),
+      (1,),
+      starts_from='text',
     ),
     experiment_lib.Sweep(
       'sort',
@@ -51,8 +69,24 @@ SMALL = experiment_lib.Experiment(
         experiment_lib.Row('log n', lambda n: f'nope||log_n(train_length={n})'),
       ),
     ),
-    experiment_lib.Drawing('numbers', draw),
-    experiment_lib.Probe('look', 'text', ('rope',), look),
+    experiment_lib.Sweep(
+      'more sort',
+      'chomsky.py:reverse_string',
+      (experiment_lib.Row('none', 'nope', (51.0,)),),
+    ),
+    experiment_lib.Drawing(
+      'numbers',
+      draw,
+      experiment_lib.Figures(('n',), 'ones', lambda: {'one': (1.0,)}),
+    ),
+    experiment_lib.Probe(
+      'look',
+      'text',
+      ('rope', 'rope, log n'),
+      look,
+      experiment_lib.Figures(('scaled',), 'yes or no', scaled),
+    ),
+    experiment_lib.Average('mean', ('sort', 'more sort', 'elsewhere')),
   ),
   (
     experiment_lib.Claim(
@@ -67,24 +101,24 @@ SMALL = experiment_lib.Experiment(
 
 @pytest.fixture(scope='module')
 def done(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('reproduce')
-  found = run.reproduce(SMALL, 'tiny', folder, (0, 1))
-  return folder, found, reproduction.write(found, folder)
+  root = tmp_path_factory.mktemp('reproduce')
+  found = run.reproduce(SMALL, 'tiny', root, (0, 1))
+  folder = root / 'paper/table/tiny'
+  return root, folder, found, reproduction.write(found, folder)
 
 
 @pytest.mark.slow
 def test_results(done):
-  folder, found, _ = done
+  root, folder, found, _ = done
   assert json.loads((folder / 'reproduction.json').read_text()) == found
-  text, sort, numbers, looked = found['parts']
-  assert [row['name'] for row in text['rows']] == ['rope', 'bounded']
-  rope, bounded = text['rows']
+  text, tuned, sort, _, numbers, looked, mean = found['parts']
+  assert [r['name'] for r in text['rows']] == ['rope', 'bounded', 'rope, log n']
+  rope, bounded, log_n = text['rows']
   assert rope['paper'] == [3.0, 4.0] and bounded['paper'] is None
   for seed in (0, 1):
-    (curves,) = (folder / 'text').glob(f'seed{seed}/results.json')
-    for row, curve in zip(
-      text['rows'], json.loads(curves.read_text())['curves'], strict=True
-    ):
+    for row in (rope, bounded):
+      curve = root / text['trained'] / f'seed{seed}' / row['folder']
+      curve = json.loads((curve / 'curve.json').read_text())
       assert row['values'][seed] == curve['loss']
   assert rope['values'][0] != rope['values'][1]
   assert rope['value'][1] == sum(v[1] for v in rope['values']) / 2
@@ -104,26 +138,82 @@ def test_results(done):
     )
     for line in text['differences']
   )
-  results = json.loads((folder / 'sort/results.json').read_text())
+  # The same model, in which only queries of more keys are another matter.
+  assert log_n['folder'] == rope['folder']
+  assert log_n['value'] != rope['value']
+  (config,) = (root / tuned['trained'] / 'seed1/from-rope').glob(
+    'alibi*/*.json'
+  )
+  start = json.loads(config.read_text())['train']['init_from']
+  assert start.endswith(f'{text["trained"]}/seed1/{rope["folder"]}')
+  results = json.loads((root / sort['trained'] / 'results.json').read_text())
   for row, entry in zip(sort['rows'], results['runs'], strict=True):
     assert row['value'][0] == pytest.approx(100 * entry['best'])
   assert sort['rows'][1]['run'] == 'nope | log_n(train_length=6)'
+  assert sort['rows'][0]['paper'] == [49.0, None]
   assert sort['chance'] == pytest.approx(20.0)
   assert numbers['files'] == ['numbers.csv']
+  assert numbers['rows'][0]['values'] == [[1.0], [1.0]]
   assert looked['files'] == ['steps.csv']
-  assert (folder / 'look/steps.csv').read_text() == 'rope,8'
-  assert found['summary'] == ['4 parts']
+  assert (folder / 'look/steps.csv').read_text() == 'rope,8\nrope, log n,8'
+  assert [row['value'] for row in looked['rows']] == [[0.0], [1.0]]
+  assert mean['of'] == ['sort', 'more sort']
+  (both,) = mean['rows']
+  assert both['name'] == 'none' and both['paper'] == [50.0, None]
+  assert found['summary'] == ['7 parts']
   assert found['command'] == 'lengen reproduce paper/table --scale=tiny'
 
 
 @pytest.mark.slow
+def test_a_row_tested_otherwise_is_what_it_would_have_been(done, tmp_path):
+  """Log n changes nothing in training, which has one length."""
+  *_, found, _ = done
+  text, *_ = SMALL.parts
+  rows = [dataclasses.replace(row, trained_as=None) for row in text.rows]
+  apart = dataclasses.replace(
+    SMALL, parts=(dataclasses.replace(text, rows=tuple(rows)),), claims=()
+  )
+  again = run.reproduce(apart, 'tiny', tmp_path, (0,))
+  (part,) = again['parts']
+  assert part['rows'][2]['folder'] != part['rows'][0]['folder']
+  for row, one in zip(part['rows'], found['parts'][0]['rows'], strict=True):
+    assert row['values'][0] == one['values'][0]
+
+
+@pytest.mark.slow
+def test_experiments_share_models(done, monkeypatch):
+  root, _, found, _ = done
+
+  def train(*args, **kwargs):
+    raise AssertionError('trained again')
+
+  monkeypatch.setattr(loop, 'train', train)
+  text, *_ = SMALL.parts
+  other = dataclasses.replace(
+    SMALL, name='paper/other', parts=(text,), claims=()
+  )
+  again = run.reproduce(other, 'tiny', root, (0, 1))
+  assert again['parts'] == found['parts'][:1]
+  with pytest.raises(AssertionError, match='trained again'):
+    run.reproduce(other, 'tiny', root, (0, 1), ['--config.train.steps=7'])
+
+
+@pytest.mark.slow
 def test_files(done):
-  folder, found, paths = done
+  _, folder, found, paths = done
   assert {path.name for path in paths} == {
     'text.png',
     'text.csv',
+    'tuned.png',
+    'tuned.csv',
     'sort.png',
+    'sort, by length.png',
     'sort.csv',
+    'more sort.png',
+    'more sort, by length.png',
+    'more sort.csv',
+    'mean.png',
+    'mean.csv',
     'numbers.csv',
     'steps.csv',
     'report.html',
@@ -132,22 +222,22 @@ def test_files(done):
   lines = list(csv.DictReader((folder / 'text.csv').open()))
   rope = found['parts'][0]['rows'][0]
   assert [float(one['seed 1']) for one in lines[:2]] == rope['values'][1]
-  assert [one['paper'] for one in lines] == ['3.0', '4.0', '', '']
+  assert [one['paper'] for one in lines] == ['3.0', '4.0', '', '', '', '']
   page = (folder / 'report.html').read_text()
-  for text in ('paper 0.5x', 'X1', 'at full size 600000', '4 parts', 'Python'):
+  for text in ('paper 0.5x', 'X1', 'at full size 600000', '7 parts', 'Python'):
     assert text in page
   assert 'src="http' not in page and '<script' not in page
 
 
 @pytest.mark.slow
 def test_what_is_done_is_not_done_again(done, monkeypatch):
-  folder, found, _ = done
+  root, _, found, _ = done
 
   def train(*args, **kwargs):
     raise AssertionError('trained again')
 
   monkeypatch.setattr(loop, 'train', train)
-  assert run.reproduce(SMALL, 'tiny', folder, (0, 1)) == found
+  assert run.reproduce(SMALL, 'tiny', root, (0, 1)) == found
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
@@ -158,9 +248,12 @@ def test_the_command(monkeypatch, tmp_path, capsys):
   workdir = str(tmp_path / 'here')
   command = ['reproduce', 'paper/drawing', '--scale=tiny']
   assert cli.main([*command, f'--workdir={workdir}', '--seeds=3,4']) == 0
-  assert (tmp_path / 'here/report.html').exists()
-  found = json.loads((tmp_path / 'here/reproduction.json').read_text())
+  folder = tmp_path / 'here/paper/drawing/tiny'
+  found = json.loads((folder / 'reproduction.json').read_text())
   assert found['command'].endswith('--scale=tiny --seeds=3,4')
+  (folder / 'report.html').unlink()
+  assert cli.main(['report', f'--workdir={folder}']) == 0
+  assert (folder / 'report.html').exists()
   capsys.readouterr()
   assert cli.main(['reproduce', '--list']) == 0
   listed = capsys.readouterr().out
@@ -178,6 +271,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
 def result(low, high):
   """Results with two rows, of a figure for each seed."""
   return {
+    'seeds': list(range(len(low))),
     'parts': [
       {
         'name': 'part',
@@ -187,7 +281,7 @@ def result(low, high):
           {'name': 'high', 'values': [[x] for x in high]},
         ],
       }
-    ]
+    ],
   }
 
 
@@ -202,7 +296,9 @@ def result(low, high):
     ((1.0, 1.0), (1.1, 1.3), 'not seen'),
     ((1.0, 1.0), (1.3, 0.8), 'not seen'),
     ((1.0, 1.0), (1.0, 1.0), 'not seen'),
-    ((1.0, 1.0), (2.0, 2.0), 'not seen'),
+    # No spread at all, as of what no seed changes.
+    ((1.0, 1.0), (2.0, 2.0), 'confirmed'),
+    ((2.0, 2.0), (1.0, 1.0), 'refuted'),
     ((1.0,), (2.0,), 'not seen'),
     ((1.0, None), (2.0, 2.0), 'not measured'),
   ],
@@ -233,6 +329,20 @@ def test_one_comparison_that_fails_refutes():
   assert (
     claims.judge(claim, result((1.0,), (2.0,)))['verdict'] == 'not measured'
   )
+
+
+def test_claims_of_numbers_and_margins():
+  found = result((1.0, 1.1), (2.0, 2.2))
+  low, high = ('part', 'low', 1), ('part', 'high', 1)
+  for less, verdict in (
+    (experiment_lib.Less(low, 1.5), 'confirmed'),
+    (experiment_lib.Less(1.5, low), 'refuted'),
+    (experiment_lib.Less(low, high, by=0.5), 'confirmed'),
+    (experiment_lib.Less(low, high, by=2.0), 'refuted'),
+    (experiment_lib.Less(high, low, by=-2.0), 'confirmed'),
+  ):
+    judged = claims.judge(experiment_lib.Claim('X', '', (less,)), found)
+    assert judged['verdict'] == verdict, less
 
 
 def test_figures_of_seeds():

@@ -1,0 +1,71 @@
+"""Finetuning on stand-ins: scores by length and by task, once."""
+
+import dataclasses
+import json
+
+import pytest
+
+from lengen_jax import reproduce
+from lengen_jax.reproduce import run
+from lengen_jax.training import loop
+
+
+def one_row(name, part_name, row_name):
+  """An experiment of one row of one part, without claims."""
+  experiment = reproduce.get(name)
+  (part,) = (part for part in experiment.parts if part.name == part_name)
+  rows = tuple(row for row in part.rows if row.name == row_name)
+  part = dataclasses.replace(part, rows=rows)
+  return dataclasses.replace(experiment, parts=(part,), claims=())
+
+
+@pytest.mark.slow
+def test_a_task_by_length(tmp_path, monkeypatch):
+  experiment = one_row('fire/figure3', 'narrative_qa', 'alibi')
+  found = run.reproduce(experiment, 'tiny', tmp_path, (0,))
+  (part,) = found['parts']
+  (row,) = part['rows']
+  (path,) = tmp_path.glob('trained/*/seed0/alibi-*/eval.json')
+  results = json.loads(path.read_text())
+  lengths = sorted(map(int, results['scores']))
+  assert row['values'] == [
+    [
+      results['scores'][str(n)]['scrolls/narrative_qa']['score']
+      for n in lengths
+    ]
+  ]
+  # Of 64 tokens; the paper's columns at these ratios, of 8192.
+  assert part['columns'] == [round(n / part['train_length']) for n in lengths]
+  paper = dict(
+    zip(
+      (0.0625, 0.25, 0.5, 1, 2, 3, 4),
+      (4.036, 4.339, 4.190, 4.251, 4.144, 4.086, 3.899),
+      strict=True,
+    )
+  )
+  assert row['paper'] == [paper[ratio] for ratio in part['columns']]
+  assert 'generated' in part['standin']
+  assert (
+    'models start from nothing, at full size pretrained'
+    in (part['differences'])
+  )
+  assert (path.parent / 'predictions.jsonl').exists()
+
+  def train(*args, **kwargs):
+    raise AssertionError('trained again')
+
+  monkeypatch.setattr(loop, 'train', train)
+  assert run.reproduce(experiment, 'tiny', tmp_path, (0,)) == found
+
+
+@pytest.mark.slow
+def test_a_mixture_by_task(tmp_path):
+  experiment = one_row('fire/table13', 'glue', 'nope')
+  found = run.reproduce(experiment, 'tiny', tmp_path, (0,))
+  (part,) = found['parts']
+  assert part['columns'][:2] == ['boolq', 'cb'] and len(part['columns']) == 16
+  (row,) = part['rows']
+  *scores, mean = row['values'][0]
+  assert None not in scores
+  assert mean == pytest.approx(sum(scores) / 15)
+  assert row['paper'][0] == 72.51
