@@ -4,11 +4,11 @@
 #
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
+# make compile-matrix  the same for all figures on record, in half an hour
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
 # make results    docs/results.md from what was reproduced
-# make compile-matrix  the same for all figures on record, in half an hour
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -48,7 +48,8 @@ compile-matrix:
 
 reproduce-cpu: $(DATA)
 	for experiment in $${EXPERIMENTS:-$$($(BIN)/lengen reproduce --names)}; do \
-	  $(BIN)/lengen reproduce $$experiment --scale=cpu || exit; done
+	  $(BIN)/lengen reproduce $$experiment --scale=cpu || failed=1; done; \
+	  exit $${failed:-0}
 
 results: $(READY)
 	$(BIN)/python -m lengen_jax.reproduce.results_page runs/reproduce docs

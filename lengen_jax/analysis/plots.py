@@ -152,13 +152,7 @@ def curves_beside(part, path):
       label = row['name'] if axes is panels[0, 0] else None
       if points:
         axes.plot(*zip(*points, strict=True), label=label, **style(number))
-    low, high = (
-      [
-        float('nan') if value is None else value + sign * spread
-        for value, spread in zip(row['value'], row['spread'], strict=True)
-      ]
-      for sign in (-1, 1)
-    )
+    low, high = zip(*_ranges(row), strict=True)
     panels[0, 0].fill_between(
       ratios, low, high, color=style(number)['color'], alpha=0.15, linewidth=0
     )
@@ -178,30 +172,32 @@ def curves_beside(part, path):
 
 
 def bars_beside(part, path):
-  """The first figure of each run, ours and the paper's.
+  """A figure of each run, ours and the paper's: the mean, or the first.
 
   Args:
     part: a part of a reproduction's results.
     path: of the PNG.
   """
   rows = part['rows'][::-1]
+  columns = part['columns']
+  at = columns.index('mean') if 'mean' in columns else 0
   figure, axes = plt.subplots(
     figsize=(7.2, 1.2 + 0.42 * len(rows)), layout='constrained'
   )
   places = range(len(rows))
   axes.barh(
     places,
-    [row['value'][0] or 0 for row in rows],
-    xerr=[row['spread'][0] or 0 for row in rows],
+    [row['value'][at] or 0 for row in rows],
+    xerr=list(zip(*(_errors(row, at) for row in rows), strict=True)),
     height=0.6,
     color=_COLORS[0],
     ecolor='0.3',
     label='here',
   )
   printed = [
-    (row['paper'][0], place)
+    (row['paper'][at], place)
     for place, row in zip(places, rows, strict=True)
-    if row['paper'] and row['paper'][0] is not None
+    if row['paper'] and row['paper'][at] is not None
   ]
   if printed:
     axes.plot(
@@ -211,11 +207,28 @@ def bars_beside(part, path):
       color=_COLORS[1],
       label='the paper, at full size',
     )
-  if 'chance' in part:
+  if part.get('chance'):
     axes.axvline(part['chance'], color='0.6', linewidth=1, label='chance')
   axes.set_yticks(places, [row['name'] for row in rows])
-  axes.set_xlabel(part['unit'])
+  column = columns[at] if isinstance(columns[at], str) else f'{columns[at]:g}x'
+  axes.set_xlabel(f'{part["unit"]}, {column}')
   finish(figure, axes, path)
+
+
+def _ranges(row):
+  """(least, largest) over seeds of each column, nan where one has none."""
+  return [
+    (min(column), max(column))
+    if None not in column
+    else (float('nan'), float('nan'))
+    for column in zip(*row['values'], strict=True)
+  ]
+
+
+def _errors(row, at):
+  """How far the least and the largest of the seeds are from a figure."""
+  value, (low, high) = row['value'][at], _ranges(row)[at]
+  return (0, 0) if value is None else (value - low, high - value)
 
 
 def style(number):

@@ -106,7 +106,7 @@ def write(found, workdir):
           part['by_length'], pictures[-1], unit=part['unit'], scale=100
         )
       text = folder / f'{part["name"]}.csv'
-      _write_csv(part, text)
+      _write_csv(part, found['seeds'], text)
       files = [*pictures, text]
       body.append(page.paragraph(_title(found, part)))
     paths += files
@@ -115,8 +115,9 @@ def write(found, workdir):
       body.append(page.table(head(part), lines(part)))
     if notes(part):
       body.append(page.listing(notes(part)))
-  if found['summary']:
-    body.append(page.listing(found['summary']))
+  for lines_ in (found['summary'], found['ours']):
+    if lines_:
+      body.append(page.listing(lines_))
   if found['claims']:
     body.append(page.heading('Claims'))
     for claim in found['claims']:
@@ -150,9 +151,8 @@ def describe(part):
       f'{part["tokens"]:,} tokens at every length'
     )
   if part['kind'] == 'sweep':
-    return (
-      f'{part["unit"]}, trained on lengths to {part["train_length"]}; chance '
-      f'is {part["chance"]:.1f}'
+    return f'{part["unit"]}, trained on lengths to {part["train_length"]}' + (
+      f'; chance is {part["chance"]:.1f}' if part['chance'] else ''
     )
   if part['kind'] == 'answers':
     return (
@@ -186,14 +186,25 @@ def lines(part):
   table = []
   for row in part['rows']:
     cells = [
-      _cell(value) + (f' ±{_cell(spread)}' if spread else '')
-      for value, spread in zip(row['value'], row['spread'], strict=True)
+      _cell(value) + _spread(part, row, n)
+      for n, value in enumerate(row['value'])
     ]
     if has_paper:
       paper = row['paper'] or [None] * len(part['columns'])
       cells += [_cell(value) for value in paper]
     table.append([row['name'], *cells])
   return table
+
+
+def _spread(part, row, n):
+  """Half of what lies between seeds; of a best one, where the others end."""
+  figures = [values[n] for values in row['values']]
+  if None in figures or min(figures) == max(figures) or part.get('exact'):
+    return ''
+  if part['of_seeds'] == 'mean':
+    return f' ±{_cell((max(figures) - min(figures)) / 2)}'
+  worst = max(figures) if part['of_seeds'] == 'min' else min(figures)
+  return f' (to {_cell(worst)})'
 
 
 def notes(part):
@@ -207,7 +218,7 @@ def notes(part):
       found.append(f'{row["name"]} at {length}: {reason}')
   if part['rows'] and part['of_seeds'] != 'mean':
     best = {'min': 'least', 'max': 'largest'}[part['of_seeds']]
-    found.append(f'the {best} over seeds, as the paper has it')
+    found.append(f'the {best} of the seeds, as the paper has it (to the worst)')
   return found
 
 
@@ -243,7 +254,7 @@ def _name(at):
   return f'{row} ({where})'
 
 
-def _write_csv(part, path):
+def _write_csv(part, seeds, path):
   """A line for each run and column: ours of each seed, and the paper's."""
   lines = []
   for row in part['rows']:
@@ -251,7 +262,7 @@ def _write_csv(part, path):
     for n, column in enumerate(part['columns']):
       by_seed = [values[n] for values in row['values']]
       lines.append([row['name'], column, row['value'][n], *by_seed, paper[n]])
-  seeds = (f'seed {n}' for n in range(len(part['rows'][0]['values'])))
+  seeds = [f'seed {seed}' for seed in seeds]
   tables.write_csv(path, ['run', 'column', 'value', *seeds, 'paper'], lines)
 
 

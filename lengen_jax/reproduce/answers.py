@@ -28,10 +28,7 @@ def make_config(part, request):
 
 def check(part, request):
   """Raises unless its config and runs can be read and its data is there."""
-  settings.write_standin(part, request)
-  config = make_config(part, request)
-  settings.parse(part, config, request.scale)
-  settings.check_data(part, config, request.scale)
+  settings.check(part, request, make_config)
 
 
 def run(part, request, before):
@@ -49,27 +46,30 @@ def run(part, request, before):
   columns = list(settings.columns(part, config))
   if part.tasks:
     columns = [*part.tasks, MEAN]
-  lines, seconds = [], 0.0
-  for row in settings.rows(part, request.scale):
-    found = []
-    for seed in request.seeds:
-      each = runs_lib.configure(config, runs[row.name])
-      each.seed = seed
-      folder = workdir_lib.locate(request.root) / trained / f'seed{seed}'
-      if not from_nothing:
-        folder /= curves.group(part, row)
-        each.train.init_from = curves.start_of(part, row, request, seed, before)
-      found.append(
-        _scores(each, folder / runs_lib.folder(runs[row.name]), corpus)
+  lines, results = [], []
+  folder = workdir_lib.locate(request.root) / trained
+  with workdir_lib.locked(folder):
+    for row in settings.rows(part, request.scale):
+      found = []
+      for seed in request.seeds:
+        each = runs_lib.configure(config, runs[row.name])
+        each.seed = seed
+        of_run = folder / f'seed{seed}'
+        if not from_nothing:
+          of_run /= curves.group(part, row)
+          each.train.init_from = curves.start_of(
+            part, row, request, seed, before
+          )
+        of_run /= runs_lib.folder(runs[row.name])
+        found.append(_scores(each, of_run, corpus))
+      if not part.tasks:
+        row = settings.with_columns(row, part, columns)
+      figures = [_figures(part, config, one) for one in found]
+      lines.append(
+        rows_lib.make(row, specs[row.name], figures, 'mean')
+        | {'refused': found[0]['refused']}
       )
-    seconds += sum(one['train_seconds'] for one in found)
-    if not part.tasks:
-      row = settings.with_columns(row, part, columns)
-    figures = [_figures(part, config, one) for one in found]
-    lines.append(
-      rows_lib.make(row, specs[row.name], figures, 'mean')
-      | {'refused': found[0]['refused']}
-    )
+      results += found
   full = dataclasses.replace(request, scale='paper', overrides=())
   differences = settings.differences(
     make_config(part, full), config, part, request.scale
@@ -82,12 +82,13 @@ def run(part, request, before):
     'unit': 'percent',
     'columns': columns,
     'train_length': config.data.train_length,
-    'examples': sum(found[0]['examples'].values()),
+    'examples': sum(results[0]['examples'].values()),
     'of_seeds': 'mean',
     'rows': lines,
+    'commits': settings.commits(results),
     'standin': part.standin.text if from_nothing else None,
     'differences': differences,
-    'train_seconds': seconds,
+    'train_seconds': sum(one['train_seconds'] for one in results),
   }
 
 

@@ -33,16 +33,19 @@ def run(part, request, before):
         _means(found)
         for found in zip(*(one['values'] for one in same), strict=True)
       ]
-      rows.append(rows_lib.make(line, row['run'], by_seed, first['of_seeds']))
+      made = rows_lib.make(line, row['run'], by_seed, first['of_seeds'])
+      # As the papers do: the best of the seeds first, then the mean.
+      rows.append(made | {'value': _means([one['value'] for one in same])})
   return {
     'kind': 'average',
     'name': part.name,
     'unit': first['unit'],
     'columns': first['columns'],
     'of': [one['name'] for one in parts],
+    'of_all': len(part.of),
     'of_seeds': first['of_seeds'],
     'rows': rows,
-    'standin': None,
+    'standin': first['standin'],
     'differences': [],
     'train_seconds': 0.0,
   }

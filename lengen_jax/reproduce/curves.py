@@ -19,8 +19,11 @@ def make_config(part, request):
   overrides = [*settings.standin(part, request), *request.overrides]
   config = settings.load(part.config, request.scale, overrides)
   with config.unlocked():
-    length = config.data.train_length // part.shrink
+    whole = config.data.train_length
+    length = whole // part.shrink
     config.data.train_length = length
+    # Documents are cut when they are prepared: data/c4_512 beside data/c4_2048.
+    config.data.path = config.data.path.replace(f'_{whole}', f'_{length}')
     config.eval.lengths = tuple(settings.columns(part, config).values())
     if part.window:
       config.model.window = int(length * part.window)
@@ -31,10 +34,7 @@ def make_config(part, request):
 
 def check(part, request):
   """Raises unless its config and runs can be read and its data is there."""
-  settings.write_standin(part, request)
-  config = make_config(part, request)
-  settings.parse(part, config, request.scale)
-  settings.check_data(part, config, request.scale)
+  settings.check(part, request, make_config)
 
 
 def run(part, request, before):
@@ -47,13 +47,15 @@ def run(part, request, before):
     # Models of another kind of start are others.
     config.train.init_from = start_part(part, before)['trained']
   trained = request.trained(part, config)
+  folder = workdir_lib.locate(request.root) / trained
   by_seed = []
-  for seed in request.seeds:
-    config.seed = seed
-    folder = workdir_lib.locate(request.root) / trained / f'seed{seed}'
-    by_seed.append(
-      _curves(part, request, config, rows, specs, runs, folder, before)
-    )
+  with workdir_lib.locked(folder):
+    for seed in request.seeds:
+      config.seed = seed
+      of_seed = folder / f'seed{seed}'
+      by_seed.append(
+        _curves(part, request, config, rows, specs, runs, of_seed, before)
+      )
   columns = list(settings.columns(part, config))
   column = 'perplexity' if part.unit == 'perplexity' else 'loss'
   lines = []
@@ -69,7 +71,7 @@ def run(part, request, before):
       )
       | {
         'refused': curves[0]['refused'],
-        'folder': group(part, row) + runs_lib.folder(runs[_model(row)]),
+        'folder': _folder(part, row, rows, runs),
       }
     )
   full = dataclasses.replace(request, scale='paper', overrides=())
@@ -83,6 +85,9 @@ def run(part, request, before):
     'of_seeds': part.of_seeds,
     'rows': lines,
     'trained': trained,
+    'commits': settings.commits(
+      curve for curves in by_seed for curve in curves.values()
+    ),
     'standin': part.standin.text if settings.standin(part, request) else None,
     'differences': settings.differences(
       make_config(part, full), config, part, request.scale
@@ -117,16 +122,18 @@ def _curves(part, request, config, rows, specs, runs, folder, before):
   for row in rows:
     if row.trained_as is not None:
       curves[row.name] = _tested(
-        folder / runs_lib.folder(runs[row.trained_as]),
+        folder / _folder(part, row, rows, runs),
         specs[row.name],
         folder / f'tested-{runs_lib.folder(runs[row.name])}',
       )
   return curves
 
 
-def _model(row):
-  """Name of the row that trains a row's model."""
-  return row.trained_as or row.name
+def _folder(part, row, rows, runs):
+  """Folder of the model of a row, below that of a seed."""
+  model = row.trained_as or row.name
+  (trains,) = (one for one in rows if one.name == model)
+  return group(part, trains) + runs_lib.folder(runs[model])
 
 
 def group(part, row):

@@ -77,8 +77,8 @@ class Curves:
     rows: the runs.
     ratios: lengths tested, in training lengths.
     of_config: the lengths are those of the config, which ratios name roughly.
-    unit: of the paper's figures and of ours: 'nats per token', 'perplexity', or
-      'nats per sequence'.
+    unit: of the paper's figures and of ours: 'nats per token', 'perplexity' and
+      so on.
     standin: of the data.
     shrink: the training length of the config is divided by this.
     window: of attention, in training lengths; None for the config's.
@@ -306,6 +306,7 @@ class Experiment:
     parts: what is run.
     claims: what it is to show.
     summary: gives lines that sum the parts up, from the results.
+    ours: what the paper leaves open and is our choice, in lines.
     seeds: at every scale, unless told otherwise.
   """
 
@@ -315,4 +316,5 @@ class Experiment:
   claims: tuple = ()
   hardware: str = ''
   summary: Callable | None = None
+  ours: tuple = ()
   seeds: tuple = (0, 1)

@@ -32,7 +32,8 @@ def run(part, request, before):
       {name: part.figures.measure(one) for name, one in models.items()}
       for models in by_seed
     ]
-  return drawings.results(part, part.draw(by_seed[0], folder), folder, numbers)
+  drawn = drawings.results(part, part.draw(by_seed[0], folder), folder, numbers)
+  return drawn | {'standin': of['standin']}
 
 
 def _models(part, of, request, seed):

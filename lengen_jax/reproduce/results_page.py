@@ -13,6 +13,7 @@ import sys
 
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
+from lengen_jax.reproduce import claims
 from lengen_jax.training import workdir as workdir_lib
 
 _HEAD = """\
@@ -29,10 +30,16 @@ stand-in, named below its table. Figures of different data cannot be compared;
 which run is better than which can.
 
 A claim is *confirmed* at a scale if every comparison that it makes holds: a
-one-sided t test of the differences, one of each seed, at five percent. It is
-*refuted* if one of them fails as clearly; else it is *not seen*. The effect is
-by how much what the claim says is less is less, from the comparison where it is
-least so to the one where it is most, in the unit of the experiment's table.
+one-sided t test of the differences, one of each seed, at five percent, with the
+deviation of all its comparisons together where that of one is smaller. It is
+*refuted* at that scale if one of them fails as clearly, by the levels of Holm;
+else it is *not seen*. Comparisons that a scale leaves out are not measured and
+not counted. The effect is the margin of the comparison where it is least and of
+the one where it is largest, in the unit of the experiment's table, below zero
+where it goes the other way. What is refuted at `cpu` is refuted of models
+trained for a minute.
+
+± is half of the distance between the seeds.
 """
 
 
@@ -45,10 +52,12 @@ def page(folder):
   Returns:
     Markdown.
   """
-  results = [
-    workdir_lib.read_json(path) for path in sorted(folder.glob('*.json'))
-  ]
   order = list(reproduce.EXPERIMENTS)
+  results = [
+    found
+    for path in sorted(folder.glob('*.json'))
+    if (found := workdir_lib.read_json(path))['name'] in order
+  ]
   results.sort(key=lambda found: (order.index(found['name']), found['scale']))
   lines = [_HEAD, '## Claims', '']
   lines += _table(
@@ -81,19 +90,36 @@ def _claims():
 
 def _verdicts(results, experiment, claim):
   """(scale, seeds, verdict, effect) wherever a claim was put to the test."""
-  found = [
-    (
-      f'[{one["scale"]}](#{_anchor(one)})',
-      len(one['seeds']),
-      reproduction.verdict(judged),
-      _effect(judged),
-    )
-    for one in results
-    if one['name'] == experiment.name
-    for judged in one['claims']
-    if judged['key'] == claim.key
-  ]
+  found = []
+  for one in results:
+    if one['name'] == experiment.name:
+      # By the claim as it reads now, whatever it was then.
+      judged = claims.judge(claim, one)
+      found.append(
+        (
+          f'[{one["scale"]}](#{_anchor(one)})',
+          len(one['seeds']),
+          reproduction.verdict(judged) + _scope(judged, one),
+          _effect(judged),
+        )
+      )
   return found or [('', '', 'not measured yet', '')]
+
+
+def _scope(judged, found):
+  """How much of a mean over parts was measured, if not all of it."""
+  names = {
+    at[0]
+    for one in judged['comparisons']
+    for at in (one['low'], one['high'])
+    if isinstance(at, list)
+  }
+  for part in found['parts']:
+    if part['name'] in names and part['kind'] == 'average':
+      if len(part['of']) < part['of_all']:
+        some = ', '.join(part['of'])
+        return f', of {len(part["of"])} of {part["of_all"]}: {some}'
+  return ''
 
 
 def _effect(judged):
@@ -126,8 +152,15 @@ def _section(found):
       lines += ['', f'**{part["name"]}**: {reproduction.describe(part)}', '']
       lines += _table(reproduction.head(part), reproduction.lines(part))
       lines += ['', *(f'- {note}' for note in reproduction.notes(part))]
-  if found['summary']:
-    lines += ['', *(f'- {line}' for line in found['summary'])]
+  trained = {
+    commit for part in found['parts'] for commit in part.get('commits', ())
+  } - {str(found['commit'])}
+  if trained:
+    some = ', '.join(commit[:12] for commit in sorted(trained))
+    lines += ['', f'Models were tested at {some} too.']
+  for group in (found['summary'], found['ours']):
+    if group:
+      lines += ['', *(f'- {line}' for line in group)]
   return lines
 
 
@@ -155,7 +188,8 @@ def main(runs, docs):
   folder.mkdir(parents=True, exist_ok=True)
   for path in sorted(runs.rglob(reproduction.RESULTS)):
     found = workdir_lib.read_json(path)
-    if found['scale'] != 'tiny':
+    # Whoever changed settings has a folder apart.
+    if path.parent.name == found['scale'] != 'tiny':
       shutil.copyfile(path, folder / _file(found))
   (docs / 'results.md').write_text(page(folder))
   print(f'wrote {docs / "results.md"}')

@@ -1,5 +1,7 @@
 """Runs an experiment at a scale; what is done is not done again."""
 
+import shlex
+
 from lengen_jax import errors
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import answers
@@ -24,6 +26,8 @@ _OURS = {
   'model.encoding': 'lengen compare runs others',
   'positions': 'lengen compare runs others',
   'eval.lengths': 'lengen compare tests at others',
+  'eval.score': 'lengen sweep scores by others',
+  'train.init_from': 'lengen train starts from others',
 }
 RUNNERS = {
   experiment_lib.Curves: curves,
@@ -43,8 +47,8 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     experiment: an Experiment.
     scale: one of experiment.SCALES.
     root: folder of all reproductions. Its folder PAPER/TABLE/SCALE gets
-      reproduction.json, anew after each part; models go to the folder
-      `trained`, where other experiments find them.
+      reproduction.json when all is done; models go to the folder `trained`,
+      where other experiments find them.
     seeds: tuple of ints; None for those of the experiment.
     overrides: list of '--config.KEY=VALUE', for all parts.
 
@@ -71,6 +75,7 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
   request = settings.Request(
     scale, seeds, tuple(overrides), str(root), experiment.name
   )
+  workdir_lib.make(request.root)
   parts = [part for part in experiment.parts if scale in part.scales]
   for part in parts:
     RUNNERS[type(part)].check(part, request)
@@ -84,6 +89,7 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     'commit': revision.running(),
     'versions': runs_lib.versions(),
     'hardware': experiment.hardware,
+    'ours': list(experiment.ours),
     'parts': [],
   }
   for number, part in enumerate(parts):
@@ -93,11 +99,9 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     found['parts'].append(
       RUNNERS[type(part)].run(part, request, found['parts'])
     )
-    found['claims'] = [
-      claims.judge(claim, found) for claim in experiment.claims
-    ]
-    found['summary'] = experiment.summary(found) if experiment.summary else []
-    workdir_lib.write_json(request.folder / reproduction.RESULTS, found)
+  found['claims'] = [claims.judge(claim, found) for claim in experiment.claims]
+  found['summary'] = experiment.summary(found) if experiment.summary else []
+  workdir_lib.write_json(request.folder / reproduction.RESULTS, found)
   return found
 
 
@@ -106,4 +110,4 @@ def _command(experiment, scale, seeds, overrides):
   parts = [f'lengen reproduce {experiment.name} --scale={scale}']
   if seeds != experiment.seeds:
     parts.append('--seeds=' + ','.join(map(str, seeds)))
-  return ' '.join([*parts, *overrides])
+  return shlex.join([*' '.join(parts).split(), *overrides])

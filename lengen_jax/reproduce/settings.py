@@ -18,10 +18,8 @@ from lengen_jax.training import workdir
 _SAID = (
   'data.source',
   'data.task',
-  'data.mode',
   'data.path',
   'data.raw',
-  'data.vocabulary',
   'eval.batch_tokens',
   'eval.lengths',
   'model.remat',
@@ -58,13 +56,17 @@ class Request:
 
   @property
   def folder(self):
-    """Of the experiment at this scale."""
-    return workdir.locate(self.root) / self.name / self.scale
+    """Of the experiment at this scale; apart where settings are a user's."""
+    name = self.scale
+    if self.overrides:
+      name += f'-{_digest(sorted(self.overrides))}'
+    return workdir.locate(self.root) / self.name / name
 
   def trained(self, part, config):
     """Folder of the runs of a config, below `root`.
 
-    Experiments that train the same model find it there.
+    Experiments that train the same model find it there. Neither where data
+    lies nor what no step depends on makes another model.
 
     Args:
       part: whose config it is.
@@ -72,14 +74,25 @@ class Request:
     """
     shared = copy.deepcopy(config)
     with shared.unlocked():
-      for key in ('sweep', 'paper', 'seed'):
+      for key in ('sweep', 'paper', 'seed', 'mesh'):
         if key in shared:
           del shared[key]
+      free = workdir.FREE | {'data': ('path', 'raw')}
+      for section, keys in free.items():
+        for key in keys:
+          if key in shared.get(section, {}):
+            del shared[section][key]
     shared.model.encoding = shared.positions = ''
     shared.model.attention_scale = ''
-    digest = hashlib.sha256(shared.to_json(sort_keys=True).encode()).hexdigest()
     name = part.config.replace('.py', '').replace(':', ',').replace(',', '-')
-    return f'trained/{name}-{self.scale}-{digest[:8]}'
+    digest = _digest(json.loads(shared.to_json()))
+    return f'trained/{name}-{self.scale}-{digest}'
+
+
+def _digest(value):
+  """Eight letters that tell values of JSON apart."""
+  text = json.dumps(value, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def load(text, scale, overrides):
@@ -184,14 +197,33 @@ def parse(part, config, scale):
   return dict(zip(given, parsed, strict=True))
 
 
-def check_data(part, config, scale):
-  """Raises unless a part's data is there, or will be once it is written."""
+def check(part, request, make_config):
+  """Raises unless a part can be run; writes its stand-in if it has one.
+
+  Args:
+    part: Curves or Answers.
+    request: a Request.
+    make_config: of the part's kind.
+
+  Raises:
+    errors.LengenError: its config or runs cannot be read, or its data is not
+      there.
+  """
+  write_standin(part, request)
+  config = make_config(part, request)
+  parse(part, config, request.scale)
   try:
     data.check_present(data.DataConfig(**config.data.to_dict()))
   except errors.LengenError as error:
     raise errors.CorpusError(
-      f'{part.config} at scale {scale}: {error}; --scale=cpu needs no data'
+      f'{part.config} at scale {request.scale}: {error}; --scale=cpu needs no '
+      'data'
     ) from None
+
+
+def commits(results):
+  """The commits at which models were tested, of results that say so."""
+  return sorted({str(one['commit']) for one in results if 'commit' in one})
 
 
 def differences(paper, config, part, scale):

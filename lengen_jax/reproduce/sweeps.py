@@ -1,7 +1,6 @@
 """Runs `experiment.Sweep`."""
 
 import dataclasses
-import math
 import statistics
 
 from lengen_jax.reproduce import rows as rows_lib
@@ -36,19 +35,17 @@ def run(part, request, before):
   config = make_config(part, request)
   config.sweep.seeds = tuple(request.seeds)
   trained = request.trained(part, config)
-  results = sweep.sweep(config, workdir_lib.locate(request.root) / trained)
+  folder = workdir_lib.locate(request.root) / trained
+  with workdir_lib.locked(folder):
+    results = sweep.sweep(config, folder)
   kind = results['score']
-  scale_by = {'loss': 1}.get(kind, 100)
   rows, curves = [], []
   for row, entry in zip(
     settings.rows(part, request.scale), results['runs'], strict=True
   ):
     points = _best(entry, results, request.seeds)
     by_seed = [
-      [
-        scale_by * _mean(point[kind], results, beyond)
-        for beyond in (True, False)
-      ]
+      [_percent(point[kind], results, beyond) for beyond in (True, False)]
       for point in points
     ]
     if row.paper is not None:
@@ -65,7 +62,8 @@ def run(part, request, before):
     'train_length': results['train_lengths'][1],
     'of_seeds': part.of_seeds,
     'rows': rows,
-    'chance': 100 * results['chance'],
+    # Of whole sequences it is next to nothing.
+    'chance': 100 * results['chance'] if kind == 'accuracy' else None,
     # As in results.json of a sweep, means over seeds.
     'by_length': {
       'runs': curves,
@@ -74,6 +72,9 @@ def run(part, request, before):
         for key in ('score', 'lengths', 'train_lengths', 'baselines')
       },
     },
+    'commits': settings.commits(
+      point for entry in results['runs'] for point in entry['points']
+    ),
     'standin': None,
     'differences': settings.differences(
       make_config(part, full), config, part, request.scale
@@ -88,27 +89,29 @@ def run(part, request, before):
 
 def _best(entry, results, seeds):
   """The point of each seed at the rate that is best beyond training."""
-  better = min if results['score'] == 'loss' else max
+
+  def score(point):
+    percent = _percent(point[results['score']], results, True)
+    return -1.0 if percent is None else percent
+
   return [
-    better(
-      (point for point in entry['points'] if point['seed'] == seed),
-      key=lambda point: _mean(point[results['score']], results, True),
-    )
+    max((one for one in entry['points'] if one['seed'] == seed), key=score)
     for seed in seeds
   ]
 
 
-def _mean(curve, results, beyond):
-  """The mean of a curve beyond the training length, or up to it."""
+def _percent(curve, results, beyond):
+  """The mean of a curve beyond the training length, or up to it.
+
+  None where a length has no score.
+  """
   longest = results['train_lengths'][1]
   scores = [
     score
     for score, length in zip(curve, results['lengths'], strict=True)
     if (length > longest) == beyond
   ]
-  if None in scores:
-    return math.inf if results['score'] == 'loss' else 0.0
-  return statistics.fmean(scores)
+  return None if None in scores else 100 * statistics.fmean(scores)
 
 
 def _or_none(values):

@@ -13,6 +13,7 @@ from lengen_jax.evaluation import generation
 from lengen_jax.evaluation import length_curve
 from lengen_jax.evaluation import scores as scores_lib
 from lengen_jax.evaluation.metrics import lm
+from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
 
 
@@ -127,6 +128,7 @@ def curve(trained, windows, label='eval', lengths=None):
     },
     'train_seconds': round(trained.seconds, 3),
     'parameters': trained.parameters,
+    'commit': revision.running(),
   }
 
 
@@ -207,6 +209,7 @@ def answers(trained, prompts, label='eval'):
     'target_lengths': prompts.target_lengths,
     'train_seconds': round(trained.seconds, 3),
     'parameters': trained.parameters,
+    'commit': revision.running(),
   }
   return found, predictions
 

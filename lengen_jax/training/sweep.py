@@ -16,6 +16,7 @@ from lengen_jax import progress as progress_lib
 from lengen_jax import tasks
 from lengen_jax.training import checkpoint
 from lengen_jax.training import generated
+from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
@@ -97,6 +98,7 @@ def _do(program, points, folder, label):
           name: [_finite(score[name][n]) for score in scores]
           for name in generated.SCORES
         },
+        'commit': revision.running(),
         'train_loss': _finite(runs.loss[n]),
         'train_seconds': round(seconds / len(points), 3),
         'test_seconds': round((time.monotonic() - began) / len(points), 3),

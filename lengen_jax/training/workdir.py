@@ -1,6 +1,8 @@
 """A workdir: which run it belongs to, and files written whole or not at all."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import pathlib
 import sys
@@ -13,7 +15,7 @@ from lengen_jax.training import config as training_config
 
 _CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
 # What may change from sitting to sitting: no step depends on it.
-_FREE = {
+FREE = {
   'mesh': tuple(
     field.name for field in dataclasses.fields(training_config.MeshConfig)
   ),
@@ -59,7 +61,7 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
   theirs = read_json(path / kind)
   if not isinstance(theirs, dict):
     raise errors.WorkdirError(f'{path / kind} is damaged: it is no config')
-  free = dict(_FREE)
+  free = dict(FREE)
   if corpus_info is not None and theirs.get(_CORPUS) == mine[_CORPUS]:
     # The same data, wherever it lies now.
     free['data'] = ('path', 'raw')
@@ -105,6 +107,30 @@ def make(workdir):
       f'cannot make the workdir {path}: {_reason(error)}{hint}'
     ) from None
   return path
+
+
+@contextlib.contextmanager
+def locked(folder):
+  """Makes a folder this process's own for a while.
+
+  Folders of a store are not locked.
+
+  Raises:
+    errors.WorkdirError: another process is at work in it.
+  """
+  path = make(folder)
+  if '://' in str(path) or not is_first():
+    yield
+    return
+  with (path / '.lock').open('w') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise errors.WorkdirError(
+        f'another process is at work in {path}; wait until it is done, or give '
+        'another --workdir'
+      ) from None
+    yield
 
 
 def read_config(workdir):

@@ -23,70 +23,69 @@ def test_every_claim_is_there():
 
 
 def test_results_are_taken_and_shown(tmp_path):
-  claim = reproduce.get('fire/table6').claims[0]
+  claim = reproduce.get('fire/table7').claims[0]
   found = {
-    'name': 'fire/table6',
+    'name': 'fire/table7',
     'title': 'a title',
     'scale': 'cpu',
     'seeds': [0, 1],
-    'command': 'lengen reproduce fire/table6 --scale=cpu',
+    'command': 'lengen reproduce fire/table7 --scale=cpu',
     'commit': 'abcdef',
     'parts': [
       {
         'kind': 'curves',
         'name': 'c4',
         'unit': 'nats per token',
-        'columns': [1],
+        'columns': [2, 4],
         'train_length': 128,
         'tokens': 1024,
         'of_seeds': 'mean',
+        'commits': ['123456'],
         'rows': [
           {
-            'name': 'relu',
+            'name': name,
             'run': 'fire',
-            'values': [[1.5], [1.7]],
-            'value': [1.6],
-            'spread': [0.1],
-            'paper': [3.05],
+            'values': [[value, 2 * value], [value + more, 2 * value + more]],
+            'value': [value + more / 2, 2 * value + more / 2],
+            'paper': [3.05, None],
           }
+          for name, value, more in (
+            ('without', 1.5, 0.2),
+            ('with', 1.75, 0.22),
+          )
         ],
         'standin': 'something else',
         'differences': ['train.steps: 1, at full size 2'],
       }
     ],
-    'claims': [
-      {
-        'key': claim.key,
-        'text': claim.text,
-        'verdict': 'confirmed',
-        'comparisons': [
-          {'outcome': 'holds', 'effect': 0.25},
-          {'outcome': 'holds', 'effect': 0.5},
-        ],
-      }
-    ],
+    'claims': [],
+    'ours': ['our choice'],
     'summary': ['a summary'],
   }
   for scale in ('cpu', 'tiny'):
-    folder = tmp_path / 'runs' / scale
-    folder.mkdir(parents=True)
-    (folder / 'reproduction.json').write_text(
-      json.dumps(found | {'scale': scale})
-    )
+    for folder in (scale, f'{scale}-1234'):
+      folder = tmp_path / 'runs' / folder
+      folder.mkdir(parents=True)
+      seeds = [0, 1] if folder.name == scale else [0]
+      (folder / 'reproduction.json').write_text(
+        json.dumps(found | {'scale': scale, 'seeds': seeds})
+      )
   results_page.main(tmp_path / 'runs', tmp_path / 'docs')
   assert [path.name for path in (tmp_path / 'docs/results').iterdir()] == [
-    'fire_table6_cpu.json'
+    'fire_table7_cpu.json'
   ]
   text = (tmp_path / 'docs/results.md').read_text()
   for line in (
-    '## fire/table6, scale cpu',
-    '| run | 1x | paper 1x |',
-    '| relu | 1.600 ±0.100 | 3.050 |',
+    '## fire/table7, scale cpu',
+    '| run | 2x | 4x | paper 2x | paper 4x |',
+    '| without | 1.600 ±0.100 | 3.100 ±0.100 | 3.050 | – |',
     "- in place of the paper's data: something else",
     '- train.steps: 1, at full size 2',
     '- a summary',
-    f'| {claim.key} | {claim.text} | `fire/table6` '
-    '| [cpu](#firetable6-scale-cpu) | 2 | confirmed (2 holds) '
-    '| +0.25 .. +0.5 |',
+    '- our choice',
+    'Models were tested at 123456 too.',
+    f'| {claim.key} | {claim.text} | `fire/table7` '
+    '| [cpu](#firetable7-scale-cpu) | 2 | confirmed (2 holds) '
+    '| +0.26 .. +0.51 |',
   ):
     assert line in text.splitlines(), line
