@@ -163,7 +163,6 @@ class Timing:
     config: as of Curves.
     rows: the runs.
     ratios: lengths timed, in training lengths.
-    unit: of the figures.
     runs: timed of each row and seed.
     scales: as of Curves.
   """
@@ -172,7 +171,6 @@ class Timing:
   config: str
   rows: tuple
   ratios: tuple = (1,)
-  unit: str = 'milliseconds'
   runs: int = 10
   scales: tuple = SCALES
 

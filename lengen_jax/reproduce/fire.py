@@ -285,7 +285,7 @@ EXPERIMENTS = (
   Experiment(
     'fire/figure5',
     'time of a forward pass at the training length, models not trained',
-    (Timing('forward', 'fire_c4.py:base', (*_CURVES, _SHARED)),),
+    (Timing('forward', 'fire_c4.py:base', (*_CURVES, _SHARED), (1, 4)),),
     (
       Claim(
         'F9, T5',

@@ -25,6 +25,7 @@ from lengen_jax.models import objective
 from lengen_jax.models import stacking
 from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
+from lengen_jax.training import revision
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
@@ -35,7 +36,6 @@ RESULTS = 'timings.json'
 _BATCH_SIZE = 4
 # Sections of a config that a forward pass does not depend on.
 _UNUSED = ('optimizer', 'train', 'eval')
-_PER_SECOND = {'milliseconds': 1e3, 'seconds': 1.0}
 
 
 def make_config(part, request):
@@ -64,8 +64,8 @@ def check(part, request):
 def run(part, request, before):
   """Times every row in a round for each seed; a part of the results.
 
-  What was timed before is not timed again, if nothing is different: config,
-  rows, devices and versions.
+  What was timed before is not timed again, if nothing is different: rows,
+  config, devices, versions and commit.
   """
   del before
   config = make_config(part, request)
@@ -75,7 +75,7 @@ def run(part, request, before):
   for number, row in enumerate(settings.rows(part, request.scale)):
     by_seed = [
       [
-        statistics.median(seconds) * _PER_SECOND[part.unit]
+        1e3 * statistics.median(seconds)
         for seconds in rounds[str(seed)][number]
       ]
       for seed in request.seeds
@@ -89,7 +89,7 @@ def run(part, request, before):
   return {
     'kind': 'timing',
     'name': part.name,
-    'unit': part.unit,
+    'unit': 'milliseconds',
     'columns': list(part.ratios),
     'train_length': length,
     'tokens': config.data.batch_size * length,
@@ -211,6 +211,7 @@ def _rounds(part, request, config, forwards):
     'runs': part.runs,
     'device': forwards[0].device,
     'versions': runs_lib.versions(),
+    'commit': revision.running(),
   }
   path = request.folder / part.name / RESULTS
   found = {'setting': setting, 'seconds': {}}
