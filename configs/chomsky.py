@@ -24,17 +24,15 @@ from lengen_jax import papers
 from lengen_jax.models import presets
 
 _SIZES = ('paper', 'small', 'cpu', 'tiny')
-_RANDOM = 'randomized(max_position=2048, draw={!r})'
-_LAYER = _RANDOM.format('layer')
-_DISTANCES = "randomized(max_position=2048, mode='distances', draw='layer')"
+_LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
 # Ruoss et al.'s encodings, plain and randomized, as their code draws; then
 # those of the other paper; then what Delétang et al. (2023) rank them with.
 _RUNS = (
   'nope',
   'sinusoidal',
-  f'sinusoidal | {_RANDOM.format("batch")}',
+  f'sinusoidal | {_BATCH}',
   'learned(max_position=2048)',
-  f'learned(max_position=2048) | {_RANDOM.format("batch")}',
+  f'learned(max_position=2048) | {_BATCH}',
   'rope',
   f'rope | {_LAYER}',
   'alibi(official_compat=True)',
@@ -132,7 +130,7 @@ def get_config(arg=''):
   config.sweep.learning_rates = (1e-4, 3e-4, 5e-4)
   config.sweep.seeds = (0, 1, 2)
   if size in ('cpu', 'tiny'):
-    config.sweep.runs = f'sinusoidal; sinusoidal | {_RANDOM.format("batch")}'
+    config.sweep.runs = f'sinusoidal; sinusoidal | {_BATCH}'
     config.sweep.learning_rates = (1e-3,)
     config.sweep.seeds = (0, 1)
   # 'vmap' runs together, 'map' one per device; 'auto' for 'map' on CPUs.

@@ -335,7 +335,7 @@ def _reproduce(arguments, _):
   from lengen_jax.training import sharding
 
   seeds = None
-  if arguments.seeds:
+  if arguments.seeds is not None:
     seeds = _whole_numbers('--seeds', arguments.seeds)
   sharding.start()
   found = run.reproduce(

@@ -1,4 +1,4 @@
-"""Tables of the papers that configs and experiments both have: as printed."""
+"""What configs and experiments both have of the papers: tables, as printed."""
 
 # FIRE (arXiv:2310.04418), table 4: base, log perplexity on C4, trained at 2048,
 # tested at 512, 1024, 2048, 4096 and 8192. FIRE-S is from table 2.
@@ -187,3 +187,11 @@ WARPING_TABLE_B = {
   '1/6': (19.57, 18.59, 18.36, 19.48),
   '1/8': (19.87, 18.93, 18.62, 19.31),
 }
+
+# How the code of Ruoss et al. (2023), arXiv:2305.16843, draws positions: anew
+# in each layer, once for a batch, and for biases distances anew in each layer.
+RUOSS_POSITIONS = (
+  "randomized(max_position=2048, draw='layer')",
+  "randomized(max_position=2048, draw='batch')",
+  "randomized(max_position=2048, mode='distances', draw='layer')",
+)

@@ -89,7 +89,7 @@ def position_curves(results, names, path, *, unit):
 
 
 def score_curves(results, path, *, unit, scale):
-  """Score of a generated task against length, the best of each run.
+  """Score of a generated task against length, a curve of each run.
 
   Args:
     results: a sweep's results.json.

@@ -137,9 +137,7 @@ _TABLE_2 = {
   name: _per_byte(figures)
   for name, figures in papers.RANDOMIZED_TABLE_2.items()
 }
-_LAYER = "randomized(max_position=2048, draw='layer')"
-_BATCH = "randomized(max_position=2048, draw='batch')"
-_DISTANCES = "randomized(max_position=2048, mode='distances', draw='layer')"
+_LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
 _B1_ROWS = (
   ('power kerple', 'kerple_power'),
   ('log kerple', 'kerple_log'),

@@ -3,9 +3,11 @@
 import copy
 import dataclasses
 import hashlib
+import inspect
 import json
 import math
 import pathlib
+import sys
 
 import lengen_jax
 from lengen_jax import data
@@ -85,7 +87,10 @@ class Request:
     shared.model.encoding = shared.positions = ''
     shared.model.attention_scale = ''
     name = part.config.replace('.py', '').replace(':', ',').replace(',', '-')
-    digest = _digest(json.loads(shared.to_json()))
+    written = None
+    if standin(part, self) and part.standin.write is not None:
+      written = _standin_folder(part, self).name
+    digest = _digest([json.loads(shared.to_json()), written])
     return f'trained/{name}-{self.scale}-{digest}'
 
 
@@ -132,7 +137,8 @@ def standin(part, request):
   Returns:
     list of '--config.KEY=VALUE'; what they name need not be there yet.
   """
-  if request.scale not in ('cpu', 'tiny') or part.standin is None:
+  source = getattr(part, 'standin', None)
+  if request.scale not in ('cpu', 'tiny') or source is None:
     return []
   changes = dict(part.standin.changes)
   if part.standin.write is not None:
@@ -147,8 +153,11 @@ def write_standin(part, request):
 
 
 def _standin_folder(part, request):
-  name = part.standin.write.__module__.rpartition('.')[2]
-  return workdir.locate(request.root) / 'standins' / name
+  """Where its files are: another place whenever they are written otherwise."""
+  module = sys.modules[part.standin.write.__module__]
+  name = module.__name__.rpartition('.')[2]
+  version = _digest(inspect.getsource(module))
+  return workdir.locate(request.root) / 'standins' / f'{name}-{version}'
 
 
 def columns(part, config):

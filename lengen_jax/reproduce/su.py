@@ -1,5 +1,6 @@
 """Su's essay on positional robustness, which has figures and no table."""
 
+from lengen_jax import papers
 from lengen_jax.reproduce import probes
 from lengen_jax.reproduce.experiment import Average
 from lengen_jax.reproduce.experiment import beats
@@ -18,27 +19,9 @@ _OURS = (
   'of the essay are task, lengths and schemes; ours are model, encoding, '
   'optimizer and corpus',
 )
-_TASKS = (
-  'even_pairs',
-  'modular_arithmetic',
-  'parity_check',
-  'cycle_navigation',
-  'stack_manipulation',
-  'reverse_string',
-  'modular_arithmetic_brackets',
-  'solve_equation',
-  'duplicate_string',
-  'missing_duplicate_string',
-  'odds_first',
-  'binary_addition',
-  'binary_multiplication',
-  'compute_sqrt',
-  'bucket_sort',
-)
+_TASKS = tuple(papers.RANDOMIZED_TABLE_B1)
 _BEYOND = ('beyond',)
-_LAYER = "randomized(max_position=2048, draw='layer')"
-_BATCH = "randomized(max_position=2048, draw='batch')"
-_DISTANCES = "randomized(max_position=2048, mode='distances', draw='layer')"
+_LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
 
 
 def _schemes(encoding):

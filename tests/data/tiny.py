@@ -2,10 +2,11 @@
 
 import gzip
 import json
-import os
 import zipfile
 
 import numpy as np
+
+from lengen_jax.reproduce.standins import datasets
 
 _WORDS = (
   'the position of a token tells how far it looks back along text'.split()
@@ -110,35 +111,7 @@ def write_tfds(folder, name, by_split):
     name: 'dataset/config:version'.
     by_split: split to list of records.
   """
-  import tensorflow as tf
-  import tensorflow_datasets as tfds
-
-  builder = tfds.builder(name, data_dir=str(folder))
-  features, infos = builder.info.features, []
-  os.makedirs(builder.data_dir, exist_ok=True)
-  for split, records in by_split.items():
-    path = f'{builder.data_dir}/{builder.name}-{split}.tfrecord-00000-of-00001'
-    with tf.io.TFRecordWriter(path) as writer:
-      written = [
-        features.serialize_example(features.encode_example(record))
-        for record in records
-      ]
-      for record in written:
-        writer.write(record)
-    infos.append(
-      tfds.core.SplitInfo(
-        name=split,
-        shard_lengths=[len(records)],
-        num_bytes=sum(map(len, written)),
-      )
-    )
-  tfds.folder_dataset.write_metadata(
-    data_dir=builder.data_dir,
-    features=features,
-    split_infos=infos,
-    filename_template='{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}',
-    check_data=False,
-  )
+  datasets.write(folder, name, lambda: by_split)
 
 
 def write_glue(folder, *, count=6):
