@@ -168,7 +168,8 @@ def curves_beside(part, path):
     if part['unit'] == 'perplexity':
       axes.set_yscale('log')
       # Numbers, not powers of ten: little lies between two of those.
-      axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 6, 8)))
+      numbers = ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 6, 8))
+      axes.yaxis.set_major_locator(numbers)
       axes.yaxis.set_major_formatter('{x:g}')
       axes.yaxis.set_minor_locator(ticker.NullLocator())
   panels[0, 0].set_ylabel(part['unit'])
