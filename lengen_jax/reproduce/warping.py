@@ -491,8 +491,13 @@ EXPERIMENTS = (
     ),
     (
       Claim(
+        'W2, seen lengths',
+        'on copy ALiBi is worse than RoPE at lengths seen already',
+        beats('copy', 'rope', ('alibi',), ('seen',), higher=True),
+      ),
+      Claim(
         'W2',
-        'on copy ALiBi fails earlier than RoPE',
+        'on copy ALiBi is worse than RoPE beyond the training length',
         beats('copy', 'rope', ('alibi',), _BEYOND, higher=True),
       ),
       Claim(
