@@ -341,9 +341,7 @@ def _reproduce(arguments, _):
   found = run.reproduce(
     experiment, arguments.scale, arguments.workdir, seeds, arguments.overrides
   )
-  _show_reproduction(
-    found, f'{arguments.workdir}/{experiment.name}/{arguments.scale}'
-  )
+  _show_reproduction(found, f'{arguments.workdir}/{found["folder"]}')
 
 
 def _show_reproduction(found, folder):

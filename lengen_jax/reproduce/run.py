@@ -88,6 +88,8 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     'command': _command(experiment, scale, seeds, overrides),
     'commit': revision.running(),
     'versions': runs_lib.versions(),
+    # Below root.
+    'folder': request.folder_name,
     'hardware': experiment.hardware,
     'ours': list(experiment.ours),
     'parts': [],

@@ -57,12 +57,17 @@ class Request:
   name: str
 
   @property
-  def folder(self):
-    """Of the experiment at this scale; apart where settings are a user's."""
-    name = self.scale
+  def folder_name(self):
+    """PAPER/TABLE/SCALE; another one where settings are a user's."""
+    name = f'{self.name}/{self.scale}'
     if self.overrides:
       name += f'-{_digest(sorted(self.overrides))}'
-    return workdir.locate(self.root) / self.name / name
+    return name
+
+  @property
+  def folder(self):
+    """Of the experiment at this scale."""
+    return workdir.locate(self.root) / self.folder_name
 
   def trained(self, part, config):
     """Folder of the runs of a config, below `root`.

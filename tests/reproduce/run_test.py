@@ -250,6 +250,11 @@ def test_the_command(monkeypatch, tmp_path, capsys):
   (folder / 'report.html').unlink()
   assert cli.main(['report', f'--workdir={folder}']) == 0
   assert (folder / 'report.html').exists()
+  # What a user sets is kept apart.
+  changed = [*command, f'--workdir={workdir}', '--config.train.steps=3']
+  assert cli.main(changed) == 0
+  (other,) = (one for one in folder.parent.iterdir() if one != folder)
+  assert (other / 'report.html').exists()
   capsys.readouterr()
   assert cli.main(['reproduce', '--list']) == 0
   listed = capsys.readouterr().out
