@@ -62,6 +62,7 @@ def run(part, request, before):
     'train_length': results['train_lengths'][1],
     'of_seeds': part.of_seeds,
     'rows': rows,
+    'trained': trained,
     # Of whole sequences it is next to nothing.
     'chance': 100 * results['chance'] if kind == 'accuracy' else None,
     # As in results.json of a sweep, means over seeds.

@@ -113,10 +113,8 @@ def make(workdir):
 def locked(folder):
   """Makes a folder this process's own for a while.
 
-  Folders of a store are not locked.
-
-  Raises:
-    errors.WorkdirError: another process is at work in it.
+  It waits for another process that is at work there, and says so. Folders of a
+  store are not locked.
   """
   path = make(folder)
   if '://' in str(path) or not is_first():
@@ -126,10 +124,8 @@ def locked(folder):
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      raise errors.WorkdirError(
-        f'another process is at work in {path}; wait until it is done, or give '
-        'another --workdir'
-      ) from None
+      print(f'waiting for another process at work in {path} ...', flush=True)
+      fcntl.flock(file, fcntl.LOCK_EX)
     yield
 
 

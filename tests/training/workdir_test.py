@@ -1,6 +1,8 @@
 """Tests `lengen_jax/training/workdir.py`: where workdirs lie, who writes."""
 
 import pathlib
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -49,3 +51,22 @@ def test_one_process_of_several_writes(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_index', lambda: 0)
   workdir_lib.write_json(tmp_path / 'a.json', {})
   assert (tmp_path / 'a.json').exists()
+
+
+def test_a_folder_is_one_process_own(tmp_path):
+  """Another one waits until it is free, and says so."""
+  code = (
+    'import sys\n'
+    'from lengen_jax.training import workdir\n'
+    'with workdir.locked(sys.argv[1]):\n'
+    "  print('in', flush=True)\n"
+  )
+  command = [sys.executable, '-c', code, str(tmp_path / 'here')]
+  with workdir_lib.locked(tmp_path / 'here'):
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert 'waiting for another process' in other.stdout.readline()
+    assert other.poll() is None
+  assert other.communicate(timeout=60)[0] == 'in\n'
+  # Whoever is killed holds it no longer.
+  with workdir_lib.locked(tmp_path / 'here'):
+    pass
