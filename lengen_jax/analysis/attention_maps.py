@@ -46,10 +46,17 @@ def matrices(trained, batch):
   return jax.device_get(found)
 
 
-def near_diagonal(weights_QxK, width):
-  """The share of the weight on keys at most `width` tokens from the query."""
+def near_diagonal(weights_QxK, width, first=0):
+  """The share of the weight on keys at most `width` tokens from the query.
+
+  Args:
+    weights_QxK: attention weights.
+    width: tokens.
+    first: the first query that counts.
+  """
   queries, keys = weights_QxK.shape
   apart_QxK = np.abs(np.arange(queries)[:, None] - np.arange(keys)[None])
+  weights_QxK, apart_QxK = weights_QxK[first:], apart_QxK[first:]
   near = weights_QxK[apart_QxK <= width].sum(dtype=np.float64)
   return float(near / weights_QxK.sum(dtype=np.float64))
 

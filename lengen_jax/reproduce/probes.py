@@ -84,18 +84,24 @@ def matrices(trained, folder):
 
 
 def diagonal(trained):
-  """The weight within two tokens of the diagonal, at 1x and 4x; mean of layers.
+  """The weight within two tokens of the diagonal, over that if it were even.
 
-  At four times the length it is of what it is at once.
+  At the training length, and of queries beyond it at four times that; means
+  over layers.
   """
-  shares = [
-    statistics.fmean(
-      attention_maps.near_diagonal(weights_QxK, 2)
-      for weights_QxK, _ in attention_maps.matrices(trained, batch).values()
+  shares = []
+  for batch, first in zip(
+    _batches(trained), (0, trained.run.data.train_length), strict=True
+  ):
+    layers = attention_maps.matrices(trained, batch).values()
+    shares.append(
+      statistics.fmean(
+        attention_maps.near_diagonal(weights_QxK, 2, first)
+        / attention_maps.near_diagonal(even_QxK, 2, first)
+        for weights_QxK, even_QxK in layers
+      )
     )
-    for batch in _batches(trained)
-  ]
-  return *shares, shares[1] / shares[0]
+  return tuple(shares)
 
 
 def entropy(trained, folder):
