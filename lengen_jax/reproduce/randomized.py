@@ -420,7 +420,8 @@ EXPERIMENTS = (
       Claim(
         'R7',
         'with randomized sin/cos queries beyond the training length attend '
-        'near the diagonal, twice what is even or more; without, less than that',
+        'near the diagonal, twice what is even or more; without, less than '
+        'that',
         (
           Less(2.0, ('matrices', 'sin/cos, randomized', 'beyond')),
           Less(('matrices', 'sin/cos', 'beyond'), 2.0),

@@ -48,6 +48,9 @@ def test_near_diagonal():
   assert attention_maps.near_diagonal(np.roll(eye, 1, 1), 1) == 5 / 6
   even = attention_maps.near_diagonal(np.ones((6, 6)), 1)
   assert even == 16 / 36
+  # Of the last two queries alone.
+  assert attention_maps.near_diagonal(np.ones((6, 6)), 1, 4) == 5 / 12
+  assert attention_maps.near_diagonal(np.roll(eye, 1, 1), 1, 4) == 1 / 2
 
 
 def test_matrices_are_mean_weights(tiny_config, assert_close):
