@@ -325,7 +325,7 @@ def _reproduce(arguments, _):
 
     reproduction.print_list(
       [
-        (one, costs.chips(one), costs.hours(one), costs.minutes(one))
+        (one, costs.hours(one), costs.minutes(one))
         for one in reproduce.EXPERIMENTS.values()
       ]
     )

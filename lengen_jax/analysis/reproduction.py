@@ -17,20 +17,23 @@ def print_list(experiments):
   """Prints what can be reproduced, and what it costs.
 
   Args:
-    experiments: list of (Experiment, chips, hours, minutes); see `costs`.
+    experiments: list of (Experiment, hours, minutes); see `costs`.
   """
   table = tables.create()
   for column in ('experiment', 'what it shows', 'runs'):
     table.add_column(column, justify='right' if column == 'runs' else 'left')
   for column in ('paper', 'cpu'):
     table.add_column(column, justify='right', no_wrap=True)
-  for one, (number, kind), hours, minutes in experiments:
+  for one, hours, minutes in experiments:
     runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
     table.add_row(
       one.name,
       one.title,
       f'{runs} x {len(one.seeds)}' if runs else '',
-      f'{number} {kind} x {_rounded(hours)} h' if hours else '',
+      '\n'.join(
+        f'{number} {kind} x {_rounded(each)} h'
+        for (number, kind), each in hours.items()
+      ),
       f'{_rounded(minutes)} min' if minutes else '',
     )
   tables.show(

@@ -2,10 +2,12 @@
 
 Training counts 6 N + 6 L n d operations per token, for N parameters that
 multiply, L layers of width d and rows of n tokens of which half are seen;
-testing is left out, which is little where models are trained for long. What
-other experiments share is counted anew.
+testing is left out, which is little where models are trained for long, and so
+is what an encoder-decoder or a recurrent network has otherwise. What other
+experiments share is counted anew.
 """
 
+import collections
 import functools
 import re
 
@@ -16,7 +18,7 @@ from lengen_jax.reproduce import settings
 # Operations a second in bfloat16, of a chip. What a paper names no hardware for
 # is put in TPUv4.
 _PEAK = {'TPUv4': 275e12, 'TPUv2': 46e12}
-_CHIPS = re.compile(r'(?:\d+ and )?(\d+) (TPUv\d)')
+_CHIPS = re.compile(r'(\d+) (TPUv\d)')
 # The part of it that training of this kind reaches.
 _UTILISATION = 0.4
 # As measured on two cores of a cloud machine: operations a second in float32,
@@ -24,19 +26,19 @@ _UTILISATION = 0.4
 _CPU, _OVERHEAD = 40e9, 30
 
 
-def chips(experiment):
-  """(number, kind) of the hardware that an experiment is estimated on."""
-  found = _CHIPS.search(experiment.hardware)
-  return (int(found[1]), found[2]) if found else (1, 'TPUv4')
-
-
 def hours(experiment):
-  """Hours at scale `paper` on the chips of `chips`."""
-  number, kind = chips(experiment)
-  operations = sum(
-    runs * flops for runs, flops in _trained(experiment, 'paper')
-  )
-  return operations / (number * _PEAK[kind] * _UTILISATION) / 3600
+  """Hours at scale `paper` by what they are spent on, {(number, kind): hours}.
+
+  Finetuning may have other chips than what it starts from.
+  """
+  found = collections.Counter()
+  for part, runs, flops in _trained(experiment, 'paper'):
+    hardware = getattr(part, 'hardware', '') or experiment.hardware
+    match = _CHIPS.search(hardware)
+    number, kind = (int(match[1]), match[2]) if match else (1, 'TPUv4')
+    speed = number * _PEAK[kind] * _UTILISATION
+    found[number, kind] += runs * flops / speed / 3600
+  return dict(found)
 
 
 def minutes(experiment):
@@ -44,14 +46,14 @@ def minutes(experiment):
   return (
     sum(
       runs * (_OVERHEAD + flops / _CPU)
-      for runs, flops in _trained(experiment, 'cpu')
+      for _, runs, flops in _trained(experiment, 'cpu')
     )
     / 60
   )
 
 
 def _trained(experiment, scale):
-  """(runs, operations of each) of the parts that train."""
+  """(part, runs, operations of each) of the parts that train."""
   found = []
   for part in experiment.parts:
     kinds = (
@@ -63,9 +65,8 @@ def _trained(experiment, scale):
       config = _config(part, scale)
       rows = [r for r in settings.rows(part, scale) if not r.trained_as]
       rates = len(config.sweep.learning_rates) if 'sweep' in config else 1
-      found.append(
-        (len(rows) * rates * len(experiment.seeds), operations(config))
-      )
+      runs = len(rows) * rates * len(experiment.seeds)
+      found.append((part, runs, operations(config)))
   return found
 
 

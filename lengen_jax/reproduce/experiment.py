@@ -86,6 +86,7 @@ class Curves:
     starts_from: the part of the same experiment whose models are finetuned;
       None to start from nothing.
     of_seeds: 'mean', or 'min' where the paper has the best of its seeds.
+    hardware: the paper's, where it is not that of the experiment.
   """
 
   name: str
@@ -100,6 +101,7 @@ class Curves:
   scales: tuple = SCALES
   starts_from: str | None = None
   of_seeds: str = 'mean'
+  hardware: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

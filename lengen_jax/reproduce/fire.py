@@ -27,7 +27,7 @@ from lengen_jax.reproduce.standins import glue
 from lengen_jax.reproduce.standins import scrolls
 
 _RATIOS = (0.25, 0.5, 1, 2, 4)
-_HARDWARE = '128 TPUv4'
+_HARDWARE, _HARDWARE_LARGE = '128 TPUv4', '256 TPUv4'
 _OURS = (
   'not in the paper, so ours: vocabulary, schedule, warm-up, weight decay, '
   'clipping, number of tokens tested; KERPLE taken as the logarithmic one',
@@ -202,7 +202,13 @@ def _only_mean(figure):
 def _pretrained(name, model, rows):
   """What finetuning starts from; a stand-in's models start from nothing."""
   return Curves(
-    name, f'fire_c4.py:{model}', rows, _RATIOS, standin=None, scales=_FULL
+    name,
+    f'fire_c4.py:{model}',
+    rows,
+    _RATIOS,
+    standin=None,
+    scales=_FULL,
+    hardware=_HARDWARE if model == 'base' else _HARDWARE_LARGE,
   )
 
 
@@ -213,7 +219,8 @@ def _corpus(name, model, corpus):
     f'fire_c4.py:{model},{corpus}',
     _CURVES,
     _RATIOS,
-    scales=('paper', 'small'),
+    scales=_FULL,
+    hardware=_HARDWARE if model == 'base' else _HARDWARE_LARGE,
   )
 
 
@@ -238,7 +245,7 @@ EXPERIMENTS = (
         for name in ('arxiv', 'github', *_LARGE)
       ),
     ),
-    '128 and 256 TPUv4',
+    _HARDWARE,
     ours=_OURS,
   ),
   Experiment(
