@@ -231,9 +231,14 @@ def _ranges(row):
 
 
 def _errors(row, at):
-  """How far the least and the largest of the seeds are from a figure."""
+  """How far the least and the largest of the seeds are from a figure.
+
+  A mean of the best of each task may be better than the best of the means.
+  """
   value, (low, high) = row['value'][at], _ranges(row)[at]
-  return (0, 0) if value is None else (value - low, high - value)
+  if value is None:
+    return 0, 0
+  return max(0, value - low), max(0, high - value)
 
 
 def style(number):

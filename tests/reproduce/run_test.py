@@ -8,6 +8,7 @@ import pytest
 
 from lengen_jax import cli
 from lengen_jax import reproduce
+from lengen_jax.analysis import plots
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import experiment as experiment_lib
@@ -344,6 +345,20 @@ def test_claims_of_numbers_and_margins():
   ):
     judged = claims.judge(experiment_lib.Claim('X', '', (less,)), found)
     assert judged['verdict'] == verdict, less
+
+
+def test_a_mean_of_bests_is_drawn(tmp_path):
+  """It may be above the best of the means."""
+  part = {
+    'columns': ['beyond'],
+    'unit': 'percent',
+    'rows': [
+      {'name': 'a', 'values': [[1.0], [2.0]], 'value': [2.5], 'paper': None},
+      {'name': 'b', 'values': [[1.0], [None]], 'value': [None], 'paper': None},
+    ],
+  }
+  plots.bars_beside(part, tmp_path / 'bars.png')
+  assert (tmp_path / 'bars.png').stat().st_size > 1000
 
 
 def test_what_no_seed_changes_is_exact():
