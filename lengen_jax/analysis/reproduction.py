@@ -65,7 +65,7 @@ def print_tables(found):
   Args:
     found: what `reproduce.run.reproduce` gives.
   """
-  for part in found['parts']:
+  for part in map(_narrow, found['parts']):
     if part['rows']:
       table = tables.create()
       for column in head(part):
@@ -75,6 +75,25 @@ def print_tables(found):
       tables.show(_title(found, part), table, notes(part))
   for line in (*found['summary'], *map(_judged, found['claims'])):
     print(line)
+
+
+def _narrow(part):
+  """A part as wide as a terminal: of many tasks the mean alone."""
+  if 'mean' not in part['columns']:
+    return part
+  n = part['columns'].index('mean')
+  rows = [
+    row
+    | {
+      'value': row['value'][n : n + 1],
+      'values': [values[n : n + 1] for values in row['values']],
+      'paper': row['paper'] and row['paper'][n : n + 1],
+    }
+    for row in part['rows']
+  ]
+  note = f'the mean of {n} tasks; each of them is in the CSV and the page'
+  differences = [note, *part['differences']]
+  return part | {'columns': ['mean'], 'rows': rows, 'differences': differences}
 
 
 def write(found, workdir):

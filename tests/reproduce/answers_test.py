@@ -6,6 +6,7 @@ import json
 import pytest
 
 from lengen_jax import reproduce
+from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import run
 from lengen_jax.training import loop
 
@@ -69,3 +70,29 @@ def test_a_mixture_by_task(tmp_path):
   assert None not in scores
   assert mean == pytest.approx(sum(scores) / 15)
   assert row['paper'][0] == 72.51
+
+
+def test_a_terminal_shows_the_mean_of_many_tasks(capsys):
+  row = {
+    'name': 'fire',
+    'values': [[1.0, 2.0, 1.5]],
+    'value': [1.0, 2.0, 1.5],
+    'paper': [None, None, 71.5],
+  }
+  part = {
+    'kind': 'answers',
+    'name': 'glue',
+    'unit': 'percent',
+    'columns': ['cola', 'sst2', 'mean'],
+    'train_length': 64,
+    'examples': 8,
+    'of_seeds': 'mean',
+    'rows': [row],
+    'standin': None,
+    'differences': [],
+  }
+  found = {'name': 'a/b', 'scale': 'tiny', 'parts': [part], 'summary': []}
+  reproduction.print_tables(found | {'claims': []})
+  out = capsys.readouterr().out
+  assert '1.500' in out and '71.5' in out and 'the mean of 2 tasks' in out
+  assert 'cola' not in out and len(part['columns']) == 3
