@@ -75,8 +75,13 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
   request = settings.Request(
     scale, seeds, tuple(overrides), str(root), experiment.name
   )
-  workdir_lib.make(request.root)
   parts = [part for part in experiment.parts if scale in part.scales]
+  if overrides and not any(hasattr(part, 'config') for part in parts):
+    raise errors.ConfigError(
+      f'{experiment.name} trains nothing and has no config; leave out '
+      f'{overrides[0]}'
+    )
+  workdir_lib.make(request.root)
   for part in parts:
     RUNNERS[type(part)].check(part, request)
   workdir_lib.make(request.folder)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import pathlib
 import sys
@@ -114,12 +113,15 @@ def locked(folder):
   """Makes a folder this process's own for a while.
 
   It waits for another process that is at work there, and says so. Folders of a
-  store are not locked.
+  store are not locked, nor is anything on Windows.
   """
   path = make(folder)
-  if '://' in str(path) or not is_first():
+  if '://' in str(path) or not is_first() or sys.platform == 'win32':
     yield
     return
+  # Windows has none, and does all but this.
+  import fcntl
+
   with (path / '.lock').open('w') as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

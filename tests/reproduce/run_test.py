@@ -251,11 +251,6 @@ def test_the_command(monkeypatch, tmp_path, capsys):
   (folder / 'report.html').unlink()
   assert cli.main(['report', f'--workdir={folder}']) == 0
   assert (folder / 'report.html').exists()
-  # What a user sets is kept apart.
-  changed = [*command, f'--workdir={workdir}', '--config.train.steps=3']
-  assert cli.main(changed) == 0
-  (other,) = (one for one in folder.parent.iterdir() if one != folder)
-  assert (other / 'report.html').exists()
   capsys.readouterr()
   assert cli.main(['reproduce', '--list']) == 0
   listed = capsys.readouterr().out
@@ -265,9 +260,28 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     ([*command, '--seeds=one'], '--seeds=one is no comma-separated list'),
     (['reproduce', 'fire/table4', '--scale=big'], "unknown scale 'big'"),
     ([*command, '--nonsense=1'], "unknown argument '--nonsense=1'"),
+    ([*command, '--config.seeed=1'], 'paper/drawing trains nothing'),
   ):
     assert cli.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_a_user_sets_is_kept_apart(monkeypatch, tmp_path):
+  part = experiment_lib.Sweep('sort', 'chomsky.py:bucket_sort', ())
+  drawn = experiment_lib.Drawing('numbers', draw)
+  both = experiment_lib.Experiment('paper/both', 'both', (part, drawn))
+  monkeypatch.setitem(reproduce.EXPERIMENTS, 'paper/both', both)
+  monkeypatch.setitem(run.RUNNERS, experiment_lib.Sweep, run.drawings)
+  monkeypatch.setattr(
+    experiment_lib.Sweep, 'draw', staticmethod(draw), raising=False
+  )
+  monkeypatch.setattr(experiment_lib.Sweep, 'figures', None, raising=False)
+  command = ['reproduce', 'paper/both', '--scale=tiny', f'--workdir={tmp_path}']
+  assert cli.main(command) == 0
+  assert cli.main([*command, '--config.train.steps=3']) == 0
+  plain, other = sorted((tmp_path / 'paper/both').iterdir())
+  assert plain.name == 'tiny' and other.name.startswith('tiny-')
+  assert (plain / 'report.html').exists() and (other / 'report.html').exists()
 
 
 def result(low, high):
