@@ -11,12 +11,14 @@ from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.attention import bias_forms
 from lengen_jax.attention import blockwise
+from lengen_jax.attention import pallas_tpu
 from lengen_jax.attention import reference
 from lengen_jax.attention import sharded
 
 IMPLEMENTATIONS = {
   'reference': reference.attend,
   'blockwise': sharded.over_mesh(blockwise.attend),
+  'pallas': sharded.over_mesh(pallas_tpu.attend),
 }
 # From so many pairs on, 'auto' goes block by block.
 _MANY_PAIRS = 512 * 512
@@ -76,15 +78,16 @@ def dot_product_attention(
       equal differences of indices; None is True where positions are None. It
       is taken at its word: the bias of a false promise is wrong wherever
       attention goes block by block.
-    bias_form: 'exact'; 'anchored', which computes FIRE's bias at every 32nd
-      query of a tile and interpolates between, at contiguous positions and
-      block by block, and gradients to match; 'auto', which is 'anchored' where
+    bias_form: 'exact'; 'anchored', which computes FIRE's bias at some queries
+      and interpolates between, at contiguous positions and block by block, and
+      gradients to match; 'auto', which is 'anchored' where
       that can be; or 'table', which no implementation has yet. A bias of
       distance alone is exact in any form. Which tiles of packed rows are
       anchored depends on what rows a device has. See `bias_forms`.
     implementation: 'reference', every pair in memory; 'blockwise', no array
-      over all pairs, forward or backward; or 'auto', which is 'blockwise' for
-      many pairs where that can be.
+      over all pairs, forward or backward; 'pallas', the same in kernels for
+      TPUs, without content terms or sinks (`pallas_tpu`); or 'auto', which is
+      'blockwise' for many pairs where that can be.
 
   Returns:
     `[B, Q, H, D]` in the dtype of q.
@@ -174,17 +177,15 @@ def dot_product_attention(
       f'{(batch, q_length)} or {(batch, q_length, num_heads)}'
     )
   reason = _no_tiles(bias, content)
-  blockwise_named = implementation == 'blockwise'
-  if reason and (blockwise_named or approximate):
-    what = "implementation='blockwise'"
-    if not blockwise_named:
-      what = f'bias_form={bias_form!r} needs {what}, which'
+  by_tiles = implementation in ('blockwise', 'pallas')
+  if reason and (by_tiles or approximate):
+    what = f'implementation={implementation!r}'
+    if not by_tiles:
+      what = f"bias_form={bias_form!r} needs implementation='blockwise', which"
     raise errors.ConfigError(f"{what} {reason}; use 'reference' and 'exact'")
-  if goes_blockwise(implementation, bias_form, q_length, k_length, reason):
-    implementation = 'blockwise'
-  else:
-    implementation = 'reference'
-  attend = IMPLEMENTATIONS[implementation]
+  attend = IMPLEMENTATIONS[
+    choose(implementation, bias_form, q_length, k_length, reason)
+  ]
   return attend(
     *sharded.constrain(q, k, v),
     bias=bias,
@@ -205,20 +206,21 @@ def dot_product_attention(
   )
 
 
-def goes_blockwise(implementation, bias_form, q_length, k_length, reason=None):
-  """Whether attention is computed block by block.
+def choose(implementation, bias_form, q_length, k_length, reason=None):
+  """The implementation that computes attention, its name.
 
   Args:
     implementation: see `dot_product_attention`.
     bias_form: likewise.
     q_length: Q.
     k_length: K.
-    reason: why it cannot be; None if it can.
+    reason: why it cannot go by tiles; None if it can.
   """
   if implementation != 'auto':
-    return implementation == 'blockwise'
+    return implementation
   many = q_length * k_length >= _MANY_PAIRS
-  return not reason and (many or bias_form in ('table', 'anchored'))
+  by_blocks = not reason and (many or bias_form in ('table', 'anchored'))
+  return 'blockwise' if by_blocks else 'reference'
 
 
 def _no_tiles(bias, content):

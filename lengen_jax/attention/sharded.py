@@ -55,7 +55,6 @@ def over_mesh(attend):
     names = [*_AXES, 'bias', 'content']
     named |= {'q': q, 'k': k, 'v': v}
     arrays = {name: named.pop(name) for name in names}
-    arrays['q_offset'] = jnp.asarray(arrays['q_offset'], jnp.int32)
     arrays['q_positions'] = _indexed(arrays['q_positions'])
     if arrays['logit_scale'] is not None:
       batch_and_length = arrays['logit_scale'].shape[:2]
@@ -63,12 +62,16 @@ def over_mesh(attend):
         *batch_and_length, -1
       )
     split = partitioning.spec('length')[0]
+    if split is None and isinstance(arrays['q_offset'], int):
+      # Better known before than with the arrays.
+      named['q_offset'] = arrays.pop('q_offset')
+    else:
+      arrays['q_offset'] = jnp.asarray(arrays['q_offset'], jnp.int32)
 
     def of_mine(arrays):
-      first = 0
       if split is not None:
         first = jax.lax.axis_index(split) * arrays['q'].shape[1]
-      arrays['q_offset'] += first
+        arrays['q_offset'] += first
       return attend(**arrays, **named)
 
     return jax.shard_map(

@@ -12,7 +12,7 @@ _CHOICES = {
   'activation': ('gelu', 'relu'),
   'dtype': ('float32', 'bfloat16'),
   'remat': ('none', 'dots', 'full'),
-  'implementation': ('auto', 'reference', 'blockwise'),
+  'implementation': ('auto', 'reference', 'blockwise', 'pallas'),
   'bias_form': ('exact', 'table', 'anchored', 'auto'),
 }
 

@@ -206,6 +206,11 @@ class Attention(nn.Module):
         ends = position_schemes.segment_lengths(segment_ids)
       shape = jnp.broadcast_shapes(ends.shape, index.shape)
       last_visible = jnp.broadcast_to(ends - 1, shape)
+    bias_form, implementation = self.bias_form, self.implementation
+    if cache is not None:
+      # A few new rows are soon computed, and kernels are for many.
+      bias_form = 'exact'
+      implementation = 'auto' if implementation == 'pallas' else implementation
     y_BxQxHxD = attention.dot_product_attention(
       q_BxQxHxD,
       k_BxKxHxD,
@@ -223,9 +228,8 @@ class Attention(nn.Module):
       scale=None if self.scaled_logits else 1.0,
       logit_scale=self.attention_scale(last_visible, lengths=lengths),
       contiguous=contiguous,
-      # A few new rows are soon computed.
-      bias_form=self.bias_form if cache is None else 'exact',
-      implementation=self.implementation,
+      bias_form=bias_form,
+      implementation=implementation,
     )
     return _output(self, y_BxQxHxD, x.shape[-1]), cache
 

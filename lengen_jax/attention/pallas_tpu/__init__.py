@@ -1,0 +1,5 @@
+"""Attention in kernels for TPUs."""
+
+from lengen_jax.attention.pallas_tpu.fused import attend
+
+__all__ = ['attend']

@@ -1,0 +1,335 @@
+"""Calls of the kernels: which part of each array a program has."""
+
+import dataclasses
+import types
+
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+import jax.numpy as jnp
+
+from lengen_jax.attention.pallas_tpu import kernels
+from lengen_jax.attention.pallas_tpu import masks
+from lengen_jax.attention.pallas_tpu import plan as plans
+from lengen_jax.attention.pallas_tpu.lanes import LANES
+from lengen_jax.attention.pallas_tpu.plan import Plan
+
+
+def forward(plan, q, k, v, table, places):
+  """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
+  specs = _Specs(plan, keys_inside=True)
+  batch, _, width = q.shape
+  length, heads = plan.blocks_q * plan.block, width // plan.head_dim
+  return _call(
+    kernels.forward,
+    specs,
+    specs.inputs(table, places, q=q, k=k, v=v),
+    outputs={
+      'y': (_shape((batch, length, width), q), specs.queries(0)),
+      'log_sum': (_shape((batch, heads, 1, length)), specs.per_query()),
+    },
+    scratch={
+      'largest': specs.per_head,
+      'total': specs.per_head,
+      'sum': specs.summed,
+      **specs.bias_scratch,
+    },
+    places=places,
+  )
+
+
+def query_gradients(plan, q, k, v, table, places, **of_queries):
+  """Gradients to the band's queries, and to the table or None.
+
+  Args:
+    plan: the plan.
+    q: `[B, Q, H D]`.
+    k: `[B, K, H D]`.
+    v: likewise.
+    table: what `bias.table` gave.
+    places: the places.
+    **of_queries: of the band, `dy`, `log_sum` and `centre`.
+  """
+  specs = _Specs(plan, keys_inside=True)
+  outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
+  scratch = {
+    'log_sums': specs.per_head,
+    'centres': specs.per_head,
+    'sum': specs.summed,
+    **specs.bias_scratch,
+  }
+  if table is not None:
+    outputs['dtable'] = specs.table_gradient(table.shape, q.shape[0])
+    scratch['dbias'] = (plan.heads, plan.block, plan.block)
+    if plan.form != 'dense':
+      scratch['ddistances'] = scratch['distances']
+      scratch['skewed'] = (LANES, 2 * plan.block)
+  dq, *dtable = _call(
+    kernels.query_gradient,
+    specs,
+    specs.inputs(table, places, q=q, k=k, v=v, **of_queries),
+    outputs=outputs,
+    scratch=scratch,
+    places=places,
+  )
+  if table is None:
+    return dq, None
+  (dtable,) = dtable
+  rows = 1 if plan.form == 'dense' else 0
+  if table.shape[rows] == 1:
+    dtable = dtable.sum(rows, keepdims=True)
+  if plan.form == 'dense':
+    return dq, dtable
+  dtable = dtable.reshape(*dtable.shape[:4], -1)
+  # As it was read: from the highest distance down, without the lowest.
+  return dq, jnp.pad(dtable, ((0, 0),) * 4 + ((0, 1),))[..., ::-1]
+
+
+def key_gradients(plan, q, k, v, table, places, **of_queries):
+  """Gradients to the keys and values that the band sees; see above."""
+  specs = _Specs(plan, keys_inside=False)
+  shape = (q.shape[0], plan.blocks_k * plan.block, q.shape[2])
+  return _call(
+    kernels.key_gradient,
+    specs,
+    specs.inputs(table, places, q=q, k=k, v=v, **of_queries),
+    outputs={
+      'dk': (_shape(shape, k), specs.keys()),
+      'dv': (_shape(shape, v), specs.keys()),
+    },
+    scratch={
+      'dk_sum': specs.summed,
+      'dv_sum': specs.summed,
+      **specs.bias_scratch,
+    },
+    places=places,
+  )
+
+
+def _shape(shape, like=None):
+  """Of an output in the dtype of another array, or in float32."""
+  dtype = jnp.float32 if like is None else like.dtype
+  return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _call(kernel, specs, inputs, *, outputs, scratch, places):
+  """Calls a kernel, whose references it finds by name.
+
+  Args:
+    kernel: a function of a Plan and references.
+    specs: the _Specs.
+    inputs: name to (array, BlockSpec).
+    outputs: name to (ShapeDtypeStruct, BlockSpec).
+    scratch: name to a shape of float32 in vector memory.
+    places: the Places.
+
+  Returns:
+    A list of outputs.
+  """
+  plan = specs.plan
+  prefetch = {'offset': places.offset}
+  if places.k_lengths is not None:
+    prefetch['k_lengths'] = places.k_lengths
+  names = [*prefetch, *inputs, *outputs, *scratch]
+
+  def body(*references):
+    named = dict(zip(names, references, strict=True))
+    # Not to be asked for within a loop.
+    first_row = pl.program_id(1) * plan.rows
+    kernel(plan, types.SimpleNamespace(first_row=first_row, **named))
+
+  batch, _, width = inputs['q'][0].shape
+  shapes, out_specs = zip(*outputs.values(), strict=True)
+  order = ['parallel', 'parallel', 'parallel', 'arbitrary']
+  if 'dtable' in outputs:
+    # It is summed over blocks of queries.
+    order[2] = 'arbitrary'
+  return pl.pallas_call(
+    body,
+    out_shape=shapes,
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=len(prefetch),
+      grid=(width // plan.lanes, batch // plan.rows, *specs.blocks),
+      in_specs=[spec for _, spec in inputs.values()],
+      out_specs=out_specs,
+      scratch_shapes=[
+        pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()
+      ],
+    ),
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=tuple(order),
+      vmem_limit_bytes=int(0.95 * plans.vector_memory()),
+    ),
+    interpret=plan.interpret,
+    name=f'attention_{kernel.__name__}',
+  )(*prefetch.values(), *(array for array, _ in inputs.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Specs:
+  """Which part of an array a program of the grid has.
+
+  The grid is (heads, rows, queries, keys), or with keys before queries. Where
+  a tile is not needed, its neighbours' parts stay, so that nothing is fetched.
+
+  Attributes:
+    plan: the plan.
+    keys_inside: whether keys are the last axis of the grid.
+  """
+
+  plan: Plan
+  keys_inside: bool
+
+  @property
+  def blocks(self):
+    blocks = self.plan.blocks_q, self.plan.blocks_k
+    return blocks if self.keys_inside else blocks[::-1]
+
+  def _at(self, index):
+    """An index map from `index(h, b, i, j)`, i and j of queries and of keys."""
+
+    def of_grid(h, b, outer, inner, offset, *_):
+      if self.keys_inside:
+        first, last = masks.key_range(self.plan, outer, offset[0])
+        return index(h, b, outer, jnp.clip(inner, first, last))
+      first, last = masks.query_range(self.plan, outer, offset[0])
+      return index(h, b, jnp.clip(inner, first, last), outer)
+
+    return of_grid
+
+  @property
+  def per_head(self):
+    """Shape of a number per query and head, in all lanes."""
+    p = self.plan
+    return p.rows, p.heads, p.block, LANES
+
+  @property
+  def summed(self):
+    """Shape of a sum over blocks."""
+    return self.plan.rows, self.plan.block, self.plan.lanes
+
+  @property
+  def bias_scratch(self):
+    """Shapes of a tile of the bias and of its distances, by name."""
+    p = self.plan
+    if p.form == 'none':
+      return {}
+    scratch = {'bias': (p.heads, p.block, p.block)}
+    if p.form != 'dense':
+      scratch['distances'] = (p.anchors, 2 * p.block)
+    return scratch
+
+  def inputs(self, table, places, **arrays):
+    """Name to (array, BlockSpec)."""
+    specs = {
+      'q': self.queries(self.plan.first),
+      'k': self.keys(),
+      'v': self.keys(),
+      'dy': self.queries(0),
+      'log_sum': self.per_query(),
+      'centre': self.per_query(),
+    }
+    return {
+      **{name: (array, specs[name]) for name, array in arrays.items()},
+      **self.table_inputs(table),
+      **self.segments(places),
+    }
+
+  def queries(self, first):
+    return pl.BlockSpec(
+      self.summed, self._at(lambda h, b, i, j: (b, first + i, h))
+    )
+
+  def keys(self):
+    return pl.BlockSpec(self.summed, self._at(lambda h, b, i, j: (b, j, h)))
+
+  def per_query(self):
+    p = self.plan
+    return pl.BlockSpec(
+      (p.rows, p.heads, 1, p.block), self._at(lambda h, b, i, j: (b, h, 0, i))
+    )
+
+  def segments(self, places):
+    """Segment ids as inputs, by name."""
+    if places.q_segment_ids is None:
+      return {}
+    p = self.plan
+    shape = (p.rows, 1, p.block)
+    return {
+      'q_segment_ids': (
+        places.q_segment_ids,
+        pl.BlockSpec(shape, self._at(lambda h, b, i, j: (b, 0, p.first + i))),
+      ),
+      'k_segment_ids': (
+        places.k_segment_ids,
+        pl.BlockSpec(shape, self._at(lambda h, b, i, j: (b, 0, j))),
+      ),
+    }
+
+  def table_inputs(self, table):
+    """The two blocks of distances in a tile, as inputs by name.
+
+    By falling distance where queries are the rows of a tile, by rising distance
+    where keys are.
+    """
+    if table is None:
+      return {}
+    p = self.plan
+    if p.form == 'dense':
+      own = table.shape[1] > 1
+      spec = pl.BlockSpec(
+        (1, 1, p.heads, p.block, p.block),
+        self._at(lambda h, b, i, j: (j, b if own else 0, h, 0, 0)),
+      )
+      return {'dense': (table, spec)}
+    own = table.shape[0] > 1
+    rising = table[..., :-1]
+    falling = table[..., ::-1][..., :-1]
+    shape = (1, 1, p.heads, table.shape[3], p.block)
+
+    def spec(block):
+      return pl.BlockSpec(
+        shape,
+        self._at(
+          lambda h, b, i, j: (
+            b if own else 0,
+            self._group(i),
+            h,
+            0,
+            block(i, j),
+          )
+        ),
+      )
+
+    if self.keys_inside:
+      return {
+        'near': (falling, spec(lambda i, j: p.blocks_q - 1 - i + j)),
+        'far': (falling, spec(lambda i, j: p.blocks_q - i + j)),
+      }
+    return {
+      'near': (rising, spec(lambda i, j: p.first + i - j - 1 - p.lowest)),
+      'far': (rising, spec(lambda i, j: p.first + i - j - p.lowest)),
+    }
+
+  def _group(self, i):
+    """Which group of anchors a block of queries has."""
+    return jax.lax.div(i, jnp.int32(self.plan.blocks_per_group))
+
+  def table_gradient(self, shape, batch):
+    """A table's gradient as an output, `[..., batch // rows, ...]`."""
+    p = self.plan
+    if p.form == 'dense':
+      keys, _, heads, *tile = shape
+      shape = (keys, batch // p.rows, heads, *tile)
+      spec = pl.BlockSpec(
+        (1, 1, p.heads, *tile), lambda h, b, i, j, *_: (j, b, h, 0, 0)
+      )
+    else:
+      _, groups, heads, anchors, distances = shape
+      shape = (anchors, (distances - 1) // p.block, p.block)
+      spec = pl.BlockSpec(
+        (1, 1, p.heads, *shape),
+        lambda h, b, i, j, *_: (b, self._group(i), h, 0, 0, 0),
+      )
+      shape = (batch // p.rows, groups, heads, *shape)
+    return jax.ShapeDtypeStruct(shape, jnp.float32), spec

@@ -1,0 +1,220 @@
+"""Attention fused for TPUs, in Pallas: a bias costs nearly nothing.
+
+The algorithm is that of `blockwise`, a tile of pairs at a time, but a tile's
+logits never leave the chip's vector memory. The bias of a tile is made there
+too, from what depends on the distance alone (`toeplitz`): one row of numbers
+for a translation-invariant bias, two neighbouring anchors and a weight per
+query for FIRE (`bands`). It is made once per head and tile, for several rows of
+the batch. Its gradient is the tile's, summed along diagonals; from there on to
+parameters it is that of the rows, by autodiff.
+
+Heads of fewer than 128 numbers share a vector register's 128 lanes, as they lie
+in memory: the lanes of other heads are set to 0 in one factor of each product.
+
+Shapes beside the usual: b tokens in a block of queries or keys, W lanes of the
+heads that a program computes, T distances of a row, P pairs (or groups) of
+anchors.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax import partitioning
+from lengen_jax.attention import bias_forms
+from lengen_jax.attention import tiles
+from lengen_jax.attention.pallas_tpu import bias as biases
+from lengen_jax.attention.pallas_tpu import calls
+from lengen_jax.attention.pallas_tpu import lanes as heads
+from lengen_jax.attention.pallas_tpu import plan as plans
+from lengen_jax.attention.pallas_tpu.lanes import LANES
+
+
+def attend(
+  q,
+  k,
+  v,
+  *,
+  bias,
+  content,
+  q_positions,
+  k_positions,
+  q_segment_ids,
+  k_segment_ids,
+  q_offset,
+  k_lengths,
+  causal,
+  window,
+  sinks,
+  scale,
+  logit_scale,
+  contiguous,
+  bias_form,
+):
+  """See `dot_product_attention`, which checks the arguments."""
+  for what, is_asked in (
+    ('content terms', content is not None),
+    ('sinks', sinks),
+    ('a q_offset for each row', jnp.ndim(q_offset) > 0),
+    ('values of another size than keys', v.shape[-1] != q.shape[-1]),
+  ):
+    if is_asked:
+      raise errors.ConfigError(
+        f"implementation='pallas' has no {what}; use 'blockwise'"
+      )
+  batch, q_length, num_heads, head_dim = q.shape
+  k_length = k.shape[1]
+  packed = q_segment_ids is not None
+  form = _form(bias, bias_form, contiguous, packed)
+  if logit_scale is not None:
+    # [B, Q], or per head [B, Q, H].
+    logit_scale = logit_scale.reshape(*logit_scale.shape[:2], -1, 1)
+    q = (q * logit_scale).astype(q.dtype)
+  if num_heads > k.shape[2]:
+    k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
+  block = min(plans.BLOCK, -(-max(q_length, k_length) // LANES) * LANES)
+  lanes = heads.per_head(num_heads, head_dim)
+  q, k, v = (heads.flat(x, lanes, block) for x in (q, k, v))
+  if packed:
+    q_segment_ids, k_segment_ids = (
+      jnp.pad(ids, ((0, 0), (0, -ids.shape[1] % block)))[:, None]
+      for ids in (q_segment_ids, k_segment_ids)
+    )
+  places = plans.Places(
+    offset=jnp.asarray(q_offset, jnp.int32).reshape(1),
+    q_positions=q_positions,
+    k_positions=k_positions,
+    k_lengths=k_lengths,
+    q_segment_ids=q_segment_ids,
+    k_segment_ids=k_segment_ids,
+  )
+  # Whether positions are the same in all rows.
+  alike = form in ('none', 'strip') or all(
+    leaf.ndim == 1 or leaf.shape[0] == 1
+    for leaf in jax.tree.leaves((q_positions, k_positions))
+  )
+  # Whether keys after a query have a higher index.
+  aligned = causal and isinstance(q_offset, int) and q_offset == 0
+
+  def plan(form, block, first, end, spacing=1):
+    blocks_k = k.shape[1] // block
+    this = plans.Plan(
+      form=form,
+      block=block,
+      first=first // block,
+      blocks_q=(end - first) // block,
+      blocks_k=min(end // block, blocks_k) if aligned else blocks_k,
+      rows=1,
+      head_dim=lanes,
+      k_length=k_length,
+      causal=causal,
+      window=window,
+      scale=scale,
+      lowest=-1 if aligned else first // block - blocks_k,
+      spacing=spacing,
+      interpret=partitioning.platform() == 'cpu',
+    )
+    if not alike:
+      return this
+    return dataclasses.replace(
+      this, rows=plans.rows(this, batch, q.dtype.itemsize)
+    )
+
+  if form == 'dense':
+    one = dataclasses.replace(
+      plan(form, block, 0, block), blocks_k=k.shape[1] // block
+    )
+    y = _by_blocks(one, q, k, v, bias, places)
+  else:
+    bands = [(form, block, 0, q.shape[1])]
+    if form == 'anchored':
+      bands = plans.bands(q.shape[1], block)
+    parts = [_attend(plan(*band), q, k, v, bias, places) for band in bands]
+    y = jnp.concatenate(parts, axis=1)
+  y = y.reshape(batch, -1, num_heads, lanes)
+  return y[:, :q_length, :, :head_dim]
+
+
+def _form(bias, bias_form, contiguous, packed):
+  """'none', 'strip', 'anchored' or 'dense'."""
+  if bias is None:
+    return 'none'
+  # Within a block of packed rows positions start again.
+  rows_ascend = contiguous and not packed
+  form = bias_forms.choose(
+    bias,
+    bias_form,
+    contiguous if bias.encoding.takes_distances else rows_ascend,
+  )
+  return 'dense' if form == 'exact' else form
+
+
+def _by_blocks(plan, q, k, v, bias, places):
+  """Attention of one block of queries after the other, `[B, Q, H D]`."""
+  positions = tiles.position_blocks(places.q_positions, plan.block)
+  blocks = q.shape[1] // plan.block
+  # Gradients are summed over blocks, in what these are.
+  k_sum, v_sum = (x.astype(jnp.float32) for x in (k, v))
+
+  def of_block(n):
+    first = n * plan.block
+    segment_ids = places.q_segment_ids
+    if segment_ids is not None:
+      segment_ids = jax.lax.dynamic_slice_in_dim(
+        segment_ids, first, plan.block, axis=2
+      )
+    block = dataclasses.replace(
+      places,
+      offset=places.offset + first,
+      q_positions=biases.position_block(positions, n),
+      q_segment_ids=segment_ids,
+    )
+    own = jax.lax.dynamic_slice_in_dim(q, first, plan.block, axis=1)
+    return _attend(
+      plan, own, k_sum.astype(k.dtype), v_sum.astype(v.dtype), bias, block
+    )
+
+  y = jax.lax.map(of_block, jnp.arange(blocks))
+  return jnp.swapaxes(y, 0, 1).reshape(q.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan, q, k, v, bias, places):
+  """Attention of a band of queries, `[B, blocks_q b, H D]`."""
+  table = biases.table(plan, bias, places)
+  y, _ = calls.forward(plan, q, k, v, table, places)
+  return y
+
+
+def _forward_with_residuals(plan, q, k, v, bias, places):
+  table = biases.table(plan, bias, places)
+  y, log_sum = calls.forward(plan, q, k, v, table, places)
+  return y, (q, k, v, bias, places, y, log_sum)
+
+
+def _backward(plan, residuals, dy):
+  q, k, v, bias, places, y, log_sum = residuals
+  table, to_bias = jax.vjp(lambda bias: biases.table(plan, bias, places), bias)
+  num_heads = q.shape[2] // plan.head_dim
+  # sum_j p_ij dp_ij, by which the softmax's gradient is centred.
+  centre = (y.astype(jnp.float32) * dy.astype(jnp.float32)).reshape(
+    *y.shape[:2], num_heads, -1
+  )
+  centre = jnp.swapaxes(centre.sum(-1), 1, 2)[:, :, None]
+  given = (plan, q, k, v, table, places)
+  of_queries = {'dy': dy, 'log_sum': log_sum, 'centre': centre}
+  dq, dtable = calls.query_gradients(*given, **of_queries)
+  (dbias,) = to_bias(dtable)
+  dk, dv = calls.key_gradients(*given, **of_queries)
+  before = plan.first * plan.block
+  after = q.shape[1] - before - dq.shape[1]
+  dq = jnp.pad(dq, ((0, 0), (before, after), (0, 0)))
+  after = k.shape[1] - dk.shape[1]
+  dk, dv = (jnp.pad(x, ((0, 0), (0, after), (0, 0))) for x in (dk, dv))
+  return dq, dk, dv, dbias, None
+
+
+_attend.defvjp(_forward_with_residuals, _backward)

@@ -1,0 +1,158 @@
+"""What a call of the kernels is about: sizes, bands of queries, places."""
+
+import dataclasses
+from typing import Any
+
+import jax
+from jax.experimental.pallas import tpu as pltpu
+
+from lengen_jax import partitioning
+from lengen_jax.attention.pallas_tpu.lanes import LANES
+
+BLOCK = 512
+# Rows of the batch that share a tile of the bias.
+_ROWS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What is known before anything is computed, of a band of queries.
+
+  Attributes:
+    form: of the bias: 'none', 'strip', 'anchored' or 'dense'.
+    block: tokens in a block of queries, and in one of keys; b.
+    first: index of the first block of queries.
+    blocks_q: blocks of queries; 1 if the bias is dense.
+    blocks_k: blocks of keys.
+    rows: of the batch, in a program.
+    head_dim: D.
+    k_length: keys from there on are masked.
+    causal: see `dot_product_attention`.
+    window: likewise.
+    scale: likewise.
+    lowest: block of the lowest distance in a row of the table.
+    spacing: queries from one anchor to the next.
+    interpret: whether there is no TPU.
+  """
+
+  form: str
+  block: int
+  first: int
+  blocks_q: int
+  blocks_k: int
+  rows: int
+  head_dim: int
+  k_length: int
+  causal: bool
+  window: int | None
+  scale: float
+  lowest: int
+  spacing: int
+  interpret: bool
+
+  @property
+  def lanes(self):
+    """W."""
+    return max(LANES, self.head_dim)
+
+  @property
+  def heads(self):
+    """Heads in a program."""
+    return self.lanes // self.head_dim
+
+  @property
+  def highest(self):
+    """Block of the highest distance in a row of the table."""
+    return self.first + self.blocks_q
+
+  @property
+  def piece(self):
+    """Queries whose anchors are computed together."""
+    if self.form == 'strip':
+      return self.block
+    return min(self.block, max(self.spacing, LANES))
+
+  @property
+  def intervals(self):
+    """Intervals between anchors of a piece."""
+    return 0 if self.form == 'strip' else -(-self.piece // self.spacing)
+
+  @property
+  def anchors(self):
+    """Rows of a table that a tile is made from."""
+    if self.form not in ('strip', 'anchored'):
+      return 0
+    return self.intervals * (self.block // self.piece) + 1
+
+  @property
+  def blocks_per_group(self):
+    """Blocks of queries that have the same anchors."""
+    if self.form == 'strip':
+      return self.blocks_q
+    return max(1, self.spacing // self.block)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Places:
+  """Where queries and keys stand.
+
+  Attributes:
+    offset: int32 `[1]`, index of the first query among the keys.
+    q_positions: `[Q]`, `[1 or B, Q]`, or Distances.
+    k_positions: likewise, `[K]`.
+    k_lengths: int32 `[B]` or None.
+    q_segment_ids: int32 `[B, 1, N b]` or None.
+    k_segment_ids: likewise.
+  """
+
+  offset: jax.Array
+  q_positions: Any
+  k_positions: Any
+  k_lengths: Any
+  q_segment_ids: Any
+  k_segment_ids: Any
+
+
+def bands(length, block):
+  """Bands of queries: form, block, first query, end, queries between anchors.
+
+  FIRE's bias varies with the query's position i as a function of log i, so that
+  anchors are between an eighth and a sixteenth of i apart.
+  """
+  bands = [('dense', LANES, 0, LANES)]
+  first, end = LANES, 4 * LANES
+  while first < length:
+    bands.append(
+      (
+        'anchored',
+        min(block, LANES if end <= BLOCK else BLOCK),
+        first,
+        min(end, length),
+        first // 8,
+      )
+    )
+    first, end = end, 2 * end
+  return bands
+
+
+def rows(plan, batch, itemsize):
+  """Rows of the batch in a program: as many as vector memory has room for."""
+  b, heads = plan.block, plan.heads
+  tiles_of_a_head = 2 * heads + 4
+  fixed = 4 * tiles_of_a_head * b * b
+  # The gradient of the table, and the next one.
+  fixed += 8 * heads * plan.anchors * (plan.highest - plan.lowest) * b
+  # q, k, v and two more, and the next ones; sums and what is known per query.
+  per_row = 2 * 5 * itemsize * b * plan.lanes
+  per_row += 4 * b * (plan.lanes + 2 * heads * LANES)
+  room = (0.9 * vector_memory() - fixed) // per_row
+  rows = [n for n in range(1, _ROWS + 1) if batch % n == 0 and n <= room]
+  return max(rows, default=1)
+
+
+def vector_memory():
+  """Bytes of vector memory of a core."""
+  if partitioning.platform() == 'tpu':
+    return pltpu.get_tpu_info().vmem_capacity_bytes
+  return 2**24

@@ -1,0 +1,70 @@
+"""Tiles of what depends on a distance, inside a TPU kernel.
+
+A tile of n rows and m columns has n + m - 1 distances; laid out along the lanes
+of a vector `[1, n + m]` they become the tile by shifting row r by r. Vector
+units shift 8 rows at once, by one amount: three masked shifts bring the rows of
+a group of 8 apart, one shift each puts 16 groups in their place. (Some TPUs
+could shift each row by an amount of its own, v4 cannot.)
+
+Sizes are multiples of LANES.
+"""
+
+import jax
+from jax.experimental.pallas import tpu as pltpu
+import jax.numpy as jnp
+
+from lengen_jax.attention.pallas_tpu.lanes import LANES
+
+_SUBLANES = 8
+
+
+def tile(vector, rows, columns):
+  """`[1, n + m]` as the tile `[n, m]` whose entry (r, c) is entry c - r + n."""
+  strip = _shifted(vector)
+  return jnp.concatenate(
+    [strip[:, first : first + columns] for first in range(rows, 0, -LANES)],
+    axis=0,
+  )
+
+
+def untile(tile, scratch):
+  """Transpose of `tile`: sums along diagonals, `[n, m]` as `[1, n + m]`.
+
+  Args:
+    tile: float32.
+    scratch: a reference to memory of at least `[LANES, n + m]`.
+  """
+  rows, columns = tile.shape
+  scratch[...] = jnp.zeros(scratch.shape, jnp.float32)
+  for group in range(rows // LANES):
+    first = rows - group * LANES
+    scratch[:, first : first + columns] += tile[
+      group * LANES : (group + 1) * LANES
+    ]
+  return _unshifted(scratch[:, : rows + columns])
+
+
+def _shifted(vector):
+  """`[1, w]` as `[LANES, w]`, row r moved r to the right."""
+  width = vector.shape[1]
+  x = jnp.broadcast_to(vector, (_SUBLANES, width))
+  row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
+  for bit in (1, 2, 4):
+    x = jnp.where(row & bit != 0, pltpu.roll(x, bit, 1), x)
+  return jnp.concatenate(
+    [x]
+    + [pltpu.roll(x, shift, 1) for shift in range(_SUBLANES, LANES, _SUBLANES)],
+    axis=0,
+  )
+
+
+def _unshifted(x):
+  """Transpose of `_shifted`."""
+  width = x.shape[1]
+  y = x[:_SUBLANES]
+  for shift in range(_SUBLANES, LANES, _SUBLANES):
+    y = y + pltpu.roll(x[shift : shift + _SUBLANES], width - shift, 1)
+  row = jax.lax.broadcasted_iota(jnp.int32, y.shape, 0)
+  for bit in (1, 2, 4):
+    y = jnp.where(row & bit != 0, pltpu.roll(y, width - bit, 1), y)
+  return y.sum(0, keepdims=True)
