@@ -100,16 +100,22 @@ def _make_piece(plan, r, i, head, keys_inside, piece):
   if not keys_inside:
     shape, axis, where = shape[::-1], 1, (head, slice(None), queries)
   first = piece * plan.intervals
-  r.bias[where] = toeplitz.tile(r.distances[pl.ds(first, 1), window], *shape)
 
-  def add(interval):
+  def change(interval):
     before, after = (
       r.distances[pl.ds(first + interval + n, 1), window] for n in (0, 1)
     )
     weight = _weight(plan, i, interval, axis)
-    r.bias[where] += weight * toeplitz.tile(after - before, *shape)
+    return weight * toeplitz.tile(after - before, *shape)
 
-  _each(plan.intervals, add)
+  tile = toeplitz.tile(r.distances[pl.ds(first, 1), window], *shape)
+  if plan.intervals:
+    tile += change(0)
+  r.bias[where] = tile
+
+  @pl.loop(1, max(1, plan.intervals))
+  def _(interval):
+    r.bias[where] += change(interval)
 
 
 def add_gradient(plan, r, i, j):

@@ -30,7 +30,6 @@ from lengen_jax.attention.pallas_tpu import bias as biases
 from lengen_jax.attention.pallas_tpu import calls
 from lengen_jax.attention.pallas_tpu import lanes as heads
 from lengen_jax.attention.pallas_tpu import plan as plans
-from lengen_jax.attention.pallas_tpu.lanes import LANES
 
 
 def attend(
@@ -75,7 +74,7 @@ def attend(
     q = (q * logit_scale).astype(q.dtype)
   if num_heads > k.shape[2]:
     k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
-  block = min(plans.BLOCK, -(-max(q_length, k_length) // LANES) * LANES)
+  block = plans.block_size(max(q_length, k_length))
   lanes = heads.per_head(num_heads, head_dim)
   q, k, v = (heads.flat(x, lanes, block) for x in (q, k, v))
   if packed:

@@ -9,7 +9,8 @@ from jax.experimental.pallas import tpu as pltpu
 from lengen_jax import partitioning
 from lengen_jax.attention.pallas_tpu.lanes import LANES
 
-BLOCK = 512
+# Tokens in a block. Larger ones are compiled for minutes.
+_BLOCK = 512
 # Rows of the batch that share a tile of the bias.
 _ROWS = 8
 
@@ -114,25 +115,27 @@ class Places:
   k_segment_ids: Any
 
 
+def block_size(length):
+  """Tokens in a block, for so many tokens in a row."""
+  return min(_BLOCK, -(-length // LANES) * LANES)
+
+
 def bands(length, block):
   """Bands of queries: form, block, first query, end, queries between anchors.
 
   FIRE's bias varies with the query's position i as a function of log i, so that
-  anchors are between an eighth and a sixteenth of i apart.
+  anchors are an eighth of i apart, or less. The first queries have a bias of
+  their own each. Each band costs time to compile, and memory for its anchors
+  and all of their distances.
   """
   bands = [('dense', LANES, 0, LANES)]
-  first, end = LANES, 4 * LANES
+  first = LANES
   while first < length:
+    end = (2 if _BLOCK <= first < 8 * _BLOCK else 4) * first
     bands.append(
-      (
-        'anchored',
-        min(block, LANES if end <= BLOCK else BLOCK),
-        first,
-        min(end, length),
-        first // 8,
-      )
+      ('anchored', min(block, first), first, min(end, length), first // 8)
     )
-    first, end = end, 2 * end
+    first = end
   return bands
 
 
