@@ -5,22 +5,25 @@ import functools
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.attention import bias_forms
 from lengen_jax.attention import dot_product
+from lengen_jax.attention import pallas_tpu
 from lengen_jax.attention import tiles
 from lengen_jax.models import blocks
 from lengen_jax.models import stacking
 
-# Tiles of pairs that are compared.
-_TILES = 32
+# Tiles of pairs, or queries, that are compared.
+_SAMPLES = 32
 
 
 def largest(config, scheme, params, length):
   """The largest error of an approximate bias, in nats, as logits have it.
 
   Of the tiles that are computed with the config's `bias_form`, 32 are compared
-  with exact ones, at random places and the same ones each time. Gradients to a
+  with exact ones, or so many queries, at random places and the same ones each
+  time. Gradients to a
   FIRE's parameters may be off by more than the bias is.
 
   Args:
@@ -32,11 +35,13 @@ def largest(config, scheme, params, length):
   Returns:
     dict from path in `params` to a float; empty where every bias is exact.
   """
-  exact = config.bias_form == 'exact' or not scheme.contiguous
-  if exact or not dot_product.goes_blockwise(
+  implementation = dot_product.choose(
     config.implementation, config.bias_form, length, length
-  ):
+  )
+  exact = config.bias_form == 'exact' or not scheme.contiguous
+  if exact or implementation == 'reference':
     return {}
+  largest_of = {'blockwise': _of_tiles, 'pallas': _of_rows}[implementation]
   params = _of_encodings(params)
   if jax.process_count() > 1:
     # Small, and here in part only.
@@ -66,7 +71,7 @@ def largest(config, scheme, params, length):
         bidirectional=bidirectional,
       )
       if bias_forms.choose(bias, config.bias_form, True) == 'anchored':
-        errors[side + path] = float(_largest(bias, length))
+        errors[side + path] = float(largest_of(bias, length))
   return errors
 
 
@@ -84,10 +89,10 @@ def _of_encodings(params):
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _largest(bias, length):
-  """The figure for one bias."""
+def _of_tiles(bias, length):
+  """The figure for one bias of `blockwise`."""
   size = min(tiles.block_size(), length)
-  i, j = jax.random.randint(jax.random.key(0), (2, _TILES), 0, length // size)
+  i, j = jax.random.randint(jax.random.key(0), (2, _SAMPLES), 0, length // size)
   if not bias.bidirectional:
     i, j = jnp.maximum(i, j), jnp.minimum(i, j)
 
@@ -104,3 +109,18 @@ def _largest(bias, length):
     return jnp.where(visible[:, None], jnp.abs(exact - approximate), 0).max()
 
   return jax.lax.map(compare, (i, j)).max()
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _of_rows(bias, length):
+  """The figure for one bias of `pallas`."""
+  queries = np.random.default_rng(0).integers(0, length, _SAMPLES)
+  keys = jnp.arange(length)
+  worst = []
+  for i in map(int, queries):
+    distances = i - keys
+    exact = bias.rows(jnp.array([i]), distances)[0]
+    off = jnp.abs(pallas_tpu.row(bias, i, distances) - exact)
+    visible = (distances >= 0) | bias.bidirectional
+    worst.append(jnp.where(visible[None], off, 0).max())
+  return jnp.stack(worst).max()

@@ -39,6 +39,17 @@ def test_says_by_how_much_each_layers_bias_is_off(scan_layers):
   assert all(0 < error < 0.01 for error in errors.values())
 
 
+def test_says_how_far_off_the_kernels_are():
+  blockwise = largest(config(encoding=FIRE), length=1024)
+  kernels = largest(config(encoding=FIRE, implementation='pallas'), length=1024)
+  assert kernels.keys() == blockwise.keys()
+  assert all(0 < error < 0.01 for error in kernels.values())
+  # They have anchors elsewhere.
+  assert kernels != blockwise
+  alibi = config(encoding='alibi', implementation='pallas')
+  assert largest(alibi, length=1024) == {}
+
+
 def test_a_shared_encoding_counts_once():
   shared = FIRE[:-1] + ', shared=True)'
   assert list(largest(config(encoding=shared))) == ['encoding']

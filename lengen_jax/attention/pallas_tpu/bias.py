@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from lengen_jax.attention import tiles
 from lengen_jax.attention.pallas_tpu import masks
+from lengen_jax.attention.pallas_tpu import plan as plans
 from lengen_jax.attention.pallas_tpu import toeplitz
 
 
@@ -43,7 +44,7 @@ def _anchor_table(plan, bias, places, distances):
   def row(anchor):
     return bias.rows(anchor[None], distances)[0]
 
-  anchors = (start[:, None] + index).astype(jnp.float32)
+  anchors = (start[:, None] + index[None]).astype(jnp.float32)
   rows = jax.lax.map(row, anchors.reshape(-1))
   rows = rows.reshape(*anchors.shape, *rows.shape[1:])
   own = rows[:, :-1].reshape(start.shape[0], groups, in_group, *rows.shape[2:])
@@ -70,6 +71,23 @@ def _dense_table(plan, bias, places):
     return jax.lax.cond(needed, tile, lambda j: nothing, j)
 
   return jax.lax.map(tile_if_needed, jnp.arange(plan.blocks_k))
+
+
+def row(bias, i, distances):
+  """Bias of one query of a long row as anchors have it, `[H, N]`.
+
+  Args:
+    bias: a BiasFn whose encoding has rows.
+    i: the query, an int; its position too.
+    distances: query position minus key position, `[N]`.
+  """
+  form, _, first, _, spacing = plans.band_of(i)
+  if form == 'dense':
+    return bias.rows(jnp.array([i]), distances)[0]
+  before = first + (i - first) // spacing * spacing
+  weight = (i - before) / spacing
+  near, far = bias.rows(jnp.array([before, before + spacing]), distances)
+  return near + weight * (far - near)
 
 
 def position_block(positions, n):

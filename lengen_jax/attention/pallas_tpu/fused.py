@@ -98,7 +98,7 @@ def attend(
   # Whether keys after a query have a higher index.
   aligned = causal and isinstance(q_offset, int) and q_offset == 0
 
-  def plan(form, block, first, end, spacing=1):
+  def plan(form, block, first, end, spacing):
     blocks_k = k.shape[1] // block
     this = plans.Plan(
       form=form,
@@ -124,11 +124,11 @@ def attend(
 
   if form == 'dense':
     one = dataclasses.replace(
-      plan(form, block, 0, block), blocks_k=k.shape[1] // block
+      plan(form, block, 0, block, 1), blocks_k=k.shape[1] // block
     )
     y = _by_blocks(one, q, k, v, bias, places)
   else:
-    bands = [(form, block, 0, q.shape[1])]
+    bands = [(form, block, 0, q.shape[1], 1)]
     if form == 'anchored':
       bands = plans.bands(q.shape[1], block)
     parts = [_attend(plan(*band), q, k, v, bias, places) for band in bands]

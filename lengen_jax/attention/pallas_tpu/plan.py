@@ -128,7 +128,7 @@ def bands(length, block):
   their own each. Each band costs time to compile, and memory for its anchors
   and all of their distances.
   """
-  bands = [('dense', LANES, 0, LANES)]
+  bands = [('dense', LANES, 0, LANES, 1)]
   first = LANES
   while first < length:
     end = (2 if _BLOCK <= first < 8 * _BLOCK else 4) * first
@@ -137,6 +137,11 @@ def bands(length, block):
     )
     first = end
   return bands
+
+
+def band_of(i):
+  """The band of a query of a long row."""
+  return bands(i + 1, _BLOCK)[-1]
 
 
 def rows(plan, batch, itemsize):
