@@ -330,6 +330,8 @@ class _Specs:
       spec = pl.BlockSpec(
         (1, 1, p.heads, *shape),
         lambda h, b, i, j, *_: (b, self._group(i), h, 0, 0, 0),
+        # It stays for many programs, and is large for long rows.
+        pipeline_mode=pl.Buffered(1),
       )
       shape = (batch // p.rows, groups, heads, *shape)
     return jax.ShapeDtypeStruct(shape, jnp.float32), spec

@@ -149,8 +149,8 @@ def rows(plan, batch, itemsize):
   b, heads = plan.block, plan.heads
   tiles_of_a_head = 2 * heads + 4
   fixed = 4 * tiles_of_a_head * b * b
-  # The gradient of the table, and the next one.
-  fixed += 8 * heads * plan.anchors * (plan.highest - plan.lowest) * b
+  # The gradient of the table.
+  fixed += 4 * heads * plan.anchors * (plan.highest - plan.lowest) * b
   # q, k, v and two more, and the next ones; sums and what is known per query.
   per_row = 2 * 5 * itemsize * b * plan.lanes
   per_row += 4 * b * (plan.lanes + 2 * heads * LANES)

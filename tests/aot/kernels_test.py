@@ -1,0 +1,110 @@
+"""Attention in kernels, compiled for real TPUs ahead of time.
+
+No TPU is needed; run by `make test-aot`.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import attention
+from lengen_jax import encodings
+from lengen_jax.training import ahead_of_time
+from lengen_jax.training import config as training_config
+from lengen_jax.training import pods
+from lengen_jax.training import sharding
+
+pytestmark = pytest.mark.aot
+MIB = 2**20
+CHIPS = {'v4': 'v4-2', 'v5e': 'v5e-1', 'v5p': 'v5p-2', 'v6e': 'v6e-1'}
+
+
+def compiled_gradients(
+  chip, spec, *, length, batch=1, heads=4, head_dim=64, **options
+):
+  """Gradients of one layer of attention to q, k, v and parameters."""
+  options = {'causal': True, 'bias_form': 'auto', **options}
+  groups = options.pop('key_heads', heads)
+  packed = options.pop('packed', False)
+  encoding = encodings.create(spec, num_heads=heads, head_dim=head_dim)
+  p = jnp.arange(3)
+  variables = jax.eval_shape(
+    lambda: encoding.init(jax.random.key(0), p, p, method='bias')
+  )
+
+  def loss(q, k, v, segment_ids, variables):
+    y = attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(variables, method='bias_fn'),
+      q_segment_ids=segment_ids if packed else None,
+      k_segment_ids=segment_ids if packed else None,
+      implementation='pallas',
+      **options,
+    )
+    return y.astype(jnp.float32).sum()
+
+  def array(*shape, dtype=jnp.bfloat16):
+    return jax.ShapeDtypeStruct((batch, length, *shape), dtype)
+
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(),
+    1,
+    ahead_of_time.devices(pods.get(CHIPS[chip]))[:1],
+  )
+  jitted = jax.jit(
+    jax.grad(loss, (0, 1, 2, 4)),
+    in_shardings=layout.whole,
+    out_shardings=layout.whole,
+  )
+  k = array(groups, head_dim)
+  with layout.scope():
+    return jitted.lower(
+      array(heads, head_dim), k, k, array(dtype=jnp.int32), variables
+    ).compile()
+
+
+@pytest.mark.parametrize('chip', CHIPS)
+@pytest.mark.parametrize('head_dim', [64, 128])
+def test_strips_compile(chip, head_dim):
+  compiled = compiled_gradients(
+    chip, 'kerple_log', length=1024, batch=8, head_dim=head_dim
+  )
+  assert compiled.as_text().count('tpu_custom_call') >= 3
+
+
+@pytest.mark.parametrize('chip', CHIPS)
+def test_anchors_compile(chip):
+  # A band of each kind: 128 apart within a block, and several blocks apart.
+  compiled = compiled_gradients(
+    chip, 'fire', length=1024 if chip != 'v4' else 8192, batch=2, heads=2
+  )
+  assert compiled.as_text().count('tpu_custom_call') >= 9
+
+
+@pytest.mark.parametrize('chip', ['v4', 'v5e'])
+@pytest.mark.parametrize(
+  'spec, options',
+  [
+    ('t5', {'packed': True, 'key_heads': 1, 'window': 700}),
+    ('fire', {'packed': True}),
+    ('sandwich', {'causal': False, 'head_dim': 256}),
+    ('nope', {'head_dim': 80}),
+  ],
+)
+def test_options_compile(chip, spec, options):
+  compiled_gradients(chip, spec, length=1024, **options)
+
+
+def test_memory():
+  length = 2**15
+  compiled = compiled_gradients('v4', 'fire', length=length, heads=12)
+  # All pairs of a head alone are 4 GiB.
+  assert compiled.memory_analysis().temp_size_in_bytes <= 512 * MIB
+  shapes = re.findall(r'(?:f32|bf16|s32|pred)\[([\d,]+)\]', compiled.as_text())
+  largest = max(np.prod([int(n) for n in shape.split(',')]) for shape in shapes)
+  assert length * 12 * 64 <= largest < length * length / 8
