@@ -44,6 +44,17 @@ CELLS = {
   '32k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**15}, 'v4-2'),
   '128k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**17}, 'v4-2'),
   '512k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**19}, 'v4-2'),
+  '512k, kernels': (
+    'fire_c4',
+    'base',
+    {
+      **_ROW,
+      'data.train_length': 2**19,
+      'model.implementation': 'pallas',
+      'model.bias_form': 'auto',
+    },
+    'v4-2',
+  ),
   '1024k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**20}, 'v4-2'),
   '1024k, 4 chips': (
     'fire_c4',

@@ -50,6 +50,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     places: the places.
     **of_queries: of the band, `dy`, `log_sum` and `centre`.
   """
+  plan = plans.fitting(plan)
   specs = _Specs(plan, keys_inside=True)
   outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
   scratch = {

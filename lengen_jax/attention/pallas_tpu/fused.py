@@ -30,6 +30,7 @@ from lengen_jax.attention.pallas_tpu import bias as biases
 from lengen_jax.attention.pallas_tpu import calls
 from lengen_jax.attention.pallas_tpu import lanes as heads
 from lengen_jax.attention.pallas_tpu import plan as plans
+from lengen_jax.attention.pallas_tpu.lanes import LANES
 
 
 def attend(
@@ -74,8 +75,8 @@ def attend(
     q = (q * logit_scale).astype(q.dtype)
   if num_heads > k.shape[2]:
     k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
-  block = plans.block_size(max(q_length, k_length))
   lanes = heads.per_head(num_heads, head_dim)
+  block = plans.block_size(max(q_length, k_length), max(1, LANES // lanes))
   q, k, v = (heads.flat(x, lanes, block) for x in (q, k, v))
   if packed:
     q_segment_ids, k_segment_ids = (

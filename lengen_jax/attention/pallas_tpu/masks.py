@@ -47,7 +47,9 @@ def use(plan, i, j, offset):
   b = plan.block
   first_q, first_k = (plan.first + i) * b + offset, j * b
   last_q, last_k = first_q + b - 1, first_k + b - 1
-  needed, whole = first_k < plan.k_length, last_k < plan.k_length
+  needed = whole = True
+  if plan.k_length < plan.blocks_k * b:
+    needed, whole = first_k < plan.k_length, last_k < plan.k_length
   if plan.causal:
     needed &= first_k <= last_q
     whole &= last_k <= first_q
@@ -65,6 +67,9 @@ def when_needed(plan, r, i, j, tile):
   needed, whole = use(plan, i, j, r.offset[0])
   if hasattr(r, 'k_segment_ids') or hasattr(r, 'k_lengths'):
     whole = False
+  if isinstance(whole, bool):
+    pl.when(needed)(lambda: tile(not whole))
+    return
   pl.when(jnp.logical_and(needed, whole))(lambda: tile(False))
   pl.when(jnp.logical_and(needed, jnp.logical_not(whole)))(lambda: tile(True))
 

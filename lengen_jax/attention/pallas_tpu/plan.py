@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jax.experimental.pallas import tpu as pltpu
 
+from lengen_jax import errors
 from lengen_jax import partitioning
 from lengen_jax.attention.pallas_tpu.lanes import LANES
 
@@ -13,6 +14,8 @@ from lengen_jax.attention.pallas_tpu.lanes import LANES
 _BLOCK = 512
 # Rows of the batch that share a tile of the bias.
 _ROWS = 8
+# Of vector memory, what is planned for.
+_ROOM = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +88,17 @@ class Plan:
       return 0
     return self.intervals * (self.block // self.piece) + 1
 
+  def halved(self):
+    """The same with blocks of half the size."""
+    return dataclasses.replace(
+      self,
+      block=self.block // 2,
+      **{
+        name: 2 * getattr(self, name)
+        for name in ('first', 'blocks_q', 'blocks_k', 'lowest')
+      },
+    )
+
   @property
   def blocks_per_group(self):
     """Blocks of queries that have the same anchors."""
@@ -115,9 +129,12 @@ class Places:
   k_segment_ids: Any
 
 
-def block_size(length):
-  """Tokens in a block, for so many tokens in a row."""
-  return min(_BLOCK, -(-length // LANES) * LANES)
+def block_size(length, heads=1):
+  """Tokens in a block, for so many tokens in a row and heads in a program."""
+  block = _BLOCK
+  while _tiles(block, heads) > _ROOM * vector_memory():
+    block //= 2
+  return min(block, -(-length // LANES) * LANES)
 
 
 def bands(length, block):
@@ -146,17 +163,43 @@ def band_of(i):
 
 def rows(plan, batch, itemsize):
   """Rows of the batch in a program: as many as vector memory has room for."""
-  b, heads = plan.block, plan.heads
-  tiles_of_a_head = 2 * heads + 4
-  fixed = 4 * tiles_of_a_head * b * b
-  # The gradient of the table.
-  fixed += 4 * heads * plan.anchors * (plan.highest - plan.lowest) * b
+  b = plan.block
   # q, k, v and two more, and the next ones; sums and what is known per query.
   per_row = 2 * 5 * itemsize * b * plan.lanes
-  per_row += 4 * b * (plan.lanes + 2 * heads * LANES)
-  room = (0.9 * vector_memory() - fixed) // per_row
+  per_row += 4 * b * (plan.lanes + 2 * plan.heads * LANES)
+  room = (_ROOM * vector_memory() - _fixed(plan)) // per_row
   rows = [n for n in range(1, _ROWS + 1) if batch % n == 0 and n <= room]
   return max(rows, default=1)
+
+
+def fitting(plan):
+  """The plan, or with smaller blocks where the table's gradient is so large.
+
+  Raises:
+    errors.ConfigError: it has no room at all.
+  """
+  while _fixed(plan) > _ROOM * vector_memory():
+    if plan.block == LANES or plan.piece != plan.block:
+      distances = (plan.highest - plan.lowest) * plan.block
+      raise errors.ConfigError(
+        f"implementation='pallas' has no room for the gradient of a bias over "
+        f'{distances} distances in {vector_memory() / 2**20:.0f} MiB of vector '
+        "memory; use 'blockwise', or split the sequence over more chips"
+      )
+    plan = plan.halved()
+  return plan
+
+
+def _fixed(plan):
+  """Bytes of vector memory for a tile, and for the table's gradient."""
+  blocks = plan.highest - plan.lowest
+  table = 4 * plan.heads * plan.anchors * blocks * plan.block
+  return _tiles(plan.block, plan.heads) + table
+
+
+def _tiles(block, heads):
+  """Bytes of the tiles of all pairs that are there at a time."""
+  return 4 * (2 * heads + 4) * block**2
 
 
 def vector_memory():

@@ -1,0 +1,289 @@
+"""What a bias costs in attention's kernels, by the TPU compiler's own schedule.
+
+Command: .venv-aot/bin/python -m benchmarks.attention_tpu_static
+  (needs the extras `aot` and `bench`; no TPU; about ten minutes)
+
+No TPU runs anything here. libtpu compiles each kernel ahead of time and writes
+down its final schedule, one line per bundle of instructions that are issued
+together. Counted are the bundles that one tile of 512 queries and 512 keys of a
+head takes, all of them visible, and quoted are ratios to the same kernels
+without a bias. A bundle is about a cycle; waiting for memory, for other units
+or between programs is not in it, so that the figures rank programs and tell no
+times. The rows of the batch that share a tile of the bias are computed in a
+loop: a tile costs the loop's body, and its share of what is around it.
+
+ALiBi stands for all biases of distance alone: their kernels are the same
+program, whatever made the row of numbers that they read. FIRE's is that of
+queries from 4096 on, most of those of a long row; `early` are those before.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import jax
+from jax.experimental.pallas.ops.tpu import flash_attention
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+
+from benchmarks import alternate
+from benchmarks import compile_matrix
+from lengen_jax import attention
+from lengen_jax import encodings
+from lengen_jax.attention.pallas_tpu import plan as plans
+from lengen_jax.training import ahead_of_time
+from lengen_jax.training import config as training_config
+from lengen_jax.training import pods
+from lengen_jax.training import sharding
+
+PATH = alternate.RESULTS / 'attention_tpu_static.json'
+CHIPS = {'v4': 'v4-2', 'v5e': 'v5e-1', 'v5p': 'v5p-2', 'v6e': 'v6e-1'}
+BLOCK = 512
+LENGTH = 4 * BLOCK
+# Name to an encoding's spec and the band of FIRE's queries: first, spacing.
+KINDS = {
+  'none': ('nope', None),
+  'ALiBi': ('alibi', None),
+  'FIRE': ('fire', (4096, 512)),
+  'FIRE, early': ('fire', (1024, 128)),
+}
+KERNELS = ('forward', 'query_gradient', 'key_gradient')
+BATCHES = (1, 2, 4, 8)
+
+
+def compile_kernels(chip, kind, head_dim, batch):
+  """Compiles gradients of attention for a chip."""
+  spec, band = KINDS[kind]
+  if band:
+    first, spacing = band
+    plans.bands = lambda length, block: [
+      ('anchored', block, 0, length, spacing)
+    ]
+  encoding = encodings.create(
+    spec, num_heads=128 // head_dim, head_dim=head_dim
+  )
+  p = jnp.arange(3)
+  variables = jax.eval_shape(
+    lambda: encoding.init(jax.random.key(0), p, p, method='bias')
+  )
+
+  def loss(q, k, v, variables):
+    y = attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(variables, method='bias_fn', bidirectional=True),
+      causal=False,
+      bias_form='auto',
+      implementation='pallas',
+    )
+    return y.astype(jnp.float32).sum()
+
+  _compile(chip, jax.grad(loss, (0, 1, 2, 3)), head_dim, batch, variables)
+
+
+def compile_peer(chip, head_dim):
+  """Compiles the forward pass of JAX's own flash attention."""
+  sizes = flash_attention.BlockSizes(BLOCK, BLOCK, BLOCK, 1)
+
+  def forward(q, k, v):
+    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q, k, v))
+    return flash_attention.flash_attention(q, k, v, block_sizes=sizes)
+
+  _compile(chip, forward, head_dim, 1)
+
+
+def _compile(chip, function, head_dim, batch, *more):
+  shape = (batch, LENGTH, 128 // head_dim, head_dim)
+  x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(),
+    1,
+    ahead_of_time.devices(pods.get(CHIPS[chip]))[:1],
+  )
+  one = layout.whole
+  jitted = jax.jit(function, in_shardings=one, out_shardings=one)
+  with layout.scope():
+    jitted.lower(x, x, x, *more).compile()
+
+
+def schedules(*arguments):
+  """Kernel's name to the lines of its schedule, of a compilation of its own."""
+  with tempfile.TemporaryDirectory() as folder:
+    flags = f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
+    command = [sys.executable, '-m', 'benchmarks.attention_tpu_static', '--one']
+    done = subprocess.run(
+      [*command, *map(str, arguments)],
+      env=os.environ | {'LIBTPU_INIT_ARGS': flags, 'JAX_PLATFORMS': 'cpu'},
+      capture_output=True,
+      text=True,
+    )
+    if done.returncode:
+      raise SystemExit(f'{arguments}: {done.stderr[-2000:]}')
+    found = {}
+    for path in pathlib.Path(folder).glob('*-final_bundles.txt'):
+      named = re.search(
+        r'(flash_attention|' + '|'.join(KERNELS) + ')', path.name
+      )
+      if named and 'schedule' not in path.name:
+        found[named[0]] = path.read_text().splitlines()
+    return found
+
+
+def parts(lines):
+  """Stretches of a schedule without a branch: (bundles, whether of a loop)."""
+  found, count, in_loop = [], 0, False
+  for line in lines:
+    bundle = re.match(r'\s*(?:0x[0-9a-f]+|0)\s*(L\w|P\w|CT)?\s*:\s*(>*)', line)
+    if not bundle:
+      continue
+    if bundle[1] and count:
+      found.append((count, in_loop))
+      count = 0
+    if not count:
+      in_loop = bundle[1] == 'LB' and len(bundle[2]) > 1
+    count += 1
+    if 'sbr.rel' in line:
+      found.append((count, in_loop))
+      count = 0
+  return found
+
+
+class Schedule:
+  """A kernel's schedule, of which some parts run several times a program.
+
+  Attributes:
+    body: bundles of the loop over rows; 0 where there is one row.
+    loops: bundles of the other loops' bodies.
+    rest: bundles that run once.
+  """
+
+  def __init__(self, lines):
+    found = parts(lines)
+    loops = sorted((n for n, in_loop in found if in_loop), reverse=True)
+    self.body, *self.loops = loops or [0]
+    self.rest = sum(n for n, in_loop in found if not in_loop)
+
+  def around(self, none, pieces):
+    """Bundles around the loop over rows, beyond those without a bias."""
+    own = list(self.loops)
+    for same in none.loops:
+      nearest = min(own, key=lambda n: abs(n - same), default=None)
+      if nearest is not None:
+        own.remove(nearest)
+    return self.rest - none.rest + pieces * sum(own)
+
+
+def measure(chip, head_dim, log):
+  """Bundles per tile and head, by kind, kernel and rows of the batch."""
+  pieces = {kind: 1 for kind in KINDS} | {'FIRE, early': 4}
+  kernels_of = {
+    (kind, batch): {
+      name: Schedule(lines)
+      for name, lines in schedules(chip, kind, head_dim, batch).items()
+    }
+    for kind in KINDS
+    for batch in (1, 8)
+    if not log(f'{chip}, heads of {head_dim}: {kind}, batch {batch}')
+  }
+  heads = 128 // head_dim
+  found = {}
+  for kind in KINDS:
+    for name in KERNELS:
+      none, none_alone, own, alone = (
+        kernels_of[one, batch][name]
+        for one in ('none', kind)
+        for batch in (8, 1)
+      )
+      around = own.around(none, pieces[kind])
+      bundles = {n: own.body + around / n for n in BATCHES if n > 1}
+      # Without a loop over rows its body is among what runs once.
+      bundles[1] = none.body + alone.around(none_alone, pieces[kind])
+      found.setdefault(kind, {})[name] = {
+        str(n): round(bundles[n] / heads) for n in BATCHES
+      }
+  return found
+
+
+def ratios(found):
+  """Of bundles, to those without a bias: forward, and all three kernels."""
+  result = {}
+  for kind, kernels in found.items():
+    of_kind = result[kind] = {}
+    for what, names in (('forward', KERNELS[:1]), ('all', KERNELS)):
+      of_kind[what] = {
+        str(n): round(
+          sum(kernels[name][str(n)] for name in names)
+          / sum(found['none'][name][str(n)] for name in names),
+          3,
+        )
+        for n in BATCHES
+      }
+  return result
+
+
+def peer(chip, head_dim):
+  """Bundles of the largest stretch of JAX's flash attention, per head."""
+  (lines,) = schedules(chip, 'peer', head_dim, 1).values()
+  return max(n for n, _ in parts(lines))
+
+
+def plot(cells, path):
+  figure, axes = plt.subplots(
+    1, len(cells), figsize=(3 * len(cells), 3.2), sharey=True, squeeze=False
+  )
+  for ax, (name, cell) in zip(axes[0], cells.items(), strict=True):
+    for kind, of_kind in cell['ratios'].items():
+      if kind != 'none':
+        ax.plot(BATCHES, [*of_kind['all'].values()], marker='o', label=kind)
+    ax.axhline(1, color='grey', linewidth=0.8)
+    ax.set(xscale='log', xticks=BATCHES, xticklabels=BATCHES, title=name)
+    ax.set_xlabel('rows that share a tile')
+    ax.minorticks_off()
+  axes[0, 0].set_ylabel('bundles, to no bias (three kernels)')
+  axes[0, 0].legend()
+  figure.tight_layout()
+  figure.savefig(path, dpi=120)
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  )
+  parser.add_argument('chips', nargs='*', help='v4 and v5e if none is named')
+  parser.add_argument('--one', nargs=4, help=argparse.SUPPRESS)
+  arguments = parser.parse_args()
+  if arguments.one:
+    chip, kind, head_dim, batch = arguments.one
+    if kind == 'peer':
+      compile_peer(chip, int(head_dim))
+    else:
+      compile_kernels(chip, kind, int(head_dim), int(batch))
+    return
+  cells = {}
+  for chip in arguments.chips or ('v4', 'v5e'):
+    for head_dim in (64, 128):
+      bundles = measure(chip, head_dim, lambda line: print(line, flush=True))
+      cells[f'{chip}, heads of {head_dim}'] = cell = {
+        'ratios': ratios(bundles),
+        'bundles': bundles,
+        'jax_flash_attention_forward': peer(chip, head_dim),
+      }
+      print(json.dumps(cell['ratios'], indent=1), flush=True)
+  result = {
+    'benchmark': 'attention_tpu_static',
+    'versions': compile_matrix.versions(),
+    'tile': [BLOCK, BLOCK],
+    'cells': cells,
+  }
+  PATH.write_text(json.dumps(result, indent=1) + '\n')
+  plot(cells, PATH.with_suffix('.png'))
+
+
+if __name__ == '__main__':
+  main()
