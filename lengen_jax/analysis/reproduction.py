@@ -168,9 +168,10 @@ def _title(found, part):
 def describe(part):
   """What the figures of a part are."""
   if part['kind'] == 'curves':
+    what = 'pictures' if part['unit'] == 'nats per picture' else 'tokens'
     return (
       f'{part["unit"]}, trained at {part["train_length"]}, the same '
-      f'{part["tokens"]:,} tokens at every length'
+      f'{part["tokens"]:,} {what} at every length'
     )
   if part['kind'] == 'sweep':
     return f'{part["unit"]}, trained on lengths to {part["train_length"]}' + (
@@ -291,4 +292,6 @@ def _write_csv(part, seeds, path):
 def _cell(value):
   if value is None:
     return '–'
+  if 0 < abs(value) < 0.01:
+    return f'{value:.2g}'
   return f'{value:.3f}' if abs(value) < 10 else f'{value:.1f}'

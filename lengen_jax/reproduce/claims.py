@@ -14,9 +14,11 @@ def judge(claim, found):
   Each comparison has a difference per seed, in the direction of the claim. A
   one-sided t test says whether their mean is above 0, and the comparison holds,
   or below, and it fails. Few seeds tell little of their own deviation: taken is
-  the larger of theirs and of that of all comparisons of the claim together. A
-  claim of many comparisons would be refuted by chance: levels of failing are
-  those of Holm (1979). What a scale leaves out is not measured and not counted.
+  the larger of theirs and of that of all comparisons of the claim together,
+  with a degree of freedom for each further seed of each pair of models: one
+  pair at several lengths is still one. A claim of many comparisons would be
+  refuted by chance: levels of failing are those of Holm (1979). What a scale
+  leaves out is not measured and not counted.
 
   Args:
     claim: a Claim.
@@ -27,7 +29,8 @@ def judge(claim, found):
   """
   differences = [_differences(found, less) for less in claim.comparisons]
   exact = [_is_exact(found, less) for less in claim.comparisons]
-  outcomes = _outcomes(differences, exact)
+  models = [_models(less) for less in claim.comparisons]
+  outcomes = _outcomes(differences, exact, models)
   if set(outcomes) == {'not measured'}:
     verdict = 'not measured'
   elif 'fails' in outcomes:
@@ -63,15 +66,18 @@ def _differences(found, less):
   return [b - a - less.by for a, b in zip(low, high, strict=True)]
 
 
-def _outcomes(differences, exact):
+def _outcomes(differences, exact, models):
   """'holds', 'fails', 'unclear' or 'not measured' for each comparison."""
-  several = [
-    one
-    for one, is_exact in zip(differences, exact, strict=True)
-    if one and len(one) > 1 and not is_exact
-  ]
-  freedom = sum(len(one) - 1 for one in several)
-  squares = sum(statistics.variance(one) * (len(one) - 1) for one in several)
+  several, further_seeds = [], {}
+  for one, is_exact, pair in zip(differences, exact, models, strict=True):
+    if one and len(one) > 1 and not is_exact:
+      several.append(one)
+      further_seeds[pair] = len(one) - 1
+  freedom = sum(further_seeds.values())
+  if several:
+    pooled = sum(
+      statistics.variance(one) * (len(one) - 1) for one in several
+    ) / sum(len(one) - 1 for one in several)
   outcomes, failing = [], []
   for one, is_exact in zip(differences, exact, strict=True):
     if not one:
@@ -83,7 +89,7 @@ def _outcomes(differences, exact):
       continue
     outcomes.append('unclear')
     if len(one) > 1:
-      variance = max(statistics.variance(one), squares / freedom)
+      variance = max(statistics.variance(one), pooled)
       # No spread at all tells nothing: coarse scores happen to agree.
       t = mean / math.sqrt(variance / len(one)) if variance else 0.0
       if stats.t.sf(t, freedom) < LEVEL:
@@ -94,6 +100,13 @@ def _outcomes(differences, exact):
       break
     outcomes[index] = 'fails'
   return outcomes
+
+
+def _models(less):
+  """Which models a comparison is of: part and row of either side."""
+  return frozenset(
+    at[:2] for at in (less.low, less.high) if isinstance(at, tuple)
+  )
 
 
 def _values(found, at):

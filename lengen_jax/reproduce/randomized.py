@@ -32,7 +32,8 @@ _OURS = (
 )
 _OURS_CHOMSKY = (
   'not in the paper, so ours: KERPLE and Sandwich draw positions, where the '
-  'code of Ruoss et al. draws distances; dropout is off in testing',
+  'code of Ruoss et al. draws distances; dropout is off in testing; of their '
+  'encodings, whose figures are those of their paper, the randomized ones',
 )
 
 

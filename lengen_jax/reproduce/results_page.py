@@ -14,6 +14,7 @@ import sys
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
+from lengen_jax.reproduce.experiment import Row
 from lengen_jax.training import workdir as workdir_lib
 
 _HEAD = """\
@@ -39,7 +40,8 @@ the one where it is largest, in the unit of the experiment's table, below zero
 where it goes the other way. What is refuted at `cpu` is refuted of models
 trained for a minute.
 
-± is half of the distance between the seeds.
+± is half of the range of the seeds. Where seeds agree in all figures, nothing
+can be told of chance, and a comparison stays unclear.
 """
 
 
@@ -153,14 +155,45 @@ def _section(found):
       lines += _table(reproduction.head(part), reproduction.lines(part))
       lines += ['', *(f'- {note}' for note in reproduction.notes(part))]
   trained = {
-    commit for part in found['parts'] for commit in part.get('commits', ())
+    commit
+    for part in found['parts']
+    if 'commits' in part
+    for commit in part['commits'] or ['unrecorded']
   } - {str(found['commit'])}
   if trained:
-    some = ', '.join(commit[:12] for commit in sorted(trained))
-    lines += ['', f'Models were tested at {some} too.']
+    some = ', '.join(sorted(commit[:12] for commit in trained))
+    lines += ['', f'Commits at which models were tested, beside this: {some}.']
+  if left_out := _left_out(found):
+    lines += ['', *(f'- {line}' for line in left_out)]
   for group in (found['summary'], found['ours']):
     if group:
       lines += ['', *(f'- {line}' for line in group)]
+  return lines
+
+
+def _left_out(found):
+  """What of an experiment its scale does not have, in lines."""
+  experiment = reproduce.EXPERIMENTS[found['name']]
+  measured = {part['name']: part['rows'] for part in found['parts']}
+  parts, lines = [], []
+  for part in experiment.parts:
+    if part.name not in measured:
+      parts.append(part.name)
+      continue
+    names = [row['name'] for row in measured[part.name]]
+    rows = [
+      row.name
+      for row in getattr(part, 'rows', ())
+      if isinstance(row, Row) and row.name not in names
+    ]
+    if rows:
+      lines.append(f'left out of {part.name} at this scale: {", ".join(rows)}')
+  if parts:
+    lines.append(f'left out at this scale: {", ".join(parts)}')
+  if len(found['seeds']) < len(experiment.seeds):
+    lines.append(
+      f'{len(found["seeds"])} seeds, at full size {len(experiment.seeds)}'
+    )
   return lines
 
 
@@ -191,6 +224,14 @@ def main(runs, docs):
     # Whoever changed settings has a folder apart.
     if path.parent.name == found['scale'] != 'tiny':
       shutil.copyfile(path, folder / _file(found))
+  for path in folder.glob('*.json'):
+    found = workdir_lib.read_json(path)
+    # By the claims as they read now, as on the page.
+    found['claims'] = [
+      claims.judge(claim, found)
+      for claim in reproduce.EXPERIMENTS[found['name']].claims
+    ]
+    workdir_lib.write_json(path, found)
   (docs / 'results.md').write_text(page(folder))
   print(f'wrote {docs / "results.md"}')
 

@@ -236,8 +236,8 @@ def check(part, request, make_config):
 
 
 def commits(results):
-  """The commits at which models were tested, of results that say so."""
-  return sorted({str(one['commit']) for one in results if 'commit' in one})
+  """The commits at which models were tested."""
+  return sorted({str(one.get('commit', 'unrecorded')) for one in results})
 
 
 def differences(paper, config, part, scale):

@@ -55,7 +55,7 @@ def _schemes(encoding):
   )
 
 
-def _mlm(encoding, scales):
+def _mlm(encoding):
   return Curves(
     encoding,
     'mlm_positions.py',
@@ -63,7 +63,6 @@ def _mlm(encoding, scales):
     _RATIOS,
     'nats per masked token',
     standin=None,
-    scales=scales,
   )
 
 
@@ -177,7 +176,7 @@ EXPERIMENTS = (
   Experiment(
     'su/mlm',
     'masked language modelling from 64 tokens to 512: positions and log n',
-    (_mlm('sinusoidal', SCALES), _mlm('rope', ('paper', 'small'))),
+    (_mlm('sinusoidal'), _mlm('rope')),
     (*_mlm_claims('sinusoidal'), *_mlm_claims('rope')),
     ours=_OURS,
   ),
