@@ -36,4 +36,4 @@ def test_minutes_count_what_is_trained():
   mlm = costs.minutes(reproduce.get('su/mlm'))
   config = settings.load('mlm_positions.py', 'cpu', [])
   each = 30 + costs.operations(config) / 40e9
-  assert mlm == pytest.approx(3 * 2 * each / 60)
+  assert mlm == pytest.approx(2 * 3 * 2 * each / 60)

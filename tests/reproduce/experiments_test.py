@@ -311,9 +311,6 @@ def test_claims_can_be_seen_on_a_laptop():
     *(f'F1, {corpus}, large' for corpus in ('c4', 'arxiv', 'github')),
     'F10, SCROLLS, large',
     'F11, large',
-    'S1, rope',
-    'S2, rope',
-    'S3, rope',
   }
 
 

@@ -71,6 +71,10 @@ def test_results_are_taken_and_shown(tmp_path):
         json.dumps(found | {'scale': scale, 'seeds': seeds})
       )
   results_page.main(tmp_path / 'runs', tmp_path / 'docs')
+  kept = json.loads(
+    (tmp_path / 'docs/results/fire_table7_cpu.json').read_text()
+  )
+  assert kept['claims'][0]['verdict'] == 'confirmed'
   assert [path.name for path in (tmp_path / 'docs/results').iterdir()] == [
     'fire_table7_cpu.json'
   ]
@@ -83,9 +87,23 @@ def test_results_are_taken_and_shown(tmp_path):
     '- train.steps: 1, at full size 2',
     '- a summary',
     '- our choice',
-    'Models were tested at 123456 too.',
+    'Commits at which models were tested, beside this: 123456.',
     f'| {claim.key} | {claim.text} | `fire/table7` '
     '| [cpu](#firetable7-scale-cpu) | 2 | confirmed (2 holds) '
     '| +0.26 .. +0.51 |',
   ):
     assert line in text.splitlines(), line
+
+
+def test_what_a_scale_leaves_out_is_said():
+  found = {
+    'name': 'fire/figure6',
+    'scale': 'cpu',
+    'seeds': [0],
+    'parts': [{'name': 'c4', 'rows': [{'name': 'fire'}]}],
+  }
+  rows, seeds = results_page._left_out(found)
+  assert rows == 'left out of c4 at this scale: nope, rope, alibi, kerple, t5'
+  assert seeds == '1 seeds, at full size 2'
+  (parts, *_) = results_page._left_out(found | {'parts': []})
+  assert parts == 'left out at this scale: c4'

@@ -387,6 +387,23 @@ def test_what_no_seed_changes_is_exact():
     assert claims.judge(claim, found)['verdict'] == verdict
 
 
+def test_a_pair_of_models_at_several_lengths_is_one():
+  # t = 3: little with one degree of freedom, enough with two.
+  found = result((1.0, 1.0), (1.25, 1.5))
+  (part,) = found['parts']
+  part['columns'] = [1, 2, 3]
+  for row in part['rows']:
+    row['values'] = [3 * values for values in row['values']]
+  part['rows'].append({**part['rows'][1], 'name': 'third'})
+  for others, lengths, verdict in (
+    (('high',), (1, 2, 3), 'not seen'),
+    (('high', 'third'), (1,), 'confirmed'),
+  ):
+    comparisons = experiment_lib.beats('part', 'low', others, lengths)
+    judged = claims.judge(experiment_lib.Claim('X', '', comparisons), found)
+    assert judged['verdict'] == verdict, others
+
+
 def test_what_a_scale_leaves_out_is_not_counted():
   comparisons = experiment_lib.beats('part', 'low', ('high', 'other'), (1, 2))
   judged = claims.judge(
