@@ -14,7 +14,8 @@ loop: a tile costs the loop's body, and its share of what is around it.
 
 ALiBi stands for all biases of distance alone: their kernels are the same
 program, whatever made the row of numbers that they read. FIRE's is that of
-queries from 4096 on, most of those of a long row; `early` are those before.
+queries from 4096 on, most of those of a long row; `early` that of those from
+1024 to 2048, whose anchors are closer.
 """
 
 import argparse
@@ -163,10 +164,11 @@ class Schedule:
     rest: bundles that run once.
   """
 
-  def __init__(self, lines):
+  def __init__(self, lines, batch):
     found = parts(lines)
     loops = sorted((n for n, in_loop in found if in_loop), reverse=True)
-    self.body, *self.loops = loops or [0]
+    self.body = loops.pop(0) if batch > 1 else 0
+    self.loops = loops
     self.rest = sum(n for n, in_loop in found if not in_loop)
 
   def around(self, none, pieces):
@@ -184,7 +186,7 @@ def measure(chip, head_dim, log):
   pieces = {kind: 1 for kind in KINDS} | {'FIRE, early': 4}
   kernels_of = {
     (kind, batch): {
-      name: Schedule(lines)
+      name: Schedule(lines, batch)
       for name, lines in schedules(chip, kind, head_dim, batch).items()
     }
     for kind in KINDS

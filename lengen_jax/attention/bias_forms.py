@@ -1,5 +1,8 @@
 """How a tile of a bias is computed: exactly, or by less work.
 
+This is how `blockwise` does it; kernels for TPUs have anchors elsewhere
+(`pallas_tpu.plan`).
+
 At contiguous positions, where differences of positions are differences of
 indices, a tile of q by k pairs has q + k - 1 distances. A translation-invariant
 bias is one number per head and distance, so that a *strip* of them, skewed, is

@@ -92,12 +92,14 @@ def test_anchors_compile(chip):
   [
     ('t5', {'packed': True, 'key_heads': 1, 'window': 700}),
     ('fire', {'packed': True}),
+    ('fire', {'bias_form': 'exact', 'batch': 8, 'heads': 2}),
+    ('fire', {'packed': True, 'head_dim': 32}),
     ('sandwich', {'causal': False, 'head_dim': 256}),
     ('nope', {'head_dim': 80}),
   ],
 )
 def test_options_compile(chip, spec, options):
-  compiled_gradients(chip, spec, length=1024, **options)
+  compiled_gradients(chip, spec, **{'length': 1024, **options})
 
 
 def test_memory():

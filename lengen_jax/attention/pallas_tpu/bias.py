@@ -65,7 +65,7 @@ def _dense_table(plan, bias, places):
     return every.reshape(-1, *every.shape[-3:])
 
   def tile_if_needed(j):
-    needed, _ = masks.use(plan, plan.first, j, places.offset[0])
+    needed, _ = masks.use(plan, 0, j, places.offset[0])
     shape = jax.eval_shape(tile, j)
     nothing = jnp.zeros(shape.shape, shape.dtype)
     return jax.lax.cond(needed, tile, lambda j: nothing, j)

@@ -11,6 +11,10 @@ parameters it is that of the rows, by autodiff.
 Heads of fewer than 128 numbers share a vector register's 128 lanes, as they lie
 in memory: the lanes of other heads are set to 0 in one factor of each product.
 
+What it does not do yet: grouped heads have copies of their keys; tiles whose
+segments do not meet are computed and masked; a logit scale is multiplied into
+the queries, in their dtype.
+
 Shapes beside the usual: b tokens in a block of queries or keys, W lanes of the
 heads that a program computes, T distances of a row, P pairs (or groups) of
 anchors.
@@ -31,6 +35,8 @@ from lengen_jax.attention.pallas_tpu import calls
 from lengen_jax.attention.pallas_tpu import lanes as heads
 from lengen_jax.attention.pallas_tpu import plan as plans
 from lengen_jax.attention.pallas_tpu.lanes import LANES
+
+_DTYPES = ('bfloat16', 'float32')
 
 
 def attend(
@@ -55,8 +61,25 @@ def attend(
   bias_form,
 ):
   """See `dot_product_attention`, which checks the arguments."""
+  platform, packed = partitioning.platform(), q_segment_ids is not None
+  if platform not in ('tpu', 'cpu'):
+    raise errors.ConfigError(
+      f"implementation='pallas' is for TPUs, and for tests on a CPU, not for "
+      f"{platform!r}; use 'blockwise'"
+    )
+  wants_anchors = bias_form == 'anchored' and not (
+    bias is None or bias.encoding.takes_distances
+  )
+  dtypes = {x.dtype for x in (q, k, v)}
+  if len(dtypes) > 1 or not dtypes <= {*map(jnp.dtype, _DTYPES)}:
+    raise errors.ConfigError(
+      "implementation='pallas' takes q, k and v all in bfloat16 or all in "
+      f'float32; got {q.dtype}, {k.dtype} and {v.dtype}'
+    )
   for what, is_asked in (
     ('content terms', content is not None),
+    ("bias_form='table'", bias_form == 'table'),
+    ("bias_form='anchored' for packed rows", packed and wants_anchors),
     ('sinks', sinks),
     ('a q_offset for each row', jnp.ndim(q_offset) > 0),
     ('values of another size than keys', v.shape[-1] != q.shape[-1]),
@@ -67,7 +90,6 @@ def attend(
       )
   batch, q_length, num_heads, head_dim = q.shape
   k_length = k.shape[1]
-  packed = q_segment_ids is not None
   form = _form(bias, bias_form, contiguous, packed)
   if logit_scale is not None:
     # [B, Q], or per head [B, Q, H].
@@ -76,7 +98,9 @@ def attend(
   if num_heads > k.shape[2]:
     k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
   lanes = heads.per_head(num_heads, head_dim)
-  block = plans.block_size(max(q_length, k_length), max(1, LANES // lanes))
+  block = plans.block_size(
+    max(q_length, k_length), max(1, LANES // lanes), form
+  )
   q, k, v = (heads.flat(x, lanes, block) for x in (q, k, v))
   if packed:
     q_segment_ids, k_segment_ids = (
@@ -115,7 +139,7 @@ def attend(
       scale=scale,
       lowest=-1 if aligned else first // block - blocks_k,
       spacing=spacing,
-      interpret=partitioning.platform() == 'cpu',
+      interpret=platform == 'cpu',
     )
     if not alike:
       return this

@@ -129,10 +129,10 @@ class Places:
   k_segment_ids: Any
 
 
-def block_size(length, heads=1):
+def block_size(length, heads=1, form='strip'):
   """Tokens in a block, for so many tokens in a row and heads in a program."""
   block = _BLOCK
-  while _tiles(block, heads) > _ROOM * vector_memory():
+  while _tiles(form, block, heads) > _ROOM * vector_memory():
     block //= 2
   return min(block, -(-length // LANES) * LANES)
 
@@ -184,7 +184,7 @@ def fitting(plan):
       raise errors.ConfigError(
         f"implementation='pallas' has no room for the gradient of a bias over "
         f'{distances} distances in {vector_memory() / 2**20:.0f} MiB of vector '
-        "memory; use 'blockwise', or split the sequence over more chips"
+        "memory; use 'blockwise', or heads of 128"
       )
     plan = plan.halved()
   return plan
@@ -194,12 +194,15 @@ def _fixed(plan):
   """Bytes of vector memory for a tile, and for the table's gradient."""
   blocks = plan.highest - plan.lowest
   table = 4 * plan.heads * plan.anchors * blocks * plan.block
-  return _tiles(plan.block, plan.heads) + table
+  return _tiles(plan.form, plan.block, plan.heads) + table
 
 
-def _tiles(block, heads):
+def _tiles(form, block, heads):
   """Bytes of the tiles of all pairs that are there at a time."""
-  return 4 * (2 * heads + 4) * block**2
+  # The bias and its gradient; a dense one's come from outside and go there too,
+  # each while the next is on its way.
+  of_a_head = 6 if form == 'dense' else 2
+  return 4 * (of_a_head * heads + 4) * block**2
 
 
 def vector_memory():
