@@ -10,7 +10,8 @@ head takes, all of them visible, and quoted are ratios to the same kernels
 without a bias. A bundle is about a cycle; waiting for memory, for other units
 or between programs is not in it, so that the figures rank programs and tell no
 times. The rows of the batch that share a tile of the bias are computed in a
-loop: a tile costs the loop's body, and its share of what is around it.
+loop: a tile costs the loop's body, and its share of what is around it. How many
+rows there are at a time depends on the chip's vector memory (rows_that_fit).
 
 ALiBi stands for all biases of distance alone: their kernels are the same
 program, whatever made the row of numbers that they read. FIRE's is that of
@@ -102,15 +103,19 @@ def compile_peer(chip, head_dim):
 def _compile(chip, function, head_dim, batch, *more):
   shape = (batch, LENGTH, 128 // head_dim, head_dim)
   x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
-  layout = sharding.Layout.create(
-    training_config.MeshConfig(),
-    1,
-    ahead_of_time.devices(pods.get(CHIPS[chip]))[:1],
-  )
+  layout = _layout(chip)
   one = layout.whole
   jitted = jax.jit(function, in_shardings=one, out_shardings=one)
   with layout.scope():
     jitted.lower(x, x, x, *more).compile()
+
+
+def _layout(chip):
+  return sharding.Layout.create(
+    training_config.MeshConfig(),
+    1,
+    ahead_of_time.devices(pods.get(CHIPS[chip]))[:1],
+  )
 
 
 def schedules(*arguments):
@@ -229,6 +234,28 @@ def ratios(found):
   return result
 
 
+def rows_that_fit(chip, head_dim):
+  """Rows of a batch of 8 for which a chip's vector memory has room at once."""
+  plan = plans.Plan(
+    form='anchored',
+    block=BLOCK,
+    first=0,
+    blocks_q=LENGTH // BLOCK,
+    blocks_k=LENGTH // BLOCK,
+    rows=1,
+    head_dim=head_dim,
+    k_length=LENGTH,
+    causal=True,
+    window=None,
+    scale=1.0,
+    lowest=-1,
+    spacing=BLOCK,
+    interpret=False,
+  )
+  with _layout(chip).scope():
+    return plans.rows(plan, 8, itemsize=2)
+
+
 def peer(chip, head_dim):
   """Bundles of the largest stretch of JAX's flash attention, per head."""
   (lines,) = schedules(chip, 'peer', head_dim, 1).values()
@@ -274,6 +301,7 @@ def main():
       cells[f'{chip}, heads of {head_dim}'] = cell = {
         'ratios': ratios(bundles),
         'bundles': bundles,
+        'rows_that_fit': rows_that_fit(chip, head_dim),
         'jax_flash_attention_forward': peer(chip, head_dim),
       }
       print(json.dumps(cell['ratios'], indent=1), flush=True)
