@@ -59,6 +59,10 @@ class BiasFn:
       self.params, distances, bidirectional=self.bidirectional
     )
 
+  def kink(self):
+    """Where rows bend; see `Encoding.kink`."""
+    return self.encoding.kink(self.params)
+
   def rows(self, anchors, distances):
     """Bias of rows, `[A], [N] -> [A, H, N]`; see `Encoding.rows`."""
     return self.encoding.rows(
@@ -299,6 +303,16 @@ class Encoding(nn.Module):
       `[A, H, N]`, float32.
     """
     raise NotImplementedError(f'{type(self).__name__} has no rows')
+
+  @nn.nowrap
+  def kink(self, params):
+    """Position of the query at which `rows` bend, a scalar; None for nowhere.
+
+    Args:
+      params: what `tile_params` gave.
+    """
+    del params
+    return None
 
   @nn.nowrap
   def project(self, params):

@@ -184,6 +184,13 @@ class Fire(base.Encoding):
     return jnp.moveaxis(self._interpolate(params, d, i), -1, -2)
 
   @nn.nowrap
+  def kink(self, params):
+    """The threshold."""
+    if self.threshold == 'learned':
+      return params['threshold'][0]
+    return self.init_threshold if self.threshold == 'fixed' else None
+
+  @nn.nowrap
   def _interpolate(self, params, distance, i):
     """f_theta(psi(distance) / psi(max(i, L))): `[...] -> [..., H]`."""
     x = self._psi(params, jnp.abs(distance))

@@ -29,9 +29,10 @@ def table(plan, bias, places):
 
 
 def _anchor_table(plan, bias, places, distances):
-  """Bias of anchors by distance, `[1 or B, P, H, A + 1, T + 1]`.
+  """Bias of anchors by distance, `[1 or B, P, H, A + 2, T + 1]`.
 
-  P groups of A + 1 anchors, the last of which is the first of the next group.
+  P groups of A + 1 anchors, the last of which is the first of the next group,
+  and what the row at which rows bend adds to those before and after it.
   """
   start = jnp.atleast_2d(places.q_positions)[:, 0]
   groups = -(-plan.blocks_q // plan.blocks_per_group)
@@ -49,7 +50,22 @@ def _anchor_table(plan, bias, places, distances):
   rows = rows.reshape(*anchors.shape, *rows.shape[1:])
   own = rows[:, :-1].reshape(start.shape[0], groups, in_group, *rows.shape[2:])
   following = rows[:, in_group::in_group, None]
-  return jnp.swapaxes(jnp.concatenate([own, following], axis=2), 2, 3)
+
+  def bend(start, kink, rows):
+    """What the row at the kink has beyond what its neighbours make of it."""
+    at = kink - plan.first * plan.block
+    interval = jnp.floor(at / plan.spacing).astype(jnp.int32)
+    inside = (interval >= 0) & (interval < groups * in_group)
+    interval = jnp.clip(interval, 0, groups * in_group - 1)
+    weight = at / plan.spacing - interval
+    near, far = rows[interval], rows[interval + 1]
+    more = row(start + kink) - (near + weight * (far - near))
+    mine = (jnp.arange(groups) == interval // in_group) & inside
+    return jnp.where(mine[:, None, None], more[None], 0.0)
+
+  bends = jax.vmap(bend)(start.astype(jnp.float32), places.kink, rows)
+  every = jnp.concatenate([own, following, bends[:, :, None]], axis=2)
+  return jnp.swapaxes(every, 2, 3)
 
 
 def _dense_table(plan, bias, places):
@@ -87,7 +103,32 @@ def row(bias, i, distances):
   before = first + (i - first) // spacing * spacing
   weight = (i - before) / spacing
   near, far = bias.rows(jnp.array([before, before + spacing]), distances)
-  return near + weight * (far - near)
+  made = near + weight * (far - near)
+  kink = bias.kink()
+  if kink is None:
+    return made
+  kink = jax.lax.stop_gradient(jnp.asarray(kink, jnp.float32))
+  into = (kink - before) / spacing
+  bend = bias.rows(kink[None], distances)[0] - (near + into * (far - near))
+  return made + _hat(i, kink, before, before + spacing) * bend
+
+
+def _hat(i, kink, before, after):
+  """1 at the kink and 0 at the anchors around it, linear between."""
+  up = (i - before) / jnp.maximum(kink - before, 1e-6)
+  down = (after - i) / jnp.maximum(after - kink, 1e-6)
+  inside = (before <= kink) & (kink < after)
+  return jnp.where(inside, jnp.clip(jnp.minimum(up, down), 0.0, 1.0), 0.0)
+
+
+def kink(form, bias, q_positions):
+  """Queries at which rows bend, float32 `[1 or B]`, below 0 for none."""
+  found = bias.kink() if form == 'anchored' else None
+  if found is None:
+    return jnp.array([-1.0])
+  start = jnp.atleast_2d(q_positions)[:, 0]
+  found = jnp.asarray(found, jnp.float32) - start.astype(jnp.float32)
+  return jax.lax.stop_gradient(found)
 
 
 def position_block(positions, n):
@@ -135,6 +176,12 @@ def _make_piece(plan, r, i, head, keys_inside, piece):
   def _(interval):
     r.bias[where] += change(interval)
 
+  def add_bend(hat):
+    bend = r.distances[plan.anchors :, window]
+    r.bias[where] += hat * toeplitz.tile(bend, *shape)
+
+  _where_bent(plan, r, i, piece, axis, add_bend)
+
 
 def add_gradient(plan, r, i, j):
   """Adds the gradient of a tile's bias, `r.dbias`, to the table's."""
@@ -146,7 +193,7 @@ def add_gradient(plan, r, i, j):
     r.ddistances[...] = jnp.zeros(r.ddistances.shape, jnp.float32)
     add_piece = functools.partial(_add_piece_gradient, plan, r, i, head)
     _each(plan.block // plan.piece, add_piece)
-    for anchor in range(plan.anchors):
+    for anchor in range(plan.table_rows):
       for n, half in enumerate((slice(plan.block), slice(plan.block, None))):
         r.dtable[0, 0, head, anchor, pl.ds(near + n, 1)] += r.ddistances[
           anchor : anchor + 1, half
@@ -167,6 +214,29 @@ def _add_piece_gradient(plan, r, i, head, piece):
     r.ddistances[pl.ds(first + interval + 1, 1), window] += change
 
   _each(plan.intervals, add)
+
+  def add_bend(hat):
+    summed = toeplitz.untile(hat * dbias, r.skewed)
+    r.ddistances[plan.anchors :, window] += summed
+
+  _where_bent(plan, r, i, piece, 0, add_bend)
+
+
+def _where_bent(plan, r, i, piece, axis, add):
+  """Runs `add(hat)` if rows bend between anchors of a piece's queries."""
+  if plan.form != 'anchored':
+    return
+  n = plan.piece
+  kink = r.kink[r.first_row if r.kink.shape[0] > 1 else 0]
+  kink -= plan.first * plan.block
+  before = jnp.floor(kink / plan.spacing) * plan.spacing
+  first = (i * plan.block + piece * n).astype(jnp.float32)
+
+  @pl.when((kink >= 0) & (before < first + n) & (before + plan.spacing > first))
+  def _():
+    shape = (n, 1) if axis == 0 else (1, n)
+    query = jax.lax.broadcasted_iota(jnp.int32, shape, axis).astype(jnp.float32)
+    add(_hat(first + query, kink, before, before + plan.spacing))
 
 
 def _parts(plan, piece, keys_inside):

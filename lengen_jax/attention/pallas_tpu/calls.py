@@ -128,7 +128,7 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
     A list of outputs.
   """
   plan = specs.plan
-  prefetch = {'offset': places.offset}
+  prefetch = {'offset': places.offset, 'kink': places.kink}
   if places.k_lengths is not None:
     prefetch['k_lengths'] = places.k_lengths
   names = [*prefetch, *inputs, *outputs, *scratch]
@@ -217,7 +217,7 @@ class _Specs:
       return {}
     scratch = {'bias': (p.heads, p.block, p.block)}
     if p.form != 'dense':
-      scratch['distances'] = (p.anchors, 2 * p.block)
+      scratch['distances'] = (p.table_rows, 2 * p.block)
     return scratch
 
   def inputs(self, table, places, **arrays):

@@ -109,6 +109,7 @@ def attend(
     )
   places = plans.Places(
     offset=jnp.asarray(q_offset, jnp.int32).reshape(1),
+    kink=biases.kink(form, bias, q_positions),
     q_positions=q_positions,
     k_positions=k_positions,
     k_lengths=k_lengths,

@@ -83,10 +83,16 @@ class Plan:
 
   @property
   def anchors(self):
-    """Rows of a table that a tile is made from."""
-    if self.form not in ('strip', 'anchored'):
-      return 0
+    """Queries of a group whose bias a tile is made from."""
     return self.intervals * (self.block // self.piece) + 1
+
+  @property
+  def table_rows(self):
+    """Rows of a table that a tile is made from."""
+    if self.form == 'anchored':
+      # The last one is for where rows bend.
+      return self.anchors + 1
+    return 1 if self.form == 'strip' else 0
 
   def halved(self):
     """The same with blocks of half the size."""
@@ -114,6 +120,8 @@ class Places:
 
   Attributes:
     offset: int32 `[1]`, index of the first query among the keys.
+    kink: float32 `[1 or B]`, the query at which rows of the bias bend, below 0
+      for none.
     q_positions: `[Q]`, `[1 or B, Q]`, or Distances.
     k_positions: likewise, `[K]`.
     k_lengths: int32 `[B]` or None.
@@ -122,6 +130,7 @@ class Places:
   """
 
   offset: jax.Array
+  kink: jax.Array
   q_positions: Any
   k_positions: Any
   k_lengths: Any
@@ -193,7 +202,7 @@ def fitting(plan):
 def _fixed(plan):
   """Bytes of vector memory for a tile, and for the table's gradient."""
   blocks = plan.highest - plan.lowest
-  table = 4 * plan.heads * plan.anchors * blocks * plan.block
+  table = 4 * plan.heads * plan.table_rows * blocks * plan.block
   return _tiles(plan.form, plan.block, plan.heads) + table
 
 
