@@ -15,8 +15,8 @@ rows there are at a time depends on the chip's vector memory (rows_that_fit).
 
 ALiBi stands for all biases of distance alone: their kernels are the same
 program, whatever made the row of numbers that they read. FIRE's is that of
-queries from 4096 on, most of those of a long row; `early` that of those from
-1024 to 2048, whose anchors are closer.
+queries from 4096 on, most of a long row; `early` that of those from 1024 to
+2048, whose anchors are closer; neither of tiles at its threshold.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from benchmarks import alternate
 from benchmarks import compile_matrix
 from lengen_jax import attention
 from lengen_jax import encodings
+from lengen_jax.attention.pallas_tpu import bias as biases
 from lengen_jax.attention.pallas_tpu import plan as plans
 from lengen_jax.training import ahead_of_time
 from lengen_jax.training import config as training_config
@@ -66,6 +67,8 @@ def compile_kernels(chip, kind, head_dim, batch):
     plans.bands = lambda length, block: [
       ('anchored', block, 0, length, spacing)
     ]
+    # All tiles but those at the threshold.
+    biases.where_bent = lambda *_: None
   encoding = encodings.create(
     spec, num_heads=128 // head_dim, head_dim=head_dim
   )

@@ -180,7 +180,7 @@ def _make_piece(plan, r, i, head, keys_inside, piece):
     bend = r.distances[plan.anchors :, window]
     r.bias[where] += hat * toeplitz.tile(bend, *shape)
 
-  _where_bent(plan, r, i, piece, axis, add_bend)
+  where_bent(plan, r, i, piece, axis, add_bend)
 
 
 def add_gradient(plan, r, i, j):
@@ -219,10 +219,10 @@ def _add_piece_gradient(plan, r, i, head, piece):
     summed = toeplitz.untile(hat * dbias, r.skewed)
     r.ddistances[plan.anchors :, window] += summed
 
-  _where_bent(plan, r, i, piece, 0, add_bend)
+  where_bent(plan, r, i, piece, 0, add_bend)
 
 
-def _where_bent(plan, r, i, piece, axis, add):
+def where_bent(plan, r, i, piece, axis, add):
   """Runs `add(hat)` if rows bend between anchors of a piece's queries."""
   if plan.form != 'anchored':
     return
