@@ -41,12 +41,8 @@ MODELS = (
   dict(encoding='fire, t5', implementation='blockwise', scan_layers=True),
   dict(encoding='shaw(left=4, right=4)', implementation='blockwise'),
   dict(encoding='kerple_log(shared=True)', attention_scale='ssmax'),
-  dict(
-    encoding='fire(init_threshold=8.), kerple_log',
-    implementation='pallas',
-    bias_form='auto',
-    key_heads=2,
-  ),
+  dict(encoding='kerple_log', implementation='pallas', key_heads=2),
+  dict(encoding='fire(init_threshold=8.)', implementation='pallas'),
 )
 
 
