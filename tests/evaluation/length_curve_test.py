@@ -161,6 +161,7 @@ def test_dynamic_interpolation_goes_by_the_evaluated_length(windows):
     np.testing.assert_allclose(b.loss, c.loss, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_random_positions_at_test_time_repeat(windows):
   spec = 'randomized(max_position=128)'
   _, _, first = curve(windows, 'alibi', spec)

@@ -177,6 +177,7 @@ def packed_row(parts):
   return row
 
 
+@pytest.mark.slow
 def test_packed_pairs_cost_what_separate_ones_do(assert_close):
   config = create('alibi', architecture='encoder_decoder')
   config = dataclasses.replace(config, num_layers=1)

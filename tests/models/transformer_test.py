@@ -454,7 +454,7 @@ def test_an_input_encoding_takes_the_first_layers_positions(
   'remat, scan_layers',
   [
     pytest.param('dots', False, marks=pytest.mark.slow),
-    ('full', False),
+    pytest.param('full', False, marks=pytest.mark.slow),
     ('full', True),
   ],
 )

@@ -71,7 +71,11 @@ def test_vectorised_runs_are_the_same_runs(assert_close):
 
 @pytest.mark.parametrize(
   'encoding',
-  ['alibi', pytest.param('rnn', marks=pytest.mark.slow), 'stack_rnn'],
+  [
+    'alibi',
+    pytest.param('rnn', marks=pytest.mark.slow),
+    pytest.param('stack_rnn', marks=pytest.mark.slow),
+  ],
 )
 def test_it_learns(encoding):
   """parity_check at length 1 is the bit itself."""

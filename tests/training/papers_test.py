@@ -116,6 +116,7 @@ def test_scrolls_from_a_pretrained_run(run, pretrained):
   assert first['references'] == ['answer 0', 'answer 1']
 
 
+@pytest.mark.slow
 def test_what_is_learned_is_answered(run, raw):
   """From training on answers to scoring what is generated, all fits."""
   tiny.write_scrolls_zip(raw, 'quality', answer='Yes.')

@@ -116,6 +116,7 @@ def test_an_interrupted_sweep_says_what_is_unfinished(tmp_path, monkeypatch):
   assert not done['unfinished']
 
 
+@pytest.mark.slow
 def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
   def config():
     made = tiny(runs='kerple_log')
@@ -145,6 +146,7 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
   assert not list((tmp_path / 'cut').glob('*/unfinished-*'))
 
 
+@pytest.mark.slow
 def test_close_learning_rates_are_kept_apart(tmp_path):
   rates = (1e-3, 0.0010000001)
   results = sweep.sweep(
