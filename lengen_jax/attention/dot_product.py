@@ -79,11 +79,12 @@ def dot_product_attention(
       is taken at its word: the bias of a false promise is wrong wherever
       attention goes block by block.
     bias_form: 'exact'; 'anchored', which computes FIRE's bias at some queries
-      and interpolates between, at contiguous positions and block by block, and
-      gradients to match; 'auto', which is 'anchored' where
-      that can be; or 'table', which no implementation has yet. A bias of
-      distance alone is exact in any form. Which tiles of packed rows are
-      anchored depends on what rows a device has. See `bias_forms`.
+      and interpolates between, at contiguous positions and not in the
+      reference, and gradients to match; 'auto', which is 'anchored' where that
+      can be; or 'table', which no implementation has yet. A bias of distance
+      alone is exact in any form. Which tiles of packed rows are anchored
+      depends on what rows a device has ('blockwise'; in 'pallas' none are). See
+      `bias_forms` and `pallas_tpu`.
     implementation: 'reference', every pair in memory; 'blockwise', no array
       over all pairs, forward or backward; 'pallas', the same in kernels for
       TPUs, without content terms or sinks (`pallas_tpu`); or 'auto', which is

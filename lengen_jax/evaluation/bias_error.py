@@ -23,8 +23,8 @@ def largest(config, scheme, params, length):
 
   Of the tiles that are computed with the config's `bias_form`, 32 are compared
   with exact ones, or so many queries, at random places and the same ones each
-  time. Gradients to a
-  FIRE's parameters may be off by more than the bias is.
+  time; rows are taken to be whole (of packed ones, 'pallas' makes exact tiles).
+  Gradients to a FIRE's parameters may be off by more than the bias is.
 
   Args:
     config: a ModelConfig.

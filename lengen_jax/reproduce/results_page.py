@@ -32,10 +32,12 @@ which run is better than which can.
 
 A claim is *confirmed* at a scale if every comparison that it makes holds: a
 one-sided t test of the differences, one of each seed, at five percent, with the
-deviation of all its comparisons together where that of one is smaller. It is
-*refuted* at that scale if one of them fails as clearly, by the levels of Holm;
-else it is *not seen*. Comparisons that a scale leaves out are not measured and
-not counted. The effect is the margin of the comparison where it is least and of
+deviation of all its comparisons together where that of one is smaller, and a
+degree of freedom for each further seed of each pair of rows, however many
+lengths they are compared at; that pairs may share a model is not accounted for.
+It is *refuted* at that scale if one of them fails as clearly, by the levels of
+Holm; else it is *not seen*. Comparisons that a scale leaves out are not
+measured and not counted. The effect is the margin of the comparison where it is least and of
 the one where it is largest, in the unit of the experiment's table, below zero
 where it goes the other way. What is refuted at `cpu` is refuted of models
 trained for a minute.
@@ -187,9 +189,10 @@ def _left_out(found):
       if isinstance(row, Row) and row.name not in names
     ]
     if rows:
-      lines.append(f'left out of {part.name} at this scale: {", ".join(rows)}')
+      lines.append(f'left out of {part.name} at this scale: {"; ".join(rows)}')
   if parts:
-    lines.append(f'left out at this scale: {", ".join(parts)}')
+    # Names have commas.
+    lines.append(f'left out at this scale: {"; ".join(parts)}')
   if len(found['seeds']) < len(experiment.seeds):
     lines.append(
       f'{len(found["seeds"])} seeds, at full size {len(experiment.seeds)}'
