@@ -37,10 +37,10 @@ degree of freedom for each further seed of each pair of rows, however many
 lengths they are compared at; that pairs may share a model is not accounted for.
 It is *refuted* at that scale if one of them fails as clearly, by the levels of
 Holm; else it is *not seen*. Comparisons that a scale leaves out are not
-measured and not counted. The effect is the margin of the comparison where it is least and of
-the one where it is largest, in the unit of the experiment's table, below zero
-where it goes the other way. What is refuted at `cpu` is refuted of models
-trained for a minute.
+measured and not counted. The effect is the margin of the comparison where it is
+least and of the one where it is largest, in the unit of the experiment's table,
+below zero where it goes the other way. What is refuted at `cpu` is refuted of
+models trained for a minute.
 
 ± is half of the range of the seeds. Where seeds agree in all figures, nothing
 can be told of chance, and a comparison stays unclear.
