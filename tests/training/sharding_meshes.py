@@ -41,14 +41,16 @@ MODELS = (
   dict(encoding='fire, t5', implementation='blockwise', scan_layers=True),
   dict(encoding='shaw(left=4, right=4)', implementation='blockwise'),
   dict(encoding='kerple_log(shared=True)', attention_scale='ssmax'),
-  dict(encoding='kerple_log', implementation='pallas', key_heads=2),
+  dict(
+    encoding='kerple_log', implementation='pallas', num_heads=8, key_heads=4
+  ),
   dict(encoding='fire(init_threshold=8.)', implementation='pallas'),
 )
 
 
 def create(sizes, model):
   config = stdlib.get_config('tiny')
-  config.model.update(num_heads=4, head_dim=8, **model)
+  config.model.update({'num_heads': 4, 'head_dim': 8, **model})
   config.mesh.update(dict(zip(sharding.AXES, sizes, strict=True)))
   config.data.update(batch_size=8, train_length=32)
   config.eval.lengths = (32, 64)
