@@ -1,7 +1,6 @@
 """How a tile of a bias is computed: exactly, or by less work.
 
-This is how `blockwise` does it; kernels for TPUs have anchors elsewhere
-(`pallas_tpu.plan`).
+This is how `blockwise` does it; kernels have anchors elsewhere (`fused.plan`).
 
 At contiguous positions, where differences of positions are differences of
 indices, a tile of q by k pairs has q + k - 1 distances. A translation-invariant

@@ -11,14 +11,14 @@ from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.attention import bias_forms
 from lengen_jax.attention import blockwise
-from lengen_jax.attention import pallas_tpu
+from lengen_jax.attention import fused
 from lengen_jax.attention import reference
 from lengen_jax.attention import sharded
 
 IMPLEMENTATIONS = {
   'reference': reference.attend,
   'blockwise': sharded.over_mesh(blockwise.attend),
-  'pallas': sharded.over_mesh(pallas_tpu.attend),
+  'pallas': sharded.over_mesh(fused.attend),
 }
 # From so many pairs on, 'auto' goes block by block.
 _MANY_PAIRS = 512 * 512
@@ -84,11 +84,11 @@ def dot_product_attention(
       can be; or 'table', which no implementation has yet. A bias of distance
       alone is exact in any form. Which tiles of packed rows are anchored
       depends on what rows a device has ('blockwise'; in 'pallas' none are). See
-      `bias_forms` and `pallas_tpu`.
+      `bias_forms` and `fused`.
     implementation: 'reference', every pair in memory; 'blockwise', no array
       over all pairs, forward or backward; 'pallas', the same in kernels for
-      TPUs, without content terms or sinks (`pallas_tpu`); or 'auto', which is
-      'blockwise' for many pairs where that can be.
+      TPUs and GPUs, without content terms or sinks (`fused`); or 'auto', which
+      is 'blockwise' for many pairs where that can be.
 
   Returns:
     `[B, Q, H, D]` in the dtype of q.

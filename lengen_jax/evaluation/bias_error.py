@@ -9,7 +9,7 @@ import numpy as np
 
 from lengen_jax.attention import bias_forms
 from lengen_jax.attention import dot_product
-from lengen_jax.attention import pallas_tpu
+from lengen_jax.attention import fused
 from lengen_jax.attention import tiles
 from lengen_jax.models import blocks
 from lengen_jax.models import stacking
@@ -120,7 +120,7 @@ def _of_rows(bias, length):
   for i in map(int, queries):
     distances = i - keys
     exact = bias.rows(jnp.array([i]), distances)[0]
-    off = jnp.abs(pallas_tpu.row(bias, i, distances) - exact)
+    off = jnp.abs(fused.row(bias, i, distances) - exact)
     visible = (distances >= 0) | bias.bidirectional
     worst.append(jnp.where(visible[None], off, 0).max())
   return jnp.stack(worst).max()

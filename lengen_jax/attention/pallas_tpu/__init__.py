@@ -1,6 +1,31 @@
-"""Attention in kernels for TPUs."""
+"""Attention's kernels for TPUs, as `fused` calls them.
 
-from lengen_jax.attention.pallas_tpu.bias import row
-from lengen_jax.attention.pallas_tpu.fused import attend
+A tile's bias is made once per head, for several rows of the batch. Heads of
+fewer than 128 numbers share a vector register's 128 lanes, as they lie in
+memory: the lanes of other heads are set to 0 in one factor of each product.
 
-__all__ = ['attend', 'row']
+Shapes beside the usual: b tokens in a block of queries or keys, W lanes of the
+heads that a program computes.
+"""
+
+from lengen_jax.attention.pallas_tpu.calls import forward
+from lengen_jax.attention.pallas_tpu.calls import key_gradients
+from lengen_jax.attention.pallas_tpu.calls import query_gradients
+from lengen_jax.attention.pallas_tpu.plan import block_size
+from lengen_jax.attention.pallas_tpu.plan import EXACT
+from lengen_jax.attention.pallas_tpu.plan import head_width
+from lengen_jax.attention.pallas_tpu.plan import Plan
+
+# Whether heads of a group have their keys in common, or a copy each.
+GROUPED_HEADS = False
+
+__all__ = [
+  'EXACT',
+  'GROUPED_HEADS',
+  'Plan',
+  'block_size',
+  'forward',
+  'head_width',
+  'key_gradients',
+  'query_gradients',
+]

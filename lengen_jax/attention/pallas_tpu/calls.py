@@ -8,17 +8,21 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
+from lengen_jax.attention.fused.plan import LANES
 from lengen_jax.attention.pallas_tpu import kernels
 from lengen_jax.attention.pallas_tpu import masks
 from lengen_jax.attention.pallas_tpu import plan as plans
-from lengen_jax.attention.pallas_tpu.lanes import LANES
 from lengen_jax.attention.pallas_tpu.plan import Plan
+
+# What can be copied to and from main memory: rows of a register.
+_COPIED = 8
 
 
 def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
-  specs = _Specs(plan, keys_inside=True)
   batch, _, width = q.shape
+  plan = plans.with_rows(plan, batch, q.dtype.itemsize)
+  specs = _Specs(plan, keys_inside=True)
   length, heads = plan.blocks_q * plan.block, width // plan.head_dim
   return _call(
     kernels.forward,
@@ -39,33 +43,37 @@ def forward(plan, q, k, v, table, places):
 
 
 def query_gradients(plan, q, k, v, table, places, **of_queries):
-  """Gradients to the band's queries, and to the table or None.
+  """Gradients to the band's queries, and to the table.
 
   Args:
     plan: the plan.
     q: `[B, Q, H D]`.
     k: `[B, K, H D]`.
     v: likewise.
-    table: what `bias.table` gave.
+    table: what `tables.make` gave.
     places: the places.
     **of_queries: of the band, `dy`, `log_sum` and `centre`.
   """
-  plan = plans.fitting(plan)
+  itemsize = q.dtype.itemsize
+  plan = plans.fitting(plan, itemsize)
+  plan = plans.with_rows(plan, q.shape[0], itemsize)
   specs = _Specs(plan, keys_inside=True)
   outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
+  outputs |= specs.table_gradients(table, q.shape[0])
   scratch = {
     'log_sums': specs.per_head,
     'centres': specs.per_head,
     'sum': specs.summed,
     **specs.bias_scratch,
   }
-  if table is not None:
-    outputs['dtable'] = specs.table_gradient(table.shape, q.shape[0])
+  if table:
     scratch['dbias'] = (plan.heads, plan.block, plan.block)
     if plan.form != 'dense':
       scratch['ddistances'] = scratch['distances']
       scratch['skewed'] = (LANES, 2 * plan.block)
-  dq, *dtable = _call(
+    if plan.form == 'anchored':
+      scratch['copied'] = _COPIED, plan.block
+  dq, *found = _call(
     kernels.query_gradient,
     specs,
     specs.inputs(table, places, q=q, k=k, v=v, **of_queries),
@@ -73,21 +81,30 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     scratch=scratch,
     places=places,
   )
-  if table is None:
-    return dq, None
-  (dtable,) = dtable
-  rows = 1 if plan.form == 'dense' else 0
-  if table.shape[rows] == 1:
-    dtable = dtable.sum(rows, keepdims=True)
-  if plan.form == 'dense':
-    return dq, dtable
-  dtable = dtable.reshape(*dtable.shape[:4], -1)
+  names = [name[1:] for name in outputs if name != 'dq']
+  found = dict(zip(names, found, strict=True))
+  if 'dense' in found:
+    return dq, {'dense': _summed(found['dense'], table['dense'], 1)}
   # As it was read: from the highest distance down, without the lowest.
-  return dq, jnp.pad(dtable, ((0, 0),) * 4 + ((0, 1),))[..., ::-1]
+  if 'bend' in found:
+    found['bend'] = found['bend'][:, :, :, 0]
+  for name, like in table.items():
+    whole = found[name].reshape(-1, *like.shape[1:-1], like.shape[-1] - 1)
+    whole = jnp.pad(whole, ((0, 0),) * (like.ndim - 1) + ((0, 1),))
+    found[name] = _summed(whole, like, 0)[..., ::-1]
+  return dq, found
+
+
+def _summed(gradient, like, axis):
+  """The gradient, summed over rows of the batch that have the same table."""
+  if like.shape[axis] > 1:
+    return gradient
+  return gradient.sum(axis, keepdims=True)
 
 
 def key_gradients(plan, q, k, v, table, places, **of_queries):
   """Gradients to the keys and values that the band sees; see above."""
+  plan = plans.with_rows(plan, q.shape[0], q.dtype.itemsize)
   specs = _Specs(plan, keys_inside=False)
   shape = (q.shape[0], plan.blocks_k * plan.block, q.shape[2])
   return _call(
@@ -131,19 +148,30 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
   prefetch = {'offset': places.offset, 'kink': places.kink}
   if places.k_lengths is not None:
     prefetch['k_lengths'] = places.k_lengths
+  aliases = {}
+  if 'dbend' in outputs:
+    # It starts as zeros, and is added to where it is.
+    shape, spec = outputs['dbend']
+    index = len(prefetch) + len(inputs)
+    aliases[index] = list(outputs).index('dbend')
+    inputs = inputs | {'nothing': (jnp.zeros(shape.shape, shape.dtype), spec)}
   names = [*prefetch, *inputs, *outputs, *scratch]
 
   def body(*references):
     named = dict(zip(names, references, strict=True))
     # Not to be asked for within a loop.
-    first_row = pl.program_id(1) * plan.rows
-    kernel(plan, types.SimpleNamespace(first_row=first_row, **named))
+    place = {
+      'first_head': pl.program_id(0) * plan.heads,
+      'of_rows': pl.program_id(1),
+      'first_row': pl.program_id(1) * plan.rows,
+    }
+    kernel(plan, types.SimpleNamespace(**place, **named))
 
   batch, _, width = inputs['q'][0].shape
   shapes, out_specs = zip(*outputs.values(), strict=True)
   order = ['parallel', 'parallel', 'parallel', 'arbitrary']
-  if 'dtable' in outputs:
-    # It is summed over blocks of queries.
+  if len(outputs) > 1 and kernel is kernels.query_gradient:
+    # The table's gradient is summed over blocks of queries.
     order[2] = 'arbitrary'
   return pl.pallas_call(
     body,
@@ -161,6 +189,7 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
       dimension_semantics=tuple(order),
       vmem_limit_bytes=int(0.95 * plans.vector_memory()),
     ),
+    input_output_aliases=aliases,
     interpret=plan.interpret,
     name=f'attention_{kernel.__name__}',
   )(*prefetch.values(), *(array for array, _ in inputs.values()))
@@ -273,66 +302,89 @@ class _Specs:
     By falling distance where queries are the rows of a tile, by rising distance
     where keys are.
     """
-    if table is None:
-      return {}
     p = self.plan
+    if p.form == 'none':
+      return {}
+    own = next(iter(table.values())).shape[p.form == 'dense'] > 1
     if p.form == 'dense':
-      own = table.shape[1] > 1
       spec = pl.BlockSpec(
         (1, 1, p.heads, p.block, p.block),
         self._at(lambda h, b, i, j: (j, b if own else 0, h, 0, 0)),
       )
-      return {'dense': (table, spec)}
-    own = table.shape[0] > 1
-    rising = table[..., :-1]
-    falling = table[..., ::-1][..., :-1]
-    shape = (1, 1, p.heads, table.shape[3], p.block)
+      return {'dense': (table['dense'], spec)}
 
-    def spec(block):
-      return pl.BlockSpec(
-        shape,
-        self._at(
-          lambda h, b, i, j: (
-            b if own else 0,
-            self._group(i),
-            h,
-            0,
-            block(i, j),
-          )
-        ),
+    def inputs(array, suffix, shape, before):
+      """`before(b, h, i)` is where a block is but for its distances."""
+
+      def spec(block):
+        return pl.BlockSpec(
+          (*shape, p.block),
+          self._at(
+            lambda h, b, i, j: (
+              *before(b if own else 0, h, i),
+              0,
+              block(i, j),
+            )
+          ),
+        )
+
+      if self.keys_inside:
+        falling = array[..., ::-1][..., :-1]
+        near = spec(lambda i, j: p.blocks_q - 1 - i + j)
+        far = spec(lambda i, j: p.blocks_q - i + j)
+        return {
+          f'near{suffix}': (falling, near),
+          f'far{suffix}': (falling, far),
+        }
+      rising = array[..., :-1]
+      near = spec(lambda i, j: p.first + i - j - 1 - p.lowest)
+      far = spec(lambda i, j: p.first + i - j - p.lowest)
+      return {f'near{suffix}': (rising, near), f'far{suffix}': (rising, far)}
+
+    found = inputs(
+      table['rows'],
+      '',
+      (1, 1, p.heads, p.anchors),
+      lambda b, h, i: (b, self._group(i), h),
+    )
+    if 'bend' in table:
+      # With an axis of one row, as registers have.
+      found |= inputs(
+        table['bend'][:, :, None],
+        '_bend',
+        (1, p.heads, 1),
+        lambda b, h, i: (b, h),
       )
-
-    if self.keys_inside:
-      return {
-        'near': (falling, spec(lambda i, j: p.blocks_q - 1 - i + j)),
-        'far': (falling, spec(lambda i, j: p.blocks_q - i + j)),
-      }
-    return {
-      'near': (rising, spec(lambda i, j: p.first + i - j - 1 - p.lowest)),
-      'far': (rising, spec(lambda i, j: p.first + i - j - p.lowest)),
-    }
+    return found
 
   def _group(self, i):
     """Which group of anchors a block of queries has."""
     return jax.lax.div(i, jnp.int32(self.plan.blocks_per_group))
 
-  def table_gradient(self, shape, batch):
-    """A table's gradient as an output, `[..., batch // rows, ...]`."""
+  def table_gradients(self, table, batch):
+    """A table's gradients as outputs by name, `[..., batch // rows, ...]`."""
     p = self.plan
+    if p.form == 'none':
+      return {}
     if p.form == 'dense':
-      keys, _, heads, *tile = shape
+      keys, _, heads, *tile = table['dense'].shape
       shape = (keys, batch // p.rows, heads, *tile)
       spec = pl.BlockSpec(
         (1, 1, p.heads, *tile), lambda h, b, i, j, *_: (j, b, h, 0, 0)
       )
-    else:
-      _, groups, heads, anchors, distances = shape
-      shape = (anchors, (distances - 1) // p.block, p.block)
-      spec = pl.BlockSpec(
-        (1, 1, p.heads, *shape),
-        lambda h, b, i, j, *_: (b, self._group(i), h, 0, 0, 0),
-        # It stays for many programs, and is large for long rows.
-        pipeline_mode=pl.Buffered(1),
-      )
-      shape = (batch // p.rows, groups, heads, *shape)
-    return jax.ShapeDtypeStruct(shape, jnp.float32), spec
+      return {'ddense': (_shape(shape), spec)}
+    _, groups, heads, anchors, distances = table['rows'].shape
+    blocks = (distances - 1) // p.block
+    shape = (anchors, blocks, p.block)
+    spec = pl.BlockSpec(
+      (1, 1, p.heads, *shape),
+      lambda h, b, i, j, *_: (b, self._group(i), h, 0, 0, 0),
+      # It stays for many programs, and is large for long rows.
+      pipeline_mode=pl.Buffered(1),
+    )
+    shape = (batch // p.rows, groups, heads, *shape)
+    found = {'drows': (_shape(shape), spec)}
+    if 'bend' in table:
+      shape = (batch // p.rows, heads, blocks, _COPIED, p.block)
+      found['dbend'] = _shape(shape), pl.BlockSpec(memory_space=pl.ANY)
+    return found

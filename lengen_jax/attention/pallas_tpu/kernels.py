@@ -7,13 +7,12 @@ import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
+from lengen_jax.attention.fused.arithmetic import dot
+from lengen_jax.attention.fused.arithmetic import MASKED
+from lengen_jax.attention.fused.arithmetic import NOTHING
 from lengen_jax.attention.pallas_tpu import bias
 from lengen_jax.attention.pallas_tpu import lanes
 from lengen_jax.attention.pallas_tpu import masks
-
-_MASKED = -1e30
-# The maximum of no logits: exp(_MASKED - _NOTHING) is 0.
-_NOTHING = -1e29
 
 
 def forward(plan, r):
@@ -22,7 +21,7 @@ def forward(plan, r):
 
   @pl.when(j == 0)
   def _():
-    r.largest[...] = jnp.full(r.largest.shape, _NOTHING, jnp.float32)
+    r.largest[...] = jnp.full(r.largest.shape, NOTHING, jnp.float32)
     r.total[...] = jnp.zeros(r.total.shape, jnp.float32)
     r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
 
@@ -35,18 +34,18 @@ def forward(plan, r):
       kept_sum = r.sum[row]
       added = factor = None
       for head in range(plan.heads):
-        s = lanes.dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
+        s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
         if plan.form != 'none':
           s += r.bias[head]
         if masked:
-          s = jnp.where(masks.visible(plan, r, row, i, j), s, _MASKED)
+          s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
         largest = r.largest[row, head]
         new = jnp.maximum(largest, s.max(1, keepdims=True))
         kept = jnp.exp(largest - new)
         p = jnp.exp(s - lanes.wide(new, plan.block))
         r.largest[row, head] = new
         r.total[row, head] = kept * r.total[row, head] + p.sum(1, keepdims=True)
-        y = lanes.dot(p.astype(v.dtype), v, (1, 0))
+        y = dot(p.astype(v.dtype), v, (1, 0))
         added = lanes.put(plan, added, y, head)
         factor = lanes.put(plan, factor, lanes.wide(kept, plan.lanes), head)
       r.sum[row] = kept_sum * factor + added
@@ -86,9 +85,11 @@ def query_gradient(plan, r):
     begins = jax.lax.rem(i, jnp.int32(plan.blocks_per_group)) == 0
     begins = jnp.logical_and(begins, j == 0)
 
+    found = r.ddense if plan.form == 'dense' else r.drows
+
     @pl.when(True if plan.form == 'dense' else begins)
     def _():
-      r.dtable[...] = jnp.zeros(r.dtable.shape, jnp.float32)
+      found[...] = jnp.zeros(found.shape, jnp.float32)
 
   def tile(masked):
     bias.make(plan, r, i)
@@ -100,17 +101,17 @@ def query_gradient(plan, r):
       q, k, v, dy = r.q[row], r.k[row], r.v[row], r.dy[row]
       added = None
       for head in range(plan.heads):
-        s = lanes.dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
+        s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
         if plan.form != 'none':
           s += r.bias[head]
         if masked:
-          s = jnp.where(masks.visible(plan, r, row, i, j), s, _MASKED)
+          s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
         p = jnp.exp(s - lanes.wide(r.log_sums[row, head], plan.block))
-        dp = lanes.dot(lanes.only(plan, dy, head), v, (1, 1))
+        dp = dot(lanes.only(plan, dy, head), v, (1, 1))
         ds = p * (dp - lanes.wide(r.centres[row, head], plan.block))
         if plan.form != 'none':
           r.dbias[head] += ds
-        dq = lanes.dot(ds.astype(k.dtype), k, (1, 0))
+        dq = dot(ds.astype(k.dtype), k, (1, 0))
         added = lanes.put(plan, added, dq, head)
       r.sum[row] += added
 
@@ -143,17 +144,17 @@ def key_gradient(plan, r):
       dv = jnp.zeros((plan.block, plan.lanes), jnp.float32)
       for head in range(plan.heads):
         own_q, own_dy = lanes.only(plan, q, head), lanes.only(plan, dy, head)
-        s = lanes.dot(k, own_q, (1, 1)) * plan.scale
+        s = dot(k, own_q, (1, 1)) * plan.scale
         if plan.form != 'none':
           s += r.bias[head]
         if masked:
           visible = masks.visible(plan, r, row, i, j, keys_inside=False)
-          s = jnp.where(visible, s, _MASKED)
+          s = jnp.where(visible, s, MASKED)
         p = jnp.exp(s - r.log_sum[row, head])
-        dp = lanes.dot(v, own_dy, (1, 1))
+        dp = dot(v, own_dy, (1, 1))
         ds = p * (dp - r.centre[row, head])
-        dv += lanes.dot(p.astype(dy.dtype), own_dy, (1, 0))
-        dk += lanes.dot(ds.astype(q.dtype), own_q, (1, 0))
+        dv += dot(p.astype(dy.dtype), own_dy, (1, 0))
+        dk += dot(ds.astype(q.dtype), own_q, (1, 0))
       r.dk_sum[row] += dk
       r.dv_sum[row] += dv
 

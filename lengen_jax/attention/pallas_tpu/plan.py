@@ -1,17 +1,16 @@
-"""What a call of the kernels is about: sizes, bands of queries, places."""
+"""How much of attention a TPU's program does at a time."""
 
 import dataclasses
-from typing import Any
 
-import jax
 from jax.experimental.pallas import tpu as pltpu
 
 from lengen_jax import errors
 from lengen_jax import partitioning
-from lengen_jax.attention.pallas_tpu.lanes import LANES
+from lengen_jax.attention.fused import plan as plans
+from lengen_jax.attention.fused.plan import LANES
 
-# Tokens in a block. Larger ones are compiled for minutes.
-_BLOCK = 512
+# Of the first queries each has a bias of its own.
+EXACT = LANES
 # Rows of the batch that share a tile of the bias.
 _ROWS = 8
 # Of vector memory, what is planned for.
@@ -19,40 +18,14 @@ _ROOM = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-  """What is known before anything is computed, of a band of queries.
+class Plan(plans.Plan):
+  """See `fused.plan`.
 
   Attributes:
-    form: of the bias: 'none', 'strip', 'anchored' or 'dense'.
-    block: tokens in a block of queries, and in one of keys; b.
-    first: index of the first block of queries.
-    blocks_q: blocks of queries; 1 if the bias is dense.
-    blocks_k: blocks of keys.
     rows: of the batch, in a program.
-    head_dim: D.
-    k_length: keys from there on are masked.
-    causal: see `dot_product_attention`.
-    window: likewise.
-    scale: likewise.
-    lowest: block of the lowest distance in a row of the table.
-    spacing: queries from one anchor to the next.
-    interpret: whether there is no TPU.
   """
 
-  form: str
-  block: int
-  first: int
-  blocks_q: int
-  blocks_k: int
-  rows: int
-  head_dim: int
-  k_length: int
-  causal: bool
-  window: int | None
-  scale: float
-  lowest: int
-  spacing: int
-  interpret: bool
+  rows: int = 1
 
   @property
   def lanes(self):
@@ -65,11 +38,6 @@ class Plan:
     return self.lanes // self.head_dim
 
   @property
-  def highest(self):
-    """Block of the highest distance in a row of the table."""
-    return self.first + self.blocks_q
-
-  @property
   def piece(self):
     """Queries whose anchors are computed together."""
     if self.form == 'strip':
@@ -80,11 +48,6 @@ class Plan:
   def intervals(self):
     """Intervals between anchors of a piece."""
     return 0 if self.form == 'strip' else -(-self.piece // self.spacing)
-
-  @property
-  def anchors(self):
-    """Queries of a group whose bias a tile is made from."""
-    return self.intervals * (self.block // self.piece) + 1
 
   @property
   def table_rows(self):
@@ -113,81 +76,37 @@ class Plan:
     return max(1, self.spacing // self.block)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass
-class Places:
-  """Where queries and keys stand.
-
-  Attributes:
-    offset: int32 `[1]`, index of the first query among the keys.
-    kink: float32 `[1 or B]`, the query at which rows of the bias bend, below 0
-      for none.
-    q_positions: `[Q]`, `[1 or B, Q]`, or Distances.
-    k_positions: likewise, `[K]`.
-    k_lengths: int32 `[B]` or None.
-    q_segment_ids: int32 `[B, 1, N b]` or None.
-    k_segment_ids: likewise.
-  """
-
-  offset: jax.Array
-  kink: jax.Array
-  q_positions: Any
-  k_positions: Any
-  k_lengths: Any
-  q_segment_ids: Any
-  k_segment_ids: Any
+def head_width(num_heads, head_dim):
+  """Numbers of a head, with zeros if heads do not fill registers."""
+  if LANES % head_dim == 0 and num_heads % (LANES // head_dim) == 0:
+    return head_dim
+  return -(-head_dim // LANES) * LANES
 
 
-def block_size(length, heads=1, form='strip'):
-  """Tokens in a block, for so many tokens in a row and heads in a program."""
-  block = _BLOCK
+def block_size(length, form, width):
+  """Tokens in a block, for so many tokens in a row and numbers in a head."""
+  block, heads = plans.BLOCK, max(1, LANES // width)
   while _tiles(form, block, heads) > _ROOM * vector_memory():
     block //= 2
   return min(block, -(-length // LANES) * LANES)
 
 
-def bands(length, block):
-  """Bands of queries: form, block, first query, end, queries between anchors.
-
-  FIRE's bias varies with the query's position i as a function of log i, so that
-  anchors are an eighth of i apart, or less. The first queries have a bias of
-  their own each. Each band costs time to compile, and memory for its anchors
-  and all of their distances.
-  """
-  bands = [('dense', LANES, 0, LANES, 1)]
-  first = LANES
-  while first < length:
-    end = (2 if _BLOCK <= first < 8 * _BLOCK else 4) * first
-    bands.append(
-      ('anchored', min(block, first), first, min(end, length), first // 8)
-    )
-    first = end
-  return bands
-
-
-def band_of(i):
-  """The band of a query of a long row."""
-  return bands(i + 1, _BLOCK)[-1]
-
-
-def rows(plan, batch, itemsize):
-  """Rows of the batch in a program: as many as vector memory has room for."""
-  b = plan.block
-  # q, k, v and two more, and the next ones; sums and what is known per query.
-  per_row = 2 * 5 * itemsize * b * plan.lanes
-  per_row += 4 * b * (plan.lanes + 2 * plan.heads * LANES)
-  room = (_ROOM * vector_memory() - _fixed(plan)) // per_row
+def with_rows(plan, batch, itemsize):
+  """The plan with as many rows as vector memory has room for."""
+  if not plan.alike:
+    return plan
+  room = (_ROOM * vector_memory() - _fixed(plan)) // _per_row(plan, itemsize)
   rows = [n for n in range(1, _ROWS + 1) if batch % n == 0 and n <= room]
-  return max(rows, default=1)
+  return dataclasses.replace(plan, rows=max(rows, default=1))
 
 
-def fitting(plan):
+def fitting(plan, itemsize):
   """The plan, or with smaller blocks where the table's gradient is so large.
 
   Raises:
     errors.ConfigError: it has no room at all.
   """
-  while _fixed(plan) > _ROOM * vector_memory():
+  while _fixed(plan) + _per_row(plan, itemsize) > _ROOM * vector_memory():
     if plan.block == LANES or plan.piece != plan.block:
       distances = (plan.highest - plan.lowest) * plan.block
       raise errors.ConfigError(
@@ -199,10 +118,19 @@ def fitting(plan):
   return plan
 
 
+def _per_row(plan, itemsize):
+  """Bytes of vector memory for a row of the batch."""
+  # q, k, v and two more, and the next ones; sums and what is known per query.
+  blocks = 2 * 5 * itemsize * plan.block * plan.lanes
+  return blocks + 4 * plan.block * (plan.lanes + 2 * plan.heads * LANES)
+
+
 def _fixed(plan):
   """Bytes of vector memory for a tile, and for the table's gradient."""
   blocks = plan.highest - plan.lowest
-  table = 4 * plan.heads * plan.table_rows * blocks * plan.block
+  table = 4 * plan.heads * plan.anchors * blocks * plan.block
+  if plan.form not in ('strip', 'anchored'):
+    table = 0
   return _tiles(plan.form, plan.block, plan.heads) + table
 
 

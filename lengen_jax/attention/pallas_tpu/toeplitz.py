@@ -13,7 +13,7 @@ import jax
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
-from lengen_jax.attention.pallas_tpu.lanes import LANES
+from lengen_jax.attention.fused.plan import LANES
 
 _SUBLANES = 8
 

@@ -1,23 +1,20 @@
-"""Attention fused for TPUs, in Pallas: a bias costs nearly nothing.
+"""Attention fused into kernels, in Pallas: a bias costs nearly nothing.
 
 The algorithm is that of `blockwise`, a tile of pairs at a time, but a tile's
-logits never leave the chip's vector memory. The bias of a tile is made there
-too, from what depends on the distance alone (`toeplitz`): one row of numbers
-for a translation-invariant bias, two neighbouring anchors and a weight per
-query for FIRE (`bands`). It is made once per head and tile, for several rows of
-the batch. Its gradient is the tile's, summed along diagonals; from there on to
-parameters it is that of the rows, by autodiff.
+logits never leave the chip. The bias of a tile is made there too, from what
+depends on the distance alone (`tables`): one row of numbers for a
+translation-invariant bias, two neighbouring anchors and a weight per query for
+FIRE (`plan.bands`). Its gradient is the tile's, summed along diagonals; from
+there on to parameters it is that of the rows, by autodiff. Any other bias is
+computed by XLA, for one block of queries at a time.
 
-Heads of fewer than 128 numbers share a vector register's 128 lanes, as they lie
-in memory: the lanes of other heads are set to 0 in one factor of each product.
+`pallas_tpu` and `pallas_gpu` have the kernels; on a CPU those for TPUs are
+interpreted.
 
-What it does not do yet: grouped heads have copies of their keys; tiles whose
-segments do not meet are computed and masked; a logit scale is multiplied into
-the queries, in their dtype.
+What it does not do yet: tiles whose segments do not meet are computed and
+masked; a logit scale is multiplied into the queries, in their dtype.
 
-Shapes beside the usual: b tokens in a block of queries or keys, W lanes of the
-heads that a program computes, T distances of a row, P pairs (or groups) of
-anchors.
+Shapes beside the usual: b tokens in a block of queries or keys.
 """
 
 import dataclasses
@@ -29,13 +26,13 @@ import jax.numpy as jnp
 from lengen_jax import errors
 from lengen_jax import partitioning
 from lengen_jax.attention import bias_forms
+from lengen_jax.attention import pallas_gpu
+from lengen_jax.attention import pallas_tpu
 from lengen_jax.attention import tiles
-from lengen_jax.attention.pallas_tpu import bias as biases
-from lengen_jax.attention.pallas_tpu import calls
-from lengen_jax.attention.pallas_tpu import lanes as heads
-from lengen_jax.attention.pallas_tpu import plan as plans
-from lengen_jax.attention.pallas_tpu.lanes import LANES
+from lengen_jax.attention.fused import plan as plans
+from lengen_jax.attention.fused import tables
 
+CHIPS = {'tpu': pallas_tpu, 'gpu': pallas_gpu, 'cpu': pallas_tpu}
 _DTYPES = ('bfloat16', 'float32')
 
 
@@ -62,10 +59,10 @@ def attend(
 ):
   """See `dot_product_attention`, which checks the arguments."""
   platform, packed = partitioning.platform(), q_segment_ids is not None
-  if platform not in ('tpu', 'cpu'):
+  if platform not in CHIPS:
     raise errors.ConfigError(
-      f"implementation='pallas' is for TPUs, and for tests on a CPU, not for "
-      f"{platform!r}; use 'blockwise'"
+      f"implementation='pallas' is for TPUs and GPUs, and for tests on a CPU, "
+      f"not for {platform!r}; use 'blockwise'"
     )
   wants_anchors = bias_form == 'anchored' and not (
     bias is None or bias.encoding.takes_distances
@@ -95,13 +92,12 @@ def attend(
     # [B, Q], or per head [B, Q, H].
     logit_scale = logit_scale.reshape(*logit_scale.shape[:2], -1, 1)
     q = (q * logit_scale).astype(q.dtype)
-  if num_heads > k.shape[2]:
+  chip = CHIPS[platform]
+  if num_heads > k.shape[2] and not chip.GROUPED_HEADS:
     k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
-  lanes = heads.per_head(num_heads, head_dim)
-  block = plans.block_size(
-    max(q_length, k_length), max(1, LANES // lanes), form
-  )
-  q, k, v = (heads.flat(x, lanes, block) for x in (q, k, v))
+  width = chip.head_width(num_heads, head_dim)
+  block = chip.block_size(max(q_length, k_length), form, width)
+  q, k, v = (_flat(x, width, block) for x in (q, k, v))
   if packed:
     q_segment_ids, k_segment_ids = (
       jnp.pad(ids, ((0, 0), (0, -ids.shape[1] % block)))[:, None]
@@ -109,7 +105,7 @@ def attend(
     )
   places = plans.Places(
     offset=jnp.asarray(q_offset, jnp.int32).reshape(1),
-    kink=biases.kink(form, bias, q_positions),
+    kink=tables.kink(form, bias, q_positions),
     q_positions=q_positions,
     k_positions=k_positions,
     k_lengths=k_lengths,
@@ -126,41 +122,58 @@ def attend(
 
   def plan(form, block, first, end, spacing):
     blocks_k = k.shape[1] // block
-    this = plans.Plan(
+    return chip.Plan(
       form=form,
       block=block,
       first=first // block,
       blocks_q=(end - first) // block,
       blocks_k=min(end // block, blocks_k) if aligned else blocks_k,
-      rows=1,
-      head_dim=lanes,
+      head_dim=width,
       k_length=k_length,
       causal=causal,
       window=window,
       scale=scale,
       lowest=-1 if aligned else first // block - blocks_k,
       spacing=spacing,
+      alike=alike,
       interpret=platform == 'cpu',
-    )
-    if not alike:
-      return this
-    return dataclasses.replace(
-      this, rows=plans.rows(this, batch, q.dtype.itemsize)
     )
 
   if form == 'dense':
     one = dataclasses.replace(
       plan(form, block, 0, block, 1), blocks_k=k.shape[1] // block
     )
-    y = _by_blocks(one, q, k, v, bias, places)
+    y = _by_blocks(chip, one, q, k, v, bias, places)
   else:
     bands = [(form, block, 0, q.shape[1], 1)]
     if form == 'anchored':
-      bands = plans.bands(q.shape[1], block)
-    parts = [_attend(plan(*band), q, k, v, bias, places) for band in bands]
+      bands = plans.bands(q.shape[1], block, chip.EXACT)
+    parts = [
+      _attend(chip, plan(*band), q, k, v, bias, places) for band in bands
+    ]
     y = jnp.concatenate(parts, axis=1)
-  y = y.reshape(batch, -1, num_heads, lanes)
+  y = y.reshape(batch, -1, num_heads, width)
   return y[:, :q_length, :, :head_dim]
+
+
+def _flat(x, width, block):
+  """`[B, n, H, D]` with zeros up to whole blocks and widths, heads joined."""
+  missing = (0, -x.shape[1] % block), (0, 0), (0, width - x.shape[3])
+  x = jnp.pad(x, ((0, 0), *missing))
+  return x.reshape(*x.shape[:2], -1)
+
+
+def row(bias, i, distances):
+  """Bias of one query of a long row as kernels have it, `[H, N]`.
+
+  Args:
+    bias: a BiasFn whose encoding has rows.
+    i: the query, an int; its position too.
+    distances: query position minus key position, `[N]`.
+  """
+  exact = CHIPS[partitioning.platform()].EXACT
+  band = plans.bands(i + 1, plans.BLOCK, exact)[-1]
+  return tables.row(band, bias, i, distances)
 
 
 def _form(bias, bias_form, contiguous, packed):
@@ -177,7 +190,7 @@ def _form(bias, bias_form, contiguous, packed):
   return 'dense' if form == 'exact' else form
 
 
-def _by_blocks(plan, q, k, v, bias, places):
+def _by_blocks(chip, plan, q, k, v, bias, places):
   """Attention of one block of queries after the other, `[B, Q, H D]`."""
   positions = tiles.position_blocks(places.q_positions, plan.block)
   blocks = q.shape[1] // plan.block
@@ -194,35 +207,34 @@ def _by_blocks(plan, q, k, v, bias, places):
     block = dataclasses.replace(
       places,
       offset=places.offset + first,
-      q_positions=biases.position_block(positions, n),
+      q_positions=tables.position_block(positions, n),
       q_segment_ids=segment_ids,
     )
     own = jax.lax.dynamic_slice_in_dim(q, first, plan.block, axis=1)
-    return _attend(
-      plan, own, k_sum.astype(k.dtype), v_sum.astype(v.dtype), bias, block
-    )
+    rounded = k_sum.astype(k.dtype), v_sum.astype(v.dtype)
+    return _attend(chip, plan, own, *rounded, bias, block)
 
   y = jax.lax.map(of_block, jnp.arange(blocks))
   return jnp.swapaxes(y, 0, 1).reshape(q.shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan, q, k, v, bias, places):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(chip, plan, q, k, v, bias, places):
   """Attention of a band of queries, `[B, blocks_q b, H D]`."""
-  table = biases.table(plan, bias, places)
-  y, _ = calls.forward(plan, q, k, v, table, places)
+  table = tables.make(plan, bias, places)
+  y, _ = chip.forward(plan, q, k, v, table, places)
   return y
 
 
-def _forward_with_residuals(plan, q, k, v, bias, places):
-  table = biases.table(plan, bias, places)
-  y, log_sum = calls.forward(plan, q, k, v, table, places)
+def _forward_with_residuals(chip, plan, q, k, v, bias, places):
+  table = tables.make(plan, bias, places)
+  y, log_sum = chip.forward(plan, q, k, v, table, places)
   return y, (q, k, v, bias, places, y, log_sum)
 
 
-def _backward(plan, residuals, dy):
+def _backward(chip, plan, residuals, dy):
   q, k, v, bias, places, y, log_sum = residuals
-  table, to_bias = jax.vjp(lambda bias: biases.table(plan, bias, places), bias)
+  table, to_bias = jax.vjp(lambda bias: tables.make(plan, bias, places), bias)
   num_heads = q.shape[2] // plan.head_dim
   # sum_j p_ij dp_ij, by which the softmax's gradient is centred.
   centre = (y.astype(jnp.float32) * dy.astype(jnp.float32)).reshape(
@@ -231,9 +243,9 @@ def _backward(plan, residuals, dy):
   centre = jnp.swapaxes(centre.sum(-1), 1, 2)[:, :, None]
   given = (plan, q, k, v, table, places)
   of_queries = {'dy': dy, 'log_sum': log_sum, 'centre': centre}
-  dq, dtable = calls.query_gradients(*given, **of_queries)
+  dq, dtable = chip.query_gradients(*given, **of_queries)
   (dbias,) = to_bias(dtable)
-  dk, dv = calls.key_gradients(*given, **of_queries)
+  dk, dv = chip.key_gradients(*given, **of_queries)
   before = plan.first * plan.block
   after = q.shape[1] - before - dq.shape[1]
   dq = jnp.pad(dq, ((0, 0), (before, after), (0, 0)))

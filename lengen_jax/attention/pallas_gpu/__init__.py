@@ -1,0 +1,30 @@
+"""Attention's kernels for GPUs, in Pallas's Triton, as `fused` calls them.
+
+A program has one block of queries, or of keys, of one head, and goes over what
+these see in tiles. A tile's bias is gathered from rows of numbers by distance,
+which caches hold. Gradients to these rows are a kernel's own: a program adds up
+all tiles that are equally far from the diagonal and have the same anchors,
+without atomic additions, so that sums are the same each time.
+"""
+
+from lengen_jax.attention.pallas_gpu.calls import forward
+from lengen_jax.attention.pallas_gpu.calls import key_gradients
+from lengen_jax.attention.pallas_gpu.calls import query_gradients
+from lengen_jax.attention.pallas_gpu.plan import block_size
+from lengen_jax.attention.pallas_gpu.plan import EXACT
+from lengen_jax.attention.pallas_gpu.plan import head_width
+from lengen_jax.attention.pallas_gpu.plan import Plan
+
+# Whether heads of a group have their keys in common, or a copy each.
+GROUPED_HEADS = True
+
+__all__ = [
+  'EXACT',
+  'GROUPED_HEADS',
+  'Plan',
+  'block_size',
+  'forward',
+  'head_width',
+  'key_gradients',
+  'query_gradients',
+]

@@ -1,0 +1,406 @@
+"""Calls of the kernels: which part of each array a program has."""
+
+import types
+
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+import jax.numpy as jnp
+
+from lengen_jax.attention.fused import tables
+from lengen_jax.attention.pallas_gpu import bias
+from lengen_jax.attention.pallas_gpu import kernels
+from lengen_jax.attention.pallas_gpu.plan import forward_tile
+from lengen_jax.attention.pallas_gpu.plan import tile
+
+# Bytes of the sums of tiles that are there at a time.
+_SUMS = 2**26
+
+
+def forward(plan, q, k, v, table, places):
+  """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
+  n, _ = forward_tile(plan)
+  table = _for_programs(plan, table, places)
+  batch, length, heads = q.shape[0], _length(plan), _heads(plan, q)
+  group = heads // _heads(plan, k)
+  shape = batch, length, q.shape[2]
+  y, log_sum = _call(
+    plan,
+    kernels.forward,
+    (length // n, heads, batch),
+    {
+      'q': (q, (None, n, plan.head_dim), _of_queries(plan, n)),
+      **_keys(plan, k, v, group),
+      **_shared(places, table, lambda i, h, b: (b, h)),
+    },
+    {
+      'y': (shape, q.dtype, (None, n, plan.head_dim), _of_block),
+      'log_sum': (
+        (batch, heads, 1, length),
+        jnp.float32,
+        (None, None, None, n),
+        _per_query,
+      ),
+    },
+  )
+  return y, log_sum
+
+
+def query_gradients(plan, q, k, v, table, places, **of_queries):
+  """Gradients to the band's queries, and to the table.
+
+  Args:
+    plan: the plan.
+    q: `[B, Q, H D]`.
+    k: `[B, K, G D]`, G groups of heads.
+    v: likewise.
+    table: what `tables.make` gave.
+    places: the places.
+    **of_queries: of the band, `dy`, `log_sum` and `centre`.
+  """
+  n = tile(plan)
+  read, to_table = jax.vjp(
+    lambda table: _for_programs(plan, table, places), table
+  )
+  batch, length, heads = q.shape[0], _length(plan), _heads(plan, q)
+  group = heads // _heads(plan, k)
+  own = (None, n, plan.head_dim)
+  (dq,) = _call(
+    plan,
+    kernels.query_gradient,
+    (length // n, heads, batch),
+    {
+      'q': (q, own, _of_queries(plan, n)),
+      'dy': (of_queries['dy'], own, _of_block),
+      'log_sum': (of_queries['log_sum'], (None, None, None, n), _per_query),
+      'centre': (of_queries['centre'], (None, None, None, n), _per_query),
+      **_keys(plan, k, v, group),
+      **_shared(places, read, lambda i, h, b: (b, h)),
+    },
+    {'dq': (of_queries['dy'].shape, q.dtype, own, _of_block)},
+  )
+  given = (plan, q, k, v, read, places, of_queries)
+  if plan.form == 'none':
+    return dq, {}
+  gradients = _tile_gradients if plan.form == 'dense' else _distance_gradients
+  (dtable,) = to_table(gradients(*given))
+  return dq, dtable
+
+
+def key_gradients(plan, q, k, v, table, places, **of_queries):
+  """Gradients to the keys and values that the band sees; see above."""
+  n = tile(plan)
+  table = _for_programs(plan, table, places)
+  batch, groups = q.shape[0], _heads(plan, k)
+  group = _heads(plan, q) // groups
+  width = group * plan.head_dim
+  shape = batch, plan.blocks_k * plan.block, k.shape[2]
+  own = (None, n, plan.head_dim)
+  per_query = (None, group, None, _length(plan))
+
+  def of_group(i, h, b):
+    return b, 0, h
+
+  def per_group(i, h, b):
+    return b, h, 0, 0
+
+  return _call(
+    plan,
+    kernels.key_gradient,
+    (shape[1] // n, groups, batch),
+    {
+      'q': (q, (None, q.shape[1], width), of_group),
+      'dy': (of_queries['dy'], (None, _length(plan), width), of_group),
+      'log_sum': (of_queries['log_sum'], per_query, per_group),
+      'centre': (of_queries['centre'], per_query, per_group),
+      'k': (k, own, _of_block),
+      'v': (v, own, _of_block),
+      **_shared(places, table, lambda i, h, b: (b, h), heads=group),
+    },
+    {
+      'dk': (shape, k.dtype, own, _of_block),
+      'dv': (shape, v.dtype, own, _of_block),
+    },
+  )
+
+
+def _for_programs(plan, table, places):
+  """The table as programs read it: with a row for the kink, not for the bend.
+
+  On rows that bend at a place between anchors, `tables` has what is beyond
+  their neighbours' mean, which a tile adds where need be. Here a query reads
+  two rows, whichever.
+  """
+  if plan.form == 'strip':
+    return {'rows': table['rows'][:, 0]}
+  if plan.form != 'anchored':
+    return table
+
+  def of_kink(kink, rows, bend):
+    kink -= plan.first * plan.block
+    interval, _ = tables.interval_of(plan, kink)
+    interval = jnp.clip(interval, 0, plan.anchors - 2)
+    weight = kink / plan.spacing - interval
+    near, far = rows[:, interval], rows[:, interval + 1]
+    return (near + weight * (far - near) + bend)[:, None]
+
+  rows = table['rows'][:, 0]
+  row = jax.vmap(of_kink)(places.kink, rows, table['bend'])
+  return {'rows': jnp.concatenate([rows, row], axis=2)}
+
+
+def _tile_gradients(plan, q, k, v, table, places, of_queries):
+  """Gradients to tiles of a bias, `[N, 1 or B, H, b, b]`."""
+  n, b = tile(plan), plan.block
+  shape = table['dense'].shape
+  (ddense,) = _call(
+    plan,
+    kernels.tile_gradient,
+    (shape[0] * b // n, b // n, shape[1] * shape[2]),
+    _rows_with_a_table(plan, q, k, v, table, places, of_queries, shape[1]),
+    {
+      'ddense': (
+        shape,
+        jnp.float32,
+        (None, None, None, n, n),
+        lambda j, i, bh: (
+          j // (b // n),
+          bh // shape[2],
+          bh % shape[2],
+          i,
+          j % (b // n),
+        ),
+      )
+    },
+  )
+  return {'dense': ddense}
+
+
+def _distance_gradients(plan, q, k, v, table, places, of_queries):
+  """Gradients to rows by distance, `[1 or B, H, A, T + 1]`, by name."""
+  n = tile(plan)
+  heads, group = _heads(plan, q), _heads(plan, q) // _heads(plan, k)
+  rows_of, _, _, entries = table['rows'].shape
+  apart = (entries - 1) // n + 1
+  kinds = 2 if plan.form == 'anchored' else 1
+  # An interval between anchors has two rows; the last one is where rows bend.
+  intervals = plan.anchors
+  bytes_per_head = 4 * rows_of * intervals * apart * kinds * n**2
+  at_a_time = max(
+    count
+    for count in range(1, heads + 1)
+    if heads % count == 0
+    and (count % group == 0 or group % count == 0)
+    and (count == 1 or count * bytes_per_head <= _SUMS)
+  )
+  key_heads = max(1, at_a_time // group)
+
+  def of_heads(first):
+    def part(x, axis, first, count, width=1):
+      return jax.lax.dynamic_slice_in_dim(x, first * width, count * width, axis)
+
+    width = plan.head_dim
+    own_q, dy = (
+      part(x, 2, first, at_a_time, width) for x in (q, of_queries['dy'])
+    )
+    own_k, own_v = (
+      part(x, 2, first // group, key_heads, width) for x in (k, v)
+    )
+    own_table = {'rows': part(table['rows'], 1, first, at_a_time)}
+    per_query = {
+      name: part(of_queries[name], 1, first, at_a_time)
+      for name in ('log_sum', 'centre')
+    }
+    (sums,) = _call(
+      plan,
+      kernels.distance_gradient,
+      (apart, intervals, rows_of * at_a_time),
+      _rows_with_a_table(
+        plan,
+        own_q,
+        own_k,
+        own_v,
+        own_table,
+        places,
+        {'dy': dy, **per_query},
+        rows_of,
+      ),
+      {
+        'sums': (
+          (rows_of, at_a_time, intervals, kinds, apart, n, n),
+          jnp.float32,
+          (None, None, None, kinds, None, n, n),
+          lambda u, a, bh: (bh // at_a_time, bh % at_a_time, a, 0, u, 0, 0),
+        )
+      },
+    )
+    return _along_diagonals(sums)
+
+  found = jax.lax.map(of_heads, at_a_time * jnp.arange(heads // at_a_time))
+  # [., rows_of, heads, intervals, kinds, entries]
+  found = jnp.moveaxis(found, 0, 1)
+  found = found.reshape(rows_of, heads, *found.shape[3:])
+  if plan.form == 'strip':
+    return {'rows': found[:, :, :, 0]}
+  near, far = found[:, :, :, 0], found[:, :, :, 1]
+  none = jnp.zeros_like(near[:, :, :1])
+  # Of anchors, as the first and as the last of an interval; and of the kink.
+  of_anchors = jnp.concatenate([near[:, :, :-1], none], axis=2)
+  of_anchors += jnp.concatenate([none, far[:, :, :-1]], axis=2)
+  rows = jnp.concatenate([of_anchors, near[:, :, -1:]], axis=2)
+  return {'rows': rows}
+
+
+def _along_diagonals(sums):
+  """`[..., U, n, n]` as `[..., (U - 1) n + 1]`: entry u n + r - c of each."""
+  *lead, apart, n, _ = sums.shape
+  # Read in rows of one less, row r is moved by r.
+  skewed = jnp.pad(sums[..., ::-1], [(0, 0)] * (len(lead) + 2) + [(0, n)])
+  skewed = skewed.reshape(*lead, apart, -1)[..., : n * (2 * n - 1)]
+  skewed = skewed.reshape(*lead, apart, n, 2 * n - 1).sum(-2)
+  low, high = skewed[..., : n - 1], skewed[..., n - 1 :]
+  low = jnp.pad(low[..., 1:, :], [(0, 0)] * (len(lead) + 1) + [(1, 0)])
+  entries = (high[..., :-1, :] + low).reshape(*lead, -1)
+  return jnp.pad(entries, [(0, 0)] * len(lead) + [(0, 1)])
+
+
+def _rows_with_a_table(plan, q, k, v, table, places, of_queries, rows_of):
+  """Inputs of a program for all rows of the batch with a table in common."""
+  heads, width = _heads(plan, q), plan.head_dim
+  group = heads // _heads(plan, k)
+  rows = q.shape[0] // rows_of
+
+  def of_head(u, a, bh):
+    return bh // heads, 0, bh % heads
+
+  def of_group(u, a, bh):
+    return bh // heads, 0, bh % heads // group
+
+  def per_query(u, a, bh):
+    return bh // heads, bh % heads, 0, 0
+
+  inputs = {
+    'q': (q, (rows, q.shape[1], width), of_head),
+    'dy': (of_queries['dy'], (rows, _length(plan), width), of_head),
+    'k': (k, (rows, k.shape[1], width), of_group),
+    'v': (v, (rows, k.shape[1], width), of_group),
+  }
+  for name in ('log_sum', 'centre'):
+    shape = rows, None, None, _length(plan)
+    inputs[name] = of_queries[name], shape, per_query
+  return inputs | _shared(
+    places, table, lambda u, a, bh: (bh // heads, bh % heads), rows=rows
+  )
+
+
+def _length(plan):
+  """Queries of the band."""
+  return plan.blocks_q * plan.block
+
+
+def _heads(plan, x):
+  return x.shape[2] // plan.head_dim
+
+
+def _of_block(i, h, b):
+  return b, i, h
+
+
+def _of_queries(plan, n):
+  """Where a block of the band is among all queries."""
+  before = plan.first * plan.block // n
+  return lambda i, h, b: (b, before + i, h)
+
+
+def _per_query(i, h, b):
+  return b, h, 0, i
+
+
+def _keys(plan, k, v, group):
+  """Keys and values of a head's group, as inputs by name."""
+  shape = None, k.shape[1], plan.head_dim
+  return {
+    name: (x, shape, lambda i, h, b: (b, 0, h // group))
+    for name, x in (('k', k), ('v', v))
+  }
+
+
+def _shared(places, table, of_grid, *, rows=1, heads=1):
+  """What else a program reads, as inputs by name.
+
+  Args:
+    places: the Places.
+    table: what `_for_programs` gave.
+    of_grid: from a place in the grid to the block of rows and of heads.
+    rows: of the batch, in a program.
+    heads: likewise.
+  """
+  found = {'offset': (places.offset, (1,), lambda *at: (0,))}
+  if places.k_lengths is not None:
+    found['k_lengths'] = (
+      places.k_lengths,
+      (rows,),
+      lambda *at: (of_grid(*at)[0],),
+    )
+  for name in ('q_segment_ids', 'k_segment_ids'):
+    ids = getattr(places, name)
+    if ids is not None:
+      shape = rows, None, ids.shape[2]
+      found[name] = ids, shape, lambda *at: (of_grid(*at)[0], 0, 0)
+
+  def row(array, axis, at):
+    return of_grid(*at)[0] if array.shape[axis] > 1 else 0
+
+  if 'dense' in table:
+    x = table['dense']
+    found['dense'] = (
+      x,
+      (x.shape[0], None, heads, *x.shape[3:]),
+      lambda *at: (0, row(x, 1, at), of_grid(*at)[1], 0, 0),
+    )
+  if 'rows' in table:
+    y, kink = table['rows'], places.kink
+    y = bias.LOG2_E * y.reshape(*y.shape[:2], -1)
+    found['rows'] = (
+      y,
+      (None, heads, y.shape[2]),
+      lambda *at: (row(y, 0, at), of_grid(*at)[1], 0),
+    )
+    found['kink'] = kink, (1,), lambda *at: (row(kink, 0, at),)
+  return found
+
+
+def _call(plan, kernel, grid, inputs, outputs):
+  """Calls a kernel, whose references it finds by name.
+
+  Args:
+    plan: the plan.
+    kernel: a function of a Plan and references.
+    grid: numbers of programs.
+    inputs: name to array, block and index map.
+    outputs: name to shape, dtype, block and index map.
+
+  Returns:
+    A list of outputs.
+  """
+  names = [*inputs, *outputs]
+
+  def body(*references):
+    named = dict(zip(names, references, strict=True))
+    kernel(plan, types.SimpleNamespace(**named))
+
+  return pl.pallas_call(
+    body,
+    out_shape=[
+      jax.ShapeDtypeStruct(shape, dtype)
+      for shape, dtype, *_ in outputs.values()
+    ],
+    grid=grid,
+    in_specs=[pl.BlockSpec(*spec) for _, *spec in inputs.values()],
+    out_specs=[pl.BlockSpec(*spec) for _, _, *spec in outputs.values()],
+    compiler_params=plgpu.CompilerParams(
+      num_warps=8 if kernel is kernels.forward else 4, num_stages=2
+    ),
+    interpret=plan.interpret,
+    name=f'attention_{kernel.__name__}',
+  )(*(array for array, *_ in inputs.values()))

@@ -1,0 +1,506 @@
+"""Tests `lengen_jax/attention/fused`: kernels' numbers, without their chip."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import attention
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import partitioning
+from lengen_jax import positions
+from lengen_jax import testing
+from lengen_jax.attention import fused
+from lengen_jax.attention import pallas_gpu
+from lengen_jax.attention import pallas_tpu
+from lengen_jax.attention.fused import attention as fused_attention
+from lengen_jax.attention.fused import plan as plans
+from lengen_jax.encodings import convert
+
+B, H, D, L = 2, 2, 64, 300
+SEGMENTS = np.stack(
+  [np.repeat([3, 1, 2], [100, 140, 60]), np.repeat([5, 5, 0], [90, 140, 70])]
+)
+POSITIONS = np.cumsum(
+  np.random.default_rng(0).integers(1, 5, (B, L)), axis=1
+).astype(np.int32)
+OPTIONS = {
+  'causal': {'causal': True},
+  'causal, grouped heads, scaled logits': {
+    'causal': True,
+    'num_heads': 4,
+    'logit_scale': True,
+  },
+  'packed': {
+    'causal': True,
+    'q_segment_ids': SEGMENTS,
+    'k_segment_ids': SEGMENTS,
+    'q_positions': positions.segment_positions(SEGMENTS),
+    'k_positions': positions.segment_positions(SEGMENTS),
+    'contiguous': True,
+  },
+  'both directions, given positions': {
+    'causal': False,
+    'q_positions': POSITIONS,
+    'k_positions': POSITIONS,
+  },
+  'both directions, window': {'causal': False, 'window': 50},
+  'causal, window, heads that fill no register': {
+    'causal': True,
+    'window': 150,
+    'head_dim': 24,
+  },
+  'later queries': {'causal': True, 'q_length': 130, 'q_offset': 170},
+  'cross, padded keys': {
+    'causal': False,
+    'q_length': 140,
+    'k_lengths': np.array([250, 0]),
+    'head_dim': 128,
+  },
+}
+SPECS = [
+  spec
+  for spec in testing.encoding_specs()
+  if spec.split('(')[0]
+  in ('nope', 't5', 'alibi', 'kerple_log', 'kerple_power', 'sandwich', 'fire')
+]
+QUICK = [
+  ('alibi', 'causal'),
+  ('t5(num_buckets=8, max_distance=16)', 'packed'),
+  ('kerple_log', 'causal, grouped heads, scaled logits'),
+  ('fire(init_threshold=8.)', 'both directions, given positions'),
+  ('nope', 'both directions, window'),
+  ('kerple_power', 'later queries'),
+  ('alibi', 'cross, padded keys'),
+]
+
+
+@pytest.fixture(params=['tpu', 'gpu'])
+def chip(monkeypatch, request):
+  """Whose kernels are interpreted."""
+  kernels = {'tpu': pallas_tpu, 'gpu': pallas_gpu}[request.param]
+  monkeypatch.setitem(fused_attention.CHIPS, 'cpu', kernels)
+  return request.param
+
+
+def make(spec, num_heads=H, head_dim=D):
+  """An encoding and parameters that are not as small as initial ones."""
+  encoding = encodings.create(spec, num_heads=num_heads, head_dim=head_dim)
+  p = jnp.arange(3)
+  variables = encoding.init(jax.random.key(0), p, p, method='bias')
+  return encoding, jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, variables)
+
+
+def arrays(q_length, num_heads, head_dim, dtype=np.float32):
+  rng = np.random.default_rng(1)
+  shapes = (
+    (B, q_length, num_heads, head_dim),
+    *[(B, L, H, head_dim)] * 2,
+  )
+  return [rng.normal(size=shape).astype(dtype) for shape in shapes]
+
+
+def value_and_grads(attend, *inputs):
+  """Output, and gradients to all inputs, of a random function of the output."""
+
+  def loss(inputs):
+    y = attend(*inputs)
+    cotangent = np.random.default_rng(2).normal(size=y.shape)
+    return jnp.sum(y.astype(jnp.float32) * cotangent.astype(np.float32)), y
+
+  grads, y = jax.jit(jax.grad(loss, has_aux=True))(inputs)
+  return y, *grads
+
+
+def both(spec, *, dtype=np.float32, **options):
+  """`value_and_grads` of the reference and of the kernels."""
+  options = dict(options)
+  num_heads, head_dim = options.pop('num_heads', H), options.pop('head_dim', D)
+  q, k, v = arrays(options.pop('q_length', L), num_heads, head_dim, dtype=dtype)
+  encoding, variables = make(spec, num_heads, head_dim)
+  inputs = q, k, v, variables
+  if options.pop('logit_scale', False):
+    scale = 1 + 0.2 * np.random.default_rng(3).normal(size=q.shape[:3])
+    inputs += (scale.astype(np.float32),)
+
+  def attend_by(implementation):
+    def attend(q, k, v, variables, logit_scale=None):
+      return attention.dot_product_attention(
+        q,
+        k,
+        v,
+        bias=encoding.apply(
+          variables, method='bias_fn', bidirectional=not options['causal']
+        ),
+        logit_scale=logit_scale,
+        implementation=implementation,
+        **options,
+      )
+
+    return attend
+
+  return [
+    value_and_grads(attend_by(one), *inputs) for one in ('reference', 'pallas')
+  ]
+
+
+def assert_equal(got, want, tolerance):
+  """Relative to the largest entry of each; of all parameters together.
+
+  Parameters are summed over all pairs, with much that cancels: of KERPLE's, the
+  reference is 3e-6 off what float64 gives, the kernels 1e-5.
+  """
+  for name, a, b in zip('yqkvps', got, want, strict=False):
+    a, b = (
+      [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(x)]
+      for x in (a, b)
+    )
+    scale = max((np.abs(leaf).max() for leaf in b), default=1)
+    for x, y in zip(a, b, strict=True):
+      assert np.isfinite(x).all()
+      limit = tolerance * scale * (2 if name == 'p' else 1)
+      assert np.abs(x - y).max() <= limit, name
+
+
+@pytest.mark.parametrize(
+  'spec, name',
+  [
+    pytest.param(
+      spec,
+      name,
+      marks=() if (spec, name) in QUICK else pytest.mark.slow,
+    )
+    for spec in SPECS
+    for name in OPTIONS
+  ],
+)
+def test_equals_the_reference(spec, name, chip):
+  want, got = both(spec, **OPTIONS[name])
+  assert_equal(got, want, 1e-5)
+  for gradient in want[1:4]:
+    assert np.abs(gradient).max() > 1e-3
+
+
+def test_quick_cases_are_cases():
+  assert all(spec in SPECS and name in OPTIONS for spec, name in QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('causal', [False, True])
+def test_drawn_distances(causal, chip):
+  drawn = positions.create("randomized(max_position=999, mode='distances')")
+  index = np.arange(L, dtype=np.int32)[None]
+  given = drawn(
+    index, lengths=np.full((1, L), L), rng=jax.random.key(3), train=True
+  )
+  want, got = both('alibi', causal=causal, q_positions=given, k_positions=given)
+  assert_equal(got, want, 1e-5)
+
+
+def test_bfloat16(chip):
+  want, _ = both('alibi', causal=True)
+  _, got = both('alibi', causal=True, dtype=jnp.bfloat16)
+  assert got[0].dtype == got[1].dtype == jnp.bfloat16
+  assert_equal(got, want, 0.03)
+
+
+def test_a_query_without_visible_keys_gets_nothing(chip):
+  _, (y, *_) = both('nope', **OPTIONS['cross, padded keys'])
+  np.testing.assert_array_equal(y[1], 0)
+  assert np.abs(y[0]).max() > 0
+
+
+def anchored(bias, length, bands):
+  """FIRE's bias as anchors have it, `[H, L, L]`; (first, spacing) of bands."""
+
+  def row(i, spacing, first):
+    distances = i - jnp.arange(length)
+    if not spacing:
+      return bias.rows(i[None], distances)[0]
+    before = (first + (i - first) // spacing * spacing).astype(jnp.float32)
+    after = before + spacing
+    # The threshold is an anchor too.
+    threshold = jax.lax.stop_gradient(bias.params['threshold'][0])
+    between = (before < threshold) & (threshold < after)
+    before, after = (
+      jnp.where(between & (threshold <= i), threshold, before),
+      jnp.where(between & (threshold > i), threshold, after),
+    )
+    near, far = bias.rows(jnp.stack([before, after]), distances)
+    weight = (i - before) / (after - before)
+    return near + weight * (far - near)
+
+  rows = []
+  for (first, spacing), (end, _) in zip(
+    bands, [*bands[1:], (length, 0)], strict=True
+  ):
+    over = jax.vmap(row, (0, None, None), 1)
+    rows.append(over(jnp.arange(first, end), spacing, first))
+  return jnp.concatenate(rows, axis=1)
+
+
+def check_anchors(length, bands, **options):
+  """The kernels are exactly attention with the bias that anchors have."""
+  heads, head_dim = options.pop('heads', (1, 128))
+  threshold = options.pop('threshold', 150.0)
+  spec = f'fire(init_threshold={threshold})'
+  encoding, variables = make(spec, heads, head_dim)
+  rng = np.random.default_rng(1)
+  shape = (1, length, heads, head_dim)
+  q, k, v = rng.normal(size=(3, *shape)).astype(np.float32)
+  bidirectional = not options['causal']
+
+  def kernels(q, k, v, variables):
+    bias = encoding.apply(
+      variables, method='bias_fn', bidirectional=bidirectional
+    )
+    return attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=bias,
+      bias_form='anchored',
+      implementation='pallas',
+      **options,
+    )
+
+  def by_definition(q, k, v, variables):
+    bias = encoding.apply(
+      variables, method='bias_fn', bidirectional=bidirectional
+    )
+    return attention.dot_product_attention(
+      q, k, v, bias=anchored(bias, length, bands), **options
+    )
+
+  want, got = (
+    value_and_grads(attend, q, k, v, variables)
+    for attend in (by_definition, kernels)
+  )
+  assert_equal(got, want, 2e-5)
+
+
+@pytest.mark.parametrize(
+  'chip, length, bands, options',
+  [
+    ('tpu', 250, [(0, 0), (128, 16)], {'causal': True, 'heads': (2, 64)}),
+    pytest.param(
+      'tpu',
+      1100,
+      [(0, 0), (128, 16), (512, 64), (1024, 128)],
+      {'causal': True},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      'tpu',
+      600,
+      [(0, 0), (128, 16), (512, 64)],
+      {'causal': False, 'heads': (2, 64)},
+      marks=pytest.mark.slow,
+    ),
+    ('gpu', 600, [(0, 0), (512, 64)], {'causal': True, 'heads': (2, 16)}),
+    pytest.param(
+      'gpu',
+      1100,
+      [(0, 0), (512, 64), (1024, 128)],
+      {'causal': False, 'heads': (1, 64)},
+      marks=pytest.mark.slow,
+    ),
+  ],
+  indirect=['chip'],
+)
+def test_anchors(chip, length, bands, options):
+  # Where the threshold is in a band with anchors.
+  threshold = {'tpu': 150.0, 'gpu': 530.0}[chip]
+  check_anchors(length, bands, threshold=threshold, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'chip, block, spacing',
+  [
+    # Blocks that share anchors, and blocks in several pieces.
+    ('tpu', 128, 256),
+    ('tpu', 256, 128),
+    ('tpu', 256, 64),
+    ('gpu', 256, 128),
+    ('gpu', 128, 256),
+  ],
+  indirect=['chip'],
+)
+def test_anchors_further_on(monkeypatch, chip, block, spacing):
+  first = [('dense', 128, 0, 128, 1), ('anchored', 128, 128, 256, 16)]
+  want = [(0, 0), (128, 16), (256, spacing)]
+  if chip == 'gpu':
+    first, want = [('dense', 256, 0, 256, 1)], [(0, 0), (256, spacing)]
+
+  def bands(length, *_):
+    return [*first, ('anchored', block, 256, length, spacing)]
+
+  monkeypatch.setattr(plans, 'bands', bands)
+  check_anchors(1024, want, causal=True)
+
+
+@pytest.mark.parametrize(
+  'chip, length',
+  [('tpu', 250), pytest.param('gpu', 600, marks=pytest.mark.slow)],
+  indirect=['chip'],
+)
+def test_rows_that_start_at_positions_of_their_own(chip, length):
+  """Each row of a batch has the anchors that it has alone."""
+  del chip
+  encoding, variables = make('fire(init_threshold=560.)')
+  rng = np.random.default_rng(1)
+  q, k, v = rng.normal(size=(3, 2, length, H, 64)).astype(np.float32)
+  start = np.array([[0], [500]], np.int32)
+
+  def gradients(rows):
+    def kernels(q, k, v, variables):
+      given = start[rows] + np.arange(length, dtype=np.int32)
+      return attention.dot_product_attention(
+        q,
+        k,
+        v,
+        bias=encoding.apply(variables, method='bias_fn'),
+        q_positions=given,
+        k_positions=given,
+        contiguous=True,
+        causal=True,
+        bias_form='anchored',
+        implementation='pallas',
+      )
+
+    def loss(inputs):
+      return (kernels(*inputs) ** 2).sum()
+
+    return jax.jit(jax.grad(loss))((q[rows], k[rows], v[rows], variables))
+
+  one, other = gradients([0]), gradients([1])
+  want = [np.concatenate(pair) for pair in zip(one[:3], other[:3], strict=True)]
+  want.append(jax.tree.map(np.add, one[3], other[3]))
+  assert not np.allclose(one[2], other[2])
+  y = np.ones(1)
+  assert_equal((y, *gradients([0, 1])), (y, *want), 1e-4)
+
+
+def in_bfloat16(bias, i, distances):
+  """A row of FIRE's bias by an MLP in 16 bits, as a model in bfloat16 has."""
+  params, encoding = bias.params, bias.encoding
+  c = params['c'][0]
+  i = jnp.maximum(i, params['threshold'][0])
+  h = jnp.log1p(c * distances) / (jnp.log1p(c * i) + 1e-6)
+  h = h[:, None].astype(jnp.bfloat16)
+  for n in range(encoding.hidden_layers + 1):
+    kernel, b = (
+      params[f'{name}_{n}'].astype(jnp.bfloat16) for name in ('kernel', 'bias')
+    )
+    h = h @ kernel + b[None]
+    h = jax.nn.relu(h) if n < encoding.hidden_layers else h
+  return h.T.astype(jnp.float32)
+
+
+@pytest.mark.parametrize(
+  'hidden_layers, threshold, fitted',
+  [
+    (2, 64, False),
+    (1, 700, False),
+    pytest.param(1, 10, False, marks=pytest.mark.slow),
+    pytest.param(2, 3000, False, marks=pytest.mark.slow),
+    (1, 1500, True),
+    pytest.param(2, 700, True, marks=pytest.mark.slow),
+    pytest.param(2, 1500, True, marks=pytest.mark.slow),
+    pytest.param(1, 3000, True, marks=pytest.mark.slow),
+    pytest.param(2, 3000, True, marks=pytest.mark.slow),
+    pytest.param(2, 5000, True, marks=pytest.mark.slow),
+  ],
+)
+def test_anchors_beat_an_mlp_in_bfloat16(hidden_layers, threshold, fitted):
+  length = 8192
+  encoding, variables = make(
+    f'fire(hidden_layers={hidden_layers}, init_threshold={threshold}.)'
+  )
+  if fitted:
+    alibi, nothing = make('alibi')
+    fit = convert.fit_fire(
+      alibi.apply(nothing, method='bias_fn'),
+      encoding,
+      max_length=1024,
+      rng=jax.random.key(0),
+      steps=300,
+    )
+    # What is sharp there is sharp at another threshold too.
+    one = jnp.ones(1)
+    variables = {'params': {**fit.params, 'threshold_multiplier': one}}
+  bias = encoding.apply(variables, method='bias_fn')
+  distances = jnp.arange(length, dtype=jnp.float32)
+  exact = jax.jit(lambda i: bias.rows(i[None], distances)[0])
+  rounded = jax.jit(lambda i: in_bfloat16(bias, i, distances))
+  everywhere = np.arange(128, length, 97)
+  near_threshold = threshold + np.arange(-40, 41, 8)
+  for rows in (everywhere, near_threshold[near_threshold >= 128]):
+    worst, squares = np.zeros(2), np.zeros(2)
+    for i in rows:
+      approximate = fused.row(bias, int(i), distances)
+      for n, row in enumerate((approximate, rounded(jnp.float32(i)))):
+        off = np.asarray(row - exact(jnp.float32(i)))[:, : i + 1]
+        worst[n] = max(worst[n], np.abs(off).max())
+        squares[n] += (off**2).sum()
+    if len(rows):
+      assert worst[0] < worst[1]
+      assert squares[0] < squares[1]
+
+
+@pytest.mark.parametrize(
+  'options, named',
+  [
+    ({'window': 8, 'sinks': 2}, 'sinks'),
+    ({'q_offset': jnp.array([3, 4])}, 'q_offset'),
+    ({'encoding': 'shaw(left=4, right=4)'}, 'content terms'),
+    ({'bias_form': 'anchored', 'packed': True}, 'packed rows'),
+    ({'bias_form': 'table'}, 'table'),
+    ({'v': 3}, 'values of another size'),
+    ({'dtype': jnp.float16}, 'float16'),
+    ({'platform': 'neuron'}, 'neuron'),
+  ],
+)
+def test_what_is_refused_is_named(monkeypatch, options, named):
+  options = dict(options)
+  q, k, v = arrays(L, H, D)
+  q = q.astype(options.pop('dtype', q.dtype))
+  platform = options.pop('platform', 'cpu')
+  monkeypatch.setattr(partitioning, 'platform', lambda: platform)
+  v = v[..., : options.pop('v', D)]
+  spec = options.pop('encoding', 'fire')
+  encoding = encodings.create(spec, num_heads=H, head_dim=D)
+  p = jnp.arange(3)
+  if encoding.needs_content:
+    variables = encoding.init(
+      jax.random.key(0), q[:, :3], q[:, :3], p, p, method='content_bias'
+    )
+    options['content'] = encoding.apply(variables, method='content_fn')
+  else:
+    variables = encoding.init(jax.random.key(0), p, p, method='bias')
+    options['bias'] = encoding.apply(variables, method='bias_fn')
+  if options.pop('packed', False):
+    options |= {'q_segment_ids': SEGMENTS, 'k_segment_ids': SEGMENTS}
+  with pytest.raises(errors.ConfigError, match=named) as caught:
+    attention.dot_product_attention(
+      q, k, v, causal=True, implementation='pallas', **options
+    )
+  assert 'pallas' in str(caught.value)
+
+
+@pytest.mark.parametrize('chip', [pallas_tpu, pallas_gpu])
+def test_bands_cover_all_queries(chip):
+  for length in (128, 384, 512, 1024, 8192, 2**19):
+    size = chip.block_size(length, 'anchored', 64)
+    bands = plans.bands(length, size, chip.EXACT)
+    assert bands[0][2:4] == (0, min(chip.EXACT, length))
+    for one, following in itertools.pairwise(bands):
+      assert one[3] == following[2]
+    assert bands[-1][3] == length
+    for _, block, first, end, spacing in bands[1:]:
+      assert spacing <= first / 8
+      assert first % block == (end - first) % block == 0
