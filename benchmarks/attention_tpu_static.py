@@ -37,8 +37,9 @@ from benchmarks import alternate
 from benchmarks import compile_matrix
 from lengen_jax import attention
 from lengen_jax import encodings
+from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.pallas_tpu import bias as biases
-from lengen_jax.attention.pallas_tpu import plan as plans
+from lengen_jax.attention.pallas_tpu import plan as tpu_plans
 from lengen_jax.training import ahead_of_time
 from lengen_jax.training import config as training_config
 from lengen_jax.training import pods
@@ -64,7 +65,7 @@ def compile_kernels(chip, kind, head_dim, batch):
   spec, band = KINDS[kind]
   if band:
     first, spacing = band
-    plans.bands = lambda length, block: [
+    plans.bands = lambda length, block, exact: [
       ('anchored', block, 0, length, spacing)
     ]
     # All tiles but those at the threshold.
@@ -238,14 +239,13 @@ def ratios(found):
 
 
 def rows_that_fit(chip, head_dim):
-  """Rows of a batch of 8 for which a chip's vector memory has room at once."""
-  plan = plans.Plan(
+  """Rows of a batch of 8 that each kernel has room for at once."""
+  plan = tpu_plans.Plan(
     form='anchored',
     block=BLOCK,
     first=0,
     blocks_q=LENGTH // BLOCK,
     blocks_k=LENGTH // BLOCK,
-    rows=1,
     head_dim=head_dim,
     k_length=LENGTH,
     causal=True,
@@ -253,10 +253,15 @@ def rows_that_fit(chip, head_dim):
     scale=1.0,
     lowest=-1,
     spacing=BLOCK,
+    alike=True,
     interpret=False,
   )
+  needs = tpu_plans.FORWARD, tpu_plans.QUERIES, tpu_plans.KEYS
   with _layout(chip).scope():
-    return plans.rows(plan, 8, itemsize=2)
+    return {
+      kernel: tpu_plans.with_rows(plan, of_kernel, 8, itemsize=2).rows
+      for kernel, of_kernel in zip(KERNELS, needs, strict=True)
+    }
 
 
 def peer(chip, head_dim):

@@ -21,7 +21,7 @@ _COPIED = 8
 def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
   batch, _, width = q.shape
-  plan = plans.with_rows(plan, batch, q.dtype.itemsize)
+  plan = plans.with_rows(plan, plans.FORWARD, batch, q.dtype.itemsize)
   specs = _Specs(plan, keys_inside=True)
   length, heads = plan.blocks_q * plan.block, width // plan.head_dim
   return _call(
@@ -56,7 +56,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
   """
   itemsize = q.dtype.itemsize
   plan = plans.fitting(plan, itemsize)
-  plan = plans.with_rows(plan, q.shape[0], itemsize)
+  plan = plans.with_rows(plan, plans.QUERIES, q.shape[0], itemsize)
   specs = _Specs(plan, keys_inside=True)
   outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
   outputs |= specs.table_gradients(table, q.shape[0])
@@ -104,7 +104,7 @@ def _summed(gradient, like, axis):
 
 def key_gradients(plan, q, k, v, table, places, **of_queries):
   """Gradients to the keys and values that the band sees; see above."""
-  plan = plans.with_rows(plan, q.shape[0], q.dtype.itemsize)
+  plan = plans.with_rows(plan, plans.KEYS, q.shape[0], q.dtype.itemsize)
   specs = _Specs(plan, keys_inside=False)
   shape = (q.shape[0], plan.blocks_k * plan.block, q.shape[2])
   return _call(

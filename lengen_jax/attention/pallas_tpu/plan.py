@@ -83,19 +83,48 @@ def head_width(num_heads, head_dim):
   return -(-head_dim // LANES) * LANES
 
 
+@dataclasses.dataclass(frozen=True)
+class Needs:
+  """What a kernel has in vector memory.
+
+  Attributes:
+    blocks: of queries or keys, coming or going.
+    sums: over blocks, float32.
+    numbers: per query and head, each in all lanes of a register.
+    tiles: of pairs, in a loop over rows of the batch; float32.
+    tiles_per_head: likewise, for all rows.
+    tables: whether it has the gradient of a table.
+  """
+
+  blocks: int
+  sums: int
+  numbers: int
+  tiles: int
+  tiles_per_head: int
+  tables: bool = False
+
+
+FORWARD = Needs(blocks=4, sums=1, numbers=2, tiles=3, tiles_per_head=1)
+QUERIES = Needs(
+  blocks=5, sums=1, numbers=2, tiles=4, tiles_per_head=2, tables=True
+)
+KEYS = Needs(blocks=6, sums=2, numbers=0, tiles=4, tiles_per_head=1)
+
+
 def block_size(length, form, width):
   """Tokens in a block, for so many tokens in a row and numbers in a head."""
   block, heads = plans.BLOCK, max(1, LANES // width)
-  while _tiles(form, block, heads) > _ROOM * vector_memory():
+  while _tiles(QUERIES, form, block, heads) > _ROOM * vector_memory():
     block //= 2
   return min(block, -(-length // LANES) * LANES)
 
 
-def with_rows(plan, batch, itemsize):
+def with_rows(plan, needs, batch, itemsize):
   """The plan with as many rows as vector memory has room for."""
   if not plan.alike:
     return plan
-  room = (_ROOM * vector_memory() - _fixed(plan)) // _per_row(plan, itemsize)
+  room = _ROOM * vector_memory() - _fixed(plan, needs)
+  room //= _per_row(plan, needs, itemsize)
   rows = [n for n in range(1, _ROWS + 1) if batch % n == 0 and n <= room]
   return dataclasses.replace(plan, rows=max(rows, default=1))
 
@@ -106,7 +135,11 @@ def fitting(plan, itemsize):
   Raises:
     errors.ConfigError: it has no room at all.
   """
-  while _fixed(plan) + _per_row(plan, itemsize) > _ROOM * vector_memory():
+
+  def needed(plan):
+    return _fixed(plan, QUERIES) + _per_row(plan, QUERIES, itemsize)
+
+  while needed(plan) > _ROOM * vector_memory():
     if plan.block == LANES or plan.piece != plan.block:
       distances = (plan.highest - plan.lowest) * plan.block
       raise errors.ConfigError(
@@ -118,28 +151,31 @@ def fitting(plan, itemsize):
   return plan
 
 
-def _per_row(plan, itemsize):
+def _per_row(plan, needs, itemsize):
   """Bytes of vector memory for a row of the batch."""
-  # q, k, v and two more, and the next ones; sums and what is known per query.
-  blocks = 2 * 5 * itemsize * plan.block * plan.lanes
-  return blocks + 4 * plan.block * (plan.lanes + 2 * plan.heads * LANES)
+  # Each block is there twice: the next one is on its way.
+  per_query = 2 * needs.blocks * itemsize * plan.lanes
+  per_query += 4 * (
+    needs.sums * plan.lanes + needs.numbers * plan.heads * LANES
+  )
+  return plan.block * per_query
 
 
-def _fixed(plan):
+def _fixed(plan, needs):
   """Bytes of vector memory for a tile, and for the table's gradient."""
-  blocks = plan.highest - plan.lowest
-  table = 4 * plan.heads * plan.anchors * blocks * plan.block
-  if plan.form not in ('strip', 'anchored'):
-    table = 0
-  return _tiles(plan.form, plan.block, plan.heads) + table
+  needed = _tiles(needs, plan.form, plan.block, plan.heads)
+  if needs.tables and plan.form in ('strip', 'anchored'):
+    distances = (plan.highest - plan.lowest) * plan.block
+    needed += 4 * plan.heads * plan.anchors * distances
+  return needed
 
 
-def _tiles(form, block, heads):
+def _tiles(needs, form, block, heads):
   """Bytes of the tiles of all pairs that are there at a time."""
-  # The bias and its gradient; a dense one's come from outside and go there too,
-  # each while the next is on its way.
-  of_a_head = 6 if form == 'dense' else 2
-  return 4 * (of_a_head * heads + 4) * block**2
+  # A dense one's come from outside and go there too, each while the next is on
+  # its way.
+  per_head = needs.tiles_per_head * (3 if form == 'dense' else 1)
+  return 4 * (per_head * heads + needs.tiles) * block**2
 
 
 def vector_memory():
