@@ -23,9 +23,6 @@ def make(plan, r, i, keys_inside=True):
       for n, half in _halves(plan):
         rows = (r.near, r.far)[n]
         r.distances[: plan.anchors, half] = rows[0, 0, head]
-        if plan.form == 'anchored':
-          bend = (r.near_bend, r.far_bend)[n]
-          r.distances[plan.anchors :, half] = bend[0, head]
       make_piece = functools.partial(_make_piece, plan, r, i, head, keys_inside)
       _each(plan.block // plan.piece, make_piece)
 
@@ -56,6 +53,8 @@ def _make_piece(plan, r, i, head, keys_inside, piece):
     r.bias[where] += change(interval)
 
   def add_bend(hat):
+    for n, half in _halves(plan):
+      r.distances[plan.anchors :, half] = (r.near_bend, r.far_bend)[n][0, head]
     bend = r.distances[plan.anchors :, window]
     r.bias[where] += hat * toeplitz.tile(bend, *shape)
 
