@@ -1,0 +1,208 @@
+"""Attention with a bias on a GPU: our kernels, and a bias written out.
+
+Command: .venv/bin/python -m benchmarks.attention_gpu
+  (needs the extra `cuda` and a GPU; about ten minutes. --small for a minute
+  anywhere, to see that it works; it records nothing)
+
+One layer's attention, causal, 12 heads of 64, bfloat16, as its forward pass and
+with gradients to queries, keys, values and the encoding's parameters. Peers are
+JAX's own attention, by cuDNN and by XLA, with the bias of all pairs computed
+and in memory, as published code has it, and cuDNN's without any. All take their
+turn in one process, and figures are ratios of times within a round. A peer that
+has no room, or that refuses, is named with its reason.
+
+Then training steps of the 125M model of `configs/fire_c4.py:base` at two
+lengths: tokens per second, and the part of the chip's peak that its model FLOPs
+are (`training/throughput.py`).
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks import alternate
+from configs import fire_c4
+from lengen_jax import attention
+from lengen_jax import encodings
+from lengen_jax.data import windows
+from lengen_jax.training import run as run_lib
+from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import throughput
+
+PATH = alternate.RESULTS / 'attention_gpu.json'
+HEADS, HEAD_DIM = 12, 64
+SPECS = ('nope', 'alibi', 'kerple_log', 't5', 'fire')
+ROUNDS = 15
+OURS = 'pallas'
+
+
+def layer(kind, spec, batch, length):
+  """Attention of arrays and parameters, its parameters, and its arrays."""
+  encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
+  p = jnp.arange(3)
+  variables = encoding.init(jax.random.key(0), p, p, method='bias')
+  draw = np.random.default_rng(0).normal
+  arrays = [
+    jnp.asarray(draw(size=(batch, length, HEADS, HEAD_DIM)), jnp.bfloat16)
+    for _ in range(3)
+  ]
+
+  def ours(q, k, v, variables):
+    return attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(variables, method='bias_fn'),
+      causal=True,
+      bias_form='auto',
+      implementation=OURS,
+    )
+
+  def peer(q, k, v, variables):
+    p = jnp.arange(length)
+    bias = None
+    if spec != 'nope':
+      bias = encoding.apply(variables, p, p, method='bias')
+      bias = bias.reshape(1, HEADS, length, length).astype(q.dtype)
+    return jax.nn.dot_product_attention(
+      q, k, v, bias, is_causal=True, implementation=kind
+    )
+
+  return (ours if kind == OURS else peer), variables, arrays
+
+
+def calls(batch, length, backward):
+  """Name to a function that runs once; name to why there is none."""
+  found, refused = {}, {}
+  cases = [(OURS, spec) for spec in SPECS]
+  cases += [('cudnn', 'nope'), ('cudnn', 'fire'), ('xla', 'fire')]
+  for kind, spec in cases:
+    name = f'{kind}, {spec}'
+    attend, variables, arrays = layer(kind, spec, batch, length)
+
+    def function(q, k, v, variables, attend=attend):
+      return attend(q, k, v, variables).astype(jnp.float32).sum()
+
+    if backward:
+      function = jax.grad(function, (0, 1, 2, 3))
+    try:
+      compiled = jax.jit(function).lower(*arrays, variables).compile()
+      jax.block_until_ready(compiled(*arrays, variables))
+    except Exception as error:  # Whatever a peer's library raises.
+      if kind == OURS:
+        raise
+      refused[name] = str(error).splitlines()[0][:200]
+      continue
+
+    def run(compiled=compiled, arguments=(*arrays, variables)):
+      jax.block_until_ready(compiled(*arguments))
+
+    found[name] = run
+  return found, refused
+
+
+def attention_cells(settings, rounds):
+  """Times and ratios, by what is computed, rows and length."""
+  cells = {}
+  for batch, length in settings:
+    for backward in (False, True):
+      what = 'with gradients' if backward else 'forward'
+      print(f'{what}, {batch} x {length}', flush=True)
+      functions, refused = calls(batch, length, backward)
+      seconds = alternate.alternate(functions, rounds=rounds, warmups=3)
+      cells[f'{what}, {batch} x {length}'] = cell = {
+        'median_ms': {
+          name: round(1e3 * statistics.median(times), 3)
+          for name, times in seconds.items()
+        },
+        'to_no_bias': {
+          name: alternate.ratio(seconds, name, f'{OURS}, nope')
+          for name in seconds
+        },
+        'refused': refused,
+      }
+      print(json.dumps(cell, indent=1), flush=True)
+  return cells
+
+
+def training_cells(size, lengths, tokens, steps):
+  """Tokens per second and utilisation of training steps."""
+  cells = {}
+  for length in lengths:
+    config = fire_c4.get_config(size)
+    config.model.update(implementation=OURS)
+    rows = max(1, tokens // length)
+    config.data.update(batch_size=rows, train_length=length)
+    run = run_lib.Run(config)
+    draw = np.random.default_rng(0).integers
+    vocabulary = run.model.vocab_size
+    batch = run.layout.place(
+      windows.lm_batch(draw(0, vocabulary, (rows, length + 1)))
+    )
+    state, seconds = run.init_state(), []
+    step = run.jitted_step(packed=False)
+    with run.layout.scope():
+      for _ in range(steps + 2):
+        began = time.perf_counter()
+        state, metrics = step(state, batch)
+        jax.block_until_ready(metrics)
+        seconds.append(time.perf_counter() - began)
+    median = statistics.median(seconds[2:])
+    flops = throughput.model_flops(run.model, rows, length)
+    cells[f'{rows} x {length}'] = {
+      'ms_per_step': round(1e3 * median, 1),
+      'tokens_per_second': round(rows * length / median),
+      'utilisation': throughput.utilisation(flops, median, jax.devices()),
+      'loss': float(metrics['loss']),
+    }
+    print(json.dumps(cells, indent=1), flush=True)
+  return cells
+
+
+def plot(cells, path):
+  figure, axes = plt.subplots(
+    1, len(cells), figsize=(3.2 * len(cells), 3.2), squeeze=False
+  )
+  for ax, (title, cell) in zip(axes[0], cells.items(), strict=True):
+    ratios = {name: r['median'] for name, r in cell['to_no_bias'].items()}
+    ax.barh(list(ratios), list(ratios.values()))
+    ax.axvline(1, color='grey', linewidth=0.8)
+    ax.invert_yaxis()
+    ax.set(title=title, xlabel='time, to ours without a bias')
+  figure.tight_layout()
+  figure.savefig(path, dpi=120)
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  )
+  parser.add_argument('--small', action='store_true')
+  arguments = parser.parse_args()
+  if arguments.small:
+    attention_cells([(1, 256)], rounds=2)
+    training_cells('tiny', [128], 256, steps=2)
+    return
+  if jax.default_backend() != 'gpu':
+    raise SystemExit('attention_gpu needs a GPU; --small runs anywhere')
+  cells = attention_cells([(8, 2048), (2, 8192)], ROUNDS)
+  result = {
+    'benchmark': 'attention_gpu',
+    'device': jax.devices()[0].device_kind,
+    'versions': runs_lib.versions(),
+    'heads': [HEADS, HEAD_DIM],
+    'attention': cells,
+    'training': training_cells('base', (8192, 32768), 65536, steps=10),
+  }
+  PATH.write_text(json.dumps(result, indent=1) + '\n')
+  plot(cells, PATH.with_suffix('.png'))
+
+
+if __name__ == '__main__':
+  main()
