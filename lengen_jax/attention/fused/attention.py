@@ -93,6 +93,8 @@ def attend(
     logit_scale = logit_scale.reshape(*logit_scale.shape[:2], -1, 1)
     q = (q * logit_scale).astype(q.dtype)
   chip = CHIPS[platform]
+  # Gradients are summed over bands, and heads of a group, in what these are.
+  k, v = (x.astype(jnp.float32) for x in (k, v))
   if num_heads > k.shape[2] and not chip.GROUPED_HEADS:
     k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
   width = chip.head_width(num_heads, head_dim)
@@ -194,8 +196,6 @@ def _by_blocks(chip, plan, q, k, v, bias, places):
   """Attention of one block of queries after the other, `[B, Q, H D]`."""
   positions = tiles.position_blocks(places.q_positions, plan.block)
   blocks = q.shape[1] // plan.block
-  # Gradients are summed over blocks, in what these are.
-  k_sum, v_sum = (x.astype(jnp.float32) for x in (k, v))
 
   def of_block(n):
     first = n * plan.block
@@ -211,16 +211,20 @@ def _by_blocks(chip, plan, q, k, v, bias, places):
       q_segment_ids=segment_ids,
     )
     own = jax.lax.dynamic_slice_in_dim(q, first, plan.block, axis=1)
-    rounded = k_sum.astype(k.dtype), v_sum.astype(v.dtype)
-    return _attend(chip, plan, own, *rounded, bias, block)
+    return _attend(chip, plan, own, k_sum, v_sum, bias, block)
 
   y = jax.lax.map(of_block, jnp.arange(blocks))
   return jnp.swapaxes(y, 0, 1).reshape(q.shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(chip, plan, q, k, v, bias, places):
-  """Attention of a band of queries, `[B, blocks_q b, H D]`."""
+  """Attention of a band of queries, `[B, blocks_q b, H D]`; k, v in float32."""
+  k, v = k.astype(q.dtype), v.astype(q.dtype)
+  return _in_kernels(chip, plan, q, k, v, bias, places)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _in_kernels(chip, plan, q, k, v, bias, places):
   table = tables.make(plan, bias, places)
   y, _ = chip.forward(plan, q, k, v, table, places)
   return y
@@ -254,4 +258,4 @@ def _backward(chip, plan, residuals, dy):
   return dq, dk, dv, dbias, None
 
 
-_attend.defvjp(_forward_with_residuals, _backward)
+_in_kernels.defvjp(_forward_with_residuals, _backward)
