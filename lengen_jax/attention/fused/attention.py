@@ -211,7 +211,7 @@ def _by_blocks(chip, plan, q, k, v, bias, places):
       q_segment_ids=segment_ids,
     )
     own = jax.lax.dynamic_slice_in_dim(q, first, plan.block, axis=1)
-    return _attend(chip, plan, own, k_sum, v_sum, bias, block)
+    return _attend(chip, plan, own, k, v, bias, block)
 
   y = jax.lax.map(of_block, jnp.arange(blocks))
   return jnp.swapaxes(y, 0, 1).reshape(q.shape)
