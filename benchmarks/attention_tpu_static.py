@@ -221,19 +221,24 @@ def measure(chip, head_dim, log):
   return found
 
 
-def ratios(found):
-  """Of bundles, to those without a bias: forward, and all three kernels."""
+def ratios(found, fits):
+  """Of bundles, to those without a bias: forward, and all three kernels.
+
+  By rows of the batch that share a tile; 'fits' is for as many of 8 as each
+  kernel has room for.
+  """
   result = {}
   for kind, kernels in found.items():
     of_kind = result[kind] = {}
     for what, names in (('forward', KERNELS[:1]), ('all', KERNELS)):
+      rows = {str(n): dict.fromkeys(names, n) for n in BATCHES} | {'fits': fits}
       of_kind[what] = {
-        str(n): round(
-          sum(kernels[name][str(n)] for name in names)
-          / sum(found['none'][name][str(n)] for name in names),
+        label: round(
+          sum(kernels[name][str(of_kernel[name])] for name in names)
+          / sum(found['none'][name][str(of_kernel[name])] for name in names),
           3,
         )
-        for n in BATCHES
+        for label, of_kernel in rows.items()
       }
   return result
 
@@ -277,7 +282,8 @@ def plot(cells, path):
   for ax, (name, cell) in zip(axes[0], cells.items(), strict=True):
     for kind, of_kind in cell['ratios'].items():
       if kind != 'none':
-        ax.plot(BATCHES, [*of_kind['all'].values()], marker='o', label=kind)
+        by_rows = [of_kind['all'][str(n)] for n in BATCHES]
+        ax.plot(BATCHES, by_rows, marker='o', label=kind)
     ax.axhline(1, color='grey', linewidth=0.8)
     ax.set(xscale='log', xticks=BATCHES, xticklabels=BATCHES, title=name)
     ax.set_xlabel('rows that share a tile')
@@ -306,10 +312,11 @@ def main():
   for chip in arguments.chips or ('v4', 'v5e'):
     for head_dim in (64, 128):
       bundles = measure(chip, head_dim, lambda line: print(line, flush=True))
+      fits = rows_that_fit(chip, head_dim)
       cells[f'{chip}, heads of {head_dim}'] = cell = {
-        'ratios': ratios(bundles),
+        'ratios': ratios(bundles, fits),
         'bundles': bundles,
-        'rows_that_fit': rows_that_fit(chip, head_dim),
+        'rows_that_fit': fits,
         'jax_flash_attention_forward': peer(chip, head_dim),
       }
       print(json.dumps(cell['ratios'], indent=1), flush=True)
