@@ -70,6 +70,9 @@ def compile_kernels(chip, kind, head_dim, batch):
     ]
     # All tiles but those at the threshold.
     biases.where_bent = lambda *_: None
+    biases.at_kink = lambda *_: False
+  # All tiles but the first of a row of tiles.
+  biases._put_near_half = lambda *_: None
   encoding = encodings.create(
     spec, num_heads=128 // head_dim, head_dim=head_dim
   )
@@ -252,6 +255,7 @@ def rows_that_fit(chip, head_dim):
     blocks_q=LENGTH // BLOCK,
     blocks_k=LENGTH // BLOCK,
     head_dim=head_dim,
+    itemsize=2,
     k_length=LENGTH,
     causal=True,
     window=None,
@@ -264,7 +268,7 @@ def rows_that_fit(chip, head_dim):
   needs = tpu_plans.FORWARD, tpu_plans.QUERIES, tpu_plans.KEYS
   with _layout(chip).scope():
     return {
-      kernel: tpu_plans.with_rows(plan, of_kernel, 8, itemsize=2).rows
+      kernel: tpu_plans.with_rows(plan, of_kernel, 8).rows
       for kernel, of_kernel in zip(KERNELS, needs, strict=True)
     }
 

@@ -79,7 +79,9 @@ def attend(
   if content is not None:
     values = content.values(weights_BxHxQxK, q_positions, k_positions)
     y_BxQxHxD += 0.0 if values is None else values
-  if not (mask is None or k_lengths is q_segment_ids is window is None):
+  first_sees = isinstance(q_offset, int) and q_offset >= 0
+  limits = k_lengths, q_segment_ids, window, None if first_sees else q_offset
+  if mask is not None and any(limit is not None for limit in limits):
     # Nothing is what a query gets that sees no key.
     y_BxQxHxD *= mask.any(-1)[:, :, None, None]
   return y_BxQxHxD.astype(q.dtype)

@@ -18,6 +18,7 @@ from lengen_jax.attention import pallas_gpu
 from lengen_jax.attention import pallas_tpu
 from lengen_jax.attention.fused import attention as fused_attention
 from lengen_jax.attention.fused import plan as plans
+from lengen_jax.attention.pallas_gpu import calls as gpu_calls
 from lengen_jax.encodings import convert
 
 B, H, D, L = 2, 2, 64, 300
@@ -54,6 +55,7 @@ OPTIONS = {
     'head_dim': 24,
   },
   'later queries': {'causal': True, 'q_length': 130, 'q_offset': 170},
+  'earlier queries': {'causal': True, 'q_length': 130, 'q_offset': -40},
   'cross, padded keys': {
     'causal': False,
     'q_length': 140,
@@ -74,6 +76,7 @@ QUICK = [
   ('fire(init_threshold=8.)', 'both directions, given positions'),
   ('nope', 'both directions, window'),
   ('kerple_power', 'later queries'),
+  ('alibi', 'earlier queries'),
   ('alibi', 'cross, padded keys'),
 ]
 
@@ -188,6 +191,23 @@ def test_quick_cases_are_cases():
   assert all(spec in SPECS and name in OPTIONS for spec, name in QUICK)
 
 
+@pytest.mark.parametrize('chip', ['gpu'], indirect=True)
+def test_sums_of_tiles_in_parts(monkeypatch, chip):
+  del chip
+  monkeypatch.setattr(gpu_calls, '_SUMS', 1)
+  name = 'causal, grouped heads, scaled logits'
+  want, got = both('kerple_log', **OPTIONS[name])
+  assert_equal(got, want, 1e-5)
+
+
+@pytest.mark.parametrize('window', [1000, 2**31 - 1])
+def test_a_window_beyond_all_is_none(chip, window):
+  del chip
+  _, want = both('alibi', causal=False)
+  _, got = both('alibi', causal=False, window=window)
+  np.testing.assert_allclose(got[0], want[0], atol=2e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('causal', [False, True])
 def test_drawn_distances(causal, chip):
@@ -201,8 +221,8 @@ def test_drawn_distances(causal, chip):
 
 
 def test_bfloat16(chip):
-  want, _ = both('alibi', causal=True)
-  _, got = both('alibi', causal=True, dtype=jnp.bfloat16)
+  want, _ = both('kerple_log', causal=True)
+  _, got = both('kerple_log', causal=True, dtype=jnp.bfloat16)
   assert got[0].dtype == got[1].dtype == jnp.bfloat16
   assert_equal(got, want, 0.03)
 
@@ -213,15 +233,19 @@ def test_a_query_without_visible_keys_gets_nothing(chip):
   assert np.abs(y[0]).max() > 0
 
 
-def anchored(bias, length, bands):
-  """FIRE's bias as anchors have it, `[H, L, L]`; (first, spacing) of bands."""
+def anchored(bias, length, bands, start=0):
+  """FIRE's bias as anchors have it, `[H, L, L]`; (first, spacing) of bands.
+
+  Bands are of indices; positions are `start` more.
+  """
 
   def row(i, spacing, first):
     distances = i - jnp.arange(length)
     if not spacing:
-      return bias.rows(i[None], distances)[0]
-    before = (first + (i - first) // spacing * spacing).astype(jnp.float32)
-    after = before + spacing
+      return bias.rows(start + i[None], distances)[0]
+    before = first + (i - first) // spacing * spacing
+    before = (start + before).astype(jnp.float32)
+    after, i = before + spacing, start + i
     # The threshold is an anchor too.
     threshold = jax.lax.stop_gradient(bias.params['threshold'][0])
     between = (before < threshold) & (threshold < after)
@@ -242,37 +266,41 @@ def anchored(bias, length, bands):
   return jnp.concatenate(rows, axis=1)
 
 
-def check_anchors(length, bands, **options):
+def check_anchors(length, bands, causal=True, start=(0,), **options):
   """The kernels are exactly attention with the bias that anchors have."""
   heads, head_dim = options.pop('heads', (1, 128))
   threshold = options.pop('threshold', 150.0)
   spec = f'fire(init_threshold={threshold})'
   encoding, variables = make(spec, heads, head_dim)
   rng = np.random.default_rng(1)
-  shape = (1, length, heads, head_dim)
+  shape = (len(start), length, heads, head_dim)
   q, k, v = rng.normal(size=(3, *shape)).astype(np.float32)
-  bidirectional = not options['causal']
+  index = np.arange(length, dtype=np.int32)
+  given = None
+  if len(start) > 1:
+    given = np.array(start, np.int32)[:, None] + index
+
+  def bias_fn(variables):
+    return encoding.apply(variables, method='bias_fn', bidirectional=not causal)
 
   def kernels(q, k, v, variables):
-    bias = encoding.apply(
-      variables, method='bias_fn', bidirectional=bidirectional
-    )
     return attention.dot_product_attention(
       q,
       k,
       v,
-      bias=bias,
+      bias=bias_fn(variables),
+      q_positions=given,
+      k_positions=given,
+      contiguous=True,
+      causal=causal,
       bias_form='anchored',
       implementation='pallas',
-      **options,
     )
 
   def by_definition(q, k, v, variables):
-    bias = encoding.apply(
-      variables, method='bias_fn', bidirectional=bidirectional
-    )
+    bias = [anchored(bias_fn(variables), length, bands, at) for at in start]
     return attention.dot_product_attention(
-      q, k, v, bias=anchored(bias, length, bands), **options
+      q, k, v, bias=jnp.stack(bias), causal=causal
     )
 
   want, got = (
@@ -344,45 +372,19 @@ def test_anchors_further_on(monkeypatch, chip, block, spacing):
 
 
 @pytest.mark.parametrize(
-  'chip, length',
-  [('tpu', 250), pytest.param('gpu', 600, marks=pytest.mark.slow)],
+  'chip, length, bands',
+  [
+    ('tpu', 250, [(0, 0), (128, 16)]),
+    pytest.param('gpu', 600, [(0, 0), (512, 64)], marks=pytest.mark.slow),
+  ],
   indirect=['chip'],
 )
-def test_rows_that_start_at_positions_of_their_own(chip, length):
-  """Each row of a batch has the anchors that it has alone."""
-  del chip
-  encoding, variables = make('fire(init_threshold=560.)')
-  rng = np.random.default_rng(1)
-  q, k, v = rng.normal(size=(3, 2, length, H, 64)).astype(np.float32)
-  start = np.array([[0], [500]], np.int32)
-
-  def gradients(rows):
-    def kernels(q, k, v, variables):
-      given = start[rows] + np.arange(length, dtype=np.int32)
-      return attention.dot_product_attention(
-        q,
-        k,
-        v,
-        bias=encoding.apply(variables, method='bias_fn'),
-        q_positions=given,
-        k_positions=given,
-        contiguous=True,
-        causal=True,
-        bias_form='anchored',
-        implementation='pallas',
-      )
-
-    def loss(inputs):
-      return (kernels(*inputs) ** 2).sum()
-
-    return jax.jit(jax.grad(loss))((q[rows], k[rows], v[rows], variables))
-
-  one, other = gradients([0]), gradients([1])
-  want = [np.concatenate(pair) for pair in zip(one[:3], other[:3], strict=True)]
-  want.append(jax.tree.map(np.add, one[3], other[3]))
-  assert not np.allclose(one[2], other[2])
-  y = np.ones(1)
-  assert_equal((y, *gradients([0, 1])), (y, *want), 1e-4)
+def test_rows_that_start_at_positions_of_their_own(chip, length, bands):
+  # In one row the threshold is between anchors, in the other before them.
+  threshold = {'tpu': 150.0, 'gpu': 530.0}[chip]
+  check_anchors(
+    length, bands, threshold=threshold, start=[0, 400], heads=(2, 64)
+  )
 
 
 def in_bfloat16(bias, i, distances):
@@ -495,7 +497,7 @@ def test_what_is_refused_is_named(monkeypatch, options, named):
 @pytest.mark.parametrize('chip', [pallas_tpu, pallas_gpu])
 def test_bands_cover_all_queries(chip):
   for length in (128, 384, 512, 1024, 8192, 2**19):
-    size = chip.block_size(length, 'anchored', 64)
+    size = chip.block_size(length, 'anchored', 64, 2)
     bands = plans.bands(length, size, chip.EXACT)
     assert bands[0][2:4] == (0, min(chip.EXACT, length))
     for one, following in itertools.pairwise(bands):

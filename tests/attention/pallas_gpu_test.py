@@ -30,6 +30,8 @@ def programs(spec, *, length=1024, heads=4, head_dim=64, **options):
   """Text of the gradients of a layer's attention, for a GPU."""
   groups = options.pop('key_heads', heads)
   packed = options.pop('packed', False)
+  dtype = options.pop('dtype', jnp.bfloat16)
+  lengths = options.pop('k_lengths', False)
   options = {'causal': True, 'bias_form': 'auto', **options}
   encoding = encodings.create(spec, num_heads=heads, head_dim=head_dim)
   p = jnp.arange(3)
@@ -37,7 +39,7 @@ def programs(spec, *, length=1024, heads=4, head_dim=64, **options):
     lambda: encoding.init(jax.random.key(0), p, p, method='bias')
   )
 
-  def loss(q, k, v, segment_ids, variables):
+  def loss(q, k, v, segment_ids, numbers, variables):
     y = attention.dot_product_attention(
       q,
       k,
@@ -47,18 +49,27 @@ def programs(spec, *, length=1024, heads=4, head_dim=64, **options):
       ),
       q_segment_ids=segment_ids if packed else None,
       k_segment_ids=segment_ids if packed else None,
+      q_offset=numbers[0],
+      k_lengths=numbers if lengths else None,
       implementation='pallas',
       **options,
     )
     return y.astype(jnp.float32).sum()
 
-  def array(*shape, dtype=jnp.bfloat16):
+  def array(*shape, dtype=dtype):
     return jax.ShapeDtypeStruct((2, length, *shape), dtype)
 
   k = array(groups, head_dim)
-  arguments = array(heads, head_dim), k, k, array(dtype=jnp.int32), variables
+  arguments = (
+    array(heads, head_dim),
+    k,
+    k,
+    array(dtype=jnp.int32),
+    jax.ShapeDtypeStruct((2,), jnp.int32),
+    variables,
+  )
   with jax.sharding.use_abstract_mesh(H200):
-    traced = jax.jit(jax.grad(loss, (0, 1, 2, 4))).trace(*arguments)
+    traced = jax.jit(jax.grad(loss, (0, 1, 2, 5))).trace(*arguments)
     return traced.lower(lowering_platforms=('cuda',)).as_text()
 
 
@@ -73,6 +84,9 @@ def programs(spec, *, length=1024, heads=4, head_dim=64, **options):
     ('t5', {'packed': True, 'key_heads': 1, 'window': 700}, 4),
     ('fire', {'packed': True, 'head_dim': 128}, 4),
     ('sandwich', {'causal': False, 'head_dim': 256}, 3),
+    ('fire', {'causal': False, 'head_dim': 256, 'k_lengths': True}, 8),
+    ('fire', {'dtype': jnp.float32, 'length': 600}, 8),
+    ('t5', {'dtype': jnp.float32, 'head_dim': 128}, 4),
   ],
 )
 def test_all_kernels_are_translated(monkeypatch, spec, options, kernels):
@@ -93,5 +107,8 @@ def test_sums_along_diagonals():
   for row in range(2):
     np.add.at(want[row], entry[inside], sums[row][inside])
   np.testing.assert_allclose(
-    calls._along_diagonals(jnp.array(sums)), want, rtol=1e-5, atol=1e-6
+    calls._by_distance(calls._along_diagonals(jnp.array(sums))),
+    want,
+    rtol=1e-5,
+    atol=1e-6,
   )

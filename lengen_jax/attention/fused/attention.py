@@ -1,4 +1,4 @@
-"""Attention fused into kernels, in Pallas: a bias costs nearly nothing.
+"""Attention fused into kernels, in Pallas, with any bias made in the tile.
 
 The algorithm is that of `blockwise`, a tile of pairs at a time, but a tile's
 logits never leave the chip. The bias of a tile is made there too, from what
@@ -34,6 +34,7 @@ from lengen_jax.attention.fused import tables
 
 CHIPS = {'tpu': pallas_tpu, 'gpu': pallas_gpu, 'cpu': pallas_tpu}
 _DTYPES = ('bfloat16', 'float32')
+_MAX_WINDOW = 2**25
 
 
 def attend(
@@ -92,13 +93,19 @@ def attend(
     # [B, Q], or per head [B, Q, H].
     logit_scale = logit_scale.reshape(*logit_scale.shape[:2], -1, 1)
     q = (q * logit_scale).astype(q.dtype)
+  if window is not None:
+    # Beyond the largest length all are alike, and sums stay in 32 bits.
+    window = min(window, _MAX_WINDOW)
   chip = CHIPS[platform]
-  # Gradients are summed over bands, and heads of a group, in what these are.
+  # Gradients are summed over bands, and heads of a group, in what these are;
+  # a kernel gives its part in the dtype of q.
   k, v = (x.astype(jnp.float32) for x in (k, v))
   if num_heads > k.shape[2] and not chip.GROUPED_HEADS:
     k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
   width = chip.head_width(num_heads, head_dim)
-  block = chip.block_size(max(q_length, k_length), form, width)
+  block = chip.block_size(
+    max(q_length, k_length), form, width, q.dtype.itemsize
+  )
   q, k, v = (_flat(x, width, block) for x in (q, k, v))
   if packed:
     q_segment_ids, k_segment_ids = (
@@ -131,6 +138,7 @@ def attend(
       blocks_q=(end - first) // block,
       blocks_k=min(end // block, blocks_k) if aligned else blocks_k,
       head_dim=width,
+      itemsize=q.dtype.itemsize,
       k_length=k_length,
       causal=causal,
       window=window,

@@ -22,6 +22,7 @@ class Plan:
     blocks_q: blocks of queries; 1 if the bias is dense.
     blocks_k: blocks of keys.
     head_dim: D.
+    itemsize: bytes of a number of queries, keys and values.
     k_length: keys from there on are masked.
     causal: see `dot_product_attention`.
     window: likewise.
@@ -38,6 +39,7 @@ class Plan:
   blocks_q: int
   blocks_k: int
   head_dim: int
+  itemsize: int
   k_length: int
   causal: bool
   window: int | None

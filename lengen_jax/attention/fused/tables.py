@@ -17,7 +17,8 @@ def make(plan, bias, places):
   alone, or the rows of anchors (P groups of A, of which the last is the first
   of the next); then 'bend' too, `[1 or B, H, T + 1]`, which is what the row
   where rows bend has beyond what anchors make of it. Or 'dense', the tiles of a
-  block of queries, `[N, 1 or B, H, b, b]`. Nothing without a bias.
+  block of queries with all keys, `[N, 1 or B, H, b, b]`, for every row of the
+  batch if positions differ. Nothing without a bias.
   """
   if plan.form == 'none':
     return {}
@@ -122,10 +123,11 @@ def hat(i, kink, before, after):
 
 def kink(form, bias, q_positions):
   """Queries at which rows bend, float32 `[1 or B]`, below 0 for none."""
-  found = bias.kink() if form == 'anchored' else None
-  if found is None:
+  if form != 'anchored':
     return jnp.array([-1.0])
-  start = jnp.atleast_2d(q_positions)[:, 0]
+  start, found = jnp.atleast_2d(q_positions)[:, 0], bias.kink()
+  if found is None:
+    return jnp.full(start.shape, -1.0)
   found = jnp.asarray(found, jnp.float32) - start.astype(jnp.float32)
   return jax.lax.stop_gradient(found)
 

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 from lengen_jax.attention.fused import tables
 from lengen_jax.attention.pallas_gpu import bias
 from lengen_jax.attention.pallas_gpu import kernels
-from lengen_jax.attention.pallas_gpu.plan import forward_tile
-from lengen_jax.attention.pallas_gpu.plan import tile
+from lengen_jax.attention.pallas_gpu.plan import forward_tile_size
+from lengen_jax.attention.pallas_gpu.plan import tile_size
 
-# Bytes of the sums of tiles that are there at a time.
-_SUMS = 2**26
+# Bytes of the sums of tiles that are there at a time, if not of one tile more.
+_SUMS = 2**27
 
 
 def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
-  n, _ = forward_tile(plan)
+  n, _ = forward_tile_size(plan)
   table = _for_programs(plan, table, places)
   batch, length, heads = q.shape[0], _length(plan), _heads(plan, q)
   group = heads // _heads(plan, k)
@@ -58,7 +58,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     places: the places.
     **of_queries: of the band, `dy`, `log_sum` and `centre`.
   """
-  n = tile(plan)
+  n = tile_size(plan)
   read, to_table = jax.vjp(
     lambda table: _for_programs(plan, table, places), table
   )
@@ -89,7 +89,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
 
 def key_gradients(plan, q, k, v, table, places, **of_queries):
   """Gradients to the keys and values that the band sees; see above."""
-  n = tile(plan)
+  n = tile_size(plan)
   table = _for_programs(plan, table, places)
   batch, groups = q.shape[0], _heads(plan, k)
   group = _heads(plan, q) // groups
@@ -151,7 +151,7 @@ def _for_programs(plan, table, places):
 
 def _tile_gradients(plan, q, k, v, table, places, of_queries):
   """Gradients to tiles of a bias, `[N, 1 or B, H, b, b]`."""
-  n, b = tile(plan), plan.block
+  n, b = tile_size(plan), plan.block
   shape = table['dense'].shape
   (ddense,) = _call(
     plan,
@@ -178,68 +178,38 @@ def _tile_gradients(plan, q, k, v, table, places, of_queries):
 
 def _distance_gradients(plan, q, k, v, table, places, of_queries):
   """Gradients to rows by distance, `[1 or B, H, A, T + 1]`, by name."""
-  n = tile(plan)
-  heads, group = _heads(plan, q), _heads(plan, q) // _heads(plan, k)
+  n, heads = tile_size(plan), _heads(plan, q)
   rows_of, _, _, entries = table['rows'].shape
-  apart = (entries - 1) // n + 1
-  kinds = 2 if plan.form == 'anchored' else 1
   # An interval between anchors has two rows; the last one is where rows bend.
-  intervals = plan.anchors
-  bytes_per_head = 4 * rows_of * intervals * apart * kinds * n**2
-  at_a_time = max(
-    count
-    for count in range(1, heads + 1)
-    if heads % count == 0
-    and (count % group == 0 or group % count == 0)
-    and (count == 1 or count * bytes_per_head <= _SUMS)
-  )
-  key_heads = max(1, at_a_time // group)
+  intervals, kinds = plan.anchors, 2 if plan.form == 'anchored' else 1
+  apart = (entries - 1) // n + 1
+  # With a copy that is padded to twice the size.
+  bytes_per_tile = 3 * 4 * rows_of * heads * intervals * kinds * n**2
+  at_a_time = min(apart, max(1, _SUMS // bytes_per_tile))
+  inputs = _rows_with_a_table(plan, q, k, v, table, places, of_queries, rows_of)
 
-  def of_heads(first):
-    def part(x, axis, first, count, width=1):
-      return jax.lax.dynamic_slice_in_dim(x, first * width, count * width, axis)
-
-    width = plan.head_dim
-    own_q, dy = (
-      part(x, 2, first, at_a_time, width) for x in (q, of_queries['dy'])
-    )
-    own_k, own_v = (
-      part(x, 2, first // group, key_heads, width) for x in (k, v)
-    )
-    own_table = {'rows': part(table['rows'], 1, first, at_a_time)}
-    per_query = {
-      name: part(of_queries[name], 1, first, at_a_time)
-      for name in ('log_sum', 'centre')
-    }
+  def of_tiles(first):
+    inputs['first_apart'] = first[None], (1,), lambda *at: (0,)
     (sums,) = _call(
       plan,
       kernels.distance_gradient,
-      (apart, intervals, rows_of * at_a_time),
-      _rows_with_a_table(
-        plan,
-        own_q,
-        own_k,
-        own_v,
-        own_table,
-        places,
-        {'dy': dy, **per_query},
-        rows_of,
-      ),
+      (at_a_time, intervals, rows_of * heads),
+      inputs,
       {
         'sums': (
-          (rows_of, at_a_time, intervals, kinds, apart, n, n),
+          (rows_of, heads, intervals, kinds, at_a_time, n, n),
           jnp.float32,
           (None, None, None, kinds, None, n, n),
-          lambda u, a, bh: (bh // at_a_time, bh % at_a_time, a, 0, u, 0, 0),
+          lambda u, a, bh: (bh // heads, bh % heads, a, 0, u, 0, 0),
         )
       },
     )
     return _along_diagonals(sums)
 
-  found = jax.lax.map(of_heads, at_a_time * jnp.arange(heads // at_a_time))
-  # [., rows_of, heads, intervals, kinds, entries]
-  found = jnp.moveaxis(found, 0, 1)
-  found = found.reshape(rows_of, heads, *found.shape[3:])
+  found = jax.lax.map(of_tiles, jnp.arange(0, apart, at_a_time))
+  found = jnp.moveaxis(found, 0, 4)
+  found = found.reshape(*found.shape[:4], -1, 2 * n - 1)
+  found = _by_distance(found[..., :apart, :])
   if plan.form == 'strip':
     return {'rows': found[:, :, :, 0]}
   near, far = found[:, :, :, 0], found[:, :, :, 1]
@@ -251,17 +221,22 @@ def _distance_gradients(plan, q, k, v, table, places, of_queries):
   return {'rows': rows}
 
 
-def _along_diagonals(sums):
-  """`[..., U, n, n]` as `[..., (U - 1) n + 1]`: entry u n + r - c of each."""
-  *lead, apart, n, _ = sums.shape
+def _along_diagonals(tiles):
+  """`[..., n, n]` as `[..., 2 n - 1]`: sums where r - c is 1 - n, and so on."""
+  *lead, n, _ = tiles.shape
   # Read in rows of one less, row r is moved by r.
-  skewed = jnp.pad(sums[..., ::-1], [(0, 0)] * (len(lead) + 2) + [(0, n)])
-  skewed = skewed.reshape(*lead, apart, -1)[..., : n * (2 * n - 1)]
-  skewed = skewed.reshape(*lead, apart, n, 2 * n - 1).sum(-2)
-  low, high = skewed[..., : n - 1], skewed[..., n - 1 :]
-  low = jnp.pad(low[..., 1:, :], [(0, 0)] * (len(lead) + 1) + [(1, 0)])
-  entries = (high[..., :-1, :] + low).reshape(*lead, -1)
-  return jnp.pad(entries, [(0, 0)] * len(lead) + [(0, 1)])
+  skewed = jnp.pad(tiles[..., ::-1], [(0, 0)] * (len(lead) + 1) + [(0, n)])
+  skewed = skewed.reshape(*lead, -1)[..., : n * (2 * n - 1)]
+  return skewed.reshape(*lead, n, 2 * n - 1).sum(-2)
+
+
+def _by_distance(diagonals):
+  """`[..., U, 2 n - 1]`, of tiles n apart, as `[..., (U - 1) n + 1]`."""
+  *lead, _, count = diagonals.shape
+  n, nothing = (count + 1) // 2, [(0, 0)] * len(lead)
+  low, high = diagonals[..., 1:, : n - 1], diagonals[..., :-1, n - 1 :]
+  entries = high + jnp.pad(low, [*nothing, (0, 0), (1, 0)])
+  return jnp.pad(entries.reshape(*lead, -1), [*nothing, (0, 1)])
 
 
 def _rows_with_a_table(plan, q, k, v, table, places, of_queries, rows_of):

@@ -15,13 +15,13 @@ from lengen_jax.attention.fused.arithmetic import dot
 from lengen_jax.attention.fused.arithmetic import MASKED
 from lengen_jax.attention.fused.arithmetic import NOTHING
 from lengen_jax.attention.pallas_gpu import bias
-from lengen_jax.attention.pallas_gpu.plan import forward_tile
-from lengen_jax.attention.pallas_gpu.plan import tile
+from lengen_jax.attention.pallas_gpu.plan import forward_tile_size
+from lengen_jax.attention.pallas_gpu.plan import tile_size
 
 
 def forward(plan, r):
   """The output: a running maximum and sum for each query."""
-  queries, keys = forward_tile(plan)
+  queries, keys = forward_tile_size(plan)
   first_q = pl.program_id(0) * queries
   q = r.q[...]
 
@@ -56,7 +56,7 @@ def forward(plan, r):
 
 def query_gradient(plan, r):
   """Gradients to queries."""
-  n = tile(plan)
+  n = tile_size(plan)
   first_q = pl.program_id(0) * n
   q, dy = r.q[...], r.dy[...]
   log_sum, centre = (x[...][:, None] for x in (r.log_sum, r.centre))
@@ -75,7 +75,7 @@ def query_gradient(plan, r):
 
 def key_gradient(plan, r):
   """Gradients to keys and values, summed over the heads of a group."""
-  n, width = tile(plan), plan.head_dim
+  n, width = tile_size(plan), plan.head_dim
   first_k = pl.program_id(0) * n
   k, v = r.k[...], r.v[...]
   offset = r.offset[0]
@@ -118,8 +118,9 @@ def distance_gradient(plan, r):
   an interval between anchors, or of the one in which rows bend, for all rows of
   the batch that have a table in common.
   """
-  n = tile(plan)
-  apart, interval = pl.program_id(0), pl.program_id(1)
+  n = tile_size(plan)
+  apart = r.first_apart[0] + pl.program_id(0)
+  interval = pl.program_id(1)
   first, end = 0, plan.blocks_q * plan.block // n
   if plan.form == 'anchored':
     kink, inside = tables.interval_of(plan, r.kink[0] - plan.first * plan.block)
@@ -152,20 +153,25 @@ def distance_gradient(plan, r):
 
 def tile_gradient(plan, r):
   """Gradients to a bias that is given as tiles."""
-  n = tile(plan)
+  n = tile_size(plan)
   first_k, first_q = (pl.program_id(axis) * n for axis in (0, 1))
   abs_q = r.offset[0] + plan.first * plan.block + first_q
   needed, _ = masks.use(plan, abs_q, n, first_k, n)
+
+  def gradient():
+    return _logit_gradient(plan, r, first_q, first_k)
+
+  if isinstance(needed, bool):
+    r.ddense[...] = gradient()
+    return
   r.ddense[...] = jax.lax.cond(
-    needed,
-    lambda: _logit_gradient(plan, r, first_q, first_k),
-    lambda: jnp.zeros((n, n), jnp.float32),
+    needed, gradient, lambda: jnp.zeros((n, n), jnp.float32)
   )
 
 
 def _logit_gradient(plan, r, first_q, first_k):
   """Gradient to a tile's logits, summed over rows with the same table."""
-  n = tile(plan)
+  n = tile_size(plan)
   queries, keys = pl.ds(first_q, n), pl.ds(first_k, n)
   in_row = pl.ds(plan.first * plan.block + first_q, n)
 

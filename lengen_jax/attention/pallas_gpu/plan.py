@@ -14,21 +14,28 @@ def head_width(num_heads, head_dim):
   return max(16, 1 << (head_dim - 1).bit_length())
 
 
-def block_size(length, form, width):
+def block_size(length, form, width, itemsize):
   """Tokens in a block, for so many tokens in a row."""
-  del form, width
+  del form, width, itemsize
   lanes = plans.LANES
   return min(plans.BLOCK, -(-length // lanes) * lanes)
 
 
-def tile(plan):
+def tile_size(plan):
   """Queries, and keys, in a tile of the backward kernels."""
-  return 64 if plan.head_dim <= 128 else 32
+  return 64 if plan.itemsize * plan.head_dim <= 256 else 32
 
 
-def forward_tile(plan):
+def forward_tile_size(plan):
   """Queries and keys in a tile of the forward kernel."""
-  return 2 * tile(plan), tile(plan)
+  return 2 * tile_size(plan), tile_size(plan)
 
 
-__all__ = ['EXACT', 'Plan', 'block_size', 'forward_tile', 'head_width', 'tile']
+__all__ = [
+  'EXACT',
+  'Plan',
+  'block_size',
+  'forward_tile_size',
+  'head_width',
+  'tile_size',
+]

@@ -11,20 +11,86 @@ from lengen_jax.attention.fused import tables
 from lengen_jax.attention.pallas_tpu import toeplitz
 
 
-def make(plan, r, i, keys_inside=True):
-  """Puts the bias of a tile into `r.bias`, `[heads, b, b]`."""
+def begin(plan, r):
+  """Says that what the next tile's bias is made from is not there."""
+  if plan.alone:
+    r.ready_for[0] = -1
+
+
+def make(plan, r, i, j, bends, keys_inside=True):
+  """Makes the bias of a tile, or what it is made from, for `of`.
+
+  Args:
+    plan: the plan.
+    r: references.
+    i: the block of queries.
+    j: the block of keys.
+    bends: whether rows may bend at the queries.
+    keys_inside: whether a tile's rows are queries.
+  """
   if plan.form == 'none':
     return
+  if plan.alone and not bends:
+    _lay_out(plan, r, i, j if keys_inside else i, keys_inside)
+    return
+  begin(plan, r)
   for head in range(plan.heads):
     if plan.form == 'dense':
       tile = r.dense[0, 0, head]
       r.bias[head] = tile if keys_inside else tile.T
     else:
-      for n, half in _halves(plan):
-        rows = (r.near, r.far)[n]
-        r.distances[: plan.anchors, half] = rows[0, 0, head]
+      _load_distances(plan, r, head)
       make_piece = functools.partial(_make_piece, plan, r, i, head, keys_inside)
       _each(plan.block // plan.piece, make_piece)
+
+
+def of(plan, r, i, j, head, bends, keys_inside=True):
+  """The bias of a tile, `[b, b]`; see `make`."""
+  if bends or not plan.alone:
+    return r.bias[head]
+  slot = jax.lax.rem(j if keys_inside else i, jnp.int32(2))
+  near, *changes = (
+    toeplitz.of_halves(
+      r.strips[head, anchor, slot], r.strips[head, anchor, 1 - slot]
+    )
+    for anchor in range(plan.anchors)
+  )
+  for change in changes:
+    near += _weight(plan, i, 0, 0 if keys_inside else 1) * change
+  return near
+
+
+def _lay_out(plan, r, i, inner, keys_inside):
+  """Puts rows by distance, shifted for each query of 128, into `r.strips`.
+
+  Of both halves of a tile's distances, the near half is the last tile's far
+  half, unless this one is the first of its kind.
+  """
+  slot = jax.lax.rem(inner, jnp.int32(2))
+  goes_on = r.ready_for[0] == inner
+  if not keys_inside:
+    first_of_group = jax.lax.rem(i, jnp.int32(plan.blocks_per_group)) == 0
+    goes_on = jnp.logical_and(goes_on, jnp.logical_not(first_of_group))
+  for head in range(plan.heads):
+    _load_distances(plan, r, head)
+    rows = [r.distances[anchor : anchor + 1] for anchor in range(plan.anchors)]
+    if plan.intervals:
+      rows[1] -= rows[0]
+    for anchor, row in enumerate(rows):
+      r.strips[head, anchor, 1 - slot] = toeplitz.far_half(row)
+      put_near = functools.partial(_put_near_half, r, head, anchor, slot, row)
+      pl.when(jnp.logical_not(goes_on))(put_near)
+  r.ready_for[0] = inner + 1
+
+
+def _put_near_half(r, head, anchor, slot, row):
+  r.strips[head, anchor, slot] = toeplitz.near_half(row)
+
+
+def _load_distances(plan, r, head):
+  """Puts the two blocks of distances of a tile side by side."""
+  for n, half in _halves(plan):
+    r.distances[: plan.anchors, half] = (r.near, r.far)[n][0, 0, head]
 
 
 def _make_piece(plan, r, i, head, keys_inside, piece):
@@ -131,6 +197,14 @@ def where_bent(plan, r, i, piece, axis, add):
     shape = (n, 1) if axis == 0 else (1, n)
     query = first + jax.lax.broadcasted_iota(jnp.int32, shape, axis)
     add(tables.hat(query.astype(jnp.float32), kink, before, after))
+
+
+def at_kink(plan, r, i):
+  """Whether rows bend at a block of queries; False where `make` can tell."""
+  if plan.form != 'anchored' or not plan.alone:
+    return False
+  bent, *_ = _bent(plan, r, i * plan.block, plan.block)
+  return bent
 
 
 def _bent(plan, r, first, queries):

@@ -21,7 +21,7 @@ _COPIED = 8
 def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
   batch, _, width = q.shape
-  plan = plans.with_rows(plan, plans.FORWARD, batch, q.dtype.itemsize)
+  plan = plans.with_rows(plan, plans.FORWARD, batch)
   specs = _Specs(plan, keys_inside=True)
   length, heads = plan.blocks_q * plan.block, width // plan.head_dim
   return _call(
@@ -54,9 +54,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     places: the places.
     **of_queries: of the band, `dy`, `log_sum` and `centre`.
   """
-  itemsize = q.dtype.itemsize
-  plan = plans.fitting(plan, itemsize)
-  plan = plans.with_rows(plan, plans.QUERIES, q.shape[0], itemsize)
+  plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, q.shape[0])
   specs = _Specs(plan, keys_inside=True)
   outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
   outputs |= specs.table_gradients(table, q.shape[0])
@@ -104,7 +102,7 @@ def _summed(gradient, like, axis):
 
 def key_gradients(plan, q, k, v, table, places, **of_queries):
   """Gradients to the keys and values that the band sees; see above."""
-  plan = plans.with_rows(plan, plans.KEYS, q.shape[0], q.dtype.itemsize)
+  plan = plans.with_rows(plan, plans.KEYS, q.shape[0])
   specs = _Specs(plan, keys_inside=False)
   shape = (q.shape[0], plan.blocks_k * plan.block, q.shape[2])
   return _call(
@@ -155,7 +153,7 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
     index = len(prefetch) + len(inputs)
     aliases[index] = list(outputs).index('dbend')
     inputs = inputs | {'nothing': (jnp.zeros(shape.shape, shape.dtype), spec)}
-  names = [*prefetch, *inputs, *outputs, *scratch]
+  names = [*prefetch, *inputs, *outputs, *scratch, 'ready_for']
 
   def body(*references):
     named = dict(zip(names, references, strict=True))
@@ -182,7 +180,8 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
       in_specs=[spec for _, spec in inputs.values()],
       out_specs=out_specs,
       scratch_shapes=[
-        pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()
+        *(pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()),
+        pltpu.SMEM((1,), jnp.int32),
       ],
     ),
     compiler_params=pltpu.CompilerParams(
@@ -247,6 +246,8 @@ class _Specs:
     scratch = {'bias': (p.heads, p.block, p.block)}
     if p.form != 'dense':
       scratch['distances'] = (p.table_rows, 2 * p.block)
+    if p.alone:
+      scratch['strips'] = (p.heads, p.anchors, 2, LANES, p.block)
     return scratch
 
   def inputs(self, table, places, **arrays):

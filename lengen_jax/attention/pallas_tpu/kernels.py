@@ -21,12 +21,13 @@ def forward(plan, r):
 
   @pl.when(j == 0)
   def _():
+    bias.begin(plan, r)
     r.largest[...] = jnp.full(r.largest.shape, NOTHING, jnp.float32)
     r.total[...] = jnp.zeros(r.total.shape, jnp.float32)
     r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
 
-  def tile(masked):
-    bias.make(plan, r, i)
+  def tile(masked, bends):
+    bias.make(plan, r, i, j, bends)
 
     @pl.loop(0, plan.rows)
     def _(row):
@@ -36,7 +37,7 @@ def forward(plan, r):
       for head in range(plan.heads):
         s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
         if plan.form != 'none':
-          s += r.bias[head]
+          s += bias.of(plan, r, i, j, head, bends)
         if masked:
           s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
         largest = r.largest[row, head]
@@ -73,6 +74,7 @@ def query_gradient(plan, r):
 
   @pl.when(j == 0)
   def _():
+    bias.begin(plan, r)
     r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
 
     @pl.loop(0, plan.rows)
@@ -91,8 +93,8 @@ def query_gradient(plan, r):
     def _():
       found[...] = jnp.zeros(found.shape, jnp.float32)
 
-  def tile(masked):
-    bias.make(plan, r, i)
+  def tile(masked, bends):
+    bias.make(plan, r, i, j, bends)
     if plan.form != 'none':
       r.dbias[...] = jnp.zeros(r.dbias.shape, jnp.float32)
 
@@ -103,7 +105,7 @@ def query_gradient(plan, r):
       for head in range(plan.heads):
         s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
         if plan.form != 'none':
-          s += r.bias[head]
+          s += bias.of(plan, r, i, j, head, bends)
         if masked:
           s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
         p = jnp.exp(s - lanes.wide(r.log_sums[row, head], plan.block))
@@ -131,11 +133,12 @@ def key_gradient(plan, r):
 
   @pl.when(i == 0)
   def _():
+    bias.begin(plan, r)
     r.dk_sum[...] = jnp.zeros(r.dk_sum.shape, jnp.float32)
     r.dv_sum[...] = jnp.zeros(r.dv_sum.shape, jnp.float32)
 
-  def tile(masked):
-    bias.make(plan, r, i, keys_inside=False)
+  def tile(masked, bends):
+    bias.make(plan, r, i, j, bends, keys_inside=False)
 
     @pl.loop(0, plan.rows)
     def _(row):
@@ -146,7 +149,7 @@ def key_gradient(plan, r):
         own_q, own_dy = lanes.only(plan, q, head), lanes.only(plan, dy, head)
         s = dot(k, own_q, (1, 1)) * plan.scale
         if plan.form != 'none':
-          s += r.bias[head]
+          s += bias.of(plan, r, i, j, head, bends, keys_inside=False)
         if masked:
           visible = masks.visible(plan, r, row, i, j, keys_inside=False)
           s = jnp.where(visible, s, MASKED)

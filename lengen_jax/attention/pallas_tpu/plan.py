@@ -50,6 +50,17 @@ class Plan(plans.Plan):
     return 0 if self.form == 'strip' else -(-self.piece // self.spacing)
 
   @property
+  def alone(self):
+    """Whether a tile's bias is of one row of the batch, and of few anchors.
+
+    Then it is added where it is made, and what it is made from is kept for the
+    next tile.
+    """
+    if self.form not in ('strip', 'anchored') or self.rows > 1:
+      return False
+    return self.piece == self.block and self.intervals <= 1
+
+  @property
   def table_rows(self):
     """Rows of a table that a tile is made from."""
     if self.form == 'anchored':
@@ -111,25 +122,32 @@ QUERIES = Needs(
 KEYS = Needs(blocks=6, sums=2, numbers=0, tiles=4, tiles_per_head=1)
 
 
-def block_size(length, form, width):
+def block_size(length, form, width, itemsize):
   """Tokens in a block, for so many tokens in a row and numbers in a head."""
-  block, heads = plans.BLOCK, max(1, LANES // width)
-  while _tiles(QUERIES, form, block, heads) > _ROOM * vector_memory():
+  block, lanes = plans.BLOCK, max(LANES, width)
+  heads = lanes // width
+
+  def needed(needs):
+    per_row = _per_row(needs, block, heads, lanes, itemsize)
+    return _tiles(needs, form, block, heads) + per_row
+
+  while max(map(needed, (FORWARD, QUERIES, KEYS))) > _room():
     block //= 2
   return min(block, -(-length // LANES) * LANES)
 
 
-def with_rows(plan, needs, batch, itemsize):
+def with_rows(plan, needs, batch):
   """The plan with as many rows as vector memory has room for."""
   if not plan.alike:
     return plan
-  room = _ROOM * vector_memory() - _fixed(plan, needs)
-  room //= _per_row(plan, needs, itemsize)
+  shared = dataclasses.replace(plan, rows=2)
+  per_row = _per_row(needs, plan.block, plan.heads, plan.lanes, plan.itemsize)
+  room = (_room() - _fixed(shared, needs)) // per_row
   rows = [n for n in range(1, _ROWS + 1) if batch % n == 0 and n <= room]
   return dataclasses.replace(plan, rows=max(rows, default=1))
 
 
-def fitting(plan, itemsize):
+def fitting(plan):
   """The plan, or with smaller blocks where the table's gradient is so large.
 
   Raises:
@@ -137,9 +155,10 @@ def fitting(plan, itemsize):
   """
 
   def needed(plan):
-    return _fixed(plan, QUERIES) + _per_row(plan, QUERIES, itemsize)
+    sizes = plan.block, plan.heads, plan.lanes, plan.itemsize
+    return _fixed(plan, QUERIES) + _per_row(QUERIES, *sizes)
 
-  while needed(plan) > _ROOM * vector_memory():
+  while plan.form != 'dense' and needed(plan) > _room():
     if plan.block == LANES or plan.piece != plan.block:
       distances = (plan.highest - plan.lowest) * plan.block
       raise errors.ConfigError(
@@ -151,19 +170,20 @@ def fitting(plan, itemsize):
   return plan
 
 
-def _per_row(plan, needs, itemsize):
+def _per_row(needs, block, heads, lanes, itemsize):
   """Bytes of vector memory for a row of the batch."""
   # Each block is there twice: the next one is on its way.
-  per_query = 2 * needs.blocks * itemsize * plan.lanes
-  per_query += 4 * (
-    needs.sums * plan.lanes + needs.numbers * plan.heads * LANES
-  )
-  return plan.block * per_query
+  per_query = 2 * needs.blocks * itemsize * lanes
+  per_query += 4 * needs.sums * lanes
+  per_query += 4 * needs.numbers * heads * LANES
+  return block * per_query
 
 
 def _fixed(plan, needs):
   """Bytes of vector memory for a tile, and for the table's gradient."""
   needed = _tiles(needs, plan.form, plan.block, plan.heads)
+  if plan.alone:
+    needed += 4 * plan.heads * plan.anchors * 2 * LANES * plan.block
   if needs.tables and plan.form in ('strip', 'anchored'):
     distances = (plan.highest - plan.lowest) * plan.block
     needed += 4 * plan.heads * plan.anchors * distances
@@ -176,6 +196,11 @@ def _tiles(needs, form, block, heads):
   # its way.
   per_head = needs.tiles_per_head * (3 if form == 'dense' else 1)
   return 4 * (per_head * heads + needs.tiles) * block**2
+
+
+def _room():
+  """Bytes of vector memory that are planned for."""
+  return _ROOM * vector_memory()
 
 
 def vector_memory():

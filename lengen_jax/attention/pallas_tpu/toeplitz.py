@@ -20,11 +20,33 @@ _SUBLANES = 8
 
 def tile(vector, rows, columns):
   """`[1, n + m]` as the tile `[n, m]` whose entry (r, c) is entry c - r + n."""
-  strip = _shifted(vector)
+  strip = shifted(vector)
   return jnp.concatenate(
     [strip[:, first : first + columns] for first in range(rows, 0, -LANES)],
     axis=0,
   )
+
+
+def of_halves(near, far):
+  """The same of what `shifted` gives, in halves, for a tile `[n, n]`."""
+  n = near.shape[1]
+  groups = [
+    jnp.concatenate([near[:, first:], far[:, :first]], axis=1)
+    for first in range(n - LANES, 0, -LANES)
+  ]
+  return jnp.concatenate([far, *groups], axis=0)
+
+
+def near_half(vector):
+  """The first half of what `shifted` gives."""
+  n = vector.shape[1] // 2
+  return shifted(vector)[:, :n]
+
+
+def far_half(vector):
+  """The second half of what `shifted` gives."""
+  n = vector.shape[1] // 2
+  return shifted(vector[:, n - LANES :])[:, LANES:]
 
 
 def untile(tile, scratch):
@@ -44,7 +66,7 @@ def untile(tile, scratch):
   return _unshifted(scratch[:, : rows + columns])
 
 
-def _shifted(vector):
+def shifted(vector):
   """`[1, w]` as `[LANES, w]`, row r moved r to the right."""
   width = vector.shape[1]
   x = jnp.broadcast_to(vector, (_SUBLANES, width))
@@ -59,7 +81,7 @@ def _shifted(vector):
 
 
 def _unshifted(x):
-  """Transpose of `_shifted`."""
+  """Transpose of `shifted`."""
   width = x.shape[1]
   y = x[:_SUBLANES]
   for shift in range(_SUBLANES, LANES, _SUBLANES):
