@@ -374,8 +374,16 @@ def _call(plan, kernel, grid, inputs, outputs):
     in_specs=[pl.BlockSpec(*spec) for _, *spec in inputs.values()],
     out_specs=[pl.BlockSpec(*spec) for _, _, *spec in outputs.values()],
     compiler_params=plgpu.CompilerParams(
-      num_warps=8 if kernel is kernels.forward else 4, num_stages=2
+      num_warps=_warps(plan, kernel), num_stages=2
     ),
     interpret=plan.interpret,
     name=f'attention_{kernel.__name__}',
   )(*(array for array, *_ in inputs.values()))
+
+
+def _warps(plan, kernel):
+  """Warps of a program: twice as many where a tile would not fit registers."""
+  wide = plan.itemsize * plan.head_dim > 128
+  if kernel is kernels.forward or plan.form == 'anchored' or wide:
+    return 8
+  return 4
