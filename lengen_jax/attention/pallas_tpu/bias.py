@@ -67,16 +67,23 @@ def _lay_out(plan, r, i, inner, keys_inside):
   half, unless this one is the first of its kind.
   """
   slot = jax.lax.rem(inner, jnp.int32(2))
+  # Blocks of queries have the same anchors for a while, or each its own.
+  alike = keys_inside or plan.blocks_per_group > 1
   goes_on = r.ready_for[0] == inner
-  if not keys_inside:
-    first_of_group = jax.lax.rem(i, jnp.int32(plan.blocks_per_group)) == 0
-    goes_on = jnp.logical_and(goes_on, jnp.logical_not(first_of_group))
+  if not keys_inside and alike:
+    in_group = jax.lax.rem(i, jnp.int32(plan.blocks_per_group))
+    goes_on = jnp.logical_and(goes_on, in_group > 0)
   for head in range(plan.heads):
     _load_distances(plan, r, head)
     rows = [r.distances[anchor : anchor + 1] for anchor in range(plan.anchors)]
     if plan.intervals:
       rows[1] -= rows[0]
     for anchor, row in enumerate(rows):
+      if not alike:
+        whole = toeplitz.shifted(row)
+        r.strips[head, anchor, slot] = whole[:, : plan.block]
+        r.strips[head, anchor, 1 - slot] = whole[:, plan.block :]
+        continue
       r.strips[head, anchor, 1 - slot] = toeplitz.far_half(row)
       put_near = functools.partial(_put_near_half, r, head, anchor, slot, row)
       pl.when(jnp.logical_not(goes_on))(put_near)
