@@ -16,7 +16,9 @@ rows there are at a time depends on the chip's vector memory (rows_that_fit).
 ALiBi stands for all biases of distance alone: their kernels are the same
 program, whatever made the row of numbers that they read. FIRE's is that of
 queries from 4096 on, most of a long row; `early` that of those from 1024 to
-2048, whose anchors are closer; neither of tiles at its threshold.
+2048, whose anchors are closer; neither of tiles at its threshold. A row that is
+alone keeps half of what a tile's bias is made from for the next tile: the first
+tile of a block of queries, which makes both, is not what is counted.
 """
 
 import argparse
