@@ -97,11 +97,11 @@ def make(spec, num_heads=H, head_dim=D):
   return encoding, jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, variables)
 
 
-def arrays(q_length, num_heads, head_dim, dtype=np.float32):
+def arrays(q_length, num_heads, head_dim, dtype=np.float32, batch=B):
   rng = np.random.default_rng(1)
   shapes = (
-    (B, q_length, num_heads, head_dim),
-    *[(B, L, H, head_dim)] * 2,
+    (batch, q_length, num_heads, head_dim),
+    *[(batch, L, H, head_dim)] * 2,
   )
   return [rng.normal(size=shape).astype(dtype) for shape in shapes]
 
@@ -122,7 +122,8 @@ def both(spec, *, dtype=np.float32, **options):
   """`value_and_grads` of the reference and of the kernels."""
   options = dict(options)
   num_heads, head_dim = options.pop('num_heads', H), options.pop('head_dim', D)
-  q, k, v = arrays(options.pop('q_length', L), num_heads, head_dim, dtype=dtype)
+  q_length, batch = options.pop('q_length', L), options.pop('batch', B)
+  q, k, v = arrays(q_length, num_heads, head_dim, dtype=dtype, batch=batch)
   encoding, variables = make(spec, num_heads, head_dim)
   inputs = q, k, v, variables
   if options.pop('logit_scale', False):
@@ -185,6 +186,29 @@ def test_equals_the_reference(spec, name, chip):
   assert_equal(got, want, 1e-5)
   for gradient in want[1:4]:
     assert np.abs(gradient).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+  'chip, batch, name',
+  [
+    # A row that is alone keeps half of a tile's distances for the next tile.
+    ('tpu', 1, 'causal'),
+    *(
+      pytest.param(chip, batch, name, marks=pytest.mark.slow)
+      for chip, batch in (('tpu', 1), ('tpu', 2), ('gpu', 2))
+      for name in OPTIONS
+      if (chip, batch, name) != ('tpu', 1, 'causal')
+      and name not in ('packed', 'both directions, given positions')
+      and (batch == B or 'k_lengths' not in OPTIONS[name])
+    ),
+  ],
+  indirect=['chip'],
+)
+def test_several_blocks(monkeypatch, chip, batch, name):
+  del chip
+  monkeypatch.setattr(plans, 'BLOCK', 128)
+  want, got = both('kerple_log', batch=batch, **OPTIONS[name])
+  assert_equal(got, want, 1e-5)
 
 
 def test_quick_cases_are_cases():
@@ -359,6 +383,7 @@ def test_anchors(chip, length, bands, options):
   [
     # Blocks that share anchors, and blocks in several pieces.
     ('tpu', 128, 256),
+    ('tpu', 256, 256),
     ('tpu', 256, 128),
     ('tpu', 256, 64),
     ('gpu', 256, 128),
