@@ -39,6 +39,7 @@ from benchmarks import alternate
 from benchmarks import compile_matrix
 from lengen_jax import attention
 from lengen_jax import encodings
+from lengen_jax import errors
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.pallas_tpu import bias as biases
 from lengen_jax.attention.pallas_tpu import plan as tpu_plans
@@ -304,7 +305,9 @@ def main():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
-  parser.add_argument('chips', nargs='*', help='v4 and v5e if none is named')
+  parser.add_argument(
+    'chips', nargs='*', help=f'of {[*CHIPS]}; v4 and v5e if none is named'
+  )
   parser.add_argument('--one', nargs=4, help=argparse.SUPPRESS)
   arguments = parser.parse_args()
   if arguments.one:
@@ -314,6 +317,9 @@ def main():
     else:
       compile_kernels(chip, kind, int(head_dim), int(batch))
     return
+  for chip in arguments.chips:
+    if chip not in CHIPS:
+      raise SystemExit(errors.one_of('chip', chip, CHIPS))
   cells = {}
   for chip in arguments.chips or ('v4', 'v5e'):
     for head_dim in (64, 128):

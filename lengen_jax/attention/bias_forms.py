@@ -36,11 +36,6 @@ def choose(bias, bias_form, contiguous):
   Raises:
     errors.ConfigError: the bias cannot have this form here.
   """
-  if bias_form == 'table':
-    raise errors.ConfigError(
-      "bias_form='table' is not available with implementation='blockwise'; "
-      "use 'exact' or 'anchored'"
-    )
   if bias is None:
     return 'exact'
   if bias.encoding.takes_distances:

@@ -110,7 +110,12 @@ def dot_product_attention(
     raise errors.ConfigError(
       errors.one_of('bias_form', bias_form, bias_forms.FORMS)
     )
-  approximate = bias_form in ('table', 'anchored')
+  if bias_form == 'table':
+    raise errors.ConfigError(
+      "bias_form='table' is not available with any implementation; use 'exact' "
+      "or 'anchored'"
+    )
+  approximate = bias_form == 'anchored'
   if approximate and implementation == 'reference':
     raise errors.ConfigError(
       f'bias_form={bias_form!r} is not available with implementation='
@@ -220,7 +225,7 @@ def choose(implementation, bias_form, q_length, k_length, reason=None):
   if implementation != 'auto':
     return implementation
   many = q_length * k_length >= _MANY_PAIRS
-  by_blocks = not reason and (many or bias_form in ('table', 'anchored'))
+  by_blocks = not reason and (many or bias_form == 'anchored')
   return 'blockwise' if by_blocks else 'reference'
 
 

@@ -174,10 +174,9 @@ def test_refuses_unknown_bias_forms():
   assert 'anchored, auto, exact, table' in message
 
 
-@pytest.mark.parametrize('bias_form', ['table', 'anchored'])
-def test_the_reference_refuses_approximate_biases(bias_form):
-  message = refused(bias_form=bias_form, implementation='reference')
-  assert f"bias_form='{bias_form}' is not available" in message
+def test_the_reference_refuses_approximate_biases():
+  message = refused(bias_form='anchored', implementation='reference')
+  assert "bias_form='anchored' is not available" in message
   assert "implementation='reference'" in message
 
 

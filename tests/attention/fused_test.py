@@ -495,7 +495,6 @@ def test_anchors_beat_an_mlp_in_bfloat16(hidden_layers, threshold, fitted):
     ({'q_offset': jnp.array([3, 4])}, 'q_offset'),
     ({'encoding': 'shaw(left=4, right=4)'}, 'content terms'),
     ({'bias_form': 'anchored', 'packed': True}, 'packed rows'),
-    ({'bias_form': 'table'}, 'table'),
     ({'v': 3}, 'values of another size'),
     ({'dtype': jnp.float16}, 'float16'),
     ({'platform': 'neuron'}, 'neuron'),

@@ -76,7 +76,6 @@ def attend(
     )
   for what, is_asked in (
     ('content terms', content is not None),
-    ("bias_form='table'", bias_form == 'table'),
     ("bias_form='anchored' for packed rows", packed and wants_anchors),
     ('sinks', sinks),
     ('a q_offset for each row', jnp.ndim(q_offset) > 0),

@@ -68,9 +68,9 @@ def _lay_out(plan, r, i, inner, keys_inside):
   """
   slot = jax.lax.rem(inner, jnp.int32(2))
   # Blocks of queries have the same anchors for a while, or each its own.
-  alike = keys_inside or plan.blocks_per_group > 1
+  same_anchors = keys_inside or plan.blocks_per_group > 1
   goes_on = r.ready_for[0] == inner
-  if not keys_inside and alike:
+  if not keys_inside and same_anchors:
     in_group = jax.lax.rem(i, jnp.int32(plan.blocks_per_group))
     goes_on = jnp.logical_and(goes_on, in_group > 0)
   for head in range(plan.heads):
@@ -79,7 +79,7 @@ def _lay_out(plan, r, i, inner, keys_inside):
     if plan.intervals:
       rows[1] -= rows[0]
     for anchor, row in enumerate(rows):
-      if not alike:
+      if not same_anchors:
         whole = toeplitz.shifted(row)
         r.strips[head, anchor, slot] = whole[:, : plan.block]
         r.strips[head, anchor, 1 - slot] = whole[:, plan.block :]
