@@ -28,6 +28,9 @@ def main(argv=None):
     The exit status: 0; 2 for a mistake of the user's, told in one message; or
     another that an error has, see `errors`.
   """
+  # What `python` itself would do: a spec may name a module of the user's.
+  if '' not in sys.path:
+    sys.path.append('')
   parser = _parser()
   arguments, overrides = parser.parse_known_args(argv)
   if not arguments.command:

@@ -2,10 +2,13 @@
 
 A spec names an entry of a registry (a plain dict of classes) and sets fields
 of it. Specs print well in logs and legends and can be given on a command line.
+`module:name(...)` imports a module first, which registers what is named: so a
+process that finds the spec in a workdir knows it too.
 """
 
 import ast
 import dataclasses
+import importlib
 import math
 import re
 
@@ -83,6 +86,29 @@ def parse(spec):
   return node.func.id, kwargs
 
 
+def imported(spec):
+  """Imports the module of `module:name(...)`; returns the rest of the spec.
+
+  Args:
+    spec: with or without a module.
+
+  Raises:
+    errors.SpecError: the module cannot be imported.
+  """
+  match = re.fullmatch(r'\s*([A-Za-z_][\w.]*)\s*:(.*)', str(spec), re.S)
+  if not match:
+    return spec
+  module, rest = match.groups()
+  try:
+    importlib.import_module(module)
+  except Exception as error:  # Whatever is wrong in the user's own file.
+    raise errors.SpecError(
+      f'cannot import {module!r} of {spec!r}, {type(error).__name__}: {error}; '
+      'it is looked for on PYTHONPATH, and by lengen in the current folder'
+    ) from error
+  return rest
+
+
 def keys(entry, fixed=()):
   """The keys that a spec of the dataclass `entry` takes, with their fields.
 
@@ -103,16 +129,17 @@ def build(kind, registry, spec, **fixed):
   Args:
     kind: what the registry holds, for messages.
     registry: dict from name to dataclass.
-    spec: the spec string.
+    spec: the spec string, perhaps with a module.
     **fixed: fields that the caller sets and that no spec may name.
 
   Returns:
     An instance of the class the spec names.
 
   Raises:
-    errors.SpecError: unknown name, unknown key, or a value of a wrong type.
+    errors.SpecError: a module that cannot be imported, unknown name, unknown
+      key, or a value of a wrong type.
   """
-  entry_name, kwargs = parse(spec)
+  entry_name, kwargs = parse(imported(spec))
   if entry_name not in registry:
     raise errors.SpecError(errors.one_of(kind, entry_name, registry))
   entry = registry[entry_name]

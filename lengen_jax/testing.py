@@ -16,6 +16,7 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import models
 from lengen_jax import positions
+from lengen_jax import specs
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
@@ -107,7 +108,8 @@ class Properties:
       encodings.check_scheme(self._instance, positions.create(scheme))
     except errors.CombinationError as error:
       for one in (self.encoding, scheme):
-        assert one.split('(')[0] in str(error), f'{one} is not named: {error}'
+        name, _ = specs.parse(specs.imported(one))
+        assert name in str(error), f'{one} is not named: {error}'
       return False
     return True
 

@@ -1,28 +1,74 @@
-"""The Python of the README and of the docs runs, page by page."""
+"""What README and docs show runs, page by page; their links lead somewhere.
 
+Blocks of Python run top to bottom; one that begins with `# name.py` is a file
+of that name. Commands of `sh` blocks run too, at the size `tiny` where they ask
+for `cpu`. What needs data, a pod or hours is marked `sh notest`: that these
+commands exist, take these flags, and that these fields are in the config, is
+checked all the same.
+"""
+
+import ast
 import pathlib
 import re
+import shlex
 
 import pytest
 
+from lengen_jax import cli
 from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax.training import config_file
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+PAGES = [
+  ROOT / 'README.md',
+  ROOT / 'CONTRIBUTING.md',
+  *sorted((ROOT / 'docs').glob('*.md')),
+  ROOT / 'tpu_scripts' / 'README.md',
+]
 
 
-def blocks(page):
-  """(number of the first line, code) of each block that is to run."""
+def blocks(page, info):
+  """(number of the first line, text) of each block of a kind."""
   text = page.read_text()
-  for match in re.finditer(r'^```python\n(.*?)^```', text, re.M | re.S):
+  for match in re.finditer(rf'^```{info}\n(.*?)^```', text, re.M | re.S):
     yield text[: match.start(1)].count('\n'), match[1]
 
 
+def called(page):
+  return str(page.relative_to(ROOT))
+
+
+def commands(text):
+  """Commands as lists of words: of a block, without comments."""
+  lines = text.replace('\\\n', ' ').splitlines()
+  found = (shlex.split(line, comments=True) for line in lines)
+  return [words for words in found if words]
+
+
+def runnable(page):
+  return [
+    *((line, 'python', text) for line, text in blocks(page, 'python')),
+    *((line, 'sh', text) for line, text in blocks(page, 'sh')),
+  ]
+
+
+def long(page):
+  """Whether a page trains models or checks all properties of an encoding."""
+  text = '\n'.join(text for *_, text in runnable(page))
+  return bool(re.search(r'check_encoding|lengen (train|compare|sweep)', text))
+
+
 @pytest.fixture
-def registry():
-  """Forgets the encodings that a page registers."""
+def reader(monkeypatch, tmp_path):
+  """Somebody in a folder with the repository's, who keeps no encodings."""
+  for name in ('configs', 'docs', 'tests', 'tpu_scripts'):
+    (tmp_path / name).symlink_to(ROOT / name)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
   before = dict(encodings.ENCODINGS)
-  yield
+  yield tmp_path
   for name in encodings.ENCODINGS.keys() - before.keys():
     del encodings.ENCODINGS[name]
 
@@ -30,22 +76,95 @@ def registry():
 @pytest.mark.parametrize(
   'page',
   [
-    # It runs all properties of an encoding.
-    pytest.param(page, marks=[pytest.mark.slow] * (page.name == 'README.md'))
+    pytest.param(page, marks=[pytest.mark.slow] * long(page))
     for page in PAGES
-    if list(blocks(page))
+    if runnable(page)
   ],
-  ids=lambda page: page.name,
+  ids=called,
 )
-def test_python_runs(page, registry, monkeypatch, tmp_path):
-  monkeypatch.chdir(tmp_path)
+def test_blocks_run(page, reader):
   names = {}
-  for line, code in blocks(page):
-    # Line numbers of an error are those of the page.
-    exec(compile('\n' * line + code, str(page), 'exec'), names)
+  for line, kind, text in sorted(runnable(page)):
+    file = re.match(r'# (\w+\.py)\n', text)
+    if kind == 'sh':
+      for words in commands(text):
+        assert words[0] == 'lengen', f'{page.name}:{line}: sh notest, please'
+        assert cli.main([tiny(word) for word in words[1:]]) == 0, words
+    elif file:
+      (reader / file[1]).write_text(text)
+    else:
+      # Line numbers of an error are those of the page.
+      exec(compile('\n' * line + text, str(page), 'exec'), names)
 
 
-@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def tiny(word):
+  return re.sub(r'([:,])cpu$', r'\1tiny', word)
+
+
+@pytest.mark.parametrize('page', PAGES, ids=called)
+def test_other_blocks_could_run(page, reader):
+  for _, text in blocks(page, 'python notest'):
+    ast.parse(text)
+  environment = {}
+  for _, text in blocks(page, 'sh notest'):
+    for words in commands(text):
+      while words and re.match(r'\w+=', words[0]):
+        words = words[1:]
+      if words and words[0] == 'export':
+        environment |= dict(word.split('=', 1) for word in words[1:])
+      elif words:
+        check([set_in(environment, word) for word in words])
+
+
+def set_in(environment, word):
+  """A word with the value of each $NAME in it."""
+  return re.sub(r'\$(\w+)', lambda name: environment[name[1]], word)
+
+
+def check(words):
+  """Raises unless a command exists and takes what it is given."""
+  program, *rest = words
+  if program == 'lengen':
+    arguments, overrides = cli._parser().parse_known_args(rest)
+    if 'config' in arguments:
+      config_file.load(arguments.config, overrides)
+    else:
+      assert arguments.command == 'reproduce' or not overrides, words
+  elif program == 'make':
+    makefile = (ROOT / 'Makefile').read_text()
+    for target in rest:
+      assert '=' in target or re.search(rf'^{target}:', makefile, re.M), words
+  elif program == 'pip':
+    setup = (ROOT / 'setup.py').read_text()
+    for extra in re.findall(r'\[(.*)\]', ' '.join(rest)):
+      assert all(f"'{one}': [" in setup for one in extra.split(',')), words
+  elif program == 'python':
+    assert rest[0] == '-m', words
+    path = ROOT / rest[1].replace('.', '/')
+    installed = rest[1].split('.')[0] not in ('benchmarks', 'lengen_jax')
+    assert installed or path.with_suffix('.py').exists(), words
+  elif program.startswith('tpu_scripts/'):
+    assert (ROOT / program).exists(), words
+  else:
+    assert program in ('cd', 'git', 'gcloud', 'mkdir', 'cp'), words
+
+
+def test_a_mistake_in_a_command_is_found(reader):
+  for line in (
+    'make tset',
+    "pip install 'lengen_jax[dta]'",
+    'python -m benchmarks.attention_gup',
+    'tpu_scripts/crate.sh',
+    'lengne list',
+    'lengen list --config.seed=1',
+  ):
+    with pytest.raises(AssertionError):
+      check(shlex.split(line))
+  with pytest.raises(errors.ConfigError):
+    check(shlex.split('lengen train --config=configs/c4.py --workdir=x'))
+
+
+@pytest.mark.parametrize('page', PAGES, ids=called)
 def test_links_lead_somewhere(page):
   text = page.read_text()
   for target in re.findall(r'\]\((?!http)([^)\s]+)\)', text):

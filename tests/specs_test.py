@@ -1,6 +1,8 @@
 """Tests `lengen_jax/specs.py`."""
 
 import dataclasses
+import sys
+import types
 
 import pytest
 
@@ -239,3 +241,30 @@ def test_errors_are_value_errors():
   for name, error in vars(errors).items():
     if isinstance(error, type):
       assert issubclass(error, errors.LengenError), name
+
+
+def test_module_of_a_spec(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  module = 'the_tools_of_a_user'
+  (tmp_path / f'{module}.py').write_text(
+    'from tests_registry import REGISTRY, Plain\nREGISTRY["theirs"] = Plain\n'
+  )
+  registry = types.SimpleNamespace(REGISTRY={}, Plain=Plain)
+  monkeypatch.setitem(sys.modules, 'tests_registry', registry)
+  built = specs.build('tool', registry.REGISTRY, f'{module}:theirs')
+  assert built == Plain()
+  with pytest.raises(errors.SpecError, match="tool 'their'; did you mean 'th"):
+    specs.build('tool', registry.REGISTRY, f'{module}:their')
+
+
+def test_module_that_cannot_be_imported(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(errors.SpecError, match="'nowhere'.*No module named"):
+    build('nowhere:sieve')
+  (tmp_path / 'broken_tools.py').write_text('1 / 0\n')
+  with pytest.raises(errors.SpecError, match="'broken_tools'.*ZeroDivision"):
+    build('broken_tools:sieve')
+
+
+def test_a_colon_in_a_value_names_no_module():
+  assert build("sieve(kind='a:b')").kind == 'a:b'

@@ -67,7 +67,7 @@ def create(spec):
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
   """
-  family, slash, entry = str(spec).strip().partition('/')
+  family, slash, entry = str(specs.imported(spec)).strip().partition('/')
   if family not in TASKS or not slash:
     raise errors.SpecError(errors.one_of('task', spec, names()))
   return specs.build(f'{family} task', TASKS[family], entry)

@@ -115,7 +115,7 @@ class RelativePositionBiases(nn.Module):
     return bias_BxHxQxK
 
   def _encoding(self):
-    name, values = specs.parse(self.encoding)
+    name, values = specs.parse(specs.imported(self.encoding))
     if name != 't5':
       return given.additive(self.encoding, self.num_heads)
     fields = {
