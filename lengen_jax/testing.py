@@ -6,8 +6,10 @@ positions (whole, fractional, distances); the schemes are then fed through as
 data.
 """
 
+import dataclasses
 import functools
 
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -200,6 +202,29 @@ class Properties:
       f'{self.encoding} with {scheme}: shifted by 37 and not',
     )
 
+  def check_blockwise(self):
+    """Attention block by block gives what all pairs give, gradients too.
+
+    Once with positions that are indices, where a bias of distance goes by its
+    `strip`, and once with others, where it goes by its `tile`.
+    """
+    if not self._instance.tileable:
+      return
+    index, lengths = _whole_rows()
+    for given in (None, index + index // 5):
+      want, got = (
+        self._gradients(implementation, given, lengths)
+        for implementation in ('reference', 'blockwise')
+      )
+      what = (
+        f'{self.encoding} block by block and over all pairs, with '
+        f'{"standard" if given is None else "other"} positions'
+      )
+      self._equal(got[0], want[0], f'{what}: outputs')
+      for path, gradient in got[1].items():
+        # A gradient to one number is a sum over all pairs.
+        self._equal(gradient, want[1][path], f'{what}: d/d {path}', slack=10)
+
   def check_far(self, exact):
     """Positions beyond 8192 are not rounded, whatever the model's dtype.
 
@@ -247,6 +272,22 @@ class Properties:
     y, vjp = jax.vjp(forward, x)
     return y, vjp(cotangent.astype(y.dtype))[0]
 
+  def _gradients(self, implementation, given, lengths):
+    """Outputs, and gradients by the paths of parameters, float32."""
+    config = dataclasses.replace(self.config, implementation=implementation)
+    stack = blocks.Stack(config, causal=self._causal)
+
+    def weighed(params):
+      x = self.x.astype(config.dtype)
+      y, _ = stack.apply({'params': params}, x, given, lengths=lengths)
+      return jnp.vdot(y.astype(jnp.float32), self.x[::-1]), y
+
+    (_, y), gradients = jax.jit(jax.value_and_grad(weighed, has_aux=True))(
+      self.params
+    )
+    flat = traverse_util.flatten_dict(gradients, sep='/')
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (y, flat))
+
   def _forward(self, x, given, segment_ids, lengths):
     y, _ = self._run(
       self.params, x, given, segment_ids, lengths, np.zeros_like(x)
@@ -261,9 +302,9 @@ class Properties:
     )
     return y, cache.replace(layers=cached, length=cache.length + new)
 
-  def _equal(self, got, want, what):
+  def _equal(self, got, want, what, slack=1):
     error = np.abs(got - want).max(initial=0)
-    limit = self._tolerance * max(1.0, np.abs(want).max(initial=0))
+    limit = slack * self._tolerance * max(1.0, np.abs(want).max(initial=0))
     assert error <= limit, f'{what} differ by {error:.1e}, over {limit:.1e}'
 
 
@@ -282,6 +323,7 @@ def check_encoding(name):
   spec = ENCODING_SPECS.get(name, name)
   exact = Properties(spec)
   taken = exact.check_schemes()
+  exact.check_blockwise()
   rounded = Properties(spec, dtype='bfloat16')
   rounded.check_schemes()
   rounded.check_far(exact)

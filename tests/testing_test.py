@@ -284,6 +284,22 @@ class Rounded(encodings.Encoding):
     return jnp.stack([-distance] * H, -3)
 
 
+class Torn(encodings.Encoding):
+  """Says one thing of distances and another of positions."""
+
+  def tile_params(self):
+    return {}
+
+  @nn.nowrap
+  def strip(self, params, distances, *, bidirectional=False):
+    return jnp.stack([-0.5 * distances] * H)
+
+  @nn.nowrap
+  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+    distance = encodings.base.signed_distance(q_positions, k_positions)
+    return jnp.stack([-distance] * H, -3)
+
+
 class Turning(encodings.Encoding):
   """Turns keys by the length of the sequence and does not say so."""
 
@@ -306,6 +322,20 @@ def test_packing_that_does_not_hold_is_told(monkeypatch):
 def test_decoding_that_does_not_hold_is_told(monkeypatch):
   with pytest.raises(AssertionError, match='decoding from .* differ'):
     broken(monkeypatch, Turning).check_decoding('standard')
+
+
+def test_a_strip_of_another_bias_is_told(monkeypatch):
+  with pytest.raises(
+    AssertionError, match='standard positions: outputs differ'
+  ):
+    broken(monkeypatch, Torn).check_blockwise()
+
+
+@pytest.mark.parametrize(
+  'spec', slow_but(['fire(init_threshold=8.)', 'transformer_xl'], SPECS)
+)
+def test_block_by_block(spec):
+  testing.Properties(spec).check_blockwise()
 
 
 def test_rounded_positions_are_told(monkeypatch):
