@@ -9,6 +9,7 @@
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
 # make results    docs/results.md from what was reproduced
+# make docs       docs/reference from docstrings
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -21,7 +22,7 @@ DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
 
 .PHONY: demo test test-slow test-aot soak compile-matrix \
-  reproduce-cpu results lint format setup
+  reproduce-cpu results docs lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
@@ -53,6 +54,9 @@ reproduce-cpu: $(DATA)
 
 results: $(READY)
 	$(BIN)/python -m lengen_jax.reproduce.results_page runs/reproduce docs
+
+docs: $(READY)
+	$(BIN)/python -m docs.write_reference
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -55,6 +55,8 @@ setuptools.setup(
     ],
     'tensorboard': ['tensorboardX>=2.6.5'],
     'test': [
+      'griffe>=1.7',
+      'mypy>=1.15',
       'pytest>=8.0',
       'pytest-xdist>=3.6',
       'rouge-score>=0.1.2',

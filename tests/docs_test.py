@@ -14,6 +14,7 @@ import shlex
 
 import pytest
 
+from docs import write_reference
 from lengen_jax import cli
 from lengen_jax import encodings
 from lengen_jax import errors
@@ -26,6 +27,8 @@ PAGES = [
   *sorted((ROOT / 'docs').glob('*.md')),
   ROOT / 'tpu_scripts' / 'README.md',
 ]
+
+REFERENCE = sorted((ROOT / 'docs' / 'reference').glob('*.md'))
 
 
 def blocks(page, info):
@@ -149,6 +152,27 @@ def check(words):
     assert program in ('cd', 'git', 'gcloud', 'mkdir', 'cp'), words
 
 
+def test_reference_says_what_docstrings_say():
+  assert [page.name for page in REFERENCE] == sorted(write_reference.pages())
+  for name, text in write_reference.pages().items():
+    assert (ROOT / 'docs' / 'reference' / name).read_text() == text, (
+      f'{name} is not what make docs writes'
+    )
+
+
+def test_what_is_public_has_a_docstring(tmp_path, monkeypatch):
+  package = tmp_path / 'lengen_jax'
+  package.mkdir()
+  (package / '__init__.py').write_text('"""A package."""')
+  (package / 'errors.py').write_text('"""Errors."""\ndef one_of(): pass\n')
+  monkeypatch.setattr(
+    write_reference, 'FOLDER', tmp_path / 'docs' / 'reference'
+  )
+  monkeypatch.setattr(write_reference, 'PAGES', {'errors': ('errors',)})
+  with pytest.raises(ValueError, match='one_of has no docstring'):
+    write_reference.pages()
+
+
 def test_a_mistake_in_a_command_is_found(reader):
   for line in (
     'make tset',
@@ -164,7 +188,7 @@ def test_a_mistake_in_a_command_is_found(reader):
     check(shlex.split('lengen train --config=configs/c4.py --workdir=x'))
 
 
-@pytest.mark.parametrize('page', PAGES, ids=called)
+@pytest.mark.parametrize('page', [*PAGES, *REFERENCE], ids=called)
 def test_links_lead_somewhere(page):
   text = page.read_text()
   for target in re.findall(r'\]\((?!http)([^)\s]+)\)', text):

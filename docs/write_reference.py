@@ -1,0 +1,255 @@
+"""Writes docs/reference from docstrings: `python -m docs.write_reference`.
+
+Every public name of the modules below is there, and none may lack a docstring.
+"""
+
+import pathlib
+import sys
+
+import griffe
+
+FOLDER = pathlib.Path(__file__).parent / 'reference'
+# Page to modules; of a package, what it exports.
+PAGES = {
+  'positions': (
+    'positions',
+    'positions.standard',
+    'positions.interpolated',
+    'positions.randomized',
+    'positions.shifted',
+    'positions.warped',
+    'positions.equal_mean',
+  ),
+  'encodings': (
+    'encodings',
+    'encodings.nope',
+    'encodings.absolute',
+    'encodings.rotary',
+    'encodings.alibi',
+    'encodings.kerple',
+    'encodings.t5',
+    'encodings.sandwich',
+    'encodings.fire',
+    'encodings.relative',
+    'encodings.convert',
+  ),
+  'attention': ('attention', 'attention.scaling'),
+  'models': (
+    'models.config',
+    'models.transformer',
+    'models.layers',
+    'models.cache',
+    'models.stacking',
+    'models.presets',
+    'models.recurrent',
+  ),
+  'tasks': ('tasks', 'tasks.algorithmic', 'tasks.retrieval'),
+  'data': ('data', 'data.windows'),
+  'training': (
+    'training.defaults',
+    'training.loop',
+    'training.compare',
+    'training.sweep',
+    'training.runs',
+    'training.swap',
+  ),
+  'evaluation': (
+    'evaluation.length_curve',
+    'evaluation.generation',
+    'evaluation.attention_weights',
+    'evaluation.bias_error',
+    'evaluation.order_invariance',
+    'evaluation.metrics.lm',
+    'evaluation.metrics.scrolls',
+    'evaluation.metrics.superglue',
+  ),
+  'analysis': (
+    'analysis.report',
+    'analysis.bias_maps',
+    'analysis.attention_maps',
+    'analysis.idealised',
+  ),
+  'interop': ('interop.t5x', 'interop.flaxformer', 'interop.nnx'),
+  'testing': ('testing',),
+  'errors': ('errors', 'specs'),
+}
+# What any linen module may have.
+_LINEN = ('__call__', 'setup')
+_HEADINGS = {'parameters': 'Args', 'attributes': 'Attributes'}
+
+
+def pages():
+  """The text of each page by the name of its file."""
+  package = griffe.load(
+    'lengen_jax',
+    search_paths=[FOLDER.parent.parent],
+    try_relative_path=False,
+    docstring_parser='google',
+    docstring_options={'warnings': False},
+    resolve_aliases=True,
+  )
+  texts, lines = {}, []
+  for page, names in PAGES.items():
+    modules = [package[name] for name in names]
+    parts = [f'# {page}', *(part for one in modules for part in _module(one))]
+    texts[f'{page}.md'] = '\n\n'.join(parts) + '\n'
+    lines.append(f'- [{page}]({page}.md): {_summary(package[page])}')
+  head = '# Reference\n\nFrom the docstrings, by `make docs`.\n\n'
+  texts['index.md'] = head + '\n'.join(lines) + '\n'
+  return texts
+
+
+def _module(module):
+  """The parts of a page about a module."""
+  yield f'## {module.path.removeprefix("lengen_jax.")}'
+  yield from _docstring(module)
+  chosen = module.exports or [
+    name
+    for name, member in module.members.items()
+    if not (member.is_alias or name.startswith('_'))
+  ]
+  for name in chosen:
+    member = module.members[str(name)]
+    if member.is_class or member.is_function:
+      yield from _member(member, f'### {name}')
+      if member.is_class:
+        for method in _methods(member):
+          yield from _member(method, f'#### {name}.{method.name}')
+
+
+def _methods(cls):
+  """Public methods that are new or say something new, and what calling does."""
+  found = []
+  for name, member in cls.members.items():
+    public = name == '__call__' or not name.startswith('_')
+    if not (member.is_function and public):
+      continue
+    if member.docstring:
+      found.append(member)
+    elif name not in _LINEN and not _inherits(cls, name):
+      raise ValueError(f'{member.path} has no docstring')
+  return found
+
+
+def _inherits(cls, name):
+  """Whether a class above has a docstring for a method."""
+  for base in cls.bases:
+    # `base.Encoding` of an import is a name that the loader does not follow.
+    module, _, short = str(base).rpartition('.')
+    where = cls.parent.members[module] if module else cls.parent
+    above = where.members.get(short)
+    if above is None or not above.is_class:
+      continue
+    method = above.members.get(name)
+    if (method and method.docstring) or _inherits(above, name):
+      return True
+  return False
+
+
+def _member(member, heading):
+  """The parts of a page about a class or a function."""
+  if not member.docstring:
+    raise ValueError(f'{member.path} has no docstring')
+  yield heading
+  if member.is_function:
+    yield f'```python\n{_signature(member)}\n```'
+  elif fields := _fields(member):
+    yield f'```python\n{member.name}({fields})\n```'
+  yield from _docstring(member)
+
+
+def _signature(function):
+  """How a function is called, in a line or with a line per parameter."""
+  shown, star = [], False
+  for one in function.parameters:
+    if one.name in ('self', 'cls'):
+      continue
+    text = {
+      griffe.ParameterKind.var_positional: '*',
+      griffe.ParameterKind.var_keyword: '**',
+    }.get(one.kind, '') + one.name
+    if one.kind is griffe.ParameterKind.keyword_only and not star:
+      shown.append('*')
+    star = star or one.kind in (
+      griffe.ParameterKind.keyword_only,
+      griffe.ParameterKind.var_positional,
+    )
+    if one.annotation is not None:
+      text += f': {one.annotation}'
+    if one.default is not None and not text.startswith('*'):
+      text += f' = {one.default}' if one.annotation else f'={one.default}'
+    shown.append(text)
+  name = function.name
+  returns = f' -> {function.returns}' if function.returns else ''
+  line = f'{name}({", ".join(shown)}){returns}'
+  if len(line) <= 80:
+    return line
+  body = ''.join(f'  {one},\n' for one in shown)
+  return f'{name}(\n{body}){returns}'
+
+
+def _fields(cls):
+  """The fields that a class is made with, as keyword arguments."""
+  fields = [
+    name if member.value is None else f'{name}={_default(member.value)}'
+    for name, member in cls.members.items()
+    if member.is_attribute
+    and member.annotation is not None
+    and not name.startswith('_')
+  ]
+  line = ', '.join(fields)
+  if len(line) + len(cls.name) > 76:
+    line = '\n' + ''.join(f'  {field},\n' for field in fields)
+  return line
+
+
+def _default(value):
+  """A default as it stands, or that of a `field(default=...)`."""
+  if isinstance(value, griffe.ExprCall):
+    for one in value.arguments:
+      if isinstance(one, griffe.ExprKeyword) and one.name == 'default':
+        return one.value
+  return value
+
+
+def _docstring(member):
+  """The parts of a docstring as Markdown."""
+  if not member.docstring:
+    raise ValueError(f'{member.path} has no docstring')
+  for section in member.docstring.parsed:
+    kind = section.kind.value
+    if kind == 'text':
+      yield section.value
+    elif kind in _HEADINGS:
+      items = [f'- `{one.name}`: {_flat(one)}' for one in section.value]
+      yield '\n'.join([f'**{_HEADINGS[kind]}**\n', *items])
+    elif kind == 'raises':
+      items = [f'- `{one.annotation}`: {_flat(one)}' for one in section.value]
+      yield '\n'.join(['**Raises**\n', *items])
+    elif kind in ('returns', 'yields'):
+      text = ' '.join(_flat(one) for one in section.value)
+      yield f'**{kind.capitalize()}** {text}'
+    else:
+      raise ValueError(f'{member.path}: a docstring with {kind}')
+
+
+def _flat(element):
+  return ' '.join(element.description.split())
+
+
+def _summary(module):
+  first = module.docstring.value.split('\n\n')[0]
+  return ' '.join(first.split())
+
+
+def main():
+  """Writes the pages."""
+  FOLDER.mkdir(exist_ok=True)
+  for path in FOLDER.glob('*.md'):
+    path.unlink()
+  for name, text in pages().items():
+    (FOLDER / name).write_text(text)
+
+
+if __name__ == '__main__':
+  sys.exit(main())
