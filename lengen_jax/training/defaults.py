@@ -62,6 +62,8 @@ def get(**model):
   config.train.stall_seconds = 1800
   # Write metrics for TensorBoard too.
   config.train.tensorboard = False
+  # Project of Weights & Biases to send them to; '' for none.
+  config.train.wandb = ''
   # Steps to profile, 'FIRST:LAST'; '' for none.
   config.train.profile = ''
   # Workdir of a run to start from, whose encoding may differ; '' for none.

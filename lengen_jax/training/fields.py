@@ -33,10 +33,13 @@ _RUN = {
     'max_skipped': 1,
     'stall_seconds': 0,
     'tensorboard': None,
+    'wandb': None,
     'profile': None,
     'init_from': None,
   },
 }
+# train.wandb is younger than some workdirs.
+_OPTIONAL = ('paper', 'train.wandb')
 _RUN_CLASSES = {
   'data': data_config.DataConfig,
   'eval': eval_config.EvalConfig,
@@ -59,7 +62,7 @@ def check_run(config):
     errors.ConfigError: naming a field.
   """
   root = {'positions': None, 'seed': 0, 'paper': None}
-  check(config, _RUN, root, classes=_RUN_CLASSES, optional=('paper',))
+  check(config, _RUN, root, classes=_RUN_CLASSES, optional=_OPTIONAL)
 
 
 def check(config, sections, root, *, classes, without=(), optional=()):
@@ -72,7 +75,7 @@ def check(config, sections, root, *, classes, without=(), optional=()):
     classes: section to the dataclass whose fields it holds, beside 'model' and
       its ModelConfig.
     without: fields of ModelConfig that are not the config's to set.
-    optional: fields of `root` that need not be there.
+    optional: fields outside of dataclasses that need not be there.
 
   Raises:
     errors.ConfigError: naming the field.
@@ -93,7 +96,7 @@ def check(config, sections, root, *, classes, without=(), optional=()):
   spared = {
     section: {f.name for f in fields if f.default is not dataclasses.MISSING}
     for section, fields in listed.items()
-  } | {'': {*optional}}
+  }
   for section, fields in known.items():
     # The root comes first, so that a section that is not there is named.
     values = config[section] if section else config
@@ -108,6 +111,7 @@ def check(config, sections, root, *, classes, without=(), optional=()):
           )
         )
     needed = {*fields} - spared.get(section, set())
+    needed -= {key for key in fields if prefix + key in optional}
     lacking = needed - {*values}
     # A field without a value is one that a config file leaves to its user.
     lacking |= {

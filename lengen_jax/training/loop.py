@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import time
 
@@ -13,6 +14,7 @@ from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.evaluation import bias_error
 from lengen_jax.models import objective
+from lengen_jax.training import boards
 from lengen_jax.training import checkpoint
 from lengen_jax.training import config as training_config
 from lengen_jax.training import evaluate
@@ -210,7 +212,7 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
         run.model, rows, length, None if encoder is None else encoder.shape[1]
       ),
       primary=workdir_lib.is_first(),
-      tensorboard=config.train.tensorboard,
+      boards=functools.partial(boards.create, config),
     )
     stack.callback(log.close)
     profile = metrics_lib.Profile(

@@ -4,7 +4,6 @@ A workdir has metrics.jsonl, a line per step, and sittings.jsonl, a line per
 sitting: each time that a run was started or gone on with.
 """
 
-import contextlib
 import datetime
 import json
 import math
@@ -52,7 +51,7 @@ class Written(NamedTuple):
 
 
 class Log:
-  """metrics.jsonl, cut back to where a run resumes, and TensorBoard.
+  """metrics.jsonl, cut back to where a run resumes, and boards.
 
   A line has step, loss and whatever else a step measures, and the seconds spent
   in steps up to there. What is not finite is null. The last of the lines that
@@ -79,7 +78,7 @@ class Log:
     tokens,
     flops,
     primary=True,
-    tensorboard=False,
+    boards=None,
     clock=time.time,
   ):
     """Opens the log and notes that a sitting begins.
@@ -91,11 +90,12 @@ class Log:
       tokens: per step.
       flops: per step; see `throughput.model_flops`.
       primary: whether this process is the one that writes.
-      tensorboard: write the same to the folder tensorboard/ too.
+      boards: what makes others that show the same, called with folder,
+        first_step, when the run began and the time; see `boards`.
       clock: seconds since 1970.
 
     Raises:
-      errors.ConfigError: TensorBoard's writer is not installed.
+      errors.ConfigError: a board cannot be had.
       errors.WorkdirError: the folder cannot be written.
     """
     lines, self.seconds = read(folder / STEPS, first_step)
@@ -113,11 +113,12 @@ class Log:
     sittings.append(_sitting(first_step, self._devices, clock()))
     began = datetime.datetime.fromisoformat(sittings[0]['started'])
     self._began = began.timestamp()
-    self._path = self._board = None
+    self._path, self._boards = None, []
     if not primary:
       return
-    if tensorboard:
-      self._board = _Board(folder / 'tensorboard', first_step, clock())
+    if boards is not None:
+      started = sittings[0]['started']
+      self._boards = boards(folder, first_step, started, clock())
     self._path = folder / STEPS
     # What lies in a bucket is written anew each time, and so less often.
     self._lines = lines if '://' in str(folder) else None
@@ -163,8 +164,8 @@ class Log:
     return Written(float(fetched[-1]['loss']), most, entries[-1])
 
   def close(self):
-    if self._board is not None:
-      self._board.close()
+    for board in self._boards:
+      board.close()
 
   def _totals(self, steps, spent, durable_step):
     """What the last line says of some steps."""
@@ -197,8 +198,8 @@ class Log:
       # error shows here and not when the file is closed.
       with self._path.open('a') as file:
         file.write(text)
-      if self._board is not None:
-        self._board.write(entries, self._clock())
+      for board in self._boards:
+        board.write(entries, self._clock())
     except OSError as error:
       raise errors.WorkdirError(
         f'cannot write the metrics in {self._path.parent}: {error.strerror}'
@@ -321,55 +322,6 @@ def _sitting(first_step, devices, now):
     'lengen_jax': __version__,
     'jax': jax.__version__,
   }
-
-
-class _Board:
-  """A file for TensorBoard, which shows no step of earlier files done again.
-
-  Of tensorboardX the part that writes at once: from its SummaryWriter, a thread
-  with a queue, a killed run would lose steps that are saved.
-  """
-
-  def __init__(self, folder, first_step, now):
-    try:
-      from tensorboardX import event_file_writer
-      from tensorboardX.proto import event_pb2
-      from tensorboardX.proto import summary_pb2
-    except ImportError as error:
-      raise errors.ConfigError(
-        'TensorBoard needs the tensorboard extra: pip install '
-        f"'lengen_jax[tensorboard]' ({error})"
-      ) from None
-    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-    event_file_writer.directory_check(str(folder))
-    # Files of one second would overwrite each other but for the step.
-    self._writer = event_file_writer.EventsWriter(
-      str(folder / 'events'), f'.{first_step}'
-    )
-    restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    self._writer.write_event(
-      self._event(wall_time=now, step=first_step + 1, session_log=restart)
-    )
-    self._writer.flush()
-
-  def write(self, entries, now):
-    for entry in entries:
-      values = [
-        self._summary.Value(tag=name, simple_value=value)
-        for name, value in entry.items()
-        if name != 'step' and value is not None
-      ]
-      self._writer.write_event(
-        self._event(
-          wall_time=now, step=entry['step'], summary=self._summary(value=values)
-        )
-      )
-    self._writer.flush()
-
-  def close(self):
-    # All is written, or has been found impossible to write.
-    with contextlib.suppress(OSError):
-      self._writer.close()
 
 
 def _number(value):

@@ -26,6 +26,7 @@ FREE = {
     'max_skipped',
     'stall_seconds',
     'tensorboard',
+    'wandb',
     'profile',
   ),
 }

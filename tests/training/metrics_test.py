@@ -3,8 +3,6 @@
 import datetime
 import json
 import math
-import struct
-import sys
 import types
 
 from etils import epath
@@ -252,9 +250,12 @@ def test_sittings(tmp_path, clock):
 
 
 def test_only_the_first_process_writes(tmp_path, clock):
+  def refuse(*_):
+    raise AssertionError('a second process opens a board')
+
   open_log(tmp_path, clock).write(steps(1, 2, skipped={2}), 1.0, None)
   before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-  other = open_log(tmp_path, clock, 2, primary=False, tensorboard=True)
+  other = open_log(tmp_path, clock, 2, primary=False, boards=refuse)
   clock.now += 4
   written = other.write(steps(3, skipped={3}), 1.0, 2)
   other.close()
@@ -270,60 +271,6 @@ def test_a_log_that_cannot_be_written(tmp_path, clock):
   (tmp_path / 'metrics.jsonl').mkdir()
   with pytest.raises(errors.WorkdirError, match='cannot write the metrics in'):
     log.write(steps(1), 1.0, None)
-
-
-def events(folder):
-  """Events in TensorBoard's files, in the order that it reads them."""
-  from tensorboardX.proto import event_pb2
-
-  for path in sorted(folder.iterdir()):
-    data = path.read_bytes()
-    while data:
-      # Length, its checksum, the event, its checksum.
-      (size,) = struct.unpack('<Q', data[:8])
-      yield event_pb2.Event.FromString(data[12 : 12 + size])
-      data = data[16 + size :]
-
-
-def shown(folder):
-  """{name: {step: value}}, as TensorBoard shows it."""
-  values = {}
-  for event in events(folder):
-    if event.session_log.status == event.session_log.START:
-      for points in values.values():
-        for step in [step for step in points if step >= event.step]:
-          del points[step]
-    for value in event.summary.value:
-      points = values.setdefault(value.tag, {})
-      assert event.step not in points
-      points[event.step] = value.simple_value
-  return values
-
-
-def test_tensorboard(tmp_path, clock):
-  log = open_log(tmp_path, clock, tensorboard=True)
-  log.write(steps(1, 2), 4.0, None)
-  log.write([(3, {'loss': jnp.nan})], 4.0, 2)
-  log.write(steps(4), 4.0, 2)
-  # Killed here: the log is never closed.
-  values = shown(tmp_path / 'tensorboard')
-  assert values['loss'] == {1: 1, 2: 2, 4: 4}
-  assert values['tokens_per_second'][2] == 32
-  assert values['durable_step'] == {3: 2, 4: 2}
-  times = {e.wall_time for e in events(tmp_path / 'tensorboard') if e.step > 1}
-  assert times == {START}
-  log = open_log(tmp_path, clock, first=2, tensorboard=True)
-  log.write(steps(3), 1.0, 2)
-  log.close()
-  assert shown(tmp_path / 'tensorboard')['loss'] == {1: 1, 2: 2, 3: 3}
-
-
-def test_tensorboard_is_an_option(tmp_path, clock, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'tensorboardX', None)
-  open_log(tmp_path, clock).write(steps(1), 1.0, None)
-  assert not (tmp_path / 'tensorboard').exists()
-  with pytest.raises(errors.ConfigError, match=r'lengen_jax\[tensorboard\]'):
-    open_log(tmp_path, clock, tensorboard=True)
 
 
 def test_profile_steps():
