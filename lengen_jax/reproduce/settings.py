@@ -6,10 +6,8 @@ import hashlib
 import inspect
 import json
 import math
-import pathlib
 import sys
 
-import lengen_jax
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax.training import config_file
@@ -115,20 +113,8 @@ def load(text, scale, overrides):
   """
   file, _, arg = text.partition(':')
   return config_file.load(
-    f'{_configs() / file}:{",".join([arg, scale] if arg else [scale])}',
+    f'{config_file.folder() / file}:{",".join([arg, scale] if arg else [scale])}',
     list(overrides),
-  )
-
-
-def _configs():
-  """The folder of config files."""
-  beside = pathlib.Path(lengen_jax.__file__).parent.parent / 'configs'
-  for folder in (beside, pathlib.Path('configs')):
-    if folder.is_dir():
-      return folder
-  raise errors.ConfigError(
-    f'there is no {beside}: lengen reproduce reads the config files of a '
-    'checkout; clone the repository, or run it where they are'
   )
 
 
