@@ -112,10 +112,8 @@ def load(text, scale, overrides):
     overrides: list of '--config.KEY=VALUE'.
   """
   file, _, arg = text.partition(':')
-  return config_file.load(
-    f'{config_file.folder() / file}:{",".join([arg, scale] if arg else [scale])}',
-    list(overrides),
-  )
+  arg = ','.join([arg, scale] if arg else [scale])
+  return config_file.load(f'{config_file.folder() / file}:{arg}', overrides)
 
 
 def standin(part, request):
