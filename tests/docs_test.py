@@ -27,6 +27,8 @@ PAGES = [
   *sorted((ROOT / 'docs').glob('*.md')),
   ROOT / 'tpu_scripts' / 'README.md',
 ]
+# How a block begins that is a file.
+FILE = re.compile(r'# (\w+\.py)\n')
 
 REFERENCE = sorted((ROOT / 'docs' / 'reference').glob('*.md'))
 
@@ -87,17 +89,21 @@ def reader(monkeypatch, tmp_path):
 )
 def test_blocks_run(page, reader):
   names = {}
+  write_files(page, reader)
   for line, kind, text in sorted(runnable(page)):
-    file = re.match(r'# (\w+\.py)\n', text)
     if kind == 'sh':
       for words in commands(text):
         assert words[0] == 'lengen', f'{page.name}:{line}: sh notest, please'
         assert cli.main([tiny(word) for word in words[1:]]) == 0, words
-    elif file:
-      (reader / file[1]).write_text(text)
-    else:
+    elif not FILE.match(text):
       # Line numbers of an error are those of the page.
       exec(compile('\n' * line + text, str(page), 'exec'), names)
+
+
+def write_files(page, folder):
+  for _, text in blocks(page, 'python'):
+    if file := FILE.match(text):
+      (folder / file[1]).write_text(text)
 
 
 def tiny(word):
@@ -108,6 +114,7 @@ def tiny(word):
 def test_other_blocks_could_run(page, reader):
   for _, text in blocks(page, 'python notest'):
     ast.parse(text)
+  write_files(page, reader)
   environment = {}
   for _, text in blocks(page, 'sh notest'):
     for words in commands(text):
