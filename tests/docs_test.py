@@ -27,6 +27,8 @@ PAGES = [
   *sorted((ROOT / 'docs').glob('*.md')),
   ROOT / 'tpu_scripts' / 'README.md',
 ]
+# Programs that are not ours.
+OTHERS = ('cd', 'cp', 'gcloud', 'git', 'mkdir', 'ssh-add', 'ssh-keygen')
 # How a block begins that is a file.
 FILE = re.compile(r'# (\w+\.py)\n')
 
@@ -119,11 +121,21 @@ def test_other_blocks_could_run(page, reader):
   for _, text in blocks(page, 'sh notest'):
     for words in commands(text):
       while words and re.match(r'\w+=', words[0]):
-        words = words[1:]
+        check_given(set_in(environment, words.pop(0)))
       if words and words[0] == 'export':
-        environment |= dict(word.split('=', 1) for word in words[1:])
+        words = [set_in(environment, word) for word in words[1:]]
+        environment |= dict(word.split('=', 1) for word in words)
+        for word in words:
+          check_given(word)
       elif words:
         check([set_in(environment, word) for word in words])
+
+
+def check_given(assignment):
+  """The commands that workers of a pod are given, too."""
+  name, _, value = assignment.partition('=')
+  for command in value.split('&&') if name == 'LENGEN_COMMAND' else ():
+    check(shlex.split(command))
 
 
 def set_in(environment, word):
@@ -134,6 +146,7 @@ def set_in(environment, word):
 def check(words):
   """Raises unless a command exists and takes what it is given."""
   program, *rest = words
+  program = program.removeprefix('.venv-aot/bin/')
   if program == 'lengen':
     arguments, overrides = cli._parser().parse_known_args(rest)
     if 'config' in arguments:
@@ -156,7 +169,7 @@ def check(words):
   elif program.startswith('tpu_scripts/'):
     assert (ROOT / program).exists(), words
   else:
-    assert program in ('cd', 'git', 'gcloud', 'mkdir', 'cp'), words
+    assert program in OTHERS, words
 
 
 def test_reference_says_what_docstrings_say():

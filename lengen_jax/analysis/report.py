@@ -82,12 +82,17 @@ def print_table(results):
 
 
 def write(results, workdir):
-  """Writes plots and page into the workdir.
+  """Writes plots and page into the workdir, unless it lies in a bucket.
+
+  What is drawn there is drawn from results.json, wherever that is copied to. Of
+  several processes, the first draws.
 
   Returns:
-    The paths written.
+    The paths of what there is.
   """
-  folder = pathlib.Path(workdir).expanduser().absolute()
+  folder = workdir_lib.locate(workdir)
+  if not isinstance(folder, pathlib.Path) or not workdir_lib.is_first():
+    return [folder / 'results.json']
   curves = folder / 'length_curves.png'
   by_position = folder / 'loss_by_position.png'
   plots.length_curves(results, names(results), curves, unit=_UNIT)
