@@ -57,6 +57,7 @@ results: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m docs.write_reference
+	$(BIN)/python -m docs.draw
 
 lint: $(READY)
 	$(BIN)/ruff check .
