@@ -9,7 +9,7 @@
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
 # make results    docs/results.md from what was reproduced
-# make docs       docs/reference from docstrings
+# make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 
 PYTHON ?= python3
 VENV ?= .venv
