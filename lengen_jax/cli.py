@@ -1,9 +1,11 @@
 """The `lengen` command. Arguments are parsed before anything heavy loads."""
 
 import argparse
+import contextlib
 import itertools
 import os
 import sys
+import traceback
 
 from lengen_jax import __version__
 from lengen_jax import errors
@@ -58,8 +60,9 @@ def main(argv=None):
     return 0
   except errors.LengenError as error:
     if '--debug' in argv:
-      raise
-    print(f'lengen: {error}', file=sys.stderr)
+      traceback.print_exc()
+    else:
+      print(f'lengen: {error}', file=sys.stderr)
     status = error.exit_status
     if error.of_all:
       return status
@@ -71,7 +74,8 @@ def main(argv=None):
     status = 130
   except BrokenPipeError:
     # What is left to print would fail once more when Python ends.
-    sys.stdout = open(os.devnull, 'w')
+    with contextlib.suppress(OSError):
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(
       'lengen: nobody reads the output any more; the same command goes on from '
       'what is kept',
@@ -98,8 +102,6 @@ def _leave_the_others(status, show=False):
   alone = jax is None or not jax.distributed.is_initialized()
   if alone or jax.process_count() == 1:
     return
-  import traceback
-
   if show:
     traceback.print_exc()
   sys.stdout.flush()

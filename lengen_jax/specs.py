@@ -204,7 +204,7 @@ def _checked(name, key, field, value):
   kinds = getattr(field.type, '__args__', (field.type,))
   if type(value) in kinds:
     if isinstance(value, float) and not math.isfinite(value):
-      raise errors.SpecError(f'{key} of {name} is {value}')
+      raise errors.SpecError(f'{key} of {name} is {value}; it must be finite')
     return value
   if type(value) is int and float in kinds:
     return float(value)

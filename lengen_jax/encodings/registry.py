@@ -1,5 +1,7 @@
 """The menu of encodings: name to class, and building one from a spec."""
 
+import numbers
+
 from lengen_jax import errors
 from lengen_jax import specs
 from lengen_jax.encodings import absolute
@@ -58,10 +60,11 @@ def create(spec, *, num_heads, head_dim, width=None, **module):
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
   """
-  if num_heads < 1 or head_dim < 1:
-    raise errors.ConfigError(
-      f'num_heads={num_heads} and head_dim={head_dim} must be at least 1'
-    )
+  for field, value in (('num_heads', num_heads), ('head_dim', head_dim)):
+    if not isinstance(value, numbers.Integral) or value < 1:
+      raise errors.ConfigError(
+        f'{field} must be a whole number, at least 1; got {value!r}'
+      )
   return specs.build(
     'encoding',
     ENCODINGS,

@@ -120,7 +120,7 @@ def _run(text):
     lines = [
       frame.lineno
       for frame in traceback.extract_tb(error.__traceback__)
-      if pathlib.Path(frame.filename) == path
+      if pathlib.Path(frame.filename) == path.absolute()
     ]
     where = f'line {lines[-1]}: ' if lines else ''
     reason = f'{where}{type(error).__name__}: {error}'
