@@ -190,7 +190,8 @@ def _is(value, kind):
   if kind is float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return number and math.isfinite(value)
-  return isinstance(value, kind)
+  # A list serves where a tuple does.
+  return isinstance(value, (tuple, list) if kind is tuple else kind)
 
 
 def _names(kinds):

@@ -147,8 +147,8 @@ def dot_product_attention(
     dtype = getattr(value, 'dtype', None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer):
       raise errors.ConfigError(
-        f'{name} must be whole numbers of shape '
-        f'{" or ".join(map(str, shapes))}, got {dtype or type(value).__name__}'
+        f'{name} must be whole numbers, got {dtype or type(value).__name__}; '
+        f'pass an array of shape {shapes[-1]}'
       )
     if value.shape not in shapes:
       raise errors.ConfigError(

@@ -60,11 +60,12 @@ def create(spec, *, num_heads, head_dim, width=None, **module):
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
   """
-  for field, value in (('num_heads', num_heads), ('head_dim', head_dim)):
-    if not isinstance(value, numbers.Integral) or value < 1:
-      raise errors.ConfigError(
-        f'{field} must be a whole number, at least 1; got {value!r}'
-      )
+  sizes = num_heads, head_dim
+  if not all(isinstance(n, numbers.Integral) and n >= 1 for n in sizes):
+    raise errors.ConfigError(
+      f'num_heads={num_heads!r} and head_dim={head_dim!r} must be whole numbers'
+      ', at least 1'
+    )
   return specs.build(
     'encoding',
     ENCODINGS,
