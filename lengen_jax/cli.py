@@ -29,8 +29,8 @@ def main(argv=None):
     argv: arguments; those of the process if None.
 
   Returns:
-    The exit status: 0; 2 for a mistake of the user's, told in one message; or
-    another that an error has, see `errors`.
+    The exit status: 0; 2 for a mistake of the user's, told in one message; 130
+    for Ctrl-C; or another that an error has, see `errors`.
   """
   argv = sys.argv[1:] if argv is None else list(argv)
   try:
@@ -72,15 +72,19 @@ def main(argv=None):
       file=sys.stderr,
     )
     status = 130
-  except BrokenPipeError:
+  except (BrokenPipeError, SystemExit) as error:
+    # Rich makes the one of the other.
+    if not isinstance(error.__context__ or error, BrokenPipeError):
+      raise
     # What is left to print would fail once more when Python ends.
     with contextlib.suppress(OSError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    print(
-      'lengen: nobody reads the output any more; the same command goes on from '
-      'what is kept',
-      file=sys.stderr,
-    )
+    if any(one.startswith('--workdir') for one in argv):
+      print(
+        'lengen: nobody reads the output any more; the same command goes on '
+        'from what is kept',
+        file=sys.stderr,
+      )
     status = 1
   except Exception:
     _leave_the_others(1, show=True)
