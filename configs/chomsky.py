@@ -20,6 +20,7 @@ steps and lengths; `:TASK,tiny` is for tests.
 
 import ml_collections
 
+from lengen_jax import errors
 from lengen_jax import papers
 from lengen_jax.models import presets
 
@@ -69,7 +70,7 @@ def get_config(arg=''):
   task, _, size = (arg or 'bucket_sort').partition(',')
   size = size or 'paper'
   if size not in _SIZES:
-    raise ValueError(f'unknown size {size!r}; valid: {", ".join(_SIZES)}')
+    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
   config = ml_collections.ConfigDict()
   config.task = f'chomsky/{task}'
 

@@ -26,6 +26,7 @@ Sizes (`--config=configs/mlm_positions.py:SIZE`):
   tiny   Seconds; for tests.
 """
 
+from lengen_jax import errors
 from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
@@ -36,7 +37,7 @@ def get_config(arg=''):
   """The configuration; `arg` is a size."""
   size = arg or 'paper'
   if size not in _SIZES:
-    raise ValueError(f'unknown size {size!r}; valid: {", ".join(_SIZES)}')
+    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
   few = size in ('cpu', 'tiny')
   config = defaults.get(**presets.get(size if few else 'enwik8'))
   config.model.architecture = 'encoder'

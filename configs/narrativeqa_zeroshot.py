@@ -24,6 +24,7 @@ Sizes (`--config=configs/narrativeqa_zeroshot.py:SIZE`):
 import ml_collections
 from ml_collections import config_dict
 
+from lengen_jax import errors
 from lengen_jax import papers
 from lengen_jax.models import presets
 from lengen_jax.training import defaults
@@ -47,7 +48,7 @@ def get_config(arg=''):
   """The configuration; `arg` is a size."""
   size = arg or 'paper'
   if size not in _SIZES:
-    raise ValueError(f'unknown size {size!r}; valid: {", ".join(_SIZES)}')
+    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
   few = size in ('cpu', 'tiny')
   config = defaults.get(**presets.get(size if few else 'base'))
   config.model.encoding = 'fire'

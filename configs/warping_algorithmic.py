@@ -21,6 +21,7 @@ tested; `:TASK,tiny` is for tests.
 
 import ml_collections
 
+from lengen_jax import errors
 from lengen_jax import papers
 from lengen_jax.models import presets
 
@@ -50,7 +51,7 @@ def get_config(arg=''):
   size = size or 'paper'
   for word, valid in ((size, _SIZES), (task, tuple(_LONGEST))):
     if word not in valid:
-      raise ValueError(f'unknown {word!r}; valid: {", ".join(valid)}')
+      raise errors.ConfigError(errors.one_of('task or size', word, valid))
   small = size in ('cpu', 'tiny')
   longest = {'cpu': min(10, _LONGEST[task]), 'tiny': 4}.get(
     size, _LONGEST[task]

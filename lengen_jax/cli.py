@@ -1,7 +1,11 @@
 """The `lengen` command. Arguments are parsed before anything heavy loads."""
 
 import argparse
+import contextlib
+import itertools
+import os
 import sys
+import traceback
 
 from lengen_jax import __version__
 from lengen_jax import errors
@@ -25,35 +29,43 @@ def main(argv=None):
     argv: arguments; those of the process if None.
 
   Returns:
-    The exit status: 0; 2 for a mistake of the user's, told in one message; or
-    another that an error has, see `errors`.
+    The exit status: 0; 2 for a mistake of the user's, told in one message; 130
+    for Ctrl-C; or another that an error has, see `errors`.
   """
   # What `python` itself would do: a spec may name a module of the user's.
   if '' not in sys.path:
     sys.path.append('')
-  parser = _parser()
-  arguments, overrides = parser.parse_known_args(argv)
-  if not arguments.command:
-    parser.print_help()
-    return 0
+  argv = sys.argv[1:] if argv is None else list(argv)
   try:
+    parser = _parser()
+    if argv and not argv[0].startswith('-') and argv[0] not in _COMMANDS:
+      raise errors.ConfigError(errors.one_of('command', argv[0], _COMMANDS))
+    arguments, overrides = parser.parse_known_args(argv)
+    if not arguments.command:
+      parser.print_help()
+      return 0
     config = None
     if 'config' in arguments:
       from lengen_jax.training import config_file
 
       config = config_file.load(arguments.config, overrides)
-    elif any(
-      not one.startswith('--config.') or arguments.command != 'reproduce'
+    elif strange := [
+      one
       for one in overrides
-    ):
-      raise errors.ConfigError(f'unknown argument {overrides[0]!r}')
+      if not one.startswith('--config.') or arguments.command != 'reproduce'
+    ]:
+      raise errors.ConfigError(
+        f'unknown argument {strange[0]!r}; see lengen {arguments.command} '
+        '--help'
+      )
     arguments.overrides = overrides
     _COMMANDS[arguments.command](arguments, config)
     return 0
   except errors.LengenError as error:
-    if arguments.debug:
-      raise
-    print(f'lengen: {error}', file=sys.stderr)
+    if '--debug' in argv:
+      traceback.print_exc()
+    else:
+      print(f'lengen: {error}', file=sys.stderr)
     status = error.exit_status
     if error.of_all:
       return status
@@ -63,6 +75,20 @@ def main(argv=None):
       file=sys.stderr,
     )
     status = 130
+  except (BrokenPipeError, SystemExit) as error:
+    # Rich makes the one of the other.
+    if not isinstance(error.__context__ or error, BrokenPipeError):
+      raise
+    # What is left to print would fail once more when Python ends.
+    with contextlib.suppress(OSError):
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if any(one.startswith('--workdir') for one in argv):
+      print(
+        'lengen: nobody reads the output any more; the same command goes on '
+        'from what is kept',
+        file=sys.stderr,
+      )
+    status = 1
   except Exception:
     _leave_the_others(1, show=True)
     raise
@@ -83,14 +109,53 @@ def _leave_the_others(status, show=False):
   alone = jax is None or not jax.distributed.is_initialized()
   if alone or jax.process_count() == 1:
     return
-  import os
-  import traceback
-
   if show:
     traceback.print_exc()
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(status)
+
+
+class _Parser(argparse.ArgumentParser):
+  """A parser whose mistakes are errors like all others."""
+
+  def parse_known_args(self, args=None, namespace=None):
+    """Also looks for misspelt names before anything is said to be missing."""
+    known, whose = self._option_string_actions, f'argument of {self.prog}'
+    mine = args
+    if self._subparsers is not None:
+      # What follows the command is its own parser's.
+      mine = itertools.takewhile(lambda one: one.startswith('-'), args)
+      whose = 'argument before the command'
+    for one in mine:
+      name = one.partition('=')[0]
+      long = name.startswith('--') and not name.startswith('--config.')
+      if long and name not in known:
+        valid = [option for option in known if option.startswith('--')]
+        hint = '; --config.KEY=VALUE sets a value of the config'
+        raise errors.ConfigError(
+          errors.one_of(whose, name, valid) + hint * ('--config' in known)
+        )
+    return super().parse_known_args(args, namespace)
+
+  def error(self, message):
+    raise errors.ConfigError(
+      f'{message.removeprefix("argument ")}; see {self.prog} --help'
+    )
+
+
+def _some(text):
+  """A value that is not empty."""
+  if not text:
+    raise argparse.ArgumentTypeError('it is empty; give a value')
+  return text
+
+
+def _count(text):
+  """A whole number from 1 on."""
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f'{text!r} is no whole number from 1 on')
+  return int(text)
 
 
 def _parser():
@@ -100,16 +165,20 @@ def _parser():
   )
   workdir = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   workdir.add_argument(
-    '--workdir', required=True, help='folder of the run or comparison'
+    '--workdir',
+    required=True,
+    type=_some,
+    help='folder of the run or comparison',
   )
   config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   config.add_argument(
     '--config',
     required=True,
+    type=_some,
     metavar='FILE.py[:ARG]',
     help='config file; --config.KEY.KEY=VALUE sets single values',
   )
-  parser = argparse.ArgumentParser(
+  parser = _Parser(
     prog='lengen',
     description='Train Transformers on short sequences, test on long ones.',
     epilog=_EPILOG,
@@ -134,7 +203,7 @@ def _parser():
   )
   prepare.add_argument(
     '--vocabulary-size',
-    type=int,
+    type=_count,
     default=0,
     metavar='N',
     help='train a SentencePiece model of N pieces if data.vocabulary is not '
@@ -171,7 +240,7 @@ def _parser():
     '--pod', required=True, help='accelerator type, for example v4-256'
   )
   compile_.add_argument(
-    '--slices', type=int, default=1, metavar='N', help='so many of them'
+    '--slices', type=_count, default=1, metavar='N', help='so many of them'
   )
   reproduce = add(
     'reproduce', [], "a paper's table or figure, its figures beside ours"
@@ -194,6 +263,7 @@ def _parser():
   )
   reproduce.add_argument(
     '--workdir',
+    type=_some,
     default='runs/reproduce',
     help='folder of all reproductions, which share models; runs/reproduce if '
     'not given',
@@ -240,7 +310,7 @@ def _eval(arguments, _):
 
   sharding.start()
   changes = {}
-  if arguments.lengths:
+  if arguments.lengths is not None:
     changes['lengths'] = _whole_numbers('--lengths', arguments.lengths, 1)
   step = arguments.step
   if step is not None and step != 'best':
@@ -370,22 +440,36 @@ def _compile(arguments, config):
 
 
 def _report(arguments, _):
+  try:
+    _draw(arguments.workdir)
+  except errors.LengenError:
+    raise
+  except (AttributeError, LookupError, TypeError, ValueError) as error:
+    # Whatever comes of results that were damaged or written by hand.
+    raise errors.WorkdirError(
+      f'the results in {arguments.workdir} are not as lengen writes them '
+      f'({type(error).__name__}: {error}); delete results.json, and the '
+      'command that made it makes it anew from what is kept'
+    ) from error
+
+
+def _draw(workdir):
   from lengen_jax.analysis import report
   from lengen_jax.analysis import reproduction
   from lengen_jax.analysis import sweep_report
 
-  found = reproduction.read(arguments.workdir)
+  found = reproduction.read(workdir)
   if found is not None:
-    _show_reproduction(found, arguments.workdir)
+    _show_reproduction(found, workdir)
     return
-  results = sweep_report.read(arguments.workdir)
+  results = sweep_report.read(workdir)
   if results is not None:
     sweep_report.print_table(results)
-    print(f'wrote {sweep_report.write(results, arguments.workdir)}')
+    print(f'wrote {sweep_report.write(results, workdir)}')
     return
-  results = report.read(arguments.workdir)
+  results = report.read(workdir)
   report.print_table(results)
-  for path in report.write(results, arguments.workdir):
+  for path in report.write(results, workdir):
     print(f'wrote {path}')
 
 

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import importlib
 import math
+import numbers
 import re
 
 from lengen_jax import errors
@@ -43,7 +44,9 @@ def split(text, separator=',', keep_empty=False):
       parts.append(text[start:i])
       start = i + 1
   if depth or quote:
-    raise errors.SpecError(f'a bracket or quote is not closed in {text!r}')
+    raise errors.SpecError(
+      f'a bracket or quote is not closed, or never opened, in {text!r}'
+    )
   parts = [part.strip() for part in [*parts, text[start:]]]
   return parts if keep_empty else [part for part in parts if part]
 
@@ -188,18 +191,53 @@ def register(kind, registry, name, entry):
   registry[name] = entry
 
 
+def check_types(section, instance):
+  """Raises unless the fields of a section of a config have their types.
+
+  Args:
+    section: its name, for the message.
+    instance: of its dataclass, whose annotations are classes.
+
+  Raises:
+    errors.ConfigError: naming the field; a number that is not finite too.
+  """
+  for field in dataclasses.fields(instance):
+    value = getattr(instance, field.name)
+    kinds = getattr(field.type, '__args__', (field.type,))
+    if not any(_is(value, kind) for kind in kinds):
+      raise errors.ConfigError(
+        f'{section}.{field.name} is {value!r}; it takes {_names(kinds)}'
+      )
+
+
+def _is(value, kind):
+  """Whether a value of a config is of a kind; numpy's numbers are numbers."""
+  if kind is int:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  if kind is float:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+  # A list serves where a tuple does.
+  return isinstance(value, (tuple, list) if kind is tuple else kind)
+
+
+def _names(kinds):
+  return ' or '.join(
+    'None' if kind is type(None) else kind.__name__ for kind in kinds
+  )
+
+
 def _checked(name, key, field, value):
   """`value` as the field's type takes it: an int serves where a float does."""
   kinds = getattr(field.type, '__args__', (field.type,))
   if type(value) in kinds:
     if isinstance(value, float) and not math.isfinite(value):
-      raise errors.SpecError(f'{key} of {name} is {value}')
+      raise errors.SpecError(f'{key} of {name} is {value}; it must be finite')
     return value
   if type(value) is int and float in kinds:
     return float(value)
   if isinstance(value, list) and tuple in kinds:
     return tuple(value)
-  wanted = ' or '.join(
-    'None' if kind is type(None) else kind.__name__ for kind in kinds
+  raise errors.SpecError(
+    f'{key} of {name} is {value!r}; it takes {_names(kinds)}'
   )
-  raise errors.SpecError(f'{key} of {name} is {value!r}; it takes {wanted}')

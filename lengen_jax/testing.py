@@ -91,11 +91,17 @@ class Properties:
       attention_scale=attention_scale,
       dtype=dtype,
     )
+    self._instance = blocks.create_encodings(self.config)[0]
+    limit = self._instance.max_position
+    if limit is not None and limit < FAR + LENGTH:
+      raise errors.LengthError(
+        f'{encoding} ends at {limit}, and the checks go to position '
+        f'{FAR + LENGTH - 1}; give it max_position={FAR + LENGTH} or more'
+      )
     params = stacking.init(self.config, jax.random.key(0))
     params.pop('embed')
     # As if trained: what an encoding says at first is soft.
     self.params = jax.tree_util.tree_map_with_path(_louder, params)
-    self._instance = blocks.create_encodings(self.config)[0]
     self._tolerance = 2e-5 if dtype == 'float32' else 3e-2
     self._causal = causal
     self._stack = blocks.Stack(self.config, causal=causal)
@@ -319,6 +325,7 @@ def check_encoding(name):
 
   Raises:
     AssertionError: saying which property fails, and how.
+    errors.LengenError: there is no such encoding, or its table is too short.
   """
   spec = ENCODING_SPECS.get(name, name)
   exact = Properties(spec)

@@ -117,10 +117,10 @@ def test_list(capsys):
     (['--config.model.encoding=fier'], "'fier'; did you mean 'fire'"),
     (['--config.positions=standrd'], "'standrd'; did you mean 'standard'"),
     (['--config.model.encoding=fire(width=3)'], "key of fire 'width'"),
-    (['--config.model.num_layer=3'], 'Did you mean "num_layers"'),
+    (['--config.model.num_layer=3'], "did you mean 'model.num_layers'"),
     (['--config.model.num_layers=x'], 'num_layers'),
-    (['--config.model.colour=red'], "no field 'colour'"),
-    (['--confg.seed=3'], "unknown argument '--confg.seed=3'"),
+    (['--config.model.colour=red'], "field of the config 'model.colour'"),
+    (['--confg.seed=3'], "unknown argument of lengen train '--confg.seed'"),
     (['--config.data.path=/nowhere'], 'no Python sources'),
     (['--config.data.train_length=1000000'], 'fewer than'),
     (['--config.model.encoding=learned(max_position=9)'], 'position 31'),
@@ -193,11 +193,10 @@ def test_mistakes_in_lengths(trained, capsys):
   assert 'hold 0 windows of 1000000' in error
 
 
-def test_debug_shows_where(tmp_path):
-  from lengen_jax import errors
-
-  with pytest.raises(errors.WorkdirError):
-    cli.main(['eval', '--debug', f'--workdir={tmp_path}'])
+def test_debug_shows_where(tmp_path, capsys):
+  assert cli.main(['eval', '--debug', f'--workdir={tmp_path}']) == 2
+  error = capsys.readouterr().err
+  assert error.startswith('Traceback') and 'errors.WorkdirError: ' in error
 
 
 @pytest.mark.parametrize(

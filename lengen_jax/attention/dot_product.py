@@ -23,7 +23,7 @@ IMPLEMENTATIONS = {
 # From so many pairs on, 'auto' goes block by block.
 _MANY_PAIRS = 512 * 512
 # Whole numbers above this have gaps in float32.
-_MAX_LENGTH = 2**24
+MAX_LENGTH = 2**24
 
 
 def dot_product_attention(
@@ -141,19 +141,23 @@ def dot_product_attention(
     ('q_segment_ids', q_segment_ids, ((batch, q_length),)),
     ('k_segment_ids', k_segment_ids, ((batch, k_length),)),
   ):
-    if value is None or isinstance(value, numbers.Integral):
+    whole = isinstance(value, numbers.Integral)
+    if value is None or (whole and () in shapes):
       continue
     dtype = getattr(value, 'dtype', None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer):
       raise errors.ConfigError(
-        f'{name} must be whole numbers, got {dtype or type(value).__name__}'
+        f'{name} must be whole numbers, got {dtype or type(value).__name__}; '
+        f'pass an array of shape {shapes[-1]}'
       )
     if value.shape not in shapes:
       raise errors.ConfigError(
         f'{name} has shape {value.shape}; it must be '
         + ' or '.join(map(str, shapes))
       )
-  if bias is not None and not callable(bias):
+  if bias is not None and (
+    not callable(bias) or isinstance(bias, encodings.Encoding)
+  ):
     _check_bias(bias, batch, num_heads, q_length, k_length)
   if contiguous is None:
     contiguous = q_positions is None and k_positions is None
@@ -171,6 +175,11 @@ def dot_product_attention(
   if (q_segment_ids is None) != (k_segment_ids is None):
     raise errors.ConfigError(
       'q_segment_ids and k_segment_ids go together; got one of them'
+    )
+  if logit_scale is not None and not hasattr(logit_scale, 'shape'):
+    raise errors.ConfigError(
+      f'logit_scale must be an array, got {logit_scale!r}; a number goes into '
+      'scale'
     )
   if logit_scale is not None and (
     logit_scale.ndim not in (2, 3)
@@ -244,6 +253,15 @@ def _no_tiles(bias, content):
 
 def _check_arrays(q, k, v):
   """Raises unless q, k and v have shapes that go together."""
+  for name, value in (('q', q), ('k', k), ('v', v)):
+    if not hasattr(value, 'shape'):
+      raise errors.ConfigError(
+        f'{name} must be an array, got {type(value).__name__}'
+      )
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+      raise errors.ConfigError(
+        f'{name} is {value.dtype}; it must be of floating point'
+      )
   ranks = {q.ndim, k.ndim, v.ndim}
   if ranks != {4} or v.shape[:3] != k.shape[:3]:
     raise errors.ConfigError(
@@ -263,9 +281,9 @@ def _check_arrays(q, k, v):
       f'nothing to attend with: q {q.shape}, k {k.shape}'
     )
   longest = max(q.shape[1], k.shape[1])
-  if longest > _MAX_LENGTH:
+  if longest > MAX_LENGTH:
     raise errors.ConfigError(
-      f'length {longest} is over {_MAX_LENGTH}, beyond which float32 cannot '
+      f'length {longest} is over {MAX_LENGTH}, beyond which float32 cannot '
       'tell positions apart'
     )
 
@@ -273,6 +291,16 @@ def _check_arrays(q, k, v):
 def _check_bias(bias, batch, num_heads, q_length, k_length):
   """Raises unless an array of bias broadcasts to all pairs."""
   full = (batch, num_heads, q_length, k_length)
+  if not hasattr(bias, 'shape'):
+    fix = ''
+    if isinstance(bias, str | encodings.Encoding):
+      fix = (
+        '; encodings.create(spec, ...) makes an encoding of a spec, and its '
+        'bias_fn(), called within apply, gives the BiasFn'
+      )
+    raise errors.ConfigError(
+      f'bias must be a BiasFn, a function or an array, got {bias!r:.60}{fix}'
+    )
   fits = bias.ndim <= 4 and all(
     size in (1, whole)
     for size, whole in zip(bias.shape[::-1], full[::-1], strict=False)

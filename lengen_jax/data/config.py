@@ -3,6 +3,7 @@
 import dataclasses
 
 from lengen_jax import errors
+from lengen_jax import specs
 from lengen_jax.data import windows
 
 SOURCES = ('stdlib', 'prepared', 'seqio')
@@ -43,6 +44,7 @@ class DataConfig:
   target_length: int | None = None
 
   def __post_init__(self):
+    specs.check_types('data', self)
     for field, valid in (('source', SOURCES), ('mode', windows.MODES)):
       if getattr(self, field) not in valid:
         raise errors.ConfigError(

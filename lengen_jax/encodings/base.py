@@ -20,6 +20,7 @@ from flax import linen as nn
 from flax import struct
 import jax.numpy as jnp
 
+from lengen_jax import errors
 from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
 
@@ -177,7 +178,19 @@ class Encoding(nn.Module):
     Returns:
       `[H, Q, K]` or `[B, H, Q, K]`. Entries with a key after the query are
       finite but mean nothing unless `bidirectional`.
+
+    Raises:
+      errors.ConfigError: positions of other shapes.
     """
+    shapes = [
+      p.r.shape if isinstance(p, position_schemes.Distances) else jnp.shape(p)
+      for p in (q_positions, k_positions)
+    ]
+    if [*map(len, shapes)] not in ([1, 1], [2, 2]):
+      raise errors.ConfigError(
+        f'positions of queries and keys have shapes {shapes[0]} and '
+        f'{shapes[1]}; they must be [Q] and [K], or [B, Q] and [B, K]'
+      )
     bias_fn = self.bias_fn(bidirectional=bidirectional)
     return None if bias_fn is None else bias_fn(q_positions, k_positions)
 
@@ -347,7 +360,12 @@ class FromFunction(Encoding):
   @nn.nowrap
   def tile(self, params, q_positions, k_positions, *, bidirectional=False):
     del params, bidirectional
-    return self.function(q_positions, k_positions).astype(jnp.float32)
+    bias = self.function(q_positions, k_positions)
+    if not hasattr(bias, 'astype'):
+      raise errors.ConfigError(
+        f'the bias function gave {bias!r:.40}; it must give an array'
+      )
+    return bias.astype(jnp.float32)
 
 
 def _split_axes(params_and_axes):

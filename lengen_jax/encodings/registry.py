@@ -1,5 +1,7 @@
 """The menu of encodings: name to class, and building one from a spec."""
 
+import numbers
+
 from lengen_jax import errors
 from lengen_jax import specs
 from lengen_jax.encodings import absolute
@@ -58,9 +60,11 @@ def create(spec, *, num_heads, head_dim, width=None, **module):
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
   """
-  if num_heads < 1 or head_dim < 1:
+  sizes = num_heads, head_dim
+  if not all(isinstance(n, numbers.Integral) and n >= 1 for n in sizes):
     raise errors.ConfigError(
-      f'num_heads={num_heads} and head_dim={head_dim} must be at least 1'
+      f'num_heads={num_heads!r} and head_dim={head_dim!r} must be whole numbers'
+      ', at least 1'
     )
   return specs.build(
     'encoding',

@@ -1,8 +1,10 @@
 """The eval section of a config: one frozen dataclass, fields listed once."""
 
 import dataclasses
+import numbers
 
 from lengen_jax import errors
+from lengen_jax import specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +25,16 @@ class EvalConfig:
   examples: int | None = None
 
   def __post_init__(self):
-    if not self.lengths or min(self.lengths) < 1:
+    specs.check_types('eval', self)
+    whole = all(isinstance(n, numbers.Integral) for n in self.lengths)
+    if not (whole and self.lengths and min(self.lengths) >= 1):
       raise errors.ConfigError(
-        f'eval.lengths must be positive lengths, got {self.lengths}'
+        'eval.lengths must be some whole numbers from 1 on, for example '
+        f"'(64, 128)'; got {self.lengths}"
+      )
+    if len({*self.lengths}) < len(self.lengths):
+      raise errors.ConfigError(
+        f'eval.lengths has a length twice: {self.lengths}'
       )
     for field in ('batch_tokens', 'windows', 'examples'):
       value = getattr(self, field)

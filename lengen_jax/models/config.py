@@ -80,6 +80,7 @@ class ModelConfig:
   remat: str = 'none'
 
   def __post_init__(self):
+    specs.check_types('model', self)
     for field in (
       'vocab_size',
       'num_layers',

@@ -58,6 +58,10 @@ class Attention(nn.Module):
 
   def __post_init__(self):
     if isinstance(self.encoding, str):
+      if len(specs.split(self.encoding)) > 1:
+        raise errors.SpecError(
+          f'{self.encoding!r} is several specs; a layer has one encoding'
+        )
       self.encoding = encodings.create(
         self.encoding,
         num_heads=self.num_heads,
@@ -65,6 +69,11 @@ class Attention(nn.Module):
         parent=None,
       )
     elif not isinstance(self.encoding, encodings.Encoding):
+      if isinstance(self.encoding, type) or not callable(self.encoding):
+        raise errors.SpecError(
+          'encoding must be a spec, an Encoding or a function of positions, '
+          f'got {self.encoding!r}'
+        )
       self.encoding = encodings.FromFunction(
         self.num_heads, self.head_dim, function=self.encoding, parent=None
       )
@@ -72,6 +81,13 @@ class Attention(nn.Module):
       raise errors.CombinationError(
         f'{specs.name(self.encoding)} acts at the input of a model '
         'and not in attention; call its embed(x, positions) there'
+      )
+    sizes = self.encoding.num_heads, self.encoding.head_dim
+    if sizes != (self.num_heads, self.head_dim):
+      raise errors.ConfigError(
+        f'{specs.name(self.encoding)} was created with num_heads={sizes[0]} '
+        f'and head_dim={sizes[1]}, and the layer has '
+        f'{self.num_heads} and {self.head_dim}; make them the same'
       )
     if isinstance(self.attention_scale, str):
       self.attention_scale = scaling.create(
@@ -111,6 +127,7 @@ class Attention(nn.Module):
       errors.LengthError: a position beyond the encoding's table.
       errors.CombinationError: positions that the encoding cannot take.
     """
+    tokens.check_vectors('x', x)
     if positions is not None:
       positions = tokens.position_array(positions)
     tokens.check_tokens(x.shape[:2], positions, segment_ids, lengths)
@@ -123,6 +140,7 @@ class Attention(nn.Module):
       )
       positions = index
     else:
+      tokens.check_one_layer(positions)
       encodings.check_positions(self.encoding, positions)
     y, _ = self._attend(
       x, positions, index, segment_ids, lengths, shared, contiguous=contiguous
@@ -268,6 +286,8 @@ class CrossAttention(nn.Module):
     Returns:
       `[B, L, E]`.
     """
+    tokens.check_vectors('x', x)
+    tokens.check_vectors('encoded', encoded)
     y_BxLxHxD = attention.dot_product_attention(
       *_queries_keys_values(self, x, encoded),
       q_segment_ids=segment_ids,
@@ -332,6 +352,13 @@ class MLP(nn.Module):
   use_bias: bool = False
   dtype: Any = jnp.float32
   out_init_scale: float = 1.0
+
+  def __post_init__(self):
+    if self.activation not in ACTIVATIONS:
+      raise errors.ConfigError(
+        errors.one_of('activation', self.activation, ACTIVATIONS)
+      )
+    super().__post_init__()
 
   @nn.compact
   def __call__(self, x):

@@ -60,6 +60,25 @@ def check_tokens(shape, positions, segment_ids, lengths):
     check('positions', positions, (1, batch), (length,), jnp.number)
 
 
+def check_vectors(name, x):
+  """Raises unless a layer's input is `[B, L, E]`."""
+  if getattr(x, 'ndim', None) != 3:
+    got = getattr(x, 'shape', type(x).__name__)
+    raise errors.ConfigError(f'{name} must be an array [B, L, E]; got {got}')
+
+
+def check_one_layer(positions):
+  """Raises on positions of several layers, which one cannot choose from."""
+  several = positions
+  if isinstance(positions, position_schemes.Distances):
+    several = positions.r
+  if several.ndim > 2:
+    raise errors.ConfigError(
+      f'positions of {several.shape[0]} layers for one; pass positions[i] to '
+      'layer i'
+    )
+
+
 def position_array(positions):
   """Positions as jax has them: numpy's 64 bits become 32."""
   if isinstance(positions, position_schemes.Distances):
@@ -69,5 +88,15 @@ def position_array(positions):
       f'positions={positions!r} is a spec; pass the positions that '
       'positions.create(spec) gives'
     )
-  is_array = isinstance(positions, jax.Array)
-  return positions if is_array else jnp.asarray(positions)
+  if isinstance(positions, position_schemes.PositionScheme):
+    raise errors.ConfigError(
+      f'positions={positions} is a scheme; call it, and pass what it gives'
+    )
+  if isinstance(positions, jax.Array):
+    return positions
+  try:
+    return jnp.asarray(positions)
+  except (TypeError, ValueError) as error:
+    raise errors.ConfigError(
+      f'positions must be an array of numbers: {error}'
+    ) from error

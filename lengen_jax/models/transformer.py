@@ -338,6 +338,11 @@ def _output(model, x, targets=None):
 
 
 def _embed(config):
+  if not isinstance(config, ModelConfig):
+    raise errors.ConfigError(
+      f'config must be a ModelConfig, got {type(config).__name__}; '
+      'ModelConfig(**fields) makes one'
+    )
   dtype = jnp.dtype(config.dtype)
   return embed_lib.Embed(config.vocab_size, config.width, dtype)
 

@@ -139,13 +139,20 @@ class PositionScheme:
       errors.LengthError: `lengths` or `rng` is missing where needed, or a
         segment is longer than the scheme has positions. Inside jit a row
         counts as one segment.
-      errors.ConfigError: `segment_positions` is not `[B, L]`.
+      errors.ConfigError: `segment_positions` is not `[B, L]`, or `lengths` do
+        not go with it; or `rng` is no key.
     """
     if jnp.ndim(segment_positions) != 2:
       raise errors.ConfigError(
         f'segment_positions have shape {jnp.shape(segment_positions)}; they '
         'must be [B, L]'
       )
+    segment_positions = jnp.asarray(segment_positions)
+    for name, value in (
+      ('segment_positions', segment_positions),
+      ('lengths', lengths),
+    ):
+      _check_whole(name, value, segment_positions.shape)
     self.check_length(segment_positions, lengths, train)
     if self.needs_lengths:
       if lengths is None:
@@ -158,6 +165,10 @@ class PositionScheme:
       return self.at_test(segment_positions, lengths)
     if rng is None:
       raise errors.LengthError(f'{self} draws positions and needs rng, a key')
+    if jnp.ndim(rng) == 0 and not hasattr(rng, 'dtype'):
+      raise errors.ConfigError(
+        f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'
+      )
 
     def positions(rng):
       draws = self.draw(rng, segment_positions, lengths)
@@ -215,6 +226,34 @@ class PositionScheme:
         f'{self} has {limit} positions for a segment of {longest} '
         f'tokens; set max_position={longest} or more'
       )
+
+
+def _check_whole(name, value, shape):
+  """Raises unless a value is None or whole numbers that broadcast to a shape.
+
+  Those that the host knows must be 0 or more.
+  """
+  if value is None:
+    return
+  if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
+    raise errors.ConfigError(
+      f'{name} are {jnp.result_type(value)}; they must be whole numbers'
+    )
+  try:
+    fits = jnp.broadcast_shapes(jnp.shape(value), shape) == shape
+    fits = fits and jnp.ndim(value) in (0, 2)
+  except ValueError:
+    fits = False
+  if not fits:
+    raise errors.ConfigError(
+      f'{name} have shape {jnp.shape(value)}; they must be one number, or '
+      f'[B, 1] or [B, L] for [B, L] = {list(shape)}'
+    )
+  if isinstance(value, jax.core.Tracer):
+    return
+  least = int(np.asarray(value).min(initial=0))
+  if least < 0:
+    raise errors.ConfigError(f'{name} must not be negative, got {least}')
 
 
 def segment_positions(segment_ids):

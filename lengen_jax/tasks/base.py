@@ -110,7 +110,8 @@ class Task:
 
     Raises:
       errors.LengthError: the length is too small or more than `padded_length`,
-        or it is traced and there is none.
+        or it is traced and there is none; or there is no row.
+      errors.ConfigError: `rng` is no key.
     """
     if padded_length is None:
       if isinstance(length, jax.core.Tracer):
@@ -120,6 +121,14 @@ class Task:
         )
       padded_length = length
     padded = _index('padded_length', padded_length)
+    if _index('batch_size', batch_size) < 1:
+      raise errors.LengthError(
+        f'batch_size must be at least 1, got {batch_size}'
+      )
+    if not hasattr(rng, 'dtype'):
+      raise errors.ConfigError(
+        f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'
+      )
     if not isinstance(length, jax.core.Tracer):
       length = self.check_length(length)
       if length > padded:

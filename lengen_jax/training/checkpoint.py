@@ -31,8 +31,18 @@ _UNFINISHED = '.orbax-checkpoint-tmp*'
 
 
 def steps(workdir):
-  """The steps that a run has checkpoints of; reads and makes nothing else."""
-  return ocp.utils.checkpoint_steps(workdir / 'checkpoints')
+  """The steps that a run has checkpoints of; reads and makes nothing else.
+
+  Raises:
+    errors.CheckpointError: what should hold them is no folder.
+  """
+  folder = workdir / 'checkpoints'
+  try:
+    return ocp.utils.checkpoint_steps(folder)
+  except NotADirectoryError:
+    raise errors.CheckpointError(
+      f'{folder} is a file and no folder of checkpoints; move it away'
+    ) from None
 
 
 class Checkpointer:

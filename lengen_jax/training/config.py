@@ -3,6 +3,7 @@
 import dataclasses
 
 from lengen_jax import errors
+from lengen_jax import specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +24,12 @@ class MeshConfig:
   sequence: int = 1
 
   def __post_init__(self):
+    specs.check_types('mesh', self)
     for axis, size in dataclasses.asdict(self).items():
       if size < 1 and not (axis == 'data' and size == -1):
+        rest = ', or -1 for all devices that are left' * (axis == 'data')
         raise errors.ConfigError(
-          f'mesh.{axis} must be at least 1, or for mesh.data -1, which is all '
-          f'devices that are left; got {size}'
+          f'mesh.{axis} must be at least 1{rest}; got {size}'
         )
 
   def fits(self, devices):

@@ -1,7 +1,10 @@
 """Config files: Python with a `get_config(arg)`, and values set beside."""
 
+import difflib
 import importlib.util
 import pathlib
+import re
+import traceback
 
 from absl import flags
 import ml_collections
@@ -9,6 +12,13 @@ from ml_collections import config_flags
 
 import lengen_jax
 from lengen_jax import errors
+
+_KINDS = {
+  bool: 'true or false',
+  int: 'a whole number',
+  float: 'a number',
+  tuple: "several values, for example '(64, 128)'",
+}
 
 
 def load(text, overrides):
@@ -23,7 +33,8 @@ def load(text, overrides):
     A ConfigDict, locked.
 
   Raises:
-    errors.ConfigError: no such file, a mistake in it, or no such field.
+    errors.ConfigError: no such file, a mistake in it, no such field, or a
+      value that is none for it.
   """
   strange = [o for o in overrides if not o.startswith('--config.')]
   if strange:
@@ -32,6 +43,8 @@ def load(text, overrides):
       '--config.KEY=VALUE'
     )
   config = _run(text)
+  for override in overrides:
+    _check_key(config, override.partition('=')[0].removeprefix('--config.'))
   values = flags.FlagValues()
   argv = ['lengen', *overrides]
   try:
@@ -39,13 +52,8 @@ def load(text, overrides):
       'config', config, flag_values=values, sys_argv=argv
     )
     values(argv)
-  except (flags.Error, AttributeError, KeyError, TypeError) as error:
-    # Of a KeyError in an AttributeError, the text and not its quotation.
-    cause = error.args[0] if error.args else error
-    unknown = isinstance(cause, KeyError)
-    cause = cause.args[0] if unknown else cause
-    reason = 'no field ' * unknown + ' '.join(str(cause).split())
-    raise errors.ConfigError(f'config {text}: {reason}') from error
+  except (flags.Error, TypeError, ValueError) as error:
+    raise errors.ConfigError(_wrong_value(config, error)) from error
   return values.config
 
 
@@ -56,6 +64,44 @@ def folder():
   return wheel if wheel.is_dir() else checkout
 
 
+def _check_key(config, key):
+  """Raises unless a dotted key is one of a field of the config."""
+  section, prefix = config, ''
+  for part in key.split('.'):
+    if not isinstance(section, ml_collections.ConfigDict):
+      raise errors.ConfigError(
+        f'--config.{key}: {prefix[:-1]} is a value and has no fields'
+      )
+    if part not in section:
+      raise errors.ConfigError(
+        errors.one_of(
+          'field of the config', prefix + part, [prefix + k for k in section]
+        )
+      )
+    section, prefix = section.get(part), f'{prefix}{part}.'
+  if isinstance(section, ml_collections.ConfigDict):
+    raise errors.ConfigError(
+      f'--config.{key} is a section; set its fields: '
+      + ', '.join(f'--config.{key}.{field}' for field in section)
+    )
+
+
+def _wrong_value(config, error):
+  """What to say of a value that is not of its field's type."""
+  reason = ' '.join(str(error).split())
+  match = re.search(r'(--config\.([\w.]+)(=.*?)?)(: |$)', reason)
+  if match is None:
+    return reason
+  argument, key, value, _ = match.groups()
+  if value is None:
+    return f'{argument} lacks a value; write {argument}=VALUE'
+  section, _, field = key.rpartition('.')
+  for part in filter(None, section.split('.')):
+    config = config[part]
+  kind = _KINDS.get(config.get_type(field), 'another kind of value')
+  return f'{argument}: {key} takes {kind}'
+
+
 def _run(text):
   """The ConfigDict that FILE.py[:ARG] describes, locked."""
   name, _, arg = text.partition(':')
@@ -63,17 +109,41 @@ def _run(text):
   if not path.is_file() and path.parts[:-1] == ('configs',):
     path = folder() / path.name
   if not path.is_file():
-    raise errors.ConfigError(f'there is no config file {name}')
+    raise errors.ConfigError(
+      f'there is no config file {name}{_near(name, path)}'
+    )
   spec = importlib.util.spec_from_file_location(path.stem, path)
   if spec is None:
     raise errors.ConfigError(f'config file {name} is no Python file')
   module = importlib.util.module_from_spec(spec)
   try:
     spec.loader.exec_module(module)
+    if not hasattr(module, 'get_config'):
+      raise errors.ConfigError('it has no function get_config(arg)')
     config = module.get_config(arg)
     if not isinstance(config, ml_collections.ConfigDict):
-      raise TypeError(f'get_config gave {config!r} and no ConfigDict')
+      raise errors.ConfigError(
+        f'get_config gave a {type(config).__name__} and no '
+        'ml_collections.ConfigDict'
+      )
     return config.lock()
-  except Exception as error:  # Whatever is wrong in the user's own file.
-    reason = f'{type(error).__name__}: {error}'
+  except errors.LengenError as error:
+    raise errors.ConfigError(f'config {text}: {error}') from error
+  except (Exception, SystemExit) as error:  # Whatever is wrong in a file.
+    lines = [
+      frame.lineno
+      for frame in traceback.extract_tb(error.__traceback__)
+      if pathlib.Path(frame.filename) == path.absolute()
+    ]
+    where = f'line {lines[-1]}: ' if lines else ''
+    reason = f'{where}{type(error).__name__}: {error}'
     raise errors.ConfigError(f'config {text}: {reason}') from error
+
+
+def _near(name, path):
+  """Names a config file that may be meant, if there is one."""
+  there = [file.stem for file in path.parent.glob('*.py')]
+  close = difflib.get_close_matches(path.stem, there, n=1)
+  if not close:
+    return ''
+  return f'; did you mean {pathlib.Path(name).with_stem(close[0])}?'

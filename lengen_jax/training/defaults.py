@@ -1,11 +1,13 @@
 """A config with every field that a run takes, for config files to change."""
 
 import dataclasses
+import difflib
 
 import ml_collections
 from ml_collections import config_dict
 
 from lengen_jax import data
+from lengen_jax import errors
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
 from lengen_jax.training import config as training_config
@@ -82,15 +84,20 @@ def choose(arg, *menus):
     A word of each menu.
 
   Raises:
-    ValueError: a word is of no menu, or out of order.
+    errors.ConfigError: a word is of no menu, or out of order.
   """
   words = arg.split(',') if arg else []
   chosen = [
     words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
   ]
   if words:
-    valid = ', '.join(sum(menus, ()))
-    raise ValueError(f'unknown {words[0]!r}; valid, in this order: {valid}')
+    order = ', then '.join(' or '.join(menu) for menu in menus)
+    known = sum(menus, ())
+    close = difflib.get_close_matches(words[0], known, n=1)
+    hint = f'; did you mean {close[0]!r}?' if close else ';'
+    raise errors.ConfigError(
+      f'unknown or misplaced {words[0]!r}{hint} write {order}, each or none'
+    )
   return chosen
 
 

@@ -1,6 +1,10 @@
 """Fields of a config: none missing, none unknown, none too small."""
 
 import dataclasses
+import math
+import numbers
+
+import ml_collections
 
 from lengen_jax import errors
 from lengen_jax.data import config as data_config
@@ -8,16 +12,17 @@ from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
 from lengen_jax.training import config as training_config
 
-# Field to its least value, None where it is no number.
+# Field to its least value, or its least and its limit, which it must stay
+# below; None where it is no number.
 OPTIMIZER = {
   'name': None,
-  'learning_rate': None,
+  'learning_rate': 0,
   'schedule': None,
   'warmup_steps': 0,
   'final_fraction': 0,
   'weight_decay': 0,
-  'b1': 0,
-  'b2': 0,
+  'b1': (0, 1),
+  'b2': (0, 1),
   'clip_norm': 0,
 }
 
@@ -50,6 +55,13 @@ _HINTS = {
   'train.init_from': '; this config goes on from a run: set '
   "--config.train.init_from to its workdir, or to '' to start from nothing"
 }
+# What to say of a section that only configs of the other kind have.
+_OTHER = {
+  'sweep': 'this is the config of a sweep over a generated task; run it by '
+  'lengen sweep',
+  'data': 'this is the config of a model trained on data; run it by lengen '
+  'train or lengen compare',
+}
 
 
 def check_run(config):
@@ -61,7 +73,7 @@ def check_run(config):
   Raises:
     errors.ConfigError: naming a field.
   """
-  root = {'positions': None, 'seed': 0, 'paper': None}
+  root = {'positions': None, 'seed': (0, 2**32), 'paper': None}
   check(config, _RUN, root, classes=_RUN_CLASSES, optional=_OPTIONAL)
 
 
@@ -101,8 +113,14 @@ def check(config, sections, root, *, classes, without=(), optional=()):
     # The root comes first, so that a section that is not there is named.
     values = config[section] if section else config
     prefix = f'{section}.' if section else ''
+    if not isinstance(values, ml_collections.ConfigDict):
+      raise errors.ConfigError(
+        f'{section} of the config is {values!r} and no section of it'
+      )
     for key in values:
       if key not in fields:
+        if prefix + key in ('sweep', 'data'):
+          raise errors.ConfigError(_OTHER[key])
         raise errors.ConfigError(
           errors.one_of(
             'field of the config',
@@ -122,8 +140,18 @@ def check(config, sections, root, *, classes, without=(), optional=()):
     for key in sorted(lacking):
       hint = _HINTS.get(prefix + key, '')
       raise errors.ConfigError(f'the config lacks {prefix}{key}{hint}')
-    for key, least in fields.items():
-      if least is not None and values[key] < least:
-        raise errors.ConfigError(
-          f'{prefix}{key} must be at least {least}, got {values[key]}'
-        )
+    for key, limits in fields.items():
+      if limits is not None:
+        _check_number(prefix + key, values[key], limits)
+
+
+def _check_number(name, value, limits):
+  """Raises unless a value is a number within its limits."""
+  least, limit = limits if isinstance(limits, tuple) else (limits, math.inf)
+  if not isinstance(value, numbers.Real) or not math.isfinite(value):
+    raise errors.ConfigError(f'{name} must be a number, got {value!r}')
+  if not least <= value < limit:
+    below = '' if limit == math.inf else f' and below {limit}'
+    raise errors.ConfigError(
+      f'{name} must be at least {least}{below}, got {value}'
+    )

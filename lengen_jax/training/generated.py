@@ -8,6 +8,7 @@ width and not one program per length.
 """
 
 import functools
+import numbers
 from typing import Any
 
 from flax import struct
@@ -71,11 +72,17 @@ def check(config):
     ('sweep.seeds', seeds),
     ('sweep.learning_rates', rates),
   ):
+    if not isinstance(values, tuple | list) or not all(
+      isinstance(value, numbers.Real) for value in values
+    ):
+      raise errors.ConfigError(
+        f"{name} takes numbers, for example '(1, 2)'; got {values!r}"
+      )
     if not values or len({*values}) < len(values):
       raise errors.ConfigError(
         f'{name} must be some values, each once; got {tuple(values)}'
       )
-  if min(seeds) < 0 or max(seeds) >= 2**32 or min(rates) <= 0:
+  if min(seeds) < 0 or max(seeds) >= 2**32 or not min(rates) > 0:
     raise errors.ConfigError(
       f'sweep.seeds must be from 0 to 2^32 - 1 and sweep.learning_rates above '
       f'0; got {tuple(seeds)} and {tuple(rates)}'

@@ -53,6 +53,9 @@ def train(config, workdir, *, corpus=None, label='train'):
   run.check_step()
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
   _check_corpus(run, corpus)
+  if corpus.scored_by == 'loss' and config.train.evaluate_every:
+    # What cannot be validated says so before it is trained.
+    corpus.evaluation(run.eval)
   batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
   state, notes = _adopted(run, workdir, corpus)
   path = _claimed(workdir, config, corpus.info)

@@ -8,7 +8,9 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from lengen_jax import data
+from lengen_jax import errors
 from lengen_jax import positions as position_schemes
+from lengen_jax.attention import dot_product
 from lengen_jax.attention import scaling
 from lengen_jax.data import windows
 from lengen_jax.evaluation import config as eval_config
@@ -64,6 +66,11 @@ class Run:
       devices,
     )
     for name, length in self._lengths():
+      if length > dot_product.MAX_LENGTH:
+        raise errors.ConfigError(
+          f'{name}={length} is over {dot_product.MAX_LENGTH}, beyond which '
+          'float32 cannot tell positions apart'
+        )
       self.layout.check_length(name, length)
     metrics_lib.profile_steps(config.train.profile)
     self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)

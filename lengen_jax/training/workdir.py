@@ -32,6 +32,12 @@ FREE = {
 }
 
 RUN, COMPARISON, SWEEP = 'config.json', 'comparison.json', 'sweep.json'
+# What a file tells that a workdir holds, and what makes it.
+_KINDS = {
+  RUN: ('run', 'train'),
+  COMPARISON: ('comparison', 'compare'),
+  SWEEP: ('sweep', 'sweep'),
+}
 
 
 def claim(workdir, config, corpus_info=None, kind=RUN):
@@ -47,10 +53,11 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     The folder as an absolute path.
 
   Raises:
-    errors.WorkdirError: it belongs to another configuration, or cannot be
-      written.
+    errors.WorkdirError: it belongs to another configuration or is of another
+      kind, or cannot be written.
   """
   path = make(workdir)
+  _check_kind(path, kind)
   mine = json.loads(config.to_json())
   if corpus_info is not None:
     mine[_CORPUS] = corpus_info['sha256']
@@ -58,9 +65,7 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
   if not (path / kind).exists():
     write_json(path / kind, mine)
     return path
-  theirs = read_json(path / kind)
-  if not isinstance(theirs, dict):
-    raise errors.WorkdirError(f'{path / kind} is damaged: it is no config')
+  theirs = _read_fields(path / kind)
   free = dict(FREE)
   if corpus_info is not None and theirs.get(_CORPUS) == mine[_CORPUS]:
     # The same data, wherever it lies now.
@@ -81,6 +86,16 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     )
   write_json(path / kind, theirs)
   return path
+
+
+def _check_kind(path, kind):
+  """Raises if a folder is the workdir of something else."""
+  for other, (what, command) in _KINDS.items():
+    if other != kind and (path / other).exists():
+      raise errors.WorkdirError(
+        f'{path} holds a {what}, made by lengen {command}, and cannot hold a '
+        f'{_KINDS[kind][0]} too; choose another --workdir'
+      )
 
 
 def make(workdir):
@@ -154,10 +169,28 @@ def read_config(workdir):
     raise errors.WorkdirError(
       f'{path} holds no run (no {RUN}); start one with lengen train'
     )
-  fields = _with_tuples(read_json(path / RUN))
+  fields = _with_tuples(_read_fields(path / RUN))
   for key in (_CORPUS, _VOCABULARY):
     fields.pop(key, None)
   return ml_collections.ConfigDict(fields), path
+
+
+def _read_fields(file):
+  """The config that a file of a workdir keeps, as a dict.
+
+  Raises:
+    errors.WorkdirError: it holds none.
+  """
+  fields = read_json(file)
+  sections = ('model', 'train', 'eval')
+  if not isinstance(fields, dict) or not all(
+    isinstance(fields.get(section), dict) for section in sections
+  ):
+    raise errors.WorkdirError(
+      f'{file} is damaged: it holds no config; put it back as it was, or '
+      'choose another --workdir'
+    )
+  return fields
 
 
 def check_vocabulary(workdir, corpus_info):
@@ -238,7 +271,7 @@ def read_json(path):
   try:
     return json.loads(path.read_text())
   except (OSError, ValueError) as error:
-    raise errors.WorkdirError(f'cannot read {path}: {error}') from None
+    raise errors.WorkdirError(f'cannot read {path}: {_reason(error)}') from None
 
 
 def _with_tuples(node):

@@ -259,7 +259,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     (['reproduce', 'fire/table44'], "did you mean 'fire/table4'"),
     ([*command, '--seeds=one'], '--seeds=one is no comma-separated list'),
     (['reproduce', 'fire/table4', '--scale=big'], "unknown scale 'big'"),
-    ([*command, '--nonsense=1'], "unknown argument '--nonsense=1'"),
+    ([*command, '--nonsense=1'], "argument of lengen reproduce '--nonsense'"),
     ([*command, '--config.seeed=1'], 'paper/drawing trains nothing'),
   ):
     assert cli.main(arguments) == 2
