@@ -1,20 +1,23 @@
-"""The Python of the README and of the docs runs, page by page."""
+"""The Python of the README and of the docs runs, page by page; so does sh."""
 
+import os
 import pathlib
 import re
+import shlex
 
 import pytest
 
+from lengen_jax import cli
 from lengen_jax import encodings
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 
 
-def blocks(page):
+def blocks(page, language='python'):
   """(number of the first line, code) of each block that is to run."""
   text = page.read_text()
-  for match in re.finditer(r'^```python\n(.*?)^```', text, re.M | re.S):
+  for match in re.finditer(rf'^```{language}\n(.*?)^```', text, re.M | re.S):
     yield text[: match.start(1)].count('\n'), match[1]
 
 
@@ -43,6 +46,25 @@ def test_python_runs(page, registry, monkeypatch, tmp_path):
   for line, code in blocks(page):
     # Line numbers of an error are those of the page.
     exec(compile('\n' * line + code, str(page), 'exec'), names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'page',
+  [page for page in PAGES if list(blocks(page, 'sh'))],
+  ids=lambda page: page.name,
+)
+def test_commands_run(page, monkeypatch, tmp_path):
+  """On a tiny model, where they name one."""
+  monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
+  monkeypatch.setenv('LLAMA', f'{ROOT}/tests/golden/llama/untied,tiny')
+  monkeypatch.setenv('TRAINED', '32')
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+  for _, code in blocks(page, 'sh'):
+    for line in code.replace('\\\n', '').split('\nlengen '):
+      words = shlex.split(os.path.expandvars(line.removeprefix('lengen ')))
+      assert cli.main(words) == 0, line
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
