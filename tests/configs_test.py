@@ -34,6 +34,9 @@ MENUS = {
 }
 # Sweeps, which have tests of their own.
 SWEEPS = {'chomsky', 'warping_algorithmic'}
+# Those of what the user has.
+OWN = {'llama'}
+LLAMA = pathlib.Path(__file__).parent / 'golden' / 'llama' / 'untied'
 ALL = [
   (name, ','.join(words))
   for name, menus in MENUS.items()
@@ -56,7 +59,7 @@ def get(name, arg=''):
 
 def test_every_file_is_here():
   folder = pathlib.Path(__file__).parents[1] / 'configs'
-  assert {path.stem for path in folder.glob('*.py')} == {*MENUS} | SWEEPS
+  assert {path.stem for path in folder.glob('*.py')} == {*MENUS} | SWEEPS | OWN
 
 
 def is_slow(name, arg):
@@ -295,3 +298,25 @@ def test_finetuning_asks_for_the_run_to_start_from(name, arg):
     errors.ConfigError, match='lacks train.init_from; .*workdir'
   ):
     run_lib.Run(config)
+
+
+@pytest.mark.parametrize('size', ['', ',full', ',tiny'])
+def test_llama(size):
+  config = get('llama', f'{LLAMA}{size}').lock()
+  run = run_lib.Run(config)
+  run.check_step()
+  assert config.train.init_from == str(LLAMA)
+  assert run.model.encoding == ('rope(base=10000.0)',)
+  assert (run.model.key_heads, run.model.tied_embedding) == (2, False)
+  assert run.data.train_length == 4 * 32
+  assert run.eval.lengths == (16, 32, 64, 128, 256)
+  if size != ',tiny':
+    assert run.data.vocabulary == str(LLAMA / 'tokenizer.model')
+    assert (config.train.steps, run.data.batch_size) == (400, 64)
+
+
+def test_llama_needs_a_folder(tmp_path):
+  with pytest.raises(errors.ConfigError, match='give the folder of a check'):
+    get('llama')
+  with pytest.raises(errors.CheckpointError, match='config.json cannot be re'):
+    get('llama', f'{tmp_path},tiny')

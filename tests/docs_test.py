@@ -8,6 +8,7 @@ checked all the same.
 """
 
 import ast
+import os
 import pathlib
 import re
 import shlex
@@ -47,10 +48,18 @@ def called(page):
 
 
 def commands(text):
-  """Commands as lists of words: of a block, without comments."""
-  lines = text.replace('\\\n', ' ').splitlines()
-  found = (shlex.split(line, comments=True) for line in lines)
-  return [words for words in found if words]
+  """Commands of a block, without comments, as lists of words."""
+  started = ''
+  for line in text.replace('\\\n', ' ').splitlines():
+    started += line
+    try:
+      words = shlex.split(started, comments=True)
+    except ValueError:  # Inside of quotes.
+      started += '\n'
+      continue
+    started = ''
+    if words:
+      yield words
 
 
 def runnable(page):
@@ -74,6 +83,9 @@ def reader(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
+  # A checkpoint, and the length it was trained at.
+  monkeypatch.setenv('LLAMA', 'tests/golden/llama/untied,tiny')
+  monkeypatch.setenv('TRAINED', '32')
   before = dict(encodings.ENCODINGS)
   yield tmp_path
   for name in encodings.ENCODINGS.keys() - before.keys():
@@ -96,7 +108,8 @@ def test_blocks_run(page, reader):
     if kind == 'sh':
       for words in commands(text):
         assert words[0] == 'lengen', f'{page.name}:{line}: sh notest, please'
-        assert cli.main([tiny(word) for word in words[1:]]) == 0, words
+        words = [set_in(os.environ, tiny(word)) for word in words]
+        assert cli.main(words[1:]) == 0, words
     elif not FILE.match(text):
       # Line numbers of an error are those of the page.
       exec(compile('\n' * line + text, str(page), 'exec'), names)
@@ -117,7 +130,7 @@ def test_other_blocks_could_run(page, reader):
   for _, text in blocks(page, 'python notest'):
     ast.parse(text)
   write_files(page, reader)
-  environment = {}
+  environment = dict(os.environ)
   for _, text in blocks(page, 'sh notest'):
     for words in commands(text):
       while words and re.match(r'\w+=', words[0]):

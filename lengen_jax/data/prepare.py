@@ -90,7 +90,7 @@ def prepare(config, *, raw='', longest, vocabulary_size=0):
   cutter = windows.Cutter(
     config.train_length,
     config.mode,
-    start=vocabulary.PAD,
+    start=vocab.start,
     rest=state['splits']['train']['rest'],
   )
   cut = {
@@ -237,7 +237,7 @@ class _Split:
   def _write_group(self, group):
     counts = self._counts
     for text, ids in zip(group, self._vocab.encode(group), strict=True):
-      ids = np.append(ids, np.int32(vocabulary.END))
+      ids = np.append(ids, np.int32(self._vocab.end))
       counts['documents'] += 1
       counts['bytes'] += len(text)
       counts['tokens'] += len(ids)

@@ -1,7 +1,8 @@
 """From text to token ids and back: bytes, or a SentencePiece model.
 
 Ids are those of seqio, with and without it: 0 pads and stands before the first
-token, 1 ends a document or an answer, 2 is unknown.
+token, 1 ends a document or an answer, 2 is unknown. A SentencePiece model of
+somebody else, such as that of a Llama, keeps its own for begin and end.
 """
 
 import hashlib
@@ -38,9 +39,12 @@ class Bytes:
     name: 'bytes'.
     fingerprint: tells it from others.
     size: how many ids there are.
+    start: the id before the first token of a document.
+    end: the id after the last.
   """
 
   name, lossless = 'bytes', True
+  start, end = PAD, END
 
   def __init__(self, offset=3):
     """As seqio has it; 0 for text that needs no padding and no end."""
@@ -81,6 +85,8 @@ class SentencePiece:
     name: its path.
     fingerprint: hash of its content.
     size: how many ids there are.
+    start: the id before the first token of a document.
+    end: the id after the last.
     lossless: whether text comes back as it was, white space too.
   """
 
@@ -91,7 +97,7 @@ class SentencePiece:
       path: of the .model file.
 
     Raises:
-      errors.CorpusError: it is missing, broken, or has other special ids.
+      errors.CorpusError: it is missing, broken, or lacks special ids.
     """
     sentencepiece = _sentencepiece()
     self.name = str(path)
@@ -117,11 +123,12 @@ class SentencePiece:
     self._path = str(path)
     self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
     self.size = self._model.vocab_size()
-    found = (self._model.pad_id(), self._model.eos_id())
-    if found != (PAD, END):
+    self.end, self._pads = self._model.eos_id(), self._model.pad_id()
+    self.start = PAD if self._ours else self._model.bos_id()
+    if min(self.start, self.end) < 0:
       raise errors.CorpusError(
-        f'{path} has the ids {found} for padding and end; here they are '
-        f'{(PAD, END)}; train it with --pad_id=0 --eos_id=1 --unk_id=2 '
+        f'{path} has the ids {(self.start, self.end)} for begin and end of a '
+        'text, and needs both; train it with --pad_id=0 --eos_id=1 --unk_id=2 '
         '--bos_id=-1, as lengen prepare does'
       )
     self.lossless = self.decode(self.encode([_PROBE.encode()])[0]) == _PROBE
@@ -145,9 +152,20 @@ class SentencePiece:
 
   def seqio(self):
     """The same vocabulary for seqio."""
+    if not self._ours:
+      raise errors.CorpusError(
+        f'{self._path} has the ids {(self._pads, self.end)} for padding and '
+        f"end, where seqio has {(PAD, END)}; set data.source='prepared', which "
+        'takes them'
+      )
     import seqio
 
     return seqio.SentencePieceVocabulary(self._path)
+
+  @property
+  def _ours(self):
+    """Whether padding and end are what they are elsewhere."""
+    return (self._pads, self.end) == (PAD, END)
 
   def _pieces(self, ids):
     ids = np.asarray(ids, np.int32).ravel()

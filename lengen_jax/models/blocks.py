@@ -133,7 +133,7 @@ class Block(nn.Module):
       )(x), None
 
     def residual(branch, x, name):
-      norm = layers.norm(c.norm, dtype, f'{name}_norm')
+      norm = layers.norm(c, f'{name}_norm')
       y, extra = branch(norm(x) if pre else x)
       x = partitioning.constrain(x + drop(y), 'batch', 'length', 'embed')
       return x if pre else norm(x), extra
@@ -298,7 +298,7 @@ class Stack(nn.Module):
         new_cache.append(new)
       cached = tuple(new_cache)
     if c.norm_placement == 'pre':
-      x = layers.norm(c.norm, jnp.dtype(c.dtype), 'final_norm')(x)
+      x = layers.norm(c, 'final_norm')(x)
     return x, cached
 
 

@@ -9,7 +9,7 @@ _CHOICES = {
   'architecture': ('decoder', 'encoder', 'encoder_decoder'),
   'norm': ('layer', 'rms'),
   'norm_placement': ('pre', 'post'),
-  'activation': ('gelu', 'relu'),
+  'activation': ('gelu', 'relu', 'swiglu'),
   'dtype': ('float32', 'bfloat16'),
   'remat': ('none', 'dots', 'full'),
   'implementation': ('auto', 'reference', 'blockwise', 'pallas'),
@@ -37,10 +37,15 @@ class ModelConfig:
     encoding: encoding spec, several joined by commas, or a tuple of specs;
       several are cycled over the layers.
     attention_scale: logit scale spec.
+    tied_embedding: without `output_size`, logits by the table of the token
+      embedding; if False by a table of their own, `head/table`.
+    scaled_embedding: multiply embedded tokens by sqrt(width); Llama does not.
     norm: 'layer', or 'rms' as in T5.
+    norm_epsilon: added to the variance that a norm divides by.
     norm_placement: 'pre', before each residual branch and at the end, or
       'post', after each residual sum.
-    activation: of the MLP, 'gelu' or 'relu'.
+    activation: of the MLP, 'gelu', 'relu', or 'swiglu' as in Llama: a second
+      map of the input, through SiLU, times the first.
     mlp_bias: biases in the MLP.
     scaled_logits: divide attention logits by sqrt(head_dim); T5 does not.
     window: attention sees so many last tokens; None for all.
@@ -65,7 +70,10 @@ class ModelConfig:
   key_heads: int | None = None
   encoding: str | tuple = 'nope'
   attention_scale: str = 'none'
+  tied_embedding: bool = True
+  scaled_embedding: bool = True
   norm: str = 'layer'
+  norm_epsilon: float = 1e-6
   norm_placement: str = 'pre'
   activation: str = 'gelu'
   mlp_bias: bool = False
@@ -111,6 +119,15 @@ class ModelConfig:
     if self.output_size is not None and self.output_size < 1:
       raise errors.ConfigError(
         f'model.output_size must be at least 1 or None, got {self.output_size}'
+      )
+    if self.output_size is not None and not self.tied_embedding:
+      raise errors.ConfigError(
+        f'model.output_size={self.output_size} has a map of its own anyway; '
+        'leave model.tied_embedding=True'
+      )
+    if self.norm_epsilon <= 0:
+      raise errors.ConfigError(
+        f'model.norm_epsilon must be positive, got {self.norm_epsilon}'
       )
     for field, valid in _CHOICES.items():
       if getattr(self, field) not in valid:

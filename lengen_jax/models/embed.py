@@ -1,4 +1,4 @@
-"""Token embedding, and output heads: its table, or a map of their own.
+"""Token embedding, and output heads: its table, another, or a linear map.
 
 Shape suffixes: B batch, L length, E width, V vocab_size.
 """
@@ -18,17 +18,19 @@ _MOST_LOGITS = 2**26
 
 
 class Embed(nn.Module):
-  """Token embedding, tied to the output head.
+  """Token embedding, or output head, or both at once.
 
   Attributes:
     vocab_size: V.
     width: E.
     dtype: of the activations.
+    scaled: multiply embedded tokens by sqrt(E).
   """
 
   vocab_size: int
   width: int
   dtype: Any = jnp.float32
+  scaled: bool = True
 
   def setup(self):
     self.table = self.param(
@@ -39,18 +41,20 @@ class Embed(nn.Module):
     )
 
   def __call__(self, tokens):
-    """Embeds tokens, scaled by sqrt(E): `[B, L] -> [B, L, E]`.
+    """Embeds tokens: `[B, L] -> [B, L, E]`.
 
     A token outside the table reads NaN.
     """
     # Whole on every device, or a token's row would have to be looked for.
     x = (
-      partitioning.constrain(self.table, None, None)
+      jnp.asarray(partitioning.constrain(self.table, None, None))
       .at[tokens]
       .get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
     )
-    x = (x * self.width**0.5).astype(self.dtype)
-    return partitioning.constrain(x, 'batch', 'length', 'embed')
+    x = x * self.width**0.5 if self.scaled else x
+    return partitioning.constrain(
+      x.astype(self.dtype), 'batch', 'length', 'embed'
+    )
 
   def logits(self, x):
     """Logits of the next token, float32: `[B, L, E] -> [B, L, V]`."""
@@ -95,7 +99,7 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-  """An output head that shares nothing with the embedding.
+  """An output head of another size than the vocabulary, a linear map.
 
   Attributes:
     output_size: V.

@@ -333,15 +333,20 @@ def _output(module, y, width):
   )(y)
 
 
-ACTIVATIONS = {'gelu': nn.gelu, 'relu': nn.relu}
+ACTIVATIONS = {'gelu': nn.gelu, 'relu': nn.relu, 'swiglu': nn.silu}
 
 
 class MLP(nn.Module):
-  """Two layers with an activation between.
+  """Two layers with an activation between, which may be a gate.
+
+  With 'swiglu' the output is down(silu(gate(x)) up(x)), else
+  down(activation(up(x))).
+
+  Source: Shazeer (2020), arXiv:2002.05202, eq. 6.
 
   Attributes:
     hidden: hidden units, F.
-    activation: 'gelu' or 'relu'.
+    activation: 'gelu', 'relu' or 'swiglu'.
     use_bias: add biases.
     dtype: of the computation.
     out_init_scale: scales the initial output projection.
@@ -363,15 +368,24 @@ class MLP(nn.Module):
   @nn.compact
   def __call__(self, x):
     width = x.shape[-1]
-    h_BxLxF = linear.Einsum(
-      'ble,ef->blf',
-      (width, self.hidden),
-      ('embed', 'mlp'),
-      self.dtype,
-      use_bias=self.use_bias,
-      name='up',
-    )(x)
-    h_BxLxF = partitioning.constrain(h_BxLxF, 'batch', 'length', 'mlp')
+    activate = ACTIVATIONS[self.activation]
+
+    def expand(name):
+      h_BxLxF = linear.Einsum(
+        'ble,ef->blf',
+        (width, self.hidden),
+        ('embed', 'mlp'),
+        self.dtype,
+        use_bias=self.use_bias,
+        name=name,
+      )(x)
+      return partitioning.constrain(h_BxLxF, 'batch', 'length', 'mlp')
+
+    h_BxLxF = expand('up')
+    if self.activation == 'swiglu':
+      h_BxLxF *= activate(expand('gate'))
+    else:
+      h_BxLxF = activate(h_BxLxF)
     return linear.Einsum(
       'blf,fe->ble',
       (self.hidden, width),
@@ -380,15 +394,17 @@ class MLP(nn.Module):
       self.out_init_scale,
       use_bias=self.use_bias,
       name='down',
-    )(ACTIVATIONS[self.activation](h_BxLxF))
+    )(h_BxLxF)
 
 
-def norm(kind, dtype, name):
-  """Norm, 'layer' or 'rms', with logical axis names; statistics in float32."""
+def norm(config, name):
+  """Norm of a ModelConfig, with logical axis names; statistics in float32."""
+  dtype, epsilon = jnp.dtype(config.dtype), config.norm_epsilon
   scale = partitioning.named(nn.initializers.ones, ('embed',))
-  if kind == 'rms':
-    return nn.RMSNorm(dtype=dtype, scale_init=scale, name=name)
+  if config.norm == 'rms':
+    return nn.RMSNorm(epsilon, dtype=dtype, scale_init=scale, name=name)
   return nn.LayerNorm(
+    epsilon,
     dtype=dtype,
     scale_init=scale,
     bias_init=partitioning.named(nn.initializers.zeros, ('embed',)),

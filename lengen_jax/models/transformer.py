@@ -22,8 +22,9 @@ class DecoderLM(nn.Module):
   `layer_{i}/attention/encoding/...`, `layer_{i}/mlp/{up,down}/kernel`,
   `layer_{i}/{attention,mlp}_norm/{scale,bias}`, `final_norm/{scale,bias}`. An
   encoding that acts at the input or is shared by all layers is `encoding/...`.
-  With `scan_layers` the layers are stacked; see `stacking`. With `output_size`
-  there is `head/output/{kernel,bias}`.
+  With `scan_layers` the layers are stacked; see `stacking`. With activation
+  'swiglu' there is `layer_{i}/mlp/gate/kernel`, with `tied_embedding=False`
+  `head/table`, with `output_size` `head/output/{kernel,bias}`.
 
   Attributes:
     config: sizes, encoding and precision.
@@ -344,13 +345,19 @@ def _embed(config):
       'ModelConfig(**fields) makes one'
     )
   dtype = jnp.dtype(config.dtype)
-  return embed_lib.Embed(config.vocab_size, config.width, dtype)
+  return embed_lib.Embed(
+    config.vocab_size, config.width, dtype, config.scaled_embedding
+  )
 
 
 def _head(config):
-  if config.output_size is None:
+  """The output head; None where it is the token embedding."""
+  dtype = jnp.dtype(config.dtype)
+  if config.output_size is not None:
+    return embed_lib.Head(config.output_size, dtype)
+  if config.tied_embedding:
     return None
-  return embed_lib.Head(config.output_size, jnp.dtype(config.dtype))
+  return embed_lib.Embed(config.vocab_size, config.width, dtype)
 
 
 def _decoded(logits, cached, cache, new_lengths):

@@ -50,6 +50,7 @@ def get(**model):
   config.mesh = _fields(training_config.MeshConfig)
 
   config.train = ml_collections.ConfigDict()
+  # 0 evaluates what training would start from.
   config.train.steps = 10000
   config.train.log_every = 10
   config.train.checkpoint_every = 1000
@@ -68,7 +69,8 @@ def get(**model):
   config.train.wandb = ''
   # Steps to profile, 'FIRST:LAST'; '' for none.
   config.train.profile = ''
-  # Workdir of a run to start from, whose encoding may differ; '' for none.
+  # What to start from, whose encoding may differ: the workdir of a run, a file
+  # that lengen export wrote, the folder of a Llama; '' for none.
   config.train.init_from = ''
   return config
 

@@ -30,7 +30,7 @@ OPTIMIZER = {
 _RUN = {
   'optimizer': OPTIMIZER,
   'train': {
-    'steps': 1,
+    'steps': 0,
     'log_every': 1,
     'checkpoint_every': 1,
     'keep_every': 0,
@@ -53,7 +53,8 @@ _RUN_CLASSES = {
 
 _HINTS = {
   'train.init_from': '; this config goes on from a run: set '
-  "--config.train.init_from to its workdir, or to '' to start from nothing"
+  '--config.train.init_from to its workdir, or to other weights, or to '
+  "'' to start from nothing"
 }
 # What to say of a section that only configs of the other kind have.
 _OTHER = {

@@ -13,6 +13,8 @@ from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.evaluation import bias_error
+from lengen_jax.interop import llama
+from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
 from lengen_jax.training import boards
 from lengen_jax.training import checkpoint
@@ -24,6 +26,11 @@ from lengen_jax.training import run as run_lib
 from lengen_jax.training import throughput
 from lengen_jax.training import workdir as workdir_lib
 
+_TOKENS = (
+  'token ids of the data (vocabulary {!r}) are taken for those of the weights, '
+  'which do not say'
+)
+
 
 def train(config, workdir, *, corpus=None, label='train'):
   """Trains a model, or goes on where an earlier call stopped.
@@ -31,9 +38,11 @@ def train(config, workdir, *, corpus=None, label='train'):
   The workdir gets config.json, metrics.jsonl (a line per step; see `metrics`)
   and checkpoints. Told to stop by SIGTERM, a run saves the step it is at. A
   resumed run repeats an uninterrupted one bit for bit on the same devices and
-  versions. A model starts from the parameters of another run, whose encoding
-  may differ, where `train.init_from` names its workdir; step and optimizer
-  start afresh, and a resumed run does not need the other any more.
+  versions. A model starts from the parameters of another, whose encoding may
+  differ, where `train.init_from` names them: the workdir of a run, a file that
+  lengen export wrote, or the folder of a Llama. Step and optimizer start
+  afresh, and a resumed run does not need the other any more. With train.steps=0
+  what it starts from is the result.
 
   Args:
     config: a ConfigDict; see configs/stdlib.py.
@@ -69,6 +78,8 @@ def train(config, workdir, *, corpus=None, label='train'):
   try:
     if int(state.step) < config.train.steps:
       state = _steps(run, state, batches, corpus, path, checkpoints, label)
+    elif not config.train.steps:
+      checkpoints.save(state, batches)
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
@@ -167,7 +178,7 @@ def _check_corpus(run, corpus):
 
 
 def _adopted(run, workdir, corpus):
-  """The first state of a run that starts from another, and notes about it.
+  """The first state of a run that starts from weights, and notes about them.
 
   Returns:
     (None, []) for a run that starts from scratch or has checkpoints already.
@@ -184,10 +195,26 @@ def _adopted(run, workdir, corpus):
   if checkpoint.steps(here):
     return None, []
   try:
+    weights = _exported(there)
+    if weights is not None:
+      state, notes = run.adopt(*weights)
+      return state, [*notes, _TOKENS.format(corpus.info['vocabulary'])]
     workdir_lib.check_vocabulary(source, corpus.info)
-    return run.adopt(restore(source))
+    trained = restore(source)
+    return run.adopt(
+      trained.state.params,
+      trained.run.model,
+      trained.run.config.data.train_length,
+    )
   except errors.LengenError as error:
     raise type(error)(f'train.init_from={source}: {error}') from error
+
+
+def _exported(source):
+  """(params, ModelConfig) of weights that are no run's; None for a workdir."""
+  if source.suffix == weights_lib.SUFFIX:
+    return weights_lib.load(source)
+  return llama.load(source) if llama.is_checkpoint(source) else None
 
 
 def _steps(run, state, batches, corpus, path, checkpoints, label):

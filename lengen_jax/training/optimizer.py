@@ -51,6 +51,8 @@ def schedule(config, steps):
     raise errors.ConfigError(
       errors.one_of('optimizer.schedule', config.schedule, _SCHEDULES)
     )
+  if not steps:
+    return optax.constant_schedule(peak)
   if warmup >= steps:
     raise errors.ConfigError(
       f'optimizer.warmup_steps={warmup} leaves none of train.steps={steps}'

@@ -143,11 +143,13 @@ class Run:
     """The initial state, made on the mesh: no device ever holds all of it."""
     return jax.jit(self._init, out_shardings=self.shardings)()
 
-  def adopt(self, source):
-    """The initial state, with parameters of another run as far as they serve.
+  def adopt(self, source_params, source_model, source_length=0):
+    """The initial state, with another model's parameters where they serve.
 
     Args:
-      source: a Trained; see `swap.adopt`.
+      source_params: of the other model; see `swap.adopt`.
+      source_model: its ModelConfig.
+      source_length: tokens per row that it was trained on, if that is known.
 
     Returns:
       (state, notes): the state on the mesh and lines that say what was done.
@@ -160,11 +162,9 @@ class Run:
     params, notes = swap.adopt(
       _on_host(state.params),
       self.model,
-      _on_host(source.state.params),
-      source.run.model,
-      max_length=max(
-        run.config.data.train_length for run in (self, source.run)
-      ),
+      _on_host(source_params),
+      source_model,
+      max_length=max(self.config.data.train_length, source_length),
       rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
     )
     params = jax.device_put(params, self.shardings.params)
@@ -207,6 +207,13 @@ class Trained:
 
 def _on_host(params):
   """All of the parameters, wherever they lie."""
+
+  def gathered(leaf):
+    # What was read from a file is whole on every host.
+    if isinstance(leaf, np.ndarray):
+      return leaf
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
   if jax.process_count() > 1:
-    return multihost_utils.process_allgather(params, tiled=True)
+    return jax.tree.map(gathered, params)
   return jax.device_get(params)

@@ -27,12 +27,25 @@ _SIZES = (
   'vocab_size',
   'num_layers',
   'num_heads',
+  'key_heads',
   'head_dim',
   'width',
   'mlp_width',
   'mlp_bias',
+  'activation',
   'norm',
   'norm_placement',
+  'output_size',
+  'tied_embedding',
+)
+# And what makes another function of the same arrays.
+_FUNCTION = (
+  'activation',
+  'norm_epsilon',
+  'scaled_embedding',
+  'scaled_logits',
+  'window',
+  'sinks',
 )
 
 
@@ -57,7 +70,8 @@ def adopt(params, config, source_params, source_config, *, max_length, rng):
 
   Returns:
     (params, notes): parameters as `config` has them, in memory of their own,
-    and lines that say what was loaded, converted, initialised and left behind.
+    and lines that say what was loaded, converted, initialised and left behind,
+    and in what else the models differ.
 
   Raises:
     errors.CheckpointError: an array outside encodings and logit scales differs
@@ -98,13 +112,20 @@ def adopt(params, config, source_params, source_config, *, max_length, rng):
       scale = _IN_SCALE.match(path)
       if scale and path not in taken:
         notes.add(scale['side'] or '', [int(scale['layer'])], text)
+  others = [
+    f'model.{field}={getattr(config, field)!r}, and '
+    f'{getattr(source_config, field)!r} in the source'
+    for field in _FUNCTION
+    if getattr(config, field) != getattr(source_config, field)
+  ]
   adopted = traverse_util.unflatten_dict(
     {path: jnp.array(taken.get(path, leaf)) for path, leaf in new.items()},
     sep='/',
   )
   if config.scan_layers:
     adopted = stacking.stack(adopted, config)
-  return adopted, [f'loaded {loaded} of {len(new)} arrays', *notes.lines()]
+  lines = [f'loaded {loaded} of {len(new)} arrays', *notes.lines(), *others]
+  return adopted, lines
 
 
 def _check_match(new, config, old, source_config):

@@ -107,7 +107,8 @@ def memory(devices):
 def _stack(config, length, causal):
   """Multiplications of all layers for a row, forward."""
   pairs = _visible_pairs(length, causal, config.window, config.sinks)
-  mlp = 2 * length * config.width * config.mlp_width
+  maps = 3 if config.activation == 'swiglu' else 2
+  mlp = maps * length * config.width * config.mlp_width
   return config.num_layers * (_attention(config, length, length, pairs) + mlp)
 
 

@@ -30,6 +30,14 @@ FREE = {
     'profile',
   ),
 }
+# Fields that older runs lack, with what these were trained with.
+LATER = {
+  'model': {
+    'norm_epsilon': 1e-6,
+    'scaled_embedding': True,
+    'tied_embedding': True,
+  },
+}
 
 RUN, COMPARISON, SWEEP = 'config.json', 'comparison.json', 'sweep.json'
 # What a file tells that a workdir holds, and what makes it.
@@ -74,6 +82,10 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     for field in fields:
       if field in mine.get(section, {}):
         theirs.setdefault(section, {})[field] = mine[section][field]
+  for section, fields in LATER.items():
+    for field, value in fields.items():
+      if field in mine.get(section, {}):
+        theirs.setdefault(section, {}).setdefault(field, value)
   differences = [
     f'{key}: {a!r} there, {b!r} here'
     for key, a, b in _differences(theirs, mine)

@@ -28,6 +28,7 @@ class Numbers:
 
   name, fingerprint, size = 'numbers', 'numbers', 1 << 20
   lossless = True
+  start, end = 3, 4
 
   def encode(self, texts):
     return [np.array(text.split(), np.int32) for text in texts]
@@ -121,10 +122,10 @@ def test_every_token_is_scored_once(
   counts = run(folder, raw, mode=mode, train_length=length)['splits']['train']
 
   expected, sizes = [], []
-  stream = [[*map(int, text.split()), vocabulary.END] for text in found]
+  stream = [[*map(int, text.split()), Numbers.end] for text in found]
   tokens = sum(map(len, stream))
   for document in [sum(stream, [])] if mode == 'concat' else stream:
-    pairs = list(zip([vocabulary.PAD, *document], document, strict=False))
+    pairs = list(zip([Numbers.start, *document], document, strict=False))
     left = 0 if mode == 'doc_pad' else len(pairs) % length
     pairs = pairs[: len(pairs) - left]
     expected += pairs

@@ -183,20 +183,31 @@ def test_a_model_that_was_cut_short(model, tmp_path):
 
 def test_models_with_other_special_ids(tmp_path):
   """Those of SentencePiece itself, and of LLaMA: no padding, end 2."""
-  written = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=(line.decode() for line in LINES),
-    model_writer=written,
-    vocab_size=60,
-    hard_vocab_limit=False,
-    minloglevel=2,
-  )
-  (tmp_path / 'a.model').write_bytes(written.getvalue())
+
+  def write(**special):
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=(line.decode() for line in LINES),
+      model_writer=written,
+      vocab_size=60,
+      hard_vocab_limit=False,
+      minloglevel=2,
+      **special,
+    )
+    (tmp_path / 'a.model').write_bytes(written.getvalue())
+    return str(tmp_path / 'a.model')
+
+  vocab = vocabulary.create(write())
+  assert (vocab.start, vocab.end) == (1, 2)
+  [ids] = vocab.encode([b'alpha one'])
+  assert vocab.decode([vocab.start, *ids, vocab.end]) == 'alpha one'
+  assert vocab.num_bytes([vocab.start, vocab.end]) == 0
+  with pytest.raises(errors.CorpusError, match=r"\(-1, 2\) .*'prepared'"):
+    vocab.seqio()
   with pytest.raises(
-    errors.CorpusError,
-    match=r'a\.model has the ids \(-1, 2\) .* \(0, 1\); train it with --pad_id',
+    errors.CorpusError, match=r'a\.model has the ids \(-1, 2\) for begin'
   ):
-    vocabulary.create(str(tmp_path / 'a.model'))
+    vocabulary.create(write(bos_id=-1))
 
 
 def test_without_the_package(monkeypatch):

@@ -10,8 +10,10 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
+from lengen_jax.models import config as model_config
 from lengen_jax.models import embed
 from lengen_jax.models import layers
+from lengen_jax.models import presets
 
 B, L, E, H, D = 2, 6, 16, 2, 4
 AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}
@@ -70,11 +72,13 @@ def test_parameters(spec):
 
 
 def test_logical_axes():
+  config = model_config.ModelConfig(**presets.get('tiny'))
   modules = [
     (attention('fire'), inputs()),
     (layers.MLP(8), inputs()),
+    (layers.MLP(8, 'swiglu', use_bias=True), inputs()),
     (embed.Embed(9, E), jnp.zeros((1, 1), int)),
-    (layers.norm('layer', jnp.float32, None), inputs()),
+    (layers.norm(config, None), inputs()),
   ]
   for module, x in modules:
     boxed = jax.eval_shape(lambda m=module, x=x: m.init(jax.random.key(0), x))
@@ -85,6 +89,20 @@ def test_logical_axes():
       assert len(leaf.names) == leaf.unbox().ndim
       assert set(leaf.names) <= AXES
       assert len(set(leaf.names)) == len(leaf.names)
+
+
+def test_a_gate(assert_close):
+  module = layers.MLP(24, 'swiglu')
+  variables = init(module)
+  params = variables['params']
+  assert sorted(params) == ['down', 'gate', 'up']
+  gate, up, down = (
+    np.asarray(params[name]['kernel'], np.float64)
+    for name in ('gate', 'up', 'down')
+  )
+  x = np.asarray(inputs(), np.float64)
+  want = (x @ gate / (1 + np.exp(-x @ gate)) * (x @ up)) @ down
+  assert_close(module.apply(variables, inputs()), want)
 
 
 def test_takes_a_spec_an_encoding_or_a_function(assert_close):

@@ -116,6 +116,17 @@ def test_a_finished_run_is_not_done_again(tmp_path, tiny_config, corpus):
   assert (tmp_path / 'metrics.jsonl').read_text() == before
 
 
+def test_no_steps_keep_the_initial_state(tmp_path, tiny_config, corpus):
+  tiny_config.train.steps = 0
+  trained = loop.train(tiny_config, tmp_path, corpus=corpus)
+  assert trained.state.step == 0
+  again = loop.train(tiny_config, tmp_path, corpus=corpus)
+  restored = loop.restore(tmp_path)
+  initial = run_lib.Run(tiny_config).init_state()
+  for found in (trained, again, restored):
+    jax.tree.map(np.testing.assert_array_equal, found.state, initial)
+
+
 def test_training_learns(tmp_path, tiny_config, corpus):
   tiny_config.train.steps = 60
   tiny_config.train.checkpoint_every = 60
@@ -203,6 +214,7 @@ def test_missing_field(tiny_config, section, field):
 @pytest.mark.parametrize(
   'section, field, value',
   [
+    ('train', 'steps', -1),
     ('train', 'checkpoint_every', 0),
     ('train', 'log_every', 0),
     ('data', 'batch_size', 0),

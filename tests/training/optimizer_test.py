@@ -58,6 +58,12 @@ def test_encodings_norms_and_tables_of_positions_do_not_decay(tiny_config):
   assert not decays['final_norm/scale']
 
 
+@pytest.mark.parametrize('schedule', ['constant', 'cosine', 'linear'])
+def test_no_steps(config, schedule):
+  config.update(schedule=schedule, warmup_steps=10, learning_rate=0.5)
+  assert optimizer.schedule(config, 0)(0) == 0.5
+
+
 @pytest.mark.parametrize(
   'change, message',
   [

@@ -45,6 +45,14 @@ MODELS = (
     encoding='kerple_log', implementation='pallas', num_heads=8, key_heads=4
   ),
   dict(encoding='fire(init_threshold=8.)', implementation='pallas'),
+  dict(
+    encoding='rope',
+    norm='rms',
+    activation='swiglu',
+    tied_embedding=False,
+    num_heads=8,
+    key_heads=4,
+  ),
 )
 
 

@@ -5,6 +5,7 @@
 
 import functools
 import json
+import pathlib
 import re
 import shutil
 
@@ -14,10 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import llama as llama_config
 from configs import stdlib as stdlib_config
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax.encodings import convert
+from lengen_jax.interop import llama
+from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import config as model_config
 from lengen_jax.models import presets
 from lengen_jax.models import stacking
@@ -29,6 +33,7 @@ from lengen_jax.training import workdir as workdir_lib
 from tests import random_params
 
 LENGTH = 32
+LLAMA = pathlib.Path(__file__).parents[1] / 'golden' / 'llama' / 'untied'
 
 
 def model(encoding, **fields):
@@ -137,6 +142,18 @@ def test_encodings_without_arrays(encoding):
   assert notes == [
     'loaded 23 of 23 arrays',
     f'layers 0-1: {encoding} in place of rope, nothing to load',
+  ]
+
+
+def test_what_else_makes_another_function_is_said():
+  fields = {'norm_epsilon': 1e-5, 'window': 8, 'scaled_embedding': False}
+  source, params, notes = adopt(model('rope'), model('rope', **fields))
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  assert notes == [
+    'loaded 23 of 23 arrays',
+    'model.norm_epsilon=1e-06, and 1e-05 in the source',
+    'model.scaled_embedding=True, and False in the source',
+    'model.window=None, and 8 in the source',
   ]
 
 
@@ -416,7 +433,7 @@ def test_fitted_fire_keeps_the_logits(trained, corpus, quick_fits):
   """The point of it all: measured at the length of training."""
   source = loop.restore(trained)
   run = run_lib.Run(run_config('fire'))
-  state, _ = run.adopt(source)
+  state, _ = run.adopt(source.state.params, source.run.model)
   params = jax.device_get(state.params)
   old = jax.device_get(source.state.params)
   anew = flat(params) | {
@@ -464,7 +481,8 @@ def test_a_run_starts_from_another(
 @pytest.mark.slow
 def test_the_adopted_state_lies_as_the_initial_one(trained):
   run = run_lib.Run(run_config('rope'))
-  state, _ = run.adopt(loop.restore(trained))
+  source = loop.restore(trained)
+  state, _ = run.adopt(source.state.params, source.run.model)
   initial_state = run.init_state()
   assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
     lambda x: x.sharding, initial_state
@@ -541,6 +559,42 @@ def test_sources_that_do_not_serve(tmp_path, trained, corpus):
   assert 'set model.width=32 instead of 48' in error
   # Nothing is left that would stand in the way of the mended command.
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.fixture(params=['exported', 'llama'])
+def weights(request, tmp_path, trained):
+  """Weights of no run, and a config that starts from them."""
+  if request.param == 'llama':
+    config = llama_config.get_config(f'{LLAMA},tiny')
+    config.train.steps = 0
+    config.data.train_length, config.eval.lengths = LENGTH, (LENGTH,)
+    return llama.load(LLAMA), config
+  path = tmp_path / 'alibi.safetensors'
+  state = loop.restore(trained).state
+  config = run_config('alibi', path)
+  config.train.steps = 0
+  found = model_config.ModelConfig(**config.model.to_dict())
+  weights_lib.save(path, state.params, found)
+  return weights_lib.load(path), config
+
+
+def test_a_run_starts_from_weights(tmp_path, weights, corpus, capsys):
+  (params, source), config = weights
+  config.model.encoding = 'rope(scale=2.)'
+  first = loop.train(config, tmp_path / 'run', corpus=corpus, label='run')
+  jax.tree.map(np.testing.assert_array_equal, first.state.params, params)
+  count = len(jax.tree.leaves(params))
+  assert capsys.readouterr().out.splitlines() == [
+    f'run: loaded {count} of {count} arrays',
+    'run: layers 0-1: rope(scale=2.) in place of '
+    f'{source.encoding[0]}, nothing to load',
+    "run: token ids of the data (vocabulary 'bytes_plus_0') are taken for "
+    'those of the weights, which do not say',
+  ]
+  config.model.vocab_size = 300
+  error = refused(config, tmp_path / 'no', corpus, errors.CheckpointError)
+  assert 'cannot load embed/table: (256, 32) in the source, (300' in error
+  assert 'set model.vocab_size=256 instead of 300' in error
 
 
 def test_a_run_is_not_its_own_source(tmp_path, trained, corpus):

@@ -63,6 +63,10 @@ def compiled_flops(config):
   [
     dict(architecture='decoder', window=16),
     pytest.param(
+      dict(architecture='decoder', window=16, activation='swiglu'),
+      id='gate',
+    ),
+    pytest.param(
       dict(architecture='encoder', key_heads=1, output_size=1024),
       marks=pytest.mark.slow,
     ),

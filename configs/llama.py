@@ -1,0 +1,76 @@
+"""A pretrained RoPE checkpoint, extended to sequences four times as long.
+
+Commands:
+  lengen prepare --config=configs/llama.py:FOLDER --config.data.raw=TEXTS
+  lengen compare --config=configs/llama.py:FOLDER --workdir=runs/extended \
+    --runs='rope(scale=4.); yarn(scale=4., train_length=4096); fire'
+  lengen train --config=configs/llama.py:FOLDER --workdir=runs/as_it_is \
+    --config.train.steps=0
+
+The argument is FOLDER[,SIZE]. FOLDER holds a Llama or Mistral as transformers
+writes it, with its tokenizer.model: sizes and encoding are those of its
+config.json, and every run starts from its weights. docs/extend_rope.md goes
+through it step by step. Text is any folder (`data.task=lm`).
+
+The recipe is that of YaRN (arXiv:2309.00071, section 4.1) but for its length:
+400 steps of 64 rows, AdamW with 2e-5 after 20 steps of warm-up; rows are four
+times as long as those that the checkpoint was made for. Ours: a constant rate
+after that, clipping, and the text.
+
+Sizes:
+  full   The recipe.
+  tiny   Bytes of the embedded corpus; seconds, for tests.
+"""
+
+import pathlib
+
+from lengen_jax import errors
+from lengen_jax.interop import llama
+from lengen_jax.training import defaults
+
+_SIZES = ('full', 'tiny')
+
+
+def get_config(arg=''):
+  """The configuration; `arg` is a folder, then perhaps a size."""
+  folder, _, size = arg.rpartition(',')
+  if size not in _SIZES:
+    folder, size = arg, 'full'
+  if not folder:
+    raise errors.ConfigError(
+      f'give the folder of a checkpoint, configs/llama.py:FOLDER[,SIZE]; SIZE '
+      f'is one of {", ".join(_SIZES)}'
+    )
+  path = pathlib.Path(folder).expanduser().absolute()
+  config = defaults.get(**llama.model_fields(path))
+  tiny = size == 'tiny'
+  if not tiny:
+    config.model.dtype = 'bfloat16'
+    config.model.scan_layers = True
+    config.model.remat = 'full'
+
+  trained = llama.trained_length(path)
+  length = 4 * trained
+  config.data.source = 'stdlib' if tiny else 'prepared'
+  if not tiny:
+    config.data.task = 'lm'
+    config.data.path = f'data/{path.name}_{length}'
+    config.data.vocabulary = str(path / 'tokenizer.model')
+  config.data.train_length = length
+  config.data.batch_size = 4 if tiny else 64
+
+  config.optimizer.learning_rate = 1e-3 if tiny else 2e-5
+  config.optimizer.schedule = 'constant'
+  config.optimizer.warmup_steps = 2 if tiny else 20
+  config.optimizer.weight_decay = 0.0
+  config.optimizer.b2 = 0.95
+
+  config.train.init_from = str(path)
+  config.train.steps = 8 if tiny else 400
+  config.train.log_every = 4 if tiny else 10
+  config.train.checkpoint_every = 4 if tiny else 100
+
+  config.eval.lengths = tuple(trained * 2**n // 2 for n in range(5))
+  config.eval.windows = 2 if tiny else 64
+  config.eval.batch_tokens = 1024 if tiny else 65536
+  return config

@@ -1,0 +1,176 @@
+"""A model's weights as one safetensors file, under our parameters' paths.
+
+The file holds float32 arrays named as in a checkpoint, layers unstacked, such
+as 'layer_0/attention/query/kernel', and in its metadata the ModelConfig. It is
+read and written by the package safetensors, from the extra `weights`.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+
+from flax import traverse_util
+import jax
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.models import stacking
+from lengen_jax.models.config import ModelConfig
+
+SUFFIX = '.safetensors'
+_CONFIG = 'lengen_jax.model'
+
+
+def save(path, params, config):
+  """Writes the parameters of a model.
+
+  The file is never seen half-written.
+
+  Args:
+    path: of the file, '*.safetensors'.
+    params: tree of arrays, layers stacked or not.
+    config: the ModelConfig.
+
+  Returns:
+    How many bytes the file has.
+
+  Raises:
+    errors.CheckpointError: it cannot be written, or is to have another name.
+  """
+  library = _library('safetensors.numpy')
+  path = _local(path)
+  if path.suffix != SUFFIX:
+    raise errors.CheckpointError(
+      f'weights are written to a file *{SUFFIX}, got {path}'
+    )
+  flat = traverse_util.flatten_dict(stacking.unstack(params), sep='/')
+  arrays = {
+    name: np.ascontiguousarray(leaf, np.float32)
+    for name, leaf in jax.device_get(flat).items()
+  }
+  config = dataclasses.replace(config, scan_layers=False)
+  metadata = {_CONFIG: json.dumps(dataclasses.asdict(config))}
+  partial = path.with_name(path.name + '.partial')
+  try:
+    library.save_file(arrays, partial, metadata=metadata)
+    os.replace(partial, path)
+    return path.stat().st_size
+  except Exception as error:  # OSError, or the library's own.
+    with contextlib.suppress(OSError):
+      partial.unlink(missing_ok=True)
+    raise errors.CheckpointError(
+      f'cannot write {path}: {_reason(error)}'
+    ) from error
+
+
+def load(path):
+  """Reads what `save` wrote.
+
+  Returns:
+    (params, ModelConfig): numpy arrays, float32, layers unstacked.
+
+  Raises:
+    errors.CheckpointError: the file cannot be read or is of something else.
+  """
+  path = _local(path)
+  arrays, metadata = read(path)
+  if _CONFIG not in metadata:
+    raise errors.CheckpointError(
+      f'{path} was not written by lengen export: it lacks the config of a '
+      'model; of a Llama give the folder with its config.json'
+    )
+  try:
+    config = ModelConfig(**json.loads(metadata[_CONFIG]))
+  except (TypeError, ValueError) as error:
+    raise errors.CheckpointError(
+      f'the config of a model in {path} cannot be read: {error}'
+    ) from error
+  wanted = traverse_util.flatten_dict(stacking.abstract(config)[0], sep='/')
+  check(arrays, {name: leaf.shape for name, leaf in wanted.items()}, path)
+  return traverse_util.unflatten_dict(arrays, sep='/'), config
+
+
+def read(path):
+  """All arrays of a safetensors file, as float32, and its metadata.
+
+  Args:
+    path: of the file.
+
+  Returns:
+    (dict of numpy arrays by name, dict of texts).
+
+  Raises:
+    errors.CheckpointError: it is missing or broken.
+  """
+  library = _library('safetensors')
+  try:
+    with library.safe_open(path, framework='np') as file:
+      arrays = {
+        name: file.get_tensor(name).astype(np.float32) for name in file.keys()
+      }
+      return arrays, file.metadata() or {}
+  except Exception as error:  # OSError, or the library's own.
+    missing = isinstance(error, FileNotFoundError)
+    raise errors.CheckpointError(
+      f'there is no {path}'
+      if missing
+      else f'{path} cannot be read as safetensors: {_reason(error)}; copy it '
+      'again'
+    ) from error
+
+
+def check(arrays, shapes, where):
+  """Raises unless arrays are all that is wanted, and nothing else.
+
+  Args:
+    arrays: dict of arrays by name.
+    shapes: dict of shapes by name.
+    where: what holds the arrays, for the message.
+
+  Raises:
+    errors.CheckpointError: naming the first that is missing, too many, or of
+      another shape.
+  """
+  problems = [
+    *(f'lacks {name}, {shapes[name]}' for name in shapes if name not in arrays),
+    *(
+      f'has {name}, {arrays[name].shape}, which this model has no use for'
+      for name in arrays
+      if name not in shapes
+    ),
+    *(
+      f'has {name} of shape {arrays[name].shape}, where its config wants '
+      f'{shapes[name]}'
+      for name in shapes
+      if name in arrays and arrays[name].shape != tuple(shapes[name])
+    ),
+  ]
+  if problems:
+    more = f' (and {len(problems) - 1} more)' if len(problems) > 1 else ''
+    raise errors.CheckpointError(f'{where} {problems[0]}{more}')
+
+
+def _library(name):
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    raise errors.CheckpointError(
+      "safetensors files need the weights extra: pip install 'lengen_jax"
+      f"[weights]' ({error})"
+    ) from error
+
+
+def _local(path):
+  if '://' in str(path):
+    raise errors.CheckpointError(
+      f'{path} is no local file; safetensors files are read and written locally'
+    )
+  return pathlib.Path(path).expanduser().absolute()
+
+
+def _reason(error):
+  text = getattr(error, 'strerror', None) or str(error)
+  return (text.splitlines() or [type(error).__name__])[0]

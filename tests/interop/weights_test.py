@@ -1,0 +1,123 @@
+"""Tests `lengen_jax/interop/weights.py`: our models as safetensors files."""
+
+import dataclasses
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+from safetensors import numpy as safetensors_numpy
+
+from lengen_jax import errors
+from lengen_jax.interop import weights
+from lengen_jax.models import config as model_config
+from lengen_jax.models import presets
+from lengen_jax.models import stacking
+from tests import random_params
+
+
+def model(**fields):
+  fields = presets.get('tiny') | {'encoding': 'fire, rope(base=5e5)'} | fields
+  return model_config.ModelConfig(**fields)
+
+
+def initial(config):
+  return random_params.fill(
+    lambda: stacking.init(config, jax.random.key(0)), seed=1
+  )
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {},
+    {'scan_layers': True, 'attention_scale': 'ssmax'},
+    {'architecture': 'encoder_decoder', 'encoding': 'fire(shared=True)'},
+  ],
+  ids=str,
+)
+def test_what_is_written_is_read(tmp_path, fields):
+  config = model(**fields)
+  params = initial(config)
+  path = tmp_path / 'a.safetensors'
+  assert weights.save(path, params, config) == path.stat().st_size
+  assert [file.name for file in tmp_path.iterdir()] == ['a.safetensors']
+  found, found_config = weights.load(path)
+  assert found_config == dataclasses.replace(config, scan_layers=False)
+  jax.tree.map(np.testing.assert_array_equal, found, stacking.unstack(params))
+
+
+def test_names_are_our_paths(tmp_path):
+  path = tmp_path / 'a.safetensors'
+  weights.save(path, initial(model()), model())
+  with safetensors.safe_open(path, framework='np') as file:
+    names = set(file.keys())
+    metadata = file.metadata()
+  assert {
+    'embed/table',
+    'layer_0/attention/query/kernel',
+    'layer_0/attention/encoding/mlp_0/kernel',
+    'layer_1/mlp/down/kernel',
+  } <= names
+  found = json.loads(metadata['lengen_jax.model'])
+  assert found['encoding'] == ['fire', 'rope(base=5e5)']
+
+
+def written(path, arrays, **fields):
+  config = dataclasses.asdict(model()) | fields
+  metadata = {'lengen_jax.model': json.dumps(config)}
+  safetensors_numpy.save_file(arrays, path, metadata=metadata)
+
+
+def refused(path):
+  with pytest.raises(errors.CheckpointError) as caught:
+    weights.load(path)
+  assert str(path) in str(caught.value)
+  return str(caught.value)
+
+
+def test_refuses_what_is_not_all_of_a_model(tmp_path):
+  path = tmp_path / 'a.safetensors'
+  weights.save(path, initial(model()), model())
+  arrays, _ = weights.read(path)
+  table = arrays.pop('embed/table')
+  written(path, arrays)
+  assert 'lacks embed/table, (256, 32)' in refused(path)
+  written(path, arrays | {'embed/table': table, 'strange': np.ones(3)})
+  assert 'has strange, (3,), which this model has no use for' in refused(path)
+  written(path, arrays | {'embed/table': table[:9].copy()})
+  assert 'has embed/table of shape (9, 32), where its config wants' in refused(
+    path
+  )
+  written(path, arrays, colour='red')
+  assert 'config of a model in' in refused(path) and 'colour' in refused(path)
+  safetensors_numpy.save_file(arrays, path)
+  assert 'was not written by lengen export' in refused(path)
+
+
+def test_refuses_files_that_are_none(tmp_path):
+  path = tmp_path / 'a.safetensors'
+  assert 'there is no ' in refused(path)
+  path.write_text('x')
+  assert 'cannot be read as safetensors: ' in refused(path)
+  assert 'is no local file' in refused('gs://bucket/a.safetensors')
+
+
+@pytest.mark.parametrize('name', ['a.npz', 'nowhere/a.safetensors'])
+def test_refuses_places_that_cannot_be_written(tmp_path, name):
+  with pytest.raises(errors.CheckpointError) as caught:
+    weights.save(tmp_path / name, initial(model()), model())
+  assert name in str(caught.value)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_package(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'safetensors', None)
+  monkeypatch.setitem(sys.modules, 'safetensors.numpy', None)
+  extra = r"the weights extra: pip install 'lengen_jax\[weights\]'"
+  with pytest.raises(errors.CheckpointError, match=extra):
+    weights.load(tmp_path / 'a.safetensors')
+  with pytest.raises(errors.CheckpointError, match=extra):
+    weights.save(tmp_path / 'a.safetensors', initial(model()), model())
