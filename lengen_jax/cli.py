@@ -297,9 +297,7 @@ def _compare(arguments, config):
   sharding.start()
   chosen = runs.parse(arguments.runs, config)
   results = compare.compare(config, arguments.workdir, chosen)
-  report.print_table(results)
-  for path in report.write(results, arguments.workdir):
-    print(f'wrote {path}')
+  _show(report, results, arguments)
 
 
 def _sweep(arguments, config):
@@ -308,9 +306,7 @@ def _sweep(arguments, config):
   from lengen_jax.training import sweep
 
   sharding.start()
-  results = sweep.sweep(config, arguments.workdir)
-  sweep_report.print_table(results)
-  print(f'wrote {sweep_report.write(results, arguments.workdir)}')
+  _show(sweep_report, sweep.sweep(config, arguments.workdir), arguments)
 
 
 def _reproduce(arguments, _):
@@ -377,12 +373,15 @@ def _report(arguments, _):
     return
   results = sweep_report.read(arguments.workdir)
   if results is not None:
-    sweep_report.print_table(results)
-    print(f'wrote {sweep_report.write(results, arguments.workdir)}')
+    _show(sweep_report, results, arguments)
     return
-  results = report.read(arguments.workdir)
-  report.print_table(results)
-  for path in report.write(results, arguments.workdir):
+  _show(report, report.read(arguments.workdir), arguments)
+
+
+def _show(kind, results, arguments):
+  """Prints and writes results as a report of their kind."""
+  kind.print_table(results)
+  for path in kind.write(results, arguments.workdir):
     print(f'wrote {path}')
 
 
