@@ -396,8 +396,7 @@ def _compare(arguments, config):
   chosen = runs.parse(arguments.runs, config)
   results = compare.compare(config, arguments.workdir, chosen)
   report.print_table(results)
-  for path in report.write(results, arguments.workdir):
-    print(f'wrote {path}')
+  _write(report, results, arguments.workdir)
 
 
 def _sweep(arguments, config):
@@ -408,7 +407,7 @@ def _sweep(arguments, config):
   sharding.start()
   results = sweep.sweep(config, arguments.workdir)
   sweep_report.print_table(results)
-  print(f'wrote {sweep_report.write(results, arguments.workdir)}')
+  _write(sweep_report, results, arguments.workdir)
 
 
 def _reproduce(arguments, _):
@@ -446,8 +445,7 @@ def _show_reproduction(found, folder):
   from lengen_jax.analysis import reproduction
 
   reproduction.print_tables(found)
-  for path in reproduction.write(found, folder):
-    print(f'wrote {path}')
+  _write(reproduction, found, folder)
 
 
 def _compile(arguments, config):
@@ -490,11 +488,25 @@ def _draw(workdir):
   results = sweep_report.read(workdir)
   if results is not None:
     sweep_report.print_table(results)
-    print(f'wrote {sweep_report.write(results, workdir)}')
+    _write(sweep_report, results, workdir)
     return
   results = report.read(workdir)
   report.print_table(results)
-  for path in report.write(results, workdir):
+  _write(report, results, workdir)
+
+
+def _write(kind, results, folder):
+  """Writes results as a report of their kind, and says what it wrote."""
+  from lengen_jax.training import workdir as workdir_lib
+
+  if not workdir_lib.is_first():
+    return
+  if '://' in folder:
+    print(
+      f'wrote {folder}/results.json; copied to a disk, lengen report draws it'
+    )
+    return
+  for path in kind.write(results, folder):
     print(f'wrote {path}')
 
 

@@ -105,20 +105,26 @@ def test_compare_report(tmp_path, capsys):
   out = capsys.readouterr().out
   assert 'rope | interpolated(scale=2)' in out
   assert 'learned(max_position=40) at 64: ' in out
-  pictures = ['length_curves.png', 'loss_by_position.png']
-  before = {name: (tmp_path / name).read_bytes() for name in pictures}
-  page = (tmp_path / 'report.html').read_text()
-  assert page.count('data:image/png;base64,') == 2
-  assert 'http' not in page.replace('http-equiv', '')
+  files = ['curves.csv', 'positions.csv', 'length_curves.png', 'report.html']
+  before = {name: (tmp_path / name).read_bytes() for name in files}
+  page = before['report.html'].decode()
   assert 'rope | interpolated(scale=2)' in page
   assert 'max_position=64 or more' in page
 
-  for name in (*pictures, 'report.html'):
+  for name in files:
     (tmp_path / name).unlink()
   assert cli.main(['report', workdir]) == 0
   # The same bytes for the same results.
-  assert before == {name: (tmp_path / name).read_bytes() for name in pictures}
-  assert (tmp_path / 'report.html').read_text() == page
+  assert before == {name: (tmp_path / name).read_bytes() for name in files}
+
+
+def test_results_in_a_bucket_are_drawn_elsewhere(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  cli._write(None, {}, 'gs://bucket/runs')
+  assert (
+    'wrote gs://bucket/runs/results.json; copied' in capsys.readouterr().out
+  )
+  assert list(tmp_path.iterdir()) == []
 
 
 def test_list(capsys):

@@ -206,12 +206,11 @@ def entropy_figure(results, folder, *, train_length):
     ('entropy of attention, nats', 'entropy / ln(visible keys)'),
     strict=True,
   ):
-    axes.axvline(train_length, color='0.6', linewidth=1, zorder=0)
+    axes.axvline(train_length, color='0.6', linewidth=1, zorder=1)
     plots.length_axis(axes, lengths)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel('context length at test time (vertical line: trained)')
-    axes.grid(True, color='0.9')
-    axes.spines[['top', 'right']].set_visible(False)
+    plots.grid(axes)
   plots.finish(drawn, panels[0], picture)
   tables.write_csv(
     numbers,

@@ -294,8 +294,7 @@ def _panels(count):
     1, count, figsize=(7.2, 5.0), layout='constrained'
   )
   for axes in np.atleast_1d(panels):
-    axes.grid(True, color='0.9')
-    axes.spines[['top', 'right']].set_visible(False)
+    plots.grid(axes)
   return figure, panels
 
 
@@ -311,7 +310,7 @@ def _draw(axes, number, x, y, name=None):
 
 
 def _mark_trained(axes, train_length):
-  axes.axvline(train_length, color='0.6', linewidth=1, zorder=0)
+  axes.axvline(train_length, color='0.6', linewidth=1, zorder=1)
   axes.annotate(
     'L_train',
     (train_length, 1),

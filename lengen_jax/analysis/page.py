@@ -5,58 +5,165 @@ import html
 import json
 
 _STYLE = """\
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem; color: #222; }
-img { max-width: 100%; height: auto; }
-div { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; text-align: right;
-  border-bottom: 1px solid #ddd; white-space: nowrap; }
-tr > th:first-child { text-align: left; }
-pre { overflow-x: auto; background: #f6f6f6; padding: 1rem;
-  font-size: 13px; }
+:root { color-scheme: light dark; --paper: #fff; --panel: #f4f5f7;
+  --ink: #1b1d20; --soft: #5a6068; --line: #dcdfe3; --link: #0b5cad;
+  --curve-0: #0072b2; --curve-1: #c25000; --curve-2: #008a65;
+  --curve-3: #b9588e; --curve-4: #b57900; --curve-5: #3389bd;
+  --curve-6: currentColor; }
+@media screen and (prefers-color-scheme: dark) { :root { --paper: #14161a;
+  --panel: #1f2227; --ink: #e4e6ea; --soft: #a2a8b1; --line: #363b43;
+  --link: #7cb8f5; --curve-0: #4ba6e8; --curve-1: #ff8b4a;
+  --curve-2: #2cc69a; --curve-3: #e597c5; --curve-4: #efb42f;
+  --curve-5: #93d3fa; } }
+* { box-sizing: border-box; }
+body { font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
+  background: var(--paper); max-width: 76rem; margin: 0 auto;
+  padding: 1rem clamp(.8rem, 3vw, 2.5rem) 3rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .6rem 0; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 .5rem; padding-top: .8rem;
+  border-top: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
+p, ul { max-width: 48rem; margin: .5rem 0; }
+.lead { font-size: 1.15rem; }
+.note, figcaption { color: var(--soft); font-size: .875rem; }
+a, summary { color: var(--link); }
+summary { cursor: pointer; padding: .3rem 0; width: fit-content; }
+:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+img { max-width: 100%; height: auto; background: #fff; }
+.figures { display: grid; gap: 1rem 2rem; grid-template-columns:
+  repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+figure { margin: .5rem 0; max-width: 34rem; break-inside: avoid; }
+figure svg { display: block; width: 100%; height: auto; }
+svg { fill: currentColor; }
+svg * { stroke-linejoin: round; stroke-linecap: butt; }
+.scroll { overflow-x: auto; margin: .5rem 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums;
+  font-size: .9375rem; }
+th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
+tbody th { font-weight: 500; }
+thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom; }
+tfoot > * > * { border-top: 2px solid var(--soft); border-bottom: 0; }
+tr > :first-child { text-align: left; padding-left: 0; white-space: normal;
+  min-width: 9rem; position: sticky; left: 0;
+  background: var(--paper); }
+.prose :is(th, td) { text-align: left; white-space: normal;
+  vertical-align: top; padding: .3rem .8rem .3rem 0; min-width: 4.5rem; }
+.prose :is(thead th, tr > :first-child) { position: static;
+  overflow-wrap: normal; }
+tbody tr:hover > * { background: var(--panel); }
+small { display: block; font-weight: normal; color: var(--soft); }
+i { color: var(--soft); font-style: normal; }
+label { display: inline-flex; align-items: center; gap: .5rem;
+  cursor: pointer; }
+label input { flex: none; width: 1.05rem; height: 1.05rem; margin: .2rem;
+  accent-color: var(--link); }
+label svg { flex: none; width: 2.6rem; height: .75rem; }
+button { font: inherit; font-size: .875rem; color: var(--link); cursor: pointer;
+  background: var(--panel); border: 1px solid var(--line);
+  border-radius: .3rem; padding: .25rem .7rem; }
+pre, code { font: .8125rem/1.5 ui-monospace, monospace; }
+pre { overflow-x: auto; background: var(--panel); padding: .8rem 1rem;
+  border-radius: .3rem; }
+@media (max-width: 40rem) { label { flex-wrap: wrap; }
+  label span { flex-basis: 100%; } }
+@media print { body { max-width: none; padding: 0; } button, input,
+  .downloads { display: none; } .scroll { overflow: visible; }
+  tr > :first-child { position: static; }
+  h2, h3, .note { break-after: avoid; } tfoot { display: table-row-group; } }
 """
 
 
-def document(title, *body):
-  """A page of parts that the other functions here make."""
+class Html(str):
+  """What is HTML already; any other text is escaped."""
+
+  __slots__ = ()
+
+
+def document(title, *body, style=''):
+  """A page of parts that the other functions here make.
+
+  Args:
+    title: of the page.
+    *body: its parts.
+    style: CSS for this page alone.
+  """
   return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title>
 <style>
-{_STYLE}</style>
+{_STYLE}{style}</style>
+<main>
 <h1>{html.escape(title)}</h1>
 {chr(10).join(body)}
+</main>
 </html>
 """
 
 
-def heading(text):
+def element(tag, *content, **attributes):
+  """An element; `class_` is its class.
+
+  Args:
+    tag: its name.
+    *content: texts, or Html.
+    **attributes: of the element, with _ for -; those that are None are left
+      out.
+  """
+  given = ''.join(
+    f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+    for name, value in attributes.items()
+    if value is not None
+  )
+  return Html(f'<{tag}{given}>{"".join(map(_text, content))}</{tag}>')
+
+
+def heading(text, level=2):
   """A heading within the page."""
-  return f'<h2>{html.escape(text)}</h2>'
+  return element(f'h{level}', text)
 
 
-def paragraph(text):
+def paragraph(*content, class_=None):
   """A paragraph."""
-  return f'<p>{html.escape(text)}</p>'
+  return element('p', *content, class_=class_)
 
 
 def listing(lines):
   """Lines, each with a dot."""
-  items = ''.join(f'<li>{html.escape(line)}</li>' for line in lines)
-  return f'<ul>{items}</ul>'
+  return element('ul', *(element('li', line) for line in lines))
 
 
-def table(head, rows):
-  """A table; the first cell of each row names it."""
-  cells = ''.join(f'<th>{html.escape(str(one))}</th>' for one in head)
-  lines = [f'<tr>{cells}</tr>']
-  for name, *values in rows:
-    cells = ''.join(f'<td>{html.escape(str(value))}</td>' for value in values)
-    lines.append(f'<tr><th>{html.escape(name)}</th>{cells}</tr>')
-  return '<div><table>\n' + '\n'.join(lines) + '</table></div>'
+def table(head, rows, *, foot=None, caption=None, class_=None):
+  """A table; the first cell of each row names it.
+
+  Args:
+    head: names of the columns.
+    rows: lists of cells.
+    foot: a last row, of sums.
+    caption: what the table is.
+    class_: 'prose' for cells of words.
+  """
+  columns = [element('th', one, scope='col') for one in head]
+  parts = [
+    element('thead', element('tr', *columns)),
+    element('tbody', *map(_row, rows)),
+  ]
+  if foot:
+    parts.append(element('tfoot', _row(foot)))
+  # What scrolls takes the keyboard, too. Above it the caption stays.
+  scrolled = element(
+    'div',
+    element('table', *parts, class_=class_),
+    class_='scroll',
+    tabindex=0,
+    role='region',
+    aria_label=caption or f'table by {head[0]}',
+  )
+  return Html(
+    paragraph(caption, class_='note') + scrolled if caption else scrolled
+  )
 
 
 def picture(path, alt):
@@ -65,16 +172,39 @@ def picture(path, alt):
   return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'
 
 
+def figure(svg, *caption):
+  """A drawing and what is to be said of it."""
+  return element('figure', Html(svg), element('figcaption', *caption))
+
+
+def beside(*figures):
+  """Figures side by side, where there is room."""
+  return element('div', *figures, class_='figures')
+
+
+def details(summary, *content):
+  """What is shown when asked for."""
+  return element('details', element('summary', summary), *content)
+
+
 def preformatted(value):
   """JSON, as it stands."""
-  return f'<pre>{html.escape(json.dumps(value, indent=1))}</pre>'
+  return element('pre', json.dumps(value, indent=1))
 
 
-def download(name, value):
-  """A link that saves JSON under a name."""
-  data = base64.b64encode(json.dumps(value).encode()).decode()
-  return (
-    f'<p><a download="{html.escape(name)}" '
-    f'href="data:application/json;base64,{data}">Download {html.escape(name)}'
-    '</a></p>'
-  )
+def download(name, text):
+  """A link that saves text under a name, whose ending says what it is."""
+  kind = {'json': 'application/json', 'csv': 'text/csv'}[name.split('.')[-1]]
+  data = base64.b64encode(text.encode()).decode()
+  href = f'data:{kind};base64,{data}'
+  return element('a', f'Download {name}', download=name, href=href)
+
+
+def _row(cells):
+  name, *values = cells
+  row = element('th', name, scope='row')
+  return element('tr', row, *(element('td', value) for value in values))
+
+
+def _text(content):
+  return content if isinstance(content, Html) else html.escape(str(content))

@@ -1,5 +1,7 @@
 """Plots of results. Colour-blind safe, the same bytes for the same data."""
 
+import math
+
 import matplotlib
 
 matplotlib.use('Agg')
@@ -8,7 +10,7 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 
 # Okabe and Ito's palette; further curves repeat it with other dashes.
-_COLORS = (
+COLORS = (
   '#0072B2',
   '#D55E00',
   '#009E73',
@@ -17,8 +19,16 @@ _COLORS = (
   '#56B4E9',
   '#000000',
 )
+# Of heads, by what `evaluation.bias_maps` calls them.
+KIND_COLORS = {
+  'local': COLORS[0],
+  'anti-local': COLORS[1],
+  'flat/mixed': '#999999',
+}
 _DASHES = ('-', '--', ':', '-.')
 _MARKERS = 'osD^vPX'
+# Losses beyond which perplexity is no number to look at.
+_MOST_NATS = 50
 
 
 def length_curves(results, names, path, *, unit):
@@ -31,6 +41,12 @@ def length_curves(results, names, path, *, unit):
     unit: what the loss is measured in.
   """
   figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
+  length_curves_on(axes, results, names, unit=unit)
+  finish(figure, axes, path)
+
+
+def length_curves_on(axes, results, names, *, unit):
+  """Draws `length_curves` on axes, the curve of run n with the gid 'run-n'."""
   for number, (curve, name) in enumerate(
     zip(results['curves'], names, strict=True)
   ):
@@ -41,32 +57,22 @@ def length_curves(results, names, path, *, unit):
     ]
     if points:
       axes.plot(*zip(*points, strict=True), label=name, **style(number))
-  axes.axvline(results['train_length'], color='0.6', linewidth=1, zorder=0)
-  axes.annotate(
-    'trained',
-    (results['train_length'], 1),
-    xycoords=('data', 'axes fraction'),
-    xytext=(3, -10),
-    textcoords='offset points',
-    color='0.4',
-    fontsize=8,
-  )
+  _mark_trained(axes, results['train_length'])
   length_axis(axes, results['lengths'])
   axes.set_xlabel('context length at test time')
   axes.set_ylabel(unit)
-  finish(figure, axes, path)
+  _perplexity_axis(axes)
 
 
-def position_curves(results, names, path, *, unit):
-  """Loss against position within the longest window each curve has.
+def position_curves_on(axes, results, names, *, unit):
+  """Draws loss against position within the longest window each curve has.
 
   Args:
+    axes: of matplotlib.
     results: as in results.json.
     names: a name per curve.
-    path: of the PNG.
     unit: what the loss is measured in.
   """
-  figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
   for number, (curve, name) in enumerate(
     zip(results['curves'], names, strict=True)
   ):
@@ -80,12 +86,12 @@ def position_curves(results, names, path, *, unit):
       label=name,
       **{**style(number), 'marker': None},
     )
-  axes.axvline(results['train_length'], color='0.6', linewidth=1, zorder=0)
+  _mark_trained(axes, results['train_length'])
   axes.set_xscale('log', base=2)
   axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
   axes.set_xlabel('position in the longest window')
   axes.set_ylabel(unit)
-  finish(figure, axes, path)
+  _perplexity_axis(axes)
 
 
 def score_curves(results, path, *, unit, scale):
@@ -98,6 +104,12 @@ def score_curves(results, path, *, unit, scale):
     scale: what it is multiplied by for that.
   """
   figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
+  score_curves_on(axes, results, unit=unit, scale=scale)
+  finish(figure, axes, path)
+
+
+def score_curves_on(axes, results, *, unit, scale):
+  """Draws `score_curves` on axes, the curve of run n with the gid 'run-n'."""
   for number, run in enumerate(results['runs']):
     drawn = style(number)
     if len(results['lengths']) > 20:
@@ -111,15 +123,14 @@ def score_curves(results, path, *, unit, scale):
       scale * results['baselines']['positionwise'],
       color='0.6',
       linewidth=1,
-      zorder=0,
+      zorder=1,
       label='majority at each position',
     )
   if results['score'] != 'loss':
     axes.set_ylim(0, 1.02 * scale)
-  axes.axvline(results['train_lengths'][1], color='0.6', linewidth=1, zorder=0)
+  axes.axvline(results['train_lengths'][1], color='0.6', linewidth=1, zorder=1)
   axes.set_xlabel('length (vertical line: trained up to here)')
   axes.set_ylabel(unit)
-  finish(figure, axes, path)
 
 
 def curves_beside(part, path):
@@ -157,14 +168,13 @@ def curves_beside(part, path):
       ratios, low, high, color=style(number)['color'], alpha=0.15, linewidth=0
     )
   for axes, title in zip(panels[0], ('here', 'the paper'), strict=False):
-    axes.axvline(1, color='0.6', linewidth=1, zorder=0)
+    axes.axvline(1, color='0.6', linewidth=1, zorder=1)
     axes.set_title(title, fontsize=10)
     axes.set_xscale('log', base=2)
     axes.set_xticks(ratios, [f'{ratio:g}x' for ratio in ratios])
     axes.minorticks_off()
     axes.set_xlabel('context length, in training lengths')
-    axes.grid(True, color='0.9')
-    axes.spines[['top', 'right']].set_visible(False)
+    grid(axes)
     if part['unit'] == 'perplexity':
       axes.set_yscale('log')
       # Numbers, not powers of ten: little lies between two of those.
@@ -195,7 +205,7 @@ def bars_beside(part, path):
     [row['value'][at] or 0 for row in rows],
     xerr=list(zip(*(_errors(row, at) for row in rows), strict=True)),
     height=0.6,
-    color=_COLORS[0],
+    color=COLORS[0],
     ecolor='0.3',
     label='here',
   )
@@ -209,7 +219,7 @@ def bars_beside(part, path):
       *zip(*printed, strict=True),
       linestyle='none',
       marker='D',
-      color=_COLORS[1],
+      color=COLORS[1],
       label='the paper, at full size',
     )
   if part.get('chance'):
@@ -244,11 +254,12 @@ def _errors(row, at):
 def style(number):
   """How a curve is drawn, by its number in the picture."""
   return {
-    'color': _COLORS[number % len(_COLORS)],
-    'linestyle': _DASHES[number // len(_COLORS) % len(_DASHES)],
+    'color': COLORS[number % len(COLORS)],
+    'linestyle': _DASHES[number // len(COLORS) % len(_DASHES)],
     'marker': _MARKERS[number % len(_MARKERS)],
     'markersize': 4,
     'linewidth': 1.6,
+    'gid': f'run-{number}',
   }
 
 
@@ -259,10 +270,55 @@ def length_axis(axes, lengths):
   axes.minorticks_off()
 
 
-def finish(figure, axes, path, legend_columns=1):
-  """Adds grid and legend, writes a PNG, the same for the same, and closes."""
+def _mark_trained(axes, length):
+  axes.axvline(length, color='0.6', linewidth=1, zorder=1)
+  axes.annotate(
+    'trained',
+    (length, 1),
+    xycoords=('data', 'axes fraction'),
+    xytext=(0, 3),
+    textcoords='offset points',
+    horizontalalignment='center',
+    color='0.4',
+    fontsize=8,
+  )
+
+
+def _perplexity_axis(axes):
+  """Perplexity at the right of an axis in nats."""
+  low, high = axes.get_ylim()
+  if high > _MOST_NATS:
+    return
+  right = axes.twinx()
+  right.set_ylim(low, high)
+  numbers = _round_numbers(math.exp(low), math.exp(high))
+  right.set_yticks([math.log(n) for n in numbers], [f'{n:g}' for n in numbers])
+  right.set_ylabel('perplexity')
+  right.spines[['top', 'right']].set_visible(False)
+
+
+def _round_numbers(low, high):
+  """Numbers between two that are as round as there are four of."""
+  tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+  for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+    numbers = [digit * 10.0**ten for ten in tens for digit in digits]
+    numbers = [n for n in numbers if low <= n <= high]
+    if len(numbers) >= 4:
+      return numbers
+  numbers = ticker.MaxNLocator(5).tick_values(low, high)
+  return [n for n in numbers if low <= n <= high]
+
+
+def grid(axes):
+  """A light grid below all else, and no box around it."""
+  axes.set_axisbelow(True)
   axes.grid(True, color='0.9')
   axes.spines[['top', 'right']].set_visible(False)
+
+
+def finish(figure, axes, path, legend_columns=1):
+  """Adds grid and legend, writes a PNG, the same for the same, and closes."""
+  grid(axes)
   figure.legend(
     loc='outside lower left', frameon=False, fontsize=8, ncols=legend_columns
   )

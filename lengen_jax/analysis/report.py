@@ -1,17 +1,16 @@
-"""A comparison as a table, a plot and a page that needs nothing else."""
+"""A comparison as a table, CSV, a plot and a page that needs nothing else."""
 
+import json
 import pathlib
 
 import rich.markup
 
 from lengen_jax import errors
-from lengen_jax.analysis import page
 from lengen_jax.analysis import plots
+from lengen_jax.analysis import report_page
 from lengen_jax.analysis import tables
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
-
-_UNIT = 'nats per token'
 
 
 def read(workdir):
@@ -47,7 +46,7 @@ def print_table(results):
   """Prints loss by length, a row per run, in the paper's unit if it has one."""
   paper = results.get('paper')
   # What the paper has; where that is another unit, a note says so.
-  column, unit = ('loss', _UNIT)
+  column, unit = ('loss', report_page.UNIT)
   if paper and paper['unit'] == 'perplexity':
     column, unit = 'perplexity', 'perplexity'
   table = tables.create()
@@ -56,7 +55,7 @@ def print_table(results):
     table.add_column(str(length), justify='right')
   for name, curve in zip(names(results), results['curves'], strict=True):
     table.add_row(
-      rich.markup.escape(name), *(_cell(value) for value in curve[column])
+      rich.markup.escape(name), *(tables.loss(value) for value in curve[column])
     )
   notes = [
     f'{name} at {length}: {reason}'
@@ -69,7 +68,7 @@ def print_table(results):
       found = dict(zip(paper['columns'], values, strict=True))
       table.add_row(
         rich.markup.escape(f'paper: {name}'),
-        *(_cell(found.get(length)) for length in results['lengths']),
+        *(tables.loss(found.get(length)) for length in results['lengths']),
       )
     if paper['unit'] != unit:
       notes.append(f'the paper has {paper["unit"]}')
@@ -82,67 +81,57 @@ def print_table(results):
 
 
 def write(results, workdir):
-  """Writes plots and page into the workdir, unless it lies in a bucket.
-
-  What is drawn there is drawn from results.json, wherever that is copied to. Of
-  several processes, the first draws.
+  """Writes CSV, plot and page into the workdir.
 
   Returns:
-    The paths of what there is.
+    The paths written, and that of what they are made from.
   """
-  folder = workdir_lib.locate(workdir)
-  if not isinstance(folder, pathlib.Path) or not workdir_lib.is_first():
-    return [folder / 'results.json']
-  curves = folder / 'length_curves.png'
-  by_position = folder / 'loss_by_position.png'
-  plots.length_curves(results, names(results), curves, unit=_UNIT)
-  plots.position_curves(results, names(results), by_position, unit=_UNIT)
+  folder = pathlib.Path(workdir).expanduser().absolute()
+  called = names(results)
+  texts = {
+    'results.json': json.dumps(results),
+    'curves.csv': tables.csv_text(*_curves(results)),
+    'positions.csv': tables.csv_text(*_positions(results)),
+  }
+  for name in ('curves.csv', 'positions.csv'):
+    workdir_lib.write_text(folder / name, texts[name])
+  plot = folder / 'length_curves.png'
+  plots.length_curves(results, called, plot, unit=report_page.UNIT)
   path = folder / 'report.html'
-  workdir_lib.write_text(path, _page(results, [curves, by_position]))
-  return [folder / 'results.json', curves, by_position, path]
+  page = report_page.create(results, called, texts, folder)
+  workdir_lib.write_text(path, page)
+  return [*(folder / name for name in texts), plot, path]
 
 
-def _page(results, pictures):
-  """The page: pictures and data inside it, no script, no link."""
+def _curves(results):
+  """Header and rows of curves.csv: a row for each run and length."""
+  of_run = ('encoding', 'positions', 'attention_scale')
+  measured = ('loss', 'perplexity', 'bits_per_byte', 'word_perplexity')
+  cost = ('tokens', 'parameters', 'train_seconds')
+  header = ('run', *of_run, 'train_length', 'length', *measured, *cost)
+  rows = []
+  for name, curve in zip(names(results), results['curves'], strict=True):
+    for n, length in enumerate(results['lengths']):
+      rows.append(
+        [
+          name,
+          *(curve[key] for key in of_run),
+          results['train_length'],
+          length,
+          *(curve[key][n] for key in measured),
+          *(curve[key] for key in cost),
+          curve['refused'].get(str(length)),
+        ]
+      )
+  return (*header, 'refused'), rows
+
+
+def _positions(results):
+  """Header and rows of positions.csv; positions count from 0."""
   rows = [
-    (
-      name,
-      *map(_cell, curve['loss']),
-      f'{curve["parameters"]:,}',
-      f'{curve["train_seconds"]:.0f}',
-    )
+    (name, length, *of_bucket)
     for name, curve in zip(names(results), results['curves'], strict=True)
+    for length, found in curve['loss_by_position'].items()
+    for of_bucket in zip(found['position'], found['loss'], strict=True)
   ]
-  refused = [
-    f'{name} at {length}: {reason}'
-    for name, curve in zip(names(results), results['curves'], strict=True)
-    for length, reason in curve['refused'].items()
-  ]
-  return page.document(
-    'Train short, test long',
-    page.paragraph(
-      f'Trained at length {results["train_length"]}; every length scores the '
-      f'same {results["curves"][0]["tokens"]:,} tokens. {_UNIT.capitalize()}; '
-      'lower is better.'
-    ),
-    page.picture(pictures[0], 'Loss against context length'),
-    page.table(
-      ('run', *results['lengths'], 'parameters', 'train s'),
-      rows,
-    ),
-    *([page.paragraph('Refused:'), page.listing(refused)] if refused else []),
-    page.heading('Loss by position'),
-    page.paragraph(
-      'Within the longest window of each run; position 1 has no context.'
-    ),
-    page.picture(pictures[1], 'Loss against position'),
-    page.heading('Settings'),
-    page.preformatted(
-      {key: results[key] for key in ('corpus', 'config', 'versions')}
-    ),
-    page.download('results.json', results),
-  )
-
-
-def _cell(loss):
-  return '–' if loss is None else f'{loss:.3f}'
+  return ('run', 'length', 'position', 'loss'), rows

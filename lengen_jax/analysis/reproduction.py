@@ -1,5 +1,6 @@
 """A reproduction as tables, pictures, CSV and a page, the paper's beside it."""
 
+import json
 import pathlib
 
 import rich.markup
@@ -145,7 +146,8 @@ def write(found, workdir):
     for claim in found['claims']:
       body.append(page.paragraph(_judged(claim)))
       body.append(page.listing(_against(claim)))
-  body.append(page.download('reproduction.json', found))
+  link = page.download(RESULTS, json.dumps(found))
+  body.append(page.paragraph(link))
   path = folder / 'report.html'
   workdir_lib.write_text(path, page.document(found['name'], *body))
   return [*paths, path]

@@ -1,10 +1,15 @@
-"""A sweep over a generated task as a table and a plot."""
+"""A sweep over a generated task as a table, CSV, a plot and a page."""
 
+import json
 import pathlib
 
 import rich.markup
 
+from lengen_jax.analysis import figures
+from lengen_jax.analysis import finding
+from lengen_jax.analysis import page
 from lengen_jax.analysis import plots
+from lengen_jax.analysis import sections
 from lengen_jax.analysis import tables
 from lengen_jax.training import workdir as workdir_lib
 
@@ -14,6 +19,10 @@ _SCORES = {
   'exact': ('sequences all right, percent', 100),
   'loss': ('nats per target', 1),
 }
+_NOTE = (
+  'best: over seeds and learning rates, as the papers give it; mean and std: '
+  'over seeds, at the rate with the best mean; paper: at its full settings'
+)
 
 
 def read(workdir):
@@ -63,20 +72,136 @@ def print_table(results):
     f'{results["task"]}: {unit}, mean over lengths {longer[0]}..{longer[-1]}, '
     f'trained on {shortest}..{longest}',
     table,
-    [
-      'best: over seeds and learning rates, as the papers give it; mean and '
-      'std: over seeds, at the rate with the best mean; paper: at its full '
-      'settings'
-    ],
+    [_NOTE],
   )
 
 
 def write(results, workdir):
-  """Draws the score against length; returns the path of the PNG."""
-  path = pathlib.Path(workdir).expanduser().absolute() / 'accuracy.png'
+  """Writes CSV, plot and page into the workdir.
+
+  Returns:
+    The paths written, and that of what they are made from.
+  """
+  folder = pathlib.Path(workdir).expanduser().absolute()
+  texts = {
+    'results.json': json.dumps(results),
+    'curves.csv': tables.csv_text(*_curves(results)),
+  }
+  workdir_lib.write_text(folder / 'curves.csv', texts['curves.csv'])
+  plot = folder / 'accuracy.png'
   unit, scale = _SCORES[results['score']]
-  plots.score_curves(results, path, unit=unit, scale=scale)
-  return path
+  plots.score_curves(results, plot, unit=unit, scale=scale)
+  path = folder / 'report.html'
+  workdir_lib.write_text(path, _page(results, texts, folder))
+  return [*(folder / name for name in texts), plot, path]
+
+
+def _curves(results):
+  """Header and rows of curves.csv: each run, rate, seed and length."""
+  header = ('run', 'learning_rate', 'seed', 'length', *_SCORES)
+  rows = [
+    (
+      run['run'],
+      point['learning_rate'],
+      point['seed'],
+      length,
+      *(point[score][n] for score in _SCORES),
+    )
+    for run in results['runs']
+    for point in run['points']
+    for n, length in enumerate(results['lengths'])
+  ]
+  return header, rows
+
+
+def _page(results, files, folder):
+  """The page: a figure and data inside it, no script, no link elsewhere."""
+  unit, scale = _SCORES[results['score']]
+  runs, (_, longest) = results['runs'], results['train_lengths']
+  better = min if results['score'] == 'loss' else max
+  columns = [
+    sections.best_marked(
+      [run[key] for run in runs], lambda one: _number(one, scale), better
+    )
+    for key in ('best', 'mean')
+  ]
+  columns.append([_number(run['std'], scale) for run in runs])
+  columns.append([_paper(run['paper']) for run in runs])
+  return page.document(
+    f'{results["task"]}: trained to {longest}, tested to '
+    f'{max(results["lengths"])}',
+    page.paragraph(finding.of_scores(results, unit, scale), class_='lead'),
+    page.beside(
+      page.figure(
+        figures.score_curves(results, unit=unit, scale=scale),
+        _caption(results, scale),
+      )
+    ),
+    sections.legend(
+      ('best', 'mean', 'std', 'paper'),
+      [run['run'] for run in runs],
+      columns,
+      f'{unit.capitalize()}, mean over lengths beyond {longest}. {_NOTE}. The '
+      'boxes show and hide curves.',
+    ),
+    *_others(results),
+    *_cost(results),
+    *sections.settings(results['config']),
+    *sections.environment(
+      {
+        **results['versions'],
+        'commit': sorted(
+          {point['commit'] or 'unknown' for r in runs for point in r['points']}
+        ),
+      }
+    ),
+    *sections.downloads(files, folder),
+    style=sections.legend_style(len(runs)),
+  )
+
+
+def _caption(results, scale):
+  caption = 'Score against length, of the best training of each run.'
+  if results['score'] == 'accuracy':
+    caption += (
+      f' Chance is {_number(results["chance"], scale)}; the horizontal line is '
+      'the majority at each position.'
+    )
+  return caption
+
+
+def _others(results):
+  """Runs that have no curve."""
+  lines = [f'{name}: unfinished' for name in results['unfinished']]
+  lines += [
+    f'{name}: {_paper(value)} in the paper'
+    for name, value in results['paper_only'].items()
+  ]
+  if lines:
+    yield page.paragraph('Without a curve:')
+    yield page.listing(lines)
+
+
+def _cost(results):
+  """What training and testing took."""
+  rows = [
+    (
+      run['run'],
+      str(len(run['points'])),
+      *(
+        f'{sum(point[key] for point in run["points"]):,.1f}'
+        for key in ('train_seconds', 'test_seconds')
+      ),
+    )
+    for run in results['runs']
+  ]
+  yield page.heading('Cost')
+  yield page.table(
+    ('run', 'trainings', 'seconds', 'seconds of testing'),
+    rows,
+    caption=f'Of all seeds and learning rates, '
+    f'{results["config"]["train"]["steps"]:,} steps each',
+  )
 
 
 def _number(value, scale):

@@ -14,6 +14,11 @@ def create():
   return rich.table.Table(box=None)
 
 
+def loss(value):
+  """A loss, or a dash where there is none."""
+  return '–' if value is None else f'{value:.3f}'
+
+
 def show(title, table, notes=()):
   """Prints a title, a table, and lines below it."""
   console = rich.console.Console(highlight=False)
@@ -25,16 +30,20 @@ def show(title, table, notes=()):
     console.print(note, markup=False, soft_wrap=True)
 
 
-def write_csv(path, header, rows):
-  """Writes a table as CSV, the same bytes for the same table.
+def csv_text(header, rows):
+  """A table as CSV, the same text for the same table.
 
   Args:
-    path: of the file.
     header: names of the columns.
-    rows: lists of values.
+    rows: lists of values; None is an empty cell.
   """
   text = io.StringIO()
   lines = csv.writer(text, lineterminator='\n')
   lines.writerow(header)
   lines.writerows(rows)
-  workdir.write_text(path, text.getvalue())
+  return text.getvalue()
+
+
+def write_csv(path, header, rows):
+  """Writes a table as CSV; see `csv_text`."""
+  workdir.write_text(path, csv_text(header, rows))

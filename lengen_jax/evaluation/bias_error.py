@@ -3,7 +3,6 @@
 import functools
 
 import jax
-from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,8 +10,7 @@ from lengen_jax.attention import bias_forms
 from lengen_jax.attention import dot_product
 from lengen_jax.attention import fused
 from lengen_jax.attention import tiles
-from lengen_jax.models import blocks
-from lengen_jax.models import stacking
+from lengen_jax.evaluation import layer_biases
 
 # Tiles of pairs, or queries, that are compared.
 _SAMPLES = 32
@@ -42,50 +40,17 @@ def largest(config, scheme, params, length):
   if exact or implementation == 'reference':
     return {}
   largest_of = {'blockwise': _of_tiles, 'pallas': _of_rows}[implementation]
-  params = _of_encodings(params)
-  if jax.process_count() > 1:
-    # Small, and here in part only.
-    params = multihost_utils.process_allgather(params, tiled=True)
-  layer_encodings = blocks.create_encodings(config)
-  owned = blocks.owned_encodings(layer_encodings)
-  errors = {}
-  for side, bidirectional in {
-    'decoder': (('', False),),
-    'encoder': (('', True),),
-    'encoder_decoder': (('encoder/', True), ('decoder/', False)),
-  }[config.architecture]:
-    of_side = stacking.unstack(params)
-    if side:
-      of_side = of_side[side.removesuffix('/')]
-    found = {name: (e, of_side.get(name)) for name, e in owned.items()}
-    for i, encoding in enumerate(layer_encodings):
-      if encoding not in owned.values():
-        of_layer = of_side[f'layer_{i}']['attention'].get('encoding')
-        found[f'layer_{i}/attention/encoding'] = encoding, of_layer
-    for path, (encoding, encoding_params) in found.items():
-      if encoding_params is None or not encoding.has_rows:
-        continue
-      bias = encoding.apply(
-        {'params': encoding_params},
-        method='bias_fn',
-        bidirectional=bidirectional,
-      )
-      if bias_forms.choose(bias, config.bias_form, True) == 'anchored':
-        errors[side + path] = float(largest_of(bias, length))
-  return errors
-
-
-def _of_encodings(params):
-  """Of a tree of parameters that of encodings alone."""
-  kept = {}
-  for name, node in params.items():
-    if name.startswith('encoding'):
-      kept[name] = node
-    elif isinstance(node, dict) and name != 'embed':
-      within = _of_encodings(node)
-      if within or name.startswith(('layer', 'block', 'attention')):
-        kept[name] = within
-  return kept
+  biases = {
+    layer.path: layer.bias
+    for layer in layer_biases.by_layer(config, params).values()
+  }
+  return {
+    path: float(largest_of(bias, length))
+    for path, bias in biases.items()
+    if bias is not None
+    and bias.encoding.has_rows
+    and bias_forms.choose(bias, config.bias_form, True) == 'anchored'
+  }
 
 
 @functools.partial(jax.jit, static_argnums=1)

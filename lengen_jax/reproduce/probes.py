@@ -4,8 +4,9 @@ import statistics
 
 from lengen_jax import data
 from lengen_jax.analysis import attention_maps
-from lengen_jax.analysis import bias_maps
+from lengen_jax.analysis import bias_figures
 from lengen_jax.analysis import tables
+from lengen_jax.evaluation import bias_maps
 from lengen_jax.evaluation import order_invariance
 from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import drawings
@@ -50,8 +51,9 @@ def biases(trained, folder):
   """FIRE's figures 4 and 8, and the thresholds that were learned."""
   paths = []
   for name, one in trained.items():
-    paths += bias_maps.figure(one, folder / name)
-    thresholds = bias_maps.thresholds(one)
+    model = one.run.model, one.state.params
+    paths += bias_figures.figure(*model, folder / name)
+    thresholds = bias_maps.thresholds(*model)
     path = folder / name / 'thresholds.csv'
     tables.write_csv(path, ('layer', 'tokens'), thresholds.items())
     paths.append(path)
@@ -65,8 +67,9 @@ def thresholds_and_kinds(trained):
   training length.
   """
   length = trained.run.data.train_length
-  thresholds = [one / length for one in bias_maps.thresholds(trained).values()]
-  curves_ = bias_maps.curves(trained, queries=(length,))
+  model = trained.run.model, trained.state.params
+  thresholds = [one / length for one in bias_maps.thresholds(*model).values()]
+  curves_ = bias_maps.curves(*model, queries=(length,))
   counts = bias_maps.kinds(curves_)[length].counts
   heads = sum(counts.values())
   return (

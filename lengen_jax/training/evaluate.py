@@ -4,11 +4,13 @@ import copy
 import dataclasses
 import json
 import math
+import platform
 import statistics
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import vocabulary
+from lengen_jax.evaluation import bias_maps
 from lengen_jax.evaluation import generation
 from lengen_jax.evaluation import length_curve
 from lengen_jax.evaluation import scores as scores_lib
@@ -55,8 +57,9 @@ def validate(trained, corpus, label):
   length = min(run.eval.lengths, key=lambda n: abs(n - run.data.train_length))
   if corpus.scored_by == 'loss':
     windows = corpus.evaluation(run.eval)
-    (loss,) = curve(trained, windows, label, [length])['loss']
-    return {'validation_loss': math.nan if loss is None else loss}, loss
+    (one,) = _losses(trained, windows, label, [length])
+    loss = math.nan if one.loss is None else one.loss
+    return {'validation_loss': loss}, one.loss
   run.eval = dataclasses.replace(run.eval, lengths=(length,))
   trained = dataclasses.replace(trained, run=run)
   tested, _ = answers(trained, corpus, label)
@@ -78,34 +81,20 @@ def results(config, corpus, curves):
   return {**_facts(config, corpus), 'curves': curves}
 
 
-def curve(trained, windows, label='eval', lengths=None):
+def curve(trained, windows, label='eval'):
   """Evaluates a trained model by length, saying so as it goes.
 
   Args:
     trained: a run.Trained.
     windows: a data.EvaluationWindows, or pictures.
     label: what to call the run.
-    lengths: some of those of the windows; None for all.
 
   Returns:
     A curve of results.json.
   """
   run = trained.run
-  evaluator = length_curve.LengthCurve(
-    run.model,
-    run.scheme,
-    windows,
-    batch_tokens=run.eval.batch_tokens,
-    seed=run.config.seed,
-    layout=run.layout,
-  )
-  losses = []
-  for one in evaluator.run(trained.state.params, lengths):
-    what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
-    if one.bias_error:
-      what += f'; bias off by up to {one.bias_error:.1e} nats'
-    print(f'{label}: length {one.length}: {what}', flush=True)
-    losses.append(one)
+  losses = _losses(trained, windows, label)
+  lengths = {run.data.train_length, max(windows.lengths)}
   bytes_per_token = windows.bytes_per_token
   words = sum(map(lm.count_words, windows.texts())) / windows.tokens
   return {
@@ -126,10 +115,32 @@ def curve(trained, windows, label='eval', lengths=None):
       for one in losses
       if not one.refused
     },
-    'train_seconds': round(trained.seconds, 3),
-    'parameters': trained.parameters,
-    'commit': revision.running(),
+    'biases': bias_maps.summary(
+      run.model, trained.state.params, sorted(n - 1 for n in lengths)
+    ),
+    **_cost(trained),
   }
+
+
+def _losses(trained, windows, label, lengths=None):
+  """The LengthLoss of each length, or of some, said as it goes."""
+  run = trained.run
+  evaluator = length_curve.LengthCurve(
+    run.model,
+    run.scheme,
+    windows,
+    batch_tokens=run.eval.batch_tokens,
+    seed=run.config.seed,
+    layout=run.layout,
+  )
+  losses = []
+  for one in evaluator.run(trained.state.params, lengths):
+    what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
+    if one.bias_error:
+      what += f'; bias off by up to {one.bias_error:.1e} nats'
+    print(f'{label}: length {one.length}: {what}', flush=True)
+    losses.append(one)
+  return losses
 
 
 def _word_perplexity(loss, words_per_token):
@@ -207,9 +218,7 @@ def answers(trained, prompts, label='eval'):
     **_names(run.config),
     'examples': counts,
     'target_lengths': prompts.target_lengths,
-    'train_seconds': round(trained.seconds, 3),
-    'parameters': trained.parameters,
-    'commit': revision.running(),
+    **_cost(trained),
   }
   return found, predictions
 
@@ -238,6 +247,19 @@ def _facts(config, corpus):
     'paper': json.loads(config.to_json()).get('paper'),
     'config': json.loads(config.to_json()),
     'versions': runs_lib.versions(),
+    'platform': platform.platform(),
+  }
+
+
+def _cost(trained):
+  """What training took, and of what code it is."""
+  return {
+    'parameters': trained.parameters,
+    'steps': int(trained.state.step),
+    'train_seconds': round(trained.seconds, 3),
+    'memory_bytes': trained.memory_bytes,
+    'sittings': list(trained.sittings),
+    'commit': revision.running(),
   }
 
 

@@ -90,7 +90,7 @@ def train(config, workdir, *, corpus=None, label='train'):
     ) from error
   finally:
     checkpoints.close()
-  return run_lib.Trained(run, state, _seconds(path, state))
+  return _trained(run, state, path)
 
 
 def restore(workdir, *, step=None, **eval_changes):
@@ -131,7 +131,7 @@ def restore(workdir, *, step=None, **eval_changes):
     state = checkpoints.restore(run.abstract_state, step=step)
   finally:
     checkpoints.close()
-  return run_lib.Trained(run, state, _seconds(path, state))
+  return _trained(run, state, path)
 
 
 def _checkpoints(path, run):
@@ -144,9 +144,16 @@ def _checkpoints(path, run):
   )
 
 
-def _seconds(path, state):
-  """Seconds spent in steps up to a state."""
-  return metrics_lib.read(path / metrics_lib.STEPS, int(state.step))[1]
+def _trained(run, state, path):
+  """A state and what it took to get there."""
+  lines, seconds = metrics_lib.read(path / metrics_lib.STEPS, int(state.step))
+  return run_lib.Trained(
+    run,
+    state,
+    seconds,
+    memory_bytes=metrics_lib.peak_memory(lines),
+    sittings=metrics_lib.sittings(path),
+  )
 
 
 def _claimed(workdir, config, info):

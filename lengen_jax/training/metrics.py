@@ -35,6 +35,26 @@ def read(path, last):
   return lines, seconds
 
 
+def peak_memory(lines):
+  """The last memory_bytes of some lines, or None; see `Log`."""
+  for line in reversed(lines):
+    if 'memory_bytes' in (entry := json.loads(line)):
+      return entry['memory_bytes']
+  return None
+
+
+def sittings(folder):
+  """The sittings of the run in a workdir so far.
+
+  Returns:
+    Tuple of dicts: 'started', a date; 'first_step', after which it went on;
+    'devices' and 'device_kind'; versions of 'lengen_jax' and 'jax'.
+  """
+  return tuple(
+    entry for _, entry in _whole_lines(folder / SITTINGS) if 'started' in entry
+  )
+
+
 class Written(NamedTuple):
   """What `Log.write` gives; loss and skipped are the same on every process.
 
@@ -105,13 +125,9 @@ class Log:
     self._before, self._sitting = self.seconds, 0.0
     self._devices, self._tokens, self._flops = list(devices), tokens, flops
     self._clock = clock
-    sittings = [
-      entry
-      for _, entry in _whole_lines(folder / SITTINGS)
-      if 'started' in entry
-    ]
-    sittings.append(_sitting(first_step, self._devices, clock()))
-    began = datetime.datetime.fromisoformat(sittings[0]['started'])
+    now = _sitting(first_step, self._devices, clock())
+    begun = (*sittings(folder), now)
+    began = datetime.datetime.fromisoformat(begun[0]['started'])
     self._began = began.timestamp()
     self._path, self._boards = None, []
     if not primary:
@@ -124,7 +140,7 @@ class Log:
     self._lines = lines if '://' in str(folder) else None
     self._written = clock()
     workdir_lib.write_text(self._path, ''.join(line + '\n' for line in lines))
-    workdir_lib.write_lines(folder / SITTINGS, sittings)
+    workdir_lib.write_lines(folder / SITTINGS, begun)
 
   def write(self, pending, seconds, durable_step, saves=False):
     """Writes the metrics of some steps; waits until these are done.

@@ -193,11 +193,16 @@ class Trained:
     run: the Run.
     state: the final TrainState.
     seconds: spent in steps, over all sittings of the run.
+    memory_bytes: the most that a device held in the last of them; None where
+      devices do not tell.
+    sittings: see `metrics.sittings`.
   """
 
   run: Run
   state: state_lib.TrainState
   seconds: float
+  memory_bytes: int | None = None
+  sittings: tuple = ()
 
   @property
   def parameters(self):

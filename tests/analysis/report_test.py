@@ -1,44 +1,173 @@
-"""Tests `lengen_jax/analysis/report.py`: where plots and page are written."""
+"""Tests `lengen_jax/analysis/report.py` and the page that it writes."""
+
+import base64
+import csv
+import html
+import json
+import re
 
 import pytest
 
 from lengen_jax.analysis import report
-
-_CURVE = {
-  'encoding': 'fire',
-  'positions': 'standard',
-  'attention_scale': 'none',
-  'loss': [2.0, 1.5],
-  'loss_by_position': {'8': {'position': [0, 4], 'loss': [2.5, 1.5]}},
-  'tokens': 16,
-  'parameters': 3,
-  'train_seconds': 1.0,
-  'refused': {},
-}
+from tests.analysis import made_up
 
 
 @pytest.fixture
 def results():
-  return {
-    'train_length': 4,
-    'lengths': [4, 8],
-    'curves': [_CURVE],
-    'corpus': {},
-    'versions': {},
-    'config': {},
-  }
+  return made_up.results()
 
 
-def test_a_folder_gets_plots_and_a_page(results, tmp_path):
-  paths = report.write(results, tmp_path)
-  assert sorted(path.name for path in paths[1:]) == sorted(
-    path.name for path in tmp_path.iterdir()
-  )
-  assert len(paths) == 4
+def page_of(results, folder):
+  report.write(results, folder)
+  return (folder / 'report.html').read_text()
 
 
-def test_a_bucket_gets_none(results, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  (path,) = report.write(results, 'gs://bucket/runs')
-  assert str(path) == 'gs://bucket/runs/results.json'
-  assert list(tmp_path.iterdir()) == []
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Where the report of the results is."""
+  folder = tmp_path_factory.mktemp('report')
+  report.write(made_up.results(), folder)
+  return folder
+
+
+@pytest.fixture(scope='module')
+def page(folder):
+  return (folder / 'report.html').read_text()
+
+
+def rows(path):
+  with open(path) as file:
+    return list(csv.DictReader(file))
+
+
+def cells(page, name):
+  """Cells of a run in the first table, as HTML."""
+  row = re.search(rf'<span>{re.escape(name)}</span>.*?</tr>', page, re.S)[0]
+  return re.findall('<td>(.*?)</td>', row)
+
+
+def test_csv_has_a_row_for_each_run_and_length(results, folder):
+  found = rows(folder / 'curves.csv')
+  assert len(found) == 3 * len(results['lengths'])
+  assert list(found[0]) == [
+    'run',
+    'encoding',
+    'positions',
+    'attention_scale',
+    'train_length',
+    'length',
+    'loss',
+    'perplexity',
+    'bits_per_byte',
+    'word_perplexity',
+    'tokens',
+    'parameters',
+    'train_seconds',
+    'refused',
+  ]
+  measured = {(one['run'], int(one['length'])): one for one in found}
+  for name, curve in zip(report.names(results), results['curves'], strict=True):
+    for n, length in enumerate(results['lengths']):
+      one = measured[name, length]
+      for key in ('loss', 'bits_per_byte'):
+        value = curve[key][n]
+        assert one[key] == ('' if value is None else repr(value))
+      assert one['refused'] == curve['refused'].get(str(length), '')
+  found = rows(folder / 'positions.csv')
+  by_length = results['curves'][1]['loss_by_position']['64']
+  assert [
+    (int(one['position']), float(one['loss']))
+    for one in found
+    if (one['run'], one['length']) == ('rope', '64')
+  ] == list(zip(by_length['position'], by_length['loss'], strict=True))
+
+
+def test_page_is_the_same_for_the_same_results(results, folder, page):
+  assert page_of(results, folder) == page
+
+
+def test_page_needs_nothing_else(results, folder, page):
+  assert '<script' not in page and 'http' not in page and '@import' not in page
+  links = re.findall(r'\b(?:href|src)="([^"]*)"', page)
+  assert links and all(link.startswith(('#', 'data:')) for link in links)
+  assert not re.findall(r'url\((?!#)', page)
+  ids = re.findall(r' id="([^"]+)"', page)
+  assert len(ids) == len({*ids})
+  referred = re.findall(r'(?:href="|url\()#([^")]+)', page)
+  assert referred and {*referred} <= {*ids}
+  links = re.findall(r'download="([^"]+)" href="data:[^,]*base64,(.*?)"', page)
+  saved = {name: base64.b64decode(text).decode() for name, text in links}
+  assert list(saved) == ['results.json', 'curves.csv', 'positions.csv']
+  assert json.loads(saved['results.json']) == results
+  for name in ('curves.csv', 'positions.csv'):
+    assert saved[name] == (folder / name).read_text()
+  assert f'lengen report --workdir={folder}' in page
+
+
+def test_the_best_of_each_length_is_bold(results, tmp_path):
+  losses = [2.0, 1.5, 1.50001, 1.2, 1.1], [1.0, 1.6, 1.5, 1.3, 1.2]
+  for curve, loss in zip(results['curves'], losses, strict=False):
+    curve['loss'] = loss
+  del results['curves'][2]
+  page = page_of(results, tmp_path)
+  bold = [
+    ['<strong>' in cell for cell in cells(page, name)]
+    for name in ('fire', 'rope')
+  ]
+  # What looks the same is the same.
+  assert bold == [[0, 1, 1, 1, 1], [1, 0, 1, 0, 0]]
+
+
+def test_what_is_refused_has_a_dash_and_a_reason(page):
+  name = 'learned(max_position=64)'
+  assert ['–' in cell for cell in cells(page, name)] == [0, 0, 1, 1, 1]
+  # Reasons that differ in a number are told once.
+  assert f'{name} at 128, 256, 512: {made_up.REFUSED.format(511)}' in page
+
+
+def test_curves_are_numbered_as_in_the_table(results, page):
+  for number, name in enumerate(report.names(results)):
+    row = re.search(rf'id="run-{number}" checked>.*?<span>(.*?)<', page, re.S)
+    assert row[1] == html.escape(name)
+    # Two figures, and the section of those with biases.
+    drawn = page.count(f'data-run="{number}"><title>{html.escape(name)}<')
+    assert drawn == 2
+    assert page.count(f'<section data-run="{number}">') == (name == 'fire')
+  assert 'aria-label="Bias against distance, query at position 511"' in page
+  assert '2 local, 2 anti-local, 2 flat/mixed' in page
+  assert 'layer_0 12.' in page
+
+
+def test_cost_and_settings(results, page):
+  config = results['config']
+  tokens = 8 * config['data']['batch_size'] * config['data']['train_length']
+  text = re.sub('<[^>]+>', ' ', page)
+  for expected in (f'{tokens:,}', f'{tokens / 4:,.0f}', f'{3 * tokens:,}'):
+    assert f' {expected} ' in text
+  assert '2026-01-02 03:04' in text and '2 × cpu' in text
+  assert re.search(r'optimizer\.learning_rate +0\.003 +0\.0006 ', text)
+  assert 'model.encoding ' not in text and 'optimizer.b1 ' not in text
+  assert 'corpus sha256' in text and 'c0ffee' in text and 'abc' in text
+
+
+def test_what_the_paper_has_is_there_as_printed(results, tmp_path):
+  rows = [['fire', [2.5, 2.25]], ['rope', [2.5, None]]]
+  paper = {'unit': 'perplexity', 'columns': [2048, 8192], 'rows': rows}
+  page = page_of(results | {'paper': paper}, tmp_path)
+  assert '>fire</th><td>2.5</td><td>2.25</td>' in page
+  assert '>rope</th><td>2.5</td><td>–</td>' in page
+
+
+def test_older_results_are_drawn(results, tmp_path):
+  del results['platform']
+  for curve in results['curves']:
+    for key in ('biases', 'steps', 'memory_bytes', 'sittings'):
+      del curve[key]
+  page = page_of(results, tmp_path)
+  assert 'Biases' not in page and 'begun, UTC' in page
+
+
+def test_names_are_escaped(results, tmp_path):
+  results['curves'][0]['positions'] = "<b>&'"
+  page = page_of(results, tmp_path)
+  assert '<b>&' not in page and '&lt;b&gt;&amp;' in page

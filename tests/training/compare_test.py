@@ -81,6 +81,11 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
     2 * (4 * 32 * 32 + 2 * 32 * 64 + 4 * 32) + 2 * 32
   )
   assert rope['train_seconds'] > 0
+  assert rope['steps'] == tiny_config.train.steps
+  (sitting,) = rope['sittings']
+  assert sitting['device_kind'] == 'cpu' and sitting['first_step'] == 0
+  assert rope['biases'] is None
+  assert list(alibi['biases']['queries']) == ['31', '63']
   assert results['corpus']['sha256'] and results['versions']['jax']
   assert 'max_position=64 or more' in capsys.readouterr().out
 

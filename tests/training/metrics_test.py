@@ -95,6 +95,13 @@ def test_lines(tmp_path, clock):
   log.close()
 
 
+def test_peak_memory_is_the_last_that_is_told(tmp_path, clock):
+  open_log(tmp_path, clock).write(steps(1, 2), 1.0, None)
+  lines, _ = metrics.read(tmp_path / 'metrics.jsonl', 2)
+  assert metrics.peak_memory([*lines, '{"step": 3}']) == 5
+  assert metrics.peak_memory(lines[:1]) is None
+
+
 def test_what_a_cpu_does_not_tell(tmp_path, clock):
   log = open_log(tmp_path, clock, devices=jax.devices('cpu'))
   entry = log.write(steps(1), 1.0, None).entry
@@ -247,6 +254,8 @@ def test_sittings(tmp_path, clock):
   started = datetime.datetime.fromisoformat(second['started'])
   assert started.timestamp() == START + 0.5
   assert (second['first_step'], second['devices']) == (7, 1)
+  assert metrics.sittings(tmp_path) == (first, second)
+  assert metrics.sittings(tmp_path / 'no run') == ()
 
 
 def test_only_the_first_process_writes(tmp_path, clock):

@@ -193,8 +193,15 @@ def test_the_command(tmp_path, capsys):
   )
   out = capsys.readouterr().out
   assert 'lstm' in out and 'chance' in out
-  (tmp_path / 'accuracy.png').unlink()
+  files = ['curves.csv', 'accuracy.png', 'report.html']
+  before = {name: (tmp_path / name).read_bytes() for name in files}
+  for name in files:
+    (tmp_path / name).unlink()
   assert not cli.main(['report', f'--workdir={tmp_path}'])
-  assert (tmp_path / 'accuracy.png').exists()
+  assert before == {name: (tmp_path / name).read_bytes() for name in files}
+  rows = before['curves.csv'].decode().splitlines()
+  assert rows[0] == 'run,learning_rate,seed,length,accuracy,exact,loss'
+  # Two runs, one seed and rate, four lengths.
+  assert len(rows) == 1 + 2 * 4
   assert cli.main(['eval', f'--workdir={tmp_path}']) == 2
   assert 'holds a sweep' in capsys.readouterr().err

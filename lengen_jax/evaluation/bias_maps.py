@@ -11,19 +11,13 @@ Shapes: N layers, H heads, K keys.
 
 import collections
 import dataclasses
-import pathlib
 
-import jax
 import jax.numpy as jnp
-from matplotlib import pyplot as plt
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import tables
-from lengen_jax.data import windows
 from lengen_jax.encodings import fire
-from lengen_jax.evaluation import attention_weights
+from lengen_jax.evaluation import layer_biases
 
 LOCAL, ANTI_LOCAL, MIXED = 'local', 'anti-local', 'flat/mixed'
 # A rank correlation from which on a bias falls or rises with distance.
@@ -31,9 +25,8 @@ _CORRELATED = 0.5
 # Nats from its lowest to its highest below which a bias is flat: it changes
 # no weight by as much as a tenth.
 _FLAT = 0.1
-# Points of a curve in the CSV.
-_POINTS = 129
-_COLUMNS = 4
+# Distances of a summary, of either sign, besides 0.
+_POINTS = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +70,12 @@ class Kinds:
     return {kind: found[kind] for kind in (LOCAL, ANTI_LOCAL, MIXED)}
 
 
-def curves(trained, queries=(128, 8192)):
+def curves(config, params, queries=(128, 8192)):
   """Biases of every layer and head.
 
   Args:
-    trained: a run.Trained.
+    config: a ModelConfig.
+    params: the model's parameters.
     queries: positions of queries.
 
   Returns:
@@ -90,12 +84,11 @@ def curves(trained, queries=(128, 8192)):
   Raises:
     errors.ConfigError: no layer has an additive bias.
   """
-  found = _biases(trained)
+  found = _biases(config, params)
   biases = {name: bias for name, bias in found.items() if bias is not None}
   if not biases:
     raise errors.ConfigError(
-      f'no layer of {", ".join(trained.run.model.encoding)} has an additive '
-      'bias'
+      f'no layer of {", ".join(config.encoding)} has an additive bias'
     )
   keys, centred = {}, {}
   for query in queries:
@@ -131,13 +124,14 @@ def kinds(found):
   }
 
 
-def thresholds(trained):
+def thresholds(config, params):
   """FIRE's learned thresholds, |threshold_multiplier init_threshold|.
 
   In the paper they end at 1200 to 1600, with training at length 2048.
 
   Args:
-    trained: a run.Trained.
+    config: a ModelConfig.
+    params: the model's parameters.
 
   Returns:
     dict from a layer's name to tokens; a layer without a learned threshold is
@@ -145,66 +139,60 @@ def thresholds(trained):
   """
   return {
     name: float(bias.params['threshold'][0])
-    for name, bias in _biases(trained).items()
+    for name, bias in _biases(config, params).items()
     if bias is not None
     and isinstance(bias.encoding, fire.Fire)
     and 'threshold' in bias.params
   }
 
 
-def figure(trained, folder, queries=(128, 8192)):
-  """Draws biases as FIRE's figures 4 and 8, a panel per layer.
+def summary(config, params, queries):
+  """Few points of each curve, for a file that is drawn from later.
 
   Args:
-    trained: a run.Trained.
-    folder: where the files go; made if it is not there.
+    config: a ModelConfig.
+    params: the model's parameters.
     queries: positions of queries.
 
   Returns:
-    Paths: of a PNG per query, bias_maps.csv with points of the curves, and
-    bias_kinds.csv with a row per head.
+    A dict for JSON, None where no layer has a bias: 'layers', their names;
+    'thresholds' as of `thresholds`; and 'queries', of each query's position,
+    as a string, the 'distance' of keys before it, closer where they are near,
+    the 'bias' at these by layer and head, less its largest there, to four
+    digits, and the 'kind' of each head.
   """
-  folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  found = curves(trained, queries)
+  found = _biases(config, params)
+  if not any(bias is not None for bias in found.values()):
+    return None
+  found = curves(config, params, queries)
   classified = kinds(found)
-  paths, points, heads = [], [], []
+  of_queries = {}
   for query in queries:
-    path = folder / f'bias_maps_{query}.png'
-    _draw(found, query, classified[query], path)
-    paths.append(path)
     keys, biases_NxHxK = found.keys[query], found.biases[query]
-    shown = np.unique(np.linspace(0, len(keys) - 1, _POINTS).astype(int))
-    for layer, head in np.ndindex(biases_NxHxK.shape[:2]):
-      who = (query, found.layers[layer], head)
-      points += [
-        (*who, int(keys[i]), float(biases_NxHxK[layer, head, i])) for i in shown
-      ]
-      of_head = dataclasses.astuple(classified[query])
-      heads.append((*who, *(values[layer, head].item() for values in of_head)))
-  for name, header, rows in (
-    ('bias_maps', ('key', 'bias'), points),
-    ('bias_kinds', ('kind', 'correlation', 'span'), heads),
-  ):
-    paths.append(folder / f'{name}.csv')
-    tables.write_csv(paths[-1], ('query', 'layer', 'head', *header), rows)
-  return paths
+    near = np.unique(np.geomspace(1, max(query, 1), _POINTS).round())
+    distance = np.concatenate([-near[::-1], [0], near]).astype(int)
+    distance = distance[np.isin(query - distance, keys)]
+    shown_NxHxK = biases_NxHxK[..., query - distance]
+    shown_NxHxK = shown_NxHxK - shown_NxHxK.max(-1, keepdims=True)
+    of_queries[str(query)] = {
+      'distance': distance.tolist(),
+      'bias': [
+        [[float(f'{value:.4g}') for value in head] for head in layer]
+        for layer in shown_NxHxK
+      ],
+      'kind': classified[query].kind.tolist(),
+    }
+  return {
+    'layers': list(found.layers),
+    'thresholds': thresholds(config, params),
+    'queries': of_queries,
+  }
 
 
-def _biases(trained):
+def _biases(config, params):
   """The `BiasFn` of every layer by name, None where it has none."""
-  token = np.zeros((1, 1), np.int32)
-  return attention_weights.by_layer(
-    trained.run.model,
-    trained.run.scheme,
-    jax.device_get(trained.state.params),
-    windows.pair_batch(token, token),
-    _bias,
-  )
-
-
-def _bias(attended):
-  return attended.bias
+  found = layer_biases.by_layer(config, params)
+  return {name: layer.bias for name, layer in found.items()}
 
 
 def _kinds(biases_NxHxK, distance_K):
@@ -231,42 +219,3 @@ def _ranks(values):
   """The mean rank of those that are equal to each."""
   _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
   return (np.cumsum(counts) - (counts - 1) / 2)[which]
-
-
-def _draw(found, query, classified, path):
-  """One picture: a panel per layer, a curve per head, coloured by kind."""
-  columns = min(_COLUMNS, len(found.layers))
-  rows = -(-len(found.layers) // columns)
-  drawn, panels = plt.subplots(
-    rows,
-    columns,
-    figsize=(max(4.8, 2.6 * columns), 1.1 + 2.0 * rows),
-    layout='constrained',
-    squeeze=False,
-  )
-  counts = classified.counts
-  colors = {
-    kind: plots.style(number)['color'] for number, kind in enumerate(counts)
-  }
-  colors[MIXED] = '0.6'
-  for axes in panels.flat[len(found.layers) :]:
-    axes.set_visible(False)
-  for layer, (axes, name) in enumerate(
-    zip(panels.flat, found.layers, strict=False)
-  ):
-    for head, bias_K in enumerate(found.biases[query][layer]):
-      color = colors[classified.kind[layer, head]]
-      axes.plot(found.keys[query], bias_K, color=color, linewidth=1.2)
-    axes.axvline(query, color='0.6', linewidth=1, zorder=0)
-    axes.set_title(name, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.grid(True, color='0.9')
-    axes.spines[['top', 'right']].set_visible(False)
-  for kind, count in counts.items():
-    label = f'{kind}: {count} of {classified.kind.size} heads'
-    panels[0, 0].plot([], [], color=colors[kind], label=label)
-  drawn.supylabel('bias less its mean, nats', fontsize=9)
-  drawn.suptitle(
-    f"Bias of the query at position {query} by the key's position", fontsize=10
-  )
-  plots.finish(drawn, panels[0, 0], path)

@@ -1,0 +1,182 @@
+"""Figures of a page: vector graphics in the page's own colours and font.
+
+What is drawn for run n carries `data-run="n"`, so that the page can hide it.
+"""
+
+import html
+import io
+import re
+
+import matplotlib
+from matplotlib import pyplot as plt
+import numpy as np
+
+from lengen_jax.analysis import plots
+
+# Inches; at this width text is as large as the page's, and legible on a phone.
+_WIDTH, _HEIGHT = 4.4, 3.2
+_COLUMNS = 3
+# A bias so far below the largest is as good as minus infinity.
+MOST_NATS = 20
+# What changes no weight by as much as a hundredth looks flat.
+_LEAST_NATS = 0.01
+# What a page calls the colours of `plots`; black is that of its text.
+_INKS = {
+  color.lower(): f'var(--curve-{n})' for n, color in enumerate(plots.COLORS)
+}
+_INKS |= {
+  '#000000': 'currentColor',
+  '#666666': 'var(--soft)',
+  '#999999': 'var(--soft)',
+  '#e6e6e6': 'var(--line)',
+}
+_STYLE = {
+  'axes.facecolor': 'none',
+  'figure.facecolor': 'none',
+  'font.size': 9,
+  # Ids that depend on nothing but what they are of.
+  'svg.hashsalt': 'lengen_jax',
+  # Text stays text: smaller, and in the page's font.
+  'svg.fonttype': 'none',
+}
+
+
+def ink(color):
+  """What a page calls a colour, '#rrggbb'."""
+  return _INKS.get(color.lower(), color)
+
+
+def length_curves(results, names, *, unit):
+  """SVG of loss against length; see `plots.length_curves_on`."""
+  with matplotlib.rc_context(_STYLE):
+    figure, axes = _subplots()
+    plots.length_curves_on(axes, results, names, unit=unit)
+    plots.grid(axes)
+    return _svg(figure, 'lengths', 'Loss against context length', names)
+
+
+def position_curves(results, names, *, unit):
+  """SVG of loss against position; see `plots.position_curves_on`."""
+  with matplotlib.rc_context(_STYLE):
+    figure, axes = _subplots()
+    plots.position_curves_on(axes, results, names, unit=unit)
+    plots.grid(axes)
+    return _svg(figure, 'positions', 'Loss against position', names)
+
+
+def score_curves(results, *, unit, scale):
+  """SVG of a sweep's score against length; see `plots.score_curves_on`."""
+  with matplotlib.rc_context(_STYLE):
+    figure, axes = _subplots()
+    plots.score_curves_on(axes, results, unit=unit, scale=scale)
+    plots.grid(axes)
+    names = [run['run'] for run in results['runs']]
+    return _svg(figure, 'scores', f'{unit} against length', names)
+
+
+def biases(number, layers, drawn, query):
+  """SVG of the biases of one query by distance, a panel per layer.
+
+  Args:
+    number: of the run.
+    layers: names of the layers.
+    drawn: a query's part of `evaluation.bias_maps.summary`.
+    query: its position.
+  """
+  columns = min(_COLUMNS, len(layers))
+  rows = -(-len(layers) // columns)
+  with matplotlib.rc_context(_STYLE):
+    figure, panels = _subplots(
+      rows, columns, height=0.7 + 1.3 * rows, sharex=True, sharey=True
+    )
+    panels = panels.flat if len(layers) > 1 else [panels]
+    for axes in panels[len(layers) :]:
+      axes.set_visible(False)
+    for axes, name, heads, kinds in zip(
+      panels, layers, drawn['bias'], drawn['kind'], strict=False
+    ):
+      for bias, kind in zip(heads, kinds, strict=True):
+        color = plots.KIND_COLORS[kind]
+        axes.plot(drawn['distance'], bias, color=color, linewidth=1.2)
+      axes.set_title(name, fontsize=9)
+      _distance_axis(axes, drawn['distance'])
+      plots.grid(axes)
+    low = min(-_LEAST_NATS, max(-MOST_NATS, np.min(drawn['bias'])))
+    axes.set_ylim(low, -0.05 * low)
+    figure.supxlabel('distance of the key', fontsize=9)
+    figure.supylabel('bias, nats', fontsize=9)
+    label = f'Bias against distance, query at position {query}'
+    return _svg(figure, f'biases-{number}-{query}', label)
+
+
+def _distance_axis(axes, distances):
+  """Distances from 1 on, of either sign, on a logarithmic scale."""
+  axes.set_xscale('symlog', base=2, linthresh=1, linscale=0.5)
+  most = max(distances)
+  doublings = max(most, 1).bit_length() - 1
+  step = doublings // 4 + 1
+  ticks = [2**n for n in range(step, doublings + 1, step)]
+  if min(distances) < 0:
+    ticks = [-ticks[-1], *ticks[-1:]]
+  axes.set_xticks([0, *ticks], ['0', *map(str, ticks)])
+  axes.minorticks_off()
+
+
+def swatch(number):
+  """SVG of how curve `number` is drawn."""
+  with matplotlib.rc_context(_STYLE):
+    figure = plt.figure(figsize=(0.5, 0.14))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    drawn = plots.style(number) | {'gid': None}
+    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **drawn)
+    axes.margins(0)
+    return _svg(figure, f'swatch-{number}')
+
+
+def _subplots(rows=1, columns=1, height=_HEIGHT, **shared):
+  return plt.subplots(
+    rows, columns, figsize=(_WIDTH, height), layout='constrained', **shared
+  )
+
+
+def _svg(figure, name, label='', names=()):
+  """A figure as SVG for a page, which it closes.
+
+  Args:
+    figure: of matplotlib.
+    name: unique in the page.
+    label: what it shows, for who cannot see it; '' if that is said elsewhere.
+    names: of the runs, which show where one points at a curve.
+  """
+  file = io.StringIO()
+  figure.savefig(
+    file,
+    format='svg',
+    metadata=dict.fromkeys(('Creator', 'Date', 'Format', 'Type')),
+  )
+  plt.close(figure)
+  svg = file.getvalue()
+  svg = svg[svg.index('<svg') :].replace('xlink:href', 'href')
+  view = re.search(r'viewBox="[^"]+"', svg)[0]
+  seen = f'role="img" aria-label="{html.escape(label)}"'
+  svg = re.sub(
+    r'<svg[^>]+>', f'<svg {view} {seen if label else "aria-hidden=true"}>', svg
+  )
+  svg = re.sub(r'<defs>\s*<style.*?</style>\s*</defs>', '', svg, flags=re.S)
+  svg = re.sub(r'font: ([\d.]+px)[^;"]*', r'font-size: \1', svg)
+  svg = re.sub(r'font-family: [^;"]*;? ?', '', svg)
+  svg = re.sub(r'#[0-9a-f]{6}\b', lambda m: ink(m[0]), svg)
+  referred = {*re.findall(r'#(\w+)', svg)}
+
+  def renamed(match):
+    kind, _, number = match[1].partition('-')
+    if kind == 'run':
+      title = html.escape(names[int(number)])
+      return f' data-run="{number}"><title>{title}</title>'
+    kept = f' id="{name}-{match[1]}"' if match[1] in referred else ''
+    return kept + match[2]
+
+  svg = re.sub(r' id="([^"]+)"(>?)', renamed, svg)
+  svg = re.sub(r'(href="#|url\(#)', rf'\g<1>{name}-', svg)
+  return svg.strip()

@@ -1,0 +1,85 @@
+"""What results come to, in a sentence that says no more than they do."""
+
+# Figures that look the same in the table are the same to its reader.
+_DIGITS = 3
+# So many names are listed; of more there is the number.
+_FEW = 3
+
+
+def of_curves(results, names):
+  """Which run is best at the training length and at the longest.
+
+  Args:
+    results: as in results.json.
+    names: a name per curve.
+  """
+  lengths, trained = results['lengths'], results['train_length']
+  short, long = min(lengths, key=lambda n: abs(n - trained)), max(lengths)
+  near, far = (_at(results, names, length) for length in (short, long))
+  where = f'{"the training" if short == trained else "the"} length {short}'
+  clauses = [f'best at {where} {_best(near, " nats per token")}']
+  if long > short:
+    clauses.append(f'best at the longest, {long}, {_best(far)}')
+    falls = [name for name in near if far.get(name, near[name]) < near[name]]
+    clauses.append(
+      f'from {short} to {long} the loss falls in {len(falls)} of {len(names)} '
+      f'runs{_few(falls)}'
+    )
+  missing = [name for name in names if name not in far]
+  if missing:
+    clauses.append(
+      f'{len(missing)} {"has" if len(missing) == 1 else "have"} no figure at '
+      f'{long}{_few(missing)}'
+    )
+  sentence = '; '.join(clauses)
+  return f'{sentence[0].upper()}{sentence[1:]}.'
+
+
+def of_scores(results, unit, scale):
+  """Which run of a sweep is best beyond the training length.
+
+  Args:
+    results: as in a sweep's results.json.
+    unit: what the score is.
+    scale: what it is multiplied by for that.
+  """
+  longest = results['train_lengths'][1]
+  digits = 1 if scale > 1 else _DIGITS
+  means = {
+    run['run']: round(scale * run['mean'], digits)
+    for run in results['runs']
+    if run['mean'] is not None
+  }
+  better = min if results['score'] == 'loss' else max
+  best = _best(means, f' ({unit})', better, digits)
+  return f'Trained to length {longest}, best beyond it {best}.'
+
+
+def _at(results, names, length):
+  """Losses at a length, as the table has them, by run."""
+  at = results['lengths'].index(length)
+  losses = (curve['loss'][at] for curve in results['curves'])
+  return {
+    name: round(loss, _DIGITS)
+    for name, loss in zip(names, losses, strict=True)
+    if loss is not None
+  }
+
+
+def _best(values, unit='', better=min, digits=_DIGITS):
+  """'is a with 1.2', 'are a and b, level at 1.2', or 'is none'."""
+  if not values:
+    return 'is none, as no run has a figure there'
+  best = better(values.values())
+  figure = f'{best:.{digits}f}{unit}'
+  level = [name for name, value in values.items() if value == best]
+  if len(level) == 1:
+    return f'is {level[0]} with {figure}'
+  if len(level) > _FEW:
+    return f'are {len(level)} runs, level at {figure}'
+  *others, last = level
+  return f'are {", ".join(others)} and {last}, level at {figure}'
+
+
+def _few(names):
+  return f' ({", ".join(names)})' if 0 < len(names) <= _FEW else ''

@@ -1,0 +1,92 @@
+"""Results as a comparison leaves them, without training anything."""
+
+import json
+import math
+import random
+
+from configs import stdlib
+
+REFUSED = 'no position {}; raise max_position'
+
+
+def results(runs=('fire', 'rope', 'learned(max_position=64)')):
+  """A results.json of runs, of which learned ones are refused beyond 64."""
+  config = stdlib.get_config('tiny')
+  lengths = list(config.eval.lengths)
+  return {
+    'train_length': config.data.train_length,
+    'lengths': lengths,
+    'corpus': {'source': 'stdlib', 'sha256': 'c0ffee', 'bytes': {'train': 9}},
+    'paper': None,
+    'config': json.loads(config.to_json()) | {'positions': ''},
+    'versions': {'python': '3', 'jax': '0'},
+    'platform': 'here',
+    'curves': [curve(spec, lengths) for spec in runs],
+  }
+
+
+def curve(spec, lengths):
+  """One curve; `spec` is 'encoding' or 'encoding | positions'."""
+  draw = random.Random(spec)
+  encoding, _, positions = spec.partition(' | ')
+  refused = {
+    str(n): REFUSED.format(n - 1)
+    for n in lengths
+    if encoding.startswith('learned') and n > 64
+  }
+  loss = [None if str(n) in refused else 1 + draw.random() for n in lengths]
+  measured = [one for one in loss if one is not None]
+  return {
+    'encoding': encoding,
+    'positions': positions or 'standard',
+    'attention_scale': 'none',
+    'loss': loss,
+    'perplexity': [one and math.exp(one) for one in loss],
+    'bits_per_byte': [one and one / math.log(2) for one in loss],
+    'bytes_per_token': 1.0,
+    'word_perplexity': [None] * len(loss),
+    'tokens': 1024,
+    'bias_error': [0.0] * len(loss),
+    'refused': refused,
+    'loss_by_position': {
+      str(n): {
+        'position': [0, 1, n // 2],
+        'loss': [draw.random() for _ in range(3)],
+      }
+      for n in lengths[: len(measured)]
+    },
+    'biases': biases(draw, lengths) if encoding == 'fire' else None,
+    'parameters': 2000,
+    'steps': 8,
+    'train_seconds': 4.0,
+    'memory_bytes': None,
+    'sittings': [
+      {
+        'started': '2026-01-02T03:04:05.678+00:00',
+        'first_step': 0,
+        'devices': 2,
+        'device_kind': 'cpu',
+      }
+    ],
+    'commit': 'abc',
+  }
+
+
+def biases(draw, lengths):
+  """As `bias_maps.summary` gives them, of two layers with three heads."""
+  queries = {}
+  for query in (lengths[0] - 1, lengths[-1] - 1):
+    distance = [0, 1, 2, 8, query]
+    queries[str(query)] = {
+      'distance': distance,
+      'bias': [
+        [[-draw.random() * d for d in distance] for _ in range(3)]
+        for _ in range(2)
+      ],
+      'kind': [['local', 'anti-local', 'flat/mixed']] * 2,
+    }
+  return {
+    'layers': ['layer_0', 'layer_1'],
+    'thresholds': {'layer_0': 12.3},
+    'queries': queries,
+  }
