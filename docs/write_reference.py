@@ -58,6 +58,7 @@ PAGES = {
     'evaluation.generation',
     'evaluation.attention_weights',
     'evaluation.bias_error',
+    'evaluation.bias_maps',
     'evaluation.order_invariance',
     'evaluation.metrics.lm',
     'evaluation.metrics.scrolls',
@@ -65,11 +66,18 @@ PAGES = {
   ),
   'analysis': (
     'analysis.report',
-    'analysis.bias_maps',
+    'analysis.sweep_report',
+    'analysis.bias_figures',
     'analysis.attention_maps',
     'analysis.idealised',
   ),
-  'interop': ('interop.t5x', 'interop.flaxformer', 'interop.nnx'),
+  'interop': (
+    'interop.t5x',
+    'interop.flaxformer',
+    'interop.nnx',
+    'interop.weights',
+    'interop.llama',
+  ),
   'testing': ('testing',),
   'errors': ('errors', 'specs'),
 }
