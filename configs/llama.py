@@ -25,7 +25,7 @@ Sizes:
 import pathlib
 
 from lengen_jax import errors
-from lengen_jax.interop import llama
+from lengen_jax.interop import llama_config
 from lengen_jax.training import defaults
 
 _SIZES = ('full', 'tiny')
@@ -42,14 +42,14 @@ def get_config(arg=''):
       f'is one of {", ".join(_SIZES)}'
     )
   path = pathlib.Path(folder).expanduser().absolute()
-  config = defaults.get(**llama.model_fields(path))
+  config = defaults.get(**llama_config.model_fields(path))
   tiny = size == 'tiny'
   if not tiny:
     config.model.dtype = 'bfloat16'
     config.model.scan_layers = True
     config.model.remat = 'full'
 
-  trained = llama.trained_length(path)
+  trained = llama_config.trained_length(path)
   length = 4 * trained
   config.data.source = 'stdlib' if tiny else 'prepared'
   if not tiny:

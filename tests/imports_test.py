@@ -93,10 +93,12 @@ def test_encodings_load_neither_tensorflow_nor_matplotlib():
   assert loaded('from lengen_jax import encodings', names) == ['jax']
 
 
-@pytest.mark.parametrize('name', ['presets', 'config'])
+@pytest.mark.parametrize(
+  'name', ['models.presets', 'models.config', 'interop.llama_config']
+)
 def test_model_sizes_load_no_jax(name):
   names = {'jax', 'flax', 'matplotlib', *TENSORFLOW}
-  assert loaded(f'from lengen_jax.models import {name}', names) == []
+  assert loaded(f'import lengen_jax.{name}', names) == []
 
 
 def test_submodules_load_on_use():

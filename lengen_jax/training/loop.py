@@ -14,6 +14,7 @@ from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.evaluation import bias_error
 from lengen_jax.interop import llama
+from lengen_jax.interop import llama_config
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
 from lengen_jax.training import boards
@@ -221,7 +222,7 @@ def _exported(source):
   """(params, ModelConfig) of weights that are no run's; None for a workdir."""
   if source.suffix == weights_lib.SUFFIX:
     return weights_lib.load(source)
-  return llama.load(source) if llama.is_checkpoint(source) else None
+  return llama.load(source) if llama_config.is_checkpoint(source) else None
 
 
 def _steps(run, state, batches, corpus, path, checkpoints, label):

@@ -1,6 +1,6 @@
-"""Tests `lengen_jax/interop/llama.py` against models of transformers.
+"""Tests `lengen_jax/interop/llama.py` and `llama_config.py`.
 
-`tests/golden/llama/README.md` says how these were made.
+The models of transformers: `tests/golden/llama/README.md`.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import models
 from lengen_jax.interop import llama
+from lengen_jax.interop import llama_config
 from lengen_jax.interop import weights
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
@@ -112,7 +113,7 @@ def test_decoding_equals_a_forward_pass(name, assert_close):
 
 
 def test_fields():
-  assert llama.model_fields(GOLDEN / 'mistral_yarn') == dict(
+  assert llama_config.model_fields(GOLDEN / 'mistral_yarn') == dict(
     vocab_size=64,
     num_layers=2,
     num_heads=4,
@@ -129,8 +130,8 @@ def test_fields():
     activation='swiglu',
     window=8,
   )
-  assert llama.model_fields(GOLDEN / 'tied_llama3')['tied_embedding']
-  assert llama.trained_length(GOLDEN / 'tied_llama3') == 128
+  assert llama_config.model_fields(GOLDEN / 'tied_llama3')['tied_embedding']
+  assert llama_config.trained_length(GOLDEN / 'tied_llama3') == 128
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_angles_are_those_of_transformers(copy, case, assert_close):
     rope_parameters=case['rope_parameters'],
     max_position_embeddings=256,
   )
-  spec = llama.model_fields(folder)['encoding']
+  spec = llama_config.model_fields(folder)['encoding']
   encoding = encodings.create(spec, num_heads=4, head_dim=16, parent=None)
   lengths = jnp.array([[case['length']]])
   found = jnp.asarray(encoding.frequencies(lengths), jnp.float32).ravel()
@@ -154,19 +155,19 @@ def test_angles_are_those_of_transformers(copy, case, assert_close):
 
 def test_rope_as_older_versions_wrote_it(copy):
   fields = dict(rope_parameters=None, rope_theta=5e5)
-  assert llama.model_fields(change(copy, **fields))['encoding'] == (
+  assert llama_config.model_fields(change(copy, **fields))['encoding'] == (
     'rope(base=500000.0)'
   )
   scaling = {'type': 'linear', 'factor': 2.0}
   folder = change(copy, rope_scaling=scaling, **fields)
-  assert llama.model_fields(folder)['encoding'] == (
+  assert llama_config.model_fields(folder)['encoding'] == (
     'rope(base=500000.0, scale=2.0)'
   )
   scaling = {'type': 'yarn', 'factor': 2.0, 'finetuned': True}
   folder = change(
     copy, rope_scaling=scaling, original_max_position_embeddings=8
   )
-  assert 'train_length=8' in llama.model_fields(folder)['encoding']
+  assert 'train_length=8' in llama_config.model_fields(folder)['encoding']
 
 
 @pytest.mark.parametrize(
@@ -300,10 +301,10 @@ def test_files_that_are_missing_or_broken(copy):
   assert f'there is no {path}' in refused(copy)
   (copy / 'config.json').write_text('[')
   assert 'config.json is broken: it is no JSON object' in refused(copy)
-  assert not llama.is_checkpoint(copy)
+  assert not llama_config.is_checkpoint(copy)
   (copy / 'config.json').unlink()
   assert 'config.json cannot be read: No such file' in refused(copy)
-  assert llama.is_checkpoint(SMALL)
+  assert llama_config.is_checkpoint(SMALL)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import llama as llama_config
+from configs import llama as config_of_llama
 from configs import stdlib as stdlib_config
 from lengen_jax import encodings
 from lengen_jax import errors
@@ -565,7 +565,7 @@ def test_sources_that_do_not_serve(tmp_path, trained, corpus):
 def weights(request, tmp_path, trained):
   """Weights of no run, and a config that starts from them."""
   if request.param == 'llama':
-    config = llama_config.get_config(f'{LLAMA},tiny')
+    config = config_of_llama.get_config(f'{LLAMA},tiny')
     config.train.steps = 0
     config.data.train_length, config.eval.lengths = LENGTH, (LENGTH,)
     return llama.load(LLAMA), config
