@@ -61,6 +61,7 @@ docs: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

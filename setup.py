@@ -19,6 +19,7 @@ setuptools.setup(
   license='Apache-2.0',
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=['lengen_jax', 'lengen_jax.*']),
+  package_data={'lengen_jax': ['py.typed']},
   entry_points={'console_scripts': ['lengen = lengen_jax.cli:main']},
   install_requires=[
     'absl-py>=2.1',
@@ -56,7 +57,7 @@ setuptools.setup(
     'tensorboard': ['tensorboardX>=2.6.5'],
     'test': [
       'griffe>=1.7',
-      'mypy>=1.15',
+      'mypy>=2.0',
       'pytest>=8.0',
       'pytest-xdist>=3.6',
       'rouge-score>=0.1.2',

@@ -140,9 +140,10 @@ class Generator:
       'numbers': numbers.astype(np.int32),
     }
     for row, number in enumerate(numbers):
-      *head, last = _START, *prompts[number]
-      batch['inputs'][row, : len(head)] = head
-      batch['last'][row], batch['lengths'][row] = last, len(head)
+      tokens = [_START, *prompts[number]]
+      length = len(tokens) - 1
+      batch['inputs'][row, :length] = tokens[:-1]
+      batch['last'][row], batch['lengths'][row] = tokens[-1], length
     batch = jax.device_put(batch, self._by_row)
     ids_BxN, steps, finite = jax.device_get(self._write(params, batch))
     self.steps += int(steps.max())

@@ -168,8 +168,8 @@ class _MemoryCell(nn.Module):
   num_memories: int
   cell_width: int
 
-  hidden = ()
-  num_actions = None
+  hidden = ()  # type: tuple[int, ...]
+  num_actions = None  # type: int | None
 
   @nn.compact
   def __call__(self, carry, x_BxV, jump_B):
