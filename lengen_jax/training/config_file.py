@@ -1,5 +1,6 @@
 """Config files: Python with a `get_config(arg)`, and values set beside."""
 
+from collections.abc import Sequence
 import importlib.util
 import pathlib
 
@@ -10,7 +11,7 @@ from ml_collections import config_flags
 from lengen_jax import errors
 
 
-def load(text, overrides):
+def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   """Reads a config file and applies arguments to it.
 
   Args:

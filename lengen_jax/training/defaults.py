@@ -1,6 +1,7 @@
 """A config with every field that a run takes, for config files to change."""
 
 import dataclasses
+from typing import Any
 
 import ml_collections
 from ml_collections import config_dict
@@ -11,7 +12,7 @@ from lengen_jax.models import config as model_config
 from lengen_jax.training import config as training_config
 
 
-def get(**model):
+def get(**model: Any) -> ml_collections.ConfigDict:
   """The defaults.
 
   Args:
@@ -71,7 +72,7 @@ def get(**model):
   return config
 
 
-def choose(arg, *menus):
+def choose(arg: str, *menus: tuple[str, ...]) -> list[str]:
   """Reads the argument of a config file, a comma list.
 
   Args:

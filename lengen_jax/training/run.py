@@ -1,10 +1,14 @@
 """A run: what follows from its config, and what training makes of it."""
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+import ml_collections
 import numpy as np
 
 from lengen_jax import data
@@ -37,7 +41,11 @@ class Run:
     abstract_state: shapes, dtypes and shardings of the training state.
   """
 
-  def __init__(self, config, devices=None):
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    devices: Sequence[jax.Device] | None = None,
+  ) -> None:
     """Builds model config, scheme, optimizer and mesh.
 
     Args:
@@ -68,7 +76,7 @@ class Run:
     metrics_lib.profile_steps(config.train.profile)
     self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
 
-  def validates(self, step):
+  def validates(self, step: int) -> bool:
     """Whether the model is validated after a step, if that is saved.
 
     It is the first to be saved after so many steps or a multiple of them, and
@@ -80,7 +88,7 @@ class Run:
       return False
     return step // every > (step - train.checkpoint_every) // every
 
-  def check_step(self):
+  def check_step(self) -> None:
     """Traces a step, so that what cannot train says so at once.
 
     Raises:
@@ -91,7 +99,7 @@ class Run:
         self.step_fn(packed=False), self.abstract_state, self.abstract_batch()
       )
 
-  def abstract_batch(self):
+  def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes, dtypes and shardings of a batch."""
     rows, length = self.data.batch_size, self.data.train_length
     if self.model.architecture == 'encoder_decoder':
@@ -108,7 +116,7 @@ class Run:
       for name, array in batch.items()
     }
 
-  def step_fn(self, *, packed):
+  def step_fn(self, *, packed: bool) -> Callable[..., Any]:
     """The training step, `(state, batch) -> (state, metrics)`."""
     return functools.partial(
       state_lib.train_step,
@@ -119,7 +127,7 @@ class Run:
       packed=packed,
     )
 
-  def jitted_step(self, *, packed):
+  def jitted_step(self, *, packed: bool) -> Any:
     """The training step compiled over the mesh; lower it within its scope."""
     return jax.jit(
       self.step_fn(packed=packed),
@@ -128,15 +136,15 @@ class Run:
     )
 
   @property
-  def shardings(self):
+  def shardings(self) -> Any:
     """How the training state lies on the mesh."""
     return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
-  def init_state(self):
+  def init_state(self) -> state_lib.TrainState:
     """The initial state, made on the mesh: no device ever holds all of it."""
     return jax.jit(self._init, out_shardings=self.shardings)()
 
-  def adopt(self, source):
+  def adopt(self, source: 'Trained') -> tuple[state_lib.TrainState, list[str]]:
     """The initial state, with parameters of another run as far as they serve.
 
     Args:
@@ -164,7 +172,8 @@ class Run:
     opt_state = jax.jit(self.tx.init, out_shardings=self.shardings.opt_state)(
       params
     )
-    return state.replace(params=params, opt_state=opt_state), notes
+    adopted = dataclasses.replace(state, params=params, opt_state=opt_state)
+    return adopted, notes
 
   def _lengths(self):
     """Lengths of rows, with the fields that say them."""
@@ -193,7 +202,7 @@ class Trained:
   seconds: float
 
   @property
-  def parameters(self):
+  def parameters(self) -> int:
     """How many numbers the model has."""
     return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
