@@ -10,6 +10,7 @@ Shapes: N layers, H heads, K keys.
 """
 
 import collections
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 
@@ -24,6 +25,8 @@ from lengen_jax.analysis import tables
 from lengen_jax.data import windows
 from lengen_jax.encodings import fire
 from lengen_jax.evaluation import attention_weights
+from lengen_jax.hints import PathLike
+from lengen_jax.training import run as run_lib
 
 LOCAL, ANTI_LOCAL, MIXED = 'local', 'anti-local', 'flat/mixed'
 # A rank correlation from which on a bias falls or rises with distance.
@@ -71,13 +74,15 @@ class Kinds:
   span: np.ndarray
 
   @property
-  def counts(self):
+  def counts(self) -> dict[str, int]:
     """How many heads are of each kind."""
     found = collections.Counter(self.kind.flat)
     return {kind: found[kind] for kind in (LOCAL, ANTI_LOCAL, MIXED)}
 
 
-def curves(trained, queries=(128, 8192)):
+def curves(
+  trained: run_lib.Trained, queries: Sequence[int] = (128, 8192)
+) -> Curves:
   """Biases of every layer and head.
 
   Args:
@@ -116,7 +121,7 @@ def curves(trained, queries=(128, 8192)):
   )
 
 
-def kinds(found):
+def kinds(found: Curves) -> dict[int, Kinds]:
   """Which heads look near and which far.
 
   Args:
@@ -131,7 +136,7 @@ def kinds(found):
   }
 
 
-def thresholds(trained):
+def thresholds(trained: run_lib.Trained) -> dict[str, float]:
   """FIRE's learned thresholds, |threshold_multiplier init_threshold|.
 
   In the paper they end at 1200 to 1600, with training at length 2048.
@@ -152,7 +157,11 @@ def thresholds(trained):
   }
 
 
-def figure(trained, folder, queries=(128, 8192)):
+def figure(
+  trained: run_lib.Trained,
+  folder: PathLike,
+  queries: Sequence[int] = (128, 8192),
+) -> list[pathlib.Path]:
   """Draws biases as FIRE's figures 4 and 8, a panel per layer.
 
   Args:

@@ -1,11 +1,14 @@
 """A sweep over a generated task as a table and a plot."""
 
+from collections.abc import Mapping
 import pathlib
+from typing import Any
 
 import rich.markup
 
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
+from lengen_jax.hints import PathLike
 from lengen_jax.training import workdir as workdir_lib
 
 # What a score is called, and what it is multiplied by.
@@ -16,7 +19,7 @@ _SCORES = {
 }
 
 
-def read(workdir):
+def read(workdir: PathLike) -> dict[str, Any] | None:
   """The results of a sweep; None if the workdir holds none.
 
   Raises:
@@ -28,7 +31,7 @@ def read(workdir):
   return workdir_lib.read_json(path / 'results.json')
 
 
-def print_table(results):
+def print_table(results: Mapping[str, Any]) -> None:
   """Prints the score beyond the training length, a row per run."""
   baselines, (shortest, longest) = (
     results['baselines'],
@@ -71,7 +74,7 @@ def print_table(results):
   )
 
 
-def write(results, workdir):
+def write(results: Mapping[str, Any], workdir: PathLike) -> pathlib.Path:
   """Draws the score against length; returns the path of the PNG."""
   path = pathlib.Path(workdir).expanduser().absolute() / 'accuracy.png'
   unit, scale = _SCORES[results['score']]
