@@ -10,4 +10,4 @@ import numpy as np
 Array = jax.Array | np.ndarray
 # A tree of arrays: the parameters of a module, or of a part of it.
 Params = Any
-Path = str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
