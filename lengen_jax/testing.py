@@ -172,7 +172,7 @@ class Properties:
     ids = np.ones((ROWS, LENGTH), np.int32)
     full = self._forward(self.x, given, ids, lengths)
     cache = cache_lib.create(self.config, ROWS, LENGTH, planned=planned[:, 0])
-    cache = cache.replace(positions=given)
+    cache = dataclasses.replace(cache, positions=given)
     chunk = 4
     prompt = np.array([4, 3, 2, 1])
     padded = np.pad(self.x, ((0, 0), (0, chunk), (0, 0)))

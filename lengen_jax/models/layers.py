@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import attention
@@ -17,8 +18,10 @@ from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.attention import scaling
+from lengen_jax.hints import Array
 from lengen_jax.models import linear
 from lengen_jax.models import tokens
+from lengen_jax.positions import Positions
 
 
 class Attention(nn.Module):
@@ -81,14 +84,15 @@ class Attention(nn.Module):
 
   def __call__(
     self,
-    x,
-    positions=None,
+    x: jax.Array,
+    positions: Positions | None = None,
     *,
-    segment_ids=None,
-    lengths=None,
-    shared=None,
-    contiguous=None,
-  ):
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    shared: tuple[encodings.BiasFn | None, encodings.ContentFn | None]
+    | None = None,
+    contiguous: bool | None = None,
+  ) -> jax.Array:
     """Attends within x.
 
     Args:
@@ -117,19 +121,30 @@ class Attention(nn.Module):
     index = tokens.position_index(x.shape[1], segment_ids)
     if contiguous is None:
       contiguous = positions is None
+    encoding: Any = self.encoding  # A spec no more.
     if positions is None:
       encodings.check_positions(
-        self.encoding, None if segment_ids is None else index, x.shape[1]
+        encoding, None if segment_ids is None else index, x.shape[1]
       )
       positions = index
     else:
-      encodings.check_positions(self.encoding, positions)
+      encodings.check_positions(encoding, positions)
     y, _ = self._attend(
       x, positions, index, segment_ids, lengths, shared, contiguous=contiguous
     )
     return y
 
-  def extend(self, x, cache, index, positions, *, lengths=None, shared=None):
+  def extend(
+    self,
+    x: jax.Array,
+    cache: tuple[jax.Array, jax.Array],
+    index: jax.Array,
+    positions: Positions,
+    *,
+    lengths: Array | None = None,
+    shared: tuple[encodings.BiasFn | None, encodings.ContentFn | None]
+    | None = None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Attends from new tokens to themselves and to the cached ones.
 
     Args:
@@ -256,7 +271,14 @@ class CrossAttention(nn.Module):
   key_heads: int | None = None
 
   @nn.compact
-  def __call__(self, x, encoded, *, segment_ids=None, encoded_segment_ids=None):
+  def __call__(
+    self,
+    x: jax.Array,
+    encoded: jax.Array,
+    *,
+    segment_ids: Array | None = None,
+    encoded_segment_ids: Array | None = None,
+  ) -> jax.Array:
     """Attends from x to `encoded`.
 
     Args:
@@ -334,7 +356,7 @@ class MLP(nn.Module):
   out_init_scale: float = 1.0
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     width = x.shape[-1]
     h_BxLxF = linear.Einsum(
       'ble,ef->blf',
@@ -356,7 +378,7 @@ class MLP(nn.Module):
     )(ACTIVATIONS[self.activation](h_BxLxF))
 
 
-def norm(kind, dtype, name):
+def norm(kind: str, dtype: Any, name: str) -> nn.Module:
   """Norm, 'layer' or 'rms', with logical axis names; statistics in float32."""
   scale = partitioning.named(nn.initializers.ones, ('embed',))
   if kind == 'rms':
