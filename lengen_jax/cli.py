@@ -1,6 +1,7 @@
 """The `lengen` command. Arguments are parsed before anything heavy loads."""
 
 import argparse
+from collections.abc import Sequence
 import sys
 
 from lengen_jax import __version__
@@ -18,7 +19,7 @@ examples:
 """
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line.
 
   Args:

@@ -1,6 +1,8 @@
 """A comparison as a table, a plot and a page that needs nothing else."""
 
+from collections.abc import Mapping
 import pathlib
+from typing import Any
 
 import rich.markup
 
@@ -8,13 +10,14 @@ from lengen_jax import errors
 from lengen_jax.analysis import page
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
+from lengen_jax.hints import PathLike
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
 _UNIT = 'nats per token'
 
 
-def read(workdir):
+def read(workdir: PathLike) -> dict[str, Any]:
   """The results of a comparison.
 
   Raises:
@@ -35,7 +38,7 @@ def read(workdir):
   return results
 
 
-def names(results):
+def names(results: Mapping[str, Any]) -> list[str]:
   """What to call each curve."""
   return [
     runs_lib.name((c['encoding'], c['positions'], c['attention_scale']))
@@ -43,7 +46,7 @@ def names(results):
   ]
 
 
-def print_table(results):
+def print_table(results: Mapping[str, Any]) -> None:
   """Prints loss by length, a row per run, in the paper's unit if it has one."""
   paper = results.get('paper')
   # What the paper has; where that is another unit, a note says so.
@@ -81,7 +84,7 @@ def print_table(results):
   )
 
 
-def write(results, workdir):
+def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   """Writes plots and page into the workdir.
 
   Returns:
