@@ -18,7 +18,12 @@ setuptools.setup(
   long_description_content_type='text/markdown',
   license='Apache-2.0',
   python_requires='>=3.11',
-  packages=setuptools.find_packages(include=['lengen_jax', 'lengen_jax.*']),
+  packages=[
+    *setuptools.find_packages(include=['lengen_jax', 'lengen_jax.*']),
+    # So that `--config=configs/stdlib.py` works without the repository.
+    'lengen_jax.configs',
+  ],
+  package_dir={'lengen_jax.configs': 'configs'},
   package_data={'lengen_jax': ['py.typed']},
   entry_points={'console_scripts': ['lengen = lengen_jax.cli:main']},
   install_requires=[

@@ -6,10 +6,8 @@ import hashlib
 import inspect
 import json
 import math
-import pathlib
 import sys
 
-import lengen_jax
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax.training import config_file
@@ -114,22 +112,8 @@ def load(text, scale, overrides):
     overrides: list of '--config.KEY=VALUE'.
   """
   file, _, arg = text.partition(':')
-  return config_file.load(
-    f'{_configs() / file}:{",".join([arg, scale] if arg else [scale])}',
-    list(overrides),
-  )
-
-
-def _configs():
-  """The folder of config files."""
-  beside = pathlib.Path(lengen_jax.__file__).parent.parent / 'configs'
-  for folder in (beside, pathlib.Path('configs')):
-    if folder.is_dir():
-      return folder
-  raise errors.ConfigError(
-    f'there is no {beside}: lengen reproduce reads the config files of a '
-    'checkout; clone the repository, or run it where they are'
-  )
+  arg = ','.join([arg, scale] if arg else [scale])
+  return config_file.load(f'{config_file.folder() / file}:{arg}', overrides)
 
 
 def standin(part, request):

@@ -8,6 +8,7 @@ from absl import flags
 import ml_collections
 from ml_collections import config_flags
 
+import lengen_jax
 from lengen_jax import errors
 
 
@@ -15,7 +16,8 @@ def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   """Reads a config file and applies arguments to it.
 
   Args:
-    text: 'FILE.py', or 'FILE.py:ARG' for what its `get_config` takes.
+    text: 'FILE.py', or 'FILE.py:ARG' for what its `get_config` takes. A file
+      configs/FILE.py that is not there is one of those of the package.
     overrides: list of '--config.KEY=VALUE'.
 
   Returns:
@@ -48,10 +50,19 @@ def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   return values.config
 
 
+def folder():
+  """Where the config files lie that come with the package."""
+  package = pathlib.Path(lengen_jax.__file__).parent
+  wheel, checkout = package / 'configs', package.parent / 'configs'
+  return wheel if wheel.is_dir() else checkout
+
+
 def _run(text):
   """The ConfigDict that FILE.py[:ARG] describes, locked."""
   name, _, arg = text.partition(':')
   path = pathlib.Path(name)
+  if not path.is_file() and path.parts[:-1] == ('configs',):
+    path = folder() / path.name
   if not path.is_file():
     raise errors.ConfigError(f'there is no config file {name}')
   spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -185,7 +185,7 @@ def answers(
     )
     for length in {*prompts.target_lengths}
   }
-  found: dict[str, dict] = {
+  found: dict[str, Any] = {
     'scores': {},
     'average': {},
     'whole': {},
