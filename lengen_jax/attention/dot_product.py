@@ -29,15 +29,12 @@ _MANY_PAIRS = 512 * 512
 _MAX_LENGTH = 2**24
 
 
-Bias = encodings.BiasFn | Callable[..., Array] | Array | None
-
-
 def dot_product_attention(
   q: Array,
   k: Array,
   v: Array,
   *,
-  bias: Bias = None,
+  bias: encodings.BiasFn | Callable[..., Array] | Array | None = None,
   content: encodings.ContentFn | None = None,
   q_positions: position_schemes.Positions | None = None,
   k_positions: position_schemes.Positions | None = None,

@@ -122,7 +122,7 @@ class PositionScheme:
     self,
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
     rng: jax.Array | None = None,
     train: bool = False,
     num_layers: int | None = None,
@@ -188,7 +188,7 @@ class PositionScheme:
     return self.random if train else self.random_at_test
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Array | None
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     """The random numbers of a batch, a dict of arrays."""
     raise NotImplementedError
@@ -198,13 +198,13 @@ class PositionScheme:
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Positions:
     """Positions from given draws; a pure function."""
     raise NotImplementedError
 
   def at_test(
-    self, segment_positions: Array, lengths: Array | None
+    self, segment_positions: Array, lengths: int | Array | None
   ) -> Positions:
     """Positions where nothing is drawn."""
     return self.apply({}, segment_positions, lengths=lengths)
@@ -219,7 +219,7 @@ class PositionScheme:
     return length if limit is None else limit
 
   def check_length(
-    self, segment_positions: Array, lengths: Array | None, train: bool
+    self, segment_positions: Array, lengths: int | Array | None, train: bool
   ) -> None:
     """Raises on a segment longer than the scheme has positions."""
     limit = self.limit(train)

@@ -63,7 +63,7 @@ class EqualMean(base.PositionScheme):
       raise errors.SpecError(f'alpha must be positive, got {self.alpha}')
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Array | None
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     keys = base.token_keys(rng, segment_positions.shape)
     n = jnp.maximum(lengths, 1).astype(jnp.float32)
@@ -84,11 +84,13 @@ class EqualMean(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Array:
     gaps = jnp.maximum(lengths - 1, 1).astype(jnp.float32)
     return draws['last'] * (segment_positions / gaps)
 
-  def at_test(self, segment_positions: Array, lengths: Array | None) -> Array:
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     del lengths
     return segment_positions.astype(jnp.float32)

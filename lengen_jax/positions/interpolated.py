@@ -57,7 +57,7 @@ class Interpolated(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Array:
     positions = segment_positions.astype(jnp.float32)
     if self.scale is not None:

@@ -87,7 +87,7 @@ class Randomized(base.PositionScheme):
     return self.max_position
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Array | None
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     keys = base.token_keys(
       rng, segment_positions.shape, same_rows=self.same_rows
@@ -107,14 +107,14 @@ class Randomized(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> base.Positions:
     if self.mode == 'positions':
       return draws['positions']
     return self._distances(draws['distances'], segment_positions)
 
   def at_test(
-    self, segment_positions: Array, lengths: Array | None
+    self, segment_positions: Array, lengths: int | Array | None
   ) -> base.Positions:
     """floor(t (P - 1) / (n - 1)), in whole numbers without overflow."""
     t = segment_positions

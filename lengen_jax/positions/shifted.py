@@ -50,7 +50,7 @@ class Shape(base.PositionScheme):
     return length + (self.max_shift if self.official_compat else 0)
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Array | None
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     del lengths
     keys = base.token_keys(rng, segment_positions.shape)
@@ -62,11 +62,13 @@ class Shape(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Array:
     return segment_positions + draws['start']
 
-  def at_test(self, segment_positions: Array, lengths: Array | None) -> Array:
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     del lengths
     start = self.max_shift if self.official_compat else 0
     return segment_positions + start
@@ -102,7 +104,7 @@ class RandomPadding(base.PositionScheme):
       )
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Array | None
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     keys = base.token_keys(rng, segment_positions.shape)
     start = _integers(keys, jnp.maximum(self.max_position - lengths + 1, 1))
@@ -113,11 +115,13 @@ class RandomPadding(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Array:
     return segment_positions + draws['start']
 
-  def at_test(self, segment_positions: Array, lengths: Array | None) -> Array:
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     del lengths
     return segment_positions
 
@@ -166,7 +170,7 @@ class Cape(base.PositionScheme):
     return self.mean_normalize
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Array | None
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     del lengths
 
@@ -195,13 +199,15 @@ class Cape(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Array:
     positions = self.at_test(segment_positions, lengths)
     positions = positions + draws['delta'] + draws['delta_local']
     return positions * jnp.exp(draws['log_lambda'])
 
-  def at_test(self, segment_positions: Array, lengths: Array | None) -> Array:
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     positions = segment_positions.astype(jnp.float32)
     if self.mean_normalize:
       positions = positions - (jnp.maximum(lengths, 1) - 1) / 2

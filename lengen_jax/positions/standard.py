@@ -19,6 +19,6 @@ class Standard(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Array:
     return segment_positions

@@ -117,7 +117,7 @@ class HeadTailWarp(base.PositionScheme):
     return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Array | None
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     del lengths
     keys = base.token_keys(rng, segment_positions.shape)
@@ -141,7 +141,7 @@ class HeadTailWarp(base.PositionScheme):
     draws: Mapping[str, Array],
     segment_positions: Array,
     *,
-    lengths: Array | None = None,
+    lengths: int | Array | None = None,
   ) -> Array:
     index = segment_positions.astype(jnp.float32)
     # Padding behind the end keeps f within its domain.
@@ -155,7 +155,9 @@ class HeadTailWarp(base.PositionScheme):
       jnp.where(draws['mode'] == TAIL, tail, index),
     )
 
-  def at_test(self, segment_positions: Array, lengths: Array | None) -> Array:
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     factor = interpolated.ratio(self.train_length, lengths)
     return segment_positions.astype(jnp.float32) * factor
 

@@ -8,7 +8,9 @@ layers can be scanned.
 from collections.abc import Callable
 import dataclasses
 
+from flax import linen as nn
 from flax.linen import partitioning
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
@@ -28,7 +30,13 @@ AXES = (
 )
 
 
-def param(module, name, init, shape, axes):
+def param(
+  module: nn.Module,
+  name: str,
+  init: Callable[..., jax.Array],
+  shape: tuple[int, ...],
+  axes: tuple[str, ...],
+) -> jax.Array:
   """Creates a float32 parameter with logical axis names, T5X's way.
 
   An `encodings.Encoding` takes it as its `make_param`.
@@ -62,7 +70,14 @@ class RelEmbedding:
 
   init: Callable | None
 
-  def __call__(self, module, name, init, shape, axes):
+  def __call__(
+    self,
+    module: nn.Module,
+    name: str,
+    init: Callable[..., jax.Array],
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+  ) -> jax.Array:
     del name
     table_HxN = param(
       module, 'rel_embedding', self.init or init, shape[::-1], axes[::-1]
