@@ -34,7 +34,7 @@ TABLE_2_TOLERANCE = 0.003
 
 def rope_score(
   distance: ArrayLike, d: int = 4096, base: float = 10000.0
-) -> np.ndarray:
+) -> np.ndarray | float:
   """RoPE's idealised score, (2 / d) sum_s cos(theta_s k), s = 1 ... d / 2.
 
   theta_s = base^(-2 (s - 1) / d).
@@ -56,7 +56,7 @@ def rope_score(
   return 2 / d * np.cos(angle).sum(axis=-1)
 
 
-def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray:
+def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray | float:
   """ALiBi's bias, -slope |k|, which is all that the idealised score has.
 
   Source: Press et al. (2022), arXiv:2108.12409, section 3.
@@ -71,7 +71,7 @@ def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray:
   return -slope * np.abs(np.asarray(distance, np.float64))
 
 
-def attention(score: ArrayLike) -> np.ndarray:
+def attention(score: ArrayLike) -> np.ndarray | float:
   """exp(score) `[...]`: attention before it is normalised.
 
   Source: Position-index warping, figure 1.

@@ -434,7 +434,7 @@ def _split_axes(params_and_axes):
   return params, axes
 
 
-def signed_distance(q_positions: Positions, k_positions: Any) -> jax.Array:
+def signed_distance(q_positions: Positions, k_positions: Any) -> Array:
   """Query minus key position for all pairs, float32 `[..., Q, K]`.
 
   Integer positions are subtracted as integers, hence exactly. Of `Distances`,

@@ -65,7 +65,7 @@ class Interpolated(base.PositionScheme):
     return positions * ratio(self.train_length, lengths)
 
 
-def ratio(train_length: int, lengths: Array) -> jax.Array:
+def ratio(train_length: int, lengths: int | Array) -> jax.Array:
   """Dynamic PI's factor, float32: min(1, train_length / length)."""
   lengths = jnp.maximum(lengths, 1).astype(jnp.float32)
   return jnp.minimum(1.0, train_length / lengths)

@@ -7,6 +7,7 @@ layers can be scanned.
 
 from collections.abc import Callable
 import dataclasses
+from typing import Any
 
 from flax import linen as nn
 from flax.linen import partitioning
@@ -52,7 +53,7 @@ def param(
       f'{axes}; T5X needs at least one axis, and for each a different one of '
       + ', '.join(AXES)
     )
-  made = module.get_variable('params', name)
+  made: Any = module.get_variable('params', name)
   if made is not None and made.shape != tuple(shape):
     raise errors.ConfigError(
       f'parameter {name} of {specs.name(module)} has shape {made.shape}; '
