@@ -62,7 +62,7 @@ setuptools.setup(
     'tensorboard': ['tensorboardX>=2.6.5'],
     'test': [
       'griffe>=1.7',
-      'mypy>=1.15',
+      'mypy>=2.0',
       'pytest>=8.0',
       'pytest-xdist>=3.6',
       'rouge-score>=0.1.2',

@@ -1,9 +1,11 @@
 """Writes docs/reference from docstrings: `python -m docs.write_reference`.
 
-Every public name of the modules below is there, and none may lack a docstring.
+Every public name of the modules below is there, and none may lack a docstring,
+nor a function hints of what it takes and gives.
 """
 
 import pathlib
+import re
 import sys
 
 import griffe
@@ -83,6 +85,18 @@ PAGES = {
 }
 # What any linen module may have.
 _LINEN = ('__call__', 'setup')
+# Of the index.
+_HEAD = """# Reference
+
+From the docstrings, by `make docs`.
+
+"""
+_FOOT = """
+In signatures `Array` is a `jax.Array` or an `np.ndarray`; `Positions` an
+`Array` or [`Distances`](positions.md); `Params` a tree of arrays, as flax has
+parameters; `Length` an `int` or, where it is traced, a `jax.Array`; `PathLike`
+a `str` or an `os.PathLike`.
+"""
 _HEADINGS = {'parameters': 'Args', 'attributes': 'Attributes'}
 
 
@@ -102,8 +116,7 @@ def pages():
     parts = [f'# {page}', *(part for one in modules for part in _module(one))]
     texts[f'{page}.md'] = '\n\n'.join(parts) + '\n'
     lines.append(f'- [{page}]({page}.md): {_summary(package[page])}')
-  head = '# Reference\n\nFrom the docstrings, by `make docs`.\n\n'
-  texts['index.md'] = head + '\n'.join(lines) + '\n'
+  texts['index.md'] = _HEAD + '\n'.join(lines) + '\n' + _FOOT
   return texts
 
 
@@ -132,6 +145,7 @@ def _methods(cls):
     public = name == '__call__' or not name.startswith('_')
     if not (member.is_function and public):
       continue
+    _check_hints(member)
     if member.docstring:
       found.append(member)
     elif name not in _LINEN and not _inherits(cls, name):
@@ -160,10 +174,31 @@ def _member(member, heading):
     raise ValueError(f'{member.path} has no docstring')
   yield heading
   if member.is_function:
+    _check_hints(member)
     yield f'```python\n{_signature(member)}\n```'
   elif fields := _fields(member):
     yield f'```python\n{member.name}({fields})\n```'
   yield from _docstring(member)
+
+
+def _check_hints(function):
+  """Raises where a function does not say what it takes or gives."""
+  for one in function.parameters:
+    if one.annotation is None and one.name not in ('self', 'cls'):
+      raise ValueError(f'{function.path} has no hint of {one.name}')
+  if function.returns is None:
+    raise ValueError(f'{function.path} has no hint of what it gives')
+
+
+def _hint(function, annotation):
+  """A hint without the names under which modules of ours are imported."""
+
+  def shorter(prefix):
+    member = function.module.members.get(prefix[1])
+    ours = member and member.is_alias and 'lengen_jax' in member.target_path
+    return '' if ours else prefix[0]
+
+  return re.sub(r'\b(\w+)\.', shorter, str(annotation))
 
 
 def _signature(function):
@@ -182,13 +217,12 @@ def _signature(function):
       griffe.ParameterKind.keyword_only,
       griffe.ParameterKind.var_positional,
     )
-    if one.annotation is not None:
-      text += f': {one.annotation}'
+    text += f': {_hint(function, one.annotation)}'
     if one.default is not None and not text.startswith('*'):
-      text += f' = {one.default}' if one.annotation else f'={one.default}'
+      text += f' = {one.default}'
     shown.append(text)
   name = function.name
-  returns = f' -> {function.returns}' if function.returns else ''
+  returns = f' -> {_hint(function, function.returns)}'
   line = f'{name}({", ".join(shown)}){returns}'
   if len(line) <= 80:
     return line
@@ -202,6 +236,7 @@ def _fields(cls):
     name if member.value is None else f'{name}={_default(member.value)}'
     for name, member in cls.members.items()
     if member.is_attribute
+    and 'property' not in member.labels
     and member.annotation is not None
     and not name.startswith('_')
   ]
@@ -252,10 +287,11 @@ def _summary(module):
 
 def main():
   """Writes the pages."""
+  found = pages()
   FOLDER.mkdir(exist_ok=True)
   for path in FOLDER.glob('*.md'):
     path.unlink()
-  for name, text in pages().items():
+  for name, text in found.items():
     (FOLDER / name).write_text(text)
 
 

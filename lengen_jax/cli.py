@@ -1,6 +1,7 @@
 """The `lengen` command. Arguments are parsed before anything heavy loads."""
 
 import argparse
+from collections.abc import Sequence
 import contextlib
 import itertools
 import os
@@ -22,7 +23,7 @@ examples:
 """
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line.
 
   Args:

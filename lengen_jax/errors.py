@@ -4,6 +4,8 @@ Every one is a `ValueError`, so that library users need not know these names.
 A message names the value, the limit and the fix.
 """
 
+from collections.abc import Iterable
+
 
 class LengenError(ValueError):
   """Base of the errors that are the caller's to mend.
@@ -75,7 +77,7 @@ class MetricError(LengenError):
   """Predictions, references or sums that cannot be scored."""
 
 
-def one_of(kind, name, valid):
+def one_of(kind: str, name: object, valid: Iterable[str]) -> str:
   """Says that `name` is no `kind`, what it may have meant, and what is valid.
 
   Args:

@@ -9,8 +9,12 @@ Names of axes: 'batch', 'length', 'embed', 'heads', 'kv', 'mlp', 'vocab',
 'layers', 'joined_kv' and 'relpos_buckets', those of T5X.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 import math
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -25,12 +29,12 @@ class Named(nn.LogicallyPartitioned, eq=False):
   a parameter without a mesh too.
   """
 
-  def unbox(self, apply_constraint=True):
+  def unbox(self, apply_constraint: bool = True) -> Any:
     """The parameter, on the mesh as its names say."""
     is_active()  # Says what is wrong with a mesh before jax does.
     return super().unbox(apply_constraint)
 
-  def to_nnx_metadata(self):
+  def to_nnx_metadata(self) -> dict[str, Any]:
     """Fields of an `nnx.Variable`."""
     # On a name that it cannot resolve nnx raises.
     names = 'out_sharding' if is_active() else 'logical_axes'
@@ -42,7 +46,7 @@ class Named(nn.LogicallyPartitioned, eq=False):
     }
 
   @classmethod
-  def from_nnx_metadata(cls, metadata):
+  def from_nnx_metadata(cls, metadata: Mapping[str, Any]) -> 'Named':
     """Back from the fields of an `nnx.Variable`."""
     names = metadata.get('out_sharding') or metadata['logical_axes']
     return cls(
@@ -53,7 +57,9 @@ class Named(nn.LogicallyPartitioned, eq=False):
     )
 
 
-def named(init, axes):
+def named(
+  init: Callable[..., jax.Array], axes: tuple[str | None, ...]
+) -> Callable[..., Named]:
   """An initializer whose parameter carries the names of its axes.
 
   Args:
@@ -68,7 +74,7 @@ def named(init, axes):
   return init_named
 
 
-def is_active():
+def is_active() -> bool:
   """Whether there are a mesh of several devices and rules for names.
 
   Raises:
@@ -87,7 +93,9 @@ def is_active():
   return True
 
 
-def spec(*names, rules=None):
+def spec(
+  *names: str | None, rules: Sequence[tuple[str, Any]] | None = None
+) -> jax.sharding.PartitionSpec:
   """The axes of the mesh that split axes of these names.
 
   Args:
@@ -109,7 +117,7 @@ def spec(*names, rules=None):
   return nn.logical_to_mesh_axes(names, rules)
 
 
-def constrain(x, *names):
+def constrain(x: jax.Array, *names: str | None) -> jax.Array:
   """x, told to lie on the mesh as the names of its axes say.
 
   Args:
@@ -123,7 +131,7 @@ def constrain(x, *names):
   return jax.lax.with_sharding_constraint(x, spec(*names)) if is_active() else x
 
 
-def shards(*names):
+def shards(*names: str | None) -> int:
   """Into how many parts axes of these names are split together."""
   if not is_active():
     return 1
@@ -131,7 +139,7 @@ def shards(*names):
   return math.prod(sizes[axis] for axis in jax.tree.leaves(tuple(spec(*names))))
 
 
-def platform():
+def platform() -> str:
   """What programs are compiled for: 'cpu', 'gpu' or 'tpu'."""
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.abstract_device is None:

@@ -15,7 +15,16 @@ class Progress:
   On a terminal a bar moves; elsewhere a line is printed now and then.
   """
 
-  def __init__(self, label, total, *, what='step', unit, per=1, first=0):
+  def __init__(
+    self,
+    label: str,
+    total: int,
+    *,
+    what: str = 'step',
+    unit: str,
+    per: float = 1,
+    first: int = 0,
+  ) -> None:
     """Starts the clock.
 
     Args:
@@ -50,15 +59,15 @@ class Progress:
   def __exit__(self, *exception):
     self._bar.stop()
 
-  def announce(self, text):
+  def announce(self, text: str) -> None:
     """Prints a line."""
     self._console.print(f'{self._label}: {text}', markup=False)
 
-  def start_clock(self):
+  def start_clock(self) -> None:
     """Counts the rate from now on."""
     self._began = time.monotonic()
 
-  def update(self, done, text=''):
+  def update(self, done: int, text: str = '') -> None:
     """Shows that `done` steps are done, and what else there is to say."""
     now = time.monotonic()
     rate = (done - self._first) / max(now - self._began, 1e-9)

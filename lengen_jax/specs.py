@@ -7,16 +7,21 @@ process that finds the spec in a workdir knows it too.
 """
 
 import ast
+from collections.abc import Iterable
+from collections.abc import Mapping
 import dataclasses
 import importlib
 import math
 import numbers
 import re
+from typing import Any
 
 from lengen_jax import errors
 
 
-def split(text, separator=',', keep_empty=False):
+def split(
+  text: str, separator: str = ',', keep_empty: bool = False
+) -> list[str]:
   """Splits at `separator` wherever it is not inside brackets or quotes.
 
   `split('rope(scale=4., base=1e4), nope')` is
@@ -51,7 +56,7 @@ def split(text, separator=',', keep_empty=False):
   return parts if keep_empty else [part for part in parts if part]
 
 
-def parse(spec):
+def parse(spec: str) -> tuple[str, dict[str, Any]]:
   """Parses one spec string.
 
   Args:
@@ -89,7 +94,7 @@ def parse(spec):
   return node.func.id, kwargs
 
 
-def imported(spec):
+def imported(spec: str) -> str:
   """Imports the module of `module:name(...)`; returns the rest of the spec.
 
   Args:
@@ -112,7 +117,9 @@ def imported(spec):
   return rest
 
 
-def keys(entry, fixed=()):
+def keys(
+  entry: type, fixed: Iterable[str] = ()
+) -> dict[str, dataclasses.Field]:
   """The keys that a spec of the dataclass `entry` takes, with their fields.
 
   A key is the name of its field, or the field's metadata 'key' where the name
@@ -126,7 +133,9 @@ def keys(entry, fixed=()):
   }
 
 
-def build(kind, registry, spec, **fixed):
+def build(
+  kind: str, registry: Mapping[str, type], spec: str, **fixed: Any
+) -> Any:
   """Builds what a spec names.
 
   Args:
@@ -157,13 +166,13 @@ def build(kind, registry, spec, **fixed):
   return entry(**fixed, **values)
 
 
-def name(entry):
+def name(entry: Any) -> str:
   """The name of a class, or of an instance's, as specs have it: snake_case."""
   cls = entry if isinstance(entry, type) else type(entry)
   return re.sub('(?<=[a-z])(?=[A-Z])', '_', cls.__name__).lower()
 
 
-def describe(instance):
+def describe(instance: Any) -> str:
   """The spec of an instance: its name, and the keys that are not default.
 
   Fields without a default are no keys: whoever builds the instance sets them.
@@ -178,7 +187,9 @@ def describe(instance):
   return f'{name(instance)}({text})' if text else name(instance)
 
 
-def register(kind, registry, name, entry):
+def register(
+  kind: str, registry: dict[str, Any], name: str, entry: type
+) -> None:
   """Adds `entry`, a dataclass, to `registry` under `name`.
 
   Raises:
@@ -191,7 +202,7 @@ def register(kind, registry, name, entry):
   registry[name] = entry
 
 
-def check_types(section, instance):
+def check_types(section: str, instance: Any) -> None:
   """Raises unless the fields of a section of a config have their types.
 
   Args:

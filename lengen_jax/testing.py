@@ -69,8 +69,13 @@ class Properties:
   """
 
   def __init__(
-    self, encoding, *, attention_scale='none', dtype='float32', causal=True
-  ):
+    self,
+    encoding: str,
+    *,
+    attention_scale: str = 'none',
+    dtype: str = 'float32',
+    causal: bool = True,
+  ) -> None:
     """Initialises a model.
 
     Args:
@@ -108,9 +113,11 @@ class Properties:
     self.x = np.asarray(
       jax.random.normal(jax.random.key(1), (ROWS, LENGTH, WIDTH))
     )
-    self._run, self._extend = jax.jit(self._run), jax.jit(self._extend)
+    # Compiled once for each object.
+    self._run = jax.jit(self._run)  # type: ignore[method-assign]
+    self._extend = jax.jit(self._extend)  # type: ignore[method-assign]
 
-  def takes(self, scheme):
+  def takes(self, scheme: str) -> bool:
     """Whether the encoding takes a scheme's positions; else it says why not."""
     try:
       encodings.check_scheme(self._instance, positions.create(scheme))
@@ -121,7 +128,7 @@ class Properties:
       return False
     return True
 
-  def check_causality(self, scheme):
+  def check_causality(self, scheme: str) -> None:
     """An output has gradients to itself and what its segment holds before."""
     ids, lengths, index = packed_rows()
     at = SEGMENTS[0] + SEGMENTS[1] // 2
@@ -138,7 +145,7 @@ class Properties:
       f'{np.flatnonzero(reached[0]).tolist()}'
     )
 
-  def check_packing(self, scheme):
+  def check_packing(self, scheme: str) -> None:
     """Segments packed into a row give what each gives alone."""
     ids, lengths, index = packed_rows()
     given = draw(scheme, index, lengths, train=True)
@@ -162,7 +169,7 @@ class Properties:
         f'{self.encoding} with {scheme}: segment {row} packed and alone',
       )
 
-  def check_decoding(self, scheme):
+  def check_decoding(self, scheme: str) -> None:
     """Decoding with a cache equals a full pass four times the train length."""
     planned = np.asarray(PLANNED, np.int32)[:, None]
     index = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (ROWS, LENGTH))
@@ -171,7 +178,7 @@ class Properties:
     ids = np.ones((ROWS, LENGTH), np.int32)
     full = self._forward(self.x, given, ids, lengths)
     cache = cache_lib.create(self.config, ROWS, LENGTH, planned=planned[:, 0])
-    cache = cache.replace(positions=given)
+    cache = dataclasses.replace(cache, positions=given)
     chunk = 4
     prompt = np.array([4, 3, 2, 1])
     padded = np.pad(self.x, ((0, 0), (0, chunk), (0, 0)))
@@ -190,7 +197,7 @@ class Properties:
           f'{row}',
         )
 
-  def check_translation(self, scheme):
+  def check_translation(self, scheme: str) -> None:
     """What claims translation invariance ignores a shift of all positions."""
     given = draw(scheme, *_whole_rows(), train=True)
     if isinstance(given, positions.Distances):
@@ -208,7 +215,7 @@ class Properties:
       f'{self.encoding} with {scheme}: shifted by 37 and not',
     )
 
-  def check_blockwise(self):
+  def check_blockwise(self) -> None:
     """Attention block by block gives what all pairs give, gradients too.
 
     Once with positions that are indices, where a bias of distance goes by its
@@ -231,7 +238,7 @@ class Properties:
         # A gradient to one number is a sum over all pairs.
         self._equal(gradient, want[1][path], f'{what}: d/d {path}', slack=10)
 
-  def check_far(self, exact):
+  def check_far(self, exact: 'Properties') -> None:
     """Positions beyond 8192 are not rounded, whatever the model's dtype.
 
     Args:
@@ -254,7 +261,7 @@ class Properties:
       f'being {noise:.1e}; rounded positions would be {effect:.1e} off'
     )
 
-  def check_schemes(self):
+  def check_schemes(self) -> list[str]:
     """All checks, with every scheme; returns the schemes that it takes."""
     taken = [scheme for scheme in scheme_specs() if self.takes(scheme)]
     for scheme in taken:
@@ -314,7 +321,7 @@ class Properties:
     assert error <= limit, f'{what} differ by {error:.1e}, over {limit:.1e}'
 
 
-def check_encoding(name):
+def check_encoding(name: str) -> list[str]:
   """Runs every check on a registered encoding.
 
   Args:
@@ -337,12 +344,12 @@ def check_encoding(name):
   return taken
 
 
-def encoding_specs():
+def encoding_specs() -> list[str]:
   """A spec of every registered encoding."""
   return [ENCODING_SPECS.get(name, name) for name in encodings.ENCODINGS]
 
 
-def scheme_specs():
+def scheme_specs() -> list[str]:
   """A spec of every registered position scheme, and of its kinds of output."""
   specs = [SCHEME_SPECS.get(name, name) for name in positions.SCHEMES]
   return [*specs, "randomized(max_position=64, mode='distances')"]
@@ -356,7 +363,7 @@ def _louder(path, leaf):
   return 4 * leaf if 'encoding' in names and leaf.ndim > 1 else leaf
 
 
-def packed_rows():
+def packed_rows() -> tuple[np.ndarray, ...]:
   """Segment ids, lengths and index in segment of packed rows, `[B, L]`."""
   ids = np.repeat(np.arange(len(SEGMENTS), dtype=np.int32), SEGMENTS)
   lengths = np.repeat(np.asarray(SEGMENTS, np.int32), SEGMENTS)
@@ -364,7 +371,9 @@ def packed_rows():
   return tuple(np.tile(row, (ROWS, 1)) for row in (ids, lengths, index))
 
 
-def draw(scheme, index, lengths, *, train):
+def draw(
+  scheme: str, index: np.ndarray, lengths: np.ndarray, *, train: bool
+) -> jax.Array | positions.Distances:
   """A scheme's positions, drawn once and kept for all encodings."""
   key = index.tobytes(), lengths.tobytes()
   return _draw(scheme, key, train)

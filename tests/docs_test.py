@@ -193,17 +193,53 @@ def test_reference_says_what_docstrings_say():
     )
 
 
-def test_what_is_public_has_a_docstring(tmp_path, monkeypatch):
-  package = tmp_path / 'lengen_jax'
-  package.mkdir()
-  (package / '__init__.py').write_text('"""A package."""')
-  (package / 'errors.py').write_text('"""Errors."""\ndef one_of(): pass\n')
-  monkeypatch.setattr(
-    write_reference, 'FOLDER', tmp_path / 'docs' / 'reference'
-  )
-  monkeypatch.setattr(write_reference, 'PAGES', {'errors': ('errors',)})
+@pytest.fixture
+def reference_of(monkeypatch, tmp_path):
+  """A function that writes the reference of a module with some source."""
+
+  def write(source):
+    package = tmp_path / 'lengen_jax'
+    package.mkdir()
+    (package / '__init__.py').write_text('"""A package."""')
+    (package / 'errors.py').write_text(f'"""Errors."""\n{source}')
+    monkeypatch.setattr(
+      write_reference, 'FOLDER', tmp_path / 'docs' / 'reference'
+    )
+    monkeypatch.setattr(write_reference, 'PAGES', {'errors': ('errors',)})
+    return write_reference.pages()['errors.md']
+
+  return write
+
+
+def test_what_is_public_has_a_docstring(reference_of):
   with pytest.raises(ValueError, match='one_of has no docstring'):
-    write_reference.pages()
+    reference_of('def one_of() -> None: pass')
+
+
+@pytest.mark.parametrize(
+  'source, missing',
+  [
+    ('def one(a, b: int) -> int:\n  "One."', 'one has no hint of a'),
+    ('def one(*a: int, **b) -> int:\n  "One."', 'one has no hint of b'),
+    ('def one(a: int):\n  "One."', 'one has no hint of what it gives'),
+    ('class A:\n  "A."\n  def one(self): pass', 'A.one has no hint of what'),
+  ],
+)
+def test_what_is_public_has_hints(source, missing, reference_of):
+  with pytest.raises(ValueError, match=missing):
+    reference_of(source)
+
+
+def test_hints_in_the_reference(reference_of):
+  source = """
+import jax
+from lengen_jax import specs
+
+def one(a: specs.Spec, *, b: jax.Array | None = None) -> list[specs.Spec]:
+  "One."
+"""
+  page = reference_of(source)
+  assert 'one(a: Spec, *, b: jax.Array | None = None) -> list[Spec]' in page
 
 
 def test_a_mistake_in_a_command_is_found(reader):

@@ -31,6 +31,7 @@ RANKS = {
   'progress': 0,
   'specs': 0,
   'errors': 0,
+  'hints': 0,
 }
 TENSORFLOW = {
   'tensorflow',

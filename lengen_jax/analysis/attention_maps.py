@@ -3,8 +3,11 @@
 Shapes: Q queries, K keys.
 """
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import pathlib
 import textwrap
+from typing import Any
 
 import jax
 from matplotlib import colors
@@ -14,13 +17,19 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
+from lengen_jax.data import windows as windows_lib
 from lengen_jax.evaluation import attention_weights
+from lengen_jax.hints import Array
+from lengen_jax.hints import PathLike
+from lengen_jax.training import run as run_lib
 
 # Letters beside a matrix.
 _TITLE = 26
 
 
-def matrices(trained, batch):
+def matrices(
+  trained: run_lib.Trained, batch: Mapping[str, Array]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Attention weights of every layer, mean over heads and rows.
 
   Args:
@@ -46,7 +55,7 @@ def matrices(trained, batch):
   return jax.device_get(found)
 
 
-def near_diagonal(weights_QxK, width, first=0):
+def near_diagonal(weights_QxK: np.ndarray, width: int, first: int = 0) -> float:
   """The share of the weight on keys at most `width` tokens from the query.
 
   Args:
@@ -61,7 +70,13 @@ def near_diagonal(weights_QxK, width, first=0):
   return float(near / weights_QxK.sum(dtype=np.float64))
 
 
-def figure(runs, batches, folder, *, width=2):
+def figure(
+  runs: Mapping[str, run_lib.Trained],
+  batches: Sequence[Mapping[str, Array]],
+  folder: PathLike,
+  *,
+  width: int = 2,
+) -> list[pathlib.Path]:
   """Draws attention at several lengths: a row per run and length.
 
   A panel shows one layer, each by its own scale. What has learned to look near
@@ -110,13 +125,11 @@ def figure(runs, batches, folder, *, width=2):
     name: trained.run.data.train_length for name, trained in runs.items()
   }
   _draw_matrices(drawn, shares, trained_to, width, picture)
-  np.savez_compressed(
-    arrays,
-    **{
-      f'{name}/{length}': np.stack([weights for weights, _ in layers.values()])
-      for (name, length), layers in drawn.items()
-    },
-  )
+  stacked: dict[str, Any] = {
+    f'{name}/{length}': np.stack([weights for weights, _ in layers.values()])
+    for (name, length), layers in drawn.items()
+  }
+  np.savez_compressed(arrays, **stacked)
   tables.write_csv(
     numbers,
     ('run', 'length', 'layer', f'within_{width}', 'if_even', 'refused'),
@@ -130,7 +143,9 @@ def figure(runs, batches, folder, *, width=2):
   return [picture, arrays, numbers]
 
 
-def entropies(trained, windows):
+def entropies(
+  trained: run_lib.Trained, windows: windows_lib.EvaluationWindows
+) -> list[attention_weights.LengthEntropy]:
   """Entropy of a trained model's attention by length.
 
   Args:
@@ -152,7 +167,12 @@ def entropies(trained, windows):
   )
 
 
-def entropy_figure(results, folder, *, train_length):
+def entropy_figure(
+  results: Mapping[str, Sequence[attention_weights.LengthEntropy]],
+  folder: PathLike,
+  *,
+  train_length: int,
+) -> list[pathlib.Path]:
   """Draws entropy of attention against length, a curve per run.
 
   Curves are means over layers, bands go from the lowest layer to the highest.

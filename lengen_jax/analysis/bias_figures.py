@@ -5,6 +5,7 @@ Source: FIRE, Li et al. (2023), arXiv:2310.04418, figures 4 and 8.
 Shapes: N layers, H heads, K keys.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 
@@ -14,13 +15,21 @@ import numpy as np
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
 from lengen_jax.evaluation import bias_maps
+from lengen_jax.hints import Params
+from lengen_jax.hints import PathLike
+from lengen_jax.models.config import ModelConfig
 
 # Points of a curve in the CSV.
 _POINTS = 129
 _COLUMNS = 4
 
 
-def figure(config, params, folder, queries=(128, 8192)):
+def figure(
+  config: ModelConfig,
+  params: Params,
+  folder: PathLike,
+  queries: Sequence[int] = (128, 8192),
+) -> list[pathlib.Path]:
   """Draws biases as FIRE's figures 4 and 8, a panel per layer.
 
   Args:

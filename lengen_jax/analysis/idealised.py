@@ -7,8 +7,11 @@ query is at position 0 unless told otherwise.
 Source: Position-index warping, figures 1, 2 and A, and table 2.
 """
 
+from collections.abc import Mapping
+
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lengen_jax.positions import warped
 
@@ -29,7 +32,9 @@ TABLE_2_PRINT = {
 TABLE_2_TOLERANCE = 0.003
 
 
-def rope_score(distance, d=4096, base=10000.0):
+def rope_score(
+  distance: ArrayLike, d: int = 4096, base: float = 10000.0
+) -> np.ndarray | float:
   """RoPE's idealised score, (2 / d) sum_s cos(theta_s k), s = 1 ... d / 2.
 
   theta_s = base^(-2 (s - 1) / d).
@@ -51,7 +56,7 @@ def rope_score(distance, d=4096, base=10000.0):
   return 2 / d * np.cos(angle).sum(axis=-1)
 
 
-def alibi_score(distance, slope):
+def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray | float:
   """ALiBi's bias, -slope |k|, which is all that the idealised score has.
 
   Source: Press et al. (2022), arXiv:2108.12409, section 3.
@@ -66,7 +71,7 @@ def alibi_score(distance, slope):
   return -slope * np.abs(np.asarray(distance, np.float64))
 
 
-def attention(score):
+def attention(score: ArrayLike) -> np.ndarray | float:
   """exp(score) `[...]`: attention before it is normalised.
 
   Source: Position-index warping, figure 1.
@@ -74,7 +79,7 @@ def attention(score):
   return np.exp(score)
 
 
-def unseen(values, trained):
+def unseen(values: np.ndarray, trained: np.ndarray) -> np.ndarray:
   """How far attention lies outside the range of what training has shown.
 
   Source: Position-index warping, figure 2, in numbers.
@@ -90,7 +95,7 @@ def unseen(values, trained):
   return np.maximum(beyond, 0.0)
 
 
-def sensitivity(positions, query=0.0):
+def sensitivity(positions: np.ndarray, query: float = 0.0) -> np.ndarray:
   """How much RoPE's attention differs between one position and the next.
 
   Source: Position-index warping, figure A.
@@ -105,7 +110,7 @@ def sensitivity(positions, query=0.0):
   return -np.diff(attention(rope_score(positions - query)))
 
 
-def skew_values(x, skew):
+def skew_values(x: np.ndarray, skew: str) -> np.ndarray:
   """f(x) of a skew function by name; `none` is the identity.
 
   Source: Position-index warping, section 4.
@@ -123,7 +128,7 @@ def skew_values(x, skew):
     return np.asarray(warped.skew_function(skew)(x))
 
 
-def train_positions(length, skew):
+def train_positions(length: int, skew: str) -> np.ndarray:
   """Positions of a tail-warped training sequence, p = l f(i / l), `[length]`.
 
   Source: Position-index warping, section 4.
@@ -131,7 +136,7 @@ def train_positions(length, skew):
   return length * skew_values(np.arange(length) / length, skew)
 
 
-def test_positions(length, train_length):
+def test_positions(length: int, train_length: int) -> np.ndarray:
   """Positions under dynamic PI, p = i min(1, L_train / L_test), `[length]`.
 
   Source: Chen et al. (2023), arXiv:2306.15595, eq. 4.
@@ -139,7 +144,7 @@ def test_positions(length, train_length):
   return np.arange(length) * min(1.0, train_length / length)
 
 
-def total_difference(train_length, ratio, skew, c):
+def total_difference(train_length: int, ratio: int, skew: str, c: int) -> float:
   """How far the tail's sensitivity is from that of a longer test sequence.
 
   sum over the last c - 1 steps of both of |sensitivity at training - at test|.
@@ -158,7 +163,7 @@ def total_difference(train_length, ratio, skew, c):
   return np.abs(sensitivity(train) - sensitivity(test)).sum()
 
 
-def table_2():
+def table_2() -> dict[str, dict]:
   """Total difference, by row and column of the paper's table 2."""
   return {
     skew: {
@@ -169,7 +174,7 @@ def table_2():
   }
 
 
-def mismatches(table):
+def mismatches(table: Mapping[str, Mapping]) -> list[tuple]:
   """(row, column) of all cells off the print by more than the tolerance."""
   return [
     (skew, name)

@@ -15,6 +15,7 @@ import numpy as np
 from lengen_jax.analysis import idealised
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
+from lengen_jax.hints import PathLike
 
 # Steepest, middle and flattest of ALiBi's slopes for eight heads.
 _SLOPES = {'1/2': 1 / 2, '1/16': 1 / 16, '1/256': 1 / 256}
@@ -27,7 +28,7 @@ _TAIL = 50
 _SKEWS = ('none', 'sqrt', 'log', 'sine', 'beta(2,5)', 'beta(1,3)')
 
 
-def figure_1(folder):
+def figure_1(folder: PathLike) -> list[pathlib.Path]:
   """Attention by distance: ALiBi's goes to 0, RoPE's stays above e^-1.
 
   RoPE's also at the width of a single head, where it oscillates more.
@@ -66,7 +67,7 @@ def figure_1(folder):
   return _save(folder, 'figure_1', figure, axes, header, rows)
 
 
-def figure_2(folder):
+def figure_2(folder: PathLike) -> list[pathlib.Path]:
   """Attention beyond the training length, and how far from all seen before.
 
   RoPE's goes on to values that training never showed. ALiBi's does not, once
@@ -103,7 +104,7 @@ def figure_2(folder):
   return _save(folder, 'figure_2', figure, right, header, rows)
 
 
-def figure_a(folder):
+def figure_a(folder: PathLike) -> list[pathlib.Path]:
   """Sensitivity by position under dynamic PI: lower in a longer one's tail.
 
   Whole sequences at the length of the algorithmic tasks, tails at that of the
@@ -135,7 +136,7 @@ def figure_a(folder):
   return _save(folder, 'figure_a', figure, right, header, rows)
 
 
-def figure_4(folder):
+def figure_4(folder: PathLike) -> list[pathlib.Path]:
   """Skew functions on [0, 1].
 
   Args:
@@ -156,7 +157,7 @@ def figure_4(folder):
   return _save(folder, 'figure_4', figure, axes, ('skew', 'x', 'f'), rows)
 
 
-def figure_b(folder):
+def figure_b(folder: PathLike) -> list[pathlib.Path]:
   """Gaps between neighbouring positions when the tail is warped.
 
   Grey: the gaps of dynamic PI, which the tail is to meet in training. Gaps
@@ -197,7 +198,7 @@ def figure_b(folder):
   return _save(folder, 'figure_b', figure, axes, header, rows)
 
 
-def table_2(folder):
+def table_2(folder: PathLike) -> list[pathlib.Path]:
   """Total difference as bars, beside print; bars off the print are hatched.
 
   Args:

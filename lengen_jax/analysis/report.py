@@ -1,7 +1,9 @@
 """A comparison as a table, CSV, a plot and a page that needs nothing else."""
 
+from collections.abc import Mapping
 import json
 import pathlib
+from typing import Any
 
 import rich.markup
 
@@ -9,11 +11,12 @@ from lengen_jax import errors
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import report_page
 from lengen_jax.analysis import tables
+from lengen_jax.hints import PathLike
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
 
-def read(workdir):
+def read(workdir: PathLike) -> dict[str, Any]:
   """The results of a comparison.
 
   Raises:
@@ -34,7 +37,7 @@ def read(workdir):
   return results
 
 
-def names(results):
+def names(results: Mapping[str, Any]) -> list[str]:
   """What to call each curve."""
   return [
     runs_lib.name((c['encoding'], c['positions'], c['attention_scale']))
@@ -42,7 +45,7 @@ def names(results):
   ]
 
 
-def print_table(results):
+def print_table(results: Mapping[str, Any]) -> None:
   """Prints loss by length, a row per run, in the paper's unit if it has one."""
   paper = results.get('paper')
   # What the paper has; where that is another unit, a note says so.
@@ -80,7 +83,7 @@ def print_table(results):
   )
 
 
-def write(results, workdir):
+def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   """Writes CSV, plot and page into the workdir.
 
   Returns:

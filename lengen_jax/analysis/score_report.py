@@ -1,12 +1,15 @@
 """Scores of answers to prompts as a table, the paper's beside ours."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import rich.markup
 
 from lengen_jax.analysis import tables
 from lengen_jax.training import runs as runs_lib
 
 
-def print_table(results):
+def print_table(results: Mapping[str, Any]) -> None:
   """Prints the scores of a run, a row per length, or per task if several.
 
   Args:

@@ -1,7 +1,9 @@
 """A sweep over a generated task as a table, CSV, a plot and a page."""
 
+from collections.abc import Mapping
 import json
 import pathlib
+from typing import Any
 
 import rich.markup
 
@@ -11,6 +13,7 @@ from lengen_jax.analysis import page
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import sections
 from lengen_jax.analysis import tables
+from lengen_jax.hints import PathLike
 from lengen_jax.training import workdir as workdir_lib
 
 # What a score is called, and what it is multiplied by.
@@ -25,7 +28,7 @@ _NOTE = (
 )
 
 
-def read(workdir):
+def read(workdir: PathLike) -> dict[str, Any] | None:
   """The results of a sweep; None if the workdir holds none.
 
   Raises:
@@ -37,7 +40,7 @@ def read(workdir):
   return workdir_lib.read_json(path / 'results.json')
 
 
-def print_table(results):
+def print_table(results: Mapping[str, Any]) -> None:
   """Prints the score beyond the training length, a row per run."""
   baselines, (shortest, longest) = (
     results['baselines'],
@@ -76,7 +79,7 @@ def print_table(results):
   )
 
 
-def write(results, workdir):
+def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   """Writes CSV, plot and page into the workdir.
 
   Returns:

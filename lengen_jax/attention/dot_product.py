@@ -1,6 +1,8 @@
 """The one entry point of attention: checks its arguments, then dispatches."""
 
+from collections.abc import Callable
 import numbers
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from lengen_jax.attention import blockwise
 from lengen_jax.attention import fused
 from lengen_jax.attention import reference
 from lengen_jax.attention import sharded
+from lengen_jax.hints import Array
 
 IMPLEMENTATIONS = {
   'reference': reference.attend,
@@ -27,27 +30,27 @@ MAX_LENGTH = 2**24
 
 
 def dot_product_attention(
-  q,
-  k,
-  v,
+  q: Array,
+  k: Array,
+  v: Array,
   *,
-  bias=None,
-  content=None,
-  q_positions=None,
-  k_positions=None,
-  q_segment_ids=None,
-  k_segment_ids=None,
-  q_offset=0,
-  k_lengths=None,
-  causal,
-  window=None,
-  sinks=0,
-  scale=None,
-  logit_scale=None,
-  contiguous=None,
-  bias_form='exact',
-  implementation='auto',
-):
+  bias: encodings.BiasFn | Callable[..., Array] | Array | None = None,
+  content: encodings.ContentFn | None = None,
+  q_positions: position_schemes.Positions | None = None,
+  k_positions: position_schemes.Positions | None = None,
+  q_segment_ids: Array | None = None,
+  k_segment_ids: Array | None = None,
+  q_offset: int | Array = 0,
+  k_lengths: Array | None = None,
+  causal: bool,
+  window: int | None = None,
+  sinks: int = 0,
+  scale: float | None = None,
+  logit_scale: Array | None = None,
+  contiguous: bool | None = None,
+  bias_form: str = 'exact',
+  implementation: str = 'auto',
+) -> jax.Array:
   """softmax((q k + content) scale logit_scale + bias) v.
 
   Masks go by index, segment and length only, never by position: positions may
@@ -135,12 +138,13 @@ def dot_product_attention(
     raise errors.ConfigError(
       f'scale must be a number, got {scale!r}; an array goes into logit_scale'
     )
-  for name, value, shapes in (
+  whole_numbers: tuple[tuple[str, Any, tuple], ...] = (
     ('q_offset', q_offset, ((), (batch,))),
     ('k_lengths', k_lengths, ((batch,),)),
     ('q_segment_ids', q_segment_ids, ((batch, q_length),)),
     ('k_segment_ids', k_segment_ids, ((batch, k_length),)),
-  ):
+  )
+  for name, value, shapes in whole_numbers:
     whole = isinstance(value, numbers.Integral)
     if value is None or (whole and () in shapes):
       continue
@@ -221,7 +225,13 @@ def dot_product_attention(
   )
 
 
-def choose(implementation, bias_form, q_length, k_length, reason=None):
+def choose(
+  implementation: str,
+  bias_form: str,
+  q_length: int,
+  k_length: int,
+  reason: str | None = None,
+) -> str:
   """The implementation that computes attention, its name.
 
   Args:

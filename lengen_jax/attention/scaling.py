@@ -6,13 +6,16 @@ The third knob beside encodings and position schemes.
 from collections.abc import Callable
 import dataclasses
 import math
+from typing import Any
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax import specs
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
 
 
 class LogitScale(nn.Module):
@@ -34,7 +37,9 @@ class LogitScale(nn.Module):
   # Needs the true length of each sequence, planned while decoding.
   length_dependent = False
 
-  def __call__(self, index_in_segment, *, lengths=None):
+  def __call__(
+    self, index_in_segment: Array, *, lengths: Array | None = None
+  ) -> jax.Array | None:
     """The factor of each query.
 
     Args:
@@ -84,10 +89,12 @@ class LogN(LogitScale):
     super().__post_init__()
 
   @property
-  def length_dependent(self):
+  def length_dependent(self) -> bool:
     return self.per == 'sequence'
 
-  def __call__(self, index_in_segment, *, lengths=None):
+  def __call__(
+    self, index_in_segment: Array, *, lengths: Array | None = None
+  ) -> jax.Array | None:
     n = index_in_segment + 1
     if self.per == 'sequence':
       if lengths is None:
@@ -118,7 +125,7 @@ class SSMax(LogitScale):
   source = 'arXiv:2501.19399'
   parameters = 's [H]'
 
-  def setup(self):
+  def setup(self) -> None:
     self.s = self.make_param(
       self,
       's',
@@ -127,7 +134,9 @@ class SSMax(LogitScale):
       ('heads',),
     )
 
-  def __call__(self, index_in_segment, *, lengths=None):
+  def __call__(
+    self, index_in_segment: Array, *, lengths: Array | None = None
+  ) -> jax.Array | None:
     del lengths
     return self.s[None, None] * _log(index_in_segment + 1)[..., None]
 
@@ -155,7 +164,9 @@ class Llama4(LogitScale):
       )
     super().__post_init__()
 
-  def __call__(self, index_in_segment, *, lengths=None):
+  def __call__(
+    self, index_in_segment: Array, *, lengths: Array | None = None
+  ) -> jax.Array | None:
     del lengths
     steps = (index_in_segment + 1) // self.train_length
     return 1.0 + self.beta * _log(1 + steps)
@@ -169,7 +180,7 @@ def _log(n):
 SCALES = {'none': LogitScale, 'log_n': LogN, 'ssmax': SSMax, 'llama4': Llama4}
 
 
-def register(name, scale):
+def register(name: str, scale: type[LogitScale]) -> None:
   """Adds a LogitScale class under `name`, so that specs can name it."""
   if not (isinstance(scale, type) and issubclass(scale, LogitScale)):
     raise errors.SpecError(
@@ -178,7 +189,7 @@ def register(name, scale):
   specs.register('attention scale', SCALES, name, scale)
 
 
-def create(spec, *, num_heads, **module):
+def create(spec: str, *, num_heads: int, **module: Any) -> LogitScale:
   """Creates a logit scale from a spec.
 
   Args:

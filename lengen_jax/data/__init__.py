@@ -5,6 +5,7 @@ data is one of TensorFlow Datasets.
 """
 
 import pathlib
+from typing import Any
 
 from lengen_jax.data import extra
 from lengen_jax.data.config import DataConfig
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 
-def load(config, longest=None):
+def load(config: DataConfig, longest: int | None = None) -> Any:
   """Opens the data of a config.
 
   Args:
@@ -51,7 +52,7 @@ def load(config, longest=None):
   return _load_seqio(config)
 
 
-def check_present(config):
+def check_present(config: DataConfig) -> None:
   """Raises where the data of a config is missing, at once.
 
   Args:
@@ -99,7 +100,7 @@ def _load_seqio(config):
   return seqio_text.Text(config, name)
 
 
-def register(task, **arguments):
+def register(task: str, **arguments: Any) -> str:
   """Registers a task or mixture in seqio; see `registration.register`."""
   extra.load('seqio', 'reading tasks of seqio')
   from lengen_jax.data import registration

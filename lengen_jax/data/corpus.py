@@ -1,10 +1,12 @@
 """A corpus in memory: whole documents as token ids, split by use."""
 
 import dataclasses
+from typing import Any
 
 from lengen_jax.data import stdlib
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
+from lengen_jax.data.config import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +27,13 @@ class Corpus:
   info: dict
 
   @property
-  def vocab_size(self):
+  def vocab_size(self) -> int:
     """Ids are below this."""
     return self.vocab.size
 
-  def training(self, config, *, seed, host=(0, 1)):
+  def training(
+    self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
+  ) -> windows.TrainingWindows:
     """Batches of the training split.
 
     Args:
@@ -48,7 +52,7 @@ class Corpus:
       host=host,
     )
 
-  def evaluation(self, config):
+  def evaluation(self, config: Any) -> windows.EvaluationWindows:
     """Windows of the validation split; of an EvalConfig."""
     found = [
       window
@@ -60,7 +64,7 @@ class Corpus:
     )
 
 
-def read_stdlib(path=''):
+def read_stdlib(path: str = '') -> Corpus:
   """The embedded corpus; see `stdlib.read`."""
   documents, info = stdlib.read(path)
   vocab = vocabulary.Bytes(offset=0)

@@ -18,7 +18,13 @@ from lengen_jax.data import seqio_prompts
 from lengen_jax.data import seqio_text
 
 
-def register(task, *, path='', vocab='bytes', separator='\n\nAnswer: '):
+def register(
+  task: str,
+  *,
+  path: str = '',
+  vocab: str = 'bytes',
+  separator: str = '\n\nAnswer: ',
+) -> str:
   """Registers a task or mixture of ours.
 
   Text: feature 'targets'. Pictures: 'inputs', pixels, and 'targets', a class.
@@ -60,7 +66,7 @@ def register(task, *, path='', vocab='bytes', separator='\n\nAnswer: '):
   return seqio_text.register(menu.source(task), path, vocab)
 
 
-def find(task):
+def find(task: str) -> str:
   """The name in seqio's registry of 'module:name', a task of somebody else's.
 
   Raises:

@@ -1,7 +1,7 @@
 """What we have put into the registries of seqio."""
 
 # Name to what it was registered with.
-_registered = {}
+_registered: dict = {}
 
 
 def add(name, key, registry, arguments):

@@ -15,7 +15,7 @@ for _kind in ('GPU', 'TPU'):
 # Records that are read and handed to TensorFlow together.
 _BLOCK = 64
 # What went wrong in a reader: TensorFlow hands on no more than its text.
-raised = []
+raised: list[Exception] = []
 
 
 def texts(column):

@@ -128,7 +128,7 @@ class Records(Source):
 
   # Key to the values it has in records of this source; records without the
   # key are taken to be of this source.
-  keep = {}
+  keep = {}  # type: dict[str, tuple]
 
   def _may_be_others(self, folder):
     # Records that do not say which set they are of are taken to be ours, so

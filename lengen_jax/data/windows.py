@@ -5,9 +5,15 @@ preceding token, never a made-up start.
 """
 
 import abc
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import json
+import pathlib
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lengen_jax import errors
 
@@ -22,15 +28,15 @@ class Batches(abc.ABC):
   padded = False
 
   @abc.abstractmethod
-  def next(self):
+  def next(self) -> dict[str, np.ndarray]:
     """The next batch; see `lm_batch`."""
 
   @abc.abstractmethod
-  def save(self, folder):
+  def save(self, folder: pathlib.Path) -> None:
     """Keeps in a folder what makes the next batch the same after `restore`."""
 
   @abc.abstractmethod
-  def restore(self, folder):
+  def restore(self, folder: pathlib.Path) -> None:
     """Goes on as kept by `save`."""
 
 
@@ -40,18 +46,18 @@ class IndexedBatches(Batches):
   _next = 0
 
   @abc.abstractmethod
-  def batch(self, index):
+  def batch(self, index: int) -> dict[str, np.ndarray]:
     """The batch of an index, counted from 0."""
 
-  def next(self):
+  def next(self) -> dict[str, np.ndarray]:
     batch = self.batch(self._next)
     self._next += 1
     return batch
 
-  def save(self, folder):
+  def save(self, folder: pathlib.Path) -> None:
     (folder / 'next.json').write_text(json.dumps({'next_index': self._next}))
 
-  def restore(self, folder):
+  def restore(self, folder: pathlib.Path) -> None:
     self._next = json.loads((folder / 'next.json').read_text())['next_index']
 
 
@@ -62,7 +68,15 @@ class TrainingWindows(IndexedBatches):
   them in an order drawn from (seed, epoch).
   """
 
-  def __init__(self, documents, *, length, batch_size, seed, host=(0, 1)):
+  def __init__(
+    self,
+    documents: Sequence[np.ndarray],
+    *,
+    length: int,
+    batch_size: int,
+    seed: int,
+    host: tuple[int, int] = (0, 1),
+  ) -> None:
     """Indexes the windows.
 
     Args:
@@ -97,7 +111,7 @@ class TrainingWindows(IndexedBatches):
     """Windows in an epoch."""
     return len(self._starts)
 
-  def batch(self, step):
+  def batch(self, step: int) -> dict[str, np.ndarray]:
     """The batch of a step, counted from 0; see `lm_batch`."""
     first = step * self.batch_size
     rows = [
@@ -122,7 +136,14 @@ class EvaluationWindows:
   context differs.
   """
 
-  def __init__(self, windows, *, lengths, count, vocab):
+  def __init__(
+    self,
+    windows: Sequence[np.ndarray],
+    *,
+    lengths: Sequence[int],
+    count: int,
+    vocab: Any,
+  ) -> None:
     """Chooses windows, spread evenly over all there are.
 
     Args:
@@ -147,44 +168,44 @@ class EvaluationWindows:
         f'the documents hold {len(windows)} windows of {longest} tokens, fewer '
         f'than eval.windows={count}; lower eval.windows or eval.lengths'
       )
-    chosen = np.arange(count) * len(windows) // count
+    chosen = [i * len(windows) // count for i in range(count)]
     self._windows = np.stack([windows[i] for i in chosen])
     self.lengths = tuple(lengths)
     self.tokens = count * longest
     self._vocab = vocab
 
   @property
-  def bytes_per_token(self):
+  def bytes_per_token(self) -> float:
     """Bytes of text that a scored token stands for."""
     return self._vocab.num_bytes(self.scored) / self.tokens
 
-  def texts(self):
+  def texts(self) -> list[str]:
     """The text of the scored tokens of each window."""
     return [self._vocab.decode(window) for window in self.scored]
 
   @property
-  def scored(self):
+  def scored(self) -> np.ndarray:
     """The tokens that are scored, `[count, longest]`."""
     return self._windows[:, 1:]
 
-  def batch(self, length):
+  def batch(self, length: int) -> dict[str, np.ndarray]:
     """All tokens re-cut to `length`; see `lm_batch`."""
     return lm_batch(self.examples(length))
 
-  def examples(self, length):
+  def examples(self, length: int) -> np.ndarray:
     """All tokens re-cut to `length`: token ids `[N, length + 1]`."""
     inputs = self.recut(self._windows[:, :-1], length)
     return np.concatenate(
       [inputs, self.recut(self.scored, length)[:, -1:]], axis=1
     )
 
-  def recut(self, values, length):
+  def recut(self, values: np.ndarray, length: int) -> np.ndarray:
     """Values of all scored tokens, `[count, longest]`, as `[N, length]`."""
     pieces = range(0, values.shape[1], length)
     return np.concatenate([values[:, i : i + length] for i in pieces])
 
 
-def whole(document, length):
+def whole(document: np.ndarray, length: int) -> list[np.ndarray]:
   """Whole windows of a document, `[length + 1]` each; the rest is left out."""
   return [
     document[start : start + length + 1]
@@ -207,7 +228,14 @@ class Cutter:
   stands before them.
   """
 
-  def __init__(self, length, mode, *, start, rest=()):
+  def __init__(
+    self,
+    length: int,
+    mode: str,
+    *,
+    start: int,
+    rest: Sequence[int] | np.ndarray = (),
+  ) -> None:
     """Begins, or goes on.
 
     Args:
@@ -221,7 +249,7 @@ class Cutter:
     # Of 'concat': tokens that wait for a whole window, the first a predecessor.
     self.rest = np.asarray(rest if len(rest) else [start], np.int32)
 
-  def cut(self, document):
+  def cut(self, document: np.ndarray) -> list[np.ndarray]:
     """Windows that a document completes: arrays of up to `length + 1` ids."""
     length = self._length
     before = self.rest if self._mode == 'concat' else [self._start]
@@ -235,7 +263,7 @@ class Cutter:
     return windows
 
 
-def host_rows(batch_size, host):
+def host_rows(batch_size: int, host: tuple[int, int]) -> range:
   """Rows of a batch that a host has, as a range.
 
   Args:
@@ -254,7 +282,9 @@ def host_rows(batch_size, host):
   return range(index * share, (index + 1) * share)
 
 
-def pad(windows, length):
+def pad(
+  windows: Sequence[np.ndarray], length: int
+) -> tuple[np.ndarray, np.ndarray]:
   """Windows as rows `[B, length + 1]`, padded with 0, and their sizes `[B]`."""
   tokens = np.zeros((len(windows), length + 1), np.int32)
   for row, window in zip(tokens, windows, strict=True):
@@ -262,7 +292,11 @@ def pad(windows, length):
   return tokens, np.array([len(window) for window in windows], np.int32)
 
 
-def lm_batch(tokens, sizes=None, first_scored=None):
+def lm_batch(
+  tokens: ArrayLike,
+  sizes: ArrayLike | None = None,
+  first_scored: ArrayLike | None = None,
+) -> dict[str, np.ndarray]:
   """A batch for next-token prediction from windows `[B, L + 1]`.
 
   Args:
@@ -295,7 +329,9 @@ def lm_batch(tokens, sizes=None, first_scored=None):
   }
 
 
-def padded(batch, rows):
+def padded(
+  batch: Mapping[str, np.ndarray], rows: int
+) -> Iterator[dict[str, np.ndarray]]:
   """Cuts a batch into batches of `rows`, the last filled up with weight 0.
 
   Args:
@@ -318,7 +354,9 @@ def padded(batch, rows):
     yield part
 
 
-def pair_batch(encoder_tokens, targets):
+def pair_batch(
+  encoder_tokens: ArrayLike, targets: ArrayLike
+) -> dict[str, np.ndarray]:
   """A batch for an encoder-decoder from rows without padding.
 
   Args:

@@ -1,12 +1,14 @@
 """Absolute encodings: a vector per position, added to the model's input."""
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.encodings import base
 from lengen_jax.encodings import checks
+from lengen_jax.hints import Array
 
 
 class Sinusoidal(base.Encoding):
@@ -30,7 +32,7 @@ class Sinusoidal(base.Encoding):
   translation_invariant = False
   embeds = True
 
-  def embed(self, x, positions):
+  def embed(self, x: jax.Array, positions: Array) -> jax.Array:
     width = x.shape[-1]
     if width % 2:
       raise errors.ConfigError(
@@ -78,7 +80,7 @@ class Learned(base.Encoding):
       )
     super().__post_init__()
 
-  def setup(self):
+  def setup(self) -> None:
     if self.width is None:
       raise errors.ConfigError(
         'learned needs the width of the model; create it with width=...'
@@ -91,7 +93,7 @@ class Learned(base.Encoding):
       ('relpos_buckets', 'embed'),
     )
 
-  def embed(self, x, positions):
+  def embed(self, x: jax.Array, positions: Array) -> jax.Array:
     checks.check_positions(self, positions)
     rows_BxLxE = self.table.at[jnp.atleast_2d(positions)].get(
       mode='fill', fill_value=jnp.nan, wrap_negative_indices=False

@@ -1,10 +1,13 @@
 """ALiBi: a fixed linear penalty on distance, one slope per head."""
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 
 
 class Alibi(base.Encoding):
@@ -26,13 +29,15 @@ class Alibi(base.Encoding):
   source = 'arXiv:2108.12409'
   beyond = 'the penalty grows on'
 
-  def tile_params(self):
+  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     return {
       'slopes': (jnp.asarray(slopes(self.num_heads), jnp.float32), ('heads',))
     }
 
   @nn.nowrap
-  def strip(self, params, distances, *, bidirectional=False):
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
     slopes_H = base.per_head(params['slopes'], distances.ndim + 1)
     reach = jnp.abs(distances)
     if bidirectional and self.official_compat:
@@ -40,7 +45,7 @@ class Alibi(base.Encoding):
     return -slopes_H * reach[None]
 
 
-def slopes(num_heads):
+def slopes(num_heads: int) -> np.ndarray:
   """ALiBi's slopes, float64 `[num_heads]`."""
   power = 2 ** int(np.log2(num_heads))
   first = 2.0 ** (-8 * np.arange(1, power + 1) / power)

@@ -18,14 +18,24 @@ from typing import Any
 
 from flax import linen as nn
 from flax import struct
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
+from lengen_jax.positions import Positions
 
 
-def logical_param(module, name, init, shape, axes):
+def logical_param(
+  module: nn.Module,
+  name: str,
+  init: Callable[..., jax.Array],
+  shape: tuple[int, ...],
+  axes: tuple[str | None, ...],
+) -> jax.Array:
   """Creates a float32 parameter with logical axis names, the linen way."""
   return jnp.asarray(
     module.param(name, partitioning.named(init, axes), shape, jnp.float32)
@@ -48,23 +58,25 @@ class BiasFn:
   axes: tuple = struct.field(pytree_node=False)
   bidirectional: bool = struct.field(pytree_node=False, default=False)
 
-  def __call__(self, q_positions, k_positions):
+  def __call__(
+    self, q_positions: Positions, k_positions: Positions
+  ) -> jax.Array:
     """Bias of a tile, float32: `[Q], [K] -> [H, Q, K]`, batched alike."""
     return self.encoding.tile(
       self.params, q_positions, k_positions, bidirectional=self.bidirectional
     )
 
-  def strip(self, distances):
+  def strip(self, distances: Array) -> jax.Array:
     """Bias by signed distance, `[N] -> [H, N]`; see `Encoding.strip`."""
     return self.encoding.strip(
       self.params, distances, bidirectional=self.bidirectional
     )
 
-  def kink(self):
+  def kink(self) -> jax.Array | None:
     """Where rows bend; see `Encoding.kink`."""
     return self.encoding.kink(self.params)
 
-  def rows(self, anchors, distances):
+  def rows(self, anchors: Array, distances: Array) -> jax.Array:
     """Bias of rows, `[A], [N] -> [A, H, N]`; see `Encoding.rows`."""
     return self.encoding.rows(
       self.params, anchors, distances, bidirectional=self.bidirectional
@@ -85,13 +97,21 @@ class ContentFn:
   encoding: 'Encoding' = struct.field(pytree_node=False)
   axes: tuple = struct.field(pytree_node=False)
 
-  def logits(self, q, k, q_positions, k_positions):
+  def logits(
+    self,
+    q: jax.Array,
+    k: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+  ) -> jax.Array:
     """Added to q k before scaling, float32 `[B, H, Q, K]`."""
     return self.encoding.content_logits(
       self.params, q, k, q_positions, k_positions
     )
 
-  def values(self, weights, q_positions, k_positions):
+  def values(
+    self, weights: jax.Array, q_positions: Positions, k_positions: Positions
+  ) -> jax.Array | None:
     """Added to the output, float32 `[B, Q, H, D]`; None for nothing."""
     return self.encoding.content_sums(
       self.params, weights, q_positions, k_positions
@@ -142,7 +162,7 @@ class Encoding(nn.Module):
   # Acts at the model's input, through `embed`.
   embeds = False
   # Positions below this are valid; None where there is no limit.
-  max_position = None
+  max_position = None  # type: int | None
   # Attention must pass query and key contents to the encoding.
   needs_content = False
   # At a given distance the bias varies so slowly with the query's position that
@@ -152,22 +172,35 @@ class Encoding(nn.Module):
   tileable = True
 
   @property
-  def takes_distances(self):
+  def takes_distances(self) -> bool:
     """Whether distances of pairs serve in place of positions of tokens."""
     has_strip = type(self).strip is not Encoding.strip
     return self.translation_invariant and has_strip
 
-  def embed(self, x, positions):
+  def embed(self, x: jax.Array, positions: Positions) -> jax.Array:
     """Adds positions to the model's input, `[B, L, E] -> [B, L, E]`."""
     del positions
     return x
 
-  def rotate(self, q, k, q_positions, k_positions, lengths=None):
+  def rotate(
+    self,
+    q: jax.Array,
+    k: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+    lengths: Array | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
     """Rotates queries and keys, `[B, L, H, D] -> [B, L, H, D]`."""
     del q_positions, k_positions, lengths
     return q, k
 
-  def bias(self, q_positions, k_positions, *, bidirectional=False):
+  def bias(
+    self,
+    q_positions: Positions,
+    k_positions: Positions,
+    *,
+    bidirectional: bool = False,
+  ) -> jax.Array | None:
     """Additive bias, float32, or None where the encoding has none.
 
     Args:
@@ -194,7 +227,7 @@ class Encoding(nn.Module):
     bias_fn = self.bias_fn(bidirectional=bidirectional)
     return None if bias_fn is None else bias_fn(q_positions, k_positions)
 
-  def bias_fn(self, *, bidirectional=False):
+  def bias_fn(self, *, bidirectional: bool = False) -> BiasFn | None:
     """The bias as a `BiasFn` over this module's parameters, or None."""
     tile_params = self.tile_params()
     if tile_params is None:
@@ -202,7 +235,13 @@ class Encoding(nn.Module):
     params, axes = _split_axes(tile_params)
     return BiasFn(params, self.unbound(), axes, bidirectional)
 
-  def content_bias(self, q, k, q_positions, k_positions):
+  def content_bias(
+    self,
+    q: jax.Array,
+    k: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+  ) -> jax.Array | None:
     """What contents add to q k before the scaling, or None.
 
     Args:
@@ -219,7 +258,9 @@ class Encoding(nn.Module):
       return None
     return content_fn.logits(q, k, q_positions, k_positions)
 
-  def content_values(self, weights, q_positions, k_positions):
+  def content_values(
+    self, weights: jax.Array, q_positions: Positions, k_positions: Positions
+  ) -> jax.Array | None:
     """What positions add to the output of attention, or None.
 
     Args:
@@ -235,7 +276,7 @@ class Encoding(nn.Module):
       return None
     return content_fn.values(weights, q_positions, k_positions)
 
-  def content_fn(self):
+  def content_fn(self) -> ContentFn | None:
     """The content terms as a `ContentFn` over the parameters, or None."""
     content_params = self.content_params()
     if content_params is None:
@@ -243,7 +284,7 @@ class Encoding(nn.Module):
     params, axes = _split_axes(content_params)
     return ContentFn(params, self.unbound(), axes)
 
-  def tile_params(self):
+  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     """What a tile of the bias needs: name to (float32 array, logical axes).
 
     Everything is included: parameters, already clamped, and constants per
@@ -251,23 +292,43 @@ class Encoding(nn.Module):
     """
     return None
 
-  def content_params(self):
+  def content_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     """What a tile of the content terms needs; as `tile_params`."""
     return None
 
   @nn.nowrap
-  def content_logits(self, params, q, k, q_positions, k_positions):
+  def content_logits(
+    self,
+    params: Params,
+    q: jax.Array,
+    k: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+  ) -> jax.Array:
     """See `content_bias`; captures no array."""
     raise NotImplementedError(f'{type(self).__name__} has no content_logits')
 
   @nn.nowrap
-  def content_sums(self, params, weights, q_positions, k_positions):
+  def content_sums(
+    self,
+    params: Params,
+    weights: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+  ) -> jax.Array | None:
     """See `content_values`; captures no array."""
     del params, weights, q_positions, k_positions
     return None
 
   @nn.nowrap
-  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+  def tile(
+    self,
+    params: Params,
+    q_positions: Positions,
+    k_positions: Positions,
+    *,
+    bidirectional: bool = False,
+  ) -> jax.Array:
     """Bias of any tile of pairs; captures no array.
 
     Args:
@@ -287,7 +348,9 @@ class Encoding(nn.Module):
     return jnp.moveaxis(bias, 0, -3)
 
   @nn.nowrap
-  def strip(self, params, distances, *, bidirectional=False):
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
     """Bias by distance, for translation-invariant encodings.
 
     Args:
@@ -301,7 +364,14 @@ class Encoding(nn.Module):
     raise NotImplementedError(f'{type(self).__name__} has no strip')
 
   @nn.nowrap
-  def rows(self, params, anchors, distances, *, bidirectional=False):
+  def rows(
+    self,
+    params: Params,
+    anchors: Array,
+    distances: Array,
+    *,
+    bidirectional: bool = False,
+  ) -> jax.Array:
     """Bias of some queries by distance.
 
     For a bias that at a given distance varies slowly with the query's position.
@@ -318,7 +388,7 @@ class Encoding(nn.Module):
     raise NotImplementedError(f'{type(self).__name__} has no rows')
 
   @nn.nowrap
-  def kink(self, params):
+  def kink(self, params: Params) -> jax.Array | None:
     """Position of the query at which `rows` bend, a scalar; None for nowhere.
 
     Args:
@@ -328,7 +398,7 @@ class Encoding(nn.Module):
     return None
 
   @nn.nowrap
-  def project(self, params):
+  def project(self, params: Params) -> Params:
     """Puts this encoding's parameters back into their domain.
 
     Applied after each optimizer step; the identity by default.
@@ -336,7 +406,7 @@ class Encoding(nn.Module):
     return params
 
   @nn.nowrap
-  def unbound(self):
+  def unbound(self) -> 'Encoding':
     """This encoding without parameters: hashable, compared by value."""
     return self.clone(parent=None, name=None)
 
@@ -354,11 +424,18 @@ class FromFunction(Encoding):
   formula = 'b = function(i, j)'
   translation_invariant = False
 
-  def tile_params(self):
+  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     return {}
 
   @nn.nowrap
-  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+  def tile(
+    self,
+    params: Params,
+    q_positions: Positions,
+    k_positions: Positions,
+    *,
+    bidirectional: bool = False,
+  ) -> jax.Array:
     del params, bidirectional
     bias = self.function(q_positions, k_positions)
     if not hasattr(bias, 'astype'):
@@ -375,7 +452,7 @@ def _split_axes(params_and_axes):
   return params, axes
 
 
-def signed_distance(q_positions, k_positions):
+def signed_distance(q_positions: Positions, k_positions: Any) -> Array:
   """Query minus key position for all pairs, float32 `[..., Q, K]`.
 
   Integer positions are subtracted as integers, hence exactly. Of `Distances`,
@@ -388,6 +465,6 @@ def signed_distance(q_positions, k_positions):
   )
 
 
-def per_head(values_H, ndim):
+def per_head(values_H: jax.Array, ndim: int) -> jax.Array:
   """Values per head, shaped to scale an array `[H, ...]` of `ndim` axes."""
   return values_H.reshape((-1,) + (1,) * (ndim - 1))

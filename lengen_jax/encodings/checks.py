@@ -10,7 +10,7 @@ from lengen_jax import specs
 from lengen_jax.encodings import base
 
 
-def kind(encoding):
+def kind(encoding: base.Encoding) -> str:
   """What an encoding is: 'rotation', 'embedding', 'content' or 'bias'."""
   if type(encoding).rotate is not base.Encoding.rotate:
     return 'rotation'
@@ -19,7 +19,11 @@ def kind(encoding):
   return 'content' if encoding.needs_content else 'bias'
 
 
-def check_positions(encoding, positions, length=None):
+def check_positions(
+  encoding: base.Encoding,
+  positions: position_schemes.Positions | None,
+  length: int | None = None,
+) -> None:
   """Raises on positions an encoding cannot take, as far as the host knows.
 
   Args:
@@ -69,7 +73,9 @@ def check_positions(encoding, positions, length=None):
     raise errors.LengthError(_over(encoding, highest))
 
 
-def check_scheme(encoding, scheme):
+def check_scheme(
+  encoding: base.Encoding, scheme: position_schemes.PositionScheme
+) -> None:
   """Raises where a position scheme and an encoding do not go together.
 
   Raises:
@@ -95,7 +101,12 @@ def check_scheme(encoding, scheme):
     )
 
 
-def check_extent(encoding, scheme, length, train):
+def check_extent(
+  encoding: base.Encoding,
+  scheme: position_schemes.PositionScheme,
+  length: int,
+  train: bool,
+) -> None:
   """Raises where a scheme's positions of a segment exceed an encoding's table.
 
   Args:

@@ -16,6 +16,7 @@ the distance d = i - j, and `to_fire` writes down the one wanted:
 `fit_fire` fits a FIRE of any settings, the default say, to any bias.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -35,9 +36,12 @@ from lengen_jax.encodings import fire as fire_lib
 from lengen_jax.encodings import kerple
 from lengen_jax.encodings import sandwich
 from lengen_jax.encodings import t5
+from lengen_jax.hints import Params
 
 
-def to_fire(encoding, params, max_length):
+def to_fire(
+  encoding: base.Encoding, params: Params, max_length: int
+) -> tuple[str, Params]:
   """Writes a known bias as a FIRE that equals it up to a length.
 
   The FIRE has as many heads as `encoding` and equals its causal bias, up to
@@ -65,7 +69,7 @@ def to_fire(encoding, params, max_length):
     raise errors.CombinationError(_no_form(encoding))
   # A power of two from 32 on: L + 1e-6 is L in float32 and d / L is exact.
   threshold = float(1 << max(5, (max_length - 1).bit_length()))
-  bias_fn = encoding.unbound().apply({'params': params}, method='bias_fn')
+  bias_fn: Any = encoding.unbound().apply({'params': params}, method='bias_fn')
   tile = {k: np.asarray(x, np.float64) for k, x in bias_fn.params.items()}
   keys, layers = form(encoding, tile, threshold)
   keys = {
@@ -180,7 +184,14 @@ class Fit:
   scale: float
 
 
-def fit_fire(bias, fire, *, max_length, rng, steps=2000):
+def fit_fire(
+  bias: Callable[[jax.Array, jax.Array], jax.Array],
+  fire: fire_lib.Fire,
+  *,
+  max_length: int,
+  rng: jax.Array,
+  steps: int = 2000,
+) -> Fit:
   """Fits a FIRE to a causal bias by least squares.
 
   A warm start where the encoding of a trained model is replaced. Every head is

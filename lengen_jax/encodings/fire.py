@@ -6,6 +6,8 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 
 
 class Fire(base.Encoding):
@@ -94,12 +96,12 @@ class Fire(base.Encoding):
     super().__post_init__()
 
   @property
-  def translation_invariant(self):
+  def translation_invariant(self) -> bool:
     """By the query's position only beyond L; not at all if not divided by."""
     return self.normalizer != 'position'
 
   @property
-  def has_rows(self):
+  def has_rows(self) -> bool:
     """Steps and waves have no slow rows, nor does i / j without a threshold."""
     smooth = ('relu', 'gelu', 'log1p', None)
     return (
@@ -110,7 +112,7 @@ class Fire(base.Encoding):
       and self.final_activation in smooth
     )
 
-  def setup(self):
+  def setup(self) -> None:
     constant = nn.initializers.constant
     axes = ('relpos_buckets',)
     if self.transform == 'log':
@@ -142,7 +144,7 @@ class Fire(base.Encoding):
   def _learns_threshold(self):
     return self.threshold == 'learned' and self.normalizer == 'position'
 
-  def tile_params(self):
+  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     axes = ('relpos_buckets',)
     params = {}
     if self.transform == 'log':
@@ -156,7 +158,14 @@ class Fire(base.Encoding):
     return params
 
   @nn.nowrap
-  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+  def tile(
+    self,
+    params: Params,
+    q_positions: Array,
+    k_positions: Array,
+    *,
+    bidirectional: bool = False,
+  ) -> jax.Array:
     if self.translation_invariant:
       return super().tile(
         params, q_positions, k_positions, bidirectional=bidirectional
@@ -168,14 +177,23 @@ class Fire(base.Encoding):
     return jnp.moveaxis(self._interpolate(params, distance, i), -1, -3)
 
   @nn.nowrap
-  def strip(self, params, distances, *, bidirectional=False):
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
     """By distance alone, where the normalizer is not the position."""
     if self.normalizer == 'position':
       return super().strip(params, distances, bidirectional=bidirectional)
     return jnp.moveaxis(self._interpolate(params, distances, None), -1, 0)
 
   @nn.nowrap
-  def rows(self, params, anchors, distances, *, bidirectional=False):
+  def rows(
+    self,
+    params: Params,
+    anchors: Array,
+    distances: Array,
+    *,
+    bidirectional: bool = False,
+  ) -> jax.Array:
     i = anchors.astype(jnp.float32)[:, None]
     d = distances.astype(jnp.float32)[None]
     if bidirectional:
@@ -184,7 +202,7 @@ class Fire(base.Encoding):
     return jnp.moveaxis(self._interpolate(params, d, i), -1, -2)
 
   @nn.nowrap
-  def kink(self, params):
+  def kink(self, params: Params) -> float | jax.Array | None:
     """The threshold."""
     if self.threshold == 'learned':
       return params['threshold'][0]

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 
 
 class _Kerple(base.Encoding):
@@ -59,7 +61,9 @@ class KerpleLog(_Kerple):
   formula = 'b = -p_h ln(1 + a_h |i - j|)'
 
   @nn.nowrap
-  def strip(self, params, distances, *, bidirectional=False):
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
     del bidirectional
     p, a = (base.per_head(params[k], distances.ndim + 1) for k in 'pa')
     return -p * jnp.log1p(a * jnp.abs(distances)[None])
@@ -79,7 +83,9 @@ class KerplePower(_Kerple):
   _p_max = 2.0
 
   @nn.nowrap
-  def strip(self, params, distances, *, bidirectional=False):
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
     del bidirectional
     p, a = (base.per_head(params[k], distances.ndim + 1) for k in 'pa')
     return -a * jnp.abs(distances)[None] ** p

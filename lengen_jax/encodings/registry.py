@@ -1,6 +1,8 @@
 """The menu of encodings: name to class, and building one from a spec."""
 
+from collections.abc import Sequence
 import numbers
+from typing import Any
 
 from lengen_jax import errors
 from lengen_jax import specs
@@ -35,7 +37,7 @@ ENCODINGS = {
 }
 
 
-def register(name, encoding):
+def register(name: str, encoding: type[base.Encoding]) -> None:
   """Adds an Encoding class under `name`, so that specs can name it."""
   if not (isinstance(encoding, type) and issubclass(encoding, base.Encoding)):
     raise errors.SpecError(
@@ -44,7 +46,14 @@ def register(name, encoding):
   specs.register('encoding', ENCODINGS, name, encoding)
 
 
-def create(spec, *, num_heads, head_dim, width=None, **module):
+def create(
+  spec: str,
+  *,
+  num_heads: int,
+  head_dim: int,
+  width: int | None = None,
+  **module: Any,
+) -> base.Encoding:
   """Creates an encoding from a spec.
 
   Args:
@@ -77,7 +86,9 @@ def create(spec, *, num_heads, head_dim, width=None, **module):
   )
 
 
-def create_layers(spec, num_layers, **fixed):
+def create_layers(
+  spec: str | Sequence[str], num_layers: int, **fixed: Any
+) -> list[base.Encoding]:
   """Creates the encoding of each layer of a model.
 
   Args:

@@ -8,6 +8,8 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.encodings import base
+from lengen_jax.hints import Params
+from lengen_jax.positions import Positions
 
 
 class Shaw(base.Encoding):
@@ -41,14 +43,14 @@ class Shaw(base.Encoding):
       )
     super().__post_init__()
 
-  def setup(self):
+  def setup(self) -> None:
     shape = (self.left + self.right + 1, self.head_dim)
     axes = ('relpos_buckets', 'kv')
     init = nn.initializers.normal(self.head_dim**-0.5)
     self.key_table = self.make_param(self, 'key_table', init, shape, axes)
     self.value_table = self.make_param(self, 'value_table', init, shape, axes)
 
-  def content_params(self):
+  def content_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     axes = ('relpos_buckets', 'kv')
     return {
       'key_table': (self.key_table, axes),
@@ -56,7 +58,14 @@ class Shaw(base.Encoding):
     }
 
   @nn.nowrap
-  def content_logits(self, params, q, k, q_positions, k_positions):
+  def content_logits(
+    self,
+    params: Params,
+    q: jax.Array,
+    k: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+  ) -> jax.Array:
     del k
     row = self._row(q_positions, k_positions)
     # Products with all rows of the table, then a choice per pair.
@@ -67,7 +76,13 @@ class Shaw(base.Encoding):
     return jnp.take_along_axis(q_BxHxQxR, row, axis=3)
 
   @nn.nowrap
-  def content_sums(self, params, weights, q_positions, k_positions):
+  def content_sums(
+    self,
+    params: Params,
+    weights: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+  ) -> jax.Array | None:
     row = self._row(q_positions, k_positions)
     row = jnp.broadcast_to(row, weights.shape)
     rows = params['value_table'].shape[0]
@@ -117,7 +132,7 @@ class TransformerXL(base.Encoding):
   takes_distances = True
 
   @property
-  def tileable(self):
+  def tileable(self) -> bool:
     # The official quirk counts from the number of all keys.
     return not self.official_compat
 
@@ -129,7 +144,7 @@ class TransformerXL(base.Encoding):
       )
     super().__post_init__()
 
-  def setup(self):
+  def setup(self) -> None:
     shape = (self.num_heads, self.head_dim)
     inner = self.num_heads * self.head_dim
     init, axes = nn.initializers.normal(0.02), ('heads', 'kv')
@@ -139,7 +154,7 @@ class TransformerXL(base.Encoding):
     # Set up now, whichever hook comes first.
     _ = self.projection.kernel
 
-  def content_params(self):
+  def content_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     inner = self.num_heads * self.head_dim
     kernel = self.projection.kernel.reshape(inner, self.num_heads, -1)
     return {
@@ -149,7 +164,14 @@ class TransformerXL(base.Encoding):
     }
 
   @nn.nowrap
-  def content_logits(self, params, q, k, q_positions, k_positions):
+  def content_logits(
+    self,
+    params: Params,
+    q: jax.Array,
+    k: jax.Array,
+    q_positions: Positions,
+    k_positions: Positions,
+  ) -> jax.Array:
     q, k = q.astype(jnp.float32), k.astype(jnp.float32)
     # (q + v) R(j - i) = a sin(j - i) + b cos(j - i), frequency by frequency.
     a, b = jnp.split(

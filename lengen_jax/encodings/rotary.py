@@ -6,12 +6,14 @@ All members of the family share one rotation and differ in the frequencies.
 import math
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
 from lengen_jax import specs
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
 from lengen_jax.positions import interpolated
 
 
@@ -89,28 +91,28 @@ class Rope(base.Encoding):
       )
 
   @property
-  def rotary_dim(self):
+  def rotary_dim(self) -> int:
     """Dimensions whose pairs are turned, D_r."""
     if self.proportional:
       return self.head_dim
     return int(self.fraction * self.head_dim)
 
   @property
-  def length_dependent(self):
+  def length_dependent(self) -> bool:
     return self.dynamic
 
   @property
-  def interpolates(self):
+  def interpolates(self) -> bool:
     return self.dynamic or self.scale != 1
 
   @nn.nowrap
-  def plain_frequencies(self):
+  def plain_frequencies(self) -> np.ndarray:
     """w_k = base^(-2k/D_r), float64 `[D_r/2]`."""
     k = np.arange(self.rotary_dim // 2)
     return self.base ** (-2 * k / self.rotary_dim)
 
   @nn.nowrap
-  def frequencies(self, lengths):
+  def frequencies(self, lengths: Array | None) -> Array:
     """Angle per unit of position.
 
     Args:
@@ -126,12 +128,19 @@ class Rope(base.Encoding):
     return _float32(self.plain_frequencies()) * ratio[..., None]
 
   @nn.nowrap
-  def magnitude(self, lengths):
+  def magnitude(self, lengths: Array | None) -> float | jax.Array:
     """Factor on the turned queries and keys: a number, or `[B, 1 or L]`."""
     del lengths
     return 1.0
 
-  def rotate(self, q, k, q_positions, k_positions, lengths=None):
+  def rotate(
+    self,
+    q: jax.Array,
+    k: jax.Array,
+    q_positions: Array,
+    k_positions: Array,
+    lengths: Array | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
     """Rotates queries and keys.
 
     Args:
@@ -221,7 +230,7 @@ class Ntk(Rope):
       )
 
   @nn.nowrap
-  def frequencies(self, lengths):
+  def frequencies(self, lengths: Array | None) -> Array:
     k = np.arange(self.rotary_dim // 2)
     exponent = -2 * k / (self.rotary_dim - 2)
     plain = self.plain_frequencies()
@@ -286,7 +295,7 @@ class Yarn(Rope):
     return np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
 
   @nn.nowrap
-  def frequencies(self, lengths):
+  def frequencies(self, lengths: Array | None) -> Array:
     plain, ramp = self.plain_frequencies(), self._ramp()
     if not self.dynamic:
       return plain / self.scale * ramp + plain * (1 - ramp)
@@ -294,7 +303,7 @@ class Yarn(Rope):
     return _float32(plain) * (ratio * _float32(ramp) + _float32(1 - ramp))
 
   @nn.nowrap
-  def magnitude(self, lengths):
+  def magnitude(self, lengths: Array | None) -> float | jax.Array:
     if not self.dynamic:
       return 0.1 * math.log(self.scale) + 1.0
     return 1.0 - 0.1 * jnp.log(interpolated.ratio(self.train_length, lengths))
@@ -338,7 +347,7 @@ class Llama3(Rope):
       raise errors.SpecError(f'scale of llama3 is {self.scale}, less than 1')
 
   @nn.nowrap
-  def frequencies(self, lengths):
+  def frequencies(self, lengths: Array | None) -> Array:
     del lengths
     plain = self.plain_frequencies()
     turns = self.train_length * plain / (2 * np.pi)
@@ -390,7 +399,7 @@ class Longrope(Rope):
       raise errors.SpecError(f'scale of longrope is {self.scale}, less than 1')
 
   @nn.nowrap
-  def frequencies(self, lengths):
+  def frequencies(self, lengths: Array | None) -> Array:
     plain = self.plain_frequencies()
     short, long = (
       _float32(plain / np.asarray(factors))
@@ -399,7 +408,7 @@ class Longrope(Rope):
     return jnp.where((lengths <= self.train_length)[..., None], short, long)
 
   @nn.nowrap
-  def magnitude(self, lengths):
+  def magnitude(self, lengths: Array | None) -> float | jax.Array:
     del lengths
     return math.sqrt(1 + math.log(self.scale) / math.log(self.train_length))
 

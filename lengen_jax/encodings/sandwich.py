@@ -1,11 +1,14 @@
 """Sandwich: the inner product of sinusoidal embeddings as a bias."""
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 
 
 class Sandwich(base.Encoding):
@@ -31,12 +34,14 @@ class Sandwich(base.Encoding):
       raise errors.SpecError(f'dbar must be even and positive, got {self.dbar}')
     super().__post_init__()
 
-  def tile_params(self):
+  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     ratio = self.num_heads / (8.0 * np.arange(1, self.num_heads + 1))
     return {'ratio': (jnp.asarray(ratio, jnp.float32), ('heads',))}
 
   @nn.nowrap
-  def strip(self, params, distances, *, bidirectional=False):
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
     del bidirectional
     frequencies = 10000.0 ** (-np.arange(0, self.dbar, 2) / self.dbar)
     # A loop, so that the cosines fuse into one pass without an axis for them.

@@ -3,10 +3,13 @@
 import math
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 
 
 class T5(base.Encoding):
@@ -46,7 +49,7 @@ class T5(base.Encoding):
       )
     super().__post_init__()
 
-  def setup(self):
+  def setup(self) -> None:
     self.table = self.make_param(
       self,
       'table',
@@ -55,11 +58,13 @@ class T5(base.Encoding):
       ('relpos_buckets', 'heads'),
     )
 
-  def tile_params(self):
+  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
     return {'table': (self.table, ('relpos_buckets', 'heads'))}
 
   @nn.nowrap
-  def strip(self, params, distances, *, bidirectional=False):
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
     buckets = self.num_buckets // (2 if bidirectional else 1)
     if bidirectional:
       reach = jnp.abs(distances)
@@ -73,7 +78,7 @@ class T5(base.Encoding):
     return jnp.moveaxis(params['table'][bucket], -1, 0)
 
 
-def thresholds(num_buckets, max_distance):
+def thresholds(num_buckets: int, max_distance: int) -> list[int]:
   """Least distance of each bucket but the first, for one direction.
 
   Below e = num_buckets / 2 a bucket per distance; from there bucket

@@ -7,6 +7,10 @@ linear in its values, and what it makes of the identity is its weights.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, D head_dim.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -23,9 +27,13 @@ from lengen_jax import errors
 from lengen_jax.attention import reference
 from lengen_jax.attention import scaling
 from lengen_jax.data import windows as data_windows
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 from lengen_jax.models import layers
 from lengen_jax.models import objective
 from lengen_jax.models import stacking
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import PositionScheme
 
 # Weights per head and layer that are computed at a time.
 _MOST_PAIRS = 2**22
@@ -63,12 +71,13 @@ class Attended:
   sinks: int = struct.field(pytree_node=False)
   scale: float | None = struct.field(pytree_node=False)
 
-  def weights(self):
+  def weights(self) -> jax.Array:
     """Attention weights, float32 `[B, H, Q, K]`; 0 where nothing is seen.
 
     The identity as values makes this K / D times as much work as attention.
     """
     batch, keys, key_heads, _ = self.k.shape
+    content: Any = None if self.content is None else _LogitsOf(self.content)
     eye_BxKxGxK = jnp.broadcast_to(
       jnp.eye(keys)[None, :, None], (batch, keys, key_heads, keys)
     )
@@ -79,7 +88,7 @@ class Attended:
         self.k.astype(jnp.float32),
         eye_BxKxGxK,
         bias=self.bias,
-        content=None if self.content is None else _LogitsOf(self.content),
+        content=content,
         q_positions=self.q_positions,
         k_positions=self.k_positions,
         q_segment_ids=self.segment_ids,
@@ -93,7 +102,7 @@ class Attended:
       )
     return jnp.moveaxis(weights_BxQxHxK, 2, 1)
 
-  def visible(self):
+  def visible(self) -> jax.Array:
     """Which keys each query sees, bool `[B, Q, K]`."""
     batch, queries = self.q.shape[:2]
     shape = (batch, queries, self.k.shape[1])
@@ -125,7 +134,9 @@ class _LogitsOf:
     del args
 
 
-def listen(function, *args, **kwargs):
+def listen(
+  function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> dict[str, Attended]:
   """Calls a function that applies a model; what its attention was given.
 
   Args:
@@ -175,8 +186,15 @@ def listen(function, *args, **kwargs):
   jax.jit, static_argnames=('config', 'scheme', 'of_layer', 'packed')
 )
 def by_layer(
-  config, scheme, params, batch, of_layer, *, rng=None, packed=False
-):
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  batch: Mapping[str, Array],
+  of_layer: Callable[[Attended], Any],
+  *,
+  rng: jax.Array | None = None,
+  packed: bool = False,
+) -> dict[str, Any]:
   """A function of what each layer's self-attention is given.
 
   Args:
@@ -212,7 +230,16 @@ def by_layer(
 @functools.partial(
   jax.jit, static_argnames=('config', 'scheme', 'layer', 'packed')
 )
-def weights(config, scheme, params, batch, layer, *, rng=None, packed=False):
+def weights(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  batch: Mapping[str, Array],
+  layer: str,
+  *,
+  rng: jax.Array | None = None,
+  packed: bool = False,
+) -> jax.Array:
   """Attention weights of one layer.
 
   Args:
@@ -258,7 +285,15 @@ class LengthEntropy:
   refused: str = ''
 
 
-def entropy(config, scheme, params, windows, *, seed, lengths=None):
+def entropy(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  windows: data_windows.EvaluationWindows,
+  *,
+  seed: int,
+  lengths: Sequence[int] | None = None,
+) -> Iterator[LengthEntropy]:
   """Entropy of attention at several lengths of the same text.
 
   Su's claim is that the log-n logit scale keeps it smooth as lengths grow.
@@ -285,7 +320,7 @@ def entropy(config, scheme, params, windows, *, seed, lengths=None):
     # All tokens count, masked or not.
     batch['weights'] = (batch['segment_ids'] > 0).astype(np.float32)
     rows = min(len(batch['inputs']), max(1, _MOST_PAIRS // length**2))
-    found = {}
+    found: dict[str, Any] = {}
     try:
       for number, part in enumerate(data_windows.padded(batch, rows)):
         queries_by_layer = by_layer(

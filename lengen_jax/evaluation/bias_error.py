@@ -11,12 +11,17 @@ from lengen_jax.attention import dot_product
 from lengen_jax.attention import fused
 from lengen_jax.attention import tiles
 from lengen_jax.evaluation import layer_biases
+from lengen_jax.hints import Params
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import PositionScheme
 
 # Tiles of pairs, or queries, that are compared.
 _SAMPLES = 32
 
 
-def largest(config, scheme, params, length):
+def largest(
+  config: ModelConfig, scheme: PositionScheme, params: Params, length: int
+) -> dict[str, float]:
   """The largest error of an approximate bias, in nats, as logits have it.
 
   Of the tiles that are computed with the config's `bias_form`, 32 are compared

@@ -10,7 +10,9 @@ Shapes: N layers, H heads, K keys.
 """
 
 import collections
+from collections.abc import Sequence
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,8 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax.encodings import fire
 from lengen_jax.evaluation import layer_biases
+from lengen_jax.hints import Params
+from lengen_jax.models.config import ModelConfig
 
 LOCAL, ANTI_LOCAL, MIXED = 'local', 'anti-local', 'flat/mixed'
 # A rank correlation from which on a bias falls or rises with distance.
@@ -64,13 +68,15 @@ class Kinds:
   span: np.ndarray
 
   @property
-  def counts(self):
+  def counts(self) -> dict[str, int]:
     """How many heads are of each kind."""
     found = collections.Counter(self.kind.flat)
     return {kind: found[kind] for kind in (LOCAL, ANTI_LOCAL, MIXED)}
 
 
-def curves(config, params, queries=(128, 8192)):
+def curves(
+  config: ModelConfig, params: Params, queries: Sequence[int] = (128, 8192)
+) -> Curves:
   """Biases of every layer and head.
 
   Args:
@@ -109,7 +115,7 @@ def curves(config, params, queries=(128, 8192)):
   )
 
 
-def kinds(found):
+def kinds(found: Curves) -> dict[int, Kinds]:
   """Which heads look near and which far.
 
   Args:
@@ -124,7 +130,7 @@ def kinds(found):
   }
 
 
-def thresholds(config, params):
+def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
   """FIRE's learned thresholds, |threshold_multiplier init_threshold|.
 
   In the paper they end at 1200 to 1600, with training at length 2048.
@@ -146,7 +152,9 @@ def thresholds(config, params):
   }
 
 
-def summary(config, params, queries):
+def summary(
+  config: ModelConfig, params: Params, queries: Sequence[int]
+) -> dict[str, Any]:
   """Few points of each curve, for a file that is drawn from later.
 
   Args:

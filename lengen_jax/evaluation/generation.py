@@ -4,7 +4,10 @@ Shape suffixes: B rows, W width of the padded prompts, P slots of the cache, N
 new tokens, V vocab_size.
 """
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +16,13 @@ from jax.sharding import PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import tokens
 from lengen_jax.models import transformer
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import PositionScheme
 
 # Inputs of a row begin with it, as in training.
 _START = 0
@@ -38,8 +44,16 @@ class Generator:
   """
 
   def __init__(
-    self, config, scheme, *, max_new, end_id, batch_tokens, seed, layout
-  ):
+    self,
+    config: ModelConfig,
+    scheme: PositionScheme,
+    *,
+    max_new: int,
+    end_id: int,
+    batch_tokens: int,
+    seed: int,
+    layout: Any,
+  ) -> None:
     """Prepares the decoding.
 
     Args:
@@ -77,7 +91,12 @@ class Generator:
     )
     self._write = _writer(config, scheme, max_new, end_id, seed, layout)
 
-  def run(self, params, prompts, report=None):
+  def run(
+    self,
+    params: Params,
+    prompts: Sequence[np.ndarray],
+    report: Callable[[int, int], None] | None = None,
+  ) -> list[np.ndarray]:
     """What the model writes after each prompt.
 
     Prompts of similar length share a batch, the longest coming first, so that
@@ -108,7 +127,8 @@ class Generator:
       padded = [padded_width(length) for length in lengths]
       widths = np.minimum(np.array(padded, int), lengths.max(initial=0))
     order = np.argsort(-lengths, kind='stable')
-    written, done, self.steps = [None] * len(prompts), 0, 0
+    written: list[Any] = [None] * len(prompts)
+    done, self.steps = 0, 0
     for width in np.unique(widths)[::-1]:
       numbers = order[widths[order] == width]
       rows = self._num_rows(width, len(numbers))
@@ -140,9 +160,10 @@ class Generator:
       'numbers': numbers.astype(np.int32),
     }
     for row, number in enumerate(numbers):
-      *head, last = _START, *prompts[number]
-      batch['inputs'][row, : len(head)] = head
-      batch['last'][row], batch['lengths'][row] = last, len(head)
+      tokens = [_START, *prompts[number]]
+      length = len(tokens) - 1
+      batch['inputs'][row, :length] = tokens[:-1]
+      batch['last'][row], batch['lengths'][row] = tokens[-1], length
     batch = jax.device_put(batch, self._by_row)
     ids_BxN, steps, finite = jax.device_get(self._write(params, batch))
     self.steps += int(steps.max())
@@ -170,7 +191,7 @@ class Generator:
     return prompt
 
 
-def padded_width(length):
+def padded_width(length: int) -> int:
   """The least of 16, 24, 32, 48, 64, ... that holds `length` tokens."""
   width, wider = _LEAST_WIDTH, _LEAST_WIDTH * 3 // 2
   while width < length:

@@ -1,8 +1,12 @@
 """Loss as a function of length, on the same tokens at every length."""
 
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +15,11 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import bias_error
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 from lengen_jax.models import objective
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import PositionScheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +46,12 @@ class LengthLoss:
   bias_error: float = 0.0
 
   @property
-  def perplexity(self):
+  def perplexity(self) -> float | None:
     """exp(loss)."""
     # Beyond what a float holds there is no number to give.
     return math.exp(self.loss) if self.loss and self.loss < 700 else None
 
-  def bits_per_byte(self, bytes_per_token):
+  def bits_per_byte(self, bytes_per_token: float | None) -> float | None:
     """Loss in bits over the bytes that the tokens stand for, if there are."""
     if self.loss is None or bytes_per_token is None:
       return None
@@ -57,7 +65,16 @@ class LengthCurve:
   all of them, and over all hosts, before dividing.
   """
 
-  def __init__(self, config, scheme, windows, *, batch_tokens, seed, layout):
+  def __init__(
+    self,
+    config: ModelConfig,
+    scheme: PositionScheme,
+    windows: Any,
+    *,
+    batch_tokens: int,
+    seed: int,
+    layout: Any,
+  ) -> None:
     """Prepares the evaluation.
 
     Args:
@@ -85,7 +102,9 @@ class LengthCurve:
 
     self._rng = functools.partial(jax.random.fold_in, jax.random.key(seed))
 
-  def run(self, params, lengths=None):
+  def run(
+    self, params: Params, lengths: Sequence[int] | None = None
+  ) -> Iterator[LengthLoss]:
     """Yields a LengthLoss per length; a refused length says why.
 
     Args:
@@ -148,7 +167,15 @@ class LengthCurve:
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'scheme', 'sharding'))
-def position_losses(params, batch, rng, *, config, scheme, sharding):
+def position_losses(
+  params: Params,
+  batch: Mapping[str, Array],
+  rng: jax.Array,
+  *,
+  config: ModelConfig,
+  scheme: PositionScheme,
+  sharding: jax.sharding.Sharding,
+) -> jax.Array:
   """The losses at each position, summed over rows, float32 `[L]`.
 
   Args:
@@ -166,7 +193,7 @@ def position_losses(params, batch, rng, *, config, scheme, sharding):
   return jax.lax.with_sharding_constraint(losses_L, sharding)
 
 
-def position_buckets(length):
+def position_buckets(length: int) -> np.ndarray:
   """First position of each bucket: 0, then about four per doubling."""
   edges = np.unique(np.round(2 ** np.arange(0, math.log2(length), 0.25)))
   return np.concatenate([[0], edges[edges < length]]).astype(int)

@@ -4,6 +4,7 @@ A model that goes by order alone gives the same output wherever positions are
 drawn, and another one when its tokens change places.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import functools
 
@@ -13,8 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 from lengen_jax.models import embed
 from lengen_jax.models import objective
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import PositionScheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +52,16 @@ class Invariance:
   compared: int
 
 
-def measure(config, scheme, params, batch, *, seed, draws=4, packed=False):
+def measure(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  batch: Mapping[str, Array],
+  *,
+  seed: int,
+  draws: int = 4,
+  packed: bool = False,
+) -> Invariance:
   """Changes of outputs under redrawn positions and under permuted tokens.
 
   Compared is the output at the last token of each row that is scored. It stays

@@ -1,11 +1,19 @@
 """Scores of generated answers to prompts, as the benchmarks count them."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
 from lengen_jax import errors
 from lengen_jax.evaluation.metrics import scrolls
 from lengen_jax.evaluation.metrics import superglue
 
 
-def score(task, predictions, references):
+def score(
+  task: Any,
+  predictions: Mapping[Any, str],
+  references: Mapping[Any, Sequence[str]],
+) -> dict[str, Any]:
   """Scores one task.
 
   In GLUE and SuperGLUE the generated text, without spaces around it, must be
@@ -50,7 +58,7 @@ def score(task, predictions, references):
   )
 
 
-def average(scores):
+def average(scores: Mapping[str, float]) -> float | None:
   """The average of a benchmark over its tasks.
 
   Args:

@@ -15,7 +15,7 @@ from lengen_jax.interop import t5x
 _MODULE = 'flaxformer.components.relative_position_biases'
 
 
-def register():
+def register() -> None:
   """Lets Flaxformer accept `t5x.RelativePositionBiases`.
 
   Its networks refuse a bias that is no instance of their own classes; these are

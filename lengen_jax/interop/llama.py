@@ -13,6 +13,8 @@ from flax import traverse_util
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.hints import Params
+from lengen_jax.hints import PathLike
 from lengen_jax.interop import llama_config
 from lengen_jax.interop import weights
 from lengen_jax.models import stacking
@@ -41,7 +43,7 @@ _LAYER = {
 _COMPUTED = re.compile(r'model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq')
 
 
-def load(folder):
+def load(folder: PathLike) -> tuple[Params, ModelConfig]:
   """Reads a checkpoint.
 
   Args:

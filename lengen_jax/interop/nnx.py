@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings
 from lengen_jax import errors
+from lengen_jax.hints import Array
 
 
 class _Module(nnx.Module):
@@ -63,7 +64,9 @@ class _Module(nnx.Module):
 class Bias(_Module):
   """An additive bias: FIRE, KERPLE, ALiBi, T5, Sandwich."""
 
-  def __init__(self, spec, *, num_heads, rngs=None):
+  def __init__(
+    self, spec: str, *, num_heads: int, rngs: nnx.Rngs | None = None
+  ) -> None:
     """Draws the parameters.
 
     Args:
@@ -79,7 +82,13 @@ class Bias(_Module):
     # No bias reads the size of a head.
     super().__init__(spec, num_heads, 64, None, rngs)
 
-  def __call__(self, q_positions, k_positions=None, *, bidirectional=False):
+  def __call__(
+    self,
+    q_positions: Array,
+    k_positions: Array | None = None,
+    *,
+    bidirectional: bool = False,
+  ) -> jax.Array:
     """The bias of all pairs; see `encodings.Encoding.bias`.
 
     Args:
@@ -98,7 +107,7 @@ class Bias(_Module):
       'bias', q_positions, k_positions, bidirectional=bidirectional
     )
 
-  def bias_fn(self, *, bidirectional=False):
+  def bias_fn(self, *, bidirectional: bool = False) -> encodings.BiasFn:
     """The bias as a function, as `dot_product_attention` takes it."""
     return self._apply('bias_fn', bidirectional=bidirectional)
 
@@ -106,11 +115,18 @@ class Bias(_Module):
 class Content(_Module):
   """Terms that go by contents and positions: Shaw, Transformer-XL."""
 
-  def __init__(self, spec, *, num_heads, head_dim, rngs=None):
+  def __init__(
+    self,
+    spec: str,
+    *,
+    num_heads: int,
+    head_dim: int,
+    rngs: nnx.Rngs | None = None,
+  ) -> None:
     """As `Bias`, and D."""
     super().__init__(spec, num_heads, head_dim, None, rngs)
 
-  def content_fn(self):
+  def content_fn(self) -> encodings.ContentFn:
     """The terms as functions, as `dot_product_attention` takes them."""
     return self._apply('content_fn')
 
@@ -118,11 +134,18 @@ class Content(_Module):
 class Rotary(_Module):
   """A rotation of queries and keys: RoPE, PI, NTK, YaRN and others."""
 
-  def __init__(self, spec, *, head_dim, rngs=None):
+  def __init__(
+    self, spec: str, *, head_dim: int, rngs: nnx.Rngs | None = None
+  ) -> None:
     """As `Bias`; any number of heads is turned alike."""
     super().__init__(spec, 1, head_dim, None, rngs)
 
-  def __call__(self, inputs, position=None, lengths=None):
+  def __call__(
+    self,
+    inputs: Array,
+    position: Array | None = None,
+    lengths: Array | None = None,
+  ) -> jax.Array:
     """Turns queries, or keys.
 
     Args:
@@ -152,11 +175,13 @@ class Rotary(_Module):
 class Embedding(_Module):
   """What is added at the input of a model: sinusoidal, learned."""
 
-  def __init__(self, spec, *, width, rngs=None):
+  def __init__(
+    self, spec: str, *, width: int, rngs: nnx.Rngs | None = None
+  ) -> None:
     """As `Bias`, with E in place of the heads."""
     super().__init__(spec, 1, 64, width, rngs)
 
-  def __call__(self, inputs, position=None):
+  def __call__(self, inputs: Array, position: Array | None = None) -> jax.Array:
     """Adds positions, `[B, L, E] -> [B, L, E]`; None for 0, 1, 2, ..."""
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]

@@ -5,6 +5,7 @@ as 'layer_0/attention/query/kernel', and in its metadata the ModelConfig. It is
 read and written by the package safetensors, from the extra `weights`.
 """
 
+from collections.abc import Mapping
 import contextlib
 import dataclasses
 import importlib
@@ -17,6 +18,8 @@ import jax
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.hints import Params
+from lengen_jax.hints import PathLike
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
 
@@ -24,7 +27,7 @@ SUFFIX = '.safetensors'
 _CONFIG = 'lengen_jax.model'
 
 
-def save(path, params, config):
+def save(path: PathLike, params: Params, config: ModelConfig) -> int:
   """Writes the parameters of a model.
 
   The file is never seen half-written.
@@ -66,7 +69,7 @@ def save(path, params, config):
     ) from error
 
 
-def load(path):
+def load(path: PathLike) -> tuple[Params, ModelConfig]:
   """Reads what `save` wrote.
 
   Returns:
@@ -93,7 +96,9 @@ def load(path):
   return traverse_util.unflatten_dict(arrays, sep='/'), config
 
 
-def read(path):
+def read(
+  path: PathLike,
+) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
   """All arrays of a safetensors file, as float32, and its metadata.
 
   Args:
@@ -122,7 +127,11 @@ def read(path):
     ) from error
 
 
-def check(arrays, shapes, where):
+def check(
+  arrays: Mapping[str, np.ndarray],
+  shapes: Mapping[str, tuple[int, ...]],
+  where: PathLike,
+) -> None:
   """Raises unless arrays are all that is wanted, and nothing else.
 
   Args:

@@ -1,5 +1,6 @@
 """The layers of a Transformer put together: blocks, and a stack of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from flax import linen as nn
@@ -11,9 +12,11 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
+from lengen_jax.hints import Array
 from lengen_jax.models import layers
 from lengen_jax.models import tokens
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import Positions
 
 
 @struct.dataclass
@@ -55,7 +58,14 @@ class Block(nn.Module):
   deterministic: bool
 
   @nn.compact
-  def __call__(self, x, context, positions, shared, cache):
+  def __call__(
+    self,
+    x: jax.Array,
+    context: Context,
+    positions: Positions | None,
+    shared: Any,
+    cache: Any,
+  ) -> tuple[jax.Array, Any]:
     """One block.
 
     Args:
@@ -161,7 +171,14 @@ class Cycle(nn.Module):
   deterministic: bool
 
   @nn.compact
-  def __call__(self, x, context, positions, shared, cache):
+  def __call__(
+    self,
+    x: jax.Array,
+    context: Context,
+    positions: Any,
+    shared: Any,
+    cache: Any,
+  ) -> tuple[jax.Array, Any]:
     """As Block, the last three per layer of the turn."""
     new_cache = []
     for j, encoding in enumerate(self.encodings):
@@ -190,17 +207,17 @@ class Stack(nn.Module):
   @nn.compact
   def __call__(
     self,
-    x,
-    positions=None,
+    x: jax.Array,
+    positions: Positions | None = None,
     *,
-    segment_ids=None,
-    lengths=None,
-    encoded=None,
-    encoded_segment_ids=None,
-    deterministic=True,
-    contiguous=None,
-    cache=None,
-  ):
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    encoded: jax.Array | None = None,
+    encoded_segment_ids: Array | None = None,
+    deterministic: bool = True,
+    contiguous: bool | None = None,
+    cache: Any = None,
+  ) -> tuple[jax.Array, Any]:
     """Runs the layers; see `DecoderLM` and `cache.Cache`.
 
     Args:
@@ -337,7 +354,7 @@ def _by_turn(positions, differ, turn):
   )
 
 
-def create_encodings(config):
+def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
   """The encoding of each layer, unbound."""
   return encodings.create_layers(
     config.encoding,
@@ -349,7 +366,9 @@ def create_encodings(config):
   )
 
 
-def owned_encodings(layer_encodings):
+def owned_encodings(
+  layer_encodings: Sequence[encodings.Encoding],
+) -> dict[str, encodings.Encoding]:
   """Encodings with one instance at the model's root, by parameter path.
 
   They act at the input or are shared by the layers; each distinct one counts

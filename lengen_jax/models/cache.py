@@ -17,7 +17,9 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
+from lengen_jax.hints import Array
 from lengen_jax.models import blocks
+from lengen_jax.models.config import ModelConfig
 
 
 @struct.dataclass
@@ -40,8 +42,14 @@ class Cache:
 
 
 def create(
-  config, batch_size, max_length, *, scheme=None, planned=None, rng=None
-):
+  config: ModelConfig,
+  batch_size: int,
+  max_length: int,
+  *,
+  scheme: position_schemes.PositionScheme | str | None = None,
+  planned: Array | None = None,
+  rng: jax.Array | None = None,
+) -> Cache:
   """An empty cache.
 
   Args:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import attention
@@ -17,8 +18,11 @@ from lengen_jax import partitioning
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.attention import scaling
+from lengen_jax.hints import Array
 from lengen_jax.models import linear
 from lengen_jax.models import tokens
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import Positions
 
 
 class Attention(nn.Module):
@@ -97,14 +101,15 @@ class Attention(nn.Module):
 
   def __call__(
     self,
-    x,
-    positions=None,
+    x: jax.Array,
+    positions: Positions | None = None,
     *,
-    segment_ids=None,
-    lengths=None,
-    shared=None,
-    contiguous=None,
-  ):
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    shared: tuple[encodings.BiasFn | None, encodings.ContentFn | None]
+    | None = None,
+    contiguous: bool | None = None,
+  ) -> jax.Array:
     """Attends within x.
 
     Args:
@@ -134,20 +139,31 @@ class Attention(nn.Module):
     index = tokens.position_index(x.shape[1], segment_ids)
     if contiguous is None:
       contiguous = positions is None
+    encoding: Any = self.encoding  # A spec no more.
     if positions is None:
       encodings.check_positions(
-        self.encoding, None if segment_ids is None else index, x.shape[1]
+        encoding, None if segment_ids is None else index, x.shape[1]
       )
       positions = index
     else:
       tokens.check_one_layer(positions)
-      encodings.check_positions(self.encoding, positions)
+      encodings.check_positions(encoding, positions)
     y, _ = self._attend(
       x, positions, index, segment_ids, lengths, shared, contiguous=contiguous
     )
     return y
 
-  def extend(self, x, cache, index, positions, *, lengths=None, shared=None):
+  def extend(
+    self,
+    x: jax.Array,
+    cache: tuple[jax.Array, jax.Array],
+    index: jax.Array,
+    positions: Positions,
+    *,
+    lengths: Array | None = None,
+    shared: tuple[encodings.BiasFn | None, encodings.ContentFn | None]
+    | None = None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Attends from new tokens to themselves and to the cached ones.
 
     Args:
@@ -274,7 +290,14 @@ class CrossAttention(nn.Module):
   key_heads: int | None = None
 
   @nn.compact
-  def __call__(self, x, encoded, *, segment_ids=None, encoded_segment_ids=None):
+  def __call__(
+    self,
+    x: jax.Array,
+    encoded: jax.Array,
+    *,
+    segment_ids: Array | None = None,
+    encoded_segment_ids: Array | None = None,
+  ) -> jax.Array:
     """Attends from x to `encoded`.
 
     Args:
@@ -366,7 +389,7 @@ class MLP(nn.Module):
     super().__post_init__()
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     width = x.shape[-1]
     activate = ACTIVATIONS[self.activation]
 
@@ -397,7 +420,7 @@ class MLP(nn.Module):
     )(h_BxLxF)
 
 
-def norm(config, name):
+def norm(config: ModelConfig, name: str) -> nn.Module:
   """Norm of a ModelConfig, with logical axis names; statistics in float32."""
   dtype, epsilon = jnp.dtype(config.dtype), config.norm_epsilon
   scale = partitioning.named(nn.initializers.ones, ('embed',))

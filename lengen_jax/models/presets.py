@@ -1,8 +1,10 @@
 """Sizes of models, by name, as keyword arguments of `ModelConfig`."""
 
+from typing import Any
+
 from lengen_jax import errors
 
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
   # Seconds on a CPU, for tests.
   'tiny': dict(
     vocab_size=256,
@@ -90,7 +92,7 @@ PRESETS = {
 }
 
 
-def get(name):
+def get(name: str) -> dict[str, Any]:
   """A fresh dict of the fields of a preset.
 
   Raises:

@@ -13,26 +13,29 @@ Shape suffixes: B batch, L length, V vocab_size, E width, O output_size, N
 memories, M cells of a memory, C width of a cell, A actions.
 """
 
+from collections.abc import Callable
 import functools
+from typing import Any
 
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.models import linear
 
 
 def create(
-  name,
+  name: str,
   *,
-  vocab_size,
-  output_size,
-  width=256,
-  memory_size=None,
-  num_memories=1,
-  cell_width=8,
-):
+  vocab_size: int,
+  output_size: int,
+  width: int = 256,
+  memory_size: int | None = None,
+  num_memories: int = 1,
+  cell_width: int = 8,
+) -> 'Recurrent':
   """A recurrent model of token sequences.
 
   Args:
@@ -96,7 +99,9 @@ class Recurrent(nn.Module):
   cell_width: int = 8
 
   @nn.compact
-  def __call__(self, inputs, input_lengths=None):
+  def __call__(
+    self, inputs: Array, input_lengths: int | Array | None = None
+  ) -> jax.Array:
     """Logits after each token; they depend on no later one.
 
     Args:
@@ -116,6 +121,7 @@ class Recurrent(nn.Module):
       .at[inputs]
       .get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
     )
+    h_BxLxE: Any
     if self.kind in _MEMORY_CELLS:
       cell = nn.scan(
         _MEMORY_CELLS[self.kind],
@@ -168,8 +174,8 @@ class _MemoryCell(nn.Module):
   num_memories: int
   cell_width: int
 
-  hidden = ()
-  num_actions = None
+  hidden = ()  # type: tuple[int, ...]
+  num_actions = None  # type: int | None
 
   @nn.compact
   def __call__(self, carry, x_BxV, jump_B):
@@ -270,6 +276,9 @@ def _mean(actions_BxNxA, outcomes):
   )
 
 
-_PLAIN_CELLS = {'rnn': _rnn_cell, 'lstm': nn.OptimizedLSTMCell}
+_PLAIN_CELLS: dict[str, Callable] = {
+  'rnn': _rnn_cell,
+  'lstm': nn.OptimizedLSTMCell,
+}
 _MEMORY_CELLS = {'stack_rnn': _StackCell, 'tape_rnn': _TapeCell}
 NAMES = (*_PLAIN_CELLS, *_MEMORY_CELLS)

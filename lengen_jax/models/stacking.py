@@ -6,16 +6,19 @@ axis; j counts the encodings in turn.
 """
 
 import dataclasses
+from typing import Any
 
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import transformer
+from lengen_jax.models.config import ModelConfig
 
 
-def init(config, rng):
+def init(config: ModelConfig, rng: jax.Array) -> Params:
   """Initial parameters of a model, as the model takes them.
 
   They are those of the unrolled model whether or not the layers are scanned.
@@ -31,7 +34,7 @@ def init(config, rng):
   return stack(params, config) if config.scan_layers else params
 
 
-def abstract(config):
+def abstract(config: ModelConfig) -> tuple[Params, Any]:
   """What is known of the parameters before they are computed.
 
   Args:
@@ -80,7 +83,7 @@ def _init(config, rng):
   return transformer.create(unrolled).init(rng, *arguments, **named)['params']
 
 
-def stack(params, config):
+def stack(params: Params, config: ModelConfig) -> Params:
   """Stacks the layers of `params` for scanning."""
   turn = len(config.encoding)
 
@@ -98,7 +101,7 @@ def stack(params, config):
   return _on_stacks(stack_layers, params)
 
 
-def unstack(params):
+def unstack(params: Params) -> Params:
   """The inverse of `stack`; unrolled parameters pass through."""
 
   def unstack_layers(params):
@@ -115,7 +118,7 @@ def unstack(params):
   return _on_stacks(unstack_layers, params)
 
 
-def project(params, config):
+def project(params: Params, config: ModelConfig) -> Params:
   """Puts every encoding's parameters back into their domain.
 
   Applied after each optimizer step.

@@ -3,16 +3,21 @@
 Each is one stack of blocks, or two, between token embedding and output head.
 """
 
+from typing import Any
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.models import blocks
+from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import embed as embed_lib
 from lengen_jax.models import tokens
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import Positions
 
 
 class DecoderLM(nn.Module):
@@ -32,22 +37,22 @@ class DecoderLM(nn.Module):
 
   config: ModelConfig
 
-  def setup(self):
+  def setup(self) -> None:
     self.embed, self.head = _embed(self.config), _head(self.config)
     self.stack = blocks.Stack(self.config, causal=True)
     nn.share_scope(self, self.stack)
 
   def __call__(
     self,
-    inputs,
-    positions=None,
+    inputs: Array,
+    positions: Positions | None = None,
     *,
-    segment_ids=None,
-    lengths=None,
-    targets=None,
-    deterministic=True,
-    contiguous=None,
-  ):
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    targets: Array | None = None,
+    deterministic: bool = True,
+    contiguous: bool | None = None,
+  ) -> jax.Array:
     """Logits of the next token, or what they cost.
 
     Args:
@@ -87,7 +92,13 @@ class DecoderLM(nn.Module):
     )
     return _output(self, x_BxLxE, targets)
 
-  def decode(self, inputs, cache, *, new_lengths=None):
+  def decode(
+    self,
+    inputs: Array,
+    cache: cache_lib.Cache,
+    *,
+    new_lengths: Array | None = None,
+  ) -> tuple[jax.Array, cache_lib.Cache]:
     """Logits of the next token after each of some new ones.
 
     The first call takes the prompts, later ones a token each, or as many as
@@ -122,22 +133,22 @@ class Encoder(nn.Module):
 
   config: ModelConfig
 
-  def setup(self):
+  def setup(self) -> None:
     self.embed, self.head = _embed(self.config), _head(self.config)
     self.stack = blocks.Stack(self.config, causal=False)
     nn.share_scope(self, self.stack)
 
   def __call__(
     self,
-    inputs,
-    positions=None,
+    inputs: Array,
+    positions: Positions | None = None,
     *,
-    segment_ids=None,
-    lengths=None,
-    targets=None,
-    deterministic=True,
-    contiguous=None,
-  ):
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    targets: Array | None = None,
+    deterministic: bool = True,
+    contiguous: bool | None = None,
+  ) -> jax.Array:
     """Logits at each token, or what they cost; see `DecoderLM`.
 
     Padding is told by its own segment id.
@@ -167,26 +178,26 @@ class EncoderDecoder(nn.Module):
 
   config: ModelConfig
 
-  def setup(self):
+  def setup(self) -> None:
     self.embed, self.head = _embed(self.config), _head(self.config)
     self.encoder = blocks.Stack(self.config, causal=False)
     self.decoder = blocks.Stack(self.config, causal=True)
 
   def __call__(
     self,
-    inputs,
-    encoder_inputs,
-    positions=None,
-    encoder_positions=None,
+    inputs: Array,
+    encoder_inputs: Array,
+    positions: Positions | None = None,
+    encoder_positions: Positions | None = None,
     *,
-    segment_ids=None,
-    encoder_segment_ids=None,
-    lengths=None,
-    encoder_lengths=None,
-    targets=None,
-    deterministic=True,
-    contiguous=None,
-  ):
+    segment_ids: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    encoder_lengths: Array | None = None,
+    targets: Array | None = None,
+    deterministic: bool = True,
+    contiguous: bool | None = None,
+  ) -> jax.Array:
     """Logits of the decoder's next token, or what they cost.
 
     Args:
@@ -229,14 +240,14 @@ class EncoderDecoder(nn.Module):
 
   def encode(
     self,
-    encoder_inputs,
-    positions=None,
+    encoder_inputs: Array,
+    positions: Positions | None = None,
     *,
-    segment_ids=None,
-    lengths=None,
-    deterministic=True,
-    contiguous=None,
-  ):
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    deterministic: bool = True,
+    contiguous: bool | None = None,
+  ) -> jax.Array:
     """The encoder's output, `[B, S, E]`; see `DecoderLM`."""
     _check_inputs(encoder_inputs)
     encoded, _ = self.encoder(
@@ -250,8 +261,14 @@ class EncoderDecoder(nn.Module):
     return encoded
 
   def decode(
-    self, inputs, cache, encoded, *, encoded_segment_ids=None, new_lengths=None
-  ):
+    self,
+    inputs: Array,
+    cache: cache_lib.Cache,
+    encoded: jax.Array,
+    *,
+    encoded_segment_ids: Array | None = None,
+    new_lengths: Array | None = None,
+  ) -> tuple[jax.Array, cache_lib.Cache]:
     """As `DecoderLM.decode`, given what `encode` gave.
 
     Where the encoder's rows are padded, `encoded_segment_ids`, int32 `[B, S]`,
@@ -269,14 +286,14 @@ class EncoderDecoder(nn.Module):
     return _decoded(_output(self, x_BxQxE), cached, cache, new_lengths)
 
 
-_MODELS = {
+_MODELS: dict[str, Any] = {
   'decoder': DecoderLM,
   'encoder': Encoder,
   'encoder_decoder': EncoderDecoder,
 }
 
 
-def create(config):
+def create(config: ModelConfig) -> DecoderLM | Encoder | EncoderDecoder:
   """The model that a ModelConfig describes."""
   return _MODELS[config.architecture](config)
 

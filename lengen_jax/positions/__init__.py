@@ -1,6 +1,7 @@
 """Position schemes: which position each token is given, before the model."""
 
 from lengen_jax.positions.base import Distances
+from lengen_jax.positions.base import Positions
 from lengen_jax.positions.base import PositionScheme
 from lengen_jax.positions.base import segment_lengths
 from lengen_jax.positions.base import segment_positions
@@ -13,6 +14,7 @@ __all__ = [
   'SCHEMES',
   'Distances',
   'PositionScheme',
+  'Positions',
   'create',
   'register',
   'segment_lengths',

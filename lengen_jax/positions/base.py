@@ -8,6 +8,7 @@ Shapes: B batch, L length. A *segment* is one of several sequences packed into a
 row; an unpacked row is one segment.
 """
 
+from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax import specs
+from lengen_jax.hints import Array
 
 
 @struct.dataclass
@@ -42,14 +44,14 @@ class Distances:
   start: Any = None
   size: int | None = struct.field(pytree_node=False, default=None)
 
-  def at(self, index):
+  def at(self, index: Array) -> 'Distances':
     """The same for the tokens at `index`, int32 `[1 or B, N]`."""
     start = self.start
     if start is not None:
       start = _take(start, index)
-    return self.replace(index=index, start=start)
+    return dataclasses.replace(self, index=index, start=start)
 
-  def rows(self, keys):
+  def rows(self, keys: 'Distances') -> tuple[jax.Array, jax.Array]:
     """Where in r the distance of each pair stands, and i - j.
 
     Args:
@@ -68,7 +70,7 @@ class Distances:
     row = jnp.clip(start[:, :, None] + jnp.abs(apart), 0, length - 1)
     return row, apart
 
-  def to(self, keys):
+  def to(self, keys: 'Distances') -> jax.Array:
     """Signed distance of each query to each key, float32 `[B, Q, K]`."""
     row, apart = self.rows(keys)
     sign = jnp.sign(apart).astype(jnp.float32)
@@ -76,6 +78,10 @@ class Distances:
     row = jnp.broadcast_to(row, (batch, *row.shape[1:]))
     r = jnp.broadcast_to(self.r, (batch, self.r.shape[-1]))
     return sign * jax.vmap(lambda r, row: r[row])(r, row).astype(jnp.float32)
+
+
+# Of tokens or, by their distances, of pairs.
+Positions = Array | Distances
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +108,7 @@ class PositionScheme:
   # Draws at random at test time too.
   random_at_test = False
   # Positions given are below this; None where there is no limit.
-  max_position = None
+  max_position = None  # type: int | None
   # Within a segment, differences of positions equal differences of indices.
   contiguous = False
   # Gives `Distances` of pairs and no position of a token.
@@ -114,13 +120,13 @@ class PositionScheme:
 
   def __call__(
     self,
-    segment_positions,
+    segment_positions: Array,
     *,
-    lengths=None,
-    rng=None,
-    train=False,
-    num_layers=None,
-  ):
+    lengths: int | Array | None = None,
+    rng: jax.Array | None = None,
+    train: bool = False,
+    num_layers: int | None = None,
+  ) -> Positions:
     """Positions of a batch.
 
     Args:
@@ -188,32 +194,44 @@ class PositionScheme:
   def __str__(self):
     return specs.describe(self)
 
-  def draws(self, train):
+  def draws(self, train: bool) -> bool:
     """Whether a call draws at random."""
     return self.random if train else self.random_at_test
 
-  def draw(self, rng, segment_positions, lengths):
+  def draw(
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
+  ) -> dict[str, jax.Array]:
     """The random numbers of a batch, a dict of arrays."""
     raise NotImplementedError
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Positions:
     """Positions from given draws; a pure function."""
     raise NotImplementedError
 
-  def at_test(self, segment_positions, lengths):
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Positions:
     """Positions where nothing is drawn."""
     return self.apply({}, segment_positions, lengths=lengths)
 
-  def limit(self, train):
+  def limit(self, train: bool) -> int | None:
     """The longest segment that there are positions for; None for any."""
     return self.max_position if self.draws(train) else None
 
-  def extent(self, length, train):
+  def extent(self, length: int, train: bool) -> int:
     """Whole positions of a segment of `length` tokens are below this."""
     limit = self.limit(train)
     return length if limit is None else limit
 
-  def check_length(self, segment_positions, lengths, train):
+  def check_length(
+    self, segment_positions: Array, lengths: int | Array | None, train: bool
+  ) -> None:
     """Raises on a segment longer than the scheme has positions."""
     limit = self.limit(train)
     if limit is None:
@@ -256,7 +274,7 @@ def _check_whole(name, value, shape):
     raise errors.ConfigError(f'{name} must not be negative, got {least}')
 
 
-def segment_positions(segment_ids):
+def segment_positions(segment_ids: Array) -> jax.Array:
   """Index of each token within its segment, int32 `[B, L]`.
 
   A segment is a run of equal ids.
@@ -275,7 +293,7 @@ def segment_positions(segment_ids):
   return index_BxL - start_BxL
 
 
-def segment_lengths(segment_ids):
+def segment_lengths(segment_ids: Array) -> jax.Array:
   """Length of each token's segment, int32 `[B, L]`.
 
   A segment is a run of equal ids.
@@ -288,19 +306,19 @@ def segment_lengths(segment_ids):
   return index + from_end + 1
 
 
-def segment_starts(segment_positions):
+def segment_starts(segment_positions: Array) -> jax.Array:
   """Index in the row at which each token's segment starts, int32 `[B, L]`."""
   index_L = jnp.arange(segment_positions.shape[1], dtype=jnp.int32)
   return index_L[None] - segment_positions
 
 
-def per_segment(values, segment_positions):
+def per_segment(values: Array, segment_positions: Array) -> jax.Array:
   """The value at the first token of each token's segment, `[B, L]`."""
   starts = segment_starts(segment_positions)
   return jnp.take_along_axis(values, starts, axis=1)
 
 
-def take(positions, index):
+def take(positions: Positions, index: Array) -> Positions:
   """Positions of some tokens.
 
   Args:
@@ -323,7 +341,9 @@ def _take(values, index):
   return jnp.take_along_axis(values, index, axis=1)
 
 
-def token_keys(rng, shape, *, same_rows=False):
+def token_keys(
+  rng: jax.Array, shape: tuple[int, ...], *, same_rows: bool = False
+) -> jax.Array:
   """A PRNG key per token, `[B, L]`.
 
   The key of a token depends on its row and column only, not on the width of

@@ -4,12 +4,14 @@ Random positions are stretched on average; here the mean of the end is the
 length itself, so that training and testing agree in the mean.
 """
 
+from collections.abc import Mapping
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.positions import base
 
 
@@ -60,7 +62,9 @@ class EqualMean(base.PositionScheme):
     if self.alpha <= 0:
       raise errors.SpecError(f'alpha must be positive, got {self.alpha}')
 
-  def draw(self, rng, segment_positions, lengths):
+  def draw(
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
+  ) -> dict[str, jax.Array]:
     keys = base.token_keys(rng, segment_positions.shape)
     n = jnp.maximum(lengths, 1).astype(jnp.float32)
     if self.distribution == 'exponential':
@@ -75,10 +79,18 @@ class EqualMean(base.PositionScheme):
       )(keys, odds)
     return {'last': base.per_segment(last, segment_positions)}
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Array:
     gaps = jnp.maximum(lengths - 1, 1).astype(jnp.float32)
     return draws['last'] * (segment_positions / gaps)
 
-  def at_test(self, segment_positions, lengths):
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     del lengths
     return segment_positions.astype(jnp.float32)

@@ -4,11 +4,14 @@ It exists as a scheme, for every encoding, and as a frequency scale of RoPE; the
 ratio is the same function.
 """
 
+from collections.abc import Mapping
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.positions import base
 
 
@@ -46,17 +49,23 @@ class Interpolated(base.PositionScheme):
       )
 
   @property
-  def needs_lengths(self):
+  def needs_lengths(self) -> bool:
     return self.train_length is not None
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Array:
     positions = segment_positions.astype(jnp.float32)
     if self.scale is not None:
       return positions / self.scale
     return positions * ratio(self.train_length, lengths)
 
 
-def ratio(train_length, lengths):
+def ratio(train_length: int, lengths: int | Array) -> jax.Array:
   """Dynamic PI's factor, float32: min(1, train_length / length)."""
   lengths = jnp.maximum(lengths, 1).astype(jnp.float32)
   return jnp.minimum(1.0, train_length / lengths)

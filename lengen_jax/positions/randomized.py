@@ -1,11 +1,13 @@
 """Randomized positions: an increasing random subset of a longer range."""
 
+from collections.abc import Mapping
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.positions import base
 
 
@@ -66,25 +68,27 @@ class Randomized(base.PositionScheme):
         )
 
   @property
-  def random_at_test(self):
+  def random_at_test(self) -> bool:
     return self.test == 'random'
 
   @property
-  def gives_distances(self):
+  def gives_distances(self) -> bool:
     return self.mode == 'distances'
 
   @property
-  def per_layer(self):
+  def per_layer(self) -> bool:
     return self.drawn_per == 'layer'
 
   @property
-  def same_rows(self):
+  def same_rows(self) -> bool:
     return self.drawn_per != 'sequence'
 
-  def limit(self, train):
+  def limit(self, train: bool) -> int | None:
     return self.max_position
 
-  def draw(self, rng, segment_positions, lengths):
+  def draw(
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
+  ) -> dict[str, jax.Array]:
     keys = base.token_keys(
       rng, segment_positions.shape, same_rows=self.same_rows
     )
@@ -98,12 +102,20 @@ class Randomized(base.PositionScheme):
     r = jnp.where(segment_positions == 0, 0, jnp.roll(sample, 1, axis=1))
     return {'distances': jnp.minimum(r, self.max_position - 1)}
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> base.Positions:
     if self.mode == 'positions':
       return draws['positions']
     return self._distances(draws['distances'], segment_positions)
 
-  def at_test(self, segment_positions, lengths):
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> base.Positions:
     """floor(t (P - 1) / (n - 1)), in whole numbers without overflow."""
     t = segment_positions
     gaps = jnp.maximum(lengths - 1, 1)

@@ -24,7 +24,7 @@ SCHEMES = {
 }
 
 
-def register(name, scheme):
+def register(name: str, scheme: type[base.PositionScheme]) -> None:
   """Adds a PositionScheme class under `name`, so that specs can name it."""
   if not (isinstance(scheme, type) and issubclass(scheme, base.PositionScheme)):
     raise errors.SpecError(
@@ -33,7 +33,7 @@ def register(name, scheme):
   specs.register('position scheme', SCHEMES, name, scheme)
 
 
-def create(spec):
+def create(spec: str) -> base.PositionScheme:
   """Creates a position scheme from a spec.
 
   Args:

@@ -4,6 +4,7 @@ Of no use to encodings that see differences only; for the others they make every
 position a trained one.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import math
 
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.positions import base
 
 
@@ -42,21 +44,31 @@ class Shape(base.PositionScheme):
         f'shape needs max_shift, 0 or more; got {self.max_shift}'
       )
 
-  def extent(self, length, train):
+  def extent(self, length: int, train: bool) -> int:
     if train:
       return length + max(self.max_shift - 1, 0)
     return length + (self.max_shift if self.official_compat else 0)
 
-  def draw(self, rng, segment_positions, lengths):
+  def draw(
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
+  ) -> dict[str, jax.Array]:
     del lengths
     keys = base.token_keys(rng, segment_positions.shape)
     start = _integers(keys, max(self.max_shift, 1))
     return {'start': base.per_segment(start, segment_positions)}
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Array:
     return segment_positions + draws['start']
 
-  def at_test(self, segment_positions, lengths):
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     del lengths
     start = self.max_shift if self.official_compat else 0
     return segment_positions + start
@@ -91,15 +103,25 @@ class RandomPadding(base.PositionScheme):
         f'{self.max_position}'
       )
 
-  def draw(self, rng, segment_positions, lengths):
+  def draw(
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
+  ) -> dict[str, jax.Array]:
     keys = base.token_keys(rng, segment_positions.shape)
     start = _integers(keys, jnp.maximum(self.max_position - lengths + 1, 1))
     return {'start': base.per_segment(start, segment_positions)}
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Array:
     return segment_positions + draws['start']
 
-  def at_test(self, segment_positions, lengths):
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     del lengths
     return segment_positions
 
@@ -144,10 +166,12 @@ class Cape(base.PositionScheme):
       raise errors.SpecError(f'max_scale is {self.max_scale}, less than 1')
 
   @property
-  def needs_lengths(self):
+  def needs_lengths(self) -> bool:
     return self.mean_normalize
 
-  def draw(self, rng, segment_positions, lengths):
+  def draw(
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
+  ) -> dict[str, jax.Array]:
     del lengths
 
     def uniform(number, bound):
@@ -170,12 +194,20 @@ class Cape(base.PositionScheme):
       ),
     }
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Array:
     positions = self.at_test(segment_positions, lengths)
     positions = positions + draws['delta'] + draws['delta_local']
     return positions * jnp.exp(draws['log_lambda'])
 
-  def at_test(self, segment_positions, lengths):
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     positions = segment_positions.astype(jnp.float32)
     if self.mean_normalize:
       positions = positions - (jnp.maximum(lengths, 1) - 1) / 2

@@ -1,7 +1,9 @@
 """Standard positions: 0, 1, 2, ... in every segment."""
 
+from collections.abc import Mapping
 import dataclasses
 
+from lengen_jax.hints import Array
 from lengen_jax.positions import base
 
 
@@ -12,5 +14,11 @@ class Standard(base.PositionScheme):
   formula = 'p = i'
   contiguous = True
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Array:
     return segment_positions

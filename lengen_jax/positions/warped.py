@@ -4,6 +4,8 @@ At test time positions are interpolated (dynamic PI), which squeezes distances;
 warping shows the model such distances while it trains.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
 import dataclasses
 import math
 import re
@@ -12,13 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.positions import base
 from lengen_jax.positions import interpolated
 
 PLAIN, HEAD, TAIL = 0, 1, 2
 
 
-def beta_cdf(a, b):
+def beta_cdf(a: float, b: float) -> Callable[[Array], jax.Array]:
   """The distribution function of Beta(a, b) on [0, 1].
 
   For whole a and b the binomial sum, which float32 holds much better.
@@ -45,7 +48,7 @@ SKEWS = {
 _NUMBER = r'(\d+\.?\d*|\.\d+)'
 
 
-def skew_function(name):
+def skew_function(name: str) -> Callable[[Array], jax.Array]:
   """A skew function by name: one of SKEWS, or `beta(a,b)`.
 
   Raises:
@@ -91,7 +94,7 @@ class HeadTailWarp(base.PositionScheme):
   needs_lengths = True
   random = True
   # Which warps a part `fraction` of the segments each undergoes.
-  modes = (HEAD, TAIL)
+  modes = (HEAD, TAIL)  # type: tuple[int, ...]
 
   def __post_init__(self):
     if self.train_length is None or self.train_length < 1:
@@ -113,7 +116,9 @@ class HeadTailWarp(base.PositionScheme):
   def _alphas(self):
     return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
-  def draw(self, rng, segment_positions, lengths):
+  def draw(
+    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
+  ) -> dict[str, jax.Array]:
     del lengths
     keys = base.token_keys(rng, segment_positions.shape)
     draw_two = jax.vmap(jax.vmap(lambda key: jax.random.uniform(key, (2,))))
@@ -131,7 +136,13 @@ class HeadTailWarp(base.PositionScheme):
       ),
     }
 
-  def apply(self, draws, segment_positions, *, lengths=None):
+  def apply(
+    self,
+    draws: Mapping[str, Array],
+    segment_positions: Array,
+    *,
+    lengths: int | Array | None = None,
+  ) -> Array:
     index = segment_positions.astype(jnp.float32)
     # Padding behind the end keeps f within its domain.
     n = jnp.maximum(lengths, 1).astype(jnp.float32)
@@ -144,7 +155,9 @@ class HeadTailWarp(base.PositionScheme):
       jnp.where(draws['mode'] == TAIL, tail, index),
     )
 
-  def at_test(self, segment_positions, lengths):
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
     factor = interpolated.ratio(self.train_length, lengths)
     return segment_positions.astype(jnp.float32) * factor
 

@@ -7,11 +7,13 @@ counts if all of its answer is right, `Task.exact_match`.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.tasks import base
 from lengen_jax.tasks import draws
+from lengen_jax.tasks.base import Length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +37,18 @@ class SymbolTask(base.Task):
       )
 
   @property
-  def vocab_in(self):
+  def vocab_in(self) -> int:
     return self.symbols
 
   @property
-  def vocab_out(self):
+  def vocab_out(self) -> int:
     return self.symbols
 
   @property
-  def chance(self):
+  def chance(self) -> float:
     return 1 / self.symbols
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, self.symbols, width)
 
 
@@ -56,7 +58,7 @@ class Copy(SymbolTask):
 
   formula = 'x_1 ... x_n'
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return x
 
 
@@ -66,7 +68,7 @@ class Reverse(SymbolTask):
 
   formula = 'x_n ... x_1'
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
 
 
@@ -79,7 +81,7 @@ class Sort(SymbolTask):
   formula = 'sorted x'
   permutation_invariant = True
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return jnp.sort(jnp.where(jnp.arange(x.shape[0]) < n, x, self.symbols))
 
 
@@ -95,12 +97,12 @@ class Sum(base.Task):
   chance = 0.1
   permutation_invariant = True
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     del length
     return 1
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return 1 + draws.symbols(rng, 9, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return (jnp.sum(x) % 10)[None]

@@ -18,6 +18,10 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax import specs
+from lengen_jax.hints import Array
+
+# A nominal length; traced where it is an array.
+Length = int | jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,30 +48,30 @@ class Task:
   # The order of the input's tokens does not matter.
   permutation_invariant = False
   # The target ends with this token, and zeros after it; None if it is full.
-  terminator = None
+  terminator = None  # type: int | None
 
   def __str__(self):
     return f'{self.family}/{specs.describe(self)}'
 
   @property
-  def min_length(self):
+  def min_length(self) -> int:
     """The least nominal length."""
     return 1
 
   @property
-  def separator(self):
+  def separator(self) -> int:
     """A token beside the task's own: between input and answer, say."""
     return max(self.vocab_in, self.vocab_out)
 
-  def input_length(self, length):
+  def input_length(self, length: Length) -> Length:
     """T_in at a nominal length, an int or an int32 array."""
     return length
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     """T_out at a nominal length, an int or an int32 array."""
     return length
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     """One random input, int32 `[width]`.
 
     The first T_in(n) tokens must not depend on `width`.
@@ -79,7 +83,7 @@ class Task:
     """
     raise NotImplementedError
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     """The target of one input.
 
     Args:
@@ -91,7 +95,13 @@ class Task:
     """
     raise NotImplementedError
 
-  def sample(self, rng, batch_size, length, padded_length=None):
+  def sample(
+    self,
+    rng: jax.Array,
+    batch_size: int,
+    length: Length,
+    padded_length: int | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
     """Draws a batch.
 
     A row depends on the key, its index and the length, on nothing else: neither
@@ -138,7 +148,7 @@ class Task:
         )
     return _sample(self, rng, length, batch_size, self.input_length(padded))
 
-  def target(self, inputs, length=None):
+  def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
     """The answers to a batch of inputs.
 
     Args:
@@ -152,7 +162,7 @@ class Task:
     length = self._fit('inputs', inputs, length, self.input_length)
     return _target(self, inputs, length)
 
-  def mask(self, targets, length=None):
+  def mask(self, targets: Array, length: Length | None = None) -> jax.Array:
     """Which positions of the targets count, bool `[B, T_out]`.
 
     Those up to the terminator and with it; all of them where there is none.
@@ -168,7 +178,9 @@ class Task:
       end = self.output_length(length)
     return _mask(self, targets, end)
 
-  def accuracy(self, predictions, targets, length=None):
+  def accuracy(
+    self, predictions: Array, targets: Array, length: Length | None = None
+  ) -> jax.Array:
     """Share of the positions that count and are right, float32 scalar.
 
     The average is over tokens, as in the papers on the Chomsky hierarchy.
@@ -176,12 +188,16 @@ class Task:
     mask = self.mask(targets, length)
     return jnp.sum(mask & (predictions == targets)) / jnp.sum(mask)
 
-  def exact_match(self, predictions, targets, length=None):
+  def exact_match(
+    self, predictions: Array, targets: Array, length: Length | None = None
+  ) -> jax.Array:
     """Whether all positions that count are right, bool `[B]`."""
     mask = self.mask(targets, length)
     return jnp.all((predictions == targets) | ~mask, axis=1)
 
-  def baselines(self, rng, length, examples=1024):
+  def baselines(
+    self, rng: jax.Array, length: int, examples: int = 1024
+  ) -> dict[str, float]:
     """Accuracy of two models that do not look at the input.
 
     They are fitted to one sample and measured on another, so that a small
@@ -217,7 +233,7 @@ class Task:
       / float(seen.sum()),
     }
 
-  def check_length(self, length):
+  def check_length(self, length: Length) -> int:
     """`length` as an int; raises if the task has no input that short."""
     length = _index('length', length)
     if length < self.min_length:

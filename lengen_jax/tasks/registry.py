@@ -9,7 +9,7 @@ from lengen_jax.tasks.chomsky import cs
 from lengen_jax.tasks.chomsky import dcf
 from lengen_jax.tasks.chomsky import regular
 
-TASKS = {
+TASKS: dict[str, dict[str, type[base.Task]]] = {
   'chomsky': {
     'even_pairs': regular.EvenPairs,
     'modular_arithmetic': regular.ModularArithmetic,
@@ -37,12 +37,12 @@ TASKS = {
 }
 
 
-def names():
+def names() -> list[str]:
   """The names of all tasks, `family/name`."""
   return [f'{family}/{name}' for family in TASKS for name in TASKS[family]]
 
 
-def register(name, task):
+def register(name: str, task: type[base.Task]) -> None:
   """Adds a Task class under `name`, `family/name`, so that specs can name it.
 
   Raises:
@@ -58,7 +58,7 @@ def register(name, task):
   TASKS[family] = entries
 
 
-def create(spec):
+def create(spec: str) -> base.Task:
   """Creates a task from a spec.
 
   Args:

@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.tasks import base
 from lengen_jax.tasks import draws
+from lengen_jax.tasks.base import Length
 
 KEY, QUERY, FILLER = 10, 11, 12
 
@@ -51,18 +53,18 @@ class Passkey(base.Task):
       )
 
   @property
-  def vocab_in(self):
+  def vocab_in(self) -> int:
     return FILLER + self.phrase
 
   @property
-  def min_length(self):
+  def min_length(self) -> int:
     return self.digits + 2
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     del length
     return self.digits
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
     column = jnp.arange(width)
     # The passkey can start at so many tokens, counted from 0.
@@ -81,6 +83,6 @@ class Passkey(base.Task):
     x = jnp.where(place == 0, KEY, x)
     return jnp.where(column == n - 1, QUERY, x)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     place = jnp.argmax(x == KEY) + 1 + jnp.arange(self.digits)
     return x[jnp.minimum(place, x.shape[0] - 1)]

@@ -9,13 +9,19 @@ On disk, in `checkpoints/{step}`:
           see `saved_state`.
 """
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import math
+from typing import Any
 
+from etils import epath
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 from lengen_jax import errors
+from lengen_jax.data import windows
+from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import agreement
 from lengen_jax.training import disk
 from lengen_jax.training import manager
@@ -30,7 +36,7 @@ _OVERHEAD = 2**20
 _UNFINISHED = '.orbax-checkpoint-tmp*'
 
 
-def steps(workdir):
+def steps(workdir: epath.Path) -> Sequence[int]:
   """The steps that a run has checkpoints of; reads and makes nothing else.
 
   Raises:
@@ -52,8 +58,15 @@ class Checkpointer:
   """
 
   def __init__(
-    self, workdir, config, *, keep=2, keep_every=0, best=None, run_config=None
-  ):
+    self,
+    workdir: epath.Path,
+    config: ModelConfig | None,
+    *,
+    keep: int = 2,
+    keep_every: int = 0,
+    best: str | None = None,
+    run_config: Any = None,
+  ) -> None:
     """Opens the checkpoints of a run.
 
     Args:
@@ -72,13 +85,19 @@ class Checkpointer:
     self._run_config = run_config
     self._better = {'max': max, 'min': min, None: None}[best]
     self._versions = runs.versions()
-    self._saving = None
-    self._unreadable = []
-    self._values = {}
+    self._saving: int | None = None
+    self._unreadable: list[int] = []
+    self._values: dict[int, float | None] = {}
     self._manager = manager.create(self._folder, keep, keep_every, self._best)
     self._reader = saved_state.Reader(config, self._versions)
 
-  def save(self, state, batches=None, *, value=None):
+  def save(
+    self,
+    state: Any,
+    batches: windows.Batches | None = None,
+    *,
+    value: float | None = None,
+  ) -> None:
     """Begins to save; `check` and `close` say whether it went well.
 
     Checkpoints that `restore` had to skip are set aside first.
@@ -131,7 +150,7 @@ class Checkpointer:
     except Exception as error:  # Whatever a full disk makes orbax raise.
       self._give_up(step, error)
 
-  def check(self):
+  def check(self) -> None:
     """Raises if a save has failed meanwhile; cheap, for every step.
 
     Raises:
@@ -140,7 +159,7 @@ class Checkpointer:
     if self._saving is not None and not self._manager.is_saving_in_progress():
       self._finish()
 
-  def close(self):
+  def close(self) -> None:
     """Waits for the save under way.
 
     Raises:
@@ -152,15 +171,15 @@ class Checkpointer:
       self._manager.close()
       self._reader.close()
 
-  def durable_step(self):
+  def durable_step(self) -> int | None:
     """The newest step that is all on disk; None where there is none."""
     return max(self._steps(), default=None)
 
-  def best_step(self):
+  def best_step(self) -> int | None:
     """The step on disk with the best value; None where none has one."""
     return self._best(self._steps())
 
-  def record(self, step):
+  def record(self, step: int) -> dict[str, Any]:
     """What was recorded of a step: value, config, versions and revision.
 
     Raises:
@@ -174,8 +193,14 @@ class Checkpointer:
       ) from error
 
   def restore(
-    self, abstract_state, warn=print, *, batches=None, step=None, cast=False
-  ):
+    self,
+    abstract_state: Any,
+    warn: Callable[[str], None] = print,
+    *,
+    batches: windows.Batches | None = None,
+    step: int | None = None,
+    cast: bool = False,
+  ) -> Any:
     """The newest good state.
 
     Args:
@@ -230,7 +255,7 @@ class Checkpointer:
       )
     return None
 
-  def set_aside_unreadable(self):
+  def set_aside_unreadable(self) -> None:
     """Moves checkpoints that `restore` had to skip out of the way.
 
     They stay in the workdir, under unreadable_checkpoints; their steps are

@@ -1,9 +1,14 @@
 """Comparing runs: train each, evaluate all on the same tokens, keep results."""
 
+from collections.abc import Sequence
 import copy
+from typing import Any
+
+import ml_collections
 
 from lengen_jax import data
 from lengen_jax import errors
+from lengen_jax.hints import PathLike
 from lengen_jax.training import evaluate
 from lengen_jax.training import loop
 from lengen_jax.training import run as run_lib
@@ -11,7 +16,11 @@ from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
 
-def compare(config, workdir, runs):
+def compare(
+  config: ml_collections.ConfigDict,
+  workdir: PathLike,
+  runs: Sequence[tuple[str, str, str]],
+) -> dict[str, Any]:
   """Trains and evaluates each run; what is finished is not done again.
 
   The workdir gets results.json and a folder per run.

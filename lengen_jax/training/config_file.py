@@ -1,5 +1,6 @@
 """Config files: Python with a `get_config(arg)`, and values set beside."""
 
+from collections.abc import Sequence
 import difflib
 import importlib.util
 import pathlib
@@ -21,7 +22,7 @@ _KINDS = {
 }
 
 
-def load(text, overrides):
+def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   """Reads a config file and applies arguments to it.
 
   Args:

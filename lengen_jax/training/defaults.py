@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+from typing import Any
 
 import ml_collections
 from ml_collections import config_dict
@@ -13,7 +14,7 @@ from lengen_jax.models import config as model_config
 from lengen_jax.training import config as training_config
 
 
-def get(**model):
+def get(**model: Any) -> ml_collections.ConfigDict:
   """The defaults.
 
   Args:
@@ -75,7 +76,7 @@ def get(**model):
   return config
 
 
-def choose(arg, *menus):
+def choose(arg: str, *menus: tuple[str, ...]) -> list[str]:
   """Reads the argument of a config file, a comma list.
 
   Args:

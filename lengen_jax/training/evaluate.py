@@ -1,11 +1,16 @@
 """Testing a trained model on what its config says: by length, or by answers."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import copy
 import dataclasses
 import json
 import math
 import platform
 import statistics
+from typing import Any
+
+import ml_collections
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
@@ -16,10 +21,13 @@ from lengen_jax.evaluation import length_curve
 from lengen_jax.evaluation import scores as scores_lib
 from lengen_jax.evaluation.metrics import lm
 from lengen_jax.training import revision
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
 
-def evaluate(trained, corpus, label='eval'):
+def evaluate(
+  trained: run_lib.Trained, corpus: Any, label: str = 'eval'
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """Tests a trained model, saying so as it goes.
 
   Args:
@@ -42,7 +50,9 @@ def evaluate(trained, corpus, label='eval'):
   return {**_facts(run.config, corpus), **tested}, predictions
 
 
-def validate(trained, corpus, label):
+def validate(
+  trained: run_lib.Trained, corpus: Any, label: str
+) -> tuple[dict[str, float], float | None]:
   """Tests a model that is being trained, at the length nearest to training's.
 
   Args:
@@ -70,7 +80,11 @@ def validate(trained, corpus, label):
   return {'validation_score': score}, -score
 
 
-def results(config, corpus, curves):
+def results(
+  config: ml_collections.ConfigDict,
+  corpus: Any,
+  curves: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
   """What results.json of curves holds.
 
   Args:
@@ -81,7 +95,9 @@ def results(config, corpus, curves):
   return {**_facts(config, corpus), 'curves': curves}
 
 
-def curve(trained, windows, label='eval'):
+def curve(
+  trained: run_lib.Trained, windows: Any, label: str = 'eval'
+) -> dict[str, Any]:
   """Evaluates a trained model by length, saying so as it goes.
 
   Args:
@@ -151,7 +167,9 @@ def _word_perplexity(loss, words_per_token):
   return found if math.isfinite(found) else None
 
 
-def answers(trained, prompts, label='eval'):
+def answers(
+  trained: run_lib.Trained, prompts: Any, label: str = 'eval'
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """Scores what a model answers to prompts, at each length of its config.
 
   Args:
@@ -175,7 +193,12 @@ def answers(trained, prompts, label='eval'):
     )
     for length in {*prompts.target_lengths}
   }
-  found = {'scores': {}, 'average': {}, 'whole': {}, 'refused': {}}
+  found: dict[str, Any] = {
+    'scores': {},
+    'average': {},
+    'whole': {},
+    'refused': {},
+  }
   predictions, counts = [], {}
   for length in run.eval.lengths:
     scores, whole = {}, {}

@@ -5,14 +5,17 @@ import dataclasses
 import functools
 import json
 import time
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+import ml_collections
 
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.evaluation import bias_error
+from lengen_jax.hints import PathLike
 from lengen_jax.interop import llama
 from lengen_jax.interop import llama_config
 from lengen_jax.interop import weights as weights_lib
@@ -33,7 +36,13 @@ _TOKENS = (
 )
 
 
-def train(config, workdir, *, corpus=None, label='train'):
+def train(
+  config: ml_collections.ConfigDict,
+  workdir: PathLike,
+  *,
+  corpus: Any = None,
+  label: str = 'train',
+) -> run_lib.Trained:
   """Trains a model, or goes on where an earlier call stopped.
 
   The workdir gets config.json, metrics.jsonl (a line per step; see `metrics`)
@@ -94,7 +103,9 @@ def train(config, workdir, *, corpus=None, label='train'):
   return _trained(run, state, path)
 
 
-def restore(workdir, *, step=None, **eval_changes):
+def restore(
+  workdir: PathLike, *, step: int | str | None = None, **eval_changes: Any
+) -> run_lib.Trained:
   """What the run in a workdir has trained so far.
 
   Args:

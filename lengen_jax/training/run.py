@@ -1,10 +1,14 @@
 """A run: what follows from its config, and what training makes of it."""
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+import ml_collections
 import numpy as np
 
 from lengen_jax import data
@@ -14,6 +18,7 @@ from lengen_jax.attention import dot_product
 from lengen_jax.attention import scaling
 from lengen_jax.data import windows
 from lengen_jax.evaluation import config as eval_config
+from lengen_jax.hints import Params
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
 from lengen_jax.training import config as training_config
@@ -39,7 +44,11 @@ class Run:
     abstract_state: shapes, dtypes and shardings of the training state.
   """
 
-  def __init__(self, config, devices=None):
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    devices: Sequence[jax.Device] | None = None,
+  ) -> None:
     """Builds model config, scheme, optimizer and mesh.
 
     Args:
@@ -75,7 +84,7 @@ class Run:
     metrics_lib.profile_steps(config.train.profile)
     self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
 
-  def validates(self, step):
+  def validates(self, step: int) -> bool:
     """Whether the model is validated after a step, if that is saved.
 
     It is the first to be saved after so many steps or a multiple of them, and
@@ -87,7 +96,7 @@ class Run:
       return False
     return step // every > (step - train.checkpoint_every) // every
 
-  def check_step(self):
+  def check_step(self) -> None:
     """Traces a step, so that what cannot train says so at once.
 
     Raises:
@@ -98,7 +107,7 @@ class Run:
         self.step_fn(packed=False), self.abstract_state, self.abstract_batch()
       )
 
-  def abstract_batch(self):
+  def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes, dtypes and shardings of a batch."""
     rows, length = self.data.batch_size, self.data.train_length
     if self.model.architecture == 'encoder_decoder':
@@ -115,7 +124,7 @@ class Run:
       for name, array in batch.items()
     }
 
-  def step_fn(self, *, packed):
+  def step_fn(self, *, packed: bool) -> Callable[..., Any]:
     """The training step, `(state, batch) -> (state, metrics)`."""
     return functools.partial(
       state_lib.train_step,
@@ -126,7 +135,7 @@ class Run:
       packed=packed,
     )
 
-  def jitted_step(self, *, packed):
+  def jitted_step(self, *, packed: bool) -> Any:
     """The training step compiled over the mesh; lower it within its scope."""
     return jax.jit(
       self.step_fn(packed=packed),
@@ -135,15 +144,20 @@ class Run:
     )
 
   @property
-  def shardings(self):
+  def shardings(self) -> Any:
     """How the training state lies on the mesh."""
     return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
-  def init_state(self):
+  def init_state(self) -> state_lib.TrainState:
     """The initial state, made on the mesh: no device ever holds all of it."""
     return jax.jit(self._init, out_shardings=self.shardings)()
 
-  def adopt(self, source_params, source_model, source_length=0):
+  def adopt(
+    self,
+    source_params: Params,
+    source_model: model_config.ModelConfig,
+    source_length: int = 0,
+  ) -> tuple[state_lib.TrainState, list[str]]:
     """The initial state, with another model's parameters where they serve.
 
     Args:
@@ -171,7 +185,8 @@ class Run:
     opt_state = jax.jit(self.tx.init, out_shardings=self.shardings.opt_state)(
       params
     )
-    return state.replace(params=params, opt_state=opt_state), notes
+    adopted = dataclasses.replace(state, params=params, opt_state=opt_state)
+    return adopted, notes
 
   def _lengths(self):
     """Lengths of rows, with the fields that say them."""
@@ -205,7 +220,7 @@ class Trained:
   sittings: tuple = ()
 
   @property
-  def parameters(self):
+  def parameters(self) -> int:
     """How many numbers the model has."""
     return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 

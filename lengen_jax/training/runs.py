@@ -8,6 +8,9 @@ import hashlib
 import importlib.metadata
 import platform
 import re
+from typing import Any
+
+import ml_collections
 
 from lengen_jax import __version__
 from lengen_jax import errors
@@ -16,7 +19,9 @@ from lengen_jax import specs
 _PARTS = ('encoding', 'positions', 'attention_scale')
 
 
-def parse(text, config):
+def parse(
+  text: str, config: ml_collections.ConfigDict
+) -> list[tuple[str, str, str]]:
   """Parses `encoding|positions|attention_scale; ...`, later parts optional.
 
   An encoding may be several, joined by commas and cycled over the layers.
@@ -36,7 +41,7 @@ def parse(text, config):
     config.positions,
     config.model.attention_scale,
   )
-  runs = []
+  runs: list[Any] = []
   for one in specs.split(text, ';'):
     parts = specs.split(one, '|', keep_empty=True)
     if len(parts) > len(_PARTS):
@@ -55,7 +60,7 @@ def parse(text, config):
   return runs
 
 
-def name(run):
+def name(run: tuple[str, str, str]) -> str:
   """What to call a run: its encoding, then whatever is not the default."""
   encoding, positions, scale = run
   rest = [positions] if positions != 'standard' else []
@@ -63,7 +68,7 @@ def name(run):
   return ' | '.join([encoding, *rest])
 
 
-def versions():
+def versions() -> dict[str, str]:
   """Versions of what computes."""
   packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
   return {
@@ -73,14 +78,16 @@ def versions():
   }
 
 
-def configure(config, run):
+def configure(
+  config: ml_collections.ConfigDict, run: tuple[str, str, str]
+) -> ml_collections.ConfigDict:
   """The ConfigDict of one run."""
   each = copy.deepcopy(config)
   each.model.encoding, each.positions, each.model.attention_scale = run
   return each
 
 
-def folder(run):
+def folder(run: tuple[str, str, str]) -> str:
   """Name of the folder of a run."""
   text = '|'.join(run)
   readable = re.sub(r'[^A-Za-z0-9.]+', '-', name(run)).strip('-')[:40]

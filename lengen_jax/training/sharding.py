@@ -12,6 +12,10 @@ rest. Programs are `jax.jit` of functions whose arguments have NamedShardings,
 which is what became of pjit.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import functools
@@ -19,6 +23,7 @@ import glob
 import importlib.util
 import math
 import os
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -31,6 +36,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax import partitioning
+from lengen_jax.training import config as training_config
 
 AXES = ('data', 'fsdp', 'tensor', 'sequence')
 # Logical axis to the axes of the mesh that split it. Where two would use the
@@ -59,7 +65,7 @@ _FIELDS = {
 _HEARTBEAT_SECONDS = 30
 
 
-def start():
+def start() -> None:
   """Gets the devices ready; call before any array is made.
 
   A run of several processes is joined where the environment has
@@ -78,7 +84,7 @@ def start():
     raise errors.ConfigError(
       f'JAX_NUM_CPU_DEVICES={count} must be a whole number, at least 1'
     )
-  known = {}
+  known: dict[str, Any] = {}
   if 'JAX_COORDINATOR_ADDRESS' in os.environ:
     try:
       known = {
@@ -127,7 +133,12 @@ class Layout:
   mesh: Mesh
 
   @classmethod
-  def create(cls, sizes, batch_size, devices=None):
+  def create(
+    cls,
+    sizes: training_config.MeshConfig,
+    batch_size: int,
+    devices: Sequence[jax.Device] | None = None,
+  ) -> 'Layout':
     """Makes the mesh.
 
     Devices of several TPU slices are told apart: only the axis 'data' spans
@@ -169,26 +180,26 @@ class Layout:
     return cls(_mesh((data, *others), devices[:count]))
 
   @property
-  def size(self):
+  def size(self) -> int:
     """Devices."""
     return self.mesh.devices.size
 
   @property
-  def row_parts(self):
+  def row_parts(self) -> int:
     """Into how many parts rows are split."""
     return self.mesh.shape['data'] * self.mesh.shape['fsdp']
 
   @property
-  def whole(self):
+  def whole(self) -> NamedSharding:
     """The same on every device."""
     return NamedSharding(self.mesh, PartitionSpec())
 
   @property
-  def batch(self):
+  def batch(self) -> NamedSharding:
     """Sharding of `[B, L]`, rows and tokens."""
     return self.of('batch', 'length')
 
-  def of(self, *names):
+  def of(self, *names: str | None) -> NamedSharding:
     """Sharding of an array with these logical axes; see `RULES`.
 
     Raises:
@@ -196,7 +207,7 @@ class Layout:
     """
     return NamedSharding(self.mesh, partitioning.spec(*names, rules=RULES))
 
-  def check(self, axes, shapes):
+  def check(self, axes: Any, shapes: Any) -> None:
     """Raises unless the mesh divides all arrays.
 
     Args:
@@ -223,7 +234,7 @@ class Layout:
       check, axes, shapes, is_leaf=lambda node: isinstance(node, tuple)
     )
 
-  def check_length(self, name, length):
+  def check_length(self, name: str, length: int) -> None:
     """Raises errors.ConfigError unless the mesh divides a row's length."""
     parts = self.mesh.shape['sequence']
     if length % parts:
@@ -233,12 +244,14 @@ class Layout:
       )
 
   @contextlib.contextmanager
-  def scope(self):
+  def scope(self) -> Iterator[None]:
     """Programs traced inside are for this mesh."""
     with jax.set_mesh(self.mesh), nn.logical_axis_rules(RULES):
       yield
 
-  def jit(self, function, **options):
+  def jit(
+    self, function: Callable[..., Any], **options: Any
+  ) -> Callable[..., Any]:
     """`jax.jit` of a function for this mesh; its calls need no `scope`."""
     jitted = jax.jit(function, **options)
 
@@ -250,7 +263,7 @@ class Layout:
     return call
 
   @property
-  def host(self):
+  def host(self) -> tuple[int, int]:
     """(index, count) of this process among those that read data.
 
     Processes that share rows, each with a part of their tokens, read the same.
@@ -259,7 +272,7 @@ class Layout:
     mine = groups[jax.process_index()]
     return sorted({*groups.values()}).index(mine), len({*groups.values()})
 
-  def place(self, rows):
+  def place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     """Puts this host's rows of a batch on the mesh.
 
     Args:

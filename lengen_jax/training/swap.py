@@ -13,8 +13,10 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax.encodings import convert
 from lengen_jax.encodings import fire
+from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import stacking
+from lengen_jax.models.config import ModelConfig
 
 _SIDE = '(?P<side>encoder/|decoder/)?'
 _IN_SCALE = re.compile(
@@ -49,7 +51,15 @@ _FUNCTION = (
 )
 
 
-def adopt(params, config, source_params, source_config, *, max_length, rng):
+def adopt(
+  params: Params,
+  config: ModelConfig,
+  source_params: Params,
+  source_config: ModelConfig,
+  *,
+  max_length: int,
+  rng: jax.Array,
+) -> tuple[Params, list[str]]:
   """Takes a trained model's parameters over into one of another encoding.
 
   Everything outside encodings and logit scales is loaded and must match.

@@ -8,12 +8,15 @@ import math
 import shutil
 import statistics
 import time
+from typing import Any
 
 import jax
+import ml_collections
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax import tasks
+from lengen_jax.hints import PathLike
 from lengen_jax.training import checkpoint
 from lengen_jax.training import generated
 from lengen_jax.training import revision
@@ -21,7 +24,9 @@ from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
 
 
-def sweep(config, workdir):
+def sweep(
+  config: ml_collections.ConfigDict, workdir: PathLike
+) -> dict[str, Any]:
   """Trains and tests every run at every learning rate with every seed.
 
   The workdir gets results.json, anew whenever runs are finished, and a folder

@@ -4,10 +4,15 @@ Here: what the metrics of all benchmarks check. The metrics need numpy alone,
 ROUGE also the package rouge-score.
 """
 
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
 from lengen_jax import errors
 
 
-def check_rows(**columns):
+def check_rows(**columns: Any) -> None:
   """Raises unless the columns have equal lengths and at least one row."""
   lengths = {name: len(column) for name, column in columns.items()}
   counts = ', '.join(f'{length} {name}' for name, length in lengths.items())
@@ -17,13 +22,15 @@ def check_rows(**columns):
     raise errors.MetricError(f'{counts}: there is nothing to score')
 
 
-def check_task(benchmark, task, tasks):
+def check_task(benchmark: str, task: str, tasks: Iterable[str]) -> None:
   """Raises unless `task` is one of the `tasks` of a benchmark."""
   if task not in tasks:
     raise errors.MetricError(errors.one_of(f'{benchmark} task', task, tasks))
 
 
-def mean_over_tasks(benchmark, scores, tasks):
+def mean_over_tasks(
+  benchmark: str, scores: Mapping[str, float], tasks: Collection[str]
+) -> float:
   """The mean of `scores`, a dict by task that must cover exactly `tasks`."""
   for task in scores:
     check_task(benchmark, task, tasks)

@@ -15,27 +15,27 @@ import math
 from lengen_jax import errors
 
 
-def perplexity(nats, tokens):
+def perplexity(nats: float, tokens: float) -> float:
   """exp(nats per token), infinite where that is beyond a float."""
   return _exp(_per(nats, tokens, 'tokens'))
 
 
-def word_perplexity(nats, words):
+def word_perplexity(nats: float, words: float) -> float:
   """Perplexity per word, comparable over vocabularies; see `count_words`."""
   return _exp(_per(nats, words, 'words'))
 
 
-def bits_per_byte(nats, num_bytes):
+def bits_per_byte(nats: float, num_bytes: float) -> float:
   """Bits per byte of the text, as for enwik8."""
   return _per(nats, num_bytes, 'bytes') / math.log(2)
 
 
-def bits_per_character(nats, characters):
+def bits_per_character(nats: float, characters: float) -> float:
   """Bits per character of the text; a character may be several bytes."""
   return _per(nats, characters, 'characters') / math.log(2)
 
 
-def count_words(text):
+def count_words(text: str) -> int:
   """Words as WikiText counts them: one more for the end of each line.
 
   Counted so, the tokenised WikiText-103 has 217,646 words for validation and

@@ -7,9 +7,13 @@ what counts is the best of them.
 """
 
 import collections
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import re
 import reprlib
 import string
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +36,7 @@ _ARTICLES = re.compile(r'\b(a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
 
-def normalize(text):
+def normalize(text: str) -> str:
   """Lower case, no ASCII punctuation, no English articles, single spaces.
 
   Punctuation goes before articles do and leaves no space, so 'the-end' becomes
@@ -48,7 +52,9 @@ def normalize(text):
   return ' '.join(_ARTICLES.sub(' ', text).split())
 
 
-def exact_match(predictions, references):
+def exact_match(
+  predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> float:
   """Share of predictions that equal a reference once both are normalised.
 
   Args:
@@ -65,7 +71,9 @@ def exact_match(predictions, references):
   )
 
 
-def f1(predictions, references):
+def f1(
+  predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> float:
   """Mean F1 of the words that predictions and references share.
 
   Words are counted as often as they occur. Without a common word the F1 is 0,
@@ -81,7 +89,9 @@ def f1(predictions, references):
   return _mean_of_best(_word_f1, predictions, references)
 
 
-def rouge(predictions, references):
+def rouge(
+  predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> float:
   """Geometric mean of ROUGE-1, ROUGE-2 and ROUGE-L, each a mean over rows.
 
   Args:
@@ -94,7 +104,9 @@ def rouge(predictions, references):
   return _geometric_mean(rouge_components(predictions, references))
 
 
-def rouge_components(predictions, references):
+def rouge_components(
+  predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> dict[str, float]:
   """ROUGE-1, ROUGE-2 and ROUGE-L: mean F measures, without stemming.
 
   The best reference is chosen for each of the three apart. Tokens are runs of
@@ -126,7 +138,7 @@ def rouge_components(predictions, references):
   }
 
 
-def group_outputs(rows):
+def group_outputs(rows: Iterable[Mapping[str, Any]]) -> dict[Any, list[str]]:
   """Collects the references of each id: rows with equal ids are one input.
 
   Args:
@@ -138,7 +150,7 @@ def group_outputs(rows):
   Raises:
     MetricError: a row has no output, as those of the test split.
   """
-  outputs = {}
+  outputs: dict[Any, list[str]] = {}
   for row in rows:
     if row['output'] is None:
       raise errors.MetricError(
@@ -149,7 +161,11 @@ def group_outputs(rows):
   return outputs
 
 
-def evaluate(task, predictions, references):
+def evaluate(
+  task: str,
+  predictions: Mapping[Any, str],
+  references: Mapping[Any, Sequence[str]],
+) -> dict[str, float]:
   """Scores one task as the benchmark does, rounded to four decimals.
 
   Args:
@@ -179,12 +195,13 @@ def evaluate(task, predictions, references):
     score = metric(texts, references)
     scores = {TASKS[task]: score}
   scores['scrolls_score'] = score
-  scores['mean_prediction_length_characters'] = np.mean([*map(len, texts)])
+  lengths = [len(text) for text in texts]
+  scores['mean_prediction_length_characters'] = float(np.mean(lengths))
   rounded = {name: round(float(value), 4) for name, value in scores.items()}
   return {**rounded, 'num_predicted': len(texts)}
 
 
-def average(scores):
+def average(scores: Mapping[str, float]) -> float:
   """The score of the benchmark: the mean over its seven tasks.
 
   Args:

@@ -9,23 +9,29 @@ Classes are the ids of labels. A prediction that is no class, such as -1 for
 generated text that names no label, is wrong whatever the target is.
 """
 
+from collections.abc import Callable
+from collections.abc import Hashable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lengen_jax import errors
 from lengen_jax.evaluation import metrics
 from lengen_jax.evaluation.metrics import scrolls
 
 
-def accuracy(predictions, targets):
+def accuracy(predictions: ArrayLike, targets: ArrayLike) -> float:
   """Share of predictions that equal their targets."""
   predictions, targets = _classes(predictions, targets)
   return 100 * float(np.mean(predictions == targets))
 
 
-def f1(predictions, targets):
+def f1(predictions: ArrayLike, targets: ArrayLike) -> float:
   """F1 of class 1 among classes 0 and 1.
 
   Every wrong row is a false positive or a false negative, so the F1 is
@@ -46,7 +52,9 @@ def f1(predictions, targets):
   return 100 * float(2 * hits / (2 * hits + wrong)) if hits else 0.0
 
 
-def macro_f1(predictions, targets, num_classes):
+def macro_f1(
+  predictions: ArrayLike, targets: ArrayLike, num_classes: int
+) -> float:
   """Mean over classes of the F1 of each against the others.
 
   A class without a hit, also one that occurs nowhere, has an F1 of 0.
@@ -70,7 +78,7 @@ def macro_f1(predictions, targets, num_classes):
   return 100 * float(np.mean(2 * hits / np.maximum(rows, 1)))
 
 
-def matthews(predictions, targets):
+def matthews(predictions: ArrayLike, targets: ArrayLike) -> float:
   """Matthews correlation of classes, for any number of them.
 
   Gorodkin, 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006; with two
@@ -103,7 +111,7 @@ def matthews(predictions, targets):
   return 100 * float(covariance / math.sqrt(math.prod(variances)))
 
 
-def pearson(predictions, targets):
+def pearson(predictions: ArrayLike, targets: ArrayLike) -> float:
   """Pearson's correlation of numbers.
 
   Where all predictions or all targets are equal it is undefined, and 0 here.
@@ -124,7 +132,7 @@ def pearson(predictions, targets):
   return 100 * float(np.clip(correlation, -1, 1))
 
 
-def spearman(predictions, targets):
+def spearman(predictions: ArrayLike, targets: ArrayLike) -> float:
   """Spearman's correlation: Pearson's of the ranks, ties sharing their mean.
 
   Where all predictions or all targets are equal it is undefined, and 0 here.
@@ -139,7 +147,9 @@ def spearman(predictions, targets):
   return pearson(*map(_ranks, _numbers(predictions, targets)))
 
 
-def question_match(predictions, targets, questions):
+def question_match(
+  predictions: ArrayLike, targets: ArrayLike, questions: Sequence[Hashable]
+) -> float:
   """Share of questions all of whose answers are judged right, as in MultiRC.
 
   Args:
@@ -154,7 +164,7 @@ def question_match(predictions, targets, questions):
   """
   metrics.check_rows(predictions=predictions, questions=questions)
   predictions, targets = _classes(predictions, targets)
-  right = {}
+  right: dict[Hashable, bool] = {}
   for question, equal in zip(questions, predictions == targets, strict=True):
     right[question] = right.get(question, True) and bool(equal)
   return 100 * float(np.mean(list(right.values())))
@@ -162,7 +172,7 @@ def question_match(predictions, targets, questions):
 
 # Metrics of each task; the first is what the FIRE paper reports.
 _ACCURACY = {'accuracy': accuracy}
-TASKS = {
+TASKS: dict[str, dict[str, Callable[..., float]]] = {
   'boolq': _ACCURACY,
   'cb': {**_ACCURACY, 'f1': functools.partial(macro_f1, num_classes=3)},
   'cola': {**_ACCURACY, 'matthews': matthews},
@@ -187,7 +197,13 @@ FIRE_TASKS = tuple(
 )
 
 
-def evaluate(task, predictions, targets, *, questions=None):
+def evaluate(
+  task: str,
+  predictions: Any,
+  targets: Any,
+  *,
+  questions: Sequence[Hashable] | None = None,
+) -> dict[str, float]:
   """Scores one task.
 
   Args:
@@ -219,7 +235,7 @@ def evaluate(task, predictions, targets, *, questions=None):
   return {**scores, 'score': next(iter(scores.values()))}
 
 
-def average(scores):
+def average(scores: Mapping[str, float]) -> float:
   """The average of the FIRE paper: the mean over its 15 tasks.
 
   Args:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
+from lengen_jax.hints import Array
 from lengen_jax.interop.t5x import cache as cache_lib
 from lengen_jax.interop.t5x import given
 from lengen_jax.interop.t5x import params
@@ -70,16 +71,16 @@ class MultiHeadDotProductAttention(nn.Module):
   @nn.compact
   def __call__(
     self,
-    inputs_q,
-    inputs_kv,
-    mask=None,
-    bias=None,
+    inputs_q: Array,
+    inputs_kv: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
     *,
-    decode=False,
-    deterministic=False,
-    prefill=False,
-    prefill_lengths=None,
-  ):
+    decode: bool = False,
+    deterministic: bool = False,
+    prefill: bool = False,
+    prefill_lengths: Array | None = None,
+  ) -> jax.Array:
     """Attends.
 
     Args:

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from flax import linen as nn
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
@@ -48,7 +49,9 @@ class RelativePositionBiases(nn.Module):
   embedding_init: Callable | None = None
 
   @nn.compact
-  def __call__(self, qlen, klen, bidirectional=True, decode=False):
+  def __call__(
+    self, qlen: int, klen: int, bidirectional: bool = True, decode: bool = False
+  ) -> jax.Array | None:
     """The bias of all pairs.
 
     Args:
@@ -79,7 +82,7 @@ class RelativePositionBiases(nn.Module):
       )
     shape = (1, self.num_heads, qlen, klen)
     if decode and self.has_variable('cache', 'cached_bias'):
-      cached = self.get_variable('cache', 'cached_bias')
+      cached: Any = self.get_variable('cache', 'cached_bias')
       if cached.shape != shape:
         raise errors.ConfigError(
           f'the bias in the cache has shape {cached.shape}; num_heads='

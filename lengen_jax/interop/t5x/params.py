@@ -7,8 +7,11 @@ layers can be scanned.
 
 from collections.abc import Callable
 import dataclasses
+from typing import Any
 
+from flax import linen as nn
 from flax.linen import partitioning
+import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
@@ -28,7 +31,13 @@ AXES = (
 )
 
 
-def param(module, name, init, shape, axes):
+def param(
+  module: nn.Module,
+  name: str,
+  init: Callable[..., jax.Array],
+  shape: tuple[int, ...],
+  axes: tuple[str, ...],
+) -> jax.Array:
   """Creates a float32 parameter with logical axis names, T5X's way.
 
   An `encodings.Encoding` takes it as its `make_param`.
@@ -44,7 +53,7 @@ def param(module, name, init, shape, axes):
       f'{axes}; T5X needs at least one axis, and for each a different one of '
       + ', '.join(AXES)
     )
-  made = module.get_variable('params', name)
+  made: Any = module.get_variable('params', name)
   if made is not None and made.shape != tuple(shape):
     raise errors.ConfigError(
       f'parameter {name} of {specs.name(module)} has shape {made.shape}; '
@@ -62,7 +71,14 @@ class RelEmbedding:
 
   init: Callable | None
 
-  def __call__(self, module, name, init, shape, axes):
+  def __call__(
+    self,
+    module: nn.Module,
+    name: str,
+    init: Callable[..., jax.Array],
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+  ) -> jax.Array:
     del name
     table_HxN = param(
       module, 'rel_embedding', self.init or init, shape[::-1], axes[::-1]

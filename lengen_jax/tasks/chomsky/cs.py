@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from lengen_jax.tasks import chomsky
 from lengen_jax.tasks import draws
+from lengen_jax.tasks.base import Length
 
 SEPARATOR = 2
 
@@ -23,13 +24,13 @@ class DuplicateString(chomsky.ChomskyTask):
   level = 'cs'
   formula = 'w w'
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     return 2 * length
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, 2, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.arange(2 * x.shape[0]) % n]
 
 
@@ -47,11 +48,11 @@ class MissingDuplicateString(chomsky.ChomskyTask):
 
   HIDDEN, FILL = 2, 3
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     del length
     return 1
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
     half = jnp.maximum(n // 2, 1)
     column = jnp.arange(width)
@@ -61,7 +62,7 @@ class MissingDuplicateString(chomsky.ChomskyTask):
     x = jnp.where(column == 2 * half, self.FILL, x)
     return jnp.where(n == 1, 1, x)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     half = jnp.maximum(n // 2, 1)
     twin = (jnp.argmax(x == self.HIDDEN) + half) % (2 * half)
     return jnp.where(n == 1, 1, x[twin])[None]
@@ -74,10 +75,10 @@ class OddsFirst(chomsky.ChomskyTask):
   level = 'cs'
   formula = 'x[1::2] x[0::2]'
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, 2, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     column = jnp.arange(x.shape[0])
     odd = 2 * column + 1
     even = 2 * (column - n // 2)
@@ -97,13 +98,13 @@ class BinaryAddition(chomsky.ChomskyTask):
   vocab_out = 3
   terminator = SEPARATOR
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     return length + 1
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draw_operands(rng, n, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     a, b = operands(x, n)
     total = jnp.concatenate([a + b, jnp.zeros(1, jnp.int32)])
     return terminate(carry(total), self.output_length(n))
@@ -123,10 +124,10 @@ class BinaryMultiplication(chomsky.ChomskyTask):
   vocab_out = 3
   terminator = SEPARATOR
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draw_operands(rng, n, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     a, b = operands(x, n)
 
     def double_and_add(total, bit):
@@ -147,14 +148,14 @@ class ComputeSqrt(chomsky.ChomskyTask):
   level = 'cs'
   formula = 'floor(sqrt(x))'
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     return (length + 1) // 2
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     uniform = draws.uniform(draws.column_bits(rng, width))
     return positive(uniform, n - 1 - jnp.arange(width))
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     # Digit by digit: with the root Q of what was read and the rest R, the next
     # two bits make R' = 4 R + bits, and the next bit of the root is 1 if R' is
     # at least 4 Q + 1, which then is taken off.
@@ -193,14 +194,14 @@ class BucketSort(chomsky.ChomskyTask):
   chance = 0.2
   permutation_invariant = True
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, 5, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return jnp.sort(jnp.where(jnp.arange(x.shape[0]) < n, x, self.vocab_in))
 
 
-def positive(uniform, place):
+def positive(uniform: jax.Array, place: jax.Array) -> jax.Array:
   """The bits of a number that is uniform among the positive ones of its size.
 
   From the highest place down, while all bits were 0, the next of k + 1 bits
@@ -220,7 +221,7 @@ def positive(uniform, place):
   return jnp.where(place >= 0, bits, 0).astype(jnp.int32)
 
 
-def draw_operands(rng, n, width):
+def draw_operands(rng: jax.Array, n: Length, width: int) -> jax.Array:
   """Two positive numbers, lowest bit first, with token 2 between them.
 
   The length of the first is uniform. Below length 3 there is one number, from 0
@@ -237,7 +238,7 @@ def draw_operands(rng, n, width):
   return jnp.where(n < 3, (number >> jnp.minimum(column, 31)) & 1, two)
 
 
-def operands(x, n):
+def operands(x: jax.Array, n: Length) -> tuple[jax.Array, jax.Array]:
   """The two numbers of an input; the second is 0 where there is one only.
 
   Args:
@@ -255,7 +256,7 @@ def operands(x, n):
   return a, jnp.where(index < n, x[jnp.minimum(index, x.shape[0] - 1)], 0)
 
 
-def carry(sums):
+def carry(sums: jax.Array) -> jax.Array:
   """The bits of sum_i sums_i 2^i modulo 2^W, int32 `[W]`."""
 
   def step(carried, digit):
@@ -265,7 +266,7 @@ def carry(sums):
   return jax.lax.scan(step, jnp.zeros_like(sums[0]), sums)[1]
 
 
-def terminate(bits, length):
+def terminate(bits: jax.Array, length: Length) -> jax.Array:
   """`bits` without zeros above the highest one, then the terminator.
 
   0 has one bit, if `length` tokens have room for it.

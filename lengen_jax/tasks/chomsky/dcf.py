@@ -3,6 +3,7 @@
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
 
+from collections.abc import Iterable
 import dataclasses
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 
 from lengen_jax.tasks import chomsky
 from lengen_jax.tasks import draws
+from lengen_jax.tasks.base import Length
 
 MODULUS = 5
 PLUS, MINUS, TIMES, OPEN, CLOSE = 5, 6, 7, 8, 9
@@ -29,16 +31,16 @@ class StackManipulation(chomsky.ChomskyTask):
   vocab_out = 3
   terminator = 2
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     return length + 1
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
     size = 1 + draws.below(once[0], jnp.maximum(n - 1, 1))
     in_stack = jnp.arange(width) < size
     return jnp.where(in_stack, draws.below(bits, 2), 2 + draws.below(bits, 3))
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     width = x.shape[0]
     step = jnp.where(x == 2, -1, 1)
     step = jnp.where(jnp.arange(width) < n, step, 0)
@@ -61,10 +63,10 @@ class ReverseString(chomsky.ChomskyTask):
   level = 'dcf'
   formula = 'x_n ... x_1'
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, 2, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
 
 
@@ -81,15 +83,15 @@ class ModularArithmeticBrackets(chomsky.ChomskyTask):
   vocab_out = MODULUS
   chance = 1 / MODULUS
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     del length
     return 1
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width, (3,))
     return draw_expression(bits, n, num_operators=3)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     inside = jnp.arange(x.shape[0]) < n
     return evaluate(jnp.where(inside, x, -1))[None]
 
@@ -111,11 +113,11 @@ class SolveEquation(chomsky.ChomskyTask):
 
   UNKNOWN, EQUALS = 9, 10
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     del length
     return 1
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     *bits, once = draws.column_bits(rng, width, (4,))
     size = jnp.maximum(n - 2, 1)
     column = jnp.arange(width)
@@ -133,7 +135,7 @@ class SolveEquation(chomsky.ChomskyTask):
     x = jnp.where(column == size + 1, value, x)
     return jnp.where(n < 3, 0, x)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     column = jnp.arange(x.shape[0])
     is_bracket = (x == OPEN - 1) | (x == CLOSE - 1)
     tokens = jnp.where(is_bracket, x + 1, x)
@@ -146,7 +148,9 @@ class SolveEquation(chomsky.ChomskyTask):
     return jnp.where(n < 3, 0, solution)[None]
 
 
-def draw_expression(bits, n, num_operators):
+def draw_expression(
+  bits: Iterable[jax.Array], n: Length, num_operators: int
+) -> jax.Array:
   """A random expression of n tokens.
 
   By length: 1 `d`, 2 `-d`, 3 `(d)`, 4 `(-d)`, and from 5 on `(A op B)`, the
@@ -192,7 +196,7 @@ def draw_expression(bits, n, num_operators):
   return jax.lax.fori_loop(0, width, expand, (tokens, sizes))[0]
 
 
-def evaluate(tokens):
+def evaluate(tokens: jax.Array) -> jax.Array:
   """The value of a bracketed expression modulo 5.
 
   What stands to the left of an operand within its brackets makes p + q v of

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from lengen_jax.tasks import chomsky
 from lengen_jax.tasks import draws
+from lengen_jax.tasks.base import Length
 
 MODULUS = 5
 PLUS, MINUS, TIMES = 5, 6, 7
@@ -21,7 +22,7 @@ class RegularTask(chomsky.ChomskyTask):
 
   level = 'regular'
 
-  def output_length(self, length):
+  def output_length(self, length: Length) -> Length:
     del length
     return 1
 
@@ -32,10 +33,10 @@ class EvenPairs(RegularTask):
 
   formula = 'x_1 xor x_n'
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, 2, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return (x[0] ^ x[n - 1])[None]
 
 
@@ -52,17 +53,17 @@ class ModularArithmetic(RegularTask):
   vocab_out = MODULUS
   chance = 1 / MODULUS
 
-  def input_length(self, length):
+  def input_length(self, length: Length) -> Length:
     return length - 1 + length % 2
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width)
     is_digit = jnp.arange(width) % 2 == 0
     return jnp.where(
       is_digit, draws.below(bits, MODULUS), PLUS + draws.below(bits, 3)
     )
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     def read(state, pair):
       """Adds the last term to the total, or multiplies it."""
       total, term = state
@@ -86,10 +87,10 @@ class ParityCheck(RegularTask):
   formula = 'sum x_i mod 2'
   permutation_invariant = True
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, 2, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return (jnp.sum(x) % 2)[None]
 
 
@@ -103,8 +104,8 @@ class CycleNavigation(RegularTask):
   chance = 1 / MODULUS
   permutation_invariant = True
 
-  def draw(self, rng, n, width):
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.symbols(rng, 3, width)
 
-  def answer(self, x, n):
+  def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return ((jnp.sum(x) - n) % MODULUS)[None]
