@@ -133,7 +133,7 @@ class Log:
     if not primary:
       return
     if boards is not None:
-      started = sittings[0]['started']
+      started = begun[0]['started']
       self._boards = boards(folder, first_step, started, clock())
     self._path = folder / STEPS
     # What lies in a bucket is written anew each time, and so less often.
