@@ -16,6 +16,7 @@ import shlex
 import pytest
 
 from docs import write_reference
+from lengen_jax import arguments as arguments_lib
 from lengen_jax import cli
 from lengen_jax import encodings
 from lengen_jax import errors
@@ -161,7 +162,7 @@ def check(words):
   program, *rest = words
   program = program.removeprefix('.venv-aot/bin/')
   if program == 'lengen':
-    arguments, overrides = cli._parser().parse_known_args(rest)
+    arguments, overrides = arguments_lib.create().parse_known_args(rest)
     if 'config' in arguments:
       config_file.load(arguments.config, overrides)
     else:
