@@ -378,7 +378,7 @@ class MLP(nn.Module):
     )(ACTIVATIONS[self.activation](h_BxLxF))
 
 
-def norm(kind: str, dtype: Any, name: str) -> nn.Module:
+def norm(kind: str, dtype: Any, name: str | None) -> nn.Module:
   """Norm, 'layer' or 'rms', with logical axis names; statistics in float32."""
   scale = partitioning.named(nn.initializers.ones, ('embed',))
   if kind == 'rms':
