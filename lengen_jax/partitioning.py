@@ -20,6 +20,7 @@ from flax import linen as nn
 import jax
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 
 
 class Named(nn.LogicallyPartitioned, eq=False):
@@ -117,7 +118,7 @@ def spec(
   return nn.logical_to_mesh_axes(names, rules)
 
 
-def constrain(x: jax.Array, *names: str | None) -> jax.Array:
+def constrain(x: Array, *names: str | None) -> Array:
   """x, told to lie on the mesh as the names of its axes say.
 
   Args:

@@ -1,7 +1,6 @@
 """Absolute encodings: a vector per position, added to the model's input."""
 
 from flax import linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,7 +31,7 @@ class Sinusoidal(base.Encoding):
   translation_invariant = False
   embeds = True
 
-  def embed(self, x: jax.Array, positions: Array) -> jax.Array:
+  def embed(self, x: Array, positions: Array) -> Array:
     width = x.shape[-1]
     if width % 2:
       raise errors.ConfigError(
@@ -93,7 +92,7 @@ class Learned(base.Encoding):
       ('relpos_buckets', 'embed'),
     )
 
-  def embed(self, x: jax.Array, positions: Array) -> jax.Array:
+  def embed(self, x: Array, positions: Array) -> Array:
     checks.check_positions(self, positions)
     rows_BxLxE = self.table.at[jnp.atleast_2d(positions)].get(
       mode='fill', fill_value=jnp.nan, wrap_negative_indices=False

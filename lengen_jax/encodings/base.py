@@ -99,8 +99,8 @@ class ContentFn:
 
   def logits(
     self,
-    q: jax.Array,
-    k: jax.Array,
+    q: Array,
+    k: Array,
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array:
@@ -110,7 +110,7 @@ class ContentFn:
     )
 
   def values(
-    self, weights: jax.Array, q_positions: Positions, k_positions: Positions
+    self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
     """Added to the output, float32 `[B, Q, H, D]`; None for nothing."""
     return self.encoding.content_sums(
@@ -177,19 +177,19 @@ class Encoding(nn.Module):
     has_strip = type(self).strip is not Encoding.strip
     return self.translation_invariant and has_strip
 
-  def embed(self, x: jax.Array, positions: Positions) -> jax.Array:
+  def embed(self, x: Array, positions: Positions) -> Array:
     """Adds positions to the model's input, `[B, L, E] -> [B, L, E]`."""
     del positions
     return x
 
   def rotate(
     self,
-    q: jax.Array,
-    k: jax.Array,
+    q: Array,
+    k: Array,
     q_positions: Positions,
     k_positions: Positions,
     lengths: Array | None = None,
-  ) -> tuple[jax.Array, jax.Array]:
+  ) -> tuple[Array, Array]:
     """Rotates queries and keys, `[B, L, H, D] -> [B, L, H, D]`."""
     del q_positions, k_positions, lengths
     return q, k
@@ -237,8 +237,8 @@ class Encoding(nn.Module):
 
   def content_bias(
     self,
-    q: jax.Array,
-    k: jax.Array,
+    q: Array,
+    k: Array,
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array | None:
@@ -259,7 +259,7 @@ class Encoding(nn.Module):
     return content_fn.logits(q, k, q_positions, k_positions)
 
   def content_values(
-    self, weights: jax.Array, q_positions: Positions, k_positions: Positions
+    self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
     """What positions add to the output of attention, or None.
 
@@ -300,8 +300,8 @@ class Encoding(nn.Module):
   def content_logits(
     self,
     params: Params,
-    q: jax.Array,
-    k: jax.Array,
+    q: Array,
+    k: Array,
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array:
@@ -312,7 +312,7 @@ class Encoding(nn.Module):
   def content_sums(
     self,
     params: Params,
-    weights: jax.Array,
+    weights: Array,
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array | None:

@@ -8,6 +8,7 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.encodings import base
+from lengen_jax.hints import Array
 from lengen_jax.hints import Params
 from lengen_jax.positions import Positions
 
@@ -61,8 +62,8 @@ class Shaw(base.Encoding):
   def content_logits(
     self,
     params: Params,
-    q: jax.Array,
-    k: jax.Array,
+    q: Array,
+    k: Array,
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array:
@@ -79,7 +80,7 @@ class Shaw(base.Encoding):
   def content_sums(
     self,
     params: Params,
-    weights: jax.Array,
+    weights: Array,
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array | None:
@@ -167,8 +168,8 @@ class TransformerXL(base.Encoding):
   def content_logits(
     self,
     params: Params,
-    q: jax.Array,
-    k: jax.Array,
+    q: Array,
+    k: Array,
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array:

@@ -135,12 +135,12 @@ class Rope(base.Encoding):
 
   def rotate(
     self,
-    q: jax.Array,
-    k: jax.Array,
+    q: Array,
+    k: Array,
     q_positions: Array,
     k_positions: Array,
     lengths: Array | None = None,
-  ) -> tuple[jax.Array, jax.Array]:
+  ) -> tuple[Array, Array]:
     """Rotates queries and keys.
 
     Args:

@@ -420,7 +420,7 @@ class MLP(nn.Module):
     )(h_BxLxF)
 
 
-def norm(config: ModelConfig, name: str) -> nn.Module:
+def norm(config: ModelConfig, name: str | None) -> nn.Module:
   """Norm of a ModelConfig, with logical axis names; statistics in float32."""
   dtype, epsilon = jnp.dtype(config.dtype), config.norm_epsilon
   scale = partitioning.named(nn.initializers.ones, ('embed',))

@@ -12,6 +12,7 @@ On disk, in `checkpoints/{step}`:
 from collections.abc import Callable
 from collections.abc import Sequence
 import math
+import pathlib
 from typing import Any
 
 from etils import epath
@@ -36,7 +37,7 @@ _OVERHEAD = 2**20
 _UNFINISHED = '.orbax-checkpoint-tmp*'
 
 
-def steps(workdir: epath.Path) -> Sequence[int]:
+def steps(workdir: pathlib.Path | epath.Path) -> Sequence[int]:
   """The steps that a run has checkpoints of; reads and makes nothing else.
 
   Raises:
@@ -59,7 +60,7 @@ class Checkpointer:
 
   def __init__(
     self,
-    workdir: epath.Path,
+    workdir: pathlib.Path | epath.Path,
     config: ModelConfig | None,
     *,
     keep: int = 2,
