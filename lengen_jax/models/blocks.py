@@ -31,7 +31,7 @@ class Context:
       while decoding.
     encoded: output of an encoder, `[B, S, E]`, or None.
     encoded_segment_ids: int32 `[B, S]` or None.
-    contiguous: see `DecoderLM`.
+    contiguous: see `Model`.
   """
 
   index: Any
@@ -218,17 +218,17 @@ class Stack(nn.Module):
     contiguous: bool | None = None,
     cache: Any = None,
   ) -> tuple[jax.Array, Any]:
-    """Runs the layers; see `DecoderLM` and `cache.Cache`.
+    """Runs the layers; see `Model` and `cache.Cache`.
 
     Args:
       x: `[B, L, E]`, embedded tokens.
-      positions: see DecoderLM.
-      segment_ids: see DecoderLM.
-      lengths: see DecoderLM.
+      positions: see Model.
+      segment_ids: see Model.
+      lengths: see Model.
       encoded: output of an encoder to attend to.
       encoded_segment_ids: its segments.
-      deterministic: see DecoderLM.
-      contiguous: see DecoderLM.
+      deterministic: see Model.
+      contiguous: see Model.
       cache: a Cache to go on from, which then says positions and lengths.
 
     Returns:

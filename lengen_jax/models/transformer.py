@@ -20,8 +20,8 @@ from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions
 
 
-class DecoderLM(nn.Module):
-  """A causal, GPT-style language model.
+class Model(nn.Module):
+  """One stack of blocks between token embedding and output head.
 
   Parameters: `embed/table`, `layer_{i}/attention/{query,key,value,out}/kernel`,
   `layer_{i}/attention/encoding/...`, `layer_{i}/mlp/{up,down}/kernel`,
@@ -33,13 +33,16 @@ class DecoderLM(nn.Module):
 
   Attributes:
     config: sizes, encoding and precision.
+    causal: whether tokens see earlier ones only.
   """
 
   config: ModelConfig
 
+  causal = True
+
   def setup(self) -> None:
     self.embed, self.head = _embed(self.config), _head(self.config)
-    self.stack = blocks.Stack(self.config, causal=True)
+    self.stack = blocks.Stack(self.config, causal=self.causal)
     nn.share_scope(self, self.stack)
 
   def __call__(
@@ -53,7 +56,7 @@ class DecoderLM(nn.Module):
     deterministic: bool = True,
     contiguous: bool | None = None,
   ) -> jax.Array:
-    """Logits of the next token, or what they cost.
+    """Logits at each token, or what they cost.
 
     Args:
       inputs: int32 `[B, L]`, token ids. One that is not in the vocabulary, be
@@ -92,6 +95,10 @@ class DecoderLM(nn.Module):
     )
     return _output(self, x_BxLxE, targets)
 
+
+class DecoderLM(Model):
+  """A causal, GPT-style language model; its logits are of the next token."""
+
   def decode(
     self,
     inputs: Array,
@@ -122,47 +129,13 @@ class DecoderLM(nn.Module):
     return _decoded(_output(self, x_BxQxE), cached, cache, new_lengths)
 
 
-class Encoder(nn.Module):
+class Encoder(Model):
   """A bidirectional model with an output per token, as for masked tokens.
 
-  Parameters as those of DecoderLM.
-
-  Attributes:
-    config: sizes, encoding and precision.
+  Padding is told by its own segment id.
   """
 
-  config: ModelConfig
-
-  def setup(self) -> None:
-    self.embed, self.head = _embed(self.config), _head(self.config)
-    self.stack = blocks.Stack(self.config, causal=False)
-    nn.share_scope(self, self.stack)
-
-  def __call__(
-    self,
-    inputs: Array,
-    positions: Positions | None = None,
-    *,
-    segment_ids: Array | None = None,
-    lengths: Array | None = None,
-    targets: Array | None = None,
-    deterministic: bool = True,
-    contiguous: bool | None = None,
-  ) -> jax.Array:
-    """Logits at each token, or what they cost; see `DecoderLM`.
-
-    Padding is told by its own segment id.
-    """
-    _check_inputs(inputs)
-    x_BxLxE, _ = self.stack(
-      self.embed(inputs),
-      positions,
-      segment_ids=segment_ids,
-      lengths=lengths,
-      deterministic=deterministic,
-      contiguous=contiguous,
-    )
-    return _output(self, x_BxLxE, targets)
+  causal = False
 
 
 class EncoderDecoder(nn.Module):
@@ -203,19 +176,19 @@ class EncoderDecoder(nn.Module):
     Args:
       inputs: int32 `[B, L]`, the decoder's tokens.
       encoder_inputs: int32 `[B, S]`.
-      positions: of `inputs`; see `DecoderLM`.
+      positions: of `inputs`; see `Model`.
       encoder_positions: of `encoder_inputs`, likewise.
       segment_ids: int32 `[B, L]`; a segment of the decoder sees that of the
         encoder with the same id. Both sides have ids, or neither.
       encoder_segment_ids: int32 `[B, S]`.
-      lengths: see `DecoderLM`.
+      lengths: see `Model`.
       encoder_lengths: likewise.
-      targets: see `DecoderLM`.
-      deterministic: see `DecoderLM`.
-      contiguous: see `DecoderLM`, of both sides.
+      targets: see `Model`.
+      deterministic: see `Model`.
+      contiguous: see `Model`, of both sides.
 
     Returns:
-      See `DecoderLM`.
+      See `Model`.
     """
     _check_inputs(inputs)
     encoded = self.encode(
@@ -248,7 +221,7 @@ class EncoderDecoder(nn.Module):
     deterministic: bool = True,
     contiguous: bool | None = None,
   ) -> jax.Array:
-    """The encoder's output, `[B, S, E]`; see `DecoderLM`."""
+    """The encoder's output, `[B, S, E]`; see `Model`."""
     _check_inputs(encoder_inputs)
     encoded, _ = self.encoder(
       self.embed(encoder_inputs),
