@@ -26,11 +26,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [
   ROOT / 'README.md',
   ROOT / 'CONTRIBUTING.md',
+  ROOT / 'CHANGELOG.md',
+  ROOT / 'benchmarks' / 'README.md',
   *sorted((ROOT / 'docs').glob('*.md')),
   ROOT / 'tpu_scripts' / 'README.md',
 ]
 # Programs that are not ours.
-OTHERS = ('cd', 'cp', 'gcloud', 'git', 'mkdir', 'ssh-add', 'ssh-keygen')
+OTHERS = ('.', 'cd', 'cp', 'gcloud', 'git', 'mkdir', 'ssh-add', 'ssh-keygen')
 # How a block begins that is a file.
 FILE = re.compile(r'# (\w+\.py)\n')
 

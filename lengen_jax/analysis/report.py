@@ -130,11 +130,11 @@ def _curves(results):
 
 
 def _positions(results):
-  """Header and rows of positions.csv; positions count from 0."""
+  """Header and rows of positions.csv; positions count from 1."""
   rows = [
-    (name, length, *of_bucket)
+    (name, length, position + 1, loss)
     for name, curve in zip(names(results), results['curves'], strict=True)
     for length, found in curve['loss_by_position'].items()
-    for of_bucket in zip(found['position'], found['loss'], strict=True)
+    for position, loss in zip(found['position'], found['loss'], strict=True)
   ]
   return ('run', 'length', 'position', 'loss'), rows

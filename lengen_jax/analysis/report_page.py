@@ -42,7 +42,7 @@ def create(results, called, files, folder):
       page.figure(
         figures.position_curves(results, called, unit=UNIT),
         'Loss by position within the longest window that each run can take; '
-        'position 1 has no context.',
+        'position 1 sees one token.',
       ),
     ),
     _table(results, called),

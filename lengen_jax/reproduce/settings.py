@@ -87,10 +87,6 @@ class Request:
         for key in keys:
           if key in shared.get(section, {}):
             del shared[section][key]
-      for section, fields in workdir.LATER.items():
-        for key, value in fields.items():
-          if shared.get(section, {}).get(key) == value:
-            del shared[section][key]
     shared.model.encoding = shared.positions = ''
     shared.model.attention_scale = ''
     name = part.config.replace('.py', '').replace(':', ',').replace(',', '-')

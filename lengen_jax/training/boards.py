@@ -30,7 +30,7 @@ def create(config, folder, first_step, began, now):
   boards = []
   if config.train.tensorboard:
     boards.append(TensorBoard(folder / 'tensorboard', first_step, now))
-  if config.train.get('wandb'):
+  if config.train.wandb:
     boards.append(Wandb(config, folder, began))
   return boards
 

@@ -37,15 +37,18 @@ def compare(
     errors.LengenError: a run that cannot work, before any is trained.
   """
   configs = [runs_lib.configure(config, run) for run in runs]
-  for each in configs:
-    run_lib.Run(each).check_step()
-  first = run_lib.Run(configs[0])
+  checked = [run_lib.Run(each) for each in configs]
+  for each in checked:
+    each.check_step()
+  first = checked[0]
   corpus = data.load(first.data, max(first.eval.lengths))
   if corpus.scored_by != 'loss':
     raise errors.ConfigError(
       f'{config.data.task} is scored by answers, which have no curve; train '
       'each run by lengen train and score it by lengen eval'
     )
+  for each in checked:
+    loop.check_corpus(each, corpus)
   windows = corpus.evaluation(first.eval)
   shared = copy.deepcopy(config)
   for section, key in ((shared.model, 'encoding'), (shared, 'positions')):

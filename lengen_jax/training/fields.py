@@ -43,8 +43,6 @@ _RUN = {
     'init_from': None,
   },
 }
-# train.wandb is younger than some workdirs.
-_OPTIONAL = ('paper', 'train.wandb')
 _RUN_CLASSES = {
   'data': data_config.DataConfig,
   'eval': eval_config.EvalConfig,
@@ -75,7 +73,7 @@ def check_run(config):
     errors.ConfigError: naming a field.
   """
   root = {'positions': None, 'seed': (0, 2**32), 'paper': None}
-  check(config, _RUN, root, classes=_RUN_CLASSES, optional=_OPTIONAL)
+  check(config, _RUN, root, classes=_RUN_CLASSES, optional=('paper',))
 
 
 def check(config, sections, root, *, classes, without=(), optional=()):
@@ -88,7 +86,7 @@ def check(config, sections, root, *, classes, without=(), optional=()):
     classes: section to the dataclass whose fields it holds, beside 'model' and
       its ModelConfig.
     without: fields of ModelConfig that are not the config's to set.
-    optional: fields outside of dataclasses that need not be there.
+    optional: fields of `root` that need not be there.
 
   Raises:
     errors.ConfigError: naming the field.
@@ -109,7 +107,7 @@ def check(config, sections, root, *, classes, without=(), optional=()):
   spared = {
     section: {f.name for f in fields if f.default is not dataclasses.MISSING}
     for section, fields in listed.items()
-  }
+  } | {'': {*optional}}
   for section, fields in known.items():
     # The root comes first, so that a section that is not there is named.
     values = config[section] if section else config
@@ -130,7 +128,6 @@ def check(config, sections, root, *, classes, without=(), optional=()):
           )
         )
     needed = {*fields} - spared.get(section, set())
-    needed -= {key for key in fields if prefix + key in optional}
     lacking = needed - {*values}
     # A field without a value is one that a config file leaves to its user.
     lacking |= {

@@ -71,7 +71,7 @@ def train(
   run = run_lib.Run(config)
   run.check_step()
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
-  _check_corpus(run, corpus)
+  check_corpus(run, corpus)
   if corpus.scored_by == 'loss' and config.train.evaluate_every:
     # What cannot be validated says so before it is trained.
     corpus.evaluation(run.eval)
@@ -179,8 +179,16 @@ def _claimed(workdir, config, info):
   return path
 
 
-def _check_corpus(run, corpus):
-  """Raises unless the model is one for the data, and has all its token ids."""
+def check_corpus(run: run_lib.Run, corpus: Any) -> None:
+  """Raises unless the model is one for the data, and has all its token ids.
+
+  Args:
+    run: the model's.
+    corpus: what `data.load` gives.
+
+  Raises:
+    errors.ConfigError: naming what to set.
+  """
   if run.model.architecture not in corpus.architectures:
     raise errors.ConfigError(
       f'{run.data.task or run.data.source} is not for '

@@ -30,14 +30,6 @@ FREE = {
     'profile',
   ),
 }
-# Fields that older runs lack, with what these were trained with.
-LATER = {
-  'model': {
-    'norm_epsilon': 1e-6,
-    'scaled_embedding': True,
-    'tied_embedding': True,
-  },
-}
 
 RUN, COMPARISON, SWEEP = 'config.json', 'comparison.json', 'sweep.json'
 # What a file tells that a workdir holds, and what makes it.
@@ -82,10 +74,6 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
     for field in fields:
       if field in mine.get(section, {}):
         theirs.setdefault(section, {})[field] = mine[section][field]
-  for section, fields in LATER.items():
-    for field, value in fields.items():
-      if field in mine.get(section, {}):
-        theirs.setdefault(section, {}).setdefault(field, value)
   differences = [
     f'{key}: {a!r} there, {b!r} here'
     for key, a, b in _differences(theirs, mine)
@@ -175,7 +163,7 @@ def read_config(workdir):
     runs = sorted(str(run.parent.name) for run in path.glob(f'*/{RUN}'))
     raise errors.WorkdirError(
       f'{path} holds a comparison; give the folder of one of its runs: '
-      + ', '.join(runs)
+      + (', '.join(runs) or 'there are none yet')
     )
   if not (path / RUN).exists():
     raise errors.WorkdirError(

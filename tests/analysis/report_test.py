@@ -76,7 +76,7 @@ def test_csv_has_a_row_for_each_run_and_length(results, folder):
   found = rows(folder / 'positions.csv')
   by_length = results['curves'][1]['loss_by_position']['64']
   assert [
-    (int(one['position']), float(one['loss']))
+    (int(one['position']) - 1, float(one['loss']))
     for one in found
     if (one['run'], one['length']) == ('rope', '64')
   ] == list(zip(by_length['position'], by_length['loss'], strict=True))
