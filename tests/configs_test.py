@@ -69,6 +69,7 @@ def is_slow(name, arg):
   return words[-1] == 'paper' and alike is not None and alike not in words
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   ('name', 'arg'),
   [

@@ -1,5 +1,6 @@
 """Settings of all tests: strict shapes and two virtual CPU devices."""
 
+import collections
 import os
 import sys
 import tempfile
@@ -24,6 +25,20 @@ jax.config.update('jax_compilation_cache_dir', _cache.name)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 # An array of lower rank is never silently broadcast.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """Of tests marked some(n), every nth case is quick and the others slow."""
+  seen = collections.Counter()
+  for item in items:
+    mark = item.get_closest_marker('some')
+    if mark is None or item.get_closest_marker('slow'):
+      continue
+    test, _, _ = item.nodeid.partition('[')
+    if seen[test] % mark.args[0]:
+      item.add_marker(pytest.mark.slow)
+    seen[test] += 1
 
 
 @pytest.fixture

@@ -72,12 +72,6 @@ def runnable(page):
   ]
 
 
-def long(page):
-  """Whether a page trains models or checks all properties of an encoding."""
-  text = '\n'.join(text for *_, text in runnable(page))
-  return bool(re.search(r'check_encoding|lengen (train|compare|sweep)', text))
-
-
 @pytest.fixture
 def reader(monkeypatch, tmp_path):
   """Somebody in a folder with the repository's, who keeps no encodings."""
@@ -95,14 +89,9 @@ def reader(monkeypatch, tmp_path):
     del encodings.ENCODINGS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'page',
-  [
-    pytest.param(page, marks=[pytest.mark.slow] * long(page))
-    for page in PAGES
-    if runnable(page)
-  ],
-  ids=called,
+  'page', [page for page in PAGES if runnable(page)], ids=called
 )
 def test_blocks_run(page, reader):
   names = {}

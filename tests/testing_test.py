@@ -123,6 +123,7 @@ def properties(spec, **kwargs):
   return testing.Properties(spec, **kwargs)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('spec', slow_but((*QUICK, *QUICK_FORMS), SPECS))
 def test_every_scheme_in_float32(spec):
   taken = properties(spec).check_schemes()
@@ -148,6 +149,7 @@ def test_every_scheme_in_float32(spec):
   assert refused == want
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('spec', slow_but(QUICK_IN_BFLOAT16, SPECS))
 def test_every_scheme_in_bfloat16(spec):
   half = properties(spec, dtype='bfloat16')
@@ -155,6 +157,7 @@ def test_every_scheme_in_bfloat16(spec):
   half.check_far(properties(spec))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec',
   slow_but(
@@ -184,6 +187,7 @@ def test_schemes_are_data(monkeypatch, spec, kinds):
   assert len(traced) == kinds
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'dtype, scale',
   [
@@ -331,6 +335,7 @@ def test_a_strip_of_another_bias_is_told(monkeypatch):
     broken(monkeypatch, Torn).check_blockwise()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec', slow_but(['fire(init_threshold=8.)', 'transformer_xl'], SPECS)
 )

@@ -169,6 +169,7 @@ def assert_equal(got, want, tolerance):
       assert np.abs(x - y).max() <= limit, name
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec, name',
   [
@@ -343,6 +344,7 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
   assert_equal(got, want, 2e-5)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'chip, length, bands, options',
   [
@@ -437,6 +439,7 @@ def in_bfloat16(bias, i, distances):
   return h.T.astype(jnp.float32)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'hidden_layers, threshold, fitted',
   [

@@ -523,6 +523,7 @@ def test_bias_fn_fields():
   assert leaves == {'params'}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('bidirectional', [False, True])
 @pytest.mark.parametrize('name', BIASES)
 def test_tiles_of_random_shapes_agree(name, bidirectional):

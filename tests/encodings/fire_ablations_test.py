@@ -280,6 +280,7 @@ def gradient(encoding, params, positions, cotangent, bidirectional=False):
   )(params)
 
 
+@pytest.mark.some(2)
 @all_variants
 def test_gradients(name):
   """Along a direction, against differences of the formula."""

@@ -77,6 +77,7 @@ def output(weights, values, kernel, extra=0.0):
   return np.einsum('bqhd,hde->bqe', y_BxQxHxD, kernel)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'encoding, fields',
   [

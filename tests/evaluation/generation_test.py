@@ -111,6 +111,7 @@ def assert_same(got, want):
   assert [ids.tolist() for ids in got] == [ids.tolist() for ids in want]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'encoding, scheme, kwargs',
   [

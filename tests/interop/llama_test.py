@@ -81,6 +81,7 @@ def test_logits_are_those_of_transformers(name, assert_close):
   assert_close(logits(params, config, ids), want)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('name', NAMES)
 def test_scanned_losses(name, assert_close):
   params, config = load(name)
@@ -97,6 +98,7 @@ def test_scanned_losses(name, assert_close):
   assert_close(found, want[..., 0])
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('name', NAMES)
 def test_decoding_equals_a_forward_pass(name, assert_close):
   params, config = load(name)

@@ -149,6 +149,7 @@ def test_parameters_are_what_t5x_takes(name):
     assert ('layers' in of_leaf) == ('layers' in str(path[0])[2:-2].split())
 
 
+@pytest.mark.some(3)
 @of_networks
 def test_trains(name):
   cfg, params, _ = make(name)
@@ -179,6 +180,7 @@ def test_trains(name):
     assert np.isfinite(leaf).all(), path
 
 
+@pytest.mark.some(2)
 @of_networks
 @pytest.mark.parametrize('length', [5, 12])
 def test_decoding_is_teacher_forcing(name, length, assert_close):
@@ -186,6 +188,7 @@ def test_decoding_is_teacher_forcing(name, length, assert_close):
   assert_close(decode(name, tokens), apply(name, tokens))
 
 
+@pytest.mark.some(3)
 @of_networks
 def test_packed_is_separate(name, assert_close):
   lengths = (5, 4)
@@ -208,6 +211,7 @@ def test_packed_is_separate(name, assert_close):
     assert_close(withheld, separate)
 
 
+@pytest.mark.some(3)
 @of_networks
 def test_positions_are_data(name, assert_close):
   tokens = some_tokens(2, 7)
@@ -231,6 +235,7 @@ def test_positions_are_data(name, assert_close):
     assert_close(decode(name, tokens, shifted), moved)
 
 
+@pytest.mark.some(3)
 @of_networks
 def test_beams_after_prefill(name, assert_close):
   """Two beams of two rows, swapped on their way, score as they would alone."""
@@ -279,6 +284,7 @@ def test_beams_after_prefill(name, assert_close):
     assert_close(logits, full[jnp.arange(4), at + i])
 
 
+@pytest.mark.some(3)
 @of_networks
 def test_bfloat16_far_out(name):
   """Neighbours are told apart where bfloat16 holds every 64th number."""

@@ -78,6 +78,7 @@ def decoded(config, params, cache, *encoded, prompt=(2, 4)):
 
 
 # Layers one by one are tested with every encoding in `testing_test.py`.
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'scan_layers', [pytest.param(False, marks=pytest.mark.slow), True]
 )

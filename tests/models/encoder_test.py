@@ -77,6 +77,7 @@ def test_an_encoder_sees_later_tokens(architecture):
   assert (moved[:, 5] > 1e-6).all()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'encoding, tells',
   [
@@ -122,6 +123,7 @@ def test_padding_is_not_seen(encoding, assert_close):
   assert_close(got[:, :6], run(config, inputs, lengths=lengths), 1e-5)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('scan_layers', [False, True])
 @pytest.mark.parametrize(
   'kwargs',

@@ -163,6 +163,7 @@ def test_refuses_unknown_specs():
     attention('fire', attention_scale='logn')
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec, causal',
   [(spec, True) for spec in SPECS]
@@ -245,6 +246,7 @@ def test_positions_survive_a_16_bit_model(dtype):
     np.testing.assert_array_equal(got, positions)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('spec', ['fire', 'rope', distance], ids=NAMES)
 def test_packed_equals_separate(spec, assert_close):
   module = attention(spec)

@@ -79,6 +79,7 @@ def run(model, params, inputs, targets, length):
   )
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize('encoding, scheme', CASES)
 def test_padded_equals_unpadded(encoding, scheme, assert_close):
   task = tasks.create(TASKS[len(encoding) % 2])

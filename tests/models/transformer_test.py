@@ -258,6 +258,7 @@ def test_packed_with_positions_given(encoding, assert_close):
   assert_close(got, run(config, tokens(), segment_ids=ids), 1e-6)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'encoding',
   [
@@ -420,6 +421,7 @@ def per_layer(kind, num_layers=4):
   return given, {'segment_ids': ids}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('kind', ['positions', 'distances'])
 def test_scanned_layers_take_the_positions_of_their_own(kind, assert_close):
   """Of four layers and two encodings in turn, each gets what is its own."""
@@ -438,6 +440,7 @@ def test_scanned_layers_take_the_positions_of_their_own(kind, assert_close):
     assert moved > 1e-4 * np.abs(want).max()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('encoding', ['sinusoidal', SPECS['learned']])
 @pytest.mark.parametrize('scan_layers', [False, True])
 def test_an_input_encoding_takes_the_first_layers_positions(

@@ -35,6 +35,7 @@ def draw(scheme, count=4000, length=12, seed=0):
   return scheme.draw(jax.random.key(seed), rows(count, length), lengths)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('spec', SPECS)
 def test_padded_equals_unpadded(spec):
   scheme = positions.create(spec)
@@ -48,6 +49,7 @@ def test_padded_equals_unpadded(spec):
     np.testing.assert_array_equal(short[row, :n], long[row, :n])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('spec', SPECS)
 def test_packed_segments_have_draws_of_their_own(spec):
   scheme = positions.create(spec)

@@ -240,6 +240,7 @@ def test_the_rule_behind_the_gain():
   assert plain.endswith('+4.5')
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('name', reproduce.EXPERIMENTS)
 @pytest.mark.parametrize(
   'scale',

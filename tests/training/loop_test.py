@@ -35,6 +35,7 @@ def kill_at(monkeypatch, step):
   monkeypatch.setattr(loop.data.TrainingWindows, 'batch', batch)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'encoding, positions, scan',
   [
