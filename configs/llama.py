@@ -17,6 +17,12 @@ The recipe is that of YaRN (arXiv:2309.00071, section 4.1) but for its length:
 times as long as those that the checkpoint was made for. Ours: a constant rate
 after that, clipping, and the text.
 
+That length is its max_position_embeddings, which is large where it was extended
+already: 131072 in Llama 3.1, whose rows would have 524,288 tokens. Set others
+together, in every command:
+  --config.data.train_length=16384 --config.data.path=data/llama_16384 \
+    --config.eval.lengths='(4096, 8192, 16384, 32768)'
+
 Sizes:
   full   The recipe.
   tiny   Bytes of the embedded corpus; seconds, for tests.

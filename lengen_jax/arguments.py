@@ -99,7 +99,7 @@ def create():
     '--workdir',
     required=True,
     type=_some,
-    help='folder of the run or comparison',
+    help='folder of the run, comparison or sweep',
   )
   config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   config.add_argument(
@@ -220,5 +220,5 @@ def create():
     [workdir],
     'draw plots and page of a finished comparison, sweep or reproduction',
   )
-  add('list', [], 'show encodings, position schemes, scales, tasks')
+  add('list', [], 'show encodings, position schemes, scales, tasks, data')
   return parser

@@ -165,11 +165,21 @@ def _export(arguments, _):
   from lengen_jax.interop import weights
   from lengen_jax.training import disk
   from lengen_jax.training import loop
+  from lengen_jax.training import run as run_lib
   from lengen_jax.training import sharding
+  from lengen_jax.training import workdir as workdir_lib
 
   sharding.start()
+  if workdir_lib.is_first():
+    weights.check_path(arguments.to)
   trained = loop.restore(arguments.workdir, step=arguments.step)
-  written = weights.save(arguments.to, trained.state.params, trained.run.model)
+  params = run_lib.on_host(trained.state.params)
+  if not workdir_lib.is_first():
+    return
+  trained_on = weights.TrainedOn(
+    workdir_lib.vocabulary(arguments.workdir), trained.run.data.train_length
+  )
+  written = weights.save(arguments.to, params, trained.run.model, trained_on)
   print(
     f'wrote {arguments.to}: step {int(trained.state.step)}, '
     f'{trained.parameters:,} parameters in float32, {disk.size(written)}'

@@ -18,6 +18,9 @@ from typing import Any
 
 from lengen_jax import errors
 
+# Kinds to which whoever has a module adds by name.
+_OPEN = ('encoding', 'position scheme', 'attention scale')
+
 
 def split(
   text: str, separator: str = ',', keep_empty: bool = False
@@ -153,7 +156,8 @@ def build(
   """
   entry_name, kwargs = parse(imported(spec))
   if entry_name not in registry:
-    raise errors.SpecError(errors.one_of(kind, entry_name, registry))
+    hint = '; one of your own is module:name' * (kind in _OPEN)
+    raise errors.SpecError(errors.one_of(kind, entry_name, registry) + hint)
   entry = registry[entry_name]
   valid = keys(entry, fixed)
   values = {}

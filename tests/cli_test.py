@@ -4,12 +4,16 @@ import json
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 
 from lengen_jax import cli
+from lengen_jax.interop import weights
 
 CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'stdlib.py')
 TINY = f'--config={CONFIG}:tiny'
@@ -87,15 +91,69 @@ def test_export(tmp_path, trained, capsys):
   assert cli.main(['train', TINY, other, start, *SHORT]) == 0
   out = capsys.readouterr().out
   assert 'fire: loaded 39 of 39 arrays' in out
-  assert "token ids of the data (vocabulary 'bytes_plus_0') are taken" in out
+  # The file says which vocabulary its model knows.
+  assert 'token ids' not in out
+  trained_on = weights.trained_on(path)
+  assert trained_on == weights.TrainedOn('bytes_plus_0', 32)
 
-  error = mistake(capsys, 'export', workdir, f'--to={tmp_path / "a.npz"}')
+  # Before anything is read.
+  nothing = f'--workdir={tmp_path / "nothing"}'
+  error = mistake(capsys, 'export', nothing, f'--to={tmp_path / "a.npz"}')
   assert f'written to a file *.safetensors, got {tmp_path / "a.npz"}' in error
   error = mistake(capsys, 'export', workdir, f'--to={path}', '--step=9')
   assert 'has no step 9; there are: 4' in error
   assert 'holds no run' in mistake(
     capsys, 'export', f'--workdir={tmp_path}', f'--to={path}'
   )
+
+
+_EXPORT = """
+import sys
+
+import jax
+
+jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+jax.distributed.initialize(f'localhost:{sys.argv[1]}', 2, int(sys.argv[2]))
+
+from lengen_jax import cli
+from lengen_jax.training import sharding
+
+sharding.start = lambda: 0
+sys.exit(cli.main(['export', *sys.argv[3:]]))
+"""
+
+
+@pytest.mark.slow
+def test_export_by_several_processes(tmp_path, trained):
+  workdir = tmp_path / 'run'
+  shutil.copytree(trained, workdir)
+  config = json.loads((workdir / 'config.json').read_text())
+  config['mesh'] |= {'data': 1, 'fsdp': 2}
+  (workdir / 'config.json').write_text(json.dumps(config))
+  with socket.socket() as probe:
+    probe.bind(('localhost', 0))
+    port = str(probe.getsockname()[1])
+  # Each writes elsewhere, so that it is seen who did.
+  paths = [tmp_path / f'{number}.safetensors' for number in range(2)]
+  processes = [
+    subprocess.Popen(
+      [sys.executable, '-c', _EXPORT, port, str(number)]
+      + [f'--workdir={workdir}', f'--to={path}'],
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for number, path in enumerate(paths)
+  ]
+  for process in processes:
+    _, problems = process.communicate(timeout=240)
+    assert process.returncode == 0, problems
+  assert [path.exists() for path in paths] == [True, False]
+  alone = tmp_path / 'alone.safetensors'
+  assert cli.main(['export', f'--workdir={trained}', f'--to={alone}']) == 0
+  (params, config), (others, _) = map(weights.load, (paths[0], alone))
+  assert config.encoding == ('fire',)
+  jax.tree.map(np.testing.assert_array_equal, params, others)
+  assert weights.trained_on(paths[0]) == weights.trained_on(alone)
 
 
 def test_compare_report(tmp_path, capsys):

@@ -265,11 +265,17 @@ class _Split:
   def _empty(self, source, parts):
     found, split = self._counts['documents'], self._split
     if not found:
-      return errors.CorpusError(
+      text = (
         f'the {split} split has no documents in {len(parts)} files such as '
-        f'{parts[0].path}; {source.how}; where no file is named as validation, '
-        f'one document in {sources.HELD_OUT} is held out for it'
+        f'{parts[0].path}; {source.how}'
       )
+      if parts[0].split:
+        text += (
+          '; as no file is named as validation, one document in '
+          f'{sources.HELD_OUT} is held out for it, by a hash; name one so, '
+          'validation.jsonl or validation.txt, or add documents'
+        )
+      return errors.CorpusError(text)
     length = self._state['train_length' if split == 'train' else 'longest']
     return errors.CorpusError(
       f'the {split} split has no window of {length} tokens in {found} '

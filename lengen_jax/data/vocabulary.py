@@ -155,8 +155,9 @@ class SentencePiece:
     if not self._ours:
       raise errors.CorpusError(
         f'{self._path} has the ids {(self._pads, self.end)} for padding and '
-        f"end, where seqio has {(PAD, END)}; set data.source='prepared', which "
-        'takes them'
+        f'end, where seqio has {(PAD, END)}; prompts, which are read through '
+        'seqio alone, need a vocabulary with those; for text set '
+        "data.source='prepared', which takes this one too"
       )
     import seqio
 

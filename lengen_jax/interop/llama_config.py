@@ -42,6 +42,31 @@ _KINDS = {
     },
   ),
 }
+# What fields are, where they are there at all.
+_COUNTS = (
+  'vocab_size',
+  'hidden_size',
+  'intermediate_size',
+  'num_hidden_layers',
+  'num_attention_heads',
+  'num_key_value_heads',
+  'head_dim',
+  'sliding_window',
+  'max_position_embeddings',
+  'original_max_position_embeddings',
+)
+_NUMBERS = (
+  'rms_norm_eps',
+  'rope_theta',
+  'factor',
+  'low_freq_factor',
+  'high_freq_factor',
+  'beta_fast',
+  'beta_slow',
+)
+_FACTORS = ('short_factor', 'long_factor')
+_OBJECTS = ('rope_parameters', 'rope_scaling')
+_TEXTS = ('rope_type', 'type')
 
 
 def is_checkpoint(folder):
@@ -66,7 +91,10 @@ def model_fields(folder):
       ours is not exactly.
   """
   found = _Config(folder)
-  name = ' and '.join(found.get('architectures') or ['unknown'])
+  names = found.get('architectures') or ['unknown']
+  if not isinstance(names, list):
+    raise found.error(f'has architectures={names!r}; it takes a list of names')
+  name = ' and '.join(map(str, names))
   if name not in _TAKEN:
     lacks = f', which has {_LACKING[name]}' if name in _LACKING else ''
     raise found.error(
@@ -123,14 +151,42 @@ class _Config:
       raise self.error(f'cannot be read: {error.strerror}') from None
     except (ValueError, AttributeError):
       raise self.error('is broken: it is no JSON object') from None
+    self.check(self._found)
 
   def __getitem__(self, key):
     if self._found.get(key) is None:
       raise self.error(f'lacks {key}')
     return self._found[key]
 
+  def check(self, fields):
+    """Raises unless fields are of their kinds."""
+    for keys, is_one, kind in (
+      (_COUNTS, _is_count, 'a whole number from 1 on'),
+      (_NUMBERS, _is_number, 'a number above 0'),
+      (_FACTORS, _are_numbers, 'a list of numbers above 0'),
+      (_OBJECTS, lambda value: isinstance(value, dict), 'an object'),
+      (_TEXTS, lambda value: isinstance(value, str), 'a text'),
+    ):
+      for key in keys:
+        value = fields.get(key)
+        if value is not None and not is_one(value):
+          raise self.error(f'has {key}={value!r}; it takes {kind}')
+
   def error(self, text):
     return errors.CheckpointError(f'{self._path} {text}')
+
+
+def _is_number(value):
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  return number and 0 < value < math.inf
+
+
+def _is_count(value):
+  return _is_number(value) and isinstance(value, int)
+
+
+def _are_numbers(value):
+  return isinstance(value, list) and all(map(_is_number, value))
 
 
 def _encoding(config):
@@ -141,6 +197,7 @@ def _encoding(config):
   )
   if any(isinstance(value, dict) for value in found.values()):
     raise config.error('has other rope_parameters for other layers')
+  config.check(found)
   kind = found.pop('rope_type', None) or found.get('type') or 'default'
   found.pop('type', None)
   if kind not in _KINDS:

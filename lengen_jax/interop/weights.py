@@ -1,8 +1,9 @@
 """A model's weights as one safetensors file, under our parameters' paths.
 
 The file holds float32 arrays named as in a checkpoint, layers unstacked, such
-as 'layer_0/attention/query/kernel', and in its metadata the ModelConfig. It is
-read and written by the package safetensors, from the extra `weights`.
+as 'layer_0/attention/query/kernel', and in its metadata the ModelConfig and
+what the model was trained on. It is read and written by the package
+safetensors, from the extra `weights`.
 """
 
 from collections.abc import Mapping
@@ -24,10 +25,54 @@ from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
 
 SUFFIX = '.safetensors'
-_CONFIG = 'lengen_jax.model'
+_CONFIG, _TRAINED = 'lengen_jax.model', 'lengen_jax.trained_on'
 
 
-def save(path: PathLike, params: Params, config: ModelConfig) -> int:
+@dataclasses.dataclass(frozen=True)
+class TrainedOn:
+  """What the model of a file was trained on.
+
+  Attributes:
+    vocabulary: fingerprint of that of its data, '' if it is not known.
+    length: tokens per row, 0 if it is not known.
+  """
+
+  vocabulary: str = ''
+  length: int = 0
+
+
+def check_path(path: PathLike) -> pathlib.Path:
+  """Raises unless weights can be written to a path.
+
+  Args:
+    path: of the file, '*.safetensors'.
+
+  Returns:
+    It, absolute.
+
+  Raises:
+    errors.CheckpointError: it is to have another name, there is no folder for
+      it, or the package safetensors is missing.
+  """
+  _library('safetensors.numpy')
+  path = _local(path)
+  if path.suffix != SUFFIX:
+    raise errors.CheckpointError(
+      f'weights are written to a file *{SUFFIX}, got {path}'
+    )
+  if not path.parent.is_dir():
+    raise errors.CheckpointError(
+      f'cannot write {path}: there is no folder {path.parent}; make it first'
+    )
+  return path
+
+
+def save(
+  path: PathLike,
+  params: Params,
+  config: ModelConfig,
+  trained_on: TrainedOn = TrainedOn(),
+) -> int:
   """Writes the parameters of a model.
 
   The file is never seen half-written.
@@ -36,29 +81,33 @@ def save(path: PathLike, params: Params, config: ModelConfig) -> int:
     path: of the file, '*.safetensors'.
     params: tree of arrays, layers stacked or not.
     config: the ModelConfig.
+    trained_on: the TrainedOn.
 
   Returns:
     How many bytes the file has.
 
   Raises:
-    errors.CheckpointError: it cannot be written, or is to have another name.
+    errors.CheckpointError: it cannot be written; see `check_path`.
   """
+  path = check_path(path)
   library = _library('safetensors.numpy')
-  path = _local(path)
-  if path.suffix != SUFFIX:
-    raise errors.CheckpointError(
-      f'weights are written to a file *{SUFFIX}, got {path}'
-    )
   flat = traverse_util.flatten_dict(stacking.unstack(params), sep='/')
   arrays = {
     name: np.ascontiguousarray(leaf, np.float32)
     for name, leaf in jax.device_get(flat).items()
   }
   config = dataclasses.replace(config, scan_layers=False)
-  metadata = {_CONFIG: json.dumps(dataclasses.asdict(config))}
+  metadata = {
+    _CONFIG: json.dumps(dataclasses.asdict(config)),
+    _TRAINED: json.dumps(dataclasses.asdict(trained_on)),
+  }
   partial = path.with_name(path.name + '.partial')
   try:
+    # The library's own would be for its owner alone.
+    partial.touch()
+    mode = partial.stat().st_mode
     library.save_file(arrays, partial, metadata=metadata)
+    partial.chmod(mode)
     os.replace(partial, path)
     return path.stat().st_size
   except Exception as error:  # OSError, or the library's own.
@@ -96,6 +145,23 @@ def load(path: PathLike) -> tuple[Params, ModelConfig]:
   return traverse_util.unflatten_dict(arrays, sep='/'), config
 
 
+def trained_on(path: PathLike) -> TrainedOn:
+  """What the model in a file was trained on, as far as the file says.
+
+  Raises:
+    errors.CheckpointError: the file cannot be read.
+  """
+  path = _local(path)
+  with _opened(path) as file:
+    found = (file.metadata() or {}).get(_TRAINED, '{}')
+  try:
+    return TrainedOn(**json.loads(found))
+  except (TypeError, ValueError) as error:
+    raise errors.CheckpointError(
+      f'what the model in {path} was trained on cannot be read: {error}'
+    ) from error
+
+
 def read(
   path: PathLike,
 ) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
@@ -110,21 +176,11 @@ def read(
   Raises:
     errors.CheckpointError: it is missing or broken.
   """
-  library = _library('safetensors')
-  try:
-    with library.safe_open(path, framework='np') as file:
-      arrays = {
-        name: file.get_tensor(name).astype(np.float32) for name in file.keys()
-      }
-      return arrays, file.metadata() or {}
-  except Exception as error:  # OSError, or the library's own.
-    missing = isinstance(error, FileNotFoundError)
-    raise errors.CheckpointError(
-      f'there is no {path}'
-      if missing
-      else f'{path} cannot be read as safetensors: {_reason(error)}; copy it '
-      'again'
-    ) from error
+  with _opened(path) as file:
+    arrays = {
+      name: file.get_tensor(name).astype(np.float32) for name in file.keys()
+    }
+    return arrays, file.metadata() or {}
 
 
 def check(
@@ -160,6 +216,23 @@ def check(
   if problems:
     more = f' (and {len(problems) - 1} more)' if len(problems) > 1 else ''
     raise errors.CheckpointError(f'{where} {problems[0]}{more}')
+
+
+@contextlib.contextmanager
+def _opened(path):
+  """A safetensors file, whose errors name it."""
+  library = _library('safetensors')
+  try:
+    with library.safe_open(path, framework='np') as file:
+      yield file
+  except Exception as error:  # OSError, or the library's own.
+    missing = isinstance(error, FileNotFoundError)
+    raise errors.CheckpointError(
+      f'there is no {path}'
+      if missing
+      else f'{path} cannot be read as safetensors: {_reason(error)}; copy it '
+      'again'
+    ) from error
 
 
 def _library(name):

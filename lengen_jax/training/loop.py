@@ -224,8 +224,13 @@ def _adopted(run, workdir, corpus):
   try:
     weights = _exported(there)
     if weights is not None:
-      state, notes = run.adopt(*weights)
-      return state, [*notes, _TOKENS.format(corpus.info['vocabulary'])]
+      params, model, known = weights
+      if known.vocabulary:
+        workdir_lib.check_same_vocabulary(there, known.vocabulary, corpus.info)
+      state, notes = run.adopt(params, model, known.length)
+      if not known.vocabulary:
+        notes = [*notes, _TOKENS.format(corpus.info['vocabulary'])]
+      return state, notes
     workdir_lib.check_vocabulary(source, corpus.info)
     trained = restore(source)
     return run.adopt(
@@ -238,10 +243,12 @@ def _adopted(run, workdir, corpus):
 
 
 def _exported(source):
-  """(params, ModelConfig) of weights that are no run's; None for a workdir."""
+  """(params, ModelConfig, TrainedOn) of weights; None for a workdir."""
   if source.suffix == weights_lib.SUFFIX:
-    return weights_lib.load(source)
-  return llama.load(source) if llama_config.is_checkpoint(source) else None
+    return *weights_lib.load(source), weights_lib.trained_on(source)
+  if llama_config.is_checkpoint(source):
+    return *llama.load(source), weights_lib.TrainedOn()
+  return None
 
 
 def _steps(run, state, batches, corpus, path, checkpoints, label):

@@ -174,9 +174,9 @@ class Run:
     state = self.init_state()
     # Through the host: the two runs may have meshes of different devices.
     params, notes = swap.adopt(
-      _on_host(state.params),
+      on_host(state.params),
       self.model,
-      _on_host(source_params),
+      on_host(source_params),
       source_model,
       max_length=max(self.config.data.train_length, source_length),
       rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
@@ -225,8 +225,15 @@ class Trained:
     return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
 
-def _on_host(params):
-  """All of the parameters, wherever they lie."""
+def on_host(params):
+  """All of some parameters, wherever they lie; every process asks at once.
+
+  Args:
+    params: tree of arrays.
+
+  Returns:
+    The tree with numpy arrays.
+  """
 
   def gathered(leaf):
     # What was read from a file is whole on every host.

@@ -203,13 +203,36 @@ def check_vocabulary(workdir, corpus_info):
   Raises:
     errors.CorpusError: naming both.
   """
-  read_config(workdir)
-  path = locate(workdir)
-  theirs, mine = read_json(path / RUN)[_VOCABULARY], corpus_info['vocabulary']
+  check_same_vocabulary(workdir, vocabulary(workdir), corpus_info)
+
+
+def vocabulary(workdir):
+  """The fingerprint of the vocabulary that a run was trained on.
+
+  Raises:
+    errors.WorkdirError: there is no run.
+  """
+  _, path = read_config(workdir)
+  return read_json(path / RUN)[_VOCABULARY]
+
+
+def check_same_vocabulary(path, theirs, corpus_info):
+  """Raises unless a model was trained on the vocabulary of a corpus.
+
+  Args:
+    path: where the model lies.
+    theirs: the fingerprint of its vocabulary.
+    corpus_info: the corpus's `info`.
+
+  Raises:
+    errors.CorpusError: naming both.
+  """
+  mine = corpus_info['vocabulary']
   if theirs != mine:
     raise errors.CorpusError(
-      f'the model in {path} was trained with vocabulary {theirs!r}; the data '
-      f'has {mine!r}; set data.vocabulary to the one it was trained with'
+      f'the model in {locate(path)} was trained with vocabulary {theirs!r}; '
+      f'the data has {mine!r}; set data.vocabulary to the one it was trained '
+      'with'
     )
 
 

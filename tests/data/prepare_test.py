@@ -486,9 +486,24 @@ def test_splits_without_a_document(tmp_path):
   with pytest.raises(
     errors.CorpusError,
     match='validation split has no documents in 1 files such as .*valid.jsonl; '
-    '.*records of other sets are passed over; .* one document in 200',
+    '.*records of other sets are passed over$',
   ):
     run(tmp_path / 'out', tmp_path / 'raw', task='arxiv')
+
+
+@pytest.mark.parametrize('name', ['validation.jsonl', 'validation.txt'])
+def test_few_documents_of_which_none_is_held_out(tmp_path, name):
+  (tmp_path / 'raw').mkdir()
+  record = json.dumps({'text': 'a' * 99})
+  (tmp_path / 'raw' / 'a.jsonl').write_text(record)
+  with pytest.raises(
+    errors.CorpusError,
+    match='one document in 200 is held out for it, .* name one so, '
+    f'.*{name}.*, or add documents',
+  ):
+    run(tmp_path / 'out', tmp_path / 'raw')
+  (tmp_path / 'raw' / name).write_text(record)
+  run(tmp_path / 'out', tmp_path / 'raw')
 
 
 def test_missing_and_broken_raw_data(tmp_path, raw, monkeypatch):

@@ -202,7 +202,10 @@ def test_models_with_other_special_ids(tmp_path):
   [ids] = vocab.encode([b'alpha one'])
   assert vocab.decode([vocab.start, *ids, vocab.end]) == 'alpha one'
   assert vocab.num_bytes([vocab.start, vocab.end]) == 0
-  with pytest.raises(errors.CorpusError, match=r"\(-1, 2\) .*'prepared'"):
+  with pytest.raises(
+    errors.CorpusError,
+    match=r"\(-1, 2\) .* prompts.* need a .* for text set .*'prepared'",
+  ):
     vocab.seqio()
   with pytest.raises(
     errors.CorpusError, match=r'a\.model has the ids \(-1, 2\) for begin'

@@ -188,6 +188,17 @@ def test_rope_as_older_versions_wrote_it(copy):
       'partial_rotary_factor=0.5',
     ),
     ({'full_attention': {'rope_type': 'default'}}, 'for other layers'),
+    ([1], 'has rope_parameters=[1]; it takes an object'),
+    ({'rope_type': ['yarn']}, "has rope_type=['yarn']; it takes a text"),
+    (
+      {'rope_type': 'linear', 'factor': 0},
+      'has factor=0; it takes a number above 0',
+    ),
+    ({'rope_type': 'yarn', 'factor': 'a'}, "has factor='a'; it takes a number"),
+    (
+      {'rope_type': 'longrope', 'factor': 2.0, 'short_factor': [0.5, None]},
+      'has short_factor=[0.5, None]; it takes a list of numbers above 0',
+    ),
   ],
 )
 def test_refuses_other_angles(copy, scaling, message):
@@ -205,6 +216,15 @@ def test_refuses_other_angles(copy, scaling, message):
     ({'architectures': ['GPTNeoXForCausalLM']}, 'parallel residuals'),
     ({'architectures': ['BertModel']}, 'architecture BertModel; what can be'),
     ({'architectures': None}, 'architecture unknown; what can be'),
+    (
+      {'architectures': 'LlamaForCausalLM'},
+      "architectures='LlamaForCausalLM'; it takes a list of names",
+    ),
+    ({'hidden_size': '32'}, "hidden_size='32'; it takes a whole number from 1"),
+    ({'num_attention_heads': True}, 'num_attention_heads=True; it takes'),
+    ({'vocab_size': 256.0}, 'vocab_size=256.0; it takes a whole number'),
+    ({'num_hidden_layers': 0}, 'num_hidden_layers=0; it takes a whole number'),
+    ({'rms_norm_eps': '1e-5'}, "rms_norm_eps='1e-5'; it takes a number"),
     ({'hidden_act': 'gelu'}, "hidden_act='gelu'; only 'silu'"),
     ({'attention_bias': True}, 'attention_bias=True; only False'),
     ({'mlp_bias': True}, 'mlp_bias=True; only False'),

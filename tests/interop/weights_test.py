@@ -49,6 +49,29 @@ def test_what_is_written_is_read(tmp_path, fields):
   jax.tree.map(np.testing.assert_array_equal, found, stacking.unstack(params))
 
 
+def test_what_it_was_trained_on(tmp_path):
+  path = tmp_path / 'a.safetensors'
+  weights.save(path, initial(model()), model())
+  assert weights.trained_on(path) == weights.TrainedOn('', 0)
+  known = weights.TrainedOn('bytes_plus_0', 64)
+  weights.save(path, initial(model()), model(), known)
+  assert weights.trained_on(path) == known
+  # As others wrote it, or older versions.
+  written(path, {'a': np.ones(3)})
+  assert weights.trained_on(path) == weights.TrainedOn()
+  metadata = {'lengen_jax.trained_on': '{"colour": "red"}'}
+  safetensors_numpy.save_file({'a': np.ones(3)}, path, metadata=metadata)
+  with pytest.raises(errors.CheckpointError, match='cannot be read: .*colour'):
+    weights.trained_on(path)
+
+
+def test_others_may_read_it_as_any_file(tmp_path):
+  path, other = tmp_path / 'a.safetensors', tmp_path / 'other'
+  weights.save(path, initial(model()), model())
+  other.touch()
+  assert path.stat().st_mode == other.stat().st_mode
+
+
 def test_names_are_our_paths(tmp_path):
   path = tmp_path / 'a.safetensors'
   weights.save(path, initial(model()), model())
@@ -105,12 +128,28 @@ def test_refuses_files_that_are_none(tmp_path):
   assert 'is no local file' in refused('gs://bucket/a.safetensors')
 
 
-@pytest.mark.parametrize('name', ['a.npz', 'nowhere/a.safetensors'])
-def test_refuses_places_that_cannot_be_written(tmp_path, name):
-  with pytest.raises(errors.CheckpointError) as caught:
-    weights.save(tmp_path / name, initial(model()), model())
-  assert name in str(caught.value)
+@pytest.mark.parametrize(
+  'name, message',
+  [
+    ('a.npz', 'are written to a file \\*.safetensors, got .*/a.npz'),
+    ('nowhere/a.safetensors', 'there is no folder .*/nowhere; make it first'),
+  ],
+)
+def test_refuses_places_that_cannot_be_written(tmp_path, name, message):
+  for refuse in (
+    weights.check_path,
+    lambda path: weights.save(path, initial(model()), model()),
+  ):
+    with pytest.raises(errors.CheckpointError, match=message):
+      refuse(tmp_path / name)
   assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path):
+  (tmp_path / 'a.safetensors').mkdir()
+  with pytest.raises(errors.CheckpointError, match='cannot write .*directory'):
+    weights.save(tmp_path / 'a.safetensors', initial(model()), model())
+  assert [file.name for file in tmp_path.iterdir()] == ['a.safetensors']
 
 
 def test_without_the_package(tmp_path, monkeypatch):

@@ -597,6 +597,36 @@ def test_a_run_starts_from_weights(tmp_path, weights, corpus, capsys):
   assert 'set model.vocab_size=256 instead of 300' in error
 
 
+def test_weights_that_say_what_they_were_trained_on(
+  tmp_path, trained, corpus, monkeypatch, capsys
+):
+  path = tmp_path / 'alibi.safetensors'
+  config = run_config('alibi', path)
+  config.train.steps = 0
+  found = model_config.ModelConfig(**config.model.to_dict())
+  params = loop.restore(trained).state.params
+
+  def save(vocabulary):
+    known = weights_lib.TrainedOn(vocabulary, 4 * LENGTH)
+    weights_lib.save(path, params, found, known)
+
+  save('bytes_plus_3')
+  error = refused(config, tmp_path / 'run', corpus, errors.CorpusError)
+  assert f"{path} was trained with vocabulary 'bytes_plus_3'; the data" in error
+  save('bytes_plus_0')
+  lengths = []
+  adopt = swap.adopt
+
+  def spied(*args, max_length, **kwargs):
+    lengths.append(max_length)
+    return adopt(*args, max_length=max_length, **kwargs)
+
+  monkeypatch.setattr(swap, 'adopt', spied)
+  loop.train(config, tmp_path / 'run', corpus=corpus)
+  assert lengths == [4 * LENGTH]
+  assert 'token ids' not in capsys.readouterr().out
+
+
 def test_a_run_is_not_its_own_source(tmp_path, trained, corpus):
   before = sorted(trained.rglob('*'))
   config = run_config('alibi', trained / '..' / trained.name)
