@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import sys
 
 import setuptools
 
@@ -9,6 +10,12 @@ ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(
   r"__version__ = '(.+)'", (ROOT / 'lengen_jax/__init__.py').read_text()
 ).group(1)
+
+# So that `--config=configs/stdlib.py` works without the repository; in an
+# editable installation they lie beside the package.
+CONFIGS = {'lengen_jax.configs': 'configs'}
+if 'editable_wheel' in sys.argv:
+  CONFIGS = {}
 
 setuptools.setup(
   name='lengen_jax',
@@ -20,10 +27,9 @@ setuptools.setup(
   python_requires='>=3.11',
   packages=[
     *setuptools.find_packages(include=['lengen_jax', 'lengen_jax.*']),
-    # So that `--config=configs/stdlib.py` works without the repository.
-    'lengen_jax.configs',
+    *CONFIGS,
   ],
-  package_dir={'lengen_jax.configs': 'configs'},
+  package_dir=CONFIGS,
   package_data={'lengen_jax': ['py.typed']},
   entry_points={'console_scripts': ['lengen = lengen_jax.cli:main']},
   install_requires=[
