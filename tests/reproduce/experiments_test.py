@@ -15,7 +15,6 @@ from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import run
 from lengen_jax.reproduce import settings
-from lengen_jax.training import workdir as workdir_lib
 
 TABLES = json.loads(
   (
@@ -48,20 +47,6 @@ def printed(name, part, rows, columns, table, scale=1.0):
     for a, b, by in zip(ours[row], want, scales, strict=True):
       assert (a is None) == (b is None)
       assert a is None or a == pytest.approx(b / by, rel=1e-12), (row, a, b)
-
-
-def test_fields_that_came_later_make_no_other_models():
-  experiment = reproduce.get('fire/table4')
-  part, asked = experiment.parts[0], request(experiment, 'tiny')
-  config = curves.make_config(part, asked)
-  folder = asked.trained(part, config)
-  with config.unlocked():
-    for section, fields in workdir_lib.LATER.items():
-      for field in fields:
-        del config[section][field]
-    assert asked.trained(part, config) == folder
-    config.model.norm_epsilon = 1e-5
-  assert asked.trained(part, config) != folder
 
 
 def test_figures_of_fire():

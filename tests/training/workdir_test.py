@@ -1,6 +1,5 @@
 """Tests `lengen_jax/training/workdir.py`: where workdirs lie, who writes."""
 
-import json
 import pathlib
 import subprocess
 import sys
@@ -42,25 +41,6 @@ def test_a_bucket_without_credentials(tiny_config, monkeypatch, capsys):
   assert cli.main(['train', *arguments]) == 2
   error = capsys.readouterr().err
   assert 'gcloud auth' in error and error.count('\n') == 1
-
-
-def test_a_run_that_is_older_than_some_fields(tmp_path, tiny_config):
-  workdir_lib.claim(tmp_path, tiny_config)
-  written = json.loads((tmp_path / 'config.json').read_text())
-  for field in ('norm_epsilon', 'scaled_embedding', 'tied_embedding'):
-    del written['model'][field]
-  (tmp_path / 'config.json').write_text(json.dumps(written))
-  workdir_lib.claim(tmp_path, tiny_config)
-  tiny_config.model.tied_embedding = False
-  with pytest.raises(
-    errors.WorkdirError, match='model.tied_embedding: True there, False here'
-  ):
-    workdir_lib.claim(tmp_path, tiny_config)
-
-
-def test_fields_that_came_later_have_their_defaults(tiny_config):
-  for section, fields in workdir_lib.LATER.items():
-    assert fields == {key: tiny_config[section][key] for key in fields}
 
 
 def test_one_process_of_several_writes(tmp_path, monkeypatch):
