@@ -55,7 +55,17 @@ def compare(
     section[key] = ''
   shared.model.attention_scale = ''
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
+  try:
+    return _run_all(path, shared, runs, configs, corpus, windows)
+  except errors.LengenError:
+    # The corrected command may have the workdir, if nothing came of this one.
+    if not any(path.glob(f'*/{workdir_lib.RUN}')) and workdir_lib.is_first():
+      (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
+    raise
 
+
+def _run_all(path, shared, runs, configs, corpus, windows):
+  """Trains and evaluates what is not done yet; returns the results."""
   curves = []
   for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
     folder = path / runs_lib.folder(run)

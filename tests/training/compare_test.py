@@ -114,3 +114,18 @@ def test_a_bad_run_is_told_before_any_is_trained(tmp_path, tiny_config):
     with pytest.raises(errors.LengenError, match='fier|max_position'):
       compare.compare(tiny_config, tmp_path / 'run', runs)
     assert not (tmp_path / 'run').exists()
+
+
+def test_a_mistake_leaves_the_workdir_to_the_corrected_command(
+  tmp_path, tiny_config
+):
+  runs = runs_lib.parse('nope', tiny_config)
+  tiny_config.train.init_from = str(tmp_path / 'nowhere')
+  with pytest.raises(errors.WorkdirError, match='nowhere holds no run'):
+    compare.compare(tiny_config, tmp_path / 'runs', runs)
+  assert not (tmp_path / 'runs' / 'comparison.json').exists()
+  tiny_config.train.init_from = ''
+  tiny_config.model.vocab_size = 64
+  with pytest.raises(errors.ConfigError, match='vocab_size=64 is less than'):
+    compare.compare(tiny_config, tmp_path / 'runs', runs)
+  assert not (tmp_path / 'runs' / 'comparison.json').exists()
