@@ -112,8 +112,8 @@ class Wandb:
       )
     except wandb.errors.Error as error:
       raise errors.ConfigError(
-        f'train.wandb={config.train.wandb!r}: {error}; wandb login, or '
-        'WANDB_MODE=offline in the environment'
+        f'train.wandb={config.train.wandb!r}: {str(error).rstrip(".")}; or '
+        'write to files alone, with WANDB_MODE=offline in the environment'
       ) from error
 
   def write(self, entries, now):
