@@ -57,7 +57,7 @@ KINDS = {
   'none': ('nope', None),
   'ALiBi': ('alibi', None),
   'FIRE': ('fire', (4096, 512)),
-  'FIRE, early': ('fire', (1024, 128)),
+  'FIRE, early': ('fire', (1024, 256)),
 }
 KERNELS = ('forward', 'query_gradient', 'key_gradient')
 BATCHES = (1, 2, 4, 8)
@@ -68,12 +68,7 @@ def compile_kernels(chip, kind, head_dim, batch):
   spec, band = KINDS[kind]
   if band:
     first, spacing = band
-    plans.bands = lambda length, block, exact: [
-      ('anchored', block, 0, length, spacing)
-    ]
-    # All tiles but those at the threshold.
-    biases.where_bent = lambda *_: None
-    biases.at_kink = lambda *_: False
+    plans.bands = lambda length, *_: [('anchored', BLOCK, 0, length, spacing)]
   # All tiles but the first of a row of tiles.
   biases._put_near_half = lambda *_: None
   encoding = encodings.create(
@@ -89,7 +84,7 @@ def compile_kernels(chip, kind, head_dim, batch):
       q,
       k,
       v,
-      bias=encoding.apply(variables, method='bias_fn', bidirectional=True),
+      bias=encoding.apply(variables, method='bias_fn'),
       causal=False,
       bias_form='auto',
       implementation='pallas',

@@ -7,7 +7,7 @@ indices, a tile of q by k pairs has q + k - 1 distances. A translation-invariant
 bias is one number per head and distance, so that a *strip* of them, skewed, is
 the tile, exactly. FIRE's bias depends on the query's position too, but slowly:
 a tile *anchored* at every 32nd query is the strips of these queries, with
-linear interpolation between. The first 128 queries are exact.
+interpolation between (`BiasFn.row_weights`). The first 128 queries are exact.
 
 Shapes: q and k tokens in a block, H heads, N = q + k - 1 distances.
 """
@@ -106,8 +106,17 @@ def _anchored_tile(bias, one, other):
     one.positions[:, 0], groups
   )
   before, after = (_skew(strips_Bx2xHxGxN[:, n], _SPACING, k) for n in (0, 1))
-  weight = jnp.arange(_SPACING, dtype=jnp.float32) / _SPACING
-  weight = jnp.broadcast_to(weight[:, None], before.shape)
+  index = jnp.arange(len(groups) * _SPACING)
+  first = one.positions[:, :1]
+  anchors = first + (index // _SPACING * _SPACING)[None]
+  places = (anchors, first + index[None], anchors + _SPACING)
+  weight = jax.vmap(bias.row_weights)(*(p.astype(jnp.float32) for p in places))
+  weight = weight[:, :, None]
+  if bias.bidirectional:
+    is_seen = (apart + index)[:, None] >= jnp.arange(k)[None]
+    linear = (index % _SPACING / _SPACING)[:, None]
+    weight = jnp.where(is_seen[None], weight, linear[None])
+  weight = weight.reshape(-1, 1, len(groups), _SPACING, weight.shape[2])
   rows = before + weight * (after - before)
   return rows.reshape(*rows.shape[:2], -1, k)[:, :, :q]
 

@@ -72,15 +72,37 @@ class BiasFn:
       self.params, distances, bidirectional=self.bidirectional
     )
 
-  def kink(self) -> jax.Array | None:
-    """Where rows bend; see `Encoding.kink`."""
-    return self.encoding.kink(self.params)
-
   def rows(self, anchors: Array, distances: Array) -> jax.Array:
     """Bias of rows, `[A], [N] -> [A, H, N]`; see `Encoding.rows`."""
     return self.encoding.rows(
       self.params, anchors, distances, bidirectional=self.bidirectional
     )
+
+  def row_weights(
+    self, before: Array, positions: Array, after: Array
+  ) -> jax.Array:
+    """How far rows are from those of one anchor to those of the next.
+
+    Of keys up to the query. Of keys after it rows are taken to be linear in the
+    position.
+
+    Args:
+      before: position of the anchor before, float32 `[N]`.
+      positions: of queries, likewise.
+      after: of the anchor after.
+
+    Returns:
+      `[N]`, 0 at the anchor before and 1 at the one after; differentiable in
+      what the scale of rows depends on.
+    """
+    first, here, last = (
+      self.encoding.row_scale(self.params, p)
+      for p in (before, positions, after)
+    )
+    # Where all rows are the same any weight serves.
+    flat = first == last
+    weights = (here - first) / jnp.where(flat, 1.0, last - first)
+    return jnp.where(flat, (positions - before) / (after - before), weights)
 
 
 @struct.dataclass
@@ -388,14 +410,20 @@ class Encoding(nn.Module):
     raise NotImplementedError(f'{type(self).__name__} has no rows')
 
   @nn.nowrap
-  def kink(self, params: Params) -> jax.Array | None:
-    """Position of the query at which `rows` bend, a scalar; None for nowhere.
+  def row_scale(self, params: Params, positions: Array) -> jax.Array:
+    """A function of the query's position in which `rows` are nearly linear.
+
+    The position itself by default.
 
     Args:
       params: what `tile_params` gave.
+      positions: of queries, float32 `[N]`.
+
+    Returns:
+      `[N]`, rising or falling, constant only where rows are.
     """
     del params
-    return None
+    return positions
 
   @nn.nowrap
   def project(self, params: Params) -> Params:

@@ -202,11 +202,9 @@ class Fire(base.Encoding):
     return jnp.moveaxis(self._interpolate(params, d, i), -1, -2)
 
   @nn.nowrap
-  def kink(self, params: Params) -> float | jax.Array | None:
-    """The threshold."""
-    if self.threshold == 'learned':
-      return params['threshold'][0]
-    return self.init_threshold if self.threshold == 'fixed' else None
+  def row_scale(self, params: Params, positions: Array) -> jax.Array:
+    """1 / psi(max(i, L)): the MLP of a multiple of it is linear, piecewise."""
+    return 1 / self._normalizer(params, positions)
 
   @nn.nowrap
   def _interpolate(self, params, distance, i):
@@ -215,15 +213,8 @@ class Fire(base.Encoding):
     if self.normalizer == 'max_length':
       x = x / self._psi(params, jnp.asarray(float(self.max_length)))
     elif self.normalizer == 'position':
-      if self.threshold == 'learned':
-        i = jnp.maximum(i, params['threshold'][0])
-      elif self.threshold == 'fixed':
-        i = jnp.maximum(i, self.init_threshold)
-      else:
-        # Some schemes give positions below 0.
-        i = jnp.abs(i)
       # In [0, 1] for keys up to the query.
-      x = x / (self._psi(params, i) + 1e-6)
+      x = x / self._normalizer(params, i)
     h = x.reshape(-1, 1)
     if self.sign:
       h = jnp.concatenate([h, jnp.sign(distance).reshape(-1, 1)], 1)
@@ -237,6 +228,18 @@ class Fire(base.Encoding):
     if self.final_activation:
       h = _ACTIVATIONS[self.final_activation](h)
     return h.reshape(*x.shape, -1)
+
+  @nn.nowrap
+  def _normalizer(self, params, i):
+    """psi(max(i, L))."""
+    if self.threshold == 'learned':
+      i = jnp.maximum(i, params['threshold'][0])
+    elif self.threshold == 'fixed':
+      i = jnp.maximum(i, self.init_threshold)
+    else:
+      # Some schemes give positions below 0.
+      i = jnp.abs(i)
+    return self._psi(params, i) + 1e-6
 
   @nn.nowrap
   def _psi(self, params, x):

@@ -280,16 +280,18 @@ def anchored(bias, length, bands, start=0):
     before = first + (i - first) // spacing * spacing
     before = (start + before).astype(jnp.float32)
     after, i = before + spacing, start + i
-    # The threshold is an anchor too.
-    threshold = jax.lax.stop_gradient(bias.params['threshold'][0])
-    between = (before < threshold) & (threshold < after)
-    before, after = (
-      jnp.where(between & (threshold <= i), threshold, before),
-      jnp.where(between & (threshold > i), threshold, after),
-    )
     near, far = bias.rows(jnp.stack([before, after]), distances)
-    weight = (i - before) / (after - before)
-    return near + weight * (far - near)
+    # Of keys up to the query the MLP's input is linear in 1 / psi(max(i, L)).
+    c, threshold = (bias.params[name][0] for name in ('c', 'threshold'))
+    x_before, x, x_after = (
+      1 / (jnp.log1p(c * jnp.maximum(p, threshold)) + 1e-6)
+      for p in (before, i, after)
+    )
+    varies = x_before > x_after
+    span = jnp.where(varies, x_after - x_before, 1.0)
+    weight = jnp.where(varies, (x - x_before) / span, 0.0)
+    weight = jnp.where(distances < 0, (i - before) / spacing, weight)
+    return near + weight[None] * (far - near)
 
   rows = []
   for (first, spacing), (end, _) in zip(
@@ -352,7 +354,7 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
     pytest.param(
       'tpu',
       1100,
-      [(0, 0), (128, 16), (512, 64), (1024, 128)],
+      [(0, 0), (128, 16), (512, 128), (1024, 256)],
       {'causal': True},
       marks=pytest.mark.slow,
     ),
@@ -363,7 +365,7 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
       {'causal': False, 'heads': (2, 64)},
       marks=pytest.mark.slow,
     ),
-    ('gpu', 600, [(0, 0), (512, 64)], {'causal': True, 'heads': (2, 16)}),
+    ('gpu', 600, [(0, 0), (512, 128)], {'causal': True, 'heads': (2, 16)}),
     pytest.param(
       'gpu',
       1100,
@@ -410,7 +412,7 @@ def test_anchors_further_on(monkeypatch, chip, block, spacing):
 @pytest.mark.parametrize(
   'chip, length, bands',
   [
-    ('gpu', 600, [(0, 0), (512, 64)]),
+    ('gpu', 600, [(0, 0), (512, 128)]),
     pytest.param('tpu', 250, [(0, 0), (128, 16)], marks=pytest.mark.slow),
   ],
   indirect=['chip'],
@@ -540,5 +542,5 @@ def test_bands_cover_all_queries(chip):
       assert one[3] == following[2]
     assert bands[-1][3] == length
     for _, block, first, end, spacing in bands[1:]:
-      assert spacing <= first / 8
+      assert spacing <= first / 4
       assert first % block == (end - first) % block == 0

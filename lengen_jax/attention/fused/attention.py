@@ -113,7 +113,6 @@ def attend(
     )
   places = plans.Places(
     offset=jnp.asarray(q_offset, jnp.int32).reshape(1),
-    kink=tables.kink(form, bias, q_positions),
     q_positions=q_positions,
     k_positions=k_positions,
     k_lengths=k_lengths,
@@ -127,6 +126,7 @@ def attend(
   )
   # Whether keys after a query have a higher index.
   aligned = causal and isinstance(q_offset, int) and q_offset == 0
+  two_sided = form == 'anchored' and bias.bidirectional and not causal
 
   def plan(form, block, first, end, spacing):
     blocks_k = k.shape[1] // block
@@ -144,6 +144,7 @@ def attend(
       scale=scale,
       lowest=-1 if aligned else first // block - blocks_k,
       spacing=spacing,
+      two_sided=two_sided,
       alike=alike,
       interpret=platform == 'cpu',
     )
@@ -156,7 +157,7 @@ def attend(
   else:
     bands = [(form, block, 0, q.shape[1], 1)]
     if form == 'anchored':
-      bands = plans.bands(q.shape[1], block, chip.EXACT)
+      bands = plans.bands(q.shape[1], block, chip.EXACT, two_sided)
     parts = [
       _attend(chip, plan(*band), q, k, v, bias, places) for band in bands
     ]
@@ -181,7 +182,7 @@ def row(bias, i, distances):
     distances: query position minus key position, `[N]`.
   """
   exact = CHIPS[partitioning.platform()].EXACT
-  band = plans.bands(i + 1, plans.BLOCK, exact)[-1]
+  band = plans.bands(i + 1, plans.BLOCK, exact, bias.bidirectional)[-1]
   return tables.row(band, bias, i, distances)
 
 

@@ -29,6 +29,8 @@ class Plan:
     scale: likewise.
     lowest: block of the lowest distance in a row of the table.
     spacing: queries from one anchor to the next.
+    two_sided: whether keys after the query have a bias between anchors of their
+      own; see `BiasFn.row_weights`.
     alike: whether positions are the same in all rows of the batch.
     interpret: whether the chip is not there.
   """
@@ -46,6 +48,7 @@ class Plan:
   scale: float
   lowest: int
   spacing: int
+  two_sided: bool
   alike: bool
   interpret: bool
 
@@ -74,8 +77,6 @@ class Places:
 
   Attributes:
     offset: int32 `[1]`, index of the first query among the keys.
-    kink: float32 `[1 or B]`, the query at which rows of the bias bend, below 0
-      for none.
     q_positions: `[Q]`, `[1 or B, Q]`, or Distances.
     k_positions: likewise, `[K]`.
     k_lengths: int32 `[B]` or None.
@@ -84,7 +85,6 @@ class Places:
   """
 
   offset: jax.Array
-  kink: jax.Array
   q_positions: Any
   k_positions: Any
   k_lengths: Any
@@ -92,25 +92,28 @@ class Places:
   k_segment_ids: Any
 
 
-def bands(length, block, exact):
+def bands(length, block, exact, two_sided=False):
   """Bands of queries: form, block, first query, end, queries between anchors.
 
   FIRE's bias varies with the query's position i as a function of log i, so that
-  anchors are an eighth of i apart, or less. The first queries have a bias of
-  their own each. Each band costs time to compile, and memory for its anchors
-  and all of their distances.
+  anchors are a fourth of i apart, or less: an eighth where little is averaged
+  over, or where keys after the query are visible, of which rows are further
+  from straight. The first queries have a bias of their own each. Each band
+  costs time to compile, and memory for its anchors and all of their distances.
 
   Args:
     length: tokens of a row.
     block: tokens in a block, where a band has so many.
     exact: so many first queries have a bias of their own.
+    two_sided: whether keys after the query are visible.
   """
   first = min(exact, length)
   bands = [('dense', first, 0, first, 1)]
   while first < length:
     end = (2 if BLOCK <= first < 8 * BLOCK else 4) * first
+    parts = 8 if two_sided or first < BLOCK else 4
     bands.append(
-      ('anchored', min(block, first), first, min(end, length), first // 8)
+      ('anchored', min(block, first), first, min(end, length), first // parts)
     )
     first = end
   return bands

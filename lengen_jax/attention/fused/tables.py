@@ -15,9 +15,9 @@ def make(plan, bias, places):
 
   'rows' by distance, `[1 or B, P, H, A, T + 1]`: one row of a bias of distance
   alone, or the rows of anchors (P groups of A, of which the last is the first
-  of the next); then 'bend' too, `[1 or B, H, T + 1]`, which is what the row
-  where rows bend has beyond what anchors make of it. Or 'dense', the tiles of a
-  block of queries with all keys, `[N, 1 or B, H, b, b]`, for every row of the
+  of the next); then 'weights' too, `[1 or B, 1, n]`, how far each of the band's
+  n queries is from the anchor before to the one after. Or 'dense', the tiles of
+  a block of queries with all keys, `[N, 1 or B, H, b, b]`, for every row of the
   batch if positions differ. Nothing without a bias.
   """
   if plan.form == 'none':
@@ -49,16 +49,13 @@ def _anchored(plan, bias, places, distances):
   following = rows[:, in_group::in_group, None]
   in_groups = jnp.concatenate([own, following], axis=2)
 
-  def bend(start, kink, rows):
-    interval, inside = interval_of(plan, kink - plan.first * plan.block)
-    interval = jnp.clip(interval, 0, intervals - 1)
-    weight = (kink - plan.first * plan.block) / plan.spacing - interval
-    near, far = rows[interval], rows[interval + 1]
-    more = row(start + kink) - (near + weight * (far - near))
-    return jnp.where(inside, more, 0.0)
-
-  bends = jax.vmap(bend)(start.astype(jnp.float32), places.kink, rows)
-  return {'rows': jnp.swapaxes(in_groups, 2, 3), 'bend': bends}
+  query = jnp.arange(plan.blocks_q * plan.block)
+  before = index[query // plan.spacing]
+  around = before, index[0] + query, before + plan.spacing
+  weights = jax.vmap(bias.row_weights)(
+    *((start[:, None] + x[None]).astype(jnp.float32) for x in around)
+  )
+  return {'rows': jnp.swapaxes(in_groups, 2, 3), 'weights': weights[:, None]}
 
 
 def _dense(plan, bias, places):
@@ -101,39 +98,12 @@ def row(band, bias, i, distances):
   if form == 'dense':
     return bias.rows(jnp.array([i]), distances)[0]
   before = first + (i - first) // spacing * spacing
-  weight = (i - before) / spacing
-  near, far = bias.rows(jnp.array([before, before + spacing]), distances)
-  made = near + weight * (far - near)
-  kink = bias.kink()
-  if kink is None:
-    return made
-  kink = jax.lax.stop_gradient(jnp.asarray(kink, jnp.float32))
-  into = (kink - before) / spacing
-  bend = bias.rows(kink[None], distances)[0] - (near + into * (far - near))
-  return made + hat(i, kink, before, before + spacing) * bend
-
-
-def hat(i, kink, before, after):
-  """1 at the kink and 0 at the anchors around it, linear between."""
-  up = (i - before) / jnp.maximum(kink - before, 1e-6)
-  down = (after - i) / jnp.maximum(after - kink, 1e-6)
-  inside = (before <= kink) & (kink < after)
-  return jnp.where(inside, jnp.clip(jnp.minimum(up, down), 0.0, 1.0), 0.0)
-
-
-def kink(form, bias, q_positions):
-  """Queries at which rows bend, float32 `[1 or B]`, below 0 for none."""
-  if form != 'anchored':
-    return jnp.array([-1.0])
-  start, found = jnp.atleast_2d(q_positions)[:, 0], bias.kink()
-  if found is None:
-    return jnp.full(start.shape, -1.0)
-  found = jnp.asarray(found, jnp.float32) - start.astype(jnp.float32)
-  return jax.lax.stop_gradient(found)
-
-
-def interval_of(plan, kink):
-  """The interval between anchors of a query, and whether it is in the band."""
-  interval = jnp.floor(kink / plan.spacing).astype(jnp.int32)
-  intervals = -(-plan.blocks_q // plan.blocks_per_group) * (plan.anchors - 1)
-  return interval, (interval >= 0) & (interval < intervals)
+  after = before + spacing
+  near, far = bias.rows(jnp.array([before, after]), distances)
+  linear = (i - before) / spacing
+  (weight,) = bias.row_weights(
+    *(jnp.array([x], jnp.float32) for x in (before, i, after))
+  )
+  if bias.bidirectional:
+    weight = jnp.where(distances < 0, linear, weight)
+  return near + weight * (far - near)

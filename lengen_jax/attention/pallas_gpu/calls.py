@@ -7,7 +7,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 import jax.numpy as jnp
 
-from lengen_jax.attention.fused import tables
 from lengen_jax.attention.pallas_gpu import bias
 from lengen_jax.attention.pallas_gpu import kernels
 from lengen_jax.attention.pallas_gpu.plan import forward_tile_size
@@ -20,7 +19,6 @@ _SUMS = 2**27
 def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
   n, _ = forward_tile_size(plan)
-  table = _for_programs(plan, table, places)
   batch, length, heads = q.shape[0], _length(plan), _heads(plan, q)
   group = heads // _heads(plan, k)
   shape = batch, length, q.shape[2]
@@ -59,13 +57,18 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     **of_queries: of the band, `dy`, `log_sum` and `centre`.
   """
   n = tile_size(plan)
-  read, to_table = jax.vjp(
-    lambda table: _for_programs(plan, table, places), table
-  )
   batch, length, heads = q.shape[0], _length(plan), _heads(plan, q)
   group = heads // _heads(plan, k)
   own = (None, n, plan.head_dim)
-  (dq,) = _call(
+  outputs = {'dq': (of_queries['dy'].shape, q.dtype, own, _of_block)}
+  if plan.form == 'anchored':
+    outputs['dweights'] = (
+      (batch, heads, 1, length),
+      jnp.float32,
+      (None, None, None, n),
+      _per_query,
+    )
+  dq, *dweights = _call(
     plan,
     kernels.query_gradient,
     (length // n, heads, batch),
@@ -75,22 +78,26 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
       'log_sum': (of_queries['log_sum'], (None, None, None, n), _per_query),
       'centre': (of_queries['centre'], (None, None, None, n), _per_query),
       **_keys(plan, k, v, group),
-      **_shared(places, read, lambda i, h, b: (b, h)),
+      **_shared(places, table, lambda i, h, b: (b, h)),
     },
-    {'dq': (of_queries['dy'].shape, q.dtype, own, _of_block)},
+    outputs,
   )
-  given = (plan, q, k, v, read, places, of_queries)
+  given = (plan, q, k, v, table, places, of_queries)
   if plan.form == 'none':
     return dq, {}
   gradients = _tile_gradients if plan.form == 'dense' else _distance_gradients
-  (dtable,) = to_table(gradients(*given))
+  dtable = gradients(*given)
+  if dweights:
+    found = dweights[0].sum(1)
+    if table['weights'].shape[0] == 1:
+      found = found.sum(0, keepdims=True)
+    dtable['weights'] = found
   return dq, dtable
 
 
 def key_gradients(plan, q, k, v, table, places, **of_queries):
   """Gradients to the keys and values that the band sees; see above."""
   n = tile_size(plan)
-  table = _for_programs(plan, table, places)
   batch, groups = q.shape[0], _heads(plan, k)
   group = _heads(plan, q) // groups
   width = group * plan.head_dim
@@ -124,31 +131,6 @@ def key_gradients(plan, q, k, v, table, places, **of_queries):
   )
 
 
-def _for_programs(plan, table, places):
-  """The table as programs read it: with a row for the kink, not for the bend.
-
-  On rows that bend at a place between anchors, `tables` has what is beyond
-  their neighbours' mean, which a tile adds where need be. Here a query reads
-  two rows, whichever.
-  """
-  if plan.form == 'strip':
-    return {'rows': table['rows'][:, 0]}
-  if plan.form != 'anchored':
-    return table
-
-  def of_kink(kink, rows, bend):
-    kink -= plan.first * plan.block
-    interval, _ = tables.interval_of(plan, kink)
-    interval = jnp.clip(interval, 0, plan.anchors - 2)
-    weight = kink / plan.spacing - interval
-    near, far = rows[:, interval], rows[:, interval + 1]
-    return (near + weight * (far - near) + bend)[:, None]
-
-  rows = table['rows'][:, 0]
-  row = jax.vmap(of_kink)(places.kink, rows, table['bend'])
-  return {'rows': jnp.concatenate([rows, row], axis=2)}
-
-
 def _tile_gradients(plan, q, k, v, table, places, of_queries):
   """Gradients to tiles of a bias, `[N, 1 or B, H, b, b]`."""
   n, b = tile_size(plan), plan.block
@@ -177,11 +159,13 @@ def _tile_gradients(plan, q, k, v, table, places, of_queries):
 
 
 def _distance_gradients(plan, q, k, v, table, places, of_queries):
-  """Gradients to rows by distance, `[1 or B, H, A, T + 1]`, by name."""
+  """Gradients to rows by distance, `[1 or B, 1, H, A, T + 1]`, by name."""
   n, heads = tile_size(plan), _heads(plan, q)
-  rows_of, _, _, entries = table['rows'].shape
-  # An interval between anchors has two rows; the last one is where rows bend.
-  intervals, kinds = plan.anchors, 2 if plan.form == 'anchored' else 1
+  rows_of, *_, entries = table['rows'].shape
+  # An interval between anchors has two rows.
+  intervals, kinds = 1, 1
+  if plan.form == 'anchored':
+    intervals, kinds = plan.anchors - 1, 2
   apart = (entries - 1) // n + 1
   # With a copy that is padded to twice the size.
   bytes_per_tile = 3 * 4 * rows_of * heads * intervals * kinds * n**2
@@ -211,14 +195,13 @@ def _distance_gradients(plan, q, k, v, table, places, of_queries):
   found = found.reshape(*found.shape[:4], -1, 2 * n - 1)
   found = _by_distance(found[..., :apart, :])
   if plan.form == 'strip':
-    return {'rows': found[:, :, :, 0]}
+    return {'rows': found[:, None, :, :, 0]}
   near, far = found[:, :, :, 0], found[:, :, :, 1]
+  # Of anchors, as the first and as the last of an interval.
   none = jnp.zeros_like(near[:, :, :1])
-  # Of anchors, as the first and as the last of an interval; and of the kink.
-  of_anchors = jnp.concatenate([near[:, :, :-1], none], axis=2)
-  of_anchors += jnp.concatenate([none, far[:, :, :-1]], axis=2)
-  rows = jnp.concatenate([of_anchors, near[:, :, -1:]], axis=2)
-  return {'rows': rows}
+  rows = jnp.concatenate([near, none], axis=2)
+  rows += jnp.concatenate([none, far], axis=2)
+  return {'rows': rows[:, None]}
 
 
 def _along_diagonals(tiles):
@@ -305,7 +288,7 @@ def _shared(places, table, of_grid, *, rows=1, heads=1):
 
   Args:
     places: the Places.
-    table: what `_for_programs` gave.
+    table: what `tables.make` gave.
     of_grid: from a place in the grid to the block of rows and of heads.
     rows: of the batch, in a program.
     heads: likewise.
@@ -334,14 +317,20 @@ def _shared(places, table, of_grid, *, rows=1, heads=1):
       lambda *at: (0, row(x, 1, at), of_grid(*at)[1], 0, 0),
     )
   if 'rows' in table:
-    y, kink = table['rows'], places.kink
+    y = table['rows'][:, 0]
     y = bias.LOG2_E * y.reshape(*y.shape[:2], -1)
     found['rows'] = (
       y,
       (None, heads, y.shape[2]),
       lambda *at: (row(y, 0, at), of_grid(*at)[1], 0),
     )
-    found['kink'] = kink, (1,), lambda *at: (row(kink, 0, at),)
+  if 'weights' in table:
+    weights = table['weights']
+    found['weights'] = (
+      weights,
+      (None, None, weights.shape[2]),
+      lambda *at: (row(weights, 0, at), 0, 0),
+    )
   return found
 
 

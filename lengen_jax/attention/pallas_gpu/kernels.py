@@ -10,7 +10,6 @@ from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention.fused import masks
-from lengen_jax.attention.fused import tables
 from lengen_jax.attention.fused.arithmetic import dot
 from lengen_jax.attention.fused.arithmetic import MASKED
 from lengen_jax.attention.fused.arithmetic import NOTHING
@@ -28,7 +27,7 @@ def forward(plan, r):
   def step(masked, j, carry):
     largest, total, y = carry
     part = pl.ds(j * keys, keys)
-    s = _logits(plan, r, 0, q, r.k[part], first_q, j * keys, masked)
+    s, _ = _logits(plan, r, 0, q, r.k[part], first_q, j * keys, masked)
     new = jnp.maximum(largest, s.max(1))
     kept = jnp.exp2(largest - new)
     p = jnp.exp2(s - new[:, None])
@@ -55,22 +54,35 @@ def forward(plan, r):
 
 
 def query_gradient(plan, r):
-  """Gradients to queries."""
+  """Gradients to queries, and to how far they are between anchors."""
   n = tile_size(plan)
   first_q = pl.program_id(0) * n
   q, dy = r.q[...], r.dy[...]
   log_sum, centre = (x[...][:, None] for x in (r.log_sum, r.centre))
   log_sum *= bias.LOG2_E
 
-  def step(masked, j, dq):
+  def step(masked, j, carry):
+    dq, *dweights = carry
     k, v = (x[pl.ds(j * n, n)] for x in (r.k, r.v))
-    s = _logits(plan, r, 0, q, k, first_q, j * n, masked)
+    s, change = _logits(plan, r, 0, q, k, first_q, j * n, masked)
     ds = jnp.exp2(s - log_sum) * (dot(dy, v, (1, 1)) - centre)
-    return dq + dot(ds.astype(k.dtype), k, (1, 0))
+    dq += dot(ds.astype(k.dtype), k, (1, 0))
+    if change is None:
+      return (dq,)
+    of_weights = ds * change
+    if plan.two_sided:
+      q_index, k_index = first_q + _index(n, 0), j * n + _index(n, 1)
+      seen = bias.is_seen(plan, r, q_index, k_index)
+      of_weights = jnp.where(seen, of_weights, 0.0)
+    return dq, dweights[0] + of_weights.sum(1)
 
-  dq = jnp.zeros(q.shape, jnp.float32)
-  dq = _over_keys(plan, r, first_q, (n, n), step, dq)
+  carry = (jnp.zeros(q.shape, jnp.float32),)
+  if plan.form == 'anchored':
+    carry += (jnp.zeros((n,), jnp.float32),)
+  dq, *dweights = _over_keys(plan, r, first_q, (n, n), step, carry)
   r.dq[...] = (dq * plan.scale).astype(r.dq.dtype)
+  if dweights:
+    r.dweights[...] = dweights[0] / bias.LOG2_E
 
 
 def key_gradient(plan, r):
@@ -88,7 +100,9 @@ def key_gradient(plan, r):
       part = pl.ds(i * n, n)
       q = r.q[pl.ds(plan.first * plan.block + i * n, n), columns]
       dy = r.dy[part, columns]
-      s = _logits(plan, r, head, q, k, i * n, first_k, masked, keys_first=True)
+      s, _ = _logits(
+        plan, r, head, q, k, i * n, first_k, masked, keys_first=True
+      )
       p = jnp.exp2(s - bias.LOG2_E * r.log_sum[head, part][None])
       dp = dot(v, dy, (1, 1))
       ds = p * (dp - r.centre[head, part][None])
@@ -115,20 +129,17 @@ def distance_gradient(plan, r):
   """Gradients to rows by distance, as sums of tiles equally far apart.
 
   A program has the tiles that are so far from the diagonal, of the queries of
-  an interval between anchors, or of the one in which rows bend, for all rows of
-  the batch that have a table in common.
+  an interval between anchors, for all rows of the batch that have a table in
+  common.
   """
   n = tile_size(plan)
   apart = r.first_apart[0] + pl.program_id(0)
   interval = pl.program_id(1)
   first, end = 0, plan.blocks_q * plan.block // n
   if plan.form == 'anchored':
-    kink, inside = tables.interval_of(plan, r.kink[0] - plan.first * plan.block)
-    queries = jnp.where(interval == plan.anchors - 1, kink, interval)
     per_interval = plan.spacing // n
-    first = jnp.maximum(queries * per_interval, 0)
-    end = jnp.minimum((queries + 1) * per_interval, end)
-    end = jnp.where((interval == plan.anchors - 1) & ~inside, first, end)
+    first = interval * per_interval
+    end = jnp.minimum((interval + 1) * per_interval, end)
   # The key's tile minus the query's.
   shift = (plan.first - plan.lowest) * plan.block // n - apart
   first = jnp.maximum(first, -shift)
@@ -139,11 +150,12 @@ def distance_gradient(plan, r):
 
   def step(i, sums):
     ds = _logit_gradient(plan, r, i * n, (i + shift) * n)
-    q = i * n + _index(n, 0)
-    weights = bias.weights(plan, r, interval, q)
-    return tuple(
-      total + weight * ds for total, weight in zip(sums, weights, strict=True)
-    )
+    if plan.form == 'strip':
+      return (sums[0] + ds,)
+    near, far = sums
+    q, k = i * n + _index(n, 0), (i + shift) * n + _index(n, 1)
+    part = bias.weights(plan, r, q, k) * ds
+    return near + (ds - part), far + part
 
   sums = (jnp.zeros((n, n), jnp.float32),) * r.sums.shape[0]
   sums = jax.lax.fori_loop(first, end, step, sums)
@@ -177,7 +189,7 @@ def _logit_gradient(plan, r, first_q, first_k):
 
   def of_row(row, total):
     q, k, v = r.q[row, in_row], r.k[row, keys], r.v[row, keys]
-    s = _logits(plan, r, 0, q, k, first_q, first_k, True, row=row)
+    s, _ = _logits(plan, r, 0, q, k, first_q, first_k, True, row=row)
     p = jnp.exp2(s - bias.LOG2_E * r.log_sum[row, queries][:, None])
     dp = dot(r.dy[row, queries], v, (1, 1))
     return total + p * (dp - r.centre[row, queries][:, None])
@@ -189,16 +201,18 @@ def _logit_gradient(plan, r, first_q, first_k):
 def _logits(
   plan, r, head, q, k, first_q, first_k, masked, *, keys_first=False, row=0
 ):
-  """Logits of a tile, `[q, k]` or `[k, q]`, by ln 2."""
+  """Logits of a tile, `[q, k]` or `[k, q]`, and what `bias.tile` says more."""
   axis = 1 if keys_first else 0
   q_index = first_q + _index(q.shape[0], axis)
   k_index = first_k + _index(k.shape[0], 1 - axis)
   one, other = (k, q) if keys_first else (q, k)
   s = dot(one, other, (1, 1)) * (plan.scale * bias.LOG2_E)
+  change = None
   if plan.form != 'none':
-    s += bias.tile(plan, r, head, q_index, k_index)
+    added, change = bias.tile(plan, r, head, q_index, k_index)
+    s += added
   if not masked:
-    return s
+    return s, change
   k_length = r.k_lengths[row] if hasattr(r, 'k_lengths') else None
   in_row = plan.first * plan.block + q_index
   visible = masks.visible(plan, r.offset[0] + in_row, k_index, k_length)
@@ -212,7 +226,7 @@ def _logits(
       for ids, along in ((q_ids, axis), (k_ids, 1 - axis))
     )
     visible &= q_ids == k_ids
-  return jnp.where(visible, s, MASKED)
+  return jnp.where(visible, s, MASKED), change
 
 
 def _index(n, axis):

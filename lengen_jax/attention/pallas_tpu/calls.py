@@ -14,9 +14,6 @@ from lengen_jax.attention.pallas_tpu import masks
 from lengen_jax.attention.pallas_tpu import plan as plans
 from lengen_jax.attention.pallas_tpu.plan import Plan
 
-# What can be copied to and from main memory: rows of a register.
-_COPIED = 8
-
 
 def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
@@ -70,7 +67,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
       scratch['ddistances'] = scratch['distances']
       scratch['skewed'] = (LANES, 2 * plan.block)
     if plan.form == 'anchored':
-      scratch['copied'] = _COPIED, plan.block
+      scratch['weight_sums'] = plan.heads, plan.block, LANES
   dq, *found = _call(
     kernels.query_gradient,
     specs,
@@ -81,16 +78,17 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
   )
   names = [name[1:] for name in outputs if name != 'dq']
   found = dict(zip(names, found, strict=True))
+  if not found:
+    return dq, {}
   if 'dense' in found:
     return dq, {'dense': _summed(found['dense'], table['dense'], 1)}
+  if 'weights' in found:
+    found['weights'] = _summed(found['weights'].sum(1), table['weights'], 0)
   # As it was read: from the highest distance down, without the lowest.
-  if 'bend' in found:
-    found['bend'] = found['bend'][:, :, :, 0]
-  for name, like in table.items():
-    whole = found[name].reshape(-1, *like.shape[1:-1], like.shape[-1] - 1)
-    whole = jnp.pad(whole, ((0, 0),) * (like.ndim - 1) + ((0, 1),))
-    found[name] = _summed(whole, like, 0)[..., ::-1]
-  return dq, found
+  like = table['rows']
+  rows = found['rows'].reshape(-1, *like.shape[1:-1], like.shape[-1] - 1)
+  rows = jnp.pad(rows, ((0, 0),) * (like.ndim - 1) + ((0, 1),))
+  return dq, found | {'rows': _summed(rows, like, 0)[..., ::-1]}
 
 
 def _summed(gradient, like, axis):
@@ -143,27 +141,16 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
     A list of outputs.
   """
   plan = specs.plan
-  prefetch = {'offset': places.offset, 'kink': places.kink}
+  prefetch = {'offset': places.offset}
   if places.k_lengths is not None:
     prefetch['k_lengths'] = places.k_lengths
-  aliases = {}
-  if 'dbend' in outputs:
-    # It starts as zeros, and is added to where it is.
-    shape, spec = outputs['dbend']
-    index = len(prefetch) + len(inputs)
-    aliases[index] = list(outputs).index('dbend')
-    inputs = inputs | {'nothing': (jnp.zeros(shape.shape, shape.dtype), spec)}
   names = [*prefetch, *inputs, *outputs, *scratch, 'ready_for']
 
   def body(*references):
     named = dict(zip(names, references, strict=True))
     # Not to be asked for within a loop.
-    place = {
-      'first_head': pl.program_id(0) * plan.heads,
-      'of_rows': pl.program_id(1),
-      'first_row': pl.program_id(1) * plan.rows,
-    }
-    kernel(plan, types.SimpleNamespace(**place, **named))
+    first_row = pl.program_id(1) * plan.rows
+    kernel(plan, types.SimpleNamespace(first_row=first_row, **named))
 
   batch, _, width = inputs['q'][0].shape
   shapes, out_specs = zip(*outputs.values(), strict=True)
@@ -188,7 +175,6 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
       dimension_semantics=tuple(order),
       vmem_limit_bytes=int(0.95 * plans.vector_memory()),
     ),
-    input_output_aliases=aliases,
     interpret=plan.interpret,
     name=f'attention_{kernel.__name__}',
   )(*prefetch.values(), *(array for array, _ in inputs.values()))
@@ -245,7 +231,9 @@ class _Specs:
       return {}
     scratch = {'bias': (p.heads, p.block, p.block)}
     if p.form != 'dense':
-      scratch['distances'] = (p.table_rows, 2 * p.block)
+      scratch['distances'] = (p.anchors, 2 * p.block)
+    if p.form == 'anchored' and self.keys_inside:
+      scratch['weight_columns'] = p.block, LANES
     if p.alone:
       scratch['strips'] = (p.heads, p.anchors, 2, LANES, p.block)
     return scratch
@@ -314,48 +302,34 @@ class _Specs:
       )
       return {'dense': (table['dense'], spec)}
 
-    def inputs(array, suffix, shape, before):
-      """`before(b, h, i)` is where a block is but for its distances."""
+    def spec(block):
+      return pl.BlockSpec(
+        (1, 1, p.heads, p.anchors, p.block),
+        self._at(
+          lambda h, b, i, j: (
+            b if own else 0,
+            self._group(i),
+            h,
+            0,
+            block(i, j),
+          )
+        ),
+      )
 
-      def spec(block):
-        return pl.BlockSpec(
-          (*shape, p.block),
-          self._at(
-            lambda h, b, i, j: (
-              *before(b if own else 0, h, i),
-              0,
-              block(i, j),
-            )
-          ),
-        )
-
-      if self.keys_inside:
-        falling = array[..., ::-1][..., :-1]
-        near = spec(lambda i, j: p.blocks_q - 1 - i + j)
-        far = spec(lambda i, j: p.blocks_q - i + j)
-        return {
-          f'near{suffix}': (falling, near),
-          f'far{suffix}': (falling, far),
-        }
-      rising = array[..., :-1]
+    if self.keys_inside:
+      rows = table['rows'][..., ::-1][..., :-1]
+      near = spec(lambda i, j: p.blocks_q - 1 - i + j)
+      far = spec(lambda i, j: p.blocks_q - i + j)
+    else:
+      rows = table['rows'][..., :-1]
       near = spec(lambda i, j: p.first + i - j - 1 - p.lowest)
       far = spec(lambda i, j: p.first + i - j - p.lowest)
-      return {f'near{suffix}': (rising, near), f'far{suffix}': (rising, far)}
-
-    found = inputs(
-      table['rows'],
-      '',
-      (1, 1, p.heads, p.anchors),
-      lambda b, h, i: (b, self._group(i), h),
-    )
-    if 'bend' in table:
-      # With an axis of one row, as registers have.
-      found |= inputs(
-        table['bend'][:, :, None],
-        '_bend',
-        (1, p.heads, 1),
-        lambda b, h, i: (b, h),
+    found = {'near': (rows, near), 'far': (rows, far)}
+    if 'weights' in table:
+      weights = pl.BlockSpec(
+        (1, 1, p.block), self._at(lambda h, b, i, j: (b if own else 0, 0, i))
       )
+      found['weights'] = table['weights'], weights
     return found
 
   def _group(self, i):
@@ -385,7 +359,10 @@ class _Specs:
     )
     shape = (batch // p.rows, groups, heads, *shape)
     found = {'drows': (_shape(shape), spec)}
-    if 'bend' in table:
-      shape = (batch // p.rows, heads, blocks, _COPIED, p.block)
-      found['dbend'] = _shape(shape), pl.BlockSpec(memory_space=pl.ANY)
+    if 'weights' in table:
+      shape = (batch // p.rows, heads, 1, p.blocks_q * p.block)
+      spec = pl.BlockSpec(
+        (1, p.heads, 1, p.block), lambda h, b, i, j, *_: (b, h, 0, i)
+      )
+      found['dweights'] = _shape(shape), spec
     return found

@@ -26,8 +26,8 @@ def forward(plan, r):
     r.total[...] = jnp.zeros(r.total.shape, jnp.float32)
     r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
 
-  def tile(masked, bends):
-    bias.make(plan, r, i, j, bends)
+  def tile(masked):
+    bias.make(plan, r, i, j)
 
     @pl.loop(0, plan.rows)
     def _(row):
@@ -37,7 +37,7 @@ def forward(plan, r):
       for head in range(plan.heads):
         s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
         if plan.form != 'none':
-          s += bias.of(plan, r, i, j, head, bends)
+          s += bias.of(plan, r, i, j, head)
         if masked:
           s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
         largest = r.largest[row, head]
@@ -76,6 +76,8 @@ def query_gradient(plan, r):
   def _():
     bias.begin(plan, r)
     r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
+    if plan.form == 'anchored':
+      r.weight_sums[...] = jnp.zeros(r.weight_sums.shape, jnp.float32)
 
     @pl.loop(0, plan.rows)
     def _(row):
@@ -93,8 +95,8 @@ def query_gradient(plan, r):
     def _():
       found[...] = jnp.zeros(found.shape, jnp.float32)
 
-  def tile(masked, bends):
-    bias.make(plan, r, i, j, bends)
+  def tile(masked):
+    bias.make(plan, r, i, j)
     if plan.form != 'none':
       r.dbias[...] = jnp.zeros(r.dbias.shape, jnp.float32)
 
@@ -105,7 +107,7 @@ def query_gradient(plan, r):
       for head in range(plan.heads):
         s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
         if plan.form != 'none':
-          s += bias.of(plan, r, i, j, head, bends)
+          s += bias.of(plan, r, i, j, head)
         if masked:
           s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
         p = jnp.exp(s - lanes.wide(r.log_sums[row, head], plan.block))
@@ -125,6 +127,9 @@ def query_gradient(plan, r):
   @pl.when(j == plan.blocks_k - 1)
   def _():
     r.dq[...] = (r.sum[...] * plan.scale).astype(r.dq.dtype)
+    if plan.form == 'anchored':
+      for head in range(plan.heads):
+        r.dweights[0, head] = r.weight_sums[head].T.sum(0, keepdims=True)
 
 
 def key_gradient(plan, r):
@@ -133,12 +138,12 @@ def key_gradient(plan, r):
 
   @pl.when(i == 0)
   def _():
-    bias.begin(plan, r)
+    bias.begin(plan, r, keys_inside=False)
     r.dk_sum[...] = jnp.zeros(r.dk_sum.shape, jnp.float32)
     r.dv_sum[...] = jnp.zeros(r.dv_sum.shape, jnp.float32)
 
-  def tile(masked, bends):
-    bias.make(plan, r, i, j, bends, keys_inside=False)
+  def tile(masked):
+    bias.make(plan, r, i, j, keys_inside=False)
 
     @pl.loop(0, plan.rows)
     def _(row):
@@ -149,7 +154,7 @@ def key_gradient(plan, r):
         own_q, own_dy = lanes.only(plan, q, head), lanes.only(plan, dy, head)
         s = dot(k, own_q, (1, 1)) * plan.scale
         if plan.form != 'none':
-          s += bias.of(plan, r, i, j, head, bends, keys_inside=False)
+          s += bias.of(plan, r, i, j, head, keys_inside=False)
         if masked:
           visible = masks.visible(plan, r, row, i, j, keys_inside=False)
           s = jnp.where(visible, s, MASKED)

@@ -5,7 +5,6 @@ from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention.fused import masks
-from lengen_jax.attention.pallas_tpu import bias
 from lengen_jax.attention.pallas_tpu import lanes
 
 
@@ -22,30 +21,26 @@ def query_range(plan, j, offset):
 
 
 def when_needed(plan, r, i, j, tile):
-  """Runs `tile(masked, bends)` unless nothing in it is visible.
+  """Runs `tile(masked)` unless nothing in it is visible.
 
   Args:
     plan: the plan.
     r: references.
     i: the block of queries.
     j: the block of keys.
-    tile: a function of whether pairs may be hidden, and rows of the bias bend.
+    tile: a function of whether pairs may be hidden.
   """
   b = plan.block
   first_q = (plan.first + i) * b + r.offset[0]
   needed, whole = masks.use(plan, first_q, b, j * b, b)
   if hasattr(r, 'k_segment_ids') or hasattr(r, 'k_lengths'):
     whole = False
-  bends = bias.at_kink(plan, r, i)
-  if bends is not False:
-    pl.when(jnp.logical_and(needed, bends))(lambda: tile(True, True))
-    needed = jnp.logical_and(needed, jnp.logical_not(bends))
   if isinstance(whole, bool):
-    pl.when(needed)(lambda: tile(not whole, False))
+    pl.when(needed)(lambda: tile(not whole))
     return
   hidden = jnp.logical_not(whole)
-  pl.when(jnp.logical_and(needed, whole))(lambda: tile(False, False))
-  pl.when(jnp.logical_and(needed, hidden))(lambda: tile(True, False))
+  pl.when(jnp.logical_and(needed, whole))(lambda: tile(False))
+  pl.when(jnp.logical_and(needed, hidden))(lambda: tile(True))
 
 
 def visible(plan, r, row, i, j, keys_inside=True):

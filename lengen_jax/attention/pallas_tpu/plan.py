@@ -60,14 +60,6 @@ class Plan(plans.Plan):
       return False
     return self.piece == self.block and self.intervals <= 1
 
-  @property
-  def table_rows(self):
-    """Rows of a table that a tile is made from."""
-    if self.form == 'anchored':
-      # The last one is for where rows bend.
-      return self.anchors + 1
-    return 1 if self.form == 'strip' else 0
-
   def halved(self):
     """The same with blocks of half the size."""
     return dataclasses.replace(
@@ -184,6 +176,9 @@ def _fixed(plan, needs):
   needed = _tiles(needs, plan.form, plan.block, plan.heads)
   if plan.alone:
     needed += 4 * plan.heads * plan.anchors * 2 * LANES * plan.block
+  if plan.form == 'anchored':
+    # Weights of queries, in all lanes, and the sums of their gradients.
+    needed += 4 * plan.block * LANES * (1 + needs.tables * plan.heads)
   if needs.tables and plan.form in ('strip', 'anchored'):
     distances = (plan.highest - plan.lowest) * plan.block
     needed += 4 * plan.heads * plan.anchors * distances
