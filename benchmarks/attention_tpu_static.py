@@ -15,10 +15,10 @@ rows there are at a time depends on the chip's vector memory (rows_that_fit).
 
 ALiBi stands for all biases of distance alone: their kernels are the same
 program, whatever made the row of numbers that they read. FIRE's is that of
-queries from 4096 on, most of a long row; `early` that of those from 1024 to
-2048, whose anchors are closer; neither of tiles at its threshold. A row that is
-alone keeps half of what a tile's bias is made from for the next tile: the first
-tile of a block of queries, which makes both, is not what is counted.
+queries from 2048 on, most of a long row; `early` that of those from 1024 to
+2048, whose anchors are closer; neither with the threshold among them. A row
+that is alone keeps half of what a tile's bias is made from for the next tile:
+the first tile of a block of queries, which makes both, is not what is counted.
 """
 
 import argparse
@@ -52,12 +52,12 @@ PATH = alternate.RESULTS / 'attention_tpu_static.json'
 CHIPS = {'v4': 'v4-2', 'v5e': 'v5e-1', 'v5p': 'v5p-2', 'v6e': 'v6e-1'}
 BLOCK = 512
 LENGTH = 4 * BLOCK
-# Name to an encoding's spec and the band of FIRE's queries: first, spacing.
+# Name to an encoding's spec, and FIRE's queries from anchor to anchor.
 KINDS = {
   'none': ('nope', None),
   'ALiBi': ('alibi', None),
-  'FIRE': ('fire', (4096, 512)),
-  'FIRE, early': ('fire', (1024, 256)),
+  'FIRE': ('fire', 512),
+  'FIRE, early': ('fire', 256),
 }
 KERNELS = ('forward', 'query_gradient', 'key_gradient')
 BATCHES = (1, 2, 4, 8)
@@ -65,10 +65,11 @@ BATCHES = (1, 2, 4, 8)
 
 def compile_kernels(chip, kind, head_dim, batch):
   """Compiles gradients of attention for a chip."""
-  spec, band = KINDS[kind]
-  if band:
-    first, spacing = band
+  spec, spacing = KINDS[kind]
+  if spacing:
     plans.bands = lambda length, *_: [('anchored', BLOCK, 0, length, spacing)]
+    # All tiles but those with the threshold.
+    biases._add_weight_gradient = lambda *_: None
   # All tiles but the first of a row of tiles.
   biases._put_near_half = lambda *_: None
   encoding = encodings.create(
@@ -193,7 +194,7 @@ class Schedule:
 
 def measure(chip, head_dim, log):
   """Bundles per tile and head, by kind, kernel and rows of the batch."""
-  pieces = {kind: 1 for kind in KINDS} | {'FIRE, early': 4}
+  pieces = {kind: 1 for kind in KINDS} | {'FIRE, early': 2}
   kernels_of = {
     (kind, batch): {
       name: Schedule(lines, batch)
@@ -260,6 +261,7 @@ def rows_that_fit(chip, head_dim):
     scale=1.0,
     lowest=-1,
     spacing=BLOCK,
+    two_sided=False,
     alike=True,
     interpret=False,
   )

@@ -203,7 +203,12 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """1 / psi(max(i, L)): the MLP of a multiple of it is linear, piecewise."""
+    """1 / psi(max(i, L)): the MLP of a multiple of it is linear, piecewise.
+
+    How far a query is between others hardly depends on c, and is taken not to,
+    so that it is a constant but where L is between them.
+    """
+    params = params | {'c': jax.lax.stop_gradient(params['c'])}
     return 1 / self._normalizer(params, positions)
 
   @nn.nowrap

@@ -283,6 +283,7 @@ def anchored(bias, length, bands, start=0):
     near, far = bias.rows(jnp.stack([before, after]), distances)
     # Of keys up to the query the MLP's input is linear in 1 / psi(max(i, L)).
     c, threshold = (bias.params[name][0] for name in ('c', 'threshold'))
+    c = jax.lax.stop_gradient(c)
     x_before, x, x_after = (
       1 / (jnp.log1p(c * jnp.maximum(p, threshold)) + 1e-6)
       for p in (before, i, after)

@@ -253,6 +253,9 @@ def _backward(chip, plan, residuals, dy):
     *y.shape[:2], num_heads, -1
   )
   centre = jnp.swapaxes(centre.sum(-1), 1, 2)[:, :, None]
+  if 'weights' in table:
+    vary = tables.weights_vary(plan, bias, places)
+    places = dataclasses.replace(places, weights_vary=vary)
   given = (plan, q, k, v, table, places)
   of_queries = {'dy': dy, 'log_sum': log_sum, 'centre': centre}
   dq, dtable = chip.query_gradients(*given, **of_queries)

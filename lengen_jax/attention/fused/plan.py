@@ -82,6 +82,8 @@ class Places:
     k_lengths: int32 `[B]` or None.
     q_segment_ids: int32 `[B, 1, N b]` or None.
     k_segment_ids: likewise.
+    weights_vary: of the band's queries, bool `[n]`, whether how far they are
+      between anchors depends on parameters; None but for gradients.
   """
 
   offset: jax.Array
@@ -90,6 +92,7 @@ class Places:
   k_lengths: Any
   q_segment_ids: Any
   k_segment_ids: Any
+  weights_vary: Any = None
 
 
 def bands(length, block, exact, two_sided=False):

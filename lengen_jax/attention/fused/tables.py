@@ -49,13 +49,29 @@ def _anchored(plan, bias, places, distances):
   following = rows[:, in_group::in_group, None]
   in_groups = jnp.concatenate([own, following], axis=2)
 
-  query = jnp.arange(plan.blocks_q * plan.block)
-  before = index[query // plan.spacing]
-  around = before, index[0] + query, before + plan.spacing
-  weights = jax.vmap(bias.row_weights)(
-    *((start[:, None] + x[None]).astype(jnp.float32) for x in around)
-  )
+  weights = _weights(plan, bias, places)
   return {'rows': jnp.swapaxes(in_groups, 2, 3), 'weights': weights[:, None]}
+
+
+def _weights(plan, bias, places):
+  """How far the band's queries are between anchors, `[1 or B, n]`."""
+  n = jnp.arange(plan.blocks_q * plan.block)
+  before = n // plan.spacing * plan.spacing
+  start = jnp.atleast_2d(places.q_positions)[:, :1] + plan.first * plan.block
+  around = (
+    (start + x[None]).astype(jnp.float32)
+    for x in (before, n, before + plan.spacing)
+  )
+  return jax.vmap(bias.row_weights)(*around)
+
+
+def weights_vary(plan, bias, places):
+  """Whether they depend on parameters, bool `[n]`, in any row."""
+  every = jax.tree.map(jnp.ones_like, bias)
+  _, change = jax.jvp(
+    lambda bias: _weights(plan, bias, places), (bias,), (every,)
+  )
+  return (change != 0).any(0)
 
 
 def _dense(plan, bias, places):

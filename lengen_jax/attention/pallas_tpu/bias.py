@@ -165,18 +165,27 @@ def _add_piece_gradient(plan, r, i, j, head, piece):
     change = toeplitz.untile(weight * dbias, r.skewed)
     r.ddistances[pl.ds(first + interval, 1), window] -= change
     r.ddistances[pl.ds(first + interval + 1, 1), window] += change
-    if plan.alone:
-      tile = _laid_out(plan, r, j, head, 1)
-    else:
-      row = _change(r, first + interval, window)
-      tile = toeplitz.tile(row, plan.piece, plan.block)
-    of_weight = own * dbias * tile
-    r.weight_sums[head, queries] += sum(
-      of_weight[:, lane : lane + LANES]
-      for lane in range(0, plan.block, LANES)
+    of_weights = functools.partial(
+      _add_weight_gradient, plan, r, j, head, piece, interval, own * dbias
     )
+    pl.when(r.weights_vary[i] != 0)(of_weights)
 
   _each(plan.intervals, add)
+
+
+def _add_weight_gradient(plan, r, j, head, piece, interval, dbias):
+  """Adds to the sums of gradients to how far queries are between anchors."""
+  if plan.alone:
+    tile = _laid_out(plan, r, j, head, 1)
+  else:
+    window, _ = _parts(plan, piece, keys_inside=True)
+    row = _change(r, piece * plan.intervals + interval, window)
+    tile = toeplitz.tile(row, plan.piece, plan.block)
+  _, queries = _parts(plan, piece, keys_inside=True)
+  product = dbias * tile
+  r.weight_sums[head, queries] += sum(
+    product[:, lane : lane + LANES] for lane in range(0, plan.block, LANES)
+  )
 
 
 def _halves(plan):

@@ -142,6 +142,9 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
   """
   plan = specs.plan
   prefetch = {'offset': places.offset}
+  if 'dweights' in outputs:
+    vary = places.weights_vary.reshape(plan.blocks_q, plan.block)
+    prefetch['weights_vary'] = vary.any(1).astype(jnp.int32)
   if places.k_lengths is not None:
     prefetch['k_lengths'] = places.k_lengths
   names = [*prefetch, *inputs, *outputs, *scratch, 'ready_for']
