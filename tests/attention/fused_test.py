@@ -213,6 +213,77 @@ def test_several_blocks(monkeypatch, chip, batch, name):
   assert_equal(got, want, 1e-5)
 
 
+@pytest.mark.parametrize(
+  'chip, num_heads, head_dim, batch',
+  [
+    # Keys in common; a copy for each half of a register; for each head.
+    ('tpu', 4, 128, 1),
+    pytest.param('tpu', 4, 128, 2, marks=pytest.mark.slow),
+    ('tpu', 8, 64, 2),
+    pytest.param('tpu', 8, 64, 1, marks=pytest.mark.slow),
+    pytest.param('tpu', 6, 64, 1, marks=pytest.mark.slow),
+    pytest.param('gpu', 6, 64, 1, marks=pytest.mark.slow),
+  ],
+  indirect=['chip'],
+)
+def test_grouped_heads(monkeypatch, chip, num_heads, head_dim, batch):
+  monkeypatch.setattr(plans, 'BLOCK', 128)
+  want, got = both(
+    'kerple_log',
+    num_heads=num_heads,
+    head_dim=head_dim,
+    batch=batch,
+    **OPTIONS['causal'],
+  )
+  assert_equal(got, want, 1e-5)
+
+
+@pytest.mark.parametrize(
+  'num_heads, head_dim, copies', [(4, 128, 1), (8, 64, 2), (6, 64, 3)]
+)
+def test_copies_of_keys_on_a_tpu(num_heads, head_dim, copies):
+  assert pallas_tpu.key_copies(num_heads, H, head_dim) == copies
+  assert pallas_tpu.key_copies(H, H, head_dim) == 1
+  assert pallas_gpu.key_copies(num_heads, H, head_dim) == 1
+
+
+@pytest.mark.parametrize('batch', [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('spec', ['alibi', 'fire(init_threshold=8.)'])
+def test_tiles_of_other_segments_are_passed_over(
+  monkeypatch, chip, spec, batch
+):
+  del chip
+  monkeypatch.setattr(plans, 'BLOCK', 128)
+  segment_ids = np.repeat([[1, 2, 3]], batch, axis=0).repeat(128, axis=1)
+  # A tile that is computed and masked spreads what is no number.
+  q, k, v = np.random.default_rng(0).normal(size=(3, batch, 384, H, D))
+  q, k, v = (x.astype(np.float32) for x in (q, k, v))
+  v[:, :128] = np.inf
+  given = positions.segment_positions(segment_ids)
+  encoding, variables = make(spec)
+
+  def loss(q, k, v):
+    y = attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(variables, method='bias_fn', bidirectional=True),
+      q_positions=given,
+      k_positions=given,
+      q_segment_ids=segment_ids,
+      k_segment_ids=segment_ids,
+      causal=False,
+      contiguous=True,
+      implementation='pallas',
+    )
+    return y[:, 128:].sum(), y
+
+  grads, y = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(q, k, v)
+  for x in (y, *grads):
+    assert np.isfinite(x[:, 128:]).all()
+  assert not np.isfinite(y[:, :128]).any()
+
+
 def test_quick_cases_are_cases():
   assert all(spec in SPECS and name in OPTIONS for spec, name in QUICK)
 

@@ -11,8 +11,7 @@ computed by XLA, for one block of queries at a time.
 `pallas_tpu` and `pallas_gpu` have the kernels; on a CPU those for TPUs are
 interpreted.
 
-What it does not do yet: tiles whose segments do not meet are computed and
-masked; a logit scale is multiplied into the queries, in their dtype.
+A logit scale is multiplied into the queries, in their dtype.
 
 Shapes beside the usual: b tokens in a block of queries or keys.
 """
@@ -96,12 +95,13 @@ def attend(
     # Beyond the largest length all are alike, and sums stay in 32 bits.
     window = min(window, _MAX_WINDOW)
   chip = CHIPS[platform]
-  # Gradients are summed over bands, and heads of a group, in what these are;
-  # a kernel gives its part in the dtype of q.
+  # Gradients are summed over bands, and copies, in what these are; a kernel
+  # gives its part in the dtype of q.
   k, v = (x.astype(jnp.float32) for x in (k, v))
-  if num_heads > k.shape[2] and not chip.GROUPED_HEADS:
-    k, v = (jnp.repeat(x, num_heads // k.shape[2], axis=2) for x in (k, v))
   width = chip.head_width(num_heads, head_dim)
+  copies = chip.key_copies(num_heads, k.shape[2], width)
+  if copies > 1:
+    k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
   block = chip.block_size(
     max(q_length, k_length), form, width, q.dtype.itemsize
   )

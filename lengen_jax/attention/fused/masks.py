@@ -70,6 +70,38 @@ def whole_queries(plan, first_k, keys, queries, offset):
   return first, end
 
 
+def seen_blocks(ids, block, other_ids, other_block):
+  """Blocks of other tokens of which some may be of a block's segments.
+
+  What is between the first and the last of them counts too: tokens of a segment
+  are mostly neighbours.
+
+  Args:
+    ids: segment ids of tokens, int32 `[B, 1, N block]`.
+    block: how many are in a block.
+    other_ids: of the others, `[B, 1, M other_block]`.
+    other_block: how many of these are in a block.
+
+  Returns:
+    The first and the last block, int32 `[B, N]` each; 1 and 0 for none.
+  """
+  (low, high), (other_low, other_high) = (
+    (blocks.min(2), blocks.max(2))
+    for blocks in (
+      ids.reshape(ids.shape[0], -1, block),
+      other_ids.reshape(ids.shape[0], -1, other_block),
+    )
+  )
+  meets = (low[:, :, None] <= other_high[:, None]) & (
+    other_low[:, None] <= high[:, :, None]
+  )
+  some = meets.any(2)
+  first = jnp.where(some, jnp.argmax(meets, axis=2), 1)
+  last = meets.shape[2] - 1 - jnp.argmax(meets[:, :, ::-1], axis=2)
+  last = jnp.where(some, last, 0)
+  return first.astype(jnp.int32), last.astype(jnp.int32)
+
+
 def _block(token, block):
   """The block of a token, 0 for those before the first."""
   return jax.lax.div(jnp.maximum(token, 0), jnp.int32(block))

@@ -86,9 +86,14 @@ def _dense(plan, bias, places):
     return every.reshape(-1, *every.shape[-3:])
 
   b = plan.block
+  first, last = 0, plan.blocks_k
+  if places.q_segment_ids is not None:
+    seen = masks.seen_blocks(places.q_segment_ids, b, places.k_segment_ids, b)
+    first, last = seen[0].min(), seen[1].max()
 
   def tile_if_needed(j):
     needed, _ = masks.use(plan, places.offset[0] + plan.first * b, b, j * b, b)
+    needed &= (first <= j) & (j <= last)
     shape = jax.eval_shape(tile, j)
     nothing = jnp.zeros(shape.shape, shape.dtype)
     return jax.lax.cond(needed, tile, lambda j: nothing, j)

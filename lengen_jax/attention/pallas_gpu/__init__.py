@@ -16,18 +16,16 @@ from lengen_jax.attention.pallas_gpu.calls import query_gradients
 from lengen_jax.attention.pallas_gpu.plan import block_size
 from lengen_jax.attention.pallas_gpu.plan import EXACT
 from lengen_jax.attention.pallas_gpu.plan import head_width
+from lengen_jax.attention.pallas_gpu.plan import key_copies
 from lengen_jax.attention.pallas_gpu.plan import Plan
-
-# Whether heads of a group have their keys in common, or a copy each.
-GROUPED_HEADS = True
 
 __all__ = [
   'EXACT',
-  'GROUPED_HEADS',
   'Plan',
   'block_size',
   'forward',
   'head_width',
+  'key_copies',
   'key_gradients',
   'query_gradients',
 ]

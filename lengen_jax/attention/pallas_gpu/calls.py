@@ -7,11 +7,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 import jax.numpy as jnp
 
+from lengen_jax.attention.fused import masks
 from lengen_jax.attention.pallas_gpu import bias
 from lengen_jax.attention.pallas_gpu import kernels
 from lengen_jax.attention.pallas_gpu.plan import forward_tile_size
 from lengen_jax.attention.pallas_gpu.plan import tile_size
 
+# Where a program finds what there is one of for each of its tiles.
+_OF_TILE = (None, 1), lambda i, h, b: (b, i)
 # Bytes of the sums of tiles that are there at a time, if not of one tile more.
 _SUMS = 2**27
 
@@ -30,6 +33,7 @@ def forward(plan, q, k, v, table, places):
       'q': (q, (None, n, plan.head_dim), _of_queries(plan, n)),
       **_keys(plan, k, v, group),
       **_shared(places, table, lambda i, h, b: (b, h)),
+      **_seen(plan, places, forward_tile_size(plan), _OF_TILE),
     },
     {
       'y': (shape, q.dtype, (None, n, plan.head_dim), _of_block),
@@ -79,6 +83,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
       'centre': (of_queries['centre'], (None, None, None, n), _per_query),
       **_keys(plan, k, v, group),
       **_shared(places, table, lambda i, h, b: (b, h)),
+      **_seen(plan, places, (n, n), _OF_TILE),
     },
     outputs,
   )
@@ -123,6 +128,7 @@ def key_gradients(plan, q, k, v, table, places, **of_queries):
       'k': (k, own, _of_block),
       'v': (v, own, _of_block),
       **_shared(places, table, lambda i, h, b: (b, h), heads=group),
+      **_seen(plan, places, (n, n), _OF_TILE, by_keys=True),
     },
     {
       'dk': (shape, k.dtype, own, _of_block),
@@ -246,9 +252,12 @@ def _rows_with_a_table(plan, q, k, v, table, places, of_queries, rows_of):
   for name in ('log_sum', 'centre'):
     shape = rows, None, None, _length(plan)
     inputs[name] = of_queries[name], shape, per_query
-  return inputs | _shared(
+  n = tile_size(plan)
+  part = (rows, _length(plan) // n), lambda u, a, bh: (bh // heads, 0)
+  shared = _shared(
     places, table, lambda u, a, bh: (bh // heads, bh % heads), rows=rows
   )
+  return inputs | shared | _seen(plan, places, (n, n), part)
 
 
 def _length(plan):
@@ -332,6 +341,28 @@ def _shared(places, table, of_grid, *, rows=1, heads=1):
       lambda *at: (row(weights, 0, at), 0, 0),
     )
   return found
+
+
+def _seen(plan, places, sizes, part, *, by_keys=False):
+  """First and last tile of keys that queries may see, as inputs by name.
+
+  Args:
+    plan: the plan.
+    places: the Places.
+    sizes: queries and keys in a tile.
+    part: block and index map of a program.
+    by_keys: tiles of queries that keys may see instead.
+  """
+  if places.k_segment_ids is None:
+    return {}
+  first = plan.first * plan.block
+  q_ids = places.q_segment_ids[..., first : first + _length(plan)]
+  k_ids = places.k_segment_ids[..., : plan.blocks_k * plan.block]
+  sides = (q_ids, sizes[0]), (k_ids, sizes[1])
+  one, other = sides[::-1] if by_keys else sides
+  found = masks.seen_blocks(*one, *other)
+  names = 'first_seen', 'last_seen'
+  return {name: (x, *part) for name, x in zip(names, found, strict=True)}
 
 
 def _call(plan, kernel, grid, inputs, outputs):

@@ -194,8 +194,15 @@ def _logit_gradient(plan, r, first_q, first_k):
     dp = dot(r.dy[row, queries], v, (1, 1))
     return total + p * (dp - r.centre[row, queries][:, None])
 
+  def of_row_if_seen(row, total):
+    if not hasattr(r, 'first_seen'):
+      return of_row(row, total)
+    i, j = (jax.lax.div(first, jnp.int32(n)) for first in (first_q, first_k))
+    seen = (r.first_seen[row, i] <= j) & (j <= r.last_seen[row, i])
+    return jax.lax.cond(seen, of_row, lambda _, total: total, row, total)
+
   total = jnp.zeros((n, n), jnp.float32)
-  return jax.lax.fori_loop(0, r.q.shape[0], of_row, total)
+  return jax.lax.fori_loop(0, r.q.shape[0], of_row_if_seen, total)
 
 
 def _logits(
@@ -254,7 +261,11 @@ def _over_blocks(plan, r, needed, whole, step, carry):
     step: a function.
     carry: its state.
   """
-  first, end = needed[0], needed[1] + 1
+  first, last = needed
+  if hasattr(r, 'first_seen'):
+    first = jnp.maximum(first, r.first_seen[0])
+    last = jnp.minimum(last, r.last_seen[0])
+  end = last + 1
 
   def run(masked, first, end, carry):
     return jax.lax.fori_loop(

@@ -14,6 +14,12 @@ def head_width(num_heads, head_dim):
   return max(16, 1 << (head_dim - 1).bit_length())
 
 
+def key_copies(num_heads, key_heads, width):
+  """Copies of a head of keys: heads of a group have it in common."""
+  del num_heads, key_heads, width
+  return 1
+
+
 def block_size(length, form, width, itemsize):
   """Tokens in a block, for so many tokens in a row."""
   del form, width, itemsize
@@ -37,5 +43,6 @@ __all__ = [
   'block_size',
   'forward_tile_size',
   'head_width',
+  'key_copies',
   'tile_size',
 ]

@@ -14,18 +14,16 @@ from lengen_jax.attention.pallas_tpu.calls import query_gradients
 from lengen_jax.attention.pallas_tpu.plan import block_size
 from lengen_jax.attention.pallas_tpu.plan import EXACT
 from lengen_jax.attention.pallas_tpu.plan import head_width
+from lengen_jax.attention.pallas_tpu.plan import key_copies
 from lengen_jax.attention.pallas_tpu.plan import Plan
-
-# Whether heads of a group have their keys in common, or a copy each.
-GROUPED_HEADS = False
 
 __all__ = [
   'EXACT',
-  'GROUPED_HEADS',
   'Plan',
   'block_size',
   'forward',
   'head_width',
+  'key_copies',
   'key_gradients',
   'query_gradients',
 ]

@@ -174,7 +174,7 @@ def _add_piece_gradient(plan, r, i, j, head, piece):
 
 
 def _add_weight_gradient(plan, r, j, head, piece, interval, dbias):
-  """Adds to the sums of gradients to how far queries are between anchors."""
+  """Adds to the gradient of how far queries are between anchors."""
   if plan.alone:
     tile = _laid_out(plan, r, j, head, 1)
   else:
@@ -183,9 +183,10 @@ def _add_weight_gradient(plan, r, j, head, piece, interval, dbias):
     tile = toeplitz.tile(row, plan.piece, plan.block)
   _, queries = _parts(plan, piece, keys_inside=True)
   product = dbias * tile
-  r.weight_sums[head, queries] += sum(
+  in_lanes = sum(
     product[:, lane : lane + LANES] for lane in range(0, plan.block, LANES)
   )
+  r.dweights[0, head, :, queries] += in_lanes.T.sum(0, keepdims=True)
 
 
 def _halves(plan):

@@ -8,6 +8,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
+from lengen_jax.attention.fused import masks as fused_masks
 from lengen_jax.attention.fused.plan import LANES
 from lengen_jax.attention.pallas_tpu import kernels
 from lengen_jax.attention.pallas_tpu import masks
@@ -19,7 +20,7 @@ def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
   batch, _, width = q.shape
   plan = plans.with_rows(plan, plans.FORWARD, batch)
-  specs = _Specs(plan, keys_inside=True)
+  specs = _Specs(plan, True, width // k.shape[2], _is_packed(places))
   length, heads = plan.blocks_q * plan.block, width // plan.head_dim
   return _call(
     kernels.forward,
@@ -45,14 +46,14 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
   Args:
     plan: the plan.
     q: `[B, Q, H D]`.
-    k: `[B, K, H D]`.
+    k: `[B, K, G D]`, G groups of heads, with `plan.key_copies` of each.
     v: likewise.
     table: what `tables.make` gave.
     places: the places.
     **of_queries: of the band, `dy`, `log_sum` and `centre`.
   """
   plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, q.shape[0])
-  specs = _Specs(plan, keys_inside=True)
+  specs = _Specs(plan, True, q.shape[2] // k.shape[2], _is_packed(places))
   outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
   outputs |= specs.table_gradients(table, q.shape[0])
   scratch = {
@@ -66,8 +67,6 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     if plan.form != 'dense':
       scratch['ddistances'] = scratch['distances']
       scratch['skewed'] = (LANES, 2 * plan.block)
-    if plan.form == 'anchored':
-      scratch['weight_sums'] = plan.heads, plan.block, LANES
   dq, *found = _call(
     kernels.query_gradient,
     specs,
@@ -101,8 +100,8 @@ def _summed(gradient, like, axis):
 def key_gradients(plan, q, k, v, table, places, **of_queries):
   """Gradients to the keys and values that the band sees; see above."""
   plan = plans.with_rows(plan, plans.KEYS, q.shape[0])
-  specs = _Specs(plan, keys_inside=False)
-  shape = (q.shape[0], plan.blocks_k * plan.block, q.shape[2])
+  specs = _Specs(plan, False, q.shape[2] // k.shape[2], _is_packed(places))
+  shape = (q.shape[0], plan.blocks_k * plan.block, k.shape[2])
   return _call(
     kernels.key_gradient,
     specs,
@@ -118,6 +117,10 @@ def key_gradients(plan, q, k, v, table, places, **of_queries):
     },
     places=places,
   )
+
+
+def _is_packed(places):
+  return places.k_segment_ids is not None
 
 
 def _shape(shape, like=None):
@@ -141,7 +144,7 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
     A list of outputs.
   """
   plan = specs.plan
-  prefetch = {'offset': places.offset}
+  prefetch = {'offset': places.offset, **specs.seen_blocks(places)}
   if 'dweights' in outputs:
     vary = places.weights_vary.reshape(plan.blocks_q, plan.block)
     prefetch['weights_vary'] = vary.any(1).astype(jnp.int32)
@@ -155,7 +158,7 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
     first_row = pl.program_id(1) * plan.rows
     kernel(plan, types.SimpleNamespace(first_row=first_row, **named))
 
-  batch, _, width = inputs['q'][0].shape
+  batch, _, width = inputs['q' if specs.keys_inside else 'k'][0].shape
   shapes, out_specs = zip(*outputs.values(), strict=True)
   order = ['parallel', 'parallel', 'parallel', 'arbitrary']
   if len(outputs) > 1 and kernel is kernels.query_gradient:
@@ -187,33 +190,64 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
 class _Specs:
   """Which part of an array a program of the grid has.
 
-  The grid is (heads, rows, queries, keys), or with keys before queries. Where
-  a tile is not needed, its neighbours' parts stay, so that nothing is fetched.
+  The grid is (heads, rows, queries, keys), or (heads of keys, rows, keys, heads
+  with these keys and queries). Where a tile is not needed, its neighbours'
+  parts stay, so that nothing is fetched.
 
   Attributes:
     plan: the plan.
     keys_inside: whether keys are the last axis of the grid.
+    group: how many times as wide queries are as keys.
+    packed: whether there are segments.
   """
 
   plan: Plan
   keys_inside: bool
+  group: int
+  packed: bool
 
   @property
   def blocks(self):
-    blocks = self.plan.blocks_q, self.plan.blocks_k
-    return blocks if self.keys_inside else blocks[::-1]
+    p = self.plan
+    if self.keys_inside:
+      return p.blocks_q, p.blocks_k
+    return p.blocks_k, self.group * p.blocks_q
 
   def _at(self, index):
     """An index map from `index(h, b, i, j)`, i and j of queries and of keys."""
+    p = self.plan
 
-    def of_grid(h, b, outer, inner, offset, *_):
+    def of_grid(h, b, outer, inner, offset, *more):
       if self.keys_inside:
-        first, last = masks.key_range(self.plan, outer, offset[0])
-        return index(h, b, outer, jnp.clip(inner, first, last))
-      first, last = masks.query_range(self.plan, outer, offset[0])
-      return index(h, b, jnp.clip(inner, first, last), outer)
+        first, last = masks.key_range(p, outer, offset[0])
+      else:
+        member, inner = masks.query_block(p, inner)
+        h = h * self.group + member
+        first, last = masks.query_range(p, outer, offset[0])
+      if self.packed:
+        seen = masks.of_segments(
+          p, more[:2], b * p.rows, outer, self.keys_inside
+        )
+        first, last = jnp.maximum(first, seen[0]), jnp.minimum(last, seen[1])
+      inner = jnp.clip(inner, first, last)
+      i, j = (outer, inner) if self.keys_inside else (inner, outer)
+      return index(h, b, i, j)
 
     return of_grid
+
+  def seen_blocks(self, places):
+    """Blocks whose segments may meet, row after row, by name."""
+    if not self.packed:
+      return {}
+    p = self.plan
+    band = slice(p.first * p.block, (p.first + p.blocks_q) * p.block)
+    sides = (
+      places.q_segment_ids[..., band],
+      places.k_segment_ids[..., : p.blocks_k * p.block],
+    )
+    one, other = sides if self.keys_inside else sides[::-1]
+    first, last = fused_masks.seen_blocks(one, p.block, other, p.block)
+    return {'first_seen': first.reshape(-1), 'last_seen': last.reshape(-1)}
 
   @property
   def per_head(self):
@@ -232,13 +266,14 @@ class _Specs:
     p = self.plan
     if p.form == 'none':
       return {}
-    scratch = {'bias': (p.heads, p.block, p.block)}
+    if p.alone:
+      scratch = {'strips': (p.heads, p.anchors, 2, LANES, p.block)}
+    else:
+      scratch = {'bias': (p.heads, p.block, p.block)}
     if p.form != 'dense':
       scratch['distances'] = (p.anchors, 2 * p.block)
     if p.form == 'anchored' and self.keys_inside:
       scratch['weight_columns'] = p.block, LANES
-    if p.alone:
-      scratch['strips'] = (p.heads, p.anchors, 2, LANES, p.block)
     return scratch
 
   def inputs(self, table, places, **arrays):
@@ -263,7 +298,11 @@ class _Specs:
     )
 
   def keys(self):
-    return pl.BlockSpec(self.summed, self._at(lambda h, b, i, j: (b, j, h)))
+
+    def block(h, b, i, j):
+      return b, j, jax.lax.div(h, jnp.int32(self.group))
+
+    return pl.BlockSpec(self.summed, self._at(block))
 
   def per_query(self):
     p = self.plan

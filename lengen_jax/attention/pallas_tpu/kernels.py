@@ -29,7 +29,7 @@ def forward(plan, r):
   def tile(masked):
     bias.make(plan, r, i, j)
 
-    @pl.loop(0, plan.rows)
+    @masks.each_row(plan, r, i, j)
     def _(row):
       q, k, v = r.q[row], r.k[row], r.v[row]
       kept_sum = r.sum[row]
@@ -77,7 +77,7 @@ def query_gradient(plan, r):
     bias.begin(plan, r)
     r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
     if plan.form == 'anchored':
-      r.weight_sums[...] = jnp.zeros(r.weight_sums.shape, jnp.float32)
+      r.dweights[...] = jnp.zeros(r.dweights.shape, jnp.float32)
 
     @pl.loop(0, plan.rows)
     def _(row):
@@ -100,7 +100,7 @@ def query_gradient(plan, r):
     if plan.form != 'none':
       r.dbias[...] = jnp.zeros(r.dbias.shape, jnp.float32)
 
-    @pl.loop(0, plan.rows)
+    @masks.each_row(plan, r, i, j)
     def _(row):
       q, k, v, dy = r.q[row], r.k[row], r.v[row], r.dy[row]
       added = None
@@ -127,25 +127,26 @@ def query_gradient(plan, r):
   @pl.when(j == plan.blocks_k - 1)
   def _():
     r.dq[...] = (r.sum[...] * plan.scale).astype(r.dq.dtype)
-    if plan.form == 'anchored':
-      for head in range(plan.heads):
-        r.dweights[0, head] = r.weight_sums[head].T.sum(0, keepdims=True)
 
 
 def key_gradient(plan, r):
   """Gradients to keys and values. Rows of its tiles are keys."""
-  j, i = pl.program_id(2), pl.program_id(3)
+  j, inner = pl.program_id(2), pl.program_id(3)
+  _, i = masks.query_block(plan, inner)
 
   @pl.when(i == 0)
   def _():
     bias.begin(plan, r, keys_inside=False)
+
+  @pl.when(inner == 0)
+  def _():
     r.dk_sum[...] = jnp.zeros(r.dk_sum.shape, jnp.float32)
     r.dv_sum[...] = jnp.zeros(r.dv_sum.shape, jnp.float32)
 
   def tile(masked):
     bias.make(plan, r, i, j, keys_inside=False)
 
-    @pl.loop(0, plan.rows)
+    @masks.each_row(plan, r, i, j, keys_inside=False)
     def _(row):
       q, k, v, dy = r.q[row], r.k[row], r.v[row], r.dy[row]
       dk = jnp.zeros((plan.block, plan.lanes), jnp.float32)
@@ -166,9 +167,9 @@ def key_gradient(plan, r):
       r.dk_sum[row] += dk
       r.dv_sum[row] += dv
 
-  masks.when_needed(plan, r, i, j, tile)
+  masks.when_needed(plan, r, i, j, tile, keys_inside=False)
 
-  @pl.when(i == plan.blocks_q - 1)
+  @pl.when(inner == pl.num_programs(3) - 1)
   def _():
     r.dk[...] = (r.dk_sum[...] * plan.scale).astype(r.dk.dtype)
     r.dv[...] = r.dv_sum[...].astype(r.dv.dtype)

@@ -1,5 +1,7 @@
 """Which pairs of a tile are visible, and whether it is needed."""
 
+import functools
+
 import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
@@ -20,7 +22,57 @@ def query_range(plan, j, offset):
   return masks.query_range(plan, j * b, b, b, offset)
 
 
-def when_needed(plan, r, i, j, tile):
+def query_block(plan, inner):
+  """A head among those with the same keys, and a block of its queries.
+
+  Of the last axis of the grid, where keys are outside.
+  """
+  blocks = jnp.int32(plan.blocks_q)
+  return jax.lax.div(inner, blocks), jax.lax.rem(inner, blocks)
+
+
+def of_segments(plan, seen, first_row, outer, keys_inside):
+  """First and last block of which some row of a program may see anything.
+
+  Args:
+    plan: the plan.
+    seen: what `fused.masks.seen_blocks` gave, references of `[B N]`.
+    first_row: of the program.
+    outer: the block that sees them: of queries where keys are inside.
+    keys_inside: whether a program goes over keys.
+  """
+  places = [
+    _place(plan, first_row + row, outer, keys_inside)
+    for row in range(plan.rows)
+  ]
+  first, last = ([x[place] for place in places] for x in seen)
+  first = functools.reduce(jnp.minimum, first)
+  return first, functools.reduce(jnp.maximum, last)
+
+
+def each_row(plan, r, i, j, keys_inside=True):
+  """Decorates what is run for rows of a program whose segments may meet."""
+  outer, inner = (i, j) if keys_inside else (j, i)
+
+  def run(of_row):
+    @pl.loop(0, plan.rows)
+    def _(row):
+      if not hasattr(r, 'first_seen'):
+        of_row(row)
+        return
+      place = _place(plan, r.first_row + row, outer, keys_inside)
+      meets = (r.first_seen[place] <= inner) & (inner <= r.last_seen[place])
+      pl.when(meets)(lambda: of_row(row))
+
+  return run
+
+
+def _place(plan, row, outer, keys_inside):
+  blocks = plan.blocks_q if keys_inside else plan.blocks_k
+  return row * blocks + outer
+
+
+def when_needed(plan, r, i, j, tile, keys_inside=True):
   """Runs `tile(masked)` unless nothing in it is visible.
 
   Args:
@@ -29,12 +81,18 @@ def when_needed(plan, r, i, j, tile):
     i: the block of queries.
     j: the block of keys.
     tile: a function of whether pairs may be hidden.
+    keys_inside: whether a program goes over keys.
   """
   b = plan.block
   first_q = (plan.first + i) * b + r.offset[0]
   needed, whole = masks.use(plan, first_q, b, j * b, b)
   if hasattr(r, 'k_segment_ids') or hasattr(r, 'k_lengths'):
     whole = False
+  if hasattr(r, 'first_seen'):
+    outer, inner = (i, j) if keys_inside else (j, i)
+    seen = r.first_seen, r.last_seen
+    first, last = of_segments(plan, seen, r.first_row, outer, keys_inside)
+    needed &= (first <= inner) & (inner <= last)
   if isinstance(whole, bool):
     pl.when(needed)(lambda: tile(not whole))
     return

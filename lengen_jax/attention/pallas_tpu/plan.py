@@ -86,6 +86,16 @@ def head_width(num_heads, head_dim):
   return -(-head_dim // LANES) * LANES
 
 
+def key_copies(num_heads, key_heads, width):
+  """Copies of a head of keys, for heads of a group that share a register.
+
+  A group in several registers has the same copies in each. Where a register has
+  heads of several groups, all have a copy of their own.
+  """
+  group, heads = num_heads // key_heads, max(1, LANES // width)
+  return group if group % heads else heads
+
+
 @dataclasses.dataclass(frozen=True)
 class Needs:
   """What a kernel has in vector memory.
@@ -175,10 +185,12 @@ def _fixed(plan, needs):
   """Bytes of vector memory for a tile, and for the table's gradient."""
   needed = _tiles(needs, plan.form, plan.block, plan.heads)
   if plan.alone:
-    needed += 4 * plan.heads * plan.anchors * 2 * LANES * plan.block
+    # Instead of the tile of each head.
+    strips = 2 * plan.anchors * LANES - plan.block
+    needed += 4 * plan.heads * plan.block * strips
   if plan.form == 'anchored':
-    # Weights of queries, in all lanes, and the sums of their gradients.
-    needed += 4 * plan.block * LANES * (1 + needs.tables * plan.heads)
+    # Weights of queries, in all lanes.
+    needed += 4 * plan.block * LANES
   if needs.tables and plan.form in ('strip', 'anchored'):
     distances = (plan.highest - plan.lowest) * plan.block
     needed += 4 * plan.heads * plan.anchors * distances
