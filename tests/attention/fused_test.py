@@ -502,7 +502,9 @@ def in_bfloat16(bias, i, distances):
   params, encoding = bias.params, bias.encoding
   c = params['c'][0]
   i = jnp.maximum(i, params['threshold'][0])
-  h = jnp.log1p(c * distances) / (jnp.log1p(c * i) + 1e-6)
+  if bias.bidirectional:
+    i = jnp.maximum(i, i - distances)
+  h = jnp.log1p(c * jnp.abs(distances)) / (jnp.log1p(c * i) + 1e-6)
   h = h[:, None].astype(jnp.bfloat16)
   for n in range(encoding.hidden_layers + 1):
     kernel, b = (
@@ -515,21 +517,26 @@ def in_bfloat16(bias, i, distances):
 
 @pytest.mark.some(3)
 @pytest.mark.parametrize(
-  'hidden_layers, threshold, fitted',
+  'hidden_layers, threshold, fitted, bidirectional',
   [
-    (2, 64, False),
-    (1, 700, False),
-    pytest.param(1, 10, False, marks=pytest.mark.slow),
-    pytest.param(2, 3000, False, marks=pytest.mark.slow),
-    (1, 1500, True),
-    pytest.param(2, 700, True, marks=pytest.mark.slow),
-    pytest.param(2, 1500, True, marks=pytest.mark.slow),
-    pytest.param(1, 3000, True, marks=pytest.mark.slow),
-    pytest.param(2, 3000, True, marks=pytest.mark.slow),
-    pytest.param(2, 5000, True, marks=pytest.mark.slow),
+    (2, 64, False, False),
+    (1, 700, False, False),
+    pytest.param(1, 10, False, False, marks=pytest.mark.slow),
+    pytest.param(2, 3000, False, False, marks=pytest.mark.slow),
+    pytest.param(1, 700, False, True, marks=pytest.mark.slow),
+    (1, 1500, True, False),
+    pytest.param(2, 700, True, False, marks=pytest.mark.slow),
+    pytest.param(2, 1500, True, False, marks=pytest.mark.slow),
+    pytest.param(1, 3000, True, False, marks=pytest.mark.slow),
+    pytest.param(2, 3000, True, False, marks=pytest.mark.slow),
+    pytest.param(2, 5000, True, False, marks=pytest.mark.slow),
+    pytest.param(1, 1500, True, True, marks=pytest.mark.slow),
+    pytest.param(2, 700, True, True, marks=pytest.mark.slow),
   ],
 )
-def test_anchors_beat_an_mlp_in_bfloat16(hidden_layers, threshold, fitted):
+def test_anchors_beat_an_mlp_in_bfloat16(
+  hidden_layers, threshold, fitted, bidirectional
+):
   length = 8192
   encoding, variables = make(
     f'fire(hidden_layers={hidden_layers}, init_threshold={threshold}.)'
@@ -546,8 +553,11 @@ def test_anchors_beat_an_mlp_in_bfloat16(hidden_layers, threshold, fitted):
     # What is sharp there is sharp at another threshold too.
     one = jnp.ones(1)
     variables = {'params': {**fit.params, 'threshold_multiplier': one}}
-  bias = encoding.apply(variables, method='bias_fn')
-  distances = jnp.arange(length, dtype=jnp.float32)
+  bias = encoding.apply(
+    variables, method='bias_fn', bidirectional=bidirectional
+  )
+  least = 1 - length if bidirectional else 0
+  distances = jnp.arange(least, length, dtype=jnp.float32)
   exact = jax.jit(lambda i: bias.rows(i[None], distances)[0])
   rounded = jax.jit(lambda i: in_bfloat16(bias, i, distances))
   everywhere = np.arange(128, length, 97)
@@ -557,7 +567,10 @@ def test_anchors_beat_an_mlp_in_bfloat16(hidden_layers, threshold, fitted):
     for i in rows:
       approximate = fused.row(bias, int(i), distances)
       for n, row in enumerate((approximate, rounded(jnp.float32(i)))):
-        off = np.asarray(row - exact(jnp.float32(i)))[:, : i + 1]
+        off = np.asarray(row - exact(jnp.float32(i)))
+        # Of keys from 0 to the last.
+        last = length - 1 if bidirectional else i
+        off = off[:, i - last - least : i - least + 1]
         worst[n] = max(worst[n], np.abs(off).max())
         squares[n] += (off**2).sum()
     if len(rows):

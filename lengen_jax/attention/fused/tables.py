@@ -126,5 +126,5 @@ def row(band, bias, i, distances):
     *(jnp.array([x], jnp.float32) for x in (before, i, after))
   )
   if bias.bidirectional:
-    weight = jnp.where(distances < 0, linear, weight)
+    weight = jnp.where(distances < 0, linear, weight)[None]
   return near + weight * (far - near)
