@@ -423,7 +423,7 @@ class Encoding(nn.Module):
       `[N]`, rising or falling, constant only where rows are.
     """
     del params
-    return positions
+    return jnp.asarray(positions)
 
   @nn.nowrap
   def project(self, params: Params) -> Params:
