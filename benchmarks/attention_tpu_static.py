@@ -16,7 +16,8 @@ rows there are at a time depends on the chip's vector memory (rows_that_fit).
 ALiBi stands for all biases of distance alone: their kernels are the same
 program, whatever made the row of numbers that they read. FIRE's is that of
 queries from 2048 on, most of a long row; `early` that of those from 1024 to
-2048, whose anchors are closer; neither with the threshold among them. A row
+2048, whose anchors are closer; before 1024 they are closer still. What tiles
+with the threshold among their queries have to do besides is left out. A row
 that is alone keeps half of what a tile's bias is made from for the next tile:
 the first tile of a block of queries, which makes both, is not what is counted.
 """
@@ -68,7 +69,7 @@ def compile_kernels(chip, kind, head_dim, batch):
   spec, spacing = KINDS[kind]
   if spacing:
     plans.bands = lambda length, *_: [('anchored', BLOCK, 0, length, spacing)]
-    # All tiles but those with the threshold.
+    # Which only tiles with the threshold have to do.
     biases._add_weight_gradient = lambda *_: None
   # All tiles but the first of a row of tiles.
   biases._put_near_half = lambda *_: None

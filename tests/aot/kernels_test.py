@@ -91,6 +91,10 @@ def test_anchors_compile(chip):
   'spec, options',
   [
     ('t5', {'packed': True, 'key_heads': 1, 'window': 700}),
+    (
+      'kerple_log',
+      {'packed': True, 'batch': 8, 'length': 16384, 'key_heads': 1},
+    ),
     ('fire', {'packed': True}),
     ('fire', {'bias_form': 'exact', 'batch': 8, 'heads': 2}),
     ('fire', {'packed': True, 'head_dim': 32}),
@@ -100,6 +104,22 @@ def test_anchors_compile(chip):
 )
 def test_options_compile(chip, spec, options):
   compiled_gradients(chip, spec, **{'length': 1024, **options})
+
+
+def test_keys_of_grouped_heads_are_not_copied():
+  def temporary(key_heads):
+    compiled = compiled_gradients(
+      'v5e',
+      'kerple_log',
+      length=2**14,
+      heads=16,
+      key_heads=key_heads,
+      head_dim=128,
+    )
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  # Copies of all keys, and parts of their gradients, are 64 MiB each.
+  assert temporary(16) - temporary(2) > 96 * MIB
 
 
 def test_memory():

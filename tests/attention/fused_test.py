@@ -19,6 +19,7 @@ from lengen_jax.attention import pallas_tpu
 from lengen_jax.attention.fused import attention as fused_attention
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.pallas_gpu import calls as gpu_calls
+from lengen_jax.attention.pallas_tpu import plan as tpu_plans
 from lengen_jax.encodings import convert
 
 B, H, D, L = 2, 2, 64, 300
@@ -71,12 +72,10 @@ SPECS = [
 ]
 QUICK = [
   ('alibi', 'causal'),
-  ('t5(num_buckets=8, max_distance=16)', 'packed'),
   ('kerple_log', 'causal, grouped heads, scaled logits'),
   ('fire(init_threshold=8.)', 'both directions, given positions'),
   ('nope', 'both directions, window'),
   ('kerple_power', 'later queries'),
-  ('alibi', 'earlier queries'),
   ('alibi', 'cross, padded keys'),
 ]
 
@@ -169,7 +168,6 @@ def assert_equal(got, want, tolerance):
       assert np.abs(x - y).max() <= limit, name
 
 
-@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec, name',
   [
@@ -210,6 +208,51 @@ def test_several_blocks(monkeypatch, chip, batch, name):
   # Of fewer than 256 tokens, a tile is far halves alone.
   monkeypatch.setattr(plans, 'BLOCK', 256)
   want, got = both('kerple_log', batch=batch, **OPTIONS[name])
+  assert_equal(got, want, 1e-5)
+
+
+@pytest.mark.parametrize(
+  'spec, options',
+  [
+    ('t5(num_buckets=8, max_distance=16)', {'causal': True}),
+    pytest.param(
+      'fire(init_threshold=8.)', {'causal': True}, marks=pytest.mark.slow
+    ),
+    pytest.param('alibi', {'causal': False}, marks=pytest.mark.slow),
+    pytest.param(
+      'kerple_log',
+      {'causal': True, 'num_heads': 4, 'q_length': 140, 'q_offset': 100},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      'nope', {'causal': False, 'window': 90}, marks=pytest.mark.slow
+    ),
+  ],
+)
+def test_packed_rows_of_several_blocks(monkeypatch, chip, spec, options):
+  del chip
+  monkeypatch.setattr(plans, 'BLOCK', 128)
+  # Rows of their own, in no order, and of no whole blocks.
+  segment_ids = np.stack(
+    [
+      np.repeat([7, 2, 5, 3], [30, 120, 15, 135]),
+      np.repeat([1, 6, 4], [170, 20, 110]),
+      np.repeat([2, 9], [290, 10]),
+    ]
+  )
+  length, offset = options.get('q_length', L), options.get('q_offset', 0)
+  own = slice(offset, offset + length)
+  given = positions.segment_positions(segment_ids)
+  want, got = both(
+    spec,
+    batch=3,
+    q_segment_ids=segment_ids[:, own],
+    k_segment_ids=segment_ids,
+    q_positions=given[:, own],
+    k_positions=given,
+    contiguous=True,
+    **options,
+  )
   assert_equal(got, want, 1e-5)
 
 
@@ -454,21 +497,25 @@ def test_anchors(chip, length, bands, options):
   check_anchors(length, bands, threshold=threshold, **options)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-  'chip, block, spacing',
+  'chip, block, spacing, causal',
   [
     # Blocks that share anchors, and blocks in several pieces.
-    ('tpu', 128, 256),
-    ('tpu', 256, 256),
-    ('tpu', 256, 128),
-    ('tpu', 256, 64),
-    ('gpu', 256, 128),
-    ('gpu', 128, 256),
+    ('tpu', 256, 256, False),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        ('tpu', 128, 256, True),
+        ('tpu', 256, 128, True),
+        ('tpu', 256, 64, False),
+        ('gpu', 128, 256, True),
+        ('gpu', 256, 128, False),
+      )
+    ),
   ],
   indirect=['chip'],
 )
-def test_anchors_further_on(monkeypatch, chip, block, spacing):
+def test_anchors_further_on(monkeypatch, chip, block, spacing, causal):
   first = [('dense', 128, 0, 128, 1), ('anchored', 128, 128, 256, 16)]
   want = [(0, 0), (128, 16), (256, spacing)]
   if chip == 'gpu':
@@ -478,7 +525,33 @@ def test_anchors_further_on(monkeypatch, chip, block, spacing):
     return [*first, ('anchored', block, 256, length, spacing)]
 
   monkeypatch.setattr(plans, 'bands', bands)
-  check_anchors(1024, want, causal=True)
+  # A threshold within an interval.
+  check_anchors(600, want, causal=causal, threshold=333.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('chip', ['tpu'], indirect=True)
+def test_smaller_blocks_where_gradients_of_anchors_have_no_room(
+  monkeypatch, chip
+):
+  del chip
+  halved = []
+
+  def halve(plan):
+    halved.append(plan.block)
+    return whole(plan)
+
+  whole = tpu_plans.Plan.halved
+  monkeypatch.setattr(tpu_plans.Plan, 'halved', halve)
+  monkeypatch.setattr(tpu_plans, 'vector_memory', lambda: 2**21)
+  bands = [
+    ('dense', 128, 0, 128, 1),
+    ('anchored', 128, 128, 256, 16),
+    ('anchored', 256, 256, 512, 256),
+  ]
+  monkeypatch.setattr(plans, 'bands', lambda *_: bands)
+  check_anchors(400, [(0, 0), (128, 16), (256, 256)], threshold=333.0)
+  assert halved == [256]
 
 
 @pytest.mark.parametrize(
@@ -515,12 +588,34 @@ def in_bfloat16(bias, i, distances):
   return h.T.astype(jnp.float32)
 
 
+def fire(hidden_layers, threshold, fitted, bidirectional=False):
+  """A FIRE's BiasFn, as initialised or fitted to ALiBi."""
+  encoding, variables = make(
+    f'fire(hidden_layers={hidden_layers}, init_threshold={threshold}.)'
+  )
+  if fitted:
+    alibi, nothing = make('alibi')
+    fit = convert.fit_fire(
+      alibi.apply(nothing, method='bias_fn'),
+      encoding,
+      max_length=1024,
+      rng=jax.random.key(0),
+      steps=300,
+    )
+    # What is sharp there is sharp at another threshold too.
+    one = jnp.ones(1)
+    variables = {'params': {**fit.params, 'threshold_multiplier': one}}
+  return encoding.apply(
+    variables, method='bias_fn', bidirectional=bidirectional
+  )
+
+
 @pytest.mark.some(3)
 @pytest.mark.parametrize(
   'hidden_layers, threshold, fitted, bidirectional',
   [
-    (2, 64, False, False),
     (1, 700, False, False),
+    (2, 64, False, False),
     pytest.param(1, 10, False, False, marks=pytest.mark.slow),
     pytest.param(2, 3000, False, False, marks=pytest.mark.slow),
     pytest.param(1, 700, False, True, marks=pytest.mark.slow),
@@ -538,31 +633,16 @@ def test_anchors_beat_an_mlp_in_bfloat16(
   hidden_layers, threshold, fitted, bidirectional
 ):
   length = 8192
-  encoding, variables = make(
-    f'fire(hidden_layers={hidden_layers}, init_threshold={threshold}.)'
-  )
-  if fitted:
-    alibi, nothing = make('alibi')
-    fit = convert.fit_fire(
-      alibi.apply(nothing, method='bias_fn'),
-      encoding,
-      max_length=1024,
-      rng=jax.random.key(0),
-      steps=300,
-    )
-    # What is sharp there is sharp at another threshold too.
-    one = jnp.ones(1)
-    variables = {'params': {**fit.params, 'threshold_multiplier': one}}
-  bias = encoding.apply(
-    variables, method='bias_fn', bidirectional=bidirectional
-  )
+  bias = fire(hidden_layers, threshold, fitted, bidirectional)
   least = 1 - length if bidirectional else 0
   distances = jnp.arange(least, length, dtype=jnp.float32)
   exact = jax.jit(lambda i: bias.rows(i[None], distances)[0])
   rounded = jax.jit(lambda i: in_bfloat16(bias, i, distances))
   everywhere = np.arange(128, length, 97)
   near_threshold = threshold + np.arange(-40, 41, 8)
-  for rows in (everywhere, near_threshold[near_threshold >= 128]):
+  near_threshold = near_threshold[near_threshold >= 128]
+  assert len(near_threshold) or threshold < 80
+  for rows in (everywhere, near_threshold):
     worst, squares = np.zeros(2), np.zeros(2)
     for i in rows:
       approximate = fused.row(bias, int(i), distances)
@@ -576,6 +656,51 @@ def test_anchors_beat_an_mlp_in_bfloat16(
     if len(rows):
       assert worst[0] < worst[1]
       assert squares[0] < squares[1]
+
+
+@pytest.mark.parametrize(
+  'hidden_layers, threshold, fitted',
+  [
+    (1, 700, False),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in ((2, 64, False), (1, 700, True), (2, 1500, True))
+    ),
+  ],
+)
+def test_gradients_of_anchors_beat_those_of_an_mlp_in_bfloat16(
+  hidden_layers, threshold, fitted
+):
+  length = 4096
+  bias = fire(hidden_layers, threshold, fitted)
+  distances = jnp.arange(length, dtype=jnp.float32)
+  # Some that the threshold is close to, too.
+  queries = sorted({*range(140, length, 401), *range(520, 1024, 97)})
+
+  def gradient(row):
+    """As the bias learns another, of logarithms."""
+
+    def loss(bias):
+      total = 0.0
+      for i in queries:
+        off = row(bias, i, distances) + jnp.log1p(distances)[None]
+        total += jnp.where(distances[None] <= i, off**2, 0.0).mean()
+      return total
+
+    return jax.jit(jax.grad(loss))(bias).params
+
+  def off(gradients):
+    return jax.tree.map(
+      lambda a, b: float(jnp.linalg.norm(a - b)), gradients, exact
+    )
+
+  exact = gradient(lambda bias, i, d: bias.rows(jnp.array([i]), d)[0])
+  anchored, rounded = off(gradient(fused.row)), off(gradient(in_bfloat16))
+  # How far queries are between anchors is taken not to depend on c.
+  assert anchored.pop('c') < 0.005 * abs(float(exact['c'][0]))
+  for name, error in anchored.items():
+    # Where all queries are behind the threshold, it has no gradient at all.
+    assert error < rounded[name] or error == rounded[name] == 0, name
 
 
 @pytest.mark.parametrize(

@@ -355,10 +355,9 @@ def _seen(plan, places, sizes, part, *, by_keys=False):
   """
   if places.k_segment_ids is None:
     return {}
-  first = plan.first * plan.block
-  q_ids = places.q_segment_ids[..., first : first + _length(plan)]
+  # Packed rows are one band.
   k_ids = places.k_segment_ids[..., : plan.blocks_k * plan.block]
-  sides = (q_ids, sizes[0]), (k_ids, sizes[1])
+  sides = (places.q_segment_ids, sizes[0]), (k_ids, sizes[1])
   one, other = sides[::-1] if by_keys else sides
   found = masks.seen_blocks(*one, *other)
   names = 'first_seen', 'last_seen'

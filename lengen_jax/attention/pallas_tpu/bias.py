@@ -158,11 +158,11 @@ def _add_piece_gradient(plan, r, i, j, head, piece):
   window, queries = _parts(plan, piece, keys_inside=True)
   first = piece * plan.intervals
   dbias = r.dbias[head, queries]
-  r.ddistances[pl.ds(first, 1), window] += toeplitz.untile(dbias, r.skewed)
+  r.ddistances[pl.ds(first, 1), window] += toeplitz.untile(dbias)
 
   def add(interval):
     weight, own = _weight(plan, r, i, j, interval, piece, keys_inside=True)
-    change = toeplitz.untile(weight * dbias, r.skewed)
+    change = toeplitz.untile(weight * dbias)
     r.ddistances[pl.ds(first + interval, 1), window] -= change
     r.ddistances[pl.ds(first + interval + 1, 1), window] += change
     of_weights = functools.partial(

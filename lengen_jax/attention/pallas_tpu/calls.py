@@ -66,7 +66,6 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     scratch['dbias'] = (plan.heads, plan.block, plan.block)
     if plan.form != 'dense':
       scratch['ddistances'] = scratch['distances']
-      scratch['skewed'] = (LANES, 2 * plan.block)
   dq, *found = _call(
     kernels.query_gradient,
     specs,
@@ -240,11 +239,9 @@ class _Specs:
     if not self.packed:
       return {}
     p = self.plan
-    band = slice(p.first * p.block, (p.first + p.blocks_q) * p.block)
-    sides = (
-      places.q_segment_ids[..., band],
-      places.k_segment_ids[..., : p.blocks_k * p.block],
-    )
+    # Packed rows are one band.
+    k_segment_ids = places.k_segment_ids[..., : p.blocks_k * p.block]
+    sides = places.q_segment_ids, k_segment_ids
     one, other = sides if self.keys_inside else sides[::-1]
     first, last = fused_masks.seen_blocks(one, p.block, other, p.block)
     return {'first_seen': first.reshape(-1), 'last_seen': last.reshape(-1)}

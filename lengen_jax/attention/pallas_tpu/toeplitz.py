@@ -9,6 +9,8 @@ could shift each row by an amount of its own, v4 cannot.)
 Sizes are multiples of LANES.
 """
 
+import functools
+
 import jax
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
@@ -49,21 +51,24 @@ def far_half(vector):
   return shifted(vector[:, n - LANES :])[:, LANES:]
 
 
-def untile(tile, scratch):
-  """Transpose of `tile`: sums along diagonals, `[n, m]` as `[1, n + m]`.
-
-  Args:
-    tile: float32.
-    scratch: a reference to memory of at least `[LANES, n + m]`.
-  """
-  rows, columns = tile.shape
-  scratch[...] = jnp.zeros(scratch.shape, jnp.float32)
-  for group in range(rows // LANES):
-    first = rows - group * LANES
-    scratch[:, first : first + columns] += tile[
-      group * LANES : (group + 1) * LANES
+def untile(tile):
+  """Transpose of `tile`: sums along diagonals, `[n, m]` as `[1, n + m]`."""
+  rows, columns = (size // LANES for size in tile.shape)
+  # Of 128 rows, which are the same distance further than those before.
+  summed = []
+  for block in range(rows + columns):
+    pieces = [
+      tile[_lanes(group), _lanes(block - rows + group)]
+      for group in range(rows)
+      if 0 <= block - rows + group < columns
     ]
-  return _unshifted(scratch[:, : rows + columns])
+    nothing = jnp.zeros((LANES, LANES), jnp.float32)
+    summed.append(functools.reduce(jnp.add, pieces) if pieces else nothing)
+  return _unshifted(jnp.concatenate(summed, axis=1))
+
+
+def _lanes(n):
+  return slice(n * LANES, (n + 1) * LANES)
 
 
 def shifted(vector):
