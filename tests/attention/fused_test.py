@@ -232,12 +232,12 @@ def test_several_blocks(monkeypatch, chip, batch, name):
 def test_packed_rows_of_several_blocks(monkeypatch, chip, spec, options):
   del chip
   monkeypatch.setattr(plans, 'BLOCK', 128)
-  # Rows of their own, in no order, and of no whole blocks.
+  # Of no whole blocks: a row whose tiles are not all needed, and two whose are.
   segment_ids = np.stack(
     [
+      np.repeat([9, 5, 2], [130, 120, 50]),
+      np.repeat([4], [300]),
       np.repeat([7, 2, 5, 3], [30, 120, 15, 135]),
-      np.repeat([1, 6, 4], [170, 20, 110]),
-      np.repeat([2, 9], [290, 10]),
     ]
   )
   length, offset = options.get('q_length', L), options.get('q_offset', 0)
