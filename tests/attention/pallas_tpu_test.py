@@ -2,7 +2,6 @@
 
 import jax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,9 +11,9 @@ from lengen_jax.attention.pallas_tpu import toeplitz
 
 @pytest.mark.parametrize('rows, columns', [(128, 256), (256, 128)])
 def test_a_tile_of_distances_and_back(rows, columns):
-  def kernel(vector, cotangent, tile, summed, scratch):
+  def kernel(vector, cotangent, tile, summed):
     tile[...] = toeplitz.tile(vector[...], rows, columns)
-    summed[...] = toeplitz.untile(cotangent[...], scratch)
+    summed[...] = toeplitz.untile(cotangent[...])
 
   rng = np.random.default_rng(0)
   vector = rng.normal(size=(1, rows + columns)).astype(np.float32)
@@ -24,7 +23,6 @@ def test_a_tile_of_distances_and_back(rows, columns):
     out_shape=[
       jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (cotangent, vector)
     ],
-    scratch_shapes=[pltpu.VMEM((128, rows + columns), jnp.float32)],
     interpret=True,
   )(vector, cotangent)
   r, c = np.indices((rows, columns))
