@@ -2,7 +2,6 @@
 
 import jax
 from jax.experimental import pallas as pl
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
