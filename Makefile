@@ -37,7 +37,7 @@ test-slow: $(DATA)
 # libtpu in the environment of the others would look for TPUs in each of them.
 test-aot:
 	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
-	.venv-aot/bin/python -m pytest -m aot tests/aot
+	.venv-aot/bin/python -m pytest -m aot tests/aot --numprocesses=auto
 
 soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \
