@@ -20,7 +20,7 @@ def forward(plan, q, k, v, table, places):
   """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
   batch, _, width = q.shape
   plan = plans.with_rows(plan, plans.FORWARD, batch)
-  specs = _Specs(plan, True, width // k.shape[2], _is_packed(places))
+  specs = _Specs.create(plan, q, k, places, keys_inside=True)
   length, heads = plan.blocks_q * plan.block, width // plan.head_dim
   return _call(
     kernels.forward,
@@ -53,7 +53,7 @@ def query_gradients(plan, q, k, v, table, places, **of_queries):
     **of_queries: of the band, `dy`, `log_sum` and `centre`.
   """
   plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, q.shape[0])
-  specs = _Specs(plan, True, q.shape[2] // k.shape[2], _is_packed(places))
+  specs = _Specs.create(plan, q, k, places, keys_inside=True)
   outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
   outputs |= specs.table_gradients(table, q.shape[0])
   scratch = {
@@ -99,7 +99,7 @@ def _summed(gradient, like, axis):
 def key_gradients(plan, q, k, v, table, places, **of_queries):
   """Gradients to the keys and values that the band sees; see above."""
   plan = plans.with_rows(plan, plans.KEYS, q.shape[0])
-  specs = _Specs(plan, False, q.shape[2] // k.shape[2], _is_packed(places))
+  specs = _Specs.create(plan, q, k, places, keys_inside=False)
   shape = (q.shape[0], plan.blocks_k * plan.block, k.shape[2])
   return _call(
     kernels.key_gradient,
@@ -116,10 +116,6 @@ def key_gradients(plan, q, k, v, table, places, **of_queries):
     },
     places=places,
   )
-
-
-def _is_packed(places):
-  return places.k_segment_ids is not None
 
 
 def _shape(shape, like=None):
@@ -204,6 +200,11 @@ class _Specs:
   keys_inside: bool
   group: int
   packed: bool
+
+  @classmethod
+  def create(cls, plan, q, k, places, *, keys_inside):
+    packed = places.k_segment_ids is not None
+    return cls(plan, keys_inside, q.shape[2] // k.shape[2], packed)
 
   @property
   def blocks(self):
