@@ -53,7 +53,7 @@ PAGES = {
     'training.compare',
     'training.sweep',
     'training.runs',
-    'training.swap',
+    'training.warm_start',
   ),
   'evaluation': (
     'evaluation.length_curve',

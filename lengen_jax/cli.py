@@ -134,6 +134,7 @@ def _eval(arguments, _):
   from lengen_jax.analysis import report
   from lengen_jax.analysis import score_report
   from lengen_jax.training import evaluate
+  from lengen_jax.training import files
   from lengen_jax.training import loop
   from lengen_jax.training import sharding
   from lengen_jax.training import workdir as workdir_lib
@@ -151,11 +152,11 @@ def _eval(arguments, _):
   workdir_lib.check_vocabulary(arguments.workdir, corpus.info)
   results, predictions = evaluate.evaluate(trained, corpus)
   _, path = workdir_lib.read_config(arguments.workdir)
-  workdir_lib.write_json(path / 'eval.json', results)
+  files.write_json(path / 'eval.json', results)
   if corpus.scored_by == 'loss':
     report.print_table(results)
   else:
-    workdir_lib.write_lines(path / 'predictions.jsonl', predictions)
+    files.write_lines(path / 'predictions.jsonl', predictions)
     score_report.print_table(results)
     print(f'wrote {path / "predictions.jsonl"}')
   print(f'wrote {path / "eval.json"}')
@@ -163,18 +164,19 @@ def _eval(arguments, _):
 
 def _export(arguments, _):
   from lengen_jax.interop import weights
-  from lengen_jax.training import disk
+  from lengen_jax.training import files
   from lengen_jax.training import loop
+  from lengen_jax.training import multihost
   from lengen_jax.training import run as run_lib
   from lengen_jax.training import sharding
   from lengen_jax.training import workdir as workdir_lib
 
   sharding.start()
-  if workdir_lib.is_first():
+  if multihost.is_first():
     weights.check_path(arguments.to)
   trained = loop.restore(arguments.workdir, step=arguments.step)
   params = run_lib.on_host(trained.state.params)
-  if not workdir_lib.is_first():
+  if not multihost.is_first():
     return
   trained_on = weights.TrainedOn(
     workdir_lib.vocabulary(arguments.workdir), trained.run.data.train_length
@@ -182,7 +184,8 @@ def _export(arguments, _):
   written = weights.save(arguments.to, params, trained.run.model, trained_on)
   print(
     f'wrote {arguments.to}: step {int(trained.state.step)}, '
-    f'{trained.parameters:,} parameters in float32, {disk.size(written)}'
+    f'{trained.parameters:,} parameters in float32, '
+    f'{files.readable_size(written)}'
   )
 
 
@@ -325,9 +328,9 @@ def _draw(workdir):
 
 def _write(kind, results, folder):
   """Writes results as a report of their kind, and says what it wrote."""
-  from lengen_jax.training import workdir as workdir_lib
+  from lengen_jax.training import multihost
 
-  if not workdir_lib.is_first():
+  if not multihost.is_first():
     return
   if '://' in folder:
     print(

@@ -16,8 +16,8 @@ import pytest
 
 from lengen_jax import cli
 from lengen_jax import errors
-from lengen_jax.training import disk
 from lengen_jax.training import faults
+from lengen_jax.training import files
 from lengen_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -149,7 +149,7 @@ def break_pipe():
 
 def full_disk(patch):
   usage = shutil._ntuple_diskusage(2**30, 2**30, 0)
-  patch.setattr(disk.shutil, 'disk_usage', lambda folder: usage)
+  patch.setattr(files.shutil, 'disk_usage', lambda folder: usage)
 
 
 def small_memory(patch):

@@ -12,8 +12,8 @@ from lengen_jax.analysis import plots
 from lengen_jax.analysis import report_page
 from lengen_jax.analysis import tables
 from lengen_jax.hints import PathLike
+from lengen_jax.training import files
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import workdir as workdir_lib
 
 
 def read(workdir: PathLike) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def read(workdir: PathLike) -> dict[str, Any]:
       f'{path.parent} holds no results.json; make one with lengen compare or '
       'lengen sweep'
     )
-  results = workdir_lib.read_json(path)
+  results = files.read_json(path)
   missing = {'train_length', 'lengths', 'curves'} - {*results}
   if missing:
     raise errors.WorkdirError(
@@ -97,12 +97,12 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
     'positions.csv': tables.csv_text(*_positions(results)),
   }
   for name in ('curves.csv', 'positions.csv'):
-    workdir_lib.write_text(folder / name, texts[name])
+    files.write_text(folder / name, texts[name])
   plot = folder / 'length_curves.png'
   plots.length_curves(results, called, plot, unit=report_page.UNIT)
   path = folder / 'report.html'
   page = report_page.create(results, called, texts, folder)
-  workdir_lib.write_text(path, page)
+  files.write_text(path, page)
   return [*(folder / name for name in texts), plot, path]
 
 

@@ -192,7 +192,7 @@ def _cost(results, called):
         f'{tokens:,}',
         f'{seconds:,.1f}',
         f'{tokens / seconds:,.0f}' if seconds else '–',
-        *_sittings(curve.get('sittings', [])),
+        *_sessions(curve.get('sessions', curve.get('sittings', []))),
         f'{memory / 2**30:.2f}' if memory else '–',
       )
     )
@@ -211,10 +211,10 @@ def _cost(results, called):
   ]
 
 
-def _sittings(sittings):
+def _sessions(sessions):
   """When a run began, and the devices it was on."""
-  if not sittings:
+  if not sessions:
     return '–', '–'
-  devices = [f'{one["devices"]} × {one["device_kind"]}' for one in sittings]
-  began = sittings[0]['started'][:16].replace('T', ' ')
+  devices = [f'{one["devices"]} × {one["device_kind"]}' for one in sessions]
+  began = sessions[0]['started'][:16].replace('T', ' ')
   return began, ', '.join(dict.fromkeys(devices))

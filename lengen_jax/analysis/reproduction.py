@@ -8,7 +8,7 @@ import rich.markup
 from lengen_jax.analysis import page
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
-from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.training import files as files_lib
 
 # What holds the results, in the folder of an experiment at a scale.
 RESULTS = 'reproduction.json'
@@ -57,7 +57,7 @@ def _rounded(value):
 def read(workdir):
   """The results of a reproduction; None if the folder has none."""
   path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
-  return workdir_lib.read_json(path) if path.exists() else None
+  return files_lib.read_json(path) if path.exists() else None
 
 
 def print_tables(found):
@@ -149,7 +149,7 @@ def write(found, workdir):
   link = page.download(RESULTS, json.dumps(found))
   body.append(page.paragraph(link))
   path = folder / 'report.html'
-  workdir_lib.write_text(path, page.document(found['name'], *body))
+  files_lib.write_text(path, page.document(found['name'], *body))
   return [*paths, path]
 
 

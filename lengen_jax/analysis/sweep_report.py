@@ -14,6 +14,7 @@ from lengen_jax.analysis import plots
 from lengen_jax.analysis import sections
 from lengen_jax.analysis import tables
 from lengen_jax.hints import PathLike
+from lengen_jax.training import files as files_lib
 from lengen_jax.training import workdir as workdir_lib
 
 # What a score is called, and what it is multiplied by.
@@ -37,7 +38,7 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
   path = pathlib.Path(workdir).expanduser().absolute()
   if not (path / workdir_lib.SWEEP).exists():
     return None
-  return workdir_lib.read_json(path / 'results.json')
+  return files_lib.read_json(path / 'results.json')
 
 
 def print_table(results: Mapping[str, Any]) -> None:
@@ -90,12 +91,12 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
     'results.json': json.dumps(results),
     'curves.csv': tables.csv_text(*_curves(results)),
   }
-  workdir_lib.write_text(folder / 'curves.csv', texts['curves.csv'])
+  files_lib.write_text(folder / 'curves.csv', texts['curves.csv'])
   plot = folder / 'accuracy.png'
   unit, scale = _SCORES[results['score']]
   plots.score_curves(results, plot, unit=unit, scale=scale)
   path = folder / 'report.html'
-  workdir_lib.write_text(path, _page(results, texts, folder))
+  files_lib.write_text(path, _page(results, texts, folder))
   return [*(folder / name for name in texts), plot, path]
 
 

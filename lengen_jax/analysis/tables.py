@@ -6,7 +6,7 @@ import io
 import rich.console
 import rich.table
 
-from lengen_jax.training import workdir
+from lengen_jax.training import files
 
 
 def create():
@@ -46,4 +46,4 @@ def csv_text(header, rows):
 
 def write_csv(path, header, rows):
   """Writes a table as CSV; see `csv_text`."""
-  workdir.write_text(path, csv_text(header, rows))
+  files.write_text(path, csv_text(header, rows))

@@ -7,9 +7,9 @@ from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
 from lengen_jax.training import evaluate
+from lengen_jax.training import files
 from lengen_jax.training import loop
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import workdir as workdir_lib
 
 MEAN = 'mean'
 
@@ -47,8 +47,8 @@ def run(part, request, before):
   if part.tasks:
     columns = [*part.tasks, MEAN]
   lines, results = [], []
-  folder = workdir_lib.locate(request.root) / trained
-  with workdir_lib.locked(folder):
+  folder = files.locate(request.root) / trained
+  with files.locked(folder):
     for row in settings.rows(part, request.scale):
       found = []
       for seed in request.seeds:
@@ -96,14 +96,14 @@ def _scores(config, folder, corpus):
   """What eval.json of a run holds, which is finetuned and scored if need be."""
   path = folder / 'eval.json'
   if path.exists():
-    return workdir_lib.read_json(path)
+    return files.read_json(path)
   label = config.model.encoding
   trained = loop.train(config, folder, corpus=corpus, label=label)
   if config.train.evaluate_every:
     trained = loop.restore(folder, step='best')
   results, predictions = evaluate.evaluate(trained, corpus, label)
-  workdir_lib.write_lines(folder / 'predictions.jsonl', predictions)
-  workdir_lib.write_json(path, results)
+  files.write_lines(folder / 'predictions.jsonl', predictions)
+  files.write_json(path, results)
   return results
 
 

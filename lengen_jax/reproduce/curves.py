@@ -7,10 +7,10 @@ from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
 from lengen_jax.training import compare
 from lengen_jax.training import evaluate
+from lengen_jax.training import files
 from lengen_jax.training import loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import workdir as workdir_lib
 
 
 def make_config(part, request):
@@ -47,9 +47,9 @@ def run(part, request, before):
     # Models of another kind of start are others.
     config.train.init_from = start_part(part, before)['trained']
   trained = request.trained(part, config)
-  folder = workdir_lib.locate(request.root) / trained
+  folder = files.locate(request.root) / trained
   by_seed = []
-  with workdir_lib.locked(folder):
+  with files.locked(folder):
     for seed in request.seeds:
       config.seed = seed
       of_seed = folder / f'seed{seed}'
@@ -145,12 +145,12 @@ def _tested(workdir, spec, folder):
   """The curve of a model tested as another run, which is kept in a folder."""
   path = folder / 'curve.json'
   if path.exists():
-    return workdir_lib.read_json(path)
+    return files.read_json(path)
   trained = restore(workdir, spec)
   windows = data.load(trained.run.data, max(trained.run.eval.lengths))
   curve = evaluate.curve(trained, windows.evaluation(trained.run.eval), spec)
   folder.mkdir(parents=True, exist_ok=True)
-  workdir_lib.write_json(path, curve)
+  files.write_json(path, curve)
   return curve
 
 
@@ -180,5 +180,5 @@ def start_of(part, row, request, seed, before):
   """The workdir of the model that a row starts from, with one seed."""
   other, name = start_part(part, before), row.start or row.name
   (found,) = (one for one in other['rows'] if one['name'] == name)
-  folder = workdir_lib.locate(request.root) / other['trained'] / f'seed{seed}'
+  folder = files.locate(request.root) / other['trained'] / f'seed{seed}'
   return str(folder / found['folder'])

@@ -10,7 +10,7 @@ from lengen_jax.evaluation import bias_maps
 from lengen_jax.evaluation import order_invariance
 from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import drawings
-from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.training import files
 
 # Rows of a batch that is looked at.
 _ROWS = 4
@@ -39,7 +39,7 @@ def run(part, request, before):
 
 def _models(part, of, request, seed):
   """{row: Trained} of one seed."""
-  folder = workdir_lib.locate(request.root) / of['trained'] / f'seed{seed}'
+  folder = files.locate(request.root) / of['trained'] / f'seed{seed}'
   return {
     row['name']: curves.restore(folder / row['folder'], row['run'])
     for row in of['rows']

@@ -15,7 +15,7 @@ from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
 from lengen_jax.reproduce.experiment import Row
-from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.training import files
 
 _HEAD = """\
 # Results
@@ -60,7 +60,7 @@ def page(folder):
   results = [
     found
     for path in sorted(folder.glob('*.json'))
-    if (found := workdir_lib.read_json(path))['name'] in order
+    if (found := files.read_json(path))['name'] in order
   ]
   results.sort(key=lambda found: (order.index(found['name']), found['scale']))
   lines = [_HEAD, '## Claims', '']
@@ -223,18 +223,18 @@ def main(runs, docs):
   folder = docs / 'results'
   folder.mkdir(parents=True, exist_ok=True)
   for path in sorted(runs.rglob(reproduction.RESULTS)):
-    found = workdir_lib.read_json(path)
+    found = files.read_json(path)
     # Whoever changed settings has a folder apart.
     if path.parent.name == found['scale'] != 'tiny':
       shutil.copyfile(path, folder / _file(found))
   for path in folder.glob('*.json'):
-    found = workdir_lib.read_json(path)
+    found = files.read_json(path)
     # By the claims as they read now, as on the page.
     found['claims'] = [
       claims.judge(claim, found)
       for claim in reproduce.EXPERIMENTS[found['name']].claims
     ]
-    workdir_lib.write_json(path, found)
+    files.write_json(path, found)
   (docs / 'results.md').write_text(page(folder))
   print(f'wrote {docs / "results.md"}')
 

@@ -14,9 +14,9 @@ from lengen_jax.reproduce import probes
 from lengen_jax.reproduce import settings
 from lengen_jax.reproduce import sweeps
 from lengen_jax.reproduce import timings
+from lengen_jax.training import files
 from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import workdir as workdir_lib
 
 # What no override may set, and what to do instead.
 _OURS = {
@@ -81,10 +81,10 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
       f'{experiment.name} trains nothing and has no config; leave out '
       f'{overrides[0]}'
     )
-  workdir_lib.make(request.root)
+  files.make_folder(request.root)
   for part in parts:
     RUNNERS[type(part)].check(part, request)
-  workdir_lib.make(request.folder)
+  files.make_folder(request.folder)
   found = {
     'name': experiment.name,
     'title': experiment.title,
@@ -108,7 +108,7 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     )
   found['claims'] = [claims.judge(claim, found) for claim in experiment.claims]
   found['summary'] = experiment.summary(found) if experiment.summary else []
-  workdir_lib.write_json(request.folder / reproduction.RESULTS, found)
+  files.write_json(request.folder / reproduction.RESULTS, found)
   return found
 
 

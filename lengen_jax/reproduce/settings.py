@@ -11,6 +11,7 @@ import sys
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax.training import config_file
+from lengen_jax.training import files
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir
 
@@ -65,7 +66,7 @@ class Request:
   @property
   def folder(self):
     """Of the experiment at this scale."""
-    return workdir.locate(self.root) / self.folder_name
+    return files.locate(self.root) / self.folder_name
 
   def trained(self, part, config):
     """Folder of the runs of a config, below `root`.
@@ -146,7 +147,7 @@ def _standin_folder(part, request):
   module = sys.modules[part.standin.write.__module__]
   name = module.__name__.rpartition('.')[2]
   version = _digest(inspect.getsource(module))
-  return workdir.locate(request.root) / 'standins' / f'{name}-{version}'
+  return files.locate(request.root) / 'standins' / f'{name}-{version}'
 
 
 def columns(part, config):

@@ -5,9 +5,9 @@ import statistics
 
 from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
+from lengen_jax.training import files
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import sweep
-from lengen_jax.training import workdir as workdir_lib
 
 # The columns of a sweep: lengths beyond those trained on, and up to them.
 BEYOND, SEEN = 'beyond', 'seen'
@@ -35,8 +35,8 @@ def run(part, request, before):
   config = make_config(part, request)
   config.sweep.seeds = tuple(request.seeds)
   trained = request.trained(part, config)
-  folder = workdir_lib.locate(request.root) / trained
-  with workdir_lib.locked(folder):
+  folder = files.locate(request.root) / trained
+  with files.locked(folder):
     results = sweep.sweep(config, folder)
   kind = results['score']
   rows, curves = [], []

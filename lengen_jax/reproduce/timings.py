@@ -25,10 +25,10 @@ from lengen_jax.models import objective
 from lengen_jax.models import stacking
 from lengen_jax.reproduce import rows as rows_lib
 from lengen_jax.reproduce import settings
+from lengen_jax.training import files
 from lengen_jax.training import revision
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import workdir as workdir_lib
 
 RESULTS = 'timings.json'
 # Rows of a batch, at every scale: one for each of the four chips of FIRE's
@@ -216,7 +216,7 @@ def _rounds(part, request, config, forwards):
   path = request.folder / part.name / RESULTS
   found = {'setting': setting, 'seconds': {}}
   if path.exists():
-    before = workdir_lib.read_json(path)
+    before = files.read_json(path)
     others = [
       key for key in setting if setting[key] != before['setting'].get(key)
     ]
@@ -251,7 +251,7 @@ def _rounds(part, request, config, forwards):
       seconds[first : first + lengths]
       for first in range(0, len(seconds), lengths)
     ]
-    workdir_lib.write_json(path, found)
+    files.write_json(path, found)
     print(
       f'{part.name}: seed {seed}: {part.runs} passes of each in '
       f'{sum(map(sum, seconds)):.1f} s',

@@ -23,14 +23,13 @@ import orbax.checkpoint as ocp
 from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.training import agreement
-from lengen_jax.training import disk
+from lengen_jax.training import files
 from lengen_jax.training import manager
+from lengen_jax.training import multihost
 from lengen_jax.training import runs
 from lengen_jax.training import saved_data
 from lengen_jax.training import saved_state
 from lengen_jax.training import unstacked
-from lengen_jax.training import workdir as workdir_lib
 
 # Bytes beside the arrays: record and metadata.
 _OVERHEAD = 2**20
@@ -117,7 +116,7 @@ class Checkpointer:
     self._finish()
     self.set_aside_unreadable()
     step = int(np.max(state.step))
-    there = agreement.of_first(sorted(self._steps()))
+    there = multihost.broadcast(sorted(self._steps()))
     if step in there:
       return
     if there and step < there[-1]:
@@ -190,7 +189,7 @@ class Checkpointer:
       return saved_state.read_record(self._folder / str(step))
     except (OSError, ValueError) as error:
       raise errors.CheckpointError(
-        f'step {step} in {self._folder}: {agreement.first_line(error)}'
+        f'step {step} in {self._folder}: {multihost.first_line(error)}'
       ) from error
 
   def restore(
@@ -223,7 +222,7 @@ class Checkpointer:
     """
     self._finish()
     self._unreadable = []
-    there = agreement.of_first(sorted(self._steps(), reverse=True))
+    there = multihost.broadcast(sorted(self._steps(), reverse=True))
     if step is not None and step not in there:
       raise errors.CheckpointError(
         f'{self._folder} has no step {step}; there are: '
@@ -246,7 +245,7 @@ class Checkpointer:
         )
       problems.append(f'step {one}: {problem}')
       self._unreadable.append(one)
-      if one != there[-1] and workdir_lib.is_first():
+      if one != there[-1] and multihost.is_first():
         warn(f'skipping an unreadable checkpoint, {problems[-1]}')
     if problems:
       raise errors.CheckpointError(
@@ -269,16 +268,16 @@ class Checkpointer:
       return
     aside = self._workdir / 'unreadable_checkpoints'
     problem = None
-    if workdir_lib.is_first():
+    if multihost.is_first():
       try:
         for step in self._unreadable:
-          disk.move_into(aside, self._folder / str(step))
+          files.move_into(aside, self._folder / str(step))
       except OSError as error:
         problem = (
           f'cannot move step {step} of {self._folder} into {aside}: '
-          f'{agreement.first_line(error)}'
+          f'{multihost.first_line(error)}'
         )
-    problem = agreement.agreed(problem)
+    problem = multihost.any_problem(problem)
     if problem is not None:
       raise errors.CheckpointError(problem)
     for step in self._unreadable:
@@ -309,14 +308,14 @@ class Checkpointer:
 
   def _make_room(self, step, state):
     """Removes what was begun and not finished; raises unless there is room."""
-    if workdir_lib.is_first():
+    if multihost.is_first():
       # Not before: who only reads leaves alone what another is writing.
-      disk.remove(self._folder.glob(f'*{_UNFINISHED}'))
+      files.remove(self._folder.glob(f'*{_UNFINISHED}'))
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _OVERHEAD
-    free = disk.free(self._folder)
+    free = files.free_bytes(self._folder)
     lacks = free is not None and free < needed
-    problem = agreement.agreed(
-      f'it takes {disk.size(needed)}' if lacks else None
+    problem = multihost.any_problem(
+      f'it takes {files.readable_size(needed)}' if lacks else None
     )
     if problem is not None:
       self._refuse(step, problem)
@@ -334,17 +333,17 @@ class Checkpointer:
   def _give_up(self, step, error):
     """Removes what was written of a step, and raises."""
     self._values.pop(step, None)
-    if workdir_lib.is_first():
+    if multihost.is_first():
       for begun in self._folder.glob(f'{step}{_UNFINISHED}'):
         # Orbax does not wait for the rest of its writers once one fails.
-        disk.wait_until_at_rest(begun)
-        disk.remove([begun])
+        files.wait_until_unchanged(begun)
+        files.remove([begun])
     self._manager.reload()
-    self._refuse(step, agreement.first_line(error), error)
+    self._refuse(step, multihost.first_line(error), error)
 
   def _refuse(self, step, problem, error=None):
-    free = disk.free(self._folder)
-    room = '' if free is None else f' with {disk.size(free)} free'
+    free = files.free_bytes(self._folder)
+    room = '' if free is None else f' with {files.readable_size(free)} free'
     raise errors.SaveError(
       f'step {step} cannot be saved in {self._folder}{room}: {problem}; older '
       'checkpoints are as they were'

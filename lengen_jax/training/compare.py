@@ -10,7 +10,9 @@ from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax.hints import PathLike
 from lengen_jax.training import evaluate
+from lengen_jax.training import files
 from lengen_jax.training import loop
+from lengen_jax.training import multihost
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
@@ -59,7 +61,7 @@ def compare(
     return _run_all(path, shared, runs, configs, corpus, windows)
   except errors.LengenError:
     # The corrected command may have the workdir, if nothing came of this one.
-    if not any(path.glob(f'*/{workdir_lib.RUN}')) and workdir_lib.is_first():
+    if not any(path.glob(f'*/{workdir_lib.RUN}')) and multihost.is_first():
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
 
@@ -70,12 +72,12 @@ def _run_all(path, shared, runs, configs, corpus, windows):
   for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
     folder = path / runs_lib.folder(run)
     if (folder / 'curve.json').exists():
-      curves.append(workdir_lib.read_json(folder / 'curve.json'))
+      curves.append(files.read_json(folder / 'curve.json'))
     else:
       label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
       trained = loop.train(each, folder, corpus=corpus, label=label)
       curves.append(evaluate.curve(trained, windows, label=label))
-      workdir_lib.write_json(folder / 'curve.json', curves[-1])
+      files.write_json(folder / 'curve.json', curves[-1])
     found = evaluate.results(shared, corpus, curves)
-    workdir_lib.write_json(path / 'results.json', found)
+    files.write_json(path / 'results.json', found)
   return found

@@ -281,7 +281,7 @@ def _cost(trained):
     'steps': int(trained.state.step),
     'train_seconds': round(trained.seconds, 3),
     'memory_bytes': trained.memory_bytes,
-    'sittings': list(trained.sittings),
+    'sessions': list(trained.sessions),
     'commit': revision.running(),
   }
 

@@ -20,14 +20,16 @@ from lengen_jax.interop import llama
 from lengen_jax.interop import llama_config
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
-from lengen_jax.training import boards
 from lengen_jax.training import checkpoint
 from lengen_jax.training import config as training_config
 from lengen_jax.training import evaluate
 from lengen_jax.training import faults
+from lengen_jax.training import files
 from lengen_jax.training import metrics as metrics_lib
+from lengen_jax.training import multihost
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import throughput
+from lengen_jax.training import trackers
 from lengen_jax.training import workdir as workdir_lib
 
 _TOKENS = (
@@ -164,17 +166,17 @@ def _trained(run, state, path):
     state,
     seconds,
     memory_bytes=metrics_lib.peak_memory(lines),
-    sittings=metrics_lib.sittings(path),
+    sessions=metrics_lib.sessions(path),
   )
 
 
 def _claimed(workdir, config, info):
   """The workdir, made the run's by the first process before others look."""
-  if workdir_lib.is_first():
+  if multihost.is_first():
     path = workdir_lib.claim(workdir, config, info)
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('workdir')
-  if not workdir_lib.is_first():
+  if not multihost.is_first():
     path = workdir_lib.claim(workdir, config, info)
   return path
 
@@ -213,7 +215,7 @@ def _adopted(run, workdir, corpus):
   source = run.config.train.init_from
   if not source:
     return None, []
-  here, there = workdir_lib.locate(workdir), workdir_lib.locate(source)
+  here, there = files.locate(workdir), files.locate(source)
   if here.resolve() == there.resolve():
     raise errors.ConfigError(
       f'train.init_from={source} is the workdir itself; give the run another '
@@ -226,7 +228,7 @@ def _adopted(run, workdir, corpus):
     if weights is not None:
       params, model, known = weights
       if known.vocabulary:
-        workdir_lib.check_same_vocabulary(there, known.vocabulary, corpus.info)
+        workdir_lib.check_vocabulary(there, corpus.info, known.vocabulary)
       state, notes = run.adopt(params, model, known.length)
       if not known.vocabulary:
         notes = [*notes, _TOKENS.format(corpus.info['vocabulary'])]
@@ -275,15 +277,15 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
       flops=throughput.model_flops(
         run.model, rows, length, None if encoder is None else encoder.shape[1]
       ),
-      primary=workdir_lib.is_first(),
-      boards=functools.partial(boards.create, config),
+      primary=multihost.is_first(),
+      trackers=functools.partial(trackers.create, config),
     )
     stack.callback(log.close)
     profile = metrics_lib.Profile(
       config.train.profile,
       path,
       progress.announce,
-      primary=workdir_lib.is_first(),
+      primary=multihost.is_first(),
     )
     stack.callback(profile.close)
     preemption = stack.enter_context(faults.Preemption())

@@ -8,7 +8,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from lengen_jax import errors
-from lengen_jax.training import agreement
+from lengen_jax.training import multihost
 
 
 def create(folder, keep, keep_every, best):
@@ -38,7 +38,7 @@ def create(folder, keep, keep_every, best):
     )
   except OSError as error:
     raise errors.CheckpointError(
-      f'cannot open {folder}: {agreement.first_line(error)}'
+      f'cannot open {folder}: {multihost.first_line(error)}'
     ) from error
 
 

@@ -1,7 +1,7 @@
 """The metrics of training: a line per step, and what the steps come to.
 
-A workdir has metrics.jsonl, a line per step, and sittings.jsonl, a line per
-sitting: each time that a run was started or gone on with.
+A workdir has metrics.jsonl, a line per step, and sessions.jsonl, a line per
+session: each time that a run was started or gone on with.
 """
 
 import datetime
@@ -16,10 +16,12 @@ import numpy as np
 
 from lengen_jax import __version__
 from lengen_jax import errors
+from lengen_jax.training import files
 from lengen_jax.training import throughput
-from lengen_jax.training import workdir as workdir_lib
 
-STEPS, SITTINGS = 'metrics.jsonl', 'sittings.jsonl'
+STEPS, SESSIONS = 'metrics.jsonl', 'sessions.jsonl'
+# The name that earlier versions wrote.
+_OLD_SESSIONS = 'sittings.jsonl'
 # Between two writings of a log that lies in a bucket.
 _BUCKET_SECONDS = 60
 
@@ -43,16 +45,17 @@ def peak_memory(lines):
   return None
 
 
-def sittings(folder):
-  """The sittings of the run in a workdir so far.
+def sessions(folder):
+  """The sessions of the run in a workdir so far.
 
   Returns:
     Tuple of dicts: 'started', a date; 'first_step', after which it went on;
     'devices' and 'device_kind'; versions of 'lengen_jax' and 'jax'.
   """
-  return tuple(
-    entry for _, entry in _whole_lines(folder / SITTINGS) if 'started' in entry
-  )
+  path = folder / SESSIONS
+  if not path.exists():
+    path = folder / _OLD_SESSIONS
+  return tuple(entry for _, entry in _whole_lines(path) if 'started' in entry)
 
 
 class Written(NamedTuple):
@@ -71,7 +74,7 @@ class Written(NamedTuple):
 
 
 class Log:
-  """metrics.jsonl, cut back to where a run resumes, and boards.
+  """metrics.jsonl, cut back to where a run resumes, and trackers.
 
   A line has step, loss and whatever else a step measures, and the seconds spent
   in steps up to there. What is not finite is null. The last of the lines that
@@ -86,7 +89,7 @@ class Log:
       count.
 
   Attributes:
-    seconds: spent in steps, over all sittings of the run.
+    seconds: spent in steps, over all sessions of the run.
   """
 
   def __init__(
@@ -98,10 +101,10 @@ class Log:
     tokens,
     flops,
     primary=True,
-    boards=None,
+    trackers=None,
     clock=time.time,
   ):
-    """Opens the log and notes that a sitting begins.
+    """Opens the log and notes that a session begins.
 
     Args:
       folder: the workdir; all processes see the same.
@@ -110,37 +113,37 @@ class Log:
       tokens: per step.
       flops: per step; see `throughput.model_flops`.
       primary: whether this process is the one that writes.
-      boards: what makes others that show the same, called with folder,
-        first_step, when the run began and the time; see `boards`.
+      trackers: function of folder, first_step, the date when the run began and
+        the current time; returns objects that log the same, see `trackers`.
       clock: seconds since 1970.
 
     Raises:
-      errors.ConfigError: a board cannot be had.
+      errors.ConfigError: a tracker is not available.
       errors.WorkdirError: the folder cannot be written.
     """
     lines, self.seconds = read(folder / STEPS, first_step)
     if len(lines) < first_step and primary:
       _set_aside(folder / STEPS, first_step - len(lines))
     self._skipped = _skipped_at_end(lines)
-    self._before, self._sitting = self.seconds, 0.0
+    self._before, self._session = self.seconds, 0.0
     self._devices, self._tokens, self._flops = list(devices), tokens, flops
     self._clock = clock
-    now = _sitting(first_step, self._devices, clock())
-    begun = (*sittings(folder), now)
+    now = _session(first_step, self._devices, clock())
+    begun = (*sessions(folder), now)
     began = datetime.datetime.fromisoformat(begun[0]['started'])
     self._began = began.timestamp()
-    self._path, self._boards = None, []
+    self._path, self._trackers = None, []
     if not primary:
       return
-    if boards is not None:
+    if trackers is not None:
       started = begun[0]['started']
-      self._boards = boards(folder, first_step, started, clock())
+      self._trackers = trackers(folder, first_step, started, clock())
     self._path = folder / STEPS
     # What lies in a bucket is written anew each time, and so less often.
     self._lines = lines if '://' in str(folder) else None
     self._written = clock()
-    workdir_lib.write_text(self._path, ''.join(line + '\n' for line in lines))
-    workdir_lib.write_lines(folder / SITTINGS, begun)
+    files.write_text(self._path, ''.join(line + '\n' for line in lines))
+    files.write_lines(folder / SESSIONS, begun)
 
   def write(self, pending, seconds, durable_step, saves=False):
     """Writes the metrics of some steps; waits until these are done.
@@ -148,7 +151,7 @@ class Log:
     Args:
       pending: (step, {name: number on a device or not}) of each; 'loss' is one
         of the names. 'skipped' is 1 if the step's update was not applied.
-      seconds: spent in steps by this sitting.
+      seconds: spent in steps by this session.
       durable_step: see above.
       saves: whether the last of the steps is about to be saved.
 
@@ -159,7 +162,7 @@ class Log:
       errors.WorkdirError: the log cannot be written.
     """
     fetched = jax.device_get([metrics for _, metrics in pending])
-    spent, self._sitting = seconds - self._sitting, seconds
+    spent, self._session = seconds - self._session, seconds
     self.seconds = self._before + seconds
     entries, most = [], 0
     for (step, _), metrics in zip(pending, fetched, strict=True):
@@ -180,8 +183,8 @@ class Log:
     return Written(float(fetched[-1]['loss']), most, entries[-1])
 
   def close(self):
-    for board in self._boards:
-      board.close()
+    for tracker in self._trackers:
+      tracker.close()
 
   def _totals(self, steps, spent, durable_step):
     """What the last line says of some steps."""
@@ -206,7 +209,7 @@ class Log:
       if saves or self._clock() - self._written > _BUCKET_SECONDS:
         self._written = self._clock()
         text = ''.join(line + '\n' for line in self._lines)
-        workdir_lib.write_text(self._path, text)
+        files.write_text(self._path, text)
       return
     text = ''.join(line + '\n' for line in lines)
     try:
@@ -214,8 +217,8 @@ class Log:
       # error shows here and not when the file is closed.
       with self._path.open('a') as file:
         file.write(text)
-      for board in self._boards:
-        board.write(entries, self._clock())
+      for tracker in self._trackers:
+        tracker.write(entries, self._clock())
     except OSError as error:
       raise errors.WorkdirError(
         f'cannot write the metrics in {self._path.parent}: {error.strerror}'
@@ -249,7 +252,7 @@ def profile_steps(spec):
 class Profile:
   """A trace of some steps by jax's profiler, in the folder profile/.
 
-  Those of the steps that this sitting does, if there are any. Call `before` and
+  Those of the steps that this session does, if there are any. Call `before` and
   `after` at each step, and `close` at the end.
   """
 
@@ -328,7 +331,7 @@ def _skipped_at_end(lines):
   return count
 
 
-def _sitting(first_step, devices, now):
+def _session(first_step, devices, now):
   started = datetime.datetime.fromtimestamp(now, datetime.UTC)
   return {
     'started': started.isoformat(),

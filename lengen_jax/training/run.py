@@ -27,7 +27,7 @@ from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import optimizer
 from lengen_jax.training import sharding
 from lengen_jax.training import state as state_lib
-from lengen_jax.training import swap
+from lengen_jax.training import warm_start
 
 
 class Run:
@@ -161,7 +161,7 @@ class Run:
     """The initial state, with another model's parameters where they serve.
 
     Args:
-      source_params: of the other model; see `swap.adopt`.
+      source_params: of the other model; see `warm_start.adopt`.
       source_model: its ModelConfig.
       source_length: tokens per row that it was trained on, if that is known.
 
@@ -173,7 +173,7 @@ class Run:
     """
     state = self.init_state()
     # Through the host: the two runs may have meshes of different devices.
-    params, notes = swap.adopt(
+    params, notes = warm_start.adopt(
       on_host(state.params),
       self.model,
       on_host(source_params),
@@ -207,17 +207,17 @@ class Trained:
   Attributes:
     run: the Run.
     state: the final TrainState.
-    seconds: spent in steps, over all sittings of the run.
+    seconds: spent in steps, over all sessions of the run.
     memory_bytes: the most that a device held in the last of them; None where
       devices do not tell.
-    sittings: see `metrics.sittings`.
+    sessions: see `metrics.sessions`.
   """
 
   run: Run
   state: state_lib.TrainState
   seconds: float
   memory_bytes: int | None = None
-  sittings: tuple = ()
+  sessions: tuple = ()
 
   @property
   def parameters(self) -> int:

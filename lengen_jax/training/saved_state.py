@@ -6,12 +6,11 @@ import jax
 import orbax.checkpoint as ocp
 
 from lengen_jax import errors
-from lengen_jax.training import agreement
 from lengen_jax.training import checksums
+from lengen_jax.training import multihost
 from lengen_jax.training import revision
 from lengen_jax.training import saved_data
 from lengen_jax.training import unstacked
-from lengen_jax.training import workdir as workdir_lib
 
 # What may compute other last bits in other versions.
 _COMPUTING = ('lengen_jax', 'jax', 'jaxlib')
@@ -99,7 +98,7 @@ class Reader:
     Raises:
       errors.CheckpointError: it is of another model, or of other dtypes.
     """
-    recorded, problem = agreement.attempt(lambda: read_record(folder))
+    recorded, problem = multihost.attempt(lambda: read_record(folder))
     if problem is not None:
       return None, problem
     target = unstacked.abstract(abstract_state)
@@ -114,7 +113,7 @@ class Reader:
       args = ocp.args.StandardRestore(_with_dtypes(target, recorded['state']))
       return data, self._handler.restore(folder / 'state', args=args)
 
-    found, problem = agreement.attempt(read)
+    found, problem = multihost.attempt(read)
     if problem is not None:
       return None, problem
     data, state = found
@@ -125,7 +124,7 @@ class Reader:
     if wrong:
       return None, f'the checksums of {_some(wrong, ", ")} are others'
     if batches is not None:
-      _, problem = agreement.attempt(lambda: batches.restore(data))
+      _, problem = multihost.attempt(lambda: batches.restore(data))
       if problem is not None:
         return None, problem
     self._compare_versions(recorded, warn)
@@ -138,7 +137,7 @@ class Reader:
       for name in _COMPUTING
       if theirs.get(name) != mine[name]
     ]
-    if others and workdir_lib.is_first():
+    if others and multihost.is_first():
       warn(
         f'step {recorded["step"]} was saved with {", ".join(others)}; what '
         'follows may differ in the last bits from what it would have been'

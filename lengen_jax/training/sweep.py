@@ -18,6 +18,7 @@ from lengen_jax import progress as progress_lib
 from lengen_jax import tasks
 from lengen_jax.hints import PathLike
 from lengen_jax.training import checkpoint
+from lengen_jax.training import files as files_lib
 from lengen_jax.training import generated
 from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
@@ -58,7 +59,7 @@ def sweep(
 
   def keep_results():
     results = _results(config, path, runs, points, baselines)
-    workdir_lib.write_json(path / 'results.json', results)
+    files_lib.write_json(path / 'results.json', results)
     return results
 
   results = keep_results()
@@ -94,7 +95,7 @@ def _do(program, points, folder, label):
   began = time.monotonic()
   scores = [program.test(runs, length) for length in _lengths(config)]
   for n, point in enumerate(points):
-    workdir_lib.write_json(
+    files_lib.write_json(
       _file(folder, point),
       {
         'learning_rate': point[0],
@@ -155,7 +156,7 @@ def _results(config, path, runs, points, baselines):
     if not all(file.exists() for file in files):
       unfinished.append(runs_lib.name(run))
       continue
-    found = [workdir_lib.read_json(file) for file in files]
+    found = [files_lib.read_json(file) for file in files]
     entries.append(
       {
         'run': runs_lib.name(run),

@@ -1,19 +1,20 @@
-"""A workdir: which run it belongs to, and files written whole or not at all."""
+"""Workdirs: the folder of a run, a comparison or a sweep and its config."""
 
-import contextlib
+from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 import json
-import pathlib
-import sys
+from typing import Any
 
-from etils import epath
 import ml_collections
 
 from lengen_jax import errors
+from lengen_jax.hints import PathLike
 from lengen_jax.training import config as training_config
+from lengen_jax.training import files
 
 _CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
-# What may change from sitting to sitting: no step depends on it.
+# Fields that may differ on resume: no training step depends on them.
 FREE = {
   'mesh': tuple(
     field.name for field in dataclasses.fields(training_config.MeshConfig)
@@ -32,7 +33,7 @@ FREE = {
 }
 
 RUN, COMPARISON, SWEEP = 'config.json', 'comparison.json', 'sweep.json'
-# What a file tells that a workdir holds, and what makes it.
+# Config file to the kind of workdir that has it and the command that makes it.
 _KINDS = {
   RUN: ('run', 'train'),
   COMPARISON: ('comparison', 'compare'),
@@ -40,35 +41,41 @@ _KINDS = {
 }
 
 
-def claim(workdir, config, corpus_info=None, kind=RUN):
-  """Makes `workdir` this run's, or checks that it is.
+def claim(
+  workdir: PathLike,
+  config: ml_collections.ConfigDict,
+  corpus_info: Mapping[str, Any] | None = None,
+  kind: str = RUN,
+) -> files.Path:
+  """Writes the config into a new workdir, or compares it with an old one's.
 
   Args:
-    workdir: a folder; made if missing.
-    config: the run's ConfigDict, kept in the folder.
-    corpus_info: of the corpus, if there is one; another text is another run.
-    kind: RUN, COMPARISON or SWEEP, the name of the file that keeps the config.
+    workdir: folder; created if it does not exist.
+    config: ConfigDict of the run.
+    corpus_info: `info` of the corpus, if there is one. The config file includes
+      its checksum and vocabulary.
+    kind: RUN, COMPARISON or SWEEP, the name of the config file.
 
   Returns:
-    The folder as an absolute path.
+    The absolute path of the folder.
 
   Raises:
-    errors.WorkdirError: it belongs to another configuration or is of another
-      kind, or cannot be written.
+    errors.WorkdirError: the workdir has another configuration or kind, or
+      cannot be written.
   """
-  path = make(workdir)
+  path = files.make_folder(workdir)
   _check_kind(path, kind)
   mine = json.loads(config.to_json())
   if corpus_info is not None:
     mine[_CORPUS] = corpus_info['sha256']
     mine[_VOCABULARY] = corpus_info['vocabulary']
   if not (path / kind).exists():
-    write_json(path / kind, mine)
+    files.write_json(path / kind, mine)
     return path
   theirs = _read_fields(path / kind)
   free = dict(FREE)
   if corpus_info is not None and theirs.get(_CORPUS) == mine[_CORPUS]:
-    # The same data, wherever it lies now.
+    # The same data may be read from another path.
     free['data'] = ('path', 'raw')
   for section, fields in free.items():
     for field in fields:
@@ -84,12 +91,12 @@ def claim(workdir, config, corpus_info=None, kind=RUN):
       + '; '.join(differences)
       + '); choose another --workdir, or delete it to start over'
     )
-  write_json(path / kind, theirs)
+  files.write_json(path / kind, theirs)
   return path
 
 
-def _check_kind(path, kind):
-  """Raises if a folder is the workdir of something else."""
+def _check_kind(path: files.Path, kind: str) -> None:
+  """Raises if a folder is a workdir of another kind."""
   for other, (what, command) in _KINDS.items():
     if other != kind and (path / other).exists():
       raise errors.WorkdirError(
@@ -98,62 +105,15 @@ def _check_kind(path, kind):
       )
 
 
-def make(workdir):
-  """Makes a folder if it is missing.
-
-  Returns:
-    The folder as an absolute path.
-
-  Raises:
-    errors.WorkdirError: it cannot be made.
-  """
-  path = locate(workdir)
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-    path.exists()
-  except Exception as error:  # Whatever a store makes of lacking credentials.
-    hint = ''
-    if '://' in str(path):
-      hint = (
-        '; is the bucket there, and does this machine have credentials for it '
-        '(gcloud auth application-default login)?'
-      )
-    raise errors.WorkdirError(
-      f'cannot make the workdir {path}: {_reason(error)}{hint}'
-    ) from None
-  return path
-
-
-@contextlib.contextmanager
-def locked(folder):
-  """Makes a folder this process's own for a while.
-
-  It waits for another process that is at work there, and says so. Folders of a
-  store are not locked, nor is anything on Windows.
-  """
-  path = make(folder)
-  if '://' in str(path) or not is_first() or sys.platform == 'win32':
-    yield
-    return
-  # Windows has none, and does all but this.
-  import fcntl
-
-  with (path / '.lock').open('w') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      print(f'waiting for another process at work in {path} ...', flush=True)
-      fcntl.flock(file, fcntl.LOCK_EX)
-    yield
-
-
-def read_config(workdir):
-  """The ConfigDict of the run in `workdir`, and its absolute path.
+def read_config(
+  workdir: PathLike,
+) -> tuple[ml_collections.ConfigDict, files.Path]:
+  """Returns the ConfigDict of the run in `workdir`, and its absolute path.
 
   Raises:
-    errors.WorkdirError: there is no run.
+    errors.WorkdirError: the workdir has no run.
   """
-  path = locate(workdir)
+  path = files.locate(workdir)
   if (path / SWEEP).exists():
     raise errors.WorkdirError(
       f'{path} holds a sweep, which keeps scores and no models; see them with '
@@ -175,13 +135,49 @@ def read_config(workdir):
   return ml_collections.ConfigDict(fields), path
 
 
-def _read_fields(file):
-  """The config that a file of a workdir keeps, as a dict.
+def vocabulary(workdir: PathLike) -> str:
+  """Returns the fingerprint of the vocabulary that a run was trained on.
 
   Raises:
-    errors.WorkdirError: it holds none.
+    errors.WorkdirError: the workdir has no run.
   """
-  fields = read_json(file)
+  _, path = read_config(workdir)
+  return files.read_json(path / RUN)[_VOCABULARY]
+
+
+def check_vocabulary(
+  path: PathLike,
+  corpus_info: Mapping[str, Any],
+  trained_on: str | None = None,
+) -> None:
+  """Raises if a model was trained on another vocabulary than a corpus has.
+
+  Args:
+    path: where the model is; without `trained_on`, the workdir of its run.
+    corpus_info: `info` of the corpus.
+    trained_on: fingerprint of the model's vocabulary; None to read it from the
+      workdir.
+
+  Raises:
+    errors.CorpusError: the vocabularies differ.
+  """
+  theirs = vocabulary(path) if trained_on is None else trained_on
+  mine = corpus_info['vocabulary']
+  if theirs != mine:
+    raise errors.CorpusError(
+      f'the model in {files.locate(path)} was trained with vocabulary '
+      f'{theirs!r}; the data has {mine!r}; set data.vocabulary to the one it '
+      'was trained with'
+    )
+
+
+def _read_fields(file: files.Path) -> dict[str, Any]:
+  """Returns the config in a file of a workdir, as a dict.
+
+  Raises:
+    errors.WorkdirError: the file has no config.
+  """
+  fields = files.read_json(file)
   sections = ('model', 'train', 'eval')
   if not isinstance(fields, dict) or not all(
     isinstance(fields.get(section), dict) for section in sections
@@ -193,119 +189,17 @@ def _read_fields(file):
   return fields
 
 
-def check_vocabulary(workdir, corpus_info):
-  """Raises unless a run was trained on the vocabulary of a corpus.
-
-  Args:
-    workdir: of the run.
-    corpus_info: the corpus's `info`.
-
-  Raises:
-    errors.CorpusError: naming both.
-  """
-  check_same_vocabulary(workdir, vocabulary(workdir), corpus_info)
-
-
-def vocabulary(workdir):
-  """The fingerprint of the vocabulary that a run was trained on.
-
-  Raises:
-    errors.WorkdirError: there is no run.
-  """
-  _, path = read_config(workdir)
-  return read_json(path / RUN)[_VOCABULARY]
-
-
-def check_same_vocabulary(path, theirs, corpus_info):
-  """Raises unless a model was trained on the vocabulary of a corpus.
-
-  Args:
-    path: where the model lies.
-    theirs: the fingerprint of its vocabulary.
-    corpus_info: the corpus's `info`.
-
-  Raises:
-    errors.CorpusError: naming both.
-  """
-  mine = corpus_info['vocabulary']
-  if theirs != mine:
-    raise errors.CorpusError(
-      f'the model in {locate(path)} was trained with vocabulary {theirs!r}; '
-      f'the data has {mine!r}; set data.vocabulary to the one it was trained '
-      'with'
-    )
-
-
-def locate(workdir):
-  """A workdir as an absolute path, or as one of a store: 'gs://...'."""
-  if '://' in str(workdir):
-    return epath.Path(workdir)
-  return pathlib.Path(workdir).expanduser().absolute()
-
-
-def write_json(path, value):
-  """Writes JSON so that the file is never seen half-written."""
-  write_text(path, json.dumps(value, indent=1, allow_nan=False) + '\n')
-
-
-def write_lines(path, values):
-  """Writes JSON lines so that the file is never seen half-written."""
-  write_text(path, ''.join(json.dumps(value) + '\n' for value in values))
-
-
-def write_text(path, text):
-  """Writes a text file so that it is never seen half-written.
-
-  Of a run of several processes, the first does.
-  """
-  if not is_first():
-    return
-  path = locate(path)
-  partial = path.with_name(path.name + '.partial')
-  try:
-    partial.write_text(text)
-    partial.replace(path)
-  except Exception as error:  # OSError, or whatever a store raises.
-    raise errors.WorkdirError(
-      f'cannot write {path}: {_reason(error)}'
-    ) from None
-
-
-def is_first():
-  """Whether this is the process that does what only one of a run may do."""
-  # Asked without loading jax or starting its devices, as reports need neither.
-  jax = sys.modules.get('jax')
-  if jax is None or not jax.distributed.is_initialized():
-    return True
-  return jax.process_index() == 0
-
-
-def _reason(error):
-  reason = getattr(error, 'strerror', None) or str(error).strip()
-  return reason.splitlines()[0] if reason else type(error).__name__
-
-
-def read_json(path):
-  """Reads JSON.
-
-  Raises:
-    errors.WorkdirError: it cannot be read.
-  """
-  try:
-    return json.loads(path.read_text())
-  except (OSError, ValueError) as error:
-    raise errors.WorkdirError(f'cannot read {path}: {_reason(error)}') from None
-
-
-def _with_tuples(node):
-  """Lists as tuples, which JSON lacks and configs use."""
+def _with_tuples(node: Any) -> Any:
+  """Converts the lists of JSON to the tuples of configs."""
   if isinstance(node, dict):
     return {key: _with_tuples(value) for key, value in node.items()}
   return tuple(map(_with_tuples, node)) if isinstance(node, list) else node
 
 
-def _differences(a, b, prefix=''):
-  """(key, value in a, value in b) for all that differs, nested keys dotted."""
+def _differences(
+  a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = ''
+) -> Iterator[tuple[str, Any, Any]]:
+  """Yields (key, value in a, value in b) where they differ; keys are dotted."""
   for key in sorted({*a, *b}):
     x, y = a.get(key), b.get(key)
     if isinstance(x, dict) and isinstance(y, dict):

@@ -60,7 +60,7 @@ def curve(spec, lengths):
     'steps': 8,
     'train_seconds': 4.0,
     'memory_bytes': None,
-    'sittings': [
+    'sessions': [
       {
         'started': '2026-01-02T03:04:05.678+00:00',
         'first_step': 0,

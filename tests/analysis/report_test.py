@@ -161,7 +161,7 @@ def test_what_the_paper_has_is_there_as_printed(results, tmp_path):
 def test_older_results_are_drawn(results, tmp_path):
   del results['platform']
   for curve in results['curves']:
-    for key in ('biases', 'steps', 'memory_bytes', 'sittings'):
+    for key in ('biases', 'steps', 'memory_bytes', 'sessions'):
       del curve[key]
   page = page_of(results, tmp_path)
   assert 'Biases' not in page and 'begun, UTC' in page

@@ -24,7 +24,7 @@ from lengen_jax.interop import llama_config
 from lengen_jax.interop import weights
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
-from lengen_jax.training import swap
+from lengen_jax.training import warm_start
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'llama'
 NAMES = ('untied', 'tied_llama3', 'mistral_yarn')
@@ -335,7 +335,7 @@ def test_files_that_are_missing_or_broken(copy):
 def test_its_encoding_can_be_swapped(encoding, assert_close):
   params, config = load('untied')
   other = dataclasses.replace(config, encoding=encoding)
-  adopted, notes = swap.adopt(
+  adopted, notes = warm_start.adopt(
     stacking.init(other, jax.random.key(0)),
     other,
     params,

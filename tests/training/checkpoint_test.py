@@ -26,7 +26,7 @@ from lengen_jax.models import config as model_config
 from lengen_jax.models import stacking
 from lengen_jax.training import checkpoint
 from lengen_jax.training import checksums
-from lengen_jax.training import disk
+from lengen_jax.training import files
 from lengen_jax.training import runs
 from lengen_jax.training import state as state_lib
 from tests import random_params
@@ -159,7 +159,7 @@ def test_a_state_may_be_donated_once_it_is_saved(tmp_path):
   ids=['newest', 'every', 'max', 'min', 'infinite', 'none'],
 )
 def test_which_checkpoints_stay(tmp_path, options, values, stay, best):
-  for steps in ((1, 2, 3, 4), (5, 6, 7)):  # In two sittings.
+  for steps in ((1, 2, 3, 4), (5, 6, 7)):  # In two sessions.
     checkpoints = checkpoint.Checkpointer(tmp_path, None, **options)
     for step in steps:
       checkpoints.save(make_state(step), value=values.get(step))
@@ -509,7 +509,7 @@ def test_no_room_is_seen_before_anything_is_written(tmp_path, monkeypatch):
   checkpoints = checkpoint.Checkpointer(tmp_path, None)
   with monkeypatch.context() as patch:
     patch.setattr(
-      disk.shutil,
+      files.shutil,
       'disk_usage',
       lambda folder: shutil._ntuple_diskusage(9, 9, 9),
     )
@@ -531,11 +531,11 @@ FULL = """
   import checkpoint_test
   from lengen_jax import errors
   from lengen_jax.training import checkpoint
-  from lengen_jax.training import disk
+  from lengen_jax.training import files
 
   folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
   if how != 'foreseen':
-    disk.free = lambda folder: None
+    files.free_bytes = lambda folder: None
   # Three times 25 MB; or so little that the limit is still below it.
   wide = 40_000 if how == 'limited' else 400_000
   checkpoints = checkpoint.Checkpointer(folder, None, keep=9)
@@ -807,7 +807,7 @@ def test_several_processes(tmp_path):
     checkpoints.save(states[2], value=9)
     assert checkpoints.best_step() == 1
     if me == 1:
-      checkpoint.disk.free = lambda folder: 1
+      checkpoint.files.free_bytes = lambda folder: 1
     try:
       checkpoints.save(states[3])
     except checkpoint.errors.CheckpointError as error:

@@ -82,8 +82,8 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   )
   assert rope['train_seconds'] > 0
   assert rope['steps'] == tiny_config.train.steps
-  (sitting,) = rope['sittings']
-  assert sitting['device_kind'] == 'cpu' and sitting['first_step'] == 0
+  (session,) = rope['sessions']
+  assert session['device_kind'] == 'cpu' and session['first_step'] == 0
   assert rope['biases'] is None
   assert list(alibi['biases']['queries']) == ['31', '63']
   assert results['corpus']['sha256'] and results['versions']['jax']

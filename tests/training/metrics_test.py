@@ -184,7 +184,7 @@ def test_a_damaged_log_is_kept_and_told(tmp_path, clock, capsys, damage):
   else:
     path.write_bytes(b''.join([lines[0], damage, *lines[2:]]))
   before = path.read_bytes() if damage else None
-  (tmp_path / 'sittings.jsonl').write_text('{}\n')
+  (tmp_path / 'sessions.jsonl').write_text('{}\n')
   log = open_log(tmp_path, clock, first=4)
   missing = 4 if damage is None else 3
   assert f'lacks {missing} of the steps' in capsys.readouterr().out
@@ -201,11 +201,11 @@ def test_a_log_in_a_bucket_is_written_now_and_then(
   """Whole, as buckets have it: at saves, and once a minute."""
   written = []
   monkeypatch.setattr(
-    metrics.workdir_lib,
+    metrics.files,
     'write_text',
     lambda path, text: written.append(text.count('\n')),
   )
-  monkeypatch.setattr(metrics.workdir_lib, 'write_lines', lambda *_: None)
+  monkeypatch.setattr(metrics.files, 'write_lines', lambda *_: None)
   monkeypatch.setattr(metrics, '_whole_lines', lambda path: [])
   folder = epath.Path('gs://bucket/run')
   log = open_log(folder, clock)
@@ -235,8 +235,8 @@ def test_goodput_over_restarts(tmp_path, clock):
   assert log.write(steps(3, 4), 6.0, 2).entry['goodput'] == 0.4
 
 
-def test_sittings(tmp_path, clock):
-  path = tmp_path / 'sittings.jsonl'
+def test_sessions(tmp_path, clock):
+  path = tmp_path / 'sessions.jsonl'
   open_log(tmp_path, clock)
   with path.open('a') as file:
     file.write('{"started": "20')
@@ -254,8 +254,13 @@ def test_sittings(tmp_path, clock):
   started = datetime.datetime.fromisoformat(second['started'])
   assert started.timestamp() == START + 0.5
   assert (second['first_step'], second['devices']) == (7, 1)
-  assert metrics.sittings(tmp_path) == (first, second)
-  assert metrics.sittings(tmp_path / 'no run') == ()
+  assert metrics.sessions(tmp_path) == (first, second)
+  assert metrics.sessions(tmp_path / 'no run') == ()
+  # Earlier versions wrote another name.
+  path.rename(tmp_path / 'sittings.jsonl')
+  assert metrics.sessions(tmp_path) == (first, second)
+  open_log(tmp_path, clock, first=7)
+  assert len(entries(path)) == 3
 
 
 def test_only_the_first_process_writes(tmp_path, clock):
@@ -264,7 +269,7 @@ def test_only_the_first_process_writes(tmp_path, clock):
 
   open_log(tmp_path, clock).write(steps(1, 2, skipped={2}), 1.0, None)
   before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-  other = open_log(tmp_path, clock, 2, primary=False, boards=refuse)
+  other = open_log(tmp_path, clock, 2, primary=False, trackers=refuse)
   clock.now += 4
   written = other.write(steps(3, skipped={3}), 1.0, 2)
   other.close()

@@ -8,9 +8,9 @@ import pytest
 from configs import chomsky
 from lengen_jax import cli
 from lengen_jax import errors
+from lengen_jax.training import files as files_lib
 from lengen_jax.training import generated
 from lengen_jax.training import sweep
-from lengen_jax.training import workdir as workdir_lib
 
 
 def tiny(task='bucket_sort', **sweep_fields):
@@ -34,7 +34,7 @@ def untrained(monkeypatch):
       drawn = random.Random(f'{folder.name} {rate} {seed}').random
       one = {'learning_rate': rate, 'seed': seed}
       one |= {name: [drawn() for _ in range(4)] for name in generated.SCORES}
-      workdir_lib.write_json(sweep._file(folder, (rate, seed)), one)
+      files_lib.write_json(sweep._file(folder, (rate, seed)), one)
 
   monkeypatch.setattr(sweep, '_do', do)
 

@@ -9,27 +9,28 @@ import pytest
 
 from lengen_jax import cli
 from lengen_jax import errors
+from lengen_jax.training import files
 from lengen_jax.training import workdir as workdir_lib
 
 
 def test_a_relative_workdir_is_made_absolute(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert workdir_lib.locate('runs/a') == tmp_path / 'runs' / 'a'
+  assert files.locate('runs/a') == tmp_path / 'runs' / 'a'
 
 
 def test_a_workdir_in_a_bucket_is_no_folder_here(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  path = workdir_lib.locate('gs://bucket/runs/a')
+  path = files.locate('gs://bucket/runs/a')
   assert str(path / 'x') == 'gs://bucket/runs/a/x'
   assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bucket_without_credentials(tiny_config, monkeypatch, capsys):
-  class Bucket(type(workdir_lib.locate('gs://bucket'))):
+  class Bucket(type(files.locate('gs://bucket'))):
     def mkdir(self, *args, **kwargs):
       raise RuntimeError('401 Anonymous caller\n at line 7')
 
-  monkeypatch.setattr(workdir_lib.epath, 'Path', Bucket)
+  monkeypatch.setattr(files.epath, 'Path', Bucket)
   with pytest.raises(
     errors.WorkdirError,
     match=r'gs://bucket/run: 401 Anonymous caller; .*\(gcloud auth',
@@ -46,10 +47,10 @@ def test_a_bucket_without_credentials(tiny_config, monkeypatch, capsys):
 def test_one_process_of_several_writes(tmp_path, monkeypatch):
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
   monkeypatch.setattr(jax, 'process_index', lambda: 1)
-  workdir_lib.write_json(tmp_path / 'a.json', {})
+  files.write_json(tmp_path / 'a.json', {})
   assert not (tmp_path / 'a.json').exists()
   monkeypatch.setattr(jax, 'process_index', lambda: 0)
-  workdir_lib.write_json(tmp_path / 'a.json', {})
+  files.write_json(tmp_path / 'a.json', {})
   assert (tmp_path / 'a.json').exists()
 
 
@@ -57,16 +58,16 @@ def test_a_folder_is_one_process_own(tmp_path):
   """Another one waits until it is free, and says so."""
   code = (
     'import sys\n'
-    'from lengen_jax.training import workdir\n'
-    'with workdir.locked(sys.argv[1]):\n'
+    'from lengen_jax.training import files\n'
+    'with files.locked(sys.argv[1]):\n'
     "  print('in', flush=True)\n"
   )
   command = [sys.executable, '-c', code, str(tmp_path / 'here')]
-  with workdir_lib.locked(tmp_path / 'here'):
+  with files.locked(tmp_path / 'here'):
     other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert 'waiting for another process' in other.stdout.readline()
     assert other.poll() is None
   assert other.communicate(timeout=60)[0] == 'in\n'
   # Whoever is killed holds it no longer.
-  with workdir_lib.locked(tmp_path / 'here'):
+  with files.locked(tmp_path / 'here'):
     pass

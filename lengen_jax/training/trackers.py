@@ -18,7 +18,7 @@ def create(config, folder, first_step, began, now):
     config: the run's ConfigDict, with train.tensorboard and train.wandb.
     folder: the workdir.
     first_step: the run goes on from there.
-    began: when its first sitting did, text.
+    began: when its first session did, text.
     now: seconds since 1970.
 
   Returns:
@@ -84,7 +84,7 @@ class TensorBoard:
 
 
 class Wandb:
-  """A run of Weights & Biases, the same one over all sittings.
+  """A run of Weights & Biases, the same one over all sessions.
 
   It takes no step twice, and one that is done again has the same numbers.
   WANDB_MODE=offline writes to the folder wandb/ and sends nothing.

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/training/boards.py`."""
+"""Tests `lengen_jax/training/trackers.py`."""
 
 import functools
 import json
@@ -10,8 +10,8 @@ import ml_collections
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.training import boards
 from lengen_jax.training import metrics
+from lengen_jax.training import trackers
 
 START = 1_000_000_000.0
 
@@ -37,7 +37,7 @@ def open_log(folder, first=0, **train):
     devices=[Device()] * 2,
     tokens=64,
     flops=197e12,
-    boards=functools.partial(boards.create, config),
+    trackers=functools.partial(trackers.create, config),
     clock=lambda: START,
   )
 
@@ -129,17 +129,17 @@ def test_wandb(tmp_path, monkeypatch):
     log.write([(last + 1, {'loss': jnp.nan})], 4.0, None)
     log.close()
   ids = set()
-  for (first, last), sitting in zip(
+  for (first, last), session in zip(
     ((0, 3), (2, 4)), records(tmp_path / 'wandb'), strict=True
   ):
-    (run,) = (one.run for one in sitting if one.HasField('run'))
+    (run,) = (one.run for one in session if one.HasField('run'))
     ids.add(run.run_id)
     assert (run.project, run.display_name) == ('mine', tmp_path.name)
     config = {one.key: json.loads(one.value_json) for one in run.config.update}
     assert config['seed'] == 3
     losses = {
       one.history.step.num: json.loads(item.value_json)
-      for one in sitting
+      for one in session
       for item in one.history.item
       if 'loss' in (item.key, *item.nested_key)
     }

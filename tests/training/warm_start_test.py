@@ -1,6 +1,6 @@
 """Tests taking a trained model over into one of another encoding.
 
-`swap.adopt` on trees, and `train.init_from` of the loop.
+`warm_start.adopt` on trees, and `train.init_from` of the loop.
 """
 
 import functools
@@ -28,7 +28,7 @@ from lengen_jax.models import stacking
 from lengen_jax.models import transformer
 from lengen_jax.training import loop
 from lengen_jax.training import run as run_lib
-from lengen_jax.training import swap
+from lengen_jax.training import warm_start
 from lengen_jax.training import workdir as workdir_lib
 from tests import random_params
 
@@ -51,13 +51,13 @@ def initial(config, seed):
 def quick_fits(monkeypatch):
   """Fits of fewer steps, where it does not matter how near they come."""
   fit_fire = functools.partial(convert.fit_fire, steps=300)
-  monkeypatch.setattr(swap.convert, 'fit_fire', fit_fire)
+  monkeypatch.setattr(warm_start.convert, 'fit_fire', fit_fire)
 
 
 def adopt(config, source_config, source=None):
   """Adopts initial parameters of one model; returns theirs, ours and notes."""
   source = initial(source_config, 1) if source is None else source
-  params, notes = swap.adopt(
+  params, notes = warm_start.adopt(
     initial(config, 2),
     config,
     source,
@@ -615,13 +615,13 @@ def test_weights_that_say_what_they_were_trained_on(
   assert f"{path} was trained with vocabulary 'bytes_plus_3'; the data" in error
   save('bytes_plus_0')
   lengths = []
-  adopt = swap.adopt
+  adopt = warm_start.adopt
 
   def spied(*args, max_length, **kwargs):
     lengths.append(max_length)
     return adopt(*args, max_length=max_length, **kwargs)
 
-  monkeypatch.setattr(swap, 'adopt', spied)
+  monkeypatch.setattr(warm_start, 'adopt', spied)
   loop.train(config, tmp_path / 'run', corpus=corpus)
   assert lengths == [4 * LENGTH]
   assert 'token ids' not in capsys.readouterr().out

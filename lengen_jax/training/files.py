@@ -1,0 +1,183 @@
+"""Files and folders: atomic writes, locks, free space and removal."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+import json
+import pathlib
+import shutil
+import sys
+import time
+from typing import Any
+from typing import TypeAlias
+
+from etils import epath
+
+from lengen_jax import errors
+from lengen_jax.hints import PathLike
+from lengen_jax.training import multihost
+
+Path: TypeAlias = pathlib.Path | epath.Path
+
+
+def locate(path: PathLike) -> Path:
+  """Returns an absolute path, or that of an object store: 'gs://...'."""
+  if is_remote(path):
+    return epath.Path(path)
+  return pathlib.Path(path).expanduser().absolute()
+
+
+def is_remote(path: PathLike) -> bool:
+  """Whether a path is in an object store."""
+  return '://' in str(path)
+
+
+def make_folder(path: PathLike) -> Path:
+  """Creates a folder if it does not exist.
+
+  Returns:
+    Its absolute path.
+
+  Raises:
+    errors.WorkdirError: the folder cannot be created.
+  """
+  path = locate(path)
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    path.exists()
+  except Exception as error:  # Object stores raise errors of their own.
+    hint = ''
+    if is_remote(path):
+      hint = (
+        '; check that the bucket exists and that this machine has credentials '
+        'for it (gcloud auth application-default login)'
+      )
+    raise errors.WorkdirError(
+      f'cannot make the workdir {path}: {_reason(error)}{hint}'
+    ) from None
+  return path
+
+
+@contextlib.contextmanager
+def locked(folder: PathLike) -> Iterator[None]:
+  """Creates a folder and locks it for this process.
+
+  If another process holds the lock, prints a line and waits. Object stores and
+  Windows have no locks.
+  """
+  path = make_folder(folder)
+  windows = sys.platform == 'win32'
+  if is_remote(path) or not multihost.is_first() or windows:
+    yield
+    return
+  # The module does not exist on Windows.
+  import fcntl
+
+  with (path / '.lock').open('w') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      print(f'waiting for another process at work in {path} ...', flush=True)
+      fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
+def write_json(path: PathLike, value: Any) -> None:
+  """Writes a JSON file atomically; see `write_text`."""
+  write_text(path, json.dumps(value, indent=1, allow_nan=False) + '\n')
+
+
+def write_lines(path: PathLike, values: Iterable[Any]) -> None:
+  """Writes a file of JSON lines atomically; see `write_text`."""
+  write_text(path, ''.join(json.dumps(value) + '\n' for value in values))
+
+
+def write_text(path: PathLike, text: str) -> None:
+  """Writes a text file atomically, in the first process of a run only.
+
+  Raises:
+    errors.WorkdirError: the file cannot be written.
+  """
+  if not multihost.is_first():
+    return
+  path = locate(path)
+  partial = path.with_name(path.name + '.partial')
+  try:
+    partial.write_text(text)
+    partial.replace(path)
+  except Exception as error:  # Object stores raise errors of their own.
+    raise errors.WorkdirError(
+      f'cannot write {path}: {_reason(error)}'
+    ) from None
+
+
+def read_json(path: Path) -> Any:
+  """Reads a JSON file.
+
+  Raises:
+    errors.WorkdirError: the file cannot be read.
+  """
+  try:
+    return json.loads(path.read_text())
+  except (OSError, ValueError) as error:
+    raise errors.WorkdirError(f'cannot read {path}: {_reason(error)}') from None
+
+
+def free_bytes(folder: Path) -> int | None:
+  """Returns the free bytes of a file system; None for an object store."""
+  try:
+    return shutil.disk_usage(folder).free
+  except OSError:
+    return None
+
+
+def readable_size(count: int) -> str:
+  """Formats a number of bytes in MiB or GiB."""
+  unit, name = (2**30, 'GiB') if count >= 2**30 else (2**20, 'MiB')
+  return f'{count / unit:.1f} {name}'
+
+
+def move_into(target: Path, folder: Path) -> None:
+  """Moves a folder into `target` under an unused name, if it exists."""
+  target.mkdir(exist_ok=True)
+  number = 0
+  while (target / f'{folder.name}-{number}').exists():
+    number += 1
+  with contextlib.suppress(FileNotFoundError):
+    folder.replace(target / f'{folder.name}-{number}')
+
+
+def wait_until_unchanged(
+  folder: Path, quiet: float = 0.2, timeout: float = 10.0
+) -> None:
+  """Waits until no file of a folder changes for `quiet` seconds.
+
+  Args:
+    folder: path; it may disappear meanwhile.
+    quiet: seconds without a change.
+    timeout: seconds after which the function returns in any case.
+  """
+  end, before = time.monotonic() + timeout, None
+  while time.monotonic() < end:
+    try:
+      now = {file: file.stat().st_mtime_ns for file in folder.rglob('*')}
+    except FileNotFoundError:
+      now = None
+    if now is not None and now == before:
+      return
+    before = now
+    time.sleep(quiet)
+
+
+def remove(folders: Iterable[Path]) -> None:
+  """Removes folders with their contents; ignores what cannot be removed."""
+  for folder in folders:
+    if is_remote(folder):
+      epath.Path(folder).rmtree(missing_ok=True)
+    else:
+      shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reason(error: Exception) -> str:
+  reason = getattr(error, 'strerror', None) or str(error).strip()
+  return reason.splitlines()[0] if reason else type(error).__name__
