@@ -1,65 +1,78 @@
-"""Checkpoints through orbax: written whole, checked when read.
+"""Checkpoints through orbax: saved atomically, verified when restored.
 
 On disk, in `checkpoints/{step}`:
 
   state   params, opt_state and step; layers are always `layer_0`, `layer_1`,
           ..., scanned or not.
-  data    where the data stands; see `saved_data`.
-  record  checksums of the state, and what wrote it: config, versions, revision;
-          see `saved_state`.
+  data    position in the data.
+  record  checksums of the state, and the config, versions and revision that
+          saved it; see `checkpoint_format`.
+
+Which fault is caught where: a process killed while it saves leaves a temporary
+folder, because orbax renames complete checkpoints; `save` removes it. A flipped
+bit, a truncated or missing file, and a renamed step fail the verification of
+`checkpoint_format.read` against the checksums in the record; `restore` falls
+back to the next older checkpoint, and the next `save` moves the damaged ones to
+unreadable_checkpoints. A disk without space is detected before a save from its
+free space, and during a save by the exception that orbax raises; `save`,
+`check` and `close` report it and keep older checkpoints. A failure in one
+process of several reaches the others through `multihost`, so that all restore
+the same step and none waits forever. A state with other shapes or dtypes is
+refused. Other versions cause a warning.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
+import functools
+import logging
 import math
-import pathlib
+import sys
 from typing import Any
+from typing import NoReturn
 
-from etils import epath
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.training import checkpoint_format
 from lengen_jax.training import files
-from lengen_jax.training import manager
 from lengen_jax.training import multihost
 from lengen_jax.training import runs
-from lengen_jax.training import saved_data
-from lengen_jax.training import saved_state
-from lengen_jax.training import unstacked
 
-# Bytes beside the arrays: record and metadata.
+# Bytes of record and metadata.
 _OVERHEAD = 2**20
-_UNFINISHED = '.orbax-checkpoint-tmp*'
+_TEMPORARY = '.orbax-checkpoint-tmp*'
 
 
-def steps(workdir: pathlib.Path | epath.Path) -> Sequence[int]:
-  """The steps that a run has checkpoints of; reads and makes nothing else.
+def steps(workdir: files.Path) -> Sequence[int]:
+  """Returns the steps of the checkpoints of a run; creates nothing.
 
   Raises:
-    errors.CheckpointError: what should hold them is no folder.
+    errors.CheckpointError: `checkpoints` is not a folder.
   """
   folder = workdir / 'checkpoints'
   try:
     return ocp.utils.checkpoint_steps(folder)
   except NotADirectoryError:
     raise errors.CheckpointError(
-      f'{folder} is a file and no folder of checkpoints; move it away'
+      f'{folder} is a file, not a folder of checkpoints; move it away'
     ) from None
 
 
 class Checkpointer:
   """Saves and restores the state of one run.
 
-  In a run of several processes all of them make the same calls.
+  In a run of several processes, all of them must make the same calls.
   """
 
   def __init__(
     self,
-    workdir: pathlib.Path | epath.Path,
+    workdir: files.Path,
     config: ModelConfig | None,
     *,
     keep: int = 2,
@@ -71,25 +84,24 @@ class Checkpointer:
 
     Args:
       workdir: absolute path of the run.
-      config: its ModelConfig; None where no layers are scanned.
-      keep: how many of the newest checkpoints stay.
-      keep_every: those of steps that this divides stay too; 0 for none.
-      best: 'max' or 'min' if that with the largest or smallest value is to
-        stay too, see `save`; None if not.
-      run_config: what to record as the config of the run, JSON-able.
+      config: ModelConfig; None if no layers are scanned.
+      keep: number of newest checkpoints to keep.
+      keep_every: also keep steps that are multiples of this; 0 for none.
+      best: 'max' or 'min' to also keep the checkpoint with the largest or
+        smallest value, see `save`; None otherwise.
+      run_config: config of the run to record, JSON-able.
 
     Raises:
-      errors.CheckpointError: the folder cannot be made or read.
+      errors.CheckpointError: the folder cannot be created or read.
     """
     self._workdir, self._folder = workdir, workdir / 'checkpoints'
-    self._run_config = run_config
+    self._config, self._run_config = config, run_config
     self._better = {'max': max, 'min': min, None: None}[best]
     self._versions = runs.versions()
     self._saving: int | None = None
     self._unreadable: list[int] = []
     self._values: dict[int, float | None] = {}
-    self._manager = manager.create(self._folder, keep, keep_every, self._best)
-    self._reader = saved_state.Reader(config, self._versions)
+    self._manager = _manager(self._folder, keep, keep_every, self._best)
 
   def save(
     self,
@@ -98,37 +110,37 @@ class Checkpointer:
     *,
     value: float | None = None,
   ) -> None:
-    """Begins to save; `check` and `close` say whether it went well.
+    """Starts to save in the background; `check` and `close` raise its errors.
 
-    Checkpoints that `restore` had to skip are set aside first.
+    Moves checkpoints that `restore` could not read aside first.
 
     Args:
-      state: of the run; may be donated afterwards.
-      batches: the `data.windows.Batches` of the run, which are saved before
-        this returns; None where data has no state.
-      value: tells the best checkpoint; one without is never the best, nor is
-        one that is not finite.
+      state: training state; may be donated afterwards.
+      batches: `data.windows.Batches` of the run, saved before this returns;
+        None if the data has no state.
+      value: ranks checkpoints; one with None, NaN or infinity is never best.
 
     Raises:
-      errors.CheckpointError: this or the one before cannot be saved; older
-        ones stay.
+      errors.CheckpointError: this save or the previous one failed; older
+        checkpoints stay.
     """
     self._finish()
     self.set_aside_unreadable()
     step = int(np.max(state.step))
-    there = multihost.broadcast(sorted(self._steps()))
-    if step in there:
+    existing = multihost.broadcast(sorted(self._steps()))
+    if step in existing:
       return
-    if there and step < there[-1]:
+    if existing and step < existing[-1]:
       raise errors.CheckpointError(
         f'step {step} cannot be saved in {self._folder}, which has step '
-        f'{there[-1]}; move the newer ones away to go on from an older'
+        f'{existing[-1]}; move newer steps away to resume from an older one'
       )
     self._make_room(step, state)
     try:
-      state = unstacked.take_apart(state)
-      self._values[step] = _finite(value)
-      record = saved_state.make_record(
+      state = checkpoint_format.unstacked(state)
+      finite = value is not None and math.isfinite(value)
+      self._values[step] = float(value) if finite else None
+      record = checkpoint_format.make_record(
         step,
         state,
         value=self._values[step],
@@ -141,26 +153,27 @@ class Checkpointer:
         'state': ocp.args.StandardSave(state),
       }
       if batches is not None:
-        # First, as it alone is done at once, and so fails before others begin.
-        items = {'data': saved_data.SaveArgs(batches, step), **items}
+        # First: it is synchronous and fails before asynchronous items start.
+        data = checkpoint_format.SaveData(batches, step)
+        items = {'data': data, **items}
       self._manager.save(step, args=ocp.args.Composite(**items), force=True)
       self._saving = step
     except errors.LengenError:
       raise
-    except Exception as error:  # Whatever a full disk makes orbax raise.
-      self._give_up(step, error)
+    except Exception as error:  # Orbax raises many types for a full disk.
+      self._abandon(step, error)
 
   def check(self) -> None:
-    """Raises if a save has failed meanwhile; cheap, for every step.
+    """Raises if a save has failed; cheap enough for every step.
 
     Raises:
-      errors.CheckpointError: it has; older checkpoints stay.
+      errors.CheckpointError: it failed; older checkpoints stay.
     """
     if self._saving is not None and not self._manager.is_saving_in_progress():
       self._finish()
 
   def close(self) -> None:
-    """Waits for the save under way.
+    """Waits for the current save.
 
     Raises:
       errors.CheckpointError: it failed; older checkpoints stay.
@@ -169,24 +182,23 @@ class Checkpointer:
       self._finish()
     finally:
       self._manager.close()
-      self._reader.close()
 
   def durable_step(self) -> int | None:
-    """The newest step that is all on disk; None where there is none."""
+    """Returns the newest step with a complete checkpoint, or None."""
     return max(self._steps(), default=None)
 
   def best_step(self) -> int | None:
-    """The step on disk with the best value; None where none has one."""
+    """Returns the step on disk with the best value, or None."""
     return self._best(self._steps())
 
   def record(self, step: int) -> dict[str, Any]:
-    """What was recorded of a step: value, config, versions and revision.
+    """Returns the record of a step: value, config, versions and revision.
 
     Raises:
       errors.CheckpointError: there is none, or it is damaged.
     """
     try:
-      return saved_state.read_record(self._folder / str(step))
+      return checkpoint_format.read_record(self._folder / str(step))
     except (OSError, ValueError) as error:
       raise errors.CheckpointError(
         f'step {step} in {self._folder}: {multihost.first_line(error)}'
@@ -201,51 +213,52 @@ class Checkpointer:
     step: int | None = None,
     cast: bool = False,
   ) -> Any:
-    """The newest good state.
+    """Restores the newest checkpoint that can be read.
 
     Args:
-      abstract_state: shapes, dtypes and shardings of the state; their mesh may
-        be another than that it was saved on.
-      warn: told in one line, in the first process, of each checkpoint that is
-        skipped, and of other versions.
-      batches: the `data.windows.Batches` of the run, which go on from there;
-        None where data has no state or none is needed.
-      step: the only one that will do; None for the newest.
-      cast: whether a state of other dtypes is converted.
+      abstract_state: shapes, dtypes and shardings of the state; the mesh may
+        differ from the one it was saved on.
+      warn: called by the first process with a line for each checkpoint that is
+        skipped, and for other versions.
+      batches: `data.windows.Batches` of the run, whose position is restored
+        too; None to leave the data alone.
+      step: restore this step only; None for the newest.
+      cast: whether to convert a state of other dtypes.
 
     Returns:
-      The state, or None where there is no checkpoint.
+      The state, or None if there is no checkpoint.
 
     Raises:
-      errors.CheckpointError: there are checkpoints and none can be read, or
-        the newest is of another model; or `step` is not there or not good.
+      errors.CheckpointError: none of the existing checkpoints can be read, the
+        newest has another model, or `step` is missing or damaged.
     """
     self._finish()
     self._unreadable = []
-    there = multihost.broadcast(sorted(self._steps(), reverse=True))
-    if step is not None and step not in there:
+    existing = multihost.broadcast(sorted(self._steps(), reverse=True))
+    if step is not None and step not in existing:
       raise errors.CheckpointError(
         f'{self._folder} has no step {step}; there are: '
-        + (', '.join(map(str, reversed(there))) or 'none')
+        + (', '.join(map(str, reversed(existing))) or 'none')
       )
     problems = []
-    for one in there if step is None else [step]:
-      state, problem = self._reader.read(
-        self._folder / str(one),
+    for candidate in existing if step is None else [step]:
+      state, record, problem = checkpoint_format.read(
+        self._folder / str(candidate),
         abstract_state,
+        config=self._config,
         batches=batches,
         cast=cast,
-        warn=warn,
       )
       if problem is None:
+        self._warn_of_versions(record, warn)
         return state
       if step is not None:
         raise errors.CheckpointError(
           f'step {step} in {self._folder} cannot be read: {problem}'
         )
-      problems.append(f'step {one}: {problem}')
-      self._unreadable.append(one)
-      if one != there[-1] and multihost.is_first():
+      problems.append(f'step {candidate}: {problem}')
+      self._unreadable.append(candidate)
+      if candidate != existing[-1] and multihost.is_first():
         warn(f'skipping an unreadable checkpoint, {problems[-1]}')
     if problems:
       raise errors.CheckpointError(
@@ -256,10 +269,7 @@ class Checkpointer:
     return None
 
   def set_aside_unreadable(self) -> None:
-    """Moves checkpoints that `restore` had to skip out of the way.
-
-    They stay in the workdir, under unreadable_checkpoints; their steps are
-    written again.
+    """Moves checkpoints that `restore` skipped to unreadable_checkpoints.
 
     Raises:
       errors.CheckpointError: they cannot be moved.
@@ -285,11 +295,11 @@ class Checkpointer:
     self._unreadable = []
     self._manager.reload()
 
-  def _steps(self):
+  def _steps(self) -> set[int]:
     return {*steps(self._workdir)} - {*self._unreadable}
 
-  def _best(self, candidates):
-    """The best of some steps, the newest of equals; None without values."""
+  def _best(self, candidates: Iterable[int]) -> int | None:
+    """Returns the best of some steps, the newest of equals, or None."""
     if self._better is None:
       return None
     values = {step: self._value(step) for step in candidates}
@@ -297,20 +307,29 @@ class Checkpointer:
     best = self._better(values.values(), default=None)
     return max((step for step in values if values[step] == best), default=None)
 
-  def _value(self, step):
+  def _value(self, step: int) -> float | None:
     if step not in self._values:
       try:
-        record = saved_state.read_record(self._folder / str(step))
-        self._values[step] = record['value']
-      except (OSError, ValueError):  # `restore` would say so.
+        self._values[step] = self.record(step)['value']
+      except errors.CheckpointError:  # `restore` reports it.
         self._values[step] = None
     return self._values[step]
 
-  def _make_room(self, step, state):
-    """Removes what was begun and not finished; raises unless there is room."""
+  def _warn_of_versions(
+    self, record: dict[str, Any], warn: Callable[[str], None]
+  ) -> None:
+    others = checkpoint_format.version_differences(record, self._versions)
+    if others and multihost.is_first():
+      warn(
+        f'step {record["step"]} was saved with {others}; the last bits of '
+        'further steps may differ'
+      )
+
+  def _make_room(self, step: int, state: Any) -> None:
+    """Removes incomplete checkpoints; raises if there is too little space."""
     if multihost.is_first():
-      # Not before: who only reads leaves alone what another is writing.
-      files.remove(self._folder.glob(f'*{_UNFINISHED}'))
+      # Not in `restore`: another process may be writing what it reads.
+      files.remove(self._folder.glob(f'*{_TEMPORARY}'))
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _OVERHEAD
     free = files.free_bytes(self._folder)
     lacks = free is not None and free < needed
@@ -320,28 +339,30 @@ class Checkpointer:
     if problem is not None:
       self._refuse(step, problem)
 
-  def _finish(self):
-    """Waits for the save under way, and raises if it failed."""
+  def _finish(self) -> None:
+    """Waits for the current save; raises if it failed."""
     if self._saving is None:
       return
     step, self._saving = self._saving, None
     try:
       self._manager.wait_until_finished()
-    except Exception as error:  # Whatever a full disk makes orbax raise.
-      self._give_up(step, error)
+    except Exception as error:  # Orbax raises many types for a full disk.
+      self._abandon(step, error)
 
-  def _give_up(self, step, error):
-    """Removes what was written of a step, and raises."""
+  def _abandon(self, step: int, error: Exception) -> NoReturn:
+    """Removes the files of a failed save, and raises."""
     self._values.pop(step, None)
     if multihost.is_first():
-      for begun in self._folder.glob(f'{step}{_UNFINISHED}'):
-        # Orbax does not wait for the rest of its writers once one fails.
-        files.wait_until_unchanged(begun)
-        files.remove([begun])
+      for folder in self._folder.glob(f'{step}{_TEMPORARY}'):
+        # Orbax does not wait for its other writers after one has failed.
+        files.wait_until_unchanged(folder)
+        files.remove([folder])
     self._manager.reload()
     self._refuse(step, multihost.first_line(error), error)
 
-  def _refuse(self, step, problem, error=None):
+  def _refuse(
+    self, step: int, problem: str, error: Exception | None = None
+  ) -> NoReturn:
     free = files.free_bytes(self._folder)
     room = '' if free is None else f' with {files.readable_size(free)} free'
     raise errors.SaveError(
@@ -350,6 +371,62 @@ class Checkpointer:
     ) from error
 
 
-def _finite(value):
-  """A float; None for what cannot be compared."""
-  return float(value) if value is not None and math.isfinite(value) else None
+def _manager(
+  folder: files.Path,
+  keep: int,
+  keep_every: int,
+  best: Callable[[Iterable[int]], int | None],
+) -> ocp.CheckpointManager:
+  """Creates the orbax manager of a folder; see `Checkpointer`."""
+  _silence_orbax()
+  policies = [preservation_policy.LatestN(keep), _KeepBest(best)]
+  if keep_every:
+    policies.append(preservation_policy.EveryNSteps(keep_every))
+  policy = preservation_policy.AnyPreservationPolicy(policies)
+  options = ocp.CheckpointManagerOptions(preservation_policy=policy)
+  try:
+    return ocp.CheckpointManager(folder, options=options)
+  except OSError as error:
+    raise errors.CheckpointError(
+      f'cannot open {folder}: {multihost.first_line(error)}'
+    ) from error
+
+
+class _KeepBest(preservation_policy.PreservationPolicy):
+  """Keeps the best checkpoint.
+
+  Orbax's own BestN keeps its values in files without checksums.
+  """
+
+  def __init__(self, best: Callable[[Iterable[int]], int | None]) -> None:
+    self._best = best
+
+  def should_preserve(
+    self,
+    checkpoints: Sequence[Any],
+    *,
+    context: preservation_policy.PreservationContext,
+  ) -> Sequence[bool]:
+    best = self._best([checkpoint.step for checkpoint in checkpoints])
+    return [checkpoint.step == best for checkpoint in checkpoints]
+
+
+@functools.cache
+def _silence_orbax() -> None:
+  """Keeps orbax from printing tracebacks of errors that it also raises."""
+  logging.getLogger('absl').addFilter(
+    lambda entry: not (entry.exc_info and 'orbax' in entry.pathname)
+  )
+  # Its parallel reads are left unfinished once one of them fails.
+  logging.getLogger('asyncio').addFilter(
+    lambda entry: 'orbax' not in entry.getMessage()
+  )
+  default = sys.unraisablehook
+
+  def show(unraisable: Any) -> None:
+    code = getattr(unraisable.object, 'cr_code', None)
+    unfinished = code is not None and 'orbax' in code.co_filename
+    if not unfinished and str(unraisable.exc_value) != 'Event loop is closed':
+      default(unraisable)
+
+  sys.unraisablehook = show

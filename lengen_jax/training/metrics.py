@@ -1,14 +1,20 @@
-"""The metrics of training: a line per step, and what the steps come to.
+"""Training metrics: a line per step, their totals, and profiles.
 
-A workdir has metrics.jsonl, a line per step, and sessions.jsonl, a line per
-session: each time that a run was started or gone on with.
+A workdir has metrics.jsonl with a line per step, and sessions.jsonl with a line
+for each time that the run was started or resumed.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import datetime
 import json
 import math
 import re
 import time
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -18,18 +24,19 @@ from lengen_jax import __version__
 from lengen_jax import errors
 from lengen_jax.training import files
 from lengen_jax.training import throughput
+from lengen_jax.training import trackers as trackers_lib
 
 STEPS, SESSIONS = 'metrics.jsonl', 'sessions.jsonl'
-# The name that earlier versions wrote.
+# The name of SESSIONS in workdirs of earlier versions.
 _OLD_SESSIONS = 'sittings.jsonl'
-# Between two writings of a log that lies in a bucket.
-_BUCKET_SECONDS = 60
+# Minimum time between two writes of a log in an object store.
+_REMOTE_SECONDS = 60
 
 
-def read(path, last):
-  """Lines of metrics.jsonl up to step `last`, and the seconds they took."""
+def read(path: files.Path, last: int) -> tuple[list[str], float]:
+  """Returns the lines of metrics.jsonl up to step `last`, and their seconds."""
   lines, seconds = [], 0.0
-  for line, entry in _whole_lines(path):
+  for line, entry in _complete_lines(path):
     if not {'step', 'seconds'} <= entry.keys() or entry['step'] > last:
       break
     lines.append(line)
@@ -37,85 +44,87 @@ def read(path, last):
   return lines, seconds
 
 
-def peak_memory(lines):
-  """The last memory_bytes of some lines, or None; see `Log`."""
+def peak_memory(lines: Sequence[str]) -> int | None:
+  """Returns the last memory_bytes in some lines; None if there is none."""
   for line in reversed(lines):
     if 'memory_bytes' in (entry := json.loads(line)):
       return entry['memory_bytes']
   return None
 
 
-def sessions(folder):
-  """The sessions of the run in a workdir so far.
+def sessions(folder: files.Path) -> tuple[dict[str, Any], ...]:
+  """Returns the sessions of the run in a workdir: its start and its resumes.
 
-  Returns:
-    Tuple of dicts: 'started', a date; 'first_step', after which it went on;
-    'devices' and 'device_kind'; versions of 'lengen_jax' and 'jax'.
+  Each is a dict of 'started' (a date), 'first_step' (steps done before),
+  'devices' (their number), 'device_kind', and the versions of 'lengen_jax' and
+  'jax'.
   """
   path = folder / SESSIONS
   if not path.exists():
     path = folder / _OLD_SESSIONS
-  return tuple(entry for _, entry in _whole_lines(path) if 'started' in entry)
+  return tuple(
+    entry for _, entry in _complete_lines(path) if 'started' in entry
+  )
 
 
 class Written(NamedTuple):
-  """What `Log.write` gives; loss and skipped are the same on every process.
+  """Result of `Log.write`; loss and skipped are equal on all processes.
 
   Attributes:
-    loss: of the last step, NaN and all.
-    skipped: how many steps in a row changed nothing, of those that are written
-      and what came right before them: the most.
-    entry: the last line of the log, a dict.
+    loss: loss of the last step, possibly NaN or infinite.
+    skipped: length of the longest run of consecutive skipped updates that ends
+      in these steps.
+    entry: last line of the log, as a dict.
   """
 
   loss: float
   skipped: int
-  entry: dict
+  entry: dict[str, Any]
 
 
 class Log:
-  """metrics.jsonl, cut back to where a run resumes, and trackers.
+  """The file metrics.jsonl and the trackers that show the same metrics.
 
-  A line has step, loss and whatever else a step measures, and the seconds spent
-  in steps up to there. What is not finite is null. The last of the lines that
-  are written at once has besides:
+  A line has the step, its loss and other metrics, and the seconds spent in
+  steps so far. Values that are not finite are null. The last line of each
+  `write` also has:
 
-    tokens_per_second: in the steps of these lines.
-    mfu: model FLOP utilisation in them, if the devices' peak is known.
-    memory_bytes: the most that one device has held so far, if it tells.
-    durable_step: the last step that is saved for good; null if none.
-    goodput: seconds in steps that count, as a part of those since the run
-      began; being stopped, starting, and steps that had to be done again do not
-      count.
+    tokens_per_second: over the steps of this write.
+    mfu: model FLOP utilisation over these steps, if the peak of the devices is
+      known.
+    memory_bytes: peak memory of one device so far, if the backend reports it.
+    durable_step: newest step with a complete checkpoint; null if none.
+    goodput: seconds in steps divided by the seconds since the run was first
+      started. Interruptions, startup and repeated steps lower it.
 
   Attributes:
-    seconds: spent in steps, over all sessions of the run.
+    seconds: time spent in steps, in all sessions of the run.
   """
 
   def __init__(
     self,
-    folder,
-    first_step,
+    folder: files.Path,
+    first_step: int,
     *,
-    devices,
-    tokens,
-    flops,
-    primary=True,
-    trackers=None,
-    clock=time.time,
-  ):
-    """Opens the log and notes that a session begins.
+    devices: Iterable[jax.Device],
+    tokens: int,
+    flops: float,
+    primary: bool = True,
+    trackers: Callable[..., Sequence[trackers_lib.Tracker]] | None = None,
+    clock: Callable[[], float] = time.time,
+  ) -> None:
+    """Opens the log and adds a session.
 
     Args:
-      folder: the workdir; all processes see the same.
-      first_step: the run goes on from there; later lines are forgotten.
-      devices: that train, jax devices.
-      tokens: per step.
-      flops: per step; see `throughput.model_flops`.
-      primary: whether this process is the one that writes.
-      trackers: function of folder, first_step, the date when the run began and
-        the current time; returns objects that log the same, see `trackers`.
-      clock: seconds since 1970.
+      folder: workdir, shared by all processes.
+      first_step: steps already done; lines of later steps are removed.
+      devices: devices used for training.
+      tokens: tokens per step.
+      flops: FLOPs per step; see `throughput.model_flops`.
+      primary: whether this process writes.
+      trackers: called with folder, first_step, the date when the run began and
+        the time in seconds since 1970; see `trackers.create`.
+      clock: returns seconds since 1970.
 
     Raises:
       errors.ConfigError: a tracker is not available.
@@ -128,32 +137,43 @@ class Log:
     self._before, self._session = self.seconds, 0.0
     self._devices, self._tokens, self._flops = list(devices), tokens, flops
     self._clock = clock
-    now = _session(first_step, self._devices, clock())
-    begun = (*sessions(folder), now)
-    began = datetime.datetime.fromisoformat(begun[0]['started'])
-    self._began = began.timestamp()
-    self._path, self._trackers = None, []
+    begun = (
+      *sessions(folder),
+      _new_session(first_step, self._devices, clock()),
+    )
+    self._began = datetime.datetime.fromisoformat(
+      begun[0]['started']
+    ).timestamp()
+    self._path: files.Path | None = None
+    self._trackers: Sequence[trackers_lib.Tracker] = []
     if not primary:
       return
     if trackers is not None:
       started = begun[0]['started']
       self._trackers = trackers(folder, first_step, started, clock())
     self._path = folder / STEPS
-    # What lies in a bucket is written anew each time, and so less often.
-    self._lines = lines if '://' in str(folder) else None
+    # Object stores cannot append: the whole file is written, and less often.
+    self._lines = lines if files.is_remote(folder) else None
     self._written = clock()
     files.write_text(self._path, ''.join(line + '\n' for line in lines))
     files.write_lines(folder / SESSIONS, begun)
 
-  def write(self, pending, seconds, durable_step, saves=False):
-    """Writes the metrics of some steps; waits until these are done.
+  def write(
+    self,
+    pending: Sequence[tuple[int, Mapping[str, Any]]],
+    seconds: float,
+    durable_step: int | None,
+    saves: bool = False,
+  ) -> Written:
+    """Waits for some steps to finish and writes their metrics.
 
     Args:
-      pending: (step, {name: number on a device or not}) of each; 'loss' is one
-        of the names. 'skipped' is 1 if the step's update was not applied.
-      seconds: spent in steps by this session.
-      durable_step: see above.
-      saves: whether the last of the steps is about to be saved.
+      pending: (step, metrics) of each step. Metrics are numbers, possibly on a
+        device, and include 'loss'; 'skipped' is 1 if the update was not
+        applied.
+      seconds: time spent in steps in this session.
+      durable_step: newest step with a complete checkpoint.
+      saves: whether the last step is about to be saved.
 
     Returns:
       A Written.
@@ -182,41 +202,41 @@ class Log:
       self._append(entries, saves)
     return Written(float(fetched[-1]['loss']), most, entries[-1])
 
-  def close(self):
+  def close(self) -> None:
     for tracker in self._trackers:
       tracker.close()
 
-  def _totals(self, steps, spent, durable_step):
-    """What the last line says of some steps."""
+  def _totals(
+    self, steps: int, spent: float, durable_step: int | None
+  ) -> dict[str, Any]:
+    """Returns the fields that only the last of some lines has."""
     spent = max(spent, 1e-9)
     mfu = throughput.utilisation(self._flops * steps, spent, self._devices)
     memory = throughput.memory(self._devices)
-    # Or clocks that are set back would make more of it than there is.
+    # The clock may have been set back; goodput stays at most 1.
     since = max(self._clock() - self._began, self.seconds, 1e-9)
-    totals = {'tokens_per_second': _short(self._tokens * steps / spent)}
+    totals = {'tokens_per_second': _rounded(self._tokens * steps / spent)}
     if mfu is not None:
-      totals['mfu'] = _short(mfu)
+      totals['mfu'] = _rounded(mfu)
     if memory is not None:
       totals['memory_bytes'] = memory['peak_bytes']
     totals['durable_step'] = durable_step
-    totals['goodput'] = _short(self.seconds / since)
+    totals['goodput'] = _rounded(self.seconds / since)
     return totals
 
-  def _append(self, entries, saves):
+  def _append(self, entries: Sequence[Mapping[str, Any]], saves: bool) -> None:
     lines = [json.dumps(entry, allow_nan=False) for entry in entries]
     if self._lines is not None:
       self._lines += lines
-      if saves or self._clock() - self._written > _BUCKET_SECONDS:
+      if saves or self._clock() - self._written > _REMOTE_SECONDS:
         self._written = self._clock()
         text = ''.join(line + '\n' for line in self._lines)
         files.write_text(self._path, text)
       return
-    text = ''.join(line + '\n' for line in lines)
     try:
-      # Opened each time: what is written is then out of our hands, and an
-      # error shows here and not when the file is closed.
+      # Reopening flushes each write and raises its errors here.
       with self._path.open('a') as file:
-        file.write(text)
+        file.write(''.join(line + '\n' for line in lines))
       for tracker in self._trackers:
         tracker.write(entries, self._clock())
     except OSError as error:
@@ -225,17 +245,17 @@ class Log:
       ) from None
 
 
-def profile_steps(spec):
-  """The steps to profile, (first, last), counted from 1.
+def profile_steps(spec: str) -> tuple[int, int] | None:
+  """Returns the first and the last step to profile, counted from 1.
 
   Args:
     spec: 'FIRST:LAST', for example '10:15'; '' for none.
 
   Returns:
-    Two ints, or None.
+    (first, last), or None for an empty spec.
 
   Raises:
-    errors.ConfigError: the spec means no steps.
+    errors.ConfigError: the spec is not a range of steps.
   """
   if not spec:
     return None
@@ -250,20 +270,27 @@ def profile_steps(spec):
 
 
 class Profile:
-  """A trace of some steps by jax's profiler, in the folder profile/.
+  """Traces a range of steps with JAX's profiler into the folder profile/.
 
-  Those of the steps that this session does, if there are any. Call `before` and
-  `after` at each step, and `close` at the end.
+  Call `before` and `after` at each step, and `close` at the end. Steps of
+  earlier sessions are not traced.
   """
 
-  def __init__(self, spec, folder, announce, *, primary=True):
-    """Traces nothing yet.
+  def __init__(
+    self,
+    spec: str,
+    folder: files.Path,
+    announce: Callable[[str], None],
+    *,
+    primary: bool = True,
+  ) -> None:
+    """Creates an idle profile.
 
     Args:
       spec: see `profile_steps`.
-      folder: the workdir.
-      announce: called with a line that says where the trace lies.
-      primary: whether this process is the one that traces.
+      folder: workdir.
+      announce: called with a line that names the trace.
+      primary: whether this process traces.
 
     Raises:
       errors.ConfigError: see `profile_steps`.
@@ -272,10 +299,10 @@ class Profile:
     self._folder, self._announce = folder / 'profile', announce
     if not primary:
       self._steps = None
-    self._started = None
+    self._started: int | None = None
 
-  def before(self, step, state):
-    """Starts to trace if it is time, once `state`, what is there, is done."""
+  def before(self, step: int, state: Any) -> None:
+    """Starts the trace at its first step, once `state` is computed."""
     if self._steps is None or self._started is not None:
       return
     first, last = self._steps
@@ -284,45 +311,48 @@ class Profile:
       jax.profiler.start_trace(str(self._folder))
       self._started = step
 
-  def after(self, step, state):
-    """Stops if it is time, once `state`, what the step gives, is done."""
+  def after(self, step: int, state: Any) -> None:
+    """Stops the trace after its last step, once `state` is computed."""
     if self._started is not None and step == self._steps[1]:
       jax.block_until_ready(state)
       self.close()
 
-  def close(self):
-    """Stops, if it has not been time yet."""
+  def close(self) -> None:
+    """Stops a trace that is still running."""
     if self._started is None:
       return
     jax.profiler.stop_trace()
     self._announce(
-      f'profiled from step {self._started} on; the trace is in {self._folder}'
+      f'profiled from step {self._started}; the trace is in {self._folder}'
     )
     self._started = None
 
 
-def _whole_lines(path):
-  """Each line of a file of JSON, with what it says, up to half a line."""
+def _complete_lines(path: files.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields the lines of a JSON lines file with their values.
+
+  Stops at the first incomplete line, which a killed run may leave.
+  """
   for line in path.read_bytes().splitlines() if path.exists() else ():
     try:
       entry = json.loads(line)
     except ValueError:
-      return  # From a killed run.
+      return
     if not isinstance(entry, dict):
       return
     yield line.decode(), entry
 
 
-def _set_aside(path, missing):
-  """Keeps a log that lacks some steps, and says so."""
-  print(f'{path} lacks {missing} of the steps that the run goes on from')
+def _set_aside(path: files.Path, missing: int) -> None:
+  """Prints that a log lacks some steps, and renames it."""
+  print(f'{path} lacks {missing} of the steps that the run resumes after')
   if path.exists():
     number = len(list(path.parent.glob(f'{path.stem}-damaged-*')))
     path.replace(path.with_name(f'{path.stem}-damaged-{number}.jsonl'))
 
 
-def _skipped_at_end(lines):
-  """How many last lines in a row are of steps that changed nothing."""
+def _skipped_at_end(lines: Sequence[str]) -> int:
+  """Counts the skipped updates at the end of a log."""
   count = 0
   for line in reversed(lines):
     if not json.loads(line).get('skipped'):
@@ -331,7 +361,9 @@ def _skipped_at_end(lines):
   return count
 
 
-def _session(first_step, devices, now):
+def _new_session(
+  first_step: int, devices: Sequence[jax.Device], now: float
+) -> dict[str, Any]:
   started = datetime.datetime.fromtimestamp(now, datetime.UTC)
   return {
     'started': started.isoformat(),
@@ -343,12 +375,12 @@ def _session(first_step, devices, now):
   }
 
 
-def _number(value):
-  """A number as JSON has it: None if it is not finite."""
+def _number(value: Any) -> float | None:
+  """Converts a scalar for JSON; None if it is not finite."""
   number = np.asarray(value).item()
   return number if math.isfinite(number) else None
 
 
-def _short(number):
-  """Five digits of a number."""
+def _rounded(number: float) -> float:
+  """Rounds to five significant digits."""
   return float(f'{number:.5g}')

@@ -1,48 +1,63 @@
-"""Where others look at metrics: TensorBoard, Weights & Biases.
+"""Experiment trackers that show the metrics: TensorBoard, Weights & Biases."""
 
-A board has `write(entries, now)`, lines of metrics.jsonl and seconds since
-1970, and `close()`.
-"""
-
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import hashlib
 import json
+from typing import Any
+from typing import Protocol
+
+import ml_collections
 
 from lengen_jax import errors
+from lengen_jax.training import files
 
 
-def create(config, folder, first_step, began, now):
-  """The boards that a config asks for.
+class Tracker(Protocol):
+  """Interface of a tracker."""
+
+  def write(self, entries: Sequence[Mapping[str, Any]], now: float) -> None:
+    """Logs lines of metrics.jsonl; `now` is in seconds since 1970."""
+
+  def close(self) -> None: ...
+
+
+def create(
+  config: ml_collections.ConfigDict,
+  folder: files.Path,
+  first_step: int,
+  began: str,
+  now: float,
+) -> list[Tracker]:
+  """Returns the trackers that a config enables.
 
   Args:
-    config: the run's ConfigDict, with train.tensorboard and train.wandb.
-    folder: the workdir.
-    first_step: the run goes on from there.
-    began: when its first session did, text.
+    config: ConfigDict of the run, with train.tensorboard and train.wandb.
+    folder: workdir.
+    first_step: steps already done.
+    began: date when the first session of the run started.
     now: seconds since 1970.
 
-  Returns:
-    list of boards.
-
   Raises:
-    errors.ConfigError: what a board needs is not installed, or refuses.
+    errors.ConfigError: a package is not installed, or W&B refuses the run.
   """
-  boards = []
+  trackers: list[Tracker] = []
   if config.train.tensorboard:
-    boards.append(TensorBoard(folder / 'tensorboard', first_step, now))
+    trackers.append(TensorBoard(folder / 'tensorboard', first_step, now))
   if config.train.wandb:
-    boards.append(Wandb(config, folder, began))
-  return boards
+    trackers.append(Wandb(config, folder, began))
+  return trackers
 
 
 class TensorBoard:
-  """A file for TensorBoard, which shows no step of earlier files done again.
+  """An event file for TensorBoard, which hides repeated steps of older files.
 
-  Of tensorboardX the part that writes at once: from its SummaryWriter, a thread
-  with a queue, a killed run would lose steps that are saved.
+  Writes synchronously: the queue of tensorboardX.SummaryWriter would lose steps
+  that are already in a checkpoint when a run is killed.
   """
 
-  def __init__(self, folder, first_step, now):
+  def __init__(self, folder: files.Path, first_step: int, now: float) -> None:
     try:
       from tensorboardX import event_file_writer
       from tensorboardX.proto import event_pb2
@@ -54,7 +69,7 @@ class TensorBoard:
       ) from None
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
     event_file_writer.directory_check(str(folder))
-    # Files of one second would overwrite each other but for the step.
+    # File names have a resolution of one second; the step makes them unique.
     self._writer = event_file_writer.EventsWriter(
       str(folder / 'events'), f'.{first_step}'
     )
@@ -64,7 +79,7 @@ class TensorBoard:
     )
     self._writer.flush()
 
-  def write(self, entries, now):
+  def write(self, entries: Sequence[Mapping[str, Any]], now: float) -> None:
     for entry in entries:
       values = [
         self._summary.Value(tag=name, simple_value=value)
@@ -77,20 +92,22 @@ class TensorBoard:
       )
     self._writer.flush()
 
-  def close(self):
-    # All is written, or has been found impossible to write.
+  def close(self) -> None:
+    # `write` has flushed everything or raised.
     with contextlib.suppress(OSError):
       self._writer.close()
 
 
 class Wandb:
-  """A run of Weights & Biases, the same one over all sessions.
+  """A run of Weights & Biases, the same one in all sessions.
 
-  It takes no step twice, and one that is done again has the same numbers.
-  WANDB_MODE=offline writes to the folder wandb/ and sends nothing.
+  It ignores repeated steps, whose metrics are equal. With WANDB_MODE=offline it
+  writes to the folder wandb/ and sends nothing.
   """
 
-  def __init__(self, config, folder, began):
+  def __init__(
+    self, config: ml_collections.ConfigDict, folder: files.Path, began: str
+  ) -> None:
     try:
       import wandb
     except ImportError as error:
@@ -98,7 +115,7 @@ class Wandb:
         'train.wandb needs the extra wandb: pip install '
         f"'lengen_jax[wandb]' ({error})"
       ) from None
-    # A folder that was deleted and made again is another run.
+    # The date distinguishes a folder that was deleted and created again.
     run_id = hashlib.sha256(f'{folder} {began}'.encode()).hexdigest()[:16]
     try:
       self._run = wandb.init(
@@ -106,27 +123,27 @@ class Wandb:
         id=run_id,
         resume='allow',
         name=folder.name,
-        dir=None if '://' in str(folder) else folder,
+        dir=None if files.is_remote(folder) else folder,
         config=json.loads(config.to_json()),
         settings=wandb.Settings(console='off', silent=True),
       )
     except wandb.errors.Error as error:
       raise errors.ConfigError(
-        f'train.wandb={config.train.wandb!r}: {str(error).rstrip(".")}; or '
-        'write to files alone, with WANDB_MODE=offline in the environment'
+        f'train.wandb={config.train.wandb!r}: {str(error).rstrip(".")}; or set '
+        'WANDB_MODE=offline in the environment to write to files only'
       ) from error
 
-  def write(self, entries, now):
+  def write(self, entries: Sequence[Mapping[str, Any]], now: float) -> None:
     del now
     for entry in entries:
       self._run.log(_numbers(entry), step=entry['step'])
 
-  def close(self):
+  def close(self) -> None:
     self._run.finish()
 
 
-def _numbers(entry):
-  """What a line of metrics.jsonl says of its step, less what is unknown."""
+def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the metrics of a line without its step and unknown values."""
   return {
     name: value
     for name, value in entry.items()

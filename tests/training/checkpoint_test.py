@@ -216,7 +216,7 @@ def test_a_flipped_bit_that_orbax_does_not_see(tmp_path, monkeypatch):
   warnings = []
   assert_same(read(tmp_path, warnings.append), make_state(4))
   (line,) = warnings
-  assert 'step 8: the checksums of params/embed are others' in line
+  assert 'step 8: the checksums of params/embed differ' in line
 
 
 def test_what_is_unreadable_is_set_aside(tmp_path):
@@ -283,7 +283,7 @@ def test_checkpoint_of_another_model(tmp_path, tiny_config):
   assert (
     'params/layer_0/mlp/up/kernel has shape (32, 64) there, (32, 96)' in text
   )
-  assert 'and 9 more' in text and 'model and optimizer of the config' in text
+  assert 'and 9 more' in text and 'set model and optimizer of the' in text
 
 
 def test_parameters_that_are_missing_or_too_many(tmp_path):
@@ -384,7 +384,7 @@ def test_data_goes_on_where_it_stood(tmp_path):
   assert int(checkpoints.restore(like).step) == 2
   checkpoints.save(make_state(3))
   checkpoints.restore(like, warnings.append, batches=batches)
-  assert 'step 3: it does not say where the data stands' in warnings[1]
+  assert 'step 3: it has no position in the data' in warnings[1]
   checkpoints.close()
 
 
@@ -654,7 +654,7 @@ MESHES = """
   import optax
   from lengen_jax.models import config as model_config
   from lengen_jax.training import checkpoint
-  from lengen_jax.training import saved_state
+  from lengen_jax.training import checkpoint_format
   from lengen_jax.training import state as state_lib
 
   config = stdlib.get_config('tiny')
@@ -797,13 +797,13 @@ def test_several_processes(tmp_path):
       next((folder / 'checkpoints' / '3' / 'data' / '1').iterdir()).unlink()
     multihost_utils.sync_global_devices('after')
     restored(2, 1)
-    original = saved_state.read_record
+    original = checkpoint_format.read_record
     if me == 1:
-      saved_state.read_record = lambda folder: original(
+      checkpoint_format.read_record = lambda folder: original(
         folder if folder.name == '1' else folder.parent / '99'
       )
     restored(1, 2)
-    saved_state.read_record = original
+    checkpoint_format.read_record = original
     checkpoints.save(states[2], value=9)
     assert checkpoints.best_step() == 1
     if me == 1:
