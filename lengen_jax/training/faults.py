@@ -1,5 +1,6 @@
-"""What can befall a run: being told to stop, and standing still."""
+"""Faults of a running process: preemption and hangs."""
 
+from collections.abc import Iterator
 import contextlib
 import faulthandler
 import math
@@ -8,95 +9,99 @@ import signal
 import sys
 import threading
 import time
+from types import FrameType
 
 import jax
 from jax.experimental import multihost_utils
 
 
 class Preemption:
-  """Notices SIGTERM, by which machines that are taken away announce it.
+  """Context manager that catches SIGTERM, which announces a preemption.
 
-  A context manager. Of a run of several processes, all stop at the same step
-  whichever was told; they agree on it through jax's preemption service.
+  If any process of a run receives it, all stop after the same step; they agree
+  on the step through JAX's preemption service.
   """
 
-  def __init__(self):
-    self._told = False
+  def __init__(self) -> None:
+    self._received = False
 
-  def __enter__(self):
-    self._alone = jax.process_count() == 1
-    self._handles = threading.current_thread() is threading.main_thread()
-    if self._alone and self._handles:
-      self._before = signal.signal(signal.SIGTERM, self._tell)
+  def __enter__(self) -> 'Preemption':
+    self._single = jax.process_count() == 1
+    # Python allows signal handlers in the main thread only.
+    main = threading.current_thread() is threading.main_thread()
+    self._handles = self._single and main
+    if self._handles:
+      self._previous = signal.signal(signal.SIGTERM, self._receive)
     return self
 
-  def __exit__(self, *exception):
-    if self._alone and self._handles:
-      signal.signal(signal.SIGTERM, self._before)
+  def __exit__(self, *exception: object) -> None:
+    if self._handles:
+      signal.signal(signal.SIGTERM, self._previous)
 
-  def reached(self, step):
-    """Whether to stop after this step; ask at every step.
+  def reached(self, step: int) -> bool:
+    """Whether to stop after this step; call at every step.
 
     Args:
       step: steps done.
     """
-    if self._alone:
-      return self._told
+    if self._single:
+      return self._received
     return multihost_utils.reached_preemption_sync_point(step)
 
-  def _tell(self, *_):
-    self._told = True
+  def _receive(self, signum: int, frame: FrameType | None) -> None:
+    self._received = True
 
 
 class Watchdog:
-  """Ends a process that stands still, and shows where it stood.
+  """Context manager that ends a process which makes no progress.
 
-  A context manager. Whoever launched the process may then start it again, as
-  after a crash: its status is 1.
+  It prints the stacks of all threads and exits with status 1, so that whatever
+  launched the process can restart it as after a crash.
   """
 
-  def __init__(self, seconds):
-    """Watches from when it is entered.
+  def __init__(self, timeout: float) -> None:
+    """Creates a watchdog, which starts when it is entered.
 
     Args:
-      seconds: without a sign of life after which the process ends; 0 for ever.
+      timeout: seconds without `reset` after which the process ends; 0 for no
+        limit.
     """
-    self._seconds = seconds
-    self._done = threading.Event()
+    self._timeout = timeout
+    self._stopped = threading.Event()
 
-  def __enter__(self):
-    self.alive()
-    if self._seconds:
+  def __enter__(self) -> 'Watchdog':
+    self.reset()
+    if self._timeout:
       threading.Thread(target=self._watch, daemon=True).start()
     return self
 
-  def __exit__(self, *exception):
-    self._done.set()
+  def __exit__(self, *exception: object) -> None:
+    self._stopped.set()
 
-  def alive(self):
-    """Counts from now on again."""
+  def reset(self) -> None:
+    """Restarts the timeout."""
     self._last = time.monotonic()
 
   @contextlib.contextmanager
-  def asleep(self):
-    """Does not watch inside."""
+  def paused(self) -> Iterator[None]:
+    """Suspends the timeout inside the context, and restarts it after."""
     self._last = math.inf
     try:
       yield
     finally:
-      self.alive()
+      self.reset()
 
-  def _watch(self):
-    while not self._done.wait(min(1, self._seconds / 4)):
-      still = time.monotonic() - self._last
-      if still > self._seconds:
-        self._bite(still)
+  def _watch(self) -> None:
+    while not self._stopped.wait(min(1, self._timeout / 4)):
+      elapsed = time.monotonic() - self._last
+      if elapsed > self._timeout:
+        self._abort(elapsed)
 
-  def _bite(self, still):
+  def _abort(self, elapsed: float) -> None:
     print(
-      f'lengen: no step for {still:.0f} s, more than train.stall_seconds='
-      f'{self._seconds}; the process ends here, and the same command goes on '
-      'from the last checkpoint. What its threads were doing:',
+      f'lengen: no step for {elapsed:.0f} s, more than train.stall_seconds='
+      f'{self._timeout}; the process ends here, and the same command resumes '
+      'from the last checkpoint. Stacks of its threads:',
       file=sys.__stderr__,
       flush=True,
     )

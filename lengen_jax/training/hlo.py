@@ -1,9 +1,10 @@
-"""Reading a compiled program's text: what devices exchange, what is large.
+"""Collectives and large arrays of a compiled program, read from its HLO.
 
-The text is HLO after all passes of the compiler. It holds a loop's body once,
-however often it runs, and so counts here do.
+The text is HLO after all compiler passes. It contains the body of a loop once,
+so all counts are per iteration.
 """
 
+from collections.abc import Iterator
 import math
 import re
 
@@ -14,12 +15,12 @@ COLLECTIVES = (
   'all-to-all',
   'collective-permute',
 )
-# TPUs have no reduce-scatter: it is a fusion of this name, with an all-reduce.
+# libtpu replaces reduce-scatter by a fusion of this name with an all-reduce.
 _REDUCE_SCATTER = 'all-reduce-scatter'
 _COMPUTATION = re.compile(r'(?:ENTRY )?%?([\w.-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([\w-]+)\(')
 _SHAPE = re.compile(r'([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?')
-# Results that are memory of others.
+# Operations whose results share the memory of their operands.
 _ALIASES = {
   'bitcast',
   'call',
@@ -30,7 +31,7 @@ _ALIASES = {
   'tuple',
   'while',
 }
-# Parts of a name that say only how the program was made.
+# Parts of an operation's name that only describe how it was traced.
 _NOISE = {
   'body',
   'checkpoint',
@@ -41,43 +42,39 @@ _NOISE = {
 }
 
 
-def collectives(text):
-  """How often each kind of collective is in a program, a dict.
-
-  Args:
-    text: of a compiled program.
-  """
-  found = {kind: set() for kind in COLLECTIVES}
+def collectives(text: str) -> dict[str, int]:
+  """Counts the collectives of each kind in the text of a compiled program."""
+  found: dict[str, set[str]] = {kind: set() for kind in COLLECTIVES}
   for computation, name, _, op, line in _instructions(text):
     kind = op.removesuffix('-start')
     if kind not in found:
       continue
     if computation.startswith(_REDUCE_SCATTER):
       kind = 'reduce-scatter'
-    # Overlapped with computation, one is told in several parts.
+    # A collective that overlaps with computation has several instructions.
     channel = re.search(r'channel_id=(\d+)', line)
     found[kind].add(channel[1] if channel else name)
   return {kind: len(channels) for kind, channels in found.items()}
 
 
-def largest(text, count):
-  """The largest arrays that a program makes, of each shape and dtype one.
+def largest(text: str, count: int) -> list[tuple[int, str, str]]:
+  """Returns the largest computed arrays, one per shape and dtype.
 
   Args:
-    text: of a compiled program.
-    count: how many.
+    text: text of a compiled program.
+    count: maximum number of arrays.
 
   Returns:
-    List of (bytes, 'dtype[shape]', what it is), the largest first.
+    List of (bytes, 'dtype[shape]', operation), the largest first.
   """
   fused = {*re.findall(r' fusion\(.*?calls=%?([\w.-]+)', text)}
-  found = {}
+  found: dict[tuple[str, str], tuple[int, str]] = {}
   for computation, name, shapes, op, line in _instructions(text):
-    # What is started has its operands among its results; what is done has not.
+    # The results of '-start' include its operands; those of '-done' do not.
     if computation in fused or op in _ALIASES or op.endswith('-start'):
       continue
     for dtype, dims, layout in _SHAPE.findall(shapes):
-      # Memory space 0 is the large one, and goes unsaid.
+      # Memory spaces other than the default, HBM, are marked by 'S(n)'.
       if 'S(' not in layout:
         where = re.search(r'op_name="(.*?[^\\])"', line)
         found.setdefault(
@@ -91,34 +88,35 @@ def largest(text, count):
   ]
 
 
-def readable(name):
-  """The name of an operation, without what says only how it was made."""
+def readable(name: str) -> str:
+  """Removes the parts of an operation's name that only describe tracing."""
   parts = re.sub(r'\\', '', name).split('/')
   kept = [p for p in parts if p not in _NOISE and not p.startswith('jit(')]
   return '/'.join(kept) or name
 
 
-def _instructions(text):
-  """(computation, name, shapes, operation, line) of each instruction."""
+def _instructions(text: str) -> Iterator[tuple[str, str, str, str, str]]:
+  """Yields (computation, name, shapes, operation, line) per instruction."""
   computation = ''
   for line in text.splitlines():
     if header := _COMPUTATION.match(line):
       computation = header[1]
     elif instruction := _INSTRUCTION.match(line):
-      yield computation, *instruction.groups(), line
+      name, shapes, operation = instruction.groups()
+      yield computation, name, shapes, operation, line
 
 
-def _bytes(dtype, dims, layout):
-  """Bytes of an array, with the padding of its tiles."""
+def _bytes(dtype: str, dims: str, layout: str) -> int:
+  """Returns the bytes of an array, including the padding of its tiles."""
   bits = re.search(r'\d+', dtype)
-  bits = 8 if dtype == 'pred' else int(bits[0]) if bits else 0
+  width = 8 if dtype == 'pred' else int(bits[0]) if bits else 0
   sizes = [int(n) for n in dims.split(',') if n] or [1]
   order, _, tiles = layout.partition(':')
-  # From the axis whose entries are far apart to that of neighbours.
+  # From the most major to the most minor axis.
   major = [sizes[int(n)] for n in reversed(order.split(',')) if n] or sizes
-  tile = re.search(r'T\(([\d,]+)\)', tiles)
-  if tile:
-    tile = [int(n) for n in tile[1].split(',')][-len(major) :]
+  match = re.search(r'T\(([\d,]+)\)', tiles)
+  if match:
+    tile = [int(n) for n in match[1].split(',')][-len(major) :]
     for axis, multiple in zip(range(-len(tile), 0), tile, strict=True):
       major[axis] = -(-major[axis] // multiple) * multiple
-  return math.prod(major) * bits // 8
+  return math.prod(major) * width // 8

@@ -301,7 +301,7 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
     watchdog = stack.enter_context(faults.Watchdog(config.train.stall_seconds))
     pending, began, aside = [], time.monotonic(), 0.0
     for step in range(first + 1, steps + 1):
-      watchdog.alive()
+      watchdog.reset()
       checkpoints.check()
       profile.before(step, state)
       state, metrics = compiled(state, batch)
@@ -318,7 +318,7 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
       # There is no time for it where the machine is about to go.
       if saves and not told and run.validates(step):
         since = time.monotonic()
-        with watchdog.asleep():
+        with watchdog.paused():
           found, cost = evaluate.validate(
             run_lib.Trained(run, state, seconds=0.0),
             corpus,

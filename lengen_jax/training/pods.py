@@ -1,127 +1,98 @@
-"""TPUs by the names that they are ordered under: 'v4-256', 'v5e-256', ...
+"""TPU slices by accelerator type: 'v4-256', 'v5e-256', ...
 
 The number counts cores up to v5p, two to a chip, and chips from v5e on; so
-v4-256 is 128 chips. From v4 on the two cores of a chip work as one device.
+v4-256 has 128 chips. From v4 on the two cores of a chip are one device.
 
 Sources: cloud.google.com/tpu/docs, 'Supported TPU configurations' and the page
-of each generation. What programs may use of a chip's memory is what libtpu
-0.0.51 says where they need more.
+of each generation. The memory available to programs is what libtpu 0.0.51
+reports when a program does not fit.
 """
 
+from collections.abc import Mapping
 import dataclasses
+import math
 
 from lengen_jax import errors
 
-# Edges of a slice, by its chips. Of a cube, one chip is none that can be had
-# alone: it tells what one holds.
-_SQUARES = {
-  1: '1x1',
-  4: '2x2',
-  8: '2x4',
-  16: '4x4',
-  32: '4x8',
-  64: '8x8',
-  128: '8x16',
-  256: '16x16',
-}
-_CUBES = {
-  1: '1x1x1',
-  4: '2x2x1',
-  8: '2x2x2',
-  16: '2x2x4',
-  32: '2x4x4',
-  64: '4x4x4',
-  128: '4x4x8',
-  256: '4x8x8',
-  512: '8x8x8',
-  1024: '8x8x16',
-  2048: '8x16x16',
-}
+
+def _by_chips(*topologies: str) -> dict[int, str]:
+  """Returns {chips: edges of a slice}."""
+  return {math.prod(map(int, t.split('x'))): t for t in topologies}
+
+
+_SQUARES = _by_chips(
+  *('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
+)
+# A single chip of a cube cannot be ordered; it gives the size of a host.
+_CUBES = _by_chips(
+  *('1x1x1', '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'),
+  *('8x8x8', '8x8x16', '8x16x16'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Generation:
-  """What TPUs of a generation have in common.
+  """Properties of a TPU generation.
 
   Attributes:
     chip_gib: memory of a chip.
-    device_gib: what programs may use of it, per device.
-    topologies: chips to the edges of a slice.
-    cores: of a chip.
-    cores_counted: of a chip, by the number in a name.
-    megacore: whether the cores of a chip are one device.
-    one_host: chips that a host of its own may have at most.
+    device_gib: memory of a device that is available to programs.
+    topologies: number of chips to the edges of a slice.
+    cores: cores of a chip.
+    cores_counted: cores of a chip that accelerator types count.
+    megacore: whether the cores of a chip form one device.
+    one_host: maximum number of chips of a slice with one host.
   """
 
   chip_gib: int
   device_gib: float
-  topologies: dict
+  topologies: Mapping[int, str]
   cores: int = 2
   cores_counted: int = 2
   megacore: bool = False
   one_host: int = 4
 
 
+def _without(topologies: Mapping[int, str], *chips: int) -> dict[int, str]:
+  return {n: edges for n, edges in topologies.items() if n not in chips}
+
+
 _GENERATIONS = {
-  'v2': _Generation(
-    chip_gib=16,
-    device_gib=7.48,
-    topologies={n: _SQUARES[n] for n in (4, 16, 64, 128, 256)},
-  ),
+  'v2': _Generation(16, 7.48, _without(_SQUARES, 1, 8, 32)),
   'v3': _Generation(
-    chip_gib=32,
-    device_gib=15.48,
-    topologies={
-      **{n: _SQUARES[n] for n in (4, 16, 32, 64, 128, 256)},
-      512: '16x32',
-      1024: '32x32',
-    },
+    32,
+    15.48,
+    {**_without(_SQUARES, 1, 8), **_by_chips('16x32', '32x32')},
   ),
-  'v4': _Generation(
-    chip_gib=32, device_gib=30.75, topologies=_CUBES, megacore=True
-  ),
+  'v4': _Generation(32, 30.75, _CUBES, megacore=True),
   'v5p': _Generation(
-    chip_gib=96,
-    device_gib=95.73,
-    topologies={**_CUBES, 4096: '16x16x16', 6144: '16x16x24'},
+    96,
+    95.73,
+    {**_CUBES, **_by_chips('16x16x16', '16x16x24')},
     megacore=True,
   ),
-  'v5e': _Generation(
-    chip_gib=16,
-    device_gib=15.75,
-    topologies=_SQUARES,
-    cores=1,
-    cores_counted=1,
-    one_host=8,
-  ),
-  'v6e': _Generation(
-    chip_gib=32,
-    device_gib=31.24,
-    topologies=_SQUARES,
-    cores=1,
-    cores_counted=1,
-    one_host=8,
-  ),
+  'v5e': _Generation(16, 15.75, _SQUARES, cores=1, cores_counted=1, one_host=8),
+  'v6e': _Generation(32, 31.24, _SQUARES, cores=1, cores_counted=1, one_host=8),
 }
-# Chips of a host of several.
+# Chips per host of a slice with several hosts.
 _HOST_CHIPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Pod:
-  """One or more slices of TPUs.
+  """One or more TPU slices. Counts are totals over all slices.
 
   Attributes:
-    name: of a slice, as 'v4-256'.
-    generation: as 'v4'.
-    topology: edges of a slice in chips, as '4x4x8'.
-    slices: how many.
-    chips: of all slices.
-    cores: of all slices.
-    devices: of all slices, as jax counts them.
-    hosts: of all slices.
+    name: accelerator type of a slice, for example 'v4-256'.
+    generation: for example 'v4'.
+    topology: edges of a slice in chips, for example '4x4x8'.
+    slices: number of slices.
+    chips: number of chips.
+    cores: number of cores.
+    devices: number of JAX devices.
+    hosts: number of hosts.
     chip_gib: memory of a chip.
-    device_gib: memory that programs may use of a device.
+    device_gib: memory of a device that is available to programs.
   """
 
   name: str
@@ -136,11 +107,11 @@ class Pod:
   device_gib: float
 
   @property
-  def chip_config(self):
-    """What libtpu calls one device per chip of two cores, or one per core."""
+  def chip_config(self) -> str:
+    """Name of libtpu for one device per chip or one per core."""
     return 'megacore' if _GENERATIONS[self.generation].megacore else 'default'
 
-  def __str__(self):
+  def __str__(self) -> str:
     several = self.slices > 1
     counts = {'chip': self.chips, 'core': self.cores, 'host': self.hosts}
     counted = [f'{n:,} {what}{"s" * (n > 1)}' for what, n in counts.items()]
@@ -151,31 +122,28 @@ class Pod:
     )
 
 
-def get(name, slices=1):
-  """The TPUs of a name.
+def get(name: str, slices: int = 1) -> Pod:
+  """Returns the Pod of an accelerator type.
 
   Args:
-    name: as Google's accelerator types; v5e goes by 'v5litepod' too.
-    slices: how many of them, joined by the data centre's network.
-
-  Returns:
-    A Pod.
+    name: for example 'v4-256'; 'v5litepod-' is accepted for 'v5e-'.
+    slices: number of slices, connected by the data-centre network.
 
   Raises:
-    errors.ConfigError: there is no such name, or no slice.
+    errors.ConfigError: the type is unknown, or `slices` is less than 1.
   """
   if slices < 1:
     raise errors.ConfigError(f'--slices must be at least 1, got {slices}')
   known = names()
-  asked = name.replace('v5litepod-', 'v5e-')
-  if asked not in known:
+  canonical = name.replace('v5litepod-', 'v5e-')
+  if canonical not in known:
     raise errors.ConfigError(errors.one_of('pod', name, known))
-  version, chips = known[asked]
+  version, chips = known[canonical]
   generation = _GENERATIONS[version]
   devices = chips if generation.megacore else chips * generation.cores
   hosts = 1 if chips <= generation.one_host else chips // _HOST_CHIPS
   return Pod(
-    name=asked,
+    name=canonical,
     generation=version,
     topology=generation.topologies[chips],
     slices=slices,
@@ -188,8 +156,8 @@ def get(name, slices=1):
   )
 
 
-def names():
-  """All names of a slice, each with its generation and chips."""
+def names() -> dict[str, tuple[str, int]]:
+  """Returns {accelerator type: (generation, chips)} of all known slices."""
   return {
     f'{version}-{chips * generation.cores_counted}': (version, chips)
     for version, generation in _GENERATIONS.items()
@@ -197,12 +165,10 @@ def names():
   }
 
 
-def larger(pod, times):
-  """The smallest slice of a generation with `times` the devices, or None.
+def larger(pod: Pod, times: float) -> str | None:
+  """Returns the smallest slice with `times` the chips of a single slice.
 
-  Args:
-    pod: a Pod of one slice.
-    times: a number.
+  Its generation is that of `pod`; None if no slice is large enough.
   """
   enough = [
     (chips, name)

@@ -1,4 +1,4 @@
-"""Which commit is running."""
+"""The git commit of the running code."""
 
 import functools
 import os
@@ -6,24 +6,24 @@ import pathlib
 import subprocess
 
 
-def running():
-  """As `of_checkout`, for this package."""
+def running() -> str | None:
+  """Returns `of_checkout` for this package."""
   return of_checkout(pathlib.Path(__file__).parent)
 
 
 @functools.cache
-def of_checkout(folder):
-  """The commit of the checkout that a folder's files are of.
+def of_checkout(folder: pathlib.Path) -> str | None:
+  """Returns the commit that the files of a folder are checked out from.
 
   Args:
     folder: path.
 
   Returns:
-    Its hash, with '+dirty' if files were changed since; None where no checkout
-    has the files, or there is no git.
+    Its hash, with '+dirty' if tracked files were changed; None if the files are
+    not in a checkout or git is missing.
   """
 
-  def git(*arguments):
+  def git(*arguments: str) -> str:
     return subprocess.run(
       ['git', '-C', str(folder), *arguments],
       capture_output=True,
@@ -35,7 +35,7 @@ def of_checkout(folder):
 
   try:
     if not git('ls-files'):
-      return None  # Installed somewhere below the checkout of something else.
+      return None  # An installation below the checkout of something else.
     dirty = git('status', '--porcelain', '--untracked-files=no')
     return git('rev-parse', 'HEAD') + ('+dirty' if dirty else '')
   except (OSError, subprocess.SubprocessError):

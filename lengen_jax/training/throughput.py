@@ -1,12 +1,16 @@
-"""How much of its devices a training step uses: FLOPs, and memory."""
+"""Utilisation of devices by a training step: FLOPs and memory."""
+
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-# Products of bfloat16 matrices, FLOP per second and chip, by the first words of
-# jax's device_kind. From the vendors' data sheets: 'peak compute per chip' of
-# each generation at cloud.google.com/tpu/docs; of NVIDIA's 'Tensor Core GPU'
-# sheets half the number, which is stated with sparsity.
+from lengen_jax.models.config import ModelConfig
+
+# Peak FLOP/s per chip for bfloat16 matrix products, by prefix of jax's
+# device_kind. Sources: 'peak compute per chip' of each generation at
+# cloud.google.com/tpu/docs; half the sparse figure of NVIDIA's 'Tensor Core
+# GPU' data sheets.
 PEAK_FLOPS = {
   'TPU v2': 46e12,
   'TPU v3': 123e12,
@@ -25,34 +29,35 @@ PEAK_FLOPS = {
   'NVIDIA H200': 989e12,
   'NVIDIA GH200': 989e12,
 }
-# Chips of two cores. Where these work as one, jax counts a device per chip,
-# else a device per core.
+# Chips of two cores. jax counts one device per chip if the cores work together,
+# else one per core.
 _TWO_CORES = ('TPU v2', 'TPU v3', 'TPU v4', 'TPU v5', 'TPU v5p', 'TPU7x')
 
 
-def model_flops(config, batch_size, length, encoder_length=None):
-  """FLOPs that one training step of a model needs.
+def model_flops(
+  config: ModelConfig,
+  batch_size: int,
+  length: int,
+  encoder_length: int | None = None,
+) -> int:
+  """Returns the FLOPs of one training step of a model.
 
-  As PaLM counts them: Chowdhery et al. (2022), arXiv:2204.02311, appendix B,
-  after Kaplan et al. (2020), arXiv:2001.08361, section 2.1. A multiplication
-  and its addition are 2, the backward pass is twice the forward pass, and only
-  products of matrices count: with parameters, the output head among them, and
-  of queries, keys and values. What the backward pass computes again (`remat`)
-  does not count, nor what an encoding adds, so that models that differ in these
-  are measured alike.
+  Counted as for PaLM (Chowdhery et al., 2022, arXiv:2204.02311, appendix B),
+  after Kaplan et al. (2020), arXiv:2001.08361, section 2.1: a multiplication
+  with its addition is 2 FLOPs, the backward pass costs twice the forward pass,
+  and only matrix products count, those with parameters (the output head
+  included) and those of queries, keys and values. Recomputation (`remat`) and
+  the encodings do not count, so that models which differ in these compare.
 
-  Unlike there, of the pairs of query and key only those count that the model
-  may see: about half of a causal model's, and those in its window. Rows are
-  taken as one segment each, without padding.
+  Unlike there, only visible pairs of query and key count: about half of them in
+  a causal model, and those within its window. Rows count as one segment without
+  padding.
 
   Args:
     config: a ModelConfig.
     batch_size: rows, over all hosts.
-    length: tokens per row, of an encoder-decoder those of the decoder.
+    length: tokens per row; for an encoder-decoder, of the decoder.
     encoder_length: tokens per row of the encoder of an encoder-decoder.
-
-  Returns:
-    An int.
   """
   c = config
   products = _stack(c, length, causal=c.architecture != 'encoder')
@@ -64,19 +69,21 @@ def model_flops(config, batch_size, length, encoder_length=None):
   return 6 * batch_size * products
 
 
-def utilisation(flops, seconds, devices):
-  """The part that `flops` are of what devices could do in a time.
+def utilisation(
+  flops: float, seconds: float, devices: Sequence[jax.Device]
+) -> float | None:
+  """Returns FLOPs as a fraction of what devices can do in a time.
 
-  With the FLOPs of a model this is model FLOP utilisation, MFU. The peak is
-  that of bfloat16, whatever the dtype of the model.
+  With `model_flops` this is the model FLOP utilisation, MFU. The peak is that
+  of bfloat16, whatever the dtype of the model.
 
   Args:
-    flops: done by all devices together.
-    seconds: that they took.
+    flops: total over all devices.
+    seconds: elapsed time.
     devices: jax devices.
 
   Returns:
-    A float, or None where the peak of a device is not known, as of a CPU.
+    A fraction, or None if the peak of a device is unknown, as for CPUs.
   """
   peaks = [_peak(device) for device in devices]
   if None in peaks:
@@ -84,15 +91,15 @@ def utilisation(flops, seconds, devices):
   return flops / seconds / sum(peaks)
 
 
-def memory(devices):
-  """Memory of the fullest of this process's devices.
+def memory(devices: Sequence[jax.Device]) -> dict[str, int] | None:
+  """Returns the memory use of the fullest of this process's devices.
 
   Args:
-    devices: jax devices; those of other processes are passed over.
+    devices: jax devices; those of other processes are ignored.
 
   Returns:
-    {'bytes_in_use': now, 'peak_bytes': most so far}, or None where the backend
-    does not tell, as a CPU's.
+    {'bytes_in_use': current, 'peak_bytes': maximum so far}, or None if the
+    backend does not report it, as for CPUs.
   """
   here = jax.process_index()
   stats = [d.memory_stats() for d in devices if d.process_index == here]
@@ -104,16 +111,16 @@ def memory(devices):
   }
 
 
-def _stack(config, length, causal):
-  """Multiplications of all layers for a row, forward."""
+def _stack(config: ModelConfig, length: int, causal: bool) -> int:
+  """Multiplications per row in the forward pass of all layers."""
   pairs = _visible_pairs(length, causal, config.window, config.sinks)
-  maps = 3 if config.activation == 'swiglu' else 2
-  mlp = maps * length * config.width * config.mlp_width
+  matrices = 3 if config.activation == 'swiglu' else 2
+  mlp = matrices * length * config.width * config.mlp_width
   return config.num_layers * (_attention(config, length, length, pairs) + mlp)
 
 
-def _attention(config, queries, keys, pairs):
-  """Multiplications of one attention for a row, forward."""
+def _attention(config: ModelConfig, queries: int, keys: int, pairs: int) -> int:
+  """Multiplications per row in the forward pass of one attention layer."""
   c = config
   q_size = c.num_heads * c.head_dim
   k_size = (c.key_heads or c.num_heads) * c.head_dim
@@ -121,23 +128,25 @@ def _attention(config, queries, keys, pairs):
   return projections + 2 * pairs * q_size
 
 
-def _visible_pairs(length, causal, window, sinks):
-  """How many pairs of query and key are not masked."""
+def _visible_pairs(
+  length: int, causal: bool, window: int | None, sinks: int
+) -> int:
+  """Number of pairs of query and key that are not masked."""
   index = np.arange(length)
   reach = length if window is None else window
   first = np.maximum(index - reach + 1, 0)
   end = index + 1 if causal else np.minimum(index + reach, length)
-  # Sinks before the window; of a model that is not causal, behind it too.
+  # Sinks before the window and, in a model that is not causal, behind it.
   extra = np.minimum(sinks, first)
   if not causal:
     extra += np.maximum(min(sinks, length) - end, 0)
   return int(np.sum(end - first + extra))
 
 
-def _peak(device):
-  """FLOP per second of a device; None if not known."""
+def _peak(device: jax.Device) -> float | None:
+  """Peak FLOP/s of a device; None if unknown."""
   kind = device.device_kind
-  # The longest name: 'TPU v5 lite' is no 'TPU v5'.
+  # The longest match: 'TPU v5 lite' is not a 'TPU v5'.
   name = max(
     (n for n in PEAK_FLOPS if kind.startswith(n) and _ends_word(kind, n)),
     key=len,
@@ -148,5 +157,5 @@ def _peak(device):
   return PEAK_FLOPS.get(name)
 
 
-def _ends_word(kind, name):
+def _ends_word(kind: str, name: str) -> bool:
   return not kind[len(name) :][:1].isalnum()

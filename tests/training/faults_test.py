@@ -193,8 +193,8 @@ def test_a_run_that_stands_still_ends_and_shows_where():
 
 def test_a_run_that_goes_on_is_left_alone():
   done = watch(
-    'for _ in range(6): time.sleep(.3); watchdog.alive()\n'
-    '  with watchdog.asleep(): time.sleep(2)'
+    'for _ in range(6): time.sleep(.3); watchdog.reset()\n'
+    '  with watchdog.paused(): time.sleep(2)'
   )
   assert done.returncode == 0, done.stderr
   assert 'went on' in done.stdout
