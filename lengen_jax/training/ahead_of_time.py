@@ -1,5 +1,6 @@
-"""Programs compiled for TPUs that are not there: libtpu has their compiler."""
+"""Ahead-of-time compilation for TPUs by libtpu, on a machine without TPUs."""
 
+from collections.abc import Iterator
 import copy
 import dataclasses
 import importlib.util
@@ -8,42 +9,46 @@ import os
 import pathlib
 import re
 import time
+from typing import Any
 
 import jax
 from jax.experimental import topologies
 
 from lengen_jax import errors
+from lengen_jax.data import config as data_config
 from lengen_jax.data import menu
 from lengen_jax.evaluation import length_curve
 from lengen_jax.models import objective
 from lengen_jax.training import hlo
+from lengen_jax.training import pods
+from lengen_jax.training import run as run_lib
+from lengen_jax.training import sharding
 
 GIB = 2**30
 TRAINING = 'training step'
-# Arrays that are told of a program.
+# Number of arrays in `Program.largest`.
 _LARGEST = 6
-# Results of these are in memory; others may be part of what follows.
+# Primitives whose results are stored in memory, not fused into consumers.
 _STORED = {'concatenate', 'dot_general', 'gather', 'scan', 'scatter-add'}
 _GATHERS = 'Involuntary full rematerialization'
-_UNITS = {'K': 2**-20, 'M': 2**-10, 'G': 1, 'T': 2**10}
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """A program that was compiled, or refused because it does not fit.
+  """A compiled program, or one that XLA rejected because it does not fit.
 
   Attributes:
-    name: what it does.
-    seconds: that the compiler took.
-    needs: GiB on each device.
-    refused: what the compiler says where it does not fit.
-    arguments: GiB of them on each device; results take the place of most.
-    temporaries: GiB of all else that a call needs.
-    collectives: kind to number; see `hlo.collectives`.
-    gathered: how many arrays the compiler found no way to move between
-      devices but whole, which is slow; see `partitioning.constrain`.
-    largest: (GiB, 'dtype[shape]', what it is), the largest first: arrays on
-      a device, or of a program that was refused, those of all devices together.
+    name: what the program computes.
+    seconds: compile time.
+    needs: GiB per device.
+    refused: XLA's message if the program does not fit.
+    arguments: GiB of arguments per device; most results reuse their memory.
+    temporaries: GiB of all other memory per device.
+    collectives: number of collectives by kind; see `hlo.collectives`.
+    gathered: number of arrays that XLA replicates to reshard them, which is
+      slow; see `partitioning.constrain`.
+    largest: (GiB, 'dtype[shape]', operation) of the largest arrays, per device;
+      for a rejected program, before they are split over devices.
   """
 
   name: str
@@ -52,30 +57,22 @@ class Program:
   refused: str = ''
   arguments: float = 0.0
   temporaries: float = 0.0
-  collectives: dict = dataclasses.field(default_factory=dict)
+  collectives: dict[str, int] = dataclasses.field(default_factory=dict)
   gathered: int = 0
-  largest: tuple = ()
+  largest: tuple[tuple[float, str, str], ...] = ()
 
 
-def devices(pod):
-  """Devices of TPUs, for shardings of programs to compile.
-
-  Args:
-    pod: a pods.Pod.
-
-  Returns:
-    A list of devices that cannot run anything.
+def devices(pod: pods.Pod) -> list[Any]:
+  """Returns descriptions of the devices of a pod, for compilation only.
 
   Raises:
     errors.ConfigError: libtpu is not installed.
   """
   if importlib.util.find_spec('libtpu') is None:
     raise errors.ConfigError(
-      'compiling for TPUs that are not there needs the aot extra: pip install '
-      "'lengen_jax[aot]'"
+      "compiling for TPUs needs the aot extra: pip install 'lengen_jax[aot]'"
     )
-  # Or jax would start this machine's own TPUs, and libtpu look for them, for
-  # one process at a time.
+  # Keep jax and libtpu from initialising or locking TPUs of this machine.
   jax.config.update('jax_platforms', 'cpu')
   os.environ |= {
     'TPU_SKIP_MDS_QUERY': '1',
@@ -92,15 +89,8 @@ def devices(pod):
   ).devices
 
 
-def training_step(run):
-  """Compiles the training step of a run, as its data would have it.
-
-  Args:
-    run: a run.Run on `devices`.
-
-  Returns:
-    A Program.
-  """
+def training_step(run: run_lib.Run) -> Program:
+  """Compiles the training step of a run on `devices`."""
   packed = _pads(run.data) and objective.sees_padding(run.model, run.scheme)
   with run.layout.scope():
     traced = run.jitted_step(packed=packed).trace(
@@ -109,17 +99,14 @@ def training_step(run):
   return compiled(TRAINING, traced, run.layout)
 
 
-def evaluation(run):
-  """Compiles the loss of a run's model at the longest of its eval.lengths.
-
-  Args:
-    run: a run.Run on `devices`.
+def evaluation(run: run_lib.Run) -> Program | None:
+  """Compiles the loss of a run on `devices` at its longest eval length.
 
   Returns:
-    A Program, or None where answers to prompts are scored instead.
+    A Program, or None if the run is evaluated by answers to prompts.
 
   Raises:
-    errors.LengthError: the model takes no rows of that length.
+    errors.LengthError: the model does not accept rows of that length.
   """
   if run.data.source == 'seqio' and menu.prompt_tasks(run.data.task):
     return None
@@ -141,16 +128,13 @@ def evaluation(run):
   return compiled(f'evaluation at {length}', traced, run.layout)
 
 
-def compiled(name, traced, layout):
+def compiled(name: str, traced: Any, layout: sharding.Layout) -> Program:
   """Compiles a traced program for the devices of its mesh.
 
   Args:
-    name: what to call it.
-    traced: what `jax.jit(...).trace` gives within `layout.scope`.
+    name: what the program computes.
+    traced: `jax.jit(...).trace(...)`, called within `layout.scope`.
     layout: a sharding.Layout.
-
-  Returns:
-    A Program.
   """
   began, gathered = time.monotonic(), _gathered()
   with layout.scope():
@@ -190,14 +174,14 @@ def compiled(name, traced, layout):
   )
 
 
-def needed_gib(refused):
-  """GiB that a program needs, by the compiler's refusal; it comes first."""
+def needed_gib(refused: str) -> float:
+  """Returns the GiB that a program needs, from XLA's out-of-memory message."""
   size, unit = re.search(r'\b([\d.]+)([KMGT])\b', refused).groups()
-  return float(size) * _UNITS[unit]
+  return float(size) * {'K': 2**-20, 'M': 2**-10, 'G': 1, 'T': 2**10}[unit]
 
 
-def state_gib(run):
-  """GiB of the training state on each device."""
+def state_gib(run: run_lib.Run) -> float:
+  """Returns the GiB of the training state per device."""
   return (
     sum(
       math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -207,32 +191,32 @@ def state_gib(run):
   )
 
 
-def _pads(config):
-  """Whether rows of training are padded; of a DataConfig."""
+def _pads(config: data_config.DataConfig) -> bool:
+  """Whether training rows have padding."""
   if config.source == 'seqio' and menu.prompt_tasks(config.task):
     return True
   pictures = config.source == 'seqio' and menu.pictures(config.task)
   return config.mode == 'doc_pad' and not pictures
 
 
-def _rows(run, length):
-  """Rows of a batch of the evaluation, as `length_curve.LengthCurve` has it."""
+def _rows(run: run_lib.Run, length: int) -> int:
+  """Rows of an evaluation batch, as in `length_curve.LengthCurve`."""
   parts = run.layout.row_parts
   share = max(1, run.eval.batch_tokens // length // run.layout.size)
   return min(share, -(-run.eval.windows // parts)) * parts
 
 
-def _gathered():
-  """How often the compiler has warned that it gathers an array, so far."""
+def _gathered() -> int:
+  """Counts the warnings about replicated arrays that XLA has logged so far."""
   folder = pathlib.Path(os.environ.get('TPU_LOG_DIR', '/tmp/tpu_logs'))
-  # The warnings of this process, which libtpu keeps out of its output.
+  # libtpu logs warnings to a file per process.
   logs = folder.glob(f'*.WARNING.*.{os.getpid()}')
   return sum(path.read_text().count(_GATHERS) for path in logs)
 
 
-def _largest_of(jaxpr):
-  """The largest results of a program that was not split among devices yet."""
-  found = {}
+def _largest_of(jaxpr: Any) -> tuple[tuple[float, str, str], ...]:
+  """Returns the largest results of a program before it is partitioned."""
+  found: dict[str, tuple[float, str, str]] = {}
   for equation in _equations(jaxpr):
     if equation.primitive.name not in _STORED:
       continue
@@ -246,8 +230,8 @@ def _largest_of(jaxpr):
   return tuple(sorted(found.values(), reverse=True)[:_LARGEST])
 
 
-def _equations(jaxpr):
-  """All equations of a jaxpr, those of jaxprs within it among them."""
+def _equations(jaxpr: Any) -> Iterator[Any]:
+  """Yields all equations of a jaxpr and of the jaxprs inside it."""
   for equation in jaxpr.eqns:
     yield equation
     for part in jax.tree.leaves(

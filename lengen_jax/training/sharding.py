@@ -1,15 +1,14 @@
-"""Devices: the mesh, and how state and batches lie on it.
+"""The device mesh and the sharding of state and batches.
 
-A mesh has four axes, some of size 1:
+A mesh has four axes, each possibly of size 1:
 
-  data      rows of a batch; parameters are the same everywhere.
-  fsdp      rows of a batch; parameters are split too, and gathered when used.
-  tensor    heads, hidden units and vocabulary.
-  sequence  tokens of a row, for contexts that are too long for one device.
+  data      splits the rows of a batch; parameters are replicated.
+  fsdp      splits rows, and parameters, which are gathered when used.
+  tensor    splits heads, hidden units and vocabulary.
+  sequence  splits the tokens of a row, for contexts beyond one device.
 
-`RULES` says which logical axes of arrays they split; the compiler does the
-rest. Programs are `jax.jit` of functions whose arguments have NamedShardings,
-which is what became of pjit.
+`RULES` maps the logical axes of arrays to them. Programs are `jax.jit` of
+functions whose arguments have NamedShardings; jax.jit has replaced pjit.
 """
 
 from collections.abc import Callable
@@ -39,8 +38,8 @@ from lengen_jax import partitioning
 from lengen_jax.training import config as training_config
 
 AXES = ('data', 'fsdp', 'tensor', 'sequence')
-# Logical axis to the axes of the mesh that split it. Where two would use the
-# same axis of the mesh in one array, the first of these rules does.
+# Logical axis to the mesh axes that split it. If two logical axes of an array
+# map to the same mesh axis, the earlier rule applies.
 RULES = (
   ('batch', ('data', 'fsdp')),
   ('length', 'sequence'),
@@ -53,7 +52,7 @@ RULES = (
   ('layers', None),
   ('relpos_buckets', None),
 )
-# Fields of a config that give the sizes of logical axes.
+# Config fields that set the size of a logical axis.
 _FIELDS = {
   'embed': 'model.width',
   'heads': 'model.num_heads and model.key_heads',
@@ -61,21 +60,22 @@ _FIELDS = {
   'mlp': 'model.mlp_width',
   'vocab': 'model.vocab_size and model.output_size',
 }
-# A process that says nothing for so long is taken for dead, and ends the rest.
+# Without a heartbeat for this time, a process counts as dead and the run ends.
 _HEARTBEAT_SECONDS = 30
 
 
 def start() -> None:
-  """Gets the devices ready; call before any array is made.
+  """Initialises the devices; call before creating any array.
 
-  A run of several processes is joined where the environment has
-  JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, and on TPU
-  VMs, which know their like. On a CPU, jax gets one device per core unless
-  JAX_NUM_CPU_DEVICES says how many: small models run faster as several devices
-  that share a batch than as one device of several threads.
+  Joins a run of several processes if the environment sets
+  JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID. TPU VMs
+  discover their peers. CPUs get one device per core unless JAX_NUM_CPU_DEVICES
+  is set: small models run faster on several devices that share a batch than on
+  one device with several threads.
 
   Raises:
-    errors.ConfigError: the other processes do not answer.
+    errors.ConfigError: a variable is invalid, or the other processes do not
+      answer.
   """
   count = os.environ.get('JAX_NUM_CPU_DEVICES') or None
   if count is None:
@@ -116,7 +116,7 @@ def start() -> None:
     ) from None
 
 
-def _is_tpu_vm():
+def _is_tpu_vm() -> bool:
   has_chips = glob.glob('/dev/accel*') or glob.glob('/dev/vfio/[0-9]*')
   wanted = os.environ.get('JAX_PLATFORMS', 'tpu').startswith('tpu')
   return bool(has_chips and wanted and importlib.util.find_spec('libtpu'))
@@ -124,10 +124,10 @@ def _is_tpu_vm():
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """How arrays lie on a mesh.
+  """Sharding of arrays on a mesh.
 
   Attributes:
-    mesh: with the axes AXES.
+    mesh: mesh with the axes AXES.
   """
 
   mesh: Mesh
@@ -139,18 +139,17 @@ class Layout:
     batch_size: int,
     devices: Sequence[jax.Device] | None = None,
   ) -> 'Layout':
-    """Makes the mesh.
+    """Creates the mesh.
 
-    Devices of several TPU slices are told apart: only the axis 'data' spans
-    slices, whose network is the slowest.
+    Only the axis 'data' spans several TPU slices, whose network is slow.
 
     Args:
       sizes: a MeshConfig.
       batch_size: rows of a batch.
-      devices: those of jax if None.
+      devices: jax devices; all of them if None.
 
     Raises:
-      errors.ConfigError: sizes, devices and batch do not go together.
+      errors.ConfigError: sizes, devices and batch size are incompatible.
     """
     alone = devices is None and jax.process_count() == 1
     devices = jax.devices() if devices is None else devices
@@ -181,47 +180,49 @@ class Layout:
 
   @property
   def size(self) -> int:
-    """Devices."""
+    """Number of devices."""
     return self.mesh.devices.size
 
   @property
   def row_parts(self) -> int:
-    """Into how many parts rows are split."""
+    """Number of parts that rows are split into."""
     return self.mesh.shape['data'] * self.mesh.shape['fsdp']
 
   @property
   def whole(self) -> NamedSharding:
-    """The same on every device."""
+    """Sharding of an array that every device has a copy of."""
     return NamedSharding(self.mesh, PartitionSpec())
 
   @property
   def batch(self) -> NamedSharding:
-    """Sharding of `[B, L]`, rows and tokens."""
+    """Sharding of a batch `[B, L]`."""
     return self.of('batch', 'length')
 
   def of(self, *names: str | None) -> NamedSharding:
-    """Sharding of an array with these logical axes; see `RULES`.
+    """Returns the sharding for logical axes; see `RULES`.
 
     Raises:
-      errors.ConfigError: a name without a rule.
+      errors.ConfigError: a name has no rule.
     """
     return NamedSharding(self.mesh, partitioning.spec(*names, rules=RULES))
 
   def check(self, axes: Any, shapes: Any) -> None:
-    """Raises unless the mesh divides all arrays.
+    """Checks that the mesh divides all arrays.
 
     Args:
-      axes: tree of tuples of logical names.
-      shapes: tree like it, of arrays or their shapes.
+      axes: tree of tuples of logical axis names.
+      shapes: tree of arrays or their shapes.
 
     Raises:
-      errors.ConfigError: naming array, axis and field.
+      errors.ConfigError: an axis of an array is not divisible.
     """
 
-    def check(path, names, leaf):
+    def check(path: Any, names: tuple[str, ...], leaf: Any) -> None:
       spec = self.of(*names).spec
       for name, size, over in zip(names, leaf.shape, spec, strict=True):
-        parts = math.prod(self.mesh.shape[a] for a in _flat(over))
+        axes = () if over is None else over
+        axes = (axes,) if isinstance(axes, str) else axes
+        parts = math.prod(self.mesh.shape[axis] for axis in axes)
         if size % parts:
           where = '/'.join(str(entry.key) for entry in path)
           raise errors.ConfigError(
@@ -235,7 +236,7 @@ class Layout:
     )
 
   def check_length(self, name: str, length: int) -> None:
-    """Raises errors.ConfigError unless the mesh divides a row's length."""
+    """Raises errors.ConfigError if the mesh does not divide a row length."""
     parts = self.mesh.shape['sequence']
     if length % parts:
       raise errors.ConfigError(
@@ -245,18 +246,18 @@ class Layout:
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
-    """Programs traced inside are for this mesh."""
+    """Context in which programs are traced for this mesh."""
     with jax.set_mesh(self.mesh), nn.logical_axis_rules(RULES):
       yield
 
   def jit(
     self, function: Callable[..., Any], **options: Any
   ) -> Callable[..., Any]:
-    """`jax.jit` of a function for this mesh; its calls need no `scope`."""
+    """Returns `jax.jit` of a function; its calls enter `scope`."""
     jitted = jax.jit(function, **options)
 
     @functools.wraps(function)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
       with self.scope():
         return jitted(*args, **kwargs)
 
@@ -264,28 +265,29 @@ class Layout:
 
   @property
   def host(self) -> tuple[int, int]:
-    """(index, count) of this process among those that read data.
+    """(index, count) of this process among those with different rows.
 
-    Processes that share rows, each with a part of their tokens, read the same.
+    Processes that share rows, each with a part of their tokens, read the same
+    data and have the same index.
     """
     groups = self._row_groups()
     mine = groups[jax.process_index()]
     return sorted({*groups.values()}).index(mine), len({*groups.values()})
 
   def place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Puts this host's rows of a batch on the mesh.
+    """Returns a batch on the mesh, from the rows of this process.
 
     Args:
-      rows: dict of arrays `[rows, L]`; see `host`.
+      rows: arrays `[rows, L]`; see `host`.
     """
     mine = self._row_groups()[jax.process_index()]
     _, hosts = self.host
 
-    def put(array):
+    def put(array: np.ndarray) -> jax.Array:
       size = len(array) // len(mine)
       shape = (len(array) * hosts, *array.shape[1:])
 
-      def part(index):
+      def part(index: tuple[slice, ...]) -> np.ndarray:
         first, end, _ = index[0].indices(shape[0])
         start = mine.index(first // size) * size
         return array[(slice(start, start + end - first), *index[1:])]
@@ -294,32 +296,27 @@ class Layout:
 
     return jax.tree.map(put, rows)
 
-  def _row_groups(self):
-    """Of each process, which parts of the rows its devices have, a tuple."""
-    groups = {}
+  def _row_groups(self) -> dict[int, tuple[int, ...]]:
+    """Returns {process: parts of the rows on its devices}."""
+    parts_of: dict[int, set[int]] = {}
     by_part = self.mesh.devices.reshape(self.row_parts, -1)
     for part, devices in enumerate(by_part):
       for device in devices:
-        groups.setdefault(device.process_index, set()).add(part)
-    groups = {process: tuple(sorted(of)) for process, of in groups.items()}
+        parts_of.setdefault(device.process_index, set()).add(part)
+    groups = {process: tuple(sorted(of)) for process, of in parts_of.items()}
     distinct = {*groups.values()}
     sizes = [len(parts) for parts in distinct]
     if sum(sizes) != self.row_parts or len({*sizes}) > 1:
       raise errors.ConfigError(
-        'with this mesh processes share some of their rows and not others; '
-        'make mesh.tensor * mesh.sequence divide the devices of a process, or '
-        'be a multiple of them'
+        'processes share only some of their rows on this mesh; make '
+        'mesh.tensor * mesh.sequence divide the number of devices of a '
+        'process, or be a multiple of it'
       )
     return groups
 
 
-def _flat(axes):
-  """Axes of a PartitionSpec's entry, as a tuple."""
-  return () if axes is None else (axes,) if isinstance(axes, str) else axes
-
-
-def _mesh(shape, devices):
-  """A mesh of devices near each other; slices along the axis 'data'."""
+def _mesh(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Mesh:
+  """Creates a mesh of neighbouring devices, slices along the axis 'data'."""
   types = (AxisType.Auto,) * len(AXES)
   slices = len({getattr(device, 'slice_index', 0) for device in devices})
   if slices == 1:
@@ -327,8 +324,8 @@ def _mesh(shape, devices):
   data, *others = shape
   if data % slices:
     raise errors.ConfigError(
-      f'mesh.data={data} is no multiple of the {slices} slices, which only the '
-      'axis data may span'
+      f'mesh.data={data} is no multiple of the {slices} slices, and only the '
+      'axis data may span slices'
     )
   grid = mesh_utils.create_hybrid_device_mesh(
     (data // slices, *others), (slices, 1, 1, 1), devices

@@ -1,8 +1,11 @@
-"""Swapping the encoding of a trained model: what to load and what to fit."""
+"""Initialises a model from a trained one with another position encoding."""
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 import dataclasses
 import functools
 import re
+from typing import Any
 
 from flax import traverse_util
 import jax
@@ -23,32 +26,20 @@ _IN_SCALE = re.compile(
   _SIDE + r'layer_(?P<layer>\d+)/attention/attention_scale/'
 )
 _IN_ENCODING = re.compile(_SIDE + r'(layer_\d+/attention/)?encoding(_\d+)?/')
-# Of a ModelConfig, what decides which arrays there are besides those.
+# Fields of ModelConfig that determine the arrays outside encodings and scales.
 _SIZES = (
-  'architecture',
-  'vocab_size',
-  'num_layers',
-  'num_heads',
-  'key_heads',
-  'head_dim',
-  'width',
-  'mlp_width',
-  'mlp_bias',
-  'activation',
-  'norm',
-  'norm_placement',
-  'output_size',
-  'tied_embedding',
+  *('architecture', 'vocab_size', 'num_layers', 'num_heads', 'key_heads'),
+  *('head_dim', 'width', 'mlp_width', 'mlp_bias', 'activation', 'norm'),
+  *('norm_placement', 'output_size', 'tied_embedding'),
 )
-# And what makes another function of the same arrays.
+# Fields that change the function computed from the same arrays.
 _FUNCTION = (
-  'activation',
-  'norm_epsilon',
-  'scaled_embedding',
-  'scaled_logits',
-  'window',
-  'sinks',
+  *('activation', 'norm_epsilon', 'scaled_embedding', 'scaled_logits'),
+  *('window', 'sinks'),
 )
+
+# Arrays by path, for example 'layer_0/mlp/up/kernel'.
+_Flat = dict[str, jax.Array]
 
 
 def adopt(
@@ -60,32 +51,31 @@ def adopt(
   max_length: int,
   rng: jax.Array,
 ) -> tuple[Params, list[str]]:
-  """Takes a trained model's parameters over into one of another encoding.
+  """Loads a trained model's parameters into one with another encoding.
 
-  Everything outside encodings and logit scales is loaded and must match.
-  Encodings go layer by layer: one of the same class whose parameters have the
-  same shapes is loaded, whatever its other settings and whether or not it is
-  shared by the layers; a FIRE in place of another additive bias is fitted to
-  that bias. One that is shared by layers which differ in the source has nothing
-  to load. Whatever is not loaded or fitted keeps its value in `params`.
+  All arrays outside encodings and logit scales are loaded and must match.
+  Encodings are matched layer by layer. One of the same class and shapes is
+  loaded, whatever its settings and whether or not layers share it. A FIRE that
+  replaces another additive bias is fitted to that bias. An encoding shared by
+  layers that differ in the source is not loaded. Arrays that are neither loaded
+  nor fitted keep their value in `params`.
 
   Args:
-    params: initial parameters of the model, as `config` has them.
+    params: initial parameters of the model.
     config: its ModelConfig.
     source_params: parameters of the trained model, layers stacked or not.
     source_config: its ModelConfig.
-    max_length: positions below this, in tokens, are those that a FIRE is
-      fitted at.
-    rng: a key of `jax.random`, for fitting.
+    max_length: FIRE is fitted at positions below this, in tokens.
+    rng: key of `jax.random`, for fitting.
 
   Returns:
-    (params, notes): parameters as `config` has them, in memory of their own,
-    and lines that say what was loaded, converted, initialised and left behind,
-    and in what else the models differ.
+    (params, notes): new parameters with the structure of `params`, and lines
+    that list what was loaded, fitted, initialised and ignored, and how else the
+    models differ.
 
   Raises:
     errors.CheckpointError: an array outside encodings and logit scales differs
-      in shape or is missing on one side.
+      in shape or is missing in one model.
   """
   new = traverse_util.flatten_dict(stacking.unstack(params), sep='/')
   old = traverse_util.flatten_dict(stacking.unstack(source_params), sep='/')
@@ -97,26 +87,16 @@ def adopt(
     and path in old
     and old[path].shape == leaf.shape
   }
-  loaded = len(taken)
-  notes, fitted = _Notes(), _Fitted(max_length, rng)
+  loaded, notes, fitted = len(taken), _Notes(), _Fitted(max_length, rng)
   two_sided = config.architecture == 'encoder_decoder'
   for side in ('encoder/', 'decoder/') if two_sided else ('',):
-    there = _slots(source_config, side, old)
-    left = set(there)
-    for slot in dict.fromkeys(_slots(config, side, new)):
-      sources = [there[i] for i in slot.layers]
-      found, text, error = _fill(slot, sources, fitted)
-      taken |= {slot.path + name: leaf for name, leaf in found.items()}
-      notes.add(side, slot.layers, text, error)
-      if found:
-        left -= {*sources}
-        loaded += len(found) if error is None else 0
-    for slot in dict.fromkeys(there):
-      if slot in left and slot.params:
-        notes.add(side, slot.layers, f'{slot.spec} of the source left behind')
+    target, source = _slots(config, side, new), _slots(source_config, side, old)
+    arrays, count = _take_encodings(side, target, source, fitted, notes)
+    taken |= arrays
+    loaded += count
   for paths, text in (
-    (new, f'logit scale {config.attention_scale} initialised anew'),
-    (old, f'logit scale {source_config.attention_scale} left behind'),
+    (new, f'logit scale {config.attention_scale} initialised'),
+    (old, f'logit scale {source_config.attention_scale} of the source ignored'),
   ):
     for path in paths:
       scale = _IN_SCALE.match(path)
@@ -138,24 +118,58 @@ def adopt(
   return adopted, lines
 
 
-def _check_match(new, config, old, source_config):
-  """Raises where the models differ in more than encodings and scales."""
+def _take_encodings(
+  side: str,
+  slots: Sequence['_Slot'],
+  sources: Sequence['_Slot'],
+  fitted: '_Fitted',
+  notes: '_Notes',
+) -> tuple[_Flat, int]:
+  """Returns the arrays for the encodings of one side, and how many are loaded.
 
-  def shape(params, path):
+  Args:
+    side: 'encoder/', 'decoder/' or ''.
+    slots: the encoding of each layer.
+    sources: the encoding of each layer of the source.
+    fitted: fits FIREs.
+    notes: receives a line per encoding that is not simply loaded.
+  """
+  taken: _Flat = {}
+  loaded, unused = 0, set(sources)
+  for slot in dict.fromkeys(slots):
+    replaced = [sources[i] for i in slot.layers]
+    arrays, text, error = _fill(slot, replaced, fitted)
+    taken |= {slot.path + name: leaf for name, leaf in arrays.items()}
+    notes.add(side, slot.layers, text, error)
+    if arrays:
+      unused -= {*replaced}
+      loaded += len(arrays) if error is None else 0
+  for slot in dict.fromkeys(sources):
+    if slot in unused and slot.params:
+      notes.add(side, slot.layers, f'{slot.spec} of the source ignored')
+  return taken, loaded
+
+
+def _check_match(
+  new: _Flat, config: ModelConfig, old: _Flat, source_config: ModelConfig
+) -> None:
+  """Raises if the models differ in arrays outside encodings and scales."""
+
+  def shape(params: _Flat, path: str) -> str:
     return str(params[path].shape) if path in params else 'missing'
 
-  def natural(path):
+  def natural(path: str) -> list[Any]:
     return [int(x) if x.isdigit() else x for x in re.split(r'(\d+)', path)]
 
-  strange = [
+  different = [
     path
     for path in {*new, *old}
     if not (_IN_ENCODING.match(path) or _IN_SCALE.match(path))
     and shape(new, path) != shape(old, path)
   ]
-  if not strange:
+  if not different:
     return
-  path = min(strange, key=natural)
+  path = min(different, key=natural)
   changes = [
     f'model.{field}={getattr(source_config, field)!r} instead of '
     f'{getattr(config, field)!r}'
@@ -168,7 +182,7 @@ def _check_match(new, config, old, source_config):
     + (
       f'set {", ".join(changes)}'
       if changes
-      else 'one of them is not of its config'
+      else 'the parameters of one model do not match its config'
     )
   )
 
@@ -178,49 +192,49 @@ class _Slot:
   """One instance of an encoding in a model.
 
   Attributes:
-    spec: as the config has it.
-    encoding: unbound, as one layer's own.
-    path: where its parameters are.
-    params: dict of arrays by the rest of their paths.
+    spec: its spec in the config.
+    encoding: unbound Encoding, not shared.
+    path: prefix of its parameters.
+    params: its arrays, by the rest of their paths.
     bidirectional: whether keys after the query are visible.
-    layers: which layers it serves.
+    layers: indices of the layers that use it.
   """
 
   spec: str
   encoding: encodings.Encoding
   path: str
-  params: dict
+  params: _Flat
   bidirectional: bool
-  layers: list
+  layers: list[int]
 
   @functools.cached_property
-  def value(self):
-    """Encoding and parameters, compared by value."""
+  def value(self) -> tuple[Any, ...]:
+    """Hashable value of the encoding and its parameters."""
     leaves = sorted(self.params.items())
-    leaves = tuple((k, np.asarray(leaf).tobytes()) for k, leaf in leaves)
-    return self.encoding, leaves
+    return self.encoding, tuple(
+      (name, np.asarray(leaf).tobytes()) for name, leaf in leaves
+    )
 
   @property
-  def shapes(self):
-    """Class and shapes of the parameters."""
+  def shapes(self) -> tuple[Any, ...]:
+    """Class of the encoding and shapes of its parameters."""
     shapes = {name: leaf.shape for name, leaf in self.params.items()}
     return type(self.encoding), shapes
 
-  def bias_fn(self):
-    """The additive bias, or None."""
-    return self.encoding.apply(
-      {'params': traverse_util.unflatten_dict(self.params, sep='/')},
-      bidirectional=self.bidirectional,
-      method='bias_fn',
-    )
+  def bias_fn(self) -> encodings.BiasFn | None:
+    """Returns the additive bias, or None."""
+    params = traverse_util.unflatten_dict(self.params, sep='/')
+    bound = self.encoding.bind({'params': params})
+    return bound.bias_fn(bidirectional=self.bidirectional)
 
 
-def _slots(config, side, flat):
-  """The _Slot of each layer on one side, the same for layers that share it."""
+def _slots(config: ModelConfig, side: str, flat: _Flat) -> list[_Slot]:
+  """Returns the _Slot of each layer; layers that share one have the same."""
   layer_encodings = blocks.create_encodings(config)
   owned = blocks.owned_encodings(layer_encodings)
   owned = {encoding: name for name, encoding in owned.items()}
-  slots, by_path = [], {}
+  slots: list[_Slot] = []
+  by_path: dict[str, _Slot] = {}
   for i, encoding in enumerate(layer_encodings):
     path = owned.get(encoding, f'layer_{i}/attention/encoding')
     path = f'{side}{path}/'
@@ -242,13 +256,15 @@ def _slots(config, side, flat):
   return slots
 
 
-def _fill(slot, sources, fitted):
-  """What an encoding takes over from those that its layers had.
+def _fill(
+  slot: _Slot, sources: Sequence[_Slot], fitted: '_Fitted'
+) -> tuple[_Flat, str, float | None]:
+  """Loads or fits the parameters of one encoding.
 
   Args:
-    slot: a _Slot of the model.
-    sources: the _Slot of each of its layers in the source.
-    fitted: a _Fitted.
+    slot: encoding of the model.
+    sources: encodings of its layers in the source.
+    fitted: fits FIREs.
 
   Returns:
     (arrays by name, a note or '', the relative error of a fit or None).
@@ -264,38 +280,38 @@ def _fill(slot, sources, fitted):
     if slot.params:
       return source.params, f'{text}, same arrays', None
   elif isinstance(slot.encoding, fire.Fire) and source.bias_fn() is not None:
-    params, error = fitted(slot, source)
+    params, error = fitted(slot.encoding, source)
     text = f'{slot.spec} fitted to {names} up to length {fitted.max_length}'
     if slot.bidirectional:
       text += ' at keys up to the query'
     return params, text, error
-  rest = 'initialised anew' if slot.params else 'nothing to load'
+  rest = 'initialised' if slot.params else 'nothing to load'
   return {}, f'{text}, {rest}', None
 
 
 class _Fitted:
-  """FIREs fitted to other biases, equal ones once.
+  """FIREs fitted to other biases; equal fits are computed once.
 
   Attributes:
     max_length: see `adopt`.
   """
 
-  def __init__(self, max_length, rng):
+  def __init__(self, max_length: int, rng: jax.Array) -> None:
     self.max_length = max_length
     self._rng = rng
-    self._fits = {}
+    self._fits: dict[Any, tuple[_Flat, float]] = {}
 
-  def __call__(self, slot, source):
-    """Parameters of the FIRE in `slot` and the error of its fit.
+  def __call__(self, encoding: fire.Fire, source: _Slot) -> tuple[_Flat, float]:
+    """Fits an unbound FIRE to the bias of `source`.
 
     Returns:
-      (arrays by name, rms error relative to the largest bias).
+      (arrays by name, root mean square error relative to the largest bias).
     """
-    key = slot.encoding, source.value, source.bidirectional
+    key = encoding, source.value, source.bidirectional
     if key not in self._fits:
       fit = convert.fit_fire(
         source.bias_fn(),
-        slot.encoding,
+        encoding,
         max_length=self.max_length,
         rng=jax.random.fold_in(self._rng, len(self._fits)),
       )
@@ -305,20 +321,26 @@ class _Fitted:
 
 
 class _Notes:
-  """Lines about layers, one for all that the same is said of."""
+  """Notes about layers; layers with the same note share a line."""
 
-  def __init__(self):
-    self._found = {}
+  def __init__(self) -> None:
+    self._found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
 
-  def add(self, side, layers, text, error=None):
-    """Says `text` of some layers; '' says nothing."""
+  def add(
+    self,
+    side: str,
+    layers: Iterable[int],
+    text: str,
+    error: float | None = None,
+  ) -> None:
+    """Adds a note about some layers; ignores an empty one."""
     if text:
       numbers, relative = self._found.setdefault((side, text), ([], []))
       numbers += layers
       relative += [] if error is None else [error]
 
-  def lines(self):
-    """The lines, in the order of their first mention."""
+  def lines(self) -> list[str]:
+    """Returns the lines in the order of their first note."""
     lines = []
     for (side, text), (layers, relative) in self._found.items():
       where = f'{side} '.replace('/', '').lstrip() + _numbered(layers)
@@ -328,9 +350,10 @@ class _Notes:
     return lines
 
 
-def _numbered(layers):
-  """'layers 0-2, 5' for 0, 1, 2, 5, in any order and repeated."""
-  layers, ranges = sorted(set(layers)), []
+def _numbered(layers: Iterable[int]) -> str:
+  """Formats the layers 0, 1, 2, 5, in any order, as 'layers 0-2, 5'."""
+  layers = sorted(set(layers))
+  ranges: list[list[int]] = []
   for layer in layers:
     if ranges and ranges[-1][1] == layer - 1:
       ranges[-1][1] = layer

@@ -218,7 +218,7 @@ def test_processes_that_share_rows_read_the_same(
 
 
 def test_processes_that_share_some_rows(monkeypatch):
-  with pytest.raises(errors.ConfigError, match='share some of their rows'):
+  with pytest.raises(errors.ConfigError, match='share only some of their rows'):
     _ = fake_layout((4, 1, 1, 3), 4, monkeypatch, 0).host
 
 

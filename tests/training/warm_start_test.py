@@ -163,7 +163,7 @@ def test_a_trained_encoding_is_left_behind():
   assert notes == [
     'loaded 23 of 23 arrays',
     'layers 0-1: rope in place of kerple_log, nothing to load',
-    'layers 0-1: kerple_log of the source left behind',
+    'layers 0-1: kerple_log of the source ignored',
   ]
 
 
@@ -179,8 +179,8 @@ def test_other_settings_and_other_shapes():
   assert_rest_is_loaded(params, source)
   assert_encoding_is_fresh(params, shapes)
   assert notes[1:] == [
-    'layers 0-1: t5(num_buckets=16) in place of t5, initialised anew',
-    'layers 0-1: t5 of the source left behind',
+    'layers 0-1: t5(num_buckets=16) in place of t5, initialised',
+    'layers 0-1: t5 of the source ignored',
   ]
 
 
@@ -196,9 +196,9 @@ def test_encodings_in_turn():
   assert_rest_is_loaded(params, source)
   assert_encoding_is_fresh(params, config)
   assert notes[1:] == [
-    'layers 0, 2: kerple_log in place of rope, initialised anew',
+    'layers 0, 2: kerple_log in place of rope, initialised',
     'layers 1, 3: rope in place of kerple_log, nothing to load',
-    'layers 1, 3: kerple_log of the source left behind',
+    'layers 1, 3: kerple_log of the source ignored',
   ]
 
 
@@ -233,8 +233,8 @@ def test_layers_that_differ_do_not_become_one(encoding):
   assert notes == [
     'loaded 23 of 31 arrays',
     f'layers 0-1: fire(shared=True) in place of several ({encoding}), '
-    'initialised anew',
-    f'layers 0-1: {encoding} of the source left behind',
+    'initialised',
+    f'layers 0-1: {encoding} of the source ignored',
   ]
 
 
@@ -310,11 +310,11 @@ def test_fire_is_fitted_on_both_sides(quick_fits):
     'encoder layers 0, 2: rope in place of fire, nothing to load',
     'encoder layers 1, 3: fire(shared=True) fitted to alibi up to length 32 '
     'at keys up to the query, rms error x% of the largest bias',
-    'encoder layers 0, 2: fire of the source left behind',
+    'encoder layers 0, 2: fire of the source ignored',
     'decoder layers 0, 2: rope in place of fire, nothing to load',
     'decoder layers 1, 3: fire(shared=True) fitted to alibi up to length 32, '
     'rms error x% of the largest bias',
-    'decoder layers 0, 2: fire of the source left behind',
+    'decoder layers 0, 2: fire of the source ignored',
   ]
 
 
@@ -349,12 +349,12 @@ def test_logit_scales():
   plain, scaled = model('rope'), model('rope', attention_scale='ssmax')
   source, params, notes = adopt(plain, scaled)
   assert len(flat(params)) == 23
-  assert notes[1:] == ['layers 0-1: logit scale ssmax left behind']
+  assert notes[1:] == ['layers 0-1: logit scale ssmax of the source ignored']
   fresh = model('rope', attention_scale='ssmax(init=0.5)')
   source, params, notes = adopt(fresh, plain)
   assert notes == [
     'loaded 23 of 25 arrays',
-    'layers 0-1: logit scale ssmax(init=0.5) initialised anew',
+    'layers 0-1: logit scale ssmax(init=0.5) initialised',
   ]
   for i in range(2):
     path = f'layer_{i}/attention/attention_scale/s'
