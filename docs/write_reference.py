@@ -1,17 +1,16 @@
-"""Writes docs/reference from docstrings: `python -m docs.write_reference`.
+"""Builds docs/reference from docstrings: `python -m docs.write_reference`.
 
-Every public name of the modules below is there, and none may lack a docstring,
-nor a function hints of what it takes and gives.
+The pages list every public name of the modules below. A missing docstring or
+annotation raises ValueError.
 """
 
 import pathlib
 import re
-import sys
 
 import griffe
 
-FOLDER = pathlib.Path(__file__).parent / 'reference'
-# Page to modules; of a package, what it exports.
+ROOT = pathlib.Path(__file__).parent.parent
+# Modules by page. A package lists the names it exports.
 PAGES = {
   'positions': (
     'positions',
@@ -83,12 +82,11 @@ PAGES = {
   'testing': ('testing',),
   'errors': ('errors', 'specs'),
 }
-# What any linen module may have.
+# Methods of linen modules that need no docstring.
 _LINEN = ('__call__', 'setup')
-# Of the index.
 _HEAD = """# Reference
 
-From the docstrings, by `make docs`.
+Built from the docstrings by `make docs`.
 
 """
 _FOOT = """
@@ -101,10 +99,10 @@ _HEADINGS = {'parameters': 'Args', 'attributes': 'Attributes'}
 
 
 def pages():
-  """The text of each page by the name of its file."""
+  """Returns the text of each page by file name."""
   package = griffe.load(
     'lengen_jax',
-    search_paths=[FOLDER.parent.parent],
+    search_paths=[ROOT],
     try_relative_path=False,
     docstring_parser='google',
     docstring_options={'warnings': False},
@@ -121,7 +119,7 @@ def pages():
 
 
 def _module(module):
-  """The parts of a page about a module."""
+  """Yields the sections of a module."""
   yield f'## {module.path.removeprefix("lengen_jax.")}'
   yield from _docstring(module)
   chosen = module.exports or [
@@ -154,7 +152,7 @@ def _methods(cls):
 
 
 def _inherits(cls, name):
-  """Whether a class above has a docstring for a method."""
+  """Returns whether a base class has a docstring for the method."""
   for base in cls.bases:
     # `base.Encoding` of an import is a name that the loader does not follow.
     module, _, short = str(base).rpartition('.')
@@ -169,7 +167,7 @@ def _inherits(cls, name):
 
 
 def _member(member, heading):
-  """The parts of a page about a class or a function."""
+  """Yields the sections of a class or a function."""
   if not member.docstring:
     raise ValueError(f'{member.path} has no docstring')
   yield heading
@@ -182,16 +180,16 @@ def _member(member, heading):
 
 
 def _check_hints(function):
-  """Raises where a function does not say what it takes or gives."""
+  """Raises ValueError if an annotation of a function is missing."""
   for one in function.parameters:
     if one.annotation is None and one.name not in ('self', 'cls'):
-      raise ValueError(f'{function.path} has no hint of {one.name}')
+      raise ValueError(f'{function.path} has no annotation of {one.name}')
   if function.returns is None:
-    raise ValueError(f'{function.path} has no hint of what it gives')
+    raise ValueError(f'{function.path} has no return annotation')
 
 
 def _hint(function, annotation):
-  """A hint without the names under which modules of ours are imported."""
+  """Returns an annotation without the module names of this package."""
 
   def shorter(prefix):
     member = function.module.members.get(prefix[1])
@@ -202,7 +200,7 @@ def _hint(function, annotation):
 
 
 def _signature(function):
-  """How a function is called, in a line or with a line per parameter."""
+  """Returns the signature, on one line or with one line per parameter."""
   shown, star = [], False
   for one in function.parameters:
     if one.name in ('self', 'cls'):
@@ -231,7 +229,7 @@ def _signature(function):
 
 
 def _fields(cls):
-  """The fields that a class is made with, as keyword arguments."""
+  """Returns the fields of a dataclass or module as keyword arguments."""
   fields = [
     name if member.value is None else f'{name}={_default(member.value)}'
     for name, member in cls.members.items()
@@ -247,7 +245,7 @@ def _fields(cls):
 
 
 def _default(value):
-  """A default as it stands, or that of a `field(default=...)`."""
+  """Returns a default value, also of `field(default=...)`."""
   if isinstance(value, griffe.ExprCall):
     for one in value.arguments:
       if isinstance(one, griffe.ExprKeyword) and one.name == 'default':
@@ -256,7 +254,7 @@ def _default(value):
 
 
 def _docstring(member):
-  """The parts of a docstring as Markdown."""
+  """Yields the sections of a docstring as Markdown."""
   if not member.docstring:
     raise ValueError(f'{member.path} has no docstring')
   for section in member.docstring.parsed:
@@ -285,15 +283,12 @@ def _summary(module):
   return ' '.join(first.split())
 
 
-def main():
-  """Writes the pages."""
-  found = pages()
-  FOLDER.mkdir(exist_ok=True)
-  for path in FOLDER.glob('*.md'):
-    path.unlink()
-  for name, text in found.items():
-    (FOLDER / name).write_text(text)
+def write(folder):
+  """Writes the pages into a folder."""
+  folder.mkdir(exist_ok=True)
+  for name, text in pages().items():
+    (folder / name).write_text(text)
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  write(ROOT / 'docs' / 'reference')

@@ -1,6 +1,11 @@
-"""Makes the mistakes of docs/errors.md and compares what is said of them."""
+"""Error messages name the value, the limit and the fix.
+
+`errors_cases.toml` lists mistakes and the facts their messages must contain.
+The output of the commands in docs/errors.md must equal the page.
+"""
 
 import contextlib
+import dataclasses  # noqa: F401
 import io
 import os
 import pathlib
@@ -10,92 +15,39 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 
 import jax
+import jax.numpy as jnp
 import pytest
 
+from lengen_jax import attention  # noqa: F401
 from lengen_jax import cli
+from lengen_jax import encodings  # noqa: F401
 from lengen_jax import errors
+from lengen_jax import models
+from lengen_jax import positions
+from lengen_jax import tasks  # noqa: F401
+from lengen_jax import testing  # noqa: F401
+from lengen_jax.evaluation.metrics import scrolls  # noqa: F401
+from lengen_jax.interop import nnx  # noqa: F401
+from lengen_jax.interop import t5x  # noqa: F401
+from lengen_jax.models import layers
+from lengen_jax.models import presets
 from lengen_jax.training import faults
 from lengen_jax.training import files
 from lengen_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / 'docs' / 'errors.md'
-# The page's names for folders that differ from machine to machine.
+CASES = tomllib.loads((ROOT / 'tests' / 'errors_cases.toml').read_text())
+# The page's names for folders that differ between machines.
 HOME, CLONE = '/home/you', '/home/you/lengen_jax'
-# The run that entries may take for granted, which is made once.
 TRAINED = 'runs/trained'
 TRAIN = (
   f'train --config=configs/stdlib.py:tiny --workdir={TRAINED} '
   '--config.train.steps=4 --config.train.checkpoint_every=2'
 )
-
-
-def entries():
-  """(heading, fences) of each entry; a fence is (language, its text)."""
-  for part in re.split(r'^### ', PAGE.read_text(), flags=re.M)[1:]:
-    heading, _, body = part.partition('\n')
-    fences = re.findall(r'^```(console|pycon)\n(.*?)^```', body, re.M | re.S)
-    yield heading, fences
-
-
-def prelude():
-  """The imports that the page's Python takes for granted."""
-  return re.search(r'^```python\n(.*?)^```', PAGE.read_text(), re.M | re.S)[1]
-
-
-def commands(text):
-  """The commands of a console, some over several lines."""
-  for part in re.split(r'^\$ ', text, flags=re.M)[1:]:
-    command = re.match(r'(.*\\\n)*.*', part)[0]
-    yield command
-
-
-def statements(text):
-  """The statements of a Python session, and what its last one prints."""
-  lines = text.splitlines()
-  code = [line[4:] for line in lines if line.startswith(('>>> ', '... '))]
-  return '\n'.join(code), '\n'.join(lines[len(code) :])
-
-
-def matches(printed, page):
-  """Whether a page has what is printed, '...' there standing for anything."""
-  pattern = '.*'.join(map(re.escape, page.split('...')))
-  return re.fullmatch(pattern, printed, re.S) is not None
-
-
-def last_line(error):
-  """The last line of the traceback of an error."""
-  kind = type(error)
-  return f'{kind.__module__}.{kind.__qualname__}: {error}\n'
-
-
-class Console:
-  """A shell in a folder, whose `lengen` runs in this process."""
-
-  def __init__(self, folder):
-    self._folder, self._status = folder, None
-
-  def run(self, command):
-    """What a command prints on stderr, in the page's words for folders."""
-    if command == 'echo $?':
-      return f'{self._status}\n'
-    if not command.startswith('lengen '):
-      subprocess.run(['sh', '-c', command], check=True)
-      return ''
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-      arguments = shlex.split(command.replace('\\\n', ' '))
-      self._status = cli.main(arguments[1:])
-    printed = err.getvalue()
-    assert ('Traceback' in printed) == ('--debug' in command)
-    return printed.replace(str(self._folder), HOME).replace(str(ROOT), CLONE)
-
-  @property
-  def status(self):
-    """Of the last lengen."""
-    return self._status
 
 
 @pytest.fixture(scope='module')
@@ -112,19 +64,80 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-  """A home folder, to work in, with nothing but the configs."""
+  """A home folder that holds the configs only, as the working directory."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('HOME', str(tmp_path))
   monkeypatch.delenv('LENGEN_DATA_DIR', raising=False)
-  # The devices are there already.
+  # The devices have started already.
   monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
   (tmp_path / 'configs').symlink_to(ROOT / 'configs')
   (tmp_path / 'runs').mkdir()
   return tmp_path
 
 
+def run(command, home):
+  """Runs a shell command; of lengen returns (exit status, standard error)."""
+  if not command.startswith('lengen '):
+    subprocess.run(['sh', '-c', command], check=True)
+    return 0, ''
+  out, err = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    status = cli.main(shlex.split(command.replace('\\\n', ' '))[1:])
+  printed = err.getvalue()
+  assert ('Traceback' in printed) == ('--debug' in command)
+  return status, printed.replace(str(home), HOME).replace(str(ROOT), CLONE)
+
+
+def commands(text):
+  """The commands in a text, some of which take several lines."""
+  return re.findall(r'^(?:.*\\\n)*.+', text, re.M)
+
+
+def by_name(cases):
+  return [pytest.param(case, id=case['name']) for case in cases]
+
+
+@pytest.mark.parametrize('case', by_name(CASES['command']))
+def test_message_of_a_command(case, home, monkeypatch, request):
+  monkeypatch.setitem(sys.modules, 'libtpu', None)
+  if TRAINED in case['run']:
+    shutil.copytree(request.getfixturevalue('trained'), home / TRAINED)
+  for command in commands(case['run']):
+    status, printed = run(command, home)
+  assert status == case.get('status', 2)
+  *above, message = printed.splitlines()
+  assert not above or '--debug' in case['run']
+  assert message.startswith('lengen: ') or above
+  missing = [fact for fact in case['facts'] if fact not in message]
+  assert not missing, message
+
+
+def given():
+  """Values that the code of a [[call]] may use."""
+  return {
+    'key': jax.random.key(0),
+    'x': jnp.ones((2, 16, 32)),
+    'index': jnp.broadcast_to(jnp.arange(16)[None], (2, 16)),
+    'q': jnp.ones((2, 8, 4, 8)),
+    'layer': layers.Attention(num_heads=2, head_dim=16, encoding='rope'),
+    'scheme': positions.create('randomized(max_position=64)'),
+    'tiny': models.ModelConfig(**presets.get('tiny')),
+  }
+
+
+@pytest.mark.parametrize('case', by_name(CASES['call']))
+def test_message_of_a_call(case):
+  names = {**globals(), **given()}
+  with pytest.raises(getattr(errors, case['kind'])) as found:
+    exec(case['code'], names)
+  message = str(found.value)
+  assert '\n' not in message
+  missing = [fact for fact in case['facts'] if fact not in message]
+  assert not missing, message
+
+
 def at_step(number, happens):
-  """Has something happen when a step is reached."""
+  """Makes something happen when training reaches a step."""
 
   def arrange(patch):
     reached = faults.Preemption.reached
@@ -169,59 +182,49 @@ def without(*modules):
   return arrange
 
 
-# What no command brings about, by heading.
+# Circumstances that no command brings about, by heading of the page.
 CIRCUMSTANCES = {
   'Ctrl-C': signalled(signal.SIGINT),
-  'Told to stop': signalled(signal.SIGTERM),
+  'SIGTERM': signalled(signal.SIGTERM),
   'A full disk': full_disk,
   'Training that does not fit': small_memory,
-  'Output that nobody reads': at_step(3, break_pipe),
-  'Without the extra for data': without('seqio'),
-  'Without the extra for TPUs that are not there': without('libtpu'),
+  'A closed pipe': at_step(3, break_pipe),
+  'A missing extra': without('seqio'),
 }
-# They train.
-SLOW = {'Ctrl-C', 'Output that nobody reads', 'Losses that are not finite'}
+# These train.
+SLOW = {'Ctrl-C', 'A closed pipe', 'Losses that are not finite'}
 
 
-def show(language, text, home):
-  """A fence as it ought to be: its commands, and what they print now."""
-  if language == 'pycon':
-    code, _ = statements(text)
-    names = {}
-    exec(prelude(), names)
-    with pytest.raises(errors.LengenError) as found:
-      exec(code, names)
-    shown = [line for line in text.splitlines() if line[:4] in ('>>> ', '... ')]
-    return '\n'.join(shown) + '\n' + last_line(found.value)
-  console, shown = Console(home), ''
-  for command in commands(text):
-    shown += f'$ {command}\n{console.run(command)}'
-  # The page says so where it is another.
-  if 'echo $?' not in text:
-    assert console.status == 2
-  return shown
+def entries():
+  """(heading, console text) of each entry of the page."""
+  for part in re.split(r'^### ', PAGE.read_text(), flags=re.M)[1:]:
+    heading, _, body = part.partition('\n')
+    yield heading, re.search(r'^```console\n(.*?)^```', body, re.M | re.S)[1]
 
 
 @pytest.mark.parametrize(
-  'heading, fences',
+  'heading, text',
   [
-    pytest.param(
-      *entry, id=entry[0], marks=[pytest.mark.slow] * (entry[0] in SLOW)
-    )
-    for entry in entries()
+    pytest.param(*e, id=e[0], marks=[pytest.mark.slow] * (e[0] in SLOW))
+    for e in entries()
   ],
 )
-def test_the_page_has_what_is_printed(
-  heading, fences, home, monkeypatch, request
-):
-  assert fences, f'{heading} has nothing to run'
-  if any(TRAINED in text for _, text in fences):
+def test_page_shows_the_output(heading, text, home, monkeypatch, request):
+  if TRAINED in text:
     shutil.copytree(request.getfixturevalue('trained'), home / TRAINED)
   if heading in CIRCUMSTANCES:
     CIRCUMSTANCES[heading](monkeypatch)
-  for language, text in fences:
-    printed = show(language, text, home)
-    assert matches(printed, text), f'{PAGE.name} should have:\n{printed}'
+  shown, status = '', 0
+  for part in re.split(r'^\$ ', text, flags=re.M)[1:]:
+    command = re.match(r'(.*\\\n)*.*', part)[0]
+    if command == 'echo $?':
+      printed = f'{status}\n'
+    else:
+      status, printed = run(command, home)
+    shown += f'$ {command}\n{printed}'
+  assert status == 2 or 'echo $?' in text
+  pattern = '.*'.join(map(re.escape, text.split('...')))
+  assert re.fullmatch(pattern, shown, re.S), f'{PAGE.name} needs:\n{shown}'
 
 
 def test_headings_are_unique():
