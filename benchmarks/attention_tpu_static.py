@@ -41,7 +41,8 @@ from benchmarks import compile_matrix
 from lengen_jax import attention
 from lengen_jax import encodings
 from lengen_jax import errors
-from lengen_jax.attention.fused import plan as plans
+from lengen_jax.attention import visibility
+from lengen_jax.attention.fused import anchors
 from lengen_jax.attention.pallas_tpu import bias as biases
 from lengen_jax.attention.pallas_tpu import plan as tpu_plans
 from lengen_jax.training import ahead_of_time
@@ -68,11 +69,13 @@ def compile_kernels(chip, kind, head_dim, batch):
   """Compiles gradients of attention for a chip."""
   spec, spacing = KINDS[kind]
   if spacing:
-    plans.bands = lambda length, *_: [('anchored', BLOCK, 0, length, spacing)]
+    anchors.bands = lambda length, *_: [
+      anchors.Band('anchored', BLOCK, 0, length, spacing)
+    ]
     # Which only tiles with the threshold have to do.
-    biases._add_weight_gradient = lambda *_: None
+    biases.add_weight_gradient = lambda *_: None
   # All tiles but the first of a row of tiles.
-  biases._put_near_half = lambda *_: None
+  biases.put_near_half = lambda *_: None
   encoding = encodings.create(
     spec, num_heads=128 // head_dim, head_dim=head_dim
   )
@@ -256,14 +259,12 @@ def rows_that_fit(chip, head_dim):
     blocks_k=LENGTH // BLOCK,
     head_dim=head_dim,
     itemsize=2,
-    k_length=LENGTH,
-    causal=True,
-    window=None,
+    mask=visibility.Mask(causal=True),
     scale=1.0,
     lowest=-1,
     spacing=BLOCK,
     two_sided=False,
-    alike=True,
+    shared_positions=True,
     interpret=False,
   )
   needs = tpu_plans.FORWARD, tpu_plans.QUERIES, tpu_plans.KEYS

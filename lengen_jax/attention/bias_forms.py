@@ -1,32 +1,38 @@
-"""How a tile of a bias is computed: exactly, or by less work.
+"""How a tile of a bias is computed: exactly, or with less work.
 
-This is how `blockwise` does it; kernels have anchors elsewhere (`fused.plan`).
+At contiguous positions a tile of q by k pairs has q + k - 1 distances. A
+translation-invariant bias is one number per head and distance: a *strip* of
+them, skewed, is the tile, exactly. FIRE's bias also depends on the query's
+position, but slowly: an *anchored* tile interpolates (`BiasFn.row_weights`)
+between strips of every 32nd query. The first 128 queries are exact.
 
-At contiguous positions, where differences of positions are differences of
-indices, a tile of q by k pairs has q + k - 1 distances. A translation-invariant
-bias is one number per head and distance, so that a *strip* of them, skewed, is
-the tile, exactly. FIRE's bias depends on the query's position too, but slowly:
-a tile *anchored* at every 32nd query is the strips of these queries, with
-interpolation between (`BiasFn.row_weights`). The first 128 queries are exact.
+These are the tiles of `blockwise`; see `fused.anchors` for those of kernels.
 
-Shapes: q and k tokens in a block, H heads, N = q + k - 1 distances.
+Shapes: q and k tokens in a tile, H heads, N = q + k - 1 distances.
 """
 
+from typing import Any
+
 import jax
+from jax import Array
 import jax.numpy as jnp
 
+from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import specs
+from lengen_jax.attention.call import Side
 
-FORMS = ('exact', 'table', 'anchored', 'auto')
+FORMS = ('exact', 'anchored', 'auto')
 # Queries from one anchor to the next.
 _SPACING = 32
-# Tiles before this position are exact: a bias by i / j is not slow there.
+# Tiles before this position are exact: rows vary quickly there.
 _FIRST = 128
 
 
-def choose(bias, bias_form, contiguous):
-  """The form in which tiles are computed: 'exact', 'strip' or 'anchored'.
+def choose(
+  bias: encodings.BiasFn | None, bias_form: str, contiguous: bool
+) -> str:
+  """Returns the form of tiles: 'exact', 'strip' or 'anchored'.
 
   Args:
     bias: a BiasFn or None.
@@ -34,7 +40,7 @@ def choose(bias, bias_form, contiguous):
     contiguous: whether differences of positions are differences of indices.
 
   Raises:
-    errors.ConfigError: the bias cannot have this form here.
+    errors.ConfigError: 'anchored' is not available for the bias.
   """
   if bias is None:
     return 'exact'
@@ -45,89 +51,126 @@ def choose(bias, bias_form, contiguous):
   if contiguous and bias.encoding.has_rows:
     return 'anchored'
   if bias_form == 'anchored':
-    name = specs.describe(bias.encoding)
-    reason = f'{name} has no rows to interpolate between'
+    reason = (
+      f'{specs.describe(bias.encoding)} has no rows to interpolate between'
+    )
     if not contiguous:
       reason = (
         'it needs contiguous positions, and the same q_offset in all rows'
       )
     raise errors.ConfigError(
-      f"bias_form='anchored' does not serve: {reason}; use 'exact'"
+      f"bias_form='anchored' is not available: {reason}; use 'exact'"
     )
   return 'exact'
 
 
-def tile(form, bias, one, other):
-  """Bias of a tile, `[1 or B, H, q, k]`, or None.
+def tile(
+  form: str, bias: encodings.BiasFn | None, queries: Side, keys: Side
+) -> Array | None:
+  """Returns the bias of a tile, `[1 or B, H, q, k]`, or None without one.
 
   Args:
-    form: what `choose` gave.
+    form: the result of `choose`.
     bias: a BiasFn or None.
-    one: Tokens of a block of queries.
-    other: Tokens of a block of keys.
+    queries: a block of queries.
+    keys: a block of keys.
   """
   if bias is None:
     return None
   if form == 'strip':
-    return _strip_tile(bias, one, other)
+    return _strip_tile(bias, queries, keys)
   if form == 'anchored':
-    # Within a block of packed rows positions may start again.
-    serves = (jnp.diff(one.positions, axis=1) == 1).all()
-    serves &= one.positions[:, 0].min() >= _FIRST
-    return jax.lax.cond(serves, _anchored_tile, _exact_tile, bias, one, other)
-  return _exact_tile(bias, one, other)
+    # In packed rows, positions may restart within a block.
+    in_order = (jnp.diff(queries.positions, axis=1) == 1).all()
+    return jax.lax.cond(
+      in_order & (queries.positions[:, 0].min() >= _FIRST),
+      _anchored_tile,
+      _exact_tile,
+      bias,
+      queries,
+      keys,
+    )
+  return _exact_tile(bias, queries, keys)
 
 
-def _exact_tile(bias, one, other):
-  every = bias(one.positions, other.positions)
+def interpolation_weights(
+  bias: encodings.BiasFn, first_B: Array, index_Q: Array, spacing: int
+) -> Array:
+  """Returns how far queries are from the anchor before to the one after.
+
+  Anchors are `spacing` queries apart from query 0 on.
+
+  Args:
+    bias: a BiasFn.
+    first_B: position of query 0 in each row.
+    index_Q: the queries, from 0.
+    spacing: queries from one anchor to the next.
+
+  Returns:
+    float32 `[B, Q]`, for keys up to the query. For later keys the weight is
+    linear in the query.
+  """
+  before_Q = index_Q // spacing * spacing
+  around = (
+    (first_B[:, None] + x[None]).astype(jnp.float32)
+    for x in (before_Q, index_Q, before_Q + spacing)
+  )
+  return jax.vmap(bias.row_weights)(*around)
+
+
+def _exact_tile(bias: Any, queries: Side, keys: Side) -> Array:
+  every = bias(queries.positions, keys.positions)
   return every.reshape(-1, *every.shape[-3:])
 
 
-def _strip_tile(bias, one, other):
-  q, k = one.index.shape[1], other.index.shape[1]
-  distances = _distances(one.index[0, 0] - other.index[0, 0], q, k)
-  return _skew(bias.strip(distances), q, k)[None]
+def _strip_tile(bias: Any, queries: Side, keys: Side) -> Array:
+  q, k = queries.index.shape[1], keys.index.shape[1]
+  distances_N = _distances(queries.index[0, 0] - keys.index[0, 0], q, k)
+  return _skew(bias.strip(distances_N), q, k)[None]
 
 
-def _anchored_tile(bias, one, other):
-  q, k = one.index.shape[1], other.index.shape[1]
-  apart = one.index[0, 0] - other.index[0, 0]
+def _anchored_tile(bias: Any, queries: Side, keys: Side) -> Array:
+  q, k = queries.index.shape[1], keys.index.shape[1]
+  apart = queries.index[0, 0] - keys.index[0, 0]
+  first_B = queries.positions[:, 0]
 
-  def strips(first, group):
-    """The strips of the anchors before and after a group of queries."""
+  def strips(first: Array, group: Array) -> Array:
+    """Returns the strips of the anchors before and after a group of queries."""
     skipped = group * _SPACING
     anchors = first + skipped + jnp.array([0, _SPACING])
-    distances = _distances(apart + skipped, _SPACING, k)
-    return bias.rows(anchors, distances)
+    return bias.rows(anchors, _distances(apart + skipped, _SPACING, k))
 
   groups = jnp.arange(-(-q // _SPACING))
   over_groups = jax.vmap(strips, (None, 0), 2)
-  strips_Bx2xHxGxN = jax.vmap(over_groups, (0, None))(
-    one.positions[:, 0], groups
-  )
+  strips_Bx2xHxGxN = jax.vmap(over_groups, (0, None))(first_B, groups)
   before, after = (_skew(strips_Bx2xHxGxN[:, n], _SPACING, k) for n in (0, 1))
   index = jnp.arange(len(groups) * _SPACING)
-  first = one.positions[:, :1]
-  anchors = first + (index // _SPACING * _SPACING)[None]
-  places = (anchors, first + index[None], anchors + _SPACING)
-  weight = jax.vmap(bias.row_weights)(*(p.astype(jnp.float32) for p in places))
-  weight = weight[:, :, None]
+  weight_BxQxK = interpolation_weights(bias, first_B, index, _SPACING)
+  weight_BxQxK = weight_BxQxK[:, :, None]
   if bias.bidirectional:
     is_seen = (apart + index)[:, None] >= jnp.arange(k)[None]
     linear = (index % _SPACING / _SPACING)[:, None]
-    weight = jnp.where(is_seen[None], weight, linear[None])
-  weight = weight.reshape(-1, 1, len(groups), _SPACING, weight.shape[2])
+    weight_BxQxK = jnp.where(is_seen[None], weight_BxQxK, linear[None])
+  weight = weight_BxQxK.reshape(
+    -1, 1, len(groups), _SPACING, weight_BxQxK.shape[2]
+  )
   rows = before + weight * (after - before)
   return rows.reshape(*rows.shape[:2], -1, k)[:, :, :q]
 
 
-def _distances(apart, q, k):
-  """Distances, largest first, in a tile whose first tokens are `apart`."""
+def _distances(apart: Array, q: int, k: int) -> Array:
+  """Returns the distances of a tile, largest first, `[N]`.
+
+  Args:
+    apart: distance of the first query from the first key.
+    q: queries.
+    k: keys.
+  """
   return (apart + q - 1 - jnp.arange(q + k - 1)).astype(jnp.float32)
 
 
-def _skew(strip, q, k):
-  """`[..., N]` by distance, largest first, as `[..., q, k]`.
+def _skew(strip: Array, q: int, k: int) -> Array:
+  """Returns `[..., N]` by distance, largest first, as tiles `[..., q, k]`.
 
   Row i of the tile begins at q - 1 - i of the strip: rows of length N + 1 read
   as rows of length N shift by one each.

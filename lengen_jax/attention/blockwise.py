@@ -1,334 +1,393 @@
 """Attention block by block: no array over all pairs, forward or backward.
 
-The forward pass keeps a running maximum and sum per query (online softmax); the
-backward pass computes the logits of each tile again and knows its gradients by
-hand. A bias is evaluated for one tile at a time, from positions, and its
-parameters get their gradient the same way. Tiles that are masked altogether are
-skipped.
+The forward pass keeps a running maximum and sum per query (online softmax). The
+backward pass recomputes the logits of each tile and derives its gradients
+analytically. The bias is evaluated from positions for one tile at a time, and
+so is the gradient of its parameters. Fully masked tiles are skipped.
 
 Sources: Rabe & Staats (2021), arXiv:2112.05682; Dao et al. (2022),
 arXiv:2205.14135, algorithms 1 and 4.
 
-Shapes beside the usual: N blocks of queries or keys, q and k tokens in a block,
-G key heads, H = G R query heads.
+Shapes: q queries and k keys in a tile, G key heads, R query heads per key head,
+H = G R. Arrays of a block are `[B, H, q, D]`, heads first.
 """
 
+from collections.abc import Callable
+import dataclasses
 import functools
 from typing import Any
 
 from flax import struct
 import jax
+from jax import Array
 import jax.numpy as jnp
 
-from lengen_jax import errors
-from lengen_jax import positions as position_schemes
 from lengen_jax.attention import bias_forms
+from lengen_jax.attention import call as call_lib
 from lengen_jax.attention import tiles
+from lengen_jax.attention import visibility
+from lengen_jax.attention.call import AttentionCall
+from lengen_jax.attention.call import Side
 from lengen_jax.attention.reference import MASKED
 
+Step = Callable[[Array, Any], Any]
 
-@struct.dataclass
-class _Operands:
-  """What gradients go to.
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What is static.
 
   Attributes:
-    q: `[B, N q, H, D]`.
-    k: `[B, N k, G, D]`.
-    v: likewise.
-    bias: BiasFn or None.
-    content: ContentFn or None.
-    logit_scale: float32 `[N, 1 or B, 1 or H, q]` or None.
+    block_q: queries in a block.
+    block_k: keys in a block.
+    blocks_q: number of blocks of queries.
+    blocks_k: number of blocks of keys.
+    form: of the bias, from `bias_forms.choose`.
   """
 
-  q: Any
-  k: Any
-  v: Any
-  bias: Any
-  content: Any
-  logit_scale: Any
+  block_q: int
+  block_k: int
+  blocks_q: int
+  blocks_k: int
+  form: str
 
 
-def attend(
-  q,
-  k,
-  v,
-  *,
-  bias,
-  content,
-  q_positions,
-  k_positions,
-  q_segment_ids,
-  k_segment_ids,
-  q_offset,
-  k_lengths,
-  causal,
-  window,
-  sinks,
-  scale,
-  logit_scale,
-  contiguous,
-  bias_form,
-):
-  """See `dot_product_attention`, which checks the arguments."""
-  q_length, k_length = q.shape[1], k.shape[1]
+class Block(struct.PyTreeNode):
+  """A block of queries, or of keys and values.
+
+  Attributes:
+    x: queries or keys, `[B, H or G, n, D]`.
+    tokens: their Side.
+    v: values like the keys, or None for queries.
+    logit_scale: `[1 or B, 1 or H, q, 1]`, or None.
+  """
+
+  x: Any
+  tokens: Side
+  v: Any = None
+  logit_scale: Any = None
+
+
+def attend(call: AttentionCall) -> Array:
+  """Returns attention, `[B, Q, H, D]`; see `dot_product_attention`."""
+  q_length, k_length = call.q.shape[1], call.k.shape[1]
   block_q, block_k = (min(tiles.block_size(), n) for n in (q_length, k_length))
-  plan = tiles.Plan(
+  plan = Plan(
     block_q=block_q,
     block_k=block_k,
     blocks_q=-(-q_length // block_q),
     blocks_k=-(-k_length // block_k),
-    k_length=k_length,
-    causal=causal,
-    window=window,
-    sinks=sinks,
-    scale=scale,
-    bias_form=bias_forms.choose(
-      bias, bias_form, contiguous and jnp.ndim(q_offset) == 0
+    form=bias_forms.choose(
+      call.bias,
+      call.bias_form,
+      call.contiguous and call.queries.index.shape[0] == 1,
     ),
   )
-  if logit_scale is not None:
-    logit_scale = logit_scale.reshape(*logit_scale.shape[:2], -1)
-    logit_scale = jnp.swapaxes(tiles.blocks(logit_scale, block_q), 2, 3)
-  operands = _Operands(
-    q=tiles.padded(q, block_q),
-    k=tiles.padded(k, block_k),
-    v=tiles.padded(v, block_k),
-    bias=bias,
-    content=content,
-    logit_scale=logit_scale,
+  scale = call.logit_scale
+  padded = call.replace(
+    q=call_lib.pad(call.q, block_q),
+    k=call_lib.pad(call.k, block_k),
+    v=call_lib.pad(call.v, block_k),
+    queries=call.queries.padded(block_q),
+    keys=call.keys.padded(block_k),
+    logit_scale=None if scale is None else call_lib.pad(scale, block_q),
+    mask=dataclasses.replace(call.mask, k_length=k_length),
+    # Unused, and another value must not compile the loops again.
+    q_offset=None,
   )
-  q_offset = jnp.reshape(jnp.asarray(q_offset, jnp.int32), (-1, 1))
-  padded_q = plan.blocks_q * block_q
-  q_index = q_offset + jnp.arange(padded_q, dtype=jnp.int32)[None]
-  k_index = jnp.arange(plan.blocks_k * block_k, dtype=jnp.int32)[None]
-  sink = None
-  if sinks:
-    in_segment = k_index[:, :k_length]
-    if k_segment_ids is not None:
-      in_segment = position_schemes.segment_positions(k_segment_ids)
-    sink = tiles.blocks(in_segment < sinks, block_k)
-  queries = tiles.Tokens(
-    index=tiles.blocks(q_index, block_q),
-    positions=tiles.position_blocks(q_positions, block_q),
-    segment_ids=tiles.blocks(q_segment_ids, block_q),
-  )
-  keys = tiles.Tokens(
-    index=tiles.blocks(k_index, block_k),
-    positions=tiles.position_blocks(k_positions, block_k),
-    segment_ids=tiles.blocks(k_segment_ids, block_k),
-    sink=sink,
-    lengths=k_lengths,
-  )
-  return _compiled(plan, operands, queries, keys)[:, :q_length]
+  if scale is not None:
+    padded = padded.replace(logit_scale=padded.logit_scale[..., None])
+  return _compiled(plan, padded)[:, :q_length]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan, operands, queries, keys):
-  """Attention, `[B, N q, H, D]`."""
-  y, _ = _forward(plan, operands, queries, keys)
+def _attend(plan: Plan, call: AttentionCall) -> Array:
+  y, _ = _forward(plan, call)
   return y
 
 
-def _forward(plan, operands, queries, keys):
-  """The output, and the logarithm of each softmax's sum, `[N, B, H, q]`."""
-  batch, _, heads, _ = operands.q.shape
+def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Array]:
+  """Returns the output, and each softmax's log-sum-exp, `[N, B, H, q]`."""
+  batch, _, heads, _ = call.q.shape
   rows = (batch, heads, plan.block_q)
+  size = call.v.shape[-1]
 
-  def query_block(i, carry):
-    y, log_sum = carry
-    q, one, logit_scale = _query_block(plan, operands, queries, i)
+  def query_block(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    y, lse = carry
+    queries = _query_block(plan, call, i)
 
-    def step(j, carry):
+    def step(j: Array, carry: Any) -> Any:
       largest, total, y = carry
-      k, v, other = _key_block(plan, operands, keys, j)
-      bias = bias_forms.tile(plan.bias_form, operands.bias, one, other)
-      _check_tile(bias, q, k)
-      content = _content_tile(operands.content, q, k, one, other)
-      s, _ = _logits(plan, q, k, bias, content, one, other, logit_scale)
+      keys = _key_block(plan, call, j)
+      bias = bias_forms.tile(plan.form, call.bias, queries.tokens, keys.tokens)
+      _check_tile(bias, queries, keys)
+      content = _content_tile(
+        call.content, queries.x, keys.x, queries.tokens, keys.tokens
+      )
+      s, _ = _logits(call, queries, keys, bias, content)
       new = jnp.maximum(largest, s.max(-1))
-      # While no key is visible, weights are to be 0 and not exp(0).
+      # While no key is visible, weights must be 0 and not exp(0).
       base = jnp.where(new > MASKED, new, 0.0)
       p = jnp.exp(s - base[..., None])
-      kept = jnp.exp(largest - base)
-      total = total * kept + p.sum(-1)
-      y = y * kept[..., None] + _weighted(operands, p, v, one, other)
+      rescale = jnp.exp(largest - base)
+      total = total * rescale + p.sum(-1)
+      y = y * rescale[..., None] + _weighted(call, p, queries, keys)
       return new, total, y
 
-    nothing = (
-      jnp.full(rows, MASKED, jnp.float32),
-      jnp.zeros(rows, jnp.float32),
-      jnp.zeros((*rows, operands.v.shape[-1]), jnp.float32),
-    )
     largest, total, y_i = _over(
-      tiles.key_range(plan, one),
-      tiles.is_needed(plan, one, keys),
+      visibility.key_blocks(
+        call.mask,
+        queries.tokens.index.min(),
+        queries.tokens.index.max(),
+        plan.block_k,
+        plan.blocks_k,
+      ),
+      _is_needed(call.mask, queries.tokens, call.keys, plan.block_k),
       step,
-      nothing,
+      (
+        jnp.full(rows, MASKED, jnp.float32),
+        jnp.zeros(rows, jnp.float32),
+        jnp.zeros((*rows, size), jnp.float32),
+      ),
     )
     seen = total > 0
     total = jnp.where(seen, total, 1.0)
     y = tiles.write(y, y_i / total[..., None], i)
-    log_sum = log_sum.at[i].set(jnp.where(seen, largest + jnp.log(total), 0.0))
-    return y, log_sum
+    lse = lse.at[i].set(jnp.where(seen, largest + jnp.log(total), 0.0))
+    return y, lse
 
-  y = jnp.zeros((*operands.q.shape[:3], operands.v.shape[-1]), operands.q.dtype)
-  log_sum = jnp.zeros((plan.blocks_q, *rows), jnp.float32)
-  return jax.lax.fori_loop(0, plan.blocks_q, query_block, (y, log_sum))
-
-
-def _forward_with_residuals(plan, operands, queries, keys):
-  y, log_sum = _forward(plan, operands, queries, keys)
-  return y, (operands, queries, keys, y, log_sum)
+  y = jnp.zeros((*call.q.shape[:3], size), call.q.dtype)
+  lse = jnp.zeros((plan.blocks_q, *rows), jnp.float32)
+  return jax.lax.fori_loop(0, plan.blocks_q, query_block, (y, lse))
 
 
-def _backward(plan, residuals, dy):
-  operands, queries, keys, y, log_sum = residuals
-  groups = operands.k.shape[2]
+Residuals = tuple[AttentionCall, Array, Array]
 
-  def key_block(j, carry):
-    dk_all, dv_all, *carry = carry
-    k, v, other = _key_block(plan, operands, keys, j)
 
-    def step(i, carry):
-      dq, dbias, dcontent, dlogit_scale, dk, dv = carry
-      q, one, logit_scale = _query_block(plan, operands, queries, i)
-      y_i, dy_i = (tiles.read(x, i, plan.block_q) for x in (y, dy))
-      # sum_j p_ij dp_ij, by which the softmax's gradient is centred.
-      centre = jnp.sum(
-        y_i.astype(jnp.float32) * dy_i.astype(jnp.float32), axis=-1
-      )
-      bias, to_bias = jax.vjp(
-        lambda bias: bias_forms.tile(plan.bias_form, bias, one, other),
-        operands.bias,
-      )
-      content, to_content = jax.vjp(
-        lambda content, q, k: _content_tile(content, q, k, one, other),
-        operands.content,
-        q,
-        k,
-      )
-      s, raw = _logits(plan, q, k, bias, content, one, other, logit_scale)
-      p = jnp.exp(s - log_sum[i][..., None])
-      grouped_dy = _grouped(dy_i, groups)
+def _forward_with_residuals(
+  plan: Plan, call: AttentionCall
+) -> tuple[Array, Residuals]:
+  y, lse = _forward(plan, call)
+  return y, (call, y, lse)
 
-      dv += _einsum('bgrqk,bgrqd->bgkd', _grouped(p, groups), grouped_dy)
-      dp = _merged(_einsum('bgrqd,bgkd->bgrqk', grouped_dy, v))
-      if operands.content is not None:
-        dcontent, dp = _content_values_gradient(
-          operands.content, p, dy_i, one, other, dcontent, dp
-        )
-      ds = p * (dp - centre[..., None])
 
-      if bias is not None:
-        alike = bias.shape[0] < ds.shape[0]
-        rows = ds.sum(0, keepdims=True) if alike else ds
-        dbias = jax.tree.map(jnp.add, dbias, to_bias(rows)[0])
-      draw = ds * plan.scale
-      if logit_scale is not None:
-        moved = draw * raw
-        for axis, size in enumerate(logit_scale.shape[:2]):
-          if size == 1:
-            moved = moved.sum(axis, keepdims=True)
-        dlogit_scale = dlogit_scale.at[i].add(moved.sum(-1))
-        draw *= logit_scale[..., None]
+class _Gradients(struct.PyTreeNode):
+  """Gradients that are summed over tiles, float32; `dk`, `dv` of a block."""
 
-      grouped = _grouped(draw, groups)
-      dq_i = _merged(_einsum('bgrqk,bgkd->bgrqd', grouped, k))
-      dk += _einsum('bgrqk,bgrqd->bgkd', grouped, _grouped(q, groups))
-      if content is not None:
-        dcontent_i, dq_content, dk_content = to_content(draw)
-        dcontent = jax.tree.map(jnp.add, dcontent, dcontent_i)
-        dq_i += dq_content.astype(jnp.float32)
-        dk += dk_content.astype(jnp.float32)
-      dq = tiles.write(dq, tiles.read(dq, i, plan.block_q) + dq_i, i)
-      return dq, dbias, dcontent, dlogit_scale, dk, dv
+  q: Any
+  bias: Any
+  content: Any
+  logit_scale: Any
+  k: Any = None
+  v: Any = None
 
-    *carry, dk, dv = _over(
-      tiles.query_range(plan, queries, other),
-      tiles.is_needed(plan, other, queries, swapped=True),
+
+def _backward(
+  plan: Plan, residuals: Residuals, dy_BxQxHxD: Array
+) -> tuple[AttentionCall]:
+  call, *_ = residuals
+
+  def key_block(j: Array, carry: Any) -> Any:
+    dk_all, dv_all, gradients = carry
+    keys = _key_block(plan, call, j)
+
+    def step(i: Array, gradients: _Gradients) -> _Gradients:
+      return _add_tile(plan, residuals, dy_BxQxHxD, keys, i, gradients)
+
+    index, offset = keys.tokens.index, call.queries.index[:, 0]
+    zeros = [jnp.zeros(x.shape, jnp.float32) for x in (keys.x, keys.v)]
+    gradients = _over(
+      visibility.query_blocks(
+        call.mask,
+        index.min() - offset.max(),
+        index.max() - offset.min(),
+        plan.block_q,
+        plan.blocks_q,
+      ),
+      _is_needed(
+        call.mask, keys.tokens, call.queries, plan.block_q, keys_first=True
+      ),
       step,
-      (*carry, *(jnp.zeros(x.shape, jnp.float32) for x in (k, v))),
+      gradients.replace(k=zeros[0], v=zeros[1]),
     )
-    return tiles.write(dk_all, dk, j), tiles.write(dv_all, dv, j), *carry
+    dk_all = tiles.write(dk_all, gradients.k, j)
+    dv_all = tiles.write(dv_all, gradients.v, j)
+    return dk_all, dv_all, gradients.replace(k=None, v=None)
 
-  dk, dv, dq, dbias, dcontent, dlogit_scale = jax.lax.fori_loop(
+  dk, dv, gradients = jax.lax.fori_loop(
     0,
     plan.blocks_k,
     key_block,
     (
-      jnp.zeros_like(operands.k),
-      jnp.zeros_like(operands.v),
-      jnp.zeros(operands.q.shape, jnp.float32),
-      jax.tree.map(jnp.zeros_like, operands.bias),
-      jax.tree.map(jnp.zeros_like, operands.content),
-      jax.tree.map(jnp.zeros_like, operands.logit_scale),
+      jnp.zeros_like(call.k),
+      jnp.zeros_like(call.v),
+      _Gradients(
+        q=jnp.zeros(call.q.shape, jnp.float32),
+        bias=jax.tree.map(jnp.zeros_like, call.bias),
+        content=jax.tree.map(jnp.zeros_like, call.content),
+        logit_scale=jax.tree.map(jnp.zeros_like, call.logit_scale),
+      ),
     ),
   )
-  gradients = _Operands(
-    q=dq.astype(operands.q.dtype),
+  found = call.replace(
+    q=gradients.q.astype(call.q.dtype),
     k=dk,
     v=dv,
+    queries=None,
+    keys=None,
+    bias=gradients.bias,
+    content=gradients.content,
+    logit_scale=gradients.logit_scale,
+  )
+  return (found,)
+
+
+def _add_tile(
+  plan: Plan,
+  residuals: Residuals,
+  dy_BxQxHxD: Array,
+  keys: Block,
+  i: Array,
+  gradients: _Gradients,
+) -> _Gradients:
+  """Returns gradients with those of one tile added."""
+  call, y_BxQxHxD, lse = residuals
+  groups = call.k.shape[2]
+  queries = _query_block(plan, call, i)
+  sides = queries.tokens, keys.tokens
+  y, dy = (tiles.read(x, i, plan.block_q) for x in (y_BxQxHxD, dy_BxQxHxD))
+  # sum_j p_ij dp_ij, which the softmax's gradient subtracts.
+  delta = jnp.sum(y.astype(jnp.float32) * dy.astype(jnp.float32), axis=-1)
+  bias, to_bias = jax.vjp(
+    lambda bias: bias_forms.tile(plan.form, bias, *sides), call.bias
+  )
+  content, to_content = jax.vjp(
+    lambda content, q, k: _content_tile(content, q, k, *sides),
+    call.content,
+    queries.x,
+    keys.x,
+  )
+  s, raw = _logits(call, queries, keys, bias, content)
+  p = jnp.exp(s - lse[i][..., None])
+  grouped_dy = _grouped(dy, groups)
+
+  dv = gradients.v + _einsum(
+    'bgrqk,bgrqd->bgkd', _grouped(p, groups), grouped_dy
+  )
+  dp = _merged(_einsum('bgrqd,bgkd->bgrqk', grouped_dy, keys.v))
+  dcontent = gradients.content
+  if call.content is not None:
+    dcontent, dp = _content_values_gradient(
+      call.content, p, dy, sides, dcontent, dp
+    )
+  ds = p * (dp - delta[..., None])
+
+  dbias = gradients.bias
+  if bias is not None:
+    shared_positions = bias.shape[0] < ds.shape[0]
+    rows = ds.sum(0, keepdims=True) if shared_positions else ds
+    dbias = jax.tree.map(jnp.add, dbias, to_bias(rows)[0])
+  draw = ds * call.scale
+  dlogit_scale, logit_scale = gradients.logit_scale, queries.logit_scale
+  if logit_scale is not None:
+    moved = draw * raw
+    for axis, size in enumerate(logit_scale.shape[:2]):
+      if size == 1:
+        moved = moved.sum(axis, keepdims=True)
+    dlogit_scale = tiles.add(dlogit_scale, moved.sum(-1, keepdims=True), i)
+    draw *= logit_scale
+
+  grouped = _grouped(draw, groups)
+  dq = _merged(_einsum('bgrqk,bgkd->bgrqd', grouped, keys.x))
+  dk = gradients.k + _einsum(
+    'bgrqk,bgrqd->bgkd', grouped, _grouped(queries.x, groups)
+  )
+  if content is not None:
+    dcontent_i, dq_content, dk_content = to_content(draw)
+    dcontent = jax.tree.map(jnp.add, dcontent, dcontent_i)
+    dq += dq_content.astype(jnp.float32)
+    dk += dk_content.astype(jnp.float32)
+  return _Gradients(
+    q=tiles.add(gradients.q, dq, i),
     bias=dbias,
     content=dcontent,
     logit_scale=dlogit_scale,
+    k=dk,
+    v=dv,
   )
-  return gradients, None, None
 
 
 _attend.defvjp(_forward_with_residuals, _backward)
-# Or a call outside jit would compile its loops each time.
+# Without jit, an eager call would compile its loops each time.
 _compiled = jax.jit(_attend, static_argnums=0)
 
 
-def _check_tile(bias, q, k):
-  """Raises unless the bias of a tile is `[1 or B, H, q, k]`."""
-  if bias is None:
-    return
-  pairs = (*q.shape[:3], k.shape[2])
-  if bias.shape not in (pairs, (1, *pairs[1:])):
-    raise errors.ConfigError(
-      f'the bias function gave shape {bias.shape}; it must be {pairs[1:]}, or '
-      f'{pairs} for positions with a batch'
-    )
+def _check_tile(bias: Array | None, queries: Block, keys: Block) -> None:
+  """Raises unless the bias of a tile has its shape."""
+  if bias is not None:
+    call_lib.check_bias_shape(bias, (*queries.x.shape[:3], keys.x.shape[2]))
 
 
-def _logits(plan, q, k, bias, content, one, other, logit_scale):
-  """Masked logits of a tile, and q k + content before any scaling."""
-  raw = _merged(_einsum('bgrqd,bgkd->bgrqk', _grouped(q, k.shape[1]), k))
+def _logits(
+  call: AttentionCall,
+  queries: Block,
+  keys: Block,
+  bias: Array | None,
+  content: Array | None,
+) -> tuple[Array, Array]:
+  """Returns masked logits of a tile, and q k + content before any scaling."""
+  k = keys.x
+  raw = _merged(
+    _einsum('bgrqd,bgkd->bgrqk', _grouped(queries.x, k.shape[1]), k)
+  )
   if content is not None:
     raw += content
-  s = raw * plan.scale
-  if logit_scale is not None:
-    s *= logit_scale[..., None]
+  s = raw * call.scale
+  if queries.logit_scale is not None:
+    s *= queries.logit_scale
   if bias is not None:
     s += bias
-  mask = tiles.mask(plan, one, other)
-  return jnp.where(mask[:, None], s, MASKED), raw
+  visible = call_lib.visible_pairs(call.mask, queries.tokens, keys.tokens)
+  return jnp.where(visible[:, None], s, MASKED), raw
 
 
-def _content_tile(content, q, k, one, other):
-  """What content adds to the logits of a tile, `[B, H, q, k]`, or None."""
+def _content_tile(
+  content: Any, q: Array, k: Array, queries: Side, keys: Side
+) -> Array | None:
+  """Returns the content term of a tile's logits, `[B, H, q, k]`, or None."""
   if content is None:
     return None
   q, k = (jnp.swapaxes(x, 1, 2) for x in (q, k))
   k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
-  return content.logits(q, k, one.positions, other.positions)
+  return content.logits(q, k, queries.positions, keys.positions)
 
 
-def _weighted(operands, p, v, one, other):
-  """Values weighted by p, `[B, H, q, D]`."""
+def _weighted(
+  call: AttentionCall, p: Array, queries: Block, keys: Block
+) -> Array:
+  """Returns values weighted by p, `[B, H, q, D]`."""
+  v = keys.v
   y = _merged(_einsum('bgrqk,bgkd->bgrqd', _grouped(p, v.shape[1]), v))
-  if operands.content is not None:
-    values = operands.content.values(p, one.positions, other.positions)
+  if call.content is not None:
+    values = call.content.values(
+      p, queries.tokens.positions, keys.tokens.positions
+    )
     y += 0.0 if values is None else jnp.swapaxes(values, 1, 2)
   return y
 
 
-def _content_values_gradient(content, p, dy, one, other, dcontent, dp):
-  """Adds the gradients of what content adds to the values."""
+def _content_values_gradient(
+  content: Any,
+  p: Array,
+  dy: Array,
+  sides: tuple[Side, Side],
+  dcontent: Any,
+  dp: Array,
+) -> tuple[Any, Array]:
+  """Returns gradients with those of the content term of the values added."""
 
-  def values(content, p):
-    return content.values(p, one.positions, other.positions)
+  def values(content: Any, p: Array) -> Array | None:
+    return content.values(p, *(side.positions for side in sides))
 
   if jax.eval_shape(values, content, p) is None:
     return dcontent, dp
@@ -337,44 +396,82 @@ def _content_values_gradient(content, p, dy, one, other, dcontent, dp):
   return jax.tree.map(jnp.add, dcontent, more_content), dp + more_p
 
 
-def _over(bounds, needed, step, carry):
-  """Runs `step` over blocks within bounds, where needed."""
+def _is_needed(
+  mask: visibility.Mask,
+  block: Side,
+  others: Side,
+  size: int,
+  keys_first: bool = False,
+) -> Callable[[Array], Array] | None:
+  """Returns whether block n of `others` is visible; None if all in range are.
 
-  def body(n, carry):
+  Conservative: tiles that are not needed are fully masked.
+  """
+  has_sinks = mask.window is not None and mask.sinks
+  if block.segment_ids is None and not has_sinks:
+    return None
+  # Positions are not needed.
+  others = others.replace(positions=others.index)
+
+  def needed(n: Array) -> Array:
+    other = others.block(n, size)
+    queries, keys = (other, block) if keys_first else (block, other)
+    answer = jnp.bool_(True)
+    if queries.segment_ids is not None:
+      answer &= queries.segment_ids.min() <= keys.segment_ids.max()
+      answer &= keys.segment_ids.min() <= queries.segment_ids.max()
+    if has_sinks:
+      far = queries.index.min() - keys.index.max() >= mask.window
+      answer &= ~far | keys.sink.any()
+    return answer
+
+  return needed
+
+
+def _over(
+  bounds: tuple[Array, Array],
+  needed: Callable[[Array], Array] | None,
+  step: Step,
+  carry: Any,
+) -> Any:
+  """Runs `step` over blocks from first to last, where needed."""
+  first, last = bounds
+
+  def body(n: Array, carry: Any) -> Any:
     if needed is None:
       return step(n, carry)
     return jax.lax.cond(needed(n), step, lambda n, carry: carry, n, carry)
 
-  return jax.lax.fori_loop(*bounds, body, carry)
+  return jax.lax.fori_loop(first, last + 1, body, carry)
 
 
-def _query_block(plan, operands, queries, i):
-  """Block i of queries: the vectors, the tokens, their logit scale."""
-  logit_scale = operands.logit_scale
-  return (
-    tiles.read(operands.q, i, plan.block_q),
-    tiles.token_block(queries, i),
-    None if logit_scale is None else logit_scale[i],
+def _query_block(plan: Plan, call: AttentionCall, i: Array) -> Block:
+  logit_scale = call.logit_scale
+  if logit_scale is not None:
+    logit_scale = tiles.read(logit_scale, i, plan.block_q)
+  return Block(
+    tiles.read(call.q, i, plan.block_q),
+    call.queries.block(i, plan.block_q),
+    logit_scale=logit_scale,
   )
 
 
-def _key_block(plan, operands, keys, j):
-  """Block j of keys: the vectors, the values, the tokens."""
-  k, v = (tiles.read(x, j, plan.block_k) for x in (operands.k, operands.v))
-  return k, v, tiles.token_block(keys, j)
+def _key_block(plan: Plan, call: AttentionCall, j: Array) -> Block:
+  k, v = (tiles.read(x, j, plan.block_k) for x in (call.k, call.v))
+  return Block(k, call.keys.block(j, plan.block_k), v)
 
 
-def _einsum(equation, a, b):
-  """A product in the dtype of b, summed in float32."""
+def _einsum(equation: str, a: Array, b: Array) -> Array:
+  """Returns a product in the dtype of b, summed in float32."""
   return jnp.einsum(
     equation, a.astype(b.dtype), b, preferred_element_type=jnp.float32
   )
 
 
-def _grouped(x, groups):
-  """Heads split by the key head that they read: `[B, H, ...]`."""
+def _grouped(x: Array, groups: int) -> Array:
+  """Returns `[B, G, R, ...]`: heads split by the key head that they read."""
   return x.reshape(x.shape[0], groups, -1, *x.shape[2:])
 
 
-def _merged(x):
+def _merged(x: Array) -> Array:
   return x.reshape(x.shape[0], -1, *x.shape[3:])

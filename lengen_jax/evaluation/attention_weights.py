@@ -24,8 +24,9 @@ import numpy as np
 from lengen_jax import attention
 from lengen_jax import encodings
 from lengen_jax import errors
-from lengen_jax.attention import reference
+from lengen_jax.attention import call
 from lengen_jax.attention import scaling
+from lengen_jax.attention import visibility
 from lengen_jax.data import windows as data_windows
 from lengen_jax.hints import Array
 from lengen_jax.hints import Params
@@ -106,15 +107,14 @@ class Attended:
     """Which keys each query sees, bool `[B, Q, K]`."""
     batch, queries = self.q.shape[:2]
     shape = (batch, queries, self.k.shape[1])
-    mask = reference.visible(
-      *shape[1:],
-      q_segment_ids=self.segment_ids,
-      k_segment_ids=self.segment_ids,
-      q_offset=0,
-      k_lengths=None,
-      causal=self.causal,
-      window=self.window,
-      sinks=self.sinks,
+    queries, keys = (
+      call.Side(jnp.arange(n)[None], segment_ids=self.segment_ids)
+      for n in shape[1:]
+    )
+    mask = call.visible_pairs(
+      visibility.Mask(self.causal, self.window, self.sinks),
+      queries,
+      keys.with_sinks(self.sinks),
     )
     return (
       jnp.ones(shape, bool) if mask is None else jnp.broadcast_to(mask, shape)

@@ -8,8 +8,9 @@ import numpy as np
 
 from lengen_jax.attention import bias_forms
 from lengen_jax.attention import dot_product
-from lengen_jax.attention import fused
+from lengen_jax.attention import pallas
 from lengen_jax.attention import tiles
+from lengen_jax.attention.call import Side
 from lengen_jax.evaluation import layer_biases
 from lengen_jax.hints import Params
 from lengen_jax.models.config import ModelConfig
@@ -68,7 +69,7 @@ def _of_tiles(bias, length):
 
   def compare(i_and_j):
     one, other = (
-      tiles.Tokens(index=block, positions=block)
+      Side(index=block, positions=block)
       for block in (n * size + jnp.arange(size)[None] for n in i_and_j)
     )
     visible = one.index[:, :, None] >= other.index[:, None]
@@ -90,7 +91,7 @@ def _of_rows(bias, length):
   for i in map(int, queries):
     distances = i - keys
     exact = bias.rows(jnp.array([i]), distances)[0]
-    off = jnp.abs(fused.row(bias, i, distances) - exact)
+    off = jnp.abs(pallas.row(bias, i, distances) - exact)
     visible = (distances >= 0) | bias.bidirectional
     worst.append(jnp.where(visible[None], off, 0).max())
   return jnp.stack(worst).max()

@@ -13,7 +13,7 @@ _CHOICES = {
   'dtype': ('float32', 'bfloat16'),
   'remat': ('none', 'dots', 'full'),
   'implementation': ('auto', 'reference', 'blockwise', 'pallas'),
-  'bias_form': ('exact', 'table', 'anchored', 'auto'),
+  'bias_form': ('exact', 'anchored', 'auto'),
 }
 
 

@@ -14,6 +14,7 @@ from lengen_jax import errors
 from lengen_jax import positions
 from lengen_jax import testing
 from lengen_jax.attention import blockwise
+from lengen_jax.attention import call
 from lengen_jax.attention import tiles
 
 B, H, D, L = 2, 4, 8, 21
@@ -275,17 +276,17 @@ def test_a_query_far_behind_all_keys_gets_nothing(implementation):
 def visited(monkeypatch, **options):
   """Tiles that the forward pass computes."""
   seen = []
-  mask = tiles.mask
+  visible_pairs = call.visible_pairs
 
-  def noted(plan, one, other):
+  def noted(mask, queries, keys):
     jax.debug.callback(
       lambda i, j: seen.append((int(i.ravel()[0]), int(j.ravel()[0]))),
-      one.index,
-      other.index,
+      queries.index,
+      keys.index,
     )
-    return mask(plan, one, other)
+    return visible_pairs(mask, queries, keys)
 
-  monkeypatch.setattr(tiles, 'mask', noted)
+  monkeypatch.setattr(call, 'visible_pairs', noted)
   q, k, v = arrays(32, k_length=32)
   jax.block_until_ready(
     attention.dot_product_attention(

@@ -148,7 +148,7 @@ def test_refuses_different_batches_and_sizes(k):
 
 def test_refuses_heads_that_do_not_divide():
   message = refused(*arrays(k=(B, K, 3, D)))
-  assert '4 query heads are no multiple of 3 key heads' in message
+  assert '4 query heads are not a multiple of 3 key heads' in message
 
 
 @pytest.mark.parametrize('side', ['q', 'k'])
@@ -169,9 +169,9 @@ def test_refuses_unknown_implementations():
 
 
 def test_refuses_unknown_bias_forms():
-  message = refused(bias_form='tabel')
-  assert "bias_form 'tabel'; did you mean 'table'?" in message
-  assert 'anchored, auto, exact, table' in message
+  message = refused(bias_form='exat')
+  assert "bias_form 'exat'; did you mean 'exact'?" in message
+  assert 'anchored, auto, exact' in message
 
 
 def test_the_reference_refuses_approximate_biases():
@@ -273,15 +273,15 @@ def test_refuses_functions_that_give_other_shapes():
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'q_offset': 1.5}, 'q_offset must be whole numbers, got float'),
+    ({'q_offset': 1.5}, 'q_offset must hold integers, got float'),
     (
       {'k_lengths': jnp.ones(1)},
-      'k_lengths must be whole numbers, got float32',
+      'k_lengths must hold integers, got float32',
     ),
-    ({'k_lengths': [3]}, 'k_lengths must be whole numbers, got list'),
-    ({'window': 2.5}, 'window must be a whole number, at least 1; got 2.5'),
-    ({'window': 2, 'sinks': -1}, 'sinks must be a whole number, at least 0'),
-    ({'scale': jnp.ones(())}, 'an array goes into logit_scale'),
+    ({'k_lengths': [3]}, 'k_lengths must hold integers, got list'),
+    ({'window': 2.5}, 'window must be an integer, at least 1; got 2.5'),
+    ({'window': 2, 'sinks': -1}, 'sinks must be an integer, at least 0'),
+    ({'scale': jnp.ones(())}, 'pass an array as logit_scale'),
   ],
 )
 @pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
@@ -304,7 +304,7 @@ def test_refuses_a_contiguous_promise_for_distances():
 
 def test_refuses_nothing():
   x = jnp.zeros((1, 3, 2, 4))
-  with pytest.raises(errors.ConfigError, match='nothing to attend with'):
+  with pytest.raises(errors.ConfigError, match='must not be empty'):
     attention.dot_product_attention(x, x[:, :0], x[:, :0], causal=False)
 
 
@@ -313,7 +313,7 @@ def test_refuses_a_bias_of_other_heads(implementation):
   x = jnp.zeros((1, 3, 2, 4))
   encoding = encodings.create('alibi', num_heads=4, head_dim=4)
   bias = encoding.apply({}, method='bias_fn')
-  with pytest.raises(errors.ConfigError, match='the bias function gave shape'):
+  with pytest.raises(errors.ConfigError, match='bias function returned shape'):
     attention.dot_product_attention(
       x, x, x, causal=True, bias=bias, implementation=implementation
     )

@@ -13,11 +13,12 @@ from lengen_jax import errors
 from lengen_jax import partitioning
 from lengen_jax import positions
 from lengen_jax import testing
-from lengen_jax.attention import fused
+from lengen_jax.attention import pallas
 from lengen_jax.attention import pallas_gpu
 from lengen_jax.attention import pallas_tpu
-from lengen_jax.attention.fused import attention as fused_attention
+from lengen_jax.attention.fused import anchors
 from lengen_jax.attention.fused import plan as plans
+from lengen_jax.attention.fused.anchors import Band
 from lengen_jax.attention.pallas_gpu import calls as gpu_calls
 from lengen_jax.attention.pallas_tpu import plan as tpu_plans
 from lengen_jax.encodings import convert
@@ -84,7 +85,7 @@ QUICK = [
 def chip(monkeypatch, request):
   """Whose kernels are interpreted."""
   kernels = {'tpu': pallas_tpu, 'gpu': pallas_gpu}[request.param]
-  monkeypatch.setitem(fused_attention.CHIPS, 'cpu', kernels)
+  monkeypatch.setitem(pallas.CHIPS, 'cpu', kernels)
   return request.param
 
 
@@ -334,7 +335,7 @@ def test_quick_cases_are_cases():
 @pytest.mark.parametrize('chip', ['gpu'], indirect=True)
 def test_sums_of_tiles_in_parts(monkeypatch, chip):
   del chip
-  monkeypatch.setattr(gpu_calls, '_SUMS', 1)
+  monkeypatch.setattr(gpu_calls, 'MAX_SUM_BYTES', 1)
   name = 'causal, grouped heads, scaled logits'
   want, got = both('kerple_log', **OPTIONS[name])
   assert_equal(got, want, 1e-5)
@@ -516,15 +517,15 @@ def test_anchors(chip, length, bands, options):
   indirect=['chip'],
 )
 def test_anchors_further_on(monkeypatch, chip, block, spacing, causal):
-  first = [('dense', 128, 0, 128, 1), ('anchored', 128, 128, 256, 16)]
+  first = [Band('dense', 128, 0, 128, 1), Band('anchored', 128, 128, 256, 16)]
   want = [(0, 0), (128, 16), (256, spacing)]
   if chip == 'gpu':
-    first, want = [('dense', 256, 0, 256, 1)], [(0, 0), (256, spacing)]
+    first, want = [Band('dense', 256, 0, 256, 1)], [(0, 0), (256, spacing)]
 
   def bands(length, *_):
-    return [*first, ('anchored', block, 256, length, spacing)]
+    return [*first, Band('anchored', block, 256, length, spacing)]
 
-  monkeypatch.setattr(plans, 'bands', bands)
+  monkeypatch.setattr(anchors, 'bands', bands)
   # A threshold within an interval.
   check_anchors(600, want, causal=causal, threshold=333.0)
 
@@ -545,11 +546,11 @@ def test_smaller_blocks_where_gradients_of_anchors_have_no_room(
   monkeypatch.setattr(tpu_plans.Plan, 'halved', halve)
   monkeypatch.setattr(tpu_plans, 'vector_memory', lambda: 2**21)
   bands = [
-    ('dense', 128, 0, 128, 1),
-    ('anchored', 128, 128, 256, 16),
-    ('anchored', 256, 256, 512, 256),
+    Band('dense', 128, 0, 128, 1),
+    Band('anchored', 128, 128, 256, 16),
+    Band('anchored', 256, 256, 512, 256),
   ]
-  monkeypatch.setattr(plans, 'bands', lambda *_: bands)
+  monkeypatch.setattr(anchors, 'bands', lambda *_: bands)
   check_anchors(400, [(0, 0), (128, 16), (256, 256)], threshold=333.0)
   assert halved == [256]
 
@@ -645,7 +646,7 @@ def test_anchors_beat_an_mlp_in_bfloat16(
   for rows in (everywhere, near_threshold):
     worst, squares = np.zeros(2), np.zeros(2)
     for i in rows:
-      approximate = fused.row(bias, int(i), distances)
+      approximate = pallas.row(bias, int(i), distances)
       for n, row in enumerate((approximate, rounded(jnp.float32(i)))):
         off = np.asarray(row - exact(jnp.float32(i)))
         # Of keys from 0 to the last.
@@ -690,7 +691,7 @@ def test_gradients_of_anchors_beat_those_of_an_mlp_in_bfloat16(
     )
 
   exact = gradient(lambda bias, i, d: bias.rows(jnp.array([i]), d)[0])
-  anchored, rounded = off(gradient(fused.row)), off(gradient(in_bfloat16))
+  anchored, rounded = off(gradient(pallas.row)), off(gradient(in_bfloat16))
   # How far queries are between anchors is taken not to depend on c.
   assert anchored.pop('c') < 0.005 * abs(float(exact['c'][0]))
   for name, error in anchored.items():
@@ -741,7 +742,7 @@ def test_what_is_refused_is_named(monkeypatch, options, named):
 def test_bands_cover_all_queries(chip):
   for length in (128, 384, 512, 1024, 8192, 2**19):
     size = chip.block_size(length, 'anchored', 64, 2)
-    bands = plans.bands(length, size, chip.EXACT)
+    bands = anchors.bands(length, size, chip.EXACT)
     assert bands[0][2:4] == (0, min(chip.EXACT, length))
     for one, following in itertools.pairwise(bands):
       assert one[3] == following[2]

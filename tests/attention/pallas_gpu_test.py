@@ -107,7 +107,7 @@ def test_sums_along_diagonals():
   for row in range(2):
     np.add.at(want[row], entry[inside], sums[row][inside])
   np.testing.assert_allclose(
-    calls._by_distance(calls._along_diagonals(jnp.array(sums))),
+    calls.by_distance(calls.along_diagonals(jnp.array(sums))),
     want,
     rtol=1e-5,
     atol=1e-6,

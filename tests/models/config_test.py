@@ -111,7 +111,7 @@ def test_choices_are_those_of_attention():
   'fields, message',
   [
     ({'implementation': 'refrence'}, "did you mean 'reference'"),
-    ({'bias_form': 'tabel'}, "did you mean 'table'"),
+    ({'bias_form': 'exat'}, "did you mean 'exact'"),
     ({'num_heads': 6, 'key_heads': 4}, 'key_heads=4 must divide num_heads=6'),
     ({'window': 0}, 'model.window must be at least 1 or None, got 0'),
     ({'sinks': 2}, 'model.sinks=2 must not be negative, and needs a window'),

@@ -1,6 +1,1 @@
-"""Attention in kernels: what is the same on TPUs and GPUs."""
-
-from lengen_jax.attention.fused.attention import attend
-from lengen_jax.attention.fused.attention import row
-
-__all__ = ['attend', 'row']
+"""Parts that the kernels for TPUs and GPUs share; `pallas` dispatches."""

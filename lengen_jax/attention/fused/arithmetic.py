@@ -1,15 +1,22 @@
-"""Arithmetic of tiles, on any chip."""
+"""Arithmetic on tiles, on any chip."""
 
 import jax
+from jax import Array
 import jax.numpy as jnp
 
 MASKED = -1e30
-# The maximum of no logits: exp(MASKED - NOTHING) is 0.
+# The maximum before any logit: exp(MASKED - NOTHING) is 0.
 NOTHING = -1e29
 
 
-def dot(a, b, contract):
-  """A product summed in float32, over axis `contract[0]` of a, [1] of b."""
+def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
+  """Returns a product summed in float32.
+
+  Args:
+    a: a matrix.
+    b: a matrix.
+    contract: the axis of a and the axis of b to sum over.
+  """
   return jax.lax.dot_general(
     a,
     b,

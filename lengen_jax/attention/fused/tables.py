@@ -1,72 +1,83 @@
-"""What the bias of tiles is made from, by XLA; kernels make the tiles.
+"""Tables that kernels make the bias of tiles from, computed by XLA.
 
-Shapes: b tokens in a block, T distances of a row, P groups of A anchors.
+Shapes: b tokens in a block, n queries of the band, T distances of a row, P
+groups of A anchors.
 """
 
 import jax
+from jax import Array
 import jax.numpy as jnp
 
-from lengen_jax.attention import tiles
-from lengen_jax.attention.fused import masks
+from lengen_jax import encodings
+from lengen_jax.attention import bias_forms
+from lengen_jax.attention import visibility
+from lengen_jax.attention.call import AttentionCall
+from lengen_jax.attention.fused.plan import Plan
+from lengen_jax.attention.fused.plan import Table
 
 
-def make(plan, bias, places):
-  """What a bias is made from, by name.
+def make(
+  plan: Plan, bias: encodings.BiasFn | None, call: AttentionCall
+) -> Table:
+  """Returns the table of a band of queries.
 
-  'rows' by distance, `[1 or B, P, H, A, T + 1]`: one row of a bias of distance
-  alone, or the rows of anchors (P groups of A, of which the last is the first
-  of the next); then 'weights' too, `[1 or B, 1, n]`, how far each of the band's
-  n queries is from the anchor before to the one after. Or 'dense', the tiles of
-  a block of queries with all keys, `[N, 1 or B, H, b, b]`, for every row of the
-  batch if positions differ. Nothing without a bias.
+  Args:
+    plan: of the band.
+    bias: a BiasFn, or None.
+    call: the call; of its arrays, positions, index and segments are used.
   """
   if plan.form == 'none':
-    return {}
+    return Table()
   if plan.form == 'dense':
-    return {'dense': _dense(plan, bias, places)}
+    return Table(dense=_dense(plan, bias, call))
   first, end = plan.lowest * plan.block, plan.highest * plan.block
-  distances = (places.offset + jnp.arange(first, end + 1)).astype(jnp.float32)
+  distances_T = call.queries.index[0, 0] + jnp.arange(first, end + 1)
+  distances_T = distances_T.astype(jnp.float32)
   if plan.form == 'strip':
-    return {'rows': bias.strip(distances)[None, None, :, None]}
-  return _anchored(plan, bias, places, distances)
+    return Table(rows=bias.strip(distances_T)[None, None, :, None])
+  return _anchored(plan, bias, call, distances_T)
 
 
-def _anchored(plan, bias, places, distances):
-  start = jnp.atleast_2d(places.q_positions)[:, 0]
+def _anchored(
+  plan: Plan, bias: encodings.BiasFn, call: AttentionCall, distances_T: Array
+) -> Table:
+  first_B = _first_positions(plan, call)
   groups = -(-plan.blocks_q // plan.blocks_per_group)
   in_group = plan.anchors - 1
-  intervals = groups * in_group
-  index = plan.first * plan.block + plan.spacing * jnp.arange(intervals + 1)
+  index = plan.spacing * jnp.arange(groups * in_group + 1)
 
   @jax.checkpoint
-  def row(anchor):
-    return bias.rows(anchor[None], distances)[0]
+  def row(anchor: Array) -> Array:
+    return bias.rows(anchor[None], distances_T)[0]
 
-  anchors = (start[:, None] + index[None]).astype(jnp.float32)
-  rows = jax.lax.map(row, anchors.reshape(-1))
-  rows = rows.reshape(*anchors.shape, *rows.shape[1:])
-  own = rows[:, :-1].reshape(start.shape[0], groups, in_group, *rows.shape[2:])
+  anchors_BxA = (first_B[:, None] + index[None]).astype(jnp.float32)
+  rows = jax.lax.map(row, anchors_BxA.reshape(-1))
+  rows = rows.reshape(*anchors_BxA.shape, *rows.shape[1:])
+  own = rows[:, :-1].reshape(-1, groups, in_group, *rows.shape[2:])
   following = rows[:, in_group::in_group, None]
-  in_groups = jnp.concatenate([own, following], axis=2)
-
-  weights = _weights(plan, bias, places)
-  return {'rows': jnp.swapaxes(in_groups, 2, 3), 'weights': weights[:, None]}
-
-
-def _weights(plan, bias, places):
-  """How far the band's queries are between anchors, `[1 or B, n]`."""
-  n = jnp.arange(plan.blocks_q * plan.block)
-  before = n // plan.spacing * plan.spacing
-  start = jnp.atleast_2d(places.q_positions)[:, :1] + plan.first * plan.block
-  around = (
-    (start + x[None]).astype(jnp.float32)
-    for x in (before, n, before + plan.spacing)
+  rows_BxPxAxHxT = jnp.concatenate([own, following], axis=2)
+  return Table(
+    rows=jnp.swapaxes(rows_BxPxAxHxT, 2, 3),
+    weights=_weights(plan, bias, call)[:, None],
   )
-  return jax.vmap(bias.row_weights)(*around)
 
 
-def weights_vary(plan, bias, places):
-  """Whether they depend on parameters, bool `[n]`, in any row."""
+def _first_positions(plan: Plan, call: AttentionCall) -> Array:
+  """Returns the position of the band's first query in each row."""
+  return jnp.atleast_2d(call.queries.positions)[:, 0] + plan.before
+
+
+def _weights(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
+  """Returns how far the band's queries are between anchors, `[1 or B, n]`."""
+  first_B = _first_positions(plan, call)
+  index = jnp.arange(plan.length)
+  return bias_forms.interpolation_weights(bias, first_B, index, plan.spacing)
+
+
+def weights_vary(
+  plan: Plan, bias: encodings.BiasFn, call: AttentionCall
+) -> Array:
+  """Returns whether weights depend on parameters in any row, bool `[n]`."""
   leaves, tree = jax.tree.flatten(bias)
   # A direction in which nothing cancels by chance.
   direction = [
@@ -74,64 +85,38 @@ def weights_vary(plan, bias, places):
     for n, x in enumerate(leaves, start=1)
   ]
   _, change = jax.jvp(
-    lambda bias: _weights(plan, bias, places),
+    lambda bias: _weights(plan, bias, call),
     (bias,),
     (jax.tree.unflatten(tree, direction),),
   )
   return (change != 0).any(0)
 
 
-def _dense(plan, bias, places):
-  q_positions = position_block(
-    tiles.position_blocks(places.q_positions, plan.block), plan.first
-  )
-  k_positions = tiles.position_blocks(places.k_positions, plan.block)
+def _dense(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
+  b = plan.block
+  queries = call.queries.padded(b).block(plan.first, b)
+  keys = call.keys.padded(b)
 
   @jax.checkpoint
-  def tile(j):
-    every = bias(q_positions, position_block(k_positions, j))
+  def tile(j: Array) -> Array:
+    every = bias(queries.positions, keys.block(j, b).positions)
     return every.reshape(-1, *every.shape[-3:])
 
-  b = plan.block
   first, last = 0, plan.blocks_k
-  if places.q_segment_ids is not None:
-    seen = masks.seen_blocks(places.q_segment_ids, b, places.k_segment_ids, b)
+  if queries.segment_ids is not None:
+    seen = visibility.segment_blocks(
+      queries.segment_ids, b, keys.segment_ids, b
+    )
     first, last = seen[0].min(), seen[1].max()
+  first_q = queries.index[0, 0]
 
-  def tile_if_needed(j):
-    needed, _ = masks.use(plan, places.offset[0] + plan.first * b, b, j * b, b)
+  def tile_if_needed(j: Array) -> Array:
+    needed, _ = visibility.tile_visibility(
+      plan.mask, first_q, first_q + b - 1, j * b, j * b + b - 1
+    )
     needed &= (first <= j) & (j <= last)
     shape = jax.eval_shape(tile, j)
     nothing = jnp.zeros(shape.shape, shape.dtype)
     return jax.lax.cond(needed, tile, lambda j: nothing, j)
 
   return jax.lax.map(tile_if_needed, jnp.arange(plan.blocks_k))
-
-
-def position_block(positions, n):
-  """Block n of what `tiles.position_blocks` gave."""
-  return tiles.token_block(tiles.Tokens(None, positions), n).positions
-
-
-def row(band, bias, i, distances):
-  """Bias of one query of a long row as kernels have it, `[H, N]`.
-
-  Args:
-    band: of `plan.bands`, the one of the query.
-    bias: a BiasFn whose encoding has rows.
-    i: the query, an int; its position too.
-    distances: query position minus key position, `[N]`.
-  """
-  form, _, first, _, spacing = band
-  if form == 'dense':
-    return bias.rows(jnp.array([i]), distances)[0]
-  before = first + (i - first) // spacing * spacing
-  after = before + spacing
-  near, far = bias.rows(jnp.array([before, after]), distances)
-  linear = (i - before) / spacing
-  (weight,) = bias.row_weights(
-    *(jnp.array([x], jnp.float32) for x in (before, i, after))
-  )
-  if bias.bidirectional:
-    weight = jnp.where(distances < 0, linear, weight)[None]
-  return near + weight * (far - near)

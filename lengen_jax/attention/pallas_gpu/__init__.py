@@ -1,13 +1,13 @@
-"""Attention's kernels for GPUs, in Pallas's Triton, as `fused` calls them.
+"""Attention kernels for GPUs, in Pallas Triton; `pallas` calls them.
 
-A program has one block of queries, or of keys, of one head, and goes over what
-these see in tiles. A tile's bias is gathered from rows of numbers by distance.
-Gradients to these rows are a kernel's own: a program adds up all tiles that are
-equally far from the diagonal and have the same anchors, without atomic
-additions, so that sums are the same each time.
+A program computes one block of queries, or of keys, of one head, in tiles of
+what these see. A tile's bias is gathered from rows of numbers by distance. A
+kernel of its own computes gradients of these rows: a program adds up all tiles
+that are equally far from the diagonal and have the same anchors, without atomic
+additions, so that sums are deterministic.
 
-JAX 0.12 says that it will give up Pallas's Triton, in favour of a language of
-Hopper's and later GPUs alone.
+JAX 0.12 announces the removal of Pallas Triton, in favour of a language for
+Hopper and later GPUs alone.
 """
 
 from lengen_jax.attention.pallas_gpu.calls import forward

@@ -1,190 +1,186 @@
-"""Calls of the kernels: which part of each array a program has."""
+"""Calls of the GPU kernels: which block of each array a program reads."""
 
-import types
+from collections.abc import Callable
+from typing import Any
 
 import jax
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 import jax.numpy as jnp
 
-from lengen_jax.attention.fused import masks
+from lengen_jax.attention import visibility
+from lengen_jax.attention.fused.plan import Backward
+from lengen_jax.attention.fused.plan import Inputs
+from lengen_jax.attention.fused.plan import Table
 from lengen_jax.attention.pallas_gpu import bias
 from lengen_jax.attention.pallas_gpu import kernels
 from lengen_jax.attention.pallas_gpu.plan import forward_tile_size
+from lengen_jax.attention.pallas_gpu.plan import Plan
 from lengen_jax.attention.pallas_gpu.plan import tile_size
+from lengen_jax.attention.pallas_gpu.program import Program
 
-# Where a program finds what there is one of for each of its tiles.
+# The block of an array for a place in the grid.
+Index = Callable[..., tuple]
+# By name of a field of Program: array, shape of a block, index.
+Specs = dict[str, tuple[Any, tuple, Index]]
+# Of outputs: shape, dtype, shape of a block, index.
+Outputs = dict[str, tuple[tuple[int, ...], Any, tuple, Index]]
+# The block of one number for each of a program's tiles.
 _OF_TILE = (None, 1), lambda i, h, b: (b, i)
-# Bytes of the sums of tiles that are there at a time, if not of one tile more.
-_SUMS = 2**27
+# Memory for sums of tiles at a time, in bytes; at least one tile is summed.
+MAX_SUM_BYTES = 2**27
 
 
-def forward(plan, q, k, v, table, places):
-  """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
+def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
+  """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
   n, _ = forward_tile_size(plan)
-  batch, length, heads = q.shape[0], _length(plan), _heads(plan, q)
-  group = heads // _heads(plan, k)
-  shape = batch, length, q.shape[2]
-  y, log_sum = _call(
+  q = inputs.q
+  batch, heads = q.shape[0], plan.heads_of(q)
+  y, lse = _call(
     plan,
     kernels.forward,
-    (length // n, heads, batch),
+    (plan.length // n, heads, batch),
     {
       'q': (q, (None, n, plan.head_dim), _of_queries(plan, n)),
-      **_keys(plan, k, v, group),
-      **_shared(places, table, lambda i, h, b: (b, h)),
-      **_seen(plan, places, forward_tile_size(plan), _OF_TILE),
+      **_keys(plan, inputs),
+      **_shared(inputs, _batch_and_head),
+      **_seen(plan, inputs, forward_tile_size(plan), _OF_TILE),
     },
     {
-      'y': (shape, q.dtype, (None, n, plan.head_dim), _of_block),
-      'log_sum': (
-        (batch, heads, 1, length),
-        jnp.float32,
-        (None, None, None, n),
-        _per_query,
+      'y': (
+        (batch, plan.length, q.shape[2]),
+        q.dtype,
+        (None, n, plan.head_dim),
+        _of_block,
       ),
+      'lse': _per_query(plan, batch, heads, n),
     },
   )
-  return y, log_sum
+  return y, lse
 
 
-def query_gradients(plan, q, k, v, table, places, **of_queries):
-  """Gradients to the band's queries, and to the table.
-
-  Args:
-    plan: the plan.
-    q: `[B, Q, H D]`.
-    k: `[B, K, G D]`, G groups of heads.
-    v: likewise.
-    table: what `tables.make` gave.
-    places: the places.
-    **of_queries: of the band, `dy`, `log_sum` and `centre`.
-  """
-  n = tile_size(plan)
-  batch, length, heads = q.shape[0], _length(plan), _heads(plan, q)
-  group = heads // _heads(plan, k)
+def query_gradients(
+  plan: Plan, inputs: Inputs, backward: Backward
+) -> tuple[Array, Table]:
+  """Returns gradients of the band's queries, and of the table."""
+  n, q = tile_size(plan), inputs.q
+  batch, heads = q.shape[0], plan.heads_of(q)
   own = (None, n, plan.head_dim)
-  outputs = {'dq': (of_queries['dy'].shape, q.dtype, own, _of_block)}
+  numbers = _per_query(plan, batch, heads, n)
+  outputs: Outputs = {'dq': (backward.dy.shape, q.dtype, own, _of_block)}
   if plan.form == 'anchored':
-    outputs['dweights'] = (
-      (batch, heads, 1, length),
-      jnp.float32,
-      (None, None, None, n),
-      _per_query,
-    )
+    outputs['dweights'] = numbers
   dq, *dweights = _call(
     plan,
     kernels.query_gradient,
-    (length // n, heads, batch),
+    (plan.length // n, heads, batch),
     {
       'q': (q, own, _of_queries(plan, n)),
-      'dy': (of_queries['dy'], own, _of_block),
-      'log_sum': (of_queries['log_sum'], (None, None, None, n), _per_query),
-      'centre': (of_queries['centre'], (None, None, None, n), _per_query),
-      **_keys(plan, k, v, group),
-      **_shared(places, table, lambda i, h, b: (b, h)),
-      **_seen(plan, places, (n, n), _OF_TILE),
+      'dy': (backward.dy, own, _of_block),
+      'lse': (backward.lse, *numbers[2:]),
+      'delta': (backward.delta, *numbers[2:]),
+      **_keys(plan, inputs),
+      **_shared(inputs, _batch_and_head),
+      **_seen(plan, inputs, (n, n), _OF_TILE),
     },
     outputs,
   )
-  given = (plan, q, k, v, table, places, of_queries)
   if plan.form == 'none':
-    return dq, {}
-  gradients = _tile_gradients if plan.form == 'dense' else _distance_gradients
-  dtable = gradients(*given)
+    return dq, Table()
+  if plan.form == 'dense':
+    return dq, Table(dense=_tile_gradients(plan, inputs, backward))
+  rows, found = _distance_gradients(plan, inputs, backward), None
   if dweights:
     found = dweights[0].sum(1)
-    if table['weights'].shape[0] == 1:
+    if inputs.table.weights.shape[0] == 1:
       found = found.sum(0, keepdims=True)
-    dtable['weights'] = found
-  return dq, dtable
+  return dq, Table(rows=rows, weights=found)
 
 
-def key_gradients(plan, q, k, v, table, places, **of_queries):
-  """Gradients to the keys and values that the band sees; see above."""
-  n = tile_size(plan)
-  batch, groups = q.shape[0], _heads(plan, k)
-  group = _heads(plan, q) // groups
+def key_gradients(
+  plan: Plan, inputs: Inputs, backward: Backward
+) -> tuple[Array, Array]:
+  """Returns gradients of the keys and values that the band reads."""
+  n, q, k = tile_size(plan), inputs.q, inputs.k
+  batch, groups = q.shape[0], plan.heads_of(k)
+  group = plan.heads_of(q) // groups
   width = group * plan.head_dim
   shape = batch, plan.blocks_k * plan.block, k.shape[2]
   own = (None, n, plan.head_dim)
-  per_query = (None, group, None, _length(plan))
+  per_query = (None, group, None, plan.length)
 
-  def of_group(i, h, b):
+  def of_group(i: Array, h: Array, b: Array) -> tuple:
     return b, 0, h
 
-  def per_group(i, h, b):
+  def per_group(i: Array, h: Array, b: Array) -> tuple:
     return b, h, 0, 0
 
-  return _call(
+  dk, dv = _call(
     plan,
     kernels.key_gradient,
     (shape[1] // n, groups, batch),
     {
       'q': (q, (None, q.shape[1], width), of_group),
-      'dy': (of_queries['dy'], (None, _length(plan), width), of_group),
-      'log_sum': (of_queries['log_sum'], per_query, per_group),
-      'centre': (of_queries['centre'], per_query, per_group),
+      'dy': (backward.dy, (None, plan.length, width), of_group),
+      'lse': (backward.lse, per_query, per_group),
+      'delta': (backward.delta, per_query, per_group),
       'k': (k, own, _of_block),
-      'v': (v, own, _of_block),
-      **_shared(places, table, lambda i, h, b: (b, h), heads=group),
-      **_seen(plan, places, (n, n), _OF_TILE, by_keys=True),
+      'v': (inputs.v, own, _of_block),
+      **_shared(inputs, _batch_and_head, heads=group),
+      **_seen(plan, inputs, (n, n), _OF_TILE, by_keys=True),
     },
     {
       'dk': (shape, k.dtype, own, _of_block),
-      'dv': (shape, v.dtype, own, _of_block),
+      'dv': (shape, k.dtype, own, _of_block),
     },
   )
+  return dk, dv
 
 
-def _tile_gradients(plan, q, k, v, table, places, of_queries):
-  """Gradients to tiles of a bias, `[N, 1 or B, H, b, b]`."""
-  n, b = tile_size(plan), plan.block
-  shape = table['dense'].shape
+def _tile_gradients(plan: Plan, inputs: Inputs, backward: Backward) -> Array:
+  """Returns gradients of a dense bias, `[N, 1 or B, H, b, b]`."""
+  n, shape = tile_size(plan), inputs.table.dense.shape
+  tiles, heads = plan.block // n, shape[2]
   (ddense,) = _call(
     plan,
     kernels.tile_gradient,
-    (shape[0] * b // n, b // n, shape[1] * shape[2]),
-    _rows_with_a_table(plan, q, k, v, table, places, of_queries, shape[1]),
+    (shape[0] * tiles, tiles, shape[1] * heads),
+    _whole_rows(plan, inputs, backward, shape[1]),
     {
       'ddense': (
         shape,
         jnp.float32,
         (None, None, None, n, n),
-        lambda j, i, bh: (
-          j // (b // n),
-          bh // shape[2],
-          bh % shape[2],
-          i,
-          j % (b // n),
-        ),
+        lambda j, i, bh: (j // tiles, bh // heads, bh % heads, i, j % tiles),
       )
     },
   )
-  return {'dense': ddense}
+  return ddense
 
 
-def _distance_gradients(plan, q, k, v, table, places, of_queries):
-  """Gradients to rows by distance, `[1 or B, 1, H, A, T + 1]`, by name."""
-  n, heads = tile_size(plan), _heads(plan, q)
-  rows_of, *_, entries = table['rows'].shape
+def _distance_gradients(
+  plan: Plan, inputs: Inputs, backward: Backward
+) -> Array:
+  """Returns gradients of rows by distance, `[1 or B, 1, H, A, T + 1]`."""
+  n, heads = tile_size(plan), plan.heads_of(inputs.q)
+  rows_of, *_, entries = inputs.table.rows.shape
   # An interval between anchors has two rows.
   intervals, kinds = 1, 1
   if plan.form == 'anchored':
     intervals, kinds = plan.anchors - 1, 2
   apart = (entries - 1) // n + 1
-  # With a copy that is padded to twice the size.
+  # A tile and a copy that is padded to twice the size.
   bytes_per_tile = 3 * 4 * rows_of * heads * intervals * kinds * n**2
-  at_a_time = min(apart, max(1, _SUMS // bytes_per_tile))
-  inputs = _rows_with_a_table(plan, q, k, v, table, places, of_queries, rows_of)
+  at_a_time = min(apart, max(1, MAX_SUM_BYTES // bytes_per_tile))
+  blocks = _whole_rows(plan, inputs, backward, rows_of)
 
-  def of_tiles(first):
-    inputs['first_apart'] = first[None], (1,), lambda *at: (0,)
+  def of_tiles(first: Array) -> Array:
     (sums,) = _call(
       plan,
       kernels.distance_gradient,
       (at_a_time, intervals, rows_of * heads),
-      inputs,
+      {**blocks, 'first_apart': (first[None], (1,), lambda *at: (0,))},
       {
         'sums': (
           (rows_of, heads, intervals, kinds, at_a_time, n, n),
@@ -194,24 +190,24 @@ def _distance_gradients(plan, q, k, v, table, places, of_queries):
         )
       },
     )
-    return _along_diagonals(sums)
+    return along_diagonals(sums)
 
   found = jax.lax.map(of_tiles, jnp.arange(0, apart, at_a_time))
   found = jnp.moveaxis(found, 0, 4)
   found = found.reshape(*found.shape[:4], -1, 2 * n - 1)
-  found = _by_distance(found[..., :apart, :])
+  found = by_distance(found[..., :apart, :])
   if plan.form == 'strip':
-    return {'rows': found[:, None, :, :, 0]}
+    return found[:, None, :, :, 0]
   near, far = found[:, :, :, 0], found[:, :, :, 1]
   # Of anchors, as the first and as the last of an interval.
   none = jnp.zeros_like(near[:, :, :1])
   rows = jnp.concatenate([near, none], axis=2)
   rows += jnp.concatenate([none, far], axis=2)
-  return {'rows': rows[:, None]}
+  return rows[:, None]
 
 
-def _along_diagonals(tiles):
-  """`[..., n, n]` as `[..., 2 n - 1]`: sums where r - c is 1 - n, and so on."""
+def along_diagonals(tiles: Array) -> Array:
+  """Returns sums over r - c = 1 - n, ..., n - 1, `[..., 2 n - 1]`."""
   *lead, n, _ = tiles.shape
   # Read in rows of one less, row r is moved by r.
   skewed = jnp.pad(tiles[..., ::-1], [(0, 0)] * (len(lead) + 1) + [(0, n)])
@@ -219,8 +215,8 @@ def _along_diagonals(tiles):
   return skewed.reshape(*lead, n, 2 * n - 1).sum(-2)
 
 
-def _by_distance(diagonals):
-  """`[..., U, 2 n - 1]`, of tiles n apart, as `[..., (U - 1) n + 1]`."""
+def by_distance(diagonals: Array) -> Array:
+  """Returns `[..., (U - 1) n + 1]` for `[..., U, 2 n - 1]` of tiles n apart."""
   *lead, _, count = diagonals.shape
   n, nothing = (count + 1) // 2, [(0, 0)] * len(lead)
   low, high = diagonals[..., 1:, : n - 1], diagonals[..., :-1, n - 1 :]
@@ -228,113 +224,132 @@ def _by_distance(diagonals):
   return jnp.pad(entries.reshape(*lead, -1), [*nothing, (0, 1)])
 
 
-def _rows_with_a_table(plan, q, k, v, table, places, of_queries, rows_of):
-  """Inputs of a program for all rows of the batch with a table in common."""
-  heads, width = _heads(plan, q), plan.head_dim
-  group = heads // _heads(plan, k)
+def _whole_rows(
+  plan: Plan, inputs: Inputs, backward: Backward, rows_of: int
+) -> Specs:
+  """Returns inputs of a program for all rows of the batch that share a table.
+
+  Args:
+    plan: the plan.
+    inputs: the arrays.
+    backward: arrays of the backward pass.
+    rows_of: number of tables, 1 or B.
+  """
+  q, heads, width = inputs.q, plan.heads_of(inputs.q), plan.head_dim
+  group = heads // plan.heads_of(inputs.k)
   rows = q.shape[0] // rows_of
 
-  def of_head(u, a, bh):
+  def of_head(u: Array, a: Array, bh: Array) -> tuple:
     return bh // heads, 0, bh % heads
 
-  def of_group(u, a, bh):
+  def of_group(u: Array, a: Array, bh: Array) -> tuple:
     return bh // heads, 0, bh % heads // group
 
-  def per_query(u, a, bh):
+  def per_query(u: Array, a: Array, bh: Array) -> tuple:
     return bh // heads, bh % heads, 0, 0
 
-  inputs = {
-    'q': (q, (rows, q.shape[1], width), of_head),
-    'dy': (of_queries['dy'], (rows, _length(plan), width), of_head),
-    'k': (k, (rows, k.shape[1], width), of_group),
-    'v': (v, (rows, k.shape[1], width), of_group),
-  }
-  for name in ('log_sum', 'centre'):
-    shape = rows, None, None, _length(plan)
-    inputs[name] = of_queries[name], shape, per_query
+  keys, numbers = (rows, inputs.k.shape[1], width), (rows, None, None)
   n = tile_size(plan)
-  part = (rows, _length(plan) // n), lambda u, a, bh: (bh // heads, 0)
-  shared = _shared(
-    places, table, lambda u, a, bh: (bh // heads, bh % heads), rows=rows
-  )
-  return inputs | shared | _seen(plan, places, (n, n), part)
+  return {
+    'q': (q, (rows, q.shape[1], width), of_head),
+    'dy': (backward.dy, (rows, plan.length, width), of_head),
+    'k': (inputs.k, keys, of_group),
+    'v': (inputs.v, keys, of_group),
+    'lse': (backward.lse, (*numbers, plan.length), per_query),
+    'delta': (backward.delta, (*numbers, plan.length), per_query),
+    **_shared(inputs, lambda u, a, bh: (bh // heads, bh % heads), rows=rows),
+    **_seen(
+      plan,
+      inputs,
+      (n, n),
+      ((rows, plan.length // n), lambda u, a, bh: (bh // heads, 0)),
+    ),
+  }
 
 
-def _length(plan):
-  """Queries of the band."""
-  return plan.blocks_q * plan.block
+def _batch_and_head(i: Array, h: Array, b: Array) -> tuple:
+  return b, h
 
 
-def _heads(plan, x):
-  return x.shape[2] // plan.head_dim
-
-
-def _of_block(i, h, b):
+def _of_block(i: Array, h: Array, b: Array) -> tuple:
   return b, i, h
 
 
-def _of_queries(plan, n):
-  """Where a block of the band is among all queries."""
-  before = plan.first * plan.block // n
+def _of_queries(plan: Plan, n: int) -> Index:
+  """Returns the place of a block of the band among all queries."""
+  before = plan.before // n
   return lambda i, h, b: (b, before + i, h)
 
 
-def _per_query(i, h, b):
-  return b, h, 0, i
+def _per_query(
+  plan: Plan, batch: int, heads: int, n: int
+) -> tuple[tuple[int, ...], Any, tuple, Index]:
+  """Returns the output of a number per query and head."""
+  return (
+    (batch, heads, 1, plan.length),
+    jnp.float32,
+    (None, None, None, n),
+    lambda i, h, b: (b, h, 0, i),
+  )
 
 
-def _keys(plan, k, v, group):
-  """Keys and values of a head's group, as inputs by name."""
-  shape = None, k.shape[1], plan.head_dim
+def _keys(plan: Plan, inputs: Inputs) -> Specs:
+  """Returns keys and values of a head's group."""
+  group = plan.heads_of(inputs.q) // plan.heads_of(inputs.k)
+  shape = None, inputs.k.shape[1], plan.head_dim
   return {
     name: (x, shape, lambda i, h, b: (b, 0, h // group))
-    for name, x in (('k', k), ('v', v))
+    for name, x in (('k', inputs.k), ('v', inputs.v))
   }
 
 
-def _shared(places, table, of_grid, *, rows=1, heads=1):
-  """What else a program reads, as inputs by name.
+def _shared(
+  inputs: Inputs, of_grid: Index, *, rows: int = 1, heads: int = 1
+) -> Specs:
+  """Returns offset, lengths, segments and the table.
 
   Args:
-    places: the Places.
-    table: what `tables.make` gave.
+    inputs: the arrays.
     of_grid: from a place in the grid to the block of rows and of heads.
     rows: of the batch, in a program.
-    heads: likewise.
+    heads: in a program.
   """
-  found = {'offset': (places.offset, (1,), lambda *at: (0,))}
-  if places.k_lengths is not None:
+  found: Specs = {'offset': (inputs.offset, (1,), lambda *at: (0,))}
+  if inputs.k_lengths is not None:
     found['k_lengths'] = (
-      places.k_lengths,
+      inputs.k_lengths,
       (rows,),
       lambda *at: (of_grid(*at)[0],),
     )
-  for name in ('q_segment_ids', 'k_segment_ids'):
-    ids = getattr(places, name)
+  for name, ids in (
+    ('q_segment_ids', inputs.q_segment_ids),
+    ('k_segment_ids', inputs.k_segment_ids),
+  ):
     if ids is not None:
       shape = rows, None, ids.shape[2]
       found[name] = ids, shape, lambda *at: (of_grid(*at)[0], 0, 0)
 
-  def row(array, axis, at):
+  def row(array: Array, axis: int, at: tuple) -> Any:
     return of_grid(*at)[0] if array.shape[axis] > 1 else 0
 
-  if 'dense' in table:
-    x = table['dense']
+  table = inputs.table
+  if table.dense is not None:
+    x = table.dense
     found['dense'] = (
       x,
       (x.shape[0], None, heads, *x.shape[3:]),
       lambda *at: (0, row(x, 1, at), of_grid(*at)[1], 0, 0),
     )
-  if 'rows' in table:
-    y = table['rows'][:, 0]
+  if table.rows is not None:
+    y = table.rows[:, 0]
     y = bias.LOG2_E * y.reshape(*y.shape[:2], -1)
     found['rows'] = (
       y,
       (None, heads, y.shape[2]),
       lambda *at: (row(y, 0, at), of_grid(*at)[1], 0),
     )
-  if 'weights' in table:
-    weights = table['weights']
+  if table.weights is not None:
+    weights = table.weights
     found['weights'] = (
       weights,
       (None, None, weights.shape[2]),
@@ -343,45 +358,44 @@ def _shared(places, table, of_grid, *, rows=1, heads=1):
   return found
 
 
-def _seen(plan, places, sizes, part, *, by_keys=False):
-  """First and last tile of keys that queries may see, as inputs by name.
+def _seen(
+  plan: Plan,
+  inputs: Inputs,
+  sizes: tuple[int, int],
+  part: tuple[tuple, Index],
+  *,
+  by_keys: bool = False,
+) -> Specs:
+  """Returns the first and the last tile of keys that may share a segment.
 
   Args:
     plan: the plan.
-    places: the Places.
+    inputs: the arrays.
     sizes: queries and keys in a tile.
-    part: block and index map of a program.
-    by_keys: tiles of queries that keys may see instead.
+    part: block and index of a program.
+    by_keys: return tiles of queries for keys instead.
   """
-  if places.k_segment_ids is None:
+  if inputs.k_segment_ids is None:
     return {}
-  # Packed rows are one band.
-  k_ids = places.k_segment_ids[..., : plan.blocks_k * plan.block]
-  sides = (places.q_segment_ids, sizes[0]), (k_ids, sizes[1])
-  one, other = sides[::-1] if by_keys else sides
-  found = masks.seen_blocks(*one, *other)
-  names = 'first_seen', 'last_seen'
-  return {name: (x, *part) for name, x in zip(names, found, strict=True)}
+  ids = inputs.segment_ids(plan)
+  sides = [(x[:, 0], size) for x, size in zip(ids, sizes, strict=True)]
+  outer, inner = sides[::-1] if by_keys else sides
+  first, last = visibility.segment_blocks(*outer, *inner)
+  return {'first_seen': (first, *part), 'last_seen': (last, *part)}
 
 
-def _call(plan, kernel, grid, inputs, outputs):
-  """Calls a kernel, whose references it finds by name.
-
-  Args:
-    plan: the plan.
-    kernel: a function of a Plan and references.
-    grid: numbers of programs.
-    inputs: name to array, block and index map.
-    outputs: name to shape, dtype, block and index map.
-
-  Returns:
-    A list of outputs.
-  """
+def _call(
+  plan: Plan,
+  kernel: Callable[[Program], None],
+  grid: tuple[int, ...],
+  inputs: Specs,
+  outputs: Outputs,
+) -> list[Array]:
+  """Calls a kernel and returns its outputs."""
   names = [*inputs, *outputs]
 
-  def body(*references):
-    named = dict(zip(names, references, strict=True))
-    kernel(plan, types.SimpleNamespace(**named))
+  def body(*references: Any) -> None:
+    kernel(Program(plan, **dict(zip(names, references, strict=True))))
 
   return pl.pallas_call(
     body,
@@ -390,8 +404,12 @@ def _call(plan, kernel, grid, inputs, outputs):
       for shape, dtype, *_ in outputs.values()
     ],
     grid=grid,
-    in_specs=[pl.BlockSpec(*spec) for _, *spec in inputs.values()],
-    out_specs=[pl.BlockSpec(*spec) for _, _, *spec in outputs.values()],
+    in_specs=[
+      pl.BlockSpec(shape, index) for _, shape, index in inputs.values()
+    ],
+    out_specs=[
+      pl.BlockSpec(shape, index) for *_, shape, index in outputs.values()
+    ],
     compiler_params=plgpu.CompilerParams(
       num_warps=_warps(plan, kernel), num_stages=2
     ),
@@ -400,8 +418,8 @@ def _call(plan, kernel, grid, inputs, outputs):
   )(*(array for array, *_ in inputs.values()))
 
 
-def _warps(plan, kernel):
-  """Warps of a program: twice as many where a tile would not fit registers."""
+def _warps(plan: Plan, kernel: Callable[[Program], None]) -> int:
+  """Returns warps of a program: more where a tile would not fit registers."""
   wide = plan.itemsize * plan.head_dim > 128
   if kernel is kernels.forward or plan.form == 'anchored' or wide:
     return 8

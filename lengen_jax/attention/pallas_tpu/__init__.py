@@ -1,8 +1,8 @@
-"""Attention's kernels for TPUs, as `fused` calls them.
+"""Attention kernels for TPUs; `pallas` calls them.
 
-A tile's bias is made once per head, for several rows of the batch. Heads of
-fewer than 128 numbers share a vector register's 128 lanes, as they lie in
-memory: the lanes of other heads are set to 0 in one factor of each product.
+A tile's bias is computed once per head, for several rows of the batch. Heads
+smaller than 128 share a vector register's 128 lanes, in memory order: the lanes
+of other heads are set to 0 in one factor of each product.
 
 Shapes beside the usual: b tokens in a block of queries or keys, W lanes of the
 heads that a program computes.

@@ -1,237 +1,258 @@
-"""The bias of a tile in a TPU's program, and its gradient."""
+"""The bias of a tile in a TPU kernel, and its gradient."""
 
+from collections.abc import Callable
+from collections.abc import Iterator
 import functools
+from typing import Any
 
 import jax
+from jax import Array
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention.fused.plan import LANES
 from lengen_jax.attention.pallas_tpu import lanes
 from lengen_jax.attention.pallas_tpu import toeplitz
+from lengen_jax.attention.pallas_tpu.plan import Plan
+from lengen_jax.attention.pallas_tpu.program import Program
 
 
-def begin(plan, r, keys_inside=True):
-  """Before the first tile of a block of queries, or of keys."""
-  if plan.form == 'anchored' and keys_inside:
-    r.weight_columns[...] = lanes.column(r.weights[0])
-  if plan.alone:
-    # What the next tile's bias is made from is not there.
-    r.ready_for[0] = -1
+def begin(p: Program) -> None:
+  """Prepares for the first tile of a block of queries, or of keys."""
+  if p.plan.form == 'anchored' and p.keys_inside:
+    p.weight_columns[...] = lanes.column(p.weights[0])
+  if p.plan.alone:
+    p.ready_for[0] = -1
 
 
-def make(plan, r, i, j, keys_inside=True):
-  """Makes the bias of a tile, or what it is made from, for `of`.
-
-  Args:
-    plan: the plan.
-    r: references.
-    i: the block of queries.
-    j: the block of keys.
-    keys_inside: whether a tile's rows are queries.
-  """
+def make(p: Program) -> None:
+  """Computes the bias of a tile, or its strips, for `of`."""
+  plan = p.plan
   if plan.form == 'none':
     return
   if plan.alone:
-    _lay_out(plan, r, i, j if keys_inside else i, keys_inside)
+    _lay_out(p)
     return
   for head in range(plan.heads):
     if plan.form == 'dense':
-      tile = r.dense[0, 0, head]
-      r.bias[head] = tile if keys_inside else tile.T
+      tile = p.dense[0, 0, head]
+      p.bias[head] = tile if p.keys_inside else tile.T
     else:
-      _load_distances(plan, r, head)
-      piece = functools.partial(_make_piece, plan, r, i, j, head, keys_inside)
-      _each(plan.block // plan.piece, piece)
+      _load_distances(p, head)
+      _each(plan.pieces, functools.partial(_make_piece, p, head))
 
 
-def of(plan, r, i, j, head, keys_inside=True):
-  """The bias of a tile, `[b, b]`; see `make`."""
-  if not plan.alone:
-    return r.bias[head]
-  inner = j if keys_inside else i
-  tile = _laid_out(plan, r, inner, head, 0)
-  if plan.form == 'anchored':
-    weight, _ = _weight(plan, r, i, j, 0, 0, keys_inside)
-    tile += weight * _laid_out(plan, r, inner, head, 1)
+def of(p: Program, head: int) -> Array:
+  """Returns the bias of a tile, `[b, b]`; requires `make`."""
+  if not p.plan.alone:
+    return p.bias[head]
+  tile = _laid_out(p, head, 0)
+  if p.plan.form == 'anchored':
+    weight, _ = _weight(p, 0, 0)
+    tile += weight * _laid_out(p, head, 1)
   return tile
 
 
-def _laid_out(plan, r, inner, head, anchor):
-  """A tile of what `_lay_out` put there."""
-  slot = jax.lax.rem(inner, jnp.int32(2))
+def _laid_out(p: Program, head: int, anchor: int) -> Array:
+  """Returns a tile of the strips of `_lay_out`."""
+  slot = jax.lax.rem(p.inner, jnp.int32(2))
   return toeplitz.of_halves(
-    r.strips[head, anchor, slot], r.strips[head, anchor, 1 - slot]
+    p.strips[head, anchor, slot], p.strips[head, anchor, 1 - slot]
   )
 
 
-def _lay_out(plan, r, i, inner, keys_inside):
-  """Puts rows by distance, shifted for each query of 128, into `r.strips`.
+def _lay_out(p: Program) -> None:
+  """Writes rows by distance, shifted for each query of 128, to `p.strips`.
 
   Of both halves of a tile's distances, the near half is the last tile's far
-  half, unless this one is the first of its kind.
+  half, unless this tile is the first of its block.
   """
-  slot = jax.lax.rem(inner, jnp.int32(2))
-  # Blocks of queries have the same anchors for a while, or each its own.
-  same_anchors = keys_inside or plan.blocks_per_group > 1
-  goes_on = r.ready_for[0] == inner
-  if not keys_inside and same_anchors:
-    in_group = jax.lax.rem(i, jnp.int32(plan.blocks_per_group))
+  plan = p.plan
+  slot = jax.lax.rem(p.inner, jnp.int32(2))
+  # Blocks of queries share anchors for a while, or each has its own.
+  same_anchors = p.keys_inside or plan.blocks_per_group > 1
+  goes_on = p.ready_for[0] == p.inner
+  if not p.keys_inside and same_anchors:
+    in_group = jax.lax.rem(p.i, jnp.int32(plan.blocks_per_group))
     goes_on = jnp.logical_and(goes_on, in_group > 0)
   for head in range(plan.heads):
-    _load_distances(plan, r, head)
-    rows = [r.distances[anchor : anchor + 1] for anchor in range(plan.anchors)]
+    _load_distances(p, head)
+    rows = [p.distances[anchor : anchor + 1] for anchor in range(plan.anchors)]
     if plan.intervals:
       rows[1] -= rows[0]
     for anchor, row in enumerate(rows):
       if not same_anchors:
         whole = toeplitz.shifted(row)
-        r.strips[head, anchor, slot] = whole[:, : plan.block]
-        r.strips[head, anchor, 1 - slot] = whole[:, plan.block :]
+        p.strips[head, anchor, slot] = whole[:, : plan.block]
+        p.strips[head, anchor, 1 - slot] = whole[:, plan.block :]
         continue
-      r.strips[head, anchor, 1 - slot] = toeplitz.far_half(row)
-      put_near = functools.partial(_put_near_half, r, head, anchor, slot, row)
+      p.strips[head, anchor, 1 - slot] = toeplitz.far_half(row)
+      put_near = functools.partial(put_near_half, p, head, anchor, slot, row)
       pl.when(jnp.logical_not(goes_on))(put_near)
-  r.ready_for[0] = inner + 1
+  p.ready_for[0] = p.inner + 1
 
 
-def _put_near_half(r, head, anchor, slot, row):
-  r.strips[head, anchor, slot] = toeplitz.near_half(row)
+def put_near_half(
+  p: Program, head: int, anchor: int, slot: Array, row: Array
+) -> None:
+  """Writes the near half of a tile's strips."""
+  p.strips[head, anchor, slot] = toeplitz.near_half(row)
 
 
-def _load_distances(plan, r, head):
-  """Puts the two blocks of distances of a tile side by side."""
-  for n, half in _halves(plan):
-    r.distances[: plan.anchors, half] = (r.near, r.far)[n][0, 0, head]
+def _load_distances(p: Program, head: int) -> None:
+  """Writes the two blocks of distances of a tile side by side."""
+  for n, half in _halves(p.plan):
+    p.distances[: p.plan.anchors, half] = (p.near, p.far)[n][0, 0, head]
 
 
-def _make_piece(plan, r, i, j, head, keys_inside, piece):
-  """Puts the bias of a piece's queries where it belongs."""
-  window, queries = _parts(plan, piece, keys_inside)
+def _make_piece(p: Program, head: int, piece: int | Array) -> None:
+  """Writes the bias of a piece's queries."""
+  plan = p.plan
+  window, queries = _parts(p, piece)
   shape, where = (plan.piece, plan.block), (head, queries, slice(None))
-  if not keys_inside:
+  if not p.keys_inside:
     shape, where = shape[::-1], (head, slice(None), queries)
   first = piece * plan.intervals
 
-  def change(interval):
-    weight, _ = _weight(plan, r, i, j, interval, piece, keys_inside)
-    return weight * toeplitz.tile(_change(r, first + interval, window), *shape)
+  def change(interval: int | Array) -> Array:
+    weight, _ = _weight(p, interval, piece)
+    return weight * toeplitz.tile(_change(p, first + interval, window), *shape)
 
-  tile = toeplitz.tile(r.distances[pl.ds(first, 1), window], *shape)
+  tile = toeplitz.tile(p.distances[pl.ds(first, 1), window], *shape)
   if plan.intervals:
     tile += change(0)
-  r.bias[where] = tile
+  p.bias[where] = tile
 
-  def add(interval):
-    r.bias[where] += change(interval)
+  def add(interval: Array) -> None:
+    p.bias[where] += change(interval)
 
   if plan.intervals > 1:
     pl.loop(1, plan.intervals)(add)
 
 
-def _change(r, anchor, window):
-  """From the row of an anchor to that of the next."""
-  before, after = (r.distances[pl.ds(anchor + n, 1), window] for n in (0, 1))
+def _change(p: Program, anchor: int | Array, window: Any) -> Array:
+  """Returns the next anchor's row minus an anchor's."""
+  before, after = (p.distances[pl.ds(anchor + n, 1), window] for n in (0, 1))
   return after - before
 
 
-def add_gradient(plan, r, i, j):
-  """Adds the gradient of a tile's bias, `r.dbias`, to the table's."""
-  near = plan.blocks_q - 1 - i + j
+def begin_gradient(p: Program) -> None:
+  """Sets the table's gradient to zero before its first tile."""
+  if p.plan.form == 'none':
+    return
+  begins: bool | Array = True
+  found = p.ddense
+  if p.plan.form != 'dense':
+    found = p.drows
+    begins = jax.lax.rem(p.i, jnp.int32(p.plan.blocks_per_group)) == 0
+    begins = jnp.logical_and(begins, p.j == 0)
+
+  @pl.when(begins)
+  def _() -> None:
+    found[...] = jnp.zeros(found.shape, jnp.float32)
+
+
+def add_gradient(p: Program) -> None:
+  """Adds the gradient of a tile's bias, `p.dbias`, to the table's."""
+  plan = p.plan
+  near = plan.blocks_q - 1 - p.i + p.j
   for head in range(plan.heads):
     if plan.form == 'dense':
-      r.ddense[0, 0, head] = r.dbias[head]
+      p.ddense[0, 0, head] = p.dbias[head]
       continue
-    _load_distances(plan, r, head)
-    r.ddistances[...] = jnp.zeros(r.ddistances.shape, jnp.float32)
-    add_piece = functools.partial(_add_piece_gradient, plan, r, i, j, head)
-    _each(plan.block // plan.piece, add_piece)
+    _load_distances(p, head)
+    p.ddistances[...] = jnp.zeros(p.ddistances.shape, jnp.float32)
+    _each(plan.pieces, functools.partial(_add_piece_gradient, p, head))
     for n, half in _halves(plan):
       for anchor in range(plan.anchors):
-        r.drows[0, 0, head, anchor, pl.ds(near + n, 1)] += r.ddistances[
+        p.drows[0, 0, head, anchor, pl.ds(near + n, 1)] += p.ddistances[
           anchor : anchor + 1, half
         ]
 
 
-def _add_piece_gradient(plan, r, i, j, head, piece):
+def _add_piece_gradient(p: Program, head: int, piece: int | Array) -> None:
   """Adds a piece's gradient to that of the tile's distances, and weights."""
-  window, queries = _parts(plan, piece, keys_inside=True)
-  first = piece * plan.intervals
-  dbias = r.dbias[head, queries]
-  r.ddistances[pl.ds(first, 1), window] += toeplitz.untile(dbias)
+  window, queries = _parts(p, piece)
+  first = piece * p.plan.intervals
+  dbias = p.dbias[head, queries]
+  p.ddistances[pl.ds(first, 1), window] += toeplitz.untile(dbias)
 
-  def add(interval):
-    weight, own = _weight(plan, r, i, j, interval, piece, keys_inside=True)
+  def add(interval: int | Array) -> None:
+    weight, own = _weight(p, interval, piece)
     change = toeplitz.untile(weight * dbias)
-    r.ddistances[pl.ds(first + interval, 1), window] -= change
-    r.ddistances[pl.ds(first + interval + 1, 1), window] += change
+    p.ddistances[pl.ds(first + interval, 1), window] -= change
+    p.ddistances[pl.ds(first + interval + 1, 1), window] += change
     of_weights = functools.partial(
-      _add_weight_gradient, plan, r, j, head, piece, interval, own * dbias
+      add_weight_gradient, p, head, piece, interval, own * dbias
     )
-    pl.when(r.weights_vary[i] != 0)(of_weights)
+    pl.when(p.weights_vary[p.i] != 0)(of_weights)
 
-  _each(plan.intervals, add)
+  _each(p.plan.intervals, add)
 
 
-def _add_weight_gradient(plan, r, j, head, piece, interval, dbias):
-  """Adds to the gradient of how far queries are between anchors."""
+def add_weight_gradient(
+  p: Program,
+  head: int,
+  piece: int | Array,
+  interval: int | Array,
+  dbias: Array,
+) -> None:
+  """Adds to the gradient of the queries' weights between anchors."""
+  plan = p.plan
+  window, queries = _parts(p, piece)
   if plan.alone:
-    tile = _laid_out(plan, r, j, head, 1)
+    tile = _laid_out(p, head, 1)
   else:
-    window, _ = _parts(plan, piece, keys_inside=True)
-    row = _change(r, piece * plan.intervals + interval, window)
+    row = _change(p, piece * plan.intervals + interval, window)
     tile = toeplitz.tile(row, plan.piece, plan.block)
-  _, queries = _parts(plan, piece, keys_inside=True)
   product = dbias * tile
-  in_lanes = sum(
-    product[:, lane : lane + LANES] for lane in range(0, plan.block, LANES)
+  in_lanes = functools.reduce(
+    jnp.add,
+    [product[:, lane : lane + LANES] for lane in range(0, plan.block, LANES)],
   )
-  r.dweights[0, head, :, queries] += in_lanes.T.sum(0, keepdims=True)
+  p.dweights[0, head, :, queries] += in_lanes.T.sum(0, keepdims=True)
 
 
-def _halves(plan):
-  """The two blocks of distances of a tile."""
+def _halves(plan: Plan) -> Iterator[tuple[int, slice]]:
+  """Returns the two blocks of distances of a tile."""
   return enumerate((slice(plan.block), slice(plan.block, None)))
 
 
-def _parts(plan, piece, keys_inside):
-  """Where a piece is among a tile's distances, and among its queries."""
-  b, n = plan.block, plan.piece
-  first = b - (piece + 1) * n if keys_inside else piece * n
+def _parts(p: Program, piece: int | Array) -> tuple[Any, Any]:
+  """Returns the slices of a piece: of the tile's distances, of its queries."""
+  b, n = p.plan.block, p.plan.piece
+  first: Any = b - (piece + 1) * n if p.keys_inside else piece * n
   if not isinstance(piece, int):
-    first = pl.multiple_of(first, toeplitz.LANES)
+    first = pl.multiple_of(first, LANES)
   return pl.ds(first, b + n), pl.ds(piece * n, n)
 
 
-def _weight(plan, r, i, j, interval, piece, keys_inside):
-  """How far queries of a piece are into an interval between anchors, 0 to 1.
+def _weight(
+  p: Program, interval: int | Array, piece: int | Array
+) -> tuple[Array, Array]:
+  """Returns how far queries of a piece are into an interval between anchors.
 
   Args:
-    plan: the plan.
-    r: references.
-    i: the block of queries.
-    j: the block of keys.
+    p: the program.
     interval: of those of the piece.
     piece: of those of the block.
-    keys_inside: whether a tile's rows are queries.
 
   Returns:
-    It, and what its gradient counts for in that of `r.weights`; in a shape that
-    goes with the piece's.
+    The weights, 0 to 1, and 1 where they are entries of `p.weights` and 0
+    elsewhere; in shapes that broadcast to the piece's.
   """
+  plan, axis = p.plan, 0 if p.keys_inside else 1
   n, b = plan.piece, plan.block
-  _, queries = _parts(plan, piece, keys_inside)
-  if keys_inside:
-    weight = lanes.wide(r.weight_columns[queries], b)
-    axis = 0
+  _, queries = _parts(p, piece)
+  if p.keys_inside:
+    weight = lanes.wide(p.weight_columns[queries], b)
   else:
-    weight = r.weights[0, :, queries]
-    axis = 1
+    weight = p.weights[0, :, queries]
   own = jnp.float32(1)
   if plan.intervals == 1 and not plan.two_sided:
     return weight, own
-  # Of queries among those of the same group of anchors, or of the piece.
-  first = jax.lax.rem(i, jnp.int32(plan.blocks_per_group)) * b
+  # Index of the queries in the group of anchors, or in the piece.
+  first = jax.lax.rem(p.i, jnp.int32(plan.blocks_per_group)) * b
   query = first + jax.lax.broadcasted_iota(jnp.int32, weight.shape, axis)
   into = (query - interval * plan.spacing).astype(jnp.float32) / plan.spacing
   linear = jnp.clip(into, 0.0, 1.0)
@@ -241,16 +262,16 @@ def _weight(plan, r, i, j, interval, piece, keys_inside):
     own = inside.astype(jnp.float32)
   if not plan.two_sided:
     return weight, own
-  shape = (n, b) if keys_inside else (b, n)
-  q_index = (plan.first + i) * b + piece * n + r.offset[0]
+  shape = (n, b) if p.keys_inside else (b, n)
+  q_index = p.first_q + piece * n
   q_index += jax.lax.broadcasted_iota(jnp.int32, shape, axis)
-  k_index = j * b + jax.lax.broadcasted_iota(jnp.int32, shape, 1 - axis)
+  k_index = p.j * b + jax.lax.broadcasted_iota(jnp.int32, shape, 1 - axis)
   seen = k_index <= q_index
   return jnp.where(seen, weight, linear), jnp.where(seen, own, 0.0)
 
 
-def _each(count, body):
-  """Runs `body(n)` so many times; programs stay small."""
+def _each(count: int, body: Callable[[int | Array], None]) -> None:
+  """Runs `body(n)` for n below `count`, in a loop to keep programs small."""
   if count == 1:
     body(0)
   elif count:

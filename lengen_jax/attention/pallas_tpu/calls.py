@@ -1,161 +1,176 @@
-"""Calls of the kernels: which part of each array a program has."""
+"""Calls of the TPU kernels: which block of each array a program reads."""
 
+from collections.abc import Callable
 import dataclasses
-import types
+from typing import Any
 
 import jax
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
-from lengen_jax.attention.fused import masks as fused_masks
+from lengen_jax.attention import visibility
+from lengen_jax.attention.fused.plan import Backward
+from lengen_jax.attention.fused.plan import Inputs
 from lengen_jax.attention.fused.plan import LANES
+from lengen_jax.attention.fused.plan import Table
 from lengen_jax.attention.pallas_tpu import kernels
-from lengen_jax.attention.pallas_tpu import masks
 from lengen_jax.attention.pallas_tpu import plan as plans
+from lengen_jax.attention.pallas_tpu import program
 from lengen_jax.attention.pallas_tpu.plan import Plan
 
+Shape = tuple[int, ...]
+# By name: (array, block) of inputs, (shape, block) of outputs.
+Specs = dict[str, tuple[Any, pl.BlockSpec]]
+# The block of an array for (heads, rows, block of queries, block of keys).
+Index = Callable[[Array, Array, Array, Array], tuple]
 
-def forward(plan, q, k, v, table, places):
-  """The output, and the logarithm of each softmax's sum, `[B, H, 1, Q]`."""
-  batch, _, width = q.shape
+
+def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
+  """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
+  batch, _, width = inputs.q.shape
   plan = plans.with_rows(plan, plans.FORWARD, batch)
-  specs = _Specs.create(plan, q, k, places, keys_inside=True)
-  length, heads = plan.blocks_q * plan.block, width // plan.head_dim
-  return _call(
+  grid = _Grid.create(plan, inputs, keys_inside=True)
+  heads = plan.heads_of(inputs.q)
+  y, lse = _call(
     kernels.forward,
-    specs,
-    specs.inputs(table, places, q=q, k=k, v=v),
+    grid,
     outputs={
-      'y': (_shape((batch, length, width), q), specs.queries(0)),
-      'log_sum': (_shape((batch, heads, 1, length)), specs.per_query()),
+      'y': (_shape((batch, plan.length, width), inputs.q), grid.queries(0)),
+      'lse': (_shape((batch, heads, 1, plan.length)), grid.per_query()),
     },
     scratch={
-      'largest': specs.per_head,
-      'total': specs.per_head,
-      'sum': specs.summed,
-      **specs.bias_scratch,
+      'largest': grid.per_head,
+      'total': grid.per_head,
+      'sum': grid.summed,
     },
-    places=places,
   )
+  return y, lse
 
 
-def query_gradients(plan, q, k, v, table, places, **of_queries):
-  """Gradients to the band's queries, and to the table.
-
-  Args:
-    plan: the plan.
-    q: `[B, Q, H D]`.
-    k: `[B, K, G D]`, G groups of heads, with `plan.key_copies` of each.
-    v: likewise.
-    table: what `tables.make` gave.
-    places: the places.
-    **of_queries: of the band, `dy`, `log_sum` and `centre`.
-  """
-  plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, q.shape[0])
-  specs = _Specs.create(plan, q, k, places, keys_inside=True)
-  outputs = {'dq': (_shape(of_queries['dy'].shape, q), specs.queries(0))}
-  outputs |= specs.table_gradients(table, q.shape[0])
-  scratch = {
-    'log_sums': specs.per_head,
-    'centres': specs.per_head,
-    'sum': specs.summed,
-    **specs.bias_scratch,
+def query_gradients(
+  plan: Plan, inputs: Inputs, backward: Backward
+) -> tuple[Array, Table]:
+  """Returns gradients of the band's queries, and of the table."""
+  batch, table = inputs.q.shape[0], inputs.table
+  plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, batch)
+  grid = _Grid.create(plan, inputs, keys_inside=True)
+  outputs = {'dq': (_shape(backward.dy.shape, inputs.q), grid.queries(0))}
+  outputs |= grid.table_gradients(batch)
+  scratch: dict[str, Shape] = {
+    'lse_columns': grid.per_head,
+    'delta_columns': grid.per_head,
+    'sum': grid.summed,
   }
-  if table:
+  if plan.form != 'none':
     scratch['dbias'] = (plan.heads, plan.block, plan.block)
     if plan.form != 'dense':
-      scratch['ddistances'] = scratch['distances']
-  dq, *found = _call(
-    kernels.query_gradient,
-    specs,
-    specs.inputs(table, places, q=q, k=k, v=v, **of_queries),
-    outputs=outputs,
-    scratch=scratch,
-    places=places,
+      scratch['ddistances'] = (plan.anchors, 2 * plan.block)
+  found = dict(
+    zip(
+      outputs,
+      _call(kernels.query_gradient, grid, outputs, scratch, backward),
+      strict=True,
+    )
   )
-  names = [name[1:] for name in outputs if name != 'dq']
-  found = dict(zip(names, found, strict=True))
-  if not found:
-    return dq, {}
-  if 'dense' in found:
-    return dq, {'dense': _summed(found['dense'], table['dense'], 1)}
-  if 'weights' in found:
-    found['weights'] = _summed(found['weights'].sum(1), table['weights'], 0)
-  # As it was read: from the highest distance down, without the lowest.
-  like = table['rows']
-  rows = found['rows'].reshape(-1, *like.shape[1:-1], like.shape[-1] - 1)
+  if plan.form == 'none':
+    return found['dq'], Table()
+  if plan.form == 'dense':
+    return found['dq'], Table(dense=_summed(found['ddense'], table.dense, 1))
+  weights = None
+  if table.weights is not None:
+    weights = _summed(found['dweights'].sum(1), table.weights, 0)
+  # In the order of the inputs: from the highest distance, without the lowest.
+  like = table.rows
+  rows = found['drows'].reshape(-1, *like.shape[1:-1], like.shape[-1] - 1)
   rows = jnp.pad(rows, ((0, 0),) * (like.ndim - 1) + ((0, 1),))
-  return dq, found | {'rows': _summed(rows, like, 0)[..., ::-1]}
+  return found['dq'], Table(
+    rows=_summed(rows, like, 0)[..., ::-1], weights=weights
+  )
 
 
-def _summed(gradient, like, axis):
-  """The gradient, summed over rows of the batch that have the same table."""
+def key_gradients(
+  plan: Plan, inputs: Inputs, backward: Backward
+) -> tuple[Array, Array]:
+  """Returns gradients of the keys and values that the band reads."""
+  plan = plans.with_rows(plan, plans.KEYS, inputs.q.shape[0])
+  grid = _Grid.create(plan, inputs, keys_inside=False)
+  k = inputs.k
+  shape = _shape((k.shape[0], plan.blocks_k * plan.block, k.shape[2]), k)
+  dk, dv = _call(
+    kernels.key_gradient,
+    grid,
+    outputs={'dk': (shape, grid.keys()), 'dv': (shape, grid.keys())},
+    scratch={'dk_sum': grid.summed, 'dv_sum': grid.summed},
+    backward=backward,
+  )
+  return dk, dv
+
+
+def _summed(gradient: Array, like: Array, axis: int) -> Array:
+  """Returns the gradient, summed over rows of the batch that share a table."""
   if like.shape[axis] > 1:
     return gradient
   return gradient.sum(axis, keepdims=True)
 
 
-def key_gradients(plan, q, k, v, table, places, **of_queries):
-  """Gradients to the keys and values that the band sees; see above."""
-  plan = plans.with_rows(plan, plans.KEYS, q.shape[0])
-  specs = _Specs.create(plan, q, k, places, keys_inside=False)
-  shape = (q.shape[0], plan.blocks_k * plan.block, k.shape[2])
-  return _call(
-    kernels.key_gradient,
-    specs,
-    specs.inputs(table, places, q=q, k=k, v=v, **of_queries),
-    outputs={
-      'dk': (_shape(shape, k), specs.keys()),
-      'dv': (_shape(shape, v), specs.keys()),
-    },
-    scratch={
-      'dk_sum': specs.summed,
-      'dv_sum': specs.summed,
-      **specs.bias_scratch,
-    },
-    places=places,
-  )
-
-
-def _shape(shape, like=None):
-  """Of an output in the dtype of another array, or in float32."""
+def _shape(shape: Shape, like: Array | None = None) -> jax.ShapeDtypeStruct:
+  """Returns an output in the dtype of another array, or in float32."""
   dtype = jnp.float32 if like is None else like.dtype
   return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _call(kernel, specs, inputs, *, outputs, scratch, places):
-  """Calls a kernel, whose references it finds by name.
+def _call(
+  kernel: Callable[[program.Program], None],
+  grid: '_Grid',
+  outputs: Specs,
+  scratch: dict[str, Shape],
+  backward: Backward | None = None,
+) -> list[Array]:
+  """Calls a kernel and returns its outputs.
 
   Args:
-    kernel: a function of a Plan and references.
-    specs: the _Specs.
-    inputs: name to (array, BlockSpec).
-    outputs: name to (ShapeDtypeStruct, BlockSpec).
-    scratch: name to a shape of float32 in vector memory.
-    places: the Places.
-
-  Returns:
-    A list of outputs.
+    kernel: a function of a Program.
+    grid: the _Grid.
+    outputs: by name of a field of Program.
+    scratch: float32 shapes in vector memory, by name of a field.
+    backward: arrays of the backward pass.
   """
-  plan = specs.plan
-  prefetch = {'offset': places.offset, **specs.seen_blocks(places)}
+  plan, inputs, keys_inside = grid.plan, grid.inputs, grid.keys_inside
+  prefetch = {'offset': inputs.offset, **grid.segment_blocks()}
   if 'dweights' in outputs:
-    vary = places.weights_vary.reshape(plan.blocks_q, plan.block)
+    vary = backward.weights_vary.reshape(plan.blocks_q, plan.block)
     prefetch['weights_vary'] = vary.any(1).astype(jnp.int32)
-  if places.k_lengths is not None:
-    prefetch['k_lengths'] = places.k_lengths
-  names = [*prefetch, *inputs, *outputs, *scratch, 'ready_for']
+  if inputs.k_lengths is not None:
+    prefetch['k_lengths'] = inputs.k_lengths
+  scratch = {**scratch, **grid.bias_scratch()}
+  blocks = grid.blocks(backward)
+  names = [*prefetch, *blocks, *outputs, *scratch, 'ready_for']
 
-  def body(*references):
-    named = dict(zip(names, references, strict=True))
-    # Not to be asked for within a loop.
-    first_row = pl.program_id(1) * plan.rows
-    kernel(plan, types.SimpleNamespace(first_row=first_row, **named))
+  def body(*references: Any) -> None:
+    # Within loops the place in the grid is not available.
+    outer, inner = pl.program_id(2), pl.program_id(3)
+    i, j = outer, inner
+    if not keys_inside:
+      _, i = program.query_block(plan, inner)
+      j = outer
+    kernel(
+      program.Program(
+        plan,
+        keys_inside,
+        i=i,
+        j=j,
+        is_first=inner == 0,
+        is_last=inner == grid.sizes[1] - 1,
+        first_row=pl.program_id(1) * plan.rows,
+        **dict(zip(names, references, strict=True)),
+      )
+    )
 
-  batch, _, width = inputs['q' if specs.keys_inside else 'k'][0].shape
+  batch, _, width = (inputs.q if keys_inside else inputs.k).shape
   shapes, out_specs = zip(*outputs.values(), strict=True)
-  order = ['parallel', 'parallel', 'parallel', 'arbitrary']
+  order: list[Any] = ['parallel', 'parallel', 'parallel', 'arbitrary']
   if len(outputs) > 1 and kernel is kernels.query_gradient:
     # The table's gradient is summed over blocks of queries.
     order[2] = 'arbitrary'
@@ -164,8 +179,8 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
     out_shape=shapes,
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(prefetch),
-      grid=(width // plan.lanes, batch // plan.rows, *specs.blocks),
-      in_specs=[spec for _, spec in inputs.values()],
+      grid=(width // plan.lanes, batch // plan.rows, *grid.sizes),
+      in_specs=[spec for _, spec in blocks.values()],
       out_specs=out_specs,
       scratch_shapes=[
         *(pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()),
@@ -178,54 +193,137 @@ def _call(kernel, specs, inputs, *, outputs, scratch, places):
     ),
     interpret=plan.interpret,
     name=f'attention_{kernel.__name__}',
-  )(*prefetch.values(), *(array for array, _ in inputs.values()))
+  )(*prefetch.values(), *(array for array, _ in blocks.values()))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Specs:
-  """Which part of an array a program of the grid has.
+class _Grid:
+  """The grid of a kernel, and the blocks of arrays that its programs read.
 
   The grid is (heads, rows, queries, keys), or (heads of keys, rows, keys, heads
-  with these keys and queries). Where a tile is not needed, its neighbours'
-  parts stay, so that nothing is fetched.
+  with these keys and queries). Where a tile is fully masked, its neighbour's
+  blocks stay, so that nothing is fetched.
 
   Attributes:
     plan: the plan.
+    inputs: the arrays.
     keys_inside: whether keys are the last axis of the grid.
-    group: how many times as wide queries are as keys.
-    packed: whether there are segments.
+    group: query heads per key head.
   """
 
   plan: Plan
+  inputs: Inputs
   keys_inside: bool
   group: int
-  packed: bool
 
   @classmethod
-  def create(cls, plan, q, k, places, *, keys_inside):
-    packed = places.k_segment_ids is not None
-    return cls(plan, keys_inside, q.shape[2] // k.shape[2], packed)
+  def create(cls, plan: Plan, inputs: Inputs, *, keys_inside: bool) -> '_Grid':
+    """Returns the grid of a call."""
+    group = inputs.q.shape[2] // inputs.k.shape[2]
+    return cls(plan, inputs, keys_inside, group)
 
   @property
-  def blocks(self):
+  def sizes(self) -> tuple[int, int]:
+    """The last two axes of the grid."""
     p = self.plan
     if self.keys_inside:
       return p.blocks_q, p.blocks_k
     return p.blocks_k, self.group * p.blocks_q
 
-  def _at(self, index):
-    """An index map from `index(h, b, i, j)`, i and j of queries and of keys."""
+  @property
+  def per_head(self) -> Shape:
+    """Shape of a number per query and head, in all lanes."""
     p = self.plan
+    return p.rows, p.heads, p.block, LANES
 
-    def of_grid(h, b, outer, inner, offset, *more):
+  @property
+  def summed(self) -> Shape:
+    """Shape of a sum over blocks."""
+    return self.plan.rows, self.plan.block, self.plan.lanes
+
+  def segment_blocks(self) -> dict[str, Array]:
+    """Returns the blocks that may share a segment, row after row, by name."""
+    if self.inputs.k_segment_ids is None:
+      return {}
+    sides = [ids[:, 0] for ids in self.inputs.segment_ids(self.plan)]
+    outer, inner = sides if self.keys_inside else sides[::-1]
+    b = self.plan.block
+    first, last = visibility.segment_blocks(outer, b, inner, b)
+    return {'first_seen': first.reshape(-1), 'last_seen': last.reshape(-1)}
+
+  def bias_scratch(self) -> dict[str, Shape]:
+    """Returns shapes of a tile of the bias and of its distances, by name."""
+    p = self.plan
+    if p.form == 'none':
+      return {}
+    scratch: dict[str, Shape] = {'bias': (p.heads, p.block, p.block)}
+    if p.alone:
+      scratch = {'strips': (p.heads, p.anchors, 2, LANES, p.block)}
+    if p.form != 'dense':
+      scratch['distances'] = (p.anchors, 2 * p.block)
+    if p.form == 'anchored' and self.keys_inside:
+      scratch['weight_columns'] = p.block, LANES
+    return scratch
+
+  def blocks(self, backward: Backward | None) -> Specs:
+    """Returns inputs by name."""
+    p, inputs = self.plan, self.inputs
+    found: Specs = {
+      'q': (inputs.q, self.queries(p.first)),
+      'k': (inputs.k, self.keys()),
+      'v': (inputs.v, self.keys()),
+    }
+    if backward is not None:
+      found['dy'] = backward.dy, self.queries(0)
+      found['lse'] = backward.lse, self.per_query()
+      found['delta'] = backward.delta, self.per_query()
+    found |= self._table()
+    if inputs.q_segment_ids is not None:
+      shape = p.rows, 1, p.block
+      found['q_segment_ids'] = (
+        inputs.q_segment_ids,
+        self._spec(shape, lambda h, b, i, j: (b, 0, p.first + i)),
+      )
+      found['k_segment_ids'] = (
+        inputs.k_segment_ids,
+        self._spec(shape, lambda h, b, i, j: (b, 0, j)),
+      )
+    return found
+
+  def queries(self, first: int) -> pl.BlockSpec:
+    """Returns the blocks of queries, the first of which is given."""
+    return self._spec(self.summed, lambda h, b, i, j: (b, first + i, h))
+
+  def keys(self) -> pl.BlockSpec:
+    """Returns the blocks of keys."""
+
+    def block(h: Array, b: Array, i: Array, j: Array) -> tuple:
+      return b, j, jax.lax.div(h, jnp.int32(self.group))
+
+    return self._spec(self.summed, block)
+
+  def per_query(self) -> pl.BlockSpec:
+    """Returns the blocks of numbers per query and head."""
+    p = self.plan
+    return self._spec(
+      (p.rows, p.heads, 1, p.block), lambda h, b, i, j: (b, h, 0, i)
+    )
+
+  def _spec(self, shape: Shape, index: Index) -> pl.BlockSpec:
+    """Returns blocks of a shape; `index` is of queries i and keys j."""
+    p, packed = self.plan, self.inputs.k_segment_ids is not None
+
+    def of_grid(
+      h: Array, b: Array, outer: Array, inner: Array, offset: Any, *more: Any
+    ) -> tuple:
       if self.keys_inside:
-        first, last = masks.key_range(p, outer, offset[0])
+        first, last = program.key_range(p, outer, offset[0])
       else:
-        member, inner = masks.query_block(p, inner)
+        member, inner = program.query_block(p, inner)
         h = h * self.group + member
-        first, last = masks.query_range(p, outer, offset[0])
-      if self.packed:
-        seen = masks.of_segments(
+        first, last = program.query_range(p, outer, offset[0])
+      if packed:
+        seen = program.seen_range(
           p, more[:2], b * p.rows, outer, self.keys_inside
         )
         first, last = jnp.maximum(first, seen[0]), jnp.minimum(last, seen[1])
@@ -233,176 +331,83 @@ class _Specs:
       i, j = (outer, inner) if self.keys_inside else (inner, outer)
       return index(h, b, i, j)
 
-    return of_grid
+    return pl.BlockSpec(shape, of_grid)
 
-  def seen_blocks(self, places):
-    """Blocks whose segments may meet, row after row, by name."""
-    if not self.packed:
-      return {}
-    p = self.plan
-    # Packed rows are one band.
-    k_segment_ids = places.k_segment_ids[..., : p.blocks_k * p.block]
-    sides = places.q_segment_ids, k_segment_ids
-    one, other = sides if self.keys_inside else sides[::-1]
-    first, last = fused_masks.seen_blocks(one, p.block, other, p.block)
-    return {'first_seen': first.reshape(-1), 'last_seen': last.reshape(-1)}
+  def _table(self) -> Specs:
+    """Returns the table as inputs by name.
 
-  @property
-  def per_head(self):
-    """Shape of a number per query and head, in all lanes."""
-    p = self.plan
-    return p.rows, p.heads, p.block, LANES
-
-  @property
-  def summed(self):
-    """Shape of a sum over blocks."""
-    return self.plan.rows, self.plan.block, self.plan.lanes
-
-  @property
-  def bias_scratch(self):
-    """Shapes of a tile of the bias and of its distances, by name."""
-    p = self.plan
-    if p.form == 'none':
-      return {}
-    if p.alone:
-      scratch = {'strips': (p.heads, p.anchors, 2, LANES, p.block)}
-    else:
-      scratch = {'bias': (p.heads, p.block, p.block)}
-    if p.form != 'dense':
-      scratch['distances'] = (p.anchors, 2 * p.block)
-    if p.form == 'anchored' and self.keys_inside:
-      scratch['weight_columns'] = p.block, LANES
-    return scratch
-
-  def inputs(self, table, places, **arrays):
-    """Name to (array, BlockSpec)."""
-    specs = {
-      'q': self.queries(self.plan.first),
-      'k': self.keys(),
-      'v': self.keys(),
-      'dy': self.queries(0),
-      'log_sum': self.per_query(),
-      'centre': self.per_query(),
-    }
-    return {
-      **{name: (array, specs[name]) for name, array in arrays.items()},
-      **self.table_inputs(table),
-      **self.segments(places),
-    }
-
-  def queries(self, first):
-    return pl.BlockSpec(
-      self.summed, self._at(lambda h, b, i, j: (b, first + i, h))
-    )
-
-  def keys(self):
-
-    def block(h, b, i, j):
-      return b, j, jax.lax.div(h, jnp.int32(self.group))
-
-    return pl.BlockSpec(self.summed, self._at(block))
-
-  def per_query(self):
-    p = self.plan
-    return pl.BlockSpec(
-      (p.rows, p.heads, 1, p.block), self._at(lambda h, b, i, j: (b, h, 0, i))
-    )
-
-  def segments(self, places):
-    """Segment ids as inputs, by name."""
-    if places.q_segment_ids is None:
-      return {}
-    p = self.plan
-    shape = (p.rows, 1, p.block)
-    return {
-      'q_segment_ids': (
-        places.q_segment_ids,
-        pl.BlockSpec(shape, self._at(lambda h, b, i, j: (b, 0, p.first + i))),
-      ),
-      'k_segment_ids': (
-        places.k_segment_ids,
-        pl.BlockSpec(shape, self._at(lambda h, b, i, j: (b, 0, j))),
-      ),
-    }
-
-  def table_inputs(self, table):
-    """The two blocks of distances in a tile, as inputs by name.
-
-    By falling distance where queries are the rows of a tile, by rising distance
-    where keys are.
+    Of rows, the two blocks of distances in a tile: largest first where queries
+    are the rows of a tile, smallest first where keys are.
     """
-    p = self.plan
+    p, table = self.plan, self.inputs.table
     if p.form == 'none':
       return {}
-    own = next(iter(table.values())).shape[p.form == 'dense'] > 1
     if p.form == 'dense':
-      spec = pl.BlockSpec(
+      own = table.dense.shape[1] > 1
+      spec = self._spec(
         (1, 1, p.heads, p.block, p.block),
-        self._at(lambda h, b, i, j: (j, b if own else 0, h, 0, 0)),
+        lambda h, b, i, j: (j, b if own else 0, h, 0, 0),
       )
-      return {'dense': (table['dense'], spec)}
+      return {'dense': (table.dense, spec)}
+    own = table.rows.shape[0] > 1
 
-    def spec(block):
-      return pl.BlockSpec(
+    def half(block: Callable[[Array, Array], Array]) -> pl.BlockSpec:
+      return self._spec(
         (1, 1, p.heads, p.anchors, p.block),
-        self._at(
-          lambda h, b, i, j: (
-            b if own else 0,
-            self._group(i),
-            h,
-            0,
-            block(i, j),
-          )
+        lambda h, b, i, j: (
+          b if own else 0,
+          self._group(i),
+          h,
+          0,
+          block(i, j),
         ),
       )
 
     if self.keys_inside:
-      rows = table['rows'][..., ::-1][..., :-1]
-      near = spec(lambda i, j: p.blocks_q - 1 - i + j)
-      far = spec(lambda i, j: p.blocks_q - i + j)
+      rows = table.rows[..., ::-1][..., :-1]
+      near = half(lambda i, j: p.blocks_q - 1 - i + j)
+      far = half(lambda i, j: p.blocks_q - i + j)
     else:
-      rows = table['rows'][..., :-1]
-      near = spec(lambda i, j: p.first + i - j - 1 - p.lowest)
-      far = spec(lambda i, j: p.first + i - j - p.lowest)
+      rows = table.rows[..., :-1]
+      near = half(lambda i, j: p.first + i - j - 1 - p.lowest)
+      far = half(lambda i, j: p.first + i - j - p.lowest)
     found = {'near': (rows, near), 'far': (rows, far)}
-    if 'weights' in table:
-      weights = pl.BlockSpec(
-        (1, 1, p.block), self._at(lambda h, b, i, j: (b if own else 0, 0, i))
+    if table.weights is not None:
+      weights = self._spec(
+        (1, 1, p.block), lambda h, b, i, j: (b if own else 0, 0, i)
       )
-      found['weights'] = table['weights'], weights
+      found['weights'] = table.weights, weights
     return found
 
-  def _group(self, i):
-    """Which group of anchors a block of queries has."""
+  def _group(self, i: Array) -> Array:
+    """Returns the group of anchors of a block of queries."""
     return jax.lax.div(i, jnp.int32(self.plan.blocks_per_group))
 
-  def table_gradients(self, table, batch):
-    """A table's gradients as outputs by name, `[..., batch // rows, ...]`."""
-    p = self.plan
+  def table_gradients(self, batch: int) -> Specs:
+    """Returns the table's gradients as outputs, `[..., batch // rows, ...]`."""
+    p, table = self.plan, self.inputs.table
     if p.form == 'none':
       return {}
     if p.form == 'dense':
-      keys, _, heads, *tile = table['dense'].shape
-      shape = (keys, batch // p.rows, heads, *tile)
+      keys, _, heads, *tile = table.dense.shape
       spec = pl.BlockSpec(
         (1, 1, p.heads, *tile), lambda h, b, i, j, *_: (j, b, h, 0, 0)
       )
-      return {'ddense': (_shape(shape), spec)}
-    _, groups, heads, anchors, distances = table['rows'].shape
-    blocks = (distances - 1) // p.block
-    shape = (anchors, blocks, p.block)
+      return {'ddense': (_shape((keys, batch // p.rows, heads, *tile)), spec)}
+    _, groups, heads, anchors, distances = table.rows.shape
+    own = anchors, (distances - 1) // p.block, p.block
     spec = pl.BlockSpec(
-      (1, 1, p.heads, *shape),
+      (1, 1, p.heads, *own),
       lambda h, b, i, j, *_: (b, self._group(i), h, 0, 0, 0),
       # It stays for many programs, and is large for long rows.
       pipeline_mode=pl.Buffered(1),
     )
-    shape = (batch // p.rows, groups, heads, *shape)
+    shape = batch // p.rows, groups, heads, *own
     found = {'drows': (_shape(shape), spec)}
-    if 'weights' in table:
-      shape = (batch // p.rows, heads, 1, p.blocks_q * p.block)
+    if table.weights is not None:
       spec = pl.BlockSpec(
         (1, p.heads, 1, p.block), lambda h, b, i, j, *_: (b, h, 0, i)
       )
+      shape = batch // p.rows, heads, 1, p.length
       found['dweights'] = _shape(shape), spec
     return found

@@ -1,9 +1,6 @@
-"""The programs that run on the chip, for one tile at a time.
+"""The TPU kernels, for one tile at a time."""
 
-`r` holds their references by name: inputs, outputs and scratch of `calls`.
-"""
-
-import jax
+from jax import Array
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
@@ -12,164 +9,155 @@ from lengen_jax.attention.fused.arithmetic import MASKED
 from lengen_jax.attention.fused.arithmetic import NOTHING
 from lengen_jax.attention.pallas_tpu import bias
 from lengen_jax.attention.pallas_tpu import lanes
-from lengen_jax.attention.pallas_tpu import masks
+from lengen_jax.attention.pallas_tpu.program import Program
 
 
-def forward(plan, r):
-  """The output: a running maximum and sum for each query."""
-  i, j = pl.program_id(2), pl.program_id(3)
+def forward(p: Program) -> None:
+  """Computes the output, with a running maximum and sum for each query."""
+  plan = p.plan
 
-  @pl.when(j == 0)
-  def _():
-    bias.begin(plan, r)
-    r.largest[...] = jnp.full(r.largest.shape, NOTHING, jnp.float32)
-    r.total[...] = jnp.zeros(r.total.shape, jnp.float32)
-    r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
+  @pl.when(p.is_first)
+  def _() -> None:
+    bias.begin(p)
+    p.largest[...] = jnp.full(p.largest.shape, NOTHING, jnp.float32)
+    p.total[...] = jnp.zeros(p.total.shape, jnp.float32)
+    p.sum[...] = jnp.zeros(p.sum.shape, jnp.float32)
 
-  def tile(masked):
-    bias.make(plan, r, i, j)
+  def tile(masked: bool) -> None:
+    bias.make(p)
 
-    @masks.each_row(plan, r, i, j)
-    def _(row):
-      q, k, v = r.q[row], r.k[row], r.v[row]
-      kept_sum = r.sum[row]
+    @p.each_row
+    def _(row: Array) -> None:
+      q, k, v = p.q[row], p.k[row], p.v[row]
+      before = p.sum[row]
       added = factor = None
       for head in range(plan.heads):
-        s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
-        if plan.form != 'none':
-          s += bias.of(plan, r, i, j, head)
-        if masked:
-          s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
-        largest = r.largest[row, head]
+        s = _logits(p, row, head, lanes.only(plan, q, head), k, masked)
+        largest = p.largest[row, head]
         new = jnp.maximum(largest, s.max(1, keepdims=True))
-        kept = jnp.exp(largest - new)
-        p = jnp.exp(s - lanes.wide(new, plan.block))
-        r.largest[row, head] = new
-        r.total[row, head] = kept * r.total[row, head] + p.sum(1, keepdims=True)
-        y = dot(p.astype(v.dtype), v, (1, 0))
+        rescale = jnp.exp(largest - new)
+        weights = jnp.exp(s - lanes.wide(new, plan.block))
+        p.largest[row, head] = new
+        p.total[row, head] = rescale * p.total[row, head] + weights.sum(
+          1, keepdims=True
+        )
+        y = dot(weights.astype(v.dtype), v, (1, 0))
         added = lanes.put(plan, added, y, head)
-        factor = lanes.put(plan, factor, lanes.wide(kept, plan.lanes), head)
-      r.sum[row] = kept_sum * factor + added
+        factor = lanes.put(plan, factor, lanes.wide(rescale, plan.lanes), head)
+      p.sum[row] = before * factor + added
 
-  masks.when_needed(plan, r, i, j, tile)
+  p.when_visible(tile)
 
-  @pl.when(j == plan.blocks_k - 1)
-  def _():
+  @pl.when(p.is_last)
+  def _() -> None:
     @pl.loop(0, plan.rows)
-    def _(row):
+    def _(row: Array) -> None:
       divisor = None
       for head in range(plan.heads):
-        total = r.total[row, head]
+        total = p.total[row, head]
         seen = total > 0
         total = jnp.where(seen, total, 1.0)
-        log_sum = jnp.where(seen, r.largest[row, head] + jnp.log(total), 0.0)
-        r.log_sum[row, head] = log_sum.T[:1]
+        lse = jnp.where(seen, p.largest[row, head] + jnp.log(total), 0.0)
+        p.lse[row, head] = lse.T[:1]
         divisor = lanes.put(plan, divisor, lanes.wide(total, plan.lanes), head)
-      r.y[row] = (r.sum[row] / divisor).astype(r.y.dtype)
+      p.y[row] = (p.sum[row] / divisor).astype(p.y.dtype)
 
 
-def query_gradient(plan, r):
-  """Gradients to queries, and to what the bias is made from."""
-  i, j = pl.program_id(2), pl.program_id(3)
+def query_gradient(p: Program) -> None:
+  """Computes gradients of queries, and of the table."""
+  plan = p.plan
 
-  @pl.when(j == 0)
-  def _():
-    bias.begin(plan, r)
-    r.sum[...] = jnp.zeros(r.sum.shape, jnp.float32)
+  @pl.when(p.is_first)
+  def _() -> None:
+    bias.begin(p)
+    p.sum[...] = jnp.zeros(p.sum.shape, jnp.float32)
     if plan.form == 'anchored':
-      r.dweights[...] = jnp.zeros(r.dweights.shape, jnp.float32)
+      p.dweights[...] = jnp.zeros(p.dweights.shape, jnp.float32)
 
     @pl.loop(0, plan.rows)
-    def _(row):
+    def _(row: Array) -> None:
       for head in range(plan.heads):
-        r.log_sums[row, head] = lanes.column(r.log_sum[row, head])
-        r.centres[row, head] = lanes.column(r.centre[row, head])
+        p.lse_columns[row, head] = lanes.column(p.lse[row, head])
+        p.delta_columns[row, head] = lanes.column(p.delta[row, head])
 
-  if plan.form != 'none':
-    begins = jax.lax.rem(i, jnp.int32(plan.blocks_per_group)) == 0
-    begins = jnp.logical_and(begins, j == 0)
+  bias.begin_gradient(p)
 
-    found = r.ddense if plan.form == 'dense' else r.drows
-
-    @pl.when(True if plan.form == 'dense' else begins)
-    def _():
-      found[...] = jnp.zeros(found.shape, jnp.float32)
-
-  def tile(masked):
-    bias.make(plan, r, i, j)
+  def tile(masked: bool) -> None:
+    bias.make(p)
     if plan.form != 'none':
-      r.dbias[...] = jnp.zeros(r.dbias.shape, jnp.float32)
+      p.dbias[...] = jnp.zeros(p.dbias.shape, jnp.float32)
 
-    @masks.each_row(plan, r, i, j)
-    def _(row):
-      q, k, v, dy = r.q[row], r.k[row], r.v[row], r.dy[row]
+    @p.each_row
+    def _(row: Array) -> None:
+      q, k, v, dy = p.q[row], p.k[row], p.v[row], p.dy[row]
       added = None
       for head in range(plan.heads):
-        s = dot(lanes.only(plan, q, head), k, (1, 1)) * plan.scale
-        if plan.form != 'none':
-          s += bias.of(plan, r, i, j, head)
-        if masked:
-          s = jnp.where(masks.visible(plan, r, row, i, j), s, MASKED)
-        p = jnp.exp(s - lanes.wide(r.log_sums[row, head], plan.block))
+        s = _logits(p, row, head, lanes.only(plan, q, head), k, masked)
+        weights = jnp.exp(s - lanes.wide(p.lse_columns[row, head], plan.block))
         dp = dot(lanes.only(plan, dy, head), v, (1, 1))
-        ds = p * (dp - lanes.wide(r.centres[row, head], plan.block))
+        delta = lanes.wide(p.delta_columns[row, head], plan.block)
+        ds = weights * (dp - delta)
         if plan.form != 'none':
-          r.dbias[head] += ds
+          p.dbias[head] += ds
         dq = dot(ds.astype(k.dtype), k, (1, 0))
         added = lanes.put(plan, added, dq, head)
-      r.sum[row] += added
+      p.sum[row] += added
 
     if plan.form != 'none':
-      bias.add_gradient(plan, r, i, j)
+      bias.add_gradient(p)
 
-  masks.when_needed(plan, r, i, j, tile)
+  p.when_visible(tile)
 
-  @pl.when(j == plan.blocks_k - 1)
-  def _():
-    r.dq[...] = (r.sum[...] * plan.scale).astype(r.dq.dtype)
+  @pl.when(p.is_last)
+  def _() -> None:
+    p.dq[...] = (p.sum[...] * plan.scale).astype(p.dq.dtype)
 
 
-def key_gradient(plan, r):
-  """Gradients to keys and values. Rows of its tiles are keys."""
-  j, inner = pl.program_id(2), pl.program_id(3)
-  _, i = masks.query_block(plan, inner)
+def key_gradient(p: Program) -> None:
+  """Computes gradients of keys and values. Rows of its tiles are keys."""
+  plan = p.plan
 
-  @pl.when(i == 0)
-  def _():
-    bias.begin(plan, r, keys_inside=False)
+  @pl.when(p.i == 0)
+  def _() -> None:
+    bias.begin(p)
 
-  @pl.when(inner == 0)
-  def _():
-    r.dk_sum[...] = jnp.zeros(r.dk_sum.shape, jnp.float32)
-    r.dv_sum[...] = jnp.zeros(r.dv_sum.shape, jnp.float32)
+  @pl.when(p.is_first)
+  def _() -> None:
+    p.dk_sum[...] = jnp.zeros(p.dk_sum.shape, jnp.float32)
+    p.dv_sum[...] = jnp.zeros(p.dv_sum.shape, jnp.float32)
 
-  def tile(masked):
-    bias.make(plan, r, i, j, keys_inside=False)
+  def tile(masked: bool) -> None:
+    bias.make(p)
 
-    @masks.each_row(plan, r, i, j, keys_inside=False)
-    def _(row):
-      q, k, v, dy = r.q[row], r.k[row], r.v[row], r.dy[row]
+    @p.each_row
+    def _(row: Array) -> None:
+      q, k, v, dy = p.q[row], p.k[row], p.v[row], p.dy[row]
       dk = jnp.zeros((plan.block, plan.lanes), jnp.float32)
       dv = jnp.zeros((plan.block, plan.lanes), jnp.float32)
       for head in range(plan.heads):
         own_q, own_dy = lanes.only(plan, q, head), lanes.only(plan, dy, head)
-        s = dot(k, own_q, (1, 1)) * plan.scale
-        if plan.form != 'none':
-          s += bias.of(plan, r, i, j, head, keys_inside=False)
-        if masked:
-          visible = masks.visible(plan, r, row, i, j, keys_inside=False)
-          s = jnp.where(visible, s, MASKED)
-        p = jnp.exp(s - r.log_sum[row, head])
+        s = _logits(p, row, head, k, own_q, masked)
+        weights = jnp.exp(s - p.lse[row, head])
         dp = dot(v, own_dy, (1, 1))
-        ds = p * (dp - r.centre[row, head])
-        dv += dot(p.astype(dy.dtype), own_dy, (1, 0))
+        ds = weights * (dp - p.delta[row, head])
+        dv += dot(weights.astype(dy.dtype), own_dy, (1, 0))
         dk += dot(ds.astype(q.dtype), own_q, (1, 0))
-      r.dk_sum[row] += dk
-      r.dv_sum[row] += dv
+      p.dk_sum[row] += dk
+      p.dv_sum[row] += dv
 
-  masks.when_needed(plan, r, i, j, tile, keys_inside=False)
+  p.when_visible(tile)
 
-  @pl.when(inner == pl.num_programs(3) - 1)
-  def _():
-    r.dk[...] = (r.dk_sum[...] * plan.scale).astype(r.dk.dtype)
-    r.dv[...] = r.dv_sum[...].astype(r.dv.dtype)
+  @pl.when(p.is_last)
+  def _() -> None:
+    p.dk[...] = (p.dk_sum[...] * plan.scale).astype(p.dk.dtype)
+    p.dv[...] = p.dv_sum[...].astype(p.dv.dtype)
+
+
+def _logits(
+  p: Program, row: Array, head: int, a: Array, b: Array, masked: bool
+) -> Array:
+  """Returns logits of a tile `[b, b]`, of the tile's rows and columns."""
+  s = dot(a, b, (1, 1)) * p.plan.scale
+  if p.plan.form != 'none':
+    s += bias.of(p, head)
+  return p.masked(s, row, MASKED) if masked else s

@@ -1,4 +1,4 @@
-"""How much of attention a TPU's program does at a time."""
+"""How much of attention a program on a TPU computes at a time."""
 
 import dataclasses
 
@@ -9,11 +9,11 @@ from lengen_jax import partitioning
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.fused.plan import LANES
 
-# Of the first queries each has a bias of its own.
+# Each of the first queries has a bias of its own.
 EXACT = LANES
-# Rows of the batch that share a tile of the bias.
+# Largest number of rows of the batch that share a tile of the bias.
 _ROWS = 8
-# Of vector memory, what is planned for.
+# Fraction of vector memory that is planned for.
 _ROOM = 0.9
 
 
@@ -22,46 +22,51 @@ class Plan(plans.Plan):
   """See `fused.plan`.
 
   Attributes:
-    rows: of the batch, in a program.
+    rows: rows of the batch in a program.
   """
 
   rows: int = 1
 
   @property
-  def lanes(self):
+  def lanes(self) -> int:
     """W."""
     return max(LANES, self.head_dim)
 
   @property
-  def heads(self):
+  def heads(self) -> int:
     """Heads in a program."""
     return self.lanes // self.head_dim
 
   @property
-  def piece(self):
+  def piece(self) -> int:
     """Queries whose anchors are computed together."""
     if self.form == 'strip':
       return self.block
     return min(self.block, max(self.spacing, LANES))
 
   @property
-  def intervals(self):
+  def pieces(self) -> int:
+    """Pieces of a block."""
+    return self.block // self.piece
+
+  @property
+  def intervals(self) -> int:
     """Intervals between anchors of a piece."""
     return 0 if self.form == 'strip' else -(-self.piece // self.spacing)
 
   @property
-  def alone(self):
-    """Whether a tile's bias is of one row of the batch, and of few anchors.
+  def alone(self) -> bool:
+    """Whether a tile's bias is for one row of the batch, from few anchors.
 
-    Then it is added where it is made, and what it is made from is kept for the
+    Such a bias is added where it is computed, and its strips are kept for the
     next tile.
     """
     if self.form not in ('strip', 'anchored') or self.rows > 1:
       return False
     return self.piece == self.block and self.intervals <= 1
 
-  def halved(self):
-    """The same with blocks of half the size."""
+  def halved(self) -> 'Plan':
+    """Returns the same plan with blocks of half the size."""
     return dataclasses.replace(
       self,
       block=self.block // 2,
@@ -72,25 +77,25 @@ class Plan(plans.Plan):
     )
 
   @property
-  def blocks_per_group(self):
-    """Blocks of queries that have the same anchors."""
+  def blocks_per_group(self) -> int:
+    """Blocks of queries that share their anchors."""
     if self.form == 'strip':
       return self.blocks_q
     return max(1, self.spacing // self.block)
 
 
-def head_width(num_heads, head_dim):
-  """Numbers of a head, with zeros if heads do not fill registers."""
+def head_width(num_heads: int, head_dim: int) -> int:
+  """Returns the size of a head, padded unless heads fill registers."""
   if LANES % head_dim == 0 and num_heads % (LANES // head_dim) == 0:
     return head_dim
   return -(-head_dim // LANES) * LANES
 
 
-def key_copies(num_heads, key_heads, width):
-  """Copies of a head of keys, for heads of a group that share a register.
+def key_copies(num_heads: int, key_heads: int, width: int) -> int:
+  """Returns copies of a key head, for query heads that share a register.
 
-  A group in several registers has the same copies in each. Where a register has
-  heads of several groups, all have a copy of their own.
+  If a group fills several registers, each has the same copies. If a register
+  holds heads of several groups, every head has a copy of its own.
   """
   group, heads = num_heads // key_heads, max(1, LANES // width)
   return group if group % heads else heads
@@ -98,15 +103,15 @@ def key_copies(num_heads, key_heads, width):
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """What a kernel has in vector memory.
+  """What a kernel holds in vector memory.
 
   Attributes:
-    blocks: of queries or keys, coming or going.
-    sums: over blocks, float32.
-    numbers: per query and head, each in all lanes of a register.
-    tiles: of pairs, in a loop over rows of the batch; float32.
-    tiles_per_head: likewise, for all rows.
-    tables: whether it has the gradient of a table.
+    blocks: blocks of queries or keys, as inputs and outputs.
+    sums: sums over blocks, float32.
+    numbers: numbers per query and head, each in all lanes of a register.
+    tiles: tiles of pairs in a loop over rows of the batch, float32.
+    tiles_per_head: tiles for all rows, float32.
+    tables: whether it holds the gradient of a table.
   """
 
   blocks: int
@@ -124,12 +129,19 @@ QUERIES = Needs(
 KEYS = Needs(blocks=6, sums=2, numbers=0, tiles=4, tiles_per_head=1)
 
 
-def block_size(length, form, width, itemsize):
-  """Tokens in a block, for so many tokens in a row and numbers in a head."""
+def block_size(length: int, form: str, width: int, itemsize: int) -> int:
+  """Returns the tokens in a block.
+
+  Args:
+    length: tokens in a row.
+    form: of the bias, see `Plan`.
+    width: padded size of a head.
+    itemsize: bytes of an entry.
+  """
   block, lanes = plans.BLOCK, max(LANES, width)
   heads = lanes // width
 
-  def needed(needs):
+  def needed(needs: Needs) -> int:
     per_row = _per_row(needs, block, heads, lanes, itemsize)
     return _tiles(needs, form, block, heads) + per_row
 
@@ -138,80 +150,79 @@ def block_size(length, form, width, itemsize):
   return min(block, -(-length // LANES) * LANES)
 
 
-def with_rows(plan, needs, batch):
-  """The plan with as many rows as vector memory has room for."""
-  if not plan.alike:
+def with_rows(plan: Plan, needs: Needs, batch: int) -> Plan:
+  """Returns the plan with as many rows as fit vector memory."""
+  if not plan.shared_positions:
     return plan
-  shared = dataclasses.replace(plan, rows=2)
+  several = dataclasses.replace(plan, rows=2)
   per_row = _per_row(needs, plan.block, plan.heads, plan.lanes, plan.itemsize)
-  room = (_room() - _fixed(shared, needs)) // per_row
+  room = (_room() - _fixed(several, needs)) // per_row
   rows = [n for n in range(1, _ROWS + 1) if batch % n == 0 and n <= room]
   return dataclasses.replace(plan, rows=max(rows, default=1))
 
 
-def fitting(plan):
-  """The plan, or with smaller blocks where the table's gradient is so large.
+def fitting(plan: Plan) -> Plan:
+  """Returns the plan, with smaller blocks if the table's gradient needs room.
 
   Raises:
-    errors.ConfigError: it has no room at all.
+    errors.ConfigError: the gradient does not fit at any size.
   """
 
-  def needed(plan):
+  def needed(plan: Plan) -> int:
     sizes = plan.block, plan.heads, plan.lanes, plan.itemsize
     return _fixed(plan, QUERIES) + _per_row(QUERIES, *sizes)
 
   while plan.form != 'dense' and needed(plan) > _room():
     if plan.block == LANES or plan.piece != plan.block:
-      distances = (plan.highest - plan.lowest) * plan.block
       raise errors.ConfigError(
-        f"implementation='pallas' has no room for the gradient of a bias over "
-        f'{distances} distances in {vector_memory() / 2**20:.0f} MiB of vector '
-        "memory; use 'blockwise', or heads of 128"
+        "implementation='pallas' has no room for the gradient of a bias over "
+        f'{plan.distances} distances in {vector_memory() / 2**20:.0f} MiB of '
+        "vector memory; use 'blockwise', or heads of 128"
       )
     plan = plan.halved()
   return plan
 
 
-def _per_row(needs, block, heads, lanes, itemsize):
-  """Bytes of vector memory for a row of the batch."""
-  # Each block is there twice: the next one is on its way.
+def _per_row(
+  needs: Needs, block: int, heads: int, lanes: int, itemsize: int
+) -> int:
+  """Returns bytes of vector memory per row of the batch."""
+  # Blocks are double-buffered.
   per_query = 2 * needs.blocks * itemsize * lanes
   per_query += 4 * needs.sums * lanes
   per_query += 4 * needs.numbers * heads * LANES
   return block * per_query
 
 
-def _fixed(plan, needs):
-  """Bytes of vector memory for a tile, and for the table's gradient."""
+def _fixed(plan: Plan, needs: Needs) -> int:
+  """Returns bytes of vector memory for a tile, and for the table's gradient."""
   needed = _tiles(needs, plan.form, plan.block, plan.heads)
   if plan.alone:
-    # Instead of the tile of each head.
+    # Strips instead of the tile of each head.
     strips = 2 * plan.anchors * LANES - plan.block
     needed += 4 * plan.heads * plan.block * strips
   if plan.form == 'anchored':
     # Weights of queries, in all lanes.
     needed += 4 * plan.block * LANES
   if needs.tables and plan.form in ('strip', 'anchored'):
-    distances = (plan.highest - plan.lowest) * plan.block
-    needed += 4 * plan.heads * plan.anchors * distances
+    needed += 4 * plan.heads * plan.anchors * plan.distances
   return needed
 
 
-def _tiles(needs, form, block, heads):
-  """Bytes of the tiles of all pairs that are there at a time."""
-  # A dense one's come from outside and go there too, each while the next is on
-  # its way.
+def _tiles(needs: Needs, form: str, block: int, heads: int) -> int:
+  """Returns bytes of the tiles of pairs that are held at a time."""
+  # Dense ones are inputs and outputs too, double-buffered.
   per_head = needs.tiles_per_head * (3 if form == 'dense' else 1)
   return 4 * (per_head * heads + needs.tiles) * block**2
 
 
-def _room():
-  """Bytes of vector memory that are planned for."""
+def _room() -> float:
+  """Returns bytes of vector memory that are planned for."""
   return _ROOM * vector_memory()
 
 
-def vector_memory():
-  """Bytes of vector memory of a core."""
+def vector_memory() -> int:
+  """Returns bytes of vector memory of a core."""
   if partitioning.platform() == 'tpu':
     return pltpu.get_tpu_info().vmem_capacity_bytes
   return 2**24

@@ -1,10 +1,10 @@
-"""Tiles of what depends on a distance, inside a TPU kernel.
+"""Tiles from vectors by distance, inside a TPU kernel.
 
 A tile of n rows and m columns has n + m - 1 distances; laid out along the lanes
 of a vector `[1, n + m]` they become the tile by shifting row r by r. Vector
-units shift 8 rows at once, by one amount: three masked shifts bring the rows of
-a group of 8 apart, one shift each puts 16 groups in their place. (Some TPUs
-could shift each row by an amount of its own, v4 cannot.)
+units shift 8 rows at once, by one amount: three masked shifts separate the rows
+of a group of 8, and one shift each moves 16 groups to their places. (v4 cannot
+shift each row by an amount of its own, as later TPUs can.)
 
 Sizes are multiples of LANES.
 """
@@ -12,6 +12,7 @@ Sizes are multiples of LANES.
 import functools
 
 import jax
+from jax import Array
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
@@ -20,8 +21,8 @@ from lengen_jax.attention.fused.plan import LANES
 _SUBLANES = 8
 
 
-def tile(vector, rows, columns):
-  """`[1, n + m]` as the tile `[n, m]` whose entry (r, c) is entry c - r + n."""
+def tile(vector: Array, rows: int, columns: int) -> Array:
+  """Returns `[n, m]`; entry (r, c) is entry c - r + n of the vector."""
   strip = shifted(vector)
   return jnp.concatenate(
     [strip[:, first : first + columns] for first in range(rows, 0, -LANES)],
@@ -29,8 +30,8 @@ def tile(vector, rows, columns):
   )
 
 
-def of_halves(near, far):
-  """The same of what `shifted` gives, in halves, for a tile `[n, n]`."""
+def of_halves(near: Array, far: Array) -> Array:
+  """Returns the tile `[n, n]` of a vector, from the halves of `shifted`."""
   n = near.shape[1]
   groups = [
     jnp.concatenate([near[:, first:], far[:, :first]], axis=1)
@@ -39,22 +40,22 @@ def of_halves(near, far):
   return jnp.concatenate([far, *groups], axis=0)
 
 
-def near_half(vector):
-  """The first half of what `shifted` gives."""
+def near_half(vector: Array) -> Array:
+  """Returns the first half of `shifted`."""
   n = vector.shape[1] // 2
   return shifted(vector)[:, :n]
 
 
-def far_half(vector):
-  """The second half of what `shifted` gives."""
+def far_half(vector: Array) -> Array:
+  """Returns the second half of `shifted`."""
   n = vector.shape[1] // 2
   return shifted(vector[:, n - LANES :])[:, LANES:]
 
 
-def untile(tile):
-  """Transpose of `tile`: sums along diagonals, `[n, m]` as `[1, n + m]`."""
+def untile(tile: Array) -> Array:
+  """Returns the transpose of `tile`: sums along diagonals, `[1, n + m]`."""
   rows, columns = (size // LANES for size in tile.shape)
-  # Of 128 rows, which are the same distance further than those before.
+  # Pieces of 128 rows at the same distance, for each distance.
   summed = []
   for block in range(rows + columns):
     pieces = [
@@ -67,12 +68,12 @@ def untile(tile):
   return _unshifted(jnp.concatenate(summed, axis=1))
 
 
-def _lanes(n):
+def _lanes(n: int) -> slice:
   return slice(n * LANES, (n + 1) * LANES)
 
 
-def shifted(vector):
-  """`[1, w]` as `[LANES, w]`, row r moved r to the right."""
+def shifted(vector: Array) -> Array:
+  """Returns `[1, w]` as `[LANES, w]`, row r rotated r to the right."""
   width = vector.shape[1]
   x = jnp.broadcast_to(vector, (_SUBLANES, width))
   row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
@@ -85,8 +86,8 @@ def shifted(vector):
   )
 
 
-def _unshifted(x):
-  """Transpose of `shifted`."""
+def _unshifted(x: Array) -> Array:
+  """Returns the transpose of `shifted`."""
   width = x.shape[1]
   y = x[:_SUBLANES]
   for shift in range(_SUBLANES, LANES, _SUBLANES):

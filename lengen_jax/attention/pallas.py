@@ -1,0 +1,275 @@
+"""Attention in Pallas kernels, with any bias made in the tile.
+
+The algorithm is that of `blockwise`, a tile of pairs at a time, but a tile's
+logits never leave the chip. The bias of a tile is made there too, from a table
+by distance (`fused.tables`): one row for a translation-invariant bias, rows of
+two neighbouring anchors and a weight per query for FIRE (`fused.anchors`). Its
+gradient is the tile's, summed along diagonals; autodiff takes it from rows to
+parameters. Any other bias is computed by XLA, for one block of queries at a
+time.
+
+`pallas_tpu` and `pallas_gpu` hold the kernels; on a CPU those for TPUs are
+interpreted. A logit scale is multiplied into the queries, in their dtype.
+
+Shapes: b tokens in a block of queries or keys, n queries of a band.
+"""
+
+import dataclasses
+import functools
+import types
+
+import jax
+from jax import Array
+import jax.numpy as jnp
+
+from lengen_jax import encodings
+from lengen_jax import errors
+from lengen_jax import partitioning
+from lengen_jax.attention import bias_forms
+from lengen_jax.attention import call as call_lib
+from lengen_jax.attention import pallas_gpu
+from lengen_jax.attention import pallas_tpu
+from lengen_jax.attention.call import AttentionCall
+from lengen_jax.attention.fused import anchors
+from lengen_jax.attention.fused import plan as plans
+from lengen_jax.attention.fused import tables
+
+CHIPS = {'tpu': pallas_tpu, 'gpu': pallas_gpu, 'cpu': pallas_tpu}
+_DTYPES = ('bfloat16', 'float32')
+_MAX_WINDOW = 2**25
+
+
+def attend(call: AttentionCall) -> Array:
+  """Returns attention, `[B, Q, H, D]`; see `dot_product_attention`."""
+  platform = partitioning.platform()
+  _check(call, platform)
+  chip, form = CHIPS[platform], _form(call)
+  batch, q_length, num_heads, head_dim = call.q.shape
+  k_length = call.k.shape[1]
+  q, dtype = call.q, call.q.dtype
+  if call.logit_scale is not None:
+    q = (q * call.logit_scale[..., None]).astype(dtype)
+  # Gradients of keys are summed over bands and copies in float32; a kernel
+  # returns its part in the dtype of q.
+  k, v = (x.astype(jnp.float32) for x in (call.k, call.v))
+  width = chip.head_width(num_heads, head_dim)
+  copies = chip.key_copies(num_heads, k.shape[2], width)
+  if copies > 1:
+    k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
+  block = chip.block_size(max(q_length, k_length), form, width, dtype.itemsize)
+  q, k, v = (_flat(x, width, block) for x in (q, k, v))
+  aligned = call.mask.causal and call.q_offset == 0
+  window = call.mask.window
+  if window is not None:
+    # Larger windows have the same effect, and sums must fit 32 bits.
+    window = min(window, _MAX_WINDOW)
+  flat = call.replace(q=q, k=k, v=v, logit_scale=None)
+
+  def plan(band: anchors.Band) -> plans.Plan:
+    blocks_k = k.shape[1] // band.block
+    first = band.first // band.block
+    lowest = -1 if aligned else first - blocks_k
+    if aligned and form != 'dense':
+      blocks_k = min(band.end // band.block, blocks_k)
+    is_padded = k_length < blocks_k * band.block
+    return chip.Plan(
+      form=band.form,
+      block=band.block,
+      first=first,
+      blocks_q=(band.end - band.first) // band.block,
+      blocks_k=blocks_k,
+      head_dim=width,
+      itemsize=dtype.itemsize,
+      mask=dataclasses.replace(
+        call.mask, window=window, k_length=k_length if is_padded else None
+      ),
+      scale=call.scale,
+      lowest=lowest,
+      spacing=band.spacing,
+      two_sided=_two_sided(call, form),
+      shared_positions=_shared_positions(call, form),
+      interpret=platform == 'cpu',
+    )
+
+  if form == 'dense':
+    y = _by_blocks(chip, plan(anchors.Band(form, block, 0, block, 1)), flat)
+  else:
+    bands = [anchors.Band(form, block, 0, q.shape[1], 1)]
+    if form == 'anchored':
+      bands = anchors.bands(
+        q.shape[1], block, chip.EXACT, _two_sided(call, form)
+      )
+    parts = [_attend(chip, plan(band), flat) for band in bands]
+    y = jnp.concatenate(parts, axis=1)
+  y = y.reshape(batch, -1, num_heads, width)
+  return y[:, :q_length, :, :head_dim]
+
+
+def row(bias: encodings.BiasFn, i: int, distances_N: Array) -> Array:
+  """Returns `anchors.row` as on the platform at hand, `[H, N]`."""
+  exact = CHIPS[partitioning.platform()].EXACT
+  return anchors.row(bias, i, distances_N, exact)
+
+
+def _check(call: AttentionCall, platform: str) -> None:
+  """Raises unless kernels support the call."""
+  if platform not in CHIPS:
+    raise errors.ConfigError(
+      "implementation='pallas' is for TPUs and GPUs, and for tests on a CPU, "
+      f"not for {platform!r}; use 'blockwise'"
+    )
+  q, k, v, bias = call.q, call.k, call.v, call.bias
+  dtypes = {x.dtype for x in (q, k, v)}
+  if len(dtypes) > 1 or not dtypes <= {*map(jnp.dtype, _DTYPES)}:
+    raise errors.ConfigError(
+      "implementation='pallas' takes q, k and v all in bfloat16 or all in "
+      f'float32; got {q.dtype}, {k.dtype} and {v.dtype}'
+    )
+  needs_anchors = call.bias_form == 'anchored' and not (
+    bias is None or bias.encoding.takes_distances
+  )
+  packed = call.queries.segment_ids is not None
+  for what, is_used in (
+    ('content terms', call.content is not None),
+    ("bias_form='anchored' for packed rows", packed and needs_anchors),
+    ('sinks', call.mask.sinks),
+    ('a q_offset for each row', call.queries.index.shape[0] > 1),
+    ('values of another size than keys', v.shape[-1] != q.shape[-1]),
+  ):
+    if is_used:
+      raise errors.ConfigError(
+        f"implementation='pallas' does not support {what}; use 'blockwise'"
+      )
+
+
+def _form(call: AttentionCall) -> str:
+  """Returns 'none', 'strip', 'anchored' or 'dense'."""
+  bias, contiguous = call.bias, call.contiguous
+  if bias is None:
+    return 'none'
+  if not bias.encoding.takes_distances:
+    # In packed rows, positions restart within a block.
+    contiguous = contiguous and call.queries.segment_ids is None
+  form = bias_forms.choose(bias, call.bias_form, contiguous)
+  return 'dense' if form == 'exact' else form
+
+
+def _two_sided(call: AttentionCall, form: str) -> bool:
+  return form == 'anchored' and call.bias.bidirectional and not call.mask.causal
+
+
+def _shared_positions(call: AttentionCall, form: str) -> bool:
+  """Returns whether the bias is the same in all rows of the batch."""
+  positions = call.queries.positions, call.keys.positions
+  return form in ('none', 'strip') or all(
+    leaf.ndim == 1 or leaf.shape[0] == 1 for leaf in jax.tree.leaves(positions)
+  )
+
+
+def _flat(x_BxNxHxD: Array, width: int, block: int) -> Array:
+  """Returns `[B, N, H D]` with zeros up to whole blocks and widths."""
+  x = call_lib.pad(x_BxNxHxD, block)
+  x = jnp.pad(x, ((0, 0),) * 3 + ((0, width - x.shape[3]),))
+  return x.reshape(*x.shape[:2], -1)
+
+
+def _by_blocks(
+  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
+) -> Array:
+  """Returns attention by one block of queries at a time, `[B, Q, H D]`."""
+  queries = call.queries.padded(plan.block)
+
+  def of_block(n: Array) -> Array:
+    q = jax.lax.dynamic_slice_in_dim(call.q, n * plan.block, plan.block, axis=1)
+    own = call.replace(q=q, queries=queries.block(n, plan.block))
+    return _attend(chip, plan, own)
+
+  y = jax.lax.map(of_block, jnp.arange(call.q.shape[1] // plan.block))
+  return jnp.swapaxes(y, 0, 1).reshape(call.q.shape)
+
+
+def _attend(
+  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
+) -> Array:
+  """Returns attention of a band of queries, `[B, n, H D]`; k, v in float32."""
+  k, v = (x.astype(call.q.dtype) for x in (call.k, call.v))
+  return _in_kernels(chip, plan, call.replace(k=k, v=v))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _in_kernels(
+  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
+) -> Array:
+  y, _ = _forward(chip, plan, call)
+  return y
+
+
+def _forward(
+  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
+) -> tuple[Array, Array]:
+  table = tables.make(plan, call.bias, call)
+  return chip.forward(plan, _inputs(plan, call, table))
+
+
+Residuals = tuple[AttentionCall, Array, Array]
+
+
+def _forward_with_residuals(
+  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
+) -> tuple[Array, Residuals]:
+  y, lse = _forward(chip, plan, call)
+  return y, (call, y, lse)
+
+
+def _backward(
+  chip: types.ModuleType, plan: plans.Plan, residuals: Residuals, dy: Array
+) -> tuple[AttentionCall]:
+  call, y, lse = residuals
+  table, to_bias = jax.vjp(
+    lambda bias: tables.make(plan, bias, call), call.bias
+  )
+  product = y.astype(jnp.float32) * dy.astype(jnp.float32)
+  heads = plan.heads_of(call.q)
+  delta_BxnxH = product.reshape(*y.shape[:2], heads, -1).sum(-1)
+  vary = None
+  if table.weights is not None:
+    vary = tables.weights_vary(plan, call.bias, call)
+  backward = plans.Backward(
+    dy, lse, jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None], vary
+  )
+  inputs = _inputs(plan, call, table)
+  dq, dtable = chip.query_gradients(plan, inputs, backward)
+  (dbias,) = to_bias(dtable)
+  dk, dv = chip.key_gradients(plan, inputs, backward)
+  after = call.q.shape[1] - plan.before - dq.shape[1]
+  dq = jnp.pad(dq, ((0, 0), (plan.before, after), (0, 0)))
+  after = call.k.shape[1] - dk.shape[1]
+  dk, dv = (jnp.pad(x, ((0, 0), (0, after), (0, 0))) for x in (dk, dv))
+  gradients = call.replace(
+    q=dq, k=dk, v=dv, bias=dbias, queries=None, keys=None
+  )
+  return (gradients,)
+
+
+def _inputs(
+  plan: plans.Plan, call: AttentionCall, table: plans.Table
+) -> plans.Inputs:
+  """Returns the arrays that kernels take."""
+
+  def segment_ids(side: call_lib.Side) -> Array | None:
+    ids = call_lib.pad(side.segment_ids, plan.block)
+    return None if ids is None else ids[:, None]
+
+  return plans.Inputs(
+    q=call.q,
+    k=call.k,
+    v=call.v,
+    offset=call.queries.index[0, :1],
+    k_lengths=call.keys.lengths,
+    q_segment_ids=segment_ids(call.queries),
+    k_segment_ids=segment_ids(call.keys),
+    table=table,
+  )
+
+
+_in_kernels.defvjp(_forward_with_residuals, _backward)

@@ -1,0 +1,224 @@
+"""Which pairs of a query and a key are visible, and which tiles of pairs.
+
+Masks depend on index, segment and length only, never on position values, which
+may repeat. All implementations, kernels included, share these functions.
+
+A tile is a block of queries against a block of keys. Functions on tiles take
+indices as Python ints or int32 scalars and use `lax.div`, which also lowers
+inside Pallas kernels.
+"""
+
+import dataclasses
+import functools
+
+import jax
+from jax import Array
+import jax.numpy as jnp
+
+# An index or a number of blocks, known before compilation or not.
+Int = int | Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+  """The static part of a mask.
+
+  Attributes:
+    causal: mask keys after the query.
+    window: mask keys `window` or more before (if not causal, also after) the
+      query; None for no limit.
+    sinks: number of first keys of each segment that stay visible beyond the
+      window.
+    k_length: mask keys from this index on, which are padding; None for no
+      padding.
+  """
+
+  causal: bool
+  window: int | None = None
+  sinks: int = 0
+  k_length: int | None = None
+
+
+def visible(
+  mask: Mask,
+  q_index: Array,
+  k_index: Array,
+  *,
+  q_segment_ids: Array | None = None,
+  k_segment_ids: Array | None = None,
+  sink: Array | None = None,
+  k_lengths: Array | None = None,
+) -> Array | None:
+  """Returns which pairs are visible, or None if all are.
+
+  All arrays must broadcast to the shape of the pairs.
+
+  Args:
+    mask: the static part.
+    q_index: index of the queries among the keys, int32.
+    k_index: index of the keys, int32.
+    q_segment_ids: int32; pairs of different segments are masked.
+    k_segment_ids: int32.
+    sink: bool, keys that stay visible beyond the window.
+    k_lengths: int32; keys from this index on are masked.
+  """
+  terms = []
+  end = mask.k_length
+  if k_lengths is not None:
+    end = k_lengths if end is None else jnp.minimum(k_lengths, end)
+  if end is not None:
+    terms.append(k_index < end)
+  if mask.causal:
+    terms.append(k_index <= q_index)
+  if mask.window is not None:
+    near = q_index - k_index < mask.window
+    if not mask.causal:
+      near &= k_index - q_index < mask.window
+    terms.append(near if sink is None else near | sink)
+  if q_segment_ids is not None:
+    terms.append(q_segment_ids == k_segment_ids)
+  return functools.reduce(jnp.logical_and, terms) if terms else None
+
+
+def key_blocks(
+  mask: Mask, first_q: Int, last_q: Int, block: int, count: int
+) -> tuple[Array, Array]:
+  """Returns the first and the last block of keys that queries may see.
+
+  Args:
+    mask: the static part.
+    first_q: lowest index of the queries among the keys.
+    last_q: highest index of the queries.
+    block: keys in a block.
+    count: number of blocks of keys.
+  """
+  first, last = jnp.int32(0), jnp.int32(count - 1)
+  window = None if mask.sinks else mask.window
+  if mask.causal:
+    last = jnp.minimum(last, _block(last_q, block))
+  elif window is not None:
+    last = jnp.minimum(last, _block(last_q + window - 1, block))
+  if window is not None:
+    first = jnp.minimum(last, _block(first_q - window + 1, block))
+  return first, last
+
+
+def query_blocks(
+  mask: Mask, first_k: Int, last_k: Int, block: int, count: int
+) -> tuple[Array, Array]:
+  """Returns the first and the last block of queries that may see keys.
+
+  Args:
+    mask: the static part.
+    first_k: lowest index of the keys, relative to query 0 of block 0.
+    last_k: highest index of the keys, likewise.
+    block: queries in a block.
+    count: number of blocks of queries.
+  """
+  first, last = jnp.int32(0), jnp.int32(count - 1)
+  window = None if mask.sinks else mask.window
+  if window is not None:
+    last = jnp.minimum(last, _block(last_k + window - 1, block))
+  if mask.causal:
+    first = jnp.minimum(last, _block(first_k, block))
+  elif window is not None:
+    first = jnp.minimum(last, _block(first_k - window + 1, block))
+  return first, last
+
+
+def whole_key_blocks(
+  mask: Mask, first_q: Int, last_q: Int, block: int, count: int
+) -> tuple[Int, Int]:
+  """Returns first and end of the key blocks that are visible to all queries.
+
+  Segments and lengths of rows are not considered. See `key_blocks`.
+  """
+  first: Int = 0
+  end: Int = count if mask.k_length is None else mask.k_length // block
+  if mask.causal:
+    end = jnp.minimum(end, _block(first_q + 1, block))
+  if mask.window is not None:
+    first = _block(last_q - mask.window + block, block)
+    if not mask.causal:
+      end = jnp.minimum(end, _block(first_q + mask.window, block))
+  return first, end
+
+
+def whole_query_blocks(
+  mask: Mask, first_k: Int, last_k: Int, block: int, count: int
+) -> tuple[Int, Int]:
+  """Returns first and end of the query blocks that see all keys.
+
+  Segments, lengths of rows and padding are not considered. See `query_blocks`.
+  """
+  first: Int = 0
+  end: Int = count
+  if mask.causal:
+    first = _block(last_k + block - 1, block)
+  if mask.window is not None:
+    end = jnp.minimum(end, _block(first_k + mask.window, block))
+    if not mask.causal:
+      first = _block(last_k - mask.window + block, block)
+  return first, end
+
+
+def tile_visibility(
+  mask: Mask, first_q: Int, last_q: Int, first_k: Int, last_k: Int
+) -> tuple[bool | Array, bool | Array]:
+  """Returns whether any pair of a tile is visible, and whether all are.
+
+  Segments, sinks and lengths of rows are not considered. A result is a Python
+  bool where it does not depend on the tile.
+  """
+  some: bool | Array = True
+  every: bool | Array = True
+  if mask.k_length is not None:
+    some, every = first_k < mask.k_length, last_k < mask.k_length
+  if mask.causal:
+    some &= first_k <= last_q
+    every &= last_k <= first_q
+  if mask.window is not None:
+    some &= first_q - last_k < mask.window
+    every &= last_q - first_k < mask.window
+    if not mask.causal:
+      some &= first_k - last_q < mask.window
+      every &= last_k - first_q < mask.window
+  return some, every
+
+
+def segment_blocks(
+  ids_BxN: Array, block: int, other_ids_BxM: Array, other_block: int
+) -> tuple[Array, Array]:
+  """Returns which blocks of other tokens may share a segment with each block.
+
+  Args:
+    ids_BxN: segment ids, int32; N is a multiple of `block`.
+    block: tokens in a block.
+    other_ids_BxM: segment ids of the other tokens.
+    other_block: tokens in a block of the others.
+
+  Returns:
+    The first and the last block, int32 `[B, N // block]` each; 1 and 0 where no
+    block does. Blocks between them are included, because the tokens of a
+    segment are mostly contiguous.
+  """
+  (low, high), (other_low, other_high) = (
+    (blocks.min(2), blocks.max(2))
+    for blocks in (
+      ids_BxN.reshape(ids_BxN.shape[0], -1, block),
+      other_ids_BxM.reshape(ids_BxN.shape[0], -1, other_block),
+    )
+  )
+  meets = (low[:, :, None] <= other_high[:, None]) & (
+    other_low[:, None] <= high[:, :, None]
+  )
+  some = meets.any(2)
+  first = jnp.where(some, jnp.argmax(meets, axis=2), 1)
+  last = meets.shape[2] - 1 - jnp.argmax(meets[:, :, ::-1], axis=2)
+  last = jnp.where(some, last, 0)
+  return first.astype(jnp.int32), last.astype(jnp.int32)
+
+
+def _block(index: Int, block: int) -> Array:
+  """Returns the block of an index, 0 for negative ones."""
+  return jax.lax.div(jnp.maximum(index, 0), jnp.int32(block))
