@@ -17,7 +17,7 @@ from lengen_jax.training import checkpoint
 from lengen_jax.training import state as state_lib
 
 STEPS = (1, 2, 3)
-FAULTS = 240
+FAULTS = 80
 
 
 class Counted(windows.IndexedBatches):

@@ -1,22 +1,50 @@
-"""Tests what befalls a run: SIGTERM, no finite loss, standing still.
+"""Tests faults of a run: SIGTERM, losses that are not finite, hangs.
 
-`kill_test.py` has processes that are killed.
+`kill_test.py` kills processes.
 """
 
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
+import time
 
 import jax
 import numpy as np
 import pytest
 
+from configs import stdlib as stdlib_config
 from lengen_jax import errors
 from lengen_jax.training import checkpoint
+from lengen_jax.training import faults
 from lengen_jax.training import loop
 from lengen_jax.training import run as run_lib
+
+
+def smallest_config():
+  """All tests compile the same step: they never change the number of steps."""
+  config = stdlib_config.get_config('tiny')
+  config.model.encoding = 'nope'
+  config.model.num_layers = 1
+  return config
+
+
+@pytest.fixture
+def tiny_config():
+  return smallest_config()
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory, corpus):
+  """Workdir of a run without faults."""
+  folder = tmp_path_factory.mktemp('finished') / 'run'
+  loop.train(smallest_config(), folder, corpus=corpus)
+  return folder
+
+
+@pytest.fixture
+def finished_copy(finished, tmp_path):
+  return shutil.copytree(finished, tmp_path / 'finished')
 
 
 def log(folder):
@@ -44,24 +72,24 @@ def spoil(rows):
   return {**rows, 'weights': rows['weights'] * np.float32(np.nan)}
 
 
-def test_a_step_that_is_not_finite_changes_nothing(
+def test_steps_that_are_not_finite_change_nothing(
   tmp_path, tiny_config, corpus, monkeypatch
 ):
-  tiny_config.train.steps = 3
-  tiny_config.train.checkpoint_every = 1
-  tiny_config.train.keep_every = 1
-  at_steps(monkeypatch, {2}, spoil)
+  """And two in a row are no divergence, if three are allowed."""
+  tiny_config.train.checkpoint_every = tiny_config.train.keep_every = 1
+  tiny_config.train.max_skipped = 3
+  at_steps(monkeypatch, {2, 3, 5, 6}, spoil)
   loop.train(tiny_config, tmp_path, corpus=corpus)
-  one, two, three = (loop.restore(tmp_path, step=n).state for n in (1, 2, 3))
-  assert int(two.step) == 2
+  one, three, four = (loop.restore(tmp_path, step=n).state for n in (1, 3, 4))
+  assert int(three.step) == 3
   for name in ('params', 'opt_state'):
-    before, after = getattr(one, name), getattr(two, name)
+    before, after = getattr(one, name), getattr(three, name)
     jax.tree.map(np.testing.assert_array_equal, before, after)
-  table = three.params['embed']['table'] - two.params['embed']['table']
+  table = four.params['embed']['table'] - three.params['embed']['table']
   assert np.abs(table).max() > 0 and np.isfinite(table).all()
   entries = log(tmp_path)
-  assert [e['skipped'] for e in entries] == [0, 1, 0]
-  assert entries[1]['loss'] is None and entries[2]['loss'] > 0
+  assert [e['skipped'] for e in entries] == [0, 1, 1, 0, 1, 1, 0, 0]
+  assert entries[1]['loss'] is None and entries[3]['loss'] > 0
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_too(tiny_config):
@@ -70,7 +98,8 @@ def test_a_gradient_that_is_not_finite_is_skipped_too(tiny_config):
   rows = jax.tree.map(
     lambda leaf: np.ones(leaf.shape, leaf.dtype), run.abstract_batch()
   )
-  # The square of the gradient is over the largest number, the loss is not.
+  rows['targets'] *= 2
+  # The square of the gradient overflows, the loss does not.
   scale = jax.tree.map(lambda leaf: leaf, state.params)
   scale['final_norm']['scale'] = state.params['final_norm']['scale'] * 1e36
   state = state.replace(params=scale)
@@ -106,22 +135,21 @@ def test_steps_in_a_row_are_counted_wherever_the_log_is_cut(
 ):
   tiny_config.train.max_skipped = 4
   tiny_config.train.log_every = 4
-  tiny_config.train.steps = 12
-  tiny_config.train.checkpoint_every = 12
+  tiny_config.train.checkpoint_every = 8
   at_steps(monkeypatch, {3, 4, 5, 6}, spoil)
   with pytest.raises(errors.DivergedError, match='in 4 steps in a row'):
     loop.train(tiny_config, tmp_path, corpus=corpus)
 
 
-def test_a_refused_run_leaves_the_config_alone(tmp_path, tiny_config, corpus):
-  tiny_config.train.steps = 3
-  loop.train(tiny_config, tmp_path, corpus=corpus)
-  before = (tmp_path / 'config.json').read_text()
+def test_a_refused_run_leaves_the_config_alone(
+  finished_copy, tiny_config, corpus
+):
+  before = (finished_copy / 'config.json').read_text()
   tiny_config.seed = 7
   tiny_config.train.log_every = 3
   with pytest.raises(errors.WorkdirError, match='seed: 0 there, 7 here'):
-    loop.train(tiny_config, tmp_path, corpus=corpus)
-  assert (tmp_path / 'config.json').read_text() == before
+    loop.train(tiny_config, finished_copy, corpus=corpus)
+  assert (finished_copy / 'config.json').read_text() == before
 
 
 def test_what_does_not_fit_is_no_crash(
@@ -136,19 +164,9 @@ def test_what_does_not_fit_is_no_crash(
   assert found.value.exit_status == 3
 
 
-def test_two_steps_of_three_are_no_divergence(
-  tmp_path, tiny_config, corpus, monkeypatch
+def test_sigterm_saves_and_the_run_resumes(
+  tmp_path, tiny_config, corpus, monkeypatch, finished
 ):
-  tiny_config.train.max_skipped = 3
-  at_steps(monkeypatch, {2, 3, 5, 6}, spoil)
-  loop.train(tiny_config, tmp_path, corpus=corpus)
-  assert sum(e['skipped'] for e in log(tmp_path)) == 4
-
-
-def test_sigterm_saves_and_the_next_goes_on(
-  tmp_path, tiny_config, corpus, monkeypatch
-):
-  loop.train(tiny_config, tmp_path / 'whole', corpus=corpus)
 
   def terminate(rows):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -164,44 +182,43 @@ def test_sigterm_saves_and_the_next_goes_on(
   assert signal.getsignal(signal.SIGTERM) is before
   assert checkpoint.steps(tmp_path / 'cut') == [3]
   cut = loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
-  assert numbers(tmp_path / 'cut') == numbers(tmp_path / 'whole')
+  assert numbers(tmp_path / 'cut') == numbers(finished)
   assert int(cut.state.step) == tiny_config.train.steps
 
 
-def watch(body):
-  code = f"""
-import time
-from lengen_jax.training import faults
-def where_it_stands():
-  {body}
-with faults.Watchdog(1) as watchdog:
-  where_it_stands()
-print('went on')
-"""
-  return subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, timeout=60
-  )
+@pytest.fixture
+def exits(monkeypatch):
+  """Statuses that the process would have ended with."""
+  statuses = []
+  monkeypatch.setattr(faults.os, '_exit', statuses.append)
+  return statuses
 
 
-def test_a_run_that_stands_still_ends_and_shows_where():
-  done = watch('time.sleep(50)')
-  assert done.returncode == 1
-  assert 'no step for' in done.stderr and 'train.stall_seconds=1' in done.stderr
-  assert 'where_it_stands' in done.stderr
-  assert 'went on' not in done.stdout
+def test_a_process_that_hangs_ends_and_shows_where(exits, capfd):
+  def where_it_hangs():
+    end = time.monotonic() + 60
+    while not exits and time.monotonic() < end:
+      time.sleep(0.01)
+
+  with faults.Watchdog(0.2):
+    where_it_hangs()
+  assert exits[0] == 1
+  printed = capfd.readouterr().err
+  assert 'no step for' in printed and 'train.stall_seconds=0.2' in printed
+  assert 'where_it_hangs' in printed
 
 
-def test_a_run_that_goes_on_is_left_alone():
-  done = watch(
-    'for _ in range(6): time.sleep(.3); watchdog.reset()\n'
-    '  with watchdog.paused(): time.sleep(2)'
-  )
-  assert done.returncode == 0, done.stderr
-  assert 'went on' in done.stdout
+def test_a_process_that_makes_progress_does_not_end(exits):
+  with faults.Watchdog(2) as watchdog:
+    for _ in range(6):
+      time.sleep(0.5)
+      watchdog.reset()
+    with watchdog.paused():
+      time.sleep(3)
+  assert not exits
 
 
 def test_the_best_checkpoint_stays(tmp_path, tiny_config, corpus, monkeypatch):
-  tiny_config.train.steps = 8
   tiny_config.train.checkpoint_every = 1
   tiny_config.train.evaluate_every = 2
   losses = iter([3.0, 1.0, 2.0, 2.5])
@@ -224,12 +241,10 @@ def test_the_best_checkpoint_stays(tmp_path, tiny_config, corpus, monkeypatch):
 
 
 def test_validation_is_the_loss_of_the_curve(tmp_path, tiny_config, corpus):
-  tiny_config.train.steps = 4
-  tiny_config.train.checkpoint_every = 2
-  tiny_config.train.evaluate_every = 4
+  tiny_config.train.evaluate_every = 8
   tiny_config.eval.lengths = (32, 64)
   trained = loop.train(tiny_config, tmp_path, corpus=corpus)
-  (loss,) = (e['validation_loss'] for e in log(tmp_path) if e['step'] == 4)
+  (loss,) = (e['validation_loss'] for e in log(tmp_path) if e['step'] == 8)
   nearest = min(
     tiny_config.eval.lengths,
     key=lambda n: abs(n - tiny_config.data.train_length),
@@ -237,15 +252,12 @@ def test_validation_is_the_loss_of_the_curve(tmp_path, tiny_config, corpus):
   found, _ = loop.evaluate.evaluate(trained, corpus)
   curve = found['curves'][0]['loss'][found['lengths'].index(nearest)]
   assert loss == pytest.approx(curve, rel=1e-6)
-  assert int(loop.restore(tmp_path, step='best').state.step) == 4
+  assert int(loop.restore(tmp_path, step='best').state.step) == 8
 
 
-def test_no_best_checkpoint(tmp_path, tiny_config, corpus):
-  tiny_config.train.steps = tiny_config.train.checkpoint_every = 1
-  tiny_config.optimizer.warmup_steps = 0
-  loop.train(tiny_config, tmp_path, corpus=corpus)
+def test_no_best_checkpoint(finished):
   with pytest.raises(errors.CheckpointError, match='evaluate_every=0'):
-    loop.restore(tmp_path, step='best')
+    loop.restore(finished, step='best')
 
 
 @pytest.mark.parametrize(
@@ -268,12 +280,10 @@ def test_which_steps_are_validated(tiny_config, saved, every, steps, validated):
   assert [n for n in range(1, steps + 1) if run.validates(n)] == validated
 
 
-def test_what_no_step_depends_on_may_change(tmp_path, tiny_config, corpus):
-  tiny_config.train.steps = 4
-  loop.train(tiny_config, tmp_path, corpus=corpus)
+def test_what_no_step_depends_on_may_change(finished_copy, tiny_config, corpus):
   tiny_config.train.log_every = 1
   tiny_config.train.stall_seconds = 77
   tiny_config.mesh.data = 1
-  loop.train(tiny_config, tmp_path, corpus=corpus)
-  config = json.loads((tmp_path / 'config.json').read_text())
+  loop.train(tiny_config, finished_copy, corpus=corpus)
+  config = json.loads((finished_copy / 'config.json').read_text())
   assert config['train']['stall_seconds'] == 77 and config['mesh']['data'] == 1
