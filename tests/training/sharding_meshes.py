@@ -1,8 +1,8 @@
-"""Trains on eight devices in five meshes; run by `sharding_test.py`.
+"""Trains on meshes of up to sixteen devices; run by `sharding_test.py`.
 
-Its argument says what: 'one' model in two of the meshes or 'all' in all, of
-which it prints losses and norms of gradients as JSON, one device first; or
-'evaluation'.
+The argument is 'one' for one model on the mesh that splits every axis, 'all'
+for all models on all meshes, or 'evaluation'. Prints losses and gradient norms
+as JSON, those of a single device first.
 """
 
 import json
@@ -25,7 +25,7 @@ from lengen_jax.evaluation import length_curve
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding
 
-jax.config.update('jax_num_cpu_devices', 8)
+jax.config.update('jax_num_cpu_devices', 16)
 jax.config.update('jax_disable_most_optimizations', True)
 
 ALONE = (1, 1, 1, 1)
@@ -137,8 +137,8 @@ def evaluation():
 
 
 _WORK = {
-  # Each axis is split in one of them.
-  'one': lambda: losses(MODELS[1:2], MESHES[2:4]),
+  # Every axis is split.
+  'one': lambda: losses([MODELS[1] | {'encoding': 'fire'}], [(2, 2, 2, 2)]),
   'all': lambda: losses(MODELS, MESHES),
   'evaluation': evaluation,
 }
