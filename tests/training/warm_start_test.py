@@ -118,9 +118,6 @@ def test_same_encoding_loads_all(encoding, fields):
   jax.tree.map(np.testing.assert_array_equal, params, source)
   count = len(jax.tree.leaves(source))
   assert notes == [f'loaded {count} of {count} arrays']
-  np.testing.assert_array_equal(
-    logits(config, params, tokens()), logits(config, source, tokens())
-  )
 
 
 def test_nothing_is_in_the_memory_of_the_source():
@@ -574,10 +571,6 @@ def test_a_run_starts_from_weights(tmp_path, corpus, capsys):
     "run: token ids of the data (vocabulary 'bytes_plus_0') are taken for "
     'those of the weights, which do not say',
   ]
-  config.model.vocab_size = 300
-  error = refused(config, tmp_path / 'no', corpus, errors.CheckpointError)
-  assert 'cannot load embed/table: (256, 32) in the source, (300' in error
-  assert 'set model.vocab_size=256 instead of 300' in error
 
 
 def test_weights_that_say_what_they_were_trained_on(
