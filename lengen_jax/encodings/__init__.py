@@ -1,4 +1,4 @@
-"""Position encodings: what happens to a position inside the model."""
+"""Position encodings: how a model uses the positions of its tokens."""
 
 from lengen_jax.encodings.base import BiasFn
 from lengen_jax.encodings.base import ContentFn

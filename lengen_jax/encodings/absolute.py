@@ -27,7 +27,7 @@ class Sinusoidal(base.Encoding):
 
   formula = 'x + [sin(p w_k), cos(p w_k)], w_k = base^(-2k/E)'
   source = 'arXiv:1706.03762'
-  beyond = 'vectors never seen'
+  beyond = 'vectors never seen in training'
   translation_invariant = False
   embeds = True
 
@@ -51,9 +51,9 @@ class Sinusoidal(base.Encoding):
 class Learned(base.Encoding):
   """A learned vector per position, added to the input embedding.
 
-  A position outside the table raises where the host can see it and reads NaN
-  inside jit; it is never clamped to the last row. The table starts at the
-  standard deviation of DecoderLM's scaled token embeddings.
+  A position outside the table raises an error if it is concrete, and gives NaN
+  inside jit; it is never clamped to the last row. The initial standard
+  deviation is that of DecoderLM's scaled token embeddings.
 
   Source: Gehring et al. (2017), arXiv:1705.03122; as in GPT-2.
 
@@ -66,12 +66,12 @@ class Learned(base.Encoding):
   formula = 'x + table[p]'
   source = 'arXiv:1705.03122'
   parameters = 'table [max_position, E]'
-  beyond = 'vectors never trained; none from max_position on: an error'
+  beyond = 'untrained vectors; from max_position on an error'
   translation_invariant = False
   fractional_positions = False
   embeds = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.max_position is None or self.max_position < 1:
       raise errors.SpecError(
         f'learned needs max_position, the number of rows of its table, at '

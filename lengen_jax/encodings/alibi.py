@@ -13,23 +13,24 @@ from lengen_jax.hints import Params
 class Alibi(base.Encoding):
   """Attention with linear biases: b_h(i, j) = -s_h |i - j|.
 
-  Source: Press et al. (2022), arXiv:2108.12409, section 3. Head counts that
-  are no power of two take every other slope of twice the next lower power, as
-  in the official code.
+  The slopes are s_h = 2^(-8 h / H), h = 1 .. H. If H is no power of two, the
+  heads beyond the next lower power n have every other slope of 2 n heads.
+
+  Source: Press et al. (2022), arXiv:2108.12409, section 3, and its code.
 
   Attributes:
-    official_compat: bidirectionally, bring keys before the query half a step
-      nearer, but not beyond it, b = -s_h (|i - j| - [i > j] / 2), as in the
-      code of Ruoss et al. (2023), arXiv:2305.16843.
+    official_compat: bidirectionally, move keys before the query half a position
+      nearer, b = -s_h (|i - j| - [i > j] / 2), as in the code of Ruoss et al.
+      (2023), arXiv:2305.16843.
   """
 
   official_compat: bool = False
 
   formula = 'b = -s_h |i - j|'
   source = 'arXiv:2108.12409'
-  beyond = 'the penalty grows on'
+  beyond = 'the penalty keeps growing'
 
-  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
+  def tile_params(self) -> base.NamedLeaves | None:
     return {
       'slopes': (jnp.asarray(slopes(self.num_heads), jnp.float32), ('heads',))
     }

@@ -1,14 +1,13 @@
-"""The contract of a position encoding.
+"""The base class of all position encodings.
 
-An encoding tells a Transformer where its tokens stand through any of five
-hooks: `embed` at the model's input, `rotate` on queries and keys, `bias`,
-`content_bias` and `content_values` inside attention. Every hook takes
-positions as data and does nothing by default, so attention calls all of them
-and knows no encoding by name.
+An encoding acts on a Transformer through any of five hooks: `embed` at the
+model's input, `rotate` on queries and keys, and `bias`, `content_bias` and
+`content_values` inside attention. Every hook takes positions as data and does
+nothing by default, so attention calls all of them and names no encoding.
 
-A bias reaches attention as a *function of positions*, `BiasFn`, so that a fused
-implementation can evaluate it for one tile at a time and differentiate it with
-respect to its parameters without an array over all pairs.
+A bias reaches attention as a *function of positions*, `BiasFn`. A fused
+implementation evaluates it tile by tile and differentiates it with respect to
+its parameters without an array over all pairs.
 
 Shapes: B batch, L length, Q queries, K keys, H heads, D head_dim, E width.
 """
@@ -28,6 +27,9 @@ from lengen_jax.hints import Array
 from lengen_jax.hints import Params
 from lengen_jax.positions import Positions
 
+# Name to (float32 array, logical axis names).
+NamedLeaves = dict[str, tuple[Array, tuple[str, ...]]]
+
 
 def logical_param(
   module: nn.Module,
@@ -36,7 +38,7 @@ def logical_param(
   shape: tuple[int, ...],
   axes: tuple[str | None, ...],
 ) -> jax.Array:
-  """Creates a float32 parameter with logical axis names, the linen way."""
+  """Creates a float32 parameter with logical axis names, as linen does."""
   return jnp.asarray(
     module.param(name, partitioning.named(init, axes), shape, jnp.float32)
   )
@@ -47,7 +49,7 @@ class BiasFn:
   """An additive attention bias as a function of positions.
 
   Attributes:
-    params: pytree of float32 arrays, everything a tile needs. Differentiable.
+    params: pytree of float32 arrays that a tile depends on. Differentiable.
     encoding: the unbound encoding whose `tile` is called.
     axes: logical axis names per leaf of `params`, in leaf order.
     bidirectional: whether keys after the query are visible.
@@ -61,7 +63,7 @@ class BiasFn:
   def __call__(
     self, q_positions: Positions, k_positions: Positions
   ) -> jax.Array:
-    """Bias of a tile, float32: `[Q], [K] -> [H, Q, K]`, batched alike."""
+    """Bias of a tile, float32 `[H, Q, K]` or `[B, H, Q, K]`."""
     return self.encoding.tile(
       self.params, q_positions, k_positions, bidirectional=self.bidirectional
     )
@@ -81,25 +83,25 @@ class BiasFn:
   def row_weights(
     self, before: Array, positions: Array, after: Array
   ) -> jax.Array:
-    """How far rows are from those of one anchor to those of the next.
+    """Weights that interpolate rows of the bias between two anchors.
 
-    Of keys up to the query. Of keys after it rows are taken to be linear in the
-    position.
+    They hold for keys up to the query; beyond it the bias is interpolated as if
+    it were linear in the position.
 
     Args:
-      before: position of the anchor before, float32 `[N]`.
-      positions: of queries, likewise.
-      after: of the anchor after.
+      before: position of the anchor before each query, float32 `[N]`.
+      positions: positions of the queries, float32 `[N]`.
+      after: position of the anchor after each query, float32 `[N]`.
 
     Returns:
-      `[N]`, 0 at the anchor before and 1 at the one after; differentiable in
-      what the scale of rows depends on.
+      `[N]`, 0 at the anchor before and 1 at the anchor after; differentiable
+      with respect to the parameters that `Encoding.row_scale` depends on.
     """
     first, here, last = (
       self.encoding.row_scale(self.params, p)
       for p in (before, positions, after)
     )
-    # Where all rows are the same any weight serves.
+    # Where all rows are equal, any weight is correct.
     flat = first == last
     weights = (here - first) / jnp.where(flat, 1.0, last - first)
     return jnp.where(flat, (positions - before) / (after - before), weights)
@@ -107,11 +109,11 @@ class BiasFn:
 
 @struct.dataclass
 class ContentFn:
-  """What an encoding adds to attention that depends on contents.
+  """Terms of attention that depend on positions and on contents.
 
   Attributes:
-    params: pytree of float32 arrays, everything a tile needs. Differentiable.
-    encoding: the unbound encoding whose tiles are called.
+    params: pytree of float32 arrays that a tile depends on. Differentiable.
+    encoding: the unbound encoding whose tiles are computed.
     axes: logical axis names per leaf of `params`, in leaf order.
   """
 
@@ -120,13 +122,9 @@ class ContentFn:
   axes: tuple = struct.field(pytree_node=False)
 
   def logits(
-    self,
-    q: Array,
-    k: Array,
-    q_positions: Positions,
-    k_positions: Positions,
+    self, q: Array, k: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array:
-    """Added to q k before scaling, float32 `[B, H, Q, K]`."""
+    """Term added to q k before scaling, float32 `[B, H, Q, K]`."""
     return self.encoding.content_logits(
       self.params, q, k, q_positions, k_positions
     )
@@ -134,23 +132,23 @@ class ContentFn:
   def values(
     self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Added to the output, float32 `[B, Q, H, D]`; None for nothing."""
+    """Term added to the output, float32 `[B, Q, H, D]`, or None."""
     return self.encoding.content_sums(
       self.params, weights, q_positions, k_positions
     )
 
 
 class Encoding(nn.Module):
-  """Base of all encodings; by itself it does nothing (NoPE).
+  """Base of all encodings; without overrides it does nothing (NoPE).
 
-  Subclasses override the hooks they need. An additive bias is given by
+  Subclasses override the hooks they need. An additive bias is defined by
   `tile_params` and either `strip` (translation invariant) or `tile`.
   `setup` creates every parameter, whichever hook initialises the module.
 
   Attributes:
     num_heads: attention heads, H.
     head_dim: size of one head, D.
-    width: width of the model, E; needed by encodings that `embed`.
+    width: width of the model, E; required by encodings that `embed`.
     shared: one instance for all layers of a model instead of one per layer.
     make_param: creates every parameter, `(module, name, init, shape, axes)`;
       frameworks with their own parameter bookkeeping substitute theirs.
@@ -162,40 +160,41 @@ class Encoding(nn.Module):
   shared: bool = False
   make_param: Callable = logical_param
 
-  # Facts that schemes, caches, kernels and `lengen list` read, on unbound
-  # instances too; a subclass overrides them by attributes or properties.
+  # Properties of the encoding, readable on unbound instances; a subclass
+  # overrides them by attributes or properties. The first five are for
+  # `lengen list`.
   formula = 'nothing'
   source = ''
   # Names and shapes.
   parameters = 'none'
-  # What becomes of positions beyond those trained on.
+  # Behaviour at positions beyond those of training.
   beyond = ''
-  # What decoding with a cache needs to know beside the tokens.
+  # What decoding with a cache requires besides the tokens.
   at_decoding = 'nothing'
-  # The bias or score depends on positions through their difference only.
+  # The bias or score depends only on differences of positions.
   translation_invariant = True
   # Positions may be fractional.
   fractional_positions = True
-  # What it does to a key depends on the sequence's length, so that a cache
-  # must hold untouched keys and the planned length must be known.
+  # Keys depend on the sequence's length: a cache must hold unrotated keys, and
+  # the planned length is required.
   length_dependent = False
-  # Rescales positions by itself (position interpolation).
+  # Rescales positions (position interpolation).
   interpolates = False
   # Acts at the model's input, through `embed`.
   embeds = False
-  # Positions below this are valid; None where there is no limit.
+  # Positions below this are valid; None for no limit.
   max_position = None  # type: int | None
   # Attention must pass query and key contents to the encoding.
   needs_content = False
-  # At a given distance the bias varies so slowly with the query's position that
-  # `rows` may be interpolated between.
+  # At a fixed distance the bias varies slowly with the query's position, so
+  # that `rows` can be interpolated.
   has_rows = False
-  # A tile of its terms follows from the tile's own tokens.
+  # Terms of a tile depend only on the tile's own tokens.
   tileable = True
 
   @property
   def takes_distances(self) -> bool:
-    """Whether distances of pairs serve in place of positions of tokens."""
+    """Whether `Distances` of pairs can replace positions of tokens."""
     has_strip = type(self).strip is not Encoding.strip
     return self.translation_invariant and has_strip
 
@@ -223,24 +222,21 @@ class Encoding(nn.Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array | None:
-    """Additive bias, float32, or None where the encoding has none.
+    """Additive bias, or None where the encoding has none.
 
     Args:
       q_positions: `[Q]` or `[B, Q]`, int32 or float32.
-      k_positions: `[K]` or `[B, K]`, likewise.
+      k_positions: `[K]` or `[B, K]`, int32 or float32.
       bidirectional: whether keys after the query are visible.
 
     Returns:
-      `[H, Q, K]` or `[B, H, Q, K]`. Entries with a key after the query are
-      finite but mean nothing unless `bidirectional`.
+      float32 `[H, Q, K]` or `[B, H, Q, K]`. Unless `bidirectional`, entries
+      with a key after the query are finite but undefined.
 
     Raises:
       errors.ConfigError: positions of other shapes.
     """
-    shapes = [
-      p.r.shape if isinstance(p, position_schemes.Distances) else jnp.shape(p)
-      for p in (q_positions, k_positions)
-    ]
+    shapes = q_positions.shape, k_positions.shape
     if [*map(len, shapes)] not in ([1, 1], [2, 2]):
       raise errors.ConfigError(
         f'positions of queries and keys have shapes {shapes[0]} and '
@@ -251,20 +247,15 @@ class Encoding(nn.Module):
 
   def bias_fn(self, *, bidirectional: bool = False) -> BiasFn | None:
     """The bias as a `BiasFn` over this module's parameters, or None."""
-    tile_params = self.tile_params()
-    if tile_params is None:
+    leaves = self.tile_params()
+    if leaves is None:
       return None
-    params, axes = _split_axes(tile_params)
-    return BiasFn(params, self.unbound(), axes, bidirectional)
+    return BiasFn(*_split_axes(self, leaves), bidirectional)
 
   def content_bias(
-    self,
-    q: Array,
-    k: Array,
-    q_positions: Positions,
-    k_positions: Positions,
+    self, q: Array, k: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """What contents add to q k before the scaling, or None.
+    """Term added to q k before scaling, or None.
 
     Args:
       q: `[B, Q, H, D]`.
@@ -283,7 +274,7 @@ class Encoding(nn.Module):
   def content_values(
     self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """What positions add to the output of attention, or None.
+    """Term added to the output of attention, or None.
 
     Args:
       weights: attention weights, `[B, H, Q, K]`.
@@ -300,22 +291,19 @@ class Encoding(nn.Module):
 
   def content_fn(self) -> ContentFn | None:
     """The content terms as a `ContentFn` over the parameters, or None."""
-    content_params = self.content_params()
-    if content_params is None:
-      return None
-    params, axes = _split_axes(content_params)
-    return ContentFn(params, self.unbound(), axes)
+    leaves = self.content_params()
+    return None if leaves is None else ContentFn(*_split_axes(self, leaves))
 
-  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
-    """What a tile of the bias needs: name to (float32 array, logical axes).
+  def tile_params(self) -> NamedLeaves | None:
+    """Arrays that a tile of the bias depends on, with logical axes.
 
-    Everything is included: parameters, already clamped, and constants per
-    head. None where the encoding has no additive bias.
+    They include clamped parameters and constants per head. None if the encoding
+    has no additive bias.
     """
     return None
 
-  def content_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
-    """What a tile of the content terms needs; as `tile_params`."""
+  def content_params(self) -> NamedLeaves | None:
+    """Arrays that the content terms depend on; see `tile_params`."""
     return None
 
   @nn.nowrap
@@ -327,7 +315,7 @@ class Encoding(nn.Module):
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array:
-    """See `content_bias`; captures no array."""
+    """`content_bias` as a pure function of `content_params`."""
     raise NotImplementedError(f'{type(self).__name__} has no content_logits')
 
   @nn.nowrap
@@ -338,7 +326,7 @@ class Encoding(nn.Module):
     q_positions: Positions,
     k_positions: Positions,
   ) -> jax.Array | None:
-    """See `content_values`; captures no array."""
+    """`content_values` as a pure function of `content_params`."""
     del params, weights, q_positions, k_positions
     return None
 
@@ -351,16 +339,16 @@ class Encoding(nn.Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array:
-    """Bias of any tile of pairs; captures no array.
+    """Bias of any tile of pairs; a pure function.
 
     Args:
-      params: what `tile_params` gave, heads possibly sliced.
+      params: leaves of `tile_params`, heads possibly sliced.
       q_positions: `[Q]` or `[B, Q]`.
       k_positions: `[K]` or `[B, K]`.
       bidirectional: whether keys after the query are visible.
 
     Returns:
-      `[H, Q, K]` or `[B, H, Q, K]`, float32.
+      float32 `[H, Q, K]` or `[B, H, Q, K]`.
     """
     bias = self.strip(
       params,
@@ -373,15 +361,15 @@ class Encoding(nn.Module):
   def strip(
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    """Bias by distance, for translation-invariant encodings.
+    """Bias by distance, of translation-invariant encodings; a pure function.
 
     Args:
-      params: what `tile_params` gave, heads possibly sliced.
+      params: see `tile`.
       distances: query position minus key position, any shape `[...]`.
       bidirectional: whether keys after the query are visible.
 
     Returns:
-      `[H, ...]`, float32.
+      float32 `[H, ...]`.
     """
     raise NotImplementedError(f'{type(self).__name__} has no strip')
 
@@ -394,18 +382,16 @@ class Encoding(nn.Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array:
-    """Bias of some queries by distance.
-
-    For a bias that at a given distance varies slowly with the query's position.
+    """Bias of some queries by distance; a pure function.
 
     Args:
-      params: what `tile_params` gave, heads possibly sliced.
+      params: see `tile`.
       anchors: positions of queries, `[A]`.
       distances: query position minus key position, `[N]`.
       bidirectional: whether keys after the query are visible.
 
     Returns:
-      `[A, H, N]`, float32.
+      float32 `[A, H, N]`.
     """
     raise NotImplementedError(f'{type(self).__name__} has no rows')
 
@@ -413,24 +399,20 @@ class Encoding(nn.Module):
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
     """A function of the query's position in which `rows` are nearly linear.
 
-    The position itself by default.
-
     Args:
-      params: what `tile_params` gave.
-      positions: of queries, float32 `[N]`.
+      params: see `tile`.
+      positions: positions of queries, float32 `[N]`.
 
     Returns:
-      `[N]`, rising or falling, constant only where rows are.
+      `[N]`, monotonic, and constant only where rows are; by default the
+      position itself.
     """
     del params
     return jnp.asarray(positions)
 
   @nn.nowrap
   def project(self, params: Params) -> Params:
-    """Puts this encoding's parameters back into their domain.
-
-    Applied after each optimizer step; the identity by default.
-    """
+    """Projects parameters onto their domain, after each optimizer step."""
     return params
 
   @nn.nowrap
@@ -440,11 +422,11 @@ class Encoding(nn.Module):
 
 
 class FromFunction(Encoding):
-  """A bare function of positions as an encoding without parameters.
+  """Wraps a function of positions as an encoding without parameters.
 
   Attributes:
     function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`; it may
-      close over no traced array. For a bias with parameters derive a class.
+      close over no traced array. For a bias with parameters, derive a class.
   """
 
   function: Callable | None = None
@@ -452,7 +434,7 @@ class FromFunction(Encoding):
   formula = 'b = function(i, j)'
   translation_invariant = False
 
-  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
+  def tile_params(self) -> NamedLeaves | None:
     return {}
 
   @nn.nowrap
@@ -465,34 +447,34 @@ class FromFunction(Encoding):
     bidirectional: bool = False,
   ) -> jax.Array:
     del params, bidirectional
-    bias = self.function(q_positions, k_positions)
+    bias: Any = self.function(q_positions, k_positions)
     if not hasattr(bias, 'astype'):
       raise errors.ConfigError(
-        f'the bias function gave {bias!r:.40}; it must give an array'
+        f'the bias function returned {bias!r:.40}; it must return an array'
       )
     return bias.astype(jnp.float32)
 
 
-def _split_axes(params_and_axes):
-  """{name: (leaf, axes)} as {name: leaf} and the axes in leaf order."""
-  params = {name: leaf for name, (leaf, _) in params_and_axes.items()}
-  axes = tuple(params_and_axes[name][1] for name in sorted(params))
-  return params, axes
+def _split_axes(
+  encoding: Encoding, leaves: NamedLeaves
+) -> tuple[dict[str, Array], Encoding, tuple]:
+  """Arrays, the unbound encoding, and axes in leaf order."""
+  params = {name: leaf for name, (leaf, _) in leaves.items()}
+  axes = tuple(leaves[name][1] for name in sorted(leaves))
+  return params, encoding.unbound(), axes
 
 
-def signed_distance(q_positions: Positions, k_positions: Any) -> Array:
-  """Query minus key position for all pairs, float32 `[..., Q, K]`.
+def signed_distance(q_positions: Positions, k_positions: Any) -> jax.Array:
+  """Query minus key position of all pairs, float32 `[..., Q, K]`.
 
-  Integer positions are subtracted as integers, hence exactly. Of `Distances`,
-  the distance that they say.
+  Integer positions are subtracted as integers, hence exactly.
   """
   if isinstance(q_positions, position_schemes.Distances):
     return q_positions.to(k_positions)
-  return (q_positions[..., :, None] - k_positions[..., None, :]).astype(
-    jnp.float32
-  )
+  distance = q_positions[..., :, None] - k_positions[..., None, :]
+  return jnp.asarray(distance, jnp.float32)
 
 
-def per_head(values_H: jax.Array, ndim: int) -> jax.Array:
-  """Values per head, shaped to scale an array `[H, ...]` of `ndim` axes."""
-  return values_H.reshape((-1,) + (1,) * (ndim - 1))
+def per_head(values_H: Array, ndim: int) -> jax.Array:
+  """Reshapes values per head to scale an array `[H, ...]` of `ndim` axes."""
+  return jnp.reshape(values_H, (-1,) + (1,) * (ndim - 1))

@@ -1,4 +1,4 @@
-"""Which positions and schemes an encoding can take; what to say if not."""
+"""Checks that an encoding supports given positions, or a position scheme."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from lengen_jax.encodings import base
 
 
 def kind(encoding: base.Encoding) -> str:
-  """What an encoding is: 'rotation', 'embedding', 'content' or 'bias'."""
+  """Returns 'rotation', 'embedding', 'content' or 'bias'."""
   if type(encoding).rotate is not base.Encoding.rotate:
     return 'rotation'
   if encoding.embeds:
@@ -24,18 +24,19 @@ def check_positions(
   positions: position_schemes.Positions | None,
   length: int | None = None,
 ) -> None:
-  """Raises on positions an encoding cannot take, as far as the host knows.
+  """Raises on positions that an encoding does not support.
+
+  Values are checked if they are concrete, not inside jit.
 
   Args:
     encoding: an Encoding.
-    positions: an array, or None for the standard positions 0 .. length - 1.
-    length: used where `positions` is None.
+    positions: an array or Distances; None for 0 .. length - 1.
+    length: required if `positions` is None.
 
   Raises:
     errors.LengthError: a position is not below `encoding.max_position`.
-    errors.CombinationError: fractional positions where only whole ones serve,
-      positions that are neither int32 nor float32, or distances of pairs
-      where positions of tokens are needed.
+    errors.CombinationError: positions that are neither int32 nor float32,
+      fractional positions or Distances that the encoding does not support.
   """
   name = specs.name(encoding)
   if isinstance(positions, position_schemes.Distances):
@@ -46,8 +47,8 @@ def check_positions(
     if positions.dtype not in (jnp.int32, jnp.float32, jnp.int64, jnp.float64):
       raise errors.CombinationError(
         f'positions are {positions.dtype}; they must be int32 or float32, '
-        'whatever the dtype of the model, because 16-bit floats cannot hold '
-        'them'
+        'whatever the dtype of the model, because 16-bit floats cannot '
+        'represent them'
       )
     if not encoding.fractional_positions and not jnp.issubdtype(
       positions.dtype, jnp.integer
@@ -57,26 +58,21 @@ def check_positions(
         'position scheme with integer values'
       )
   limit = encoding.max_position
-  if limit is None:
+  if limit is None or isinstance(positions, jax.core.Tracer):
     return
   if positions is None:
-    highest = length - 1
-  elif isinstance(positions, jax.core.Tracer):
-    return
-  else:
-    # In numpy: jit would trace it, even for an array that is known.
-    highest = int(np.asarray(positions).max(initial=-1))
-    lowest = int(np.asarray(positions).min(initial=0))
-    if lowest < 0:
-      raise errors.LengthError(_over(encoding, lowest))
-  if highest >= limit:
-    raise errors.LengthError(_over(encoding, highest))
+    positions = np.arange(length)
+  # In numpy: inside jit, jnp would trace even concrete arrays.
+  if (lowest := int(np.asarray(positions).min(initial=0))) < 0:
+    raise errors.LengthError(_out_of_range(encoding, lowest))
+  if (highest := int(np.asarray(positions).max(initial=-1))) >= limit:
+    raise errors.LengthError(_out_of_range(encoding, highest))
 
 
 def check_scheme(
   encoding: base.Encoding, scheme: position_schemes.PositionScheme
 ) -> None:
-  """Raises where a position scheme and an encoding do not go together.
+  """Raises if an encoding does not support a position scheme.
 
   Raises:
     errors.CombinationError: naming both and the reason.
@@ -90,8 +86,8 @@ def check_scheme(
     raise errors.CombinationError(f'{scheme}: {_no_distances(name)}')
   if scheme.interpolates and encoding.interpolates:
     raise errors.CombinationError(
-      f'{scheme} interpolates positions and so does {name}; set it in one '
-      'of them'
+      f'{scheme} interpolates positions and so does {name}; configure it in '
+      'one of them'
     )
   limit, highest = encoding.max_position, scheme.max_position
   if limit is not None and highest is not None and highest > limit:
@@ -107,12 +103,12 @@ def check_extent(
   length: int,
   train: bool,
 ) -> None:
-  """Raises where a scheme's positions of a segment exceed an encoding's table.
+  """Raises if positions of a segment exceed the encoding's table.
 
   Args:
     encoding: an Encoding.
     scheme: a PositionScheme.
-    length: of the longest segment.
+    length: tokens of the longest segment.
     train: whether this is training.
 
   Raises:
@@ -120,24 +116,23 @@ def check_extent(
   """
   limit, extent = encoding.max_position, scheme.extent(length, train)
   if limit is not None and extent > limit:
-    raise errors.LengthError(_over(encoding, extent - 1))
+    raise errors.LengthError(_out_of_range(encoding, extent - 1))
 
 
-def _no_distances(name):
+def _no_distances(name: str) -> str:
   return (
-    f'{name} needs a position for each token and cannot go by distances of '
+    f'{name} needs a position per token and does not support distances of '
     "pairs; use mode='positions'"
   )
 
 
-def _over(encoding, position):
-  name = specs.name(encoding)
-  mend = 'positions begin at 0'
+def _out_of_range(encoding: base.Encoding, position: int) -> str:
+  fix = 'positions begin at 0'
   if position >= 0:
-    mend = (
+    fix = (
       f'give it max_position={position + 1} or more, or use shorter sequences'
     )
   return (
-    f'{name}(max_position={encoding.max_position}) has no entry for position '
-    f'{position}; {mend}'
+    f'{specs.name(encoding)}(max_position={encoding.max_position}) has no entry'
+    f' for position {position}; {fix}'
   )

@@ -1,5 +1,7 @@
 """FIRE: functional interpolation for relative positions."""
 
+from collections.abc import Callable
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,15 +11,18 @@ from lengen_jax.encodings import base
 from lengen_jax.hints import Array
 from lengen_jax.hints import Params
 
+_TRANSFORMS = ('log', 'identity')
+_ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu}
+
 
 class Fire(base.Encoding):
-  """A learned function of a distance relative to the query's position.
+  """A learned function of the distance relative to the query's position.
 
   b(i, j) = f_theta(psi(i - j) / psi(max(i, L))) with psi(x) = ln(|c| x + 1), a
   multilayer perceptron f_theta from one number to one per head, and a learned
   threshold L = |threshold_multiplier * init_threshold|. Dividing by the query's
   own position keeps the input within [0, 1] at every length. Bidirectionally
-  the normaliser is max(i, j, L).
+  the normalizer is max(i, j, L).
 
   Source: Li et al. (2023), arXiv:2310.04418, eq. 2-4 and appendix E, whose code
   adds biases and 1e-6 in the denominator. `shared=True` is the paper's FIRE-S.
@@ -27,20 +32,16 @@ class Fire(base.Encoding):
     hidden_layers: 2 as in the main text; 1 is the module of appendix E, 0 a
       linear map.
     init_c: initial c.
-    init_threshold: initial L; the learned multiplier of it starts at 1.
-    transform: psi, one of 'log'; 'identity', psi(x) = x; and 'ln', psi(x) =
-      ln x with a large negative number for ln 0. Only 'log' has a c.
+    init_threshold: initial L; its learned multiplier starts at 1.
+    transform: psi, 'log' as above or 'identity', psi(x) = x, which has no c.
     threshold: 'learned', 'fixed' at init_threshold, or 'none'.
     normalizer: 'position' as above, 'max_length' to divide by psi(max_length)
-      at every position, or 'none' for the MLP on psi of the distance itself.
-    max_length: see normalizer.
-    activation: 'relu' or 'gelu'; for a FIRE that is another bias exactly
-      (see `convert.to_fire`) also 'step', 1 above 0 and else 0, without a
-      gradient; 'cosine'; 'log1p', sign(x) ln(1 + |x|); and 'exp', constant from
-      60 on so that it stays finite.
-    final_activation: None, or one of these on the output.
-    sign: give the MLP the sign of the distance as a second input, so that
-      bidirectional attention can tell directions apart.
+      at every position, or 'none' to apply the MLP to psi(i - j) itself.
+    max_length: required by normalizer='max_length'.
+    activation: 'relu' or 'gelu'.
+    final_activation: activation of the output; None for none.
+    sign: give the MLP the sign of the distance as a second input, which
+      distinguishes the two directions of bidirectional attention.
   """
 
   mlp_width: int = 32
@@ -62,7 +63,7 @@ class Fire(base.Encoding):
   )
   beyond = 'interpolates: the input of the MLP stays in [0, 1]'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.hidden_layers not in (0, 1, 2):
       raise errors.SpecError(
         f'hidden_layers must be 0, 1 or 2, got {self.hidden_layers}'
@@ -73,17 +74,16 @@ class Fire(base.Encoding):
         f'{self.init_threshold} must be positive'
       )
     for field, valid in (
-      ('transform', tuple(_TRANSFORMS)),
+      ('transform', _TRANSFORMS),
       ('threshold', ('learned', 'fixed', 'none')),
       ('normalizer', ('position', 'max_length', 'none')),
       ('activation', tuple(_ACTIVATIONS)),
       ('final_activation', (*_ACTIVATIONS, None)),
     ):
-      if getattr(self, field) not in valid:
+      value = getattr(self, field)
+      if value not in valid:
         raise errors.SpecError(
-          errors.one_of(
-            f'{field} of fire', getattr(self, field), map(str, valid)
-          )
+          errors.one_of(f'{field} of fire', value, map(str, valid))
         )
     if (self.normalizer == 'max_length') != (self.max_length is not None):
       raise errors.SpecError(
@@ -97,20 +97,21 @@ class Fire(base.Encoding):
 
   @property
   def translation_invariant(self) -> bool:
-    """By the query's position only beyond L; not at all if not divided by."""
+    """False for normalizer='position', which matters beyond L."""
     return self.normalizer != 'position'
 
   @property
   def has_rows(self) -> bool:
-    """Steps and waves have no slow rows, nor does i / j without a threshold."""
-    smooth = ('relu', 'gelu', 'log1p', None)
+    """Without psi = ln or a threshold, rows vary quickly at the start."""
     return (
       self.normalizer == 'position'
       and self.transform == 'log'
       and self.threshold != 'none'
-      and self.activation in smooth
-      and self.final_activation in smooth
     )
+
+  @property
+  def _learns_threshold(self) -> bool:
+    return self.threshold == 'learned' and self.normalizer == 'position'
 
   def setup(self) -> None:
     constant = nn.initializers.constant
@@ -121,32 +122,21 @@ class Fire(base.Encoding):
       self.threshold_multiplier = self.make_param(
         self, 'threshold_multiplier', nn.initializers.ones, (1,), axes
       )
-    sizes = (
-      [1 + self.sign] + [self.mlp_width] * self.hidden_layers + [self.num_heads]
-    )
-    last = len(sizes) - 2
+    hidden = [self.mlp_width] * self.hidden_layers
+    sizes = [1 + self.sign, *hidden, self.num_heads]
+    output_axes = ['kv'] * self.hidden_layers + ['heads']
     self.mlp = [
-      _Affine(
-        sizes[i],
-        sizes[i + 1],
-        'heads' if i == last else 'kv',
-        self.make_param,
-        name=f'mlp_{i}',
-      )
-      for i in range(last + 1)
+      _Affine(sizes[i], sizes[i + 1], axis, self.make_param, name=f'mlp_{i}')
+      for i, axis in enumerate(output_axes)
     ]
-    # Submodules are set up when first touched; touch all of them, so that
+    # Submodules are set up when first accessed; access all of them, so that
     # every hook creates every parameter.
     for layer in self.mlp:
       _ = layer.kernel
 
-  @property
-  def _learns_threshold(self):
-    return self.threshold == 'learned' and self.normalizer == 'position'
-
-  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
+  def tile_params(self) -> base.NamedLeaves | None:
     axes = ('relpos_buckets',)
-    params = {}
+    params: base.NamedLeaves = {}
     if self.transform == 'log':
       params['c'] = (jnp.abs(self.c), axes)
     if self._learns_threshold:
@@ -180,8 +170,7 @@ class Fire(base.Encoding):
   def strip(
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    """By distance alone, where the normalizer is not the position."""
-    if self.normalizer == 'position':
+    if not self.translation_invariant:
       return super().strip(params, distances, bidirectional=bidirectional)
     return jnp.moveaxis(self._interpolate(params, distances, None), -1, 0)
 
@@ -203,16 +192,19 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """1 / psi(max(i, L)): the MLP of a multiple of it is linear, piecewise.
+    """1 / psi(max(i, L)), in which the MLP's output is piecewise linear.
 
-    How far a query is between others hardly depends on c, and is taken not to,
-    so that it is a constant but where L is between them.
+    The weight of a query between its anchors hardly depends on c. It gets no
+    gradient with respect to c, so that it is constant except where L lies
+    between the anchors.
     """
     params = params | {'c': jax.lax.stop_gradient(params['c'])}
     return 1 / self._normalizer(params, positions)
 
   @nn.nowrap
-  def _interpolate(self, params, distance, i):
+  def _interpolate(
+    self, params: Params, distance: Array, i: Array | None
+  ) -> jax.Array:
     """f_theta(psi(distance) / psi(max(i, L))): `[...] -> [..., H]`."""
     x = self._psi(params, jnp.abs(distance))
     if self.normalizer == 'max_length':
@@ -224,8 +216,8 @@ class Fire(base.Encoding):
     if self.sign:
       h = jnp.concatenate([h, jnp.sign(distance).reshape(-1, 1)], 1)
     for n in range(self.hidden_layers + 1):
-      # An accelerator would round its inputs, which stand for positions, to 16
-      # bits.
+      # By default an accelerator would round the inputs, which represent
+      # positions, to 16 bits.
       h = jnp.matmul(h, params[f'kernel_{n}'], precision='highest')
       h += params[f'bias_{n}'][None]
       if n < self.hidden_layers:
@@ -235,48 +227,20 @@ class Fire(base.Encoding):
     return h.reshape(*x.shape, -1)
 
   @nn.nowrap
-  def _normalizer(self, params, i):
+  def _normalizer(self, params: Params, i: Array | None) -> jax.Array:
     """psi(max(i, L))."""
     if self.threshold == 'learned':
       i = jnp.maximum(i, params['threshold'][0])
     elif self.threshold == 'fixed':
       i = jnp.maximum(i, self.init_threshold)
     else:
-      # Some schemes give positions below 0.
+      # Some schemes produce negative positions.
       i = jnp.abs(i)
     return self._psi(params, i) + 1e-6
 
   @nn.nowrap
-  def _psi(self, params, x):
-    return _TRANSFORMS[self.transform](params, x)
-
-
-def _ln(x):
-  # Low enough for exp(p ln 0) to be 0 at KERPLE's least p = 0.01, and with
-  # gradient 0 there.
-  return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -1e6)
-
-
-def _log1p(x):
-  # Without abs and sign, whose gradients at 0 are 0.
-  y = jnp.log1p(jnp.where(x < 0, -x, x))
-  return jnp.where(x < 0, -y, y)
-
-
-_TRANSFORMS = {
-  'log': lambda params, x: jnp.log1p(params['c'][0] * x),
-  'identity': lambda params, x: x,
-  'ln': lambda params, x: _ln(x),
-}
-
-_ACTIVATIONS = {
-  'relu': jax.nn.relu,
-  'gelu': jax.nn.gelu,
-  'step': lambda x: (x > 0).astype(x.dtype),
-  'cosine': jnp.cos,
-  'log1p': _log1p,
-  'exp': lambda x: jnp.exp(jnp.minimum(x, 60.0)),
-}
+  def _psi(self, params: Params, x: jax.Array) -> jax.Array:
+    return jnp.log1p(params['c'][0] * x) if self.transform == 'log' else x
 
 
 class _Affine(nn.Module):
@@ -289,16 +253,16 @@ class _Affine(nn.Module):
   inputs: int
   outputs: int
   output_axis: str
-  make_param: object
+  make_param: Callable
 
   @property
-  def axes(self):
+  def axes(self) -> tuple[str, str]:
     return ('relpos_buckets', self.output_axis)
 
-  def setup(self):
+  def setup(self) -> None:
     bound = self.inputs**-0.5
 
-    def init(key, shape, dtype):
+    def init(key: Array, shape: tuple[int, ...], dtype: type) -> jax.Array:
       return jax.random.uniform(key, shape, dtype, -bound, bound)
 
     shape = (self.inputs, self.outputs)

@@ -12,36 +12,32 @@ from lengen_jax.hints import Params
 
 
 class _Kerple(base.Encoding):
-  """What both kernels share: two positive numbers per head.
+  """Base of both kernels: two positive parameters per head.
 
-  The official code clamps the parameters in place before every use, so their
-  gradient is never cut. Here the value is clamped with a straight-through
-  gradient and `project` clamps the parameter after each optimizer step.
+  The official code clamps the parameters in place before every use, which never
+  cuts their gradient. Here the value is clamped with a straight-through
+  gradient, and `project` clamps the parameter after each optimizer step.
   """
 
   source = 'arXiv:2205.09921'
   parameters = 'p [H], a [H]'
-  beyond = 'the penalty grows on, ever more slowly'
-  # Upper ends of the ranges of p and a; both begin at 0.01.
+  beyond = 'the penalty keeps growing, ever more slowly'
+  # Upper bound of p; the lower bound of p and a is 0.01.
   _p_max = math.inf
 
-  def setup(self):
-    def uniform(scale):
-      return lambda key, shape, dtype: jax.random.uniform(
-        key, shape, dtype, 0.0, scale
-      )
-
+  def setup(self) -> None:
+    uniform = nn.initializers.uniform
     shape = (self.num_heads,)
     self.p = self.make_param(self, 'p', uniform(2.0), shape, ('heads',))
     self.a = self.make_param(self, 'a', uniform(1.0), shape, ('heads',))
 
-  def tile_params(self):
+  def tile_params(self) -> base.NamedLeaves | None:
     p = _clamp_value(self.p, self._p_max)
     a = _clamp_value(self.a, math.inf)
     return {'p': (p, ('heads',)), 'a': (a, ('heads',))}
 
   @nn.nowrap
-  def project(self, params):
+  def project(self, params: Params) -> Params:
     return {
       **params,
       'p': jnp.clip(params['p'], 0.01, self._p_max),
@@ -79,7 +75,7 @@ class KerplePower(_Kerple):
   """
 
   formula = 'b = -a_h |i - j|^p_h'
-  beyond = 'the penalty grows on'
+  beyond = 'the penalty keeps growing'
   _p_max = 2.0
 
   @nn.nowrap
@@ -91,8 +87,8 @@ class KerplePower(_Kerple):
     return -a * jnp.abs(distances)[None] ** p
 
 
-def _clamp_value(x, upper):
-  """X clipped to [0.01, upper] with the gradient of x itself."""
+def _clamp_value(x: jax.Array, upper: float) -> jax.Array:
+  """Returns x clipped to [0.01, upper], with the gradient of x."""
   return jax.lax.stop_gradient(jnp.clip(x, 0.01, upper)) + (
     x - jax.lax.stop_gradient(x)
   )

@@ -1,4 +1,4 @@
-"""NoPE: no position encoding at all; the causal mask alone tells order."""
+"""NoPE: no position encoding; order enters through the causal mask alone."""
 
 from lengen_jax.encodings import base
 
@@ -12,5 +12,5 @@ class Nope(base.Encoding):
 
   formula = 'nothing; order only through the causal mask'
   source = 'arXiv:2203.16634'
-  beyond = 'more keys than ever seen'
+  beyond = 'more keys than in training'
   takes_distances = True

@@ -1,4 +1,4 @@
-"""The menu of encodings: name to class, and building one from a spec."""
+"""The registry of encodings, and their creation from specs."""
 
 from collections.abc import Sequence
 import numbers
@@ -38,10 +38,10 @@ ENCODINGS = {
 
 
 def register(name: str, encoding: type[base.Encoding]) -> None:
-  """Adds an Encoding class under `name`, so that specs can name it."""
+  """Registers an Encoding class under a name for specs."""
   if not (isinstance(encoding, type) and issubclass(encoding, base.Encoding)):
     raise errors.SpecError(
-      f'{encoding!r} is no class derived from encodings.Encoding'
+      f'{encoding!r} is not a subclass of encodings.Encoding'
     )
   specs.register('encoding', ENCODINGS, name, encoding)
 
@@ -61,13 +61,14 @@ def create(
     num_heads: attention heads.
     head_dim: size of one head.
     width: width of the model, for encodings added to its input.
-    **module: `name` and `parent`, as any linen module takes them.
+    **module: arguments of any linen module, such as `name` and `parent`.
 
   Returns:
     An Encoding.
 
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
+    errors.ConfigError: a size that is not a positive integer.
   """
   sizes = num_heads, head_dim
   if not all(isinstance(n, numbers.Integral) and n >= 1 for n in sizes):
@@ -92,17 +93,17 @@ def create_layers(
   """Creates the encoding of each layer of a model.
 
   Args:
-    spec: a spec, several joined by commas, or a tuple of specs; several are
+    spec: a spec, several joined by commas, or a sequence of specs; several are
       cycled over the layers ('rope, nope' alternates).
     num_layers: layers of the model.
-    **fixed: passed to `create`.
+    **fixed: further arguments of `create`.
 
   Returns:
-    list of `num_layers` encodings; equal layers hold equal encodings.
+    list of `num_layers` encodings, equal where the specs are.
   """
   if isinstance(spec, str):
     spec = specs.split(spec)
   if not spec:
-    raise errors.SpecError('empty encoding spec; "nope" is the one for none')
+    raise errors.SpecError('empty encoding spec; use "nope" for no encoding')
   cycle = [create(one, **fixed) for one in spec]
   return [cycle[i % len(cycle)] for i in range(num_layers)]

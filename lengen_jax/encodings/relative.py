@@ -1,4 +1,7 @@
-"""Relative encodings that look at contents: Shaw, Transformer-XL."""
+"""Relative encodings that depend on contents: Shaw, Transformer-XL."""
+
+from collections.abc import Callable
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -22,8 +25,8 @@ class Shaw(base.Encoding):
   Source: Shaw et al. (2018), arXiv:1803.02155, eq. 3-4.
 
   Attributes:
-    left: distances further back share a vector.
-    right: distances further ahead share a vector.
+    left: largest distance backward that has a vector of its own.
+    right: largest distance forward that has a vector of its own.
   """
 
   left: int = 16
@@ -32,12 +35,12 @@ class Shaw(base.Encoding):
   formula = 'logits + q a_r / sqrt(D), values + w a_r, r = clip(j - i)'
   source = 'arXiv:1803.02155'
   parameters = 'key_table [left + right + 1, D], value_table likewise'
-  beyond = 'the last vector serves all'
+  beyond = 'all share the last vector'
   needs_content = True
   fractional_positions = False
   takes_distances = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.left < 0 or self.right < 0:
       raise errors.SpecError(
         f'left={self.left} and right={self.right} must not be negative'
@@ -51,7 +54,7 @@ class Shaw(base.Encoding):
     self.key_table = self.make_param(self, 'key_table', init, shape, axes)
     self.value_table = self.make_param(self, 'value_table', init, shape, axes)
 
-  def content_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
+  def content_params(self) -> base.NamedLeaves | None:
     axes = ('relpos_buckets', 'kv')
     return {
       'key_table': (self.key_table, axes),
@@ -69,7 +72,7 @@ class Shaw(base.Encoding):
   ) -> jax.Array:
     del k
     row = self._row(q_positions, k_positions)
-    # Products with all rows of the table, then a choice per pair.
+    # Products with all rows of the table, of which each pair selects one.
     q_BxHxQxR = jnp.einsum(
       'bqhd,rd->bhqr', q.astype(jnp.float32), params['key_table']
     )
@@ -88,16 +91,16 @@ class Shaw(base.Encoding):
     row = jnp.broadcast_to(row, weights.shape)
     rows = params['value_table'].shape[0]
 
-    def total(weights_K, row_K):
+    def total(weights_K: jax.Array, row_K: jax.Array) -> jax.Array:
       return jnp.zeros(rows, jnp.float32).at[row_K].add(weights_K)
 
     for _ in range(3):
       total = jax.vmap(total)
-    weights_BxHxQxR = total(weights.astype(jnp.float32), row)
+    weights_BxHxQxR = total(jnp.asarray(weights, jnp.float32), row)
     return jnp.einsum('bhqr,rd->bqhd', weights_BxHxQxR, params['value_table'])
 
   @nn.nowrap
-  def _row(self, q_positions, k_positions):
+  def _row(self, q_positions: Positions, k_positions: Positions) -> jax.Array:
     """Row of the tables per pair, int32 `[1 or B, 1, Q, K]`."""
     back = base.signed_distance(q_positions, k_positions).astype(jnp.int32)
     back = back.reshape((-1, 1, *back.shape[-2:]))
@@ -108,18 +111,18 @@ class TransformerXL(base.Encoding):
   """Transformer-XL's relative encoding.
 
   logits = ((q + u) k + (q + v) R(j - i)) / sqrt(D) with
-  R(t) = [sin(t w), cos(t w)] W, of width H D. The sines of a difference are
-  expanded into products of sines, so that the second term is a matrix product
-  of query and key features and no array over pairs is as wide as R.
+  R(t) = [sin(t w), cos(t w)] W, of width H D. The addition theorem turns the
+  second term into a matrix product of query features and key features, so that
+  no array over pairs is as wide as R.
 
   Source: Dai et al. (2019), arXiv:1901.02860, section 3.3, as in Ruoss et al.
   (2023), arXiv:2305.16843.
 
   Attributes:
-    official_compat: R(n - 1 - (i - j)) for n keys, as the code of Ruoss et al.
-      has it in causal attention: what a distance means goes with the length.
-      With randomized distances below P likewise R(P - r), and R(P - 1) for
-      all keys from the query on, which that code cannot tell apart.
+    official_compat: compute R(n - 1 - (i - j)) for n keys, as the code of Ruoss
+      et al. does in causal attention, which makes a distance's meaning depend
+      on the length. With randomized distances below P, compute R(P - r), and
+      R(P - 1) for the query's own key and all keys after it.
   """
 
   official_compat: bool = False
@@ -134,10 +137,10 @@ class TransformerXL(base.Encoding):
 
   @property
   def tileable(self) -> bool:
-    # The official quirk counts from the number of all keys.
+    # The official quirk depends on the number of all keys.
     return not self.official_compat
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.num_heads * self.head_dim % 2:
       raise errors.SpecError(
         f'transformer_xl needs num_heads * head_dim to be even, got '
@@ -152,10 +155,10 @@ class TransformerXL(base.Encoding):
     self.u = self.make_param(self, 'u', init, shape, axes)
     self.v = self.make_param(self, 'v', init, shape, axes)
     self.projection = _Projection(inner, self.make_param)
-    # Set up now, whichever hook comes first.
+    # Set up now, whichever hook runs first.
     _ = self.projection.kernel
 
-  def content_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
+  def content_params(self) -> base.NamedLeaves | None:
     inner = self.num_heads * self.head_dim
     kernel = self.projection.kernel.reshape(inner, self.num_heads, -1)
     return {
@@ -192,10 +195,16 @@ class TransformerXL(base.Encoding):
     return position + content[:, :, None]
 
   @nn.nowrap
-  def _by_position(self, a, b, q_positions, k_positions):
+  def _by_position(
+    self,
+    a_BxQxHxF: jax.Array,
+    b_BxQxHxF: jax.Array,
+    q_positions: Array,
+    k_positions: Any,
+  ) -> jax.Array:
     """A product of features of queries and of keys, `[B, H, Q, K]`."""
-    # Differences are all that matters: count from the first query, exactly,
-    # so that angles stay small.
+    # Only differences matter: positions are counted from the first query,
+    # exactly, so that angles stay small.
     origin = q_positions[..., :1]
     i, j = (
       jnp.atleast_2d((p - origin).astype(jnp.float32))
@@ -204,25 +213,31 @@ class TransformerXL(base.Encoding):
     sin_i, cos_i = self._features(i)
     sin_j, cos_j = self._features(j)
     # a sin(j - i) + b cos(j - i) as products of features of i and of j.
-    on_sin_j = a * cos_i + b * sin_i
-    on_cos_j = b * cos_i - a * sin_i
+    on_sin_j = a_BxQxHxF * cos_i + b_BxQxHxF * sin_i
+    on_cos_j = b_BxQxHxF * cos_i - a_BxQxHxF * sin_i
     features_j = jnp.concatenate([sin_j, cos_j], -1)[:, :, 0]
     features_j = jnp.broadcast_to(
-      features_j, (a.shape[0], *features_j.shape[1:])
+      features_j, (a_BxQxHxF.shape[0], *features_j.shape[1:])
     )
     return jnp.einsum(
       'bqhf,bkf->bhqk',
       jnp.concatenate([on_sin_j, on_cos_j], -1),
       features_j,
-      # Not rounded to 16 bits by an accelerator: these are positions.
+      # By default an accelerator would round positions to 16 bits.
       precision='highest',
     )
 
   @nn.nowrap
-  def _by_distance(self, a, b, q_positions, k_positions):
-    """Every distance for every query, then a choice per pair."""
+  def _by_distance(
+    self,
+    a_BxQxHxF: jax.Array,
+    b_BxQxHxF: jax.Array,
+    q_positions: position_schemes.Distances,
+    k_positions: Any,
+  ) -> jax.Array:
+    """Terms of every distance, of which each pair selects one."""
     row, apart = q_positions.rows(k_positions)
-    r = q_positions.r.astype(jnp.float32)
+    r_BxL = q_positions.r.astype(jnp.float32)
     sign = jnp.sign(apart).astype(jnp.float32)
     if self.official_compat:
       if q_positions.size is None:
@@ -230,29 +245,28 @@ class TransformerXL(base.Encoding):
           'transformer_xl(official_compat=True) needs the size of Distances'
         )
       # The query itself and later keys are all at distance 1.
-      r = jnp.maximum(r, 1) - q_positions.size
+      r_BxL = jnp.maximum(r_BxL, 1) - q_positions.size
       row = jnp.where(apart > 0, row, row - jnp.abs(apart))
       sign = jnp.ones_like(sign)
-    sin_r, cos_r = self._features(r)
-    shape = (a.shape[0], *sin_r.shape[1:])
-    sin_BxHxQxR, cos_BxHxQxR = (
-      jnp.einsum(
-        'bqhf,brf->bhqr',
-        x,
-        jnp.broadcast_to(r, shape)[:, :, 0],
-        precision='highest',
+
+    def by_pair(x_BxQxHxF: jax.Array, features: jax.Array) -> jax.Array:
+      features = features[:, :, 0]
+      features_BxLxF = jnp.broadcast_to(
+        features, (x_BxQxHxF.shape[0], *features.shape[1:])
       )
-      for x, r in ((a, sin_r), (b, cos_r))
-    )
-    row = jnp.broadcast_to(row[:, None], sin_BxHxQxR.shape[:3] + row.shape[-1:])
-    sin, cos = (
-      jnp.take_along_axis(x, row, axis=3) for x in (sin_BxHxQxR, cos_BxHxQxR)
-    )
+      terms_BxHxQxL = jnp.einsum(
+        'bqhf,blf->bhql', x_BxQxHxF, features_BxLxF, precision='highest'
+      )
+      shape = terms_BxHxQxL.shape[:3] + row.shape[-1:]
+      rows = jnp.broadcast_to(row[:, None], shape)
+      return jnp.take_along_axis(terms_BxHxQxL, rows, axis=3)
+
+    sin_r, cos_r = self._features(r_BxL)
     # The sine of j - i, which is -sign r.
-    return cos - sign[:, None] * sin
+    return by_pair(b_BxQxHxF, cos_r) - sign[:, None] * by_pair(a_BxQxHxF, sin_r)
 
   @nn.nowrap
-  def _features(self, positions_BxL):
+  def _features(self, positions_BxL: Array) -> tuple[jax.Array, jax.Array]:
     """Sin and cos of every frequency, `[B, L, 1, H D / 2]` each."""
     inner = self.num_heads * self.head_dim
     frequency = 10000.0 ** (-np.arange(0, inner, 2) / inner)
@@ -266,9 +280,9 @@ class _Projection(nn.Module):
   """The matrix W."""
 
   size: int
-  make_param: object
+  make_param: Callable
 
-  def setup(self):
+  def setup(self) -> None:
     self.kernel = self.make_param(
       self,
       'kernel',

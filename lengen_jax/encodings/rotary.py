@@ -1,6 +1,8 @@
-"""Rotary encodings: queries and keys turned by angles that grow with position.
+"""Rotary encodings, which rotate queries and keys by angles p w_k.
 
-All members of the family share one rotation and differ in the frequencies.
+The members of the family share one rotation and differ in its frequencies w_k.
+
+Shapes: B batch, L length, H heads, D head_dim, F = D_r / 2 frequencies.
 """
 
 import math
@@ -20,10 +22,10 @@ from lengen_jax.positions import interpolated
 class Rope(base.Encoding):
   """Rotary position embedding, with position interpolation (PI).
 
-  Pairs of dimensions are turned by p w_k with w_k = base^(-2k/D_r), k < D_r/2,
-  D_r = fraction * D; the other dimensions stay. PI divides positions by
-  `scale`, or, with `dynamic`, multiplies them by min(1, train_length / length)
-  of each sequence.
+  Pairs of dimensions are rotated by p w_k with w_k = base^(-2k/D_r), k < D_r/2,
+  D_r = fraction * D; the other dimensions are unchanged. PI divides positions
+  by `scale` or, with `dynamic`, multiplies them by min(1, train_length /
+  length) of each sequence.
 
   Sources: Su et al. (2021), arXiv:2104.09864, eq. 34; PI: Chen et al. (2023),
   arXiv:2306.15595, eq. 4.
@@ -32,12 +34,12 @@ class Rope(base.Encoding):
     base: base of the frequencies.
     layout: which dimensions form a pair: 'half' (k, k + D_r/2) as in Llama and
       GPT-NeoX, 'interleaved' (2k, 2k + 1) as in GPT-J.
-    fraction: part of the head dimensions that is turned.
-    proportional: turn the first `fraction` of the pairs of all dimensions,
-      with the frequencies of all, instead of the first dimensions.
-    scale: positions are divided by it.
-    train_length: longest training length, for `dynamic`.
-    dynamic: go by each sequence's own length.
+    fraction: fraction of the head dimensions that is rotated.
+    proportional: D_r = D, and only the first `fraction` of the pairs is
+      rotated.
+    scale: divisor of positions.
+    train_length: longest training length, required by `dynamic`.
+    dynamic: scale by each sequence's own length.
   """
 
   base: float = 10000.0
@@ -48,20 +50,19 @@ class Rope(base.Encoding):
   train_length: int | None = None
   dynamic: bool = False
 
-  formula = 'turn pairs of q, k by p w_k, w_k = base^(-2k/D); PI: w_k / scale'
+  formula = 'rotate pairs of q, k by p w_k, w_k = base^(-2k/D); PI: w_k / scale'
   source = 'arXiv:2104.09864, arXiv:2306.15595'
   beyond = 'angles never seen, unless scale or dynamic interpolates'
-  at_decoding = 'nothing; with dynamic the planned length, keys kept unturned'
+  at_decoding = 'nothing; with dynamic the planned length, keys kept unrotated'
 
-  def __post_init__(self):
-    if self.layout not in ('half', 'interleaved'):
+  def __post_init__(self) -> None:
+    layouts = ('half', 'interleaved')
+    if self.layout not in layouts:
+      raise errors.SpecError(errors.one_of('layout', self.layout, layouts))
+    rotated = int(self.fraction * self.head_dim)
+    if not 0 < self.fraction <= 1 or rotated % 2 or not rotated:
       raise errors.SpecError(
-        errors.one_of('layout', self.layout, ['half', 'interleaved'])
-      )
-    turned = int(self.fraction * self.head_dim)
-    if not 0 < self.fraction <= 1 or turned % 2 or not turned:
-      raise errors.SpecError(
-        f'fraction={self.fraction} of head_dim={self.head_dim} gives {turned} '
+        f'fraction={self.fraction} of head_dim={self.head_dim} is {rotated} '
         'dimensions; it must be even and between 2 and head_dim'
       )
     if self.proportional and self.head_dim % 2:
@@ -82,19 +83,22 @@ class Rope(base.Encoding):
     super().__post_init__()
 
   @nn.nowrap
-  def _check_scale(self):
-    """Raises on a scale that does not go with the other fields."""
+  def _check_scale(self) -> None:
+    """Raises if `scale` contradicts the other fields."""
     if self.dynamic and self.scale != 1:
       raise errors.SpecError(
-        f'dynamic interpolates by train_length / length; scale={self.scale} '
-        'beside it has no meaning'
+        f'dynamic interpolates by train_length / length and excludes scale='
+        f'{self.scale}; leave out one of them'
       )
 
   @property
   def rotary_dim(self) -> int:
-    """Dimensions whose pairs are turned, D_r."""
-    if self.proportional:
-      return self.head_dim
+    """D_r, the number of dimensions that form pairs."""
+    return self.head_dim if self.proportional else self._rotated
+
+  @property
+  def _rotated(self) -> int:
+    """Dimensions that are rotated."""
     return int(self.fraction * self.head_dim)
 
   @property
@@ -116,11 +120,10 @@ class Rope(base.Encoding):
     """Angle per unit of position.
 
     Args:
-      lengths: `[B, 1]` or `[B, L]`; used where `length_dependent`.
+      lengths: `[B, 1]` or `[B, L]`; required if `length_dependent`.
 
     Returns:
-      float64 `[D_r/2]` where the length does not matter, else float32
-      `[B, 1 or L, D_r/2]`.
+      float32 `[B, 1 or L, F]` if `length_dependent`, else float64 `[F]`.
     """
     if not self.dynamic:
       return self.plain_frequencies() / self.scale
@@ -129,7 +132,7 @@ class Rope(base.Encoding):
 
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
-    """Factor on the turned queries and keys: a number, or `[B, 1 or L]`."""
+    """Factor on rotated queries and keys: a number, or `[B, 1 or L]`."""
     del lengths
     return 1.0
 
@@ -151,11 +154,11 @@ class Rope(base.Encoding):
       lengths: `[B, 1]` or `[B, Q]`, the length of each token's sequence.
 
     Returns:
-      q and k, turned, in their own dtypes.
+      The rotated q and k, in their own dtypes.
 
     Raises:
-      errors.LengthError: the encoding depends on the length and `lengths` is
-        None or does not fit the keys.
+      errors.LengthError: the encoding depends on the length, and `lengths` is
+        None or does not match the keys.
     """
     if self.length_dependent:
       name = specs.name(self)
@@ -170,20 +173,22 @@ class Rope(base.Encoding):
           f'{k.shape[1]} keys, got {lengths.shape}'
         )
     return (
-      self._turn(q, q_positions, lengths),
-      self._turn(k, k_positions, lengths),
+      self._rotate(q, q_positions, lengths),
+      self._rotate(k, k_positions, lengths),
     )
 
   @nn.nowrap
-  def _turn(self, x, positions, lengths):
+  def _rotate(
+    self, x_BxLxHxD: Array, positions: Array, lengths: Array | None
+  ) -> jax.Array:
     frequencies = self.frequencies(lengths)
     if self.proportional:
-      turned = int(self.fraction * self.head_dim) // 2
-      frequencies = frequencies * (np.arange(self.head_dim // 2) < turned)
-    if frequencies.ndim == 1:
+      pairs = np.arange(self.head_dim // 2)
+      frequencies = frequencies * (pairs < self._rotated // 2)
+    if isinstance(frequencies, np.ndarray):
       frequencies = _float32(frequencies)
-    # Angles and the products with them in float32: 16 bits cannot hold a
-    # position, let alone its phase.
+    # Angles and rotations in float32: 16-bit floats cannot represent positions,
+    # let alone phases.
     positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
     angle_BxLx1xF = (positions_BxL[..., None] * frequencies)[:, :, None]
     magnitude = self.magnitude(lengths)
@@ -191,7 +196,7 @@ class Rope(base.Encoding):
       magnitude = magnitude[..., None, None]
     cos = magnitude * jnp.cos(angle_BxLx1xF)
     sin = magnitude * jnp.sin(angle_BxLx1xF)
-    y, rest = jnp.split(x, [self.rotary_dim], -1)
+    y, rest = jnp.split(x_BxLxHxD, [self.rotary_dim], -1)
     y = y.astype(jnp.float32)
     if self.layout == 'half':
       y1, y2 = jnp.split(y, 2, -1)
@@ -202,20 +207,19 @@ class Rope(base.Encoding):
       z = jnp.concatenate([z1, z2], -1)
     else:
       z = jnp.stack([z1, z2], -1).reshape(y.shape)
-    return jnp.concatenate([z.astype(x.dtype), rest], -1)
+    return jnp.concatenate([z.astype(x_BxLxHxD.dtype), rest], -1)
 
 
 class Ntk(Rope):
-  """NTK-aware RoPE: a larger base instead of smaller positions.
+  """NTK-aware RoPE, which enlarges the base.
 
-  base' = base r^(D_r / (D_r - 2)), so that the lowest frequency is divided by r
-  and the highest stays. r is `scale`, or, with `dynamic`,
-  r = scale n / train_length - (scale - 1) of each sequence's own length n where
-  that exceeds `train_length`.
+  base' = base r^(D_r / (D_r - 2)) divides the lowest frequency by r and keeps
+  the highest. r is `scale` or, with `dynamic`,
+  r = scale n / train_length - (scale - 1) for a sequence whose length n exceeds
+  `train_length`, else 1.
 
-  Sources: bloc97 (2023); as in the widely used implementations; the dynamic
-  form by emozilla (2023). Both are described in Peng et al. (2023),
-  arXiv:2309.00071, section 3.
+  Sources: bloc97 (2023), and emozilla (2023) for the dynamic form; both are
+  described in Peng et al. (2023), arXiv:2309.00071, section 3.
   """
 
   formula = 'rope with base s^(D/(D-2)) times as large'
@@ -223,10 +227,10 @@ class Ntk(Rope):
   beyond = 'interpolates slow pairs'
 
   @nn.nowrap
-  def _check_scale(self):
+  def _check_scale(self) -> None:
     if self.rotary_dim < 4:
       raise errors.SpecError(
-        f'ntk needs at least 4 turned dimensions, got {self.rotary_dim}'
+        f'ntk needs at least 4 rotated dimensions, got {self.rotary_dim}'
       )
 
   @nn.nowrap
@@ -242,18 +246,19 @@ class Ntk(Rope):
 
 
 class Yarn(Rope):
-  """YaRN: interpolate slow pairs, leave fast ones, warm the softmax.
+  """YaRN: interpolates slow pairs, keeps fast ones, scales the logits.
 
-  Pairs that turn less than `beta_slow` times over the training length are
-  interpolated, those that turn more than `beta_fast` times stay, between runs a
-  ramp; queries and keys grow by 0.1 ln s + 1. With `dynamic`,
-  s = n / train_length of each sequence's own length n where that is more.
+  Pairs that make less than `beta_slow` rotations over the training length are
+  interpolated, pairs that make more than `beta_fast` are unchanged, and between
+  the two the interpolation falls linearly in k. Queries and keys are multiplied
+  by 0.1 ln s + 1. s is `scale` or, with `dynamic`, max(1, n / train_length) for
+  a sequence of length n.
 
   Source: Peng et al. (2023), arXiv:2309.00071, section 3.
 
   Attributes:
-    beta_fast: turns from which on a pair stays.
-    beta_slow: turns up to which a pair is interpolated in full.
+    beta_fast: rotations from which on a pair is unchanged.
+    beta_slow: rotations up to which a pair is fully interpolated.
   """
 
   beta_fast: float = 32.0
@@ -264,12 +269,9 @@ class Yarn(Rope):
   beyond = 'interpolates slow pairs'
 
   @nn.nowrap
-  def _check_scale(self):
+  def _check_scale(self) -> None:
     super()._check_scale()
-    if not self.train_length:
-      raise errors.SpecError('yarn needs train_length')
-    if self.scale < 1:
-      raise errors.SpecError(f'scale of yarn is {self.scale}, less than 1')
+    _check_extension(self)
     if not self.beta_fast > self.beta_slow > 0:
       raise errors.SpecError(
         f'beta_fast={self.beta_fast} must exceed beta_slow={self.beta_slow}, '
@@ -277,16 +279,15 @@ class Yarn(Rope):
       )
 
   @nn.nowrap
-  def _ramp(self):
-    """How much each pair is interpolated, 0 to 1, float64 `[D_r/2]`."""
+  def _ramp(self) -> np.ndarray:
+    """Weight of interpolation per pair, 0 to 1, float64 `[F]`."""
     dim = self.rotary_dim
 
-    def pair_of(turns):
-      # The pair that turns so often over the training length.
+    def pair_of(rotations: float) -> float:
+      """Index k of the pair that rotates so often over the training length."""
+      wavelength = self.train_length / rotations
       return (
-        dim
-        * math.log(self.train_length / (turns * 2 * math.pi))
-        / (2 * math.log(self.base))
+        dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(self.base))
       )
 
     low = max(math.floor(pair_of(self.beta_fast)), 0)
@@ -312,8 +313,8 @@ class Yarn(Rope):
 class Llama3(Rope):
   """Llama 3.1's RoPE: interpolation by wavelength.
 
-  Pairs whose wavelength exceeds train_length / low_freq are interpolated, those
-  below train_length / high_freq stay, between they are mixed.
+  Pairs with a wavelength above train_length / low_freq are interpolated, those
+  below train_length / high_freq are unchanged, those between are mixed.
 
   Source: Llama team (2024), arXiv:2407.21783; as in the released code.
 
@@ -333,25 +334,22 @@ class Llama3(Rope):
   at_decoding = 'nothing'
 
   @nn.nowrap
-  def _check_scale(self):
+  def _check_scale(self) -> None:
     if self.dynamic:
       raise errors.SpecError('llama3 has no dynamic form')
-    if not self.train_length:
-      raise errors.SpecError('llama3 needs train_length')
+    _check_extension(self)
     if not 0 < self.low_freq < self.high_freq:
       raise errors.SpecError(
         f'low_freq={self.low_freq} must be positive and below high_freq='
         f'{self.high_freq}'
       )
-    if self.scale < 1:
-      raise errors.SpecError(f'scale of llama3 is {self.scale}, less than 1')
 
   @nn.nowrap
   def frequencies(self, lengths: Array | None) -> Array:
     del lengths
     plain = self.plain_frequencies()
-    turns = self.train_length * plain / (2 * np.pi)
-    kept = (turns - self.low_freq) / (self.high_freq - self.low_freq)
+    rotations = self.train_length * plain / (2 * np.pi)
+    kept = (rotations - self.low_freq) / (self.high_freq - self.low_freq)
     kept = np.clip(kept, 0, 1)
     return kept * plain + (1 - kept) * plain / self.scale
 
@@ -359,15 +357,16 @@ class Llama3(Rope):
 class Longrope(Rope):
   """LongRoPE: a searched divisor per pair, one list for short, one for long.
 
-  A sequence of up to `train_length` takes `short_factors`, a longer one
-  `long_factors`; queries and keys grow by sqrt(1 + ln s / ln train_length).
+  Sequences of up to `train_length` use `short_factors`, longer ones
+  `long_factors`. Queries and keys are multiplied by
+  sqrt(1 + ln s / ln train_length).
 
   Source: Ding et al. (2024), arXiv:2402.13753; magnitude and switch as in the
   code of Phi-3.
 
   Attributes:
-    short_factors: divisor of each frequency.
-    long_factors: likewise.
+    short_factors: divisors of the frequencies of short sequences.
+    long_factors: divisors of the frequencies of long sequences.
   """
 
   short_factors: tuple | None = None
@@ -375,17 +374,18 @@ class Longrope(Rope):
 
   formula = 'rope with w_k / factor_k, two lists; q, k scaled by ln s'
   source = 'arXiv:2402.13753'
-  beyond = 'interpolates every pair as searched'
-  at_decoding = 'the planned length, keys kept unturned'
+  beyond = 'interpolates every pair by a searched factor'
+  at_decoding = 'the planned length, keys kept unrotated'
   length_dependent = True
   interpolates = True
 
   @nn.nowrap
-  def _check_scale(self):
+  def _check_scale(self) -> None:
     if self.dynamic:
-      raise errors.SpecError('longrope goes by each length anyway')
-    if not self.train_length or self.train_length < 2:
-      raise errors.SpecError('longrope needs train_length, at least 2')
+      raise errors.SpecError(
+        'longrope depends on the length in any case; leave out dynamic'
+      )
+    _check_extension(self, least_length=2)
     for name in ('short_factors', 'long_factors'):
       factors = getattr(self, name)
       if factors is None or len(factors) != self.rotary_dim // 2:
@@ -395,8 +395,6 @@ class Longrope(Rope):
         )
       if min(factors) <= 0:
         raise errors.SpecError(f'{name} must be positive, got {factors}')
-    if self.scale < 1:
-      raise errors.SpecError(f'scale of longrope is {self.scale}, less than 1')
 
   @nn.nowrap
   def frequencies(self, lengths: Array | None) -> Array:
@@ -413,6 +411,19 @@ class Longrope(Rope):
     return math.sqrt(1 + math.log(self.scale) / math.log(self.train_length))
 
 
-def _float32(x_F):
+def _check_extension(encoding: Rope, least_length: int = 1) -> None:
+  """Raises unless an encoding has a train_length and a scale of 1 or more."""
+  name = specs.name(encoding)
+  if (encoding.train_length or 0) < least_length:
+    raise errors.SpecError(
+      f'{name} needs train_length, at least {least_length}'
+    )
+  if encoding.scale < 1:
+    raise errors.SpecError(
+      f'scale of {name} is {encoding.scale}; it must be at least 1'
+    )
+
+
+def _float32(x_F: np.ndarray) -> jax.Array:
   """float64 `[F]` as float32 `[1, 1, F]`."""
   return jnp.asarray(x_F[None, None], jnp.float32)

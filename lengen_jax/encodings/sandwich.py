@@ -27,14 +27,14 @@ class Sandwich(base.Encoding):
 
   formula = 'b = H/(8h) sum_k cos((i - j) 10000^(-2k/dbar)), h = 1 .. H'
   source = 'arXiv:2212.10356'
-  beyond = 'the sum of cosines falls on, slowly'
+  beyond = 'the sum of cosines keeps falling, slowly'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.dbar < 2 or self.dbar % 2:
       raise errors.SpecError(f'dbar must be even and positive, got {self.dbar}')
     super().__post_init__()
 
-  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
+  def tile_params(self) -> base.NamedLeaves | None:
     ratio = self.num_heads / (8.0 * np.arange(1, self.num_heads + 1))
     return {'ratio': (jnp.asarray(ratio, jnp.float32), ('heads',))}
 
@@ -44,7 +44,7 @@ class Sandwich(base.Encoding):
   ) -> jax.Array:
     del bidirectional
     frequencies = 10000.0 ** (-np.arange(0, self.dbar, 2) / self.dbar)
-    # A loop, so that the cosines fuse into one pass without an axis for them.
+    # A loop lets XLA fuse the cosines into one pass without an extra axis.
     total = jnp.zeros_like(distances)
     for frequency in frequencies:
       total += jnp.cos(distances * frequency)

@@ -15,18 +15,18 @@ from lengen_jax.hints import Params
 class T5(base.Encoding):
   """Bucketed relative bias: b_h(i, j) = table[bucket(i - j), h].
 
-  Causally all buckets serve distances 0, 1, 2, ...: the first half one each,
-  the rest on a logarithmic scale up to `max_distance`, beyond which all share
-  the last. Bidirectionally each direction has half of the buckets. A
-  fractional distance falls into the bucket of the whole number below it.
+  Causally, the first half of the buckets holds one distance 0, 1, 2, ... each.
+  The other half is spaced logarithmically up to `max_distance`, from which on
+  all distances share the last bucket. Bidirectionally, each direction has half
+  of the buckets. A fractional distance is rounded down.
 
   Source: Raffel et al. (2020), arXiv:1910.10683, section 2.1; buckets as in
-  the official code, with the boundaries computed as whole numbers on the host,
-  because a float32 logarithm on an accelerator may fall on either side.
+  the official code, with the boundaries computed as integers on the host,
+  because a float32 logarithm on an accelerator may round to either side.
 
   Attributes:
     num_buckets: rows of the table.
-    max_distance: distances from here on share the last bucket.
+    max_distance: least distance in the last bucket.
   """
 
   num_buckets: int = 32
@@ -35,9 +35,9 @@ class T5(base.Encoding):
   formula = 'b = table[bucket(i - j), h], buckets logarithmic from N/2 on'
   source = 'arXiv:1910.10683'
   parameters = 'table [num_buckets, H]'
-  beyond = 'the last bucket serves all'
+  beyond = 'all share the last bucket'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.num_buckets < 4 or self.num_buckets % 2:
       raise errors.SpecError(
         f'num_buckets must be even and at least 4, got {self.num_buckets}'
@@ -58,7 +58,7 @@ class T5(base.Encoding):
       ('relpos_buckets', 'heads'),
     )
 
-  def tile_params(self) -> dict[str, tuple[jax.Array, tuple]] | None:
+  def tile_params(self) -> base.NamedLeaves | None:
     return {'table': (self.table, ('relpos_buckets', 'heads'))}
 
   @nn.nowrap
@@ -81,10 +81,10 @@ class T5(base.Encoding):
 def thresholds(num_buckets: int, max_distance: int) -> list[int]:
   """Least distance of each bucket but the first, for one direction.
 
-  Below e = num_buckets / 2 a bucket per distance; from there bucket
-  e + floor(ln(r/e) / ln(max_distance/e) (num_buckets - e)). A boundary is the
-  least whole r with (r/e)^(N-e) >= (max_distance/e)^(bucket-e), compared in
-  whole numbers.
+  Distances r below e = num_buckets / 2 have a bucket each; from there on the
+  bucket is e + floor(ln(r/e) / ln(max_distance/e) (num_buckets - e)). A
+  boundary is the least integer r with
+  (r/e)^(num_buckets - e) >= (max_distance/e)^(bucket - e), in integers.
 
   Returns:
     list of num_buckets - 1 ints.

@@ -44,6 +44,11 @@ class Distances:
   start: Any = None
   size: int | None = struct.field(pytree_node=False, default=None)
 
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of r, as that of an array of positions."""
+    return self.r.shape
+
   def at(self, index: Array) -> 'Distances':
     """The same for the tokens at `index`, int32 `[1 or B, N]`."""
     start = self.start

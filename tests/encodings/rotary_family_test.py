@@ -168,7 +168,7 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
   [
     ('yarn(scale=4.)', 'yarn needs train_length'),
     ('yarn(scale=.5, train_length=8)', 'less than 1'),
-    ('yarn(scale=2., train_length=8, dynamic=True)', 'has no meaning'),
+    ('yarn(scale=2., train_length=8, dynamic=True)', 'excludes scale=2.0'),
     (
       'yarn(scale=2., train_length=8, beta_fast=1.)',
       'beta_fast=1.0 must exceed beta_slow=1.0',
