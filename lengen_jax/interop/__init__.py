@@ -1,7 +1,7 @@
-"""Encodings inside other people's models, and other people's weights in ours.
+"""Encodings inside other models, and other models' weights in this one.
 
-Encodings go into T5X, Flaxformer and NNX. `weights` writes and reads files of
-safetensors, `llama` reads checkpoints of Llama. Each module here is imported by
-name, because each needs its own framework's conventions:
-`from lengen_jax.interop import t5x`.
+`t5x`, `flaxformer` and `nnx` put encodings into models of these frameworks.
+`weights` reads and writes safetensors files, `llama` reads Llama checkpoints.
+Each module is imported by name, `from lengen_jax.interop import t5x`, because
+each depends on its own framework.
 """

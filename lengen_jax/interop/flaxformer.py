@@ -1,6 +1,6 @@
 """Encodings inside Flaxformer's networks.
 
-Flaxformer calls a bias the way T5X does, so that the class is T5X's:
+Flaxformer calls a bias as T5X does, so the class for T5X fits both:
 
     flaxformer.register()
     Decoder(shared_relative_position_bias_factory=functools.partial(
@@ -16,23 +16,22 @@ _MODULE = 'flaxformer.components.relative_position_biases'
 
 
 def register() -> None:
-  """Lets Flaxformer accept `t5x.RelativePositionBiases`.
+  """Registers `t5x.RelativePositionBiases` with Flaxformer's abstract classes.
 
-  Its networks refuse a bias that is no instance of their own classes; these are
-  abstract ones, with which others can be registered. Calling it again does
-  nothing.
+  Flaxformer's networks accept only instances of these classes. Repeated calls
+  have no effect.
 
   Raises:
     errors.ConfigError: Flaxformer is not installed.
   """
   try:
-    theirs = importlib.import_module(_MODULE)
+    module = importlib.import_module(_MODULE)
   except ModuleNotFoundError as error:
     if not (error.name or '').startswith('flaxformer'):
       raise
     raise errors.ConfigError(
-      f'there is no {_MODULE}: install Flaxformer from its repository, '
+      f'{_MODULE} is not installed; install Flaxformer from its repository, '
       'github.com/google/flaxformer'
     ) from None
   for name in ('RelativeAttentionAPI', 'RelativePositionBiases'):
-    getattr(theirs, name).register(t5x.RelativePositionBiases)
+    getattr(module, name).register(t5x.RelativePositionBiases)

@@ -1,7 +1,7 @@
-"""Checkpoints of Llama, as Hugging Face's transformers writes them.
+"""Reads Llama checkpoints in the format of Hugging Face's transformers.
 
 A folder holds config.json and model.safetensors, or several files and their
-model.safetensors.index.json. Nothing in them is left out or made up.
+model.safetensors.index.json. Every tensor is used, and none is made up.
 """
 
 import json
@@ -22,7 +22,7 @@ from lengen_jax.models.config import ModelConfig
 
 _FILE = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
-# Our paths, of the model and of a layer, in their words.
+# Parameter path to tensor name, of the model and of a layer.
 _MODEL = {
   'embed/table': 'model.embed_tokens.weight',
   'head/table': 'lm_head.weight',
@@ -39,7 +39,7 @@ _LAYER = {
   'mlp/up/kernel': 'mlp.up_proj.weight',
   'mlp/down/kernel': 'mlp.down_proj.weight',
 }
-# Frequencies that old versions wrote although they follow from the config.
+# Frequencies that old versions wrote, although the config determines them.
 _COMPUTED = re.compile(r'model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq')
 
 
@@ -47,21 +47,20 @@ def load(folder: PathLike) -> tuple[Params, ModelConfig]:
   """Reads a checkpoint.
 
   Args:
-    folder: of the checkpoint.
+    folder: folder of the checkpoint.
 
   Returns:
     (params, ModelConfig): numpy arrays, float32 whatever the files have, layers
     unstacked.
 
   Raises:
-    errors.CheckpointError: a file is missing or broken; the checkpoint is of a
-      model that ours is not exactly; a tensor is missing, of another shape, or
-      has no use.
+    errors.CheckpointError: a file is missing or broken; the model differs from
+      any ModelConfig; a tensor is missing, superfluous or of another shape.
   """
   config = ModelConfig(**llama_config.model_fields(folder))
   shapes = traverse_util.flatten_dict(stacking.abstract(config)[0], sep='/')
   shapes = {path: leaf.shape for path, leaf in shapes.items()}
-  names = {path: _theirs(path) for path in shapes}
+  names = {path: _tensor_name(path) for path in shapes}
   tensors = {
     name: tensor
     for name, tensor in _tensors(folder).items()
@@ -69,59 +68,59 @@ def load(folder: PathLike) -> tuple[Params, ModelConfig]:
   }
   head = tensors.get(_MODEL['head/table'])
   if config.tied_embedding and head is not None:
-    # Some write it twice.
+    # Some checkpoints hold it twice.
     if np.array_equal(head, tensors.get(_MODEL['embed/table'])):
       del tensors[_MODEL['head/table']]
   wanted = {
-    names[path]: _their_shape(path, shape) for path, shape in shapes.items()
+    names[path]: _tensor_shape(path, shape) for path, shape in shapes.items()
   }
   weights.check(tensors, wanted, folder)
   flat = {
-    path: _ours(path, tensors[names[path]], shape)
+    path: _parameter(path, tensors[names[path]], shape)
     for path, shape in shapes.items()
   }
   return traverse_util.unflatten_dict(flat, sep='/'), config
 
 
-def _theirs(path):
-  """Their name of the parameter at one of our paths."""
+def _tensor_name(path: str) -> str:
   layer, _, rest = path.partition('/')
   if layer.startswith('layer_'):
     return f'model.layers.{layer.removeprefix("layer_")}.{_LAYER[rest]}'
   return _MODEL[path]
 
 
-def _their_shape(path, shape):
-  """The shape of their tensor: kernels are [outputs, inputs]."""
+def _tensor_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+  """The shape of a tensor; kernels are [outputs, inputs]."""
   if not path.endswith('/kernel'):
     return tuple(shape)
   inputs = math.prod(shape[:-1]) if '/out/' in path else shape[0]
   return math.prod(shape) // inputs, inputs
 
 
-def _ours(path, tensor, shape):
-  """Their tensor as our parameter."""
+def _parameter(
+  path: str, tensor: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
   if path.endswith('/kernel'):
     return np.ascontiguousarray(tensor.T).reshape(shape)
   return tensor
 
 
-def _tensors(folder):
+def _tensors(folder: PathLike) -> dict[str, np.ndarray]:
   """All tensors of a checkpoint by name, float32."""
   folder = pathlib.Path(folder).expanduser().absolute()
   if not (folder / _INDEX).exists():
     return weights.read(folder / _FILE)[0]
   try:
     files = json.loads((folder / _INDEX).read_text())['weight_map']
-    found = {name: {} for name in files.values()}
+    shards = set(files.values())
   except (OSError, ValueError, LookupError, TypeError, AttributeError):
     raise errors.CheckpointError(
       f'{folder / _INDEX} is broken: it has no weight_map; copy it again'
     ) from None
-  found = {name: weights.read(folder / name)[0] for name in found}
+  found = {name: weights.read(folder / name)[0] for name in shards}
   for name, file in files.items():
     if name not in found[file]:
       raise errors.CheckpointError(
-        f'{folder / file} lacks {name}, which {_INDEX} says is there'
+        f'{folder / file} lacks {name}, which {_INDEX} lists'
       )
   return {name: found[file][name] for name, file in files.items()}

@@ -1,12 +1,16 @@
-"""Encodings as modules of `flax.nnx`, for MaxText and others who build on it.
+"""Encodings as `flax.nnx` modules, for MaxText and other NNX models.
 
-They are thin: each holds an encoding's parameters as `nnx.Param`s, under the
-names they have in a checkpoint, and calls the encoding's own functions on them.
-`Rotary` is called as MaxText calls its rotary embedding.
+Each module holds an encoding's parameters as `nnx.Param`s, named as in a
+checkpoint, and applies the encoding to them. `Rotary` has the call signature of
+MaxText's rotary embedding.
 
 Shapes: B batch, L length, Q queries, K keys, H heads, D head_dim, E width.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from flax import linen as nn
 from flax import nnx
 import jax
 import jax.numpy as jnp
@@ -23,7 +27,14 @@ class _Module(nnx.Module):
     encoding: the `encodings.Encoding` without its parameters.
   """
 
-  def __init__(self, spec, num_heads, head_dim, width, rngs):
+  def __init__(
+    self,
+    spec: str,
+    num_heads: int,
+    head_dim: int,
+    width: int | None,
+    rngs: nnx.Rngs | None,
+  ) -> None:
     self.encoding = encodings.create(
       spec,
       num_heads=num_heads,
@@ -32,20 +43,20 @@ class _Module(nnx.Module):
       make_param=_param,
       parent=None,
     )
-    fits = _CLASSES[encodings.kind(self.encoding)]
-    if not isinstance(self, fits):
+    cls = _CLASSES[encodings.kind(self.encoding)]
+    if not isinstance(self, cls):
       raise errors.CombinationError(
-        f'{spec} is no nnx.{type(self).__name__}; it is an nnx.{fits.__name__}'
+        f'{spec} is no nnx.{type(self).__name__}; it is an nnx.{cls.__name__}'
       )
 
-    def init(key):
-      # Whichever method is asked for, every parameter is made.
+    def init(key: jax.Array) -> Any:
+      # Any method creates every parameter.
       return self.encoding.init(key, method='tile_params')
 
     shapes = jax.eval_shape(init, jax.random.key(0))
     if shapes and rngs is None:
       raise errors.ConfigError(
-        f'{spec} has parameters; pass rngs=nnx.Rngs(seed) to draw them'
+        f'{spec} has parameters; pass rngs=nnx.Rngs(seed) to initialize them'
       )
     params = init(rngs.params())['params'] if shapes else {}
     for name, leaf in params.items():
@@ -54,7 +65,7 @@ class _Module(nnx.Module):
       else:
         setattr(self, name, nnx.Param(leaf))
 
-  def _apply(self, method, *args, **kwargs):
+  def _apply(self, method: str, *args: Any, **kwargs: Any) -> Any:
     params = nnx.to_pure_dict(nnx.state(self, nnx.Param))
     return self.encoding.apply(
       {'params': params}, *args, **kwargs, method=method
@@ -67,19 +78,19 @@ class Bias(_Module):
   def __init__(
     self, spec: str, *, num_heads: int, rngs: nnx.Rngs | None = None
   ) -> None:
-    """Draws the parameters.
+    """Initializes the parameters.
 
     Args:
-      spec: of the encoding, such as 'fire(mlp_width=16)'.
+      spec: spec of the encoding, such as 'fire(mlp_width=16)'.
       num_heads: H.
-      rngs: `nnx.Rngs`; None where the encoding has no parameters.
+      rngs: `nnx.Rngs`; None if the encoding has no parameters.
 
     Raises:
-      errors.SpecError: no such encoding.
+      errors.SpecError: an unknown encoding.
       errors.CombinationError: the encoding is no additive bias.
-      errors.ConfigError: it has parameters and rngs is None.
+      errors.ConfigError: the encoding has parameters and rngs is None.
     """
-    # No bias reads the size of a head.
+    # No bias depends on the size of a head.
     super().__init__(spec, num_heads, 64, None, rngs)
 
   def __call__(
@@ -89,11 +100,11 @@ class Bias(_Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array:
-    """The bias of all pairs; see `encodings.Encoding.bias`.
+    """Bias of all pairs; see `encodings.Encoding.bias`.
 
     Args:
       q_positions: `[Q]` or `[B, Q]`, int32 or float32.
-      k_positions: `[K]` or `[B, K]`; None for those of the queries.
+      k_positions: `[K]` or `[B, K]`; None for the positions of the queries.
       bidirectional: whether keys after the query are visible.
 
     Returns:
@@ -108,12 +119,12 @@ class Bias(_Module):
     )
 
   def bias_fn(self, *, bidirectional: bool = False) -> encodings.BiasFn:
-    """The bias as a function, as `dot_product_attention` takes it."""
+    """The bias as a function, for `dot_product_attention`."""
     return self._apply('bias_fn', bidirectional=bidirectional)
 
 
 class Content(_Module):
-  """Terms that go by contents and positions: Shaw, Transformer-XL."""
+  """Terms that depend on contents and positions: Shaw, Transformer-XL."""
 
   def __init__(
     self,
@@ -123,11 +134,11 @@ class Content(_Module):
     head_dim: int,
     rngs: nnx.Rngs | None = None,
   ) -> None:
-    """As `Bias`, and D."""
+    """See `Bias`; head_dim is D."""
     super().__init__(spec, num_heads, head_dim, None, rngs)
 
   def content_fn(self) -> encodings.ContentFn:
-    """The terms as functions, as `dot_product_attention` takes them."""
+    """The terms as functions, for `dot_product_attention`."""
     return self._apply('content_fn')
 
 
@@ -137,7 +148,7 @@ class Rotary(_Module):
   def __init__(
     self, spec: str, *, head_dim: int, rngs: nnx.Rngs | None = None
   ) -> None:
-    """As `Bias`; any number of heads is turned alike."""
+    """See `Bias`; head_dim is D. All heads are rotated alike."""
     super().__init__(spec, 1, head_dim, None, rngs)
 
   def __call__(
@@ -146,39 +157,42 @@ class Rotary(_Module):
     position: Array | None = None,
     lengths: Array | None = None,
   ) -> jax.Array:
-    """Turns queries, or keys.
+    """Rotates queries or keys.
 
     Args:
       inputs: `[B, L, H, D]`.
       position: `[L]` or `[B, L]`, int32 or float32; None for 0, 1, 2, ...
-      lengths: int32 `[B, 1]`, the length of each sequence, where the rotation
-        goes by it.
+      lengths: int32 `[B, 1]`, the length of each sequence, for rotations that
+        depend on it.
 
     Returns:
       `[B, L, H, D]` in the dtype of the inputs.
+
+    Raises:
+      errors.ConfigError: inputs with another head_dim.
     """
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)
     encodings.check_positions(self.encoding, position)
     if inputs.shape[-1] != self.encoding.head_dim:
       raise errors.ConfigError(
-        f'inputs have heads of {inputs.shape[-1]}; this rotation was made for '
+        f'inputs have head_dim={inputs.shape[-1]}; this rotation has '
         f'head_dim={self.encoding.head_dim}'
       )
     no_keys = inputs[:, :, :0]
-    turned, _ = self._apply(
+    rotated, _ = self._apply(
       'rotate', inputs, no_keys, position, position, lengths
     )
-    return turned
+    return rotated
 
 
 class Embedding(_Module):
-  """What is added at the input of a model: sinusoidal, learned."""
+  """An encoding added at the input of a model: sinusoidal, learned."""
 
   def __init__(
     self, spec: str, *, width: int, rngs: nnx.Rngs | None = None
   ) -> None:
-    """As `Bias`, with E in place of the heads."""
+    """See `Bias`; width is E."""
     super().__init__(spec, 1, 64, width, rngs)
 
   def __call__(self, inputs: Array, position: Array | None = None) -> jax.Array:
@@ -197,7 +211,13 @@ _CLASSES = {
 }
 
 
-def _param(module, name, init, shape, axes):
-  """Creates a float32 parameter without a word on how it is sharded."""
+def _param(
+  module: nn.Module,
+  name: str,
+  init: Callable[..., jax.Array],
+  shape: tuple[int, ...],
+  axes: tuple[str, ...],
+) -> Any:
+  """Creates a float32 parameter without logical axes."""
   del axes
   return module.param(name, init, shape, jnp.float32)

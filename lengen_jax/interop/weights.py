@@ -1,11 +1,12 @@
-"""A model's weights as one safetensors file, under our parameters' paths.
+"""Reads and writes a model as one safetensors file.
 
-The file holds float32 arrays named as in a checkpoint, layers unstacked, such
-as 'layer_0/attention/query/kernel', and in its metadata the ModelConfig and
-what the model was trained on. It is read and written by the package
-safetensors, from the extra `weights`.
+The file holds float32 arrays named by their paths in a checkpoint, layers
+unstacked, such as 'layer_0/attention/query/kernel'. Its metadata holds the
+ModelConfig and the TrainedOn. The extra `weights` installs the package
+safetensors.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
 import dataclasses
@@ -13,6 +14,7 @@ import importlib
 import json
 import os
 import pathlib
+from typing import Any
 
 from flax import traverse_util
 import jax
@@ -30,11 +32,11 @@ _CONFIG, _TRAINED = 'lengen_jax.model', 'lengen_jax.trained_on'
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-  """What the model of a file was trained on.
+  """The training data of an exported model.
 
   Attributes:
-    vocabulary: fingerprint of that of its data, '' if it is not known.
-    length: tokens per row, 0 if it is not known.
+    vocabulary: fingerprint of the vocabulary, '' if unknown.
+    length: tokens per row, 0 if unknown.
   """
 
   vocabulary: str = ''
@@ -42,27 +44,24 @@ class TrainedOn:
 
 
 def check_path(path: PathLike) -> pathlib.Path:
-  """Raises unless weights can be written to a path.
+  """Returns a path, made absolute, if weights can be written there.
 
   Args:
-    path: of the file, '*.safetensors'.
-
-  Returns:
-    It, absolute.
+    path: path of the file, '*.safetensors'.
 
   Raises:
-    errors.CheckpointError: it is to have another name, there is no folder for
-      it, or the package safetensors is missing.
+    errors.CheckpointError: another suffix, a missing parent folder, or a
+      missing package safetensors.
   """
   _library('safetensors.numpy')
   path = _local(path)
   if path.suffix != SUFFIX:
     raise errors.CheckpointError(
-      f'weights are written to a file *{SUFFIX}, got {path}'
+      f'the file for weights must be named *{SUFFIX}, got {path}'
     )
   if not path.parent.is_dir():
     raise errors.CheckpointError(
-      f'cannot write {path}: there is no folder {path.parent}; make it first'
+      f'cannot write {path}: folder {path.parent} does not exist; create it'
     )
   return path
 
@@ -73,21 +72,19 @@ def save(
   config: ModelConfig,
   trained_on: TrainedOn = TrainedOn(),
 ) -> int:
-  """Writes the parameters of a model.
-
-  The file is never seen half-written.
+  """Writes the parameters of a model, atomically.
 
   Args:
-    path: of the file, '*.safetensors'.
+    path: path of the file, '*.safetensors'.
     params: tree of arrays, layers stacked or not.
     config: the ModelConfig.
     trained_on: the TrainedOn.
 
   Returns:
-    How many bytes the file has.
+    Size of the file in bytes.
 
   Raises:
-    errors.CheckpointError: it cannot be written; see `check_path`.
+    errors.CheckpointError: the file cannot be written; see `check_path`.
   """
   path = check_path(path)
   library = _library('safetensors.numpy')
@@ -103,7 +100,7 @@ def save(
   }
   partial = path.with_name(path.name + '.partial')
   try:
-    # The library's own would be for its owner alone.
+    # save_file would make the file readable by its owner alone.
     partial.touch()
     mode = partial.stat().st_mode
     library.save_file(arrays, partial, metadata=metadata)
@@ -119,26 +116,27 @@ def save(
 
 
 def load(path: PathLike) -> tuple[Params, ModelConfig]:
-  """Reads what `save` wrote.
+  """Reads a file written by `save`.
 
   Returns:
     (params, ModelConfig): numpy arrays, float32, layers unstacked.
 
   Raises:
-    errors.CheckpointError: the file cannot be read or is of something else.
+    errors.CheckpointError: the file cannot be read or was not written by
+      `save`.
   """
   path = _local(path)
   arrays, metadata = read(path)
   if _CONFIG not in metadata:
     raise errors.CheckpointError(
       f'{path} was not written by lengen export: it lacks the config of a '
-      'model; of a Llama give the folder with its config.json'
+      'model; for a Llama, pass the folder that holds its config.json'
     )
   try:
     config = ModelConfig(**json.loads(metadata[_CONFIG]))
   except (TypeError, ValueError) as error:
     raise errors.CheckpointError(
-      f'the config of a model in {path} cannot be read: {error}'
+      f'the ModelConfig in {path} cannot be read: {error}'
     ) from error
   wanted = traverse_util.flatten_dict(stacking.abstract(config)[0], sep='/')
   check(arrays, {name: leaf.shape for name, leaf in wanted.items()}, path)
@@ -146,7 +144,7 @@ def load(path: PathLike) -> tuple[Params, ModelConfig]:
 
 
 def trained_on(path: PathLike) -> TrainedOn:
-  """What the model in a file was trained on, as far as the file says.
+  """Returns the TrainedOn of a file, with defaults for missing values.
 
   Raises:
     errors.CheckpointError: the file cannot be read.
@@ -158,23 +156,20 @@ def trained_on(path: PathLike) -> TrainedOn:
     return TrainedOn(**json.loads(found))
   except (TypeError, ValueError) as error:
     raise errors.CheckpointError(
-      f'what the model in {path} was trained on cannot be read: {error}'
+      f'the training data recorded in {path} cannot be read: {error}'
     ) from error
 
 
 def read(
   path: PathLike,
 ) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
-  """All arrays of a safetensors file, as float32, and its metadata.
-
-  Args:
-    path: of the file.
+  """Reads all arrays of a safetensors file, as float32, and its metadata.
 
   Returns:
-    (dict of numpy arrays by name, dict of texts).
+    (numpy arrays by name, metadata).
 
   Raises:
-    errors.CheckpointError: it is missing or broken.
+    errors.CheckpointError: the file is missing or broken.
   """
   with _opened(path) as file:
     arrays = {
@@ -188,26 +183,26 @@ def check(
   shapes: Mapping[str, tuple[int, ...]],
   where: PathLike,
 ) -> None:
-  """Raises unless arrays are all that is wanted, and nothing else.
+  """Raises unless arrays have exactly the expected names and shapes.
 
   Args:
-    arrays: dict of arrays by name.
-    shapes: dict of shapes by name.
-    where: what holds the arrays, for the message.
+    arrays: arrays by name.
+    shapes: expected shapes by name.
+    where: file or folder of the arrays, for the message.
 
   Raises:
-    errors.CheckpointError: naming the first that is missing, too many, or of
-      another shape.
+    errors.CheckpointError: naming the first array that is missing, superfluous,
+      or of another shape.
   """
   problems = [
     *(f'lacks {name}, {shapes[name]}' for name in shapes if name not in arrays),
     *(
-      f'has {name}, {arrays[name].shape}, which this model has no use for'
+      f'has {name}, {arrays[name].shape}, which this model does not use'
       for name in arrays
       if name not in shapes
     ),
     *(
-      f'has {name} of shape {arrays[name].shape}, where its config wants '
+      f'has {name} of shape {arrays[name].shape}, where its config requires '
       f'{shapes[name]}'
       for name in shapes
       if name in arrays and arrays[name].shape != tuple(shapes[name])
@@ -219,8 +214,8 @@ def check(
 
 
 @contextlib.contextmanager
-def _opened(path):
-  """A safetensors file, whose errors name it."""
+def _opened(path: PathLike) -> Iterator[Any]:
+  """Opens a safetensors file; errors contain its path."""
   library = _library('safetensors')
   try:
     with library.safe_open(path, framework='np') as file:
@@ -228,14 +223,14 @@ def _opened(path):
   except Exception as error:  # OSError, or the library's own.
     missing = isinstance(error, FileNotFoundError)
     raise errors.CheckpointError(
-      f'there is no {path}'
+      f'{path} does not exist'
       if missing
       else f'{path} cannot be read as safetensors: {_reason(error)}; copy it '
       'again'
     ) from error
 
 
-def _library(name):
+def _library(name: str) -> Any:
   try:
     return importlib.import_module(name)
   except ImportError as error:
@@ -245,14 +240,14 @@ def _library(name):
     ) from error
 
 
-def _local(path):
+def _local(path: PathLike) -> pathlib.Path:
   if '://' in str(path):
     raise errors.CheckpointError(
-      f'{path} is no local file; safetensors files are read and written locally'
+      f'{path} is no local file; safetensors files must be local'
     )
   return pathlib.Path(path).expanduser().absolute()
 
 
-def _reason(error):
+def _reason(error: Exception) -> str:
   text = getattr(error, 'strerror', None) or str(error)
   return (text.splitlines() or [type(error).__name__])[0]

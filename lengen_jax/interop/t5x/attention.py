@@ -17,40 +17,41 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.hints import Array
+from lengen_jax.interop.t5x import biases
 from lengen_jax.interop.t5x import cache as cache_lib
-from lengen_jax.interop.t5x import given
 from lengen_jax.interop.t5x import params
 
 _MASKED = -1e10
 
 
 class MultiHeadDotProductAttention(nn.Module):
-  """T5X's attention with a pluggable encoding, which may also turn.
+  """T5X's attention with rotary and additive encodings.
 
   Fields, parameters, cache and call are those of T5X's class of this name, and
   without `rotary` and `encoding` so are its numbers, in float32 or with T5X's
-  `float32_logits`. As there, logits are not divided by sqrt(D); queries start
-  smaller by as much. Logits and softmax are float32.
+  `float32_logits`. As in T5X, logits are not divided by sqrt(D); the initial
+  query kernel is smaller by that factor. Logits and softmax are float32.
 
-  While decoding, one row of the bias is computed for each new token, where the
-  bias handed in from outside is one of all pairs: at 32,768 slots and 16 heads
-  that is 64 GiB in float32.
+  During decoding, `encoding` computes one row of the bias per new token. A bias
+  passed to the call is one of all pairs: with 32,768 slots and 16 heads that is
+  64 GiB in float32.
 
   Attributes:
     num_heads: H.
     head_dim: D.
-    dtype: of the computation.
-    dropout_rate: of attention weights, the same for all queries.
+    dtype: dtype of the computation.
+    dropout_rate: of attention weights, with one mask for all queries.
     kernel_init: `(key, shape, dtype)`; the shape is [inputs, outputs].
-    float32_logits: taken for T5X's sake; logits are float32 in any case.
-    rotary: spec of an encoding that turns queries and keys, for self-attention.
-      Keys are kept turned in the cache.
-    encoding: spec of an additive encoding, for self-attention; its parameters
-      are this module's `encoding/...`. It adds to the bias handed in.
-    positions: as of RelativePositionBiases. While decoding of all slots, `[1 or
-      B, L]`, the same at each step; the beams of a row take its positions.
-    bidirectional: whether `encoding` is to tell keys after the query.
-    joined_kv: kernels are [E, H D], as in T5X's t5 and decoder_only; False for
+    float32_logits: ignored, for compatibility with T5X; logits are float32.
+    rotary: spec of an encoding that rotates queries and keys, for
+      self-attention. The cache holds rotated keys.
+    encoding: spec of an additive encoding, for self-attention, with parameters
+      `encoding/...`. Its bias is added to the bias of the call.
+    positions: see RelativePositionBiases. During decoding, positions of all
+      slots, `[1 or B, L]`, the same at each step; all beams of a row share its
+      positions.
+    bidirectional: whether keys after the query are visible to `encoding`.
+    joined_kv: whether kernels are [E, H D], as in T5X's t5 and decoder_only, or
       [E, H, D], as in its scalable_t5.
   """
 
@@ -81,98 +82,86 @@ class MultiHeadDotProductAttention(nn.Module):
     prefill: bool = False,
     prefill_lengths: Array | None = None,
   ) -> jax.Array:
-    """Attends.
+    """Computes attention.
 
     Args:
       inputs_q: `[B, Q, E]`.
       inputs_kv: `[B, K, E]`.
       mask: `[B, 1 or H, Q, K]`; pairs where it is 0 are masked.
       bias: `[1 or B, H, Q, K]`, added to the logits; of all pairs of slots
-        while decoding.
-      decode: the first call makes the cache, the next ones take one token each.
-      deterministic: no dropout.
+        during decoding.
+      decode: the first call creates the cache; each later one takes one token
+        per row.
+      deterministic: disables dropout.
       prefill: fill the cache with the first tokens of each row.
-      prefill_lengths: int32 `[B]`, how many; None to count the keys that the
-        mask shows to the first query.
+      prefill_lengths: int32 `[B]`, the number of these tokens; None for the
+        number of keys visible to the first query.
 
     Returns:
       `[B, Q, E]`.
 
     Raises:
-      errors.ConfigError: shapes that do not go together.
-      errors.CombinationError: an encoding that cannot be had here.
+      errors.ConfigError: shapes or options that do not fit together.
+      errors.CombinationError: an encoding that is not supported here.
     """
-    if prefill and decode:
-      raise errors.ConfigError(
-        'prefill and decode are two calls: fill the cache with prefill=True, '
-        'then go on with decode=True'
-      )
-    if decode and self.bidirectional:
-      raise errors.ConfigError(
-        'decode=True goes from left to right; leave out bidirectional=True'
-      )
+    self._check_mode(decode, prefill)
     query_init = _scaled(self.kernel_init, self.head_dim**-0.5)
-    query_BxQxHxD = _project(self, 'query', query_init, inputs_q)
-    key_BxKxHxD = _project(self, 'key', self.kernel_init, inputs_kv)
-    value_BxKxHxD = _project(self, 'value', self.kernel_init, inputs_kv)
+    query_BxQxHxD = self._project('query', query_init, inputs_q)
+    key_BxKxHxD = self._project('key', self.kernel_init, inputs_kv)
+    value_BxKxHxD = self._project('value', self.kernel_init, inputs_kv)
 
-    cache = cache_lib.Cache(self, key_BxKxHxD) if decode or prefill else None
-    filling = prefill and not cache.is_new
+    cache: Any = None
+    if decode or prefill:
+      cache = cache_lib.Cache(self, key_BxKxHxD)
     step = decode and not cache.is_new
-    # The slots in which queries and keys stand.
-    q_index = jnp.arange(inputs_q.shape[1], dtype=jnp.int32)[None]
-    k_index = jnp.arange(inputs_kv.shape[1], dtype=jnp.int32)[None]
     if step:
       cache.check_step(inputs_q, bias)
-      # Rows that have filled their cache go on while others have not.
-      q_index = jnp.reshape(cache.index.value, (-1, 1))
-      q_index = jnp.minimum(q_index, cache.length - 1)
-      k_index = jnp.arange(cache.length, dtype=jnp.int32)[None]
-    rotary, encoding = self._encodings()
-    placed = (self.rotary, self.encoding) != ('nope', 'nope')
-    if placed and inputs_q.shape[1] != inputs_kv.shape[1]:
-      raise errors.CombinationError(
-        f'rotary={self.rotary!r} and encoding={self.encoding!r} are of '
-        f'self-attention; {inputs_q.shape[1]} queries and {inputs_kv.shape[1]} '
-        'keys are two sequences, whose attention takes neither'
+      q_index, k_index = cache.step_index()
+    else:
+      q_index, k_index = (
+        jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        for x in (inputs_q, inputs_kv)
       )
-    positions = given.positions_of(
-      self.positions if placed else None,
-      inputs_q.shape[0],
-      max(q_index.shape[1], k_index.shape[1]),
-      rotary,
-      encoding,
-      beams=step,
+    rotary, encoding = self._encodings(inputs_q, inputs_kv)
+    q_positions, k_positions = self._positions(
+      inputs_q.shape[0], q_index, k_index, rotary, encoding, beams=step
     )
-    q_positions = position_schemes.take(positions, q_index)
-    k_positions = position_schemes.take(positions, k_index)
+    new_positions = q_positions if step else k_positions
     query_BxQxHxD, key_BxKxHxD = rotary.rotate(
-      query_BxQxHxD,
-      key_BxKxHxD,
-      q_positions,
-      q_positions if step else k_positions,
+      query_BxQxHxD, key_BxKxHxD, q_positions, new_positions
     )
     if step:
       key_BxKxHxD, value_BxKxHxD = cache.append(key_BxKxHxD, value_BxKxHxD)
-      seen_Bx1x1xL = (k_index <= q_index)[:, None, None]
-      mask = seen_Bx1x1xL if mask is None else (mask > 0) & seen_Bx1x1xL
-      if bias is not None:
-        bias = jnp.take_along_axis(bias, q_index[:, None, :, None], axis=2)
-    elif filling:
+      mask, bias = _of_step(mask, bias, q_index, k_index)
+    elif prefill and not cache.is_new:
       cache.fill(key_BxKxHxD, value_BxKxHxD, mask, prefill_lengths)
-
     term = encoding.bias(
       q_positions, k_positions, bidirectional=self.bidirectional
     )
     if term is not None:
       bias = term if bias is None else bias + term
-    y_BxQxHxD = _attend(
-      self, query_BxQxHxD, key_BxKxHxD, value_BxKxHxD, mask, bias, deterministic
+    weights_BxHxQxK = self._weights(query_BxQxHxD, key_BxKxHxD, mask, bias)
+    weights_BxHxQxK = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(
+      weights_BxHxQxK, deterministic=deterministic
     )
-    return _output(self, y_BxQxHxD, inputs_q.shape[-1])
+    y_BxQxHxD = jnp.einsum('bhqk,bkhd->bqhd', weights_BxHxQxK, value_BxKxHxD)
+    return self._output(y_BxQxHxD, inputs_q.shape[-1])
 
-  def _encodings(self):
-    """What turns, and what adds."""
+  def _check_mode(self, decode: bool, prefill: bool) -> None:
+    if prefill and decode:
+      raise errors.ConfigError(
+        'prefill and decode are two calls: fill the cache with prefill=True, '
+        'then continue with decode=True'
+      )
+    if decode and self.bidirectional:
+      raise errors.ConfigError(
+        'decode=True is causal; leave out bidirectional=True'
+      )
+
+  def _encodings(
+    self, inputs_q: Array, inputs_kv: Array
+  ) -> tuple[encodings.Encoding, encodings.Encoding]:
+    """The encoding that rotates and the one that adds a bias."""
     rotary = encodings.create(
       self.rotary,
       num_heads=self.num_heads,
@@ -184,29 +173,124 @@ class MultiHeadDotProductAttention(nn.Module):
       if encodings.kind(rotary) == 'bias':
         hint = f'; it adds a bias: encoding={self.rotary!r}'
       raise errors.CombinationError(
-        f'rotary={self.rotary!r} does not turn queries and keys{hint}'
+        f'rotary={self.rotary!r} does not rotate queries and keys{hint}'
       )
     if rotary.length_dependent:
       raise errors.CombinationError(
-        f'{self.rotary} goes by the length of each sequence, which T5X does '
-        'not tell its attention, and would turn the cached keys anew at each '
+        f'{self.rotary} depends on the length of each sequence, which T5X does '
+        'not pass to attention, and would rotate the cached keys anew at each '
         'step; use a fixed scale'
       )
-    encoding = given.additive(
+    encoding = biases.additive(
       self.encoding, self.num_heads, self.head_dim, name='encoding'
     )
+    queries, keys = inputs_q.shape[1], inputs_kv.shape[1]
+    if self._has_positions and queries != keys:
+      raise errors.CombinationError(
+        f'rotary={self.rotary!r} and encoding={self.encoding!r} require '
+        f'self-attention; {queries} queries and {keys} keys are two sequences'
+      )
     return rotary, encoding
+
+  @property
+  def _has_positions(self) -> bool:
+    return (self.rotary, self.encoding) != ('nope', 'nope')
+
+  def _positions(
+    self,
+    batch: int,
+    q_index: jax.Array,
+    k_index: jax.Array,
+    *users: encodings.Encoding,
+    beams: bool,
+  ) -> tuple[position_schemes.Positions, position_schemes.Positions]:
+    """Positions of the queries and keys at some slots."""
+    positions = biases.positions_of(
+      self.positions if self._has_positions else None,
+      batch,
+      max(q_index.shape[1], k_index.shape[1]),
+      *users,
+      beams=beams,
+    )
+    return (
+      position_schemes.take(positions, q_index),
+      position_schemes.take(positions, k_index),
+    )
+
+  def _project(self, name: str, init: Callable, x_BxLxE: Array) -> jax.Array:
+    """Queries, keys or values, `[B, L, H, D]`."""
+    kernel_ExHxD = _Kernel(
+      init,
+      (x_BxLxE.shape[-1], self.num_heads, self.head_dim),
+      ('embed', 'heads', 'kv'),
+      1,
+      self.joined_kv,
+      name=name,
+    )()
+    y_BxLxHxD = jnp.einsum(
+      'ble,ehd->blhd',
+      x_BxLxE.astype(self.dtype),
+      kernel_ExHxD.astype(self.dtype),
+    )
+    return partitioning.with_sharding_constraint(
+      y_BxLxHxD, ('batch', 'length', 'heads', 'kv')
+    )
+
+  def _weights(
+    self,
+    query_BxQxHxD: Array,
+    key_BxKxHxD: Array,
+    mask: Array | None,
+    bias: Array | None,
+  ) -> jax.Array:
+    """softmax(q k + bias) over the visible keys, `[B, H, Q, K]`."""
+    logits_BxHxQxK = jnp.einsum(
+      'bqhd,bkhd->bhqk',
+      query_BxQxHxD,
+      key_BxKxHxD,
+      preferred_element_type=jnp.float32,
+    )
+    shape = logits_BxHxQxK.shape
+    for name, term in (('bias', bias), ('mask', mask)):
+      fits = term is None or (
+        term.ndim == 4
+        and all(n in (1, m) for n, m in zip(term.shape, shape, strict=True))
+      )
+      if not fits:
+        raise errors.ConfigError(
+          f'{name} has shape {term.shape}; it must broadcast to {shape}, that '
+          f'is [B, num_heads={self.num_heads}, queries, keys]'
+        )
+    if bias is not None:
+      logits_BxHxQxK += bias.astype(jnp.float32)
+    if mask is not None:
+      logits_BxHxQxK = jnp.where(mask > 0, logits_BxHxQxK, _MASKED)
+    return jax.nn.softmax(logits_BxHxQxK).astype(self.dtype)
+
+  def _output(self, y_BxQxHxD: jax.Array, width: int) -> jax.Array:
+    """Output projection, `[B, Q, E]`."""
+    kernel_HxDxE = _Kernel(
+      self.kernel_init,
+      (self.num_heads, self.head_dim, width),
+      ('heads', 'kv', 'embed'),
+      2,
+      self.joined_kv,
+      name='out',
+    )()
+    return jnp.einsum(
+      'bqhd,hde->bqe', y_BxQxHxD, kernel_HxDxE.astype(self.dtype)
+    )
 
 
 class _Kernel(nn.Module):
-  """A matrix, kept flat as T5X's t5 has it or by heads as its scalable_t5.
+  """A kernel, flat as in T5X's t5 or by heads as in its scalable_t5.
 
   Attributes:
     kernel_init: `(key, [inputs, outputs], dtype)`.
-    shape: of the kernel, such as (E, H, D).
-    axes: a name for each.
-    inputs: leading axes of the shape that count as inputs.
-    joined: keep H and D as one axis.
+    shape: shape of the returned kernel, such as (E, H, D).
+    axes: logical names of its axes.
+    inputs: number of leading axes that count as inputs.
+    joined: store H and D as one axis.
   """
 
   kernel_init: Callable
@@ -216,7 +300,7 @@ class _Kernel(nn.Module):
   joined: bool
 
   @nn.compact
-  def __call__(self):
+  def __call__(self) -> jax.Array:
     size = math.prod(self.shape[: self.inputs])
     flat = (size, math.prod(self.shape) // size)
     if self.joined:
@@ -228,73 +312,22 @@ class _Kernel(nn.Module):
       kernel = params.param(self, 'kernel', self.kernel_init, flat, axes)
       return kernel.reshape(self.shape)
 
-    def init(key, shape, dtype):
+    def init(key: Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
       return self.kernel_init(key, flat, dtype).reshape(shape)
 
     return params.param(self, 'kernel', init, self.shape, self.axes)
 
 
-def _project(module, name, init, x_BxLxE):
-  """Queries, keys or values, `[B, L, H, D]`."""
-  kernel_ExHxD = _Kernel(
-    init,
-    (x_BxLxE.shape[-1], module.num_heads, module.head_dim),
-    ('embed', 'heads', 'kv'),
-    1,
-    module.joined_kv,
-    name=name,
-  )()
-  y_BxLxHxD = jnp.einsum(
-    'ble,ehd->blhd',
-    x_BxLxE.astype(module.dtype),
-    kernel_ExHxD.astype(module.dtype),
-  )
-  return partitioning.with_sharding_constraint(
-    y_BxLxHxD, ('batch', 'length', 'heads', 'kv')
-  )
-
-
-def _output(module, y_BxQxHxD, width):
-  """Output projection, `[B, Q, E]`."""
-  kernel_HxDxE = _Kernel(
-    module.kernel_init,
-    (module.num_heads, module.head_dim, width),
-    ('heads', 'kv', 'embed'),
-    2,
-    module.joined_kv,
-    name='out',
-  )()
-  return jnp.einsum(
-    'bqhd,hde->bqe', y_BxQxHxD, kernel_HxDxE.astype(module.dtype)
-  )
-
-
-def _scaled(init, factor):
+def _scaled(init: Callable, factor: float) -> Callable:
   return lambda *args: init(*args) * factor
 
 
-def _attend(module, query, key, value, mask, bias, deterministic):
-  """softmax(q k + bias) v over the pairs the mask shows, `[B, Q, H, D]`."""
-  logits_BxHxQxK = jnp.einsum(
-    'bqhd,bkhd->bhqk', query, key, preferred_element_type=jnp.float32
-  )
-  shape = logits_BxHxQxK.shape
-  for name, term in (('bias', bias), ('mask', mask)):
-    fits = term is None or (
-      term.ndim == 4
-      and all(n in (1, m) for n, m in zip(term.shape, shape, strict=True))
-    )
-    if not fits:
-      raise errors.ConfigError(
-        f'{name} has shape {term.shape}; it must broadcast to {shape}, that '
-        f'is [B, num_heads={module.num_heads}, queries, keys]'
-      )
+def _of_step(
+  mask: Array | None, bias: Array | None, q_index: Array, k_index: Array
+) -> tuple[Array, Array | None]:
+  """Mask of the filled slots, and the query's row of the bias."""
+  filled_Bx1x1xL = (k_index <= q_index)[:, None, None]
+  mask = filled_Bx1x1xL if mask is None else (mask > 0) & filled_Bx1x1xL
   if bias is not None:
-    logits_BxHxQxK += bias.astype(jnp.float32)
-  if mask is not None:
-    logits_BxHxQxK = jnp.where(mask > 0, logits_BxHxQxK, _MASKED)
-  weights_BxHxQxK = jax.nn.softmax(logits_BxHxQxK).astype(module.dtype)
-  weights_BxHxQxK = nn.Dropout(module.dropout_rate, broadcast_dims=(-2,))(
-    weights_BxHxQxK, deterministic=deterministic
-  )
-  return jnp.einsum('bhqk,bkhd->bqhd', weights_BxHxQxK, value)
+    bias = jnp.take_along_axis(bias, q_index[:, None, :, None], axis=2)
+  return mask, bias

@@ -1,4 +1,4 @@
-"""A bias of all pairs, as T5X's networks ask for it.
+"""The bias of all pairs, as T5X's networks request it.
 
 Shape suffixes: B batch, H heads, Q queries, K keys.
 """
@@ -11,33 +11,34 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
-from lengen_jax.interop.t5x import given
 from lengen_jax.interop.t5x import params
+from lengen_jax.models import tokens
 
 
 class RelativePositionBiases(nn.Module):
-  """Any additive encoding, where T5X has its relative position biases.
+  """Any additive encoding in place of T5X's relative position biases.
 
-  Takes the place of T5X's class of this name, called as that is. Parameters are
-  those of the encoding, `relpos_bias/mlp_0/kernel` and so on; of 't5' T5X's
-  own, `relpos_bias/rel_embedding [H, num_buckets]`. Whether layers share them
-  is up to the network, which makes one of these for all layers or one for each.
+  It is called like T5X's class of this name. Parameters are those of the
+  encoding, such as `relpos_bias/mlp_0/kernel`; 't5' has T5X's own,
+  `relpos_bias/rel_embedding [H, num_buckets]`. The network decides whether
+  layers share them, by creating one instance for all layers or one per layer.
 
   Attributes:
     encoding: spec of an additive encoding.
     num_heads: H.
-    dtype: of the bias returned; it is computed in float32.
+    dtype: dtype of the returned bias; it is computed in float32.
     positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances, of
-      the tokens at hand; None for 0, 1, 2, ... Packed rows need the position of
-      each token within its segment, T5X's `decoder_positions`, wherever a bias
-      goes by more than distance. While decoding they are read when the cache
-      is made, and are the same for all rows.
-    num_buckets: of 't5', unless its spec says so; others ignore it.
-    max_distance: likewise.
-    embedding_init: likewise, of the table; None for normal(0.02).
+      the tokens of the call; None for 0, 1, 2, ... In packed rows, a bias that
+      depends on more than distance needs the position of each token within its
+      segment, T5X's `decoder_positions`. During decoding they are read when the
+      cache is created and must be equal in all rows.
+    num_buckets: of 't5', unless its spec has one; ignored by others.
+    max_distance: of 't5', likewise.
+    embedding_init: initializer of T5's table; None for normal(0.02).
   """
 
   encoding: str = 'fire'
@@ -52,7 +53,7 @@ class RelativePositionBiases(nn.Module):
   def __call__(
     self, qlen: int, klen: int, bidirectional: bool = True, decode: bool = False
   ) -> jax.Array | None:
-    """The bias of all pairs.
+    """Computes the bias of all pairs.
 
     Args:
       qlen: queries, Q.
@@ -61,24 +62,24 @@ class RelativePositionBiases(nn.Module):
       decode: keep the bias in the collection 'cache' and read it from there.
 
     Returns:
-      `[1 or B, H, Q, K]` in `dtype`; None where the encoding has no bias.
+      `[1 or B, H, Q, K]` in `dtype`; None if the encoding has no bias.
 
     Raises:
-      errors.ConfigError: positions of another length, or of each row while
-        decoding; decoding both ways, or while initialising.
+      errors.ConfigError: positions of another length, or per row during
+        decoding; bidirectional decoding, or decoding during initialization.
       errors.CombinationError: an encoding that is no bias.
     """
-    encoding = self._encoding()
+    encoding = self._create()
     nn.share_scope(self, encoding)
     if decode and bidirectional:
       raise errors.ConfigError(
-        'decode=True goes from left to right; pass bidirectional=False'
+        'decode=True requires a causal bias; pass bidirectional=False'
       )
     if decode and self.is_initializing():
       raise errors.ConfigError(
-        'decode=True while parameters are made would keep the bias of the first'
-        ' ones; make the cache by apply({"params": params}, ..., decode=True, '
-        'mutable=["cache"])'
+        'decode=True during initialization would cache the bias of the initial '
+        'parameters; create the cache by apply({"params": params}, ..., '
+        'decode=True, mutable=["cache"])'
       )
     shape = (1, self.num_heads, qlen, klen)
     if decode and self.has_variable('cache', 'cached_bias'):
@@ -86,21 +87,20 @@ class RelativePositionBiases(nn.Module):
       if cached.shape != shape:
         raise errors.ConfigError(
           f'the bias in the cache has shape {cached.shape}; num_heads='
-          f'{self.num_heads} and {qlen} x {klen} pairs make it {shape}'
+          f'{self.num_heads} and {qlen} x {klen} pairs require {shape}'
         )
       return cached
     if self.positions is not None and qlen != klen:
       raise errors.ConfigError(
-        f'positions are those of one sequence of tokens; a bias of {qlen} '
-        f'queries and {klen} keys is of two'
+        f'positions belong to one sequence; a bias of {qlen} queries and '
+        f'{klen} keys relates two'
       )
     length = max(qlen, klen)
-    positions = given.positions_of(self.positions, None, length, encoding)
-    rows = given.shape(positions)[0]
-    if decode and rows > 1:
+    positions = positions_of(self.positions, None, length, encoding)
+    if decode and positions.shape[0] > 1:
       raise errors.ConfigError(
-        f'positions of {rows} rows do not fit the bias that T5X keeps while '
-        'decoding, which is one for all rows: give [1, L], or give them to '
+        f'positions have {positions.shape[0]} rows, and T5X caches one bias for'
+        ' all rows while decoding: give [1, L], or give them to '
         'MultiHeadDotProductAttention(encoding=, positions=), which computes '
         'one row of a bias at a time'
       )
@@ -117,16 +117,97 @@ class RelativePositionBiases(nn.Module):
       self.variable('cache', 'cached_bias', lambda: bias_BxHxQxK)
     return bias_BxHxQxK
 
-  def _encoding(self):
+  def _create(self) -> encodings.Encoding:
     name, values = specs.parse(specs.imported(self.encoding))
     if name != 't5':
-      return given.additive(self.encoding, self.num_heads)
+      return additive(self.encoding, self.num_heads)
     fields = {
       key: getattr(self, key)
       for key in ('num_buckets', 'max_distance')
       if key not in values
     }
     table = params.RelEmbedding(self.embedding_init)
-    return given.additive(
-      self.encoding, self.num_heads, make_param=table, **fields
+    return additive(self.encoding, self.num_heads, make_param=table, **fields)
+
+
+def additive(
+  spec: str,
+  num_heads: int,
+  head_dim: int = 64,
+  make_param: Callable = params.param,
+  **fields: Any,
+) -> encodings.Encoding:
+  """Creates an encoding that adds a bias, or 'nope'.
+
+  Args:
+    spec: its spec.
+    num_heads: H.
+    head_dim: D; arbitrary if unknown, because no bias depends on it.
+    make_param: creates its parameters.
+    **fields: fields of the encoding, or of any module.
+
+  Raises:
+    errors.SpecError: an unknown encoding.
+    errors.CombinationError: an encoding that is no additive bias.
+  """
+  encoding = encodings.create(
+    spec,
+    num_heads=num_heads,
+    head_dim=head_dim,
+    make_param=make_param,
+    **fields,
+  )
+  instead = {
+    'rotation': 'rotates queries and keys: use MultiHeadDotProductAttention('
+    f'rotary={spec!r})',
+    'embedding': 'acts at the input of a model: add its embed(x, positions) to '
+    'the embeddings there',
+    'content': 'depends on queries and keys, which T5X does not pass to a '
+    'bias: use lengen_jax.models.layers.Attention',
+  }.get(encodings.kind(encoding))
+  if instead:
+    raise errors.CombinationError(f'{spec} is no additive bias; it {instead}')
+  return encoding
+
+
+def positions_of(
+  positions: Any,
+  batch: int | None,
+  length: int,
+  *users: encodings.Encoding,
+  beams: bool = False,
+) -> position_schemes.Positions:
+  """Returns checked positions of tokens, `[1 or B, length]`, or Distances.
+
+  Args:
+    positions: positions given to a module, or None for 0, 1, 2, ...
+    batch: rows, B; None for any number.
+    length: tokens of a row.
+    *users: encodings that must support the positions.
+    beams: whether the batch may hold several adjacent beams per row.
+
+  Raises:
+    errors.ConfigError: positions with other rows or of another length.
+    errors.LengthError: positions beyond an encoding's table.
+    errors.CombinationError: positions that an encoding does not support.
+  """
+  if positions is None:
+    return jnp.arange(length, dtype=jnp.int32)[None]
+  positions = tokens.position_array(positions)
+  if len(positions.shape) == 1:
+    positions = positions[None]
+  rows, *inner, _ = positions.shape
+  if inner:
+    raise errors.ConfigError(
+      f'positions have shape {positions.shape}, some for each layer; give each '
+      'layer its own, [1 or B, length]'
     )
+  if beams and rows and batch % rows == 0:
+    positions = jax.tree.map(
+      lambda x: jnp.repeat(x, batch // rows, axis=0), positions
+    )
+    rows = batch
+  tokens.check_tokens((batch or rows, length), positions, None, None)
+  for encoding in users:
+    encodings.check_positions(encoding, positions)
+  return positions

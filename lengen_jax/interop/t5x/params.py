@@ -1,6 +1,6 @@
-"""Parameters as T5X wants them.
+"""Parameters in T5X's conventions.
 
-They are made by flax's `param_with_axes`, their axes are known to T5X's
+They are created by flax's `param_with_axes`, their axes are known to T5X's
 partitioner and to its Adafactor, and they have at least one axis, so that
 layers can be scanned.
 """
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from lengen_jax import errors
 from lengen_jax import specs
 
-# Logical axes that T5X's mesh rules and its Adafactor both know.
+# Logical axes that both T5X's mesh rules and its Adafactor know.
 AXES = (
   'vocab',
   'embed',
@@ -38,13 +38,13 @@ def param(
   shape: tuple[int, ...],
   axes: tuple[str, ...],
 ) -> jax.Array:
-  """Creates a float32 parameter with logical axis names, T5X's way.
+  """Creates a float32 parameter with logical axis names, as T5X does.
 
-  An `encodings.Encoding` takes it as its `make_param`.
+  It is a `make_param` for any `encodings.Encoding`.
 
   Raises:
-    errors.ConfigError: T5X has no place for such a parameter, or the one at
-      hand has another shape.
+    errors.ConfigError: T5X does not support the axes, or an existing parameter
+      has another shape.
   """
   known = len(set(axes)) == len(axes) and set(axes) <= set(AXES)
   if not shape or len(shape) != len(axes) or not known:
@@ -53,12 +53,12 @@ def param(
       f'{axes}; T5X needs at least one axis, and for each a different one of '
       + ', '.join(AXES)
     )
-  made: Any = module.get_variable('params', name)
-  if made is not None and made.shape != tuple(shape):
+  existing: Any = module.get_variable('params', name)
+  if existing is not None and existing.shape != tuple(shape):
     raise errors.ConfigError(
-      f'parameter {name} of {specs.name(module)} has shape {made.shape}; '
-      f'num_heads and the other fields of the module make it {tuple(shape)}. '
-      'Set them as they were when the parameters were made'
+      f'parameter {name} of {specs.name(module)} has shape {existing.shape}; '
+      f'num_heads and the other fields of the module require {tuple(shape)}. '
+      'Set them to the values that the parameters were created with'
     )
   return partitioning.param_with_axes(
     name, init, shape, jnp.float32, axes=axes, module=module
@@ -67,7 +67,7 @@ def param(
 
 @dataclasses.dataclass(frozen=True)
 class RelEmbedding:
-  """Creates the table of T5 as T5X has it, so that its checkpoints load."""
+  """Creates T5's table with T5X's name and shape, so that checkpoints load."""
 
   init: Callable | None
 
