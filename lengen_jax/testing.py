@@ -1,13 +1,17 @@
-"""The properties that every encoding has, as checks for anyone's own.
+"""Checks of the properties that every encoding must have.
 
 `check_encoding('mine')` runs them all for a registered encoding, with every
-position scheme that it takes. A model of one layer is compiled once per kind of
-positions (whole, fractional, distances); the schemes are then fed through as
+position scheme that it supports. A model of one layer is compiled once per kind
+of positions (integers, fractions, distances), and each scheme's positions are
 data.
+
+Shapes: B rows, L tokens, E width.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import functools
+from typing import Any
 
 from flax import traverse_util
 import jax
@@ -19,6 +23,8 @@ from lengen_jax import errors
 from lengen_jax import models
 from lengen_jax import positions
 from lengen_jax import specs
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
@@ -27,13 +33,13 @@ TRAIN_LENGTH = 6
 LENGTH = 4 * TRAIN_LENGTH
 ROWS = 4
 WIDTH, HEADS, HEAD_DIM = 32, 4, 8
-# Of a packed row; and how far the rows of a batch to be decoded reach.
+# Lengths of segments of a packed row, and of rows that are decoded.
 SEGMENTS = (11, 8, 5)
 PLANNED = (24, 17, 9, 24)
-# Beyond 8192 a bfloat16 has gaps of 64.
+# Above 8192, bfloat16 numbers are 64 apart.
 FAR = 10_000
 
-# A spec for each entry of the registries; the name alone where none is given.
+# Specs of registered entries whose name alone is not used as the spec.
 ENCODING_SPECS = {
   'learned': f'learned(max_position={FAR + 64})',
   'yarn': f'yarn(scale=4., train_length={TRAIN_LENGTH})',
@@ -60,12 +66,12 @@ SCHEME_SPECS = {
 
 
 class Properties:
-  """The checks of one encoding; each raises AssertionError saying what fails.
+  """Checks of one encoding; each raises AssertionError if it fails.
 
   Attributes:
     encoding: the spec.
-    config: of the model.
-    params: of its stack of layers.
+    config: the ModelConfig of a model of one layer.
+    params: parameters of its stack of layers.
   """
 
   def __init__(
@@ -81,8 +87,8 @@ class Properties:
     Args:
       encoding: spec of the encoding.
       attention_scale: spec of a logit scale.
-      dtype: of the model's activations, 'float32' or 'bfloat16'.
-      causal: whether tokens see earlier ones only, or all.
+      dtype: dtype of activations, 'float32' or 'bfloat16'.
+      causal: whether later tokens are masked.
     """
     self.encoding = encoding
     self.config = models.ModelConfig(
@@ -100,13 +106,13 @@ class Properties:
     limit = self._instance.max_position
     if limit is not None and limit < FAR + LENGTH:
       raise errors.LengthError(
-        f'{encoding} ends at {limit}, and the checks go to position '
-        f'{FAR + LENGTH - 1}; give it max_position={FAR + LENGTH} or more'
+        f'{encoding} has max_position={limit}, and the checks use positions up '
+        f'to {FAR + LENGTH - 1}; give it max_position={FAR + LENGTH} or more'
       )
     params = stacking.init(self.config, jax.random.key(0))
     params.pop('embed')
-    # As if trained: what an encoding says at first is soft.
-    self.params = jax.tree_util.tree_map_with_path(_louder, params)
+    # As if trained: encodings have small effects initially.
+    self.params = jax.tree_util.tree_map_with_path(_amplified, params)
     self._tolerance = 2e-5 if dtype == 'float32' else 3e-2
     self._causal = causal
     self._stack = blocks.Stack(self.config, causal=causal)
@@ -114,11 +120,11 @@ class Properties:
       jax.random.normal(jax.random.key(1), (ROWS, LENGTH, WIDTH))
     )
     # Compiled once for each object.
-    self._run = jax.jit(self._run)  # type: ignore[method-assign]
-    self._extend = jax.jit(self._extend)  # type: ignore[method-assign]
+    self._run = jax.jit(self._forward_and_gradient)
+    self._extend = jax.jit(self._decode)
 
   def takes(self, scheme: str) -> bool:
-    """Whether the encoding takes a scheme's positions; else it says why not."""
+    """Whether the encoding supports a scheme; an error must name both."""
     try:
       encodings.check_scheme(self._instance, positions.create(scheme))
     except errors.CombinationError as error:
@@ -129,7 +135,7 @@ class Properties:
     return True
 
   def check_causality(self, scheme: str) -> None:
-    """An output has gradients to itself and what its segment holds before."""
+    """An output depends on itself and earlier tokens of its segment only."""
     ids, lengths, index = packed_rows()
     at = SEGMENTS[0] + SEGMENTS[1] // 2
     cotangent = np.zeros_like(self.x)
@@ -146,7 +152,7 @@ class Properties:
     )
 
   def check_packing(self, scheme: str) -> None:
-    """Segments packed into a row give what each gives alone."""
+    """Packed segments have the outputs of unpacked ones."""
     ids, lengths, index = packed_rows()
     given = draw(scheme, index, lengths, train=True)
     packed = self._forward(self.x, given, ids, lengths)[0]
@@ -198,13 +204,13 @@ class Properties:
         )
 
   def check_translation(self, scheme: str) -> None:
-    """What claims translation invariance ignores a shift of all positions."""
+    """A translation-invariant encoding ignores a shift of all positions."""
     given = draw(scheme, *_whole_rows(), train=True)
     if isinstance(given, positions.Distances):
       return
     if not self._instance.translation_invariant:
       return
-    # Sums of multiples of 1/64 are exact, differences of shifted ones too.
+    # Sums and differences of multiples of 1/64 are exact.
     given = np.asarray(given)
     given = (np.round(given * 64) / 64).astype(given.dtype)
     index, lengths = _whole_rows()
@@ -216,10 +222,10 @@ class Properties:
     )
 
   def check_blockwise(self) -> None:
-    """Attention block by block gives what all pairs give, gradients too.
+    """Blockwise attention equals the reference, gradients included.
 
-    Once with positions that are indices, where a bias of distance goes by its
-    `strip`, and once with others, where it goes by its `tile`.
+    With standard positions, blockwise attention computes a bias of distance
+    alone by `strip`; with other positions, by `tile`.
     """
     if not self._instance.tileable:
       return
@@ -235,14 +241,14 @@ class Properties:
       )
       self._equal(got[0], want[0], f'{what}: outputs')
       for path, gradient in got[1].items():
-        # A gradient to one number is a sum over all pairs.
+        # The gradient of one number is a sum over all pairs.
         self._equal(gradient, want[1][path], f'{what}: d/d {path}', slack=10)
 
   def check_far(self, exact: 'Properties') -> None:
-    """Positions beyond 8192 are not rounded, whatever the model's dtype.
+    """Positions above 8192 are not rounded to the model's dtype.
 
     Args:
-      exact: the Properties of the same encoding in float32.
+      exact: Properties of the same encoding in float32.
     """
     index, lengths = _whole_rows()
     ids = np.ones_like(index)
@@ -253,16 +259,16 @@ class Properties:
     effect = np.abs(exact._forward(self.x, rounded, ids, lengths) - want).max()
     noise = self._tolerance * np.abs(want).max()
     assert effect == 0 or effect > 1.5 * noise, (
-      f'{self.encoding}: rounded positions are only {effect:.1e} off, which '
-      f'cannot be told from noise of {noise:.1e}'
+      f'{self.encoding}: rounded positions have an error of {effect:.1e}, '
+      f'too close to the tolerance of {noise:.1e}'
     )
     assert error <= noise, (
-      f'{self.encoding}: positions from {FAR} on are {error:.1e} off, noise '
-      f'being {noise:.1e}; rounded positions would be {effect:.1e} off'
+      f'{self.encoding}: positions from {FAR} on have an error of {error:.1e}, '
+      f'over {noise:.1e}; rounded positions have {effect:.1e}'
     )
 
   def check_schemes(self) -> list[str]:
-    """All checks, with every scheme; returns the schemes that it takes."""
+    """Checks every supported scheme; returns these schemes."""
     taken = [scheme for scheme in scheme_specs() if self.takes(scheme)]
     for scheme in taken:
       self.check_causality(scheme)
@@ -271,8 +277,18 @@ class Properties:
       self.check_translation(scheme)
     return taken
 
-  def _run(self, params, x, given, segment_ids, lengths, cotangent):
-    def forward(x):
+  def _forward_and_gradient(
+    self,
+    params: Params,
+    x: Array,
+    given: positions.Positions,
+    segment_ids: Array,
+    lengths: Array,
+    cotangent: Array,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Outputs, and the gradient with respect to the inputs."""
+
+    def forward(x: Array) -> jax.Array:
       y, _ = self._stack.apply(
         {'params': params},
         x.astype(self.config.dtype),
@@ -285,23 +301,31 @@ class Properties:
     y, vjp = jax.vjp(forward, x)
     return y, vjp(cotangent.astype(y.dtype))[0]
 
-  def _gradients(self, implementation, given, lengths):
+  def _gradients(
+    self, implementation: str, given: Array | None, lengths: Array
+  ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Outputs, and gradients by the paths of parameters, float32."""
     config = dataclasses.replace(self.config, implementation=implementation)
     stack = blocks.Stack(config, causal=self._causal)
 
-    def weighed(params):
+    def weighted(params: Params) -> tuple[jax.Array, jax.Array]:
       x = self.x.astype(config.dtype)
       y, _ = stack.apply({'params': params}, x, given, lengths=lengths)
       return jnp.vdot(y.astype(jnp.float32), self.x[::-1]), y
 
-    (_, y), gradients = jax.jit(jax.value_and_grad(weighed, has_aux=True))(
+    (_, y), gradients = jax.jit(jax.value_and_grad(weighted, has_aux=True))(
       self.params
     )
     flat = traverse_util.flatten_dict(gradients, sep='/')
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (y, flat))
 
-  def _forward(self, x, given, segment_ids, lengths):
+  def _forward(
+    self,
+    x: Array,
+    given: positions.Positions,
+    segment_ids: Array,
+    lengths: Array,
+  ) -> np.ndarray:
     y, _ = self._run(
       self.params, x, given, segment_ids, lengths, np.zeros_like(x)
     )
@@ -309,13 +333,17 @@ class Properties:
     assert np.isfinite(y).all(), f'{self.encoding}: outputs are not finite'
     return y
 
-  def _extend(self, params, x, cache, new):
+  def _decode(
+    self, params: Params, x: Array, cache: Any, new: Array
+  ) -> tuple[jax.Array, Any]:
     y, cached = self._stack.apply(
       {'params': params}, x.astype(self.config.dtype), cache=cache
     )
     return y, cache.replace(layers=cached, length=cache.length + new)
 
-  def _equal(self, got, want, what, slack=1):
+  def _equal(
+    self, got: np.ndarray, want: np.ndarray, what: str, slack: float = 1
+  ) -> None:
     error = np.abs(got - want).max(initial=0)
     limit = slack * self._tolerance * max(1.0, np.abs(want).max(initial=0))
     assert error <= limit, f'{what} differ by {error:.1e}, over {limit:.1e}'
@@ -328,11 +356,11 @@ def check_encoding(name: str) -> list[str]:
     name: its name, or a spec.
 
   Returns:
-    The specs of the position schemes that it takes.
+    Specs of the position schemes that it supports.
 
   Raises:
-    AssertionError: saying which property fails, and how.
-    errors.LengenError: there is no such encoding, or its table is too short.
+    AssertionError: naming the property that fails, and the error.
+    errors.LengenError: an unknown encoding, or one with too small a table.
   """
   spec = ENCODING_SPECS.get(name, name)
   exact = Properties(spec)
@@ -350,13 +378,13 @@ def encoding_specs() -> list[str]:
 
 
 def scheme_specs() -> list[str]:
-  """A spec of every registered position scheme, and of its kinds of output."""
+  """A spec of every registered position scheme, and one with Distances."""
   specs = [SCHEME_SPECS.get(name, name) for name in positions.SCHEMES]
   return [*specs, "randomized(max_position=64, mode='distances')"]
 
 
-def _louder(path, leaf):
-  """Matrices of an encoding, and what attention adds, made larger."""
+def _amplified(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+  """Scales up an encoding's matrices and attention's output kernel."""
   names = [entry.key for entry in path]
   if names[-2:] == ['out', 'kernel']:
     return 8 * leaf
@@ -374,13 +402,15 @@ def packed_rows() -> tuple[np.ndarray, ...]:
 def draw(
   scheme: str, index: np.ndarray, lengths: np.ndarray, *, train: bool
 ) -> jax.Array | positions.Distances:
-  """A scheme's positions, drawn once and kept for all encodings."""
+  """A scheme's positions, cached for all encodings."""
   key = index.tobytes(), lengths.tobytes()
   return _draw(scheme, key, train)
 
 
 @functools.lru_cache(None)
-def _draw(scheme, rows, train):
+def _draw(
+  scheme: str, rows: tuple[bytes, bytes], train: bool
+) -> jax.Array | positions.Distances:
   index, lengths = (
     np.frombuffer(row, np.int32).reshape(ROWS, LENGTH) for row in rows
   )
@@ -388,14 +418,14 @@ def _draw(scheme, rows, train):
   return call(index, lengths=lengths, rng=jax.random.key(7))
 
 
-def _whole_rows():
+def _whole_rows() -> tuple[np.ndarray, np.ndarray]:
   """Index and lengths of rows that are one segment, `[B, L]`."""
   index = np.tile(np.arange(LENGTH, dtype=np.int32), (ROWS, 1))
   return index, np.full((ROWS, LENGTH), LENGTH, np.int32)
 
 
-def _unpacked(leaf, parts):
-  """The segments of row 0, each at the front of a row of its own."""
+def _unpacked(leaf: Array, parts: Sequence[tuple[int, int, int]]) -> np.ndarray:
+  """The segments of row 0, each at the start of its own row."""
   alone = np.zeros((ROWS, LENGTH), leaf.dtype)
   for row, first, size in parts:
     alone[row, :size] = leaf[0, first : first + size]

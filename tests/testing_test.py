@@ -177,14 +177,15 @@ def test_both_directions(spec):
 def test_schemes_are_data(monkeypatch, spec, kinds):
   """One trace for whole, one for fractional positions, one for distances."""
   traced = []
-  run = testing.Properties._run
+  attend = layers.attention.dot_product_attention
   monkeypatch.setattr(
-    testing.Properties,
-    '_run',
-    lambda self, *args: traced.append(1) or run(self, *args),
+    layers.attention,
+    'dot_product_attention',
+    lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
   )
   testing.Properties(spec).check_schemes()
-  assert len(traced) == kinds
+  # Once forward, once with a cache.
+  assert len(traced) == 2 * kinds
 
 
 @pytest.mark.some(3)

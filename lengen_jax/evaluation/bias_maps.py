@@ -1,7 +1,7 @@
-"""What a trained model's biases look like, layer by layer and head by head.
+"""A trained model's additive biases, by layer and head.
 
-The additive bias of one query as a function of the key's position, in nats, as
-logits have it.
+A curve is the bias of one query as a function of the key's position, in nats,
+the unit of logits.
 
 Source: FIRE, Li et al. (2023), arXiv:2310.04418, figures 4 and 8, and section
 4.1 on learned thresholds.
@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax.encodings import fire
 from lengen_jax.evaluation import layer_biases
@@ -24,12 +25,11 @@ from lengen_jax.hints import Params
 from lengen_jax.models.config import ModelConfig
 
 LOCAL, ANTI_LOCAL, MIXED = 'local', 'anti-local', 'flat/mixed'
-# A rank correlation from which on a bias falls or rises with distance.
+# Least absolute rank correlation of a bias that falls or rises with distance.
 _CORRELATED = 0.5
-# Nats from its lowest to its highest below which a bias is flat: it changes
-# no weight by as much as a tenth.
+# Range of a bias, in nats, below which it is flat: it changes no weight by 10%.
 _FLAT = 0.1
-# Distances of a summary, of either sign, besides 0.
+# Distances of a summary in each direction, besides 0.
 _POINTS = 32
 
 
@@ -38,12 +38,12 @@ class Curves:
   """Biases of a model by the key's position.
 
   Attributes:
-    layers: names of those that have a bias, as 'layer_0'.
-    skipped: names of those that have none.
-    keys: positions of the keys, int `[K]`, by the query's position. They go up
-      to the query, and in an encoder as far beyond it.
-    biases: float32 `[N, H, K]` by the query's position, nats; each curve less
-      its own mean, which changes no attention weight.
+    layers: names of layers with a bias, such as 'layer_0'.
+    skipped: names of layers without one.
+    keys: positions of the keys, int `[K]`, by the query's position: those up to
+      the query, and in an encoder as many after it.
+    biases: float32 `[N, H, K]` by the query's position, in nats. The mean of
+      each curve is subtracted, which changes no attention weight.
   """
 
   layers: tuple
@@ -54,13 +54,13 @@ class Curves:
 
 @dataclasses.dataclass(frozen=True)
 class Kinds:
-  """What kind of pattern each head has.
+  """The kind of each head's bias.
 
   Attributes:
-    kind: `[N, H]`, of LOCAL, where the bias falls with distance, ANTI_LOCAL,
-      where it rises, and MIXED, where it does neither or is flat.
+    kind: `[N, H]`: LOCAL if the bias falls with distance, ANTI_LOCAL if it
+      rises, MIXED if it does neither or is flat.
     correlation: float64 `[N, H]`, rank correlation of bias and distance.
-    span: float64 `[N, H]`, from the lowest to the highest bias, nats.
+    span: float64 `[N, H]`, highest minus lowest bias, nats.
   """
 
   kind: np.ndarray
@@ -69,7 +69,7 @@ class Kinds:
 
   @property
   def counts(self) -> dict[str, int]:
-    """How many heads are of each kind."""
+    """Number of heads of each kind."""
     found = collections.Counter(self.kind.flat)
     return {kind: found[kind] for kind in (LOCAL, ANTI_LOCAL, MIXED)}
 
@@ -116,14 +116,7 @@ def curves(
 
 
 def kinds(found: Curves) -> dict[int, Kinds]:
-  """Which heads look near and which far.
-
-  Args:
-    found: a Curves.
-
-  Returns:
-    dict from the query's position to Kinds.
-  """
+  """Classifies the heads of a Curves; returns Kinds by query position."""
   return {
     query: _kinds(biases_NxHxK, np.abs(query - found.keys[query]))
     for query, biases_NxHxK in found.biases.items()
@@ -140,8 +133,7 @@ def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
     params: the model's parameters.
 
   Returns:
-    dict from a layer's name to tokens; a layer without a learned threshold is
-    left out.
+    dict from a layer's name to tokens, for layers with a learned threshold.
   """
   return {
     name: float(bias.params['threshold'][0])
@@ -154,8 +146,8 @@ def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
 
 def summary(
   config: ModelConfig, params: Params, queries: Sequence[int]
-) -> dict[str, Any]:
-  """Few points of each curve, for a file that is drawn from later.
+) -> dict[str, Any] | None:
+  """Samples each curve at a few points, to be plotted later.
 
   Args:
     config: a ModelConfig.
@@ -163,14 +155,13 @@ def summary(
     queries: positions of queries.
 
   Returns:
-    A dict for JSON, None where no layer has a bias: 'layers', their names;
-    'thresholds' as of `thresholds`; and 'queries', of each query's position,
-    as a string, the 'distance' of keys before it, closer where they are near,
-    the 'bias' at these by layer and head, less its largest there, to four
-    digits, and the 'kind' of each head.
+    A dict for JSON, or None if no layer has a bias. 'layers': names of layers;
+    'thresholds': see `thresholds`; 'queries': by position of the query, as a
+    string, the 'distance' of keys (spaced logarithmically), the 'bias' by layer
+    and head, with 0 as its maximum and four digits, and the 'kind' of each
+    head.
   """
-  found = _biases(config, params)
-  if not any(bias is not None for bias in found.values()):
+  if not any(_biases(config, params).values()):
     return None
   found = curves(config, params, queries)
   classified = kinds(found)
@@ -197,13 +188,14 @@ def summary(
   }
 
 
-def _biases(config, params):
-  """The `BiasFn` of every layer by name, None where it has none."""
+def _biases(
+  config: ModelConfig, params: Params
+) -> dict[str, encodings.BiasFn | None]:
   found = layer_biases.by_layer(config, params)
   return {name: layer.bias for name, layer in found.items()}
 
 
-def _kinds(biases_NxHxK, distance_K):
+def _kinds(biases_NxHxK: np.ndarray, distance_K: np.ndarray) -> Kinds:
   correlation = np.apply_along_axis(
     _rank_correlation, -1, biases_NxHxK, distance_K
   )
@@ -216,14 +208,14 @@ def _kinds(biases_NxHxK, distance_K):
   return Kinds(kind, correlation, span)
 
 
-def _rank_correlation(a, b):
-  """Spearman's; 0 where one of them is constant."""
+def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+  """Spearman's rank correlation; 0 if an argument is constant."""
   a, b = (ranks - ranks.mean() for ranks in map(_ranks, (a, b)))
   norm = np.sqrt((a * a).sum() * (b * b).sum())
   return (a * b).sum() / norm if norm else 0.0
 
 
-def _ranks(values):
-  """The mean rank of those that are equal to each."""
+def _ranks(values: np.ndarray) -> np.ndarray:
+  """Ranks, with the mean rank for equal values."""
   _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
   return (np.cumsum(counts) - (counts - 1) / 2)[which]

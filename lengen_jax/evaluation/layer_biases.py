@@ -1,4 +1,4 @@
-"""The additive bias of each layer of a model, from its parameters alone."""
+"""The additive bias of each layer, from a model's parameters alone."""
 
 import dataclasses
 from typing import Any
@@ -6,8 +6,11 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from lengen_jax import encodings
+from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import stacking
+from lengen_jax.models.config import ModelConfig
 
 _SIDES = {
   'decoder': (('', False),),
@@ -18,18 +21,18 @@ _SIDES = {
 
 @dataclasses.dataclass(frozen=True)
 class LayerBias:
-  """What a layer adds to its logits.
+  """The additive bias of a layer.
 
   Attributes:
-    path: of the parameters; layers that share an encoding have the same.
+    path: path of its parameters, the same for layers that share an encoding.
     bias: a `BiasFn`, or None.
   """
 
   path: str
-  bias: Any
+  bias: encodings.BiasFn | None
 
 
-def by_layer(config, params):
+def by_layer(config: ModelConfig, params: Params) -> dict[str, LayerBias]:
   """The additive bias of the self-attention of each layer.
 
   Args:
@@ -37,12 +40,12 @@ def by_layer(config, params):
     params: the model's parameters, stacked or not, on devices of any host.
 
   Returns:
-    dict from a layer's name, as 'layer_0' or 'encoder/layer_0', to LayerBias,
-    in the order in which the layers run.
+    dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to
+    LayerBias, in the order in which the layers run.
   """
   params = _of_encodings(params)
   if jax.process_count() > 1:
-    # Small, and here in part only.
+    # They are small, and this host holds only a part.
     params = multihost_utils.process_allgather(params, tiled=True)
   params = stacking.unstack(jax.device_get(params))
   layer_encodings = blocks.create_encodings(config)
@@ -54,17 +57,17 @@ def by_layer(config, params):
       path = owned.get(encoding, f'layer_{i}/attention/encoding')
       node = of_side
       for name in path.split('/'):
-        # What has no parameters is not there.
+        # A module without parameters has no node.
         node = node.get(name, {})
-      bias = encoding.apply(
+      bias: Any = encoding.apply(
         {'params': node}, method='bias_fn', bidirectional=bidirectional
       )
       found[f'{side}layer_{i}'] = LayerBias(side + path, bias)
   return found
 
 
-def _of_encodings(params):
-  """Of a tree of parameters that of encodings alone."""
+def _of_encodings(params: Params) -> dict[str, Any]:
+  """The part of a tree of parameters that belongs to encodings."""
   kept = {}
   for name, node in params.items():
     if name.startswith('encoding'):

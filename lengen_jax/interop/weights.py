@@ -223,7 +223,7 @@ def _opened(path: PathLike) -> Iterator[Any]:
   except Exception as error:  # OSError, or the library's own.
     missing = isinstance(error, FileNotFoundError)
     raise errors.CheckpointError(
-      f'{path} does not exist'
+      f'there is no {path}'
       if missing
       else f'{path} cannot be read as safetensors: {_reason(error)}; copy it '
       'again'

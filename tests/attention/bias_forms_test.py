@@ -248,10 +248,10 @@ def test_strips_and_tiles_give_the_same_gradients(spec):
       "bias_form='anchored' is not available with implementation='reference'",
     ),
     (
-      "fire(activation='step')",
+      "fire(transform='identity')",
       'anchored',
       {},
-      "fire\\(activation='step'\\) has no rows to interpolate between",
+      "fire\\(transform='identity'\\) has no rows to interpolate between",
     ),
     (
       'fire',

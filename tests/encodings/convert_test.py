@@ -11,6 +11,7 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax.encodings import convert
 
+
 def create(spec, num_heads=8):
   return encodings.create(spec, num_heads=num_heads, head_dim=8)
 

@@ -167,7 +167,7 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
   'spec, message',
   [
     ('yarn(scale=4.)', 'yarn needs train_length'),
-    ('yarn(scale=.5, train_length=8)', 'less than 1'),
+    ('yarn(scale=.5, train_length=8)', 'scale of yarn is 0.5'),
     ('yarn(scale=2., train_length=8, dynamic=True)', 'excludes scale=2.0'),
     (
       'yarn(scale=2., train_length=8, beta_fast=1.)',
@@ -178,11 +178,11 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
       'beta_slow=0.0, which must be positive',
     ),
     ('ntk(dynamic=True)', 'dynamic needs train_length'),
-    ('ntk(fraction=.25)', 'at least 4 turned dimensions, got 2'),
+    ('ntk(fraction=.25)', 'at least 4 rotated dimensions, got 2'),
     ('llama3(dynamic=True)', 'no dynamic form'),
     ('llama3(low_freq=4., high_freq=4.)', 'must be positive and below'),
     ('llama3(low_freq=-1.)', 'low_freq=-1.0 must be positive'),
-    ('llama3(scale=.5)', 'scale of llama3 is 0.5, less than 1'),
+    ('llama3(scale=.5)', 'scale of llama3 is 0.5'),
     ('longrope(train_length=8)', 'short_factors, 4 numbers; got None'),
     (
       'longrope(train_length=8, short_factors=(1., 1., 1., 1.), '

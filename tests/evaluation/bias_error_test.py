@@ -75,7 +75,7 @@ def test_a_bias_with_kinks_between_anchors_is_further_off():
     ('alibi', 'anchored', 'standard'),
     ('rope', 'anchored', 'standard'),
     (FIRE, 'auto', 'randomized(max_position=600)'),
-    ("fire(activation='step')", 'auto', 'standard'),
+    ("fire(transform='identity')", 'auto', 'standard'),
   ],
 )
 def test_nothing_where_biases_are_exact(encoding, form, scheme):

@@ -175,10 +175,10 @@ def test_rope_as_older_versions_wrote_it(copy):
 @pytest.mark.parametrize(
   'scaling, message',
   [
-    ({'rope_type': 'su', 'factor': 2.0}, "rope_type='su'; what can be loaded"),
+    ({'rope_type': 'su', 'factor': 2.0}, "rope_type='su'; supported are"),
     (
       {'rope_type': 'yarn', 'factor': 4.0, 'attention_factor': 1.0},
-      "attention_factor=1.0 with rope_type='yarn', which ours lacks",
+      "attention_factor=1.0 with rope_type='yarn', which is not supported",
     ),
     ({'rope_type': 'yarn', 'factor': 4.0, 'mscale': 1.0}, 'mscale=1.0'),
     ({'rope_type': 'yarn', 'factor': 4.0, 'truncate': False}, 'truncate=False'),
@@ -210,12 +210,12 @@ def test_refuses_other_angles(copy, scaling, message):
   [
     (
       {'architectures': ['Qwen2ForCausalLM']},
-      'Qwen2ForCausalLM, which has biases of queries, keys and values; what '
-      'can be loaded is LlamaForCausalLM and MistralForCausalLM',
+      'Qwen2ForCausalLM, which has biases of queries, keys and values; '
+      'supported are LlamaForCausalLM and MistralForCausalLM',
     ),
     ({'architectures': ['GPTNeoXForCausalLM']}, 'parallel residuals'),
-    ({'architectures': ['BertModel']}, 'architecture BertModel; what can be'),
-    ({'architectures': None}, 'architecture unknown; what can be'),
+    ({'architectures': ['BertModel']}, 'architecture BertModel; supported are'),
+    ({'architectures': None}, 'architecture unknown; supported are'),
     (
       {'architectures': 'LlamaForCausalLM'},
       "architectures='LlamaForCausalLM'; it takes a list of names",
@@ -232,8 +232,8 @@ def test_refuses_other_angles(copy, scaling, message):
     ({'hidden_size': None}, 'lacks hidden_size'),
     (
       {'num_hidden_layers': 1},
-      'has model.layers.1.input_layernorm.weight, (32,), which this model has '
-      'no use for (and 8 more)',
+      'has model.layers.1.input_layernorm.weight, (32,), which this model does '
+      'not use (and 8 more)',
     ),
     (
       {'num_hidden_layers': 3},
@@ -242,7 +242,7 @@ def test_refuses_other_angles(copy, scaling, message):
     (
       {'num_key_value_heads': 4},
       'has model.layers.0.self_attn.k_proj.weight of shape (16, 32), where its '
-      'config wants (32, 32) (and 3 more)',
+      'config requires (32, 32) (and 3 more)',
     ),
     ({'tie_word_embeddings': True}, 'has lm_head.weight, (256, 32), which'),
   ],
@@ -307,7 +307,7 @@ def test_several_files(copy):
   second = 'model-00002-of-00002.safetensors'
   strange = {**files, 'lm_head.weight': second}
   index.write_text(json.dumps({'weight_map': strange}))
-  assert f'{second} lacks lm_head.weight, which model.safe' in refused(copy)
+  assert f'{second} lacks lm_head.weight, which ' in refused(copy)
   index.write_text('{}')
   assert 'index.json is broken: it has no weight_map' in refused(copy)
   index.write_text(json.dumps({'weight_map': files}))
@@ -329,10 +329,8 @@ def test_files_that_are_missing_or_broken(copy):
   assert llama_config.is_checkpoint(SMALL)
 
 
-@pytest.mark.parametrize(
-  'encoding', ['yarn(scale=4., train_length=32)', 'fire']
-)
-def test_its_encoding_can_be_swapped(encoding, assert_close):
+def test_its_encoding_can_be_swapped(assert_close):
+  encoding = 'fire'
   params, config = load('untied')
   other = dataclasses.replace(config, encoding=encoding)
   adopted, notes = warm_start.adopt(

@@ -711,7 +711,7 @@ class Odd(encodings.Encoding):
   ('mistake', 'message'),
   [
     (lambda: biases(encoding='fier'), "did you mean 'fire'"),
-    (lambda: biases(encoding='rope'), r"rotary='rope'\) does that"),
+    (lambda: biases(encoding='rope'), r"rotary='rope'\)"),
     (lambda: biases(encoding='sinusoidal'), 'add its embed'),
     (lambda: biases(encoding='shaw(left=2, right=2)'), 'layers.Attention'),
     (lambda: biases(num_heads=0), 'num_heads=0'),
@@ -753,9 +753,9 @@ class Odd(encodings.Encoding):
       lambda: attend(length=1, slots=9, bias=jnp.ones((4, 9, 9))),
       'max_decode_length',
     ),
-    (lambda: attend(rotary='learned(max_position=9)'), 'does not turn'),
-    (lambda: across(rotary='rope'), '5 queries and 7 keys are two'),
-    (lambda: across(encoding='alibi'), '5 queries and 7 keys are two'),
+    (lambda: attend(rotary='learned(max_position=9)'), 'does not rotate'),
+    (lambda: across(rotary='rope'), '5 queries and 7 keys'),
+    (lambda: across(encoding='alibi'), '5 queries and 7 keys'),
     (lambda: biases(encoding=encodings.ENCODINGS['alibi'](4, 8)), 'the spec'),
     (prefill_of_unknown_length, 'prefill_lengths, or a mask'),
     (

@@ -109,13 +109,13 @@ def test_refuses_what_is_not_all_of_a_model(tmp_path):
   written(path, arrays)
   assert 'lacks embed/table, (256, 32)' in refused(path)
   written(path, arrays | {'embed/table': table, 'strange': np.ones(3)})
-  assert 'has strange, (3,), which this model has no use for' in refused(path)
+  assert 'has strange, (3,), which this model does not use' in refused(path)
   written(path, arrays | {'embed/table': table[:9].copy()})
-  assert 'has embed/table of shape (9, 32), where its config wants' in refused(
+  assert 'has embed/table of shape (9, 32), where its config requires' in refused(
     path
   )
   written(path, arrays, colour='red')
-  assert 'config of a model in' in refused(path) and 'colour' in refused(path)
+  assert 'ModelConfig in' in refused(path) and 'colour' in refused(path)
   safetensors_numpy.save_file(arrays, path)
   assert 'was not written by lengen export' in refused(path)
 
@@ -131,8 +131,8 @@ def test_refuses_files_that_are_none(tmp_path):
 @pytest.mark.parametrize(
   'name, message',
   [
-    ('a.npz', 'are written to a file \\*.safetensors, got .*/a.npz'),
-    ('nowhere/a.safetensors', 'there is no folder .*/nowhere; make it first'),
+    ('a.npz', 'must be named \\*.safetensors, got .*/a.npz'),
+    ('nowhere/a.safetensors', 'folder .*/nowhere does not exist; create it'),
   ],
 )
 def test_refuses_places_that_cannot_be_written(tmp_path, name, message):
