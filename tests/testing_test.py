@@ -184,8 +184,8 @@ def test_schemes_are_data(monkeypatch, spec, kinds):
     lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
   )
   testing.Properties(spec).check_schemes()
-  # Once forward, once with a cache.
-  assert len(traced) == 2 * kinds
+  # Each kind once forward and once with a cache, and once for the parameters.
+  assert len(traced) == 2 * kinds + 1
 
 
 @pytest.mark.some(3)
@@ -347,7 +347,7 @@ def test_block_by_block(spec):
 def test_rounded_positions_are_told(monkeypatch):
   one = broken(monkeypatch, Rounded)
   exact = testing.Properties('alibi')
-  with pytest.raises(AssertionError, match='positions from 10000 on are'):
+  with pytest.raises(AssertionError, match='positions from 10000 on have an error'):
     one.check_far(exact)
 
 

@@ -229,7 +229,7 @@ def test_positions_are_data(name, assert_close):
   # Decoding takes those of all slots, at each step.
   assert_close(decode(name, tokens, stretched), given)
   if name.endswith('-shared'):
-    with pytest.raises(errors.ConfigError, match='one for all rows: give'):
+    with pytest.raises(errors.ConfigError, match='one bias for all rows'):
       decode(name, tokens, shifted)
   else:
     assert_close(decode(name, tokens, shifted), moved)
