@@ -111,8 +111,9 @@ def test_refuses_what_is_not_all_of_a_model(tmp_path):
   written(path, arrays | {'embed/table': table, 'strange': np.ones(3)})
   assert 'has strange, (3,), which this model does not use' in refused(path)
   written(path, arrays | {'embed/table': table[:9].copy()})
-  assert 'has embed/table of shape (9, 32), where its config requires' in refused(
-    path
+  assert (
+    'has embed/table of shape (9, 32), where its config requires'
+    in refused(path)
   )
   written(path, arrays, colour='red')
   assert 'ModelConfig in' in refused(path) and 'colour' in refused(path)
