@@ -22,8 +22,8 @@ import optax
 
 from benchmarks import alternate
 from configs import chomsky
-from lengen_jax.training import generated
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import task_trainer
 
 LAYERS, HEADS, HEAD_DIM, WIDTH = 5, 8, 8, 64
 BATCH, LENGTH, ROUNDS, STEPS, EXAMPLES = 128, 32, 10, 5, 8
@@ -133,7 +133,7 @@ def ours(**train):
   config.train.update(train)
   config.eval.lengths = tuple(range(41, 501))
   config.eval.examples = EXAMPLES
-  program = generated.Program(config)
+  program = task_trainer.TaskTrainer(config)
   return program, program.init((0,), (1e-3,))
 
 

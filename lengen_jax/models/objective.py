@@ -1,4 +1,11 @@
-"""From a batch to a loss per token: where scheme and model meet."""
+"""Losses and logits of models on standard batches.
+
+A standard batch is a dict of `[B, L]` arrays; see `data.windows.lm_batch`.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -7,35 +14,211 @@ from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
 from lengen_jax.models import blocks
+from lengen_jax.models import stacking
 from lengen_jax.models import tokens
 from lengen_jax.models import transformer
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import PositionScheme
+
+Batch = Mapping[str, Array]
+# PRNG keys by use: 'positions' and, if dropout is on, 'dropout'.
+Rngs = Mapping[str, jax.Array]
 
 
-def check(config, positions):
-  """Raises where a model's encodings and a position scheme do not combine.
+@dataclasses.dataclass(frozen=True)
+class TransformerModel:
+  """A Transformer with a position scheme, applied to standard batches.
+
+  Attributes:
+    config: sizes, encoding and precision.
+    scheme: the position scheme.
+    packed: whether rows have several segments, or padding whose positions
+      matter; see `sees_padding`. If False, every row is one segment, and rows
+      share one bias where the scheme gives them the same positions.
+    masks_padding: whether attention masks the padding of rows that are not
+      packed.
+  """
+
+  config: ModelConfig
+  scheme: PositionScheme
+  packed: bool = False
+  masks_padding: bool = False
+
+  def init(self, rng: jax.Array) -> Params:
+    """Returns initial parameters, a tree of float32 arrays."""
+    return stacking.init(self.config, rng)
+
+  def project(self, params: Params) -> Params:
+    """Returns parameters projected onto their domain."""
+    return stacking.project(params, self.config)
+
+  def logits(
+    self, params: Params, batch: Batch, *, rngs: Rngs, train: bool
+  ) -> jax.Array:
+    """Returns logits, float32 `[B, L, V]`; see `token_losses`."""
+    return self._apply(params, batch, rngs, train, scored=False)
+
+  def token_losses(
+    self, params: Params, batch: Batch, *, rngs: Rngs, train: bool
+  ) -> jax.Array:
+    """Returns the cross-entropy of each target in nats, float32 `[B, L]`.
+
+    Args:
+      params: the model's parameters.
+      batch: a standard batch. For an encoder-decoder it has the arrays of the
+        encoder under 'encoder_...'.
+      rngs: PRNG keys for 'positions' and 'dropout'; without the latter, dropout
+        is off.
+      train: whether the scheme returns positions for training.
+
+    Raises:
+      errors.LengthError: the batch is longer than the encoding or the scheme
+        supports.
+      errors.ConfigError: the batch lacks an array.
+    """
+    return self._apply(params, batch, rngs, train, scored=True)
+
+  def _apply(
+    self,
+    params: Params,
+    batch: Batch,
+    rngs: Rngs,
+    train: bool,
+    *,
+    scored: bool,
+  ) -> jax.Array:
+    rng = rngs['positions']
+    named = self._describe('', batch, rng, train)
+    if scored:
+      _require(batch, 'targets')
+      named['targets'] = batch['targets']
+    inputs = [batch['inputs']]
+    if self.config.architecture == 'encoder_decoder':
+      rng = jax.random.fold_in(rng, 1)
+      named |= self._describe('encoder_', batch, rng, train)
+      inputs.append(batch['encoder_inputs'])
+    dropout = {k: v for k, v in rngs.items() if k == 'dropout'}
+    outputs: Any = transformer.create(self.config).apply(
+      {'params': params},
+      *inputs,
+      **named,
+      deterministic=not dropout,
+      contiguous=self.scheme.contiguous,
+      rngs=dropout,
+    )
+    return outputs
+
+  def _describe(
+    self, prefix: str, batch: Batch, rng: jax.Array, train: bool
+  ) -> dict[str, Any]:
+    """Returns positions, segment ids and lengths of one side's tokens."""
+    masked = self.packed or self.masks_padding
+    for name in ('inputs', 'segment_positions', 'lengths'):
+      _require(batch, prefix + name)
+    if masked:
+      _require(batch, f'{prefix}segment_ids')
+    length = batch[f'{prefix}inputs'].shape[1]
+    for encoding in dict.fromkeys(blocks.create_encodings(self.config)):
+      encodings.check_extent(encoding, self.scheme, length, train)
+    index = batch[f'{prefix}segment_positions']
+    lengths = batch[f'{prefix}lengths']
+    if not self.packed:
+      # Where all rows have the same positions, one row stands for all.
+      shared = self.scheme.same_rows or not self.scheme.draws(train)
+      lengths = lengths[:1] if shared else lengths
+      index = jnp.broadcast_to(
+        tokens.position_index(length, None), (len(lengths), length)
+      )
+    return {
+      f'{prefix}positions': self.scheme(
+        index,
+        lengths=lengths,
+        rng=rng,
+        train=train,
+        num_layers=self.config.num_layers,
+      ),
+      f'{prefix}segment_ids': batch[f'{prefix}segment_ids'] if masked else None,
+      f'{prefix}lengths': lengths,
+    }
+
+
+def _require(batch: Batch, name: str) -> None:
+  if name not in batch:
+    raise errors.ConfigError(
+      f'the batch lacks {name}; it has {", ".join(sorted(batch))}'
+    )
+
+
+def token_losses(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  batch: Batch,
+  *,
+  rng: jax.Array,
+  train: bool,
+  packed: bool,
+) -> jax.Array:
+  """Returns the cross-entropy of each target in nats, float32 `[B, L]`.
+
+  The architecture and the batch determine the objective: language modelling,
+  masked language modelling or sequence to sequence.
 
   Args:
-    config: a ModelConfig.
+    config: the model's configuration.
+    scheme: the position scheme.
+    params: the model's parameters.
+    batch: see `TransformerModel.token_losses`.
+    rng: a PRNG key, for positions and dropout.
+    train: whether this is training, with dropout.
+    packed: see `TransformerModel`.
+
+  Raises:
+    errors.LengthError: the batch is longer than the encoding or the scheme
+      supports.
+    errors.ConfigError: the batch lacks an array.
+  """
+  rngs = {'positions': rng} | ({'dropout': rng} if train else {})
+  return TransformerModel(config, scheme, packed).token_losses(
+    params, batch, rngs=rngs, train=train
+  )
+
+
+def mean_loss(losses: jax.Array, weights: Array) -> jax.Array:
+  """Returns the weighted mean of losses; 0 if all weights are 0.
+
+  Args:
+    losses: `[B, L]`, one per token.
+    weights: `[B, L]`.
+  """
+  return jnp.sum(losses * weights) / jnp.maximum(jnp.sum(weights), 1)
+
+
+def check(config: ModelConfig, positions: str) -> None:
+  """Raises unless a model's encodings and scale support a position scheme.
+
+  Args:
+    config: the model's configuration.
     positions: spec of a position scheme.
 
   Raises:
-    errors.CombinationError: naming both and the reason.
+    errors.CombinationError: names the encoding, the scheme and the reason.
+    errors.SpecError: the model's attention scale is invalid.
   """
   scheme = position_schemes.create(positions)
+  scaling.create(config.attention_scale, num_heads=1, parent=None)
   for encoding in dict.fromkeys(blocks.create_encodings(config)):
     encodings.check_scheme(encoding, scheme)
 
 
-def sees_padding(config, scheme):
-  """Whether padding at the end of a row changes what its tokens are given.
+def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:
+  """Returns whether padding at the end of rows changes a model's outputs.
 
-  Where it does not, padded rows are computed like whole ones, which is faster:
-  all have the same positions. Nothing that is scored attends to padding.
-
-  Args:
-    config: a ModelConfig.
-    scheme: a PositionScheme.
+  If it does not, padded rows are computed like full ones. This is faster, since
+  all rows have the same positions, and no scored token attends to padding.
   """
   scale = scaling.create(config.attention_scale, num_heads=1, parent=None)
   return (
@@ -46,87 +229,18 @@ def sees_padding(config, scheme):
   )
 
 
-def token_losses(config, scheme, params, batch, *, rng, train, packed):
-  """Cross-entropy of each target, nats, float32 `[B, L]`.
-
-  Language modelling, masked tokens and sequence to sequence alike: which it is
-  follows from the model's architecture and the batch.
+def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:
+  """Returns the batch for a model's objective.
 
   Args:
-    config: a ModelConfig.
-    scheme: a PositionScheme.
-    params: the model's parameters.
-    batch: dict of `[B, L]` arrays; see `data.windows.lm_batch`. For an
-      encoder-decoder, the same of the encoder under 'encoder_...'.
-    rng: a PRNG key, for positions and dropout.
-    train: whether this is training.
-    packed: whether rows hold several segments, or padding that matters. If
-      not, every row is one segment, and a bias is computed once for all.
-
-  Raises:
-    errors.LengthError: the batch is longer than the encoding or the scheme
-      can take.
-    errors.ConfigError: something is missing in the batch.
-  """
-
-  def described(prefix, rng):
-    """What the model is told of the tokens on one side."""
-    needed = ['inputs', 'segment_positions', 'lengths']
-    needed += ['segment_ids'] * packed + ['targets'] * (not prefix)
-    for name in needed:
-      if prefix + name not in batch:
-        raise errors.ConfigError(
-          f'the batch lacks {prefix}{name}; it has {", ".join(sorted(batch))}'
-        )
-    length = batch[f'{prefix}inputs'].shape[1]
-    for encoding in dict.fromkeys(blocks.create_encodings(config)):
-      encodings.check_extent(encoding, scheme, length, train)
-    index = batch[f'{prefix}segment_positions']
-    lengths = batch[f'{prefix}lengths']
-    if not packed:
-      alike = scheme.same_rows or not scheme.draws(train)
-      lengths = lengths[:1] if alike else lengths
-      index = jnp.broadcast_to(
-        tokens.position_index(length, None), (len(lengths), length)
-      )
-    return {
-      f'{prefix}positions': scheme(
-        index,
-        lengths=lengths,
-        rng=rng,
-        train=train,
-        num_layers=config.num_layers,
-      ),
-      f'{prefix}segment_ids': batch[f'{prefix}segment_ids'] if packed else None,
-      f'{prefix}lengths': lengths,
-    }
-
-  named = described('', rng)
-  inputs = (batch['inputs'],)
-  if config.architecture == 'encoder_decoder':
-    named |= described('encoder_', jax.random.fold_in(rng, 1))
-    inputs += (batch['encoder_inputs'],)
-  return transformer.create(config).apply(
-    {'params': params},
-    *inputs,
-    **named,
-    targets=batch['targets'],
-    deterministic=not train,
-    contiguous=scheme.contiguous,
-    rngs={'dropout': rng} if train else {},
-  )
-
-
-def masked(config, batch, rng):
-  """A batch for the model's objective: an encoder predicts masked tokens.
-
-  Args:
-    config: a ModelConfig; the last id of an encoder's vocabulary masks.
-    batch: see `data.windows.lm_batch`; its targets are the tokens.
+    config: the model's configuration. The last id of an encoder's vocabulary is
+      the mask token.
+    batch: a standard batch for language modelling; its targets are the tokens.
     rng: a PRNG key.
 
   Returns:
-    The batch itself but for an encoder; then see `mask_tokens`.
+    For an encoder, the batch for masked language modelling (see `mask_tokens`);
+    otherwise the batch itself.
   """
   if config.architecture != 'encoder':
     return batch
@@ -139,32 +253,39 @@ def masked(config, batch, rng):
   )
 
 
-def mask_tokens(rng, batch, *, mask_id, vocab_size, rate=0.15):
-  """Makes a batch for masked language modelling, as BERT.
+def mask_tokens(
+  rng: jax.Array,
+  batch: Batch,
+  *,
+  mask_id: int,
+  vocab_size: int,
+  rate: float = 0.15,
+) -> dict[str, Array]:
+  """Returns a batch for masked language modelling, as in BERT.
 
-  Of the tokens that count, a part `rate` is to be predicted: 80 % of those are
-  replaced by `mask_id`, 10 % by a random token, the rest stay.
+  A share `rate` of the tokens with positive weight becomes targets. Of these
+  tokens, 80 % are replaced by `mask_id`, 10 % by a random token, and 10 % stay.
 
   Source: Devlin et al. (2018), arXiv:1810.04805, section 3.1.
 
   Args:
     rng: a PRNG key.
-    batch: dict of `[B, L]` arrays, its 'inputs' the tokens themselves and its
-      'weights' 0 at padding.
-    mask_id: the token that masks.
-    vocab_size: random tokens are below it.
-    rate: see above.
+    batch: dict of `[B, L]` arrays. 'inputs' are the original tokens; 'weights'
+      are 0 at padding.
+    mask_id: id of the mask token.
+    vocab_size: random tokens are less than this.
+    rate: share of the tokens that become targets.
 
   Returns:
     The batch with new 'inputs', 'targets' and 'weights'.
   """
-  ids = batch['inputs']
-  chosen, how, other = jax.random.split(rng, 3)
+  ids = jnp.asarray(batch['inputs'])
+  chosen, how, random = jax.random.split(rng, 3)
   chosen = jax.random.bernoulli(chosen, rate, ids.shape)
   chosen &= batch['weights'] > 0
   how = jax.random.uniform(how, ids.shape)
-  other = jax.random.randint(other, ids.shape, 0, vocab_size)
-  replaced = jnp.where(how < 0.8, mask_id, jnp.where(how < 0.9, other, ids))
+  random = jax.random.randint(random, ids.shape, 0, vocab_size)
+  replaced = jnp.where(how < 0.8, mask_id, jnp.where(how < 0.9, random, ids))
   return {
     **batch,
     'inputs': jnp.where(chosen, replaced, ids),

@@ -32,7 +32,7 @@ class Task:
   input and target where they are not the nominal length. Neither function
   need care for what it leaves beyond those lengths: that is zeroed here.
 
-  `models.transduction` makes one row of input and answer.
+  `tasks.batches` makes standard batches of inputs and targets.
   """
 
   # Facts that trainers, reports and `lengen list` read.

@@ -35,44 +35,9 @@ def get(**model: Any) -> ml_collections.ConfigDict:
   config.data = _fields(data.DataConfig)
   config.eval = _fields(eval_config.EvalConfig)
 
-  config.optimizer = ml_collections.ConfigDict()
-  config.optimizer.name = 'adamw'
-  config.optimizer.learning_rate = 6e-4
-  config.optimizer.schedule = 'cosine'
-  config.optimizer.warmup_steps = 0
-  # Of the learning rate, at the last step.
-  config.optimizer.final_fraction = 0.03
-  config.optimizer.weight_decay = 0.01
-  config.optimizer.b1 = 0.9
-  config.optimizer.b2 = 0.99
-  # Of the gradient; 0 for none.
-  config.optimizer.clip_norm = 1.0
-
+  config.optimizer = _fields(training_config.OptimizerConfig)
   config.mesh = _fields(training_config.MeshConfig)
-
-  config.train = ml_collections.ConfigDict()
-  # 0 evaluates what training would start from.
-  config.train.steps = 10000
-  config.train.log_every = 10
-  config.train.checkpoint_every = 1000
-  # Checkpoints of steps that this divides stay; 0 for the last two alone.
-  config.train.keep_every = 0
-  # Steps after which the next checkpoint is validated, so that the best is
-  # kept; 0 for none.
-  config.train.evaluate_every = 0
-  # Steps in a row without finite loss and gradient after which a run ends.
-  config.train.max_skipped = 10
-  # Without a step for so long, a run ends and shows where it stood; 0 for ever.
-  config.train.stall_seconds = 1800
-  # Write metrics for TensorBoard too.
-  config.train.tensorboard = False
-  # Project of Weights & Biases to send them to; '' for none.
-  config.train.wandb = ''
-  # Steps to profile, 'FIRST:LAST'; '' for none.
-  config.train.profile = ''
-  # What to start from, whose encoding may differ: the workdir of a run, a file
-  # that lengen export wrote, the folder of a Llama; '' for none.
-  config.train.init_from = ''
+  config.train = _fields(training_config.TrainConfig)
   return config
 
 

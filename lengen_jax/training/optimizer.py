@@ -1,33 +1,25 @@
 """The optimizer: clipping, Adam or AdamW, a schedule with warm-up."""
 
+from typing import Any
+
 import jax
 import optax
 
 from lengen_jax import errors
+from lengen_jax.hints import Params
+from lengen_jax.training.config import OptimizerConfig
 
-_OPTIMIZERS = ('adam', 'adamw')
-_SCHEDULES = ('constant', 'cosine', 'linear')
 
-
-def create(config, steps):
-  """Creates an optimizer.
+def create(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+  """Returns the optimizer.
 
   Args:
-    config: name, learning_rate, schedule, warmup_steps, final_fraction (of
-      the learning rate, at the last step), weight_decay, b1, b2, clip_norm
-      (0 for none).
-    steps: of the whole training.
-
-  Returns:
-    An optax gradient transformation.
+    config: the optimizer's configuration.
+    steps: number of steps of the whole training.
 
   Raises:
-    errors.ConfigError: unknown name or schedule, or warm-up over all steps.
+    errors.ConfigError: the warm-up is as long as the training.
   """
-  if config.name not in _OPTIMIZERS:
-    raise errors.ConfigError(
-      errors.one_of('optimizer.name', config.name, _OPTIMIZERS)
-    )
   rate = schedule(config, steps)
   if config.name == 'adam':
     update = optax.adam(rate, b1=config.b1, b2=config.b2)
@@ -44,13 +36,9 @@ def create(config, steps):
   return optax.chain(optax.clip_by_global_norm(config.clip_norm), update)
 
 
-def schedule(config, steps):
-  """Learning rate by step: linear warm-up, then as `config.schedule` says."""
+def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+  """Returns the learning rate by step: linear warm-up, then the schedule."""
   peak, warmup = config.learning_rate, config.warmup_steps
-  if config.schedule not in _SCHEDULES:
-    raise errors.ConfigError(
-      errors.one_of('optimizer.schedule', config.schedule, _SCHEDULES)
-    )
   if not steps:
     return optax.constant_schedule(peak)
   if warmup >= steps:
@@ -70,16 +58,16 @@ def schedule(config, steps):
   return optax.join_schedules([rising, after], [warmup])
 
 
-def decayed(params):
-  """Which parameters decay: kernels and token embeddings.
+def decayed(params: Params) -> Params:
+  """Returns the weight decay mask: True for kernels and token embeddings.
 
-  Norms do not, nor do parameters of encodings and logit scales, whose values
-  mean something.
+  Norms, encodings and logit scales do not decay: zero has no special meaning
+  for their parameters.
   """
 
-  def decays(path, _):
+  def decays(path: tuple[Any, ...], _: jax.Array) -> bool:
     names = [entry.key for entry in path]
-    spared = any(n.startswith(('encoding', 'attention_scale')) for n in names)
-    return not spared and names[-1] in ('kernel', 'table')
+    excluded = any(n.startswith(('encoding', 'attention_scale')) for n in names)
+    return not excluded and names[-1] in ('kernel', 'table')
 
   return jax.tree_util.tree_map_with_path(decays, params)

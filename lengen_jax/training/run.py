@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -11,17 +10,13 @@ from jax.experimental import multihost_utils
 import ml_collections
 import numpy as np
 
-from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import dot_product
-from lengen_jax.attention import scaling
 from lengen_jax.data import windows
-from lengen_jax.evaluation import config as eval_config
 from lengen_jax.hints import Params
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
-from lengen_jax.training import config as training_config
 from lengen_jax.training import fields
 from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import optimizer
@@ -60,19 +55,15 @@ class Run:
       errors.LengenError: whatever in the config cannot work, before anything
         is computed.
     """
-    fields.check_run(config)
-    self.data = data.DataConfig(**config.data.to_dict())
-    self.eval = eval_config.EvalConfig(**config.eval.to_dict())
-    self.model = model_config.ModelConfig(**config.model.to_dict())
+    sections = fields.check_run(config)
+    self.data, self.eval = sections.data, sections.eval
+    self.model, self.train = sections.model, sections.train
     self.config = config
     self.scheme = position_schemes.create(config.positions)
-    scaling.create(self.model.attention_scale, num_heads=1, parent=None)
     objective.check(self.model, config.positions)
-    self.tx = optimizer.create(config.optimizer, config.train.steps)
+    self.tx = optimizer.create(sections.optimizer, self.train.steps)
     self.layout = sharding.Layout.create(
-      training_config.MeshConfig(**config.mesh.to_dict()),
-      config.data.batch_size,
-      devices,
+      sections.mesh, self.data.batch_size, devices
     )
     for name, length in self._lengths():
       if length > dot_product.MAX_LENGTH:
@@ -81,7 +72,7 @@ class Run:
           'float32 cannot tell positions apart'
         )
       self.layout.check_length(name, length)
-    metrics_lib.profile_steps(config.train.profile)
+    metrics_lib.profile_steps(self.train.profile)
     self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
 
   def validates(self, step: int) -> bool:
@@ -90,7 +81,7 @@ class Run:
     It is the first to be saved after so many steps or a multiple of them, and
     mostly the last.
     """
-    train = self.config.train
+    train = self.train
     every = train.evaluate_every
     if not every or (step % train.checkpoint_every and step < train.steps):
       return False
@@ -125,15 +116,28 @@ class Run:
     }
 
   def step_fn(self, *, packed: bool) -> Callable[..., Any]:
-    """The training step, `(state, batch) -> (state, metrics)`."""
-    return functools.partial(
-      state_lib.train_step,
-      config=self.model,
-      scheme=self.scheme,
-      tx=self.tx,
-      seed=self.config.seed,
-      packed=packed,
-    )
+    """Returns the training step, `(state, batch) -> (state, metrics)`.
+
+    All randomness is a function of the config's seed and the state's step.
+
+    Args:
+      packed: see `objective.TransformerModel`.
+    """
+    model = objective.TransformerModel(self.model, self.scheme, packed)
+
+    def step(
+      state: state_lib.TrainState, batch: objective.Batch
+    ) -> tuple[state_lib.TrainState, dict[str, jax.Array]]:
+      rng = jax.random.fold_in(jax.random.key(self.config.seed), state.step)
+      return state_lib.train_step(
+        state,
+        objective.masked(self.model, batch, rng),
+        model=model,
+        tx=self.tx,
+        rngs={'positions': rng, 'dropout': rng},
+      )
+
+    return step
 
   def jitted_step(self, *, packed: bool) -> Any:
     """The training step compiled over the mesh; lower it within its scope."""

@@ -1,7 +1,4 @@
-"""Runs of a comparison or a sweep: how they are written, called and kept.
-
-A run is (encoding, positions, attention_scale), three specs.
-"""
+"""Runs of a comparison or a sweep: parsing, names, configs and folders."""
 
 import copy
 import hashlib
@@ -16,25 +13,26 @@ from lengen_jax import __version__
 from lengen_jax import errors
 from lengen_jax import specs
 
+# Specs of encoding, positions and attention scale.
+Run = tuple[str, str, str]
+
 _PARTS = ('encoding', 'positions', 'attention_scale')
 
 
-def parse(
-  text: str, config: ml_collections.ConfigDict
-) -> list[tuple[str, str, str]]:
+def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
   """Parses `encoding|positions|attention_scale; ...`, later parts optional.
 
-  An encoding may be several, joined by commas and cycled over the layers.
+  Several encodings, joined by commas, are cycled over the layers.
 
   Args:
     text: the runs.
-    config: the ConfigDict whose values stand in for parts left out.
+    config: the ConfigDict with the values of omitted parts.
 
   Returns:
     list of (encoding, positions, attention_scale).
 
   Raises:
-    errors.SpecError: not of that form, or a run twice.
+    errors.SpecError: a run is malformed or repeated, or there is none.
   """
   default = (
     config.model.encoding,
@@ -60,8 +58,8 @@ def parse(
   return runs
 
 
-def name(run: tuple[str, str, str]) -> str:
-  """What to call a run: its encoding, then whatever is not the default."""
+def name(run: Run) -> str:
+  """Returns the name of a run: its encoding, then the parts without default."""
   encoding, positions, scale = run
   rest = [positions] if positions != 'standard' else []
   rest += [scale] if scale != 'none' else []
@@ -69,7 +67,7 @@ def name(run: tuple[str, str, str]) -> str:
 
 
 def versions() -> dict[str, str]:
-  """Versions of what computes."""
+  """Returns the versions of Python and of the packages that compute."""
   packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
   return {
     'python': platform.python_version(),
@@ -79,16 +77,16 @@ def versions() -> dict[str, str]:
 
 
 def configure(
-  config: ml_collections.ConfigDict, run: tuple[str, str, str]
+  config: ml_collections.ConfigDict, run: Run
 ) -> ml_collections.ConfigDict:
-  """The ConfigDict of one run."""
+  """Returns the ConfigDict of one run."""
   each = copy.deepcopy(config)
   each.model.encoding, each.positions, each.model.attention_scale = run
   return each
 
 
-def folder(run: tuple[str, str, str]) -> str:
-  """Name of the folder of a run."""
+def folder(run: Run) -> str:
+  """Returns the name of the folder of a run."""
   text = '|'.join(run)
   readable = re.sub(r'[^A-Za-z0-9.]+', '-', name(run)).strip('-')[:40]
   return f'{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}'

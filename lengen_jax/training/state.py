@@ -1,52 +1,63 @@
-"""The training state and the jitted step."""
+"""The training state and the training step."""
 
 from typing import Any
+from typing import TypeVar
 
 from flax import struct
 import jax
 import jax.numpy as jnp
 import optax
 
+from lengen_jax.hints import Params
 from lengen_jax.models import objective
 from lengen_jax.models import stacking
+from lengen_jax.models import transduction
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.training import sharding
 
 
-@struct.dataclass
-class TrainState:
-  """All that training carries from step to step.
+class TrainState(struct.PyTreeNode):
+  """What training carries from step to step.
 
   Attributes:
-    step: int32, steps done.
-    params: of the model, float32.
-    opt_state: of the optimizer.
+    step: int32, number of completed steps.
+    params: parameters of the model, float32.
+    opt_state: state of the optimizer.
   """
 
   step: jax.Array
-  params: Any
+  params: Params
   opt_state: Any
 
 
-def init(config, tx, rng):
-  """The initial state.
+State = TypeVar('State', bound=TrainState)
+
+
+def init(
+  config: ModelConfig, tx: optax.GradientTransformation, rng: jax.Array
+) -> TrainState:
+  """Returns the initial state.
 
   Args:
-    config: a ModelConfig.
-    tx: an optax gradient transformation.
+    config: the model's configuration.
+    tx: the optimizer.
     rng: a PRNG key.
   """
   return _begin(stacking.init(config, rng), tx)
 
 
-def abstract(layout, config, tx):
-  """Shapes, dtypes and shardings of the state: nothing is computed.
+def abstract(
+  layout: sharding.Layout, config: ModelConfig, tx: optax.GradientTransformation
+) -> TrainState:
+  """Returns shapes, dtypes and shardings of the state; computes nothing.
 
-  Parameters lie on the mesh by their axes, and what the optimizer keeps of each
-  lies as it does.
+  Parameters are sharded by their logical axes. The optimizer's arrays for a
+  parameter have its sharding.
 
   Args:
-    layout: a sharding.Layout.
-    config: a ModelConfig.
-    tx: an optax gradient transformation.
+    layout: the mesh and its sharding rules.
+    config: the model's configuration.
+    tx: the optimizer.
 
   Returns:
     A TrainState of ShapeDtypeStructs.
@@ -69,57 +80,64 @@ def abstract(layout, config, tx):
     params,
     transform_non_params=lambda _: layout.whole,
   )
-  shardings = TrainState(layout.whole, params, opt_state)
+  shardings = shapes.replace(
+    step=layout.whole, params=params, opt_state=opt_state
+  )
   return jax.tree.map(
     lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings
   )
 
 
-def _begin(params, tx):
+def _begin(params: Params, tx: optax.GradientTransformation) -> TrainState:
   return TrainState(
     step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params)
   )
 
 
-def train_step(state, batch, *, config, scheme, tx, seed, packed):
-  """One step of the optimizer; a pure function.
+def train_step(
+  state: State,
+  batch: objective.Batch,
+  *,
+  model: transduction.TaskModel,
+  tx: optax.GradientTransformation,
+  rngs: objective.Rngs,
+  learning_rate: jax.Array | None = None,
+  skip_nonfinite: bool = True,
+) -> tuple[State, dict[str, jax.Array]]:
+  """Returns the state after one optimizer step, and metrics; a pure function.
 
   Args:
-    state: a TrainState.
-    batch: dict of `[B, L]` arrays; see `data.windows.lm_batch`.
-    config: a ModelConfig.
-    scheme: a PositionScheme.
-    tx: an optax gradient transformation.
-    seed: all randomness is a function of it and the step.
-    packed: whether rows hold several segments or padding.
+    state: a TrainState, or a subclass.
+    batch: a standard batch; see `data.windows.lm_batch`.
+    model: computes the loss of each token.
+    tx: the optimizer.
+    rngs: PRNG keys for 'positions' and 'dropout'.
+    learning_rate: scalar factor of the optimizer's updates; None for 1.
+    skip_nonfinite: whether a step whose loss or gradient is not finite leaves
+      parameters and optimizer unchanged. The step is counted either way.
 
   Returns:
     (new state, {'loss': mean nats per token, 'grad_norm': before clipping,
-    'skipped': 1 if either is not finite, else 0}). Such a step counts, but
-    leaves parameters and optimizer as they were.
+    'skipped': int32, 1 if loss or gradient is not finite and 0 otherwise}).
   """
-  rng = jax.random.fold_in(jax.random.key(seed), state.step)
-  batch = objective.masked(config, batch, rng)
 
-  def loss_fn(params):
-    losses_BxL = objective.token_losses(
-      config, scheme, params, batch, rng=rng, train=True, packed=packed
-    )
-    weights_BxL = batch['weights']
-    total = jnp.maximum(jnp.sum(weights_BxL), 1)
-    return jnp.sum(losses_BxL * weights_BxL) / total
+  def loss_fn(params: Params) -> jax.Array:
+    losses_BxL = model.token_losses(params, batch, rngs=rngs, train=True)
+    return objective.mean_loss(losses_BxL, batch['weights'])
 
   loss, grads = jax.value_and_grad(loss_fn)(state.params)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
-  params = stacking.project(params, config)
+  if learning_rate is not None:
+    updates = jax.tree.map(lambda update: learning_rate * update, updates)
+  params = model.project(optax.apply_updates(state.params, updates))
   grad_norm = optax.tree.norm(grads)
   finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-  params, opt_state = jax.tree.map(
-    lambda new, old: jnp.where(finite, new, old),
-    (params, opt_state),
-    (state.params, state.opt_state),
-  )
-  new = TrainState(step=state.step + 1, params=params, opt_state=opt_state)
+  if skip_nonfinite:
+    params, opt_state = jax.tree.map(
+      lambda new, old: jnp.where(finite, new, old),
+      (params, opt_state),
+      (state.params, state.opt_state),
+    )
+  new = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
   metrics = {'loss': loss, 'grad_norm': grad_norm}
   return new, {**metrics, 'skipped': 1 - finite.astype(jnp.int32)}

@@ -1,10 +1,12 @@
-"""Sweeps over generated tasks: runs x learning rates x seeds, and their sum."""
+"""Sweeps over generated tasks: runs x learning rates x seeds, and a summary."""
 
+from collections.abc import Sequence
 import copy
 import hashlib
 import itertools
 import json
 import math
+import pathlib
 import shutil
 import statistics
 import time
@@ -18,94 +20,111 @@ from lengen_jax import progress as progress_lib
 from lengen_jax import tasks
 from lengen_jax.hints import PathLike
 from lengen_jax.training import checkpoint
+from lengen_jax.training import config as config_lib
+from lengen_jax.training import fields
 from lengen_jax.training import files as files_lib
-from lengen_jax.training import generated
 from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import task_trainer
 from lengen_jax.training import workdir as workdir_lib
+
+# A learning rate and a seed.
+Point = tuple[float, int]
 
 
 def sweep(
   config: ml_collections.ConfigDict, workdir: PathLike
 ) -> dict[str, Any]:
-  """Trains and tests every run at every learning rate with every seed.
+  """Trains and evaluates every run at every learning rate with every seed.
 
-  The workdir gets results.json, anew whenever runs are finished, and a folder
-  per run with a file per learning rate and seed; what is there is not done
-  again, and what is unfinished goes on from its last checkpoint.
+  The workdir gets a folder per run with one file per learning rate and seed,
+  and results.json, which is rewritten whenever a run is finished. Finished
+  points are not repeated; unfinished ones resume from their last checkpoint.
 
   Args:
     config: a ConfigDict; see configs/chomsky.py.
     workdir: folder of the sweep.
 
   Returns:
-    The results, as in results.json.
+    The contents of results.json.
 
   Raises:
-    errors.LengenError: a run that cannot work, before any is trained.
+    errors.LengenError: a run is invalid; raised before any run is trained.
   """
-  generated.check(config)
+  sections = fields.check_task(config)
   runs = runs_lib.parse(config.sweep.runs, config)
-  programs = [
-    generated.Program(runs_lib.configure(config, run)) for run in runs
+  trainers = [
+    task_trainer.TaskTrainer(runs_lib.configure(config, run)) for run in runs
   ]
-  for program in programs:
-    program.check()
+  for trainer in trainers:
+    trainer.check()
   baselines = _baselines(config)
   path = workdir_lib.claim(workdir, _shared(config), kind=workdir_lib.SWEEP)
   points = list(
-    itertools.product(config.sweep.learning_rates, config.sweep.seeds)
+    itertools.product(sections.sweep.learning_rates, sections.sweep.seeds)
   )
 
-  def keep_results():
+  def write_results() -> dict[str, Any]:
     results = _results(config, path, runs, points, baselines)
     files_lib.write_json(path / 'results.json', results)
     return results
 
-  results = keep_results()
-  for number, (run, program) in enumerate(zip(runs, programs, strict=True)):
+  results = write_results()
+  for number, (run, trainer) in enumerate(zip(runs, trainers, strict=True)):
     folder = path / runs_lib.folder(run)
     folder.mkdir(exist_ok=True)
     label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
-    missing = [p for p in points if not _file(folder, p).exists()]
-    size = program.group_size or len(missing)
+    missing = [p for p in points if not point_file(folder, p).exists()]
+    size = trainer.group_size or len(missing)
     for first in range(0, len(missing), max(size, 1)):
-      _do(program, missing[first : first + size], folder, label)
-    results = keep_results()
+      run_group(trainer, missing[first : first + size], folder, label)
+    results = write_results()
   return results
 
 
-def _do(program, points, folder, label):
-  """Trains and tests a group of runs and writes a file for each."""
-  config = program.config
-  # Devices have equally many: the last run stands in for those that lack.
-  count = -(-len(points) // program.devices) * program.devices
-  filled = points + points[-1:] * (count - len(points))
+def run_group(
+  trainer: task_trainer.TaskTrainer,
+  points: Sequence[Point],
+  folder: pathlib.Path,
+  label: str,
+) -> None:
+  """Trains and evaluates some points together and writes a file for each.
+
+  Args:
+    trainer: of the run.
+    points: the learning rates and seeds.
+    folder: of the run.
+    label: name of the run for progress lines.
+  """
+  # Devices need equally many points: the last one is repeated.
+  count = -(-len(points) // trainer.devices) * trainer.devices
+  filled = [*points, *[points[-1]] * (count - len(points))]
   rates, seeds = zip(*filled, strict=True)
   group = hashlib.sha256(repr(filled).encode()).hexdigest()[:8]
   unfinished = folder / f'unfinished-{group}'
   checkpoints = checkpoint.Checkpointer(unfinished, None, keep=2)
   try:
-    runs = checkpoints.restore(program.abstract(count))
-    if runs is None:
-      runs = program.init(seeds, rates)
-    runs, seconds = _train(program, runs, len(points), checkpoints, label)
+    state = checkpoints.restore(trainer.abstract(count))
+    if state is None:
+      state = trainer.init(seeds, rates)
+    state, seconds = _train(trainer, state, len(points), checkpoints, label)
   finally:
     checkpoints.close()
   began = time.monotonic()
-  scores = [program.test(runs, length) for length in _lengths(config)]
-  for n, point in enumerate(points):
+  lengths = sorted(trainer.config.eval.lengths)
+  scores = [trainer.test(state, length) for length in lengths]
+  for n, (rate, seed) in enumerate(points):
     files_lib.write_json(
-      _file(folder, point),
+      point_file(folder, (rate, seed)),
       {
-        'learning_rate': point[0],
-        'seed': point[1],
+        'learning_rate': rate,
+        'seed': seed,
         **{
           name: [_finite(score[name][n]) for score in scores]
-          for name in generated.SCORES
+          for name in config_lib.SCORES
         },
         'commit': revision.running(),
-        'train_loss': _finite(runs.loss[n]),
+        'train_loss': _finite(state.loss[n]),
         'train_seconds': round(seconds / len(points), 3),
         'test_seconds': round((time.monotonic() - began) / len(points), 3),
       },
@@ -113,46 +132,59 @@ def _do(program, points, folder, label):
   shutil.rmtree(unfinished)
 
 
-def _train(program, runs, count, checkpoints, label):
-  """Trains a group to the last step, from wherever it is.
+def point_file(folder: pathlib.Path, point: Point) -> pathlib.Path:
+  """Returns the path of the scores of a point of the run in `folder`."""
+  rate, seed = point
+  return folder / f'learning_rate={float(rate)!r},seed={seed}.json'
 
-  Returns:
-    The runs and the seconds that this took.
-  """
-  config = program.config
-  steps, log_every = config.train.steps, config.train.log_every
-  every = config.train.checkpoint_every
-  tokens = config.train.batch_size * config.train.max_length // 2 * count
-  done = int(runs.step[0])
+
+def _train(
+  trainer: task_trainer.TaskTrainer,
+  state: task_trainer.Points,
+  count: int,
+  checkpoints: checkpoint.Checkpointer,
+  label: str,
+) -> tuple[task_trainer.Points, float]:
+  """Trains a group to the last step; returns the state and the seconds."""
+  config = trainer.config.train
+  steps, every = config.steps, config.checkpoint_every
+  tokens = config.batch_size * config.max_length // 2 * count
+  done = int(state.step[0])
   began = time.monotonic()
   with progress_lib.Progress(
     f'{label} x {count}', steps, unit='tokens', per=tokens, first=done
   ) as progress:
-    progress.announce(f'compiling {len(program.train_widths)} widths ...')
-    runs = jax.block_until_ready(program.train(runs, done, done))
+    progress.announce(f'compiling {len(trainer.train_widths)} widths ...')
+    state = jax.block_until_ready(trainer.train(state, done, done))
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
     progress.start_clock()
     while done < steps:
-      # Wherever one goes on, means are over the same steps.
-      last = min(steps, (done // log_every + 1) * log_every)
-      runs = program.train(runs, done, last)
+      # The mean loss covers the same steps after a resume.
+      last = min(steps, (done // config.log_every + 1) * config.log_every)
+      state = trainer.train(state, done, last)
       checkpoints.check()
-      progress.update(last, f'loss {float(runs.loss[:count].mean()):.4f}')
+      progress.update(last, f'loss {float(state.loss[:count].mean()):.4f}')
       if last // every > done // every or last == steps:
-        checkpoints.save(runs)
+        checkpoints.save(state)
       done = last
-  return runs, time.monotonic() - began
+  return state, time.monotonic() - began
 
 
-def _results(config, path, runs, points, baselines):
-  """What results.json holds: the runs that are finished, and which are not."""
-  lengths = _lengths(config)
+def _results(
+  config: ml_collections.ConfigDict,
+  path: pathlib.Path,
+  runs: Sequence[runs_lib.Run],
+  points: Sequence[Point],
+  baselines: dict[str, Any],
+) -> dict[str, Any]:
+  """Returns the contents of results.json, with the runs finished so far."""
+  lengths = sorted(config.eval.lengths)
   paper = {
     run: value for task, run, value in config.paper if task == config.task
   }
   entries, unfinished = [], []
   for run in runs:
-    files = [_file(path / runs_lib.folder(run), point) for point in points]
+    files = [point_file(path / runs_lib.folder(run), p) for p in points]
     if not all(file.exists() for file in files):
       unfinished.append(runs_lib.name(run))
       continue
@@ -179,16 +211,22 @@ def _results(config, path, runs, points, baselines):
   }
 
 
-def _summary(config, points, found):
-  """The score of a run beyond the training length, over its points.
+def _summary(
+  config: ml_collections.ConfigDict,
+  points: Sequence[Point],
+  found: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+  """Returns the scores of a run beyond the training length.
 
-  The papers take the best over seeds and learning rates; mean and deviation are
-  over seeds, at the rate with the best mean.
+  The papers take the best over seeds and learning rates. Mean and deviation are
+  over seeds, at the learning rate with the best mean.
   """
   kind = config.eval.score
   worst, better = (math.inf, min) if kind == 'loss' else (0.0, max)
   longer = [
-    n for n, at in enumerate(_lengths(config)) if at > config.train.max_length
+    n
+    for n, at in enumerate(sorted(config.eval.lengths))
+    if at > config.train.max_length
   ]
   scores = {}
   for point, one in zip(points, found, strict=True):
@@ -211,10 +249,12 @@ def _summary(config, points, found):
   }
 
 
-def _baselines(config):
-  """What guessing is worth, at the lengths beyond those trained on."""
+def _baselines(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the accuracy of guessing at a length beyond the training length."""
   task = tasks.create(config.task)
-  lengths = [n for n in _lengths(config) if n > config.train.max_length]
+  lengths = sorted(
+    n for n in config.eval.lengths if n > config.train.max_length
+  )
   if not lengths:
     raise errors.ConfigError(
       f'eval.lengths={tuple(config.eval.lengths)} has none beyond '
@@ -229,8 +269,8 @@ def _baselines(config):
   }
 
 
-def _shared(config):
-  """The config without what may grow: more runs, rates and seeds."""
+def _shared(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Returns the config without runs, rates and seeds, which may be added."""
   shared = copy.deepcopy(config)
   with shared.unlocked():
     del shared.sweep, shared.paper
@@ -243,15 +283,6 @@ def _shared(config):
   return shared
 
 
-def _file(folder, point):
-  rate, seed = point
-  return folder / f'learning_rate={float(rate)!r},seed={seed}.json'
-
-
-def _lengths(config):
-  return sorted(config.eval.lengths)
-
-
-def _finite(value):
-  """A float, or None for what JSON has no number for."""
+def _finite(value: jax.Array | float) -> float | None:
+  """Returns a float, or None, since JSON has no NaN or infinity."""
   return float(value) if math.isfinite(value) else None

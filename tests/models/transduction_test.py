@@ -12,6 +12,7 @@ from lengen_jax import testing
 from lengen_jax.models import presets
 from lengen_jax.models import recurrent
 from lengen_jax.models import transduction
+from lengen_jax.tasks import batches
 from tests import random_params
 
 # Two outputs more than inputs, and fewer.
@@ -67,16 +68,19 @@ def create(task, encoding, scheme='standard', architecture='encoder'):
   return model, jax.tree.map(jnp.asarray, random_params.fill(init))
 
 
-def run(model, params, inputs, targets, length):
-  return model.logits(
-    params,
+def run(task, model, params, inputs, targets, length):
+  """Logits of each target."""
+  batch = batches.make(
+    task,
     inputs,
     targets,
-    length=length,
-    rng=jax.random.key(4),
-    train=True,
-    dropout=False,
+    length,
+    autoregressive=transduction.is_autoregressive(model),
   )
+  outputs = model.logits(
+    params, batch, rngs={'positions': jax.random.key(4)}, train=True
+  )
+  return batches.at_targets(task, outputs, targets, length)
 
 
 @pytest.mark.some(4)
@@ -87,7 +91,7 @@ def test_padded_equals_unpadded(encoding, scheme, assert_close):
 
   def logits(length, width=None):
     batch = task.sample(jax.random.key(3), 2, length, padded_length=width)
-    return run(model, params, *batch, length)
+    return run(task, model, params, *batch, length)
 
   alone = jax.jit(functools.partial(logits, 5))()
   assert alone.shape == (2, task.output_length(5), task.vocab_out)
@@ -101,7 +105,7 @@ def test_an_encoder_does_not_see_the_targets():
   inputs, targets = task.sample(jax.random.key(0), 2, 4)
 
   got, other = (
-    run(model, params, inputs, t, 4) for t in (targets, 1 - targets)
+    run(task, model, params, inputs, t, 4) for t in (targets, 1 - targets)
   )
   np.testing.assert_array_equal(got, other)
   # Every answer is its own.
@@ -115,7 +119,7 @@ def test_a_decoder_sees_earlier_targets_only():
 
   other = targets.at[:, 1].set((targets[:, 1] + 1) % task.vocab_out)
   before, after = (
-    np.asarray(run(model, params, inputs, t, 4)) for t in (targets, other)
+    np.asarray(run(task, model, params, inputs, t, 4)) for t in (targets, other)
   )
   np.testing.assert_array_equal(before[:, :2], after[:, :2])
   assert (np.abs(before[:, 2:] - after[:, 2:]).max(-1) > 1e-5).all()

@@ -8,20 +8,17 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.training import optimizer
 from lengen_jax.training import run as run_lib
-
-
-@pytest.fixture
-def config(tiny_config):
-  return tiny_config.optimizer
+from lengen_jax.training.config import OptimizerConfig
 
 
 @pytest.mark.parametrize(
   'name, middle, last',
   [('constant', 1.0, 1.0), ('linear', 0.55, 0.1), ('cosine', 0.55, 0.1)],
 )
-def test_schedules(config, name, middle, last):
-  config.schedule, config.learning_rate = name, 1.0
-  config.warmup_steps, config.final_fraction = 4, 0.1
+def test_schedules(name, middle, last):
+  config = OptimizerConfig(
+    schedule=name, learning_rate=1.0, warmup_steps=4, final_fraction=0.1
+  )
   rate = optimizer.schedule(config, 24)
   got = [float(rate(step)) for step in (0, 1, 3, 4, 14, 24)]
   np.testing.assert_allclose(
@@ -29,14 +26,14 @@ def test_schedules(config, name, middle, last):
   )
 
 
-def test_no_warmup(config):
-  config.warmup_steps, config.schedule = 0, 'constant'
+def test_no_warmup():
+  config = OptimizerConfig(schedule='constant')
   rate = optimizer.schedule(config, 10)
   assert float(rate(0)) == pytest.approx(config.learning_rate)
 
 
-def test_clipping(config):
-  config.name, config.clip_norm, config.schedule = 'adam', 1.0, 'constant'
+def test_clipping():
+  config = OptimizerConfig(name='adam', clip_norm=1.0, schedule='constant')
   params = {'kernel': jnp.zeros(2)}
   tx = optimizer.create(config, 10)
   grads = {'kernel': jnp.array([30.0, 40.0])}
@@ -59,8 +56,10 @@ def test_encodings_norms_and_tables_of_positions_do_not_decay(tiny_config):
 
 
 @pytest.mark.parametrize('schedule', ['constant', 'cosine', 'linear'])
-def test_no_steps(config, schedule):
-  config.update(schedule=schedule, warmup_steps=10, learning_rate=0.5)
+def test_no_steps(schedule):
+  config = OptimizerConfig(
+    schedule=schedule, warmup_steps=10, learning_rate=0.5
+  )
   assert optimizer.schedule(config, 0)(0) == 0.5
 
 
@@ -69,10 +68,11 @@ def test_no_steps(config, schedule):
   [
     (dict(name='sgd'), "optimizer.name 'sgd'"),
     (dict(schedule='cosin'), "'cosin'; did you mean 'cosine'"),
+    (dict(b1=1.0), 'optimizer.b1 must be at least 0 and below 1, got 1'),
+    (dict(clip_norm='1'), "optimizer.clip_norm is '1'; it takes float"),
     (dict(warmup_steps=10), 'warmup_steps=10 leaves none of train.steps=10'),
   ],
 )
-def test_bad_settings(config, change, message):
-  config.update(change)
+def test_bad_settings(change, message):
   with pytest.raises(errors.ConfigError, match=message):
-    optimizer.create(config, 10)
+    optimizer.create(OptimizerConfig(**change), 10)

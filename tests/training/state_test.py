@@ -1,7 +1,5 @@
 """Tests `lengen_jax/training/state.py`."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 from lengen_jax import positions
 from lengen_jax.models import objective
 from lengen_jax.training import run as run_lib
-from lengen_jax.training import state as state_lib
 
 
 def batch_of(rows, length=16):
@@ -28,17 +25,8 @@ def batch_of(rows, length=16):
   }
 
 
-def stepper(run, **changes):
-  settings = dict(seed=0, packed=False) | changes
-  return jax.jit(
-    functools.partial(
-      state_lib.train_step,
-      config=run.model,
-      scheme=run.scheme,
-      tx=run.tx,
-      **settings,
-    )
-  )
+def stepper(run, *, packed=False):
+  return jax.jit(run.step_fn(packed=packed))
 
 
 def test_weights_choose_what_is_learned(tiny_config):
@@ -86,11 +74,12 @@ def test_randomness_is_a_function_of_seed_and_step(tiny_config):
   def loss(step, state):
     return float(step(state, batch)[1]['loss'])
 
-  step, other = stepper(run), stepper(run, seed=1)
+  step = stepper(run)
   first = loss(step, state)
   assert first == loss(step, state)
   assert first != loss(step, state.replace(step=state.step + 1))
-  assert first != loss(other, state)
+  tiny_config.seed = 1
+  assert first != loss(stepper(run_lib.Run(tiny_config)), state)
 
 
 @pytest.mark.parametrize('train', [True, False])

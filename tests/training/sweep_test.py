@@ -9,8 +9,9 @@ from configs import chomsky
 from lengen_jax import cli
 from lengen_jax import errors
 from lengen_jax.training import files as files_lib
-from lengen_jax.training import generated
 from lengen_jax.training import sweep
+from lengen_jax.training import task_trainer
+from lengen_jax.training.config import SCORES
 
 
 def tiny(task='bucket_sort', **sweep_fields):
@@ -33,19 +34,19 @@ def untrained(monkeypatch):
     for rate, seed in points:
       drawn = random.Random(f'{folder.name} {rate} {seed}').random
       one = {'learning_rate': rate, 'seed': seed}
-      one |= {name: [drawn() for _ in range(4)] for name in generated.SCORES}
-      files_lib.write_json(sweep._file(folder, (rate, seed)), one)
+      one |= {name: [drawn() for _ in range(4)] for name in SCORES}
+      files_lib.write_json(sweep.point_file(folder, (rate, seed)), one)
 
-  monkeypatch.setattr(sweep, '_do', do)
+  monkeypatch.setattr(sweep, 'run_group', do)
 
 
 @pytest.mark.slow
 def test_finished_runs_are_not_done_again(tmp_path, monkeypatch):
   first = sweep.sweep(tiny(runs='sinusoidal'), tmp_path)
   trained = []
-  train = generated.Program.train
+  train = task_trainer.TaskTrainer.train
   monkeypatch.setattr(
-    generated.Program,
+    task_trainer.TaskTrainer,
     'train',
     lambda self, *a: trained.append(1) or train(self, *a),
   )
@@ -105,7 +106,7 @@ def test_an_interrupted_sweep_says_what_is_unfinished(tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setattr(sweep, '_do', killed)
+    patch.setattr(sweep, 'run_group', killed)
     with pytest.raises(KeyboardInterrupt):
       sweep.sweep(tiny(runs='nope; rnn', seeds=(0,)), tmp_path)
   results = json.loads((tmp_path / 'results.json').read_text())
@@ -129,7 +130,7 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     return [{**p, 'train_seconds': 0, 'test_seconds': 0} for p in points]
 
   whole = sweep.sweep(config(), tmp_path / 'whole')
-  train, seen = generated.Program.train, []
+  train, seen = task_trainer.TaskTrainer.train, []
 
   def killed(self, runs, first, last):
     seen.append(first)
@@ -137,7 +138,7 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
       raise KeyboardInterrupt
     return train(self, runs, first, last)
 
-  monkeypatch.setattr(generated.Program, 'train', killed)
+  monkeypatch.setattr(task_trainer.TaskTrainer, 'train', killed)
   with pytest.raises(KeyboardInterrupt):
     sweep.sweep(config(), tmp_path / 'cut')
   assert seen == [0, 0, 2, 4]

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/training/generated.py`."""
+"""Tests `lengen_jax/training/task_trainer.py`."""
 
 import jax
 import numpy as np
@@ -7,8 +7,8 @@ import pytest
 from configs import chomsky
 from configs import warping_algorithmic
 from lengen_jax import errors
-from lengen_jax.training import generated
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import task_trainer
 
 
 def create(task='reverse_string', size='tiny', **fields):
@@ -22,7 +22,7 @@ def create(task='reverse_string', size='tiny', **fields):
         config[section][field] = value
       else:
         config[section] = value
-  return generated.Program(config)
+  return task_trainer.TaskTrainer(config)
 
 
 def trained(program, *bounds):
@@ -111,14 +111,14 @@ def test_bad_lengths_and_names():
   'fields, message',
   [
     ({'eval__lengths': (0, 8)}, 'length=0 is too short'),
-    ({'eval__lengths': ()}, 'eval.lengths must be some values'),
+    ({'eval__lengths': ()}, 'eval.lengths must be one or more distinct'),
     ({'eval__score': 'acuracy'}, "did you mean 'accuracy'"),
     ({'eval__examples': 0}, 'eval.examples must be at least 1, got 0'),
     ({'train__buckets': 0}, 'train.buckets must be at least 1, got 0'),
     ({'train__log_every': 0}, 'train.log_every must be at least 1, got 0'),
     ({'train__min_length': 9}, 'train.min_length=9 and train.max_length=6'),
-    ({'sweep__seeds': ()}, 'sweep.seeds must be some values'),
-    ({'sweep__seeds': (0, 0)}, 'sweep.seeds must be some values, each once'),
+    ({'sweep__seeds': ()}, 'sweep.seeds must be one or more distinct'),
+    ({'sweep__seeds': (0, 0)}, 'sweep.seeds must be one or more distinct'),
     ({'sweep__seeds': (-1,)}, 'sweep.seeds must be from 0'),
     ({'sweep__learning_rates': (0.0,)}, 'sweep.learning_rates above 0'),
     ({'sweep__batching': 'pmap'}, "unknown sweep.batching 'pmap'"),
@@ -161,9 +161,9 @@ def test_scores_do_not_depend_on_how_examples_are_split():
 def test_every_run_of_every_config_goes_together(config, task, size):
   config = config.get_config(f'{task},{size}')
   for run in runs_lib.parse(config.sweep.runs, config):
-    generated.Program(runs_lib.configure(config, run))
+    task_trainer.TaskTrainer(runs_lib.configure(config, run))
 
 
 def test_widths():
-  assert generated.widths(range(1, 41), 5) == (8, 16, 24, 32, 40)
-  assert generated.widths((5, 3, 9), 8) == (3, 5, 9)
+  assert task_trainer.widths(range(1, 41), 5) == (8, 16, 24, 32, 40)
+  assert task_trainer.widths((5, 3, 9), 8) == (3, 5, 9)

@@ -1,0 +1,340 @@
+"""Training and evaluating on a generated task: vectorized, bucketed steps.
+
+Inputs are sampled on the device. All points of a sweep take the same steps,
+each with its own seed and learning rate. They lie along an axis that is sharded
+over the devices and vectorized on each of them. A step draws a nominal length
+and pads it to the next of a few widths, so that one branch is compiled per
+width instead of one program per length.
+
+Shape suffix: R points.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+import ml_collections
+import numpy as np
+import optax
+
+from lengen_jax import errors
+from lengen_jax import tasks
+from lengen_jax.hints import Array
+from lengen_jax.hints import Params
+from lengen_jax.models import transduction
+from lengen_jax.tasks import batches
+from lengen_jax.training import fields
+from lengen_jax.training import optimizer
+from lengen_jax.training import state as state_lib
+
+
+class Points(state_lib.TrainState):
+  """The training state of some points of a sweep; leaves are `[R, ...]`.
+
+  Attributes:
+    loss: float32 `[R]`, nats per target, mean over the last steps.
+    seeds: uint32 `[R]`.
+    learning_rates: float32 `[R]`.
+  """
+
+  loss: jax.Array
+  seeds: jax.Array
+  learning_rates: jax.Array
+
+
+class TaskTrainer:
+  """Trains and evaluates one run of a sweep at several points.
+
+  Attributes:
+    config: the sections of the config.
+    task: the generated task.
+    train_widths: nominal lengths that training rows are padded to.
+    test_widths: nominal lengths that evaluation rows are padded to.
+  """
+
+  def __init__(self, config: ml_collections.ConfigDict) -> None:
+    """Builds task, model, position scheme and optimizer.
+
+    Args:
+      config: a ConfigDict; see configs/chomsky.py.
+
+    Raises:
+      errors.LengenError: the config is invalid.
+    """
+    self.config = fields.check_task(config)
+    self.task = tasks.create(config.task)
+    train, test = self.config.train, self.config.eval
+    for length in test.lengths:
+      self.task.check_length(length)
+    if train.min_length < self.task.min_length:
+      raise errors.ConfigError(
+        f'train.min_length={train.min_length} and train.max_length='
+        f'{train.max_length} must not be less than {self.task.min_length}, the '
+        f'minimum length of {config.task}'
+      )
+    self._model = transduction.create(
+      self.task,
+      self.config.model,
+      config.positions,
+      train_length=train.max_length,
+      test_length=max(test.lengths),
+    )
+    self._make_batch = functools.partial(
+      batches.make,
+      self.task,
+      autoregressive=transduction.is_autoregressive(self._model),
+    )
+    self.train_widths = widths(
+      range(train.min_length, train.max_length + 1), train.buckets
+    )
+    self.test_widths = widths(test.lengths, test.buckets)
+    self._tx = optimizer.create(self.config.optimizer, train.steps)
+    self._mesh = jax.make_mesh(
+      (jax.device_count(),), ('runs',), axis_types=(AxisType.Auto,)
+    )
+
+  @property
+  def devices(self) -> int:
+    """Number of devices that the points are sharded over."""
+    return self._mesh.devices.size
+
+  @property
+  def group_size(self) -> int | None:
+    """Number of points that are trained together; None for all."""
+    batching = self.config.sweep.batching
+    if batching == 'auto':
+      batching = 'map' if jax.default_backend() == 'cpu' else 'vmap'
+    return self.devices if batching == 'map' else None
+
+  def init(
+    self, seeds: Sequence[int] | Array, learning_rates: Sequence[float] | Array
+  ) -> Points:
+    """Returns the initial state of some points.
+
+    Args:
+      seeds: `[R]`; R is a multiple of the number of devices.
+      learning_rates: `[R]`.
+    """
+    return jax.jit(self._shard(self._init, 2))(
+      jnp.asarray(seeds, jnp.uint32), jnp.asarray(learning_rates, jnp.float32)
+    )
+
+  def abstract(self, count: int) -> Points:
+    """Returns shapes, dtypes and shardings of the state of `count` points."""
+    sharding = NamedSharding(self._mesh, PartitionSpec('runs'))
+    return jax.tree.map(
+      lambda leaf: leaf.update(sharding=sharding),
+      jax.eval_shape(self.init, np.zeros(count), np.zeros(count)),
+    )
+
+  def train(self, points: Points, first: int, last: int) -> Points:
+    """Returns the points after steps `first` ... `last - 1`.
+
+    Args:
+      points: the state; its buffers are donated.
+      first: the first step.
+      last: the step after the last one. With `last == first` the program is
+        compiled and no step is done.
+    """
+    return self._train(points, jnp.int32(first), jnp.int32(last))
+
+  def test(self, points: Points, length: int) -> dict[str, jax.Array]:
+    """Returns the scores of the points at one nominal length.
+
+    Returns:
+      dict of float32 `[R]`: 'accuracy', the share of correct targets; 'exact',
+      the share of sequences whose targets are all correct; and 'loss', nats per
+      target. Targets outside the task's mask are not scored.
+    """
+    width = min(w for w in self.test_widths if w >= length)
+    return self._test(points.params, jnp.int32(length), width=width)
+
+  def check(self) -> None:
+    """Traces a step and an evaluation, to raise errors before training."""
+    points = self.abstract(self.devices)
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    jax.eval_shape(self._train, points, scalar, scalar)
+    jax.eval_shape(
+      functools.partial(self._test, width=self.test_widths[-1]),
+      points.params,
+      scalar,
+    )
+
+  def count_parameters(self) -> int:
+    """Returns the number of parameters of the model."""
+    params = jax.eval_shape(self._model.init, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+  def _shard(
+    self, function: Callable[..., Any], mapped: int, shared: int = 0
+  ) -> Callable[..., Any]:
+    """Vectorizes a function of one point and shards it over the devices.
+
+    Args:
+      function: of one point.
+      mapped: number of leading arguments with an axis of points.
+      shared: number of further arguments, the same for all points.
+    """
+
+    def of_points(*args: Any) -> Any:
+      count = jax.tree.leaves(args[0])[0].shape[0]
+      if count > 1:
+        axes = (0,) * mapped + (None,) * shared
+        return jax.vmap(function, axes)(*args)
+      squeezed = jax.tree.map(lambda x: x[0], args[:mapped])
+      outputs = function(*squeezed, *args[mapped:])
+      return jax.tree.map(lambda x: x[None], outputs)
+
+    runs = PartitionSpec('runs')
+    return jax.shard_map(
+      of_points,
+      mesh=self._mesh,
+      in_specs=(runs,) * mapped + (PartitionSpec(),) * shared,
+      out_specs=runs,
+      check_vma=False,
+    )
+
+  def _init(self, seed: jax.Array, learning_rate: jax.Array) -> Points:
+    rng = jax.random.fold_in(jax.random.key(seed), 0)
+    params = self._model.init(rng)
+    return Points(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      opt_state=self._tx.init(params),
+      loss=jnp.full((), jnp.nan, jnp.float32),
+      seeds=seed,
+      learning_rates=learning_rate,
+    )
+
+  @functools.cached_property
+  def _train(self) -> Callable[..., Points]:
+    lengths = self.config.train.min_length, self.config.train.max_length + 1
+    branches = [functools.partial(self._step, w) for w in self.train_widths]
+
+    def train(point: Points, first: jax.Array, last: jax.Array) -> Points:
+      def step(
+        number: jax.Array, carry: tuple[Points, jax.Array]
+      ) -> tuple[Points, jax.Array]:
+        point, total = carry
+        # All points draw the same length. With a length for each of them, vmap
+        # would compute every branch.
+        rng = jax.random.fold_in(jax.random.key(0), number)
+        length = jax.random.randint(rng, (), *lengths)
+        bucket = jnp.searchsorted(jnp.asarray(self.train_widths), length)
+        point, loss = jax.lax.switch(bucket, branches, point, number, length)
+        return point, total + loss
+
+      zero = jnp.zeros((), jnp.float32)
+      before = point.loss
+      point, total = jax.lax.fori_loop(first, last, step, (point, zero))
+      loss = jnp.where(last > first, total / (last - first), before)
+      return point.replace(loss=loss)
+
+    return jax.jit(self._shard(train, 1, 2), donate_argnums=0)
+
+  def _step(
+    self, width: int, point: Points, number: jax.Array, length: jax.Array
+  ) -> tuple[Points, jax.Array]:
+    """One step of one point on rows padded to `width`."""
+    task_rng, model_rng = jax.random.split(
+      jax.random.fold_in(jax.random.key(point.seeds), number + 1)
+    )
+    inputs, targets = self.task.sample(
+      task_rng, self.config.train.batch_size, length, padded_length=width
+    )
+    point, metrics = state_lib.train_step(
+      point,
+      self._make_batch(inputs, targets, length),
+      model=self._model,
+      tx=self._tx,
+      rngs=_rngs(model_rng, dropout=True),
+      learning_rate=point.learning_rates,
+      # A run that diverges has no score.
+      skip_nonfinite=False,
+    )
+    return point, metrics['loss']
+
+  @functools.cached_property
+  def _test(self) -> Callable[..., dict[str, jax.Array]]:
+    @functools.partial(jax.jit, static_argnames='width')
+    def test(
+      params: Params, length: jax.Array, *, width: int
+    ) -> dict[str, jax.Array]:
+      of_point = functools.partial(self._scores, width)
+      return self._shard(of_point, 1, 1)(params, length)
+
+    return test
+
+  def _scores(
+    self, width: int, params: Params, length: jax.Array
+  ) -> dict[str, jax.Array]:
+    """Returns the scores of one point on rows padded to `width`."""
+    examples = self.config.eval.examples
+    rows = _largest_divisor(
+      examples,
+      max(
+        1,
+        self.config.eval.batch_tokens // batches.count_tokens(self.task, width),
+      ),
+    )
+
+    def score(rngs: jax.Array) -> dict[str, jax.Array]:
+      inputs, targets = jax.vmap(
+        lambda rng: self.task.sample(rng, 1, length, padded_length=width)
+      )(rngs)
+      inputs, targets = inputs[:, 0], targets[:, 0]
+      outputs = self._model.logits(
+        params,
+        self._make_batch(inputs, targets, length),
+        rngs=_rngs(
+          jax.random.fold_in(rngs[0], 1), dropout=self.config.eval.dropout
+        ),
+        train=False,
+      )
+      logits_BxMxV = batches.at_targets(self.task, outputs, targets, length)
+      answers = logits_BxMxV.argmax(-1)
+      mask = self.task.mask(targets, length)
+      losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits_BxMxV, targets
+      )
+      return {
+        'accuracy': (mask & (answers == targets)).sum(),
+        'exact': self.task.exact_match(answers, targets, length).sum(),
+        'loss': jnp.where(mask, losses, 0.0).sum(),
+        'count': mask.sum(),
+      }
+
+    # The examples are the same for all points and any batching.
+    rng = jax.random.fold_in(jax.random.key(1), length)
+    rngs = jax.random.split(rng, examples).reshape(-1, rows)
+    sums = jax.tree.map(jnp.sum, jax.lax.map(score, rngs))
+    count = sums.pop('count')
+    return {
+      name: total / (examples if name == 'exact' else count)
+      for name, total in sums.items()
+    }
+
+
+def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:
+  """Returns the lengths to pad to: the greatest of each of `buckets` groups."""
+  distinct = sorted({*lengths})
+  groups = np.array_split(distinct, min(buckets, len(distinct)))
+  return tuple(int(group[-1]) for group in groups)
+
+
+def _rngs(rng: jax.Array, *, dropout: bool) -> dict[str, jax.Array]:
+  positions_rng, dropout_rng = jax.random.split(rng)
+  rngs = {'positions': positions_rng, 'dropout': dropout_rng}
+  return rngs if dropout else {'positions': positions_rng}
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+  """Returns the largest divisor of `number` that is at most `limit`."""
+  return max(d for d in range(1, min(number, limit) + 1) if number % d == 0)
