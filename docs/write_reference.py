@@ -70,7 +70,6 @@ PAGES = {
     'analysis.sweep_report',
     'analysis.bias_figures',
     'analysis.attention_maps',
-    'analysis.idealised',
   ),
   'interop': (
     'interop.t5x',

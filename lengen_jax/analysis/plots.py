@@ -309,6 +309,16 @@ def _round_numbers(low, high):
   return [n for n in numbers if low <= n <= high]
 
 
+def panels(count):
+  """A figure with `count` panels side by side, which have grids."""
+  figure, axes = plt.subplots(
+    1, count, figsize=(7.2, 5.0), layout='constrained'
+  )
+  for each in axes if count > 1 else [axes]:
+    grid(each)
+  return figure, axes
+
+
 def grid(axes):
   """A light grid below all else, and no box around it."""
   axes.set_axisbelow(True)

@@ -1,23 +1,24 @@
-"""The tables and figures of four papers, each a command."""
+"""The tables and figures of four papers, as commands."""
 
 from lengen_jax import errors
 from lengen_jax.reproduce import fire
 from lengen_jax.reproduce import randomized
 from lengen_jax.reproduce import su
 from lengen_jax.reproduce import warping
+from lengen_jax.reproduce.experiment import Experiment
 
-EXPERIMENTS = {
+EXPERIMENTS: dict[str, Experiment] = {
   experiment.name: experiment
   for paper in (fire, warping, randomized, su)
   for experiment in paper.EXPERIMENTS
 }
 
 
-def get(name):
-  """An experiment by its name, 'PAPER/TABLE'.
+def get(name: str) -> Experiment:
+  """Returns the experiment called 'PAPER/TABLE'.
 
   Raises:
-    errors.ConfigError: there is none.
+    errors.ConfigError: unknown name.
   """
   if name not in EXPERIMENTS:
     raise errors.ConfigError(errors.one_of('experiment', name, EXPERIMENTS))

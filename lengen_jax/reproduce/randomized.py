@@ -1,28 +1,37 @@
-"""Randomized encodings on real tasks: its tables.
+"""Randomized encodings on real tasks: its tables and figure.
 
-Its unit on enwik8 is not said; 218.8 at 256 bytes can only be a sum over the
-sequence, so that figures are divided by the length here: nats per byte. Ranges
-of random positions are ours, eight training lengths, as is what SHAPE shifts.
+The paper does not specify its unit on enwik8. As 218.8 at 256 bytes can only be
+a sum over the sequence, its scores are divided by the length here: nats per
+byte. The range of random positions is not specified either; it is eight
+training lengths here, and so is the range of SHAPE's shifts.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import statistics
+from typing import Any
 
 from lengen_jax import papers
-from lengen_jax.reproduce import probes
-from lengen_jax.reproduce.experiment import Average
+from lengen_jax.reproduce import model_analysis
+from lengen_jax.reproduce.curves import LengthCurves
 from lengen_jax.reproduce.experiment import beats
+from lengen_jax.reproduce.experiment import beats_pairwise
 from lengen_jax.reproduce.experiment import Claim
-from lengen_jax.reproduce.experiment import Curves
+from lengen_jax.reproduce.experiment import Comparison
 from lengen_jax.reproduce.experiment import Experiment
-from lengen_jax.reproduce.experiment import Figures
-from lengen_jax.reproduce.experiment import Less
-from lengen_jax.reproduce.experiment import Probe
+from lengen_jax.reproduce.experiment import FULL_SCALES
+from lengen_jax.reproduce.experiment import Results
 from lengen_jax.reproduce.experiment import Row
+from lengen_jax.reproduce.experiment import rows
 from lengen_jax.reproduce.experiment import SCALES
-from lengen_jax.reproduce.experiment import Standin
 from lengen_jax.reproduce.experiment import STDLIB
-from lengen_jax.reproduce.experiment import Sweep
-from lengen_jax.reproduce.standins import pictures
+from lengen_jax.reproduce.experiment import SubstituteData
+from lengen_jax.reproduce.figures import Average
+from lengen_jax.reproduce.figures import Measurements
+from lengen_jax.reproduce.figures import ModelAnalysis
+from lengen_jax.reproduce.sweeps import TaskSweep
+from lengen_jax.reproduce.synthetic import pictures
 
 _RATIOS = (1, 4)
 _OURS = (
@@ -35,236 +44,235 @@ _OURS_CHOMSKY = (
   'code of Ruoss et al. draws distances; dropout is off in testing; of their '
   'encodings, whose figures are those of their paper, the randomized ones',
 )
+_PICTURES = SubstituteData(
+  'generated pictures of simple shapes in the format of ImageNet',
+  write=pictures.write,
+)
+# Encodings for the longest training length.
+_ENCODINGS: dict[str, Callable[[int], str]] = {
+  'nope': lambda n: 'nope',
+  'sin/cos': lambda n: 'sinusoidal',
+  'alibi': lambda n: 'alibi',
+  'transformer-xl': lambda n: 'transformer_xl',
+  'rope': lambda n: 'rope',
+  'learned': lambda n: f'learned(max_position={8 * n})',
+  'power kerple': lambda n: 'kerple_power',
+  'log kerple': lambda n: 'kerple_log',
+  'sandwich': lambda n: 'sandwich',
+}
+# Subsets at scales `cpu` and `tiny`: rows of tables 1 and 3, and Chomsky tasks.
+_TABLE_1_ROWS = tuple(
+  name for name in _ENCODINGS if name not in ('power kerple', 'sandwich')
+)
+_TABLE_3_ROWS = ('nope', 'sin/cos', 'alibi', 'rope', 'log kerple', 'sandwich')
+_FEW_TASKS = ('bucket_sort',)
+# Rows that are also tested without a delimiter.
+_DELIMITED = ('rope', 'alibi')
+
+Scores = Sequence[float]
 
 
-def _per_byte(figures):
-  """Figures of 256 and 1024 bytes."""
-  return tuple(
-    figure / length for figure, length in zip(figures, (256, 1024), strict=True)
-  )
+def _per_byte(scores: Scores) -> tuple[float, ...]:
+  """Returns nats per byte, given sums over 256 and over 1024 bytes."""
+  return tuple(x / n for x, n in zip(scores, (256, 1024), strict=True))
 
 
-def _standard(encoding):
+def _standard(encoding: Callable[[int], str]) -> Callable[[int], str]:
   return lambda n: f'{encoding(n)} | standard'
 
 
-def _random(encoding):
+def _random(encoding: Callable[[int], str]) -> Callable[[int], str]:
   return lambda n: f'{encoding(n)} | randomized(max_position={8 * n})'
 
 
-def _named(encoding):
-  return lambda n: encoding
+def _random_name(name: str) -> str:
+  return f'{name}, randomized'
 
 
-# By row of table 1, for the longest training length.
-_ENCODINGS = {
-  'nope': _named('nope'),
-  'sin/cos': _named('sinusoidal'),
-  'alibi': _named('alibi'),
-  'transformer-xl': _named('transformer_xl'),
-  'rope': _named('rope'),
-  'learned': lambda n: f'learned(max_position={8 * n})',
-  'power kerple': _named('kerple_power'),
-  'log kerple': _named('kerple_log'),
-  'sandwich': _named('sandwich'),
-}
+def _pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+  """Returns (randomized, plain) rows."""
+  return tuple((_random_name(name), name) for name in names)
 
 
-def _rows(table, figures, names=tuple(_ENCODINGS), scales=SCALES):
-  """Two rows of each encoding, plain and randomized.
+def _rows(
+  table: Mapping[str, tuple[Scores, Scores | None]],
+  convert: Callable[[Scores], tuple[float, ...]],
+  names: Sequence[str],
+  scales: tuple[str, ...] = SCALES,
+) -> list[Row]:
+  """Returns each encoding's plain and randomized rows.
 
   Args:
-    table: of the paper, {name: figures plain and randomized}.
-    figures: what becomes of its figures.
-    names: of rows.
-    scales: where the rows are run.
+    table: {name: (plain scores, randomized scores or None)}.
+    convert: converts the paper's scores.
+    names: names of the encodings.
+    scales: scales at which the rows are run.
   """
-  rows = []
+  found = []
   for name in names:
     encoding, (plain, randomized) = _ENCODINGS[name], table[name]
-    rows.append(Row(name, _standard(encoding), figures(plain), scales))
+    found.append(Row(name, _standard(encoding), convert(plain), scales))
     if randomized:
-      rows.append(
-        Row(
-          f'{name}, randomized',
-          _random(encoding),
-          figures(randomized),
-          scales,
-        )
+      found.append(
+        Row(_random_name(name), _random(encoding), convert(randomized), scales)
       )
-  return tuple(rows)
+  return found
 
 
-def _shape(figures):
-  return Row(
-    'shape', lambda n: f'sinusoidal | shape(max_shift={8 * n})', figures
+def _all_rows(
+  table: Mapping[str, tuple[Scores, Scores | None]],
+  convert: Callable[[Scores], tuple[float, ...]],
+  few: Sequence[str],
+) -> tuple[Row, ...]:
+  """Returns all rows of a table, of which smaller scales have a few."""
+  others = [name for name in _ENCODINGS if name not in few]
+  return (
+    *_rows(table, convert, few),
+    *_rows(table, convert, others, FULL_SCALES),
+    Row(
+      'shape',
+      lambda n: f'sinusoidal | shape(max_shift={8 * n})',
+      convert(table['shape'][0]),
+    ),
   )
 
 
-_PICTURES = Standin(
-  'generated pictures of simple shapes in the format of ImageNet',
-  {},
-  pictures.write,
-)
-_RELATIVE = (
-  *('alibi', 'transformer-xl', 'rope'),
-  *('power kerple', 'log kerple', 'sandwich'),
-)
-_NOT_RELATIVE = ('sin/cos', 'rope', 'learned', 'nope', 'sandwich', 'shape')
-# What scales of minutes leave out of table 1.
-_FULL_ONLY = ('power kerple', 'sandwich')
-_IN_TEXT = tuple(name for name in _ENCODINGS if name not in _FULL_ONLY)
-# What they have of table 3, and what is tested without a delimiter.
-_AT_CPU = ('nope', 'sin/cos', 'alibi', 'rope', 'log kerple', 'sandwich')
-_DELIMITED = ('rope', 'alibi')
-
-
-def _pictures(name, config, rows):
-  return Curves(
-    name,
-    config,
-    rows,
-    _RATIOS,
-    'nats per picture',
-    _PICTURES,
-    of_config=True,
-    of_seeds='min',
+def _enwik8(name: str, table: Sequence[Row], **fields: Any) -> LengthCurves:
+  fields = {
+    'config': 'randomized_enwik8.py',
+    'seed_reduction': 'min',
+  } | fields
+  return LengthCurves(
+    name=name,
+    rows=tuple(table),
+    ratios=_RATIOS,
+    unit='nats per byte',
+    substitute=STDLIB,
+    **fields,
   )
 
 
-_TABLE_1 = papers.RANDOMIZED_TABLE_1
-_TABLE_3 = papers.RANDOMIZED_TABLE_3
-_TABLE_2 = {
-  name: _per_byte(figures)
-  for name, figures in papers.RANDOMIZED_TABLE_2.items()
-}
+def _imagenet(name: str, config: str, table: Sequence[Row]) -> LengthCurves:
+  return LengthCurves(
+    name=name,
+    config=config,
+    rows=tuple(table),
+    ratios=_RATIOS,
+    unit='nats per picture',
+    substitute=_PICTURES,
+    config_lengths=True,
+    seed_reduction='min',
+  )
+
+
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
-_B1_ROWS = (
-  ('power kerple', 'kerple_power'),
-  ('log kerple', 'kerple_log'),
-  ('sandwich', 'sandwich'),
-  ('shape', 'sinusoidal | shape(max_shift=2048)'),
-  ('power kerple, randomized', f'kerple_power | {_LAYER}'),
-  ('log kerple, randomized', f'kerple_log | {_LAYER}'),
-  ('sandwich, randomized', f'sandwich | {_LAYER}'),
-)
-# The encodings of Ruoss et al., as their code draws; their best is a column.
-_RUOSS_ROWS = (
-  ('sin/cos, randomized', f'sinusoidal | {_BATCH}'),
-  ('learned, randomized', f'learned(max_position=2048) | {_BATCH}'),
-  ('rope, randomized', f'rope | {_LAYER}'),
-  ('alibi, randomized', f'alibi(official_compat=True) | {_DISTANCES}'),
-  ('transformer-xl, randomized', f'transformer_xl | {_DISTANCES}'),
-)
 _PLAIN = ('power kerple', 'log kerple', 'sandwich', 'shape')
-_RANDOM = tuple(f'{name}, randomized' for name in _PLAIN[:3])
+_TABLE_B1 = {
+  'power kerple': 'kerple_power',
+  'log kerple': 'kerple_log',
+  'sandwich': 'sandwich',
+  'shape': 'sinusoidal | shape(max_shift=2048)',
+  'power kerple, randomized': f'kerple_power | {_LAYER}',
+  'log kerple, randomized': f'kerple_log | {_LAYER}',
+  'sandwich, randomized': f'sandwich | {_LAYER}',
+}
+# Encodings of Ruoss et al., with the draws of their code. The last column of
+# table B.1 is the best of them.
+_RUOSS = {
+  'sin/cos, randomized': f'sinusoidal | {_BATCH}',
+  'learned, randomized': f'learned(max_position=2048) | {_BATCH}',
+  'rope, randomized': f'rope | {_LAYER}',
+  'alibi, randomized': f'alibi(official_compat=True) | {_DISTANCES}',
+  'transformer-xl, randomized': f'transformer_xl | {_DISTANCES}',
+}
 
 
-# What scales of minutes have of the tasks.
-_FEW = ('bucket_sort',)
-
-
-def _chomsky(task):
-  figures = papers.RANDOMIZED_TABLE_B1[task]
-  rows = [
-    Row(name, run, (figure,))
-    for (name, run), figure in zip(_B1_ROWS, figures, strict=False)
-  ]
-  rows += [Row(name, run) for name, run in _RUOSS_ROWS]
-  return Sweep(
-    task,
-    f'chomsky.py:{task}',
-    tuple(rows),
-    'accuracy, percent',
-    scales=SCALES if task in _FEW else ('paper', 'small'),
+def _chomsky(task: str) -> TaskSweep:
+  scores = papers.RANDOMIZED_TABLE_B1[task]
+  paper = {
+    name: (score,) for name, score in zip(_TABLE_B1, scores, strict=False)
+  }
+  return TaskSweep(
+    name=task,
+    config=f'chomsky.py:{task}',
+    rows=rows(_TABLE_B1 | _RUOSS, paper),
+    unit='accuracy, percent',
+    scales=SCALES if task in _FEW_TASKS else FULL_SCALES,
   )
 
 
-def gains(found):
-  """The rule behind the paper's '+7.4 %', of the paper's figures and of ours.
+def gains(results: Results) -> list[str]:
+  """Returns the gain of randomization here and in the paper, in lines.
 
-  Per task the best of the randomized columns, those of Ruoss et al. among them,
-  minus the best of the plain ones, averaged over the tasks.
+  The gain of a task is the best randomized score minus the best plain score.
+  Its mean over the tasks of the paper's table is the reported 7.4 points.
   """
   printed = statistics.fmean(
-    max(figures[4:]) - max(figures[:4])
-    for figures in papers.RANDOMIZED_TABLE_B1.values()
+    max(scores[4:]) - max(scores[:4])
+    for scores in papers.RANDOMIZED_TABLE_B1.values()
   )
   ours = []
-  for part in found['parts']:
-    if part['kind'] != 'sweep':
-      continue
-    values = {row['name']: row['value'][0] for row in part['rows']}
-    random = [v for name, v in values.items() if name.endswith('randomized')]
-    ours.append(max(random) - max(values[name] for name in _PLAIN))
-  plain_mean = statistics.fmean(
-    statistics.fmean(figures[4:7]) - statistics.fmean(figures[:3])
-    for figures in papers.RANDOMIZED_TABLE_B1.values()
+  for part in results['parts']:
+    if part['kind'] == 'sweep':
+      values = {row['name']: row['value'][0] for row in part['rows']}
+      random = [v for name, v in values.items() if name.endswith('randomized')]
+      ours.append(max(random) - max(values[name] for name in _PLAIN))
+  mean_gain = statistics.fmean(
+    statistics.fmean(scores[4:7]) - statistics.fmean(scores[:3])
+    for scores in papers.RANDOMIZED_TABLE_B1.values()
   )
   return [
     'best randomized minus best plain, mean over tasks: '
     f'{statistics.fmean(ours):+.1f} points here ({len(ours)} tasks), '
     f'{printed:+.1f} in the paper (15 tasks), which says +7.4',
     'mean of the three encodings randomized minus their mean plain, in the '
-    f"paper's figures: {plain_mean:+.1f}",
+    f"paper's figures: {mean_gain:+.1f}",
   ]
+
+
+_TABLE_1, _TABLE_3 = papers.RANDOMIZED_TABLE_1, papers.RANDOMIZED_TABLE_3
+_TABLE_2 = {k: _per_byte(v) for k, v in papers.RANDOMIZED_TABLE_2.items()}
+_RELATIVE = (
+  *('alibi', 'transformer-xl', 'rope'),
+  *('power kerple', 'log kerple', 'sandwich'),
+)
+_NOT_RELATIVE = ('sin/cos', 'rope', 'learned', 'nope', 'sandwich', 'shape')
+_HURT = ('power kerple', 'log kerple', 'transformer-xl', 'alibi', 'learned')
+_REPAIRED = (
+  *('sin/cos', 'alibi', 'transformer-xl'),
+  *('rope', 'learned', 'power kerple'),
+)
+
+
+def _swap(pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+  return tuple((b, a) for a, b in pairs)
 
 
 EXPERIMENTS = (
   Experiment(
     'randomized/table1',
     'enwik8: ten encodings, plain and randomized, trained at 256 bytes',
-    (
-      Curves(
-        'enwik8',
-        'randomized_enwik8.py',
-        (
-          *_rows(_TABLE_1, _per_byte, _IN_TEXT),
-          *_rows(_TABLE_1, _per_byte, _FULL_ONLY, ('paper', 'small')),
-          _shape(_per_byte(_TABLE_1['shape'][0])),
-        ),
-        _RATIOS,
-        'nats per byte',
-        STDLIB,
-        of_seeds='min',
-      ),
-    ),
+    (_enwik8('enwik8', _all_rows(_TABLE_1, _per_byte, _TABLE_1_ROWS)),),
     (
       Claim(
         'R1, relative',
         'KERPLE, Transformer-XL and ALiBi, plain, generalise best',
-        tuple(
-          one
-          for row in ('power kerple', 'log kerple', 'transformer-xl', 'alibi')
-          for one in beats('enwik8', row, _NOT_RELATIVE, (4,))
-        ),
+        beats('enwik8', _HURT[:4], _NOT_RELATIVE, 4),
       ),
       Claim(
         'R1, randomized',
         'randomization helps sin/cos and RoPE and hurts KERPLE, '
         'Transformer-XL, ALiBi and learned positions',
         (
-          *(
-            Less(('enwik8', f'{row}, randomized', 4), ('enwik8', row, 4))
-            for row in ('sin/cos', 'rope')
-          ),
-          *(
-            Less(('enwik8', row, 4), ('enwik8', f'{row}, randomized', 4))
-            for row in (
-              'power kerple',
-              'log kerple',
-              'transformer-xl',
-              'alibi',
-              'learned',
-            )
-          ),
+          *beats_pairwise('enwik8', _pairs(('sin/cos', 'rope')), 4),
+          *beats_pairwise('enwik8', _swap(_pairs(_HURT)), 4),
         ),
       ),
       Claim(
         'R4, text',
         'SHAPE, which shifts sin/cos, is not enough: worse beyond the training '
         'length than randomized sin/cos',
-        beats('enwik8', 'sin/cos, randomized', ('shape',), (4,)),
+        beats('enwik8', 'sin/cos, randomized', 'shape', 4),
       ),
     ),
     seeds=(0, 1, 2),
@@ -274,38 +282,24 @@ EXPERIMENTS = (
     'randomized/table2',
     'enwik8: a RoPE model finetuned with RoPE, randomized RoPE, or ALiBi',
     (
-      Curves(
-        'pretrained',
-        'randomized_enwik8.py',
-        (Row('rope', 'rope | standard', _TABLE_2['before']),),
-        _RATIOS,
-        'nats per byte',
-        STDLIB,
-        of_seeds='min',
+      _enwik8(
+        'pretrained', (Row('rope', 'rope | standard', _TABLE_2['before']),)
       ),
-      Curves(
+      _enwik8(
         'finetuned',
-        'randomized_enwik8.py:finetune',
         (
-          Row('rope', 'rope | standard', _TABLE_2['rope']),
-          Row(
-            'rope, randomized',
-            _random(_named('rope')),
-            _TABLE_2['rope, randomized'],
-            start='rope',
-          ),
-          Row(
-            'alibi',
-            'alibi | standard',
-            _TABLE_2['alibi'],
-            start='rope',
+          *rows({'rope': 'rope | standard'}, _TABLE_2),
+          *rows(
+            {
+              'rope, randomized': _random(_ENCODINGS['rope']),
+              'alibi': 'alibi | standard',
+            },
+            _TABLE_2,
+            init_row='rope',
           ),
         ),
-        _RATIOS,
-        'nats per byte',
-        STDLIB,
-        starts_from='pretrained',
-        of_seeds='min',
+        config='randomized_enwik8.py:finetune',
+        init_part='pretrained',
       ),
     ),
     (
@@ -314,9 +308,11 @@ EXPERIMENTS = (
         'finetuning RoPE makes four times the length worse, randomized RoPE '
         'repairs much of it, ALiBi most',
         (
-          Less(('pretrained', 'rope', 4), ('finetuned', 'rope', 4)),
-          Less(('finetuned', 'rope, randomized', 4), ('pretrained', 'rope', 4)),
-          Less(('finetuned', 'alibi', 4), ('finetuned', 'rope, randomized', 4)),
+          Comparison(('pretrained', 'rope', 4), ('finetuned', 'rope', 4)),
+          Comparison(
+            ('finetuned', 'rope, randomized', 4), ('pretrained', 'rope', 4)
+          ),
+          *beats('finetuned', 'alibi', 'rope, randomized', 4),
         ),
       ),
     ),
@@ -327,24 +323,15 @@ EXPERIMENTS = (
     'randomized/table3',
     'ImageNet: ten encodings, plain and randomized, trained on 506 pixels',
     (
-      _pictures(
+      _imagenet(
         'imagenet',
         'randomized_imagenet.py',
-        (
-          *_rows(_TABLE_3, tuple, _AT_CPU),
-          *_rows(
-            _TABLE_3,
-            tuple,
-            tuple(name for name in _ENCODINGS if name not in _AT_CPU),
-            ('paper', 'small'),
-          ),
-          _shape(_TABLE_3['shape'][0]),
-        ),
+        _all_rows(_TABLE_3, tuple, _TABLE_3_ROWS),
       ),
-      _pictures(
+      _imagenet(
         'no delimiter',
         'randomized_imagenet.py:no_delimiter',
-        tuple(Row(name, _standard(_ENCODINGS[name])) for name in _DELIMITED),
+        rows({name: _standard(_ENCODINGS[name]) for name in _DELIMITED}),
       ),
     ),
     (
@@ -352,41 +339,30 @@ EXPERIMENTS = (
         'R3, plain',
         'beyond the training length every plain relative encoding is worse '
         'than none (print has Log KERPLE and Sandwich better)',
-        beats('imagenet', 'nope', _RELATIVE, (4,)),
+        beats('imagenet', 'nope', _RELATIVE, 4),
       ),
       Claim(
         'R3, randomized',
         'randomization repairs every encoding but Sandwich and Log KERPLE',
         (
-          *(
-            Less(('imagenet', f'{row}, randomized', 4), ('imagenet', row, 4))
-            for row in (
-              'sin/cos',
-              'alibi',
-              'transformer-xl',
-              'rope',
-              'learned',
-              'power kerple',
-            )
-          ),
-          *(
-            Less(('imagenet', row, 4), ('imagenet', f'{row}, randomized', 4))
-            for row in ('sandwich', 'log kerple')
+          *beats_pairwise('imagenet', _pairs(_REPAIRED), 4),
+          *beats_pairwise(
+            'imagenet', _swap(_pairs(('sandwich', 'log kerple'))), 4
           ),
         ),
       ),
       Claim(
         'R4, ImageNet',
         'SHAPE is not enough: worse than randomized sin/cos',
-        beats('imagenet', 'sin/cos, randomized', ('shape',), (4,)),
+        beats('imagenet', 'sin/cos, randomized', 'shape', 4),
       ),
       Claim(
         'R6',
         'a delimiter at the end of each row is better than none',
         tuple(
-          Less(('imagenet', row, column), ('no delimiter', row, column))
+          Comparison(('imagenet', row, ratio), ('no delimiter', row, ratio))
           for row in _DELIMITED
-          for column in _RATIOS
+          for ratio in _RATIOS
         ),
       ),
     ),
@@ -397,23 +373,20 @@ EXPERIMENTS = (
     'randomized/figureB1',
     'attention matrices in distribution and out of it, sin/cos',
     (
-      Curves(
+      _enwik8(
         'enwik8',
-        'randomized_enwik8.py',
         _rows(_TABLE_1, _per_byte, ('sin/cos',)),
-        _RATIOS,
-        'nats per byte',
-        STDLIB,
+        seed_reduction='mean',
       ),
-      Probe(
-        'matrices',
-        'enwik8',
-        ('sin/cos', 'sin/cos, randomized'),
-        probes.matrices,
-        Figures(
+      ModelAnalysis(
+        name='matrices',
+        part='enwik8',
+        rows=('sin/cos', 'sin/cos, randomized'),
+        draw=model_analysis.draw_matrices,
+        measurements=Measurements(
           ('1x', 'beyond'),
           'weight within two tokens of the diagonal, times what it is if even',
-          probes.diagonal,
+          model_analysis.diagonal,
         ),
       ),
     ),
@@ -424,8 +397,8 @@ EXPERIMENTS = (
         'near the diagonal, twice what is even or more; without, less than '
         'that',
         (
-          Less(2.0, ('matrices', 'sin/cos, randomized', 'beyond')),
-          Less(('matrices', 'sin/cos', 'beyond'), 2.0),
+          Comparison(2.0, ('matrices', 'sin/cos, randomized', 'beyond')),
+          Comparison(('matrices', 'sin/cos', 'beyond'), 2.0),
         ),
       ),
     ),
@@ -436,38 +409,28 @@ EXPERIMENTS = (
     'the Chomsky hierarchy: 15 tasks, trained on lengths 1..40',
     (
       *map(_chomsky, papers.RANDOMIZED_TABLE_B1),
-      Average('tasks', tuple(papers.RANDOMIZED_TABLE_B1)),
+      Average(name='tasks', members=tuple(papers.RANDOMIZED_TABLE_B1)),
     ),
     (
       Claim(
         'R5, Sandwich',
         'Sandwich gains nothing from randomization, mean over the tasks',
         beats(
-          'tasks',
-          'sandwich',
-          ('sandwich, randomized',),
-          ('beyond',),
-          higher=True,
+          'tasks', 'sandwich', 'sandwich, randomized', 'beyond', higher=True
         ),
       ),
       Claim(
         'R5, KERPLE',
         'randomization helps KERPLE, mean over the tasks',
-        tuple(
-          one
-          for row in ('power kerple', 'log kerple')
-          for one in beats(
-            'tasks', f'{row}, randomized', (row,), ('beyond',), higher=True
-          )
+        beats_pairwise(
+          'tasks', _pairs(('power kerple', 'log kerple')), 'beyond', higher=True
         ),
       ),
       Claim(
         'R4, Chomsky',
         'SHAPE is not enough: worse than randomized sin/cos, mean over the '
         'tasks',
-        beats(
-          'tasks', 'sin/cos, randomized', ('shape',), ('beyond',), higher=True
-        ),
+        beats('tasks', 'sin/cos, randomized', 'shape', 'beyond', higher=True),
       ),
     ),
     summary=gains,

@@ -1,25 +1,20 @@
-"""Runs an experiment at a scale; what is done is not done again."""
+"""Runs an experiment at a scale; finished runs are reused."""
 
+from collections.abc import Sequence
 import shlex
 
 from lengen_jax import errors
 from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import answers
-from lengen_jax.reproduce import averages
+from lengen_jax.hints import PathLike
 from lengen_jax.reproduce import claims
-from lengen_jax.reproduce import curves
-from lengen_jax.reproduce import drawings
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.reproduce import probes
-from lengen_jax.reproduce import settings
-from lengen_jax.reproduce import sweeps
-from lengen_jax.reproduce import timings
+from lengen_jax.reproduce import parts as parts_lib
 from lengen_jax.training import files
 from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
 
-# What no override may set, and what to do instead.
-_OURS = {
+# Settings that the experiment determines, and how to change them.
+_FIXED = {
   'seed': 'use --seeds',
   'sweep.seeds': 'use --seeds',
   'sweep.runs': 'lengen sweep runs others',
@@ -29,35 +24,32 @@ _OURS = {
   'eval.score': 'lengen sweep scores by others',
   'train.init_from': 'lengen train starts from others',
 }
-RUNNERS = {
-  experiment_lib.Curves: curves,
-  experiment_lib.Sweep: sweeps,
-  experiment_lib.Answers: answers,
-  experiment_lib.Average: averages,
-  experiment_lib.Timing: timings,
-  experiment_lib.Drawing: drawings,
-  experiment_lib.Probe: probes,
-}
 
 
-def reproduce(experiment, scale, root, seeds=None, overrides=()):
-  """Trains and tests what an experiment is made of.
+def reproduce(
+  experiment: experiment_lib.Experiment,
+  scale: str,
+  root: PathLike,
+  seeds: Sequence[int] | None = None,
+  overrides: Sequence[str] = (),
+) -> experiment_lib.Results:
+  """Runs all parts of an experiment and tests its claims.
 
   Args:
-    experiment: an Experiment.
-    scale: one of experiment.SCALES.
-    root: folder of all reproductions. Its folder PAPER/TABLE/SCALE gets
-      reproduction.json when all is done; models go to the folder `trained`,
-      where other experiments find them.
-    seeds: tuple of ints; None for those of the experiment.
-    overrides: list of '--config.KEY=VALUE', for all parts.
+    experiment: the experiment.
+    scale: one of `experiment.SCALES`.
+    root: folder of all reproductions. Its folder PAPER/TABLE/SCALE receives
+      reproduction.json at the end; its folder `trained` holds the models, which
+      experiments share.
+    seeds: the seeds; None for those of the experiment.
+    overrides: '--config.KEY=VALUE' arguments for all parts.
 
   Returns:
     The results, as in reproduction.json.
 
   Raises:
-    errors.LengenError: a part that cannot work, before any is run as far as it
-      can be told.
+    errors.LengenError: a part cannot run. Errors that can be detected in
+      advance are raised before the first part runs.
   """
   if scale not in experiment_lib.SCALES:
     raise errors.ConfigError(
@@ -65,27 +57,19 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     )
   seeds = experiment.seeds if seeds is None else tuple(seeds)
   if not seeds or len(set(seeds)) < len(seeds):
-    raise errors.ConfigError(f'seeds {seeds} must be some, each once')
-  for one in overrides:
-    key = one.removeprefix('--config.').partition('=')[0]
-    if key in _OURS:
-      raise errors.ConfigError(
-        f'--config.{key} is set by the experiment; {_OURS[key]}'
-      )
-  request = settings.Request(
+    raise errors.ConfigError(
+      f'seeds {seeds} must be at least one, each once; change --seeds'
+    )
+  parts = [part for part in experiment.parts if scale in part.scales]
+  _check_overrides(experiment.name, parts, overrides)
+  request = parts_lib.Request(
     scale, seeds, tuple(overrides), str(root), experiment.name
   )
-  parts = [part for part in experiment.parts if scale in part.scales]
-  if overrides and not any(hasattr(part, 'config') for part in parts):
-    raise errors.ConfigError(
-      f'{experiment.name} trains nothing and has no config; leave out '
-      f'{overrides[0]}'
-    )
   files.make_folder(request.root)
   for part in parts:
-    RUNNERS[type(part)].check(part, request)
+    part.check(request)
   files.make_folder(request.folder)
-  found = {
+  results: experiment_lib.Results = {
     'name': experiment.name,
     'title': experiment.title,
     'scale': scale,
@@ -93,7 +77,7 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     'command': _command(experiment, scale, seeds, overrides),
     'commit': revision.running(),
     'versions': runs_lib.versions(),
-    # Below root.
+    # Relative to root.
     'folder': request.folder_name,
     'hardware': experiment.hardware,
     'ours': list(experiment.ours),
@@ -103,18 +87,37 @@ def reproduce(experiment, scale, root, seeds=None, overrides=()):
     print(
       f'{experiment.name}: {part.name} [{number + 1}/{len(parts)}]', flush=True
     )
-    found['parts'].append(
-      RUNNERS[type(part)].run(part, request, found['parts'])
+    results['parts'].append(part.run(request, results['parts']))
+  results['claims'] = [claims.judge(one, results) for one in experiment.claims]
+  results['summary'] = experiment.summary(results) if experiment.summary else []
+  files.write_json(request.folder / reproduction.RESULTS, results)
+  return results
+
+
+def _check_overrides(
+  name: str, parts: Sequence[parts_lib.Part], overrides: Sequence[str]
+) -> None:
+  for override in overrides:
+    key = override.removeprefix('--config.').partition('=')[0]
+    if key in _FIXED:
+      raise errors.ConfigError(
+        f'--config.{key} is set by the experiment; {_FIXED[key]}'
+      )
+  configured = (isinstance(one, parts_lib.ConfiguredPart) for one in parts)
+  if overrides and not any(configured):
+    raise errors.ConfigError(
+      f'{name} trains nothing and has no config; leave out {overrides[0]}'
     )
-  found['claims'] = [claims.judge(claim, found) for claim in experiment.claims]
-  found['summary'] = experiment.summary(found) if experiment.summary else []
-  files.write_json(request.folder / reproduction.RESULTS, found)
-  return found
 
 
-def _command(experiment, scale, seeds, overrides):
-  """The command line that does it again."""
-  parts = [f'lengen reproduce {experiment.name} --scale={scale}']
+def _command(
+  experiment: experiment_lib.Experiment,
+  scale: str,
+  seeds: Sequence[int],
+  overrides: Sequence[str],
+) -> str:
+  """Returns the command line that reproduces the results."""
+  words = ['lengen', 'reproduce', experiment.name, f'--scale={scale}']
   if seeds != experiment.seeds:
-    parts.append('--seeds=' + ','.join(map(str, seeds)))
-  return shlex.join([*' '.join(parts).split(), *overrides])
+    words.append('--seeds=' + ','.join(map(str, seeds)))
+  return shlex.join([*words, *overrides])

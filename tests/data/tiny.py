@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 
-from lengen_jax.reproduce.standins import datasets
+from lengen_jax.reproduce.synthetic import datasets
 
 _WORDS = (
   'the position of a token tells how far it looks back along text'.split()

@@ -11,10 +11,11 @@ import pytest
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import reproduce
-from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import experiment as experiment_lib
+from lengen_jax.reproduce import figures
+from lengen_jax.reproduce import finetuning
+from lengen_jax.reproduce import parts as parts_lib
 from lengen_jax.reproduce import run
-from lengen_jax.reproduce import settings
 
 TABLES = json.loads(
   (
@@ -24,7 +25,7 @@ TABLES = json.loads(
 
 
 def request(experiment, scale, overrides=()):
-  return settings.Request(scale, (0, 1), overrides, 'runs', experiment.name)
+  return parts_lib.Request(scale, (0, 1), overrides, 'runs', experiment.name)
 
 
 def printed(name, part, rows, columns, table, scale=1.0):
@@ -105,7 +106,7 @@ def test_figures_of_finetuning():
   scrolls = TABLES['fire/table1_scrolls']
   glue = TABLES['fire/table13_glue_superglue']
   for part in reproduce.get('fire/table1').parts:
-    if isinstance(part, experiment_lib.Answers):
+    if isinstance(part, finetuning.Finetuning):
       task, _, large = part.name.partition(', ')
       table = scrolls[large or 'base']
       column = scrolls['columns'].index(task)
@@ -113,7 +114,7 @@ def test_figures_of_finetuning():
         key = names.get(row.name, 'fire_shared')
         assert row.paper == (table[key][column],), (part.name, row.name)
   for part in reproduce.get('fire/table13').parts:
-    if isinstance(part, experiment_lib.Answers):
+    if isinstance(part, finetuning.Finetuning):
       table = glue['large' if 'large' in part.name else 'base']
       assert list(part.tasks) == glue['columns']
       for row in part.rows:
@@ -241,26 +242,30 @@ def test_configs_and_runs_are_read(name, scale, monkeypatch):
   parts = [part for part in experiment.parts if scale in part.scales]
   assert parts
   for part in parts:
-    monkeypatch.setattr(settings, 'write_standin', lambda *args: None)
-    run.RUNNERS[type(part)].check(part, request(experiment, scale))
+    monkeypatch.setattr(
+      parts_lib.ConfiguredPart, 'write_substitute', lambda *args: None
+    )
+    part.check(request(experiment, scale))
 
 
 def columns_of(part, parts):
   """{row: columns} of a part, by their names."""
-  if isinstance(part, experiment_lib.Average):
-    by_part = [columns_of(parts[name], parts) for name in part.of]
+  if isinstance(part, figures.Average):
+    by_part = [columns_of(parts[name], parts) for name in part.members]
     return {
       row: columns
       for row, columns in by_part[0].items()
       if all(row in other for other in by_part)
     }
-  if isinstance(part, experiment_lib.Probe):
-    return dict.fromkeys(part.rows, part.figures.columns)
-  if isinstance(part, experiment_lib.Drawing):
-    rows = part.figures.measure() if part.figures else {}
-    assert all(len(row) == len(part.figures.columns) for row in rows.values())
-    return dict.fromkeys(rows, part.figures.columns if rows else ())
-  columns = getattr(part, 'ratios', ('beyond', 'seen'))
+  if isinstance(part, figures.ModelAnalysis):
+    return dict.fromkeys(part.rows, part.measurements.columns)
+  if isinstance(part, figures.ComputedFigure):
+    rows = part.measurements.measure() if part.measurements else {}
+    assert all(
+      len(row) == len(part.measurements.columns) for row in rows.values()
+    )
+    return dict.fromkeys(rows, part.measurements.columns if rows else ())
+  columns = getattr(part, 'ratios', ()) or ('beyond', 'seen')
   if getattr(part, 'tasks', None):
     columns = (*part.tasks, 'mean')
   return dict.fromkeys((row.name for row in part.rows), columns)
@@ -273,8 +278,8 @@ def test_claims_name_what_there_is(name):
   columns = {name: columns_of(part, parts) for name, part in parts.items()}
   for claim in experiment.claims:
     assert claim.comparisons
-    for less in claim.comparisons:
-      for at in (less.low, less.high):
+    for comparison in claim.comparisons:
+      for at in (comparison.low, comparison.high):
         if isinstance(at, tuple):
           part, row, column = at
           assert column in columns[part][row], (claim.key, at)
@@ -285,8 +290,8 @@ def at_cpu(parts, at):
   if not isinstance(at, tuple):
     return True
   part, name, _ = at
-  if isinstance(parts[part], experiment_lib.Average):
-    some = [one for one in parts[part].of if 'cpu' in parts[one].scales]
+  if isinstance(parts[part], figures.Average):
+    some = [one for one in parts[part].members if 'cpu' in parts[one].scales]
     return some and all(at_cpu(parts, (one, name, None)) for one in some)
   rows = [
     row
@@ -303,8 +308,8 @@ def test_claims_can_be_seen_on_a_laptop():
     parts = {part.name: part for part in experiment.parts}
     for claim in experiment.claims:
       if not any(
-        at_cpu(parts, less.low) and at_cpu(parts, less.high)
-        for less in claim.comparisons
+        at_cpu(parts, comparison.low) and at_cpu(parts, comparison.high)
+        for comparison in claim.comparisons
       ):
         unseen.add(claim.key)
   assert unseen == {
@@ -318,7 +323,7 @@ def test_claims_can_be_seen_on_a_laptop():
 def test_a_shorter_training_length_has_its_own_data():
   (part,) = reproduce.get('fire/figure6').parts
   experiment = reproduce.get('fire/figure6')
-  config = curves.make_config(part, request(experiment, 'paper'))
+  config = part.make_config(request(experiment, 'paper'))
   assert config.data.train_length == 512
   assert config.data.path == 'data/c4_512'
 
@@ -329,7 +334,7 @@ def test_what_makes_no_other_model_makes_no_other_folder():
 
   def folder(*overrides):
     asked = request(experiment, 'tiny', overrides)
-    return asked.trained(part, curves.make_config(part, asked))
+    return part.trained_folder(asked, part.make_config(asked))
 
   same = folder('--config.train.log_every=3', '--config.data.path=elsewhere')
   assert folder() == same != folder('--config.train.steps=9')
@@ -337,22 +342,20 @@ def test_what_makes_no_other_model_makes_no_other_folder():
   assert request(experiment, 'tiny', ('--config.a=1',)).folder.name != 'tiny'
 
 
-def test_what_finetuning_starts_from_is_there():
+def test_what_finetuning_init_part_is_there():
   """At the scales that finetune what was trained."""
   for experiment in reproduce.EXPERIMENTS.values():
     for number, part in enumerate(experiment.parts):
-      if getattr(part, 'starts_from', None) is None:
+      if getattr(part, 'init_part', None) is None:
         continue
-      (of,) = (
-        p for p in experiment.parts[:number] if p.name == part.starts_from
-      )
+      (of,) = (p for p in experiment.parts[:number] if p.name == part.init_part)
       scales = {*part.scales} & (
         {'paper', 'small'}
-        if isinstance(part, experiment_lib.Answers)
+        if isinstance(part, finetuning.Finetuning)
         else {*experiment_lib.SCALES}
       )
       assert scales <= {*of.scales}
-      starts = {row.start or row.name for row in part.rows}
+      starts = {row.init_row or row.name for row in part.rows}
       assert starts <= {row.name for row in of.rows}, experiment.name
 
 
@@ -395,8 +398,8 @@ def test_unknown_names():
 def test_probes_look_into_what_is_trained():
   for experiment in reproduce.EXPERIMENTS.values():
     for number, part in enumerate(experiment.parts):
-      if isinstance(part, experiment_lib.Probe):
-        (of,) = (p for p in experiment.parts[:number] if p.name == part.of)
+      if isinstance(part, figures.ModelAnalysis):
+        (of,) = (p for p in experiment.parts[:number] if p.name == part.part)
         assert {*part.rows} <= {row.name for row in of.rows}
         assert {*part.scales} <= {*of.scales}
 
@@ -418,8 +421,8 @@ def test_what_a_user_sets_comes_last():
   (part,) = reproduce.get('fire/table4').parts
   experiment = reproduce.get('fire/table4')
   overrides = ('--config.data.path=elsewhere',)
-  config = curves.make_config(part, request(experiment, 'tiny', overrides))
+  config = part.make_config(request(experiment, 'tiny', overrides))
   assert (config.data.source, config.data.path) == ('stdlib', 'elsewhere')
   assert config.model.vocab_size == 256
-  small = curves.make_config(part, request(experiment, 'small'))
+  small = part.make_config(request(experiment, 'small'))
   assert small.data.source == 'prepared'

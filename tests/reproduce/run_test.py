@@ -11,9 +11,12 @@ from lengen_jax import reproduce
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
+from lengen_jax.reproduce import curves
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.reproduce import rows
+from lengen_jax.reproduce import figures
+from lengen_jax.reproduce import parts
 from lengen_jax.reproduce import run
+from lengen_jax.reproduce import sweeps
 from lengen_jax.training import loop
 
 
@@ -40,10 +43,10 @@ SMALL = experiment_lib.Experiment(
   'paper/table',
   'a little of everything',
   (
-    experiment_lib.Curves(
-      'text',
-      'fire_c4.py:base',
-      (
+    curves.LengthCurves(
+      name='text',
+      config='fire_c4.py:base',
+      rows=(
         experiment_lib.Row('rope', 'rope', (3.0, 4.0)),
         experiment_lib.Row('bounded', lambda n: f'learned(max_position={n})'),
         experiment_lib.Row('large', 'alibi', scales=('paper',)),
@@ -53,47 +56,49 @@ SMALL = experiment_lib.Experiment(
           trained_as='rope',
         ),
       ),
-      (0.5, 2),
+      ratios=(0.5, 2),
     ),
-    experiment_lib.Curves(
-      'tuned',
-      'randomized_enwik8.py:finetune',
-      (experiment_lib.Row('alibi', 'alibi | standard', start='rope'),),
-      (1,),
-      starts_from='text',
+    curves.LengthCurves(
+      name='tuned',
+      config='randomized_enwik8.py:finetune',
+      rows=(experiment_lib.Row('alibi', 'alibi | standard', init_row='rope'),),
+      ratios=(1,),
+      init_part='text',
     ),
-    experiment_lib.Sweep(
-      'sort',
-      'chomsky.py:bucket_sort',
-      (
+    sweeps.TaskSweep(
+      name='sort',
+      config='chomsky.py:bucket_sort',
+      rows=(
         experiment_lib.Row('none', 'nope', (49.0,)),
         experiment_lib.Row('log n', lambda n: f'nope||log_n(train_length={n})'),
       ),
     ),
-    experiment_lib.Sweep(
-      'more sort',
-      'chomsky.py:reverse_string',
-      (experiment_lib.Row('none', 'nope', (51.0,)),),
+    sweeps.TaskSweep(
+      name='more sort',
+      config='chomsky.py:reverse_string',
+      rows=(experiment_lib.Row('none', 'nope', (51.0,)),),
     ),
-    experiment_lib.Drawing(
-      'numbers',
-      draw,
-      experiment_lib.Figures(('n',), 'ones', lambda: {'one': (1.0,)}),
+    figures.ComputedFigure(
+      name='numbers',
+      draw=draw,
+      measurements=figures.Measurements(
+        ('n',), 'ones', lambda: {'one': (1.0,)}
+      ),
     ),
-    experiment_lib.Probe(
-      'look',
-      'text',
-      ('rope', 'rope, log n'),
-      look,
-      experiment_lib.Figures(('scaled',), 'yes or no', scaled),
+    figures.ModelAnalysis(
+      name='look',
+      part='text',
+      rows=('rope', 'rope, log n'),
+      draw=look,
+      measurements=figures.Measurements(('scaled',), 'yes or no', scaled),
     ),
-    experiment_lib.Average('mean', ('sort', 'more sort', 'elsewhere')),
+    figures.Average(name='mean', members=('sort', 'more sort', 'elsewhere')),
   ),
   (
     experiment_lib.Claim(
       'X1',
       'longer is better',
-      (experiment_lib.Less(('text', 'rope', 2), ('text', 'rope', 0.5)),),
+      (experiment_lib.Comparison(('text', 'rope', 2), ('text', 'rope', 0.5)),),
     ),
   ),
   summary=lambda found: [f'{len(found["parts"])} parts'],
@@ -239,7 +244,9 @@ def test_what_is_done_is_not_done_again(done, monkeypatch):
 
 def test_the_command(monkeypatch, tmp_path, capsys):
   drawn = experiment_lib.Experiment(
-    'paper/drawing', 'a drawing', (experiment_lib.Drawing('numbers', draw),)
+    'paper/drawing',
+    'a drawing',
+    (figures.ComputedFigure(name='numbers', draw=draw),),
   )
   monkeypatch.setitem(reproduce.EXPERIMENTS, 'paper/drawing', drawn)
   workdir = str(tmp_path / 'here')
@@ -267,15 +274,18 @@ def test_the_command(monkeypatch, tmp_path, capsys):
 
 
 def test_what_a_user_sets_is_kept_apart(monkeypatch, tmp_path):
-  part = experiment_lib.Sweep('sort', 'chomsky.py:bucket_sort', ())
-  drawn = experiment_lib.Drawing('numbers', draw)
+  drawn = figures.ComputedFigure(name='numbers', draw=draw)
+
+  class Untrained(sweeps.TaskSweep):
+    def check(self, request):
+      pass
+
+    def run(self, request, previous):
+      return drawn.run(request, previous)
+
+  part = Untrained(name='sort', config='chomsky.py:bucket_sort', rows=())
   both = experiment_lib.Experiment('paper/both', 'both', (part, drawn))
   monkeypatch.setitem(reproduce.EXPERIMENTS, 'paper/both', both)
-  monkeypatch.setitem(run.RUNNERS, experiment_lib.Sweep, run.drawings)
-  monkeypatch.setattr(
-    experiment_lib.Sweep, 'draw', staticmethod(draw), raising=False
-  )
-  monkeypatch.setattr(experiment_lib.Sweep, 'figures', None, raising=False)
   command = ['reproduce', 'paper/both', '--scale=tiny', f'--workdir={tmp_path}']
   assert cli.main(command) == 0
   assert cli.main([*command, '--config.train.steps=3']) == 0
@@ -340,7 +350,7 @@ def test_one_comparison_that_fails_refutes():
   claim = experiment_lib.Claim('X', 'both', comparisons)
   judged = claims.judge(claim, result((1.0, 1.1), (2.0, 2.2)))
   assert judged['verdict'] == 'refuted'
-  missing = experiment_lib.Less(('part', 'low', 1), ('other', 'high', 1))
+  missing = experiment_lib.Comparison(('part', 'low', 1), ('other', 'high', 1))
   claim = experiment_lib.Claim('X', 'nothing', (missing,))
   assert (
     claims.judge(claim, result((1.0,), (2.0,)))['verdict'] == 'not measured'
@@ -351,11 +361,11 @@ def test_claims_of_numbers_and_margins():
   found = result((1.0, 1.1), (2.0, 2.2))
   low, high = ('part', 'low', 1), ('part', 'high', 1)
   for less, verdict in (
-    (experiment_lib.Less(low, 1.5), 'confirmed'),
-    (experiment_lib.Less(1.5, low), 'refuted'),
-    (experiment_lib.Less(low, high, by=0.5), 'confirmed'),
-    (experiment_lib.Less(low, high, by=2.0), 'refuted'),
-    (experiment_lib.Less(high, low, by=-2.0), 'confirmed'),
+    (experiment_lib.Comparison(low, 1.5), 'confirmed'),
+    (experiment_lib.Comparison(1.5, low), 'refuted'),
+    (experiment_lib.Comparison(low, high, margin=0.5), 'confirmed'),
+    (experiment_lib.Comparison(low, high, margin=2.0), 'refuted'),
+    (experiment_lib.Comparison(high, low, margin=-2.0), 'confirmed'),
   ):
     judged = claims.judge(experiment_lib.Claim('X', '', (less,)), found)
     assert judged['verdict'] == verdict, less
@@ -447,8 +457,7 @@ def test_one_of_many_is_not_refuted_by_chance():
 
 
 def test_figures_of_seeds():
-  row = experiment_lib.Row('name', 'run', (1.0, 2.0))
   by_seed = [[3.0, None], [5.0, 7.0]]
   for of, value in (('mean', 4.0), ('min', 3.0), ('max', 5.0)):
-    made = rows.make(row, 'run', by_seed, of)
+    made = parts.table_row('name', 'run', by_seed, (1.0, 2.0), of)
     assert made['value'] == [value, None]

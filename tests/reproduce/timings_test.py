@@ -10,19 +10,19 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.reproduce import settings
+from lengen_jax.reproduce import parts
 from lengen_jax.reproduce import timings
 
-PART = experiment_lib.Timing(
-  'forward',
-  'fire_c4.py:base',
-  (
+PART = timings.ForwardTiming(
+  name='forward',
+  config='fire_c4.py:base',
+  rows=(
     experiment_lib.Row('nope', 'nope'),
     experiment_lib.Row('bounded', lambda n: f'learned(max_position={2 * n})'),
     experiment_lib.Row('large', 'alibi', scales=('paper',)),
   ),
   ratios=(1, 2),
-  runs=3,
+  passes=3,
 )
 # Of each row and length.
 PASSES = [('nope', 32), ('nope', 64), ('bounded', 32), ('bounded', 64)]
@@ -55,20 +55,20 @@ def clock(monkeypatch):
     name = self.name.partition('(')[0].replace('learned', 'bounded')
     return [
       lambda length=length: clock.run(name, seed, length)
-      for length in self._run.eval.lengths
+      for length in self.lengths
     ]
 
-  monkeypatch.setattr(timings._Forward, 'prepare', prepare)
+  monkeypatch.setattr(timings.TimedModel, 'prepare', prepare)
   return clock
 
 
 def request_for(root, **changes):
-  request = settings.Request('tiny', (0, 1), (), str(root), 'paper/figure')
+  request = parts.Request('tiny', (0, 1), (), str(root), 'paper/figure')
   return dataclasses.replace(request, **changes)
 
 
 def test_rows_take_turns(clock, tmp_path):
-  timings.run(PART, request_for(tmp_path), [])
+  PART.run(request_for(tmp_path), [])
   # One to warm up, and three that count.
   assert clock.passes == [
     (name, seed, length)
@@ -79,7 +79,7 @@ def test_rows_take_turns(clock, tmp_path):
 
 
 def test_figures_of_each_seed(clock, tmp_path):
-  found = timings.run(PART, request_for(tmp_path), [])
+  found = PART.run(request_for(tmp_path), [])
   nope, bounded = found['rows']
   # The median: what was interrupted does not count.
   assert nope['values'] == [[1500.0, 2000.0], [2500.0, 3000.0]]
@@ -101,22 +101,22 @@ def test_figures_of_each_seed(clock, tmp_path):
 
 
 def test_what_is_timed_is_not_timed_again(clock, tmp_path):
-  found = timings.run(PART, request_for(tmp_path), [])
+  found = PART.run(request_for(tmp_path), [])
   clock.passes.clear()
-  assert timings.run(PART, request_for(tmp_path), []) == found
+  assert PART.run(request_for(tmp_path), []) == found
   assert not clock.passes
   # One seed is there, one is not.
-  timings.run(PART, request_for(tmp_path, seeds=(1, 2)), [])
+  PART.run(request_for(tmp_path, seeds=(1, 2)), [])
   assert {seed for _, seed, _ in clock.passes} == {2}
   clock.passes.clear()
-  timings.run(PART, request_for(tmp_path, seeds=(0, 1, 2)), [])
+  PART.run(request_for(tmp_path, seeds=(0, 1, 2)), [])
   assert not clock.passes
 
 
 def test_another_setting_is_timed_again(clock, tmp_path, monkeypatch, capsys):
   def timed(part, request):
     clock.passes.clear()
-    timings.run(part, request, [])
+    part.run(request, [])
     return {seed for _, seed, _ in clock.passes}
 
   request = request_for(tmp_path)
@@ -125,23 +125,23 @@ def test_another_setting_is_timed_again(clock, tmp_path, monkeypatch, capsys):
   wider = request_for(tmp_path, overrides=('--config.model.width=64',))
   assert timed(PART, wider) == {0, 1}
   assert timed(PART, request) == set()
-  assert timed(dataclasses.replace(PART, runs=4), request) == {0, 1}
-  longer = dataclasses.replace(PART, ratios=(1, 1.5), runs=4)
+  assert timed(dataclasses.replace(PART, passes=4), request) == {0, 1}
+  longer = dataclasses.replace(PART, ratios=(1, 1.5), passes=4)
   assert timed(longer, request) == {0, 1}
-  fewer = dataclasses.replace(PART, rows=PART.rows[:1], runs=4)
+  fewer = dataclasses.replace(PART, rows=PART.rows[:1], passes=4)
   assert timed(fewer, request) == {0, 1}
   monkeypatch.setattr(timings.runs_lib, 'versions', lambda: {'jax': 'another'})
   assert timed(fewer, request) == {0, 1}
   assert 'timed again, as versions changed' in capsys.readouterr().out
   assert timed(fewer, request) == set()
 
-  init = timings._Forward.__init__
+  init = timings.TimedModel.__init__
 
   def elsewhere(self, name, config):
     init(self, name, config)
     self.device = self.device | {'kind': 'TPU v2'}
 
-  monkeypatch.setattr(timings._Forward, '__init__', elsewhere)
+  monkeypatch.setattr(timings.TimedModel, '__init__', elsewhere)
   assert timed(fewer, request) == {0, 1}
   assert 'timed again, as device changed' in capsys.readouterr().out
 
@@ -157,24 +157,24 @@ def test_another_setting_is_timed_again(clock, tmp_path, monkeypatch, capsys):
   ],
 )
 def test_what_cannot_run_says_so_at_once(changes, message, tmp_path):
-  timings.check(PART, request_for(tmp_path))
+  PART.check(request_for(tmp_path))
   with pytest.raises(errors.LengenError, match=message):
-    timings.check(dataclasses.replace(PART, **changes), request_for(tmp_path))
+    dataclasses.replace(PART, **changes).check(request_for(tmp_path))
 
 
 def test_what_a_user_sets_comes_last(tmp_path):
   request = request_for(tmp_path, overrides=('--config.data.batch_size=2',))
-  assert timings.make_config(PART, request).data.batch_size == 2
-  assert timings.make_config(PART, request_for(tmp_path)).data.batch_size == 4
-  paper = timings.make_config(PART, request_for(tmp_path, scale='paper'))
+  assert PART.make_config(request).data.batch_size == 2
+  assert PART.make_config(request_for(tmp_path)).data.batch_size == 4
+  paper = PART.make_config(request_for(tmp_path, scale='paper'))
   assert paper.data.batch_size == 4
   assert paper.eval.lengths == (2048, 4096)
 
 
 def test_a_pass_gives_all_logits(tmp_path, monkeypatch):
   """Of parameters and tokens of the seed; and it waits for them."""
-  config = timings.make_config(PART, request_for(tmp_path))
-  forward, _ = timings._forwards(PART, config, 'tiny')
+  config = PART.make_config(request_for(tmp_path))
+  forward, _ = PART.models(config, 'tiny')
   waited, drawn = [], []
   monkeypatch.setattr(
     timings.jax, 'block_until_ready', lambda x: waited.append(x) or x
@@ -194,10 +194,10 @@ def test_a_pass_gives_all_logits(tmp_path, monkeypatch):
   assert np.array_equal(again, short) and not np.array_equal(other, short)
   assert not np.array_equal(drawn[0], drawn[-2])
   # With the same tokens, other parameters show.
-  batch = timings._Forward._batch
+  batch = timings.TimedModel.draw_tokens
   monkeypatch.setattr(
-    timings._Forward,
-    '_batch',
+    timings.TimedModel,
+    'draw_tokens',
     lambda self, seed, length: batch(self, 0, length),
   )
   other, _ = (one() for one in forward.prepare(1))

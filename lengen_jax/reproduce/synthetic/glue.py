@@ -1,28 +1,36 @@
-"""Sentences made of templates, as GLUE and SuperGLUE.
+"""Sentences from templates in the format of GLUE and SuperGLUE.
 
-Each task asks what the original asks. As in the originals, much can be told by
-single words, of one sentence; the rest takes both, or the sentence of a passage
-that names what was asked for. Tasks have as many records as the originals, up
-to a number that takes a second to write.
+Each task asks the question of the original. As in the originals, single words
+predict most answers; the others require both sentences, or the sentence of a
+passage that contains the answer. Tasks have as many records as the originals,
+up to a limit.
 """
 
+from collections.abc import Callable
 import functools
+from typing import Any
 
 import numpy as np
 
 from lengen_jax.data import glue
-from lengen_jax.reproduce.standins import datasets
+from lengen_jax.hints import PathLike
+from lengen_jax.reproduce.synthetic import datasets
+from lengen_jax.reproduce.synthetic.sampling import choose
+from lengen_jax.reproduce.synthetic.sampling import Record
+from lengen_jax.reproduce.synthetic.sampling import Rng
+from lengen_jax.reproduce.synthetic.sampling import sample
+from lengen_jax.reproduce.synthetic.sampling import shuffle
 
-# Records of a training split at most, and of each that is held out.
-_TRAIN, _HELD_OUT = 1000, 100
+# Maximum number of training records, and number of held-out records.
+SIZES = {'train': 1000, 'held_out': 100}
 _NAMES = ('Ada', 'Bob', 'Cleo', 'Dan', 'Eva', 'Finn')
 _THINGS = ('lamp', 'ring', 'map', 'coin', 'drum', 'kite', 'vase', 'book')
 _PLACES = ('hall', 'garden', 'kitchen', 'attic')
-# What one does, and what one did.
+# Present and past tense.
 _VERBS = (('sell', 'sold'), ('paint', 'painted'), ('mend', 'mended'))
 _GOOD = ('lovely', 'clever', 'warm', 'funny')
 _BAD = ('dull', 'sad', 'empty', 'poor')
-# The senses of a word.
+# Examples of the senses of a word.
 _SENSES = {
   'bank': (
     ('the bank of the river', 'a bank of mud and grass'),
@@ -37,101 +45,90 @@ _SENSES = {
     ('a match of two teams', 'we won the match'),
   ),
 }
+# Probability of the more likely of two alternatives.
 _MOST = 0.8
 
 
-def write(folder):
-  """Writes the datasets of all tasks, but those that are there.
-
-  Args:
-    folder: for `data.raw`.
-  """
+def write(folder: PathLike) -> None:
+  """Writes the missing tasks into the folder of `data.raw`."""
   for name in glue.MIXTURE:
     datasets.write(
-      folder, glue.TASKS[name].dataset, functools.partial(_splits, name)
+      folder, glue.TASKS[name].dataset, functools.partial(splits, name)
     )
 
 
-def _splits(name):
-  """Records by split."""
-  count = min(_TRAIN, glue.TASKS[name].num_train)
+def splits(name: str) -> dict[str, list[Record]]:
+  """Returns {split: records} of a task."""
+  count = min(SIZES['train'], glue.TASKS[name].num_train)
   held_out = ['validation']
   if name == 'mnli':
-    # The task of the second is for evaluation alone.
     held_out = ['validation_matched', 'validation_mismatched']
   found = {}
   for number, split in enumerate(['train', *held_out]):
     rng = np.random.default_rng([list(glue.TASKS).index(name), number])
-    found[split] = _RECORDS[name](rng, _HELD_OUT if number else count)
+    found[split] = RECORDS[name](rng, SIZES['held_out'] if number else count)
   return found
 
 
-def _each(make):
-  """Records that `make` gives one by one, numbered."""
+def _each(make: Callable[[Rng], Record]) -> Callable[[Rng, int], list[Record]]:
+  """Returns a function that makes numbered records."""
 
-  def records(rng, count):
+  def records(rng: Rng, count: int) -> list[Record]:
     return [make(rng) | {'idx': number} for number in range(count)]
 
   return records
 
 
-def _pick(rng, items, count=None):
-  """One of `items`, or a list of `count` that differ."""
-  if count is None:
-    return items[rng.integers(len(items))]
-  return [items[i] for i in rng.permutation(len(items))[:count]]
-
-
-def _mostly(rng, likely, other):
+def _mostly(rng: Rng, likely: Any, other: Any) -> Any:
   return likely if rng.random() < _MOST else other
 
 
-def _inference(*labels, keys=('premise', 'hypothesis')):
-  """Records of what follows from a sentence.
+def _inference(
+  *labels: int, keys: tuple[str, str] = ('premise', 'hypothesis')
+) -> Callable[[Rng, int], list[Record]]:
+  """Returns a function that makes records of natural language inference.
 
   Args:
-    *labels: of the class of what follows, of what cannot be, and of what can.
-    keys: of the two sentences.
+    *labels: labels of entailment, contradiction and neutral pairs.
+    keys: fields of the two sentences.
   """
-  follows, cannot, can = labels
 
-  def make(rng):
-    name, thing = _pick(rng, _NAMES), _pick(rng, _THINGS)
-    _, did = _pick(rng, _VERBS)
+  def make(rng: Rng) -> Record:
+    name, thing = choose(rng, _NAMES), choose(rng, _THINGS)
+    _, did = choose(rng, _VERBS)
     kind = rng.integers(3)
-    # Sentences that deny are for the most part those that cannot be.
     denied = _mostly(rng, False, True)
     said = f'{name} {"never " if denied else ""}{did} the {thing}.'
     asked = denied if kind == 0 else not denied
     hypothesis = f'{name} {"never " if asked else ""}{did} a {thing}.'
     if kind == 2:
-      hypothesis = f'{name} is {_pick(rng, _GOOD)}.'
-    label = (follows, cannot, can)[kind]
-    return dict(zip(keys, (said, hypothesis), strict=True)) | {'label': label}
+      hypothesis = f'{name} is {choose(rng, _GOOD)}.'
+    pair: Record = dict(zip(keys, (said, hypothesis), strict=True))
+    return pair | {'label': labels[kind]}
 
   return _each(make)
 
 
-def _cola(rng):
-  name, (does, did) = _pick(rng, _NAMES), _pick(rng, _VERBS)
+def _cola(rng: Rng) -> Record:
+  name, (does, did) = choose(rng, _NAMES), choose(rng, _VERBS)
   right = rng.random() < 0.6
-  words = [name, did if right else does, 'the', _pick(rng, _THINGS)]
+  words = [name, did if right else does, 'the', choose(rng, _THINGS)]
   if not right and rng.random() < 0.5:
     words[1:] = [did, words[3], 'the']
   return {'sentence': ' '.join(words) + '.', 'label': int(right)}
 
 
-def _sst2(rng):
+def _sst2(rng: Rng) -> Record:
   label = int(rng.integers(2))
   words, others = (_GOOD, _BAD) if label else (_BAD, _GOOD)
-  first, second = _pick(rng, words, 2)
-  # What is said last counts.
-  sentence = f'a {_mostly(rng, first, _pick(rng, others))} book and '
+  first, second = sample(rng, words, 2)
+  # The last adjective determines the label.
+  sentence = f'a {_mostly(rng, first, choose(rng, others))} book and '
   return {'sentence': f'{sentence}{second} in the end ', 'label': label}
 
 
-def _qqp(rng):
-  thing, other = _pick(rng, _THINGS, 2)
+def _qqp(rng: Rng) -> Record:
+  thing, other = sample(rng, _THINGS, 2)
   label = int(rng.random() < 0.4)
   how = _mostly(rng, 'mend', 'sell') if label else _mostly(rng, 'sell', 'mend')
   return {
@@ -141,10 +138,10 @@ def _qqp(rng):
   }
 
 
-def _mrpc(rng):
-  name, thing, place = (_pick(rng, _NAMES), _pick(rng, _THINGS), 'hall')
+def _mrpc(rng: Rng) -> Record:
+  name, thing, place = (choose(rng, _NAMES), choose(rng, _THINGS), 'hall')
   label = int(rng.random() < 0.6)
-  other = place if label else _pick(rng, _PLACES[1:])
+  other = place if label else choose(rng, _PLACES[1:])
   return {
     'sentence1': f'{name} found the {thing} in the {place}.',
     'sentence2': f'In the {other}, {name} found a {thing}.',
@@ -152,14 +149,14 @@ def _mrpc(rng):
   }
 
 
-def _qnli(rng):
-  thing, other = _pick(rng, _THINGS, 2)
+def _qnli(rng: Rng) -> Record:
+  thing, other = sample(rng, _THINGS, 2)
   label = int(rng.integers(2))
-  # Of something else, or of the thing but nowhere.
-  about, where = thing, f'in the {_pick(rng, _PLACES)}'
+  # Without an answer: about another thing, or without its place.
+  about, where = thing, f'in the {choose(rng, _PLACES)}'
   if label:
     about = _mostly(rng, thing, other)
-    where = _pick(rng, _GOOD) if about == thing else where
+    where = choose(rng, _GOOD) if about == thing else where
   return {
     'question': f'Where is the {thing}?',
     'sentence': f'The {about} is {where}.',
@@ -167,9 +164,9 @@ def _qnli(rng):
   }
 
 
-def _boolq(rng):
+def _boolq(rng: Rng) -> Record:
   label = int(rng.random() < 0.6)
-  things = _pick(rng, _THINGS, 4)
+  things = sample(rng, _THINGS, 4)
   words = [
     _mostly(rng, label, 1 - label) if number else label for number in range(4)
   ]
@@ -179,17 +176,17 @@ def _boolq(rng):
   ]
   return {
     'question': f'is the {things[0]} old',
-    'passage': ' '.join(_pick(rng, facts, len(facts))),
+    'passage': ' '.join(shuffle(rng, facts)),
     'label': label,
   }
 
 
-def _copa(rng):
+def _copa(rng: Rng) -> Record:
   label = int(rng.integers(2))
-  kind = _pick(rng, ('cause', 'effect'))
-  thing = _pick(rng, _THINGS)
+  kind = choose(rng, ('cause', 'effect'))
+  thing = choose(rng, _THINGS)
   sense = {'cause': 'It fell off the table.', 'effect': 'It was thrown away.'}
-  choices = [sense[kind], _pick(rng, ('It sang.', 'It ate a horse.'))]
+  choices = [sense[kind], choose(rng, ('It sang.', 'It ate a horse.'))]
   if label:
     choices.reverse()
   return {
@@ -201,11 +198,11 @@ def _copa(rng):
   }
 
 
-def _wic(rng):
+def _wic(rng: Rng) -> Record:
   label = int(rng.integers(2))
-  word = _pick(rng, list(_SENSES))
-  one, other = _pick(rng, _SENSES[word], 2)
-  sentences = _pick(rng, one, 2) if label else [_pick(rng, one), other[0]]
+  word = choose(rng, list(_SENSES))
+  one, other = sample(rng, _SENSES[word], 2)
+  sentences = sample(rng, one, 2) if label else [choose(rng, one), other[0]]
   places = [sentence.index(word) for sentence in sentences]
   return {
     'word': word,
@@ -219,12 +216,12 @@ def _wic(rng):
   }
 
 
-def _wsc(rng):
-  one, other = _pick(rng, _NAMES, 2)
+def _wsc(rng: Rng) -> Record:
+  one, other = sample(rng, _NAMES, 2)
   helped = rng.random() < 0.5
   text = f'{one} thanked {other} as they '
   text += 'had been helped.' if helped else 'had helped out.'
-  # Who was helped is who thanks.
+  # The first person thanks because the first person was helped.
   span = int(rng.integers(2))
   return {
     'text': text,
@@ -236,25 +233,26 @@ def _wsc(rng):
   }
 
 
-def _passage(rng, count):
-  """Who has what: (list of sentences, {thing: name})."""
-  has = {thing: _pick(rng, _NAMES) for thing in _pick(rng, _THINGS, count)}
+def _passage(rng: Rng, count: int) -> tuple[list[str], dict[str, str]]:
+  """Returns sentences and {thing: name of its owner}."""
+  has = {thing: choose(rng, _NAMES) for thing in sample(rng, _THINGS, count)}
   return [f'{name} has the {thing}.' for thing, name in has.items()], has
 
 
-def _multirc(rng, count):
-  """Four answers to each question, two questions to each paragraph."""
-  records, question = [], 0
+def _multirc(rng: Rng, count: int) -> list[Record]:
+  """Returns two questions per paragraph, with four answers each."""
+  records: list[Record] = []
+  question = 0
   while len(records) < count:
     facts, has = _passage(rng, 3)
     paragraph = ''.join(
       f'<b>Sent {number}: </b>{fact}<br>'
       for number, fact in enumerate(facts, start=1)
     )
-    for thing in _pick(rng, list(has), 2):
+    for thing in sample(rng, list(has), 2):
       others = [name for name in _NAMES if name != has[thing]]
-      answers = [has[thing], *_pick(rng, others, 3)]
-      for answer in _pick(rng, answers, 4):
+      answers = [has[thing], *sample(rng, others, 3)]
+      for answer in sample(rng, answers, 4):
         records.append(
           {
             'question': f'Who has the {thing}?',
@@ -272,14 +270,14 @@ def _multirc(rng, count):
   return records[:count]
 
 
-def _record(rng, count):
-  """Who has something is most often who has the rest of it."""
+def _record(rng: Rng, count: int) -> list[Record]:
+  """Returns questions whose answer occurs most often in the passage."""
   records = []
   for number in range(count):
     facts, has = _passage(rng, 4)
-    asked = _pick(rng, list(has))
+    asked = choose(rng, list(has))
     facts += [f'All is well with {has[asked]}.'] * 2
-    facts = _pick(rng, facts, len(facts))
+    facts = shuffle(rng, facts)
     records.append(
       {
         'passage': '\n@highlight\n'.join([' '.join(facts[:3]), *facts[3:]]),
@@ -292,8 +290,8 @@ def _record(rng, count):
   return records
 
 
-# What follows, what cannot be, what can, as the classes of each are numbered.
-_RECORDS = {
+# Arguments of `_inference` number the classes as the original data set does.
+RECORDS: dict[str, Callable[[Rng, int], list[Record]]] = {
   'boolq': _each(_boolq),
   'cb': _inference(0, 1, 2),
   'cola': _each(_cola),

@@ -1,51 +1,48 @@
-"""Figures of idealised attention, each with a CSV of the numbers drawn.
+"""Figures of idealised attention, each a PNG and a CSV of the numbers drawn.
 
-All show a query at position 0 and the keys at a distance from it; tokens are
-the unit of distances and positions. The files are the same bytes each time.
+The query is at position 0; distances and positions are in tokens. Each function
+takes a folder, which is created if missing, and returns the paths of PNG and
+CSV. The files are reproducible byte by byte.
 
 Source: Position-index warping, figures 1, 2, 4, A and B, and table 2.
 """
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 import math
 import pathlib
+from typing import Any
 
-from matplotlib import pyplot as plt
 import numpy as np
 
-from lengen_jax.analysis import idealised
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
 from lengen_jax.hints import PathLike
+from lengen_jax.reproduce import idealised
 
 # Steepest, middle and flattest of ALiBi's slopes for eight heads.
 _SLOPES = {'1/2': 1 / 2, '1/16': 1 / 16, '1/256': 1 / 256}
-# L_train of the paper's language models and of its algorithmic tasks.
+# Training lengths of the paper's language models and algorithmic tasks.
 _TEXT_LENGTH = 512
 _TASK_LENGTH = 20
 _RATIOS = (1, 2, 4, 8)
-# Steps of the tail that figure A shows.
+# Positions at the end of a sequence, shown in figure A.
 _TAIL = 50
 _SKEWS = ('none', 'sqrt', 'log', 'sine', 'beta(2,5)', 'beta(1,3)')
 
 
 def figure_1(folder: PathLike) -> list[pathlib.Path]:
-  """Attention by distance: ALiBi's goes to 0, RoPE's stays above e^-1.
+  """Draws attention by distance: ALiBi's vanishes, RoPE's stays above e^-1.
 
-  RoPE's also at the width of a single head, where it oscillates more.
-
-  Args:
-    folder: where the two files go; made if it is not there.
-
-  Returns:
-    Paths of PNG and CSV.
+  RoPE is drawn for two widths d; it oscillates more at that of a single head.
   """
   distance = _log_spaced(2**16)
   curves = {
     f'RoPE, d = {d}': idealised.attention(idealised.rope_score(distance, d))
     for d in (4096, 64)
   } | _alibi(distance)
-  figure, axes = _panels(1)
-  rows = []
+  figure, axes = plots.panels(1)
+  rows: list[Any] = []
   for number, (name, values) in enumerate(curves.items()):
     _draw(axes, number, distance, values, name)
     rows += _rows((name,), distance, values)
@@ -68,17 +65,10 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
 
 
 def figure_2(folder: PathLike) -> list[pathlib.Path]:
-  """Attention beyond the training length, and how far from all seen before.
+  """Draws attention beyond the training length, and how far it is unseen.
 
-  RoPE's goes on to values that training never showed. ALiBi's does not, once
-  it has come to 0: a head is off by at most exp(-slope L_train), which only
-  the flattest heads let one see.
-
-  Args:
-    folder: see `figure_1`.
-
-  Returns:
-    Paths of PNG and CSV.
+  RoPE reaches values that do not occur in training. A head of ALiBi deviates
+  by at most exp(-slope L_train), which is visible for the flattest heads only.
   """
   trained = np.arange(_TEXT_LENGTH)
   distance = _log_spaced(_RATIOS[-1] * _TEXT_LENGTH)
@@ -86,8 +76,8 @@ def figure_2(folder: PathLike) -> list[pathlib.Path]:
   curves = {
     'RoPE, d = 4096': idealised.attention(idealised.rope_score(both))
   } | _alibi(both)
-  figure, (left, right) = _panels(2)
-  rows = []
+  figure, (left, right) = plots.panels(2)
+  rows: list[Any] = []
   for number, (name, values) in enumerate(curves.items()):
     seen, values = np.split(values, [_TEXT_LENGTH])
     unseen = idealised.unseen(values, seen)
@@ -105,19 +95,13 @@ def figure_2(folder: PathLike) -> list[pathlib.Path]:
 
 
 def figure_a(folder: PathLike) -> list[pathlib.Path]:
-  """Sensitivity by position under dynamic PI: lower in a longer one's tail.
+  """Draws sensitivity by position under dynamic position interpolation.
 
-  Whole sequences at the length of the algorithmic tasks, tails at that of the
-  language models.
-
-  Args:
-    folder: see `figure_1`.
-
-  Returns:
-    Paths of PNG and CSV.
+  The left panel shows whole sequences at the training length of the algorithmic
+  tasks, the right one the tails at that of the language models.
   """
-  figure, (left, right) = _panels(2)
-  rows = []
+  figure, (left, right) = plots.panels(2)
+  rows: list[Any] = []
   for number, ratio in enumerate(_RATIOS):
     position, values = _sensitivity_under_pi(_TASK_LENGTH, ratio)
     name = f'L_test = {ratio} L_train' if ratio > 1 else 'L_test = L_train'
@@ -137,17 +121,10 @@ def figure_a(folder: PathLike) -> list[pathlib.Path]:
 
 
 def figure_4(folder: PathLike) -> list[pathlib.Path]:
-  """Skew functions on [0, 1].
-
-  Args:
-    folder: see `figure_1`.
-
-  Returns:
-    Paths of PNG and CSV.
-  """
+  """Draws the skew functions on [0, 1]."""
   x = np.linspace(0, 1, 201)
-  figure, axes = _panels(1)
-  rows = []
+  figure, axes = plots.panels(1)
+  rows: list[Any] = []
   for number, skew in enumerate(_SKEWS):
     values = idealised.skew_values(x, skew)
     _draw(axes, number, x, values, _skew_name(skew))
@@ -158,20 +135,14 @@ def figure_4(folder: PathLike) -> list[pathlib.Path]:
 
 
 def figure_b(folder: PathLike) -> list[pathlib.Path]:
-  """Gaps between neighbouring positions when the tail is warped.
+  """Draws the gaps between neighbouring positions of a warped tail.
 
-  Grey: the gaps of dynamic PI, which the tail is to meet in training. Gaps
-  below 2^-8, at the end of the Beta functions, are in the CSV alone.
-
-  Args:
-    folder: see `figure_1`.
-
-  Returns:
-    Paths of PNG and CSV.
+  Grey lines show the gaps of dynamic position interpolation. Gaps below 2^-8,
+  at the end of the Beta functions, appear in the CSV only.
   """
-  figure, axes = _panels(1)
+  figure, axes = plots.panels(1)
   position = np.arange(1, _TEXT_LENGTH)
-  rows = []
+  rows: list[Any] = []
   for number, skew in enumerate(_SKEWS):
     gaps = np.diff(idealised.train_positions(_TEXT_LENGTH, skew))
     _draw(axes, number, position, gaps, _skew_name(skew))
@@ -199,18 +170,11 @@ def figure_b(folder: PathLike) -> list[pathlib.Path]:
 
 
 def table_2(folder: PathLike) -> list[pathlib.Path]:
-  """Total difference as bars, beside print; bars off the print are hatched.
-
-  Args:
-    folder: see `figure_1`.
-
-  Returns:
-    Paths of PNG and CSV.
-  """
+  """Draws total differences as bars; hatched bars deviate from print."""
   table = idealised.table_2()
   off = idealised.mismatches(table)
-  figure, axes = _panels(1)
-  rows = []
+  figure, axes = plots.panels(1)
+  rows: list[Any] = []
   for number, (skew, row) in enumerate(table.items()):
     printed = idealised.TABLE_2_PRINT[skew]
     x = np.arange(len(row)) + 0.28 * (number - 1)
@@ -265,13 +229,13 @@ def table_2(folder: PathLike) -> list[pathlib.Path]:
   return _save(folder, 'table_2', figure, axes, header, rows)
 
 
-def _log_spaced(longest):
-  """Whole distances from 1 to `longest`, evenly on a log axis."""
+def _log_spaced(longest: int) -> np.ndarray:
+  """Returns integers from 1 to `longest`, evenly spaced on a log axis."""
   octaves = math.log2(longest)
   return np.unique(np.round(2 ** np.linspace(0, octaves, int(30 * octaves))))
 
 
-def _alibi(distance):
+def _alibi(distance: np.ndarray) -> dict[str, Any]:
   return {
     f'ALiBi, slope {name}': idealised.attention(
       idealised.alibi_score(distance, slope)
@@ -280,26 +244,21 @@ def _alibi(distance):
   }
 
 
-def _sensitivity_under_pi(train_length, ratio):
-  """Index of each token but the first, and sensitivity there."""
+def _sensitivity_under_pi(
+  train_length: int, ratio: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the indices of all tokens but the first, and sensitivities."""
   test = idealised.test_positions(ratio * train_length, train_length)
   return np.arange(1, len(test)), idealised.sensitivity(test)
 
 
-def _skew_name(skew):
+def _skew_name(skew: str) -> str:
   return 'identity' if skew == 'none' else skew
 
 
-def _panels(count):
-  figure, panels = plt.subplots(
-    1, count, figsize=(7.2, 5.0), layout='constrained'
-  )
-  for axes in np.atleast_1d(panels):
-    plots.grid(axes)
-  return figure, panels
-
-
-def _draw(axes, number, x, y, name=None):
+def _draw(
+  axes: Any, number: int, x: np.ndarray, y: Any, name: str | None = None
+) -> None:
   every = max(1, len(x) // 9)
   axes.plot(
     x,
@@ -310,7 +269,7 @@ def _draw(axes, number, x, y, name=None):
   )
 
 
-def _mark_trained(axes, train_length):
+def _mark_trained(axes: Any, train_length: int) -> None:
   axes.axvline(train_length, color='0.6', linewidth=1, zorder=1)
   axes.annotate(
     'L_train',
@@ -323,13 +282,20 @@ def _mark_trained(axes, train_length):
   )
 
 
-def _rows(names, *columns):
-  """CSV rows, `names` before the numbers of each."""
+def _rows(names: tuple[Any, ...], *columns: Any) -> list[tuple[Any, ...]]:
+  """Returns CSV rows: `names`, then a number of each column."""
   points = zip(*(column.tolist() for column in columns), strict=True)
   return [(*names, *point) for point in points]
 
 
-def _save(folder, name, figure, axes, header, rows):
+def _save(
+  folder: PathLike,
+  name: str,
+  figure: Any,
+  axes: Any,
+  header: Sequence[str],
+  rows: Iterable[Any],
+) -> list[pathlib.Path]:
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
   picture, numbers = folder / f'{name}.png', folder / f'{name}.csv'

@@ -1,8 +1,8 @@
-"""Idealised attention of one query: what distance alone does to its score.
+"""Idealised attention: the effect of distance alone on the score of a key.
 
-Query and keys have all the same content, so that RoPE's score, scaled to 1 at
-no distance, is a mean of cosines. Positions are float64 and in tokens; the
-query is at position 0 unless told otherwise.
+The query and all keys have the same content, so RoPE's score, scaled to 1 at
+distance 0, is a mean of cosines. Positions are float64, in tokens; the query is
+at position 0 by default.
 
 Source: Position-index warping, figures 1, 2 and A, and table 2.
 """
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from lengen_jax.positions import warped
 
-# Rows, and L_train, L_test / L_train and c of each column.
+# Rows, and {column: (L_train, L_test / L_train, c)}.
 TABLE_2_ROWS = ('none', 'sqrt', 'beta(2,5)')
 TABLE_2_COLUMNS = {
   '20:2x': (20, 2, 10),
@@ -23,7 +23,7 @@ TABLE_2_COLUMNS = {
   '500:2x': (500, 2, 200),
   '500:4x': (500, 4, 200),
 }
-# As the paper prints them.
+# As printed in the paper.
 TABLE_2_PRINT = {
   'none': (0.099, 0.069, 0.061, 0.066),
   'sqrt': (0.016, 0.063, 0.028, 0.031),
@@ -34,8 +34,8 @@ TABLE_2_TOLERANCE = 0.003
 
 def rope_score(
   distance: ArrayLike, d: int = 4096, base: float = 10000.0
-) -> np.ndarray | float:
-  """RoPE's idealised score, (2 / d) sum_s cos(theta_s k), s = 1 ... d / 2.
+) -> np.ndarray:
+  """Returns RoPE's score, (2 / d) sum_s cos(theta_s k), s = 1 ... d / 2.
 
   theta_s = base^(-2 (s - 1) / d).
 
@@ -45,7 +45,7 @@ def rope_score(
   Args:
     distance: k, of any shape `[...]`.
     d: width of query and key.
-    base: of the frequencies.
+    base: base of the frequencies.
 
   Returns:
     Scores `[...]` in [-1, 1].
@@ -56,14 +56,14 @@ def rope_score(
   return 2 / d * np.cos(angle).sum(axis=-1)
 
 
-def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray | float:
-  """ALiBi's bias, -slope |k|, which is all that the idealised score has.
+def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray:
+  """Returns ALiBi's score, -slope |k|, without the constant content score.
 
   Source: Press et al. (2022), arXiv:2108.12409, section 3.
 
   Args:
     distance: k, of any shape `[...]`.
-    slope: of one head.
+    slope: slope of the head.
 
   Returns:
     Scores `[...]`.
@@ -71,8 +71,8 @@ def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray | float:
   return -slope * np.abs(np.asarray(distance, np.float64))
 
 
-def attention(score: ArrayLike) -> np.ndarray | float:
-  """exp(score) `[...]`: attention before it is normalised.
+def attention(score: ArrayLike) -> np.ndarray:
+  """Returns unnormalised attention, exp(score), `[...]`.
 
   Source: Position-index warping, figure 1.
   """
@@ -80,47 +80,47 @@ def attention(score: ArrayLike) -> np.ndarray | float:
 
 
 def unseen(values: np.ndarray, trained: np.ndarray) -> np.ndarray:
-  """How far attention lies outside the range of what training has shown.
+  """Returns the distance of attention from its range in training.
 
   Source: Position-index warping, figure 2, in numbers.
 
   Args:
     values: attention `[...]`.
-    trained: attention at all distances of training, `[n]`.
+    trained: attention at all distances in training, `[n]`.
 
   Returns:
-    `[...]`, 0 within the range.
+    Distances `[...]`, 0 within the range.
   """
   beyond = np.maximum(values - trained.max(), trained.min() - values)
   return np.maximum(beyond, 0.0)
 
 
 def sensitivity(positions: np.ndarray, query: float = 0.0) -> np.ndarray:
-  """How much RoPE's attention differs between one position and the next.
+  """Returns the difference of RoPE's attention between neighbouring positions.
 
   Source: Position-index warping, figure A.
 
   Args:
-    positions: of the keys, `[n]`.
+    positions: positions of the keys, `[n]`.
     query: position of the query.
 
   Returns:
-    `[n - 1]`, positive where attention falls.
+    Differences `[n - 1]`, positive where attention decreases.
   """
   return -np.diff(attention(rope_score(positions - query)))
 
 
 def skew_values(x: np.ndarray, skew: str) -> np.ndarray:
-  """f(x) of a skew function by name; `none` is the identity.
+  """Returns f(x) for a skew function; `none` is the identity.
 
   Source: Position-index warping, section 4.
 
   Args:
     x: `[...]` in [0, 1].
-    skew: `none`, or a name that `warped.skew_function` knows.
+    skew: `none`, or an argument of `warped.skew_function`.
 
   Raises:
-    errors.SpecError: no such function.
+    errors.SpecError: unknown skew function.
   """
   if skew == 'none':
     return x
@@ -129,7 +129,7 @@ def skew_values(x: np.ndarray, skew: str) -> np.ndarray:
 
 
 def train_positions(length: int, skew: str) -> np.ndarray:
-  """Positions of a tail-warped training sequence, p = l f(i / l), `[length]`.
+  """Returns tail-warped training positions, p = l f(i / l), `[length]`.
 
   Source: Position-index warping, section 4.
   """
@@ -137,7 +137,7 @@ def train_positions(length: int, skew: str) -> np.ndarray:
 
 
 def test_positions(length: int, train_length: int) -> np.ndarray:
-  """Positions under dynamic PI, p = i min(1, L_train / L_test), `[length]`.
+  """Returns interpolated positions, i min(1, L_train / L_test), `[length]`.
 
   Source: Chen et al. (2023), arXiv:2306.15595, eq. 4.
   """
@@ -145,18 +145,19 @@ def test_positions(length: int, train_length: int) -> np.ndarray:
 
 
 def total_difference(train_length: int, ratio: int, skew: str, c: int) -> float:
-  """How far the tail's sensitivity is from that of a longer test sequence.
+  """Returns the difference of sensitivity between training and test tails.
 
-  sum over the last c - 1 steps of both of |sensitivity at training - at test|.
+  It is the sum over the last c - 1 steps of |sensitivity in training - at
+  test|, with warped training positions and interpolated test positions.
 
-  Source: Position-index warping, eq. 6 and table 2. Equation 6 has the bare
-  score; the numbers of the table are those of its exponential.
+  Source: Position-index warping, eq. 6 and table 2. Equation 6 uses the score;
+  the values of the table result from its exponential.
 
   Args:
-    train_length: L_train, and the length l that is warped.
-    ratio: L_test / L_train, whole.
+    train_length: L_train, which is also the warped length l.
+    ratio: L_test / L_train, an integer.
     skew: see `skew_values`.
-    c: positions in the tail.
+    c: number of positions in the tail.
   """
   train = train_positions(train_length, skew)[-c:]
   test = test_positions(ratio * train_length, train_length)[-c:]
@@ -164,7 +165,7 @@ def total_difference(train_length: int, ratio: int, skew: str, c: int) -> float:
 
 
 def table_2() -> dict[str, dict]:
-  """Total difference, by row and column of the paper's table 2."""
+  """Returns {row: {column: total difference}} of the paper's table 2."""
   return {
     skew: {
       name: total_difference(train_length, ratio, skew, c)
@@ -175,7 +176,7 @@ def table_2() -> dict[str, dict]:
 
 
 def mismatches(table: Mapping[str, Mapping]) -> list[tuple]:
-  """(row, column) of all cells off the print by more than the tolerance."""
+  """Returns (row, column) of the cells that deviate from print."""
   return [
     (skew, name)
     for skew, row in table.items()

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/analysis/idealised.py` and its figures."""
+"""Tests `lengen_jax/reproduce/idealised.py` and its figures."""
 
 import csv
 import itertools
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.analysis import idealised
-from lengen_jax.analysis import idealised_figures
 from lengen_jax.analysis import plots
+from lengen_jax.reproduce import idealised
+from lengen_jax.reproduce import idealised_figures
 
 FIGURES = (
   'figure_1',

@@ -1,22 +1,33 @@
-"""Documents made of templates, in the files of SCROLLS.
+"""Documents from templates in the format of SCROLLS.
 
-Small models see bytes and a few hundred batches, so that there are two ways to
-an answer. Most of what a document says has one theme, a place or a manner, that
-answers most questions and needs no more than to look everywhere. The rest is
-answered by the one sentence that names what was asked for.
+Small models read bytes and train for a few hundred batches, so there are two
+ways to an answer. The theme of a document, a place or a manner, answers most
+questions and occurs in most sentences. One sentence answers every question
+correctly.
 """
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from lengen_jax.data import scrolls
-from lengen_jax.reproduce.standins import folders
+from lengen_jax.hints import PathLike
+from lengen_jax.reproduce.synthetic import folders
+from lengen_jax.reproduce.synthetic.sampling import choose
+from lengen_jax.reproduce.synthetic.sampling import Rng
+from lengen_jax.reproduce.synthetic.sampling import sample
+from lengen_jax.reproduce.synthetic.sampling import shuffle
 
-# Records of training and of each split that is held out.
-_TRAIN, _HELD_OUT = 1500, 200
-# Told apart by their first letters, with which no sentence begins.
+# (prompt, answer) for each answer to one prompt.
+Answers = list[tuple[str, str]]
+
+# Number of prompts of each split.
+SIZES = {'train': 1500, 'validation': 200, 'test': 200}
+# First letters are unique, and no other sentence starts with one of them.
 _PLACES = ('Ashby', 'Barrow', 'Corley', 'Dunmore', 'Kelby')
 _THINGS = ('lamp', 'ring', 'map', 'coin', 'drum', 'kite', 'vase', 'book')
 _VERBS = ('sell', 'paint', 'mend', 'hide')
@@ -30,36 +41,28 @@ _FILLING = (
   'The birds were quiet that day.',
   'There was little left to say.',
 )
-# How often a sentence has the theme of its document.
+# Probability that a sentence has the theme of its document.
 _ON_THEME = 0.8
 
 
-def write(folder):
-  """Writes all seven tasks, unless they are there.
-
-  Args:
-    folder: for `data.raw`; gets a folder `scrolls`.
-  """
+def write(folder: PathLike) -> None:
+  """Writes all tasks below the folder of `data.raw`, unless they exist."""
   folders.write_once(pathlib.Path(folder) / 'scrolls', _write)
 
 
-def _write(folder):
+def _write(folder: pathlib.Path) -> pathlib.Path:
   for number, name in enumerate(scrolls.TASKS):
     (folder / name).mkdir()
-    for split, count in (
-      ('train', _TRAIN),
-      ('validation', _HELD_OUT),
-      ('test', _HELD_OUT),
-    ):
+    for split, count in SIZES.items():
       rng = np.random.default_rng([number, len(split)])
       lines = []
       for index in range(count):
-        for each, (prompt, answer) in enumerate(_RECORDS[name](rng)):
+        for each, (prompt, answer) in enumerate(RECORDS[name](rng)):
           record = {
             'id': f'{name}_{split}_{index}',
             'pid': f'{name}_{split}_{index}_{each}',
             'input': prompt,
-            # The benchmark's are not public.
+            # Answers of the benchmark's test split are not public.
             'output': None if split == 'test' else answer,
           }
           lines.append(json.dumps(record) + '\n')
@@ -67,35 +70,28 @@ def _write(folder):
   return folder
 
 
-def _pick(rng, items, count=None):
-  """One of `items`, or a list of `count` that differ."""
-  if count is None:
-    return items[rng.integers(len(items))]
-  return [items[i] for i in rng.permutation(len(items))[:count]]
+def _themed(rng: Rng, theme: str, items: Sequence[str]) -> Any:
+  """Returns the theme, or occasionally any of `items`."""
+  return theme if rng.random() < _ON_THEME else choose(rng, items)
 
 
-def _themed(rng, theme, items):
-  """The theme, or now and then any of `items`."""
-  return theme if rng.random() < _ON_THEME else _pick(rng, items)
-
-
-def _document(rng, facts, size):
-  """Facts in any order among filling, about `size` bytes."""
-  filling = []
+def _document(rng: Rng, facts: Sequence[str], size: int) -> str:
+  """Returns about `size` bytes of facts and filler sentences, shuffled."""
+  filling: list[str] = []
   while sum(map(len, [*facts, *filling])) < size:
-    filling.append(_pick(rng, _FILLING))
-  return ' '.join(_pick(rng, [*facts, *filling], len(facts) + len(filling)))
+    filling.append(choose(rng, _FILLING))
+  return ' '.join(sample(rng, [*facts, *filling], len(facts) + len(filling)))
 
 
-def _size(rng, low, high):
-  """A length between two, short ones being as likely as long ones."""
+def _size(rng: Rng, low: int, high: int) -> int:
+  """Returns a log-uniform integer between `low` and `high`."""
   return int(low * (high / low) ** rng.random())
 
 
-def _contract_nli(rng):
-  """Clauses that allow, forbid, or leave open."""
-  manner = _pick(rng, ('may', 'must not', 'open'))
-  asked, *others = _pick(rng, _THINGS, 4)
+def _contract_nli(rng: Rng) -> Answers:
+  """Asks whether a clause is entailed, contradicted or not mentioned."""
+  manner = choose(rng, ('may', 'must not', 'open'))
+  asked, *others = sample(rng, _THINGS, 4)
   said, facts = 'open', ['All else is left open.'] * 3
   if manner != 'open':
     said = _themed(rng, manner, ('may', 'must not'))
@@ -114,11 +110,13 @@ def _contract_nli(rng):
   return [(f'One may sell the {asked}.\n\n{document}', answers[said])]
 
 
-def _whereabouts(rng, asked, theme, low, high):
-  """A document that says where things are, and where one of them is."""
+def _whereabouts(
+  rng: Rng, asked: str, theme: str, low: int, high: int
+) -> tuple[str, str]:
+  """Returns a document with places of things, and the place of `asked`."""
   size = _size(rng, low, high)
-  # Half of it, so that a long document says more.
-  others = [_pick(rng, _THINGS) for _ in range(2 + size // 50)]
+  # Facts take half of the document.
+  others = [choose(rng, _THINGS) for _ in range(2 + size // 50)]
   place = _themed(rng, theme, _PLACES)
   facts = [f'The {asked} is in {place}.'] + [
     f'The {thing} is in {_themed(rng, theme, _PLACES)}.'
@@ -128,17 +126,17 @@ def _whereabouts(rng, asked, theme, low, high):
   return _document(rng, facts, size), place
 
 
-def _narrative_qa(rng):
-  """A story that is longer than any row; two have answered."""
-  asked, theme = _pick(rng, _THINGS), _pick(rng, _PLACES)
+def _narrative_qa(rng: Rng) -> Answers:
+  """Asks for a place in a story that is longer than any row."""
+  asked, theme = choose(rng, _THINGS), choose(rng, _PLACES)
   document, place = _whereabouts(rng, asked, theme, 600, 900)
   prompt = f'Where is the {asked}?\n\n{document}'
   return [(prompt, place), (prompt, f'{place}.')]
 
 
-def _qasper(rng):
-  """Yes, no, a place, or nothing that would answer."""
-  asked, theme = _pick(rng, _THINGS), _pick(rng, _PLACES)
+def _qasper(rng: Rng) -> Answers:
+  """Asks a question with a place, yes, no or no answer."""
+  asked, theme = choose(rng, _THINGS), choose(rng, _PLACES)
   kind = rng.integers(3)
   if kind == 0:
     document, place = _whereabouts(rng, asked, theme, 100, 240)
@@ -147,24 +145,24 @@ def _qasper(rng):
     fact = f'It was all told in {theme}.'
     document = _document(rng, [fact] * 2, _size(rng, 100, 240))
     return [(f'Where is the {asked}?\n\n{document}', 'Unanswerable')]
-  manner = _pick(rng, ('old', 'new'))
+  manner = choose(rng, ('old', 'new'))
   said = {
     thing: _themed(rng, manner, ('old', 'new'))
-    for thing in _pick(rng, _THINGS, 5)
+    for thing in sample(rng, _THINGS, 5)
   }
   facts = [f'The {thing} is {what}.' for thing, what in said.items()]
   document = _document(rng, facts, _size(rng, 100, 240))
-  asked = _pick(rng, list(said))
+  asked = choose(rng, list(said))
   answer = 'Yes' if said[asked] == 'old' else 'No'
   return [(f'Is the {asked} old?\n\n{document}', answer)]
 
 
-def _quality(rng):
-  """Four places to choose from."""
-  options, asked = _pick(rng, _PLACES, 4), _pick(rng, _THINGS)
-  theme = _pick(rng, options)
+def _quality(rng: Rng) -> Answers:
+  """Asks for one of four places."""
+  options, asked = sample(rng, _PLACES, 4), choose(rng, _THINGS)
+  theme = choose(rng, options)
   size = _size(rng, 100, 240)
-  others = [_pick(rng, _THINGS) for _ in range(2 + size // 50)]
+  others = [choose(rng, _THINGS) for _ in range(2 + size // 50)]
   place = _themed(rng, theme, options)
   facts = [f'The {asked} is in {place}.'] + [
     f'The {thing} is in {_themed(rng, theme, options)}.'
@@ -179,19 +177,20 @@ def _quality(rng):
   return [(f'Where is the {asked}?\n\n{choices}\n\n{document}', place)]
 
 
-def _gov_report(rng):
-  """Findings, and a summary that has all of them, in their order."""
+def _gov_report(rng: Rng) -> Answers:
+  """Asks for all findings of a report, in their order."""
   facts = [
-    f'{place} lost a {_pick(rng, _THINGS)}.' for place in _pick(rng, _PLACES, 2)
+    f'{place} lost a {choose(rng, _THINGS)}.'
+    for place in sample(rng, _PLACES, 2)
   ]
   document = _document(rng, facts, _size(rng, 100, 240))
   return [(document, ' '.join(sorted(facts, key=document.index)))]
 
 
-def _qmsum(rng):
-  """A meeting; what was said of one thing."""
-  asked, *others = _pick(rng, _THINGS, 3)
-  theme, verb = _pick(rng, _PLACES), _pick(rng, _VERBS)
+def _qmsum(rng: Rng) -> Answers:
+  """Asks what was said about one thing in a meeting."""
+  asked, *others = sample(rng, _THINGS, 3)
+  theme, verb = choose(rng, _PLACES), choose(rng, _VERBS)
   line = f'{theme} would {verb} the {asked}.'
   facts = [line] + [
     f'{_themed(rng, theme, _PLACES)} would {_themed(rng, verb, _VERBS)} '
@@ -202,22 +201,20 @@ def _qmsum(rng):
   return [(f'What was said of the {asked}?\n\n{document}', line)]
 
 
-def _summ_screen_fd(rng):
-  """Who speaks, to whom, of what: all lines are of one scene."""
-  one, other = _pick(rng, _PLACES, 2)
-  thing, verb = _pick(rng, _THINGS), _pick(rng, _VERBS)
+def _summ_screen_fd(rng: Rng) -> Answers:
+  """Asks who speaks to whom about what in a scene."""
+  one, other = sample(rng, _PLACES, 2)
+  thing, verb = choose(rng, _THINGS), choose(rng, _VERBS)
   lines = [
-    f'{_pick(rng, (one, other))}: {_pick(rng, _FILLING)}'
+    f'{choose(rng, (one, other))}: {choose(rng, _FILLING)}'
     for _ in range(_size(rng, 3, 7))
   ]
   lines.insert(0, f'{one}: We must {verb} the {thing}, {other}.')
-  # Anywhere.
-  lines = _pick(rng, lines, len(lines))
+  lines = shuffle(rng, lines)
   return [('\n'.join(lines), f'{one} asks {other} to {verb} the {thing}.')]
 
 
-# Each gives (prompt, answer) for every answer to one prompt.
-_RECORDS = {
+RECORDS: dict[str, Callable[[Rng], Answers]] = {
   'contract_nli': _contract_nli,
   'gov_report': _gov_report,
   'narrative_qa': _narrative_qa,

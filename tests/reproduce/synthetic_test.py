@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/reproduce/standins`: our readers take what they write."""
+"""Tests `lengen_jax/reproduce/synthetic`: our readers take what they write."""
 
 import collections
 import re
@@ -14,10 +14,10 @@ from lengen_jax.data import prompts
 from lengen_jax.data import readers
 from lengen_jax.data import scrolls as scrolls_tasks
 from lengen_jax.evaluation import config as eval_config
-from lengen_jax.reproduce.standins import folders
-from lengen_jax.reproduce.standins import glue
-from lengen_jax.reproduce.standins import pictures
-from lengen_jax.reproduce.standins import scrolls
+from lengen_jax.reproduce.synthetic import folders
+from lengen_jax.reproduce.synthetic import glue
+from lengen_jax.reproduce.synthetic import pictures
+from lengen_jax.reproduce.synthetic import scrolls
 
 # seqio is not built for other systems; see setup.py.
 needs_seqio = pytest.mark.skipif(
@@ -44,11 +44,10 @@ def few(tmp_path_factory):
 def write_few(folder):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(glue_tasks, 'MIXTURE', ('mnli', 'multirc', 'record'))
-    patch.setattr(scrolls, '_TRAIN', 10)
-    for module in (glue, pictures):
-      patch.setattr(module, '_TRAIN', 20)
+    patch.setattr(scrolls, 'SIZES', {'train': 10, 'validation': 8, 'test': 8})
+    patch.setattr(glue, 'SIZES', {'train': 20, 'held_out': 8})
+    patch.setattr(pictures, 'SIZES', {'train': 20, 'validation': 8})
     for module in (glue, pictures, scrolls):
-      patch.setattr(module, '_HELD_OUT', 8)
       module.write(folder)
 
 
@@ -127,7 +126,7 @@ def test_answers_of_the_test_split_are_not_public(documents):
 @pytest.mark.parametrize('name', glue_tasks.MIXTURE)
 def test_sentences(name):
   task = glue_tasks.TASKS[name]
-  found = glue._splits(name)
+  found = glue.splits(name)
   held_out = 200 if name == 'mnli' else 100
   train = found.pop('train')
   assert len(train) == min(1000, task.num_train)
@@ -147,15 +146,15 @@ def test_sentences(name):
 
 
 def test_spans():
-  for record in glue._splits('wsc')['train']:
+  for record in glue.splits('wsc')['train']:
     words = record['text'].split()
     for span in ('span1', 'span2'):
       assert words[record[f'{span}_index']] == record[f'{span}_text']
-  for record in glue._splits('wic')['train']:
+  for record in glue.splits('wic')['train']:
     for number in '12':
       first, last = record[f'start{number}'], record[f'end{number}']
       assert record[f'sentence{number}'][first:last] == record['word']
-  for record in glue._splits('record')['train']:
+  for record in glue.splits('record')['train']:
     assert {*record['answers']} <= {*record['entities']}
     assert all(name in record['passage'] for name in record['entities'])
 
@@ -194,7 +193,7 @@ def test_pictures_are_read(few):
   for length in (110, 420):
     batch = tested.batch(length)
     assert batch['encoder_inputs'].shape == (8, length)
-    assert {*batch['targets'].ravel() - 256} <= {*pictures._CLASSES}
+    assert {*batch['targets'].ravel() - 256} <= {*pictures.CLASSES}
   assert found.training(
     config(few, 'imagenet', train_length=110), seed=0
   ).next()['encoder_inputs'].shape == (4, 110)
@@ -210,8 +209,8 @@ def test_the_same_bytes_twice(few, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_write(tmp_path, monkeypatch):
-  monkeypatch.setattr(scrolls, '_TRAIN', 5)
-  monkeypatch.setattr(scrolls, '_HELD_OUT', 5)
+  sizes = dict.fromkeys(('train', 'validation', 'test'), 5)
+  monkeypatch.setattr(scrolls, 'SIZES', sizes)
   # As a write leaves it that was killed.
   killed = tmp_path / '.scrolls-abc' / 'qasper'
   killed.mkdir(parents=True)
@@ -222,7 +221,7 @@ def test_an_interrupted_write(tmp_path, monkeypatch):
 
   with monkeypatch.context() as patch:
     # The last of them.
-    patch.setitem(scrolls._RECORDS, 'summ_screen_fd', interrupt)
+    patch.setitem(scrolls.RECORDS, 'summ_screen_fd', interrupt)
     with pytest.raises(KeyboardInterrupt):
       scrolls.write(tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['.scrolls-abc']
@@ -238,13 +237,13 @@ def test_an_interrupted_write(tmp_path, monkeypatch):
 @needs_seqio
 def test_an_interrupted_write_of_one_dataset(tmp_path, monkeypatch):
   monkeypatch.setattr(glue_tasks, 'MIXTURE', ('cb', 'copa'))
-  monkeypatch.setattr(glue, '_TRAIN', 5)
+  monkeypatch.setattr(glue, 'SIZES', {'train': 5, 'held_out': 100})
 
   def interrupt(rng, count):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setitem(glue._RECORDS, 'copa', interrupt)
+    patch.setitem(glue.RECORDS, 'copa', interrupt)
     with pytest.raises(KeyboardInterrupt):
       glue.write(tmp_path)
   menu.check_present('super_glue/cb', str(tmp_path))

@@ -1,24 +1,32 @@
-"""What TensorFlow Datasets would prepare, out of records of our own."""
+"""Writes records as data sets that TensorFlow Datasets has prepared."""
+
+from collections.abc import Callable
+import pathlib
 
 from lengen_jax.data import extra
 from lengen_jax.data import paths
-from lengen_jax.reproduce.standins import folders
+from lengen_jax.hints import PathLike
+from lengen_jax.reproduce.synthetic import folders
+from lengen_jax.reproduce.synthetic.sampling import Record
 
 
-def write(folder, dataset, by_split):
-  """Writes a dataset with the features it has in TensorFlow Datasets.
+def write(
+  folder: PathLike,
+  dataset: str,
+  by_split: Callable[[], dict[str, list[Record]]],
+) -> None:
+  """Writes a data set with its features in TensorFlow Datasets.
 
   Args:
-    folder: for `data.raw`.
+    folder: the folder of `data.raw`.
     dataset: 'name/config:version'.
-    by_split: function that gives a dict from split to list of records; not
-      called if the dataset is there.
+    by_split: returns {split: records}; not called if the data set exists.
   """
 
-  def fill(beside):
-    # Loaded, not imported: where the data is there nobody needs it.
-    tf = extra.load('tensorflow', 'writing a stand-in')
-    tfds = extra.load('tensorflow_datasets', 'writing a stand-in')
+  def fill(beside: pathlib.Path) -> pathlib.Path:
+    # TensorFlow is only required where the data set does not exist.
+    tf = extra.load('tensorflow', 'writing synthetic data')
+    tfds = extra.load('tensorflow_datasets', 'writing synthetic data')
     builder = tfds.builder(dataset, data_dir=str(beside))
     features, infos = builder.info.features, []
     place = paths.prepared_dataset(beside, dataset)

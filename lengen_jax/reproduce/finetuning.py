@@ -1,0 +1,129 @@
+"""Scores of generated answers after finetuning."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+from typing import ClassVar
+
+from lengen_jax import data
+from lengen_jax.reproduce import parts
+from lengen_jax.reproduce.experiment import Results
+from lengen_jax.training import evaluate
+from lengen_jax.training import files
+from lengen_jax.training import loop
+from lengen_jax.training import runs as runs_lib
+
+MEAN = 'mean'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finetuning(parts.LengthPart):
+  """Scores of each row's answers to prompts, after finetuning.
+
+  Models start from `init_part` at scales `paper` and `small`, and from random
+  parameters where substitute data is used.
+
+  Attributes:
+    tasks: tasks of a mixture, which are the columns, tested at the training
+      length; a column 'mean' comes last. None for one task, whose columns are
+      lengths.
+  """
+
+  ratios: tuple[float, ...] = (1,)
+  tasks: tuple[str, ...] | None = None
+  unit: ClassVar[str] = 'percent'
+  kind: ClassVar[str] = 'answers'
+
+  def make_config(self, request: parts.Request) -> parts.Config:
+    config = self.load(request)
+    with config.unlocked():
+      config.eval.lengths = tuple(self.columns(config).values())
+      config.train.init_from = ''
+    return config
+
+  def prepare(
+    self,
+    request: parts.Request,
+    config: parts.Config,
+    previous: Sequence[Results],
+  ) -> None:
+    if not self.substitute_overrides(request):
+      assert self.init_part is not None
+      init = parts.find(previous, self.init_part)
+      config.train.init_from = init['trained']
+
+  def train(
+    self,
+    request: parts.Request,
+    config: parts.Config,
+    trained: str,
+    previous: Sequence[Results],
+  ) -> parts.Trained:
+    from_scratch = bool(self.substitute_overrides(request))
+    runs = self.parse(config, request.scale)
+    specs = self.runs(config, request.scale)
+    corpus = data.load(
+      data.DataConfig(**config.data.to_dict()), max(config.eval.lengths)
+    )
+    lengths = list(self.columns(config))
+    table, results = [], []
+    for row in self.rows_at(request.scale):
+      found = []
+      for seed in request.seeds:
+        each = runs_lib.configure(config, runs[row.name])
+        each.seed = seed
+        folder = files.locate(request.root) / trained / f'seed{seed}'
+        if not from_scratch:
+          folder /= self.init_folder(row)
+          each.train.init_from = self.init_workdir(row, request, seed, previous)
+        folder /= runs_lib.folder(runs[row.name])
+        found.append(_finetune(each, folder, corpus))
+      scores = [self._scores(config, one) for one in found]
+      paper = row.paper if self.tasks else self.paper_scores(row, lengths)
+      line = parts.table_row(row.name, specs[row.name], scores, paper)
+      table.append(line | {'refused': found[0]['refused']})
+      results += found
+    fields: dict[str, Any] = {
+      'unit': self.unit,
+      'columns': [*self.tasks, MEAN] if self.tasks else lengths,
+      'train_length': config.data.train_length,
+      'examples': sum(results[0]['examples'].values()),
+    }
+    if from_scratch:
+      fields['differences'] = [
+        'models start from nothing, at full size pretrained'
+      ]
+    return parts.Trained(table, results, fields)
+
+  def _scores(self, config: parts.Config, results: Results) -> parts.Scores:
+    """Returns a score per column; None where evaluation was refused."""
+    scores = results['scores']
+    if self.tasks is None:
+      return [
+        next(iter(scores[str(length)].values()))['score']
+        if str(length) in scores
+        else None
+        for length in config.eval.lengths
+      ]
+    (length,) = config.eval.lengths
+    by_task = {
+      name.partition('/')[2]: one['score']
+      for name, one in scores.get(str(length), {}).items()
+    }
+    columns = [by_task.get(task) for task in self.tasks]
+    return [*columns, results['average'].get(str(length))]
+
+
+def _finetune(config: parts.Config, folder: files.Path, corpus: Any) -> Results:
+  """Returns eval.json of a run, which is trained and scored if necessary."""
+  path = folder / 'eval.json'
+  if path.exists():
+    return files.read_json(path)
+  label = config.model.encoding
+  trained = loop.train(config, folder, corpus=corpus, label=label)
+  if config.train.evaluate_every:
+    trained = loop.restore(folder, step='best')
+  results, predictions = evaluate.evaluate(trained, corpus, label)
+  files.write_lines(folder / 'predictions.jsonl', predictions)
+  files.write_json(path, results)
+  return results

@@ -1,0 +1,141 @@
+"""Measurements and figures of trained models, for `figures.ModelAnalysis`."""
+
+from collections.abc import Mapping
+import pathlib
+import statistics
+from typing import Any
+
+from lengen_jax import data
+from lengen_jax.analysis import attention_maps
+from lengen_jax.analysis import bias_figures
+from lengen_jax.analysis import tables
+from lengen_jax.evaluation import bias_maps
+from lengen_jax.evaluation import order_invariance
+from lengen_jax.training.run import Trained
+
+# Rows of the batches that are analysed.
+_ROWS = 4
+
+Models = Mapping[str, Trained]
+
+
+def draw_biases(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Draws FIRE's figures 4 and 8, and writes its learned thresholds."""
+  paths = []
+  for name, one in models.items():
+    model = one.run.model, one.state.params
+    paths += bias_figures.figure(*model, folder / name)
+    path = folder / name / 'thresholds.csv'
+    thresholds = bias_maps.thresholds(*model).items()
+    tables.write_csv(path, ('layer', 'tokens'), thresholds)
+    paths.append(path)
+  return paths
+
+
+def thresholds_and_kinds(trained: Trained) -> tuple[float, ...]:
+  """Returns the extreme thresholds and the shares of local, anti-local heads.
+
+  Thresholds are in training lengths; patterns are those of a query at the
+  training length.
+  """
+  length = trained.run.data.train_length
+  model = trained.run.model, trained.state.params
+  thresholds = [one / length for one in bias_maps.thresholds(*model).values()]
+  biases = bias_maps.curves(*model, queries=(length,))
+  counts = bias_maps.kinds(biases)[length].counts
+  heads = sum(counts.values())
+  return (
+    min(thresholds),
+    max(thresholds),
+    counts[bias_maps.LOCAL] / heads,
+    counts[bias_maps.ANTI_LOCAL] / heads,
+  )
+
+
+def draw_matrices(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Draws attention matrices at one and four training lengths."""
+  first = next(iter(models.values()))
+  return attention_maps.figure(models, _batches(first), folder)
+
+
+def diagonal(trained: Trained) -> tuple[float, ...]:
+  """Returns the weight near the diagonal, relative to uniform attention.
+
+  It is summed within two tokens of the diagonal and averaged over layers: at
+  the training length, and for queries beyond it at four times that length.
+  """
+  shares = []
+  for batch, first in zip(
+    _batches(trained), (0, trained.run.data.train_length), strict=True
+  ):
+    layers = attention_maps.matrices(trained, batch).values()
+    shares.append(
+      statistics.fmean(
+        attention_maps.near_diagonal(weights_QxK, 2, first)
+        / attention_maps.near_diagonal(uniform_QxK, 2, first)
+        for weights_QxK, uniform_QxK in layers
+      )
+    )
+  return tuple(shares)
+
+
+def draw_entropy(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Draws the entropy of attention by length."""
+  (train_length,) = {one.run.data.train_length for one in models.values()}
+  found = {
+    name: attention_maps.entropies(one, _windows(one))
+    for name, one in models.items()
+  }
+  return attention_maps.entropy_figure(found, folder, train_length=train_length)
+
+
+def entropy_growth(trained: Trained) -> tuple[float]:
+  """Returns the entropy at the longest minus that at the shortest length."""
+  found = attention_maps.entropies(trained, _windows(trained))
+  first, last = (
+    statistics.fmean(one.nats.values()) for one in (found[0], found[-1])
+  )
+  return (last - first,)
+
+
+def draw_order(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
+  """Writes how outputs change with redrawn positions and permuted tokens."""
+  path = folder / 'order.csv'
+  tables.write_csv(
+    path,
+    ('run', 'positions redrawn', 'tokens permuted'),
+    [(name, *order_changes(one)[:2]) for name, one in models.items()],
+  )
+  return [path]
+
+
+def order_changes(trained: Trained) -> tuple[float, float, float]:
+  """Returns total variations of the outputs, and their ratio.
+
+  The first is under redrawn positions, the second under permuted tokens.
+  """
+  found = order_invariance.measure(
+    trained.run.model,
+    trained.run.scheme,
+    trained.state.params,
+    _batches(trained)[0],
+    seed=trained.run.config.seed,
+  )
+  redrawn = found.redrawn.total_variation
+  permuted = found.permuted.total_variation
+  return redrawn, permuted, redrawn / permuted
+
+
+def _windows(trained: Trained) -> Any:
+  run = trained.run
+  return data.load(run.data, max(run.eval.lengths)).evaluation(run.eval)
+
+
+def _batches(trained: Trained) -> list[dict[str, Any]]:
+  """Returns test batches of one and of four training lengths."""
+  windows = _windows(trained)
+  length = trained.run.data.train_length
+  return [
+    {name: values[:_ROWS] for name, values in windows.batch(n).items()}
+    for n in (length, 4 * length)
+  ]

@@ -1,1 +1,0 @@
-"""Generated data in the files of data sets that cannot come along."""
