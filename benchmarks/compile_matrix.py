@@ -1,22 +1,26 @@
-"""Memory of the papers' runs on the papers' TPUs, by their compiler.
+"""Memory of the papers' training steps on their TPUs, according to XLA.
 
 Command: .venv-aot/bin/python -m benchmarks.compile_matrix [CELL ...] [--check]
   (needs the extra `aot`; no TPU; about two minutes per cell)
 
-A cell is a training step, as `lengen compile` compiles it: 125M and 350M at 256
-rows of 2048 tokens, the same finetuned on SCROLLS at 128 rows of 8192, and
-single rows of up to 2**20 tokens on one v4 chip. A cell that does not fit is
-kept beside one with the change that makes it fit. Without --check, the figures
-of the cells are recorded; with it, they are compared with those on record.
+A cell is a training step, compiled as by `lengen compile`: models of 125M and
+350M parameters on 256 rows of 2048 tokens, the same on SCROLLS with 128 rows of
+8192, and single rows of up to 2**20 tokens on one v4 chip. A cell that does not
+fit has a neighbour with the change that makes it fit. The figures are recorded
+or, with --check, compared with the recorded ones.
 """
 
 import argparse
+from collections.abc import Mapping
 import importlib.metadata
 import json
 import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
+
+import ml_collections
 
 from benchmarks import alternate
 from lengen_jax.training import ahead_of_time
@@ -26,11 +30,11 @@ from lengen_jax.training import runs as runs_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 PATH = alternate.RESULTS / 'compile_matrix.json'
-# Of a figure on record; compilers differ by less from version to version.
+# Relative to the recorded figure; compiler versions differ by less.
 TOLERANCE = 0.05
 
 _ROW = {'data.batch_size': 1}
-# Name to a module of configs, its argument, changes of the config, and a pod.
+# Name to (module of configs, its argument, changes of the config, pod).
 CELLS = {
   'base': ('fire_c4', 'base', {}, 'v4-256'),
   'base, 256 chips': ('fire_c4', 'base', {}, 'v4-512'),
@@ -65,16 +69,16 @@ CELLS = {
 }
 
 
-def load(name):
-  """The ConfigDict of a cell."""
+def load(name: str) -> ml_collections.ConfigDict:
+  """Returns the ConfigDict of a cell."""
   module, argument, changes, _ = CELLS[name]
   config = importlib.import_module(f'configs.{module}').get_config(argument)
   config.update_from_flattened_dict({'train.init_from': '', **changes})
   return config
 
 
-def measure(name):
-  """The figures of a cell, a dict."""
+def measure(name: str) -> dict[str, Any]:
+  """Compiles a cell and returns its figures."""
   module, argument, changes, pod_name = CELLS[name]
   pod = pods.get(pod_name)
   run = run_lib.Run(load(name), devices=ahead_of_time.devices(pod))
@@ -97,8 +101,8 @@ def measure(name):
   }
 
 
-def in_fresh_process(name):
-  """`measure`, elsewhere: what a compiler has used is free again."""
+def in_fresh_process(name: str) -> dict[str, Any]:
+  """Calls `measure` in a process, whose end frees the compiler's memory."""
   done = subprocess.run(
     [sys.executable, '-m', 'benchmarks.compile_matrix', '--one', name],
     cwd=ROOT,
@@ -111,21 +115,21 @@ def in_fresh_process(name):
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def differs(found, recorded):
-  """Whether a cell is no longer what is on record."""
+def differs(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+  """Whether the figures of a cell differ from the recorded ones."""
   if found['fits'] != recorded['fits']:
     return True
   want = recorded['gib_per_device']
   return abs(found['gib_per_device'] - want) > TOLERANCE * want
 
 
-def versions():
-  """Versions of what compiles."""
+def versions() -> dict[str, str]:
+  """Returns the versions that affect the result."""
   libtpu = importlib.metadata.version('libtpu')
   return {**runs_lib.versions(), 'libtpu': libtpu}
 
 
-def show(name, found, note=''):
+def show(name: str, found: Mapping[str, Any], note: str = '') -> None:
   fits = 'fits' if found['fits'] else 'DOES NOT FIT'
   counts = [f'{n} {kind}' for kind, n in found['collectives'].items() if n]
   print(
@@ -136,7 +140,7 @@ def show(name, found, note=''):
   )
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )

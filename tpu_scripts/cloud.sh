@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# The Cloud TPU API: no other file calls gcloud. Google has frozen this API,
-# and it ends before TPU7x; for Compute Engine or GKE, write these functions
-# anew. Sourced by common.sh.
+# The Cloud TPU API; no other file calls gcloud. Google has frozen this API,
+# which does not support TPU7x. For Compute Engine or GKE, reimplement these
+# functions. Sourced by common.sh.
 set -euo pipefail
 
-# cloud_call KIND VERB WORD...: one command, or its text in a dry run.
+# cloud_call KIND VERB WORD...: runs a command, or prints it in a dry run.
 cloud_call() {
   local command=(gcloud compute tpus "$@")
   command+=("--project=$PROJECT" "--zone=$ZONE" --quiet)
   if dry_run; then
     quote "${command[@]}" >&4
   else
-    # Or it would read what a script is reading from.
+    # gcloud must not read the standard input of the script.
     "${command[@]}" < /dev/null
   fi
 }
 
-# The same, with what it says of errors also in cloud_error.
+# Calls cloud_call and also stores its standard error in cloud_error.
 cloud_try() {
   { cloud_error=$(cloud_call "$@" 2>&1 >&3 | tee >(cat >&2)); } 3>&1
 }
 
-# Slices that belong together can only be had from the queue.
+# Multislice machines must be queued resources.
 cloud_queued() {
   [[ "$QUEUED" == 1 ]] || ((SLICES > 1))
 }
@@ -34,7 +34,7 @@ cloud_kind() {
   fi
 }
 
-# Creates the machine. Returns 2 where trying again cannot help.
+# Creates the machine. Returns 2 for an error that a retry cannot fix.
 cloud_create() {
   local words
   words=("$(cloud_kind)" create "$NAME")
@@ -50,7 +50,7 @@ cloud_create() {
   if [[ "$SPOT" == 1 ]]; then
     words+=(--spot)
   fi
-  # These are several words.
+  # Split into words.
   # shellcheck disable=SC2206
   words+=($CREATE_FLAGS)
   if cloud_try "${words[@]}"; then
@@ -63,8 +63,8 @@ cloud_create() {
   esac
 }
 
-# Prints the state in the words of the API, or MISSING; fails where it cannot
-# be told.
+# Prints the state as the API names it, or MISSING. Fails if the API does not
+# answer.
 cloud_state() {
   local error field=state
   if cloud_queued; then
@@ -98,13 +98,13 @@ cloud_delete() {
   local words
   words=("$(cloud_kind)" delete "$NAME")
   if cloud_queued; then
-    # Also what the queue has given.
+    # Also deletes the nodes.
     words+=(--force)
   fi
   cloud_try "${words[@]}" || [[ "$cloud_error" == *NOT_FOUND* ]]
 }
 
-# cloud_at WORKER: options for `all` workers, for N, or for SLICE:N.
+# cloud_at WORKER: prints the options for `all`, N, or SLICE:N.
 cloud_at() {
   if [[ "$1" == all ]]; then
     ! cloud_queued || echo --node=all
@@ -117,7 +117,7 @@ cloud_at() {
 
 # cloud_ssh WORKER COMMAND
 cloud_ssh() {
-  # These are several words, here and below.
+  # Split into words, here and below.
   # shellcheck disable=SC2046,SC2086
   cloud_try "$(cloud_kind)" ssh "$NAME" $(cloud_at "$1") $SSH_FLAGS \
     "--command=$2" || return
@@ -132,7 +132,7 @@ cloud_copy() {
   cloud_reached_all
 }
 
-# Slices that do not answer are skipped with a warning, and with success.
+# gcloud skips slices that do not answer with a warning, and succeeds.
 cloud_reached_all() {
   [[ "$cloud_error" != *'Could not prepare all'* ]]
 }

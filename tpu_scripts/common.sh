@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What all scripts share: settings, arguments, messages, words with workers.
+# Shared by all scripts: settings, arguments, messages and calls to workers.
 # Sourced.
 set -euo pipefail
 
@@ -7,8 +7,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=$(basename "$0")
 : "${DRY_RUN:=0}"
 export DRY_RUN
-# What a dry run prints goes to the terminal, even where a script would read
-# the output of the command.
+# A dry run prints commands to the terminal, even if a script reads the output
+# of the command.
 exec 4>&1
 
 source "$here/env.sh"
@@ -30,14 +30,14 @@ dry_run() {
   [[ "$DRY_RUN" == 1 ]]
 }
 
-# A comment among the commands that a dry run prints.
+# Prints a comment in a dry run.
 note() {
   if dry_run; then
     printf '# %s\n' "$*" >&4
   fi
 }
 
-# The words as one line that a shell reads as these words.
+# Quotes the arguments for a shell, on one line.
 quote() {
   local word line=
   for word in "$@"; do
@@ -52,19 +52,19 @@ quote() {
   printf '%s\n' "${line# }"
 }
 
-# The comment that a script opens with.
+# Prints the comment at the top of the script.
 help() {
   awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0"
   cat << EOF
   --dry-run   print the exact commands; ask and change nothing
   --help      this text
 
-Settings are in $here/env.sh; those in the environment go first.
+Settings are in $here/env.sh; environment variables override them.
 EOF
 }
 
-# parse 'NAME NAME= ...' ARGUMENT...: puts --NAME and --NAME=VALUE into
-# option_NAME.
+# parse 'NAME NAME= ...' ARGUMENT...: stores --NAME and --NAME=VALUE in the
+# variable option_NAME.
 parse() {
   local known=" $1 " word name
   shift
@@ -95,7 +95,7 @@ refuse() {
   die 2 "unknown argument '$1'; see $script --help"
 }
 
-# A switch that is misspelt would be a machine at full price.
+# A misspelt SPOT would order a machine at full price.
 check_settings() {
   local name
   for name in SPOT QUEUED DRY_RUN; do
@@ -112,28 +112,28 @@ check_settings() {
   done
 }
 
-# require NAME...: settings without which the script cannot go on.
+# require NAME...: exits with status 2 if a setting is missing.
 require() {
   local name
   for name in "$@"; do
-    [[ -n "${!name}" ]] || die 2 "$name is not set; say, for example," \
+    [[ -n "${!name}" ]] || die 2 "$name is not set; for example," \
       "export $name=$(example "$name"), or set it in $here/env.sh"
   done
 }
 
-# require_run: what is run must be known, and its workdir outlive the machine.
+# require_run: requires a config and a workdir that outlives the machine.
 require_run() {
-  # Whoever gives a command of their own has said it all.
+  # A custom command may use neither.
   if [[ "$LENGEN_COMMAND" == "lengen train --config=$CONFIG \
 --workdir=$WORKDIR" ]]; then
     require CONFIG WORKDIR
     [[ "$WORKDIR" == gs://* ]] || die 2 "WORKDIR is '$WORKDIR', which would" \
-      "be lost with the machine; say, for example," \
+      "be lost with the machine; for example," \
       "export WORKDIR=$(example WORKDIR)"
   fi
 }
 
-# back_off ATTEMPT: sleeps twice as long at every attempt, from 0 on.
+# back_off ATTEMPT: sleeps with exponential backoff; attempts count from 0.
 back_off() {
   local seconds=$POLL_SECONDS i
   for ((i = 0; i < $1 && seconds < BACKOFF_SECONDS; i++)); do
@@ -142,16 +142,16 @@ back_off() {
   sleep $((seconds < BACKOFF_SECONDS ? seconds : BACKOFF_SECONDS))
 }
 
-# remote WORD...: the command that has a worker do what worker.sh says.
+# remote WORD...: prints the command that runs worker.sh on a worker.
 remote() {
   quote bash lengen_worker.sh "$@"
 }
 
-# One line per worker: lengen-worker HOST STATE EXIT-STATUS SECONDS. Fails where
-# not all of them answer.
+# Prints one line per worker: lengen-worker HOST STATE EXIT-STATUS SECONDS.
+# Fails unless all workers answer.
 workers() {
   local lines
-  # A fresh machine has nothing that could answer.
+  # A new machine does not have worker.sh yet.
   # shellcheck disable=SC2016
   lines=$(cloud_ssh all 'if [ -f lengen_worker.sh ];'\
 ' then bash lengen_worker.sh status;'\

@@ -55,7 +55,7 @@ do
   esac
   ((SECONDS < 3600 * WAIT_HOURS)) \
     || die 1 "$NAME was not ready within WAIT_HOURS=$WAIT_HOURS"
-  # What has been done is looked at soon, what has failed ever later.
+  # Check soon after a success, and with backoff after a failure.
   if ((status == 0)); then
     attempt=0
     back_off 0

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Settings of all scripts, and the one place for them. Edit them here or export
-# them: what the environment says goes first.
+# Settings of all scripts. Edit them here or export them: environment variables
+# override this file.
 set -euo pipefail
 
-# What has no default. The scripts ask for those that they need.
+# Settings without a default. Each script checks those that it needs.
 : "${PROJECT:=}"
 : "${ZONE:=}"
 : "${ACCELERATOR_TYPE:=}"
@@ -13,9 +13,9 @@ set -euo pipefail
 
 # The machine. The number in v2 to v5p types counts cores, two per chip.
 : "${NAME:=lengen}"
-: "${SPOT:=0}"   # 1: far cheaper, and taken away at any time
-: "${QUEUED:=0}" # 1: waits in a queue for capacity, instead of being refused
-: "${SLICES:=1}" # 2 or more: multislice, which is always queued
+: "${SPOT:=0}"   # 1: much cheaper, but may be preempted at any time
+: "${QUEUED:=0}" # 1: waits in a queue for capacity instead of failing
+: "${SLICES:=1}" # 2 or more: multislice, always queued
 case "$ACCELERATOR_TYPE" in
   v2-* | v3-* | v4-*) : "${RUNTIME_VERSION:=tpu-ubuntu2204-base}" ;;
   v5litepod-*) : "${RUNTIME_VERSION:=v2-alpha-tpuv5-lite}" ;;
@@ -27,26 +27,26 @@ esac
 : "${CREATE_FLAGS:=}"
 : "${SSH_FLAGS:=}"
 
-# What is installed. The revision is pinned and exported, so that a watcher goes
-# on with the one that it began with: by default, what is checked out here.
+# What to install. The revision is pinned and exported, so that a watcher keeps
+# installing the same one; the default is the local checkout.
 : "${REVISION:=$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse HEAD \
   2> /dev/null || true)}"
 export REVISION
 : "${PYTHON_VERSION:=3.11}"
 : "${EXTRAS:=tpu,data}"
 
-# What is run, in a checkout of the repository; the same command starts a run
-# and goes on with it. WORKDIR lies in a bucket: a machine that is taken away
-# takes its disks along.
+# What to run, in a checkout of the repository. The same command starts and
+# resumes a run. WORKDIR must be in a bucket: the disks of a machine are deleted
+# with it.
 : "${LENGEN_COMMAND:=lengen train --config=$CONFIG --workdir=$WORKDIR}"
 
-# Flags of libtpu, which refuses to load for one that it does not know; `make
-# test-aot` loads it with these. A single slice has none: the compiler's own
-# choices are what its memory was measured with. Across slices,
+# Flags of libtpu, which fails to load with an unknown flag; `make test-aot`
+# loads it with these. A single slice uses the defaults, with which its memory
+# was measured. With several slices,
 # - a run that hangs or fails in their network ends, so that it can be launched
-#   again, instead of waiting for ever;
-# - sums of gradients, of whatever size, travel while others are computed.
-# --xla_enable_async_all_gather is left out: it has crashed runs on pods.
+#   again;
+# - all-reduces of gradients of any size overlap with computation.
+# --xla_enable_async_all_gather is not set: it has crashed runs on pods.
 if [[ "$SLICES" != 1 ]]; then
   : "${LIBTPU_INIT_ARGS:=--megascale_abort_on_hangs=true \
 --megascale_abort_on_errors=true \
@@ -54,21 +54,21 @@ if [[ "$SLICES" != 1 ]]; then
 --xla_tpu_data_parallel_opt_different_sized_ops=true}"
 fi
 : "${LIBTPU_INIT_ARGS:=}"
-# Variables that the run is given, of those that are set. Whoever can write to
-# the compilation cache can run code in the run.
+# Variables that are passed to the run if they are set. Anyone who can write to
+# the compilation cache can execute code in the run.
 : "${RUN_VARIABLES:=LIBTPU_INIT_ARGS LENGEN_DATA_DIR JAX_COMPILATION_CACHE_DIR}"
 
 # Waiting and giving up.
 : "${POLL_SECONDS:=60}"
 : "${BACKOFF_SECONDS:=600}"  # between attempts, at most
 : "${WAIT_HOURS:=24}"        # for a machine
-: "${UNANSWERED_LIMIT:=10}"  # questions in a row that nobody answers
-: "${FAILURE_LIMIT:=3}"      # failures in a row, each ...
+: "${UNANSWERED_LIMIT:=10}"  # consecutive requests without an answer
+: "${FAILURE_LIMIT:=3}"      # consecutive failures, each ...
 : "${FAST_MINUTES:=10}"      # ... within this time of the launch
-: "${STRAGGLER_MINUTES:=10}" # for workers to end once another one has failed
-: "${STOP_SECONDS:=120}"     # for a run to save and end when it is told to
+: "${STRAGGLER_MINUTES:=10}" # for workers to end after another has failed
+: "${STOP_SECONDS:=120}"     # for a run to save and end after SIGTERM
 
-# An example of a setting, for the message that asks for it.
+# Prints an example of a setting, for error messages.
 example() {
   case "$1" in
     PROJECT) echo 'my-project' ;;

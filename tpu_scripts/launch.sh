@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Launches LENGEN_COMMAND on all workers and leaves it running there, with a log
-# per worker. A run of before goes on from what its workdir has.
+# Launches LENGEN_COMMAND on all workers, detached, with a log per worker. A run
+# with checkpoints in its workdir resumes.
 #
 # usage: launch.sh [--dry-run] [--help]
 #
@@ -13,7 +13,7 @@ require_run
 
 found=$(workers) || die 1 'not all workers answer; nothing was launched'
 if grep ' running ' <<< "$found" >&2; then
-  die 1 'a run is going on already; stop.sh ends it'
+  die 1 'a run is already in progress; stop.sh ends it'
 fi
 
 id=$(date +%Y%m%d-%H%M%S)-$$

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Shows the end of the log of every worker, or of one.
+# Prints the last lines of the log of every worker, or of one.
 #
 # usage: logs.sh [--worker=N] [--lines=N] [--follow] [--dry-run] [--help]
 #
-#   --worker=N  of one worker; SLICE:N with several slices
-#   --lines=N   how many lines of each (20)
-#   --follow    go on with what is written (of worker 0, if not told)
+#   --worker=N  one worker only; SLICE:N with several slices
+#   --lines=N   number of lines per worker (20)
+#   --follow    keep printing new lines (of worker 0 by default)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

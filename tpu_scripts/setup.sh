@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs lengen on all workers, at the pinned revision. Does nothing where it
-# is installed, and removes nothing.
+# Installs lengen on all workers, at the pinned revision. Skips workers that
+# have it, and removes nothing.
 #
 # usage: setup.sh [--dry-run] [--help]
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tells the run to save and end, on all workers. The machine stays. A watcher
-# would launch the run again: end that first.
+# Stops the run on all workers, after it has saved. The machine stays. End a
+# watcher first: it would launch the run again.
 #
 # usage: stop.sh [--dry-run] [--help]
 #

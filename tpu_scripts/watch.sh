@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Keeps the run going until it has ended: creates the machine where there is
-# none, sets it up, launches, waits, and launches again what was preempted or
-# has crashed. A machine that was preempted, stopped or has failed is deleted
-# and created anew. May be ended and started at any time; the run goes on.
+# Keeps the run going until it is done: creates a missing machine, sets it up,
+# launches the run, waits, and launches again after a preemption or a crash.
+# Deletes and recreates a machine that was preempted, stopped or has failed. May
+# be ended and restarted at any time; the run continues.
 #
-# Exit status: that of the run if it is done (0), if the configuration or data
-# is wrong (2), if memory does not suffice (3) or if losses are no longer finite
-# (4); 1 if the watcher has given up.
+# Exit status: that of the run if it is done (0), if the configuration or the
+# data is wrong (2), if it does not fit into memory (3) or if losses are no
+# longer finite (4); 1 if the watcher has given up.
 #
 # usage: watch.sh [--dry-run] [--help]
 #
@@ -32,8 +32,8 @@ count_failure() {
   ((failures < FAILURE_LIMIT)) || give_up "$failures fast failures in a row"
 }
 
-# Launches the run, on a machine in whatever condition; where that was lost in
-# the meantime, the loop below has to create it.
+# Installs and launches the run, with retries. Returns if the machine is lost:
+# the loop below creates it again.
 start() {
   until "$here/setup.sh" && "$here/stop.sh" && "$here/launch.sh"; do
     state=$(cloud_state) || state=
@@ -45,12 +45,12 @@ start() {
   report 'launched'
 }
 
-# The ends of the logs. A machine that is deleted takes them along.
+# Prints the end of the logs, which are deleted with the machine.
 show_logs() {
   "$here/logs.sh" >&2 || true
 }
 
-# How much an exit status says about the run as a whole.
+# Prints the priority of an exit status for the run as a whole.
 weight() {
   case "$1" in
     2 | 3 | 4) echo 3 ;;
@@ -60,8 +60,9 @@ weight() {
   esac
 }
 
-# read_workers LINES: counts them by state. Of those that have ended, `code` is
-# the exit status that says most, and `seconds` the shortest time to a failure.
+# read_workers LINES: counts workers by state. Of those that have ended, `code`
+# is the exit status of highest priority, and `seconds` the shortest time to a
+# failure.
 read_workers() {
   local state status time
   none=0 active=0 ended=0 code=0 seconds=
@@ -71,7 +72,7 @@ read_workers() {
         active=$((active + 1))
         continue
         ;;
-      # Beside others that were, this one was not launched.
+      # Other workers were launched, this one was not.
       none) none=$((none + 1)) status=137 ;;
       *) ended=$((ended + 1)) ;;
     esac
@@ -84,7 +85,7 @@ read_workers() {
   done <<< "$1"
 }
 
-# All have ended, with `code` after `seconds`: ends, or launches again.
+# All workers have ended, with `code` after `seconds`: exits or relaunches.
 conclude() {
   case "$code" in
     0) report 'done' ;;
@@ -123,9 +124,9 @@ if dry_run; then
   exit
 fi
 
-# Questions in a row that were not answered: by the API, by the workers.
+# Consecutive requests without an answer from the API and from the workers.
 unknown=0 silent=0
-# Whether the workers have ever answered, so that they would if they could.
+# Whether the workers have ever answered. If not, the ssh key may be wrong.
 met=0
 straggling=
 while :; do
@@ -146,7 +147,7 @@ while :; do
     silent=$((silent + 1))
     report "not all workers of $NAME answer"
     if ((silent >= UNANSWERED_LIMIT)); then
-      # Nothing is deleted because of a key.
+      # Never delete a machine because of a wrong key.
       ((met)) || give_up 'the workers cannot be reached; for several of them,' \
         'ssh-add ~/.ssh/google_compute_engine'
       report "deleting $NAME, which does not answer"
@@ -165,7 +166,7 @@ while :; do
     straggling=
     conclude
   elif ((code != 0)); then
-    # The others wait for the one that has failed, perhaps for ever.
+    # The others may wait forever for the one that has failed.
     : "${straggling:=$SECONDS}"
     if ((SECONDS - straggling >= 60 * STRAGGLER_MINUTES)); then
       report "a worker ended with $code; stopping $active others"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# What a worker does. setup.sh copies this file to the workers, as
+# Commands of a worker. setup.sh copies this file to the workers as
 # lengen_worker.sh; the other scripts call it there.
 #
 #   setup REPOSITORY REVISION PYTHON EXTRAS
 #   launch ID COMMAND NAME=VALUE...
 #   status             lengen-worker HOST STATE EXIT-STATUS SECONDS
-#   stop SECONDS       after which a run that does not end is killed
+#   stop SECONDS       kills the run if it does not end within this time
 #   logs LINES [follow]
 #
-# All of it lies in ~/lengen: source, venv, logs, and of the latest run
-# launch_id, launched (seconds), group (of its processes) and exit_status.
-# Whoever holds `lock` is running: a lock cannot outlive its process, nor be
-# mistaken for another one's, as the number of a process can.
+# Files in ~/lengen: source, venv, logs, and for the latest run launch_id,
+# launched (seconds since 1970), group (process group) and exit_status. A run
+# holds `lock` while it is running. A lock is released with its process, and
+# unlike a process id is never reused.
 # The functions are called by their names.
 # shellcheck disable=SC2329
 set -euo pipefail
@@ -40,7 +40,7 @@ setup() {
     return
   fi
   if running; then
-    die 'a run is going on, and would find another revision in its place'
+    die 'a run is in progress; installing would replace its revision'
   fi
   [[ -d source/.git ]] || git clone --quiet --no-checkout "$1" source
   git -C source fetch --quiet "$1" "$2"
@@ -55,7 +55,7 @@ make_venv() {
   if "python$1" -c 'import ensurepip' > /dev/null 2>&1; then
     "python$1" -m venv venv
   else
-    # Images for TPUs have Python 3.10, which is too old; uv brings its own.
+    # TPU images have Python 3.10, which is too old; uv installs its own.
     python3 -m pip install --quiet --user uv \
       || curl -LsSf https://astral.sh/uv/install.sh | sh
     "$HOME/.local/bin/uv" venv --quiet --seed --allow-existing \
@@ -66,13 +66,13 @@ make_venv() {
 launch() {
   local id=$1
   exec 9>> lock
-  # Whoever asks for the status holds the lock for a moment.
+  # `status` holds the lock for a moment.
   if ! flock --timeout 1 9; then
     [[ "$(cat launch_id)" == "$id" ]] \
-      || die 'a run is going on already; stop.sh ends it'
+      || die 'a run is already in progress; stop.sh ends it'
     return
   fi
-  # gcloud repeats a command when the connection breaks.
+  # gcloud repeats a command if the connection is lost.
   if [[ -f launch_id && "$(cat launch_id)" == "$id" ]]; then
     return
   fi
@@ -80,7 +80,7 @@ launch() {
   date +%s > launched
   echo "$id" > launch_id
   ln -sfn "$id.log" logs/latest.log
-  # In a session of its own, with the lock: it outlives the connection.
+  # In a session of its own, which survives the connection and holds the lock.
   setsid bash "$self" run "$@" > "logs/$id.log" 2>&1 < /dev/null &
   echo $! > group
   echo "$(hostname): launched, with the log in $PWD/logs/$id.log"
@@ -89,9 +89,9 @@ launch() {
 run() {
   local id=$1 command=$2 code=0 name
   shift 2
-  # To live on until the command has ended by the same signal.
+  # Survive the signal until the command has ended by it.
   trap : INT TERM
-  # Those of slices that are gone would have the start wait for ever.
+  # Stale variables of deleted slices would make the start hang.
   for name in "${!MEGASCALE_@}"; do
     unset "$name"
   done
@@ -105,7 +105,7 @@ run() {
 
 status() {
   local held=0 state
-  # First, or a run that ends in between would look as if it had died.
+  # Checked first: a run that ends in between must not look as if it had died.
   ! running || held=1
   if [[ ! -f launch_id ]]; then
     state='none - 0'
@@ -114,7 +114,7 @@ status() {
   elif ((held)); then
     state="running - $(elapsed)"
   else
-    # Killed, or the machine was started anew.
+    # Killed, or the machine was restarted.
     state="died 137 $(elapsed)"
   fi
   echo "lengen-worker $(hostname) $state"
@@ -143,7 +143,7 @@ logs() {
 }
 
 case "${1:-}" in
-  # The exit within what bash has read, for the file may be copied anew.
+  # Exit on the same line: the file may be replaced while bash is reading it.
   setup | launch | run | status | stop | logs) "$@"; exit ;;
-  *) die "'${1:-}' is nothing that a worker does" ;;
+  *) die "'${1:-}' is not a command of a worker" ;;
 esac

@@ -221,18 +221,18 @@ def test_one_run_at_a_time(pod):
   assert pod.run('launch.sh').returncode == 0
   done = pod.run('launch.sh')
   assert done.returncode == 1
-  assert 'going on already' in done.stderr
+  assert 'already in progress' in done.stderr
   # Nor where it is only one worker that finds out.
   done = pod.worker('launch', 'other', 'true')
   assert done.returncode == 1
-  assert 'w0: a run is going on already' in done.stderr
+  assert 'w0: a run is already in progress' in done.stderr
   # The same launch once more is none, while it runs and when it has ended.
   name = (pod.homes[0] / 'lengen/launch_id').read_text().strip()
   assert pod.worker('launch', name, 'exit 9').returncode == 0
   pod.wait('running', '-')
   done = pod.worker('setup', str(pod.repository), 'HEAD', '3.11', 'tpu')
   assert done.returncode == 1
-  assert 'a run is going on' in done.stderr
+  assert 'a run is in progress' in done.stderr
   pod.end()
   done = pod.worker('launch', name, 'exit 9')
   assert (done.returncode, done.stdout) == (0, '')
