@@ -80,12 +80,25 @@ SPECS = [
   in ('nope', 'shaw', 'transformer_xl', 't5', 'alibi', 'kerple_log')
   + ('kerple_power', 'sandwich', 'fire')
 ]
-# Of the other encodings, two options beside what they share with these.
-QUICK_SPECS = ('fire(init_threshold=8.)',)
-QUICK_OPTIONS = (
-  'both directions, grouped heads, rows begin anywhere',
-  'packed, window, sinks',
-)
+# Every encoding and every option at least once.
+QUICK = [
+  ('nope', 'causal, grouped heads'),
+  ('shaw', 'packed, window, sinks'),
+  ('transformer_xl', 'both directions, given positions'),
+  ('t5', 'packed, window, sinks'),
+  ('alibi', 'cross, padded keys'),
+  ('kerple_log', 'both directions, grouped heads, rows begin anywhere'),
+  ('kerple_power', 'decoding'),
+  ('sandwich', 'later queries'),
+  ('fire', 'packed, window, their own positions'),
+  ('fire', 'both directions, given positions'),
+]
+
+
+def quick(spec, name):
+  family = spec.split('(')[0]
+  first = next(s for s in SPECS if s.split('(')[0] == family)
+  return spec == first and (family, name) in QUICK
 
 
 @pytest.fixture(autouse=True)
@@ -159,16 +172,11 @@ def assert_equal(got, want, tolerance):
       assert np.abs(a - b).max(initial=0) <= tolerance * scale, name
 
 
-@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec, name',
   [
     pytest.param(
-      spec,
-      name,
-      marks=()
-      if spec in QUICK_SPECS or (name in QUICK_OPTIONS and 'sign' not in spec)
-      else pytest.mark.slow,
+      spec, name, marks=() if quick(spec, name) else pytest.mark.slow
     )
     for spec in SPECS
     for name in OPTIONS
@@ -185,8 +193,9 @@ def test_equals_the_reference(spec, name):
     assert np.abs(want[name]).max() > 1e-3
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
-  'spec', ['alibi', 'shaw(left=4, right=4)', 'transformer_xl', 't5']
+  'spec', ['alibi', 'transformer_xl', 'shaw(left=4, right=4)', 't5']
 )
 def test_distances(spec):
   drawn = positions.create("randomized(max_position=64, mode='distances')")
@@ -213,6 +222,7 @@ def test_fractional_positions(spec):
   assert_equal(value_and_grads(spec, 'blockwise', **options), want, 1e-5)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('spec', ['fire', 'shaw(left=4, right=4)'])
 def test_bfloat16(spec):
   exact = value_and_grads(spec, 'reference', causal=True)
@@ -357,7 +367,7 @@ def largest(compiled):
 
 
 def test_no_array_over_all_pairs():
-  length = 512
+  length = 1024
   assert largest(compiled(length, 'reference')) >= length * length
   assert largest(compiled(length, 'blockwise')) < length * length / 4
 
