@@ -6,7 +6,16 @@ them, skewed, is the tile, exactly. FIRE's bias also depends on the query's
 position, but slowly: an *anchored* tile interpolates (`BiasFn.row_weights`)
 between strips of every 32nd query. The first 128 queries are exact.
 
-These are the tiles of `blockwise`; see `fused.anchors` for those of kernels.
+These are the tiles of `blockwise`, which computes strips for each tile. Kernels
+read tables, whose anchors must be fewer (`fused.anchors`). Measured for FIRE
+with 12 heads at 8,192 tokens, largest error of the bias in nats:
+
+  anchors            initial   fitted to ALiBi   tables at 8,192, 32,768 tokens
+  every 32 queries   1.9e-4    0.5               101 MB, 1.6 GB
+  `anchors.bands`    7.2e-4    3.7               18 MB, 91 MB
+
+Here every 32 queries costs 1.35 CPU seconds for gradients at 2,048 tokens,
+every 128 costs 1.09, and an exact bias 1.78: density is cheap without tables.
 
 Shapes: q and k tokens in a tile, H heads, N = q + k - 1 distances.
 """

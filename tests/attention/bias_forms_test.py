@@ -30,8 +30,9 @@ def tokens(start, count):
   return Side(index=index, positions=index)
 
 
-@pytest.mark.parametrize('bidirectional', [False, True])
+@pytest.mark.some(2)
 @pytest.mark.parametrize('spec', INVARIANT)
+@pytest.mark.parametrize('bidirectional', [False, True])
 def test_a_strip_is_the_tile_exactly(spec, bidirectional):
   encoding, variables = make(spec)
   bias = encoding.apply(
@@ -202,6 +203,7 @@ def relative_error(x, y):
   )
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'spec',
   [s for s in testing.encoding_specs() if s.split('(')[0] in INVARIANT],

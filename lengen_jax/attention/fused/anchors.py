@@ -1,7 +1,9 @@
 """Where the kernels place the anchors of FIRE's bias.
 
 FIRE's bias varies with the query's position i as a function of log i, so that
-anchors are i / 4 apart or less, in bands of queries.
+anchors are i / 4 apart or less, in bands of queries: a row of n tokens has
+about log n of them, and tables of n log n numbers per head. `bias_forms` has
+measurements, and why `blockwise` places anchors more densely.
 """
 
 from typing import NamedTuple

@@ -19,53 +19,35 @@ Ref = Any
 class Program:
   """The plan and references of a program; None where a call has none.
 
-  Queries are counted from the band's first, except in `q`. Shapes: n queries of
-  the band, t queries or keys in a tile, h heads and R rows in a program, which
-  axes are absent where there is one.
-
-  Attributes:
-    plan: the plan.
-    offset: `[1]`, see `Inputs`.
-    k_lengths: `[R]`.
-    q_segment_ids: `[R, Q]`.
-    k_segment_ids: `[R, K]`.
-    first_seen: first tile that may share a segment, `[1]` or `[R, tiles]`.
-    last_seen: the last one.
-    first_apart: `[1]`, the lowest distance in tiles that a call computes.
-    q: `[t, D]`, or whole rows `[Q, h D]` or `[R, Q, D]`.
-    k: likewise; v too.
-    dy: `[t, D]`, `[n, h D]` or `[R, n, D]`; y, dq, dk and dv `[t, D]`.
-    lse: `[t]`, `[h, n]` or `[R, n]`; delta likewise.
-    rows: `[h, A (T + 1)]`, rows by distance, divided by ln 2.
-    weights: `[n]`, see `Table`; dweights `[t]`.
-    dense: `[N, h, b, b]`; ddense `[t, t]`.
-    sums: `[kinds, t, t]`, sums of gradients of tiles.
+  Queries are counted from the band's first, except in q. Shapes: n queries of
+  the band, t queries or keys in a tile, h heads and R rows in a program; an
+  axis is absent where there is one.
   """
 
   plan: Plan
-  offset: Ref
-  k_lengths: Ref = None
-  q_segment_ids: Ref = None
-  k_segment_ids: Ref = None
-  first_seen: Ref = None
+  offset: Ref  # [1]
+  k_lengths: Ref = None  # [R]
+  q_segment_ids: Ref = None  # [R, Q]
+  k_segment_ids: Ref = None  # [R, K]
+  first_seen: Ref = None  # [1] or [R, tiles]; see `visibility.segment_blocks`
   last_seen: Ref = None
-  first_apart: Ref = None
-  q: Ref = None
+  first_apart: Ref = None  # [1], the lowest distance of a call, in tiles
+  q: Ref = None  # [t, D], or whole rows [Q, h D] or [R, Q, D]
   k: Ref = None
   v: Ref = None
-  dy: Ref = None
-  y: Ref = None
+  dy: Ref = None  # [t, D], [n, h D] or [R, n, D]
+  y: Ref = None  # [t, D]
   dq: Ref = None
   dk: Ref = None
   dv: Ref = None
-  lse: Ref = None
+  lse: Ref = None  # [t], [h, n] or [R, n]
   delta: Ref = None
-  rows: Ref = None
-  weights: Ref = None
-  dweights: Ref = None
-  dense: Ref = None
-  ddense: Ref = None
-  sums: Ref = None
+  rows: Ref = None  # [h, A (T + 1)], divided by ln 2
+  weights: Ref = None  # [n]
+  dweights: Ref = None  # [t]
+  dense: Ref = None  # [N, h, b, b]
+  ddense: Ref = None  # [t, t]
+  sums: Ref = None  # [kinds, t, t], sums of gradients of tiles
 
   @property
   def first_query(self) -> Array:

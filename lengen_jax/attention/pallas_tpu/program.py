@@ -22,57 +22,26 @@ Ref = Any
 class Program:
   """The tile of a program, and its references; None where a call has none.
 
-  Shapes: R rows of the batch and h heads in a program, b tokens in a block, W
-  lanes, A anchors.
-
-  Attributes:
-    plan: the plan.
-    keys_inside: whether the last axis of the grid are keys; then rows of a tile
-      are queries, else keys.
-    i: block of queries.
-    j: block of keys.
-    is_first: whether the tile is the first of its block of outputs.
-    is_last: whether it is the last.
-    first_row: first row of the batch in the program.
-    offset: `[1]`, see `Inputs`.
-    k_lengths: `[B]`.
-    first_seen: `[B N]`, see `visibility.segment_blocks`; N outer blocks.
-    last_seen: `[B N]`.
-    weights_vary: int32 `[blocks_q]`, whether weights depend on parameters.
-    q: `[R, b, W]`; k, v, dy, y, dq, dk and dv likewise.
-    lse: `[R, h, 1, b]`; delta likewise.
-    q_segment_ids: `[R, 1, b]`; k_segment_ids likewise.
-    dense: tiles of the bias, `[1, 1, h, b, b]`; its gradient ddense likewise.
-    near: `[1, 1, h, A, b]`, the first half of the tile's distances, largest
-      first if rows of a tile are queries; far, the second half.
-    weights: `[1, 1, b]`, see `Table`.
-    drows: `[1, 1, h, A, blocks, b]`, gradient of rows.
-    dweights: `[1, h, 1, b]`, gradient of weights.
-    largest: `[R, h, b, LANES]`, running maximum of the logits.
-    total: `[R, h, b, LANES]`, running sum of exponentials.
-    sum: `[R, b, W]`, sum for y or dq.
-    lse_columns: `[R, h, b, LANES]`, lse in all lanes; delta_columns likewise.
-    dk_sum: `[R, b, W]`; dv_sum likewise.
-    bias: `[h, b, b]`, the bias of the tile; dbias, its gradient.
-    strips: `[h, A, 2, LANES, b]`, shifted halves of rows by distance.
-    distances: `[A, 2 b]`, near and far of a head; ddistances, the gradient.
-    weight_columns: `[b, LANES]`, weights in all lanes.
-    ready_for: `[1]`, the inner block that `strips` are ready for.
+  Rows of a tile are queries where keys are inside, the last axis of the grid;
+  else they are keys. Shapes: R rows of the batch and h heads in a program, b
+  tokens in a block, W lanes, A anchors.
   """
 
   plan: Plan
   keys_inside: bool
-  i: Array
-  j: Array
-  is_first: Array
+  i: Array  # Block of queries.
+  j: Array  # Block of keys.
+  is_first: Array  # Whether the tile is the first of its block of outputs.
   is_last: Array
-  first_row: Array
+  first_row: Array  # Of the batch.
+  # In scalar memory; see `Inputs` and `visibility.segment_blocks`.
   offset: Ref
-  k_lengths: Ref = None
-  first_seen: Ref = None
+  k_lengths: Ref = None  # [B]
+  first_seen: Ref = None  # [B N], N outer blocks
   last_seen: Ref = None
-  weights_vary: Ref = None
-  q: Ref = None
+  weights_vary: Ref = None  # [blocks_q]
+  # Inputs and outputs.
+  q: Ref = None  # [R, b, W]
   k: Ref = None
   v: Ref = None
   dy: Ref = None
@@ -80,31 +49,32 @@ class Program:
   dq: Ref = None
   dk: Ref = None
   dv: Ref = None
-  lse: Ref = None
+  lse: Ref = None  # [R, h, 1, b]
   delta: Ref = None
-  q_segment_ids: Ref = None
+  q_segment_ids: Ref = None  # [R, 1, b]
   k_segment_ids: Ref = None
-  dense: Ref = None
+  dense: Ref = None  # [1, 1, h, b, b]
   ddense: Ref = None
-  near: Ref = None
-  far: Ref = None
-  weights: Ref = None
-  drows: Ref = None
-  dweights: Ref = None
-  largest: Ref = None
-  total: Ref = None
-  sum: Ref = None
-  lse_columns: Ref = None
+  near: Ref = None  # [1, 1, h, A, b], first half of the tile's distances
+  far: Ref = None  # The second half.
+  weights: Ref = None  # [1, 1, b]
+  drows: Ref = None  # [1, 1, h, A, blocks, b]
+  dweights: Ref = None  # [1, h, 1, b]
+  # Scratch; the last axis LANES holds the same number in all lanes.
+  largest: Ref = None  # [R, h, b, LANES], running maximum of the logits
+  total: Ref = None  # [R, h, b, LANES], running sum of exponentials
+  sum: Ref = None  # [R, b, W], of y or dq
+  lse_columns: Ref = None  # [R, h, b, LANES]
   delta_columns: Ref = None
-  dk_sum: Ref = None
+  dk_sum: Ref = None  # [R, b, W]
   dv_sum: Ref = None
-  bias: Ref = None
+  bias: Ref = None  # [h, b, b]
   dbias: Ref = None
-  strips: Ref = None
-  distances: Ref = None
+  strips: Ref = None  # [h, A, 2, LANES, b], shifted halves of distances
+  distances: Ref = None  # [A, 2 b], near and far of a head
   ddistances: Ref = None
-  weight_columns: Ref = None
-  ready_for: Ref = None
+  weight_columns: Ref = None  # [b, LANES]
+  ready_for: Ref = None  # [1], the inner block that strips are ready for
 
   @property
   def inner(self) -> Array:
