@@ -193,18 +193,10 @@ class SaveData(ocp.args.CheckpointArgs):
 
 
 def _check_data(directory: files.Path, step: int, count: int) -> files.Path:
-  """Verifies the position in the data that this process restores.
+  """Returns the folder from which this process restores its data.
 
-  Args:
-    directory: folder of the data in a checkpoint.
-    step: step of the checkpoint.
-    count: number of processes that saved it.
-
-  Returns:
-    The folder of this process.
-
-  Raises:
-    ValueError: there is none, or it is damaged.
+  Raises ValueError if it is missing or damaged. `count` is the number of
+  processes that saved their position.
   """
   if not count:
     raise ValueError('it has no position in the data')
@@ -228,11 +220,7 @@ def _check_fits(
 ) -> None:
   """Raises errors.CheckpointError if shapes or, without `cast`, dtypes differ.
 
-  Args:
-    saved: `checksums.describe` of the saved state.
-    wanted: `checksums.describe` of the state to restore.
-    folder: folder of the checkpoint.
-    cast: whether dtypes may differ.
+  `saved` and `wanted` are `checksums.describe` of the two states.
   """
   where = f'step {folder.name} in {folder.parent}'
 
@@ -307,13 +295,7 @@ def _unstacked_shapes(state: Any) -> Any:
 
 
 def _restacked(state: Any, like: Any, config: ModelConfig | None) -> Any:
-  """Inverts `unstacked` and casts.
-
-  Args:
-    state: training state with unstacked layers.
-    like: shapes, dtypes and shardings of the result.
-    config: ModelConfig; None if no layers are stacked.
-  """
+  """Inverts `unstacked`, with the dtypes and shardings of `like`."""
 
   def convert(wanted: Any, node: Any) -> Any:
     if not _is_stacked(wanted):

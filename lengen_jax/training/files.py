@@ -152,10 +152,7 @@ def wait_until_unchanged(
 ) -> None:
   """Waits until no file of a folder changes for `quiet` seconds.
 
-  Args:
-    folder: path; it may disappear meanwhile.
-    quiet: seconds without a change.
-    timeout: seconds after which the function returns in any case.
+  Returns after `timeout` seconds in any case. The folder may disappear.
   """
   end, before = time.monotonic() + timeout, None
   while time.monotonic() < end:

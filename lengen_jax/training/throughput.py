@@ -113,7 +113,7 @@ def memory(devices: Sequence[jax.Device]) -> dict[str, int] | None:
 
 def _stack(config: ModelConfig, length: int, causal: bool) -> int:
   """Multiplications per row in the forward pass of all layers."""
-  pairs = _visible_pairs(length, causal, config.window, config.sinks)
+  pairs = visible_pairs(length, causal, config.window, config.sinks)
   matrices = 3 if config.activation == 'swiglu' else 2
   mlp = matrices * length * config.width * config.mlp_width
   return config.num_layers * (_attention(config, length, length, pairs) + mlp)
@@ -128,10 +128,10 @@ def _attention(config: ModelConfig, queries: int, keys: int, pairs: int) -> int:
   return projections + 2 * pairs * q_size
 
 
-def _visible_pairs(
+def visible_pairs(
   length: int, causal: bool, window: int | None, sinks: int
 ) -> int:
-  """Number of pairs of query and key that are not masked."""
+  """Returns the number of pairs of query and key that are not masked."""
   index = np.arange(length)
   reach = length if window is None else window
   first = np.maximum(index - reach + 1, 0)

@@ -127,12 +127,8 @@ def _take_encodings(
 ) -> tuple[_Flat, int]:
   """Returns the arrays for the encodings of one side, and how many are loaded.
 
-  Args:
-    side: 'encoder/', 'decoder/' or ''.
-    slots: the encoding of each layer.
-    sources: the encoding of each layer of the source.
-    fitted: fits FIREs.
-    notes: receives a line per encoding that is not simply loaded.
+  `slots` and `sources` are the encodings of each layer of the model and of the
+  source. Encodings that are not simply loaded are added to `notes`.
   """
   taken: _Flat = {}
   loaded, unused = 0, set(sources)
@@ -261,13 +257,8 @@ def _fill(
 ) -> tuple[_Flat, str, float | None]:
   """Loads or fits the parameters of one encoding.
 
-  Args:
-    slot: encoding of the model.
-    sources: encodings of its layers in the source.
-    fitted: fits FIREs.
-
-  Returns:
-    (arrays by name, a note or '', the relative error of a fit or None).
+  `sources` are the encodings of its layers in the source. Returns (arrays by
+  name, a note or '', the relative error of a fit or None).
   """
   source = sources[0]
   names = ', '.join(dict.fromkeys(source.spec for source in sources))

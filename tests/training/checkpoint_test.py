@@ -658,7 +658,7 @@ MESHES = """
   from lengen_jax.training import state as state_lib
 
   config = stdlib.get_config('tiny')
-  config.model.encoding = 'fire, kerple_log'
+  config.model.encoding = 'kerple_log, t5'
   config.model.num_layers = 4
   config.model.scan_layers = True
   model = model_config.ModelConfig(**config.model.to_dict())

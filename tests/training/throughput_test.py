@@ -106,14 +106,14 @@ def test_flops_of_papers():
 @pytest.mark.parametrize(
   'window, sinks', [(None, 0), (1, 0), (3, 0), (3, 2), (3, 7), (9, 20)]
 )
-def test_visible_pairs(causal, window, sinks):
+def testvisible_pairs(causal, window, sinks):
   def visible(q, k):
     near = window is None or abs(q - k) < window or k < sinks
     return near and (k <= q or not causal)
 
   for length in (1, 4, 9):
     want = itertools.starmap(visible, np.ndindex(length, length))
-    got = throughput._visible_pairs(length, causal, window, sinks)
+    got = throughput.visible_pairs(length, causal, window, sinks)
     assert got == sum(want)
 
 
