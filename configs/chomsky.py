@@ -18,13 +18,10 @@ dropout acts on the input with every encoding.
 steps and lengths; `:TASK,tiny` is for tests.
 """
 
-import ml_collections
-
 from lengen_jax import errors
 from lengen_jax import papers
-from lengen_jax.models import presets
+from lengen_jax.training import defaults
 
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
 # Ruoss et al.'s encodings, plain and randomized, as their code draws; then
 # those of the other paper; then what Delétang et al. (2023) rank them with.
@@ -52,7 +49,12 @@ _RUNS = (
   'stack_rnn',
   'tape_rnn',
 )
-# Table B.1, percent; the columns are these runs.
+_FEW_RUNS = {
+  'sweep.runs': f'sinusoidal; sinusoidal | {_BATCH}',
+  'sweep.learning_rates': (1e-3,),
+  'sweep.seeds': (0, 1),
+}
+# Runs of the columns of table B.1.
 _COLUMNS = (
   'kerple_power',
   'kerple_log',
@@ -65,79 +67,72 @@ _COLUMNS = (
 )
 
 
+_SIZES = {
+  'paper': {
+    'train.min_length': 1,
+    'train.max_length': 40,
+    'train.steps': 2_000_000,
+    'train.batch_size': 128,
+    'train.buckets': 5,
+    'train.log_every': 1000,
+    'train.checkpoint_every': 50_000,
+    'optimizer.name': 'adam',
+    'eval.lengths': tuple(range(1, 501)),
+    'eval.examples': 500,
+    'eval.batch_tokens': 32768,
+    'eval.buckets': 8,
+    'eval.score': 'accuracy',
+    'sweep.runs': '; '.join(_RUNS),
+    'sweep.learning_rates': (1e-4, 3e-4, 5e-4),
+  },
+  'small': {
+    'train.steps': 100_000,
+    'eval.lengths': tuple(range(10, 501, 10)),
+  },
+  'cpu': {
+    'model.num_layers': 2,
+    'model.dropout_rate': 0.0,
+    'train.steps': 1000,
+    'train.batch_size': 32,
+    'train.buckets': 2,
+    'train.log_every': 100,
+    'train.checkpoint_every': 1000,
+    'eval.lengths': (10, 20, 40, 60, 100, 150),
+    'eval.examples': 128,
+    'eval.buckets': 3,
+    **_FEW_RUNS,
+  },
+  'tiny': {
+    'model.num_layers': 2,
+    'model.num_heads': 2,
+    'model.width': 16,
+    'model.mlp_width': 32,
+    'model.dropout_rate': 0.0,
+    'train.max_length': 6,
+    'train.steps': 20,
+    'train.batch_size': 8,
+    'train.buckets': 2,
+    'train.log_every': 10,
+    'train.checkpoint_every': 10,
+    'eval.lengths': (3, 6, 8, 12),
+    'eval.examples': 8,
+    'eval.batch_tokens': 512,
+    'eval.buckets': 2,
+    **_FEW_RUNS,
+  },
+}
+
+
 def get_config(arg=''):
-  """The configuration; `arg` is a task, then perhaps a size."""
+  """Returns the config; `arg` is a task, then perhaps a size."""
   task, _, size = (arg or 'bucket_sort').partition(',')
   size = size or 'paper'
   if size not in _SIZES:
     raise errors.ConfigError(errors.one_of('size', size, _SIZES))
-  config = ml_collections.ConfigDict()
-  config.task = f'chomsky/{task}'
-
-  config.model = presets.get('chomsky')
-  # The vocabulary is that of the task.
-  del config.model['vocab_size']
+  config = defaults.get_task(f'chomsky/{task}', 'chomsky')
   config.model.encoding = 'nope'
-  config.model.attention_scale = 'none'
-  if size in ('cpu', 'tiny'):
-    config.model.num_layers = 2
-    config.model.dropout_rate = 0.0
-  if size == 'tiny':
-    config.model.num_heads = 2
-    config.model.width = 16
-    config.model.mlp_width = 32
-  config.positions = 'standard'
-
-  config.train = ml_collections.ConfigDict()
-  config.train.min_length = 1
-  config.train.max_length = {'tiny': 6}.get(size, 40)
-  config.train.steps = {'small': 100_000, 'cpu': 1000, 'tiny': 20}.get(
-    size, 2_000_000
-  )
-  config.train.batch_size = {'cpu': 32, 'tiny': 8}.get(size, 128)
-  # Widths that lengths are padded to, each compiled once.
-  config.train.buckets = {'cpu': 2, 'tiny': 2}.get(size, 5)
-  config.train.log_every = {'cpu': 100, 'tiny': 10}.get(size, 1000)
-  config.train.checkpoint_every = {'cpu': 1000, 'tiny': 10}.get(size, 50_000)
-
-  config.optimizer = ml_collections.ConfigDict()
-  config.optimizer.name = 'adam'
-  # Times sweep.learning_rates.
-  config.optimizer.learning_rate = 1.0
-  config.optimizer.schedule = 'constant'
-  config.optimizer.warmup_steps = 0
-  config.optimizer.final_fraction = 0.0
-  config.optimizer.weight_decay = 0.0
-  config.optimizer.b1 = 0.9
-  config.optimizer.b2 = 0.999
-  config.optimizer.clip_norm = 1.0
-
-  config.eval = ml_collections.ConfigDict()
-  lengths = {
-    'small': range(10, 501, 10),
-    'cpu': (10, 20, 40, 60, 100, 150),
-    'tiny': (3, 6, 8, 12),
-  }
-  config.eval.lengths = tuple(lengths.get(size, range(1, 501)))
-  config.eval.examples = {'cpu': 128, 'tiny': 8}.get(size, 500)
-  config.eval.batch_tokens = {'tiny': 512}.get(size, 32768)
-  config.eval.buckets = {'cpu': 3, 'tiny': 2}.get(size, 8)
-  # The official code leaves dropout on.
-  config.eval.dropout = False
-  config.eval.score = 'accuracy'
-
-  config.sweep = ml_collections.ConfigDict()
-  config.sweep.runs = '; '.join(_RUNS)
-  config.sweep.learning_rates = (1e-4, 3e-4, 5e-4)
-  config.sweep.seeds = (0, 1, 2)
-  if size in ('cpu', 'tiny'):
-    config.sweep.runs = f'sinusoidal; sinusoidal | {_BATCH}'
-    config.sweep.learning_rates = (1e-3,)
-    config.sweep.seeds = (0, 1)
-  # 'vmap' runs together, 'map' one per device; 'auto' for 'map' on CPUs.
-  config.sweep.batching = 'auto'
-
-  # What the paper has: task, run, percent.
+  defaults.overlay(config, _SIZES['paper'] | _SIZES[size])
+  # Task, run and percent.
   config.paper = tuple(
     (f'chomsky/{name}', column, figure)
     for name, figures in papers.RANDOMIZED_TABLE_B1.items()

@@ -25,17 +25,13 @@ Sizes:
   tiny   Seconds; for tests.
 """
 
-import ml_collections
-
 from lengen_jax import papers
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
 _MODELS = ('base', 'large')
 _CORPORA = ('c4', 'arxiv', 'github')
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LENGTHS = (512, 1024, 2048, 4096, 8192)
-# What we call the rows of table 4.
+# Runs of the rows of table 4.
 _ROWS = {
   'nope': 'nope',
   'rope': 'rope',
@@ -46,55 +42,61 @@ _ROWS = {
   'fire': 'fire',
   'fire-s': 'fire(shared=True)',
 }
+_SIZES = {
+  'paper': {
+    'model.encoding': 'fire',
+    'data.source': 'prepared',
+    'data.mode': 'doc_pad',
+    'data.train_length': 2048,
+    'data.batch_size': 256,
+    'optimizer.warmup_steps': 1000,
+    'optimizer.final_fraction': 0.1,
+    'optimizer.weight_decay': 0.1,
+    'optimizer.b2': 0.95,
+    'train.steps': 600_000,
+    'eval.windows': 128,
+  },
+  'small': {
+    'model.num_layers': 4,
+    'data.batch_size': 32,
+    'train.steps': 20_000,
+    'eval.windows': 64,
+  },
+  'cpu': {
+    **defaults.BYTES,
+    'data.train_length': 128,
+    'data.batch_size': 16,
+    'optimizer.learning_rate': 4e-3,
+    'optimizer.warmup_steps': 50,
+    'train.steps': 250,
+    'train.checkpoint_every': 100,
+    'eval.windows': 24,
+  },
+  'tiny': {
+    **defaults.BYTES,
+    'data.train_length': 32,
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 3e-3,
+    'optimizer.warmup_steps': 2,
+    'eval.windows': 2,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a model, a corpus and a size, each optional."""
+  """Returns the config; `arg` is a model, a corpus and a size, all optional."""
   model, corpus, size = defaults.choose(arg, _MODELS, _CORPORA, _SIZES)
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else model))
-  config.model.encoding = 'fire'
-  if few:
-    config.model.vocab_size = 259
-  else:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-  if size == 'small':
-    config.model.num_layers = 4
-
-  length = {'cpu': 128, 'tiny': 32}.get(size, 2048)
-  config.data.source = 'prepared'
+  large = {
+    'data.vocabulary': f'data/{corpus}_50304.model',
+    'optimizer.learning_rate': {'base': 6e-4, 'large': 3e-4}[model],
+  }
+  sizes = {**_SIZES, 'paper': _SIZES['paper'] | large}
+  config = defaults.create(model, size, sizes)
+  length = config.data.train_length
   config.data.task = corpus
   config.data.path = f'data/{corpus}_{length}'
-  config.data.vocabulary = 'bytes' if few else f'data/{corpus}_50304.model'
-  config.data.mode = 'doc_pad'
-  config.data.train_length = length
-  config.data.batch_size = {'small': 32, 'cpu': 16, 'tiny': 4}.get(size, 256)
-
-  rate = {'base': 6e-4, 'large': 3e-4}[model]
-  config.optimizer.learning_rate = {'cpu': 4e-3, 'tiny': 3e-3}.get(size, rate)
-  config.optimizer.warmup_steps = {'cpu': 50, 'tiny': 2}.get(size, 1000)
-  config.optimizer.final_fraction = 0.1
-  config.optimizer.weight_decay = 0.1
-  config.optimizer.b2 = 0.95
-
-  steps = {'small': 20_000, 'cpu': 250, 'tiny': 8}
-  config.train.steps = steps.get(size, 600_000)
-  config.train.log_every = {'tiny': 4}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 1000)
-
   config.eval.lengths = tuple(length * 2**n // 4 for n in range(5))
-  config.eval.windows = {'small': 64, 'cpu': 24, 'tiny': 2}.get(size, 128)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   if (model, corpus, size) == ('base', 'c4', 'paper'):
-    config.paper = ml_collections.ConfigDict(
-      dict(
-        unit='nats per token',
-        columns=_LENGTHS,
-        rows=tuple(
-          (run, papers.FIRE_TABLE_4[name]) for name, run in _ROWS.items()
-        ),
-      )
-    )
+    rows = [(run, papers.FIRE_TABLE_4[name]) for name, run in _ROWS.items()]
+    config.paper = defaults.table('nats per token', _LENGTHS, rows)
   return config

@@ -26,16 +26,13 @@ Sizes:
   tiny   Seconds; for tests.
 """
 
-import ml_collections
 from ml_collections import config_dict
 
 from lengen_jax import papers
 from lengen_jax.data import glue
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
 _MODELS = ('base', 'large')
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
 # Columns of FIRE_TABLE_13.
 _RUNS = (
   'nope',
@@ -46,59 +43,68 @@ _RUNS = (
   't5(num_buckets=64)',
   'fire',
 )
+_SIZES = {
+  'paper': {
+    'model.encoding': 'fire',
+    'model.dropout_rate': 0.1,
+    'data.source': 'seqio',
+    'data.task': 'glue_superglue',
+    'data.vocabulary': 'data/c4_50304.model',
+    'data.train_length': 1024,
+    'data.batch_size': 256,
+    'optimizer.learning_rate': 1e-5,
+    'optimizer.schedule': 'constant',
+    'optimizer.weight_decay': 0.1,
+    'optimizer.b2': 0.95,
+    # The workdir to start from is given on the command line.
+    'train.init_from': config_dict.placeholder(str),
+    'train.steps': 25_000,
+  },
+  'small': {
+    'model.num_layers': 4,
+    'data.batch_size': 32,
+    'train.steps': 2500,
+    'eval.examples': 500,
+  },
+  'cpu': {
+    **defaults.BYTES,
+    # Too few steps to overfit.
+    'model.dropout_rate': 0.0,
+    'data.train_length': 160,
+    'data.target_length': 16,
+    'data.batch_size': 16,
+    'optimizer.learning_rate': 2e-3,
+    'train.steps': 180,
+    'train.checkpoint_every': 90,
+    # One prompt per batch: tasks share programs, which take longer to compile
+    # than to run.
+    'eval.batch_tokens': 128,
+    'eval.examples': 20,
+  },
+  'tiny': {
+    **defaults.BYTES,
+    'data.train_length': 64,
+    'data.target_length': 16,
+    'data.batch_size': 2,
+    'optimizer.learning_rate': 1e-3,
+    'train.steps': 4,
+    'train.log_every': 2,
+    'train.checkpoint_every': 2,
+    'eval.examples': 4,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a model and a size, each optional."""
+  """Returns the config; `arg` is a model and a size, both optional."""
   model, size = defaults.choose(arg, _MODELS, _SIZES)
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else model))
-  config.model.encoding = 'fire'
-  # So few steps are not enough to learn anything by heart.
-  config.model.dropout_rate = 0.0 if size == 'cpu' else 0.1
-  if few:
-    config.model.vocab_size = 259
-  else:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-  if size == 'small':
-    config.model.num_layers = 4
-
-  length = {'cpu': 160, 'tiny': 64}.get(size, 1024)
-  config.data.source = 'seqio'
-  config.data.task = 'glue_superglue'
-  config.data.vocabulary = 'bytes' if few else 'data/c4_50304.model'
-  config.data.train_length = length
-  config.data.batch_size = {'small': 32, 'cpu': 16, 'tiny': 2}.get(size, 256)
-  if few:
-    config.data.target_length = 16
-
-  rate = {'cpu': 2e-3, 'tiny': 1e-3}
-  config.optimizer.learning_rate = rate.get(size, 1e-5)
-  config.optimizer.schedule = 'constant'
-  config.optimizer.weight_decay = 0.1
-  config.optimizer.b2 = 0.95
-
-  # A workdir, from the command line.
-  config.train.init_from = config_dict.placeholder(str)
-  config.train.steps = {'small': 2500, 'cpu': 180, 'tiny': 4}.get(size, 25_000)
-  config.train.log_every = {'tiny': 2}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 90, 'tiny': 2}.get(size, 1000)
-
-  config.eval.lengths = (length,)
-  # One prompt at a time: then tasks share their programs, which would take
-  # longer to compile than to run.
-  config.eval.batch_tokens = {'cpu': 128, 'tiny': 1024}.get(size, 65536)
-  if size != 'paper':
-    config.eval.examples = {'small': 500, 'cpu': 20, 'tiny': 4}[size]
+  config = defaults.create(model, size, _SIZES)
+  config.eval.lengths = (config.data.train_length,)
   if size == 'paper':
-    table = papers.FIRE_TABLE_13[model]
-    config.paper = ml_collections.ConfigDict(
-      dict(
-        unit='percent',
-        columns=tuple(glue.TASKS[task].name for task in table),
-        rows=tuple(zip(_RUNS, zip(*table.values(), strict=True), strict=True)),
-      )
+    figures = papers.FIRE_TABLE_13[model]
+    config.paper = defaults.table(
+      'percent',
+      (glue.TASKS[task].name for task in figures),
+      zip(_RUNS, zip(*figures.values(), strict=True), strict=True),
     )
   return config

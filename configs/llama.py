@@ -34,11 +34,42 @@ from lengen_jax import errors
 from lengen_jax.interop import llama_config
 from lengen_jax.training import defaults
 
-_SIZES = ('full', 'tiny')
+_SIZES = {
+  'full': {
+    'model.dtype': 'bfloat16',
+    'model.scan_layers': True,
+    'model.remat': 'full',
+    'data.source': 'prepared',
+    'data.task': 'lm',
+    'data.batch_size': 64,
+    'optimizer.learning_rate': 2e-5,
+    'optimizer.schedule': 'constant',
+    'optimizer.warmup_steps': 20,
+    'optimizer.weight_decay': 0.0,
+    'optimizer.b2': 0.95,
+    'train.steps': 400,
+    'train.checkpoint_every': 100,
+    'eval.batch_tokens': 65536,
+  },
+  'tiny': {
+    'data.source': 'stdlib',
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 1e-3,
+    'optimizer.schedule': 'constant',
+    'optimizer.warmup_steps': 2,
+    'optimizer.weight_decay': 0.0,
+    'optimizer.b2': 0.95,
+    'train.steps': 8,
+    'train.log_every': 4,
+    'train.checkpoint_every': 4,
+    'eval.windows': 2,
+    'eval.batch_tokens': 1024,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a folder, then perhaps a size."""
+  """Returns the config; `arg` is a folder, then perhaps a size."""
   folder, _, size = arg.rpartition(',')
   if size not in _SIZES:
     folder, size = arg, 'full'
@@ -49,34 +80,12 @@ def get_config(arg=''):
     )
   path = pathlib.Path(folder).expanduser().absolute()
   config = defaults.get(**llama_config.model_fields(path))
-  tiny = size == 'tiny'
-  if not tiny:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-
+  defaults.overlay(config, _SIZES[size])
   trained = llama_config.trained_length(path)
-  length = 4 * trained
-  config.data.source = 'stdlib' if tiny else 'prepared'
-  if not tiny:
-    config.data.task = 'lm'
-    config.data.path = f'data/{path.name}_{length}'
+  config.data.train_length = 4 * trained
+  if size == 'full':
+    config.data.path = f'data/{path.name}_{4 * trained}'
     config.data.vocabulary = str(path / 'tokenizer.model')
-  config.data.train_length = length
-  config.data.batch_size = 4 if tiny else 64
-
-  config.optimizer.learning_rate = 1e-3 if tiny else 2e-5
-  config.optimizer.schedule = 'constant'
-  config.optimizer.warmup_steps = 2 if tiny else 20
-  config.optimizer.weight_decay = 0.0
-  config.optimizer.b2 = 0.95
-
   config.train.init_from = str(path)
-  config.train.steps = 8 if tiny else 400
-  config.train.log_every = 4 if tiny else 10
-  config.train.checkpoint_every = 4 if tiny else 100
-
   config.eval.lengths = tuple(trained * 2**n // 2 for n in range(5))
-  config.eval.windows = 2 if tiny else 64
-  config.eval.batch_tokens = 1024 if tiny else 65536
   return config

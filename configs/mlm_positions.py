@@ -26,45 +26,46 @@ Sizes (`--config=configs/mlm_positions.py:SIZE`):
   tiny   Seconds; for tests.
 """
 
-from lengen_jax import errors
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
+_SIZES = {
+  'paper': {
+    'positions': 'equal_mean',
+    'model.architecture': 'encoder',
+    # Bytes and the mask token.
+    'model.vocab_size': 257,
+    'model.encoding': 'sinusoidal',
+    'data.source': 'stdlib',
+    'data.train_length': 64,
+    'data.batch_size': 256,
+    'optimizer.learning_rate': 1e-3,
+    'optimizer.warmup_steps': 500,
+    'train.steps': 50_000,
+    'eval.windows': 256,
+  },
+  'small': {'model.num_layers': 4, 'train.steps': 10_000},
+  'cpu': {
+    'data.batch_size': 32,
+    'optimizer.learning_rate': 3e-3,
+    'optimizer.warmup_steps': 100,
+    'train.steps': 500,
+    'train.checkpoint_every': 400,
+    'eval.windows': 96,
+  },
+  'tiny': {
+    'data.train_length': 16,
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 3e-3,
+    'optimizer.warmup_steps': 2,
+    'eval.windows': 2,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a size."""
-  size = arg or 'paper'
-  if size not in _SIZES:
-    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else 'enwik8'))
-  config.model.architecture = 'encoder'
-  # Bytes, and one id that masks.
-  config.model.vocab_size = 257
-  config.model.encoding = 'sinusoidal'
-  if not few:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-  if size == 'small':
-    config.model.num_layers = 4
-  config.positions = 'equal_mean'
-
-  length = {'tiny': 16}.get(size, 64)
-  config.data.source = 'stdlib'
-  config.data.train_length = length
-  config.data.batch_size = {'cpu': 32, 'tiny': 4}.get(size, 256)
-
-  config.optimizer.learning_rate = {'cpu': 3e-3, 'tiny': 3e-3}.get(size, 1e-3)
-  config.optimizer.warmup_steps = {'cpu': 100, 'tiny': 2}.get(size, 500)
-
-  steps = {'small': 10_000, 'cpu': 500, 'tiny': 8}
-  config.train.steps = steps.get(size, 50_000)
-  config.train.log_every = {'tiny': 4}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 400, 'tiny': 4}.get(size, 1000)
-
+  """Returns the config; `arg` is a size."""
+  (size,) = defaults.choose(arg, _SIZES)
+  config = defaults.create('enwik8', size, _SIZES, remat='none')
+  length = config.data.train_length
   config.eval.lengths = tuple(length * 2**n for n in range(4))
-  config.eval.windows = {'cpu': 96, 'tiny': 2}.get(size, 256)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   return config

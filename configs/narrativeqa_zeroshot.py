@@ -21,17 +21,13 @@ Sizes (`--config=configs/narrativeqa_zeroshot.py:SIZE`):
   tiny   Seconds; for tests.
 """
 
-import ml_collections
 from ml_collections import config_dict
 
-from lengen_jax import errors
 from lengen_jax import papers
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LENGTHS = (512, 2048, 4096, 8192, 16384, 24576, 32768)
-# What we call the rows of table 11.
+# Runs of the rows of table 11.
 _ROWS = {
   'nope': 'nope',
   'rope': 'rope',
@@ -42,60 +38,63 @@ _ROWS = {
   't5': 't5(num_buckets=64)',
   'fire': 'fire',
 }
+_SIZES = {
+  'paper': {
+    'model.encoding': 'fire',
+    'model.dropout_rate': 0.1,
+    'data.source': 'seqio',
+    'data.task': 'scrolls/narrative_qa',
+    'data.vocabulary': 'data/c4_50304.model',
+    'data.train_length': 8192,
+    'data.batch_size': 128,
+    'optimizer.learning_rate': 1e-5,
+    'optimizer.schedule': 'constant',
+    'optimizer.weight_decay': 0.1,
+    'optimizer.b2': 0.95,
+    # The workdir to start from is given on the command line.
+    'train.init_from': config_dict.placeholder(str),
+    'train.steps': 25_000,
+    'eval.lengths': _LENGTHS,
+  },
+  'small': {
+    'model.num_layers': 4,
+    'data.batch_size': 16,
+    'train.steps': 2500,
+    'eval.examples': 200,
+  },
+  'cpu': {
+    **defaults.BYTES,
+    # Too few steps to overfit.
+    'model.dropout_rate': 0.0,
+    'data.train_length': 128,
+    'data.target_length': 16,
+    'data.batch_size': 16,
+    'optimizer.learning_rate': 1e-3,
+    'train.steps': 200,
+    'train.checkpoint_every': 100,
+    'eval.lengths': (64, 128, 256, 512),
+    'eval.examples': 50,
+  },
+  'tiny': {
+    **defaults.BYTES,
+    'data.train_length': 64,
+    'data.target_length': 8,
+    'data.batch_size': 2,
+    'optimizer.learning_rate': 1e-3,
+    'train.steps': 4,
+    'train.log_every': 2,
+    'train.checkpoint_every': 2,
+    'eval.lengths': (48, 64, 96),
+    'eval.examples': 4,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a size."""
-  size = arg or 'paper'
-  if size not in _SIZES:
-    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else 'base'))
-  config.model.encoding = 'fire'
-  # So few steps are not enough to learn anything by heart.
-  config.model.dropout_rate = 0.0 if size == 'cpu' else 0.1
-  if few:
-    config.model.vocab_size = 259
-  else:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-  if size == 'small':
-    config.model.num_layers = 4
-
-  length = {'cpu': 128, 'tiny': 64}.get(size, 8192)
-  config.data.source = 'seqio'
-  config.data.task = 'scrolls/narrative_qa'
-  config.data.vocabulary = 'bytes' if few else 'data/c4_50304.model'
-  config.data.train_length = length
-  config.data.batch_size = {'small': 16, 'cpu': 16, 'tiny': 2}.get(size, 128)
-  if few:
-    config.data.target_length = {'cpu': 16, 'tiny': 8}[size]
-
-  config.optimizer.learning_rate = 1e-3 if few else 1e-5
-  config.optimizer.schedule = 'constant'
-  config.optimizer.weight_decay = 0.1
-  config.optimizer.b2 = 0.95
-
-  # A workdir, from the command line.
-  config.train.init_from = config_dict.placeholder(str)
-  config.train.steps = {'small': 2500, 'cpu': 200, 'tiny': 4}.get(size, 25_000)
-  config.train.log_every = {'tiny': 2}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 100, 'tiny': 2}.get(size, 1000)
-
-  lengths = {'cpu': (64, 128, 256, 512), 'tiny': (48, 64, 96)}
-  config.eval.lengths = lengths.get(size, _LENGTHS)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
-  if size != 'paper':
-    config.eval.examples = {'small': 200, 'cpu': 50, 'tiny': 4}[size]
+  """Returns the config; `arg` is a size."""
+  (size,) = defaults.choose(arg, _SIZES)
+  config = defaults.create('base', size, _SIZES)
   if size == 'paper':
-    config.paper = ml_collections.ConfigDict(
-      dict(
-        unit='percent',
-        columns=_LENGTHS,
-        rows=tuple(
-          (_ROWS[name], row) for name, row in papers.FIRE_TABLE_11.items()
-        ),
-      )
-    )
+    rows = [(_ROWS[name], row) for name, row in papers.FIRE_TABLE_11.items()]
+    config.paper = defaults.table('percent', _LENGTHS, rows)
   return config

@@ -25,18 +25,15 @@ Sizes (`--config=configs/randomized_enwik8.py:[finetune,]SIZE`):
   tiny   Seconds; for tests.
 """
 
-import ml_collections
 from ml_collections import config_dict
 
 from lengen_jax import papers
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
 _TABLES = ('train', 'finetune')
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LENGTHS = (256, 1024)
 _RANDOM = 'randomized(max_position=2048)'
-# What we call the rows of table 1.
+# Runs of the rows of table 1.
 _ROWS = {
   'nope': 'nope',
   'sin/cos': 'sinusoidal',
@@ -49,79 +46,71 @@ _ROWS = {
   'sandwich': 'sandwich',
   'shape': 'sinusoidal | shape(max_shift=2048)',
 }
-# The rows of table 2.
+# Runs of the rows of table 2.
 _FINETUNED = {
   'before': 'rope before finetuning',
   'rope': 'rope',
   'rope, randomized': f'rope | {_RANDOM}',
   'alibi': 'alibi',
 }
+_SIZES = {
+  'paper': {
+    'positions': _RANDOM,
+    'model.vocab_size': 259,
+    'model.encoding': 'rope',
+    'data.source': 'prepared',
+    'data.task': 'enwik8',
+    'data.mode': 'concat',
+    'data.train_length': 256,
+    'data.batch_size': 64,
+    'optimizer.learning_rate': 1e-4,
+    'optimizer.name': 'adam',
+    'optimizer.schedule': 'constant',
+    'optimizer.weight_decay': 0.0,
+    'optimizer.b2': 0.999,
+    'train.steps': 1_000_000,
+    'train.checkpoint_every': 5000,
+    'eval.windows': 1024,
+  },
+  'small': {'train.steps': 50_000},
+  'cpu': {
+    'positions': 'randomized(max_position=512)',
+    'data.train_length': 64,
+    'data.batch_size': 32,
+    'optimizer.learning_rate': 2e-3,
+    'train.steps': 250,
+    'train.checkpoint_every': 100,
+    'eval.windows': 64,
+  },
+  'tiny': {
+    'positions': 'randomized(max_position=256)',
+    'data.train_length': 32,
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 3e-3,
+    'eval.windows': 2,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is `finetune` and a size, each optional."""
+  """Returns the config; `arg` is `finetune` and a size, both optional."""
   table, size = defaults.choose(arg, _TABLES, _SIZES)
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else 'enwik8'))
-  config.model.vocab_size = 259
-  config.model.encoding = 'rope'
-  if not few:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-  config.positions = {
-    'cpu': 'randomized(max_position=512)',
-    'tiny': 'randomized(max_position=256)',
-  }.get(size, _RANDOM)
-
-  length = {'cpu': 64, 'tiny': 32}.get(size, 256)
-  config.data.source = 'prepared'
-  config.data.task = 'enwik8'
+  config = defaults.create('enwik8', size, _SIZES, remat='none')
+  length = config.data.train_length
   config.data.path = f'data/enwik8_{length}'
-  config.data.mode = 'concat'
-  config.data.train_length = length
-  config.data.batch_size = {'cpu': 32, 'tiny': 4}.get(size, 64)
-
-  config.optimizer.name = 'adam'
-  config.optimizer.learning_rate = {'cpu': 2e-3, 'tiny': 3e-3}.get(size, 1e-4)
-  config.optimizer.schedule = 'constant'
-  config.optimizer.weight_decay = 0.0
-  config.optimizer.b2 = 0.999
-
-  if table == 'finetune':
-    # A workdir, from the command line.
-    config.train.init_from = config_dict.placeholder(str)
-  steps = {'small': 50_000, 'cpu': 250, 'tiny': 8}
-  config.train.steps = steps.get(size, 1_000_000)
-  config.train.log_every = {'tiny': 4}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 5000)
-
   config.eval.lengths = (length, 4 * length)
-  config.eval.windows = {'cpu': 64, 'tiny': 2}.get(size, 1024)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
+  if table == 'finetune':
+    # The workdir to start from is given on the command line.
+    config.train.init_from = config_dict.placeholder(str)
   if size == 'paper':
-    config.paper = ml_collections.ConfigDict(
-      dict(
-        unit='nats per sequence, it seems',
-        columns=_LENGTHS,
-        rows=_finetuned() if table == 'finetune' else _randomized(),
-      )
-    )
+    rows = [
+      (_ROWS[name] + positions, figures)
+      for name, both in papers.RANDOMIZED_TABLE_1.items()
+      for positions, figures in zip(('', f' | {_RANDOM}'), both, strict=True)
+      if figures
+    ]
+    if table == 'finetune':
+      finetuned = papers.RANDOMIZED_TABLE_2
+      rows = [(_FINETUNED[name], row) for name, row in finetuned.items()]
+    config.paper = defaults.table('nats per sequence, it seems', _LENGTHS, rows)
   return config
-
-
-def _randomized():
-  """Rows of table 1, one for each way of giving positions."""
-  return tuple(
-    (_ROWS[name] + positions, figures)
-    for name, both in papers.RANDOMIZED_TABLE_1.items()
-    for positions, figures in zip(('', f' | {_RANDOM}'), both, strict=True)
-    if figures
-  )
-
-
-def _finetuned():
-  """Rows of table 2."""
-  return tuple(
-    (_FINETUNED[name], figures)
-    for name, figures in papers.RANDOMIZED_TABLE_2.items()
-  )

@@ -25,20 +25,16 @@ Sizes (`--config=configs/randomized_imagenet.py:[no_delimiter,]SIZE`):
   tiny   4 x 5 and 6 x 7 pixels; seconds, for tests.
 """
 
-import ml_collections
-
 from lengen_jax import papers
 from lengen_jax.data import imagenet
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
 _ROW_ENDS = ('delimiter', 'no_delimiter')
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
-# Squares of pixels, in training and beyond.
+# Sides of the squares of pixels, in training and beyond.
 _SIDES = {'cpu': (10, 20), 'tiny': (4, 6)}
 _LENGTHS = (506, 2025)
 _RANDOM = 'randomized(max_position=2048)'
-# What we call the rows of table 3.
+# Runs of the rows of table 3.
 _ROWS = {
   'nope': 'nope',
   'sin/cos': 'sinusoidal',
@@ -51,59 +47,58 @@ _ROWS = {
   'sandwich': 'sandwich',
   'shape': 'sinusoidal | shape(max_shift=2048)',
 }
+_SIZES = {
+  'paper': {
+    'positions': _RANDOM,
+    'model.architecture': 'encoder_decoder',
+    'model.vocab_size': imagenet.PIXELS + imagenet.CLASSES,
+    'model.encoding': 'rope',
+    'data.source': 'seqio',
+    'data.batch_size': 32,
+    'optimizer.learning_rate': 1e-5,
+    'optimizer.name': 'adam',
+    'optimizer.schedule': 'constant',
+    'optimizer.weight_decay': 0.0,
+    'optimizer.b2': 0.999,
+    'train.steps': 1_000_000,
+    'train.checkpoint_every': 5000,
+  },
+  'small': {'train.steps': 50_000, 'eval.examples': 5000},
+  'cpu': {
+    'positions': 'randomized(max_position=512)',
+    'data.batch_size': 16,
+    'optimizer.learning_rate': 1e-3,
+    'train.steps': 250,
+    'train.checkpoint_every': 125,
+    'eval.examples': 200,
+  },
+  'tiny': {
+    'positions': 'randomized(max_position=64)',
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 3e-3,
+    'eval.examples': 8,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is `no_delimiter` and a size, each optional."""
+  """Returns the config; `arg` is `no_delimiter` and a size, both optional."""
   rows, size = defaults.choose(arg, _ROW_ENDS, _SIZES)
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else 'enwik8'))
-  config.model.architecture = 'encoder_decoder'
-  config.model.vocab_size = imagenet.PIXELS + imagenet.CLASSES
-  config.model.encoding = 'rope'
-  if not few:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-  config.positions = {
-    'cpu': 'randomized(max_position=512)',
-    'tiny': 'randomized(max_position=64)',
-  }.get(size, _RANDOM)
-
+  config = defaults.create('enwik8', size, _SIZES, remat='none')
   if rows == 'delimiter':
+    config.data.task = 'imagenet'
     lengths = tuple(n * (n + 1) for n in _SIDES.get(size, ())) or _LENGTHS
   else:
+    config.data.task = 'imagenet(delimiter=False)'
     lengths = tuple(n * n for n in _SIDES.get(size, (22, 44)))
   config.eval.lengths = lengths
-  config.data.source = 'seqio'
-  config.data.task = {
-    'delimiter': 'imagenet',
-    'no_delimiter': 'imagenet(delimiter=False)',
-  }[rows]
-  config.data.train_length = config.eval.lengths[0]
-  config.data.batch_size = {'cpu': 16, 'tiny': 4}.get(size, 32)
-
-  config.optimizer.name = 'adam'
-  config.optimizer.learning_rate = {'cpu': 1e-3, 'tiny': 3e-3}.get(size, 1e-5)
-  config.optimizer.schedule = 'constant'
-  config.optimizer.weight_decay = 0.0
-  config.optimizer.b2 = 0.999
-
-  steps = {'small': 50_000, 'cpu': 250, 'tiny': 8}
-  config.train.steps = steps.get(size, 1_000_000)
-  config.train.log_every = {'tiny': 4}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 125, 'tiny': 4}.get(size, 5000)
-
-  if size != 'paper':
-    config.eval.examples = {'small': 5000, 'cpu': 200, 'tiny': 8}[size]
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
+  config.data.train_length = lengths[0]
   if (rows, size) == ('delimiter', 'paper'):
-    rows = tuple(
+    figures_by_run = [
       (_ROWS[name] + positions, figures)
       for name, both in papers.RANDOMIZED_TABLE_3.items()
       for positions, figures in zip(('', f' | {_RANDOM}'), both, strict=True)
       if figures
-    )
-    config.paper = ml_collections.ConfigDict(
-      dict(unit='nats per token', columns=_LENGTHS, rows=rows)
-    )
+    ]
+    config.paper = defaults.table('nats per token', _LENGTHS, figures_by_run)
   return config

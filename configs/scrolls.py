@@ -26,17 +26,14 @@ Sizes:
   tiny   Seconds; for tests.
 """
 
-import ml_collections
 from ml_collections import config_dict
 
 from lengen_jax import papers
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
 _TASKS = papers.FIRE_TABLE_1_TASKS
 _MODELS = ('base', 'large')
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
-# What we call the rows of table 1.
+# Runs of the rows of table 1.
 _ROWS = {
   'nope': 'nope',
   'rope': 'rope',
@@ -47,58 +44,69 @@ _ROWS = {
   'fire': 'fire',
   'fire-s': 'fire(shared=True)',
 }
+_SIZES = {
+  'paper': {
+    'model.encoding': 'fire',
+    'model.dropout_rate': 0.1,
+    'data.source': 'seqio',
+    'data.vocabulary': 'data/c4_50304.model',
+    'data.train_length': 8192,
+    'data.batch_size': 128,
+    'optimizer.learning_rate': 1e-5,
+    'optimizer.schedule': 'constant',
+    'optimizer.weight_decay': 0.1,
+    'optimizer.b2': 0.95,
+    # The workdir to start from is given on the command line.
+    'train.init_from': config_dict.placeholder(str),
+    'train.steps': 25_000,
+    'train.evaluate_every': 5000,
+  },
+  'small': {
+    'model.num_layers': 4,
+    'data.batch_size': 16,
+    'train.steps': 2500,
+    'train.evaluate_every': 1000,
+    'eval.examples': 500,
+  },
+  'cpu': {
+    **defaults.BYTES,
+    # Too few steps to overfit.
+    'model.dropout_rate': 0.0,
+    'data.train_length': 192,
+    'data.target_length': 48,
+    'data.batch_size': 16,
+    'optimizer.learning_rate': 1e-3,
+    'train.steps': 130,
+    'train.checkpoint_every': 65,
+    'train.evaluate_every': 65,
+    'eval.examples': 50,
+  },
+  'tiny': {
+    **defaults.BYTES,
+    'data.train_length': 64,
+    'data.target_length': 8,
+    'data.batch_size': 2,
+    'optimizer.learning_rate': 1e-3,
+    'train.steps': 4,
+    'train.log_every': 2,
+    'train.checkpoint_every': 2,
+    'train.evaluate_every': 2,
+    'eval.examples': 4,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a task, a model and a size, each optional."""
+  """Returns the config; `arg` is a task, a model and a size, all optional."""
   task, model, size = defaults.choose(arg, _TASKS, _MODELS, _SIZES)
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else model))
-  config.model.encoding = 'fire'
-  # So few steps are not enough to learn anything by heart.
-  config.model.dropout_rate = 0.0 if size == 'cpu' else 0.1
-  if few:
-    config.model.vocab_size = 259
-  else:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-  if size == 'small':
-    config.model.num_layers = 4
-
-  length = {'cpu': 192, 'tiny': 64}.get(size, 8192)
-  config.data.source = 'seqio'
+  config = defaults.create(model, size, _SIZES)
   config.data.task = f'scrolls/{task}'
-  config.data.vocabulary = 'bytes' if few else 'data/c4_50304.model'
-  config.data.train_length = length
-  config.data.batch_size = {'small': 16, 'cpu': 16, 'tiny': 2}.get(size, 128)
-  if few:
-    config.data.target_length = {'cpu': 48, 'tiny': 8}[size]
-
-  config.optimizer.learning_rate = 1e-3 if few else 1e-5
-  config.optimizer.schedule = 'constant'
-  config.optimizer.weight_decay = 0.1
-  config.optimizer.b2 = 0.95
-
-  # A workdir, from the command line.
-  config.train.init_from = config_dict.placeholder(str)
-  config.train.steps = {'small': 2500, 'cpu': 130, 'tiny': 4}.get(size, 25_000)
-  config.train.log_every = {'tiny': 2}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 65, 'tiny': 2}.get(size, 1000)
-  validated = {'small': 1000, 'cpu': 65, 'tiny': 2}
-  config.train.evaluate_every = validated.get(size, 5000)
-
-  config.eval.lengths = (length,)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
-  if size != 'paper':
-    config.eval.examples = {'small': 500, 'cpu': 50, 'tiny': 4}[size]
+  config.eval.lengths = (config.data.train_length,)
   if size == 'paper':
     column = _TASKS.index(task)
-    rows = tuple(
+    rows = [
       (_ROWS[name], (row[column],))
       for name, row in papers.FIRE_TABLE_1[model].items()
-    )
-    config.paper = ml_collections.ConfigDict(
-      dict(unit='percent', columns=(length,), rows=rows)
-    )
+    ]
+    config.paper = defaults.table('percent', config.eval.lengths, rows)
   return config

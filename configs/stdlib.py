@@ -12,44 +12,43 @@ Sizes (`--config=configs/stdlib.py:SIZE`):
   tiny   Seconds; for tests.
 """
 
-from lengen_jax import errors
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
+_SIZES = {
+  'paper': {
+    'model.vocab_size': 256,
+    'model.encoding': 'fire',
+    'data.source': 'stdlib',
+    'data.train_length': 512,
+    'data.batch_size': 64,
+    'optimizer.warmup_steps': 500,
+    'eval.windows': 64,
+  },
+  'small': {'model.num_layers': 4},
+  'cpu': {
+    'data.train_length': 128,
+    'data.batch_size': 16,
+    'optimizer.learning_rate': 4e-3,
+    'optimizer.warmup_steps': 50,
+    'train.steps': 350,
+    'train.checkpoint_every': 100,
+    'eval.windows': 24,
+  },
+  'tiny': {
+    'data.train_length': 32,
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 3e-3,
+    'optimizer.warmup_steps': 2,
+    'eval.windows': 2,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a size."""
-  size = arg or 'paper'
-  if size not in _SIZES:
-    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else 'base'))
-  # Bytes.
-  config.model.vocab_size = 256
-  config.model.encoding = 'fire'
-  if not few:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-  if size == 'small':
-    config.model.num_layers = 4
-
-  length = {'cpu': 128, 'tiny': 32}.get(size, 512)
-  config.data.source = 'stdlib'
-  config.data.train_length = length
-  config.data.batch_size = {'cpu': 16, 'tiny': 4}.get(size, 64)
-
-  config.optimizer.learning_rate = {'cpu': 4e-3, 'tiny': 3e-3}.get(size, 6e-4)
-  config.optimizer.warmup_steps = {'cpu': 50, 'tiny': 2}.get(size, 500)
-
-  config.train.steps = {'cpu': 350, 'tiny': 8}.get(size, 10000)
-  config.train.log_every = {'tiny': 4}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 1000)
-
-  # Each divides the longest: all score the same tokens.
+  """Returns the config; `arg` is a size."""
+  (size,) = defaults.choose(arg, _SIZES)
+  config = defaults.create('base', size, _SIZES)
+  # Each length divides the greatest: all lengths score the same tokens.
+  length = config.data.train_length
   config.eval.lengths = tuple(length * 2**n for n in range(5))
-  config.eval.windows = {'cpu': 24, 'tiny': 2}.get(size, 64)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   return config

@@ -19,18 +19,67 @@ said, so that column is left out.
 tested; `:TASK,tiny` is for tests.
 """
 
-import ml_collections
-
 from lengen_jax import errors
 from lengen_jax import papers
-from lengen_jax.models import presets
+from lengen_jax.training import defaults
 
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LONGEST = {'copy': 20, 'reverse': 20, 'sort': 8, 'sum': 8, 'figure3': 10}
+
+_SIZES = {
+  'paper': {
+    'train.steps': 40_000,
+    'train.batch_size': 64,
+    'train.buckets': 3,
+    'train.log_every': 500,
+    'train.checkpoint_every': 2000,
+    'optimizer.name': 'adamw',
+    'optimizer.schedule': 'linear',
+    'optimizer.weight_decay': 0.05,
+    'optimizer.clip_norm': 1.0,
+    'eval.examples': 10_000,
+    'eval.batch_tokens': 32768,
+    'eval.buckets': 5,
+    'eval.score': 'exact',
+    'sweep.learning_rates': (3e-5,),
+  },
+  'small': {'eval.examples': 500},
+  'cpu': {
+    'model.num_layers': 2,
+    'model.num_heads': 4,
+    'model.head_dim': 32,
+    'model.width': 128,
+    'model.mlp_width': 512,
+    'train.steps': 1000,
+    'train.batch_size': 32,
+    'train.buckets': 2,
+    'train.log_every': 100,
+    'eval.examples': 100,
+    'eval.buckets': 3,
+    'sweep.learning_rates': (1e-3,),
+    'sweep.seeds': (0, 1),
+  },
+  'tiny': {
+    'model.num_layers': 2,
+    'model.num_heads': 2,
+    'model.head_dim': 8,
+    'model.width': 16,
+    'model.mlp_width': 32,
+    'train.steps': 20,
+    'train.batch_size': 8,
+    'train.buckets': 1,
+    'train.log_every': 10,
+    'train.checkpoint_every': 10,
+    'eval.examples': 8,
+    'eval.batch_tokens': 512,
+    'eval.buckets': 2,
+    'sweep.learning_rates': (1e-3,),
+    'sweep.seeds': (0, 1),
+  },
+}
 
 
 def _runs(tokens):
-  """The columns of table A, for rows of so many tokens in training."""
+  """Returns the runs of table A for training rows of `tokens` tokens."""
   warp = (
     f'rope | head_tail_warp(train_length={tokens}, '
     'alpha=(0.4, 0.5, 0.6, 0.7, 0.8), skew={!r})'
@@ -46,75 +95,37 @@ def _runs(tokens):
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a task, then perhaps a size."""
+  """Returns the config; `arg` is a task, then perhaps a size."""
   task, _, size = (arg or 'copy').partition(',')
   size = size or 'paper'
-  for word, valid in ((size, _SIZES), (task, tuple(_LONGEST))):
+  for word, valid in ((size, tuple(_SIZES)), (task, tuple(_LONGEST))):
     if word not in valid:
       raise errors.ConfigError(errors.one_of('task or size', word, valid))
-  small = size in ('cpu', 'tiny')
-  longest = {'cpu': min(10, _LONGEST[task]), 'tiny': 4}.get(
-    size, _LONGEST[task]
-  )
-  config = ml_collections.ConfigDict()
-  config.task = f'algorithmic/{"copy" if task == "figure3" else task}'
-  # Inputs, and as many answers; one to a sum.
+  longest = _LONGEST[task]
+  longest = {'cpu': min(10, longest), 'tiny': 4}.get(size, longest)
+  # Inputs and as many targets; a sum has one target.
   tokens = longest + 1 if task == 'sum' else 2 * longest
-
-  config.model = presets.get('t5_decoder')
-  # The vocabulary is that of the task.
-  del config.model['vocab_size']
-  config.model.encoding = 'rope'
-  config.model.attention_scale = 'none'
-  if small or task == 'figure3':
-    config.model.num_layers = 2
-  if small:
-    config.model.num_heads = {'tiny': 2}.get(size, 4)
-    config.model.head_dim = {'tiny': 8}.get(size, 32)
-    config.model.width = {'tiny': 16}.get(size, 128)
-    config.model.mlp_width = {'tiny': 32}.get(size, 512)
-  config.positions = 'standard'
-
-  config.train = ml_collections.ConfigDict()
-  config.train.min_length = 1 if task == 'figure3' else 2
-  config.train.max_length = longest
-  config.train.steps = {'cpu': 1000, 'tiny': 20}.get(size, 40_000)
-  config.train.batch_size = {'cpu': 32, 'tiny': 8}.get(size, 64)
-  config.train.buckets = {'cpu': 2, 'tiny': 1}.get(size, 3)
-  config.train.log_every = {'cpu': 100, 'tiny': 10}.get(size, 500)
-  config.train.checkpoint_every = {'tiny': 10}.get(size, 2000)
-
-  config.optimizer = ml_collections.ConfigDict()
-  config.optimizer.name = 'adamw'
-  # Times sweep.learning_rates.
-  config.optimizer.learning_rate = 1.0
-  config.optimizer.schedule = 'linear'
-  config.optimizer.warmup_steps = config.train.steps * 6 // 100
-  config.optimizer.final_fraction = 0.0
-  config.optimizer.weight_decay = 0.05
-  config.optimizer.b1 = 0.9
-  config.optimizer.b2 = 0.999
-  config.optimizer.clip_norm = 1.0
-
-  config.eval = ml_collections.ConfigDict()
-  furthest = 2 * longest if task == 'figure3' else 5 * longest
-  config.eval.lengths = tuple(
-    range(config.train.min_length, furthest + 1, 4 if size == 'cpu' else 1)
+  is_figure = task == 'figure3'
+  config = defaults.get_task(
+    f'algorithmic/{"copy" if is_figure else task}', 't5_decoder'
   )
-  config.eval.examples = {'cpu': 100, 'tiny': 8, 'small': 500}.get(size, 10_000)
-  config.eval.batch_tokens = {'tiny': 512}.get(size, 32768)
-  config.eval.buckets = {'cpu': 3, 'tiny': 2}.get(size, 5)
-  config.eval.dropout = False
-  config.eval.score = 'exact'
-
-  runs = ('rope', 'alibi') if task == 'figure3' else _runs(tokens)
-  config.sweep = ml_collections.ConfigDict()
+  config.model.encoding = 'rope'
+  if is_figure:
+    config.model.num_layers = 2
+  defaults.overlay(config, _SIZES['paper'] | _SIZES[size])
+  config.optimizer.warmup_steps = config.train.steps * 6 // 100
+  config.train.min_length = 1 if is_figure else 2
+  config.train.max_length = longest
+  config.eval.lengths = tuple(
+    range(
+      config.train.min_length,
+      (2 if is_figure else 5) * longest + 1,
+      4 if size == 'cpu' else 1,
+    )
+  )
+  runs = ('rope', 'alibi') if is_figure else _runs(tokens)
   config.sweep.runs = '; '.join(runs)
-  config.sweep.learning_rates = (1e-3,) if small else (3e-5,)
-  config.sweep.seeds = (0, 1) if small else (0, 1, 2)
-  # 'vmap' runs together, 'map' one per device; 'auto' for 'map' on CPUs.
-  config.sweep.batching = 'auto'
-  # What the paper has: task, run, percent.
+  # Task, run and percent.
   config.paper = tuple(
     (config.task, run, figure)
     for run, figure in zip(

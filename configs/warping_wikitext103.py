@@ -25,15 +25,44 @@ Sizes (`--config=configs/warping_wikitext103.py:SIZE`):
   tiny   Seconds; for tests.
 """
 
-import ml_collections
-
-from lengen_jax import errors
 from lengen_jax import papers
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
 _LENGTHS = (512, 1024, 2048, 4096)
+_SIZES = {
+  'paper': {
+    'model.encoding': 'rope',
+    'data.source': 'prepared',
+    'data.task': 'wikitext103',
+    'data.vocabulary': 'data/wikitext103_50257.model',
+    'data.mode': 'concat',
+    'data.train_length': 512,
+    'data.batch_size': 64,
+    'optimizer.learning_rate': 5e-5,
+    'optimizer.schedule': 'constant',
+    'optimizer.weight_decay': 0.0,
+    'optimizer.b2': 0.999,
+    'train.steps': 100_000,
+    'eval.windows': 16,
+  },
+  'small': {'model.num_layers': 4, 'train.steps': 20_000},
+  'cpu': {
+    **defaults.BYTES,
+    'data.train_length': 128,
+    'data.batch_size': 16,
+    'optimizer.learning_rate': 2e-3,
+    'train.steps': 250,
+    'train.checkpoint_every': 100,
+    'eval.windows': 24,
+  },
+  'tiny': {
+    **defaults.BYTES,
+    'data.train_length': 32,
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 3e-3,
+    'eval.windows': 2,
+  },
+}
 
 
 def _warp(length, alpha=1 / 6):
@@ -42,7 +71,7 @@ def _warp(length, alpha=1 / 6):
   )
 
 
-# What we call the rows of the tables, table 1 being a part of table 3.
+# Runs of the rows of the tables; table 1 is a part of table 3.
 _ROWS = {
   'rope': 'rope',
   'interpolated': 'rope | interpolated(train_length=512)',
@@ -59,55 +88,18 @@ _ROWS = {
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a size."""
-  size = arg or 'paper'
-  if size not in _SIZES:
-    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else 'gpt2'))
-  config.model.encoding = 'rope'
-  if few:
-    config.model.vocab_size = 259
-  else:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-  if size == 'small':
-    config.model.num_layers = 4
-
-  length = {'cpu': 128, 'tiny': 32}.get(size, 512)
+  """Returns the config; `arg` is a size."""
+  (size,) = defaults.choose(arg, _SIZES)
+  config = defaults.create('gpt2', size, _SIZES)
+  length = config.data.train_length
   config.positions = _warp(length)
-  config.data.source = 'prepared'
-  config.data.task = 'wikitext103'
   config.data.path = f'data/wikitext103_{length}'
-  config.data.vocabulary = 'bytes' if few else 'data/wikitext103_50257.model'
-  config.data.mode = 'concat'
-  config.data.train_length = length
-  config.data.batch_size = {'cpu': 16, 'tiny': 4}.get(size, 64)
-
-  config.optimizer.learning_rate = {'cpu': 2e-3, 'tiny': 3e-3}.get(size, 5e-5)
-  config.optimizer.schedule = 'constant'
-  config.optimizer.weight_decay = 0.0
-  config.optimizer.b2 = 0.999
-
-  steps = {'small': 20_000, 'cpu': 250, 'tiny': 8}
-  config.train.steps = steps.get(size, 100_000)
-  config.train.log_every = {'tiny': 4}.get(size, 10)
-  config.train.checkpoint_every = {'cpu': 100, 'tiny': 4}.get(size, 1000)
-
   config.eval.lengths = tuple(length * 2**n for n in range(4))
-  config.eval.windows = {'cpu': 24, 'tiny': 2}.get(size, 16)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   if size == 'paper':
-    config.paper = ml_collections.ConfigDict(
-      dict(
-        unit='perplexity',
-        columns=_LENGTHS,
-        rows=tuple(
-          (_ROWS[name], figures)
-          for table in (papers.WARPING_TABLE_3, papers.WARPING_TABLE_B)
-          for name, figures in table.items()
-        ),
-      )
-    )
+    rows = [
+      (_ROWS[name], figures)
+      for table in (papers.WARPING_TABLE_3, papers.WARPING_TABLE_B)
+      for name, figures in table.items()
+    ]
+    config.paper = defaults.table('perplexity', _LENGTHS, rows)
   return config

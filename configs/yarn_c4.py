@@ -26,51 +26,58 @@ Sizes:
 
 from ml_collections import config_dict
 
-from lengen_jax.models import presets
 from lengen_jax.training import defaults
 
 _MODELS = ('base', 'large')
-_SIZES = ('paper', 'small', 'cpu', 'tiny')
+_SIZES = {
+  'paper': {
+    'data.source': 'prepared',
+    'data.task': 'c4',
+    'data.vocabulary': 'data/c4_50304.model',
+    'data.mode': 'doc_window',
+    'data.train_length': 8192,
+    'data.batch_size': 64,
+    'optimizer.learning_rate': 2e-5,
+    'optimizer.schedule': 'constant',
+    'optimizer.warmup_steps': 20,
+    'optimizer.weight_decay': 0.0,
+    'optimizer.b2': 0.95,
+    # The workdir to start from is given on the command line.
+    'train.init_from': config_dict.placeholder(str),
+    'train.steps': 400,
+    'train.checkpoint_every': 100,
+    'eval.windows': 128,
+  },
+  'small': {
+    'model.num_layers': 4,
+    'data.batch_size': 16,
+    'eval.windows': 64,
+  },
+  'cpu': {
+    **defaults.BYTES,
+    'data.train_length': 512,
+    'data.batch_size': 4,
+    'optimizer.learning_rate': 4e-4,
+    'train.steps': 100,
+    'eval.windows': 24,
+  },
+  'tiny': {
+    **defaults.BYTES,
+    'data.train_length': 128,
+    'data.batch_size': 2,
+    'optimizer.learning_rate': 4e-4,
+    'optimizer.warmup_steps': 2,
+    'eval.windows': 2,
+  },
+}
 
 
 def get_config(arg=''):
-  """The configuration; `arg` is a model and a size, each optional."""
+  """Returns the config; `arg` is a model and a size, both optional."""
   model, size = defaults.choose(arg, _MODELS, _SIZES)
-  few = size in ('cpu', 'tiny')
-  config = defaults.get(**presets.get(size if few else model))
-  short = {'cpu': 128, 'tiny': 32}.get(size, 2048)
-  config.model.encoding = f'yarn(scale=4., train_length={short})'
-  if few:
-    config.model.vocab_size = 259
-  else:
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = True
-    config.model.remat = 'full'
-  if size == 'small':
-    config.model.num_layers = 4
-
-  length = 4 * short
-  config.data.source = 'prepared'
-  config.data.task = 'c4'
+  config = defaults.create(model, size, _SIZES)
+  length = config.data.train_length
+  config.model.encoding = f'yarn(scale=4., train_length={length // 4})'
   config.data.path = f'data/c4_long_{length}'
-  config.data.vocabulary = 'bytes' if few else 'data/c4_50304.model'
-  config.data.mode = 'doc_window'
-  config.data.train_length = length
-  config.data.batch_size = {'small': 16, 'cpu': 4, 'tiny': 2}.get(size, 64)
-
-  config.optimizer.learning_rate = 4e-4 if few else 2e-5
-  config.optimizer.schedule = 'constant'
-  config.optimizer.warmup_steps = {'tiny': 2}.get(size, 20)
-  config.optimizer.weight_decay = 0.0
-  config.optimizer.b2 = 0.95
-
-  # A workdir, from the command line.
-  config.train.init_from = config_dict.placeholder(str)
-  config.train.steps = {'cpu': 100, 'tiny': 8}.get(size, 400)
-  config.train.log_every = {'tiny': 4}.get(size, 10)
-  config.train.checkpoint_every = {'tiny': 4}.get(size, 100)
-
   config.eval.lengths = tuple(length * 2**n // 16 for n in range(5))
-  config.eval.windows = {'small': 64, 'cpu': 24, 'tiny': 2}.get(size, 128)
-  config.eval.batch_tokens = {'cpu': 16384, 'tiny': 1024}.get(size, 65536)
   return config

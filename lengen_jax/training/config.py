@@ -160,8 +160,8 @@ class TaskEvalConfig:
   examples: int
   batch_tokens: int
   buckets: int
-  dropout: bool
-  score: str
+  dropout: bool = False
+  score: str = 'accuracy'
 
   def __post_init__(self) -> None:
     _check_values('eval.lengths', self.lengths)
@@ -185,8 +185,8 @@ class SweepConfig:
 
   runs: str
   learning_rates: tuple
-  seeds: tuple
-  batching: str
+  seeds: tuple = (0, 1, 2)
+  batching: str = 'auto'
 
   def __post_init__(self) -> None:
     _check_values('sweep.seeds', self.seeds)
