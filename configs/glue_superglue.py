@@ -26,8 +26,6 @@ Sizes:
   tiny   Seconds; for tests.
 """
 
-from ml_collections import config_dict
-
 from lengen_jax import papers
 from lengen_jax.data import glue
 from lengen_jax.training import defaults
@@ -57,7 +55,7 @@ _SIZES = {
     'optimizer.weight_decay': 0.1,
     'optimizer.b2': 0.95,
     # The workdir to start from is given on the command line.
-    'train.init_from': config_dict.placeholder(str),
+    'train.init_from': None,
     'train.steps': 25_000,
   },
   'small': {

@@ -21,8 +21,6 @@ Sizes (`--config=configs/narrativeqa_zeroshot.py:SIZE`):
   tiny   Seconds; for tests.
 """
 
-from ml_collections import config_dict
-
 from lengen_jax import papers
 from lengen_jax.training import defaults
 
@@ -52,7 +50,7 @@ _SIZES = {
     'optimizer.weight_decay': 0.1,
     'optimizer.b2': 0.95,
     # The workdir to start from is given on the command line.
-    'train.init_from': config_dict.placeholder(str),
+    'train.init_from': None,
     'train.steps': 25_000,
     'eval.lengths': _LENGTHS,
   },

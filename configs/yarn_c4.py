@@ -24,8 +24,6 @@ Sizes:
   tiny   Seconds; for tests.
 """
 
-from ml_collections import config_dict
-
 from lengen_jax.training import defaults
 
 _MODELS = ('base', 'large')
@@ -43,7 +41,7 @@ _SIZES = {
     'optimizer.weight_decay': 0.0,
     'optimizer.b2': 0.95,
     # The workdir to start from is given on the command line.
-    'train.init_from': config_dict.placeholder(str),
+    'train.init_from': None,
     'train.steps': 400,
     'train.checkpoint_every': 100,
     'eval.windows': 128,

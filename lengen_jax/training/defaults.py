@@ -122,13 +122,16 @@ def overlay(
 
   Args:
     config: the ConfigDict.
-    values: dotted fields, for example 'train.steps', and their values.
+    values: dotted fields, for example 'train.steps', and their values. None
+      makes a field a placeholder, which the command line must set.
   """
   for key, value in values.items():
     *sections, field = key.split('.')
     section = config
     for name in sections:
       section = section[name]
+    if value is None:
+      value = config_dict.placeholder(section.get_type(field))
     section[field] = value
 
 

@@ -1,5 +1,6 @@
 """Training one model: from a config and a corpus to a trained state."""
 
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
@@ -14,12 +15,15 @@ import ml_collections
 from lengen_jax import data
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
+from lengen_jax.data import windows
 from lengen_jax.evaluation import bias_error
+from lengen_jax.hints import Params
 from lengen_jax.hints import PathLike
 from lengen_jax.interop import llama
 from lengen_jax.interop import llama_config
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
+from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import checkpoint
 from lengen_jax.training import config as training_config
 from lengen_jax.training import evaluate
@@ -28,13 +32,14 @@ from lengen_jax.training import files
 from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import multihost
 from lengen_jax.training import run as run_lib
+from lengen_jax.training import state as state_lib
 from lengen_jax.training import throughput
 from lengen_jax.training import trackers
 from lengen_jax.training import workdir as workdir_lib
 
 _TOKENS = (
-  'token ids of the data (vocabulary {!r}) are taken for those of the weights, '
-  'which do not say'
+  'the weights do not record their vocabulary; it is assumed to be that of the '
+  'data, {!r}'
 )
 
 
@@ -45,37 +50,35 @@ def train(
   corpus: Any = None,
   label: str = 'train',
 ) -> run_lib.Trained:
-  """Trains a model, or goes on where an earlier call stopped.
+  """Trains a model, or resumes training from the last checkpoint.
 
   The workdir gets config.json, metrics.jsonl (a line per step; see `metrics`)
-  and checkpoints. Told to stop by SIGTERM, a run saves the step it is at. A
-  resumed run repeats an uninterrupted one bit for bit on the same devices and
-  versions. A model starts from the parameters of another, whose encoding may
-  differ, where `train.init_from` names them: the workdir of a run, a file that
-  lengen export wrote, or the folder of a Llama. Step and optimizer start
-  afresh, and a resumed run does not need the other any more. With train.steps=0
-  what it starts from is the result.
+  and checkpoints. On SIGTERM, a run saves its current step and stops. A resumed
+  run repeats an uninterrupted one bit for bit on the same devices and versions.
+
+  `train.init_from` names trained parameters to start from: the workdir of a
+  run, a file written by lengen export, or the folder of a Llama checkpoint. The
+  encodings may differ. Step and optimizer start anew, and a resumed run does
+  not read these parameters again. With train.steps=0 the initial model is the
+  result.
 
   Args:
     config: a ConfigDict; see configs/stdlib.py.
     workdir: folder of the run.
-    corpus: what `data.load` gives; loaded as the config says if None.
-    label: what to call the run in progress lines.
-
-  Returns:
-    A run.Trained.
+    corpus: the result of `data.load`; loaded according to the config if None.
+    label: name of the run in progress lines.
 
   Raises:
-    errors.LengenError: the config, the corpus or the workdir do not serve;
-      errors.PreemptedError: it was told to stop; errors.DivergedError: too many
-      steps were not finite.
+    errors.PreemptedError: the run was stopped by SIGTERM.
+    errors.DivergedError: too many consecutive steps were not finite.
+    errors.LengenError: the config, the corpus or the workdir is invalid.
   """
   run = run_lib.Run(config)
   run.check_step()
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
   check_corpus(run, corpus)
   if corpus.scored_by == 'loss' and config.train.evaluate_every:
-    # What cannot be validated says so before it is trained.
+    # Raises before training if there is no data for validation.
     corpus.evaluation(run.eval)
   batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
   state, notes = _adopted(run, workdir, corpus)
@@ -89,7 +92,8 @@ def train(
     state = run.init_state()
   try:
     if int(state.step) < config.train.steps:
-      state = _steps(run, state, batches, corpus, path, checkpoints, label)
+      loop = _Loop(run, batches, corpus, path, checkpoints, label)
+      state = loop.run(state)
     elif not config.train.steps:
       checkpoints.save(state, batches)
   except jax.errors.JaxRuntimeError as error:
@@ -97,8 +101,8 @@ def train(
       raise
     raise errors.FitError(
       f'training does not fit into the memory of {run.layout.size} '
-      f'{jax.default_backend()} devices: {str(error).splitlines()[0]}; lengen '
-      'compile says for TPUs what would help'
+      f'{jax.default_backend()} devices: {str(error).splitlines()[0]}; for '
+      'TPUs, lengen compile lists settings that need less memory'
     ) from error
   finally:
     checkpoints.close()
@@ -108,25 +112,22 @@ def train(
 def restore(
   workdir: PathLike, *, step: int | str | None = None, **eval_changes: Any
 ) -> run_lib.Trained:
-  """What the run in a workdir has trained so far.
+  """Restores the trained state of the run in a workdir.
 
   Args:
-    workdir: of the run; its mesh is taken if the devices here can have it, and
-      else rows alone are split.
-    step: of the checkpoint, or 'best'; None for the newest.
-    **eval_changes: fields of its eval section that are to be others.
-
-  Returns:
-    A run.Trained.
+    workdir: folder of the run. Its mesh is used if the available devices can
+      form it; otherwise only rows are sharded.
+    step: step of the checkpoint, or 'best'; None for the newest.
+    **eval_changes: new values of fields of the run's eval section.
 
   Raises:
-    errors.LengenError: no run, or none of its checkpoints can be read.
+    errors.LengenError: there is no run, or no readable checkpoint.
   """
   config, path = workdir_lib.read_config(workdir)
   config.eval.update(eval_changes)
   mesh = training_config.MeshConfig(**config.mesh.to_dict())
   if not mesh.fits(jax.device_count()):
-    # Trained on a pod, looked at on a laptop.
+    # A run trained on a pod may be evaluated on one device.
     config.mesh.update(dataclasses.asdict(training_config.MeshConfig()))
   run = run_lib.Run(config)
   if not checkpoint.steps(path):
@@ -135,20 +136,21 @@ def restore(
     )
   checkpoints = _checkpoints(path, run)
   try:
+    number: Any = step
     if step == 'best':
-      step = checkpoints.best_step()
-      if step is None:
+      number = checkpoints.best_step()
+      if number is None:
         raise errors.CheckpointError(
           f'{path} has no best checkpoint: no step was validated, with '
           f'train.evaluate_every={config.train.evaluate_every}'
         )
-    state = checkpoints.restore(run.abstract_state, step=step)
+    state = checkpoints.restore(run.abstract_state, step=number)
   finally:
     checkpoints.close()
   return _trained(run, state, path)
 
 
-def _checkpoints(path, run):
+def _checkpoints(path: files.Path, run: run_lib.Run) -> checkpoint.Checkpointer:
   return checkpoint.Checkpointer(
     path,
     run.model,
@@ -158,8 +160,10 @@ def _checkpoints(path, run):
   )
 
 
-def _trained(run, state, path):
-  """A state and what it took to get there."""
+def _trained(
+  run: run_lib.Run, state: state_lib.TrainState, path: files.Path
+) -> run_lib.Trained:
+  """Returns a state with the time and memory of its training."""
   lines, seconds = metrics_lib.read(path / metrics_lib.STEPS, int(state.step))
   return run_lib.Trained(
     run,
@@ -170,8 +174,10 @@ def _trained(run, state, path):
   )
 
 
-def _claimed(workdir, config, info):
-  """The workdir, made the run's by the first process before others look."""
+def _claimed(
+  workdir: PathLike, config: ml_collections.ConfigDict, info: dict[str, Any]
+) -> files.Path:
+  """Claims the workdir, on the first process before the others."""
   if multihost.is_first():
     path = workdir_lib.claim(workdir, config, info)
   if jax.process_count() > 1:
@@ -182,18 +188,18 @@ def _claimed(workdir, config, info):
 
 
 def check_corpus(run: run_lib.Run, corpus: Any) -> None:
-  """Raises unless the model is one for the data, and has all its token ids.
+  """Raises unless the model's architecture and vocabulary fit the data.
 
   Args:
-    run: the model's.
-    corpus: what `data.load` gives.
+    run: the run with the model.
+    corpus: the result of `data.load`.
 
   Raises:
-    errors.ConfigError: naming what to set.
+    errors.ConfigError: the message names the field to set.
   """
   if run.model.architecture not in corpus.architectures:
     raise errors.ConfigError(
-      f'{run.data.task or run.data.source} is not for '
+      f'{run.data.task or run.data.source} does not support '
       f'model.architecture={run.model.architecture!r}; set it to '
       f'{" or ".join(map(repr, corpus.architectures))}'
     )
@@ -202,15 +208,16 @@ def check_corpus(run: run_lib.Run, corpus: Any) -> None:
     raise errors.ConfigError(
       f'model.vocab_size={run.model.vocab_size} is less than the '
       f'{corpus.vocab_size} token ids of {run.data.task or run.data.source}'
-      f'{" and one that masks" if masks else ""}; raise it'
+      f'{" and a mask token" if masks else ""}; raise it'
     )
 
 
-def _adopted(run, workdir, corpus):
-  """The first state of a run that starts from weights, and notes about them.
+def _adopted(
+  run: run_lib.Run, workdir: PathLike, corpus: Any
+) -> tuple[state_lib.TrainState | None, list[str]]:
+  """Returns the initial state from trained weights, and notes for the user.
 
-  Returns:
-    (None, []) for a run that starts from scratch or has checkpoints already.
+  The state is None if the run starts from scratch or has checkpoints.
   """
   source = run.config.train.init_from
   if not source:
@@ -218,7 +225,7 @@ def _adopted(run, workdir, corpus):
   here, there = files.locate(workdir), files.locate(source)
   if here.resolve() == there.resolve():
     raise errors.ConfigError(
-      f'train.init_from={source} is the workdir itself; give the run another '
+      f'train.init_from={source} is the workdir of this run; choose another '
       '--workdir'
     )
   if checkpoint.steps(here):
@@ -244,8 +251,10 @@ def _adopted(run, workdir, corpus):
     raise type(error)(f'train.init_from={source}: {error}') from error
 
 
-def _exported(source):
-  """(params, ModelConfig, TrainedOn) of weights; None for a workdir."""
+def _exported(
+  source: files.Path,
+) -> tuple[Params, ModelConfig, weights_lib.TrainedOn] | None:
+  """Returns the weights of a file or checkpoint; None for a workdir."""
   if source.suffix == weights_lib.SUFFIX:
     return *weights_lib.load(source), weights_lib.trained_on(source)
   if llama_config.is_checkpoint(source):
@@ -253,24 +262,96 @@ def _exported(source):
   return None
 
 
-def _steps(run, state, batches, corpus, path, checkpoints, label):
-  """The loop: from the state's step to the last."""
-  config = run.config
-  step_fn = run.jitted_step(
-    packed=batches.padded and objective.sees_padding(run.model, run.scheme)
-  )
-  first, steps = int(state.step), config.train.steps
-  batch = run.layout.place(batches.next())
-  rows, length = batch['inputs'].shape
-  encoder = batch.get('encoder_inputs')
-  with contextlib.ExitStack() as stack:
+class _Loop:
+  """The training loop of one session of a run."""
+
+  def __init__(
+    self,
+    run: run_lib.Run,
+    batches: windows.Batches,
+    corpus: Any,
+    path: files.Path,
+    checkpoints: checkpoint.Checkpointer,
+    label: str,
+  ) -> None:
+    self._run, self._batches, self._corpus = run, batches, corpus
+    self._path, self._checkpoints, self._label = path, checkpoints, label
+    # Seconds spent outside of steps.
+    self._pause = 0.0
+
+  def run(self, state: state_lib.TrainState) -> state_lib.TrainState:
+    """Returns the state after the last step of the config."""
+    run, config = self._run, self._run.train
+    first, batch = int(state.step), self._next()
+    with contextlib.ExitStack() as stack:
+      progress, log, profile = self._reporters(stack, first, batch)
+      preemption = stack.enter_context(faults.Preemption())
+      step_fn = self._compile(state, batch, progress)
+      progress.start_clock()
+      watchdog = stack.enter_context(faults.Watchdog(config.stall_seconds))
+      pending, began = [], time.monotonic()
+      for step in range(first + 1, config.steps + 1):
+        watchdog.reset()
+        self._checkpoints.check()
+        profile.before(step, state)
+        state, metrics = step_fn(state, batch)
+        profile.after(step, state)
+        pending.append((step, metrics))
+        last, preempted = step == config.steps, preemption.reached(step)
+        saves = last or preempted or step % config.checkpoint_every == 0
+        cost = None
+        if not saves:
+          # Overlaps with the step on the devices.
+          batch = self._next()
+        else:
+          metrics |= _bias_error(run, state.params, progress)
+          # A machine about to be preempted has no time for a validation.
+          if not preempted and run.validates(step):
+            found, cost = self._validate(state, step, watchdog)
+            metrics |= found
+        if saves or len(pending) == config.log_every:
+          spent = time.monotonic() - began - self._pause
+          durable = self._checkpoints.durable_step()
+          written = log.write(pending, spent, durable, saves)
+          pending = []
+          progress.update(step, f'loss {written.loss:.4f}')
+          _check_skipped(run, written.skipped, step)
+        if saves:
+          # The log is complete and the data is at this step.
+          self._checkpoints.save(state, self._batches, value=cost)
+        if preempted and not last:
+          raise errors.PreemptedError(
+            f'stopped by SIGTERM; saved step {step} of {config.steps} in '
+            f'{self._path}; the same command resumes'
+          )
+        if saves and not last:
+          batch = self._next()
+    return state
+
+  def _next(self) -> dict[str, jax.Array]:
+    """Returns the next batch, on the mesh."""
+    return self._run.layout.place(self._batches.next())
+
+  def _reporters(
+    self,
+    stack: contextlib.ExitStack,
+    first: int,
+    batch: dict[str, jax.Array],
+  ) -> tuple[progress_lib.Progress, metrics_lib.Log, metrics_lib.Profile]:
+    """Opens progress line, log and profiler; `stack` closes them."""
+    run, (rows, length) = self._run, batch['inputs'].shape
+    encoder = batch.get('encoder_inputs')
     progress = stack.enter_context(
       progress_lib.Progress(
-        label, steps, unit='tokens', per=rows * length, first=first
+        self._label,
+        run.train.steps,
+        unit='tokens',
+        per=rows * length,
+        first=first,
       )
     )
     log = metrics_lib.Log(
-      path,
+      self._path,
       first,
       devices=run.layout.mesh.devices.flat,
       tokens=rows * length,
@@ -278,17 +359,30 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
         run.model, rows, length, None if encoder is None else encoder.shape[1]
       ),
       primary=multihost.is_first(),
-      trackers=functools.partial(trackers.create, config),
+      trackers=functools.partial(trackers.create, run.config),
     )
     stack.callback(log.close)
     profile = metrics_lib.Profile(
-      config.train.profile,
-      path,
+      run.train.profile,
+      self._path,
       progress.announce,
       primary=multihost.is_first(),
     )
     stack.callback(profile.close)
-    preemption = stack.enter_context(faults.Preemption())
+    return progress, log, profile
+
+  def _compile(
+    self,
+    state: state_lib.TrainState,
+    batch: dict[str, jax.Array],
+    progress: progress_lib.Progress,
+  ) -> Callable[..., Any]:
+    """Returns the compiled training step."""
+    run = self._run
+    step_fn = run.jitted_step(
+      packed=self._batches.padded
+      and objective.sees_padding(run.model, run.scheme)
+    )
     progress.announce(
       f'compiling for {run.layout.size} of {jax.device_count()} '
       f'{jax.default_backend()} devices ...'
@@ -297,75 +391,45 @@ def _steps(run, state, batches, corpus, path, checkpoints, label):
     with run.layout.scope():
       compiled = step_fn.lower(state, batch).compile()
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
-    progress.start_clock()
-    watchdog = stack.enter_context(faults.Watchdog(config.train.stall_seconds))
-    pending, began, aside = [], time.monotonic(), 0.0
-    for step in range(first + 1, steps + 1):
-      watchdog.reset()
-      checkpoints.check()
-      profile.before(step, state)
-      state, metrics = compiled(state, batch)
-      profile.after(step, state)
-      pending.append((step, metrics))
-      last, told = step == steps, preemption.reached(step)
-      saves = last or told or step % config.train.checkpoint_every == 0
-      if not saves:
-        # While the devices work on this step.
-        batch = run.layout.place(batches.next())
-      cost = None
-      if saves:
-        metrics |= _bias_error(run, state.params, progress)
-      # There is no time for it where the machine is about to go.
-      if saves and not told and run.validates(step):
-        since = time.monotonic()
-        with watchdog.paused():
-          found, cost = evaluate.validate(
-            run_lib.Trained(run, state, seconds=0.0),
-            corpus,
-            f'{label}: step {step}',
-          )
-        metrics |= found
-        aside += time.monotonic() - since
-      if saves or len(pending) == config.train.log_every:
-        spent = time.monotonic() - began - aside
-        written = log.write(pending, spent, checkpoints.durable_step(), saves)
-        pending = []
-        progress.update(step, f'loss {written.loss:.4f}')
-        _check_skipped(run, written.skipped, step)
-      if saves:
-        # What is logged is logged, and the data stands at this step.
-        checkpoints.save(state, batches, value=cost)
-      if told and not last:
-        raise errors.PreemptedError(
-          f'told to stop; saved step {step} of {steps} in {path}; the same '
-          'command goes on from there'
-        )
-      if saves and not last:
-        batch = run.layout.place(batches.next())
-  return state
+    return compiled
+
+  def _validate(
+    self, state: state_lib.TrainState, step: int, watchdog: faults.Watchdog
+  ) -> tuple[dict[str, float], float | None]:
+    """Returns metrics and cost of the state; see `evaluate.validate`."""
+    began = time.monotonic()
+    trained = run_lib.Trained(self._run, state, seconds=0.0)
+    with watchdog.paused():
+      found = evaluate.validate(
+        trained, self._corpus, f'{self._label}: step {step}'
+      )
+    self._pause += time.monotonic() - began
+    return found
 
 
-def _check_skipped(run, skipped, step):
-  """Raises if too many last steps in a row changed nothing."""
-  most = run.config.train.max_skipped
+def _check_skipped(run: run_lib.Run, skipped: int, step: int) -> None:
+  """Raises after too many consecutive skipped steps."""
+  most = run.train.max_skipped
   if skipped >= most:
     raise errors.DivergedError(
       f'loss or gradient was not finite in {skipped} steps in a row before '
-      f'step {step + 1} (train.max_skipped={most}); they changed nothing, and '
-      'checkpoints are as good as before; lower optimizer.learning_rate or '
+      f'step {step + 1} (train.max_skipped={most}); these steps were skipped, '
+      'and checkpoints are not affected; lower optimizer.learning_rate or '
       'raise optimizer.warmup_steps'
     )
 
 
-def _bias_error(run, params, progress):
-  """The metric bias_error, where a bias is approximated; also printed."""
+def _bias_error(
+  run: run_lib.Run, params: Params, progress: progress_lib.Progress
+) -> dict[str, float]:
+  """Returns and prints the error of approximated biases, if there are any."""
   length = run.config.data.train_length
   errors_by_path = bias_error.largest(run.model, run.scheme, params, length)
   if not errors_by_path:
     return {}
   worst = max(errors_by_path, key=errors_by_path.get)
   progress.announce(
-    f'bias_form={run.model.bias_form!r} is off by up to '
+    f'bias_form={run.model.bias_form!r} has errors of up to '
     f'{errors_by_path[worst]:.1e} nats ({worst})'
   )
   return {'bias_error': errors_by_path[worst]}

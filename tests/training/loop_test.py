@@ -293,7 +293,7 @@ def test_the_error_of_an_approximate_bias_is_kept_at_checkpoints(
   assert [*errors_at] == [3, 5]
   assert all(0 < error < 0.05 for error in errors_at.values())
   out = capsys.readouterr().out
-  assert "bias_form='anchored' is off by up to" in out
+  assert "bias_form='anchored' has errors of up to" in out
 
 
 def test_data_that_was_moved_is_the_same_data(tmp_path, tiny_config):

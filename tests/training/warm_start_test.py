@@ -568,8 +568,8 @@ def test_a_run_starts_from_weights(tmp_path, corpus, capsys):
     f'run: loaded {count} of {count} arrays',
     'run: layers 0-1: rope(scale=2.) in place of '
     f'{source.encoding[0]}, nothing to load',
-    "run: token ids of the data (vocabulary 'bytes_plus_0') are taken for "
-    'those of the weights, which do not say',
+    'run: the weights do not record their vocabulary; it is assumed to be that '
+    "of the data, 'bytes_plus_0'",
   ]
 
 
@@ -611,5 +611,5 @@ def test_a_run_is_not_its_own_source(tmp_path, trained, corpus):
   before = sorted(trained.rglob('*'))
   config = run_config('alibi', trained / '..' / trained.name)
   error = refused(config, trained, corpus, errors.ConfigError)
-  assert 'is the workdir itself' in error
+  assert 'is the workdir of this run' in error
   assert sorted(trained.rglob('*')) == before
