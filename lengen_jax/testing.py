@@ -28,6 +28,7 @@ from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
+from lengen_jax.positions.tokens import Tokens
 
 TRAIN_LENGTH = 6
 LENGTH = 4 * TRAIN_LENGTH
@@ -292,9 +293,9 @@ class Properties:
       y, _ = self._stack.apply(
         {'params': params},
         x.astype(self.config.dtype),
-        given,
-        segment_ids=segment_ids,
-        lengths=lengths,
+        Tokens.create(
+          x.shape[:2], given, segment_ids=segment_ids, lengths=lengths
+        ),
       )
       return y
 
@@ -310,7 +311,8 @@ class Properties:
 
     def weighted(params: Params) -> tuple[jax.Array, jax.Array]:
       x = self.x.astype(config.dtype)
-      y, _ = stack.apply({'params': params}, x, given, lengths=lengths)
+      tokens = Tokens.create(x.shape[:2], given, lengths=lengths)
+      y, _ = stack.apply({'params': params}, x, tokens)
       return jnp.vdot(y.astype(jnp.float32), self.x[::-1]), y
 
     (_, y), gradients = jax.jit(jax.value_and_grad(weighted, has_aux=True))(
@@ -337,7 +339,10 @@ class Properties:
     self, params: Params, x: Array, cache: Any, new: Array
   ) -> tuple[jax.Array, Any]:
     y, cached = self._stack.apply(
-      {'params': params}, x.astype(self.config.dtype), cache=cache
+      {'params': params},
+      x.astype(self.config.dtype),
+      cache.new_tokens(x.shape[1]),
+      cache=cache.layers,
     )
     return y, cache.replace(layers=cached, length=cache.length + new)
 

@@ -19,10 +19,10 @@ from lengen_jax import errors
 from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
-from lengen_jax.models import tokens
 from lengen_jax.models import transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
+from lengen_jax.positions import tokens
 
 # Inputs of a row begin with it, as in training.
 _START = 0

@@ -1,6 +1,8 @@
-"""The layers of a Transformer put together: blocks, and a stack of them."""
+"""Transformer blocks, and a stack of them."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 from flax import linen as nn
@@ -11,49 +13,47 @@ import jax.numpy as jnp
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import partitioning
-from lengen_jax import positions as position_schemes
-from lengen_jax.hints import Array
 from lengen_jax.models import layers
-from lengen_jax.models import tokens
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions
+from lengen_jax.positions.tokens import Tokens
 
 
-@struct.dataclass
-class Context:
-  """What all layers of a stack are told about the tokens.
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """Options of one layer. Unlike a module, it can be the field of many modules.
 
   Attributes:
-    index: int32 `[1 or B, L]`, of each token in its segment; while decoding its
-      slot in the cache.
-    segment_ids: int32 `[B, L]` or None.
-    lengths: int32 `[1 or B, 1 or L]` or None, of each token's segment; planned
-      while decoding.
-    encoded: output of an encoder, `[B, S, E]`, or None.
-    encoded_segment_ids: int32 `[B, S]` or None.
-    contiguous: see `Model`.
+    encoding: unbound; 'nope' where the encoding acts at the model's input.
   """
 
-  index: Any
-  segment_ids: Any
-  lengths: Any
-  encoded: Any
-  encoded_segment_ids: Any
-  contiguous: bool = struct.field(pytree_node=False)
+  encoding: encodings.Encoding
+
+
+class Encoded(struct.PyTreeNode):
+  """Output of an encoder, for cross-attention.
+
+  Attributes:
+    x: `[B, S, E]`.
+    segment_ids: int32 `[B, S]` or None.
+  """
+
+  x: Any
+  segment_ids: Any = None
 
 
 class Block(nn.Module):
-  """Attention, perhaps to an encoder too, and MLP, with norms and residuals.
+  """Self-attention, cross-attention to `encoded` if given, and an MLP.
 
   Attributes:
-    config: the model's.
-    encoding: spec of this layer's encoding.
-    causal: whether tokens see earlier ones only.
+    config: of the model.
+    layer: options of this layer.
+    causal: whether keys after the query are masked.
     deterministic: whether dropout is off.
   """
 
   config: ModelConfig
-  encoding: str
+  layer: Layer
   causal: bool
   deterministic: bool
 
@@ -61,112 +61,91 @@ class Block(nn.Module):
   def __call__(
     self,
     x: jax.Array,
-    context: Context,
-    positions: Positions | None,
-    shared: Any,
-    cache: Any,
-  ) -> tuple[jax.Array, Any]:
-    """One block.
+    tokens: Tokens,
+    encoded: Encoded | None,
+    shared: layers.SharedFns | None,
+    cache: tuple[jax.Array, jax.Array] | None,
+  ) -> tuple[Any, Any]:
+    """Runs one block.
 
     Args:
       x: `[B, L, E]`.
-      context: a Context.
-      positions: of the tokens, or while decoding of all slots.
+      tokens: with this layer's positions.
+      encoded: output of an encoder, or None.
       shared: see `layers.Attention`.
       cache: (keys, values), or None if not decoding.
 
     Returns:
       `[B, L, E]` and the new cache.
     """
-    c = self.config
-    dtype = jnp.dtype(c.dtype)
+    c, dtype = self.config, jnp.dtype(self.config.dtype)
     pre = c.norm_placement == 'pre'
-    # However the 2 N residual branches add up, their sum starts small.
+    # The variance of the sum of the 2 N residual branches starts small.
     out_init_scale = 1 / (2 * c.num_layers) if pre else 1.0
+    options: dict[str, Any] = {
+      'num_heads': c.num_heads,
+      'head_dim': c.head_dim,
+      'dtype': dtype,
+      'implementation': c.implementation,
+      'out_init_scale': out_init_scale,
+      'scaled_logits': c.scaled_logits,
+      'key_heads': c.key_heads,
+    }
     drop = nn.Dropout(c.dropout_rate, deterministic=self.deterministic)
-    attention = layers.Attention(
-      c.num_heads,
-      c.head_dim,
-      encoding=self.encoding,
-      attention_scale=c.attention_scale,
-      causal=self.causal,
-      dtype=dtype,
-      implementation=c.implementation,
-      bias_form=c.bias_form,
-      out_init_scale=out_init_scale,
-      scaled_logits=c.scaled_logits,
-      key_heads=c.key_heads,
-      window=c.window,
-      sinks=c.sinks,
-      name='attention',
-    )
 
-    def attend(x):
+    def attend(x: jax.Array) -> tuple[jax.Array, Any]:
+      attention = layers.Attention(
+        **options,
+        encoding=self.layer.encoding.clone(parent=None),
+        attention_scale=c.attention_scale,
+        causal=self.causal,
+        bias_form=c.bias_form,
+        window=c.window,
+        sinks=c.sinks,
+        name='attention',
+      )
       if cache is not None:
-        return attention.extend(
-          x,
-          cache,
-          context.index,
-          positions,
-          lengths=context.lengths,
-          shared=shared,
-        )
-      return attention(
+        return attention.extend(x, cache, tokens, shared=shared)
+      return attention(x, tokens, shared=shared), None
+
+    def attend_to_encoded(x: jax.Array) -> tuple[jax.Array, Any]:
+      return layers.CrossAttention(**options, name='cross_attention')(
         x,
-        positions,
-        segment_ids=context.segment_ids,
-        lengths=context.lengths,
-        shared=shared,
-        contiguous=context.contiguous,
+        encoded.x,
+        segment_ids=tokens.segment_ids,
+        encoded_segment_ids=encoded.segment_ids,
       ), None
 
-    def attend_to_encoded(x):
-      return layers.CrossAttention(
-        c.num_heads,
-        c.head_dim,
-        dtype,
-        c.implementation,
-        out_init_scale,
-        c.scaled_logits,
-        c.key_heads,
-        name='cross_attention',
-      )(
-        x,
-        context.encoded,
-        segment_ids=context.segment_ids,
-        encoded_segment_ids=context.encoded_segment_ids,
-      ), None
-
-    def think(x):
+    def mlp(x: jax.Array) -> tuple[jax.Array, Any]:
       return layers.MLP(
         c.mlp_width, c.activation, c.mlp_bias, dtype, out_init_scale, name='mlp'
       )(x), None
 
-    def residual(branch, x, name):
+    def residual(branch: Callable, x: jax.Array, name: str) -> tuple[Any, Any]:
       norm = layers.norm(c, f'{name}_norm')
       y, extra = branch(norm(x) if pre else x)
       x = partitioning.constrain(x + drop(y), 'batch', 'length', 'embed')
       return x if pre else norm(x), extra
 
     x, new_cache = residual(attend, x, 'attention')
-    if context.encoded is not None:
+    if encoded is not None:
       x, _ = residual(attend_to_encoded, x, 'cross_attention')
-    x, _ = residual(think, x, 'mlp')
+    x, _ = residual(mlp, x, 'mlp')
     return x, new_cache
 
 
 class Cycle(nn.Module):
-  """The blocks of one turn through the encodings, for scanning.
+  """The blocks of one period of layers, for scanning.
 
   Attributes:
-    config: the model's.
-    encodings: specs of the layers of one turn.
+    config: of the model.
+    period: options of its layers.
     causal: see Block.
     deterministic: see Block.
   """
 
   config: ModelConfig
-  encodings: tuple
+  period: tuple[Layer, ...]
   causal: bool
   deterministic: bool
 
@@ -174,21 +153,18 @@ class Cycle(nn.Module):
   def __call__(
     self,
     x: jax.Array,
-    context: Context,
-    positions: Any,
-    shared: Any,
-    cache: Any,
+    tokens: Tokens,
+    encoded: Encoded | None,
+    positions: tuple[Positions, ...],
+    shared: tuple[layers.SharedFns | None, ...],
+    cache: tuple[Any, ...],
   ) -> tuple[jax.Array, Any]:
-    """As Block, the last three per layer of the turn."""
+    """As Block; positions, shared and cache have one entry per layer."""
     new_cache = []
-    for j, encoding in enumerate(self.encodings):
+    for j, layer in enumerate(self.period):
       x, new = Block(
-        self.config,
-        encoding,
-        self.causal,
-        self.deterministic,
-        name=f'block_{j}',
-      )(x, context, positions[j], shared[j], cache[j])
+        self.config, layer, self.causal, self.deterministic, name=f'block_{j}'
+      )(x, tokens.replace(positions=positions[j]), encoded, shared[j], cache[j])
       new_cache.append(new)
     return x, tuple(new_cache)
 
@@ -197,8 +173,8 @@ class Stack(nn.Module):
   """Everything between token embedding and output head.
 
   Attributes:
-    config: the model's.
-    causal: whether tokens see earlier ones only.
+    config: of the model.
+    causal: whether keys after the query are masked.
   """
 
   config: ModelConfig
@@ -208,150 +184,92 @@ class Stack(nn.Module):
   def __call__(
     self,
     x: jax.Array,
-    positions: Positions | None = None,
+    tokens: Tokens,
     *,
-    segment_ids: Array | None = None,
-    lengths: Array | None = None,
-    encoded: jax.Array | None = None,
-    encoded_segment_ids: Array | None = None,
+    encoded: Encoded | None = None,
     deterministic: bool = True,
-    contiguous: bool | None = None,
-    cache: Any = None,
+    cache: tuple[Any, ...] | None = None,
   ) -> tuple[jax.Array, Any]:
-    """Runs the layers; see `Model` and `cache.Cache`.
+    """Runs the layers.
 
     Args:
       x: `[B, L, E]`, embedded tokens.
-      positions: see Model.
-      segment_ids: see Model.
-      lengths: see Model.
-      encoded: output of an encoder to attend to.
-      encoded_segment_ids: its segments.
-      deterministic: see Model.
-      contiguous: see Model.
-      cache: a Cache to go on from, which then says positions and lengths.
+      tokens: positions, segments and lengths of the tokens.
+      encoded: output of an encoder, for cross-attention.
+      deterministic: whether dropout is off.
+      cache: `Cache.layers` while decoding, else None.
 
     Returns:
       `[B, L, E]` and the layers of the new cache.
     """
     c = self.config
     layer_encodings = create_encodings(c)
-    if cache is None:
-      index = tokens.position_index(x.shape[1], segment_ids)
-    else:
-      index = cache.length[:, None] + tokens.position_index(x.shape[1], None)
-      positions, lengths = cache.positions, cache.planned
-    if contiguous is None:
-      contiguous = positions is None
-    if positions is not None:
-      positions = tokens.position_array(positions)
-    if cache is None:
-      tokens.check_tokens(x.shape[:2], positions, segment_ids, lengths)
-    if positions is None and segment_ids is not None:
-      positions = index
     for encoding in dict.fromkeys(layer_encodings):
-      encodings.check_positions(encoding, positions, x.shape[1])
-    if positions is None:
-      positions = index
-    by_layer = _by_layer(positions, c.num_layers)
-
-    # Encodings with one instance for the whole model live here.
-    at_input = (by_layer or [positions])[0]
-    if cache is not None:
-      at_input = position_schemes.take(at_input, index)
-    shared_fns = {}
-    for name, encoding in owned_encodings(layer_encodings).items():
-      module = encoding.clone(name=name, parent=self)
-      x = module.embed(x, at_input)
-      if not encoding.embeds:
-        bias_fn = module.bias_fn(bidirectional=not self.causal)
-        shared_fns[encoding] = (bias_fn, module.content_fn())
-    # Layers get specs and build their own: a module handed down as a field
-    # would belong to the first that holds it.
-    specs = [
-      'nope' if e.embeds else c.encoding[i % len(c.encoding)]
-      for i, e in enumerate(layer_encodings)
-    ]
+      encodings.check_positions(encoding, tokens.positions, x.shape[1])
+    tokens = tokens.with_positions()
+    if tokens.per_layer and tokens.positions.shape[0] != c.num_layers:
+      raise errors.ConfigError(
+        f'positions of {tokens.positions.shape[0]} layers for a model of '
+        f'{c.num_layers}'
+      )
+    x, shared_fns = self._owned_encodings(
+      x, layer_encodings, tokens.layer(0), decoding=cache is not None
+    )
+    nope = encodings.create(
+      'nope', num_heads=c.num_heads, head_dim=c.head_dim, parent=None
+    )
+    options = [Layer(nope if e.embeds else e) for e in layer_encodings]
     shared = [shared_fns.get(e) for e in layer_encodings]
     x = nn.Dropout(c.dropout_rate, deterministic=deterministic)(x)
-
-    context = Context(
-      index, segment_ids, lengths, encoded, encoded_segment_ids, contiguous
-    )
-    cached = cache.layers if cache is not None else (None,) * c.num_layers
+    cache = (None,) * c.num_layers if cache is None else cache
     if c.scan_layers:
-      turn = len(c.encoding)
-      x, cached = nn.scan(
+      period = len(c.encoding)
+      per_layer = 0 if tokens.per_layer else nn.broadcast
+      x, new_cache = nn.scan(
         _remat(Cycle, c),
         variable_axes={'params': 0},
         split_rngs={'params': True, 'dropout': True},
-        in_axes=(
-          nn.broadcast,
-          nn.broadcast if by_layer is None else 0,
-          nn.broadcast,
-          0,
-        ),
-        length=c.num_layers // turn,
+        in_axes=(nn.broadcast, nn.broadcast, per_layer, nn.broadcast, 0),
+        length=c.num_layers // period,
         metadata_params={nn.PARTITION_NAME: 'layers'},
-      )(c, tuple(specs[:turn]), self.causal, deterministic, name='layers')(
+      )(c, tuple(options[:period]), self.causal, deterministic, name='layers')(
         x,
-        context,
-        _by_turn(positions, by_layer is not None, turn),
-        tuple(shared[:turn]),
-        cached[:turn],
+        tokens.replace(positions=None),
+        encoded,
+        tokens.layers(period),
+        tuple(shared[:period]),
+        cache[:period],
       )
     else:
-      block, new_cache = _remat(Block, c), []
+      block, new = _remat(Block, c), []
       for i in range(c.num_layers):
-        x, new = block(
-          c, specs[i], self.causal, deterministic, name=f'layer_{i}'
-        )(
-          x,
-          context,
-          positions if by_layer is None else by_layer[i],
-          shared[i],
-          cached[i],
-        )
-        new_cache.append(new)
-      cached = tuple(new_cache)
+        x, layer_cache = block(
+          c, options[i], self.causal, deterministic, name=f'layer_{i}'
+        )(x, tokens.layer(i), encoded, shared[i], cache[i])
+        new.append(layer_cache)
+      new_cache = tuple(new)
     if c.norm_placement == 'pre':
       x = layers.norm(c, 'final_norm')(x)
-    return x, cached
+    return x, new_cache
 
-
-def _by_layer(positions, num_layers):
-  """Positions of each layer; None where all layers have the same."""
-  leaf = jax.tree.leaves(positions)[0]
-  if leaf.ndim < 3:
-    return None
-  if leaf.shape[0] != num_layers:
-    raise errors.ConfigError(
-      f'positions of {leaf.shape[0]} layers for a model of {num_layers}'
-    )
-  return [
-    jax.tree.map(
-      lambda leaf, i=i: leaf[i] if leaf.ndim > 2 else leaf, positions
-    )
-    for i in range(num_layers)
-  ]
-
-
-def _by_turn(positions, differ, turn):
-  """Positions for scanning: one tree per layer of a turn."""
-  if not differ:
-    return (positions,) * turn
-  layers = jax.tree.leaves(positions)[0].shape[0]
-
-  def of_layers(leaf, j):
-    """What all layers share, as start and index of Distances, repeated."""
-    if leaf.ndim < 3:
-      leaf = jnp.broadcast_to(leaf[None], (layers, *leaf.shape))
-    return leaf[j::turn]
-
-  return tuple(
-    jax.tree.map(lambda leaf, j=j: of_layers(leaf, j), positions)
-    for j in range(turn)
-  )
+  def _owned_encodings(
+    self,
+    x: jax.Array,
+    layer_encodings: Sequence[encodings.Encoding],
+    tokens: Tokens,
+    *,
+    decoding: bool,
+  ) -> tuple[Any, dict[encodings.Encoding, layers.SharedFns]]:
+    """Adds input encodings to x; returns functions of the shared encodings."""
+    positions = tokens.selected() if decoding else tokens.positions
+    shared_fns: dict[encodings.Encoding, layers.SharedFns] = {}
+    for name, encoding in owned_encodings(layer_encodings).items():
+      module = encoding.clone(name=name, parent=self)
+      x = module.embed(x, positions)
+      if not encoding.embeds:
+        bias_fn = module.bias_fn(bidirectional=not self.causal)
+        shared_fns[encoding] = (bias_fn, module.content_fn())
+    return x, shared_fns
 
 
 def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
@@ -381,8 +299,8 @@ def owned_encodings(
   }
 
 
-def _remat(module, config):
-  """Wraps a module so that its backward pass computes activations again."""
+def _remat(module: type[nn.Module], config: ModelConfig) -> Any:
+  """Wraps a module so that its backward pass recomputes activations."""
   if config.remat == 'none':
     return module
   policy = None

@@ -20,6 +20,8 @@ from lengen_jax import specs
 from lengen_jax.hints import Array
 from lengen_jax.models import blocks
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import tokens as tokens_lib
+from lengen_jax.positions.tokens import Tokens
 
 
 @struct.dataclass
@@ -39,6 +41,11 @@ class Cache:
   positions: Any
   length: Any
   planned: Any
+
+  def new_tokens(self, count: int) -> Tokens:
+    """Returns the next `count` tokens of each row; their index is the slot."""
+    index = self.length[:, None] + tokens_lib.position_index(count, None)
+    return Tokens(self.positions, index, lengths=self.planned)
 
 
 def create(

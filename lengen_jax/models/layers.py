@@ -15,14 +15,24 @@ from lengen_jax import attention
 from lengen_jax import encodings
 from lengen_jax import errors
 from lengen_jax import partitioning
-from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.attention import scaling
 from lengen_jax.hints import Array
 from lengen_jax.models import linear
-from lengen_jax.models import tokens
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions
+from lengen_jax.positions import tokens as tokens_lib
+from lengen_jax.positions.tokens import Tokens
+
+# Bias and content functions of an encoding that all layers share.
+SharedFns = tuple[encodings.BiasFn | None, encodings.ContentFn | None]
+
+
+def check_vectors(name: str, x: Any) -> None:
+  """Raises errors.ConfigError unless a layer's input is `[B, L, E]`."""
+  if getattr(x, 'ndim', None) != 3:
+    got = getattr(x, 'shape', type(x).__name__)
+    raise errors.ConfigError(f'{name} must be an array [B, L, E]; got {got}')
 
 
 class Attention(nn.Module):
@@ -102,170 +112,156 @@ class Attention(nn.Module):
   def __call__(
     self,
     x: jax.Array,
-    positions: Positions | None = None,
+    positions: Positions | Tokens | None = None,
     *,
     segment_ids: Array | None = None,
     lengths: Array | None = None,
-    shared: tuple[encodings.BiasFn | None, encodings.ContentFn | None]
-    | None = None,
-    contiguous: bool | None = None,
+    shared: SharedFns | None = None,
   ) -> jax.Array:
     """Attends within x.
 
     Args:
       x: `[B, L, E]`.
       positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances;
-        None for the standard ones.
+        None for the standard positions. Or Tokens, which include the next two.
       segment_ids: int32 `[B, L]` where rows are packed.
       lengths: int32, `[B, 1]` or `[B, L]`: the length of each token's
         segment, for methods that depend on it.
       shared: (BiasFn or None, ContentFn or None) of an encoding shared by
-        all layers, whose parameters then live with its owner.
-      contiguous: see `dot_product_attention`; None is True where positions
-        are None.
+        all layers. The model owns its parameters.
 
     Returns:
       `[B, L, E]`.
 
     Raises:
-      errors.ConfigError: shapes that do not go together.
-      errors.LengthError: a position beyond the encoding's table.
-      errors.CombinationError: positions that the encoding cannot take.
+      errors.ConfigError: a shape does not fit.
+      errors.LengthError: a position is beyond the encoding's table.
+      errors.CombinationError: the encoding cannot take the positions.
     """
-    tokens.check_vectors('x', x)
-    if positions is not None:
-      positions = tokens.position_array(positions)
-    tokens.check_tokens(x.shape[:2], positions, segment_ids, lengths)
-    index = tokens.position_index(x.shape[1], segment_ids)
-    if contiguous is None:
-      contiguous = positions is None
-    encoding: Any = self.encoding  # A spec no more.
-    if positions is None:
-      encodings.check_positions(
-        encoding, None if segment_ids is None else index, x.shape[1]
-      )
-      positions = index
-    else:
-      tokens.check_one_layer(positions)
-      encodings.check_positions(encoding, positions)
-    y, _ = self._attend(
-      x, positions, index, segment_ids, lengths, shared, contiguous=contiguous
+    check_vectors('x', x)
+    tokens = Tokens.create(
+      x.shape[:2], positions, segment_ids=segment_ids, lengths=lengths
     )
-    return y
+    encoding: Any = self.encoding  # Always an Encoding after __post_init__.
+    if tokens.positions is not None:
+      tokens_lib.check_one_layer(tokens.positions)
+    encodings.check_positions(encoding, tokens.positions, x.shape[1])
+    tokens = tokens.with_positions()
+    if tokens.segment_ids is not None and not encoding.tileable:
+      raise errors.CombinationError(
+        f'{specs.describe(encoding)} depends on the number of keys, so rows '
+        'cannot be packed or padded; leave out segment_ids'
+      )
+    encoding, functions = self._functions(shared)
+
+    def attend(q_BxLxHxD, k_BxLxGxD, v_BxLxGxD):
+      positions = tokens.positions
+      q_BxLxHxD, k_BxLxGxD = encoding.rotate(
+        q_BxLxHxD, k_BxLxGxD, positions, positions, tokens.lengths
+      )
+      return attention.dot_product_attention(
+        q_BxLxHxD,
+        k_BxLxGxD,
+        v_BxLxGxD,
+        q_positions=positions,
+        k_positions=positions,
+        q_segment_ids=tokens.segment_ids,
+        k_segment_ids=tokens.segment_ids,
+        contiguous=tokens.contiguous,
+        bias_form=self.bias_form,
+        implementation=self.implementation,
+        **functions,
+        **self._options(tokens),
+      ), None
+
+    y_BxLxE, _ = self._project(x, attend)
+    return y_BxLxE
 
   def extend(
     self,
     x: jax.Array,
     cache: tuple[jax.Array, jax.Array],
-    index: jax.Array,
-    positions: Positions,
+    tokens: Tokens,
     *,
-    lengths: Array | None = None,
-    shared: tuple[encodings.BiasFn | None, encodings.ContentFn | None]
-    | None = None,
+    shared: SharedFns | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Attends from new tokens to themselves and to the cached ones.
 
     Args:
       x: `[B, Q, E]`, the new tokens.
       cache: (keys, values), `[B, P, G, D]` each, P the slots.
-      index: int32 `[B, Q]`, the slots of the new tokens: consecutive, and
-        those before them filled. Slots from P on are not written.
-      positions: of all slots, `[1 or B, P]`, or Distances.
-      lengths: int32 `[B, 1]`, the planned length of each row.
+      tokens: index, int32 `[B, Q]`, has the slots of the new tokens. They are
+        consecutive, and earlier slots are filled; slots from P on are not
+        written. Positions are those of all slots, lengths the planned ones.
       shared: see `__call__`.
 
     Returns:
       `[B, Q, E]` and the new cache.
     """
-    return self._attend(x, positions, index, None, lengths, shared, cache=cache)
+    encoding, functions = self._functions(shared)
+    implementation = self.implementation
+
+    def attend(q_BxQxHxD, k_BxQxGxD, v_BxQxGxD):
+      q_positions, lengths = tokens.selected(), tokens.lengths
+      if not encoding.length_dependent:
+        # Cached keys are rotated: their angles do not change later.
+        q_BxQxHxD, k_BxQxGxD = encoding.rotate(
+          q_BxQxHxD, k_BxQxGxD, q_positions, q_positions, lengths
+        )
+      rows = jnp.arange(x.shape[0])[:, None]
+      k_BxPxGxD, v_BxPxGxD = new_cache = tuple(
+        slots.at[rows, tokens.index].set(new.astype(slots.dtype), mode='drop')
+        for slots, new in zip(cache, (k_BxQxGxD, v_BxQxGxD), strict=True)
+      )
+      if encoding.length_dependent:
+        q_BxQxHxD, k_BxPxGxD = encoding.rotate(
+          q_BxQxHxD, k_BxPxGxD, q_positions, tokens.positions, lengths
+        )
+      return attention.dot_product_attention(
+        q_BxQxHxD,
+        k_BxPxGxD,
+        v_BxPxGxD,
+        q_positions=q_positions,
+        k_positions=tokens.positions,
+        q_offset=tokens.index[:, 0],
+        contiguous=False,
+        # The exact bias of a few rows is cheap, and kernels are for many.
+        implementation='auto' if implementation == 'pallas' else implementation,
+        **functions,
+        **self._options(tokens),
+      ), new_cache
+
+    return self._project(x, attend)
 
   @nn.compact
-  def _attend(
-    self,
-    x,
-    positions,
-    index,
-    segment_ids,
-    lengths,
-    shared,
-    *,
-    contiguous=False,
-    cache=None,
-  ):
-    q_BxQxHxD, k_BxKxHxD, v_BxKxHxD = _queries_keys_values(self, x, x)
-    encoding = self.encoding
-    if segment_ids is not None and not encoding.tileable:
-      raise errors.CombinationError(
-        f'{specs.describe(encoding)} goes by the number of all keys, so that '
-        'rows cannot be packed or padded; leave out segment_ids'
-      )
+  def _project(self, x: jax.Array, attend: Callable) -> tuple[jax.Array, Any]:
+    """Projects x, calls `attend(q, k, v) -> (y, cache)`, and projects y."""
+    y_BxLxHxD, cache = attend(*_queries_keys_values(self, x, x))
+    return _output(self, y_BxLxHxD, x.shape[-1]), cache
+
+  def _functions(
+    self, shared: SharedFns | None
+  ) -> tuple[encodings.Encoding, dict[str, Any]]:
+    """Returns the encoding, and its bias and content functions by name."""
+    encoding: Any = self.encoding
     if shared is None:
       bias_fn = encoding.bias_fn(bidirectional=not self.causal)
-      content_fn = encoding.content_fn()
-    else:
-      bias_fn, content_fn = shared
-      # The parameters live elsewhere; touching the bound module makes more.
-      encoding = encoding.unbound()
+      return encoding, {'bias': bias_fn, 'content': encoding.content_fn()}
+    # The model owns the parameters. A bound module would create them again.
+    bias_fn, content_fn = shared
+    return encoding.unbound(), {'bias': bias_fn, 'content': content_fn}
 
-    q_positions = k_positions = positions
-    if cache is not None:
-      q_positions = position_schemes.take(positions, index)
-      if isinstance(positions, position_schemes.Distances):
-        slots = tokens.position_index(cache[0].shape[1], None)
-        k_positions = positions.at(slots)
-    if cache is None or not encoding.length_dependent:
-      # Turned once and for all: angles do not depend on the length.
-      q_BxQxHxD, k_BxKxHxD = encoding.rotate(
-        q_BxQxHxD, k_BxKxHxD, q_positions, q_positions, lengths
-      )
-    if cache is not None:
-      rows = jnp.arange(x.shape[0])[:, None]
-      cache = tuple(
-        slots.at[rows, index].set(new.astype(slots.dtype), mode='drop')
-        for slots, new in zip(cache, (k_BxKxHxD, v_BxKxHxD), strict=True)
-      )
-      k_BxKxHxD, v_BxKxHxD = cache
-      if encoding.length_dependent:
-        q_BxQxHxD, k_BxKxHxD = encoding.rotate(
-          q_BxQxHxD, k_BxKxHxD, q_positions, k_positions, lengths
-        )
-
-    last_visible = index
-    if not self.causal:
-      ends = lengths
-      if lengths is None and segment_ids is None:
-        ends = jnp.full((1, 1), x.shape[1])
-      elif lengths is None:
-        ends = position_schemes.segment_lengths(segment_ids)
-      shape = jnp.broadcast_shapes(ends.shape, index.shape)
-      last_visible = jnp.broadcast_to(ends - 1, shape)
-    bias_form, implementation = self.bias_form, self.implementation
-    if cache is not None:
-      # A few new rows are soon computed, and kernels are for many.
-      bias_form = 'exact'
-      implementation = 'auto' if implementation == 'pallas' else implementation
-    y_BxQxHxD = attention.dot_product_attention(
-      q_BxQxHxD,
-      k_BxKxHxD,
-      v_BxKxHxD,
-      bias=bias_fn,
-      content=content_fn,
-      q_positions=q_positions,
-      k_positions=k_positions,
-      q_segment_ids=segment_ids,
-      k_segment_ids=segment_ids,
-      q_offset=0 if cache is None else index[:, 0],
-      causal=self.causal,
-      window=self.window,
-      sinks=self.sinks,
-      scale=None if self.scaled_logits else 1.0,
-      logit_scale=self.attention_scale(last_visible, lengths=lengths),
-      contiguous=contiguous,
-      bias_form=bias_form,
-      implementation=implementation,
-    )
-    return _output(self, y_BxQxHxD, x.shape[-1]), cache
+  def _options(self, tokens: Tokens) -> dict[str, Any]:
+    """Returns masks and scales of dot_product_attention by name."""
+    scale: Any = self.attention_scale
+    last_visible = tokens.index if self.causal else tokens.segment_ends()
+    return {
+      'causal': self.causal,
+      'window': self.window,
+      'sinks': self.sinks,
+      'scale': None if self.scaled_logits else 1.0,
+      'logit_scale': scale(last_visible, lengths=tokens.lengths),
+    }
 
 
 class CrossAttention(nn.Module):
@@ -309,8 +305,8 @@ class CrossAttention(nn.Module):
     Returns:
       `[B, L, E]`.
     """
-    tokens.check_vectors('x', x)
-    tokens.check_vectors('encoded', encoded)
+    check_vectors('x', x)
+    check_vectors('encoded', encoded)
     y_BxLxHxD = attention.dot_product_attention(
       *_queries_keys_values(self, x, encoded),
       q_segment_ids=segment_ids,

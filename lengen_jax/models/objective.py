@@ -18,10 +18,11 @@ from lengen_jax.hints import Array
 from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import stacking
-from lengen_jax.models import tokens
 from lengen_jax.models import transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
+from lengen_jax.positions.tokens import position_index
+from lengen_jax.positions.tokens import Tokens
 
 Batch = Mapping[str, Array]
 # PRNG keys by use: 'positions' and, if dropout is on, 'dropout'.
@@ -91,14 +92,14 @@ class TransformerModel:
     scored: bool,
   ) -> jax.Array:
     rng = rngs['positions']
-    named = self._describe('', batch, rng, train)
+    inputs = [batch['inputs']]
+    named = {'positions': self._tokens('', batch, rng, train)}
     if scored:
       _require(batch, 'targets')
       named['targets'] = batch['targets']
-    inputs = [batch['inputs']]
     if self.config.architecture == 'encoder_decoder':
       rng = jax.random.fold_in(rng, 1)
-      named |= self._describe('encoder_', batch, rng, train)
+      named['encoder_positions'] = self._tokens('encoder_', batch, rng, train)
       inputs.append(batch['encoder_inputs'])
     dropout = {k: v for k, v in rngs.items() if k == 'dropout'}
     outputs: Any = transformer.create(self.config).apply(
@@ -106,23 +107,22 @@ class TransformerModel:
       *inputs,
       **named,
       deterministic=not dropout,
-      contiguous=self.scheme.contiguous,
       rngs=dropout,
     )
     return outputs
 
-  def _describe(
+  def _tokens(
     self, prefix: str, batch: Batch, rng: jax.Array, train: bool
-  ) -> dict[str, Any]:
-    """Returns positions, segment ids and lengths of one side's tokens."""
+  ) -> Tokens:
+    """Returns positions, segments and lengths of one side of the batch."""
     masked = self.packed or self.masks_padding
     for name in ('inputs', 'segment_positions', 'lengths'):
       _require(batch, prefix + name)
     if masked:
       _require(batch, f'{prefix}segment_ids')
-    length = batch[f'{prefix}inputs'].shape[1]
+    shape = batch[f'{prefix}inputs'].shape
     for encoding in dict.fromkeys(blocks.create_encodings(self.config)):
-      encodings.check_extent(encoding, self.scheme, length, train)
+      encodings.check_extent(encoding, self.scheme, shape[1], train)
     index = batch[f'{prefix}segment_positions']
     lengths = batch[f'{prefix}lengths']
     if not self.packed:
@@ -130,19 +130,22 @@ class TransformerModel:
       shared = self.scheme.same_rows or not self.scheme.draws(train)
       lengths = lengths[:1] if shared else lengths
       index = jnp.broadcast_to(
-        tokens.position_index(length, None), (len(lengths), length)
+        position_index(shape[1], None), (len(lengths), shape[1])
       )
-    return {
-      f'{prefix}positions': self.scheme(
-        index,
-        lengths=lengths,
-        rng=rng,
-        train=train,
-        num_layers=self.config.num_layers,
-      ),
-      f'{prefix}segment_ids': batch[f'{prefix}segment_ids'] if masked else None,
-      f'{prefix}lengths': lengths,
-    }
+    positions = self.scheme(
+      index,
+      lengths=lengths,
+      rng=rng,
+      train=train,
+      num_layers=self.config.num_layers,
+    )
+    return Tokens.create(
+      shape,
+      positions,
+      segment_ids=batch[f'{prefix}segment_ids'] if masked else None,
+      lengths=lengths,
+      contiguous=self.scheme.contiguous,
+    )
 
 
 def _require(batch: Batch, name: str) -> None:

@@ -15,9 +15,9 @@ from lengen_jax.hints import Array
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import embed as embed_lib
-from lengen_jax.models import tokens
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions
+from lengen_jax.positions.tokens import Tokens
 
 
 class Model(nn.Module):
@@ -48,13 +48,12 @@ class Model(nn.Module):
   def __call__(
     self,
     inputs: Array,
-    positions: Positions | None = None,
+    positions: Positions | Tokens | None = None,
     *,
     segment_ids: Array | None = None,
     lengths: Array | None = None,
     targets: Array | None = None,
     deterministic: bool = True,
-    contiguous: bool | None = None,
   ) -> jax.Array:
     """Logits at each token, or what they cost.
 
@@ -72,9 +71,6 @@ class Model(nn.Module):
         takes less memory than the logits.
       deterministic: whether dropout is off; else it draws from the rng stream
         'dropout'.
-      contiguous: True promises that within a segment differences of positions
-        are differences of indices, as a scheme says of itself; None is True
-        where positions are None.
 
     Returns:
       Logits, float32 `[B, L, V]`; with `targets` nats, float32 `[B, L]`.
@@ -87,11 +83,10 @@ class Model(nn.Module):
     _check_inputs(inputs)
     x_BxLxE, _ = self.stack(
       self.embed(inputs),
-      positions,
-      segment_ids=segment_ids,
-      lengths=lengths,
+      Tokens.create(
+        inputs.shape, positions, segment_ids=segment_ids, lengths=lengths
+      ),
       deterministic=deterministic,
-      contiguous=contiguous,
     )
     return _output(self, x_BxLxE, targets)
 
@@ -125,7 +120,9 @@ class DecoderLM(Model):
       errors.ConfigError: tokens, cache and model do not go together.
     """
     _check_decoding(self.config, inputs, cache, new_lengths)
-    x_BxQxE, cached = self.stack(self.embed(inputs), cache=cache)
+    x_BxQxE, cached = self.stack(
+      self.embed(inputs), cache.new_tokens(inputs.shape[1]), cache=cache.layers
+    )
     return _decoded(_output(self, x_BxQxE), cached, cache, new_lengths)
 
 
@@ -160,8 +157,8 @@ class EncoderDecoder(nn.Module):
     self,
     inputs: Array,
     encoder_inputs: Array,
-    positions: Positions | None = None,
-    encoder_positions: Positions | None = None,
+    positions: Positions | Tokens | None = None,
+    encoder_positions: Positions | Tokens | None = None,
     *,
     segment_ids: Array | None = None,
     encoder_segment_ids: Array | None = None,
@@ -169,7 +166,6 @@ class EncoderDecoder(nn.Module):
     encoder_lengths: Array | None = None,
     targets: Array | None = None,
     deterministic: bool = True,
-    contiguous: bool | None = None,
   ) -> jax.Array:
     """Logits of the decoder's next token, or what they cost.
 
@@ -185,7 +181,6 @@ class EncoderDecoder(nn.Module):
       encoder_lengths: likewise.
       targets: see `Model`.
       deterministic: see `Model`.
-      contiguous: see `Model`, of both sides.
 
     Returns:
       See `Model`.
@@ -197,39 +192,37 @@ class EncoderDecoder(nn.Module):
       segment_ids=encoder_segment_ids,
       lengths=encoder_lengths,
       deterministic=deterministic,
-      contiguous=contiguous,
     )
     x_BxLxE, _ = self.decoder(
       self.embed(inputs),
-      positions,
-      segment_ids=segment_ids,
-      lengths=lengths,
-      encoded=encoded,
-      encoded_segment_ids=encoder_segment_ids,
+      Tokens.create(
+        inputs.shape, positions, segment_ids=segment_ids, lengths=lengths
+      ),
+      encoded=blocks.Encoded(encoded, encoder_segment_ids),
       deterministic=deterministic,
-      contiguous=contiguous,
     )
     return _output(self, x_BxLxE, targets)
 
   def encode(
     self,
     encoder_inputs: Array,
-    positions: Positions | None = None,
+    positions: Positions | Tokens | None = None,
     *,
     segment_ids: Array | None = None,
     lengths: Array | None = None,
     deterministic: bool = True,
-    contiguous: bool | None = None,
   ) -> jax.Array:
     """The encoder's output, `[B, S, E]`; see `Model`."""
     _check_inputs(encoder_inputs)
     encoded, _ = self.encoder(
       self.embed(encoder_inputs),
-      positions,
-      segment_ids=segment_ids,
-      lengths=lengths,
+      Tokens.create(
+        encoder_inputs.shape,
+        positions,
+        segment_ids=segment_ids,
+        lengths=lengths,
+      ),
       deterministic=deterministic,
-      contiguous=contiguous,
     )
     return encoded
 
@@ -248,13 +241,14 @@ class EncoderDecoder(nn.Module):
     is 1 at tokens and 0 at padding.
     """
     _check_decoding(self.config, inputs, cache, new_lengths)
-    padded = encoded_segment_ids is not None
+    tokens = cache.new_tokens(inputs.shape[1])
+    if encoded_segment_ids is not None:
+      tokens = tokens.replace(segment_ids=jnp.ones_like(inputs))
     x_BxQxE, cached = self.decoder(
       self.embed(inputs),
-      segment_ids=jnp.ones_like(inputs) if padded else None,
-      encoded=encoded,
-      encoded_segment_ids=encoded_segment_ids,
-      cache=cache,
+      tokens,
+      encoded=blocks.Encoded(encoded, encoded_segment_ids),
+      cache=cache.layers,
     )
     return _decoded(_output(self, x_BxQxE), cached, cache, new_lengths)
 
@@ -352,7 +346,7 @@ def _head(config):
 
 def _decoded(logits, cached, cache, new_lengths):
   """What decoding returns: logits, NaN beyond the plan, and the cache."""
-  index = cache.length[:, None] + tokens.position_index(logits.shape[1], None)
+  index = cache.new_tokens(logits.shape[1]).index
   logits = jnp.where((index < cache.planned)[..., None], logits, jnp.nan)
   new = logits.shape[1] if new_lengths is None else new_lengths
   return logits, cache.replace(layers=cached, length=cache.length + new)

@@ -9,12 +9,14 @@ from lengen_jax.positions.base import take
 from lengen_jax.positions.registry import create
 from lengen_jax.positions.registry import register
 from lengen_jax.positions.registry import SCHEMES
+from lengen_jax.positions.tokens import Tokens
 
 __all__ = [
   'SCHEMES',
   'Distances',
   'PositionScheme',
   'Positions',
+  'Tokens',
   'create',
   'register',
   'segment_lengths',

@@ -13,6 +13,7 @@ from lengen_jax.models import presets
 from lengen_jax.models import stacking
 from lengen_jax.models import transformer
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions.tokens import Tokens
 
 FIRE = 'fire(init_threshold=64., mlp_width=8)'
 
@@ -135,5 +136,6 @@ def test_a_model_with_anchors_is_close_to_the_exact_one():
   np.testing.assert_allclose(anchored, exact, atol=1e-3 * np.abs(exact).max())
   # The promise comes from the caller where positions are given.
   index = jnp.arange(200, dtype=jnp.int32)[None]
-  given = logits('anchored', positions=index, contiguous=True)
+  index = Tokens.create(tokens.shape, index, contiguous=True)
+  given = logits('anchored', positions=index)
   np.testing.assert_array_equal(given, anchored)

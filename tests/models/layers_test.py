@@ -311,7 +311,7 @@ def test_a_shared_bias_takes_the_place_of_ones_own(assert_close):
   [
     (
       {'positions': jnp.zeros((B, L - 1))},
-      r'positions: got \(2, 5\); for 2 rows of 6 tokens there must be 1 or 2 '
+      r'positions: got \(2, 5\); 2 rows of 6 tokens require 1 or 2 '
       'rows of 6',
     ),
     ({'positions': jnp.zeros(L + 1)}, r'positions: got \(7,\)'),
@@ -328,23 +328,26 @@ def test_a_shared_bias_takes_the_place_of_ones_own(assert_close):
     ),
     (
       {'positions': position_schemes.Distances(jnp.zeros((B, L)))},
-      'r of Distances are float32; they must be whole numbers',
+      'r of Distances are float32; they must be integers',
     ),
     (
       {'segment_ids': jnp.ones((1, L), int)},
-      r'segment_ids: got \(1, 6\); .* must be 2 rows of 6',
+      r'segment_ids: got \(1, 6\); .* require 2 rows of 6',
     ),
     ({'segment_ids': jnp.ones(L, int)}, r'segment_ids: got \(6,\)'),
     ({'segment_ids': [[1] * L] * B}, 'segment_ids: got list'),
     ({'segment_ids': jnp.ones((B, L))}, 'segment_ids are float32'),
     (
       {'lengths': jnp.array([L] * B)},
-      r'lengths: got \(2,\); .* must be 1 or 2 rows of 1 or 6',
+      r'lengths: got \(2,\); 2 rows of 6 tokens require 1 or 2 rows of 1 or 6',
     ),
     ({'lengths': jnp.ones((B, 3), int)}, r'lengths: got \(2, 3\)'),
     ({'lengths': jnp.ones((3, 1), int)}, r'lengths: got \(3, 1\)'),
     ({'lengths': L}, 'lengths: got int'),
-    ({'lengths': jnp.ones((B, 1))}, 'lengths are float32; they must be whole'),
+    (
+      {'lengths': jnp.ones((B, 1))},
+      'lengths are float32; they must be integers',
+    ),
   ],
 )
 def test_refuses_what_does_not_go_with_the_tokens(given, message):

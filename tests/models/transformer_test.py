@@ -16,6 +16,7 @@ from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
+from lengen_jax.positions.tokens import Tokens
 
 V, E, H, D, L = 13, 16, 2, 8, 8
 DOWN_BIAS = ['down', 'bias']
@@ -618,6 +619,7 @@ def test_layers_drop_differently(scan_layers):
     y, _ = blocks.Stack(config, causal=True).apply(
       {'params': params},
       x,
+      Tokens.create(x.shape[:2]),
       deterministic=False,
       rngs={'dropout': jax.random.key(0)},
     )

@@ -16,7 +16,7 @@ from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax import specs
 from lengen_jax.interop.t5x import params
-from lengen_jax.models import tokens
+from lengen_jax.positions import tokens
 
 
 class RelativePositionBiases(nn.Module):

@@ -1,11 +1,11 @@
-"""Tests `lengen_jax/models/tokens.py`."""
+"""Tests `lengen_jax/positions/tokens.py`."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import positions as position_schemes
-from lengen_jax.models import tokens
+from lengen_jax.positions import tokens
 
 B, L = 2, 6
 

@@ -1,0 +1,226 @@
+"""What models and attention know about tokens, besides their ids.
+
+Shapes: B batch, L length, N selected tokens.
+"""
+
+from typing import Any
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from lengen_jax import errors
+from lengen_jax.hints import Array
+from lengen_jax.positions import base
+
+
+class Tokens(struct.PyTreeNode):
+  """Positions, segments and lengths of the tokens of a batch.
+
+  Attributes:
+    positions: int32 or float32, `[1 or B, L]`, `[layers, 1 or B, L]` where
+      layers have positions of their own, or Distances. While decoding, the
+      positions of all slots of the cache. None for the standard positions of
+      rows that are one segment.
+    index: int32 `[1 or B, L]`, index of each token in its segment. While
+      decoding, its slot in the cache.
+    segment_ids: int32 `[B, L]`; None where each row is one segment.
+    lengths: int32 `[1 or B, 1 or L]`, length of each token's segment, or None.
+      While decoding, the planned length.
+    contiguous: within a segment, differences of positions equal differences of
+      indices.
+  """
+
+  positions: Any
+  index: Any
+  segment_ids: Any = None
+  lengths: Any = None
+  contiguous: bool = struct.field(pytree_node=False, default=False)
+
+  @classmethod
+  def create(
+    cls,
+    shape: tuple[int, ...],
+    positions: 'base.Positions | Tokens | None' = None,
+    *,
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    contiguous: bool = False,
+  ) -> 'Tokens':
+    """Checks and combines what a caller passes about tokens.
+
+    Args:
+      shape: (B, L).
+      positions: what a position scheme returns, `[L]`, `[1 or B, L]`,
+        `[layers, 1 or B, L]` or Distances; None for the standard positions.
+        Tokens are returned as they are.
+      segment_ids: int32 `[B, L]` of packed rows.
+      lengths: int32 `[1 or B, 1 or L]`, length of each token's segment.
+      contiguous: see Tokens; always true of the standard positions.
+
+    Raises:
+      errors.ConfigError: an argument does not fit the shape.
+    """
+    if isinstance(positions, Tokens):
+      if segment_ids is not None or lengths is not None:
+        raise errors.ConfigError(
+          'segment_ids and lengths are part of Tokens; leave them out'
+        )
+      return positions
+    if positions is not None:
+      positions = position_array(positions)
+    check_tokens(shape, positions, segment_ids, lengths)
+    index = position_index(shape[1], segment_ids)
+    contiguous |= positions is None
+    if positions is None and segment_ids is not None:
+      positions = index
+    return cls(positions, index, segment_ids, lengths, contiguous)
+
+  def with_positions(self) -> 'Tokens':
+    """Returns the same with the standard positions in place of None."""
+    return (
+      self.replace(positions=self.index) if self.positions is None else self
+    )
+
+  @property
+  def per_layer(self) -> bool:
+    """Whether layers have positions of their own."""
+    leaves = jax.tree.leaves(self.positions)
+    return bool(leaves) and leaves[0].ndim > 2
+
+  def layer(self, i: int) -> 'Tokens':
+    """Returns the tokens with the positions of layer i."""
+    if not self.per_layer:
+      return self
+    return self.replace(
+      positions=jax.tree.map(
+        lambda leaf: leaf[i] if leaf.ndim > 2 else leaf, self.positions
+      )
+    )
+
+  def layers(self, period: int) -> tuple[base.Positions, ...]:
+    """Returns positions of layers j, j + period, ..., for each j below period.
+
+    Where layers have positions of their own, every array has a leading axis of
+    these layers.
+    """
+    if not self.per_layer:
+      return (self.positions,) * period
+    count = jax.tree.leaves(self.positions)[0].shape[0]
+
+    def stacked(leaf: Array, j: int) -> Array:
+      if leaf.ndim < 3:  # Index and start of Distances, the same in all layers.
+        leaf = jnp.broadcast_to(leaf[None], (count, *leaf.shape))
+      return leaf[j::period]
+
+    return tuple(
+      jax.tree.map(lambda leaf, j=j: stacked(leaf, j), self.positions)
+      for j in range(period)
+    )
+
+  def selected(self) -> base.Positions:
+    """Returns the positions of the tokens at `index`, out of all slots."""
+    return base.take(self.positions, self.index)
+
+  def segment_ends(self) -> jax.Array:
+    """Returns the last index of each token's segment, int32 `[1 or B, L]`."""
+    ends = self.lengths
+    if ends is None and self.segment_ids is None:
+      ends = jnp.full((1, 1), self.index.shape[1])
+    elif ends is None:
+      ends = base.segment_lengths(self.segment_ids)
+    shape = jnp.broadcast_shapes(ends.shape, self.index.shape)
+    return jnp.broadcast_to(ends - 1, shape)
+
+
+def position_index(length: int, segment_ids: Array | None) -> jax.Array:
+  """Returns each token's index in its segment, int32 `[1, L]` or `[B, L]`."""
+  if segment_ids is not None:
+    return base.segment_positions(segment_ids)
+  return jax.lax.broadcasted_iota(jnp.int32, (1, length), 1)
+
+
+def check_tokens(
+  shape: tuple[int, ...],
+  positions: base.Positions | None,
+  segment_ids: Array | None,
+  lengths: Array | None,
+) -> None:
+  """Raises unless positions, segments and lengths fit the shape of tokens.
+
+  Args:
+    shape: (B, L).
+    positions: `[L]`, `[1 or B, L]`, `[layers, 1 or B, L]`, or Distances.
+    segment_ids: integers, `[B, L]`.
+    lengths: integers, `[1 or B, 1 or L]`.
+
+  Raises:
+    errors.ConfigError: a shape or dtype does not fit.
+  """
+  batch, length = shape
+
+  def check(
+    name: str,
+    value: Any,
+    rows: tuple[int, ...],
+    columns: tuple[int, ...],
+    dtype: Any,
+    max_ndim: int = 2,
+  ) -> None:
+    if value is None:
+      return
+    fits = (
+      hasattr(value, 'shape')
+      and 2 <= value.ndim <= max_ndim
+      and value.shape[-2] in rows
+      and value.shape[-1] in columns
+    )
+    if not fits:
+      got = getattr(value, 'shape', type(value).__name__)
+      raise errors.ConfigError(
+        f'{name}: got {got}; {batch} rows of {length} tokens require '
+        f'{" or ".join(map(str, sorted({*rows})))} rows of '
+        f'{" or ".join(map(str, sorted({*columns})))}'
+      )
+    if not jnp.issubdtype(value.dtype, dtype):
+      raise errors.ConfigError(
+        f'{name} are {value.dtype}; they must be integers'
+      )
+
+  check('segment_ids', segment_ids, (batch,), (length,), jnp.integer)
+  check('lengths', lengths, (1, batch), (1, length), jnp.integer)
+  rows = (1, batch)
+  if isinstance(positions, base.Distances):
+    check('r of Distances', positions.r, rows, (length,), jnp.integer, 3)
+  elif positions is not None and positions.shape != (length,):
+    check('positions', positions, rows, (length,), jnp.number, 3)
+
+
+def check_one_layer(positions: base.Positions) -> None:
+  """Raises errors.ConfigError on positions of several layers."""
+  if positions.shape and len(positions.shape) > 2:
+    raise errors.ConfigError(
+      f'got positions of {positions.shape[0]} layers for one layer; pass '
+      'positions[i] to layer i'
+    )
+
+
+def position_array(positions: Any) -> base.Positions:
+  """Returns positions as a jax array, 64 bits as 32; Distances unchanged."""
+  if isinstance(positions, jax.Array | base.Distances):
+    return positions
+  if isinstance(positions, str):
+    raise errors.ConfigError(
+      f'positions={positions!r} is a spec; pass the positions that '
+      'positions.create(spec) returns when called'
+    )
+  if isinstance(positions, base.PositionScheme):
+    raise errors.ConfigError(
+      f'positions={positions} is a scheme; call it and pass the result'
+    )
+  try:
+    return jnp.asarray(positions)
+  except (TypeError, ValueError) as error:
+    raise errors.ConfigError(
+      f'positions must be an array of numbers: {error}'
+    ) from error
