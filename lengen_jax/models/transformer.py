@@ -186,19 +186,21 @@ class EncoderDecoder(nn.Module):
       See `Model`.
     """
     _check_inputs(inputs)
-    encoded = self.encode(
-      encoder_inputs,
+    encoder_tokens = Tokens.create(
+      encoder_inputs.shape,
       encoder_positions,
       segment_ids=encoder_segment_ids,
       lengths=encoder_lengths,
-      deterministic=deterministic,
+    )
+    encoded = self.encode(
+      encoder_inputs, encoder_tokens, deterministic=deterministic
     )
     x_BxLxE, _ = self.decoder(
       self.embed(inputs),
       Tokens.create(
         inputs.shape, positions, segment_ids=segment_ids, lengths=lengths
       ),
-      encoded=blocks.Encoded(encoded, encoder_segment_ids),
+      encoded=blocks.Encoded(encoded, encoder_tokens.segment_ids),
       deterministic=deterministic,
     )
     return _output(self, x_BxLxE, targets)

@@ -360,9 +360,7 @@ def test_what_goes_by_the_number_of_keys_cannot_be_packed():
   module = attention('transformer_xl(official_compat=True)')
   with pytest.raises(errors.CombinationError) as caught:
     module.init(jax.random.key(0), inputs(), segment_ids=ids)
-  assert 'transformer_xl(official_compat=True) goes by the number of all' in (
-    str(caught.value)
-  )
+  assert 'transformer_xl(official_compat=True)' in str(caught.value)
   assert 'leave out segment_ids' in str(caught.value)
   plain = attention('transformer_xl')
   jax.eval_shape(

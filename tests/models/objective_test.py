@@ -137,7 +137,9 @@ def test_the_two_sides_draw_positions_of_their_own(monkeypatch):
     seen = told(
       monkeypatch, config, 'randomized(max_position=999)', batch, train=train
     )
-    one, other = seen['positions'], seen['encoder_positions']
+    one, other = (
+      seen[key].positions for key in ('positions', 'encoder_positions')
+    )
     assert one.shape == other.shape == (2, 8)
     assert (one != other).any(axis=1).all()
 
@@ -156,11 +158,11 @@ def test_rows_that_are_alike_share_their_positions(monkeypatch):
   config = create('alibi')
   scheme = 'shape(max_shift=500)'
   seen = told(monkeypatch, config, scheme, lm_batch())
-  assert seen['positions'].shape == (1, 8)
+  assert seen['positions'].positions.shape == (1, 8)
   seen = told(monkeypatch, config, scheme, lm_batch(), train=True)
-  assert seen['positions'].shape == (2, 8)
+  assert seen['positions'].positions.shape == (2, 8)
   seen = told(monkeypatch, config, scheme, lm_batch(), packed=True)
-  assert seen['positions'].shape == (2, 8)
+  assert seen['positions'].positions.shape == (2, 8)
 
 
 def packed_row(parts):
@@ -249,7 +251,7 @@ def test_what_is_not_needed_may_be_missing(monkeypatch):
   for key in ('segment_ids', 'weights'):
     batch.pop(key)
   seen = told(monkeypatch, create('alibi'), 'standard', batch)
-  assert seen['segment_ids'] is None
+  assert seen['positions'].segment_ids is None
 
 
 def test_both_sides_are_checked_for_their_length():

@@ -754,7 +754,7 @@ def test_refuses_what_are_no_tokens(architecture, inputs, message):
   'given, message',
   [
     ({'positions': jnp.zeros((2, 3), int)}, r'positions: got \(2, 3\)'),
-    ({'positions': jnp.zeros((3, L), int)}, 'must be 1 or 2 rows of 8'),
+    ({'positions': jnp.zeros((3, L), int)}, 'require 1 or 2 rows of 8'),
     ({'positions': jnp.zeros((3, 2, L), int)}, '3 layers for a model of 2'),
     ({'lengths': jnp.array([L, L])}, r'lengths: got \(2,\)'),
     ({'segment_ids': jnp.ones((1, L), int)}, r'segment_ids: got \(1, 8\)'),
