@@ -92,8 +92,8 @@ class TransformerModel:
     scored: bool,
   ) -> jax.Array:
     rng = rngs['positions']
+    named: dict[str, Any] = {'positions': self._tokens('', batch, rng, train)}
     inputs = [batch['inputs']]
-    named = {'positions': self._tokens('', batch, rng, train)}
     if scored:
       _require(batch, 'targets')
       named['targets'] = batch['targets']

@@ -193,9 +193,8 @@ def positions_of(
   """
   if positions is None:
     return jnp.arange(length, dtype=jnp.int32)[None]
-  positions = tokens.position_array(positions)
-  if len(positions.shape) == 1:
-    positions = positions[None]
+  given: Any = tokens.position_array(positions)
+  positions = given[None] if len(given.shape) == 1 else given
   rows, *inner, _ = positions.shape
   if inner:
     raise errors.ConfigError(
