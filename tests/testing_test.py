@@ -31,19 +31,23 @@ FORMS = [
   't5(shared=True)',
 ]
 SPECS = [*testing.encoding_specs(), *FORMS]
-# Beside all entries of the registry, and in other settings than float32 and
-# causal: one of each way to act on attention.
-QUICK_FORMS = ('rope(dynamic=True, train_length=6)',)
-QUICK_IN_BFLOAT16 = ('fire(init_threshold=8.)', 'rope')
-QUICK_IN_BOTH_DIRECTIONS = (
+# One spec for each way to act on attention, and each setting; others are slow.
+QUICK = (
+  'fire(init_threshold=8.)',
+  'transformer_xl',
+  f'learned(max_position={testing.FAR + 64})',
+  'rope(dynamic=True, train_length=6)',
+)
+# In the slow tests, float32 covers every spec; other settings these.
+DIFFERENT = (
+  'fire(init_threshold=8.)',
+  'rope(layout="interleaved", fraction=0.5)',
+  'yarn(dynamic=True, train_length=6)',
   'shaw(left=4, right=4)',
   'transformer_xl',
   't5(num_buckets=8, max_distance=16)',
-  'alibi',
-  'alibi(official_compat=True)',
-  'fire(init_threshold=8.)',
-  'fire(sign=True)',
-  'rope',
+  'sinusoidal',
+  'kerple_log',
 )
 SCALES = [
   'log_n(train_length=6)',
@@ -97,20 +101,6 @@ PARAMETERS = {
 }
 
 
-# Of encodings that differ in a formula alone, some.
-QUICK = [
-  spec
-  for spec in testing.encoding_specs()
-  if spec
-  not in (
-    'kerple_power',
-    'sandwich',
-    'ntk(scale=4.)',
-    testing.ENCODING_SPECS['llama3'],
-  )
-]
-
-
 def slow_but(quick, specs):
   return [
     pytest.param(spec, marks=() if spec in quick else pytest.mark.slow)
@@ -123,10 +113,16 @@ def properties(spec, **kwargs):
   return testing.Properties(spec, **kwargs)
 
 
-@pytest.mark.some(3)
-@pytest.mark.parametrize('spec', slow_but((*QUICK, *QUICK_FORMS), SPECS))
-def test_every_scheme_in_float32(spec):
-  taken = properties(spec).check_schemes()
+@pytest.mark.parametrize('spec', slow_but(QUICK, SPECS))
+def test_every_scheme_in_float32(spec, monkeypatch):
+  traced = []
+  attend = layers.attention.dot_product_attention
+  monkeypatch.setattr(
+    layers.attention,
+    'dot_product_attention',
+    lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
+  )
+  taken = testing.Properties(spec).check_schemes()
   name = spec.split('(')[0]
   refused = {
     scheme.split('(')[0]
@@ -147,64 +143,47 @@ def test_every_scheme_in_float32(spec):
     want.add('randomized')
     assert 'randomized(max_position=64)' in taken
   assert refused == want
+  # Schemes are data: each kind of positions is traced once forward and once
+  # with a cache, besides the trace that initializes parameters.
+  kinds = 1 + ('equal_mean' in taken) + ('randomized' not in refused)
+  assert len(traced) == 2 * kinds + 1
 
 
-@pytest.mark.some(2)
-@pytest.mark.parametrize('spec', slow_but(QUICK_IN_BFLOAT16, SPECS))
+@pytest.mark.slow
+@pytest.mark.parametrize('spec', DIFFERENT)
 def test_every_scheme_in_bfloat16(spec):
   half = properties(spec, dtype='bfloat16')
   half.check_schemes()
   half.check_far(properties(spec))
 
 
-@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec',
   slow_but(
-    QUICK_IN_BOTH_DIRECTIONS,
-    [*SPECS, 'alibi(official_compat=True)', 'fire(sign=True)'],
+    ('shaw(left=4, right=4)', 'fire(sign=True)'),
+    [*DIFFERENT, 'alibi(official_compat=True)', 'fire(sign=True)'],
   ),
 )
 def test_both_directions(spec):
   encoder = testing.Properties(spec, causal=False)
-  for scheme in ('standard', 'equal_mean', 'randomized(max_position=64)'):
-    if encoder.takes(scheme):
-      encoder.check_causality(scheme)
-      encoder.check_packing(scheme)
+  for scheme in ('standard', 'randomized(max_position=64)'):
+    encoder.check_causality(scheme)
+    encoder.check_packing(scheme)
 
 
-@pytest.mark.parametrize('spec, kinds', [('alibi', 3), ('rope', 2)])
-def test_schemes_are_data(monkeypatch, spec, kinds):
-  """One trace for whole, one for fractional positions, one for distances."""
-  traced = []
-  attend = layers.attention.dot_product_attention
-  monkeypatch.setattr(
-    layers.attention,
-    'dot_product_attention',
-    lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
-  )
-  testing.Properties(spec).check_schemes()
-  # Each kind once forward and once with a cache, and once for the parameters.
-  assert len(traced) == 2 * kinds + 1
-
-
-@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'dtype, scale',
   [
-    pytest.param(
-      dtype,
-      scale,
-      marks=() if dtype == 'float32' or scale == 'ssmax' else pytest.mark.slow,
-    )
-    for dtype in ('float32', 'bfloat16')
-    for scale in SCALES
+    ('float32', SCALES[1]),
+    ('bfloat16', 'ssmax'),
+    pytest.param('float32', SCALES[0], marks=pytest.mark.slow),
+    pytest.param('float32', SCALES[3], marks=pytest.mark.slow),
   ],
 )
 def test_every_logit_scale(dtype, scale):
   assert scale.split('(')[0] in scaling.SCALES
   one = testing.Properties('kerple_log', attention_scale=scale, dtype=dtype)
-  for scheme in ('standard', 'randomized(max_position=64)', 'equal_mean'):
+  for scheme in ('standard', 'randomized(max_position=64)'):
     one.check_causality(scheme)
     one.check_packing(scheme)
     one.check_decoding(scheme)
@@ -239,9 +218,11 @@ def test_parameters_as_published(name, hook):
   assert all(leaf.dtype == jnp.float32 for leaf in flat.values())
 
 
-def test_check_encoding_tells_the_schemes_taken():
-  taken = testing.check_encoding('rope')
-  assert taken == [s for s in testing.scheme_specs() if 'distances' not in s]
+def test_check_encoding_returns_the_supported_schemes(monkeypatch):
+  distances = testing.scheme_specs()[-1]
+  assert 'distances' in distances
+  monkeypatch.setattr(testing, 'scheme_specs', lambda: ['standard', distances])
+  assert testing.check_encoding('fire') == ['standard']
 
 
 def broken(monkeypatch, cls):
@@ -336,9 +317,8 @@ def test_a_strip_of_another_bias_is_told(monkeypatch):
     broken(monkeypatch, Torn).check_blockwise()
 
 
-@pytest.mark.some(2)
 @pytest.mark.parametrize(
-  'spec', slow_but(['fire(init_threshold=8.)', 'transformer_xl'], SPECS)
+  'spec', slow_but((), ['transformer_xl', *FORMS])
 )
 def test_block_by_block(spec):
   testing.Properties(spec).check_blockwise()

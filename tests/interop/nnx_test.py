@@ -15,7 +15,7 @@ from lengen_jax.interop import nnx as lengen_nnx
 from lengen_jax.interop import t5x
 from lengen_jax.models import layers
 
-BIASES = ['fire', 'kerple_log', 'kerple_power', 't5', 'alibi', 'sandwich']
+BIASES = ['fire', 'kerple_log', 'alibi']
 HEADS, HEAD_DIM = 4, 8
 
 
@@ -113,12 +113,12 @@ class Attention(nnx.Module):
       v,
       bias=self.bias.bias_fn(),
       causal=True,
-      implementation='blockwise',
+      implementation='reference',
     )
     return x + self.out(y.reshape(*x.shape[:2], -1))
 
 
-@pytest.mark.parametrize('spec', ['fire', 'kerple_log', 'alibi'])
+@pytest.mark.parametrize('spec', ['fire', 'alibi'])
 def test_trains_under_jit(spec):
   model = Attention(spec, nnx.Rngs(0))
   optimizer = nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)
@@ -142,14 +142,12 @@ def test_trains_under_jit(spec):
   # A constant added to all logits of a head has no gradient.
   moved.get('mlp_2', {}).pop('bias', None)
   assert all(jax.tree.leaves(moved))
-  assert (
-    len(jax.tree.leaves(moved))
-    == {'fire': 7, 'kerple_log': 2, 'alibi': 0}[spec]
-  )
+  assert len(jax.tree.leaves(moved)) == {'fire': 7, 'alibi': 0}[spec]
 
 
-@pytest.mark.parametrize('spec', ['fire', 'alibi'])
-def test_layers_are_scanned(spec, assert_close):
+def test_layers_are_scanned(assert_close):
+  spec = 'fire'
+
   @nnx.split_rngs(splits=3)
   @nnx.vmap(in_axes=(0,), out_axes=0)
   def layers(rngs):
@@ -169,9 +167,8 @@ def test_layers_are_scanned(spec, assert_close):
     layer = nnx.merge(graph, jax.tree.map(lambda leaf, i=i: leaf[i], state))
     want = layer(want)
   assert_close(got, want)
-  if spec == 'fire':
-    kernel = model.bias.mlp_1['kernel'][...]
-    assert jnp.abs(kernel[0] - kernel[1]).max() > 0.01
+  kernel = model.bias.mlp_1['kernel'][...]
+  assert jnp.abs(kernel[0] - kernel[1]).max() > 0.01
 
 
 def test_linen_modules_through_the_bridge(assert_close):
