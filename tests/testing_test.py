@@ -317,9 +317,7 @@ def test_a_strip_of_another_bias_is_told(monkeypatch):
     broken(monkeypatch, Torn).check_blockwise()
 
 
-@pytest.mark.parametrize(
-  'spec', slow_but((), ['transformer_xl', *FORMS])
-)
+@pytest.mark.parametrize('spec', slow_but((), ['transformer_xl', *FORMS]))
 def test_block_by_block(spec):
   testing.Properties(spec).check_blockwise()
 

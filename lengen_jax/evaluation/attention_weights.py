@@ -1,8 +1,8 @@
-"""Attention weights of a model, taken while it runs, and their entropy.
+"""Attention weights of a running model, and their entropy.
 
-Methods of the attention layers are listened to. What they gave goes through the
-reference implementation once more, with the identity for values: attention is
-linear in its values, and what it makes of the identity is its weights.
+An interceptor records the inputs of each layer's self-attention. The reference
+implementation then attends with the identity as values, and its output is the
+matrix of weights, because attention is linear in its values.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, D head_dim.
 """
@@ -36,27 +36,27 @@ from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 
-# Weights per head and layer that are computed at a time.
-_MOST_PAIRS = 2**22
+# Largest number of weights per head and layer that are computed at a time.
+MOST_PAIRS = 2**22
 
 
 @struct.dataclass
 class Attended:
-  """What the self-attention of a layer was given.
+  """Inputs of a layer's self-attention; see `dot_product_attention`.
 
   Attributes:
-    q: `[B, Q, H, D]`, turned if the encoding turns it.
-    k: `[B, K, G, D]`, likewise.
+    q: `[B, Q, H, D]`, rotated if the encoding rotates.
+    k: `[B, K, G, D]`, rotated if the encoding rotates.
     q_positions: `[1 or B, Q]`, or Distances.
     k_positions: `[1 or B, K]`, or Distances.
     segment_ids: int32 `[B, Q]` or None.
     bias: a `BiasFn` or None.
     content: a `ContentFn` or None.
-    logit_scale: see `dot_product_attention`.
-    causal: likewise.
-    window: likewise.
-    sinks: likewise.
-    scale: likewise.
+    logit_scale: float32 `[B, Q]` or `[B, Q, H]`, or None.
+    causal: whether keys after the query are masked.
+    window: tokens of the attention window; None for no window.
+    sinks: first keys that stay visible beyond the window.
+    scale: factor on the logits; None for 1/sqrt(D).
   """
 
   q: Any
@@ -73,16 +73,17 @@ class Attended:
   scale: float | None = struct.field(pytree_node=False)
 
   def weights(self) -> jax.Array:
-    """Attention weights, float32 `[B, H, Q, K]`; 0 where nothing is seen.
+    """Attention weights, float32 `[B, H, Q, K]`; 0 where masked.
 
-    The identity as values makes this K / D times as much work as attention.
+    With K instead of D values per key, this costs K / D times as much as
+    attention.
     """
     batch, keys, key_heads, _ = self.k.shape
     content: Any = None if self.content is None else _LogitsOf(self.content)
     eye_BxKxGxK = jnp.broadcast_to(
       jnp.eye(keys)[None, :, None], (batch, keys, key_heads, keys)
     )
-    # An accelerator would round weights to 16 bits.
+    # By default an accelerator would round weights to 16 bits.
     with jax.default_matmul_precision('highest'):
       weights_BxQxHxK = attention.dot_product_attention(
         self.q.astype(jnp.float32),
@@ -123,37 +124,43 @@ class Attended:
 
 @dataclasses.dataclass(frozen=True)
 class _LogitsOf:
-  """A ContentFn without what it adds to values."""
+  """A ContentFn without its term of the values."""
 
   content: encodings.ContentFn
 
-  def logits(self, *args):
+  def logits(self, *args: Any) -> jax.Array:
     return self.content.logits(*args)
 
-  def values(self, *args):
+  def values(self, *args: Any) -> None:
     del args
 
 
-def listen(
+def record(
   function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> dict[str, Attended]:
-  """Calls a function that applies a model; what its attention was given.
+  """Calls a function that applies a model, and records its self-attention.
 
   Args:
-    function: it must neither scan nor rematerialise the layers.
-    *args: of the function.
-    **kwargs: of the function.
+    function: it must neither scan nor rematerialize the layers.
+    *args: positional arguments of the function.
+    **kwargs: keyword arguments of the function.
 
   Returns:
-    dict from a layer's name, as 'layer_0' or 'encoder/layer_0', to Attended, in
-    the order in which the layers run.
+    dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to
+    Attended, in the order in which the layers run.
   """
-  heard, parts = {}, {}
+  recorded: dict[str, Attended] = {}
+  parts: dict[str, Any] = {}
 
-  def interceptor(next_function, args, kwargs, context):
+  def interceptor(
+    next_function: Callable[..., Any],
+    args: tuple,
+    kwargs: dict[str, Any],
+    context: nn.module.InterceptorContext,
+  ) -> Any:
     module, method = context.module, context.method_name
     result = next_function(*args, **kwargs)
-    # The innermost come first: a layer's parts before the layer.
+    # Inner modules return first: a layer's parts before the layer.
     if isinstance(module, encodings.Encoding) and method == 'rotate':
       parts['q'], parts['k'] = result
       parts['q_positions'], parts['k_positions'] = args[2:4]
@@ -166,7 +173,7 @@ def listen(
     elif isinstance(module, layers.Attention) and method == '__call__':
       if kwargs.get('shared') is not None:
         parts['bias'], parts['content'] = kwargs['shared']
-      heard['/'.join(module.path[:-1])] = Attended(
+      recorded['/'.join(module.path[:-1])] = Attended(
         **parts,
         segment_ids=kwargs.get('segment_ids'),
         causal=module.causal,
@@ -179,7 +186,7 @@ def listen(
 
   with nn.intercept_methods(interceptor):
     function(*args, **kwargs)
-  return heard
+  return recorded
 
 
 @functools.partial(
@@ -195,26 +202,27 @@ def by_layer(
   rng: jax.Array | None = None,
   packed: bool = False,
 ) -> dict[str, Any]:
-  """A function of what each layer's self-attention is given.
+  """Applies a function to the inputs of each layer's self-attention.
 
   Args:
     config: a ModelConfig.
     scheme: a PositionScheme; positions are those of test time.
     params: the model's parameters.
     batch: see `data.windows.lm_batch`.
-    of_layer: a function of an Attended.
+    of_layer: a function of an Attended, such as `Attended.weights`.
     rng: a PRNG key, for schemes that draw.
     packed: see `objective.token_losses`.
 
   Returns:
-    dict from a layer's name to what the function gives; see `listen`.
+    dict from a layer's name to the function's result; see `record`.
 
   Raises:
-    errors.LengthError: the batch is longer than encoding or scheme can take.
+    errors.LengthError: the batch is longer than the encoding or the scheme
+      supports.
   """
-  # What is heard inside a scan could not leave it.
+  # Tracers of a scan's body must not leave it.
   unrolled = dataclasses.replace(config, scan_layers=False, remat='none')
-  heard = listen(
+  recorded = record(
     objective.token_losses,
     unrolled,
     scheme,
@@ -224,59 +232,19 @@ def by_layer(
     train=False,
     packed=packed,
   )
-  return {name: of_layer(attended) for name, attended in heard.items()}
-
-
-@functools.partial(
-  jax.jit, static_argnames=('config', 'scheme', 'layer', 'packed')
-)
-def weights(
-  config: ModelConfig,
-  scheme: PositionScheme,
-  params: Params,
-  batch: Mapping[str, Array],
-  layer: str,
-  *,
-  rng: jax.Array | None = None,
-  packed: bool = False,
-) -> jax.Array:
-  """Attention weights of one layer.
-
-  Args:
-    config: see `by_layer`.
-    scheme: likewise.
-    params: likewise.
-    batch: likewise.
-    layer: its name, as 'layer_0'; with an encoder and a decoder
-      'encoder/layer_0' or 'decoder/layer_0'.
-    rng: see `by_layer`.
-    packed: likewise.
-
-  Returns:
-    float32 `[B, H, Q, K]`.
-
-  Raises:
-    errors.ConfigError: no such layer.
-    errors.LengthError: see `by_layer`.
-  """
-  found = by_layer(
-    config, scheme, params, batch, Attended.weights, rng=rng, packed=packed
-  )
-  if layer not in found:
-    raise errors.ConfigError(errors.one_of('layer', layer, found))
-  return found[layer]
+  return {name: of_layer(attended) for name, attended in recorded.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthEntropy:
-  """Entropy of attention at one length, mean over heads and queries.
+  """Mean entropy of attention over heads and queries, at one length.
 
   Attributes:
     length: tokens of a row.
-    nats: of each layer by name.
-    relative: likewise, entropy over the logarithm of the keys that a query
-      sees, between 0 and 1; of queries that see two keys or more.
-    refused: why there is none.
+    nats: entropy by layer name.
+    relative: entropy divided by the logarithm of the number of visible keys, 0
+      to 1, by layer name; mean over queries with two visible keys or more.
+    refused: reason for a missing result, '' if there is one.
   """
 
   length: int
@@ -294,9 +262,9 @@ def entropy(
   seed: int,
   lengths: Sequence[int] | None = None,
 ) -> Iterator[LengthEntropy]:
-  """Entropy of attention at several lengths of the same text.
+  """Computes the entropy of attention at several lengths of the same text.
 
-  Su's claim is that the log-n logit scale keeps it smooth as lengths grow.
+  Su claims that the log-n logit scale keeps entropy stable as lengths grow.
 
   Source: Su (2021, 2023).
 
@@ -305,11 +273,11 @@ def entropy(
     scheme: a PositionScheme.
     params: the model's parameters.
     windows: `data.EvaluationWindows`.
-    seed: of positions drawn at test time and of masked tokens.
-    lengths: some of those of the windows; None for all.
+    seed: seed of positions drawn at test time and of masked tokens.
+    lengths: a subset of the windows' lengths; None for all.
 
   Yields:
-    A LengthEntropy per length; a refused length says why.
+    A LengthEntropy per length.
   """
   rng = jax.random.key(seed)
   longest = windows.batch(max(windows.lengths))
@@ -319,7 +287,7 @@ def entropy(
     batch['inputs'] = windows.recut(inputs, length)
     # All tokens count, masked or not.
     batch['weights'] = (batch['segment_ids'] > 0).astype(np.float32)
-    rows = min(len(batch['inputs']), max(1, _MOST_PAIRS // length**2))
+    rows = min(len(batch['inputs']), max(1, MOST_PAIRS // length**2))
     found: dict[str, Any] = {}
     try:
       for number, part in enumerate(data_windows.padded(batch, rows)):
@@ -348,7 +316,7 @@ def entropy(
     yield LengthEntropy(length, nats, relative)
 
 
-def _queries(attended):
-  """Each query's entropy, mean over heads, and the keys it sees, `[B, Q]`."""
+def _queries(attended: Attended) -> tuple[jax.Array, jax.Array]:
+  """Each query's mean entropy and number of visible keys, `[B, Q]` each."""
   nats_BxHxQ = jax.scipy.special.entr(attended.weights()).sum(-1)
   return nats_BxHxQ.mean(1), attended.visible().sum(-1)

@@ -1,4 +1,4 @@
-"""How far the bias that a model computes is from its encoding's own."""
+"""Errors of the approximate biases that a model computes."""
 
 import functools
 
@@ -11,24 +11,25 @@ from lengen_jax.attention import dot_product
 from lengen_jax.attention import pallas
 from lengen_jax.attention import tiles
 from lengen_jax.attention.call import Side
+from lengen_jax.encodings import BiasFn
 from lengen_jax.evaluation import layer_biases
 from lengen_jax.hints import Params
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 
-# Tiles of pairs, or queries, that are compared.
+# Number of tiles or queries that are compared.
 _SAMPLES = 32
 
 
 def largest(
   config: ModelConfig, scheme: PositionScheme, params: Params, length: int
 ) -> dict[str, float]:
-  """The largest error of an approximate bias, in nats, as logits have it.
+  """Estimates the largest error of each approximate bias, in nats.
 
-  Of the tiles that are computed with the config's `bias_form`, 32 are compared
-  with exact ones, or so many queries, at random places and the same ones each
-  time; rows are taken to be whole (of packed ones, 'pallas' makes exact tiles).
-  Gradients to a FIRE's parameters may be off by more than the bias is.
+  32 tiles computed with the config's `bias_form` ('pallas': rows of 32 queries)
+  are compared with exact ones, at places drawn with a fixed seed. Rows are one
+  segment each; in packed rows, 'pallas' computes exact tiles. Gradients with
+  respect to FIRE's parameters may have larger errors.
 
   Args:
     config: a ModelConfig.
@@ -37,7 +38,7 @@ def largest(
     length: tokens of a row.
 
   Returns:
-    dict from path in `params` to a float; empty where every bias is exact.
+    dict from path in `params` to an error; empty if every bias is exact.
   """
   implementation = dot_product.choose(
     config.implementation, config.bias_form, length, length
@@ -60,31 +61,32 @@ def largest(
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _of_tiles(bias, length):
-  """The figure for one bias of `blockwise`."""
+def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
+  """The largest error of a bias in 'blockwise'."""
   size = min(tiles.block_size(), length)
   i, j = jax.random.randint(jax.random.key(0), (2, _SAMPLES), 0, length // size)
   if not bias.bidirectional:
     i, j = jnp.maximum(i, j), jnp.minimum(i, j)
 
-  def compare(i_and_j):
-    one, other = (
+  def error(i_and_j: tuple[jax.Array, jax.Array]) -> jax.Array:
+    queries, keys = (
       Side(index=block, positions=block)
       for block in (n * size + jnp.arange(size)[None] for n in i_and_j)
     )
-    visible = one.index[:, :, None] >= other.index[:, None]
+    visible = queries.index[:, :, None] >= keys.index[:, None]
     visible |= bias.bidirectional
     exact, approximate = (
-      bias_forms.tile(form, bias, one, other) for form in ('exact', 'anchored')
+      bias_forms.tile(form, bias, queries, keys)
+      for form in ('exact', 'anchored')
     )
     return jnp.where(visible[:, None], jnp.abs(exact - approximate), 0).max()
 
-  return jax.lax.map(compare, (i, j)).max()
+  return jax.lax.map(error, (i, j)).max()
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _of_rows(bias, length):
-  """The figure for one bias of `pallas`."""
+def _of_rows(bias: BiasFn, length: int) -> jax.Array:
+  """The largest error of a bias in 'pallas'."""
   queries = np.random.default_rng(0).integers(0, length, _SAMPLES)
   keys = jnp.arange(length)
   worst = []

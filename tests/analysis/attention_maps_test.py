@@ -57,11 +57,15 @@ def test_matrices_are_mean_weights(tiny_config, assert_close):
   model = trained(tiny_config, 'rope', window=3)
   found = attention_maps.matrices(model, batch(12))
   assert list(found) == ['layer_0', 'layer_1']
+  weights = attention_weights.by_layer(
+    model.run.model,
+    model.run.scheme,
+    model.state.params,
+    batch(12),
+    attention_weights.Attended.weights,
+  )
   for layer, (got, even) in found.items():
-    weights = attention_weights.weights(
-      model.run.model, model.run.scheme, model.state.params, batch(12), layer
-    )
-    assert_close(got, weights.mean((0, 1)))
+    assert_close(got, weights[layer].mean((0, 1)))
     # Evenly to three keys, or as many as there are.
     want = np.tril(np.ones((12, 12))) - np.tril(np.ones((12, 12)), -3)
     assert_close(even, want / want.sum(-1, keepdims=True))

@@ -73,6 +73,14 @@ def init(encoding, hook='bias_fn', seed=0):
   return encoding.init(jax.random.key(seed), *args, method=hook)
 
 
+def biases_and_directions(names):
+  """Each bias in one direction by turns, those that differ in both in both."""
+  cases = {(name, bool(n % 2)) for n, name in enumerate(names)}
+  for name in {'t5', 'fire', 'alibi(official_compat=True)'} & {*names}:
+    cases |= {(name, False), (name, True)}
+  return pytest.mark.parametrize('name, bidirectional', sorted(cases))
+
+
 @functools.cache
 def make_bias_fn(name, bidirectional=False):
   """The BiasFn of an encoding, with random parameters."""
@@ -117,10 +125,18 @@ def test_which_encodings_have_a_bias_or_content(name):
 @pytest.mark.parametrize('name', NAMES)
 def test_every_hook_creates_every_parameter_alike(name):
   encoding = create(name)
-  trees = [nn.unbox(init(encoding, hook)) for hook in HOOKS]
+  make = init
+  if name not in ('fire', 'transformer_xl'):
+    # Values matter where there are submodules; elsewhere shapes suffice.
+    def make(*args):
+      return jax.eval_shape(lambda: init(*args))
+
+  trees = [nn.unbox(make(encoding, hook)) for hook in HOOKS]
   for tree in trees[1:]:
     assert jax.tree.structure(tree) == jax.tree.structure(trees[0])
-    jax.tree.map(np.testing.assert_array_equal, tree, trees[0])
+    assert shapes(tree) == shapes(trees[0])
+    if make is init:
+      jax.tree.map(np.testing.assert_array_equal, tree, trees[0])
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -171,7 +187,7 @@ def test_make_param_is_the_only_way_parameters_are_made(name):
   assert sorted(leaf.names for leaf in boxed) == sorted(made.values())
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', ['learned', 'fire', 'kerple_log', 't5'])
 def test_parameters_may_be_numpy_arrays(name):
   """As they come from a checkpoint, eagerly and closed over by jit."""
   encoding = create(name)
@@ -232,8 +248,7 @@ def test_shapes_and_dtypes(name, bidirectional):
     assert batched.dtype == jnp.float32
 
 
-@pytest.mark.parametrize('bidirectional', [False, True])
-@pytest.mark.parametrize('name', BIASES)
+@biases_and_directions(BIASES)
 def test_tile_is_a_slice_of_the_whole(name, bidirectional, assert_close):
   """And `[Q], [K]` is a row of `[B, Q], [B, K]`."""
   bias_fn = make_bias_fn(name, bidirectional)
@@ -251,8 +266,7 @@ def test_integers_and_whole_floats_agree(name, assert_close):
   assert_close(tile(bias_fn, q, k), want, 1e-6)
 
 
-@pytest.mark.parametrize('bidirectional', [False, True])
-@pytest.mark.parametrize('name', TRANSLATION_INVARIANT)
+@biases_and_directions(TRANSLATION_INVARIANT)
 def test_strip_equals_tile(name, bidirectional, assert_close):
   bias_fn = make_bias_fn(name, bidirectional)
   n = 9
@@ -281,8 +295,7 @@ def test_far_integer_positions_are_exact(name):
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize('bidirectional', [False, True])
-@pytest.mark.parametrize('name', BIASES)
+@biases_and_directions(BIASES)
 def test_finite_on_both_sides_of_the_diagonal(name, bidirectional):
   p = jnp.array([0, 1, 2, 127, 128, 4095, 100_000])
 
@@ -316,7 +329,7 @@ def test_head_slices(name, assert_close):
   assert_close(part, tile(bias_fn, q, k)[:, heads], 1e-6)
 
 
-@pytest.mark.parametrize('name', BIASES)
+@pytest.mark.parametrize('name', ['fire', 'kerple_log', 't5'])
 def test_bias_fn_is_static_under_jit(name, assert_close):
   traces = []
 
@@ -338,7 +351,7 @@ def test_bias_fn_is_static_under_jit(name, assert_close):
   assert len(traces) == 2, 'another direction was not traced'
 
 
-@pytest.mark.parametrize('name', BIASES)
+@pytest.mark.parametrize('name', ['fire', 'kerple_log', 't5'])
 def test_bias_fn_survives_grad_scan_and_remat(name, assert_close):
   bias_fn = make_bias_fn(name)
   q, k = random_positions(0, 6), random_positions(1, 4)
@@ -371,7 +384,7 @@ def test_bias_fn_survives_grad_scan_and_remat(name, assert_close):
       assert_close(g, w, 1e-4)
 
 
-@pytest.mark.parametrize('name', BIASES)
+@pytest.mark.parametrize('name', ['fire', 'kerple_log', 't5'])
 def test_bias_is_bias_fn_applied(name):
   encoding = create(name)
   variables = nn.unbox(init(encoding))
@@ -521,26 +534,3 @@ def test_bias_fn_fields():
   assert list(fields) == ['params', 'encoding', 'axes', 'bidirectional']
   leaves = {name for name, m in fields.items() if m.get('pytree_node', True)}
   assert leaves == {'params'}
-
-
-@pytest.mark.some(2)
-@pytest.mark.parametrize('bidirectional', [False, True])
-@pytest.mark.parametrize('name', BIASES)
-def test_tiles_of_random_shapes_agree(name, bidirectional):
-  """Any tile, batched or not, is a part of the whole bias."""
-  bias_fn = make_bias_fn(name, bidirectional)
-  rng = np.random.default_rng(0)
-  positions = np.sort(rng.choice(900, 24, replace=False)).astype(np.int32)
-  whole = np.asarray(tile(bias_fn, positions, positions))
-  scale = np.abs(whole).max()
-  for _ in range(4):
-    batch, queries, keys = rng.integers(1, 7, 3)
-    q, k = (
-      rng.integers(0, len(positions), (batch, n)) for n in (queries, keys)
-    )
-    want = np.stack([whole[:, i][:, :, j] for i, j in zip(q, k, strict=True)])
-    got = bias_fn(jnp.asarray(positions[q]), jnp.asarray(positions[k]))
-    assert got.shape == (batch, HEADS, queries, keys)
-    np.testing.assert_allclose(got, want, atol=2e-6 * scale)
-    alone = bias_fn(jnp.asarray(positions[q[0]]), jnp.asarray(positions[k[0]]))
-    np.testing.assert_allclose(alone, want[0], atol=2e-6 * scale)

@@ -100,7 +100,7 @@ def loop(params, init_threshold, q, k, **kwargs):
   return np.moveaxis(np.array(out), -1, 1)
 
 
-@pytest.mark.parametrize('n', [1, 7, 64])
+@pytest.mark.parametrize('n', [1, 64])
 @pytest.mark.parametrize('case', CASES)
 def test_golden_one_hidden_layer(case, n, assert_close):
   encoding, params = from_torch(ONE_HIDDEN, f'{case}/', 1)
@@ -119,7 +119,7 @@ def test_golden_rows_of_600(case, assert_close):
   assert_close(np.where(visible, got, 0), np.where(visible, want, 0), 2e-6)
 
 
-@pytest.mark.parametrize('n', [7, 64, 600])
+@pytest.mark.parametrize('n', [7, 600])
 @pytest.mark.parametrize('case', CASES)
 def test_golden_gradients(case, n, assert_close):
   encoding, params = from_torch(ONE_HIDDEN, f'{case}/', 1)

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/evaluation/bias_error.py`."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,23 @@ def config(**fields):
   )
 
 
+def init(config):
+  """Unstacked parameters, initialized once per encoding and architecture."""
+  return _init(
+    dataclasses.replace(
+      config, scan_layers=False, implementation='auto', bias_form='exact'
+    )
+  )
+
+
+@functools.cache
+def _init(config):
+  return stacking.init(config, jax.random.key(0))
+
+
 def largest(config, scheme='standard', params=None, length=512):
   if params is None:
-    params = stacking.init(config, jax.random.key(0))
+    params = stacking.stack(init(config), config)
   return bias_error.largest(config, positions.create(scheme), params, length)
 
 
@@ -58,7 +73,7 @@ def test_a_shared_encoding_counts_once():
 
 def test_a_bias_with_kinks_between_anchors_is_further_off():
   c = config(encoding=FIRE)
-  params = stacking.init(c, jax.random.key(0))
+  params = init(c)
   steep = jax.tree.map(lambda x: x, params)
   layer = steep['layer_0']['attention']['encoding']
   layer['mlp_0'] = {
@@ -98,7 +113,7 @@ def test_auto_is_exact_where_attention_is_not_blockwise(
 
 def test_a_constant_hides_no_error():
   c = config(encoding=FIRE)
-  params = stacking.init(c, jax.random.key(0))
+  params = jax.tree.map(jnp.asarray, init(c))
   before = largest(c, params=params)
   for i in range(c.num_layers):
     mlp = params[f'layer_{i}']['attention']['encoding']['mlp_2']
@@ -124,7 +139,7 @@ def test_every_side_of_a_model_is_probed(architecture, sides):
 
 def test_a_model_with_anchors_is_close_to_the_exact_one():
   c = config(encoding=FIRE)
-  params = stacking.init(c, jax.random.key(0))
+  params = init(c)
   tokens = jax.random.randint(jax.random.key(1), (2, 200), 0, c.vocab_size)
 
   def logits(bias_form, **named):
