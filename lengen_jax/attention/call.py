@@ -50,52 +50,41 @@ class Side(struct.PyTreeNode):
   sink: Any = None
   lengths: Any = None
 
-  def padded(self, block: int) -> 'Side':
-    """Returns the same with whole blocks of tokens, `[1 or B, N]` each.
+  def map(self, function: Callable[[Any], Any]) -> 'Side':
+    """Returns the same with a function applied to each array over tokens."""
 
-    Indices continue; other padding is zero.
-    """
-    length = self.index.shape[1]
-    index = jnp.arange(length + -length % block, dtype=jnp.int32)[None]
-    positions: Any = self.positions
-    if isinstance(positions, position_schemes.Distances):
-      of_tokens = positions.index
-      if of_tokens is None:
-        of_tokens = jnp.arange(positions.r.shape[-1], dtype=jnp.int32)[None]
-      positions = dataclasses.replace(
-        positions,
-        index=pad(of_tokens, block),
-        start=pad(positions.start, block),
-      )
-    else:
-      positions = pad(jnp.atleast_2d(positions), block)
+    def of(x: Any) -> Any:
+      if isinstance(x, position_schemes.Distances):
+        return dataclasses.replace(x, index=of(x.index), start=of(x.start))
+      return None if x is None else function(x)
+
     return self.replace(
-      index=self.index[:, :1] + index,
-      positions=positions,
-      segment_ids=pad(self.segment_ids, block),
-      sink=pad(self.sink, block),
+      index=of(self.index),
+      positions=of(self.positions),
+      segment_ids=of(self.segment_ids),
+      sink=of(self.sink),
     )
 
-  def block(self, n: int | Array, size: int) -> 'Side':
-    """Returns block n of `size` tokens; arrays must be `padded`."""
-
-    def part(x: Array | None) -> Array | None:
-      if x is None:
-        return None
-      return jax.lax.dynamic_slice_in_dim(x, n * size, size, axis=1)
-
+  def indexed(self) -> 'Side':
+    """Returns the same with positions that can be split over tokens."""
     positions = self.positions
-    if isinstance(positions, position_schemes.Distances):
-      positions = dataclasses.replace(
-        positions, index=part(positions.index), start=part(positions.start)
-      )
-    else:
-      positions = part(positions)
-    return self.replace(
-      index=part(self.index),
-      positions=positions,
-      segment_ids=part(self.segment_ids),
-      sink=part(self.sink),
+    if not isinstance(positions, position_schemes.Distances):
+      return self.replace(positions=jnp.atleast_2d(positions))
+    if positions.index is not None:
+      return self
+    index = jnp.arange(positions.r.shape[-1], dtype=jnp.int32)[None]
+    return self.replace(positions=positions.at(index))
+
+  def padded(self, block: int) -> 'Side':
+    """Returns the same with whole blocks of tokens; indices continue."""
+    whole = self.indexed().map(lambda x: pad(x, block))
+    index = jnp.arange(whole.index.shape[1], dtype=jnp.int32)[None]
+    return whole.replace(index=self.index[:, :1] + index)
+
+  def block(self, n: int | Array, size: int) -> 'Side':
+    """Returns block n of `size` tokens, of arrays that are `padded`."""
+    return self.map(
+      lambda x: jax.lax.dynamic_slice_in_dim(x, n * size, size, axis=1)
     )
 
   def with_sinks(self, sinks: int) -> 'Side':
@@ -207,18 +196,18 @@ class AttentionCall(struct.PyTreeNode):
   def specs(self) -> 'AttentionCall':
     """Returns the PartitionSpec of each array, as a tree like the call.
 
-    Keys and values are whole along the sequence on every device.
+    Both sides must be `indexed`. Keys and values are whole along the sequence
+    on every device.
     """
 
     def of_side(side: Side, length: str | None) -> Side:
-      axes = 'batch', length, 'heads'
-      return side.replace(
-        index=_spec(side.index, axes),
-        positions=_position_specs(side.positions, axes),
-        segment_ids=_spec(side.segment_ids, axes),
-        sink=_spec(side.sink, axes),
-        lengths=_spec(side.lengths, ('batch',)),
-      )
+      found = side.map(lambda x: _spec(x, ('batch', length, 'heads')))
+      if isinstance(side.positions, position_schemes.Distances):
+        r = _spec(side.positions.r, ('batch', None))
+        found = found.replace(
+          positions=dataclasses.replace(found.positions, r=r)
+        )
+      return found.replace(lengths=_spec(side.lengths, ('batch',)))
 
     def of_function(function: Any) -> Any:
       # Parameters per head are split with the heads.
@@ -473,18 +462,6 @@ def _logit_scale(
       f'{(batch, q_length)} or {(batch, q_length, num_heads)}'
     )
   return logit_scale.reshape(*shape[:2], -1)
-
-
-def _position_specs(positions: Any, axes: tuple[str | None, ...]) -> Any:
-  """Returns specs of positions; `r` of Distances is whole on every device."""
-  if isinstance(positions, position_schemes.Distances):
-    return dataclasses.replace(
-      positions,
-      r=_spec(positions.r, ('batch', None)),
-      index=_spec(positions.index, axes),
-      start=_spec(positions.start, axes),
-    )
-  return _spec(positions, axes[1:] if positions.ndim == 1 else axes)
 
 
 def _spec(

@@ -11,13 +11,10 @@ import functools
 
 import jax
 from jax import Array
-import jax.numpy as jnp
 
 from lengen_jax import partitioning
-from lengen_jax import positions as position_schemes
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.call import Side
 
 Attend = Callable[[AttentionCall], Array]
 
@@ -42,7 +39,9 @@ def over_mesh(attend: Attend) -> Attend:
   def of_all(call: AttentionCall) -> Array:
     if not partitioning.is_active():
       return attend(call)
-    call = call.replace(queries=_indexed(call.queries))
+    call = call.replace(
+      queries=call.queries.indexed(), keys=call.keys.indexed()
+    )
     if partitioning.spec('length')[0] is not None:
       # Each device has other queries first.
       call = call.replace(q_offset=None)
@@ -52,14 +51,3 @@ def over_mesh(attend: Attend) -> Attend:
     )(call)
 
   return of_all
-
-
-def _indexed(side: Side) -> Side:
-  """Returns a Side whose Distances can be split along the sequence."""
-  positions = side.positions
-  if not isinstance(positions, position_schemes.Distances):
-    return side
-  if positions.index is not None:
-    return side
-  index = jnp.arange(positions.r.shape[-1], dtype=jnp.int32)[None]
-  return side.replace(positions=positions.at(index))
