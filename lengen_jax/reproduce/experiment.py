@@ -111,65 +111,6 @@ class Comparison:
   margin: float = 0.0
 
 
-def beats(
-  parts: Names,
-  better: Names,
-  worse: Names,
-  columns: Names,
-  *,
-  higher: bool = False,
-  margin: float = 0.0,
-) -> tuple[Comparison, ...]:
-  """Returns the comparisons 'each of `better` beats each of `worse`'.
-
-  Args:
-    parts: a part or a tuple of parts; each is compared separately.
-    better: a row or a tuple of rows.
-    worse: a row or a tuple of rows.
-    columns: a column or a tuple of columns.
-    higher: whether higher scores are better.
-    margin: see `Comparison`.
-  """
-  comparisons = []
-  for part, a, b, column in itertools.product(
-    *map(_as_tuple, (parts, better, worse, columns))
-  ):
-    low, high = (part, a, column), (part, b, column)
-    if higher:
-      low, high = high, low
-    comparisons.append(Comparison(low, high, margin))
-  return tuple(comparisons)
-
-
-def beats_pairwise(
-  part: str,
-  pairs: Sequence[tuple[str, str]],
-  columns: Names,
-  **options: Any,
-) -> tuple[Comparison, ...]:
-  """Returns the comparisons of `beats` for each pair (better, worse)."""
-  return tuple(
-    comparison
-    for better, worse in pairs
-    for comparison in beats(part, better, worse, columns, **options)
-  )
-
-
-def increases(
-  part: str, names: Names, columns: Sequence[Any], margin: float = 0.0
-) -> tuple[Comparison, ...]:
-  """Returns the comparisons 'the score grows from column to column'."""
-  return tuple(
-    Comparison((part, row, first), (part, row, second), margin)
-    for row in _as_tuple(names)
-    for first, second in itertools.pairwise(columns)
-  )
-
-
-def _as_tuple(names: Names) -> tuple[Any, ...]:
-  return tuple(names) if isinstance(names, (tuple, list)) else (names,)
-
-
 @dataclasses.dataclass(frozen=True)
 class Claim:
   """A statement of a paper, as comparisons that can fail.
@@ -203,8 +144,89 @@ class Experiment:
   name: str
   title: str
   parts: tuple[Any, ...]
-  claims: tuple[Claim, ...] = ()
   hardware: str = ''
   summary: Callable[[Results], list[str]] | None = None
   ours: tuple[str, ...] = ()
   seeds: tuple[int, ...] = (0, 1)
+  claims: tuple[Claim, ...] = ()
+
+
+def parse_comparisons(line: str) -> tuple[Comparison, ...]:
+  """Returns the comparisons of a line such as 'part: a < b|c @ 1|4'.
+
+  The line is 'LEFT < RIGHT' or 'LEFT > RIGHT', optionally followed by
+  'by MARGIN'. A side is 'PARTS: ROWS @ COLUMNS', with alternatives separated by
+  '|', and defaults to the other side's parts, rows and columns; the right side
+  may be a number. Rows are combined in all pairs, columns are paired in order.
+  """
+  body, _, margin = line.partition(' by ')
+  sign = '<' if ' < ' in body else '>'
+  left, right = (_parse_side(side) for side in body.split(f' {sign} '))
+  columns = left[2] or right[2]
+  comparisons = []
+  for part, row in itertools.product(left[0], left[1]):
+    for other in right[1] or [row]:
+      for column, other_column in zip(
+        columns, right[2] or columns, strict=True
+      ):
+        pair: list[Operand] = [
+          (part, row, column),
+          (right[0][0] if right[0] else part, other, other_column),
+        ]
+        if isinstance(other, float):
+          pair[1] = other
+        low, high = pair if sign == '<' else reversed(pair)
+        comparisons.append(Comparison(low, high, float(margin or 0)))
+  return tuple(comparisons)
+
+
+def _parse_side(text: str) -> tuple[list[str], list[Any], list[Any]]:
+  """Returns parts, rows and columns of one side of a comparison."""
+  names, _, columns = text.partition('@')
+  if not columns:
+    try:
+      return [], [float(names)], []
+    except ValueError:
+      pass
+  parts, _, rows_ = names.rpartition(':')
+  return _split(parts), _split(rows_), [_number(c) for c in _split(columns)]
+
+
+def _split(text: str) -> list[str]:
+  return [one.strip() for one in text.split('|') if one.strip()]
+
+
+def _number(text: str) -> Any:
+  for kind in (int, float):
+    try:
+      return kind(text)
+    except ValueError:
+      pass
+  return text
+
+
+def with_claims(
+  text: str, experiments: Sequence[Experiment]
+) -> tuple[Experiment, ...]:
+  """Returns the experiments with the claims of a text.
+
+  A line '[NAME]' starts an experiment, an unindented line 'KEY: TEXT' a claim,
+  and a line indented by two spaces is read by `parse_comparisons`. Lines
+  indented by four spaces continue the previous line.
+  """
+  claims: dict[str, list[Claim]] = {one.name: [] for one in experiments}
+  name = ''
+  for line in text.strip().replace('\n    ', ' ').splitlines():
+    if line.startswith('['):
+      name = line.strip('[]')
+    elif line.startswith('  '):
+      claim = claims[name][-1]
+      comparisons = claim.comparisons + parse_comparisons(line)
+      claims[name][-1] = dataclasses.replace(claim, comparisons=comparisons)
+    else:
+      key, _, statement = line.partition(': ')
+      claims[name].append(Claim(key, statement, ()))
+  return tuple(
+    dataclasses.replace(one, claims=tuple(claims[one.name]))
+    for one in experiments
+  )

@@ -15,17 +15,13 @@ from typing import Any
 from lengen_jax import papers
 from lengen_jax.reproduce import model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import beats
-from lengen_jax.reproduce.experiment import beats_pairwise
-from lengen_jax.reproduce.experiment import Claim
-from lengen_jax.reproduce.experiment import Comparison
 from lengen_jax.reproduce.experiment import Experiment
 from lengen_jax.reproduce.experiment import FULL_SCALES
-from lengen_jax.reproduce.experiment import increases
 from lengen_jax.reproduce.experiment import Row
 from lengen_jax.reproduce.experiment import rows
 from lengen_jax.reproduce.experiment import SCALES
 from lengen_jax.reproduce.experiment import SubstituteData
+from lengen_jax.reproduce.experiment import with_claims
 from lengen_jax.reproduce.figures import Average
 from lengen_jax.reproduce.figures import Measurements
 from lengen_jax.reproduce.figures import ModelAnalysis
@@ -237,16 +233,14 @@ def _ablation(
   title: str,
   runs: Mapping[str, Run],
   paper: Mapping[str, Sequence[float]] | None,
-  *claims: Claim,
 ) -> Experiment:
   """Returns a comparison of variants of FIRE on C4."""
   part = _c4('c4', runs, paper)
   return Experiment(
-    f'fire/{name}', title, (part,), claims, _HARDWARE['base'], ours=_OURS
+    f'fire/{name}', title, (part,), _HARDWARE['base'], ours=_OURS
   )
 
 
-_CORPORA = ('arxiv', 'github', 'c4, large', 'arxiv, large', 'github, large')
 _PI = ('rope-pi, 8192', 'rope-pi, 32768')
 
 _LANGUAGE_MODELLING = (
@@ -261,14 +255,6 @@ _LANGUAGE_MODELLING = (
       _full_size('c4, large', 'fire_c4.py:large,c4'),
       _full_size('arxiv, large', 'fire_c4.py:large,arxiv'),
       _full_size('github, large', 'fire_c4.py:large,github'),
-    ),
-    tuple(
-      Claim(
-        f'F1, {name}',
-        'FIRE has the least loss of all encodings at every length',
-        beats(name, 'fire', _OTHERS, _RATIOS),
-      )
-      for name in _CORPORA
     ),
     _HARDWARE['base'],
     ours=_OURS,
@@ -291,26 +277,6 @@ _LANGUAGE_MODELLING = (
         ),
       ),
     ),
-    (
-      Claim(
-        'F5, range',
-        'learned thresholds end between 0.59 and 0.78 training lengths (1200 '
-        'to 1600 at 2048)',
-        (
-          Comparison(1200 / 2048, ('biases', 'fire', 'least threshold')),
-          Comparison(('biases', 'fire', 'largest threshold'), 1600 / 2048),
-        ),
-      ),
-      Claim(
-        'F8',
-        'there are heads that learn local and heads that learn anti-local '
-        'patterns: each a twentieth or more',
-        (
-          Comparison(0.05, ('biases', 'fire', 'local')),
-          Comparison(0.05, ('biases', 'fire', 'anti-local')),
-        ),
-      ),
-    ),
     _HARDWARE['base'],
     ours=_OURS,
   ),
@@ -325,20 +291,6 @@ _LANGUAGE_MODELLING = (
         ratios=(1, 4),
       ),
     ),
-    (
-      Claim(
-        'F9, T5',
-        "FIRE and FIRE-S are faster than T5's bias",
-        beats('forward', ('fire', 'fire-s'), 't5', 1),
-      ),
-      Claim(
-        'F9, FIRE-S',
-        'FIRE-S is faster than all but NoPE',
-        beats(
-          'forward', 'fire-s', ('rope', 'alibi', 'kerple', 't5', 'fire'), 1
-        ),
-      ),
-    ),
     '4 TPUv2',
     # A round takes seconds, and is noisy.
     seeds=(0, 1, 2, 3, 4),
@@ -347,14 +299,6 @@ _LANGUAGE_MODELLING = (
     'fire/figure6',
     'trained at 512, tested to 8192: C4',
     (_c4('c4', _CURVES, ratios=(1, 2, 4, 8, 16), shrink=4),),
-    (
-      Claim(
-        'F1, figure 6',
-        'FIRE has the least loss of all encodings at every length, trained at '
-        '512',
-        beats('c4', 'fire', _OTHERS, (1, 2, 4, 8, 16)),
-      ),
-    ),
     _HARDWARE['base'],
     ours=_OURS,
   ),
@@ -379,23 +323,6 @@ _LANGUAGE_MODELLING = (
         init_part='pretrained',
       ),
     ),
-    (
-      Claim(
-        'F12',
-        'YaRN is worse than FIRE at long lengths and at a quarter of the '
-        'training length',
-        tuple(
-          Comparison(('pretrained', 'fire', ours), ('finetuned', 'yarn', yarn))
-          for ours, yarn in ((4, 1), (2, 0.5), (0.25, 0.0625))
-        ),
-      ),
-      Claim(
-        'F12, as long trained',
-        'YaRN is worse than FIRE trained on in the same way, at long lengths '
-        'and at a quarter of the training length',
-        beats('finetuned', 'fire', 'yarn', (0.0625, 0.5, 1)),
-      ),
-    ),
     _HARDWARE['base'],
     ours=_OURS_YARN,
   ),
@@ -415,25 +342,6 @@ _FINETUNING = (
         name='mean, large',
         members=tuple(f'{task}, large' for task in papers.FIRE_TABLE_1_TASKS),
         scales=FULL_SCALES,
-      ),
-    ),
-    (
-      Claim(
-        'F10, SCROLLS',
-        'FIRE has the best average of SCROLLS, by half a point or more, base',
-        beats(
-          'mean', 'fire', (*_OTHERS, 'rope-pi'), 1, higher=True, margin=0.5
-        ),
-      ),
-      Claim(
-        'F7, SCROLLS',
-        'FIRE-S is a little worse than FIRE on SCROLLS',
-        beats('mean', 'fire', 'fire-s', 1, higher=True),
-      ),
-      Claim(
-        'F10, SCROLLS, large',
-        'FIRE has the best average of SCROLLS, large',
-        beats('mean, large', 'fire', (*_OTHERS, 'rope-pi'), 1, higher=True),
       ),
     ),
     _HARDWARE['base'],
@@ -456,27 +364,6 @@ _FINETUNING = (
         config_lengths=True,
       ),
     ),
-    (
-      Claim(
-        'F10, NarrativeQA',
-        'FIRE is best at every length',
-        beats(
-          'narrative_qa', 'fire', (*_OTHERS, *_PI), _STORY_RATIOS, higher=True
-        ),
-      ),
-      Claim(
-        'F10, RoPE-PI',
-        'RoPE-PI for 8192 drops beyond it and that for 32768 does not (not by '
-        'two points), which is worse than the former when short',
-        (
-          *increases('narrative_qa', _PI[0], (2, 1)),
-          *increases('narrative_qa', _PI[0], (4, 1)),
-          *increases('narrative_qa', _PI[1], (1, 4), -2.0),
-          *beats('narrative_qa', _PI[1], _PI[0], (2, 4), higher=True),
-          *beats('narrative_qa', _PI[0], _PI[1], (0.0625, 0.5, 1), higher=True),
-        ),
-      ),
-    ),
     _HARDWARE['base'],
     ours=_OURS_TRAINING + _OURS_PROMPTS,
   ),
@@ -489,22 +376,6 @@ _FINETUNING = (
       _pretrained('large'),
       _glue('large', _table_13('large')),
     ),
-    (
-      Claim(
-        'F11',
-        'short tasks are not hurt: FIRE has at least the mean of RoPE less '
-        'one point, and more than NoPE and ALiBi, base',
-        (
-          *beats('glue', 'fire', 'rope', 'mean', higher=True, margin=-1.0),
-          *beats('glue', 'fire', ('nope', 'alibi'), 'mean', higher=True),
-        ),
-      ),
-      Claim(
-        'F11, large',
-        'RoPE has a higher mean than FIRE, large',
-        beats('glue, large', 'rope', 'fire', 'mean', higher=True),
-      ),
-    ),
     '32 TPUv2',
     ours=_OURS_TRAINING + _OURS_PROMPTS,
   ),
@@ -515,32 +386,6 @@ _ABLATIONS = (
     'fire/table4',
     'log perplexity on C4 by length, trained at 2048',
     (_c4('c4', _ALL),),
-    (
-      Claim(
-        'F1',
-        'FIRE has the least loss of all encodings at every length',
-        beats('c4', 'fire', _OTHERS, _RATIOS),
-      ),
-      Claim(
-        'F2',
-        'RoPE, ALiBi, NoPE and T5 get worse beyond the training length, ALiBi '
-        'most; KERPLE stays flat (not worse by 0.02)',
-        (
-          *increases('c4', ('rope', 'alibi', 'nope', 't5'), (1, 4)),
-          *beats('c4', 'rope', 'alibi', 4),
-          *increases('c4', 'kerple', (4, 1), -0.02),
-        ),
-      ),
-      Claim(
-        'F3, threshold',
-        'the threshold helps at short lengths; FIRE without it still beats '
-        'every baseline',
-        (
-          *beats('c4', 'fire', 'fire, no threshold', 0.25),
-          *beats('c4', 'fire, no threshold', _OTHERS, _RATIOS),
-        ),
-      ),
-    ),
     _HARDWARE['base'],
     ours=_OURS,
   ),
@@ -560,21 +405,6 @@ _ABLATIONS = (
           'fire-s': _fire_pretrained_at(0.5, shared=True),
         },
         {'fire': 71.14, 'fire-s': 71.04},
-      ),
-    ),
-    (
-      Claim(
-        'F7, GLUE',
-        'FIRE-S is a little worse than FIRE on GLUE and SuperGLUE',
-        beats('glue', 'fire', 'fire-s', 'mean', higher=True),
-      ),
-      Claim(
-        'F7',
-        'FIRE-S is a little worse than FIRE and better than KERPLE when long',
-        (
-          *beats('c4', 'fire', 'fire-s', _RATIOS),
-          *beats('c4', 'fire-s', 'kerple', 4),
-        ),
       ),
     ),
     _HARDWARE['base'],
@@ -599,30 +429,6 @@ _ABLATIONS = (
         },
       ),
     ),
-    (
-      Claim(
-        'F3, GLUE',
-        'the threshold helps on GLUE and SuperGLUE, and so does the logarithm',
-        beats_pairwise(
-          'glue',
-          (
-            ('fire', 'fire, no threshold'),
-            ('fire, no threshold', 'no log, no threshold'),
-          ),
-          'mean',
-          higher=True,
-        ),
-      ),
-      Claim(
-        'F3, transform',
-        'the logarithm helps at four times the length, the threshold at a '
-        'quarter',
-        (
-          *beats('c4', 'fire, no threshold', 'no log, no threshold', 4),
-          *beats('c4', 'fire', 'fire, no threshold', 0.25),
-        ),
-      ),
-    ),
     _HARDWARE['base'],
     ours=_OURS + _OURS_PROMPTS,
   ),
@@ -639,18 +445,6 @@ _ABLATIONS = (
       'one hidden layer': (3.17, 3.10, 3.07, 3.06, 3.08),
       'two hidden layers': (3.15, 3.08, 3.05, 3.05, 3.06),
     },
-    Claim(
-      'F4, layers',
-      'two hidden layers are better than one, one than a linear map',
-      beats_pairwise(
-        'c4',
-        (
-          ('two hidden layers', 'one hidden layer'),
-          ('one hidden layer', 'linear'),
-        ),
-        _RATIOS,
-      ),
-    ),
   ),
   _ablation(
     'table6',
@@ -660,16 +454,6 @@ _ABLATIONS = (
       'relu': (3.15, 3.08, 3.05, 3.05, 3.06),
       'gelu': (3.36, 3.26, 3.06, 3.05, 3.06),
     },
-    Claim(
-      'F4, activation',
-      'GELU is worse than ReLU at short lengths and the same (to 0.02) at '
-      'long ones',
-      (
-        *beats('c4', 'relu', 'gelu', (0.25, 0.5)),
-        *beats('c4', 'relu', 'gelu', (2, 4), margin=-0.02),
-        *beats('c4', 'gelu', 'relu', (2, 4), margin=-0.02),
-      ),
-    ),
   ),
   _ablation(
     'table7',
@@ -682,38 +466,131 @@ _ABLATIONS = (
       'with': (3.16, 3.10, 3.07, 3.09, 3.19),
       'without': (3.17, 3.10, 3.07, 3.06, 3.08),
     },
-    Claim(
-      'F4, output',
-      'no activation on the output is better when long',
-      beats('c4', 'without', 'with', (2, 4)),
-    ),
   ),
   _ablation(
     'section3',
     'an MLP on the distance itself, and on one divided by a fixed length',
     _FIXED | _FIRE,
     _TABLE_4,
-    Claim(
-      'F6',
-      'an MLP on the raw distance, or on one divided by a fixed length, '
-      'fails beyond the training length',
-      (
-        *increases('c4', ('raw distance', 'fixed length'), (1, 4)),
-        *beats('c4', 'fire', ('raw distance', 'fixed length'), 4),
-      ),
-    ),
   ),
   _ablation(
     'threshold',
     'a learned threshold against a fixed one',
     {'fixed': _fire(threshold='fixed'), 'learned': _fire()},
     None,
-    Claim(
-      'F5, loss',
-      'a learned threshold is better than a fixed one',
-      beats('c4', 'learned', 'fixed', _RATIOS),
-    ),
   ),
 )
 
-EXPERIMENTS = _LANGUAGE_MODELLING + _FINETUNING + _ABLATIONS
+_CLAIMS = """
+[fire/figure1]
+F1, arxiv: FIRE has the least loss of all encodings at every length
+  arxiv: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+F1, github: FIRE has the least loss of all encodings at every length
+  github: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+F1, c4, large: FIRE has the least loss of all encodings at every length
+  c4, large: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+F1, arxiv, large: FIRE has the least loss of all encodings at every length
+  arxiv, large: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+F1, github, large: FIRE has the least loss of all encodings at every length
+  github, large: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+[fire/figure4]
+F5, range: learned thresholds end between 0.59 and 0.78 training lengths (1200
+    to 1600 at 2048)
+  biases: fire @ least threshold > 0.5859375
+  biases: fire @ largest threshold < 0.78125
+F8: there are heads that learn local and heads that learn anti-local patterns:
+    each a twentieth or more
+  biases: fire @ local|anti-local > 0.05
+[fire/figure5]
+F9, T5: FIRE and FIRE-S are faster than T5's bias
+  forward: fire|fire-s < t5 @ 1
+F9, FIRE-S: FIRE-S is faster than all but NoPE
+  forward: fire-s < rope|alibi|kerple|t5|fire @ 1
+[fire/figure6]
+F1, figure 6: FIRE has the least loss of all encodings at every length, trained
+    at 512
+  c4: fire < nope|rope|alibi|kerple|t5 @ 1|2|4|8|16
+[fire/yarn]
+F12: YaRN is worse than FIRE at long lengths and at a quarter of the training
+    length
+  pretrained: fire @ 4|2|0.25 < finetuned: yarn @ 1|0.5|0.0625
+F12, as long trained: YaRN is worse than FIRE trained on in the same way, at
+    long lengths and at a quarter of the training length
+  finetuned: fire < yarn @ 0.0625|0.5|1
+[fire/table1]
+F10, SCROLLS: FIRE has the best average of SCROLLS, by half a point or more,
+    base
+  mean: fire > nope|rope|alibi|kerple|t5|rope-pi @ 1 by 0.5
+F7, SCROLLS: FIRE-S is a little worse than FIRE on SCROLLS
+  mean: fire > fire-s @ 1
+F10, SCROLLS, large: FIRE has the best average of SCROLLS, large
+  mean, large: fire > nope|rope|alibi|kerple|t5|rope-pi @ 1
+[fire/figure3]
+F10, NarrativeQA: FIRE is best at every length
+  narrative_qa: fire > nope|rope|alibi|kerple|t5|rope-pi, 8192|rope-pi, 32768 @
+    0.0625|0.25|0.5|1|2|3|4
+F10, RoPE-PI: RoPE-PI for 8192 drops beyond it and that for 32768 does not (not
+    by two points), which is worse than the former when short
+  narrative_qa: rope-pi, 8192 @ 1|1 > @ 2|4
+  narrative_qa: rope-pi, 32768 @ 4 > @ 1 by -2
+  narrative_qa: rope-pi, 32768 > rope-pi, 8192 @ 2|4
+  narrative_qa: rope-pi, 8192 > rope-pi, 32768 @ 0.0625|0.5|1
+[fire/table13]
+F11: short tasks are not hurt: FIRE has at least the mean of RoPE less one
+    point, and more than NoPE and ALiBi, base
+  glue: fire > rope @ mean by -1
+  glue: fire > nope|alibi @ mean
+F11, large: RoPE has a higher mean than FIRE, large
+  glue, large: rope > fire @ mean
+[fire/table4]
+F1: FIRE has the least loss of all encodings at every length
+  c4: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+F2: RoPE, ALiBi, NoPE and T5 get worse beyond the training length, ALiBi most;
+    KERPLE stays flat (not worse by 0.02)
+  c4: rope|alibi|nope|t5 @ 1 < @ 4
+  c4: rope < alibi @ 4
+  c4: kerple @ 4 < @ 1 by -0.02
+F3, threshold: the threshold helps at short lengths; FIRE without it still beats
+    every baseline
+  c4: fire < fire, no threshold @ 0.25
+  c4: fire, no threshold < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+[fire/table2]
+F7, GLUE: FIRE-S is a little worse than FIRE on GLUE and SuperGLUE
+  glue: fire > fire-s @ mean
+F7: FIRE-S is a little worse than FIRE and better than KERPLE when long
+  c4: fire < fire-s @ 0.25|0.5|1|2|4
+  c4: fire-s < kerple @ 4
+[fire/table3]
+F3, GLUE: the threshold helps on GLUE and SuperGLUE, and so does the logarithm
+  glue: fire > fire, no threshold @ mean
+  glue: fire, no threshold > no log, no threshold @ mean
+F3, transform: the logarithm helps at four times the length, the threshold at a
+    quarter
+  c4: fire, no threshold < no log, no threshold @ 4
+  c4: fire < fire, no threshold @ 0.25
+[fire/table5]
+F4, layers: two hidden layers are better than one, one than a linear map
+  c4: two hidden layers < one hidden layer @ 0.25|0.5|1|2|4
+  c4: one hidden layer < linear @ 0.25|0.5|1|2|4
+[fire/table6]
+F4, activation: GELU is worse than ReLU at short lengths and the same (to 0.02)
+    at long ones
+  c4: relu < gelu @ 0.25|0.5
+  c4: relu < gelu @ 2|4 by -0.02
+  c4: gelu < relu @ 2|4 by -0.02
+[fire/table7]
+F4, output: no activation on the output is better when long
+  c4: without < with @ 2|4
+[fire/section3]
+F6: an MLP on the raw distance, or on one divided by a fixed length, fails
+    beyond the training length
+  c4: raw distance|fixed length @ 1 < @ 4
+  c4: fire < raw distance|fixed length @ 4
+[fire/threshold]
+F5, loss: a learned threshold is better than a fixed one
+  c4: learned < fixed @ 0.25|0.5|1|2|4
+"""
+
+EXPERIMENTS = with_claims(
+  _CLAIMS, _LANGUAGE_MODELLING + _FINETUNING + _ABLATIONS
+)

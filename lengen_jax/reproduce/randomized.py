@@ -15,10 +15,6 @@ from typing import Any
 from lengen_jax import papers
 from lengen_jax.reproduce import model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import beats
-from lengen_jax.reproduce.experiment import beats_pairwise
-from lengen_jax.reproduce.experiment import Claim
-from lengen_jax.reproduce.experiment import Comparison
 from lengen_jax.reproduce.experiment import Experiment
 from lengen_jax.reproduce.experiment import FULL_SCALES
 from lengen_jax.reproduce.experiment import Results
@@ -27,6 +23,7 @@ from lengen_jax.reproduce.experiment import rows
 from lengen_jax.reproduce.experiment import SCALES
 from lengen_jax.reproduce.experiment import STDLIB
 from lengen_jax.reproduce.experiment import SubstituteData
+from lengen_jax.reproduce.experiment import with_claims
 from lengen_jax.reproduce.figures import Average
 from lengen_jax.reproduce.figures import Measurements
 from lengen_jax.reproduce.figures import ModelAnalysis
@@ -87,11 +84,6 @@ def _random(encoding: Callable[[int], str]) -> Callable[[int], str]:
 
 def _random_name(name: str) -> str:
   return f'{name}, randomized'
-
-
-def _pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-  """Returns (randomized, plain) rows."""
-  return tuple((_random_name(name), name) for name in names)
 
 
 def _rows(
@@ -232,49 +224,11 @@ def gains(results: Results) -> list[str]:
 
 _TABLE_1, _TABLE_3 = papers.RANDOMIZED_TABLE_1, papers.RANDOMIZED_TABLE_3
 _TABLE_2 = {k: _per_byte(v) for k, v in papers.RANDOMIZED_TABLE_2.items()}
-_RELATIVE = (
-  *('alibi', 'transformer-xl', 'rope'),
-  *('power kerple', 'log kerple', 'sandwich'),
-)
-_NOT_RELATIVE = ('sin/cos', 'rope', 'learned', 'nope', 'sandwich', 'shape')
-_HURT = ('power kerple', 'log kerple', 'transformer-xl', 'alibi', 'learned')
-_REPAIRED = (
-  *('sin/cos', 'alibi', 'transformer-xl'),
-  *('rope', 'learned', 'power kerple'),
-)
-
-
-def _swap(pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-  return tuple((b, a) for a, b in pairs)
-
-
-EXPERIMENTS = (
+_EXPERIMENTS = (
   Experiment(
     'randomized/table1',
     'enwik8: ten encodings, plain and randomized, trained at 256 bytes',
     (_enwik8('enwik8', _all_rows(_TABLE_1, _per_byte, _TABLE_1_ROWS)),),
-    (
-      Claim(
-        'R1, relative',
-        'KERPLE, Transformer-XL and ALiBi, plain, generalise best',
-        beats('enwik8', _HURT[:4], _NOT_RELATIVE, 4),
-      ),
-      Claim(
-        'R1, randomized',
-        'randomization helps sin/cos and RoPE and hurts KERPLE, '
-        'Transformer-XL, ALiBi and learned positions',
-        (
-          *beats_pairwise('enwik8', _pairs(('sin/cos', 'rope')), 4),
-          *beats_pairwise('enwik8', _swap(_pairs(_HURT)), 4),
-        ),
-      ),
-      Claim(
-        'R4, text',
-        'SHAPE, which shifts sin/cos, is not enough: worse beyond the training '
-        'length than randomized sin/cos',
-        beats('enwik8', 'sin/cos, randomized', 'shape', 4),
-      ),
-    ),
     seeds=(0, 1, 2),
     ours=_OURS,
   ),
@@ -302,20 +256,6 @@ EXPERIMENTS = (
         init_part='pretrained',
       ),
     ),
-    (
-      Claim(
-        'R2',
-        'finetuning RoPE makes four times the length worse, randomized RoPE '
-        'repairs much of it, ALiBi most',
-        (
-          Comparison(('pretrained', 'rope', 4), ('finetuned', 'rope', 4)),
-          Comparison(
-            ('finetuned', 'rope, randomized', 4), ('pretrained', 'rope', 4)
-          ),
-          *beats('finetuned', 'alibi', 'rope, randomized', 4),
-        ),
-      ),
-    ),
     seeds=(0, 1, 2),
     ours=_OURS,
   ),
@@ -332,38 +272,6 @@ EXPERIMENTS = (
         'no delimiter',
         'randomized_imagenet.py:no_delimiter',
         rows({name: _standard(_ENCODINGS[name]) for name in _DELIMITED}),
-      ),
-    ),
-    (
-      Claim(
-        'R3, plain',
-        'beyond the training length every plain relative encoding is worse '
-        'than none (print has Log KERPLE and Sandwich better)',
-        beats('imagenet', 'nope', _RELATIVE, 4),
-      ),
-      Claim(
-        'R3, randomized',
-        'randomization repairs every encoding but Sandwich and Log KERPLE',
-        (
-          *beats_pairwise('imagenet', _pairs(_REPAIRED), 4),
-          *beats_pairwise(
-            'imagenet', _swap(_pairs(('sandwich', 'log kerple'))), 4
-          ),
-        ),
-      ),
-      Claim(
-        'R4, ImageNet',
-        'SHAPE is not enough: worse than randomized sin/cos',
-        beats('imagenet', 'sin/cos, randomized', 'shape', 4),
-      ),
-      Claim(
-        'R6',
-        'a delimiter at the end of each row is better than none',
-        tuple(
-          Comparison(('imagenet', row, ratio), ('no delimiter', row, ratio))
-          for row in _DELIMITED
-          for ratio in _RATIOS
-        ),
       ),
     ),
     seeds=(0, 1, 2),
@@ -390,18 +298,6 @@ EXPERIMENTS = (
         ),
       ),
     ),
-    (
-      Claim(
-        'R7',
-        'with randomized sin/cos queries beyond the training length attend '
-        'near the diagonal, twice what is even or more; without, less than '
-        'that',
-        (
-          Comparison(2.0, ('matrices', 'sin/cos, randomized', 'beyond')),
-          Comparison(('matrices', 'sin/cos', 'beyond'), 2.0),
-        ),
-      ),
-    ),
     ours=_OURS,
   ),
   Experiment(
@@ -411,30 +307,67 @@ EXPERIMENTS = (
       *map(_chomsky, papers.RANDOMIZED_TABLE_B1),
       Average(name='tasks', members=tuple(papers.RANDOMIZED_TABLE_B1)),
     ),
-    (
-      Claim(
-        'R5, Sandwich',
-        'Sandwich gains nothing from randomization, mean over the tasks',
-        beats(
-          'tasks', 'sandwich', 'sandwich, randomized', 'beyond', higher=True
-        ),
-      ),
-      Claim(
-        'R5, KERPLE',
-        'randomization helps KERPLE, mean over the tasks',
-        beats_pairwise(
-          'tasks', _pairs(('power kerple', 'log kerple')), 'beyond', higher=True
-        ),
-      ),
-      Claim(
-        'R4, Chomsky',
-        'SHAPE is not enough: worse than randomized sin/cos, mean over the '
-        'tasks',
-        beats('tasks', 'sin/cos, randomized', 'shape', 'beyond', higher=True),
-      ),
-    ),
     summary=gains,
     seeds=(0, 1, 2),
     ours=_OURS_CHOMSKY,
   ),
 )
+
+_CLAIMS = """
+[randomized/table1]
+R1, relative: KERPLE, Transformer-XL and ALiBi, plain, generalise best
+  enwik8: power kerple|log kerple|transformer-xl|alibi <
+    sin/cos|rope|learned|nope|sandwich|shape @ 4
+R1, randomized: randomization helps sin/cos and RoPE and hurts KERPLE,
+    Transformer-XL, ALiBi and learned positions
+  enwik8: sin/cos, randomized < sin/cos @ 4
+  enwik8: rope, randomized < rope @ 4
+  enwik8: power kerple < power kerple, randomized @ 4
+  enwik8: log kerple < log kerple, randomized @ 4
+  enwik8: transformer-xl < transformer-xl, randomized @ 4
+  enwik8: alibi < alibi, randomized @ 4
+  enwik8: learned < learned, randomized @ 4
+R4, text: SHAPE, which shifts sin/cos, is not enough: worse beyond the training
+    length than randomized sin/cos
+  enwik8: sin/cos, randomized < shape @ 4
+[randomized/table2]
+R2: finetuning RoPE makes four times the length worse, randomized RoPE repairs
+    much of it, ALiBi most
+  pretrained: rope @ 4 < finetuned: @ 4
+  finetuned: rope, randomized < pretrained: rope @ 4
+  finetuned: alibi < rope, randomized @ 4
+[randomized/table3]
+R3, plain: beyond the training length every plain relative encoding is worse
+    than none (print has Log KERPLE and Sandwich better)
+  imagenet: nope < alibi|transformer-xl|rope|power kerple|log kerple|sandwich @
+    4
+R3, randomized: randomization repairs every encoding but Sandwich and Log KERPLE
+  imagenet: sin/cos, randomized < sin/cos @ 4
+  imagenet: alibi, randomized < alibi @ 4
+  imagenet: transformer-xl, randomized < transformer-xl @ 4
+  imagenet: rope, randomized < rope @ 4
+  imagenet: learned, randomized < learned @ 4
+  imagenet: power kerple, randomized < power kerple @ 4
+  imagenet: sandwich < sandwich, randomized @ 4
+  imagenet: log kerple < log kerple, randomized @ 4
+R4, ImageNet: SHAPE is not enough: worse than randomized sin/cos
+  imagenet: sin/cos, randomized < shape @ 4
+R6: a delimiter at the end of each row is better than none
+  imagenet: rope|alibi @ 1|4 < no delimiter: @ 1|4
+[randomized/figureB1]
+R7: with randomized sin/cos queries beyond the training length attend near the
+    diagonal, twice what is even or more; without, less than that
+  matrices: sin/cos, randomized @ beyond > 2.0
+  matrices: sin/cos @ beyond < 2.0
+[randomized/tableB1]
+R5, Sandwich: Sandwich gains nothing from randomization, mean over the tasks
+  tasks: sandwich > sandwich, randomized @ beyond
+R5, KERPLE: randomization helps KERPLE, mean over the tasks
+  tasks: power kerple, randomized > power kerple @ beyond
+  tasks: log kerple, randomized > log kerple @ beyond
+R4, Chomsky: SHAPE is not enough: worse than randomized sin/cos, mean over the
+    tasks
+  tasks: sin/cos, randomized > shape @ beyond
+"""
+
+EXPERIMENTS = with_claims(_CLAIMS, _EXPERIMENTS)

@@ -7,16 +7,12 @@ from typing import Any
 from lengen_jax import papers
 from lengen_jax.reproduce import model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import beats
-from lengen_jax.reproduce.experiment import beats_pairwise
-from lengen_jax.reproduce.experiment import Claim
-from lengen_jax.reproduce.experiment import Comparison
 from lengen_jax.reproduce.experiment import Experiment
 from lengen_jax.reproduce.experiment import FULL_SCALES
-from lengen_jax.reproduce.experiment import increases
 from lengen_jax.reproduce.experiment import Row
 from lengen_jax.reproduce.experiment import rows
 from lengen_jax.reproduce.experiment import SCALES
+from lengen_jax.reproduce.experiment import with_claims
 from lengen_jax.reproduce.figures import Average
 from lengen_jax.reproduce.figures import Measurements
 from lengen_jax.reproduce.figures import ModelAnalysis
@@ -67,41 +63,6 @@ def _masked(encoding: str) -> LengthCurves:
   )
 
 
-def _masked_claims(part: str) -> list[Claim]:
-  long = (4, 8)
-  even = 'random, even at test time'
-  return [
-    Claim(
-      f'S1, {part}',
-      'random positions in training help beyond the training length, with log '
-      'n more',
-      beats_pairwise(
-        part, (('random', 'standard'), ('random, log n', 'random')), long
-      ),
-    ),
-    Claim(
-      f'S2, {part}',
-      'equal-mean positions with log n are best; plain random ones are worse '
-      'than equal-mean',
-      (
-        *beats(part, 'equal mean', 'random', long),
-        *beats(
-          part,
-          'equal mean, log n',
-          ('standard, log n', 'random, log n', f'{even}, log n', 'equal mean'),
-          long,
-        ),
-      ),
-    ),
-    Claim(
-      f'S3, {part}',
-      'at test time evenly spaced positions beat a random draw',
-      # At eight training lengths, every position is drawn.
-      beats(part, even, 'random', (1, 2, 4)),
-    ),
-  ]
-
-
 def _text(name: str, table: Sequence[Row], **fields: Any) -> LengthCurves:
   """Returns byte-level language models of the demo's size."""
   return LengthCurves(
@@ -137,15 +98,14 @@ def _sweeps(
 # networks, and the task that the essay discusses most for positions.
 _LEVELS = ('parity_check', 'reverse_string', 'bucket_sort')
 _FEW = ('bucket_sort',)
-_NETWORKS = ('transformer', 'rnn', 'lstm', 'stack-rnn', 'tape-rnn')
 _FIGURE_1 = rows(
-  dict(
-    zip(
-      _NETWORKS,
-      ('sinusoidal', 'rnn', 'lstm', 'stack_rnn', 'tape_rnn'),
-      strict=True,
-    )
-  )
+  {
+    'transformer': 'sinusoidal',
+    'rnn': 'rnn',
+    'lstm': 'lstm',
+    'stack-rnn': 'stack_rnn',
+    'tape-rnn': 'tape_rnn',
+  }
 )
 _FIGURE_2 = rows(
   {
@@ -162,10 +122,6 @@ _FIGURE_2 = rows(
     'relative, random': f'transformer_xl | {_DISTANCES}',
   }
 )
-_RANDOM_PAIRS = tuple(
-  (f'{name}, random', name)
-  for name in ('sin/cos', 'learned', 'rope', 'alibi', 'relative')
-)
 _LOG_N = rows(
   {
     'rope, random': f'rope | {_LAYER}',
@@ -178,31 +134,28 @@ _LOG_N = rows(
     ),
   }
 )
+_ROPE_LOG_N = Row(
+  'rope, log n',
+  lambda n: f'rope||log_n(train_length={n})',
+  trained_as='rope',
+)
+_RANDOM = Row(
+  'random', lambda n: f'sinusoidal | randomized(max_position={8 * n})'
+)
 _WINDOWED = rows({'rope': 'rope', 'nope': 'nope'})
 
-EXPERIMENTS = (
+_EXPERIMENTS = (
   Experiment(
     'su/mlm',
     'masked language modelling from 64 tokens to 512: positions and log n',
     (_masked('sinusoidal'), _masked('rope')),
-    (*_masked_claims('sinusoidal'), *_masked_claims('rope')),
     ours=_OURS,
   ),
   Experiment(
     'su/entropy',
     'entropy of attention by length, with log n and without',
     (
-      _text(
-        'text',
-        (
-          Row('rope', 'rope'),
-          Row(
-            'rope, log n',
-            lambda n: f'rope||log_n(train_length={n})',
-            trained_as='rope',
-          ),
-        ),
-      ),
+      _text('text', (*rows({'rope': 'rope'}), _ROPE_LOG_N)),
       ModelAnalysis(
         name='entropy',
         part='text',
@@ -213,29 +166,13 @@ EXPERIMENTS = (
         ),
       ),
     ),
-    (
-      Claim(
-        'S4',
-        'with log n the entropy of attention grows less with length',
-        beats('entropy', 'rope, log n', 'rope', 'growth'),
-      ),
-    ),
     ours=_OURS,
   ),
   Experiment(
     'su/order',
     'outputs under redrawn positions, and under another order',
     (
-      _text(
-        'text',
-        rows(
-          {
-            'random': (
-              lambda n: f'sinusoidal | randomized(max_position={8 * n})'
-            )
-          }
-        ),
-      ),
+      _text('text', (_RANDOM,)),
       ModelAnalysis(
         name='order',
         part='text',
@@ -248,94 +185,91 @@ EXPERIMENTS = (
         ),
       ),
     ),
-    (
-      Claim(
-        'S5',
-        'outputs are nearly invariant under redrawn positions: they change by '
-        'less than a tenth of what another order of the tokens does',
-        (Comparison(('order', 'random', 'ratio'), 0.1),),
-      ),
-    ),
     ours=_OURS,
   ),
   Experiment(
     'su/window',
     'attention in a sliding window as the control',
     (_text('text', _WINDOWED), _text('window', _WINDOWED, window=0.5)),
-    (
-      Claim(
-        'S4, window',
-        'a window of half the training length keeps RoPE and NoPE from getting '
-        'worse beyond it (by more than 0.02)',
-        increases('window', ('rope', 'nope'), (4, 1), -0.02),
-      ),
-    ),
     ours=_OURS,
   ),
   Experiment(
     'su/figure1',
     'the Chomsky tasks: a Transformer beside recurrent networks',
     _sweeps(_FIGURE_1, _LEVELS),
-    (
-      Claim(
-        'S6',
-        'Transformer < RNN < LSTM < Stack-RNN < Tape-RNN, mean over the '
-        'Chomsky tasks',
-        beats_pairwise(
-          'tasks',
-          tuple(zip(_NETWORKS[1:], _NETWORKS, strict=False)),
-          'beyond',
-          higher=True,
-        ),
-      ),
-    ),
   ),
   Experiment(
     'su/figure2',
     'the Chomsky tasks: six encodings, plain and randomized',
     _sweeps(_FIGURE_2, _FEW),
-    (
-      Claim(
-        'S6, randomized',
-        'random positions recover part: better than plain ones with each '
-        'encoding, mean over the Chomsky tasks',
-        beats_pairwise('tasks', _RANDOM_PAIRS, 'beyond', higher=True),
-      ),
-      Claim(
-        'S7',
-        'ALiBi with random positions is worse than RoPE with them, mean over '
-        'the Chomsky tasks',
-        beats('tasks', 'rope, random', 'alibi, random', 'beyond', higher=True),
-      ),
-      Claim(
-        'S7, bucket sort',
-        'bucket sort becomes perfect with random positions: above 99 percent '
-        'with every encoding',
-        tuple(
-          Comparison(99.0, ('bucket_sort', random, 'beyond'))
-          for random, _ in _RANDOM_PAIRS
-        ),
-      ),
-    ),
   ),
   Experiment(
     'su/chomsky_log_n',
     'the Chomsky tasks with log n, which the essay could not run',
     _sweeps(_LOG_N, _FEW),
-    (
-      Claim(
-        'S7, log n',
-        'log n helps random positions, mean over the Chomsky tasks',
-        beats_pairwise(
-          'tasks',
-          tuple(
-            (f'{name}, log n', name)
-            for name in ('rope, random', 'sin/cos, random')
-          ),
-          'beyond',
-          higher=True,
-        ),
-      ),
-    ),
   ),
 )
+
+_CLAIMS = """
+[su/mlm]
+S1, sinusoidal: random positions in training help beyond the training length,
+    with log n more
+  sinusoidal: random < standard @ 4|8
+  sinusoidal: random, log n < random @ 4|8
+S2, sinusoidal: equal-mean positions with log n are best; plain random ones are
+    worse than equal-mean
+  sinusoidal: equal mean < random @ 4|8
+  sinusoidal: equal mean, log n < standard, log n|random, log n|random, even at
+    test time, log n|equal mean @ 4|8
+S3, sinusoidal: at test time evenly spaced positions beat a random draw
+  sinusoidal: random, even at test time < random @ 1|2|4
+S1, rope: random positions in training help beyond the training length, with log
+    n more
+  rope: random < standard @ 4|8
+  rope: random, log n < random @ 4|8
+S2, rope: equal-mean positions with log n are best; plain random ones are worse
+    than equal-mean
+  rope: equal mean < random @ 4|8
+  rope: equal mean, log n < standard, log n|random, log n|random, even at test
+    time, log n|equal mean @ 4|8
+S3, rope: at test time evenly spaced positions beat a random draw
+  rope: random, even at test time < random @ 1|2|4
+[su/entropy]
+S4: with log n the entropy of attention grows less with length
+  entropy: rope, log n < rope @ growth
+[su/order]
+S5: outputs are nearly invariant under redrawn positions: they change by less
+    than a tenth of what another order of the tokens does
+  order: random @ ratio < 0.1
+[su/window]
+S4, window: a window of half the training length keeps RoPE and NoPE from
+    getting worse beyond it (by more than 0.02)
+  window: rope|nope @ 4 < @ 1 by -0.02
+[su/figure1]
+S6: Transformer < RNN < LSTM < Stack-RNN < Tape-RNN, mean over the Chomsky tasks
+  tasks: rnn > transformer @ beyond
+  tasks: lstm > rnn @ beyond
+  tasks: stack-rnn > lstm @ beyond
+  tasks: tape-rnn > stack-rnn @ beyond
+[su/figure2]
+S6, randomized: random positions recover part: better than plain ones with each
+    encoding, mean over the Chomsky tasks
+  tasks: sin/cos, random > sin/cos @ beyond
+  tasks: learned, random > learned @ beyond
+  tasks: rope, random > rope @ beyond
+  tasks: alibi, random > alibi @ beyond
+  tasks: relative, random > relative @ beyond
+S7: ALiBi with random positions is worse than RoPE with them, mean over the
+    Chomsky tasks
+  tasks: rope, random > alibi, random @ beyond
+S7, bucket sort: bucket sort becomes perfect with random positions: above 99
+    percent with every encoding
+  bucket_sort: sin/cos, random|learned, random|rope, random|alibi,
+    random|relative, random @ beyond > 99.0
+[su/chomsky_log_n]
+S7, log n: log n helps random positions, mean over the Chomsky tasks
+  tasks: rope, random, log n > rope, random @ beyond
+  tasks: sin/cos, random, log n > sin/cos, random @ beyond
+"""
+
+EXPERIMENTS = with_claims(_CLAIMS, _EXPERIMENTS)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
-import math
 
 import numpy as np
 
@@ -12,14 +11,11 @@ from lengen_jax import papers
 from lengen_jax.reproduce import idealised
 from lengen_jax.reproduce import idealised_figures
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import beats
-from lengen_jax.reproduce.experiment import beats_pairwise
-from lengen_jax.reproduce.experiment import Claim
-from lengen_jax.reproduce.experiment import Comparison
 from lengen_jax.reproduce.experiment import Experiment
 from lengen_jax.reproduce.experiment import Results
 from lengen_jax.reproduce.experiment import Row
 from lengen_jax.reproduce.experiment import rows
+from lengen_jax.reproduce.experiment import with_claims
 from lengen_jax.reproduce.figures import Average
 from lengen_jax.reproduce.figures import ComputedFigure
 from lengen_jax.reproduce.figures import Measurements
@@ -69,16 +65,6 @@ def _warped_task(
   return lambda m: (
     f'rope | {kind}(train_length={tokens(m)}, '
     f'alpha=(0.4, 0.5, 0.6, 0.7, 0.8), skew={skew!r})'
-  )
-
-
-def _wikitext(*tables: Sequence[Row]) -> LengthCurves:
-  return LengthCurves(
-    name='wikitext103',
-    config='warping_wikitext103.py',
-    rows=sum(map(tuple, tables), ()),
-    ratios=_RATIOS,
-    unit='perplexity',
   )
 
 
@@ -207,10 +193,7 @@ _TABLE_1_ROWS = (
   *rows({'interpolated': _interpolated()}, _TABLE_3, trained_as='rope'),
   *rows(_RANDOM_8072, _TABLE_3),
 )
-_TEXT, _BEYOND = 'wikitext103', 'beyond'
 _THREE = ('copy', 'reverse', 'sort')
-_RANGES = ('randomized, 5 M', 'randomized, 10 M')
-_RIVALS = ('rope', 'interpolated', 'randomized, 10 M', 'randomized, 5 M')
 
 
 def _figure(
@@ -218,11 +201,10 @@ def _figure(
   title: str,
   draw: Callable,
   measurements: Measurements | None = None,
-  *claims: Claim,
 ) -> Experiment:
   """Returns a figure of idealised attention."""
   part = ComputedFigure(name='curves', draw=draw, measurements=measurements)
-  return Experiment(f'warping/{name}', title, (part,), claims)
+  return Experiment(f'warping/{name}', title, (part,))
 
 
 _IDEALISED = (
@@ -233,14 +215,6 @@ _IDEALISED = (
     Measurements(
       ('least',), 'attention at distances to 65536', _least_attention
     ),
-    Claim(
-      'W1, figure 1',
-      "ALiBi's idealised attention goes to 0, RoPE's stays above 1/e",
-      (
-        Comparison(('curves', 'alibi', 'least'), 1e-6),
-        Comparison(math.exp(-1), ('curves', 'rope', 'least')),
-      ),
-    ),
   ),
   _figure(
     'figure2',
@@ -249,29 +223,12 @@ _IDEALISED = (
     Measurements(
       ('unseen',), 'distance from all attention seen to 512', _most_unseen
     ),
-    Claim(
-      'W1, figure 2',
-      'beyond the training length RoPE gives attention never seen (off by '
-      'more than 0.01), none of the eight heads of ALiBi does',
-      (
-        Comparison(0.01, ('curves', 'rope', 'unseen')),
-        *(Comparison(('curves', name, 'unseen'), 0.01) for name in _SLOPES),
-      ),
-    ),
   ),
   _figure(
     'figureA',
     'sensitivity to position under interpolation',
     idealised_figures.figure_a,
     Measurements(_RATIOS, 'sensitivity, last 50 positions', _tail_sensitivity),
-    Claim(
-      'W1, figure A',
-      'sensitivity in the tail falls with length under interpolation',
-      tuple(
-        Comparison(('curves', 'rope', longer), ('curves', 'rope', shorter))
-        for shorter, longer in zip(_RATIOS, _RATIOS[1:], strict=False)
-      ),
-    ),
   ),
   _figure('figure4', 'skew functions', idealised_figures.figure_4),
   _figure('figureB', 'skew functions, all of them', idealised_figures.figure_b),
@@ -290,127 +247,50 @@ _IDEALISED = (
         ),
       ),
     ),
-    (
-      Claim(
-        'W6, table 2',
-        'Beta(2, 5) brings the total difference lower than the square root at '
-        'four times the length, and both lower than no warping',
-        (
-          *beats('table', 'beta(2,5)', 'sqrt', ('20:4x', '500:4x')),
-          *beats(
-            'table',
-            ('sqrt', 'beta(2,5)'),
-            'none',
-            tuple(idealised.TABLE_2_COLUMNS),
-          ),
-        ),
-      ),
-    ),
     summary=_mismatches,
   ),
 )
 
+
+def _text(name: str, title: str, *tables: Sequence[Row]) -> Experiment:
+  """Returns curves on WikiText-103."""
+  part = LengthCurves(
+    name='wikitext103',
+    config='warping_wikitext103.py',
+    rows=sum(map(tuple, tables), ()),
+    ratios=_RATIOS,
+    unit='perplexity',
+  )
+  title = f'WikiText-103: {title}'
+  return Experiment(f'warping/{name}', title, (part,), ours=_OURS_TEXT)
+
+
 _LANGUAGE_MODELLING = (
-  Experiment(
-    'warping/table1',
-    'WikiText-103: RoPE, interpolated and randomized',
-    (_wikitext(_TABLE_1_ROWS),),
-    (
-      Claim(
-        'W5, seen lengths',
-        'random positions cost perplexity on lengths seen',
-        beats(_TEXT, 'rope', 'randomized, 8072', 1),
-      ),
-    ),
-    ours=_OURS_TEXT,
+  _text('table1', 'RoPE, interpolated and randomized', _TABLE_1_ROWS),
+  _text(
+    'table3',
+    'warped positions beside others',
+    _TABLE_1_ROWS,
+    rows(_RANDOM | _ALIBI | {_WARPED: _warped()}, _TABLE_3),
   ),
-  Experiment(
-    'warping/table3',
-    'WikiText-103: warped positions beside others',
-    (
-      _wikitext(
-        _TABLE_1_ROWS, rows(_RANDOM | _ALIBI | {_WARPED: _warped()}, _TABLE_3)
-      ),
+  _text(
+    'tableB',
+    'the factor of head warping',
+    rows(
+      {f'1/{n}': _warped(alpha=1 / n) for n in (2, 4, 6, 8)},
+      papers.WARPING_TABLE_B,
     ),
-    (
-      Claim(
-        'W5, WikiText',
-        'random positions get worse as their range grows',
-        (
-          *beats(_TEXT, 'randomized, 4096', 'randomized, 8072', (1, 2, 4)),
-          *beats(_TEXT, 'randomized, 1024', 'randomized, 4096', (1, 2)),
-        ),
-      ),
-      Claim(
-        'W5, WikiText, against R and S',
-        'what the others say: random positions beat plain RoPE beyond the '
-        'training length',
-        beats(
-          _TEXT,
-          tuple(f'randomized, {size}' for size in (1024, 4096, 8072)),
-          'rope',
-          (2, 4, 8),
-        ),
-      ),
-      Claim(
-        'W7',
-        'warping beats RoPE and interpolation beyond the training length at '
-        'the cost of at most one at it; ALiBi is better still',
-        (
-          *beats(_TEXT, _WARPED, 'rope', 1, margin=-1.0),
-          *beats(_TEXT, _WARPED, ('rope', 'interpolated'), (2, 4, 8)),
-          *beats(_TEXT, 'alibi', (_WARPED, 'rope'), (2, 4, 8)),
-        ),
-      ),
-    ),
-    ours=_OURS_TEXT,
   ),
-  Experiment(
-    'warping/tableB',
-    'WikiText-103: the factor of head warping',
-    (
-      _wikitext(
-        rows(
-          {f'1/{n}': _warped(alpha=1 / n) for n in (2, 4, 6, 8)},
-          papers.WARPING_TABLE_B,
-        )
-      ),
+  _text(
+    'figure7',
+    'head, tail and both',
+    rows(
+      {
+        'head': _warped('head_warp'),
+        'tail': _warped('tail_warp'),
+        'both': _warped(),
+      }
     ),
-    (
-      Claim(
-        'W7, alpha',
-        'alpha = 1/2 is good when short and bad when long, 1/8 the reverse',
-        (*beats(_TEXT, '1/2', '1/8', 1), *beats(_TEXT, '1/8', '1/2', 8)),
-      ),
-    ),
-    ours=_OURS_TEXT,
-  ),
-  Experiment(
-    'warping/figure7',
-    'WikiText-103: head, tail and both',
-    (
-      _wikitext(
-        rows(
-          {
-            'head': _warped('head_warp'),
-            'tail': _warped('tail_warp'),
-            'both': _warped(),
-          }
-        )
-      ),
-    ),
-    (
-      Claim(
-        'W4, WikiText',
-        'head is better than tail, and both than head at eight times the '
-        'length, where the tail matters',
-        (
-          *beats(_TEXT, 'head', 'tail', (4, 8)),
-          *beats(_TEXT, 'both', 'head', 8),
-        ),
-      ),
-    ),
-    ours=_OURS_TEXT,
   ),
 )
 
@@ -429,23 +309,6 @@ _SEQUENCES = (
         config='figure3',
       ),
     ),
-    (
-      Claim(
-        'W2, seen lengths',
-        'on copy ALiBi is worse than RoPE at lengths seen already',
-        beats('copy', 'rope', 'alibi', 'seen', higher=True),
-      ),
-      Claim(
-        'W2',
-        'on copy ALiBi is worse than RoPE beyond the training length',
-        beats('copy', 'rope', 'alibi', _BEYOND, higher=True),
-      ),
-      Claim(
-        'W2, and warping',
-        'on copy warped RoPE is better than ALiBi',
-        beats('copy', 'warped, sqrt', 'alibi', _BEYOND, higher=True),
-      ),
-    ),
     ours=_OURS_SEQUENCES,
   ),
   Experiment(
@@ -456,57 +319,6 @@ _SEQUENCES = (
       *(_table_a(task, _twice) for task in _THREE),
       _table_a('sum', _one_more),
       Average(name='three tasks', members=_THREE),
-    ),
-    (
-      Claim(
-        'W3',
-        'warping beats RoPE, interpolation, ALiBi and randomized positions on '
-        'copy, reverse and sort, and is worse than ALiBi on sum',
-        (
-          *beats(
-            _THREE,
-            'warped, sqrt',
-            (*_RIVALS[:2], 'alibi', *_RIVALS[2:]),
-            _BEYOND,
-            higher=True,
-          ),
-          *beats('sum', 'alibi', 'warped, sqrt', _BEYOND, higher=True),
-        ),
-      ),
-      Claim(
-        'W3, ALiBi',
-        'ALiBi beats RoPE, interpolation and randomized positions on all four '
-        'tasks',
-        beats((*_THREE, 'sum'), 'alibi', _RIVALS, _BEYOND, higher=True),
-      ),
-      Claim(
-        'W5, seen lengths of sequences',
-        'random positions cost accuracy on lengths seen',
-        beats(_THREE, 'rope', _RANGES, 'seen', higher=True),
-      ),
-      Claim(
-        'W5, against R and S',
-        'what the others say: random positions of either range beat plain RoPE '
-        'beyond the training length',
-        beats(_THREE, _RANGES, 'rope', _BEYOND, higher=True),
-      ),
-      Claim(
-        'W5',
-        'random positions get worse as their range grows',
-        beats(_THREE, *_RANGES, _BEYOND, higher=True),
-      ),
-      Claim(
-        'W6',
-        'the square root is a better skew than Beta(2, 5), mean over copy, '
-        'reverse and sort',
-        beats(
-          'three tasks',
-          'warped, sqrt',
-          'warped, beta(2,5)',
-          _BEYOND,
-          higher=True,
-        ),
-      ),
     ),
     seeds=(0, 1, 2),
     ours=_OURS_SEQUENCES,
@@ -525,21 +337,91 @@ _SEQUENCES = (
       )
       for task in _THREE
     ),
-    (
-      Claim(
-        'W4',
-        'both are better than head alone, head than tail',
-        tuple(
-          comparison
-          for task in _THREE
-          for comparison in beats_pairwise(
-            task, (('both', 'head'), ('head', 'tail')), _BEYOND, higher=True
-          )
-        ),
-      ),
-    ),
     ours=_OURS_SEQUENCES,
   ),
 )
 
-EXPERIMENTS = _IDEALISED + _LANGUAGE_MODELLING + _SEQUENCES
+_CLAIMS = """
+[warping/figure1]
+W1, figure 1: ALiBi's idealised attention goes to 0, RoPE's stays above 1/e
+  curves: alibi @ least < 1e-06
+  curves: rope @ least > 0.36787944117144233
+[warping/figure2]
+W1, figure 2: beyond the training length RoPE gives attention never seen (off by
+    more than 0.01), none of the eight heads of ALiBi does
+  curves: rope @ unseen > 0.01
+  curves: alibi, slope 1/2|alibi, slope 1/4|alibi, slope 1/8|alibi, slope
+    1/16|alibi, slope 1/32|alibi, slope 1/64|alibi, slope 1/128|alibi, slope
+    1/256 @ unseen < 0.01
+[warping/figureA]
+W1, figure A: sensitivity in the tail falls with length under interpolation
+  curves: rope @ 2|4|8 < @ 1|2|4
+[warping/table2]
+W6, table 2: Beta(2, 5) brings the total difference lower than the square root
+    at four times the length, and both lower than no warping
+  table: beta(2,5) < sqrt @ 20:4x|500:4x
+  table: sqrt|beta(2,5) < none @ 20:2x|20:4x|500:2x|500:4x
+[warping/table1]
+W5, seen lengths: random positions cost perplexity on lengths seen
+  wikitext103: rope < randomized, 8072 @ 1
+[warping/table3]
+W5, WikiText: random positions get worse as their range grows
+  wikitext103: randomized, 4096 < randomized, 8072 @ 1|2|4
+  wikitext103: randomized, 1024 < randomized, 4096 @ 1|2
+W5, WikiText, against R and S: what the others say: random positions beat plain
+    RoPE beyond the training length
+  wikitext103: randomized, 1024|randomized, 4096|randomized, 8072 < rope @ 2|4|8
+W7: warping beats RoPE and interpolation beyond the training length at the cost
+    of at most one at it; ALiBi is better still
+  wikitext103: head and tail warped < rope @ 1 by -1
+  wikitext103: head and tail warped < rope|interpolated @ 2|4|8
+  wikitext103: alibi < head and tail warped|rope @ 2|4|8
+[warping/tableB]
+W7, alpha: alpha = 1/2 is good when short and bad when long, 1/8 the reverse
+  wikitext103: 1/2 < 1/8 @ 1
+  wikitext103: 1/8 < 1/2 @ 8
+[warping/figure7]
+W4, WikiText: head is better than tail, and both than head at eight times the
+    length, where the tail matters
+  wikitext103: head < tail @ 4|8
+  wikitext103: both < head @ 8
+[warping/figure3]
+W2, seen lengths: on copy ALiBi is worse than RoPE at lengths seen already
+  copy: rope > alibi @ seen
+W2: on copy ALiBi is worse than RoPE beyond the training length
+  copy: rope > alibi @ beyond
+W2, and warping: on copy warped RoPE is better than ALiBi
+  copy: warped, sqrt > alibi @ beyond
+[warping/tableA]
+W3: warping beats RoPE, interpolation, ALiBi and randomized positions on copy,
+    reverse and sort, and is worse than ALiBi on sum
+  copy|reverse|sort: warped, sqrt > rope|interpolated|alibi|randomized, 10
+    M|randomized, 5 M @ beyond
+  sum: alibi > warped, sqrt @ beyond
+W3, ALiBi: ALiBi beats RoPE, interpolation and randomized positions on all four
+    tasks
+  copy|reverse|sort|sum: alibi > rope|interpolated|randomized, 10 M|randomized,
+    5 M @ beyond
+W5, seen lengths of sequences: random positions cost accuracy on lengths seen
+  copy|reverse|sort: rope > randomized, 5 M|randomized, 10 M @ seen
+W5, against R and S: what the others say: random positions of either range beat
+    plain RoPE beyond the training length
+  copy|reverse|sort: randomized, 5 M|randomized, 10 M > rope @ beyond
+W5: random positions get worse as their range grows
+  copy|reverse|sort: randomized, 5 M > randomized, 10 M @ beyond
+W6: the square root is a better skew than Beta(2, 5), mean over copy, reverse
+    and sort
+  three tasks: warped, sqrt > warped, beta(2,5) @ beyond
+[warping/figure6]
+W4: both are better than head alone, head than tail
+  copy: both > head @ beyond
+  copy: head > tail @ beyond
+  reverse: both > head @ beyond
+  reverse: head > tail @ beyond
+  sort: both > head @ beyond
+  sort: head > tail @ beyond
+"""
+
+EXPERIMENTS = with_claims(
+  _CLAIMS, _IDEALISED + _LANGUAGE_MODELLING + _SEQUENCES
+)

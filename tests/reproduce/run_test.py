@@ -94,11 +94,11 @@ SMALL = experiment_lib.Experiment(
     ),
     figures.Average(name='mean', members=('sort', 'more sort', 'elsewhere')),
   ),
-  (
+  claims=(
     experiment_lib.Claim(
       'X1',
       'longer is better',
-      (experiment_lib.Comparison(('text', 'rope', 2), ('text', 'rope', 0.5)),),
+      experiment_lib.parse_comparisons('text: rope @ 2 < @ 0.5'),
     ),
   ),
   summary=lambda found: [f'{len(found["parts"])} parts'],
@@ -331,7 +331,7 @@ def result(low, high):
 )
 def test_verdicts(low, high, verdict):
   claim = experiment_lib.Claim(
-    'X', 'low', experiment_lib.beats('part', 'low', ('high',), (1,))
+    'X', 'low', experiment_lib.parse_comparisons('part: low < high @ 1')
   )
   judged = claims.judge(claim, result(low, high))
   assert judged['verdict'] == verdict
@@ -344,8 +344,8 @@ def test_verdicts(low, high, verdict):
 
 def test_one_comparison_that_fails_refutes():
   comparisons = (
-    *experiment_lib.beats('part', 'low', ('high',), (1,)),
-    *experiment_lib.beats('part', 'low', ('high',), (1,), higher=True),
+    *experiment_lib.parse_comparisons('part: low < high @ 1'),
+    *experiment_lib.parse_comparisons('part: low > high @ 1'),
   )
   claim = experiment_lib.Claim('X', 'both', comparisons)
   judged = claims.judge(claim, result((1.0, 1.1), (2.0, 2.2)))
@@ -392,7 +392,7 @@ def test_what_no_seed_changes_is_exact():
     ('low', 'high', 'confirmed'),
     ('high', 'low', 'refuted'),
   ):
-    comparisons = experiment_lib.beats('part', row, (other,), (1,))
+    comparisons = experiment_lib.parse_comparisons(f'part: {row} < {other} @ 1')
     claim = experiment_lib.Claim('X', '', comparisons)
     assert claims.judge(claim, found)['verdict'] == verdict
 
@@ -406,16 +406,18 @@ def test_a_pair_of_models_at_several_lengths_is_one():
     row['values'] = [3 * values for values in row['values']]
   part['rows'].append({**part['rows'][1], 'name': 'third'})
   for others, lengths, verdict in (
-    (('high',), (1, 2, 3), 'not seen'),
-    (('high', 'third'), (1,), 'confirmed'),
+    ('high', '1|2|3', 'not seen'),
+    ('high|third', '1', 'confirmed'),
   ):
-    comparisons = experiment_lib.beats('part', 'low', others, lengths)
+    comparisons = experiment_lib.parse_comparisons(
+      f'part: low < {others} @ {lengths}'
+    )
     judged = claims.judge(experiment_lib.Claim('X', '', comparisons), found)
     assert judged['verdict'] == verdict, others
 
 
 def test_what_a_scale_leaves_out_is_not_counted():
-  comparisons = experiment_lib.beats('part', 'low', ('high', 'other'), (1, 2))
+  comparisons = experiment_lib.parse_comparisons('part: low < high|other @ 1|2')
   judged = claims.judge(
     experiment_lib.Claim('X', '', comparisons), result((1.0, 1.1), (2.0, 2.2))
   )
@@ -449,7 +451,9 @@ def test_one_of_many_is_not_refuted_by_chance():
       }
     ],
   }
-  comparisons = experiment_lib.beats('part', 'low', ('high',), columns)
+  comparisons = experiment_lib.parse_comparisons(
+    f'part: low < high @ {"|".join(map(str, columns))}'
+  )
   claim = experiment_lib.Claim('X', '', comparisons)
   assert claims.judge(claim, found)['verdict'] == 'not seen'
   alone = experiment_lib.Claim('X', '', comparisons[-1:])
@@ -461,3 +465,24 @@ def test_figures_of_seeds():
   for of, value in (('mean', 4.0), ('min', 3.0), ('max', 5.0)):
     made = parts.table_row('name', 'run', by_seed, (1.0, 2.0), of)
     assert made['value'] == [value, None]
+
+
+def test_comparisons_are_parsed():
+  compare = experiment_lib.Comparison
+  low, high = ('p', 'a, b', 1), ('p', 'c', 1)
+  for line, expected in (
+    ('p: a, b < c @ 1', [compare(low, high)]),
+    ('p: a, b > c @ 1 by 0.5', [compare(high, low, 0.5)]),
+    ('p: a, b @ 1 < @ 2.5', [compare(low, ('p', 'a, b', 2.5))]),
+    ('p: a, b @ 1 < q: c @ x:2', [compare(low, ('q', 'c', 'x:2'))]),
+    ('p: a, b @ 1 > 0.1', [compare(0.1, low)]),
+    (
+      'p|q: c < d @ 1|2',
+      [
+        compare((part, 'c', column), (part, 'd', column))
+        for part in ('p', 'q')
+        for column in (1, 2)
+      ],
+    ),
+  ):
+    assert [*experiment_lib.parse_comparisons(line)] == expected, line
