@@ -367,7 +367,7 @@ class Checkpointer:
     room = '' if free is None else f' with {files.readable_size(free)} free'
     raise errors.SaveError(
       f'step {step} cannot be saved in {self._folder}{room}: {problem}; older '
-      'checkpoints are as they were'
+      'checkpoints are unchanged'
     ) from error
 
 

@@ -83,7 +83,7 @@ def read_record(folder: files.Path) -> dict[str, Any]:
   except ValueError:
     raise ValueError('its record is damaged') from None
   if str(found['step']) != folder.name:
-    raise ValueError(f'it is step {found["step"]} under another name')
+    raise ValueError(f'it is step {found["step"]} under the wrong name')
   return found
 
 

@@ -360,7 +360,7 @@ def test_a_renamed_step(tmp_path):
   (folder / '2').rename(folder / '3')
   warnings = []
   assert int(read(tmp_path, warnings.append).step) == 1
-  assert 'step 3: it is step 2 under another name' in warnings[0]
+  assert 'step 3: it is step 2 under the wrong name' in warnings[0]
 
 
 def test_data_goes_on_where_it_stood(tmp_path):
@@ -452,7 +452,7 @@ def test_a_save_that_fails_later(tmp_path, monkeypatch, capfd, where):
 
   with pytest.raises(
     errors.CheckpointError,
-    match='step 3 cannot be saved in .* free: .*No space left.*as they were',
+    match='step 3 cannot be saved in .* free: .*No space left.*unchanged',
   ):
     wait_for(failed)
   gate.error = None
