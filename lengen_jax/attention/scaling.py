@@ -19,7 +19,7 @@ from lengen_jax.hints import Array
 
 
 class LogitScale(nn.Module):
-  """Base of all logit scales; by itself it scales nothing.
+  """Base of all logit scales; the base itself does not scale.
 
   Attributes:
     num_heads: attention heads, H.
@@ -31,7 +31,7 @@ class LogitScale(nn.Module):
 
   formula = 'logits unchanged'
   source = ''
-  # Names and shapes; and what decoding needs to know beside the tokens.
+  # Names and shapes of parameters; requirements of decoding besides tokens.
   parameters = 'none'
   at_decoding = 'nothing'
   # Needs the true length of each sequence, planned while decoding.
@@ -40,7 +40,7 @@ class LogitScale(nn.Module):
   def __call__(
     self, index_in_segment: Array, *, lengths: Array | None = None
   ) -> jax.Array | None:
-    """The factor of each query.
+    """Returns the factor of each query.
 
     Args:
       index_in_segment: int32 `[B, Q]`, index in its segment of the last key
@@ -57,16 +57,16 @@ class LogitScale(nn.Module):
 class LogN(LogitScale):
   """Su's log-n scaling: log_m n for n visible keys and training length m.
 
-  It keeps the entropy of attention from growing with the length. Per query
-  n = i + 1, which suits causal attention and a cache; per sequence n is its
-  whole length.
+  Scaling keeps the entropy of attention from growing with the length. Per query
+  n = i + 1, which suits causal attention and a cache; per sequence n is the
+  length of the sequence.
 
   Source: Su (2021, 2023); `clip` as in Qwen's code.
 
   Attributes:
     train_length: m.
     per: 'query' or 'sequence'.
-    clip: never below 1, so that up to the training length nothing changes.
+    clip: never scale below 1, so that lengths up to m are unchanged.
   """
 
   train_length: int | None = None
@@ -77,7 +77,7 @@ class LogN(LogitScale):
   source = 'Su (2021)'
   at_decoding = "nothing; with per='sequence' the planned length"
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.train_length is None or self.train_length < 2:
       raise errors.SpecError(
         f'log_n needs train_length, at least 2; got {self.train_length}'
@@ -101,10 +101,10 @@ class LogN(LogitScale):
         raise errors.LengthError(
           "log_n(per='sequence') needs lengths: the length of each segment"
         )
-      # Rows may share their indices and yet differ in length.
+      # Rows may have the same indices and different lengths.
       shape = jnp.broadcast_shapes(lengths.shape, index_in_segment.shape)
       n = jnp.broadcast_to(lengths, shape)
-    # In float32: 16 bits cannot tell long lengths apart.
+    # In float32: 16 bits do not distinguish long lengths.
     factor_BxQ = _log(n) / math.log(self.train_length)
     return jnp.maximum(factor_BxQ, 1.0) if self.clip else factor_BxQ
 
@@ -118,7 +118,7 @@ class SSMax(LogitScale):
     init_s: initial s; the key `init` in specs.
   """
 
-  # A field named init would hide the module's own.
+  # A field named init would hide the method of the module.
   init_s: float = dataclasses.field(default=1.0, metadata={'key': 'init'})
 
   formula = 'logits * s_h ln n, n visible keys'
@@ -157,7 +157,7 @@ class Llama4(LogitScale):
   formula = 'logits * (1 + beta ln(1 + floor((i + 1) / m)))'
   source = 'Llama 4'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.train_length < 1:
       raise errors.SpecError(
         f'llama4 needs train_length of at least 1, got {self.train_length}'
@@ -172,8 +172,8 @@ class Llama4(LogitScale):
     return 1.0 + self.beta * _log(1 + steps)
 
 
-def _log(n):
-  # Padding may be of length 0.
+def _log(n: Array) -> jax.Array:
+  # Padding may have length 0.
   return jnp.log(jnp.maximum(n, 1).astype(jnp.float32))
 
 
@@ -181,10 +181,10 @@ SCALES = {'none': LogitScale, 'log_n': LogN, 'ssmax': SSMax, 'llama4': Llama4}
 
 
 def register(name: str, scale: type[LogitScale]) -> None:
-  """Adds a LogitScale class under `name`, so that specs can name it."""
+  """Adds a LogitScale class under `name`, for use in specs."""
   if not (isinstance(scale, type) and issubclass(scale, LogitScale)):
     raise errors.SpecError(
-      f'{scale!r} is no class derived from scaling.LogitScale'
+      f'{scale!r} is not a class derived from scaling.LogitScale'
     )
   specs.register('attention scale', SCALES, name, scale)
 
