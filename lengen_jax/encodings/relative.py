@@ -34,7 +34,7 @@ class Shaw(base.Encoding):
 
   formula = 'logits + q a_r / sqrt(D), values + w a_r, r = clip(j - i)'
   source = 'arXiv:1803.02155'
-  parameters = 'key_table [left + right + 1, D], value_table likewise'
+  parameters = 'key_table [left + right + 1, D], value_table [same]'
   beyond = 'all share the last vector'
   needs_content = True
   fractional_positions = False

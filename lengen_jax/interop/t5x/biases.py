@@ -37,7 +37,7 @@ class RelativePositionBiases(nn.Module):
       segment, T5X's `decoder_positions`. During decoding they are read when the
       cache is created and must be equal in all rows.
     num_buckets: of 't5', unless its spec has one; ignored by others.
-    max_distance: of 't5', likewise.
+    max_distance: of 't5', unless its spec has one; ignored by others.
     embedding_init: initializer of T5's table; None for normal(0.02).
   """
 
