@@ -1,0 +1,405 @@
+"""Checks that the default tests catch a list of bugs.
+
+Each mutation replaces one piece of source text. The script applies it to a copy
+of the tree, runs the named tests, and expects a failure:
+
+  python tests/mutations.py            all mutations, about 20 minutes
+  python tests/mutations.py fire mask  those whose file or text contains a word
+  python tests/mutations.py --list     checks only that every text is found once
+
+The exit status is 1 if a mutation is not caught or its text is not found.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).parent.parent
+# File below lengen_jax, text, replacement, tests that must fail.
+MUTATIONS = (
+  # Positions.
+  (
+    'positions/base.py',
+    'segment_ids[:, 1:] != segment_ids[:, :-1]',
+    'segment_ids[:, 1:] > segment_ids[:, :-1]',
+    'positions/base_test.py',
+  ),
+  (
+    'positions/base.py',
+    'return index + from_end + 1',
+    'return index + from_end',
+    'positions/base_test.py',
+  ),
+  (
+    'positions/interpolated.py',
+    'jnp.minimum(1.0, train_length / lengths)',
+    'train_length / lengths',
+    'positions/interpolated_test.py',
+  ),
+  (
+    'positions/randomized.py',
+    'value + t, 0, max(size - 1, 0)',
+    'value, 0, max(size - 1, 0)',
+    'positions/randomized_test.py',
+  ),
+  (
+    'positions/shifted.py',
+    'base.per_segment(start, segment_positions)}\n\n  def apply(\n    self,\n'
+    '    draws: Mapping[str, Array],\n    segment_positions: Array,\n    *,\n'
+    '    lengths: int | Array | None = None,\n  ) -> Array:\n'
+    "    return segment_positions + draws['start']\n\n  def at_test(\n"
+    '    self, segment_positions: Array, lengths: int | Array | None\n'
+    '  ) -> Array:\n    del lengths\n    start = self.max_shift',
+    'start}\n\n  def apply(\n    self,\n'
+    '    draws: Mapping[str, Array],\n    segment_positions: Array,\n    *,\n'
+    '    lengths: int | Array | None = None,\n  ) -> Array:\n'
+    "    return segment_positions + draws['start']\n\n  def at_test(\n"
+    '    self, segment_positions: Array, lengths: int | Array | None\n'
+    '  ) -> Array:\n    del lengths\n    start = self.max_shift',
+    'positions/shifted_test.py',
+  ),
+  (
+    'positions/tokens.py',
+    'return jnp.broadcast_to(ends - 1, shape)',
+    'return jnp.broadcast_to(ends, shape)',
+    'models/layers_test.py attention/scaling_test.py models/encoder_test.py',
+  ),
+  # Encodings.
+  (
+    'encodings/alibi.py',
+    '2.0 ** (-8 * np.arange(1, power + 1) / power)',
+    '2.0 ** (-8 * np.arange(power) / power)',
+    'encodings/alibi_test.py',
+  ),
+  (
+    'encodings/t5.py',
+    'bucket += reach >= threshold',
+    'bucket += reach > threshold',
+    'encodings/t5_test.py',
+  ),
+  (
+    'encodings/t5.py',
+    'bucket += buckets * (distances < 0)',
+    'bucket += buckets * (distances > 0)',
+    'encodings/t5_test.py',
+  ),
+  (
+    'encodings/fire.py',
+    "return jnp.log1p(params['c'][0] * x)",
+    "return jnp.log1p(params['c'][0]) * x",
+    'encodings/fire_test.py',
+  ),
+  (
+    'encodings/fire.py',
+    "i = jnp.maximum(i, params['threshold'][0])",
+    "i = jnp.minimum(i, params['threshold'][0])",
+    'encodings/fire_test.py',
+  ),
+  (
+    'encodings/rotary.py',
+    'self.base ** (-2 * k / self.rotary_dim)',
+    'self.base ** (-k / self.rotary_dim)',
+    'encodings/rotary_test.py',
+  ),
+  (
+    'encodings/rotary.py',
+    'return self.plain_frequencies() / self.scale',
+    'return self.plain_frequencies() * self.scale',
+    'encodings/rotary_test.py',
+  ),
+  # Attention.
+  (
+    'attention/visibility.py',
+    'terms.append(k_index <= q_index)',
+    'terms.append(k_index < q_index)',
+    'attention/reference_test.py',
+  ),
+  (
+    'attention/visibility.py',
+    'near = q_index - k_index < mask.window',
+    'near = q_index - k_index <= mask.window',
+    'attention/reference_test.py',
+  ),
+  (
+    'attention/visibility.py',
+    'terms.append(q_segment_ids == k_segment_ids)',
+    'terms.append(q_segment_ids >= k_segment_ids)',
+    'attention/reference_test.py attention/blockwise_test.py',
+  ),
+  (
+    'attention/visibility.py',
+    'first = jnp.minimum(last, _block(first_q - window + 1, block))',
+    'first = jnp.minimum(last, _block(first_q, block))',
+    'attention/blockwise_test.py',
+  ),
+  (
+    'attention/blockwise.py',
+    'y = y * rescale[..., None] +',
+    'y = y +',
+    'attention/blockwise_test.py',
+  ),
+  (
+    'attention/blockwise.py',
+    'ds = p * (dp - delta[..., None])',
+    'ds = p * dp',
+    'attention/blockwise_test.py',
+  ),
+  (
+    'attention/pallas_tpu/kernels.py',
+    'dk += dot(ds.astype(q.dtype), own_q, (1, 0))',
+    'dk = dot(ds.astype(q.dtype), own_q, (1, 0))',
+    'attention/fused_test.py',
+  ),
+  (
+    'attention/pallas_tpu/kernels.py',
+    'p.sum[row] = before * factor + added',
+    'p.sum[row] = before + added',
+    'attention/fused_test.py',
+  ),
+  (
+    'attention/scaling.py',
+    '_log(n) / math.log(self.train_length)',
+    '_log(n) / math.log2(self.train_length)',
+    'attention/scaling_test.py',
+  ),
+  # Models.
+  (
+    'models/stacking.py',
+    "unrolled[f'layer_{turn * len(blocks) + j}']",
+    "unrolled[f'layer_{turn + j * len(leaves[0])}']",
+    'models/stacking_test.py',
+  ),
+  (
+    'models/blocks.py',
+    'return x if pre else norm(x), extra',
+    'return x, extra',
+    'models/transformer_test.py',
+  ),
+  (
+    'models/layers.py',
+    "set(new.astype(slots.dtype), mode='drop')",
+    'set(new.astype(slots.dtype))',
+    'models/cache_test.py',
+  ),
+  (
+    'models/objective.py',
+    "'weights': chosen.astype(jnp.float32)",
+    "'weights': batch['weights']",
+    'models/objective_test.py',
+  ),
+  # Tasks.
+  (
+    'tasks/chomsky/regular.py',
+    'return (x[0] ^ x[n - 1])[None]',
+    'return (x[0] ^ x[-1])[None]',
+    'tasks/chomsky_test.py',
+  ),
+  (
+    'tasks/retrieval.py',
+    'start = draws.below(once[0], room + 1)',
+    'start = draws.below(once[0], room)',
+    'tasks/retrieval_test.py',
+  ),
+  # Data.
+  (
+    'data/windows.py',
+    'np.arange(0, len(document) - length, length)',
+    'np.arange(0, len(document) - length + 1, length)',
+    'data/windows_test.py',
+  ),
+  (
+    'data/windows.py',
+    'return range(index * share, (index + 1) * share)',
+    'return range(share)',
+    'data/windows_test.py',
+  ),
+  (
+    'data/windows.py',
+    "'targets': tokens[:, 1:],",
+    "'targets': tokens[:, :-1],",
+    'data/windows_test.py',
+  ),
+  (
+    'data/windows.py',
+    'np.random.Philox([self.seed, epoch])',
+    'np.random.Philox([self.seed])',
+    'data/windows_test.py',
+  ),
+  # Evaluation.
+  (
+    'evaluation/length_curve.py',
+    'loss=float(total_L.sum() / count_L.sum())',
+    'loss=float((total_L / count_L).mean())',
+    'evaluation/length_curve_test.py',
+  ),
+  (
+    'evaluation/metrics/lm.py',
+    "_per(nats, num_bytes, 'bytes') / math.log(2)",
+    "_per(nats, num_bytes, 'bytes') * math.log(2)",
+    'evaluation/metrics/lm_test.py',
+  ),
+  (
+    'evaluation/metrics/lm.py',
+    "len(text.split()) + text.count('\\n')",
+    'len(text.split())',
+    'evaluation/metrics/lm_test.py',
+  ),
+  (
+    'evaluation/metrics/scrolls.py',
+    'return _geometric_mean(rouge_components(predictions, references))',
+    'return float(np.mean([*rouge_components(predictions, references).values()'
+    ']))',
+    'evaluation/metrics/scrolls_test.py',
+  ),
+  # Training.
+  (
+    'training/state.py',
+    'jnp.where(finite, new, old)',
+    'jnp.where(finite, new, new)',
+    'training/state_test.py',
+  ),
+  (
+    'training/optimizer.py',
+    "'attention_scale'",
+    "'scale_of_attention'",
+    'training/optimizer_test.py training/state_test.py',
+  ),
+  (
+    'training/checksums.py',
+    'jnp.sum(_lowbias(words + _murmur(~index)), dtype=jnp.uint32),',
+    'jnp.sum(_lowbias(words), dtype=jnp.uint32),',
+    'training/checksums_test.py',
+  ),
+  (
+    'training/workdir.py',
+    "mine[_CORPUS] = corpus_info['sha256']",
+    "mine[_CORPUS] = ''",
+    'training/workdir_test.py training/loop_test.py',
+  ),
+  (
+    'training/files.py',
+    'partial.replace(path)',
+    'path.write_text(text)',
+    'training/workdir_test.py training/faults_test.py',
+  ),
+  (
+    'training/checkpoint_format.py',
+    "if str(found['step']) != folder.name:",
+    'if False:',
+    'training/checkpoint_test.py training/corruption_test.py',
+  ),
+  (
+    'training/faults.py',
+    'self._received = True',
+    'self._received = False',
+    'training/faults_test.py training/loop_test.py',
+  ),
+  # Interop.
+  (
+    'interop/llama.py',
+    'return np.ascontiguousarray(tensor.T).reshape(shape)',
+    'return np.ascontiguousarray(tensor).reshape(shape)',
+    'interop/llama_test.py',
+  ),
+  (
+    'interop/llama.py',
+    "'mlp/gate/kernel': 'mlp.gate_proj.weight'",
+    "'mlp/gate/kernel': 'mlp.up_proj.weight'",
+    'interop/llama_test.py',
+  ),
+  # Analysis, reproduction, command.
+  (
+    'reproduce/claims.py',
+    "outcomes.append('holds' if mean > 0 else 'fails')",
+    "outcomes.append('holds' if mean < 0 else 'fails')",
+    'reproduce/run_test.py reproduce/experiments_test.py',
+  ),
+  (
+    'training/runs.py',
+    'run = tuple(a or b for a, b in zip(parts, default, strict=True))',
+    'run = tuple(b or a for a, b in zip(parts, default, strict=True))',
+    'training/compare_test.py cli_test.py',
+  ),
+  (
+    'specs.py',
+    'if keyword.arg in kwargs:',
+    'if False:',
+    'specs_test.py',
+  ),
+  (
+    'data/vocabulary.py',
+    'ids = ids[(ids >= self._offset) & (ids < self.size)]',
+    'ids = ids[ids < self.size]',
+    'data/vocabulary_test.py',
+  ),
+  (
+    'analysis/finding.py',
+    "better = min if results['score'] == 'loss' else max",
+    'better = max',
+    'analysis/finding_test.py analysis/report_test.py',
+  ),
+)
+
+
+def source(file):
+  return (ROOT / 'lengen_jax' / file).read_text()
+
+
+def is_caught(file, text, replacement, tests):
+  """Returns whether a test fails in a copy of the tree with the mutation."""
+  with tempfile.TemporaryDirectory() as folder:
+    tracked = subprocess.run(
+      ['git', 'ls-files', '-z'], cwd=ROOT, check=True, capture_output=True
+    ).stdout.decode()
+    for name in tracked.strip('\0').split('\0'):
+      if (ROOT / name).is_file():
+        copy = pathlib.Path(folder, name)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, copy)
+    mutated = pathlib.Path(folder, 'lengen_jax', file)
+    mutated.write_text(source(file).replace(text, replacement))
+    done = subprocess.run(
+      [
+        *(sys.executable, '-m', 'pytest', '-x', '-q'),
+        *(f'tests/{test}' for test in tests.split()),
+      ],
+      cwd=folder,
+      env={**os.environ, 'PYTHONPATH': folder},
+      capture_output=True,
+      check=False,
+    )
+  # 1: tests ran and failed. 2: a test file could not be imported.
+  if done.returncode not in (0, 1):
+    print(done.stdout.decode()[-500:], done.stderr.decode()[-500:])
+  return done.returncode == 1
+
+
+def main(words):
+  """Returns the exit status."""
+  chosen = [
+    mutation
+    for mutation in MUTATIONS
+    if '--list' in words
+    or not words
+    or any(word in ' '.join(mutation) for word in words)
+  ]
+  failures = 0
+  for file, text, replacement, tests in chosen:
+    label = f'{file}: {text[:60]!r}'
+    if (count := source(file).count(text)) != 1:
+      verdict = f'TEXT FOUND {count} TIMES'
+    elif '--list' in words or is_caught(file, text, replacement, tests):
+      verdict = 'found' if '--list' in words else 'caught'
+    else:
+      verdict = 'NOT CAUGHT'
+    failures += verdict.isupper() or verdict.startswith('TEXT')
+    print(f'{verdict:12} {label}', flush=True)
+  print(f'{len(chosen)} mutations, {failures} failures')
+  return bool(failures)
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))
