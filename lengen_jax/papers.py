@@ -1,4 +1,4 @@
-"""What configs and experiments both have of the papers: tables, as printed."""
+"""Tables of the papers, as printed, for configs and experiments."""
 
 # FIRE (arXiv:2310.04418), table 4: base, log perplexity on C4, trained at 2048,
 # tested at 512, 1024, 2048, 4096 and 8192. FIRE-S is from table 2.
@@ -188,8 +188,8 @@ WARPING_TABLE_B = {
   '1/8': (19.87, 18.93, 18.62, 19.31),
 }
 
-# How the code of Ruoss et al. (2023), arXiv:2305.16843, draws positions: anew
-# in each layer, once for a batch, and for biases distances anew in each layer.
+# Position draws of the code of Ruoss et al. (2023), arXiv:2305.16843: positions
+# per layer, positions per batch, and, for biases, distances per layer.
 RUOSS_POSITIONS = (
   "randomized(max_position=2048, draw='layer')",
   "randomized(max_position=2048, draw='batch')",

@@ -1,24 +1,33 @@
-"""A reproduction as tables, pictures, CSV and a page, the paper's beside it."""
+"""Reports of reproductions: tables, plots, CSV files and an HTML page."""
 
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import json
 import pathlib
+from typing import Any
 
 import rich.markup
 
 from lengen_jax.analysis import page
 from lengen_jax.analysis import plots
 from lengen_jax.analysis import tables
+from lengen_jax.hints import PathLike
 from lengen_jax.training import files as files_lib
 
-# What holds the results, in the folder of an experiment at a scale.
+# File of the results, in the folder of an experiment at a scale.
 RESULTS = 'reproduction.json'
 
+Results = dict[str, Any]
 
-def print_list(experiments):
-  """Prints what can be reproduced, and what it costs.
+
+def print_list(
+  experiments: Iterable[tuple[Any, Mapping[tuple[int, str], float], float]],
+) -> None:
+  """Prints all experiments with the estimated cost of each.
 
   Args:
-    experiments: list of (Experiment, hours, minutes); see `costs`.
+    experiments: (Experiment, hours, minutes), see `reproduce.costs`.
   """
   table = tables.create()
   for column in ('experiment', 'what it shows', 'runs'):
@@ -49,22 +58,22 @@ def print_list(experiments):
   )
 
 
-def _rounded(value):
-  """A number to two digits."""
+def _rounded(value: float) -> str:
+  """Returns a number with two significant digits."""
   return f'{float(f"{value:.2g}"):g}'
 
 
-def read(workdir):
-  """The results of a reproduction; None if the folder has none."""
+def read(workdir: PathLike) -> Results | None:
+  """Returns the results of a reproduction; None if the folder has none."""
   path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
   return files_lib.read_json(path) if path.exists() else None
 
 
-def print_tables(found):
-  """Prints the parts of a reproduction and what became of its claims.
+def print_tables(found: Results) -> None:
+  """Prints the tables of a reproduction and the verdicts on its claims.
 
   Args:
-    found: what `reproduce.run.reproduce` gives.
+    found: results of `reproduce.run.reproduce`.
   """
   for part in map(_narrow, found['parts']):
     if part['rows']:
@@ -78,8 +87,8 @@ def print_tables(found):
     print(line)
 
 
-def _narrow(part):
-  """A part as wide as a terminal: of many tasks the mean alone."""
+def _narrow(part: Results) -> Results:
+  """Returns a part that fits a terminal: only the mean of many tasks."""
   if 'mean' not in part['columns']:
     return part
   n = part['columns'].index('mean')
@@ -97,19 +106,19 @@ def _narrow(part):
   return part | {'columns': ['mean'], 'rows': rows, 'differences': differences}
 
 
-def write(found, workdir):
-  """Writes pictures, CSV and page into the workdir.
+def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
+  """Writes plots, CSV files and report.html into the workdir.
 
   Args:
-    found: what `reproduce.run.reproduce` gives.
-    workdir: its folder.
+    found: results of `reproduce.run.reproduce`.
+    workdir: folder of the results.
 
   Returns:
-    The paths written.
+    Paths of the files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
   body = [page.paragraph(f'{found["title"]}. {_facts(found)}')]
-  paths = []
+  paths: list[pathlib.Path] = []
   for part in found['parts']:
     body.append(page.heading(part['name']))
     if part['kind'] == 'drawing':
@@ -153,7 +162,7 @@ def write(found, workdir):
   return [*paths, path]
 
 
-def _facts(found):
+def _facts(found: Results) -> str:
   seeds = ', '.join(map(str, found['seeds']))
   return (
     f'Scale {found["scale"]}, seeds {seeds}; {found["command"]}; commit '
@@ -161,14 +170,14 @@ def _facts(found):
   )
 
 
-def _title(found, part):
+def _title(found: Results, part: Results) -> str:
   return (
     f'{found["name"]}, {part["name"]}: {describe(part)}, scale {found["scale"]}'
   )
 
 
-def describe(part):
-  """What the figures of a part are."""
+def describe(part: Results) -> str:
+  """Returns a description of the scores of a part."""
   if part['kind'] == 'curves':
     what = 'pictures' if part['unit'] == 'nats per picture' else 'tokens'
     return (
@@ -195,8 +204,8 @@ def describe(part):
   return part['unit']
 
 
-def head(part):
-  """Names of the columns of a part's table."""
+def head(part: Results) -> list[str]:
+  """Returns the column names of a part's table."""
   columns = [
     f'{c:g}x' if not isinstance(c, str) else c for c in part['columns']
   ]
@@ -205,8 +214,8 @@ def head(part):
   return ['run', *columns, *(papers if has_paper else [])]
 
 
-def lines(part):
-  """Its table: a list of strings for each run."""
+def lines(part: Results) -> list[list[str]]:
+  """Returns the cells of a part's table, one list per row."""
   has_paper = any(row['paper'] for row in part['rows'])
   table = []
   for row in part['rows']:
@@ -221,8 +230,8 @@ def lines(part):
   return table
 
 
-def _spread(part, row, n):
-  """Half of what lies between seeds; of a best one, where the others end."""
+def _spread(part: Results, row: Results, n: int) -> str:
+  """Returns half the range over seeds; for a best seed, the worst score."""
   figures = [values[n] for values in row['values']]
   if None in figures or min(figures) == max(figures) or part.get('exact'):
     return ''
@@ -232,9 +241,9 @@ def _spread(part, row, n):
   return f' (to {_cell(worst)})'
 
 
-def notes(part):
-  """What differs from the paper, in lines."""
-  found = []
+def notes(part: Results) -> list[str]:
+  """Returns the differences from the paper, one line each."""
+  found: list[str] = []
   if part['standin']:
     found.append(f"in place of the paper's data: {part['standin']}")
   found += part['differences']
@@ -247,8 +256,8 @@ def notes(part):
   return found
 
 
-def verdict(claim):
-  """What became of a claim, and how many comparisons bear it out."""
+def verdict(claim: Results) -> str:
+  """Returns the verdict on a claim and the counts of its outcomes."""
   outcomes = [one['outcome'] for one in claim['comparisons']]
   counts = ', '.join(
     f'{outcomes.count(kind)} {kind}' for kind in dict.fromkeys(outcomes)
@@ -256,12 +265,12 @@ def verdict(claim):
   return f'{claim["verdict"]} ({counts})'
 
 
-def _judged(claim):
+def _judged(claim: Results) -> str:
   return f'{claim["key"]}: {claim["text"]}: {verdict(claim)}'
 
 
-def _against(claim):
-  """Comparisons that do not hold, in lines."""
+def _against(claim: Results) -> list[str]:
+  """Returns the comparisons that do not hold, one line each."""
   return [
     f'{one["outcome"]}: {_name(one["low"])} < {_name(one["high"])}'
     + (f' - {one["by"]:g}' if one['by'] else '')
@@ -271,7 +280,7 @@ def _against(claim):
   ]
 
 
-def _name(at):
+def _name(at: Any) -> str:
   if not isinstance(at, list):
     return f'{at:g}'
   part, row, column = at
@@ -279,19 +288,19 @@ def _name(at):
   return f'{row} ({where})'
 
 
-def _write_csv(part, seeds, path):
-  """A line for each run and column: ours of each seed, and the paper's."""
+def _write_csv(part: Results, seeds: Sequence[int], path: pathlib.Path) -> None:
+  """Writes a line per row and column: mean, score of each seed, paper."""
   lines = []
   for row in part['rows']:
     paper = row['paper'] or [None] * len(part['columns'])
     for n, column in enumerate(part['columns']):
       by_seed = [values[n] for values in row['values']]
       lines.append([row['name'], column, row['value'][n], *by_seed, paper[n]])
-  seeds = [f'seed {seed}' for seed in seeds]
-  tables.write_csv(path, ['run', 'column', 'value', *seeds, 'paper'], lines)
+  names = [f'seed {seed}' for seed in seeds]
+  tables.write_csv(path, ['run', 'column', 'value', *names, 'paper'], lines)
 
 
-def _cell(value):
+def _cell(value: float | None) -> str:
   if value is None:
     return '–'
   if 0 < abs(value) < 0.01:
