@@ -1,4 +1,4 @@
-"""Comparing runs: train each, evaluate all on the same tokens, keep results."""
+"""Comparisons: trains each run and evaluates all on the same tokens."""
 
 from collections.abc import Sequence
 import copy
@@ -21,22 +21,22 @@ from lengen_jax.training import workdir as workdir_lib
 def compare(
   config: ml_collections.ConfigDict,
   workdir: PathLike,
-  runs: Sequence[tuple[str, str, str]],
+  runs: Sequence[runs_lib.Run],
 ) -> dict[str, Any]:
-  """Trains and evaluates each run; what is finished is not done again.
+  """Trains and evaluates each run; finished runs are not repeated.
 
   The workdir gets results.json and a folder per run.
 
   Args:
     config: the ConfigDict that all runs share.
     workdir: folder of the comparison.
-    runs: list of (encoding, positions, attention_scale).
+    runs: the runs; see `runs.parse`.
 
   Returns:
-    The results, as in results.json.
+    The contents of results.json.
 
   Raises:
-    errors.LengenError: a run that cannot work, before any is trained.
+    errors.LengenError: a run is invalid; raised before any run is trained.
   """
   configs = [runs_lib.configure(config, run) for run in runs]
   checked = [run_lib.Run(each) for each in configs]
@@ -60,14 +60,21 @@ def compare(
   try:
     return _run_all(path, shared, runs, configs, corpus, windows)
   except errors.LengenError:
-    # The corrected command may have the workdir, if nothing came of this one.
+    # If no run was started, the corrected command can claim the workdir.
     if not any(path.glob(f'*/{workdir_lib.RUN}')) and multihost.is_first():
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
 
 
-def _run_all(path, shared, runs, configs, corpus, windows):
-  """Trains and evaluates what is not done yet; returns the results."""
+def _run_all(
+  path: files.Path,
+  shared: ml_collections.ConfigDict,
+  runs: Sequence[runs_lib.Run],
+  configs: Sequence[ml_collections.ConfigDict],
+  corpus: Any,
+  windows: Any,
+) -> dict[str, Any]:
+  """Trains and evaluates unfinished runs; returns the results."""
   curves = []
   for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
     folder = path / runs_lib.folder(run)

@@ -136,11 +136,6 @@ class TaskTrainConfig:
 
   def __post_init__(self) -> None:
     _check('train', self, {f.name: 1 for f in dataclasses.fields(self)})
-    if self.min_length > self.max_length:
-      raise errors.ConfigError(
-        f'train.min_length={self.min_length} and train.max_length='
-        f'{self.max_length} must be in this order'
-      )
 
 
 @dataclasses.dataclass(frozen=True)

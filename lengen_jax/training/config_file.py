@@ -1,4 +1,4 @@
-"""Config files: Python with a `get_config(arg)`, and values set beside."""
+"""Config files: Python files with `get_config(arg)`, and overrides."""
 
 from collections.abc import Sequence
 import difflib
@@ -6,6 +6,7 @@ import importlib.util
 import pathlib
 import re
 import traceback
+from typing import Any
 
 from absl import flags
 import ml_collections
@@ -23,19 +24,17 @@ _KINDS = {
 
 
 def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
-  """Reads a config file and applies arguments to it.
+  """Returns the locked ConfigDict of a config file, with overrides applied.
 
   Args:
-    text: 'FILE.py', or 'FILE.py:ARG' for what its `get_config` takes. A file
-      configs/FILE.py that is not there is one of those of the package.
+    text: 'FILE.py' or 'FILE.py:ARG', where ARG is the argument of its
+      `get_config`. If configs/FILE.py does not exist, the package's file of
+      that name is read.
     overrides: list of '--config.KEY=VALUE'.
 
-  Returns:
-    A ConfigDict, locked.
-
   Raises:
-    errors.ConfigError: no such file, a mistake in it, no such field, or a
-      value that is none for it.
+    errors.ConfigError: the file is missing or raises, or an override has an
+      unknown field or an invalid value.
   """
   strange = [o for o in overrides if not o.startswith('--config.')]
   if strange:
@@ -58,16 +57,17 @@ def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   return values.config
 
 
-def folder():
-  """Where the config files lie that come with the package."""
+def folder() -> pathlib.Path:
+  """Returns the folder of the package's config files."""
   package = pathlib.Path(lengen_jax.__file__).parent
   wheel, checkout = package / 'configs', package.parent / 'configs'
   return wheel if wheel.is_dir() else checkout
 
 
-def _check_key(config, key):
-  """Raises unless a dotted key is one of a field of the config."""
-  section, prefix = config, ''
+def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
+  """Raises unless a dotted key names a field of the config."""
+  section: Any = config
+  prefix = ''
   for part in key.split('.'):
     if not isinstance(section, ml_collections.ConfigDict):
       raise errors.ConfigError(
@@ -87,8 +87,8 @@ def _check_key(config, key):
     )
 
 
-def _wrong_value(config, error):
-  """What to say of a value that is not of its field's type."""
+def _wrong_value(config: ml_collections.ConfigDict, error: Exception) -> str:
+  """Returns the message for an override whose value has the wrong type."""
   reason = ' '.join(str(error).split())
   match = re.search(r'(--config\.([\w.]+)(=.*?)?)(: |$)', reason)
   if match is None:
@@ -103,8 +103,8 @@ def _wrong_value(config, error):
   return f'{argument}: {key} takes {kind}'
 
 
-def _run(text):
-  """The ConfigDict that FILE.py[:ARG] describes, locked."""
+def _run(text: str) -> ml_collections.ConfigDict:
+  """Returns the locked ConfigDict of FILE.py[:ARG]."""
   name, _, arg = text.partition(':')
   path = pathlib.Path(name)
   if not path.is_file() and path.parts[:-1] == ('configs',):
@@ -130,7 +130,7 @@ def _run(text):
     return config.lock()
   except errors.LengenError as error:
     raise errors.ConfigError(f'config {text}: {error}') from error
-  except (Exception, SystemExit) as error:  # Whatever is wrong in a file.
+  except (Exception, SystemExit) as error:  # Any error in the file.
     lines = [
       frame.lineno
       for frame in traceback.extract_tb(error.__traceback__)
@@ -141,8 +141,8 @@ def _run(text):
     raise errors.ConfigError(f'config {text}: {reason}') from error
 
 
-def _near(name, path):
-  """Names a config file that may be meant, if there is one."""
+def _near(name: str, path: pathlib.Path) -> str:
+  """Returns a hint with the name of a similar config file, if there is one."""
   there = [file.stem for file in path.parent.glob('*.py')]
   close = difflib.get_close_matches(path.stem, there, n=1)
   if not close:

@@ -1,4 +1,4 @@
-"""Testing a trained model on what its config says: by length, or by answers."""
+"""Evaluation of a trained model: loss by length, or scores of its answers."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -28,19 +28,19 @@ from lengen_jax.training import runs as runs_lib
 def evaluate(
   trained: run_lib.Trained, corpus: Any, label: str = 'eval'
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-  """Tests a trained model, saying so as it goes.
+  """Evaluates a trained model and prints progress.
 
   Args:
-    trained: a run.Trained.
-    corpus: what `data.load` gives.
-    label: what to call the run.
+    trained: the model.
+    corpus: the result of `data.load`.
+    label: name of the run in progress lines.
 
   Returns:
-    (results, predictions): what eval.json holds, and what was generated, a list
-    of dicts.
+    (results, predictions): the contents of eval.json, and the generated texts,
+    a list of dicts.
 
   Raises:
-    errors.LengenError: data and model do not go together.
+    errors.LengenError: the data does not fit the model.
   """
   run = trained.run
   if corpus.scored_by == 'loss':
@@ -53,15 +53,16 @@ def evaluate(
 def validate(
   trained: run_lib.Trained, corpus: Any, label: str
 ) -> tuple[dict[str, float], float | None]:
-  """Tests a model that is being trained, at the length nearest to training's.
+  """Validates a model during training, at the length nearest to training's.
 
   Args:
-    trained: a run.Trained.
-    corpus: what `data.load` gives.
-    label: what to call it.
+    trained: the model.
+    corpus: the result of `data.load`.
+    label: name of the run in progress lines.
 
   Returns:
-    ({name: number} for the log, what tells the better of two models: less).
+    (metrics for the log, cost). The best model has the least cost; a cost of
+    None ranks below all others.
   """
   run = copy.copy(trained.run)
   length = min(run.eval.lengths, key=lambda n: abs(n - run.data.train_length))
@@ -85,12 +86,12 @@ def results(
   corpus: Any,
   curves: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-  """What results.json of curves holds.
+  """Returns the contents of results.json.
 
   Args:
     config: the ConfigDict that the curves share.
-    corpus: what `data.load` gives.
-    curves: list of what `curve` gives.
+    corpus: the result of `data.load`.
+    curves: results of `curve`.
   """
   return {**_facts(config, corpus), 'curves': curves}
 
@@ -98,15 +99,12 @@ def results(
 def curve(
   trained: run_lib.Trained, windows: Any, label: str = 'eval'
 ) -> dict[str, Any]:
-  """Evaluates a trained model by length, saying so as it goes.
+  """Returns a curve of results.json: the loss by length, and details.
 
   Args:
-    trained: a run.Trained.
+    trained: the model.
     windows: a data.EvaluationWindows, or pictures.
-    label: what to call the run.
-
-  Returns:
-    A curve of results.json.
+    label: name of the run in progress lines.
   """
   run = trained.run
   losses = _losses(trained, windows, label)
@@ -138,8 +136,13 @@ def curve(
   }
 
 
-def _losses(trained, windows, label, lengths=None):
-  """The LengthLoss of each length, or of some, said as it goes."""
+def _losses(
+  trained: run_lib.Trained,
+  windows: Any,
+  label: str,
+  lengths: Sequence[int] | None = None,
+) -> list[Any]:
+  """Returns the LengthLoss of each length, and prints each."""
   run = trained.run
   evaluator = length_curve.LengthCurve(
     run.model,
@@ -153,14 +156,16 @@ def _losses(trained, windows, label, lengths=None):
   for one in evaluator.run(trained.state.params, lengths):
     what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
     if one.bias_error:
-      what += f'; bias off by up to {one.bias_error:.1e} nats'
+      what += f'; bias error of up to {one.bias_error:.1e} nats'
     print(f'{label}: length {one.length}: {what}', flush=True)
     losses.append(one)
   return losses
 
 
-def _word_perplexity(loss, words_per_token):
-  """Perplexity per word of the text, None where there is no such number."""
+def _word_perplexity(
+  loss: float | None, words_per_token: float
+) -> float | None:
+  """Returns the perplexity per word; None if undefined or infinite."""
   if loss is None or not words_per_token:
     return None
   found = lm.word_perplexity(loss, words_per_token)
@@ -170,15 +175,15 @@ def _word_perplexity(loss, words_per_token):
 def answers(
   trained: run_lib.Trained, prompts: Any, label: str = 'eval'
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-  """Scores what a model answers to prompts, at each length of its config.
+  """Scores a model's answers to prompts, at each length of its config.
 
   Args:
-    trained: a run.Trained.
+    trained: the model.
     prompts: a `data.seqio_prompts.Prompts`.
-    label: what to call the run.
+    label: name of the run in progress lines.
 
   Returns:
-    (dict for eval.json, list of dicts with what was generated).
+    (contents of eval.json, generated texts as a list of dicts).
   """
   run = trained.run
   generators = {
@@ -246,8 +251,14 @@ def answers(
   return found, predictions
 
 
-def _generate(generator, trained, prompts, examples, name):
-  """Text generated for each example, by id."""
+def _generate(
+  generator: generation.Generator,
+  trained: run_lib.Trained,
+  prompts: Any,
+  examples: Sequence[Any],
+  name: str,
+) -> dict[Any, str]:
+  """Returns the text generated for each example, by id."""
   with progress_lib.Progress(
     name, len(examples), what='prompt', unit='prompts'
   ) as progress:
@@ -262,7 +273,7 @@ def _generate(generator, trained, prompts, examples, name):
   }
 
 
-def _facts(config, corpus):
+def _facts(config: ml_collections.ConfigDict, corpus: Any) -> dict[str, Any]:
   return {
     'train_length': config.data.train_length,
     'lengths': list(config.eval.lengths),
@@ -274,8 +285,8 @@ def _facts(config, corpus):
   }
 
 
-def _cost(trained):
-  """What training took, and of what code it is."""
+def _cost(trained: run_lib.Trained) -> dict[str, Any]:
+  """Returns the cost of training and the commit of the code."""
   return {
     'parameters': trained.parameters,
     'steps': int(trained.state.step),
@@ -286,7 +297,7 @@ def _cost(trained):
   }
 
 
-def _names(config):
+def _names(config: ml_collections.ConfigDict) -> dict[str, str]:
   return {
     'encoding': config.model.encoding,
     'positions': config.positions,

@@ -92,7 +92,7 @@ def train(
     state = run.init_state()
   try:
     if int(state.step) < config.train.steps:
-      loop = _Loop(run, batches, corpus, path, checkpoints, label)
+      loop = Loop(run, batches, corpus, path, checkpoints, label)
       state = loop.run(state)
     elif not config.train.steps:
       checkpoints.save(state, batches)
@@ -262,7 +262,7 @@ def _exported(
   return None
 
 
-class _Loop:
+class Loop:
   """The training loop of one session of a run."""
 
   def __init__(

@@ -1,6 +1,7 @@
-"""A run: what follows from its config, and what training makes of it."""
+"""A run: the objects built from its config, and the result of training."""
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -26,16 +27,17 @@ from lengen_jax.training import warm_start
 
 
 class Run:
-  """A run: everything that follows from its config, checked at once.
+  """The objects built from the config of a run.
 
   Attributes:
-    config: its ConfigDict.
-    data: a DataConfig.
-    eval: an EvalConfig.
-    model: a ModelConfig.
-    scheme: a PositionScheme.
-    tx: an optax gradient transformation.
-    layout: a sharding.Layout.
+    config: the ConfigDict.
+    data: its section data.
+    eval: its section eval.
+    model: its section model.
+    train: its section train.
+    scheme: the position scheme.
+    tx: the optimizer.
+    layout: the mesh and its sharding rules.
     abstract_state: shapes, dtypes and shardings of the training state.
   """
 
@@ -44,16 +46,15 @@ class Run:
     config: ml_collections.ConfigDict,
     devices: Sequence[jax.Device] | None = None,
   ) -> None:
-    """Builds model config, scheme, optimizer and mesh.
+    """Builds position scheme, optimizer and mesh; computes nothing.
 
     Args:
       config: a ConfigDict with seed, model, positions, data, optimizer,
         train, mesh and eval; see configs/stdlib.py.
-      devices: to run on; those of jax if None.
+      devices: devices of the mesh; None for all devices of jax.
 
     Raises:
-      errors.LengenError: whatever in the config cannot work, before anything
-        is computed.
+      errors.LengenError: the config is invalid.
     """
     sections = fields.check_run(config)
     self.data, self.eval = sections.data, sections.eval
@@ -69,17 +70,17 @@ class Run:
       if length > dot_product.MAX_LENGTH:
         raise errors.ConfigError(
           f'{name}={length} is over {dot_product.MAX_LENGTH}, beyond which '
-          'float32 cannot tell positions apart'
+          'float32 cannot represent every position'
         )
       self.layout.check_length(name, length)
     metrics_lib.profile_steps(self.train.profile)
     self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
 
   def validates(self, step: int) -> bool:
-    """Whether the model is validated after a step, if that is saved.
+    """Returns whether the model is validated at a step that is saved.
 
-    It is the first to be saved after so many steps or a multiple of them, and
-    mostly the last.
+    Validated are the first saved step at or after each multiple of
+    `train.evaluate_every`, and mostly the last step.
     """
     train = self.train
     every = train.evaluate_every
@@ -88,10 +89,10 @@ class Run:
     return step // every > (step - train.checkpoint_every) // every
 
   def check_step(self) -> None:
-    """Traces a step, so that what cannot train says so at once.
+    """Traces a step, to raise errors before training.
 
     Raises:
-      errors.LengenError: naming what does not go together.
+      errors.LengenError: encoding, scheme and lengths cannot be combined.
     """
     with self.layout.scope():
       jax.eval_shape(
@@ -99,7 +100,7 @@ class Run:
       )
 
   def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes, dtypes and shardings of a batch."""
+    """Returns shapes, dtypes and shardings of a batch."""
     rows, length = self.data.batch_size, self.data.train_length
     if self.model.architecture == 'encoder_decoder':
       batch = windows.pair_batch(
@@ -140,7 +141,7 @@ class Run:
     return step
 
   def jitted_step(self, *, packed: bool) -> Any:
-    """The training step compiled over the mesh; lower it within its scope."""
+    """Returns the jitted training step; lower it within `layout.scope()`."""
     return jax.jit(
       self.step_fn(packed=packed),
       donate_argnums=0,
@@ -149,11 +150,11 @@ class Run:
 
   @property
   def shardings(self) -> Any:
-    """How the training state lies on the mesh."""
+    """Shardings of the training state."""
     return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
   def init_state(self) -> state_lib.TrainState:
-    """The initial state, made on the mesh: no device ever holds all of it."""
+    """Returns the initial state, created sharded over the mesh."""
     return jax.jit(self._init, out_shardings=self.shardings)()
 
   def adopt(
@@ -162,21 +163,22 @@ class Run:
     source_model: model_config.ModelConfig,
     source_length: int = 0,
   ) -> tuple[state_lib.TrainState, list[str]]:
-    """The initial state, with another model's parameters where they serve.
+    """Returns the initial state with another model's parameters where possible.
 
     Args:
-      source_params: of the other model; see `warm_start.adopt`.
-      source_model: its ModelConfig.
-      source_length: tokens per row that it was trained on, if that is known.
+      source_params: parameters of the other model; see `warm_start.adopt`.
+      source_model: configuration of the other model.
+      source_length: tokens per row of its training; 0 if unknown.
 
     Returns:
-      (state, notes): the state on the mesh and lines that say what was done.
+      (state, notes): the state on the mesh, and lines that describe the loaded
+      parameters.
 
     Raises:
       errors.CheckpointError: the models differ in more than their encodings.
     """
     state = self.init_state()
-    # Through the host: the two runs may have meshes of different devices.
+    # On the host, since the meshes of the two runs may differ.
     params, notes = warm_start.adopt(
       on_host(state.params),
       self.model,
@@ -192,25 +194,25 @@ class Run:
     adopted = dataclasses.replace(state, params=params, opt_state=opt_state)
     return adopted, notes
 
-  def _lengths(self):
-    """Lengths of rows, with the fields that say them."""
+  def _lengths(self) -> Iterator[tuple[str, int]]:
+    """Yields the lengths of rows with the names of their fields."""
     yield 'data.train_length', self.data.train_length
     if self.model.architecture == 'encoder_decoder':
       yield 'data.target_length', self.data.target_length or 1
     for length in self.eval.lengths:
       yield 'eval.lengths', length
 
-  def _init(self):
+  def _init(self) -> state_lib.TrainState:
     return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """What training gives.
+  """A trained model.
 
   Attributes:
-    run: the Run.
-    state: the final TrainState.
+    run: its run.
+    state: the training state.
     seconds: spent in steps, over all sessions of the run.
     memory_bytes: the most that a device held in the last of them; None where
       devices do not tell.
@@ -225,22 +227,15 @@ class Trained:
 
   @property
   def parameters(self) -> int:
-    """How many numbers the model has."""
+    """Number of parameters of the model."""
     return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
 
-def on_host(params):
-  """All of some parameters, wherever they lie; every process asks at once.
+def on_host(params: Params) -> Params:
+  """Returns a tree of arrays as numpy arrays; all processes must call it."""
 
-  Args:
-    params: tree of arrays.
-
-  Returns:
-    The tree with numpy arrays.
-  """
-
-  def gathered(leaf):
-    # What was read from a file is whole on every host.
+  def gathered(leaf: Any) -> np.ndarray:
+    # Arrays read from a file are complete on every host.
     if isinstance(leaf, np.ndarray):
       return leaf
     return multihost_utils.process_allgather(leaf, tiled=True)

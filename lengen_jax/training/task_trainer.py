@@ -73,11 +73,11 @@ class TaskTrainer:
     train, test = self.config.train, self.config.eval
     for length in test.lengths:
       self.task.check_length(length)
-    if train.min_length < self.task.min_length:
+    if not self.task.min_length <= train.min_length <= train.max_length:
       raise errors.ConfigError(
         f'train.min_length={train.min_length} and train.max_length='
-        f'{train.max_length} must not be less than {self.task.min_length}, the '
-        f'minimum length of {config.task}'
+        f'{train.max_length} must be in this order, and at least '
+        f'{self.task.min_length}, the minimum length of {config.task}'
       )
     self._model = transduction.create(
       self.task,
