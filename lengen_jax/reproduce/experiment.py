@@ -14,8 +14,6 @@ FULL_SCALES = ('paper', 'small')
 Results = dict[str, Any]
 # (part, row, column) of a score, or a constant.
 Operand = tuple[str, str, Any] | float
-# One or several names of parts, rows or columns.
-Names = Any
 
 
 @dataclasses.dataclass(frozen=True)
