@@ -1,7 +1,11 @@
-"""The arguments of the `lengen` command; nothing heavy is loaded."""
+"""Argument parser of the `lengen` command. Does not import jax."""
 
 import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
 import itertools
+from typing import Any
+from typing import NoReturn
 
 from lengen_jax import __version__
 from lengen_jax import errors
@@ -19,14 +23,16 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-  """A parser whose mistakes are errors like all others."""
+  """An ArgumentParser that raises ConfigError instead of exiting."""
 
-  def parse_known_args(self, args=None, namespace=None):
-    """Also looks for misspelt names before anything is said to be missing."""
+  def parse_known_args(
+    self, args: Sequence[str], namespace: argparse.Namespace | None = None
+  ) -> tuple[argparse.Namespace, list[str]]:
+    """Reports unknown options before missing ones."""
     known, whose = self._option_string_actions, f'argument of {self.prog}'
-    mine = args
+    mine: Any = args
     if self._subparsers is not None:
-      # What follows the command is its own parser's.
+      # The subparser checks the options after the command.
       mine = itertools.takewhile(lambda one: one.startswith('-'), args)
       whose = 'argument before the command'
     for one in mine:
@@ -40,37 +46,35 @@ class _Parser(argparse.ArgumentParser):
         )
     return super().parse_known_args(args, namespace)
 
-  def error(self, message):
+  def error(self, message: str) -> NoReturn:
     raise errors.ConfigError(
       f'{message.removeprefix("argument ")}; see {self.prog} --help'
     )
 
 
-def _some(text):
-  """A value that is not empty."""
+def _non_empty(text: str) -> str:
   if not text:
     raise argparse.ArgumentTypeError('it is empty; give a value')
   return text
 
 
-def _count(text):
-  """A whole number from 1 on."""
+def _count(text: str) -> int:
   if not text.isdecimal() or int(text) < 1:
     raise argparse.ArgumentTypeError(f'{text!r} is no whole number from 1 on')
   return int(text)
 
 
-def _step(text):
-  """A checkpoint: a number, or 'best'."""
+def _step(text: str) -> str | int:
   if text != 'best' and not text.isdecimal():
     raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor 'best'")
   return text if text == 'best' else int(text)
 
 
-def _numbers(least):
-  """What reads '0,1' as a tuple of ints."""
+def _numbers(least: int) -> Callable[[str], tuple[int, ...]]:
+  """Returns a parser of lists such as '0,1'."""
 
-  def read(text):
+  def read(text: str) -> tuple[int, ...]:
+    numbers: tuple[int, ...]
     try:
       numbers = tuple(int(part) for part in text.split(','))
     except ValueError:
@@ -84,31 +88,139 @@ def _numbers(least):
   return read
 
 
-def create():
-  """The parser of `lengen`.
+_CONFIG = {
+  '--config': {
+    'required': True,
+    'type': _non_empty,
+    'metavar': 'FILE.py[:ARG]',
+    'help': 'config file; --config.KEY.KEY=VALUE overrides a value',
+  }
+}
+_WORKDIR = {
+  '--workdir': {
+    'required': True,
+    'type': _non_empty,
+    'help': 'folder of the run, comparison or sweep',
+  }
+}
+_STEP = {
+  '--step': {
+    'type': _step,
+    'help': "step of the checkpoint, or 'best'; default: the last",
+  }
+}
+# (help text, options) by command.
+_COMMANDS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+  'train': ('train a model, or resume its training', _CONFIG | _WORKDIR),
+  'prepare': (
+    'tokenize a corpus once, into windows with random access',
+    {
+      **_CONFIG,
+      '--vocabulary-size': {
+        'type': _count,
+        'default': 0,
+        'metavar': 'N',
+        'help': 'train a SentencePiece model of N pieces if data.vocabulary '
+        'does not exist',
+      },
+    },
+  ),
+  'eval': (
+    'evaluate a trained model by length, or by its answers to prompts',
+    {
+      **_WORKDIR,
+      '--lengths': {
+        'type': _numbers(1),
+        'help': 'comma-separated lengths in tokens; default: eval.lengths of '
+        'the config',
+      },
+      **_STEP,
+    },
+  ),
+  'compare': (
+    'train several models and compare them by length',
+    {
+      **_CONFIG,
+      **_WORKDIR,
+      '--runs': {
+        'required': True,
+        'help': "'encoding|positions|attention_scale; ...', later parts "
+        'optional',
+      },
+    },
+  ),
+  'export': (
+    'write the weights of a trained model to one file',
+    {
+      **_WORKDIR,
+      '--to': {
+        'required': True,
+        'metavar': 'FILE.safetensors',
+        'help': 'output file; train.init_from reads it',
+      },
+      **_STEP,
+    },
+  ),
+  'sweep': (
+    'train runs, learning rates and seeds on a generated task; test by length',
+    _CONFIG | _WORKDIR,
+  ),
+  'compile': (
+    'compile for a TPU pod without TPUs; report whether the program fits',
+    {
+      **_CONFIG,
+      '--pod': {
+        'required': True,
+        'help': 'accelerator type, for example v4-256',
+      },
+      '--slices': {
+        'type': _count,
+        'default': 1,
+        'metavar': 'N',
+        'help': 'number of pod slices; default: 1',
+      },
+    },
+  ),
+  'reproduce': (
+    "reproduce a paper's table or figure and compare the results",
+    {
+      'experiment': {
+        'nargs': '?',
+        'metavar': 'PAPER/TABLE',
+        'help': 'for example fire/table4',
+      },
+      '--list': {'action': 'store_true', 'help': 'list all experiments'},
+      '--names': {
+        'action': 'store_true',
+        'help': 'print the names of all experiments, for scripts',
+      },
+      '--scale': {'default': 'paper', 'help': 'paper, small, cpu or tiny'},
+      '--seeds': {
+        'type': _numbers(0),
+        'help': 'comma-separated; default: the seeds of the experiment',
+      },
+      '--workdir': {
+        'type': _non_empty,
+        'default': 'runs/reproduce',
+        'help': 'folder of all reproductions, which share models; default: '
+        'runs/reproduce',
+      },
+    },
+  ),
+  'report': (
+    'draw the plots and page of a finished comparison, sweep or reproduction',
+    _WORKDIR,
+  ),
+  'list': ('list encodings, position schemes, scales, tasks and data', {}),
+}
 
-  Unknown arguments are left to the caller, as --config.KEY=VALUE is one. Its
-  mistakes are errors.ConfigError.
+
+def create() -> argparse.ArgumentParser:
+  """Returns the parser of `lengen`.
+
+  `parse_known_args` leaves `--config.KEY=VALUE` overrides to the caller, and
+  raises `errors.ConfigError` for invalid arguments.
   """
-  common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-  common.add_argument(
-    '--debug', action='store_true', help='show tracebacks of mistakes'
-  )
-  workdir = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-  workdir.add_argument(
-    '--workdir',
-    required=True,
-    type=_some,
-    help='folder of the run, comparison or sweep',
-  )
-  config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-  config.add_argument(
-    '--config',
-    required=True,
-    type=_some,
-    metavar='FILE.py[:ARG]',
-    help='config file; --config.KEY.KEY=VALUE sets single values',
-  )
   parser = _Parser(
     prog='lengen',
     description='Train Transformers on short sequences, test on long ones.',
@@ -118,107 +230,13 @@ def create():
   )
   parser.add_argument('--version', action='version', version=__version__)
   commands = parser.add_subparsers(dest='command', metavar='COMMAND')
-
-  def add(name, parents, text):
-    return commands.add_parser(
-      name,
-      parents=[common, *parents],
-      help=text,
-      description=text,
-      allow_abbrev=False,
+  for name, (text, options) in _COMMANDS.items():
+    command = commands.add_parser(
+      name, help=text, description=text, allow_abbrev=False
     )
-
-  add('train', [config, workdir], 'train a model, or go on with it')
-  prepare = add(
-    'prepare', [config], 'tokenize text once, into windows read by index'
-  )
-  prepare.add_argument(
-    '--vocabulary-size',
-    type=_count,
-    default=0,
-    metavar='N',
-    help='train a SentencePiece model of N pieces if data.vocabulary is not '
-    'there yet',
-  )
-  evaluate = add(
-    'eval', [workdir], 'evaluate a trained model by length, or by its answers'
-  )
-  evaluate.add_argument(
-    '--lengths',
-    type=_numbers(1),
-    help="comma-separated; the config's eval.lengths if not given",
-  )
-  compare = add(
-    'compare', [config, workdir], 'train several models and compare by length'
-  )
-  compare.add_argument(
-    '--runs',
-    required=True,
-    help="'encoding|positions|attention_scale; ...', later parts optional",
-  )
-  export = add(
-    'export', [workdir], 'write the weights of a trained model to one file'
-  )
-  export.add_argument(
-    '--to',
-    required=True,
-    metavar='FILE.safetensors',
-    help='file to write; train.init_from takes it',
-  )
-  for one in (evaluate, export):
-    one.add_argument(
-      '--step',
-      type=_step,
-      help="of the checkpoint, or 'best'; the last if not given",
+    for option, settings in options.items():
+      command.add_argument(option, **settings)
+    command.add_argument(
+      '--debug', action='store_true', help='show the traceback of an error'
     )
-  add(
-    'sweep',
-    [config, workdir],
-    'train on a generated task: runs, learning rates, seeds; test by length',
-  )
-  compile_ = add(
-    'compile',
-    [config],
-    'compile for TPUs that need not be there: does it fit, and why not',
-  )
-  compile_.add_argument(
-    '--pod', required=True, help='accelerator type, for example v4-256'
-  )
-  compile_.add_argument(
-    '--slices', type=_count, default=1, metavar='N', help='so many of them'
-  )
-  reproduce = add(
-    'reproduce', [], "a paper's table or figure, its figures beside ours"
-  )
-  reproduce.add_argument(
-    'experiment',
-    nargs='?',
-    metavar='PAPER/TABLE',
-    help='for example fire/table4',
-  )
-  reproduce.add_argument('--list', action='store_true', help='show all of them')
-  reproduce.add_argument(
-    '--names', action='store_true', help='print their names, for scripts'
-  )
-  reproduce.add_argument(
-    '--scale', default='paper', help='paper, small, cpu or tiny'
-  )
-  reproduce.add_argument(
-    '--seeds',
-    type=_numbers(0),
-    help='comma-separated; those of the experiment if not given',
-  )
-  reproduce.add_argument(
-    '--workdir',
-    type=_some,
-    default='runs/reproduce',
-    help='folder of all reproductions, which share models; runs/reproduce if '
-    'not given',
-  )
-  add(
-    'report',
-    [workdir],
-    'draw plots and page of a finished comparison, sweep or reproduction',
-  )
-  add('list', [], 'show encodings, position schemes, scales, tasks, data')
   return parser

@@ -1,13 +1,15 @@
-"""The `lengen` command: what each of its commands does.
+"""The `lengen` command line.
 
-Arguments are parsed before anything heavy loads.
+Arguments are parsed before jax and TensorFlow are imported.
 """
 
+import argparse
 from collections.abc import Sequence
 import contextlib
 import os
 import sys
 import traceback
+from typing import Any
 
 from lengen_jax import arguments as arguments_lib
 from lengen_jax import errors
@@ -17,13 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line.
 
   Args:
-    argv: arguments; those of the process if None.
+    argv: arguments; `sys.argv[1:]` if None.
 
   Returns:
-    The exit status: 0; 2 for a mistake of the user's, told in one message; 130
-    for Ctrl-C; or another that an error has, see `errors`.
+    The exit status: 0 on success, 2 for invalid input, 130 for Ctrl-C, or the
+    `exit_status` of the error.
   """
-  # What `python` itself would do: a spec may name a module of the user's.
+  # A spec may name a user module in the working directory.
   if '' not in sys.path:
     sys.path.append('')
   argv = sys.argv[1:] if argv is None else list(argv)
@@ -62,39 +64,39 @@ def main(argv: Sequence[str] | None = None) -> int:
       return status
   except KeyboardInterrupt:
     print(
-      'lengen: interrupted; the same command goes on from what is kept',
+      'lengen: interrupted; run the same command again to resume',
       file=sys.stderr,
     )
     status = 130
   except (BrokenPipeError, SystemExit) as error:
-    # Rich makes the one of the other.
+    # Rich turns BrokenPipeError into SystemExit.
     if not isinstance(error.__context__ or error, BrokenPipeError):
       raise
-    # What is left to print would fail once more when Python ends.
+    # Flushing the remaining output at exit would fail again.
     with contextlib.suppress(OSError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if any(one.startswith('--workdir') for one in argv):
       print(
-        'lengen: nobody reads the output any more; the same command goes on '
-        'from what is kept',
+        'lengen: the output pipe is closed; run the same command again to '
+        'resume',
         file=sys.stderr,
       )
     status = 1
   except Exception:
-    _leave_the_others(1, show=True)
+    _exit_alone(1, show=True)
     raise
-  _leave_the_others(status)
+  _exit_alone(status)
   return status
 
 
-def _leave_the_others(status, show=False):
-  """Ends one of several processes at once; else does nothing.
+def _exit_alone(status: int, show: bool = False) -> None:
+  """Exits immediately in a multi-process run; otherwise does nothing.
 
-  Jax would wait for the others, which may be waiting for this one.
+  At exit jax waits for the other processes, which may wait for this one.
 
   Args:
-    status: of the process.
-    show: whether to show the exception that is being handled.
+    status: exit status.
+    show: whether to print the traceback of the current exception.
   """
   jax = sys.modules.get('jax')
   alone = jax is None or not jax.distributed.is_initialized()
@@ -107,8 +109,8 @@ def _leave_the_others(status, show=False):
   os._exit(status)
 
 
-def _check_data(config):
-  """Says at once what data is missing, before anything heavy loads."""
+def _check_data(config: Any) -> None:
+  """Raises for missing data before jax is imported."""
   from lengen_jax import data
   from lengen_jax.training import fields
 
@@ -116,7 +118,7 @@ def _check_data(config):
   data.check_present(data.DataConfig(**config.data.to_dict()))
 
 
-def _train(arguments, config):
+def _train(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
   from lengen_jax.training import loop
   from lengen_jax.training import sharding
@@ -129,7 +131,7 @@ def _train(arguments, config):
   )
 
 
-def _eval(arguments, _):
+def _eval(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax import data
   from lengen_jax.analysis import report
   from lengen_jax.analysis import score_report
@@ -162,7 +164,7 @@ def _eval(arguments, _):
   print(f'wrote {path / "eval.json"}')
 
 
-def _export(arguments, _):
+def _export(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax.interop import weights
   from lengen_jax.training import files
   from lengen_jax.training import loop
@@ -189,7 +191,7 @@ def _export(arguments, _):
   )
 
 
-def _prepare(arguments, config):
+def _prepare(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax import data
   from lengen_jax.data import prepare
   from lengen_jax.training import fields
@@ -215,7 +217,7 @@ def _prepare(arguments, config):
   print(f'{config.data.path} is complete; next: lengen train with this config')
 
 
-def _compare(arguments, config):
+def _compare(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
   from lengen_jax.analysis import report
   from lengen_jax.training import compare
@@ -229,7 +231,7 @@ def _compare(arguments, config):
   _write(report, results, arguments.workdir)
 
 
-def _sweep(arguments, config):
+def _sweep(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax.analysis import sweep_report
   from lengen_jax.training import sharding
   from lengen_jax.training import sweep
@@ -240,7 +242,7 @@ def _sweep(arguments, config):
   _write(sweep_report, results, arguments.workdir)
 
 
-def _reproduce(arguments, _):
+def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax import reproduce
 
   if arguments.names:
@@ -272,20 +274,20 @@ def _reproduce(arguments, _):
   _show_reproduction(found, f'{arguments.workdir}/{found["folder"]}')
 
 
-def _show_reproduction(found, folder):
+def _show_reproduction(found: dict[str, Any], folder: str) -> None:
   from lengen_jax.analysis import reproduction
 
   reproduction.print_tables(found)
   _write(reproduction, found, folder)
 
 
-def _compile(arguments, config):
+def _compile(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax.training import fields
   from lengen_jax.training import pods
 
   pod = pods.get(arguments.pod, arguments.slices)
   if 'init_from' in config.get('train', {}):
-    # Where the parameters come from makes no other program.
+    # Initial values do not change the program.
     config.train.init_from = ''
   fields.check_run(config)
   from lengen_jax.analysis import compile_report
@@ -293,21 +295,21 @@ def _compile(arguments, config):
   compile_report.report(config, pod)
 
 
-def _report(arguments, _):
+def _report(arguments: argparse.Namespace, _: Any) -> None:
   try:
     _draw(arguments.workdir)
   except errors.LengenError:
     raise
   except (AttributeError, LookupError, TypeError, ValueError) as error:
-    # Whatever comes of results that were damaged or written by hand.
+    # The results are damaged or were edited by hand.
     raise errors.WorkdirError(
-      f'the results in {arguments.workdir} are not as lengen writes them '
-      f'({type(error).__name__}: {error}); delete results.json, and the '
-      'command that made it makes it anew from what is kept'
+      f'the results in {arguments.workdir} cannot be read '
+      f'({type(error).__name__}: {error}); delete results.json and run '
+      'the command that wrote it again'
     ) from error
 
 
-def _draw(workdir):
+def _draw(workdir: str) -> None:
   from lengen_jax.analysis import report
   from lengen_jax.analysis import reproduction
   from lengen_jax.analysis import sweep_report
@@ -326,22 +328,22 @@ def _draw(workdir):
   _write(report, results, workdir)
 
 
-def _write(kind, results, folder):
-  """Writes results as a report of their kind, and says what it wrote."""
+def _write(kind: Any, results: dict[str, Any], folder: str) -> None:
+  """Writes a report and prints the paths of its files."""
   from lengen_jax.training import multihost
 
   if not multihost.is_first():
     return
   if '://' in folder:
     print(
-      f'wrote {folder}/results.json; copied to a disk, lengen report draws it'
+      f'wrote {folder}/results.json; lengen report draws it from a local copy'
     )
     return
   for path in kind.write(results, folder):
     print(f'wrote {path}')
 
 
-def _list(arguments, _):
+def _list(arguments: argparse.Namespace, _: Any) -> None:
   del arguments
   from lengen_jax.analysis import menu
 

@@ -1,6 +1,6 @@
-"""Errors that a user can mend: the command line prints them as one message.
+"""Errors that a user can fix. The command line prints them as one message.
 
-Every one is a `ValueError`, so that library users need not know these names.
+Each is a `ValueError`, so library users can catch them without these names.
 A message names the value, the limit and the fix.
 """
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 
 class LengenError(ValueError):
-  """Base of the errors that are the caller's to mend.
+  """Base class of errors that the caller can fix.
 
   Attributes:
-    exit_status: of the command that it ends. 1 is that of a crash.
-    of_all: whether all processes of a run raise it, together.
+    exit_status: exit status of the command. A crash exits with 1.
+    of_all: whether all processes of a run raise the error together.
   """
 
   exit_status = 2
@@ -24,11 +24,11 @@ class SpecError(LengenError):
 
 
 class CombinationError(LengenError):
-  """An encoding, a scheme or a scale that do not go together."""
+  """An unsupported combination of encoding, position scheme or logit scale."""
 
 
 class LengthError(LengenError):
-  """A length or position beyond what an encoding or a scheme can take."""
+  """A length or position beyond the range of an encoding or scheme."""
 
 
 class ConfigError(LengenError):
@@ -36,7 +36,7 @@ class ConfigError(LengenError):
 
 
 class WorkdirError(LengenError):
-  """A workdir that belongs to another run or lacks what is asked of it."""
+  """A workdir that belongs to another run or lacks a required file."""
 
 
 class CheckpointError(LengenError):
@@ -44,7 +44,7 @@ class CheckpointError(LengenError):
 
 
 class FitError(LengenError):
-  """A program that the devices have not enough memory for."""
+  """A program that does not fit into device memory."""
 
   exit_status = 3
 
@@ -57,18 +57,18 @@ class DivergedError(LengenError):
 
 
 class PreemptedError(LengenError):
-  """Training was told to stop, and saved what it had; it can go on."""
+  """Training was stopped by a signal after saving a checkpoint."""
 
   exit_status = 75
   of_all = True
 
 
 class CorpusError(LengenError):
-  """Text that is missing or too short for what is asked of it."""
+  """A corpus that is missing or too short."""
 
 
 class SaveError(CheckpointError):
-  """A checkpoint that could not be written, perhaps for a passing reason."""
+  """A checkpoint could not be written, possibly temporarily."""
 
   exit_status = 1
 
@@ -78,12 +78,12 @@ class MetricError(LengenError):
 
 
 def one_of(kind: str, name: object, valid: Iterable[str]) -> str:
-  """Says that `name` is no `kind`, what it may have meant, and what is valid.
+  """Returns a message for an unknown name that lists the valid names.
 
   Args:
     kind: what was looked up, for example 'encoding'.
-    name: what was asked for.
-    valid: the names there are.
+    name: the unknown name.
+    valid: the valid names.
 
   Returns:
     One line for a message.

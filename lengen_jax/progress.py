@@ -1,4 +1,4 @@
-"""Progress of long work: a live line on a terminal, plain lines in a log."""
+"""Progress of long computations: a bar on a terminal, lines in a log."""
 
 import sys
 import time
@@ -10,9 +10,9 @@ _PLAIN_SECONDS = 10
 
 
 class Progress:
-  """Shows how far one piece of work is, its rate, and the time left.
+  """Shows completed steps, rate and remaining time.
 
-  On a terminal a bar moves; elsewhere a line is printed now and then.
+  On a terminal it draws a bar; otherwise it prints a line every 10 s.
   """
 
   def __init__(
@@ -28,12 +28,12 @@ class Progress:
     """Starts the clock.
 
     Args:
-      label: what runs.
-      total: steps in all.
-      what: a step's name.
-      unit: what the rate counts, for example 'tokens'.
-      per: units in a step.
-      first: steps done before, by a resumed run.
+      label: name of the task, printed first.
+      total: number of steps, including earlier ones.
+      what: name of a step.
+      unit: unit of the rate, for example 'tokens'.
+      per: number of units per step.
+      first: number of steps completed before a resume.
     """
     self._label, self._total, self._what = label, total, what
     self._unit, self._per, self._first = unit, per, first
@@ -52,11 +52,11 @@ class Progress:
       label, total=total, completed=first, text=''
     )
 
-  def __enter__(self):
+  def __enter__(self) -> 'Progress':
     self._bar.start()
     return self
 
-  def __exit__(self, *exception):
+  def __exit__(self, *exception: object) -> None:
     self._bar.stop()
 
   def announce(self, text: str) -> None:
@@ -64,11 +64,11 @@ class Progress:
     self._console.print(f'{self._label}: {text}', markup=False)
 
   def start_clock(self) -> None:
-    """Counts the rate from now on."""
+    """Restarts the clock of the rate."""
     self._began = time.monotonic()
 
   def update(self, done: int, text: str = '') -> None:
-    """Shows that `done` steps are done, and what else there is to say."""
+    """Shows the number of completed steps and an optional text."""
     now = time.monotonic()
     rate = (done - self._first) / max(now - self._began, 1e-9)
     left = (self._total - done) / max(rate, 1e-9)
@@ -83,11 +83,9 @@ class Progress:
       print(f'{self._label}: {text}', flush=True)
 
 
-def _clock(seconds):
-  minutes, seconds = divmod(int(seconds), 60)
+def _clock(seconds: float) -> str:
+  minutes, rest = divmod(int(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   return (
-    f'{hours}:{minutes:02}:{seconds:02}'
-    if hours
-    else (f'{minutes}:{seconds:02}')
+    f'{hours}:{minutes:02}:{rest:02}' if hours else (f'{minutes}:{rest:02}')
   )
