@@ -1,26 +1,28 @@
-"""Compiling what a run consists of, and saying whether it fits."""
+"""Compiles the programs of a run and reports whether they fit in memory."""
 
+from collections.abc import Iterator
 import math
+from typing import Any
 
 from lengen_jax import errors
 from lengen_jax.training import ahead_of_time
 from lengen_jax.training import pods
 from lengen_jax.training import run as run_lib
 
-# From such a part of the memory on, the training state is worth splitting.
+# Advise sharding when the training state exceeds this fraction of the memory.
 _MUCH_STATE = 0.25
 
 
-def report(config, pod):
-  """Compiles the training step and the evaluation, saying so as it goes.
+def report(config: Any, pod: pods.Pod) -> None:
+  """Compiles the training step and the evaluation, and prints the results.
 
   Args:
-    config: a ConfigDict; see configs/stdlib.py. Its data need not be there.
+    config: a ConfigDict; see configs/stdlib.py. Its data need not exist.
     pod: a pods.Pod.
 
   Raises:
-    errors.FitError: a program does not fit; says what may be changed.
-    errors.LengenError: whatever in the config cannot work.
+    errors.FitError: a program does not fit; the message lists possible changes.
+    errors.LengenError: the config is invalid.
   """
   print(pod, flush=True)
   run = run_lib.Run(config, devices=ahead_of_time.devices(pod))
@@ -47,8 +49,8 @@ def report(config, pod):
       )
 
 
-def describe_run(run):
-  """Lines on a run: its size, mesh and batch."""
+def describe_run(run: run_lib.Run) -> Iterator[str]:
+  """Yields lines with the mesh, size and batch of a run."""
   parameters = run_lib.Trained(run, run.abstract_state, seconds=0.0).parameters
   mesh = ', '.join(f'{axis} {n}' for axis, n in run.layout.mesh.shape.items())
   yield f'mesh: {mesh}'
@@ -59,8 +61,8 @@ def describe_run(run):
   )
 
 
-def describe(program, pod):
-  """Lines on a program: whether it fits, and what it is made of."""
+def describe(program: ahead_of_time.Program, pod: pods.Pod) -> Iterator[str]:
+  """Yields lines with the memory, collectives and arrays of a program."""
   needs = f'{program.needs:.2f} of {pod.device_gib} GiB per device'
   if program.refused:
     yield f'{program.name}: does not fit, needs {needs}'
@@ -85,8 +87,10 @@ def describe(program, pod):
     yield f'  {size:10.3f}  {shape:28} {what}'
 
 
-def advice(run, pod, program):
-  """What may be changed for a program that does not fit.
+def advice(
+  run: run_lib.Run, pod: pods.Pod, program: ahead_of_time.Program
+) -> list[str]:
+  """Returns changes that reduce the memory of a program that does not fit.
 
   Args:
     run: a run.Run.
@@ -119,7 +123,7 @@ def advice(run, pod, program):
       f'mesh.fsdp={parts} (now {mesh["fsdp"]}): splits the training state, '
       f'{state:.1f} GiB on each device'
     )
-  # What grows with the rows, or with the tokens of a row.
+  # Memory that is proportional to the tokens of a batch.
   room = pod.device_gib - state
   times = (program.needs - state) / room if room > 0 else math.inf
   rows = run.data.batch_size // run.layout.row_parts
@@ -142,6 +146,6 @@ def advice(run, pod, program):
   return lines
 
 
-def _power(times):
-  """The least power of 2 that is no less."""
+def _power(times: float) -> int:
+  """Returns the least power of 2 that is at least `times`."""
   return 2 ** math.ceil(math.log2(times))
