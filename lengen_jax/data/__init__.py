@@ -71,12 +71,12 @@ def check_present(config: DataConfig) -> None:
     menu.check_present(config.task, config.raw)
 
 
-def _theirs(task):
+def _theirs(task: str) -> bool:
   """Whether a task is 'module:name', of somebody else."""
   return ':' in task.partition('(')[0]
 
 
-def _load_seqio(config):
+def _load_seqio(config: DataConfig) -> Any:
   check_present(config)
   extra.load('seqio', 'reading tasks of seqio')
   from lengen_jax.data import menu

@@ -43,7 +43,7 @@ class DataConfig:
   separator: str = '\n\nAnswer: '
   target_length: int | None = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     specs.check_types('data', self)
     for field, valid in (('source', SOURCES), ('mode', windows.MODES)):
       if getattr(self, field) not in valid:

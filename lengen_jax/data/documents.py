@@ -1,12 +1,18 @@
 """Documents of a part of a source, from files or TensorFlow Datasets."""
 
+from collections.abc import Iterator
+from collections.abc import Mapping
 import itertools
+from typing import Any
 
 from lengen_jax import errors
 from lengen_jax.data import extra
+from lengen_jax.data import sources
 
 
-def read(source, part, first=0):
+def read(
+  source: sources.Source, part: sources.Part, first: int = 0
+) -> Iterator[bytes]:
   """Yields the documents of a part, `bytes`, always in the same order.
 
   Args:
@@ -24,7 +30,7 @@ def read(source, part, first=0):
     yield from itertools.islice(source.documents(part), first, None)
 
 
-def _records(part, first):
+def _records(part: sources.Part, first: int) -> Iterator[Mapping[str, Any]]:
   """Records of a split that TensorFlow Datasets has prepared."""
   tfds = extra.load('tensorflow_datasets', f'reading {part.path}')
   tf = extra.load('tensorflow', f'reading {part.path}')

@@ -1,11 +1,12 @@
 """Packages of the data extra, loaded where they are needed."""
 
 import importlib
+from typing import Any
 
 from lengen_jax import errors
 
 
-def load(module, what):
+def load(module: str, what: str) -> Any:
   """Imports a module of the data extra.
 
   Args:
@@ -23,7 +24,7 @@ def load(module, what):
     ) from error
 
 
-def reason(error):
+def reason(error: BaseException) -> str:
   """What an error of another package says, in one line."""
   text = getattr(error, 'strerror', None) or str(error)
   return (text.splitlines() or [type(error).__name__])[0]

@@ -9,9 +9,14 @@ more data and leaves out WNLI, which FIRE reports. Here both spans are marked,
 and the answer is True or False.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 import re
+from typing import Any
 
 from lengen_jax.data import prompts
 
@@ -21,11 +26,17 @@ _NLI = ('entailment', 'neutral', 'contradiction')
 _SPANS = ('span1_index', 'span1_text', 'span2_index', 'span2_text')
 
 
-def _prompt(task, texts):
+def _prompt(task: str, texts: Mapping[str, str]) -> str:
   return ' '.join([task, *(f'{name}: {text}' for name, text in texts.items())])
 
 
-def _class_rows(record, *, task, texts, labels):
+def _class_rows(
+  record: Mapping[str, Any],
+  *,
+  task: str,
+  texts: Iterable[str],
+  labels: Sequence[str],
+) -> list[prompts.Row]:
   """One Row: all `texts` of the record, and the name of its class."""
   prompt = _prompt(task, {name: record[name] for name in texts})
   # The class is -1 in the test split.
@@ -33,7 +44,9 @@ def _class_rows(record, *, task, texts, labels):
   return [prompts.Row(str(record['idx']), prompt, answer)]
 
 
-def _multirc_rows(record, **options):
+def _multirc_rows(
+  record: Mapping[str, Any], **options: Any
+) -> list[prompts.Row]:
   """One Row, without HTML; what stands before the last '/' is the question."""
   parts = [
     record[f'idx/{part}'] for part in ('paragraph', 'question', 'answer')
@@ -44,7 +57,7 @@ def _multirc_rows(record, **options):
   return [row._replace(prompt=prompt)]
 
 
-def _record_rows(record):
+def _record_rows(record: Mapping[str, Any]) -> list[prompts.Row]:
   """A Row for each answer; highlights of the passage become sentences."""
   passage = re.sub(r'([.?!"\'])\n@highlight\n', r'\1 ', record['passage'])
   texts = {
@@ -58,7 +71,7 @@ def _record_rows(record):
   return [prompts.Row(query, prompt, answer) for answer in answers]
 
 
-def _wsc_rows(record, **options):
+def _wsc_rows(record: Mapping[str, Any], **options: Any) -> list[prompts.Row]:
   """One Row, with *noun* and #pronoun# marked in its text."""
   text = record['text']
   marks = [
@@ -72,7 +85,7 @@ def _wsc_rows(record, **options):
   return _class_rows({**record, 'text': text}, **options)
 
 
-def _find(text, span, index):
+def _find(text: str, span: str, index: int) -> tuple[int, int]:
   """Where a span begins and ends, given the index of its first word.
 
   Spans may lack the punctuation or the case of the text, and a few indices are
@@ -99,17 +112,17 @@ def _find(text, span, index):
 
 
 def _task(
-  suite,
-  name,
-  texts,
-  labels,
-  num_train,
-  rows=_class_rows,
-  others=('idx', 'label'),
-  **changes,
-):
+  suite: str,
+  name: str,
+  texts: tuple[str, ...],
+  labels: tuple[str, ...],
+  num_train: int,
+  rows: Callable[..., list[prompts.Row]] = _class_rows,
+  others: tuple[str, ...] = ('idx', 'label'),
+  **changes: Any,
+) -> prompts.PromptTask:
   """A PromptTask of classes; `changes` are attributes that differ."""
-  settings = dict(
+  settings: dict[str, Any] = dict(
     name=f'{suite}/{name}',
     dataset=f'{suite}/{name}:{_VERSIONS[suite]}',
     fields=(*texts, *others),

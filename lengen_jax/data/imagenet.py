@@ -8,6 +8,7 @@ here it is, so that pictures have 22 and 44 columns of their own.
 
 import dataclasses
 import math
+from typing import Any
 
 from lengen_jax import errors
 
@@ -40,7 +41,7 @@ class Imagenet:
   cols: int = 22
   delimiter: bool = True
 
-  def shape(self, length):
+  def shape(self, length: int) -> tuple[int, int]:
     """(rows, columns) of pictures of `length` tokens, delimiters left out.
 
     Raises:
@@ -59,7 +60,7 @@ class Imagenet:
     return rows, cols
 
 
-def flatten(image, rows, cols, delimiter):
+def flatten(image: Any, rows: int, cols: int, delimiter: bool) -> Any:
   """Pixels of a picture, row after row.
 
   Args:

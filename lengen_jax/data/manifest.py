@@ -4,9 +4,12 @@
 how, and the size and hash of each file. Until then state.json stands there.
 """
 
+from collections.abc import Mapping
 import hashlib
 import json
 import os
+import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +17,20 @@ from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import paths
 from lengen_jax.data import vocabulary
+from lengen_jax.data.config import DataConfig
 
 MANIFEST = 'manifest.json'
 STATE = 'state.json'
 # What is counted of each split.
 COUNTS = ('documents', 'bytes', 'tokens', 'windows', 'scored')
 _FORMAT = 1
+# Content of manifest.json or state.json.
+Manifest = dict[str, Any]
 
 
-def identity(config, vocab, longest):
+def identity(
+  config: DataConfig, vocab: vocabulary.Vocabulary, longest: int
+) -> dict[str, Any]:
   """What windows depend on beside the text: a dict.
 
   Args:
@@ -40,7 +48,9 @@ def identity(config, vocab, longest):
   }
 
 
-def check(found, wanted, folder):
+def check(
+  found: Manifest, wanted: Mapping[str, Any], folder: pathlib.Path
+) -> None:
   """Raises where a folder holds other windows than wanted.
 
   Args:
@@ -64,7 +74,9 @@ def check(found, wanted, folder):
     )
 
 
-def check_config(manifest, config, longest, folder):
+def check_config(
+  manifest: Manifest, config: DataConfig, longest: int, folder: pathlib.Path
+) -> vocabulary.Vocabulary:
   """Raises where a finished folder does not hold what a config asks for.
 
   Validation windows that are longer than asked for serve: they are cut.
@@ -87,7 +99,7 @@ def check_config(manifest, config, longest, folder):
   return vocab
 
 
-def read(folder):
+def read(folder: pathlib.Path) -> Manifest:
   """The manifest of a folder that was prepared.
 
   Raises:
@@ -113,7 +125,7 @@ def read(folder):
   return manifest
 
 
-def read_json(path):
+def read_json(path: pathlib.Path) -> Manifest:
   """Content of a manifest or a state.
 
   Raises:
@@ -135,14 +147,16 @@ def read_json(path):
   return found
 
 
-def write_json(path, value):
+def write_json(path: pathlib.Path, value: Manifest) -> None:
   """Writes JSON so that the file is never seen half-written."""
   partial = path.with_name(path.name + '.partial')
   partial.write_text(json.dumps(value, indent=1) + '\n')
   os.replace(partial, path)
 
 
-def shards(folder, manifest, split=None):
+def shards(
+  folder: pathlib.Path, manifest: Manifest, split: str | None = None
+) -> list[tuple[pathlib.Path, dict[str, Any]]]:
   """(path, entry of the manifest) of all files, or those of a split."""
   return [
     (folder / name / shard['file'], shard)
@@ -152,7 +166,7 @@ def shards(folder, manifest, split=None):
   ]
 
 
-def content(manifest):
+def content(manifest: Manifest) -> str:
   """A hash of the windows, whatever place they were made from."""
   windows = {
     name: [shard['sha256'] for shard in found['shards']]
@@ -161,7 +175,7 @@ def content(manifest):
   return hashlib.sha256(json.dumps(windows).encode()).hexdigest()
 
 
-def verify(folder, manifest):
+def verify(folder: pathlib.Path, manifest: Manifest) -> None:
   """Reads every file and compares its hash.
 
   Raises:
@@ -177,18 +191,20 @@ def verify(folder, manifest):
       progress.update(number)
 
 
-def sha256(path):
+def sha256(path: pathlib.Path) -> str:
   """Hash of a file's content."""
   with open(path, 'rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
-def dtype(vocab_size):
+def dtype(vocab_size: int) -> np.dtype:
   """Of token ids in records."""
   return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
 
 
-def _damaged(file, what, shard):
+def _damaged(
+  file: pathlib.Path, what: str, shard: Mapping[str, Any]
+) -> errors.CorpusError:
   return errors.CorpusError(
     f'{file} {what}; the manifest has {shard["size"]} bytes with sha256 '
     f'{shard["sha256"][:12]}...: the file is damaged; copy it again, or delete '

@@ -1,5 +1,8 @@
 """What data.task names: text, prompts with answers, pictures."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from lengen_jax import errors
 from lengen_jax import specs
 from lengen_jax.data import glue
@@ -16,7 +19,7 @@ GLUE_SUPERGLUE = 'glue_superglue'
 PICTURES = {'imagenet': imagenet.Imagenet}
 
 
-def prompt_tasks(task):
+def prompt_tasks(task: str) -> list[prompts.PromptTask]:
   """PromptTasks that 'family/name' or a mixture consists of, [] for others.
 
   Of 'glue_superglue' one, of mismatched MNLI, is for evaluation alone.
@@ -26,17 +29,17 @@ def prompt_tasks(task):
   return [PROMPTS[task]] if task in PROMPTS else []
 
 
-def pictures(task):
+def pictures(task: str) -> imagenet.Imagenet | None:
   """What a spec of pictures describes, None for another task."""
   return _build(task, PICTURES)
 
 
-def source(task):
+def source(task: str) -> sources.Source | None:
   """The source of text that a spec describes, None for another task."""
   return _build(task, sources.SOURCES)
 
 
-def check_present(task, path):
+def check_present(task: str, path: str) -> None:
   """Raises unless the raw data of a task is there, without reading it.
 
   Args:
@@ -70,6 +73,6 @@ def check_present(task, path):
     )
 
 
-def _build(task, registry):
+def _build(task: str, registry: Mapping[str, type]) -> Any:
   name = task.partition('(')[0].strip()
   return specs.build('data.task', registry, task) if name in registry else None

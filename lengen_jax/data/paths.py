@@ -1,5 +1,6 @@
 """Where data lies on this machine. Nothing is ever downloaded."""
 
+from collections.abc import Sequence
 import json
 import os
 import pathlib
@@ -9,13 +10,13 @@ from lengen_jax import errors
 _VARIABLE = 'LENGEN_DATA_DIR'
 
 
-def data_folder(path):
+def data_folder(path: str | os.PathLike) -> pathlib.Path:
   """`path`, or what LENGEN_DATA_DIR names, or ~/.lengen/data."""
   path = path or os.environ.get(_VARIABLE) or '~/.lengen/data'
   return pathlib.Path(path).expanduser().absolute()
 
 
-def candidates(path, name):
+def candidates(path: str, name: str) -> list[pathlib.Path]:
   """Folders that may hold the files of a source, the likeliest first.
 
   A path that is given may be the source's own folder; the default one holds
@@ -25,13 +26,13 @@ def candidates(path, name):
   return [folder / name, *([folder] if path else [])]
 
 
-def prepared_dataset(path, dataset):
+def prepared_dataset(path: str | os.PathLike, dataset: str) -> pathlib.Path:
   """Folder in which TensorFlow Datasets keeps 'name/config:version'."""
   name, _, version = dataset.partition(':')
   return data_folder(path) / name / version
 
 
-def dataset_splits(path, dataset):
+def dataset_splits(path: str, dataset: str) -> tuple[str, ...]:
   """Splits of a dataset that TensorFlow Datasets has prepared, () for none.
 
   Raises:
@@ -51,7 +52,7 @@ def dataset_splits(path, dataset):
     ) from None
 
 
-def missing(what, tried, how):
+def missing(what: str, tried: Sequence[str], how: str) -> errors.CorpusError:
   """The error for data that is not there."""
   return errors.CorpusError(
     f'there is no {what}; looked in: {", ".join(tried)}. To get it: {how}. '

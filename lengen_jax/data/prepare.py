@@ -1,11 +1,14 @@
-"""`lengen prepare`: text to windows of token ids, once, in ArrayRecord files.
+"""`lengen prepare`: tokenizes text and writes windows to ArrayRecord files.
 
 The folder holds `train/` and `validation/` with one record per window, a copy
-of the vocabulary, and what `manifest` tells. The same call goes on from the
-last file that was finished, and gives the same files as one that was not
-stopped.
+of the vocabulary and the manifest. An interrupted run resumes after the last
+finished file and writes the same files as an uninterrupted one.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 import functools
 import itertools
@@ -13,6 +16,7 @@ import os
 import pathlib
 import shutil
 import time
+from typing import Any
 
 import numpy as np
 
@@ -25,38 +29,45 @@ from lengen_jax.data import readers
 from lengen_jax.data import sources
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
+from lengen_jax.data.config import DataConfig
 
-# A copy; data.vocabulary may name it.
+# A dict as JSON files hold it.
+Json = dict[str, Any]
+Parts = Sequence[sources.Part]
+
+# The copy in the folder; `data.vocabulary` may be its path.
 VOCABULARY = 'vocabulary.model'
-# Token ids per file: as many files as a process may hold open.
+# Token ids per file; bounds the number of files that a reader opens.
 _SHARD_TOKENS = 1 << 28
-# Documents that are tokenized together.
+# Documents per call of the tokenizer.
 _GROUP = 64
-# Bytes of text that a vocabulary is trained on, of all files alike.
+# Bytes of text that a vocabulary is trained on, an equal share per file.
 _VOCABULARY_BYTES = 1 << 27
 
 
-def prepare(config, *, raw='', longest, vocabulary_size=0):
-  """Writes the windows of a config to `config.path`, or goes on with it.
+def prepare(
+  config: DataConfig, *, raw: str = '', longest: int, vocabulary_size: int = 0
+) -> Json:
+  """Writes the windows of a config to `config.path`; resumes if interrupted.
 
-  A folder that is finished is checked file by file instead.
+  If the folder is complete, its files are verified instead.
 
   Args:
     config: a DataConfig; its task names a source of text.
-    raw: where the source's data lies; '' for where data lies by default.
-    longest: tokens of a validation window, the longest length evaluated.
-    vocabulary_size: if not 0 and there is no vocabulary at
-      `config.vocabulary`, train a SentencePiece model of so many ids.
+    raw: folder of the source's raw data; '' for the default folder.
+    longest: tokens per validation window, the longest evaluated length.
+    vocabulary_size: if not 0 and `config.vocabulary` does not exist, the number
+      of ids of a SentencePiece model that is trained and written there.
 
   Returns:
-    The manifest, a dict. Of each split it counts documents, their bytes and
-    tokens (an end of each document included), windows, the tokens scored in
-    them, and those left out: they fill no window, or come first in a document
-    of validation.
+    The manifest, a dict. For each split it counts documents, their bytes and
+    tokens (including one end token per document), windows, and scored tokens.
+    `left_out` counts the tokens that are not scored: those that fill no window,
+    and the first token of each validation document.
 
   Raises:
-    errors.LengenError: the data is missing or broken, the folder holds
-      something else, or cannot be written.
+    errors.LengenError: the data is missing or corrupt, the folder holds other
+      data, or cannot be written.
   """
   source = sources.create(config.task)
   folder = pathlib.Path(config.path).expanduser().absolute()
@@ -70,12 +81,8 @@ def prepare(config, *, raw='', longest, vocabulary_size=0):
   if vocabulary_size:
     _train_vocabulary(config, source, parts['train'], vocabulary_size)
   vocab = vocabulary.create(config.vocabulary)
-  if not vocab.lossless:
-    print(
-      f'note: {vocab.name} does not keep white space or rare characters: bits '
-      'per byte and perplexities per word are of the text that it keeps'
-    )
-  state = {
+  _print_note(vocab)
+  state: Json = {
     **manifest_lib.identity(config, vocab, longest),
     'read': {
       split: [
@@ -84,16 +91,16 @@ def prepare(config, *, raw='', longest, vocabulary_size=0):
       ]
       for split, found in parts.items()
     },
-    'splits': {split: _begin() for split in parts},
+    'splits': {split: _empty_counts() for split in parts},
   }
-  state = _go_on(folder, state)
+  state = _resume(folder, state)
   cutter = windows.Cutter(
     config.train_length,
     config.mode,
     start=vocab.start,
     rest=state['splits']['train']['rest'],
   )
-  cut = {
+  cut: dict[str, Callable[[np.ndarray], Iterable[np.ndarray]]] = {
     'train': cutter.cut,
     'validation': functools.partial(windows.whole, length=longest),
   }
@@ -107,32 +114,45 @@ def prepare(config, *, raw='', longest, vocabulary_size=0):
     for split, found in parts.items():
       writer = _Split(folder, split, state, vocab, cut[split], cutter)
       writer.write(source, found, sizes[split])
-    manifest = {**state, 'splits': {}}
-    for split, counts in state['splits'].items():
-      left_out = counts['tokens'] - counts['scored']
-      kept = {key: counts[key] for key in (*manifest_lib.COUNTS, 'shards')}
-      manifest['splits'][split] = {**kept, 'left_out': left_out}
+    manifest = {**state, 'splits': _final_counts(state['splits'])}
     manifest_lib.write_json(folder / manifest_lib.MANIFEST, manifest)
     (folder / manifest_lib.STATE).unlink()
   except OSError as error:
     raise errors.CorpusError(
-      f'cannot write {folder}: {extra.reason(error)}; the files that are '
-      'finished stay: mend it, and the same command goes on from them'
+      f'cannot write {folder}: {extra.reason(error)}; finished files are kept: '
+      'correct the cause and run the same command to resume'
     ) from error
   return manifest
 
 
-def _begin():
-  """The state of a split that has not begun."""
+def _print_note(vocab: vocabulary.Bytes | vocabulary.SentencePiece) -> None:
+  if not vocab.lossless:
+    print(
+      f'note: {vocab.name} does not keep white space or rare characters: bits '
+      'per byte and perplexities per word refer to the text that it keeps'
+    )
+
+
+def _empty_counts() -> Json:
   zero = dict.fromkeys((*manifest_lib.COUNTS, 'part', 'read'), 0)
   return {**zero, 'rest': [], 'shards': []}
 
 
-def _go_on(folder, state):
-  """The state that is kept in a folder, or a new one.
+def _final_counts(splits: Json) -> Json:
+  """Returns the counts of all splits as the manifest holds them."""
+  final = {}
+  for split, counts in splits.items():
+    kept = {key: counts[key] for key in (*manifest_lib.COUNTS, 'shards')}
+    left_out = counts['tokens'] - counts['scored']
+    final[split] = {**kept, 'left_out': left_out}
+  return final
+
+
+def _resume(folder: pathlib.Path, state: Json) -> Json:
+  """Returns the state saved in a folder, or `state` if it has no windows.
 
   Raises:
-    errors.CorpusError: that of other windows.
+    errors.CorpusError: the saved state belongs to other windows.
   """
   path = folder / manifest_lib.STATE
   if not path.exists():
@@ -144,25 +164,27 @@ def _go_on(folder, state):
   manifest_lib.check(kept, wanted, folder)
   if kept['read'] != state['read']:
     raise errors.CorpusError(
-      f'the raw data has changed since {folder} was begun; delete that folder '
-      'to start over'
+      f'the raw data has changed since {folder} was created; delete that '
+      'folder to start again'
     )
   return kept
 
 
-def _train_vocabulary(config, source, parts, size):
+def _train_vocabulary(
+  config: DataConfig, source: sources.Source, parts: Parts, size: int
+) -> None:
   if config.vocabulary == 'bytes':
     raise errors.ConfigError(
-      "data.vocabulary='bytes' is not trained; set it to the path of the model "
-      'that --vocabulary-size is to give'
+      "data.vocabulary='bytes' cannot be trained; to train a model with "
+      '--vocabulary-size, set data.vocabulary to its path'
     )
   path = pathlib.Path(config.vocabulary).expanduser()
   if path.exists():
     found = vocabulary.create(config.vocabulary).size
     if found != size:
       raise errors.ConfigError(
-        f'{path} has {found} pieces already, not --vocabulary-size={size}; '
-        'leave that out, or set data.vocabulary to another path'
+        f'{path} exists and has {found} pieces, not --vocabulary-size={size}; '
+        'omit --vocabulary-size, or set data.vocabulary to another path'
       )
     return
   print(
@@ -176,8 +198,8 @@ def _train_vocabulary(config, source, parts, size):
   print(f'prepare: wrote {path} after {took:.1f} s', flush=True)
 
 
-def _sample(source, parts):
-  """Text from the beginning of each part, as much as a vocabulary needs."""
+def _sample(source: sources.Source, parts: Parts) -> Iterator[bytes]:
+  """Yields text from the beginning of each part to train a vocabulary."""
   left = _VOCABULARY_BYTES
   for number, part in enumerate(parts):
     share = left // (len(parts) - number)
@@ -191,17 +213,27 @@ def _sample(source, parts):
 
 
 class _Split:
-  """Writes the windows of one split, file after file."""
+  """Writer of the windows of one split."""
 
-  def __init__(self, folder, split, state, vocab, cut, cutter):
+  def __init__(
+    self,
+    folder: pathlib.Path,
+    split: str,
+    state: Json,
+    vocab: vocabulary.Bytes | vocabulary.SentencePiece,
+    cut: Callable[[np.ndarray], Iterable[np.ndarray]],
+    cutter: windows.Cutter,
+  ) -> None:
     self._folder, self._split, self._state = folder, split, state
     self._vocab, self._cut, self._cutter = vocab, cut, cutter
     self._counts = state['splits'][split]
     self._dtype = manifest_lib.dtype(vocab.size)
     self._file = _Shard(self._path())
 
-  def write(self, source, parts, sizes):
-    """Goes through the parts from where the state stands."""
+  def write(
+    self, source: sources.Source, parts: Parts, sizes: Sequence[int]
+  ) -> None:
+    """Writes all parts, starting where the state ends."""
     counts, first = self._counts, self._counts['part']
     before = sum(sizes[:first])
     with progress_lib.Progress(
@@ -216,7 +248,7 @@ class _Split:
           text = 0
           for group in self._groups(source, part):
             self._write_group(group)
-            # Compressed text is longer than its file: not beyond the end.
+            # Compressed text is longer than its file: stop below 100%.
             text += sum(map(len, group))
             done = before + min(text, max(size - 1, 0))
             progress.update(done, f'{counts["tokens"]:,} tokens')
@@ -229,12 +261,14 @@ class _Split:
       finally:
         self._file.abandon()
 
-  def _groups(self, source, part):
+  def _groups(
+    self, source: sources.Source, part: sources.Part
+  ) -> Iterator[list[bytes]]:
     found = documents.read(source, part, self._counts['read'])
     while group := list(itertools.islice(found, _GROUP)):
       yield group
 
-  def _write_group(self, group):
+  def _write_group(self, group: list[bytes]) -> None:
     counts = self._counts
     for text, ids in zip(group, self._vocab.encode(group), strict=True):
       ids = np.append(ids, np.int32(self._vocab.end))
@@ -249,8 +283,8 @@ class _Split:
     if self._file.tokens >= _SHARD_TOKENS:
       self._finish_shard()
 
-  def _finish_shard(self):
-    """Closes the file and keeps how far we are."""
+  def _finish_shard(self) -> None:
+    """Closes the file and saves the state."""
     counts = self._counts
     if self._file.records:
       counts['shards'].append({**self._file.close(), 'file': self._path().name})
@@ -258,11 +292,11 @@ class _Split:
     manifest_lib.write_json(self._folder / manifest_lib.STATE, self._state)
     self._file = _Shard(self._path())
 
-  def _path(self):
+  def _path(self) -> pathlib.Path:
     number = len(self._counts['shards'])
     return self._folder / self._split / f'{number:05}.array_record'
 
-  def _empty(self, source, parts):
+  def _empty(self, source: sources.Source, parts: Parts) -> errors.CorpusError:
     found, split = self._counts['documents'], self._split
     if not found:
       text = (
@@ -271,9 +305,9 @@ class _Split:
       )
       if parts[0].split:
         text += (
-          '; as no file is named as validation, one document in '
-          f'{sources.HELD_OUT} is held out for it, by a hash; name one so, '
-          'validation.jsonl or validation.txt, or add documents'
+          '; without a validation file, one document in '
+          f'{sources.HELD_OUT} is held out by a hash; add validation.jsonl or '
+          'validation.txt, or more documents'
         )
       return errors.CorpusError(text)
     length = self._state['train_length' if split == 'train' else 'longest']
@@ -284,13 +318,14 @@ class _Split:
 
 
 class _Shard:
-  """One file, under another name until it is whole."""
+  """One file, written under a temporary name until it is complete."""
 
-  def __init__(self, path):
+  def __init__(self, path: pathlib.Path) -> None:
     self._path, self._partial = path, path.with_suffix('.partial')
-    self._writer, self.records, self.tokens = None, 0, 0
+    self._writer: Any = None
+    self.records, self.tokens = 0, 0
 
-  def write(self, ids):
+  def write(self, ids: np.ndarray) -> None:
     if self._writer is None:
       self._path.parent.mkdir(exist_ok=True)
       module = extra.load(
@@ -303,8 +338,8 @@ class _Shard:
     self.records += 1
     self.tokens += len(ids)
 
-  def close(self):
-    """Gives the file its name; returns what the manifest says of it."""
+  def close(self) -> Json:
+    """Renames the complete file; returns its entry in the manifest."""
     self._guard(self._writer.close)
     self._writer = None
     os.replace(self._partial, self._path)
@@ -314,24 +349,24 @@ class _Shard:
       'sha256': manifest_lib.sha256(self._path),
     }
 
-  def abandon(self):
-    """Leaves a file that was not finished."""
+  def abandon(self) -> None:
+    """Deletes the file if it is incomplete."""
     if self._writer is not None:
       try:
         self._writer.close()
-      except Exception:  # It is thrown away; what was wrong is told already.
+      except Exception:  # The file is deleted; the cause was raised already.
         pass
       self._partial.unlink(missing_ok=True)
 
-  def _guard(self, function, *args):
+  def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
     try:
       return function(*args)
     except RuntimeError as error:
       raise OSError(extra.reason(error)) from error
 
 
-def _size(part):
-  """Bytes of a part, for progress and to see that it is the same."""
+def _size(part: sources.Part) -> int:
+  """Returns bytes of a part, for progress and to detect changes."""
   if not part.dataset:
     return readers.size(part.path)
   files = pathlib.Path(part.path).glob(f'*-{part.dataset.split("@")[1]}.*')

@@ -1,8 +1,12 @@
 """Windows that `lengen prepare` wrote, read by index through grain."""
 
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import itertools
 import pathlib
 import resource
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +14,7 @@ from lengen_jax import errors
 from lengen_jax.data import extra
 from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data import windows
+from lengen_jax.data.config import DataConfig
 
 # Batches that are read ahead, and threads that do so.
 _AHEAD, _THREADS = 4, 2
@@ -26,7 +31,7 @@ class Prepared:
   scored_by = 'loss'
   architectures = ('decoder', 'encoder')
 
-  def __init__(self, config, longest):
+  def __init__(self, config: DataConfig, longest: int | None) -> None:
     """Opens a folder and checks that it holds what a config asks for.
 
     Args:
@@ -53,7 +58,9 @@ class Prepared:
       'sha256': manifest_lib.content(manifest),
     }
 
-  def training(self, config, *, seed, host=(0, 1)):
+  def training(
+    self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
+  ) -> windows.Batches:
     """Batches of the training split; see `corpus.Corpus.training`."""
     return PreparedBatches(
       self._records('train'),
@@ -64,7 +71,7 @@ class Prepared:
       padded=config.mode == 'doc_pad',
     )
 
-  def evaluation(self, config):
+  def evaluation(self, config: Any) -> windows.EvaluationWindows:
     """The first windows of the validation split; of an EvalConfig."""
     records, longest = self._records('validation'), max(config.lengths)
     # Of a longer window that was written, several windows.
@@ -81,7 +88,7 @@ class Prepared:
       found, lengths=config.lengths, count=config.windows, vocab=self._vocab
     )
 
-  def _records(self, split):
+  def _records(self, split: str) -> '_Records':
     files = manifest_lib.shards(self._folder, self._manifest, split)
     return _Records(files, manifest_lib.dtype(self.vocab_size))
 
@@ -92,7 +99,16 @@ class PreparedBatches(windows.IndexedBatches):
   The batch of an index is the same for any number of hosts.
   """
 
-  def __init__(self, records, *, length, batch_size, seed, host, padded):
+  def __init__(
+    self,
+    records: '_Records',
+    *,
+    length: int,
+    batch_size: int,
+    seed: int,
+    host: tuple[int, int],
+    padded: bool,
+  ) -> None:
     self._grain = extra.load('grain', 'reading prepared data')
     if len(records) < batch_size:
       raise errors.CorpusError(
@@ -108,24 +124,24 @@ class PreparedBatches(windows.IndexedBatches):
     self._order = numbers.shuffle(seed=seed).repeat()
     self._ahead = None
 
-  def batch(self, index):
+  def batch(self, index: int) -> dict[str, np.ndarray]:
     first = index * self._batch_size
     rows = [self._order[first + row] for row in self._rows]
     tokens, sizes = windows.pad(self._records.read(rows), self._length)
     return windows.lm_batch(tokens, sizes)
 
-  def next(self):
+  def next(self) -> dict[str, np.ndarray]:
     # Begun anew after an error.
     ahead, self._ahead = self._ahead or self._read_ahead(), None
     batch = next(ahead)
     self._ahead, self._next = ahead, self._next + 1
     return batch
 
-  def restore(self, folder):
+  def restore(self, folder: pathlib.Path) -> None:
     super().restore(folder)
     self._ahead = None
 
-  def _read_ahead(self):
+  def _read_ahead(self) -> Any:
     batches = self._grain.MapDataset.range(1 << 40).map(self.batch)
     options = self._grain.ReadOptions(
       num_threads=_THREADS, prefetch_buffer_size=_AHEAD
@@ -138,7 +154,11 @@ class PreparedBatches(windows.IndexedBatches):
 class _Records:
   """Windows in ArrayRecord files, by number."""
 
-  def __init__(self, files, dtype):
+  def __init__(
+    self,
+    files: Sequence[tuple[pathlib.Path, Mapping[str, Any]]],
+    dtype: np.dtype,
+  ) -> None:
     module = extra.load(
       'array_record.python.array_record_data_source', 'reading prepared data'
     )
@@ -162,10 +182,10 @@ class _Records:
         f'manifest has {len(self)}; {again}'
       )
 
-  def __len__(self):
+  def __len__(self) -> int:
     return self._starts[-1]
 
-  def read(self, numbers):
+  def read(self, numbers: Iterable[int]) -> list[np.ndarray]:
     """Windows, arrays of token ids, of some numbers."""
     try:
       records = self._source.__getitems__([int(n) for n in numbers])
@@ -173,7 +193,7 @@ class _Records:
       records = [self._read_one(int(number)) for number in numbers]
     return [np.frombuffer(record, self._dtype) for record in records]
 
-  def _read_one(self, number):
+  def _read_one(self, number: int) -> bytes:
     try:
       return self._source[number]
     except Exception as error:
@@ -185,7 +205,7 @@ class _Records:
       ) from error
 
 
-def _allow_open_files(count):
+def _allow_open_files(count: int) -> None:
   """Each file stays open: often more than a process may have at first."""
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   # As many as the rest of a process may need.

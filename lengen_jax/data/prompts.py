@@ -6,7 +6,9 @@ Python values, whatever file it came from.
 
 import collections
 from collections.abc import Callable
+from collections.abc import Iterable
 import dataclasses
+import pathlib
 import typing
 
 from lengen_jax.data import paths
@@ -57,7 +59,7 @@ class PromptTask:
   folder: str = ''
 
 
-def group(rows):
+def group(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, list[str]]]:
   """Prompts and references by id, in the order of the rows.
 
   Args:
@@ -66,14 +68,15 @@ def group(rows):
   Returns:
     (dict from id to its prompt, dict from id to its list of answers).
   """
-  prompts, references = {}, collections.defaultdict(list)
+  prompts: dict[str, str] = {}
+  references = collections.defaultdict(list)
   for row in rows:
     prompts.setdefault(row.id, row.prompt)
     references[row.id].append(row.answer)
   return prompts, dict(references)
 
 
-def raw_files(task, path):
+def raw_files(task: PromptTask, path: str) -> dict[str, list[sources.Part]]:
   """Files of a task's raw form.
 
   Args:
@@ -93,7 +96,7 @@ def raw_files(task, path):
   return {}
 
 
-def check_present(task, path):
+def check_present(task: PromptTask, path: str) -> None:
   """Raises unless a task's data is there, without reading it.
 
   Raises:
@@ -122,7 +125,7 @@ def check_present(task, path):
   )
 
 
-def _raw_file(task, folder, split):
+def _raw_file(task: PromptTask, folder: pathlib.Path, split: str) -> str:
   """The file of a split below a folder, or '' for none."""
   for place in (folder / task.folder, folder):
     file = place / f'{split}.jsonl'

@@ -5,6 +5,8 @@ written `archive.zip!/member`. Files are read from front to back and never
 unpacked to disk.
 """
 
+from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import functools
 import gzip
@@ -12,6 +14,7 @@ import io
 import json
 import os
 import pathlib
+from typing import Any
 import zipfile
 import zlib
 
@@ -23,7 +26,7 @@ _MEMBER = '.zip!/'
 _BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
-def files(folder):
+def files(folder: str | pathlib.Path) -> list[str]:
   """All files below a folder, those in zips included, sorted.
 
   Links are followed. Hidden files are left out, and what hidden folders hold.
@@ -54,7 +57,7 @@ def files(folder):
   return names
 
 
-def size(path):
+def size(path: str) -> int:
   """Bytes that one of `files` takes on the disk.
 
   Raises:
@@ -69,12 +72,12 @@ def size(path):
     raise _broken(path, error) from None
 
 
-def is_records(path):
+def is_records(path: str) -> bool:
   """Whether a file holds records, going by its name."""
   return _kind(path) in ('.jsonl', '.json', '.parquet')
 
 
-def records(path):
+def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields the records of a file of JSON lines or of a Parquet file.
 
   Args:
@@ -105,7 +108,7 @@ def records(path):
     yield f'line {number}', record
 
 
-def lines(path):
+def lines(path: str) -> Iterator[bytes]:
   """Yields the lines of a file, `bytes` with their ends.
 
   Raises:
@@ -121,7 +124,7 @@ def lines(path):
     raise _broken(path, error, f' after line {count}') from None
 
 
-def text(path):
+def text(path: str) -> bytes:
   """The content of a whole file, `bytes`.
 
   Raises:
@@ -134,7 +137,7 @@ def text(path):
     raise _broken(path, error) from None
 
 
-def field(path, where, record, key):
+def field(path: str, where: str, record: Mapping[str, Any], key: str) -> Any:
   """The value of a record at `key`, nested keys joined by dots.
 
   Raises:
@@ -151,10 +154,10 @@ def field(path, where, record, key):
   return value
 
 
-def _walk(folder):
+def _walk(folder: str) -> list[str]:
   """Paths of all files below a folder, sorted."""
 
-  def fail(error):
+  def fail(error: OSError) -> None:
     raise _broken(error.filename, error)
 
   if not os.path.isdir(folder):
@@ -174,28 +177,28 @@ def _walk(folder):
   )
 
 
-def _hidden(*names):
+def _hidden(*names: str) -> bool:
   return any(name.startswith(('.', '__MACOSX')) for name in names)
 
 
-def _split(path):
+def _split(path: str) -> tuple[str, str]:
   """(archive, member) of a path; ('', '') where it is no member of a zip."""
   archive, separator, member = str(path).partition(_MEMBER)
   return (f'{archive}.zip', member) if separator else ('', '')
 
 
-def _archive(path):
+def _archive(path: str) -> zipfile.ZipFile:
   stat = os.stat(path)
   return _opened_archive(str(path), stat.st_size, stat.st_mtime_ns)
 
 
 # The index of a zip takes long to read where it holds many files.
 @functools.lru_cache(maxsize=1)
-def _opened_archive(path, *_):
+def _opened_archive(path: str, *_: int) -> zipfile.ZipFile:
   return zipfile.ZipFile(path)
 
 
-def _kind(path):
+def _kind(path: str) -> str:
   """Ending that says what is in a file, whatever it is compressed with."""
   suffixes = pathlib.PurePath(path).suffixes
   while suffixes and suffixes[-1] in ('.gz', '.zst'):
@@ -204,13 +207,13 @@ def _kind(path):
 
 
 @contextlib.contextmanager
-def _opened(path):
+def _opened(path: str) -> Iterator[Any]:
   """A file of bytes, unpacked on the way."""
   path = str(path)
   archive, member = _split(path)
   with contextlib.ExitStack() as stack:
-    file = _archive(archive).open(member) if member else open(path, 'rb')
-    file = stack.enter_context(file)
+    file: Any = _archive(archive).open(member) if member else open(path, 'rb')
+    stack.enter_context(file)
     if path.endswith(('.gz', '.zst')) and not file.peek(1):
       raise EOFError('it is empty')
     if path.endswith('.gz'):
@@ -226,14 +229,15 @@ def _opened(path):
 class _Unpacked(io.RawIOBase):
   """Reads zstd frames, and says so where the last one breaks off."""
 
-  def __init__(self, file, zstandard):
+  def __init__(self, file: Any, zstandard: Any) -> None:
     self._file, self._zstandard = file, zstandard
-    self._frame, self._ready = None, memoryview(b'')
+    self._frame: Any = None
+    self._ready = memoryview(b'')
 
-  def readable(self):
+  def readable(self) -> bool:
     return True
 
-  def readinto(self, buffer):
+  def readinto(self, buffer: Any) -> int:
     while not self._ready:
       ended = self._frame is None or self._frame.eof
       packed = self._frame.unused_data if self._frame and ended else b''
@@ -256,7 +260,7 @@ class _Unpacked(io.RawIOBase):
     return count
 
 
-def _rows(path):
+def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """As `records`, of a Parquet file."""
   parquet = extra.load('pyarrow.parquet', f'reading {path}')
   number = 0
@@ -270,7 +274,9 @@ def _rows(path):
     raise _broken(path, error, f' after {number} rows') from None
 
 
-def _broken(path, error, where=''):
+def _broken(
+  path: str, error: BaseException, where: str = ''
+) -> errors.CorpusError:
   return errors.CorpusError(
     f'cannot read {path}{where}: {extra.reason(error)}; it may be incomplete: '
     'fetch it again'

@@ -1,10 +1,19 @@
 """What we have put into the registries of seqio."""
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
 # Name to what it was registered with.
 _registered: dict = {}
 
 
-def add(name, key, registry, arguments):
+def add(
+  name: str,
+  key: tuple,
+  registry: Any,
+  arguments: Callable[[], Mapping[str, Any]],
+) -> str:
   """Adds to a registry of seqio what is not there yet.
 
   Args:

@@ -4,15 +4,18 @@ Shaham et al., 2022 (https://arxiv.org/abs/2201.03533). The benchmark writes
 each input as the model is to see it: question or hypothesis, then document.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from lengen_jax.data import prompts
 
 
-def _rows(record):
+def _rows(record: Mapping[str, Any]) -> list[prompts.Row]:
   # None in the benchmark's files of the test split, '' in TensorFlow Datasets.
   return [prompts.Row(record['id'], record['input'], record['output'] or '')]
 
 
-def _task(name, target_length, num_train):
+def _task(name: str, target_length: int, num_train: int) -> prompts.PromptTask:
   return prompts.PromptTask(
     name=f'scrolls/{name}',
     dataset=f'scrolls/{name}:1.0.0',

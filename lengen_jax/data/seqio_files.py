@@ -1,13 +1,19 @@
 """A data source of seqio that reads files of any format through Python."""
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 import threading
+from typing import Any
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
+from lengen_jax.data import sources
 
 # TensorFlow is here for reading only.
 for _kind in ('GPU', 'TPU'):
@@ -18,7 +24,7 @@ _BLOCK = 64
 raised: list[Exception] = []
 
 
-def texts(column):
+def texts(column: Sequence[bytes]) -> np.ndarray:
   """Byte strings as numpy hands them to TensorFlow, nothing stripped."""
   found = np.empty(len(column), object)
   found[:] = column
@@ -32,7 +38,12 @@ class Files(seqio.DataSource):
   a few numbers.
   """
 
-  def __init__(self, parts, read, columns):
+  def __init__(
+    self,
+    parts: Mapping[str, Sequence[sources.Part]],
+    read: Callable[[sources.Part], Iterator[tuple[bytes, ...]]],
+    columns: Sequence[str],
+  ) -> None:
     """Makes a source.
 
     Args:
@@ -44,23 +55,23 @@ class Files(seqio.DataSource):
     super().__init__(splits=tuple(parts), caching_permitted=True)
 
   @property
-  def supports_arbitrary_sharding(self):
+  def supports_arbitrary_sharding(self) -> bool:
     return False
 
-  def list_shards(self, split):
+  def list_shards(self, split: str) -> list[str]:
     return [part.path for part in self._parts[split]]
 
   def get_dataset(
     self,
-    split='train',
-    shuffle=True,
-    seed=None,
-    shard_info=None,
+    split: str = 'train',
+    shuffle: bool = True,
+    seed: int | None = None,
+    shard_info: Any = None,
     *,
-    sequence_length=None,
-    use_cached=False,
-    num_epochs=1,
-  ):
+    sequence_length: Mapping[str, int] | None = None,
+    use_cached: bool = False,
+    num_epochs: int | None = 1,
+  ) -> Any:
     del sequence_length, use_cached, num_epochs
     parts = self._parts[split]
     numbers = tf.data.Dataset.range(len(parts))
@@ -70,13 +81,13 @@ class Files(seqio.DataSource):
       numbers = numbers.shuffle(len(parts), seed=seed)
     blocks = [_Blocks(functools.partial(self._read, part)) for part in parts]
 
-    def block(part, number):
+    def block(part: int, number: int) -> list[np.ndarray]:
       rows = blocks[part](number)
       columns = list(zip(*rows, strict=True)) or [()] * len(self._columns)
       return [texts(column) for column in columns]
 
-    def read(part):
-      def block_of(number):
+    def read(part: Any) -> Any:
+      def block_of(number: Any) -> dict[str, Any]:
         columns = tf.numpy_function(
           block,
           [part, number],
@@ -107,11 +118,13 @@ class _Blocks:
   through what lies before.
   """
 
-  def __init__(self, begin):
-    self._begin, self._next, self._rows = begin, None, None
+  def __init__(self, begin: Callable[[], Iterator[tuple[bytes, ...]]]) -> None:
+    self._begin = begin
+    self._next: int | None = None
+    self._rows: Iterator[tuple[bytes, ...]] = iter(())
     self._lock = threading.Lock()
 
-  def __call__(self, number):
+  def __call__(self, number: int) -> list[tuple[bytes, ...]]:
     with self._lock:
       try:
         if number != self._next:

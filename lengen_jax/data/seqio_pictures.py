@@ -1,5 +1,9 @@
 """Pictures and their classes as a task of seqio, for an encoder-decoder."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import seqio
 import tensorflow as tf
@@ -10,9 +14,10 @@ from lengen_jax.data import paths
 from lengen_jax.data import registry
 from lengen_jax.data import stream
 from lengen_jax.data import windows
+from lengen_jax.data.config import DataConfig
 
 
-def register(pictures, path):
+def register(pictures: imagenet.Imagenet, path: str) -> str:
   """Registers pictures.
 
   Args:
@@ -23,11 +28,11 @@ def register(pictures, path):
     The name in seqio's registry.
   """
 
-  def tokens(dataset, sequence_length):
+  def tokens(dataset: Any, sequence_length: Mapping[str, int]) -> Any:
     length = sequence_length['inputs']
     shape = pictures.shape(length)
 
-    def convert(record):
+    def convert(record: Mapping[str, Any]) -> dict[str, Any]:
       pixels = imagenet.flatten(record['image'], *shape, pictures.delimiter)
       label = tf.cast(record['label'], tf.int32) + imagenet.PIXELS
       return {
@@ -37,7 +42,7 @@ def register(pictures, path):
 
     return dataset.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 
-  def arguments():
+  def arguments() -> dict[str, Any]:
     vocab = seqio.PassThroughVocabulary(imagenet.PIXELS + imagenet.CLASSES)
     return {
       'source': seqio.TfdsDataSource(
@@ -70,7 +75,7 @@ class Pictures:
   architectures = ('encoder_decoder',)
   vocab_size = imagenet.PIXELS + imagenet.CLASSES
 
-  def __init__(self, config, name):
+  def __init__(self, config: DataConfig, name: str) -> None:
     """Takes a task.
 
     Args:
@@ -80,7 +85,9 @@ class Pictures:
     self._name = name
     self.info = stream.info(config, name, 'pixels')
 
-  def training(self, config, *, seed, host=(0, 1)):
+  def training(
+    self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
+  ) -> stream.StreamBatches:
     """Batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
     dataset = stream.read(
@@ -101,7 +108,7 @@ class Pictures:
       padded=False,
     )
 
-  def evaluation(self, config):
+  def evaluation(self, config: Any) -> 'EvaluationPictures':
     """Pictures of the validation split, at each length of an EvalConfig."""
     return EvaluationPictures(self._name, config.lengths, config.examples)
 
@@ -117,21 +124,23 @@ class EvaluationPictures:
 
   bytes_per_token = None
 
-  def __init__(self, name, lengths, limit):
+  def __init__(
+    self, name: str, lengths: Sequence[int], limit: int | None
+  ) -> None:
     """Takes so many pictures of the validation split, or all."""
     self._name, self._limit = name, -1 if limit is None else limit
     self.lengths = tuple(lengths)
     self.tokens = self._read(min(lengths))[1].shape[0]
 
-  def batch(self, length):
+  def batch(self, length: int) -> dict[str, np.ndarray]:
     """All pictures at a length; see `windows.pair_batch`."""
     return windows.pair_batch(*self._read(length))
 
-  def texts(self):
+  def texts(self) -> list[str]:
     """No texts."""
     return []
 
-  def _read(self, length):
+  def _read(self, length: int) -> tuple[np.ndarray, np.ndarray]:
     dataset = stream.read(
       self._name,
       lengths={'inputs': length, 'targets': 1},
@@ -141,6 +150,7 @@ class EvaluationPictures:
       rows = list(dataset.take(self._limit).as_numpy_iterator())
     if not rows:
       raise errors.CorpusError('the validation split of ImageNet is empty')
-    return tuple(
+    inputs, targets = (
       np.stack([row[name] for row in rows]) for name in ('inputs', 'targets')
     )
+    return inputs, targets

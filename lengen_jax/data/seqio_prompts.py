@@ -1,8 +1,12 @@
 """Prompts and answers as tasks and mixtures of seqio."""
 
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 import re
+from typing import Any
 
 import numpy as np
 import seqio
@@ -14,14 +18,18 @@ from lengen_jax.data import prompts
 from lengen_jax.data import readers
 from lengen_jax.data import registry
 from lengen_jax.data import seqio_files
+from lengen_jax.data import sources
 from lengen_jax.data import stream
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
+from lengen_jax.data.config import DataConfig
 
 _COLUMNS = ('id', 'inputs', 'targets')
 
 
-def register(task, path, vocab, separator):
+def register(
+  task: prompts.PromptTask, path: str, vocab: str, separator: str
+) -> str:
   """Registers a PromptTask.
 
   Args:
@@ -36,7 +44,7 @@ def register(task, path, vocab, separator):
   found = vocabulary.create(vocab)
   files = prompts.raw_files(task, path)
 
-  def arguments():
+  def arguments() -> dict[str, Any]:
     inputs = seqio.Feature(found.seqio(), add_eos=False)
     targets = seqio.Feature(found.seqio(), add_eos=True)
     if files:
@@ -69,12 +77,17 @@ def register(task, path, vocab, separator):
   return registry.add(name, key, seqio.TaskRegistry, arguments)
 
 
-def seqio_name(task):
+def seqio_name(task: prompts.PromptTask) -> str:
   """Name of a PromptTask in seqio's registry."""
   return re.sub('[^a-z0-9]+', '_', task.name)
 
 
-def add_separator(dataset, sequence_length, *, separator):
+def add_separator(
+  dataset: Any,
+  sequence_length: Mapping[str, int] | None,
+  *,
+  separator: np.ndarray,
+) -> Any:
   """Cuts 'inputs' so that the separator fits behind them, and appends it."""
   room = None
   if sequence_length and sequence_length.get('inputs'):
@@ -86,7 +99,7 @@ def add_separator(dataset, sequence_length, *, separator):
         'data.train_length and eval.lengths, or lower data.target_length'
       )
 
-  def add(example):
+  def add(example: Mapping[str, Any]) -> dict[str, Any]:
     ids = example['inputs']
     return {
       **example,
@@ -128,7 +141,9 @@ class Prompts:
   scored_by = 'answers'
   architectures = ('decoder',)
 
-  def __init__(self, config, name, tasks):
+  def __init__(
+    self, config: DataConfig, name: str, tasks: Sequence[prompts.PromptTask]
+  ) -> None:
     """Takes a task or mixture.
 
     Args:
@@ -152,7 +167,9 @@ class Prompts:
       cut=self.target_lengths,
     )
 
-  def training(self, config, *, seed, host=(0, 1)):
+  def training(
+    self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
+  ) -> stream.StreamBatches:
     """Batches of prompts with their answers, which alone are scored."""
     stream.check_files(self._name, host)
     dataset = stream.read(
@@ -163,7 +180,7 @@ class Prompts:
       host=host,
     )
 
-    def row(example):
+    def row(example: Mapping[str, Any]) -> dict[str, Any]:
       inputs, targets = example['inputs'], example['targets']
       tokens = tf.concat([[vocabulary.PAD], inputs, targets], 0)
       size = tf.size(tokens)
@@ -182,7 +199,9 @@ class Prompts:
       padded=True,
     )
 
-  def examples(self, number, length, limit=None):
+  def examples(
+    self, number: int, length: int, limit: int | None = None
+  ) -> list[Example]:
     """Examples of the validation split of one task, one per id.
 
     Args:
@@ -199,7 +218,7 @@ class Prompts:
     dataset = stream.read(
       self._names[number], lengths=self._lengths(length), split='validation'
     )
-    found = {}
+    found: dict[str, Example] = {}
     with stream.own_errors(self._names[number]):
       for row in dataset.as_numpy_iterator():
         key = row['id'].decode()
@@ -223,10 +242,10 @@ class Prompts:
     return list(found.values())
 
   @property
-  def _separator_size(self):
+  def _separator_size(self) -> int:
     return len(self._vocab.encode([self._config.separator.encode()])[0])
 
-  def _lengths(self, length):
+  def _lengths(self, length: int) -> dict[str, int]:
     """Tokens of prompts and answers; prompts are cut alike in all tasks."""
     answer = max(self.target_lengths)
     if length <= answer:
@@ -238,11 +257,13 @@ class Prompts:
     return {'inputs': length - answer, 'targets': answer}
 
 
-def _encoded(row):
+def _encoded(row: prompts.Row) -> tuple[bytes, ...]:
   return tuple(value.encode() for value in row)
 
 
-def _rows(task, part):
+def _rows(
+  task: prompts.PromptTask, part: sources.Part
+) -> Iterator[tuple[bytes, ...]]:
   """Rows of a file of JSON lines, as bytes."""
   for where, record in readers.records(part.path):
     fields = {
@@ -257,10 +278,10 @@ def _rows(task, part):
     yield from map(_encoded, task.rows(fields))
 
 
-def _to_rows(dataset, task):
+def _to_rows(dataset: Any, task: prompts.PromptTask) -> Any:
   """Records of TensorFlow Datasets to rows of text."""
 
-  def rows(*values):
+  def rows(*values: Any) -> list[np.ndarray]:
     record = {
       field: _python(value)
       for field, value in zip(task.fields, values, strict=True)
@@ -268,7 +289,7 @@ def _to_rows(dataset, task):
     found = [_encoded(row) for row in task.rows(record)]
     return [seqio_files.texts(column) for column in zip(*found, strict=True)]
 
-  def convert(record):
+  def convert(record: Mapping[str, Any]) -> Any:
     values = []
     for field in task.fields:
       value = record
@@ -287,7 +308,7 @@ def _to_rows(dataset, task):
   return dataset.flat_map(convert)
 
 
-def _python(value):
+def _python(value: Any) -> Any:
   """A value of a record as Python has it."""
   if isinstance(value, bytes):
     return value.decode()

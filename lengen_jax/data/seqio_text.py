@@ -1,7 +1,9 @@
 """Text as tasks of seqio, and windows of it."""
 
+from collections.abc import Mapping
 import functools
 import re
+from typing import Any
 
 import seqio
 import tensorflow as tf
@@ -16,13 +18,14 @@ from lengen_jax.data import sources
 from lengen_jax.data import stream
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
+from lengen_jax.data.config import DataConfig
 
 # Windows that are shuffled among each other; they are kept in checkpoints, as
 # are the 1000 documents that seqio shuffles before.
 _SHUFFLE = 1024
 
 
-def register(source, path, vocab):
+def register(source: sources.Source, path: str, vocab: str) -> str:
   """Registers a source of text: one task for all lengths.
 
   Args:
@@ -44,7 +47,7 @@ def register(source, path, vocab):
       if split != 'test':
         raise
 
-  def arguments():
+  def arguments() -> dict[str, Any]:
     feature = seqio.Feature(found.seqio(), add_eos=True)
     if any(part.dataset for part in parts['train']):
       data = seqio.TfdsDataSource(
@@ -82,7 +85,9 @@ def register(source, path, vocab):
   return registry.add(name, key, seqio.TaskRegistry, arguments)
 
 
-def split_to_length(dataset, sequence_length):
+def split_to_length(
+  dataset: Any, sequence_length: Mapping[str, int] | None
+) -> Any:
   """Splits 'targets' into pieces of `sequence_length['targets']` tokens.
 
   seqio would keep the first piece and drop the rest.
@@ -91,7 +96,7 @@ def split_to_length(dataset, sequence_length):
     return dataset
   length = sequence_length['targets']
 
-  def pieces(example):
+  def pieces(example: Mapping[str, Any]) -> Any:
     ids = example['targets']
     starts = tf.data.Dataset.range(0, tf.size(ids, tf.int64), length)
     return starts.map(lambda at: {'targets': ids[at : at + length]})
@@ -110,7 +115,7 @@ class Text:
   scored_by = 'loss'
   architectures = ('decoder', 'encoder')
 
-  def __init__(self, config, name):
+  def __init__(self, config: DataConfig, name: str) -> None:
     """Takes a task.
 
     Args:
@@ -136,7 +141,9 @@ class Text:
       config, name, self._vocab.fingerprint, mode=config.mode
     )
 
-  def training(self, config, *, seed, host=(0, 1)):
+  def training(
+    self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
+  ) -> stream.StreamBatches:
     """Batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
     documents = stream.read(
@@ -152,7 +159,7 @@ class Text:
       padded=config.mode == 'doc_pad',
     )
 
-  def evaluation(self, config):
+  def evaluation(self, config: Any) -> windows.EvaluationWindows:
     """The first windows of the validation split that are long enough."""
     longest, count = max(config.lengths), config.windows
     documents = stream.read(self._name, lengths=None, split='validation')
@@ -167,7 +174,7 @@ class Text:
     )
 
 
-def cut(dataset, length, mode):
+def cut(dataset: Any, length: int, mode: str) -> Any:
   """Windows of documents 'targets'; as `windows.Cutter`, within tf.data.
 
   Args:
@@ -180,7 +187,7 @@ def cut(dataset, length, mode):
   """
   start = tf.constant([vocabulary.PAD])
 
-  def windows_of(tokens):
+  def windows_of(tokens: Any) -> tuple[dict[str, Any], Any]:
     """Whole windows, and what is left with its predecessor."""
     count = (tf.size(tokens) - 1) // length
     index = tf.range(count)[:, None] * length + tf.range(length + 1)[None]
@@ -190,11 +197,13 @@ def cut(dataset, length, mode):
     }
     return found, tokens[count * length :]
 
-  def go_on(rest, document):
+  def go_on(
+    rest: Any, document: Mapping[str, Any]
+  ) -> tuple[Any, dict[str, Any]]:
     found, rest = windows_of(tf.concat([rest, document['targets']], 0))
     return rest, found
 
-  def alone(document):
+  def alone(document: Mapping[str, Any]) -> dict[str, Any]:
     found, rest = windows_of(tf.concat([start, document['targets']], 0))
     if mode == 'doc_window':
       return found

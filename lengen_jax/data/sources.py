@@ -6,10 +6,13 @@ document is. `SOURCES` is the menu; a spec such as `c4` or
 """
 
 import abc
+from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 import hashlib
 import pathlib
 import re
+from typing import Any
 
 from lengen_jax import errors
 from lengen_jax import specs
@@ -61,7 +64,7 @@ class Source(abc.ABC):
   # What is in it.
   about = ''
 
-  def parts(self, path, split):
+  def parts(self, path: str, split: str) -> list[Part]:
     """The Parts that hold a split.
 
     Args:
@@ -95,20 +98,20 @@ class Source(abc.ABC):
       )
     return found[split]
 
-  def _may_be_others(self, folder):
+  def _may_be_others(self, folder: pathlib.Path) -> bool:
     """Whether what a folder holds may be of other sources."""
     return False
 
   @abc.abstractmethod
-  def documents(self, part):
+  def documents(self, part: Part) -> Iterator[bytes]:
     """Yields the documents of a file, `bytes`; of those in `part.split`."""
 
-  def from_record(self, record):
+  def from_record(self, record: Mapping[str, Any]) -> bytes:
     """The document in a record of TensorFlow Datasets, `bytes`."""
     return record['text']
 
   @abc.abstractmethod
-  def _file_parts(self, folder):
+  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
     """The Parts of a folder, or of a file, by split."""
 
 
@@ -130,18 +133,18 @@ class Records(Source):
   # key are taken to be of this source.
   keep = {}  # type: dict[str, tuple]
 
-  def _may_be_others(self, folder):
+  def _may_be_others(self, folder: pathlib.Path) -> bool:
     # Records that do not say which set they are of are taken to be ours, so
     # that a folder with the folders of several sources is none of them.
     return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
 
-  def documents(self, part):
+  def documents(self, part: Part) -> Iterator[bytes]:
     for text in self._texts(part.path):
       if not part.split or _hash_split(text) == part.split:
         yield text
 
-  def _file_parts(self, folder):
-    found = {split: [] for split in SPLITS}
+  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = {split: [] for split in SPLITS}
     for file in filter(self._reads, readers.files(folder)):
       found[self._told_split(folder, file) or 'train'].append(Part(file))
     if not found['validation']:
@@ -151,11 +154,11 @@ class Records(Source):
         found[split] = found.get(split, []) + hashed
     return found
 
-  def _reads(self, file):
+  def _reads(self, file: str) -> bool:
     """Whether a file holds text of this source."""
     return readers.is_records(file)
 
-  def _told_split(self, folder, file):
+  def _told_split(self, folder: pathlib.Path, file: str) -> str:
     """The split that a file's path below `folder` names, '' for none."""
     path = pathlib.Path(folder)
     root = path.parent if path.is_file() else path
@@ -165,7 +168,7 @@ class Records(Source):
         return _SPLIT_WORDS[word]
     return ''
 
-  def _texts(self, path):
+  def _texts(self, path: str) -> Iterator[bytes]:
     """Yields all documents of a file, `bytes`."""
     for where, record in readers.records(path):
       if not self._is_ours(record):
@@ -186,7 +189,7 @@ class Records(Source):
         )
       yield value.encode('utf-8', errors='surrogatepass')
 
-  def _is_ours(self, record):
+  def _is_ours(self, record: Mapping[str, Any]) -> bool:
     for key, values in self.keep.items():
       value = record
       for name in key.split('.'):
@@ -208,7 +211,7 @@ class C4(Records):
     'with TensorFlow Datasets'
   )
 
-  def _reads(self, file):
+  def _reads(self, file: str) -> bool:
     # Beside it lie other corpora, or what TensorFlow Datasets keeps.
     others = {'en.noblocklist', 'en.noclean', 'multilingual', 'realnewslike'}
     parts = pathlib.PurePath(file).parts
@@ -275,16 +278,16 @@ class Lm(Records):
     'files serves'
   )
 
-  def _reads(self, file):
+  def _reads(self, file: str) -> bool:
     return pathlib.PurePath(file).match(self.pattern)
 
-  def _told_split(self, folder, file):
+  def _told_split(self, folder: pathlib.Path, file: str) -> str:
     if readers.is_records(file):
       return super()._told_split(folder, file)
     named = _TEXT_FILE.fullmatch(pathlib.PurePath(file).name)
     return _SPLIT_WORDS.get(named[1], '') if named else ''
 
-  def _texts(self, path):
+  def _texts(self, path: str) -> Iterator[bytes]:
     if readers.is_records(path):
       yield from super()._texts(path)
     elif text := readers.text(path):
@@ -308,16 +311,17 @@ class Wikitext103(Source):
     'zip serves as it is'
   )
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.variant not in ('raw', 'tokens'):
       raise errors.SpecError(
         errors.one_of('variant of wikitext103', self.variant, ('raw', 'tokens'))
       )
 
-  def documents(self, part):
+  def documents(self, part: Part) -> Iterator[bytes]:
     # ` = Title = ` after a blank line begins an article, ` = = Section = = `
     # does not. Blank lines before it end the last article.
-    article, blank = [], True
+    article: list[bytes] = []
+    blank = True
     for line in readers.lines(part.path):
       begins = blank and _TITLE.fullmatch(line)
       blank = not line.strip()
@@ -328,7 +332,7 @@ class Wikitext103(Source):
     if article:
       yield b''.join(article)
 
-  def _file_parts(self, folder):
+  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
     words = {'train': 'train', 'validation': 'valid', 'test': 'test'}
     return {
       split: [Part(f) for f in _find(folder, f'wiki.{word}.{self.variant}')]
@@ -343,7 +347,7 @@ class Enwik8(Source):
   about = 'enwik8'
   how = 'fetch http://mattmahoney.net/dc/enwik8.zip; the zip serves as it is'
 
-  def documents(self, part):
+  def documents(self, part: Part) -> Iterator[bytes]:
     text = readers.text(part.path)
     first, second = len(text) * 90 // 100, len(text) * 95 // 100
     yield {
@@ -352,7 +356,7 @@ class Enwik8(Source):
       'test': text[second:],
     }[part.split]
 
-  def _file_parts(self, folder):
+  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
     files = _find(folder, 'enwik8')
     return {split: [Part(f, split) for f in files] for split in SPLITS}
 
@@ -367,7 +371,7 @@ SOURCES = {
 }
 
 
-def create(spec):
+def create(spec: str) -> Source:
   """The source that a spec names.
 
   Raises:
@@ -381,13 +385,13 @@ def create(spec):
   return specs.build('source', SOURCES, spec)
 
 
-def _find(folder, name):
+def _find(folder: pathlib.Path, name: str) -> list[str]:
   """The first file of a name, in a list; it may lie there unpacked, too."""
   found = readers.files(folder)
   return [file for file in found if pathlib.PurePath(file).name == name][:1]
 
 
-def _hash_split(text):
+def _hash_split(text: bytes) -> str:
   """The split that a document's content puts it into."""
   part = int.from_bytes(hashlib.sha256(text).digest()[:4], 'big') % HELD_OUT
   return {0: 'validation', 1: 'test'}.get(part, 'train')

@@ -9,6 +9,7 @@ import hashlib
 import pathlib
 import platform
 import sysconfig
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ _EXCLUDED = {
 _EXCLUDED_FILES = ('_sysconfigdata', 'sitecustomize', 'usercustomize')
 
 
-def read(path=''):
+def read(path: str = '') -> tuple[dict[str, list[np.ndarray]], dict[str, Any]]:
   """Reads the standard library.
 
   Files are de-duplicated by content and split by a hash of their path: one in
@@ -45,7 +46,11 @@ def read(path=''):
     errors.CorpusError: there are no sources.
   """
   root = pathlib.Path(path or sysconfig.get_paths()['stdlib'])
-  documents = {'train': [], 'validation': [], 'test': []}
+  documents: dict[str, list[np.ndarray]] = {
+    'train': [],
+    'validation': [],
+    'test': [],
+  }
   seen = set()
   checksum = hashlib.sha256()
   files = sorted(root.rglob('*.py')) if root.is_dir() else []
@@ -80,6 +85,6 @@ def read(path=''):
   return documents, info
 
 
-def _split(relative):
+def _split(relative: str) -> str:
   part = hashlib.sha256(relative.encode()).digest()[0] % 20
   return {0: 'validation', 1: 'test'}.get(part, 'train')

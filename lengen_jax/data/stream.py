@@ -1,9 +1,13 @@
 """Batches out of a pipeline of tf.data, whose state goes into checkpoints."""
 
+from collections.abc import Mapping
 import hashlib
 import json
 import os
+import pathlib
+from typing import Any
 
+import numpy as np
 import seqio
 import tensorflow as tf
 
@@ -11,12 +15,21 @@ from lengen_jax import errors
 from lengen_jax.data import extra
 from lengen_jax.data import seqio_files
 from lengen_jax.data import windows
+from lengen_jax.data.config import DataConfig
 
 
 class StreamBatches(windows.Batches):
   """Batches of a pipeline, whose state goes into checkpoints."""
 
-  def __init__(self, name, dataset, *, rows, host, padded):
+  def __init__(
+    self,
+    name: str,
+    dataset: Any,
+    *,
+    rows: int,
+    host: tuple[int, int],
+    padded: bool,
+  ) -> None:
     """Begins.
 
     Args:
@@ -36,7 +49,7 @@ class StreamBatches(windows.Batches):
     self._iterator = iter(dataset.with_options(options))
     self._checkpoint = tf.train.Checkpoint(iterator=self._iterator)
 
-  def next(self):
+  def next(self) -> dict[str, np.ndarray]:
     with own_errors(self._task):
       batch = next(self._iterator, None)
     if batch is None:
@@ -52,11 +65,11 @@ class StreamBatches(windows.Batches):
       batch['tokens'], batch['size'], batch.get('first_scored')
     )
 
-  def save(self, folder):
+  def save(self, folder: pathlib.Path) -> None:
     (folder / 'hosts.json').write_text(json.dumps({'hosts': self._host[1]}))
     self._checkpoint.write(str(folder / self._name))
 
-  def restore(self, folder):
+  def restore(self, folder: pathlib.Path) -> None:
     hosts = json.loads((folder / 'hosts.json').read_text())['hosts']
     if hosts != self._host[1]:
       raise errors.CheckpointError(
@@ -73,11 +86,18 @@ class StreamBatches(windows.Batches):
       ) from error
 
   @property
-  def _name(self):
+  def _name(self) -> str:
     return f'pipeline-{self._host[0]}'
 
 
-def read(name, *, lengths, split, seed=None, host=None):
+def read(
+  name: str,
+  *,
+  lengths: Mapping[str, int] | None,
+  split: str,
+  seed: int | None = None,
+  host: tuple[int, int] | None = None,
+) -> Any:
   """The dataset of a task or mixture, gone through once.
 
   Args:
@@ -105,7 +125,7 @@ def read(name, *, lengths, split, seed=None, host=None):
   )
 
 
-def check_files(name, host):
+def check_files(name: str, host: tuple[int, int]) -> None:
   """Says so where hosts outnumber files: then each reads all of them."""
   task = seqio.get_mixture_or_task(name)
   for each in getattr(task, 'tasks', [task]):
@@ -117,7 +137,9 @@ def check_files(name, host):
       )
 
 
-def info(config, name, vocabulary, **more):
+def info(
+  config: DataConfig, name: str, vocabulary: str, **more: Any
+) -> dict[str, Any]:
   """What is known of the data without reading it.
 
   Args:
@@ -152,13 +174,18 @@ def info(config, name, vocabulary, **more):
 class own_errors:
   """Raises what our own readers raised within a pipeline as it was."""
 
-  def __init__(self, name):
+  def __init__(self, name: str) -> None:
     self._name = name
 
-  def __enter__(self):
+  def __enter__(self) -> None:
     pass
 
-  def __exit__(self, kind, error, traceback):
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: Any,
+  ) -> None:
     if kind is None or not issubclass(kind, tf.errors.OpError):
       return
     for ours in seqio_files.raised:

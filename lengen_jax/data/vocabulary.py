@@ -5,12 +5,17 @@ token, 1 ends a document or an answer, 2 is unknown. A SentencePiece model of
 somebody else, such as that of a Llama, keeps its own for begin and end.
 """
 
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import hashlib
 import io
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lengen_jax import errors
 from lengen_jax.data import extra
@@ -20,7 +25,7 @@ PAD, END = 0, 1
 _PROBE = 'a\tb  c\n\n  D é\n'
 
 
-def create(spec):
+def create(spec: str) -> 'Vocabulary':
   """The vocabulary that a config names.
 
   Args:
@@ -46,33 +51,33 @@ class Bytes:
   name, lossless = 'bytes', True
   start, end = PAD, END
 
-  def __init__(self, offset=3):
+  def __init__(self, offset: int = 3) -> None:
     """As seqio has it; 0 for text that needs no padding and no end."""
     self._offset, self.size = offset, 256 + offset
     self.fingerprint = f'bytes_plus_{offset}'
 
-  def encode(self, texts):
+  def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     """Token ids of each of some texts, `bytes`: list of int32 arrays."""
     return [
       np.frombuffer(text, np.uint8).astype(np.int32) + self._offset
       for text in texts
     ]
 
-  def decode(self, ids):
+  def decode(self, ids: ArrayLike) -> str:
     """The text of token ids; what is no byte or no UTF-8 is left out."""
     return self._bytes(ids).decode('utf-8', errors='ignore')
 
-  def num_bytes(self, ids):
+  def num_bytes(self, ids: ArrayLike) -> int:
     """Bytes of text that token ids stand for."""
     return len(self._bytes(ids))
 
-  def seqio(self):
+  def seqio(self) -> Any:
     """The same vocabulary for seqio."""
     import seqio
 
     return seqio.ByteVocabulary()
 
-  def _bytes(self, ids):
+  def _bytes(self, ids: ArrayLike) -> bytes:
     ids = np.asarray(ids, np.int32).ravel()
     ids = ids[(ids >= self._offset) & (ids < self.size)]
     return (ids - self._offset).astype(np.uint8).tobytes()
@@ -90,7 +95,7 @@ class SentencePiece:
     lossless: whether text comes back as it was, white space too.
   """
 
-  def __init__(self, path):
+  def __init__(self, path: str) -> None:
     """Loads a model.
 
     Args:
@@ -134,7 +139,7 @@ class SentencePiece:
     self.lossless = self.decode(self.encode([_PROBE.encode()])[0]) == _PROBE
     self._num_bytes = np.array([self._bytes(i) for i in range(self.size)])
 
-  def encode(self, texts):
+  def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     """Token ids of each of some texts, `bytes`: list of int32 arrays."""
     found = self._model.encode(
       [text.decode('utf-8', errors='replace') for text in texts],
@@ -142,15 +147,15 @@ class SentencePiece:
     )
     return [np.asarray(ids, np.int32) for ids in found]
 
-  def decode(self, ids):
+  def decode(self, ids: ArrayLike) -> str:
     """The text of token ids; what is no piece is left out."""
     return self._model.decode(self._pieces(ids).tolist())
 
-  def num_bytes(self, ids):
+  def num_bytes(self, ids: ArrayLike) -> int:
     """Bytes of text that token ids stand for; an unknown piece counts as 1."""
     return int(self._num_bytes[self._pieces(ids)].sum())
 
-  def seqio(self):
+  def seqio(self) -> Any:
     """The same vocabulary for seqio."""
     if not self._ours:
       raise errors.CorpusError(
@@ -164,15 +169,15 @@ class SentencePiece:
     return seqio.SentencePieceVocabulary(self._path)
 
   @property
-  def _ours(self):
+  def _ours(self) -> bool:
     """Whether padding and end are what they are elsewhere."""
     return (self._pads, self.end) == (PAD, END)
 
-  def _pieces(self, ids):
+  def _pieces(self, ids: ArrayLike) -> np.ndarray:
     ids = np.asarray(ids, np.int32).ravel()
     return ids[(ids > END) & (ids < self.size)]
 
-  def _bytes(self, piece):
+  def _bytes(self, piece: int) -> int:
     """Bytes of text that a piece stands for."""
     if self._model.is_control(piece):
       return 0
@@ -181,7 +186,7 @@ class SentencePiece:
     return len(self._model.id_to_piece(piece).replace('▁', ' ').encode())
 
 
-def train(texts, size, path):
+def train(texts: Iterable[bytes], size: int, path: str | pathlib.Path) -> None:
   """Trains a SentencePiece model that loses nothing of a text.
 
   Nothing but U+2581: SentencePiece writes spaces so, and reads it as one.
@@ -234,12 +239,15 @@ def train(texts, size, path):
     ) from None
 
 
-def _lines(texts):
+def _lines(texts: Iterable[bytes]) -> Iterator[str]:
   """Lines, and pieces of long ones: the trainer leaves out what is longer."""
   for text in texts:
     for line in text.decode('utf-8', errors='replace').splitlines():
       yield from (line[i : i + 1000] for i in range(0, len(line), 1000))
 
 
-def _sentencepiece():
+def _sentencepiece() -> Any:
   return extra.load('sentencepiece', 'a SentencePiece vocabulary')
+
+
+Vocabulary = Bytes | SentencePiece

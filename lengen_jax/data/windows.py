@@ -105,9 +105,9 @@ class TrainingWindows(IndexedBatches):
         f'tokens, fewer than data.batch_size={batch_size}; lower '
         'data.train_length or data.batch_size'
       )
-    self._order = (None, None)
+    self._order: tuple[int | None, np.ndarray | None] = (None, None)
 
-  def __len__(self):
+  def __len__(self) -> int:
     """Windows in an epoch."""
     return len(self._starts)
 
@@ -121,7 +121,7 @@ class TrainingWindows(IndexedBatches):
     starts = self._starts[rows]
     return lm_batch(self._text[starts[:, None] + np.arange(self.length + 1)])
 
-  def _epoch_order(self, epoch):
+  def _epoch_order(self, epoch: int) -> np.ndarray:
     if self._order[0] != epoch:
       generator = np.random.Generator(np.random.Philox([self.seed, epoch]))
       self._order = (epoch, generator.permutation(len(self)))

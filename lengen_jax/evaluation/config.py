@@ -24,7 +24,7 @@ class EvalConfig:
   windows: int = 64
   examples: int | None = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     specs.check_types('eval', self)
     whole = all(isinstance(n, numbers.Integral) for n in self.lengths)
     if not (whole and self.lengths and min(self.lengths) >= 1):

@@ -1,11 +1,13 @@
-"""What a language model writes: greedy decoding of many prompts, with a cache.
+"""Greedy decoding of many prompts, with a KV cache.
 
 Shape suffixes: B rows, W width of the padded prompts, P slots of the cache, N
 new tokens, V vocab_size.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
+import dataclasses
 import functools
 from typing import Any
 
@@ -16,6 +18,7 @@ from jax.sharding import PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.hints import Array
 from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
@@ -24,7 +27,7 @@ from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.positions import tokens
 
-# Inputs of a row begin with it, as in training.
+# The first input of each row, as in training.
 _START = 0
 _LEAST_WIDTH = 16
 
@@ -32,15 +35,14 @@ _LEAST_WIDTH = 16
 class Generator:
   """Continues prompts greedily, many at a time.
 
-  What follows a prompt does not depend on the other prompts, up to rounding:
-  each row has a plan of its own, for its prompt and `max_new` tokens: as long
-  as a row of training with the longest answer. Positions drawn at test time are
-  a function of the seed, the index of the prompt and its plan; where a scheme
-  draws for a whole batch, of the seed and the plan.
+  The output for a prompt does not depend on the other prompts, up to rounding.
+  The planned length of each row is that of its prompt plus `max_new`. Positions
+  drawn at test time depend on the seed, the index of the prompt and the planned
+  length; if a scheme draws once per batch, on the seed and the planned length.
 
   Attributes:
-    steps: decoding steps of the last run, one token per row each; of several
-      devices, those of the slowest.
+    steps: decoding steps of the last run, each one token per row; with several
+      devices, the steps of the slowest.
   """
 
   def __init__(
@@ -54,26 +56,27 @@ class Generator:
     seed: int,
     layout: Any,
   ) -> None:
-    """Prepares the decoding.
+    """Creates the decoding function.
 
     Args:
       config: a ModelConfig of a decoder.
       scheme: a PositionScheme.
-      max_new: tokens written at most after each prompt.
-      end_id: the token after which nothing comes; one that the model does not
-        have, as -1, for none.
-      batch_tokens: tokens per batch, prompts and what is written; the number
-        of rows goes down as the prompts get longer.
-      seed: of positions drawn at test time.
-      layout: of arrays on devices; see `training.sharding.Layout`. Rows are
-        split over all devices, whatever the axes of its mesh.
+      max_new: maximum number of tokens generated per prompt.
+      end_id: the token that ends an output; an id outside the vocabulary, such
+        as -1, disables it.
+      batch_tokens: tokens per batch, prompts and outputs together; batches of
+        longer prompts have fewer rows.
+      seed: seed of positions drawn at test time.
+      layout: a `training.sharding.Layout`. Rows are split over all devices of
+        its mesh.
 
     Raises:
-      errors.ConfigError: the model is no decoder, or a number is too low.
+      errors.ConfigError: the model is not a decoder, or `max_new` or
+        `batch_tokens` is below 1.
     """
     if config.architecture != 'decoder':
       raise errors.ConfigError(
-        "only a model of architecture 'decoder' continues prompts, not "
+        "generation requires a model of architecture 'decoder', got "
         f'{config.architecture!r}'
       )
     for name, value in (('max_new', max_new), ('batch_tokens', batch_tokens)):
@@ -82,7 +85,7 @@ class Generator:
     self.steps = 0
     self._max_new, self._end_id = max_new, end_id
     self._batch_tokens, self._vocab_size = batch_tokens, config.vocab_size
-    # What goes by the number of slots takes no padding.
+    # Encodings that read the number of slots require exact widths.
     layer_encodings = blocks.create_encodings(config)
     self._exact = not all(encoding.tileable for encoding in layer_encodings)
     self._num_devices = layout.size
@@ -97,33 +100,33 @@ class Generator:
     prompts: Sequence[np.ndarray],
     report: Callable[[int, int], None] | None = None,
   ) -> list[np.ndarray]:
-    """What the model writes after each prompt.
+    """Returns the tokens that the model generates after each prompt.
 
-    Prompts of similar length share a batch, the longest coming first, so that
-    one that is too long is refused at once.
+    Prompts of similar length share a batch. The longest prompts come first, so
+    that a prompt that is too long raises an error immediately.
 
     Args:
       params: the model's parameters.
-      prompts: list of integer arrays, `[length]` each, token ids without a
-        start token.
-      report: called as `report(done, total)` after each batch, in prompts.
+      prompts: token ids without a start token, integer arrays `[length]`.
+      report: called after each batch as `report(done, total)`, both numbers of
+        prompts.
 
     Returns:
       List of int32 arrays in the order of the prompts: token ids up to the
-      first `end_id`, which is left out, `max_new` at most.
+      first `end_id`, which is excluded; at most `max_new`.
 
     Raises:
-      errors.ConfigError: a prompt is no array of the model's tokens.
-      errors.LengthError: the longest prompt and what is to be written exceed
-        what an encoding or the scheme can take.
-      errors.CombinationError: scheme and encoding do not go together.
+      errors.ConfigError: a prompt is not an array of ids in the vocabulary.
+      errors.LengthError: the longest prompt plus `max_new` exceeds the range of
+        an encoding or of the scheme.
+      errors.CombinationError: scheme and encoding are incompatible.
       errors.MetricError: logits are not finite.
     """
     prompts = [self._checked(i, prompt) for i, prompt in enumerate(prompts)]
     lengths = np.array([len(prompt) for prompt in prompts], int)
     widths = lengths
     if not self._exact:
-      # No wider than the longest, so that no table is read beyond any plan.
+      # At most the longest length, so that no table is read out of range.
       padded = [padded_width(length) for length in lengths]
       widths = np.minimum(np.array(padded, int), lengths.max(initial=0))
     order = np.argsort(-lengths, kind='stable')
@@ -143,15 +146,22 @@ class Generator:
           report(done, len(prompts))
     return written
 
-  def _num_rows(self, width, count):
-    """Rows per batch: a multiple of the devices, all batches about as full."""
+  def _num_rows(self, width: int, count: int) -> int:
+    """Returns rows per batch, a multiple of the number of devices."""
     share = self._batch_tokens // (width + self._max_new) // self._num_devices
     batches = -(-count // (max(1, share) * self._num_devices))
     return -(-count // (batches * self._num_devices)) * self._num_devices
 
-  def _batch(self, params, prompts, chosen, rows, width):
-    """Token ids that follow some prompts, `[rows, max_new]`."""
-    # Rows that are left repeat the last, and so cost no further step.
+  def _batch(
+    self,
+    params: Params,
+    prompts: Sequence[np.ndarray],
+    chosen: np.ndarray,
+    rows: int,
+    width: int,
+  ) -> np.ndarray:
+    """Returns ids generated after the chosen prompts, `[rows, max_new]`."""
+    # Unused rows repeat the last prompt, which adds no decoding step.
     numbers = np.pad(chosen, (0, rows - len(chosen)), mode='edge')
     batch = {
       'inputs': np.zeros((rows, width), np.int32),
@@ -169,13 +179,12 @@ class Generator:
     self.steps += int(steps.max())
     if not finite.all():
       raise errors.MetricError(
-        'the logits are not finite: the model has diverged, and what it would '
-        'write means nothing'
+        'the logits are not finite: the model has diverged, and its output is '
+        'meaningless'
       )
     return ids_BxN
 
-  def _checked(self, number, prompt):
-    """A prompt as the model takes it."""
+  def _checked(self, number: int, prompt: np.ndarray) -> np.ndarray:
     prompt = np.asarray(prompt)
     if prompt.ndim != 1 or (prompt.size and prompt.dtype.kind not in 'iu'):
       raise errors.ConfigError(
@@ -192,7 +201,7 @@ class Generator:
 
 
 def padded_width(length: int) -> int:
-  """The least of 16, 24, 32, 48, 64, ... that holds `length` tokens."""
+  """Returns the least of 16, 24, 32, 48, 64, ... that is at least `length`."""
   width, wider = _LEAST_WIDTH, _LEAST_WIDTH * 3 // 2
   while width < length:
     width, wider = wider, 2 * width
@@ -200,10 +209,17 @@ def padded_width(length: int) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _writer(config, scheme, max_new, end_id, seed, layout):
-  """The compiled `_write`, kept for the next who validates the same model."""
+def _writer(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  max_new: int,
+  end_id: int,
+  seed: int,
+  layout: Any,
+) -> Callable[[Params, Mapping[str, Array]], tuple[Array, Array, Array]]:
+  """Returns `_write`, jitted over the mesh and cached across Generators."""
   by_row, whole = PartitionSpec(layout.mesh.axis_names), PartitionSpec()
-  # Each device decodes its rows for itself, and stops when they have ended.
+  # Each device decodes its own rows and stops when all of them have ended.
   return jax.jit(
     jax.shard_map(
       functools.partial(_write, config, scheme, max_new, end_id, seed),
@@ -216,8 +232,16 @@ def _writer(config, scheme, max_new, end_id, seed, layout):
   )
 
 
-def _write(config, scheme, max_new, end_id, seed, params, batch):
-  """Reads prompts, all tokens but the last at once, and continues them.
+def _write(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  max_new: int,
+  end_id: int,
+  seed: int,
+  params: Params,
+  batch: Mapping[str, Array],
+) -> tuple[Array, Array, Array]:
+  """Generates after prompts, whose tokens but the last are read in one call.
 
   Args:
     config: see Generator.
@@ -227,40 +251,20 @@ def _write(config, scheme, max_new, end_id, seed, params, batch):
     seed: see Generator.
     params: the model's parameters.
     batch: 'inputs' `[B, W]`, start token and prompt without its last token;
-      'last' `[B]`, that token; 'lengths' `[B]`, how many inputs are real; and
-      'numbers' `[B]`, indices of the prompts.
+      'last' `[B]`, the last token; 'lengths' `[B]`, numbers of inputs without
+      padding; and 'numbers' `[B]`, indices of the prompts.
 
   Returns:
-    Token ids, int32 `[B, N]`, those behind an `end_id` meaning nothing; steps,
-    int32 `[1]`; and whether all logits that count were finite, bool `[1]`.
+    Token ids, int32 `[B, N]`, arbitrary after an `end_id`; decoding steps,
+    int32 `[1]`; and whether the logits of all unfinished rows were finite, bool
+    `[1]`.
   """
-  inputs_BxW, lengths_B = batch['inputs'], batch['lengths']
-  rows, width = inputs_BxW.shape
-  # The last token that is written is never read.
-  slots = width + max_new
-  planned_B = lengths_B + max_new
-  rng = jax.random.key(seed)
-  index_1xP = tokens.position_index(slots, None)
+  rows, width = batch['inputs'].shape
+  cache = _empty_cache(config, scheme, max_new, seed, batch)
 
-  def positions(planned, number):
-    """Of one row, as if it were alone."""
-    given = scheme(
-      index_1xP,
-      lengths=planned[None, None],
-      rng=jax.random.fold_in(rng, 0 if scheme.same_rows else number),
-      num_layers=config.num_layers,
-    )
-    return jax.tree.map(lambda leaf: jnp.squeeze(leaf, -2), given)
-
-  # Made for a plan as long as there are slots, which is what it checks; the
-  # plans themselves are known when the program runs.
-  cache = cache_lib.create(config, rows, slots, scheme=scheme, rng=rng)
-  cache = cache.replace(
-    positions=jax.vmap(positions, out_axes=-2)(planned_B, batch['numbers']),
-    planned=planned_B[:, None],
-  )
-
-  def extend(inputs, cache, new_lengths=None):
+  def extend(
+    inputs: Array, cache: cache_lib.Cache, new_lengths: Array | None = None
+  ) -> Any:
     return transformer.create(config).apply(
       {'params': params},
       inputs,
@@ -270,14 +274,14 @@ def _write(config, scheme, max_new, end_id, seed, params, batch):
     )
 
   if width:
-    # Nobody asks for these logits, so that they are not computed.
-    _, cache = extend(inputs_BxW, cache, lengths_B)
+    # XLA eliminates the computation of the unused logits.
+    _, cache = extend(batch['inputs'], cache, batch['lengths'])
 
-  def going_on(state):
+  def unfinished(state: tuple[Any, ...]) -> Array:
     step, _, ended_B, finite, _, _ = state
     return (step < max_new) & finite & ~jnp.all(ended_B)
 
-  def write_one(state):
+  def write_one(state: tuple[Any, ...]) -> tuple[Any, ...]:
     step, token_B, ended_B, finite, ids_BxN, cache = state
     logits_Bx1xV, cache = extend(token_B[:, None], cache)
     logits_BxV = logits_Bx1xV[:, 0]
@@ -288,7 +292,7 @@ def _write(config, scheme, max_new, end_id, seed, params, batch):
     return step + 1, token_B, ended_B, finite, ids_BxN, cache
 
   steps, _, _, finite, ids_BxN, _ = jax.lax.while_loop(
-    going_on,
+    unfinished,
     write_one,
     (
       jnp.int32(0),
@@ -300,3 +304,38 @@ def _write(config, scheme, max_new, end_id, seed, params, batch):
     ),
   )
   return ids_BxN, steps[None], finite[None]
+
+
+def _empty_cache(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  max_new: int,
+  seed: int,
+  batch: Mapping[str, Array],
+) -> cache_lib.Cache:
+  """Returns a cache whose rows have their own planned lengths."""
+  rows, width = batch['inputs'].shape
+  # The last generated token is never read.
+  slots = width + max_new
+  planned_B = batch['lengths'] + max_new
+  rng = jax.random.key(seed)
+  index_1xP = tokens.position_index(slots, None)
+
+  def positions(planned: Array, number: Array) -> Any:
+    """Returns the positions of one row, independent of the other rows."""
+    given = scheme(
+      index_1xP,
+      lengths=planned[None, None],
+      rng=jax.random.fold_in(rng, 0 if scheme.same_rows else number),
+      num_layers=config.num_layers,
+    )
+    return jax.tree.map(lambda leaf: jnp.squeeze(leaf, -2), given)
+
+  # `create` checks ranges for `slots`, the longest possible plan; the planned
+  # lengths of the rows are traced.
+  cache = cache_lib.create(config, rows, slots, scheme=scheme, rng=rng)
+  return dataclasses.replace(
+    cache,
+    positions=jax.vmap(positions, out_axes=-2)(planned_B, batch['numbers']),
+    planned=planned_B[:, None],
+  )

@@ -117,7 +117,7 @@ class LengthCurve:
       except (errors.LengthError, errors.CombinationError) as error:
         yield LengthLoss(length, None, self._tokens, refused=str(error))
 
-  def _at(self, params, length):
+  def _at(self, params: Params, length: int) -> LengthLoss:
     batch = self._windows.batch(length)
     for name, values in self._masked.items():
       batch[name] = self._windows.recut(values, length)
@@ -158,7 +158,7 @@ class LengthCurve:
       ),
     )
 
-  def _place(self, rows):
+  def _place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     """This host's part of a batch, on the mesh."""
     mine = data_windows.host_rows(len(rows['inputs']), self._layout.host)
     return self._layout.place(

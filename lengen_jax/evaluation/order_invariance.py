@@ -1,12 +1,14 @@
-"""Order or position: what redrawn positions change, and what other order does.
+"""Compares the effect of redrawn positions with that of permuted tokens.
 
-A model that goes by order alone gives the same output wherever positions are
-drawn, and another one when its tokens change places.
+The outputs of a model that uses only the order of tokens do not change when
+positions are redrawn; they change when tokens are permuted.
 """
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
 import functools
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -24,7 +26,7 @@ from lengen_jax.positions import PositionScheme
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-  """How far outputs move, mean over the tokens compared.
+  """Difference of two output distributions, mean over the compared tokens.
 
   Attributes:
     total_variation: half the sum of absolute differences of probabilities,
@@ -39,12 +41,12 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Invariance:
-  """What two disturbances do to the same outputs.
+  """Changes of the same outputs under redrawn positions and permuted tokens.
 
   Attributes:
-    redrawn: Change under other positions, drawn anew.
-    permuted: Change under another order of the tokens.
-    compared: outputs compared in each case.
+    redrawn: Change when positions are redrawn.
+    permuted: Change when tokens are permuted.
+    compared: number of outputs compared in each case.
   """
 
   redrawn: Change
@@ -62,41 +64,33 @@ def measure(
   draws: int = 4,
   packed: bool = False,
 ) -> Invariance:
-  """Changes of outputs under redrawn positions and under permuted tokens.
+  """Returns changes of outputs under redrawn positions and permuted tokens.
 
-  Compared is the output at the last token of each row that is scored. It stays
-  where it is, and the tokens that it sees, in an encoder all of its segment,
-  are put in another order.
+  Outputs are compared at the last scored token of each row. That token keeps
+  its place; the tokens that it attends to are permuted. In an encoder these are
+  all other tokens of its segment.
 
   Source: Su (2023), positional robustness: outputs are nearly invariant under
   redrawn positions.
 
   Args:
     config: a ModelConfig of a decoder or an encoder.
-    scheme: a PositionScheme that draws while training, mostly that of training.
+    scheme: a PositionScheme that is random in training.
     params: the model's parameters.
     batch: see `data.windows.lm_batch`; for an encoder see `objective.masked`.
-    seed: of positions and permutations.
-    draws: pairs of draws, and permutations, of every row.
+    seed: seed of positions and permutations.
+    draws: number of pairs of draws, and of permutations, per row.
     packed: see `objective.token_losses`.
 
   Returns:
     An Invariance.
 
   Raises:
-    errors.CombinationError: the scheme does not draw, or the model is an
+    errors.CombinationError: the scheme is not random, or the model is an
       encoder-decoder.
     errors.ConfigError: no token of the batch is scored.
   """
-  if not scheme.random:
-    raise errors.CombinationError(
-      f'{scheme} draws no positions that could be drawn anew; give a scheme '
-      'that does, as randomized(max_position=2048)'
-    )
-  if config.architecture == 'encoder_decoder':
-    raise errors.CombinationError(
-      'order is measured in one sequence; an encoder_decoder has two'
-    )
+  _check(config, scheme)
   scored_BxL = np.asarray(batch['weights']) > 0
   rows = np.flatnonzero(scored_BxL.any(1))
   if not rows.size:
@@ -105,30 +99,21 @@ def measure(
   movable_BxL = _movable(config, np.asarray(batch['segment_ids']), last_B)
   generator = np.random.default_rng(seed)
   key = jax.random.key(seed)
+  outputs = functools.partial(
+    _log_probabilities, config=config, scheme=scheme, packed=packed
+  )
   changes = []
   for number in range(draws):
     inputs = np.array(batch['inputs'])
     for tokens, movable_L in zip(inputs, movable_BxL, strict=True):
       tokens[movable_L] = generator.permutation(tokens[movable_L])
-    one, other = jax.random.split(jax.random.fold_in(key, number))
+    first, second = jax.random.split(jax.random.fold_in(key, number))
+    original = outputs(params, batch, last_B, first)
+    redrawn = outputs(params, batch, last_B, second)
+    permuted = outputs(params, {**batch, 'inputs': inputs}, last_B, first)
     original, redrawn, permuted = (
-      np.asarray(
-        _log_probabilities(
-          params,
-          given,
-          last_B,
-          rng,
-          config=config,
-          scheme=scheme,
-          packed=packed,
-        ),
-        np.float64,
-      )[rows]
-      for given, rng in (
-        (batch, one),
-        (batch, other),
-        ({**batch, 'inputs': inputs}, one),
-      )
+      np.asarray(log_p_BxV, np.float64)[rows]
+      for log_p_BxV in (original, redrawn, permuted)
     )
     changes.append([_change(original, redrawn), _change(original, permuted)])
   redrawn, permuted = np.mean(changes, axis=0)
@@ -139,24 +124,52 @@ def measure(
   )
 
 
-def _movable(config, segment_ids, last_B):
-  """Which tokens change places, bool `[B, L]`."""
+def _check(config: ModelConfig, scheme: PositionScheme) -> None:
+  if not scheme.random:
+    raise errors.CombinationError(
+      f'{scheme} is not random, so that its positions cannot be redrawn; use '
+      'a random scheme such as randomized(max_position=2048)'
+    )
+  if config.architecture == 'encoder_decoder':
+    raise errors.CombinationError(
+      'order invariance is measured in one sequence; an encoder_decoder has two'
+    )
+
+
+def _movable(
+  config: ModelConfig, segment_ids: np.ndarray, last_B: np.ndarray
+) -> np.ndarray:
+  """Returns which tokens are permuted, bool `[B, L]`."""
   own_Bx1 = np.take_along_axis(segment_ids, last_B[:, None], axis=1)
   index_1xL = np.arange(segment_ids.shape[1])[None]
   before = index_1xL < last_B[:, None]
   after = index_1xL > last_B[:, None]
   if config.architecture == 'decoder':
-    after = False
+    after = np.zeros_like(before)
   return (segment_ids == own_Bx1) & (before | after)
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'scheme', 'packed'))
-def _log_probabilities(params, batch, at_B, rng, *, config, scheme, packed):
-  """Of the classes at one token of each row, `[B, V]`; positions are drawn."""
+def _log_probabilities(
+  params: Params,
+  batch: Mapping[str, Array],
+  at_B: Array,
+  rng: jax.Array,
+  *,
+  config: ModelConfig,
+  scheme: PositionScheme,
+  packed: bool,
+) -> Array:
+  """Returns log probabilities at one token of each row, float32 `[B, V]`."""
   found = []
 
-  def interceptor(next_function, args, kwargs, context):
-    """Has the logits of what goes into the losses."""
+  def interceptor(
+    next_function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    context: nn.module.InterceptorContext,
+  ) -> Any:
+    """Computes the logits from the inputs of the loss."""
     module, method = context.module, context.method_name
     if isinstance(module, (embed.Embed, embed.Head)) and method == 'losses':
       x_BxLxE, _ = args
@@ -166,7 +179,7 @@ def _log_probabilities(params, batch, at_B, rng, *, config, scheme, packed):
 
   with nn.intercept_methods(interceptor):
     objective.token_losses(
-      # Positions are those of training; dropout is not wanted.
+      # Positions are drawn as in training, without dropout.
       dataclasses.replace(config, dropout_rate=0.0),
       scheme,
       params,
@@ -179,8 +192,10 @@ def _log_probabilities(params, batch, at_B, rng, *, config, scheme, packed):
   return jax.nn.log_softmax(logits_BxV)
 
 
-def _change(original, changed):
-  """Total variation and divergence, mean over rows of log probabilities."""
+def _change(
+  original: np.ndarray, changed: np.ndarray
+) -> tuple[np.floating, np.floating]:
+  """Returns total variation and divergence, mean over rows."""
   p, q = np.exp(original), np.exp(changed)
   kl = (p * (original - changed)).sum(-1)
   return np.abs(p - q).sum(-1).mean() / 2, kl.mean()

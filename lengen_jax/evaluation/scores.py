@@ -1,5 +1,6 @@
 """Scores of generated answers to prompts, as the benchmarks count them."""
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -86,12 +87,12 @@ def average(scores: Mapping[str, float]) -> float | None:
   return mean(by_task) if by_task.keys() >= set(tasks) else None
 
 
-def _classes(task, texts):
+def _classes(task: Any, texts: Iterable[str]) -> list[int]:
   ids = {label: number for number, label in enumerate(task.labels)}
   return [ids.get(text.strip(), -1) for text in texts]
 
 
-def _one(key, answers):
+def _one(key: Any, answers: Sequence[str]) -> str:
   if len(answers) != 1:
     raise errors.MetricError(
       f'id {key!r} has {len(answers)} answers, where one class is right'
@@ -99,7 +100,9 @@ def _one(key, answers):
   return answers[0]
 
 
-def _check_ids(predictions, references):
+def _check_ids(
+  predictions: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
+) -> None:
   unmatched = sorted(predictions.keys() ^ references.keys())
   if unmatched:
     raise errors.MetricError(

@@ -29,7 +29,7 @@ class SymbolTask(base.Task):
   family = 'algorithmic'
   source = 'arXiv:2305.19466'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.symbols < 2:
       raise errors.SpecError(
         f'symbols={self.symbols} leaves nothing to tell apart; set symbols=2 '

@@ -9,9 +9,11 @@ that length, W the width of a padded row. A bucket of rows padded to one width
 compiles once, whatever the lengths in it.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import operator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +52,7 @@ class Task:
   # The target ends with this token, and zeros after it; None if it is full.
   terminator = None  # type: int | None
 
-  def __str__(self):
+  def __str__(self) -> str:
     return f'{self.family}/{specs.describe(self)}'
 
   @property
@@ -243,7 +245,13 @@ class Task:
       )
     return length
 
-  def _fit(self, kind, rows, length, size):
+  def _fit(
+    self,
+    kind: str,
+    rows: jax.Array,
+    length: Length | None,
+    size: Callable[[Length], Length],
+  ) -> Length:
     """The length of rows `[B, W]`: as given if it fits them, W if it is not."""
     if rows.ndim != 2:
       raise errors.LengthError(
@@ -264,10 +272,12 @@ class Task:
 
 
 @functools.partial(jax.jit, static_argnames=('task', 'batch_size', 'width'))
-def _sample(task, rng, n, batch_size, width):
+def _sample(
+  task: Task, rng: jax.Array, n: Length, batch_size: int, width: int
+) -> tuple[jax.Array, jax.Array]:
   n = jnp.asarray(n, jnp.int32)
 
-  def row(index):
+  def row(index: jax.Array) -> jax.Array:
     x = task.draw(jax.random.fold_in(rng, index), n, width)
     return _cut(x, task.input_length(n))
 
@@ -276,14 +286,14 @@ def _sample(task, rng, n, batch_size, width):
 
 
 @functools.partial(jax.jit, static_argnames='task')
-def _target(task, inputs, n):
+def _target(task: Task, inputs: jax.Array, n: Length) -> jax.Array:
   n = jnp.asarray(n, jnp.int32)
   end = task.output_length(n)
   return jax.vmap(lambda x: _cut(task.answer(x, n), end))(inputs)
 
 
 @functools.partial(jax.jit, static_argnames='task')
-def _mask(task, targets, end):
+def _mask(task: Task, targets: jax.Array, end: Length) -> jax.Array:
   counts = jnp.broadcast_to(
     (jnp.arange(targets.shape[1]) < end)[None], targets.shape
   )
@@ -293,13 +303,13 @@ def _mask(task, targets, end):
   return counts & (jnp.cumsum(ends, axis=1) - ends == 0)
 
 
-def _cut(tokens, end):
+def _cut(tokens: jax.Array, end: Length) -> jax.Array:
   """`tokens` as int32, and 0 from index `end` on."""
   inside = jnp.arange(tokens.shape[0]) < end
   return jnp.where(inside, tokens, 0).astype(jnp.int32)
 
 
-def _index(name, value):
+def _index(name: str, value: Any) -> int:
   try:
     return operator.index(value)
   except TypeError:

@@ -40,7 +40,7 @@ class Passkey(base.Task):
   vocab_out = 10
   chance = 0.1
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.digits < 1 or self.phrase < 1:
       raise errors.SpecError(
         f'passkey needs digits and phrase of 1 or more, got {self.digits} and '

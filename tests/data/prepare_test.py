@@ -446,7 +446,7 @@ def test_a_full_disk(tmp_path, raw, small, monkeypatch):
     with pytest.raises(
       errors.CorpusError,
       match=r'cannot write .*out: write\(\) failed: No space left on device; '
-      r'.*finished stay.*same command goes on',
+      r'.*finished files are kept.*same command',
     ):
       run(folder, raw)
   left = sorted(path.name for path in (folder / 'train').iterdir())
@@ -498,8 +498,8 @@ def test_few_documents_of_which_none_is_held_out(tmp_path, name):
   (tmp_path / 'raw' / 'a.jsonl').write_text(record)
   with pytest.raises(
     errors.CorpusError,
-    match='one document in 200 is held out for it, .* name one so, '
-    f'.*{name}.*, or add documents',
+    match='one document in 200 is held out .* add '
+    f'.*{name}.*, or more documents',
   ):
     run(tmp_path / 'out', tmp_path / 'raw')
   (tmp_path / 'raw' / name).write_text(record)
@@ -543,10 +543,10 @@ def test_trains_a_vocabulary(tmp_path, raw, capsys):
   assert run(tmp_path / 'out', raw, vocabulary_size=295, **settings) == manifest
   run(tmp_path / 'more', raw, vocabulary_size=295, **settings)
   with pytest.raises(
-    errors.ConfigError, match='295 pieces already, not --vocabulary-size=300'
+    errors.ConfigError, match='has 295 pieces, not --vocabulary-size=300'
   ):
     run(tmp_path / 'other', raw, vocabulary_size=300, **settings)
-  with pytest.raises(errors.ConfigError, match="'bytes' is not trained"):
+  with pytest.raises(errors.ConfigError, match="'bytes' cannot be trained"):
     run(tmp_path / 'other', raw, vocabulary_size=300)
   with pytest.raises(errors.CorpusError, match='no vocabulary at .*b.model'):
     run(tmp_path / 'other', raw, vocabulary=str(tmp_path / 'b.model'))

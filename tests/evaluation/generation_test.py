@@ -262,7 +262,7 @@ def test_refuses_what_is_no_prompt(prompt, message):
 
 def test_refuses_what_does_not_decode():
   config = ModelConfig(**presets.get('tiny'), architecture='encoder')
-  with pytest.raises(errors.ConfigError, match="not 'encoder'"):
+  with pytest.raises(errors.ConfigError, match="got 'encoder'"):
     generator(config)
   for name in ('max_new', 'batch_tokens'):
     with pytest.raises(errors.ConfigError, match=f'{name} must be at least 1'):

@@ -126,7 +126,7 @@ def test_of_packed_rows_one_segment_is_permuted():
 @pytest.mark.parametrize(
   'scheme, fields, message',
   [
-    ('standard', {}, 'standard draws no positions'),
+    ('standard', {}, 'standard is not random'),
     (RANDOMIZED, {'architecture': 'encoder_decoder'}, 'an encoder_decoder has'),
   ],
 )

@@ -50,7 +50,7 @@ def count_words(text: str) -> int:
   return len(text.split()) + text.count('\n')
 
 
-def _per(nats, count, units):
+def _per(nats: float, count: float, units: str) -> float:
   nats, count = float(nats), float(count)
   if not (0 < count < math.inf):
     raise errors.MetricError(
@@ -64,7 +64,7 @@ def _per(nats, count, units):
   return nats / count
 
 
-def _exp(loss):
+def _exp(loss: float) -> float:
   try:
     return math.exp(loss)
   except OverflowError:

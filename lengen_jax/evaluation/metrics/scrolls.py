@@ -7,6 +7,7 @@ what counts is the best of them.
 """
 
 import collections
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -217,14 +218,18 @@ def average(scores: Mapping[str, float]) -> float:
   return metrics.mean_over_tasks('SCROLLS', rounded, TASKS)
 
 
-def _word_f1(prediction, reference):
+def _word_f1(prediction: str, reference: str) -> float:
   predicted = collections.Counter(normalize(prediction).split())
   wanted = collections.Counter(normalize(reference).split())
   common = (predicted & wanted).total()
   return 2 * common / (predicted.total() + wanted.total()) if common else 0.0
 
 
-def _mean_of_best(score, predictions, references):
+def _mean_of_best(
+  score: Callable[[str, str], float],
+  predictions: Sequence[str],
+  references: Sequence[Sequence[str]],
+) -> float:
   _check_texts(predictions, references)
   best = [
     max(score(prediction, text) for text in texts)
@@ -233,11 +238,13 @@ def _mean_of_best(score, predictions, references):
   return 100 * float(np.mean(best))
 
 
-def _geometric_mean(components):
+def _geometric_mean(components: Mapping[str, float]) -> float:
   return float(np.prod(list(components.values())) ** (1 / len(components)))
 
 
-def _check_texts(predictions, references):
+def _check_texts(
+  predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> None:
   metrics.check_rows(predictions=predictions, references=references)
   for index, texts in enumerate(references):
     prediction = predictions[index]
@@ -257,7 +264,9 @@ def _check_texts(predictions, references):
       )
 
 
-def _check_ids(predictions, references):
+def _check_ids(
+  predictions: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
+) -> None:
   missing = [key for key in references if key not in predictions]
   extra = [key for key in predictions if key not in references]
   problems = [

@@ -250,7 +250,9 @@ def average(scores: Mapping[str, float]) -> float:
   return metrics.mean_over_tasks('FIRE', scores, FIRE_TASKS)
 
 
-def _arrays(predictions, targets):
+def _arrays(
+  predictions: ArrayLike, targets: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
   metrics.check_rows(predictions=predictions, targets=targets)
   predictions, targets = np.asarray(predictions), np.asarray(targets)
   # Columns of other shapes would be compared each with each.
@@ -262,7 +264,9 @@ def _arrays(predictions, targets):
   return predictions, targets
 
 
-def _classes(predictions, targets):
+def _classes(
+  predictions: ArrayLike, targets: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
   predictions, targets = _arrays(predictions, targets)
   if np.issubdtype(targets.dtype, np.number) and (targets < 0).any():
     raise errors.MetricError(
@@ -272,13 +276,13 @@ def _classes(predictions, targets):
   return predictions, targets
 
 
-def _numbers(predictions, targets):
-  arrays = [np.float64(column) for column in _arrays(predictions, targets)]
+def _numbers(predictions: ArrayLike, targets: ArrayLike) -> list[np.ndarray]:
+  arrays = [c.astype(np.float64) for c in _arrays(predictions, targets)]
   if not np.isfinite(arrays).all():
     raise errors.MetricError('a correlation needs finite numbers')
   return arrays
 
 
-def _ranks(values):
+def _ranks(values: np.ndarray) -> np.ndarray:
   _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
   return (np.cumsum(counts) - (counts - 1) / 2)[which]

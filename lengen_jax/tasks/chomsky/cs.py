@@ -130,7 +130,9 @@ class BinaryMultiplication(chomsky.ChomskyTask):
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     a, b = operands(x, n)
 
-    def double_and_add(total, bit):
+    def double_and_add(
+      total: jax.Array, bit: jax.Array
+    ) -> tuple[jax.Array, None]:
       return jnp.roll(total, 1).at[0].set(0) + bit * b, None
 
     # Sums of bits, not yet carried, fit an int32 at any length that would fit
@@ -165,7 +167,9 @@ class ComputeSqrt(chomsky.ChomskyTask):
     low_bit = x[jnp.minimum(low, x.shape[0] - 1)]
     place = jnp.arange(steps + 2)
 
-    def digit(state, bits):
+    def digit(
+      state: tuple[jax.Array, jax.Array], bits: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
       rest, root = state
       high, low = bits
       rest = jnp.concatenate([jnp.stack([low, high]), rest[:-2]])
@@ -259,7 +263,7 @@ def operands(x: jax.Array, n: Length) -> tuple[jax.Array, jax.Array]:
 def carry(sums: jax.Array) -> jax.Array:
   """The bits of sum_i sums_i 2^i modulo 2^W, int32 `[W]`."""
 
-  def step(carried, digit):
+  def step(carried: jax.Array, digit: jax.Array) -> tuple[jax.Array, jax.Array]:
     digit = digit + carried
     return digit >> 1, digit & 1
 

@@ -5,6 +5,7 @@ Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 
 from collections.abc import Iterable
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -170,7 +171,9 @@ def draw_expression(
   width = cuts.shape[0]
   column = jnp.arange(width)
 
-  def expand(i, state):
+  def expand(
+    i: jax.Array, state: tuple[jax.Array, jax.Array]
+  ) -> tuple[jax.Array, jax.Array]:
     tokens, sizes = state
     size = sizes[i]
     splits = size >= 5
@@ -210,7 +213,9 @@ def evaluate(tokens: jax.Array) -> jax.Array:
   """
   level = jnp.arange(tokens.shape[0] // 2 + 1)
 
-  def read(state, token):
+  def read(
+    state: tuple[Any, ...], token: jax.Array
+  ) -> tuple[tuple[Any, ...], None]:
     p_stack, q_stack, depth, value, waiting = state
     opens, closes = token == OPEN, token == CLOSE
     is_digit = (token >= 0) & (token < MODULUS)
@@ -233,5 +238,11 @@ def evaluate(tokens: jax.Array) -> jax.Array:
     return (p_stack, q_stack, depth, value, waiting), None
 
   zero = jnp.zeros_like(tokens[0])
-  start = jnp.zeros_like(level), jnp.ones_like(level), zero, zero, True
+  start: tuple[Any, ...] = (
+    jnp.zeros_like(level),
+    jnp.ones_like(level),
+    zero,
+    zero,
+    True,
+  )
   return jax.lax.scan(read, start, tokens)[0][3]

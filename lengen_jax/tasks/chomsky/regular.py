@@ -64,7 +64,9 @@ class ModularArithmetic(RegularTask):
     )
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
-    def read(state, pair):
+    def read(
+      state: tuple[jax.Array, jax.Array], pair: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
       """Adds the last term to the total, or multiplies it."""
       total, term = state
       op, digit = pair
