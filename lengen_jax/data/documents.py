@@ -1,4 +1,4 @@
-"""Documents of a part of a source, from files or TensorFlow Datasets."""
+"""Reads the documents of a Part, from files or TensorFlow Datasets."""
 
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from lengen_jax.data import sources
 def read(
   source: sources.Source, part: sources.Part, first: int = 0
 ) -> Iterator[bytes]:
-  """Yields the documents of a part, `bytes`, always in the same order.
+  """Yields the documents of a part, `bytes`, in a fixed order.
 
   Args:
     source: a `sources.Source`.
-    part: one of its Parts.
-    first: how many to pass over.
+    part: one of the Parts of the source.
+    first: number of documents to skip.
 
   Raises:
-    errors.CorpusError: something cannot be read.
+    errors.CorpusError: a file or dataset cannot be read.
   """
   if part.dataset:
     for record in _records(part, first):
@@ -31,16 +31,16 @@ def read(
 
 
 def _records(part: sources.Part, first: int) -> Iterator[Mapping[str, Any]]:
-  """Records of a split that TensorFlow Datasets has prepared."""
+  """Yields records of a split prepared by TensorFlow Datasets."""
   tfds = extra.load('tensorflow_datasets', f'reading {part.path}')
   tf = extra.load('tensorflow', f'reading {part.path}')
-  # TensorFlow is here for reading only.
+  # TensorFlow only reads data and must not claim accelerators.
   for kind in ('GPU', 'TPU'):
     tf.config.set_visible_devices([], kind)
   name, split = part.dataset.split('@')
   try:
     builder = tfds.builder_from_directory(part.path)
-  except Exception as error:  # Whatever a broken folder makes it raise.
+  except Exception as error:  # The type depends on the damage.
     raise errors.CorpusError(
       f'{part.path} holds no prepared {name}: {extra.reason(error)}; prepare '
       'it again'
@@ -53,7 +53,7 @@ def _records(part: sources.Part, first: int) -> Iterator[Mapping[str, Any]]:
   if first >= builder.info.splits[split].num_examples:
     return
   dataset = builder.as_dataset(
-    # File after file, so that those passed over need not be read.
+    # Files in sequence, so that skipped files are not read.
     tfds.core.ReadInstruction(split, from_=first, unit='abs'),
     read_config=tfds.ReadConfig(interleave_cycle_length=1),
     shuffle_files=False,

@@ -1,4 +1,4 @@
-"""Packages of the data extra, loaded where they are needed."""
+"""Lazy imports of the packages in the `data` extra."""
 
 import importlib
 from typing import Any
@@ -7,14 +7,14 @@ from lengen_jax import errors
 
 
 def load(module: str, what: str) -> Any:
-  """Imports a module of the data extra.
+  """Imports and returns a module of the `data` extra.
 
   Args:
-    module: its name.
-    what: is not possible without it, for the message.
+    module: full name of the module.
+    what: the operation that requires it, for the error message.
 
   Raises:
-    errors.CorpusError: it is not installed, or broken.
+    errors.CorpusError: the import fails.
   """
   try:
     return importlib.import_module(module)
@@ -25,6 +25,6 @@ def load(module: str, what: str) -> Any:
 
 
 def reason(error: BaseException) -> str:
-  """What an error of another package says, in one line."""
+  """Returns the message of an exception as one line."""
   text = getattr(error, 'strerror', None) or str(error)
   return (text.splitlines() or [type(error).__name__])[0]

@@ -2,11 +2,11 @@
 
 Prompts and answers follow T5 (Raffel et al., 2020,
 https://arxiv.org/abs/1910.10683, Appendix D): the name of the task, then each
-field after its name, in the order of the alphabet but for MultiRC and ReCoRD;
-the answer is the name of the class. Only WSC differs. T5 generates the noun
-that a pronoun stands for and learns from rows with the right one, so it needs
-more data and leaves out WNLI, which FIRE reports. Here both spans are marked,
-and the answer is True or False.
+field after its name, in alphabetical order except in MultiRC and ReCoRD; the
+answer is the name of the class. Only WSC differs from T5. T5 generates the noun
+that a pronoun refers to and trains on the positive examples only. It therefore
+requires more data and excludes WNLI, which the FIRE paper reports. Here both
+spans are marked, and the answer is True or False.
 """
 
 from collections.abc import Callable
@@ -37,9 +37,9 @@ def _class_rows(
   texts: Iterable[str],
   labels: Sequence[str],
 ) -> list[prompts.Row]:
-  """One Row: all `texts` of the record, and the name of its class."""
+  """Returns one Row: the fields `texts` and the name of the class."""
   prompt = _prompt(task, {name: record[name] for name in texts})
-  # The class is -1 in the test split.
+  # Labels of test splits are -1.
   answer = labels[record['label']] if record['label'] >= 0 else ''
   return [prompts.Row(str(record['idx']), prompt, answer)]
 
@@ -47,7 +47,7 @@ def _class_rows(
 def _multirc_rows(
   record: Mapping[str, Any], **options: Any
 ) -> list[prompts.Row]:
-  """One Row, without HTML; what stands before the last '/' is the question."""
+  """Returns one Row without HTML; its id is paragraph/question/answer."""
   parts = [
     record[f'idx/{part}'] for part in ('paragraph', 'question', 'answer')
   ]
@@ -58,7 +58,7 @@ def _multirc_rows(
 
 
 def _record_rows(record: Mapping[str, Any]) -> list[prompts.Row]:
-  """A Row for each answer; highlights of the passage become sentences."""
+  """Returns one Row per answer; highlights become sentences."""
   passage = re.sub(r'([.?!"\'])\n@highlight\n', r'\1 ', record['passage'])
   texts = {
     'query': record['query'],
@@ -72,30 +72,30 @@ def _record_rows(record: Mapping[str, Any]) -> list[prompts.Row]:
 
 
 def _wsc_rows(record: Mapping[str, Any], **options: Any) -> list[prompts.Row]:
-  """One Row, with *noun* and #pronoun# marked in its text."""
+  """Returns one Row with *noun* and #pronoun# marked in the text."""
   text = record['text']
   marks = [
     (place, mark)
     for span, mark in (('span1', '*'), ('span2', '#'))
     for place in _find(text, record[f'{span}_text'], record[f'{span}_index'])
   ]
-  # From the back: a mark moves what follows it.
+  # Last mark first: an insertion shifts all later offsets.
   for place, mark in sorted(marks, reverse=True):
     text = text[:place] + mark + text[place:]
   return _class_rows({**record, 'text': text}, **options)
 
 
 def _find(text: str, span: str, index: int) -> tuple[int, int]:
-  """Where a span begins and ends, given the index of its first word.
+  """Returns the offsets of a span, given the index of its first word.
 
-  Spans may lack the punctuation or the case of the text, and a few indices are
-  off by a word, so this is where `span` occurs nearest to the word. If it
-  occurs nowhere, it is the word itself.
+  The data omits punctuation or case in some spans, and some indices are off by
+  one. The result is therefore the occurrence of `span` nearest to that word, or
+  the word itself if `span` does not occur.
 
   Args:
-    text: words, separated by spaces.
-    span: one or more of them.
-    index: the number of the first, from 0.
+    text: words separated by white space.
+    span: one or more words.
+    index: index of the first word of the span, from 0.
 
   Returns:
     (start, end) in characters.
@@ -121,13 +121,13 @@ def _task(
   others: tuple[str, ...] = ('idx', 'label'),
   **changes: Any,
 ) -> prompts.PromptTask:
-  """A PromptTask of classes; `changes` are attributes that differ."""
+  """Returns a classification PromptTask; `changes` override attributes."""
   settings: dict[str, Any] = dict(
     name=f'{suite}/{name}',
     dataset=f'{suite}/{name}:{_VERSIONS[suite]}',
     fields=(*texts, *others),
     rows=functools.partial(rows, task=name, texts=texts, labels=labels),
-    # Enough for the longest name of a class in bytes.
+    # At least the bytes of the longest class name.
     target_length=16,
     num_train=num_train,
     labels=labels,
@@ -145,11 +145,11 @@ _MNLI = _glue(
   splits=(('train', 'train'), ('validation', 'validation_matched')),
 )
 
-# By short name. Records are the rates of T5's mixtures, WNLI and WSC those of
-# https://www.tensorflow.org/datasets/catalog. RTE is in both suites: the same
-# records, taken once.
+# Tasks by short name. Numbers of training records are the mixing rates of T5;
+# those of WNLI and WSC follow https://www.tensorflow.org/datasets/catalog. GLUE
+# and SuperGLUE share the records of RTE, which occur here once.
 TASKS = {
-  # The question first: what is cut away is at the end.
+  # The question comes first, because truncation removes the end.
   'boolq': _super_glue('boolq', ('question', 'passage'), _BOOLEAN, 9_427),
   'cb': _super_glue(
     'cb',
@@ -165,7 +165,7 @@ TASKS = {
     400,
   ),
   'mnli': _MNLI,
-  # For evaluation alone: genres that the training split has not.
+  # For evaluation only: genres that are absent from the training split.
   'mnli_mismatched': dataclasses.replace(
     _MNLI,
     name='glue/mnli_mismatched',
@@ -201,7 +201,7 @@ TASKS = {
     ),
     rows=_record_rows,
     target_length=64,
-    # As T5 counts them: one for each answer, of 100,730 queries.
+    # As in T5: one record per answer to the 100,730 queries.
     num_train=138_854,
   ),
   'rte': _super_glue(
@@ -221,9 +221,9 @@ TASKS = {
     554,
     rows=_wsc_rows,
     others=(*_SPANS, 'idx', 'label'),
-    # Where the texts of spans occur in the text.
+    # In this version the span texts occur in the text.
     dataset='super_glue/wsc.fixed:1.0.2',
   ),
 }
-# Those that are trained on together.
+# Short names of the tasks in the training mixture.
 MIXTURE = tuple(name for name, task in TASKS.items() if task.num_train)

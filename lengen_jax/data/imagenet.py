@@ -1,9 +1,9 @@
-"""ImageNet as sequences of gray pixels, to be told its 1000 classes.
+"""ImageNet as sequences of gray pixels, classified into 1000 classes.
 
 Source: the paper on randomized encodings for real tasks, table 3, which trains
 an encoder-decoder on 506 = 22 x 23 pixels and tests it on 2025 = 45 x 45, a
-black pixel ending each row. Whether that pixel is among the 23 is not said;
-here it is, so that pictures have 22 and 44 columns of their own.
+black pixel ending each row. The paper does not state whether the 23 columns
+include that pixel; here they do, so that pictures have 22 and 44 columns.
 """
 
 import dataclasses
@@ -27,10 +27,11 @@ class Imagenet:
   """Pictures as rows of pixels.
 
   Attributes:
-    rows: of pictures that have `rows * (cols + delimiter)` tokens; others have
-      as many as the divisor of their length that is nearest to its root.
-    cols: see `rows`.
-    delimiter: each row ends with a black pixel.
+    rows: rows of a picture of `rows * (cols + delimiter)` tokens. At any other
+      length, the number of rows is the largest divisor of the length that does
+      not exceed its square root.
+    cols: columns of that picture.
+    delimiter: whether each row ends with a black pixel.
   """
 
   dataset = DATASET
@@ -42,7 +43,7 @@ class Imagenet:
   delimiter: bool = True
 
   def shape(self, length: int) -> tuple[int, int]:
-    """(rows, columns) of pictures of `length` tokens, delimiters left out.
+    """Returns (rows, columns) at `length` tokens, without delimiters.
 
     Raises:
       errors.ConfigError: no picture has that length.
@@ -51,7 +52,7 @@ class Imagenet:
       return self.rows, self.cols
     rows = next(r for r in range(math.isqrt(length), 0, -1) if not length % r)
     cols = length // rows - self.delimiter
-    # A strip of pixels is no picture.
+    # Exclude pictures that are more than twice as wide as high.
     if cols < 1 or cols > 2 * rows:
       raise errors.ConfigError(
         f'{length} tokens are no picture but {rows} x {cols}; take a length '
@@ -61,13 +62,13 @@ class Imagenet:
 
 
 def flatten(image: Any, rows: int, cols: int, delimiter: bool) -> Any:
-  """Pixels of a picture, row after row.
+  """Returns the pixels of a picture in row-major order.
 
   Args:
     image: uint8 `[height, width, 3]`, a tf.Tensor.
-    rows: to resize to.
-    cols: to resize to.
-    delimiter: end each row with a black pixel.
+    rows: rows of the resized picture.
+    cols: columns of the resized picture.
+    delimiter: whether each row ends with a black pixel.
 
   Returns:
     int32 `[rows * (cols + delimiter)]`, gray values.

@@ -1,4 +1,4 @@
-"""What data.task names: text, prompts with answers, pictures."""
+"""Values of `data.task`: sources of text, prompt tasks, and pictures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,9 +20,9 @@ PICTURES = {'imagenet': imagenet.Imagenet}
 
 
 def prompt_tasks(task: str) -> list[prompts.PromptTask]:
-  """PromptTasks that 'family/name' or a mixture consists of, [] for others.
+  """Returns the PromptTasks of a task or mixture, [] for any other task.
 
-  Of 'glue_superglue' one, of mismatched MNLI, is for evaluation alone.
+  The tasks of 'glue_superglue' include mismatched MNLI, for evaluation only.
   """
   if task == GLUE_SUPERGLUE:
     return list(glue.TASKS.values())
@@ -30,24 +30,24 @@ def prompt_tasks(task: str) -> list[prompts.PromptTask]:
 
 
 def pictures(task: str) -> imagenet.Imagenet | None:
-  """What a spec of pictures describes, None for another task."""
+  """Returns the Imagenet that a spec describes, None for any other task."""
   return _build(task, PICTURES)
 
 
 def source(task: str) -> sources.Source | None:
-  """The source of text that a spec describes, None for another task."""
+  """Returns the source of text of a spec, None for any other task."""
   return _build(task, sources.SOURCES)
 
 
 def check_present(task: str, path: str) -> None:
-  """Raises unless the raw data of a task is there, without reading it.
+  """Raises an error if raw data of a task is missing; reads no data.
 
   Args:
-    task: see `data.DataConfig`; not one of somebody else's.
-    path: where the raw data lies; see `paths`.
+    task: see `data.DataConfig`; not 'module:name'.
+    path: folder of the raw data; see `paths`.
 
   Raises:
-    errors.LengenError: there is no such task, or its data is missing.
+    errors.LengenError: the task is unknown, or its data is missing.
   """
   if asked := prompt_tasks(task):
     for each in asked:

@@ -1,4 +1,4 @@
-"""Where data lies on this machine. Nothing is ever downloaded."""
+"""Folders of local data. This package never downloads data."""
 
 from collections.abc import Sequence
 import json
@@ -11,32 +11,32 @@ _VARIABLE = 'LENGEN_DATA_DIR'
 
 
 def data_folder(path: str | os.PathLike) -> pathlib.Path:
-  """`path`, or what LENGEN_DATA_DIR names, or ~/.lengen/data."""
+  """Returns `path`, else $LENGEN_DATA_DIR, else ~/.lengen/data."""
   path = path or os.environ.get(_VARIABLE) or '~/.lengen/data'
   return pathlib.Path(path).expanduser().absolute()
 
 
 def candidates(path: str, name: str) -> list[pathlib.Path]:
-  """Folders that may hold the files of a source, the likeliest first.
+  """Returns folders that may hold the files of a source, best first.
 
-  A path that is given may be the source's own folder; the default one holds
-  all sources, each in a folder of its name.
+  `path` may be the folder of that source. The default folder has one subfolder
+  per source.
   """
   folder = data_folder(path)
   return [folder / name, *([folder] if path else [])]
 
 
 def prepared_dataset(path: str | os.PathLike, dataset: str) -> pathlib.Path:
-  """Folder in which TensorFlow Datasets keeps 'name/config:version'."""
+  """Returns the TensorFlow Datasets folder of 'name/config:version'."""
   name, _, version = dataset.partition(':')
   return data_folder(path) / name / version
 
 
 def dataset_splits(path: str, dataset: str) -> tuple[str, ...]:
-  """Splits of a dataset that TensorFlow Datasets has prepared, () for none.
+  """Returns the splits of a prepared dataset, () if there is none.
 
   Raises:
-    errors.CorpusError: what describes it cannot be read.
+    errors.CorpusError: dataset_info.json cannot be read.
   """
   file = prepared_dataset(path, dataset) / 'dataset_info.json'
   if not file.is_file():
@@ -53,7 +53,7 @@ def dataset_splits(path: str, dataset: str) -> tuple[str, ...]:
 
 
 def missing(what: str, tried: Sequence[str], how: str) -> errors.CorpusError:
-  """The error for data that is not there."""
+  """Returns the error for missing data."""
   return errors.CorpusError(
     f'there is no {what}; looked in: {", ".join(tried)}. To get it: {how}. '
     f'Then name its folder by data.raw or {_VARIABLE}. {WITHOUT}'

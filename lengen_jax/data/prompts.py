@@ -1,7 +1,7 @@
-"""Tasks of prompts and answers: what a record asks, what counts as right.
+"""Tasks that consist of prompts and reference answers.
 
-Nothing here or in the tables of tasks needs TensorFlow: a record is a dict of
-Python values, whatever file it came from.
+This module does not require TensorFlow: a record is a dict of Python values,
+independent of the file format.
 """
 
 import collections
@@ -17,12 +17,12 @@ from lengen_jax.data import sources
 
 
 class Row(typing.NamedTuple):
-  """A prompt and one answer to it.
+  """A prompt and one reference answer.
 
   Attributes:
-    id: rows of one id are the same prompt with several right answers.
-    prompt: text that the model is given.
-    answer: text that it is to give; '' where it is not public.
+    id: rows with equal ids have the same prompt and alternative answers.
+    prompt: input text of the model.
+    answer: reference text; '' if it is not public.
   """
 
   id: str
@@ -37,12 +37,12 @@ class PromptTask:
   Attributes:
     name: 'family/task', for example 'scrolls/qasper'.
     dataset: name and version in TensorFlow Datasets.
-    fields: of a record that `rows` reads, those inside others as 'idx/passage'.
-    rows: record, a dict from field to value, to a list of Rows, for training
-      and for evaluation alike.
-    labels: the answers there are, by class; () where answers are free.
-    target_length: tokens kept of an answer, its end included.
-    num_train: records of the training split, the task's weight in a mixture.
+    fields: fields of a record that `rows` reads, nested as 'idx/passage'.
+    rows: function from a record, a dict from field to value, to a list of Rows,
+      for training and evaluation.
+    labels: the names of the classes; () if answers are free text.
+    target_length: maximum tokens per answer, including the end token.
+    num_train: records in the training split, the weight in a mixture.
     splits: (what for, split of the dataset).
     folder: name of the folder or zip of raw files, `{split}.jsonl`; '' where
       there are none.
@@ -60,7 +60,7 @@ class PromptTask:
 
 
 def group(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, list[str]]]:
-  """Prompts and references by id, in the order of the rows.
+  """Groups rows by id, in the order of the rows.
 
   Args:
     rows: Rows.
@@ -77,14 +77,14 @@ def group(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def raw_files(task: PromptTask, path: str) -> dict[str, list[sources.Part]]:
-  """Files of a task's raw form.
+  """Returns the raw files of a task.
 
   Args:
     task: a PromptTask.
-    path: where the raw data lies; see `paths`.
+    path: folder of the raw data; see `paths`.
 
   Returns:
-    Split to a list of one Part; {} unless there is one for each split.
+    Dict from split to a list of one Part; {} if the file of a split is missing.
   """
   if not task.folder:
     return {}
@@ -97,10 +97,10 @@ def raw_files(task: PromptTask, path: str) -> dict[str, list[sources.Part]]:
 
 
 def check_present(task: PromptTask, path: str) -> None:
-  """Raises unless a task's data is there, without reading it.
+  """Raises an error if data of a task is missing; reads no data.
 
   Raises:
-    errors.CorpusError: naming where we looked, and how to get it.
+    errors.CorpusError: data is missing; the message lists the searched paths.
   """
   if raw_files(task, path):
     return
@@ -126,7 +126,7 @@ def check_present(task: PromptTask, path: str) -> None:
 
 
 def _raw_file(task: PromptTask, folder: pathlib.Path, split: str) -> str:
-  """The file of a split below a folder, or '' for none."""
+  """Returns the file of a split below a folder, '' if there is none."""
   for place in (folder / task.folder, folder):
     file = place / f'{split}.jsonl'
     if file.is_file() and task.folder in file.parts:

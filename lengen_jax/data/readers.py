@@ -1,8 +1,8 @@
-"""Records out of files: JSON lines, Parquet, or a file as one text.
+"""Reads JSON lines, Parquet, and text files.
 
-JSON lines may be compressed (.gz, .zst) or lie in a zip, whose members are
-written `archive.zip!/member`. Files are read from front to back and never
-unpacked to disk.
+Files may be compressed (.gz, .zst) or members of a zip archive, written
+`archive.zip!/member`. Files are read sequentially and never decompressed to
+disk.
 """
 
 from collections.abc import Iterator
@@ -22,23 +22,23 @@ from lengen_jax import errors
 from lengen_jax.data import extra
 
 _MEMBER = '.zip!/'
-# What a broken file raises; a zip that is encrypted, a RuntimeError.
+# Exceptions of corrupt files; encrypted zips raise RuntimeError.
 _BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
 def files(folder: str | pathlib.Path) -> list[str]:
-  """All files below a folder, those in zips included, sorted.
+  """Returns the sorted files below a folder, including members of zips.
 
-  Links are followed. Hidden files are left out, and what hidden folders hold.
+  Symbolic links are followed. Hidden files and folders are excluded.
 
   Args:
     folder: a folder, a zip, or a single file.
 
   Returns:
-    Paths as strings; of members of a zip `archive.zip!/member`.
+    Paths as strings; `archive.zip!/member` for members of a zip.
 
   Raises:
-    errors.CorpusError: a zip is broken, or a folder cannot be read.
+    errors.CorpusError: a zip is corrupt, or a folder cannot be read.
   """
   names = []
   for path in _walk(str(folder)):
@@ -58,10 +58,10 @@ def files(folder: str | pathlib.Path) -> list[str]:
 
 
 def size(path: str) -> int:
-  """Bytes that one of `files` takes on the disk.
+  """Returns the size of one of `files` on disk, bytes.
 
   Raises:
-    errors.CorpusError: it is not there.
+    errors.CorpusError: the file does not exist.
   """
   archive, member = _split(path)
   try:
@@ -73,7 +73,7 @@ def size(path: str) -> int:
 
 
 def is_records(path: str) -> bool:
-  """Whether a file holds records, going by its name."""
+  """Returns whether the extension of a file is that of JSON or Parquet."""
   return _kind(path) in ('.jsonl', '.json', '.parquet')
 
 
@@ -84,10 +84,10 @@ def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     path: one of `files`.
 
   Yields:
-    (where, record): the line or row, and a dict.
+    (where, record): the line or row for error messages, and a dict.
 
   Raises:
-    errors.CorpusError: naming the file and the line that cannot be read.
+    errors.CorpusError: a line cannot be read; names the file and the line.
   """
   if _kind(path) == '.parquet':
     yield from _rows(path)
@@ -109,10 +109,10 @@ def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def lines(path: str) -> Iterator[bytes]:
-  """Yields the lines of a file, `bytes` with their ends.
+  """Yields the lines of a file, `bytes` including line ends.
 
   Raises:
-    errors.CorpusError: it cannot be read; naming the last line that can.
+    errors.CorpusError: the file cannot be read; names the last readable line.
   """
   count = 0
   try:
@@ -125,10 +125,10 @@ def lines(path: str) -> Iterator[bytes]:
 
 
 def text(path: str) -> bytes:
-  """The content of a whole file, `bytes`.
+  """Returns the content of a file, `bytes`.
 
   Raises:
-    errors.CorpusError: it cannot be read.
+    errors.CorpusError: the file cannot be read.
   """
   try:
     with _opened(path) as file:
@@ -138,10 +138,10 @@ def text(path: str) -> bytes:
 
 
 def field(path: str, where: str, record: Mapping[str, Any], key: str) -> Any:
-  """The value of a record at `key`, nested keys joined by dots.
+  """Returns the value of a record at `key`; dots separate nested keys.
 
   Raises:
-    errors.CorpusError: there is none; naming file, line and the keys there are.
+    errors.CorpusError: the key is missing; lists the keys of the record.
   """
   value = record
   for part in key.split('.'):
@@ -155,7 +155,7 @@ def field(path: str, where: str, record: Mapping[str, Any], key: str) -> Any:
 
 
 def _walk(folder: str) -> list[str]:
-  """Paths of all files below a folder, sorted."""
+  """Returns the sorted paths of all files below a folder."""
 
   def fail(error: OSError) -> None:
     raise _broken(error.filename, error)
@@ -164,14 +164,14 @@ def _walk(folder: str) -> list[str]:
     return [folder] if os.path.isfile(folder) else []
   found, seen = [], set()
   for root, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-    # A link may lead back up.
+    # A symbolic link may form a cycle.
     folders[:] = sorted(name for name in folders if not _hidden(name))
     if os.path.realpath(root) in seen:
       folders.clear()
       continue
     seen.add(os.path.realpath(root))
     found += [os.path.join(root, name) for name in names if not _hidden(name)]
-  # A link that leads nowhere is kept, to be named when it is read.
+  # Dangling links are kept, so that reading them raises an error.
   return sorted(
     path for path in found if os.path.isfile(path) or not os.path.exists(path)
   )
@@ -182,7 +182,7 @@ def _hidden(*names: str) -> bool:
 
 
 def _split(path: str) -> tuple[str, str]:
-  """(archive, member) of a path; ('', '') where it is no member of a zip."""
+  """Returns (archive, member) of a path, ('', '') if it is not in a zip."""
   archive, separator, member = str(path).partition(_MEMBER)
   return (f'{archive}.zip', member) if separator else ('', '')
 
@@ -192,14 +192,14 @@ def _archive(path: str) -> zipfile.ZipFile:
   return _opened_archive(str(path), stat.st_size, stat.st_mtime_ns)
 
 
-# The index of a zip takes long to read where it holds many files.
+# Reading the index of a zip with many members is slow.
 @functools.lru_cache(maxsize=1)
 def _opened_archive(path: str, *_: int) -> zipfile.ZipFile:
   return zipfile.ZipFile(path)
 
 
 def _kind(path: str) -> str:
-  """Ending that says what is in a file, whatever it is compressed with."""
+  """Returns the extension of a file without that of its compression."""
   suffixes = pathlib.PurePath(path).suffixes
   while suffixes and suffixes[-1] in ('.gz', '.zst'):
     suffixes.pop()
@@ -208,7 +208,7 @@ def _kind(path: str) -> str:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-  """A file of bytes, unpacked on the way."""
+  """Opens a binary file and decompresses it while reading."""
   path = str(path)
   archive, member = _split(path)
   with contextlib.ExitStack() as stack:
@@ -227,7 +227,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-  """Reads zstd frames, and says so where the last one breaks off."""
+  """Decompresses zstd frames; raises EOFError if the last is truncated."""
 
   def __init__(self, file: Any, zstandard: Any) -> None:
     self._file, self._zstandard = file, zstandard
@@ -247,7 +247,7 @@ class _Unpacked(io.RawIOBase):
           raise EOFError('it breaks off within a zstd frame')
         return 0
       if ended:
-        # The largest window that --long gives.
+        # The largest window of `zstd --long`.
         self._frame = self._zstandard.ZstdDecompressor(
           max_window_size=1 << 31
         ).decompressobj()
@@ -261,7 +261,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """As `records`, of a Parquet file."""
+  """Yields the records of a Parquet file; see `records`."""
   parquet = extra.load('pyarrow.parquet', f'reading {path}')
   number = 0
   try:
@@ -270,7 +270,7 @@ def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for record in batch.to_pylist():
           yield f'row {number}', record
           number += 1
-  except Exception as error:  # Of pyarrow, whatever it is.
+  except Exception as error:  # pyarrow raises many types.
     raise _broken(path, error, f' after {number} rows') from None
 
 

@@ -1,8 +1,8 @@
-"""Tasks and mixtures in the registry of seqio, for us and for T5X-style code.
+"""Registers tasks and mixtures in seqio, for this package and T5X-style code.
 
-Registering is explicit and may be repeated. What is registered never downloads,
-and loses no text: documents longer than `sequence_length` are split, prompts
-are cut before their separator is added.
+Registration is explicit and may be repeated. Registered tasks never download
+data. Documents longer than `sequence_length` are split into several examples.
+Prompts are truncated before the separator is appended.
 """
 
 import importlib
@@ -25,17 +25,17 @@ def register(
   vocab: str = 'bytes',
   separator: str = '\n\nAnswer: ',
 ) -> str:
-  """Registers a task or mixture of ours.
+  """Registers a task or mixture of this package.
 
   Text: feature 'targets'. Pictures: 'inputs', pixels, and 'targets', a class.
   Prompts: 'inputs', which ends with the separator, and 'targets'; also 'id',
   texts under 'inputs_pretokenized' and 'targets_pretokenized', and
-  'inputs_size', tokens before they were cut.
+  'inputs_size', tokens before truncation.
 
   Args:
     task: 'c4' or another source of text, `family/name` of a task of prompts,
       'glue_superglue', or 'imagenet'.
-    path: where the raw data lies; see `paths`.
+    path: folder of the raw data; see `paths`.
     vocab: 'bytes', or the path of a SentencePiece model.
     separator: text between prompt and answer.
 
@@ -43,7 +43,7 @@ def register(
     The name in seqio's registry.
 
   Raises:
-    errors.LengenError: an unknown task, or data that is missing.
+    errors.LengenError: the task is unknown, or its data is missing.
   """
   menu.check_present(task, path)
   names = {
@@ -67,10 +67,10 @@ def register(
 
 
 def find(task: str) -> str:
-  """The name in seqio's registry of 'module:name', a task of somebody else's.
+  """Imports the module of 'module:name'; returns the name of its seqio task.
 
   Raises:
-    errors.ConfigError: no such module, or it registers no such task.
+    errors.ConfigError: there is no such module, or it registers no such task.
   """
   module, _, name = task.partition(':')
   try:

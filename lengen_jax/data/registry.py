@@ -1,10 +1,10 @@
-"""What we have put into the registries of seqio."""
+"""Registrations of this package in the registries of seqio."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-# Name to what it was registered with.
+# Maps each registered name to its key.
 _registered: dict = {}
 
 
@@ -14,13 +14,14 @@ def add(
   registry: Any,
   arguments: Callable[[], Mapping[str, Any]],
 ) -> str:
-  """Adds to a registry of seqio what is not there yet.
+  """Adds a task or mixture to a registry of seqio, replacing an outdated one.
 
   Args:
-    name: of the task or mixture.
-    key: what it depends on; registered anew where that is another.
-    registry: of seqio.
-    arguments: function that gives what the registry takes.
+    name: name of the task or mixture.
+    key: everything that the registration depends on; a new key replaces the
+      existing registration.
+    registry: a registry class of seqio.
+    arguments: function that returns the keyword arguments of `registry.add`.
 
   Returns:
     The name.

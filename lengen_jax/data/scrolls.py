@@ -1,7 +1,7 @@
 """The seven tasks of SCROLLS: questions about long documents, and summaries.
 
-Shaham et al., 2022 (https://arxiv.org/abs/2201.03533). The benchmark writes
-each input as the model is to see it: question or hypothesis, then document.
+Shaham et al., 2022 (https://arxiv.org/abs/2201.03533). The benchmark
+provides complete model inputs: question or hypothesis, then document.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from lengen_jax.data import prompts
 
 
 def _rows(record: Mapping[str, Any]) -> list[prompts.Row]:
-  # None in the benchmark's files of the test split, '' in TensorFlow Datasets.
+  # Test outputs are None in the raw files, '' in TensorFlow Datasets.
   return [prompts.Row(record['id'], record['input'], record['output'] or '')]
 
 
@@ -27,9 +27,10 @@ def _task(name: str, target_length: int, num_train: int) -> prompts.PromptTask:
   )
 
 
-# By short name. Lengths of answers are our choice: the FIRE paper says none.
-# Records: https://www.tensorflow.org/datasets/catalog/scrolls. There is one for
-# each answer, so a question may have several.
+# Tasks by short name. The FIRE paper does not state the answer lengths; these
+# are our choice. Numbers of records:
+# https://www.tensorflow.org/datasets/catalog/scrolls. Each answer is a record,
+# so that a question may have several records.
 TASKS = {
   'contract_nli': _task('contract_nli', 16, 7_191),
   'gov_report': _task('gov_report', 1024, 17_457),

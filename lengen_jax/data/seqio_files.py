@@ -1,4 +1,4 @@
-"""A data source of seqio that reads files of any format through Python."""
+"""A seqio data source that reads files of any format in Python."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ import tensorflow as tf
 from lengen_jax import errors
 from lengen_jax.data import sources
 
-# TensorFlow is here for reading only.
+# TensorFlow only reads data and must not claim accelerators.
 for _kind in ('GPU', 'TPU'):
   tf.config.set_visible_devices([], _kind)
-# Records that are read and handed to TensorFlow together.
+# Records per call from TensorFlow.
 _BLOCK = 64
-# What went wrong in a reader: TensorFlow hands on no more than its text.
+# Exceptions raised in readers, of which TensorFlow keeps only the text.
 raised: list[Exception] = []
 
 
 def texts(column: Sequence[bytes]) -> np.ndarray:
-  """Byte strings as numpy hands them to TensorFlow, nothing stripped."""
+  """Returns byte strings as an object array, which keeps trailing zeros."""
   found = np.empty(len(column), object)
   found[:] = column
   return found
@@ -34,8 +34,8 @@ def texts(column: Sequence[bytes]) -> np.ndarray:
 class Files(seqio.DataSource):
   """Reads files of any format through Python, block by block.
 
-  A block is a function of file and number, so that the state of a pipeline is
-  a few numbers.
+  A block is a function of file and block number, so that the state of a
+  pipeline consists of a few integers.
   """
 
   def __init__(
@@ -44,12 +44,12 @@ class Files(seqio.DataSource):
     read: Callable[[sources.Part], Iterator[tuple[bytes, ...]]],
     columns: Sequence[str],
   ) -> None:
-    """Makes a source.
+    """Creates a data source.
 
     Args:
-      parts: split to list of Parts.
-      read: Part to an iterator of tuples of bytes.
-      columns: their names.
+      parts: dict from split to list of Parts.
+      read: function from Part to an iterator of tuples of bytes.
+      columns: names of the tuple elements.
     """
     self._parts, self._read, self._columns = parts, read, columns
     super().__init__(splits=tuple(parts), caching_permitted=True)
@@ -112,10 +112,10 @@ class Files(seqio.DataSource):
 
 
 class _Blocks:
-  """Blocks of an iterator that can be begun again.
+  """Blocks of an iterator that can be restarted.
 
-  Going on from one block to the next costs what it reads; any other order goes
-  through what lies before.
+  The next block is read directly. Any other block requires a restart, which
+  reads and discards all records before it.
   """
 
   def __init__(self, begin: Callable[[], Iterator[tuple[bytes, ...]]]) -> None:

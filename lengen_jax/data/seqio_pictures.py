@@ -1,4 +1,4 @@
-"""Pictures and their classes as a task of seqio, for an encoder-decoder."""
+"""Pictures and their classes as a seqio task for an encoder-decoder."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from lengen_jax.data.config import DataConfig
 
 
 def register(pictures: imagenet.Imagenet, path: str) -> str:
-  """Registers pictures.
+  """Registers a task of pictures in seqio.
 
   Args:
     pictures: an `imagenet.Imagenet`.
-    path: where TensorFlow Datasets has prepared them.
+    path: folder of TensorFlow Datasets.
 
   Returns:
     The name in seqio's registry.
@@ -67,8 +67,8 @@ class Pictures:
   """Pictures of a seqio task.
 
   Attributes:
-    info: where they come from, for results.
-    vocab_size: ids are below this.
+    info: description of the data, for results.
+    vocab_size: number of token ids.
   """
 
   scored_by = 'loss'
@@ -76,11 +76,11 @@ class Pictures:
   vocab_size = imagenet.PIXELS + imagenet.CLASSES
 
   def __init__(self, config: DataConfig, name: str) -> None:
-    """Takes a task.
+    """Opens a task.
 
     Args:
       config: a DataConfig.
-      name: in seqio's registry.
+      name: name of the task in seqio's registry.
     """
     self._name = name
     self.info = stream.info(config, name, 'pixels')
@@ -88,7 +88,7 @@ class Pictures:
   def training(
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> stream.StreamBatches:
-    """Batches of the training split; see `corpus.Corpus.training`."""
+    """Returns batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
     dataset = stream.read(
       self._name,
@@ -109,7 +109,7 @@ class Pictures:
     )
 
   def evaluation(self, config: Any) -> 'EvaluationPictures':
-    """Pictures of the validation split, at each length of an EvalConfig."""
+    """Returns validation pictures at each length of an EvalConfig."""
     return EvaluationPictures(self._name, config.lengths, config.examples)
 
 
@@ -118,8 +118,8 @@ class EvaluationPictures:
 
   Attributes:
     lengths: tokens of a picture.
-    tokens: pictures that are scored, by one token each.
-    bytes_per_token: None, there is no text.
+    tokens: number of scored tokens, one per picture.
+    bytes_per_token: None, because there is no text.
   """
 
   bytes_per_token = None
@@ -127,17 +127,17 @@ class EvaluationPictures:
   def __init__(
     self, name: str, lengths: Sequence[int], limit: int | None
   ) -> None:
-    """Takes so many pictures of the validation split, or all."""
+    """Reads `limit` pictures of the validation split, or all if None."""
     self._name, self._limit = name, -1 if limit is None else limit
     self.lengths = tuple(lengths)
     self.tokens = self._read(min(lengths))[1].shape[0]
 
   def batch(self, length: int) -> dict[str, np.ndarray]:
-    """All pictures at a length; see `windows.pair_batch`."""
+    """Returns all pictures at a length; see `windows.pair_batch`."""
     return windows.pair_batch(*self._read(length))
 
   def texts(self) -> list[str]:
-    """No texts."""
+    """Returns an empty list, because there is no text."""
     return []
 
   def _read(self, length: int) -> tuple[np.ndarray, np.ndarray]:

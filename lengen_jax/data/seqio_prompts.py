@@ -1,4 +1,4 @@
-"""Prompts and answers as tasks and mixtures of seqio."""
+"""Prompts and answers as seqio tasks and mixtures."""
 
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ _COLUMNS = ('id', 'inputs', 'targets')
 def register(
   task: prompts.PromptTask, path: str, vocab: str, separator: str
 ) -> str:
-  """Registers a PromptTask.
+  """Registers a PromptTask in seqio.
 
   Args:
     task: a PromptTask.
-    path: where the raw data lies.
+    path: folder of the raw data.
     vocab: see `vocabulary.create`.
     separator: text between prompt and answer.
 
@@ -78,7 +78,7 @@ def register(
 
 
 def seqio_name(task: prompts.PromptTask) -> str:
-  """Name of a PromptTask in seqio's registry."""
+  """Returns the name of a PromptTask in seqio's registry."""
   return re.sub('[^a-z0-9]+', '_', task.name)
 
 
@@ -88,7 +88,7 @@ def add_separator(
   *,
   separator: np.ndarray,
 ) -> Any:
-  """Cuts 'inputs' so that the separator fits behind them, and appends it."""
+  """Appends the separator to 'inputs', truncated to fit it."""
   room = None
   if sequence_length and sequence_length.get('inputs'):
     room = sequence_length['inputs'] - len(separator)
@@ -112,13 +112,13 @@ def add_separator(
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """A prompt of an evaluation.
+  """A prompt for evaluation.
 
   Attributes:
-    id: of the task.
-    tokens: token ids of the prompt, its separator included.
-    references: texts that are right answers.
-    whole: whether nothing of the prompt was cut away.
+    id: id of the prompt within its task.
+    tokens: token ids of the prompt, including the separator.
+    references: texts of the reference answers.
+    whole: whether the prompt is not truncated.
   """
 
   id: str
@@ -131,11 +131,11 @@ class Prompts:
   """Prompts and answers of a seqio task or mixture.
 
   Attributes:
-    info: where they come from, for results.
-    vocab_size: ids are below this.
+    info: description of the data, for results.
+    vocab_size: number of token ids.
     tasks: the PromptTasks.
-    target_lengths: tokens kept of an answer, of each task.
-    decode: token ids to text.
+    target_lengths: maximum tokens per answer, for each task.
+    decode: function from token ids to text.
   """
 
   scored_by = 'answers'
@@ -144,11 +144,11 @@ class Prompts:
   def __init__(
     self, config: DataConfig, name: str, tasks: Sequence[prompts.PromptTask]
   ) -> None:
-    """Takes a task or mixture.
+    """Opens a task or mixture.
 
     Args:
       config: a DataConfig.
-      name: in seqio's registry.
+      name: name of the task or mixture in seqio's registry.
       tasks: list of PromptTasks.
     """
     self._config, self._name = config, name
@@ -170,7 +170,7 @@ class Prompts:
   def training(
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> stream.StreamBatches:
-    """Batches of prompts with their answers, which alone are scored."""
+    """Returns batches of prompts and answers; only answers are scored."""
     stream.check_files(self._name, host)
     dataset = stream.read(
       self._name,
@@ -202,18 +202,18 @@ class Prompts:
   def examples(
     self, number: int, length: int, limit: int | None = None
   ) -> list[Example]:
-    """Examples of the validation split of one task, one per id.
+    """Returns the validation examples of one task, one per id.
 
     Args:
-      number: of the task in `tasks`.
-      length: tokens of prompt and answer together.
-      limit: how many at most; None for all.
+      number: index of the task in `tasks`.
+      length: maximum tokens of prompt and answer together.
+      limit: maximum number of examples; None for all.
 
     Returns:
-      list of Examples; the same ids and references at every length.
+      List of Examples; the same ids and references at every length.
 
     Raises:
-      errors.CorpusError: there are none.
+      errors.CorpusError: the split is empty.
     """
     dataset = stream.read(
       self._names[number], lengths=self._lengths(length), split='validation'
@@ -232,7 +232,7 @@ class Prompts:
           key,
           row['inputs'],
           [reference],
-          # Nothing was cut if all of it and the separator are there.
+          # `inputs_size` excludes the separator, `inputs` includes it.
           whole=row['inputs_size'] <= len(row['inputs']) - self._separator_size,
         )
     if not found:
@@ -246,7 +246,7 @@ class Prompts:
     return len(self._vocab.encode([self._config.separator.encode()])[0])
 
   def _lengths(self, length: int) -> dict[str, int]:
-    """Tokens of prompts and answers; prompts are cut alike in all tasks."""
+    """Returns maximum tokens per feature, equal for all tasks."""
     answer = max(self.target_lengths)
     if length <= answer:
       raise errors.ConfigError(
@@ -264,7 +264,7 @@ def _encoded(row: prompts.Row) -> tuple[bytes, ...]:
 def _rows(
   task: prompts.PromptTask, part: sources.Part
 ) -> Iterator[tuple[bytes, ...]]:
-  """Rows of a file of JSON lines, as bytes."""
+  """Yields the rows of a file of JSON lines, as bytes."""
   for where, record in readers.records(part.path):
     fields = {
       field: readers.field(part.path, where, record, field)
@@ -279,7 +279,7 @@ def _rows(
 
 
 def _to_rows(dataset: Any, task: prompts.PromptTask) -> Any:
-  """Records of TensorFlow Datasets to rows of text."""
+  """Converts records of TensorFlow Datasets to rows of text."""
 
   def rows(*values: Any) -> list[np.ndarray]:
     record = {
@@ -309,7 +309,7 @@ def _to_rows(dataset: Any, task: prompts.PromptTask) -> Any:
 
 
 def _python(value: Any) -> Any:
-  """A value of a record as Python has it."""
+  """Converts a value of a record to Python types."""
   if isinstance(value, bytes):
     return value.decode()
   value = value.tolist()

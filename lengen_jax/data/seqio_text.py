@@ -1,4 +1,4 @@
-"""Text as tasks of seqio, and windows of it."""
+"""Text as seqio tasks, and windows of such text."""
 
 from collections.abc import Mapping
 import functools
@@ -20,17 +20,17 @@ from lengen_jax.data import vocabulary
 from lengen_jax.data import windows
 from lengen_jax.data.config import DataConfig
 
-# Windows that are shuffled among each other; they are kept in checkpoints, as
-# are the 1000 documents that seqio shuffles before.
+# Size of the shuffle buffer, windows. Checkpoints include this buffer and the
+# 1000 documents in the shuffle buffer of seqio.
 _SHUFFLE = 1024
 
 
 def register(source: sources.Source, path: str, vocab: str) -> str:
-  """Registers a source of text: one task for all lengths.
+  """Registers a source of text in seqio: one task for all lengths.
 
   Args:
     source: a `sources.Source`.
-    path: where the raw data lies.
+    path: folder of the raw data.
     vocab: see `vocabulary.create`.
 
   Returns:
@@ -78,7 +78,7 @@ def register(source: sources.Source, path: str, vocab: str) -> str:
       'output_features': {'targets': feature},
     }
 
-  # Registered anew where the data is other data.
+  # Changed data replaces the registration.
   key = (path, found.name, str(parts))
   kind = 'bytes' if vocab == 'bytes' else found.fingerprint
   name = f'{slug}_lm_{kind}'
@@ -90,7 +90,7 @@ def split_to_length(
 ) -> Any:
   """Splits 'targets' into pieces of `sequence_length['targets']` tokens.
 
-  seqio would keep the first piece and drop the rest.
+  By default, seqio truncates to the first piece.
   """
   if not sequence_length or not sequence_length.get('targets'):
     return dataset
@@ -105,22 +105,22 @@ def split_to_length(
 
 
 class Text:
-  """Text of a seqio task, in windows.
+  """Windows of the text of a seqio task.
 
   Attributes:
-    info: where it comes from, for results.
-    vocab_size: ids are below this.
+    info: description of the data, for results.
+    vocab_size: number of token ids.
   """
 
   scored_by = 'loss'
   architectures = ('decoder', 'encoder')
 
   def __init__(self, config: DataConfig, name: str) -> None:
-    """Takes a task.
+    """Opens a task.
 
     Args:
       config: a DataConfig.
-      name: in seqio's registry.
+      name: name of the task in seqio's registry.
     """
     self._config, self._name = config, name
     self._vocab = vocabulary.create(config.vocabulary)
@@ -144,7 +144,7 @@ class Text:
   def training(
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> stream.StreamBatches:
-    """Batches of the training split; see `corpus.Corpus.training`."""
+    """Returns batches of the training split; see `corpus.Corpus.training`."""
     stream.check_files(self._name, host)
     documents = stream.read(
       self._name, lengths=None, split='train', seed=seed, host=host
@@ -160,7 +160,7 @@ class Text:
     )
 
   def evaluation(self, config: Any) -> windows.EvaluationWindows:
-    """The first windows of the validation split that are long enough."""
+    """Returns the first windows of the longest length in validation."""
     longest, count = max(config.lengths), config.windows
     documents = stream.read(self._name, lengths=None, split='validation')
     found = []
@@ -175,10 +175,10 @@ class Text:
 
 
 def cut(dataset: Any, length: int, mode: str) -> Any:
-  """Windows of documents 'targets'; as `windows.Cutter`, within tf.data.
+  """Cuts documents into windows like `windows.Cutter`, within tf.data.
 
   Args:
-    dataset: of dicts with 'targets', token ids of a document.
+    dataset: Dataset of dicts with 'targets', token ids of a document.
     length: tokens to predict per window.
     mode: one of `windows.MODES`.
 
@@ -188,7 +188,7 @@ def cut(dataset: Any, length: int, mode: str) -> Any:
   start = tf.constant([vocabulary.PAD])
 
   def windows_of(tokens: Any) -> tuple[dict[str, Any], Any]:
-    """Whole windows, and what is left with its predecessor."""
+    """Returns whole windows, and the other tokens with their predecessor."""
     count = (tf.size(tokens) - 1) // length
     index = tf.range(count)[:, None] * length + tf.range(length + 1)[None]
     found = {
@@ -212,7 +212,7 @@ def cut(dataset: Any, length: int, mode: str) -> Any:
       'tokens': tf.pad(rest, [[0, length + 1 - size]])[None],
       'size': size[None],
     }
-    # What is left may be a predecessor and nothing after it.
+    # `rest` may contain only the predecessor; then there is no last window.
     return {
       name: tf.concat([found[name], last[name][: tf.minimum(size - 1, 1)]], 0)
       for name in found

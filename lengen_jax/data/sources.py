@@ -1,8 +1,8 @@
-"""Where the text of language models comes from, source by source.
+"""Sources of text for language models.
 
-A source knows how its files are named, which split each belongs to, and what a
-document is. `SOURCES` is the menu; a spec such as `c4` or
-`lm(text_key='content')` names one.
+A source defines the names of its files, the split of each file, and the extent
+of a document. `SOURCES` lists all sources; a spec such as `c4` or
+`lm(text_key='content')` selects one.
 """
 
 import abc
@@ -30,8 +30,8 @@ _SPLIT_WORDS = {
   'eval': 'validation',
   'test': 'test',
 }
-# Without a split of its own, one document in so many is held out for each of
-# validation and test.
+# In a source without splits, validation and test each hold one document in
+# HELD_OUT.
 HELD_OUT = 200
 _TEXT_FILE = re.compile(r'(?:.*\.)?(\w+)\.txt(?:\.gz|\.zst)?')
 _TITLE = re.compile(rb' = (?!= ).+ = \s*')
@@ -39,13 +39,12 @@ _TITLE = re.compile(rb' = (?!= ).+ = \s*')
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """What is read in one go: a file, or a split in TensorFlow Datasets.
+  """A unit of reading: a file, or a split in TensorFlow Datasets.
 
   Attributes:
-    path: of the file; of a dataset its folder.
-    split: only documents whose hash puts them there, '' for all.
-    dataset: 'name/config:version' in TensorFlow Datasets and the split, joined
-      by '@'; '' for a file.
+    path: path of the file, or folder of the dataset.
+    split: split to which documents are restricted by their hash; '' for all.
+    dataset: 'name/config:version@split' in TensorFlow Datasets; '' for a file.
   """
 
   path: str
@@ -55,24 +54,24 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Source(abc.ABC):
-  """Base of the sources."""
+  """Base class of all sources."""
 
-  # Name and version in TensorFlow Datasets, '' where it is in none.
+  # Name and version in TensorFlow Datasets; '' if it has no such dataset.
   dataset = ''
-  # How to get it, for messages.
+  # How to get the data, for error messages.
   how = ''
-  # What is in it.
+  # Short description of the data.
   about = ''
 
   def parts(self, path: str, split: str) -> list[Part]:
-    """The Parts that hold a split.
+    """Returns the Parts that hold a split.
 
     Args:
-      path: folder with the data, or file; '' for where data lies by default.
+      path: folder of the data, or a file; '' for the default folder.
       split: 'train', 'validation' or 'test'.
 
     Raises:
-      errors.CorpusError: there are none; naming where we looked.
+      errors.CorpusError: there is none; lists the searched paths.
     """
     name, tried = specs.name(self), []
     for folder in paths.candidates(path, name):
@@ -80,7 +79,7 @@ class Source(abc.ABC):
       found = self._file_parts(folder)
       if folder.name != name and self._may_be_others(folder):
         found = {}
-      # All splits come out of the same folder.
+      # All splits are taken from the same folder.
       if any(found.values()):
         break
     else:
@@ -99,43 +98,42 @@ class Source(abc.ABC):
     return found[split]
 
   def _may_be_others(self, folder: pathlib.Path) -> bool:
-    """Whether what a folder holds may be of other sources."""
+    """Returns whether a folder may hold data of other sources."""
     return False
 
   @abc.abstractmethod
   def documents(self, part: Part) -> Iterator[bytes]:
-    """Yields the documents of a file, `bytes`; of those in `part.split`."""
+    """Yields the documents of a file in `part.split`, `bytes`."""
 
   def from_record(self, record: Mapping[str, Any]) -> bytes:
-    """The document in a record of TensorFlow Datasets, `bytes`."""
+    """Returns the document in a record of TensorFlow Datasets, `bytes`."""
     return record['text']
 
   @abc.abstractmethod
   def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
-    """The Parts of a folder, or of a file, by split."""
+    """Returns the Parts of a folder or a file, by split."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Records(Source):
-  """Documents as records of JSON lines or Parquet, several sets perhaps mixed.
+  """Documents as records of JSON lines or Parquet, possibly of mixed sets.
 
-  Files belong to the split that their path names, or to training. Where none is
-  of validation, each document of the training files belongs to the split that
-  its hash says.
+  A file belongs to the split named in its path, or else to training. Without a
+  validation file, a hash assigns each training document to a split.
 
   Attributes:
-    text_key: of the text; '' for 'text', or 'content' as in the-stack.
+    text_key: key of the text; '' for 'text', or 'content' as in the-stack.
   """
 
   text_key: str = ''
 
-  # Key to the values it has in records of this source; records without the
-  # key are taken to be of this source.
+  # Maps a key to its values in records of this source. Records without the key
+  # are included.
   keep = {}  # type: dict[str, tuple]
 
   def _may_be_others(self, folder: pathlib.Path) -> bool:
-    # Records that do not say which set they are of are taken to be ours, so
-    # that a folder with the folders of several sources is none of them.
+    # Records without a set name are included. A folder that contains the
+    # folders of several sources is therefore not searched.
     return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
 
   def documents(self, part: Part) -> Iterator[bytes]:
@@ -155,11 +153,11 @@ class Records(Source):
     return found
 
   def _reads(self, file: str) -> bool:
-    """Whether a file holds text of this source."""
+    """Returns whether a file holds text of this source."""
     return readers.is_records(file)
 
   def _told_split(self, folder: pathlib.Path, file: str) -> str:
-    """The split that a file's path below `folder` names, '' for none."""
+    """Returns the split named in a path below `folder`, '' for none."""
     path = pathlib.Path(folder)
     root = path.parent if path.is_file() else path
     relative = file.removeprefix(str(root))
@@ -201,7 +199,7 @@ class Records(Source):
 
 @dataclasses.dataclass(frozen=True)
 class C4(Records):
-  """English web text: of TensorFlow Datasets, or the files of allenai/c4."""
+  """English web text, from TensorFlow Datasets or allenai/c4 files."""
 
   about = 'the Colossal Clean Crawled Corpus, English'
   dataset = 'c4/en:3.1.0'
@@ -212,7 +210,7 @@ class C4(Records):
   )
 
   def _reads(self, file: str) -> bool:
-    # Beside it lie other corpora, or what TensorFlow Datasets keeps.
+    # The folder may contain other corpora, or files of TensorFlow Datasets.
     others = {'en.noblocklist', 'en.noclean', 'multilingual', 'realnewslike'}
     parts = pathlib.PurePath(file).parts
     return (
@@ -224,7 +222,7 @@ class C4(Records):
 
 @dataclasses.dataclass(frozen=True)
 class Arxiv(Records):
-  """Papers of arXiv in LaTeX: of the Pile, RedPajama, SlimPajama or like it."""
+  """Papers of arXiv in LaTeX, from the Pile, RedPajama, or SlimPajama."""
 
   about = 'papers of arXiv as JSON lines'
   how = (
@@ -242,7 +240,7 @@ class Arxiv(Records):
 
 @dataclasses.dataclass(frozen=True)
 class Github(Records):
-  """Code of GitHub: of the Pile, SlimPajama, the-stack or like it."""
+  """Code of GitHub, from the Pile, SlimPajama, or the-stack."""
 
   about = 'code of GitHub as JSON lines or Parquet'
   how = (
@@ -260,14 +258,14 @@ class Github(Records):
 
 @dataclasses.dataclass(frozen=True)
 class Lm(Records):
-  """Any folder: JSON lines, Parquet, or files that are a document each.
+  """Any folder of JSON lines, Parquet, or files of one document each.
 
-  Of the latter only text files named as `valid.txt` or `ptb.valid.txt` tell
-  their split: in a folder of code, `test` means something else.
+  Among files of one document, only names such as `valid.txt` or `ptb.valid.txt`
+  determine the split: in a folder of code, `test` has another meaning.
 
   Attributes:
     text_key: see Records.
-    pattern: files whose path matches, as `pathlib.PurePath.match`.
+    pattern: pattern of included paths; see `pathlib.PurePath.match`.
   """
 
   pattern: str = '*'
@@ -299,7 +297,7 @@ class Wikitext103(Source):
   """Articles of Wikipedia (Merity et al., 2016, arXiv:1609.07843).
 
   Attributes:
-    variant: 'raw', or 'tokens' with words outside the vocabulary as <unk>.
+    variant: 'raw', or 'tokens', in which rare words are replaced by <unk>.
   """
 
   variant: str = 'raw'
@@ -318,8 +316,8 @@ class Wikitext103(Source):
       )
 
   def documents(self, part: Part) -> Iterator[bytes]:
-    # ` = Title = ` after a blank line begins an article, ` = = Section = = `
-    # does not. Blank lines before it end the last article.
+    # ` = Title = ` after a blank line starts an article, ` = = Section = = `
+    # does not. Blank lines before a title belong to the previous article.
     article: list[bytes] = []
     blank = True
     for line in readers.lines(part.path):
@@ -342,7 +340,7 @@ class Wikitext103(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Enwik8(Source):
-  """The first 10^8 bytes of Wikipedia, 90 % / 5 % / 5 % in their order."""
+  """The first 10^8 bytes of Wikipedia, split 90 % / 5 % / 5 % in order."""
 
   about = 'enwik8'
   how = 'fetch http://mattmahoney.net/dc/enwik8.zip; the zip serves as it is'
@@ -372,10 +370,10 @@ SOURCES = {
 
 
 def create(spec: str) -> Source:
-  """The source that a spec names.
+  """Returns the source that a spec describes.
 
   Raises:
-    errors.SpecError: unknown name or key.
+    errors.SpecError: the name or a key is unknown.
   """
   name = str(spec).partition('(')[0].strip()
   if name not in SOURCES:
@@ -386,12 +384,12 @@ def create(spec: str) -> Source:
 
 
 def _find(folder: pathlib.Path, name: str) -> list[str]:
-  """The first file of a name, in a list; it may lie there unpacked, too."""
+  """Returns a list of the first file with a name, [] if there is none."""
   found = readers.files(folder)
   return [file for file in found if pathlib.PurePath(file).name == name][:1]
 
 
 def _hash_split(text: bytes) -> str:
-  """The split that a document's content puts it into."""
+  """Returns the split of a document, by a hash of its content."""
   part = int.from_bytes(hashlib.sha256(text).digest()[:4], 'big') % HELD_OUT
   return {0: 'validation', 1: 'test'}.get(part, 'train')

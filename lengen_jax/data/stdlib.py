@@ -1,8 +1,9 @@
-"""The embedded corpus: the Python standard library's source, read in place.
+"""The embedded corpus: source code of the Python standard library.
 
-About 9 MB of code whose files are long enough to study long contexts, on every
-machine that runs Python. Each byte is a token. Which text it is depends on the
-version of Python, so results record the version and a checksum.
+The corpus has about 9 MB, is part of every Python installation, and contains
+files that are long enough for long contexts. Each byte is a token. The text
+depends on the version of Python; results therefore record the version and a
+checksum.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import numpy as np
 
 from lengen_jax import errors
 
-# Other people's packages, tests, and tables made by programs.
+# Third-party packages, tests, and generated tables.
 _EXCLUDED = {
   '__pycache__',
   'dist-packages',
@@ -37,13 +38,13 @@ def read(path: str = '') -> tuple[dict[str, list[np.ndarray]], dict[str, Any]]:
   twenty for validation, one in twenty for test.
 
   Args:
-    path: folder of another library; the running Python's by default.
+    path: folder of another standard library; '' for that of this interpreter.
 
   Returns:
     ({'train': [uint8 arrays], 'validation': ..., 'test': ...}, info dict).
 
   Raises:
-    errors.CorpusError: there are no sources.
+    errors.CorpusError: a split has no source files.
   """
   root = pathlib.Path(path or sysconfig.get_paths()['stdlib'])
   documents: dict[str, list[np.ndarray]] = {

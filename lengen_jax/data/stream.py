@@ -1,4 +1,4 @@
-"""Batches out of a pipeline of tf.data, whose state goes into checkpoints."""
+"""Batches from a tf.data pipeline with checkpointed state."""
 
 from collections.abc import Mapping
 import hashlib
@@ -19,7 +19,7 @@ from lengen_jax.data.config import DataConfig
 
 
 class StreamBatches(windows.Batches):
-  """Batches of a pipeline, whose state goes into checkpoints."""
+  """Batches from a tf.data pipeline with checkpointed state."""
 
   def __init__(
     self,
@@ -30,21 +30,21 @@ class StreamBatches(windows.Batches):
     host: tuple[int, int],
     padded: bool,
   ) -> None:
-    """Begins.
+    """Starts the pipeline.
 
     Args:
-      name: in seqio's registry, for messages.
-      dataset: an epoch, of dicts with `tokens` `[L + 1]`, `size` and perhaps
-        `first_scored`, see `windows.lm_batch`; or with `encoder_tokens` and
-        `targets`, see `windows.pair_batch`.
-      rows: of this host per batch.
+      name: name of the task in seqio's registry, for error messages.
+      dataset: one epoch of dicts, either with `tokens` `[L + 1]`, `size` and
+        optionally `first_scored`, see `windows.lm_batch`; or with
+        `encoder_tokens` and `targets`, see `windows.pair_batch`.
+      rows: rows of this host per batch.
       host: (index, count) of the hosts.
       padded: whether rows end with padding.
     """
     self.padded, self._host, self._task = padded, host, name
     options = tf.data.Options()
     options.deterministic = True
-    # Repeating nothing ends, where it does not in a task of seqio.
+    # Repeating an empty dataset ends here, but not within a seqio task.
     dataset = dataset.repeat().batch(rows, drop_remainder=True).prefetch(2)
     self._iterator = iter(dataset.with_options(options))
     self._checkpoint = tf.train.Checkpoint(iterator=self._iterator)
@@ -78,7 +78,7 @@ class StreamBatches(windows.Batches):
       )
     try:
       self._checkpoint.read(str(folder / self._name)).assert_consumed()
-    except Exception as error:  # Whatever a pipeline that differs raises.
+    except Exception as error:  # The type depends on the difference.
       raise errors.CheckpointError(
         f'the pipeline kept in {folder} cannot go on: {extra.reason(error)}; '
         'the data or its settings are others; the parameters can go on in '
@@ -98,15 +98,15 @@ def read(
   seed: int | None = None,
   host: tuple[int, int] | None = None,
 ) -> Any:
-  """The dataset of a task or mixture, gone through once.
+  """Returns one epoch of a task or mixture.
 
   Args:
-    name: in seqio's registry.
-    lengths: of its features; None to cut nothing.
-    split: of the task.
-    seed: of the order; None for that in the files. A mixture with one has no
-      end, as its tasks end at different times.
-    host: (index, count) of the hosts, each having a part of the examples.
+    name: name of the task or mixture in seqio's registry.
+    lengths: maximum tokens per feature; None for no truncation.
+    split: split of the task.
+    seed: seed of the order; None for the order of the files. A mixture with a
+      seed is infinite, because its tasks have different sizes.
+    host: (index, count) of the hosts; each host reads its shard.
 
   Returns:
     A tf.data.Dataset of dicts.
@@ -120,13 +120,13 @@ def read(
     seed=seed,
     shard_info=seqio.ShardInfo(*host) if host else None,
     num_epochs=None if endless else 1,
-    # What is cached in memory is not in the state of a pipeline.
+    # The state of a pipeline does not include the memory cache.
     try_in_mem_cache=False,
   )
 
 
 def check_files(name: str, host: tuple[int, int]) -> None:
-  """Says so where hosts outnumber files: then each reads all of them."""
+  """Prints a note if hosts outnumber files: each host then reads all files."""
   task = seqio.get_mixture_or_task(name)
   for each in getattr(task, 'tasks', [task]):
     files = len(each.source.list_shards('train'))
@@ -140,17 +140,17 @@ def check_files(name: str, host: tuple[int, int]) -> None:
 def info(
   config: DataConfig, name: str, vocabulary: str, **more: Any
 ) -> dict[str, Any]:
-  """What is known of the data without reading it.
+  """Returns a description of the data without reading it.
 
   Args:
     config: a DataConfig.
-    name: in seqio's registry.
-    vocabulary: its fingerprint.
-    **more: facts of the rows.
+    name: name of the task or mixture in seqio's registry.
+    vocabulary: fingerprint of the vocabulary.
+    **more: additional entries.
 
   Returns:
-    A dict; its hash changes with the names and sizes of the files, not with the
-    folder that they lie in.
+    A dict; its hash depends on names and sizes of the files, but not on their
+    folder.
   """
   task = seqio.get_mixture_or_task(name)
   files = {}
@@ -172,7 +172,7 @@ def info(
 
 
 class own_errors:
-  """Raises what our own readers raised within a pipeline as it was."""
+  """Context that re-raises the original errors of readers in a pipeline."""
 
   def __init__(self, name: str) -> None:
     self._name = name
@@ -189,9 +189,9 @@ class own_errors:
     if kind is None or not issubclass(kind, tf.errors.OpError):
       return
     for ours in seqio_files.raised:
-      # It may have been read ahead, long before it was asked for.
+      # Prefetching may have raised the error earlier.
       if str(ours) in str(error):
-        # A new one: that has been through TensorFlow.
+        # A new exception, without the traceback of TensorFlow.
         raise type(ours)(str(ours)) from None
     source = seqio.get_mixture_or_task(self._name)
     files = ''

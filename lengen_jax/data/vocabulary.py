@@ -1,8 +1,8 @@
-"""From text to token ids and back: bytes, or a SentencePiece model.
+"""Vocabularies: bytes, or a SentencePiece model.
 
-Ids are those of seqio, with and without it: 0 pads and stands before the first
-token, 1 ends a document or an answer, 2 is unknown. A SentencePiece model of
-somebody else, such as that of a Llama, keeps its own for begin and end.
+Special ids follow seqio: 0 is padding and the start token, 1 ends a document or
+an answer, 2 is unknown. Third-party SentencePiece models, such as that of
+Llama, keep their own start and end ids.
 """
 
 from collections.abc import Iterable
@@ -21,58 +21,58 @@ from lengen_jax import errors
 from lengen_jax.data import extra
 
 PAD, END = 0, 1
-# What models for other uses do not keep.
+# Text that a lossy model changes.
 _PROBE = 'a\tb  c\n\n  D é\n'
 
 
 def create(spec: str) -> 'Vocabulary':
-  """The vocabulary that a config names.
+  """Returns the vocabulary named in a config.
 
   Args:
     spec: 'bytes', or the path of a SentencePiece model.
 
   Raises:
-    errors.CorpusError: there is no such model, or it is of another kind.
+    errors.CorpusError: there is no such model, or its type is unsupported.
   """
   return Bytes() if spec == 'bytes' else SentencePiece(spec)
 
 
 class Bytes:
-  """Every byte is a token, `offset` above its value.
+  """Vocabulary of bytes; the token id is the byte plus `offset`.
 
   Attributes:
     name: 'bytes'.
-    fingerprint: tells it from others.
-    size: how many ids there are.
-    start: the id before the first token of a document.
-    end: the id after the last.
+    fingerprint: identifies the vocabulary.
+    size: number of token ids.
+    start: id before the first token of a document.
+    end: id after the last token of a document.
   """
 
   name, lossless = 'bytes', True
   start, end = PAD, END
 
   def __init__(self, offset: int = 3) -> None:
-    """As seqio has it; 0 for text that needs no padding and no end."""
+    """Uses the offset of seqio; 0 is for text without special ids."""
     self._offset, self.size = offset, 256 + offset
     self.fingerprint = f'bytes_plus_{offset}'
 
   def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-    """Token ids of each of some texts, `bytes`: list of int32 arrays."""
+    """Returns the token ids of each text, a list of int32 arrays."""
     return [
       np.frombuffer(text, np.uint8).astype(np.int32) + self._offset
       for text in texts
     ]
 
   def decode(self, ids: ArrayLike) -> str:
-    """The text of token ids; what is no byte or no UTF-8 is left out."""
+    """Returns the text of token ids, without special ids and invalid UTF-8."""
     return self._bytes(ids).decode('utf-8', errors='ignore')
 
   def num_bytes(self, ids: ArrayLike) -> int:
-    """Bytes of text that token ids stand for."""
+    """Returns the number of bytes of text that token ids represent."""
     return len(self._bytes(ids))
 
   def seqio(self) -> Any:
-    """The same vocabulary for seqio."""
+    """Returns the equivalent seqio vocabulary."""
     import seqio
 
     return seqio.ByteVocabulary()
@@ -84,25 +84,25 @@ class Bytes:
 
 
 class SentencePiece:
-  """A SentencePiece model; bytes that are no UTF-8 become U+FFFD.
+  """Vocabulary of a SentencePiece model; invalid UTF-8 becomes U+FFFD.
 
   Attributes:
-    name: its path.
-    fingerprint: hash of its content.
-    size: how many ids there are.
-    start: the id before the first token of a document.
-    end: the id after the last.
-    lossless: whether text comes back as it was, white space too.
+    name: path of the model.
+    fingerprint: hash of the file content.
+    size: number of token ids.
+    start: id before the first token of a document.
+    end: id after the last token of a document.
+    lossless: whether decoding restores the text, including white space.
   """
 
   def __init__(self, path: str) -> None:
     """Loads a model.
 
     Args:
-      path: of the .model file.
+      path: path of the .model file.
 
     Raises:
-      errors.CorpusError: it is missing, broken, or lacks special ids.
+      errors.CorpusError: the file is missing, corrupt, or lacks special ids.
     """
     sentencepiece = _sentencepiece()
     self.name = str(path)
@@ -116,7 +116,7 @@ class SentencePiece:
         '--vocabulary-size=N trains one, and keeps a copy beside what it writes'
       ) from None
     try:
-      # An empty model would pass.
+      # SentencePiece accepts empty content.
       model = content or b'empty'
       self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError:
@@ -140,7 +140,7 @@ class SentencePiece:
     self._num_bytes = np.array([self._bytes(i) for i in range(self.size)])
 
   def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-    """Token ids of each of some texts, `bytes`: list of int32 arrays."""
+    """Returns the token ids of each text, a list of int32 arrays."""
     found = self._model.encode(
       [text.decode('utf-8', errors='replace') for text in texts],
       num_threads=-1,
@@ -148,15 +148,15 @@ class SentencePiece:
     return [np.asarray(ids, np.int32) for ids in found]
 
   def decode(self, ids: ArrayLike) -> str:
-    """The text of token ids; what is no piece is left out."""
+    """Returns the text of token ids, without special ids."""
     return self._model.decode(self._pieces(ids).tolist())
 
   def num_bytes(self, ids: ArrayLike) -> int:
-    """Bytes of text that token ids stand for; an unknown piece counts as 1."""
+    """Returns the number of bytes of text; an unknown id counts as 1 byte."""
     return int(self._num_bytes[self._pieces(ids)].sum())
 
   def seqio(self) -> Any:
-    """The same vocabulary for seqio."""
+    """Returns the equivalent seqio vocabulary."""
     if not self._ours:
       raise errors.CorpusError(
         f'{self._path} has the ids {(self._pads, self.end)} for padding and '
@@ -170,7 +170,7 @@ class SentencePiece:
 
   @property
   def _ours(self) -> bool:
-    """Whether padding and end are what they are elsewhere."""
+    """Returns whether the padding and end ids are those of seqio."""
     return (self._pads, self.end) == (PAD, END)
 
   def _pieces(self, ids: ArrayLike) -> np.ndarray:
@@ -178,7 +178,7 @@ class SentencePiece:
     return ids[(ids > END) & (ids < self.size)]
 
   def _bytes(self, piece: int) -> int:
-    """Bytes of text that a piece stands for."""
+    """Returns the number of bytes of text that a piece represents."""
     if self._model.is_control(piece):
       return 0
     if self._model.is_byte(piece) or self._model.is_unknown(piece):
@@ -187,18 +187,19 @@ class SentencePiece:
 
 
 def train(texts: Iterable[bytes], size: int, path: str | pathlib.Path) -> None:
-  """Trains a SentencePiece model that loses nothing of a text.
+  """Trains a lossless SentencePiece model.
 
-  Nothing but U+2581: SentencePiece writes spaces so, and reads it as one.
+  The exception is U+2581, which SentencePiece uses for spaces and decodes to a
+  space.
 
   Args:
     texts: iterable of `bytes`.
-    size: how many ids it shall have.
+    size: number of token ids.
     path: the .model file to write.
 
   Raises:
-    errors.CorpusError: the texts cannot give so many pieces, or the file
-      cannot be written.
+    errors.CorpusError: the texts are too short for this number of pieces, or
+      the file cannot be written.
   """
   sentencepiece = _sentencepiece()
   model = io.BytesIO()
@@ -220,7 +221,7 @@ def train(texts: Iterable[bytes], size: int, path: str | pathlib.Path) -> None:
       minloglevel=2,
     )
   except RuntimeError as error:
-    # Behind the place in their code, which numbers are possible.
+    # The message follows a source location in SentencePiece.
     told = extra.reason(error).rpartition('] ')[2]
     raise errors.CorpusError(
       f'cannot train a vocabulary of {size} pieces: '
@@ -240,7 +241,7 @@ def train(texts: Iterable[bytes], size: int, path: str | pathlib.Path) -> None:
 
 
 def _lines(texts: Iterable[bytes]) -> Iterator[str]:
-  """Lines, and pieces of long ones: the trainer leaves out what is longer."""
+  """Yields lines in pieces of 1000: the trainer ignores longer lines."""
   for text in texts:
     for line in text.decode('utf-8', errors='replace').splitlines():
       yield from (line[i : i + 1000] for i in range(0, len(line), 1000))
