@@ -6,11 +6,11 @@ Models that a ModelConfig cannot represent exactly are rejected by name.
 from collections.abc import Mapping
 import json
 import math
+import os
 import pathlib
 from typing import Any
 
 from lengen_jax import errors
-from lengen_jax.hints import PathLike
 
 _FILE = 'config.json'
 _SUPPORTED = ('LlamaForCausalLM', 'MistralForCausalLM')
@@ -54,7 +54,7 @@ _ROPE_TYPES = {
 }
 
 
-def is_checkpoint(folder: PathLike) -> bool:
+def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
   """Whether a folder has the config.json of a transformers model."""
   try:
     found = json.loads((pathlib.Path(folder) / _FILE).read_text())
@@ -65,7 +65,7 @@ def is_checkpoint(folder: PathLike) -> bool:
   )
 
 
-def model_fields(folder: PathLike) -> dict[str, Any]:
+def model_fields(folder: str | os.PathLike[str]) -> dict[str, Any]:
   """Returns the fields of a checkpoint's ModelConfig that are not default.
 
   Args:
@@ -114,7 +114,7 @@ def model_fields(folder: PathLike) -> dict[str, Any]:
   )
 
 
-def trained_length(folder: PathLike) -> int:
+def trained_length(folder: str | os.PathLike[str]) -> int:
   """Maximum length of a checkpoint in tokens, its max_position_embeddings."""
   return _Config(folder)['max_position_embeddings']
 
@@ -160,7 +160,7 @@ _TYPES = (
 class _Config:
   """config.json; its errors contain the path."""
 
-  def __init__(self, folder: PathLike) -> None:
+  def __init__(self, folder: str | os.PathLike[str]) -> None:
     self._path = pathlib.Path(folder).expanduser() / _FILE
     try:
       self._found = json.loads(self._path.read_text())
