@@ -99,7 +99,7 @@ def test_export(tmp_path, trained, capsys):
   # Before anything is read.
   nothing = f'--workdir={tmp_path / "nothing"}'
   error = mistake(capsys, 'export', nothing, f'--to={tmp_path / "a.npz"}')
-  assert f'written to a file *.safetensors, got {tmp_path / "a.npz"}' in error
+  assert f'*.safetensors, got {tmp_path / "a.npz"}' in error
   error = mistake(capsys, 'export', workdir, f'--to={path}', '--step=9')
   assert 'has no step 9; there are: 4' in error
   assert 'holds no run' in mistake(
@@ -179,9 +179,9 @@ def test_compare_report(tmp_path, capsys):
 def test_results_in_a_bucket_are_drawn_elsewhere(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   cli._write(None, {}, 'gs://bucket/runs')
-  assert (
-    'wrote gs://bucket/runs/results.json; copied' in capsys.readouterr().out
-  )
+  out = capsys.readouterr().out
+  assert 'wrote gs://bucket/runs/results.json;' in out
+  assert 'lengen report' in out
   assert list(tmp_path.iterdir()) == []
 
 
@@ -223,7 +223,7 @@ def test_mistakes_in_the_config(tmp_path, capsys, arguments, message):
   'config, message',
   [
     ('/nowhere.py', '/nowhere.py'),
-    (f'{CONFIG}:huge', "unknown size 'huge'"),
+    (f'{CONFIG}:huge', "'huge'; write paper or small or cpu or tiny"),
   ],
 )
 def test_mistakes_in_the_config_file(tmp_path, capsys, config, message):
