@@ -176,12 +176,12 @@ MUTATIONS = (
     'models/blocks.py',
     'return x if pre else norm(x), extra',
     'return x, extra',
-    'models/transformer_test.py',
+    'models/encoder_test.py models/transformer_test.py interop/llama_test.py',
   ),
   (
     'models/layers.py',
-    "set(new.astype(slots.dtype), mode='drop')",
-    'set(new.astype(slots.dtype))',
+    'q_offset=tokens.index[:, 0],',
+    'q_offset=tokens.index[:, 0] + 1,',
     'models/cache_test.py',
   ),
   (

@@ -171,11 +171,12 @@ def record(
     elif isinstance(module, scaling.LogitScale) and method == '__call__':
       parts['logit_scale'] = result
     elif isinstance(module, layers.Attention) and method == '__call__':
+      # A model calls its layers with (x, Tokens).
       if kwargs.get('shared') is not None:
         parts['bias'], parts['content'] = kwargs['shared']
       recorded['/'.join(module.path[:-1])] = Attended(
         **parts,
-        segment_ids=kwargs.get('segment_ids'),
+        segment_ids=args[1].segment_ids,
         causal=module.causal,
         window=module.window,
         sinks=module.sinks,

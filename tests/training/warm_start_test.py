@@ -589,7 +589,7 @@ def test_weights_that_say_what_they_were_trained_on(
   save(None)
   first = loop.train(config, tmp_path / 'unknown', corpus=corpus)
   jax.tree.map(np.testing.assert_array_equal, first.state.params, params)
-  assert 'token ids' in capsys.readouterr().out
+  assert "the data, 'bytes_plus_0'" in capsys.readouterr().out
   save('bytes_plus_3')
   error = refused(config, tmp_path / 'run', corpus, errors.CorpusError)
   assert f"{path} was trained with vocabulary 'bytes_plus_3'; the data" in error
