@@ -9,6 +9,7 @@ TensorFlow nor matplotlib.
 """
 
 import importlib
+from typing import Any
 
 __version__ = '0.1.0'
 
@@ -30,11 +31,11 @@ _SUBMODULES = (
 __all__ = ['__version__', *_SUBMODULES]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
   if name in _SUBMODULES:
     return importlib.import_module(f'lengen_jax.{name}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
-def __dir__():
+def __dir__() -> list[str]:
   return sorted([*globals(), *_SUBMODULES])

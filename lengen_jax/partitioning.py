@@ -20,7 +20,6 @@ from flax import linen as nn
 import jax
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
 
 
 class Named(nn.LogicallyPartitioned, eq=False):
@@ -69,7 +68,7 @@ def named(
   """
 
   @functools.wraps(init)
-  def init_named(*args, **kwargs):
+  def init_named(*args: Any, **kwargs: Any) -> Any:
     return Named(init(*args, **kwargs), names=axes)
 
   return init_named
@@ -118,8 +117,8 @@ def spec(
   return nn.logical_to_mesh_axes(names, rules)
 
 
-def constrain(x: Array, *names: str | None) -> Array:
-  """x, told to lie on the mesh as the names of its axes say.
+def constrain(x: Any, *names: str | None) -> Any:
+  """Returns x with the sharding given by logical axis names.
 
   Args:
     x: an array.

@@ -225,7 +225,7 @@ def check_types(section: str, instance: Any) -> None:
       )
 
 
-def _is(value, kind):
+def _is(value: Any, kind: Any) -> bool:
   """Whether a value of a config is of a kind; numpy's numbers are numbers."""
   if kind is int:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
@@ -236,13 +236,13 @@ def _is(value, kind):
   return isinstance(value, (tuple, list) if kind is tuple else kind)
 
 
-def _names(kinds):
+def _names(kinds: Any) -> str:
   return ' or '.join(
     'None' if kind is type(None) else kind.__name__ for kind in kinds
   )
 
 
-def _checked(name, key, field, value):
+def _checked(name: str, key: str, field: Any, value: Any) -> Any:
   """`value` as the field's type takes it: an int serves where a float does."""
   kinds = getattr(field.type, '__args__', (field.type,))
   if type(value) in kinds:

@@ -1,6 +1,7 @@
 """Models that take any encoding; submodules load on first use."""
 
 import importlib
+from typing import Any
 
 _LAZY = {
   'DecoderLM': 'transformer',
@@ -19,7 +20,7 @@ _LAZY = {
 __all__ = list(_LAZY)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
   if name not in _LAZY:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   module = importlib.import_module(f'lengen_jax.models.{_LAZY[name] or name}')

@@ -24,8 +24,7 @@ from lengen_jax.positions import tokens as tokens_lib
 from lengen_jax.positions.tokens import Tokens
 
 
-@struct.dataclass
-class Cache:
+class Cache(struct.PyTreeNode):
   """What decoding carries from call to call. Each row is one sequence.
 
   Attributes:

@@ -87,7 +87,7 @@ class ModelConfig:
   scan_layers: bool = False
   remat: str = 'none'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     specs.check_types('model', self)
     for field in (
       'vocab_size',

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from lengen_jax import partitioning
+from lengen_jax.hints import Array
 from lengen_jax.models import linear
 
 # Entries of logits in memory at a time, 256 MiB, or those of one column.
@@ -32,20 +33,20 @@ class Embed(nn.Module):
   dtype: Any = jnp.float32
   scaled: bool = True
 
-  def setup(self):
-    self.table = self.param(
+  def setup(self) -> None:
+    self.table: Any = self.param(
       'table',
       partitioning.named(nn.initializers.normal(0.02), ('vocab', 'embed')),
       (self.vocab_size, self.width),
       jnp.float32,
     )
 
-  def __call__(self, tokens):
+  def __call__(self, tokens: Array) -> jax.Array:
     """Embeds tokens: `[B, L] -> [B, L, E]`.
 
     A token outside the table reads NaN.
     """
-    # Whole on every device, or a token's row would have to be looked for.
+    # The whole table on every device: a lookup in a shard would communicate.
     x = (
       jnp.asarray(partitioning.constrain(self.table, None, None))
       .at[tokens]
@@ -56,11 +57,11 @@ class Embed(nn.Module):
       x.astype(self.dtype), 'batch', 'length', 'embed'
     )
 
-  def logits(self, x):
+  def logits(self, x: jax.Array) -> jax.Array:
     """Logits of the next token, float32: `[B, L, E] -> [B, L, V]`."""
     return _logits(x, self.table, self.dtype)
 
-  def losses(self, x, targets):
+  def losses(self, x: jax.Array, targets: Any) -> jax.Array:
     """Cross-entropy of each target, nats: `[B, L, E], [B, L] -> [B, L]`.
 
     Of many logits only some are in memory at a time, in the backward pass too,
@@ -77,7 +78,7 @@ class Embed(nn.Module):
       return _losses(x, targets, table, self.dtype)
     size = -(-length // min(chunks, length))
 
-    def split(x):
+    def split(x: jax.Array) -> jax.Array:
       """`[B, L, ...]` as `[chunks, B, parts size, ...]`, padded with zeros."""
       rows, _, *rest = x.shape
       x = x.reshape(rows, parts, length, *rest)
@@ -85,14 +86,14 @@ class Embed(nn.Module):
       x = jnp.pad(x, pad).reshape(rows, parts, -1, size, *rest)
       return jnp.moveaxis(x, 2, 0).reshape(-1, rows, parts * size, *rest)
 
-    def joined(x):
+    def joined(x: jax.Array) -> jax.Array:
       """The inverse of `split`."""
       rows = x.shape[1]
       x = jnp.moveaxis(x.reshape(-1, rows, parts, size), 0, 2)
       return x.reshape(rows, parts, -1)[:, :, :length].reshape(rows, -1)
 
     @jax.checkpoint
-    def chunk_losses(x_and_targets):
+    def chunk_losses(x_and_targets: tuple[jax.Array, jax.Array]) -> jax.Array:
       return _losses(*x_and_targets, table, self.dtype)
 
     return joined(jax.lax.map(chunk_losses, (split(x), split(targets))))
@@ -110,7 +111,7 @@ class Head(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def logits(self, x):
+  def logits(self, x: jax.Array) -> jax.Array:
     """Logits, float32: `[B, L, E] -> [B, L, V]`."""
     return linear.Einsum(
       'ble,ev->blv',
@@ -121,14 +122,14 @@ class Head(nn.Module):
       name='output',
     )(x).astype(jnp.float32)
 
-  def losses(self, x, targets):
+  def losses(self, x: jax.Array, targets: Any) -> jax.Array:
     """Cross-entropy of each target, nats: `[B, L, E], [B, L] -> [B, L]`."""
     return optax.softmax_cross_entropy_with_integer_labels(
       self.logits(x), targets
     )
 
 
-def _logits(x, table, dtype):
+def _logits(x: Any, table: Any, dtype: Any) -> Any:
   logits = jnp.einsum(
     'ble,ve->blv',
     x.astype(dtype),
@@ -138,7 +139,7 @@ def _logits(x, table, dtype):
   return partitioning.constrain(logits, 'batch', 'length', 'vocab')
 
 
-def _losses(x, targets, table, dtype):
+def _losses(x: Any, targets: Any, table: Any, dtype: Any) -> Any:
   return optax.softmax_cross_entropy_with_integer_labels(
     _logits(x, table, dtype), targets
   )

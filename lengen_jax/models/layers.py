@@ -70,7 +70,7 @@ class Attention(nn.Module):
   window: int | None = None
   sinks: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if isinstance(self.encoding, str):
       if len(specs.split(self.encoding)) > 1:
         raise errors.SpecError(
@@ -154,7 +154,9 @@ class Attention(nn.Module):
       )
     encoding, functions = self._functions(shared)
 
-    def attend(q_BxLxHxD, k_BxLxGxD, v_BxLxGxD):
+    def attend(
+      q_BxLxHxD: Array, k_BxLxGxD: Array, v_BxLxGxD: Array
+    ) -> tuple[jax.Array, None]:
       positions = tokens.positions
       q_BxLxHxD, k_BxLxGxD = encoding.rotate(
         q_BxLxHxD, k_BxLxGxD, positions, positions, tokens.lengths
@@ -201,7 +203,9 @@ class Attention(nn.Module):
     encoding, functions = self._functions(shared)
     implementation = self.implementation
 
-    def attend(q_BxQxHxD, k_BxQxGxD, v_BxQxGxD):
+    def attend(
+      q_BxQxHxD: Array, k_BxQxGxD: Array, v_BxQxGxD: Array
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
       q_positions, lengths = tokens.selected(), tokens.lengths
       if not encoding.length_dependent:
         # Cached keys are rotated: their angles do not change later.
@@ -318,10 +322,14 @@ class CrossAttention(nn.Module):
     return _output(self, y_BxLxHxD, x.shape[-1])
 
 
-def _queries_keys_values(module, x, encoded):
+def _queries_keys_values(
+  module: Any, x: jax.Array, encoded: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Projections of an attention module, `[B, length, H, D]` each."""
 
-  def project(name, x, heads, init_scale=1.0):
+  def project(
+    name: str, x: jax.Array, heads: int, init_scale: float = 1.0
+  ) -> jax.Array:
     return linear.Einsum(
       'ble,ehd->blhd',
       (x.shape[-1], heads, module.head_dim),
@@ -340,7 +348,7 @@ def _queries_keys_values(module, x, encoded):
   )
 
 
-def _output(module, y, width):
+def _output(module: Any, y: jax.Array, width: int) -> jax.Array:
   """Output projection of an attention module, `[B, length, E]`."""
   return linear.Einsum(
     'blhd,hde->ble',
@@ -377,7 +385,7 @@ class MLP(nn.Module):
   dtype: Any = jnp.float32
   out_init_scale: float = 1.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.activation not in ACTIVATIONS:
       raise errors.ConfigError(
         errors.one_of('activation', self.activation, ACTIVATIONS)
@@ -389,7 +397,7 @@ class MLP(nn.Module):
     width = x.shape[-1]
     activate = ACTIVATIONS[self.activation]
 
-    def expand(name):
+    def expand(name: str) -> jax.Array:
       h_BxLxF = linear.Einsum(
         'ble,ef->blf',
         (width, self.hidden),

@@ -33,12 +33,12 @@ class Einsum(nn.Module):
   use_bias: bool = False
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     kernel_axes, output_axes = self.equation.split(',')[1].split('->')
     fan_in = 1
     for axis, size in zip(kernel_axes, self.shape, strict=True):
       fan_in *= 1 if axis in output_axes else size
-    kernel = self.param(
+    kernel: Any = self.param(
       'kernel',
       partitioning.named(
         nn.initializers.normal(self.init_scale * fan_in**-0.5), self.axes
@@ -62,7 +62,7 @@ class Einsum(nn.Module):
       ),
       strict=True,
     )
-    bias = self.param(
+    bias: Any = self.param(
       'bias',
       partitioning.named(nn.initializers.zeros, axes),
       shape,
@@ -73,7 +73,7 @@ class Einsum(nn.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _expand(equation, x, kernel):
+def _expand(equation: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
   """jnp.einsum of a kernel with more outputs than inputs.
 
   Its gradient to the kernel is x times dy and not, as autodiff has it, dy times
@@ -83,7 +83,9 @@ def _expand(equation, x, kernel):
   return jnp.einsum(equation, x, kernel)
 
 
-def _expand_gradients(equation, residuals, dy):
+def _expand_gradients(
+  equation: str, residuals: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
   x, kernel = residuals
   x_axes, rest = equation.split(',')
   kernel_axes, y_axes = rest.split('->')

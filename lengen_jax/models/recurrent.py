@@ -178,7 +178,9 @@ class _MemoryCell(nn.Module):
   num_actions = None  # type: int | None
 
   @nn.compact
-  def __call__(self, carry, x_BxV, jump_B):
+  def __call__(
+    self, carry: Any, x_BxV: jax.Array, jump_B: jax.Array
+  ) -> tuple[Any, jax.Array]:
     h_BxE, memory_BxNxMxC = carry
     read_BxNC = memory_BxNxMxC[:, :, 0].reshape(x_BxV.shape[0], -1)
     _, h_BxE = _rnn_cell(self.width, name='rnn')(
@@ -231,7 +233,12 @@ class _StackCell(_MemoryCell):
 
   @staticmethod
   @_checkpoint
-  def act(memory_BxNxMxC, actions_BxNxA, values_BxNxC, jump_B):
+  def act(
+    memory_BxNxMxC: jax.Array,
+    actions_BxNxA: jax.Array,
+    values_BxNxC: jax.Array,
+    jump_B: jax.Array,
+  ) -> jax.Array:
     del jump_B
     values_BxNx1xC = values_BxNxC[:, :, None]
     pushed = jnp.concatenate([values_BxNx1xC, memory_BxNxMxC[:, :, :-1]], 2)
@@ -253,7 +260,12 @@ class _TapeCell(_MemoryCell):
 
   @staticmethod
   @_checkpoint
-  def act(memory_BxNxMxC, actions_BxNxA, values_BxNxC, jump_B):
+  def act(
+    memory_BxNxMxC: jax.Array,
+    actions_BxNxA: jax.Array,
+    values_BxNxC: jax.Array,
+    jump_B: jax.Array,
+  ) -> jax.Array:
     tape = jnp.concatenate(
       [values_BxNxC[:, :, None], memory_BxNxMxC[:, :, 1:]], 2
     )
@@ -268,7 +280,7 @@ class _TapeCell(_MemoryCell):
     return _mean(actions_BxNxA, outcomes)
 
 
-def _mean(actions_BxNxA, outcomes):
+def _mean(actions_BxNxA: jax.Array, outcomes: Any) -> jax.Array:
   """Mean of one memory `[B, N, M, C]` per action, by their probabilities."""
   return sum(
     actions_BxNxA[:, :, i, None, None] * outcome

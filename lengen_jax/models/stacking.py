@@ -5,6 +5,7 @@ holds them stacked instead, `layers/block_j`, leaf by leaf along a new first
 axis; j counts the encodings in turn.
 """
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any
 
@@ -12,6 +13,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from lengen_jax import encodings
 from lengen_jax.hints import Params
 from lengen_jax.models import blocks
 from lengen_jax.models import transformer
@@ -45,7 +47,7 @@ def abstract(config: ModelConfig) -> tuple[Params, Any]:
     logical axis names.
   """
 
-  def is_box(node):
+  def is_box(node: Any) -> bool:
     return isinstance(node, nn.LogicallyPartitioned)
 
   boxed = jax.eval_shape(lambda: _init(config, jax.random.key(0)))
@@ -54,7 +56,7 @@ def abstract(config: ModelConfig) -> tuple[Params, Any]:
   if not config.scan_layers:
     return shapes, names
 
-  def stack_layers(names):
+  def stack_layers(names: dict[str, Any]) -> dict[str, Any]:
     """As `stack`; all layers of a block have the same names."""
     stacked = {k: v for k, v in names.items() if not k.startswith('layer_')}
     stacked['layers'] = {
@@ -71,13 +73,13 @@ def abstract(config: ModelConfig) -> tuple[Params, Any]:
   return shapes, _on_stacks(stack_layers, names)
 
 
-def _init(config, rng):
+def _init(config: ModelConfig, rng: jax.Array) -> Any:
   """Initial parameters, unrolled, with their axis names."""
   unrolled = dataclasses.replace(config, scan_layers=False, remat='none')
   tokens = lengths = jnp.ones((1, 1), jnp.int32)
   if config.architecture == 'encoder_decoder':
-    arguments = (tokens, tokens)
-    named = {'lengths': lengths, 'encoder_lengths': lengths}
+    arguments: tuple[Any, ...] = (tokens, tokens)
+    named: dict[str, Any] = {'lengths': lengths, 'encoder_lengths': lengths}
   else:
     arguments, named = (tokens,), {'lengths': lengths}
   return transformer.create(unrolled).init(rng, *arguments, **named)['params']
@@ -87,7 +89,7 @@ def stack(params: Params, config: ModelConfig) -> Params:
   """Stacks the layers of `params` for scanning."""
   turn = len(config.encoding)
 
-  def stack_layers(params):
+  def stack_layers(params: dict[str, Any]) -> dict[str, Any]:
     stacked = {k: v for k, v in params.items() if not k.startswith('layer_')}
     stacked['layers'] = {
       f'block_{j}': jax.tree.map(
@@ -104,15 +106,17 @@ def stack(params: Params, config: ModelConfig) -> Params:
 def unstack(params: Params) -> Params:
   """The inverse of `stack`; unrolled parameters pass through."""
 
-  def unstack_layers(params):
+  def unstack_layers(params: dict[str, Any]) -> dict[str, Any]:
     if 'layers' not in params:
       return params
     unrolled = {k: v for k, v in params.items() if k != 'layers'}
     blocks = params['layers']
     for j in range(len(blocks)):
-      leaves, treedef = jax.tree.flatten(blocks[f'block_{j}'])
+      leaves, treedef = jax.tree_util.tree_flatten(blocks[f'block_{j}'])
       for turn, layer in enumerate(zip(*leaves, strict=True)):
-        unrolled[f'layer_{turn * len(blocks) + j}'] = treedef.unflatten(layer)
+        unrolled[f'layer_{turn * len(blocks) + j}'] = jax.tree.unflatten(
+          treedef, layer
+        )
     return unrolled
 
   return _on_stacks(unstack_layers, params)
@@ -125,13 +129,15 @@ def project(params: Params, config: ModelConfig) -> Params:
   """
   layer_encodings = blocks.create_encodings(config)
 
-  def project_block(block, encoding):
+  def project_block(
+    block: dict[str, Any], encoding: encodings.Encoding
+  ) -> dict[str, Any]:
     attention = dict(block['attention'])
     if 'encoding' in attention:
       attention['encoding'] = encoding.project(attention['encoding'])
     return {**block, 'attention': attention}
 
-  def project_layers(params):
+  def project_layers(params: dict[str, Any]) -> dict[str, Any]:
     params = dict(params)
     for i, encoding in enumerate(layer_encodings):
       if f'layer_{i}' in params:
@@ -149,7 +155,7 @@ def project(params: Params, config: ModelConfig) -> Params:
   return _on_stacks(project_layers, params)
 
 
-def _on_stacks(function, params):
+def _on_stacks(function: Callable[[Any], Any], params: Any) -> Any:
   """Applies a function to the parameters of each stack of layers."""
   sides = [side for side in ('encoder', 'decoder') if side in params]
   if not sides:

@@ -267,7 +267,12 @@ def create(config: ModelConfig) -> DecoderLM | Encoder | EncoderDecoder:
   return _MODELS[config.architecture](config)
 
 
-def _check_decoding(config, inputs, cache, new_lengths):
+def _check_decoding(
+  config: ModelConfig,
+  inputs: Array,
+  cache: cache_lib.Cache,
+  new_lengths: Array | None,
+) -> None:
   """Raises unless new tokens, cache and model go together."""
   batch = cache.length.shape[0]
   _check_inputs(inputs)
@@ -306,7 +311,7 @@ def _check_decoding(config, inputs, cache, new_lengths):
       )
 
 
-def _check_inputs(inputs):
+def _check_inputs(inputs: Any) -> None:
   """Raises unless these are rows of token ids."""
   dtype = getattr(inputs, 'dtype', None)
   if dtype is None:
@@ -319,12 +324,14 @@ def _check_inputs(inputs):
     )
 
 
-def _output(model, x, targets=None):
+def _output(
+  model: Any, x: jax.Array, targets: Array | None = None
+) -> jax.Array:
   head = model.embed if model.head is None else model.head
   return head.logits(x) if targets is None else head.losses(x, targets)
 
 
-def _embed(config):
+def _embed(config: ModelConfig) -> embed_lib.Embed:
   if not isinstance(config, ModelConfig):
     raise errors.ConfigError(
       f'config must be a ModelConfig, got {type(config).__name__}; '
@@ -336,7 +343,7 @@ def _embed(config):
   )
 
 
-def _head(config):
+def _head(config: ModelConfig) -> embed_lib.Embed | embed_lib.Head | None:
   """The output head; None where it is the token embedding."""
   dtype = jnp.dtype(config.dtype)
   if config.output_size is not None:
@@ -346,7 +353,12 @@ def _head(config):
   return embed_lib.Embed(config.vocab_size, config.width, dtype)
 
 
-def _decoded(logits, cached, cache, new_lengths):
+def _decoded(
+  logits: jax.Array,
+  cached: Any,
+  cache: cache_lib.Cache,
+  new_lengths: Array | None,
+) -> tuple[jax.Array, cache_lib.Cache]:
   """What decoding returns: logits, NaN beyond the plan, and the cache."""
   index = cache.new_tokens(logits.shape[1]).index
   logits = jnp.where((index < cache.planned)[..., None], logits, jnp.nan)

@@ -181,7 +181,7 @@ class PositionScheme:
         f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'
       )
 
-    def positions(rng):
+    def positions(rng: jax.Array) -> Positions:
       draws = self.draw(rng, segment_positions, lengths)
       return self.apply(draws, segment_positions, lengths=lengths)
 
@@ -196,7 +196,7 @@ class PositionScheme:
       jax.vmap(jax.random.fold_in, (None, 0))(rng, layers)
     )
 
-  def __str__(self):
+  def __str__(self) -> str:
     return specs.describe(self)
 
   def draws(self, train: bool) -> bool:
@@ -251,7 +251,7 @@ class PositionScheme:
       )
 
 
-def _check_whole(name, value, shape):
+def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
   """Raises unless a value is None or whole numbers that broadcast to a shape.
 
   Those that the host knows must be 0 or more.
@@ -338,7 +338,7 @@ def take(positions: Positions, index: Array) -> Positions:
   return _take(positions, index)
 
 
-def _take(values, index):
+def _take(values: Array, index: Array) -> jax.Array:
   batch = max(values.shape[0], index.shape[0])
   values, index = (
     jnp.broadcast_to(x, (batch, x.shape[1])) for x in (values, index)

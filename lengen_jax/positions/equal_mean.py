@@ -41,7 +41,7 @@ class EqualMean(base.PositionScheme):
   needs_lengths = True
   random = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.distribution not in ('exponential', 'beta'):
       raise errors.SpecError(
         errors.one_of(

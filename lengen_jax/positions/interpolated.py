@@ -37,7 +37,7 @@ class Interpolated(base.PositionScheme):
   fractional = True
   interpolates = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if (self.scale is None) == (self.train_length is None):
       raise errors.SpecError(
         'interpolated takes either scale or train_length, one of the two'

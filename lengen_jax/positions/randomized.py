@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ class Randomized(base.PositionScheme):
   needs_lengths = True
   random = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.max_position is None or self.max_position < 1:
       raise errors.SpecError(
         'randomized needs max_position, the size of the range that positions '
@@ -126,11 +127,11 @@ class Randomized(base.PositionScheme):
       return positions
     return self._distances(positions, segment_positions)
 
-  def _distances(self, r, segment_positions):
+  def _distances(self, r: Array, segment_positions: Array) -> base.Distances:
     start = base.segment_starts(segment_positions)
     return base.Distances(r, start=start, size=self.max_position)
 
-  def _quotient(self, t, rest, gaps):
+  def _quotient(self, t: Array, rest: Array, gaps: Array) -> jax.Array:
     """floor(t rest / gaps) for rest < gaps, bit by bit of t.
 
     The product itself may exceed 32 bits.
@@ -147,7 +148,7 @@ class Randomized(base.PositionScheme):
     return quotient
 
 
-def _subset(keys, t, n, size):
+def _subset(keys: jax.Array, t: Array, n: Any, size: int) -> jax.Array:
   """A uniform subset of 0 .. size - 1 per segment, sorted, all at once.
 
   Sorted distinct x_0 < ... < x_{n-1} below `size` correspond to the multiset

@@ -38,7 +38,7 @@ class Shape(base.PositionScheme):
   random = True
   contiguous = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.max_shift is None or self.max_shift < 0:
       raise errors.SpecError(
         f'shape needs max_shift, 0 or more; got {self.max_shift}'
@@ -96,7 +96,7 @@ class RandomPadding(base.PositionScheme):
   random = True
   contiguous = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.max_position is None or self.max_position < 1:
       raise errors.SpecError(
         'random_padding needs max_position, the size of the range; got '
@@ -156,7 +156,7 @@ class Cape(base.PositionScheme):
   fractional = True
   random = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.global_shift < 0 or not 0 <= self.local_shift <= 0.5:
       raise errors.SpecError(
         f'cape needs global_shift={self.global_shift} of at least 0 and '
@@ -174,7 +174,7 @@ class Cape(base.PositionScheme):
   ) -> dict[str, jax.Array]:
     del lengths
 
-    def uniform(number, bound):
+    def uniform(number: int, bound: float) -> jax.Array:
       keys = base.token_keys(
         jax.random.fold_in(rng, number), segment_positions.shape
       )
@@ -214,7 +214,7 @@ class Cape(base.PositionScheme):
     return positions
 
 
-def _integers(keys, bound):
+def _integers(keys: jax.Array, bound: int | Array) -> jax.Array:
   """An integer in {0 .. bound - 1} per key, `[B, L]`."""
   bound = jnp.broadcast_to(jnp.asarray(bound, jnp.int32), keys.shape)
   return jax.vmap(jax.vmap(lambda k, n: jax.random.randint(k, (), 0, n)))(

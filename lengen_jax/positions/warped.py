@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import dataclasses
 import math
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ def beta_cdf(a: float, b: float) -> Callable[[Array], jax.Array]:
     return lambda x: jax.scipy.special.betainc(a, b, x)
   n = int(a + b) - 1
 
-  def cdf(x):
+  def cdf(x: Any) -> Any:
     below = (math.comb(n, k) * x**k * (1 - x) ** (n - k) for k in range(int(a)))
     return 1 - sum(below)
 
@@ -96,7 +97,7 @@ class HeadTailWarp(base.PositionScheme):
   # Which warps a part `fraction` of the segments each undergoes.
   modes = (HEAD, TAIL)  # type: tuple[int, ...]
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.train_length is None or self.train_length < 1:
       raise errors.SpecError(
         f'warping needs train_length, got {self.train_length}'
@@ -113,7 +114,7 @@ class HeadTailWarp(base.PositionScheme):
     skew_function(self.skew)
 
   @property
-  def _alphas(self):
+  def _alphas(self) -> tuple[float, ...]:
     return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
   def draw(
