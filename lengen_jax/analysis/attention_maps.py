@@ -240,14 +240,16 @@ def entropy_figure(
   return [picture, numbers]
 
 
-def _mean_weights(attended):
+def _mean_weights(attended: Any) -> tuple[Any, Any]:
   """Weights, and what they were if even; means over heads and rows."""
   visible_BxQxK = attended.visible()
   even_BxQxK = visible_BxQxK / visible_BxQxK.sum(-1, keepdims=True)
   return attended.weights().mean((0, 1)), even_BxQxK.mean(0)
 
 
-def _draw_matrices(drawn, shares, trained_to, width, path):
+def _draw_matrices(
+  drawn: Any, shares: Any, trained_to: Any, width: int, path: Any
+) -> None:
   columns = max(map(len, drawn.values()))
   figure_, panels = plt.subplots(
     len(drawn),

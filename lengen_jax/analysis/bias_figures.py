@@ -8,6 +8,7 @@ Shapes: N layers, H heads, K keys.
 from collections.abc import Sequence
 import dataclasses
 import pathlib
+from typing import Any
 
 from matplotlib import pyplot as plt
 import numpy as np
@@ -69,7 +70,7 @@ def figure(
   return paths
 
 
-def _draw(found, query, classified, path):
+def _draw(found: Any, query: Any, classified: Any, path: Any) -> None:
   """One picture: a panel per layer, a curve per head, coloured by kind."""
   columns = min(_COLUMNS, len(found.layers))
   rows = -(-len(found.layers) // columns)

@@ -3,9 +3,12 @@
 What is drawn for run n carries `data-run="n"`, so that the page can hide it.
 """
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import html
 import io
 import re
+from typing import Any
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -30,7 +33,7 @@ _INKS |= {
   '#999999': 'var(--soft)',
   '#e6e6e6': 'var(--line)',
 }
-_STYLE = {
+_STYLE: dict[Any, Any] = {
   'axes.facecolor': 'none',
   'figure.facecolor': 'none',
   'font.size': 9,
@@ -41,12 +44,14 @@ _STYLE = {
 }
 
 
-def ink(color):
+def ink(color: str) -> str:
   """What a page calls a colour, '#rrggbb'."""
   return _INKS.get(color.lower(), color)
 
 
-def length_curves(results, names, *, unit):
+def length_curves(
+  results: Mapping[str, Any], names: Sequence[str], *, unit: str
+) -> str:
   """SVG of loss against length; see `plots.length_curves_on`."""
   with matplotlib.rc_context(_STYLE):
     figure, axes = _subplots()
@@ -55,7 +60,9 @@ def length_curves(results, names, *, unit):
     return _svg(figure, 'lengths', 'Loss against context length', names)
 
 
-def position_curves(results, names, *, unit):
+def position_curves(
+  results: Mapping[str, Any], names: Sequence[str], *, unit: str
+) -> str:
   """SVG of loss against position; see `plots.position_curves_on`."""
   with matplotlib.rc_context(_STYLE):
     figure, axes = _subplots()
@@ -64,7 +71,7 @@ def position_curves(results, names, *, unit):
     return _svg(figure, 'positions', 'Loss against position', names)
 
 
-def score_curves(results, *, unit, scale):
+def score_curves(results: Mapping[str, Any], *, unit: str, scale: float) -> str:
   """SVG of a sweep's score against length; see `plots.score_curves_on`."""
   with matplotlib.rc_context(_STYLE):
     figure, axes = _subplots()
@@ -74,7 +81,7 @@ def score_curves(results, *, unit, scale):
     return _svg(figure, 'scores', f'{unit} against length', names)
 
 
-def biases(number, layers, drawn, query):
+def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
   """SVG of the biases of one query by distance, a panel per layer.
 
   Args:
@@ -109,7 +116,7 @@ def biases(number, layers, drawn, query):
     return _svg(figure, f'biases-{number}-{query}', label)
 
 
-def _distance_axis(axes, distances):
+def _distance_axis(axes: Any, distances: Any) -> None:
   """Distances from 1 on, of either sign, on a logarithmic scale."""
   axes.set_xscale('symlog', base=2, linthresh=1, linscale=0.5)
   most = max(distances)
@@ -122,7 +129,7 @@ def _distance_axis(axes, distances):
   axes.minorticks_off()
 
 
-def swatch(number):
+def swatch(number: int) -> str:
   """SVG of how curve `number` is drawn."""
   with matplotlib.rc_context(_STYLE):
     figure = plt.figure(figsize=(0.5, 0.14))
@@ -134,13 +141,17 @@ def swatch(number):
     return _svg(figure, f'swatch-{number}')
 
 
-def _subplots(rows=1, columns=1, height=_HEIGHT, **shared):
+def _subplots(
+  rows: Any = 1, columns: Any = 1, height: float = _HEIGHT, **shared: Any
+) -> Any:
   return plt.subplots(
     rows, columns, figsize=(_WIDTH, height), layout='constrained', **shared
   )
 
 
-def _svg(figure, name, label='', names=()):
+def _svg(
+  figure: Any, name: str, label: str = '', names: Sequence[str] = ()
+) -> str:
   """A figure as SVG for a page, which it closes.
 
   Args:
@@ -169,7 +180,7 @@ def _svg(figure, name, label='', names=()):
   svg = re.sub(r'#[0-9a-f]{6}\b', lambda m: ink(m[0]), svg)
   referred = {*re.findall(r'#(\w+)', svg)}
 
-  def renamed(match):
+  def renamed(match: re.Match) -> str:
     kind, _, number = match[1].partition('-')
     if kind == 'run':
       title = html.escape(names[int(number)])

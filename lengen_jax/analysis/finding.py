@@ -1,12 +1,17 @@
 """What results come to, in a sentence that says no more than they do."""
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
 # Figures that look the same in the table are the same to its reader.
 _DIGITS = 3
 # So many names are listed; of more there is the number.
 _FEW = 3
 
 
-def of_curves(results, names):
+def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
   """Which run is best at the training length and at the longest.
 
   Args:
@@ -35,7 +40,7 @@ def of_curves(results, names):
   return f'{sentence[0].upper()}{sentence[1:]}.'
 
 
-def of_scores(results, unit, scale):
+def of_scores(results: Mapping[str, Any], unit: str, scale: float) -> str:
   """Which run of a sweep is best beyond the training length.
 
   Args:
@@ -55,7 +60,9 @@ def of_scores(results, unit, scale):
   return f'Trained to length {longest}, best beyond it {best}.'
 
 
-def _at(results, names, length):
+def _at(
+  results: Mapping[str, Any], names: Sequence[str], length: int
+) -> dict[str, float]:
   """Losses at a length, as the table has them, by run."""
   at = results['lengths'].index(length)
   losses = (curve['loss'][at] for curve in results['curves'])
@@ -66,7 +73,12 @@ def _at(results, names, length):
   }
 
 
-def _best(values, unit='', better=min, digits=_DIGITS):
+def _best(
+  values: Any,
+  unit: str = '',
+  better: Callable[..., Any] = min,
+  digits: int = _DIGITS,
+) -> str:
   """'is a with 1.2', 'are a and b, level at 1.2', or 'is none'."""
   if not values:
     return 'is none, as no run has a figure there'
@@ -81,5 +93,5 @@ def _best(values, unit='', better=min, digits=_DIGITS):
   return f'are {", ".join(others)} and {last}, level at {figure}'
 
 
-def _few(names):
+def _few(names: Sequence[str]) -> str:
   return f' ({", ".join(names)})' if 0 < len(names) <= _FEW else ''

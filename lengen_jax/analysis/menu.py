@@ -1,5 +1,7 @@
 """What to choose from: encodings, position schemes, logit scales, tasks."""
 
+from typing import Any
+
 import rich.console
 import rich.padding
 import rich.table
@@ -20,7 +22,7 @@ from lengen_jax.data import sources
 _FIXED = ('num_heads', 'head_dim', 'width')
 
 
-def show():
+def show() -> None:
   """Prints the lists."""
   console = rich.console.Console(highlight=False)
   if not console.is_terminal:
@@ -43,14 +45,14 @@ def show():
     console.print(rich.padding.Padding(table, (0, 0, 1, 2)))
 
 
-def _about(entry):
+def _about(entry: Any) -> str:
   """What an entry is, in a line."""
   if isinstance(entry, prompts.PromptTask):
     return f'answers of up to {entry.target_length} tokens'
   return getattr(entry, 'about', '') or entry.formula
 
 
-def _encoding_facts(entry):
+def _encoding_facts(entry: Any) -> dict[str, Any]:
   invariant = _fact(entry, 'translation_invariant')
   return _told(
     {
@@ -65,7 +67,7 @@ def _encoding_facts(entry):
   )
 
 
-def _scheme_facts(entry):
+def _scheme_facts(entry: Any) -> dict[str, Any]:
   return _told(
     {
       'values': 'fractional' if _fact(entry, 'fractional') else 'whole',
@@ -77,7 +79,7 @@ def _scheme_facts(entry):
   )
 
 
-def _scale_facts(entry):
+def _scale_facts(entry: Any) -> dict[str, Any]:
   return _told(
     {
       'parameters': entry.parameters,
@@ -88,7 +90,7 @@ def _scale_facts(entry):
   )
 
 
-def _tasks():
+def _tasks() -> dict[str, Any]:
   """Full name to class."""
   return {
     f'{family}/{name}': task
@@ -97,7 +99,7 @@ def _tasks():
   }
 
 
-def _task_facts(entry):
+def _task_facts(entry: Any) -> dict[str, Any]:
   task = entry()
   return _told(
     {
@@ -109,7 +111,7 @@ def _task_facts(entry):
   )
 
 
-def _data():
+def _data() -> dict[str, Any]:
   """What data.task names, by name."""
   asked = [*scrolls.TASKS.values(), *glue.TASKS.values()]
   return {
@@ -119,7 +121,7 @@ def _data():
   }
 
 
-def _data_facts(entry):
+def _data_facts(entry: Any) -> dict[str, Any]:
   if isinstance(entry, prompts.PromptTask):
     return {'dataset': entry.dataset}
   return _told(
@@ -127,19 +129,19 @@ def _data_facts(entry):
   )
 
 
-def _told(facts):
+def _told(facts: dict[str, Any]) -> dict[str, Any]:
   """Leaves out what there is nothing to say about."""
   return {k: v for k, v in facts.items() if v not in ('', True)}
 
 
-def _keys(entry):
+def _keys(entry: Any) -> str:
   return ', '.join(
     f'{key}={field.default!r}'
     for key, field in specs.keys(entry, _FIXED).items()
   )
 
 
-def _fact(entry, name):
+def _fact(entry: Any, name: str) -> Any:
   """A fact of the class; where it goes by the keys, of their defaults."""
   value = getattr(entry, name)
   if not isinstance(value, property):

@@ -1,8 +1,11 @@
 """Pages that need nothing else: no script, no link, pictures inside."""
 
 import base64
+from collections.abc import Iterable
+from collections.abc import Sequence
 import html
 import json
+from typing import Any
 
 _STYLE = """\
 :root { color-scheme: light dark; --paper: #fff; --panel: #f4f5f7;
@@ -80,7 +83,7 @@ class Html(str):
   __slots__ = ()
 
 
-def document(title, *body, style=''):
+def document(title: str, *body: Any, style: str = '') -> str:
   """A page of parts that the other functions here make.
 
   Args:
@@ -103,7 +106,7 @@ def document(title, *body, style=''):
 """
 
 
-def element(tag, *content, **attributes):
+def element(tag: str, *content: Any, **attributes: Any) -> str:
   """An element; `class_` is its class.
 
   Args:
@@ -120,22 +123,29 @@ def element(tag, *content, **attributes):
   return Html(f'<{tag}{given}>{"".join(map(_text, content))}</{tag}>')
 
 
-def heading(text, level=2):
+def heading(text: Any, level: int = 2) -> str:
   """A heading within the page."""
   return element(f'h{level}', text)
 
 
-def paragraph(*content, class_=None):
+def paragraph(*content: Any, class_: str | None = None) -> str:
   """A paragraph."""
   return element('p', *content, class_=class_)
 
 
-def listing(lines):
+def listing(lines: Iterable[Any]) -> str:
   """Lines, each with a dot."""
   return element('ul', *(element('li', line) for line in lines))
 
 
-def table(head, rows, *, foot=None, caption=None, class_=None):
+def table(
+  head: Sequence[Any],
+  rows: Any,
+  *,
+  foot: Sequence[Any] | None = None,
+  caption: Any = None,
+  class_: str | None = None,
+) -> str:
   """A table; the first cell of each row names it.
 
   Args:
@@ -166,33 +176,33 @@ def table(head, rows, *, foot=None, caption=None, class_=None):
   )
 
 
-def picture(path, alt):
+def picture(path: Any, alt: str) -> str:
   """A PNG."""
   data = base64.b64encode(path.read_bytes()).decode()
   return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'
 
 
-def figure(svg, *caption):
+def figure(svg: str, *caption: Any) -> str:
   """A drawing and what is to be said of it."""
   return element('figure', Html(svg), element('figcaption', *caption))
 
 
-def beside(*figures):
+def beside(*figures: Any) -> str:
   """Figures side by side, where there is room."""
   return element('div', *figures, class_='figures')
 
 
-def details(summary, *content):
+def details(summary: str, *content: Any) -> str:
   """What is shown when asked for."""
   return element('details', element('summary', summary), *content)
 
 
-def preformatted(value):
+def preformatted(value: Any) -> str:
   """JSON, as it stands."""
   return element('pre', json.dumps(value, indent=1))
 
 
-def download(name, text):
+def download(name: str, text: Any) -> str:
   """A link that saves text under a name, whose ending says what it is."""
   kind = {'json': 'application/json', 'csv': 'text/csv'}[name.split('.')[-1]]
   data = base64.b64encode(text.encode()).decode()
@@ -200,11 +210,11 @@ def download(name, text):
   return element('a', f'Download {name}', download=name, href=href)
 
 
-def _row(cells):
+def _row(cells: Sequence[Any]) -> str:
   name, *values = cells
   row = element('th', name, scope='row')
   return element('tr', row, *(element('td', value) for value in values))
 
 
-def _text(content):
+def _text(content: Any) -> str:
   return content if isinstance(content, Html) else html.escape(str(content))

@@ -1,6 +1,9 @@
 """Plots of results. Colour-blind safe, the same bytes for the same data."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import math
+from typing import Any
 
 import matplotlib
 
@@ -31,7 +34,9 @@ _MARKERS = 'osD^vPX'
 _MOST_NATS = 50
 
 
-def length_curves(results, names, path, *, unit):
+def length_curves(
+  results: Mapping[str, Any], names: Sequence[str], path: Any, *, unit: str
+) -> None:
   """Loss against length, all curves on the same tokens.
 
   Args:
@@ -45,7 +50,9 @@ def length_curves(results, names, path, *, unit):
   finish(figure, axes, path)
 
 
-def length_curves_on(axes, results, names, *, unit):
+def length_curves_on(
+  axes: Any, results: Mapping[str, Any], names: Sequence[str], *, unit: str
+) -> None:
   """Draws `length_curves` on axes, the curve of run n with the gid 'run-n'."""
   for number, (curve, name) in enumerate(
     zip(results['curves'], names, strict=True)
@@ -64,7 +71,9 @@ def length_curves_on(axes, results, names, *, unit):
   _perplexity_axis(axes)
 
 
-def position_curves_on(axes, results, names, *, unit):
+def position_curves_on(
+  axes: Any, results: Mapping[str, Any], names: Sequence[str], *, unit: str
+) -> None:
   """Draws loss against position within the longest window each curve has.
 
   Args:
@@ -94,7 +103,9 @@ def position_curves_on(axes, results, names, *, unit):
   _perplexity_axis(axes)
 
 
-def score_curves(results, path, *, unit, scale):
+def score_curves(
+  results: Mapping[str, Any], path: Any, *, unit: str, scale: float
+) -> None:
   """Score of a generated task against length, a curve of each run.
 
   Args:
@@ -108,7 +119,9 @@ def score_curves(results, path, *, unit, scale):
   finish(figure, axes, path)
 
 
-def score_curves_on(axes, results, *, unit, scale):
+def score_curves_on(
+  axes: Any, results: Mapping[str, Any], *, unit: str, scale: float
+) -> None:
   """Draws `score_curves` on axes, the curve of run n with the gid 'run-n'."""
   for number, run in enumerate(results['runs']):
     drawn = style(number)
@@ -133,7 +146,7 @@ def score_curves_on(axes, results, *, unit, scale):
   axes.set_ylabel(unit)
 
 
-def curves_beside(part, path):
+def curves_beside(part: dict[str, Any], path: Any) -> None:
   """Loss against length, ours and the paper's side by side.
 
   Args:
@@ -186,7 +199,7 @@ def curves_beside(part, path):
   finish(figure, panels[0, 0], path, 4 if printed else 3)
 
 
-def bars_beside(part, path):
+def bars_beside(part: dict[str, Any], path: Any) -> None:
   """A figure of each run, ours and the paper's: the mean, or the first.
 
   Args:
@@ -230,7 +243,7 @@ def bars_beside(part, path):
   finish(figure, axes, path)
 
 
-def _ranges(row):
+def _ranges(row: Any) -> list[tuple[float, float]]:
   """(least, largest) over seeds of each column, nan where one has none."""
   return [
     (min(column), max(column))
@@ -240,7 +253,7 @@ def _ranges(row):
   ]
 
 
-def _errors(row, at):
+def _errors(row: Any, at: int) -> tuple[float, float]:
   """How far the least and the largest of the seeds are from a figure.
 
   A mean of the best of each task may be better than the best of the means.
@@ -251,7 +264,7 @@ def _errors(row, at):
   return max(0, value - low), max(0, high - value)
 
 
-def style(number):
+def style(number: int) -> dict[str, Any]:
   """How a curve is drawn, by its number in the picture."""
   return {
     'color': COLORS[number % len(COLORS)],
@@ -263,14 +276,14 @@ def style(number):
   }
 
 
-def length_axis(axes, lengths):
+def length_axis(axes: Any, lengths: Sequence[int]) -> None:
   """Lengths on a logarithmic scale, each with its number."""
   axes.set_xscale('log', base=2)
   axes.set_xticks(lengths, [str(length) for length in lengths])
   axes.minorticks_off()
 
 
-def _mark_trained(axes, length):
+def _mark_trained(axes: Any, length: int) -> None:
   axes.axvline(length, color='0.6', linewidth=1, zorder=1)
   axes.annotate(
     'trained',
@@ -284,7 +297,7 @@ def _mark_trained(axes, length):
   )
 
 
-def _perplexity_axis(axes):
+def _perplexity_axis(axes: Any) -> None:
   """Perplexity at the right of an axis in nats."""
   low, high = axes.get_ylim()
   if high > _MOST_NATS:
@@ -297,7 +310,7 @@ def _perplexity_axis(axes):
   right.spines[['top', 'right']].set_visible(False)
 
 
-def _round_numbers(low, high):
+def _round_numbers(low: float, high: float) -> list[float]:
   """Numbers between two that are as round as there are four of."""
   tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
   for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
@@ -309,7 +322,7 @@ def _round_numbers(low, high):
   return [n for n in numbers if low <= n <= high]
 
 
-def panels(count):
+def panels(count: int) -> tuple[Any, Any]:
   """A figure with `count` panels side by side, which have grids."""
   figure, axes = plt.subplots(
     1, count, figsize=(7.2, 5.0), layout='constrained'
@@ -319,14 +332,14 @@ def panels(count):
   return figure, axes
 
 
-def grid(axes):
+def grid(axes: Any) -> None:
   """A light grid below all else, and no box around it."""
   axes.set_axisbelow(True)
   axes.grid(True, color='0.9')
   axes.spines[['top', 'right']].set_visible(False)
 
 
-def finish(figure, axes, path, legend_columns=1):
+def finish(figure: Any, axes: Any, path: Any, legend_columns: int = 1) -> None:
   """Adds grid and legend, writes a PNG, the same for the same, and closes."""
   grid(axes)
   figure.legend(

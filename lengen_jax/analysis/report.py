@@ -106,7 +106,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   return [*(folder / name for name in texts), plot, path]
 
 
-def _curves(results):
+def _curves(results: Mapping[str, Any]) -> tuple[tuple[str, ...], list[Any]]:
   """Header and rows of curves.csv: a row for each run and length."""
   of_run = ('encoding', 'positions', 'attention_scale')
   measured = ('loss', 'perplexity', 'bits_per_byte', 'word_perplexity')
@@ -129,7 +129,7 @@ def _curves(results):
   return (*header, 'refused'), rows
 
 
-def _positions(results):
+def _positions(results: Mapping[str, Any]) -> tuple[tuple[str, ...], list[Any]]:
   """Header and rows of positions.csv; positions count from 1."""
   rows = [
     (name, length, position + 1, loss)

@@ -1,7 +1,11 @@
 """The page of a comparison."""
 
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import json
 import re
+from typing import Any
 
 from lengen_jax.analysis import figures
 from lengen_jax.analysis import finding
@@ -14,7 +18,9 @@ from lengen_jax.training import defaults
 UNIT = 'nats per token'
 
 
-def create(results, called, files, folder):
+def create(
+  results: Mapping[str, Any], called: Sequence[str], files: Any, folder: Any
+) -> str:
   """The page: figures and data inside it, no script, no link elsewhere.
 
   Args:
@@ -64,7 +70,7 @@ def create(results, called, files, folder):
   )
 
 
-def _table(results, called):
+def _table(results: Mapping[str, Any], called: Sequence[str]) -> Any:
   """Loss by length, which is the legend of the figures."""
   head, columns = [], []
   for n, length in enumerate(results['lengths']):
@@ -82,9 +88,11 @@ def _table(results, called):
   )
 
 
-def _notes(curves, called):
+def _notes(
+  curves: Sequence[dict[str, Any]], called: Sequence[str]
+) -> Iterator[Any]:
   """What the table does not say: why a figure is missing or is inexact."""
-  refused = {}
+  refused: dict[tuple[str, str], Any] = {}
   for name, curve in zip(called, curves, strict=True):
     for length, reason in curve['refused'].items():
       # Reasons that differ in their numbers are told once, by the last.
@@ -107,7 +115,7 @@ def _notes(curves, called):
     yield page.listing(inexact)
 
 
-def _paper(results):
+def _paper(results: Mapping[str, Any]) -> Iterator[Any]:
   """The paper's figures, if the config has some."""
   paper = results.get('paper')
   if not paper:
@@ -123,7 +131,9 @@ def _paper(results):
   )
 
 
-def _biases(curves, called):
+def _biases(
+  curves: Sequence[dict[str, Any]], called: Sequence[str]
+) -> Iterator[Any]:
   """The additive biases of each run that has some."""
   drawn = [
     (number, name, curve['biases'])
@@ -150,7 +160,7 @@ def _biases(curves, called):
     )
 
 
-def _kinds():
+def _kinds() -> Iterator[Any]:
   """The kinds of heads in the colours that they are drawn in."""
   for number, (kind, color) in enumerate(plots.KIND_COLORS.items()):
     yield ', ' if number else ''
@@ -158,7 +168,7 @@ def _kinds():
   yield '.'
 
 
-def _bias_figures(number, biases):
+def _bias_figures(number: int, biases: Any) -> Iterator[Any]:
   thresholds = ', '.join(
     f'{layer} {tokens:,.0f}' for layer, tokens in biases['thresholds'].items()
   )
@@ -175,7 +185,7 @@ def _bias_figures(number, biases):
     )
 
 
-def _cost(results, called):
+def _cost(results: Mapping[str, Any], called: Sequence[str]) -> list[Any]:
   """What training took."""
   config, rows, sums = results['config'], [], [0, 0.0]
   per_step = config['data']['batch_size'] * results['train_length']
@@ -211,7 +221,7 @@ def _cost(results, called):
   ]
 
 
-def _sessions(sessions):
+def _sessions(sessions: Any) -> tuple[str, str]:
   """When a run began, and the devices it was on."""
   if not sessions:
     return '–', '–'

@@ -62,5 +62,5 @@ def print_table(results: Mapping[str, Any]) -> None:
   )
 
 
-def _cell(score):
+def _cell(score: float | None) -> str:
   return '–' if score is None else f'{score:.2f}'

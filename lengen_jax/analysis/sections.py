@@ -1,6 +1,10 @@
 """What the pages of a comparison and of a sweep have in common."""
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import shlex
+from typing import Any
 
 from lengen_jax.analysis import figures
 from lengen_jax.analysis import page
@@ -9,7 +13,7 @@ from lengen_jax.analysis import page
 _OF_RUNS = ('model.encoding', 'model.attention_scale', 'positions')
 
 
-def legend_style(count):
+def legend_style(count: int) -> str:
   """CSS by which the boxes of so many runs show and hide their curves."""
   rules = []
   for n in range(count):
@@ -24,7 +28,9 @@ def legend_style(count):
   return '\n'.join(rules) + '\n'
 
 
-def legend(head, names, columns, caption):
+def legend(
+  head: Sequence[Any], names: Sequence[str], columns: Any, caption: Any
+) -> Any:
   """The table of runs: a box at each name shows or hides what is drawn for it.
 
   It needs no script: see `legend_style`.
@@ -47,13 +53,15 @@ def legend(head, names, columns, caption):
   )
 
 
-def _label(number, name):
+def _label(number: int, name: str) -> Any:
   box = page.Html(f'<input type="checkbox" id="run-{number}" checked>')
   drawn = page.Html(figures.swatch(number))
   return page.element('label', box, drawn, page.element('span', name))
 
 
-def best_marked(values, text, better=min):
+def best_marked(
+  values: Any, text: Any, better: Callable[..., Any] = min
+) -> list[Any]:
   """Cells of a column of which the best is bold, or all that look like it.
 
   Args:
@@ -70,7 +78,7 @@ def best_marked(values, text, better=min):
   return cells
 
 
-def settings(config, defaults=None):
+def settings(config: Any, defaults: Any = None) -> list[Any]:
   """The configuration: first what differs from the defaults, then all of it.
 
   Args:
@@ -96,7 +104,7 @@ def settings(config, defaults=None):
   ]
 
 
-def environment(facts):
+def environment(facts: dict[str, Any]) -> list[Any]:
   """Where the results come from.
 
   Args:
@@ -113,7 +121,7 @@ def environment(facts):
   ]
 
 
-def downloads(files, folder):
+def downloads(files: Any, folder: Any) -> list[Any]:
   """Links that save the data, and the command that makes the page again.
 
   Args:
@@ -133,7 +141,7 @@ def downloads(files, folder):
   ]
 
 
-def _leaves(node, prefix=''):
+def _leaves(node: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
   """(key with dots, value) of a nested dict."""
   for key, value in node.items():
     if isinstance(value, dict):
@@ -142,7 +150,7 @@ def _leaves(node, prefix=''):
       yield f'{prefix}{key}', value
 
 
-def _shown(value):
+def _shown(value: Any) -> str:
   if isinstance(value, list):
     return ', '.join(map(_shown, value))
   return '–' if value is None else str(value) or "''"

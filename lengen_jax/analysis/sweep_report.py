@@ -1,5 +1,6 @@
 """A sweep over a generated task as a table, CSV, a plot and a page."""
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 import json
 import pathlib
@@ -100,7 +101,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   return [*(folder / name for name in texts), plot, path]
 
 
-def _curves(results):
+def _curves(results: Mapping[str, Any]) -> tuple[Any, Any]:
   """Header and rows of curves.csv: each run, rate, seed and length."""
   header = ('run', 'learning_rate', 'seed', 'length', *_SCORES)
   rows = [
@@ -118,7 +119,7 @@ def _curves(results):
   return header, rows
 
 
-def _page(results, files, folder):
+def _page(results: Mapping[str, Any], files: Any, folder: Any) -> str:
   """The page: a figure and data inside it, no script, no link elsewhere."""
   unit, scale = _SCORES[results['score']]
   runs, (_, longest) = results['runs'], results['train_lengths']
@@ -164,7 +165,7 @@ def _page(results, files, folder):
   )
 
 
-def _caption(results, scale):
+def _caption(results: Mapping[str, Any], scale: float) -> str:
   caption = 'Score against length, of the best training of each run.'
   if results['score'] == 'accuracy':
     caption += (
@@ -174,7 +175,7 @@ def _caption(results, scale):
   return caption
 
 
-def _others(results):
+def _others(results: Mapping[str, Any]) -> Iterator[Any]:
   """Runs that have no curve."""
   lines = [f'{name}: unfinished' for name in results['unfinished']]
   lines += [
@@ -186,7 +187,7 @@ def _others(results):
     yield page.listing(lines)
 
 
-def _cost(results):
+def _cost(results: Mapping[str, Any]) -> Iterator[Any]:
   """What training and testing took."""
   rows = [
     (
@@ -208,9 +209,9 @@ def _cost(results):
   )
 
 
-def _number(value, scale):
+def _number(value: Any, scale: float) -> str:
   return '' if value is None else f'{scale * value:.{1 if scale > 1 else 3}f}'
 
 
-def _paper(value):
+def _paper(value: Any) -> str:
   return '' if value is None else str(value)

@@ -1,7 +1,9 @@
 """Tables on a terminal, or in a log as wide as they need."""
 
+from collections.abc import Sequence
 import csv
 import io
+from typing import Any
 
 import rich.console
 import rich.table
@@ -9,17 +11,17 @@ import rich.table
 from lengen_jax.training import files
 
 
-def create():
+def create() -> rich.table.Table:
   """An empty table."""
   return rich.table.Table(box=None)
 
 
-def loss(value):
+def loss(value: Any) -> str:
   """A loss, or a dash where there is none."""
   return '–' if value is None else f'{value:.3f}'
 
 
-def show(title, table, notes=()):
+def show(title: str, table: Any, notes: Sequence[str] = ()) -> None:
   """Prints a title, a table, and lines below it."""
   console = rich.console.Console(highlight=False)
   if not console.is_terminal:
@@ -30,7 +32,7 @@ def show(title, table, notes=()):
     console.print(note, markup=False, soft_wrap=True)
 
 
-def csv_text(header, rows):
+def csv_text(header: Sequence[str], rows: Any) -> str:
   """A table as CSV, the same text for the same table.
 
   Args:
@@ -44,6 +46,6 @@ def csv_text(header, rows):
   return text.getvalue()
 
 
-def write_csv(path, header, rows):
+def write_csv(path: Any, header: Sequence[str], rows: Any) -> None:
   """Writes a table as CSV; see `csv_text`."""
   files.write_text(path, csv_text(header, rows))
