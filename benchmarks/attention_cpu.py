@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 
 from benchmarks import alternate
-from lengen_jax import attention
-from lengen_jax import encodings
+from lengen_jax import attention, encodings
 from lengen_jax.training import runs as runs_lib
 
 HEADS, HEAD_DIM = 12, 64

@@ -28,8 +28,7 @@ import numpy as np
 
 from benchmarks import alternate
 from configs import fire_c4
-from lengen_jax import attention
-from lengen_jax import encodings
+from lengen_jax import attention, encodings
 from lengen_jax.data import windows
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib

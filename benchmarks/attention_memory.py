@@ -24,15 +24,11 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks import alternate
-from benchmarks import attention_cpu
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax.training import ahead_of_time
+from benchmarks import alternate, attention_cpu
+from lengen_jax import attention, encodings
+from lengen_jax.training import ahead_of_time, pods, sharding
 from lengen_jax.training import config as training_config
-from lengen_jax.training import pods
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import sharding
 
 MIB = 2**20
 CHIP_LENGTHS = (2048, 8192, 32768, 131072)

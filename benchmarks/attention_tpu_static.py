@@ -36,19 +36,14 @@ from jax.experimental.pallas.ops.tpu import flash_attention
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
-from benchmarks import alternate
-from benchmarks import compile_matrix
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
+from benchmarks import alternate, compile_matrix
+from lengen_jax import attention, encodings, errors
 from lengen_jax.attention import visibility
 from lengen_jax.attention.fused import anchors
 from lengen_jax.attention.pallas_tpu import bias as biases
 from lengen_jax.attention.pallas_tpu import plan as tpu_plans
-from lengen_jax.training import ahead_of_time
+from lengen_jax.training import ahead_of_time, pods, sharding
 from lengen_jax.training import config as training_config
-from lengen_jax.training import pods
-from lengen_jax.training import sharding
 
 PATH = alternate.RESULTS / 'attention_tpu_static.json'
 CHIPS = {'v4': 'v4-2', 'v5e': 'v5e-1', 'v5p': 'v5p-2', 'v6e': 'v6e-1'}

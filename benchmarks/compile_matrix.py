@@ -23,8 +23,7 @@ from typing import Any
 import ml_collections
 
 from benchmarks import alternate
-from lengen_jax.training import ahead_of_time
-from lengen_jax.training import pods
+from lengen_jax.training import ahead_of_time, pods
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 

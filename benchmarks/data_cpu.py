@@ -49,9 +49,7 @@ import numpy as np
 
 from benchmarks import alternate
 from lengen_jax import data
-from lengen_jax.data import prepare
-from lengen_jax.data import stdlib
-from lengen_jax.data import vocabulary
+from lengen_jax.data import prepare, stdlib, vocabulary
 from lengen_jax.training import runs as runs_lib
 
 LENGTH, BATCH, MODE = 2048, 64, 'doc_pad'

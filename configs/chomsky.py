@@ -18,8 +18,7 @@ dropout acts on the input with every encoding.
 steps and lengths; `:TASK,tiny` is for tests.
 """
 
-from lengen_jax import errors
-from lengen_jax import papers
+from lengen_jax import errors, papers
 from lengen_jax.training import defaults
 
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS

@@ -19,8 +19,7 @@ said, so that column is left out.
 tested; `:TASK,tiny` is for tests.
 """
 
-from lengen_jax import errors
-from lengen_jax import papers
+from lengen_jax import errors, papers
 from lengen_jax.training import defaults
 
 _LONGEST = {'copy': 20, 'reverse': 20, 'sort': 8, 'sum': 8, 'figure3': 10}

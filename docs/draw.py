@@ -15,12 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from docs import svg
-from docs.svg import BLUE
-from docs.svg import GOLD
-from docs.svg import GRAY
-from docs.svg import INK
-from docs.svg import PALE
-from docs.svg import RED
+from docs.svg import BLUE, GOLD, GRAY, INK, PALE, RED
 from lengen_jax import positions
 
 _DOCS = pathlib.Path(__file__).parent

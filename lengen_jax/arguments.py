@@ -1,14 +1,11 @@
 """Argument parser of the `lengen` command. Does not import jax."""
 
 import argparse
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import itertools
-from typing import Any
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from lengen_jax import __version__
-from lengen_jax import errors
+from lengen_jax import __version__, errors
 
 _EPILOG = """\
 examples:

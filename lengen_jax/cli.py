@@ -120,8 +120,7 @@ def _check_data(config: Any) -> None:
 
 def _train(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
-  from lengen_jax.training import loop
-  from lengen_jax.training import sharding
+  from lengen_jax.training import loop, sharding
 
   sharding.start()
   trained = loop.train(config, arguments.workdir, label=config.model.encoding)
@@ -133,12 +132,8 @@ def _train(arguments: argparse.Namespace, config: Any) -> None:
 
 def _eval(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax import data
-  from lengen_jax.analysis import report
-  from lengen_jax.analysis import score_report
-  from lengen_jax.training import evaluate
-  from lengen_jax.training import files
-  from lengen_jax.training import loop
-  from lengen_jax.training import sharding
+  from lengen_jax.analysis import report, score_report
+  from lengen_jax.training import evaluate, files, loop, sharding
   from lengen_jax.training import workdir as workdir_lib
 
   sharding.start()
@@ -166,11 +161,8 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
 
 def _export(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax.interop import weights
-  from lengen_jax.training import files
-  from lengen_jax.training import loop
-  from lengen_jax.training import multihost
+  from lengen_jax.training import files, loop, multihost, sharding
   from lengen_jax.training import run as run_lib
-  from lengen_jax.training import sharding
   from lengen_jax.training import workdir as workdir_lib
 
   sharding.start()
@@ -220,9 +212,7 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
 def _compare(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
   from lengen_jax.analysis import report
-  from lengen_jax.training import compare
-  from lengen_jax.training import runs
-  from lengen_jax.training import sharding
+  from lengen_jax.training import compare, runs, sharding
 
   sharding.start()
   chosen = runs.parse(arguments.runs, config)
@@ -233,8 +223,7 @@ def _compare(arguments: argparse.Namespace, config: Any) -> None:
 
 def _sweep(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax.analysis import sweep_report
-  from lengen_jax.training import sharding
-  from lengen_jax.training import sweep
+  from lengen_jax.training import sharding, sweep
 
   sharding.start()
   results = sweep.sweep(config, arguments.workdir)
@@ -282,8 +271,7 @@ def _show_reproduction(found: dict[str, Any], folder: str) -> None:
 
 
 def _compile(arguments: argparse.Namespace, config: Any) -> None:
-  from lengen_jax.training import fields
-  from lengen_jax.training import pods
+  from lengen_jax.training import fields, pods
 
   pod = pods.get(arguments.pod, arguments.slices)
   if 'init_from' in config.get('train', {}):
@@ -310,9 +298,7 @@ def _report(arguments: argparse.Namespace, _: Any) -> None:
 
 
 def _draw(workdir: str) -> None:
-  from lengen_jax.analysis import report
-  from lengen_jax.analysis import reproduction
-  from lengen_jax.analysis import sweep_report
+  from lengen_jax.analysis import report, reproduction, sweep_report
 
   found = reproduction.read(workdir)
   if found is not None:

@@ -9,9 +9,7 @@ Names of axes: 'batch', 'length', 'embed', 'heads', 'kv', 'mlp', 'vocab',
 'layers', 'joined_kv' and 'relpos_buckets', those of T5X.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
 from typing import Any

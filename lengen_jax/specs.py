@@ -7,8 +7,7 @@ process that finds the spec in a workdir knows it too.
 """
 
 import ast
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import importlib
 import math

@@ -18,16 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import models
-from lengen_jax import positions
-from lengen_jax import specs
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
-from lengen_jax.models import blocks
+from lengen_jax import encodings, errors, models, positions, specs
+from lengen_jax.hints import Array, Params
+from lengen_jax.models import blocks, stacking
 from lengen_jax.models import cache as cache_lib
-from lengen_jax.models import stacking
 from lengen_jax.positions.tokens import Tokens
 
 TRAIN_LENGTH = 6

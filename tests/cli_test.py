@@ -186,8 +186,7 @@ def test_results_in_a_bucket_are_drawn_elsewhere(tmp_path, monkeypatch, capsys):
 
 
 def test_list(capsys):
-  from lengen_jax import encodings
-  from lengen_jax import positions
+  from lengen_jax import encodings, positions
   from lengen_jax.attention import scaling
 
   assert cli.main(['list']) == 0

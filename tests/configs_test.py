@@ -13,11 +13,9 @@ from ml_collections import config_flags
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.data import imagenet
-from lengen_jax.data import scrolls
+from lengen_jax.data import imagenet, scrolls
 from lengen_jax.models import objective
-from lengen_jax.training import fields
-from lengen_jax.training import optimizer
+from lengen_jax.training import fields, optimizer
 from lengen_jax.training import run as run_lib
 
 SIZES = ('paper', 'small', 'cpu', 'tiny')

@@ -17,9 +17,7 @@ import pytest
 
 from docs import write_reference
 from lengen_jax import arguments as arguments_lib
-from lengen_jax import cli
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import cli, encodings, errors
 from lengen_jax.training import config_file
 
 ROOT = pathlib.Path(__file__).parent.parent

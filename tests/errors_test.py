@@ -21,22 +21,23 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lengen_jax import attention  # noqa: F401
-from lengen_jax import cli
-from lengen_jax import encodings  # noqa: F401
-from lengen_jax import errors
-from lengen_jax import models
-from lengen_jax import positions
-from lengen_jax import tasks  # noqa: F401
-from lengen_jax import testing  # noqa: F401
+from lengen_jax import (
+  attention,  # noqa: F401
+  cli,
+  encodings,  # noqa: F401
+  errors,
+  models,
+  positions,
+  tasks,  # noqa: F401
+  testing,  # noqa: F401
+)
 from lengen_jax.evaluation.metrics import scrolls  # noqa: F401
-from lengen_jax.interop import nnx  # noqa: F401
-from lengen_jax.interop import t5x  # noqa: F401
-from lengen_jax.models import layers
-from lengen_jax.models import presets
-from lengen_jax.training import faults
-from lengen_jax.training import files
-from lengen_jax.training import loop
+from lengen_jax.interop import (
+  nnx,  # noqa: F401
+  t5x,  # noqa: F401
+)
+from lengen_jax.models import layers, presets
+from lengen_jax.training import faults, files, loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / 'docs' / 'errors.md'

@@ -6,8 +6,7 @@ import types
 
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 
 
 @dataclasses.dataclass(frozen=True)

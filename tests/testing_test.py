@@ -11,10 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import positions
-from lengen_jax import testing
+from lengen_jax import encodings, errors, positions, testing
 from lengen_jax.attention import scaling
 from lengen_jax.models import layers
 

@@ -3,8 +3,7 @@
 Shapes: Q queries, K keys.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import pathlib
 import textwrap
 from typing import Any
@@ -15,12 +14,10 @@ from matplotlib import pyplot as plt
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import tables
+from lengen_jax.analysis import plots, tables
 from lengen_jax.data import windows as windows_lib
 from lengen_jax.evaluation import attention_weights
-from lengen_jax.hints import Array
-from lengen_jax.hints import PathLike
+from lengen_jax.hints import Array, PathLike
 from lengen_jax.training import run as run_lib
 
 # Letters beside a matrix.

@@ -13,11 +13,9 @@ from typing import Any
 from matplotlib import pyplot as plt
 import numpy as np
 
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import tables
+from lengen_jax.analysis import plots, tables
 from lengen_jax.evaluation import bias_maps
-from lengen_jax.hints import Params
-from lengen_jax.hints import PathLike
+from lengen_jax.hints import Params, PathLike
 from lengen_jax.models.config import ModelConfig
 
 # Points of a curve in the CSV.

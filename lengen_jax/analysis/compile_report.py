@@ -5,8 +5,7 @@ import math
 from typing import Any
 
 from lengen_jax import errors
-from lengen_jax.training import ahead_of_time
-from lengen_jax.training import pods
+from lengen_jax.training import ahead_of_time, pods
 from lengen_jax.training import run as run_lib
 
 # Advise sharding when the training state exceeds this fraction of the memory.

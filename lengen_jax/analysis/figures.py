@@ -3,8 +3,7 @@
 What is drawn for run n carries `data-run="n"`, so that the page can hide it.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import html
 import io
 import re

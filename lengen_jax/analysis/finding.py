@@ -1,8 +1,6 @@
 """What results come to, in a sentence that says no more than they do."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # Figures that look the same in the table are the same to its reader.

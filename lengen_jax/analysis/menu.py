@@ -7,17 +7,9 @@ import rich.padding
 import rich.table
 import rich.text
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import positions
-from lengen_jax import specs
-from lengen_jax import tasks
+from lengen_jax import encodings, errors, positions, specs, tasks
 from lengen_jax.attention import scaling
-from lengen_jax.data import glue
-from lengen_jax.data import imagenet
-from lengen_jax.data import prompts
-from lengen_jax.data import scrolls
-from lengen_jax.data import sources
+from lengen_jax.data import glue, imagenet, prompts, scrolls, sources
 
 _FIXED = ('num_heads', 'head_dim', 'width')
 

@@ -1,8 +1,7 @@
 """Pages that need nothing else: no script, no link, pictures inside."""
 
 import base64
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import html
 import json
 from typing import Any

@@ -1,7 +1,6 @@
 """Plots of results. Colour-blind safe, the same bytes for the same data."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any
 

@@ -8,9 +8,7 @@ from typing import Any
 import rich.markup
 
 from lengen_jax import errors
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import report_page
-from lengen_jax.analysis import tables
+from lengen_jax.analysis import plots, report_page, tables
 from lengen_jax.hints import PathLike
 from lengen_jax.training import files
 from lengen_jax.training import runs as runs_lib

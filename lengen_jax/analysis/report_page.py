@@ -1,18 +1,11 @@
 """The page of a comparison."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import json
 import re
 from typing import Any
 
-from lengen_jax.analysis import figures
-from lengen_jax.analysis import finding
-from lengen_jax.analysis import page
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import sections
-from lengen_jax.analysis import tables
+from lengen_jax.analysis import figures, finding, page, plots, sections, tables
 from lengen_jax.training import defaults
 
 UNIT = 'nats per token'

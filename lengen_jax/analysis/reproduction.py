@@ -1,17 +1,13 @@
 """Reports of reproductions: tables, plots, CSV files and an HTML page."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import json
 import pathlib
 from typing import Any
 
 import rich.markup
 
-from lengen_jax.analysis import page
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import tables
+from lengen_jax.analysis import page, plots, tables
 from lengen_jax.hints import PathLike
 from lengen_jax.training import files as files_lib
 

@@ -1,13 +1,10 @@
 """What the pages of a comparison and of a sweep have in common."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 import shlex
 from typing import Any
 
-from lengen_jax.analysis import figures
-from lengen_jax.analysis import page
+from lengen_jax.analysis import figures, page
 
 # What each run has its own value of.
 _OF_RUNS = ('model.encoding', 'model.attention_scale', 'positions')

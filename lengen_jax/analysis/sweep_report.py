@@ -1,19 +1,13 @@
 """A sweep over a generated task as a table, CSV, a plot and a page."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import json
 import pathlib
 from typing import Any
 
 import rich.markup
 
-from lengen_jax.analysis import figures
-from lengen_jax.analysis import finding
-from lengen_jax.analysis import page
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import sections
-from lengen_jax.analysis import tables
+from lengen_jax.analysis import figures, finding, page, plots, sections, tables
 from lengen_jax.hints import PathLike
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import workdir as workdir_lib

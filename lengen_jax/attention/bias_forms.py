@@ -26,9 +26,7 @@ import jax
 from jax import Array
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import encodings, errors, specs
 from lengen_jax.attention.call import Side
 
 FORMS = ('exact', 'anchored', 'auto')

@@ -22,12 +22,9 @@ import jax
 from jax import Array
 import jax.numpy as jnp
 
-from lengen_jax.attention import bias_forms
+from lengen_jax.attention import bias_forms, tiles, visibility
 from lengen_jax.attention import call as call_lib
-from lengen_jax.attention import tiles
-from lengen_jax.attention import visibility
-from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.call import Side
+from lengen_jax.attention.call import AttentionCall, Side
 from lengen_jax.attention.reference import MASKED
 
 Step = Callable[[Array, Any], Any]

@@ -16,11 +16,8 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import partitioning
+from lengen_jax import encodings, errors, partitioning, specs
 from lengen_jax import positions as position_schemes
-from lengen_jax import specs
 from lengen_jax.attention import visibility
 from lengen_jax.hints import Array
 from lengen_jax.positions import Positions

@@ -4,16 +4,17 @@ from collections.abc import Callable
 
 import jax
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
-from lengen_jax.attention import bias_forms
-from lengen_jax.attention import blockwise
+from lengen_jax.attention import (
+  bias_forms,
+  blockwise,
+  pallas,
+  reference,
+  sharded,
+  visibility,
+)
 from lengen_jax.attention import call as call_lib
-from lengen_jax.attention import pallas
-from lengen_jax.attention import reference
-from lengen_jax.attention import sharded
-from lengen_jax.attention import visibility
 from lengen_jax.attention.call import MAX_LENGTH
 from lengen_jax.hints import Array
 

@@ -22,17 +22,12 @@ import jax
 from jax import Array
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import partitioning
-from lengen_jax.attention import bias_forms
+from lengen_jax import encodings, errors, partitioning
+from lengen_jax.attention import bias_forms, pallas_gpu, pallas_tpu
 from lengen_jax.attention import call as call_lib
-from lengen_jax.attention import pallas_gpu
-from lengen_jax.attention import pallas_tpu
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.fused import anchors
+from lengen_jax.attention.fused import anchors, tables
 from lengen_jax.attention.fused import plan as plans
-from lengen_jax.attention.fused import tables
 
 CHIPS = {'tpu': pallas_tpu, 'gpu': pallas_gpu, 'cpu': pallas_tpu}
 _DTYPES = ('bfloat16', 'float32')

@@ -12,8 +12,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 from lengen_jax.encodings import base
 from lengen_jax.hints import Array
 

@@ -10,8 +10,7 @@ from typing import Any
 from lengen_jax.data import extra
 from lengen_jax.data.config import DataConfig
 from lengen_jax.data.corpus import Corpus
-from lengen_jax.data.windows import EvaluationWindows
-from lengen_jax.data.windows import TrainingWindows
+from lengen_jax.data.windows import EvaluationWindows, TrainingWindows
 
 __all__ = [
   'Corpus',
@@ -79,11 +78,13 @@ def _theirs(task: str) -> bool:
 def _load_seqio(config: DataConfig) -> Any:
   check_present(config)
   extra.load('seqio', 'reading tasks of seqio')
-  from lengen_jax.data import menu
-  from lengen_jax.data import registration
-  from lengen_jax.data import seqio_pictures
-  from lengen_jax.data import seqio_prompts
-  from lengen_jax.data import seqio_text
+  from lengen_jax.data import (
+    menu,
+    registration,
+    seqio_pictures,
+    seqio_prompts,
+    seqio_text,
+  )
 
   if _theirs(config.task):
     return seqio_text.Text(config, registration.find(config.task))

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 from lengen_jax.data import windows
 
 SOURCES = ('stdlib', 'prepared', 'seqio')

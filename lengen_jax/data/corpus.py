@@ -3,9 +3,7 @@
 import dataclasses
 from typing import Any
 
-from lengen_jax.data import stdlib
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
+from lengen_jax.data import stdlib, vocabulary, windows
 from lengen_jax.data.config import DataConfig
 
 

@@ -1,13 +1,11 @@
 """Reads the documents of a Part, from files or TensorFlow Datasets."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import itertools
 from typing import Any
 
 from lengen_jax import errors
-from lengen_jax.data import extra
-from lengen_jax.data import sources
+from lengen_jax.data import extra, sources
 
 
 def read(

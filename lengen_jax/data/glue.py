@@ -9,10 +9,7 @@ requires more data and excludes WNLI, which the FIRE paper reports. Here both
 spans are marked, and the answer is True or False.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import re

@@ -15,8 +15,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
-from lengen_jax.data import paths
-from lengen_jax.data import vocabulary
+from lengen_jax.data import paths, vocabulary
 from lengen_jax.data.config import DataConfig
 
 MANIFEST = 'manifest.json'

@@ -3,14 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lengen_jax import errors
-from lengen_jax import specs
-from lengen_jax.data import glue
-from lengen_jax.data import imagenet
-from lengen_jax.data import paths
-from lengen_jax.data import prompts
-from lengen_jax.data import scrolls
-from lengen_jax.data import sources
+from lengen_jax import errors, specs
+from lengen_jax.data import glue, imagenet, paths, prompts, scrolls, sources
 
 PROMPTS = {
   task.name: task for task in (*scrolls.TASKS.values(), *glue.TASKS.values())

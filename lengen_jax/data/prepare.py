@@ -5,10 +5,7 @@ of the vocabulary and the manifest. An interrupted run resumes after the last
 finished file and writes the same files as an uninterrupted one.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
 import functools
 import itertools
@@ -22,13 +19,15 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
-from lengen_jax.data import documents
-from lengen_jax.data import extra
+from lengen_jax.data import (
+  documents,
+  extra,
+  readers,
+  sources,
+  vocabulary,
+  windows,
+)
 from lengen_jax.data import manifest as manifest_lib
-from lengen_jax.data import readers
-from lengen_jax.data import sources
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
 from lengen_jax.data.config import DataConfig
 
 # A dict as JSON files hold it.

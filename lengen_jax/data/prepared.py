@@ -1,8 +1,6 @@
 """Windows that `lengen prepare` wrote, read by index through grain."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import itertools
 import pathlib
 import resource
@@ -11,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.data import extra
+from lengen_jax.data import extra, windows
 from lengen_jax.data import manifest as manifest_lib
-from lengen_jax.data import windows
 from lengen_jax.data.config import DataConfig
 
 # Batches that are read ahead, and threads that do so.

@@ -5,15 +5,12 @@ independent of the file format.
 """
 
 import collections
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import dataclasses
 import pathlib
 import typing
 
-from lengen_jax.data import paths
-from lengen_jax.data import readers
-from lengen_jax.data import sources
+from lengen_jax.data import paths, readers, sources
 
 
 class Row(typing.NamedTuple):

@@ -5,8 +5,7 @@ Files may be compressed (.gz, .zst) or members of a zip archive, written
 disk.
 """
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import functools
 import gzip

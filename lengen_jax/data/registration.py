@@ -10,12 +10,14 @@ import importlib
 import seqio
 
 from lengen_jax import errors
-from lengen_jax.data import glue
-from lengen_jax.data import menu
-from lengen_jax.data import registry
-from lengen_jax.data import seqio_pictures
-from lengen_jax.data import seqio_prompts
-from lengen_jax.data import seqio_text
+from lengen_jax.data import (
+  glue,
+  menu,
+  registry,
+  seqio_pictures,
+  seqio_prompts,
+  seqio_text,
+)
 
 
 def register(

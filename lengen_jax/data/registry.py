@@ -1,7 +1,6 @@
 """Registrations of this package in the registries of seqio."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # Maps each registered name to its key.

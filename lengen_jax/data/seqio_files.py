@@ -1,9 +1,6 @@
 """A seqio data source that reads files of any format in Python."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import threading
 from typing import Any

@@ -1,7 +1,6 @@
 """Pictures and their classes as a seqio task for an encoder-decoder."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,7 @@ import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
-from lengen_jax.data import imagenet
-from lengen_jax.data import paths
-from lengen_jax.data import registry
-from lengen_jax.data import stream
-from lengen_jax.data import windows
+from lengen_jax.data import imagenet, paths, registry, stream, windows
 from lengen_jax.data.config import DataConfig
 
 

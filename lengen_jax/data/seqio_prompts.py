@@ -1,8 +1,6 @@
 """Prompts and answers as seqio tasks and mixtures."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import re
@@ -13,15 +11,17 @@ import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
-from lengen_jax.data import paths
-from lengen_jax.data import prompts
-from lengen_jax.data import readers
-from lengen_jax.data import registry
-from lengen_jax.data import seqio_files
-from lengen_jax.data import sources
-from lengen_jax.data import stream
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
+from lengen_jax.data import (
+  paths,
+  prompts,
+  readers,
+  registry,
+  seqio_files,
+  sources,
+  stream,
+  vocabulary,
+  windows,
+)
 from lengen_jax.data.config import DataConfig
 
 _COLUMNS = ('id', 'inputs', 'targets')

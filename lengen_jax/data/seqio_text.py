@@ -8,16 +8,17 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from lengen_jax import errors
-from lengen_jax import specs
-from lengen_jax.data import documents
-from lengen_jax.data import paths
-from lengen_jax.data import registry
-from lengen_jax.data import seqio_files
-from lengen_jax.data import sources
-from lengen_jax.data import stream
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
+from lengen_jax import errors, specs
+from lengen_jax.data import (
+  documents,
+  paths,
+  registry,
+  seqio_files,
+  sources,
+  stream,
+  vocabulary,
+  windows,
+)
 from lengen_jax.data.config import DataConfig
 
 # Size of the shuffle buffer, windows. Checkpoints include this buffer and the

@@ -6,18 +6,15 @@ of a document. `SOURCES` lists all sources; a spec such as `c4` or
 """
 
 import abc
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import hashlib
 import pathlib
 import re
 from typing import Any
 
-from lengen_jax import errors
-from lengen_jax import specs
-from lengen_jax.data import paths
-from lengen_jax.data import readers
+from lengen_jax import errors, specs
+from lengen_jax.data import paths, readers
 
 SPLITS = ('train', 'validation', 'test')
 _SPLIT_WORDS = {

@@ -12,9 +12,7 @@ import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
-from lengen_jax.data import extra
-from lengen_jax.data import seqio_files
-from lengen_jax.data import windows
+from lengen_jax.data import extra, seqio_files, windows
 from lengen_jax.data.config import DataConfig
 
 

@@ -5,9 +5,7 @@ an answer, 2 is unknown. Third-party SentencePiece models, such as that of
 Llama, keep their own start and end ids.
 """
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import hashlib
 import io
 import os

@@ -5,9 +5,7 @@ preceding token, never a made-up start.
 """
 
 import abc
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import json
 import pathlib
 from typing import Any

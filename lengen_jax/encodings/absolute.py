@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.encodings import base
-from lengen_jax.encodings import checks
+from lengen_jax.encodings import base, checks
 from lengen_jax.hints import Array
 
 

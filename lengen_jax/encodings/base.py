@@ -20,11 +20,9 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
-from lengen_jax import partitioning
+from lengen_jax import errors, partitioning
 from lengen_jax import positions as position_schemes
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
+from lengen_jax.hints import Array, Params
 from lengen_jax.positions import Positions
 
 # Name to (float32 array, logical axis names).

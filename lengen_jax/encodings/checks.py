@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import errors
+from lengen_jax import errors, specs
 from lengen_jax import positions as position_schemes
-from lengen_jax import specs
 from lengen_jax.encodings import base
 
 

@@ -7,8 +7,7 @@ approximates them and is a warm start for a model whose encoding is replaced.
 Shapes: R queries, N keys of each query, H heads.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import dataclasses
 import functools
 import math
@@ -20,11 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 from lengen_jax.encodings import fire as fire_lib
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
+from lengen_jax.hints import Array, Params
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
+from lengen_jax.hints import Array, Params
 
 
 class _Kerple(base.Encoding):

@@ -4,18 +4,19 @@ from collections.abc import Sequence
 import numbers
 from typing import Any
 
-from lengen_jax import errors
-from lengen_jax import specs
-from lengen_jax.encodings import absolute
-from lengen_jax.encodings import alibi
-from lengen_jax.encodings import base
-from lengen_jax.encodings import fire
-from lengen_jax.encodings import kerple
-from lengen_jax.encodings import nope
-from lengen_jax.encodings import relative
-from lengen_jax.encodings import rotary
-from lengen_jax.encodings import sandwich
-from lengen_jax.encodings import t5
+from lengen_jax import errors, specs
+from lengen_jax.encodings import (
+  absolute,
+  alibi,
+  base,
+  fire,
+  kerple,
+  nope,
+  relative,
+  rotary,
+  sandwich,
+  t5,
+)
 
 ENCODINGS = {
   'nope': nope.Nope,

@@ -11,8 +11,7 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
+from lengen_jax.hints import Array, Params
 from lengen_jax.positions import Positions
 
 

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 from lengen_jax.encodings import base
 from lengen_jax.hints import Array
 from lengen_jax.positions import interpolated

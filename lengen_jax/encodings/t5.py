@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
+from lengen_jax.hints import Array, Params
 
 
 class T5(base.Encoding):

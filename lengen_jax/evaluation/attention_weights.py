@@ -7,10 +7,7 @@ matrix of weights, because attention is linear in its values.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, D head_dim.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -21,18 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax.attention import call
-from lengen_jax.attention import scaling
-from lengen_jax.attention import visibility
+from lengen_jax import attention, encodings, errors
+from lengen_jax.attention import call, scaling, visibility
 from lengen_jax.data import windows as data_windows
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
-from lengen_jax.models import layers
-from lengen_jax.models import objective
-from lengen_jax.models import stacking
+from lengen_jax.hints import Array, Params
+from lengen_jax.models import layers, objective, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 

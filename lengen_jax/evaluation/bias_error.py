@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax.attention import bias_forms
-from lengen_jax.attention import dot_product
-from lengen_jax.attention import pallas
-from lengen_jax.attention import tiles
+from lengen_jax.attention import bias_forms, dot_product, pallas, tiles
 from lengen_jax.attention.call import Side
 from lengen_jax.encodings import BiasFn
 from lengen_jax.evaluation import layer_biases

@@ -17,8 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax.encodings import fire
 from lengen_jax.evaluation import layer_biases
 from lengen_jax.hints import Params

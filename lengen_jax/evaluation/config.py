@@ -3,8 +3,7 @@
 import dataclasses
 import numbers
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,28 +4,22 @@ Shape suffixes: B rows, W width of the padded prompts, P slots of the cache, N
 new tokens, V vocab_size.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
-from lengen_jax.models import blocks
+from lengen_jax.hints import Array, Params
+from lengen_jax.models import blocks, transformer
 from lengen_jax.models import cache as cache_lib
-from lengen_jax.models import transformer
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.positions import PositionScheme
-from lengen_jax.positions import tokens
+from lengen_jax.positions import PositionScheme, tokens
 
 # The first input of each row, as in training.
 _START = 0

@@ -8,8 +8,7 @@ from jax.experimental import multihost_utils
 
 from lengen_jax import encodings
 from lengen_jax.hints import Params
-from lengen_jax.models import blocks
-from lengen_jax.models import stacking
+from lengen_jax.models import blocks, stacking
 from lengen_jax.models.config import ModelConfig
 
 _SIDES = {

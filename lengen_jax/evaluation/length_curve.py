@@ -1,8 +1,6 @@
 """Loss as a function of length, on the same tokens at every length."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -15,8 +13,7 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import bias_error
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
+from lengen_jax.hints import Array, Params
 from lengen_jax.models import objective
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme

@@ -4,8 +4,7 @@ The outputs of a model that uses only the order of tokens do not change when
 positions are redrawn; they change when tokens are permuted.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 from typing import Any
@@ -16,10 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
-from lengen_jax.models import embed
-from lengen_jax.models import objective
+from lengen_jax.hints import Array, Params
+from lengen_jax.models import embed, objective
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 

@@ -1,13 +1,10 @@
 """Scores of generated answers to prompts, as the benchmarks count them."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lengen_jax import errors
-from lengen_jax.evaluation.metrics import scrolls
-from lengen_jax.evaluation.metrics import superglue
+from lengen_jax.evaluation.metrics import scrolls, superglue
 
 
 def score(

@@ -13,10 +13,8 @@ from flax import traverse_util
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Params
-from lengen_jax.hints import PathLike
-from lengen_jax.interop import llama_config
-from lengen_jax.interop import weights
+from lengen_jax.hints import Params, PathLike
+from lengen_jax.interop import llama_config, weights
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
 

@@ -15,8 +15,7 @@ from flax import nnx
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax.hints import Array
 
 

@@ -6,8 +6,7 @@ ModelConfig and the TrainedOn. The extra `weights` installs the package
 safetensors.
 """
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import importlib
@@ -21,8 +20,7 @@ import jax
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Params
-from lengen_jax.hints import PathLike
+from lengen_jax.hints import Params, PathLike
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
 

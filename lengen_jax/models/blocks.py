@@ -1,7 +1,6 @@
 """Transformer blocks, and a stack of them."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
@@ -10,9 +9,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import partitioning
+from lengen_jax import encodings, errors, partitioning
 from lengen_jax.models import layers
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions

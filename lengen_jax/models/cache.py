@@ -13,10 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
-from lengen_jax import specs
 from lengen_jax.hints import Array
 from lengen_jax.models import blocks
 from lengen_jax.models.config import ModelConfig

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 
 _CHOICES = {
   'architecture': ('decoder', 'encoder', 'encoder_decoder'),

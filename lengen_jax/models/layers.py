@@ -11,11 +11,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import partitioning
-from lengen_jax import specs
+from lengen_jax import attention, encodings, errors, partitioning, specs
 from lengen_jax.attention import scaling
 from lengen_jax.hints import Array
 from lengen_jax.models import linear

@@ -10,19 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
-from lengen_jax.models import blocks
-from lengen_jax.models import stacking
-from lengen_jax.models import transformer
+from lengen_jax.hints import Array, Params
+from lengen_jax.models import blocks, stacking, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
-from lengen_jax.positions.tokens import position_index
-from lengen_jax.positions.tokens import Tokens
+from lengen_jax.positions.tokens import position_index, Tokens
 
 Batch = Mapping[str, Array]
 # PRNG keys by use: 'positions' and, if dropout is on, 'dropout'.

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings
 from lengen_jax.hints import Params
-from lengen_jax.models import blocks
-from lengen_jax.models import transformer
+from lengen_jax.models import blocks, transformer
 from lengen_jax.models.config import ModelConfig
 
 

@@ -8,16 +8,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.hints import Params
-from lengen_jax.models import blocks
-from lengen_jax.models import objective
-from lengen_jax.models import recurrent
+from lengen_jax.models import blocks, objective, recurrent
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.tasks import batches
-from lengen_jax.tasks import Task
+from lengen_jax.tasks import batches, Task
 
 
 @dataclasses.dataclass(frozen=True)

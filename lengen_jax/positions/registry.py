@@ -1,14 +1,15 @@
 """The menu of position schemes: name to class, and building one from a spec."""
 
-from lengen_jax import errors
-from lengen_jax import specs
-from lengen_jax.positions import base
-from lengen_jax.positions import equal_mean
-from lengen_jax.positions import interpolated
-from lengen_jax.positions import randomized
-from lengen_jax.positions import shifted
-from lengen_jax.positions import standard
-from lengen_jax.positions import warped
+from lengen_jax import errors, specs
+from lengen_jax.positions import (
+  base,
+  equal_mean,
+  interpolated,
+  randomized,
+  shifted,
+  standard,
+  warped,
+)
 
 SCHEMES = {
   'standard': standard.Standard,

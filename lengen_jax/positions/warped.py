@@ -4,8 +4,7 @@ At test time positions are interpolated (dynamic PI), which squeezes distances;
 warping shows the model such distances while it trains.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import math
 import re
@@ -16,8 +15,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.hints import Array
-from lengen_jax.positions import base
-from lengen_jax.positions import interpolated
+from lengen_jax.positions import base, interpolated
 
 PLAIN, HEAD, TAIL = 0, 1, 2
 

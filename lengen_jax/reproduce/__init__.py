@@ -1,10 +1,7 @@
 """The tables and figures of four papers, as commands."""
 
 from lengen_jax import errors
-from lengen_jax.reproduce import fire
-from lengen_jax.reproduce import randomized
-from lengen_jax.reproduce import su
-from lengen_jax.reproduce import warping
+from lengen_jax.reproduce import fire, randomized, su, warping
 from lengen_jax.reproduce.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -7,10 +7,7 @@ from typing import Any
 
 from scipy import stats
 
-from lengen_jax.reproduce.experiment import Claim
-from lengen_jax.reproduce.experiment import Comparison
-from lengen_jax.reproduce.experiment import Operand
-from lengen_jax.reproduce.experiment import Results
+from lengen_jax.reproduce.experiment import Claim, Comparison, Operand, Results
 
 # Significance level of a one-sided test.
 LEVEL = 0.05

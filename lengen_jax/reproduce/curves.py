@@ -7,12 +7,8 @@ from typing import ClassVar
 from lengen_jax import data
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts
-from lengen_jax.reproduce.experiment import Results
-from lengen_jax.reproduce.experiment import Row
-from lengen_jax.training import compare
-from lengen_jax.training import evaluate
-from lengen_jax.training import files
-from lengen_jax.training import loop
+from lengen_jax.reproduce.experiment import Results, Row
+from lengen_jax.training import compare, evaluate, files, loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 

@@ -1,8 +1,6 @@
 """Experiments as data: tables of runs, and claims that compare their scores."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import itertools
 from typing import Any

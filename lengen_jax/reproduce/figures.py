@@ -1,15 +1,11 @@
 """Parts that train nothing: means, computed figures, analyses of models."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
-from typing import Any
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from lengen_jax.reproduce import curves
-from lengen_jax.reproduce import parts
+from lengen_jax.reproduce import curves, parts
 from lengen_jax.reproduce.experiment import Results
 from lengen_jax.training import files
 from lengen_jax.training import run as run_lib

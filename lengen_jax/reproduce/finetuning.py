@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Any
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lengen_jax import data
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
-from lengen_jax.training import evaluate
-from lengen_jax.training import files
-from lengen_jax.training import loop
+from lengen_jax.training import evaluate, files, loop
 from lengen_jax.training import runs as runs_lib
 
 MEAN = 'mean'

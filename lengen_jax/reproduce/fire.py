@@ -5,9 +5,7 @@ tokens, so scores differ from print for that reason too. The paper does not
 specify its variant of KERPLE; the rows use the logarithmic one.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import statistics
 from typing import Any
@@ -15,19 +13,18 @@ from typing import Any
 from lengen_jax import papers
 from lengen_jax.reproduce import model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import Experiment
-from lengen_jax.reproduce.experiment import FULL_SCALES
-from lengen_jax.reproduce.experiment import Row
-from lengen_jax.reproduce.experiment import rows
-from lengen_jax.reproduce.experiment import SCALES
-from lengen_jax.reproduce.experiment import SubstituteData
-from lengen_jax.reproduce.experiment import with_claims
-from lengen_jax.reproduce.figures import Average
-from lengen_jax.reproduce.figures import Measurements
-from lengen_jax.reproduce.figures import ModelAnalysis
+from lengen_jax.reproduce.experiment import (
+  Experiment,
+  FULL_SCALES,
+  Row,
+  rows,
+  SCALES,
+  SubstituteData,
+  with_claims,
+)
+from lengen_jax.reproduce.figures import Average, Measurements, ModelAnalysis
 from lengen_jax.reproduce.finetuning import Finetuning
-from lengen_jax.reproduce.synthetic import glue
-from lengen_jax.reproduce.synthetic import scrolls
+from lengen_jax.reproduce.synthetic import glue, scrolls
 from lengen_jax.reproduce.timings import ForwardTiming
 
 _RATIOS = (0.25, 0.5, 1, 2, 4)

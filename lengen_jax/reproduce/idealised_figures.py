@@ -7,16 +7,14 @@ CSV. The files are reproducible byte by byte.
 Source: Position-index warping, figures 1, 2, 4, A and B, and table 2.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import math
 import pathlib
 from typing import Any
 
 import numpy as np
 
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import tables
+from lengen_jax.analysis import plots, tables
 from lengen_jax.hints import PathLike
 from lengen_jax.reproduce import idealised
 

@@ -6,11 +6,8 @@ import statistics
 from typing import Any
 
 from lengen_jax import data
-from lengen_jax.analysis import attention_maps
-from lengen_jax.analysis import bias_figures
-from lengen_jax.analysis import tables
-from lengen_jax.evaluation import bias_maps
-from lengen_jax.evaluation import order_invariance
+from lengen_jax.analysis import attention_maps, bias_figures, tables
+from lengen_jax.evaluation import bias_maps, order_invariance
 from lengen_jax.training.run import Trained
 
 # Rows of the batches that are analysed.

@@ -4,9 +4,7 @@ A part checks and runs itself. Parts that train share the assembly of configs,
 folders and results in `TrainedPart`.
 """
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import copy
 import dataclasses
 import hashlib
@@ -16,21 +14,15 @@ import math
 import pathlib
 import statistics
 import sys
-from typing import Any
-from typing import ClassVar
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import ml_collections
 
-from lengen_jax import data
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.reproduce.experiment import Results
-from lengen_jax.reproduce.experiment import Row
-from lengen_jax.training import config_file
-from lengen_jax.training import files
+from lengen_jax.reproduce.experiment import Results, Row
+from lengen_jax.training import config_file, files, workdir
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import workdir
 
 Config: TypeAlias = ml_collections.ConfigDict
 # A score per column; None where a run has no score.

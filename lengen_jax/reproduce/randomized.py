@@ -6,27 +6,25 @@ byte. The range of random positions is not specified either; it is eight
 training lengths here, and so is the range of SHAPE's shifts.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import statistics
 from typing import Any
 
 from lengen_jax import papers
 from lengen_jax.reproduce import model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import Experiment
-from lengen_jax.reproduce.experiment import FULL_SCALES
-from lengen_jax.reproduce.experiment import Results
-from lengen_jax.reproduce.experiment import Row
-from lengen_jax.reproduce.experiment import rows
-from lengen_jax.reproduce.experiment import SCALES
-from lengen_jax.reproduce.experiment import STDLIB
-from lengen_jax.reproduce.experiment import SubstituteData
-from lengen_jax.reproduce.experiment import with_claims
-from lengen_jax.reproduce.figures import Average
-from lengen_jax.reproduce.figures import Measurements
-from lengen_jax.reproduce.figures import ModelAnalysis
+from lengen_jax.reproduce.experiment import (
+  Experiment,
+  FULL_SCALES,
+  Results,
+  Row,
+  rows,
+  SCALES,
+  STDLIB,
+  SubstituteData,
+  with_claims,
+)
+from lengen_jax.reproduce.figures import Average, Measurements, ModelAnalysis
 from lengen_jax.reproduce.sweeps import TaskSweep
 from lengen_jax.reproduce.synthetic import pictures
 

@@ -4,8 +4,7 @@
 docs/results and generates the page from the files there.
 """
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import pathlib
 import shutil
 import sys
@@ -14,9 +13,7 @@ from typing import Any
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
-from lengen_jax.reproduce.experiment import Claim
-from lengen_jax.reproduce.experiment import Experiment
-from lengen_jax.reproduce.experiment import Results
+from lengen_jax.reproduce.experiment import Claim, Experiment, Results
 from lengen_jax.reproduce.parts import ConfiguredPart
 from lengen_jax.training import files
 

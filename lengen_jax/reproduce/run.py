@@ -9,8 +9,7 @@ from lengen_jax.hints import PathLike
 from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts as parts_lib
-from lengen_jax.training import files
-from lengen_jax.training import revision
+from lengen_jax.training import files, revision
 from lengen_jax.training import runs as runs_lib
 
 # Settings that the experiment determines, and how to change them.

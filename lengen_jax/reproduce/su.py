@@ -1,21 +1,20 @@
 """Su's essay on positional robustness, which has figures but no tables."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lengen_jax import papers
 from lengen_jax.reproduce import model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import Experiment
-from lengen_jax.reproduce.experiment import FULL_SCALES
-from lengen_jax.reproduce.experiment import Row
-from lengen_jax.reproduce.experiment import rows
-from lengen_jax.reproduce.experiment import SCALES
-from lengen_jax.reproduce.experiment import with_claims
-from lengen_jax.reproduce.figures import Average
-from lengen_jax.reproduce.figures import Measurements
-from lengen_jax.reproduce.figures import ModelAnalysis
+from lengen_jax.reproduce.experiment import (
+  Experiment,
+  FULL_SCALES,
+  Row,
+  rows,
+  SCALES,
+  with_claims,
+)
+from lengen_jax.reproduce.figures import Average, Measurements, ModelAnalysis
 from lengen_jax.reproduce.sweeps import TaskSweep
 
 _OURS = (

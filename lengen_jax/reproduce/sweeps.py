@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
-from lengen_jax.training import files
-from lengen_jax.training import sweep
+from lengen_jax.training import files, sweep
 
 # Columns: mean over lengths beyond the training lengths, and over those.
 BEYOND, SEEN = 'beyond', 'seen'

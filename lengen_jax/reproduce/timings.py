@@ -8,28 +8,24 @@ in milliseconds; the paper reports means, which a single interruption can
 dominate. timings.json keeps every time.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import copy
 import dataclasses
 import functools
 import json
 import statistics
 import time
-from typing import Any
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from lengen_jax.data import windows
 from lengen_jax.hints import Params
-from lengen_jax.models import objective
-from lengen_jax.models import stacking
+from lengen_jax.models import objective, stacking
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
-from lengen_jax.training import files
-from lengen_jax.training import revision
+from lengen_jax.training import files, revision
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 

@@ -1,24 +1,21 @@
 """Position-index warping: tables and figures."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 
 import numpy as np
 
 from lengen_jax import papers
-from lengen_jax.reproduce import idealised
-from lengen_jax.reproduce import idealised_figures
+from lengen_jax.reproduce import idealised, idealised_figures
 from lengen_jax.reproduce.curves import LengthCurves
-from lengen_jax.reproduce.experiment import Experiment
-from lengen_jax.reproduce.experiment import Results
-from lengen_jax.reproduce.experiment import Row
-from lengen_jax.reproduce.experiment import rows
-from lengen_jax.reproduce.experiment import with_claims
-from lengen_jax.reproduce.figures import Average
-from lengen_jax.reproduce.figures import ComputedFigure
-from lengen_jax.reproduce.figures import Measurements
+from lengen_jax.reproduce.experiment import (
+  Experiment,
+  Results,
+  Row,
+  rows,
+  with_claims,
+)
+from lengen_jax.reproduce.figures import Average, ComputedFigure, Measurements
 from lengen_jax.reproduce.sweeps import TaskSweep
 
 # The paper also tests 3072 tokens, which does not divide 4096.

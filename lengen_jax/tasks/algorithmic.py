@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
-from lengen_jax.tasks import base
-from lengen_jax.tasks import draws
+from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
 
 

@@ -18,8 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 from lengen_jax.hints import Array
 
 # A nominal length; traced where it is an array.

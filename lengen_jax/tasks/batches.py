@@ -10,8 +10,7 @@ Shapes: B batch, N input tokens, M targets, T = N + M tokens of a row.
 import jax
 import jax.numpy as jnp
 
-from lengen_jax.tasks.base import Length
-from lengen_jax.tasks.base import Task
+from lengen_jax.tasks.base import Length, Task
 
 
 def make(

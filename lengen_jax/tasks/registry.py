@@ -1,13 +1,8 @@
 """The menu of tasks: family and name to class, and building one from a spec."""
 
-from lengen_jax import errors
-from lengen_jax import specs
-from lengen_jax.tasks import algorithmic
-from lengen_jax.tasks import base
-from lengen_jax.tasks import retrieval
-from lengen_jax.tasks.chomsky import cs
-from lengen_jax.tasks.chomsky import dcf
-from lengen_jax.tasks.chomsky import regular
+from lengen_jax import errors, specs
+from lengen_jax.tasks import algorithmic, base, retrieval
+from lengen_jax.tasks.chomsky import cs, dcf, regular
 
 TASKS: dict[str, dict[str, type[base.Task]]] = {
   'chomsky': {

@@ -19,10 +19,8 @@ from lengen_jax.data import config as data_config
 from lengen_jax.data import menu
 from lengen_jax.evaluation import length_curve
 from lengen_jax.models import objective
-from lengen_jax.training import hlo
-from lengen_jax.training import pods
+from lengen_jax.training import hlo, pods, sharding
 from lengen_jax.training import run as run_lib
-from lengen_jax.training import sharding
 
 GIB = 2**30
 TRAINING = 'training step'

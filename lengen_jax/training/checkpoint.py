@@ -21,15 +21,12 @@ the same step and none waits forever. A state with other shapes or dtypes is
 refused. Other versions cause a warning.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 import functools
 import logging
 import math
 import sys
-from typing import Any
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -39,10 +36,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.training import checkpoint_format
-from lengen_jax.training import files
-from lengen_jax.training import multihost
-from lengen_jax.training import runs
+from lengen_jax.training import checkpoint_format, files, multihost, runs
 
 # Bytes of record and metadata.
 _OVERHEAD = 2**20

@@ -4,10 +4,7 @@ A record describes the state by shapes, dtypes and checksums. On disk the layers
 of a state are never stacked. The position in the data is a folder per process.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import functools
@@ -16,18 +13,14 @@ from typing import Any
 
 from etils import epath
 import jax
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 import orbax.checkpoint as ocp
 
 from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.training import checksums
-from lengen_jax.training import files
-from lengen_jax.training import multihost
-from lengen_jax.training import revision
+from lengen_jax.training import checksums, files, multihost, revision
 
 # Packages whose version may change the last bits of a computation.
 _COMPUTING = ('lengen_jax', 'jax', 'jaxlib')

@@ -6,8 +6,7 @@ import math
 import numbers
 from typing import Any
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 
 OPTIMIZERS = ('adam', 'adamw')
 SCHEDULES = ('constant', 'cosine', 'linear')

@@ -1,7 +1,6 @@
 """Default configs, and helpers for config files."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import difflib
 from typing import Any
@@ -9,8 +8,7 @@ from typing import Any
 import ml_collections
 from ml_collections import config_dict
 
-from lengen_jax import data
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import config as model_config
 from lengen_jax.models import presets

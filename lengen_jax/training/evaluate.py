@@ -1,7 +1,6 @@
 """Evaluation of a trained model: loss by length, or scores of its answers."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import copy
 import dataclasses
 import json
@@ -15,9 +14,7 @@ import ml_collections
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import vocabulary
-from lengen_jax.evaluation import bias_maps
-from lengen_jax.evaluation import generation
-from lengen_jax.evaluation import length_curve
+from lengen_jax.evaluation import bias_maps, generation, length_curve
 from lengen_jax.evaluation import scores as scores_lib
 from lengen_jax.evaluation.metrics import lm
 from lengen_jax.training import revision

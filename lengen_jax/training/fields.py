@@ -1,7 +1,6 @@
 """Reads the sections of a config into their dataclasses."""
 
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 import dataclasses
 from typing import Any
 

@@ -1,15 +1,13 @@
 """Files and folders: atomic writes, locks, free space and removal."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import json
 import pathlib
 import shutil
 import sys
 import time
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from etils import epath
 

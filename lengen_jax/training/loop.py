@@ -12,29 +12,28 @@ import jax
 from jax.experimental import multihost_utils
 import ml_collections
 
-from lengen_jax import data
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import windows
 from lengen_jax.evaluation import bias_error
-from lengen_jax.hints import Params
-from lengen_jax.hints import PathLike
-from lengen_jax.interop import llama
-from lengen_jax.interop import llama_config
+from lengen_jax.hints import Params, PathLike
+from lengen_jax.interop import llama, llama_config
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.training import checkpoint
+from lengen_jax.training import (
+  checkpoint,
+  evaluate,
+  faults,
+  files,
+  multihost,
+  throughput,
+  trackers,
+)
 from lengen_jax.training import config as training_config
-from lengen_jax.training import evaluate
-from lengen_jax.training import faults
-from lengen_jax.training import files
 from lengen_jax.training import metrics as metrics_lib
-from lengen_jax.training import multihost
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import state as state_lib
-from lengen_jax.training import throughput
-from lengen_jax.training import trackers
 from lengen_jax.training import workdir as workdir_lib
 
 _TOKENS = (

@@ -4,26 +4,19 @@ A workdir has metrics.jsonl with a line per step, and sessions.jsonl with a line
 for each time that the run was started or resumed.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import datetime
 import json
 import math
 import re
 import time
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from lengen_jax import __version__
-from lengen_jax import errors
-from lengen_jax.training import files
-from lengen_jax.training import throughput
+from lengen_jax import __version__, errors
+from lengen_jax.training import files, throughput
 from lengen_jax.training import trackers as trackers_lib
 
 STEPS, SESSIONS = 'metrics.jsonl', 'sessions.jsonl'

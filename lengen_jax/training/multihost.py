@@ -5,8 +5,7 @@ Functions here turn a local result or failure into the same one everywhere. The
 module loads jax only when it is needed: reports run without it.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import sys
 from typing import TypeVar
 

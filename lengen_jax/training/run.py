@@ -1,8 +1,6 @@
 """A run: the objects built from its config, and the result of training."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 from typing import Any
 
@@ -18,12 +16,9 @@ from lengen_jax.data import windows
 from lengen_jax.hints import Params
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective
-from lengen_jax.training import fields
+from lengen_jax.training import fields, optimizer, sharding, warm_start
 from lengen_jax.training import metrics as metrics_lib
-from lengen_jax.training import optimizer
-from lengen_jax.training import sharding
 from lengen_jax.training import state as state_lib
-from lengen_jax.training import warm_start
 
 
 class Run:

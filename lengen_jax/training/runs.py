@@ -9,9 +9,7 @@ from typing import Any
 
 import ml_collections
 
-from lengen_jax import __version__
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import __version__, errors, specs
 
 # Specs of encoding, positions and attention scale.
 Run = tuple[str, str, str]

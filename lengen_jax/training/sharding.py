@@ -11,10 +11,7 @@ A mesh has four axes, each possibly of size 1:
 functions whose arguments have NamedShardings; jax.jit has replaced pjit.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -27,14 +24,10 @@ from typing import Any
 from flax import linen as nn
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from lengen_jax import errors
-from lengen_jax import partitioning
+from lengen_jax import errors, partitioning
 from lengen_jax.training import config as training_config
 
 AXES = ('data', 'fsdp', 'tensor', 'sequence')

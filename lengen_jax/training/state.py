@@ -1,7 +1,6 @@
 """The training state and the training step."""
 
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flax import struct
 import jax
@@ -9,9 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from lengen_jax.hints import Params
-from lengen_jax.models import objective
-from lengen_jax.models import stacking
-from lengen_jax.models import transduction
+from lengen_jax.models import objective, stacking, transduction
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import sharding
 

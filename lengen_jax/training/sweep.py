@@ -15,17 +15,13 @@ from typing import Any
 import jax
 import ml_collections
 
-from lengen_jax import errors
+from lengen_jax import errors, tasks
 from lengen_jax import progress as progress_lib
-from lengen_jax import tasks
 from lengen_jax.hints import PathLike
-from lengen_jax.training import checkpoint
+from lengen_jax.training import checkpoint, fields, revision, task_trainer
 from lengen_jax.training import config as config_lib
-from lengen_jax.training import fields
 from lengen_jax.training import files as files_lib
-from lengen_jax.training import revision
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import task_trainer
 from lengen_jax.training import workdir as workdir_lib
 
 # A learning rate and a seed.

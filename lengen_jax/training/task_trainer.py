@@ -9,29 +9,22 @@ width instead of one program per length.
 Shape suffix: R points.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import ml_collections
 import numpy as np
 import optax
 
-from lengen_jax import errors
-from lengen_jax import tasks
-from lengen_jax.hints import Array
-from lengen_jax.hints import Params
+from lengen_jax import errors, tasks
+from lengen_jax.hints import Array, Params
 from lengen_jax.models import transduction
 from lengen_jax.tasks import batches
-from lengen_jax.training import fields
-from lengen_jax.training import optimizer
+from lengen_jax.training import fields, optimizer
 from lengen_jax.training import state as state_lib
 
 

@@ -1,12 +1,10 @@
 """Experiment trackers that show the metrics: TensorBoard, Weights & Biases."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import hashlib
 import json
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import ml_collections
 
@@ -60,8 +58,7 @@ class TensorBoard:
   def __init__(self, folder: files.Path, first_step: int, now: float) -> None:
     try:
       from tensorboardX import event_file_writer
-      from tensorboardX.proto import event_pb2
-      from tensorboardX.proto import summary_pb2
+      from tensorboardX.proto import event_pb2, summary_pb2
     except ImportError as error:
       raise errors.ConfigError(
         'train.tensorboard needs the extra tensorboard: pip install '

@@ -1,7 +1,6 @@
 """Initialises a model from a trained one with another position encoding."""
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
 import re
@@ -12,13 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax.encodings import convert
-from lengen_jax.encodings import fire
+from lengen_jax import encodings, errors
+from lengen_jax.encodings import convert, fire
 from lengen_jax.hints import Params
-from lengen_jax.models import blocks
-from lengen_jax.models import stacking
+from lengen_jax.models import blocks, stacking
 from lengen_jax.models.config import ModelConfig
 
 _SIDE = '(?P<side>encoder/|decoder/)?'

@@ -1,7 +1,6 @@
 """Workdirs: the folder of a run, a comparison or a sweep and its config."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import json
 from typing import Any

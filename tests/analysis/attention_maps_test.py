@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lengen_jax import data
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax.analysis import attention_maps
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows as data_windows

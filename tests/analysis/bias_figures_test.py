@@ -7,8 +7,7 @@ import pytest
 
 from lengen_jax.analysis import bias_figures
 from lengen_jax.evaluation import bias_maps
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import presets, stacking
 from lengen_jax.models.config import ModelConfig
 
 FIRE = 'fire(init_threshold=16., mlp_width=4)'

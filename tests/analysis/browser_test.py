@@ -10,9 +10,7 @@ from matplotlib import pyplot as plt
 import numpy as np
 import pytest
 
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import report
-from lengen_jax.analysis import sweep_report
+from lengen_jax.analysis import plots, report, sweep_report
 from tests.analysis import made_up
 
 BROWSER = next(

@@ -7,9 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import positions
-from lengen_jax import testing
+from lengen_jax import encodings, positions, testing
 from lengen_jax.analysis import menu
 from lengen_jax.attention import scaling
 

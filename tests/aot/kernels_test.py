@@ -10,12 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax.training import ahead_of_time
+from lengen_jax import attention, encodings
+from lengen_jax.training import ahead_of_time, pods, sharding
 from lengen_jax.training import config as training_config
-from lengen_jax.training import pods
-from lengen_jax.training import sharding
 
 pytestmark = pytest.mark.aot
 MIB = 2**20

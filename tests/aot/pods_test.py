@@ -12,13 +12,10 @@ import pytest
 
 from benchmarks import compile_matrix
 from configs import fire_c4
-from lengen_jax import cli
-from lengen_jax import partitioning
-from lengen_jax.training import ahead_of_time
+from lengen_jax import cli, partitioning
+from lengen_jax.training import ahead_of_time, pods, sharding
 from lengen_jax.training import config as training_config
-from lengen_jax.training import pods
 from lengen_jax.training import run as run_lib
-from lengen_jax.training import sharding
 
 pytestmark = pytest.mark.aot
 CONFIG = f'--config={compile_matrix.ROOT}/configs/fire_c4.py'

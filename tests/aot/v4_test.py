@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks import compile_matrix
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax.training import ahead_of_time
+from lengen_jax import attention, encodings
+from lengen_jax.training import ahead_of_time, pods, sharding
 from lengen_jax.training import config as training_config
-from lengen_jax.training import pods
 from lengen_jax.training import run as run_lib
-from lengen_jax.training import sharding
 
 pytestmark = pytest.mark.aot
 MIB = 2**20

@@ -6,12 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import testing
-from lengen_jax.attention import bias_forms
-from lengen_jax.attention import tiles
+from lengen_jax import attention, encodings, errors, testing
+from lengen_jax.attention import bias_forms, tiles
 from lengen_jax.attention.call import Side
 from lengen_jax.encodings import convert
 

@@ -8,14 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import positions
-from lengen_jax import testing
-from lengen_jax.attention import blockwise
-from lengen_jax.attention import call
-from lengen_jax.attention import tiles
+from lengen_jax import attention, encodings, errors, positions, testing
+from lengen_jax.attention import blockwise, call, tiles
 
 B, H, D, L = 2, 4, 8, 21
 BLOCK = 8

@@ -5,10 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import positions
+from lengen_jax import attention, encodings, errors, positions
 from lengen_jax.attention import dot_product
 
 B, Q, K, H, D = 2, 5, 7, 4, 3

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import partitioning
-from lengen_jax import positions
-from lengen_jax import testing
-from lengen_jax.attention import pallas
-from lengen_jax.attention import pallas_gpu
-from lengen_jax.attention import pallas_tpu
+from lengen_jax import (
+  attention,
+  encodings,
+  errors,
+  partitioning,
+  positions,
+  testing,
+)
+from lengen_jax.attention import pallas, pallas_gpu, pallas_tpu
 from lengen_jax.attention.fused import anchors
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.fused.anchors import Band

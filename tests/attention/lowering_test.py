@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import partitioning
+from lengen_jax import attention, encodings, partitioning
 
 # JAX 0.12 announces the removal of Pallas Triton.
 pytestmark = pytest.mark.filterwarnings('ignore:.*Pallas Triton backend')

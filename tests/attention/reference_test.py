@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
+from lengen_jax import attention, encodings
 
 B, Q, K, H, G, D = 2, 5, 7, 4, 2, 3
 

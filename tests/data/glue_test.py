@@ -2,8 +2,7 @@
 
 import pytest
 
-from lengen_jax.data import glue
-from lengen_jax.data import prompts
+from lengen_jax.data import glue, prompts
 from lengen_jax.evaluation.metrics import superglue
 
 # Task: fields but for `idx` and `label`; the prompt; the answers by class.

@@ -12,12 +12,9 @@ from array_record.python import array_record_data_source
 import numpy as np
 import pytest
 
-from lengen_jax import data
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax.data import manifest as manifest_lib
-from lengen_jax.data import prepare
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
+from lengen_jax.data import prepare, vocabulary, windows
 from lengen_jax.evaluation import config as eval_config
 from tests.data import tiny
 

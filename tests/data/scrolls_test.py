@@ -2,8 +2,7 @@
 
 import pytest
 
-from lengen_jax.data import prompts
-from lengen_jax.data import scrolls
+from lengen_jax.data import prompts, scrolls
 from lengen_jax.evaluation.metrics import scrolls as metric
 
 # Examples of train, validation and test together: Table 1 of the paper,

@@ -10,17 +10,18 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from lengen_jax import data
-from lengen_jax import errors
-from lengen_jax.data import glue
-from lengen_jax.data import imagenet
-from lengen_jax.data import prepare
-from lengen_jax.data import scrolls
-from lengen_jax.data import seqio_files
-from lengen_jax.data import seqio_text
-from lengen_jax.data import stream
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
+from lengen_jax import data, errors
+from lengen_jax.data import (
+  glue,
+  imagenet,
+  prepare,
+  scrolls,
+  seqio_files,
+  seqio_text,
+  stream,
+  vocabulary,
+  windows,
+)
 from lengen_jax.evaluation import config as eval_config
 from tests.data import tiny
 

@@ -12,8 +12,7 @@ import pytest
 import zstandard
 
 from lengen_jax import errors
-from lengen_jax.data import documents
-from lengen_jax.data import sources
+from lengen_jax.data import documents, sources
 from tests.data import tiny
 
 

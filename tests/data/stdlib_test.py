@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from lengen_jax import data
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax.data import corpus as corpus_lib
 from lengen_jax.data import stdlib
 from lengen_jax.evaluation import config as eval_config

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from lengen_jax import data
-from lengen_jax import errors
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
+from lengen_jax import data, errors
+from lengen_jax.data import vocabulary, windows
 from lengen_jax.evaluation import config
 
 

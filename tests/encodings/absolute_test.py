@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 
 GOLDEN = np.load(
   pathlib.Path(__file__).parents[1]

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
 ONE_HIDDEN = np.load(GOLDEN / 'fire.npz')

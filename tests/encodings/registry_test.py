@@ -5,9 +5,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import encodings, errors, specs
 
 H, D, E = 3, 8, 24
 # Spec to parameters, which checkpoints of others rely on.

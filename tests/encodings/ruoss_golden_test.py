@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import positions
+from lengen_jax import encodings, errors, positions
 from lengen_jax.encodings import alibi
 
 GOLDEN = np.load(

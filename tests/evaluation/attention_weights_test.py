@@ -8,16 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import data
-from lengen_jax import encodings
-from lengen_jax import models
-from lengen_jax import positions
+from lengen_jax import data, encodings, models, positions
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import attention_weights
 from lengen_jax.evaluation import config as eval_config
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import presets, stacking
 from tests import random_params
 
 L = 12

@@ -10,9 +10,7 @@ import pytest
 
 from lengen_jax import positions
 from lengen_jax.evaluation import bias_error
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
-from lengen_jax.models import transformer
+from lengen_jax.models import presets, stacking, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions.tokens import Tokens
 

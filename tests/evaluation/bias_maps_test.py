@@ -4,12 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax.encodings import alibi
 from lengen_jax.evaluation import bias_maps
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import presets, stacking
 from lengen_jax.models.config import ModelConfig
 from tests import random_params
 

@@ -7,13 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import positions
+from lengen_jax import errors, positions
 from lengen_jax.evaluation import generation
-from lengen_jax.models import ModelConfig
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
-from lengen_jax.models import transformer
+from lengen_jax.models import ModelConfig, presets, stacking, transformer
 from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from lengen_jax.evaluation import layer_biases
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import presets, stacking
 from lengen_jax.models.config import ModelConfig
 from tests import random_params
 

@@ -6,16 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from lengen_jax import data
-from lengen_jax import positions
+from lengen_jax import data, positions
 from lengen_jax.data import vocabulary
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import length_curve
-from lengen_jax.models import DecoderLM
-from lengen_jax.models import Encoder
-from lengen_jax.models import ModelConfig
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import DecoderLM, Encoder, ModelConfig, presets, stacking
 from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
 

@@ -3,9 +3,7 @@
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.data import glue
-from lengen_jax.data import prompts
-from lengen_jax.data import scrolls
+from lengen_jax.data import glue, prompts, scrolls
 from lengen_jax.evaluation import scores
 from lengen_jax.evaluation.metrics import superglue
 

@@ -9,8 +9,7 @@ import jax
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.interop import flaxformer
-from lengen_jax.interop import t5x
+from lengen_jax.interop import flaxformer, t5x
 
 
 @pytest.fixture

@@ -16,12 +16,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import models
-from lengen_jax.interop import llama
-from lengen_jax.interop import llama_config
-from lengen_jax.interop import weights
+from lengen_jax import encodings, errors, models
+from lengen_jax.interop import llama, llama_config, weights
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
 from lengen_jax.training import warm_start

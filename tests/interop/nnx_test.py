@@ -8,9 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from lengen_jax import attention
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import attention, encodings, errors
 from lengen_jax.interop import nnx as lengen_nnx
 from lengen_jax.interop import t5x
 from lengen_jax.models import layers

@@ -10,8 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.interop import t5x
 from tests.interop import network

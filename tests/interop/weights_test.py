@@ -13,8 +13,7 @@ from safetensors import numpy as safetensors_numpy
 from lengen_jax import errors
 from lengen_jax.interop import weights
 from lengen_jax.models import config as model_config
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import presets, stacking
 from tests import random_params
 
 

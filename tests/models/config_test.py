@@ -4,10 +4,8 @@ import dataclasses
 
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import models
-from lengen_jax.attention import bias_forms
-from lengen_jax.attention import dot_product
+from lengen_jax import errors, models
+from lengen_jax.attention import bias_forms, dot_product
 from lengen_jax.models import config as config_lib
 from lengen_jax.models import presets
 

@@ -6,14 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
 from lengen_jax.models import config as model_config
-from lengen_jax.models import embed
-from lengen_jax.models import layers
-from lengen_jax.models import presets
+from lengen_jax.models import embed, layers, presets
 
 B, L, E, H, D = 2, 6, 16, 2, 4
 AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}

@@ -8,13 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import models
-from lengen_jax import positions
+from lengen_jax import errors, models, positions
 from lengen_jax.data import windows
-from lengen_jax.models import objective
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import objective, presets, stacking
 from tests import random_params
 
 KEY = jax.random.key(0)

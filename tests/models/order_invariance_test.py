@@ -10,11 +10,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from lengen_jax import models
-from lengen_jax import positions
-from lengen_jax.models import objective
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax import models, positions
+from lengen_jax.models import objective, presets, stacking
 
 LENGTH, VOCAB = 8, 8
 

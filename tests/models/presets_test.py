@@ -5,10 +5,8 @@ import math
 import jax
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import models
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax import errors, models
+from lengen_jax.models import presets, stacking
 
 
 def count(name, **kwargs):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import models
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import presets, stacking
 
 KEY = jax.random.key(0)
 

@@ -7,11 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import tasks
-from lengen_jax import testing
-from lengen_jax.models import presets
-from lengen_jax.models import recurrent
-from lengen_jax.models import transduction
+from lengen_jax import tasks, testing
+from lengen_jax.models import presets, recurrent, transduction
 from lengen_jax.tasks import batches
 from tests import random_params
 

@@ -9,13 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import encodings
-from lengen_jax import errors
-from lengen_jax import models
+from lengen_jax import encodings, errors, models
 from lengen_jax import positions as position_schemes
-from lengen_jax.models import blocks
+from lengen_jax.models import blocks, stacking
 from lengen_jax.models import cache as cache_lib
-from lengen_jax.models import stacking
 from lengen_jax.positions.tokens import Tokens
 
 V, E, H, D, L = 13, 16, 2, 8, 8

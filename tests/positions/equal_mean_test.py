@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import positions
+from lengen_jax import errors, positions
 
 EXPONENTIAL = 'equal_mean'
 BETA = "equal_mean(distribution='beta', max_position=48)"

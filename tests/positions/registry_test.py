@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import positions
+from lengen_jax import errors, positions
 
 # Keys without a default.
 SPECS = {

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import positions
+from lengen_jax import errors, positions
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
 CAPE = np.load(FOLDER / 'cape.npz')

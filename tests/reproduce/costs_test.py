@@ -3,8 +3,7 @@
 import pytest
 
 from lengen_jax import reproduce
-from lengen_jax.reproduce import costs
-from lengen_jax.reproduce import parts
+from lengen_jax.reproduce import costs, parts
 
 
 def test_operations_of_the_base_model():

@@ -8,14 +8,10 @@ import pathlib
 
 import pytest
 
-from lengen_jax import data
-from lengen_jax import errors
-from lengen_jax import reproduce
+from lengen_jax import data, errors, reproduce
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.reproduce import figures
-from lengen_jax.reproduce import finetuning
+from lengen_jax.reproduce import figures, finetuning, run
 from lengen_jax.reproduce import parts as parts_lib
-from lengen_jax.reproduce import run
 
 TABLES = json.loads(
   (

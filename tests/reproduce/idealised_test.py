@@ -9,8 +9,7 @@ import pytest
 
 from lengen_jax import errors
 from lengen_jax.analysis import plots
-from lengen_jax.reproduce import idealised
-from lengen_jax.reproduce import idealised_figures
+from lengen_jax.reproduce import idealised, idealised_figures
 
 FIGURES = (
   'figure_1',

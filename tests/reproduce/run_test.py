@@ -6,17 +6,10 @@ import json
 
 import pytest
 
-from lengen_jax import cli
-from lengen_jax import reproduce
-from lengen_jax.analysis import plots
-from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import claims
-from lengen_jax.reproduce import curves
+from lengen_jax import cli, reproduce
+from lengen_jax.analysis import plots, reproduction
+from lengen_jax.reproduce import claims, curves, figures, parts, run, sweeps
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.reproduce import figures
-from lengen_jax.reproduce import parts
-from lengen_jax.reproduce import run
-from lengen_jax.reproduce import sweeps
 from lengen_jax.training import loop
 
 

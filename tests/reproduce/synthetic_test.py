@@ -6,18 +6,12 @@ import sys
 
 import pytest
 
-from lengen_jax import data
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax.data import glue as glue_tasks
-from lengen_jax.data import menu
-from lengen_jax.data import prompts
-from lengen_jax.data import readers
+from lengen_jax.data import menu, prompts, readers
 from lengen_jax.data import scrolls as scrolls_tasks
 from lengen_jax.evaluation import config as eval_config
-from lengen_jax.reproduce.synthetic import folders
-from lengen_jax.reproduce.synthetic import glue
-from lengen_jax.reproduce.synthetic import pictures
-from lengen_jax.reproduce.synthetic import scrolls
+from lengen_jax.reproduce.synthetic import folders, glue, pictures, scrolls
 
 # seqio is not built for other systems; see setup.py.
 needs_seqio = pytest.mark.skipif(

@@ -10,8 +10,7 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.reproduce import parts
-from lengen_jax.reproduce import timings
+from lengen_jax.reproduce import parts, timings
 
 PART = timings.ForwardTiming(
   name='forward',

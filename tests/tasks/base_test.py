@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import tasks
+from lengen_jax import errors, tasks
 
 ALL = tasks.names()
 KEY = jax.random.key(5)

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import tasks
+from lengen_jax import errors, tasks
 
 
 @pytest.mark.parametrize('name', tasks.names())

@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax import tasks
+from lengen_jax import errors, tasks
 
 
 def read(x):

@@ -8,14 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import fire_c4
-from configs import scrolls
-from configs import stdlib
+from configs import fire_c4, scrolls, stdlib
 from lengen_jax import errors
 from lengen_jax.analysis import compile_report
-from lengen_jax.training import ahead_of_time
-from lengen_jax.training import hlo
-from lengen_jax.training import pods
+from lengen_jax.training import ahead_of_time, hlo, pods
 from lengen_jax.training import run as run_lib
 
 # As libtpu 0.0.51 writes it, shortened.

@@ -24,10 +24,7 @@ from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
 from lengen_jax.models import stacking
-from lengen_jax.training import checkpoint
-from lengen_jax.training import checksums
-from lengen_jax.training import files
-from lengen_jax.training import runs
+from lengen_jax.training import checkpoint, checksums, files, runs
 from lengen_jax.training import state as state_lib
 from tests import random_params
 

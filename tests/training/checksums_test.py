@@ -3,9 +3,7 @@
 import jax
 from jax.experimental import mesh_utils
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ml_dtypes
 import numpy as np
 import pytest

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.training import compare
-from lengen_jax.training import loop
+from lengen_jax.training import compare, loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 

@@ -15,9 +15,7 @@ import pytest
 
 from configs import stdlib as stdlib_config
 from lengen_jax import errors
-from lengen_jax.training import checkpoint
-from lengen_jax.training import faults
-from lengen_jax.training import loop
+from lengen_jax.training import checkpoint, faults, loop
 from lengen_jax.training import run as run_lib
 
 

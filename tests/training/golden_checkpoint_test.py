@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from lengen_jax.data import corpus as corpus_lib
-from lengen_jax.training import evaluate
-from lengen_jax.training import loop
+from lengen_jax.training import evaluate, loop
 from lengen_jax.training import workdir as workdir_lib
 from tests.golden.checkpoint import make
 

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lengen_jax import __version__
-from lengen_jax import errors
+from lengen_jax import __version__, errors
 from lengen_jax.training import metrics
 
 START = 1_000_000_000.0

@@ -18,11 +18,9 @@ import numpy as np
 
 from configs import stdlib
 from lengen_jax import data
-from lengen_jax.data import vocabulary
-from lengen_jax.data import windows
+from lengen_jax.data import vocabulary, windows
 from lengen_jax.evaluation import config as eval_config
-from lengen_jax.evaluation import generation
-from lengen_jax.evaluation import length_curve
+from lengen_jax.evaluation import generation, length_curve
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding
 

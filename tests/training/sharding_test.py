@@ -14,12 +14,8 @@ import numpy as np
 import pytest
 
 from configs import stdlib as stdlib_config
-from lengen_jax import errors
-from lengen_jax import models
-from lengen_jax import partitioning
-from lengen_jax import testing
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax import errors, models, partitioning, testing
+from lengen_jax.models import presets, stacking
 from lengen_jax.training import config as training_config
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding

@@ -6,11 +6,9 @@ import random
 import pytest
 
 from configs import chomsky
-from lengen_jax import cli
-from lengen_jax import errors
+from lengen_jax import cli, errors
 from lengen_jax.training import files as files_lib
-from lengen_jax.training import sweep
-from lengen_jax.training import task_trainer
+from lengen_jax.training import sweep, task_trainer
 from lengen_jax.training.config import SCORES
 
 

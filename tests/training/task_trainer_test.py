@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import chomsky
-from configs import warping_algorithmic
+from configs import chomsky, warping_algorithmic
 from lengen_jax import errors
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import task_trainer

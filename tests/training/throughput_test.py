@@ -12,9 +12,7 @@ import pytest
 from lengen_jax import positions as position_schemes
 from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
-from lengen_jax.models import objective
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
+from lengen_jax.models import objective, presets, stacking
 from lengen_jax.training import throughput
 
 ROWS, LENGTH, ENCODER_LENGTH = 2, 128, 64

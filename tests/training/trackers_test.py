@@ -10,8 +10,7 @@ import ml_collections
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.training import metrics
-from lengen_jax.training import trackers
+from lengen_jax.training import metrics, trackers
 
 START = 1_000_000_000.0
 

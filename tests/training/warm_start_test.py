@@ -17,18 +17,14 @@ import pytest
 
 from configs import llama as config_of_llama
 from configs import stdlib as stdlib_config
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax.encodings import convert
 from lengen_jax.interop import llama
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import config as model_config
-from lengen_jax.models import presets
-from lengen_jax.models import stacking
-from lengen_jax.models import transformer
-from lengen_jax.training import loop
+from lengen_jax.models import presets, stacking, transformer
+from lengen_jax.training import loop, warm_start
 from lengen_jax.training import run as run_lib
-from lengen_jax.training import warm_start
 from lengen_jax.training import workdir as workdir_lib
 from tests import random_params
 

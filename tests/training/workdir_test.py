@@ -7,8 +7,7 @@ import sys
 import jax
 import pytest
 
-from lengen_jax import cli
-from lengen_jax import errors
+from lengen_jax import cli, errors
 from lengen_jax.training import files
 from lengen_jax.training import workdir as workdir_lib
 

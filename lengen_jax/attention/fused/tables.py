@@ -9,11 +9,9 @@ from jax import Array
 import jax.numpy as jnp
 
 from lengen_jax import encodings
-from lengen_jax.attention import bias_forms
-from lengen_jax.attention import visibility
+from lengen_jax.attention import bias_forms, visibility
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.fused.plan import Plan
-from lengen_jax.attention.fused.plan import Table
+from lengen_jax.attention.fused.plan import Plan, Table
 
 
 def make(

@@ -10,14 +10,18 @@ JAX 0.12 announces the removal of Pallas Triton, in favour of a language for
 Hopper and later GPUs alone.
 """
 
-from lengen_jax.attention.pallas_gpu.calls import forward
-from lengen_jax.attention.pallas_gpu.calls import key_gradients
-from lengen_jax.attention.pallas_gpu.calls import query_gradients
-from lengen_jax.attention.pallas_gpu.plan import block_size
-from lengen_jax.attention.pallas_gpu.plan import EXACT
-from lengen_jax.attention.pallas_gpu.plan import head_width
-from lengen_jax.attention.pallas_gpu.plan import key_copies
-from lengen_jax.attention.pallas_gpu.plan import Plan
+from lengen_jax.attention.pallas_gpu.calls import (
+  forward,
+  key_gradients,
+  query_gradients,
+)
+from lengen_jax.attention.pallas_gpu.plan import (
+  block_size,
+  EXACT,
+  head_width,
+  key_copies,
+  Plan,
+)
 
 __all__ = [
   'EXACT',

@@ -10,14 +10,13 @@ from jax.experimental.pallas import triton as plgpu
 import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
-from lengen_jax.attention.fused.plan import Backward
-from lengen_jax.attention.fused.plan import Inputs
-from lengen_jax.attention.fused.plan import Table
-from lengen_jax.attention.pallas_gpu import bias
-from lengen_jax.attention.pallas_gpu import kernels
-from lengen_jax.attention.pallas_gpu.plan import forward_tile_size
-from lengen_jax.attention.pallas_gpu.plan import Plan
-from lengen_jax.attention.pallas_gpu.plan import tile_size
+from lengen_jax.attention.fused.plan import Backward, Inputs, Table
+from lengen_jax.attention.pallas_gpu import bias, kernels
+from lengen_jax.attention.pallas_gpu.plan import (
+  forward_tile_size,
+  Plan,
+  tile_size,
+)
 from lengen_jax.attention.pallas_gpu.program import Program
 
 # The block of an array for a place in the grid.

@@ -11,12 +11,9 @@ from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
-from lengen_jax.attention.fused.arithmetic import dot
-from lengen_jax.attention.fused.arithmetic import MASKED
-from lengen_jax.attention.fused.arithmetic import NOTHING
+from lengen_jax.attention.fused.arithmetic import dot, MASKED, NOTHING
 from lengen_jax.attention.pallas_gpu import bias
-from lengen_jax.attention.pallas_gpu.plan import forward_tile_size
-from lengen_jax.attention.pallas_gpu.plan import tile_size
+from lengen_jax.attention.pallas_gpu.plan import forward_tile_size, tile_size
 from lengen_jax.attention.pallas_gpu.program import Program
 
 

@@ -8,14 +8,18 @@ Shapes beside the usual: b tokens in a block of queries or keys, W lanes of the
 heads that a program computes.
 """
 
-from lengen_jax.attention.pallas_tpu.calls import forward
-from lengen_jax.attention.pallas_tpu.calls import key_gradients
-from lengen_jax.attention.pallas_tpu.calls import query_gradients
-from lengen_jax.attention.pallas_tpu.plan import block_size
-from lengen_jax.attention.pallas_tpu.plan import EXACT
-from lengen_jax.attention.pallas_tpu.plan import head_width
-from lengen_jax.attention.pallas_tpu.plan import key_copies
-from lengen_jax.attention.pallas_tpu.plan import Plan
+from lengen_jax.attention.pallas_tpu.calls import (
+  forward,
+  key_gradients,
+  query_gradients,
+)
+from lengen_jax.attention.pallas_tpu.plan import (
+  block_size,
+  EXACT,
+  head_width,
+  key_copies,
+  Plan,
+)
 
 __all__ = [
   'EXACT',

@@ -1,7 +1,6 @@
 """The bias of a tile in a TPU kernel, and its gradient."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import functools
 from typing import Any
 
@@ -11,8 +10,7 @@ from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention.fused.plan import LANES
-from lengen_jax.attention.pallas_tpu import lanes
-from lengen_jax.attention.pallas_tpu import toeplitz
+from lengen_jax.attention.pallas_tpu import lanes, toeplitz
 from lengen_jax.attention.pallas_tpu.plan import Plan
 from lengen_jax.attention.pallas_tpu.program import Program
 

@@ -11,13 +11,9 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
-from lengen_jax.attention.fused.plan import Backward
-from lengen_jax.attention.fused.plan import Inputs
-from lengen_jax.attention.fused.plan import LANES
-from lengen_jax.attention.fused.plan import Table
-from lengen_jax.attention.pallas_tpu import kernels
+from lengen_jax.attention.fused.plan import Backward, Inputs, LANES, Table
+from lengen_jax.attention.pallas_tpu import kernels, program
 from lengen_jax.attention.pallas_tpu import plan as plans
-from lengen_jax.attention.pallas_tpu import program
 from lengen_jax.attention.pallas_tpu.plan import Plan
 
 Shape = tuple[int, ...]

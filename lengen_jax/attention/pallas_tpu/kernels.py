@@ -4,11 +4,8 @@ from jax import Array
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
-from lengen_jax.attention.fused.arithmetic import dot
-from lengen_jax.attention.fused.arithmetic import MASKED
-from lengen_jax.attention.fused.arithmetic import NOTHING
-from lengen_jax.attention.pallas_tpu import bias
-from lengen_jax.attention.pallas_tpu import lanes
+from lengen_jax.attention.fused.arithmetic import dot, MASKED, NOTHING
+from lengen_jax.attention.pallas_tpu import bias, lanes
 from lengen_jax.attention.pallas_tpu.program import Program
 
 

@@ -4,8 +4,7 @@ import dataclasses
 
 from jax.experimental.pallas import tpu as pltpu
 
-from lengen_jax import errors
-from lengen_jax import partitioning
+from lengen_jax import errors, partitioning
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.fused.plan import LANES
 

@@ -4,9 +4,7 @@ Here: what the metrics of all benchmarks check. The metrics need numpy alone,
 ROUGE also the package rouge-score.
 """
 
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from lengen_jax import errors

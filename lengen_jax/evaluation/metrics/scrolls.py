@@ -7,10 +7,7 @@ what counts is the best of them.
 """
 
 import collections
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import re
 import reprlib
 import string

@@ -9,10 +9,7 @@ Classes are the ids of labels. A prediction that is no class, such as -1 for
 generated text that names no label, is wrong whatever the target is.
 """
 
-from collections.abc import Callable
-from collections.abc import Hashable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import functools
 import math
 from typing import Any

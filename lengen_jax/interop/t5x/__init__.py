@@ -8,8 +8,7 @@ instead of all of them. Nothing here imports T5X.
 
 from lengen_jax.interop.t5x.attention import MultiHeadDotProductAttention
 from lengen_jax.interop.t5x.biases import RelativePositionBiases
-from lengen_jax.interop.t5x.params import AXES
-from lengen_jax.interop.t5x.params import param
+from lengen_jax.interop.t5x.params import AXES, param
 
 __all__ = [
   'AXES',

@@ -13,13 +13,11 @@ from flax.linen import partitioning
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.hints import Array
-from lengen_jax.interop.t5x import biases
+from lengen_jax.interop.t5x import biases, params
 from lengen_jax.interop.t5x import cache as cache_lib
-from lengen_jax.interop.t5x import params
 
 _MASKED = -1e10
 

@@ -11,10 +11,8 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
-from lengen_jax import errors
+from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
-from lengen_jax import specs
 from lengen_jax.interop.t5x import params
 from lengen_jax.positions import tokens
 

@@ -14,8 +14,7 @@ from flax.linen import partitioning
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
-from lengen_jax import specs
+from lengen_jax import errors, specs
 
 # Logical axes that both T5X's mesh rules and its Adafactor know.
 AXES = (

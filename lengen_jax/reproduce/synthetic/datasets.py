@@ -3,8 +3,7 @@
 from collections.abc import Callable
 import pathlib
 
-from lengen_jax.data import extra
-from lengen_jax.data import paths
+from lengen_jax.data import extra, paths
 from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import folders
 from lengen_jax.reproduce.synthetic.sampling import Record

@@ -15,11 +15,13 @@ import numpy as np
 from lengen_jax.data import glue
 from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import datasets
-from lengen_jax.reproduce.synthetic.sampling import choose
-from lengen_jax.reproduce.synthetic.sampling import Record
-from lengen_jax.reproduce.synthetic.sampling import Rng
-from lengen_jax.reproduce.synthetic.sampling import sample
-from lengen_jax.reproduce.synthetic.sampling import shuffle
+from lengen_jax.reproduce.synthetic.sampling import (
+  choose,
+  Record,
+  Rng,
+  sample,
+  shuffle,
+)
 
 # Maximum number of training records, and number of held-out records.
 SIZES = {'train': 1000, 'held_out': 100}

@@ -6,8 +6,7 @@ questions and occurs in most sentences. One sentence answers every question
 correctly.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import json
 import pathlib
 from typing import Any
@@ -17,10 +16,7 @@ import numpy as np
 from lengen_jax.data import scrolls
 from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import folders
-from lengen_jax.reproduce.synthetic.sampling import choose
-from lengen_jax.reproduce.synthetic.sampling import Rng
-from lengen_jax.reproduce.synthetic.sampling import sample
-from lengen_jax.reproduce.synthetic.sampling import shuffle
+from lengen_jax.reproduce.synthetic.sampling import choose, Rng, sample, shuffle
 
 # (prompt, answer) for each answer to one prompt.
 Answers = list[tuple[str, str]]

@@ -10,8 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from lengen_jax.tasks import chomsky
-from lengen_jax.tasks import draws
+from lengen_jax.tasks import chomsky, draws
 from lengen_jax.tasks.base import Length
 
 SEPARATOR = 2
