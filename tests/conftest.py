@@ -17,12 +17,24 @@ from lengen_jax.data import corpus as corpus_lib
 # seqio is not built for other systems; see setup.py.
 if sys.platform != 'linux':
   collect_ignore = ['data/seqio_test.py', 'training/papers_test.py']
-jax.config.update('jax_num_cpu_devices', 2)
-# Tests wait for the compiler most of all: let it do less, and nothing twice.
+# Tests spend most of their time in compilation, so XLA optimises less. Workers
+# and subprocesses inherit the settings and share one compilation cache, which
+# JAX_COMPILATION_CACHE_DIR keeps for the next run.
 _cache = tempfile.TemporaryDirectory()
-jax.config.update('jax_disable_most_optimizations', True)
-jax.config.update('jax_compilation_cache_dir', _cache.name)
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', _cache.name)
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
+jax.config.update(
+  'jax_compilation_cache_dir', os.environ['JAX_COMPILATION_CACHE_DIR']
+)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+jax.config.update('jax_disable_most_optimizations', True)
+_flags = '--xla_cpu_parallel_codegen_split_count=1'
+# Compilation takes longer with the newer emitters, which jax 0.12 requires.
+if jax.__version_info__ < (0, 11):
+  _flags += ' --xla_cpu_use_fusion_emitters=false'
+os.environ.setdefault('XLA_FLAGS', _flags)
+jax.config.update('jax_num_cpu_devices', 2)
 # An array of lower rank is never silently broadcast.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
