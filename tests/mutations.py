@@ -47,18 +47,8 @@ MUTATIONS = (
   ),
   (
     'positions/shifted.py',
-    'base.per_segment(start, segment_positions)}\n\n  def apply(\n    self,\n'
-    '    draws: Mapping[str, Array],\n    segment_positions: Array,\n    *,\n'
-    '    lengths: int | Array | None = None,\n  ) -> Array:\n'
-    "    return segment_positions + draws['start']\n\n  def at_test(\n"
-    '    self, segment_positions: Array, lengths: int | Array | None\n'
-    '  ) -> Array:\n    del lengths\n    start = self.max_shift',
-    'start}\n\n  def apply(\n    self,\n'
-    '    draws: Mapping[str, Array],\n    segment_positions: Array,\n    *,\n'
-    '    lengths: int | Array | None = None,\n  ) -> Array:\n'
-    "    return segment_positions + draws['start']\n\n  def at_test(\n"
-    '    self, segment_positions: Array, lengths: int | Array | None\n'
-    '  ) -> Array:\n    del lengths\n    start = self.max_shift',
+    "{'start': base.per_segment(start, segment_positions)}",
+    "{'start': start}",
     'positions/shifted_test.py',
   ),
   (

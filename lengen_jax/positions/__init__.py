@@ -1,4 +1,4 @@
-"""Position schemes: which position each token is given, before the model."""
+"""Position schemes, which assign positions to tokens before the model runs."""
 
 from lengen_jax.positions.base import (
   Distances,

@@ -1,8 +1,8 @@
-"""The contract of a position scheme: which position each token is given.
+"""Base class of position schemes, and functions on positions and segments.
 
-A scheme runs once per batch, above the model: it turns the index of each token
-within its segment into a position, an int32 or float32 array handed down as an
-argument. Every encoding then takes it as data.
+A scheme maps the index of each token in its segment to a position, once per
+batch and outside the model. Encodings read the positions as data: an int32 or
+float32 array, or Distances.
 
 Shapes: B batch, L length. A *segment* is one of several sequences packed into a
 row; an unpacked row is one segment.
@@ -23,19 +23,19 @@ from lengen_jax.hints import Array
 
 @struct.dataclass
 class Distances:
-  """Distances of pairs, in place of a position for each token.
+  """Distances between pairs of tokens, instead of one position per token.
 
-  Pair (i, j) of a segment is sign(i - j) r_|i - j| apart: the bias keeps its
-  diagonals, and a distance is no difference of positions.
+  The signed distance of pair (i, j) of a segment is sign(i - j) r_|i - j|. A
+  bias of it is constant along diagonals.
 
   Attributes:
-    r: int32 `[B, L]`, or `[layers, B, L]` where every layer has its own. The
-      distances 0 = r_0 < r_1 < ... of a segment stand where its tokens do.
-    index: int32 `[1 or B, N]`, where in the row the tokens at hand are; None
-      for all of them, in order.
-    start: int32 `[1 or B, N]`, where in the row their segments start; None
-      for 0.
-    size: distances are below this; None if unknown.
+    r: int32 `[B, L]`, or `[layers, B, L]` for different distances per layer.
+      Row entries of a segment hold its 0 = r_0 < r_1 < ...
+    index: int32 `[1 or B, N]`, row index of each selected token; None for all
+      tokens, in order.
+    start: int32 `[1 or B, N]`, row index of the first token of their segment;
+      None for 0.
+    size: exclusive upper bound of the distances; None if unknown.
   """
 
   r: Any
@@ -45,24 +45,24 @@ class Distances:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Shape of r, as that of an array of positions."""
+    """Shape of r, which corresponds to the shape of a position array."""
     return self.r.shape
 
   def at(self, index: Array) -> 'Distances':
-    """The same for the tokens at `index`, int32 `[1 or B, N]`."""
+    """Selects the tokens at `index`, int32 `[1 or B, N]`."""
     start = self.start
     if start is not None:
       start = _take(start, index)
     return dataclasses.replace(self, index=index, start=start)
 
   def rows(self, keys: 'Distances') -> tuple[jax.Array, jax.Array]:
-    """Where in r the distance of each pair stands, and i - j.
+    """Returns the index into r of each pair's distance, and i - j.
 
     Args:
-      keys: Distances of the same r; self holds the queries.
+      keys: Distances of the keys, with the same r. `self` has the queries.
 
     Returns:
-      Two of int32 `[1 or B, Q, K]`.
+      Two arrays, int32 `[1 or B, Q, K]`.
     """
     length = self.r.shape[-1]
     everywhere = jnp.arange(length, dtype=jnp.int32)[None]
@@ -70,12 +70,12 @@ class Distances:
     j = everywhere if keys.index is None else keys.index
     start = jnp.zeros_like(i) if self.start is None else self.start
     apart = i[:, :, None] - j[:, None, :]
-    # Pairs of different segments may point anywhere; they are masked.
+    # Pairs of different segments are masked; the clip keeps them in range.
     row = jnp.clip(start[:, :, None] + jnp.abs(apart), 0, length - 1)
     return row, apart
 
   def to(self, keys: 'Distances') -> jax.Array:
-    """Signed distance of each query to each key, float32 `[B, Q, K]`."""
+    """Returns the signed distance of each pair, float32 `[B, Q, K]`."""
     row, apart = self.rows(keys)
     sign = jnp.sign(apart).astype(jnp.float32)
     batch = max(row.shape[0], self.r.shape[0])
@@ -84,42 +84,42 @@ class Distances:
     return sign * jax.vmap(lambda r, row: r[row])(r, row).astype(jnp.float32)
 
 
-# Of tokens or, by their distances, of pairs.
+# What a position scheme returns.
 Positions = Array | Distances
 
 
 @dataclasses.dataclass(frozen=True)
 class PositionScheme:
-  """Base of all schemes.
+  """Base class of position schemes.
 
-  A subclass gives `apply`, and if it draws also `draw` and `at_test`.
+  A subclass implements `apply`; a random one also `draw` and `at_test`.
   """
 
-  # Facts that models, evaluators and `lengen list` read.
+  # Class attributes below are read by models, evaluation and `lengen list`.
   formula = ''
   source = ''
-  # What it gives at test time, and what decoding needs to know for that.
+  # Positions at test time, and the input that decoding requires for them.
   test_time = 'the same'
   at_decoding = 'nothing'
-  # Gives float32 positions.
+  # Positions are float32.
   fractional = False
   # Rescales positions by length (position interpolation).
   interpolates = False
-  # Needs the true length of each segment.
+  # Requires the true length of each segment.
   needs_lengths = False
-  # Draws at random while training.
+  # Random in training.
   random = False
-  # Draws at random at test time too.
+  # Random at test time too.
   random_at_test = False
-  # Positions given are below this; None where there is no limit.
+  # Exclusive upper bound of the positions; None if unbounded.
   max_position = None  # type: int | None
   # Within a segment, differences of positions equal differences of indices.
   contiguous = False
-  # Gives `Distances` of pairs and no position of a token.
+  # Returns Distances.
   gives_distances = False
-  # Draws for every layer of a model anew.
+  # Draws separately for each layer of a model.
   per_layer = False
-  # Where it draws, equally long rows of a batch get the same.
+  # Rows of a batch with equal lengths get equal draws.
   same_rows = False
 
   def __call__(
@@ -131,26 +131,27 @@ class PositionScheme:
     train: bool = False,
     num_layers: int | None = None,
   ) -> Positions:
-    """Positions of a batch.
+    """Returns the positions of a batch.
 
     Args:
       segment_positions: int32 `[B, L]`, index of each token in its segment.
       lengths: int32, broadcastable to `[B, L]`: the true length of each
-        token's segment; the planned length while decoding.
-      rng: a PRNG key, for schemes that draw.
-      train: whether this is training; some schemes are plain at test time.
-      num_layers: layers of the model, for schemes that draw for each.
+        token's segment; in decoding, the planned length.
+      rng: a PRNG key, required if the scheme is random.
+      train: whether the batch is for training. Some schemes return the
+        standard positions at test time.
+      num_layers: layers of the model, required if the scheme draws per layer.
 
     Returns:
-      int32 or float32 `[B, L]`, or `[num_layers, B, L]` where every layer has
-      its own; `Distances` from a scheme that gives them.
+      int32 or float32 `[B, L]`; `[num_layers, B, L]` if the scheme draws per
+      layer; Distances if `gives_distances`.
 
     Raises:
-      errors.LengthError: `lengths` or `rng` is missing where needed, or a
-        segment is longer than the scheme has positions. Inside jit a row
-        counts as one segment.
-      errors.ConfigError: `segment_positions` is not `[B, L]`, or `lengths` do
-        not go with it; or `rng` is no key.
+      errors.LengthError: `lengths` or `rng` is required and missing, or a
+        segment has more tokens than the scheme has positions. Traced lengths
+        are not checked; the width of the row is.
+      errors.ConfigError: the shape of `segment_positions` is not `[B, L]`,
+        `lengths` does not broadcast to it, or `rng` is not a key.
     """
     if jnp.ndim(segment_positions) != 2:
       raise errors.ConfigError(
@@ -199,13 +200,13 @@ class PositionScheme:
     return specs.describe(self)
 
   def draws(self, train: bool) -> bool:
-    """Whether a call draws at random."""
+    """Returns whether a call is random."""
     return self.random if train else self.random_at_test
 
   def draw(
     self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
-    """The random numbers of a batch, a dict of arrays."""
+    """Returns the random numbers of a batch, a dict of arrays."""
     raise NotImplementedError
 
   def apply(
@@ -215,28 +216,28 @@ class PositionScheme:
     *,
     lengths: int | Array | None = None,
   ) -> Positions:
-    """Positions from given draws; a pure function."""
+    """Returns the positions for given draws; a pure function."""
     raise NotImplementedError
 
   def at_test(
     self, segment_positions: Array, lengths: int | Array | None
   ) -> Positions:
-    """Positions where nothing is drawn."""
+    """Returns the positions without randomness."""
     return self.apply({}, segment_positions, lengths=lengths)
 
   def limit(self, train: bool) -> int | None:
-    """The longest segment that there are positions for; None for any."""
+    """Returns the longest supported segment length; None if unbounded."""
     return self.max_position if self.draws(train) else None
 
   def extent(self, length: int, train: bool) -> int:
-    """Whole positions of a segment of `length` tokens are below this."""
+    """Returns the exclusive upper bound of integer positions at `length`."""
     limit = self.limit(train)
     return length if limit is None else limit
 
   def check_length(
     self, segment_positions: Array, lengths: int | Array | None, train: bool
   ) -> None:
-    """Raises on a segment longer than the scheme has positions."""
+    """Raises errors.LengthError if a segment exceeds the scheme's limit."""
     limit = self.limit(train)
     if limit is None:
       return
@@ -251,15 +252,15 @@ class PositionScheme:
 
 
 def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
-  """Raises unless a value is None or whole numbers that broadcast to a shape.
+  """Checks that a value is None, or integers that broadcast to a shape.
 
-  Those that the host knows must be 0 or more.
+  Concrete values must not be negative.
   """
   if value is None:
     return
   if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
     raise errors.ConfigError(
-      f'{name} are {jnp.result_type(value)}; they must be whole numbers'
+      f'{name} are {jnp.result_type(value)}; they must be integers'
     )
   try:
     fits = jnp.broadcast_shapes(jnp.shape(value), shape) == shape
@@ -268,8 +269,8 @@ def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
     fits = False
   if not fits:
     raise errors.ConfigError(
-      f'{name} have shape {jnp.shape(value)}; they must be one number, or '
-      f'[B, 1] or [B, L] for [B, L] = {list(shape)}'
+      f'{name} have shape {jnp.shape(value)}; they must be a scalar, '
+      f'[B, 1] or [B, L] with [B, L] = {list(shape)}'
     )
   if isinstance(value, jax.core.Tracer):
     return
@@ -279,7 +280,7 @@ def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
 
 
 def segment_positions(segment_ids: Array) -> jax.Array:
-  """Index of each token within its segment, int32 `[B, L]`.
+  """Returns the index of each token in its segment, int32 `[B, L]`.
 
   A segment is a run of equal ids.
 
@@ -298,7 +299,7 @@ def segment_positions(segment_ids: Array) -> jax.Array:
 
 
 def segment_lengths(segment_ids: Array) -> jax.Array:
-  """Length of each token's segment, int32 `[B, L]`.
+  """Returns the length of each token's segment, int32 `[B, L]`.
 
   A segment is a run of equal ids.
 
@@ -311,23 +312,23 @@ def segment_lengths(segment_ids: Array) -> jax.Array:
 
 
 def segment_starts(segment_positions: Array) -> jax.Array:
-  """Index in the row at which each token's segment starts, int32 `[B, L]`."""
+  """Returns the row index of the first token of each token's segment."""
   index_L = jnp.arange(segment_positions.shape[1], dtype=jnp.int32)
   return index_L[None] - segment_positions
 
 
 def per_segment(values: Array, segment_positions: Array) -> jax.Array:
-  """The value at the first token of each token's segment, `[B, L]`."""
+  """Returns the value at the first token of each token's segment, `[B, L]`."""
   starts = segment_starts(segment_positions)
   return jnp.take_along_axis(values, starts, axis=1)
 
 
 def take(positions: Positions, index: Array) -> Positions:
-  """Positions of some tokens.
+  """Selects the positions of tokens.
 
   Args:
     positions: `[1 or B, L]`, or Distances.
-    index: int32 `[1 or B, N]`, where in the row they stand.
+    index: int32 `[1 or B, N]`, row indices of the tokens.
 
   Returns:
     `[1 or B, N]`, or Distances.
@@ -348,15 +349,15 @@ def _take(values: Array, index: Array) -> jax.Array:
 def token_keys(
   rng: jax.Array, shape: tuple[int, ...], *, same_rows: bool = False
 ) -> jax.Array:
-  """A PRNG key per token, `[B, L]`.
+  """Returns a PRNG key per token, `[B, L]`.
 
-  The key of a token depends on its row and column only, not on the width of
-  the batch, so that padding changes no draw.
+  The key depends on the row and column of the token and not on the width of
+  the batch, so padding does not change the draws.
 
   Args:
     rng: a key.
     shape: (B, L).
-    same_rows: give all rows the keys of row 0.
+    same_rows: use the keys of row 0 for all rows.
   """
   rows = jnp.zeros(shape[0], jnp.uint32) if same_rows else jnp.arange(shape[0])
   columns = jnp.arange(shape[1])

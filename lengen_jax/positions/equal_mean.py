@@ -1,7 +1,7 @@
-"""Equal-mean positions: evenly spaced up to a random end.
+"""Equal-mean positions: evenly spaced up to a random last position.
 
-Random positions are stretched on average; here the mean of the end is the
-length itself, so that training and testing agree in the mean.
+The last position has the segment length as its mean, so positions in training
+equal those at test time on average.
 """
 
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ from lengen_jax.positions import base
 class EqualMean(base.PositionScheme):
   """p = n' i / (n - 1) for a segment of n tokens, n' random with mean n.
 
-  n' is exponential, or max_position Beta(alpha, beta) with
-  alpha / (alpha + beta) = n / max_position. Plain at test time.
+  n' is exponential, or max_position times a Beta(alpha, beta) variable with
+  alpha / (alpha + beta) = n / max_position. At test time p = i.
 
   Source: Su (2023), positional robustness.
 
   Attributes:
-    distribution: 'exponential' or 'beta', of n'.
+    distribution: of n', 'exponential' or 'beta'.
     max_position: largest n', for 'beta'.
-    alpha: of the Beta distribution; beta follows from the mean.
+    alpha: first parameter of the Beta distribution. The mean determines beta.
   """
 
   distribution: str = 'exponential'
@@ -52,7 +52,8 @@ class EqualMean(base.PositionScheme):
       )
     if (self.distribution == 'beta') != (self.max_position is not None):
       raise errors.SpecError(
-        "equal_mean takes max_position with distribution='beta' and only then"
+        "equal_mean requires max_position if distribution='beta', and "
+        'accepts it only then'
       )
     if self.max_position is not None and self.max_position < 1:
       raise errors.SpecError(
@@ -70,7 +71,7 @@ class EqualMean(base.PositionScheme):
     if self.distribution == 'exponential':
       last = n * jax.vmap(jax.vmap(jax.random.exponential))(keys)
     else:
-      # A segment as long as the range leaves no room: n' = max_position.
+      # n' = max_position for a segment of max_position tokens.
       odds = jnp.maximum(self.max_position / n - 1, 1e-3)
       last = self.max_position * jax.vmap(
         jax.vmap(

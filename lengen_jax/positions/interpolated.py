@@ -1,7 +1,7 @@
-"""Position interpolation (PI): squeeze a long sequence into trained positions.
+"""Position interpolation (PI): long sequences scaled to the trained range.
 
-It exists as a scheme, for every encoding, and as a frequency scale of RoPE; the
-ratio is the same function.
+The scheme works with every encoding. RoPE also has PI as a frequency scale and
+uses the same ratio.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from lengen_jax.positions import base
 
 @dataclasses.dataclass(frozen=True)
 class Interpolated(base.PositionScheme):
-  """Positions scaled down: i / scale, or i min(1, train_length / length).
+  """Scaled positions: i / scale, or i min(1, train_length / length).
 
-  The second form, dynamic PI, goes by each segment's own length.
+  The second form, dynamic PI, uses the length of each segment.
 
   Source: Chen et al. (2023), arXiv:2306.15595, eq. 4.
 
   Attributes:
-    scale: positions are divided by it.
+    scale: divisor of the positions.
     train_length: longest training length, for dynamic PI.
   """
 
@@ -40,7 +40,7 @@ class Interpolated(base.PositionScheme):
   def __post_init__(self) -> None:
     if (self.scale is None) == (self.train_length is None):
       raise errors.SpecError(
-        'interpolated takes either scale or train_length, one of the two'
+        'interpolated requires exactly one of scale and train_length'
       )
     given = self.train_length if self.scale is None else self.scale
     if given <= 0:
@@ -66,6 +66,6 @@ class Interpolated(base.PositionScheme):
 
 
 def ratio(train_length: int, lengths: int | Array) -> jax.Array:
-  """Dynamic PI's factor, float32: min(1, train_length / length)."""
+  """Returns the factor of dynamic PI, min(1, train_length / length)."""
   lengths = jnp.maximum(lengths, 1).astype(jnp.float32)
   return jnp.minimum(1.0, train_length / lengths)

@@ -1,4 +1,4 @@
-"""Randomized positions: an increasing random subset of a longer range."""
+"""Randomized positions: a sorted random subset of a longer range."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -16,31 +16,31 @@ from lengen_jax.positions import base
 class Randomized(base.PositionScheme):
   """A sorted random sample, without replacement, of 0 .. max_position - 1.
 
-  A segment of n tokens gets n distinct positions, every subset being equally
-  likely, drawn anew for each batch: at test time too, unless `test` is 'even',
-  which spaces them evenly over the range.
+  A segment of n tokens gets n distinct positions. All subsets are equally
+  likely. Each batch has a new draw, also at test time unless `test='even'`,
+  which spaces the positions evenly over the range.
 
-  With `mode='distances'` the sample is one of distances: pair (i, j) is
-  sign(i - j) r_|i - j| apart, with r_0 = 0 and r_1 < ... < r_{n-1} a sorted
-  sample of 1 .. max_position - 1. The paper describes positions; its code draws
-  distances for ALiBi and Transformer-XL.
+  With `mode='distances'` the distances of pairs are sampled: pair (i, j) has
+  the signed distance sign(i - j) r_|i - j|, with r_0 = 0 and r_1 < ... <
+  r_{n-1} a sorted sample of 1 .. max_position - 1. The paper describes
+  positions; its code draws distances for ALiBi and Transformer-XL.
 
   Source: Ruoss et al. (2023), arXiv:2305.16843, section 3; even spacing at test
   time: Su (2023).
 
   Attributes:
-    max_position: size of the range, at least the longest length ever used.
+    max_position: size of the range, at least the longest segment length.
     mode: 'positions' or 'distances'.
-    test: 'random' or 'even', what is drawn at test time.
-    draw: how often one draws: for every 'sequence'; once per 'batch', so that
-      equally long sequences share their positions; or once per batch in every
-      'layer', as the official code does.
+    test: positions at test time, 'random' or 'even'.
+    draw: 'sequence' for one draw per sequence; 'batch' for one per batch, which
+      sequences of equal length share; 'layer' for one per batch and layer, as
+      in the official code.
   """
 
   max_position: int | None = None
   mode: str = 'positions'
   test: str = 'random'
-  # A field named draw would hide the method.
+  # The key is `draw`; a field of that name would hide the method.
   drawn_per: str = dataclasses.field(
     default='sequence', metadata={'key': 'draw'}
   )
@@ -55,8 +55,8 @@ class Randomized(base.PositionScheme):
   def __post_init__(self) -> None:
     if self.max_position is None or self.max_position < 1:
       raise errors.SpecError(
-        'randomized needs max_position, the size of the range that positions '
-        f'are drawn from; got {self.max_position}'
+        'randomized requires max_position >= 1, the size of the range of '
+        f'positions; got {self.max_position}'
       )
     for key, value, valid in (
       ('mode', self.mode, ('positions', 'distances')),
@@ -96,7 +96,7 @@ class Randomized(base.PositionScheme):
     if self.mode == 'positions':
       sample = _subset(keys, segment_positions, lengths, self.max_position)
       return {'positions': sample}
-    # r_t of a later token is a sample of one less from a range of one less.
+    # r_1 .. r_{n-1} are n - 1 samples of max_position - 1 values.
     sample = 1 + _subset(
       keys, segment_positions, lengths - 1, self.max_position - 1
     )
@@ -117,7 +117,7 @@ class Randomized(base.PositionScheme):
   def at_test(
     self, segment_positions: Array, lengths: int | Array | None
   ) -> base.Positions:
-    """floor(t (P - 1) / (n - 1)), in whole numbers without overflow."""
+    """Returns floor(t (P - 1) / (n - 1)), in integers without overflow."""
     t = segment_positions
     gaps = jnp.maximum(lengths - 1, 1)
     step, rest = jnp.divmod(self.max_position - 1, gaps)
@@ -132,9 +132,9 @@ class Randomized(base.PositionScheme):
     return base.Distances(r, start=start, size=self.max_position)
 
   def _quotient(self, t: Array, rest: Array, gaps: Array) -> jax.Array:
-    """floor(t rest / gaps) for rest < gaps, bit by bit of t.
+    """Returns floor(t rest / gaps) for rest < gaps, by long division.
 
-    The product itself may exceed 32 bits.
+    The product may exceed 32 bits.
     """
     quotient = remainder = jnp.zeros_like(t)
     for bit in reversed(range(self.max_position.bit_length())):
@@ -149,19 +149,19 @@ class Randomized(base.PositionScheme):
 
 
 def _subset(keys: jax.Array, t: Array, n: Any, size: int) -> jax.Array:
-  """A uniform subset of 0 .. size - 1 per segment, sorted, all at once.
+  """Draws a uniform subset of 0 .. size - 1 for each segment, sorted.
 
   Sorted distinct x_0 < ... < x_{n-1} below `size` correspond to the multiset
-  y_t = x_t - t of m = size - n + 1 values. A uniform multiset is drawn by
-  Polya's urn: token t takes a new value with probability m / (m + t) and else
-  repeats the value of an earlier token chosen uniformly. Each token needs but
-  one random number, so padding and packing change nothing.
+  y_t = x_t - t of m = size - n + 1 values. Polya's urn draws a uniform
+  multiset: token t takes a new value with probability m / (m + t) and otherwise
+  copies the value of a uniformly chosen earlier token. Each token uses one
+  random number, so padding and packing do not change the draws.
 
   Args:
     keys: PRNG keys, `[B, L]`.
     t: index of each token in its segment, int32 `[B, L]`.
-    n: elements of each token's subset, int32 `[B, L]`; tokens from t = n on
-      are padding.
+    n: size of each token's subset, int32 `[B, L]`; tokens with t >= n are
+      padding.
     size: size of the range.
 
   Returns:
@@ -177,7 +177,7 @@ def _subset(keys: jax.Array, t: Array, n: Any, size: int) -> jax.Array:
   for _ in range(max(1, (t.shape[1] - 1).bit_length())):
     source = jnp.take_along_axis(source, source, axis=1)
   value = jnp.take_along_axis(urn, source, axis=1)
-  # Sort within each segment; padding behind its end stays behind.
+  # Sorts each segment separately and keeps its padding at the end.
   group = 2 * start + (t >= n)
   _, value = jax.lax.sort((group, value), dimension=1, num_keys=2)
   return jnp.clip(value + t, 0, max(size - 1, 0)).astype(jnp.int32)

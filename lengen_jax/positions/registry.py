@@ -1,4 +1,4 @@
-"""The menu of position schemes: name to class, and building one from a spec."""
+"""Registry of position schemes, and construction from a spec."""
 
 from lengen_jax import errors, specs
 from lengen_jax.positions import (
@@ -26,10 +26,10 @@ SCHEMES = {
 
 
 def register(name: str, scheme: type[base.PositionScheme]) -> None:
-  """Adds a PositionScheme class under `name`, so that specs can name it."""
+  """Registers a PositionScheme class under `name` for use in specs."""
   if not (isinstance(scheme, type) and issubclass(scheme, base.PositionScheme)):
     raise errors.SpecError(
-      f'{scheme!r} is no class derived from positions.PositionScheme'
+      f'{scheme!r} is not a subclass of positions.PositionScheme'
     )
   specs.register('position scheme', SCHEMES, name, scheme)
 

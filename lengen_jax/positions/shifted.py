@@ -1,7 +1,7 @@
-"""Shifted positions: all tokens of a segment moved by a random amount.
+"""Shifted positions: a random offset per segment.
 
-Of no use to encodings that see differences only; for the others they make every
-position a trained one.
+Shifts do not change relative encodings. They train absolute encodings at every
+position.
 """
 
 from collections.abc import Mapping
@@ -17,97 +17,24 @@ from lengen_jax.positions import base
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape(base.PositionScheme):
-  """SHAPE: p = k + i with k uniform in {0 .. max_shift - 1} per segment.
+class _Shift(base.PositionScheme):
+  """Positions p = k + i with a random integer k per segment."""
 
-  At test time k = 0; the official code evaluates at k = max_shift.
-
-  Source: Kiyono et al. (2021), arXiv:2109.05644, section 3.
-
-  Attributes:
-    max_shift: shifts are below this.
-    official_compat: start at max_shift at test time.
-  """
-
-  max_shift: int | None = None
-  official_compat: bool = False
-
-  formula = 'p = k + i, k uniform in {0 .. max_shift - 1} per segment'
-  source = 'arXiv:2109.05644'
-  test_time = 'i; with official_compat max_shift + i'
   random = True
   contiguous = True
 
-  def __post_init__(self) -> None:
-    if self.max_shift is None or self.max_shift < 0:
-      raise errors.SpecError(
-        f'shape needs max_shift, 0 or more; got {self.max_shift}'
-      )
-
-  def extent(self, length: int, train: bool) -> int:
-    if train:
-      return length + max(self.max_shift - 1, 0)
-    return length + (self.max_shift if self.official_compat else 0)
-
-  def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
-  ) -> dict[str, jax.Array]:
-    del lengths
-    keys = base.token_keys(rng, segment_positions.shape)
-    start = _integers(keys, max(self.max_shift, 1))
-    return {'start': base.per_segment(start, segment_positions)}
-
-  def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
-  ) -> Array:
-    return segment_positions + draws['start']
-
-  def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
-  ) -> Array:
-    del lengths
-    start = self.max_shift if self.official_compat else 0
-    return segment_positions + start
-
-
-@dataclasses.dataclass(frozen=True)
-class RandomPadding(base.PositionScheme):
-  """Random padding: p = r + i, r uniform in {0 .. max_position - n}.
-
-  Moves the padding of a segment of n tokens to its front before positions are
-  looked up. Plain at test time.
-
-  Source: Tao et al. (2023), arXiv:2305.04859.
-
-  Attributes:
-    max_position: size of the range, at least the longest segment.
-  """
-
-  max_position: int | None = None
-
-  formula = 'p = r + i, r uniform in {0 .. max_position - n} per segment'
-  source = 'arXiv:2305.04859'
-  test_time = 'i'
-  needs_lengths = True
-  random = True
-  contiguous = True
-
-  def __post_init__(self) -> None:
-    if self.max_position is None or self.max_position < 1:
-      raise errors.SpecError(
-        'random_padding needs max_position, the size of the range; got '
-        f'{self.max_position}'
-      )
+  def num_shifts(self, lengths: int | Array | None) -> int | Array:
+    """Returns the exclusive upper bound of k."""
+    raise NotImplementedError
 
   def draw(
     self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
   ) -> dict[str, jax.Array]:
     keys = base.token_keys(rng, segment_positions.shape)
-    start = _integers(keys, jnp.maximum(self.max_position - lengths + 1, 1))
+    bound = jnp.asarray(self.num_shifts(lengths), jnp.int32)
+    start = jax.vmap(jax.vmap(lambda k, n: jax.random.randint(k, (), 0, n)))(
+      keys, jnp.broadcast_to(jnp.maximum(bound, 1), keys.shape)
+    )
     return {'start': base.per_segment(start, segment_positions)}
 
   def apply(
@@ -127,21 +54,91 @@ class RandomPadding(base.PositionScheme):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cape(base.PositionScheme):
-  """CAPE in one dimension: shift, jitter and scale at random.
+class Shape(_Shift):
+  """SHAPE: p = k + i with k uniform in {0 .. max_shift - 1} per segment.
 
-  p = (i - m + D + e_i) l with D uniform in +-global_shift per segment, e_i in
-  +-local_shift per token, ln l in +-ln max_scale per segment; m is the mean
+  At test time k = 0. The official code evaluates at k = max_shift.
+
+  Source: Kiyono et al. (2021), arXiv:2109.05644, section 3.
+
+  Attributes:
+    max_shift: exclusive upper bound of the shifts.
+    official_compat: start at max_shift at test time.
+  """
+
+  max_shift: int | None = None
+  official_compat: bool = False
+
+  formula = 'p = k + i, k uniform in {0 .. max_shift - 1} per segment'
+  source = 'arXiv:2109.05644'
+  test_time = 'i; with official_compat max_shift + i'
+
+  def __post_init__(self) -> None:
+    if self.max_shift is None or self.max_shift < 0:
+      raise errors.SpecError(
+        f'shape requires max_shift >= 0; got {self.max_shift}'
+      )
+
+  def extent(self, length: int, train: bool) -> int:
+    if train:
+      return length + max(self.max_shift - 1, 0)
+    return length + (self.max_shift if self.official_compat else 0)
+
+  def num_shifts(self, lengths: int | Array | None) -> int:
+    return self.max_shift
+
+  def at_test(
+    self, segment_positions: Array, lengths: int | Array | None
+  ) -> Array:
+    return segment_positions + (self.max_shift if self.official_compat else 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomPadding(_Shift):
+  """Random padding: p = k + i, k uniform in {0 .. max_position - n}.
+
+  Equivalent to a random part of the padding in front of a segment of n tokens.
+  At test time p = i.
+
+  Source: Tao et al. (2023), arXiv:2305.04859.
+
+  Attributes:
+    max_position: size of the range, at least the longest segment length.
+  """
+
+  max_position: int | None = None
+
+  formula = 'p = k + i, k uniform in {0 .. max_position - n} per segment'
+  source = 'arXiv:2305.04859'
+  test_time = 'i'
+  needs_lengths = True
+
+  def __post_init__(self) -> None:
+    if self.max_position is None or self.max_position < 1:
+      raise errors.SpecError(
+        'random_padding requires max_position >= 1, the size of the range; got '
+        f'{self.max_position}'
+      )
+
+  def num_shifts(self, lengths: int | Array | None) -> int | Array:
+    return self.max_position - lengths + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cape(base.PositionScheme):
+  """CAPE in one dimension: random shift, jitter and scale.
+
+  p = (i - m + D + e_i) l. D is uniform in +-global_shift per segment, e_i in
+  +-local_shift per token, and ln l in +-ln max_scale per segment. m is the mean
   index of the segment if `mean_normalize`, else 0. At test time p = i - m.
 
   Source: Likhomanenko et al. (2021), arXiv:2106.03143, section 3.1.
 
   Attributes:
-    global_shift: see above.
-    local_shift: see above; 0.5 at most keeps the order.
-    max_scale: see above; 1 for none.
-    mean_normalize: subtract the mean. It needs the whole length, so that it is
-      not for decoding.
+    global_shift: largest |D|.
+    local_shift: largest |e_i|; at most 0.5, which preserves the order.
+    max_scale: largest l; 1 disables scaling.
+    mean_normalize: subtract m, which depends on the length of the segment.
   """
 
   global_shift: float = 5.0
@@ -159,11 +156,13 @@ class Cape(base.PositionScheme):
   def __post_init__(self) -> None:
     if self.global_shift < 0 or not 0 <= self.local_shift <= 0.5:
       raise errors.SpecError(
-        f'cape needs global_shift={self.global_shift} of at least 0 and '
-        f'local_shift={self.local_shift} between 0 and 0.5'
+        f'cape requires global_shift >= 0, got {self.global_shift}, and '
+        f'local_shift between 0 and 0.5, got {self.local_shift}'
       )
     if self.max_scale < 1:
-      raise errors.SpecError(f'max_scale is {self.max_scale}, less than 1')
+      raise errors.SpecError(
+        f'cape requires max_scale >= 1, got {self.max_scale}'
+      )
 
   @property
   def needs_lengths(self) -> bool:
@@ -212,11 +211,3 @@ class Cape(base.PositionScheme):
     if self.mean_normalize:
       positions = positions - (jnp.maximum(lengths, 1) - 1) / 2
     return positions
-
-
-def _integers(keys: jax.Array, bound: int | Array) -> jax.Array:
-  """An integer in {0 .. bound - 1} per key, `[B, L]`."""
-  bound = jnp.broadcast_to(jnp.asarray(bound, jnp.int32), keys.shape)
-  return jax.vmap(jax.vmap(lambda k, n: jax.random.randint(k, (), 0, n)))(
-    keys, bound
-  )

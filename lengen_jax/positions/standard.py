@@ -9,7 +9,7 @@ from lengen_jax.positions import base
 
 @dataclasses.dataclass(frozen=True)
 class Standard(base.PositionScheme):
-  """The index of the token within its segment."""
+  """Position = index of the token in its segment."""
 
   formula = 'p = i'
   contiguous = True

@@ -1,4 +1,4 @@
-"""What models and attention know about tokens, besides their ids.
+"""Positions, segments and lengths of a batch of tokens, in one struct.
 
 Shapes: B batch, L length, N selected tokens.
 """
@@ -18,17 +18,17 @@ class Tokens(struct.PyTreeNode):
   """Positions, segments and lengths of the tokens of a batch.
 
   Attributes:
-    positions: int32 or float32, `[1 or B, L]`, `[layers, 1 or B, L]` where
-      layers have positions of their own, or Distances. While decoding, the
-      positions of all slots of the cache. None for the standard positions of
-      rows that are one segment.
-    index: int32 `[1 or B, L]`, index of each token in its segment. While
-      decoding, its slot in the cache.
-    segment_ids: int32 `[B, L]`; None where each row is one segment.
+    positions: int32 or float32, `[1 or B, L]`, `[layers, 1 or B, L]` for
+      different positions per layer, or Distances. In decoding, the positions
+      of all slots of the cache. None for the standard positions of rows with
+      one segment each.
+    index: int32 `[1 or B, L]`, index of each token in its segment. In decoding,
+      its slot in the cache.
+    segment_ids: int32 `[B, L]`; None if each row is one segment.
     lengths: int32 `[1 or B, 1 or L]`, length of each token's segment, or None.
-      While decoding, the planned length.
-    contiguous: within a segment, differences of positions equal differences of
-      indices.
+      In decoding, the planned length.
+    contiguous: whether differences of positions equal differences of indices
+      within each segment.
   """
 
   positions: Any
@@ -47,16 +47,16 @@ class Tokens(struct.PyTreeNode):
     lengths: Array | None = None,
     contiguous: bool = False,
   ) -> 'Tokens':
-    """Checks and combines what a caller passes about tokens.
+    """Checks the arguments of a model or layer and combines them.
 
     Args:
       shape: (B, L).
-      positions: what a position scheme returns, `[L]`, `[1 or B, L]`,
+      positions: output of a position scheme, `[L]`, `[1 or B, L]`,
         `[layers, 1 or B, L]` or Distances; None for the standard positions.
-        Tokens are returned as they are.
+        Tokens are returned unchanged.
       segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32 `[1 or B, 1 or L]`, length of each token's segment.
-      contiguous: see Tokens; always true of the standard positions.
+      contiguous: see Tokens. Standard positions are always contiguous.
 
     Raises:
       errors.ConfigError: an argument does not fit the shape.
@@ -77,14 +77,14 @@ class Tokens(struct.PyTreeNode):
     return cls(positions, index, segment_ids, lengths, contiguous)
 
   def with_positions(self) -> 'Tokens':
-    """Returns the same with the standard positions in place of None."""
+    """Returns the tokens with the standard positions in place of None."""
     return (
       self.replace(positions=self.index) if self.positions is None else self
     )
 
   @property
   def per_layer(self) -> bool:
-    """Whether layers have positions of their own."""
+    """Whether positions differ per layer."""
     leaves = jax.tree.leaves(self.positions)
     return bool(leaves) and leaves[0].ndim > 2
 
@@ -101,15 +101,15 @@ class Tokens(struct.PyTreeNode):
   def layers(self, period: int) -> tuple[base.Positions, ...]:
     """Returns positions of layers j, j + period, ..., for each j below period.
 
-    Where layers have positions of their own, every array has a leading axis of
-    these layers.
+    If positions differ per layer, each array has a leading axis of these
+    layers.
     """
     if not self.per_layer:
       return (self.positions,) * period
     count = jax.tree.leaves(self.positions)[0].shape[0]
 
     def stacked(leaf: Array, j: int) -> Array:
-      if leaf.ndim < 3:  # Index and start of Distances, the same in all layers.
+      if leaf.ndim < 3:  # Index and start of Distances are equal in all layers.
         leaf = jnp.broadcast_to(leaf[None], (count, *leaf.shape))
       return leaf[j::period]
 
@@ -146,7 +146,7 @@ def check_tokens(
   segment_ids: Array | None,
   lengths: Array | None,
 ) -> None:
-  """Raises unless positions, segments and lengths fit the shape of tokens.
+  """Checks that positions, segments and lengths fit the shape of the tokens.
 
   Args:
     shape: (B, L).

@@ -1,7 +1,7 @@
-"""Warped positions: parts of a training sequence get the gaps of a long one.
+"""Warped positions: training with the reduced gaps of interpolated positions.
 
-At test time positions are interpolated (dynamic PI), which squeezes distances;
-warping shows the model such distances while it trains.
+At test time positions are interpolated (dynamic PI), which reduces the distance
+of neighbouring tokens. Warping trains the model on such distances.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ PLAIN, HEAD, TAIL = 0, 1, 2
 
 
 def beta_cdf(a: float, b: float) -> Callable[[Array], jax.Array]:
-  """The distribution function of Beta(a, b) on [0, 1].
+  """Returns the distribution function of Beta(a, b) on [0, 1].
 
-  For whole a and b the binomial sum, which float32 holds much better.
+  Integer a and b use the binomial sum, which is more accurate in float32.
   """
   if not (a.is_integer() and b.is_integer()):
     return lambda x: jax.scipy.special.betainc(a, b, x)
@@ -36,7 +36,7 @@ def beta_cdf(a: float, b: float) -> Callable[[Array], jax.Array]:
   return cdf
 
 
-# Increasing maps of [0, 1] onto itself, steep at 0 and flat at 1.
+# Increasing concave maps of [0, 1] onto itself.
 SKEWS = {
   'sqrt': jnp.sqrt,
   'log': lambda x: jnp.log1p(9 * x) / math.log(10),
@@ -48,10 +48,10 @@ _NUMBER = r'(\d+\.?\d*|\.\d+)'
 
 
 def skew_function(name: str) -> Callable[[Array], jax.Array]:
-  """A skew function by name: one of SKEWS, or `beta(a,b)`.
+  """Returns a skew function by name: one of SKEWS, or `beta(a,b)`.
 
   Raises:
-    errors.SpecError: no such function.
+    errors.SpecError: the name is unknown.
   """
   if name in SKEWS:
     return SKEWS[name]
@@ -63,20 +63,20 @@ def skew_function(name: str) -> Callable[[Array], jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class HeadTailWarp(base.PositionScheme):
-  """Head and tail warping of training instances.
+  """Head and tail warping of training segments.
 
-  Of all segments a part `fraction` is head-warped, p = alpha i, another part
-  `fraction` tail-warped, p = n f(i / n) with a concave f, n tokens; the rest is
-  plain. At test time dynamic PI by train_length / length.
+  A segment of n tokens is head-warped with probability `fraction`, p = alpha i,
+  and tail-warped with the same probability, p = n f(i / n) with a concave f.
+  Otherwise p = i. At test time, dynamic PI by train_length / length.
 
   Source: Position-index warping, section 4.
 
   Attributes:
     train_length: longest training length, for the interpolation at test time.
-    alpha: factor of head warping, or several to draw from.
-    skew: f: 'sqrt', 'log', 'sine', or 'beta(a,b)' for the distribution
+    alpha: factor of head warping, or a tuple of factors to draw from.
+    skew: f, as 'sqrt', 'log', 'sine', or 'beta(a,b)' for the distribution
       function of a Beta distribution.
-    fraction: see above.
+    fraction: probability of each warp.
   """
 
   train_length: int | None = None
@@ -92,17 +92,17 @@ class HeadTailWarp(base.PositionScheme):
   interpolates = True
   needs_lengths = True
   random = True
-  # Which warps a part `fraction` of the segments each undergoes.
+  # Warps that are applied with probability `fraction` each.
   modes = (HEAD, TAIL)  # type: tuple[int, ...]
 
   def __post_init__(self) -> None:
     if self.train_length is None or self.train_length < 1:
       raise errors.SpecError(
-        f'warping needs train_length, got {self.train_length}'
+        f'warping requires train_length >= 1, got {self.train_length}'
       )
     if not self._alphas or not all(0 < a <= 1 for a in self._alphas):
       raise errors.SpecError(
-        f'alpha={self.alpha} must be in (0, 1], one or several'
+        f'alpha={self.alpha} must be a number in (0, 1] or a tuple of them'
       )
     if not 0 <= self.fraction <= 1 / len(self.modes):
       raise errors.SpecError(
@@ -143,7 +143,7 @@ class HeadTailWarp(base.PositionScheme):
     lengths: int | Array | None = None,
   ) -> Array:
     index = segment_positions.astype(jnp.float32)
-    # Padding behind the end keeps f within its domain.
+    # The clip keeps f within its domain at padding.
     n = jnp.maximum(lengths, 1).astype(jnp.float32)
     part = jnp.clip(index / n, 0.0, 1.0)
     tail = n * skew_function(self.skew)(part)
@@ -163,7 +163,7 @@ class HeadTailWarp(base.PositionScheme):
 
 @dataclasses.dataclass(frozen=True)
 class HeadWarp(HeadTailWarp):
-  """Head warping alone; see HeadTailWarp."""
+  """Head warping only; see HeadTailWarp."""
 
   fraction: float = 0.3
 
@@ -173,7 +173,7 @@ class HeadWarp(HeadTailWarp):
 
 @dataclasses.dataclass(frozen=True)
 class TailWarp(HeadTailWarp):
-  """Tail warping alone; see HeadTailWarp."""
+  """Tail warping only; see HeadTailWarp."""
 
   fraction: float = 0.3
 

@@ -211,8 +211,8 @@ def test_needs_lengths_and_rng(spec):
   [
     ("distribution='normal'", "'normal'; valid: beta, exponential"),
     ("distribution='exponent'", "did you mean 'exponential'"),
-    ("distribution='beta'", "takes max_position with distribution='beta'"),
-    ('max_position=48', "max_position with distribution='beta' and only then"),
+    ("distribution='beta'", "requires max_position if distribution='beta'"),
+    ('max_position=48', 'accepts it only then'),
     (
       "distribution='beta', max_position=48, alpha=0.",
       'alpha must be positive, got 0.0',

@@ -76,8 +76,8 @@ def test_facts():
 @pytest.mark.parametrize(
   'keys, value',
   [
-    ('', 'either scale or train_length'),
-    ('scale=2., train_length=8', 'either scale or train_length'),
+    ('', 'exactly one of scale and train_length'),
+    ('scale=2., train_length=8', 'exactly one of scale and train_length'),
     ('scale=-2.', 'got -2'),
     ('scale=0.', 'got 0'),
     ('train_length=0', 'got 0'),

@@ -92,7 +92,7 @@ def test_register():
 
 @pytest.mark.parametrize('thing', [dict, lambda x: x, 'standard'])
 def test_register_refuses_what_is_no_scheme(thing):
-  with pytest.raises(errors.SpecError, match='no class derived from') as caught:
+  with pytest.raises(errors.SpecError, match='not a subclass of') as caught:
     positions.register('mine', thing)
   assert repr(thing) in str(caught.value)
   assert 'mine' not in positions.SCHEMES

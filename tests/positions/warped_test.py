@@ -275,14 +275,14 @@ def test_needs_lengths_and_rng(name):
 @pytest.mark.parametrize(
   'spec, message',
   [
-    ('head_warp', 'warping needs train_length, got None'),
-    ('tail_warp(train_length=0)', 'warping needs train_length, got 0'),
-    ('head_tail_warp(train_length=-8)', 'needs train_length, got -8'),
+    ('head_warp', 'train_length >= 1, got None'),
+    ('tail_warp(train_length=0)', 'train_length >= 1, got 0'),
+    ('head_tail_warp(train_length=-8)', 'train_length >= 1, got -8'),
     (
       'head_warp(train_length=8, alpha=2.)',
-      r'alpha=2.0 must be in \(0, 1\], one or several',
+      r'alpha=2.0 must be .* \(0, 1\]',
     ),
-    ('head_warp(train_length=8, alpha=0.)', r'alpha=0.0 must be in \(0, 1\]'),
+    ('head_warp(train_length=8, alpha=0.)', r'alpha=0.0 must be .* \(0, 1\]'),
     ('head_warp(train_length=8, alpha=(.5, -1.))', r'alpha=\(0.5, -1.0\) must'),
     (
       'head_tail_warp(train_length=8, fraction=.6)',
