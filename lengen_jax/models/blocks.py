@@ -18,10 +18,10 @@ from lengen_jax.positions.tokens import Tokens
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """Options of one layer. Unlike a module, it can be the field of many modules.
+  """Options of one layer, in a form that several modules can hold as a field.
 
   Attributes:
-    encoding: unbound; 'nope' where the encoding acts at the model's input.
+    encoding: unbound; 'nope' if the encoding acts at the input of the model.
   """
 
   encoding: encodings.Encoding
@@ -43,7 +43,7 @@ class Block(nn.Module):
   """Self-attention, cross-attention to `encoded` if given, and an MLP.
 
   Attributes:
-    config: of the model.
+    config: config of the model.
     layer: options of this layer.
     causal: whether keys after the query are masked.
     deterministic: whether dropout is off.
@@ -77,7 +77,7 @@ class Block(nn.Module):
     """
     c, dtype = self.config, jnp.dtype(self.config.dtype)
     pre = c.norm_placement == 'pre'
-    # The variance of the sum of the 2 N residual branches starts small.
+    # Keeps the initial variance of the sum of 2 N residual branches small.
     out_init_scale = 1 / (2 * c.num_layers) if pre else 1.0
     options: dict[str, Any] = {
       'num_heads': c.num_heads,
@@ -135,7 +135,7 @@ class Cycle(nn.Module):
   """The blocks of one period of layers, for scanning.
 
   Attributes:
-    config: of the model.
+    config: config of the model.
     period: options of its layers.
     causal: see Block.
     deterministic: see Block.
@@ -170,7 +170,7 @@ class Stack(nn.Module):
   """Everything between token embedding and output head.
 
   Attributes:
-    config: of the model.
+    config: config of the model.
     causal: whether keys after the query are masked.
   """
 
@@ -206,7 +206,7 @@ class Stack(nn.Module):
     tokens = tokens.with_positions()
     if tokens.per_layer and tokens.positions.shape[0] != c.num_layers:
       raise errors.ConfigError(
-        f'positions of {tokens.positions.shape[0]} layers for a model of '
+        f'positions have {tokens.positions.shape[0]} layers, the model has '
         f'{c.num_layers}'
       )
     x, shared_fns = self._owned_encodings(
@@ -270,7 +270,7 @@ class Stack(nn.Module):
 
 
 def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
-  """The encoding of each layer, unbound."""
+  """Creates the encoding of each layer, unbound."""
   return encodings.create_layers(
     config.encoding,
     config.num_layers,
@@ -284,10 +284,10 @@ def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
 def owned_encodings(
   layer_encodings: Sequence[encodings.Encoding],
 ) -> dict[str, encodings.Encoding]:
-  """Encodings with one instance at the model's root, by parameter path.
+  """Returns the encodings with parameters at the root of the model, by name.
 
-  They act at the input or are shared by the layers; each distinct one counts
-  once.
+  These are the distinct encodings that act at the input or are shared by
+  several layers.
   """
   owned = [e for e in dict.fromkeys(layer_encodings) if e.embeds or e.shared]
   return {

@@ -1,4 +1,4 @@
-"""The configuration of a model: one frozen dataclass, fields listed once."""
+"""Configuration of a Transformer."""
 
 import dataclasses
 
@@ -18,44 +18,44 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A Transformer.
+  """Configuration of a Transformer.
 
   Attributes:
     vocab_size: rows of the token embedding.
     num_layers: blocks.
     num_heads: attention heads.
     head_dim: size of one head.
-    key_heads: heads of keys and values, each read by as many query heads; None
-      for as many as of queries.
+    key_heads: key and value heads of grouped-query attention, a divisor of
+      num_heads; None for num_heads.
     width: size of the residual stream, E.
     mlp_width: hidden units of the MLP.
-    architecture: 'decoder', 'encoder' or 'encoder_decoder'; the last has
-      `num_layers` on each side.
-    output_size: logits per token, by a linear map of their own with bias; None
-      for one per row of the token embedding, by the same table.
-    encoding: encoding spec, several joined by commas, or a tuple of specs;
-      several are cycled over the layers.
+    architecture: 'decoder', 'encoder' or 'encoder_decoder', which has
+      `num_layers` in both stacks.
+    output_size: logits per token of a separate linear head with bias; None for
+      the vocabulary.
+    encoding: encoding spec, several joined by commas, or a tuple of specs,
+      cycled over the layers.
     attention_scale: logit scale spec.
-    tied_embedding: without `output_size`, logits by the table of the token
-      embedding; if False by a table of their own, `head/table`.
-    scaled_embedding: multiply embedded tokens by sqrt(width); Llama does not.
+    tied_embedding: whether the logits use the table of the token embedding, or
+      a separate `head/table`. Requires `output_size=None` if False.
+    scaled_embedding: multiply embedded tokens by sqrt(width); False for Llama.
     norm: 'layer', or 'rms' as in T5.
-    norm_epsilon: added to the variance that a norm divides by.
+    norm_epsilon: added to the variance in a norm.
     norm_placement: 'pre', before each residual branch and at the end, or
       'post', after each residual sum.
-    activation: of the MLP, 'gelu', 'relu', or 'swiglu' as in Llama: a second
-      map of the input, through SiLU, times the first.
-    mlp_bias: biases in the MLP.
-    scaled_logits: divide attention logits by sqrt(head_dim); T5 does not.
-    window: attention sees so many last tokens; None for all.
-    sinks: so many first tokens stay visible beyond the window.
-    dropout_rate: on the embedding and on each residual branch.
-    dtype: of activations, 'float32' or 'bfloat16'; parameters are float32.
-    implementation: of attention; see `dot_product_attention`.
-    bias_form: of attention; see `dot_product_attention`.
-    scan_layers: compile one block and scan it over the layers.
-    remat: what the backward pass computes again: 'none', all but matrix
-      products ('dots'), or whole blocks ('full').
+    activation: activation of the MLP, 'gelu', 'relu' or 'swiglu'; see
+      `layers.MLP`.
+    mlp_bias: add biases in the MLP.
+    scaled_logits: divide attention logits by sqrt(head_dim); False for T5.
+    window: attention to the last `window` tokens; None for all.
+    sinks: first tokens that are visible beyond the window.
+    dropout_rate: dropout after the embedding and in each residual branch.
+    dtype: activations, 'float32' or 'bfloat16'. Parameters are float32.
+    implementation: see `dot_product_attention`.
+    bias_form: see `dot_product_attention`.
+    scan_layers: compile one period of layers and scan it over the model.
+    remat: activations recomputed in the backward pass: 'none', all except
+      matrix products ('dots'), or all of each block ('full').
   """
 
   vocab_size: int
@@ -113,7 +113,7 @@ class ModelConfig:
       )
     if self.sinks < 0 or (self.sinks and self.window is None):
       raise errors.ConfigError(
-        f'model.sinks={self.sinks} must not be negative, and needs a window'
+        f'model.sinks={self.sinks} must not be negative, and requires a window'
       )
     if self.output_size is not None and self.output_size < 1:
       raise errors.ConfigError(
@@ -121,8 +121,8 @@ class ModelConfig:
       )
     if self.output_size is not None and not self.tied_embedding:
       raise errors.ConfigError(
-        f'model.output_size={self.output_size} has a map of its own anyway; '
-        'leave model.tied_embedding=True'
+        f'model.output_size={self.output_size} creates a separate head; leave '
+        'model.tied_embedding=True'
       )
     if self.norm_epsilon <= 0:
       raise errors.ConfigError(
@@ -141,10 +141,10 @@ class ModelConfig:
     if isinstance(spec, str):
       spec = specs.split(spec)
     if not spec:
-      raise errors.SpecError('empty encoding spec; "nope" is the one for none')
+      raise errors.SpecError('empty encoding spec; use "nope" for none')
     object.__setattr__(self, 'encoding', tuple(spec))
     if self.scan_layers and self.num_layers % len(self.encoding):
       raise errors.ConfigError(
-        f'model.scan_layers needs num_layers={self.num_layers} to be a '
-        f'multiple of the {len(self.encoding)} encodings in turn'
+        f'model.scan_layers requires num_layers={self.num_layers} to be a '
+        f'multiple of the number of encodings, {len(self.encoding)}'
       )

@@ -1,4 +1,4 @@
-"""Token embedding, and output heads: its table, another, or a linear map.
+"""Token embedding and output heads.
 
 Shape suffixes: B batch, L length, E width, V vocab_size.
 """
@@ -14,17 +14,17 @@ from lengen_jax import partitioning
 from lengen_jax.hints import Array
 from lengen_jax.models import linear
 
-# Entries of logits in memory at a time, 256 MiB, or those of one column.
+# Largest chunk of logits in memory: 256 MiB in float32.
 _MOST_LOGITS = 2**26
 
 
 class Embed(nn.Module):
-  """Token embedding, or output head, or both at once.
+  """Token embedding, output head, or both.
 
   Attributes:
     vocab_size: V.
     width: E.
-    dtype: of the activations.
+    dtype: dtype of the activations.
     scaled: multiply embedded tokens by sqrt(E).
   """
 
@@ -42,11 +42,8 @@ class Embed(nn.Module):
     )
 
   def __call__(self, tokens: Array) -> jax.Array:
-    """Embeds tokens: `[B, L] -> [B, L, E]`.
-
-    A token outside the table reads NaN.
-    """
-    # The whole table on every device: a lookup in a shard would communicate.
+    """Embeds tokens: `[B, L] -> [B, L, E]`; NaN for ids outside the table."""
+    # Every device has the whole table, so the lookup does not communicate.
     x = (
       jnp.asarray(partitioning.constrain(self.table, None, None))
       .at[tokens]
@@ -58,28 +55,27 @@ class Embed(nn.Module):
     )
 
   def logits(self, x: jax.Array) -> jax.Array:
-    """Logits of the next token, float32: `[B, L, E] -> [B, L, V]`."""
+    """Returns logits, float32: `[B, L, E] -> [B, L, V]`."""
     return _logits(x, self.table, self.dtype)
 
   def losses(self, x: jax.Array, targets: Any) -> jax.Array:
-    """Cross-entropy of each target, nats: `[B, L, E], [B, L] -> [B, L]`.
+    """Returns cross-entropy in nats: `[B, L, E], [B, L] -> [B, L]`.
 
-    Of many logits only some are in memory at a time, in the backward pass too,
-    which computes them again.
+    Large logits are computed in chunks and recomputed in the backward pass.
     """
-    # Each device that has a part of the sequence takes some of its own tokens.
+    # With a sharded sequence, a chunk has tokens of every shard.
     parts = partitioning.shards('length')
     length = x.shape[1] // parts
     devices = partitioning.shards('batch', 'length', 'vocab')
     chunks = -(-targets.size * self.vocab_size // (_MOST_LOGITS * devices))
-    # Whole along E once, or every chunk would gather it, and sum its gradient.
+    # Gathered along E once instead of in every chunk.
     table = partitioning.constrain(self.table, 'vocab', None)
     if chunks <= 1:
       return _losses(x, targets, table, self.dtype)
     size = -(-length // min(chunks, length))
 
     def split(x: jax.Array) -> jax.Array:
-      """`[B, L, ...]` as `[chunks, B, parts size, ...]`, padded with zeros."""
+      """Splits and pads `[B, L, ...]` to `[chunks, B, parts size, ...]`."""
       rows, _, *rest = x.shape
       x = x.reshape(rows, parts, length, *rest)
       pad = [(0, 0), (0, 0), (0, -length % size)] + [(0, 0)] * len(rest)
@@ -100,11 +96,11 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-  """An output head of another size than the vocabulary, a linear map.
+  """Linear output head, for sizes other than the vocabulary.
 
   Attributes:
     output_size: V.
-    dtype: of the computation.
+    dtype: dtype of the computation.
   """
 
   output_size: int
@@ -112,7 +108,7 @@ class Head(nn.Module):
 
   @nn.compact
   def logits(self, x: jax.Array) -> jax.Array:
-    """Logits, float32: `[B, L, E] -> [B, L, V]`."""
+    """Returns logits, float32: `[B, L, E] -> [B, L, V]`."""
     return linear.Einsum(
       'ble,ev->blv',
       (x.shape[-1], self.output_size),
@@ -123,7 +119,7 @@ class Head(nn.Module):
     )(x).astype(jnp.float32)
 
   def losses(self, x: jax.Array, targets: Any) -> jax.Array:
-    """Cross-entropy of each target, nats: `[B, L, E], [B, L] -> [B, L]`."""
+    """Returns cross-entropy in nats: `[B, L, E], [B, L] -> [B, L]`."""
     return optax.softmax_cross_entropy_with_integer_labels(
       self.logits(x), targets
     )

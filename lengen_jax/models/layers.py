@@ -1,4 +1,4 @@
-"""Layers of a Transformer. Attention takes any encoding and knows none.
+"""Layers of a Transformer. Attention accepts any position encoding.
 
 Shape suffixes: B batch, L length, H heads, D head_dim, E width, F mlp_width,
 V vocab_size.
@@ -41,15 +41,15 @@ class Attention(nn.Module):
       `(q_positions, k_positions) -> bias [H, Q, K] or [B, H, Q, K]`.
     attention_scale: a logit scale spec, or a LogitScale.
     causal: whether keys after the query are masked.
-    dtype: of the computation; parameters, logits and softmax are float32.
+    dtype: dtype of the computation. Parameters, logits and softmax are float32.
     implementation: see `dot_product_attention`.
     bias_form: see `dot_product_attention`.
     out_init_scale: scales the initial output projection.
-    scaled_logits: divide logits by sqrt(D). T5 does not, and starts with
-      queries smaller by as much.
-    key_heads: heads of keys and values, G; None for H.
+    scaled_logits: divide logits by sqrt(D). If False, as in T5, the initial
+      query projection is divided by sqrt(D).
+    key_heads: key and value heads, G; None for H.
     window: see `dot_product_attention`.
-    sinks: likewise.
+    sinks: see `dot_product_attention`.
   """
 
   num_heads: int
@@ -70,7 +70,7 @@ class Attention(nn.Module):
     if isinstance(self.encoding, str):
       if len(specs.split(self.encoding)) > 1:
         raise errors.SpecError(
-          f'{self.encoding!r} is several specs; a layer has one encoding'
+          f'{self.encoding!r} has several specs; a layer has one encoding'
         )
       self.encoding = encodings.create(
         self.encoding,
@@ -89,15 +89,15 @@ class Attention(nn.Module):
       )
     if self.encoding.embeds:
       raise errors.CombinationError(
-        f'{specs.name(self.encoding)} acts at the input of a model '
-        'and not in attention; call its embed(x, positions) there'
+        f'{specs.name(self.encoding)} acts at the input of a model, not in '
+        'attention; call its embed(x, positions) on the input'
       )
     sizes = self.encoding.num_heads, self.encoding.head_dim
     if sizes != (self.num_heads, self.head_dim):
       raise errors.ConfigError(
         f'{specs.name(self.encoding)} was created with num_heads={sizes[0]} '
-        f'and head_dim={sizes[1]}, and the layer has '
-        f'{self.num_heads} and {self.head_dim}; make them the same'
+        f'and head_dim={sizes[1]}; the layer has {self.num_heads} and '
+        f'{self.head_dim}; make them equal'
       )
     if isinstance(self.attention_scale, str):
       self.attention_scale = scaling.create(
@@ -120,11 +120,11 @@ class Attention(nn.Module):
       x: `[B, L, E]`.
       positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances;
         None for the standard positions. Or Tokens, which include the next two.
-      segment_ids: int32 `[B, L]` where rows are packed.
+      segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32, `[B, 1]` or `[B, L]`: the length of each token's
         segment, for methods that depend on it.
-      shared: (BiasFn or None, ContentFn or None) of an encoding shared by
-        all layers. The model owns its parameters.
+      shared: (BiasFn or None, ContentFn or None) of an encoding whose
+        parameters belong to the model and not to this layer.
 
     Returns:
       `[B, L, E]`.
@@ -132,7 +132,7 @@ class Attention(nn.Module):
     Raises:
       errors.ConfigError: a shape does not fit.
       errors.LengthError: a position is beyond the encoding's table.
-      errors.CombinationError: the encoding cannot take the positions.
+      errors.CombinationError: the encoding does not support the positions.
     """
     check_vectors('x', x)
     tokens = Tokens.create(
@@ -145,8 +145,8 @@ class Attention(nn.Module):
     tokens = tokens.with_positions()
     if tokens.segment_ids is not None and not encoding.tileable:
       raise errors.CombinationError(
-        f'{specs.describe(encoding)} depends on the number of keys, so rows '
-        'cannot be packed or padded; leave out segment_ids'
+        f'{specs.describe(encoding)} depends on the number of keys and does '
+        'not support packed or padded rows; leave out segment_ids'
       )
     encoding, functions = self._functions(shared)
 
@@ -188,9 +188,9 @@ class Attention(nn.Module):
     Args:
       x: `[B, Q, E]`, the new tokens.
       cache: (keys, values), `[B, P, G, D]` each, P the slots.
-      tokens: index, int32 `[B, Q]`, has the slots of the new tokens. They are
-        consecutive, and earlier slots are filled; slots from P on are not
-        written. Positions are those of all slots, lengths the planned ones.
+      tokens: index, int32 `[B, Q]`, has the consecutive slots of the new
+        tokens; earlier slots are filled, and slots beyond P are not written.
+        Positions are those of all slots, lengths are planned lengths.
       shared: see `__call__`.
 
     Returns:
@@ -225,7 +225,7 @@ class Attention(nn.Module):
         k_positions=tokens.positions,
         q_offset=tokens.index[:, 0],
         contiguous=False,
-        # The exact bias of a few rows is cheap, and kernels are for many.
+        # Kernels do not pay off for a few rows.
         implementation='auto' if implementation == 'pallas' else implementation,
         **functions,
         **self._options(tokens),
@@ -247,7 +247,7 @@ class Attention(nn.Module):
     if shared is None:
       bias_fn = encoding.bias_fn(bidirectional=not self.causal)
       return encoding, {'bias': bias_fn, 'content': encoding.content_fn()}
-    # The model owns the parameters. A bound module would create them again.
+    # A bound module would create parameters in this layer.
     bias_fn, content_fn = shared
     return encoding.unbound(), {'bias': bias_fn, 'content': content_fn}
 
@@ -265,7 +265,7 @@ class Attention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-  """Attention of a decoder to an encoder's output, without positions.
+  """Attention of a decoder to the output of an encoder, without positions.
 
   Attributes:
     num_heads: H.
@@ -299,8 +299,8 @@ class CrossAttention(nn.Module):
     Args:
       x: `[B, L, E]`.
       encoded: `[B, S, E]`.
-      segment_ids: int32 `[B, L]` where rows are packed or padded.
-      encoded_segment_ids: int32 `[B, S]`, likewise.
+      segment_ids: int32 `[B, L]` of packed or padded rows.
+      encoded_segment_ids: int32 `[B, S]` of the encoder's rows.
 
     Returns:
       `[B, L, E]`.
@@ -321,7 +321,7 @@ class CrossAttention(nn.Module):
 def _queries_keys_values(
   module: Any, x: jax.Array, encoded: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Projections of an attention module, `[B, length, H, D]` each."""
+  """Returns the projections of an attention module, `[B, length, H, D]`."""
 
   def project(
     name: str, x: jax.Array, heads: int, init_scale: float = 1.0
@@ -345,7 +345,7 @@ def _queries_keys_values(
 
 
 def _output(module: Any, y: jax.Array, width: int) -> jax.Array:
-  """Output projection of an attention module, `[B, length, E]`."""
+  """Applies the output projection of an attention module, `[B, L, E]`."""
   return linear.Einsum(
     'blhd,hde->ble',
     (module.num_heads, module.head_dim, width),
@@ -360,10 +360,9 @@ ACTIVATIONS = {'gelu': nn.gelu, 'relu': nn.relu, 'swiglu': nn.silu}
 
 
 class MLP(nn.Module):
-  """Two layers with an activation between, which may be a gate.
+  """Feed-forward network: down(activation(up(x))).
 
-  With 'swiglu' the output is down(silu(gate(x)) up(x)), else
-  down(activation(up(x))).
+  With 'swiglu': down(silu(gate(x)) up(x)).
 
   Source: Shazeer (2020), arXiv:2002.05202, eq. 6.
 
@@ -371,7 +370,7 @@ class MLP(nn.Module):
     hidden: hidden units, F.
     activation: 'gelu', 'relu' or 'swiglu'.
     use_bias: add biases.
-    dtype: of the computation.
+    dtype: dtype of the computation.
     out_init_scale: scales the initial output projection.
   """
 
@@ -421,7 +420,7 @@ class MLP(nn.Module):
 
 
 def norm(config: ModelConfig, name: str | None) -> nn.Module:
-  """Norm of a ModelConfig, with logical axis names; statistics in float32."""
+  """Creates the norm of a ModelConfig. Statistics are float32."""
   dtype, epsilon = jnp.dtype(config.dtype), config.norm_epsilon
   scale = partitioning.named(nn.initializers.ones, ('embed',))
   if config.norm == 'rms':

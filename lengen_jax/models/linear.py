@@ -1,4 +1,4 @@
-"""Linear maps with kernels at their natural rank."""
+"""Linear layers as einsums."""
 
 import functools
 from typing import Any
@@ -11,18 +11,18 @@ from lengen_jax import partitioning
 
 
 class Einsum(nn.Module):
-  """A linear map, its kernel at its natural rank.
+  """Linear layer with a kernel of any rank, such as `[E, H, D]`.
 
-  The kernel's axes that the output lacks are the fan-in; its entries start
-  normal with standard deviation init_scale / sqrt(fan-in).
+  The fan-in is the product of the kernel axes that the equation contracts.
+  Initial entries are normal with standard deviation init_scale / sqrt(fan-in).
 
   Attributes:
-    equation: einsum of the input and the kernel.
-    shape: of the kernel.
+    equation: einsum of input and kernel.
+    shape: shape of the kernel.
     axes: logical axis names of the kernel.
-    dtype: of the computation.
-    init_scale: see above.
-    use_bias: add a bias, zero at first, to the axes that the kernel brings.
+    dtype: dtype of the computation.
+    init_scale: scales the initial kernel.
+    use_bias: add a bias, initially zero, along the output axes of the kernel.
   """
 
   equation: str
@@ -74,11 +74,11 @@ class Einsum(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _expand(equation: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """jnp.einsum of a kernel with more outputs than inputs.
+  """jnp.einsum for a kernel with more outputs than inputs.
 
-  Its gradient to the kernel is x times dy and not, as autodiff has it, dy times
-  x: on a CPU the first is transposed in memory, and better the smaller one. The
-  price is forward-mode differentiation, which blockwise attention lacks too.
+  The kernel gradient is einsum(x, dy); autodiff computes einsum(dy, x). XLA on
+  CPU transposes the first operand in memory, and x is smaller than dy. The
+  custom gradient does not support forward-mode differentiation.
   """
   return jnp.einsum(equation, x, kernel)
 

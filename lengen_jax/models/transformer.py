@@ -1,6 +1,6 @@
-"""Transformers: a decoder language model, an encoder, and the two together.
+"""Transformers: decoder language model, encoder, and encoder-decoder.
 
-Each is one stack of blocks, or two, between token embedding and output head.
+Each has one or two stacks of blocks between token embedding and output head.
 """
 
 from typing import Any
@@ -27,13 +27,14 @@ class Model(nn.Module):
   `layer_{i}/attention/encoding/...`, `layer_{i}/mlp/{up,down}/kernel`,
   `layer_{i}/{attention,mlp}_norm/{scale,bias}`, `final_norm/{scale,bias}`. An
   encoding that acts at the input or is shared by all layers is `encoding/...`.
-  With `scan_layers` the layers are stacked; see `stacking`. With activation
-  'swiglu' there is `layer_{i}/mlp/gate/kernel`, with `tied_embedding=False`
-  `head/table`, with `output_size` `head/output/{kernel,bias}`.
+  With `scan_layers` the layers are stacked; see `stacking`. Options add
+  parameters: activation 'swiglu' `layer_{i}/mlp/gate/kernel`,
+  `tied_embedding=False` `head/table`, and `output_size`
+  `head/output/{kernel,bias}`.
 
   Attributes:
     config: sizes, encoding and precision.
-    causal: whether tokens see earlier ones only.
+    causal: whether tokens attend to themselves and earlier tokens only.
   """
 
   config: ModelConfig
@@ -55,30 +56,30 @@ class Model(nn.Module):
     targets: Array | None = None,
     deterministic: bool = True,
   ) -> jax.Array:
-    """Logits at each token, or what they cost.
+    """Returns logits, or per-token cross-entropy if `targets` is given.
 
     Args:
-      inputs: int32 `[B, L]`, token ids. One that is not in the vocabulary, be
-        it padding, makes outputs NaN.
-      positions: what a position scheme gives: int32 or float32, `[B, L]` or
-        `[1, L]`, `[layers, B, L]` where every layer has its own, or
-        `positions.Distances`; None for the standard ones.
-      segment_ids: int32 `[B, L]` where rows are packed. A segment is a run of
-        equal ids, and no id comes back in its row.
+      inputs: int32 `[B, L]`, token ids. An id outside the vocabulary makes the
+        outputs NaN, also at padding.
+      positions: output of a position scheme: int32 or float32, `[1 or B, L]`,
+        `[layers, 1 or B, L]`, or Distances; None for the standard positions.
+        Or Tokens, which include the next two arguments.
+      segment_ids: int32 `[B, L]` of packed rows. A segment is a run of equal
+        ids. Different segments of a row have different ids.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,
         for methods that depend on it.
-      targets: int32 `[B, L]`. If given, their cross-entropy is returned, which
-        takes less memory than the logits.
-      deterministic: whether dropout is off; else it draws from the rng stream
+      targets: int32 `[B, L]`. Their cross-entropy takes less memory than the
+        logits.
+      deterministic: whether dropout is off. Dropout uses the rng stream
         'dropout'.
 
     Returns:
-      Logits, float32 `[B, L, V]`; with `targets` nats, float32 `[B, L]`.
+      Logits, float32 `[B, L, V]`, or cross-entropy in nats, float32 `[B, L]`.
 
     Raises:
-      errors.ConfigError: shapes that do not go together.
-      errors.LengthError: a position beyond an encoding's table.
-      errors.CombinationError: positions that an encoding cannot take.
+      errors.ConfigError: shapes do not agree.
+      errors.LengthError: a position is beyond the table of an encoding.
+      errors.CombinationError: an encoding does not support the positions.
     """
     _check_inputs(inputs)
     x_BxLxE, _ = self.stack(
@@ -92,7 +93,7 @@ class Model(nn.Module):
 
 
 class DecoderLM(Model):
-  """A causal, GPT-style language model; its logits are of the next token."""
+  """GPT-style causal language model. Logits are those of the next token."""
 
   def decode(
     self,
@@ -101,23 +102,23 @@ class DecoderLM(Model):
     *,
     new_lengths: Array | None = None,
   ) -> tuple[jax.Array, cache_lib.Cache]:
-    """Logits of the next token after each of some new ones.
+    """Returns the logits of new tokens, and the cache with these tokens.
 
-    The first call takes the prompts, later ones a token each, or as many as
-    there are: what comes out equals a full forward pass over all tokens.
+    Each call takes one or more tokens per row; usually the first call takes
+    the prompts. Logits equal those of a full forward pass over all tokens.
 
     Args:
       inputs: int32 `[B, Q]`, tokens that follow those in the cache.
       cache: a `cache.Cache`.
-      new_lengths: int32 `[B]`, how many of the Q tokens of each row are real,
-        the rest being padding behind them; None for all.
+      new_lengths: int32 `[B]`, number of real tokens of each row; the rest of
+        the Q tokens is padding. None for Q.
 
     Returns:
-      float32 `[B, Q, V]`, and the new cache. Logits of padding mean nothing;
-      those of tokens beyond a row's planned length are NaN.
+      Logits, float32 `[B, Q, V]`, and the new cache. Logits are NaN beyond the
+      planned length of a row, and undefined at padding.
 
     Raises:
-      errors.ConfigError: tokens, cache and model do not go together.
+      errors.ConfigError: inputs, cache and model do not agree.
     """
     _check_decoding(self.config, inputs, cache, new_lengths)
     x_BxQxE, cached = self.stack(
@@ -127,23 +128,24 @@ class DecoderLM(Model):
 
 
 class Encoder(Model):
-  """A bidirectional model with an output per token, as for masked tokens.
+  """Bidirectional model with one output per token, as for masked tokens.
 
-  Padding is told by its own segment id.
+  Padding requires its own segment id.
   """
 
   causal = False
 
 
 class EncoderDecoder(nn.Module):
-  """An encoder and a decoder that attends to its output, as T5.
+  """Encoder, and decoder with cross-attention to its output, as in T5.
 
   Cross-attention has no position bias. Parameters: `embed/table`, and those of
-  DecoderLM's layers under `encoder/...` and `decoder/...`, there with
-  `layer_{i}/cross_attention/{query,key,value,out}/kernel` and its norm.
+  DecoderLM's layers under `encoder/...` and `decoder/...`. The decoder also has
+  `layer_{i}/cross_attention/{query,key,value,out}/kernel` and
+  `layer_{i}/cross_attention_norm/...`.
 
   Attributes:
-    config: sizes, encoding and precision, the same on both sides.
+    config: sizes, encoding and precision of both stacks.
   """
 
   config: ModelConfig
@@ -167,18 +169,18 @@ class EncoderDecoder(nn.Module):
     targets: Array | None = None,
     deterministic: bool = True,
   ) -> jax.Array:
-    """Logits of the decoder's next token, or what they cost.
+    """Returns logits, or per-token cross-entropy if `targets` is given.
 
     Args:
-      inputs: int32 `[B, L]`, the decoder's tokens.
-      encoder_inputs: int32 `[B, S]`.
-      positions: of `inputs`; see `Model`.
-      encoder_positions: of `encoder_inputs`, likewise.
-      segment_ids: int32 `[B, L]`; a segment of the decoder sees that of the
-        encoder with the same id. Both sides have ids, or neither.
+      inputs: int32 `[B, L]`, tokens of the decoder.
+      encoder_inputs: int32 `[B, S]`, tokens of the encoder.
+      positions: positions of `inputs`; see `Model`.
+      encoder_positions: positions of `encoder_inputs`.
+      segment_ids: int32 `[B, L]`. Decoder segments attend to encoder segments
+        with equal ids. Both arguments are required, or neither.
       encoder_segment_ids: int32 `[B, S]`.
-      lengths: see `Model`.
-      encoder_lengths: likewise.
+      lengths: segment lengths of `inputs`; see `Model`.
+      encoder_lengths: segment lengths of `encoder_inputs`.
       targets: see `Model`.
       deterministic: see `Model`.
 
@@ -214,7 +216,7 @@ class EncoderDecoder(nn.Module):
     lengths: Array | None = None,
     deterministic: bool = True,
   ) -> jax.Array:
-    """The encoder's output, `[B, S, E]`; see `Model`."""
+    """Returns the output of the encoder, `[B, S, E]`; see `Model`."""
     _check_inputs(encoder_inputs)
     encoded, _ = self.encoder(
       self.embed(encoder_inputs),
@@ -237,10 +239,10 @@ class EncoderDecoder(nn.Module):
     encoded_segment_ids: Array | None = None,
     new_lengths: Array | None = None,
   ) -> tuple[jax.Array, cache_lib.Cache]:
-    """As `DecoderLM.decode`, given what `encode` gave.
+    """As `DecoderLM.decode`, with the output of `encode`.
 
-    Where the encoder's rows are padded, `encoded_segment_ids`, int32 `[B, S]`,
-    is 1 at tokens and 0 at padding.
+    If encoder rows are padded, `encoded_segment_ids`, int32 `[B, S]`, is 1 at
+    tokens and 0 at padding.
     """
     _check_decoding(self.config, inputs, cache, new_lengths)
     tokens = cache.new_tokens(inputs.shape[1])
@@ -263,7 +265,7 @@ _MODELS: dict[str, Any] = {
 
 
 def create(config: ModelConfig) -> DecoderLM | Encoder | EncoderDecoder:
-  """The model that a ModelConfig describes."""
+  """Creates the model of a ModelConfig."""
   return _MODELS[config.architecture](config)
 
 
@@ -273,13 +275,13 @@ def _check_decoding(
   cache: cache_lib.Cache,
   new_lengths: Array | None,
 ) -> None:
-  """Raises unless new tokens, cache and model go together."""
+  """Checks that new tokens, cache and model agree."""
   batch = cache.length.shape[0]
   _check_inputs(inputs)
   if inputs.shape[0] != batch or not inputs.shape[1]:
     raise errors.ConfigError(
-      f'inputs have shape {inputs.shape}; each of the {batch} rows of the '
-      'cache must get at least one token'
+      f'inputs have shape {inputs.shape}; the cache has {batch} rows and '
+      'requires at least one token for each'
     )
   turn = len(config.encoding)
   count, stacked = config.num_layers, ()
@@ -290,9 +292,9 @@ def _check_decoding(
   sizes = (batch, shape[-3], key_heads, config.head_dim)
   if (len(cache.layers), shape) != (count, stacked + sizes):
     raise errors.ConfigError(
-      f'the cache is of another model: it holds {len(cache.layers)} x {shape} '
-      f'keys, not {count} x {stacked + sizes}; make it with the config of this '
-      'model'
+      f'the cache does not fit the model: it has {len(cache.layers)} x {shape} '
+      f'keys, not {count} x {stacked + sizes}; create it from the config of '
+      'this model'
     )
   if new_lengths is None:
     return
@@ -306,13 +308,13 @@ def _check_decoding(
     low, high = np.min(new_lengths), np.max(new_lengths)
     if low < 0 or high > inputs.shape[1]:
       raise errors.ConfigError(
-        f'new_lengths go from {low} to {high}; there are {inputs.shape[1]} new '
-        'tokens in a row'
+        f'new_lengths are between {low} and {high}; they must be between 0 '
+        f'and {inputs.shape[1]}, the new tokens of each row'
       )
 
 
 def _check_inputs(inputs: Any) -> None:
-  """Raises unless these are rows of token ids."""
+  """Checks that inputs are integers `[B, L]`."""
   dtype = getattr(inputs, 'dtype', None)
   if dtype is None:
     raise errors.ConfigError(
@@ -335,7 +337,7 @@ def _embed(config: ModelConfig) -> embed_lib.Embed:
   if not isinstance(config, ModelConfig):
     raise errors.ConfigError(
       f'config must be a ModelConfig, got {type(config).__name__}; '
-      'ModelConfig(**fields) makes one'
+      'use ModelConfig(**fields)'
     )
   dtype = jnp.dtype(config.dtype)
   return embed_lib.Embed(
@@ -344,7 +346,7 @@ def _embed(config: ModelConfig) -> embed_lib.Embed:
 
 
 def _head(config: ModelConfig) -> embed_lib.Embed | embed_lib.Head | None:
-  """The output head; None where it is the token embedding."""
+  """Returns the output head; None if it is the token embedding."""
   dtype = jnp.dtype(config.dtype)
   if config.output_size is not None:
     return embed_lib.Head(config.output_size, dtype)
@@ -359,7 +361,7 @@ def _decoded(
   cache: cache_lib.Cache,
   new_lengths: Array | None,
 ) -> tuple[jax.Array, cache_lib.Cache]:
-  """What decoding returns: logits, NaN beyond the plan, and the cache."""
+  """Returns logits, NaN beyond the planned length, and the new cache."""
   index = cache.new_tokens(logits.shape[1]).index
   logits = jnp.where((index < cache.planned)[..., None], logits, jnp.nan)
   new = logits.shape[1] if new_lengths is None else new_lengths

@@ -112,11 +112,11 @@ def test_choices_are_those_of_attention():
     ({'bias_form': 'exat'}, "did you mean 'exact'"),
     ({'num_heads': 6, 'key_heads': 4}, 'key_heads=4 must divide num_heads=6'),
     ({'window': 0}, 'model.window must be at least 1 or None, got 0'),
-    ({'sinks': 2}, 'model.sinks=2 must not be negative, and needs a window'),
+    ({'sinks': 2}, 'model.sinks=2 must not be negative, and requires a window'),
     ({'output_size': 0}, 'model.output_size must be at least 1 or None, got 0'),
     (
       {'output_size': 9, 'tied_embedding': False},
-      'model.output_size=9 has a map of its own anyway',
+      'model.output_size=9 creates a separate head',
     ),
     ({'norm_epsilon': 0.0}, 'model.norm_epsilon must be positive, got 0.0'),
   ],

@@ -752,7 +752,7 @@ def test_refuses_what_are_no_tokens(architecture, inputs, message):
   [
     ({'positions': jnp.zeros((2, 3), int)}, r'positions: got \(2, 3\)'),
     ({'positions': jnp.zeros((3, L), int)}, 'require 1 or 2 rows of 8'),
-    ({'positions': jnp.zeros((3, 2, L), int)}, '3 layers for a model of 2'),
+    ({'positions': jnp.zeros((3, 2, L), int)}, '3 layers, the model has 2'),
     ({'lengths': jnp.array([L, L])}, r'lengths: got \(2,\)'),
     ({'segment_ids': jnp.ones((1, L), int)}, r'segment_ids: got \(1, 8\)'),
   ],
@@ -769,8 +769,8 @@ def test_refuses_what_does_not_go_with_the_tokens(given, message):
     ({}, tokens(3, 1), None, r'shape \(3, 1\); .* the 2 rows of the'),
     ({}, tokens(2, 0), None, 'at least one token'),
     ({}, tokens(2, 1) / 2, None, 'must be token ids'),
-    ({'num_layers': 3}, tokens(2, 1), None, 'the cache is of another model'),
-    ({'scan_layers': True}, tokens(2, 1), None, 'of another model'),
+    ({'num_layers': 3}, tokens(2, 1), None, 'the cache does not fit the model'),
+    ({'scan_layers': True}, tokens(2, 1), None, 'does not fit the model'),
     ({}, tokens(2, 3), jnp.array([1]), r'integers, shape \(2,\)'),
     ({}, tokens(2, 3), 2, r'integers, shape \(2,\)'),
     ({}, tokens(2, 3), np.array([0, 4]), 'from 0 to 4; there are 3 new'),
@@ -789,7 +789,7 @@ def test_decoding_refuses(kwargs, inputs, new_lengths, message):
 
 def test_a_cache_of_other_heads_is_of_another_model():
   other = dataclasses.replace(create(), head_dim=4)
-  with pytest.raises(errors.ConfigError, match='of another model'):
+  with pytest.raises(errors.ConfigError, match='does not fit the model'):
     models.DecoderLM(create()).apply(
       {}, tokens(2, 1), cache_lib.create(other, 2, L), method='decode'
     )
