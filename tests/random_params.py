@@ -1,6 +1,7 @@
 """Parameters of models for tests, without compiling anything."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -18,3 +19,13 @@ def fill(init, seed=0):
     return abs(drawn) if encodes else drawn
 
   return jax.tree_util.tree_map_with_path(values, jax.eval_shape(init))
+
+
+def fill_model(init):
+  """As `fill`; factors that start at 1 are near 1."""
+
+  def shifted(path, leaf):
+    near_1 = path[-1].key in ('scale', 'c', 'threshold_multiplier')
+    return jnp.asarray(leaf + near_1)
+
+  return jax.tree_util.tree_map_with_path(shifted, fill(init))

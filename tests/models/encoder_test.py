@@ -10,6 +10,7 @@ import pytest
 
 from lengen_jax import models
 from lengen_jax.models import presets, stacking
+from tests import random_params
 
 KEY = jax.random.key(0)
 
@@ -28,11 +29,16 @@ def tokens(length=6, key=1):
 
 
 def run(config, *inputs, params=None, **kwargs):
-  params = initial(config) if params is None else params
+  params = params_of(config) if params is None else params
   return apply(config, params, *inputs, **kwargs)
 
 
 @functools.cache
+def params_of(config):
+  """Random parameters; `initial` are those that training starts with."""
+  return random_params.fill_model(lambda: stacking.init(config, KEY))
+
+
 def initial(config):
   return jax.jit(lambda: stacking.init(config, KEY))()
 
@@ -147,7 +153,7 @@ def test_post_norm_ends_in_a_norm_and_has_no_other():
   post, pre = paths(create(norm_placement='post')), paths(create())
   assert set(pre) - set(post) == {'final_norm/scale', 'final_norm/bias'}
   config = create(norm_placement='post')
-  params = jax.tree.map(jnp.asarray, initial(config))
+  params = jax.tree.map(jnp.asarray, params_of(config))
   zero = jax.tree.map(jnp.zeros_like, params['layer_1']['mlp_norm'])
   params['layer_1']['mlp_norm'] = zero
   np.testing.assert_array_equal(run(config, tokens(), params=params), 0)
@@ -164,8 +170,8 @@ def test_parameters_of_the_forms():
 
 def test_biases_of_the_mlp_are_added(assert_close):
   config = create(mlp_bias=True)
-  params = jax.tree.map(jnp.asarray, initial(config))
-  plain = run(create(), tokens())
+  params = initial(config)
+  plain = run(create(), tokens(), params=params)
   assert_close(run(config, tokens(), params=params), plain, 1e-6)
   params['layer_0']['mlp']['up']['bias'] += 1.0
   assert np.abs(run(config, tokens(), params=params) - plain).max() > 1e-3
@@ -174,9 +180,10 @@ def test_biases_of_the_mlp_are_added(assert_close):
 def test_unscaled_logits_start_alike(assert_close):
   """Queries start smaller by what the logits are not divided by."""
   config = create(scaled_logits=False)
-  params = jax.tree.map(jnp.asarray, initial(config))
-  scaled = initial(create())
-  assert_close(run(config, tokens(), params=params), run(create(), tokens()))
+  params, scaled = initial(config), initial(create())
+  assert_close(
+    run(config, tokens(), params=params), run(create(), tokens(), params=scaled)
+  )
   assert_close(
     params['layer_0']['attention']['query']['kernel'],
     scaled['layer_0']['attention']['query']['kernel'] / 4,
@@ -257,7 +264,7 @@ def test_positions_of_both_sides(assert_close):
 def test_a_shared_encoding_is_told_the_direction(scan_layers, assert_close):
   """It equals one per layer, and tells later tokens from earlier ones."""
   shared = create('t5(shared=True)', scan_layers=scan_layers)
-  params = dict(initial(create('t5(shared=True)')))
+  params = dict(params_of(create('t5(shared=True)')))
   table = jax.random.normal(
     jax.random.key(4), params['encoding']['table'].shape
   )
@@ -288,7 +295,7 @@ def test_logit_scales_go_by_segments(attention_scale, assert_close):
   config = create(attention_scale=attention_scale)
   config = dataclasses.replace(config, num_layers=1)
   # Small embeddings leave attention nearly uniform, whatever its scale.
-  params = jax.tree.map(lambda x: 3 * x, initial(config))
+  params = jax.tree.map(lambda x: 3 * x, params_of(config))
   inputs = tokens(8)[:1]
   ids = jnp.array([[1] * 3 + [2] * 5])
   packed = run(config, inputs, segment_ids=ids, params=params)
@@ -310,7 +317,7 @@ def test_padding_may_be_of_length_0(
 ):
   """Real tokens are as without padding, and gradients are finite."""
   config = create('alibi', architecture, attention_scale=attention_scale)
-  params = initial(config)
+  params = params_of(config)
   inputs = tokens()
   lengths = jnp.full((2, 6), 6)
   padded, ids, padded_lengths = (

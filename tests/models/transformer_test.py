@@ -14,6 +14,7 @@ from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.positions.tokens import Tokens
+from tests import random_params
 
 V, E, H, D, L = 13, 16, 2, 8, 8
 DOWN_BIAS = ['down', 'bias']
@@ -52,9 +53,9 @@ def create(encoding='nope', num_layers=2, **kwargs):
 
 @functools.cache
 def params_of(config):
-  """Initial parameters, moved so that none is round."""
-  params = jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
-  return jax.tree.map(lambda x: x + 0.05 * np.cos(30 * x + x.ndim), params)
+  return random_params.fill_model(
+    lambda: stacking.init(config, jax.random.key(0))
+  )
 
 
 def tokens(batch=2, length=L, seed=0):
@@ -265,12 +266,11 @@ def test_packed_with_positions_given(encoding, assert_close):
   ],
 )
 def test_positions_decide(encoding, assert_close):
-  """Standard positions by default; a shift shows where it should only."""
+  """A shift changes the logits of absolute encodings only."""
   config = create(encoding, num_layers=1)
   inputs, lengths = tokens(1, 4), jnp.array([[4]])
   index = jnp.arange(4)[None]
-  want = run(config, inputs, lengths=lengths)
-  assert_close(run(config, inputs, index, lengths=lengths), want, 1e-6)
+  want = run(config, inputs, index, lengths=lengths)
   shifted = run(config, inputs, index + 4, lengths=lengths)
   made = blocks.create_encodings(config)[0]
   if made.translation_invariant:
@@ -284,10 +284,12 @@ def test_positions_decide(encoding, assert_close):
 
 def test_positions_may_differ_between_rows(assert_close):
   config = create('alibi', num_layers=1)
-  index = jnp.arange(L)[None]
-  both = run(config, tokens(), jnp.concatenate([index, index * 3]))
-  assert_close(both[:1], run(config, tokens(), index)[:1], 1e-6)
+  index = jnp.tile(jnp.arange(L)[None], (2, 1))
+  both = run(config, tokens(), index * jnp.array([[1], [3]]))
+  standard = run(config, tokens(), index)
+  assert_close(both[:1], standard[:1], 1e-6)
   assert_close(both[1:], run(config, tokens(), index * 3)[1:], 1e-6)
+  assert_close(run(config, tokens()), standard, 1e-6)
 
 
 def test_fire_tells_shifted_positions_beyond_its_threshold(assert_close):
@@ -397,7 +399,7 @@ def test_scanned_equals_unrolled(encoding, num_layers, assert_close):
   want, want_gradient = loss_and_gradient(unrolled, params, tokens())
   got, got_gradient = loss_and_gradient(scanned, stacked, tokens())
   assert_close(got, want, 1e-6)
-  assert_same_gradients(stacking.unstack(got_gradient), want_gradient)
+  assert_same_gradients(stacking.unstack(got_gradient), want_gradient, 1e-4)
   for gradient in jax.tree.leaves(got_gradient):
     assert np.abs(gradient).max() > 0
 
@@ -494,7 +496,7 @@ def test_scanning_compiles_one_block():
     config = create('fire', num_layers=num_layers, scan_layers=True)
     jaxpr = jax.make_jaxpr(
       lambda p: models.DecoderLM(config).apply({'params': p}, tokens())
-    )(stacking.init(config, jax.random.key(0)))
+    )(jax.eval_shape(lambda: stacking.init(config, jax.random.key(0))))
     return str(jaxpr).count('dot_general')
 
   assert products(2) == products(6)
@@ -679,8 +681,8 @@ def test_dynamic_rope_goes_by_each_row(scan_layers, assert_close):
   lengths = jnp.array([[3], [8]])
   together = run(config, tokens(), lengths=lengths)
   for b in range(2):
-    alone = run(config, tokens()[b:][:1], lengths=lengths[b:][:1])
-    assert_close(together[b:][:1], alone, 1e-5)
+    alike = run(config, tokens(), lengths=jnp.tile(lengths[b:][:1], (2, 1)))
+    assert_close(together[b], alike[b], 1e-5)
   plain = logits(
     create('rope', scan_layers=scan_layers), params_of(config), tokens()
   )
@@ -694,9 +696,10 @@ def test_dynamic_rope_in_packed_rows(assert_close):
   ids = jnp.array([[1] * 5 + [2] * 3])
   lengths = jnp.array([[5] * 5 + [3] * 3])
   packed = run(config, inputs, segment_ids=ids, lengths=lengths)
-  for part, n in ((slice(0, 5), 5), (slice(5, 8), 3)):
-    alone = run(config, inputs[:, part], lengths=jnp.array([[n]]))
-    assert_close(packed[:, part], alone, 1e-5)
+  for start, n in ((0, 5), (5, 3)):
+    # Later tokens are not seen.
+    alone = run(config, jnp.roll(inputs, -start, 1), lengths=jnp.array([[n]]))
+    assert_close(packed[:, start : start + n], alone[:, :n], 1e-5)
 
 
 @pytest.mark.parametrize('encoding', ['fire', 'rope', 'sinusoidal'])
@@ -766,15 +769,20 @@ def test_refuses_what_does_not_go_with_the_tokens(given, message):
 @pytest.mark.parametrize(
   'kwargs, inputs, new_lengths, message',
   [
-    ({}, tokens(3, 1), None, r'shape \(3, 1\); .* the 2 rows of the'),
+    ({}, tokens(3, 1), None, r'shape \(3, 1\); the cache has 2 rows'),
     ({}, tokens(2, 0), None, 'at least one token'),
     ({}, tokens(2, 1) / 2, None, 'must be token ids'),
     ({'num_layers': 3}, tokens(2, 1), None, 'the cache does not fit the model'),
     ({'scan_layers': True}, tokens(2, 1), None, 'does not fit the model'),
     ({}, tokens(2, 3), jnp.array([1]), r'integers, shape \(2,\)'),
     ({}, tokens(2, 3), 2, r'integers, shape \(2,\)'),
-    ({}, tokens(2, 3), np.array([0, 4]), 'from 0 to 4; there are 3 new'),
-    ({}, tokens(2, 3), np.array([-1, 3]), 'from -1 to 3'),
+    (
+      {},
+      tokens(2, 3),
+      np.array([0, 4]),
+      'between 0 and 4; they must be between 0 and 3',
+    ),
+    ({}, tokens(2, 3), np.array([-1, 3]), 'between -1 and 3'),
     ({}, tokens(2, 3), np.array([1.0, 2.5]), 'must be integers'),
     ({}, [[1], [2]], None, 'an array of token ids, got list'),
   ],
