@@ -122,9 +122,9 @@ class Recurrent(nn.Module):
       .get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
     )
     h_BxLxE: Any
-    if self.kind in _MEMORY_CELLS:
+    if self.kind in MEMORY_CELLS:
       cell = nn.scan(
-        _MEMORY_CELLS[self.kind],
+        MEMORY_CELLS[self.kind],
         variable_broadcast='params',
         split_rngs={'params': False},
         in_axes=(1, nn.broadcast),
@@ -292,5 +292,5 @@ _PLAIN_CELLS: dict[str, Callable] = {
   'rnn': _rnn_cell,
   'lstm': nn.OptimizedLSTMCell,
 }
-_MEMORY_CELLS = {'stack_rnn': _StackCell, 'tape_rnn': _TapeCell}
-NAMES = (*_PLAIN_CELLS, *_MEMORY_CELLS)
+MEMORY_CELLS = {'stack_rnn': _StackCell, 'tape_rnn': _TapeCell}
+NAMES = (*_PLAIN_CELLS, *MEMORY_CELLS)

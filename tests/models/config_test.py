@@ -93,7 +93,7 @@ def test_scanning_needs_whole_turns():
   create(num_layers=4, encoding='rope, nope', scan_layers=True)
   create(num_layers=3, encoding='rope, nope')
   message = refused(num_layers=3, encoding='rope, nope', scan_layers=True)
-  assert 'num_layers=3' in message and '2 encodings' in message
+  assert 'num_layers=3' in message and 'encodings, 2' in message
 
 
 def test_choices_are_those_of_attention():

@@ -15,9 +15,9 @@ from tests import random_params
 KEY = jax.random.key(0)
 
 
-def create(encoding='nope', architecture='encoder', **kwargs):
+def create(encoding='nope', architecture='encoder', num_layers=1, **kwargs):
   return models.ModelConfig(
-    **presets.get('tiny'),
+    **presets.get('tiny') | {'num_layers': num_layers},
     encoding=encoding,
     architecture=architecture,
     **kwargs,
@@ -154,8 +154,8 @@ def test_post_norm_ends_in_a_norm_and_has_no_other():
   assert set(pre) - set(post) == {'final_norm/scale', 'final_norm/bias'}
   config = create(norm_placement='post')
   params = jax.tree.map(jnp.asarray, params_of(config))
-  zero = jax.tree.map(jnp.zeros_like, params['layer_1']['mlp_norm'])
-  params['layer_1']['mlp_norm'] = zero
+  zero = jax.tree.map(jnp.zeros_like, params['layer_0']['mlp_norm'])
+  params['layer_0']['mlp_norm'] = zero
   np.testing.assert_array_equal(run(config, tokens(), params=params), 0)
 
 
@@ -192,10 +192,10 @@ def test_unscaled_logits_start_alike(assert_close):
 
 
 def test_parameters_of_an_encoder_decoder():
-  got = paths(create('t5(shared=True), kerple_log', 'encoder_decoder'))
+  got = paths(create('t5(shared=True), kerple_log', 'encoder_decoder', 2))
   sides = {path.split('/')[0] for path in got}
   assert sides == {'embed', 'encoder', 'decoder'}
-  one = paths(create('t5(shared=True), kerple_log'))
+  one = paths(create('t5(shared=True), kerple_log', num_layers=2))
   one.pop('embed/table')
   for side in ('encoder', 'decoder'):
     own = {
@@ -263,8 +263,8 @@ def test_positions_of_both_sides(assert_close):
 @pytest.mark.parametrize('scan_layers', [False, True])
 def test_a_shared_encoding_is_told_the_direction(scan_layers, assert_close):
   """It equals one per layer, and tells later tokens from earlier ones."""
-  shared = create('t5(shared=True)', scan_layers=scan_layers)
-  params = dict(params_of(create('t5(shared=True)')))
+  shared = create('t5(shared=True)', num_layers=2, scan_layers=scan_layers)
+  params = dict(params_of(create('t5(shared=True)', num_layers=2)))
   table = jax.random.normal(
     jax.random.key(4), params['encoding']['table'].shape
   )
@@ -274,7 +274,7 @@ def test_a_shared_encoding_is_told_the_direction(scan_layers, assert_close):
     layer = dict(separate[f'layer_{i}'])
     layer['attention'] = {**layer['attention'], 'encoding': {'table': table}}
     separate[f'layer_{i}'] = layer
-  want = run(create('t5'), tokens(), params=separate)
+  want = run(create('t5', num_layers=2), tokens(), params=separate)
   if scan_layers:
     params = stacking.stack(params, shared)
   assert_close(run(shared, tokens(), params=params), want, 1e-5)

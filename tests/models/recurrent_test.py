@@ -11,6 +11,7 @@ import pytest
 
 from lengen_jax import errors
 from lengen_jax.models import recurrent
+from tests import random_params
 
 NAMES = ['rnn', 'lstm', 'stack_rnn', 'tape_rnn']
 B, L, V, OUT, C = 2, 7, 5, 3, 8
@@ -36,25 +37,23 @@ def boxed_shapes(module):
   return jax.eval_shape(module.init, jax.random.key(0), x)['params']
 
 
-@functools.cache
-def _init(module):
-  x = jnp.zeros((1, 1), int)
-  return nn.unbox(jax.jit(module.init)(jax.random.key(1), x))['params']
+def params_of(module):
+  return random_params.fill(lambda: nn.unbox(boxed_shapes(module)))
 
 
-def init(module):
-  """Parameters, drawn once per module; dicts of the caller's own."""
-  return jax.tree.map(lambda x: x, _init(module))
+@functools.partial(jax.jit, static_argnums=0)
+def apply(module, params, *args):
+  return module.apply({'params': params}, *args)
 
 
-def logits(module, params, *args, **kwargs):
-  return np.asarray(jax.jit(module.apply)({'params': params}, *args, **kwargs))
+def logits(module, params, *args):
+  return np.asarray(apply(module, params, *args))
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_shapes(name):
   module = create(name)
-  params = init(module)
+  params = params_of(module)
   assert set(params) == {'cell', 'out'}
   assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {
     jnp.dtype('float32')
@@ -77,15 +76,14 @@ def test_widths():
 def test_rnn_is_that_of_haiku(assert_close):
   """Rectified, and without a residual connection."""
   module = create('rnn')
-  params = init(module)
-  params['cell']['i']['bias'] = jnp.linspace(-1, 1, 16)
+  params = params_of(module)
   p = jax.tree.map(np.asarray, params)
   h = np.zeros((B, 16))
   want = []
   for x in np.asarray(tokens()).T:
     h = p['cell']['i']['kernel'][x] + h @ p['cell']['h']['kernel']
-    h = np.maximum(h + np.linspace([-1] * B, [1] * B, 16, axis=1), 0)
-    want.append(h @ p['out']['kernel'])
+    h = np.maximum(h + p['cell']['i']['bias'], 0)
+    want.append(h @ p['out']['kernel'] + p['out']['bias'])
   assert_close(logits(module, params, tokens()), np.stack(want, 1))
 
 
@@ -93,7 +91,7 @@ def test_rnn_is_that_of_haiku(assert_close):
 def test_causal(name):
   """A later token changes nothing before it, and something from it on."""
   module = create(name)
-  params = init(module)
+  params = params_of(module)
   x = tokens()
   y = logits(module, params, x, 3)
   changed = logits(module, params, x.at[:, 4].set((x[:, 4] + 1) % V), 3)
@@ -107,7 +105,7 @@ def test_causal(name):
 )
 def test_padding_changes_nothing(name, memory_size, assert_close):
   module = create(name, memory_size=memory_size)
-  params = init(module)
+  params = params_of(module)
   lengths = jnp.array([3, 4])
   y = logits(module, params, tokens(), lengths)
   padded = jnp.pad(tokens(), ((0, 0), (0, 5)))
@@ -119,7 +117,7 @@ def test_a_token_outside_the_vocabulary_is_nan(name):
   module = create(name)
   for token in (V, -1):
     x = tokens().at[0, 3].set(token)
-    y = logits(module, init(module), x)
+    y = logits(module, params_of(module), x)
     assert np.isnan(y[0, 3:]).all()
     assert np.isfinite(y[0, :3]).all() and np.isfinite(y[1]).all()
 
@@ -228,8 +226,8 @@ def test_memories_act_apart(name):
   cell = jax.tree.map(jnp.shape, nn.unbox(boxed_shapes(module)))['cell']
   assert cell['rnn']['i']['kernel'] == (V + 8, 16)
   assert cell['values']['kernel'][1:] == (2, 4)
-  assert logits(module, init(module), tokens()).shape == (B, L, OUT)
-  cell = recurrent._MEMORY_CELLS[name]
+  assert logits(module, params_of(module), tokens()).shape == (B, L, OUT)
+  cell = recurrent.MEMORY_CELLS[name]
   keys = jax.random.split(jax.random.key(0), 3)
   memory, actions, values = (
     jax.random.uniform(key, (B, 2, *shape))
@@ -271,7 +269,7 @@ def test_learns(name):
     params = optax.apply_updates(params, updates)
     return (params, moments), (loss, jax.tree.map(optax.tree.norm, grads))
 
-  params = init(module)
+  params = nn.unbox(jax.jit(module.init)(jax.random.key(1), x))['params']
   train = jax.jit(
     lambda p: jax.lax.scan(step, (p, optimizer.init(p)), length=100)
   )
@@ -284,7 +282,7 @@ def test_learns(name):
 @pytest.mark.parametrize('name', NAMES)
 def test_program_does_not_grow_with_length(name):
   module = create(name, memory_size=4)
-  params = init(module)
+  params = params_of(module)
 
   def lines(length):
     x = jnp.zeros((B, length), int)
