@@ -12,6 +12,36 @@ FIRE_TABLE_4 = {
   'fire': (3.149, 3.083, 3.054, 3.046, 3.056),
   'fire-s': (3.22, 3.14, 3.10, 3.09, 3.10),
 }
+# Tables 2, 3, 5, 6 and 7: ablations at the same lengths, and the mean of GLUE.
+FIRE_TABLE_2 = {
+  'fire': (3.15, 3.08, 3.05, 3.05, 3.06),
+  'fire-s': FIRE_TABLE_4['fire-s'],
+  'kerple': FIRE_TABLE_4['kerple'],
+}
+FIRE_TABLE_2_GLUE = {'fire': 71.14, 'fire-s': 71.04}
+FIRE_TABLE_3 = {
+  'no log, no threshold': (3.194, 3.128, 3.099, 3.216, 3.334),
+  'fire, no threshold': FIRE_TABLE_4['fire, no threshold'],
+  'fire': FIRE_TABLE_4['fire'],
+}
+FIRE_TABLE_3_GLUE = {
+  'no log, no threshold': 69.06,
+  'fire, no threshold': 70.42,
+  'fire': 71.14,
+}
+FIRE_TABLE_5 = {
+  'linear': (3.21, 3.14, 3.11, 3.20, 3.32),
+  'one hidden layer': (3.17, 3.10, 3.07, 3.06, 3.08),
+  'two hidden layers': (3.15, 3.08, 3.05, 3.05, 3.06),
+}
+FIRE_TABLE_6 = {
+  'relu': (3.15, 3.08, 3.05, 3.05, 3.06),
+  'gelu': (3.36, 3.26, 3.06, 3.05, 3.06),
+}
+FIRE_TABLE_7 = {
+  'with': (3.16, 3.10, 3.07, 3.09, 3.19),
+  'without': (3.17, 3.10, 3.07, 3.06, 3.08),
+}
 
 # Position-index warping, table A, percent: RoPE, PI, ALiBi, randomized below 10
 # M and 5 M, warped with sqrt and with Beta(2, 5).
@@ -178,6 +208,14 @@ WARPING_TABLE_3 = {
   'randomized, 1024': (19.83, 18.80, None, None),
   'alibi': (19.31, 18.38, 17.88, 17.67),
   'warped': (19.80, 18.87, 18.26, 19.00),
+}
+
+# The same, table 2, by skew function: total difference of idealised attention
+# for training lengths of 20 and 500, twice and four times as long.
+WARPING_TABLE_2 = {
+  'none': (0.099, 0.069, 0.061, 0.066),
+  'sqrt': (0.016, 0.063, 0.028, 0.031),
+  'beta(2,5)': (0.054, 0.012, 0.031, 0.013),
 }
 
 # The same, table B: the factor alpha of head warping.

@@ -12,6 +12,8 @@ from lengen_jax.reproduce.experiment import Claim, Comparison, Operand, Results
 # Significance level of a one-sided test.
 LEVEL = 0.05
 UNMEASURED = 'not measured'
+# Verdict on a claim by the most adverse outcome of its comparisons.
+_VERDICTS = {'fails': 'refuted', 'unclear': 'not seen', 'holds': 'confirmed'}
 
 
 def judge(claim: Claim, results: Results) -> Results:
@@ -30,21 +32,12 @@ def judge(claim: Claim, results: Results) -> Results:
     results: results of the experiment.
   """
   differences = [_differences(results, one) for one in claim.comparisons]
-  exact = [_is_exact(results, one) for one in claim.comparisons]
-  models = [_models(one) for one in claim.comparisons]
-  outcomes = _outcomes(differences, exact, models)
-  if set(outcomes) == {UNMEASURED}:
-    verdict = UNMEASURED
-  elif 'fails' in outcomes:
-    verdict = 'refuted'
-  elif 'unclear' in outcomes:
-    verdict = 'not seen'
-  else:
-    verdict = 'confirmed'
+  outcomes = _outcomes(results, claim.comparisons, differences)
+  verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   return {
     'key': claim.key,
     'text': claim.text,
-    'verdict': verdict,
+    'verdict': next(verdicts, UNMEASURED),
     'comparisons': [
       {
         'low': _as_json(one.low),
@@ -60,34 +53,37 @@ def judge(claim: Claim, results: Results) -> Results:
   }
 
 
-def _differences(
-  results: Results, comparison: Comparison
-) -> list[float] | None:
-  """Returns high - low - margin of each seed; None if a score is missing."""
+def _differences(results: Results, comparison: Comparison) -> list[float]:
+  """Returns high - low - margin of each seed; [] if a score is missing."""
   low = _scores(results, comparison.low)
   high = _scores(results, comparison.high)
   if not low or not high or None in low + high:
-    return None
+    return []
   return [b - a - comparison.margin for a, b in zip(low, high, strict=True)]
 
 
 def _outcomes(
-  differences: Sequence[list[float] | None],
-  exact: Sequence[bool],
-  models: Sequence[frozenset[Any]],
+  results: Results,
+  comparisons: Sequence[Comparison],
+  differences: Sequence[list[float]],
 ) -> list[str]:
   """Returns 'holds', 'fails', 'unclear' or 'not measured' per comparison."""
-  several, further_seeds = [], {}
-  for each, is_exact, pair in zip(differences, exact, models, strict=True):
-    if each and len(each) > 1 and not is_exact:
-      several.append(each)
-      further_seeds[pair] = len(each) - 1
+  exact_parts = {p['name'] for p in results['parts'] if p.get('exact')}
+  operands = [
+    [one for one in (each.low, each.high) if isinstance(one, tuple)]
+    for each in comparisons
+  ]
+  exact = [{one[0] for one in each} <= exact_parts for each in operands]
+  squares, further_seeds = [], {}
+  for each, is_exact, scores in zip(differences, exact, operands, strict=True):
+    if len(each) > 1 and not is_exact:
+      models = frozenset(one[:2] for one in scores)
+      further_seeds[models] = len(each) - 1
+      squares.append((statistics.variance(each) * (len(each) - 1), len(each)))
   freedom = sum(further_seeds.values())
   pooled = 0.0
-  if several:
-    pooled = sum(
-      statistics.variance(each) * (len(each) - 1) for each in several
-    ) / sum(len(each) - 1 for each in several)
+  if squares:
+    pooled = sum(s for s, _ in squares) / sum(n - 1 for _, n in squares)
   outcomes, failures = [], []
   for index, (each, is_exact) in enumerate(
     zip(differences, exact, strict=True)
@@ -114,17 +110,6 @@ def _outcomes(
   return outcomes
 
 
-def _operands(comparison: Comparison) -> list[tuple[str, str, Any]]:
-  """Returns the operands that are scores."""
-  operands = (comparison.low, comparison.high)
-  return [one for one in operands if isinstance(one, tuple)]
-
-
-def _models(comparison: Comparison) -> frozenset[Any]:
-  """Returns the (part, row) pairs that a comparison involves."""
-  return frozenset(operand[:2] for operand in _operands(comparison))
-
-
 def _scores(results: Results, operand: Operand) -> list[Any] | None:
   """Returns a score of each seed; None if it was not measured."""
   if not isinstance(operand, tuple):
@@ -137,16 +122,6 @@ def _scores(results: Results, operand: Operand) -> list[Any] | None:
         if row['name'] == row_name:
           return [scores[index] for scores in row['values']]
   return None
-
-
-def _is_exact(results: Results, comparison: Comparison) -> bool:
-  """Whether no score of a comparison depends on the seed."""
-  names = {part for part, _, _ in _operands(comparison)}
-  return all(
-    part.get('exact', False)
-    for part in results['parts']
-    if part['name'] in names
-  )
 
 
 def _as_json(operand: Operand) -> Any:

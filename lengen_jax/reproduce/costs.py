@@ -43,19 +43,18 @@ def hours(experiment: Experiment) -> dict[tuple[int, str], float]:
 
 def minutes(experiment: Experiment) -> float:
   """Returns the minutes at scale `cpu` on two cores."""
-  seconds = (
-    runs * (_OVERHEAD + flops / _CPU)
-    for _, runs, flops in _trained(experiment, 'cpu')
-  )
-  return sum(seconds) / 60
+  trained = _trained(experiment, 'cpu')
+  return sum(n * (_OVERHEAD + flops / _CPU) for _, n, flops in trained) / 60
 
 
 def _trained(
   experiment: Experiment, scale: str
-) -> Iterator[tuple[parts.TrainedPart, int, float]]:
+) -> Iterator[tuple[parts.ConfiguredPart, int, float]]:
   """Yields (part, number of runs, operations of each) of trained parts."""
   for part in experiment.parts:
-    if isinstance(part, parts.TrainedPart) and scale in part.scales:
+    if not isinstance(part, parts.ConfiguredPart) or part.kind == 'timing':
+      continue
+    if scale in part.scales:
       config = _config(part, scale)
       rows = [row for row in part.rows_at(scale) if not row.trained_as]
       rates = len(config.sweep.learning_rates) if 'sweep' in config else 1
@@ -66,21 +65,20 @@ def _trained(
 def operations(config: parts.Config) -> float:
   """Returns the floating-point operations of training one run."""
   model, train = config.model, config.train
-  inner = (
-    model.num_heads * model.head_dim if 'head_dim' in model else model.width
-  )
+  inner = model.width
+  if 'head_dim' in model:
+    inner = model.num_heads * model.head_dim
   layer = 4 * model.width * inner + 2 * model.width * model.mlp_width
   parameters = model.num_layers * layer
   parameters += model.width * model.get('vocab_size', 0)
+  # Rows of a generated task hold inputs and answers.
+  length, rows = train.get('max_length'), train.get('batch_size')
   if 'data' in config:
     length, rows = config.data.train_length, config.data.batch_size
-  else:
-    # Rows of a generated task hold inputs and answers.
-    length, rows = train.max_length, train.batch_size
   per_token = 6 * parameters + 6 * model.num_layers * length * inner
   return train.steps * rows * length * per_token
 
 
 @functools.cache
-def _config(part: parts.TrainedPart, scale: str) -> parts.Config:
+def _config(part: parts.ConfiguredPart, scale: str) -> parts.Config:
   return part.make_config(parts.Request(scale, (0,), (), 'runs', ''))

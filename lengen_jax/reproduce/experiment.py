@@ -1,8 +1,9 @@
 """Experiments as data: tables of runs, and claims that compare their scores."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import itertools
+import json
 from typing import Any
 
 SCALES = ('paper', 'small', 'cpu', 'tiny')
@@ -12,6 +13,10 @@ FULL_SCALES = ('paper', 'small')
 Results = dict[str, Any]
 # (part, row, column) of a score, or a constant.
 Operand = tuple[str, str, Any] | float
+# 'encoding | positions | attention_scale', or a function that returns it for
+# the longest training length.
+Run = str | Callable[[int], str]
+Scores = Sequence[float | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +55,7 @@ class Row:
 
   Attributes:
     name: the paper's name of the method.
-    run: 'encoding | positions | attention_scale', or a function that returns
-      it for the longest training length n.
+    run: the run.
     paper: the paper's scores, one per column; None if it reports none.
     scales: scales at which the row is run.
     trained_as: name of the row whose trained model this row evaluates; None
@@ -61,8 +65,8 @@ class Row:
   """
 
   name: str
-  run: str | Callable[[int], str]
-  paper: Sequence[float | None] | None = None
+  run: Run
+  paper: Scores | None = None
   scales: tuple[str, ...] = SCALES
   trained_as: str | None = None
   init_row: str | None = None
@@ -73,20 +77,22 @@ class Row:
 
 
 def rows(
-  runs: Mapping[str, str | Callable[[int], str]],
-  paper: Mapping[str, Sequence[float | None]] | None = None,
+  runs: Mapping[str, Run],
+  paper: Mapping[str, Scores | None] | None = None,
+  names: Iterable[str] | None = None,
   **options: Any,
 ) -> tuple[Row, ...]:
-  """Returns one row per item of `runs`.
+  """Returns the rows of a table.
 
   Args:
-    runs: {name: run}, see `Row.run`.
+    runs: {name: run}.
     paper: {name: the paper's scores}; a missing name has none.
+    names: names of the rows; None for all of `runs`.
     **options: other attributes, common to all rows.
   """
   paper = paper or {}
   return tuple(
-    Row(name, run, paper.get(name), **options) for name, run in runs.items()
+    Row(name, runs[name], paper.get(name), **options) for name in names or runs
   )
 
 
@@ -94,12 +100,8 @@ def rows(
 class Comparison:
   """The hypothesis `low` < `high` - `margin`.
 
-  Attributes:
-    low: (part, row, column) of a score, or a number. Columns are relative
-      lengths, or names such as 'beyond'.
-    high: likewise.
-    margin: minimum difference; a negative margin tolerates the opposite order
-      up to that amount.
+  Columns are relative lengths, or names such as 'beyond'. A negative margin
+  tolerates the opposite order up to that amount.
   """
 
   low: Operand
@@ -109,12 +111,12 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A statement of a paper, as comparisons that can fail.
+  """A statement of a paper, which holds if all of its comparisons hold.
 
   Attributes:
     key: initial of the paper and number of the claim.
     text: the statement.
-    comparisons: the claim holds if all of them hold.
+    comparisons: the comparisons.
   """
 
   key: str
@@ -130,11 +132,11 @@ class Experiment:
     name: 'PAPER/TABLE'.
     title: what the table shows.
     parts: the `parts.Part`s that are run, in this order.
-    claims: statements to test.
     hardware: the paper's hardware; '' if unknown.
     summary: returns summary lines for the results; None for no summary.
     ours: settings that the paper does not specify, one line each.
     seeds: default seeds.
+    claims: statements to test.
   """
 
   name: str
@@ -160,69 +162,75 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
   left, right = (_parse_side(side) for side in body.split(f' {sign} '))
   columns = left[2] or right[2]
   comparisons = []
-  for part, row in itertools.product(left[0], left[1]):
+  for part, row in itertools.product(*left[:2]):
     for other in right[1] or [row]:
       for column, other_column in zip(
         columns, right[2] or columns, strict=True
       ):
-        pair: list[Operand] = [
-          (part, row, column),
-          (right[0][0] if right[0] else part, other, other_column),
-        ]
-        if isinstance(other, float):
-          pair[1] = other
-        low, high = pair if sign == '<' else reversed(pair)
+        low: Operand = part, row, column
+        high: Operand = other
+        if not isinstance(other, float):
+          high = (right[0] or [part])[0], other, other_column
+        if sign == '>':
+          low, high = high, low
         comparisons.append(Comparison(low, high, float(margin or 0)))
   return tuple(comparisons)
 
 
-def _parse_side(text: str) -> tuple[list[str], list[Any], list[Any]]:
+def _parse_side(text: str) -> tuple[list[Any], list[Any], list[Any]]:
   """Returns parts, rows and columns of one side of a comparison."""
   names, _, columns = text.partition('@')
-  if not columns:
-    try:
-      return [], [float(names)], []
-    except ValueError:
-      pass
+  if not columns and isinstance(_number(names), int | float):
+    return [], [float(names)], []
   parts, _, rows_ = names.rpartition(':')
   return _split(parts), _split(rows_), [_number(c) for c in _split(columns)]
 
 
-def _split(text: str) -> list[str]:
+def _split(text: str) -> list[Any]:
   return [one.strip() for one in text.split('|') if one.strip()]
 
 
 def _number(text: str) -> Any:
-  for kind in (int, float):
-    try:
-      return kind(text)
-    except ValueError:
-      pass
-  return text
+  try:
+    return json.loads(text)
+  except ValueError:
+    return text
 
 
-def with_claims(
-  text: str, experiments: Sequence[Experiment]
+def read(
+  paper: str,
+  text: str,
+  parts: Mapping[str, Sequence[Any]],
+  fields: Mapping[str, Mapping[str, Any]],
+  **defaults: Any,
 ) -> tuple[Experiment, ...]:
-  """Returns the experiments with the claims of a text.
+  """Returns the experiments of a paper.
 
-  A line '[NAME]' starts an experiment, an unindented line 'KEY: TEXT' a claim,
-  and a line indented by two spaces is read by `parse_comparisons`. Lines
-  indented by four spaces continue the previous line.
+  A line '[TABLE] TITLE' of the text starts an experiment, an unindented line
+  'KEY: TEXT' a claim, and a line indented by two spaces is read by
+  `parse_comparisons`. Lines indented by four spaces continue the previous line.
+
+  Args:
+    paper: first part of the names.
+    text: titles and claims.
+    parts: {table: parts}.
+    fields: {table: other attributes}, where they differ from `defaults`.
+    **defaults: other attributes of all experiments.
   """
-  claims: dict[str, list[Claim]] = {one.name: [] for one in experiments}
-  name = ''
+  found: list[Experiment] = []
+  claims: list[Claim] = []
   for line in text.strip().replace('\n    ', ' ').splitlines():
     if line.startswith('['):
-      name = line.strip('[]')
+      table, _, title = line[1:].partition('] ')
+      others = defaults | {**fields.get(table, {})}
+      name, claims = f'{paper}/{table}', []
+      found.append(Experiment(name, title, tuple(parts[table]), **others))
     elif line.startswith('  '):
-      claim = claims[name][-1]
+      claim = claims.pop()
       comparisons = claim.comparisons + parse_comparisons(line)
-      claims[name][-1] = dataclasses.replace(claim, comparisons=comparisons)
+      claims.append(Claim(claim.key, claim.text, comparisons))
     else:
       key, _, statement = line.partition(': ')
-      claims[name].append(Claim(key, statement, ()))
-  return tuple(
-    dataclasses.replace(one, claims=tuple(claims[one.name]))
-    for one in experiments
-  )
+      claims.append(Claim(key, statement, ()))
+    found[-1] = dataclasses.replace(found[-1], claims=tuple(claims))
+  return tuple(found)

@@ -14,7 +14,7 @@ MEAN = 'mean'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finetuning(parts.LengthPart):
+class Finetuning(parts.ConfiguredPart):
   """Scores of each row's answers to prompts, after finetuning.
 
   Models start from `init_part` at scales `paper` and `small`, and from random
@@ -32,31 +32,24 @@ class Finetuning(parts.LengthPart):
   kind: ClassVar[str] = 'answers'
 
   def make_config(self, request: parts.Request) -> parts.Config:
-    config = self.load(request)
-    with config.unlocked():
-      config.eval.lengths = tuple(self.columns(config).values())
-      config.train.init_from = ''
+    config = super().make_config(request)
+    config.train.init_from = ''
     return config
 
-  def prepare(
-    self,
-    request: parts.Request,
-    config: parts.Config,
-    previous: Sequence[Results],
-  ) -> None:
-    if not self.substitute_overrides(request):
-      assert self.init_part is not None
-      init = parts.find(previous, self.init_part)
-      config.train.init_from = init['trained']
+  def initial(
+    self, request: parts.Request, previous: Sequence[Results]
+  ) -> Results | None:
+    if self.substitute_at(request.scale):
+      return None
+    return super().initial(request, previous)
 
   def train(
     self,
     request: parts.Request,
     config: parts.Config,
-    trained: str,
-    previous: Sequence[Results],
-  ) -> parts.Trained:
-    from_scratch = bool(self.substitute_overrides(request))
+    folder: files.Path,
+    init: Results | None,
+  ) -> tuple[list[Results], list[Results], Results]:
     runs = self.parse(config, request.scale)
     specs = self.runs(config, request.scale)
     corpus = data.load(
@@ -69,46 +62,42 @@ class Finetuning(parts.LengthPart):
       for seed in request.seeds:
         each = runs_lib.configure(config, runs[row.name])
         each.seed = seed
-        folder = files.locate(request.root) / trained / f'seed{seed}'
-        if not from_scratch:
-          folder /= self.init_folder(row)
-          each.train.init_from = self.init_workdir(row, request, seed, previous)
-        folder /= runs_lib.folder(runs[row.name])
-        found.append(_finetune(each, folder, corpus))
+        place = folder / f'seed{seed}'
+        if init is not None:
+          place /= self.init_folder(row)
+          each.train.init_from = self.init_workdir(row, request, seed, init)
+        place /= runs_lib.folder(runs[row.name])
+        found.append(_finetune(each, place, corpus))
       scores = [self._scores(config, one) for one in found]
       paper = row.paper if self.tasks else self.paper_scores(row, lengths)
       line = parts.table_row(row.name, specs[row.name], scores, paper)
       table.append(line | {'refused': found[0]['refused']})
       results += found
-    fields: dict[str, Any] = {
+    fields: Results = {
       'unit': self.unit,
       'columns': [*self.tasks, MEAN] if self.tasks else lengths,
       'train_length': config.data.train_length,
       'examples': sum(results[0]['examples'].values()),
     }
-    if from_scratch:
+    if init is None:
       fields['differences'] = [
         'models start from nothing, at full size pretrained'
       ]
-    return parts.Trained(table, results, fields)
+    return table, results, fields
 
   def _scores(self, config: parts.Config, results: Results) -> parts.Scores:
     """Returns a score per column; None where evaluation was refused."""
-    scores = results['scores']
+    # By length and by task.
+    scores = [results['scores'].get(str(n), {}) for n in config.eval.lengths]
     if self.tasks is None:
       return [
-        next(iter(scores[str(length)].values()))['score']
-        if str(length) in scores
-        else None
-        for length in config.eval.lengths
+        next((one['score'] for one in each.values()), None) for each in scores
       ]
-    (length,) = config.eval.lengths
     by_task = {
-      name.partition('/')[2]: one['score']
-      for name, one in scores.get(str(length), {}).items()
+      name.partition('/')[2]: one['score'] for name, one in scores[0].items()
     }
-    columns = [by_task.get(task) for task in self.tasks]
-    return [*columns, results['average'].get(str(length))]
+    mean = results['average'].get(str(config.eval.lengths[0]))
+    return [*map(by_task.get, self.tasks), mean]
 
 
 def _finetune(config: parts.Config, folder: files.Path, corpus: Any) -> Results:

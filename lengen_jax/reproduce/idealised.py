@@ -2,34 +2,49 @@
 
 The query and all keys have the same content, so RoPE's score, scaled to 1 at
 distance 0, is a mean of cosines. Positions are float64, in tokens; the query is
-at position 0 by default.
+at position 0 by default. Functions of figures write a PNG and a CSV of the
+numbers drawn into a folder, which is created if missing, and return the paths.
+The files are reproducible byte by byte.
 
-Source: Position-index warping, figures 1, 2 and A, and table 2.
+Source: Position-index warping, figures 1, 2, 4, A and B, and table 2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+import math
+import pathlib
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lengen_jax import papers
+from lengen_jax.analysis import plots, tables
+from lengen_jax.hints import PathLike
 from lengen_jax.positions import warped
 
-# Rows, and {column: (L_train, L_test / L_train, c)}.
-TABLE_2_ROWS = ('none', 'sqrt', 'beta(2,5)')
+# {column: (L_train, L_test / L_train, c)}.
 TABLE_2_COLUMNS = {
   '20:2x': (20, 2, 10),
   '20:4x': (20, 4, 10),
   '500:2x': (500, 2, 200),
   '500:4x': (500, 4, 200),
 }
-# As printed in the paper.
-TABLE_2_PRINT = {
-  'none': (0.099, 0.069, 0.061, 0.066),
-  'sqrt': (0.016, 0.063, 0.028, 0.031),
-  'beta(2,5)': (0.054, 0.012, 0.031, 0.013),
-}
 TABLE_2_TOLERANCE = 0.003
+RATIOS = (1, 2, 4, 8)
+# Steepest, middle and flattest of ALiBi's slopes for eight heads, by name.
+_SLOPES = (2, 16, 256)
+# Training lengths of the paper's language models and algorithmic tasks.
+_TEXT_LENGTH, _TASK_LENGTH = 512, 20
+# Positions at the end of a sequence, shown in figure A.
+_TAIL = 50
+_SKEWS = ('none', 'sqrt', 'log', 'sine', 'beta(2,5)', 'beta(1,3)')
+# Style of text in a figure.
+_NOTE: dict[str, Any] = {
+  'textcoords': 'offset points',
+  'color': '0.4',
+  'fontsize': 8,
+}
 
 
 def rope_score(
@@ -57,16 +72,9 @@ def rope_score(
 
 
 def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray:
-  """Returns ALiBi's score, -slope |k|, without the constant content score.
+  """Returns ALiBi's score `[...]`, -slope |k|, without that of the content.
 
   Source: Press et al. (2022), arXiv:2108.12409, section 3.
-
-  Args:
-    distance: k, of any shape `[...]`.
-    slope: slope of the head.
-
-  Returns:
-    Scores `[...]`.
   """
   return -slope * np.abs(np.asarray(distance, np.float64))
 
@@ -80,16 +88,13 @@ def attention(score: ArrayLike) -> np.ndarray:
 
 
 def unseen(values: np.ndarray, trained: np.ndarray) -> np.ndarray:
-  """Returns the distance of attention from its range in training.
+  """Returns the distance of attention `[...]` from its range in training.
 
   Source: Position-index warping, figure 2, in numbers.
 
   Args:
     values: attention `[...]`.
     trained: attention at all distances in training, `[n]`.
-
-  Returns:
-    Distances `[...]`, 0 within the range.
   """
   beyond = np.maximum(values - trained.max(), trained.min() - values)
   return np.maximum(beyond, 0.0)
@@ -111,13 +116,9 @@ def sensitivity(positions: np.ndarray, query: float = 0.0) -> np.ndarray:
 
 
 def skew_values(x: np.ndarray, skew: str) -> np.ndarray:
-  """Returns f(x) for a skew function; `none` is the identity.
+  """Returns f(x) for x in [0, 1]; the skew function `none` is the identity.
 
   Source: Position-index warping, section 4.
-
-  Args:
-    x: `[...]` in [0, 1].
-    skew: `none`, or an argument of `warped.skew_function`.
 
   Raises:
     errors.SpecError: unknown skew function.
@@ -161,27 +162,313 @@ def total_difference(train_length: int, ratio: int, skew: str, c: int) -> float:
   """
   train = train_positions(train_length, skew)[-c:]
   test = test_positions(ratio * train_length, train_length)[-c:]
-  return np.abs(sensitivity(train) - sensitivity(test)).sum()
+  return float(np.abs(sensitivity(train) - sensitivity(test)).sum())
 
 
-def table_2() -> dict[str, dict]:
-  """Returns {row: {column: total difference}} of the paper's table 2."""
+def table_2() -> dict[str, tuple[float, ...]]:
+  """Returns {skew function: total differences} of the paper's table 2."""
   return {
-    skew: {
-      name: total_difference(train_length, ratio, skew, c)
-      for name, (train_length, ratio, c) in TABLE_2_COLUMNS.items()
-    }
-    for skew in TABLE_2_ROWS
+    skew: tuple(
+      total_difference(train_length, ratio, skew, c)
+      for train_length, ratio, c in TABLE_2_COLUMNS.values()
+    )
+    for skew in papers.WARPING_TABLE_2
   }
 
 
-def mismatches(table: Mapping[str, Mapping]) -> list[tuple]:
-  """Returns (row, column) of the cells that deviate from print."""
+def mismatches(
+  table: Mapping[str, Sequence[float]],
+) -> list[tuple[str, str, float, float]]:
+  """Returns (row, column, ours, printed) of cells that deviate from print."""
   return [
-    (skew, name)
+    (skew, *cell)
     for skew, row in table.items()
-    for (name, value), printed in zip(
-      row.items(), TABLE_2_PRINT[skew], strict=True
+    for cell in zip(
+      TABLE_2_COLUMNS, row, papers.WARPING_TABLE_2[skew], strict=True
     )
-    if abs(value - printed) > TABLE_2_TOLERANCE
+    if abs(cell[1] - cell[2]) > TABLE_2_TOLERANCE
   ]
+
+
+def deviations(results: Any) -> list[str]:
+  """Returns a line per cell of table 2 that deviates from print."""
+  del results
+  return [
+    f'{row} at {column}: {ours:.3f}, printed {printed:.3f}'
+    for row, column, ours, printed in mismatches(table_2())
+  ]
+
+
+def least_attention() -> dict[str, tuple[float]]:
+  """Returns the least idealised attention at distances up to 65536."""
+  distance = np.arange(2**16 + 1)
+  scores = {
+    'rope': rope_score(distance),
+    'alibi': alibi_score(distance, 2**-8),
+  }
+  return {k: (float(attention(score).min()),) for k, score in scores.items()}
+
+
+def most_unseen() -> dict[str, tuple[float]]:
+  """Returns the largest deviation from attention values seen in training.
+
+  Training covers distances below 512; the test covers those below 2048.
+  """
+  distance = np.arange(4 * _TEXT_LENGTH)
+  scores = {'rope': rope_score(distance)} | {
+    f'alibi, slope 1/{2**n}': alibi_score(distance, 2.0**-n)
+    for n in range(1, 9)
+  }
+  found = {}
+  for name, score in scores.items():
+    seen, longer = np.split(attention(score), [_TEXT_LENGTH])
+    found[name] = (float(unseen(longer, seen).max()),)
+  return found
+
+
+def tail_sensitivity() -> dict[str, tuple[float, ...]]:
+  """Returns the mean sensitivity of the last 50 interpolated positions."""
+  tails = (_sensitivity_under_pi(_TEXT_LENGTH, n)[1][-_TAIL:] for n in RATIOS)
+  return {'rope': tuple(float(tail.mean()) for tail in tails)}
+
+
+def figure_1(folder: PathLike) -> list[pathlib.Path]:
+  """Draws attention by distance: ALiBi's vanishes, RoPE's stays above e^-1.
+
+  RoPE is drawn for two widths d; it oscillates more at that of a single head.
+  """
+  distance = _log_spaced(2**16)
+  curves = _attention_curves(distance, (4096, 64))
+  figure, axes = plots.panels(1)
+  rows: list[Any] = []
+  for number, (name, values) in enumerate(curves.items()):
+    _draw(axes, number, distance, values, name)
+    rows += _rows((name,), distance, values)
+  axes.axhline(math.exp(-1), color='0.4', linestyle='--', linewidth=1)
+  axes.annotate(
+    'e⁻¹, lower bound of RoPE',
+    (1, math.exp(-1)),
+    xycoords=('axes fraction', 'data'),
+    xytext=(-3, 3),
+    ha='right',
+    **_NOTE,
+  )
+  axes.set_xscale('log', base=2)
+  axes.set_xlabel('distance of query and key, tokens')
+  axes.set_ylabel('idealised attention, exp(score)')
+  header = ('curve', 'distance', 'attention')
+  return _save(folder, 'figure_1', figure, axes, header, rows)
+
+
+def figure_2(folder: PathLike) -> list[pathlib.Path]:
+  """Draws attention beyond the training length, and how far it is unseen.
+
+  RoPE reaches values that do not occur in training. A head of ALiBi deviates
+  by at most exp(-slope L_train), which is visible for the flattest heads only.
+  """
+  distance = _log_spaced(RATIOS[-1] * _TEXT_LENGTH)
+  both = np.concatenate([np.arange(_TEXT_LENGTH), distance])
+  figure, (left, right) = plots.panels(2)
+  rows: list[Any] = []
+  for number, (name, values) in enumerate(_attention_curves(both).items()):
+    seen, values = np.split(values, [_TEXT_LENGTH])
+    beyond = unseen(values, seen)
+    _draw(left, number, distance, values, name)
+    _draw(right, number, distance, beyond)
+    rows += _rows((name,), distance, values, beyond)
+  for axes in (left, right):
+    _mark_trained(axes, _TEXT_LENGTH)
+    axes.set_xscale('log', base=2)
+    axes.set_xlabel('distance of query and key, tokens')
+  left.set_ylabel('idealised attention, exp(score)')
+  right.set_ylabel('how far outside the range seen in training')
+  header = ('curve', 'distance', 'attention', 'unseen')
+  return _save(folder, 'figure_2', figure, right, header, rows)
+
+
+def figure_a(folder: PathLike) -> list[pathlib.Path]:
+  """Draws sensitivity by position under dynamic position interpolation.
+
+  The left panel shows whole sequences at the training length of the algorithmic
+  tasks, the right one the tails at that of the language models.
+  """
+  figure, (left, right) = plots.panels(2)
+  rows: list[Any] = []
+  for number, ratio in enumerate(RATIOS):
+    position, values = _sensitivity_under_pi(_TASK_LENGTH, ratio)
+    name = f'L_test = {ratio} L_train' if ratio > 1 else 'L_test = L_train'
+    _draw(left, number, position, values, name)
+    rows += _rows((_TASK_LENGTH, ratio), position, values)
+    curve = _sensitivity_under_pi(_TEXT_LENGTH, ratio)
+    position, values = (each[-_TAIL:] for each in curve)
+    _draw(right, number, position - position[-1], values)
+    rows += _rows((_TEXT_LENGTH, ratio), position, values)
+  _mark_trained(left, _TASK_LENGTH)
+  left.set_xscale('log', base=2)
+  left.set_xlabel(f'position, tokens (L_train = {_TASK_LENGTH})')
+  left.set_ylabel('sensitivity, fall of attention per token')
+  right.set_xlabel(f'tokens from the end (L_train = {_TEXT_LENGTH})')
+  header = ('train_length', 'ratio', 'position', 'sensitivity')
+  return _save(folder, 'figure_a', figure, right, header, rows)
+
+
+def figure_4(folder: PathLike) -> list[pathlib.Path]:
+  """Draws the skew functions on [0, 1]."""
+  x = np.linspace(0, 1, 201)
+  figure, axes = plots.panels(1)
+  rows: list[Any] = []
+  for number, skew in enumerate(_SKEWS):
+    values = skew_values(x, skew)
+    _draw(axes, number, x, values, 'identity' if skew == 'none' else skew)
+    rows += _rows((skew,), x, values)
+  axes.set_xlabel('x = i / l')
+  axes.set_ylabel('f(x)')
+  return _save(folder, 'figure_4', figure, axes, ('skew', 'x', 'f'), rows)
+
+
+def figure_b(folder: PathLike) -> list[pathlib.Path]:
+  """Draws the gaps between neighbouring positions of a warped tail.
+
+  Grey lines show the gaps of dynamic position interpolation. Gaps below 2^-8,
+  at the end of the Beta functions, appear in the CSV only.
+  """
+  figure, axes = plots.panels(1)
+  position = np.arange(1, _TEXT_LENGTH)
+  rows: list[Any] = []
+  for number, skew in enumerate(_SKEWS):
+    gaps = np.diff(train_positions(_TEXT_LENGTH, skew))
+    _draw(axes, number, position, gaps, 'identity' if skew == 'none' else skew)
+    rows += _rows((skew,), position, gaps)
+  for ratio in RATIOS[1:]:
+    test = test_positions(ratio * _TEXT_LENGTH, _TEXT_LENGTH)
+    gaps = np.diff(test)[: _TEXT_LENGTH - 1]
+    name = f'PI, {ratio}x'
+    axes.plot(position, gaps, color='0.5', linestyle='--', linewidth=1)
+    axes.annotate(name, (position[0], gaps[0]), xytext=(40, 2), **_NOTE)
+    rows += _rows((name,), position, gaps)
+  axes.set_yscale('log', base=2)
+  axes.set_ylim(2**-8, 2**5)
+  axes.set_xlabel(f'position, tokens (l = {_TEXT_LENGTH})')
+  axes.set_ylabel('gap to the position before, tokens')
+  header = ('skew', 'position', 'gap')
+  return _save(folder, 'figure_b', figure, axes, header, rows)
+
+
+def draw_table_2(folder: PathLike) -> list[pathlib.Path]:
+  """Draws total differences as bars; hatched bars deviate from print."""
+  table = table_2()
+  off = [cell[:2] for cell in mismatches(table)]
+  figure, axes = plots.panels(1)
+  rows: list[Any] = []
+  for number, (skew, row) in enumerate(table.items()):
+    printed = papers.WARPING_TABLE_2[skew]
+    x = np.arange(len(row)) + 0.28 * (number - 1)
+    axes.bar(
+      x,
+      row,
+      width=0.26,
+      color=plots.style(number)['color'],
+      edgecolor='white',
+      linewidth=0,
+      hatch=['///' if (skew, c) in off else '' for c in TABLE_2_COLUMNS],
+      label='no warping' if skew == 'none' else skew,
+    )
+    cells = zip(x, TABLE_2_COLUMNS, row, printed, strict=True)
+    for place, name, value, paper in cells:
+      axes.annotate(
+        f'{value:.3f}\n({paper:.3f})',
+        (place, max(value, paper)),
+        xytext=(0, 5),
+        textcoords='offset points',
+        ha='center',
+        fontsize=7,
+      )
+      rows.append((skew, name, value, paper, (skew, name) in off))
+    axes.plot(
+      x,
+      printed,
+      'D',
+      color='white',
+      markeredgecolor='black',
+      markersize=5,
+      label='print, in brackets' if number == len(table) - 1 else None,
+    )
+  axes.bar(
+    [0],
+    [0],
+    color='0.7',
+    edgecolor='white',
+    hatch='///',
+    label=f'more than {TABLE_2_TOLERANCE} off the print',
+  )
+  axes.set_xticks(range(len(TABLE_2_COLUMNS)), TABLE_2_COLUMNS)
+  axes.set_xlabel('L_train : L_test / L_train')
+  axes.set_ylabel('total difference of sensitivity in the tail')
+  axes.margins(y=0.1)
+  axes.set_axisbelow(True)
+  header = ('skew', 'setting', 'total_difference', 'printed', 'mismatch')
+  return _save(folder, 'table_2', figure, axes, header, rows)
+
+
+def _log_spaced(longest: int) -> np.ndarray:
+  """Returns integers from 1 to `longest`, evenly spaced on a log axis."""
+  octaves = math.log2(longest)
+  return np.unique(np.round(2 ** np.linspace(0, octaves, int(30 * octaves))))
+
+
+def _attention_curves(
+  distance: np.ndarray, widths: Sequence[int] = (4096,)
+) -> dict[str, np.ndarray]:
+  """Returns RoPE's attention for each width, and ALiBi's for three slopes."""
+  rope = {f'RoPE, d = {d}': rope_score(distance, d) for d in widths}
+  alibi = {f'ALiBi, slope 1/{n}': alibi_score(distance, 1 / n) for n in _SLOPES}
+  return {name: attention(score) for name, score in (rope | alibi).items()}
+
+
+def _sensitivity_under_pi(
+  train_length: int, ratio: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the indices of all tokens but the first, and sensitivities."""
+  test = test_positions(ratio * train_length, train_length)
+  return np.arange(1, len(test)), sensitivity(test)
+
+
+def _draw(
+  axes: Any, number: int, x: np.ndarray, y: Any, name: str | None = None
+) -> None:
+  every = max(1, len(x) // 9)
+  marks = (number * every // len(_SKEWS), every)
+  axes.plot(x, y, label=name, markevery=marks, **plots.style(number))
+
+
+def _mark_trained(axes: Any, train_length: int) -> None:
+  axes.axvline(train_length, color='0.6', linewidth=1, zorder=1)
+  axes.annotate(
+    'L_train',
+    (train_length, 1),
+    xycoords=('data', 'axes fraction'),
+    xytext=(3, -10),
+    **_NOTE,
+  )
+
+
+def _rows(names: tuple[Any, ...], *columns: Any) -> list[tuple[Any, ...]]:
+  """Returns CSV rows: `names`, then a number of each column."""
+  points = zip(*(column.tolist() for column in columns), strict=True)
+  return [(*names, *point) for point in points]
+
+
+def _save(
+  folder: PathLike,
+  name: str,
+  figure: Any,
+  axes: Any,
+  header: Sequence[str],
+  rows: Iterable[Any],
+) -> list[pathlib.Path]:
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  picture, numbers = folder / f'{name}.png', folder / f'{name}.csv'
+  plots.finish(figure, axes, picture)
+  tables.write_csv(numbers, header, rows)
+  return [picture, numbers]

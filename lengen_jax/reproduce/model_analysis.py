@@ -1,4 +1,4 @@
-"""Measurements and figures of trained models, for `figures.ModelAnalysis`."""
+"""Measurements and drawings of trained models, for `figures.Figure`."""
 
 from collections.abc import Mapping
 import pathlib
@@ -21,11 +21,10 @@ def draw_biases(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
   paths = []
   for name, one in models.items():
     model = one.run.model, one.state.params
-    paths += bias_figures.figure(*model, folder / name)
     path = folder / name / 'thresholds.csv'
+    paths += [*bias_figures.figure(*model, folder / name), path]
     thresholds = bias_maps.thresholds(*model).items()
     tables.write_csv(path, ('layer', 'tokens'), thresholds)
-    paths.append(path)
   return paths
 
 
@@ -41,12 +40,8 @@ def thresholds_and_kinds(trained: Trained) -> tuple[float, ...]:
   biases = bias_maps.curves(*model, queries=(length,))
   counts = bias_maps.kinds(biases)[length].counts
   heads = sum(counts.values())
-  return (
-    min(thresholds),
-    max(thresholds),
-    counts[bias_maps.LOCAL] / heads,
-    counts[bias_maps.ANTI_LOCAL] / heads,
-  )
+  kinds = bias_maps.LOCAL, bias_maps.ANTI_LOCAL
+  return min(thresholds), max(thresholds), *(counts[k] / heads for k in kinds)
 
 
 def draw_matrices(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
@@ -61,48 +56,38 @@ def diagonal(trained: Trained) -> tuple[float, ...]:
   It is summed within two tokens of the diagonal and averaged over layers: at
   the training length, and for queries beyond it at four times that length.
   """
-  shares = []
-  for batch, first in zip(
-    _batches(trained), (0, trained.run.data.train_length), strict=True
-  ):
-    layers = attention_maps.matrices(trained, batch).values()
-    shares.append(
-      statistics.fmean(
-        attention_maps.near_diagonal(weights_QxK, 2, first)
-        / attention_maps.near_diagonal(uniform_QxK, 2, first)
-        for weights_QxK, uniform_QxK in layers
+  near = attention_maps.near_diagonal
+  firsts = 0, trained.run.data.train_length
+  return tuple(
+    statistics.fmean(
+      near(weights_QxK, 2, first) / near(uniform_QxK, 2, first)
+      for weights_QxK, uniform_QxK in (
+        attention_maps.matrices(trained, batch).values()
       )
     )
-  return tuple(shares)
+    for batch, first in zip(_batches(trained), firsts, strict=True)
+  )
 
 
 def draw_entropy(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
   """Draws the entropy of attention by length."""
   (train_length,) = {one.run.data.train_length for one in models.values()}
-  found = {
-    name: attention_maps.entropies(one, _windows(one))
-    for name, one in models.items()
-  }
+  found = {name: _entropies(one) for name, one in models.items()}
   return attention_maps.entropy_figure(found, folder, train_length=train_length)
 
 
 def entropy_growth(trained: Trained) -> tuple[float]:
   """Returns the entropy at the longest minus that at the shortest length."""
-  found = attention_maps.entropies(trained, _windows(trained))
-  first, last = (
-    statistics.fmean(one.nats.values()) for one in (found[0], found[-1])
-  )
-  return (last - first,)
+  means = [statistics.fmean(one.nats.values()) for one in _entropies(trained)]
+  return (means[-1] - means[0],)
 
 
 def draw_order(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
   """Writes how outputs change with redrawn positions and permuted tokens."""
   path = folder / 'order.csv'
-  tables.write_csv(
-    path,
-    ('run', 'positions redrawn', 'tokens permuted'),
-    [(name, *order_changes(one)[:2]) for name, one in models.items()],
-  )
+  head = 'run', 'positions redrawn', 'tokens permuted'
+  changes = [(name, *order_changes(one)[:2]) for name, one in models.items()]
+  tables.write_csv(path, head, changes)
   return [path]
 
 
@@ -111,12 +96,9 @@ def order_changes(trained: Trained) -> tuple[float, float, float]:
 
   The first is under redrawn positions, the second under permuted tokens.
   """
+  run, params = trained.run, trained.state.params
   found = order_invariance.measure(
-    trained.run.model,
-    trained.run.scheme,
-    trained.state.params,
-    _batches(trained)[0],
-    seed=trained.run.config.seed,
+    run.model, run.scheme, params, _batches(trained)[0], seed=run.config.seed
   )
   redrawn = found.redrawn.total_variation
   permuted = found.permuted.total_variation
@@ -126,6 +108,10 @@ def order_changes(trained: Trained) -> tuple[float, float, float]:
 def _windows(trained: Trained) -> Any:
   run = trained.run
   return data.load(run.data, max(run.eval.lengths)).evaluation(run.eval)
+
+
+def _entropies(trained: Trained) -> Any:
+  return attention_maps.entropies(trained, _windows(trained))
 
 
 def _batches(trained: Trained) -> list[dict[str, Any]]:

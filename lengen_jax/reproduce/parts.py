@@ -1,11 +1,6 @@
-"""Base classes of the parts of an experiment.
+"""Base classes of the parts of an experiment; a part checks and runs itself."""
 
-A part checks and runs itself. Parts that train share the assembly of configs,
-folders and results in `TrainedPart`.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-import copy
+from collections.abc import Iterable, Sequence
 import dataclasses
 import hashlib
 import inspect
@@ -28,32 +23,14 @@ Config: TypeAlias = ml_collections.ConfigDict
 # A score per column; None where a run has no score.
 Scores = list[float | None]
 
-# Settings that the list of differences omits: the description of substitute
-# data covers them, or no score depends on them.
+# Settings, or sections of them, that the list of differences omits: other lines
+# describe them, or no score depends on them.
 _OMITTED_DIFFERENCES = (
-  'data.source',
-  'data.task',
-  'data.path',
-  'data.raw',
-  'eval.batch_tokens',
-  'eval.lengths',
-  'model.remat',
-  'model.scan_layers',
-  'seed',
-  'sweep.batching',
-  'sweep.runs',
-  'sweep.seeds',
-  'train.checkpoint_every',
-  'train.init_from',
-  'train.log_every',
-  'train.buckets',
-  'eval.buckets',
-)
-_RUN_SETTINGS = (
-  'model.encoding',
-  'model.attention_scale',
-  'positions',
-  'paper',
+  *('data.source', 'data.task', 'data.path', 'data.raw', 'model.encoding'),
+  *('eval.batch_tokens', 'eval.lengths', 'eval.buckets', 'train.buckets'),
+  *('model.remat', 'model.scan_layers', 'model.attention_scale', 'positions'),
+  *('paper', 'seed', 'sweep.batching', 'sweep.runs', 'sweep.seeds'),
+  *('train.checkpoint_every', 'train.init_from', 'train.log_every'),
 )
 
 
@@ -78,10 +55,8 @@ class Request:
   @property
   def folder_name(self) -> str:
     """PAPER/TABLE/SCALE, with a suffix if the user overrides settings."""
-    name = f'{self.name}/{self.scale}'
-    if self.overrides:
-      name += f'-{_digest(sorted(self.overrides))}'
-    return name
+    suffix = f'-{_digest(sorted(self.overrides))}' if self.overrides else ''
+    return f'{self.name}/{self.scale}{suffix}'
 
   @property
   def folder(self) -> pathlib.Path:
@@ -107,12 +82,7 @@ class Part:
     """Raises `errors.LengenError` if the part cannot run."""
 
   def run(self, request: Request, previous: Sequence[Results]) -> Results:
-    """Returns the results of the part.
-
-    Args:
-      request: what to run, and where.
-      previous: results of the experiment's previous parts.
-    """
+    """Returns the results, given those of the experiment's previous parts."""
     raise NotImplementedError
 
   def results(self, rows: list[Results], **fields: Any) -> Results:
@@ -138,7 +108,7 @@ def table_row(
   name: str,
   run: str,
   by_seed: Sequence[Scores],
-  paper: Sequence[float | None] | None = None,
+  paper: experiment_lib.Scores | None = None,
   reduction: str = 'mean',
 ) -> Results:
   """Returns a row of a results table.
@@ -172,15 +142,19 @@ def reduce_columns(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfiguredPart(Part):
-  """A part that runs each of its rows with a common config.
+  """A part that trains and tests its rows with a common config.
 
   Attributes:
     config: config file, with the start of its argument, to which the scale is
       appended: 'fire_c4.py:base'.
     rows: the runs.
     ratios: lengths tested, relative to the training length.
+    config_lengths: whether to test the lengths of the config, each of which is
+      assigned to the nearest of `ratios`.
     substitute: replaces the data at scales `cpu` and `tiny`; None for the
       config's own data.
+    init_part: previous part whose models provide the initial parameters; None
+      for random ones.
     seed_reduction: 'mean', or 'min' or 'max' where the paper reports the best
       seed.
     hardware: the paper's, if it differs from the experiment's.
@@ -189,27 +163,53 @@ class ConfiguredPart(Part):
   config: str
   rows: tuple[Row, ...]
   ratios: tuple[float, ...] = ()
+  config_lengths: bool = False
   substitute: experiment_lib.SubstituteData | None = None
+  init_part: str | None = None
   seed_reduction: str = 'mean'
   hardware: str = ''
+  omitted: ClassVar[tuple[str, ...]] = _OMITTED_DIFFERENCES
 
   def make_config(self, request: Request) -> Config:
     """Returns the config that all rows share."""
-    raise NotImplementedError
+    config = self.load(request)
+    with config.unlocked():
+      config.eval.lengths = tuple(self.columns(config).values())
+    return config
 
   def load(self, request: Request, *changes: str) -> Config:
     """Returns the config file at a scale; the user's overrides come last."""
-    changes = (*self.substitute_overrides(request), *changes)
-    config = load_config(
-      self.config, request.scale, [*changes, *request.overrides]
-    )
+    substitute = self.substitute_at(request.scale)
+    values = dict(substitute.changes) if substitute else {}
+    if folder := self._substitute_folder(request):
+      values['data.raw'] = folder
+    overrides = [f'--config.{key}={value}' for key, value in values.items()]
+    overrides += [*changes, *request.overrides]
+    config = load_config(self.config, request.scale, overrides)
     with config.unlocked():
       if 'paper' in config:
         del config.paper
     return config
 
   def check(self, request: Request) -> None:
-    self.parse(self.make_config(request), request.scale)
+    """Writes substitute data, then raises an error if the part cannot run.
+
+    Raises:
+      errors.LengenError: the config or the runs are invalid, or data is
+        missing.
+    """
+    self.write_substitute(request)
+    config = self.make_config(request)
+    self.parse(config, request.scale)
+    if 'data' not in config:
+      return
+    try:
+      data.check_present(data.DataConfig(**config.data.to_dict()))
+    except errors.LengenError as error:
+      raise errors.CorpusError(
+        f'{self.config} at scale {request.scale}: {error}; --scale=cpu needs '
+        'no data'
+      ) from None
 
   def rows_at(self, scale: str) -> list[Row]:
     """Returns the rows that are run at a scale."""
@@ -229,60 +229,43 @@ class ConfiguredPart(Part):
     parsed = runs_lib.parse('; '.join(runs.values()), config)
     return dict(zip(runs, parsed, strict=True))
 
-  def substitute_overrides(self, request: Request) -> list[str]:
-    """Returns '--config.KEY=VALUE' overrides that select substitute data.
-
-    The list is empty at scales that use the paper's data. The files need not
-    exist yet.
-    """
-    if self.substitute is None or request.scale in experiment_lib.FULL_SCALES:
-      return []
-    changes = dict(self.substitute.changes)
-    if self.substitute.write is not None:
-      changes['data.raw'] = str(self._substitute_folder(request))
-    return [f'--config.{key}={value}' for key, value in changes.items()]
+  def substitute_at(self, scale: str) -> experiment_lib.SubstituteData | None:
+    """Returns the substitute data; None if the scale uses the paper's."""
+    return None if scale in experiment_lib.FULL_SCALES else self.substitute
 
   def write_substitute(self, request: Request) -> None:
     """Writes the files of the substitute data, if it has any."""
-    if self.substitute and self.substitute.write is not None:
-      if self.substitute_overrides(request):
-        self.substitute.write(self._substitute_folder(request))
+    if folder := self._substitute_folder(request):
+      self.substitute.write(folder)
 
-  def _substitute_folder(self, request: Request) -> pathlib.Path:
+  def _substitute_folder(self, request: Request) -> pathlib.Path | None:
     """Returns a folder whose name depends on the source of the writer."""
-    assert self.substitute is not None and self.substitute.write is not None
-    module = sys.modules[self.substitute.write.__module__]
+    substitute = self.substitute_at(request.scale)
+    if substitute is None or substitute.write is None:
+      return None
+    module = sys.modules[substitute.write.__module__]
     name = module.__name__.rpartition('.')[2]
     version = _digest(inspect.getsource(module))
     return files.locate(request.root) / 'standins' / f'{name}-{version}'
 
-  def differences(self, config: Config, full: Config, scale: str) -> list[str]:
-    """Returns one line per setting that differs from the full-size config.
-
-    Args:
-      config: the config that was run.
-      full: the config at scale `paper`.
-      scale: the scale that was run.
-    """
-    full_values, values = _flatten(full), _flatten(config)
+  def differences(self, config: Config, request: Request) -> list[str]:
+    """Returns one line per setting that differs from scale `paper`."""
+    full = self.make_config(
+      dataclasses.replace(request, scale='paper', overrides=())
+    )
+    before, after = _flatten(full), _flatten(config)
     lines = [
-      f'{key}: {values.get(key)!r}, at full size {full_values.get(key)!r}'
-      for key in sorted(full_values.keys() | values.keys())
-      if full_values.get(key) != values.get(key)
-      and key not in _OMITTED_DIFFERENCES
+      f'{key}: {after.get(key)!r}, at full size {before.get(key)!r}'
+      for key in sorted({*before, *after})
+      if before.get(key) != after.get(key)
+      and not {key, key.partition('.')[0]} & {*self.omitted}
     ]
-    full_runs = self.runs(full, scale)
-    lines += [
+    full_runs = self.runs(full, request.scale)
+    return lines + [
       f'{name}: {run}, at full size {full_runs[name]}'
-      for name, run in self.runs(config, scale).items()
+      for name, run in self.runs(config, request.scale).items()
       if run != full_runs[name]
     ]
-    return lines
-
-  def full_config(self, request: Request) -> Config:
-    """Returns the config at scale `paper`, without the user's overrides."""
-    full = dataclasses.replace(request, scale='paper', overrides=())
-    return self.make_config(full)
 
   def trained_folder(self, request: Request, config: Config) -> str:
     """Returns the folder of the runs of a config, relative to `root`.
@@ -290,120 +273,68 @@ class ConfiguredPart(Part):
     Experiments that train the same models share this folder. Its name does not
     depend on settings that leave the trained parameters unchanged.
     """
-    shared = copy.deepcopy(config)
-    with shared.unlocked():
-      for key in ('sweep', 'paper', 'seed', 'mesh'):
-        if key in shared:
-          del shared[key]
-      free = workdir.FREE | {'data': ('path', 'raw')}
-      for section, keys in free.items():
-        for key in keys:
-          if key in shared.get(section, {}):
-            del shared[section][key]
-    shared.model.encoding = shared.positions = ''
-    shared.model.attention_scale = ''
+    shared = json.loads(config.to_json())
+    for key in ('sweep', 'paper', 'seed', 'mesh'):
+      shared.pop(key, None)
+    for section, keys in (workdir.FREE | {'data': ('path', 'raw')}).items():
+      for key in keys:
+        shared.get(section, {}).pop(key, None)
+    shared['model'] |= {'encoding': '', 'attention_scale': ''}
+    shared['positions'] = ''
     name = self.config.replace('.py', '').replace(':', ',').replace(',', '-')
-    written = None
-    if self.substitute and self.substitute.write is not None:
-      if self.substitute_overrides(request):
-        written = self._substitute_folder(request).name
-    digest = _digest([json.loads(shared.to_json()), written])
+    written = self._substitute_folder(request)
+    digest = _digest([shared, written and written.name])
     return f'trained/{name}-{request.scale}-{digest}'
 
-
-@dataclasses.dataclass
-class Trained:
-  """Outcome of training and testing the rows of a part.
-
-  Attributes:
-    rows: rows of the results table.
-    runs: result of every run; each has 'commit' and 'train_seconds'.
-    fields: the other fields of the part's results.
-  """
-
-  rows: list[Results]
-  runs: list[Results]
-  fields: Results
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainedPart(ConfiguredPart):
-  """A part that trains and tests its rows with every seed."""
+  def run(self, request: Request, previous: Sequence[Results]) -> Results:
+    config = self.make_config(request)
+    init = self.initial(request, previous)
+    if init is not None:
+      # Other initial models have another folder of runs.
+      config.train.init_from = init['trained']
+    trained = self.trained_folder(request, config)
+    folder = files.locate(request.root) / trained
+    with files.locked(folder):
+      rows, runs, fields = self.train(request, config, folder, init)
+    substitute = self.substitute_at(request.scale)
+    return self.results(
+      rows,
+      of_seeds=self.seed_reduction,
+      commits=sorted({str(r.get('commit', 'unrecorded')) for r in runs}),
+      standin=substitute.text if substitute else None,
+      differences=self.differences(config, request)
+      + fields.pop('differences', []),
+      train_seconds=sum(one['train_seconds'] for one in runs),
+      trained=trained,
+      **fields,
+    )
 
   def train(
     self,
     request: Request,
     config: Config,
-    trained: str,
-    previous: Sequence[Results],
-  ) -> Trained:
+    folder: files.Path,
+    init: Results | None,
+  ) -> tuple[list[Results], list[Results], Results]:
     """Trains and tests every row with every seed.
 
     Args:
       request: what to run.
       config: config that the rows share; may be modified.
-      trained: folder of the runs, relative to `request.root`.
-      previous: results of previous parts.
+      folder: folder of the runs.
+      init: results of `init_part`; None for random initial parameters.
+
+    Returns:
+      Rows of the results table; the result of every run, with 'commit' and
+      'train_seconds'; the other fields of the part's results.
     """
     raise NotImplementedError
 
-  def prepare(
-    self, request: Request, config: Config, previous: Sequence[Results]
-  ) -> None:
-    """Modifies the config before the folder of its runs is determined."""
-
-  def run(self, request: Request, previous: Sequence[Results]) -> Results:
-    config = self.make_config(request)
-    self.prepare(request, config, previous)
-    trained = self.trained_folder(request, config)
-    with files.locked(files.locate(request.root) / trained):
-      found = self.train(request, config, trained, previous)
-    substituted = bool(self.substitute_overrides(request))
-    return self.results(
-      found.rows,
-      of_seeds=self.seed_reduction,
-      commits=sorted({str(r.get('commit', 'unrecorded')) for r in found.runs}),
-      standin=self.substitute.text if self.substitute and substituted else None,
-      differences=self.differences(
-        config, self.full_config(request), request.scale
-      )
-      + found.fields.pop('differences', []),
-      train_seconds=sum(one['train_seconds'] for one in found.runs),
-      **found.fields,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LengthPart(TrainedPart):
-  """A part that reads a corpus and is tested at several lengths.
-
-  Attributes:
-    init_part: previous part whose models provide the initial parameters; None
-      for random ones.
-    config_lengths: whether to test the lengths of the config, each of which is
-      assigned to the nearest of `ratios`.
-  """
-
-  init_part: str | None = None
-  config_lengths: bool = False
-
-  def check(self, request: Request) -> None:
-    """Writes substitute data, then raises an error if the part cannot run.
-
-    Raises:
-      errors.LengenError: the config or the runs are invalid, or data is
-        missing.
-    """
-    self.write_substitute(request)
-    config = self.make_config(request)
-    self.parse(config, request.scale)
-    try:
-      data.check_present(data.DataConfig(**config.data.to_dict()))
-    except errors.LengenError as error:
-      raise errors.CorpusError(
-        f'{self.config} at scale {request.scale}: {error}; --scale=cpu needs '
-        'no data'
-      ) from None
+  def initial(
+    self, request: Request, previous: Sequence[Results]
+  ) -> Results | None:
+    """Returns the results of `init_part`; None for random parameters."""
+    return find(previous, self.init_part) if self.init_part else None
 
   def columns(self, config: Config) -> dict[float, int]:
     """Returns {relative length: length}."""
@@ -419,9 +350,7 @@ class LengthPart(TrainedPart):
 
     return {nearest(length): length for length in config.eval.lengths}
 
-  def paper_scores(
-    self, row: Row, columns: Iterable[float]
-  ) -> Sequence[float | None] | None:
+  def paper_scores(self, row: Row, columns: Iterable[float]) -> Scores | None:
     """Returns the paper's scores of a row at some of the relative lengths."""
     if row.paper is None:
       return None
@@ -432,24 +361,16 @@ class LengthPart(TrainedPart):
     return '' if self.init_part is None else f'from-{row.init_row or row.name}/'
 
   def init_workdir(
-    self, row: Row, request: Request, seed: int, previous: Sequence[Results]
+    self, row: Row, request: Request, seed: int, init: Results
   ) -> str:
     """Returns the workdir of the model that initialises a row."""
-    assert self.init_part is not None
-    part = find(previous, self.init_part)
-    model = find(part['rows'], row.init_row or row.name)
-    folder = files.locate(request.root) / part['trained'] / f'seed{seed}'
+    model = find(init['rows'], row.init_row or row.name)
+    folder = files.locate(request.root) / init['trained'] / f'seed{seed}'
     return str(folder / model['folder'])
 
 
 def load_config(text: str, scale: str, overrides: Iterable[str]) -> Config:
-  """Returns a config at a scale.
-
-  Args:
-    text: see `ConfiguredPart.config`.
-    scale: one of `experiment.SCALES`.
-    overrides: '--config.KEY=VALUE' arguments.
-  """
+  """Returns a config at a scale; for `text` see `ConfiguredPart.config`."""
   file, _, arg = text.partition(':')
   arg = ','.join([arg, scale] if arg else [scale])
   path = f'{config_file.folder() / file}:{arg}'
@@ -462,12 +383,12 @@ def _digest(value: Any) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _flatten(config: Config) -> Mapping[str, Any]:
-  """Returns {'section.key': value} without the settings of runs."""
+def _flatten(config: Config) -> dict[str, Any]:
+  """Returns {'section.key': value}."""
   flat: dict[str, Any] = {}
   for key, value in json.loads(config.to_json()).items():
     if isinstance(value, dict):
       flat |= {f'{key}.{inner}': each for inner, each in value.items()}
     else:
       flat[key] = value
-  return {key: v for key, v in flat.items() if key not in _RUN_SETTINGS}
+  return flat

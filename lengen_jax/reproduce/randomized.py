@@ -6,29 +6,24 @@ byte. The range of random positions is not specified either; it is eight
 training lengths here, and so is the range of SHAPE's shifts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import statistics
 from typing import Any
 
 from lengen_jax import papers
-from lengen_jax.reproduce import model_analysis
+from lengen_jax.reproduce import experiment, model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
 from lengen_jax.reproduce.experiment import (
-  Experiment,
   FULL_SCALES,
   Results,
   Row,
   rows,
   SCALES,
-  STDLIB,
-  SubstituteData,
-  with_claims,
 )
-from lengen_jax.reproduce.figures import Average, Measurements, ModelAnalysis
+from lengen_jax.reproduce.figures import Average, Figure
 from lengen_jax.reproduce.sweeps import TaskSweep
 from lengen_jax.reproduce.synthetic import pictures
 
-_RATIOS = (1, 4)
 _OURS = (
   'not in the paper, so ours: random and learned positions below eight '
   'training lengths, SHAPE as sin/cos shifted by as much, number of windows '
@@ -39,30 +34,26 @@ _OURS_CHOMSKY = (
   'code of Ruoss et al. draws distances; dropout is off in testing; of their '
   'encodings, whose figures are those of their paper, the randomized ones',
 )
-_PICTURES = SubstituteData(
+_PICTURES = experiment.SubstituteData(
   'generated pictures of simple shapes in the format of ImageNet',
   write=pictures.write,
 )
-# Encodings for the longest training length.
-_ENCODINGS: dict[str, Callable[[int], str]] = {
-  'nope': lambda n: 'nope',
-  'sin/cos': lambda n: 'sinusoidal',
-  'alibi': lambda n: 'alibi',
-  'transformer-xl': lambda n: 'transformer_xl',
-  'rope': lambda n: 'rope',
-  'learned': lambda n: f'learned(max_position={8 * n})',
-  'power kerple': lambda n: 'kerple_power',
-  'log kerple': lambda n: 'kerple_log',
-  'sandwich': lambda n: 'sandwich',
+# Encodings and positions; {} is eight of the longest training lengths.
+_ENCODINGS = {
+  'nope': 'nope',
+  'sin/cos': 'sinusoidal',
+  'alibi': 'alibi',
+  'transformer-xl': 'transformer_xl',
+  'rope': 'rope',
+  'learned': 'learned(max_position={})',
+  'power kerple': 'kerple_power',
+  'log kerple': 'kerple_log',
+  'sandwich': 'sandwich',
 }
-# Subsets at scales `cpu` and `tiny`: rows of tables 1 and 3, and Chomsky tasks.
-_TABLE_1_ROWS = tuple(
-  name for name in _ENCODINGS if name not in ('power kerple', 'sandwich')
-)
-_TABLE_3_ROWS = ('nope', 'sin/cos', 'alibi', 'rope', 'log kerple', 'sandwich')
-_FEW_TASKS = ('bucket_sort',)
-# Rows that are also tested without a delimiter.
-_DELIMITED = ('rope', 'alibi')
+_PLAIN, _RANDOM = 'standard', 'randomized(max_position={})'
+# Rows that smaller scales leave out.
+_NOT_IN_TABLE_1 = ('power kerple', 'sandwich')
+_NOT_IN_TABLE_3 = ('transformer-xl', 'learned', 'power kerple')
 
 Scores = Sequence[float]
 
@@ -72,24 +63,16 @@ def _per_byte(scores: Scores) -> tuple[float, ...]:
   return tuple(x / n for x, n in zip(scores, (256, 1024), strict=True))
 
 
-def _standard(encoding: Callable[[int], str]) -> Callable[[int], str]:
-  return lambda n: f'{encoding(n)} | standard'
-
-
-def _random(encoding: Callable[[int], str]) -> Callable[[int], str]:
-  return lambda n: f'{encoding(n)} | randomized(max_position={8 * n})'
-
-
-def _random_name(name: str) -> str:
-  return f'{name}, randomized'
+def _run(encoding: str, positions: str = _PLAIN) -> Callable[[int], str]:
+  return lambda n: f'{encoding} | {positions}'.replace('{}', str(8 * n))
 
 
 def _rows(
   table: Mapping[str, tuple[Scores, Scores | None]],
   convert: Callable[[Scores], tuple[float, ...]],
-  names: Sequence[str],
+  names: Iterable[str],
   scales: tuple[str, ...] = SCALES,
-) -> list[Row]:
+) -> tuple[Row, ...]:
   """Returns each encoding's plain and randomized rows.
 
   Args:
@@ -98,65 +81,56 @@ def _rows(
     names: names of the encodings.
     scales: scales at which the rows are run.
   """
-  found = []
-  for name in names:
-    encoding, (plain, randomized) = _ENCODINGS[name], table[name]
-    found.append(Row(name, _standard(encoding), convert(plain), scales))
-    if randomized:
-      found.append(
-        Row(_random_name(name), _random(encoding), convert(randomized), scales)
-      )
-  return found
+  return tuple(
+    Row(
+      name + suffix, _run(_ENCODINGS[name], positions), convert(scores), scales
+    )
+    for name in names
+    for suffix, positions, scores in zip(
+      ('', ', randomized'), (_PLAIN, _RANDOM), table[name], strict=True
+    )
+    if scores
+  )
 
 
 def _all_rows(
   table: Mapping[str, tuple[Scores, Scores | None]],
   convert: Callable[[Scores], tuple[float, ...]],
-  few: Sequence[str],
+  omitted: Sequence[str],
 ) -> tuple[Row, ...]:
-  """Returns all rows of a table, of which smaller scales have a few."""
-  others = [name for name in _ENCODINGS if name not in few]
+  """Returns all rows of a table; smaller scales leave out `omitted`."""
+  few = [name for name in _ENCODINGS if name not in omitted]
+  shape = _run('sinusoidal', 'shape(max_shift={})')
   return (
     *_rows(table, convert, few),
-    *_rows(table, convert, others, FULL_SCALES),
-    Row(
-      'shape',
-      lambda n: f'sinusoidal | shape(max_shift={8 * n})',
-      convert(table['shape'][0]),
-    ),
+    *_rows(table, convert, omitted, FULL_SCALES),
+    Row('shape', shape, convert(table['shape'][0])),
   )
 
 
-def _enwik8(name: str, table: Sequence[Row], **fields: Any) -> LengthCurves:
+def _enwik8(table: Sequence[Row], **fields: Any) -> LengthCurves:
   fields = {
+    'name': 'enwik8',
     'config': 'randomized_enwik8.py',
+    'ratios': (1, 4),
+    'unit': 'nats per byte',
     'seed_reduction': 'min',
   } | fields
-  return LengthCurves(
-    name=name,
-    rows=tuple(table),
-    ratios=_RATIOS,
-    unit='nats per byte',
-    substitute=STDLIB,
-    **fields,
-  )
+  return LengthCurves(rows=tuple(table), **fields)
 
 
-def _imagenet(name: str, config: str, table: Sequence[Row]) -> LengthCurves:
-  return LengthCurves(
-    name=name,
-    config=config,
-    rows=tuple(table),
-    ratios=_RATIOS,
-    unit='nats per picture',
-    substitute=_PICTURES,
-    config_lengths=True,
-    seed_reduction='min',
-  )
+def _imagenet(table: Sequence[Row], **fields: Any) -> LengthCurves:
+  fields = {
+    'name': 'imagenet',
+    'config': 'randomized_imagenet.py',
+    'unit': 'nats per picture',
+    'substitute': _PICTURES,
+    'config_lengths': True,
+  } | fields
+  return _enwik8(table, **fields)
 
 
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
-_PLAIN = ('power kerple', 'log kerple', 'sandwich', 'shape')
 _TABLE_B1 = {
   'power kerple': 'kerple_power',
   'log kerple': 'kerple_log',
@@ -177,18 +151,32 @@ _RUOSS = {
 }
 
 
-def _chomsky(task: str) -> TaskSweep:
-  scores = papers.RANDOMIZED_TABLE_B1[task]
-  paper = {
-    name: (score,) for name, score in zip(_TABLE_B1, scores, strict=False)
-  }
-  return TaskSweep(
-    name=task,
-    config=f'chomsky.py:{task}',
-    rows=rows(_TABLE_B1 | _RUOSS, paper),
-    unit='accuracy, percent',
-    scales=SCALES if task in _FEW_TASKS else FULL_SCALES,
-  )
+def chomsky(
+  table: Callable[[str], tuple[Row, ...]], few: Sequence[str] = ('bucket_sort',)
+) -> list[TaskSweep | Average]:
+  """Returns the Chomsky tasks and their mean; only `few` at small scales.
+
+  Args:
+    table: returns the rows of a task.
+    few: tasks that all scales run.
+  """
+  tasks = tuple(papers.RANDOMIZED_TABLE_B1)
+  sweeps = [
+    TaskSweep(
+      name=task,
+      config=f'chomsky.py:{task}',
+      rows=table(task),
+      unit='accuracy, percent',
+      scales=SCALES if task in few else FULL_SCALES,
+    )
+    for task in tasks
+  ]
+  return [*sweeps, Average(name='tasks', members=tasks)]
+
+
+def _rows_b1(task: str) -> tuple[Row, ...]:
+  scores = zip(_TABLE_B1, papers.RANDOMIZED_TABLE_B1[task], strict=False)
+  return rows(_TABLE_B1 | _RUOSS, {name: (score,) for name, score in scores})
 
 
 def gains(results: Results) -> list[str]:
@@ -197,19 +185,17 @@ def gains(results: Results) -> list[str]:
   The gain of a task is the best randomized score minus the best plain score.
   Its mean over the tasks of the paper's table is the reported 7.4 points.
   """
-  printed = statistics.fmean(
-    max(scores[4:]) - max(scores[:4])
-    for scores in papers.RANDOMIZED_TABLE_B1.values()
-  )
+  paper = papers.RANDOMIZED_TABLE_B1.values()
+  printed = statistics.fmean(max(x[4:]) - max(x[:4]) for x in paper)
   ours = []
   for part in results['parts']:
     if part['kind'] == 'sweep':
       values = {row['name']: row['value'][0] for row in part['rows']}
       random = [v for name, v in values.items() if name.endswith('randomized')]
-      ours.append(max(random) - max(values[name] for name in _PLAIN))
+      plain = (values[name] for name in tuple(_TABLE_B1)[:4])
+      ours.append(max(random) - max(plain))
   mean_gain = statistics.fmean(
-    statistics.fmean(scores[4:7]) - statistics.fmean(scores[:3])
-    for scores in papers.RANDOMIZED_TABLE_B1.values()
+    statistics.fmean(x[4:7]) - statistics.fmean(x[:3]) for x in paper
   )
   return [
     'best randomized minus best plain, mean over tasks: '
@@ -222,97 +208,50 @@ def gains(results: Results) -> list[str]:
 
 _TABLE_1, _TABLE_3 = papers.RANDOMIZED_TABLE_1, papers.RANDOMIZED_TABLE_3
 _TABLE_2 = {k: _per_byte(v) for k, v in papers.RANDOMIZED_TABLE_2.items()}
-_EXPERIMENTS = (
-  Experiment(
-    'randomized/table1',
-    'enwik8: ten encodings, plain and randomized, trained at 256 bytes',
-    (_enwik8('enwik8', _all_rows(_TABLE_1, _per_byte, _TABLE_1_ROWS)),),
-    seeds=(0, 1, 2),
-    ours=_OURS,
-  ),
-  Experiment(
-    'randomized/table2',
-    'enwik8: a RoPE model finetuned with RoPE, randomized RoPE, or ALiBi',
-    (
-      _enwik8(
-        'pretrained', (Row('rope', 'rope | standard', _TABLE_2['before']),)
-      ),
-      _enwik8(
-        'finetuned',
-        (
-          *rows({'rope': 'rope | standard'}, _TABLE_2),
-          *rows(
-            {
-              'rope, randomized': _random(_ENCODINGS['rope']),
-              'alibi': 'alibi | standard',
-            },
-            _TABLE_2,
-            init_row='rope',
-          ),
-        ),
-        config='randomized_enwik8.py:finetune',
-        init_part='pretrained',
-      ),
+_FINETUNED = {'rope, randomized': _run('rope', _RANDOM), 'alibi': _run('alibi')}
+_PARTS: dict[str, list[Any]] = {
+  'table1': [_enwik8(_all_rows(_TABLE_1, _per_byte, _NOT_IN_TABLE_1))],
+  'table2': [
+    _enwik8(
+      rows({'rope': _run('rope')}, {'rope': _TABLE_2['before']}),
+      name='pretrained',
     ),
-    seeds=(0, 1, 2),
-    ours=_OURS,
-  ),
-  Experiment(
-    'randomized/table3',
-    'ImageNet: ten encodings, plain and randomized, trained on 506 pixels',
-    (
-      _imagenet(
-        'imagenet',
-        'randomized_imagenet.py',
-        _all_rows(_TABLE_3, tuple, _TABLE_3_ROWS),
-      ),
-      _imagenet(
-        'no delimiter',
-        'randomized_imagenet.py:no_delimiter',
-        rows({name: _standard(_ENCODINGS[name]) for name in _DELIMITED}),
-      ),
+    _enwik8(
+      rows({'rope': _run('rope')}, _TABLE_2)
+      + rows(_FINETUNED, _TABLE_2, init_row='rope'),
+      name='finetuned',
+      config='randomized_enwik8.py:finetune',
+      init_part='pretrained',
     ),
-    seeds=(0, 1, 2),
-    ours=_OURS,
-  ),
-  Experiment(
-    'randomized/figureB1',
-    'attention matrices in distribution and out of it, sin/cos',
-    (
-      _enwik8(
-        'enwik8',
-        _rows(_TABLE_1, _per_byte, ('sin/cos',)),
-        seed_reduction='mean',
-      ),
-      ModelAnalysis(
-        name='matrices',
-        part='enwik8',
-        rows=('sin/cos', 'sin/cos, randomized'),
-        draw=model_analysis.draw_matrices,
-        measurements=Measurements(
-          ('1x', 'beyond'),
-          'weight within two tokens of the diagonal, times what it is if even',
-          model_analysis.diagonal,
-        ),
-      ),
+  ],
+  'table3': [
+    _imagenet(_all_rows(_TABLE_3, tuple, _NOT_IN_TABLE_3)),
+    _imagenet(
+      rows({name: _run(name) for name in ('rope', 'alibi')}),
+      name='no delimiter',
+      config='randomized_imagenet.py:no_delimiter',
     ),
-    ours=_OURS,
-  ),
-  Experiment(
-    'randomized/tableB1',
-    'the Chomsky hierarchy: 15 tasks, trained on lengths 1..40',
-    (
-      *map(_chomsky, papers.RANDOMIZED_TABLE_B1),
-      Average(name='tasks', members=tuple(papers.RANDOMIZED_TABLE_B1)),
+  ],
+  'figureB1': [
+    _enwik8(_rows(_TABLE_1, _per_byte, ['sin/cos']), seed_reduction='mean'),
+    Figure(
+      name='matrices',
+      part='enwik8',
+      rows=('sin/cos', 'sin/cos, randomized'),
+      draw=model_analysis.draw_matrices,
+      columns=('1x', 'beyond'),
+      unit='weight within two tokens of the diagonal, times what it is if even',
+      measure=model_analysis.diagonal,
     ),
-    summary=gains,
-    seeds=(0, 1, 2),
-    ours=_OURS_CHOMSKY,
-  ),
-)
-
-_CLAIMS = """
-[randomized/table1]
+  ],
+  'tableB1': chomsky(_rows_b1),
+}
+_FIELDS: dict[str, dict[str, Any]] = {
+  'figureB1': {'seeds': (0, 1)},
+  'tableB1': {'summary': gains, 'ours': _OURS_CHOMSKY},
+}
+_TEXT = """
+[table1] enwik8: ten encodings, plain and randomized, trained at 256 bytes
 R1, relative: KERPLE, Transformer-XL and ALiBi, plain, generalise best
   enwik8: power kerple|log kerple|transformer-xl|alibi <
     sin/cos|rope|learned|nope|sandwich|shape @ 4
@@ -328,13 +267,13 @@ R1, randomized: randomization helps sin/cos and RoPE and hurts KERPLE,
 R4, text: SHAPE, which shifts sin/cos, is not enough: worse beyond the training
     length than randomized sin/cos
   enwik8: sin/cos, randomized < shape @ 4
-[randomized/table2]
+[table2] enwik8: a RoPE model finetuned with RoPE, randomized RoPE, or ALiBi
 R2: finetuning RoPE makes four times the length worse, randomized RoPE repairs
     much of it, ALiBi most
   pretrained: rope @ 4 < finetuned: @ 4
   finetuned: rope, randomized < pretrained: rope @ 4
   finetuned: alibi < rope, randomized @ 4
-[randomized/table3]
+[table3] ImageNet: ten encodings, plain and randomized, trained on 506 pixels
 R3, plain: beyond the training length every plain relative encoding is worse
     than none (print has Log KERPLE and Sandwich better)
   imagenet: nope < alibi|transformer-xl|rope|power kerple|log kerple|sandwich @
@@ -352,12 +291,12 @@ R4, ImageNet: SHAPE is not enough: worse than randomized sin/cos
   imagenet: sin/cos, randomized < shape @ 4
 R6: a delimiter at the end of each row is better than none
   imagenet: rope|alibi @ 1|4 < no delimiter: @ 1|4
-[randomized/figureB1]
+[figureB1] attention matrices in distribution and out of it, sin/cos
 R7: with randomized sin/cos queries beyond the training length attend near the
     diagonal, twice what is even or more; without, less than that
   matrices: sin/cos, randomized @ beyond > 2.0
   matrices: sin/cos @ beyond < 2.0
-[randomized/tableB1]
+[tableB1] the Chomsky hierarchy: 15 tasks, trained on lengths 1..40
 R5, Sandwich: Sandwich gains nothing from randomization, mean over the tasks
   tasks: sandwich > sandwich, randomized @ beyond
 R5, KERPLE: randomization helps KERPLE, mean over the tasks
@@ -368,4 +307,6 @@ R4, Chomsky: SHAPE is not enough: worse than randomized sin/cos, mean over the
   tasks: sin/cos, randomized > shape @ beyond
 """
 
-EXPERIMENTS = with_claims(_CLAIMS, _EXPERIMENTS)
+EXPERIMENTS = experiment.read(
+  'randomized', _TEXT, _PARTS, _FIELDS, ours=_OURS, seeds=(0, 1, 2)
+)

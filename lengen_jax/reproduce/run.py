@@ -7,8 +7,8 @@ from lengen_jax import errors
 from lengen_jax.analysis import reproduction
 from lengen_jax.hints import PathLike
 from lengen_jax.reproduce import claims
-from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts as parts_lib
+from lengen_jax.reproduce.experiment import Experiment, Results, SCALES
 from lengen_jax.training import files, revision
 from lengen_jax.training import runs as runs_lib
 
@@ -26,12 +26,12 @@ _FIXED = {
 
 
 def reproduce(
-  experiment: experiment_lib.Experiment,
+  experiment: Experiment,
   scale: str,
   root: PathLike,
   seeds: Sequence[int] | None = None,
   overrides: Sequence[str] = (),
-) -> experiment_lib.Results:
+) -> Results:
   """Runs all parts of an experiment and tests its claims.
 
   Args:
@@ -50,17 +50,27 @@ def reproduce(
     errors.LengenError: a part cannot run. Errors that can be detected in
       advance are raised before the first part runs.
   """
-  if scale not in experiment_lib.SCALES:
-    raise errors.ConfigError(
-      errors.one_of('scale', scale, experiment_lib.SCALES)
-    )
+  if scale not in SCALES:
+    raise errors.ConfigError(errors.one_of('scale', scale, SCALES))
   seeds = experiment.seeds if seeds is None else tuple(seeds)
   if not seeds or len(set(seeds)) < len(seeds):
     raise errors.ConfigError(
       f'seeds {seeds} must be at least one, each once; change --seeds'
     )
   parts = [part for part in experiment.parts if scale in part.scales]
-  _check_overrides(experiment.name, parts, overrides)
+  for override in overrides:
+    key = override.removeprefix('--config.').partition('=')[0]
+    if key in _FIXED:
+      raise errors.ConfigError(
+        f'--config.{key} is set by the experiment; {_FIXED[key]}'
+      )
+  if overrides and not any(
+    isinstance(one, parts_lib.ConfiguredPart) for one in parts
+  ):
+    raise errors.ConfigError(
+      f'{experiment.name} trains nothing and has no config; leave out '
+      f'{overrides[0]}'
+    )
   request = parts_lib.Request(
     scale, seeds, tuple(overrides), str(root), experiment.name
   )
@@ -68,12 +78,15 @@ def reproduce(
   for part in parts:
     part.check(request)
   files.make_folder(request.folder)
-  results: experiment_lib.Results = {
+  command = ['lengen', 'reproduce', experiment.name, f'--scale={scale}']
+  if seeds != experiment.seeds:
+    command.append('--seeds=' + ','.join(map(str, seeds)))
+  results: Results = {
     'name': experiment.name,
     'title': experiment.title,
     'scale': scale,
     'seeds': list(seeds),
-    'command': _command(experiment, scale, seeds, overrides),
+    'command': shlex.join([*command, *overrides]),
     'commit': revision.running(),
     'versions': runs_lib.versions(),
     # Relative to root.
@@ -91,32 +104,3 @@ def reproduce(
   results['summary'] = experiment.summary(results) if experiment.summary else []
   files.write_json(request.folder / reproduction.RESULTS, results)
   return results
-
-
-def _check_overrides(
-  name: str, parts: Sequence[parts_lib.Part], overrides: Sequence[str]
-) -> None:
-  for override in overrides:
-    key = override.removeprefix('--config.').partition('=')[0]
-    if key in _FIXED:
-      raise errors.ConfigError(
-        f'--config.{key} is set by the experiment; {_FIXED[key]}'
-      )
-  configured = (isinstance(one, parts_lib.ConfiguredPart) for one in parts)
-  if overrides and not any(configured):
-    raise errors.ConfigError(
-      f'{name} trains nothing and has no config; leave out {overrides[0]}'
-    )
-
-
-def _command(
-  experiment: experiment_lib.Experiment,
-  scale: str,
-  seeds: Sequence[int],
-  overrides: Sequence[str],
-) -> str:
-  """Returns the command line that reproduces the results."""
-  words = ['lengen', 'reproduce', experiment.name, f'--scale={scale}']
-  if seeds != experiment.seeds:
-    words.append('--seeds=' + ','.join(map(str, seeds)))
-  return shlex.join([*words, *overrides])

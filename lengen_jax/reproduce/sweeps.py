@@ -1,6 +1,5 @@
 """Scores of generated tasks beyond the training length."""
 
-from collections.abc import Sequence
 import dataclasses
 import statistics
 from typing import ClassVar
@@ -14,12 +13,8 @@ BEYOND, SEEN = 'beyond', 'seen'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskSweep(parts.TrainedPart):
-  """Scores of each row on a generated task, at its best learning rate.
-
-  Attributes:
-    unit: unit of the scores.
-  """
+class TaskSweep(parts.ConfiguredPart):
+  """Scores of each row on a generated task, at its best learning rate."""
 
   unit: str = 'percent'
   seed_reduction: str = 'max'
@@ -28,8 +23,7 @@ class TaskSweep(parts.TrainedPart):
   def make_config(self, request: parts.Request) -> parts.Config:
     config = self.load(request)
     with config.unlocked():
-      runs = self.runs(config, request.scale)
-      config.sweep.runs = '; '.join(runs.values())
+      config.sweep.runs = '; '.join(self.runs(config, request.scale).values())
       config.paper = ()
     return config
 
@@ -37,70 +31,51 @@ class TaskSweep(parts.TrainedPart):
     self,
     request: parts.Request,
     config: parts.Config,
-    trained: str,
-    previous: Sequence[Results],
-  ) -> parts.Trained:
+    folder: files.Path,
+    init: Results | None,
+  ) -> tuple[list[Results], list[Results], Results]:
     config.sweep.seeds = tuple(request.seeds)
-    results = sweep.sweep(config, files.locate(request.root) / trained)
-    score = results['score']
-    table, curves = [], []
-    for row, entry in zip(
-      self.rows_at(request.scale), results['runs'], strict=True
-    ):
-      best = [_best(entry, results, seed) for seed in request.seeds]
-      line = parts.table_row(
-        row.name,
-        entry['run'],
-        [
-          [_percent(point[score], results, beyond) for beyond in (True, False)]
-          for point in best
-        ],
-        row.paper and [*row.paper, None],
-        self.seed_reduction,
+    results = sweep.sweep(config, folder)
+    score, longest = results['score'], results['train_lengths'][1]
+
+    def percent(point: Results, beyond: bool = True) -> float | None:
+      """Returns the mean beyond the training lengths, or up to them."""
+      scores = [
+        score
+        for score, length in zip(point[score], results['lengths'], strict=True)
+        if (length > longest) == beyond
+      ]
+      return None if None in scores else 100 * statistics.fmean(scores)
+
+    def order(point: Results) -> float:
+      mean = percent(point)
+      return -1.0 if mean is None else mean
+
+    rows = self.rows_at(request.scale)
+    table, curves, points = [], [], []
+    for row, entry in zip(rows, results['runs'], strict=True):
+      points += entry['points']
+      best = [
+        max((p for p in entry['points'] if p['seed'] == seed), key=order)
+        for seed in request.seeds
+      ]
+      by_seed = [[percent(point), percent(point, False)] for point in best]
+      paper = row.paper and [*row.paper, None]
+      table.append(
+        parts.table_row(
+          row.name, entry['run'], by_seed, paper, self.seed_reduction
+        )
       )
-      table.append(line)
       curve = parts.reduce_columns([point[score] for point in best])
       curves.append({'run': row.name, 'curve': curve})
+    shared = ('score', 'lengths', 'train_lengths', 'baselines')
     fields = {
       'unit': self.unit,
       'columns': [BEYOND, SEEN],
-      'train_length': results['train_lengths'][1],
-      'trained': trained,
+      'train_length': longest,
       # Chance is close to 0 where whole sequences must be correct.
       'chance': 100 * results['chance'] if score == 'accuracy' else None,
       # As in results.json of a sweep, means over seeds.
-      'by_length': {'runs': curves}
-      | {
-        key: results[key]
-        for key in ('score', 'lengths', 'train_lengths', 'baselines')
-      },
+      'by_length': {'runs': curves} | {key: results[key] for key in shared},
     }
-    points = [one for entry in results['runs'] for one in entry['points']]
-    return parts.Trained(table, points, fields)
-
-
-def _best(entry: Results, results: Results, seed: int) -> Results:
-  """Returns a seed's point with the best score beyond the training lengths."""
-
-  def score(point: Results) -> float:
-    percent = _percent(point[results['score']], results, True)
-    return -1.0 if percent is None else percent
-
-  points = [one for one in entry['points'] if one['seed'] == seed]
-  return max(points, key=score)
-
-
-def _percent(
-  curve: parts.Scores, results: Results, beyond: bool
-) -> float | None:
-  """Returns the mean in percent beyond the training lengths, or up to them.
-
-  None if a length has no score.
-  """
-  longest = results['train_lengths'][1]
-  scores = [
-    score
-    for score, length in zip(curve, results['lengths'], strict=True)
-    if (length > longest) == beyond
-  ]
-  return None if None in scores else 100 * statistics.fmean(scores)
+    return table, points, fields

@@ -9,7 +9,6 @@ dominate. timings.json keeps every time.
 """
 
 from collections.abc import Callable, Sequence
-import copy
 import dataclasses
 import functools
 import json
@@ -36,7 +35,8 @@ _BATCH_SIZE = 4
 _UNUSED = ('optimizer', 'train', 'eval')
 
 Batch = dict[str, Any]
-Forward = Callable[[], Any]
+# Seconds of each pass, `[rows][lengths][passes]`.
+Seconds = list[list[list[float]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,14 +51,11 @@ class ForwardTiming(parts.ConfiguredPart):
   passes: int = 10
   unit: ClassVar[str] = 'milliseconds'
   kind: ClassVar[str] = 'timing'
+  omitted: ClassVar[tuple[str, ...]] = parts.ConfiguredPart.omitted + _UNUSED
 
-  def make_config(self, request: parts.Request) -> parts.Config:
-    config = self.load(request, f'--config.data.batch_size={_BATCH_SIZE}')
-    with config.unlocked():
-      config.eval.lengths = tuple(
-        int(config.data.train_length * ratio) for ratio in self.ratios
-      )
-    return config
+  def load(self, request: parts.Request, *changes: str) -> parts.Config:
+    batch_size = f'--config.data.batch_size={_BATCH_SIZE}'
+    return super().load(request, batch_size, *changes)
 
   def check(self, request: parts.Request) -> None:
     """Traces every row at every length; needs no data."""
@@ -76,29 +73,26 @@ class ForwardTiming(parts.ConfiguredPart):
     seconds = self._time(request, config, models)
     table = []
     for number, row in enumerate(self.rows_at(request.scale)):
-      by_seed = [
+      by_seed: list[parts.Scores] = [
         [1e3 * statistics.median(each) for each in seconds[str(seed)][number]]
         for seed in request.seeds
       ]
       table.append(
         parts.table_row(row.name, models[number].name, by_seed, row.paper)
       )
-    length = config.data.train_length
-    differences = self.differences(
-      _used(config), _used(self.full_config(request)), request.scale
-    )
+    length, batch_size = config.data.train_length, config.data.batch_size
     return self.results(
       table,
       unit=self.unit,
       columns=list(self.ratios),
       train_length=length,
-      tokens=config.data.batch_size * length,
+      tokens=batch_size * length,
       device=models[0].device,
       differences=[
-        *differences,
+        *self.differences(config, request),
         f'the median of {self.passes} passes, of which the paper has the mean',
-        f'rows in a batch: {config.data.batch_size}; the paper does not say '
-        'how many it has',
+        f'rows in a batch: {batch_size}; the paper does not say how many it '
+        'has',
       ],
     )
 
@@ -115,10 +109,11 @@ class ForwardTiming(parts.ConfiguredPart):
     request: parts.Request,
     config: parts.Config,
     models: list['TimedModel'],
-  ) -> dict[str, list[list[list[float]]]]:
-    """Returns {seed: seconds `[rows][lengths][passes]`}."""
+  ) -> dict[str, Seconds]:
+    """Returns {seed: seconds}."""
+    used = json.loads(config.to_json())
     setting = {
-      'config': json.loads(_used(config).to_json()),
+      'config': {key: used[key] for key in used if key not in _UNUSED},
       'ratios': list(self.ratios),
       'rows': [model.name for model in models],
       'runs': self.passes,
@@ -132,52 +127,44 @@ class ForwardTiming(parts.ConfiguredPart):
       before = files.read_json(path)
       changed = [k for k in setting if setting[k] != before['setting'].get(k)]
       if changed:
-        print(
-          f'{self.name}: timed again, as {", ".join(changed)} changed',
-          flush=True,
-        )
+        self._print(f'timed again, as {", ".join(changed)} changed')
       else:
         found = before
     path.parent.mkdir(parents=True, exist_ok=True)
-    for seed in request.seeds:
-      if str(seed) in found['seconds']:
-        continue
-      found['seconds'][str(seed)] = self._time_round(models, seed)
-      files.write_json(path, found)
+    for seed in map(str, request.seeds):
+      if seed not in found['seconds']:
+        found['seconds'][seed] = self._time_round(models, int(seed))
+        files.write_json(path, found)
     return found['seconds']
 
-  def _time_round(
-    self, models: list['TimedModel'], seed: int
-  ) -> list[list[list[float]]]:
-    """Returns seconds `[rows][lengths][passes]` of one seed."""
+  def _time_round(self, models: list['TimedModel'], seed: int) -> Seconds:
+    """Returns the seconds of one seed."""
     forwards = []
     for number, model in enumerate(models):
-      began = time.perf_counter()
       of_model = model.prepare(seed)
-      for forward in of_model:
-        # The first pass compiles.
-        forward()
+      # The first pass compiles.
+      took = sum(map(_time_of, of_model))
       forwards += of_model
-      print(
-        f'{self.name}: [{number + 1}/{len(models)}] {model.name}: first passes '
-        f'in {time.perf_counter() - began:.1f} s',
-        flush=True,
+      self._print(
+        f'[{number + 1}/{len(models)}] {model.name}: first passes in '
+        f'{took:.1f} s'
       )
-    seconds: list[list[float]] = [[] for _ in forwards]
-    for _ in range(self.passes):
-      for forward, times in zip(forwards, seconds, strict=True):
-        began = time.perf_counter()
-        forward()
-        times.append(time.perf_counter() - began)
-    print(
-      f'{self.name}: seed {seed}: {self.passes} passes of each in '
-      f'{sum(map(sum, seconds)):.1f} s',
-      flush=True,
-    )
+    rounds = [[*map(_time_of, forwards)] for _ in range(self.passes)]
+    total = sum(map(sum, rounds))
+    self._print(f'seed {seed}: {self.passes} passes of each in {total:.1f} s')
+    times = [list(each) for each in zip(*rounds, strict=True)]
     count = len(self.ratios)
-    return [
-      seconds[first : first + count] for first in range(0, len(seconds), count)
-    ]
+    return [times[n : n + count] for n in range(0, len(times), count)]
+
+  def _print(self, text: str) -> None:
+    print(f'{self.name}: {text}', flush=True)
+
+
+def _time_of(forward: Callable[[], Any]) -> float:
+  """Returns the seconds of a call."""
+  began = time.perf_counter()
+  forward()
+  return time.perf_counter() - began
 
 
 class TimedModel:
@@ -189,11 +176,7 @@ class TimedModel:
   """
 
   def __init__(self, name: str, config: parts.Config) -> None:
-    """Builds the model.
-
-    Args:
-      name: the run.
-      config: the run's config.
+    """Builds the model of a run.
 
     Raises:
       errors.LengenError: the config is invalid.
@@ -229,33 +212,31 @@ class TimedModel:
       with self._run.layout.scope():
         jax.eval_shape(self._apply, params, self.draw_tokens(0, length))
 
-  def prepare(self, seed: int) -> list[Forward]:
+  def prepare(self, seed: int) -> list[Callable[[], Any]]:
     """Draws parameters and tokens.
-
-    Args:
-      seed: seed of both.
 
     Returns:
       For each length, a function that runs a forward pass, waits for it and
       returns the logits.
     """
     params = self._init(seed)
-    batches = [
-      self._run.layout.place(self.draw_tokens(seed, n)) for n in self.lengths
-    ]
 
     def forward(batch: Batch) -> jax.Array:
       return jax.block_until_ready(self._logits(params, batch))
 
-    return [functools.partial(forward, batch) for batch in batches]
+    return [
+      functools.partial(
+        forward, self._run.layout.place(self.draw_tokens(seed, length))
+      )
+      for length in self.lengths
+    ]
 
   def draw_tokens(self, seed: int, length: int) -> Batch:
     """Returns a batch of random tokens, `[B, length]`."""
     shape = self._run.data.batch_size, length + 1
     rng = np.random.default_rng(seed)
-    return windows.lm_batch(
-      rng.integers(self._run.model.vocab_size, size=shape)
-    )
+    tokens = rng.integers(self._run.model.vocab_size, size=shape)
+    return windows.lm_batch(tokens)
 
   def _apply(self, params: Params, batch: Batch) -> jax.Array:
     """Returns logits, `[B, L, V]`."""
@@ -269,12 +250,3 @@ class TimedModel:
       train=False,
       packed=False,
     )
-
-
-def _used(config: parts.Config) -> parts.Config:
-  """Returns the config without the sections of training and testing."""
-  config = copy.deepcopy(config)
-  with config.unlocked():
-    for section in _UNUSED:
-      del config[section]
-  return config

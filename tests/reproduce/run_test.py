@@ -71,19 +71,19 @@ SMALL = experiment_lib.Experiment(
       config='chomsky.py:reverse_string',
       rows=(experiment_lib.Row('none', 'nope', (51.0,)),),
     ),
-    figures.ComputedFigure(
+    figures.Figure(
       name='numbers',
       draw=draw,
-      measurements=figures.Measurements(
-        ('n',), 'ones', lambda: {'one': (1.0,)}
-      ),
+      columns=('n',),
+      measure=lambda: {'one': (1.0,)},
     ),
-    figures.ModelAnalysis(
+    figures.Figure(
       name='look',
       part='text',
       rows=('rope', 'rope, log n'),
       draw=look,
-      measurements=figures.Measurements(('scaled',), 'yes or no', scaled),
+      columns=('scaled',),
+      measure=scaled,
     ),
     figures.Average(name='mean', members=('sort', 'more sort', 'elsewhere')),
   ),
@@ -239,7 +239,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
   drawn = experiment_lib.Experiment(
     'paper/drawing',
     'a drawing',
-    (figures.ComputedFigure(name='numbers', draw=draw),),
+    (figures.Figure(name='numbers', draw=draw),),
   )
   monkeypatch.setitem(reproduce.EXPERIMENTS, 'paper/drawing', drawn)
   workdir = str(tmp_path / 'here')
@@ -267,7 +267,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
 
 
 def test_what_a_user_sets_is_kept_apart(monkeypatch, tmp_path):
-  drawn = figures.ComputedFigure(name='numbers', draw=draw)
+  drawn = figures.Figure(name='numbers', draw=draw)
 
   class Untrained(sweeps.TaskSweep):
     def check(self, request):
