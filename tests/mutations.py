@@ -249,12 +249,12 @@ MUTATIONS = (
     'training/state.py',
     'jnp.where(finite, new, old)',
     'jnp.where(finite, new, new)',
-    'training/state_test.py',
+    'training/faults_test.py',
   ),
   (
     'training/optimizer.py',
-    "'attention_scale'",
-    "'scale_of_attention'",
+    "n.startswith('encoding')",
+    "n.startswith('no encoding')",
     'training/optimizer_test.py training/state_test.py',
   ),
   (

@@ -67,7 +67,7 @@ def decayed(params: Params) -> Params:
 
   def decays(path: tuple[Any, ...], _: jax.Array) -> bool:
     names = [entry.key for entry in path]
-    excluded = any(n.startswith(('encoding', 'attention_scale')) for n in names)
+    excluded = any(n.startswith('encoding') for n in names)
     return not excluded and names[-1] in ('kernel', 'table')
 
   return jax.tree_util.tree_map_with_path(decays, params)
