@@ -11,7 +11,7 @@ from lengen_jax.data import glue as glue_tasks
 from lengen_jax.data import menu, prompts, readers
 from lengen_jax.data import scrolls as scrolls_tasks
 from lengen_jax.evaluation import config as eval_config
-from lengen_jax.reproduce.synthetic import folders, glue, pictures, scrolls
+from lengen_jax.reproduce.synthetic import datasets, glue, pictures, scrolls
 
 # seqio is not built for other systems; see setup.py.
 needs_seqio = pytest.mark.skipif(
@@ -198,7 +198,7 @@ def test_the_same_bytes_twice(few, tmp_path, monkeypatch):
   write_few(tmp_path)
   assert contents(tmp_path) == contents(few)
   # What is there is not written again.
-  monkeypatch.setattr(folders, 'tempfile', None)
+  monkeypatch.setattr(datasets, 'tempfile', None)
   write_few(tmp_path)
 
 

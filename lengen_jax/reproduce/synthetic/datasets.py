@@ -1,12 +1,67 @@
-"""Writes records as data sets that TensorFlow Datasets has prepared."""
+"""Random choices of the generators, and atomic writes of their data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+import numpy as np
 
 from lengen_jax.data import extra, paths
 from lengen_jax.hints import PathLike
-from lengen_jax.reproduce.synthetic import folders
-from lengen_jax.reproduce.synthetic.sampling import Record
+
+Rng = np.random.Generator
+# A record of a data set, by field.
+Record = dict[str, Any]
+
+
+def choose(rng: Rng, items: Sequence[Any]) -> Any:
+  """Returns one of `items`."""
+  return items[int(rng.integers(len(items)))]
+
+
+def sample(rng: Rng, items: Sequence[Any], count: int | None = None) -> list:
+  """Returns `count` different `items`, or all, in random order."""
+  return [items[i] for i in rng.permutation(len(items))[:count]]
+
+
+def mostly(rng: Rng, likely: Any, other: Callable[[], Any] | Any) -> Any:
+  """Returns `likely` with probability 0.8, otherwise `other`."""
+  if rng.random() < 0.8:
+    return likely
+  return other() if callable(other) else other
+
+
+def write_once(
+  path: PathLike, fill: Callable[[pathlib.Path], pathlib.Path]
+) -> None:
+  """Writes a folder atomically, unless it exists.
+
+  Args:
+    path: the folder.
+    fill: writes into an empty folder and returns the folder, this one or one
+      below it, that becomes `path`.
+  """
+  folder = pathlib.Path(path)
+  if folder.exists():
+    return
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  # A hidden sibling can be renamed in one step, and readers of the data ignore
+  # what an interrupted write leaves behind.
+  beside = tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent)
+  try:
+    filled = fill(pathlib.Path(beside))
+    # Folders of mkdtemp are private.
+    filled.chmod(0o755)
+    try:
+      filled.rename(folder)
+    except OSError:
+      # Another process may have written the same data first.
+      if not folder.exists():
+        raise
+  finally:
+    shutil.rmtree(beside, ignore_errors=True)
 
 
 def write(
@@ -14,11 +69,11 @@ def write(
   dataset: str,
   by_split: Callable[[], dict[str, list[Record]]],
 ) -> None:
-  """Writes a data set with its features in TensorFlow Datasets.
+  """Writes records as TensorFlow Datasets prepares a data set.
 
   Args:
     folder: the folder of `data.raw`.
-    dataset: 'name/config:version'.
+    dataset: 'name/config:version', whose features are used.
     by_split: returns {split: records}; not called if the data set exists.
   """
 
@@ -39,11 +94,10 @@ def write(
       with tf.io.TFRecordWriter(str(place / name)) as writer:
         for record in written:
           writer.write(record)
+      size = sum(map(len, written))
       infos.append(
         tfds.core.SplitInfo(
-          name=split,
-          shard_lengths=[len(written)],
-          num_bytes=sum(map(len, written)),
+          name=split, shard_lengths=[len(written)], num_bytes=size
         )
       )
     tfds.folder_dataset.write_metadata(
@@ -55,4 +109,4 @@ def write(
     )
     return place
 
-  folders.write_once(paths.prepared_dataset(folder, dataset), fill)
+  write_once(paths.prepared_dataset(folder, dataset), fill)

@@ -15,12 +15,12 @@ import numpy as np
 from lengen_jax.data import glue
 from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import datasets
-from lengen_jax.reproduce.synthetic.sampling import (
+from lengen_jax.reproduce.synthetic.datasets import (
   choose,
+  mostly,
   Record,
   Rng,
   sample,
-  shuffle,
 )
 
 # Maximum number of training records, and number of held-out records.
@@ -32,31 +32,25 @@ _PLACES = ('hall', 'garden', 'kitchen', 'attic')
 _VERBS = (('sell', 'sold'), ('paint', 'painted'), ('mend', 'mended'))
 _GOOD = ('lovely', 'clever', 'warm', 'funny')
 _BAD = ('dull', 'sad', 'empty', 'poor')
-# Examples of the senses of a word.
+# Examples of the two senses of a word.
+_BANK = ('the bank of the river', 'a bank of mud and grass')
+_BANK_2 = ('money in the bank', 'the bank lent him a coin')
+_BARK = ('the bark of a tree', 'bark as rough as stone')
+_BARK_2 = ('the bark of a dog', 'a loud bark at night')
+_MATCH = ('a match to light the lamp', 'the match burnt out')
+_MATCH_2 = ('a match of two teams', 'we won the match')
 _SENSES = {
-  'bank': (
-    ('the bank of the river', 'a bank of mud and grass'),
-    ('money in the bank', 'the bank lent him a coin'),
-  ),
-  'bark': (
-    ('the bark of a tree', 'bark as rough as stone'),
-    ('the bark of a dog', 'a loud bark at night'),
-  ),
-  'match': (
-    ('a match to light the lamp', 'the match burnt out'),
-    ('a match of two teams', 'we won the match'),
-  ),
+  'bank': (_BANK, _BANK_2),
+  'bark': (_BARK, _BARK_2),
+  'match': (_MATCH, _MATCH_2),
 }
-# Probability of the more likely of two alternatives.
-_MOST = 0.8
 
 
 def write(folder: PathLike) -> None:
   """Writes the missing tasks into the folder of `data.raw`."""
   for name in glue.MIXTURE:
-    datasets.write(
-      folder, glue.TASKS[name].dataset, functools.partial(splits, name)
-    )
+    records = functools.partial(splits, name)
+    datasets.write(folder, glue.TASKS[name].dataset, records)
 
 
 def splits(name: str) -> dict[str, list[Record]]:
@@ -72,43 +66,28 @@ def splits(name: str) -> dict[str, list[Record]]:
   return found
 
 
-def _each(make: Callable[[Rng], Record]) -> Callable[[Rng, int], list[Record]]:
+def _each(make: Callable[..., Record], *args: Any) -> Callable[..., Any]:
   """Returns a function that makes numbered records."""
 
   def records(rng: Rng, count: int) -> list[Record]:
-    return [make(rng) | {'idx': number} for number in range(count)]
+    return [make(rng, *args) | {'idx': number} for number in range(count)]
 
   return records
 
 
-def _mostly(rng: Rng, likely: Any, other: Any) -> Any:
-  return likely if rng.random() < _MOST else other
-
-
-def _inference(
-  *labels: int, keys: tuple[str, str] = ('premise', 'hypothesis')
-) -> Callable[[Rng, int], list[Record]]:
-  """Returns a function that makes records of natural language inference.
-
-  Args:
-    *labels: labels of entailment, contradiction and neutral pairs.
-    keys: fields of the two sentences.
-  """
-
-  def make(rng: Rng) -> Record:
-    name, thing = choose(rng, _NAMES), choose(rng, _THINGS)
-    _, did = choose(rng, _VERBS)
-    kind = rng.integers(3)
-    denied = _mostly(rng, False, True)
-    said = f'{name} {"never " if denied else ""}{did} the {thing}.'
-    asked = denied if kind == 0 else not denied
-    hypothesis = f'{name} {"never " if asked else ""}{did} a {thing}.'
-    if kind == 2:
-      hypothesis = f'{name} is {choose(rng, _GOOD)}.'
-    pair: Record = dict(zip(keys, (said, hypothesis), strict=True))
-    return pair | {'label': labels[kind]}
-
-  return _each(make)
+def _inference(rng: Rng, labels: tuple[int, ...], keys: str) -> Record:
+  """Returns a pair of sentences that entail, contradict or are neutral."""
+  name, thing = choose(rng, _NAMES), choose(rng, _THINGS)
+  _, did = choose(rng, _VERBS)
+  kind = rng.integers(3)
+  denied = mostly(rng, False, True)
+  said = f'{name} {"never " if denied else ""}{did} the {thing}.'
+  asked = denied if kind == 0 else not denied
+  hypothesis = f'{name} {"never " if asked else ""}{did} a {thing}.'
+  if kind == 2:
+    hypothesis = f'{name} is {choose(rng, _GOOD)}.'
+  pair: Record = dict(zip(keys.split(), (said, hypothesis), strict=True))
+  return pair | {'label': labels[kind]}
 
 
 def _cola(rng: Rng) -> Record:
@@ -123,16 +102,17 @@ def _cola(rng: Rng) -> Record:
 def _sst2(rng: Rng) -> Record:
   label = int(rng.integers(2))
   words, others = (_GOOD, _BAD) if label else (_BAD, _GOOD)
-  first, second = sample(rng, words, 2)
   # The last adjective determines the label.
-  sentence = f'a {_mostly(rng, first, choose(rng, others))} book and '
-  return {'sentence': f'{sentence}{second} in the end ', 'label': label}
+  first, last = sample(rng, words, 2)
+  other = choose(rng, others)
+  first = mostly(rng, first, other)
+  return {'sentence': f'a {first} book and {last} in the end ', 'label': label}
 
 
 def _qqp(rng: Rng) -> Record:
   thing, other = sample(rng, _THINGS, 2)
   label = int(rng.random() < 0.4)
-  how = _mostly(rng, 'mend', 'sell') if label else _mostly(rng, 'sell', 'mend')
+  how = mostly(rng, *(('mend', 'sell') if label else ('sell', 'mend')))
   return {
     'question1': f'How do I {how} a {thing}?',
     'question2': f'What does it take to {how} a {thing if label else other}?',
@@ -141,12 +121,12 @@ def _qqp(rng: Rng) -> Record:
 
 
 def _mrpc(rng: Rng) -> Record:
-  name, thing, place = (choose(rng, _NAMES), choose(rng, _THINGS), 'hall')
+  name, thing = choose(rng, _NAMES), choose(rng, _THINGS)
   label = int(rng.random() < 0.6)
-  other = place if label else choose(rng, _PLACES[1:])
+  place = 'hall' if label else choose(rng, _PLACES[1:])
   return {
-    'sentence1': f'{name} found the {thing} in the {place}.',
-    'sentence2': f'In the {other}, {name} found a {thing}.',
+    'sentence1': f'{name} found the {thing} in the hall.',
+    'sentence2': f'In the {place}, {name} found a {thing}.',
     'label': label,
   }
 
@@ -157,7 +137,7 @@ def _qnli(rng: Rng) -> Record:
   # Without an answer: about another thing, or without its place.
   about, where = thing, f'in the {choose(rng, _PLACES)}'
   if label:
-    about = _mostly(rng, thing, other)
+    about = mostly(rng, thing, other)
     where = choose(rng, _GOOD) if about == thing else where
   return {
     'question': f'Where is the {thing}?',
@@ -169,32 +149,27 @@ def _qnli(rng: Rng) -> Record:
 def _boolq(rng: Rng) -> Record:
   label = int(rng.random() < 0.6)
   things = sample(rng, _THINGS, 4)
-  words = [
-    _mostly(rng, label, 1 - label) if number else label for number in range(4)
-  ]
+  old = [label, *(mostly(rng, label, 1 - label) for _ in things[1:])]
   facts = [
-    f'The {thing} is {"old" if word else "new"}.'
-    for thing, word in zip(things, words, strict=True)
+    f'The {thing} is {"old" if each else "new"}.'
+    for thing, each in zip(things, old, strict=True)
   ]
   return {
     'question': f'is the {things[0]} old',
-    'passage': ' '.join(shuffle(rng, facts)),
+    'passage': ' '.join(sample(rng, facts)),
     'label': label,
   }
 
 
 def _copa(rng: Rng) -> Record:
   label = int(rng.integers(2))
-  kind = choose(rng, ('cause', 'effect'))
-  thing = choose(rng, _THINGS)
+  kind, thing = choose(rng, ('cause', 'effect')), choose(rng, _THINGS)
   sense = {'cause': 'It fell off the table.', 'effect': 'It was thrown away.'}
   choices = [sense[kind], choose(rng, ('It sang.', 'It ate a horse.'))]
-  if label:
-    choices.reverse()
   return {
     'premise': f'The {thing} broke.',
-    'choice1': choices[0],
-    'choice2': choices[1],
+    'choice1': choices[label],
+    'choice2': choices[1 - label],
     'question': kind,
     'label': label,
   }
@@ -203,72 +178,61 @@ def _copa(rng: Rng) -> Record:
 def _wic(rng: Rng) -> Record:
   label = int(rng.integers(2))
   word = choose(rng, list(_SENSES))
-  one, other = sample(rng, _SENSES[word], 2)
-  sentences = sample(rng, one, 2) if label else [choose(rng, one), other[0]]
-  places = [sentence.index(word) for sentence in sentences]
-  return {
-    'word': word,
-    'sentence1': sentences[0],
-    'sentence2': sentences[1],
-    'start1': places[0],
-    'start2': places[1],
-    'end1': places[0] + len(word),
-    'end2': places[1] + len(word),
-    'label': label,
-  }
+  one, other = sample(rng, _SENSES[word])
+  sentences = sample(rng, one) if label else [choose(rng, one), other[0]]
+  record: Record = {'word': word, 'label': label}
+  for number, sentence in enumerate(sentences, start=1):
+    start = sentence.index(word)
+    record[f'sentence{number}'] = sentence
+    record |= {f'start{number}': start, f'end{number}': start + len(word)}
+  return record
 
 
 def _wsc(rng: Rng) -> Record:
-  one, other = sample(rng, _NAMES, 2)
+  people = sample(rng, _NAMES, 2)
   helped = rng.random() < 0.5
-  text = f'{one} thanked {other} as they '
-  text += 'had been helped.' if helped else 'had helped out.'
+  text = '{} thanked {} as they had '.format(*people)
   # The first person thanks because the first person was helped.
   span = int(rng.integers(2))
   return {
-    'text': text,
-    'span1_text': (one, other)[span],
-    'span1_index': (0, 2)[span],
+    'text': text + ('been helped.' if helped else 'helped out.'),
+    'span1_text': people[span],
+    'span1_index': 2 * span,
     'span2_text': 'they',
     'span2_index': 4,
     'label': int(helped == (span == 0)),
   }
 
 
-def _passage(rng: Rng, count: int) -> tuple[list[str], dict[str, str]]:
-  """Returns sentences and {thing: name of its owner}."""
+def _owners(rng: Rng, count: int) -> tuple[dict[str, str], list[str]]:
+  """Returns {thing: name of its owner}, and sentences that say so."""
   has = {thing: choose(rng, _NAMES) for thing in sample(rng, _THINGS, count)}
-  return [f'{name} has the {thing}.' for thing, name in has.items()], has
+  return has, [f'{name} has the {thing}.' for thing, name in has.items()]
 
 
 def _multirc(rng: Rng, count: int) -> list[Record]:
   """Returns two questions per paragraph, with four answers each."""
   records: list[Record] = []
-  question = 0
   while len(records) < count:
-    facts, has = _passage(rng, 3)
-    paragraph = ''.join(
-      f'<b>Sent {number}: </b>{fact}<br>'
-      for number, fact in enumerate(facts, start=1)
+    has, facts = _owners(rng, 3)
+    numbered = (
+      f'<b>Sent {n}: </b>{fact}<br>' for n, fact in enumerate(facts, 1)
     )
+    paragraph = ''.join(numbered)
     for thing in sample(rng, list(has), 2):
       others = [name for name in _NAMES if name != has[thing]]
-      answers = [has[thing], *sample(rng, others, 3)]
-      for answer in sample(rng, answers, 4):
+      for answer in sample(rng, [has[thing], *sample(rng, others, 3)]):
+        number = len(records)
+        index = {'paragraph': number // 8, 'question': number // 4}
         records.append(
           {
             'question': f'Who has the {thing}?',
             'answer': answer,
             'paragraph': paragraph,
-            'idx': {
-              'paragraph': question // 2,
-              'question': question,
-              'answer': len(records),
-            },
+            'idx': index | {'answer': number},
             'label': int(answer == has[thing]),
           }
         )
-      question += 1
   return records[:count]
 
 
@@ -276,10 +240,9 @@ def _record(rng: Rng, count: int) -> list[Record]:
   """Returns questions whose answer occurs most often in the passage."""
   records = []
   for number in range(count):
-    facts, has = _passage(rng, 4)
+    has, facts = _owners(rng, 4)
     asked = choose(rng, list(has))
-    facts += [f'All is well with {has[asked]}.'] * 2
-    facts = shuffle(rng, facts)
+    facts = sample(rng, facts + [f'All is well with {has[asked]}.'] * 2)
     records.append(
       {
         'passage': '\n@highlight\n'.join([' '.join(facts[:3]), *facts[3:]]),
@@ -292,21 +255,22 @@ def _record(rng: Rng, count: int) -> list[Record]:
   return records
 
 
-# Arguments of `_inference` number the classes as the original data set does.
+_PAIR = 'premise hypothesis'
+# Labels of `_inference`: entailment, contradiction, neutral.
 RECORDS: dict[str, Callable[[Rng, int], list[Record]]] = {
   'boolq': _each(_boolq),
-  'cb': _inference(0, 1, 2),
+  'cb': _each(_inference, (0, 1, 2), _PAIR),
   'cola': _each(_cola),
   'copa': _each(_copa),
-  'mnli': _inference(0, 2, 1),
+  'mnli': _each(_inference, (0, 2, 1), _PAIR),
   'mrpc': _each(_mrpc),
   'multirc': _multirc,
   'qnli': _each(_qnli),
   'qqp': _each(_qqp),
   'record': _record,
-  'rte': _inference(0, 1, 1),
+  'rte': _each(_inference, (0, 1, 1), _PAIR),
   'sst2': _each(_sst2),
   'wic': _each(_wic),
-  'wnli': _inference(1, 0, 0, keys=('sentence1', 'sentence2')),
+  'wnli': _each(_inference, (1, 0, 0), 'sentence1 sentence2'),
   'wsc': _each(_wsc),
 }

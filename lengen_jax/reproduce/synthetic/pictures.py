@@ -11,7 +11,7 @@ import numpy as np
 from lengen_jax.data import imagenet
 from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import datasets
-from lengen_jax.reproduce.synthetic.sampling import Record, Rng
+from lengen_jax.reproduce.synthetic.datasets import Record, Rng
 
 # Records of each split.
 SIZES = {'train': 2000, 'validation': 500}

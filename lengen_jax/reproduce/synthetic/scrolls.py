@@ -7,6 +7,7 @@ correctly.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import json
 import pathlib
 from typing import Any
@@ -15,8 +16,8 @@ import numpy as np
 
 from lengen_jax.data import scrolls
 from lengen_jax.hints import PathLike
-from lengen_jax.reproduce.synthetic import folders
-from lengen_jax.reproduce.synthetic.sampling import choose, Rng, sample, shuffle
+from lengen_jax.reproduce.synthetic import datasets
+from lengen_jax.reproduce.synthetic.datasets import choose, mostly, Rng, sample
 
 # (prompt, answer) for each answer to one prompt.
 Answers = list[tuple[str, str]]
@@ -37,13 +38,11 @@ _FILLING = (
   'The birds were quiet that day.',
   'There was little left to say.',
 )
-# Probability that a sentence has the theme of its document.
-_ON_THEME = 0.8
 
 
 def write(folder: PathLike) -> None:
   """Writes all tasks below the folder of `data.raw`, unless they exist."""
-  folders.write_once(pathlib.Path(folder) / 'scrolls', _write)
+  datasets.write_once(pathlib.Path(folder) / 'scrolls', _write)
 
 
 def _write(folder: pathlib.Path) -> pathlib.Path:
@@ -68,64 +67,64 @@ def _write(folder: pathlib.Path) -> pathlib.Path:
 
 def _themed(rng: Rng, theme: str, items: Sequence[str]) -> Any:
   """Returns the theme, or occasionally any of `items`."""
-  return theme if rng.random() < _ON_THEME else choose(rng, items)
+  return mostly(rng, theme, functools.partial(choose, rng, items))
 
 
-def _document(rng: Rng, facts: Sequence[str], size: int) -> str:
-  """Returns about `size` bytes of facts and filler sentences, shuffled."""
-  filling: list[str] = []
-  while sum(map(len, [*facts, *filling])) < size:
-    filling.append(choose(rng, _FILLING))
-  return ' '.join(sample(rng, [*facts, *filling], len(facts) + len(filling)))
-
-
-def _size(rng: Rng, low: int, high: int) -> int:
+def _size(rng: Rng, low: int = 100, high: int = 240) -> int:
   """Returns a log-uniform integer between `low` and `high`."""
   return int(low * (high / low) ** rng.random())
+
+
+def _document(rng: Rng, facts: list[str], size: int = 0) -> str:
+  """Returns about `size` bytes of facts and filler sentences, shuffled."""
+  size = size or _size(rng)
+  sentences = list(facts)
+  while sum(map(len, sentences)) < size:
+    sentences.append(choose(rng, _FILLING))
+  return ' '.join(sample(rng, sentences))
 
 
 def _contract_nli(rng: Rng) -> Answers:
   """Asks whether a clause is entailed, contradicted or not mentioned."""
   manner = choose(rng, ('may', 'must not', 'open'))
-  asked, *others = sample(rng, _THINGS, 4)
-  said, facts = 'open', ['All else is left open.'] * 3
+  things = sample(rng, _THINGS, 4)
+  said, facts = ['open'], ['All else is left open.'] * 3
   if manner != 'open':
-    said = _themed(rng, manner, ('may', 'must not'))
-    facts = [f'One {said} sell the {asked}.']
-  facts += [
-    f'One {_themed(rng, manner, ("may", "must not"))} sell the {thing}.'
-    for thing in others
-    if manner != 'open'
-  ]
+    said = [_themed(rng, manner, ('may', 'must not')) for _ in things]
+    clauses = zip(said, things, strict=True)
+    facts = [f'One {each} sell the {thing}.' for each, thing in clauses]
   answers = {
     'may': 'Entailment',
     'must not': 'Contradiction',
     'open': 'Not mentioned',
   }
-  document = _document(rng, facts, _size(rng, 100, 240))
-  return [(f'One may sell the {asked}.\n\n{document}', answers[said])]
+  prompt = f'One may sell the {things[0]}.\n\n{_document(rng, facts)}'
+  return [(prompt, answers[said[0]])]
 
 
 def _whereabouts(
-  rng: Rng, asked: str, theme: str, low: int, high: int
+  rng: Rng,
+  asked: str,
+  theme: str,
+  size: int,
+  places: Sequence[str] = _PLACES,
 ) -> tuple[str, str]:
   """Returns a document with places of things, and the place of `asked`."""
-  size = _size(rng, low, high)
   # Facts take half of the document.
   others = [choose(rng, _THINGS) for _ in range(2 + size // 50)]
-  place = _themed(rng, theme, _PLACES)
-  facts = [f'The {asked} is in {place}.'] + [
-    f'The {thing} is in {_themed(rng, theme, _PLACES)}.'
-    for thing in others
-    if thing != asked
+  things = [asked, *(thing for thing in others if thing != asked)]
+  where = [_themed(rng, theme, places) for _ in things]
+  facts = [
+    f'The {thing} is in {place}.'
+    for thing, place in zip(things, where, strict=True)
   ]
-  return _document(rng, facts, size), place
+  return _document(rng, facts, size), where[0]
 
 
 def _narrative_qa(rng: Rng) -> Answers:
   """Asks for a place in a story that is longer than any row."""
   asked, theme = choose(rng, _THINGS), choose(rng, _PLACES)
-  document, place = _whereabouts(rng, asked, theme, 600, 900)
+  document, place = _whereabouts(rng, asked, theme, _size(rng, 600, 900))
   prompt = f'Where is the {asked}?\n\n{document}'
   return [(prompt, place), (prompt, f'{place}.')]
 
@@ -134,52 +133,39 @@ def _qasper(rng: Rng) -> Answers:
   """Asks a question with a place, yes, no or no answer."""
   asked, theme = choose(rng, _THINGS), choose(rng, _PLACES)
   kind = rng.integers(3)
+  question = f'Where is the {asked}?'
   if kind == 0:
-    document, place = _whereabouts(rng, asked, theme, 100, 240)
-    return [(f'Where is the {asked}?\n\n{document}', place)]
-  if kind == 1:
-    fact = f'It was all told in {theme}.'
-    document = _document(rng, [fact] * 2, _size(rng, 100, 240))
-    return [(f'Where is the {asked}?\n\n{document}', 'Unanswerable')]
-  manner = choose(rng, ('old', 'new'))
-  said = {
-    thing: _themed(rng, manner, ('old', 'new'))
-    for thing in sample(rng, _THINGS, 5)
-  }
-  facts = [f'The {thing} is {what}.' for thing, what in said.items()]
-  document = _document(rng, facts, _size(rng, 100, 240))
-  asked = choose(rng, list(said))
-  answer = 'Yes' if said[asked] == 'old' else 'No'
-  return [(f'Is the {asked} old?\n\n{document}', answer)]
+    document, answer = _whereabouts(rng, asked, theme, _size(rng))
+  elif kind == 1:
+    document = _document(rng, [f'It was all told in {theme}.'] * 2)
+    answer = 'Unanswerable'
+  else:
+    age = choose(rng, ('old', 'new'))
+    things = sample(rng, _THINGS, 5)
+    ages = {thing: _themed(rng, age, ('old', 'new')) for thing in things}
+    facts = [f'The {thing} is {each}.' for thing, each in ages.items()]
+    document = _document(rng, facts)
+    asked = choose(rng, things)
+    question = f'Is the {asked} old?'
+    answer = 'Yes' if ages[asked] == 'old' else 'No'
+  return [(f'{question}\n\n{document}', answer)]
 
 
 def _quality(rng: Rng) -> Answers:
   """Asks for one of four places."""
   options, asked = sample(rng, _PLACES, 4), choose(rng, _THINGS)
   theme = choose(rng, options)
-  size = _size(rng, 100, 240)
-  others = [choose(rng, _THINGS) for _ in range(2 + size // 50)]
-  place = _themed(rng, theme, options)
-  facts = [f'The {asked} is in {place}.'] + [
-    f'The {thing} is in {_themed(rng, theme, options)}.'
-    for thing in others
-    if thing != asked
-  ]
-  choices = '\n'.join(
-    f' ({letter}) {option}'
-    for letter, option in zip('ABCD', options, strict=True)
-  )
-  document = _document(rng, facts, size)
+  document, place = _whereabouts(rng, asked, theme, _size(rng), options)
+  lettered = zip('ABCD', options, strict=True)
+  choices = '\n'.join(f' ({letter}) {option}' for letter, option in lettered)
   return [(f'Where is the {asked}?\n\n{choices}\n\n{document}', place)]
 
 
 def _gov_report(rng: Rng) -> Answers:
   """Asks for all findings of a report, in their order."""
-  facts = [
-    f'{place} lost a {choose(rng, _THINGS)}.'
-    for place in sample(rng, _PLACES, 2)
-  ]
-  document = _document(rng, facts, _size(rng, 100, 240))
+  places = sample(rng, _PLACES, 2)
+  facts = [f'{place} lost a {choose(rng, _THINGS)}.' for place in places]
+  document = _document(rng, facts)
   return [(document, ' '.join(sorted(facts, key=document.index)))]
 
 
@@ -188,12 +174,12 @@ def _qmsum(rng: Rng) -> Answers:
   asked, *others = sample(rng, _THINGS, 3)
   theme, verb = choose(rng, _PLACES), choose(rng, _VERBS)
   line = f'{theme} would {verb} the {asked}.'
-  facts = [line] + [
+  facts = [
     f'{_themed(rng, theme, _PLACES)} would {_themed(rng, verb, _VERBS)} '
     f'the {thing}.'
     for thing in others
   ]
-  document = _document(rng, facts, _size(rng, 100, 240))
+  document = _document(rng, [line, *facts])
   return [(f'What was said of the {asked}?\n\n{document}', line)]
 
 
@@ -201,13 +187,11 @@ def _summ_screen_fd(rng: Rng) -> Answers:
   """Asks who speaks to whom about what in a scene."""
   one, other = sample(rng, _PLACES, 2)
   thing, verb = choose(rng, _THINGS), choose(rng, _VERBS)
-  lines = [
-    f'{choose(rng, (one, other))}: {choose(rng, _FILLING)}'
-    for _ in range(_size(rng, 3, 7))
-  ]
-  lines.insert(0, f'{one}: We must {verb} the {thing}, {other}.')
-  lines = shuffle(rng, lines)
-  return [('\n'.join(lines), f'{one} asks {other} to {verb} the {thing}.')]
+  lines = [f'{one}: We must {verb} the {thing}, {other}.']
+  for _ in range(_size(rng, 3, 7)):
+    lines.append(f'{choose(rng, (one, other))}: {choose(rng, _FILLING)}')
+  scene = '\n'.join(sample(rng, lines))
+  return [(scene, f'{one} asks {other} to {verb} the {thing}.')]
 
 
 RECORDS: dict[str, Callable[[Rng], Answers]] = {
