@@ -6,7 +6,6 @@ docs/results and generates the page from the files there.
 
 from collections.abc import Iterator, Sequence
 import pathlib
-import shutil
 import sys
 from typing import Any
 
@@ -55,85 +54,61 @@ def page(folder: pathlib.Path) -> str:
     if (found := files.read_json(path))['name'] in order
   ]
   results.sort(key=lambda found: (order.index(found['name']), found['scale']))
-  lines = [_HEAD, '## Claims', '']
-  lines += _table(
-    ['claim', 'says', 'experiment', 'scale', 'seeds', 'verdict', 'effect'],
-    [
-      [claim.key, claim.text, f'`{experiment.name}`', *found]
-      for experiment, claim in _claims()
-      for found in _verdicts(results, experiment, claim)
-    ],
-  )
+  head = ['claim', 'says', 'experiment', 'scale', 'seeds', 'verdict', 'effect']
+  rows = []
+  for experiment, claim in sorted(_claims(), key=_number):
+    verdicts = [
+      _verdict(found, claim)
+      for found in results
+      if found['name'] == experiment.name
+    ]
+    for verdict in verdicts or [('', '', 'not measured yet', '')]:
+      rows.append([claim.key, claim.text, f'`{experiment.name}`', *verdict])
+  lines = [_HEAD, '## Claims', '', *_table(head, rows)]
   for found in results:
     lines += ['', *_section(found)]
   return '\n'.join(lines) + '\n'
 
 
-def _claims() -> list[tuple[Experiment, Claim]]:
-  """Returns all claims, sorted by paper and number."""
-  return sorted(
-    (
-      (experiment, claim)
-      for experiment in reproduce.EXPERIMENTS.values()
-      for claim in experiment.claims
-    ),
-    key=lambda pair: (
-      'FWRS'.index(pair[1].key[0]),
-      int(pair[1].key[1:].partition(',')[0]),
-    ),
+def _claims() -> Iterator[tuple[Experiment, Claim]]:
+  for experiment in reproduce.EXPERIMENTS.values():
+    for claim in experiment.claims:
+      yield experiment, claim
+
+
+def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
+  """Returns the paper and the number of a claim."""
+  key = pair[1].key.partition(',')[0]
+  return 'FWRS'.index(key[0]), int(key[1:])
+
+
+def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
+  """Returns (scale, seeds, verdict, effect) by the claim's current text."""
+  judged = claims.judge(claim, found)
+  # The anchor that code hosts derive from a section's heading.
+  anchor = f'{found["name"]}-scale-{found["scale"]}'.replace('/', '').lower()
+  effects = [
+    one['effect'] for one in judged['comparisons'] if one['effect'] is not None
+  ]
+  ends = [f'{pick(effects):+.3g}' for pick in (min, max) if effects]
+  return (
+    f'[{found["scale"]}](#{anchor})',
+    len(found['seeds']),
+    reproduction.verdict(judged) + _scope(judged, found),
+    ' .. '.join(dict.fromkeys(ends)),
   )
-
-
-def _verdicts(
-  results: Sequence[Results], experiment: Experiment, claim: Claim
-) -> list[tuple[Any, ...]]:
-  """Returns (scale, seeds, verdict, effect) for each scale that was run."""
-  found: list[tuple[Any, ...]] = []
-  for one in results:
-    if one['name'] == experiment.name:
-      # By the claim's current definition.
-      judged = claims.judge(claim, one)
-      found.append(
-        (
-          f'[{one["scale"]}](#{_anchor(one)})',
-          len(one['seeds']),
-          reproduction.verdict(judged) + _scope(judged, one),
-          _effect(judged),
-        )
-      )
-  return found or [('', '', 'not measured yet', '')]
 
 
 def _scope(judged: Results, found: Results) -> str:
   """Returns which parts of a mean were measured, if not all of them."""
-  names = {
-    at[0]
-    for one in judged['comparisons']
-    for at in (one['low'], one['high'])
-    if isinstance(at, list)
-  }
+  operands = [one[k] for one in judged['comparisons'] for k in ('low', 'high')]
+  names = {at[0] for at in operands if isinstance(at, list)}
   for part in found['parts']:
     if part['name'] in names and part['kind'] == 'average':
       if len(part['of']) < part['of_all']:
         some = ', '.join(part['of'])
         return f', of {len(part["of"])} of {part["of_all"]}: {some}'
   return ''
-
-
-def _effect(judged: Results) -> str:
-  """Returns the smallest and the largest effect of a claim's comparisons."""
-  effects = [
-    one['effect'] for one in judged['comparisons'] if one['effect'] is not None
-  ]
-  if not effects:
-    return ''
-  low, high = (f'{value:+.3g}' for value in (min(effects), max(effects)))
-  return low if low == high else f'{low} .. {high}'
-
-
-def _anchor(found: Results) -> str:
-  """Returns the anchor that code hosts derive from a section's heading."""
-  return f'{found["name"]}-scale-{found["scale"]}'.replace('/', '').lower()
 
 
 def _section(found: Results) -> list[str]:
@@ -145,46 +120,38 @@ def _section(found: Results) -> list[str]:
     f'seeds {seeds}, commit {str(found["commit"])[:12]}; every figure of every '
     f'seed: [{_file(found)}](results/{_file(found)}).',
   ]
+  tested = set()
   for part in found['parts']:
     if part['rows']:
       lines += ['', f'**{part["name"]}**: {reproduction.describe(part)}', '']
       lines += _table(reproduction.head(part), reproduction.lines(part))
       lines += ['', *(f'- {note}' for note in reproduction.notes(part))]
-  trained = {
-    commit
-    for part in found['parts']
-    if 'commits' in part
-    for commit in part['commits'] or ['unrecorded']
-  } - {str(found['commit'])}
-  if trained:
-    some = ', '.join(sorted(commit[:12] for commit in trained))
+    if 'commits' in part:
+      tested |= {*(part['commits'] or ['unrecorded'])}
+  if tested := tested - {str(found['commit'])}:
+    some = ', '.join(sorted(commit[:12] for commit in tested))
     lines += ['', f'Commits at which models were tested, beside this: {some}.']
-  if left_out := _left_out(found):
-    lines += ['', *(f'- {line}' for line in left_out)]
-  for group in (found['summary'], found['ours']):
+  for group in (left_out(found), found['summary'], found['ours']):
     if group:
       lines += ['', *(f'- {line}' for line in group)]
   return lines
 
 
-def _left_out(found: Results) -> list[str]:
+def left_out(found: Results) -> list[str]:
   """Returns a line for each part and row that the scale omits."""
   experiment = reproduce.EXPERIMENTS[found['name']]
   measured = {part['name']: part['rows'] for part in found['parts']}
-  parts, lines = [], []
+  lines = []
   for part in experiment.parts:
-    if part.name not in measured:
-      parts.append(part.name)
-      continue
-    names = [row['name'] for row in measured[part.name]]
-    rows = []
-    if isinstance(part, ConfiguredPart):
-      rows = [row.name for row in part.rows if row.name not in names]
-    if rows:
-      lines.append(f'left out of {part.name} at this scale: {"; ".join(rows)}')
+    if isinstance(part, ConfiguredPart) and part.name in measured:
+      names = [row['name'] for row in measured[part.name]]
+      rows = '; '.join(row.name for row in part.rows if row.name not in names)
+      if rows:
+        lines.append(f'left out of {part.name} at this scale: {rows}')
+  # Names contain commas.
+  parts = '; '.join(p.name for p in experiment.parts if p.name not in measured)
   if parts:
-    # Names contain commas.
-    lines.append(f'left out at this scale: {"; ".join(parts)}')
+    lines.append(f'left out at this scale: {parts}')
   if len(found['seeds']) < len(experiment.seeds):
     lines.append(
       f'{len(found["seeds"])} seeds, at full size {len(experiment.seeds)}'
@@ -217,7 +184,7 @@ def main(runs: str, docs: str) -> None:
     found = files.read_json(path)
     # Folders of runs with overrides have a suffix.
     if path.parent.name == found['scale'] != 'tiny':
-      shutil.copyfile(path, folder / _file(found))
+      files.write_json(folder / _file(found), found)
   for path in folder.glob('*.json'):
     found = files.read_json(path)
     # By the claims' current definitions, as on the page.

@@ -102,8 +102,8 @@ def test_what_a_scale_leaves_out_is_said():
     'seeds': [0],
     'parts': [{'name': 'c4', 'rows': [{'name': 'fire'}]}],
   }
-  rows, seeds = results_page._left_out(found)
+  rows, seeds = results_page.left_out(found)
   assert rows == 'left out of c4 at this scale: nope; rope; alibi; kerple; t5'
   assert seeds == '1 seeds, at full size 2'
-  (parts, *_) = results_page._left_out(found | {'parts': []})
+  (parts, *_) = results_page.left_out(found | {'parts': []})
   assert parts == 'left out at this scale: c4'
