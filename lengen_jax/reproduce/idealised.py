@@ -2,7 +2,7 @@
 
 The query and all keys have the same content, so RoPE's score, scaled to 1 at
 distance 0, is a mean of cosines. Positions are float64, in tokens; the query is
-at position 0 by default. Functions of figures write a PNG and a CSV of the
+at position 0. Functions of figures write a PNG and a CSV of the
 numbers drawn into a folder, which is created if missing, and return the paths.
 The files are reproducible byte by byte.
 
@@ -38,7 +38,12 @@ _SLOPES = (2, 16, 256)
 _TEXT_LENGTH, _TASK_LENGTH = 512, 20
 # Positions at the end of a sequence, shown in figure A.
 _TAIL = 50
-_SKEWS = ('none', 'sqrt', 'log', 'sine', 'beta(2,5)', 'beta(1,3)')
+# Skew functions and their labels.
+_SKEWS = {'none': 'identity'} | {
+  name: name for name in ('sqrt', 'log', 'sine', 'beta(2,5)', 'beta(1,3)')
+}
+_DISTANCE = 'distance of query and key, tokens'
+_ATTENTION = 'idealised attention, exp(score)'
 # Style of text in a figure.
 _NOTE: dict[str, Any] = {
   'textcoords': 'offset points',
@@ -54,16 +59,11 @@ def rope_score(
 
   theta_s = base^(-2 (s - 1) / d).
 
+  k is the distance `[...]`, d the width of query and key. Scores `[...]` lie in
+  [-1, 1].
+
   Source: Position-index warping, figure 1; theta_s of Su et al. (2021),
   arXiv:2104.09864, eq. 15.
-
-  Args:
-    distance: k, of any shape `[...]`.
-    d: width of query and key.
-    base: base of the frequencies.
-
-  Returns:
-    Scores `[...]` in [-1, 1].
   """
   s = np.arange(1, d // 2 + 1)
   theta = base ** (-2 * (s - 1) / d)
@@ -88,31 +88,22 @@ def attention(score: ArrayLike) -> np.ndarray:
 
 
 def unseen(values: np.ndarray, trained: np.ndarray) -> np.ndarray:
-  """Returns the distance of attention `[...]` from its range in training.
+  """Returns the distance of attention `[...]` from its range in training `[n]`.
 
   Source: Position-index warping, figure 2, in numbers.
-
-  Args:
-    values: attention `[...]`.
-    trained: attention at all distances in training, `[n]`.
   """
   beyond = np.maximum(values - trained.max(), trained.min() - values)
   return np.maximum(beyond, 0.0)
 
 
-def sensitivity(positions: np.ndarray, query: float = 0.0) -> np.ndarray:
-  """Returns the difference of RoPE's attention between neighbouring positions.
+def sensitivity(positions: np.ndarray) -> np.ndarray:
+  """Returns the fall of RoPE's attention from each key `[n]` to the next.
+
+  The differences `[n - 1]` are positive where attention decreases.
 
   Source: Position-index warping, figure A.
-
-  Args:
-    positions: positions of the keys, `[n]`.
-    query: position of the query.
-
-  Returns:
-    Differences `[n - 1]`, positive where attention decreases.
   """
-  return -np.diff(attention(rope_score(positions - query)))
+  return -np.diff(attention(rope_score(positions)))
 
 
 def skew_values(x: np.ndarray, skew: str) -> np.ndarray:
@@ -149,16 +140,11 @@ def total_difference(train_length: int, ratio: int, skew: str, c: int) -> float:
   """Returns the difference of sensitivity between training and test tails.
 
   It is the sum over the last c - 1 steps of |sensitivity in training - at
-  test|, with warped training positions and interpolated test positions.
+  test|, with training positions warped over l = L_train and interpolated test
+  positions; `ratio` is L_test / L_train.
 
   Source: Position-index warping, eq. 6 and table 2. Equation 6 uses the score;
   the values of the table result from its exponential.
-
-  Args:
-    train_length: L_train, which is also the warped length l.
-    ratio: L_test / L_train, an integer.
-    skew: see `skew_values`.
-    c: number of positions in the tail.
   """
   train = train_positions(train_length, skew)[-c:]
   test = test_positions(ratio * train_length, train_length)[-c:]
@@ -240,10 +226,9 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
   distance = _log_spaced(2**16)
   curves = _attention_curves(distance, (4096, 64))
   figure, axes = plots.panels(1)
-  rows: list[Any] = []
-  for number, (name, values) in enumerate(curves.items()):
-    _draw(axes, number, distance, values, name)
-    rows += _rows((name,), distance, values)
+  rows = []
+  for name, values in curves.items():
+    rows += _draw(axes, (name,), distance, values, label=name)
   axes.axhline(math.exp(-1), color='0.4', linestyle='--', linewidth=1)
   axes.annotate(
     'e⁻¹, lower bound of RoPE',
@@ -253,9 +238,7 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
     ha='right',
     **_NOTE,
   )
-  axes.set_xscale('log', base=2)
-  axes.set_xlabel('distance of query and key, tokens')
-  axes.set_ylabel('idealised attention, exp(score)')
+  _label(axes, _DISTANCE, _ATTENTION, log=True)
   header = ('curve', 'distance', 'attention')
   return _save(folder, 'figure_1', figure, axes, header, rows)
 
@@ -269,19 +252,15 @@ def figure_2(folder: PathLike) -> list[pathlib.Path]:
   distance = _log_spaced(RATIOS[-1] * _TEXT_LENGTH)
   both = np.concatenate([np.arange(_TEXT_LENGTH), distance])
   figure, (left, right) = plots.panels(2)
-  rows: list[Any] = []
-  for number, (name, values) in enumerate(_attention_curves(both).items()):
+  rows = []
+  for name, values in _attention_curves(both).items():
     seen, values = np.split(values, [_TEXT_LENGTH])
     beyond = unseen(values, seen)
-    _draw(left, number, distance, values, name)
-    _draw(right, number, distance, beyond)
-    rows += _rows((name,), distance, values, beyond)
-  for axes in (left, right):
-    _mark_trained(axes, _TEXT_LENGTH)
-    axes.set_xscale('log', base=2)
-    axes.set_xlabel('distance of query and key, tokens')
-  left.set_ylabel('idealised attention, exp(score)')
-  right.set_ylabel('how far outside the range seen in training')
+    rows += _draw(left, (name,), distance, values, beyond, label=name)
+    _draw(right, (name,), distance, beyond)
+  _label(left, _DISTANCE, _ATTENTION, log=True, trained=_TEXT_LENGTH)
+  outside = 'how far outside the range seen in training'
+  _label(right, _DISTANCE, outside, log=True, trained=_TEXT_LENGTH)
   header = ('curve', 'distance', 'attention', 'unseen')
   return _save(folder, 'figure_2', figure, right, header, rows)
 
@@ -292,22 +271,20 @@ def figure_a(folder: PathLike) -> list[pathlib.Path]:
   The left panel shows whole sequences at the training length of the algorithmic
   tasks, the right one the tails at that of the language models.
   """
+  short, long = _TASK_LENGTH, _TEXT_LENGTH
   figure, (left, right) = plots.panels(2)
-  rows: list[Any] = []
-  for number, ratio in enumerate(RATIOS):
-    position, values = _sensitivity_under_pi(_TASK_LENGTH, ratio)
-    name = f'L_test = {ratio} L_train' if ratio > 1 else 'L_test = L_train'
-    _draw(left, number, position, values, name)
-    rows += _rows((_TASK_LENGTH, ratio), position, values)
-    curve = _sensitivity_under_pi(_TEXT_LENGTH, ratio)
-    position, values = (each[-_TAIL:] for each in curve)
-    _draw(right, number, position - position[-1], values)
-    rows += _rows((_TEXT_LENGTH, ratio), position, values)
-  _mark_trained(left, _TASK_LENGTH)
-  left.set_xscale('log', base=2)
-  left.set_xlabel(f'position, tokens (L_train = {_TASK_LENGTH})')
-  left.set_ylabel('sensitivity, fall of attention per token')
-  right.set_xlabel(f'tokens from the end (L_train = {_TEXT_LENGTH})')
+  rows = []
+  for ratio in RATIOS:
+    label = f'L_test = {ratio} L_train' if ratio > 1 else 'L_test = L_train'
+    curve = _sensitivity_under_pi(short, ratio)
+    rows += _draw(left, (short, ratio), *curve, label=label)
+    position, values = (x[-_TAIL:] for x in _sensitivity_under_pi(long, ratio))
+    _draw(right, (), position - position[-1], values)
+    rows += _rows((long, ratio), position, values)
+  fall = 'sensitivity, fall of attention per token'
+  position = f'position, tokens (L_train = {short})'
+  _label(left, position, fall, log=True, trained=short)
+  _label(right, f'tokens from the end (L_train = {long})', '')
   header = ('train_length', 'ratio', 'position', 'sensitivity')
   return _save(folder, 'figure_a', figure, right, header, rows)
 
@@ -316,13 +293,10 @@ def figure_4(folder: PathLike) -> list[pathlib.Path]:
   """Draws the skew functions on [0, 1]."""
   x = np.linspace(0, 1, 201)
   figure, axes = plots.panels(1)
-  rows: list[Any] = []
-  for number, skew in enumerate(_SKEWS):
-    values = skew_values(x, skew)
-    _draw(axes, number, x, values, 'identity' if skew == 'none' else skew)
-    rows += _rows((skew,), x, values)
-  axes.set_xlabel('x = i / l')
-  axes.set_ylabel('f(x)')
+  rows = []
+  for skew, label in _SKEWS.items():
+    rows += _draw(axes, (skew,), x, skew_values(x, skew), label=label)
+  _label(axes, 'x = i / l', 'f(x)')
   return _save(folder, 'figure_4', figure, axes, ('skew', 'x', 'f'), rows)
 
 
@@ -334,11 +308,10 @@ def figure_b(folder: PathLike) -> list[pathlib.Path]:
   """
   figure, axes = plots.panels(1)
   position = np.arange(1, _TEXT_LENGTH)
-  rows: list[Any] = []
-  for number, skew in enumerate(_SKEWS):
+  rows = []
+  for skew, label in _SKEWS.items():
     gaps = np.diff(train_positions(_TEXT_LENGTH, skew))
-    _draw(axes, number, position, gaps, 'identity' if skew == 'none' else skew)
-    rows += _rows((skew,), position, gaps)
+    rows += _draw(axes, (skew,), position, gaps, label=label)
   for ratio in RATIOS[1:]:
     test = test_positions(ratio * _TEXT_LENGTH, _TEXT_LENGTH)
     gaps = np.diff(test)[: _TEXT_LENGTH - 1]
@@ -348,8 +321,8 @@ def figure_b(folder: PathLike) -> list[pathlib.Path]:
     rows += _rows((name,), position, gaps)
   axes.set_yscale('log', base=2)
   axes.set_ylim(2**-8, 2**5)
-  axes.set_xlabel(f'position, tokens (l = {_TEXT_LENGTH})')
-  axes.set_ylabel('gap to the position before, tokens')
+  gap = 'gap to the position before, tokens'
+  _label(axes, f'position, tokens (l = {_TEXT_LENGTH})', gap)
   header = ('skew', 'position', 'gap')
   return _save(folder, 'figure_b', figure, axes, header, rows)
 
@@ -359,7 +332,7 @@ def draw_table_2(folder: PathLike) -> list[pathlib.Path]:
   table = table_2()
   off = [cell[:2] for cell in mismatches(table)]
   figure, axes = plots.panels(1)
-  rows: list[Any] = []
+  rows = []
   for number, (skew, row) in enumerate(table.items()):
     printed = papers.WARPING_TABLE_2[skew]
     x = np.arange(len(row)) + 0.28 * (number - 1)
@@ -393,17 +366,12 @@ def draw_table_2(folder: PathLike) -> list[pathlib.Path]:
       markersize=5,
       label='print, in brackets' if number == len(table) - 1 else None,
     )
-  axes.bar(
-    [0],
-    [0],
-    color='0.7',
-    edgecolor='white',
-    hatch='///',
-    label=f'more than {TABLE_2_TOLERANCE} off the print',
-  )
+  label = f'more than {TABLE_2_TOLERANCE} off the print'
+  hatched = {'color': '0.7', 'edgecolor': 'white', 'hatch': '///'}
+  axes.bar([0], [0], label=label, **hatched)
   axes.set_xticks(range(len(TABLE_2_COLUMNS)), TABLE_2_COLUMNS)
-  axes.set_xlabel('L_train : L_test / L_train')
-  axes.set_ylabel('total difference of sensitivity in the tail')
+  total = 'total difference of sensitivity in the tail'
+  _label(axes, 'L_train : L_test / L_train', total)
   axes.margins(y=0.1)
   axes.set_axisbelow(True)
   header = ('skew', 'setting', 'total_difference', 'printed', 'mismatch')
@@ -434,22 +402,27 @@ def _sensitivity_under_pi(
 
 
 def _draw(
-  axes: Any, number: int, x: np.ndarray, y: Any, name: str | None = None
-) -> None:
+  axes: Any, key: tuple[Any, ...], x: Any, *ys: Any, label: str | None = None
+) -> list[tuple[Any, ...]]:
+  """Draws the first of `ys` and returns the CSV rows."""
+  number = len(axes.lines)
   every = max(1, len(x) // 9)
   marks = (number * every // len(_SKEWS), every)
-  axes.plot(x, y, label=name, markevery=marks, **plots.style(number))
+  axes.plot(x, ys[0], label=label, markevery=marks, **plots.style(number))
+  return _rows(key, x, *ys)
 
 
-def _mark_trained(axes: Any, train_length: int) -> None:
-  axes.axvline(train_length, color='0.6', linewidth=1, zorder=1)
-  axes.annotate(
-    'L_train',
-    (train_length, 1),
-    xycoords=('data', 'axes fraction'),
-    xytext=(3, -10),
-    **_NOTE,
-  )
+def _label(
+  axes: Any, x: str, y: str, log: bool = False, trained: int | None = None
+) -> None:
+  """Labels the axes and marks the training length."""
+  if trained is not None:
+    axes.axvline(trained, color='0.6', linewidth=1, zorder=1)
+    place = {'xycoords': ('data', 'axes fraction'), 'xytext': (3, -10)}
+    axes.annotate('L_train', (trained, 1), **place, **_NOTE)
+  if log:
+    axes.set_xscale('log', base=2)
+  axes.set(xlabel=x, ylabel=y)
 
 
 def _rows(names: tuple[Any, ...], *columns: Any) -> list[tuple[Any, ...]]:
