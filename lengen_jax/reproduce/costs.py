@@ -9,7 +9,6 @@ count in each of them.
 
 import collections
 from collections.abc import Iterator
-import functools
 import re
 
 from lengen_jax.reproduce import parts
@@ -51,15 +50,14 @@ def _trained(
   experiment: Experiment, scale: str
 ) -> Iterator[tuple[parts.ConfiguredPart, int, float]]:
   """Yields (part, number of runs, operations of each) of trained parts."""
+  request = parts.Request(scale, (0,), (), 'runs', '')
   for part in experiment.parts:
-    if not isinstance(part, parts.ConfiguredPart) or part.kind == 'timing':
-      continue
-    if scale in part.scales:
-      config = _config(part, scale)
+    trains = isinstance(part, parts.ConfiguredPart) and part.kind != 'timing'
+    if trains and scale in part.scales:
+      config = part.make_config(request)
       rows = [row for row in part.rows_at(scale) if not row.trained_as]
       rates = len(config.sweep.learning_rates) if 'sweep' in config else 1
-      runs = len(rows) * rates * len(experiment.seeds)
-      yield part, runs, operations(config)
+      yield part, len(rows) * rates * len(experiment.seeds), operations(config)
 
 
 def operations(config: parts.Config) -> float:
@@ -77,8 +75,3 @@ def operations(config: parts.Config) -> float:
     length, rows = config.data.train_length, config.data.batch_size
   per_token = 6 * parameters + 6 * model.num_layers * length * inner
   return train.steps * rows * length * per_token
-
-
-@functools.cache
-def _config(part: parts.ConfiguredPart, scale: str) -> parts.Config:
-  return part.make_config(parts.Request(scale, (0,), (), 'runs', ''))

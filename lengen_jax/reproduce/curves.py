@@ -46,7 +46,7 @@ class LengthCurves(parts.ConfiguredPart):
     config: parts.Config,
     folder: files.Path,
     init: Results | None,
-  ) -> tuple[list[Results], list[Results], Results]:
+  ) -> parts.Outcome:
     by_seed = []
     for seed in request.seeds:
       config.seed = seed

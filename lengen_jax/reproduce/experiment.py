@@ -82,12 +82,12 @@ def rows(
   names: Iterable[str] | None = None,
   **options: Any,
 ) -> tuple[Row, ...]:
-  """Returns the rows of a table.
+  """Returns the rows `names` of a table; None for all.
 
   Args:
     runs: {name: run}.
     paper: {name: the paper's scores}; a missing name has none.
-    names: names of the rows; None for all of `runs`.
+    names: names of the rows.
     **options: other attributes, common to all rows.
   """
   paper = paper or {}
@@ -113,10 +113,7 @@ class Comparison:
 class Claim:
   """A statement of a paper, which holds if all of its comparisons hold.
 
-  Attributes:
-    key: initial of the paper and number of the claim.
-    text: the statement.
-    comparisons: the comparisons.
+  Its key is the initial of the paper and the number of the claim.
   """
 
   key: str
@@ -133,7 +130,7 @@ class Experiment:
     title: what the table shows.
     parts: the `parts.Part`s that are run, in this order.
     hardware: the paper's hardware; '' if unknown.
-    summary: returns summary lines for the results; None for no summary.
+    summary: returns summary lines for the results.
     ours: settings that the paper does not specify, one line each.
     seeds: default seeds.
     claims: statements to test.

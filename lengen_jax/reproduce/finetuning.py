@@ -49,7 +49,7 @@ class Finetuning(parts.ConfiguredPart):
     config: parts.Config,
     folder: files.Path,
     init: Results | None,
-  ) -> tuple[list[Results], list[Results], Results]:
+  ) -> parts.Outcome:
     runs = self.parse(config, request.scale)
     specs = self.runs(config, request.scale)
     corpus = data.load(

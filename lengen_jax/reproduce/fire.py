@@ -56,6 +56,11 @@ def _fire(keys: str = '', ratio: float = 1) -> Callable[[int], str]:
   return lambda n: f'fire(init_threshold={n / ratio / 4}{keys})'
 
 
+def _yarn(n: int) -> str:
+  """Returns YaRN, given the length of finetuning."""
+  return f'yarn(scale=4., train_length={n // 4})'
+
+
 _NO_LOG = "fire(transform='identity', threshold='none'"
 _RUNS: dict[str, Run] = {
   'nope': 'nope',
@@ -92,41 +97,38 @@ def _finetuned_runs(ratio: float) -> dict[str, Run]:
     'rope-pi': 'rope(scale=4.0)',
     'rope-pi, 8192': 'rope(scale=4.0)',
     'rope-pi, 32768': 'rope(scale=16.0)',
-    # n is the length of finetuning.
-    'yarn': lambda n: f'yarn(scale=4., train_length={n // 4})',
   }
 
 
-def _c4(names: Iterable[str] = _SIX, **fields: Any) -> LengthCurves:
-  """Returns loss curves on C4; `names` may be {row: the paper's scores}."""
+def _c4(
+  names: Iterable[str] = _SIX,
+  model: str = 'base',
+  corpus: str = '',
+  **fields: Any,
+) -> LengthCurves:
+  """Returns loss curves; smaller scales omit large models and other corpora.
+
+  Args:
+    names: names of the rows, or {row: the paper's scores}.
+    model: a size of `fire_c4.py`.
+    corpus: a corpus of `fire_c4.py`; '' for C4.
+    **fields: other attributes of the part.
+  """
   paper = names if isinstance(names, Mapping) else None
+  suffix, hardware = _MODELS[model]
   fields = {
-    'name': 'c4',
-    'config': 'fire_c4.py:base',
+    'name': (corpus or 'c4') + suffix,
+    'config': f'fire_c4.py:{model}' + (f',{corpus}' if corpus else ''),
     'rows': experiment.rows(_RUNS, paper, names),
     'ratios': (0.25, 0.5, 1, 2, 4),
+    'scales': SCALES if model == 'base' and not corpus else FULL_SCALES,
+    'hardware': hardware,
   } | fields
   return LengthCurves(**fields)
 
 
-def _full_size(
-  model: str, corpus: str = 'c4', names: Iterable[str] = _SIX, **fields: Any
-) -> LengthCurves:
-  """Returns curves of a corpus or a model that smaller scales omit."""
-  suffix, hardware = _MODELS[model]
-  return _c4(
-    names,
-    name=corpus + suffix,
-    hardware=hardware,
-    scales=FULL_SCALES,
-    **({'config': f'fire_c4.py:{model},{corpus}'} | fields),
-  )
-
-
-def _pretrained(model: str, names: Iterable[str] = _SIX) -> LengthCurves:
-  """Returns the models that finetuning starts from at full scales."""
-  config = f'fire_c4.py:{model}'
-  return _full_size(model, 'c4', names, config=config, substitute=None)
+# Models that finetuning starts from where the paper's data is used.
+_PRETRAINED: dict[str, Any] = {'scales': FULL_SCALES, 'substitute': None}
 
 
 def _finetuned(
@@ -137,28 +139,22 @@ def _finetuned(
   model: str = 'base',
   **fields: Any,
 ) -> Finetuning:
-  """Returns finetuning of the rows that the paper has scores of.
+  """Returns finetuning of the rows in `paper`, {row: the paper's scores}.
 
-  Args:
-    name: name of the part, without the model.
-    config: config file with its argument.
-    paper: {row: the paper's scores}.
-    ratio: training length, relative to that of pretraining.
-    model: pretrained model.
-    **fields: other attributes of the part.
+  `ratio` is the training length, relative to that of pretraining.
   """
   suffix, _ = _MODELS[model]
-  table = experiment.rows(_finetuned_runs(ratio), paper, paper)
-  return Finetuning(
-    name=name + suffix,
-    config=config,
-    rows=tuple(
+  fields = {
+    'name': name + suffix,
+    'config': config,
+    'rows': tuple(
       dataclasses.replace(row, init_row='rope') if '-pi' in row.name else row
-      for row in table
+      for row in experiment.rows(_finetuned_runs(ratio), paper, paper)
     ),
-    init_part=f'c4{suffix}',
-    **({'scales': SCALES if model == 'base' else FULL_SCALES} | fields),
-  )
+    'init_part': f'c4{suffix}',
+    'scales': SCALES if model == 'base' else FULL_SCALES,
+  } | fields
+  return Finetuning(**fields)
 
 
 def _scrolls(model: str) -> tuple[Any, ...]:
@@ -223,11 +219,11 @@ _TABLE_4 = papers.FIRE_TABLE_4
 _PARTS: dict[str, list[Any]] = {
   'figure1': [
     _c4(),
-    _full_size('base', 'arxiv'),
-    _full_size('base', 'github'),
-    _full_size('large'),
-    _full_size('large', 'arxiv'),
-    _full_size('large', 'github'),
+    _c4(_SIX, 'base', 'arxiv'),
+    _c4(_SIX, 'base', 'github'),
+    _c4(_SIX, 'large', 'c4'),
+    _c4(_SIX, 'large', 'arxiv'),
+    _c4(_SIX, 'large', 'github'),
   ],
   'figure4': [
     _c4({'fire': _TABLE_4['fire']}),
@@ -255,20 +251,22 @@ _PARTS: dict[str, list[Any]] = {
     _c4(
       name='finetuned',
       config='yarn_c4.py:base',
-      rows=experiment.rows(_finetuned_runs(4), {}, ['yarn'], init_row='rope')
-      + experiment.rows(_finetuned_runs(4), {}, ['fire']),
+      rows=(
+        experiment.Row('yarn', _yarn, init_row='rope'),
+        experiment.Row('fire', _fire('', 4)),
+      ),
       ratios=(0.0625, 0.125, 0.25, 0.5, 1),
       init_part='pretrained',
     ),
   ],
   'table1': [
-    _pretrained('base', (*_SIX, 'fire-s')),
+    _c4((*_SIX, 'fire-s'), **_PRETRAINED),
     *_scrolls('base'),
-    _pretrained('large'),
+    _c4(_SIX, 'large', **_PRETRAINED),
     *_scrolls('large'),
   ],
   'figure3': [
-    _pretrained('base'),
+    _c4(**_PRETRAINED),
     _finetuned(
       'narrative_qa',
       'narrativeqa_zeroshot.py',
@@ -279,9 +277,9 @@ _PARTS: dict[str, list[Any]] = {
     ),
   ],
   'table13': [
-    _pretrained('base'),
+    _c4(**_PRETRAINED),
     _table_13('base'),
-    _pretrained('large'),
+    _c4(_SIX, 'large', **_PRETRAINED),
     _table_13('large'),
   ],
   'table4': [_c4({k: v for k, v in _TABLE_4.items() if k != 'fire-s'})],
@@ -303,18 +301,17 @@ _PARTS: dict[str, list[Any]] = {
   ],
   'threshold': [_c4(['fixed', 'learned'])],
 }
+_FINETUNED: dict[str, Any] = {'ours': _OURS_TRAINING + _OURS_PROMPTS}
+_BOTH = {'ours': _OURS + _OURS_PROMPTS}
 _FIELDS: dict[str, dict[str, Any]] = {
   # A round takes seconds, and is noisy.
   'figure5': {'hardware': '4 TPUv2', 'ours': (), 'seeds': (0, 1, 2, 3, 4)},
   'yarn': {'ours': _OURS + _OURS_YARN},
-  'table1': {'ours': _OURS_TRAINING + _OURS_PROMPTS},
-  'figure3': {'ours': _OURS_TRAINING + _OURS_PROMPTS},
-  'table13': {
-    'ours': _OURS_TRAINING + _OURS_PROMPTS,
-    'hardware': '32 TPUv2',
-  },
-  'table2': {'ours': _OURS + _OURS_PROMPTS},
-  'table3': {'ours': _OURS + _OURS_PROMPTS},
+  'table1': _FINETUNED,
+  'figure3': _FINETUNED,
+  'table13': _FINETUNED | {'hardware': '32 TPUv2'},
+  'table2': _BOTH,
+  'table3': _BOTH,
 }
 _TEXT = """
 [figure1] log perplexity by length on C4, arXiv and GitHub, base and large;

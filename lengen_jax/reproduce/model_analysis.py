@@ -56,14 +56,12 @@ def diagonal(trained: Trained) -> tuple[float, ...]:
   It is summed within two tokens of the diagonal and averaged over layers: at
   the training length, and for queries beyond it at four times that length.
   """
-  near = attention_maps.near_diagonal
+  near, layers = attention_maps.near_diagonal, attention_maps.matrices
   firsts = 0, trained.run.data.train_length
   return tuple(
     statistics.fmean(
       near(weights_QxK, 2, first) / near(uniform_QxK, 2, first)
-      for weights_QxK, uniform_QxK in (
-        attention_maps.matrices(trained, batch).values()
-      )
+      for weights_QxK, uniform_QxK in layers(trained, batch).values()
     )
     for batch, first in zip(_batches(trained), firsts, strict=True)
   )

@@ -22,6 +22,8 @@ from lengen_jax.training import runs as runs_lib
 Config: TypeAlias = ml_collections.ConfigDict
 # A score per column; None where a run has no score.
 Scores = list[float | None]
+# Rows of a table, results of all runs, and other fields of a part's results.
+Outcome = tuple[list[Results], list[Results], Results]
 
 # Settings, or sections of them, that the list of differences omits: other lines
 # describe them, or no score depends on them.
@@ -39,8 +41,6 @@ class Request:
   """What to reproduce, and where.
 
   Attributes:
-    scale: one of `experiment.SCALES`.
-    seeds: the seeds.
     overrides: '--config.KEY=VALUE' arguments.
     root: folder of all reproductions.
     name: name of the experiment, 'PAPER/TABLE'.
@@ -68,10 +68,8 @@ class Request:
 class Part:
   """A part of an experiment.
 
-  Attributes:
-    name: name of the part and of its folder.
-    scales: scales at which the part is run.
-    kind: value of 'kind' in the results.
+  Its name is also that of its folder. `kind` is the value of 'kind' in the
+  results.
   """
 
   name: str
@@ -111,14 +109,9 @@ def table_row(
   paper: experiment_lib.Scores | None = None,
   reduction: str = 'mean',
 ) -> Results:
-  """Returns a row of a results table.
+  """Returns a row of a results table, given scores `[seeds][columns]`.
 
-  Args:
-    name: the row's name.
-    run: what was run.
-    by_seed: scores of each seed, `[seeds][columns]`.
-    paper: the paper's scores.
-    reduction: 'mean', 'min' or 'max' over seeds.
+  The reduction over seeds is 'mean', 'min' or 'max'.
   """
   reduce = {'mean': statistics.fmean, 'min': min, 'max': max}[reduction]
   return {
@@ -315,7 +308,7 @@ class ConfiguredPart(Part):
     config: Config,
     folder: files.Path,
     init: Results | None,
-  ) -> tuple[list[Results], list[Results], Results]:
+  ) -> Outcome:
     """Trains and tests every row with every seed.
 
     Args:
@@ -325,8 +318,7 @@ class ConfiguredPart(Part):
       init: results of `init_part`; None for random initial parameters.
 
     Returns:
-      Rows of the results table; the result of every run, with 'commit' and
-      'train_seconds'; the other fields of the part's results.
+      Rows of the table; results of all runs; other fields of the results.
     """
     raise NotImplementedError
 
@@ -338,17 +330,13 @@ class ConfiguredPart(Part):
 
   def columns(self, config: Config) -> dict[float, int]:
     """Returns {relative length: length}."""
-    train_length = config.data.train_length
+    whole = config.data.train_length
     if not self.config_lengths:
-      return {ratio: int(train_length * ratio) for ratio in self.ratios}
-
-    def nearest(length: int) -> float:
-      return min(
-        self.ratios,
-        key=lambda ratio: abs(math.log(length / train_length / ratio)),
-      )
-
-    return {nearest(length): length for length in config.eval.lengths}
+      return {ratio: int(whole * ratio) for ratio in self.ratios}
+    return {
+      min(self.ratios, key=lambda x: abs(math.log(length / whole / x))): length
+      for length in config.eval.lengths
+    }
 
   def paper_scores(self, row: Row, columns: Iterable[float]) -> Scores | None:
     """Returns the paper's scores of a row at some of the relative lengths."""

@@ -75,11 +75,7 @@ def _rows(
 ) -> tuple[Row, ...]:
   """Returns each encoding's plain and randomized rows.
 
-  Args:
-    table: {name: (plain scores, randomized scores or None)}.
-    convert: converts the paper's scores.
-    names: names of the encodings.
-    scales: scales at which the rows are run.
+  The table has plain and randomized scores (or None), which `convert` converts.
   """
   return tuple(
     Row(

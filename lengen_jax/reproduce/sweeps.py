@@ -33,7 +33,7 @@ class TaskSweep(parts.ConfiguredPart):
     config: parts.Config,
     folder: files.Path,
     init: Results | None,
-  ) -> tuple[list[Results], list[Results], Results]:
+  ) -> parts.Outcome:
     config.sweep.seeds = tuple(request.seeds)
     results = sweep.sweep(config, folder)
     score, longest = results['score'], results['train_lengths'][1]

@@ -71,15 +71,12 @@ class ForwardTiming(parts.ConfiguredPart):
     config = self.make_config(request)
     models = self.models(config, request.scale)
     seconds = self._time(request, config, models)
+    rows = zip(self.rows_at(request.scale), models, strict=True)
     table = []
-    for number, row in enumerate(self.rows_at(request.scale)):
-      by_seed: list[parts.Scores] = [
-        [1e3 * statistics.median(each) for each in seconds[str(seed)][number]]
-        for seed in request.seeds
-      ]
-      table.append(
-        parts.table_row(row.name, models[number].name, by_seed, row.paper)
-      )
+    for number, (row, model) in enumerate(rows):
+      times = [seconds[str(seed)][number] for seed in request.seeds]
+      by_seed = [[1e3 * statistics.median(x) for x in each] for each in times]
+      table.append(parts.table_row(row.name, model.name, by_seed, row.paper))
     length, batch_size = config.data.train_length, config.data.batch_size
     return self.results(
       table,
@@ -172,6 +169,7 @@ class TimedModel:
 
   Attributes:
     name: the run.
+    lengths: the lengths that are timed, in tokens.
     device: {'platform', 'kind', 'count'} of the devices.
   """
 
@@ -182,24 +180,16 @@ class TimedModel:
       errors.LengenError: the config is invalid.
     """
     self.name = name
-    self._run = run_lib.Run(config)
-    layout = self._run.layout
-    first = layout.mesh.devices.flat[0]
-    self.device = {
-      'platform': first.platform,
-      'kind': first.device_kind,
-      'count': layout.size,
-    }
-    self._logits = layout.jit(self._apply)
-    self._init = layout.jit(
-      lambda seed: stacking.init(self._run.model, jax.random.key(seed)),
-      out_shardings=self._run.shardings.params,
+    self._run = run = run_lib.Run(config)
+    self.lengths = run.eval.lengths
+    first = run.layout.mesh.devices.flat[0]
+    self.device = {'platform': first.platform, 'kind': first.device_kind}
+    self.device |= {'count': run.layout.size}
+    self._logits = run.layout.jit(self._apply)
+    self._init = run.layout.jit(
+      lambda seed: stacking.init(run.model, jax.random.key(seed)),
+      out_shardings=run.shardings.params,
     )
-
-  @property
-  def lengths(self) -> tuple[int, ...]:
-    """The lengths that are timed, in tokens."""
-    return self._run.eval.lengths
 
   def check(self) -> None:
     """Traces the forward pass at every length.
@@ -219,15 +209,13 @@ class TimedModel:
       For each length, a function that runs a forward pass, waits for it and
       returns the logits.
     """
-    params = self._init(seed)
+    params, place = self._init(seed), self._run.layout.place
 
     def forward(batch: Batch) -> jax.Array:
       return jax.block_until_ready(self._logits(params, batch))
 
     return [
-      functools.partial(
-        forward, self._run.layout.place(self.draw_tokens(seed, length))
-      )
+      functools.partial(forward, place(self.draw_tokens(seed, length)))
       for length in self.lengths
     ]
 
@@ -240,13 +228,10 @@ class TimedModel:
 
   def _apply(self, params: Params, batch: Batch) -> jax.Array:
     """Returns logits, `[B, L, V]`."""
+    run = self._run
+    # Without targets, a model returns logits.
+    batch = {**batch, 'targets': None}
+    rng = jax.random.key(run.config.seed)
     return objective.token_losses(
-      self._run.model,
-      self._run.scheme,
-      params,
-      # Without targets, a model returns logits.
-      {**batch, 'targets': None},
-      rng=jax.random.key(self._run.config.seed),
-      train=False,
-      packed=False,
+      run.model, run.scheme, params, batch, rng=rng, train=False, packed=False
     )
