@@ -4,7 +4,6 @@ A standard batch is a dict of `[B, L]` arrays; see `data.windows.lm_batch`.
 """
 
 from collections.abc import Mapping
-import dataclasses
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
 from lengen_jax.hints import Array, Params
-from lengen_jax.models import blocks, stacking, transformer
+from lengen_jax.models import blocks, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.positions.tokens import position_index, Tokens
@@ -22,132 +21,6 @@ from lengen_jax.positions.tokens import position_index, Tokens
 Batch = Mapping[str, Array]
 # PRNG keys by use: 'positions' and, if dropout is on, 'dropout'.
 Rngs = Mapping[str, jax.Array]
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformerModel:
-  """A Transformer with a position scheme, applied to standard batches.
-
-  Attributes:
-    config: sizes, encoding and precision.
-    scheme: the position scheme.
-    packed: whether rows have several segments, or padding whose positions
-      matter; see `sees_padding`. If False, every row is one segment, and rows
-      share one bias where the scheme gives them the same positions.
-    masks_padding: whether attention masks the padding of rows that are not
-      packed.
-  """
-
-  config: ModelConfig
-  scheme: PositionScheme
-  packed: bool = False
-  masks_padding: bool = False
-
-  def init(self, rng: jax.Array) -> Params:
-    """Returns initial parameters, a tree of float32 arrays."""
-    return stacking.init(self.config, rng)
-
-  def project(self, params: Params) -> Params:
-    """Returns parameters projected onto their domain."""
-    return stacking.project(params, self.config)
-
-  def logits(
-    self, params: Params, batch: Batch, *, rngs: Rngs, train: bool
-  ) -> jax.Array:
-    """Returns logits, float32 `[B, L, V]`; see `token_losses`."""
-    return self._apply(params, batch, rngs, train, scored=False)
-
-  def token_losses(
-    self, params: Params, batch: Batch, *, rngs: Rngs, train: bool
-  ) -> jax.Array:
-    """Returns the cross-entropy of each target in nats, float32 `[B, L]`.
-
-    Args:
-      params: the model's parameters.
-      batch: a standard batch. For an encoder-decoder it has the arrays of the
-        encoder under 'encoder_...'.
-      rngs: PRNG keys for 'positions' and 'dropout'; without the latter, dropout
-        is off.
-      train: whether the scheme returns positions for training.
-
-    Raises:
-      errors.LengthError: the batch is longer than the encoding or the scheme
-        supports.
-      errors.ConfigError: the batch lacks an array.
-    """
-    return self._apply(params, batch, rngs, train, scored=True)
-
-  def _apply(
-    self,
-    params: Params,
-    batch: Batch,
-    rngs: Rngs,
-    train: bool,
-    *,
-    scored: bool,
-  ) -> jax.Array:
-    rng = rngs['positions']
-    named: dict[str, Any] = {'positions': self._tokens('', batch, rng, train)}
-    inputs = [batch['inputs']]
-    if scored:
-      _require(batch, 'targets')
-      named['targets'] = batch['targets']
-    if self.config.architecture == 'encoder_decoder':
-      rng = jax.random.fold_in(rng, 1)
-      named['encoder_positions'] = self._tokens('encoder_', batch, rng, train)
-      inputs.append(batch['encoder_inputs'])
-    dropout = {k: v for k, v in rngs.items() if k == 'dropout'}
-    outputs: Any = transformer.create(self.config).apply(
-      {'params': params},
-      *inputs,
-      **named,
-      deterministic=not dropout,
-      rngs=dropout,
-    )
-    return outputs
-
-  def _tokens(
-    self, prefix: str, batch: Batch, rng: jax.Array, train: bool
-  ) -> Tokens:
-    """Returns positions, segments and lengths of one side of the batch."""
-    masked = self.packed or self.masks_padding
-    for name in ('inputs', 'segment_positions', 'lengths'):
-      _require(batch, prefix + name)
-    if masked:
-      _require(batch, f'{prefix}segment_ids')
-    shape = batch[f'{prefix}inputs'].shape
-    for encoding in dict.fromkeys(blocks.create_encodings(self.config)):
-      encodings.check_extent(encoding, self.scheme, shape[1], train)
-    index = batch[f'{prefix}segment_positions']
-    lengths = batch[f'{prefix}lengths']
-    if not self.packed:
-      # Where all rows have the same positions, one row stands for all.
-      shared = self.scheme.same_rows or not self.scheme.draws(train)
-      lengths = lengths[:1] if shared else lengths
-      index = jnp.broadcast_to(
-        position_index(shape[1], None), (len(lengths), shape[1])
-      )
-    positions = self.scheme(
-      index,
-      lengths=lengths,
-      rng=rng,
-      train=train,
-      num_layers=self.config.num_layers,
-    )
-    return Tokens.create(
-      shape,
-      positions,
-      segment_ids=batch[f'{prefix}segment_ids'] if masked else None,
-      lengths=lengths,
-      contiguous=self.scheme.contiguous,
-    )
-
-
-def _require(batch: Batch, name: str) -> None:
-  if name not in batch:
-    raise errors.ConfigError(
-      f'the batch lacks {name}; it has {", ".join(sorted(batch))}'
-    )
 
 
 def token_losses(
@@ -169,10 +42,13 @@ def token_losses(
     config: the model's configuration.
     scheme: the position scheme.
     params: the model's parameters.
-    batch: see `TransformerModel.token_losses`.
+    batch: a standard batch. For an encoder-decoder it has the arrays of the
+      encoder under 'encoder_...'.
     rng: a PRNG key, for positions and dropout.
     train: whether this is training, with dropout.
-    packed: see `TransformerModel`.
+    packed: whether rows have several segments, or padding whose positions
+      matter; see `sees_padding`. If False, every row is one segment, and rows
+      share one bias where the scheme gives them the same positions.
 
   Raises:
     errors.LengthError: the batch is longer than the encoding or the scheme
@@ -180,27 +56,80 @@ def token_losses(
     errors.ConfigError: the batch lacks an array.
   """
   rngs = {'positions': rng} | ({'dropout': rng} if train else {})
-  return TransformerModel(config, scheme, packed).token_losses(
-    params, batch, rngs=rngs, train=train
+  return apply(
+    config, scheme, params, batch, rngs=rngs, train=train, packed=packed
   )
 
 
-def mean_loss(losses: jax.Array, weights: Array) -> jax.Array:
-  """Returns the weighted mean of losses; 0 if all weights are 0.
+def apply(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  batch: Batch,
+  *,
+  rngs: Rngs,
+  train: bool,
+  packed: bool = False,
+  masks_padding: bool = False,
+  scored: bool = True,
+) -> jax.Array:
+  """Returns losses `[B, L]`, or logits `[B, L, V]` unless `scored`; float32.
 
-  Args:
-    losses: `[B, L]`, one per token.
-    weights: `[B, L]`.
+  The arguments are those of `token_losses`, with three differences: `rngs` has
+  PRNG keys for 'positions' and 'dropout', and dropout is off without the
+  latter; `masks_padding` masks the padding of rows that are not packed; and
+  losses are computed without an array of logits.
   """
-  return jnp.sum(losses * weights) / jnp.maximum(jnp.sum(weights), 1)
+  sides = ['', 'encoder_'][: 1 + (config.architecture == 'encoder_decoder')]
+  masked = packed or masks_padding
+  names = ['inputs', 'segment_positions', 'lengths'] + ['segment_ids'] * masked
+  needed = [side + name for side in sides for name in names]
+  for name in needed + ['targets'] * scored:
+    if name not in batch:
+      raise errors.ConfigError(
+        f'the batch lacks {name}; it has {", ".join(sorted(batch))}'
+      )
+  named: dict[str, Any] = {'targets': batch['targets']} if scored else {}
+  for number, side in enumerate(sides):
+    index, lengths = batch[side + 'segment_positions'], batch[side + 'lengths']
+    shape = batch[side + 'inputs'].shape
+    for encoding in dict.fromkeys(blocks.create_encodings(config)):
+      encodings.check_extent(encoding, scheme, shape[1], train)
+    if not packed:
+      # Where all rows have the same positions, one row stands for all.
+      shared = scheme.same_rows or not scheme.draws(train)
+      lengths = lengths[:1] if shared else lengths
+      index = jnp.broadcast_to(
+        position_index(shape[1], None), (len(lengths), shape[1])
+      )
+    rng = rngs['positions']
+    positions = scheme(
+      index,
+      lengths=lengths,
+      rng=jax.random.fold_in(rng, number) if number else rng,
+      train=train,
+      num_layers=config.num_layers,
+    )
+    named[side + 'positions'] = Tokens.create(
+      shape,
+      positions,
+      segment_ids=batch[side + 'segment_ids'] if masked else None,
+      lengths=lengths,
+      contiguous=scheme.contiguous,
+    )
+  dropout = {key: rng for key, rng in rngs.items() if key == 'dropout'}
+  outputs: Any = transformer.create(config).apply(
+    {'params': params},
+    *(batch[side + 'inputs'] for side in sides),
+    **named,
+    deterministic=not dropout,
+    rngs=dropout,
+  )
+  return outputs
 
 
 def check(config: ModelConfig, positions: str) -> None:
   """Raises unless a model's encodings and scale support a position scheme.
-
-  Args:
-    config: the model's configuration.
-    positions: spec of a position scheme.
 
   Raises:
     errors.CombinationError: names the encoding, the scheme and the reason.
@@ -228,17 +157,10 @@ def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:
 
 
 def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:
-  """Returns the batch for a model's objective.
+  """Returns the batch for masked language modelling if the model is an encoder.
 
-  Args:
-    config: the model's configuration. The last id of an encoder's vocabulary is
-      the mask token.
-    batch: a standard batch for language modelling; its targets are the tokens.
-    rng: a PRNG key.
-
-  Returns:
-    For an encoder, the batch for masked language modelling (see `mask_tokens`);
-    otherwise the batch itself.
+  See `mask_tokens`. The last id of the vocabulary is the mask token. Other
+  models get the batch itself, a standard batch for language modelling.
   """
   if config.architecture != 'encoder':
     return batch

@@ -1,7 +1,8 @@
 """Models of generated tasks: Transformers and recurrent networks."""
 
-import dataclasses
-from typing import Any
+from collections.abc import Callable
+import functools
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -11,62 +12,26 @@ import optax
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.hints import Params
-from lengen_jax.models import blocks, objective, recurrent
+from lengen_jax.models import blocks, objective, recurrent, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.tasks import batches, Task
 
 
-@dataclasses.dataclass(frozen=True)
-class RecurrentModel:
-  """A recurrent network, with the methods of `objective.TransformerModel`.
+class TaskModel(NamedTuple):
+  """Functions of a model on standard batches.
 
   Attributes:
-    network: the network. It reads neither positions nor segment ids.
+    init: `init(rng)` returns initial parameters.
+    apply: `apply(params, batch, *, rngs, train, scored)` returns losses or
+      logits; see `objective.apply`.
+    project: `project(params)` returns parameters in their domain.
+    autoregressive: whether the model reads earlier targets.
   """
 
-  network: recurrent.Recurrent
-
-  def init(self, rng: jax.Array) -> Params:
-    """Returns initial parameters, a tree of float32 arrays."""
-    variables = self.network.init(rng, jnp.zeros((1, 2), jnp.int32))
-    return nn.unbox(variables)['params']
-
-  def project(self, params: Params) -> Params:
-    """Returns the parameters unchanged."""
-    return params
-
-  def logits(
-    self,
-    params: Params,
-    batch: objective.Batch,
-    *,
-    rngs: objective.Rngs,
-    train: bool,
-  ) -> jax.Array:
-    """Returns logits, float32 `[B, L, V]`."""
-    del rngs, train
-    # A row's input ends at its first target.
-    input_lengths_B = (jnp.asarray(batch['weights']) > 0).argmax(axis=1)
-    logits: Any = self.network.apply(
-      {'params': params}, batch['inputs'], input_lengths=input_lengths_B
-    )
-    return logits
-
-  def token_losses(
-    self,
-    params: Params,
-    batch: objective.Batch,
-    *,
-    rngs: objective.Rngs,
-    train: bool,
-  ) -> jax.Array:
-    """Returns the cross-entropy of each target in nats, float32 `[B, L]`."""
-    return optax.softmax_cross_entropy_with_integer_labels(
-      self.logits(params, batch, rngs=rngs, train=train), batch['targets']
-    )
-
-
-TaskModel = objective.TransformerModel | RecurrentModel
+  init: Callable[[jax.Array], Params]
+  apply: Callable[..., jax.Array]
+  project: Callable[[Params], Params]
+  autoregressive: bool
 
 
 def create(
@@ -79,13 +44,9 @@ def create(
 ) -> TaskModel:
   """Returns the model of a generated task.
 
-  Args:
-    task: the task.
-    fields: fields of ModelConfig without `vocab_size` and `output_size`, which
-      follow from the task. `encoding` may be the name of a recurrent model.
-    positions: spec of a position scheme.
-    train_length: the greatest nominal length in training.
-    test_length: the greatest nominal length in evaluation.
+  `fields` are those of ModelConfig without `vocab_size` and `output_size`,
+  which follow from the task. `encoding` may be the name of a recurrent model.
+  `train_length` and `test_length` are the greatest nominal lengths.
 
   Raises:
     errors.LengenError: an invalid combination, or a length beyond the positions
@@ -102,7 +63,7 @@ def create(
     longest = max(train_length, test_length)
     # The size of a tape must not depend on a row's padding.
     memory = batches.count_tokens(task, longest) if name == 'tape_rnn' else None
-    return RecurrentModel(recurrent.create(name, **sizes, memory_size=memory))
+    return _recurrent(recurrent.create(name, **sizes, memory_size=memory))
   if name.isidentifier() and name not in encodings.ENCODINGS:
     known = [*encodings.ENCODINGS, *recurrent.NAMES]
     raise errors.SpecError(
@@ -112,32 +73,40 @@ def create(
   objective.check(config, positions)
   scheme = position_schemes.create(positions)
   for length, train in ((train_length, True), (test_length, False)):
-    _check_length(task, config, scheme, length, train)
-  return objective.TransformerModel(config, scheme, masks_padding=True)
-
-
-def is_autoregressive(model: TaskModel) -> bool:
-  """Returns whether a model reads earlier targets."""
-  return (
-    isinstance(model, objective.TransformerModel)
-    and model.config.architecture == 'decoder'
+    tokens, limit = batches.count_tokens(task, length), scheme.limit(train)
+    if limit is not None and tokens > limit:
+      raise errors.LengthError(
+        f'{task} of length {length} has {tokens} tokens and {scheme} only '
+        f'{limit} positions; set max_position={tokens} or more, or use shorter '
+        'lengths'
+      )
+    for encoding in dict.fromkeys(blocks.create_encodings(config)):
+      encodings.check_extent(encoding, scheme, tokens, train)
+  return TaskModel(
+    functools.partial(stacking.init, config),
+    functools.partial(objective.apply, config, scheme, masks_padding=True),
+    functools.partial(stacking.project, config=config),
+    config.architecture == 'decoder',
   )
 
 
-def _check_length(
-  task: Task,
-  config: ModelConfig,
-  scheme: position_schemes.PositionScheme,
-  length: int,
-  train: bool,
-) -> None:
-  """Raises on a nominal length that positions or encodings do not support."""
-  tokens, limit = batches.count_tokens(task, length), scheme.limit(train)
-  if limit is not None and tokens > limit:
-    raise errors.LengthError(
-      f'{task} of length {length} has {tokens} tokens and {scheme} only '
-      f'{limit} positions; set max_position={tokens} or more, or use shorter '
-      'lengths'
+def _recurrent(network: recurrent.Recurrent) -> TaskModel:
+  def init(rng: jax.Array) -> Params:
+    variables = network.init(rng, jnp.zeros((1, 2), jnp.int32))
+    return nn.unbox(variables)['params']
+
+  def apply(
+    params: Params, batch: objective.Batch, *, scored: bool = True, **_: Any
+  ) -> jax.Array:
+    # A row's input ends at its first target.
+    input_lengths_B = (jnp.asarray(batch['weights']) > 0).argmax(axis=1)
+    logits: Any = network.apply(
+      {'params': params}, batch['inputs'], input_lengths=input_lengths_B
     )
-  for encoding in dict.fromkeys(blocks.create_encodings(config)):
-    encodings.check_extent(encoding, scheme, tokens, train)
+    if not scored:
+      return logits
+    return optax.softmax_cross_entropy_with_integer_labels(
+      logits, batch['targets']
+    )
+
+  return TaskModel(init, apply, lambda params: params, False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from lengen_jax.attention import dot_product
 from lengen_jax.data import windows
 from lengen_jax.hints import Params
 from lengen_jax.models import config as model_config
-from lengen_jax.models import objective
+from lengen_jax.models import objective, stacking
 from lengen_jax.training import fields, optimizer, sharding, warm_start
 from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import state as state_lib
@@ -117,20 +118,27 @@ class Run:
     All randomness is a function of the config's seed and the state's step.
 
     Args:
-      packed: see `objective.TransformerModel`.
+      packed: see `objective.token_losses`.
     """
-    model = objective.TransformerModel(self.model, self.scheme, packed)
 
     def step(
       state: state_lib.TrainState, batch: objective.Batch
     ) -> tuple[state_lib.TrainState, dict[str, jax.Array]]:
       rng = jax.random.fold_in(jax.random.key(self.config.seed), state.step)
+      losses = functools.partial(
+        objective.token_losses,
+        self.model,
+        self.scheme,
+        rng=rng,
+        train=True,
+        packed=packed,
+      )
       return state_lib.train_step(
         state,
         objective.masked(self.model, batch, rng),
-        model=model,
+        token_losses=losses,
+        project=functools.partial(stacking.project, config=self.model),
         tx=self.tx,
-        rngs={'positions': rng, 'dropout': rng},
       )
 
     return step

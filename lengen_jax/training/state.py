@@ -1,5 +1,6 @@
 """The training state and the training step."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flax import struct
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from lengen_jax.hints import Params
-from lengen_jax.models import objective, stacking, transduction
+from lengen_jax.models import objective, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import sharding
 
@@ -33,13 +34,7 @@ State = TypeVar('State', bound=TrainState)
 def init(
   config: ModelConfig, tx: optax.GradientTransformation, rng: jax.Array
 ) -> TrainState:
-  """Returns the initial state.
-
-  Args:
-    config: the model's configuration.
-    tx: the optimizer.
-    rng: a PRNG key.
-  """
+  """Returns the initial state."""
   return _begin(stacking.init(config, rng), tx)
 
 
@@ -50,11 +45,6 @@ def abstract(
 
   Parameters are sharded by their logical axes. The optimizer's arrays for a
   parameter have its sharding.
-
-  Args:
-    layout: the mesh and its sharding rules.
-    config: the model's configuration.
-    tx: the optimizer.
 
   Returns:
     A TrainState of ShapeDtypeStructs.
@@ -95,9 +85,9 @@ def train_step(
   state: State,
   batch: objective.Batch,
   *,
-  model: transduction.TaskModel,
+  token_losses: Callable[[Params, objective.Batch], jax.Array],
+  project: Callable[[Params], Params],
   tx: optax.GradientTransformation,
-  rngs: objective.Rngs,
   learning_rate: jax.Array | None = None,
   skip_nonfinite: bool = True,
 ) -> tuple[State, dict[str, jax.Array]]:
@@ -106,27 +96,30 @@ def train_step(
   Args:
     state: a TrainState, or a subclass.
     batch: a standard batch; see `data.windows.lm_batch`.
-    model: computes the loss of each token.
+    token_losses: returns the loss of each token, `[B, L]`.
+    project: returns parameters projected onto their domain.
     tx: the optimizer.
-    rngs: PRNG keys for 'positions' and 'dropout'.
     learning_rate: scalar factor of the optimizer's updates; None for 1.
     skip_nonfinite: whether a step whose loss or gradient is not finite leaves
       parameters and optimizer unchanged. The step is counted either way.
 
   Returns:
-    (new state, {'loss': mean nats per token, 'grad_norm': before clipping,
-    'skipped': int32, 1 if loss or gradient is not finite and 0 otherwise}).
+    (new state, {'loss': weighted mean of nats per token, 'grad_norm': before
+    clipping, 'skipped': int32, 1 if loss or gradient is not finite, else 0}).
   """
 
   def loss_fn(params: Params) -> jax.Array:
-    losses_BxL = model.token_losses(params, batch, rngs=rngs, train=True)
-    return objective.mean_loss(losses_BxL, batch['weights'])
+    losses_BxL, weights_BxL = token_losses(params, batch), batch['weights']
+    # The loss is 0 if all weights are 0.
+    return jnp.sum(losses_BxL * weights_BxL) / jnp.maximum(
+      jnp.sum(weights_BxL), 1
+    )
 
   loss, grads = jax.value_and_grad(loss_fn)(state.params)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   if learning_rate is not None:
     updates = jax.tree.map(lambda update: learning_rate * update, updates)
-  params = model.project(optax.apply_updates(state.params, updates))
+  params = project(optax.apply_updates(state.params, updates))
   grad_norm = optax.tree.norm(grads)
   finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   if skip_nonfinite:

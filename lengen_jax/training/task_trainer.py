@@ -82,7 +82,7 @@ class TaskTrainer:
     self._make_batch = functools.partial(
       batches.make,
       self.task,
-      autoregressive=transduction.is_autoregressive(self._model),
+      autoregressive=self._model.autoregressive,
     )
     self.train_widths = widths(
       range(train.min_length, train.max_length + 1), train.buckets
@@ -245,9 +245,11 @@ class TaskTrainer:
     point, metrics = state_lib.train_step(
       point,
       self._make_batch(inputs, targets, length),
-      model=self._model,
+      token_losses=functools.partial(
+        self._model.apply, rngs=_rngs(model_rng, dropout=True), train=True
+      ),
+      project=self._model.project,
       tx=self._tx,
-      rngs=_rngs(model_rng, dropout=True),
       learning_rate=point.learning_rates,
       # A run that diverges has no score.
       skip_nonfinite=False,
@@ -283,13 +285,14 @@ class TaskTrainer:
         lambda rng: self.task.sample(rng, 1, length, padded_length=width)
       )(rngs)
       inputs, targets = inputs[:, 0], targets[:, 0]
-      outputs = self._model.logits(
+      outputs = self._model.apply(
         params,
         self._make_batch(inputs, targets, length),
         rngs=_rngs(
           jax.random.fold_in(rngs[0], 1), dropout=self.config.eval.dropout
         ),
         train=False,
+        scored=False,
       )
       logits_BxMxV = batches.at_targets(self.task, outputs, targets, length)
       answers = logits_BxMxV.argmax(-1)

@@ -72,11 +72,10 @@ def run(task, model, params, inputs, targets, length):
     inputs,
     targets,
     length,
-    autoregressive=transduction.is_autoregressive(model),
+    autoregressive=model.autoregressive,
   )
-  outputs = model.logits(
-    params, batch, rngs={'positions': jax.random.key(4)}, train=True
-  )
+  rngs = {'positions': jax.random.key(4)}
+  outputs = model.apply(params, batch, rngs=rngs, train=True, scored=False)
   return batches.at_targets(task, outputs, targets, length)
 
 
