@@ -112,9 +112,9 @@ def _exit_alone(status: int, show: bool = False) -> None:
 def _check_data(config: Any) -> None:
   """Raises for missing data before jax is imported."""
   from lengen_jax import data
-  from lengen_jax.training import fields
+  from lengen_jax.training import config as config_lib
 
-  fields.check_run(config)
+  config_lib.check_run(config)
   data.check_present(data.DataConfig(**config.data.to_dict()))
 
 
@@ -186,9 +186,9 @@ def _export(arguments: argparse.Namespace, _: Any) -> None:
 def _prepare(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax import data
   from lengen_jax.data import prepare
-  from lengen_jax.training import fields
+  from lengen_jax.training import config as config_lib
 
-  fields.check_run(config)
+  config_lib.check_run(config)
   if config.data.source != 'prepared':
     raise errors.ConfigError(
       "lengen prepare writes what data.source='prepared' reads; set it, and "
@@ -271,13 +271,14 @@ def _show_reproduction(found: dict[str, Any], folder: str) -> None:
 
 
 def _compile(arguments: argparse.Namespace, config: Any) -> None:
-  from lengen_jax.training import fields, pods
+  from lengen_jax.training import config as config_lib
+  from lengen_jax.training import pods
 
   pod = pods.get(arguments.pod, arguments.slices)
   if 'init_from' in config.get('train', {}):
     # Initial values do not change the program.
     config.train.init_from = ''
-  fields.check_run(config)
+  config_lib.check_run(config)
   from lengen_jax.analysis import compile_report
 
   compile_report.report(config, pod)

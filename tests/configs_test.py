@@ -15,7 +15,8 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.data import imagenet, scrolls
 from lengen_jax.models import objective
-from lengen_jax.training import fields, optimizer
+from lengen_jax.training import config as config_lib
+from lengen_jax.training import optimizer
 from lengen_jax.training import run as run_lib
 
 SIZES = ('paper', 'small', 'cpu', 'tiny')
@@ -70,7 +71,7 @@ def test_builds(name, size):
   arguments = [a for n, a in ALL if n == name and a.split(',')[-1] == size]
   for number, arg in enumerate(arguments):
     config = get(name, arg).lock()
-    run = fields.check_run(config)
+    run = config_lib.check_run(config)
     objective.check(run.model, config.positions)
     optimizer.create(run.optimizer, run.train.steps)
     # The papers' figures are for their own size.

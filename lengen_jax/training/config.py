@@ -1,12 +1,17 @@
 """Sections of the configuration of training: frozen dataclasses."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 import dataclasses
 import math
 import numbers
 from typing import Any
 
+import ml_collections
+
 from lengen_jax import errors, specs
+from lengen_jax.data.config import DataConfig
+from lengen_jax.evaluation.config import EvalConfig
+from lengen_jax.models.config import ModelConfig
 
 OPTIMIZERS = ('adam', 'adamw')
 SCHEDULES = ('constant', 'cosine', 'linear')
@@ -42,18 +47,8 @@ class OptimizerConfig:
   clip_norm: float = 1.0
 
   def __post_init__(self) -> None:
-    least = {
-      'learning_rate': 0,
-      'warmup_steps': 0,
-      'final_fraction': 0,
-      'weight_decay': 0,
-      'b1': 0,
-      'b2': 0,
-      'clip_norm': 0,
-    }
-    _check('optimizer', self, least, below={'b1': 1, 'b2': 1})
-    _check_choice('optimizer.name', self.name, OPTIMIZERS)
-    _check_choice('optimizer.schedule', self.schedule, SCHEDULES)
+    choices = {'name': OPTIMIZERS, 'schedule': SCHEDULES}
+    _check('optimizer', self, fractions=('b1', 'b2'), choices=choices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +94,8 @@ class TrainConfig:
         'weights: set --config.train.init_from to the workdir of a run or to '
         "other weights, or to '' to train from scratch"
       )
-    least = {
-      'steps': 0,
-      'log_every': 1,
-      'checkpoint_every': 1,
-      'keep_every': 0,
-      'evaluate_every': 0,
-      'max_skipped': 1,
-      'stall_seconds': 0,
-    }
-    _check('train', self, least)
+    positive = ('log_every', 'checkpoint_every', 'max_skipped')
+    _check('train', self, positive=positive)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +121,7 @@ class TaskTrainConfig:
   checkpoint_every: int
 
   def __post_init__(self) -> None:
-    _check('train', self, {f.name: 1 for f in dataclasses.fields(self)})
+    _check('train', self, positive=vars(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,11 +145,8 @@ class TaskEvalConfig:
   score: str = 'accuracy'
 
   def __post_init__(self) -> None:
-    _check_values('eval.lengths', self.lengths)
-    _check(
-      'eval', self, dict.fromkeys(('examples', 'batch_tokens', 'buckets'), 1)
-    )
-    _check_choice('eval.score', self.score, SCORES)
+    positive = ('examples', 'batch_tokens', 'buckets')
+    _check('eval', self, positive=positive, choices={'score': SCORES})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,10 +167,7 @@ class SweepConfig:
   batching: str = 'auto'
 
   def __post_init__(self) -> None:
-    _check_values('sweep.seeds', self.seeds)
-    _check_values('sweep.learning_rates', self.learning_rates)
-    _check('sweep', self, {})
-    _check_choice('sweep.batching', self.batching, ('auto', 'map', 'vmap'))
+    _check('sweep', self, choices={'batching': ('auto', 'map', 'vmap')})
     if (
       min(self.seeds) < 0
       or max(self.seeds) >= 2**32
@@ -236,26 +217,153 @@ class MeshConfig:
     return ', '.join(f'mesh.{axis}={size}' for axis, size in sizes)
 
 
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """The sections of the config of a run."""
+
+  model: ModelConfig
+  data: DataConfig
+  eval: EvalConfig
+  optimizer: OptimizerConfig
+  mesh: MeshConfig
+  train: TrainConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+  """The sections of the config of a sweep over a generated task.
+
+  `model` has the fields of ModelConfig without vocabulary and output size, and
+  its encoding may be the name of a recurrent model.
+  """
+
+  model: dict[str, Any]
+  optimizer: OptimizerConfig
+  train: TaskTrainConfig
+  eval: TaskEvalConfig
+  sweep: SweepConfig
+
+
+# Sections of the other kind of config, and advice.
+_OTHER_KIND = {
+  'sweep': 'this is the config of a sweep over a generated task; run it with '
+  'lengen sweep',
+  'data': 'this is the config of a model trained on data; run it with lengen '
+  'train or lengen compare',
+}
+
+
+def check_run(config: ml_collections.ConfigDict) -> RunConfig:
+  """Returns the sections of the config of a run; loads neither jax nor data.
+
+  Args:
+    config: a ConfigDict; see `defaults.get`. `paper`, the figures of a paper,
+      is optional.
+
+  Raises:
+    errors.ConfigError: a field is missing, unknown or invalid; the message
+      names it.
+  """
+  sections = _read(RunConfig, config, {'positions': 1, 'seed': 1, 'paper': 0})
+  seed = config.seed
+  if not isinstance(seed, int | float) or not 0 <= seed < 2**32:
+    raise errors.ConfigError(
+      f'seed must be a number, at least 0 and below {2**32}, got {seed!r}'
+    )
+  return RunConfig(**sections)
+
+
+def check_task(config: ml_collections.ConfigDict) -> TaskConfig:
+  """Returns the sections of the config of a sweep over a generated task.
+
+  Args:
+    config: a ConfigDict; see configs/chomsky.py.
+
+  Raises:
+    errors.ConfigError: see `check_run`.
+  """
+  root = {'task': 1, 'positions': 1, 'paper': 1}
+  return TaskConfig(**_read(TaskConfig, config, root))
+
+
+def _read(
+  cls: Any, config: ml_collections.ConfigDict, root: Mapping[str, int]
+) -> dict[str, Any]:
+  """Returns the sections of a config, the fields of the dataclass `cls`.
+
+  `root` has the names of the fields outside sections, and whether each is
+  required.
+  """
+  sections: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(cls)}
+  # Names of fields by section, and whether each is required. The root comes
+  # first: a missing section is reported before its fields.
+  known: dict[str, Any] = {'': {**dict.fromkeys(sections, 1), **root}}
+  for name, section in sections.items():
+    known[name] = {
+      # Code reads all fields of optimizer and train from the ConfigDict.
+      field.name: field.default is dataclasses.MISSING
+      or name in ('optimizer', 'train')
+      for field in dataclasses.fields(
+        ModelConfig if name == 'model' else section
+      )
+      # The task determines the vocabulary.
+      if 'task' not in root or field.name not in ('vocab_size', 'output_size')
+    }
+  for name, required in known.items():
+    values = config[name] if name else config
+    prefix = f'{name}.' if name else ''
+    if not isinstance(values, ml_collections.ConfigDict):
+      raise errors.ConfigError(f'{name} must be a section, got {values!r}')
+    for key in values:
+      if prefix + key in _OTHER_KIND and key not in required:
+        raise errors.ConfigError(_OTHER_KIND[key])
+      if key not in required:
+        valid = [prefix + field for field in required]
+        raise errors.ConfigError(
+          errors.one_of('field of the config', prefix + key, valid)
+        )
+    for key in sorted(key for key in required if required[key]):
+      # Placeholders of required fields have the value None.
+      empty = name not in ('', 'optimizer', 'train') and values.get(key) is None
+      if key not in values or empty:
+        raise errors.ConfigError(f'the config lacks {prefix}{key}')
+  return {k: cls(**config[k].to_dict()) for k, cls in sections.items()}
+
+
 def _check(
   section: str,
   config: Any,
-  least: Mapping[str, float],
-  below: Mapping[str, float] | None = None,
+  *,
+  positive: Collection[str] = (),
+  fractions: Collection[str] = (),
+  choices: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
-  """Raises unless fields have their types and lie within their limits."""
+  """Raises unless fields have their types and lie within their limits.
+
+  Args:
+    section: name of the section.
+    config: its dataclass. Tuples must be distinct numbers.
+    positive: fields that are at least 1; other numbers are at least 0.
+    fractions: fields that are less than 1.
+    choices: valid values of further fields.
+  """
+  for field in dataclasses.fields(config):
+    if field.type is tuple:
+      _check_values(f'{section}.{field.name}', getattr(config, field.name))
   specs.check_types(section, config)
-  for field, minimum in least.items():
-    value, limit = getattr(config, field), (below or {}).get(field, math.inf)
-    if not minimum <= value < limit:
-      rest = '' if limit == math.inf else f' and below {limit}'
+  for field, value in vars(config).items():
+    if isinstance(value, numbers.Real):
+      minimum, fraction = int(field in positive), field in fractions
+      if not minimum <= float(value) < (1 if fraction else math.inf):
+        raise errors.ConfigError(
+          f'{section}.{field} must be at least {minimum}'
+          f'{" and below 1" * fraction}, got {value}'
+        )
+  for field, valid in (choices or {}).items():
+    if getattr(config, field) not in valid:
       raise errors.ConfigError(
-        f'{section}.{field} must be at least {minimum}{rest}, got {value}'
+        errors.one_of(f'{section}.{field}', getattr(config, field), valid)
       )
-
-
-def _check_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
-  if value not in valid:
-    raise errors.ConfigError(errors.one_of(name, value, valid))
 
 
 def _check_values(name: str, values: Any) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 import difflib
-import importlib.util
 import pathlib
 import re
+import runpy
 import traceback
 from typing import Any
 
@@ -110,18 +110,19 @@ def _run(text: str) -> ml_collections.ConfigDict:
   if not path.is_file() and path.parts[:-1] == ('configs',):
     path = folder() / path.name
   if not path.is_file():
-    raise errors.ConfigError(
-      f'there is no config file {name}{_near(name, path)}'
-    )
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  if spec is None:
+    others = [file.stem for file in path.parent.glob('*.py')]
+    close = difflib.get_close_matches(path.stem, others, n=1)
+    hints = [
+      f'; did you mean {pathlib.Path(name).with_stem(c)}?' for c in close
+    ]
+    raise errors.ConfigError(f'there is no config file {name}{"".join(hints)}')
+  if path.suffix != '.py':
     raise errors.ConfigError(f'config file {name} is no Python file')
-  module = importlib.util.module_from_spec(spec)
   try:
-    spec.loader.exec_module(module)
-    if not hasattr(module, 'get_config'):
+    file = runpy.run_path(str(path.absolute()), run_name=path.stem)
+    if 'get_config' not in file:
       raise errors.ConfigError('it has no function get_config(arg)')
-    config = module.get_config(arg)
+    config = file['get_config'](arg)
     if not isinstance(config, ml_collections.ConfigDict):
       raise errors.ConfigError(
         f'get_config gave a {type(config).__name__} and no '
@@ -139,12 +140,3 @@ def _run(text: str) -> ml_collections.ConfigDict:
     where = f'line {lines[-1]}: ' if lines else ''
     reason = f'{where}{type(error).__name__}: {error}'
     raise errors.ConfigError(f'config {text}: {reason}') from error
-
-
-def _near(name: str, path: pathlib.Path) -> str:
-  """Returns a hint with the name of a similar config file, if there is one."""
-  there = [file.stem for file in path.parent.glob('*.py')]
-  close = difflib.get_close_matches(path.stem, there, n=1)
-  if not close:
-    return ''
-  return f'; did you mean {pathlib.Path(name).with_stem(close[0])}?'

@@ -8,9 +8,7 @@ from typing import Any
 import ml_collections
 from ml_collections import config_dict
 
-from lengen_jax import data, errors
-from lengen_jax.evaluation import config as eval_config
-from lengen_jax.models import config as model_config
+from lengen_jax import errors
 from lengen_jax.models import presets
 from lengen_jax.training import config as training_config
 
@@ -32,44 +30,29 @@ BYTES = {'model.vocab_size': 259, 'data.vocabulary': 'bytes'}
 def get(**model: Any) -> ml_collections.ConfigDict:
   """Returns the default config of a run.
 
-  Args:
-    **model: fields of the model, for example those of a preset.
-
-  Returns:
-    A ConfigDict with the fields seed and positions and the sections model,
-    data, eval, optimizer, mesh and train. Fields without default are
-    placeholders.
+  It has the fields seed and positions, and the sections model, data, eval,
+  optimizer, mesh and train. Fields without default are placeholders. `model`
+  are fields of the model, for example those of a preset.
   """
-  config = ml_collections.ConfigDict()
-  config.seed = 0
-  config.positions = 'standard'
-  config.model = _fields(model_config.ModelConfig)
+  config = ml_collections.ConfigDict({'seed': 0, 'positions': 'standard'})
+  for section in dataclasses.fields(training_config.RunConfig):
+    config[section.name] = _fields(section.type)
   config.model.encoding = 'fire'
   config.model.update(model)
-  config.data = _fields(data.DataConfig)
-  config.eval = _fields(eval_config.EvalConfig)
-
-  config.optimizer = _fields(training_config.OptimizerConfig)
-  config.mesh = _fields(training_config.MeshConfig)
-  config.train = _fields(training_config.TrainConfig)
   return config
 
 
 def get_task(task: str, preset: str) -> ml_collections.ConfigDict:
   """Returns the default config of a sweep over a generated task.
 
-  Args:
-    task: name of the task.
-    preset: name of the model preset. The vocabulary follows from the task.
+  The model is a preset without vocabulary, which follows from the task.
   """
-  config = ml_collections.ConfigDict()
-  config.task = task
-  config.positions = 'standard'
-  config.model = presets.get(preset)
+  config = ml_collections.ConfigDict({'task': task, 'positions': 'standard'})
+  for section in dataclasses.fields(training_config.TaskConfig):
+    if section.name != 'model':
+      config[section.name] = _fields(section.type)
+  config.model = presets.get(preset) | {'attention_scale': 'none'}
   del config.model['vocab_size']
-  config.model.attention_scale = 'none'
-  config.train = _fields(training_config.TaskTrainConfig)
-  config.optimizer = _fields(training_config.OptimizerConfig)
   # Relative to sweep.learning_rates.
   config.optimizer.update(
     learning_rate=1.0,
@@ -78,8 +61,6 @@ def get_task(task: str, preset: str) -> ml_collections.ConfigDict:
     weight_decay=0.0,
     b2=0.999,
   )
-  config.eval = _fields(training_config.TaskEvalConfig)
-  config.sweep = _fields(training_config.SweepConfig)
   return config
 
 
@@ -116,12 +97,9 @@ def create(
 def overlay(
   config: ml_collections.ConfigDict, values: Mapping[str, Any]
 ) -> None:
-  """Sets fields of a config.
+  """Sets dotted fields of a config, for example 'train.steps'.
 
-  Args:
-    config: the ConfigDict.
-    values: dotted fields, for example 'train.steps', and their values. None
-      makes a field a placeholder, which the command line must set.
+  None makes a field a placeholder, which the command line must set.
   """
   for key, value in values.items():
     *sections, field = key.split('.')
@@ -134,12 +112,9 @@ def overlay(
 
 
 def table(unit: str, columns: Any, rows: Any) -> ml_collections.ConfigDict:
-  """Returns `config.paper`: the figures of a paper for comparison.
+  """Returns `config.paper`: figures of a paper in some unit.
 
-  Args:
-    unit: unit of the figures.
-    columns: lengths or tasks.
-    rows: pairs of a run and its figures, one per column.
+  `columns` are lengths or tasks. `rows` are pairs of a run and its figures.
   """
   return ml_collections.ConfigDict(
     dict(unit=unit, columns=tuple(columns), rows=tuple(rows))
@@ -172,13 +147,12 @@ def choose(arg: str, *choices: Iterable[str]) -> list[str]:
   return chosen
 
 
-def _fields(cls: type) -> ml_collections.ConfigDict:
+def _fields(cls: Any) -> ml_collections.ConfigDict:
   """Returns the fields of a dataclass; None becomes a typed placeholder."""
   fields = ml_collections.ConfigDict()
   for field in dataclasses.fields(cls):
     kinds = getattr(field.type, '__args__', (field.type,))
-    value = None if field.default is dataclasses.MISSING else field.default
-    if value is None:
-      value = config_dict.placeholder(kinds[0])
-    fields[field.name] = value
+    empty = field.default in (None, dataclasses.MISSING)
+    placeholder = config_dict.placeholder(kinds[0])
+    fields[field.name] = placeholder if empty else field.default
   return fields

@@ -17,8 +17,9 @@ from lengen_jax.data import windows
 from lengen_jax.hints import Params
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective, stacking
-from lengen_jax.training import fields, optimizer, sharding, warm_start
+from lengen_jax.training import config as config_lib
 from lengen_jax.training import metrics as metrics_lib
+from lengen_jax.training import optimizer, sharding, warm_start
 from lengen_jax.training import state as state_lib
 
 
@@ -52,7 +53,7 @@ class Run:
     Raises:
       errors.LengenError: the config is invalid.
     """
-    sections = fields.check_run(config)
+    sections = config_lib.check_run(config)
     self.data, self.eval = sections.data, sections.eval
     self.model, self.train = sections.model, sections.train
     self.config = config

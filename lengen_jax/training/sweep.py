@@ -18,7 +18,7 @@ import ml_collections
 from lengen_jax import errors, tasks
 from lengen_jax import progress as progress_lib
 from lengen_jax.hints import PathLike
-from lengen_jax.training import checkpoint, fields, revision, task_trainer
+from lengen_jax.training import checkpoint, revision, task_trainer
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import runs as runs_lib
@@ -47,7 +47,7 @@ def sweep(
   Raises:
     errors.LengenError: a run is invalid; raised before any run is trained.
   """
-  sections = fields.check_task(config)
+  sections = config_lib.check_task(config)
   runs = runs_lib.parse(config.sweep.runs, config)
   trainers = [
     task_trainer.TaskTrainer(runs_lib.configure(config, run)) for run in runs

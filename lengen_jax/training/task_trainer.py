@@ -24,7 +24,8 @@ from lengen_jax import errors, tasks
 from lengen_jax.hints import Array, Params
 from lengen_jax.models import transduction
 from lengen_jax.tasks import batches
-from lengen_jax.training import fields, optimizer
+from lengen_jax.training import config as config_lib
+from lengen_jax.training import optimizer
 from lengen_jax.training import state as state_lib
 
 
@@ -61,7 +62,7 @@ class TaskTrainer:
     Raises:
       errors.LengenError: the config is invalid.
     """
-    self.config = fields.check_task(config)
+    self.config = config_lib.check_task(config)
     self.task = tasks.create(config.task)
     train, test = self.config.train, self.config.eval
     for length in test.lengths:
