@@ -18,7 +18,7 @@ dropout acts on the input with every encoding.
 steps and lengths; `:TASK,tiny` is for tests.
 """
 
-from lengen_jax import errors, papers
+from lengen_jax import papers
 from lengen_jax.training import defaults
 
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
@@ -48,11 +48,7 @@ _RUNS = (
   'stack_rnn',
   'tape_rnn',
 )
-_FEW_RUNS = {
-  'sweep.runs': f'sinusoidal; sinusoidal | {_BATCH}',
-  'sweep.learning_rates': (1e-3,),
-  'sweep.seeds': (0, 1),
-}
+_FEW_RUNS = f'sinusoidal; sinusoidal | {_BATCH}'
 # Runs of the columns of table B.1.
 _COLUMNS = (
   'kerple_power',
@@ -66,71 +62,41 @@ _COLUMNS = (
 )
 
 
-_SIZES = {
-  'paper': {
-    'train.min_length': 1,
-    'train.max_length': 40,
-    'train.steps': 2_000_000,
-    'train.batch_size': 128,
-    'train.buckets': 5,
-    'train.log_every': 1000,
-    'train.checkpoint_every': 50_000,
-    'optimizer.name': 'adam',
-    'eval.lengths': tuple(range(1, 501)),
-    'eval.examples': 500,
-    'eval.batch_tokens': 32768,
-    'eval.buckets': 8,
-    'eval.score': 'accuracy',
-    'sweep.runs': '; '.join(_RUNS),
-    'sweep.learning_rates': (1e-4, 3e-4, 5e-4),
-  },
-  'small': {
-    'train.steps': 100_000,
-    'eval.lengths': tuple(range(10, 501, 10)),
-  },
-  'cpu': {
-    'model.num_layers': 2,
-    'model.dropout_rate': 0.0,
-    'train.steps': 1000,
-    'train.batch_size': 32,
-    'train.buckets': 2,
-    'train.log_every': 100,
-    'train.checkpoint_every': 1000,
-    'eval.lengths': (10, 20, 40, 60, 100, 150),
-    'eval.examples': 128,
-    'eval.buckets': 3,
-    **_FEW_RUNS,
-  },
-  'tiny': {
-    'model.num_layers': 2,
-    'model.num_heads': 2,
-    'model.width': 16,
-    'model.mlp_width': 32,
-    'model.dropout_rate': 0.0,
-    'train.max_length': 6,
-    'train.steps': 20,
-    'train.batch_size': 8,
-    'train.buckets': 2,
-    'train.log_every': 10,
-    'train.checkpoint_every': 10,
-    'eval.lengths': (3, 6, 8, 12),
-    'eval.examples': 8,
-    'eval.batch_tokens': 512,
-    'eval.buckets': 2,
-    **_FEW_RUNS,
-  },
+_FIELDS = {
+  'model.num_layers': [..., ..., 2, 2],
+  'model.dropout_rate': [..., ..., 0.0, 0.0],
+  'model.num_heads': [..., ..., ..., 2],
+  'model.width': [..., ..., ..., 16],
+  'model.mlp_width': [..., ..., ..., 32],
+  'optimizer.name': 'adam',
+  'train.min_length': 1,
+  'train.max_length': [40, ..., ..., 6],
+  'train.steps': [2_000_000, 100_000, 1000, 20],
+  'train.batch_size': [128, ..., 32, 8],
+  'train.buckets': [5, ..., 2, 2],
+  'train.log_every': [1000, ..., 100, 10],
+  'train.checkpoint_every': [50_000, ..., 1000, 10],
+  'eval.lengths': [
+    tuple(range(1, 501)),
+    tuple(range(10, 501, 10)),
+    (10, 20, 40, 60, 100, 150),
+    (3, 6, 8, 12),
+  ],
+  'eval.examples': [500, ..., 128, 8],
+  'eval.batch_tokens': [32768, ..., ..., 512],
+  'eval.buckets': [8, ..., 3, 2],
+  'eval.score': 'accuracy',
+  'sweep.runs': ['; '.join(_RUNS), ..., _FEW_RUNS, _FEW_RUNS],
+  'sweep.learning_rates': [(1e-4, 3e-4, 5e-4), ..., (1e-3,), (1e-3,)],
+  'sweep.seeds': [..., ..., (0, 1), (0, 1)],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a task, then perhaps a size."""
   task, _, size = (arg or 'bucket_sort').partition(',')
-  size = size or 'paper'
-  if size not in _SIZES:
-    raise errors.ConfigError(errors.one_of('size', size, _SIZES))
-  config = defaults.get_task(f'chomsky/{task}', 'chomsky')
+  config = defaults.get_task(f'chomsky/{task}', 'chomsky', size, _FIELDS)
   config.model.encoding = 'nope'
-  defaults.overlay(config, _SIZES['paper'] | _SIZES[size])
   # Task, run and percent.
   config.paper = tuple(
     (f'chomsky/{name}', column, figure)

@@ -31,72 +31,39 @@ from lengen_jax.training import defaults
 _MODELS = ('base', 'large')
 _CORPORA = ('c4', 'arxiv', 'github')
 _LENGTHS = (512, 1024, 2048, 4096, 8192)
-# Runs of the rows of table 4.
-_ROWS = {
-  'nope': 'nope',
-  'rope': 'rope',
-  'alibi': 'alibi',
-  'kerple': 'kerple_log',
-  't5': 't5(num_buckets=64)',
-  'fire, no threshold': "fire(threshold='none')",
-  'fire': 'fire',
-  'fire-s': 'fire(shared=True)',
-}
-_SIZES = {
-  'paper': {
-    'model.encoding': 'fire',
-    'data.source': 'prepared',
-    'data.mode': 'doc_pad',
-    'data.train_length': 2048,
-    'data.batch_size': 256,
-    'optimizer.warmup_steps': 1000,
-    'optimizer.final_fraction': 0.1,
-    'optimizer.weight_decay': 0.1,
-    'optimizer.b2': 0.95,
-    'train.steps': 600_000,
-    'eval.windows': 128,
-  },
-  'small': {
-    'model.num_layers': 4,
-    'data.batch_size': 32,
-    'train.steps': 20_000,
-    'eval.windows': 64,
-  },
-  'cpu': {
-    **defaults.BYTES,
-    'data.train_length': 128,
-    'data.batch_size': 16,
-    'optimizer.learning_rate': 4e-3,
-    'optimizer.warmup_steps': 50,
-    'train.steps': 250,
-    'train.checkpoint_every': 100,
-    'eval.windows': 24,
-  },
-  'tiny': {
-    **defaults.BYTES,
-    'data.train_length': 32,
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 3e-3,
-    'optimizer.warmup_steps': 2,
-    'eval.windows': 2,
-  },
+_FIELDS = {
+  'model.encoding': 'fire',
+  'model.num_layers': [..., 4, ..., ...],
+  'model.vocab_size': [..., ..., 259, 259],
+  'data.source': 'prepared',
+  'data.mode': 'doc_pad',
+  'data.train_length': [2048, ..., 128, 32],
+  'data.batch_size': [256, 32, 16, 4],
+  'data.vocabulary': [..., ..., 'bytes', 'bytes'],
+  'optimizer.warmup_steps': [1000, ..., 50, 2],
+  'optimizer.final_fraction': 0.1,
+  'optimizer.weight_decay': 0.1,
+  'optimizer.b2': 0.95,
+  'optimizer.learning_rate': [..., ..., 4e-3, 3e-3],
+  'train.steps': [600_000, 20_000, 250, ...],
+  'train.checkpoint_every': [..., ..., 100, ...],
+  'eval.windows': [128, 64, 24, 2],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a model, a corpus and a size, all optional."""
-  model, corpus, size = defaults.choose(arg, _MODELS, _CORPORA, _SIZES)
-  large = {
-    'data.vocabulary': f'data/{corpus}_50304.model',
-    'optimizer.learning_rate': {'base': 6e-4, 'large': 3e-4}[model],
-  }
-  sizes = {**_SIZES, 'paper': _SIZES['paper'] | large}
-  config = defaults.create(model, size, sizes)
+  model, corpus, size = defaults.choose(arg, _MODELS, _CORPORA)
+  config = defaults.create(model, size, _FIELDS)
+  if size in ('paper', 'small'):
+    config.data.vocabulary = f'data/{corpus}_50304.model'
+    config.optimizer.learning_rate = {'base': 6e-4, 'large': 3e-4}[model]
   length = config.data.train_length
   config.data.task = corpus
   config.data.path = f'data/{corpus}_{length}'
   config.eval.lengths = tuple(length * 2**n // 4 for n in range(5))
   if (model, corpus, size) == ('base', 'c4', 'paper'):
-    rows = [(run, papers.FIRE_TABLE_4[name]) for name, run in _ROWS.items()]
+    table = papers.FIRE_TABLE_4
+    rows = [(papers.FIRE_RUNS[name], row) for name, row in table.items()]
     config.paper = defaults.table('nats per token', _LENGTHS, rows)
   return config

@@ -41,62 +41,24 @@ _RUNS = (
   't5(num_buckets=64)',
   'fire',
 )
-_SIZES = {
-  'paper': {
-    'model.encoding': 'fire',
-    'model.dropout_rate': 0.1,
-    'data.source': 'seqio',
-    'data.task': 'glue_superglue',
-    'data.vocabulary': 'data/c4_50304.model',
-    'data.train_length': 1024,
-    'data.batch_size': 256,
-    'optimizer.learning_rate': 1e-5,
-    'optimizer.schedule': 'constant',
-    'optimizer.weight_decay': 0.1,
-    'optimizer.b2': 0.95,
-    # The workdir to start from is given on the command line.
-    'train.init_from': None,
-    'train.steps': 25_000,
-  },
-  'small': {
-    'model.num_layers': 4,
-    'data.batch_size': 32,
-    'train.steps': 2500,
-    'eval.examples': 500,
-  },
-  'cpu': {
-    **defaults.BYTES,
-    # Too few steps to overfit.
-    'model.dropout_rate': 0.0,
-    'data.train_length': 160,
-    'data.target_length': 16,
-    'data.batch_size': 16,
-    'optimizer.learning_rate': 2e-3,
-    'train.steps': 180,
-    'train.checkpoint_every': 90,
-    # One prompt per batch: tasks share programs, which take longer to compile
-    # than to run.
-    'eval.batch_tokens': 128,
-    'eval.examples': 20,
-  },
-  'tiny': {
-    **defaults.BYTES,
-    'data.train_length': 64,
-    'data.target_length': 16,
-    'data.batch_size': 2,
-    'optimizer.learning_rate': 1e-3,
-    'train.steps': 4,
-    'train.log_every': 2,
-    'train.checkpoint_every': 2,
-    'eval.examples': 4,
-  },
+_FIELDS = defaults.FINETUNING | {
+  'data.task': 'glue_superglue',
+  'data.train_length': [1024, ..., 160, 64],
+  'data.batch_size': [256, 32, 16, 2],
+  'data.target_length': [..., ..., 16, 16],
+  'optimizer.learning_rate': [1e-5, ..., 2e-3, 1e-3],
+  'train.steps': [25_000, 2500, 180, 4],
+  'train.checkpoint_every': [..., ..., 90, 2],
+  'eval.examples': [..., 500, 20, 4],
+  # One prompt per batch, so that tasks share compiled programs.
+  'eval.batch_tokens': [..., ..., 128, ...],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a model and a size, both optional."""
-  model, size = defaults.choose(arg, _MODELS, _SIZES)
-  config = defaults.create(model, size, _SIZES)
+  model, size = defaults.choose(arg, _MODELS)
+  config = defaults.create(model, size, _FIELDS)
   config.eval.lengths = (config.data.train_length,)
   if size == 'paper':
     figures = papers.FIRE_TABLE_13[model]

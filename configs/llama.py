@@ -34,6 +34,14 @@ from lengen_jax import errors
 from lengen_jax.interop import llama_config
 from lengen_jax.training import defaults
 
+_FIELDS = {
+  'data.batch_size': 64,
+  'optimizer.learning_rate': 2e-5,
+  'optimizer.schedule': 'constant',
+  'optimizer.warmup_steps': 20,
+  'optimizer.weight_decay': 0.0,
+  'optimizer.b2': 0.95,
+}
 _SIZES = {
   'full': {
     'model.dtype': 'bfloat16',
@@ -41,12 +49,6 @@ _SIZES = {
     'model.remat': 'full',
     'data.source': 'prepared',
     'data.task': 'lm',
-    'data.batch_size': 64,
-    'optimizer.learning_rate': 2e-5,
-    'optimizer.schedule': 'constant',
-    'optimizer.warmup_steps': 20,
-    'optimizer.weight_decay': 0.0,
-    'optimizer.b2': 0.95,
     'train.steps': 400,
     'train.checkpoint_every': 100,
     'eval.batch_tokens': 65536,
@@ -55,10 +57,7 @@ _SIZES = {
     'data.source': 'stdlib',
     'data.batch_size': 4,
     'optimizer.learning_rate': 1e-3,
-    'optimizer.schedule': 'constant',
     'optimizer.warmup_steps': 2,
-    'optimizer.weight_decay': 0.0,
-    'optimizer.b2': 0.95,
     'train.steps': 8,
     'train.log_every': 4,
     'train.checkpoint_every': 4,
@@ -80,7 +79,7 @@ def get_config(arg=''):
     )
   path = pathlib.Path(folder).expanduser().absolute()
   config = defaults.get(**llama_config.model_fields(path))
-  defaults.overlay(config, _SIZES[size])
+  defaults.overlay(config, _FIELDS | _SIZES[size])
   trained = llama_config.trained_length(path)
   config.data.train_length = 4 * trained
   if size == 'full':

@@ -28,44 +28,28 @@ Sizes (`--config=configs/mlm_positions.py:SIZE`):
 
 from lengen_jax.training import defaults
 
-_SIZES = {
-  'paper': {
-    'positions': 'equal_mean',
-    'model.architecture': 'encoder',
-    # Bytes and the mask token.
-    'model.vocab_size': 257,
-    'model.encoding': 'sinusoidal',
-    'data.source': 'stdlib',
-    'data.train_length': 64,
-    'data.batch_size': 256,
-    'optimizer.learning_rate': 1e-3,
-    'optimizer.warmup_steps': 500,
-    'train.steps': 50_000,
-    'eval.windows': 256,
-  },
-  'small': {'model.num_layers': 4, 'train.steps': 10_000},
-  'cpu': {
-    'data.batch_size': 32,
-    'optimizer.learning_rate': 3e-3,
-    'optimizer.warmup_steps': 100,
-    'train.steps': 500,
-    'train.checkpoint_every': 400,
-    'eval.windows': 96,
-  },
-  'tiny': {
-    'data.train_length': 16,
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 3e-3,
-    'optimizer.warmup_steps': 2,
-    'eval.windows': 2,
-  },
+_FIELDS = {
+  'positions': 'equal_mean',
+  'model.architecture': 'encoder',
+  # Bytes and the mask token.
+  'model.vocab_size': 257,
+  'model.encoding': 'sinusoidal',
+  'model.num_layers': [..., 4, ..., ...],
+  'data.source': 'stdlib',
+  'data.train_length': [64, ..., ..., 16],
+  'data.batch_size': [256, ..., 32, 4],
+  'optimizer.learning_rate': [1e-3, ..., 3e-3, 3e-3],
+  'optimizer.warmup_steps': [500, ..., 100, 2],
+  'train.steps': [50_000, 10_000, 500, ...],
+  'train.checkpoint_every': [..., ..., 400, ...],
+  'eval.windows': [256, ..., 96, 2],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a size."""
-  (size,) = defaults.choose(arg, _SIZES)
-  config = defaults.create('enwik8', size, _SIZES, remat='none')
+  (size,) = defaults.choose(arg)
+  config = defaults.create('enwik8', size, _FIELDS, remat='none')
   length = config.data.train_length
   config.eval.lengths = tuple(length * 2**n for n in range(4))
   return config

@@ -25,74 +25,27 @@ from lengen_jax import papers
 from lengen_jax.training import defaults
 
 _LENGTHS = (512, 2048, 4096, 8192, 16384, 24576, 32768)
-# Runs of the rows of table 11.
-_ROWS = {
-  'nope': 'nope',
-  'rope': 'rope',
-  'rope-pi, 8192': 'rope(scale=4.)',
-  'rope-pi, 32768': 'rope(scale=16.)',
-  'alibi': 'alibi',
-  'kerple': 'kerple_log',
-  't5': 't5(num_buckets=64)',
-  'fire': 'fire',
-}
-_SIZES = {
-  'paper': {
-    'model.encoding': 'fire',
-    'model.dropout_rate': 0.1,
-    'data.source': 'seqio',
-    'data.task': 'scrolls/narrative_qa',
-    'data.vocabulary': 'data/c4_50304.model',
-    'data.train_length': 8192,
-    'data.batch_size': 128,
-    'optimizer.learning_rate': 1e-5,
-    'optimizer.schedule': 'constant',
-    'optimizer.weight_decay': 0.1,
-    'optimizer.b2': 0.95,
-    # The workdir to start from is given on the command line.
-    'train.init_from': None,
-    'train.steps': 25_000,
-    'eval.lengths': _LENGTHS,
-  },
-  'small': {
-    'model.num_layers': 4,
-    'data.batch_size': 16,
-    'train.steps': 2500,
-    'eval.examples': 200,
-  },
-  'cpu': {
-    **defaults.BYTES,
-    # Too few steps to overfit.
-    'model.dropout_rate': 0.0,
-    'data.train_length': 128,
-    'data.target_length': 16,
-    'data.batch_size': 16,
-    'optimizer.learning_rate': 1e-3,
-    'train.steps': 200,
-    'train.checkpoint_every': 100,
-    'eval.lengths': (64, 128, 256, 512),
-    'eval.examples': 50,
-  },
-  'tiny': {
-    **defaults.BYTES,
-    'data.train_length': 64,
-    'data.target_length': 8,
-    'data.batch_size': 2,
-    'optimizer.learning_rate': 1e-3,
-    'train.steps': 4,
-    'train.log_every': 2,
-    'train.checkpoint_every': 2,
-    'eval.lengths': (48, 64, 96),
-    'eval.examples': 4,
-  },
+_FIELDS = defaults.FINETUNING | {
+  'data.task': 'scrolls/narrative_qa',
+  'data.train_length': [8192, ..., 128, 64],
+  'data.batch_size': [128, 16, 16, 2],
+  'data.target_length': [..., ..., 16, 8],
+  'optimizer.learning_rate': [1e-5, ..., 1e-3, 1e-3],
+  'train.steps': [25_000, 2500, 200, 4],
+  'train.checkpoint_every': [..., ..., 100, 2],
+  'eval.lengths': [_LENGTHS, ..., (64, 128, 256, 512), (48, 64, 96)],
+  'eval.examples': [..., 200, 50, 4],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a size."""
-  (size,) = defaults.choose(arg, _SIZES)
-  config = defaults.create('base', size, _SIZES)
+  (size,) = defaults.choose(arg)
+  config = defaults.create('base', size, _FIELDS)
   if size == 'paper':
-    rows = [(_ROWS[name], row) for name, row in papers.FIRE_TABLE_11.items()]
+    rows = [
+      (papers.FIRE_RUNS[name], row)
+      for name, row in papers.FIRE_TABLE_11.items()
+    ]
     config.paper = defaults.table('percent', _LENGTHS, rows)
   return config

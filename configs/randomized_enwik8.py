@@ -33,19 +33,6 @@ from lengen_jax.training import defaults
 _TABLES = ('train', 'finetune')
 _LENGTHS = (256, 1024)
 _RANDOM = 'randomized(max_position=2048)'
-# Runs of the rows of table 1.
-_ROWS = {
-  'nope': 'nope',
-  'sin/cos': 'sinusoidal',
-  'alibi': 'alibi',
-  'transformer-xl': 'transformer_xl',
-  'rope': 'rope',
-  'learned': 'learned(max_position=2048)',
-  'power kerple': 'kerple_power',
-  'log kerple': 'kerple_log',
-  'sandwich': 'sandwich',
-  'shape': 'sinusoidal | shape(max_shift=2048)',
-}
 # Runs of the rows of table 2.
 _FINETUNED = {
   'before': 'rope before finetuning',
@@ -53,49 +40,35 @@ _FINETUNED = {
   'rope, randomized': f'rope | {_RANDOM}',
   'alibi': 'alibi',
 }
-_SIZES = {
-  'paper': {
-    'positions': _RANDOM,
-    'model.vocab_size': 259,
-    'model.encoding': 'rope',
-    'data.source': 'prepared',
-    'data.task': 'enwik8',
-    'data.mode': 'concat',
-    'data.train_length': 256,
-    'data.batch_size': 64,
-    'optimizer.learning_rate': 1e-4,
-    'optimizer.name': 'adam',
-    'optimizer.schedule': 'constant',
-    'optimizer.weight_decay': 0.0,
-    'optimizer.b2': 0.999,
-    'train.steps': 1_000_000,
-    'train.checkpoint_every': 5000,
-    'eval.windows': 1024,
-  },
-  'small': {'train.steps': 50_000},
-  'cpu': {
-    'positions': 'randomized(max_position=512)',
-    'data.train_length': 64,
-    'data.batch_size': 32,
-    'optimizer.learning_rate': 2e-3,
-    'train.steps': 250,
-    'train.checkpoint_every': 100,
-    'eval.windows': 64,
-  },
-  'tiny': {
-    'positions': 'randomized(max_position=256)',
-    'data.train_length': 32,
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 3e-3,
-    'eval.windows': 2,
-  },
+_FIELDS = {
+  'positions': [
+    _RANDOM,
+    ...,
+    'randomized(max_position=512)',
+    'randomized(max_position=256)',
+  ],
+  'model.vocab_size': 259,
+  'model.encoding': 'rope',
+  'data.source': 'prepared',
+  'data.task': 'enwik8',
+  'data.mode': 'concat',
+  'data.train_length': [256, ..., 64, 32],
+  'data.batch_size': [64, ..., 32, 4],
+  'optimizer.learning_rate': [1e-4, ..., 2e-3, 3e-3],
+  'optimizer.name': 'adam',
+  'optimizer.schedule': 'constant',
+  'optimizer.weight_decay': 0.0,
+  'optimizer.b2': 0.999,
+  'train.steps': [1_000_000, 50_000, 250, ...],
+  'train.checkpoint_every': [5000, ..., 100, ...],
+  'eval.windows': [1024, ..., 64, 2],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is `finetune` and a size, both optional."""
-  table, size = defaults.choose(arg, _TABLES, _SIZES)
-  config = defaults.create('enwik8', size, _SIZES, remat='none')
+  table, size = defaults.choose(arg, _TABLES)
+  config = defaults.create('enwik8', size, _FIELDS, remat='none')
   length = config.data.train_length
   config.data.path = f'data/enwik8_{length}'
   config.eval.lengths = (length, 4 * length)
@@ -104,7 +77,7 @@ def get_config(arg=''):
     config.train.init_from = config_dict.placeholder(str)
   if size == 'paper':
     rows = [
-      (_ROWS[name] + positions, figures)
+      (papers.RANDOMIZED_RUNS[name] + positions, figures)
       for name, both in papers.RANDOMIZED_TABLE_1.items()
       for positions, figures in zip(('', f' | {_RANDOM}'), both, strict=True)
       if figures

@@ -34,57 +34,33 @@ _ROW_ENDS = ('delimiter', 'no_delimiter')
 _SIDES = {'cpu': (10, 20), 'tiny': (4, 6)}
 _LENGTHS = (506, 2025)
 _RANDOM = 'randomized(max_position=2048)'
-# Runs of the rows of table 3.
-_ROWS = {
-  'nope': 'nope',
-  'sin/cos': 'sinusoidal',
-  'alibi': 'alibi',
-  'transformer-xl': 'transformer_xl',
-  'rope': 'rope',
-  'learned': 'learned(max_position=2048)',
-  'power kerple': 'kerple_power',
-  'log kerple': 'kerple_log',
-  'sandwich': 'sandwich',
-  'shape': 'sinusoidal | shape(max_shift=2048)',
-}
-_SIZES = {
-  'paper': {
-    'positions': _RANDOM,
-    'model.architecture': 'encoder_decoder',
-    'model.vocab_size': imagenet.PIXELS + imagenet.CLASSES,
-    'model.encoding': 'rope',
-    'data.source': 'seqio',
-    'data.batch_size': 32,
-    'optimizer.learning_rate': 1e-5,
-    'optimizer.name': 'adam',
-    'optimizer.schedule': 'constant',
-    'optimizer.weight_decay': 0.0,
-    'optimizer.b2': 0.999,
-    'train.steps': 1_000_000,
-    'train.checkpoint_every': 5000,
-  },
-  'small': {'train.steps': 50_000, 'eval.examples': 5000},
-  'cpu': {
-    'positions': 'randomized(max_position=512)',
-    'data.batch_size': 16,
-    'optimizer.learning_rate': 1e-3,
-    'train.steps': 250,
-    'train.checkpoint_every': 125,
-    'eval.examples': 200,
-  },
-  'tiny': {
-    'positions': 'randomized(max_position=64)',
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 3e-3,
-    'eval.examples': 8,
-  },
+_FIELDS = {
+  'positions': [
+    _RANDOM,
+    ...,
+    'randomized(max_position=512)',
+    'randomized(max_position=64)',
+  ],
+  'model.architecture': 'encoder_decoder',
+  'model.vocab_size': imagenet.PIXELS + imagenet.CLASSES,
+  'model.encoding': 'rope',
+  'data.source': 'seqio',
+  'data.batch_size': [32, ..., 16, 4],
+  'optimizer.learning_rate': [1e-5, ..., 1e-3, 3e-3],
+  'optimizer.name': 'adam',
+  'optimizer.schedule': 'constant',
+  'optimizer.weight_decay': 0.0,
+  'optimizer.b2': 0.999,
+  'train.steps': [1_000_000, 50_000, 250, ...],
+  'train.checkpoint_every': [5000, ..., 125, ...],
+  'eval.examples': [..., 5000, 200, 8],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is `no_delimiter` and a size, both optional."""
-  rows, size = defaults.choose(arg, _ROW_ENDS, _SIZES)
-  config = defaults.create('enwik8', size, _SIZES, remat='none')
+  rows, size = defaults.choose(arg, _ROW_ENDS)
+  config = defaults.create('enwik8', size, _FIELDS, remat='none')
   if rows == 'delimiter':
     config.data.task = 'imagenet'
     lengths = tuple(n * (n + 1) for n in _SIDES.get(size, ())) or _LENGTHS
@@ -95,7 +71,7 @@ def get_config(arg=''):
   config.data.train_length = lengths[0]
   if (rows, size) == ('delimiter', 'paper'):
     figures_by_run = [
-      (_ROWS[name] + positions, figures)
+      (papers.RANDOMIZED_RUNS[name] + positions, figures)
       for name, both in papers.RANDOMIZED_TABLE_3.items()
       for positions, figures in zip(('', f' | {_RANDOM}'), both, strict=True)
       if figures

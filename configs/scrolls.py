@@ -31,79 +31,28 @@ from lengen_jax.training import defaults
 
 _TASKS = papers.FIRE_TABLE_1_TASKS
 _MODELS = ('base', 'large')
-# Runs of the rows of table 1.
-_ROWS = {
-  'nope': 'nope',
-  'rope': 'rope',
-  'rope-pi': 'rope(scale=4.)',
-  'alibi': 'alibi',
-  'kerple': 'kerple_log',
-  't5': 't5(num_buckets=64)',
-  'fire': 'fire',
-  'fire-s': 'fire(shared=True)',
-}
-_SIZES = {
-  'paper': {
-    'model.encoding': 'fire',
-    'model.dropout_rate': 0.1,
-    'data.source': 'seqio',
-    'data.vocabulary': 'data/c4_50304.model',
-    'data.train_length': 8192,
-    'data.batch_size': 128,
-    'optimizer.learning_rate': 1e-5,
-    'optimizer.schedule': 'constant',
-    'optimizer.weight_decay': 0.1,
-    'optimizer.b2': 0.95,
-    # The workdir to start from is given on the command line.
-    'train.init_from': None,
-    'train.steps': 25_000,
-    'train.evaluate_every': 5000,
-  },
-  'small': {
-    'model.num_layers': 4,
-    'data.batch_size': 16,
-    'train.steps': 2500,
-    'train.evaluate_every': 1000,
-    'eval.examples': 500,
-  },
-  'cpu': {
-    **defaults.BYTES,
-    # Too few steps to overfit.
-    'model.dropout_rate': 0.0,
-    'data.train_length': 192,
-    'data.target_length': 48,
-    'data.batch_size': 16,
-    'optimizer.learning_rate': 1e-3,
-    'train.steps': 130,
-    'train.checkpoint_every': 65,
-    'train.evaluate_every': 65,
-    'eval.examples': 50,
-  },
-  'tiny': {
-    **defaults.BYTES,
-    'data.train_length': 64,
-    'data.target_length': 8,
-    'data.batch_size': 2,
-    'optimizer.learning_rate': 1e-3,
-    'train.steps': 4,
-    'train.log_every': 2,
-    'train.checkpoint_every': 2,
-    'train.evaluate_every': 2,
-    'eval.examples': 4,
-  },
+_FIELDS = defaults.FINETUNING | {
+  'data.train_length': [8192, ..., 192, 64],
+  'data.batch_size': [128, 16, 16, 2],
+  'data.target_length': [..., ..., 48, 8],
+  'optimizer.learning_rate': [1e-5, ..., 1e-3, 1e-3],
+  'train.steps': [25_000, 2500, 130, 4],
+  'train.evaluate_every': [5000, 1000, 65, 2],
+  'train.checkpoint_every': [..., ..., 65, 2],
+  'eval.examples': [..., 500, 50, 4],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a task, a model and a size, all optional."""
-  task, model, size = defaults.choose(arg, _TASKS, _MODELS, _SIZES)
-  config = defaults.create(model, size, _SIZES)
+  task, model, size = defaults.choose(arg, _TASKS, _MODELS)
+  config = defaults.create(model, size, _FIELDS)
   config.data.task = f'scrolls/{task}'
   config.eval.lengths = (config.data.train_length,)
   if size == 'paper':
     column = _TASKS.index(task)
     rows = [
-      (_ROWS[name], (row[column],))
+      (papers.FIRE_RUNS[name], (row[column],))
       for name, row in papers.FIRE_TABLE_1[model].items()
     ]
     config.paper = defaults.table('percent', config.eval.lengths, rows)

@@ -14,40 +14,25 @@ Sizes (`--config=configs/stdlib.py:SIZE`):
 
 from lengen_jax.training import defaults
 
-_SIZES = {
-  'paper': {
-    'model.vocab_size': 256,
-    'model.encoding': 'fire',
-    'data.source': 'stdlib',
-    'data.train_length': 512,
-    'data.batch_size': 64,
-    'optimizer.warmup_steps': 500,
-    'eval.windows': 64,
-  },
-  'small': {'model.num_layers': 4},
-  'cpu': {
-    'data.train_length': 128,
-    'data.batch_size': 16,
-    'optimizer.learning_rate': 4e-3,
-    'optimizer.warmup_steps': 50,
-    'train.steps': 350,
-    'train.checkpoint_every': 100,
-    'eval.windows': 24,
-  },
-  'tiny': {
-    'data.train_length': 32,
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 3e-3,
-    'optimizer.warmup_steps': 2,
-    'eval.windows': 2,
-  },
+_FIELDS = {
+  'model.vocab_size': 256,
+  'model.encoding': 'fire',
+  'model.num_layers': [..., 4, ..., ...],
+  'data.source': 'stdlib',
+  'data.train_length': [512, ..., 128, 32],
+  'data.batch_size': [64, ..., 16, 4],
+  'optimizer.warmup_steps': [500, ..., 50, 2],
+  'optimizer.learning_rate': [..., ..., 4e-3, 3e-3],
+  'train.steps': [..., ..., 350, ...],
+  'train.checkpoint_every': [..., ..., 100, ...],
+  'eval.windows': [64, ..., 24, 2],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a size."""
-  (size,) = defaults.choose(arg, _SIZES)
-  config = defaults.create('base', size, _SIZES)
+  (size,) = defaults.choose(arg)
+  config = defaults.create('base', size, _FIELDS)
   # Each length divides the greatest: all lengths score the same tokens.
   length = config.data.train_length
   config.eval.lengths = tuple(length * 2**n for n in range(5))

@@ -19,61 +19,32 @@ said, so that column is left out.
 tested; `:TASK,tiny` is for tests.
 """
 
-from lengen_jax import errors, papers
+from lengen_jax import papers
 from lengen_jax.training import defaults
 
 _LONGEST = {'copy': 20, 'reverse': 20, 'sort': 8, 'sum': 8, 'figure3': 10}
 
-_SIZES = {
-  'paper': {
-    'train.steps': 40_000,
-    'train.batch_size': 64,
-    'train.buckets': 3,
-    'train.log_every': 500,
-    'train.checkpoint_every': 2000,
-    'optimizer.name': 'adamw',
-    'optimizer.schedule': 'linear',
-    'optimizer.weight_decay': 0.05,
-    'optimizer.clip_norm': 1.0,
-    'eval.examples': 10_000,
-    'eval.batch_tokens': 32768,
-    'eval.buckets': 5,
-    'eval.score': 'exact',
-    'sweep.learning_rates': (3e-5,),
-  },
-  'small': {'eval.examples': 500},
-  'cpu': {
-    'model.num_layers': 2,
-    'model.num_heads': 4,
-    'model.head_dim': 32,
-    'model.width': 128,
-    'model.mlp_width': 512,
-    'train.steps': 1000,
-    'train.batch_size': 32,
-    'train.buckets': 2,
-    'train.log_every': 100,
-    'eval.examples': 100,
-    'eval.buckets': 3,
-    'sweep.learning_rates': (1e-3,),
-    'sweep.seeds': (0, 1),
-  },
-  'tiny': {
-    'model.num_layers': 2,
-    'model.num_heads': 2,
-    'model.head_dim': 8,
-    'model.width': 16,
-    'model.mlp_width': 32,
-    'train.steps': 20,
-    'train.batch_size': 8,
-    'train.buckets': 1,
-    'train.log_every': 10,
-    'train.checkpoint_every': 10,
-    'eval.examples': 8,
-    'eval.batch_tokens': 512,
-    'eval.buckets': 2,
-    'sweep.learning_rates': (1e-3,),
-    'sweep.seeds': (0, 1),
-  },
+_FIELDS = {
+  'model.num_layers': [..., ..., 2, 2],
+  'model.num_heads': [..., ..., 4, 2],
+  'model.head_dim': [..., ..., 32, 8],
+  'model.width': [..., ..., 128, 16],
+  'model.mlp_width': [..., ..., 512, 32],
+  'optimizer.name': 'adamw',
+  'optimizer.schedule': 'linear',
+  'optimizer.weight_decay': 0.05,
+  'optimizer.clip_norm': 1.0,
+  'train.steps': [40_000, ..., 1000, 20],
+  'train.batch_size': [64, ..., 32, 8],
+  'train.buckets': [3, ..., 2, 1],
+  'train.log_every': [500, ..., 100, 10],
+  'train.checkpoint_every': [2000, ..., ..., 10],
+  'eval.examples': [10_000, 500, 100, 8],
+  'eval.batch_tokens': [32768, ..., ..., 512],
+  'eval.buckets': [5, ..., 3, 2],
+  'eval.score': 'exact',
+  'sweep.learning_rates': [(3e-5,), ..., (1e-3,), (1e-3,)],
+  'sweep.seeds': [..., ..., (0, 1), (0, 1)],
 }
 
 
@@ -95,23 +66,17 @@ def _runs(tokens):
 
 def get_config(arg=''):
   """Returns the config; `arg` is a task, then perhaps a size."""
-  task, _, size = (arg or 'copy').partition(',')
-  size = size or 'paper'
-  for word, valid in ((size, tuple(_SIZES)), (task, tuple(_LONGEST))):
-    if word not in valid:
-      raise errors.ConfigError(errors.one_of('task or size', word, valid))
+  task, size = defaults.choose(arg, _LONGEST)
   longest = _LONGEST[task]
   longest = {'cpu': min(10, longest), 'tiny': 4}.get(size, longest)
   # Inputs and as many targets; a sum has one target.
   tokens = longest + 1 if task == 'sum' else 2 * longest
   is_figure = task == 'figure3'
-  config = defaults.get_task(
-    f'algorithmic/{"copy" if is_figure else task}', 't5_decoder'
-  )
+  name = f'algorithmic/{"copy" if is_figure else task}'
+  config = defaults.get_task(name, 't5_decoder', size, _FIELDS)
   config.model.encoding = 'rope'
   if is_figure:
     config.model.num_layers = 2
-  defaults.overlay(config, _SIZES['paper'] | _SIZES[size])
   config.optimizer.warmup_steps = config.train.steps * 6 // 100
   config.train.min_length = 1 if is_figure else 2
   config.train.max_length = longest

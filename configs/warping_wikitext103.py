@@ -29,39 +29,23 @@ from lengen_jax import papers
 from lengen_jax.training import defaults
 
 _LENGTHS = (512, 1024, 2048, 4096)
-_SIZES = {
-  'paper': {
-    'model.encoding': 'rope',
-    'data.source': 'prepared',
-    'data.task': 'wikitext103',
-    'data.vocabulary': 'data/wikitext103_50257.model',
-    'data.mode': 'concat',
-    'data.train_length': 512,
-    'data.batch_size': 64,
-    'optimizer.learning_rate': 5e-5,
-    'optimizer.schedule': 'constant',
-    'optimizer.weight_decay': 0.0,
-    'optimizer.b2': 0.999,
-    'train.steps': 100_000,
-    'eval.windows': 16,
-  },
-  'small': {'model.num_layers': 4, 'train.steps': 20_000},
-  'cpu': {
-    **defaults.BYTES,
-    'data.train_length': 128,
-    'data.batch_size': 16,
-    'optimizer.learning_rate': 2e-3,
-    'train.steps': 250,
-    'train.checkpoint_every': 100,
-    'eval.windows': 24,
-  },
-  'tiny': {
-    **defaults.BYTES,
-    'data.train_length': 32,
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 3e-3,
-    'eval.windows': 2,
-  },
+_FIELDS = {
+  'model.encoding': 'rope',
+  'model.num_layers': [..., 4, ..., ...],
+  'model.vocab_size': [..., ..., 259, 259],
+  'data.source': 'prepared',
+  'data.task': 'wikitext103',
+  'data.vocabulary': ['data/wikitext103_50257.model', ..., 'bytes', 'bytes'],
+  'data.mode': 'concat',
+  'data.train_length': [512, ..., 128, 32],
+  'data.batch_size': [64, ..., 16, 4],
+  'optimizer.learning_rate': [5e-5, ..., 2e-3, 3e-3],
+  'optimizer.schedule': 'constant',
+  'optimizer.weight_decay': 0.0,
+  'optimizer.b2': 0.999,
+  'train.steps': [100_000, 20_000, 250, ...],
+  'train.checkpoint_every': [..., ..., 100, ...],
+  'eval.windows': [16, ..., 24, 2],
 }
 
 
@@ -89,8 +73,8 @@ _ROWS = {
 
 def get_config(arg=''):
   """Returns the config; `arg` is a size."""
-  (size,) = defaults.choose(arg, _SIZES)
-  config = defaults.create('gpt2', size, _SIZES)
+  (size,) = defaults.choose(arg)
+  config = defaults.create('gpt2', size, _FIELDS)
   length = config.data.train_length
   config.positions = _warp(length)
   config.data.path = f'data/wikitext103_{length}'

@@ -27,53 +27,31 @@ Sizes:
 from lengen_jax.training import defaults
 
 _MODELS = ('base', 'large')
-_SIZES = {
-  'paper': {
-    'data.source': 'prepared',
-    'data.task': 'c4',
-    'data.vocabulary': 'data/c4_50304.model',
-    'data.mode': 'doc_window',
-    'data.train_length': 8192,
-    'data.batch_size': 64,
-    'optimizer.learning_rate': 2e-5,
-    'optimizer.schedule': 'constant',
-    'optimizer.warmup_steps': 20,
-    'optimizer.weight_decay': 0.0,
-    'optimizer.b2': 0.95,
-    # The workdir to start from is given on the command line.
-    'train.init_from': None,
-    'train.steps': 400,
-    'train.checkpoint_every': 100,
-    'eval.windows': 128,
-  },
-  'small': {
-    'model.num_layers': 4,
-    'data.batch_size': 16,
-    'eval.windows': 64,
-  },
-  'cpu': {
-    **defaults.BYTES,
-    'data.train_length': 512,
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 4e-4,
-    'train.steps': 100,
-    'eval.windows': 24,
-  },
-  'tiny': {
-    **defaults.BYTES,
-    'data.train_length': 128,
-    'data.batch_size': 2,
-    'optimizer.learning_rate': 4e-4,
-    'optimizer.warmup_steps': 2,
-    'eval.windows': 2,
-  },
+_FIELDS = {
+  'model.num_layers': [..., 4, ..., ...],
+  'model.vocab_size': [..., ..., 259, 259],
+  'data.source': 'prepared',
+  'data.task': 'c4',
+  'data.vocabulary': ['data/c4_50304.model', ..., 'bytes', 'bytes'],
+  'data.mode': 'doc_window',
+  'data.train_length': [8192, ..., 512, 128],
+  'data.batch_size': [64, 16, 4, 2],
+  'optimizer.learning_rate': [2e-5, ..., 4e-4, 4e-4],
+  'optimizer.schedule': 'constant',
+  'optimizer.warmup_steps': [20, ..., ..., 2],
+  'optimizer.weight_decay': 0.0,
+  'optimizer.b2': 0.95,
+  'train.init_from': None,
+  'train.steps': [400, ..., 100, ...],
+  'train.checkpoint_every': 100,
+  'eval.windows': [128, 64, 24, 2],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a model and a size, both optional."""
-  model, size = defaults.choose(arg, _MODELS, _SIZES)
-  config = defaults.create(model, size, _SIZES)
+  model, size = defaults.choose(arg, _MODELS)
+  config = defaults.create(model, size, _FIELDS)
   length = config.data.train_length
   config.model.encoding = f'yarn(scale=4., train_length={length // 4})'
   config.data.path = f'data/c4_long_{length}'

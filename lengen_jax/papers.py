@@ -233,3 +233,31 @@ RUOSS_POSITIONS = (
   "randomized(max_position=2048, draw='batch')",
   "randomized(max_position=2048, mode='distances', draw='layer')",
 )
+
+# Runs of the rows of tables 1, 4 and 11 of FIRE.
+FIRE_RUNS = {
+  'nope': 'nope',
+  'rope': 'rope',
+  'rope-pi': 'rope(scale=4.)',
+  'rope-pi, 8192': 'rope(scale=4.)',
+  'rope-pi, 32768': 'rope(scale=16.)',
+  'alibi': 'alibi',
+  'kerple': 'kerple_log',
+  't5': 't5(num_buckets=64)',
+  'fire, no threshold': "fire(threshold='none')",
+  'fire': 'fire',
+  'fire-s': 'fire(shared=True)',
+}
+# Runs of the rows of tables 1 and 3 of the randomized encodings.
+RANDOMIZED_RUNS = {
+  'nope': 'nope',
+  'sin/cos': 'sinusoidal',
+  'alibi': 'alibi',
+  'transformer-xl': 'transformer_xl',
+  'rope': 'rope',
+  'learned': 'learned(max_position=2048)',
+  'power kerple': 'kerple_power',
+  'log kerple': 'kerple_log',
+  'sandwich': 'sandwich',
+  'shape': 'sinusoidal | shape(max_shift=2048)',
+}

@@ -12,19 +12,31 @@ from lengen_jax import errors
 from lengen_jax.models import presets
 from lengen_jax.training import config as training_config
 
-# Fields by size that most experiments share.
-_COMMON: dict[str, dict[str, Any]] = {
-  'paper': {'eval.batch_tokens': 65536},
-  'cpu': {'eval.batch_tokens': 16384},
-  'tiny': {
-    'train.steps': 8,
-    'train.log_every': 4,
-    'train.checkpoint_every': 4,
-    'eval.batch_tokens': 1024,
-  },
+SIZES = ('paper', 'small', 'cpu', 'tiny')
+# Fields of experiments are tables: a list has the value of each size, and `...`
+# where a size has the value of 'paper' or, for 'paper', the default. None makes
+# a field a placeholder, which the command line must set.
+_COMMON: dict[str, Any] = {
+  'train.steps': [..., ..., ..., 8],
+  'train.log_every': [..., ..., ..., 4],
+  'train.checkpoint_every': [..., ..., ..., 4],
+  'eval.batch_tokens': [65536, ..., 16384, 1024],
 }
-# Byte tokens, with the special ids of the vocabulary.
-BYTES = {'model.vocab_size': 259, 'data.vocabulary': 'bytes'}
+# Finetuning of the models of configs/fire_c4.py; train.init_from names one.
+FINETUNING: dict[str, Any] = {
+  'model.encoding': 'fire',
+  # Without dropout where the steps are too few to overfit.
+  'model.dropout_rate': [0.1, ..., 0.0, ...],
+  'model.num_layers': [..., 4, ..., ...],
+  'model.vocab_size': [..., ..., 259, 259],
+  'data.source': 'seqio',
+  'data.vocabulary': ['data/c4_50304.model', ..., 'bytes', 'bytes'],
+  'optimizer.schedule': 'constant',
+  'optimizer.weight_decay': 0.1,
+  'optimizer.b2': 0.95,
+  'train.init_from': None,
+  'train.log_every': [..., ..., ..., 2],
+}
 
 
 def get(**model: Any) -> ml_collections.ConfigDict:
@@ -42,10 +54,13 @@ def get(**model: Any) -> ml_collections.ConfigDict:
   return config
 
 
-def get_task(task: str, preset: str) -> ml_collections.ConfigDict:
-  """Returns the default config of a sweep over a generated task.
+def get_task(
+  task: str, preset: str, size: str, fields: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """Returns the config of a sweep over a generated task at one of its sizes.
 
-  The model is a preset without vocabulary, which follows from the task.
+  The model is a preset without vocabulary, which follows from the task. See
+  `create` for `fields`.
   """
   config = ml_collections.ConfigDict({'task': task, 'positions': 'standard'})
   for section in dataclasses.fields(training_config.TaskConfig):
@@ -61,15 +76,12 @@ def get_task(task: str, preset: str) -> ml_collections.ConfigDict:
     weight_decay=0.0,
     b2=0.999,
   )
+  _overlay_size(config, size or 'paper', fields)
   return config
 
 
 def create(
-  preset: str,
-  size: str,
-  sizes: Mapping[str, Mapping[str, Any]],
-  *,
-  remat: str = 'full',
+  preset: str, size: str, fields: Mapping[str, Any], *, remat: str = 'full'
 ) -> ml_collections.ConfigDict:
   """Returns the config of an experiment at one of its sizes.
 
@@ -78,9 +90,8 @@ def create(
 
   Args:
     preset: name of the model preset of the large sizes.
-    size: a key of `sizes`.
-    sizes: dotted fields and their values by size. Those of 'paper' apply to all
-      sizes.
+    size: one of SIZES.
+    fields: values by dotted field; a list has one for each size.
     remat: `remat` of the large models.
   """
   if size in ('cpu', 'tiny'):
@@ -88,10 +99,25 @@ def create(
   else:
     large = dict(dtype='bfloat16', scan_layers=True, remat=remat)
     config = get(**presets.get(preset) | large)
-  for name in dict.fromkeys(('paper', size)):
-    overlay(config, _COMMON.get(name, {}))
-    overlay(config, sizes[name])
+  _overlay_size(config, size, _COMMON, fields)
   return config
+
+
+def _overlay_size(
+  config: ml_collections.ConfigDict, size: str, *tables: Mapping[str, Any]
+) -> None:
+  """Sets fields to the values of a size, or of 'paper'; later tables win."""
+  if size not in SIZES:
+    raise errors.ConfigError(errors.one_of('size', size, SIZES))
+  for name in dict.fromkeys(('paper', size)):
+    for table in tables:
+      for key, value in table.items():
+        if isinstance(value, list):
+          value = value[SIZES.index(name)]
+        elif name != 'paper':
+          value = ...
+        if value is not ...:
+          overlay(config, {key: value})
 
 
 def overlay(
@@ -122,7 +148,7 @@ def table(unit: str, columns: Any, rows: Any) -> ml_collections.ConfigDict:
 
 
 def choose(arg: str, *choices: Iterable[str]) -> list[str]:
-  """Returns one word of each list of choices, from a config file's argument.
+  """Returns one word of each list and a size, from a config file's argument.
 
   Args:
     arg: comma-separated words, at most one of each list, in their order.
@@ -131,7 +157,7 @@ def choose(arg: str, *choices: Iterable[str]) -> list[str]:
   Raises:
     errors.ConfigError: a word is unknown or out of order.
   """
-  menus = [tuple(words) for words in choices]
+  menus = [tuple(words) for words in (*choices, SIZES)]
   words = arg.split(',') if arg else []
   chosen = [
     words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
