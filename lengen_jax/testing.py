@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import encodings, errors, models, positions, specs
-from lengen_jax.hints import Array, Params
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.positions.tokens import Tokens
+from lengen_jax.types import Array, Params
 
 TRAIN_LENGTH = 6
 LENGTH = 4 * TRAIN_LENGTH

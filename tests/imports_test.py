@@ -32,7 +32,7 @@ RANKS = {
   'progress': 0,
   'specs': 0,
   'errors': 0,
-  'hints': 0,
+  'types': 0,
 }
 TENSORFLOW = {
   'tensorflow',

@@ -1,4 +1,4 @@
-"""Parameters of models for tests, without compiling anything."""
+"""Random parameters of models for tests, without compilation."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,10 @@ import numpy as np
 
 
 def fill(init, seed=0):
-  """Random values for what `init()` would give, no two alike.
+  """Returns a tree of distinct random values, shaped as the result of `init()`.
 
-  Those of encodings are positive, as some want them.
+  Vectors and tables of encodings are positive, as KERPLE requires; the linear
+  layers of encodings have both signs.
   """
   rng = np.random.default_rng(seed)
 
@@ -16,13 +17,14 @@ def fill(init, seed=0):
     drawn = 0.3 * rng.standard_normal(leaf.shape, np.float32)
     names = [entry.key for entry in path]
     encodes = any(name.startswith('encoding') for name in names)
-    return abs(drawn) if encodes else drawn
+    linear = names[-1] in ('kernel', 'bias')
+    return abs(drawn) if encodes and not linear else drawn
 
   return jax.tree_util.tree_map_with_path(values, jax.eval_shape(init))
 
 
 def fill_model(init):
-  """As `fill`; factors that start at 1 are near 1."""
+  """As `fill`, with factors whose initial value is 1 close to 1."""
 
   def shifted(path, leaf):
     near_1 = path[-1].key in ('scale', 'c', 'threshold_multiplier')

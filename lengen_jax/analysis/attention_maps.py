@@ -17,8 +17,8 @@ from lengen_jax import errors
 from lengen_jax.analysis import plots, tables
 from lengen_jax.data import windows as windows_lib
 from lengen_jax.evaluation import attention_weights
-from lengen_jax.hints import Array, PathLike
 from lengen_jax.training import run as run_lib
+from lengen_jax.types import Array, PathLike
 
 # Letters beside a matrix.
 _TITLE = 26

@@ -15,8 +15,8 @@ import numpy as np
 
 from lengen_jax.analysis import plots, tables
 from lengen_jax.evaluation import bias_maps
-from lengen_jax.hints import Params, PathLike
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params, PathLike
 
 # Points of a curve in the CSV.
 _POINTS = 129

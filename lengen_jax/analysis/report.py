@@ -9,9 +9,9 @@ import rich.markup
 
 from lengen_jax import errors
 from lengen_jax.analysis import plots, report_page, tables
-from lengen_jax.hints import PathLike
 from lengen_jax.training import files
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.types import PathLike
 
 
 def read(workdir: PathLike) -> dict[str, Any]:

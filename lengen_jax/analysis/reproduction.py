@@ -8,8 +8,8 @@ from typing import Any
 import rich.markup
 
 from lengen_jax.analysis import page, plots, tables
-from lengen_jax.hints import PathLike
 from lengen_jax.training import files as files_lib
+from lengen_jax.types import PathLike
 
 # File of the results, in the folder of an experiment at a scale.
 RESULTS = 'reproduction.json'

@@ -8,9 +8,9 @@ from typing import Any
 import rich.markup
 
 from lengen_jax.analysis import figures, finding, page, plots, sections, tables
-from lengen_jax.hints import PathLike
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.types import PathLike
 
 # What a score is called, and what it is multiplied by.
 _SCORES = {

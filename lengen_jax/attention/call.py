@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from lengen_jax import encodings, errors, partitioning, specs
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import visibility
-from lengen_jax.hints import Array
 from lengen_jax.positions import Positions
+from lengen_jax.types import Array
 
 # Logical axes of queries, and of keys and values.
 Q_AXES = ('batch', 'length', 'heads', None)

@@ -16,7 +16,7 @@ from lengen_jax.attention import (
 )
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import MAX_LENGTH
-from lengen_jax.hints import Array
+from lengen_jax.types import Array
 
 __all__ = ['IMPLEMENTATIONS', 'MAX_LENGTH', 'choose', 'dot_product_attention']
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors, specs
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array
+from lengen_jax.types import Array
 
 
 class LogitScale(nn.Module):

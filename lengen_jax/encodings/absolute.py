@@ -6,7 +6,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.encodings import base, checks
-from lengen_jax.hints import Array
+from lengen_jax.types import Array
 
 
 class Sinusoidal(base.Encoding):

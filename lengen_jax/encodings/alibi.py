@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array, Params
+from lengen_jax.types import Array, Params
 
 
 class Alibi(base.Encoding):

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 
 from lengen_jax import errors, partitioning
 from lengen_jax import positions as position_schemes
-from lengen_jax.hints import Array, Params
 from lengen_jax.positions import Positions
+from lengen_jax.types import Array, Params
 
 # Name to (float32 array, logical axis names).
 NamedLeaves = dict[str, tuple[Array, tuple[str, ...]]]

@@ -21,7 +21,7 @@ import optax
 
 from lengen_jax import errors, specs
 from lengen_jax.encodings import fire as fire_lib
-from lengen_jax.hints import Array, Params
+from lengen_jax.types import Array, Params
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array, Params
+from lengen_jax.types import Array, Params
 
 _TRANSFORMS = ('log', 'identity')
 _ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array, Params
+from lengen_jax.types import Array, Params
 
 
 class _Kerple(base.Encoding):

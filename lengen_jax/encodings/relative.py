@@ -11,8 +11,8 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array, Params
 from lengen_jax.positions import Positions
+from lengen_jax.types import Array, Params
 
 
 class Shaw(base.Encoding):

@@ -14,8 +14,8 @@ import numpy as np
 
 from lengen_jax import errors, specs
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array
 from lengen_jax.positions import interpolated
+from lengen_jax.types import Array
 
 
 class Rope(base.Encoding):

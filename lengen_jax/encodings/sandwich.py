@@ -7,7 +7,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.encodings import base
-from lengen_jax.hints import Array, Params
+from lengen_jax.types import Array, Params
 
 
 class Sandwich(base.Encoding):

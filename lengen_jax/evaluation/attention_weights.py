@@ -21,10 +21,10 @@ import numpy as np
 from lengen_jax import attention, encodings, errors
 from lengen_jax.attention import call, scaling, visibility
 from lengen_jax.data import windows as data_windows
-from lengen_jax.hints import Array, Params
 from lengen_jax.models import layers, objective, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
+from lengen_jax.types import Array, Params
 
 # Largest number of weights per head and layer that are computed at a time.
 MOST_PAIRS = 2**22

@@ -10,9 +10,9 @@ from lengen_jax.attention import bias_forms, dot_product, pallas, tiles
 from lengen_jax.attention.call import Side
 from lengen_jax.encodings import BiasFn
 from lengen_jax.evaluation import layer_biases
-from lengen_jax.hints import Params
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
+from lengen_jax.types import Params
 
 # Number of tiles or queries that are compared.
 _SAMPLES = 32

@@ -20,8 +20,8 @@ import numpy as np
 from lengen_jax import encodings, errors
 from lengen_jax.encodings import fire
 from lengen_jax.evaluation import layer_biases
-from lengen_jax.hints import Params
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params
 
 LOCAL, ANTI_LOCAL, MIXED = 'local', 'anti-local', 'flat/mixed'
 # Least absolute rank correlation of a bias that falls or rises with distance.

@@ -15,11 +15,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Array, Params
 from lengen_jax.models import blocks, transformer
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme, tokens
+from lengen_jax.types import Array, Params
 
 # The first input of each row, as in training.
 _START = 0

@@ -7,9 +7,9 @@ import jax
 from jax.experimental import multihost_utils
 
 from lengen_jax import encodings
-from lengen_jax.hints import Params
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params
 
 _SIDES = {
   'decoder': (('', False),),

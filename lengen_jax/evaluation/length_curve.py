@@ -13,10 +13,10 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import bias_error
-from lengen_jax.hints import Array, Params
 from lengen_jax.models import objective
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
+from lengen_jax.types import Array, Params
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Array, Params
 from lengen_jax.models import embed, objective
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
+from lengen_jax.types import Array, Params
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ from flax import traverse_util
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Params, PathLike
 from lengen_jax.interop import llama_config, weights
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params, PathLike
 
 _FILE = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'

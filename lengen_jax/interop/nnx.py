@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import encodings, errors
-from lengen_jax.hints import Array
+from lengen_jax.types import Array
 
 
 class _Module(nnx.Module):

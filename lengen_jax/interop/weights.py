@@ -20,9 +20,9 @@ import jax
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Params, PathLike
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params, PathLike
 
 SUFFIX = '.safetensors'
 _CONFIG, _TRAINED = 'lengen_jax.model', 'lengen_jax.trained_on'

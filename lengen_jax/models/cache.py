@@ -15,11 +15,11 @@ import numpy as np
 
 from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
-from lengen_jax.hints import Array
 from lengen_jax.models import blocks
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import tokens as tokens_lib
 from lengen_jax.positions.tokens import Tokens
+from lengen_jax.types import Array
 
 
 class Cache(struct.PyTreeNode):

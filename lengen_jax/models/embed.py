@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import optax
 
 from lengen_jax import partitioning
-from lengen_jax.hints import Array
 from lengen_jax.models import linear
+from lengen_jax.types import Array
 
 # Largest chunk of logits in memory: 256 MiB in float32.
 _MOST_LOGITS = 2**26

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 
 from lengen_jax import attention, encodings, errors, partitioning, specs
 from lengen_jax.attention import scaling
-from lengen_jax.hints import Array
 from lengen_jax.models import linear
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions
 from lengen_jax.positions import tokens as tokens_lib
 from lengen_jax.positions.tokens import Tokens
+from lengen_jax.types import Array
 
 # Bias and content functions of an encoding that all layers share.
 SharedFns = tuple[encodings.BiasFn | None, encodings.ContentFn | None]

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
-from lengen_jax.hints import Array, Params
 from lengen_jax.models import blocks, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.positions.tokens import position_index, Tokens
+from lengen_jax.types import Array, Params
 
 Batch = Mapping[str, Array]
 # PRNG keys by use: 'positions' and, if dropout is on, 'dropout'.

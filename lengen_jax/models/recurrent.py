@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
 from lengen_jax.models import linear
+from lengen_jax.types import Array
 
 
 def create(

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import encodings
-from lengen_jax.hints import Params
 from lengen_jax.models import blocks, transformer
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params
 
 
 def init(config: ModelConfig, rng: jax.Array) -> Params:

@@ -11,10 +11,10 @@ import optax
 
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
-from lengen_jax.hints import Params
 from lengen_jax.models import blocks, objective, recurrent, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.tasks import batches, Task
+from lengen_jax.types import Params
 
 
 class TaskModel(NamedTuple):

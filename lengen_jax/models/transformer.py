@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
 from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import embed as embed_lib
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions
 from lengen_jax.positions.tokens import Tokens
+from lengen_jax.types import Array
 
 
 class Model(nn.Module):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors, specs
-from lengen_jax.hints import Array
+from lengen_jax.types import Array
 
 
 @struct.dataclass

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
 from lengen_jax.positions import base
+from lengen_jax.types import Array
 
 
 @dataclasses.dataclass(frozen=True)

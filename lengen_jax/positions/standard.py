@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 import dataclasses
 
-from lengen_jax.hints import Array
 from lengen_jax.positions import base
+from lengen_jax.types import Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
 from lengen_jax.positions import base, interpolated
+from lengen_jax.types import Array
 
 PLAIN, HEAD, TAIL = 0, 1, 2
 

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 
 from lengen_jax import papers
 from lengen_jax.analysis import plots, tables
-from lengen_jax.hints import PathLike
 from lengen_jax.positions import warped
+from lengen_jax.types import PathLike
 
 # {column: (L_train, L_test / L_train, c)}.
 TABLE_2_COLUMNS = {

@@ -5,12 +5,12 @@ import shlex
 
 from lengen_jax import errors
 from lengen_jax.analysis import reproduction
-from lengen_jax.hints import PathLike
 from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import parts as parts_lib
 from lengen_jax.reproduce.experiment import Experiment, Results, SCALES
 from lengen_jax.training import files, revision
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.types import PathLike
 
 # Settings that the experiment determines, and how to change them.
 _FIXED = {

@@ -20,13 +20,13 @@ import jax
 import numpy as np
 
 from lengen_jax.data import windows
-from lengen_jax.hints import Params
 from lengen_jax.models import objective, stacking
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
 from lengen_jax.training import files, revision
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
+from lengen_jax.types import Params
 
 RESULTS = 'timings.json'
 # FIRE's figure 5 does not report its batch size: one row per each of its chips.

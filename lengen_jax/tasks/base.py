@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors, specs
-from lengen_jax.hints import Array
+from lengen_jax.types import Array
 
 # A nominal length; traced where it is an array.
 Length = int | jax.Array

@@ -7,11 +7,11 @@ from typing import Any
 import ml_collections
 
 from lengen_jax import data, errors
-from lengen_jax.hints import PathLike
 from lengen_jax.training import evaluate, files, loop, multihost
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.types import PathLike
 
 
 def compare(

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from etils import epath
 
 from lengen_jax import errors
-from lengen_jax.hints import PathLike
 from lengen_jax.training import multihost
+from lengen_jax.types import PathLike
 
 Path: TypeAlias = pathlib.Path | epath.Path
 

@@ -16,7 +16,6 @@ from lengen_jax import data, errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import windows
 from lengen_jax.evaluation import bias_error
-from lengen_jax.hints import Params, PathLike
 from lengen_jax.interop import llama, llama_config
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
@@ -35,6 +34,7 @@ from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import state as state_lib
 from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.types import Params, PathLike
 
 _TOKENS = (
   'the weights do not record their vocabulary; it is assumed to be that of the '

@@ -6,8 +6,8 @@ import jax
 import optax
 
 from lengen_jax import errors
-from lengen_jax.hints import Params
 from lengen_jax.training.config import OptimizerConfig
+from lengen_jax.types import Params
 
 
 def create(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:

@@ -14,13 +14,13 @@ from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import dot_product
 from lengen_jax.data import windows
-from lengen_jax.hints import Params
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective, stacking
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import optimizer, sharding, warm_start
 from lengen_jax.training import state as state_lib
+from lengen_jax.types import Params
 
 
 class Run:

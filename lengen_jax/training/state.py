@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lengen_jax.hints import Params
 from lengen_jax.models import objective, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import sharding
+from lengen_jax.types import Params
 
 
 class TrainState(struct.PyTreeNode):

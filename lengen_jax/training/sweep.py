@@ -17,12 +17,12 @@ import ml_collections
 
 from lengen_jax import errors, tasks
 from lengen_jax import progress as progress_lib
-from lengen_jax.hints import PathLike
 from lengen_jax.training import checkpoint, revision, task_trainer
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.types import PathLike
 
 # A learning rate and a seed.
 Point = tuple[float, int]

@@ -21,12 +21,12 @@ import numpy as np
 import optax
 
 from lengen_jax import errors, tasks
-from lengen_jax.hints import Array, Params
 from lengen_jax.models import transduction
 from lengen_jax.tasks import batches
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import optimizer
 from lengen_jax.training import state as state_lib
+from lengen_jax.types import Array, Params
 
 
 class Points(state_lib.TrainState):

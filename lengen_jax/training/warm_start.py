@@ -13,9 +13,9 @@ import numpy as np
 
 from lengen_jax import encodings, errors
 from lengen_jax.encodings import convert, fire
-from lengen_jax.hints import Params
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params
 
 _SIDE = '(?P<side>encoder/|decoder/)?'
 _IN_SCALE = re.compile(

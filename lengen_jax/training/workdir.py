@@ -8,9 +8,9 @@ from typing import Any
 import ml_collections
 
 from lengen_jax import errors
-from lengen_jax.hints import PathLike
 from lengen_jax.training import config as training_config
 from lengen_jax.training import files
+from lengen_jax.types import PathLike
 
 _CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
 # Fields that may differ on resume: no training step depends on them.

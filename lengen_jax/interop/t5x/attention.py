@@ -15,9 +15,9 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
-from lengen_jax.hints import Array
 from lengen_jax.interop.t5x import biases, params
 from lengen_jax.interop.t5x import cache as cache_lib
+from lengen_jax.types import Array
 
 _MASKED = -1e10
 

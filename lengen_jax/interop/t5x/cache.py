@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
-from lengen_jax.hints import Array
+from lengen_jax.types import Array
 
 
 class Cache:

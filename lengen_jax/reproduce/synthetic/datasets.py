@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lengen_jax.data import extra, paths
-from lengen_jax.hints import PathLike
+from lengen_jax.types import PathLike
 
 Rng = np.random.Generator
 # A record of a data set, by field.

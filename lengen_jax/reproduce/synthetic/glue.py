@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from lengen_jax.data import glue
-from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import datasets
 from lengen_jax.reproduce.synthetic.datasets import (
   choose,
@@ -22,6 +21,7 @@ from lengen_jax.reproduce.synthetic.datasets import (
   Rng,
   sample,
 )
+from lengen_jax.types import PathLike
 
 # Maximum number of training records, and number of held-out records.
 SIZES = {'train': 1000, 'held_out': 100}

@@ -9,9 +9,9 @@ contrast and noise are random.
 import numpy as np
 
 from lengen_jax.data import imagenet
-from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import datasets
 from lengen_jax.reproduce.synthetic.datasets import Record, Rng
+from lengen_jax.types import PathLike
 
 # Records of each split.
 SIZES = {'train': 2000, 'validation': 500}

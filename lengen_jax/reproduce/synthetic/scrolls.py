@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from lengen_jax.data import scrolls
-from lengen_jax.hints import PathLike
 from lengen_jax.reproduce.synthetic import datasets
 from lengen_jax.reproduce.synthetic.datasets import choose, mostly, Rng, sample
+from lengen_jax.types import PathLike
 
 # (prompt, answer) for each answer to one prompt.
 Answers = list[tuple[str, str]]
