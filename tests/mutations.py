@@ -121,8 +121,8 @@ MUTATIONS = (
   ),
   (
     'attention/visibility.py',
-    'first = jnp.minimum(last, _block(first_q - window + 1, block))',
-    'first = jnp.minimum(last, _block(first_q, block))',
+    'low = jnp.minimum(high, _block(first - before, block))',
+    'low = jnp.minimum(high, _block(first, block))',
     'attention/blockwise_test.py',
   ),
   (

@@ -80,86 +80,59 @@ def visible(
   return functools.reduce(jnp.logical_and, terms) if terms else None
 
 
-def key_blocks(
-  mask: Mask, first_q: Int, last_q: Int, block: int, count: int
+def some_blocks(
+  mask: Mask,
+  first: Int,
+  last: Int,
+  block: int,
+  count: int,
+  *,
+  of_queries: bool = False,
 ) -> tuple[Array, Array]:
   """Returns the first and the last block of keys that queries may see.
 
   Args:
     mask: the static part.
-    first_q: lowest index of the queries among the keys.
-    last_q: highest index of the queries.
+    first: lowest index of the queries among the keys.
+    last: highest index of the queries.
     block: keys in a block.
     count: number of blocks of keys.
+    of_queries: return the blocks of queries that may see keys instead; first
+      and last are indices of keys, relative to query 0 of block 0.
   """
-  first, last = jnp.int32(0), jnp.int32(count - 1)
-  window = None if mask.sinks else mask.window
-  if mask.causal:
-    last = jnp.minimum(last, _block(last_q, block))
-  elif window is not None:
-    last = jnp.minimum(last, _block(last_q + window - 1, block))
-  if window is not None:
-    first = jnp.minimum(last, _block(first_q - window + 1, block))
-  return first, last
+  before, after = _reach(mask, None if mask.sinks else mask.window, of_queries)
+  low, high = jnp.int32(0), jnp.int32(count - 1)
+  if after is not None:
+    high = jnp.minimum(high, _block(last + after, block))
+  if before is not None:
+    low = jnp.minimum(high, _block(first - before, block))
+  return low, high
 
 
-def query_blocks(
-  mask: Mask, first_k: Int, last_k: Int, block: int, count: int
-) -> tuple[Array, Array]:
-  """Returns the first and the last block of queries that may see keys.
-
-  Args:
-    mask: the static part.
-    first_k: lowest index of the keys, relative to query 0 of block 0.
-    last_k: highest index of the keys, likewise.
-    block: queries in a block.
-    count: number of blocks of queries.
-  """
-  first, last = jnp.int32(0), jnp.int32(count - 1)
-  window = None if mask.sinks else mask.window
-  if window is not None:
-    last = jnp.minimum(last, _block(last_k + window - 1, block))
-  if mask.causal:
-    first = jnp.minimum(last, _block(first_k, block))
-  elif window is not None:
-    first = jnp.minimum(last, _block(first_k - window + 1, block))
-  return first, last
-
-
-def whole_key_blocks(
-  mask: Mask, first_q: Int, last_q: Int, block: int, count: int
+def whole_blocks(
+  mask: Mask,
+  first: Int,
+  last: Int,
+  block: int,
+  count: int,
+  *,
+  of_queries: bool = False,
 ) -> tuple[Int, Int]:
-  """Returns first and end of the key blocks that are visible to all queries.
+  """Returns first and end of the blocks of keys that all queries see.
 
-  Segments and lengths of rows are not considered. See `key_blocks`.
+  Segments, lengths of rows and, for blocks of queries, padding are ignored. See
+  `some_blocks`.
   """
-  first: Int = 0
-  end: Int = count if mask.k_length is None else mask.k_length // block
-  if mask.causal:
-    end = jnp.minimum(end, _block(first_q + 1, block))
-  if mask.window is not None:
-    first = _block(last_q - mask.window + block, block)
-    if not mask.causal:
-      end = jnp.minimum(end, _block(first_q + mask.window, block))
-  return first, end
-
-
-def whole_query_blocks(
-  mask: Mask, first_k: Int, last_k: Int, block: int, count: int
-) -> tuple[Int, Int]:
-  """Returns first and end of the query blocks that see all keys.
-
-  Segments, lengths of rows and padding are not considered. See `query_blocks`.
-  """
-  first: Int = 0
-  end: Int = count
-  if mask.causal:
-    first = _block(last_k + block - 1, block)
-  if mask.window is not None:
-    end = jnp.minimum(end, _block(first_k + mask.window, block))
-    if not mask.causal:
-      first = _block(last_k - mask.window + block, block)
-  return first, end
+  before, after = _reach(mask, mask.window, of_queries)
+  low: Int = 0
+  high: Int = count
+  if mask.k_length is not None and not of_queries:
+    high = mask.k_length // block
+  if before is not None:
+    low = _block(last - before + block - 1, block)
+  if after is not None:
+    high = jnp.minimum(high, _block(first + after + 1, block))
+  return low, high
 
 
 def tile_visibility(
@@ -174,15 +147,13 @@ def tile_visibility(
   every: bool | Array = True
   if mask.k_length is not None:
     some, every = first_k < mask.k_length, last_k < mask.k_length
-  if mask.causal:
-    some &= first_k <= last_q
-    every &= last_k <= first_q
-  if mask.window is not None:
-    some &= first_q - last_k < mask.window
-    every &= last_q - first_k < mask.window
-    if not mask.causal:
-      some &= first_k - last_q < mask.window
-      every &= last_k - first_q < mask.window
+  before, after = _reach(mask, mask.window)
+  if after is not None:
+    some &= first_k - last_q <= after
+    every &= last_k - first_q <= after
+  if before is not None:
+    some &= first_q - last_k <= before
+    every &= last_q - first_k <= before
   return some, every
 
 
@@ -217,6 +188,21 @@ def segment_blocks(
   last = meets.shape[2] - 1 - jnp.argmax(meets[:, :, ::-1], axis=2)
   last = jnp.where(some, last, 0)
   return first.astype(jnp.int32), last.astype(jnp.int32)
+
+
+def _reach(
+  mask: Mask, window: int | None, of_queries: bool = False
+) -> tuple[int | None, int | None]:
+  """Returns how far before and after a query visible keys are; None for all.
+
+  Args:
+    mask: the static part, except its window.
+    window: see `Mask`.
+    of_queries: return where the queries that see a key are instead.
+  """
+  far = None if window is None else window - 1
+  reach = far, 0 if mask.causal else far
+  return reach[::-1] if of_queries else reach
 
 
 def _block(index: Int, block: int) -> Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax.attention import bias_forms, dot_product, pallas, tiles
+from lengen_jax.attention import bias_forms, blockwise, dot_product, pallas
 from lengen_jax.attention.call import Side
 from lengen_jax.encodings import BiasFn
 from lengen_jax.evaluation import layer_biases
@@ -60,7 +60,7 @@ def largest(
 @functools.partial(jax.jit, static_argnums=1)
 def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
   """The largest error of a bias in 'blockwise'."""
-  size = min(tiles.block_size(), length)
+  size = min(blockwise.block_size(), length)
   i, j = jax.random.randint(jax.random.key(0), (2, _SAMPLES), 0, length // size)
   if not bias.bidirectional:
     i, j = jnp.maximum(i, j), jnp.minimum(i, j)

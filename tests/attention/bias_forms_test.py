@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import attention, encodings, errors, testing
-from lengen_jax.attention import bias_forms, tiles
+from lengen_jax.attention import bias_forms, blockwise
 from lengen_jax.attention.call import Side
 from lengen_jax.encodings import convert
 
@@ -182,7 +182,7 @@ OPTIONS = {
   ],
 )
 def test_anchored_attention_is_close_with_its_gradients(monkeypatch, options):
-  monkeypatch.setattr(tiles, 'block_size', lambda: 64)
+  monkeypatch.setattr(blockwise, 'block_size', lambda: 64)
   exact_grads, exact = losses('exact', **options)
   grads, y = losses('anchored', **options)
   assert relative_error(y, exact) < 1e-3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import attention, encodings, errors, positions, testing
-from lengen_jax.attention import blockwise, call, tiles
+from lengen_jax.attention import blockwise, call
 
 B, H, D, L = 2, 4, 8, 21
 BLOCK = 8
@@ -97,7 +97,7 @@ def quick(spec, name):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-  monkeypatch.setattr(tiles, 'block_size', lambda: BLOCK)
+  monkeypatch.setattr(blockwise, 'block_size', lambda: BLOCK)
 
 
 def arrays(q_length=L, k_heads=H, dtype=np.float32, k_length=L):

@@ -75,8 +75,8 @@ class Program:
     plan = self.plan
     count = plan.blocks_k * plan.block // keys
     return self._over(
-      visibility.key_blocks(plan.mask, first_q, last_q, keys, count),
-      visibility.whole_key_blocks(plan.mask, first_q, last_q, keys, count),
+      visibility.some_blocks(plan.mask, first_q, last_q, keys, count),
+      visibility.whole_blocks(plan.mask, first_q, last_q, keys, count),
       step,
       carry,
     )
@@ -99,12 +99,13 @@ class Program:
     plan = self.plan
     first, count = first_k - self.first_query, plan.length // n
     last = first + n - 1
-    whole = visibility.whole_query_blocks(plan.mask, first, last, n, count)
+    span = plan.mask, first, last, n, count
+    whole = visibility.whole_blocks(*span, of_queries=True)
     if plan.mask.k_length is not None:
       end = jnp.where(first_k + n <= plan.mask.k_length, whole[1], 0)
       whole = whole[0], end
     return self._over(
-      visibility.query_blocks(plan.mask, first, last, n, count),
+      visibility.some_blocks(*span, of_queries=True),
       whole,
       step,
       carry,

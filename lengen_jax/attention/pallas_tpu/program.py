@@ -166,7 +166,7 @@ def key_range(plan: Plan, i: Array, offset: Array) -> tuple[Array, Array]:
   """Returns the first and the last block of keys that a query block may see."""
   b = plan.block
   first_q = (plan.first + i) * b + offset
-  return visibility.key_blocks(
+  return visibility.some_blocks(
     plan.mask, first_q, first_q + b - 1, b, plan.blocks_k
   )
 
@@ -175,8 +175,8 @@ def query_range(plan: Plan, j: Array, offset: Array) -> tuple[Array, Array]:
   """Returns the first and the last query block that may see a key block."""
   b = plan.block
   first_k = j * b - (offset + plan.before)
-  return visibility.query_blocks(
-    plan.mask, first_k, first_k + b - 1, b, plan.blocks_q
+  return visibility.some_blocks(
+    plan.mask, first_k, first_k + b - 1, b, plan.blocks_q, of_queries=True
   )
 
 
