@@ -17,6 +17,7 @@ EXTRAS ?= test
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DATA := $(VENV)/.data
+LIBTPU := $(VENV)/libtpu
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope(train_length=128, dynamic=True); nope
@@ -34,18 +35,16 @@ test: $(DATA) lint
 test-slow: $(DATA)
 	$(BIN)/python -m pytest -m slow --numprocesses=auto --dist=loadfile
 
-# libtpu in the environment of the others would look for TPUs in each of them.
-test-aot:
-	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
-	.venv-aot/bin/python -m pytest -m aot tests/aot --numprocesses=auto
+test-aot: $(LIBTPU)
+	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m aot tests/aot \
+	  --numprocesses=auto
 
 soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \
 	  tests/training/kill_test.py -k random
 
-compile-matrix:
-	$(MAKE) setup VENV=.venv-aot EXTRAS=test,aot
-	.venv-aot/bin/python -m benchmarks.compile_matrix --check
+compile-matrix: $(LIBTPU)
+	PYTHONPATH=$(LIBTPU) $(BIN)/python -m benchmarks.compile_matrix --check
 
 reproduce-cpu: $(DATA)
 	for experiment in $${EXPERIMENTS:-$$($(BIN)/lengen reproduce --names)}; do \
@@ -82,3 +81,7 @@ $(READY): setup.py
 $(DATA): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[data]'
 	touch $(DATA)
+
+# In its own folder, because any process that can import libtpu looks for TPUs.
+$(LIBTPU): $(READY)
+	$(BIN)/python -m pip install --quiet --target $@ 'libtpu>=0.0.51'
