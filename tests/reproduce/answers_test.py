@@ -8,6 +8,7 @@ import pytest
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import run
+from lengen_jax.reproduce.synthetic import glue, scrolls
 from lengen_jax.training import loop
 
 
@@ -22,6 +23,8 @@ def one_row(name, part_name, row_name):
 
 @pytest.mark.slow
 def test_a_task_by_length(tmp_path, monkeypatch):
+  sizes = {'train': 20, 'validation': 8, 'test': 8}
+  monkeypatch.setattr(scrolls, 'SIZES', sizes)
   experiment = one_row('fire/figure3', 'narrative_qa', 'alibi')
   found = run.reproduce(experiment, 'tiny', tmp_path, (0,))
   (part,) = found['parts']
@@ -60,7 +63,8 @@ def test_a_task_by_length(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_mixture_by_task(tmp_path):
+def test_a_mixture_by_task(tmp_path, monkeypatch):
+  monkeypatch.setattr(glue, 'SIZES', {'train': 20, 'held_out': 4})
   experiment = one_row('fire/table13', 'glue', 'nope')
   found = run.reproduce(experiment, 'tiny', tmp_path, (0,))
   (part,) = found['parts']
