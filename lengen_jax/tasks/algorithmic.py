@@ -1,8 +1,8 @@
 """Copy, reverse, sort and sum, for models that predict the next token.
 
 Source: Kazemnejad et al. (2023), arXiv:2305.19466, and its code: 100 symbols to
-copy and reverse, 50 to sort, digits 1 to 9 to sum modulo 10. A sequence
-counts if all of its answer is right, `Task.exact_match`.
+copy and reverse, 50 to sort, digits 1 to 9 to sum modulo 10. The score is
+`Task.exact_match`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ class SymbolTask(base.Task):
   """Base of the tasks on uniform symbols.
 
   Attributes:
-    symbols: how many there are.
+    symbols: number of symbols.
   """
 
   symbols: int = 100
@@ -30,10 +30,7 @@ class SymbolTask(base.Task):
 
   def __post_init__(self) -> None:
     if self.symbols < 2:
-      raise errors.SpecError(
-        f'symbols={self.symbols} leaves nothing to tell apart; set symbols=2 '
-        'or more'
-      )
+      raise errors.SpecError(f'symbols must be at least 2, got {self.symbols}')
 
   @property
   def vocab_in(self) -> int:
@@ -47,13 +44,10 @@ class SymbolTask(base.Task):
   def chance(self) -> float:
     return 1 / self.symbols
 
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, self.symbols, width)
-
 
 @dataclasses.dataclass(frozen=True)
 class Copy(SymbolTask):
-  """The symbols as they are."""
+  """The input itself."""
 
   formula = 'x_1 ... x_n'
 
@@ -63,7 +57,7 @@ class Copy(SymbolTask):
 
 @dataclasses.dataclass(frozen=True)
 class Reverse(SymbolTask):
-  """The symbols from last to first."""
+  """The input in reverse order."""
 
   formula = 'x_n ... x_1'
 
@@ -73,7 +67,7 @@ class Reverse(SymbolTask):
 
 @dataclasses.dataclass(frozen=True)
 class Sort(SymbolTask):
-  """The symbols in the order of their ids."""
+  """The input, sorted."""
 
   symbols: int = 50
 
@@ -94,11 +88,8 @@ class Sum(base.Task):
   vocab_in = 10
   vocab_out = 10
   chance = 0.1
+  target_length = 1
   permutation_invariant = True
-
-  def output_length(self, length: Length) -> Length:
-    del length
-    return 1
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return 1 + draws.symbols(rng, 9, width)

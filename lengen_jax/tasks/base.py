@@ -1,12 +1,11 @@
-"""The contract of a task: random inputs, and the one right answer to each.
+"""Base class of tasks: random inputs with exact targets.
 
-A task is made of two pure functions of one row, `draw` and `answer`; batches,
-padding, masks and baselines are here. Everything runs on the device, under jit
-and vmap, so that a training step can make its own data.
+A task defines two pure functions of one row, `draw` and `answer`. All functions
+work under jit and vmap, so that a training step can generate its own data.
 
 Shapes: B batch, n nominal length, T_in and T_out tokens of input and target at
-that length, W the width of a padded row. A bucket of rows padded to one width
-compiles once, whatever the lengths in it.
+that length, W width of a padded row. Lengths padded to the same width share one
+compilation.
 """
 
 from collections.abc import Callable
@@ -19,9 +18,10 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors, specs
+from lengen_jax.tasks import draws
 from lengen_jax.types import Array
 
-# A nominal length; traced where it is an array.
+# A nominal length; arrays are traced.
 Length = int | jax.Array
 
 
@@ -29,70 +29,62 @@ Length = int | jax.Array
 class Task:
   """Base of all tasks.
 
-  A subclass gives `draw` and `answer`, the facts below, and the lengths of
-  input and target where they are not the nominal length. Neither function
-  need care for what it leaves beyond those lengths: that is zeroed here.
-
-  `tasks.batches` makes standard batches of inputs and targets.
+  A subclass defines `answer`, `draw` unless tokens are uniform, the attributes
+  below, and the lengths of input and target if they are not the nominal length.
+  Tokens beyond those lengths are set to 0.
   """
 
-  # Facts that trainers, reports and `lengen list` read.
   family = ''
   level = ''
   formula = ''
   source = ''
-  # Tokens are below these.
+  # Numbers of token ids.
   vocab_in = 2
   vocab_out = 2
-  # Expected accuracy of guessing.
+  # Expected accuracy of random guesses.
   chance = 0.5
-  # The order of the input's tokens does not matter.
+  # Whether the target is the same for any order of the input.
   permutation_invariant = False
-  # The target ends with this token, and zeros after it; None if it is full.
+  # Last token of the target, followed by zeros; None if targets fill T_out.
   terminator = None  # type: int | None
+  # T_out if it is the same for all lengths.
+  target_length = None  # type: int | None
 
   def __str__(self) -> str:
     return f'{self.family}/{specs.describe(self)}'
 
   @property
   def min_length(self) -> int:
-    """The least nominal length."""
+    """Minimum nominal length."""
     return 1
 
   @property
   def separator(self) -> int:
-    """A token beside the task's own: between input and answer, say."""
+    """A token id that the task does not use."""
     return max(self.vocab_in, self.vocab_out)
 
   def input_length(self, length: Length) -> Length:
-    """T_in at a nominal length, an int or an int32 array."""
+    """Returns T_in at a nominal length, an int or an int32 array."""
     return length
 
   def output_length(self, length: Length) -> Length:
-    """T_out at a nominal length, an int or an int32 array."""
-    return length
+    """Returns T_out at a nominal length, an int or an int32 array."""
+    return length if self.target_length is None else self.target_length
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    """One random input, int32 `[width]`.
+    """Returns a random input, int32 `[width]`; by default uniform tokens.
 
-    The first T_in(n) tokens must not depend on `width`.
-
-    Args:
-      rng: a key.
-      n: int32 scalar, the nominal length.
-      width: T_in of the longest length, an int.
+    The first T_in(n) tokens must not depend on `width`, which is T_in of the
+    maximum length.
     """
-    raise NotImplementedError
+    return draws.symbols(rng, self.vocab_in, width)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
-    """The target of one input.
+    """Returns the target of an input, int32 `[T_out(W)]`.
 
     Args:
-      x: int32 `[W]`, zeros from T_in(n) on.
+      x: int32 `[W]`, 0 from index T_in(n) on.
       n: int32 scalar, the nominal length.
-
-    Returns:
-      int32 `[T_out(W)]`.
     """
     raise NotImplementedError
 
@@ -105,30 +97,28 @@ class Task:
   ) -> tuple[jax.Array, jax.Array]:
     """Draws a batch.
 
-    A row depends on the key, its index and the length, on nothing else: neither
-    padding nor a larger batch changes it.
+    A row depends only on the key, its index and the length, not on padding or
+    batch size.
 
     Args:
       rng: a key.
       batch_size: B.
-      length: the nominal length n; with `padded_length` it may be traced, and
-        then is not checked.
-      padded_length: pads the arrays to what this length needs; an int.
+      length: nominal length n; may be traced (and unchecked) if `padded_length`
+        is given.
+      padded_length: nominal length that the arrays are padded to.
 
     Returns:
-      (inputs int32 `[B, T_in]`, targets int32 `[B, T_out]`), both zero from the
-      end of the sequence on.
+      (inputs int32 `[B, T_in]`, targets int32 `[B, T_out]`), padded with 0.
 
     Raises:
-      errors.LengthError: the length is too small or more than `padded_length`,
-        or it is traced and there is none; or there is no row.
-      errors.ConfigError: `rng` is no key.
+      errors.LengthError: a length or `batch_size` is out of range, or `length`
+        is traced without `padded_length`.
+      errors.ConfigError: `rng` is not a key.
     """
     if padded_length is None:
       if isinstance(length, jax.core.Tracer):
         raise errors.LengthError(
-          f'{self} cannot size its arrays by a traced length; give '
-          'padded_length, an int'
+          f'a traced length of {self} requires padded_length, an int'
         )
       padded_length = length
     padded = _index('padded_length', padded_length)
@@ -138,39 +128,31 @@ class Task:
       )
     if not hasattr(rng, 'dtype'):
       raise errors.ConfigError(
-        f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'
+        f'rng must be a key such as jax.random.key(0), got {rng!r}'
       )
     if not isinstance(length, jax.core.Tracer):
       length = self.check_length(length)
       if length > padded:
         raise errors.LengthError(
-          f'length={length} is more than padded_length={padded}; set '
+          f'length={length} exceeds padded_length={padded}; set '
           f'padded_length={length} or more'
         )
     return _sample(self, rng, length, batch_size, self.input_length(padded))
 
   def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
-    """The answers to a batch of inputs.
+    """Returns the targets of inputs `[B, W]`, int32 `[B, T_out(W)]`.
 
-    Args:
-      inputs: int32 `[B, W]`.
-      length: the nominal length of padded inputs, an int or an int32 scalar.
-
-    Returns:
-      int32 `[B, T_out(W)]`, zero from T_out(length) on.
+    Padded inputs require their nominal length, an int or an int32 scalar.
     """
     inputs = jnp.asarray(inputs, jnp.int32)
     length = self._fit('inputs', inputs, length, self.input_length)
     return _target(self, inputs, length)
 
   def mask(self, targets: Array, length: Length | None = None) -> jax.Array:
-    """Which positions of the targets count, bool `[B, T_out]`.
+    """Returns which tokens of targets `[B, T_out]` are scored, bool.
 
-    Those up to the terminator and with it; all of them where there is none.
-
-    Args:
-      targets: int32 `[B, T_out]`.
-      length: the nominal length of padded targets, an int or an int32 scalar.
+    These are the tokens up to and including the terminator, if the task has
+    one. Padded targets require their nominal length.
     """
     targets = jnp.asarray(targets)
     end = targets.shape[-1]
@@ -182,36 +164,25 @@ class Task:
   def accuracy(
     self, predictions: Array, targets: Array, length: Length | None = None
   ) -> jax.Array:
-    """Share of the positions that count and are right, float32 scalar.
-
-    The average is over tokens, as in the papers on the Chomsky hierarchy.
-    """
+    """Returns the accuracy over all scored tokens, float32 scalar."""
     mask = self.mask(targets, length)
     return jnp.sum(mask & (predictions == targets)) / jnp.sum(mask)
 
   def exact_match(
     self, predictions: Array, targets: Array, length: Length | None = None
   ) -> jax.Array:
-    """Whether all positions that count are right, bool `[B]`."""
+    """Returns whether all scored tokens of a row are correct, bool `[B]`."""
     mask = self.mask(targets, length)
     return jnp.all((predictions == targets) | ~mask, axis=1)
 
   def baselines(
     self, rng: jax.Array, length: int, examples: int = 1024
   ) -> dict[str, float]:
-    """Accuracy of two models that do not look at the input.
+    """Returns the accuracies of two models that ignore the input.
 
-    They are fitted to one sample and measured on another, so that a small
-    sample does not flatter them.
-
-    Args:
-      rng: a key.
-      length: the nominal length, an int.
-      examples: size of each sample.
-
-    Returns:
-      Dict of floats: 'constant', always the most frequent class, and
-      'positionwise', the most frequent class at each position.
+    'constant' predicts the most frequent class, 'positionwise' the most
+    frequent class at each position. They are fitted to one sample of `examples`
+    rows and evaluated on another.
     """
     counts = []
     for key in jax.random.split(rng):
@@ -235,12 +206,12 @@ class Task:
     }
 
   def check_length(self, length: Length) -> int:
-    """`length` as an int; raises if the task has no input that short."""
+    """Returns `length` as an int; raises LengthError if it is too small."""
     length = _index('length', length)
     if length < self.min_length:
       raise errors.LengthError(
-        f'length={length} is too short: {self} starts at length '
-        f'{self.min_length}'
+        f'length={length} is too short: {self} requires {self.min_length} or '
+        'more'
       )
     return length
 
@@ -251,7 +222,7 @@ class Task:
     length: Length | None,
     size: Callable[[Length], Length],
   ) -> Length:
-    """The length of rows `[B, W]`: as given if it fits them, W if it is not."""
+    """Returns the checked length of rows `[B, W]`, by default W."""
     if rows.ndim != 2:
       raise errors.LengthError(
         f'{kind} have shape {rows.shape}; they must be [B, tokens]'
@@ -264,8 +235,7 @@ class Task:
     length = self.check_length(length)
     if size(length) > width:
       raise errors.LengthError(
-        f'length={length} needs {kind} of {size(length)} tokens, got {width}; '
-        'pad them or give the length they have'
+        f'length={length} requires {kind} of {size(length)} tokens, got {width}'
       )
     return length
 
@@ -303,7 +273,7 @@ def _mask(task: Task, targets: jax.Array, end: Length) -> jax.Array:
 
 
 def _cut(tokens: jax.Array, end: Length) -> jax.Array:
-  """`tokens` as int32, and 0 from index `end` on."""
+  """Returns `tokens` as int32, set to 0 from index `end` on."""
   inside = jnp.arange(tokens.shape[0]) < end
   return jnp.where(inside, tokens, 0).astype(jnp.int32)
 
@@ -313,5 +283,5 @@ def _index(name: str, value: Any) -> int:
     return operator.index(value)
   except TypeError:
     raise errors.LengthError(
-      f'{name} is {value!r}; it must be a whole number'
+      f'{name} must be an integer, got {value!r}'
     ) from None

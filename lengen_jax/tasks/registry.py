@@ -1,4 +1,4 @@
-"""The menu of tasks: family and name to class, and building one from a spec."""
+"""Registry of tasks by family and name."""
 
 from lengen_jax import errors, specs
 from lengen_jax.tasks import algorithmic, base, retrieval
@@ -33,21 +33,21 @@ TASKS: dict[str, dict[str, type[base.Task]]] = {
 
 
 def names() -> list[str]:
-  """The names of all tasks, `family/name`."""
+  """Returns the names of all tasks, `family/name`."""
   return [f'{family}/{name}' for family in TASKS for name in TASKS[family]]
 
 
 def register(name: str, task: type[base.Task]) -> None:
-  """Adds a Task class under `name`, `family/name`, so that specs can name it.
+  """Registers a Task class as `family/name`, for use in specs.
 
   Raises:
-    errors.SpecError: no class of a task, or a name that is taken or malformed.
+    errors.SpecError: not a Task class, or the name is taken or malformed.
   """
   if not (isinstance(task, type) and issubclass(task, base.Task)):
-    raise errors.SpecError(f'{task!r} is no class derived from tasks.Task')
+    raise errors.SpecError(f'{task!r} is not a subclass of tasks.Task')
   family, _, short = name.partition('/')
   if not family.isidentifier():
-    raise errors.SpecError(f'task name {name!r} is not of the form family/name')
+    raise errors.SpecError(f'task name must be family/name, got {name!r}')
   entries = TASKS.get(family, {})
   specs.register(f'{family} task', entries, short, task)
   TASKS[family] = entries

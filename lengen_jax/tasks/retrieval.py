@@ -1,4 +1,4 @@
-"""Finding a passkey in a long text that has nothing else to say."""
+"""Retrieval of a passkey from a long, repetitive text."""
 
 import dataclasses
 
@@ -14,19 +14,18 @@ KEY, QUERY, FILLER = 10, 11, 12
 
 @dataclasses.dataclass(frozen=True)
 class Passkey(base.Task):
-  """Random digits somewhere in a phrase that repeats itself; then a query.
+  """Random digits within a repeated phrase, followed by a query.
 
-  Tokens: 0 to 9 are digits, 10 says that the passkey follows, 11 is the query,
-  at the end of the input, and from 12 on are the tokens of the phrase. The
-  answer is the digits.
+  Tokens: 0 to 9 are digits, 10 precedes the passkey, 11 is the query at the end
+  of the input, and tokens from 12 on are the phrase. The target is the passkey.
 
-  Source: Mohtashami and Jaggi (2023), arXiv:2305.16300, in tokens of its own.
+  Source: Mohtashami and Jaggi (2023), arXiv:2305.16300, with other tokens.
 
   Attributes:
-    digits: digits of the passkey.
-    depth: where it stands, from 0, at the start, to 1, just before the query;
+    digits: number of digits of the passkey.
+    depth: place of the passkey, from 0 (start) to 1 (just before the query);
       None draws it uniformly for each row.
-    phrase: tokens after which the filler repeats itself.
+    phrase: number of tokens of the phrase.
   """
 
   digits: int = 5
@@ -42,13 +41,12 @@ class Passkey(base.Task):
   def __post_init__(self) -> None:
     if self.digits < 1 or self.phrase < 1:
       raise errors.SpecError(
-        f'passkey needs digits and phrase of 1 or more, got {self.digits} and '
-        f'{self.phrase}'
+        'digits and phrase of passkey must be at least 1, got '
+        f'{self.digits} and {self.phrase}'
       )
     if self.depth is not None and not 0 <= self.depth <= 1:
       raise errors.SpecError(
-        f'depth={self.depth} of passkey is not between 0, the start, and 1, '
-        'the end'
+        f'depth of passkey must be between 0 and 1, got {self.depth}'
       )
 
   @property
@@ -59,21 +57,20 @@ class Passkey(base.Task):
   def min_length(self) -> int:
     return self.digits + 2
 
-  def output_length(self, length: Length) -> Length:
-    del length
+  @property
+  def target_length(self) -> int:
     return self.digits
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
     column = jnp.arange(width)
-    # The passkey can start at so many tokens, counted from 0.
     room = n - self.min_length
     if self.depth is None:
       start = draws.below(once[0], room + 1)
     else:
       start = jnp.round(self.depth * room).astype(jnp.int32)
     place = column - start
-    # After the passkey the phrase goes on where it was interrupted.
+    # The phrase resumes after the passkey.
     read = jnp.where(place > 0, column - self.digits - 1, column)
     digits = draws.below(bits, 10)
     x = jnp.where(

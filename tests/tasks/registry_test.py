@@ -30,7 +30,7 @@ def test_create(name):
     ('chomsky/parity_check(modulus=3)', 'takes no keys'),
     ('algorithmic/copy(symbol=3)', "did you mean 'symbols'"),
     ('algorithmic/copy(symbols=1.5)', 'it takes int'),
-    ('algorithmic/copy(symbols=1)', 'set symbols=2 or more'),
+    ('algorithmic/copy(symbols=1)', 'symbols must be at least 2'),
   ],
 )
 def test_create_refuses(spec, message):
@@ -66,7 +66,7 @@ def test_register():
     np.testing.assert_array_equal(targets, [[2, 3, 4, 0]])
     with pytest.raises(errors.SpecError, match="'copy' is registered"):
       tasks.register('algorithmic/copy', Shifted)
-    with pytest.raises(errors.SpecError, match='form family/name'):
+    with pytest.raises(errors.SpecError, match='must be family/name'):
       tasks.register('/shifted', Shifted)
     with pytest.raises(errors.SpecError, match='not an identifier'):
       tasks.register('other/', Shifted)
@@ -77,6 +77,6 @@ def test_register():
 
 @pytest.mark.parametrize('thing', [dict, lambda x: x, 'copy'])
 def test_register_refuses_what_is_no_task(thing):
-  with pytest.raises(errors.SpecError, match='no class derived from'):
+  with pytest.raises(errors.SpecError, match='not a subclass of'):
     tasks.register('mine/thing', thing)
   assert 'mine' not in tasks.TASKS

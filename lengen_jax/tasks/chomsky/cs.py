@@ -1,6 +1,6 @@
-"""Context-sensitive tasks: they need a tape.
+"""Context-sensitive tasks, solvable by a Turing machine with bounded tape.
 
-Numbers are vectors of bits of any size, so nothing here overflows.
+Numbers are vectors of bits of any size, so that no integer overflows.
 
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
@@ -18,7 +18,7 @@ SEPARATOR = 2
 
 @dataclasses.dataclass(frozen=True)
 class DuplicateString(chomsky.ChomskyTask):
-  """The bits twice."""
+  """The input bits, repeated once."""
 
   level = 'cs'
   formula = 'w w'
@@ -26,30 +26,23 @@ class DuplicateString(chomsky.ChomskyTask):
   def output_length(self, length: Length) -> Length:
     return 2 * length
 
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, 2, width)
-
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.arange(2 * x.shape[0]) % n]
 
 
 @dataclasses.dataclass(frozen=True)
 class MissingDuplicateString(chomsky.ChomskyTask):
-  """The bit hidden behind token 2 in a string given twice.
+  """The bit replaced by token 2 in a string that occurs twice.
 
-  Odd lengths end with token 3. At length 1 there is no string: token 1, answer
-  1.
+  Inputs of odd length end with token 3. At length 1, input and target are 1.
   """
 
   level = 'cs'
   formula = 'the hidden bit of w w'
   vocab_in = 4
+  target_length = 1
 
   HIDDEN, FILL = 2, 3
-
-  def output_length(self, length: Length) -> Length:
-    del length
-    return 1
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
@@ -74,9 +67,6 @@ class OddsFirst(chomsky.ChomskyTask):
   level = 'cs'
   formula = 'x[1::2] x[0::2]'
 
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, 2, width)
-
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     column = jnp.arange(x.shape[0])
     odd = 2 * column + 1
@@ -86,9 +76,10 @@ class OddsFirst(chomsky.ChomskyTask):
 
 @dataclasses.dataclass(frozen=True)
 class BinaryAddition(chomsky.ChomskyTask):
-  """The sum of two numbers, lowest bit first, with token 2 between and after.
+  """Sum of two positive numbers, lowest bit first.
 
-  Both are positive and may end in zeros. Below length 3 there is one number.
+  Token 2 separates the numbers and ends the target. Numbers may have leading
+  zeros. Below length 3, the input is a single number.
   """
 
   level = 'cs'
@@ -111,10 +102,10 @@ class BinaryAddition(chomsky.ChomskyTask):
 
 @dataclasses.dataclass(frozen=True)
 class BinaryMultiplication(chomsky.ChomskyTask):
-  """The product of two numbers, written as in addition.
+  """Product of two numbers, in the format of BinaryAddition.
 
-  Below length 3 there is one number, and the product is empty at length 1 and 0
-  at length 2.
+  Below length 3, the input is a single number; the product is empty at length 1
+  and 0 at length 2.
   """
 
   level = 'cs'
@@ -134,8 +125,7 @@ class BinaryMultiplication(chomsky.ChomskyTask):
     ) -> tuple[jax.Array, None]:
       return jnp.roll(total, 1).at[0].set(0) + bit * b, None
 
-    # Sums of bits, not yet carried, fit an int32 at any length that would fit
-    # the memory.
+    # Sums of bits before carrying fit an int32.
     product, _ = jax.lax.scan(
       double_and_add, jnp.zeros_like(b), a, reverse=True
     )
@@ -144,7 +134,7 @@ class BinaryMultiplication(chomsky.ChomskyTask):
 
 @dataclasses.dataclass(frozen=True)
 class ComputeSqrt(chomsky.ChomskyTask):
-  """The whole part of a square root, highest bit first in both numbers."""
+  """Integer part of the square root; numbers have their highest bit first."""
 
   level = 'cs'
   formula = 'floor(sqrt(x))'
@@ -188,7 +178,7 @@ class ComputeSqrt(chomsky.ChomskyTask):
 
 @dataclasses.dataclass(frozen=True)
 class BucketSort(chomsky.ChomskyTask):
-  """The tokens, 0 to 4, in order."""
+  """The tokens, 0 to 4, sorted."""
 
   level = 'cs'
   formula = 'sorted x'
@@ -197,26 +187,20 @@ class BucketSort(chomsky.ChomskyTask):
   chance = 0.2
   permutation_invariant = True
 
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, 5, width)
-
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return jnp.sort(jnp.where(jnp.arange(x.shape[0]) < n, x, self.vocab_in))
 
 
 def positive(uniform: jax.Array, place: jax.Array) -> jax.Array:
-  """The bits of a number that is uniform among the positive ones of its size.
+  """Returns the bits of a uniform positive number, int32 `[W]`.
 
-  From the highest place down, while all bits were 0, the next of k + 1 bits
-  that are not all 0 is 1 with probability 2^k / (2^(k+1) - 1).
+  From the highest place down, if all bits so far are 0, the bit at place k is 1
+  with probability 2^k / (2^(k+1) - 1).
 
   Args:
     uniform: float32 `[W]`, uniform in [0, 1).
-    place: int32 `[W]`, the place k of each bit; negative where the number has
-      none.
-
-  Returns:
-    int32 `[W]`, 0 where the number has no bit.
+    place: int32 `[W]`, the place k of each bit; negative where there is no bit,
+      so that the result is 0.
   """
   one = uniform < 0.5 / (1 - jnp.exp2(-1.0 - jnp.maximum(place, 0)))
   highest = jnp.max(jnp.where(one & (place >= 0), place, -1))
@@ -225,10 +209,10 @@ def positive(uniform: jax.Array, place: jax.Array) -> jax.Array:
 
 
 def draw_operands(rng: jax.Array, n: Length, width: int) -> jax.Array:
-  """Two positive numbers, lowest bit first, with token 2 between them.
+  """Draws two positive numbers, lowest bit first, separated by token 2.
 
-  The length of the first is uniform. Below length 3 there is one number, from 0
-  to 2^n - 2.
+  The length of the first is uniform. Below length 3, the result is one number
+  from 0 to 2^n - 2.
   """
   bits, once = draws.column_bits(rng, width, (2,))
   column = jnp.arange(width)
@@ -242,14 +226,13 @@ def draw_operands(rng: jax.Array, n: Length, width: int) -> jax.Array:
 
 
 def operands(x: jax.Array, n: Length) -> tuple[jax.Array, jax.Array]:
-  """The two numbers of an input; the second is 0 where there is one only.
+  """Returns both numbers of an input, each int32 `[W]`, lowest bit first.
+
+  The second number is 0 if the input has only one.
 
   Args:
     x: int32 `[W]`.
     n: int32 scalar, the length of the input.
-
-  Returns:
-    Two of int32 `[W]`, bits from the lowest up.
   """
   column = jnp.arange(x.shape[0])
   is_separator = x == SEPARATOR
@@ -260,7 +243,7 @@ def operands(x: jax.Array, n: Length) -> tuple[jax.Array, jax.Array]:
 
 
 def carry(sums: jax.Array) -> jax.Array:
-  """The bits of sum_i sums_i 2^i modulo 2^W, int32 `[W]`."""
+  """Returns the bits of sum_i sums_i 2^i modulo 2^W, int32 `[W]`."""
 
   def step(carried: jax.Array, digit: jax.Array) -> tuple[jax.Array, jax.Array]:
     digit = digit + carried
@@ -270,9 +253,9 @@ def carry(sums: jax.Array) -> jax.Array:
 
 
 def terminate(bits: jax.Array, length: Length) -> jax.Array:
-  """`bits` without zeros above the highest one, then the terminator.
+  """Returns `bits` with the terminator after the highest 1.
 
-  0 has one bit, if `length` tokens have room for it.
+  The number 0 has one bit, unless `length` is 1.
   """
   place = jnp.arange(bits.shape[0])
   highest = jnp.max(jnp.where(bits == 1, place, 0))

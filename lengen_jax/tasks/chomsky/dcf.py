@@ -1,4 +1,4 @@
-"""Deterministic context-free tasks: an automaton with a stack solves them.
+"""Deterministic context-free tasks, solvable by a pushdown automaton.
 
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
@@ -19,10 +19,10 @@ PLUS, MINUS, TIMES, OPEN, CLOSE = 5, 6, 7, 8, 9
 
 @dataclasses.dataclass(frozen=True)
 class StackManipulation(chomsky.ChomskyTask):
-  """A stack after some actions, from the top down.
+  """Content of a stack after a sequence of actions, from the top down.
 
-  The input is the stack from the bottom up, in 0 and 1, and then the actions: 2
-  pops, 3 pushes a 0, 4 pushes a 1. Popping an empty stack does nothing.
+  The input is the stack of 0 and 1 from the bottom up, then the actions: 2
+  pops, 3 pushes a 0, 4 pushes a 1. Popping an empty stack has no effect.
   """
 
   level = 'dcf'
@@ -44,10 +44,10 @@ class StackManipulation(chomsky.ChomskyTask):
     width = x.shape[0]
     step = jnp.where(x == 2, -1, 1)
     step = jnp.where(jnp.arange(width) < n, step, 0)
-    # The depth after each action: a walk that is held at the floor.
+    # Depth after each action: a random walk reflected at 0.
     walk = jnp.cumsum(step)
     depth = walk - jnp.minimum(jax.lax.cummin(walk), 0)
-    # What is pushed stays if the stack is never again less deep.
+    # A pushed token remains if the depth never falls below its own.
     stays = (step > 0) & (jax.lax.cummin(depth, reverse=True) >= depth)
     size = depth[-1]
     place = jnp.where(stays, size - depth, width + 1)
@@ -58,13 +58,10 @@ class StackManipulation(chomsky.ChomskyTask):
 
 @dataclasses.dataclass(frozen=True)
 class ReverseString(chomsky.ChomskyTask):
-  """The bits from last to first."""
+  """The input bits in reverse order."""
 
   level = 'dcf'
   formula = 'x_n ... x_1'
-
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, 2, width)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
@@ -72,7 +69,7 @@ class ReverseString(chomsky.ChomskyTask):
 
 @dataclasses.dataclass(frozen=True)
 class ModularArithmeticBrackets(chomsky.ChomskyTask):
-  """The value of an expression with brackets, modulo 5.
+  """Value of an expression with brackets, modulo 5.
 
   Tokens: 0 to 4 are digits, then + - * ( ); 10 is never drawn.
   """
@@ -82,10 +79,7 @@ class ModularArithmeticBrackets(chomsky.ChomskyTask):
   vocab_in = 11
   vocab_out = MODULUS
   chance = 1 / MODULUS
-
-  def output_length(self, length: Length) -> Length:
-    del length
-    return 1
+  target_length = 1
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width, (3,))
@@ -98,11 +92,11 @@ class ModularArithmeticBrackets(chomsky.ChomskyTask):
 
 @dataclasses.dataclass(frozen=True)
 class SolveEquation(chomsky.ChomskyTask):
-  """The digit that x stands for in an equation modulo 5.
+  """The value of x in an equation modulo 5.
 
-  An expression of + and - with x in the place of one digit, `=`, its value. The
-  ids are not those of the brackets task: after the digits + - ( ) x =. Below
-  length 3 there is no equation; tokens and answer are 0.
+  The input is an expression of + and - with x in place of one digit, `=` and
+  its value. Token ids differ from the brackets task: after the digits come
+  + - ( ) x =. Below length 3, all tokens and the target are 0.
   """
 
   level = 'dcf'
@@ -110,12 +104,9 @@ class SolveEquation(chomsky.ChomskyTask):
   vocab_in = 11
   vocab_out = MODULUS
   chance = 1 / MODULUS
+  target_length = 1
 
   UNKNOWN, EQUALS = 9, 10
-
-  def output_length(self, length: Length) -> Length:
-    del length
-    return 1
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     *bits, once = draws.column_bits(rng, width, (4,))
@@ -123,8 +114,8 @@ class SolveEquation(chomsky.ChomskyTask):
     column = jnp.arange(width)
     x = draw_expression(bits, size, num_operators=2)
     x = jnp.where(column < size, x, -1)
-    # The first digit at or, cyclically, after a uniform place: digits that
-    # follow other tokens are hidden more often than their share.
+    # The hidden digit is the first at or (cyclically) after a uniform place, so
+    # that digits after operators or brackets are hidden more often.
     place = draws.below(once[0], size)
     is_digit = (x >= 0) & (x < MODULUS)
     after = jnp.where(is_digit, (column - place) % size, width)
@@ -151,20 +142,16 @@ class SolveEquation(chomsky.ChomskyTask):
 def draw_expression(
   bits: Iterable[jax.Array], n: Length, num_operators: int
 ) -> jax.Array:
-  """A random expression of n tokens.
+  """Draws an expression of n >= 1 tokens, int32 `[W]`, arbitrary beyond n.
 
-  By length: 1 `d`, 2 `-d`, 3 `(d)`, 4 `(-d)`, and from 5 on `(A op B)`, the
-  length of A uniform. Whatever begins at a token sets only tokens to its right,
-  so one pass from left to right does it, and a note at the first token of A and
-  of B how long they are stands in for the stack.
+  By length: 1 `d`, 2 `-d`, 3 `(d)`, 4 `(-d)`, and from 5 on `(A op B)` with a
+  uniform length of A. One pass from left to right suffices without a stack,
+  because `sizes` stores the length of A and B at their first tokens.
 
   Args:
-    bits: three of uint32 `[W]`, random.
-    n: int32 scalar, at least 1.
-    num_operators: draw from the first so many of + - *.
-
-  Returns:
-    int32 `[W]`; what is beyond n has no meaning.
+    bits: three arrays of random bits, uint32 `[W]`.
+    n: int32 scalar.
+    num_operators: number of operators, the first of + - *.
   """
   cuts, operators, digits = bits
   width = cuts.shape[0]
@@ -199,16 +186,13 @@ def draw_expression(
 
 
 def evaluate(tokens: jax.Array) -> jax.Array:
-  """The value of a bracketed expression modulo 5.
+  """Returns the value of an expression modulo 5, int32 scalar.
 
-  What stands to the left of an operand within its brackets makes p + q v of
-  its value v; the stack holds p and q of the brackets that are open.
+  The tokens to the left of an operand of value v within its brackets map it to
+  p + q v; the stack stores p and q for each open bracket.
 
   Args:
-    tokens: int32 `[W]`; negative ones are passed over.
-
-  Returns:
-    int32 scalar.
+    tokens: int32 `[W]`; negative tokens are ignored.
   """
   level = jnp.arange(tokens.shape[0] // 2 + 1)
 

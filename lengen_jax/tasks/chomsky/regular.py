@@ -1,4 +1,4 @@
-"""Regular tasks: a finite automaton solves them.
+"""Regular tasks, solvable by a finite automaton.
 
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
@@ -15,25 +15,18 @@ MODULUS = 5
 PLUS, MINUS, TIMES = 5, 6, 7
 
 
-@dataclasses.dataclass(frozen=True)
 class RegularTask(chomsky.ChomskyTask):
-  """Base of the tasks whose answer is one class."""
+  """Base of the regular tasks; the target is one class."""
 
   level = 'regular'
-
-  def output_length(self, length: Length) -> Length:
-    del length
-    return 1
+  target_length = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class EvenPairs(RegularTask):
-  """Whether the pairs 01 and 10 together are odd in number: the ends differ."""
+  """Whether the number of pairs 01 and 10 is odd: first and last bit differ."""
 
   formula = 'x_1 xor x_n'
-
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, 2, width)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return (x[0] ^ x[n - 1])[None]
@@ -41,10 +34,10 @@ class EvenPairs(RegularTask):
 
 @dataclasses.dataclass(frozen=True)
 class ModularArithmetic(RegularTask):
-  """A chain of digits and + - *, modulo 5; products come before sums.
+  """Value of a chain of digits and + - *, modulo 5; products before sums.
 
-  Tokens: 0 to 4 are digits, then + - *; 8, a blank, is never drawn. A length
-  that is even has one token less.
+  Tokens: 0 to 4 are digits, then + - *; 8 is never drawn. Inputs of an even
+  nominal length have one token less.
   """
 
   formula = '(d_1 op d_2 op ...) mod 5'
@@ -75,7 +68,6 @@ class ModularArithmetic(RegularTask):
       product = jnp.where(op == TIMES, (term * digit) % MODULUS, term)
       return (total, jnp.where(starts, signed, product)), None
 
-    # A row that is cut after an operator has no digit for it.
     pairs = x[1:-1:2], x[2::2]
     (total, term), _ = jax.lax.scan(read, (jnp.zeros_like(x[0]), x[0]), pairs)
     return ((total + term) % MODULUS)[None]
@@ -88,25 +80,19 @@ class ParityCheck(RegularTask):
   formula = 'sum x_i mod 2'
   permutation_invariant = True
 
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, 2, width)
-
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return (jnp.sum(x) % 2)[None]
 
 
 @dataclasses.dataclass(frozen=True)
 class CycleNavigation(RegularTask):
-  """Where a walk on a cycle of 5 ends; tokens 0, 1, 2 step by -1, 0, +1."""
+  """Final state of a walk on a cycle of 5; tokens 0, 1, 2 step -1, 0, +1."""
 
   formula = 'sum (x_i - 1) mod 5'
   vocab_in = 3
   vocab_out = MODULUS
   chance = 1 / MODULUS
   permutation_invariant = True
-
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draws.symbols(rng, 3, width)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return ((jnp.sum(x) - n) % MODULUS)[None]
