@@ -1,11 +1,10 @@
-"""What models tell the compiler about how their arrays lie on a mesh.
+"""Sharding constraints of models, by logical axis names.
 
-Arrays are described by logical axis names, as parameters are. What a name
-stands for is said once, outside, by flax's `nn.logical_axis_rules`, and the
-mesh by `jax.set_mesh`; `training.sharding` does both. Without them, or inside
-`jax.shard_map`, nothing here does anything.
+Flax's `nn.logical_axis_rules` map logical names to axes of the mesh, and
+`jax.set_mesh` sets the mesh; `training.sharding` does both. Without a mesh or
+rules, and inside `jax.shard_map`, the functions of this module have no effect.
 
-Names of axes: 'batch', 'length', 'embed', 'heads', 'kv', 'mlp', 'vocab',
+Logical axes: 'batch', 'length', 'embed', 'heads', 'kv', 'mlp', 'vocab',
 'layers', 'joined_kv' and 'relpos_buckets', those of T5X.
 """
 
@@ -21,20 +20,19 @@ from lengen_jax import errors
 
 
 class Named(nn.LogicallyPartitioned, eq=False):
-  """A parameter with the names of its axes.
+  """A parameter with logical axis names.
 
-  Beside what flax does with it, `nnx.bridge.ToNNX` can take the module of such
-  a parameter without a mesh too.
+  Unlike its base class, it converts to NNX without a mesh.
   """
 
   def unbox(self, apply_constraint: bool = True) -> Any:
-    """The parameter, on the mesh as its names say."""
-    is_active()  # Says what is wrong with a mesh before jax does.
+    """Returns the parameter, with the sharding of its names."""
+    is_active()  # Raises a clearer error than jax for an unsupported mesh.
     return super().unbox(apply_constraint)
 
   def to_nnx_metadata(self) -> dict[str, Any]:
-    """Fields of an `nnx.Variable`."""
-    # On a name that it cannot resolve nnx raises.
+    """Returns the fields of an `nnx.Variable`."""
+    # Without rules, nnx raises for `out_sharding`.
     names = 'out_sharding' if is_active() else 'logical_axes'
     return {
       'value': self.value,
@@ -45,7 +43,7 @@ class Named(nn.LogicallyPartitioned, eq=False):
 
   @classmethod
   def from_nnx_metadata(cls, metadata: Mapping[str, Any]) -> 'Named':
-    """Back from the fields of an `nnx.Variable`."""
+    """Creates a parameter from the fields of an `nnx.Variable`."""
     names = metadata.get('out_sharding') or metadata['logical_axes']
     return cls(
       metadata['value'],
@@ -58,11 +56,11 @@ class Named(nn.LogicallyPartitioned, eq=False):
 def named(
   init: Callable[..., jax.Array], axes: tuple[str | None, ...]
 ) -> Callable[..., Named]:
-  """An initializer whose parameter carries the names of its axes.
+  """Returns an initializer whose parameter has logical axis names.
 
   Args:
-    init: `(key, shape, dtype)`.
-    axes: logical names, one for each axis.
+    init: an initializer `(key, shape, dtype) -> array`.
+    axes: a logical name for each axis.
   """
 
   @functools.wraps(init)
@@ -73,10 +71,10 @@ def named(
 
 
 def is_active() -> bool:
-  """Whether there are a mesh of several devices and rules for names.
+  """Returns whether a mesh of several devices and axis rules are set.
 
   Raises:
-    errors.ConfigError: the axes of the mesh are not left to the compiler.
+    errors.ConfigError: an axis of the mesh is Explicit.
   """
   mesh = jax.sharding.get_abstract_mesh()
   has_devices = not mesh.empty and mesh.size > 1 and not mesh.manual_axes
@@ -84,8 +82,8 @@ def is_active() -> bool:
     return False
   if jax.sharding.AxisType.Explicit in mesh.axis_types:
     raise errors.ConfigError(
-      f'the axes of the mesh {dict(mesh.shape)} are Explicit; leave them to '
-      'the compiler: jax.make_mesh(shape, names, axis_types='
+      f'the axes of the mesh {dict(mesh.shape)} are Explicit; make them '
+      'Auto: jax.make_mesh(shape, names, axis_types='
       f'(jax.sharding.AxisType.Auto,) * {len(mesh.shape)})'
     )
   return True
@@ -94,18 +92,15 @@ def is_active() -> bool:
 def spec(
   *names: str | None, rules: Sequence[tuple[str, Any]] | None = None
 ) -> jax.sharding.PartitionSpec:
-  """The axes of the mesh that split axes of these names.
+  """Returns the PartitionSpec of an array with these logical axes.
 
   Args:
-    *names: logical names; None for an axis that is whole everywhere.
-    rules: pairs (logical name, axis of the mesh, several or None); those in
-      force if None.
-
-  Returns:
-    A PartitionSpec.
+    *names: logical names; None for an axis that is not split.
+    rules: pairs (logical name, mesh axis, tuple of mesh axes or None); None for
+      the current rules.
 
   Raises:
-    errors.ConfigError: a name without a rule.
+    errors.ConfigError: a name has no rule.
   """
   rules = nn.get_logical_axis_rules() if rules is None else rules
   known = {name for name, _ in rules}
@@ -123,14 +118,13 @@ def constrain(x: Any, *names: str | None) -> Any:
     *names: see `spec`.
 
   Raises:
-    errors.ConfigError: a name without a rule, or a mesh whose axes are not
-      left to the compiler.
+    errors.ConfigError: a name has no rule, or an axis of the mesh is Explicit.
   """
   return jax.lax.with_sharding_constraint(x, spec(*names)) if is_active() else x
 
 
 def shards(*names: str | None) -> int:
-  """Into how many parts axes of these names are split together."""
+  """Returns the number of shards of an array with these logical axes."""
   if not is_active():
     return 1
   sizes = jax.sharding.get_abstract_mesh().shape
@@ -138,7 +132,7 @@ def shards(*names: str | None) -> int:
 
 
 def platform() -> str:
-  """What programs are compiled for: 'cpu', 'gpu' or 'tpu'."""
+  """Returns the platform of the mesh, or the default: 'cpu', 'gpu', 'tpu'."""
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.abstract_device is None:
     return jax.default_backend()

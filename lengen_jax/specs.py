@@ -1,9 +1,8 @@
-"""Spec strings: `name` or `name(key=value, ...)`, values being literals.
+"""Spec strings: `name` or `name(key=value, ...)` with literal values.
 
-A spec names an entry of a registry (a plain dict of classes) and sets fields
-of it. Specs print well in logs and legends and can be given on a command line.
-`module:name(...)` imports a module first, which registers what is named: so a
-process that finds the spec in a workdir knows it too.
+A spec names a class in a registry, which is a dict, and sets fields of it.
+`module:name(...)` first imports the module, which registers the class. A
+process that reads the spec from a workdir thus registers it as well.
 """
 
 import ast
@@ -17,22 +16,22 @@ from typing import Any
 
 from lengen_jax import errors
 
-# Kinds to which whoever has a module adds by name.
+# Kinds that users can register classes of.
 _OPEN = ('encoding', 'position scheme', 'attention scale')
 
 
 def split(
   text: str, separator: str = ',', keep_empty: bool = False
 ) -> list[str]:
-  """Splits at `separator` wherever it is not inside brackets or quotes.
+  """Splits a text at separators outside of brackets and quotes.
 
   `split('rope(scale=4., base=1e4), nope')` is
   `['rope(scale=4., base=1e4)', 'nope']`.
 
   Args:
-    text: what to split.
+    text: the text.
     separator: one character.
-    keep_empty: keep parts that are empty.
+    keep_empty: whether to keep empty parts.
 
   Raises:
     errors.SpecError: a bracket or quote is not closed.
@@ -68,9 +67,9 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     (name, dict of keyword arguments).
 
   Raises:
-    errors.SpecError: not of that form.
+    errors.SpecError: the spec has another form.
   """
-  form = 'write name or name(key=value, ...), values being literals'
+  form = 'write name or name(key=value, ...) with literal values'
   try:
     if not isinstance(spec, str):
       raise SyntaxError
@@ -86,7 +85,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
   kwargs = {}
   for keyword in node.keywords:
     if keyword.arg in kwargs:
-      raise errors.SpecError(f'{keyword.arg} stands twice in {spec!r}')
+      raise errors.SpecError(f'{keyword.arg} occurs twice in {spec!r}')
     try:
       kwargs[keyword.arg] = ast.literal_eval(keyword.value)
     except (ValueError, TypeError):
@@ -100,7 +99,7 @@ def imported(spec: str) -> str:
   """Imports the module of `module:name(...)`; returns the rest of the spec.
 
   Args:
-    spec: with or without a module.
+    spec: a spec, with or without a module.
 
   Raises:
     errors.SpecError: the module cannot be imported.
@@ -111,10 +110,10 @@ def imported(spec: str) -> str:
   module, rest = match.groups()
   try:
     importlib.import_module(module)
-  except Exception as error:  # Whatever is wrong in the user's own file.
+  except Exception as error:  # Any error in the user's module.
     raise errors.SpecError(
       f'cannot import {module!r} of {spec!r}, {type(error).__name__}: {error}; '
-      'it is looked for on PYTHONPATH, and by lengen in the current folder'
+      'it must be on PYTHONPATH or, for lengen, in the current folder'
     ) from error
   return rest
 
@@ -122,10 +121,10 @@ def imported(spec: str) -> str:
 def keys(
   entry: type, fixed: Iterable[str] = ()
 ) -> dict[str, dataclasses.Field]:
-  """The keys that a spec of the dataclass `entry` takes, with their fields.
+  """Returns the keys of specs of the dataclass `entry`, with their fields.
 
-  A key is the name of its field, or the field's metadata 'key' where the name
-  would hide something of the class.
+  A key is the name of its field, or the field's metadata 'key' if an attribute
+  of the class has that name.
   """
   hidden = {'parent', 'name', 'make_param', *fixed}
   return {
@@ -138,24 +137,21 @@ def keys(
 def build(
   kind: str, registry: Mapping[str, type], spec: str, **fixed: Any
 ) -> Any:
-  """Builds what a spec names.
+  """Creates an instance of the class that a spec names.
 
   Args:
-    kind: what the registry holds, for messages.
+    kind: kind of the registry's classes, for messages.
     registry: dict from name to dataclass.
-    spec: the spec string, perhaps with a module.
-    **fixed: fields that the caller sets and that no spec may name.
-
-  Returns:
-    An instance of the class the spec names.
+    spec: a spec, with or without a module.
+    **fixed: fields that the caller sets, which are no keys of the spec.
 
   Raises:
-    errors.SpecError: a module that cannot be imported, unknown name, unknown
-      key, or a value of a wrong type.
+    errors.SpecError: the module cannot be imported, the name or a key is
+      unknown, or a value has the wrong type.
   """
   entry_name, kwargs = parse(imported(spec))
   if entry_name not in registry:
-    hint = '; one of your own is module:name' * (kind in _OPEN)
+    hint = '; your own is written module:name' * (kind in _OPEN)
     raise errors.SpecError(errors.one_of(kind, entry_name, registry) + hint)
   entry = registry[entry_name]
   valid = keys(entry, fixed)
@@ -170,15 +166,16 @@ def build(
 
 
 def name(entry: Any) -> str:
-  """The name of a class, or of an instance's, as specs have it: snake_case."""
+  """Returns the snake_case name of a class, or of the class of an instance."""
   cls = entry if isinstance(entry, type) else type(entry)
   return re.sub('(?<=[a-z])(?=[A-Z])', '_', cls.__name__).lower()
 
 
 def describe(instance: Any) -> str:
-  """The spec of an instance: its name, and the keys that are not default.
+  """Returns the spec of an instance, with the keys that differ from defaults.
 
-  Fields without a default are no keys: whoever builds the instance sets them.
+  Fields without a default are not keys; the code that creates the instance sets
+  them.
   """
   values = {
     key: getattr(instance, field.name)
@@ -196,7 +193,7 @@ def register(
   """Adds `entry`, a dataclass, to `registry` under `name`.
 
   Raises:
-    errors.SpecError: the name is taken by another class or is no identifier.
+    errors.SpecError: another class has the name, or it is not an identifier.
   """
   if not name.isidentifier():
     raise errors.SpecError(f'{kind} name {name!r} is not an identifier')
@@ -209,11 +206,11 @@ def check_types(section: str, instance: Any) -> None:
   """Raises unless the fields of a section of a config have their types.
 
   Args:
-    section: its name, for the message.
-    instance: of its dataclass, whose annotations are classes.
+    section: name of the section, for the message.
+    instance: instance of its dataclass. Annotations are classes or unions.
 
   Raises:
-    errors.ConfigError: naming the field; a number that is not finite too.
+    errors.ConfigError: a field has another type, or a number is not finite.
   """
   for field in dataclasses.fields(instance):
     value = getattr(instance, field.name)
@@ -225,13 +222,13 @@ def check_types(section: str, instance: Any) -> None:
 
 
 def _is(value: Any, kind: Any) -> bool:
-  """Whether a value of a config is of a kind; numpy's numbers are numbers."""
+  """Returns whether a value has a type; numpy scalars count as numbers."""
   if kind is int:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if kind is float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return number and math.isfinite(value)
-  # A list serves where a tuple does.
+  # Lists are accepted as tuples.
   return isinstance(value, (tuple, list) if kind is tuple else kind)
 
 
@@ -242,7 +239,7 @@ def _names(kinds: Any) -> str:
 
 
 def _checked(name: str, key: str, field: Any, value: Any) -> Any:
-  """`value` as the field's type takes it: an int serves where a float does."""
+  """Returns the value in the field's type: ints become floats if needed."""
   kinds = getattr(field.type, '__args__', (field.type,))
   if type(value) in kinds:
     if isinstance(value, float) and not math.isfinite(value):

@@ -143,7 +143,7 @@ def test_build_refuses_an_unknown_name():
   'kind', ['encoding', 'position scheme', 'attention scale']
 )
 def test_build_says_how_to_name_ones_own(kind):
-  with pytest.raises(errors.SpecError, match='; one of your own is module:na'):
+  with pytest.raises(errors.SpecError, match='; your own is written module:na'):
     specs.build(kind, {'plain': Plain}, 'palin')
 
 
