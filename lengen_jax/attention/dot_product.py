@@ -1,29 +1,59 @@
 """The entry point of attention: checks arguments, then dispatches."""
 
 from collections.abc import Callable
+import functools
 
 import jax
 
-from lengen_jax import encodings, errors
+from lengen_jax import encodings, errors, partitioning
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import (
   bias_forms,
   blockwise,
   pallas,
   reference,
-  sharded,
   visibility,
 )
 from lengen_jax.attention import call as call_lib
-from lengen_jax.attention.call import MAX_LENGTH
+from lengen_jax.attention.call import AttentionCall, MAX_LENGTH
 from lengen_jax.types import Array
 
 __all__ = ['IMPLEMENTATIONS', 'MAX_LENGTH', 'choose', 'dot_product_attention']
 
-IMPLEMENTATIONS: dict[str, sharded.Attend] = {
+Attend = Callable[[AttentionCall], jax.Array]
+
+
+def _over_mesh(attend: Attend) -> Attend:
+  """Returns `attend` mapped over the devices of the mesh, if one is active.
+
+  Each device computes its rows, heads and queries. Keys and values are gathered
+  along the sequence: the compiler by itself would fetch blocks of a split
+  sequence one at a time, and sum gradients of a bias over all devices for every
+  tile.
+  """
+
+  @functools.wraps(attend)
+  def of_all(call: AttentionCall) -> jax.Array:
+    if not partitioning.is_active():
+      return attend(call)
+    call = call.replace(
+      queries=call.queries.indexed(), keys=call.keys.indexed()
+    )
+    if partitioning.spec('length')[0] is not None:
+      # Each device has other queries first.
+      call = call.replace(q_offset=None)
+    specs = call.specs()
+    return jax.shard_map(
+      attend, in_specs=(specs,), out_specs=specs.q, check_vma=False
+    )(call)
+
+  return of_all
+
+
+IMPLEMENTATIONS: dict[str, Attend] = {
   'reference': reference.attend,
-  'blockwise': sharded.over_mesh(blockwise.attend),
-  'pallas': sharded.over_mesh(pallas.attend),
+  'blockwise': _over_mesh(blockwise.attend),
+  'pallas': _over_mesh(pallas.attend),
 }
 # 'auto' is blockwise from this many pairs of a query and a key.
 _MANY_PAIRS = 512 * 512
@@ -127,7 +157,13 @@ def dot_product_attention(
   refused = call_lib.tiles_refused(bias, content)
   _check_support(implementation, bias_form, refused)
   chosen = choose(implementation, bias_form, q.shape[1], k.shape[1], refused)
-  return IMPLEMENTATIONS[chosen](sharded.constrain(call))
+  return IMPLEMENTATIONS[chosen](
+    call.replace(
+      q=partitioning.constrain(q, *call_lib.Q_AXES),
+      k=partitioning.constrain(k, *call_lib.K_AXES),
+      v=partitioning.constrain(v, *call_lib.K_AXES),
+    )
+  )
 
 
 def choose(

@@ -47,11 +47,13 @@ def attend(call: AttentionCall) -> Array:
   # Gradients of keys are summed over bands and copies in float32; a kernel
   # returns its part in the dtype of q.
   k, v = (x.astype(jnp.float32) for x in (call.k, call.v))
-  width = chip.head_width(num_heads, head_dim)
-  copies = chip.key_copies(num_heads, k.shape[2], width)
+  width = chip.plan.head_width(num_heads, head_dim)
+  copies = chip.plan.key_copies(num_heads, k.shape[2], width)
   if copies > 1:
     k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
-  block = chip.block_size(max(q_length, k_length), form, width, dtype.itemsize)
+  block = chip.plan.block_size(
+    max(q_length, k_length), form, width, dtype.itemsize
+  )
   q, k, v = (_flat(x, width, block) for x in (q, k, v))
   aligned = call.mask.causal and call.q_offset == 0
   window = call.mask.window
@@ -67,7 +69,7 @@ def attend(call: AttentionCall) -> Array:
     if aligned and form != 'dense':
       blocks_k = min(band.end // band.block, blocks_k)
     is_padded = k_length < blocks_k * band.block
-    return chip.Plan(
+    return chip.plan.Plan(
       form=band.form,
       block=band.block,
       first=first,
@@ -92,7 +94,7 @@ def attend(call: AttentionCall) -> Array:
     bands = [anchors.Band(form, block, 0, q.shape[1], 1)]
     if form == 'anchored':
       bands = anchors.bands(
-        q.shape[1], block, chip.EXACT, _two_sided(call, form)
+        q.shape[1], block, chip.plan.EXACT, _two_sided(call, form)
       )
     parts = [_attend(chip, plan(band), flat) for band in bands]
     y = jnp.concatenate(parts, axis=1)
@@ -102,7 +104,7 @@ def attend(call: AttentionCall) -> Array:
 
 def row(bias: encodings.BiasFn, i: int, distances_N: Array) -> Array:
   """Returns `anchors.row` as on the platform at hand, `[H, N]`."""
-  exact = CHIPS[partitioning.platform()].EXACT
+  exact = CHIPS[partitioning.platform()].plan.EXACT
   return anchors.row(bias, i, distances_N, exact)
 
 
@@ -203,7 +205,7 @@ def _forward(
   chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
 ) -> tuple[Array, Array]:
   table = tables.make(plan, call.bias, call)
-  return chip.forward(plan, _inputs(plan, call, table))
+  return chip.calls.forward(plan, _inputs(plan, call, table))
 
 
 Residuals = tuple[AttentionCall, Array, Array]
@@ -229,13 +231,15 @@ def _backward(
   vary = None
   if table.weights is not None:
     vary = tables.weights_vary(plan, call.bias, call)
-  backward = plans.Backward(
-    dy, lse, jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None], vary
+  inputs = _inputs(plan, call, table).replace(
+    dy=dy,
+    lse=lse,
+    delta=jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None],
+    weights_vary=vary,
   )
-  inputs = _inputs(plan, call, table)
-  dq, dtable = chip.query_gradients(plan, inputs, backward)
+  dq, dtable = chip.calls.query_gradients(plan, inputs)
   (dbias,) = to_bias(dtable)
-  dk, dv = chip.key_gradients(plan, inputs, backward)
+  dk, dv = chip.calls.key_gradients(plan, inputs)
   after = call.q.shape[1] - plan.before - dq.shape[1]
   dq = jnp.pad(dq, ((0, 0), (plan.before, after), (0, 0)))
   after = call.k.shape[1] - dk.shape[1]

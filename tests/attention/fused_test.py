@@ -300,9 +300,9 @@ def test_grouped_heads(monkeypatch, chip, num_heads, head_dim, batch):
   'num_heads, head_dim, copies', [(4, 128, 1), (8, 64, 2), (6, 64, 3)]
 )
 def test_copies_of_keys_on_a_tpu(num_heads, head_dim, copies):
-  assert pallas_tpu.key_copies(num_heads, H, head_dim) == copies
-  assert pallas_tpu.key_copies(H, H, head_dim) == 1
-  assert pallas_gpu.key_copies(num_heads, H, head_dim) == 1
+  assert pallas_tpu.plan.key_copies(num_heads, H, head_dim) == copies
+  assert pallas_tpu.plan.key_copies(H, H, head_dim) == 1
+  assert pallas_gpu.plan.key_copies(num_heads, H, head_dim) == 1
 
 
 @pytest.mark.parametrize(
@@ -777,9 +777,9 @@ def test_what_is_refused_is_named(monkeypatch, options, named):
 @pytest.mark.parametrize('chip', [pallas_tpu, pallas_gpu])
 def test_bands_cover_all_queries(chip):
   for length in (128, 384, 512, 1024, 8192, 2**19):
-    size = chip.block_size(length, 'anchored', 64, 2)
-    bands = anchors.bands(length, size, chip.EXACT)
-    assert bands[0][2:4] == (0, min(chip.EXACT, length))
+    size = chip.plan.block_size(length, 'anchored', 64, 2)
+    bands = anchors.bands(length, size, chip.plan.EXACT)
+    assert bands[0][2:4] == (0, min(chip.plan.EXACT, length))
     for one, following in itertools.pairwise(bands):
       assert one[3] == following[2]
     assert bands[-1][3] == length

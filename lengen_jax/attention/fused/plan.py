@@ -116,6 +116,12 @@ class Inputs(struct.PyTreeNode):
     q_segment_ids: int32 `[B, 1, Q]` or None.
     k_segment_ids: int32 `[B, 1, K]` or None.
     table: the Table.
+    dy: gradient of the band's output, `[B, n, H D]`; None, like those below, in
+      the forward pass.
+    lse: log-sum-exp of each softmax, float32 `[B, H, 1, n]`.
+    delta: sum_j p_ij dp_ij, which the softmax's gradient subtracts; like lse.
+    weights_vary: bool `[n]`, whether weights of anchors depend on parameters;
+      None without anchors.
   """
 
   q: Any
@@ -126,26 +132,13 @@ class Inputs(struct.PyTreeNode):
   q_segment_ids: Any
   k_segment_ids: Any
   table: Table
+  dy: Any = None
+  lse: Any = None
+  delta: Any = None
+  weights_vary: Any = None
 
   def segment_ids(self, plan: Plan) -> tuple[Array, Array]:
     """Returns segment ids of queries, and of the keys that the band reads."""
     # Packed rows are one band.
     end = plan.blocks_k * plan.block
     return self.q_segment_ids, self.k_segment_ids[..., :end]
-
-
-class Backward(struct.PyTreeNode):
-  """Arrays of the backward pass, for the band's queries.
-
-  Attributes:
-    dy: gradient of the output, `[B, n, H D]`.
-    lse: log-sum-exp of each softmax, float32 `[B, H, 1, n]`.
-    delta: sum_j p_ij dp_ij, which the softmax's gradient subtracts; like lse.
-    weights_vary: bool `[n]`, whether weights of anchors depend on parameters;
-      None without anchors.
-  """
-
-  dy: Any
-  lse: Any
-  delta: Any
-  weights_vary: Any = None

@@ -10,26 +10,6 @@ JAX 0.12 announces the removal of Pallas Triton, in favour of a language for
 Hopper and later GPUs alone.
 """
 
-from lengen_jax.attention.pallas_gpu.calls import (
-  forward,
-  key_gradients,
-  query_gradients,
-)
-from lengen_jax.attention.pallas_gpu.plan import (
-  block_size,
-  EXACT,
-  head_width,
-  key_copies,
-  Plan,
-)
+from lengen_jax.attention.pallas_gpu import calls, plan
 
-__all__ = [
-  'EXACT',
-  'Plan',
-  'block_size',
-  'forward',
-  'head_width',
-  'key_copies',
-  'key_gradients',
-  'query_gradients',
-]
+__all__ = ['calls', 'plan']

@@ -10,14 +10,14 @@ from jax.experimental.pallas import triton as plgpu
 import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
-from lengen_jax.attention.fused.plan import Backward, Inputs, Table
-from lengen_jax.attention.pallas_gpu import bias, kernels
+from lengen_jax.attention.fused.plan import Inputs, Table
+from lengen_jax.attention.pallas_gpu import kernels
+from lengen_jax.attention.pallas_gpu.kernels import Program
 from lengen_jax.attention.pallas_gpu.plan import (
   forward_tile_size,
   Plan,
   tile_size,
 )
-from lengen_jax.attention.pallas_gpu.program import Program
 
 # The block of an array for a place in the grid.
 Index = Callable[..., tuple]
@@ -59,15 +59,13 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   return y, lse
 
 
-def query_gradients(
-  plan: Plan, inputs: Inputs, backward: Backward
-) -> tuple[Array, Table]:
+def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
   """Returns gradients of the band's queries, and of the table."""
   n, q = tile_size(plan), inputs.q
   batch, heads = q.shape[0], plan.heads_of(q)
   own = (None, n, plan.head_dim)
   numbers = _per_query(plan, batch, heads, n)
-  outputs: Outputs = {'dq': (backward.dy.shape, q.dtype, own, _of_block)}
+  outputs: Outputs = {'dq': (inputs.dy.shape, q.dtype, own, _of_block)}
   if plan.form == 'anchored':
     outputs['dweights'] = numbers
   dq, *dweights = _call(
@@ -76,9 +74,9 @@ def query_gradients(
     (plan.length // n, heads, batch),
     {
       'q': (q, own, _of_queries(plan, n)),
-      'dy': (backward.dy, own, _of_block),
-      'lse': (backward.lse, *numbers[2:]),
-      'delta': (backward.delta, *numbers[2:]),
+      'dy': (inputs.dy, own, _of_block),
+      'lse': (inputs.lse, *numbers[2:]),
+      'delta': (inputs.delta, *numbers[2:]),
       **_keys(plan, inputs),
       **_shared(inputs, _batch_and_head),
       **_seen(plan, inputs, (n, n), _OF_TILE),
@@ -88,8 +86,8 @@ def query_gradients(
   if plan.form == 'none':
     return dq, Table()
   if plan.form == 'dense':
-    return dq, Table(dense=_tile_gradients(plan, inputs, backward))
-  rows, found = _distance_gradients(plan, inputs, backward), None
+    return dq, Table(dense=_tile_gradients(plan, inputs))
+  rows, found = _distance_gradients(plan, inputs), None
   if dweights:
     found = dweights[0].sum(1)
     if inputs.table.weights.shape[0] == 1:
@@ -97,9 +95,7 @@ def query_gradients(
   return dq, Table(rows=rows, weights=found)
 
 
-def key_gradients(
-  plan: Plan, inputs: Inputs, backward: Backward
-) -> tuple[Array, Array]:
+def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns gradients of the keys and values that the band reads."""
   n, q, k = tile_size(plan), inputs.q, inputs.k
   batch, groups = q.shape[0], plan.heads_of(k)
@@ -121,9 +117,9 @@ def key_gradients(
     (shape[1] // n, groups, batch),
     {
       'q': (q, (None, q.shape[1], width), of_group),
-      'dy': (backward.dy, (None, plan.length, width), of_group),
-      'lse': (backward.lse, per_query, per_group),
-      'delta': (backward.delta, per_query, per_group),
+      'dy': (inputs.dy, (None, plan.length, width), of_group),
+      'lse': (inputs.lse, per_query, per_group),
+      'delta': (inputs.delta, per_query, per_group),
       'k': (k, own, _of_block),
       'v': (inputs.v, own, _of_block),
       **_shared(inputs, _batch_and_head, heads=group),
@@ -137,7 +133,7 @@ def key_gradients(
   return dk, dv
 
 
-def _tile_gradients(plan: Plan, inputs: Inputs, backward: Backward) -> Array:
+def _tile_gradients(plan: Plan, inputs: Inputs) -> Array:
   """Returns gradients of a dense bias, `[N, 1 or B, H, b, b]`."""
   n, shape = tile_size(plan), inputs.table.dense.shape
   tiles, heads = plan.block // n, shape[2]
@@ -145,7 +141,7 @@ def _tile_gradients(plan: Plan, inputs: Inputs, backward: Backward) -> Array:
     plan,
     kernels.tile_gradient,
     (shape[0] * tiles, tiles, shape[1] * heads),
-    _whole_rows(plan, inputs, backward, shape[1]),
+    _whole_rows(plan, inputs, shape[1]),
     {
       'ddense': (
         shape,
@@ -158,9 +154,7 @@ def _tile_gradients(plan: Plan, inputs: Inputs, backward: Backward) -> Array:
   return ddense
 
 
-def _distance_gradients(
-  plan: Plan, inputs: Inputs, backward: Backward
-) -> Array:
+def _distance_gradients(plan: Plan, inputs: Inputs) -> Array:
   """Returns gradients of rows by distance, `[1 or B, 1, H, A, T + 1]`."""
   n, heads = tile_size(plan), plan.heads_of(inputs.q)
   rows_of, *_, entries = inputs.table.rows.shape
@@ -172,7 +166,7 @@ def _distance_gradients(
   # A tile and a copy that is padded to twice the size.
   bytes_per_tile = 3 * 4 * rows_of * heads * intervals * kinds * n**2
   at_a_time = min(apart, max(1, MAX_SUM_BYTES // bytes_per_tile))
-  blocks = _whole_rows(plan, inputs, backward, rows_of)
+  blocks = _whole_rows(plan, inputs, rows_of)
 
   def of_tiles(first: Array) -> Array:
     (sums,) = _call(
@@ -223,15 +217,12 @@ def by_distance(diagonals: Array) -> Array:
   return jnp.pad(entries.reshape(*lead, -1), [*nothing, (0, 1)])
 
 
-def _whole_rows(
-  plan: Plan, inputs: Inputs, backward: Backward, rows_of: int
-) -> Specs:
+def _whole_rows(plan: Plan, inputs: Inputs, rows_of: int) -> Specs:
   """Returns inputs of a program for all rows of the batch that share a table.
 
   Args:
     plan: the plan.
     inputs: the arrays.
-    backward: arrays of the backward pass.
     rows_of: number of tables, 1 or B.
   """
   q, heads, width = inputs.q, plan.heads_of(inputs.q), plan.head_dim
@@ -251,11 +242,11 @@ def _whole_rows(
   n = tile_size(plan)
   return {
     'q': (q, (rows, q.shape[1], width), of_head),
-    'dy': (backward.dy, (rows, plan.length, width), of_head),
+    'dy': (inputs.dy, (rows, plan.length, width), of_head),
     'k': (inputs.k, keys, of_group),
     'v': (inputs.v, keys, of_group),
-    'lse': (backward.lse, (*numbers, plan.length), per_query),
-    'delta': (backward.delta, (*numbers, plan.length), per_query),
+    'lse': (inputs.lse, (*numbers, plan.length), per_query),
+    'delta': (inputs.delta, (*numbers, plan.length), per_query),
     **_shared(inputs, lambda u, a, bh: (bh // heads, bh % heads), rows=rows),
     **_seen(
       plan,
@@ -341,7 +332,7 @@ def _shared(
     )
   if table.rows is not None:
     y = table.rows[:, 0]
-    y = bias.LOG2_E * y.reshape(*y.shape[:2], -1)
+    y = kernels.LOG2_E * y.reshape(*y.shape[:2], -1)
     found['rows'] = (
       y,
       (None, heads, y.shape[2]),

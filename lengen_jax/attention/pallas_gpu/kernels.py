@@ -1,20 +1,162 @@
-"""The GPU kernels.
+"""The GPU kernels, and one program of a kernel's grid.
 
 Logits are divided by ln 2, because the chip computes powers of 2.
 """
 
+from collections.abc import Callable
+import dataclasses
+import math
 from typing import Any
 
 import jax
 from jax import Array
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
 import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
-from lengen_jax.attention.fused.arithmetic import dot, MASKED, NOTHING
-from lengen_jax.attention.pallas_gpu import bias
-from lengen_jax.attention.pallas_gpu.plan import forward_tile_size, tile_size
-from lengen_jax.attention.pallas_gpu.program import Program
+from lengen_jax.attention.fused import dot, MASKED, NOTHING
+from lengen_jax.attention.pallas_gpu.plan import (
+  forward_tile_size,
+  Plan,
+  tile_size,
+)
+
+LOG2_E = math.log2(math.e)
+# A reference to a block of an array in memory.
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """The plan and references of a program; None where a call has none.
+
+  Queries are counted from the band's first, except in q. Shapes: n queries of
+  the band, t queries or keys in a tile, h heads and R rows in a program; an
+  axis is absent where there is one.
+  """
+
+  plan: Plan
+  offset: Ref  # [1]
+  k_lengths: Ref = None  # [R]
+  q_segment_ids: Ref = None  # [R, Q]
+  k_segment_ids: Ref = None  # [R, K]
+  first_seen: Ref = None  # [1] or [R, tiles]; see `visibility.segment_blocks`
+  last_seen: Ref = None
+  first_apart: Ref = None  # [1], the lowest distance of a call, in tiles
+  q: Ref = None  # [t, D], or whole rows [Q, h D] or [R, Q, D]
+  k: Ref = None
+  v: Ref = None
+  dy: Ref = None  # [t, D], [n, h D] or [R, n, D]
+  y: Ref = None  # [t, D]
+  dq: Ref = None
+  dk: Ref = None
+  dv: Ref = None
+  lse: Ref = None  # [t], [h, n] or [R, n]
+  delta: Ref = None
+  rows: Ref = None  # [h, A (T + 1)], divided by ln 2
+  weights: Ref = None  # [n]
+  dweights: Ref = None  # [t]
+  dense: Ref = None  # [N, h, b, b]
+  ddense: Ref = None  # [t, t]
+  sums: Ref = None  # [kinds, t, t], sums of gradients of tiles
+
+  @property
+  def first_query(self) -> Array:
+    """Index of the band's first query among the keys."""
+    return self.plan.before + self.offset[0]
+
+  def over_keys(
+    self,
+    first_q: Array,
+    sizes: tuple[int, int],
+    step: Callable[[bool, Array, Any], Any],
+    carry: Any,
+  ) -> Any:
+    """Runs `step(masked, block, carry)` over tiles of visible keys.
+
+    Args:
+      first_q: first query of the tile.
+      sizes: queries and keys in a tile.
+      step: a function.
+      carry: its state.
+    """
+    queries, keys = sizes
+    first_q = self.first_query + first_q
+    last_q = first_q + queries - 1
+    plan = self.plan
+    count = plan.blocks_k * plan.block // keys
+    return self._over(
+      visibility.some_blocks(plan.mask, first_q, last_q, keys, count),
+      visibility.whole_blocks(plan.mask, first_q, last_q, keys, count),
+      step,
+      carry,
+    )
+
+  def over_queries(
+    self,
+    first_k: Array,
+    n: int,
+    step: Callable[[bool, Array, Any], Any],
+    carry: Any,
+  ) -> Any:
+    """Runs `step(masked, block, carry)` over tiles of queries that see keys.
+
+    Args:
+      first_k: first key of the tile.
+      n: queries, and keys, in a tile.
+      step: a function.
+      carry: its state.
+    """
+    plan = self.plan
+    first, count = first_k - self.first_query, plan.length // n
+    last = first + n - 1
+    span = plan.mask, first, last, n, count
+    whole = visibility.whole_blocks(*span, of_queries=True)
+    if plan.mask.k_length is not None:
+      end = jnp.where(first_k + n <= plan.mask.k_length, whole[1], 0)
+      whole = whole[0], end
+    return self._over(
+      visibility.some_blocks(*span, of_queries=True),
+      whole,
+      step,
+      carry,
+    )
+
+  def _over(
+    self,
+    needed: tuple[Array, Array],
+    whole: tuple[visibility.Int, visibility.Int],
+    step: Callable[[bool, Array, Any], Any],
+    carry: Any,
+  ) -> Any:
+    """Runs `step(masked, block, carry)`; only tiles that need it are masked.
+
+    Args:
+      needed: first and last block with a visible pair.
+      whole: first and end of the blocks without a masked pair.
+      step: a function.
+      carry: its state.
+    """
+    first, last = needed
+    if self.first_seen is not None:
+      first = jnp.maximum(first, self.first_seen[0])
+      last = jnp.minimum(last, self.last_seen[0])
+    end = last + 1
+
+    def run(masked: bool, first: Array, end: Array, carry: Any) -> Any:
+      return jax.lax.fori_loop(
+        first, end, lambda block, carry: step(masked, block, carry), carry
+      )
+
+    if self.k_segment_ids is not None or self.k_lengths is not None:
+      return run(True, first, end, carry)
+    begin = jnp.clip(whole[0], first, end)
+    stop = jnp.clip(whole[1], begin, end)
+    if self.plan.mask.window is not None or self.plan.mask.causal:
+      carry = run(True, first, begin, carry)
+    carry = run(False, begin, stop, carry)
+    return run(True, stop, end, carry)
 
 
 def forward(p: Program) -> None:
@@ -47,7 +189,7 @@ def forward(p: Program) -> None:
   total = jnp.where(seen, total, 1.0)
   p.y[...] = (y / total[:, None]).astype(p.y.dtype)
   lse = jnp.where(seen, largest + jnp.log2(total), 0.0)
-  p.lse[...] = lse / bias.LOG2_E
+  p.lse[...] = lse / LOG2_E
 
 
 def query_gradient(p: Program) -> None:
@@ -56,7 +198,7 @@ def query_gradient(p: Program) -> None:
   first_q = pl.program_id(0) * n
   q, dy = p.q[...], p.dy[...]
   lse, delta = (x[...][:, None] for x in (p.lse, p.delta))
-  lse *= bias.LOG2_E
+  lse *= LOG2_E
 
   def step(masked: bool, j: Array, carry: Any) -> Any:
     dq, *dweights = carry
@@ -69,7 +211,7 @@ def query_gradient(p: Program) -> None:
     of_weights = ds * change
     if plan.two_sided:
       q_index, k_index = first_q + _index(n, 0), j * n + _index(n, 1)
-      seen = bias.is_seen(p, q_index, k_index)
+      seen = _is_seen(p, q_index, k_index)
       of_weights = jnp.where(seen, of_weights, 0.0)
     return dq, dweights[0] + of_weights.sum(1)
 
@@ -79,7 +221,7 @@ def query_gradient(p: Program) -> None:
   dq, *dweights = p.over_keys(first_q, (n, n), step, carry)
   p.dq[...] = (dq * plan.scale).astype(p.dq.dtype)
   if dweights:
-    p.dweights[...] = dweights[0] / bias.LOG2_E
+    p.dweights[...] = dweights[0] / LOG2_E
 
 
 def key_gradient(p: Program) -> None:
@@ -99,7 +241,7 @@ def key_gradient(p: Program) -> None:
       s, _ = _logits(
         p, q, k, i * n, first_k, masked, head=head, keys_first=True
       )
-      weights = jnp.exp2(s - bias.LOG2_E * p.lse[head, part][None])
+      weights = jnp.exp2(s - LOG2_E * p.lse[head, part][None])
       dp = dot(v, dy, (1, 1))
       ds = weights * (dp - p.delta[head, part][None])
       dv += dot(weights.astype(dy.dtype), dy, (1, 0))
@@ -141,7 +283,7 @@ def distance_gradient(p: Program) -> None:
       return (sums[0] + ds,)
     near, far = sums
     q, k = i * n + _index(n, 0), (i + shift) * n + _index(n, 1)
-    part = bias.weights(p, q, k) * ds
+    part = _weights(p, q, k) * ds
     return near + (ds - part), far + part
 
   sums = (jnp.zeros((n, n), jnp.float32),) * p.sums.shape[0]
@@ -186,7 +328,7 @@ def _logit_gradient(p: Program, first_q: Array, first_k: Array) -> Array:
   def of_row(row: Array, total: Array) -> Array:
     q, k, v = p.q[row, in_row], p.k[row, keys], p.v[row, keys]
     s, _ = _logits(p, q, k, first_q, first_k, True, row=row)
-    weights = jnp.exp2(s - bias.LOG2_E * p.lse[row, queries][:, None])
+    weights = jnp.exp2(s - LOG2_E * p.lse[row, queries][:, None])
     dp = dot(p.dy[row, queries], v, (1, 1))
     return total + weights * (dp - p.delta[row, queries][:, None])
 
@@ -218,10 +360,10 @@ def _logits(
   q_index = first_q + _index(q.shape[0], axis)
   k_index = first_k + _index(k.shape[0], 1 - axis)
   a, b = (k, q) if keys_first else (q, k)
-  s = dot(a, b, (1, 1)) * (p.plan.scale * bias.LOG2_E)
+  s = dot(a, b, (1, 1)) * (p.plan.scale * LOG2_E)
   change = None
   if p.plan.form != 'none':
-    added, change = bias.tile(p, head, q_index, k_index)
+    added, change = _bias(p, head, q_index, k_index)
     s += added
   if not masked:
     return s, change
@@ -246,3 +388,54 @@ def _index(n: int, axis: int) -> Array:
   """Returns 0 to n - 1 along an axis of two."""
   shape = (n, 1) if axis == 0 else (1, n)
   return jax.lax.broadcasted_iota(jnp.int32, shape, axis)
+
+
+def _bias(
+  p: Program, head: Array | int, q: Array, k: Array
+) -> tuple[Array, Array | None]:
+  """Returns the bias of pairs, and the next anchor's minus this anchor's.
+
+  Both are divided by ln 2 and have the shape of `q - k`; without anchors the
+  latter is None.
+
+  Args:
+    p: the program.
+    head: which of the program's heads.
+    q: index of queries in the band, `[n, 1]` or `[1, n]`.
+    k: index of keys, likewise.
+  """
+  plan = p.plan
+  if plan.form == 'dense':
+    b = jnp.int32(plan.block)
+    place = jax.lax.div(k, b), q, jax.lax.rem(k, b)
+    shape = jnp.broadcast_shapes(q.shape, k.shape)
+    block, q, k = (jnp.broadcast_to(x, shape) for x in place)
+    return LOG2_E * plgpu.load(p.dense.at[block, head, q, k]), None
+  # Entries of a row are distances from the lowest one on; rows are contiguous.
+  # An address is a sum of one term per query and one per key.
+  first = q + (plan.first - plan.lowest) * plan.block
+  if plan.form == 'strip':
+    return plgpu.load(p.rows.at[head, first - k]), None
+  interval = jax.lax.div(q, jnp.int32(plan.spacing))
+  length = plan.distances + 1
+  near, far = (
+    plgpu.load(p.rows.at[head, ((interval + n) * length + first) - k])
+    for n in (0, 1)
+  )
+  change = far - near
+  return near + _weights(p, q, k) * change, change
+
+
+def _weights(p: Program, q: Array, k: Array) -> Array:
+  """Returns how far pairs are from one anchor to the next, 0 to 1."""
+  weight = plgpu.load(p.weights.at[q])
+  if not p.plan.two_sided:
+    return weight
+  spacing = jnp.int32(p.plan.spacing)
+  linear = jax.lax.rem(q, spacing).astype(jnp.float32) / p.plan.spacing
+  return jnp.where(_is_seen(p, q, k), weight, linear)
+
+
+def _is_seen(p: Program, q: Array, k: Array) -> Array:
+  """Returns whether keys are not after queries; see `_bias`."""
+  return k <= q + p.first_query

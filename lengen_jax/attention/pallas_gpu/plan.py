@@ -1,7 +1,7 @@
 """How much of attention a program on a GPU computes at a time."""
 
 from lengen_jax.attention.fused import plan as plans
-from lengen_jax.attention.fused.plan import Plan
+from lengen_jax.attention.fused.plan import Plan as Plan
 
 # Each of the first queries has a bias of its own: from here on anchors are at
 # least as far apart as tiles are wide.
@@ -35,14 +35,3 @@ def tile_size(plan: Plan) -> int:
 def forward_tile_size(plan: Plan) -> tuple[int, int]:
   """Returns the queries and keys in a tile of the forward kernel."""
   return 2 * tile_size(plan), tile_size(plan)
-
-
-__all__ = [
-  'EXACT',
-  'Plan',
-  'block_size',
-  'forward_tile_size',
-  'head_width',
-  'key_copies',
-  'tile_size',
-]

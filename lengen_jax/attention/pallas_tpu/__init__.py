@@ -8,26 +8,6 @@ Shapes beside the usual: b tokens in a block of queries or keys, W lanes of the
 heads that a program computes.
 """
 
-from lengen_jax.attention.pallas_tpu.calls import (
-  forward,
-  key_gradients,
-  query_gradients,
-)
-from lengen_jax.attention.pallas_tpu.plan import (
-  block_size,
-  EXACT,
-  head_width,
-  key_copies,
-  Plan,
-)
+from lengen_jax.attention.pallas_tpu import calls, plan
 
-__all__ = [
-  'EXACT',
-  'Plan',
-  'block_size',
-  'forward',
-  'head_width',
-  'key_copies',
-  'key_gradients',
-  'query_gradients',
-]
+__all__ = ['calls', 'plan']

@@ -10,15 +10,15 @@ from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention.fused.plan import LANES
-from lengen_jax.attention.pallas_tpu import lanes, toeplitz
+from lengen_jax.attention.pallas_tpu import toeplitz
 from lengen_jax.attention.pallas_tpu.plan import Plan
-from lengen_jax.attention.pallas_tpu.program import Program
+from lengen_jax.attention.pallas_tpu.program import column, Program, wide
 
 
 def begin(p: Program) -> None:
   """Prepares for the first tile of a block of queries, or of keys."""
   if p.plan.form == 'anchored' and p.keys_inside:
-    p.weight_columns[...] = lanes.column(p.weights[0])
+    p.weight_columns[...] = column(p.weights[0])
   if p.plan.alone:
     p.ready_for[0] = -1
 
@@ -243,7 +243,7 @@ def _weight(
   n, b = plan.piece, plan.block
   _, queries = _parts(p, piece)
   if p.keys_inside:
-    weight = lanes.wide(p.weight_columns[queries], b)
+    weight = wide(p.weight_columns[queries], b)
   else:
     weight = p.weights[0, :, queries]
   own = jnp.float32(1)

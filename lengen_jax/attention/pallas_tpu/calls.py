@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
-from lengen_jax.attention.fused.plan import Backward, Inputs, LANES, Table
+from lengen_jax.attention.fused.plan import Inputs, LANES, Table
 from lengen_jax.attention.pallas_tpu import kernels, program
 from lengen_jax.attention.pallas_tpu import plan as plans
 from lengen_jax.attention.pallas_tpu.plan import Plan
@@ -27,7 +27,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
   batch, _, width = inputs.q.shape
   plan = plans.with_rows(plan, plans.FORWARD, batch)
-  grid = _Grid.create(plan, inputs, keys_inside=True)
+  grid = _Grid(plan, inputs, keys_inside=True)
   heads = plan.heads_of(inputs.q)
   y, lse = _call(
     kernels.forward,
@@ -45,14 +45,12 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   return y, lse
 
 
-def query_gradients(
-  plan: Plan, inputs: Inputs, backward: Backward
-) -> tuple[Array, Table]:
+def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
   """Returns gradients of the band's queries, and of the table."""
   batch, table = inputs.q.shape[0], inputs.table
   plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, batch)
-  grid = _Grid.create(plan, inputs, keys_inside=True)
-  outputs = {'dq': (_shape(backward.dy.shape, inputs.q), grid.queries(0))}
+  grid = _Grid(plan, inputs, keys_inside=True)
+  outputs = {'dq': (_shape(inputs.dy.shape, inputs.q), grid.queries(0))}
   outputs |= grid.table_gradients(batch)
   scratch: dict[str, Shape] = {
     'lse_columns': grid.per_head,
@@ -66,7 +64,7 @@ def query_gradients(
   found = dict(
     zip(
       outputs,
-      _call(kernels.query_gradient, grid, outputs, scratch, backward),
+      _call(kernels.query_gradient, grid, outputs, scratch),
       strict=True,
     )
   )
@@ -86,12 +84,10 @@ def query_gradients(
   )
 
 
-def key_gradients(
-  plan: Plan, inputs: Inputs, backward: Backward
-) -> tuple[Array, Array]:
+def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns gradients of the keys and values that the band reads."""
   plan = plans.with_rows(plan, plans.KEYS, inputs.q.shape[0])
-  grid = _Grid.create(plan, inputs, keys_inside=False)
+  grid = _Grid(plan, inputs, keys_inside=False)
   k = inputs.k
   shape = _shape((k.shape[0], plan.blocks_k * plan.block, k.shape[2]), k)
   dk, dv = _call(
@@ -99,7 +95,6 @@ def key_gradients(
     grid,
     outputs={'dk': (shape, grid.keys()), 'dv': (shape, grid.keys())},
     scratch={'dk_sum': grid.summed, 'dv_sum': grid.summed},
-    backward=backward,
   )
   return dk, dv
 
@@ -122,7 +117,6 @@ def _call(
   grid: '_Grid',
   outputs: Specs,
   scratch: dict[str, Shape],
-  backward: Backward | None = None,
 ) -> list[Array]:
   """Calls a kernel and returns its outputs.
 
@@ -131,17 +125,16 @@ def _call(
     grid: the _Grid.
     outputs: by name of a field of Program.
     scratch: float32 shapes in vector memory, by name of a field.
-    backward: arrays of the backward pass.
   """
   plan, inputs, keys_inside = grid.plan, grid.inputs, grid.keys_inside
   prefetch = {'offset': inputs.offset, **grid.segment_blocks()}
   if 'dweights' in outputs:
-    vary = backward.weights_vary.reshape(plan.blocks_q, plan.block)
+    vary = inputs.weights_vary.reshape(plan.blocks_q, plan.block)
     prefetch['weights_vary'] = vary.any(1).astype(jnp.int32)
   if inputs.k_lengths is not None:
     prefetch['k_lengths'] = inputs.k_lengths
   scratch = {**scratch, **grid.bias_scratch()}
-  blocks = grid.blocks(backward)
+  blocks = grid.blocks()
   names = [*prefetch, *blocks, *outputs, *scratch, 'ready_for']
 
   def body(*references: Any) -> None:
@@ -204,19 +197,16 @@ class _Grid:
     plan: the plan.
     inputs: the arrays.
     keys_inside: whether keys are the last axis of the grid.
-    group: query heads per key head.
   """
 
   plan: Plan
   inputs: Inputs
   keys_inside: bool
-  group: int
 
-  @classmethod
-  def create(cls, plan: Plan, inputs: Inputs, *, keys_inside: bool) -> '_Grid':
-    """Returns the grid of a call."""
-    group = inputs.q.shape[2] // inputs.k.shape[2]
-    return cls(plan, inputs, keys_inside, group)
+  @property
+  def group(self) -> int:
+    """Query heads per key head."""
+    return self.inputs.q.shape[2] // self.inputs.k.shape[2]
 
   @property
   def sizes(self) -> tuple[int, int]:
@@ -261,7 +251,7 @@ class _Grid:
       scratch['weight_columns'] = p.block, LANES
     return scratch
 
-  def blocks(self, backward: Backward | None) -> Specs:
+  def blocks(self) -> Specs:
     """Returns inputs by name."""
     p, inputs = self.plan, self.inputs
     found: Specs = {
@@ -269,10 +259,10 @@ class _Grid:
       'k': (inputs.k, self.keys()),
       'v': (inputs.v, self.keys()),
     }
-    if backward is not None:
-      found['dy'] = backward.dy, self.queries(0)
-      found['lse'] = backward.lse, self.per_query()
-      found['delta'] = backward.delta, self.per_query()
+    if inputs.dy is not None:
+      found['dy'] = inputs.dy, self.queries(0)
+      found['lse'] = inputs.lse, self.per_query()
+      found['delta'] = inputs.delta, self.per_query()
     found |= self._table()
     if inputs.q_segment_ids is not None:
       shape = p.rows, 1, p.block
@@ -312,12 +302,10 @@ class _Grid:
     def of_grid(
       h: Array, b: Array, outer: Array, inner: Array, offset: Any, *more: Any
     ) -> tuple:
-      if self.keys_inside:
-        first, last = program.key_range(p, outer, offset[0])
-      else:
+      if not self.keys_inside:
         member, inner = program.query_block(p, inner)
         h = h * self.group + member
-        first, last = program.query_range(p, outer, offset[0])
+      first, last = program.inner_range(p, outer, offset[0], self.keys_inside)
       if packed:
         seen = program.seen_range(
           p, more[:2], b * p.rows, outer, self.keys_inside

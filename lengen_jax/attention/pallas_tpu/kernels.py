@@ -4,9 +4,9 @@ from jax import Array
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
-from lengen_jax.attention.fused.arithmetic import dot, MASKED, NOTHING
-from lengen_jax.attention.pallas_tpu import bias, lanes
-from lengen_jax.attention.pallas_tpu.program import Program
+from lengen_jax.attention.fused import dot, MASKED, NOTHING
+from lengen_jax.attention.pallas_tpu import bias
+from lengen_jax.attention.pallas_tpu.program import column, Program, wide
 
 
 def forward(p: Program) -> None:
@@ -29,18 +29,18 @@ def forward(p: Program) -> None:
       before = p.sum[row]
       added = factor = None
       for head in range(plan.heads):
-        s = _logits(p, row, head, lanes.only(plan, q, head), k, masked)
+        s = _logits(p, row, head, p.only(q, head), k, masked)
         largest = p.largest[row, head]
         new = jnp.maximum(largest, s.max(1, keepdims=True))
         rescale = jnp.exp(largest - new)
-        weights = jnp.exp(s - lanes.wide(new, plan.block))
+        weights = jnp.exp(s - wide(new, plan.block))
         p.largest[row, head] = new
         p.total[row, head] = rescale * p.total[row, head] + weights.sum(
           1, keepdims=True
         )
         y = dot(weights.astype(v.dtype), v, (1, 0))
-        added = lanes.put(plan, added, y, head)
-        factor = lanes.put(plan, factor, lanes.wide(rescale, plan.lanes), head)
+        added = p.put(added, y, head)
+        factor = p.put(factor, wide(rescale, plan.lanes), head)
       p.sum[row] = before * factor + added
 
   p.when_visible(tile)
@@ -56,7 +56,7 @@ def forward(p: Program) -> None:
         total = jnp.where(seen, total, 1.0)
         lse = jnp.where(seen, p.largest[row, head] + jnp.log(total), 0.0)
         p.lse[row, head] = lse.T[:1]
-        divisor = lanes.put(plan, divisor, lanes.wide(total, plan.lanes), head)
+        divisor = p.put(divisor, wide(total, plan.lanes), head)
       p.y[row] = (p.sum[row] / divisor).astype(p.y.dtype)
 
 
@@ -74,8 +74,8 @@ def query_gradient(p: Program) -> None:
     @pl.loop(0, plan.rows)
     def _(row: Array) -> None:
       for head in range(plan.heads):
-        p.lse_columns[row, head] = lanes.column(p.lse[row, head])
-        p.delta_columns[row, head] = lanes.column(p.delta[row, head])
+        p.lse_columns[row, head] = column(p.lse[row, head])
+        p.delta_columns[row, head] = column(p.delta[row, head])
 
   bias.begin_gradient(p)
 
@@ -89,15 +89,15 @@ def query_gradient(p: Program) -> None:
       q, k, v, dy = p.q[row], p.k[row], p.v[row], p.dy[row]
       added = None
       for head in range(plan.heads):
-        s = _logits(p, row, head, lanes.only(plan, q, head), k, masked)
-        weights = jnp.exp(s - lanes.wide(p.lse_columns[row, head], plan.block))
-        dp = dot(lanes.only(plan, dy, head), v, (1, 1))
-        delta = lanes.wide(p.delta_columns[row, head], plan.block)
+        s = _logits(p, row, head, p.only(q, head), k, masked)
+        weights = jnp.exp(s - wide(p.lse_columns[row, head], plan.block))
+        dp = dot(p.only(dy, head), v, (1, 1))
+        delta = wide(p.delta_columns[row, head], plan.block)
         ds = weights * (dp - delta)
         if plan.form != 'none':
           p.dbias[head] += ds
         dq = dot(ds.astype(k.dtype), k, (1, 0))
-        added = lanes.put(plan, added, dq, head)
+        added = p.put(added, dq, head)
       p.sum[row] += added
 
     if plan.form != 'none':
@@ -132,7 +132,7 @@ def key_gradient(p: Program) -> None:
       dk = jnp.zeros((plan.block, plan.lanes), jnp.float32)
       dv = jnp.zeros((plan.block, plan.lanes), jnp.float32)
       for head in range(plan.heads):
-        own_q, own_dy = lanes.only(plan, q, head), lanes.only(plan, dy, head)
+        own_q, own_dy = p.only(q, head), p.only(dy, head)
         s = _logits(p, row, head, k, own_q, masked)
         weights = jnp.exp(s - p.lse[row, head])
         dp = dot(v, own_dy, (1, 1))

@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
-from lengen_jax.attention.pallas_tpu import lanes
+from lengen_jax.attention.fused.plan import LANES
 from lengen_jax.attention.pallas_tpu.plan import Plan
 
 # A reference to a block of an array in vector or scalar memory.
@@ -106,6 +106,18 @@ class Program:
       meets &= self.inner <= self.last_seen[place]
       pl.when(meets)(lambda: of_row(row))
 
+  def only(self, x: Array, head: int) -> Array:
+    """Returns x in the lanes of a head, and 0 in others."""
+    return x if self.plan.heads == 1 else self.put(jnp.zeros_like(x), x, head)
+
+  def put(self, before: Array | None, x: Array, head: int) -> Array:
+    """Returns x in the lanes of a head, and `before` in others."""
+    if before is None:
+      return x
+    lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    own = jax.lax.div(lane, jnp.int32(self.plan.head_dim)) == head
+    return jnp.where(own, x, before)
+
   def when_visible(self, tile: Callable[[bool], None]) -> None:
     """Runs `tile(masked)` unless every pair is masked.
 
@@ -148,9 +160,9 @@ class Program:
     if self.k_segment_ids is not None:
       q_ids, k_ids = self.q_segment_ids[row], self.k_segment_ids[row]
       if self.keys_inside:
-        q_ids = lanes.column(q_ids, b)
+        q_ids = column(q_ids, b)
       else:
-        k_ids = lanes.column(k_ids, b)
+        k_ids = column(k_ids, b)
     visible = visibility.visible(
       self.plan.mask,
       self.first_q + jax.lax.broadcasted_iota(jnp.int32, shape, q_axis),
@@ -162,21 +174,15 @@ class Program:
     return s_bxb if visible is None else jnp.where(visible, s_bxb, value)
 
 
-def key_range(plan: Plan, i: Array, offset: Array) -> tuple[Array, Array]:
-  """Returns the first and the last block of keys that a query block may see."""
-  b = plan.block
-  first_q = (plan.first + i) * b + offset
+def inner_range(
+  plan: Plan, outer: Array, offset: Array, keys_inside: bool
+) -> tuple[Array, Array]:
+  """Returns the first and the last inner block that an outer one may see."""
+  b, before = plan.block, plan.before + offset
+  first = outer * b + (before if keys_inside else -before)
+  count = plan.blocks_k if keys_inside else plan.blocks_q
   return visibility.some_blocks(
-    plan.mask, first_q, first_q + b - 1, b, plan.blocks_k
-  )
-
-
-def query_range(plan: Plan, j: Array, offset: Array) -> tuple[Array, Array]:
-  """Returns the first and the last query block that may see a key block."""
-  b = plan.block
-  first_k = j * b - (offset + plan.before)
-  return visibility.some_blocks(
-    plan.mask, first_k, first_k + b - 1, b, plan.blocks_q, of_queries=True
+    plan.mask, first, first + b - 1, b, count, of_queries=not keys_inside
   )
 
 
@@ -223,3 +229,13 @@ def seen_place(
   """Returns the place of an outer block of a row in `first_seen`."""
   blocks = plan.blocks_q if keys_inside else plan.blocks_k
   return row * blocks + outer
+
+
+def column(row_1xb: Array, lanes: int = LANES) -> Array:
+  """Returns `[b, lanes]`, the same in all lanes."""
+  return jnp.broadcast_to(row_1xb, (lanes, row_1xb.shape[1])).T
+
+
+def wide(x: Array, width: int) -> Array:
+  """Returns `[b, width]` for `[b, LANES]` that is the same in all lanes."""
+  return x if width == LANES else jnp.tile(x, (1, width // LANES))
