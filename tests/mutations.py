@@ -164,14 +164,14 @@ MUTATIONS = (
   ),
   (
     'models/blocks.py',
-    'return x if pre else norm(x), extra',
-    'return x, extra',
+    'return x if pre else norm(x)',
+    'return x',
     'models/encoder_test.py models/transformer_test.py interop/llama_test.py',
   ),
   (
     'models/layers.py',
-    'q_offset=tokens.index[:, 0],',
-    'q_offset=tokens.index[:, 0] + 1,',
+    'tokens.selected(), None, tokens.index[:, 0]',
+    'tokens.selected(), None, tokens.index[:, 0] + 1',
     'models/cache_test.py',
   ),
   (

@@ -1,6 +1,6 @@
 """Transformer blocks, and a stack of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -90,45 +90,38 @@ class Block(nn.Module):
     }
     drop = nn.Dropout(c.dropout_rate, deterministic=self.deterministic)
 
-    def attend(x: jax.Array) -> tuple[jax.Array, Any]:
-      attention = layers.Attention(
-        **options,
-        encoding=self.layer.encoding.clone(parent=None),
-        attention_scale=c.attention_scale,
-        causal=self.causal,
-        bias_form=c.bias_form,
-        window=c.window,
-        sinks=c.sinks,
-        name='attention',
-      )
-      if cache is not None:
-        return attention.extend(x, cache, tokens, shared=shared)
-      return attention(x, tokens, shared=shared), None
+    def add(y: jax.Array, x: jax.Array, norm: nn.Module) -> Any:
+      x = partitioning.constrain(x + drop(y), 'batch', 'length', 'embed')
+      return x if pre else norm(x)
 
-    def attend_to_encoded(x: jax.Array) -> tuple[jax.Array, Any]:
-      return layers.CrossAttention(**options, name='cross_attention')(
-        x,
+    norm: Any = layers.norm(c, 'attention_norm')
+    y = layers.Attention(
+      **options,
+      encoding=self.layer.encoding.clone(parent=None),
+      attention_scale=c.attention_scale,
+      causal=self.causal,
+      bias_form=c.bias_form,
+      window=c.window,
+      sinks=c.sinks,
+      name='attention',
+    )(norm(x) if pre else x, tokens, shared=shared, cache=cache)
+    if cache is not None:
+      y, cache = y
+    x = add(y, x, norm)
+    if encoded is not None:
+      norm = layers.norm(c, 'cross_attention_norm')
+      y = layers.CrossAttention(**options, name='cross_attention')(
+        norm(x) if pre else x,
         encoded.x,
         segment_ids=tokens.segment_ids,
         encoded_segment_ids=encoded.segment_ids,
-      ), None
-
-    def mlp(x: jax.Array) -> tuple[jax.Array, Any]:
-      return layers.MLP(
-        c.mlp_width, c.activation, c.mlp_bias, dtype, out_init_scale, name='mlp'
-      )(x), None
-
-    def residual(branch: Callable, x: jax.Array, name: str) -> tuple[Any, Any]:
-      norm = layers.norm(c, f'{name}_norm')
-      y, extra = branch(norm(x) if pre else x)
-      x = partitioning.constrain(x + drop(y), 'batch', 'length', 'embed')
-      return x if pre else norm(x), extra
-
-    x, new_cache = residual(attend, x, 'attention')
-    if encoded is not None:
-      x, _ = residual(attend_to_encoded, x, 'cross_attention')
-    x, _ = residual(mlp, x, 'mlp')
-    return x, new_cache
+      )
+      x = add(y, x, norm)
+    norm = layers.norm(c, 'mlp_norm')
+    mlp = layers.MLP(
+      c.mlp_width, c.activation, c.mlp_bias, dtype, out_init_scale, name='mlp'
+    )
+    return add(mlp(norm(x) if pre else x), x, norm), cache
 
 
 class Cycle(nn.Module):

@@ -42,14 +42,11 @@ class Attention(nn.Module):
     attention_scale: a logit scale spec, or a LogitScale.
     causal: whether keys after the query are masked.
     dtype: dtype of the computation. Parameters, logits and softmax are float32.
-    implementation: see `dot_product_attention`.
-    bias_form: see `dot_product_attention`.
+    implementation, bias_form, window, sinks: see `dot_product_attention`.
     out_init_scale: scales the initial output projection.
     scaled_logits: divide logits by sqrt(D). If False, as in T5, the initial
       query projection is divided by sqrt(D).
     key_heads: key and value heads, G; None for H.
-    window: see `dot_product_attention`.
-    sinks: see `dot_product_attention`.
   """
 
   num_heads: int
@@ -105,6 +102,7 @@ class Attention(nn.Module):
       )
     super().__post_init__()
 
+  @nn.compact
   def __call__(
     self,
     x: jax.Array,
@@ -113,8 +111,9 @@ class Attention(nn.Module):
     segment_ids: Array | None = None,
     lengths: Array | None = None,
     shared: SharedFns | None = None,
-  ) -> jax.Array:
-    """Attends within x.
+    cache: tuple[jax.Array, jax.Array] | None = None,
+  ) -> Any:
+    """Attends within x, and to the cached tokens before it.
 
     Args:
       x: `[B, L, E]`.
@@ -125,9 +124,11 @@ class Attention(nn.Module):
         segment, for methods that depend on it.
       shared: (BiasFn or None, ContentFn or None) of an encoding whose
         parameters belong to the model and not to this layer.
+      cache: (keys, values), `[B, P, G, D]` each, P the slots. Requires
+        `Cache.new_tokens` as positions. Slots beyond P are not written.
 
     Returns:
-      `[B, L, E]`.
+      `[B, L, E]`; given a cache, also the new cache.
 
     Raises:
       errors.ConfigError: a shape does not fit.
@@ -139,142 +140,74 @@ class Attention(nn.Module):
       x.shape[:2], positions, segment_ids=segment_ids, lengths=lengths
     )
     encoding: Any = self.encoding  # Always an Encoding after __post_init__.
-    if tokens.positions is not None:
+    logit_scale: Any = self.attention_scale
+    if cache is None:
       tokens_lib.check_one_layer(tokens.positions)
-    encodings.check_positions(encoding, tokens.positions, x.shape[1])
-    tokens = tokens.with_positions()
-    if tokens.segment_ids is not None and not encoding.tileable:
-      raise errors.CombinationError(
-        f'{specs.describe(encoding)} depends on the number of keys and does '
-        'not support packed or padded rows; leave out segment_ids'
-      )
-    encoding, functions = self._functions(shared)
-
-    def attend(
-      q_BxLxHxD: Array, k_BxLxGxD: Array, v_BxLxGxD: Array
-    ) -> tuple[jax.Array, None]:
-      positions = tokens.positions
-      q_BxLxHxD, k_BxLxGxD = encoding.rotate(
-        q_BxLxHxD, k_BxLxGxD, positions, positions, tokens.lengths
-      )
-      return attention.dot_product_attention(
-        q_BxLxHxD,
-        k_BxLxGxD,
-        v_BxLxGxD,
-        q_positions=positions,
-        k_positions=positions,
-        q_segment_ids=tokens.segment_ids,
-        k_segment_ids=tokens.segment_ids,
-        contiguous=tokens.contiguous,
-        bias_form=self.bias_form,
-        implementation=self.implementation,
-        **functions,
-        **self._options(tokens),
-      ), None
-
-    y_BxLxE, _ = self._project(x, attend)
-    return y_BxLxE
-
-  def extend(
-    self,
-    x: jax.Array,
-    cache: tuple[jax.Array, jax.Array],
-    tokens: Tokens,
-    *,
-    shared: SharedFns | None = None,
-  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Attends from new tokens to themselves and to the cached ones.
-
-    Args:
-      x: `[B, Q, E]`, the new tokens.
-      cache: (keys, values), `[B, P, G, D]` each, P the slots.
-      tokens: index, int32 `[B, Q]`, has the consecutive slots of the new
-        tokens; earlier slots are filled, and slots beyond P are not written.
-        Positions are those of all slots, lengths are planned lengths.
-      shared: see `__call__`.
-
-    Returns:
-      `[B, Q, E]` and the new cache.
-    """
-    encoding, functions = self._functions(shared)
-    implementation = self.implementation
-
-    def attend(
-      q_BxQxHxD: Array, k_BxQxGxD: Array, v_BxQxGxD: Array
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-      q_positions, lengths = tokens.selected(), tokens.lengths
-      if not encoding.length_dependent:
-        # Cached keys are rotated: their angles do not change later.
-        q_BxQxHxD, k_BxQxGxD = encoding.rotate(
-          q_BxQxHxD, k_BxQxGxD, q_positions, q_positions, lengths
+      encodings.check_positions(encoding, tokens.positions, x.shape[1])
+      if tokens.segment_ids is not None and not encoding.tileable:
+        raise errors.CombinationError(
+          f'{specs.describe(encoding)} depends on the number of keys and does '
+          'not support packed or padded rows; leave out segment_ids'
         )
+    tokens = tokens.with_positions()
+    q_positions, ids, q_offset = tokens.positions, tokens.segment_ids, 0
+    bias_form, implementation = self.bias_form, self.implementation
+    if shared is None:
+      bias = encoding.bias_fn(bidirectional=not self.causal)
+      content = encoding.content_fn()
+    else:  # A bound module would create parameters in this layer.
+      (bias, content), encoding = shared, encoding.unbound()
+    q_BxLxHxD, k_BxLxGxD, v_BxLxGxD = _queries_keys_values(self, x, x)
+    if cache is not None:
+      q_positions, ids, q_offset = tokens.selected(), None, tokens.index[:, 0]
+      # Kernels do not pay off for a few rows.
+      implementation = 'auto' if implementation == 'pallas' else implementation
+      bias_form = 'exact'
+    if cache is None or not encoding.length_dependent:
+      # Cached keys are rotated: their angles do not change later.
+      q_BxLxHxD, k_BxLxGxD = encoding.rotate(
+        q_BxLxHxD, k_BxLxGxD, q_positions, q_positions, tokens.lengths
+      )
+    if cache is not None:
       rows = jnp.arange(x.shape[0])[:, None]
-      k_BxPxGxD, v_BxPxGxD = new_cache = tuple(
+      k_BxLxGxD, v_BxLxGxD = cache = tuple(
         slots.at[rows, tokens.index].set(new.astype(slots.dtype), mode='drop')
-        for slots, new in zip(cache, (k_BxQxGxD, v_BxQxGxD), strict=True)
+        for slots, new in zip(cache, (k_BxLxGxD, v_BxLxGxD), strict=True)
       )
       if encoding.length_dependent:
-        q_BxQxHxD, k_BxPxGxD = encoding.rotate(
-          q_BxQxHxD, k_BxPxGxD, q_positions, tokens.positions, lengths
+        q_BxLxHxD, k_BxLxGxD = encoding.rotate(
+          q_BxLxHxD, k_BxLxGxD, q_positions, tokens.positions, tokens.lengths
         )
-      return attention.dot_product_attention(
-        q_BxQxHxD,
-        k_BxPxGxD,
-        v_BxPxGxD,
-        q_positions=q_positions,
-        k_positions=tokens.positions,
-        q_offset=tokens.index[:, 0],
-        contiguous=False,
-        # Kernels do not pay off for a few rows.
-        implementation='auto' if implementation == 'pallas' else implementation,
-        **functions,
-        **self._options(tokens),
-      ), new_cache
-
-    return self._project(x, attend)
-
-  @nn.compact
-  def _project(self, x: jax.Array, attend: Callable) -> tuple[jax.Array, Any]:
-    """Projects x, calls `attend(q, k, v) -> (y, cache)`, and projects y."""
-    y_BxLxHxD, cache = attend(*_queries_keys_values(self, x, x))
-    return _output(self, y_BxLxHxD, x.shape[-1]), cache
-
-  def _functions(
-    self, shared: SharedFns | None
-  ) -> tuple[encodings.Encoding, dict[str, Any]]:
-    """Returns the encoding, and its bias and content functions by name."""
-    encoding: Any = self.encoding
-    if shared is None:
-      bias_fn = encoding.bias_fn(bidirectional=not self.causal)
-      return encoding, {'bias': bias_fn, 'content': encoding.content_fn()}
-    # A bound module would create parameters in this layer.
-    bias_fn, content_fn = shared
-    return encoding.unbound(), {'bias': bias_fn, 'content': content_fn}
-
-  def _options(self, tokens: Tokens) -> dict[str, Any]:
-    """Returns masks and scales of dot_product_attention by name."""
-    scale: Any = self.attention_scale
     last_visible = tokens.index if self.causal else tokens.segment_ends()
-    return {
-      'causal': self.causal,
-      'window': self.window,
-      'sinks': self.sinks,
-      'scale': None if self.scaled_logits else 1.0,
-      'logit_scale': scale(last_visible, lengths=tokens.lengths),
-    }
+    y_BxLxHxD = attention.dot_product_attention(
+      q_BxLxHxD,
+      k_BxLxGxD,
+      v_BxLxGxD,
+      bias=bias,
+      content=content,
+      q_positions=q_positions,
+      k_positions=tokens.positions,
+      q_segment_ids=ids,
+      k_segment_ids=ids,
+      q_offset=q_offset,
+      causal=self.causal,
+      window=self.window,
+      sinks=self.sinks,
+      scale=None if self.scaled_logits else 1.0,
+      logit_scale=logit_scale(last_visible, lengths=tokens.lengths),
+      contiguous=tokens.contiguous,
+      bias_form=bias_form,
+      implementation=implementation,
+    )
+    y_BxLxE = _output(self, y_BxLxHxD, x.shape[-1])
+    return y_BxLxE if cache is None else (y_BxLxE, cache)
 
 
 class CrossAttention(nn.Module):
   """Attention of a decoder to the output of an encoder, without positions.
 
   Attributes:
-    num_heads: H.
-    head_dim: D.
-    dtype: see Attention.
-    implementation: see Attention.
-    out_init_scale: see Attention.
-    scaled_logits: see Attention.
-    key_heads: see Attention.
+    All are those of Attention.
   """
 
   num_heads: int

@@ -196,9 +196,9 @@ def check_tokens(
     check('positions', positions, rows, (length,), jnp.number, 3)
 
 
-def check_one_layer(positions: base.Positions) -> None:
+def check_one_layer(positions: base.Positions | None) -> None:
   """Raises errors.ConfigError on positions of several layers."""
-  if positions.shape and len(positions.shape) > 2:
+  if positions is not None and len(positions.shape) > 2:
     raise errors.ConfigError(
       f'got positions of {positions.shape[0]} layers for one layer; pass '
       'positions[i] to layer i'
