@@ -203,12 +203,15 @@ def main():
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   ).parse_args()
   seconds = steps() | compiling() | testing()
-  count = sum(np.size(x) for x in jax.tree.leaves(peer_state()[0]))
+  count, own_count = (
+    sum(np.size(x) for x in jax.tree.leaves(params))
+    for params in (peer_state()[0], ours()[1].params)
+  )
   alternate.record(
     'chomsky_cpu',
     {
       'parameters of the peer': int(count),
-      'parameters': ours()[0].count_parameters(),
+      'parameters': int(own_count),
       'batch': BATCH,
       'length of a step': LENGTH,
       'examples per length': EXAMPLES,

@@ -172,7 +172,7 @@ def small_memory(patch):
       'RESOURCE_EXHAUSTED: Out of memory allocating 9663676416 bytes.'
     )
 
-  patch.setattr(loop.Loop, 'run', out_of_memory)
+  patch.setattr(loop.Loop, 'train', out_of_memory)
 
 
 def without(*modules):

@@ -1,7 +1,6 @@
 """Comparisons: trains each run and evaluates all on the same tokens."""
 
 from collections.abc import Sequence
-import copy
 from typing import Any
 
 import ml_collections
@@ -48,10 +47,7 @@ def compare(
   for each in checked:
     loop.check_corpus(each, corpus)
   windows = corpus.evaluation(first.eval)
-  shared = copy.deepcopy(config)
-  for section, key in ((shared.model, 'encoding'), (shared, 'positions')):
-    section[key] = ''
-  shared.model.attention_scale = ''
+  shared = runs_lib.configure(config, ('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
   try:
     return _run_all(path, shared, runs, configs, corpus, windows)
@@ -81,6 +77,6 @@ def _run_all(
       trained = loop.train(each, folder, corpus=corpus, label=label)
       curves.append(evaluate.curve(trained, windows, label=label))
       files.write_json(folder / 'curve.json', curves[-1])
-    found = evaluate.results(shared, corpus, curves)
+    found = evaluate.results(shared, corpus, curves=curves)
     files.write_json(path / 'results.json', found)
   return found

@@ -1,6 +1,9 @@
-"""Evaluation of a trained model: loss by length, or scores of its answers."""
+"""Evaluation of a trained model: loss by length, or scores of its answers.
 
-from collections.abc import Mapping, Sequence
+A corpus is a result of `data.load`. Progress lines start with `label`.
+"""
+
+from collections.abc import Sequence
 import copy
 import dataclasses
 import json
@@ -25,37 +28,23 @@ from lengen_jax.training import runs as runs_lib
 def evaluate(
   trained: run_lib.Trained, corpus: Any, label: str = 'eval'
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-  """Evaluates a trained model and prints progress.
-
-  Args:
-    trained: the model.
-    corpus: the result of `data.load`.
-    label: name of the run in progress lines.
-
-  Returns:
-    (results, predictions): the contents of eval.json, and the generated texts,
-    a list of dicts.
+  """Returns the contents of eval.json, and generated texts as a list of dicts.
 
   Raises:
     errors.LengenError: the data does not fit the model.
   """
-  run = trained.run
+  config = trained.run.config
   if corpus.scored_by == 'loss':
-    curves = [curve(trained, corpus.evaluation(run.eval), label)]
-    return results(run.config, corpus, curves), []
+    curves = [curve(trained, corpus.evaluation(trained.run.eval), label)]
+    return results(config, corpus, curves=curves), []
   tested, predictions = answers(trained, corpus, label)
-  return {**_facts(run.config, corpus), **tested}, predictions
+  return results(config, corpus, **tested), predictions
 
 
 def validate(
   trained: run_lib.Trained, corpus: Any, label: str
 ) -> tuple[dict[str, float], float | None]:
   """Validates a model during training, at the length nearest to training's.
-
-  Args:
-    trained: the model.
-    corpus: the result of `data.load`.
-    label: name of the run in progress lines.
 
   Returns:
     (metrics for the log, cost). The best model has the least cost; a cost of
@@ -79,18 +68,20 @@ def validate(
 
 
 def results(
-  config: ml_collections.ConfigDict,
-  corpus: Any,
-  curves: Sequence[Mapping[str, Any]],
+  config: ml_collections.ConfigDict, corpus: Any, **found: Any
 ) -> dict[str, Any]:
-  """Returns the contents of results.json.
-
-  Args:
-    config: the ConfigDict that the curves share.
-    corpus: the result of `data.load`.
-    curves: results of `curve`.
-  """
-  return {**_facts(config, corpus), 'curves': curves}
+  """Returns the contents of results.json: `found`, settings and versions."""
+  settings = json.loads(config.to_json())
+  return {
+    'train_length': config.data.train_length,
+    'lengths': list(config.eval.lengths),
+    'corpus': corpus.info,
+    'paper': settings.get('paper'),
+    'config': settings,
+    'versions': runs_lib.versions(),
+    'platform': platform.platform(),
+    **found,
+  }
 
 
 def curve(
@@ -98,10 +89,7 @@ def curve(
 ) -> dict[str, Any]:
   """Returns a curve of results.json: the loss by length, and details.
 
-  Args:
-    trained: the model.
-    windows: a data.EvaluationWindows, or pictures.
-    label: name of the run in progress lines.
+  `windows` is a data.EvaluationWindows, or pictures.
   """
   run = trained.run
   losses = _losses(trained, windows, label)
@@ -109,7 +97,7 @@ def curve(
   bytes_per_token = windows.bytes_per_token
   words = sum(map(lm.count_words, windows.texts())) / windows.tokens
   return {
-    **_names(run.config),
+    **_facts(trained),
     'loss': [one.loss for one in losses],
     'perplexity': [one.perplexity for one in losses],
     'bits_per_byte': [one.bits_per_byte(bytes_per_token) for one in losses],
@@ -129,7 +117,6 @@ def curve(
     'biases': bias_maps.summary(
       run.model, trained.state.params, sorted(n - 1 for n in lengths)
     ),
-    **_cost(trained),
   }
 
 
@@ -174,11 +161,6 @@ def answers(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """Scores a model's answers to prompts, at each length of its config.
 
-  Args:
-    trained: the model.
-    prompts: a `data.seqio_prompts.Prompts`.
-    label: name of the run in progress lines.
-
   Returns:
     (contents of eval.json, generated texts as a list of dicts).
   """
@@ -196,10 +178,7 @@ def answers(
     for length in {*prompts.target_lengths}
   }
   found: dict[str, Any] = {
-    'scores': {},
-    'average': {},
-    'whole': {},
-    'refused': {},
+    name: {} for name in ('scores', 'average', 'whole', 'refused')
   }
   predictions, counts = [], {}
   for length in run.eval.lengths:
@@ -239,13 +218,8 @@ def answers(
       found['average'][str(length)] = scores_lib.average(
         {name: score['score'] for name, score in scores.items()}
       )
-  found |= {
-    **_names(run.config),
-    'examples': counts,
-    'target_lengths': prompts.target_lengths,
-    **_cost(trained),
-  }
-  return found, predictions
+  found |= {'examples': counts, 'target_lengths': prompts.target_lengths}
+  return _facts(trained) | found, predictions
 
 
 def _generate(
@@ -270,33 +244,17 @@ def _generate(
   }
 
 
-def _facts(config: ml_collections.ConfigDict, corpus: Any) -> dict[str, Any]:
+def _facts(trained: run_lib.Trained) -> dict[str, Any]:
+  """Returns the run, the cost of training and the commit of the code."""
+  config = trained.run.config
   return {
-    'train_length': config.data.train_length,
-    'lengths': list(config.eval.lengths),
-    'corpus': corpus.info,
-    'paper': json.loads(config.to_json()).get('paper'),
-    'config': json.loads(config.to_json()),
-    'versions': runs_lib.versions(),
-    'platform': platform.platform(),
-  }
-
-
-def _cost(trained: run_lib.Trained) -> dict[str, Any]:
-  """Returns the cost of training and the commit of the code."""
-  return {
+    'encoding': config.model.encoding,
+    'positions': config.positions,
+    'attention_scale': config.model.attention_scale,
     'parameters': trained.parameters,
     'steps': int(trained.state.step),
     'train_seconds': round(trained.seconds, 3),
     'memory_bytes': trained.memory_bytes,
     'sessions': list(trained.sessions),
     'commit': revision.running(),
-  }
-
-
-def _names(config: ml_collections.ConfigDict) -> dict[str, str]:
-  return {
-    'encoding': config.model.encoding,
-    'positions': config.positions,
-    'attention_scale': config.model.attention_scale,
   }

@@ -19,7 +19,6 @@ from lengen_jax.evaluation import bias_error
 from lengen_jax.interop import llama, llama_config
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
-from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import (
   checkpoint,
   evaluate,
@@ -39,6 +38,11 @@ from lengen_jax.types import Params, PathLike
 _TOKENS = (
   'the weights do not record their vocabulary; it is assumed to be that of the '
   'data, {!r}'
+)
+_DIVERGED = (
+  'loss or gradient was not finite in {} steps in a row before step {} '
+  '(train.max_skipped={}); these steps were skipped, and checkpoints are not '
+  'affected; lower optimizer.learning_rate or raise optimizer.warmup_steps'
 )
 
 
@@ -81,7 +85,12 @@ def train(
     corpus.evaluation(run.eval)
   batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
   state, notes = _adopted(run, workdir, corpus)
-  path = _claimed(workdir, config, corpus.info)
+  # The first process claims the workdir before the others.
+  if not multihost.is_first():
+    multihost_utils.sync_global_devices('workdir')
+  path = workdir_lib.claim(workdir, config, corpus.info)
+  if multihost.is_first() and jax.process_count() > 1:
+    multihost_utils.sync_global_devices('workdir')
   for note in notes:
     print(f'{label}: {note}', flush=True)
   checkpoints = _checkpoints(path, run)
@@ -92,7 +101,7 @@ def train(
   try:
     if int(state.step) < config.train.steps:
       loop = Loop(run, batches, corpus, path, checkpoints, label)
-      state = loop.run(state)
+      state = loop.train(state)
     elif not config.train.steps:
       checkpoints.save(state, batches)
   except jax.errors.JaxRuntimeError as error:
@@ -173,29 +182,8 @@ def _trained(
   )
 
 
-def _claimed(
-  workdir: PathLike, config: ml_collections.ConfigDict, info: dict[str, Any]
-) -> files.Path:
-  """Claims the workdir, on the first process before the others."""
-  if multihost.is_first():
-    path = workdir_lib.claim(workdir, config, info)
-  if jax.process_count() > 1:
-    multihost_utils.sync_global_devices('workdir')
-  if not multihost.is_first():
-    path = workdir_lib.claim(workdir, config, info)
-  return path
-
-
 def check_corpus(run: run_lib.Run, corpus: Any) -> None:
-  """Raises unless the model's architecture and vocabulary fit the data.
-
-  Args:
-    run: the run with the model.
-    corpus: the result of `data.load`.
-
-  Raises:
-    errors.ConfigError: the message names the field to set.
-  """
+  """Raises ConfigError unless architecture and vocabulary fit the data."""
   if run.model.architecture not in corpus.architectures:
     raise errors.ConfigError(
       f'{run.data.task or run.data.source} does not support '
@@ -230,57 +218,45 @@ def _adopted(
   if checkpoint.steps(here):
     return None, []
   try:
-    weights = _exported(there)
-    if weights is not None:
-      params, model, known = weights
-      if known.vocabulary:
-        workdir_lib.check_vocabulary(there, corpus.info, known.vocabulary)
-      state, notes = run.adopt(params, model, known.length)
-      if not known.vocabulary:
-        notes = [*notes, _TOKENS.format(corpus.info['vocabulary'])]
-      return state, notes
-    workdir_lib.check_vocabulary(source, corpus.info)
-    trained = restore(source)
-    return run.adopt(
-      trained.state.params,
-      trained.run.model,
-      trained.run.config.data.train_length,
-    )
+    known = weights_lib.TrainedOn()
+    if there.suffix == weights_lib.SUFFIX:
+      params, model = weights_lib.load(there)
+      known = weights_lib.trained_on(there)
+    elif llama_config.is_checkpoint(there):
+      params, model = llama.load(there)
+    else:
+      workdir_lib.check_vocabulary(source, corpus.info)
+      trained = restore(source)
+      length = trained.run.data.train_length
+      return run.adopt(trained.state.params, trained.run.model, length)
+    if known.vocabulary:
+      workdir_lib.check_vocabulary(there, corpus.info, known.vocabulary)
+    state, notes = run.adopt(params, model, known.length)
+    if not known.vocabulary:
+      notes = [*notes, _TOKENS.format(corpus.info['vocabulary'])]
+    return state, notes
   except errors.LengenError as error:
     raise type(error)(f'train.init_from={source}: {error}') from error
 
 
-def _exported(
-  source: files.Path,
-) -> tuple[Params, ModelConfig, weights_lib.TrainedOn] | None:
-  """Returns the weights of a file or checkpoint; None for a workdir."""
-  if source.suffix == weights_lib.SUFFIX:
-    return *weights_lib.load(source), weights_lib.trained_on(source)
-  if llama_config.is_checkpoint(source):
-    return *llama.load(source), weights_lib.TrainedOn()
-  return None
-
-
+@dataclasses.dataclass
 class Loop:
-  """The training loop of one session of a run."""
+  """The training loop of one session of a run.
 
-  def __init__(
-    self,
-    run: run_lib.Run,
-    batches: windows.Batches,
-    corpus: Any,
-    path: files.Path,
-    checkpoints: checkpoint.Checkpointer,
-    label: str,
-  ) -> None:
-    self._run, self._batches, self._corpus = run, batches, corpus
-    self._path, self._checkpoints, self._label = path, checkpoints, label
-    # Seconds spent outside of steps.
-    self._pause = 0.0
+  `pause` is the time spent in validation, in seconds.
+  """
 
-  def run(self, state: state_lib.TrainState) -> state_lib.TrainState:
+  run: run_lib.Run
+  batches: windows.Batches
+  corpus: Any
+  path: files.Path
+  checkpoints: checkpoint.Checkpointer
+  label: str
+  pause: float = 0.0
+
+  def train(self, state: state_lib.TrainState) -> state_lib.TrainState:
     """Returns the state after the last step of the config."""
-    run, config = self._run, self._run.train
+    run, config = self.run, self.run.train
     first, batch = int(state.step), self._next()
     with contextlib.ExitStack() as stack:
       progress, log, profile = self._reporters(stack, first, batch)
@@ -291,7 +267,7 @@ class Loop:
       pending, began = [], time.monotonic()
       for step in range(first + 1, config.steps + 1):
         watchdog.reset()
-        self._checkpoints.check()
+        self.checkpoints.check()
         profile.before(step, state)
         state, metrics = step_fn(state, batch)
         profile.after(step, state)
@@ -309,19 +285,22 @@ class Loop:
             found, cost = self._validate(state, step, watchdog)
             metrics |= found
         if saves or len(pending) == config.log_every:
-          spent = time.monotonic() - began - self._pause
-          durable = self._checkpoints.durable_step()
+          spent = time.monotonic() - began - self.pause
+          durable = self.checkpoints.durable_step()
           written = log.write(pending, spent, durable, saves)
           pending = []
           progress.update(step, f'loss {written.loss:.4f}')
-          _check_skipped(run, written.skipped, step)
+          if written.skipped >= config.max_skipped:
+            raise errors.DivergedError(
+              _DIVERGED.format(written.skipped, step + 1, config.max_skipped)
+            )
         if saves:
           # The log is complete and the data is at this step.
-          self._checkpoints.save(state, self._batches, value=cost)
+          self.checkpoints.save(state, self.batches, value=cost)
         if preempted and not last:
           raise errors.PreemptedError(
             f'stopped by SIGTERM; saved step {step} of {config.steps} in '
-            f'{self._path}; the same command resumes'
+            f'{self.path}; the same command resumes'
           )
         if saves and not last:
           batch = self._next()
@@ -329,7 +308,7 @@ class Loop:
 
   def _next(self) -> dict[str, jax.Array]:
     """Returns the next batch, on the mesh."""
-    return self._run.layout.place(self._batches.next())
+    return self.run.layout.place(self.batches.next())
 
   def _reporters(
     self,
@@ -338,11 +317,11 @@ class Loop:
     batch: dict[str, jax.Array],
   ) -> tuple[progress_lib.Progress, metrics_lib.Log, metrics_lib.Profile]:
     """Opens progress line, log and profiler; `stack` closes them."""
-    run, (rows, length) = self._run, batch['inputs'].shape
+    run, (rows, length) = self.run, batch['inputs'].shape
     encoder = batch.get('encoder_inputs')
     progress = stack.enter_context(
       progress_lib.Progress(
-        self._label,
+        self.label,
         run.train.steps,
         unit='tokens',
         per=rows * length,
@@ -350,7 +329,7 @@ class Loop:
       )
     )
     log = metrics_lib.Log(
-      self._path,
+      self.path,
       first,
       devices=run.layout.mesh.devices.flat,
       tokens=rows * length,
@@ -363,7 +342,7 @@ class Loop:
     stack.callback(log.close)
     profile = metrics_lib.Profile(
       run.train.profile,
-      self._path,
+      self.path,
       progress.announce,
       primary=multihost.is_first(),
     )
@@ -377,9 +356,9 @@ class Loop:
     progress: progress_lib.Progress,
   ) -> Callable[..., Any]:
     """Returns the compiled training step."""
-    run = self._run
+    run = self.run
     step_fn = run.jitted_step(
-      packed=self._batches.padded
+      packed=self.batches.padded
       and objective.sees_padding(run.model, run.scheme)
     )
     progress.announce(
@@ -397,25 +376,13 @@ class Loop:
   ) -> tuple[dict[str, float], float | None]:
     """Returns metrics and cost of the state; see `evaluate.validate`."""
     began = time.monotonic()
-    trained = run_lib.Trained(self._run, state, seconds=0.0)
+    trained = run_lib.Trained(self.run, state, seconds=0.0)
     with watchdog.paused():
       found = evaluate.validate(
-        trained, self._corpus, f'{self._label}: step {step}'
+        trained, self.corpus, f'{self.label}: step {step}'
       )
-    self._pause += time.monotonic() - began
+    self.pause += time.monotonic() - began
     return found
-
-
-def _check_skipped(run: run_lib.Run, skipped: int, step: int) -> None:
-  """Raises after too many consecutive skipped steps."""
-  most = run.train.max_skipped
-  if skipped >= most:
-    raise errors.DivergedError(
-      f'loss or gradient was not finite in {skipped} steps in a row before '
-      f'step {step + 1} (train.max_skipped={most}); these steps were skipped, '
-      'and checkpoints are not affected; lower optimizer.learning_rate or '
-      'raise optimizer.warmup_steps'
-    )
 
 
 def _bias_error(

@@ -1,6 +1,6 @@
 """A run: the objects built from its config, and the result of training."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -63,7 +63,11 @@ class Run:
     self.layout = sharding.Layout.create(
       sections.mesh, self.data.batch_size, devices
     )
-    for name, length in self._lengths():
+    lengths = [('data.train_length', self.data.train_length)]
+    if self.model.architecture == 'encoder_decoder':
+      lengths.append(('data.target_length', self.data.target_length or 1))
+    lengths += [('eval.lengths', length) for length in self.eval.lengths]
+    for name, length in lengths:
       if length > dot_product.MAX_LENGTH:
         raise errors.ConfigError(
           f'{name}={length} is over {dot_product.MAX_LENGTH}, beyond which '
@@ -116,10 +120,8 @@ class Run:
   def step_fn(self, *, packed: bool) -> Callable[..., Any]:
     """Returns the training step, `(state, batch) -> (state, metrics)`.
 
-    All randomness is a function of the config's seed and the state's step.
-
-    Args:
-      packed: see `objective.token_losses`.
+    All randomness is a function of the config's seed and the state's step. For
+    `packed` see `objective.token_losses`.
     """
 
     def step(
@@ -159,7 +161,12 @@ class Run:
 
   def init_state(self) -> state_lib.TrainState:
     """Returns the initial state, created sharded over the mesh."""
-    return jax.jit(self._init, out_shardings=self.shardings)()
+    return jax.jit(
+      lambda: state_lib.init(
+        self.model, self.tx, jax.random.key(self.config.seed)
+      ),
+      out_shardings=self.shardings,
+    )()
 
   def adopt(
     self,
@@ -169,14 +176,8 @@ class Run:
   ) -> tuple[state_lib.TrainState, list[str]]:
     """Returns the initial state with another model's parameters where possible.
 
-    Args:
-      source_params: parameters of the other model; see `warm_start.adopt`.
-      source_model: configuration of the other model.
-      source_length: tokens per row of its training; 0 if unknown.
-
-    Returns:
-      (state, notes): the state on the mesh, and lines that describe the loaded
-      parameters.
+    Also returns lines that describe them; see `warm_start.adopt`. The length is
+    the tokens per row in the training of the other model, 0 if unknown.
 
     Raises:
       errors.CheckpointError: the models differ in more than their encodings.
@@ -197,17 +198,6 @@ class Run:
     )
     adopted = dataclasses.replace(state, params=params, opt_state=opt_state)
     return adopted, notes
-
-  def _lengths(self) -> Iterator[tuple[str, int]]:
-    """Yields the lengths of rows with the names of their fields."""
-    yield 'data.train_length', self.data.train_length
-    if self.model.architecture == 'encoder_decoder':
-      yield 'data.target_length', self.data.target_length or 1
-    for length in self.eval.lengths:
-      yield 'eval.lengths', length
-
-  def _init(self) -> state_lib.TrainState:
-    return state_lib.init(self.model, self.tx, jax.random.key(self.config.seed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,13 +227,14 @@ class Trained:
 
 def on_host(params: Params) -> Params:
   """Returns a tree of arrays as numpy arrays; all processes must call it."""
-
-  def gathered(leaf: Any) -> np.ndarray:
-    # Arrays read from a file are complete on every host.
-    if isinstance(leaf, np.ndarray):
-      return leaf
-    return multihost_utils.process_allgather(leaf, tiled=True)
-
-  if jax.process_count() > 1:
-    return jax.tree.map(gathered, params)
-  return jax.device_get(params)
+  if jax.process_count() == 1:
+    return jax.device_get(params)
+  # Arrays read from a file are complete on every host.
+  return jax.tree.map(
+    lambda leaf: (
+      leaf
+      if isinstance(leaf, np.ndarray)
+      else multihost_utils.process_allgather(leaf, tiled=True)
+    ),
+    params,
+  )

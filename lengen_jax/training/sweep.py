@@ -1,7 +1,6 @@
 """Sweeps over generated tasks: runs x learning rates x seeds, and a summary."""
 
 from collections.abc import Sequence
-import copy
 import hashlib
 import itertools
 import json
@@ -55,17 +54,15 @@ def sweep(
   for trainer in trainers:
     trainer.check()
   baselines = _baselines(config)
-  path = workdir_lib.claim(workdir, _shared(config), kind=workdir_lib.SWEEP)
+  # Runs, learning rates and seeds may be added to a sweep.
+  shared = runs_lib.configure(config, ('', '', ''))
+  with shared.unlocked():
+    del shared.sweep, shared.paper
+  path = workdir_lib.claim(workdir, shared, kind=workdir_lib.SWEEP)
   points = list(
     itertools.product(sections.sweep.learning_rates, sections.sweep.seeds)
   )
-
-  def write_results() -> dict[str, Any]:
-    results = _results(config, path, runs, points, baselines)
-    files_lib.write_json(path / 'results.json', results)
-    return results
-
-  results = write_results()
+  results = _write_results(config, path, runs, points, baselines)
   for number, (run, trainer) in enumerate(zip(runs, trainers, strict=True)):
     folder = path / runs_lib.folder(run)
     folder.mkdir(exist_ok=True)
@@ -74,7 +71,7 @@ def sweep(
     size = trainer.group_size or len(missing)
     for first in range(0, len(missing), max(size, 1)):
       run_group(trainer, missing[first : first + size], folder, label)
-    results = write_results()
+    results = _write_results(config, path, runs, points, baselines)
   return results
 
 
@@ -86,11 +83,7 @@ def run_group(
 ) -> None:
   """Trains and evaluates some points together and writes a file for each.
 
-  Args:
-    trainer: of the run.
-    points: the learning rates and seeds.
-    folder: of the run.
-    label: name of the run for progress lines.
+  `folder` is that of the run; progress lines start with `label`.
   """
   # Devices need equally many points: the last one is repeated.
   count = -(-len(points) // trainer.devices) * trainer.devices
@@ -166,34 +159,29 @@ def _train(
   return state, time.monotonic() - began
 
 
-def _results(
+def _write_results(
   config: ml_collections.ConfigDict,
   path: pathlib.Path,
   runs: Sequence[runs_lib.Run],
   points: Sequence[Point],
   baselines: dict[str, Any],
 ) -> dict[str, Any]:
-  """Returns the contents of results.json, with the runs finished so far."""
+  """Writes and returns results.json, with the runs finished so far."""
   lengths = sorted(config.eval.lengths)
   paper = {
     run: value for task, run, value in config.paper if task == config.task
   }
   entries, unfinished = [], []
   for run in runs:
-    files = [point_file(path / runs_lib.folder(run), p) for p in points]
+    name, folder = runs_lib.name(run), path / runs_lib.folder(run)
+    files = [point_file(folder, point) for point in points]
     if not all(file.exists() for file in files):
-      unfinished.append(runs_lib.name(run))
+      unfinished.append(name)
       continue
     found = [files_lib.read_json(file) for file in files]
-    entries.append(
-      {
-        'run': runs_lib.name(run),
-        **_summary(config, points, found),
-        'paper': paper.pop(runs_lib.name(run), None),
-        'points': found,
-      }
-    )
-  return {
+    entry = {'run': name, **_summary(config, points, found)}
+    entries.append(entry | {'paper': paper.pop(name, None), 'points': found})
+  results = {
     'task': config.task,
     'score': config.eval.score,
     'train_lengths': [config.train.min_length, config.train.max_length],
@@ -205,6 +193,8 @@ def _results(
     'config': json.loads(config.to_json()),
     'versions': runs_lib.versions(),
   }
+  files_lib.write_json(path / 'results.json', results)
+  return results
 
 
 def _summary(
@@ -219,11 +209,8 @@ def _summary(
   """
   kind = config.eval.score
   worst, better = (math.inf, min) if kind == 'loss' else (0.0, max)
-  longer = [
-    n
-    for n, at in enumerate(sorted(config.eval.lengths))
-    if at > config.train.max_length
-  ]
+  lengths, trained = sorted(config.eval.lengths), config.train.max_length
+  longer = [n for n, length in enumerate(lengths) if length > trained]
   scores = {}
   for point, one in zip(points, found, strict=True):
     values = [one[kind][n] for n in longer]
@@ -258,25 +245,8 @@ def _baselines(config: ml_collections.ConfigDict) -> dict[str, Any]:
     )
   middle = lengths[len(lengths) // 2]
   found = task.baselines(jax.random.key(2), middle)
-  return {
-    'chance': task.chance,
-    'baselines': {'length': middle}
-    | {name: float(value) for name, value in found.items()},
-  }
-
-
-def _shared(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Returns the config without runs, rates and seeds, which may be added."""
-  shared = copy.deepcopy(config)
-  with shared.unlocked():
-    del shared.sweep, shared.paper
-  for section, key in (
-    (shared.model, 'encoding'),
-    (shared, 'positions'),
-    (shared.model, 'attention_scale'),
-  ):
-    section[key] = ''
-  return shared
+  accuracies = {name: float(value) for name, value in found.items()}
+  return {'chance': task.chance, 'baselines': {'length': middle} | accuracies}
 
 
 def _finite(value: jax.Array | float) -> float | None:

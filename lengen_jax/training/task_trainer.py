@@ -56,11 +56,8 @@ class TaskTrainer:
   def __init__(self, config: ml_collections.ConfigDict) -> None:
     """Builds task, model, position scheme and optimizer.
 
-    Args:
-      config: a ConfigDict; see configs/chomsky.py.
-
     Raises:
-      errors.LengenError: the config is invalid.
+      errors.LengenError: the config, see configs/chomsky.py, is invalid.
     """
     self.config = config_lib.check_task(config)
     self.task = tasks.create(config.task)
@@ -110,12 +107,7 @@ class TaskTrainer:
   def init(
     self, seeds: Sequence[int] | Array, learning_rates: Sequence[float] | Array
   ) -> Points:
-    """Returns the initial state of some points.
-
-    Args:
-      seeds: `[R]`; R is a multiple of the number of devices.
-      learning_rates: `[R]`.
-    """
+    """Returns the initial state of R points, a multiple of the devices."""
     return jax.jit(self._shard(self._init, 2))(
       jnp.asarray(seeds, jnp.uint32), jnp.asarray(learning_rates, jnp.float32)
     )
@@ -131,11 +123,8 @@ class TaskTrainer:
   def train(self, points: Points, first: int, last: int) -> Points:
     """Returns the points after steps `first` ... `last - 1`.
 
-    Args:
-      points: the state; its buffers are donated.
-      first: the first step.
-      last: the step after the last one. With `last == first` the program is
-        compiled and no step is done.
+    The buffers of `points` are donated. With `last == first` the program is
+    compiled and no step is done.
     """
     return self._train(points, jnp.int32(first), jnp.int32(last))
 
@@ -161,20 +150,13 @@ class TaskTrainer:
       scalar,
     )
 
-  def count_parameters(self) -> int:
-    """Returns the number of parameters of the model."""
-    params = jax.eval_shape(self._model.init, jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
-
   def _shard(
     self, function: Callable[..., Any], mapped: int, shared: int = 0
   ) -> Callable[..., Any]:
     """Vectorizes a function of one point and shards it over the devices.
 
-    Args:
-      function: of one point.
-      mapped: number of leading arguments with an axis of points.
-      shared: number of further arguments, the same for all points.
+    The first `mapped` arguments have an axis of points; `shared` further
+    arguments are the same for all points.
     """
 
     def of_points(*args: Any) -> Any:
@@ -257,29 +239,21 @@ class TaskTrainer:
     )
     return point, metrics['loss']
 
-  @functools.cached_property
-  def _test(self) -> Callable[..., dict[str, jax.Array]]:
-    @functools.partial(jax.jit, static_argnames='width')
-    def test(
-      params: Params, length: jax.Array, *, width: int
-    ) -> dict[str, jax.Array]:
-      of_point = functools.partial(self._scores, width)
-      return self._shard(of_point, 1, 1)(params, length)
-
-    return test
+  @functools.partial(jax.jit, static_argnames=('self', 'width'))
+  def _test(
+    self, params: Params, length: jax.Array, *, width: int
+  ) -> dict[str, jax.Array]:
+    of_point = functools.partial(self._scores, width)
+    return self._shard(of_point, 1, 1)(params, length)
 
   def _scores(
     self, width: int, params: Params, length: jax.Array
   ) -> dict[str, jax.Array]:
     """Returns the scores of one point on rows padded to `width`."""
     examples = self.config.eval.examples
-    rows = _largest_divisor(
-      examples,
-      max(
-        1,
-        self.config.eval.batch_tokens // batches.count_tokens(self.task, width),
-      ),
-    )
+    tokens = batches.count_tokens(self.task, width)
+    most = max(1, min(self.config.eval.batch_tokens // tokens, examples))
+    rows = max(d for d in range(1, most + 1) if examples % d == 0)
 
     def score(rngs: jax.Array) -> dict[str, jax.Array]:
       inputs, targets = jax.vmap(
@@ -330,8 +304,3 @@ def _rngs(rng: jax.Array, *, dropout: bool) -> dict[str, jax.Array]:
   positions_rng, dropout_rng = jax.random.split(rng)
   rngs = {'positions': positions_rng, 'dropout': dropout_rng}
   return rngs if dropout else {'positions': positions_rng}
-
-
-def _largest_divisor(number: int, limit: int) -> int:
-  """Returns the largest divisor of `number` that is at most `limit`."""
-  return max(d for d in range(1, min(number, limit) + 1) if number % d == 0)

@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_no_crash(
   def full(*arguments):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: needs 9.1G\nat 3')
 
-  monkeypatch.setattr(loop.Loop, 'run', full)
+  monkeypatch.setattr(loop.Loop, 'train', full)
   with pytest.raises(errors.FitError, match='EXHAUSTED: needs 9.1G; ') as found:
     loop.train(tiny_config, tmp_path, corpus=corpus)
   assert found.value.exit_status == 3
