@@ -74,16 +74,15 @@ def _outcomes(
     for each in comparisons
   ]
   exact = [{one[0] for one in each} <= exact_parts for each in operands]
-  squares, further_seeds = [], {}
+  squares, count, further_seeds = 0.0, 0, {}
   for each, is_exact, scores in zip(differences, exact, operands, strict=True):
     if len(each) > 1 and not is_exact:
-      models = frozenset(one[:2] for one in scores)
-      further_seeds[models] = len(each) - 1
-      squares.append((statistics.variance(each) * (len(each) - 1), len(each)))
+      further = len(each) - 1
+      squares += statistics.variance(each) * further
+      count += further
+      further_seeds[frozenset(one[:2] for one in scores)] = further
   freedom = sum(further_seeds.values())
-  pooled = 0.0
-  if squares:
-    pooled = sum(s for s, _ in squares) / sum(n - 1 for _, n in squares)
+  pooled = squares / count if count else 0.0
   outcomes, failures = [], []
   for index, (each, is_exact) in enumerate(
     zip(differences, exact, strict=True)
@@ -114,13 +113,13 @@ def _scores(results: Results, operand: Operand) -> list[Any] | None:
   """Returns a score of each seed; None if it was not measured."""
   if not isinstance(operand, tuple):
     return [operand] * len(results['seeds'])
-  part_name, row_name, column = operand
+  name, row_name, column = operand
   for part in results['parts']:
-    if part['name'] == part_name and column in part['columns']:
-      index = part['columns'].index(column)
-      for row in part['rows']:
-        if row['name'] == row_name:
-          return [scores[index] for scores in row['values']]
+    for row in part['rows']:
+      if (part['name'], row['name']) == (name, row_name):
+        if column in part['columns']:
+          n = part['columns'].index(column)
+          return [scores[n] for scores in row['values']]
   return None
 
 

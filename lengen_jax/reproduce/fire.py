@@ -292,12 +292,7 @@ _PARTS: dict[str, list[Any]] = {
   'table6': [_c4(papers.FIRE_TABLE_6)],
   'table7': [_c4(papers.FIRE_TABLE_7)],
   'section3': [
-    _c4(
-      {
-        name: _TABLE_4.get(name)
-        for name in ('raw distance', 'fixed length', 'fire')
-      }
-    )
+    _c4({'raw distance': None, 'fixed length': None, 'fire': _TABLE_4['fire']})
   ],
   'threshold': [_c4(['fixed', 'learned'])],
 }
@@ -313,19 +308,15 @@ _FIELDS: dict[str, dict[str, Any]] = {
   'table2': _BOTH,
   'table3': _BOTH,
 }
-_TEXT = """
+_F1 = '\n'.join(
+  f'F1, {part.name}: FIRE has the least loss of all encodings at every length\n'
+  f'  {part.name}: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4'
+  for part in _PARTS['figure1'][1:]
+)
+_TEXT = f"""
 [figure1] log perplexity by length on C4, arXiv and GitHub, base and large;
     figures 1, 2 and 7
-F1, arxiv: FIRE has the least loss of all encodings at every length
-  arxiv: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
-F1, github: FIRE has the least loss of all encodings at every length
-  github: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
-F1, c4, large: FIRE has the least loss of all encodings at every length
-  c4, large: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
-F1, arxiv, large: FIRE has the least loss of all encodings at every length
-  arxiv, large: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
-F1, github, large: FIRE has the least loss of all encodings at every length
-  github, large: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
+{_F1}
 [figure4] the biases that FIRE learns, by layer and head; figures 4 and 8, and
     the thresholds
 F5, range: learned thresholds end between 0.59 and 0.78 training lengths (1200

@@ -97,7 +97,7 @@ class Part:
 
 
 def find(results: Sequence[Results], name: str) -> Results:
-  """Returns the results of the part or row called `name`."""
+  """Returns the results of a part or row."""
   (found,) = (one for one in results if one['name'] == name)
   return found
 
@@ -232,7 +232,7 @@ class ConfiguredPart(Part):
       self.substitute.write(folder)
 
   def _substitute_folder(self, request: Request) -> pathlib.Path | None:
-    """Returns a folder whose name depends on the source of the writer."""
+    """Returns a folder named by the source of the writer."""
     substitute = self.substitute_at(request.scale)
     if substitute is None or substitute.write is None:
       return None

@@ -37,14 +37,11 @@ def reproduce(
   Args:
     experiment: the experiment.
     scale: one of `experiment.SCALES`.
-    root: folder of all reproductions. Its folder PAPER/TABLE/SCALE receives
-      reproduction.json at the end; its folder `trained` holds the models, which
+    root: folder of all reproductions. Its folder PAPER/TABLE/SCALE receives the
+      results, reproduction.json; its folder `trained` holds the models, which
       experiments share.
     seeds: the seeds; None for those of the experiment.
     overrides: '--config.KEY=VALUE' arguments for all parts.
-
-  Returns:
-    The results, as in reproduction.json.
 
   Raises:
     errors.LengenError: a part cannot run. Errors that can be detected in

@@ -15,16 +15,12 @@ _OURS = (
   'optimizer and corpus',
 )
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
-# Position schemes; {} is eight training lengths. The row that trains the model
-# of each: all rows train at one length, where log n changes nothing.
+# Position schemes; {} is eight training lengths.
 _SCHEMES = {
-  'standard': ('standard', 'standard'),
-  'random': ('randomized(max_position={})', 'random'),
-  'random, even at test time': (
-    "randomized(max_position={}, test='even')",
-    'random',
-  ),
-  'equal mean': ('equal_mean', 'equal mean'),
+  'standard': 'standard',
+  'random': 'randomized(max_position={})',
+  'random, even at test time': "randomized(max_position={}, test='even')",
+  'equal mean': 'equal_mean',
 }
 
 
@@ -37,10 +33,12 @@ def _run(run: str, log_n: bool = False) -> Run:
 def _masked(encoding: str) -> LengthCurves:
   """Returns every position scheme, without log n and with it."""
   table = []
-  for name, (scheme, model) in _SCHEMES.items():
-    run, trained_as = f'{encoding} | {scheme}', None if name == model else model
+  for name, scheme in _SCHEMES.items():
+    run = f'{encoding} | {scheme}'
+    # All rows train at one length, where log n changes nothing.
+    model = name.partition(',')[0]
     table += [
-      Row(name, _run(run), trained_as=trained_as),
+      Row(name, _run(run), trained_as=None if name == model else model),
       Row(f'{name}, log n', _run(run, log_n=True), trained_as=model),
     ]
   return _text(
@@ -123,7 +121,7 @@ _PARTS: dict[str, list[Any]] = {
   ],
   'window': [_text(_WINDOWED), _text(_WINDOWED, name='window', window=0.5)],
   # Smaller scales run one task of each level of the hierarchy for the networks,
-  # and the task that the essay discusses most for positions.
+  # and the most discussed task for positions.
   'figure1': _sweeps(
     _FIGURE_1, 'parity_check', 'reverse_string', 'bucket_sort'
   ),
@@ -132,30 +130,22 @@ _PARTS: dict[str, list[Any]] = {
 }
 _CHOMSKY = {'ours': ()}
 _FIELDS = {name: _CHOMSKY for name in ('figure1', 'figure2', 'chomsky_log_n')}
-_TEXT = """
-[mlm] masked language modelling from 64 tokens to 512: positions and log n
-S1, sinusoidal: random positions in training help beyond the training length,
-    with log n more
-  sinusoidal: random < standard @ 4|8
-  sinusoidal: random, log n < random @ 4|8
-S2, sinusoidal: equal-mean positions with log n are best; plain random ones are
+_MLM = """\
+S1, {0}: random positions in training help beyond the training length, with
+    log n more
+  {0}: random < standard @ 4|8
+  {0}: random, log n < random @ 4|8
+S2, {0}: equal-mean positions with log n are best; plain random ones are
     worse than equal-mean
-  sinusoidal: equal mean < random @ 4|8
-  sinusoidal: equal mean, log n < standard, log n|random, log n|random, even at
+  {0}: equal mean < random @ 4|8
+  {0}: equal mean, log n < standard, log n|random, log n|random, even at
     test time, log n|equal mean @ 4|8
-S3, sinusoidal: at test time evenly spaced positions beat a random draw
-  sinusoidal: random, even at test time < random @ 1|2|4
-S1, rope: random positions in training help beyond the training length, with log
-    n more
-  rope: random < standard @ 4|8
-  rope: random, log n < random @ 4|8
-S2, rope: equal-mean positions with log n are best; plain random ones are worse
-    than equal-mean
-  rope: equal mean < random @ 4|8
-  rope: equal mean, log n < standard, log n|random, log n|random, even at test
-    time, log n|equal mean @ 4|8
-S3, rope: at test time evenly spaced positions beat a random draw
-  rope: random, even at test time < random @ 1|2|4
+S3, {0}: at test time evenly spaced positions beat a random draw
+  {0}: random, even at test time < random @ 1|2|4"""
+_TEXT = f"""
+[mlm] masked language modelling from 64 tokens to 512: positions and log n
+{_MLM.format('sinusoidal')}
+{_MLM.format('rope')}
 [entropy] entropy of attention by length, with log n and without
 S4: with log n the entropy of attention grows less with length
   entropy: rope, log n < rope @ growth
