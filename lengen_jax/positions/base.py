@@ -50,9 +50,7 @@ class Distances:
 
   def at(self, index: Array) -> 'Distances':
     """Selects the tokens at `index`, int32 `[1 or B, N]`."""
-    start = self.start
-    if start is not None:
-      start = _take(start, index)
+    start: Any = None if self.start is None else take(self.start, index)
     return dataclasses.replace(self, index=index, start=start)
 
   def rows(self, keys: 'Distances') -> tuple[jax.Array, jax.Array]:
@@ -86,13 +84,17 @@ class Distances:
 
 # What a position scheme returns.
 Positions = Array | Distances
+# Lengths of segments, broadcastable to [B, L].
+Lengths = int | Array | None
+# Random numbers of a batch, by name.
+Draws = Mapping[str, Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class PositionScheme:
   """Base class of position schemes.
 
-  A subclass implements `apply`; a random one also `draw` and `at_test`.
+  A subclass implements `apply`; a random one also `draw`.
   """
 
   # Class attributes below are read by models, evaluation and `lengen list`.
@@ -126,7 +128,7 @@ class PositionScheme:
     self,
     segment_positions: Array,
     *,
-    lengths: int | Array | None = None,
+    lengths: Lengths = None,
     rng: jax.Array | None = None,
     train: bool = False,
     num_layers: int | None = None,
@@ -159,11 +161,9 @@ class PositionScheme:
         'must be [B, L]'
       )
     segment_positions = jnp.asarray(segment_positions)
-    for name, value in (
-      ('segment_positions', segment_positions),
-      ('lengths', lengths),
-    ):
-      _check_whole(name, value, segment_positions.shape)
+    shape = segment_positions.shape
+    _check_whole('segment_positions', segment_positions, shape)
+    _check_whole('lengths', lengths, shape)
     self.check_length(segment_positions, lengths, train)
     if self.needs_lengths:
       if lengths is None:
@@ -171,7 +171,7 @@ class PositionScheme:
           f'{self} needs lengths: the true length of each segment, '
           'broadcastable to [B, L]'
         )
-      lengths = jnp.broadcast_to(lengths, segment_positions.shape)
+      lengths = jnp.broadcast_to(lengths, shape)
     if not self.draws(train):
       return self.at_test(segment_positions, lengths)
     if rng is None:
@@ -204,25 +204,22 @@ class PositionScheme:
     return self.random if train else self.random_at_test
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
-  ) -> dict[str, jax.Array]:
+    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
+  ) -> Draws:
     """Returns the random numbers of a batch, a dict of arrays."""
     raise NotImplementedError
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> Positions:
     """Returns the positions for given draws; a pure function."""
     raise NotImplementedError
 
-  def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
-  ) -> Positions:
-    """Returns the positions without randomness."""
+  def at_test(self, segment_positions: Array, lengths: Lengths) -> Positions:
+    """Returns the positions without randomness; of a random scheme, i."""
+    if self.random:
+      dtype = jnp.float32 if self.fractional else segment_positions.dtype
+      return segment_positions.astype(dtype)
     return self.apply({}, segment_positions, lengths=lengths)
 
   def limit(self, train: bool) -> int | None:
@@ -235,7 +232,7 @@ class PositionScheme:
     return length if limit is None else limit
 
   def check_length(
-    self, segment_positions: Array, lengths: int | Array | None, train: bool
+    self, segment_positions: Array, lengths: Lengths, train: bool
   ) -> None:
     """Raises errors.LengthError if a segment exceeds the scheme's limit."""
     limit = self.limit(train)
@@ -329,21 +326,23 @@ def take(positions: Positions, index: Array) -> Positions:
   Args:
     positions: `[1 or B, L]`, or Distances.
     index: int32 `[1 or B, N]`, row indices of the tokens.
-
-  Returns:
-    `[1 or B, N]`, or Distances.
   """
   if isinstance(positions, Distances):
     return positions.at(index)
-  return _take(positions, index)
+  batch = max(positions.shape[0], index.shape[0])
+  positions = jnp.broadcast_to(positions, (batch, positions.shape[1]))
+  index = jnp.broadcast_to(index, (batch, index.shape[1]))
+  return jnp.take_along_axis(positions, index, axis=1)
 
 
-def _take(values: Array, index: Array) -> jax.Array:
-  batch = max(values.shape[0], index.shape[0])
-  values, index = (
-    jnp.broadcast_to(x, (batch, x.shape[1])) for x in (values, index)
-  )
-  return jnp.take_along_axis(values, index, axis=1)
+def below(key: jax.Array, bound: Array) -> jax.Array:
+  """Returns a random integer of 0 .. bound - 1."""
+  return jax.random.randint(key, (), 0, bound)
+
+
+def per_token(draw: Any, keys: jax.Array, *values: Array) -> jax.Array:
+  """Applies `draw(key, *values)` to each token, `[B, L]`."""
+  return jax.vmap(jax.vmap(draw))(keys, *values)
 
 
 def token_keys(

@@ -4,7 +4,6 @@ The last position has the segment length as its mean, so positions in training
 equal those at test time on average.
 """
 
-from collections.abc import Mapping
 import dataclasses
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.positions import base
+from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
 
 
@@ -42,15 +42,12 @@ class EqualMean(base.PositionScheme):
   random = True
 
   def __post_init__(self) -> None:
-    if self.distribution not in ('exponential', 'beta'):
+    name, valid = self.distribution, ('exponential', 'beta')
+    if name not in valid:
       raise errors.SpecError(
-        errors.one_of(
-          'distribution of equal_mean',
-          self.distribution,
-          ['exponential', 'beta'],
-        )
+        errors.one_of('distribution of equal_mean', name, valid)
       )
-    if (self.distribution == 'beta') != (self.max_position is not None):
+    if (name == 'beta') != (self.max_position is not None):
       raise errors.SpecError(
         "equal_mean requires max_position if distribution='beta', and "
         'accepts it only then'
@@ -64,34 +61,24 @@ class EqualMean(base.PositionScheme):
       raise errors.SpecError(f'alpha must be positive, got {self.alpha}')
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
-  ) -> dict[str, jax.Array]:
+    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
+  ) -> Draws:
     keys = base.token_keys(rng, segment_positions.shape)
     n = jnp.maximum(lengths, 1).astype(jnp.float32)
     if self.distribution == 'exponential':
-      last = n * jax.vmap(jax.vmap(jax.random.exponential))(keys)
+      last = n * base.per_token(jax.random.exponential, keys)
     else:
       # n' = max_position for a segment of max_position tokens.
       odds = jnp.maximum(self.max_position / n - 1, 1e-3)
-      last = self.max_position * jax.vmap(
-        jax.vmap(
-          lambda key, o: jax.random.beta(key, self.alpha, self.alpha * o)
-        )
-      )(keys, odds)
+      last = self.max_position * base.per_token(
+        lambda key, o: jax.random.beta(key, self.alpha, self.alpha * o),
+        keys,
+        odds,
+      )
     return {'last': base.per_segment(last, segment_positions)}
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> Array:
     gaps = jnp.maximum(lengths - 1, 1).astype(jnp.float32)
     return draws['last'] * (segment_positions / gaps)
-
-  def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
-  ) -> Array:
-    del lengths
-    return segment_positions.astype(jnp.float32)

@@ -4,7 +4,6 @@ The scheme works with every encoding. RoPE also has PI as a frequency scale and
 uses the same ratio.
 """
 
-from collections.abc import Mapping
 import dataclasses
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.positions import base
+from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
 
 
@@ -53,11 +53,7 @@ class Interpolated(base.PositionScheme):
     return self.train_length is not None
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> Array:
     positions = segment_positions.astype(jnp.float32)
     if self.scale is not None:

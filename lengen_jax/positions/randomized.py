@@ -1,6 +1,5 @@
 """Randomized positions: a sorted random subset of a longer range."""
 
-from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.positions import base
+from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
 
 
@@ -88,8 +88,8 @@ class Randomized(base.PositionScheme):
     return self.max_position
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
-  ) -> dict[str, jax.Array]:
+    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
+  ) -> Draws:
     keys = base.token_keys(
       rng, segment_positions.shape, same_rows=self.same_rows
     )
@@ -104,18 +104,14 @@ class Randomized(base.PositionScheme):
     return {'distances': jnp.minimum(r, self.max_position - 1)}
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> base.Positions:
     if self.mode == 'positions':
       return draws['positions']
     return self._distances(draws['distances'], segment_positions)
 
   def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
+    self, segment_positions: Array, lengths: Lengths
   ) -> base.Positions:
     """Returns floor(t (P - 1) / (n - 1)), in integers without overflow."""
     t = segment_positions
@@ -169,9 +165,7 @@ def _subset(keys: jax.Array, t: Array, n: Any, size: int) -> jax.Array:
   """
   start = base.segment_starts(t)
   m = jnp.maximum(size - jnp.maximum(n, 1) + 1, 1)
-  urn = jax.vmap(jax.vmap(lambda k, n: jax.random.randint(k, (), 0, n)))(
-    keys, m + t
-  )
+  urn = base.per_token(base.below, keys, m + t)
   index = start + t
   source = jnp.where(urn < m, index, start + urn - m)
   for _ in range(max(1, (t.shape[1] - 1).bit_length())):

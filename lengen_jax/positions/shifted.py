@@ -4,7 +4,6 @@ Shifts do not change relative encodings. They train absolute encodings at every
 position.
 """
 
-from collections.abc import Mapping
 import dataclasses
 import math
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.positions import base
+from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
 
 
@@ -23,34 +23,23 @@ class _Shift(base.PositionScheme):
   random = True
   contiguous = True
 
-  def num_shifts(self, lengths: int | Array | None) -> int | Array:
+  def num_shifts(self, lengths: Lengths) -> int | Array:
     """Returns the exclusive upper bound of k."""
     raise NotImplementedError
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
-  ) -> dict[str, jax.Array]:
+    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
+  ) -> Draws:
     keys = base.token_keys(rng, segment_positions.shape)
     bound = jnp.asarray(self.num_shifts(lengths), jnp.int32)
-    start = jax.vmap(jax.vmap(lambda k, n: jax.random.randint(k, (), 0, n)))(
-      keys, jnp.broadcast_to(jnp.maximum(bound, 1), keys.shape)
-    )
+    bound = jnp.broadcast_to(jnp.maximum(bound, 1), keys.shape)
+    start = base.per_token(base.below, keys, bound)
     return {'start': base.per_segment(start, segment_positions)}
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> Array:
     return segment_positions + draws['start']
-
-  def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
-  ) -> Array:
-    del lengths
-    return segment_positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +73,10 @@ class Shape(_Shift):
       return length + max(self.max_shift - 1, 0)
     return length + (self.max_shift if self.official_compat else 0)
 
-  def num_shifts(self, lengths: int | Array | None) -> int:
+  def num_shifts(self, lengths: Lengths) -> int:
     return self.max_shift
 
-  def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
-  ) -> Array:
+  def at_test(self, segment_positions: Array, lengths: Lengths) -> Array:
     return segment_positions + (self.max_shift if self.official_compat else 0)
 
 
@@ -120,7 +107,7 @@ class RandomPadding(_Shift):
         f'{self.max_position}'
       )
 
-  def num_shifts(self, lengths: int | Array | None) -> int | Array:
+  def num_shifts(self, lengths: Lengths) -> int | Array:
     return self.max_position - lengths + 1
 
 
@@ -169,44 +156,35 @@ class Cape(base.PositionScheme):
     return self.mean_normalize
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
-  ) -> dict[str, jax.Array]:
-    del lengths
+    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
+  ) -> Draws:
+    log_scale = math.log(self.max_scale)
 
     def uniform(number: int, bound: float) -> jax.Array:
-      keys = base.token_keys(
-        jax.random.fold_in(rng, number), segment_positions.shape
+      rng_of_draw = jax.random.fold_in(rng, number)
+      keys = base.token_keys(rng_of_draw, segment_positions.shape)
+      return base.per_token(
+        lambda k: jax.random.uniform(k, (), minval=-bound, maxval=bound), keys
       )
-      return jax.vmap(
-        jax.vmap(
-          lambda k: jax.random.uniform(k, (), minval=-bound, maxval=bound)
-        )
-      )(keys)
 
+    delta, log_lambda = (
+      base.per_segment(uniform(number, bound), segment_positions)
+      for number, bound in ((0, self.global_shift), (2, log_scale))
+    )
     return {
-      'delta': base.per_segment(
-        uniform(0, self.global_shift), segment_positions
-      ),
+      'delta': delta,
       'delta_local': uniform(1, self.local_shift),
-      'log_lambda': base.per_segment(
-        uniform(2, math.log(self.max_scale)), segment_positions
-      ),
+      'log_lambda': log_lambda,
     }
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> Array:
     positions = self.at_test(segment_positions, lengths)
     positions = positions + draws['delta'] + draws['delta_local']
     return positions * jnp.exp(draws['log_lambda'])
 
-  def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
-  ) -> Array:
+  def at_test(self, segment_positions: Array, lengths: Lengths) -> Array:
     positions = segment_positions.astype(jnp.float32)
     if self.mean_normalize:
       positions = positions - (jnp.maximum(lengths, 1) - 1) / 2

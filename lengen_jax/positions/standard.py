@@ -1,9 +1,9 @@
 """Standard positions: 0, 1, 2, ... in every segment."""
 
-from collections.abc import Mapping
 import dataclasses
 
 from lengen_jax.positions import base
+from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
 
 
@@ -15,10 +15,6 @@ class Standard(base.PositionScheme):
   contiguous = True
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> Array:
     return segment_positions

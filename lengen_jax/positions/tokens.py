@@ -78,9 +78,9 @@ class Tokens(struct.PyTreeNode):
 
   def with_positions(self) -> 'Tokens':
     """Returns the tokens with the standard positions in place of None."""
-    return (
-      self.replace(positions=self.index) if self.positions is None else self
-    )
+    if self.positions is not None:
+      return self
+    return self.replace(positions=self.index)
 
   @property
   def per_layer(self) -> bool:

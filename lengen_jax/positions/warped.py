@@ -4,7 +4,7 @@ At test time positions are interpolated (dynamic PI), which reduces the distance
 of neighbouring tokens. Warping trains the model on such distances.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import dataclasses
 import math
 import re
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors
 from lengen_jax.positions import base, interpolated
+from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
 
 PLAIN, HEAD, TAIL = 0, 1, 2
@@ -116,12 +117,12 @@ class HeadTailWarp(base.PositionScheme):
     return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
   def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: int | Array | None
-  ) -> dict[str, jax.Array]:
+    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
+  ) -> Draws:
     del lengths
     keys = base.token_keys(rng, segment_positions.shape)
-    draw_two = jax.vmap(jax.vmap(lambda key: jax.random.uniform(key, (2,))))
-    which, choice = jnp.moveaxis(draw_two(keys), -1, 0)
+    two = base.per_token(lambda key: jax.random.uniform(key, (2,)), keys)
+    which, choice = jnp.moveaxis(two, -1, 0)
     mode = jnp.full(which.shape, PLAIN)
     for number, warp in enumerate(self.modes):
       low, high = number * self.fraction, (number + 1) * self.fraction
@@ -136,11 +137,7 @@ class HeadTailWarp(base.PositionScheme):
     }
 
   def apply(
-    self,
-    draws: Mapping[str, Array],
-    segment_positions: Array,
-    *,
-    lengths: int | Array | None = None,
+    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
   ) -> Array:
     index = segment_positions.astype(jnp.float32)
     # The clip keeps f within its domain at padding.
@@ -154,9 +151,7 @@ class HeadTailWarp(base.PositionScheme):
       jnp.where(draws['mode'] == TAIL, tail, index),
     )
 
-  def at_test(
-    self, segment_positions: Array, lengths: int | Array | None
-  ) -> Array:
+  def at_test(self, segment_positions: Array, lengths: Lengths) -> Array:
     factor = interpolated.ratio(self.train_length, lengths)
     return segment_positions.astype(jnp.float32) * factor
 
