@@ -41,11 +41,6 @@ def choose(
 ) -> str:
   """Returns the form of tiles: 'exact', 'strip' or 'anchored'.
 
-  Args:
-    bias: a BiasFn or None.
-    bias_form: one of FORMS.
-    contiguous: whether differences of positions are differences of indices.
-
   Raises:
     errors.ConfigError: 'anchored' is not available for the bias.
   """
@@ -58,13 +53,10 @@ def choose(
   if contiguous and bias.encoding.has_rows:
     return 'anchored'
   if bias_form == 'anchored':
-    reason = (
-      f'{specs.describe(bias.encoding)} has no rows to interpolate between'
-    )
-    if not contiguous:
-      reason = (
-        'it needs contiguous positions, and the same q_offset in all rows'
-      )
+    reason = 'it needs contiguous positions, and the same q_offset in all rows'
+    if contiguous:
+      encoding = specs.describe(bias.encoding)
+      reason = f'{encoding} has no rows to interpolate between'
     raise errors.ConfigError(
       f"bias_form='anchored' is not available: {reason}; use 'exact'"
     )
@@ -74,14 +66,7 @@ def choose(
 def tile(
   form: str, bias: encodings.BiasFn | None, queries: Side, keys: Side
 ) -> Array | None:
-  """Returns the bias of a tile, `[1 or B, H, q, k]`, or None without one.
-
-  Args:
-    form: the result of `choose`.
-    bias: a BiasFn or None.
-    queries: a block of queries.
-    keys: a block of keys.
-  """
+  """Returns the bias of a tile in a form of `choose`, `[1 or B, H, q, k]`."""
   if bias is None:
     return None
   if form == 'strip':
@@ -105,17 +90,9 @@ def interpolation_weights(
 ) -> Array:
   """Returns how far queries are from the anchor before to the one after.
 
-  Anchors are `spacing` queries apart from query 0 on.
-
-  Args:
-    bias: a BiasFn.
-    first_B: position of query 0 in each row.
-    index_Q: the queries, from 0.
-    spacing: queries from one anchor to the next.
-
-  Returns:
-    float32 `[B, Q]`, for keys up to the query. For later keys the weight is
-    linear in the query.
+  Anchors are `spacing` queries apart, from query 0 on.
+  Query 0 of each row has position `first_B`. The result, float32 `[B, Q]`, is
+  for keys up to the query; for later keys the weight is linear in the query.
   """
   before_Q = index_Q // spacing * spacing
   around = (
@@ -166,13 +143,7 @@ def _anchored_tile(bias: Any, queries: Side, keys: Side) -> Array:
 
 
 def _distances(apart: Array, q: int, k: int) -> Array:
-  """Returns the distances of a tile, largest first, `[N]`.
-
-  Args:
-    apart: distance of the first query from the first key.
-    q: queries.
-    k: keys.
-  """
+  """Returns a tile's distances, largest first; `apart` of its first pair."""
   return (apart + q - 1 - jnp.arange(q + k - 1)).astype(jnp.float32)
 
 

@@ -1,7 +1,7 @@
 """One call of attention: its arrays, masks and options, checked once.
 
 `dot_product_attention` makes an `AttentionCall`; every implementation takes it,
-and `sharded` splits it by `AttentionCall.specs`. A new argument of attention is
+and `AttentionCall.specs` splits it over a mesh. A new argument of attention is
 a new field here.
 
 Shapes: B batch, Q queries, K keys, N either, H heads, G key heads, D head_dim.
@@ -237,9 +237,6 @@ def query_index(
 
   Returns:
     int32 `[1 or B, Q]`; an int or None.
-
-  Raises:
-    errors.ConfigError: `q_offset` is not an integer, or of another shape.
   """
   static = None
   if isinstance(q_offset, numbers.Integral):
@@ -367,15 +364,7 @@ def _check_bias(bias: Any, pairs: tuple[int, ...]) -> None:
 
 
 def check_bias_shape(bias: Array, pairs: tuple[int, ...]) -> None:
-  """Raises unless a bias function returned `[H, q, k]` or `[1 or B, H, q, k]`.
-
-  Args:
-    bias: the array that it returned.
-    pairs: (B, H, q, k).
-
-  Raises:
-    errors.ConfigError: another shape.
-  """
+  """Raises unless a bias function's result fits pairs (B, H, q, k)."""
   if bias.shape not in (pairs[1:], (1, *pairs[1:]), pairs):
     raise errors.ConfigError(
       f'the bias function returned shape {bias.shape}; it must be {pairs[1:]}, '

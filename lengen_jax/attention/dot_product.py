@@ -175,12 +175,7 @@ def choose(
 ) -> str:
   """Returns the name of the implementation that computes attention.
 
-  Args:
-    implementation: see `dot_product_attention`.
-    bias_form: likewise.
-    q_length: Q.
-    k_length: K.
-    refused: why attention cannot be computed by tiles; None if it can.
+  `refused` is the reason why attention cannot be computed by tiles, or None.
   """
   if implementation != 'auto':
     return implementation

@@ -189,12 +189,12 @@ def register(name: str, scale: type[LogitScale]) -> None:
 
 
 def create(spec: str, *, num_heads: int, **module: Any) -> LogitScale:
-  """Creates a logit scale from a spec.
+  """Creates a logit scale from a spec, `name` or `name(key=value, ...)`.
 
   Args:
-    spec: `name` or `name(key=value, ...)`.
-    num_heads: attention heads.
-    **module: `name` and `parent`, as any linen module takes them.
+    spec: the spec.
+    num_heads: attention heads, H.
+    **module: `name` and `parent` of the linen module.
 
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.

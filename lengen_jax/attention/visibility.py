@@ -55,8 +55,8 @@ def visible(
 
   Args:
     mask: the static part.
-    q_index: index of the queries among the keys, int32.
-    k_index: index of the keys, int32.
+    q_index: int32, index of the queries among the keys.
+    k_index: int32.
     q_segment_ids: int32; pairs of different segments are masked.
     k_segment_ids: int32.
     sink: bool, keys that stay visible beyond the window.
@@ -195,10 +195,7 @@ def _reach(
 ) -> tuple[int | None, int | None]:
   """Returns how far before and after a query visible keys are; None for all.
 
-  Args:
-    mask: the static part, except its window.
-    window: see `Mask`.
-    of_queries: return where the queries that see a key are instead.
+  With `of_queries`, how far from a key the queries are that see it.
   """
   far = None if window is None else window - 1
   reach = far, 0 if mask.causal else far

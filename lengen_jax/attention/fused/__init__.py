@@ -10,13 +10,7 @@ NOTHING = -1e29
 
 
 def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
-  """Returns a product summed in float32.
-
-  Args:
-    a: a matrix.
-    b: a matrix.
-    contract: the axis of a and the axis of b to sum over.
-  """
+  """Returns the float32 sum of products over one axis of a and one of b."""
   return jax.lax.dot_general(
     a,
     b,

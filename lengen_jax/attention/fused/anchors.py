@@ -46,7 +46,7 @@ def bands(
   Args:
     length: tokens of a row.
     block: tokens in a block, if a band has as many.
-    exact: number of first queries with a bias of their own each.
+    exact: number of first queries with an exact bias.
     two_sided: whether keys after the query are visible.
   """
   first = min(exact, length)
@@ -66,14 +66,7 @@ def bands(
 def row(
   bias: encodings.BiasFn, i: int, distances_N: Array, exact: int
 ) -> Array:
-  """Returns the bias of one query of a long row as kernels do, `[H, N]`.
-
-  Args:
-    bias: a BiasFn whose encoding has rows.
-    i: the query, which is also its position.
-    distances_N: query position minus key position.
-    exact: number of first queries with a bias of their own each.
-  """
+  """Returns the bias of query i at position i as kernels do, `[H, N]`."""
   band = bands(i + 1, plans.BLOCK, exact, bias.bidirectional)[-1]
   if band.form == 'dense':
     return bias.rows(jnp.array([i]), distances_N)[0]

@@ -17,13 +17,7 @@ from lengen_jax.attention.fused.plan import Plan, Table
 def make(
   plan: Plan, bias: encodings.BiasFn | None, call: AttentionCall
 ) -> Table:
-  """Returns the table of a band of queries.
-
-  Args:
-    plan: of the band.
-    bias: a BiasFn, or None.
-    call: the call; of its arrays, positions, index and segments are used.
-  """
+  """Returns the table of a bias for a band of queries of the call."""
   if plan.form == 'none':
     return Table()
   if plan.form == 'dense':

@@ -218,13 +218,7 @@ def by_distance(diagonals: Array) -> Array:
 
 
 def _whole_rows(plan: Plan, inputs: Inputs, rows_of: int) -> Specs:
-  """Returns inputs of a program for all rows of the batch that share a table.
-
-  Args:
-    plan: the plan.
-    inputs: the arrays.
-    rows_of: number of tables, 1 or B.
-  """
+  """Returns inputs of a program for all rows with one of 1 or B tables."""
   q, heads, width = inputs.q, plan.heads_of(inputs.q), plan.head_dim
   group = heads // plan.heads_of(inputs.k)
   rows = q.shape[0] // rows_of
@@ -296,13 +290,10 @@ def _keys(plan: Plan, inputs: Inputs) -> Specs:
 def _shared(
   inputs: Inputs, of_grid: Index, *, rows: int = 1, heads: int = 1
 ) -> Specs:
-  """Returns offset, lengths, segments and the table.
+  """Returns offset, lengths, segments and the table, as inputs by name.
 
-  Args:
-    inputs: the arrays.
-    of_grid: from a place in the grid to the block of rows and of heads.
-    rows: of the batch, in a program.
-    heads: in a program.
+  A program has `rows` rows and `heads` heads; `of_grid` maps its place in the
+  grid to their blocks.
   """
   found: Specs = {'offset': (inputs.offset, (1,), lambda *at: (0,))}
   if inputs.k_lengths is not None:
@@ -358,12 +349,7 @@ def _seen(
 ) -> Specs:
   """Returns the first and the last tile of keys that may share a segment.
 
-  Args:
-    plan: the plan.
-    inputs: the arrays.
-    sizes: queries and keys in a tile.
-    part: block and index of a program.
-    by_keys: return tiles of queries for keys instead.
+  Tiles have `sizes` queries and keys. Of queries for keys, if `by_keys`.
   """
   if inputs.k_segment_ids is None:
     return {}

@@ -75,11 +75,7 @@ class Program:
   ) -> Any:
     """Runs `step(masked, block, carry)` over tiles of visible keys.
 
-    Args:
-      first_q: first query of the tile.
-      sizes: queries and keys in a tile.
-      step: a function.
-      carry: its state.
+    Tiles have `sizes` queries and keys, and begin at query `first_q`.
     """
     queries, keys = sizes
     first_q = self.first_query + first_q
@@ -102,11 +98,7 @@ class Program:
   ) -> Any:
     """Runs `step(masked, block, carry)` over tiles of queries that see keys.
 
-    Args:
-      first_k: first key of the tile.
-      n: queries, and keys, in a tile.
-      step: a function.
-      carry: its state.
+    Tiles have n queries and n keys, and begin at key `first_k`.
     """
     plan = self.plan
     first, count = first_k - self.first_query, plan.length // n
@@ -135,8 +127,8 @@ class Program:
     Args:
       needed: first and last block with a visible pair.
       whole: first and end of the blocks without a masked pair.
-      step: a function.
-      carry: its state.
+      step: computes the next carry.
+      carry: the state of `step`.
     """
     first, last = needed
     if self.first_seen is not None:
@@ -400,7 +392,7 @@ def _bias(
 
   Args:
     p: the program.
-    head: which of the program's heads.
+    head: index among the program's heads.
     q: index of queries in the band, `[n, 1]` or `[1, n]`.
     k: index of keys, likewise.
   """

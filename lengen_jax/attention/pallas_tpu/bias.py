@@ -230,14 +230,8 @@ def _weight(
 ) -> tuple[Array, Array]:
   """Returns how far queries of a piece are into an interval between anchors.
 
-  Args:
-    p: the program.
-    interval: of those of the piece.
-    piece: of those of the block.
-
-  Returns:
-    The weights, 0 to 1, and 1 where they are entries of `p.weights` and 0
-    elsewhere; in shapes that broadcast to the piece's.
+  These are weights from 0 to 1, and 1 where they are entries of `p.weights` and
+  0 elsewhere; in shapes that broadcast to the piece's.
   """
   plan, axis = p.plan, 0 if p.keys_inside else 1
   n, b = plan.piece, plan.block

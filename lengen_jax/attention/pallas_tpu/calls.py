@@ -120,11 +120,7 @@ def _call(
 ) -> list[Array]:
   """Calls a kernel and returns its outputs.
 
-  Args:
-    kernel: a function of a Program.
-    grid: the _Grid.
-    outputs: by name of a field of Program.
-    scratch: float32 shapes in vector memory, by name of a field.
+  Outputs, and float32 scratch shapes, are by the name of a field of Program.
   """
   plan, inputs, keys_inside = grid.plan, grid.inputs, grid.keys_inside
   prefetch = {'offset': inputs.offset, **grid.segment_blocks()}

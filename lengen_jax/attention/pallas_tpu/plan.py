@@ -129,14 +129,7 @@ KEYS = Needs(blocks=6, sums=2, numbers=0, tiles=4, tiles_per_head=1)
 
 
 def block_size(length: int, form: str, width: int, itemsize: int) -> int:
-  """Returns the tokens in a block.
-
-  Args:
-    length: tokens in a row.
-    form: of the bias, see `Plan`.
-    width: padded size of a head.
-    itemsize: bytes of an entry.
-  """
+  """Returns the tokens in a block, for rows of `length` tokens."""
   block, lanes = plans.BLOCK, max(LANES, width)
   heads = lanes // width
 

@@ -119,11 +119,7 @@ class Program:
     return jnp.where(own, x, before)
 
   def when_visible(self, tile: Callable[[bool], None]) -> None:
-    """Runs `tile(masked)` unless every pair is masked.
-
-    Args:
-      tile: a function of whether any pair may be masked.
-    """
+    """Runs `tile(masked)`, whether any pair may be, unless every pair is."""
     b, first_k = self.plan.block, self.j * self.plan.block
     some, every = visibility.tile_visibility(
       self.plan.mask,
@@ -187,12 +183,7 @@ def inner_range(
 
 
 def query_block(plan: Plan, inner: Array) -> tuple[Array, Array]:
-  """Returns a head among those with the same keys, and a block of queries.
-
-  Args:
-    plan: the plan.
-    inner: place on the last axis of the grid, where keys are outside.
-  """
+  """Returns a head among those with the same keys, and a block of queries."""
   blocks = jnp.int32(plan.blocks_q)
   return jax.lax.div(inner, blocks), jax.lax.rem(inner, blocks)
 
@@ -206,12 +197,7 @@ def seen_range(
 ) -> tuple[Array, Array]:
   """Returns the first and the last block that some row of a program may see.
 
-  Args:
-    plan: the plan.
-    seen: references to the result of `visibility.segment_blocks`, `[B N]`.
-    first_row: first row of the program.
-    outer: the block that sees them: of queries where keys are inside.
-    keys_inside: whether the last axis of the grid are keys.
+  `seen` refers to the result of `visibility.segment_blocks`, `[B N]`.
   """
   places = [
     seen_place(plan, first_row + row, outer, keys_inside)
