@@ -243,7 +243,7 @@ _PARTS: dict[str, list[Any]] = {
       config='fire_c4.py:base',
       rows=experiment.rows(_RUNS, names=(*_SIX, 'fire-s')),
       ratios=(1, 4),
-    ),
+    )
   ],
   'figure6': [_c4(ratios=(1, 2, 4, 8, 16), shrink=4)],
   'yarn': [
@@ -283,10 +283,7 @@ _PARTS: dict[str, list[Any]] = {
     _table_13('large'),
   ],
   'table4': [_c4({k: v for k, v in _TABLE_4.items() if k != 'fire-s'})],
-  'table2': [
-    _c4(papers.FIRE_TABLE_2),
-    _glue_means(papers.FIRE_TABLE_2_GLUE),
-  ],
+  'table2': [_c4(papers.FIRE_TABLE_2), _glue_means(papers.FIRE_TABLE_2_GLUE)],
   'table3': [_c4(papers.FIRE_TABLE_3), _glue_means(papers.FIRE_TABLE_3_GLUE)],
   'table5': [_c4(papers.FIRE_TABLE_5)],
   'table6': [_c4(papers.FIRE_TABLE_6)],

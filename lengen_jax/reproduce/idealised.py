@@ -188,10 +188,7 @@ def deviations(results: Any) -> list[str]:
 def least_attention() -> dict[str, tuple[float]]:
   """Returns the least idealised attention at distances up to 65536."""
   distance = np.arange(2**16 + 1)
-  scores = {
-    'rope': rope_score(distance),
-    'alibi': alibi_score(distance, 2**-8),
-  }
+  scores = {'rope': rope_score(distance), 'alibi': alibi_score(distance, 2**-8)}
   return {k: (float(attention(score).min()),) for k, score in scores.items()}
 
 

@@ -88,9 +88,7 @@ _LOG_N: dict[str, Run] = {
 }
 _ROPE: dict[str, Run] = {'rope': 'rope'}
 _ROPE_LOG_N = Row(
-  'rope, log n',
-  lambda n: f'rope||log_n(train_length={n})',
-  trained_as='rope',
+  'rope, log n', lambda n: f'rope||log_n(train_length={n})', trained_as='rope'
 )
 _WINDOWED = rows(_ROPE | {'nope': 'nope'})
 _PARTS: dict[str, list[Any]] = {

@@ -98,11 +98,14 @@ SMALL = experiment_lib.Experiment(
 )
 
 
+ONE_LAYER = ['--config.model.num_layers=1']
+
+
 @pytest.fixture(scope='module')
 def done(tmp_path_factory):
   root = tmp_path_factory.mktemp('reproduce')
-  found = run.reproduce(SMALL, 'tiny', root, (0, 1))
-  folder = root / 'paper/table/tiny'
+  found = run.reproduce(SMALL, 'tiny', root, (0, 1), ONE_LAYER)
+  folder = root / found['folder']
   return root, folder, found, reproduction.write(found, folder)
 
 
@@ -156,7 +159,8 @@ def test_results(done):
   (both,) = mean['rows']
   assert both['name'] == 'none' and both['paper'] == [50.0, None]
   assert found['summary'] == ['7 parts']
-  assert found['command'] == 'lengen reproduce paper/table --scale=tiny'
+  command = 'lengen reproduce paper/table --scale=tiny'
+  assert found['command'] == f'{command} {ONE_LAYER[0]}'
 
 
 @pytest.mark.slow
@@ -168,7 +172,7 @@ def test_a_row_tested_otherwise_is_what_it_would_have_been(done, tmp_path):
   apart = dataclasses.replace(
     SMALL, parts=(dataclasses.replace(text, rows=tuple(rows)),), claims=()
   )
-  again = run.reproduce(apart, 'tiny', tmp_path, (0,))
+  again = run.reproduce(apart, 'tiny', tmp_path, (0,), ONE_LAYER)
   (part,) = again['parts']
   assert part['rows'][2]['folder'] != part['rows'][0]['folder']
   for row, one in zip(part['rows'], found['parts'][0]['rows'], strict=True):
@@ -187,10 +191,12 @@ def test_experiments_share_models(done, monkeypatch):
   other = dataclasses.replace(
     SMALL, name='paper/other', parts=(text,), claims=()
   )
-  again = run.reproduce(other, 'tiny', root, (0, 1))
+  again = run.reproduce(other, 'tiny', root, (0, 1), ONE_LAYER)
   assert again['parts'] == found['parts'][:1]
   with pytest.raises(AssertionError, match='trained again'):
-    run.reproduce(other, 'tiny', root, (0, 1), ['--config.train.steps=7'])
+    run.reproduce(
+      other, 'tiny', root, (0, 1), [*ONE_LAYER, '--config.train.steps=7']
+    )
 
 
 @pytest.mark.slow
@@ -232,7 +238,7 @@ def test_what_is_done_is_not_done_again(done, monkeypatch):
     raise AssertionError('trained again')
 
   monkeypatch.setattr(loop, 'train', train)
-  assert run.reproduce(SMALL, 'tiny', root, (0, 1)) == found
+  assert run.reproduce(SMALL, 'tiny', root, (0, 1), ONE_LAYER) == found
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):

@@ -103,11 +103,7 @@ def _contract_nli(rng: Rng) -> Answers:
 
 
 def _whereabouts(
-  rng: Rng,
-  asked: str,
-  theme: str,
-  size: int,
-  places: Sequence[str] = _PLACES,
+  rng: Rng, asked: str, theme: str, size: int, places: Sequence[str] = _PLACES
 ) -> tuple[str, str]:
   """Returns a document with places of things, and the place of `asked`."""
   # Facts take half of the document.
