@@ -1,9 +1,8 @@
-"""The cache of decoding: keys and values, and what was fixed at its start.
+"""Cache of keys, values and positions for decoding.
 
-Positions are data here too: they are laid down for the whole planned length
-when the cache is made, so that a scheme that draws them, or goes by the length
-of a sequence, gives every token what a full forward pass over that length
-would. A plan is never guessed.
+`create` computes the positions of the whole planned length. Each token has the
+same position as in a full forward pass over that length, also with schemes that
+are random or depend on the length.
 """
 
 from typing import Any
@@ -23,15 +22,15 @@ from lengen_jax.types import Array
 
 
 class Cache(struct.PyTreeNode):
-  """What decoding carries from call to call. Each row is one sequence.
+  """State of decoding. Each row is one sequence.
 
   Attributes:
     layers: (keys, values) of each layer, `[B, P, H, D]` each, P the slots; keys
-      are unrotated where the rotation depends on the length. Of scanned layers,
-      one pair per encoding in turn, stacked along a new first axis.
+      are unrotated if the rotation depends on the length. Scanned layers have
+      one pair per encoding of a period, stacked along a new first axis.
     positions: of all slots, `[1 or B, P]`, `[layers, 1 or B, P]`, or Distances.
-    length: int32 `[B]`, tokens that each row holds.
-    planned: int32 `[B, 1]`, the length that each row is planned to reach.
+    length: int32 `[B]`, number of tokens in each row.
+    planned: int32 `[B, 1]`, planned length of each row.
   """
 
   layers: Any
@@ -54,32 +53,28 @@ def create(
   planned: Array | None = None,
   rng: jax.Array | None = None,
 ) -> Cache:
-  """An empty cache.
+  """Creates an empty cache.
 
   Args:
     config: a ModelConfig.
     batch_size: rows, B.
     max_length: slots of each row, P.
     scheme: a PositionScheme or its spec; None for the standard positions.
-    planned: the length that each row is planned to reach, prompt included,
-      `[B]`; None for `max_length`. What depends on the length of a sequence
-      goes by it.
-    rng: a PRNG key, for schemes that draw at test time.
-
-  Returns:
-    A Cache.
+    planned: length of each row including the prompt, `[B]`, for methods that
+      depend on it; None for `max_length`.
+    rng: a PRNG key, for schemes that are random at test time.
 
   Raises:
-    errors.LengthError: a planned length over `max_length`, or `max_length` over
-      what an encoding or the scheme can take.
-    errors.CombinationError: scheme and encoding do not go together.
-    errors.ConfigError: a model that does not decode, or no rows.
+    errors.LengthError: a planned length exceeds `max_length`, or `max_length`
+      exceeds the limit of an encoding or of the scheme.
+    errors.CombinationError: an encoding does not support the scheme.
+    errors.ConfigError: the model is an encoder, or there are no rows.
   """
   if config.architecture == 'encoder':
     raise errors.ConfigError('an encoder does not decode; it has no cache')
   if batch_size < 1 or isinstance(planned, jax.core.Tracer):
     raise errors.ConfigError(
-      f'a cache needs rows and planned lengths that are known; got '
+      'a cache requires at least one row and concrete planned lengths; got '
       f'batch_size={batch_size} and planned={planned}'
     )
   scheme = 'standard' if scheme is None else scheme
@@ -89,50 +84,53 @@ def create(
   for encoding in distinct:
     encodings.check_scheme(encoding, scheme)
     encodings.check_extent(encoding, scheme, max_length, train=False)
-  alike = planned is None and not scheme.draws(train=False)
+  equal_rows = planned is None and not scheme.draws(train=False)
   planned = np.full(batch_size, max_length) if planned is None else planned
   planned = np.asarray(planned)
   if planned.shape != (batch_size,) or planned.dtype.kind not in 'iu':
     raise errors.ConfigError(
-      f'planned is {planned.dtype} {planned.shape}; it must be whole numbers, '
+      f'planned is {planned.dtype} {planned.shape}; it must be integers, '
       f'shape {(batch_size,)}'
     )
   if planned.max() > max_length or planned.min() < 1:
     raise errors.LengthError(
-      f'planned lengths go from {planned.min()} to {planned.max()}; they must '
-      f'be between 1 and max_length={max_length}'
+      f'planned lengths range from {planned.min()} to {planned.max()}; they '
+      f'must be between 1 and max_length={max_length}'
     )
   for encoding in distinct:
     if not encoding.tileable and planned.min() < max_length:
       raise errors.LengthError(
-        f'{specs.describe(encoding)} goes by the number of slots: max_length='
-        f'{max_length} must be the planned length of every row'
+        f'{specs.describe(encoding)} depends on the number of slots: '
+        f'max_length={max_length} must be the planned length of every row'
       )
   planned = jnp.asarray(planned, jnp.int32)[:, None]
-  # Rows that are alike share their positions, and so their bias.
-  rows = 1 if alike else batch_size
+  # Equal rows share their positions and their bias.
+  rows = 1 if equal_rows else batch_size
   index = jnp.broadcast_to(
-    jnp.arange(max_length, dtype=jnp.int32)[None], (rows, max_length)
+    tokens_lib.position_index(max_length, None), (rows, max_length)
   )
   positions = scheme(
-    index,
-    lengths=planned[:rows],
-    rng=rng,
-    train=False,
-    num_layers=config.num_layers,
+    index, lengths=planned[:rows], rng=rng, num_layers=config.num_layers
   )
-  turn, shape = config.num_layers, ()
-  if config.scan_layers:
-    turn = len(config.encoding)
-    shape = (config.num_layers // turn,)
-  key_heads = config.key_heads or config.num_heads
-  shape += (batch_size, max_length, key_heads, config.head_dim)
+  count, shape = layer_shape(config, batch_size, max_length)
   return Cache(
     layers=tuple(
       tuple(jnp.zeros(shape, config.dtype) for _ in range(2))
-      for _ in range(turn)
+      for _ in range(count)
     ),
     positions=positions,
     length=jnp.zeros(batch_size, jnp.int32),
     planned=planned,
   )
+
+
+def layer_shape(
+  config: ModelConfig, batch_size: int, max_length: int
+) -> tuple[int, tuple[int, ...]]:
+  """Returns the number of entries of `Cache.layers` and the shape of keys."""
+  key_heads = config.key_heads or config.num_heads
+  shape = (batch_size, max_length, key_heads, config.head_dim)
+  if not config.scan_layers:
+    return config.num_layers, shape
+  period = len(config.encoding)
+  return period, (config.num_layers // period, *shape)

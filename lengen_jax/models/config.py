@@ -4,6 +4,15 @@ import dataclasses
 
 from lengen_jax import errors, specs
 
+SIZES = (
+  'vocab_size',
+  'num_layers',
+  'num_heads',
+  'head_dim',
+  'width',
+  'mlp_width',
+)
+OPTIONAL_SIZES = ('key_heads', 'window', 'output_size')
 _CHOICES = {
   'architecture': ('decoder', 'encoder', 'encoder_decoder'),
   'norm': ('layer', 'rms'),
@@ -88,63 +97,50 @@ class ModelConfig:
 
   def __post_init__(self) -> None:
     specs.check_types('model', self)
-    for field in (
-      'vocab_size',
-      'num_layers',
-      'num_heads',
-      'head_dim',
-      'width',
-      'mlp_width',
-    ):
-      if getattr(self, field) < 1:
+    for field in (*SIZES, *OPTIONAL_SIZES):
+      value = getattr(self, field)
+      if value is not None and value < 1:
+        or_none = ' or None' if field in OPTIONAL_SIZES else ''
         raise errors.ConfigError(
-          f'model.{field} must be at least 1, got {getattr(self, field)}'
+          f'model.{field} must be at least 1{or_none}, got {value}'
         )
-    if self.key_heads is not None and (
-      self.key_heads < 1 or self.num_heads % self.key_heads
-    ):
-      raise errors.ConfigError(
-        f'model.key_heads={self.key_heads} must divide num_heads='
-        f'{self.num_heads}'
-      )
-    if self.window is not None and self.window < 1:
-      raise errors.ConfigError(
-        f'model.window must be at least 1 or None, got {self.window}'
-      )
-    if self.sinks < 0 or (self.sinks and self.window is None):
-      raise errors.ConfigError(
-        f'model.sinks={self.sinks} must not be negative, and requires a window'
-      )
-    if self.output_size is not None and self.output_size < 1:
-      raise errors.ConfigError(
-        f'model.output_size must be at least 1 or None, got {self.output_size}'
-      )
-    if self.output_size is not None and not self.tied_embedding:
-      raise errors.ConfigError(
-        f'model.output_size={self.output_size} creates a separate head; leave '
-        'model.tied_embedding=True'
-      )
-    if self.norm_epsilon <= 0:
-      raise errors.ConfigError(
-        f'model.norm_epsilon must be positive, got {self.norm_epsilon}'
-      )
     for field, valid in _CHOICES.items():
       if getattr(self, field) not in valid:
         raise errors.ConfigError(
           errors.one_of(f'model.{field}', getattr(self, field), valid)
         )
-    if not 0 <= self.dropout_rate < 1:
-      raise errors.ConfigError(
-        f'model.dropout_rate must be in [0, 1), got {self.dropout_rate}'
-      )
     spec = self.encoding
-    if isinstance(spec, str):
-      spec = specs.split(spec)
+    spec = specs.split(spec) if isinstance(spec, str) else spec
     if not spec:
       raise errors.SpecError('empty encoding spec; use "nope" for none')
     object.__setattr__(self, 'encoding', tuple(spec))
-    if self.scan_layers and self.num_layers % len(self.encoding):
-      raise errors.ConfigError(
-        f'model.scan_layers requires num_layers={self.num_layers} to be a '
-        f'multiple of the number of encodings, {len(self.encoding)}'
-      )
+    for valid, message in (
+      (
+        self.num_heads % (self.key_heads or 1) == 0,
+        f'key_heads={self.key_heads} must divide num_heads={self.num_heads}',
+      ),
+      (
+        self.sinks == 0 or (self.sinks > 0 and self.window is not None),
+        f'sinks={self.sinks} must not be negative, and requires a window',
+      ),
+      (
+        self.output_size is None or self.tied_embedding,
+        f'output_size={self.output_size} creates a separate head; leave '
+        'model.tied_embedding=True',
+      ),
+      (
+        self.norm_epsilon > 0,
+        f'norm_epsilon must be positive, got {self.norm_epsilon}',
+      ),
+      (
+        0 <= self.dropout_rate < 1,
+        f'dropout_rate must be in [0, 1), got {self.dropout_rate}',
+      ),
+      (
+        not self.scan_layers or self.num_layers % len(self.encoding) == 0,
+        f'scan_layers requires num_layers={self.num_layers} to be a multiple '
+        f'of the number of encodings, {len(self.encoding)}',
+      ),
+    ):
+      if not valid:
+        raise errors.ConfigError(f'model.{message}')

@@ -3,18 +3,11 @@
 from typing import Any
 
 from lengen_jax import errors
+from lengen_jax.models.config import SIZES
 
 
 def _sizes(*sizes: int, **fields: Any) -> dict[str, Any]:
-  names = (
-    'vocab_size',
-    'num_layers',
-    'num_heads',
-    'head_dim',
-    'width',
-    'mlp_width',
-  )
-  return dict(zip(names, sizes, strict=True)) | fields
+  return dict(zip(SIZES, sizes, strict=True)) | fields
 
 
 # Rows: vocab_size, num_layers, num_heads, head_dim, width, mlp_width.
@@ -25,10 +18,10 @@ PRESETS: dict[str, dict[str, Any]] = {
   'cpu': _sizes(256, 3, 4, 32, 128, 512),
   # 125M: FIRE (arXiv:2310.04418), table 8, base.
   'base': _sizes(50304, 12, 12, 64, 768, 3072),
-  # 117M, as GPT-2 base is called: the language model of index warping.
+  # GPT-2 base, 117M: the language model of index warping.
   'gpt2': _sizes(50257, 12, 12, 64, 768, 3072),
   # 107M: the T5-style decoder of index warping and of Kazemnejad et al. (2023),
-  # arXiv:2305.19466. The vocabulary is not given; this one makes it 107M.
+  # arXiv:2305.19466. The papers omit the vocabulary size; this one gives 107M.
   't5_decoder': _sizes(
     *(28672, 12, 12, 64, 768, 3072),
     norm='rms',
@@ -58,7 +51,7 @@ def get(name: str) -> dict[str, Any]:
   """Returns a new dict of the fields of a preset.
 
   Raises:
-    errors.ConfigError: no such preset.
+    errors.ConfigError: the name is unknown.
   """
   if name not in PRESETS:
     raise errors.ConfigError(errors.one_of('model preset', name, PRESETS))

@@ -5,9 +5,9 @@ arXiv:2207.02098, and its code, models/rnn.py, stack_rnn.py and tape_rnn.py of
 google-deepmind/neural_networks_chomsky_hierarchy. The stack is that of Joulin
 and Mikolov (2015), arXiv:1503.01007.
 
-A memory is moved under a fixed head: the network reads and writes cell 0. An
-action is soft: the memory becomes the mean of what each action would make of
-it, weighted by their probabilities.
+The network reads and writes cell 0 of a memory; actions shift the memory. The
+new memory is the mean of the results of all actions, weighted by their
+probabilities.
 
 Shape suffixes: B batch, L length, V vocab_size, E width, O output_size, N
 memories, M cells of a memory, C width of a cell, A actions.
@@ -26,67 +26,43 @@ from lengen_jax.models import linear
 from lengen_jax.types import Array
 
 
-def create(
-  name: str,
-  *,
-  vocab_size: int,
-  output_size: int,
-  width: int = 256,
-  memory_size: int | None = None,
-  num_memories: int = 1,
-  cell_width: int = 8,
-) -> 'Recurrent':
-  """A recurrent model of token sequences.
+def create(name: str, **sizes: Any) -> 'Recurrent':
+  """Creates a recurrent model of token sequences.
 
   Args:
     name: 'rnn', 'lstm', 'stack_rnn' or 'tape_rnn'.
-    vocab_size: V.
-    output_size: O.
-    width: E, hidden units.
-    memory_size: M, see Recurrent.
-    num_memories: N, stacks or tapes.
-    cell_width: C.
-
-  Returns:
-    A Recurrent.
+    **sizes: fields of Recurrent; `vocab_size` and `output_size` are required.
 
   Raises:
-    errors.ConfigError: no such name, or a memory without cells.
+    errors.ConfigError: the name is unknown, or a memory has no cells.
   """
   if name not in NAMES:
     raise errors.ConfigError(errors.one_of('recurrent model', name, NAMES))
+  memory_size = sizes.get('memory_size')
   if memory_size is not None and memory_size < 1:
     raise errors.ConfigError(
-      f'memory_size={memory_size}: a stack or tape needs at least 1 cell; '
-      'leave it out for as many as tokens'
+      f'memory_size={memory_size}: a stack or tape requires at least 1 cell; '
+      'leave it out for as many cells as tokens'
     )
-  return Recurrent(
-    name,
-    vocab_size,
-    output_size,
-    width,
-    memory_size,
-    num_memories,
-    cell_width,
-  )
+  return Recurrent(name, **sizes)
 
 
 class Recurrent(nn.Module):
-  """Tokens, one-hot, through a recurrent cell to logits.
+  """Recurrent cell on one-hot tokens, and a linear head.
 
-  Parameters: those of the cell under 'cell', and the head 'out', `[E, O]` and
-  `[O]`, which reads the rectified hidden state. A cell 'rnn' or 'lstm' is of
-  flax: nn.SimpleCell, rectified, or nn.OptimizedLSTMCell.
+  Parameters: `cell/...`, and `out/{kernel,bias}`, `[E, O]` and `[O]`. The head
+  reads the rectified hidden state. 'rnn' is a rectified nn.SimpleCell, 'lstm'
+  an nn.OptimizedLSTMCell.
 
   Attributes:
     kind: see `create`.
     vocab_size: V.
     output_size: O.
     width: E.
-    memory_size: M, cells of the stack or tape, if there is one; None for L. A
-      stack then never overflows. A tape wraps around at its end, so that what
-      comes round depends on M, and under None on padding.
-    num_memories: N.
+    memory_size: M, cells of a stack or tape; None for L, with which a stack
+      never overflows. A tape is a ring of M cells; with None, its size depends
+      on padding.
+    num_memories: N, stacks or tapes.
     cell_width: C.
   """
 
@@ -102,15 +78,14 @@ class Recurrent(nn.Module):
   def __call__(
     self, inputs: Array, input_lengths: int | Array | None = None
   ) -> jax.Array:
-    """Logits after each token; they depend on no later one.
+    """Returns logits after each token, which depend on no later token.
 
     Args:
       inputs: int32 `[B, L]`. A token outside the vocabulary makes its logits
         and all later ones NaN.
-      input_lengths: int32, `[B]` or scalar, how far a tape jumps: the length
-        of the input proper, without the tokens for output and padding after
-        it. None for L, which on a tape of L cells is to stay. Models without
-        a tape have no use for it.
+      input_lengths: int32, `[B]` or scalar, cells per jump of a tape: the
+        length of the input without output tokens and padding. None for L; on a
+        tape of L cells such a jump is the identity. Other models ignore it.
 
     Returns:
       float32 `[B, L, O]`.
@@ -149,7 +124,7 @@ class Recurrent(nn.Module):
     )(nn.relu(h_BxLxE))
 
 
-# The plain RNN of the code, which is Haiku's: rectified, no kernel orthogonal.
+# The RNN of Haiku, as in the official code: rectified, no orthogonal kernel.
 _rnn_cell = functools.partial(
   nn.SimpleCell,
   activation_fn=nn.relu,
@@ -158,11 +133,11 @@ _rnn_cell = functools.partial(
 
 
 class _MemoryCell(nn.Module):
-  """A plain RNN that reads cell 0 of its memories, then acts on them.
+  """RNN that reads cell 0 of its memories and then updates them.
 
-  Parameters: 'rnn', that of an nn.SimpleCell of tokens and cells read; maybe
-  layers 'hidden_0', ...; 'values', `[E or the last layer's, N, C]`, what there
-  is to write; 'actions', `[E, N, A]`, logits of the actions.
+  Parameters: `rnn`, an nn.SimpleCell on the token and the cells read; optional
+  layers `hidden_{i}`; `values`, `[E or hidden units, N, C]`, for the values to
+  write; `actions`, `[E, N, A]`, for the logits of the actions.
 
   Attributes:
     width: E.
@@ -217,16 +192,15 @@ class _MemoryCell(nn.Module):
     return (h_BxE, memory_BxNxMxC), h_BxE
 
 
-# Of a step only the memory is kept for the backward pass, not what each action
-# makes of it.
+# The backward pass recomputes the result of each action.
 _checkpoint = functools.partial(jax.checkpoint, prevent_cse=False)
 
 
 class _StackCell(_MemoryCell):
-  """Stack-RNN; actions in order: push, pop, leave. Cell 0 is the top.
+  """Stack-RNN with actions push, pop and keep. Cell 0 is the top.
 
-  Of several stacks each has probabilities of its own; in the code those of all
-  stacks sum to one.
+  Action probabilities sum to one per stack; in the official code, over all
+  stacks.
   """
 
   num_actions = 3
@@ -249,10 +223,10 @@ class _StackCell(_MemoryCell):
 
 
 class _TapeCell(_MemoryCell):
-  """Tape-RNN; actions in order: stay, left, right, jump left, jump right.
+  """Tape-RNN with actions stay, left, right, jump left and jump right.
 
-  Each first writes to cell 0, then moves the tape: left by one brings cell 1
-  to the head. A jump moves it by the length of the input. The tape is a ring.
+  Each action first writes to cell 0 and then rotates the tape, a ring: 'left'
+  moves cell 1 to cell 0. A jump rotates by the length of the input.
   """
 
   hidden = (64, 64)
@@ -281,7 +255,7 @@ class _TapeCell(_MemoryCell):
 
 
 def _mean(actions_BxNxA: jax.Array, outcomes: Any) -> jax.Array:
-  """Mean of one memory `[B, N, M, C]` per action, by their probabilities."""
+  """Returns the mean of outcomes `[B, N, M, C]`, weighted by probability."""
   return sum(
     actions_BxNxA[:, :, i, None, None] * outcome
     for i, outcome in enumerate(outcomes)

@@ -1,8 +1,8 @@
-"""Parameters of a model as a tree: creating, stacking layers, projecting.
+"""Parameter trees of models: initialization, stacked layers, projection.
 
-On disk and in public, layers are `layer_0`, `layer_1`, ... A scanned model
-holds them stacked instead, `layers/block_j`, leaf by leaf along a new first
-axis; j counts the encodings in turn.
+Checkpoints have unstacked layers, `layer_0`, `layer_1`, ... Scanned models have
+stacked layers: `layers/block_j` stacks the leaves of all layers with the j-th
+encoding along a new first axis.
 """
 
 from collections.abc import Callable
@@ -20,30 +20,18 @@ from lengen_jax.types import Params
 
 
 def init(config: ModelConfig, rng: jax.Array) -> Params:
-  """Initial parameters of a model, as the model takes them.
+  """Returns initial parameters, a tree of float32 arrays without axis names.
 
-  They are those of the unrolled model whether or not the layers are scanned.
-
-  Args:
-    config: a ModelConfig.
-    rng: a PRNG key.
-
-  Returns:
-    Tree of float32 arrays, without axis metadata.
+  The values do not depend on `scan_layers`, which stacks the layers.
   """
   params = nn.unbox(_init(config, rng))
   return stack(params, config) if config.scan_layers else params
 
 
 def abstract(config: ModelConfig) -> tuple[Params, Any]:
-  """What is known of the parameters before they are computed.
+  """Returns shapes and logical axis names of the parameters.
 
-  Args:
-    config: a ModelConfig.
-
-  Returns:
-    (shapes, axes): trees as of `init`, of ShapeDtypeStructs and of tuples of
-    logical axis names.
+  Both are trees as of `init`: of ShapeDtypeStructs, and of tuples of names.
   """
 
   def is_box(node: Any) -> bool:
@@ -55,25 +43,13 @@ def abstract(config: ModelConfig) -> tuple[Params, Any]:
   if not config.scan_layers:
     return shapes, names
 
-  def stack_layers(names: dict[str, Any]) -> dict[str, Any]:
-    """As `stack`; all layers of a block have the same names."""
-    stacked = {k: v for k, v in names.items() if not k.startswith('layer_')}
-    stacked['layers'] = {
-      f'block_{j}': jax.tree.map(
-        lambda axes: ('layers', *axes),
-        names[f'layer_{j}'],
-        is_leaf=lambda node: isinstance(node, tuple),
-      )
-      for j in range(len(config.encoding))
-    }
-    return stacked
-
   shapes = jax.eval_shape(lambda params: stack(params, config), shapes)
-  return shapes, _on_stacks(stack_layers, names)
+  # All layers of a block have the same names.
+  return shapes, _stack(names, config, lambda axes, *_: ('layers', *axes))
 
 
 def _init(config: ModelConfig, rng: jax.Array) -> Any:
-  """Initial parameters, unrolled, with their axis names."""
+  """Returns initial parameters, unstacked, with their axis names."""
   unrolled = dataclasses.replace(config, scan_layers=False, remat='none')
   tokens = lengths = jnp.ones((1, 1), jnp.int32)
   if config.architecture == 'encoder_decoder':
@@ -86,16 +62,22 @@ def _init(config: ModelConfig, rng: jax.Array) -> Any:
 
 def stack(params: Params, config: ModelConfig) -> Params:
   """Stacks the layers of `params` for scanning."""
-  turn = len(config.encoding)
+  return _stack(params, config, lambda *leaves: jnp.stack(leaves))
+
+
+def _stack(params: Any, config: ModelConfig, join: Callable) -> Any:
+  """Applies `join` to the leaves of the layers of each block."""
+  period = len(config.encoding)
 
   def stack_layers(params: dict[str, Any]) -> dict[str, Any]:
     stacked = {k: v for k, v in params.items() if not k.startswith('layer_')}
     stacked['layers'] = {
       f'block_{j}': jax.tree.map(
-        lambda *leaves: jnp.stack(leaves),
-        *(params[f'layer_{i}'] for i in range(j, config.num_layers, turn)),
+        join,
+        *(params[f'layer_{i}'] for i in range(j, config.num_layers, period)),
+        is_leaf=lambda node: isinstance(node, tuple),
       )
-      for j in range(turn)
+      for j in range(period)
     }
     return stacked
 
@@ -103,7 +85,7 @@ def stack(params: Params, config: ModelConfig) -> Params:
 
 
 def unstack(params: Params) -> Params:
-  """The inverse of `stack`; unrolled parameters pass through."""
+  """Inverts `stack`; returns unstacked parameters unchanged."""
 
   def unstack_layers(params: dict[str, Any]) -> dict[str, Any]:
     if 'layers' not in params:
@@ -122,9 +104,9 @@ def unstack(params: Params) -> Params:
 
 
 def project(params: Params, config: ModelConfig) -> Params:
-  """Puts every encoding's parameters back into their domain.
+  """Projects the parameters of each encoding to their domain.
 
-  Applied after each optimizer step.
+  Training calls it after each optimizer step.
   """
   layer_encodings = blocks.create_encodings(config)
 

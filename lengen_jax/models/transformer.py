@@ -42,7 +42,7 @@ class Model(nn.Module):
   causal = True
 
   def setup(self) -> None:
-    self.embed, self.head = _embed(self.config), _head(self.config)
+    self.embed, self.head = _embed_and_head(self.config)
     self.stack = blocks.Stack(self.config, causal=self.causal)
     nn.share_scope(self, self.stack)
 
@@ -151,7 +151,7 @@ class EncoderDecoder(nn.Module):
   config: ModelConfig
 
   def setup(self) -> None:
-    self.embed, self.head = _embed(self.config), _head(self.config)
+    self.embed, self.head = _embed_and_head(self.config)
     self.encoder = blocks.Stack(self.config, causal=False)
     self.decoder = blocks.Stack(self.config, causal=True)
 
@@ -218,15 +218,11 @@ class EncoderDecoder(nn.Module):
   ) -> jax.Array:
     """Returns the output of the encoder, `[B, S, E]`; see `Model`."""
     _check_inputs(encoder_inputs)
+    tokens = Tokens.create(
+      encoder_inputs.shape, positions, segment_ids=segment_ids, lengths=lengths
+    )
     encoded, _ = self.encoder(
-      self.embed(encoder_inputs),
-      Tokens.create(
-        encoder_inputs.shape,
-        positions,
-        segment_ids=segment_ids,
-        lengths=lengths,
-      ),
-      deterministic=deterministic,
+      self.embed(encoder_inputs), tokens, deterministic=deterministic
     )
     return encoded
 
@@ -283,18 +279,12 @@ def _check_decoding(
       f'inputs have shape {inputs.shape}; the cache has {batch} rows and '
       'requires at least one token for each'
     )
-  turn = len(config.encoding)
-  count, stacked = config.num_layers, ()
-  if config.scan_layers:
-    count, stacked = turn, (config.num_layers // turn,)
-  shape = cache.layers[0][0].shape
-  key_heads = config.key_heads or config.num_heads
-  sizes = (batch, shape[-3], key_heads, config.head_dim)
-  if (len(cache.layers), shape) != (count, stacked + sizes):
+  count, shape = len(cache.layers), cache.layers[0][0].shape
+  want_count, want_shape = cache_lib.layer_shape(config, batch, shape[-3])
+  if (count, shape) != (want_count, want_shape):
     raise errors.ConfigError(
-      f'the cache does not fit the model: it has {len(cache.layers)} x {shape} '
-      f'keys, not {count} x {stacked + sizes}; create it from the config of '
-      'this model'
+      f'the cache does not fit the model: it has {count} x {shape} keys, not '
+      f'{want_count} x {want_shape}; create it from the config of this model'
     )
   if new_lengths is None:
     return
@@ -333,26 +323,22 @@ def _output(
   return head.logits(x) if targets is None else head.losses(x, targets)
 
 
-def _embed(config: ModelConfig) -> embed_lib.Embed:
+def _embed_and_head(
+  config: ModelConfig,
+) -> tuple[embed_lib.Embed, embed_lib.Embed | embed_lib.Head | None]:
+  """Returns token embedding and output head; None if the head is tied."""
   if not isinstance(config, ModelConfig):
     raise errors.ConfigError(
       f'config must be a ModelConfig, got {type(config).__name__}; '
       'use ModelConfig(**fields)'
     )
-  dtype = jnp.dtype(config.dtype)
-  return embed_lib.Embed(
-    config.vocab_size, config.width, dtype, config.scaled_embedding
-  )
-
-
-def _head(config: ModelConfig) -> embed_lib.Embed | embed_lib.Head | None:
-  """Returns the output head; None if it is the token embedding."""
-  dtype = jnp.dtype(config.dtype)
+  sizes, dtype = (config.vocab_size, config.width), jnp.dtype(config.dtype)
+  embed = embed_lib.Embed(*sizes, dtype, config.scaled_embedding)
   if config.output_size is not None:
-    return embed_lib.Head(config.output_size, dtype)
-  if config.tied_embedding:
-    return None
-  return embed_lib.Embed(config.vocab_size, config.width, dtype)
+    return embed, embed_lib.Head(config.output_size, dtype)
+  return embed, None if config.tied_embedding else embed_lib.Embed(
+    *sizes, dtype
+  )
 
 
 def _decoded(

@@ -57,10 +57,14 @@ def step(config, params, inputs, cache, new_lengths, *encoded):
   )
 
 
-def decoded(config, params, cache, *encoded, prompt=(2, 4)):
-  """Logits of all planned tokens, prompts of several lengths first."""
+def decoded(config, params, cache, *encoded, prompt=(2, 4), next_width=1):
+  """Returns logits of all planned tokens; the first call takes prompts.
+
+  Later calls take one token per row and pad it to `next_width`; the width of
+  the prompts saves a compilation.
+  """
   logits = [[], []]
-  padded = jnp.pad(tokens(), ((0, 0), (0, 1)))
+  padded = jnp.pad(tokens(), ((0, 0), (0, 4)))
   new = jnp.array(prompt)
   width = max(prompt)
   while int(new.max()) > 0:
@@ -69,7 +73,8 @@ def decoded(config, params, cache, *encoded, prompt=(2, 4)):
     got, cache = step(config, params, inputs, cache, new, *encoded)
     for row in range(2):
       logits[row] += [*got[row, : new[row]]]
-    width, new = 1, jnp.minimum(1, jnp.asarray(PLANNED) - cache.length)
+    width = next_width
+    new = jnp.minimum(1, jnp.asarray(PLANNED) - cache.length)
   np.testing.assert_array_equal(cache.length, PLANNED)
   return [jnp.stack(row) for row in logits]
 
@@ -109,7 +114,7 @@ def test_decoding_equals_a_full_pass(
   cache = cache_lib.create(
     config, 2, LENGTH, scheme=scheme, planned=PLANNED, rng=KEY
   )
-  got = decoded(config, params, cache)
+  got = decoded(config, params, cache, next_width=4)
   for row, planned in enumerate(PLANNED):
     assert_close(got[row], want[row, :planned], 1e-5)
 
@@ -191,8 +196,8 @@ def test_beyond_the_plan_there_are_no_logits():
   jax.tree.map(np.testing.assert_array_equal, cache.layers, kept)
 
 
-def test_a_longer_plan_turns_old_keys_anew(assert_close):
-  """Keys are kept unturned where the rotation goes by the length."""
+def test_a_longer_plan_rotates_cached_keys_again(assert_close):
+  """Cached keys are unrotated if the rotation depends on the length."""
   config = create('rope(dynamic=True, train_length=4)')
   params = initial(config)
   short = cache_lib.create(config, 2, LENGTH, planned=np.array([4, 4]))
@@ -241,14 +246,14 @@ def test_a_longer_plan_turns_old_keys_anew(assert_close):
       'rope',
       {'planned': [3]},
       errors.ConfigError,
-      r'whole numbers, shape \(2,\)',
+      r'integers, shape \(2,\)',
     ),
     ('rope', {'planned': [0, 3]}, errors.LengthError, 'from 0 to 3'),
     (
       'alibi, transformer_xl(official_compat=True)',
       {'planned': PLANNED},
       errors.LengthError,
-      r'transformer_xl\(official_compat=True\) goes by the number of slots: '
+      r'transformer_xl\(official_compat=True\) depends on the number of slots: '
       'max_length=10',
     ),
   ],
@@ -274,9 +279,7 @@ def test_refuses_models_and_rows_that_do_not_decode():
     cache_lib.create(create(architecture='encoder'), 2, LENGTH)
   with pytest.raises(errors.ConfigError, match='batch_size=0'):
     cache_lib.create(create(), 0, LENGTH)
-  with pytest.raises(
-    errors.ConfigError, match='planned lengths that are known'
-  ):
+  with pytest.raises(errors.ConfigError, match='concrete planned lengths'):
     jax.eval_shape(
       lambda planned: cache_lib.create(create(), 2, LENGTH, planned=planned),
       PLANNED,

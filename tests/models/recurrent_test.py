@@ -310,5 +310,5 @@ def test_refusals():
     "unknown recurrent model 'stack-rnn'; did you mean 'stack_rnn'? "
     'valid: lstm, rnn, stack_rnn, tape_rnn'
   )
-  with pytest.raises(errors.ConfigError, match='needs at least 1 cell'):
+  with pytest.raises(errors.ConfigError, match='requires at least 1 cell'):
     create('tape_rnn', memory_size=0)
