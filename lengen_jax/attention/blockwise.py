@@ -79,8 +79,11 @@ def _attend(plan: Plan, call: AttentionCall) -> Array:
   return y
 
 
-def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Array]:
-  """Returns the output, and each softmax's log-sum-exp, `[N, B, H, q]`."""
+# Arguments, the output and each softmax's log-sum-exp, `[N, B, H, q]`.
+Residuals = tuple[AttentionCall, Array, Array]
+
+
+def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
   batch, length, heads, _ = call.q.shape
   blocks_q, blocks_k = length // plan.block_q, call.k.shape[1] // plan.block_k
   rows = (batch, heads, plan.block_q)
@@ -132,16 +135,7 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Array]:
 
   y = jnp.zeros((*call.q.shape[:3], size), call.q.dtype)
   lse = jnp.zeros((blocks_q, *rows), jnp.float32)
-  return jax.lax.fori_loop(0, blocks_q, query_block, (y, lse))
-
-
-Residuals = tuple[AttentionCall, Array, Array]
-
-
-def _forward_with_residuals(
-  plan: Plan, call: AttentionCall
-) -> tuple[Array, Residuals]:
-  y, lse = _forward(plan, call)
+  y, lse = jax.lax.fori_loop(0, blocks_q, query_block, (y, lse))
   return y, (call, y, lse)
 
 
@@ -263,7 +257,7 @@ def _add_tile(
   )
 
 
-_attend.defvjp(_forward_with_residuals, _backward)
+_attend.defvjp(_forward, _backward)
 # Without jit, an eager call would compile its loops each time.
 _compiled = jax.jit(_attend, static_argnums=0)
 

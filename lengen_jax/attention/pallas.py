@@ -61,6 +61,12 @@ def attend(call: AttentionCall) -> Array:
     # Larger windows have the same effect, and sums must fit 32 bits.
     window = min(window, _MAX_WINDOW)
   flat = call.replace(q=q, k=k, v=v, logit_scale=None)
+  anchored = form == 'anchored'
+  two_sided = anchored and call.bias.bidirectional and not call.mask.causal
+  positions = call.queries.positions, call.keys.positions
+  shared = form in ('none', 'strip') or all(
+    leaf.ndim == 1 or leaf.shape[0] == 1 for leaf in jax.tree.leaves(positions)
+  )
 
   def plan(band: anchors.Band) -> plans.Plan:
     blocks_k = k.shape[1] // band.block
@@ -83,8 +89,8 @@ def attend(call: AttentionCall) -> Array:
       scale=call.scale,
       lowest=lowest,
       spacing=band.spacing,
-      two_sided=_two_sided(call, form),
-      shared_positions=_shared_positions(call, form),
+      two_sided=two_sided,
+      shared_positions=shared,
       interpret=platform == 'cpu',
     )
 
@@ -92,10 +98,8 @@ def attend(call: AttentionCall) -> Array:
     y = _by_blocks(chip, plan(anchors.Band(form, block, 0, block, 1)), flat)
   else:
     bands = [anchors.Band(form, block, 0, q.shape[1], 1)]
-    if form == 'anchored':
-      bands = anchors.bands(
-        q.shape[1], block, chip.plan.EXACT, _two_sided(call, form)
-      )
+    if anchored:
+      bands = anchors.bands(q.shape[1], block, chip.plan.EXACT, two_sided)
     parts = [_attend(chip, plan(band), flat) for band in bands]
     y = jnp.concatenate(parts, axis=1)
   y = y.reshape(batch, -1, num_heads, width)
@@ -151,18 +155,6 @@ def _form(call: AttentionCall) -> str:
   return 'dense' if form == 'exact' else form
 
 
-def _two_sided(call: AttentionCall, form: str) -> bool:
-  return form == 'anchored' and call.bias.bidirectional and not call.mask.causal
-
-
-def _shared_positions(call: AttentionCall, form: str) -> bool:
-  """Returns whether the bias is the same in all rows of the batch."""
-  positions = call.queries.positions, call.keys.positions
-  return form in ('none', 'strip') or all(
-    leaf.ndim == 1 or leaf.shape[0] == 1 for leaf in jax.tree.leaves(positions)
-  )
-
-
 def _flat(x_BxNxHxD: Array, width: int, block: int) -> Array:
   """Returns `[B, N, H D]` with zeros up to whole blocks and widths."""
   x = call_lib.pad(x_BxNxHxD, block)
@@ -201,20 +193,14 @@ def _in_kernels(
   return y
 
 
-def _forward(
-  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
-) -> tuple[Array, Array]:
-  table = tables.make(plan, call.bias, call)
-  return chip.calls.forward(plan, _inputs(plan, call, table))
-
-
 Residuals = tuple[AttentionCall, Array, Array]
 
 
-def _forward_with_residuals(
+def _forward(
   chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
 ) -> tuple[Array, Residuals]:
-  y, lse = _forward(chip, plan, call)
+  table = tables.make(plan, call.bias, call)
+  y, lse = chip.calls.forward(plan, _inputs(plan, call, table))
   return y, (call, y, lse)
 
 
@@ -271,4 +257,4 @@ def _inputs(
   )
 
 
-_in_kernels.defvjp(_forward_with_residuals, _backward)
+_in_kernels.defvjp(_forward, _backward)

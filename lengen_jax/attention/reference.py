@@ -45,14 +45,10 @@ def attend(call: AttentionCall) -> Array:
   if call.content is not None:
     values = call.content.values(weights_BxHxQxK, q_positions, k_positions)
     y_BxQxHxD += 0.0 if values is None else values
-  if visible is not None and _may_mask_all(call):
+  limits = call.keys.lengths, call.queries.segment_ids, call.mask.window
+  starts_within = call.q_offset is not None and call.q_offset >= 0
+  may_see_none = not starts_within or any(limit is not None for limit in limits)
+  if visible is not None and may_see_none:
     # Fully masked queries output zero.
     y_BxQxHxD *= visible.any(-1)[:, :, None, None]
   return y_BxQxHxD.astype(q.dtype)
-
-
-def _may_mask_all(call: AttentionCall) -> bool:
-  """Returns whether a query may have no visible key."""
-  limits = call.keys.lengths, call.queries.segment_ids, call.mask.window
-  starts_within = call.q_offset is not None and call.q_offset >= 0
-  return not starts_within or any(limit is not None for limit in limits)

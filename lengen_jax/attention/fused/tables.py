@@ -91,8 +91,7 @@ def _dense(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
 
   @jax.checkpoint
   def tile(j: Array) -> Array:
-    every = bias(queries.positions, keys.block(j, b).positions)
-    return every.reshape(-1, *every.shape[-3:])
+    return bias_forms.tile('exact', bias, queries, keys.block(j, b))
 
   first, last = 0, plan.blocks_k
   if queries.segment_ids is not None:

@@ -84,7 +84,8 @@ def _lay_out(p: Program) -> None:
         p.strips[head, anchor, slot] = whole[:, : plan.block]
         p.strips[head, anchor, 1 - slot] = whole[:, plan.block :]
         continue
-      p.strips[head, anchor, 1 - slot] = toeplitz.far_half(row)
+      far = toeplitz.shifted(row[:, plan.block - LANES :])[:, LANES:]
+      p.strips[head, anchor, 1 - slot] = far
       put_near = functools.partial(put_near_half, p, head, anchor, slot, row)
       pl.when(jnp.logical_not(goes_on))(put_near)
   p.ready_for[0] = p.inner + 1
@@ -94,7 +95,7 @@ def put_near_half(
   p: Program, head: int, anchor: int, slot: Array, row: Array
 ) -> None:
   """Writes the near half of a tile's strips."""
-  p.strips[head, anchor, slot] = toeplitz.near_half(row)
+  p.strips[head, anchor, slot] = toeplitz.shifted(row)[:, : p.plan.block]
 
 
 def _load_distances(p: Program, head: int) -> None:

@@ -304,7 +304,7 @@ class _Grid:
       first, last = program.inner_range(p, outer, offset[0], self.keys_inside)
       if packed:
         seen = program.seen_range(
-          p, more[:2], b * p.rows, outer, self.keys_inside
+          p, more[:2], b * p.rows, p.rows, outer, self.keys_inside
         )
         first, last = jnp.maximum(first, seen[0]), jnp.minimum(last, seen[1])
       inner = jnp.clip(inner, first, last)

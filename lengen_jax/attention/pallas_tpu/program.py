@@ -99,12 +99,13 @@ class Program:
       if self.first_seen is None:
         of_row(row)
         return
-      place = seen_place(
-        self.plan, self.first_row + row, self.outer, self.keys_inside
-      )
-      meets = self.first_seen[place] <= self.inner
-      meets &= self.inner <= self.last_seen[place]
+      first, last = self._seen_range(self.first_row + row, 1)
+      meets = (first <= self.inner) & (self.inner <= last)
       pl.when(meets)(lambda: of_row(row))
+
+  def _seen_range(self, first_row: Array, rows: int) -> tuple[Array, Array]:
+    seen, plan = (self.first_seen, self.last_seen), self.plan
+    return seen_range(plan, seen, first_row, rows, self.outer, self.keys_inside)
 
   def only(self, x: Array, head: int) -> Array:
     """Returns x in the lanes of a head, and 0 in others."""
@@ -131,13 +132,7 @@ class Program:
     if self.k_segment_ids is not None or self.k_lengths is not None:
       every = False
     if self.first_seen is not None:
-      first, last = seen_range(
-        self.plan,
-        (self.first_seen, self.last_seen),
-        self.first_row,
-        self.outer,
-        self.keys_inside,
-      )
+      first, last = self._seen_range(self.first_row, self.plan.rows)
       some &= (first <= self.inner) & (self.inner <= last)
     if isinstance(every, bool):
       pl.when(some)(lambda: tile(not every))
@@ -192,29 +187,20 @@ def seen_range(
   plan: Plan,
   seen: tuple[Ref, Ref],
   first_row: Array,
+  rows: int,
   outer: Array,
   keys_inside: bool,
 ) -> tuple[Array, Array]:
-  """Returns the first and the last block that some row of a program may see.
+  """Returns the first and the last block that some of the rows may see.
 
   `seen` refers to the result of `visibility.segment_blocks`, `[B N]`.
   """
-  places = [
-    seen_place(plan, first_row + row, outer, keys_inside)
-    for row in range(plan.rows)
-  ]
+  blocks = plan.blocks_q if keys_inside else plan.blocks_k
+  places = [(first_row + row) * blocks + outer for row in range(rows)]
   first, last = ([x[place] for place in places] for x in seen)
   return functools.reduce(jnp.minimum, first), functools.reduce(
     jnp.maximum, last
   )
-
-
-def seen_place(
-  plan: Plan, row: Array, outer: Array, keys_inside: bool
-) -> Array:
-  """Returns the place of an outer block of a row in `first_seen`."""
-  blocks = plan.blocks_q if keys_inside else plan.blocks_k
-  return row * blocks + outer
 
 
 def column(row_1xb: Array, lanes: int = LANES) -> Array:

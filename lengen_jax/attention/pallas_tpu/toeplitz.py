@@ -40,18 +40,6 @@ def of_halves(near: Array, far: Array) -> Array:
   return jnp.concatenate([far, *groups], axis=0)
 
 
-def near_half(vector: Array) -> Array:
-  """Returns the first half of `shifted`."""
-  n = vector.shape[1] // 2
-  return shifted(vector)[:, :n]
-
-
-def far_half(vector: Array) -> Array:
-  """Returns the second half of `shifted`."""
-  n = vector.shape[1] // 2
-  return shifted(vector[:, n - LANES :])[:, LANES:]
-
-
 def untile(tile: Array) -> Array:
   """Returns the transpose of `tile`: sums along diagonals, `[1, n + m]`."""
   rows, columns = (size // LANES for size in tile.shape)
