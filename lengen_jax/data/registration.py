@@ -13,7 +13,7 @@ from lengen_jax import errors
 from lengen_jax.data import (
   glue,
   menu,
-  registry,
+  seqio_files,
   seqio_pictures,
   seqio_prompts,
   seqio_text,
@@ -55,11 +55,9 @@ def register(
   if task == menu.GLUE_SUPERGLUE:
     mixed = [glue.TASKS[name] for name in glue.MIXTURE]
     rates = [(names[each.name], each.num_train) for each in mixed]
-    return registry.add(
-      task,
-      (path, vocab, separator, tuple(rates)),
-      seqio.MixtureRegistry,
-      lambda: {'tasks': rates},
+    key = (path, vocab, separator, tuple(rates))
+    return seqio_files.add(
+      task, key, lambda: {'tasks': rates}, seqio.MixtureRegistry
     )
   if names:
     return names[task]

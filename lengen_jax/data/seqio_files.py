@@ -10,7 +10,7 @@ import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
-from lengen_jax.data import sources
+from lengen_jax.data import paths, sources
 
 # TensorFlow only reads data and must not claim accelerators.
 for _kind in ('GPU', 'TPU'):
@@ -19,6 +19,38 @@ for _kind in ('GPU', 'TPU'):
 _BLOCK = 64
 # Exceptions raised in readers, of which TensorFlow keeps only the text.
 raised: list[Exception] = []
+# Maps each registered name to its key.
+_registered: dict[str, tuple] = {}
+
+
+def add(
+  name: str,
+  key: tuple,
+  arguments: Callable[[], Mapping[str, Any]],
+  registry: Any = seqio.TaskRegistry,
+) -> str:
+  """Registers a task or mixture in seqio; returns its name.
+
+  Args:
+    name: name of the task or mixture.
+    key: everything that the registration depends on; a new key replaces the
+      existing registration.
+    arguments: function that returns the keyword arguments of `registry.add`.
+    registry: a registry class of seqio.
+  """
+  if _registered.get(name) != key or name not in registry.names():
+    registry.remove(name)
+    registry.add(name, **arguments())
+    _registered[name] = key
+  return name
+
+
+def tfds(dataset: str, path: str, splits: Any) -> seqio.TfdsDataSource:
+  """Returns the source of a prepared dataset; see `paths.data_folder`."""
+  folder = str(paths.data_folder(path))
+  return seqio.TfdsDataSource(
+    dataset, tfds_data_dir=folder, splits=splits, read_only=True
+  )
 
 
 def texts(column: Sequence[bytes]) -> np.ndarray:
@@ -41,13 +73,7 @@ class Files(seqio.DataSource):
     read: Callable[[sources.Part], Iterator[tuple[bytes, ...]]],
     columns: Sequence[str],
   ) -> None:
-    """Creates a data source.
-
-    Args:
-      parts: dict from split to list of Parts.
-      read: function from Part to an iterator of tuples of bytes.
-      columns: names of the tuple elements.
-    """
+    """Creates a source of `parts` by split; `read` yields the `columns`."""
     self._parts, self._read, self._columns = parts, read, columns
     super().__init__(splits=tuple(parts), caching_permitted=True)
 

@@ -8,20 +8,12 @@ import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
-from lengen_jax.data import imagenet, paths, registry, stream, windows
+from lengen_jax.data import imagenet, seqio_files, stream, windows
 from lengen_jax.data.config import DataConfig
 
 
 def register(pictures: imagenet.Imagenet, path: str) -> str:
-  """Registers a task of pictures in seqio.
-
-  Args:
-    pictures: an `imagenet.Imagenet`.
-    path: folder of TensorFlow Datasets.
-
-  Returns:
-    The name in seqio's registry.
-  """
+  """Registers a task of pictures in seqio; returns its name."""
 
   def tokens(dataset: Any, sequence_length: Mapping[str, int]) -> Any:
     length = sequence_length['inputs']
@@ -39,23 +31,17 @@ def register(pictures: imagenet.Imagenet, path: str) -> str:
 
   def arguments() -> dict[str, Any]:
     vocab = seqio.PassThroughVocabulary(imagenet.PIXELS + imagenet.CLASSES)
+    feature, splits = (
+      seqio.Feature(vocab, add_eos=False),
+      ('train', 'validation'),
+    )
     return {
-      'source': seqio.TfdsDataSource(
-        imagenet.DATASET,
-        tfds_data_dir=str(paths.data_folder(path)),
-        splits=('train', 'validation'),
-        read_only=True,
-      ),
+      'source': seqio_files.tfds(imagenet.DATASET, path, splits),
       'preprocessors': [tokens],
-      'output_features': {
-        name: seqio.Feature(vocab, add_eos=False)
-        for name in ('inputs', 'targets')
-      },
+      'output_features': {'inputs': feature, 'targets': feature},
     }
 
-  return registry.add(
-    'imagenet', (path, pictures), seqio.TaskRegistry, arguments
-  )
+  return seqio_files.add('imagenet', (path, pictures), arguments)
 
 
 class Pictures:
@@ -71,12 +57,7 @@ class Pictures:
   vocab_size = imagenet.PIXELS + imagenet.CLASSES
 
   def __init__(self, config: DataConfig, name: str) -> None:
-    """Opens a task.
-
-    Args:
-      config: a DataConfig.
-      name: name of the task in seqio's registry.
-    """
+    """Opens a task by its name in seqio's registry."""
     self._name = name
     self.info = stream.info(config, name, 'pixels')
 
@@ -84,21 +65,16 @@ class Pictures:
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> stream.StreamBatches:
     """Returns batches of the training split; see `corpus.Corpus.training`."""
-    stream.check_files(self._name, host)
-    dataset = stream.read(
-      self._name,
-      lengths={'inputs': config.train_length, 'targets': 1},
-      split='train',
-      seed=seed,
-      host=host,
-    )
-    dataset = dataset.map(
-      lambda row: {'encoder_tokens': row['inputs'], 'targets': row['targets']}
-    )
+
+    def rename(row: Mapping[str, Any]) -> dict[str, Any]:
+      return {'encoder_tokens': row['inputs'], 'targets': row['targets']}
+
     return stream.StreamBatches(
       self._name,
-      dataset,
-      rows=len(windows.host_rows(config.batch_size, host)),
+      config.batch_size,
+      lambda dataset: dataset.map(rename),
+      lengths={'inputs': config.train_length, 'targets': 1},
+      seed=seed,
       host=host,
       padded=False,
     )

@@ -12,15 +12,12 @@ import tensorflow as tf
 
 from lengen_jax import errors
 from lengen_jax.data import (
-  paths,
   prompts,
   readers,
-  registry,
   seqio_files,
   sources,
   stream,
   vocabulary,
-  windows,
 )
 from lengen_jax.data.config import DataConfig
 
@@ -30,17 +27,7 @@ _COLUMNS = ('id', 'inputs', 'targets')
 def register(
   task: prompts.PromptTask, path: str, vocab: str, separator: str
 ) -> str:
-  """Registers a PromptTask in seqio.
-
-  Args:
-    task: a PromptTask.
-    path: folder of the raw data.
-    vocab: see `vocabulary.create`.
-    separator: text between prompt and answer.
-
-  Returns:
-    The name in seqio's registry.
-  """
+  """Registers a PromptTask in seqio; see `registration.register`."""
   found = vocabulary.create(vocab)
   files = prompts.raw_files(task, path)
 
@@ -51,12 +38,7 @@ def register(
       data = seqio_files.Files(files, functools.partial(_rows, task), _COLUMNS)
       before = []
     else:
-      data = seqio.TfdsDataSource(
-        task.dataset,
-        tfds_data_dir=str(paths.data_folder(path)),
-        splits=dict(task.splits),
-        read_only=True,
-      )
+      data = seqio_files.tfds(task.dataset, path, dict(task.splits))
       before = [functools.partial(_to_rows, task=task)]
     return {
       'source': data,
@@ -73,8 +55,7 @@ def register(
     }
 
   key = (path, found.name, found.fingerprint, separator)
-  name = seqio_name(task)
-  return registry.add(name, key, seqio.TaskRegistry, arguments)
+  return seqio_files.add(seqio_name(task), key, arguments)
 
 
 def seqio_name(task: prompts.PromptTask) -> str:
@@ -94,9 +75,9 @@ def add_separator(
     room = sequence_length['inputs'] - len(separator)
     if room < 1:
       raise errors.ConfigError(
-        f'{sequence_length["inputs"]} tokens for a prompt leave no room for it '
-        f'beside the separator of {len(separator)} tokens; raise '
-        'data.train_length and eval.lengths, or lower data.target_length'
+        f'a prompt of {sequence_length["inputs"]} tokens cannot contain the '
+        f'separator of {len(separator)} tokens; raise data.train_length and '
+        'eval.lengths, or lower data.target_length'
       )
 
   def add(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,13 +125,7 @@ class Prompts:
   def __init__(
     self, config: DataConfig, name: str, tasks: Sequence[prompts.PromptTask]
   ) -> None:
-    """Opens a task or mixture.
-
-    Args:
-      config: a DataConfig.
-      name: name of the task or mixture in seqio's registry.
-      tasks: list of PromptTasks.
-    """
+    """Opens a task or mixture by its name in seqio's registry."""
     self._config, self._name = config, name
     self._names = [seqio_name(task) for task in tasks]
     self._vocab = vocabulary.create(config.vocabulary)
@@ -171,14 +146,6 @@ class Prompts:
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> stream.StreamBatches:
     """Returns batches of prompts and answers; only answers are scored."""
-    stream.check_files(self._name, host)
-    dataset = stream.read(
-      self._name,
-      lengths=self._lengths(config.train_length),
-      split='train',
-      seed=seed,
-      host=host,
-    )
 
     def row(example: Mapping[str, Any]) -> dict[str, Any]:
       inputs, targets = example['inputs'], example['targets']
@@ -193,8 +160,10 @@ class Prompts:
 
     return stream.StreamBatches(
       self._name,
-      dataset.map(row),
-      rows=len(windows.host_rows(config.batch_size, host)),
+      config.batch_size,
+      lambda dataset: dataset.map(row),
+      lengths=self._lengths(config.train_length),
+      seed=seed,
       host=host,
       padded=True,
     )
@@ -250,9 +219,9 @@ class Prompts:
     answer = max(self.target_lengths)
     if length <= answer:
       raise errors.ConfigError(
-        f'rows of {length} tokens leave no room for a prompt beside an answer '
-        f'of data.target_length={answer}; raise data.train_length '
-        'and eval.lengths, or lower it'
+        f'rows of {length} tokens are too short for a prompt and an answer of '
+        f'data.target_length={answer} tokens; raise data.train_length and '
+        'eval.lengths, or lower data.target_length'
       )
     return {'inputs': length - answer, 'targets': answer}
 

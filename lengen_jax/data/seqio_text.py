@@ -11,8 +11,6 @@ import tensorflow as tf
 from lengen_jax import errors, specs
 from lengen_jax.data import (
   documents,
-  paths,
-  registry,
   seqio_files,
   sources,
   stream,
@@ -27,16 +25,7 @@ _SHUFFLE = 1024
 
 
 def register(source: sources.Source, path: str, vocab: str) -> str:
-  """Registers a source of text in seqio: one task for all lengths.
-
-  Args:
-    source: a `sources.Source`.
-    path: folder of the raw data.
-    vocab: see `vocabulary.create`.
-
-  Returns:
-    The name in seqio's registry.
-  """
+  """Registers a source of text in seqio; returns the name of the task."""
   spec = specs.describe(source)
   found = vocabulary.create(vocab)
   slug = re.sub('[^a-z0-9]+', '_', spec.lower()).strip('_')
@@ -51,12 +40,7 @@ def register(source: sources.Source, path: str, vocab: str) -> str:
   def arguments() -> dict[str, Any]:
     feature = seqio.Feature(found.seqio(), add_eos=True)
     if any(part.dataset for part in parts['train']):
-      data = seqio.TfdsDataSource(
-        source.dataset,
-        tfds_data_dir=str(paths.data_folder(path)),
-        splits=list(parts),
-        read_only=True,
-      )
+      data = seqio_files.tfds(source.dataset, path, list(parts))
     else:
       data = seqio_files.Files(
         parts,
@@ -83,7 +67,7 @@ def register(source: sources.Source, path: str, vocab: str) -> str:
   key = (path, found.name, str(parts))
   kind = 'bytes' if vocab == 'bytes' else found.fingerprint
   name = f'{slug}_lm_{kind}'
-  return registry.add(name, key, seqio.TaskRegistry, arguments)
+  return seqio_files.add(name, key, arguments)
 
 
 def split_to_length(
@@ -117,26 +101,16 @@ class Text:
   architectures = ('decoder', 'encoder')
 
   def __init__(self, config: DataConfig, name: str) -> None:
-    """Opens a task.
-
-    Args:
-      config: a DataConfig.
-      name: name of the task in seqio's registry.
-    """
+    """Opens a task by its name in seqio's registry."""
     self._config, self._name = config, name
     self._vocab = vocabulary.create(config.vocabulary)
     self.vocab_size = self._vocab.size
     theirs = seqio.get_mixture_or_task(name).output_features.get('targets')
     if theirs is None or theirs.vocabulary != self._vocab.seqio():
       raise errors.ConfigError(
-        f'the task {name} has '
-        + (
-          'no targets'
-          if theirs is None
-          else f'the vocabulary {theirs.vocabulary}'
-        )
-        + f', and not that of data.vocabulary={config.vocabulary!r}; set it to '
-        'the same'
+        f'the targets of {name} have the vocabulary '
+        f'{getattr(theirs, "vocabulary", None)}, not that of '
+        f'data.vocabulary={config.vocabulary!r}; set both to the same'
       )
     self.info = stream.info(
       config, name, self._vocab.fingerprint, mode=config.mode
@@ -146,16 +120,17 @@ class Text:
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> stream.StreamBatches:
     """Returns batches of the training split; see `corpus.Corpus.training`."""
-    stream.check_files(self._name, host)
-    documents = stream.read(
-      self._name, lengths=None, split='train', seed=seed, host=host
-    )
-    dataset = cut(documents, config.train_length, config.mode)
-    dataset = dataset.shuffle(_SHUFFLE, seed=seed)
+
+    def to_windows(dataset: Any) -> Any:
+      dataset = cut(dataset, config.train_length, config.mode)
+      return dataset.shuffle(_SHUFFLE, seed=seed)
+
     return stream.StreamBatches(
       self._name,
-      dataset,
-      rows=len(windows.host_rows(config.batch_size, host)),
+      config.batch_size,
+      to_windows,
+      lengths=None,
+      seed=seed,
       host=host,
       padded=config.mode == 'doc_pad',
     )

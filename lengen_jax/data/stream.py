@@ -1,6 +1,6 @@
 """Batches from a tf.data pipeline with checkpointed state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import hashlib
 import json
 import os
@@ -22,24 +22,34 @@ class StreamBatches(windows.Batches):
   def __init__(
     self,
     name: str,
-    dataset: Any,
+    batch_size: int,
+    transform: Callable[[Any], Any],
     *,
-    rows: int,
+    lengths: Mapping[str, int] | None,
+    seed: int,
     host: tuple[int, int],
     padded: bool,
   ) -> None:
     """Starts the pipeline.
 
     Args:
-      name: name of the task in seqio's registry, for error messages.
-      dataset: one epoch of dicts, either with `tokens` `[L + 1]`, `size` and
-        optionally `first_scored`, see `windows.lm_batch`; or with
-        `encoder_tokens` and `targets`, see `windows.pair_batch`.
-      rows: rows of this host per batch.
+      name: name of the task in seqio's registry.
+      batch_size: rows per batch, over all hosts.
+      transform: function from a Dataset of the training split to one of dicts,
+        either with `tokens` `[L + 1]`, `size` and optionally `first_scored`,
+        see `windows.lm_batch`; or with `encoder_tokens` and `targets`, see
+        `windows.pair_batch`.
+      lengths: see `read`.
+      seed: see `read`.
       host: (index, count) of the hosts.
       padded: whether rows end with padding.
     """
     self.padded, self._host, self._task = padded, host, name
+    _check_files(name, host)
+    rows = len(windows.host_rows(batch_size, host))
+    dataset = transform(
+      read(name, lengths=lengths, split='train', seed=seed, host=host)
+    )
     options = tf.data.Options()
     options.deterministic = True
     # Repeating an empty dataset ends here, but not within a seqio task.
@@ -53,8 +63,8 @@ class StreamBatches(windows.Batches):
     if batch is None:
       raise errors.CorpusError(
         f'the training split of {self._task} has no row for host '
-        f'{self._host[0]} of {self._host[1]}: it is empty, or no text is as '
-        'long as data.train_length; lower that, or take another data.mode'
+        f'{self._host[0]} of {self._host[1]}: it is empty, or all texts are '
+        'shorter than data.train_length; lower it or change data.mode'
       )
     batch = {key: value.numpy() for key, value in batch.items()}
     if 'encoder_tokens' in batch:
@@ -71,16 +81,16 @@ class StreamBatches(windows.Batches):
     hosts = json.loads((folder / 'hosts.json').read_text())['hosts']
     if hosts != self._host[1]:
       raise errors.CheckpointError(
-        f'the pipeline in {folder} was that of {hosts} hosts and cannot go on '
-        f'with {self._host[1]}; use as many, or prepared data, which can'
+        f'the pipeline in {folder} was saved by {hosts} hosts and cannot '
+        f'resume on {self._host[1]}; use {hosts} hosts or prepared data'
       )
     try:
       self._checkpoint.read(str(folder / self._name)).assert_consumed()
     except Exception as error:  # The type depends on the difference.
       raise errors.CheckpointError(
-        f'the pipeline kept in {folder} cannot go on: {extra.reason(error)}; '
-        'the data or its settings are others; the parameters can go on in '
-        'another workdir, by train.init_from'
+        f'cannot resume the pipeline in {folder}: {extra.reason(error)}; the '
+        'data or its settings have changed; to train on from the parameters, '
+        'set train.init_from and another workdir'
       ) from error
 
   @property
@@ -123,7 +133,7 @@ def read(
   )
 
 
-def check_files(name: str, host: tuple[int, int]) -> None:
+def _check_files(name: str, host: tuple[int, int]) -> None:
   """Prints a note if hosts outnumber files: each host then reads all files."""
   task = seqio.get_mixture_or_task(name)
   for each in getattr(task, 'tasks', [task]):
@@ -131,7 +141,7 @@ def check_files(name: str, host: tuple[int, int]) -> None:
     if files < host[1] and host[0] == 0:
       print(
         f'note: {each.name} has {files} files for {host[1]} hosts, so that '
-        'each host reads all of them; prepared data has no such limit'
+        'each host reads all of them; prepared data avoids this'
       )
 
 
@@ -197,6 +207,6 @@ class own_errors:
       shards = source.source.list_shards(sorted(source.splits)[0])
       files = f' in {os.path.dirname(shards[0])}' if shards else ''
     raise errors.CorpusError(
-      f'the data of {self._name}{files} is damaged or of another form '
-      f'({extra.reason(error)}); fetch or prepare it again'
+      f'the data of {self._name}{files} is corrupt or has another format '
+      f'({extra.reason(error)}); download or prepare it again'
     ) from error

@@ -85,7 +85,7 @@ def test_registering_may_be_repeated(folder, tmp_path):
   assert len(documents(folder)) == 40
 
 
-@pytest.mark.parametrize('length', [16, 100, 4096])
+@pytest.mark.parametrize('length', [16, 4096])
 def test_other_code_loses_no_token(folder, length):
   """As T5X loads it, every token of every document is in the loss."""
   name = data.register('c4', path=str(folder))
@@ -104,7 +104,7 @@ def test_other_code_loses_no_token(folder, length):
   assert text == ''.join(map(text_of, documents(folder)))
 
 
-@pytest.mark.parametrize('length', [7, 64, 1000])
+@pytest.mark.parametrize('length', [7, 1000])
 @pytest.mark.parametrize('mode', windows.MODES)
 def test_windows_are_those_of_prepare(folder, mode, length):
   found = documents(folder)
@@ -126,7 +126,7 @@ def test_windows_are_those_of_prepare(folder, mode, length):
   [
     'c4',
     pytest.param('arxiv', marks=pytest.mark.slow),
-    'wikitext103',
+    pytest.param('wikitext103', marks=pytest.mark.slow),
     pytest.param('enwik8', marks=pytest.mark.slow),
   ],
 )
@@ -339,7 +339,7 @@ def test_a_pipeline_of_other_hosts_is_refused(folder, tmp_path):
   settings = config(folder, 'c4')
   loaded = data.load(settings)
   loaded.training(settings, seed=0).save(tmp_path)
-  with pytest.raises(errors.CheckpointError, match='1 hosts .* with 2'):
+  with pytest.raises(errors.CheckpointError, match='by 1 hosts .* on 2'):
     loaded.training(settings, seed=0, host=(0, 2)).restore(tmp_path)
 
 
@@ -561,7 +561,7 @@ def test_a_broken_record_that_was_read_ahead_is_named(folder):
       raise tf.errors.InvalidArgumentError(
         None, None, 'CorpusError: this.json, line 4: no\nTraceback ...'
       )
-  with pytest.raises(errors.CorpusError, match='c4/en is damaged .*unheard'):
+  with pytest.raises(errors.CorpusError, match='c4/en is corrupt .*unheard'):
     with stream.own_errors(name):
       raise tf.errors.DataLossError(None, None, 'DATA_LOSS: unheard')
   seqio_files.raised.clear()
@@ -606,7 +606,7 @@ def test_a_damaged_dataset_is_named(tmp_path):
     content[40] ^= 1
     path.write_bytes(content)
   settings = config(tmp_path, 'scrolls/qmsum', train_length=600)
-  folder = 'scrolls/qmsum/1.0.0 is damaged .*prepare it again'
+  folder = 'scrolls/qmsum/1.0.0 is corrupt .*prepare it again'
   with pytest.raises(errors.CorpusError, match=folder):
     data.load(settings).examples(0, 600)
 

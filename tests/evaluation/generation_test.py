@@ -9,9 +9,10 @@ import pytest
 
 from lengen_jax import errors, positions
 from lengen_jax.evaluation import generation
-from lengen_jax.models import ModelConfig, presets, stacking, transformer
+from lengen_jax.models import ModelConfig, presets, transformer
 from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
+from tests import helpers
 
 NEW = 6
 # No token of the model.
@@ -34,19 +35,19 @@ def prompts(lengths=LENGTHS):
 
 @functools.lru_cache(None)
 def model(encoding='alibi', **kwargs):
-  """A model whose parts are loud, so that what it writes varies."""
-  kwargs = presets.get('tiny') | kwargs
-  config = ModelConfig(**kwargs, encoding=encoding)
-  params = jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
+  """A model of one layer; its random output varies."""
+  config = helpers.tiny_model(encoding=encoding, **{'num_layers': 1} | kwargs)
 
-  def louder(path, leaf):
+  def varied(path, leaf):
     names = [entry.key for entry in path]
-    if 'query' in names or 'key' in names:
-      return 3 * leaf
-    return 6 * leaf if names[-1] in ('kernel', 'p', 'table') else leaf
+    if names[-1] == 'scale':
+      return 1 + leaf
+    # Outputs depend on attention more than on the last token.
+    return 0.1 * leaf if names[:2] == ['embed', 'table'] else 2 * leaf
 
-  make_louder = functools.partial(jax.tree_util.tree_map_with_path, louder)
-  return config, jax.jit(make_louder)(params)
+  return config, jax.tree_util.tree_map_with_path(
+    varied, helpers.params_of(config)
+  )
 
 
 def generator(config, scheme='standard', **kwargs):
