@@ -1,7 +1,5 @@
 """Tests `lengen_jax/evaluation/length_curve.py`."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -10,9 +8,10 @@ from lengen_jax import data, positions
 from lengen_jax.data import vocabulary
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import length_curve
-from lengen_jax.models import DecoderLM, Encoder, ModelConfig, presets, stacking
+from lengen_jax.models import DecoderLM, Encoder
 from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
+from tests import helpers
 
 LENGTHS = (8, 16, 64)
 
@@ -37,15 +36,12 @@ def windows():
   )
 
 
-@functools.cache
-def initial(config):
-  return jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
+def tiny(**fields):
+  return helpers.tiny_model(num_layers=1, **fields)
 
 
-def curve(windows, encoding, scheme='standard', batch_tokens=256):
-  config = ModelConfig(**presets.get('tiny'), encoding=encoding)
-  params = initial(config)
-  found = length_curve.LengthCurve(
+def create(config, windows, scheme='standard', batch_tokens=256):
+  return length_curve.LengthCurve(
     config,
     positions.create(scheme),
     windows,
@@ -53,7 +49,13 @@ def curve(windows, encoding, scheme='standard', batch_tokens=256):
     seed=0,
     layout=layout(2),
   )
-  return config, params, list(found.run(params))
+
+
+def curve(windows, encoding, scheme='standard', lengths=None, **kwargs):
+  config = tiny(encoding=encoding)
+  params = helpers.params_of(config)
+  found = create(config, windows, scheme, **kwargs)
+  return config, params, list(found.run(params, lengths))
 
 
 def test_loss_equals_a_plain_computation(windows):
@@ -91,18 +93,9 @@ def test_batch_size_does_not_matter(windows):
 
 
 def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
-  config = ModelConfig(
-    **presets.get('tiny') | {'vocab_size': 257}, architecture='encoder'
-  )
-  params = initial(config)
-  found = length_curve.LengthCurve(
-    config,
-    positions.create('standard'),
-    windows,
-    batch_tokens=256,
-    seed=0,
-    layout=layout(2),
-  )
+  config = tiny(vocab_size=257, architecture='encoder')
+  params = helpers.params_of(config)
+  found = create(config, windows)
   seen = {}
   for one, length in zip(found.run(params), LENGTHS, strict=True):
     weights = windows.recut(found._masked['weights'], length) > 0
@@ -121,36 +114,33 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
 
 
 def test_a_diverged_model_says_so(windows):
-  config = ModelConfig(**presets.get('tiny'))
-  params = initial(config)
+  config = tiny(encoding='alibi')
+  params = helpers.params_of(config)
   params['embed']['table'] *= np.nan
-  found = length_curve.LengthCurve(
-    config,
-    positions.create('standard'),
-    windows,
-    batch_tokens=256,
-    seed=0,
-    layout=layout(2),
-  )
+  found = create(config, windows)
   for one in found.run(params):
     assert one.loss is None and 'not finite' in one.refused
 
 
 def test_what_cannot_go_on_says_so(windows):
-  _, _, losses = curve(windows, 'learned(max_position=16)')
-  assert [one.loss is None for one in losses] == [False, False, True]
-  assert 'max_position=64 or more' in losses[2].refused
-  _, _, losses = curve(windows, 'rope', 'randomized(max_position=20)')
-  assert [one.loss is None for one in losses] == [False, False, True]
-  assert 'for a segment of 64' in losses[2].refused
-  assert losses[2].tokens == losses[0].tokens
-  assert losses[2].perplexity is None and losses[2].bits_per_byte(1) is None
+  _, _, losses = curve(windows, 'learned(max_position=16)', lengths=(16, 64))
+  assert [one.loss is None for one in losses] == [False, True]
+  assert 'max_position=64 or more' in losses[1].refused
+  _, _, losses = curve(windows, 'rope', 'randomized(max_position=20)', (16, 64))
+  assert [one.loss is None for one in losses] == [False, True]
+  assert 'for a segment of 64' in losses[1].refused
+  assert losses[1].tokens == losses[0].tokens
+  assert losses[1].perplexity is None and losses[1].bits_per_byte(1) is None
 
 
 def test_dynamic_interpolation_goes_by_the_evaluated_length(windows):
-  _, _, plain = curve(windows, 'rope')
-  _, _, dynamic = curve(windows, 'rope(train_length=16, dynamic=True)')
-  _, _, scheme = curve(windows, 'rope', 'interpolated(train_length=16)')
+  _, _, plain = curve(windows, 'rope', lengths=(16, 64))
+  _, _, dynamic = curve(
+    windows, 'rope(train_length=16, dynamic=True)', lengths=(16, 64)
+  )
+  _, _, scheme = curve(
+    windows, 'rope', 'interpolated(train_length=16)', (16, 64)
+  )
   for a, b, c in zip(plain, dynamic, scheme, strict=True):
     assert (a.loss == b.loss) == (a.length <= 16)
     np.testing.assert_allclose(b.loss, c.loss, rtol=1e-6)

@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from lengen_jax import errors, models, positions
+from lengen_jax import errors, positions
 from lengen_jax.data import windows
 from lengen_jax.evaluation import order_invariance
-from lengen_jax.models import objective, presets, stacking
-from tests import random_params
+from lengen_jax.models import objective
+from tests import helpers
 
 L = 12
 RANDOMIZED = 'randomized(max_position=64)'
@@ -22,10 +22,9 @@ def batch(sizes=None, length=L):
 def measure(
   given, scheme=RANDOMIZED, architecture='decoder', packed=False, **fields
 ):
-  config = models.ModelConfig(
-    **{**presets.get('tiny'), 'architecture': architecture, **fields}
-  )
-  params = random_params.fill(lambda: stacking.init(config, jax.random.key(0)))
+  fields = {'num_layers': 1, 'architecture': architecture} | fields
+  config = helpers.tiny_model(**fields)
+  params = helpers.params_of(config)
   return order_invariance.measure(
     config,
     positions.create(scheme),
@@ -39,7 +38,7 @@ def measure(
 
 def test_an_encoder_without_positions_sees_neither():
   """It has no order, and no positions that could be drawn anew."""
-  found = measure(batch(length=40), architecture='encoder')
+  found = measure(batch(), architecture='encoder')
   for change in (found.redrawn, found.permuted):
     assert change.total_variation < 1e-4 and change.kl < 1e-4
   assert found.compared == 6
@@ -47,16 +46,16 @@ def test_an_encoder_without_positions_sees_neither():
 
 def test_a_decoder_of_one_layer_without_positions_has_no_order():
   """Its last token sees a set; from two layers on, sets of different sizes."""
-  found = measure(batch(), num_layers=1)
+  found = measure(batch())
   assert found.permuted.total_variation < 1e-4
-  assert measure(batch()).permuted.total_variation > 1e-3
+  assert measure(batch(), num_layers=2).permuted.total_variation > 1e-3
 
 
 def test_what_a_decoder_does_not_see_stays_where_it_is():
   """Tokens behind the last that is scored."""
   given = batch()
   given['weights'][:, 6:] = 0
-  assert measure(given, num_layers=1).permuted.total_variation < 1e-4
+  assert measure(given).permuted.total_variation < 1e-4
 
 
 def test_change():
@@ -69,12 +68,12 @@ def test_change():
 def test_distances_do_not_change_under_a_shift():
   found = measure(batch(), 'shape(max_shift=32)', encoding='alibi')
   assert found.redrawn.total_variation < 1e-4
-  assert found.permuted.total_variation > 1e-2
+  assert found.permuted.total_variation > 1e-3
 
 
 @pytest.mark.parametrize('architecture', ['decoder', 'encoder'])
 def test_positions_that_matter_are_seen(architecture):
-  found = measure(batch(length=40), architecture=architecture, encoding='rope')
+  found = measure(batch(), architecture=architecture, encoding='rope')
   for change in (found.redrawn, found.permuted):
     assert 1e-3 < change.total_variation < 1
     assert change.kl > 1e-5
@@ -86,7 +85,7 @@ def test_draws_are_those_of_training_without_dropout():
   """At test time this scheme draws nothing."""
   found = measure(batch(), 'equal_mean', encoding='rope', dropout_rate=0.5)
   assert found.redrawn.total_variation > 1e-3
-  nope = measure(batch(), 'equal_mean', num_layers=1, dropout_rate=0.5)
+  nope = measure(batch(), 'equal_mean', dropout_rate=0.5)
   assert nope.redrawn.total_variation < 1e-4
 
 
