@@ -64,16 +64,10 @@ def make(
 def at_targets(
   task: Task, outputs: jax.Array, targets: jax.Array, length: Length
 ) -> jax.Array:
-  """Returns a model's outputs at the targets of its rows.
+  """Returns a model's outputs at the targets of its rows, `[B, M, ...]`.
 
-  Args:
-    task: the task.
-    outputs: `[B, T, ...]`, the outputs for a batch of `make`.
-    targets: int32 `[B, M]`, as given to `make`.
-    length: as given to `make`.
-
-  Returns:
-    `[B, M, ...]`; the outputs at padding are unspecified.
+  `outputs` are `[B, T, ...]`, for a batch of `make` with the same arguments.
+  Outputs at padding are unspecified.
   """
   slots_M = task.input_length(length) + jnp.arange(targets.shape[1])
   return outputs[:, jnp.clip(slots_M, 0, outputs.shape[1] - 1)]

@@ -20,15 +20,8 @@ def compare(
 ) -> dict[str, Any]:
   """Trains and evaluates each run; finished runs are not repeated.
 
-  The workdir gets results.json and a folder per run.
-
-  Args:
-    config: the ConfigDict that all runs share.
-    workdir: folder of the comparison.
-    runs: the runs; see `runs.parse`.
-
-  Returns:
-    The contents of results.json.
+  The workdir gets results.json, whose contents are returned, and a folder per
+  run. All runs share `config`.
 
   Raises:
     errors.LengenError: a run is invalid; raised before any run is trained.
@@ -49,34 +42,22 @@ def compare(
   windows = corpus.evaluation(first.eval)
   shared = runs_lib.configure(config, ('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
+  curves: list[Any] = []
   try:
-    return _run_all(path, shared, runs, configs, corpus, windows)
+    for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
+      folder = path / runs_lib.folder(run)
+      if (folder / 'curve.json').exists():
+        curves.append(files.read_json(folder / 'curve.json'))
+      else:
+        label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
+        trained = loop.train(each, folder, corpus=corpus, label=label)
+        curves.append(evaluate.curve(trained, windows, label=label))
+        files.write_json(folder / 'curve.json', curves[-1])
+      found = evaluate.results(shared, corpus, curves=curves)
+      files.write_json(path / 'results.json', found)
   except errors.LengenError:
     # If no run was started, the corrected command can claim the workdir.
     if not any(path.glob(f'*/{workdir_lib.RUN}')) and multihost.is_first():
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
-
-
-def _run_all(
-  path: files.Path,
-  shared: ml_collections.ConfigDict,
-  runs: Sequence[runs_lib.Run],
-  configs: Sequence[ml_collections.ConfigDict],
-  corpus: Any,
-  windows: Any,
-) -> dict[str, Any]:
-  """Trains and evaluates unfinished runs; returns the results."""
-  curves = []
-  for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
-    folder = path / runs_lib.folder(run)
-    if (folder / 'curve.json').exists():
-      curves.append(files.read_json(folder / 'curve.json'))
-    else:
-      label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
-      trained = loop.train(each, folder, corpus=corpus, label=label)
-      curves.append(evaluate.curve(trained, windows, label=label))
-      files.write_json(folder / 'curve.json', curves[-1])
-    found = evaluate.results(shared, corpus, curves=curves)
-    files.write_json(path / 'results.json', found)
   return found

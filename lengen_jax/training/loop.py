@@ -65,11 +65,8 @@ def train(
   not read these parameters again. With train.steps=0 the initial model is the
   result.
 
-  Args:
-    config: a ConfigDict; see configs/stdlib.py.
-    workdir: folder of the run.
-    corpus: the result of `data.load`; loaded according to the config if None.
-    label: name of the run in progress lines.
+  The corpus is a result of `data.load`; None loads it according to the config.
+  Progress lines start with `label`.
 
   Raises:
     errors.PreemptedError: the run was stopped by SIGTERM.
@@ -122,11 +119,8 @@ def restore(
 ) -> run_lib.Trained:
   """Restores the trained state of the run in a workdir.
 
-  Args:
-    workdir: folder of the run. Its mesh is used if the available devices can
-      form it; otherwise only rows are sharded.
-    step: step of the checkpoint, or 'best'; None for the newest.
-    **eval_changes: new values of fields of the run's eval section.
+  The mesh is that of the run if the available devices can form it; otherwise
+  only rows are sharded. `eval_changes` are new values of the section eval.
 
   Raises:
     errors.LengenError: there is no run, or no readable checkpoint.
@@ -144,14 +138,12 @@ def restore(
     )
   checkpoints = _checkpoints(path, run)
   try:
-    number: Any = step
-    if step == 'best':
-      number = checkpoints.best_step()
-      if number is None:
-        raise errors.CheckpointError(
-          f'{path} has no best checkpoint: no step was validated, with '
-          f'train.evaluate_every={config.train.evaluate_every}'
-        )
+    number: Any = checkpoints.best_step() if step == 'best' else step
+    if step == 'best' and number is None:
+      raise errors.CheckpointError(
+        f'{path} has no best checkpoint: no step was validated, with '
+        f'train.evaluate_every={config.train.evaluate_every}'
+      )
     state = checkpoints.restore(run.abstract_state, step=number)
   finally:
     checkpoints.close()
@@ -162,7 +154,7 @@ def _checkpoints(path: files.Path, run: run_lib.Run) -> checkpoint.Checkpointer:
   return checkpoint.Checkpointer(
     path,
     run.model,
-    keep_every=run.config.train.keep_every,
+    keep_every=run.train.keep_every,
     best='min',
     run_config=json.loads(run.config.to_json()),
   )
@@ -311,40 +303,30 @@ class Loop:
     return self.run.layout.place(self.batches.next())
 
   def _reporters(
-    self,
-    stack: contextlib.ExitStack,
-    first: int,
-    batch: dict[str, jax.Array],
+    self, stack: contextlib.ExitStack, first: int, batch: dict[str, jax.Array]
   ) -> tuple[progress_lib.Progress, metrics_lib.Log, metrics_lib.Profile]:
     """Opens progress line, log and profiler; `stack` closes them."""
     run, (rows, length) = self.run, batch['inputs'].shape
     encoder = batch.get('encoder_inputs')
-    progress = stack.enter_context(
-      progress_lib.Progress(
-        self.label,
-        run.train.steps,
-        unit='tokens',
-        per=rows * length,
-        first=first,
-      )
+    encoder_length = None if encoder is None else encoder.shape[1]
+    tokens, steps = rows * length, run.train.steps
+    progress = progress_lib.Progress(
+      self.label, steps, unit='tokens', per=tokens, first=first
     )
+    stack.enter_context(progress)
     log = metrics_lib.Log(
       self.path,
       first,
       devices=run.layout.mesh.devices.flat,
-      tokens=rows * length,
-      flops=throughput.model_flops(
-        run.model, rows, length, None if encoder is None else encoder.shape[1]
-      ),
+      tokens=tokens,
+      flops=throughput.model_flops(run.model, rows, length, encoder_length),
       primary=multihost.is_first(),
       trackers=functools.partial(trackers.create, run.config),
     )
     stack.callback(log.close)
+    first_process = multihost.is_first()
     profile = metrics_lib.Profile(
-      run.train.profile,
-      self.path,
-      progress.announce,
-      primary=multihost.is_first(),
+      run.train.profile, self.path, progress.announce, primary=first_process
     )
     stack.callback(profile.close)
     return progress, log, profile
@@ -377,10 +359,9 @@ class Loop:
     """Returns metrics and cost of the state; see `evaluate.validate`."""
     began = time.monotonic()
     trained = run_lib.Trained(self.run, state, seconds=0.0)
+    label = f'{self.label}: step {step}'
     with watchdog.paused():
-      found = evaluate.validate(
-        trained, self.corpus, f'{self.label}: step {step}'
-      )
+      found = evaluate.validate(trained, self.corpus, label)
     self.pause += time.monotonic() - began
     return found
 

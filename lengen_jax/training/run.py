@@ -28,10 +28,7 @@ class Run:
 
   Attributes:
     config: the ConfigDict.
-    data: its section data.
-    eval: its section eval.
-    model: its section model.
-    train: its section train.
+    data, eval, model, train: its sections.
     scheme: the position scheme.
     tx: the optimizer.
     layout: the mesh and its sharding rules.
@@ -45,10 +42,7 @@ class Run:
   ) -> None:
     """Builds position scheme, optimizer and mesh; computes nothing.
 
-    Args:
-      config: a ConfigDict with seed, model, positions, data, optimizer,
-        train, mesh and eval; see configs/stdlib.py.
-      devices: devices of the mesh; None for all devices of jax.
+    For `config` see `defaults.get`. The mesh has the given devices, or all.
 
     Raises:
       errors.LengenError: the config is invalid.
@@ -90,11 +84,7 @@ class Run:
     return step // every > (step - train.checkpoint_every) // every
 
   def check_step(self) -> None:
-    """Traces a step, to raise errors before training.
-
-    Raises:
-      errors.LengenError: encoding, scheme and lengths cannot be combined.
-    """
+    """Traces a step, to raise a LengenError before training."""
     with self.layout.scope():
       jax.eval_shape(
         self.step_fn(packed=False), self.abstract_state, self.abstract_batch()
@@ -208,8 +198,8 @@ class Trained:
     run: its run.
     state: the training state.
     seconds: spent in steps, over all sessions of the run.
-    memory_bytes: the most that a device held in the last of them; None where
-      devices do not tell.
+    memory_bytes: peak memory of a device in the last session; None where it is
+      not recorded.
     sessions: see `metrics.sessions`.
   """
 

@@ -20,23 +20,14 @@ _PARTS = ('encoding', 'positions', 'attention_scale')
 def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
   """Parses `encoding|positions|attention_scale; ...`, later parts optional.
 
-  Several encodings, joined by commas, are cycled over the layers.
-
-  Args:
-    text: the runs.
-    config: the ConfigDict with the values of omitted parts.
-
-  Returns:
-    list of (encoding, positions, attention_scale).
+  Several encodings, joined by commas, are cycled over the layers. The values of
+  omitted parts are those of `config`.
 
   Raises:
     errors.SpecError: a run is malformed or repeated, or there is none.
   """
-  default = (
-    config.model.encoding,
-    config.positions,
-    config.model.attention_scale,
-  )
+  model = config.model
+  default = model.encoding, config.positions, model.attention_scale
   runs: list[Any] = []
   for one in specs.split(text, ';'):
     parts = specs.split(one, '|', keep_empty=True)

@@ -36,12 +36,7 @@ def sweep(
   and results.json, which is rewritten whenever a run is finished. Finished
   points are not repeated; unfinished ones resume from their last checkpoint.
 
-  Args:
-    config: a ConfigDict; see configs/chomsky.py.
-    workdir: folder of the sweep.
-
-  Returns:
-    The contents of results.json.
+  Returns the contents of results.json. For `config` see configs/chomsky.py.
 
   Raises:
     errors.LengenError: a run is invalid; raised before any run is trained.

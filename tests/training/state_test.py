@@ -10,6 +10,13 @@ from lengen_jax.models import objective
 from lengen_jax.training import run as run_lib
 
 
+@pytest.fixture
+def tiny_config(tiny_config):
+  """One layer compiles faster."""
+  tiny_config.model.num_layers = 1
+  return tiny_config
+
+
 def batch_of(rows, length=16):
   tokens = jax.random.randint(jax.random.key(9), (rows, length + 1), 0, 256)
   ones = jnp.ones((rows, length), jnp.int32)
@@ -60,9 +67,8 @@ def test_parameters_stay_in_their_domain(tiny_config):
   step, batch = stepper(run), batch_of(2)
   for _ in range(4):
     state, _ = step(state, batch)
-  for i in range(2):
-    kerple = state.params[f'layer_{i}']['attention']['encoding']
-    assert min(kerple['p'].min(), kerple['a'].min()) >= np.float32(0.01)
+  kerple = state.params['layer_0']['attention']['encoding']
+  assert min(kerple['p'].min(), kerple['a'].min()) >= np.float32(0.01)
 
 
 def test_randomness_is_a_function_of_seed_and_step(tiny_config):

@@ -185,13 +185,13 @@ def test_the_command(tmp_path, capsys):
     '--config.eval.buckets=1',
     '--config.model.num_layers=1',
     '--config.sweep.seeds=(0,)',
-    '--config.sweep.runs=nope; lstm',
+    '--config.sweep.runs=nope; rnn',
   ]
   assert not cli.main(
     ['sweep', f'--config={config}', f'--workdir={tmp_path}', *arguments]
   )
   out = capsys.readouterr().out
-  assert 'lstm' in out and 'chance' in out
+  assert 'rnn' in out and 'chance' in out
   files = ['curves.csv', 'accuracy.png', 'report.html']
   before = {name: (tmp_path / name).read_bytes() for name in files}
   for name in files:
