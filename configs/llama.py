@@ -34,52 +34,40 @@ from lengen_jax import errors
 from lengen_jax.interop import llama_config
 from lengen_jax.training import defaults
 
+# Values of `full` come first, those of `tiny` last.
 _FIELDS = {
-  'data.batch_size': 64,
-  'optimizer.learning_rate': 2e-5,
+  'model.dtype': ['bfloat16', ..., ..., 'float32'],
+  'model.scan_layers': [True, ..., ..., False],
+  'model.remat': ['full', ..., ..., 'none'],
+  'data.source': ['prepared', ..., ..., 'stdlib'],
+  'data.task': ['lm', ..., ..., ''],
+  'data.batch_size': [64, ..., ..., 4],
+  'optimizer.learning_rate': [2e-5, ..., ..., 1e-3],
   'optimizer.schedule': 'constant',
-  'optimizer.warmup_steps': 20,
+  'optimizer.warmup_steps': [20, ..., ..., 2],
   'optimizer.weight_decay': 0.0,
   'optimizer.b2': 0.95,
-}
-_SIZES = {
-  'full': {
-    'model.dtype': 'bfloat16',
-    'model.scan_layers': True,
-    'model.remat': 'full',
-    'data.source': 'prepared',
-    'data.task': 'lm',
-    'train.steps': 400,
-    'train.checkpoint_every': 100,
-    'eval.batch_tokens': 65536,
-  },
-  'tiny': {
-    'data.source': 'stdlib',
-    'data.batch_size': 4,
-    'optimizer.learning_rate': 1e-3,
-    'optimizer.warmup_steps': 2,
-    'train.steps': 8,
-    'train.log_every': 4,
-    'train.checkpoint_every': 4,
-    'eval.windows': 2,
-    'eval.batch_tokens': 1024,
-  },
+  'train.steps': [400, ..., ..., 8],
+  'train.log_every': [..., ..., ..., 4],
+  'train.checkpoint_every': [100, ..., ..., 4],
+  'eval.windows': [..., ..., ..., 2],
+  'eval.batch_tokens': [65536, ..., ..., 1024],
 }
 
 
 def get_config(arg=''):
   """Returns the config; `arg` is a folder, then perhaps a size."""
   folder, _, size = arg.rpartition(',')
-  if size not in _SIZES:
+  if size not in ('full', 'tiny'):
     folder, size = arg, 'full'
   if not folder:
     raise errors.ConfigError(
-      f'give the folder of a checkpoint, configs/llama.py:FOLDER[,SIZE]; SIZE '
-      f'is one of {", ".join(_SIZES)}'
+      'give the folder of a checkpoint, configs/llama.py:FOLDER[,SIZE]; SIZE '
+      'is one of full, tiny'
     )
   path = pathlib.Path(folder).expanduser().absolute()
   config = defaults.get(**llama_config.model_fields(path))
-  defaults.overlay(config, _FIELDS | _SIZES[size])
+  defaults.overlay(config, 'paper' if size == 'full' else size, _FIELDS)
   trained = llama_config.trained_length(path)
   config.data.train_length = 4 * trained
   if size == 'full':

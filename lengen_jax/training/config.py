@@ -168,11 +168,8 @@ class SweepConfig:
 
   def __post_init__(self) -> None:
     _check('sweep', self, choices={'batching': ('auto', 'map', 'vmap')})
-    if (
-      min(self.seeds) < 0
-      or max(self.seeds) >= 2**32
-      or not min(self.learning_rates) > 0
-    ):
+    in_range = 0 <= min(self.seeds) <= max(self.seeds) < 2**32
+    if not (in_range and min(self.learning_rates) > 0):
       raise errors.ConfigError(
         'sweep.seeds must be from 0 to 2^32 - 1 and sweep.learning_rates above '
         f'0; got {tuple(self.seeds)} and {tuple(self.learning_rates)}'
@@ -347,12 +344,16 @@ def _check(
     fractions: fields that are less than 1.
     choices: valid values of further fields.
   """
-  for field in dataclasses.fields(config):
-    if field.type is tuple:
-      _check_values(f'{section}.{field.name}', getattr(config, field.name))
   specs.check_types(section, config)
   for field, value in vars(config).items():
-    if isinstance(value, numbers.Real):
+    if isinstance(value, tuple | list):
+      are_numbers = all(isinstance(each, numbers.Real) for each in value)
+      if not (value and are_numbers and len({*value}) == len(value)):
+        raise errors.ConfigError(
+          f'{section}.{field} must be one or more distinct numbers, for '
+          f"example '(1, 2)'; got {value!r}"
+        )
+    elif isinstance(value, numbers.Real):
       minimum, fraction = int(field in positive), field in fractions
       if not minimum <= float(value) < (1 if fraction else math.inf):
         raise errors.ConfigError(
@@ -364,17 +365,3 @@ def _check(
       raise errors.ConfigError(
         errors.one_of(f'{section}.{field}', getattr(config, field), valid)
       )
-
-
-def _check_values(name: str, values: Any) -> None:
-  """Raises unless the values are distinct numbers, at least one."""
-  if not isinstance(values, tuple | list) or not all(
-    isinstance(value, numbers.Real) for value in values
-  ):
-    raise errors.ConfigError(
-      f"{name} takes numbers, for example '(1, 2)'; got {values!r}"
-    )
-  if not values or len({*values}) < len(values):
-    raise errors.ConfigError(
-      f'{name} must be one or more distinct numbers; got {tuple(values)}'
-    )

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping
 import dataclasses
 import difflib
+import functools
+import itertools
+import operator
 from typing import Any
 
 import ml_collections
@@ -76,7 +79,7 @@ def get_task(
     weight_decay=0.0,
     b2=0.999,
   )
-  _overlay_size(config, size or 'paper', fields)
+  overlay(config, size or 'paper', fields)
   return config
 
 
@@ -99,42 +102,28 @@ def create(
   else:
     large = dict(dtype='bfloat16', scan_layers=True, remat=remat)
     config = get(**presets.get(preset) | large)
-  _overlay_size(config, size, _COMMON, fields)
+  overlay(config, size, _COMMON, fields)
   return config
 
 
-def _overlay_size(
+def overlay(
   config: ml_collections.ConfigDict, size: str, *tables: Mapping[str, Any]
 ) -> None:
   """Sets fields to the values of a size, or of 'paper'; later tables win."""
   if size not in SIZES:
     raise errors.ConfigError(errors.one_of('size', size, SIZES))
   for name in dict.fromkeys(('paper', size)):
-    for table in tables:
-      for key, value in table.items():
-        if isinstance(value, list):
-          value = value[SIZES.index(name)]
-        elif name != 'paper':
-          value = ...
-        if value is not ...:
-          overlay(config, {key: value})
-
-
-def overlay(
-  config: ml_collections.ConfigDict, values: Mapping[str, Any]
-) -> None:
-  """Sets dotted fields of a config, for example 'train.steps'.
-
-  None makes a field a placeholder, which the command line must set.
-  """
-  for key, value in values.items():
-    *sections, field = key.split('.')
-    section = config
-    for name in sections:
-      section = section[name]
-    if value is None:
-      value = config_dict.placeholder(section.get_type(field))
-    section[field] = value
+    for key, value in itertools.chain(*(table.items() for table in tables)):
+      if isinstance(value, list):
+        value = value[SIZES.index(name)]
+      elif name != 'paper':
+        continue
+      *sections, field = key.split('.')
+      section = functools.reduce(operator.getitem, sections, config)
+      if value is None:
+        section[field] = config_dict.placeholder(section.get_type(field))
+      elif value is not ...:
+        section[field] = value
 
 
 def table(unit: str, columns: Any, rows: Any) -> ml_collections.ConfigDict:

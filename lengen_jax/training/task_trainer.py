@@ -78,9 +78,7 @@ class TaskTrainer:
       test_length=max(test.lengths),
     )
     self._make_batch = functools.partial(
-      batches.make,
-      self.task,
-      autoregressive=self._model.autoregressive,
+      batches.make, self.task, autoregressive=self._model.autoregressive
     )
     self.train_widths = widths(
       range(train.min_length, train.max_length + 1), train.buckets

@@ -68,11 +68,7 @@ def create(task, encoding, scheme='standard', architecture='encoder'):
 def run(task, model, params, inputs, targets, length):
   """Logits of each target."""
   batch = batches.make(
-    task,
-    inputs,
-    targets,
-    length,
-    autoregressive=model.autoregressive,
+    task, inputs, targets, length, autoregressive=model.autoregressive
   )
   rngs = {'positions': jax.random.key(4)}
   outputs = model.apply(params, batch, rngs=rngs, train=True, scored=False)
