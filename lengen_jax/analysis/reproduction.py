@@ -16,6 +16,22 @@ RESULTS = 'reproduction.json'
 
 Results = dict[str, Any]
 
+# What follows the unit in the description of a part, by its kind.
+_DESCRIPTIONS = {
+  'curves': (
+    ', trained at {train_length}, the same {tokens:,} {what} at every length'
+  ),
+  'sweep': ', trained on lengths to {train_length}',
+  'answers': (
+    ', finetuned at {train_length}, {examples:,} prompts at each length'
+  ),
+  'timing': (
+    ' of a forward pass of {tokens:,} tokens, rows of {train_length}, on '
+    '{device[count]} x {device[kind]}'
+  ),
+  'average': ', mean over {all}',
+}
+
 
 def print_list(
   experiments: Iterable[tuple[Any, Mapping[tuple[int, str], float], float]],
@@ -66,11 +82,7 @@ def read(workdir: PathLike) -> Results | None:
 
 
 def print_tables(found: Results) -> None:
-  """Prints the tables of a reproduction and the verdicts on its claims.
-
-  Args:
-    found: results of `reproduce.run.reproduce`.
-  """
+  """Prints the tables of a reproduction and the verdicts on its claims."""
   for part in map(_narrow, found['parts']):
     if part['rows']:
       table = tables.create()
@@ -91,9 +103,9 @@ def _narrow(part: Results) -> Results:
   rows = [
     row
     | {
-      'value': row['value'][n : n + 1],
-      'values': [values[n : n + 1] for values in row['values']],
-      'paper': row['paper'] and row['paper'][n : n + 1],
+      'value': [row['value'][n]],
+      'values': [[values[n]] for values in row['values']],
+      'paper': row['paper'] and [row['paper'][n]],
     }
     for row in part['rows']
   ]
@@ -107,7 +119,7 @@ def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
 
   Args:
     found: results of `reproduce.run.reproduce`.
-    workdir: folder of the results.
+    workdir: folder that receives the files.
 
   Returns:
     Paths of the files.
@@ -174,30 +186,12 @@ def _title(found: Results, part: Results) -> str:
 
 def describe(part: Results) -> str:
   """Returns a description of the scores of a part."""
-  if part['kind'] == 'curves':
-    what = 'pictures' if part['unit'] == 'nats per picture' else 'tokens'
-    return (
-      f'{part["unit"]}, trained at {part["train_length"]}, the same '
-      f'{part["tokens"]:,} {what} at every length'
-    )
-  if part['kind'] == 'sweep':
-    return f'{part["unit"]}, trained on lengths to {part["train_length"]}' + (
-      f'; chance is {part["chance"]:.1f}' if part['chance'] else ''
-    )
-  if part['kind'] == 'answers':
-    return (
-      f'{part["unit"]}, finetuned at {part["train_length"]}, '
-      f'{part["examples"]:,} prompts at each length'
-    )
-  if part['kind'] == 'timing':
-    device = part['device']
-    return (
-      f'{part["unit"]} of a forward pass of {part["tokens"]:,} tokens, rows of '
-      f'{part["train_length"]}, on {device["count"]} x {device["kind"]}'
-    )
-  if part['kind'] == 'average':
-    return f'{part["unit"]}, mean over {", ".join(part["of"])}'
-  return part['unit']
+  what = 'pictures' if part['unit'] == 'nats per picture' else 'tokens'
+  of = ', '.join(part.get('of', []))
+  text = _DESCRIPTIONS.get(part['kind'], '').format(**part, what=what, all=of)
+  if part.get('chance'):
+    text += f'; chance is {part["chance"]:.1f}'
+  return part['unit'] + text
 
 
 def head(part: Results) -> list[str]:
@@ -215,13 +209,10 @@ def lines(part: Results) -> list[list[str]]:
   has_paper = any(row['paper'] for row in part['rows'])
   table = []
   for row in part['rows']:
-    cells = [
-      _cell(value) + _spread(part, row, n)
-      for n, value in enumerate(row['value'])
-    ]
+    values = enumerate(row['value'])
+    cells = [_cell(value) + _spread(part, row, n) for n, value in values]
     if has_paper:
-      paper = row['paper'] or [None] * len(part['columns'])
-      cells += [_cell(value) for value in paper]
+      cells += map(_cell, row['paper'] or [None] * len(part['columns']))
     table.append([row['name'], *cells])
   return table
 
