@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import itertools
 import json
+import re
 from typing import Any
 
 SCALES = ('paper', 'small', 'cpu', 'tiny')
@@ -153,7 +154,13 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
   'by MARGIN'. A side is 'PARTS: ROWS @ COLUMNS', with alternatives separated by
   '|', and defaults to the other side's parts, rows and columns; the right side
   may be a number. Rows are combined in all pairs, columns are paired in order.
+  A line with '[a|b]' stands for one line with a and one with b, also in place
+  of '[]'.
   """
+  if '[' in line:
+    head, names, tail = re.split(r'[\[\]]', line, maxsplit=2)
+    lines = [(head + x + tail).replace('[]', x) for x in names.split('|')]
+    return sum(map(parse_comparisons, lines), ())
   body, _, margin = line.partition(' by ')
   sign = '<' if ' < ' in body else '>'
   left, right = (_parse_side(side) for side in body.split(f' {sign} '))

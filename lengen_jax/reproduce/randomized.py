@@ -253,13 +253,9 @@ R1, relative: KERPLE, Transformer-XL and ALiBi, plain, generalise best
     sin/cos|rope|learned|nope|sandwich|shape @ 4
 R1, randomized: randomization helps sin/cos and RoPE and hurts KERPLE,
     Transformer-XL, ALiBi and learned positions
-  enwik8: sin/cos, randomized < sin/cos @ 4
-  enwik8: rope, randomized < rope @ 4
-  enwik8: power kerple < power kerple, randomized @ 4
-  enwik8: log kerple < log kerple, randomized @ 4
-  enwik8: transformer-xl < transformer-xl, randomized @ 4
-  enwik8: alibi < alibi, randomized @ 4
-  enwik8: learned < learned, randomized @ 4
+  enwik8: [sin/cos|rope], randomized < [] @ 4
+  enwik8: [power kerple|log kerple|transformer-xl|alibi|learned] < [],
+    randomized @ 4
 R4, text: SHAPE, which shifts sin/cos, is not enough: worse beyond the training
     length than randomized sin/cos
   enwik8: sin/cos, randomized < shape @ 4
@@ -275,14 +271,9 @@ R3, plain: beyond the training length every plain relative encoding is worse
   imagenet: nope < alibi|transformer-xl|rope|power kerple|log kerple|sandwich @
     4
 R3, randomized: randomization repairs every encoding but Sandwich and Log KERPLE
-  imagenet: sin/cos, randomized < sin/cos @ 4
-  imagenet: alibi, randomized < alibi @ 4
-  imagenet: transformer-xl, randomized < transformer-xl @ 4
-  imagenet: rope, randomized < rope @ 4
-  imagenet: learned, randomized < learned @ 4
-  imagenet: power kerple, randomized < power kerple @ 4
-  imagenet: sandwich < sandwich, randomized @ 4
-  imagenet: log kerple < log kerple, randomized @ 4
+  imagenet: [sin/cos|alibi|transformer-xl|rope|learned|power kerple],
+    randomized < [] @ 4
+  imagenet: [sandwich|log kerple] < [], randomized @ 4
 R4, ImageNet: SHAPE is not enough: worse than randomized sin/cos
   imagenet: sin/cos, randomized < shape @ 4
 R6: a delimiter at the end of each row is better than none
@@ -296,8 +287,7 @@ R7: with randomized sin/cos queries beyond the training length attend near the
 R5, Sandwich: Sandwich gains nothing from randomization, mean over the tasks
   tasks: sandwich > sandwich, randomized @ beyond
 R5, KERPLE: randomization helps KERPLE, mean over the tasks
-  tasks: power kerple, randomized > power kerple @ beyond
-  tasks: log kerple, randomized > log kerple @ beyond
+  tasks: [power kerple|log kerple], randomized > [] @ beyond
 R4, Chomsky: SHAPE is not enough: worse than randomized sin/cos, mean over the
     tasks
   tasks: sin/cos, randomized > shape @ beyond

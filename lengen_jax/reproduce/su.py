@@ -164,11 +164,7 @@ S6: Transformer < RNN < LSTM < Stack-RNN < Tape-RNN, mean over the Chomsky tasks
 [figure2] the Chomsky tasks: six encodings, plain and randomized
 S6, randomized: random positions recover part: better than plain ones with each
     encoding, mean over the Chomsky tasks
-  tasks: sin/cos, random > sin/cos @ beyond
-  tasks: learned, random > learned @ beyond
-  tasks: rope, random > rope @ beyond
-  tasks: alibi, random > alibi @ beyond
-  tasks: relative, random > relative @ beyond
+  tasks: [sin/cos|learned|rope|alibi|relative], random > [] @ beyond
 S7: ALiBi with random positions is worse than RoPE with them, mean over the
     Chomsky tasks
   tasks: rope, random > alibi, random @ beyond
@@ -178,8 +174,7 @@ S7, bucket sort: bucket sort becomes perfect with random positions: above 99
     random|relative, random @ beyond > 99.0
 [chomsky_log_n] the Chomsky tasks with log n, which the essay could not run
 S7, log n: log n helps random positions, mean over the Chomsky tasks
-  tasks: rope, random, log n > rope, random @ beyond
-  tasks: sin/cos, random, log n > sin/cos, random @ beyond
+  tasks: [rope, random|sin/cos, random], log n > [] @ beyond
 """
 
 EXPERIMENTS = experiment.read('su', _TEXT, _PARTS, _FIELDS, ours=_OURS)

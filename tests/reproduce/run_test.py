@@ -476,6 +476,10 @@ def test_comparisons_are_parsed():
     ('p: a, b @ 1 < q: c @ x:2', [compare(low, ('q', 'c', 'x:2'))]),
     ('p: a, b @ 1 > 0.1', [compare(0.1, low)]),
     (
+      'p: [a|d], b < [] @ 1',
+      [compare(('p', f'{name}, b', 1), ('p', name, 1)) for name in ('a', 'd')],
+    ),
+    (
       'p|q: c < d @ 1|2',
       [
         compare((part, 'c', column), (part, 'd', column))
