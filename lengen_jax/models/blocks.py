@@ -5,7 +5,6 @@ import dataclasses
 from typing import Any
 
 from flax import linen as nn
-from flax import struct
 import jax
 import jax.numpy as jnp
 
@@ -14,6 +13,10 @@ from lengen_jax.models import layers
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import Positions
 from lengen_jax.positions.tokens import Tokens
+from lengen_jax.types import Array
+
+# Output of an encoder `[B, S, E]`, and its segment ids `[B, S]` or None.
+Encoded = tuple[jax.Array, Array | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,18 +28,6 @@ class Layer:
   """
 
   encoding: encodings.Encoding
-
-
-class Encoded(struct.PyTreeNode):
-  """Output of an encoder, for cross-attention.
-
-  Attributes:
-    x: `[B, S, E]`.
-    segment_ids: int32 `[B, S]` or None.
-  """
-
-  x: Any
-  segment_ids: Any = None
 
 
 class Block(nn.Module):
@@ -112,9 +103,9 @@ class Block(nn.Module):
       norm = layers.norm(c, 'cross_attention_norm')
       y = layers.CrossAttention(**options, name='cross_attention')(
         norm(x) if pre else x,
-        encoded.x,
+        encoded[0],
         segment_ids=tokens.segment_ids,
-        encoded_segment_ids=encoded.segment_ids,
+        encoded_segment_ids=encoded[1],
       )
       x = add(y, x, norm)
     norm = layers.norm(c, 'mlp_norm')

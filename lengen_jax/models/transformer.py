@@ -202,7 +202,7 @@ class EncoderDecoder(nn.Module):
       Tokens.create(
         inputs.shape, positions, segment_ids=segment_ids, lengths=lengths
       ),
-      encoded=blocks.Encoded(encoded, encoder_tokens.segment_ids),
+      encoded=(encoded, encoder_tokens.segment_ids),
       deterministic=deterministic,
     )
     return _output(self, x_BxLxE, targets)
@@ -247,7 +247,7 @@ class EncoderDecoder(nn.Module):
     x_BxQxE, cached = self.decoder(
       self.embed(inputs),
       tokens,
-      encoded=blocks.Encoded(encoded, encoded_segment_ids),
+      encoded=(encoded, encoded_segment_ids),
       cache=cache.layers,
     )
     return _decoded(_output(self, x_BxQxE), cached, cache, new_lengths)
