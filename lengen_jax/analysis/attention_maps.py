@@ -1,4 +1,4 @@
-"""Pictures of attention: its weights in and out of distribution, its entropy.
+"""Figures of attention weights and their entropy, by length.
 
 Shapes: Q queries, K keys.
 """
@@ -20,25 +20,24 @@ from lengen_jax.evaluation import attention_weights
 from lengen_jax.training import run as run_lib
 from lengen_jax.types import Array, PathLike
 
-# Letters beside a matrix.
+# Maximum line length of a label, in characters.
 _TITLE = 26
 
 
 def matrices(
   trained: run_lib.Trained, batch: Mapping[str, Array]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Attention weights of every layer, mean over heads and rows.
+  """Returns the attention weights of each layer, mean over heads and rows.
 
   Args:
     trained: a run.Trained.
     batch: see `data.windows.lm_batch`; rows without padding.
 
   Returns:
-    dict from a layer's name to two of float32 `[Q, K]`: its weights, and those
-    if every query attended evenly to the keys it sees.
+    {layer: (weights, uniform weights over visible keys)}, float32 `[Q, K]`.
 
   Raises:
-    errors.LengthError: the batch is longer than the model can take.
+    errors.LengthError: the model does not support the length of the batch.
   """
   run = trained.run
   found = attention_weights.by_layer(
@@ -53,12 +52,12 @@ def matrices(
 
 
 def near_diagonal(weights_QxK: np.ndarray, width: int, first: int = 0) -> float:
-  """The share of the weight on keys at most `width` tokens from the query.
+  """Returns the share of the weight on keys at most `width` tokens away.
 
   Args:
     weights_QxK: attention weights.
-    width: tokens.
-    first: the first query that counts.
+    width: maximum distance of query and key, in tokens.
+    first: index of the first query that counts.
   """
   queries, keys = weights_QxK.shape
   apart_QxK = np.abs(np.arange(queries)[:, None] - np.arange(keys)[None])
@@ -76,22 +75,21 @@ def figure(
 ) -> list[pathlib.Path]:
   """Draws attention at several lengths: a row per run and length.
 
-  A panel shows one layer, each by its own scale. What has learned to look near
-  stays on the diagonal at lengths it has not seen, or does not.
+  A panel shows one layer, with its own color scale.
 
   Source: figure B.1 of randomized encodings on real tasks.
 
   Args:
     runs: dict from a name to a run.Trained.
     batches: one for each length; see `matrices`.
-    folder: where the files go; made if it is not there.
-    width: a key so many tokens from the query still is near the diagonal.
+    folder: output folder; created if it does not exist.
+    width: maximum distance of keys near the diagonal, in tokens.
 
   Returns:
-    Paths: attention_maps.png; attention_maps.npz with the matrices
-    `[layers, Q, K]`, named run/length; and attention_maps.csv with the share of
-    the weight near the diagonal, and the share there if every query attended
-    evenly to the keys it sees.
+    Paths of attention_maps.png, of attention_maps.npz with the matrices
+    `[layers, Q, K]` by run/length, and of attention_maps.csv with the share of
+    the weight near the diagonal, and that share for uniform attention over
+    visible keys.
 
   Raises:
     errors.LengthError: every run refuses every length.
@@ -143,7 +141,7 @@ def figure(
 def entropies(
   trained: run_lib.Trained, windows: windows_lib.EvaluationWindows
 ) -> list[attention_weights.LengthEntropy]:
-  """Entropy of a trained model's attention by length.
+  """Returns the entropy of a trained model's attention by length.
 
   Args:
     trained: a run.Trained.
@@ -178,7 +176,7 @@ def entropy_figure(
 
   Args:
     results: dict from a name to what `entropies` gives.
-    folder: where the files go; made if it is not there.
+    folder: output folder; created if it does not exist.
     train_length: tokens of a row in training.
 
   Returns:
@@ -200,7 +198,7 @@ def entropy_figure(
       axes.plot(
         lengths,
         np.mean(by_layer, axis=1),
-        # Once in the legend, which is that of both panels.
+        # Both panels share a legend.
         label=name if quantity == 'nats' else None,
         **style,
       )
@@ -238,7 +236,7 @@ def entropy_figure(
 
 
 def _mean_weights(attended: Any) -> tuple[Any, Any]:
-  """Weights, and what they were if even; means over heads and rows."""
+  """Returns weights and uniform weights, as means over heads and rows."""
   visible_BxQxK = attended.visible()
   even_BxQxK = visible_BxQxK / visible_BxQxK.sum(-1, keepdims=True)
   return attended.weights().mean((0, 1)), even_BxQxK.mean(0)
@@ -263,8 +261,8 @@ def _draw_matrices(
       row, layers.items(), strict=False
     ):
       axes.set_axis_on()
-      # Up to a query's largest weight, by square roots: what is spread over
-      # many keys is to be seen too.
+      # Square roots make small weights visible. The scale ends at the mean of
+      # the queries' largest weights.
       largest = float(weights_QxK.max(axis=-1).mean())
       norm = colors.PowerNorm(0.5, vmin=0.0, vmax=largest, clip=True)
       axes.imshow(weights_QxK, cmap='viridis', norm=norm)

@@ -1,4 +1,4 @@
-"""Pictures of a trained model's biases, layer by layer and head by head.
+"""Figures of the biases of a trained model, by layer and head.
 
 Source: FIRE, Li et al. (2023), arXiv:2310.04418, figures 4 and 8.
 
@@ -34,7 +34,7 @@ def figure(
   Args:
     config: a ModelConfig.
     params: the model's parameters.
-    folder: where the files go; made if it is not there.
+    folder: output folder; created if it does not exist.
     queries: positions of queries.
 
   Returns:

@@ -1,6 +1,7 @@
-"""Figures of a page: vector graphics in the page's own colours and font.
+"""SVG figures of HTML reports, in the colors and font of the page.
 
-What is drawn for run n carries `data-run="n"`, so that the page can hide it.
+Elements of run n have the attribute `data-run="n"`, by which the page hides
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,14 @@ import numpy as np
 
 from lengen_jax.analysis import plots
 
-# Inches; at this width text is as large as the page's, and legible on a phone.
+# Inches. At this width, text has the size of the page's text.
 _WIDTH, _HEIGHT = 4.4, 3.2
 _COLUMNS = 3
-# A bias so far below the largest is as good as minus infinity.
+# Biases this far below the largest have no effect on the softmax.
 MOST_NATS = 20
-# What changes no weight by as much as a hundredth looks flat.
+# Minimum range of the axis; smaller differences have no effect.
 _LEAST_NATS = 0.01
-# What a page calls the colours of `plots`; black is that of its text.
+# CSS values of the colors of `plots`; black is the color of text.
 _INKS = {
   color.lower(): f'var(--curve-{n})' for n, color in enumerate(plots.COLORS)
 }
@@ -36,22 +37,22 @@ _STYLE: dict[Any, Any] = {
   'axes.facecolor': 'none',
   'figure.facecolor': 'none',
   'font.size': 9,
-  # Ids that depend on nothing but what they are of.
+  # Makes ids deterministic.
   'svg.hashsalt': 'lengen_jax',
-  # Text stays text: smaller, and in the page's font.
+  # Text elements are smaller than paths and have the page's font.
   'svg.fonttype': 'none',
 }
 
 
 def ink(color: str) -> str:
-  """What a page calls a colour, '#rrggbb'."""
+  """Returns the CSS value of a color '#rrggbb'."""
   return _INKS.get(color.lower(), color)
 
 
 def length_curves(
   results: Mapping[str, Any], names: Sequence[str], *, unit: str
 ) -> str:
-  """SVG of loss against length; see `plots.length_curves_on`."""
+  """Returns an SVG of loss by length; see `plots.length_curves_on`."""
   with matplotlib.rc_context(_STYLE):
     figure, axes = _subplots()
     plots.length_curves_on(axes, results, names, unit=unit)
@@ -62,7 +63,7 @@ def length_curves(
 def position_curves(
   results: Mapping[str, Any], names: Sequence[str], *, unit: str
 ) -> str:
-  """SVG of loss against position; see `plots.position_curves_on`."""
+  """Returns an SVG of loss by position; see `plots.position_curves_on`."""
   with matplotlib.rc_context(_STYLE):
     figure, axes = _subplots()
     plots.position_curves_on(axes, results, names, unit=unit)
@@ -71,7 +72,7 @@ def position_curves(
 
 
 def score_curves(results: Mapping[str, Any], *, unit: str, scale: float) -> str:
-  """SVG of a sweep's score against length; see `plots.score_curves_on`."""
+  """Returns an SVG of scores by length; see `plots.score_curves_on`."""
   with matplotlib.rc_context(_STYLE):
     figure, axes = _subplots()
     plots.score_curves_on(axes, results, unit=unit, scale=scale)
@@ -81,13 +82,13 @@ def score_curves(results: Mapping[str, Any], *, unit: str, scale: float) -> str:
 
 
 def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
-  """SVG of the biases of one query by distance, a panel per layer.
+  """Returns an SVG of the biases of one query by distance, a panel per layer.
 
   Args:
-    number: of the run.
+    number: number of the run.
     layers: names of the layers.
-    drawn: a query's part of `evaluation.bias_maps.summary`.
-    query: its position.
+    drawn: the query's entry of `evaluation.bias_maps.summary`.
+    query: position of the query.
   """
   columns = min(_COLUMNS, len(layers))
   rows = -(-len(layers) // columns)
@@ -116,7 +117,7 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
 
 
 def _distance_axis(axes: Any, distances: Any) -> None:
-  """Distances from 1 on, of either sign, on a logarithmic scale."""
+  """Sets a logarithmic axis of distances, linear between -1 and 1."""
   axes.set_xscale('symlog', base=2, linthresh=1, linscale=0.5)
   most = max(distances)
   doublings = max(most, 1).bit_length() - 1
@@ -129,7 +130,7 @@ def _distance_axis(axes: Any, distances: Any) -> None:
 
 
 def swatch(number: int) -> str:
-  """SVG of how curve `number` is drawn."""
+  """Returns an SVG of the line style of curve `number`."""
   with matplotlib.rc_context(_STYLE):
     figure = plt.figure(figsize=(0.5, 0.14))
     axes = figure.add_axes((0, 0, 1, 1))
@@ -151,13 +152,13 @@ def _subplots(
 def _svg(
   figure: Any, name: str, label: str = '', names: Sequence[str] = ()
 ) -> str:
-  """A figure as SVG for a page, which it closes.
+  """Returns a figure as SVG for a page, and closes the figure.
 
   Args:
-    figure: of matplotlib.
-    name: unique in the page.
-    label: what it shows, for who cannot see it; '' if that is said elsewhere.
-    names: of the runs, which show where one points at a curve.
+    figure: a matplotlib figure.
+    name: prefix of ids, unique in the page.
+    label: description for screen readers; '' to hide the figure from them.
+    names: names of the runs, shown as tooltips of the curves.
   """
   file = io.StringIO()
   figure.savefig(

@@ -1,19 +1,19 @@
-"""What results come to, in a sentence that says no more than they do."""
+"""One-sentence summaries of results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# Figures that look the same in the table are the same to its reader.
+# Values are compared as rounded in the table.
 _DIGITS = 3
-# So many names are listed; of more there is the number.
+# Maximum number of names in a list; beyond it, their number is given.
 _FEW = 3
 
 
 def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
-  """Which run is best at the training length and at the longest.
+  """Returns which run is best at the training length and at the longest.
 
   Args:
-    results: as in results.json.
+    results: contents of results.json.
     names: a name per curve.
   """
   lengths, trained = results['lengths'], results['train_length']
@@ -31,7 +31,7 @@ def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
   missing = [name for name in names if name not in far]
   if missing:
     clauses.append(
-      f'{len(missing)} {"has" if len(missing) == 1 else "have"} no figure at '
+      f'{len(missing)} {"has" if len(missing) == 1 else "have"} no value at '
       f'{long}{_few(missing)}'
     )
   sentence = '; '.join(clauses)
@@ -39,12 +39,12 @@ def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def of_scores(results: Mapping[str, Any], unit: str, scale: float) -> str:
-  """Which run of a sweep is best beyond the training length.
+  """Returns which run of a sweep is best beyond the training length.
 
   Args:
-    results: as in a sweep's results.json.
-    unit: what the score is.
-    scale: what it is multiplied by for that.
+    results: contents of a sweep's results.json.
+    unit: unit of the scaled score.
+    scale: factor of the score.
   """
   longest = results['train_lengths'][1]
   digits = 1 if scale > 1 else _DIGITS
@@ -61,7 +61,7 @@ def of_scores(results: Mapping[str, Any], unit: str, scale: float) -> str:
 def _at(
   results: Mapping[str, Any], names: Sequence[str], length: int
 ) -> dict[str, float]:
-  """Losses at a length, as the table has them, by run."""
+  """Returns the rounded loss of each run at a length."""
   at = results['lengths'].index(length)
   losses = (curve['loss'][at] for curve in results['curves'])
   return {
@@ -77,18 +77,18 @@ def _best(
   better: Callable[..., Any] = min,
   digits: int = _DIGITS,
 ) -> str:
-  """'is a with 1.2', 'are a and b, level at 1.2', or 'is none'."""
+  """Returns 'is a with 1.2', 'are a and b, equal at 1.2', or 'is none'."""
   if not values:
-    return 'is none, as no run has a figure there'
+    return 'is none, because no run has a value'
   best = better(values.values())
   figure = f'{best:.{digits}f}{unit}'
   level = [name for name, value in values.items() if value == best]
   if len(level) == 1:
     return f'is {level[0]} with {figure}'
   if len(level) > _FEW:
-    return f'are {len(level)} runs, level at {figure}'
+    return f'are {len(level)} runs, equal at {figure}'
   *others, last = level
-  return f'are {", ".join(others)} and {last}, level at {figure}'
+  return f'are {", ".join(others)} and {last}, equal at {figure}'
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What to choose from: encodings, position schemes, logit scales, tasks."""
+"""Lists of the registered encodings, schemes, scales, tasks and data."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def show() -> None:
 
 
 def _about(entry: Any) -> str:
-  """What an entry is, in a line."""
+  """Returns a line that describes an entry."""
   if isinstance(entry, prompts.PromptTask):
     return f'answers of up to {entry.target_length} tokens'
   return getattr(entry, 'about', '') or entry.formula
@@ -46,13 +46,13 @@ def _about(entry: Any) -> str:
 
 def _encoding_facts(entry: Any) -> dict[str, Any]:
   invariant = _fact(entry, 'translation_invariant')
-  return _told(
+  return _known(
     {
       'parameters': entry.parameters,
       'translation invariant': 'yes' if invariant else 'no',
       'beyond the training length': entry.beyond,
       'decoding needs': entry.at_decoding,
-      'positions': _fact(entry, 'fractional_positions') or 'whole ones only',
+      'positions': _fact(entry, 'fractional_positions') or 'integers only',
       'keys': _keys(entry),
       'source': entry.source,
     }
@@ -60,9 +60,9 @@ def _encoding_facts(entry: Any) -> dict[str, Any]:
 
 
 def _scheme_facts(entry: Any) -> dict[str, Any]:
-  return _told(
+  return _known(
     {
-      'values': 'fractional' if _fact(entry, 'fractional') else 'whole',
+      'values': 'fractional' if _fact(entry, 'fractional') else 'integers',
       'at test time': entry.test_time,
       'decoding needs': entry.at_decoding,
       'keys': _keys(entry),
@@ -72,7 +72,7 @@ def _scheme_facts(entry: Any) -> dict[str, Any]:
 
 
 def _scale_facts(entry: Any) -> dict[str, Any]:
-  return _told(
+  return _known(
     {
       'parameters': entry.parameters,
       'decoding needs': entry.at_decoding,
@@ -83,7 +83,7 @@ def _scale_facts(entry: Any) -> dict[str, Any]:
 
 
 def _tasks() -> dict[str, Any]:
-  """Full name to class."""
+  """Returns the tasks by full name."""
   return {
     f'{family}/{name}': task
     for family, entries in tasks.TASKS.items()
@@ -93,7 +93,7 @@ def _tasks() -> dict[str, Any]:
 
 def _task_facts(entry: Any) -> dict[str, Any]:
   task = entry()
-  return _told(
+  return _known(
     {
       'tokens': f'{task.vocab_in} in, {task.vocab_out} out',
       'chance': f'{task.chance:.0%}',
@@ -104,7 +104,7 @@ def _task_facts(entry: Any) -> dict[str, Any]:
 
 
 def _data() -> dict[str, Any]:
-  """What data.task names, by name."""
+  """Returns the values of data.task by name."""
   asked = [*scrolls.TASKS.values(), *glue.TASKS.values()]
   return {
     **sources.SOURCES,
@@ -116,13 +116,13 @@ def _data() -> dict[str, Any]:
 def _data_facts(entry: Any) -> dict[str, Any]:
   if isinstance(entry, prompts.PromptTask):
     return {'dataset': entry.dataset}
-  return _told(
+  return _known(
     {'dataset': entry.dataset, 'keys': _keys(entry), 'to get it': entry.how}
   )
 
 
-def _told(facts: dict[str, Any]) -> dict[str, Any]:
-  """Leaves out what there is nothing to say about."""
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+  """Removes facts without a value."""
   return {k: v for k, v in facts.items() if v not in ('', True)}
 
 
@@ -134,7 +134,7 @@ def _keys(entry: Any) -> str:
 
 
 def _fact(entry: Any, name: str) -> Any:
-  """A fact of the class; where it goes by the keys, of their defaults."""
+  """Returns an attribute of a class, or that of its default instance."""
   value = getattr(entry, name)
   if not isinstance(value, property):
     return value

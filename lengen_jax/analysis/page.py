@@ -1,4 +1,4 @@
-"""Pages that need nothing else: no script, no link, pictures inside."""
+"""HTML pages without scripts or external files."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -77,18 +77,18 @@ pre { overflow-x: auto; background: var(--panel); padding: .8rem 1rem;
 
 
 class Html(str):
-  """What is HTML already; any other text is escaped."""
+  """Text that is HTML; all other text is escaped."""
 
   __slots__ = ()
 
 
 def document(title: str, *body: Any, style: str = '') -> str:
-  """A page of parts that the other functions here make.
+  """Returns an HTML page.
 
   Args:
-    title: of the page.
-    *body: its parts.
-    style: CSS for this page alone.
+    title: title of the page.
+    *body: HTML elements.
+    style: additional CSS.
   """
   return f"""<!doctype html>
 <html lang="en">
@@ -106,13 +106,13 @@ def document(title: str, *body: Any, style: str = '') -> str:
 
 
 def element(tag: str, *content: Any, **attributes: Any) -> str:
-  """An element; `class_` is its class.
+  """Returns an HTML element.
 
   Args:
-    tag: its name.
-    *content: texts, or Html.
-    **attributes: of the element, with _ for -; those that are None are left
-      out.
+    tag: name of the element.
+    *content: text or Html.
+    **attributes: attributes that are not None. `_` in a name stands for `-`,
+      and a final `_` is removed.
   """
   given = ''.join(
     f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
@@ -123,17 +123,17 @@ def element(tag: str, *content: Any, **attributes: Any) -> str:
 
 
 def heading(text: Any, level: int = 2) -> str:
-  """A heading within the page."""
+  """Returns a heading."""
   return element(f'h{level}', text)
 
 
 def paragraph(*content: Any, class_: str | None = None) -> str:
-  """A paragraph."""
+  """Returns a paragraph."""
   return element('p', *content, class_=class_)
 
 
 def listing(lines: Iterable[Any]) -> str:
-  """Lines, each with a dot."""
+  """Returns a bulleted list."""
   return element('ul', *(element('li', line) for line in lines))
 
 
@@ -145,14 +145,14 @@ def table(
   caption: Any = None,
   class_: str | None = None,
 ) -> str:
-  """A table; the first cell of each row names it.
+  """Returns a table.
 
   Args:
     head: names of the columns.
-    rows: lists of cells.
-    foot: a last row, of sums.
-    caption: what the table is.
-    class_: 'prose' for cells of words.
+    rows: lists of cells; the first cell is the header of the row.
+    foot: cells of the footer.
+    caption: text above the table.
+    class_: 'prose' if cells are text rather than numbers.
   """
   columns = [element('th', one, scope='col') for one in head]
   parts = [
@@ -161,7 +161,7 @@ def table(
   ]
   if foot:
     parts.append(element('tfoot', _row(foot)))
-  # What scrolls takes the keyboard, too. Above it the caption stays.
+  # A focusable element scrolls by keyboard. The caption does not scroll.
   scrolled = element(
     'div',
     element('table', *parts, class_=class_),
@@ -176,33 +176,33 @@ def table(
 
 
 def picture(path: Any, alt: str) -> str:
-  """A PNG."""
+  """Returns an image element with a PNG file inside."""
   data = base64.b64encode(path.read_bytes()).decode()
   return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'
 
 
 def figure(svg: str, *caption: Any) -> str:
-  """A drawing and what is to be said of it."""
+  """Returns a figure with a caption."""
   return element('figure', Html(svg), element('figcaption', *caption))
 
 
 def beside(*figures: Any) -> str:
-  """Figures side by side, where there is room."""
+  """Returns figures side by side if the page is wide enough."""
   return element('div', *figures, class_='figures')
 
 
 def details(summary: str, *content: Any) -> str:
-  """What is shown when asked for."""
+  """Returns content that is hidden until its summary is clicked."""
   return element('details', element('summary', summary), *content)
 
 
 def preformatted(value: Any) -> str:
-  """JSON, as it stands."""
+  """Returns a value as formatted JSON."""
   return element('pre', json.dumps(value, indent=1))
 
 
 def download(name: str, text: Any) -> str:
-  """A link that saves text under a name, whose ending says what it is."""
+  """Returns a link that downloads text as the file `name`, .json or .csv."""
   kind = {'json': 'application/json', 'csv': 'text/csv'}[name.split('.')[-1]]
   data = base64.b64encode(text.encode()).decode()
   href = f'data:{kind};base64,{data}'

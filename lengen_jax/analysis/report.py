@@ -1,4 +1,4 @@
-"""A comparison as a table, CSV, a plot and a page that needs nothing else."""
+"""Reports of a comparison: table, CSV, plot and HTML page."""
 
 from collections.abc import Mapping
 import json
@@ -15,28 +15,28 @@ from lengen_jax.types import PathLike
 
 
 def read(workdir: PathLike) -> dict[str, Any]:
-  """The results of a comparison.
+  """Returns the results of a comparison.
 
   Raises:
-    errors.WorkdirError: there are none, or they cannot be read.
+    errors.WorkdirError: results.json is missing or cannot be read.
   """
   path = pathlib.Path(workdir).expanduser().absolute() / 'results.json'
   if not path.exists():
     raise errors.WorkdirError(
-      f'{path.parent} holds no results.json; make one with lengen compare or '
+      f'{path.parent} has no results.json; create it with lengen compare or '
       'lengen sweep'
     )
   results = files.read_json(path)
   missing = {'train_length', 'lengths', 'curves'} - {*results}
   if missing:
     raise errors.WorkdirError(
-      f'{path} lacks {", ".join(sorted(missing))}; lengen compare makes it anew'
+      f'{path} lacks {", ".join(sorted(missing))}; repeat lengen compare'
     )
   return results
 
 
 def names(results: Mapping[str, Any]) -> list[str]:
-  """What to call each curve."""
+  """Returns a name per curve."""
   return [
     runs_lib.name((c['encoding'], c['positions'], c['attention_scale']))
     for c in results['curves']
@@ -44,9 +44,8 @@ def names(results: Mapping[str, Any]) -> list[str]:
 
 
 def print_table(results: Mapping[str, Any]) -> None:
-  """Prints loss by length, a row per run, in the paper's unit if it has one."""
+  """Prints the loss, or the perplexity if that is the paper's unit."""
   paper = results.get('paper')
-  # What the paper has; where that is another unit, a note says so.
   column, unit = ('loss', report_page.UNIT)
   if paper and paper['unit'] == 'perplexity':
     column, unit = 'perplexity', 'perplexity'
@@ -72,7 +71,7 @@ def print_table(results: Mapping[str, Any]) -> None:
         *(tables.loss(found.get(length)) for length in results['lengths']),
       )
     if paper['unit'] != unit:
-      notes.append(f'the paper has {paper["unit"]}')
+      notes.append(f'the unit of the paper is {paper["unit"]}')
   tables.show(
     f'{unit}, trained at {results["train_length"]}, the same '
     f'{results["curves"][0]["tokens"]:,} tokens at every length',
@@ -82,10 +81,10 @@ def print_table(results: Mapping[str, Any]) -> None:
 
 
 def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
-  """Writes CSV, plot and page into the workdir.
+  """Writes CSV files, plot and HTML page into the workdir.
 
   Returns:
-    The paths written, and that of what they are made from.
+    Paths of results.json and of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
   called = names(results)
@@ -105,7 +104,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
 
 
 def _curves(results: Mapping[str, Any]) -> tuple[tuple[str, ...], list[Any]]:
-  """Header and rows of curves.csv: a row for each run and length."""
+  """Returns header and rows of curves.csv, a row per run and length."""
   of_run = ('encoding', 'positions', 'attention_scale')
   measured = ('loss', 'perplexity', 'bits_per_byte', 'word_perplexity')
   cost = ('tokens', 'parameters', 'train_seconds')
@@ -128,7 +127,7 @@ def _curves(results: Mapping[str, Any]) -> tuple[tuple[str, ...], list[Any]]:
 
 
 def _positions(results: Mapping[str, Any]) -> tuple[tuple[str, ...], list[Any]]:
-  """Header and rows of positions.csv; positions count from 1."""
+  """Returns header and rows of positions.csv; positions count from 1."""
   rows = [
     (name, length, position + 1, loss)
     for name, curve in zip(names(results), results['curves'], strict=True)

@@ -1,4 +1,4 @@
-"""The page of a comparison."""
+"""HTML report of a comparison."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import json
@@ -14,19 +14,19 @@ UNIT = 'nats per token'
 def create(
   results: Mapping[str, Any], called: Sequence[str], files: Any, folder: Any
 ) -> str:
-  """The page: figures and data inside it, no script, no link elsewhere.
+  """Returns the HTML report of a comparison.
 
   Args:
-    results: as in results.json.
+    results: contents of results.json.
     called: a name per curve.
-    files: dict from the name of each file that can be saved to its text.
+    files: {name: text} of the files to download.
     folder: the workdir.
   """
   curves, config = results['curves'], results['config']
   facts = (
     f'{UNIT.capitalize()}, lower is better. Every length scores the same '
-    f'{curves[0]["tokens"]:,} tokens; what differs is how much context they '
-    f'have. One seed, {config["seed"]}: small differences may be chance.'
+    f'{curves[0]["tokens"]:,} tokens with different amounts of context. One '
+    f'seed, {config["seed"]}: small differences may be chance.'
   )
   return page.document(
     f'{folder.name}: trained at {results["train_length"]}, tested to '
@@ -40,8 +40,8 @@ def create(
       ),
       page.figure(
         figures.position_curves(results, called, unit=UNIT),
-        'Loss by position within the longest window that each run can take; '
-        'position 1 sees one token.',
+        'Loss by position in the longest window that each run supports; '
+        'position 1 has a context of one token.',
       ),
     ),
     _table(results, called),
@@ -64,7 +64,7 @@ def create(
 
 
 def _table(results: Mapping[str, Any], called: Sequence[str]) -> Any:
-  """Loss by length, which is the legend of the figures."""
+  """Returns the table of losses, which is also the legend of the figures."""
   head, columns = [], []
   for n, length in enumerate(results['lengths']):
     trained = length == results['train_length']
@@ -84,32 +84,32 @@ def _table(results: Mapping[str, Any], called: Sequence[str]) -> Any:
 def _notes(
   curves: Sequence[dict[str, Any]], called: Sequence[str]
 ) -> Iterator[Any]:
-  """What the table does not say: why a figure is missing or is inexact."""
+  """Yields the reasons of missing losses, and the errors of biases."""
   refused: dict[tuple[str, str], Any] = {}
   for name, curve in zip(called, curves, strict=True):
     for length, reason in curve['refused'].items():
-      # Reasons that differ in their numbers are told once, by the last.
+      # Of reasons that differ in numbers only, the last is shown.
       kind = name, re.sub('[0-9]+', '', reason)
       lengths, _ = refused.get(kind, ([], None))
       refused[kind] = [*lengths, length], reason
   if refused:
-    yield page.paragraph('Lengths without a figure:')
+    yield page.paragraph('Lengths without a loss:')
     yield page.listing(
       f'{name} at {", ".join(lengths)}: {reason}'
       for (name, _), (lengths, reason) in refused.items()
     )
   inexact = [
-    f'{name}: off by up to {max(curve["bias_error"]):.1e} nats'
+    f'{name}: maximum error {max(curve["bias_error"]):.1e} nats'
     for name, curve in zip(called, curves, strict=True)
     if any(curve['bias_error'])
   ]
   if inexact:
-    yield page.paragraph('Biases that are interpolated:')
+    yield page.paragraph('Interpolated biases:')
     yield page.listing(inexact)
 
 
 def _paper(results: Mapping[str, Any]) -> Iterator[Any]:
-  """The paper's figures, if the config has some."""
+  """Yields the paper's scores if the config has them."""
   paper = results.get('paper')
   if not paper:
     return
@@ -127,7 +127,7 @@ def _paper(results: Mapping[str, Any]) -> Iterator[Any]:
 def _biases(
   curves: Sequence[dict[str, Any]], called: Sequence[str]
 ) -> Iterator[Any]:
-  """The additive biases of each run that has some."""
+  """Yields figures of the additive biases."""
   drawn = [
     (number, name, curve['biases'])
     for number, (name, curve) in enumerate(zip(called, curves, strict=True))
@@ -137,10 +137,10 @@ def _biases(
     return
   yield page.heading('Biases')
   yield page.paragraph(
-    'What each head adds to its logits by the distance between the positions '
-    'of query and key, of the last query at the training length and at the '
-    'longest. The largest is taken to be 0, and what is '
-    f'{figures.MOST_NATS} nats below it is cut. Each line is a head, ',
+    'Bias of each head by the distance between the positions of query and '
+    'key, for the last query at the training length and at the longest '
+    'length. The largest value is shifted to 0, and values below '
+    f'-{figures.MOST_NATS} nats are clipped. Each line is a head, ',
     *_kinds(),
     class_='note',
   )
@@ -154,7 +154,7 @@ def _biases(
 
 
 def _kinds() -> Iterator[Any]:
-  """The kinds of heads in the colours that they are drawn in."""
+  """Yields the kinds of heads in their colors."""
   for number, (kind, color) in enumerate(plots.KIND_COLORS.items()):
     yield ', ' if number else ''
     yield page.element('b', kind, style=f'color: {figures.ink(color)}')
@@ -179,7 +179,7 @@ def _bias_figures(number: int, biases: Any) -> Iterator[Any]:
 
 
 def _cost(results: Mapping[str, Any], called: Sequence[str]) -> list[Any]:
-  """What training took."""
+  """Returns the table of training times and memory."""
   config, rows, sums = results['config'], [], [0, 0.0]
   per_step = config['data']['batch_size'] * results['train_length']
   for name, curve in zip(called, results['curves'], strict=True):
@@ -200,7 +200,7 @@ def _cost(results: Mapping[str, Any], called: Sequence[str]) -> list[Any]:
       )
     )
   head = ('parameters', 'steps', 'tokens seen', 'seconds', 'tokens/s')
-  head = ('run', *head, 'begun, UTC', 'devices', 'GiB')
+  head = ('run', *head, 'started, UTC', 'devices', 'GiB')
   total = ('all', '', '', f'{sums[0]:,}', f'{sums[1]:,.1f}', '', '', '', '')
   return [
     page.heading('Cost'),
@@ -208,14 +208,14 @@ def _cost(results: Mapping[str, Any], called: Sequence[str]) -> list[Any]:
       head,
       rows,
       foot=total if len(rows) > 1 else None,
-      caption='Training. Seconds are those in steps, without compiling; GiB '
-      'the most that a device held, where devices tell.',
+      caption='Training. Seconds are those in steps, without compilation. GiB '
+      'is the peak memory of a device, if the device reports it.',
     ),
   ]
 
 
 def _sessions(sessions: Any) -> tuple[str, str]:
-  """When a run began, and the devices it was on."""
+  """Returns the start time of a run, and its devices."""
   if not sessions:
     return '–', '–'
   devices = [f'{one["devices"]} × {one["device_kind"]}' for one in sessions]

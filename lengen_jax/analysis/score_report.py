@@ -1,4 +1,4 @@
-"""Scores of answers to prompts as a table, the paper's beside ours."""
+"""Table of scores of answers to prompts, with the paper's scores."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the pages of a comparison and of a sweep have in common."""
+"""Parts of reports that comparisons and sweeps share."""
 
 from collections.abc import Callable, Iterator, Sequence
 import shlex
@@ -6,12 +6,12 @@ from typing import Any
 
 from lengen_jax.analysis import figures, page
 
-# What each run has its own value of.
+# Fields that differ between runs.
 _OF_RUNS = ('model.encoding', 'model.attention_scale', 'positions')
 
 
 def legend_style(count: int) -> str:
-  """CSS by which the boxes of so many runs show and hide their curves."""
+  """Returns CSS with which the checkboxes of runs show and hide curves."""
   rules = []
   for n in range(count):
     rules.append(
@@ -28,15 +28,15 @@ def legend_style(count: int) -> str:
 def legend(
   head: Sequence[Any], names: Sequence[str], columns: Any, caption: Any
 ) -> Any:
-  """The table of runs: a box at each name shows or hides what is drawn for it.
+  """Returns a table of runs with checkboxes that show or hide curves.
 
-  It needs no script: see `legend_style`.
+  See `legend_style`.
 
   Args:
     head: names of the columns after the first.
-    names: of the runs.
+    names: names of the runs.
     columns: lists of cells.
-    caption: what the figures are.
+    caption: text above the table.
   """
   rows = [
     [_label(number, name), *cells]
@@ -59,11 +59,11 @@ def _label(number: int, name: str) -> Any:
 def best_marked(
   values: Any, text: Any, better: Callable[..., Any] = min
 ) -> list[Any]:
-  """Cells of a column of which the best is bold, or all that look like it.
+  """Returns the cells of a column, with the best in bold.
 
   Args:
-    values: numbers; None where there is none.
-    text: a function that formats one.
+    values: numbers or None.
+    text: formats a number. All cells with the text of the best are bold.
     better: min or max.
   """
   known = [value for value in values if value is not None]
@@ -76,11 +76,11 @@ def best_marked(
 
 
 def settings(config: Any, defaults: Any = None) -> list[Any]:
-  """The configuration: first what differs from the defaults, then all of it.
+  """Returns a table of fields that differ from defaults, and all fields.
 
   Args:
-    config: a dict; what a paper has is told elsewhere.
-    defaults: likewise, if there are some.
+    config: config as a dict; `paper` is not shown.
+    defaults: default config as a dict, or None.
   """
   config = {key: value for key, value in config.items() if key != 'paper'}
   theirs = dict(_leaves(defaults or {}))
@@ -94,7 +94,7 @@ def settings(config: Any, defaults: Any = None) -> list[Any]:
     page.table(
       ('setting', 'value', *(['default'] if theirs else ())),
       rows,
-      caption='What differs from the defaults' if theirs else None,
+      caption='Differences from the defaults' if theirs else None,
       class_='prose',
     ),
     page.details('The whole configuration', page.preformatted(config)),
@@ -102,10 +102,10 @@ def settings(config: Any, defaults: Any = None) -> list[Any]:
 
 
 def environment(facts: dict[str, Any]) -> list[Any]:
-  """Where the results come from.
+  """Returns a table of versions, hardware and data.
 
   Args:
-    facts: dict of what is known; its dicts are told key by key.
+    facts: nested dict of values.
   """
   rows = [
     (key.replace('.', ' '), _shown(value))
@@ -119,10 +119,10 @@ def environment(facts: dict[str, Any]) -> list[Any]:
 
 
 def downloads(files: Any, folder: Any) -> list[Any]:
-  """Links that save the data, and the command that makes the page again.
+  """Returns download links, and the command that creates the page.
 
   Args:
-    files: dict from a name to its text.
+    files: {name: text}.
     folder: the workdir.
   """
   links = [
@@ -133,13 +133,13 @@ def downloads(files: Any, folder: Any) -> list[Any]:
   return [
     page.heading('Data'),
     page.element('ul', *links, class_='downloads'),
-    page.paragraph('This page is made again from results.json by'),
+    page.paragraph('To create this page from results.json:'),
     page.element('pre', command),
   ]
 
 
 def _leaves(node: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
-  """(key with dots, value) of a nested dict."""
+  """Yields (dotted key, value) of a nested dict."""
   for key, value in node.items():
     if isinstance(value, dict):
       yield from _leaves(value, f'{prefix}{key}.')

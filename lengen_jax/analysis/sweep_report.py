@@ -1,4 +1,4 @@
-"""A sweep over a generated task as a table, CSV, a plot and a page."""
+"""Reports of a sweep over a generated task: table, CSV, plot and page."""
 
 from collections.abc import Iterator, Mapping
 import json
@@ -12,23 +12,23 @@ from lengen_jax.training import files as files_lib
 from lengen_jax.training import workdir as workdir_lib
 from lengen_jax.types import PathLike
 
-# What a score is called, and what it is multiplied by.
+# Unit of a score, and its factor.
 _SCORES = {
   'accuracy': ('accuracy, percent', 100),
-  'exact': ('sequences all right, percent', 100),
+  'exact': ('correct sequences, percent', 100),
   'loss': ('nats per target', 1),
 }
 _NOTE = (
-  'best: over seeds and learning rates, as the papers give it; mean and std: '
-  'over seeds, at the rate with the best mean; paper: at its full settings'
+  'best: over seeds and learning rates, as in the papers; mean and std: over '
+  'seeds, at the rate with the best mean; paper: with its full settings'
 )
 
 
 def read(workdir: PathLike) -> dict[str, Any] | None:
-  """The results of a sweep; None if the workdir holds none.
+  """Returns the results of a sweep; None if the workdir is not of a sweep.
 
   Raises:
-    errors.WorkdirError: they cannot be read.
+    errors.WorkdirError: results.json cannot be read.
   """
   path = pathlib.Path(workdir).expanduser().absolute()
   if not (path / workdir_lib.SWEEP).exists():
@@ -76,10 +76,10 @@ def print_table(results: Mapping[str, Any]) -> None:
 
 
 def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
-  """Writes CSV, plot and page into the workdir.
+  """Writes CSV, plot and HTML page into the workdir.
 
   Returns:
-    The paths written, and that of what they are made from.
+    Paths of results.json and of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
   texts = {
@@ -96,7 +96,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
 
 
 def _curves(results: Mapping[str, Any]) -> tuple[Any, Any]:
-  """Header and rows of curves.csv: each run, rate, seed and length."""
+  """Returns header and rows of curves.csv, by run, rate, seed and length."""
   header = ('run', 'learning_rate', 'seed', 'length', *_SCORES)
   rows = [
     (
@@ -114,7 +114,7 @@ def _curves(results: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _page(results: Mapping[str, Any], files: Any, folder: Any) -> str:
-  """The page: a figure and data inside it, no script, no link elsewhere."""
+  """Returns the HTML page."""
   unit, scale = _SCORES[results['score']]
   runs, (_, longest) = results['runs'], results['train_lengths']
   better = min if results['score'] == 'loss' else max
@@ -170,7 +170,7 @@ def _caption(results: Mapping[str, Any], scale: float) -> str:
 
 
 def _others(results: Mapping[str, Any]) -> Iterator[Any]:
-  """Runs that have no curve."""
+  """Yields a list of the runs without a curve."""
   lines = [f'{name}: unfinished' for name in results['unfinished']]
   lines += [
     f'{name}: {_paper(value)} in the paper'
@@ -182,7 +182,7 @@ def _others(results: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _cost(results: Mapping[str, Any]) -> Iterator[Any]:
-  """What training and testing took."""
+  """Yields the table of training and test times."""
   rows = [
     (
       run['run'],
@@ -196,9 +196,9 @@ def _cost(results: Mapping[str, Any]) -> Iterator[Any]:
   ]
   yield page.heading('Cost')
   yield page.table(
-    ('run', 'trainings', 'seconds', 'seconds of testing'),
+    ('run', 'trainings', 'training seconds', 'test seconds'),
     rows,
-    caption=f'Of all seeds and learning rates, '
+    caption='Sums over seeds and learning rates, '
     f'{results["config"]["train"]["steps"]:,} steps each',
   )
 

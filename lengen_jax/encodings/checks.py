@@ -79,7 +79,7 @@ def check_scheme(
   name = specs.name(encoding)
   if scheme.fractional and not encoding.fractional_positions:
     raise errors.CombinationError(
-      f'{scheme} gives fractional positions and {name} takes whole ones only'
+      f'{scheme} has fractional positions and {name} requires integers'
     )
   if scheme.gives_distances and not encoding.takes_distances:
     raise errors.CombinationError(f'{scheme}: {_no_distances(name)}')

@@ -22,17 +22,17 @@ def test_best_where_trained_and_at_the_longest():
 
 def test_what_looks_the_same_is_level():
   found = of_curves({'a': [1.50001, 2], 'b': [1.50002, 2], 'c': [1.6, 1.6]})
-  assert 'at the training length 32 are a and b, level at 1.500 nats' in found
+  assert 'at the training length 32 are a and b, equal at 1.500 nats' in found
   assert 'falls in 0 of 3 runs.' in found
   found = of_curves({name: [1, 1] for name in 'abcd'})
-  assert 'length 32 are 4 runs, level at 1.000 nats' in found
+  assert 'length 32 are 4 runs, equal at 1.000 nats' in found
 
 
 def test_what_is_missing_is_told():
   found = of_curves({'a': [1.5, 1.25], 'b': [1.4, None]})
-  assert found.endswith('1 of 2 runs (a); 1 has no figure at 64 (b).')
+  assert found.endswith('1 of 2 runs (a); 1 has no value at 64 (b).')
   found = of_curves({'a': [1.5, None], 'b': [1.4, None]})
-  assert 'the longest, 64, is none, as no run has a figure there' in found
+  assert 'the longest, 64, is none, because no run has a value' in found
   assert found.endswith('2 have no figure at 64 (a, b).')
 
 

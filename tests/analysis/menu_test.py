@@ -59,7 +59,7 @@ def test_data_is_shown(shown):
 def test_facts(shown):
   assert 'translation invariant: no' in entry(shown, 'fire')
   assert 'translation invariant: yes' in entry(shown, 'longrope')
-  assert 'positions: whole ones only' in entry(shown, 'shaw')
+  assert 'positions: integers only' in entry(shown, 'shaw')
   assert 'positions:' not in entry(shown, 'alibi')
   assert 'at test time: drawn again' in entry(shown, 'randomized')
   assert "draw='sequence'" in entry(shown, 'randomized')

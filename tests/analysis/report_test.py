@@ -164,7 +164,7 @@ def test_older_results_are_drawn(results, tmp_path):
     for key in ('biases', 'steps', 'memory_bytes', 'sessions'):
       del curve[key]
   page = page_of(results, tmp_path)
-  assert 'Biases' not in page and 'begun, UTC' in page
+  assert 'Biases' not in page and 'started, UTC' in page
 
 
 def test_names_are_escaped(results, tmp_path):
