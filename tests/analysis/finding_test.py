@@ -33,7 +33,7 @@ def test_what_is_missing_is_told():
   assert found.endswith('1 of 2 runs (a); 1 has no value at 64 (b).')
   found = of_curves({'a': [1.5, None], 'b': [1.4, None]})
   assert 'the longest, 64, is none, because no run has a value' in found
-  assert found.endswith('2 have no figure at 64 (a, b).')
+  assert found.endswith('2 have no value at 64 (a, b).')
 
 
 def test_other_lengths_than_that_of_training():

@@ -254,7 +254,7 @@ def test_a_damaged_last_step_is_trained_and_saved_again(
     (
       'learned(max_position=64)',
       'interpolated(scale=2)',
-      'fractional positions and learned',
+      'has fractional positions and learned',
     ),
     ('learned(max_position=64)', 'randomized(max_position=65)', '65 or more'),
     ('rope(scale=2.)', 'interpolated(scale=2)', 'interpolates positions and'),
