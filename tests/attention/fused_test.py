@@ -184,7 +184,11 @@ def assert_equal(got, want, tolerance):
   'chip, spec, name',
   [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-    for case in itertools.product(('tpu', 'gpu'), SPECS, OPTIONS)
+    for n, chip in enumerate(('tpu', 'gpu'))
+    for i, spec in enumerate(SPECS)
+    for j, name in enumerate(OPTIONS)
+    # All pairs of two of the three.
+    if (case := (chip, spec, name)) in QUICK or (n + i + j) % 2 == 0
   ],
   indirect=['chip'],
 )
@@ -208,9 +212,10 @@ def test_equals_the_reference(chip, spec, name):
     ('tpu', 1, 'causal'),
     *(
       pytest.param(chip, batch, name, marks=pytest.mark.slow)
-      for chip, batch in (('tpu', 1), ('tpu', 2), ('gpu', 2))
-      for name in OPTIONS
-      if (chip, batch, name) != ('tpu', 1, 'causal')
+      for n, (chip, batch) in enumerate((('tpu', 1), ('tpu', 2), ('gpu', 2)))
+      for i, name in enumerate(OPTIONS)
+      if (n + i) % 2
+      and (chip, batch, name) != ('tpu', 1, 'causal')
       and name not in ('packed', 'both directions, given positions')
       and (batch == B or 'k_lengths' not in OPTIONS[name])
     ),
@@ -654,16 +659,11 @@ def fire(hidden_layers, threshold, fitted, bidirectional=False):
     (1, 700, False, False),
     (2, 64, False, False),
     pytest.param(1, 10, False, False, marks=pytest.mark.slow),
-    pytest.param(2, 3000, False, False, marks=pytest.mark.slow),
     pytest.param(1, 700, False, True, marks=pytest.mark.slow),
     (1, 1500, True, False),
-    pytest.param(2, 700, True, False, marks=pytest.mark.slow),
     pytest.param(2, 1500, True, False, marks=pytest.mark.slow),
-    pytest.param(1, 3000, True, False, marks=pytest.mark.slow),
-    pytest.param(2, 3000, True, False, marks=pytest.mark.slow),
     pytest.param(2, 5000, True, False, marks=pytest.mark.slow),
     pytest.param(1, 1500, True, True, marks=pytest.mark.slow),
-    pytest.param(2, 700, True, True, marks=pytest.mark.slow),
   ],
 )
 def test_anchors_beat_an_mlp_in_bfloat16(
@@ -698,7 +698,7 @@ def test_anchors_beat_an_mlp_in_bfloat16(
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'hidden_layers, threshold, fitted',
-  [(1, 700, False), (2, 64, False), (1, 700, True), (2, 1500, True)],
+  [(2, 64, False), (1, 700, True)],
 )
 def test_gradients_of_anchors_beat_those_of_an_mlp_in_bfloat16(
   hidden_layers, threshold, fitted

@@ -72,15 +72,13 @@ def programs(spec, chip, *, length=1024, heads=4, head_dim=64, **options):
   [
     # Forward, and gradients to queries and to keys.
     ('nope', {'head_dim': 80}, 3),
-    ('kerple_log', {'key_heads': 2}, 4),
-    # Two bands: exact and with anchors.
-    ('fire', {}, 8),
+    ('kerple_log', {'key_heads': 2, 'dtype': jnp.float32, 'head_dim': 128}, 4),
     ('t5', {'packed': True, 'key_heads': 1, 'window': 700}, 4),
     ('fire', {'packed': True, 'head_dim': 128}, 4),
     ('sandwich', {'causal': False, 'head_dim': 256}, 3),
+    # Two bands: exact and with anchors.
     ('fire', {'causal': False, 'head_dim': 256, 'k_lengths': True}, 8),
     ('fire', {'dtype': jnp.float32, 'length': 600}, 8),
-    ('t5', {'dtype': jnp.float32, 'head_dim': 128}, 4),
   ],
 )
 def test_kernels_lower_for_gpus(monkeypatch, spec, options, kernels):
