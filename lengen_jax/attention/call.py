@@ -199,12 +199,12 @@ class AttentionCall(struct.PyTreeNode):
 
     def of_side(side: Side, length: str | None) -> Side:
       found = side.map(lambda x: _spec(x, ('batch', length, 'heads')))
-      if isinstance(side.positions, position_schemes.Distances):
-        r = _spec(side.positions.r, ('batch', None))
-        found = found.replace(
-          positions=dataclasses.replace(found.positions, r=r)
-        )
-      return found.replace(lengths=_spec(side.lengths, ('batch',)))
+      positions = found.positions
+      if isinstance(positions, position_schemes.Distances):
+        r = _spec(positions.r, ('batch', None))
+        positions = dataclasses.replace(positions, r=r)
+      lengths = _spec(side.lengths, ('batch',))
+      return found.replace(positions=positions, lengths=lengths)
 
     def of_function(function: Any) -> Any:
       # Parameters per head are split with the heads.
@@ -378,13 +378,11 @@ def _positions(
   """Returns checked positions of both sides; standard ones for None."""
   q, k = queries.positions, keys.positions
   if not isinstance(q, position_schemes.Distances):
-    q, k = (
-      _position_array(name, side, batch)
-      for name, side in (('q', queries), ('k', keys))
-    )
-    return (
-      (q, k) if q.ndim == k.ndim else (jnp.atleast_2d(q), jnp.atleast_2d(k))
-    )
+    q = _position_array('q', queries, batch)
+    k = _position_array('k', keys, batch)
+    if q.ndim != k.ndim:
+      q, k = jnp.atleast_2d(q), jnp.atleast_2d(k)
+    return q, k
   if contiguous:
     raise errors.ConfigError(
       'contiguous=True contradicts Distances, which are drawn; leave it out'

@@ -33,19 +33,14 @@ MAX_SUM_BYTES = 2**27
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
-  n, _ = forward_tile_size(plan)
+  sizes = n, _ = forward_tile_size(plan)
   q = inputs.q
   batch, heads = q.shape[0], plan.heads_of(q)
   y, lse = _call(
     plan,
     kernels.forward,
     (plan.length // n, heads, batch),
-    {
-      'q': (q, (None, n, plan.head_dim), _of_queries(plan, n)),
-      **_keys(plan, inputs),
-      **_shared(inputs, _batch_and_head),
-      **_seen(plan, inputs, forward_tile_size(plan), _OF_TILE),
-    },
+    _query_blocks(plan, inputs, sizes),
     {
       'y': (
         (batch, plan.length, q.shape[2]),
@@ -73,13 +68,10 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
     kernels.query_gradient,
     (plan.length // n, heads, batch),
     {
-      'q': (q, own, _of_queries(plan, n)),
+      **_query_blocks(plan, inputs, (n, n)),
       'dy': (inputs.dy, own, _of_block),
       'lse': (inputs.lse, *numbers[2:]),
       'delta': (inputs.delta, *numbers[2:]),
-      **_keys(plan, inputs),
-      **_shared(inputs, _batch_and_head),
-      **_seen(plan, inputs, (n, n), _OF_TILE),
     },
     outputs,
   )
@@ -259,12 +251,6 @@ def _of_block(i: Array, h: Array, b: Array) -> tuple:
   return b, i, h
 
 
-def _of_queries(plan: Plan, n: int) -> Index:
-  """Returns the place of a block of the band among all queries."""
-  before = plan.before // n
-  return lambda i, h, b: (b, before + i, h)
-
-
 def _per_query(
   plan: Plan, batch: int, heads: int, n: int
 ) -> tuple[tuple[int, ...], Any, tuple, Index]:
@@ -277,13 +263,17 @@ def _per_query(
   )
 
 
-def _keys(plan: Plan, inputs: Inputs) -> Specs:
-  """Returns keys and values of a head's group."""
-  group = plan.heads_of(inputs.q) // plan.heads_of(inputs.k)
-  shape = None, inputs.k.shape[1], plan.head_dim
+def _query_blocks(plan: Plan, inputs: Inputs, sizes: tuple[int, int]) -> Specs:
+  """Returns inputs of a program for a block of queries, with all keys."""
+  n, width, (q, k, v) = sizes[0], plan.head_dim, (inputs.q, inputs.k, inputs.v)
+  before, group = plan.before // n, q.shape[2] // k.shape[2]
+  keys = None, k.shape[1], width
   return {
-    name: (x, shape, lambda i, h, b: (b, 0, h // group))
-    for name, x in (('k', inputs.k), ('v', inputs.v))
+    'q': (q, (None, n, width), lambda i, h, b: (b, before + i, h)),
+    'k': (k, keys, lambda i, h, b: (b, 0, h // group)),
+    'v': (v, keys, lambda i, h, b: (b, 0, h // group)),
+    **_shared(inputs, _batch_and_head),
+    **_seen(plan, inputs, sizes, _OF_TILE),
   }
 
 
