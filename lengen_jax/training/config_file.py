@@ -26,11 +26,9 @@ _KINDS = {
 def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   """Returns the locked ConfigDict of a config file, with overrides applied.
 
-  Args:
-    text: 'FILE.py' or 'FILE.py:ARG', where ARG is the argument of its
-      `get_config`. If configs/FILE.py does not exist, the package's file of
-      that name is read.
-    overrides: list of '--config.KEY=VALUE'.
+  `text` is 'FILE.py' or 'FILE.py:ARG', where ARG is the argument of its
+  `get_config`. If configs/FILE.py does not exist, the package's file of that
+  name is read. `overrides` are '--config.KEY=VALUE'.
 
   Raises:
     errors.ConfigError: the file is missing or raises, or an override has an
@@ -74,16 +72,15 @@ def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
         f'--config.{key}: {prefix[:-1]} is a value and has no fields'
       )
     if part not in section:
+      valid = [prefix + field for field in section]
       raise errors.ConfigError(
-        errors.one_of(
-          'field of the config', prefix + part, [prefix + k for k in section]
-        )
+        errors.one_of('field of the config', prefix + part, valid)
       )
     section, prefix = section.get(part), f'{prefix}{part}.'
   if isinstance(section, ml_collections.ConfigDict):
+    fields = ', '.join(f'--config.{key}.{field}' for field in section)
     raise errors.ConfigError(
-      f'--config.{key} is a section; set its fields: '
-      + ', '.join(f'--config.{key}.{field}' for field in section)
+      f'--config.{key} is a section; set its fields: {fields}'
     )
 
 
@@ -132,11 +129,8 @@ def _run(text: str) -> ml_collections.ConfigDict:
   except errors.LengenError as error:
     raise errors.ConfigError(f'config {text}: {error}') from error
   except (Exception, SystemExit) as error:  # Any error in the file.
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(error.__traceback__)
-      if pathlib.Path(frame.filename) == path.absolute()
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if f.filename == str(path.absolute())]
     where = f'line {lines[-1]}: ' if lines else ''
     reason = f'{where}{type(error).__name__}: {error}'
     raise errors.ConfigError(f'config {text}: {reason}') from error

@@ -146,13 +146,11 @@ def _losses(
   return losses
 
 
-def _word_perplexity(
-  loss: float | None, words_per_token: float
-) -> float | None:
+def _word_perplexity(loss: float | None, words: float) -> float | None:
   """Returns the perplexity per word; None if undefined or infinite."""
-  if loss is None or not words_per_token:
+  if loss is None or not words:
     return None
-  found = lm.word_perplexity(loss, words_per_token)
+  found = lm.word_perplexity(loss, words)
   return found if math.isfinite(found) else None
 
 

@@ -11,25 +11,16 @@ from lengen_jax.types import Params
 
 
 def create(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-  """Returns the optimizer.
-
-  Args:
-    config: the optimizer's configuration.
-    steps: number of steps of the whole training.
+  """Returns the optimizer for a training of `steps` steps.
 
   Raises:
     errors.ConfigError: the warm-up is as long as the training.
   """
-  rate = schedule(config, steps)
-  if config.name == 'adam':
-    update = optax.adam(rate, b1=config.b1, b2=config.b2)
-  else:
+  rate, decay = schedule(config, steps), config.weight_decay
+  update = optax.adam(rate, config.b1, config.b2)
+  if config.name == 'adamw':
     update = optax.adamw(
-      rate,
-      b1=config.b1,
-      b2=config.b2,
-      weight_decay=config.weight_decay,
-      mask=decayed,
+      rate, config.b1, config.b2, weight_decay=decay, mask=decayed
     )
   if not config.clip_norm:
     return update

@@ -77,8 +77,7 @@ class Run:
     Validated are the first saved step at or after each multiple of
     `train.evaluate_every`, and mostly the last step.
     """
-    train = self.train
-    every = train.evaluate_every
+    train, every = self.train, self.train.evaluate_every
     if not every or (step % train.checkpoint_every and step < train.steps):
       return False
     return step // every > (step - train.checkpoint_every) // every
@@ -113,18 +112,14 @@ class Run:
     All randomness is a function of the config's seed and the state's step. For
     `packed` see `objective.token_losses`.
     """
+    how: dict[str, Any] = {'train': True, 'packed': packed}
 
     def step(
       state: state_lib.TrainState, batch: objective.Batch
     ) -> tuple[state_lib.TrainState, dict[str, jax.Array]]:
       rng = jax.random.fold_in(jax.random.key(self.config.seed), state.step)
       losses = functools.partial(
-        objective.token_losses,
-        self.model,
-        self.scheme,
-        rng=rng,
-        train=True,
-        packed=packed,
+        objective.token_losses, self.model, self.scheme, **how, rng=rng
       )
       return state_lib.train_step(
         state,
@@ -183,11 +178,8 @@ class Run:
       rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
     )
     params = jax.device_put(params, self.shardings.params)
-    opt_state = jax.jit(self.tx.init, out_shardings=self.shardings.opt_state)(
-      params
-    )
-    adopted = dataclasses.replace(state, params=params, opt_state=opt_state)
-    return adopted, notes
+    init = jax.jit(self.tx.init, out_shardings=self.shardings.opt_state)
+    return state.replace(params=params, opt_state=init(params)), notes
 
 
 @dataclasses.dataclass(frozen=True)

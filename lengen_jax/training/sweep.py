@@ -230,9 +230,8 @@ def _summary(
 def _baselines(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Returns the accuracy of guessing at a length beyond the training length."""
   task = tasks.create(config.task)
-  lengths = sorted(
-    n for n in config.eval.lengths if n > config.train.max_length
-  )
+  trained = config.train.max_length
+  lengths = sorted(n for n in config.eval.lengths if n > trained)
   if not lengths:
     raise errors.ConfigError(
       f'eval.lengths={tuple(config.eval.lengths)} has none beyond '

@@ -118,13 +118,16 @@ class TaskTrainer:
       jax.eval_shape(self.init, np.zeros(count), np.zeros(count)),
     )
 
-  def train(self, points: Points, first: int, last: int) -> Points:
+  @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+  def train(
+    self, points: Points, first: int | jax.Array, last: int | jax.Array
+  ) -> Points:
     """Returns the points after steps `first` ... `last - 1`.
 
     The buffers of `points` are donated. With `last == first` the program is
     compiled and no step is done.
     """
-    return self._train(points, jnp.int32(first), jnp.int32(last))
+    return self._shard(self._train, 1, 2)(points, first, last)
 
   def test(self, points: Points, length: int) -> dict[str, jax.Array]:
     """Returns the scores of the points at one nominal length.
@@ -141,12 +144,10 @@ class TaskTrainer:
     """Traces a step and an evaluation, to raise errors before training."""
     points = self.abstract(self.devices)
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    jax.eval_shape(self._train, points, scalar, scalar)
-    jax.eval_shape(
-      functools.partial(self._test, width=self.test_widths[-1]),
-      points.params,
-      scalar,
-    )
+    train = self._shard(self._train, 1, 2)
+    jax.eval_shape(train, points, scalar, scalar)
+    test = functools.partial(self._test, width=self.test_widths[-1])
+    jax.eval_shape(test, points.params, scalar)
 
   def _shard(
     self, function: Callable[..., Any], mapped: int, shared: int = 0
@@ -187,31 +188,27 @@ class TaskTrainer:
       learning_rates=learning_rate,
     )
 
-  @functools.cached_property
-  def _train(self) -> Callable[..., Points]:
+  def _train(self, point: Points, first: jax.Array, last: jax.Array) -> Points:
     lengths = self.config.train.min_length, self.config.train.max_length + 1
     branches = [functools.partial(self._step, w) for w in self.train_widths]
 
-    def train(point: Points, first: jax.Array, last: jax.Array) -> Points:
-      def step(
-        number: jax.Array, carry: tuple[Points, jax.Array]
-      ) -> tuple[Points, jax.Array]:
-        point, total = carry
-        # All points draw the same length. With a length for each of them, vmap
-        # would compute every branch.
-        rng = jax.random.fold_in(jax.random.key(0), number)
-        length = jax.random.randint(rng, (), *lengths)
-        bucket = jnp.searchsorted(jnp.asarray(self.train_widths), length)
-        point, loss = jax.lax.switch(bucket, branches, point, number, length)
-        return point, total + loss
+    def step(
+      number: jax.Array, carry: tuple[Points, jax.Array]
+    ) -> tuple[Points, jax.Array]:
+      point, total = carry
+      # All points draw the same length. With a length for each of them, vmap
+      # would compute every branch.
+      rng = jax.random.fold_in(jax.random.key(0), number)
+      length = jax.random.randint(rng, (), *lengths)
+      bucket = jnp.searchsorted(jnp.asarray(self.train_widths), length)
+      point, loss = jax.lax.switch(bucket, branches, point, number, length)
+      return point, total + loss
 
-      zero = jnp.zeros((), jnp.float32)
-      before = point.loss
-      point, total = jax.lax.fori_loop(first, last, step, (point, zero))
-      loss = jnp.where(last > first, total / (last - first), before)
-      return point.replace(loss=loss)
-
-    return jax.jit(self._shard(train, 1, 2), donate_argnums=0)
+    zero = jnp.zeros((), jnp.float32)
+    before = point.loss
+    point, total = jax.lax.fori_loop(first, last, step, (point, zero))
+    loss = jnp.where(last > first, total / (last - first), before)
+    return point.replace(loss=loss)
 
   def _step(
     self, width: int, point: Points, number: jax.Array, length: jax.Array
@@ -227,7 +224,7 @@ class TaskTrainer:
       point,
       self._make_batch(inputs, targets, length),
       token_losses=functools.partial(
-        self._model.apply, rngs=_rngs(model_rng, dropout=True), train=True
+        self._model.apply, rngs=_rngs(model_rng, True), train=True
       ),
       project=self._model.project,
       tx=self._tx,
@@ -261,9 +258,7 @@ class TaskTrainer:
       outputs = self._model.apply(
         params,
         self._make_batch(inputs, targets, length),
-        rngs=_rngs(
-          jax.random.fold_in(rngs[0], 1), dropout=self.config.eval.dropout
-        ),
+        rngs=_rngs(jax.random.fold_in(rngs[0], 1), self.config.eval.dropout),
         train=False,
         scored=False,
       )
@@ -298,7 +293,7 @@ def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:
   return tuple(int(group[-1]) for group in groups)
 
 
-def _rngs(rng: jax.Array, *, dropout: bool) -> dict[str, jax.Array]:
+def _rngs(rng: jax.Array, dropout: bool) -> dict[str, jax.Array]:
   positions_rng, dropout_rng = jax.random.split(rng)
   rngs = {'positions': positions_rng, 'dropout': dropout_rng}
   return rngs if dropout else {'positions': positions_rng}
