@@ -21,12 +21,9 @@ Encoded = tuple[jax.Array, Array | None]
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """Options of one layer, in a form that several modules can hold as a field.
+  """Options of one layer. Flax binds an encoding that is a module's field."""
 
-  Attributes:
-    encoding: unbound; 'nope' if the encoding acts at the input of the model.
-  """
-
+  # Unbound; 'nope' if the encoding acts at the input of the model.
   encoding: encodings.Encoding
 
 
@@ -54,17 +51,10 @@ class Block(nn.Module):
     shared: layers.SharedFns | None,
     cache: tuple[jax.Array, jax.Array] | None,
   ) -> tuple[Any, Any]:
-    """Runs one block.
+    """Returns the output of the block, `[B, L, E]`, and the new cache.
 
-    Args:
-      x: `[B, L, E]`.
-      tokens: with this layer's positions.
-      encoded: output of an encoder, or None.
-      shared: see `layers.Attention`.
-      cache: (keys, values), or None if not decoding.
-
-    Returns:
-      `[B, L, E]` and the new cache.
+    `tokens` has the positions of this layer; see `layers.Attention` for
+    `shared` and `cache`.
     """
     c, dtype = self.config, jnp.dtype(self.config.dtype)
     pre = c.norm_placement == 'pre'
@@ -193,9 +183,15 @@ class Stack(nn.Module):
         f'positions have {tokens.positions.shape[0]} layers, the model has '
         f'{c.num_layers}'
       )
-    x, shared_fns = self._owned_encodings(
-      x, layer_encodings, tokens.layer(0), decoding=cache is not None
-    )
+    first = tokens.layer(0)
+    positions = first.positions if cache is None else first.selected()
+    shared_fns: dict[encodings.Encoding, layers.SharedFns] = {}
+    for name, encoding in owned_encodings(layer_encodings).items():
+      module = encoding.clone(name=name, parent=self)
+      x = module.embed(x, positions)
+      if not encoding.embeds:
+        bias_fn = module.bias_fn(bidirectional=not self.causal)
+        shared_fns[encoding] = (bias_fn, module.content_fn())
     nope = encodings.create(
       'nope', num_heads=c.num_heads, head_dim=c.head_dim, parent=None
     )
@@ -232,25 +228,6 @@ class Stack(nn.Module):
     if c.norm_placement == 'pre':
       x = layers.norm(c, 'final_norm')(x)
     return x, new_cache
-
-  def _owned_encodings(
-    self,
-    x: jax.Array,
-    layer_encodings: Sequence[encodings.Encoding],
-    tokens: Tokens,
-    *,
-    decoding: bool,
-  ) -> tuple[Any, dict[encodings.Encoding, layers.SharedFns]]:
-    """Adds input encodings to x; returns functions of the shared encodings."""
-    positions = tokens.selected() if decoding else tokens.positions
-    shared_fns: dict[encodings.Encoding, layers.SharedFns] = {}
-    for name, encoding in owned_encodings(layer_encodings).items():
-      module = encoding.clone(name=name, parent=self)
-      x = module.embed(x, positions)
-      if not encoding.embeds:
-        bias_fn = module.bias_fn(bidirectional=not self.causal)
-        shared_fns[encoding] = (bias_fn, module.content_fn())
-    return x, shared_fns
 
 
 def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:

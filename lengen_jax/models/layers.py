@@ -120,8 +120,7 @@ class Attention(nn.Module):
       positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances;
         None for the standard positions. Or Tokens, which include the next two.
       segment_ids: int32 `[B, L]` of packed rows.
-      lengths: int32, `[B, 1]` or `[B, L]`: the length of each token's
-        segment, for methods that depend on it.
+      lengths: int32, `[B, 1]` or `[B, L]`, the length of each token's segment.
       shared: (BiasFn or None, ContentFn or None) of an encoding whose
         parameters belong to the model and not to this layer.
       cache: (keys, values), `[B, P, G, D]` each, P the slots. Requires
@@ -142,21 +141,17 @@ class Attention(nn.Module):
     encoding: Any = self.encoding  # Always an Encoding after __post_init__.
     logit_scale: Any = self.attention_scale
     if cache is None:
-      tokens_lib.check_one_layer(tokens.positions)
-      encodings.check_positions(encoding, tokens.positions, x.shape[1])
-      if tokens.segment_ids is not None and not encoding.tileable:
-        raise errors.CombinationError(
-          f'{specs.describe(encoding)} depends on the number of keys and does '
-          'not support packed or padded rows; leave out segment_ids'
-        )
+      _check_tokens(encoding, tokens)
     tokens = tokens.with_positions()
     q_positions, ids, q_offset = tokens.positions, tokens.segment_ids, 0
     bias_form, implementation = self.bias_form, self.implementation
-    if shared is None:
-      bias = encoding.bias_fn(bidirectional=not self.causal)
-      content = encoding.content_fn()
-    else:  # A bound module would create parameters in this layer.
-      (bias, content), encoding = shared, encoding.unbound()
+    if shared is not None:
+      # A bound module would create parameters in this layer.
+      encoding = encoding.unbound()
+    bias, content = shared or (
+      encoding.bias_fn(bidirectional=not self.causal),
+      encoding.content_fn(),
+    )
     q_BxLxHxD, k_BxLxGxD, v_BxLxGxD = _queries_keys_values(self, x, x)
     if cache is not None:
       q_positions, ids, q_offset = tokens.selected(), None, tokens.index[:, 0]
@@ -169,10 +164,9 @@ class Attention(nn.Module):
         q_BxLxHxD, k_BxLxGxD, q_positions, q_positions, tokens.lengths
       )
     if cache is not None:
-      rows = jnp.arange(x.shape[0])[:, None]
-      k_BxLxGxD, v_BxLxGxD = cache = tuple(
-        slots.at[rows, tokens.index].set(new.astype(slots.dtype), mode='drop')
-        for slots, new in zip(cache, (k_BxLxGxD, v_BxLxGxD), strict=True)
+      k_BxLxGxD, v_BxLxGxD = cache = (
+        _write(cache[0], tokens.index, k_BxLxGxD),
+        _write(cache[1], tokens.index, v_BxLxGxD),
       )
       if encoding.length_dependent:
         q_BxLxHxD, k_BxLxGxD = encoding.rotate(
@@ -201,6 +195,23 @@ class Attention(nn.Module):
     )
     y_BxLxE = _output(self, y_BxLxHxD, x.shape[-1])
     return y_BxLxE if cache is None else (y_BxLxE, cache)
+
+
+def _check_tokens(encoding: encodings.Encoding, tokens: Tokens) -> None:
+  """Checks that an encoding supports the positions and segments of a layer."""
+  tokens_lib.check_one_layer(tokens.positions)
+  encodings.check_positions(encoding, tokens.positions, tokens.index.shape[1])
+  if tokens.segment_ids is not None and not encoding.tileable:
+    raise errors.CombinationError(
+      f'{specs.describe(encoding)} depends on the number of keys and does '
+      'not support packed or padded rows; leave out segment_ids'
+    )
+
+
+def _write(slots: jax.Array, index_BxQ: Any, new: jax.Array) -> jax.Array:
+  """Writes keys or values to the cache `[B, P, G, D]`; drops indices >= P."""
+  rows = jnp.arange(new.shape[0])[:, None]
+  return slots.at[rows, index_BxQ].set(new.astype(slots.dtype), mode='drop')
 
 
 class CrossAttention(nn.Module):
@@ -354,14 +365,13 @@ class MLP(nn.Module):
 
 def norm(config: ModelConfig, name: str | None) -> nn.Module:
   """Creates the norm of a ModelConfig. Statistics are float32."""
-  dtype, epsilon = jnp.dtype(config.dtype), config.norm_epsilon
-  scale = partitioning.named(nn.initializers.ones, ('embed',))
+  options: dict[str, Any] = {
+    'epsilon': config.norm_epsilon,
+    'dtype': jnp.dtype(config.dtype),
+    'scale_init': partitioning.named(nn.initializers.ones, ('embed',)),
+    'name': name,
+  }
   if config.norm == 'rms':
-    return nn.RMSNorm(epsilon, dtype=dtype, scale_init=scale, name=name)
-  return nn.LayerNorm(
-    epsilon,
-    dtype=dtype,
-    scale_init=scale,
-    bias_init=partitioning.named(nn.initializers.zeros, ('embed',)),
-    name=name,
-  )
+    return nn.RMSNorm(**options)
+  zeros = partitioning.named(nn.initializers.zeros, ('embed',))
+  return nn.LayerNorm(**options, bias_init=zeros)

@@ -15,7 +15,7 @@ memories, M cells of a memory, C width of a cell, A actions.
 
 from collections.abc import Callable
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import linen as nn
 import jax
@@ -151,6 +151,7 @@ class _MemoryCell(nn.Module):
 
   hidden = ()  # type: tuple[int, ...]
   num_actions = None  # type: int | None
+  outcomes: ClassVar[Callable[..., tuple]]
 
   @nn.compact
   def __call__(
@@ -191,9 +192,25 @@ class _MemoryCell(nn.Module):
     )
     return (h_BxE, memory_BxNxMxC), h_BxE
 
+  @classmethod
+  def act(
+    cls, memory: Any, actions_BxNxA: Any, values_BxNxC: Any, jump_B: Any
+  ) -> jax.Array:
+    """Returns the mean of `outcomes`, weighted by the actions' probabilities.
 
-# The backward pass recomputes the result of each action.
-_checkpoint = functools.partial(jax.checkpoint, prevent_cse=False)
+    A subclass defines `outcomes(memory, values, jump)`, one memory `[B, N, M,
+    C]` per action. The backward pass recomputes them.
+    """
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def mean(memory: Any, actions: Any, values: Any, jump: Any) -> Any:
+      memories = cls.outcomes(memory, values[:, :, None], jump)
+      return sum(
+        actions[:, :, i, None, None] * memory
+        for i, memory in enumerate(memories)
+      )
+
+    return mean(memory, actions_BxNxA, values_BxNxC, jump_B)
 
 
 class _StackCell(_MemoryCell):
@@ -206,20 +223,11 @@ class _StackCell(_MemoryCell):
   num_actions = 3
 
   @staticmethod
-  @_checkpoint
-  def act(
-    memory_BxNxMxC: jax.Array,
-    actions_BxNxA: jax.Array,
-    values_BxNxC: jax.Array,
-    jump_B: jax.Array,
-  ) -> jax.Array:
+  def outcomes(memory: jax.Array, new: jax.Array, jump_B: jax.Array) -> Any:
     del jump_B
-    values_BxNx1xC = values_BxNxC[:, :, None]
-    pushed = jnp.concatenate([values_BxNx1xC, memory_BxNxMxC[:, :, :-1]], 2)
-    popped = jnp.concatenate(
-      [memory_BxNxMxC[:, :, 1:], jnp.zeros_like(values_BxNx1xC)], 2
-    )
-    return _mean(actions_BxNxA, [pushed, popped, memory_BxNxMxC])
+    pushed = jnp.concatenate([new, memory[:, :, :-1]], 2)
+    popped = jnp.concatenate([memory[:, :, 1:], jnp.zeros_like(new)], 2)
+    return pushed, popped, memory
 
 
 class _TapeCell(_MemoryCell):
@@ -233,33 +241,11 @@ class _TapeCell(_MemoryCell):
   num_actions = 5
 
   @staticmethod
-  @_checkpoint
-  def act(
-    memory_BxNxMxC: jax.Array,
-    actions_BxNxA: jax.Array,
-    values_BxNxC: jax.Array,
-    jump_B: jax.Array,
-  ) -> jax.Array:
-    tape = jnp.concatenate(
-      [values_BxNxC[:, :, None], memory_BxNxMxC[:, :, 1:]], 2
-    )
-    leap = jax.vmap(functools.partial(jnp.roll, axis=1))
-    outcomes = [
-      tape,
-      jnp.roll(tape, -1, axis=2),
-      jnp.roll(tape, 1, axis=2),
-      leap(tape, -jump_B),
-      leap(tape, jump_B),
-    ]
-    return _mean(actions_BxNxA, outcomes)
-
-
-def _mean(actions_BxNxA: jax.Array, outcomes: Any) -> jax.Array:
-  """Returns the mean of outcomes `[B, N, M, C]`, weighted by probability."""
-  return sum(
-    actions_BxNxA[:, :, i, None, None] * outcome
-    for i, outcome in enumerate(outcomes)
-  )
+  def outcomes(memory: jax.Array, new: jax.Array, jump_B: jax.Array) -> Any:
+    tape = jnp.concatenate([new, memory[:, :, 1:]], 2)
+    jump = jax.vmap(functools.partial(jnp.roll, axis=1))
+    left, right = (jnp.roll(tape, shift, axis=2) for shift in (-1, 1))
+    return tape, left, right, jump(tape, -jump_B), jump(tape, jump_B)
 
 
 _PLAIN_CELLS: dict[str, Callable] = {

@@ -18,7 +18,7 @@ LENGTH, VOCAB = 8, 8
 
 def batch(key):
   """Random tokens; each target is the token before."""
-  tokens = jax.random.randint(key, (64, LENGTH), 0, VOCAB)
+  tokens = jax.random.randint(key, (32, LENGTH), 0, VOCAB)
   index = jnp.broadcast_to(jnp.arange(LENGTH)[None], tokens.shape)
   return {
     'inputs': tokens,
