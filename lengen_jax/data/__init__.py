@@ -1,7 +1,7 @@
-"""Text as token ids: corpora, and how rows for a model are cut from them.
+"""Data sets and their batches of token ids.
 
-TensorFlow and seqio are loaded only where data.source is 'seqio' or the raw
-data is one of TensorFlow Datasets.
+TensorFlow and seqio are imported only if data.source is 'seqio' or the raw data
+is a dataset of TensorFlow Datasets.
 """
 
 import pathlib
@@ -9,7 +9,7 @@ from typing import Any
 
 from lengen_jax.data import extra
 from lengen_jax.data.config import DataConfig
-from lengen_jax.data.corpus import Corpus
+from lengen_jax.data.corpus import Corpus, read_stdlib
 from lengen_jax.data.windows import EvaluationWindows, TrainingWindows
 
 __all__ = [
@@ -28,22 +28,20 @@ def load(config: DataConfig, longest: int | None = None) -> Any:
 
   Args:
     config: a DataConfig.
-    longest: the longest length that is evaluated; None where nothing is.
+    longest: maximum evaluated length, if any.
 
   Returns:
-    An object with `info`, `vocab_size`, `architectures` (of models that it
-    serves) and `training(config, seed=, host=)`, which gives
-    `windows.Batches`. If it is `scored_by` 'loss', also with
-    `evaluation(config)`, which gives what `EvaluationWindows` is for text; if
-    by 'answers', with `examples(...)` as `seqio_prompts.Prompts`.
+    An object with `info`, `vocab_size`, `architectures` (of supported models)
+    and `training(config, seed=, host=)`, which returns `windows.Batches`. If
+    `scored_by` is 'loss', it has `evaluation(config)`, which returns windows
+    such as EvaluationWindows; if 'answers', `examples(...)` as
+    `seqio_prompts.Prompts`.
 
   Raises:
-    errors.LengenError: the data is missing, or is not what the config says.
+    errors.LengenError: the data is missing, or does not match the config.
   """
   if config.source == 'stdlib':
-    from lengen_jax.data import corpus
-
-    return corpus.read_stdlib(config.path)
+    return read_stdlib(config.path)
   if config.source == 'prepared':
     from lengen_jax.data import prepared
 
@@ -52,14 +50,7 @@ def load(config: DataConfig, longest: int | None = None) -> Any:
 
 
 def check_present(config: DataConfig) -> None:
-  """Raises where the data of a config is missing, at once.
-
-  Args:
-    config: a DataConfig.
-
-  Raises:
-    errors.LengenError: naming where we looked, and how to get it.
-  """
+  """Raises LengenError if data is missing, with the searched paths."""
   if config.source == 'prepared':
     from lengen_jax.data import manifest
 
@@ -71,7 +62,7 @@ def check_present(config: DataConfig) -> None:
 
 
 def _theirs(task: str) -> bool:
-  """Whether a task is 'module:name', of somebody else."""
+  """Returns whether a task is 'module:name', from another package."""
   return ':' in task.partition('(')[0]
 
 

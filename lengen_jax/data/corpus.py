@@ -1,4 +1,4 @@
-"""A corpus in memory: whole documents as token ids, split by use."""
+"""A corpus in memory: token ids of whole documents by split."""
 
 import dataclasses
 from typing import Any
@@ -13,8 +13,8 @@ class Corpus:
 
   Attributes:
     documents: split name to list of uint8 or int32 arrays of token ids.
-    vocab: of the token ids; see `vocabulary`.
-    info: where the text came from, for results.
+    vocab: vocabulary of the token ids.
+    info: description of the data, for results.
   """
 
   scored_by = 'loss'
@@ -26,21 +26,18 @@ class Corpus:
 
   @property
   def vocab_size(self) -> int:
-    """Ids are below this."""
+    """Number of token ids."""
     return self.vocab.size
 
   def training(
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> windows.TrainingWindows:
-    """Batches of the training split.
+    """Returns batches of the training split.
 
     Args:
       config: a DataConfig.
-      seed: of their order.
-      host: (index, count) of the hosts.
-
-    Returns:
-      A `windows.Batches`.
+      seed: seed of the order.
+      host: (index, count) of the hosts; each has its part of every batch.
     """
     return windows.TrainingWindows(
       self.documents['train'],
@@ -51,7 +48,7 @@ class Corpus:
     )
 
   def evaluation(self, config: Any) -> windows.EvaluationWindows:
-    """Windows of the validation split; of an EvalConfig."""
+    """Returns windows of the validation split for an EvalConfig."""
     found = [
       window
       for document in self.documents['validation']
@@ -63,7 +60,7 @@ class Corpus:
 
 
 def read_stdlib(path: str = '') -> Corpus:
-  """The embedded corpus; see `stdlib.read`."""
+  """Returns the embedded corpus; see `stdlib.read`."""
   documents, info = stdlib.read(path)
   vocab = vocabulary.Bytes(offset=0)
   return Corpus(documents, vocab, {**info, 'vocabulary': vocab.fingerprint})

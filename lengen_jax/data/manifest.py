@@ -1,7 +1,7 @@
-"""What a folder of prepared windows says of itself, and whether it is so.
+"""Manifests of folders of prepared windows, and their verification.
 
-`lengen prepare` writes manifest.json last: what the windows were made from and
-how, and the size and hash of each file. Until then state.json stands there.
+`lengen prepare` writes manifest.json last, with the settings, sizes and hashes
+of all files. Until then, the folder contains state.json.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from lengen_jax.data.config import DataConfig
 
 MANIFEST = 'manifest.json'
 STATE = 'state.json'
-# What is counted of each split.
+# Counts of each split.
 COUNTS = ('documents', 'bytes', 'tokens', 'windows', 'scored')
 _FORMAT = 1
 # Content of manifest.json or state.json.
@@ -30,12 +30,9 @@ Manifest = dict[str, Any]
 def identity(
   config: DataConfig, vocab: vocabulary.Vocabulary, longest: int
 ) -> dict[str, Any]:
-  """What windows depend on beside the text: a dict.
+  """Returns the settings that windows depend on.
 
-  Args:
-    config: a DataConfig.
-    vocab: of the token ids; see `vocabulary`.
-    longest: tokens of a validation window.
+  `longest` is the number of targets of a validation window.
   """
   return {
     'format': _FORMAT,
@@ -50,16 +47,7 @@ def identity(
 def check(
   found: Manifest, wanted: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
-  """Raises where a folder holds other windows than wanted.
-
-  Args:
-    found: what `read` gave; or of a folder that is not finished, its identity.
-    wanted: an `identity`.
-    folder: for the message.
-
-  Raises:
-    errors.CorpusError: naming each difference.
-  """
+  """Raises CorpusError with all differences of a manifest and an `identity`."""
   names = {'longest': 'the longest of eval.lengths'}
   differences = [
     f'{names.get(key, "data." + key)}: {found[key]!r} there, {value!r} here'
@@ -68,29 +56,20 @@ def check(
   ]
   if differences:
     raise errors.CorpusError(
-      f'{folder} holds other data ({"; ".join(differences)}); set data.path to '
-      'another folder, and run lengen prepare'
+      f'{folder} contains other data ({"; ".join(differences)}); set data.path '
+      'to another folder and run lengen prepare'
     )
 
 
 def check_config(
   manifest: Manifest, config: DataConfig, longest: int, folder: pathlib.Path
 ) -> vocabulary.Vocabulary:
-  """Raises where a finished folder does not hold what a config asks for.
+  """Returns the vocabulary of a folder that matches a config.
 
-  Validation windows that are longer than asked for serve: they are cut.
-
-  Args:
-    manifest: what `read` gave.
-    config: a DataConfig.
-    longest: the longest length that is evaluated.
-    folder: for the message.
-
-  Returns:
-    The vocabulary.
+  Validation windows may be longer than `longest`, the maximum evaluated length.
 
   Raises:
-    errors.CorpusError: naming each difference.
+    errors.CorpusError: the folder does not match; lists all differences.
   """
   vocab = vocabulary.create(config.vocabulary)
   longest = max(longest, manifest['longest'])
@@ -99,20 +78,19 @@ def check_config(
 
 
 def read(folder: pathlib.Path) -> Manifest:
-  """The manifest of a folder that was prepared.
+  """Reads the manifest of a folder.
 
   Raises:
-    errors.CorpusError: there is none, or a file is missing or has another size.
+    errors.CorpusError: no manifest, or a file is missing or has another size.
   """
   if not (folder / MANIFEST).exists():
     if (folder / STATE).exists():
       raise errors.CorpusError(
-        f'{folder} is not finished; go on with it by lengen prepare'
+        f'{folder} is incomplete; run lengen prepare to resume'
       )
     raise errors.CorpusError(
-      f'no prepared data in {folder} (no {MANIFEST}); write it with lengen '
-      'prepare, which says where it looks for the raw data and how to get it; '
-      f'or read the raw data by data.source=seqio. {paths.WITHOUT}'
+      f'no prepared data in {folder} (no {MANIFEST}); run lengen prepare, or '
+      f'set data.source=seqio to read the raw data. {paths.WITHOUT}'
     )
   manifest = read_json(folder / MANIFEST)
   for file, shard in shards(folder, manifest):
@@ -125,10 +103,10 @@ def read(folder: pathlib.Path) -> Manifest:
 
 
 def read_json(path: pathlib.Path) -> Manifest:
-  """Content of a manifest or a state.
+  """Reads a manifest or a state.
 
   Raises:
-    errors.CorpusError: it is broken, or of another version.
+    errors.CorpusError: the file is corrupt or has another version.
   """
   again = f'delete {path.parent} and run lengen prepare'
   try:
@@ -137,17 +115,17 @@ def read_json(path: pathlib.Path) -> Manifest:
   except OSError as error:
     raise errors.CorpusError(f'cannot read {path}: {error.strerror}') from None
   except (ValueError, LookupError, TypeError) as error:
-    raise errors.CorpusError(f'{path} is broken ({error}); {again}') from None
+    raise errors.CorpusError(f'{path} is corrupt ({error}); {again}') from None
   if version != _FORMAT:
     raise errors.CorpusError(
-      f'{path} is of format {version!r}, this version of lengen_jax has '
-      f'{_FORMAT}; {again}'
+      f'{path} has format {version!r}, this lengen_jax requires {_FORMAT}; '
+      f'{again}'
     )
   return found
 
 
 def write_json(path: pathlib.Path, value: Manifest) -> None:
-  """Writes JSON so that the file is never seen half-written."""
+  """Writes a JSON file atomically."""
   partial = path.with_name(path.name + '.partial')
   partial.write_text(json.dumps(value, indent=1) + '\n')
   os.replace(partial, path)
@@ -156,7 +134,7 @@ def write_json(path: pathlib.Path, value: Manifest) -> None:
 def shards(
   folder: pathlib.Path, manifest: Manifest, split: str | None = None
 ) -> list[tuple[pathlib.Path, dict[str, Any]]]:
-  """(path, entry of the manifest) of all files, or those of a split."""
+  """Returns (path, manifest entry) of all files, or those of a split."""
   return [
     (folder / name / shard['file'], shard)
     for name, found in manifest['splits'].items()
@@ -166,7 +144,7 @@ def shards(
 
 
 def content(manifest: Manifest) -> str:
-  """A hash of the windows, whatever place they were made from."""
+  """Returns a hash of the content of all windows."""
   windows = {
     name: [shard['sha256'] for shard in found['shards']]
     for name, found in manifest['splits'].items()
@@ -175,11 +153,7 @@ def content(manifest: Manifest) -> str:
 
 
 def verify(folder: pathlib.Path, manifest: Manifest) -> None:
-  """Reads every file and compares its hash.
-
-  Raises:
-    errors.CorpusError: naming a file that is damaged.
-  """
+  """Raises CorpusError if the hash of a file differs from the manifest."""
   found = shards(folder, manifest)
   with progress_lib.Progress(
     'prepare: checking', len(found), what='file', unit='files'
@@ -191,13 +165,13 @@ def verify(folder: pathlib.Path, manifest: Manifest) -> None:
 
 
 def sha256(path: pathlib.Path) -> str:
-  """Hash of a file's content."""
+  """Returns the hash of a file."""
   with open(path, 'rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def dtype(vocab_size: int) -> np.dtype:
-  """Of token ids in records."""
+  """Returns the type of token ids in records."""
   return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
 
 
@@ -206,6 +180,6 @@ def _damaged(
 ) -> errors.CorpusError:
   return errors.CorpusError(
     f'{file} {what}; the manifest has {shard["size"]} bytes with sha256 '
-    f'{shard["sha256"][:12]}...: the file is damaged; copy it again, or delete '
+    f'{shard["sha256"][:12]}...; copy the file again, or delete '
     f'{file.parent.parent} and run lengen prepare'
   )

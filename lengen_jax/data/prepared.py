@@ -1,4 +1,4 @@
-"""Windows that `lengen prepare` wrote, read by index through grain."""
+"""Reads windows written by `lengen prepare` with grain."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
@@ -13,7 +13,7 @@ from lengen_jax.data import extra, windows
 from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data.config import DataConfig
 
-# Batches that are read ahead, and threads that do so.
+# Number of prefetched batches and of threads.
 _AHEAD, _THREADS = 4, 2
 
 
@@ -21,22 +21,19 @@ class Prepared:
   """A folder of windows.
 
   Attributes:
-    info: where it came from, for results.
-    vocab_size: ids are below this.
+    info: description of the data, for results.
+    vocab_size: number of token ids.
   """
 
   scored_by = 'loss'
   architectures = ('decoder', 'encoder')
 
   def __init__(self, config: DataConfig, longest: int | None) -> None:
-    """Opens a folder and checks that it holds what a config asks for.
-
-    Args:
-      config: a DataConfig.
-      longest: the longest length that is evaluated; None where nothing is.
+    """Opens a folder; `longest` is the maximum evaluated length, if any.
 
     Raises:
-      errors.CorpusError: it does not, or files are missing or damaged.
+      errors.CorpusError: the folder does not match the config, or a file is
+        missing or corrupt.
     """
     self._folder = pathlib.Path(config.path).expanduser().absolute()
     self._manifest = manifest = manifest_lib.read(self._folder)
@@ -58,7 +55,7 @@ class Prepared:
   def training(
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> windows.Batches:
-    """Batches of the training split; see `corpus.Corpus.training`."""
+    """Returns batches of the training split; see `corpus.Corpus.training`."""
     return PreparedBatches(
       self._records('train'),
       length=config.train_length,
@@ -69,12 +66,12 @@ class Prepared:
     )
 
   def evaluation(self, config: Any) -> windows.EvaluationWindows:
-    """The first windows of the validation split; of an EvalConfig."""
+    """Returns the first validation windows for an EvalConfig."""
     records, longest = self._records('validation'), max(config.lengths)
-    # Of a longer window that was written, several windows.
+    # A longer window is split into several windows.
     each = self._manifest['longest'] // longest
     total = each * len(records)
-    # Fewer than asked for: EvaluationWindows says so.
+    # EvaluationWindows raises an error if there are too few.
     count = min(config.windows, total)
     numbers, pieces = np.divmod(np.arange(count), each)
     found = [
@@ -91,10 +88,7 @@ class Prepared:
 
 
 class PreparedBatches(windows.IndexedBatches):
-  """Batches of windows in an order drawn from the seed, read ahead.
-
-  The batch of an index is the same for any number of hosts.
-  """
+  """Prefetched batches of windows, equal for any number of hosts."""
 
   def __init__(
     self,
@@ -109,13 +103,13 @@ class PreparedBatches(windows.IndexedBatches):
     self._grain = extra.load('grain', 'reading prepared data')
     if len(records) < batch_size:
       raise errors.CorpusError(
-        f'the training split holds {len(records)} windows, fewer than '
-        f'data.batch_size={batch_size}; lower it'
+        f'the training split contains {len(records)} windows, fewer than '
+        f'data.batch_size={batch_size}; lower data.batch_size'
       )
     self._records, self._length, self.padded = records, length, padded
     self._batch_size = batch_size
     self._rows = windows.host_rows(batch_size, host)
-    # grain takes the seed of an epoch for that plus its number.
+    # grain adds the number of an epoch to its seed.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
     numbers = self._grain.MapDataset.range(len(records))
     self._order = numbers.shuffle(seed=seed).repeat()
@@ -128,7 +122,7 @@ class PreparedBatches(windows.IndexedBatches):
     return windows.lm_batch(tokens, sizes)
 
   def next(self) -> dict[str, np.ndarray]:
-    # Begun anew after an error.
+    # After an error, reading starts again.
     ahead, self._ahead = self._ahead or self._read_ahead(), None
     batch = next(ahead)
     self._ahead, self._next = ahead, self._next + 1
@@ -149,7 +143,7 @@ class PreparedBatches(windows.IndexedBatches):
 
 
 class _Records:
-  """Windows in ArrayRecord files, by number."""
+  """Windows in ArrayRecord files by index."""
 
   def __init__(
     self,
@@ -168,14 +162,14 @@ class _Records:
     try:
       paths = [str(path) for path in self._paths]
       self._source = module.ArrayRecordDataSource(paths)
-    except Exception as error:  # Of riegeli, whatever it is.
+    except Exception as error:  # The type depends on the damage.
       raise errors.CorpusError(
         f'cannot open the files in {self._paths[0].parent}: '
         f'{extra.reason(error)}; {again}'
       ) from error
     if len(self._source) != len(self):
       raise errors.CorpusError(
-        f'{self._paths[0].parent} holds {len(self._source)} windows, the '
+        f'{self._paths[0].parent} contains {len(self._source)} windows, the '
         f'manifest has {len(self)}; {again}'
       )
 
@@ -183,10 +177,10 @@ class _Records:
     return self._starts[-1]
 
   def read(self, numbers: Iterable[int]) -> list[np.ndarray]:
-    """Windows, arrays of token ids, of some numbers."""
+    """Returns the windows at some indices, arrays of token ids."""
     try:
       records = self._source.__getitems__([int(n) for n in numbers])
-    except Exception:  # Of riegeli, whatever it is.
+    except Exception:  # The type depends on the damage.
       records = [self._read_one(int(number)) for number in numbers]
     return [np.frombuffer(record, self._dtype) for record in records]
 
@@ -197,15 +191,15 @@ class _Records:
       shard = np.searchsorted(self._starts, number, side='right') - 1
       raise errors.CorpusError(
         f'{self._paths[shard]}: record {number - self._starts[shard]} cannot '
-        f'be read ({extra.reason(error)}); the file is damaged: copy it '
-        'again, or write it anew with lengen prepare'
+        f'be read ({extra.reason(error)}); copy the file again, or write it '
+        'again with lengen prepare'
       ) from error
 
 
 def _allow_open_files(count: int) -> None:
-  """Each file stays open: often more than a process may have at first."""
+  """Raises the soft limit of open files, because each file stays open."""
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  # As many as the rest of a process may need.
+  # Other parts of a process may open 1024 files.
   wanted = count + 1024
   if hard != resource.RLIM_INFINITY:
     wanted = min(wanted, hard)

@@ -94,10 +94,7 @@ class SentencePiece:
   """
 
   def __init__(self, path: str) -> None:
-    """Loads a model.
-
-    Args:
-      path: path of the .model file.
+    """Loads a .model file.
 
     Raises:
       errors.CorpusError: the file is missing, corrupt, or lacks special ids.
@@ -109,9 +106,9 @@ class SentencePiece:
       content = path.read_bytes()
     except OSError as error:
       raise errors.CorpusError(
-        f'no vocabulary at {path} ({error.strerror}); data.vocabulary is '
+        f'no vocabulary at {path} ({error.strerror}); data.vocabulary must be '
         "'bytes' or the path of a SentencePiece model; lengen prepare "
-        '--vocabulary-size=N trains one, and keeps a copy beside what it writes'
+        '--vocabulary-size=N trains one'
       ) from None
     try:
       # SentencePiece accepts empty content.
@@ -119,9 +116,8 @@ class SentencePiece:
       self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError:
       raise errors.CorpusError(
-        f'{path} ({len(content)} bytes) is no SentencePiece model, or broken; '
-        'copy it again, or remove it and train one by lengen prepare '
-        '--vocabulary-size=N'
+        f'{path} ({len(content)} bytes) is no SentencePiece model, or corrupt; '
+        'copy it again, or delete it and run lengen prepare --vocabulary-size=N'
       ) from None
     self._path = str(path)
     self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
@@ -131,8 +127,8 @@ class SentencePiece:
     if min(self.start, self.end) < 0:
       raise errors.CorpusError(
         f'{path} has the ids {(self.start, self.end)} for begin and end of a '
-        'text, and needs both; train it with --pad_id=0 --eos_id=1 --unk_id=2 '
-        '--bos_id=-1, as lengen prepare does'
+        'text; both are required; train it with --pad_id=0 --eos_id=1 '
+        '--unk_id=2 --bos_id=-1, as lengen prepare does'
       )
     self.lossless = self.decode(self.encode([_PROBE.encode()])[0]) == _PROBE
     self._num_bytes = np.array([self._bytes(i) for i in range(self.size)])
@@ -158,9 +154,8 @@ class SentencePiece:
     if not self._ours:
       raise errors.CorpusError(
         f'{self._path} has the ids {(self._pads, self.end)} for padding and '
-        f'end, where seqio has {(PAD, END)}; prompts, which are read through '
-        'seqio alone, need a vocabulary with those; for text set '
-        "data.source='prepared', which takes this one too"
+        f'end; prompts and seqio need a vocabulary with {(PAD, END)}; for text '
+        "set data.source='prepared', which accepts any"
       )
     import seqio
 
@@ -185,15 +180,9 @@ class SentencePiece:
 
 
 def train(texts: Iterable[bytes], size: int, path: str | pathlib.Path) -> None:
-  """Trains a lossless SentencePiece model.
+  """Trains a SentencePiece model and writes it to `path`.
 
-  The exception is U+2581, which SentencePiece uses for spaces and decodes to a
-  space.
-
-  Args:
-    texts: iterable of `bytes`.
-    size: number of token ids.
-    path: the .model file to write.
+  The model is lossless except for U+2581, which decodes to a space.
 
   Raises:
     errors.CorpusError: the texts are too short for this number of pieces, or

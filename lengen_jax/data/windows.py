@@ -1,7 +1,7 @@
-"""Windows cut from documents: for training by index, for evaluation re-cut.
+"""Windows of documents for training and evaluation.
 
-A window of L tokens to predict is L + 1 tokens: its first input is the true
-preceding token, never a made-up start.
+A window with L targets has L + 1 tokens: its first input is the preceding token
+of the text.
 """
 
 import abc
@@ -17,7 +17,7 @@ from lengen_jax import errors
 
 
 class Batches(abc.ABC):
-  """Batches of training, one after the other, and where they stand.
+  """Iterator over training batches whose state can be saved.
 
   Attributes:
     padded: whether rows end with padding.
@@ -27,25 +27,25 @@ class Batches(abc.ABC):
 
   @abc.abstractmethod
   def next(self) -> dict[str, np.ndarray]:
-    """The next batch; see `lm_batch`."""
+    """Returns the next batch; see `lm_batch`."""
 
   @abc.abstractmethod
   def save(self, folder: pathlib.Path) -> None:
-    """Keeps in a folder what makes the next batch the same after `restore`."""
+    """Saves the state of the iterator in a folder."""
 
   @abc.abstractmethod
   def restore(self, folder: pathlib.Path) -> None:
-    """Goes on as kept by `save`."""
+    """Restores the state that `save` wrote."""
 
 
 class IndexedBatches(Batches):
-  """Batches of which each is a function of its index alone."""
+  """Batches that are functions of their index."""
 
   _next = 0
 
   @abc.abstractmethod
   def batch(self, index: int) -> dict[str, np.ndarray]:
-    """The batch of an index, counted from 0."""
+    """Returns the batch at an index, counted from 0."""
 
   def next(self) -> dict[str, np.ndarray]:
     batch = self.batch(self._next)
@@ -60,10 +60,10 @@ class IndexedBatches(Batches):
 
 
 class TrainingWindows(IndexedBatches):
-  """Batches of windows, each a function of the step alone.
+  """Batches of windows of documents in memory.
 
-  Every document is cut into windows of `length`; an epoch goes through all of
-  them in an order drawn from (seed, epoch).
+  Every document is cut into windows of `length`; an epoch contains all windows
+  in an order drawn from (seed, epoch).
   """
 
   def __init__(
@@ -75,17 +75,10 @@ class TrainingWindows(IndexedBatches):
     seed: int,
     host: tuple[int, int] = (0, 1),
   ) -> None:
-    """Indexes the windows.
-
-    Args:
-      documents: list of arrays of token ids.
-      length: tokens to predict per window.
-      batch_size: windows per batch, over all hosts.
-      seed: of the order.
-      host: (index, count) of the hosts; each has its part of every batch.
+    """Indexes the windows; see `Corpus.training`.
 
     Raises:
-      errors.CorpusError: fewer windows than a batch.
+      errors.CorpusError: there are fewer windows than rows of a batch.
     """
     self.length, self.batch_size, self.seed = length, batch_size, seed
     self._rows = host_rows(batch_size, host)
@@ -99,18 +92,18 @@ class TrainingWindows(IndexedBatches):
     )
     if len(self._starts) < batch_size:
       raise errors.CorpusError(
-        f'the training documents hold {len(self._starts)} windows of {length} '
-        f'tokens, fewer than data.batch_size={batch_size}; lower '
+        f'the training documents contain {len(self._starts)} windows of '
+        f'{length} tokens, fewer than data.batch_size={batch_size}; lower '
         'data.train_length or data.batch_size'
       )
     self._order: tuple[int | None, np.ndarray | None] = (None, None)
 
   def __len__(self) -> int:
-    """Windows in an epoch."""
+    """Returns the number of windows in an epoch."""
     return len(self._starts)
 
   def batch(self, step: int) -> dict[str, np.ndarray]:
-    """The batch of a step, counted from 0; see `lm_batch`."""
+    """Returns the batch of a step, counted from 0; see `lm_batch`."""
     first = step * self.batch_size
     rows = [
       self._epoch_order(index // len(self))[index % len(self)]
@@ -127,11 +120,10 @@ class TrainingWindows(IndexedBatches):
 
 
 class EvaluationWindows:
-  """The same tokens at every length.
+  """The same scored tokens at every length.
 
-  Whole windows of the longest length are re-cut into windows of each shorter
-  length, so that a curve over lengths scores identical tokens and only the
-  context differs.
+  Windows of the longest length are split into windows of each shorter length,
+  so that only the context differs between lengths.
   """
 
   def __init__(
@@ -142,13 +134,13 @@ class EvaluationWindows:
     count: int,
     vocab: Any,
   ) -> None:
-    """Chooses windows, spread evenly over all there are.
+    """Selects `count` windows at equal distances.
 
     Args:
-      windows: list of arrays of token ids, `[longest + 1]`; see `whole`.
-      lengths: the lengths to be evaluated; each divides the longest.
-      count: windows to take.
-      vocab: of the token ids; see `vocabulary`.
+      windows: arrays of token ids `[longest + 1]`; see `whole`.
+      lengths: the evaluated lengths; each divides the longest.
+      count: number of windows.
+      vocab: vocabulary of the token ids.
 
     Raises:
       errors.ConfigError: a length does not divide the longest.
@@ -159,12 +151,12 @@ class EvaluationWindows:
       if longest % length:
         raise errors.ConfigError(
           f'eval.lengths: {length} does not divide the longest, {longest}; '
-          'only then can the same tokens be scored at each'
+          'all lengths must score the same tokens'
         )
     if len(windows) < count:
       raise errors.CorpusError(
-        f'the documents hold {len(windows)} windows of {longest} tokens, fewer '
-        f'than eval.windows={count}; lower eval.windows or eval.lengths'
+        f'the documents contain {len(windows)} windows of {longest} tokens; '
+        f'eval.windows={count} requires more; lower it or eval.lengths'
       )
     chosen = [i * len(windows) // count for i in range(count)]
     self._windows = np.stack([windows[i] for i in chosen])
@@ -174,57 +166,53 @@ class EvaluationWindows:
 
   @property
   def bytes_per_token(self) -> float:
-    """Bytes of text that a scored token stands for."""
+    """Mean bytes of text per scored token."""
     return self._vocab.num_bytes(self.scored) / self.tokens
 
   def texts(self) -> list[str]:
-    """The text of the scored tokens of each window."""
+    """Returns the text of the scored tokens of each window."""
     return [self._vocab.decode(window) for window in self.scored]
 
   @property
   def scored(self) -> np.ndarray:
-    """The tokens that are scored, `[count, longest]`."""
+    """Scored tokens, `[count, longest]`."""
     return self._windows[:, 1:]
 
   def batch(self, length: int) -> dict[str, np.ndarray]:
-    """All tokens re-cut to `length`; see `lm_batch`."""
+    """Returns all windows of `length`; see `lm_batch`."""
     return lm_batch(self.examples(length))
 
   def examples(self, length: int) -> np.ndarray:
-    """All tokens re-cut to `length`: token ids `[N, length + 1]`."""
+    """Returns all windows of `length`, token ids `[N, length + 1]`."""
     inputs = self.recut(self._windows[:, :-1], length)
     return np.concatenate(
       [inputs, self.recut(self.scored, length)[:, -1:]], axis=1
     )
 
   def recut(self, values: np.ndarray, length: int) -> np.ndarray:
-    """Values of all scored tokens, `[count, longest]`, as `[N, length]`."""
+    """Reshapes values of scored tokens `[count, longest]` to `[N, length]`."""
     pieces = range(0, values.shape[1], length)
     return np.concatenate([values[:, i : i + length] for i in pieces])
 
 
 def whole(document: np.ndarray, length: int) -> list[np.ndarray]:
-  """Whole windows of a document, `[length + 1]` each; the rest is left out."""
+  """Returns the whole windows of a document, `[length + 1]` each."""
   return [
     document[start : start + length + 1]
     for start in range(0, len(document) - length, length)
   ]
 
 
-# How training windows are cut, and what becomes of a document's last tokens.
+# Modes of cutting documents into training windows.
 MODES = {
-  'concat': 'documents follow one another and windows run on',
+  'concat': 'documents are concatenated; windows cross their boundaries',
   'doc_pad': 'windows end with their document and are padded',
-  'doc_window': 'whole windows of a document; its last tokens are left out',
+  'doc_window': 'only whole windows of a document; its last tokens are skipped',
 }
 
 
 class Cutter:
-  """Cuts documents, one after the other, into windows for training.
-
-  Before the first token of all stands `start`, the others' true predecessor
-  stands before them.
-  """
+  """Cuts a sequence of documents into windows for training."""
 
   def __init__(
     self,
@@ -234,21 +222,20 @@ class Cutter:
     start: int,
     rest: Sequence[int] | np.ndarray = (),
   ) -> None:
-    """Begins, or goes on.
+    """Starts, or resumes with the `rest` of an earlier Cutter.
 
     Args:
-      length: tokens to predict per window.
+      length: targets per window.
       mode: one of MODES.
-      start: token id that stands before a document; with 'concat' only before
-        the first.
-      rest: of an earlier Cutter.
+      start: token id before each document, or before the first in 'concat'.
+      rest: tokens of earlier documents.
     """
     self._length, self._mode, self._start = length, mode, start
-    # Of 'concat': tokens that wait for a whole window, the first a predecessor.
+    # In 'concat', tokens of the next window after their predecessor.
     self.rest = np.asarray(rest if len(rest) else [start], np.int32)
 
   def cut(self, document: np.ndarray) -> list[np.ndarray]:
-    """Windows that a document completes: arrays of up to `length + 1` ids."""
+    """Returns the windows that a document completes, up to `length + 1` ids."""
     length = self._length
     before = self.rest if self._mode == 'concat' else [self._start]
     tokens = np.concatenate([before, document]).astype(np.int32)
@@ -262,19 +249,15 @@ class Cutter:
 
 
 def host_rows(batch_size: int, host: tuple[int, int]) -> range:
-  """Rows of a batch that a host has, as a range.
-
-  Args:
-    batch_size: rows over all hosts.
-    host: (index, count).
+  """Returns the rows of a batch on a host, given as (index, count).
 
   Raises:
-    errors.ConfigError: the hosts do not divide the rows.
+    errors.ConfigError: `batch_size` is not a multiple of the hosts.
   """
   index, count = host
   if batch_size % count:
     raise errors.ConfigError(
-      f'data.batch_size={batch_size} cannot be divided among {count} hosts'
+      f'data.batch_size={batch_size} is not a multiple of {count} hosts'
     )
   share = batch_size // count
   return range(index * share, (index + 1) * share)
@@ -283,7 +266,7 @@ def host_rows(batch_size: int, host: tuple[int, int]) -> range:
 def pad(
   windows: Sequence[np.ndarray], length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Windows as rows `[B, length + 1]`, padded with 0, and their sizes `[B]`."""
+  """Returns windows padded to `[B, length + 1]`, and their sizes `[B]`."""
   tokens = np.zeros((len(windows), length + 1), np.int32)
   for row, window in zip(tokens, windows, strict=True):
     row[: len(window)] = window
@@ -295,18 +278,17 @@ def lm_batch(
   sizes: ArrayLike | None = None,
   first_scored: ArrayLike | None = None,
 ) -> dict[str, np.ndarray]:
-  """A batch for next-token prediction from windows `[B, L + 1]`.
+  """Returns a batch for next-token prediction.
 
   Args:
-    tokens: token ids.
-    sizes: int `[B]`, tokens of each row that are no padding; None for all.
-    first_scored: int `[B]`, index of the first token that is to be predicted;
-      None for 1.
+    tokens: token ids `[B, L + 1]`.
+    sizes: int `[B]`, tokens of each row without padding; None for all.
+    first_scored: int `[B]`, index of the first scored token; None for 1.
 
   Returns:
     dict of `[B, L]` arrays: inputs, targets, segment_ids, segment_positions
-    and lengths int32, weights float32. Padding is a segment of its own with
-    id 0 and weight 0.
+    and lengths int32, weights float32. Padding is a separate segment with id 0
+    and weight 0.
   """
   tokens = np.asarray(tokens, np.int32)
   batch, length = tokens.shape[0], tokens.shape[1] - 1
@@ -330,20 +312,12 @@ def lm_batch(
 def padded(
   batch: Mapping[str, np.ndarray], rows: int
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Cuts a batch into batches of `rows`, the last filled up with weight 0.
-
-  Args:
-    batch: dict of arrays of equal first axis, 'weights' among them.
-    rows: of each.
-
-  Yields:
-    Dicts of arrays, every row of `batch` once.
-  """
+  """Yields batches of `rows`; the last is padded with rows of weight 0."""
   for first in range(0, len(batch['weights']), rows):
     part = {name: value[first : first + rows] for name, value in batch.items()}
     missing = rows - len(part['weights'])
     if missing:
-      # Copies, so that the rows are such as the model knows.
+      # Copies are valid inputs of the model.
       part = {
         name: np.concatenate([value, np.repeat(value[:1], missing, 0)])
         for name, value in part.items()
@@ -355,15 +329,15 @@ def padded(
 def pair_batch(
   encoder_tokens: ArrayLike, targets: ArrayLike
 ) -> dict[str, np.ndarray]:
-  """A batch for an encoder-decoder from rows without padding.
+  """Returns a batch for an encoder-decoder from rows without padding.
 
   Args:
     encoder_tokens: token ids `[B, S]`.
-    targets: token ids `[B, L]`, what the decoder predicts.
+    targets: token ids `[B, L]` of the decoder.
 
   Returns:
-    As `lm_batch` of the targets after a start token, and the same of the
-    encoder under 'encoder_...', without its targets and weights.
+    `lm_batch` of the targets after a start token, and that of the encoder as
+    'encoder_...', without its targets and weights.
   """
   encoder_tokens = np.asarray(encoder_tokens, np.int32)
   start = np.zeros((len(encoder_tokens), 1), np.int32)

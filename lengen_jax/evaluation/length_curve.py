@@ -24,13 +24,13 @@ class LengthLoss:
   """The loss at one length.
 
   Attributes:
-    length: tokens of context and prediction per window.
-    loss: nats per token; None where the length is refused.
-    tokens: tokens scored.
-    position: first position of each bucket, for loss by position.
+    length: tokens per window.
+    loss: nats per token; None if `refused`.
+    tokens: number of scored tokens.
+    position: first position of each bucket.
     position_loss: nats per token within each bucket.
-    refused: why there is no loss.
-    bias_error: largest error of a bias, nats; 0 where biases are exact, see
+    refused: the reason if there is no loss.
+    bias_error: maximum error of a bias, nats; 0 for exact biases, see
       `bias_error`.
   """
 
@@ -45,11 +45,11 @@ class LengthLoss:
   @property
   def perplexity(self) -> float | None:
     """exp(loss)."""
-    # Beyond what a float holds there is no number to give.
+    # Floats overflow beyond.
     return math.exp(self.loss) if self.loss and self.loss < 700 else None
 
   def bits_per_byte(self, bytes_per_token: float | None) -> float | None:
-    """Loss in bits over the bytes that the tokens stand for, if there are."""
+    """Returns the loss in bits per byte of text, None without text."""
     if self.loss is None or bytes_per_token is None:
       return None
     return self.loss / math.log(2) / bytes_per_token
@@ -58,8 +58,8 @@ class LengthLoss:
 class LengthCurve:
   """Evaluates a model at several lengths on the same tokens.
 
-  Of an encoder, these are the tokens that are masked. Losses are summed over
-  all of them, and over all hosts, before dividing.
+  In an encoder, these are the masked tokens. Losses are summed over all tokens
+  and hosts before division.
   """
 
   def __init__(
@@ -78,10 +78,9 @@ class LengthCurve:
       config: a ModelConfig.
       scheme: a PositionScheme.
       windows: `data.EvaluationWindows`, or pictures.
-      batch_tokens: tokens per batch; the number of rows goes down as the
-        length goes up.
-      seed: of positions drawn at test time.
-      layout: of rows on devices; see `training.sharding.Layout`.
+      batch_tokens: tokens per batch.
+      seed: seed of positions drawn at test time.
+      layout: a `training.sharding.Layout`.
     """
     self._config, self._scheme = config, scheme
     self._windows = windows
@@ -102,12 +101,7 @@ class LengthCurve:
   def run(
     self, params: Params, lengths: Sequence[int] | None = None
   ) -> Iterator[LengthLoss]:
-    """Yields a LengthLoss per length; a refused length says why.
-
-    Args:
-      params: of the model.
-      lengths: some of those of the windows; None for all.
-    """
+    """Yields a LengthLoss for each length, by default all of the windows."""
     for length in lengths or self._windows.lengths:
       try:
         yield self._at(params, length)
@@ -119,7 +113,7 @@ class LengthCurve:
     for name, values in self._masked.items():
       batch[name] = self._windows.recut(values, length)
     count_L = batch['weights'].sum(0, dtype=np.float64)
-    # A multiple of the devices, and no more than there is to do.
+    # Rows are a multiple of the devices, and at most those of the batch.
     count = len(batch['inputs'])
     parts = self._layout.row_parts
     share = max(1, self._batch_tokens // length // self._layout.size)
@@ -156,7 +150,7 @@ class LengthCurve:
     )
 
   def _place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-    """This host's part of a batch, on the mesh."""
+    """Returns the part of a batch of this host, on the mesh."""
     mine = data_windows.host_rows(len(rows['inputs']), self._layout.host)
     return self._layout.place(
       {name: values[mine.start : mine.stop] for name, values in rows.items()}
@@ -173,16 +167,7 @@ def position_losses(
   scheme: PositionScheme,
   sharding: jax.sharding.Sharding,
 ) -> jax.Array:
-  """The losses at each position, summed over rows, float32 `[L]`.
-
-  Args:
-    params: of the model.
-    batch: see `data.windows.lm_batch`.
-    rng: a PRNG key.
-    config: a ModelConfig.
-    scheme: a PositionScheme.
-    sharding: of the result.
-  """
+  """Returns the losses at each position, summed over rows, float32 `[L]`."""
   losses_BxL = objective.token_losses(
     config, scheme, params, batch, rng=rng, train=False, packed=False
   )
@@ -191,6 +176,6 @@ def position_losses(
 
 
 def position_buckets(length: int) -> np.ndarray:
-  """First position of each bucket: 0, then about four per doubling."""
+  """Returns the first position of each bucket: 0, then four per doubling."""
   edges = np.unique(np.round(2 ** np.arange(0, math.log2(length), 0.25)))
   return np.concatenate([[0], edges[edges < length]]).astype(int)

@@ -1,4 +1,4 @@
-"""Scores of generated answers to prompts, as the benchmarks count them."""
+"""Benchmark scores of generated answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,24 +12,18 @@ def score(
   predictions: Mapping[Any, str],
   references: Mapping[Any, Sequence[str]],
 ) -> dict[str, Any]:
-  """Scores one task.
+  """Returns the metrics of a PromptTask, percent, and `score`, the main metric.
 
-  In GLUE and SuperGLUE the generated text, without spaces around it, must be
-  the name of a class; any other text is wrong.
+  In GLUE and SuperGLUE, generated text is stripped and must be the name of a
+  class. SCROLLS adds `num_predicted` and `mean_prediction_length_characters`.
 
   Args:
     task: a PromptTask.
-    predictions: dict from id to the text generated for it.
-    references: dict from id to its list of right texts; see `prompts.group`.
-
-  Returns:
-    Dict: the metrics of the task, percent, and `score`, the one that counts.
-    Those of SCROLLS come with `num_predicted` and
-    `mean_prediction_length_characters`.
+    predictions: dict from id to the generated text.
+    references: dict from id to reference texts; see `prompts.group`.
 
   Raises:
-    errors.MetricError: ids that are missing or too many, or answers that are
-      not public.
+    errors.MetricError: ids do not match, or references are not public.
   """
   if references and not any(map(any, references.values())):
     raise errors.MetricError(
@@ -57,16 +51,11 @@ def score(
 
 
 def average(scores: Mapping[str, float]) -> float | None:
-  """The average of a benchmark over its tasks.
+  """Returns the average of a benchmark over its tasks, percent.
 
-  Args:
-    scores: dict from the names of tasks, such as 'scrolls/qasper', to their
-      `score`.
-
-  Returns:
-    Percent: for tasks of SCROLLS the mean over its seven, for those of GLUE and
-    SuperGLUE over the 15 of the FIRE paper. None if one of them is missing, or
-    if tasks are of both.
+  The average is over the seven tasks of SCROLLS, or over the 15 tasks of GLUE
+  and SuperGLUE in the FIRE paper. It is None if a task is missing, or if
+  `scores` by name, such as 'scrolls/qasper', contains tasks of both.
 
   Raises:
     errors.MetricError: a task is unknown.
@@ -77,7 +66,7 @@ def average(scores: Mapping[str, float]) -> float | None:
     tasks, mean = scrolls.TASKS, scrolls.average
   elif families == {'glue', 'super_glue'}:
     tasks, mean = superglue.FIRE_TASKS, superglue.average
-    # The paper does not say which split of MNLI it reports: matched, here.
+    # The paper does not name its split of MNLI; this is the matched one.
     by_task.pop('mnli_mismatched', None)
   else:
     return None
@@ -92,7 +81,7 @@ def _classes(task: Any, texts: Iterable[str]) -> list[int]:
 def _one(key: Any, answers: Sequence[str]) -> str:
   if len(answers) != 1:
     raise errors.MetricError(
-      f'id {key!r} has {len(answers)} answers, where one class is right'
+      f'id {key!r} has {len(answers)} answers instead of one class'
     )
   return answers[0]
 

@@ -256,7 +256,9 @@ def test_killed_and_begun_again(tmp_path, raw, small, mode):
         except Killed:
           killed += 1
     assert killed > 1
-    with pytest.raises(errors.CorpusError, match='not finished; go on .*prep'):
+    with pytest.raises(
+      errors.CorpusError, match='incomplete; run .*prepare to resume'
+    ):
       manifest_lib.read(folder)
     run(folder, raw, mode=mode)
     assert hashes(folder) == want
@@ -361,7 +363,7 @@ def test_a_second_call_checks_every_byte(tmp_path, raw, small, capsys):
   path.write_bytes(content)
   with pytest.raises(
     errors.CorpusError,
-    match=r'train/00003\.array_record has another hash.*sha256.*copy it again',
+    match=r'train/00003\.array_record has another hash.*copy the file again',
   ):
     run(tmp_path, raw)
 
@@ -376,7 +378,7 @@ def test_files_that_are_missing_or_cut_short(tmp_path, raw, small, what):
     os.truncate(path, 100)
   with pytest.raises(
     errors.CorpusError,
-    match=rf'validation/00000\.array_record {what}.*damaged; copy it again, or '
+    match=rf'validation/00000\.array_record {what}.*; copy the file again, or '
     rf'delete {tmp_path} and run lengen prepare',
   ):
     run(tmp_path, raw)
@@ -385,10 +387,10 @@ def test_files_that_are_missing_or_cut_short(tmp_path, raw, small, what):
 @pytest.mark.parametrize(
   'content, reason',
   [
-    ('{"format"', r'manifest\.json is broken \(Expecting'),
-    ('[]', r'manifest\.json is broken'),
-    ('{}', r'manifest\.json is broken'),
-    ('{"format": 99}', r'manifest\.json is of format 99, .* has 1'),
+    ('{"format"', r'manifest\.json is corrupt \(Expecting'),
+    ('[]', r'manifest\.json is corrupt'),
+    ('{}', r'manifest\.json is corrupt'),
+    ('{"format": 99}', r'manifest\.json has format 99, .* requires 1'),
   ],
 )
 def test_manifests_that_cannot_be_used(tmp_path, raw, content, reason):
@@ -401,14 +403,14 @@ def test_manifests_that_cannot_be_used(tmp_path, raw, content, reason):
 
 def test_a_state_that_is_broken(tmp_path, raw):
   (tmp_path / 'state.json').write_text('')
-  with pytest.raises(errors.CorpusError, match=r'state\.json is broken'):
+  with pytest.raises(errors.CorpusError, match=r'state\.json is corrupt'):
     run(tmp_path, raw)
 
 
 def test_no_folder(tmp_path):
   with pytest.raises(
     errors.CorpusError,
-    match=r'no prepared data in .*nothing \(no manifest\.json\); write it',
+    match=r'no prepared data in .*nothing \(no manifest\.json\); run lengen',
   ):
     manifest_lib.read(tmp_path / 'nothing')
 

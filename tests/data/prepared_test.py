@@ -278,7 +278,8 @@ CHANGES = [
 @pytest.mark.parametrize('change, reason', CHANGES)
 def test_a_folder_of_other_windows(folder, change, reason):
   with pytest.raises(
-    errors.CorpusError, match=rf'out holds other data \({reason}\); set data.pa'
+    errors.CorpusError,
+    match=rf'out contains other data \({reason}\); set data.pa',
   ):
     load(folder, **change)
 
@@ -302,7 +303,9 @@ def test_folders_that_are_not_there_or_not_finished(tmp_path):
     load(tmp_path / 'nothing')
   out = write(tmp_path)
   (out / 'manifest.json').rename(out / 'state.json')
-  with pytest.raises(errors.CorpusError, match='not finished; go on with it'):
+  with pytest.raises(
+    errors.CorpusError, match='incomplete; run lengen prepare to resume'
+  ):
     load(out)
 
 
@@ -316,7 +319,7 @@ def test_files_that_are_missing_or_cut_short(tmp_path, what):
   with pytest.raises(
     errors.CorpusError,
     match=rf'train/00003\.array_record {what}; the manifest has \d+ bytes .*'
-    'copy it again, or delete',
+    'copy the file again, or delete',
   ):
     load(out)
 
@@ -343,7 +346,9 @@ def test_a_record_that_cannot_be_read(tmp_path):
   assert broken and len(broken) < len(source)
   named = rf'00002\.array_record: record ({"|".join(map(str, broken))}) cannot'
   batches = training(out)
-  with pytest.raises(errors.CorpusError, match=f'{named} be read .* copy it'):
+  with pytest.raises(
+    errors.CorpusError, match=f'{named} be read .* copy the file'
+  ):
     for _ in range(100):
       batches.next()
   for _ in range(2):
@@ -378,7 +383,9 @@ def test_files_with_other_windows_than_the_manifest_says(tmp_path):
   manifest = json.loads((out / 'manifest.json').read_text())
   manifest['splits']['train']['shards'][0]['records'] += 1
   (out / 'manifest.json').write_text(json.dumps(manifest))
-  with pytest.raises(errors.CorpusError, match=r'holds \d+ windows, the mani'):
+  with pytest.raises(
+    errors.CorpusError, match=r'contains \d+ windows, the mani'
+  ):
     training(out)
 
 

@@ -1,8 +1,4 @@
-"""Scores of the papers' benchmarks, from predictions or from summed losses.
-
-Here: what the metrics of all benchmarks check. The metrics need numpy alone,
-ROUGE also the package rouge-score.
-"""
+"""Metrics of the papers' benchmarks; this module checks their inputs."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -15,7 +11,7 @@ def check_rows(**columns: Any) -> None:
   lengths = {name: len(column) for name, column in columns.items()}
   counts = ', '.join(f'{length} {name}' for name, length in lengths.items())
   if len(set(lengths.values())) > 1:
-    raise errors.MetricError(f'{counts}: there must be as many of each')
+    raise errors.MetricError(f'{counts}: numbers must be equal')
   if 0 in lengths.values():
     raise errors.MetricError(f'{counts}: there is nothing to score')
 
@@ -29,7 +25,7 @@ def check_task(benchmark: str, task: str, tasks: Iterable[str]) -> None:
 def mean_over_tasks(
   benchmark: str, scores: Mapping[str, float], tasks: Collection[str]
 ) -> float:
-  """The mean of `scores`, a dict by task that must cover exactly `tasks`."""
+  """Returns the mean of `scores` by task, which must cover exactly `tasks`."""
   for task in scores:
     check_task(benchmark, task, tasks)
   if missing := [task for task in tasks if task not in scores]:

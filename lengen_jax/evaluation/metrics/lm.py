@@ -1,13 +1,9 @@
 """Perplexity and bits per unit of text, from summed losses.
 
-Every function takes `nats`, the negative log likelihood summed over all tokens
-of all hosts, and the number of units that those tokens stand for. Sums are
-added up before anything is divided: a mean of means weighs rows unequally.
-
+`nats` is the negative log likelihood summed over all tokens of all hosts.
 WikiText (Merity et al., 2016, https://arxiv.org/abs/1609.07843) is compared per
-word of the tokenised text, whatever the tokens of the model are. enwik8 is
-compared in bits per byte, often called bits per character: its symbols are
-bytes.
+word of the tokenized text for all vocabularies, enwik8 in bits per byte, often
+called bits per character.
 """
 
 import math
@@ -16,36 +12,29 @@ from lengen_jax import errors
 
 
 def perplexity(nats: float, tokens: float) -> float:
-  """exp(nats per token), infinite where that is beyond a float."""
+  """Returns exp(nats per token), infinity on overflow."""
   return _exp(_per(nats, tokens, 'tokens'))
 
 
 def word_perplexity(nats: float, words: float) -> float:
-  """Perplexity per word, comparable over vocabularies; see `count_words`."""
+  """Returns the perplexity per word; see `count_words`."""
   return _exp(_per(nats, words, 'words'))
 
 
 def bits_per_byte(nats: float, num_bytes: float) -> float:
-  """Bits per byte of the text, as for enwik8."""
+  """Returns bits per byte of the text."""
   return _per(nats, num_bytes, 'bytes') / math.log(2)
 
 
 def bits_per_character(nats: float, characters: float) -> float:
-  """Bits per character of the text; a character may be several bytes."""
+  """Returns bits per character, which may have several bytes."""
   return _per(nats, characters, 'characters') / math.log(2)
 
 
 def count_words(text: str) -> int:
-  """Words as WikiText counts them: one more for the end of each line.
+  """Returns the number of words of tokenized text, plus one per line end.
 
-  Counted so, the tokenised WikiText-103 has 217,646 words for validation and
-  245,569 for testing; blank lines count.
-
-  Args:
-    text: tokenised text, words apart by spaces.
-
-  Returns:
-    The number of words to divide by.
+  WikiText-103 has 217,646 such words in validation and 245,569 in test.
   """
   return len(text.split()) + text.count('\n')
 
@@ -54,9 +43,9 @@ def _per(nats: float, count: float, units: str) -> float:
   nats, count = float(nats), float(count)
   if not (0 < count < math.inf):
     raise errors.MetricError(
-      f'{count:g} {units}: there is nothing to divide by'
+      f'the number of {units} must be positive and finite, got {count:g}'
     )
-  # Losses near 0 may come out below it by rounding.
+  # Rounding may make losses near 0 negative.
   if nats / count < -1e-3:
     raise errors.MetricError(
       f'{nats:g} nats are negative; pass the sum of negative log likelihoods'

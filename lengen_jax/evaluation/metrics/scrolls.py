@@ -1,9 +1,9 @@
 """Metrics of SCROLLS: exact match, F1 and ROUGE of generated text, in percent.
 
-They equal the benchmark's own, `metrics/scrolls.py` of
+They equal those of the benchmark, `metrics/scrolls.py` of
 https://huggingface.co/datasets/tau/scrolls (Shaham et al., 2022,
-https://arxiv.org/abs/2201.03533). A prediction may have several references;
-what counts is the best of them.
+https://arxiv.org/abs/2201.03533). `references` contains a list of strings for
+each prediction; the score of a prediction is its maximum over them.
 """
 
 import collections
@@ -35,16 +35,9 @@ _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
 
 def normalize(text: str) -> str:
-  """Lower case, no ASCII punctuation, no English articles, single spaces.
+  """Returns lower case text without ASCII punctuation and English articles.
 
-  Punctuation goes before articles do and leaves no space, so 'the-end' becomes
-  'theend'; quotes and dashes beyond ASCII stay.
-
-  Args:
-    text: a string.
-
-  Returns:
-    The text that exact match and F1 compare.
+  Punctuation is removed first, so that 'the-end' becomes 'theend'.
   """
   text = text.lower().translate(_NO_PUNCTUATION)
   return ' '.join(_ARTICLES.sub(' ', text).split())
@@ -53,15 +46,7 @@ def normalize(text: str) -> str:
 def exact_match(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float:
-  """Share of predictions that equal a reference once both are normalised.
-
-  Args:
-    predictions: list of strings.
-    references: list of lists of strings, those of each prediction.
-
-  Returns:
-    Percent.
-  """
+  """Returns the share of predictions that equal a normalized reference."""
   return _mean_of_best(
     lambda prediction, reference: normalize(prediction) == normalize(reference),
     predictions,
@@ -137,16 +122,10 @@ def rouge_components(
 
 
 def group_outputs(rows: Iterable[Mapping[str, Any]]) -> dict[Any, list[str]]:
-  """Collects the references of each id: rows with equal ids are one input.
-
-  Args:
-    rows: dicts with `id` and `output`, as the benchmark stores them.
-
-  Returns:
-    Dict from id to its outputs, in the order of the rows, repeats kept.
+  """Returns a dict from each `id` to its `output`s, in the order of the rows.
 
   Raises:
-    MetricError: a row has no output, as those of the test split.
+    MetricError: a row has no output, as in the test split.
   """
   outputs: dict[Any, list[str]] = {}
   for row in rows:
@@ -172,12 +151,12 @@ def evaluate(
     references: dict from id to a list of texts; see `group_outputs`.
 
   Returns:
-    Dict: the metrics of the task, percent, under the names of the benchmark;
-    `scrolls_score`, the one that counts; `num_predicted`;
+    Dict of the metrics of the task, percent, under the names of the benchmark;
+    `scrolls_score`, the main metric; `num_predicted`;
     `mean_prediction_length_characters`.
 
   Raises:
-    MetricError: an unknown task, or ids that are missing or too many.
+    MetricError: the task is unknown, or ids do not match.
   """
   metrics.check_task('SCROLLS', task, TASKS)
   _check_ids(predictions, references)
@@ -200,13 +179,7 @@ def evaluate(
 
 
 def average(scores: Mapping[str, float]) -> float:
-  """The score of the benchmark: the mean over its seven tasks.
-
-  Args:
-    scores: dict from task to its `scrolls_score`.
-
-  Returns:
-    Percent; each score is rounded to four decimals first.
+  """Returns the mean over all tasks of `scrolls_score`, rounded to 4 decimals.
 
   Raises:
     MetricError: a task is unknown or has no score.
@@ -249,7 +222,7 @@ def _check_texts(
       raise errors.MetricError(
         f'predictions[{index}] is {reprlib.repr(prediction)}; pass a string'
       )
-    # A string would be taken for a list of its characters.
+    # A string is a sequence of strings, too.
     if (
       isinstance(texts, str)
       or not len(texts)

@@ -5,8 +5,9 @@ al., 2019 (https://arxiv.org/abs/1905.00537). Li et al., 2023 (FIRE,
 https://arxiv.org/abs/2310.04418, Table 13) report 15 of the tasks: accuracy,
 also for CoLA, and exact match for MultiRC and ReCoRD.
 
-Classes are the ids of labels. A prediction that is no class, such as -1 for
-generated text that names no label, is wrong whatever the target is.
+Predictions and targets are arrays `[rows]`: class ids, or numbers in STS-B. A
+prediction that is no class, such as -1 for generated text that matches no
+label, is always wrong.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,27 +24,20 @@ from lengen_jax.evaluation.metrics import scrolls
 
 
 def accuracy(predictions: ArrayLike, targets: ArrayLike) -> float:
-  """Share of predictions that equal their targets."""
+  """Returns the share of predictions that equal their targets, percent."""
   predictions, targets = _classes(predictions, targets)
   return 100 * float(np.mean(predictions == targets))
 
 
 def f1(predictions: ArrayLike, targets: ArrayLike) -> float:
-  """F1 of class 1 among classes 0 and 1.
+  """Returns the F1 of class 1 among classes 0 and 1, percent.
 
-  Every wrong row is a false positive or a false negative, so the F1 is
-  2 hits / (2 hits + wrong rows). Without a hit it is 0.
-
-  Args:
-    predictions: [rows] class ids; those other than 0 and 1 are wrong.
-    targets: [rows] of 0 and 1.
-
-  Returns:
-    Percent.
+  Every wrong row is a false positive or a false negative, so that the F1 is
+  2 hits / (2 hits + wrong rows), and 0 without a hit.
   """
   predictions, targets = _classes(predictions, targets)
   if not np.isin(targets, (0, 1)).all():
-    raise errors.MetricError('F1 needs targets of 0 and 1')
+    raise errors.MetricError('F1 requires targets of 0 and 1')
   hits = np.sum((predictions == 1) & (targets == 1))
   wrong = np.sum(predictions != targets)
   return 100 * float(2 * hits / (2 * hits + wrong)) if hits else 0.0
@@ -52,22 +46,14 @@ def f1(predictions: ArrayLike, targets: ArrayLike) -> float:
 def macro_f1(
   predictions: ArrayLike, targets: ArrayLike, num_classes: int
 ) -> float:
-  """Mean over classes of the F1 of each against the others.
+  """Returns the mean over classes of the F1 of each class, percent.
 
-  A class without a hit, also one that occurs nowhere, has an F1 of 0.
-
-  Args:
-    predictions: [rows] class ids.
-    targets: [rows] class ids, 0 to num_classes - 1.
-    num_classes: how many classes there are.
-
-  Returns:
-    Percent.
+  A class without a hit has an F1 of 0, even if it never occurs.
   """
   predictions, targets = _classes(predictions, targets)
   classes = np.arange(num_classes)
   if not np.isin(targets, classes).all():
-    raise errors.MetricError(f'targets lie outside of 0..{num_classes - 1}')
+    raise errors.MetricError(f'targets are outside of 0..{num_classes - 1}')
   predicted = predictions[:, None] == classes
   wanted = targets[:, None] == classes
   hits = np.sum(predicted & wanted, axis=0)
@@ -76,23 +62,15 @@ def macro_f1(
 
 
 def matthews(predictions: ArrayLike, targets: ArrayLike) -> float:
-  """Matthews correlation of classes, for any number of them.
+  """Returns the Matthews correlation of any number of classes, percent.
 
-  Gorodkin, 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006; with two
-  classes it is the correlation of Matthews, 1975. Predictions that no target
-  equals count as one class more. Where all predictions or all targets are equal
-  it is undefined, and 0 here.
-
-  Args:
-    predictions: [rows] class ids.
-    targets: [rows] class ids.
-
-  Returns:
-    Percent, -100 to 100.
+  Gorodkin, 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006; for two
+  classes it equals the correlation of Matthews, 1975. Predictions that equal no
+  target form an additional class. Constant predictions or targets return 0.
   """
   predictions, targets = _classes(predictions, targets)
   classes = np.unique(targets)
-  # One more column for predictions that are none of them.
+  # An additional column for other predictions.
   predicted = np.searchsorted(classes, predictions).clip(max=len(classes) - 1)
   known = classes[predicted] == predictions
   predicted = np.where(known, predicted, len(classes))
@@ -109,19 +87,9 @@ def matthews(predictions: ArrayLike, targets: ArrayLike) -> float:
 
 
 def pearson(predictions: ArrayLike, targets: ArrayLike) -> float:
-  """Pearson's correlation of numbers.
-
-  Where all predictions or all targets are equal it is undefined, and 0 here.
-
-  Args:
-    predictions: [rows] finite numbers.
-    targets: [rows] finite numbers.
-
-  Returns:
-    Percent, -100 to 100.
-  """
+  """Returns Pearson's correlation, percent; 0 if one of them is constant."""
   arrays = _numbers(predictions, targets)
-  # Asked of the numbers themselves: a mean of equal ones may be off by a bit.
+  # The rounded mean of equal numbers may differ from them.
   if any(np.ptp(array) == 0 for array in arrays):
     return 0.0
   x, y = [array - array.mean() for array in arrays]
@@ -130,31 +98,22 @@ def pearson(predictions: ArrayLike, targets: ArrayLike) -> float:
 
 
 def spearman(predictions: ArrayLike, targets: ArrayLike) -> float:
-  """Spearman's correlation: Pearson's of the ranks, ties sharing their mean.
+  """Returns Spearman's correlation, percent; 0 if one of them is constant."""
+  from scipy import stats
 
-  Where all predictions or all targets are equal it is undefined, and 0 here.
-
-  Args:
-    predictions: [rows] finite numbers.
-    targets: [rows] finite numbers.
-
-  Returns:
-    Percent, -100 to 100.
-  """
-  return pearson(*map(_ranks, _numbers(predictions, targets)))
+  return pearson(*map(stats.rankdata, _numbers(predictions, targets)))
 
 
 def question_match(
   predictions: ArrayLike, targets: ArrayLike, questions: Sequence[Hashable]
 ) -> float:
-  """Share of questions all of whose answers are judged right, as in MultiRC.
+  """Returns the share of questions whose answers are all classified correctly.
 
   Args:
-    predictions: [answers] class ids.
-    targets: [answers] class ids.
-    questions: list with the question of each answer, anything hashable; in
-      MultiRC the pair of paragraph and question, as questions are numbered
-      within paragraphs.
+    predictions: class ids of the answers.
+    targets: class ids of the answers.
+    questions: hashable question of each answer; in MultiRC the pair of
+      paragraph and question, because questions are numbered within paragraphs.
 
   Returns:
     Percent.
@@ -167,7 +126,7 @@ def question_match(
   return 100 * float(np.mean(list(right.values())))
 
 
-# Metrics of each task; the first is what the FIRE paper reports.
+# Metrics of each task; the FIRE paper reports the first.
 _ACCURACY = {'accuracy': accuracy}
 TASKS: dict[str, dict[str, Callable[..., float]]] = {
   'boolq': _ACCURACY,
@@ -188,7 +147,7 @@ TASKS: dict[str, dict[str, Callable[..., float]]] = {
   'wnli': _ACCURACY,
   'wsc': _ACCURACY,
 }
-# Tasks of Table 13 of the FIRE paper; `mnli` is the matched split here.
+# Tasks in Table 13 of the FIRE paper; `mnli` is the matched split.
 FIRE_TASKS = tuple(
   task for task in TASKS if task not in ('mnli_mismatched', 'stsb')
 )
@@ -205,23 +164,20 @@ def evaluate(
 
   Args:
     task: a key of `TASKS`.
-    predictions: one per row: class ids; numbers in STS-B; in ReCoRD one text
-      per query.
-    targets: the same; in ReCoRD the list of right answers of each query.
-    questions: the question of each row, for MultiRC alone; see
-      `question_match`.
+    predictions: one per row; in ReCoRD one text per query.
+    targets: one per row; in ReCoRD a list of correct answers per query.
+    questions: in MultiRC, the question of each row; see `question_match`.
 
   Returns:
-    Dict: the metrics of the task, percent, and `score`, the first of them,
-    which is what the FIRE paper reports.
+    Dict of the metrics of the task, percent, and `score`, the first of them.
 
   Raises:
-    MetricError: an unknown task, or rows that do not go together.
+    MetricError: the task is unknown, or the rows do not match.
   """
   metrics.check_task('GLUE or SuperGLUE', task, TASKS)
   if task == 'multirc' and questions is None:
     raise errors.MetricError(
-      'MultiRC is scored by question: pass `questions`, the one of each row'
+      'MultiRC is scored by question: pass `questions`, one per row'
     )
   scores = {
     name: metric(predictions, targets, questions)
@@ -233,13 +189,7 @@ def evaluate(
 
 
 def average(scores: Mapping[str, float]) -> float:
-  """The average of the FIRE paper: the mean over its 15 tasks.
-
-  Args:
-    scores: dict from each of `FIRE_TASKS` to its `score`.
-
-  Returns:
-    Percent.
+  """Returns the mean `score` over `FIRE_TASKS`, percent.
 
   Raises:
     MetricError: a task is unknown or has no score.
@@ -252,10 +202,10 @@ def _arrays(
 ) -> tuple[np.ndarray, np.ndarray]:
   metrics.check_rows(predictions=predictions, targets=targets)
   predictions, targets = np.asarray(predictions), np.asarray(targets)
-  # Columns of other shapes would be compared each with each.
+  # Other shapes would be broadcast.
   if predictions.ndim != 1 or targets.ndim != 1:
     raise errors.MetricError(
-      'predictions and targets are one value per row, not of shapes '
+      'predictions and targets must have one value per row, got shapes '
       f'{predictions.shape} and {targets.shape}'
     )
   return predictions, targets
@@ -276,10 +226,5 @@ def _classes(
 def _numbers(predictions: ArrayLike, targets: ArrayLike) -> list[np.ndarray]:
   arrays = [c.astype(np.float64) for c in _arrays(predictions, targets)]
   if not np.isfinite(arrays).all():
-    raise errors.MetricError('a correlation needs finite numbers')
+    raise errors.MetricError('a correlation requires finite numbers')
   return arrays
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-  _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-  return (np.cumsum(counts) - (counts - 1) / 2)[which]

@@ -62,7 +62,7 @@ def test_perfect_model():
 @pytest.mark.parametrize('function', FUNCTIONS)
 @pytest.mark.parametrize('count', [0, -1, math.nan])
 def test_nothing_to_divide_by(function, count):
-  with pytest.raises(errors.MetricError, match='nothing to divide by'):
+  with pytest.raises(errors.MetricError, match='must be positive and finite'):
     function(1.0, count)
 
 
