@@ -11,12 +11,7 @@ from lengen_jax.data import extra, sources
 def read(
   source: sources.Source, part: sources.Part, first: int = 0
 ) -> Iterator[bytes]:
-  """Yields the documents of a part, `bytes`, in a fixed order.
-
-  Args:
-    source: a `sources.Source`.
-    part: one of the Parts of the source.
-    first: number of documents to skip.
+  """Yields the documents of a part from number `first` on, in a fixed order.
 
   Raises:
     errors.CorpusError: a file or dataset cannot be read.

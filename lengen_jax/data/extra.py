@@ -7,11 +7,7 @@ from lengen_jax import errors
 
 
 def load(module: str, what: str) -> Any:
-  """Imports and returns a module of the `data` extra.
-
-  Args:
-    module: full name of the module.
-    what: the operation that requires it, for the error message.
+  """Imports a module of the `data` extra, which the operation `what` requires.
 
   Raises:
     errors.CorpusError: the import fails.

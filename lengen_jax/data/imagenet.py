@@ -36,7 +36,7 @@ class Imagenet:
 
   dataset = DATASET
   how = HOW
-  about = 'ImageNet as rows of gray pixels, to be told the class'
+  about = 'classification of ImageNet as rows of gray pixels'
 
   rows: int = 22
   cols: int = 22
@@ -55,23 +55,20 @@ class Imagenet:
     # Exclude pictures that are more than twice as wide as high.
     if cols < 1 or cols > 2 * rows:
       raise errors.ConfigError(
-        f'{length} tokens are no picture but {rows} x {cols}; take a length '
-        'such as 506 = 22 x 23, or set rows and cols of data.task'
+        f'{length} tokens form a picture of {rows} x {cols}; use a length such '
+        'as 506 = 22 x 23, or set rows and cols of data.task'
       )
     return rows, cols
 
 
 def flatten(image: Any, rows: int, cols: int, delimiter: bool) -> Any:
-  """Returns the pixels of a picture in row-major order.
+  """Returns gray values by row, int32 `[rows * (cols + delimiter)]`.
 
   Args:
-    image: uint8 `[height, width, 3]`, a tf.Tensor.
-    rows: rows of the resized picture.
-    cols: columns of the resized picture.
+    image: uint8 `[height, width, 3]`, a tf.Tensor, resized to `[rows, cols]`.
+    rows: number of rows.
+    cols: number of columns.
     delimiter: whether each row ends with a black pixel.
-
-  Returns:
-    int32 `[rows * (cols + delimiter)]`, gray values.
   """
   import tensorflow as tf
 

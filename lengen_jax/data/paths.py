@@ -60,6 +60,4 @@ def missing(what: str, tried: Sequence[str], how: str) -> errors.CorpusError:
   )
 
 
-WITHOUT = (
-  'To go on without it, take the embedded corpus: --config=configs/stdlib.py'
-)
+WITHOUT = 'Without it, use the embedded corpus: --config=configs/stdlib.py'

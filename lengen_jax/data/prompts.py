@@ -57,14 +57,7 @@ class PromptTask:
 
 
 def group(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, list[str]]]:
-  """Groups rows by id, in the order of the rows.
-
-  Args:
-    rows: Rows.
-
-  Returns:
-    (dict from id to its prompt, dict from id to its list of answers).
-  """
+  """Returns dicts from id to prompt and from id to answers, in order."""
   prompts: dict[str, str] = {}
   references = collections.defaultdict(list)
   for row in rows:
@@ -74,15 +67,7 @@ def group(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def raw_files(task: PromptTask, path: str) -> dict[str, list[sources.Part]]:
-  """Returns the raw files of a task.
-
-  Args:
-    task: a PromptTask.
-    path: folder of the raw data; see `paths`.
-
-  Returns:
-    Dict from split to a list of one Part; {} if the file of a split is missing.
-  """
+  """Returns the raw file of each split, {} if one is missing."""
   if not task.folder:
     return {}
   family = task.name.split('/')[0]
@@ -115,7 +100,7 @@ def check_present(task: PromptTask, path: str) -> None:
       ]
     how += (
       f', or fetch {task.folder}.zip of '
-      'https://huggingface.co/datasets/tau/scrolls, which serves as it is'
+      'https://huggingface.co/datasets/tau/scrolls; no need to unpack it'
     )
   raise paths.missing(
     f'{task.name} ({task.dataset} of TensorFlow Datasets)', tried, how

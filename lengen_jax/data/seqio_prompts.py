@@ -178,9 +178,6 @@ class Prompts:
       length: maximum tokens of prompt and answer together.
       limit: maximum number of examples; None for all.
 
-    Returns:
-      List of Examples; the same ids and references at every length.
-
     Raises:
       errors.CorpusError: the split is empty.
     """

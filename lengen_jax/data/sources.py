@@ -223,10 +223,10 @@ class Arxiv(Records):
 
   about = 'papers of arXiv as JSON lines'
   how = (
-    'any JSON lines with the papers serve, .gz and .zst too: the Pile (which '
-    'the papers used), https://huggingface.co/datasets/cerebras/SlimPajama-627B'
-    ' or https://huggingface.co/datasets/togethercomputer/RedPajama-Data-1T; '
-    'records of other sets are passed over'
+    'use any JSON lines with the papers (.gz and .zst too): the Pile (as in '
+    'the papers), https://huggingface.co/datasets/cerebras/SlimPajama-627B or '
+    'https://huggingface.co/datasets/togethercomputer/RedPajama-Data-1T; '
+    'records of other sets are skipped'
   )
   keep = {
     'meta.pile_set_name': ('ArXiv',),
@@ -241,10 +241,10 @@ class Github(Records):
 
   about = 'code of GitHub as JSON lines or Parquet'
   how = (
-    'any JSON lines with the code serve, .gz and .zst too: the Pile (which the '
-    'papers used), https://huggingface.co/datasets/cerebras/SlimPajama-627B or '
+    'use any JSON lines with the code (.gz and .zst too): the Pile (as in the '
+    'papers), https://huggingface.co/datasets/cerebras/SlimPajama-627B or '
     'https://huggingface.co/datasets/bigcode/the-stack-dedup; records of other '
-    'sets are passed over'
+    'sets are skipped'
   )
   keep = {
     'meta.pile_set_name': ('Github',),
@@ -269,8 +269,8 @@ class Lm(Records):
 
   about = 'any folder of text'
   how = (
-    'any folder of JSON lines (.gz, .zst and .zip too), Parquet or plain text '
-    'files serves'
+    'use any folder of JSON lines (.gz, .zst and .zip too), Parquet or plain '
+    'text files'
   )
 
   def _reads(self, file: str) -> bool:
@@ -302,8 +302,8 @@ class Wikitext103(Source):
   about = 'WikiText-103'
   how = (
     'fetch wikitext-103-raw-v1.zip (variant raw) or wikitext-103-v1.zip '
-    '(variant tokens), which hold wiki.{train,valid,test}.{raw,tokens}; the '
-    'zip serves as it is'
+    '(variant tokens), which contain wiki.{train,valid,test}.{raw,tokens}; no '
+    'need to unpack it'
   )
 
   def __post_init__(self) -> None:
@@ -340,7 +340,7 @@ class Enwik8(Source):
   """The first 10^8 bytes of Wikipedia, split 90 % / 5 % / 5 % in order."""
 
   about = 'enwik8'
-  how = 'fetch http://mattmahoney.net/dc/enwik8.zip; the zip serves as it is'
+  how = 'fetch http://mattmahoney.net/dc/enwik8.zip; no need to unpack it'
 
   def documents(self, part: Part) -> Iterator[bytes]:
     text = readers.text(part.path)

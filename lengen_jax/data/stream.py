@@ -148,17 +148,9 @@ def _check_files(name: str, host: tuple[int, int]) -> None:
 def info(
   config: DataConfig, name: str, vocabulary: str, **more: Any
 ) -> dict[str, Any]:
-  """Returns a description of the data without reading it.
+  """Returns a description of the data, with the entries `more`.
 
-  Args:
-    config: a DataConfig.
-    name: name of the task or mixture in seqio's registry.
-    vocabulary: fingerprint of the vocabulary.
-    **more: additional entries.
-
-  Returns:
-    A dict; its hash depends on names and sizes of the files, but not on their
-    folder.
+  The hash depends on names and sizes of the files, but not on their folder.
   """
   task = seqio.get_mixture_or_task(name)
   files = {}

@@ -38,12 +38,7 @@ def create(spec: str) -> 'Vocabulary':
 class Bytes:
   """Vocabulary of bytes; the token id is the byte plus `offset`.
 
-  Attributes:
-    name: 'bytes'.
-    fingerprint: identifies the vocabulary.
-    size: number of token ids.
-    start: id before the first token of a document.
-    end: id after the last token of a document.
+  Attributes: see SentencePiece.
   """
 
   name, lossless = 'bytes', True

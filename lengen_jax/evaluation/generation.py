@@ -235,14 +235,14 @@ def _write(
   params: Params,
   batch: Mapping[str, Array],
 ) -> tuple[Array, Array, Array]:
-  """Generates after prompts, whose tokens but the last are read in one call.
+  """Generates tokens; reads all tokens of a prompt but the last in one call.
 
   Args:
-    config: see Generator.
-    scheme: see Generator.
+    config: see Generator, also for the next arguments.
+    scheme: a PositionScheme.
     max_new: N.
-    end_id: see Generator.
-    seed: see Generator.
+    end_id: the token that ends an output.
+    seed: seed of positions.
     params: the model's parameters.
     batch: 'inputs' `[B, W]`, start token and prompt without its last token;
       'last' `[B]`, the last token; 'lengths' `[B]`, numbers of inputs without

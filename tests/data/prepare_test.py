@@ -484,7 +484,7 @@ def test_splits_without_a_document(tmp_path):
   with pytest.raises(
     errors.CorpusError,
     match='validation split has no documents in 1 files such as .*valid.jsonl; '
-    '.*records of other sets are passed over$',
+    '.*records of other sets are skipped$',
   ):
     run(tmp_path / 'out', tmp_path / 'raw', task='arxiv')
 
