@@ -158,8 +158,8 @@ MUTATIONS = (
   # Models.
   (
     'models/stacking.py',
-    "unrolled[f'layer_{turn * len(blocks) + j}']",
-    "unrolled[f'layer_{turn + j * len(leaves[0])}']",
+    "unrolled[f'layer_{cycle * len(blocks) + j}']",
+    "unrolled[f'layer_{cycle + j * len(leaves[0])}']",
     'models/stacking_test.py',
   ),
   (

@@ -1,4 +1,4 @@
-"""Models that take any encoding; submodules load on first use."""
+"""Models with any position encoding. Submodules are imported on first use."""
 
 import importlib
 from typing import Any

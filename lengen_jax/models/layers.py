@@ -35,8 +35,7 @@ class Attention(nn.Module):
   """Multi-head self-attention with a pluggable position encoding.
 
   Attributes:
-    num_heads: H.
-    head_dim: D.
+    num_heads, head_dim: H and D.
     encoding: a spec, an Encoding, or a bare function of positions
       `(q_positions, k_positions) -> bias [H, Q, K] or [B, H, Q, K]`.
     attention_scale: a logit scale spec, or a LogitScale.
@@ -113,7 +112,7 @@ class Attention(nn.Module):
     shared: SharedFns | None = None,
     cache: tuple[jax.Array, jax.Array] | None = None,
   ) -> Any:
-    """Attends within x, and to the cached tokens before it.
+    """Attends from each token to the tokens of x and of the cache.
 
     Args:
       x: `[B, L, E]`.

@@ -52,16 +52,9 @@ class Einsum(nn.Module):
     )
     if not self.use_bias:
       return y
-    shape, axes = zip(
-      *(
-        (size, name)
-        for axis, size, name in zip(
-          kernel_axes, self.shape, self.axes, strict=True
-        )
-        if axis in output_axes
-      ),
-      strict=True,
-    )
+    outputs = [i for i, axis in enumerate(kernel_axes) if axis in output_axes]
+    shape = tuple(self.shape[i] for i in outputs)
+    axes = tuple(self.axes[i] for i in outputs)
     bias: Any = self.param(
       'bias',
       partitioning.named(nn.initializers.zeros, axes),

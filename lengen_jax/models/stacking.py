@@ -94,8 +94,8 @@ def unstack(params: Params) -> Params:
     blocks = params['layers']
     for j in range(len(blocks)):
       leaves, treedef = jax.tree_util.tree_flatten(blocks[f'block_{j}'])
-      for turn, layer in enumerate(zip(*leaves, strict=True)):
-        unrolled[f'layer_{turn * len(blocks) + j}'] = jax.tree.unflatten(
+      for cycle, layer in enumerate(zip(*leaves, strict=True)):
+        unrolled[f'layer_{cycle * len(blocks) + j}'] = jax.tree.unflatten(
           treedef, layer
         )
     return unrolled

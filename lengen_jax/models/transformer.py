@@ -68,8 +68,7 @@ class Model(nn.Module):
         ids. Different segments of a row have different ids.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,
         for methods that depend on it.
-      targets: int32 `[B, L]`. Their cross-entropy takes less memory than the
-        logits.
+      targets: int32 `[B, L]`. Cross-entropy requires less memory than logits.
       deterministic: whether dropout is off. Dropout uses the rng stream
         'dropout'.
 
@@ -104,8 +103,8 @@ class DecoderLM(Model):
   ) -> tuple[jax.Array, cache_lib.Cache]:
     """Returns the logits of new tokens, and the cache with these tokens.
 
-    Each call takes one or more tokens per row; usually the first call takes
-    the prompts. Logits equal those of a full forward pass over all tokens.
+    The first call usually has the prompts, later calls one token per row.
+    Logits equal those of a full forward pass over all tokens.
 
     Args:
       inputs: int32 `[B, Q]`, tokens that follow those in the cache.

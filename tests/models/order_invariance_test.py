@@ -1,8 +1,8 @@
-"""What is learned: order or position (Su, 2023, positional robustness).
+"""Tests that randomized positions teach order (Su, 2023).
 
-A model trained with randomized positions goes by order: other positions in the
-same order change its predictions little. One trained with standard positions
-does not know what to make of them.
+After training with randomized positions, other positions in the same order
+change the predictions little. After training with standard positions, they
+change the predictions much more.
 """
 
 import jax
@@ -30,7 +30,7 @@ def batch(key):
 
 
 def trained(config, scheme, steps=400):
-  """Parameters, and the loss of the last steps."""
+  """Returns trained parameters and the mean loss of the last ten steps."""
   optimizer = optax.adam(3e-3)
   scheme = positions.create(scheme)
 
