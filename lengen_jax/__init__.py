@@ -1,8 +1,8 @@
 """lengen_jax: train short, test long.
 
 Position encodings, position schemes and logit scales for Transformers in JAX
-and Flax, with what it takes to train them on short sequences, run them on long
-ones and compare them honestly.
+and Flax, with tools to train them on short sequences, run them on long ones and
+compare them on the same tokens.
 
 Submodules load on first use: `import lengen_jax` itself loads neither jax nor
 TensorFlow nor matplotlib.

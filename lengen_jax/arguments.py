@@ -57,13 +57,13 @@ def _non_empty(text: str) -> str:
 
 def _count(text: str) -> int:
   if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f'{text!r} is no whole number from 1 on')
+    raise argparse.ArgumentTypeError(f'{text!r} is not an integer from 1 on')
   return int(text)
 
 
 def _step(text: str) -> str | int:
   if text != 'best' and not text.isdecimal():
-    raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor 'best'")
+    raise argparse.ArgumentTypeError(f"{text!r} is not an integer or 'best'")
   return text if text == 'best' else int(text)
 
 
@@ -78,7 +78,7 @@ def _numbers(least: int) -> Callable[[str], tuple[int, ...]]:
       numbers = ()
     if not numbers or min(numbers) < least:
       raise argparse.ArgumentTypeError(
-        f'{text!r} is no comma-separated list of whole numbers from {least} on'
+        f'{text!r} is not a comma-separated list of integers from {least} on'
       )
     return numbers
 

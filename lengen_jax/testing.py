@@ -424,7 +424,7 @@ def _whole_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unpacked(leaf: Array, parts: Sequence[tuple[int, int, int]]) -> np.ndarray:
-  """The segments of row 0, each at the start of its own row."""
+  """Returns the segments of row 0, each at the start of a row."""
   alone = np.zeros((ROWS, LENGTH), leaf.dtype)
   for row, first, size in parts:
     alone[row, :size] = leaf[0, first : first + size]

@@ -79,7 +79,7 @@ def fit_fire(
     raise errors.LengthError(f'max_length must be at least 1, got {max_length}')
   if not isinstance(fire, fire_lib.Fire):
     raise errors.CombinationError(
-      f'{specs.name(fire)} is no FIRE; fit_fire takes an encoding created by '
+      f'{specs.name(fire)} is not FIRE; fit_fire requires '
       "encodings.create('fire', ...)"
     )
   fire = fire.clone(parent=None, name=None)

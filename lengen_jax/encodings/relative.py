@@ -24,8 +24,8 @@ class Shaw(base.Encoding):
   Source: Shaw et al. (2018), arXiv:1803.02155, eq. 3-4.
 
   Attributes:
-    left: largest distance backward that has a vector of its own.
-    right: largest distance forward that has a vector of its own.
+    left: largest distance backward with a separate vector.
+    right: largest distance forward with a separate vector.
   """
 
   left: int = 16

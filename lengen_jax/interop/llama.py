@@ -48,8 +48,7 @@ def load(folder: PathLike) -> tuple[Params, ModelConfig]:
     folder: folder of the checkpoint.
 
   Returns:
-    (params, ModelConfig): numpy arrays, float32 whatever the files have, layers
-    unstacked.
+    (params, ModelConfig): numpy float32 arrays with unstacked layers.
 
   Raises:
     errors.CheckpointError: a file is missing or broken; the model differs from

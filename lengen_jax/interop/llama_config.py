@@ -14,7 +14,7 @@ from lengen_jax import errors
 
 _FILE = 'config.json'
 _SUPPORTED = ('LlamaForCausalLM', 'MistralForCausalLM')
-# What a ModelConfig lacks for other well-known architectures.
+# Features of other architectures that ModelConfig does not have.
 _LACKING = {
   'Qwen2ForCausalLM': 'biases of queries, keys and values',
   'Qwen3ForCausalLM': 'norms of queries and keys',
@@ -168,7 +168,7 @@ class _Config:
     except OSError as error:
       raise self.error(f'cannot be read: {error.strerror}') from None
     except (ValueError, AttributeError):
-      raise self.error('is broken: it is no JSON object') from None
+      raise self.error('is broken: it is not a JSON object') from None
     self.check(self._found)
 
   def __getitem__(self, key: str) -> Any:

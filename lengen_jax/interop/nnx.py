@@ -45,7 +45,8 @@ class _Module(nnx.Module):
     cls = _CLASSES[encodings.kind(self.encoding)]
     if not isinstance(self, cls):
       raise errors.CombinationError(
-        f'{spec} is no nnx.{type(self).__name__}; it is an nnx.{cls.__name__}'
+        f'{spec} is not an nnx.{type(self).__name__}; it is an '
+        f'nnx.{cls.__name__}'
       )
 
     def init(key: jax.Array) -> Any:
@@ -86,7 +87,7 @@ class Bias(_Module):
 
     Raises:
       errors.SpecError: an unknown encoding.
-      errors.CombinationError: the encoding is no additive bias.
+      errors.CombinationError: the encoding is not an additive bias.
       errors.ConfigError: the encoding has parameters and rngs is None.
     """
     # No bias depends on the size of a head.
@@ -147,7 +148,7 @@ class Rotary(_Module):
   def __init__(
     self, spec: str, *, head_dim: int, rngs: nnx.Rngs | None = None
   ) -> None:
-    """See `Bias`; head_dim is D. All heads are rotated alike."""
+    """See `Bias`; head_dim is D. All heads have the same rotation."""
     super().__init__(spec, 1, head_dim, None, rngs)
 
   def __call__(

@@ -241,7 +241,7 @@ def _library(name: str) -> Any:
 def _local(path: PathLike) -> pathlib.Path:
   if '://' in str(path):
     raise errors.CheckpointError(
-      f'{path} is no local file; safetensors files must be local'
+      f'{path} is not a local file; safetensors files must be local'
     )
   return pathlib.Path(path).expanduser().absolute()
 

@@ -322,7 +322,7 @@ class Checkpointer:
   def _make_room(self, step: int, state: Any) -> None:
     """Removes incomplete checkpoints; raises if there is too little space."""
     if multihost.is_first():
-      # Not in `restore`: another process may be writing what it reads.
+      # `restore` does not do this, because another process may be writing.
       files.remove(self._folder.glob(f'*{_TEMPORARY}'))
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _OVERHEAD
     free = files.free_bytes(self._folder)

@@ -1,4 +1,4 @@
-"""What a checkpoint contains, and how it is read and verified.
+"""Contents of a checkpoint, and reading it and verified.
 
 A record describes the state by shapes, dtypes and checksums. On disk the layers
 of a state are never stacked. The position in the data is a folder per process.

@@ -55,8 +55,8 @@ class Preemption:
 class Watchdog:
   """Context manager that ends a process which makes no progress.
 
-  It prints the stacks of all threads and exits with status 1, so that whatever
-  launched the process can restart it as after a crash.
+  It prints the stacks of all threads and exits with status 1, so that its
+  launcher can restart it as after a crash.
   """
 
   def __init__(self, timeout: float) -> None:

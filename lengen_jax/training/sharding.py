@@ -165,7 +165,7 @@ class Layout:
       )
     if batch_size % (data * sizes.fsdp):
       raise errors.ConfigError(
-        f'data.batch_size={batch_size} is no multiple of the '
+        f'data.batch_size={batch_size} is not a multiple of the '
         f'{data * sizes.fsdp} parts that mesh.data={data} and mesh.fsdp='
         f'{sizes.fsdp} make; change one of them'
       )
@@ -317,7 +317,7 @@ def _mesh(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Mesh:
   data, *others = shape
   if data % slices:
     raise errors.ConfigError(
-      f'mesh.data={data} is no multiple of the {slices} slices, and only the '
+      f'mesh.data={data} is not a multiple of {slices} slices, and only the '
       'axis data may span slices'
     )
   grid = mesh_utils.create_hybrid_device_mesh(

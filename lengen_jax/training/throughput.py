@@ -75,7 +75,7 @@ def utilisation(
   """Returns FLOPs as a fraction of what devices can do in a time.
 
   With `model_flops` this is the model FLOP utilisation, MFU. The peak is that
-  of bfloat16, whatever the dtype of the model.
+  of bfloat16, for any dtype of the model.
 
   Args:
     flops: total over all devices.

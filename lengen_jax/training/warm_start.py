@@ -51,7 +51,7 @@ def adopt(
 
   All arrays outside encodings and logit scales are loaded and must match.
   Encodings are matched layer by layer. One of the same class and shapes is
-  loaded, whatever its settings and whether or not layers share it. A FIRE that
+  loaded for any settings, whether or not layers share it. A FIRE that
   replaces another additive bias is fitted to that bias. An encoding shared by
   layers that differ in the source is not loaded. Arrays that are neither loaded
   nor fitted keep their value in `params`.

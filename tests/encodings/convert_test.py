@@ -124,5 +124,5 @@ def test_fit_refuses():
     errors.CombinationError, match=r'has shape \(3, .*not \(2, '
   ):
     convert.fit_fire(three, create('fire', 2), max_length=8, rng=rng)
-  with pytest.raises(errors.CombinationError, match='alibi is no FIRE'):
+  with pytest.raises(errors.CombinationError, match='alibi is not FIRE'):
     convert.fit_fire(three, create('alibi', 3), max_length=8, rng=rng)

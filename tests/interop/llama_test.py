@@ -318,7 +318,7 @@ def test_files_that_are_missing_or_broken(copy):
   path.unlink()
   assert f'there is no {path}' in refused(copy)
   (copy / 'config.json').write_text('[')
-  assert 'config.json is broken: it is no JSON object' in refused(copy)
+  assert 'config.json is broken: it is not a JSON object' in refused(copy)
   assert not llama_config.is_checkpoint(copy)
   (copy / 'config.json').unlink()
   assert 'config.json cannot be read: No such file' in refused(copy)

@@ -263,7 +263,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
   assert all(name in listed for name in reproduce.EXPERIMENTS)
   for arguments, message in (
     (['reproduce', 'fire/table44'], "did you mean 'fire/table4'"),
-    ([*command, '--seeds=one'], "--seeds: 'one' is no comma-separated list"),
+    ([*command, '--seeds=one'], "--seeds: 'one' is not a comma-separated list"),
     (['reproduce', 'fire/table4', '--scale=big'], "unknown scale 'big'"),
     ([*command, '--nonsense=1'], "argument of lengen reproduce '--nonsense'"),
     ([*command, '--config.seeed=1'], 'paper/drawing trains nothing'),

@@ -159,7 +159,7 @@ class MultiHeadDotProductAttention(nn.Module):
   def _encodings(
     self, inputs_q: Array, inputs_kv: Array
   ) -> tuple[encodings.Encoding, encodings.Encoding]:
-    """The encoding that rotates and the one that adds a bias."""
+    """Returns the rotary encoding and the additive one."""
     rotary = encodings.create(
       self.rotary,
       num_heads=self.num_heads,

@@ -146,7 +146,7 @@ def additive(
 
   Raises:
     errors.SpecError: an unknown encoding.
-    errors.CombinationError: an encoding that is no additive bias.
+    errors.CombinationError: the encoding is not an additive bias.
   """
   encoding = encodings.create(
     spec,
@@ -164,7 +164,9 @@ def additive(
     'bias: use lengen_jax.models.layers.Attention',
   }.get(encodings.kind(encoding))
   if instead:
-    raise errors.CombinationError(f'{spec} is no additive bias; it {instead}')
+    raise errors.CombinationError(
+      f'{spec} is not an additive bias; it {instead}'
+    )
   return encoding
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from lengen_jax import errors, specs
 
-# Logical axes that both T5X's mesh rules and its Adafactor know.
+# Logical axes for which T5X's mesh rules and Adafactor have entries.
 AXES = (
   'vocab',
   'embed',
