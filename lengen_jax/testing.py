@@ -119,7 +119,7 @@ class Properties:
     self._extend = jax.jit(self._decode)
 
   def takes(self, scheme: str) -> bool:
-    """Whether the encoding supports a scheme; an error must name both."""
+    """Returns whether the encoding supports a scheme; errors must name both."""
     try:
       encodings.check_scheme(self._instance, positions.create(scheme))
     except errors.CombinationError as error:
@@ -130,7 +130,7 @@ class Properties:
     return True
 
   def check_causality(self, scheme: str) -> None:
-    """An output depends on itself and earlier tokens of its segment only."""
+    """Checks that an output depends on visible tokens of its segment only."""
     ids, lengths, index = packed_rows()
     at = SEGMENTS[0] + SEGMENTS[1] // 2
     cotangent = np.zeros_like(self.x)
@@ -147,7 +147,7 @@ class Properties:
     )
 
   def check_packing(self, scheme: str) -> None:
-    """Packed segments have the outputs of unpacked ones."""
+    """Checks that packed segments have the outputs of unpacked ones."""
     ids, lengths, index = packed_rows()
     given = draw(scheme, index, lengths, train=True)
     packed = self._forward(self.x, given, ids, lengths)[0]
@@ -171,7 +171,7 @@ class Properties:
       )
 
   def check_decoding(self, scheme: str) -> None:
-    """Decoding with a cache equals a full pass four times the train length."""
+    """Checks that decoding equals a full pass at 4 times the train length."""
     planned = np.asarray(PLANNED, np.int32)[:, None]
     index = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (ROWS, LENGTH))
     lengths = np.broadcast_to(planned, (ROWS, LENGTH)).copy()
@@ -199,7 +199,7 @@ class Properties:
         )
 
   def check_translation(self, scheme: str) -> None:
-    """A translation-invariant encoding ignores a shift of all positions."""
+    """Checks that translation-invariant encodings ignore shifts."""
     given = draw(scheme, *_whole_rows(), train=True)
     if isinstance(given, positions.Distances):
       return
@@ -217,7 +217,7 @@ class Properties:
     )
 
   def check_blockwise(self) -> None:
-    """Blockwise attention equals the reference, gradients included.
+    """Checks that blockwise attention equals the reference, with gradients.
 
     With standard positions, blockwise attention computes a bias of distance
     alone by `strip`; with other positions, by `tile`.
@@ -281,7 +281,7 @@ class Properties:
     lengths: Array,
     cotangent: Array,
   ) -> tuple[jax.Array, jax.Array]:
-    """Outputs, and the gradient with respect to the inputs."""
+    """Returns outputs, and the gradient with respect to the inputs."""
 
     def forward(x: Array) -> jax.Array:
       y, _ = self._stack.apply(
@@ -299,7 +299,7 @@ class Properties:
   def _gradients(
     self, implementation: str, given: Array | None, lengths: Array
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Outputs, and gradients by the paths of parameters, float32."""
+    """Returns outputs, and gradients by the paths of parameters, float32."""
     config = dataclasses.replace(self.config, implementation=implementation)
     stack = blocks.Stack(config, causal=self._causal)
 
@@ -372,12 +372,12 @@ def check_encoding(name: str) -> list[str]:
 
 
 def encoding_specs() -> list[str]:
-  """A spec of every registered encoding."""
+  """Returns a spec of every registered encoding."""
   return [ENCODING_SPECS.get(name, name) for name in encodings.ENCODINGS]
 
 
 def scheme_specs() -> list[str]:
-  """A spec of every registered position scheme, and one with Distances."""
+  """Returns a spec of each registered scheme, and one with Distances."""
   specs = [SCHEME_SPECS.get(name, name) for name in positions.SCHEMES]
   return [*specs, "randomized(max_position=64, mode='distances')"]
 
@@ -391,7 +391,7 @@ def _amplified(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
 
 
 def packed_rows() -> tuple[np.ndarray, ...]:
-  """Segment ids, lengths and index in segment of packed rows, `[B, L]`."""
+  """Returns segment ids, lengths and indices of packed rows, `[B, L]`."""
   ids = np.repeat(np.arange(len(SEGMENTS), dtype=np.int32), SEGMENTS)
   lengths = np.repeat(np.asarray(SEGMENTS, np.int32), SEGMENTS)
   index = np.concatenate([np.arange(n, dtype=np.int32) for n in SEGMENTS])
@@ -401,7 +401,7 @@ def packed_rows() -> tuple[np.ndarray, ...]:
 def draw(
   scheme: str, index: np.ndarray, lengths: np.ndarray, *, train: bool
 ) -> jax.Array | positions.Distances:
-  """A scheme's positions, cached for all encodings."""
+  """Returns a scheme's positions, cached for all encodings."""
   key = index.tobytes(), lengths.tobytes()
   return _draw(scheme, key, train)
 
@@ -418,7 +418,7 @@ def _draw(
 
 
 def _whole_rows() -> tuple[np.ndarray, np.ndarray]:
-  """Index and lengths of rows that are one segment, `[B, L]`."""
+  """Returns index and lengths of rows that are one segment, `[B, L]`."""
   index = np.tile(np.arange(LENGTH, dtype=np.int32), (ROWS, 1))
   return index, np.full((ROWS, LENGTH), LENGTH, np.int32)
 

@@ -69,7 +69,7 @@ def figure(
 
 
 def _draw(found: Any, query: Any, classified: Any, path: Any) -> None:
-  """One picture: a panel per layer, a curve per head, coloured by kind."""
+  """Returns a figure with a panel per layer and a curve per head."""
   columns = min(_COLUMNS, len(found.layers))
   rows = -(-len(found.layers) // columns)
   drawn, panels = plt.subplots(

@@ -1,4 +1,4 @@
-"""Plots of results. Colour-blind safe, the same bytes for the same data."""
+"""Plots of results in a color-blind safe palette, with deterministic bytes."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -11,17 +11,12 @@ matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 
-# Okabe and Ito's palette; further curves repeat it with other dashes.
+# Palette of Okabe and Ito; further curves repeat it with other dashes.
 COLORS = (
-  '#0072B2',
-  '#D55E00',
-  '#009E73',
-  '#CC79A7',
-  '#E69F00',
-  '#56B4E9',
+  *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9'),
   '#000000',
 )
-# Of heads, by what `evaluation.bias_maps` calls them.
+# Colors by the kinds of heads of `evaluation.bias_maps`.
 KIND_COLORS = {
   'local': COLORS[0],
   'anti-local': COLORS[1],
@@ -29,20 +24,20 @@ KIND_COLORS = {
 }
 _DASHES = ('-', '--', ':', '-.')
 _MARKERS = 'osD^vPX'
-# Losses beyond which perplexity is no number to look at.
+# Maximum loss for which an axis shows perplexity.
 _MOST_NATS = 50
 
 
 def length_curves(
   results: Mapping[str, Any], names: Sequence[str], path: Any, *, unit: str
 ) -> None:
-  """Loss against length, all curves on the same tokens.
+  """Plots loss by length.
 
   Args:
-    results: as in results.json.
+    results: contents of results.json.
     names: a name per curve.
-    path: of the PNG.
-    unit: what the loss is measured in.
+    path: path of the PNG file.
+    unit: unit of the loss.
   """
   figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
   length_curves_on(axes, results, names, unit=unit)
@@ -77,9 +72,9 @@ def position_curves_on(
 
   Args:
     axes: of matplotlib.
-    results: as in results.json.
+    results: contents of results.json.
     names: a name per curve.
-    unit: what the loss is measured in.
+    unit: unit of the loss.
   """
   for number, (curve, name) in enumerate(
     zip(results['curves'], names, strict=True)
@@ -105,13 +100,13 @@ def position_curves_on(
 def score_curves(
   results: Mapping[str, Any], path: Any, *, unit: str, scale: float
 ) -> None:
-  """Score of a generated task against length, a curve of each run.
+  """Plots the scores of a sweep by length.
 
   Args:
-    results: a sweep's results.json.
-    path: of the PNG.
-    unit: what the score is.
-    scale: what it is multiplied by for that.
+    results: contents of a sweep's results.json.
+    path: path of the PNG file.
+    unit: unit of the scaled score.
+    scale: factor of the score.
   """
   figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
   score_curves_on(axes, results, unit=unit, scale=scale)
@@ -146,11 +141,11 @@ def score_curves_on(
 
 
 def curves_beside(part: dict[str, Any], path: Any) -> None:
-  """Loss against length, ours and the paper's side by side.
+  """Plots loss by length, measured and in the paper, side by side.
 
   Args:
     part: a part of a reproduction's results, of kind 'curves'.
-    path: of the PNG.
+    path: path of the PNG file.
   """
   printed = [row for row in part['rows'] if row['paper']]
   figure, panels = plt.subplots(
@@ -171,7 +166,7 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
         for ratio, value in zip(ratios, values, strict=True)
         if value is not None
       ]
-      # Each name once: what the paper lacks is in our panel.
+      # The legend has each name once. The first panel has all of them.
       label = row['name'] if axes is panels[0, 0] else None
       if points:
         axes.plot(*zip(*points, strict=True), label=label, **style(number))
@@ -189,7 +184,7 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
     grid(axes)
     if part['unit'] == 'perplexity':
       axes.set_yscale('log')
-      # Numbers, not powers of ten: little lies between two of those.
+      # Powers of ten alone would be too few ticks.
       numbers = ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 6, 8))
       axes.yaxis.set_major_locator(numbers)
       axes.yaxis.set_major_formatter('{x:g}')
@@ -199,11 +194,11 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
 
 
 def bars_beside(part: dict[str, Any], path: Any) -> None:
-  """A figure of each run, ours and the paper's: the mean, or the first.
+  """Plots the mean, or the first column, of each run and of the paper.
 
   Args:
     part: a part of a reproduction's results.
-    path: of the PNG.
+    path: path of the PNG file.
   """
   rows = part['rows'][::-1]
   columns = part['columns']
@@ -243,7 +238,7 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
 
 
 def _ranges(row: Any) -> list[tuple[float, float]]:
-  """(least, largest) over seeds of each column, nan where one has none."""
+  """Returns (minimum, maximum) of each column over seeds; NaN if unknown."""
   return [
     (min(column), max(column))
     if None not in column
@@ -253,9 +248,10 @@ def _ranges(row: Any) -> list[tuple[float, float]]:
 
 
 def _errors(row: Any, at: int) -> tuple[float, float]:
-  """How far the least and the largest of the seeds are from a figure.
+  """Returns the distances of a value to the minimum and maximum over seeds.
 
-  A mean of the best of each task may be better than the best of the means.
+  They are at least 0: a mean of the best scores of each task may be better than
+  the best mean.
   """
   value, (low, high) = row['value'][at], _ranges(row)[at]
   if value is None:
@@ -264,7 +260,7 @@ def _errors(row: Any, at: int) -> tuple[float, float]:
 
 
 def style(number: int) -> dict[str, Any]:
-  """How a curve is drawn, by its number in the picture."""
+  """Returns the line style of curve `number`."""
   return {
     'color': COLORS[number % len(COLORS)],
     'linestyle': _DASHES[number // len(COLORS) % len(_DASHES)],
@@ -276,7 +272,7 @@ def style(number: int) -> dict[str, Any]:
 
 
 def length_axis(axes: Any, lengths: Sequence[int]) -> None:
-  """Lengths on a logarithmic scale, each with its number."""
+  """Sets a logarithmic axis with a tick at each length."""
   axes.set_xscale('log', base=2)
   axes.set_xticks(lengths, [str(length) for length in lengths])
   axes.minorticks_off()
@@ -297,7 +293,7 @@ def _mark_trained(axes: Any, length: int) -> None:
 
 
 def _perplexity_axis(axes: Any) -> None:
-  """Perplexity at the right of an axis in nats."""
+  """Adds an axis of perplexity to an axis in nats."""
   low, high = axes.get_ylim()
   if high > _MOST_NATS:
     return
@@ -310,7 +306,7 @@ def _perplexity_axis(axes: Any) -> None:
 
 
 def _round_numbers(low: float, high: float) -> list[float]:
-  """Numbers between two that are as round as there are four of."""
+  """Returns at least four round numbers in a range."""
   tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
   for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
     numbers = [digit * 10.0**ten for ten in tens for digit in digits]
@@ -322,7 +318,7 @@ def _round_numbers(low: float, high: float) -> list[float]:
 
 
 def panels(count: int) -> tuple[Any, Any]:
-  """A figure with `count` panels side by side, which have grids."""
+  """Returns a figure with `count` panels side by side, with grids."""
   figure, axes = plt.subplots(
     1, count, figsize=(7.2, 5.0), layout='constrained'
   )
@@ -332,14 +328,14 @@ def panels(count: int) -> tuple[Any, Any]:
 
 
 def grid(axes: Any) -> None:
-  """A light grid below all else, and no box around it."""
+  """Adds a light grid and removes the top and right spines."""
   axes.set_axisbelow(True)
   axes.grid(True, color='0.9')
   axes.spines[['top', 'right']].set_visible(False)
 
 
 def finish(figure: Any, axes: Any, path: Any, legend_columns: int = 1) -> None:
-  """Adds grid and legend, writes a PNG, the same for the same, and closes."""
+  """Adds grid and legend, writes the PNG file and closes the figure."""
   grid(axes)
   figure.legend(
     loc='outside lower left', frameon=False, fontsize=8, ncols=legend_columns

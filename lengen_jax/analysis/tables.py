@@ -1,4 +1,4 @@
-"""Tables on a terminal, or in a log as wide as they need."""
+"""Tables on a terminal and in CSV files."""
 
 from collections.abc import Sequence
 import csv
@@ -12,12 +12,12 @@ from lengen_jax.training import files
 
 
 def create() -> rich.table.Table:
-  """An empty table."""
+  """Returns an empty table."""
   return rich.table.Table(box=None)
 
 
 def loss(value: Any) -> str:
-  """A loss, or a dash where there is none."""
+  """Formats a loss; None is a dash."""
   return '–' if value is None else f'{value:.3f}'
 
 
@@ -33,16 +33,9 @@ def show(title: str, table: Any, notes: Sequence[str] = ()) -> None:
 
 
 def csv_text(header: Sequence[str], rows: Any) -> str:
-  """A table as CSV, the same text for the same table.
-
-  Args:
-    header: names of the columns.
-    rows: lists of values; None is an empty cell.
-  """
+  """Returns a table as CSV; cells that are None are empty."""
   text = io.StringIO()
-  lines = csv.writer(text, lineterminator='\n')
-  lines.writerow(header)
-  lines.writerows(rows)
+  csv.writer(text, lineterminator='\n').writerows([header, *rows])
   return text.getvalue()
 
 

@@ -107,7 +107,7 @@ def attend(call: AttentionCall) -> Array:
 
 
 def row(bias: encodings.BiasFn, i: int, distances_N: Array) -> Array:
-  """Returns `anchors.row` as on the platform at hand, `[H, N]`."""
+  """Returns `anchors.row` for the current platform, `[H, N]`."""
   exact = CHIPS[partitioning.platform()].plan.EXACT
   return anchors.row(bias, i, distances_N, exact)
 

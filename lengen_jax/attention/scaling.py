@@ -1,7 +1,4 @@
-"""Logit scales: a factor on the attention logits of each query.
-
-The third knob beside encodings and position schemes.
-"""
+"""Logit scales: a factor on the attention logits of each query."""
 
 from collections.abc import Callable
 import dataclasses

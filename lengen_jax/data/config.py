@@ -10,25 +10,25 @@ SOURCES = ('stdlib', 'prepared', 'seqio')
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-  """What a model is trained and tested on, and how it is read.
+  """Data for training and evaluation.
 
   Attributes:
-    source: 'stdlib', the embedded corpus; 'prepared', windows that `lengen
-      prepare` wrote; 'seqio', straight from the raw data.
+    source: 'stdlib', the embedded corpus; 'prepared', windows written by
+      `lengen prepare`; 'seqio', the raw data.
     train_length: tokens per row in training.
     batch_size: rows per step, over all hosts.
-    path: of 'stdlib' another Python's library; of 'prepared' the folder that
-      was written.
-    raw: where the raw data lies, for 'seqio' and for `lengen prepare`; '' for
+    path: for 'stdlib', the library of another Python; for 'prepared', the
+      folder of the windows.
+    raw: folder of the raw data, for 'seqio' and `lengen prepare`; '' for
       LENGEN_DATA_DIR or ~/.lengen/data.
-    task: what the data is: a source of text such as 'c4', a task of prompts
-      such as 'scrolls/qasper', 'glue_superglue', 'imagenet', or 'module:name',
-      a task of text that a module of yours registers in seqio.
+    task: a source of text such as 'c4', a task of prompts such as
+      'scrolls/qasper', 'glue_superglue', 'imagenet', or 'module:name', a text
+      task that a module registers in seqio.
     vocabulary: 'bytes', or the path of a SentencePiece model.
     mode: how training text is cut into windows; see `windows.MODES`.
-    separator: text between a prompt and its answer; never cut away.
-    target_length: tokens kept of an answer, its end included; None for what
-      the task has.
+    separator: text between a prompt and its answer; never truncated.
+    target_length: maximum tokens of an answer, including its end; None for the
+      length of the task.
   """
 
   source: str

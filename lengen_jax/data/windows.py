@@ -222,7 +222,7 @@ class Cutter:
     start: int,
     rest: Sequence[int] | np.ndarray = (),
   ) -> None:
-    """Starts, or resumes with the `rest` of an earlier Cutter.
+    """Returns starts, or resumes with the `rest` of an earlier Cutter.
 
     Args:
       length: targets per window.

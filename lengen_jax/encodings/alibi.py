@@ -46,7 +46,7 @@ class Alibi(base.Encoding):
 
 
 def slopes(num_heads: int) -> np.ndarray:
-  """ALiBi's slopes, float64 `[num_heads]`."""
+  """Returns ALiBi's slopes, float64 `[num_heads]`."""
   power = 2 ** int(np.log2(num_heads))
   first = 2.0 ** (-8 * np.arange(1, power + 1) / power)
   rest = 2.0 ** (-8 * np.arange(1, 2 * power, 2) / (2 * power))

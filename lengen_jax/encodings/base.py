@@ -122,7 +122,7 @@ class ContentFn:
   def logits(
     self, q: Array, k: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array:
-    """Term added to q k before scaling, float32 `[B, H, Q, K]`."""
+    """Returns term added to q k before scaling, float32 `[B, H, Q, K]`."""
     return self.encoding.content_logits(
       self.params, q, k, q_positions, k_positions
     )
@@ -130,7 +130,7 @@ class ContentFn:
   def values(
     self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Term added to the output, float32 `[B, Q, H, D]`, or None."""
+    """Returns term added to the output, float32 `[B, Q, H, D]`, or None."""
     return self.encoding.content_sums(
       self.params, weights, q_positions, k_positions
     )
@@ -220,7 +220,7 @@ class Encoding(nn.Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array | None:
-    """Additive bias, or None where the encoding has none.
+    """Returns additive bias, or None where the encoding has none.
 
     Args:
       q_positions: `[Q]` or `[B, Q]`, int32 or float32.
@@ -253,7 +253,7 @@ class Encoding(nn.Module):
   def content_bias(
     self, q: Array, k: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Term added to q k before scaling, or None.
+    """Returns term added to q k before scaling, or None.
 
     Args:
       q: `[B, Q, H, D]`.
@@ -272,7 +272,7 @@ class Encoding(nn.Module):
   def content_values(
     self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Term added to the output of attention, or None.
+    """Returns term added to the output of attention, or None.
 
     Args:
       weights: attention weights, `[B, H, Q, K]`.
@@ -395,7 +395,7 @@ class Encoding(nn.Module):
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """A function of the query's position in which `rows` are nearly linear.
+    """Returns a function of the query position; `rows` are nearly linear in it.
 
     Args:
       params: see `tile`.
@@ -456,14 +456,14 @@ class FromFunction(Encoding):
 def _split_axes(
   encoding: Encoding, leaves: NamedLeaves
 ) -> tuple[dict[str, Array], Encoding, tuple]:
-  """Arrays, the unbound encoding, and axes in leaf order."""
+  """Returns arrays, the unbound encoding, and axes in leaf order."""
   params = {name: leaf for name, (leaf, _) in leaves.items()}
   axes = tuple(leaves[name][1] for name in sorted(leaves))
   return params, encoding.unbound(), axes
 
 
 def signed_distance(q_positions: Positions, k_positions: Any) -> jax.Array:
-  """Query minus key position of all pairs, float32 `[..., Q, K]`.
+  """Returns query minus key position of all pairs, float32 `[..., Q, K]`.
 
   Integer positions are subtracted as integers, hence exactly.
   """

@@ -139,7 +139,7 @@ def _fit(
   target_RxNxH: Array,
   scale_H: Array,
 ) -> tuple[Params, jax.Array]:
-  """Adam on the sampled pairs: parameters and loss after `steps`."""
+  """Returns parameters and loss after `steps` steps of Adam."""
   last = f'mlp_{fire.hidden_layers}'
 
   def in_units_of_bias(params: Params) -> Params:

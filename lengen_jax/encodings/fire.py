@@ -191,7 +191,7 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """1 / psi(max(i, L)), in which the MLP's output is piecewise linear.
+    """Returns 1 / psi(max(i, L)); the output of the MLP is piecewise linear in it.
 
     The weight of a query between its anchors hardly depends on c. It gets no
     gradient with respect to c, so that it is constant except where L lies
@@ -204,7 +204,7 @@ class Fire(base.Encoding):
   def _interpolate(
     self, params: Params, distance: Array, i: Array | None
   ) -> jax.Array:
-    """f_theta(psi(distance) / psi(max(i, L))): `[...] -> [..., H]`."""
+    """Returns f_theta(psi(distance) / psi(max(i, L))), `[...] -> [..., H]`."""
     x = self._psi(params, jnp.abs(distance))
     if self.normalizer == 'max_length':
       x = x / self._psi(params, jnp.asarray(float(self.max_length)))
@@ -227,7 +227,7 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def _normalizer(self, params: Params, i: Array | None) -> jax.Array:
-    """psi(max(i, L))."""
+    """Returns psi(max(i, L))."""
     if self.threshold == 'learned':
       i = jnp.maximum(i, params['threshold'][0])
     elif self.threshold == 'fixed':

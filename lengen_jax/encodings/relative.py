@@ -100,7 +100,7 @@ class Shaw(base.Encoding):
 
   @nn.nowrap
   def _row(self, q_positions: Positions, k_positions: Positions) -> jax.Array:
-    """Row of the tables per pair, int32 `[1 or B, 1, Q, K]`."""
+    """Returns the table row of each pair, int32 `[1 or B, 1, Q, K]`."""
     back = base.signed_distance(q_positions, k_positions).astype(jnp.int32)
     back = back.reshape((-1, 1, *back.shape[-2:]))
     return jnp.clip(-back, -self.left, self.right) + self.left
@@ -201,7 +201,7 @@ class TransformerXL(base.Encoding):
     q_positions: Array,
     k_positions: Any,
   ) -> jax.Array:
-    """A product of features of queries and of keys, `[B, H, Q, K]`."""
+    """Returns the product of query and key features, `[B, H, Q, K]`."""
     # Only differences matter: positions are counted from the first query,
     # exactly, so that angles stay small.
     origin = q_positions[..., :1]
@@ -234,7 +234,7 @@ class TransformerXL(base.Encoding):
     q_positions: position_schemes.Distances,
     k_positions: Any,
   ) -> jax.Array:
-    """Terms of every distance, of which each pair selects one."""
+    """Returns terms of all distances, from which each pair selects its own."""
     row, apart = q_positions.rows(k_positions)
     r_BxL = q_positions.r.astype(jnp.float32)
     sign = jnp.sign(apart).astype(jnp.float32)
@@ -266,7 +266,7 @@ class TransformerXL(base.Encoding):
 
   @nn.nowrap
   def _features(self, positions_BxL: Array) -> tuple[jax.Array, jax.Array]:
-    """Sin and cos of every frequency, `[B, L, 1, H D / 2]` each."""
+    """Returns sin and cos of all frequencies, `[B, L, 1, H D / 2]` each."""
     inner = self.num_heads * self.head_dim
     frequency = 10000.0 ** (-np.arange(0, inner, 2) / inner)
     angle = positions_BxL[..., None, None] * jnp.asarray(

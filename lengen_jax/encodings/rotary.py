@@ -110,13 +110,13 @@ class Rope(base.Encoding):
 
   @nn.nowrap
   def plain_frequencies(self) -> np.ndarray:
-    """w_k = base^(-2k/D_r), float64 `[D_r/2]`."""
+    """Returns w_k = base^(-2k/D_r), float64 `[D_r/2]`."""
     k = np.arange(self.rotary_dim // 2)
     return self.base ** (-2 * k / self.rotary_dim)
 
   @nn.nowrap
   def frequencies(self, lengths: Array | None) -> Array:
-    """Angle per unit of position.
+    """Returns angle per unit of position.
 
     Args:
       lengths: `[B, 1]` or `[B, L]`; required if `length_dependent`.
@@ -131,7 +131,7 @@ class Rope(base.Encoding):
 
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
-    """Factor on rotated queries and keys: a number, or `[B, 1 or L]`."""
+    """Returns the factor on rotated queries and keys, scalar or `[B, 1 or L]`."""
     del lengths
     return 1.0
 
@@ -279,11 +279,11 @@ class Yarn(Rope):
 
   @nn.nowrap
   def _ramp(self) -> np.ndarray:
-    """Weight of interpolation per pair, 0 to 1, float64 `[F]`."""
+    """Returns weight of interpolation per pair, 0 to 1, float64 `[F]`."""
     dim = self.rotary_dim
 
     def pair_of(rotations: float) -> float:
-      """Index k of the pair that rotates so often over the training length."""
+      """Returns the k for which a pair has this many turns in the train length."""
       wavelength = self.train_length / rotations
       return (
         dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(self.base))
@@ -424,5 +424,5 @@ def _check_extension(encoding: Rope, least_length: int = 1) -> None:
 
 
 def _float32(x_F: np.ndarray) -> jax.Array:
-  """float64 `[F]` as float32 `[1, 1, F]`."""
+  """Returns float64 `[F]` as float32 `[1, 1, F]`."""
   return jnp.asarray(x_F[None, None], jnp.float32)

@@ -1,1 +1,1 @@
-"""Evaluation: what a trained model does at lengths it has not seen."""
+"""Evaluation: loss and scores of trained models at any length."""

@@ -63,7 +63,7 @@ class Attended:
   scale: float | None = struct.field(pytree_node=False)
 
   def weights(self) -> jax.Array:
-    """Attention weights, float32 `[B, H, Q, K]`; 0 where masked.
+    """Returns attention weights, float32 `[B, H, Q, K]`; 0 where masked.
 
     With K instead of D values per key, this costs K / D times as much as
     attention.
@@ -95,7 +95,7 @@ class Attended:
     return jnp.moveaxis(weights_BxQxHxK, 2, 1)
 
   def visible(self) -> jax.Array:
-    """Which keys each query sees, bool `[B, Q, K]`."""
+    """Returns which keys each query sees, bool `[B, Q, K]`."""
     batch, queries = self.q.shape[:2]
     shape = (batch, queries, self.k.shape[1])
     queries, keys = (
@@ -308,6 +308,6 @@ def entropy(
 
 
 def _queries(attended: Attended) -> tuple[jax.Array, jax.Array]:
-  """Each query's mean entropy and number of visible keys, `[B, Q]` each."""
+  """Returns mean entropy and number of visible keys per query, `[B, Q]` each."""
   nats_BxHxQ = jax.scipy.special.entr(attended.weights()).sum(-1)
   return nats_BxHxQ.mean(1), attended.visible().sum(-1)

@@ -123,7 +123,7 @@ def kinds(found: Curves) -> dict[int, Kinds]:
 
 
 def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
-  """FIRE's learned thresholds, |threshold_multiplier init_threshold|.
+  """Returns FIRE's learned thresholds, |threshold_multiplier init_threshold|.
 
   In the paper they end at 1200 to 1600, with training at length 2048.
 
@@ -208,13 +208,13 @@ def _kinds(biases_NxHxK: np.ndarray, distance_K: np.ndarray) -> Kinds:
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-  """Spearman's rank correlation; 0 if an argument is constant."""
+  """Returns Spearman's rank correlation; 0 if an argument is constant."""
   a, b = (ranks - ranks.mean() for ranks in map(_ranks, (a, b)))
   norm = np.sqrt((a * a).sum() * (b * b).sum())
   return (a * b).sum() / norm if norm else 0.0
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-  """Ranks, with the mean rank for equal values."""
+  """Returns ranks, with the mean rank for equal values."""
   _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
   return (np.cumsum(counts) - (counts - 1) / 2)[which]

@@ -1,4 +1,4 @@
-"""The eval section of a config: one frozen dataclass, fields listed once."""
+"""The eval section of a config."""
 
 import dataclasses
 import numbers
@@ -8,14 +8,14 @@ from lengen_jax import errors, specs
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-  """What a trained model is tested on.
+  """Data for the evaluation of a trained model.
 
   Attributes:
-    lengths: tokens per row. Of text, each divides the longest, and all score
-      the same tokens; of prompts, prompt and answer together.
-    batch_tokens: tokens per batch; the rows go down as the length goes up.
-    windows: of text, windows of the longest length.
-    examples: of prompts and pictures, how many at most; None for all.
+    lengths: tokens per row. For text, each length divides the longest, and all
+      lengths score the same tokens. For prompts, a row includes the answer.
+    batch_tokens: tokens per batch; longer rows mean fewer rows.
+    windows: for text, number of windows of the longest length.
+    examples: for prompts and pictures, their maximum number; None for all.
   """
 
   lengths: tuple

@@ -44,7 +44,7 @@ class LengthLoss:
 
   @property
   def perplexity(self) -> float | None:
-    """exp(loss)."""
+    """Returns exp(loss)."""
     # Floats overflow beyond.
     return math.exp(self.loss) if self.loss and self.loss < 700 else None
 

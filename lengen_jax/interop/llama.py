@@ -103,7 +103,7 @@ def _parameter(
 
 
 def _tensors(folder: PathLike) -> dict[str, np.ndarray]:
-  """All tensors of a checkpoint by name, float32."""
+  """Returns all tensors of a checkpoint by name, float32."""
   folder = pathlib.Path(folder).expanduser().absolute()
   if not (folder / _INDEX).exists():
     return weights.read(folder / _FILE)[0]

@@ -55,7 +55,7 @@ _ROPE_TYPES = {
 
 
 def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
-  """Whether a folder has the config.json of a transformers model."""
+  """Returns whether a folder has the config.json of a transformers model."""
   try:
     found = json.loads((pathlib.Path(folder) / _FILE).read_text())
   except (OSError, ValueError):
@@ -115,7 +115,7 @@ def model_fields(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def trained_length(folder: str | os.PathLike[str]) -> int:
-  """Maximum length of a checkpoint in tokens, its max_position_embeddings."""
+  """Returns max_position_embeddings, the maximum length in tokens."""
   return _Config(folder)['max_position_embeddings']
 
 

@@ -67,7 +67,7 @@ class Einsum(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _expand(equation: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """jnp.einsum for a kernel with more outputs than inputs.
+  """Returns jnp.einsum for a kernel with more outputs than inputs.
 
   The kernel gradient is einsum(x, dy); autodiff computes einsum(dy, x). XLA on
   CPU transposes the first operand in memory, and x is smaller than dy. The

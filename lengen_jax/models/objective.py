@@ -96,7 +96,7 @@ def apply(
     for encoding in dict.fromkeys(blocks.create_encodings(config)):
       encodings.check_extent(encoding, scheme, shape[1], train)
     if not packed:
-      # Where all rows have the same positions, one row stands for all.
+      # If all rows have the same positions, one row is used.
       shared = scheme.same_rows or not scheme.draws(train)
       lengths = lengths[:1] if shared else lengths
       index = jnp.broadcast_to(

@@ -190,7 +190,7 @@ def state_gib(run: run_lib.Run) -> float:
 
 
 def _pads(config: data_config.DataConfig) -> bool:
-  """Whether training rows have padding."""
+  """Returns whether training rows have padding."""
   if config.source == 'seqio' and menu.prompt_tasks(config.task):
     return True
   pictures = config.source == 'seqio' and menu.pictures(config.task)

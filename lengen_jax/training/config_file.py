@@ -114,7 +114,7 @@ def _run(text: str) -> ml_collections.ConfigDict:
     ]
     raise errors.ConfigError(f'there is no config file {name}{"".join(hints)}')
   if path.suffix != '.py':
-    raise errors.ConfigError(f'config file {name} is no Python file')
+    raise errors.ConfigError(f'config file {name} is not a Python file')
   try:
     file = runpy.run_path(str(path.absolute()), run_name=path.stem)
     if 'get_config' not in file:
@@ -122,7 +122,7 @@ def _run(text: str) -> ml_collections.ConfigDict:
     config = file['get_config'](arg)
     if not isinstance(config, ml_collections.ConfigDict):
       raise errors.ConfigError(
-        f'get_config gave a {type(config).__name__} and no '
+        f'get_config returned a {type(config).__name__}, not an '
         'ml_collections.ConfigDict'
       )
     return config.lock()

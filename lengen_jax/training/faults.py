@@ -39,7 +39,7 @@ class Preemption:
       signal.signal(signal.SIGTERM, self._previous)
 
   def reached(self, step: int) -> bool:
-    """Whether to stop after this step; call at every step.
+    """Returns whether to stop after this step; call at every step.
 
     Args:
       step: steps done.

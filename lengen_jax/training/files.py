@@ -26,7 +26,7 @@ def locate(path: PathLike) -> Path:
 
 
 def is_remote(path: PathLike) -> bool:
-  """Whether a path is in an object store."""
+  """Returns whether a path is in an object store."""
   return '://' in str(path)
 
 

@@ -17,7 +17,7 @@ _T = TypeVar('_T')
 
 
 def is_first() -> bool:
-  """Whether this is the process that writes files and prints."""
+  """Returns whether this is the process that writes files and prints."""
   # Neither loads jax nor initialises its devices.
   jax = sys.modules.get('jax')
   if jax is None or not jax.distributed.is_initialized():

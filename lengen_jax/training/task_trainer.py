@@ -213,7 +213,7 @@ class TaskTrainer:
   def _step(
     self, width: int, point: Points, number: jax.Array, length: jax.Array
   ) -> tuple[Points, jax.Array]:
-    """One step of one point on rows padded to `width`."""
+    """Takes one step of one point on rows padded to `width`."""
     task_rng, model_rng = jax.random.split(
       jax.random.fold_in(jax.random.key(point.seeds), number + 1)
     )

@@ -144,7 +144,7 @@ def visible_pairs(
 
 
 def _peak(device: jax.Device) -> float | None:
-  """Peak FLOP/s of a device; None if unknown."""
+  """Returns peak FLOP/s of a device; None if unknown."""
   kind = device.device_kind
   # The longest match: 'TPU v5 lite' is not a 'TPU v5'.
   name = max(

@@ -201,7 +201,7 @@ class _Slot:
 
   @functools.cached_property
   def value(self) -> tuple[Any, ...]:
-    """Hashable value of the encoding and its parameters."""
+    """Returns hashable value of the encoding and its parameters."""
     leaves = sorted(self.params.items())
     return self.encoding, tuple(
       (name, np.asarray(leaf).tobytes()) for name, leaf in leaves

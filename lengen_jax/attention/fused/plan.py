@@ -16,7 +16,7 @@ LANES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What is static for a band of queries.
+  """Static sizes and options of a band of queries.
 
   Attributes:
     form: of the bias: 'none', 'strip', 'anchored' or 'dense'.

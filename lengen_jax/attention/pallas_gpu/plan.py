@@ -1,10 +1,10 @@
-"""How much of attention a program on a GPU computes at a time."""
+"""Block sizes of the GPU kernels."""
 
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.fused.plan import Plan as Plan
 
-# Each of the first queries has a bias of its own: from here on anchors are at
-# least as far apart as tiles are wide.
+# Number of first queries whose biases are computed exactly. Beyond them,
+# anchors are at least as far apart as tiles are wide.
 EXACT = plans.BLOCK
 
 

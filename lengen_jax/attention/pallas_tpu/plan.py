@@ -8,7 +8,7 @@ from lengen_jax import errors, partitioning
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.fused.plan import LANES
 
-# Each of the first queries has a bias of its own.
+# Number of first queries whose biases are computed exactly.
 EXACT = LANES
 # Largest number of rows of the batch that share a tile of the bias.
 _ROWS = 8
@@ -94,7 +94,7 @@ def key_copies(num_heads: int, key_heads: int, width: int) -> int:
   """Returns copies of a key head, for query heads that share a register.
 
   If a group fills several registers, each has the same copies. If a register
-  holds heads of several groups, every head has a copy of its own.
+  holds heads of several groups, every head has a separate copy.
   """
   group, heads = num_heads // key_heads, max(1, LANES // width)
   return group if group % heads else heads
@@ -102,7 +102,7 @@ def key_copies(num_heads: int, key_heads: int, width: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """What a kernel holds in vector memory.
+  """Sizes of the arrays of a kernel in vector memory.
 
   Attributes:
     blocks: blocks of queries or keys, as inputs and outputs.

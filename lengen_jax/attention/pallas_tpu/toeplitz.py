@@ -3,8 +3,8 @@
 A tile of n rows and m columns has n + m - 1 distances; laid out along the lanes
 of a vector `[1, n + m]` they become the tile by shifting row r by r. Vector
 units shift 8 rows at once, by one amount: three masked shifts separate the rows
-of a group of 8, and one shift each moves 16 groups to their places. (v4 cannot
-shift each row by an amount of its own, as later TPUs can.)
+of a group of 8, and one shift each moves 16 groups to their places. (Later TPUs
+than v4 can shift each row by a different amount.)
 
 Sizes are multiples of LANES.
 """

@@ -57,7 +57,7 @@ def exact_match(
 def f1(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float:
-  """Mean F1 of the words that predictions and references share.
+  """Returns mean F1 of the words that predictions and references share.
 
   Words are counted as often as they occur. Without a common word the F1 is 0,
   also where both texts are empty.
@@ -75,7 +75,7 @@ def f1(
 def rouge(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float:
-  """Geometric mean of ROUGE-1, ROUGE-2 and ROUGE-L, each a mean over rows.
+  """Returns the geometric mean of mean ROUGE-1, ROUGE-2 and ROUGE-L.
 
   Args:
     predictions: list of strings.
@@ -90,7 +90,7 @@ def rouge(
 def rouge_components(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-  """ROUGE-1, ROUGE-2 and ROUGE-L: mean F measures, without stemming.
+  """Returns ROUGE-1, ROUGE-2 and ROUGE-L: mean F measures, without stemming.
 
   The best reference is chosen for each of the three apart. Tokens are runs of
   a-z and 0-9: other scripts are not seen at all.

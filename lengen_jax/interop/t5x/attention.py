@@ -216,7 +216,7 @@ class MultiHeadDotProductAttention(nn.Module):
     )
 
   def _project(self, name: str, init: Callable, x_BxLxE: Array) -> jax.Array:
-    """Queries, keys or values, `[B, L, H, D]`."""
+    """Returns queries, keys or values, `[B, L, H, D]`."""
     kernel_ExHxD = _Kernel(
       init,
       (x_BxLxE.shape[-1], self.num_heads, self.head_dim),
@@ -241,7 +241,7 @@ class MultiHeadDotProductAttention(nn.Module):
     mask: Array | None,
     bias: Array | None,
   ) -> jax.Array:
-    """softmax(q k + bias) over the visible keys, `[B, H, Q, K]`."""
+    """Returns softmax(q k + bias) over the visible keys, `[B, H, Q, K]`."""
     logits_BxHxQxK = jnp.einsum(
       'bqhd,bkhd->bhqk',
       query_BxQxHxD,
@@ -266,7 +266,7 @@ class MultiHeadDotProductAttention(nn.Module):
     return jax.nn.softmax(logits_BxHxQxK).astype(self.dtype)
 
   def _output(self, y_BxQxHxD: jax.Array, width: int) -> jax.Array:
-    """Output projection, `[B, Q, E]`."""
+    """Returns output projection, `[B, Q, E]`."""
     kernel_HxDxE = _Kernel(
       self.kernel_init,
       (self.num_heads, self.head_dim, width),
@@ -323,7 +323,7 @@ def _scaled(init: Callable, factor: float) -> Callable:
 def _of_step(
   mask: Array | None, bias: Array | None, q_index: Array, k_index: Array
 ) -> tuple[Array, Array | None]:
-  """Mask of the filled slots, and the query's row of the bias."""
+  """Returns mask of the filled slots, and the query's row of the bias."""
   filled_Bx1x1xL = (k_index <= q_index)[:, None, None]
   mask = filled_Bx1x1xL if mask is None else (mask > 0) & filled_Bx1x1xL
   if bias is not None:
