@@ -191,7 +191,7 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """Returns 1 / psi(max(i, L)); the output of the MLP is piecewise linear in it.
+    """Returns 1 / psi(max(i, L)); the MLP is piecewise linear in it.
 
     The weight of a query between its anchors hardly depends on c. It gets no
     gradient with respect to c, so that it is constant except where L lies

@@ -131,7 +131,7 @@ class Rope(base.Encoding):
 
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
-    """Returns the factor on rotated queries and keys, scalar or `[B, 1 or L]`."""
+    """Returns the factor on queries and keys, scalar or `[B, 1 or L]`."""
     del lengths
     return 1.0
 
@@ -283,7 +283,7 @@ class Yarn(Rope):
     dim = self.rotary_dim
 
     def pair_of(rotations: float) -> float:
-      """Returns the k for which a pair has this many turns in the train length."""
+      """Returns the k of the pair with this many turns in the train length."""
       wavelength = self.train_length / rotations
       return (
         dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(self.base))

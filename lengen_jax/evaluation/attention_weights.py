@@ -308,6 +308,6 @@ def entropy(
 
 
 def _queries(attended: Attended) -> tuple[jax.Array, jax.Array]:
-  """Returns mean entropy and number of visible keys per query, `[B, Q]` each."""
+  """Returns mean entropy and number of visible keys of queries, `[B, Q]`."""
   nats_BxHxQ = jax.scipy.special.entr(attended.weights()).sum(-1)
   return nats_BxHxQ.mean(1), attended.visible().sum(-1)
