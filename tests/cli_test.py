@@ -275,7 +275,7 @@ def test_mistakes_in_lengths(trained, capsys):
   error = mistake(capsys, 'eval', workdir, '--lengths=24,64')
   assert '24 does not divide the longest, 64' in error
   error = mistake(capsys, 'eval', workdir, '--lengths=1000000')
-  assert 'hold 0 windows of 1000000' in error
+  assert '0 windows of 1000000' in error
 
 
 def test_debug_shows_where(tmp_path, capsys):

@@ -227,7 +227,7 @@ def test_a_longer_plan_rotates_cached_keys_again(assert_close):
       'learned(max_position=32)',
       {'scheme': 'equal_mean'},
       errors.CombinationError,
-      'equal_mean gives fractional positions',
+      'equal_mean has fractional positions',
     ),
     (
       'rope',
