@@ -72,8 +72,10 @@ def assert_close():
 
 @pytest.fixture
 def tiny_config():
-  """The smallest configuration of the embedded corpus."""
-  return stdlib_config.get_config('tiny')
+  """The smallest configuration of the embedded corpus, with one layer."""
+  config = stdlib_config.get_config('tiny')
+  config.model.num_layers = 1
+  return config
 
 
 @pytest.fixture(scope='session')

@@ -18,8 +18,7 @@ from tests import random_params
 
 def trained(config, encoding, **model):
   """A run with random parameters, of training length 8."""
-  config.model.encoding = encoding
-  config.model.update(model)
+  config.model.update(num_layers=2, encoding=encoding, **model)
   config.data.train_length = 8
   config.eval.lengths = (8, 16)
   run = run_lib.Run(config)

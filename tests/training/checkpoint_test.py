@@ -109,6 +109,7 @@ def spoil(folder, step):
 
 
 def test_layers_are_unstacked_on_disk(tmp_path, tiny_config):
+  tiny_config.model.num_layers = 2
   tiny_config.model.encoding = 'fire'
   tiny_config.model.scan_layers = True
   scanned, state = model_state(tiny_config)
@@ -268,6 +269,7 @@ def test_no_readable_checkpoint(tmp_path):
 
 
 def test_checkpoint_of_another_model(tmp_path, tiny_config):
+  tiny_config.model.num_layers = 2
   model, state = model_state(tiny_config)
   checkpoints = checkpoint.Checkpointer(tmp_path, model)
   checkpoints.save(state)

@@ -43,6 +43,7 @@ def test_clipping():
 
 
 def test_encodings_norms_and_tables_of_positions_do_not_decay(tiny_config):
+  tiny_config.model.num_layers = 2
   tiny_config.model.encoding = 'fire, learned(max_position=8)'
   params = run_lib.Run(tiny_config).abstract_state.params
   flat = jax.tree_util.tree_flatten_with_path(optimizer.decayed(params))[0]
