@@ -8,7 +8,7 @@ data.
 Shapes: B rows, L tokens, E width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -201,18 +201,15 @@ class Properties:
   def check_translation(self, scheme: str) -> None:
     """Checks that translation-invariant encodings ignore shifts."""
     given = draw(scheme, *_whole_rows(), train=True)
-    if isinstance(given, positions.Distances):
-      return
-    if not self._instance.translation_invariant:
+    distances = isinstance(given, positions.Distances)
+    if distances or not self._instance.translation_invariant:
       return
     # Sums and differences of multiples of 1/64 are exact.
     given = np.asarray(given)
     given = (np.round(given * 64) / 64).astype(given.dtype)
-    index, lengths = _whole_rows()
-    ids = np.ones_like(index)
     self._equal(
-      self._forward(self.x, given + 37, ids, lengths),
-      self._forward(self.x, given, ids, lengths),
+      self._whole(given + 37),
+      self._whole(given),
       f'{self.encoding} with {scheme}: shifted by 37 and not',
     )
 
@@ -245,13 +242,11 @@ class Properties:
     Args:
       exact: Properties of the same encoding in float32.
     """
-    index, lengths = _whole_rows()
-    ids = np.ones_like(index)
-    far = FAR + index
+    far = FAR + _whole_rows()[0]
     rounded = np.asarray(far.astype(jnp.bfloat16), np.int32)
-    want = exact._forward(self.x, far, ids, lengths)
-    error = np.abs(self._forward(self.x, far, ids, lengths) - want).max()
-    effect = np.abs(exact._forward(self.x, rounded, ids, lengths) - want).max()
+    want = exact._whole(far)
+    error = np.abs(self._whole(far) - want).max()
+    effect = np.abs(exact._whole(rounded) - want).max()
     noise = self._tolerance * np.abs(want).max()
     assert effect == 0 or effect > 1.5 * noise, (
       f'{self.encoding}: rounded positions have an error of {effect:.1e}, '
@@ -329,6 +324,11 @@ class Properties:
     assert np.isfinite(y).all(), f'{self.encoding}: outputs are not finite'
     return y
 
+  def _whole(self, given: Array) -> np.ndarray:
+    """Returns outputs of rows that are one segment."""
+    _, lengths = _whole_rows()
+    return self._forward(self.x, given, np.ones_like(lengths), lengths)
+
   def _decode(
     self, params: Params, x: Array, cache: Any, new: Array
   ) -> tuple[jax.Array, Any]:
@@ -382,9 +382,9 @@ def scheme_specs() -> list[str]:
   return [*specs, "randomized(max_position=64, mode='distances')"]
 
 
-def _amplified(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+def _amplified(path: tuple[Any, ...], leaf: Array) -> Array:
   """Scales up an encoding's matrices and attention's output kernel."""
-  names = [entry.key for entry in path]
+  names, leaf = [entry.key for entry in path], np.asarray(leaf)
   if names[-2:] == ['out', 'kernel']:
     return 8 * leaf
   return 4 * leaf if 'encoding' in names and leaf.ndim > 1 else leaf
@@ -401,20 +401,13 @@ def packed_rows() -> tuple[np.ndarray, ...]:
 def draw(
   scheme: str, index: np.ndarray, lengths: np.ndarray, *, train: bool
 ) -> jax.Array | positions.Distances:
-  """Returns a scheme's positions, cached for all encodings."""
-  key = index.tobytes(), lengths.tobytes()
-  return _draw(scheme, key, train)
+  """Returns a scheme's positions; compiled once for all encodings."""
+  return _compiled(scheme, train)(index, lengths=lengths, rng=jax.random.key(7))
 
 
-@functools.lru_cache(None)
-def _draw(
-  scheme: str, rows: tuple[bytes, bytes], train: bool
-) -> jax.Array | positions.Distances:
-  index, lengths = (
-    np.frombuffer(row, np.int32).reshape(ROWS, LENGTH) for row in rows
-  )
-  call = jax.jit(functools.partial(positions.create(scheme), train=train))
-  return call(index, lengths=lengths, rng=jax.random.key(7))
+@functools.cache
+def _compiled(scheme: str, train: bool) -> Callable[..., Any]:
+  return jax.jit(functools.partial(positions.create(scheme), train=train))
 
 
 def _whole_rows() -> tuple[np.ndarray, np.ndarray]:

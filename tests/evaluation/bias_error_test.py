@@ -13,6 +13,7 @@ from lengen_jax.evaluation import bias_error
 from lengen_jax.models import presets, stacking, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions.tokens import Tokens
+from tests import random_params
 
 FIRE = 'fire(init_threshold=64., mlp_width=8)'
 
@@ -24,7 +25,7 @@ def config(**fields):
 
 
 def init(config):
-  """Unstacked parameters, initialized once per encoding and architecture."""
+  """Unstacked parameters, made once per encoding and architecture."""
   return _init(
     dataclasses.replace(
       config, scan_layers=False, implementation='auto', bias_form='exact'
@@ -34,7 +35,9 @@ def init(config):
 
 @functools.cache
 def _init(config):
-  return stacking.init(config, jax.random.key(0))
+  return random_params.fill_model(
+    lambda: stacking.init(config, jax.random.key(0))
+  )
 
 
 def largest(config, scheme='standard', params=None, length=512):
@@ -142,7 +145,7 @@ def test_a_model_with_anchors_is_close_to_the_exact_one():
 
   def logits(bias_form, **named):
     model = transformer.create(dataclasses.replace(c, bias_form=bias_form))
-    return model.apply({'params': params}, tokens, **named)
+    return jax.jit(model.apply)({'params': params}, tokens, **named)
 
   exact, anchored = logits('exact'), logits('anchored')
   assert not np.array_equal(exact, anchored)

@@ -38,7 +38,7 @@ def golden(name):
 
 
 def logits(params, config, ids):
-  return models.DecoderLM(config).apply({'params': params}, ids)
+  return jax.jit(models.DecoderLM(config).apply)({'params': params}, ids)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_scanned_losses(name, assert_close):
   config = dataclasses.replace(
     config, scan_layers=True, remat='full', implementation='blockwise'
   )
-  found = models.DecoderLM(config).apply(
+  found = jax.jit(models.DecoderLM(config).apply)(
     {'params': stacking.stack(params, config)}, ids[:, :-1], targets=ids[:, 1:]
   )
   want = -jnp.take_along_axis(

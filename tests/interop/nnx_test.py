@@ -1,5 +1,7 @@
 """Encodings as nnx modules."""
 
+import functools
+
 from flax import linen as nn
 from flax import nnx
 import jax
@@ -23,15 +25,20 @@ def test_bias_is_that_of_linen(spec, assert_close):
   q, k = jnp.arange(3) + 4, jnp.arange(7)
   linen = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
   params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
-  want = linen.apply({'params': params}, q, k, method='bias')
-  assert_close(module(q, k), want)
-  assert_close(module.bias_fn()(q, k), want)
-  assert module(q).shape == (HEADS, 3, 3)
-  want = linen.apply(
-    {'params': params}, q, k, bidirectional=True, method='bias'
-  )
-  assert_close(module(q, k, bidirectional=True), want)
-  assert_close(module.bias_fn(bidirectional=True)(q, k), want)
+
+  @nnx.jit(static_argnames='both')
+  def biases(module, params, both):
+    want = linen.apply(
+      {'params': params}, q, k, bidirectional=both, method='bias'
+    )
+    called = module(q, k, bidirectional=both)
+    return called, module.bias_fn(bidirectional=both)(q, k), want
+
+  for both in (False, True):
+    called, by_function, want = biases(module, params, both)
+    assert_close(called, want)
+    assert_close(by_function, want)
+  assert jax.eval_shape(module, q).shape == (HEADS, 3, 3)
   # The tree is that of a checkpoint.
   named = jax.eval_shape(
     lambda: linen.init(jax.random.key(0), method='tile_params')
@@ -49,17 +56,19 @@ def test_rotary_is_called_as_maxtext_does(spec, assert_close):
   x = jax.random.normal(jax.random.key(0), (2, 5, HEADS, HEAD_DIM))
   position = jnp.asarray([[0, 1, 2, 0, 1], [4, 5, 6, 7, 8]])
   linen = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
-  want, _ = linen.apply({}, x, x, position, position, method='rotate')
-  assert_close(module(x, position), want)
-  assert_close(module(x), module(x, jnp.arange(5)))
+  rotate = jax.jit(functools.partial(linen.apply, method='rotate'))
+  want, _ = rotate({}, x, x, position, position)
+  apply = jax.jit(module)
+  assert_close(apply(x, position), want)
+  assert_close(apply(x), apply(x, jnp.arange(5)))
 
 
 def test_rotary_by_length(assert_close):
   module = lengen_nnx.Rotary('rope(train_length=4, dynamic=True)', head_dim=8)
   x = jnp.ones((1, 8, 1, 8))
   plain = lengen_nnx.Rotary('rope', head_dim=8)
-  got = module(x, None, jnp.full((1, 1), 8))
-  assert_close(got, plain(x, jnp.arange(8) / 2))
+  got = jax.jit(module)(x, None, jnp.full((1, 1), 8))
+  assert_close(got, jax.jit(plain)(x, jnp.arange(8) / 2))
   with pytest.raises(errors.LengthError, match='pass lengths'):
     module(x)
 
@@ -82,15 +91,17 @@ def test_content(spec, assert_close):
   q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 6, HEADS, HEAD_DIM))
   linen = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
   params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
-  content = linen.apply({'params': params}, method='content_fn')
 
+  @jax.jit
   def attend(content):
     return attention.dot_product_attention(
       q, k, v, content=content, causal=True
     )
 
-  assert_close(attend(module.content_fn()), attend(content))
-  assert jnp.abs(attend(module.content_fn()) - attend(None)).max() > 1e-3
+  content = linen.apply({'params': params}, method='content_fn')
+  got = attend(module.content_fn())
+  assert_close(got, attend(content))
+  assert np.abs(got - attend(None)).max() > 1e-3
 
 
 class Attention(nnx.Module):
@@ -151,19 +162,23 @@ def test_layers_are_scanned(assert_close):
   def layers(rngs):
     return Attention(spec, rngs)
 
-  model = layers(nnx.Rngs(0))
+  model = nnx.jit(layers)(nnx.Rngs(0))
   x = jax.random.normal(jax.random.key(1), (2, 8, 16))
 
   @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
   def run(layer, x):
     return layer(x)
 
-  got = run(model, x)
+  got = nnx.jit(run)(model, x)
   want = x
   graph, state = nnx.split(model)
+
+  @jax.jit
+  def apply(state, x):
+    return nnx.merge(graph, state)(x)
+
   for i in range(3):
-    layer = nnx.merge(graph, jax.tree.map(lambda leaf, i=i: leaf[i], state))
-    want = layer(want)
+    want = apply(jax.tree.map(lambda leaf, i=i: leaf[i], state), want)
   assert_close(got, want)
   kernel = model.bias.mlp_1['kernel'][...]
   assert jnp.abs(kernel[0] - kernel[1]).max() > 0.01

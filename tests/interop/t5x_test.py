@@ -13,6 +13,7 @@ import pytest
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.interop import t5x
+from tests import helpers, random_params
 from tests.interop import network
 
 ADDITIVE = {
@@ -87,16 +88,35 @@ FACTORS = {
 
 @functools.cache
 def make(name, dtype='float32'):
-  """Config and parameters, as if trained: a fresh bias is soft."""
+  """Returns config, random parameters, and the shapes of all variables."""
   cfg = network.Config(dtype=jnp.dtype(dtype), **NETWORKS[name])
-  variables = network.init(cfg)
+  shapes = jax.eval_shape(lambda: network.init(cfg))
 
   def louder(path, leaf):
     names = [key.key for key in path]
-    return leaf * 3 if {'relpos_bias', 'encoding'} & set(names) else leaf
+    encodes = {'relpos_bias', 'encoding'} & set(names)
+    linear = names[-1] in ('kernel', 'bias')
+    return abs(leaf) * 3 if encodes and not linear else leaf
 
-  params = jax.tree_util.tree_map_with_path(louder, variables['params'])
-  return cfg, params, variables['params_axes']
+  params = random_params.fill(lambda: shapes['params'])
+  return cfg, jax.tree_util.tree_map_with_path(louder, params), shapes
+
+
+def attention(x, y=None, **fields):
+  """Returns attention of 4 heads and random parameters for it."""
+  module = t5x.MultiHeadDotProductAttention(
+    **{'num_heads': 4, 'head_dim': 8, **fields}
+  )
+  key = jax.random.key(0)
+  return module, helpers.random_params(
+    lambda: module.init(key, x, x if y is None else y)['params']
+  )
+
+
+def compiled_apply(module, params, *args, **kwargs):
+  """Applies a module by one compiled program."""
+  apply = functools.partial(module.apply, **kwargs)
+  return jax.jit(apply)({'params': params}, *args)
 
 
 LENGTH = 8
@@ -147,10 +167,11 @@ def decode(name, tokens, positions=None):
 
 @of_networks(SHARED, SCAN, INSIDE, ROTARY)
 def test_parameters_are_what_t5x_takes(name):
-  _, params, axes = make(name)
+  _, _, variables = make(name)
+  params = variables['params']
   names = jax.tree.map(
     lambda leaf: leaf.names,
-    axes,
+    variables['params_axes'],
     is_leaf=lambda x: isinstance(x, partitioning.AxisMetadata),
   )
   flat = jax.tree_util.tree_leaves_with_path(params)
@@ -337,8 +358,7 @@ def test_attention_is_that_of_t5x(assert_close):
   x = jax.random.normal(jax.random.key(0), (2, 6, 16))
   mask = network.make_mask((2, 6), None)
   bias = jax.random.normal(jax.random.key(1), (1, 4, 6, 6))
-  variables = module.init(jax.random.key(2), x, x)
-  params = variables['params']
+  params = jax.jit(module.init)(jax.random.key(2), x, x)['params']
   assert jax.tree.map(jnp.shape, params) == {
     name: {'kernel': (32, 16) if name == 'out' else (16, 32)}
     for name in ('query', 'key', 'value', 'out')
@@ -346,10 +366,11 @@ def test_attention_is_that_of_t5x(assert_close):
   # Logits are not divided: queries start smaller.
   ratio = params['key']['kernel'].std() / params['query']['kernel'].std()
   assert abs(ratio / 8**0.5 - 1) < 0.1
-  got = module.apply(variables, x, x, mask, bias, deterministic=True)
-  assert_close(got, plain_attention(params, x, mask, bias))
+  arguments = params, x, x, mask, bias
+  got = compiled_apply(module, *arguments, deterministic=True)
+  assert_close(got, jax.jit(plain_attention)(params, x, mask, bias))
   same = module.clone(float32_logits=True)
-  again = same.apply(variables, x, x, mask, bias, deterministic=True)
+  again = compiled_apply(same, *arguments, deterministic=True)
   np.testing.assert_array_equal(again, got)
 
 
@@ -361,8 +382,9 @@ def test_kernels_by_head(assert_close):
     module = t5x.MultiHeadDotProductAttention(
       num_heads=4, head_dim=8, joined_kv=joined
     )
-    variables = module.init(jax.random.key(2), x, x)
-    outputs.append(module.apply(variables, x, x, deterministic=True))
+    variables = jax.jit(module.init)(jax.random.key(2), x, x)
+    params = variables['params']
+    outputs.append(compiled_apply(module, params, x, x, deterministic=True))
   assert_close(*outputs)
   assert variables['params']['query']['kernel'].shape == (16, 4, 8)
   assert variables['params']['out']['kernel'].shape == (4, 8, 16)
@@ -372,28 +394,24 @@ def test_kernels_by_head(assert_close):
 
 
 def test_attention_to_an_encoder(assert_close):
-  module = t5x.MultiHeadDotProductAttention(num_heads=2, head_dim=8)
-  x, encoded = jnp.ones((2, 3, 16)), jnp.ones((2, 7, 16))
-  variables = module.init(jax.random.key(0), x, encoded)
-  mask = jnp.ones((2, 1, 3, 7)).at[0, :, :, 4:].set(0)
-  encoded = encoded.at[0, 4:].set(100.0)
-  got = module.apply(variables, x, encoded, mask, deterministic=True)
+  x, encoded = np.ones((2, 3, 16)), np.ones((2, 7, 16))
+  module, params = attention(x, encoded)
+  mask = np.ones((2, 1, 3, 7))
+  mask[0, :, :, 4:] = 0
+  encoded[0, 4:] = 100
+  got = compiled_apply(module, params, x, encoded, mask, deterministic=True)
   assert_close(got[0], got[1])
 
 
 def test_dropout_is_alike_for_all_queries(assert_close):
-  module = t5x.MultiHeadDotProductAttention(
-    num_heads=2, head_dim=8, dropout_rate=0.5
-  )
   x = jax.random.normal(jax.random.key(0), (2, 6, 16))
-  params = module.init(jax.random.key(0), x, x, deterministic=True)['params']
+  module, params = attention(x)
+  module = module.clone(dropout_rate=0.5)
   # All queries weigh all keys alike.
   params['query']['kernel'] *= 0
-  y = module.apply(
-    {'params': params}, x, x, rngs={'dropout': jax.random.key(1)}
-  )
+  y = compiled_apply(module, params, x, x, rngs={'dropout': jax.random.key(1)})
   assert_close(y, jnp.broadcast_to(y[:, :1], y.shape))
-  plain = module.apply({'params': params}, x, x, deterministic=True)
+  plain = compiled_apply(module, params, x, x, deterministic=True)
   assert jnp.abs(y - plain).min() > 1e-4
 
 
@@ -409,24 +427,34 @@ def test_the_table_of_t5_is_where_t5x_has_it(assert_close):
     max_distance=16,
     embedding_init=init,
   )
-  variables = module.init(jax.random.key(0), 9, 9)
+  variables = jax.jit(lambda: module.init(jax.random.key(0), 9, 9))()
   table = variables['params']['rel_embedding']
-  assert (table == init(None, (4, 8), jnp.float32)).all()
+  assert (table == np.arange(32.0).reshape(4, 8)).all()
   ours = encodings.create(
     't5(num_buckets=8, max_distance=16)', num_heads=4, head_dim=1
   )
   index = jnp.arange(9)
-  for bidirectional in (True, False):
-    want = ours.apply(
-      {'params': {'table': table.T}},
-      index,
-      index,
-      bidirectional=bidirectional,
-      method='bias',
-    )
-    assert_close(module.apply(variables, 9, 9, bidirectional)[0], want)
+
+  @jax.jit
+  def both(variables):
+    table = variables['params']['rel_embedding']
+    return [
+      (
+        module.apply(variables, 9, 9, bidirectional),
+        ours.apply(
+          {'params': {'table': table.T}},
+          index,
+          index,
+          bidirectional=bidirectional,
+          method='bias',
+        )[None],
+      )
+      for bidirectional in (True, False)
+    ]
+
+  for bias, want in both(variables):
+    assert_close(bias, want)
   # Bucket 0 is the token itself, bucket 1 its predecessor.
-  bias = module.apply(variables, 9, 9, False)
   assert bias[0, 2, 5, 5] == table[2, 0] and bias[0, 2, 5, 4] == table[2, 1]
 
 
@@ -453,22 +481,16 @@ def test_fields_of_t5_feed_t5_alone():
 @pytest.mark.parametrize('encoding', ['fire', 't5'])
 def test_both_ways(encoding, assert_close):
   module = t5x.RelativePositionBiases(encoding=encoding, num_heads=4)
-  variables = module.init(jax.random.key(0), 5, 5)
-  bias = module.apply(variables, 5, 5)
-  ours = t5x.MultiHeadDotProductAttention(
-    num_heads=4, head_dim=8, encoding=encoding, bidirectional=True
-  )
   x = jax.random.normal(jax.random.key(0), (2, 5, 16))
-  made = ours.init(jax.random.key(1), x, x)
-  plain = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
-  params = dict(made['params'])
-  params.pop('encoding', None)
-  inside = made['params'].get('encoding', {})
+  ours, made = attention(x, encoding=encoding, bidirectional=True)
+  plain, _ = attention(x)
+  inside = made['encoding']
   if encoding == 't5':
     inside = {'rel_embedding': inside['table'].T}
-  bias = module.apply({'params': inside}, 5, 5)
-  want = plain.apply({'params': params}, x, x, None, bias, deterministic=True)
-  assert_close(ours.apply(made, x, x, deterministic=True), want)
+  bias = jax.jit(lambda params: module.apply({'params': params}, 5, 5))(inside)
+  params = {name: made[name] for name in made if name != 'encoding'}
+  want = compiled_apply(plain, params, x, x, None, bias, deterministic=True)
+  assert_close(compiled_apply(ours, made, x, x, deterministic=True), want)
 
 
 def test_no_bias():
@@ -524,32 +546,41 @@ def test_rows_that_are_full_go_on(way):
       'positions': jnp.arange(5.0),
     },
   }[way]
-  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8, **fields)
   x = jax.random.normal(jax.random.key(0), (2, 5, 16))
-  variables = module.init(jax.random.key(1), x, x, deterministic=True)
-  params = {'params': variables['params']}
+  module, params = attention(x, **fields)
   bias = jnp.ones((1, 4, 5, 5)) if way == 'handed in' else None
   kwargs = dict(deterministic=True, mutable=['cache'])
-  _, cache = module.apply(params, x, x, decode=True, **kwargs)
-  mask = network.make_mask((2, 5), None)
-  _, cache = module.apply(
-    {**params, **cache},
-    x,
-    x,
-    mask,
-    prefill=True,
-    prefill_lengths=jnp.asarray([5, 2]),
-    **kwargs,
-  )
-  before = cache['cache']['cached_key'][0]
-  for _ in range(3):
-    token = x[:, :1]
-    y, cache = module.apply(
-      {**params, **cache}, token, token, None, bias, decode=True, **kwargs
+
+  @jax.jit
+  def run(params):
+    params = {'params': params}
+    _, cache = module.apply(params, x, x, decode=True, **kwargs)
+    _, cache = module.apply(
+      {**params, **cache},
+      x,
+      x,
+      network.make_mask((2, 5), None),
+      prefill=True,
+      prefill_lengths=jnp.asarray([5, 2]),
+      **kwargs,
     )
-    assert jnp.isfinite(y).all()
+
+    def step(cache, _):
+      token = x[:, :1]
+      y, after = module.apply(
+        {**params, 'cache': cache},
+        *(token, token, None, bias),
+        decode=True,
+        **kwargs,
+      )
+      return after['cache'], y
+
+    return cache['cache'], jax.lax.scan(step, cache['cache'], length=3)
+
+  before, (after, y) = run(params)
+  assert np.isfinite(y).all()
   # And spoil nothing.
-  assert (cache['cache']['cached_key'][0] == before).all()
+  np.testing.assert_array_equal(after['cached_key'][0], before['cached_key'][0])
 
 
 @pytest.mark.parametrize(
@@ -575,40 +606,38 @@ def test_beams_have_the_positions_of_their_row(name, assert_close):
 
 def test_a_bias_handed_in_is_added(assert_close):
   """Beside an encoding, in training and while decoding."""
-  module = t5x.MultiHeadDotProductAttention(
-    num_heads=4, head_dim=8, encoding='alibi'
-  )
-  plain = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
   x = jax.random.normal(jax.random.key(0), (2, 5, 16))
-  variables = module.init(jax.random.key(1), x, x, deterministic=True)
+  module, params = attention(x, encoding='alibi')
+  plain, _ = attention(x)
+  variables = {'params': params}
   bias = jax.random.normal(jax.random.key(2), (1, 4, 5, 5))
   alibi = t5x.RelativePositionBiases(encoding='alibi', num_heads=4)
   both = bias + alibi.apply({}, 5, 5, False)
   mask = network.make_mask((2, 5), None)
-  got = module.apply(variables, x, x, mask, bias, deterministic=True)
-  want = plain.apply(variables, x, x, mask, both, deterministic=True)
+  got = compiled_apply(module, params, x, x, mask, bias, deterministic=True)
+  hiding = mask.at[1, :, :, 0].set(0)
+  attend = jax.jit(functools.partial(plain.apply, deterministic=True))
+  want = attend(variables, x, x, mask, both)
   assert_close(got, want)
   kwargs = dict(deterministic=True, decode=True, mutable=['cache'])
-  _, cache = module.apply(variables, x, x, **kwargs)
+  step = jax.jit(functools.partial(module.apply, **kwargs))
+  _, cache = step(variables, x, x)
   # A mask of its own hides the first slot from the second row.
   hidden = jnp.ones((2, 1, 1, 5)).at[1, :, :, 0].set(0)
   for i in range(5):
     token = x[:, i : i + 1]
-    y, cache = module.apply(
-      {**variables, **cache}, token, token, hidden, bias, **kwargs
-    )
+    y, cache = step({**variables, **cache}, token, token, hidden, bias)
     assert_close(y[0, 0], want[0, i])
-  hiding = mask.at[1, :, :, 0].set(0)
-  want = plain.apply(variables, x, x, hiding, both, deterministic=True)
+  want = attend(variables, x, x, hiding, both)
   assert_close(y[1, 0], want[1, 4])
 
 
 def test_prefill_counts_what_the_first_query_sees(assert_close):
-  module = t5x.MultiHeadDotProductAttention(num_heads=4, head_dim=8)
   x = jax.random.normal(jax.random.key(0), (2, 5, 16))
-  variables = module.init(jax.random.key(1), x, x, deterministic=True)
+  module, params = attention(x)
+  variables = {'params': params}
   kwargs = dict(deterministic=True, mutable=['cache'])
-  _, cache = module.apply(variables, x, x, decode=True, **kwargs)
+  _, cache = compiled_apply(module, params, x, x, decode=True, **kwargs)
   # A prefix of 3 and of 4 tokens, all of which see each other.
   prefix = jnp.arange(5)[None] < jnp.asarray([[3], [4]])
   mask = prefix[:, None, :, None] & prefix[:, None, None, :]
@@ -830,14 +859,20 @@ def test_positions_under_scan(assert_close):
       )(name='layers')(x, None)[0]
 
   x = jnp.zeros((2, 2, 5, 5))
-  variables = jax.jit(Net().init)(jax.random.key(0), x, positions)
-  got = jax.jit(Net().apply)(variables, x, positions)
-  params = variables['params']['layers']['RelativePositionBiases_0']
+  params = helpers.random_params(
+    lambda: Net().init(jax.random.key(0), x, positions)['params']
+  )
+  params = jax.tree.map(abs, params)
+  got = compiled_apply(Net(), params, x, positions)
+  module = t5x.RelativePositionBiases(
+    encoding='fire(init_threshold=1.)', num_heads=2, positions=positions
+  )
+  bias = jax.jit(lambda layer: module.apply({'params': layer}, 5, 5, False))
   want = x
   for i in range(3):
-    module = t5x.RelativePositionBiases(
-      encoding='fire(init_threshold=1.)', num_heads=2, positions=positions
+    layer = jax.tree.map(
+      lambda leaf, i=i: leaf[:, i],
+      params['layers']['RelativePositionBiases_0'],
     )
-    layer = jax.tree.map(lambda leaf, i=i: leaf[:, i], params)
-    want = want * 0.5 + module.apply({'params': layer}, 5, 5, False)
+    want = want * 0.5 + bias(layer)
   assert_close(got, want)
