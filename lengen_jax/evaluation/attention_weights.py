@@ -37,29 +37,17 @@ class Attended:
   Attributes:
     q: `[B, Q, H, D]`, rotated if the encoding rotates.
     k: `[B, K, G, D]`, rotated if the encoding rotates.
-    q_positions: `[1 or B, Q]`, or Distances.
-    k_positions: `[1 or B, K]`, or Distances.
     segment_ids: int32 `[B, Q]` or None.
-    bias: a `BiasFn` or None.
-    content: a `ContentFn` or None.
-    logit_scale: float32 `[B, Q]` or `[B, Q, H]`, or None.
-    causal: whether keys after the query are masked.
-    window: tokens of the attention window; None for no window.
-    sinks: first keys that stay visible beyond the window.
+    terms: dict of positions, bias, content and logit_scale.
+    mask: causality, window and sinks.
     scale: factor on the logits; None for 1/sqrt(D).
   """
 
   q: Any
   k: Any
-  q_positions: Any
-  k_positions: Any
   segment_ids: Any
-  bias: Any
-  content: Any
-  logit_scale: Any
-  causal: bool = struct.field(pytree_node=False)
-  window: int | None = struct.field(pytree_node=False)
-  sinks: int = struct.field(pytree_node=False)
+  terms: dict[str, Any]
+  mask: visibility.Mask = struct.field(pytree_node=False)
   scale: float | None = struct.field(pytree_node=False)
 
   def weights(self) -> jax.Array:
@@ -69,7 +57,9 @@ class Attended:
     attention.
     """
     batch, keys, key_heads, _ = self.k.shape
-    content: Any = None if self.content is None else _LogitsOf(self.content)
+    terms = dict(self.terms)
+    if terms['content'] is not None:
+      terms['content'] = _LogitsOf(terms['content'])
     eye_BxKxGxK = jnp.broadcast_to(
       jnp.eye(keys)[None, :, None], (batch, keys, key_heads, keys)
     )
@@ -79,17 +69,13 @@ class Attended:
         self.q.astype(jnp.float32),
         self.k.astype(jnp.float32),
         eye_BxKxGxK,
-        bias=self.bias,
-        content=content,
-        q_positions=self.q_positions,
-        k_positions=self.k_positions,
+        **terms,
         q_segment_ids=self.segment_ids,
         k_segment_ids=self.segment_ids,
-        causal=self.causal,
-        window=self.window,
-        sinks=self.sinks,
+        causal=self.mask.causal,
+        window=self.mask.window,
+        sinks=self.mask.sinks,
         scale=self.scale,
-        logit_scale=self.logit_scale,
         implementation='reference',
       )
     return jnp.moveaxis(weights_BxQxHxK, 2, 1)
@@ -103,9 +89,7 @@ class Attended:
       for n in shape[1:]
     )
     mask = call.visible_pairs(
-      visibility.Mask(self.causal, self.window, self.sinks),
-      queries,
-      keys.with_sinks(self.sinks),
+      self.mask, queries, keys.with_sinks(self.mask.sinks)
     )
     return (
       jnp.ones(shape, bool) if mask is None else jnp.broadcast_to(mask, shape)
@@ -165,11 +149,11 @@ def record(
       if kwargs.get('shared') is not None:
         parts['bias'], parts['content'] = kwargs['shared']
       recorded['/'.join(module.path[:-1])] = Attended(
-        **parts,
+        parts.pop('q'),
+        parts.pop('k'),
         segment_ids=args[1].segment_ids,
-        causal=module.causal,
-        window=module.window,
-        sinks=module.sinks,
+        terms=dict(parts),
+        mask=visibility.Mask(module.causal, module.window, module.sinks),
         scale=None if module.scaled_logits else 1.0,
       )
       parts.clear()

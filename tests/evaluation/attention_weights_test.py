@@ -117,12 +117,11 @@ def test_what_contents_add_to_values_is_no_weight(assert_close):
   got = weights_of(config, STANDARD, params, batch(), layer)
   np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
   shaw = encodings.create('shaw(left=3, right=3)', num_heads=2, head_dim=16)
-  extra = shaw.apply(
+  extra = jax.jit(functools.partial(shaw.apply, method='content_values'))(
     {'params': params[layer]['attention']['encoding']},
     got,
-    jnp.arange(L),
-    jnp.arange(L),
-    method='content_values',
+    np.arange(L),
+    np.arange(L),
   )
   assert np.abs(extra).max() > 0.01
   assert_close(output(got, values, kernel, extra), want)
@@ -161,11 +160,8 @@ def test_packed_rows(assert_close):
 def test_positions_are_the_schemes(encoding, scheme, assert_close):
   config, scheme = create(encoding=encoding), positions.create(scheme)
   params, given, rng = filled(config), batch(), jax.random.key(7)
-  drawn = scheme(
-    jnp.asarray(given['segment_positions']),
-    lengths=jnp.asarray(given['lengths']),
-    rng=rng,
-    num_layers=2,
+  drawn = jax.jit(functools.partial(scheme, num_layers=2))(
+    given['segment_positions'], lengths=given['lengths'], rng=rng
   )
   values, kernel, want = real(
     config, params, given['inputs'], 'layer_1', positions=drawn
@@ -181,7 +177,7 @@ def test_scanned_layers_and_bfloat16():
   of_scanned = attention_weights.by_layer(
     scanned,
     STANDARD,
-    stacking.stack(params, scanned),
+    jax.jit(stacking.stack, static_argnums=1)(params, scanned),
     batch(),
     attention_weights.Attended.weights,
   )
@@ -237,7 +233,7 @@ def entropies(windows, lengths=None, params=None, **fields):
 def test_entropy_of_even_attention(windows, architecture):
   """Without logits, ln of the number of keys that each query sees."""
   params = jax.tree.map(
-    jnp.zeros_like, filled(create(architecture=architecture))
+    np.zeros_like, filled(create(architecture=architecture))
   )
   for one in entropies(
     windows, [8, 16], params=params, architecture=architecture

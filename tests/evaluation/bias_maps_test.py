@@ -1,5 +1,7 @@
 """Tests `lengen_jax/evaluation/bias_maps.py`."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -32,11 +34,8 @@ def curve(encoding, params, query):
   """The bias by the encoding itself, `[H, K]`, less its mean."""
   made = encodings.create(encoding, num_heads=2, head_dim=16)
   bias = np.asarray(
-    made.apply(
-      {'params': params},
-      np.array([query]),
-      np.arange(query + 1),
-      method='bias',
+    jax.jit(functools.partial(made.apply, method='bias'))(
+      {'params': params}, np.array([query]), np.arange(query + 1)
     )
   )[:, 0]
   return bias - bias.mean(-1, keepdims=True)
