@@ -264,10 +264,8 @@ class Encoding(nn.Module):
     Returns:
       float32 `[B, H, Q, K]`.
     """
-    content_fn = self.content_fn()
-    if content_fn is None:
-      return None
-    return content_fn.logits(q, k, q_positions, k_positions)
+    fn = self.content_fn()
+    return None if fn is None else fn.logits(q, k, q_positions, k_positions)
 
   def content_values(
     self, weights: Array, q_positions: Positions, k_positions: Positions
@@ -282,10 +280,8 @@ class Encoding(nn.Module):
     Returns:
       float32 `[B, Q, H, D]`.
     """
-    content_fn = self.content_fn()
-    if content_fn is None:
-      return None
-    return content_fn.values(weights, q_positions, k_positions)
+    fn = self.content_fn()
+    return None if fn is None else fn.values(weights, q_positions, k_positions)
 
   def content_fn(self) -> ContentFn | None:
     """The content terms as a `ContentFn` over the parameters, or None."""

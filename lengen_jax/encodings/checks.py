@@ -56,16 +56,14 @@ def check_positions(
         f'{name} takes whole positions only, got {positions.dtype}; use a '
         'position scheme with integer values'
       )
-  limit = encoding.max_position
-  if limit is None or isinstance(positions, jax.core.Tracer):
+  if encoding.max_position is None or isinstance(positions, jax.core.Tracer):
     return
   if positions is None:
     positions = np.arange(length)
   # In numpy: inside jit, jnp would trace even concrete arrays.
-  if (lowest := int(np.asarray(positions).min(initial=0))) < 0:
-    raise errors.LengthError(_out_of_range(encoding, lowest))
-  if (highest := int(np.asarray(positions).max(initial=-1))) >= limit:
-    raise errors.LengthError(_out_of_range(encoding, highest))
+  positions = np.asarray(positions)
+  _check_range(encoding, int(positions.min(initial=0)))
+  _check_range(encoding, int(positions.max(initial=0)))
 
 
 def check_scheme(
@@ -113,9 +111,7 @@ def check_extent(
   Raises:
     errors.LengthError: naming the position and the limit.
   """
-  limit, extent = encoding.max_position, scheme.extent(length, train)
-  if limit is not None and extent > limit:
-    raise errors.LengthError(_out_of_range(encoding, extent - 1))
+  _check_range(encoding, max(0, scheme.extent(length, train) - 1))
 
 
 def _no_distances(name: str) -> str:
@@ -125,13 +121,14 @@ def _no_distances(name: str) -> str:
   )
 
 
-def _out_of_range(encoding: base.Encoding, position: int) -> str:
-  fix = 'positions begin at 0'
-  if position >= 0:
-    fix = (
-      f'give it max_position={position + 1} or more, or use shorter sequences'
-    )
-  return (
-    f'{specs.name(encoding)}(max_position={encoding.max_position}) has no entry'
-    f' for position {position}; {fix}'
+def _check_range(encoding: base.Encoding, position: int) -> None:
+  limit = encoding.max_position
+  if limit is None or 0 <= position < limit:
+    return
+  fix = f'give it max_position={position + 1} or more, or use shorter sequences'
+  if position < 0:
+    fix = 'positions begin at 0'
+  raise errors.LengthError(
+    f'{specs.name(encoding)}(max_position={limit}) has no entry for position '
+    f'{position}; {fix}'
   )

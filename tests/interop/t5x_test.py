@@ -500,11 +500,12 @@ def test_no_bias():
 
 def test_distances_of_pairs(assert_close):
   """Drawn distances, of each row its own."""
-  r = jnp.asarray([[0, 2, 5, 6], [0, 1, 4, 9]])
-  distances = position_schemes.Distances(r)
-  bias = t5x.RelativePositionBiases(
+  r = np.asarray([[0, 2, 5, 6], [0, 1, 4, 9]])
+  distances = position_schemes.Distances(jnp.asarray(r))
+  module = t5x.RelativePositionBiases(
     encoding='alibi', num_heads=4, positions=distances
-  ).apply({}, 4, 4, False)
+  )
+  bias = np.asarray(jax.jit(lambda: module.apply({}, 4, 4, False))())
   slopes = bias[:, :, 1, 0] / -r[:, 1:2]
   assert_close(bias[:, :, 3, 1], -slopes * r[:, 2:3])
   assert_close(bias[:, :, 3, 0], -slopes * r[:, 3:4])
@@ -641,9 +642,8 @@ def test_prefill_counts_what_the_first_query_sees(assert_close):
   # A prefix of 3 and of 4 tokens, all of which see each other.
   prefix = jnp.arange(5)[None] < jnp.asarray([[3], [4]])
   mask = prefix[:, None, :, None] & prefix[:, None, None, :]
-  _, cache = module.apply(
-    {**variables, **cache}, x, x, mask, prefill=True, **kwargs
-  )
+  prefill = functools.partial(module.apply, prefill=True, **kwargs)
+  _, cache = jax.jit(prefill)({**variables, **cache}, x, x, mask)
   cache = cache['cache']
   assert cache['cache_index'].tolist() == [3, 4]
   filled = jnp.abs(cache['cached_key']).max((1, 2)) > 0
@@ -671,9 +671,11 @@ def test_axes_of_joined_kernels():
 
 def test_dtype_of_the_bias():
   for dtype in (jnp.float32, jnp.bfloat16):
-    bias, _ = biases(dtype=dtype)
+    bias, _ = jax.eval_shape(lambda dtype=dtype: biases(dtype=dtype))
     assert bias.dtype == dtype
-    bias, cache = biases(dtype=dtype, decode=True)
+    bias, cache = jax.eval_shape(
+      lambda dtype=dtype: biases(dtype=dtype, decode=True)
+    )
     assert bias.dtype == dtype
     assert cache['cache']['cached_bias'].dtype == dtype
 
@@ -688,7 +690,7 @@ def test_queries_keys_and_values_are_laid_out(monkeypatch):
     return x
 
   monkeypatch.setattr(partitioning, 'with_sharding_constraint', constrain)
-  attend()
+  jax.eval_shape(attend)
   names = ('batch', 'length', 'heads', 'kv')
   assert seen == [((2, 5, 4, 8), names)] * 3
 
