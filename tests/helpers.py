@@ -1,14 +1,13 @@
 """Functions and constants that several test files share."""
 
-from collections.abc import Callable
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from lengen_jax import encodings, models
+from lengen_jax import models
+from lengen_jax.data import windows
 from lengen_jax.models import presets, stacking
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -21,35 +20,16 @@ class Killed(BaseException):
   """Stands for the end of the process."""
 
 
-def kill_at(patch, owner, name, call):
-  """Makes the nth call of `owner.name` raise Killed; n counts from 1."""
-  original, calls = getattr(owner, name), []
+def kill_at_step(patch, step):
+  """Makes the training batch of a step raise Killed."""
+  original = windows.TrainingWindows.batch
 
-  def function(*args, **kwargs):
-    calls.append(args)
-    if len(calls) == call:
+  def batch(self, at):
+    if at == step:
       raise Killed
-    return original(*args, **kwargs)
+    return original(self, at)
 
-  patch.setattr(owner, name, function)
-
-
-def message_of(error, function: Callable, *args, **kwargs):
-  """Returns the message of the error that the call must raise."""
-  with pytest.raises(error) as caught:
-    function(*args, **kwargs)
-  return str(caught.value)
-
-
-def golden(*path):
-  """Loads an archive of tests/golden."""
-  return np.load(GOLDEN.joinpath(*path))
-
-
-def encoding(spec, num_heads=2, head_dim=8, **kwargs):
-  return encodings.create(
-    spec, num_heads=num_heads, head_dim=head_dim, **kwargs
-  )
+  patch.setattr(windows.TrainingWindows, 'batch', batch)
 
 
 def tiny_model(**fields):
@@ -58,9 +38,10 @@ def tiny_model(**fields):
 
 
 def random_params(init, seed=0):
-  """Returns random values in the shapes of `init()`, without compiling it.
+  """Returns distinct random values, shaped as the result of `init()`.
 
-  All values differ. Those of encodings are positive, as some require.
+  Nothing is compiled. Vectors and tables of encodings are positive, as KERPLE
+  requires; linear layers of encodings have both signs.
   """
   rng = np.random.default_rng(seed)
 
@@ -68,14 +49,21 @@ def random_params(init, seed=0):
     drawn = 0.3 * rng.standard_normal(leaf.shape, np.float32)
     names = [entry.key for entry in path]
     encodes = any(name.startswith('encoding') for name in names)
-    return abs(drawn) if encodes else drawn
+    linear = names[-1] in ('kernel', 'bias')
+    return abs(drawn) if encodes and not linear else drawn
 
   return jax.tree_util.tree_map_with_path(values, jax.eval_shape(init))
 
 
-def params_of(config, seed=0):
-  """Returns random parameters of a model."""
-  return random_params(lambda: stacking.init(config, jax.random.key(0)), seed)
+def params_of(config):
+  """Returns random parameters of a model, with scales close to 1."""
+
+  def shifted(path, leaf):
+    near_1 = path[-1].key in ('scale', 'c', 'threshold_multiplier')
+    return jnp.asarray(leaf + near_1)
+
+  params = random_params(lambda: stacking.init(config, jax.random.key(0)))
+  return jax.tree_util.tree_map_with_path(shifted, params)
 
 
 def shapes(tree):

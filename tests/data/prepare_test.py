@@ -15,6 +15,7 @@ import pytest
 from lengen_jax import data, errors
 from lengen_jax.data import documents, prepare, vocabulary, windows
 from lengen_jax.data import manifest as manifest_lib
+from tests import helpers
 
 LONGEST = 32
 
@@ -209,10 +210,6 @@ def test_files_differ_from_one_only_in_where_they_end(
     assert [w.tobytes() for w in got] == [w.tobytes() for w in want]
 
 
-class Killed(BaseException):
-  """As of a signal."""
-
-
 def kill_at(monkeypatch, owner, name, call):
   """Makes a function end the process, as it were, at some call."""
   real, calls = getattr(owner, name), []
@@ -220,7 +217,7 @@ def kill_at(monkeypatch, owner, name, call):
   def function(*args, **kwargs):
     calls.append(args)
     if len(calls) == call:
-      raise Killed
+      raise helpers.Killed
     return real(*args, **kwargs)
 
   monkeypatch.setattr(owner, name, function)
@@ -232,7 +229,7 @@ def kill_at_document(monkeypatch, number):
   def read(*args):
     for text in real(*args):
       if next(count) == number:
-        raise Killed
+        raise helpers.Killed
       yield text
 
   monkeypatch.setattr(documents, 'read', read)
@@ -253,7 +250,7 @@ def test_killed_and_begun_again(tmp_path, raw, small, mode):
         patch.setattr(prepare._Shard, 'abandon', lambda shard: None)
         try:
           run(folder, raw, mode=mode)
-        except Killed:
+        except helpers.Killed:
           killed += 1
     assert killed > 1
     with pytest.raises(
@@ -279,7 +276,7 @@ def test_killed_while_it_writes(tmp_path, raw, small, owner, name):
         patch.setattr(prepare._Shard, 'abandon', lambda shard: None)
         run(folder, raw, mode='concat')
       break
-    except Killed:
+    except helpers.Killed:
       run(folder, raw, mode='concat')
     assert hashes(folder) == want
   assert call > 10
@@ -288,7 +285,7 @@ def test_killed_while_it_writes(tmp_path, raw, small, owner, name):
 def test_does_not_begin_from_the_start(tmp_path, raw, small, monkeypatch):
   with pytest.MonkeyPatch.context() as patch:
     kill_at_document(patch, 45)
-    with pytest.raises(Killed):
+    with pytest.raises(helpers.Killed):
       run(tmp_path, raw)
   done = sorted((tmp_path / 'train').iterdir())
   assert len(done) > 5 and all(p.suffix == '.array_record' for p in done)
@@ -310,7 +307,7 @@ def test_raw_data_that_has_changed(tmp_path, raw, small):
   folder = tmp_path / 'out'
   with pytest.MonkeyPatch.context() as patch:
     kill_at_document(patch, 45)
-    with pytest.raises(Killed):
+    with pytest.raises(helpers.Killed):
       run(folder, mine)
   with open(mine / 'train_1.jsonl', 'a') as file:
     file.write('\n{"text": "one more"}')
@@ -337,7 +334,7 @@ def test_a_folder_of_other_windows(tmp_path, raw, key, finished):
       kill_at_document(patch, 20)
     try:
       run(tmp_path, raw)
-    except Killed:
+    except helpers.Killed:
       pass
   assert (tmp_path / 'manifest.json').exists() == finished
   value, reason = CHANGES[key]

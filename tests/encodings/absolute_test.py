@@ -3,21 +3,15 @@
 Golden arrays: `golden/encodings/README.json`, file ruoss_official.
 """
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors
+from tests import helpers
 
-GOLDEN = np.load(
-  pathlib.Path(__file__).parents[1]
-  / 'golden'
-  / 'encodings'
-  / 'ruoss_official.npz'
-)
+GOLDEN = np.load(helpers.GOLDEN / 'encodings' / 'ruoss_official.npz')
 SINCOS = sorted(k for k in GOLDEN if k.startswith('sincos/'))
 
 

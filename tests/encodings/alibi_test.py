@@ -4,24 +4,16 @@ Golden arrays: `golden/encodings/README.json`, files alibi_hf and
 ruoss_official.
 """
 
-import pathlib
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import encodings
 from lengen_jax.encodings import alibi
+from tests import helpers
 
-GOLDEN = np.load(
-  pathlib.Path(__file__).parents[1] / 'golden' / 'encodings' / 'alibi_hf.npz'
-)
-RUOSS = np.load(
-  pathlib.Path(__file__).parents[1]
-  / 'golden'
-  / 'encodings'
-  / 'ruoss_official.npz'
-)
+GOLDEN = np.load(helpers.GOLDEN / 'encodings' / 'alibi_hf.npz')
+RUOSS = np.load(helpers.GOLDEN / 'encodings' / 'ruoss_official.npz')
 HEADS = sorted(
   int(key.split('/')[1][1:]) for key in GOLDEN if key.endswith('/slopes')
 )

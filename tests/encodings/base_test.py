@@ -11,6 +11,7 @@ import pytest
 
 from lengen_jax import encodings, errors, positions
 from lengen_jax.encodings import base
+from tests import helpers
 
 # Keys without a default.
 SPECS = {
@@ -29,15 +30,6 @@ BIASES = [name for name in NAMES if name not in WITHOUT_BIAS] + [
   "fire(normalizer='none', sign=True, hidden_layers=0)",
   'alibi(official_compat=True)',
 ]
-AXES = {
-  'vocab',
-  'embed',
-  'mlp',
-  'heads',
-  'kv',
-  'joined_kv',
-  'relpos_buckets',
-}
 HEADS, HEAD_DIM, WIDTH = 4, 8, 32
 HOOKS = ('embed', 'rotate', 'bias', 'bias_fn', 'content_fn')
 
@@ -161,7 +153,7 @@ def test_logical_axes(name):
   for leaf in leaves:
     assert isinstance(leaf, nn.LogicallyPartitioned)
     assert len(leaf.names) == leaf.unbox().ndim
-    assert set(leaf.names) <= AXES
+    assert set(leaf.names) <= helpers.AXES
     assert len(set(leaf.names)) == len(leaf.names)
 
 
@@ -316,7 +308,7 @@ def test_head_slices(name, assert_close):
   assert any('heads' in axes for axes in bias_fn.axes)
   for leaf, axes in zip(leaves, bias_fn.axes, strict=True):
     assert leaf.dtype == jnp.float32 and leaf.ndim == len(axes) > 0
-    assert set(axes) <= AXES and len(set(axes)) == len(axes)
+    assert set(axes) <= helpers.AXES and len(set(axes)) == len(axes)
   heads = slice(1, 3)
   cut = [
     leaf[tuple(heads if axis == 'heads' else slice(None) for axis in axes)]

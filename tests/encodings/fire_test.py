@@ -4,7 +4,6 @@ Golden arrays: `golden/encodings/README.json`, files fire and fire_two_hidden.
 """
 
 import functools
-import pathlib
 
 from flax import linen as nn
 import jax
@@ -13,8 +12,9 @@ import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors
+from tests import helpers
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
+GOLDEN = helpers.GOLDEN / 'encodings'
 ONE_HIDDEN = np.load(GOLDEN / 'fire.npz')
 TWO_HIDDEN = np.load(GOLDEN / 'fire_two_hidden.npz')
 CASES = sorted({key.split('/')[0] for key in ONE_HIDDEN if '/' in key})

@@ -3,18 +3,15 @@
 Golden arrays: `golden/encodings/README.json`, file kerple.
 """
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import encodings
+from tests import helpers
 
-GOLDEN = np.load(
-  pathlib.Path(__file__).parents[1] / 'golden' / 'encodings' / 'kerple.npz'
-)
+GOLDEN = np.load(helpers.GOLDEN / 'encodings' / 'kerple.npz')
 KINDS = {'kerple_log': 'kerple_log', 'kerple_power_ap_': 'kerple_power'}
 CASES = sorted({'/'.join(key.split('/')[:2]) for key in GOLDEN if '/' in key})
 

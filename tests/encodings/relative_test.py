@@ -4,8 +4,6 @@ Golden arrays: `golden/encodings/README.json`, files ruoss_official (txl) and
 shaw_key_hf.
 """
 
-import pathlib
-
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,8 +11,9 @@ import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors
+from tests import helpers
 
-FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
+FOLDER = helpers.GOLDEN / 'encodings'
 RUOSS = np.load(FOLDER / 'ruoss_official.npz')
 SHAW = np.load(FOLDER / 'shaw_key_hf.npz')
 HEADS, HEAD_DIM = 2, 6

@@ -4,15 +4,15 @@ Golden arrays: `golden/encodings/README.json`, files rope_hf and yarn_official.
 """
 
 import json
-import pathlib
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors, positions
+from tests import helpers
 
-FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
+FOLDER = helpers.GOLDEN / 'encodings'
 GOLDEN = np.load(FOLDER / 'rope_hf.npz')
 META = json.loads((FOLDER / 'rope_meta.json').read_text())
 YARN = np.load(FOLDER / 'yarn_official.npz')

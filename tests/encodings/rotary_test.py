@@ -5,7 +5,6 @@ rope_meta.json), rope_layouts_hf and ruoss_official.
 """
 
 import json
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,9 @@ import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors
+from tests import helpers
 
-FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
+FOLDER = helpers.GOLDEN / 'encodings'
 GOLDEN = np.load(FOLDER / 'rope_hf.npz')
 META = json.loads((FOLDER / 'rope_meta.json').read_text())
 LAYOUTS = np.load(FOLDER / 'rope_layouts_hf.npz')

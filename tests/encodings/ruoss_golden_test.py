@@ -3,21 +3,15 @@
 Golden arrays: `golden/chomsky/README.md`.
 """
 
-import pathlib
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors, positions
 from lengen_jax.encodings import alibi
+from tests import helpers
 
-GOLDEN = np.load(
-  pathlib.Path(__file__).parents[1]
-  / 'golden'
-  / 'chomsky'
-  / 'positional_encodings.npz'
-)
+GOLDEN = np.load(helpers.GOLDEN / 'chomsky' / 'positional_encodings.npz')
 Q, K = GOLDEN['q'], GOLDEN['k']
 DRAWN = GOLDEN['noisy_positions_key42_T7']
 

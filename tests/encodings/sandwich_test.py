@@ -4,15 +4,14 @@ Golden arrays: `golden/encodings/README.json`, file sandwich; float32 sums, good
 to 6e-5.
 """
 
-import pathlib
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors
+from tests import helpers
 
-FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
+FOLDER = helpers.GOLDEN / 'encodings'
 GOLDEN = np.load(FOLDER / 'sandwich.npz')
 
 

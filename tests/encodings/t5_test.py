@@ -4,7 +4,6 @@ Golden arrays: `golden/encodings/README.json`, file t5_hf.
 """
 
 import math
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,9 @@ import pytest
 
 from lengen_jax import encodings, errors
 from lengen_jax.encodings import t5
+from tests import helpers
 
-GOLDEN = np.load(
-  pathlib.Path(__file__).parents[1] / 'golden' / 'encodings' / 't5_hf.npz'
-)
+GOLDEN = np.load(helpers.GOLDEN / 'encodings' / 't5_hf.npz')
 BUCKETS = sorted(key for key in GOLDEN if key.startswith('bucket/'))
 
 

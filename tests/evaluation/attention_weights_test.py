@@ -14,7 +14,7 @@ from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import attention_weights
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import presets, stacking
-from tests import random_params
+from tests import helpers
 
 L = 12
 STANDARD = positions.create('standard')
@@ -27,7 +27,7 @@ def create(**fields):
 
 @functools.cache
 def filled(config):
-  return random_params.fill(lambda: stacking.init(config, jax.random.key(0)))
+  return helpers.random_params(lambda: stacking.init(config, jax.random.key(0)))
 
 
 def batch(length=L, rows=2):

@@ -11,7 +11,7 @@ from lengen_jax.encodings import alibi
 from lengen_jax.evaluation import bias_maps
 from lengen_jax.models import presets, stacking
 from lengen_jax.models.config import ModelConfig
-from tests import random_params
+from tests import helpers
 
 FIRE = 'fire(init_threshold=16., mlp_width=4)'
 
@@ -19,7 +19,7 @@ FIRE = 'fire(init_threshold=16., mlp_width=4)'
 def model(encoding, **fields):
   """A config and random parameters."""
   config = ModelConfig(**presets.get('tiny') | fields, encoding=encoding)
-  return config, random_params.fill(
+  return config, helpers.random_params(
     lambda: stacking.init(config, jax.random.key(0))
   )
 

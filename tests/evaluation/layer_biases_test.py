@@ -7,12 +7,14 @@ import pytest
 from lengen_jax.evaluation import layer_biases
 from lengen_jax.models import presets, stacking
 from lengen_jax.models.config import ModelConfig
-from tests import random_params
+from tests import helpers
 
 
 def by_layer(encoding, **fields):
   config = ModelConfig(**presets.get('tiny') | fields, encoding=encoding)
-  params = random_params.fill(lambda: stacking.init(config, jax.random.key(0)))
+  params = helpers.random_params(
+    lambda: stacking.init(config, jax.random.key(0))
+  )
   return layer_biases.by_layer(config, params), params
 
 

@@ -21,8 +21,9 @@ from lengen_jax.interop import llama, llama_config, weights
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
 from lengen_jax.training import warm_start
+from tests import helpers
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'llama'
+GOLDEN = helpers.GOLDEN / 'llama'
 NAMES = ('untied', 'tied_llama3', 'mistral_yarn')
 SMALL = GOLDEN / 'untied'
 

@@ -14,7 +14,7 @@ from lengen_jax import errors
 from lengen_jax.interop import weights
 from lengen_jax.models import config as model_config
 from lengen_jax.models import presets, stacking
-from tests import random_params
+from tests import helpers
 
 
 def model(**fields):
@@ -23,7 +23,7 @@ def model(**fields):
 
 
 def initial(config):
-  return random_params.fill(
+  return helpers.random_params(
     lambda: stacking.init(config, jax.random.key(0)), seed=1
   )
 

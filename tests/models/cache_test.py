@@ -13,8 +13,8 @@ import pytest
 
 from lengen_jax import errors, models, positions
 from lengen_jax.models import cache as cache_lib
-from lengen_jax.models import presets, stacking
-from tests import random_params
+from lengen_jax.models import stacking
+from tests import helpers
 
 LENGTH = 10
 PLANNED = np.array([7, 10])
@@ -22,12 +22,12 @@ KEY = jax.random.key(3)
 
 
 def create(encoding='nope', **kwargs):
-  return models.ModelConfig(**presets.get('tiny'), encoding=encoding, **kwargs)
+  return helpers.tiny_model(encoding=encoding, **kwargs)
 
 
 @functools.cache
 def initial(config):
-  params = random_params.fill(lambda: stacking.init(config, KEY))
+  params = helpers.random_params(lambda: stacking.init(config, KEY))
   return jax.tree.map(jnp.asarray, params)
 
 

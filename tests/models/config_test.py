@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from lengen_jax import errors, models
+from lengen_jax import errors
 from lengen_jax.attention import bias_forms, dot_product
 from lengen_jax.models import config as config_lib
-from lengen_jax.models import presets
+from tests import helpers
 
 SIZES = ('vocab_size', 'num_layers', 'num_heads', 'head_dim') + (
   'width',
@@ -15,18 +15,14 @@ SIZES = ('vocab_size', 'num_layers', 'num_heads', 'head_dim') + (
 )
 
 
-def create(**kwargs):
-  return models.ModelConfig(**(presets.get('tiny') | kwargs))
-
-
 def refused(error=errors.ConfigError, **kwargs):
   with pytest.raises(error) as caught:
-    create(**kwargs)
+    helpers.tiny_model(**kwargs)
   return str(caught.value)
 
 
 def test_defaults():
-  config = create()
+  config = helpers.tiny_model()
   assert config.encoding == ('nope',)
   assert config.attention_scale == 'none'
   assert (config.dropout_rate, config.dtype) == (0.0, 'float32')
@@ -48,7 +44,7 @@ def test_defaults():
   ],
 )
 def test_encodings_become_a_tuple(encoding, want):
-  config = create(encoding=encoding)
+  config = helpers.tiny_model(encoding=encoding)
   assert config.encoding == want
   hash(config)
   # Replacing another field leaves them as they are.
@@ -62,7 +58,7 @@ def test_refuses_no_encoding(encoding):
 
 def test_frozen():
   with pytest.raises(dataclasses.FrozenInstanceError):
-    create().width = 3
+    helpers.tiny_model().width = 3
 
 
 @pytest.mark.parametrize('value', [0, -1])
@@ -90,8 +86,8 @@ def test_refuses_dropout_rates(rate):
 
 
 def test_scanning_needs_whole_turns():
-  create(num_layers=4, encoding='rope, nope', scan_layers=True)
-  create(num_layers=3, encoding='rope, nope')
+  helpers.tiny_model(num_layers=4, encoding='rope, nope', scan_layers=True)
+  helpers.tiny_model(num_layers=3, encoding='rope, nope')
   message = refused(num_layers=3, encoding='rope, nope', scan_layers=True)
   assert 'num_layers=3' in message and 'encodings, 2' in message
 

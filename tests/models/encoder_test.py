@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from lengen_jax import models
-from lengen_jax.models import presets, stacking
-from tests import random_params
+from lengen_jax.models import stacking
+from tests import helpers
 
 KEY = jax.random.key(0)
 
 
 def create(encoding='nope', architecture='encoder', num_layers=1, **kwargs):
-  return models.ModelConfig(
-    **presets.get('tiny') | {'num_layers': num_layers},
+  return helpers.tiny_model(
     encoding=encoding,
     architecture=architecture,
+    num_layers=num_layers,
     **kwargs,
   )
 
@@ -36,7 +36,7 @@ def run(config, *inputs, params=None, **kwargs):
 @functools.cache
 def params_of(config):
   """Random parameters; `initial` are those that training starts with."""
-  return random_params.fill_model(lambda: stacking.init(config, KEY))
+  return helpers.params_of(config)
 
 
 def initial(config):
@@ -49,11 +49,7 @@ def apply(config, params, *inputs, **kwargs):
 
 
 def paths(config):
-  shapes = jax.eval_shape(lambda: stacking.init(config, KEY))
-  return {
-    '/'.join(entry.key for entry in path): leaf.shape
-    for path, leaf in jax.tree.leaves_with_path(shapes)
-  }
+  return helpers.shapes(jax.eval_shape(lambda: stacking.init(config, KEY)))
 
 
 def test_create_follows_the_architecture():

@@ -11,9 +11,9 @@ from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
 from lengen_jax.models import config as model_config
 from lengen_jax.models import embed, layers, presets
+from tests import helpers
 
 B, L, E, H, D = 2, 6, 16, 2, 4
-AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}
 # Keys without a default.
 KEYS = {
   'yarn': 'yarn(scale=4., train_length=8)',
@@ -84,7 +84,7 @@ def test_logical_axes():
     ):
       assert isinstance(leaf, nn.LogicallyPartitioned)
       assert len(leaf.names) == leaf.unbox().ndim
-      assert set(leaf.names) <= AXES
+      assert set(leaf.names) <= helpers.AXES
       assert len(set(leaf.names)) == len(leaf.names)
 
 

@@ -11,13 +11,13 @@ import pytest
 from lengen_jax import errors, models, positions
 from lengen_jax.data import windows
 from lengen_jax.models import objective, presets, stacking
-from tests import random_params
+from tests import helpers
 
 KEY = jax.random.key(0)
 
 
 def create(encoding, **kwargs):
-  return models.ModelConfig(**presets.get('tiny'), encoding=encoding, **kwargs)
+  return helpers.tiny_model(encoding=encoding, **kwargs)
 
 
 def lm_batch(rows=2, length=8, seed=0):
@@ -27,7 +27,7 @@ def lm_batch(rows=2, length=8, seed=0):
 
 @functools.cache
 def initial(config):
-  return random_params.fill(lambda: stacking.init(config, KEY))
+  return helpers.random_params(lambda: stacking.init(config, KEY))
 
 
 def token_losses(config, scheme, params, batch, key, train, packed):

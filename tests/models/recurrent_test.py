@@ -11,7 +11,7 @@ import pytest
 
 from lengen_jax import errors
 from lengen_jax.models import recurrent
-from tests import random_params
+from tests import helpers
 
 NAMES = ['rnn', 'lstm', 'stack_rnn', 'tape_rnn']
 B, L, V, OUT, C = 2, 7, 5, 3, 8
@@ -38,7 +38,7 @@ def boxed_shapes(module):
 
 
 def params_of(module):
-  return random_params.fill(lambda: nn.unbox(boxed_shapes(module)))
+  return helpers.random_params(lambda: nn.unbox(boxed_shapes(module)))
 
 
 @functools.partial(jax.jit, static_argnums=0)

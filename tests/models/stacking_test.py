@@ -23,13 +23,6 @@ def init(*args, **kwargs):
   return stacking.init(create(*args, **kwargs), KEY)
 
 
-def paths(tree):
-  return {
-    '/'.join(k.key for k in path): leaf.shape
-    for path, leaf in jax.tree.leaves_with_path(tree)
-  }
-
-
 def assert_equal(got, want):
   assert jax.tree.structure(got) == jax.tree.structure(want)
   jax.tree.map(np.testing.assert_array_equal, got, want)

@@ -10,7 +10,7 @@ import pytest
 from lengen_jax import tasks, testing
 from lengen_jax.models import presets, recurrent, transduction
 from lengen_jax.tasks import batches
-from tests import random_params
+from tests import helpers
 
 # Two outputs more than inputs, and fewer.
 TASKS = ('chomsky/duplicate_string', 'chomsky/compute_sqrt')
@@ -62,7 +62,7 @@ def create(task, encoding, scheme='standard', architecture='encoder'):
     task, fields, scheme, train_length=9, test_length=9
   )
   init = functools.partial(model.init, jax.random.key(0))
-  return model, jax.tree.map(jnp.asarray, random_params.fill(init))
+  return model, jax.tree.map(jnp.asarray, helpers.random_params(init))
 
 
 def run(task, model, params, inputs, targets, length):

@@ -14,7 +14,7 @@ from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.positions.tokens import Tokens
-from tests import random_params
+from tests import helpers
 
 V, E, H, D, L = 13, 16, 2, 8, 8
 DOWN_BIAS = ['down', 'bias']
@@ -35,7 +35,6 @@ WITHOUT_TABLE = [
   for spec in ALL
   if spec != SPECS['learned']
 ]
-AXES = {'vocab', 'embed', 'mlp', 'heads', 'kv', 'joined_kv', 'relpos_buckets'}
 
 
 def create(encoding='nope', num_layers=1, **kwargs):
@@ -53,9 +52,7 @@ def create(encoding='nope', num_layers=1, **kwargs):
 
 @functools.cache
 def params_of(config):
-  return random_params.fill_model(
-    lambda: stacking.init(config, jax.random.key(0))
-  )
+  return helpers.params_of(config)
 
 
 def tokens(batch=2, length=L, seed=0):
@@ -83,13 +80,6 @@ def loss_and_gradient(config, params, inputs):
     return -picked.mean()
 
   return jax.value_and_grad(loss)(params)
-
-
-def paths(params):
-  return {
-    '/'.join(k.key for k in path): leaf.shape
-    for path, leaf in jax.tree.leaves_with_path(params)
-  }
 
 
 def block_paths(i):
@@ -164,7 +154,7 @@ def test_parameter_paths(encoding, own):
   shapes = jax.eval_shape(
     lambda: stacking.init(create(encoding, 2), jax.random.key(0))
   )
-  assert paths(shapes) == MODEL_PATHS | own
+  assert helpers.shapes(shapes) == MODEL_PATHS | own
   for leaf in jax.tree.leaves(shapes):
     assert leaf.dtype == jnp.float32 and leaf.shape != ()
 
@@ -185,7 +175,7 @@ def test_logical_axes(encoding, scan_layers):
     names = list(leaf.names)
     if path[0].key == 'layers':
       assert names.pop(0) == 'layers'
-    assert set(names) <= AXES and len(set(names)) == len(names)
+    assert set(names) <= helpers.AXES and len(set(names)) == len(names)
 
 
 def moved_row(inputs, place):

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors, positions
+from tests import helpers
 
 EXPONENTIAL = 'equal_mean'
 BETA = "equal_mean(distribution='beta', max_position=48)"
 both = pytest.mark.parametrize('spec', [EXPONENTIAL, BETA])
-
-
-def rows(count, length):
-  return jnp.tile(jnp.arange(length), (count, 1))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -43,7 +40,7 @@ def ends(spec, n, count=6000):
 def given(spec, last, lengths, width):
   """Positions from an end per row."""
   scheme = positions.create(spec)
-  index = rows(len(last), width)
+  index = helpers.rows(len(last), width)
   draws = {'last': jnp.array(last, jnp.float32)[:, None]}
   lengths = jnp.broadcast_to(jnp.array(lengths)[:, None], index.shape)
   return np.asarray(jax.jit(scheme.apply)(draws, index, lengths=lengths))
@@ -72,7 +69,7 @@ def test_a_single_token_is_at_0(spec):
   assert np.isfinite(got).all()
   drawn = run(
     positions.create(spec),
-    rows(3, 1),
+    helpers.rows(3, 1),
     jnp.ones((3, 1), jnp.int32),
     jax.random.key(0),
   )
@@ -164,15 +161,17 @@ def test_padded_equals_unpadded(spec):
   scheme = positions.create(spec)
   lengths = jnp.array([[5], [9], [12], [12]])
   key = jax.random.key(3)
-  short = np.asarray(run(scheme, rows(4, 12), lengths, key))
+  short = np.asarray(run(scheme, helpers.rows(4, 12), lengths, key))
   assert len(np.unique(short[:, 1])) == 4
   for rest in (np.arange(12, 20), np.arange(8), np.zeros(8, int)):
-    index = np.concatenate([rows(4, 12), np.tile(rest, (4, 1))], 1)
+    index = np.concatenate([helpers.rows(4, 12), np.tile(rest, (4, 1))], 1)
     long = np.asarray(run(scheme, jnp.int32(index), lengths, key))
     for row, (n,) in enumerate(np.asarray(lengths)):
       np.testing.assert_array_equal(long[row, :n], short[row, :n])
-  np.testing.assert_array_equal(run(scheme, rows(4, 12), lengths, key), short)
-  other = run(scheme, rows(4, 12), lengths, jax.random.key(4))
+  np.testing.assert_array_equal(
+    run(scheme, helpers.rows(4, 12), lengths, key), short
+  )
+  other = run(scheme, helpers.rows(4, 12), lengths, jax.random.key(4))
   assert (other[:, 1] != short[:, 1]).all()
 
 
@@ -192,7 +191,9 @@ def test_a_segment_beyond_the_range_of_beta():
   scheme = positions.create(BETA)
   lengths = jnp.full((1, 49), 49)
   with pytest.raises(errors.LengthError, match='segment of 49') as caught:
-    scheme(rows(1, 49), lengths=lengths, rng=jax.random.key(0), train=True)
+    scheme(
+      helpers.rows(1, 49), lengths=lengths, rng=jax.random.key(0), train=True
+    )
   assert 'max_position=49' in str(caught.value)
 
 
@@ -201,9 +202,9 @@ def test_needs_lengths_and_rng(spec):
   scheme = positions.create(spec)
   for train in (True, False):
     with pytest.raises(errors.LengthError, match='needs lengths'):
-      scheme(rows(1, 4), rng=jax.random.key(0), train=train)
+      scheme(helpers.rows(1, 4), rng=jax.random.key(0), train=train)
   with pytest.raises(errors.LengthError, match='needs rng'):
-    scheme(rows(1, 4), lengths=jnp.full((1, 4), 4), train=True)
+    scheme(helpers.rows(1, 4), lengths=jnp.full((1, 4), 4), train=True)
 
 
 @pytest.mark.parametrize(

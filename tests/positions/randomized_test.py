@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors, positions
+from tests import helpers
 
 KEY = jax.random.key(0)
 
@@ -29,10 +30,6 @@ def _call(scheme, index, lengths, key, train):
   return scheme(index, lengths=lengths, rng=key, train=train)
 
 
-def rows(batch, length):
-  return np.tile(np.arange(length), (batch, 1))
-
-
 def chi_square(samples, max_position):
   """Of subsets against all being equally likely; and degrees of freedom."""
   size = samples.shape[1]
@@ -49,7 +46,7 @@ def chi_square(samples, max_position):
   'length, max_position', [(1, 1), (8, 8), (8, 9), (8, 2048)]
 )
 def test_sorted_distinct_and_in_range(length, max_position):
-  got = draw(create(max_position), rows(16, length), [[length]] * 16)
+  got = draw(create(max_position), helpers.rows(16, length), [[length]] * 16)
   assert got.dtype == np.int32 and got.shape == (16, length)
   assert (np.diff(got) > 0).all()
   assert got.min() >= 0 and got.max() < max_position
@@ -59,7 +56,7 @@ def test_sorted_distinct_and_in_range(length, max_position):
 def test_every_subset_is_equally_likely():
   for length in range(1, 6):
     lengths = np.full((6000, 1), length)
-    samples = draw(create(6), rows(6000, 6), lengths)[:, :length]
+    samples = draw(create(6), helpers.rows(6000, 6), lengths)[:, :length]
     statistic, freedom = chi_square(samples, 6)
     # Four to five standard deviations either way, and a little more.
     assert statistic < freedom + 5 * (2 * freedom) ** 0.5 + 5
@@ -89,18 +86,18 @@ def test_the_test_of_uniformity_can_fail():
 def test_padding_as_continued_indices_changes_nothing():
   scheme = create(50)
   lengths = [[3], [6], [9]]
-  padded = draw(scheme, rows(3, 12), lengths)
+  padded = draw(scheme, helpers.rows(3, 12), lengths)
   assert padded.min() >= 0 and padded.max() < 50
   for b, n in ((0, 3), (2, 9)):
-    want = draw(scheme, rows(3, n), [[n]] * 3)
+    want = draw(scheme, helpers.rows(3, n), [[n]] * 3)
     np.testing.assert_array_equal(padded[b, :n], want[b])
 
 
 def test_padding_as_new_segments_changes_nothing():
   scheme = create(50)
-  short = draw(scheme, rows(3, 9), [[9]] * 3)
+  short = draw(scheme, helpers.rows(3, 9), [[9]] * 3)
   for rest in (np.arange(3), np.zeros(3, int)):
-    index = np.concatenate([rows(3, 9), np.tile(rest, (3, 1))], 1)
+    index = np.concatenate([helpers.rows(3, 9), np.tile(rest, (3, 1))], 1)
     lengths = np.array([[9] * 9 + [rest.max() + 1] * 3] * 3)
     padded = draw(scheme, index, lengths)
     np.testing.assert_array_equal(padded[:, :9], short)
@@ -115,7 +112,7 @@ def test_packed_segments():
     assert (np.diff(got[:, part]) > 0).all()
   assert got.min() >= 0 and got.max() < 20
   # Segments of equal length in one row differ.
-  same = draw(scheme, np.tile(rows(4, 3), 4), np.full((4, 12), 3))
+  same = draw(scheme, np.tile(helpers.rows(4, 3), 4), np.full((4, 12), 3))
   assert len(np.unique(same.reshape(-1, 3), axis=0)) > 10
   # And none depends on what follows.
   short = draw(scheme, index[:, :7], lengths[:, :7])
@@ -124,19 +121,19 @@ def test_packed_segments():
 
 def test_rows_differ_and_keys_decide():
   scheme = create(10**6)
-  args = rows(4, 5), [[5]] * 4
+  args = helpers.rows(4, 5), [[5]] * 4
   first = draw(scheme, *args)
   assert len(np.unique(first, axis=0)) == 4
   np.testing.assert_array_equal(draw(scheme, *args), first)
   assert (draw(scheme, *args, key=jax.random.key(1)) != first).any(1).all()
   # Nor does it matter how many rows there are.
-  fewer = draw(scheme, rows(2, 5), [[5]] * 2)
+  fewer = draw(scheme, helpers.rows(2, 5), [[5]] * 2)
   np.testing.assert_array_equal(fewer, first[:2])
 
 
 def test_lengths_of_every_shape_with_and_without_jit():
   scheme = create(10**6)
-  index = jnp.asarray(rows(2, 5))
+  index = jnp.asarray(helpers.rows(2, 5))
   want = scheme(index, lengths=jnp.array([[5], [5]]), rng=KEY, train=True)
   for lengths in ([[5], [5]], [[5]], np.full((2, 5), 5)):
     np.testing.assert_array_equal(draw(scheme, index, lengths), want)
@@ -149,7 +146,7 @@ def test_draws_can_be_given():
 
 
 def test_at_test_time_drawn_again_unless_even():
-  index = rows(2, 5)
+  index = helpers.rows(2, 5)
   again = draw(create(10**6), index, [[5]] * 2, train=False)
   np.testing.assert_array_equal(
     again, draw(create(10**6), index, [[5]] * 2, train=True)
@@ -158,7 +155,7 @@ def test_at_test_time_drawn_again_unless_even():
   assert even.draws(True) and not even.draws(False)
   got = even(jnp.asarray(index), lengths=jnp.array([[5], [5]]))
   np.testing.assert_array_equal(got, [[0, 2, 4, 6, 8]] * 2)
-  drawn = draw(even, rows(8, 5), [[5]] * 8, train=True)
+  drawn = draw(even, helpers.rows(8, 5), [[5]] * 8, train=True)
   assert len(np.unique(drawn, axis=0)) > 1
 
 
@@ -207,7 +204,7 @@ def test_too_long_a_segment():
   np.testing.assert_array_equal(got[:, :8], [np.arange(8)])
   # Inside jit the static width is what can be checked.
   with pytest.raises(errors.LengthError, match='segment of 9'):
-    draw(scheme, rows(1, 9), [[9]])
+    draw(scheme, helpers.rows(1, 9), [[9]])
 
 
 @pytest.mark.parametrize('train', [True, False])
@@ -248,36 +245,41 @@ def _call_layers(scheme, index, lengths, key, train, num_layers):
 
 def test_once_per_batch_equal_lengths_share_their_positions():
   scheme = create(64, draw='batch')
-  got = draw(scheme, rows(4, 6), [[6], [6], [4], [4]])
+  got = draw(scheme, helpers.rows(4, 6), [[6], [6], [4], [4]])
   np.testing.assert_array_equal(got[0], got[1])
   np.testing.assert_array_equal(got[2, :4], got[3, :4])
-  again = draw(scheme, rows(4, 6), [[6]] * 4, key=jax.random.key(9))
+  again = draw(scheme, helpers.rows(4, 6), [[6]] * 4, key=jax.random.key(9))
   assert (again != got).any()
-  single = draw(create(64), rows(4, 6), [[6]] * 4)
+  single = draw(create(64), helpers.rows(4, 6), [[6]] * 4)
   assert len(np.unique(single, axis=0)) == 4
 
 
 def test_every_layer_draws_for_itself():
   scheme = create(64, draw='layer')
-  got = np.asarray(draw_tree(scheme, rows(2, 6), [[6]] * 2, num_layers=3))
+  got = np.asarray(
+    draw_tree(scheme, helpers.rows(2, 6), [[6]] * 2, num_layers=3)
+  )
   assert got.shape == (3, 2, 6)
   assert (np.diff(got) > 0).all() and got.min() >= 0 and got.max() < 64
   np.testing.assert_array_equal(got[:, 0], got[:, 1])
   assert len(np.unique(got[:, 0], axis=0)) == 3
   # At test time nothing is drawn, and all layers share.
   even = create(64, draw='layer', test='even')
-  assert draw_tree(even, rows(2, 6), [[6]] * 2, train=False).shape == (2, 6)
+  assert draw_tree(even, helpers.rows(2, 6), [[6]] * 2, train=False).shape == (
+    2,
+    6,
+  )
 
 
 def test_a_draw_per_layer_needs_their_number():
   with pytest.raises(errors.LengthError, match='needs num_layers'):
-    draw_tree(create(64, draw='layer'), rows(1, 4), [[4]])
+    draw_tree(create(64, draw='layer'), helpers.rows(1, 4), [[4]])
 
 
 @pytest.mark.parametrize('length, max_position', [(1, 1), (2, 2), (6, 7)])
 def test_distances_are_sorted_and_begin_with_zero(length, max_position):
   scheme = create(max_position, mode='distances')
-  got = draw_tree(scheme, rows(64, length), [[length]] * 64)
+  got = draw_tree(scheme, helpers.rows(64, length), [[length]] * 64)
   assert isinstance(got, positions.Distances)
   r = np.asarray(got.r)
   assert r.dtype == np.int32 and r.shape == (64, length)
@@ -288,7 +290,7 @@ def test_distances_are_sorted_and_begin_with_zero(length, max_position):
 
 def test_every_subset_of_distances_is_equally_likely():
   scheme = create(6, mode='distances')
-  got = draw_tree(scheme, rows(6000, 4), [[4]] * 6000)
+  got = draw_tree(scheme, helpers.rows(6000, 4), [[4]] * 6000)
   statistic, freedom = chi_square(np.asarray(got.r)[:, 1:] - 1, 5)
   assert freedom == 9 and statistic < 28
 
@@ -307,7 +309,7 @@ def test_distances_of_packed_and_padded_rows():
 
 def test_even_distances():
   scheme = create(64, mode='distances', test='even')
-  got = draw_tree(scheme, rows(1, 8), [[8]], train=False)
+  got = draw_tree(scheme, helpers.rows(1, 8), [[8]], train=False)
   np.testing.assert_array_equal(got.r, [np.arange(8) * 9])
 
 

@@ -4,7 +4,6 @@ Golden arrays: `golden/encodings/README.json`, files cape and shape.
 """
 
 import functools
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,9 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors, positions
+from tests import helpers
 
-FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'encodings'
+FOLDER = helpers.GOLDEN / 'encodings'
 CAPE = np.load(FOLDER / 'cape.npz')
 SHAPE = np.load(FOLDER / 'shape.npz')
 
@@ -23,10 +23,6 @@ SPECS = [
   'cape',
   'cape(mean_normalize=True)',
 ]
-
-
-def rows(count, length):
-  return jnp.broadcast_to(jnp.arange(length)[None], (count, length))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -42,7 +38,7 @@ def draw(scheme, key, index, lengths):
 def draw_rows(spec, count=4000, length=12):
   """The draws of many rows of one length."""
   lengths = jnp.full((count, length), length)
-  index = rows(count, length)
+  index = helpers.rows(count, length)
   return draw(positions.create(spec), jax.random.key(0), index, lengths)
 
 
@@ -52,7 +48,8 @@ def test_padded_equals_unpadded(spec):
   scheme = positions.create(spec)
   lengths = jnp.array([[5], [9], [12]])
   short, long = (
-    run(scheme, rows(3, n), lengths, jax.random.key(3)) for n in (12, 20)
+    run(scheme, helpers.rows(3, n), lengths, jax.random.key(3))
+    for n in (12, 20)
   )
   assert np.isfinite(long).all()
   for row, n in enumerate(lengths[:, 0]):
@@ -64,11 +61,11 @@ def test_padded_equals_unpadded(spec):
 def test_packed_segments_have_draws_of_their_own(spec):
   scheme = positions.create(spec)
   key = jax.random.key(5)
-  two = jnp.concatenate([rows(200, 6), rows(200, 9)], 1)
+  two = jnp.concatenate([helpers.rows(200, 6), helpers.rows(200, 9)], 1)
   lengths = jnp.where(jnp.arange(15)[None] < 6, 6, 9)
   lengths = jnp.broadcast_to(lengths, two.shape)
   packed = run(scheme, two, lengths, key)
-  first = run(scheme, rows(200, 6), lengths[:, :6], key)
+  first = run(scheme, helpers.rows(200, 6), lengths[:, :6], key)
   np.testing.assert_allclose(packed[:, :6], first, rtol=2e-6)
   draws = draw(scheme, key, two, lengths)
   for name, values in draws.items():
@@ -85,18 +82,18 @@ def test_packed_segments_have_draws_of_their_own(spec):
 def test_train_draws_and_test_does_not(spec):
   scheme = positions.create(spec)
   lengths = jnp.array([[12], [12]])
-  plain = scheme(rows(2, 12), lengths=lengths)
+  plain = scheme(helpers.rows(2, 12), lengths=lengths)
   np.testing.assert_array_equal(plain[0], plain[1])
   if 'mean_normalize' in spec:
     np.testing.assert_allclose(plain[0], np.arange(12) - 5.5)
   else:
     np.testing.assert_array_equal(plain[0], np.arange(12))
   assert plain.dtype == (jnp.float32 if scheme.fractional else jnp.int32)
-  drawn = run(scheme, rows(50, 12), 12, jax.random.key(0))
+  drawn = run(scheme, helpers.rows(50, 12), 12, jax.random.key(0))
   assert drawn.dtype == plain.dtype
   assert len(np.unique(np.asarray(drawn), axis=0)) > 1
   with pytest.raises(errors.LengthError, match='needs rng'):
-    scheme(rows(2, 12), lengths=lengths, train=True)
+    scheme(helpers.rows(2, 12), lengths=lengths, train=True)
   assert drawn.max() < scheme.extent(12, True) or scheme.fractional
 
 
@@ -107,13 +104,13 @@ def test_cape_golden(kind):
   scheme = positions.create('cape')
   want = CAPE[f'text/{kind}/positions']
   if kind == 'eval':
-    got = scheme(rows(*want.shape))
+    got = scheme(helpers.rows(*want.shape))
   else:
     draws = {
       name: CAPE[f'text/train/draw_{name}']
       for name in ('delta', 'delta_local', 'log_lambda')
     }
-    got = scheme.apply(draws, rows(*want.shape))
+    got = scheme.apply(draws, helpers.rows(*want.shape))
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -122,12 +119,12 @@ def test_shape_golden():
   table = SHAPE['K8/table']
   start = SHAPE['K8/train_start'][:, None]
   scheme = positions.create('shape(max_shift=8)')
-  got = scheme.apply({'start': jnp.asarray(start)}, rows(4, 9))
+  got = scheme.apply({'start': jnp.asarray(start)}, helpers.rows(4, 9))
   np.testing.assert_allclose(
     table[np.asarray(got)].swapaxes(0, 1), SHAPE['K8/train'], atol=1e-6
   )
   official = positions.create('shape(max_shift=8, official_compat=True)')
-  got = official(rows(4, 9))
+  got = official(helpers.rows(4, 9))
   np.testing.assert_allclose(
     table[np.asarray(got)].swapaxes(0, 1), SHAPE['K8/eval'], atol=1e-6
   )
@@ -183,7 +180,9 @@ def test_extent(spec, train, extent):
   scheme = positions.create(spec)
   assert scheme.extent(3, train) == extent
   got = np.asarray(
-    run(scheme, rows(400, 3), jnp.array([[3]]), jax.random.key(0), train)
+    run(
+      scheme, helpers.rows(400, 3), jnp.array([[3]]), jax.random.key(0), train
+    )
   )
   assert 0 <= got.min() and got.max() < extent
   assert got.max() == extent - 1
@@ -193,7 +192,9 @@ def test_extent(spec, train, extent):
 def test_random_padding_goes_by_each_segment():
   """A short segment has more room than a long one of the same row."""
   scheme = positions.create('random_padding(max_position=12)')
-  index = jnp.concatenate([rows(3000, 2), rows(3000, 10), rows(3000, 12)], 1)
+  index = jnp.concatenate(
+    [helpers.rows(3000, 2), helpers.rows(3000, 10), helpers.rows(3000, 12)], 1
+  )
   lengths = jnp.repeat(jnp.array([2, 10, 12]), jnp.array([2, 10, 12]))[None]
   call = functools.partial(scheme, lengths=lengths, train=True)
   got = np.asarray(jax.jit(call)(index, rng=jax.random.key(0)))
@@ -205,7 +206,7 @@ def test_random_padding_goes_by_each_segment():
 
 def test_shape_start_of_each_segment():
   scheme = positions.create('shape(max_shift=7)')
-  index = jnp.concatenate([rows(3000, 2), rows(3000, 3)], 1)
+  index = jnp.concatenate([helpers.rows(3000, 2), helpers.rows(3000, 3)], 1)
   got = np.asarray(run(scheme, index, None, jax.random.key(0)))
   first, second = got[:, 0], got[:, 2]
   assert uniform_over(first, 7) and uniform_over(second, 7)
@@ -230,8 +231,8 @@ def test_shape_official_evaluation():
 
 def test_shape_without_shifts():
   scheme = positions.create('shape(max_shift=0)')
-  got = scheme(rows(5, 4), rng=jax.random.key(0), train=True)
-  np.testing.assert_array_equal(got, rows(5, 4))
+  got = scheme(helpers.rows(5, 4), rng=jax.random.key(0), train=True)
+  np.testing.assert_array_equal(got, helpers.rows(5, 4))
 
 
 @pytest.mark.parametrize('mean_normalize', [False, True])
@@ -264,7 +265,7 @@ def test_cape_embedding_golden():
     name: CAPE[f'text/train/draw_{name}']
     for name in ('delta', 'delta_local', 'log_lambda')
   }
-  index = rows(3, 11)
+  index = helpers.rows(3, 11)
   scheme = positions.create('cape')
   frequency = 10000.0 ** (-np.arange(0, 16, 2) / 16)
   for kind, p in (
@@ -280,13 +281,15 @@ def test_cape_embedding_golden():
 def test_cape_keeps_the_order_and_may_leave_parts_out():
   def draw_positions(spec):
     scheme = positions.create(spec)
-    return np.asarray(run(scheme, rows(300, 12), None, jax.random.key(1)))
+    return np.asarray(
+      run(scheme, helpers.rows(300, 12), None, jax.random.key(1))
+    )
 
   got = draw_positions('cape(max_scale=2.)')
   assert (np.diff(got) > 0).all()
   np.testing.assert_array_equal(
     draw_positions('cape(global_shift=0., local_shift=0., max_scale=1.)'),
-    rows(300, 12),
+    helpers.rows(300, 12),
   )
   shifted = draw_positions('cape(local_shift=0., max_scale=1.)')
   np.testing.assert_allclose(np.diff(shifted), 1, atol=1e-5)
@@ -311,7 +314,7 @@ def test_facts():
     assert not scheme.interpolates
   for scheme in (padding, normalized):
     with pytest.raises(errors.LengthError, match='needs lengths'):
-      scheme(rows(1, 4))
+      scheme(helpers.rows(1, 4))
 
 
 @pytest.mark.parametrize(
@@ -335,4 +338,4 @@ def test_bad_keys(spec, message):
 def test_random_padding_needs_room():
   scheme = positions.create('random_padding(max_position=11)')
   with pytest.raises(errors.LengthError, match='segment of 12'):
-    scheme(rows(1, 12), lengths=12, rng=jax.random.key(0), train=True)
+    scheme(helpers.rows(1, 12), lengths=12, rng=jax.random.key(0), train=True)

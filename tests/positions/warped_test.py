@@ -9,6 +9,7 @@ import pytest
 
 from lengen_jax import errors, positions
 from lengen_jax.positions import warped
+from tests import helpers
 
 PLAIN, HEAD, TAIL = range(3)
 SCHEMES = ['head_warp', 'tail_warp', 'head_tail_warp']
@@ -29,10 +30,6 @@ def create(name, train_length=12, **keys):
   return positions.create(f'{name}(train_length={train_length}{keys})')
 
 
-def rows(count, length):
-  return jnp.tile(jnp.arange(length), (count, 1))
-
-
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def run(scheme, index, lengths, key, train=True):
   return scheme(index, lengths=lengths, rng=key, train=train)
@@ -51,7 +48,7 @@ def given(scheme, mode, alpha, index, lengths):
 def draw(scheme, count=6000, length=12, seed=0):
   lengths = jnp.full((count, length), length)
   draws = jax.jit(scheme.draw)(
-    jax.random.key(seed), rows(count, length), lengths
+    jax.random.key(seed), helpers.rows(count, length), lengths
   )
   return {name: np.asarray(values) for name, values in draws.items()}
 
@@ -63,7 +60,7 @@ def test_given_draws(skew):
   modes = [PLAIN, HEAD, HEAD, TAIL, TAIL, TAIL, TAIL]
   alphas = [0.4, 0.4, 1.0, 0.4, 0.4, 0.4, 0.4]
   lengths = np.array([512, 512, 12, 1, 2, 12, 512])
-  got = given(scheme, modes, alphas, rows(7, 512), lengths[:, None])
+  got = given(scheme, modes, alphas, helpers.rows(7, 512), lengths[:, None])
   assert got.dtype == np.float32
   np.testing.assert_array_equal(got[0], index)
   np.testing.assert_allclose(got[1], 0.4 * index, rtol=1e-6)
@@ -76,7 +73,7 @@ def test_given_draws(skew):
 @all_schemes
 def test_every_scheme_takes_every_mode(name):
   """Draws decide, not the class: one formula for all of them."""
-  got = given(create(name), [0, 1, 2], [0.5] * 3, rows(3, 4), 4)
+  got = given(create(name), [0, 1, 2], [0.5] * 3, helpers.rows(3, 4), 4)
   want = [[0, 1, 2, 3], [0, 0.5, 1, 1.5], 4 * np.sqrt([0, 0.25, 0.5, 0.75])]
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
@@ -85,7 +82,9 @@ def test_the_longest_and_the_last_gaps():
   """Figures of the square root and of Beta(2, 5) at 512 tokens."""
   gaps = {
     skew: np.diff(
-      given(create('tail_warp', skew=skew), [TAIL], [1], rows(1, 512), 512)[0]
+      given(
+        create('tail_warp', skew=skew), [TAIL], [1], helpers.rows(1, 512), 512
+      )[0]
     )
     for skew in ('sqrt', 'beta(2,5)')
   }
@@ -166,7 +165,7 @@ def test_one_factor_or_several():
 
 def test_rows_and_keys_draw_for_themselves():
   scheme = create('head_tail_warp')
-  index, lengths = rows(64, 12), jnp.full((64, 1), 12)
+  index, lengths = helpers.rows(64, 12), jnp.full((64, 1), 12)
   first, again, other = (
     np.asarray(run(scheme, index, lengths, jax.random.key(n)))
     for n in (0, 0, 1)
@@ -183,7 +182,9 @@ def test_rows_and_keys_draw_for_themselves():
 def test_order_and_range(skew):
   scheme = create('head_tail_warp', skew=skew, fraction=0.4)
   lengths = np.resize([1, 2, 17, 64], (200, 1))
-  got = np.asarray(run(scheme, rows(200, 64), lengths, jax.random.key(2)))
+  got = np.asarray(
+    run(scheme, helpers.rows(200, 64), lengths, jax.random.key(2))
+  )
   for row, (n,) in zip(got, lengths, strict=True):
     assert (np.diff(row[:n]) > 0).all()
     assert row[0] == 0 and row[:n].max() <= n
@@ -195,9 +196,9 @@ def test_padded_equals_unpadded():
   scheme = create('head_tail_warp', fraction=0.4)
   lengths = np.resize([5, 9, 12], (48, 1))
   key = jax.random.key(3)
-  short = np.asarray(run(scheme, rows(48, 12), lengths, key))
+  short = np.asarray(run(scheme, helpers.rows(48, 12), lengths, key))
   for rest in (np.arange(12, 20), np.arange(8), np.zeros(8)):
-    index = np.concatenate([rows(48, 12), np.tile(rest, (48, 1))], 1)
+    index = np.concatenate([helpers.rows(48, 12), np.tile(rest, (48, 1))], 1)
     long = np.asarray(run(scheme, index.astype(np.int32), lengths, key))
     for row, (n,) in enumerate(lengths):
       np.testing.assert_array_equal(long[row, :n], short[row, :n])
@@ -240,7 +241,7 @@ def test_interpolates_at_test_time(name):
   assert scheme.interpolates and scheme.fractional and scheme.needs_lengths
   assert scheme.draws(True) and not scheme.draws(False)
   lengths = jnp.array([[12], [4], [6], [24]])
-  got = scheme(rows(4, 24), lengths=lengths)
+  got = scheme(helpers.rows(4, 24), lengths=lengths)
   assert got.dtype == jnp.float32
   want = np.arange(24) * np.array([[0.5], [1], [1], [0.25]])
   np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -258,8 +259,10 @@ def test_interpolates_at_test_time(name):
 def test_does_not_interpolate_while_training():
   """Not even a segment longer than train_length."""
   scheme = create('head_tail_warp', train_length=4, fraction=0.0)
-  got = run(scheme, rows(2, 16), jnp.full((2, 1), 16), jax.random.key(0))
-  np.testing.assert_array_equal(got, rows(2, 16))
+  got = run(
+    scheme, helpers.rows(2, 16), jnp.full((2, 1), 16), jax.random.key(0)
+  )
+  np.testing.assert_array_equal(got, helpers.rows(2, 16))
 
 
 @all_schemes
@@ -267,9 +270,9 @@ def test_needs_lengths_and_rng(name):
   scheme = create(name)
   for train in (True, False):
     with pytest.raises(errors.LengthError, match='needs lengths'):
-      scheme(rows(1, 4), rng=jax.random.key(0), train=train)
+      scheme(helpers.rows(1, 4), rng=jax.random.key(0), train=train)
   with pytest.raises(errors.LengthError, match='needs rng'):
-    scheme(rows(1, 4), lengths=jnp.full((1, 4), 4), train=True)
+    scheme(helpers.rows(1, 4), lengths=jnp.full((1, 4), 4), train=True)
 
 
 @pytest.mark.parametrize(

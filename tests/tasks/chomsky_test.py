@@ -7,15 +7,15 @@ distributions of that code.
 
 import collections
 import math
-import pathlib
 
 import jax
 import numpy as np
 import pytest
 
 from lengen_jax import tasks
+from tests import helpers
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'chomsky'
+GOLDEN = helpers.GOLDEN / 'chomsky'
 GOLDENS = sorted(path.stem[5:] for path in GOLDEN.glob('task_*.npz'))
 GOLDEN_LENGTHS = (1, 2, 3, 5, 8, 13, 20, 40)
 

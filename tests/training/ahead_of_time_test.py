@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +12,10 @@ from lengen_jax import errors
 from lengen_jax.analysis import compile_report
 from lengen_jax.training import ahead_of_time, hlo, pods
 from lengen_jax.training import run as run_lib
+from tests import helpers
 
 # As libtpu 0.0.51 writes it, shortened.
-PROGRAM = (
-  pathlib.Path(__file__).parents[1] / 'golden' / 'hlo' / 'tpu_v4.txt'
-).read_text()
+PROGRAM = (helpers.GOLDEN / 'hlo' / 'tpu_v4.txt').read_text()
 QUERY = 'jvp(DecoderLM)/stack/query/ble,ehd->blhd/dot_general'
 
 

@@ -26,7 +26,7 @@ from lengen_jax.models import config as model_config
 from lengen_jax.models import stacking
 from lengen_jax.training import checkpoint, checksums, files, runs
 from lengen_jax.training import state as state_lib
-from tests import random_params
+from tests import helpers
 
 
 class Counted(windows.IndexedBatches):
@@ -53,7 +53,7 @@ def model_state(config):
   model = model_config.ModelConfig(**config.model.to_dict())
   unrolled = dataclasses.replace(model, scan_layers=False)
   init = functools.partial(stacking.init, unrolled, jax.random.key(0))
-  params = jax.tree.map(jnp.asarray, random_params.fill(init))
+  params = jax.tree.map(jnp.asarray, helpers.random_params(init))
   if model.scan_layers:
     params = stacking.stack(params, model)
   opt_state = jax.jit(optax.adam(1).init)(params)

@@ -11,6 +11,7 @@ from lengen_jax import errors
 from lengen_jax.training import loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
+from tests import helpers
 
 
 def log(folder):
@@ -24,22 +25,6 @@ def tiny_config(tiny_config):
   """One layer compiles faster."""
   tiny_config.model.num_layers = 1
   return tiny_config
-
-
-class Killed(Exception):
-  pass
-
-
-def kill_at(monkeypatch, step):
-  """Makes the batches fail at a step, as a kill would end the process."""
-  original = loop.data.TrainingWindows.batch
-
-  def batch(self, at):
-    if at == step:
-      raise Killed
-    return original(self, at)
-
-  monkeypatch.setattr(loop.data.TrainingWindows, 'batch', batch)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +44,8 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(
   tiny_config.positions = positions
   whole = loop.train(tiny_config, tmp_path / 'whole', corpus=corpus)
   with monkeypatch.context() as patch:
-    kill_at(patch, 6)
-    with pytest.raises(Killed):
+    helpers.kill_at_step(patch, 6)
+    with pytest.raises(helpers.Killed):
       loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
   steps = [step for step, *_ in log(tmp_path / 'cut')]
   assert steps == [1, 2, 3, 4]
@@ -94,8 +79,8 @@ def test_metrics_for_tensorboard_and_a_profile(
 def test_what_is_saved_is_logged(tmp_path, tiny_config, corpus, monkeypatch):
   """A run that ends where it has just saved loses no line."""
   with monkeypatch.context() as patch:
-    kill_at(patch, 4)
-    with pytest.raises(Killed):
+    helpers.kill_at_step(patch, 4)
+    with pytest.raises(helpers.Killed):
       loop.train(tiny_config, tmp_path, corpus=corpus)
   assert [step for step, *_ in log(tmp_path)] == [1, 2, 3, 4]
   loop.train(tiny_config, tmp_path, corpus=corpus)

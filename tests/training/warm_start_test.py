@@ -5,7 +5,6 @@
 
 import functools
 import json
-import pathlib
 import re
 import shutil
 
@@ -26,10 +25,10 @@ from lengen_jax.models import presets, stacking, transformer
 from lengen_jax.training import loop, warm_start
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
-from tests import random_params
+from tests import helpers
 
 LENGTH = 32
-LLAMA = pathlib.Path(__file__).parents[1] / 'golden' / 'llama' / 'untied'
+LLAMA = helpers.GOLDEN / 'llama' / 'untied'
 
 
 def model(encoding, **fields):
@@ -40,7 +39,7 @@ def model(encoding, **fields):
 @functools.cache
 def initial(config, seed):
   init = functools.partial(stacking.init, config, jax.random.key(0))
-  return random_params.fill(init, seed)
+  return helpers.random_params(init, seed)
 
 
 @pytest.fixture
@@ -483,22 +482,6 @@ def test_the_adopted_state_lies_as_the_initial_one(trained):
   )
 
 
-class Killed(Exception):
-  pass
-
-
-def kill_at(patch, step):
-  """Makes the batches fail at a step, as a kill would end the process."""
-  original = loop.data.TrainingWindows.batch
-
-  def batch(self, at):
-    if at == step:
-      raise Killed
-    return original(self, at)
-
-  patch.setattr(loop.data.TrainingWindows, 'batch', batch)
-
-
 @pytest.mark.slow
 def test_a_resumed_run_does_not_need_the_source(
   tmp_path, trained, corpus, monkeypatch
@@ -510,8 +493,8 @@ def test_a_resumed_run_does_not_need_the_source(
 
   def killed(step):
     with monkeypatch.context() as patch:
-      kill_at(patch, step)
-      with pytest.raises(Killed):
+      helpers.kill_at_step(patch, step)
+      with pytest.raises(helpers.Killed):
         loop.train(config, tmp_path / 'cut', corpus=corpus)
 
   # Once before the first checkpoint: the source is read again.

@@ -4,7 +4,6 @@ Golden scores: `golden/scrolls/README.md`.
 """
 
 import json
-import pathlib
 import subprocess
 import sys
 
@@ -12,8 +11,9 @@ import pytest
 
 from lengen_jax import errors
 from lengen_jax.evaluation.metrics import scrolls
+from tests import helpers
 
-GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'scrolls'
+GOLDEN = helpers.GOLDEN / 'scrolls'
 
 
 def golden(name):
