@@ -8,7 +8,7 @@ data.
 Shapes: B rows, L tokens, E width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import functools
 from typing import Any
@@ -31,6 +31,8 @@ WIDTH, HEADS, HEAD_DIM = 32, 4, 8
 # Lengths of segments of a packed row, and of rows that are decoded.
 SEGMENTS = (11, 8, 5)
 PLANNED = (24, 17, 9, 24)
+# Row, first token and length of each segment.
+_PARTS = tuple(zip(range(3), (0, 11, 19), SEGMENTS, strict=True))
 # Above 8192, bfloat16 numbers are 64 apart.
 FAR = 10_000
 
@@ -104,7 +106,8 @@ class Properties:
         f'{encoding} has max_position={limit}, and the checks use positions up '
         f'to {FAR + LENGTH - 1}; give it max_position={FAR + LENGTH} or more'
       )
-    params = stacking.init(self.config, jax.random.key(0))
+    init = jax.jit(stacking.init, static_argnums=0)
+    params = init(self.config, jax.random.key(0))
     params.pop('embed')
     # As if trained: encodings have small effects initially.
     self.params = jax.tree_util.tree_map_with_path(_amplified, params)
@@ -151,19 +154,15 @@ class Properties:
     ids, lengths, index = packed_rows()
     given = draw(scheme, index, lengths, train=True)
     packed = self._forward(self.x, given, ids, lengths)[0]
-    alone_x = np.zeros_like(self.x)
-    alone_ids, alone_lengths = np.zeros_like(ids), np.ones_like(lengths)
-    first, parts = 0, []
-    for row, size in enumerate(SEGMENTS):
-      alone_x[row, :size] = self.x[0, first : first + size]
-      alone_ids[row, :size], alone_lengths[row] = 1, size
-      parts.append((row, first, size))
-      first += size
-    alone_given = jax.tree.map(lambda leaf: _unpacked(leaf, parts), given)
+    alone_x, alone_lengths, alone_given = jax.tree.map(
+      _unpacked, (self.x, lengths, given)
+    )
+    alone_ids = (alone_lengths > 0).astype(np.int32)
+    alone_lengths = np.maximum(alone_lengths, 1)
     if isinstance(given, positions.Distances):
       alone_given = alone_given.replace(start=jnp.zeros((ROWS, LENGTH), int))
     alone = self._forward(alone_x, alone_given, alone_ids, alone_lengths)
-    for row, first, size in parts:
+    for row, first, size in _PARTS:
       self._equal(
         packed[first : first + size],
         alone[row, :size],
@@ -416,9 +415,9 @@ def _whole_rows() -> tuple[np.ndarray, np.ndarray]:
   return index, np.full((ROWS, LENGTH), LENGTH, np.int32)
 
 
-def _unpacked(leaf: Array, parts: Sequence[tuple[int, int, int]]) -> np.ndarray:
+def _unpacked(leaf: Array) -> np.ndarray:
   """Returns the segments of row 0, each at the start of a row."""
-  alone = np.zeros((ROWS, LENGTH), leaf.dtype)
-  for row, first, size in parts:
+  alone = np.zeros((ROWS, *leaf.shape[1:]), leaf.dtype)
+  for row, first, size in _PARTS:
     alone[row, :size] = leaf[0, first : first + size]
   return alone
