@@ -1,8 +1,8 @@
 """Spec strings: `name` or `name(key=value, ...)` with literal values.
 
 A spec names a class in a registry, which is a dict, and sets fields of it.
-`module:name(...)` first imports the module, which registers the class. A
-process that reads the spec from a workdir thus registers it as well.
+`module:name(...)` first imports the module, which registers the class. Another
+process that reads the spec from a workdir therefore imports the module too.
 """
 
 import ast

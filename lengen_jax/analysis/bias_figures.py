@@ -38,8 +38,8 @@ def figure(
     queries: positions of queries.
 
   Returns:
-    Paths: of a PNG per query, bias_maps.csv with points of the curves, and
-    bias_kinds.csv with a row per head.
+    Paths of the files: a PNG per query, bias_maps.csv with points of the
+    curves, and bias_kinds.csv with a row per head.
   """
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)

@@ -364,7 +364,7 @@ def _check_bias(bias: Any, pairs: tuple[int, ...]) -> None:
 
 
 def check_bias_shape(bias: Array, pairs: tuple[int, ...]) -> None:
-  """Raises unless a bias function's result fits pairs (B, H, q, k)."""
+  """Raises unless a bias has shape (H, q, k), (1, H, q, k) or `pairs`."""
   if bias.shape not in (pairs[1:], (1, *pairs[1:]), pairs):
     raise errors.ConfigError(
       f'the bias function returned shape {bias.shape}; it must be {pairs[1:]}, '

@@ -24,12 +24,12 @@ def prompt_tasks(task: str) -> list[prompts.PromptTask]:
 
 
 def pictures(task: str) -> imagenet.Imagenet | None:
-  """Returns the Imagenet that a spec describes, None for any other task."""
+  """Returns the `Imagenet` of an image task; None for other tasks."""
   return _build(task, PICTURES)
 
 
 def source(task: str) -> sources.Source | None:
-  """Returns the source of text of a spec, None for any other task."""
+  """Returns the source of a text task; None for other tasks."""
   return _build(task, sources.SOURCES)
 
 

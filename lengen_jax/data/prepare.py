@@ -47,9 +47,10 @@ _VOCABULARY_BYTES = 1 << 27
 def prepare(
   config: DataConfig, *, raw: str = '', longest: int, vocabulary_size: int = 0
 ) -> Json:
-  """Writes the windows of a config to `config.path`; resumes if interrupted.
+  """Writes the token windows of a data config to `config.path`.
 
-  If the folder is complete, its files are verified instead.
+  A call after an interruption resumes the work. If the folder is complete, its
+  files are verified instead.
 
   Args:
     config: a DataConfig; its task names a source of text.

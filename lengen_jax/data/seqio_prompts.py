@@ -239,7 +239,8 @@ def _rows(
     for field, value in fields.items():
       if not isinstance(value, str) and (field, value) != ('output', None):
         raise errors.CorpusError(
-          f'{part.path}, {where}: {field!r} is {type(value).__name__}, no text'
+          f'{part.path}, {where}: {field!r} must be text, got '
+          f'{type(value).__name__}'
         )
     yield from map(_encoded, task.rows(fields))
 

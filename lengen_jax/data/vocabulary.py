@@ -45,7 +45,7 @@ class Bytes:
   start, end = PAD, END
 
   def __init__(self, offset: int = 3) -> None:
-    """Uses the offset of seqio; 0 is for text without special ids."""
+    """Adds `offset` to bytes; 3 as in seqio, 0 for text without special ids."""
     self._offset, self.size = offset, 256 + offset
     self.fingerprint = f'bytes_plus_{offset}'
 

@@ -117,7 +117,8 @@ class Attention(nn.Module):
     Args:
       x: `[B, L, E]`.
       positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances;
-        None for the standard positions. Or Tokens, which include the next two.
+        None for the standard positions. Tokens also contain segment_ids and
+        lengths.
       segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32, `[B, 1]` or `[B, L]`, the length of each token's segment.
       shared: (BiasFn or None, ContentFn or None) of an encoding whose

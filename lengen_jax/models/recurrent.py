@@ -83,9 +83,9 @@ class Recurrent(nn.Module):
     Args:
       inputs: int32 `[B, L]`. A token outside the vocabulary makes its logits
         and all later ones NaN.
-      input_lengths: int32, `[B]` or scalar, cells per jump of a tape: the
-        length of the input without output tokens and padding. None for L; on a
-        tape of L cells such a jump is the identity. Other models ignore it.
+      input_lengths: int32, `[B]` or scalar, length of the input without output
+        tokens and padding. A tape model moves by this many cells when it jumps;
+        None for L, for which a jump is the identity. Other models ignore it.
 
     Returns:
       float32 `[B, L, O]`.

@@ -63,7 +63,7 @@ class Model(nn.Module):
         outputs NaN, also at padding.
       positions: output of a position scheme: int32 or float32, `[1 or B, L]`,
         `[layers, 1 or B, L]`, or Distances; None for the standard positions.
-        Or Tokens, which include the next two arguments.
+        Tokens also contain segment_ids and lengths.
       segment_ids: int32 `[B, L]` of packed rows. A segment is a run of equal
         ids. Different segments of a row have different ids.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,

@@ -175,7 +175,7 @@ class PositionScheme:
     if not self.draws(train):
       return self.at_test(segment_positions, lengths)
     if rng is None:
-      raise errors.LengthError(f'{self} draws positions and needs rng, a key')
+      raise errors.LengthError(f'{self} draws random positions and needs rng')
     if jnp.ndim(rng) == 0 and not hasattr(rng, 'dtype'):
       raise errors.ConfigError(
         f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'

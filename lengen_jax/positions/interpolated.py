@@ -17,9 +17,10 @@ from lengen_jax.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class Interpolated(base.PositionScheme):
-  """Scaled positions: i / scale, or i min(1, train_length / length).
+  """Scaled positions: i / scale, or dynamic PI if `train_length` is given.
 
-  The second form, dynamic PI, uses the length of each segment.
+  Dynamic PI multiplies i by min(1, train_length / length), with the length of
+  the segment.
 
   Source: Chen et al. (2023), arXiv:2306.15595, eq. 4.
 

@@ -21,9 +21,10 @@ def judge(claim: Claim, results: Results) -> Results:
 
   The paired differences of a comparison, one per seed, are tested with a
   one-sided t test in each direction: the comparison holds, fails, or is
-  unclear. As few seeds estimate a variance poorly, the test uses the larger of
-  the comparison's own variance and the one pooled over the claim, with one
-  degree of freedom for each further seed of each distinct pair of models.
+  unclear. A variance estimated from few seeds is unreliable. The test therefore
+  uses the larger of two variances: that of the comparison, and that pooled over
+  the claim. In the latter, each distinct pair of models with n seeds has n - 1
+  degrees of freedom.
   Failures are corrected for multiple comparisons as by Holm (1979).
   Comparisons that a scale omits are not counted.
 

@@ -53,7 +53,8 @@ class Figure(parts.Part):
 
   Attributes:
     draw: writes pictures and CSV files into a folder and returns their paths.
-      With `part`, its first argument is {row: run.Trained} of the first seed.
+      If `part` is set, the first argument of `draw` is {row: run.Trained} of
+      the first seed.
     part: name of a previous `LengthCurves` whose models are analysed; '' for a
       computed figure, which is the same at every scale and for every seed.
     rows: names of the rows of `part`.

@@ -97,9 +97,9 @@ def unseen(values: np.ndarray, trained: np.ndarray) -> np.ndarray:
 
 
 def sensitivity(positions: np.ndarray) -> np.ndarray:
-  """Returns the fall of RoPE's attention from each key `[n]` to the next.
+  """Returns the decrease of RoPE's attention from each key to the next.
 
-  The differences `[n - 1]` are positive where attention decreases.
+  For n positions the result has shape `[n - 1]`.
 
   Source: Position-index warping, figure A.
   """

@@ -157,7 +157,7 @@ def _word_perplexity(loss: float | None, words: float) -> float | None:
 def answers(
   trained: run_lib.Trained, prompts: Any, label: str = 'eval'
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-  """Scores a model's answers to prompts, at each length of its config.
+  """Scores a model's answers to prompts, at each of the config's eval.lengths.
 
   Returns:
     (contents of eval.json, generated texts as a list of dicts).

@@ -19,7 +19,7 @@ class Plan:
   """Static sizes and options of a band of queries.
 
   Attributes:
-    form: of the bias: 'none', 'strip', 'anchored' or 'dense'.
+    form: form of the bias, 'none', 'strip', 'anchored' or 'dense'.
     block: tokens in a block of queries, and in one of keys; b.
     first: index of the first block of queries.
     blocks_q: number of blocks of queries; 1 if the bias is dense.
