@@ -13,7 +13,7 @@ from lengen_jax.evaluation import bias_error
 from lengen_jax.models import presets, stacking, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions.tokens import Tokens
-from tests import random_params
+from tests import helpers
 
 FIRE = 'fire(init_threshold=64., mlp_width=8)'
 
@@ -35,9 +35,7 @@ def init(config):
 
 @functools.cache
 def _init(config):
-  return random_params.fill_model(
-    lambda: stacking.init(config, jax.random.key(0))
-  )
+  return helpers.params_of(config)
 
 
 def largest(config, scheme='standard', params=None, length=512):

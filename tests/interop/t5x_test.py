@@ -13,7 +13,7 @@ import pytest
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.interop import t5x
-from tests import helpers, random_params
+from tests import helpers
 from tests.interop import network
 
 ADDITIVE = {
@@ -98,7 +98,7 @@ def make(name, dtype='float32'):
     linear = names[-1] in ('kernel', 'bias')
     return abs(leaf) * 3 if encodes and not linear else leaf
 
-  params = random_params.fill(lambda: shapes['params'])
+  params = helpers.random_params(lambda: shapes['params'])
   return cfg, jax.tree_util.tree_map_with_path(louder, params), shapes
 
 
