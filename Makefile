@@ -36,7 +36,7 @@ test-slow: $(DATA)
 	$(BIN)/python -m pytest -m slow --numprocesses=auto --dist=loadfile
 
 test-aot: $(LIBTPU)
-	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m aot tests/aot \
+	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m pytest -m aot tests/aot \
 	  --numprocesses=auto
 
 soak: $(DATA)
@@ -44,7 +44,7 @@ soak: $(DATA)
 	  tests/training/kill_test.py -k random
 
 compile-matrix: $(LIBTPU)
-	PYTHONPATH=$(LIBTPU) $(BIN)/python -m benchmarks.compile_matrix --check
+	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m benchmarks.compile_matrix --check
 
 reproduce-cpu: $(DATA)
 	for experiment in $${EXPERIMENTS:-$$($(BIN)/lengen reproduce --names)}; do \
