@@ -189,7 +189,7 @@ def test_the_end_ends_and_is_left_out():
   for ids in free:
     at = np.flatnonzero(ids == end)
     want.append(ids[: at[0]] if len(at) else ids)
-  assert [len(ids) for ids in want] == [NEW, 2, NEW, NEW, NEW]
+  assert len(want[1]) == 2 and NEW in map(len, want)
   assert_same(written(config, params, end_id=end), want)
 
 
