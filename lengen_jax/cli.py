@@ -132,7 +132,7 @@ def _train(arguments: argparse.Namespace, config: Any) -> None:
 
 def _eval(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax import data
-  from lengen_jax.analysis import report, score_report
+  from lengen_jax.analysis import report
   from lengen_jax.training import evaluate, files, loop, sharding
   from lengen_jax.training import workdir as workdir_lib
 
@@ -154,7 +154,7 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
     report.print_table(results)
   else:
     files.write_lines(path / 'predictions.jsonl', predictions)
-    score_report.print_table(results)
+    report.print_scores(results)
     print(f'wrote {path / "predictions.jsonl"}')
   print(f'wrote {path / "eval.json"}')
 

@@ -4,7 +4,7 @@ Elements of run n have the attribute `data-run="n"`, by which the page hides
 them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 import html
 import io
 import re
@@ -18,7 +18,6 @@ from lengen_jax.analysis import plots
 
 # Inches. At this width, text has the size of the page's text.
 _WIDTH, _HEIGHT = 4.4, 3.2
-_COLUMNS = 3
 # Biases this far below the largest have no effect on the softmax.
 MOST_NATS = 20
 # Minimum range of the axis; smaller differences have no effect.
@@ -49,36 +48,22 @@ def ink(color: str) -> str:
   return _INKS.get(color.lower(), color)
 
 
-def length_curves(
-  results: Mapping[str, Any], names: Sequence[str], *, unit: str
+def chart(
+  label: str, names: Sequence[str], draw: Callable[..., None], *args: Any
 ) -> str:
-  """Returns an SVG of loss by length; see `plots.length_curves_on`."""
+  """Returns an SVG of what `draw(axes, *args)` draws, a function of `plots`.
+
+  Args:
+    label: description for screen readers.
+    names: names of the runs, shown as tooltips of the curves.
+    draw: draws curves with gids 'run-0', 'run-1', ...; its name must be unique
+      in the page.
+    *args: further arguments of `draw`.
+  """
   with matplotlib.rc_context(_STYLE):
-    figure, axes = _subplots()
-    plots.length_curves_on(axes, results, names, unit=unit)
-    plots.grid(axes)
-    return _svg(figure, 'lengths', 'Loss against context length', names)
-
-
-def position_curves(
-  results: Mapping[str, Any], names: Sequence[str], *, unit: str
-) -> str:
-  """Returns an SVG of loss by position; see `plots.position_curves_on`."""
-  with matplotlib.rc_context(_STYLE):
-    figure, axes = _subplots()
-    plots.position_curves_on(axes, results, names, unit=unit)
-    plots.grid(axes)
-    return _svg(figure, 'positions', 'Loss against position', names)
-
-
-def score_curves(results: Mapping[str, Any], *, unit: str, scale: float) -> str:
-  """Returns an SVG of scores by length; see `plots.score_curves_on`."""
-  with matplotlib.rc_context(_STYLE):
-    figure, axes = _subplots()
-    plots.score_curves_on(axes, results, unit=unit, scale=scale)
-    plots.grid(axes)
-    names = [run['run'] for run in results['runs']]
-    return _svg(figure, 'scores', f'{unit} against length', names)
+    figure, axes = plots.panels(1, (_WIDTH, _HEIGHT))
+    draw(axes, *args)
+    return _svg(figure, draw.__name__, label, names)
 
 
 def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
@@ -90,24 +75,15 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
     drawn: the query's entry of `evaluation.bias_maps.summary`.
     query: position of the query.
   """
-  columns = min(_COLUMNS, len(layers))
-  rows = -(-len(layers) // columns)
   with matplotlib.rc_context(_STYLE):
-    figure, panels = _subplots(
-      rows, columns, height=0.7 + 1.3 * rows, sharex=True, sharey=True
-    )
-    panels = panels.flat if len(layers) > 1 else [panels]
-    for axes in panels[len(layers) :]:
-      axes.set_visible(False)
-    for axes, name, heads, kinds in zip(
-      panels, layers, drawn['bias'], drawn['kind'], strict=False
+    figure, panels = plots.layer_panels(layers, 3, (_WIDTH, 0.7), 1.3, True)
+    for axes, heads, kinds in zip(
+      panels, drawn['bias'], drawn['kind'], strict=True
     ):
       for bias, kind in zip(heads, kinds, strict=True):
         color = plots.KIND_COLORS[kind]
         axes.plot(drawn['distance'], bias, color=color, linewidth=1.2)
-      axes.set_title(name, fontsize=9)
       _distance_axis(axes, drawn['distance'])
-      plots.grid(axes)
     low = min(-_LEAST_NATS, max(-MOST_NATS, np.min(drawn['bias'])))
     axes.set_ylim(low, -0.05 * low)
     figure.supxlabel('distance of the key', fontsize=9)
@@ -139,14 +115,6 @@ def swatch(number: int) -> str:
     axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **drawn)
     axes.margins(0)
     return _svg(figure, f'swatch-{number}')
-
-
-def _subplots(
-  rows: Any = 1, columns: Any = 1, height: float = _HEIGHT, **shared: Any
-) -> Any:
-  return plt.subplots(
-    rows, columns, figsize=(_WIDTH, height), layout='constrained', **shared
-  )
 
 
 def _svg(

@@ -1,11 +1,17 @@
 """HTML pages without scripts or external files."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import html
+import itertools
 import json
+import shlex
 from typing import Any
 
+from lengen_jax.analysis import figures
+
+# Fields of a config that differ between runs.
+_OF_RUNS = ('model.encoding', 'model.attention_scale', 'positions')
 _STYLE = """\
 :root { color-scheme: light dark; --paper: #fff; --panel: #f4f5f7;
   --ink: #1b1d20; --soft: #5a6068; --line: #dcdfe3; --link: #0b5cad;
@@ -82,21 +88,24 @@ class Html(str):
   __slots__ = ()
 
 
-def document(title: str, *body: Any, style: str = '') -> str:
-  """Returns an HTML page.
-
-  Args:
-    title: title of the page.
-    *body: HTML elements.
-    style: additional CSS.
-  """
+def document(title: str, *body: Any, runs: int = 0) -> str:
+  """Returns an HTML page; `runs` is the number of rows of its `legend`."""
+  rules = []
+  for n in range(runs):
+    at = f':root:has(tr:hover #run-{n}:checked, #run-{n}:checked:focus-visible)'
+    off = f':root:has(#run-{n}:not(:checked))'
+    rules += [
+      f'{off} [data-run="{n}"] {{ display: none; }}',
+      f'@media (hover: hover) {{ {at} [data-run]:not([data-run="{n}"]) '
+      '{ opacity: .15; } }',
+    ]
   return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title>
 <style>
-{_STYLE}{style}</style>
+{_STYLE}{chr(10).join(rules)}</style>
 <main>
 <h1>{html.escape(title)}</h1>
 {chr(10).join(body)}
@@ -119,27 +128,21 @@ def element(tag: str, *content: Any, **attributes: Any) -> str:
     for name, value in attributes.items()
     if value is not None
   )
-  return Html(f'<{tag}{given}>{"".join(map(_text, content))}</{tag}>')
+  inside = ''.join(
+    part if isinstance(part, Html) else html.escape(str(part))
+    for part in content
+  )
+  return Html(f'<{tag}{given}>{inside}</{tag}>')
 
 
-def heading(text: Any, level: int = 2) -> str:
-  """Returns a heading."""
-  return element(f'h{level}', text)
-
-
-def paragraph(*content: Any, class_: str | None = None) -> str:
-  """Returns a paragraph."""
-  return element('p', *content, class_=class_)
-
-
-def listing(lines: Iterable[Any]) -> str:
+def listing(lines: Iterable[Any], **attributes: Any) -> str:
   """Returns a bulleted list."""
-  return element('ul', *(element('li', line) for line in lines))
+  return element('ul', *(element('li', line) for line in lines), **attributes)
 
 
 def table(
   head: Sequence[Any],
-  rows: Any,
+  rows: Iterable[Sequence[Any]],
   *,
   foot: Sequence[Any] | None = None,
   caption: Any = None,
@@ -154,13 +157,19 @@ def table(
     caption: text above the table.
     class_: 'prose' if cells are text rather than numbers.
   """
+
+  def line(cells: Sequence[Any]) -> str:
+    name, *values = cells
+    cells = [element('td', value) for value in values]
+    return element('tr', element('th', name, scope='row'), *cells)
+
   columns = [element('th', one, scope='col') for one in head]
   parts = [
     element('thead', element('tr', *columns)),
-    element('tbody', *map(_row, rows)),
+    element('tbody', *map(line, rows)),
   ]
   if foot:
-    parts.append(element('tfoot', _row(foot)))
+    parts.append(element('tfoot', line(foot)))
   # A focusable element scrolls by keyboard. The caption does not scroll.
   scrolled = element(
     'div',
@@ -170,9 +179,54 @@ def table(
     role='region',
     aria_label=caption or f'table by {head[0]}',
   )
-  return Html(
-    paragraph(caption, class_='note') + scrolled if caption else scrolled
+  above = element('p', caption, class_='note') if caption else ''
+  return Html(above + scrolled)
+
+
+def legend(
+  head: Sequence[Any], names: Sequence[str], columns: Any, caption: str
+) -> str:
+  """Returns a table of runs with checkboxes that show or hide curves.
+
+  Args:
+    head: names of the columns after the first.
+    names: names of the runs.
+    columns: lists of cells.
+    caption: text above the table.
+  """
+  rows = []
+  for n, (name, *cells) in enumerate(zip(names, *columns, strict=True)):
+    box = Html(f'<input type="checkbox" id="run-{n}" checked>')
+    swatch = Html(figures.swatch(n))
+    label = element('label', box, swatch, element('span', name))
+    rows.append([label, *cells])
+  return element(
+    'form',
+    table(
+      ['run', *head], rows, caption=f'{caption} The boxes show and hide curves.'
+    ),
+    element('button', 'Show all curves', type='reset'),
+    autocomplete='off',
   )
+
+
+def best_marked(
+  values: Sequence[Any], text: Callable[[Any], str], better: Any = min
+) -> list[str]:
+  """Returns the cells of a column, with the best in bold.
+
+  Args:
+    values: numbers or None.
+    text: formats a number. All cells with the text of the best are bold.
+    better: min or max.
+  """
+  known = [value for value in values if value is not None]
+  best = text(better(known)) if len(known) > 1 else None
+  cells = []
+  for value in values:
+    cell = element('i', '–') if value is None else text(value)
+    cells.append(element('strong', cell) if cell == best else cell)
+  return cells
 
 
 def picture(path: Any, alt: str) -> str:
@@ -186,22 +240,7 @@ def figure(svg: str, *caption: Any) -> str:
   return element('figure', Html(svg), element('figcaption', *caption))
 
 
-def beside(*figures: Any) -> str:
-  """Returns figures side by side if the page is wide enough."""
-  return element('div', *figures, class_='figures')
-
-
-def details(summary: str, *content: Any) -> str:
-  """Returns content that is hidden until its summary is clicked."""
-  return element('details', element('summary', summary), *content)
-
-
-def preformatted(value: Any) -> str:
-  """Returns a value as formatted JSON."""
-  return element('pre', json.dumps(value, indent=1))
-
-
-def download(name: str, text: Any) -> str:
+def download(name: str, text: str) -> str:
   """Returns a link that downloads text as the file `name`, .json or .csv."""
   kind = {'json': 'application/json', 'csv': 'text/csv'}[name.split('.')[-1]]
   data = base64.b64encode(text.encode()).decode()
@@ -209,11 +248,65 @@ def download(name: str, text: Any) -> str:
   return element('a', f'Download {name}', download=name, href=href)
 
 
-def _row(cells: Sequence[Any]) -> str:
-  name, *values = cells
-  row = element('th', name, scope='row')
-  return element('tr', row, *(element('td', value) for value in values))
+def appendix(
+  config: dict[str, Any],
+  defaults: dict[str, Any],
+  facts: dict[str, Any],
+  files: dict[str, str],
+  folder: Any,
+) -> Iterator[str]:
+  """Yields the last sections: configuration, environment and downloads.
+
+  Args:
+    config: the config; `paper` and the fields of runs are not in the table.
+    defaults: the default config; {} for none.
+    facts: nested dict of versions, hardware and data.
+    files: text of the files to download, by name.
+    folder: the workdir.
+  """
+  config = {key: value for key, value in config.items() if key != 'paper'}
+  theirs = dict(_leaves(defaults))
+  rows = [
+    (key, _shown(value), *([_shown(theirs.get(key))] if theirs else ()))
+    for key, value in _leaves(config)
+    if value != theirs.get(key, ...) and key not in _OF_RUNS
+  ]
+  yield element('h2', 'Configuration')
+  yield table(
+    ('setting', 'value', 'default') if theirs else ('setting', 'value'),
+    rows,
+    caption='Differences from the defaults' if theirs else None,
+    class_='prose',
+  )
+  yield element(
+    'details',
+    element('summary', 'The whole configuration'),
+    element('pre', json.dumps(config, indent=1)),
+  )
+  rows = [
+    (key.replace('.', ' '), _shown(value))
+    for key, value in _leaves(facts)
+    if value not in (None, [])
+  ]
+  yield element('h2', 'Environment')
+  yield table(('item', 'value'), rows, class_='prose')
+  yield element('h2', 'Data')
+  yield listing(itertools.starmap(download, files.items()), class_='downloads')
+  yield element('p', 'To create this page from results.json:')
+  command = f'lengen report --workdir={shlex.quote(str(folder))}'
+  yield element('pre', command)
 
 
-def _text(content: Any) -> str:
-  return content if isinstance(content, Html) else html.escape(str(content))
+def _leaves(node: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
+  """Yields (dotted key, value) of a nested dict."""
+  for key, value in node.items():
+    if isinstance(value, dict):
+      yield from _leaves(value, f'{prefix}{key}.')
+    else:
+      yield f'{prefix}{key}', value
+
+
+def _shown(value: Any) -> str:
+  if isinstance(value, list):
+    return ', '.join(map(_shown, value))
+  return '–' if value is None else str(value) or "''"

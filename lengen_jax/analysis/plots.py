@@ -1,7 +1,6 @@
 """Plots of results in a color-blind safe palette, with deterministic bytes."""
 
-from collections.abc import Mapping, Sequence
-import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -10,6 +9,7 @@ matplotlib.use('Agg')
 
 from matplotlib import pyplot as plt
 from matplotlib import ticker
+import numpy as np
 
 # Palette of Okabe and Ito; further curves repeat it with other dashes.
 COLORS = (
@@ -28,103 +28,95 @@ _MARKERS = 'osD^vPX'
 _MOST_NATS = 50
 
 
-def length_curves(
-  results: Mapping[str, Any], names: Sequence[str], path: Any, *, unit: str
-) -> None:
-  """Plots loss by length.
-
-  Args:
-    results: contents of results.json.
-    names: a name per curve.
-    path: path of the PNG file.
-    unit: unit of the loss.
-  """
-  figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
-  length_curves_on(axes, results, names, unit=unit)
+def write(path: Any, draw: Callable[..., None], *args: Any) -> None:
+  """Writes a PNG file of what `draw(axes, *args)` draws."""
+  figure, axes = panels(1)
+  draw(axes, *args)
   finish(figure, axes, path)
 
 
-def length_curves_on(
-  axes: Any, results: Mapping[str, Any], names: Sequence[str], *, unit: str
+def length_curves(
+  axes: Any, results: Mapping[str, Any], names: Sequence[str], unit: str
 ) -> None:
-  """Draws `length_curves` on axes, the curve of run n with the gid 'run-n'."""
-  for number, (curve, name) in enumerate(
-    zip(results['curves'], names, strict=True)
-  ):
-    points = [
-      (length, loss)
-      for length, loss in zip(results['lengths'], curve['loss'], strict=True)
-      if loss is not None
-    ]
-    if points:
-      axes.plot(*zip(*points, strict=True), label=name, **style(number))
-  _mark_trained(axes, results['train_length'])
-  length_axis(axes, results['lengths'])
-  axes.set_xlabel('context length at test time')
-  axes.set_ylabel(unit)
-  _perplexity_axis(axes)
-
-
-def position_curves_on(
-  axes: Any, results: Mapping[str, Any], names: Sequence[str], *, unit: str
-) -> None:
-  """Draws loss against position within the longest window each curve has.
+  """Draws loss against length.
 
   Args:
-    axes: of matplotlib.
+    axes: axes of matplotlib; the curve of run n gets the gid 'run-n'.
     results: contents of results.json.
     names: a name per curve.
     unit: unit of the loss.
   """
-  for number, (curve, name) in enumerate(
-    zip(results['curves'], names, strict=True)
-  ):
+  lengths = results['lengths']
+  for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
+    axes.plot(lengths, _floats(curve['loss']), label=name, **style(n))
+  length_axis(axes, lengths)
+  _loss_axes(axes, results, 'context length at test time', unit)
+
+
+def position_curves(
+  axes: Any, results: Mapping[str, Any], names: Sequence[str], unit: str
+) -> None:
+  """Draws loss against position in each curve's longest window.
+
+  See `length_curves` for the arguments.
+  """
+  for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
     by_length = curve['loss_by_position']
-    if not by_length:
-      continue
-    longest = by_length[max(by_length, key=int)]
-    axes.plot(
-      [position + 1 for position in longest['position']],
-      longest['loss'],
-      label=name,
-      **{**style(number), 'marker': None},
-    )
-  _mark_trained(axes, results['train_length'])
+    if by_length:
+      longest = by_length[max(by_length, key=int)]
+      positions = np.array(longest['position']) + 1
+      drawn = style(n) | {'marker': None}
+      axes.plot(positions, longest['loss'], label=name, **drawn)
   axes.set_xscale('log', base=2)
   axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
-  axes.set_xlabel('position in the longest window')
-  axes.set_ylabel(unit)
-  _perplexity_axis(axes)
+  _loss_axes(axes, results, 'position in the longest window', unit)
+
+
+def _loss_axes(
+  axes: Any, results: Mapping[str, Any], along: str, unit: str
+) -> None:
+  """Labels axes of losses, marks the training length and adds perplexity."""
+  axes.axvline(results['train_length'], color='0.6', linewidth=1, zorder=1)
+  axes.annotate(
+    'trained',
+    (results['train_length'], 1),
+    xycoords=('data', 'axes fraction'),
+    xytext=(0, 3),
+    textcoords='offset points',
+    horizontalalignment='center',
+    color='0.4',
+    fontsize=8,
+  )
+  axes.set(xlabel=along, ylabel=unit)
+  if axes.get_ylim()[1] > _MOST_NATS:
+    return
+  right = axes.twinx()
+  right.set_yscale('log')
+  right.set_ylim(*np.exp(axes.get_ylim()))
+  # Powers of ten alone would be too few ticks.
+  right.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+  right.yaxis.set_major_formatter('{x:g}')
+  right.minorticks_off()
+  right.set_ylabel('perplexity')
+  right.spines[['top', 'right']].set_visible(False)
 
 
 def score_curves(
-  results: Mapping[str, Any], path: Any, *, unit: str, scale: float
+  axes: Any, results: Mapping[str, Any], unit: str, scale: float
 ) -> None:
-  """Plots the scores of a sweep by length.
+  """Draws the scores of a sweep against length.
 
   Args:
+    axes: axes of matplotlib; the curve of run n gets the gid 'run-n'.
     results: contents of a sweep's results.json.
-    path: path of the PNG file.
     unit: unit of the scaled score.
     scale: factor of the score.
   """
-  figure, axes = plt.subplots(figsize=(7.2, 4.5), layout='constrained')
-  score_curves_on(axes, results, unit=unit, scale=scale)
-  finish(figure, axes, path)
-
-
-def score_curves_on(
-  axes: Any, results: Mapping[str, Any], *, unit: str, scale: float
-) -> None:
-  """Draws `score_curves` on axes, the curve of run n with the gid 'run-n'."""
-  for number, run in enumerate(results['runs']):
-    drawn = style(number)
-    if len(results['lengths']) > 20:
-      drawn['marker'] = None
-    curve = [
-      float('nan') if score is None else scale * score for score in run['curve']
-    ]
-    axes.plot(results['lengths'], curve, label=run['run'], **drawn)
+  lengths = results['lengths']
+  for n, run in enumerate(results['runs']):
+    drawn = style(n) | ({'marker': None} if len(lengths) > 20 else {})
+    curve = scale * _floats(run['curve'])
+    axes.plot(lengths, curve, label=run['run'], **drawn)
   if results['score'] == 'accuracy':
     axes.axhline(
       scale * results['baselines']['positionwise'],
@@ -136,8 +128,7 @@ def score_curves_on(
   if results['score'] != 'loss':
     axes.set_ylim(0, 1.02 * scale)
   axes.axvline(results['train_lengths'][1], color='0.6', linewidth=1, zorder=1)
-  axes.set_xlabel('length (vertical line: trained up to here)')
-  axes.set_ylabel(unit)
+  axes.set(xlabel='length (vertical line: trained up to here)', ylabel=unit)
 
 
 def curves_beside(part: dict[str, Any], path: Any) -> None:
@@ -147,41 +138,27 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
     part: a part of a reproduction's results, of kind 'curves'.
     path: path of the PNG file.
   """
-  printed = [row for row in part['rows'] if row['paper']]
-  figure, panels = plt.subplots(
-    1,
-    2 if printed else 1,
-    figsize=(9.6 if printed else 6.4, 4.2),
-    layout='constrained',
-    squeeze=False,
-  )
-  ratios = part['columns']
-  for number, row in enumerate(part['rows']):
-    curves = [(panels[0, 0], row['value'])]
+  rows, ratios = part['rows'], part['columns']
+  printed = any(row['paper'] for row in rows)
+  size = (9.6 if printed else 6.4, 4.2)
+  figure, drawn = panels(2 if printed else 1, size)
+  here, *paper = drawn if printed else [drawn]
+  for number, row in enumerate(rows):
+    lines = style(number)
+    # The legend has each name once.
+    here.plot(ratios, _floats(row['value']), label=row['name'], **lines)
     if row['paper']:
-      curves.append((panels[0, 1], row['paper']))
-    for axes, values in curves:
-      points = [
-        (ratio, value)
-        for ratio, value in zip(ratios, values, strict=True)
-        if value is not None
-      ]
-      # The legend has each name once. The first panel has all of them.
-      label = row['name'] if axes is panels[0, 0] else None
-      if points:
-        axes.plot(*zip(*points, strict=True), label=label, **style(number))
-    low, high = zip(*_ranges(row), strict=True)
-    panels[0, 0].fill_between(
-      ratios, low, high, color=style(number)['color'], alpha=0.15, linewidth=0
+      paper[0].plot(ratios, _floats(row['paper']), **lines)
+    here.fill_between(
+      ratios, *_range(row), color=lines['color'], alpha=0.15, linewidth=0
     )
-  for axes, title in zip(panels[0], ('here', 'the paper'), strict=False):
+  for axes, title in zip((here, *paper), ('here', 'the paper'), strict=False):
     axes.axvline(1, color='0.6', linewidth=1, zorder=1)
     axes.set_title(title, fontsize=10)
     axes.set_xscale('log', base=2)
     axes.set_xticks(ratios, [f'{ratio:g}x' for ratio in ratios])
     axes.minorticks_off()
     axes.set_xlabel('context length, in training lengths')
-    grid(axes)
     if part['unit'] == 'perplexity':
       axes.set_yscale('log')
       # Powers of ten alone would be too few ticks.
@@ -189,8 +166,8 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
       axes.yaxis.set_major_locator(numbers)
       axes.yaxis.set_major_formatter('{x:g}')
       axes.yaxis.set_minor_locator(ticker.NullLocator())
-  panels[0, 0].set_ylabel(part['unit'])
-  finish(figure, panels[0, 0], path, 4 if printed else 3)
+  here.set_ylabel(part['unit'])
+  finish(figure, here, path, 4 if printed else 3)
 
 
 def bars_beside(part: dict[str, Any], path: Any) -> None:
@@ -200,35 +177,27 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
     part: a part of a reproduction's results.
     path: path of the PNG file.
   """
-  rows = part['rows'][::-1]
-  columns = part['columns']
+  rows, columns = part['rows'][::-1], part['columns']
   at = columns.index('mean') if 'mean' in columns else 0
-  figure, axes = plt.subplots(
-    figsize=(7.2, 1.2 + 0.42 * len(rows)), layout='constrained'
-  )
+  values = _floats([row['value'][at] for row in rows])
+  low, high = np.array([_range(row)[:, at] for row in rows]).T
+  # A mean of the best scores of each task may be better than the best mean.
+  errors = np.maximum(0, [values - low, high - values])
+  paper = _floats([row['paper'] and row['paper'][at] for row in rows])
+  figure, axes = panels(1, (7.2, 1.2 + 0.42 * len(rows)))
   places = range(len(rows))
   axes.barh(
     places,
-    [row['value'][at] or 0 for row in rows],
-    xerr=list(zip(*(_errors(row, at) for row in rows), strict=True)),
+    np.nan_to_num(values),
+    xerr=np.nan_to_num(errors),
     height=0.6,
     color=COLORS[0],
     ecolor='0.3',
     label='here',
   )
-  printed = [
-    (row['paper'][at], place)
-    for place, row in zip(places, rows, strict=True)
-    if row['paper'] and row['paper'][at] is not None
-  ]
-  if printed:
-    axes.plot(
-      *zip(*printed, strict=True),
-      linestyle='none',
-      marker='D',
-      color=COLORS[1],
-      label='the paper, at full size',
-    )
+  if not np.isnan(paper).all():
+    label = 'the paper, at full size'
+    axes.plot(paper, places, 'D', color=COLORS[1], label=label)
   if part.get('chance'):
     axes.axvline(part['chance'], color='0.6', linewidth=1, label='chance')
   axes.set_yticks(places, [row['name'] for row in rows])
@@ -237,26 +206,15 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
   finish(figure, axes, path)
 
 
-def _ranges(row: Any) -> list[tuple[float, float]]:
-  """Returns (minimum, maximum) of each column over seeds; NaN if unknown."""
-  return [
-    (min(column), max(column))
-    if None not in column
-    else (float('nan'), float('nan'))
-    for column in zip(*row['values'], strict=True)
-  ]
+def _floats(values: Sequence[float | None]) -> np.ndarray:
+  """Returns an array with NaN for None."""
+  return np.array(values, float)
 
 
-def _errors(row: Any, at: int) -> tuple[float, float]:
-  """Returns the distances of a value to the minimum and maximum over seeds.
-
-  They are at least 0: a mean of the best scores of each task may be better than
-  the best mean.
-  """
-  value, (low, high) = row['value'][at], _ranges(row)[at]
-  if value is None:
-    return 0, 0
-  return max(0, value - low), max(0, high - value)
+def _range(row: dict[str, Any]) -> np.ndarray:
+  """Returns minimum and maximum of each column over seeds, NaN if unknown."""
+  values = _floats(row['values'])
+  return np.array([values.min(0), values.max(0)])
 
 
 def style(number: int) -> dict[str, Any]:
@@ -278,53 +236,49 @@ def length_axis(axes: Any, lengths: Sequence[int]) -> None:
   axes.minorticks_off()
 
 
-def _mark_trained(axes: Any, length: int) -> None:
-  axes.axvline(length, color='0.6', linewidth=1, zorder=1)
-  axes.annotate(
-    'trained',
-    (length, 1),
-    xycoords=('data', 'axes fraction'),
-    xytext=(0, 3),
-    textcoords='offset points',
-    horizontalalignment='center',
-    color='0.4',
-    fontsize=8,
-  )
-
-
-def _perplexity_axis(axes: Any) -> None:
-  """Adds an axis of perplexity to an axis in nats."""
-  low, high = axes.get_ylim()
-  if high > _MOST_NATS:
-    return
-  right = axes.twinx()
-  right.set_ylim(low, high)
-  numbers = _round_numbers(math.exp(low), math.exp(high))
-  right.set_yticks([math.log(n) for n in numbers], [f'{n:g}' for n in numbers])
-  right.set_ylabel('perplexity')
-  right.spines[['top', 'right']].set_visible(False)
-
-
-def _round_numbers(low: float, high: float) -> list[float]:
-  """Returns at least four round numbers in a range."""
-  tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
-  for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
-    numbers = [digit * 10.0**ten for ten in tens for digit in digits]
-    numbers = [n for n in numbers if low <= n <= high]
-    if len(numbers) >= 4:
-      return numbers
-  numbers = ticker.MaxNLocator(5).tick_values(low, high)
-  return [n for n in numbers if low <= n <= high]
-
-
-def panels(count: int) -> tuple[Any, Any]:
-  """Returns a figure with `count` panels side by side, with grids."""
-  figure, axes = plt.subplots(
-    1, count, figsize=(7.2, 5.0), layout='constrained'
-  )
+def panels(
+  count: int, size: tuple[float, float] = (7.2, 5.0)
+) -> tuple[Any, Any]:
+  """Returns a figure of `size` inches and `count` axes side by side."""
+  figure, axes = plt.subplots(1, count, figsize=size, layout='constrained')
   for each in axes if count > 1 else [axes]:
     grid(each)
   return figure, axes
+
+
+def layer_panels(
+  layers: Sequence[str],
+  columns: int,
+  size: tuple[float, float],
+  height: float,
+  share: bool = False,
+) -> tuple[Any, Any]:
+  """Returns a figure with a panel per layer, and the panels.
+
+  Args:
+    layers: titles of the panels.
+    columns: maximum number of panels in a row.
+    size: width of the figure, and its height without panels, inches.
+    height: height of a row of panels, inches.
+    share: whether panels share their axes.
+  """
+  rows = -(-len(layers) // columns)
+  figure, panels_ = plt.subplots(
+    rows,
+    min(columns, len(layers)),
+    figsize=(size[0], size[1] + height * rows),
+    layout='constrained',
+    sharex=share,
+    sharey=share,
+    squeeze=False,
+  )
+  for axes in panels_.flat[len(layers) :]:
+    axes.set_visible(False)
+  for axes, layer in zip(panels_.flat, layers, strict=False):
+    axes.set_title(layer, fontsize=9)
+    axes.tick_params(labelsize=8)
+    grid(axes)
+  return figure, panels_.flat[: len(layers)]
 
 
 def grid(axes: Any) -> None:

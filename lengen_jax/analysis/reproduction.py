@@ -5,8 +5,6 @@ import json
 import pathlib
 from typing import Any
 
-import rich.markup
-
 from lengen_jax.analysis import page, plots, tables
 from lengen_jax.training import files as files_lib
 from lengen_jax.types import PathLike
@@ -41,32 +39,33 @@ def print_list(
   Args:
     experiments: (Experiment, hours, minutes), see `reproduce.costs`.
   """
-  table = tables.create()
-  for column in ('experiment', 'what it shows', 'runs'):
-    table.add_column(column, justify='right' if column == 'runs' else 'left')
-  for column in ('paper', 'cpu'):
-    table.add_column(column, justify='right', no_wrap=True)
+  rows = []
   for one, hours, minutes in experiments:
     runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
-    table.add_row(
-      one.name,
-      one.title,
-      f'{runs} x {len(one.seeds)}' if runs else '',
-      '\n'.join(
-        f'{number} {kind} x {_rounded(each)} h'
-        for (number, kind), each in hours.items()
-      ),
-      f'{_rounded(minutes)} min' if minutes else '',
+    paper = [
+      f'{number} {kind} x {_rounded(each)} h'
+      for (number, kind), each in hours.items()
+    ]
+    rows.append(
+      (
+        one.name,
+        one.title,
+        f'{runs} x {len(one.seeds)}' if runs else '',
+        '\n'.join(paper),
+        f'{_rounded(minutes)} min' if minutes else '',
+      )
     )
   tables.show(
     'what can be reproduced',
-    table,
+    ('experiment', 'what it shows', 'runs', 'paper', 'cpu'),
+    rows,
     [
       'runs: rows x seeds; paper, cpu: what training costs at that scale, '
       "estimated: chips x hours, on the paper's hardware or one TPUv4, and "
       'minutes on two cores',
       'experiments of one paper share models, which are trained once',
     ],
+    left=2,
   )
 
 
@@ -85,12 +84,7 @@ def print_tables(found: Results) -> None:
   """Prints the tables of a reproduction and the verdicts on its claims."""
   for part in map(_narrow, found['parts']):
     if part['rows']:
-      table = tables.create()
-      for column in head(part):
-        table.add_column(column, justify='right' if column != 'run' else 'left')
-      for row in lines(part):
-        table.add_row(*map(rich.markup.escape, row))
-      tables.show(_title(found, part), table, notes(part))
+      tables.show(_title(found, part), head(part), lines(part), notes(part))
   for line in (*found['summary'], *map(_judged, found['claims'])):
     print(line)
 
@@ -125,57 +119,65 @@ def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
     Paths of the files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
-  body = [page.paragraph(f'{found["title"]}. {_facts(found)}')]
+  seeds = ', '.join(map(str, found['seeds']))
+  body = [
+    page.element(
+      'p',
+      f'{found["title"]}. Scale {found["scale"]}, seeds {seeds}; '
+      f'{found["command"]}; commit {found["commit"] or "unknown"}.',
+    )
+  ]
   paths: list[pathlib.Path] = []
   for part in found['parts']:
-    body.append(page.heading(part['name']))
+    body.append(page.element('h2', part['name']))
     if part['kind'] == 'drawing':
       files = [folder / part['name'] / name for name in part['files']]
-      pictures = [file for file in files if file.suffix == '.png']
     else:
-      picture = folder / f'{part["name"]}.png'
-      of_lengths = all(not isinstance(c, str) for c in part['columns'])
-      draw = plots.bars_beside
-      if of_lengths and len(part['columns']) > 1:
-        draw = plots.curves_beside
-      draw(part, picture)
-      pictures = [picture]
-      if part['kind'] == 'sweep':
-        pictures.append(folder / f'{part["name"]}, by length.png')
-        plots.score_curves(
-          part['by_length'], pictures[-1], unit=part['unit'], scale=100
-        )
-      text = folder / f'{part["name"]}.csv'
-      _write_csv(part, found['seeds'], text)
-      files = [*pictures, text]
-      body.append(page.paragraph(_title(found, part)))
+      files = _write_part(part, found['seeds'], folder)
+      body.append(page.element('p', _title(found, part)))
     paths += files
+    pictures = [file for file in files if file.suffix == '.png']
     body += [page.picture(one, part['name']) for one in pictures]
     if part['rows']:
       body.append(page.table(head(part), lines(part)))
-    if notes(part):
-      body.append(page.listing(notes(part)))
-  for lines_ in (found['summary'], found['ours']):
-    if lines_:
-      body.append(page.listing(lines_))
+    body += [page.listing(some) for some in (notes(part),) if some]
+  body += [
+    page.listing(some) for some in (found['summary'], found['ours']) if some
+  ]
   if found['claims']:
-    body.append(page.heading('Claims'))
-    for claim in found['claims']:
-      body.append(page.paragraph(_judged(claim)))
-      body.append(page.listing(_against(claim)))
-  link = page.download(RESULTS, json.dumps(found))
-  body.append(page.paragraph(link))
+    body.append(page.element('h2', 'Claims'))
+  for claim in found['claims']:
+    body.append(page.element('p', _judged(claim)))
+    body.append(page.listing(_against(claim)))
+  body.append(page.element('p', page.download(RESULTS, json.dumps(found))))
   path = folder / 'report.html'
   files_lib.write_text(path, page.document(found['name'], *body))
   return [*paths, path]
 
 
-def _facts(found: Results) -> str:
-  seeds = ', '.join(map(str, found['seeds']))
-  return (
-    f'Scale {found["scale"]}, seeds {seeds}; {found["command"]}; commit '
-    f'{found["commit"] or "unknown"}.'
-  )
+def _write_part(
+  part: Results, seeds: Sequence[int], folder: pathlib.Path
+) -> list[pathlib.Path]:
+  """Writes the pictures of a part and its CSV, a line per row and column."""
+  name, columns = part['name'], part['columns']
+  paths = [folder / f'{name}.png']
+  of_lengths = len(columns) > 1 and not any(isinstance(c, str) for c in columns)
+  draw = plots.curves_beside if of_lengths else plots.bars_beside
+  draw(part, paths[0])
+  if part['kind'] == 'sweep':
+    paths.append(folder / f'{name}, by length.png')
+    by_length = part['by_length']
+    plots.write(paths[-1], plots.score_curves, by_length, part['unit'], 100)
+  rows = []
+  for row in part['rows']:
+    paper = row['paper'] or [None] * len(columns)
+    for n, column in enumerate(columns):
+      by_seed = [values[n] for values in row['values']]
+      rows.append([row['name'], column, row['value'][n], *by_seed, paper[n]])
+  names = [f'seed {seed}' for seed in seeds]
+  paths.append(folder / f'{name}.csv')
+  tables.write_csv(paths[-1], ['run', 'column', 'value', *names, 'paper'], rows)
+  return paths
 
 
 def _title(found: Results, part: Results) -> str:
@@ -273,18 +275,6 @@ def _name(at: Any) -> str:
   part, row, column = at
   where = part if isinstance(column, str) else f'{part}, {column:g}x'
   return f'{row} ({where})'
-
-
-def _write_csv(part: Results, seeds: Sequence[int], path: pathlib.Path) -> None:
-  """Writes a line per row and column: mean, score of each seed, paper."""
-  lines = []
-  for row in part['rows']:
-    paper = row['paper'] or [None] * len(part['columns'])
-    for n, column in enumerate(part['columns']):
-      by_seed = [values[n] for values in row['values']]
-      lines.append([row['name'], column, row['value'][n], *by_seed, paper[n]])
-  names = [f'seed {seed}' for seed in seeds]
-  tables.write_csv(path, ['run', 'column', 'value', *names, 'paper'], lines)
 
 
 def _cell(value: float | None) -> str:

@@ -5,9 +5,7 @@ import json
 import pathlib
 from typing import Any
 
-import rich.markup
-
-from lengen_jax.analysis import figures, finding, page, plots, sections, tables
+from lengen_jax.analysis import figures, finding, page, plots, tables
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import workdir as workdir_lib
 from lengen_jax.types import PathLike
@@ -38,39 +36,40 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
 
 def print_table(results: Mapping[str, Any]) -> None:
   """Prints the score beyond the training length, a row per run."""
-  baselines, (shortest, longest) = (
-    results['baselines'],
-    results['train_lengths'],
-  )
+  baselines, task = results['baselines'], results['task']
+  shortest, longest = results['train_lengths']
   unit, scale = _SCORES[results['score']]
   longer = [n for n in results['lengths'] if n > longest]
-  table = tables.create()
-  table.add_column('run', overflow='fold')
-  for column in ('best', 'mean', 'std', 'paper'):
-    table.add_column(column, justify='right')
-  for run in results['runs']:
-    table.add_row(
-      rich.markup.escape(run['run']),
+  head = ('best', 'mean', 'std', 'paper')
+  rows = [
+    (
+      run['run'],
       *(_number(run[key], scale) for key in ('best', 'mean', 'std')),
-      _paper(run['paper']),
+      _number(run['paper']),
     )
-  for name in results['unfinished']:
-    table.add_row(rich.markup.escape(name), 'unfinished')
-  for name, value in results['paper_only'].items():
-    table.add_row(rich.markup.escape(name), '', '', '', _paper(value))
+    for run in results['runs']
+  ]
+  rows += [(name, 'unfinished') for name in results['unfinished']]
+  rows += [
+    (name, '', '', '', _number(value))
+    for name, value in results['paper_only'].items()
+  ]
   if results['score'] != 'loss':
     at = baselines['length']
-    for name, value in (
-      ('chance', results['chance']),
-      (f'best constant class, at {at}', baselines['constant']),
-      (f'majority at each position, at {at}', baselines['positionwise']),
-    ):
-      per = ', per token' if results['score'] == 'exact' else ''
-      table.add_row(f'[dim]{name}{per}[/dim]', _number(value, scale))
+    per = ', per token' if results['score'] == 'exact' else ''
+    rows += [
+      (f'{name}{per}', _number(value, scale))
+      for name, value in (
+        ('chance', results['chance']),
+        (f'best constant class, at {at}', baselines['constant']),
+        (f'majority at each position, at {at}', baselines['positionwise']),
+      )
+    ]
   tables.show(
-    f'{results["task"]}: {unit}, mean over lengths {longer[0]}..{longer[-1]}, '
+    f'{task}: {unit}, mean over lengths {longer[0]}..{longer[-1]}, '
     f'trained on {shortest}..{longest}',
-    table,
+    ('run', *head),
+    rows,
     [_NOTE],
   )
 
@@ -82,22 +81,6 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
     Paths of results.json and of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
-  texts = {
-    'results.json': json.dumps(results),
-    'curves.csv': tables.csv_text(*_curves(results)),
-  }
-  files_lib.write_text(folder / 'curves.csv', texts['curves.csv'])
-  plot = folder / 'accuracy.png'
-  unit, scale = _SCORES[results['score']]
-  plots.score_curves(results, plot, unit=unit, scale=scale)
-  path = folder / 'report.html'
-  files_lib.write_text(path, _page(results, texts, folder))
-  return [*(folder / name for name in texts), plot, path]
-
-
-def _curves(results: Mapping[str, Any]) -> tuple[Any, Any]:
-  """Returns header and rows of curves.csv, by run, rate, seed and length."""
-  header = ('run', 'learning_rate', 'seed', 'length', *_SCORES)
   rows = [
     (
       run['run'],
@@ -110,91 +93,84 @@ def _curves(results: Mapping[str, Any]) -> tuple[Any, Any]:
     for point in run['points']
     for n, length in enumerate(results['lengths'])
   ]
-  return header, rows
+  head = ('run', 'learning_rate', 'seed', 'length', *_SCORES)
+  curves = tables.csv_text(head, rows)
+  texts = {'results.json': json.dumps(results), 'curves.csv': curves}
+  plot, path = folder / 'accuracy.png', folder / 'report.html'
+  files_lib.write_text(folder / 'curves.csv', curves)
+  plots.write(plot, plots.score_curves, results, *_SCORES[results['score']])
+  files_lib.write_text(path, _page(results, texts, folder))
+  return [*(folder / name for name in texts), plot, path]
 
 
-def _page(results: Mapping[str, Any], files: Any, folder: Any) -> str:
-  """Returns the HTML page."""
+def _page(
+  results: Mapping[str, Any], texts: dict[str, str], folder: pathlib.Path
+) -> str:
+  """Returns the HTML page, with `texts` to download."""
   unit, scale = _SCORES[results['score']]
   runs, (_, longest) = results['runs'], results['train_lengths']
+  names = [run['run'] for run in runs]
   better = min if results['score'] == 'loss' else max
   columns = [
-    sections.best_marked(
+    page.best_marked(
       [run[key] for run in runs], lambda one: _number(one, scale), better
     )
     for key in ('best', 'mean')
   ]
   columns.append([_number(run['std'], scale) for run in runs])
-  columns.append([_paper(run['paper']) for run in runs])
-  return page.document(
-    f'{results["task"]}: trained to {longest}, tested to '
-    f'{max(results["lengths"])}',
-    page.paragraph(finding.of_scores(results, unit, scale), class_='lead'),
-    page.beside(
-      page.figure(
-        figures.score_curves(results, unit=unit, scale=scale),
-        _caption(results, scale),
-      )
-    ),
-    sections.legend(
-      ('best', 'mean', 'std', 'paper'),
-      [run['run'] for run in runs],
-      columns,
-      f'{unit.capitalize()}, mean over lengths beyond {longest}. {_NOTE}. The '
-      'boxes show and hide curves.',
-    ),
-    *_others(results),
-    *_cost(results),
-    *sections.settings(results['config']),
-    *sections.environment(
-      {
-        **results['versions'],
-        'commit': sorted(
-          {point['commit'] or 'unknown' for r in runs for point in r['points']}
-        ),
-      }
-    ),
-    *sections.downloads(files, folder),
-    style=sections.legend_style(len(runs)),
-  )
-
-
-def _caption(results: Mapping[str, Any], scale: float) -> str:
+  columns.append([_number(run['paper']) for run in runs])
   caption = 'Score against length, of the best training of each run.'
   if results['score'] == 'accuracy':
     caption += (
       f' Chance is {_number(results["chance"], scale)}; the horizontal line is '
       'the majority at each position.'
     )
-  return caption
+  label = f'{unit} against length'
+  chart = figures.chart(label, names, plots.score_curves, results, unit, scale)
+  commits = {
+    one['commit'] or 'unknown' for run in runs for one in run['points']
+  }
+  facts = {**results['versions'], 'commit': sorted(commits)}
+  return page.document(
+    f'{results["task"]}: trained to {longest}, tested to '
+    f'{max(results["lengths"])}',
+    page.element('p', finding.of_scores(results, unit, scale), class_='lead'),
+    page.element('div', page.figure(chart, caption), class_='figures'),
+    page.legend(
+      ('best', 'mean', 'std', 'paper'),
+      names,
+      columns,
+      f'{unit.capitalize()}, mean over lengths beyond {longest}. {_NOTE}.',
+    ),
+    *_others(results),
+    *_cost(results),
+    *page.appendix(results['config'], {}, facts, texts, folder),
+    runs=len(runs),
+  )
 
 
-def _others(results: Mapping[str, Any]) -> Iterator[Any]:
+def _others(results: Mapping[str, Any]) -> Iterator[str]:
   """Yields a list of the runs without a curve."""
   lines = [f'{name}: unfinished' for name in results['unfinished']]
   lines += [
-    f'{name}: {_paper(value)} in the paper'
+    f'{name}: {_number(value)} in the paper'
     for name, value in results['paper_only'].items()
   ]
   if lines:
-    yield page.paragraph('Without a curve:')
+    yield page.element('p', 'Without a curve:')
     yield page.listing(lines)
 
 
-def _cost(results: Mapping[str, Any]) -> Iterator[Any]:
+def _cost(results: Mapping[str, Any]) -> Iterator[str]:
   """Yields the table of training and test times."""
-  rows = [
-    (
-      run['run'],
-      str(len(run['points'])),
-      *(
-        f'{sum(point[key] for point in run["points"]):,.1f}'
-        for key in ('train_seconds', 'test_seconds')
-      ),
+  keys = ('train_seconds', 'test_seconds')
+  rows = []
+  for run in results['runs']:
+    sums = [sum(point[key] for point in run['points']) for key in keys]
+    rows.append(
+      (run['run'], str(len(run['points'])), *(f'{one:,.1f}' for one in sums))
     )
-    for run in results['runs']
-  ]
-  yield page.heading('Cost')
+  yield page.element('h2', 'Cost')
   yield page.table(
     ('run', 'trainings', 'training seconds', 'test seconds'),
     rows,
@@ -203,9 +179,8 @@ def _cost(results: Mapping[str, Any]) -> Iterator[Any]:
   )
 
 
-def _number(value: Any, scale: float) -> str:
-  return '' if value is None else f'{scale * value:.{1 if scale > 1 else 3}f}'
-
-
-def _paper(value: Any) -> str:
-  return '' if value is None else str(value)
+def _number(value: Any, scale: float | None = None) -> str:
+  """Returns a score times `scale`, rounded; as it is without a scale."""
+  if value is None or scale is None:
+    return '' if value is None else str(value)
+  return f'{scale * value:.{1 if scale > 1 else 3}f}'

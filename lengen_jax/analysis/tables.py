@@ -1,35 +1,49 @@
 """Tables on a terminal and in CSV files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import csv
 import io
 from typing import Any
 
 import rich.console
 import rich.table
+import rich.text
 
 from lengen_jax.training import files
 
 
-def create() -> rich.table.Table:
-  """Returns an empty table."""
-  return rich.table.Table(box=None)
+def show(
+  title: str,
+  head: Sequence[str],
+  rows: Iterable[Sequence[str]],
+  notes: Sequence[str] = (),
+  left: int = 1,
+) -> None:
+  """Prints a title, a table and lines below it.
 
-
-def loss(value: Any) -> str:
-  """Formats a loss; None is a dash."""
-  return '–' if value is None else f'{value:.3f}'
-
-
-def show(title: str, table: Any, notes: Sequence[str] = ()) -> None:
-  """Prints a title, a table, and lines below it."""
+  The first `left` columns are aligned left, the others right.
+  """
   console = rich.console.Console(highlight=False)
   if not console.is_terminal:
     console.width = 200
+  table = rich.table.Table(box=None)
+  for number, column in enumerate(head):
+    table.add_column(
+      rich.text.Text(column),
+      justify='left' if number < left else 'right',
+      overflow='fold',
+    )
+  for row in rows:
+    table.add_row(*map(rich.text.Text, row))
   console.print(title, markup=False, style='italic', soft_wrap=True)
   console.print(table)
   for note in notes:
     console.print(note, markup=False, soft_wrap=True)
+
+
+def number(value: Any, digits: int = 3) -> str:
+  """Returns a number with `digits` decimals; a dash for None."""
+  return '–' if value is None else f'{value:.{digits}f}'
 
 
 def csv_text(header: Sequence[str], rows: Any) -> str:
