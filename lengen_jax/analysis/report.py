@@ -324,7 +324,7 @@ def _bias_figures(number: int, curve: dict[str, Any]) -> Iterator[str]:
     f'{at} {tokens:,.0f}' for at, tokens in thresholds.items()
   )
   for query, drawn in curve['biases']['queries'].items():
-    kinds = sum(drawn['kind'], [])
+    kinds = [kind for layer in drawn['kind'] for kind in layer]
     counts = ', '.join(f'{kinds.count(one)} {one}' for one in plots.KIND_COLORS)
     caption = f'Query at position {query}. Heads: {counts}.'
     if learned:
