@@ -25,8 +25,13 @@ def report(config: Any, pod: pods.Pod) -> None:
   """
   print(pod, flush=True)
   run = run_lib.Run(config, devices=ahead_of_time.devices(pod))
-  for line in describe_run(run):
-    print(line)
+  parameters = run_lib.Trained(run, run.abstract_state, seconds=0.0).parameters
+  mesh = ', '.join(f'{axis} {n}' for axis, n in run.layout.mesh.shape.items())
+  print(
+    f'mesh: {mesh}\n{parameters:,} parameters; training state of '
+    f'{ahead_of_time.state_gib(run):.2f} GiB per device; '
+    f'{run.data.batch_size:,} rows of {run.data.train_length:,} tokens'
+  )
   for compile_it in (ahead_of_time.training_step, ahead_of_time.evaluation):
     what = compile_it.__name__.replace('_', ' ')
     print(f'compiling the {what}; this can take minutes ...', flush=True)
@@ -38,26 +43,13 @@ def report(config: Any, pod: pods.Pod) -> None:
     if program is None:
       print(f'{what}: what writes answers to prompts is not compiled')
       continue
-    for line in describe(program, pod):
-      print(line, flush=True)
+    print(*describe(program, pod), sep='\n', flush=True)
     if program.refused:
       changes = '\n'.join(f'  {line}' for line in advice(run, pod, program))
       raise errors.FitError(
         f'{program.name}: needs {program.needs:.2f} GiB on each device of '
         f'{pod.name}, which has {pod.device_gib}; what would help:\n{changes}'
       )
-
-
-def describe_run(run: run_lib.Run) -> Iterator[str]:
-  """Yields lines with the mesh, size and batch of a run."""
-  parameters = run_lib.Trained(run, run.abstract_state, seconds=0.0).parameters
-  mesh = ', '.join(f'{axis} {n}' for axis, n in run.layout.mesh.shape.items())
-  yield f'mesh: {mesh}'
-  yield (
-    f'{parameters:,} parameters; training state of '
-    f'{ahead_of_time.state_gib(run):.2f} GiB per device; '
-    f'{run.data.batch_size:,} rows of {run.data.train_length:,} tokens'
-  )
 
 
 def describe(program: ahead_of_time.Program, pod: pods.Pod) -> Iterator[str]:
@@ -91,13 +83,7 @@ def advice(
 ) -> list[str]:
   """Returns changes that reduce the memory of a program that does not fit.
 
-  Args:
-    run: a run.Run.
-    pod: a pods.Pod.
-    program: an ahead_of_time.Program.
-
-  Returns:
-    List of lines, values of the config first.
+  A line each, changes of the config first.
   """
   trains = program.name == ahead_of_time.TRAINING
   model, mesh = run.model, run.layout.mesh.shape

@@ -294,5 +294,10 @@ def finish(figure: Any, axes: Any, path: Any, legend_columns: int = 1) -> None:
   figure.legend(
     loc='outside lower left', frameon=False, fontsize=8, ncols=legend_columns
   )
+  save(figure, path)
+
+
+def save(figure: Any, path: Any) -> None:
+  """Writes the PNG file and closes the figure."""
   figure.savefig(path, dpi=160, metadata={'Software': None})
   plt.close(figure)
