@@ -9,7 +9,7 @@ import numpy as np
 from lengen_jax.attention import bias_forms, blockwise, dot_product, pallas
 from lengen_jax.attention.call import Side
 from lengen_jax.encodings import BiasFn
-from lengen_jax.evaluation import layer_biases
+from lengen_jax.evaluation import bias_maps
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.types import Params
@@ -44,10 +44,7 @@ def largest(
   if exact or implementation == 'reference':
     return {}
   largest_of = {'blockwise': _of_tiles, 'pallas': _of_rows}[implementation]
-  biases = {
-    layer.path: layer.bias
-    for layer in layer_biases.by_layer(config, params).values()
-  }
+  biases = dict(bias_maps.by_layer(config, params).values())
   return {
     path: float(largest_of(bias, length))
     for path, bias in biases.items()
@@ -59,7 +56,7 @@ def largest(
 
 @functools.partial(jax.jit, static_argnums=1)
 def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
-  """The largest error of a bias in 'blockwise'."""
+  """Returns the largest error of a bias in 'blockwise'."""
   size = min(blockwise.block_size(), length)
   i, j = jax.random.randint(jax.random.key(0), (2, _SAMPLES), 0, length // size)
   if not bias.bidirectional:
@@ -83,12 +80,11 @@ def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _of_rows(bias: BiasFn, length: int) -> jax.Array:
-  """The largest error of a bias in 'pallas'."""
+  """Returns the largest error of a bias in 'pallas'."""
   queries = np.random.default_rng(0).integers(0, length, _SAMPLES)
-  keys = jnp.arange(length)
   worst = []
   for i in map(int, queries):
-    distances = i - keys
+    distances = i - jnp.arange(length)
     exact = bias.rows(jnp.array([i]), distances)[0]
     off = jnp.abs(pallas.row(bias, i, distances) - exact)
     visible = (distances >= 0) | bias.bidirectional

@@ -1,4 +1,4 @@
-"""A trained model's additive biases, by layer and head.
+"""A model's additive biases, by layer and head, from its parameters.
 
 A curve is the bias of one query as a function of the key's position, in nats,
 the unit of logits.
@@ -14,12 +14,14 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
+import jax
+from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import encodings, errors
 from lengen_jax.encodings import fire
-from lengen_jax.evaluation import layer_biases
+from lengen_jax.models import blocks, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.types import Params
 
@@ -30,6 +32,12 @@ _CORRELATED = 0.5
 _FLAT = 0.1
 # Distances of a summary in each direction, besides 0.
 _POINTS = 32
+# Prefix of the layers' names and whether attention is bidirectional, by side.
+_SIDES = {
+  'decoder': {'': False},
+  'encoder': {'': True},
+  'encoder_decoder': {'encoder/': True, 'decoder/': False},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,17 +46,15 @@ class Curves:
 
   Attributes:
     layers: names of layers with a bias, such as 'layer_0'.
-    skipped: names of layers without one.
     keys: positions of the keys, int `[K]`, by the query's position: those up to
       the query, and in an encoder as many after it.
     biases: float32 `[N, H, K]` by the query's position, in nats. The mean of
       each curve is subtracted, which changes no attention weight.
   """
 
-  layers: tuple
-  skipped: tuple
-  keys: dict
-  biases: dict
+  layers: tuple[str, ...]
+  keys: dict[int, np.ndarray]
+  biases: dict[int, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +64,8 @@ class Kinds:
   Attributes:
     kind: `[N, H]`: LOCAL if the bias falls with distance, ANTI_LOCAL if it
       rises, MIXED if it does neither or is flat.
-    correlation: float64 `[N, H]`, rank correlation of bias and distance.
+    correlation: float64 `[N, H]`, Spearman's correlation of bias and distance;
+      0 for constant biases.
     span: float64 `[N, H]`, highest minus lowest bias, nats.
   """
 
@@ -73,53 +80,95 @@ class Kinds:
     return {kind: found[kind] for kind in (LOCAL, ANTI_LOCAL, MIXED)}
 
 
-def curves(
-  config: ModelConfig, params: Params, queries: Sequence[int] = (128, 8192)
-) -> Curves:
-  """Biases of every layer and head.
+def by_layer(
+  config: ModelConfig, params: Params
+) -> dict[str, tuple[str, encodings.BiasFn | None]]:
+  """Returns the additive bias of the self-attention of each layer.
 
   Args:
     config: a ModelConfig.
-    params: the model's parameters.
-    queries: positions of queries.
+    params: the model's parameters, stacked or not, on devices of any host.
 
   Returns:
-    A Curves.
+    dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to the
+    path of the bias's parameters, which layers with a shared encoding have in
+    common, and a `BiasFn` or None.
+  """
+  # Only parameters of encodings, which are small, are copied to the host.
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, leaf: (
+      leaf if "['encoding" in jax.tree_util.keystr(path) else None
+    ),
+    params,
+  )
+  if jax.process_count() > 1:
+    params = multihost_utils.process_allgather(params, tiled=True)
+  params = stacking.unstack(jax.device_get(params))
+  layer_encodings = blocks.create_encodings(config)
+  owned = {e: n for n, e in blocks.owned_encodings(layer_encodings).items()}
+  found = {}
+  for side, bidirectional in _SIDES[config.architecture].items():
+    for i, encoding in enumerate(layer_encodings):
+      path = side + owned.get(encoding, f'layer_{i}/attention/encoding')
+      node = params
+      for name in path.split('/'):
+        # A module without parameters has no node.
+        node = node.get(name, {})
+      bias: Any = encoding.apply(
+        {'params': node}, method='bias_fn', bidirectional=bidirectional
+      )
+      found[f'{side}layer_{i}'] = path, bias
+  return found
+
+
+def curves(
+  config: ModelConfig, params: Params, queries: Sequence[int] = (128, 8192)
+) -> Curves:
+  """Returns the biases of every layer and head, for queries at some positions.
 
   Raises:
     errors.ConfigError: no layer has an additive bias.
   """
-  found = _biases(config, params)
-  biases = {name: bias for name, bias in found.items() if bias is not None}
+  biases = _biases(config, params)
   if not biases:
     raise errors.ConfigError(
       f'no layer of {", ".join(config.encoding)} has an additive bias'
     )
+  both = any(bias.bidirectional for bias in biases.values())
   keys, centred = {}, {}
   for query in queries:
-    both = any(bias.bidirectional for bias in biases.values())
     keys[query] = np.arange((2 if both else 1) * query + 1)
-    biases_NxHxK = np.stack(
-      [
-        bias(jnp.array([query]), jnp.asarray(keys[query]))[:, 0]
-        for bias in biases.values()
-      ]
-    )
+    given = jnp.array([query]), jnp.asarray(keys[query])
+    biases_NxHxK = np.stack([bias(*given)[:, 0] for bias in biases.values()])
     centred[query] = biases_NxHxK - biases_NxHxK.mean(-1, keepdims=True)
-  return Curves(
-    tuple(biases),
-    tuple(name for name in found if name not in biases),
-    keys,
-    centred,
-  )
+  return Curves(tuple(biases), keys, centred)
 
 
 def kinds(found: Curves) -> dict[int, Kinds]:
   """Classifies the heads of a Curves; returns Kinds by query position."""
-  return {
-    query: _kinds(biases_NxHxK, np.abs(query - found.keys[query]))
-    for query, biases_NxHxK in found.biases.items()
-  }
+  from scipy import stats
+
+  classified = {}
+  for query, biases_NxHxK in found.biases.items():
+    distance_K = np.abs(query - found.keys[query])
+    a, b = (
+      ranks - ranks.mean(-1, keepdims=True)
+      for ranks in (
+        stats.rankdata(biases_NxHxK, axis=-1),
+        stats.rankdata(distance_K),
+      )
+    )
+    norm = np.sqrt((a * a).sum(-1) * (b * b).sum())
+    correlation = (a * b).sum(-1) / np.where(norm, norm, 1)
+    span = np.ptp(biases_NxHxK.astype(np.float64), axis=-1)
+    conditions = [
+      span < _FLAT,
+      correlation <= -_CORRELATED,
+      correlation >= _CORRELATED,
+    ]
+    kind = np.select(conditions, [MIXED, LOCAL, ANTI_LOCAL], MIXED)
+    classified[query] = Kinds(kind, correlation, span)
+  return classified
 
 
 def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
@@ -127,19 +176,13 @@ def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
 
   In the paper they end at 1200 to 1600, with training at length 2048.
 
-  Args:
-    config: a ModelConfig.
-    params: the model's parameters.
-
   Returns:
     dict from a layer's name to tokens, for layers with a learned threshold.
   """
   return {
     name: float(bias.params['threshold'][0])
     for name, bias in _biases(config, params).items()
-    if bias is not None
-    and isinstance(bias.encoding, fire.Fire)
-    and 'threshold' in bias.params
+    if isinstance(bias.encoding, fire.Fire) and 'threshold' in bias.params
   }
 
 
@@ -160,17 +203,15 @@ def summary(
     and head, with 0 as its maximum and four digits, and the 'kind' of each
     head.
   """
-  if not any(_biases(config, params).values()):
+  if not _biases(config, params):
     return None
   found = curves(config, params, queries)
-  classified = kinds(found)
   of_queries = {}
-  for query in queries:
-    keys, biases_NxHxK = found.keys[query], found.biases[query]
+  for query, classified in kinds(found).items():
     near = np.unique(np.geomspace(1, max(query, 1), _POINTS).round())
     distance = np.concatenate([-near[::-1], [0], near]).astype(int)
-    distance = distance[np.isin(query - distance, keys)]
-    shown_NxHxK = biases_NxHxK[..., query - distance]
+    distance = distance[np.isin(query - distance, found.keys[query])]
+    shown_NxHxK = found.biases[query][..., query - distance]
     shown_NxHxK = shown_NxHxK - shown_NxHxK.max(-1, keepdims=True)
     of_queries[str(query)] = {
       'distance': distance.tolist(),
@@ -178,7 +219,7 @@ def summary(
         [[float(f'{value:.4g}') for value in head] for head in layer]
         for layer in shown_NxHxK
       ],
-      'kind': classified[query].kind.tolist(),
+      'kind': classified.kind.tolist(),
     }
   return {
     'layers': list(found.layers),
@@ -187,34 +228,6 @@ def summary(
   }
 
 
-def _biases(
-  config: ModelConfig, params: Params
-) -> dict[str, encodings.BiasFn | None]:
-  found = layer_biases.by_layer(config, params)
-  return {name: layer.bias for name, layer in found.items()}
-
-
-def _kinds(biases_NxHxK: np.ndarray, distance_K: np.ndarray) -> Kinds:
-  correlation = np.apply_along_axis(
-    _rank_correlation, -1, biases_NxHxK, distance_K
-  )
-  span = np.ptp(biases_NxHxK.astype(np.float64), axis=-1)
-  kind = np.select(
-    [span < _FLAT, correlation <= -_CORRELATED, correlation >= _CORRELATED],
-    [MIXED, LOCAL, ANTI_LOCAL],
-    MIXED,
-  )
-  return Kinds(kind, correlation, span)
-
-
-def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-  """Returns Spearman's rank correlation; 0 if an argument is constant."""
-  a, b = (ranks - ranks.mean() for ranks in map(_ranks, (a, b)))
-  norm = np.sqrt((a * a).sum() * (b * b).sum())
-  return (a * b).sum() / norm if norm else 0.0
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-  """Returns ranks, with the mean rank for equal values."""
-  _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-  return (np.cumsum(counts) - (counts - 1) / 2)[which]
+def _biases(config: ModelConfig, params: Params) -> dict[str, encodings.BiasFn]:
+  layers = by_layer(config, params).items()
+  return {name: bias for name, (_, bias) in layers if bias is not None}

@@ -4,25 +4,22 @@ The outputs of a model that uses only the order of tokens do not change when
 positions are redrawn; they change when tokens are permuted.
 """
 
-from collections.abc import Callable, Mapping
-import dataclasses
+from collections.abc import Mapping
 import functools
-from typing import Any
+from typing import NamedTuple
 
-from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.models import embed, objective
+from lengen_jax.models import objective
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.types import Array, Params
 
 
-@dataclasses.dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
   """Difference of two output distributions, mean over the compared tokens.
 
   Attributes:
@@ -36,8 +33,7 @@ class Change:
   kl: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Invariance:
+class Invariance(NamedTuple):
   """Changes of the same outputs under redrawn positions and permuted tokens.
 
   Attributes:
@@ -65,7 +61,7 @@ def measure(
 
   Outputs are compared at the last scored token of each row. That token keeps
   its place; the tokens that it attends to are permuted. In an encoder these are
-  all other tokens of its segment.
+  all other tokens of its segment. Positions are drawn as in training.
 
   Source: Su (2023), positional robustness: outputs are nearly invariant under
   redrawn positions.
@@ -79,49 +75,11 @@ def measure(
     draws: number of pairs of draws, and of permutations, per row.
     packed: see `objective.token_losses`.
 
-  Returns:
-    An Invariance.
-
   Raises:
     errors.CombinationError: the scheme is not random, or the model is an
       encoder-decoder.
     errors.ConfigError: no token of the batch is scored.
   """
-  _check(config, scheme)
-  scored_BxL = np.asarray(batch['weights']) > 0
-  rows = np.flatnonzero(scored_BxL.any(1))
-  if not rows.size:
-    raise errors.ConfigError('no token of the batch has a weight above 0')
-  last_B = scored_BxL.shape[1] - 1 - scored_BxL[:, ::-1].argmax(1)
-  movable_BxL = _movable(config, np.asarray(batch['segment_ids']), last_B)
-  generator = np.random.default_rng(seed)
-  key = jax.random.key(seed)
-  outputs = functools.partial(
-    _log_probabilities, config=config, scheme=scheme, packed=packed
-  )
-  changes = []
-  for number in range(draws):
-    inputs = np.array(batch['inputs'])
-    for tokens, movable_L in zip(inputs, movable_BxL, strict=True):
-      tokens[movable_L] = generator.permutation(tokens[movable_L])
-    first, second = jax.random.split(jax.random.fold_in(key, number))
-    original = outputs(params, batch, last_B, first)
-    redrawn = outputs(params, batch, last_B, second)
-    permuted = outputs(params, {**batch, 'inputs': inputs}, last_B, first)
-    original, redrawn, permuted = (
-      np.asarray(log_p_BxV, np.float64)[rows]
-      for log_p_BxV in (original, redrawn, permuted)
-    )
-    changes.append([_change(original, redrawn), _change(original, permuted)])
-  redrawn, permuted = np.mean(changes, axis=0)
-  return Invariance(
-    Change(*map(float, redrawn)),
-    Change(*map(float, permuted)),
-    draws * len(rows),
-  )
-
-
-def _check(config: ModelConfig, scheme: PositionScheme) -> None:
   if not scheme.random:
     raise errors.CombinationError(
       f'{scheme} is not random, so that its positions cannot be redrawn; use '
@@ -131,6 +89,49 @@ def _check(config: ModelConfig, scheme: PositionScheme) -> None:
     raise errors.CombinationError(
       'order invariance is measured in one sequence; an encoder_decoder has two'
     )
+  scored_BxL = np.asarray(batch['weights']) > 0
+  rows = np.flatnonzero(scored_BxL.any(1))
+  if not rows.size:
+    raise errors.ConfigError('no token of the batch has a weight above 0')
+  last_B = scored_BxL.shape[1] - 1 - scored_BxL[:, ::-1].argmax(1)
+  movable_BxL = _movable(config, np.asarray(batch['segment_ids']), last_B)
+  generator = np.random.default_rng(seed)
+  changes = []
+  for number in range(draws):
+    inputs = np.array(batch['inputs'])
+    for tokens, movable_L in zip(inputs, movable_BxL, strict=True):
+      tokens[movable_L] = generator.permutation(tokens[movable_L])
+    key = jax.random.fold_in(jax.random.key(seed), number)
+    first, second = jax.random.split(key)
+    original, redrawn, permuted = (
+      np.asarray(
+        _log_probabilities(
+          params,
+          {**batch, 'inputs': read},
+          last_B,
+          rng,
+          config=config,
+          scheme=scheme,
+          packed=packed,
+        ),
+        np.float64,
+      )[rows]
+      for read, rng in (
+        (batch['inputs'], first),
+        (batch['inputs'], second),
+        (inputs, first),
+      )
+    )
+    changes.append([change(original, redrawn), change(original, permuted)])
+  redrawn, permuted = np.mean(changes, axis=0).tolist()
+  return Invariance(Change(*redrawn), Change(*permuted), draws * len(rows))
+
+
+def change(original_BxV: np.ndarray, changed_BxV: np.ndarray) -> Change:
+  """Returns the Change from log probabilities to others, mean over rows."""
+  p, q = np.exp(original_BxV), np.exp(changed_BxV)
+  kl = (p * (original_BxV - changed_BxV)).sum(-1)
+  return Change(float(np.abs(p - q).sum(-1).mean() / 2), float(kl.mean()))
 
 
 def _movable(
@@ -138,12 +139,9 @@ def _movable(
 ) -> np.ndarray:
   """Returns which tokens are permuted, bool `[B, L]`."""
   own_Bx1 = np.take_along_axis(segment_ids, last_B[:, None], axis=1)
-  index_1xL = np.arange(segment_ids.shape[1])[None]
-  before = index_1xL < last_B[:, None]
-  after = index_1xL > last_B[:, None]
-  if config.architecture == 'decoder':
-    after = np.zeros_like(before)
-  return (segment_ids == own_Bx1) & (before | after)
+  after_BxL = np.arange(segment_ids.shape[1]) - last_B[:, None]
+  seen = after_BxL < 0 if config.architecture == 'decoder' else after_BxL != 0
+  return (segment_ids == own_Bx1) & seen
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'scheme', 'packed'))
@@ -156,43 +154,16 @@ def _log_probabilities(
   config: ModelConfig,
   scheme: PositionScheme,
   packed: bool,
-) -> Array:
+) -> jax.Array:
   """Returns log probabilities at one token of each row, float32 `[B, V]`."""
-  found = []
-
-  def interceptor(
-    next_function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    context: nn.module.InterceptorContext,
-  ) -> Any:
-    """Computes the logits from the inputs of the loss."""
-    module, method = context.module, context.method_name
-    if isinstance(module, (embed.Embed, embed.Head)) and method == 'losses':
-      x_BxLxE, _ = args
-      rows = jnp.arange(x_BxLxE.shape[0])
-      found.append(module.logits(x_BxLxE[rows, at_B][:, None])[:, 0])
-    return next_function(*args, **kwargs)
-
-  with nn.intercept_methods(interceptor):
-    objective.token_losses(
-      # Positions are drawn as in training, without dropout.
-      dataclasses.replace(config, dropout_rate=0.0),
-      scheme,
-      params,
-      batch,
-      rng=rng,
-      train=True,
-      packed=packed,
-    )
-  (logits_BxV,) = found
-  return jax.nn.log_softmax(logits_BxV)
-
-
-def _change(
-  original: np.ndarray, changed: np.ndarray
-) -> tuple[np.floating, np.floating]:
-  """Returns total variation and divergence, mean over rows."""
-  p, q = np.exp(original), np.exp(changed)
-  kl = (p * (original - changed)).sum(-1)
-  return np.abs(p - q).sum(-1).mean() / 2, kl.mean()
+  logits_BxLxV = objective.apply(
+    config,
+    scheme,
+    params,
+    batch,
+    rngs={'positions': rng},
+    train=True,
+    packed=packed,
+    scored=False,
+  )
+  return jax.nn.log_softmax(logits_BxLxV[jnp.arange(len(at_B)), at_B])

@@ -46,7 +46,6 @@ def test_curves_are_the_encodings_own(assert_close):
   config, params = model(FIRE, scan_layers=True, num_layers=3)
   found = bias_maps.curves(config, params, queries=(5, 90))
   assert found.layers == ('layer_0', 'layer_1', 'layer_2')
-  assert found.skipped == ()
   for query in (5, 90):
     assert found.biases[query].shape == (3, 2, query + 1)
     np.testing.assert_array_equal(found.keys[query], np.arange(query + 1))
@@ -61,7 +60,6 @@ def test_layers_without_a_bias_are_skipped(assert_close):
   config, params = model(encoding, num_layers=6)
   found = bias_maps.curves(config, params, queries=(40,))
   assert found.layers == ('layer_1', 'layer_2', 'layer_4', 'layer_5')
-  assert found.skipped == ('layer_0', 'layer_3')
   of_fire = curve(FIRE, params['encoding'], 40)
   of_alibi = alibi.slopes(2)[:, None] * (np.arange(41) - 20)
   assert_close(
@@ -100,7 +98,7 @@ def test_kinds_of_heads():
   }
   curves = np.stack([*heads.values()])[None]
   found = bias_maps.Curves(
-    ('layer_0',), (), {19: np.arange(20)}, {19: curves.astype(np.float32)}
+    ('layer_0',), {19: np.arange(20)}, {19: curves.astype(np.float32)}
   )
   kinds = bias_maps.kinds(found)[19]
   assert kinds.kind[0].tolist() == [
@@ -161,3 +159,48 @@ def test_summary_of_an_encoder_goes_both_ways():
 def test_summary_of_a_model_without_biases_is_none():
   for spec in ('rope,shaw', 'learned(max_position=9)'):
     assert bias_maps.summary(*model(spec, scan_layers=True), (8,)) is None
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_each_layer_has_its_own(scan_layers):
+  """Also where layers have no parameters, or no bias."""
+  config, params = model(
+    'fire(mlp_width=4),alibi,nope', num_layers=6, scan_layers=scan_layers
+  )
+  found = bias_maps.by_layer(config, params)
+  assert list(found) == [f'layer_{n}' for n in range(6)]
+  assert [path for path, _ in found.values()] == [
+    f'layer_{n}/attention/encoding' for n in range(6)
+  ]
+  has_none = [bias is None for _, bias in found.values()]
+  assert has_none == [False, False, True] * 2
+  layers = stacking.unstack(params)
+  for n in (0, 3):
+    own = layers[f'layer_{n}']['attention']['encoding']
+    np.testing.assert_array_equal(
+      found[f'layer_{n}'][1].params['kernel_0'], own['mlp_0']['kernel']
+    )
+
+
+def test_layers_that_share_have_one_path():
+  config, params = model('fire(shared=True),sinusoidal')
+  found = bias_maps.by_layer(config, params)
+  assert [path for path, _ in found.values()] == ['encoding', 'encoding_1']
+  assert found['layer_0'][1] is not None and found['layer_1'][1] is None
+
+
+def test_both_sides_of_an_encoder_decoder():
+  config, params = model('fire', architecture='encoder_decoder')
+  found = bias_maps.by_layer(config, params)
+  assert [(name, bias.bidirectional) for name, (_, bias) in found.items()] == [
+    ('encoder/layer_0', True),
+    ('encoder/layer_1', True),
+    ('decoder/layer_0', False),
+    ('decoder/layer_1', False),
+  ]
+  assert found['encoder/layer_1'][0] == 'encoder/layer_1/attention/encoding'
+  for side in ('encoder', 'decoder'):
+    own = params[side]['layer_1']['attention']['encoding']
+    np.testing.assert_array_equal(
+      found[f'{side}/layer_1'][1].params['kernel_0'], own['mlp_0']['kernel']
+    )
