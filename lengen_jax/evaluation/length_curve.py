@@ -37,15 +37,14 @@ class LengthLoss:
   length: int
   loss: float | None
   tokens: int
-  position: tuple = ()
-  position_loss: tuple = ()
+  position: tuple[int, ...] = ()
+  position_loss: tuple[float, ...] = ()
   refused: str = ''
   bias_error: float = 0.0
 
   @property
   def perplexity(self) -> float | None:
-    """Returns exp(loss)."""
-    # Floats overflow beyond.
+    """Returns exp(loss); None without a loss or on overflow."""
     return math.exp(self.loss) if self.loss and self.loss < 700 else None
 
   def bits_per_byte(self, bytes_per_token: float | None) -> float | None:
@@ -55,105 +54,82 @@ class LengthLoss:
     return self.loss / math.log(2) / bytes_per_token
 
 
-class LengthCurve:
+def run(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  windows: Any,
+  *,
+  batch_tokens: int,
+  seed: int,
+  layout: Any,
+  lengths: Sequence[int] | None = None,
+) -> Iterator[LengthLoss]:
   """Evaluates a model at several lengths on the same tokens.
 
   In an encoder, these are the masked tokens. Losses are summed over all tokens
   and hosts before division.
+
+  Args:
+    config: a ModelConfig.
+    scheme: a PositionScheme.
+    params: the model's parameters.
+    windows: `data.EvaluationWindows`, or pictures.
+    batch_tokens: tokens per batch.
+    seed: seed of masked tokens and of positions drawn at test time.
+    layout: a `training.sharding.Layout`.
+    lengths: lengths of windows; None for all.
+
+  Yields:
+    A LengthLoss per length.
   """
-
-  def __init__(
-    self,
-    config: ModelConfig,
-    scheme: PositionScheme,
-    windows: Any,
-    *,
-    batch_tokens: int,
-    seed: int,
-    layout: Any,
-  ) -> None:
-    """Prepares the evaluation.
-
-    Args:
-      config: a ModelConfig.
-      scheme: a PositionScheme.
-      windows: `data.EvaluationWindows`, or pictures.
-      batch_tokens: tokens per batch.
-      seed: seed of positions drawn at test time.
-      layout: a `training.sharding.Layout`.
-    """
-    self._config, self._scheme = config, scheme
-    self._windows = windows
-    self._batch_tokens = batch_tokens
-    self._layout = layout
-    # The same tokens are masked at every length.
-    self._masked, self._tokens = {}, windows.tokens
-    if config.architecture == 'encoder':
-      batch = windows.batch(max(windows.lengths))
-      batch = objective.masked(config, batch, jax.random.key(seed))
-      self._masked = {
-        name: np.asarray(batch[name]) for name in ('inputs', 'weights')
-      }
-      self._tokens = int(self._masked['weights'].sum(dtype=np.float64))
-
-    self._rng = functools.partial(jax.random.fold_in, jax.random.key(seed))
-
-  def run(
-    self, params: Params, lengths: Sequence[int] | None = None
-  ) -> Iterator[LengthLoss]:
-    """Yields a LengthLoss for each length, by default all of the windows."""
-    for length in lengths or self._windows.lengths:
-      try:
-        yield self._at(params, length)
-      except (errors.LengthError, errors.CombinationError) as error:
-        yield LengthLoss(length, None, self._tokens, refused=str(error))
-
-  def _at(self, params: Params, length: int) -> LengthLoss:
-    batch = self._windows.batch(length)
-    for name, values in self._masked.items():
-      batch[name] = self._windows.recut(values, length)
-    count_L = batch['weights'].sum(0, dtype=np.float64)
+  masked, tokens = {}, windows.tokens
+  if config.architecture == 'encoder':
+    batch = windows.batch(max(windows.lengths))
+    batch = objective.masked(config, batch, jax.random.key(seed))
+    masked = {name: np.asarray(batch[name]) for name in ('inputs', 'weights')}
+    tokens = int(masked['weights'].sum(dtype=np.float64))
+  for length in lengths or windows.lengths:
+    batch = windows.batch(length)
+    for name, values in masked.items():
+      batch[name] = windows.recut(values, length)
     # Rows are a multiple of the devices, and at most those of the batch.
-    count = len(batch['inputs'])
-    parts = self._layout.row_parts
-    share = max(1, self._batch_tokens // length // self._layout.size)
-    share = min(share, -(-count // parts))
+    parts = layout.row_parts
+    share = max(1, batch_tokens // length // layout.size)
+    rows = min(share, -(-len(batch['inputs']) // parts)) * parts
+    mine = data_windows.host_rows(rows, layout.host)
+    count_L = batch['weights'].sum(0, dtype=np.float64)
     total_L = np.zeros_like(count_L)
-    batches = data_windows.padded(batch, share * parts)
-    for number, rows in enumerate(batches):
-      with self._layout.scope():
-        losses_L = position_losses(
-          params,
-          self._place(rows),
-          self._rng(number),
-          config=self._config,
-          scheme=self._scheme,
-          sharding=self._layout.whole,
-        )
-      total_L += np.asarray(losses_L, np.float64)
+    try:
+      for number, part in enumerate(data_windows.padded(batch, rows)):
+        part = {k: v[mine.start : mine.stop] for k, v in part.items()}
+        with layout.scope():
+          losses_L = position_losses(
+            params,
+            layout.place(part),
+            jax.random.fold_in(jax.random.key(seed), number),
+            config=config,
+            scheme=scheme,
+            sharding=layout.whole,
+          )
+        total_L += np.asarray(losses_L, np.float64)
+      inexact = bias_error.largest(config, scheme, params, length)
+    except (errors.LengthError, errors.CombinationError) as error:
+      yield LengthLoss(length, None, tokens, refused=str(error))
+      continue
     if not np.isfinite(total_L).all():
       reason = 'the loss is not finite: the model has diverged'
-      return LengthLoss(length, None, self._tokens, refused=reason)
+      yield LengthLoss(length, None, tokens, refused=reason)
+      continue
     starts = position_buckets(len(total_L))
-    counts = np.add.reduceat(count_L, starts)
-    by_position = np.add.reduceat(total_L, starts) / np.maximum(counts, 1)
-    return LengthLoss(
+    counts = np.maximum(np.add.reduceat(count_L, starts), 1)
+    yield LengthLoss(
       length=length,
       loss=float(total_L.sum() / count_L.sum()),
-      tokens=self._tokens,
-      position=tuple(int(start) for start in starts),
-      position_loss=tuple(map(float, by_position)),
-      bias_error=max(
-        bias_error.largest(self._config, self._scheme, params, length).values(),
-        default=0.0,
-      ),
-    )
-
-  def _place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Returns the part of a batch of this host, on the mesh."""
-    mine = data_windows.host_rows(len(rows['inputs']), self._layout.host)
-    return self._layout.place(
-      {name: values[mine.start : mine.stop] for name, values in rows.items()}
+      tokens=tokens,
+      position=tuple(starts.tolist()),
+      position_loss=tuple((np.add.reduceat(total_L, starts) / counts).tolist()),
+      bias_error=max(inexact.values(), default=0.0),
     )
 
 

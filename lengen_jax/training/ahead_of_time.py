@@ -198,7 +198,7 @@ def _pads(config: data_config.DataConfig) -> bool:
 
 
 def _rows(run: run_lib.Run, length: int) -> int:
-  """Rows of an evaluation batch, as in `length_curve.LengthCurve`."""
+  """Rows of an evaluation batch, as in `length_curve.run`."""
   parts = run.layout.row_parts
   share = max(1, run.eval.batch_tokens // length // run.layout.size)
   return min(share, -(-run.eval.windows // parts)) * parts

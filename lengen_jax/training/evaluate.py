@@ -128,16 +128,17 @@ def _losses(
 ) -> list[Any]:
   """Returns the LengthLoss of each length, and prints each."""
   run = trained.run
-  evaluator = length_curve.LengthCurve(
+  losses = []
+  for one in length_curve.run(
     run.model,
     run.scheme,
+    trained.state.params,
     windows,
     batch_tokens=run.eval.batch_tokens,
     seed=run.config.seed,
     layout=run.layout,
-  )
-  losses = []
-  for one in evaluator.run(trained.state.params, lengths):
+    lengths=lengths,
+  ):
     what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
     if one.bias_error:
       what += f'; bias error of up to {one.bias_error:.1e} nats'

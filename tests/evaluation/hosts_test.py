@@ -44,10 +44,10 @@ params = stacking.init(config, jax.random.key(0))
 layout = sharding.Layout.create(MeshConfig(), 2)
 scheme = positions.create('standard')
 params = jax.device_put(params, layout.whole)
-curve = length_curve.LengthCurve(
-  config, scheme, windows, batch_tokens=80, seed=0, layout=layout
+curve = length_curve.run(
+  config, scheme, params, windows, batch_tokens=80, seed=0, layout=layout
 )
-losses = [one.loss for one in curve.run(params)]
+losses = [one.loss for one in curve]
 writer = generation.Generator(
   config, scheme, max_new=6, end_id=-1, batch_tokens=64, seed=0, layout=layout
 )

@@ -8,7 +8,7 @@ from lengen_jax import data, positions
 from lengen_jax.data import vocabulary
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import length_curve
-from lengen_jax.models import DecoderLM, Encoder
+from lengen_jax.models import DecoderLM, Encoder, objective
 from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
 from tests import helpers
@@ -40,22 +40,25 @@ def tiny(**fields):
   return helpers.tiny_model(num_layers=1, **fields)
 
 
-def create(config, windows, scheme='standard', batch_tokens=256):
-  return length_curve.LengthCurve(
+def run(
+  config, params, windows, scheme='standard', lengths=None, batch_tokens=256
+):
+  return length_curve.run(
     config,
     positions.create(scheme),
+    params,
     windows,
     batch_tokens=batch_tokens,
     seed=0,
     layout=layout(2),
+    lengths=lengths,
   )
 
 
-def curve(windows, encoding, scheme='standard', lengths=None, **kwargs):
+def curve(windows, encoding, *args, **kwargs):
   config = tiny(encoding=encoding)
   params = helpers.params_of(config)
-  found = create(config, windows, scheme, **kwargs)
-  return config, params, list(found.run(params, lengths))
+  return config, params, list(run(config, params, windows, *args, **kwargs))
 
 
 def test_loss_equals_a_plain_computation(windows):
@@ -95,11 +98,13 @@ def test_batch_size_does_not_matter(windows):
 def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
   config = tiny(vocab_size=257, architecture='encoder')
   params = helpers.params_of(config)
-  found = create(config, windows)
+  masked = objective.masked(config, windows.batch(64), jax.random.key(0))
+  masked = jax.device_get(masked)
   seen = {}
-  for one, length in zip(found.run(params), LENGTHS, strict=True):
-    weights = windows.recut(found._masked['weights'], length) > 0
-    inputs = windows.recut(found._masked['inputs'], length)
+  found = run(config, params, windows)
+  for one, length in zip(found, LENGTHS, strict=True):
+    weights = windows.recut(masked['weights'], length) > 0
+    inputs = windows.recut(masked['inputs'], length)
     targets = windows.examples(length)[:, 1:]
     assert (inputs == targets)[~weights].all()
     assert 0.6 < (inputs == 256)[weights].mean() < 0.95
@@ -117,8 +122,7 @@ def test_a_diverged_model_says_so(windows):
   config = tiny(encoding='alibi')
   params = helpers.params_of(config)
   params['embed']['table'] *= np.nan
-  found = create(config, windows)
-  for one in found.run(params):
+  for one in run(config, params, windows):
     assert one.loss is None and 'not finite' in one.refused
 
 

@@ -86,9 +86,10 @@ def evaluate(run):
   )
   params = run.init_state().params
   config = eval_config.EvalConfig((32, 64), 512, windows=3)
-  curve = length_curve.LengthCurve(
+  curve = length_curve.run(
     run.model,
     run.scheme,
+    params,
     corpus.evaluation(config),
     batch_tokens=512,
     seed=0,
@@ -105,7 +106,7 @@ def evaluate(run):
   )
   prompts = [draw(0, 256, size) for size in (3, 9, 5)]
   written = [ids.tolist() for ids in writer.run(params, prompts)]
-  return [one.loss for one in curve.run(params)], written
+  return [one.loss for one in curve], written
 
 
 def largest(text):
