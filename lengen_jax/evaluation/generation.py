@@ -26,6 +26,7 @@ _START = 0
 _LEAST_WIDTH = 16
 
 
+@dataclasses.dataclass(frozen=True)
 class Generator:
   """Continues prompts greedily, many at a time.
 
@@ -35,64 +36,48 @@ class Generator:
   length; if a scheme draws once per batch, on the seed and the planned length.
 
   Attributes:
-    steps: decoding steps of the last run, each one token per row; with several
-      devices, the steps of the slowest.
+    config: a ModelConfig of a decoder.
+    scheme: a PositionScheme.
+    max_new: maximum number of tokens generated per prompt.
+    end_id: the token that ends an output; an id outside the vocabulary, such as
+      -1, disables it.
+    batch_tokens: tokens per batch, prompts and outputs together; batches of
+      longer prompts have fewer rows.
+    seed: seed of positions drawn at test time.
+    layout: a `training.sharding.Layout`. Rows are split over all devices of its
+      mesh.
+
+  Raises:
+    errors.ConfigError: the model is not a decoder, or `max_new` or
+      `batch_tokens` is below 1.
   """
 
-  def __init__(
-    self,
-    config: ModelConfig,
-    scheme: PositionScheme,
-    *,
-    max_new: int,
-    end_id: int,
-    batch_tokens: int,
-    seed: int,
-    layout: Any,
-  ) -> None:
-    """Creates the decoding function.
+  config: ModelConfig
+  scheme: PositionScheme
+  _: dataclasses.KW_ONLY
+  max_new: int
+  end_id: int
+  batch_tokens: int
+  seed: int
+  layout: Any
 
-    Args:
-      config: a ModelConfig of a decoder.
-      scheme: a PositionScheme.
-      max_new: maximum number of tokens generated per prompt.
-      end_id: the token that ends an output; an id outside the vocabulary, such
-        as -1, disables it.
-      batch_tokens: tokens per batch, prompts and outputs together; batches of
-        longer prompts have fewer rows.
-      seed: seed of positions drawn at test time.
-      layout: a `training.sharding.Layout`. Rows are split over all devices of
-        its mesh.
-
-    Raises:
-      errors.ConfigError: the model is not a decoder, or `max_new` or
-        `batch_tokens` is below 1.
-    """
-    if config.architecture != 'decoder':
+  def __post_init__(self) -> None:
+    if self.config.architecture != 'decoder':
       raise errors.ConfigError(
         "generation requires a model of architecture 'decoder', got "
-        f'{config.architecture!r}'
+        f'{self.config.architecture!r}'
       )
-    for name, value in (('max_new', max_new), ('batch_tokens', batch_tokens)):
-      if value < 1:
-        raise errors.ConfigError(f'{name} must be at least 1, got {value}')
-    self.steps = 0
-    self._max_new, self._end_id = max_new, end_id
-    self._batch_tokens, self._vocab_size = batch_tokens, config.vocab_size
-    # Encodings that read the number of slots require exact widths.
-    layer_encodings = blocks.create_encodings(config)
-    self._exact = not all(encoding.tileable for encoding in layer_encodings)
-    self._num_devices = layout.size
-    self._by_row = NamedSharding(
-      layout.mesh, PartitionSpec(layout.mesh.axis_names)
-    )
-    self._write = _writer(config, scheme, max_new, end_id, seed, layout)
+    for name in ('max_new', 'batch_tokens'):
+      if getattr(self, name) < 1:
+        raise errors.ConfigError(
+          f'{name} must be at least 1, got {getattr(self, name)}'
+        )
 
   def run(
     self,
     params: Params,
     prompts: Sequence[np.ndarray],
-    report: Callable[[int, int], None] | None = None,
+    report: Callable[[int, int], None] = lambda done, steps: None,
   ) -> list[np.ndarray]:
     """Returns the tokens that the model generates after each prompt.
 
@@ -102,8 +87,9 @@ class Generator:
     Args:
       params: the model's parameters.
       prompts: token ids without a start token, integer arrays `[length]`.
-      report: called after each batch as `report(done, total)`, both numbers of
-        prompts.
+      report: called after each batch as `report(done, steps)`, with the number
+        of finished prompts and that of decoding steps of the batch, the maximum
+        over devices.
 
     Returns:
       List of int32 arrays in the order of the prompts: token ids up to the
@@ -117,66 +103,45 @@ class Generator:
       errors.MetricError: logits are not finite.
     """
     prompts = [self._checked(i, prompt) for i, prompt in enumerate(prompts)]
-    lengths = np.array([len(prompt) for prompt in prompts], int)
-    widths = lengths
-    if not self._exact:
+    widths = lengths = np.array([len(prompt) for prompt in prompts], int)
+    # Encodings that read the number of slots require exact widths.
+    if all(one.tileable for one in blocks.create_encodings(self.config)):
       # At most the longest length, so that no table is read out of range.
-      padded = [padded_width(length) for length in lengths]
-      widths = np.minimum(np.array(padded, int), lengths.max(initial=0))
+      padded = np.array([padded_width(length) for length in lengths], int)
+      widths = np.minimum(padded, lengths.max(initial=0))
     order = np.argsort(-lengths, kind='stable')
     written: list[Any] = [None] * len(prompts)
-    done, self.steps = 0, 0
+    done, devices = 0, self.layout.size
     for width in np.unique(widths)[::-1]:
       numbers = order[widths[order] == width]
-      rows = self._num_rows(width, len(numbers))
+      # Batches of equal size, with the same number of rows on each device.
+      share = self.batch_tokens // (width + self.max_new) // devices
+      batches = -(-len(numbers) // (max(1, share) * devices))
+      rows = -(-len(numbers) // (batches * devices)) * devices
       for first in range(0, len(numbers), rows):
         chosen = numbers[first : first + rows]
-        ids = self._batch(params, prompts, chosen, rows, width)
-        for number, row in zip(chosen, ids, strict=False):
-          ended = np.flatnonzero(row == self._end_id)
-          written[number] = row[: ended[0]] if len(ended) else row
         done += len(chosen)
-        if report is not None:
-          report(done, len(prompts))
+        # Unused rows repeat the last prompt, which adds no decoding step.
+        filled = np.pad(chosen, (0, rows - len(chosen)), mode='edge')
+        batch = {
+          'tokens': np.full((rows, width + 1), _START, np.int32),
+          'lengths': lengths[filled].astype(np.int32),
+          'numbers': filled.astype(np.int32),
+        }
+        for row, number in zip(batch['tokens'], filled, strict=True):
+          row[1 : lengths[number] + 1] = prompts[number]
+        batch = jax.device_put(batch, self._by_row)
+        ids, steps, finite = jax.device_get(self._write(params, batch))
+        report(done, int(steps.max()))
+        if not finite.all():
+          raise errors.MetricError(
+            'the logits are not finite: the model has diverged, and its output '
+            'is meaningless'
+          )
+        for number, row in zip(chosen, ids, strict=False):
+          ended = np.flatnonzero(row == self.end_id)
+          written[number] = row[: ended[0]] if len(ended) else row
     return written
-
-  def _num_rows(self, width: int, count: int) -> int:
-    """Returns rows per batch, a multiple of the number of devices."""
-    share = self._batch_tokens // (width + self._max_new) // self._num_devices
-    batches = -(-count // (max(1, share) * self._num_devices))
-    return -(-count // (batches * self._num_devices)) * self._num_devices
-
-  def _batch(
-    self,
-    params: Params,
-    prompts: Sequence[np.ndarray],
-    chosen: np.ndarray,
-    rows: int,
-    width: int,
-  ) -> np.ndarray:
-    """Returns ids generated after the chosen prompts, `[rows, max_new]`."""
-    # Unused rows repeat the last prompt, which adds no decoding step.
-    numbers = np.pad(chosen, (0, rows - len(chosen)), mode='edge')
-    batch = {
-      'inputs': np.zeros((rows, width), np.int32),
-      'last': np.zeros(rows, np.int32),
-      'lengths': np.zeros(rows, np.int32),
-      'numbers': numbers.astype(np.int32),
-    }
-    for row, number in enumerate(numbers):
-      tokens = [_START, *prompts[number]]
-      length = len(tokens) - 1
-      batch['inputs'][row, :length] = tokens[:-1]
-      batch['last'][row], batch['lengths'][row] = tokens[-1], length
-    batch = jax.device_put(batch, self._by_row)
-    ids_BxN, steps, finite = jax.device_get(self._write(params, batch))
-    self.steps += int(steps.max())
-    if not finite.all():
-      raise errors.MetricError(
-        'the logits are not finite: the model has diverged, and its output is '
-        'meaningless'
-      )
-    return ids_BxN
 
   def _checked(self, number: int, prompt: np.ndarray) -> np.ndarray:
     prompt = np.asarray(prompt)
@@ -186,12 +151,118 @@ class Generator:
         'ids, integers [length]'
       )
     low, high = prompt.min(initial=0), prompt.max(initial=0)
-    if low < 0 or high >= self._vocab_size:
+    if low < 0 or high >= self.config.vocab_size:
       raise errors.ConfigError(
         f'prompt {number} has tokens from {low} to {high}; the model has '
-        f'vocab_size={self._vocab_size}'
+        f'vocab_size={self.config.vocab_size}'
       )
     return prompt
+
+  @property
+  def _by_row(self) -> NamedSharding:
+    mesh = self.layout.mesh
+    return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def _write(
+    self, params: Params, batch: Mapping[str, Array]
+  ) -> tuple[Array, Array, Array]:
+    """Returns what `_write_rows` returns for the rows of each device."""
+    written = jax.shard_map(
+      self._write_rows,
+      mesh=self.layout.mesh,
+      in_specs=(PartitionSpec(), self._by_row.spec),
+      out_specs=self._by_row.spec,
+      check_vma=False,
+    )(params, batch)
+    return jax.lax.with_sharding_constraint(written, self.layout.whole)
+
+  def _write_rows(
+    self, params: Params, batch: Mapping[str, Array]
+  ) -> tuple[Array, Array, Array]:
+    """Generates tokens; reads all tokens of a prompt but the last in one call.
+
+    Args:
+      params: the model's parameters.
+      batch: 'tokens' `[B, W + 1]`, start token, prompt and padding; 'lengths'
+        `[B]`, those of the prompts; and 'numbers' `[B]`, their indices.
+
+    Returns:
+      Token ids, int32 `[B, N]`, arbitrary after an `end_id`; decoding steps,
+      int32 `[1]`; and whether the logits of all unfinished rows were finite,
+      bool `[1]`.
+    """
+    tokens_BxW1, lengths_B = batch['tokens'], batch['lengths']
+    rows = len(tokens_BxW1)
+
+    def extend(inputs: Array, cache: cache_lib.Cache, **named: Any) -> Any:
+      return transformer.create(self.config).apply(
+        {'params': params}, inputs, cache, method='decode', **named
+      )
+
+    cache = self._empty_cache(
+      tokens_BxW1.shape[1] - 1, lengths_B, batch['numbers']
+    )
+    if tokens_BxW1.shape[1] > 1:
+      # XLA eliminates the computation of the unused logits.
+      _, cache = extend(tokens_BxW1[:, :-1], cache, new_lengths=lengths_B)
+
+    def unfinished(state: tuple[Any, ...]) -> Array:
+      step, _, ended_B, finite, _, _ = state
+      return (step < self.max_new) & finite & ~jnp.all(ended_B)
+
+    def write_one(state: tuple[Any, ...]) -> tuple[Any, ...]:
+      step, token_B, ended_B, finite, ids_BxN, cache = state
+      logits_Bx1xV, cache = extend(token_B[:, None], cache)
+      logits_BxV = logits_Bx1xV[:, 0]
+      finite &= jnp.all(ended_B | jnp.isfinite(logits_BxV).all(-1))
+      token_B = jnp.argmax(logits_BxV, axis=-1).astype(jnp.int32)
+      ids_BxN = ids_BxN.at[:, step].set(token_B)
+      ended_B |= token_B == self.end_id
+      return step + 1, token_B, ended_B, finite, ids_BxN, cache
+
+    first = (
+      jnp.int32(0),
+      tokens_BxW1[jnp.arange(rows), lengths_B],
+      jnp.zeros(rows, bool),
+      jnp.bool_(True),
+      jnp.full((rows, self.max_new), self.end_id, jnp.int32),
+      cache,
+    )
+    steps, _, _, finite, ids_BxN, _ = jax.lax.while_loop(
+      unfinished, write_one, first
+    )
+    return ids_BxN, steps[None], finite[None]
+
+  def _empty_cache(
+    self, width: int, lengths_B: Array, numbers_B: Array
+  ) -> cache_lib.Cache:
+    """Returns a cache whose rows have their own planned lengths."""
+    scheme, rng = self.scheme, jax.random.key(self.seed)
+    # The last generated token is never read.
+    slots = width + self.max_new
+    planned_B = lengths_B + self.max_new
+
+    def positions(planned: Array, number: Array) -> Any:
+      """Returns the positions of one row, independent of the other rows."""
+      given = scheme(
+        tokens.position_index(slots, None),
+        lengths=planned[None, None],
+        rng=jax.random.fold_in(rng, 0 if scheme.same_rows else number),
+        num_layers=self.config.num_layers,
+      )
+      return jax.tree.map(lambda leaf: jnp.squeeze(leaf, -2), given)
+
+    # `create` checks ranges for `slots`, the longest possible plan; the planned
+    # lengths of the rows are traced.
+    cache = cache_lib.create(
+      self.config, len(lengths_B), slots, scheme=scheme, rng=rng
+    )
+    return dataclasses.replace(
+      cache,
+      positions=jax.vmap(positions, out_axes=-2)(planned_B, numbers_B),
+      planned=planned_B[:, None],
+    )
 
 
 def padded_width(length: int) -> int:
@@ -200,136 +271,3 @@ def padded_width(length: int) -> int:
   while width < length:
     width, wider = wider, 2 * width
   return width
-
-
-@functools.lru_cache(maxsize=8)
-def _writer(
-  config: ModelConfig,
-  scheme: PositionScheme,
-  max_new: int,
-  end_id: int,
-  seed: int,
-  layout: Any,
-) -> Callable[[Params, Mapping[str, Array]], tuple[Array, Array, Array]]:
-  """Returns `_write`, jitted over the mesh and cached across Generators."""
-  by_row, whole = PartitionSpec(layout.mesh.axis_names), PartitionSpec()
-  # Each device decodes its own rows and stops when all of them have ended.
-  return jax.jit(
-    jax.shard_map(
-      functools.partial(_write, config, scheme, max_new, end_id, seed),
-      mesh=layout.mesh,
-      in_specs=(whole, by_row),
-      out_specs=by_row,
-      check_vma=False,
-    ),
-    out_shardings=layout.whole,
-  )
-
-
-def _write(
-  config: ModelConfig,
-  scheme: PositionScheme,
-  max_new: int,
-  end_id: int,
-  seed: int,
-  params: Params,
-  batch: Mapping[str, Array],
-) -> tuple[Array, Array, Array]:
-  """Generates tokens; reads all tokens of a prompt but the last in one call.
-
-  Args:
-    config: see Generator, also for the next arguments.
-    scheme: a PositionScheme.
-    max_new: N.
-    end_id: the token that ends an output.
-    seed: seed of positions.
-    params: the model's parameters.
-    batch: 'inputs' `[B, W]`, start token and prompt without its last token;
-      'last' `[B]`, the last token; 'lengths' `[B]`, numbers of inputs without
-      padding; and 'numbers' `[B]`, indices of the prompts.
-
-  Returns:
-    Token ids, int32 `[B, N]`, arbitrary after an `end_id`; decoding steps,
-    int32 `[1]`; and whether the logits of all unfinished rows were finite, bool
-    `[1]`.
-  """
-  rows, width = batch['inputs'].shape
-  cache = _empty_cache(config, scheme, max_new, seed, batch)
-
-  def extend(
-    inputs: Array, cache: cache_lib.Cache, new_lengths: Array | None = None
-  ) -> Any:
-    return transformer.create(config).apply(
-      {'params': params},
-      inputs,
-      cache,
-      new_lengths=new_lengths,
-      method='decode',
-    )
-
-  if width:
-    # XLA eliminates the computation of the unused logits.
-    _, cache = extend(batch['inputs'], cache, batch['lengths'])
-
-  def unfinished(state: tuple[Any, ...]) -> Array:
-    step, _, ended_B, finite, _, _ = state
-    return (step < max_new) & finite & ~jnp.all(ended_B)
-
-  def write_one(state: tuple[Any, ...]) -> tuple[Any, ...]:
-    step, token_B, ended_B, finite, ids_BxN, cache = state
-    logits_Bx1xV, cache = extend(token_B[:, None], cache)
-    logits_BxV = logits_Bx1xV[:, 0]
-    finite &= jnp.all(ended_B | jnp.isfinite(logits_BxV).all(-1))
-    token_B = jnp.argmax(logits_BxV, axis=-1).astype(jnp.int32)
-    ids_BxN = ids_BxN.at[:, step].set(token_B)
-    ended_B |= token_B == end_id
-    return step + 1, token_B, ended_B, finite, ids_BxN, cache
-
-  steps, _, _, finite, ids_BxN, _ = jax.lax.while_loop(
-    unfinished,
-    write_one,
-    (
-      jnp.int32(0),
-      batch['last'],
-      jnp.zeros(rows, bool),
-      jnp.bool_(True),
-      jnp.full((rows, max_new), end_id, jnp.int32),
-      cache,
-    ),
-  )
-  return ids_BxN, steps[None], finite[None]
-
-
-def _empty_cache(
-  config: ModelConfig,
-  scheme: PositionScheme,
-  max_new: int,
-  seed: int,
-  batch: Mapping[str, Array],
-) -> cache_lib.Cache:
-  """Returns a cache whose rows have their own planned lengths."""
-  rows, width = batch['inputs'].shape
-  # The last generated token is never read.
-  slots = width + max_new
-  planned_B = batch['lengths'] + max_new
-  rng = jax.random.key(seed)
-  index_1xP = tokens.position_index(slots, None)
-
-  def positions(planned: Array, number: Array) -> Any:
-    """Returns the positions of one row, independent of the other rows."""
-    given = scheme(
-      index_1xP,
-      lengths=planned[None, None],
-      rng=jax.random.fold_in(rng, 0 if scheme.same_rows else number),
-      num_layers=config.num_layers,
-    )
-    return jax.tree.map(lambda leaf: jnp.squeeze(leaf, -2), given)
-
-  # `create` checks ranges for `slots`, the longest possible plan; the planned
-  # lengths of the rows are traced.
-  cache = cache_lib.create(config, rows, slots, scheme=scheme, rng=rng)
-  return dataclasses.replace(
-    cache,
-    positions=jax.vmap(positions, out_axes=-2)(planned_B, batch['numbers']),
-    planned=planned_B[:, None],
-  )
