@@ -191,7 +191,7 @@ def entropy_figure(
     Paths of entropy.png, and of entropy.csv with a row per layer.
   """
   drawn, panels = plots.panels(2, (9.6, 4.5))
-  rows = []
+  rows: list[Any] = []
   for number, (name, found) in enumerate(results.items()):
     style = plots.style(number)
     at = [one for one in found if not one.refused]

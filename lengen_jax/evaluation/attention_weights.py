@@ -82,18 +82,14 @@ class Attended:
 
   def visible(self) -> jax.Array:
     """Returns which keys each query sees, bool `[B, Q, K]`."""
-    batch, queries = self.q.shape[:2]
-    shape = (batch, queries, self.k.shape[1])
+    shape = (*self.q.shape[:2], self.k.shape[1])
     queries, keys = (
       call.Side(jnp.arange(n)[None], segment_ids=self.segment_ids)
       for n in shape[1:]
     )
-    mask = call.visible_pairs(
-      self.mask, queries, keys.with_sinks(self.mask.sinks)
-    )
-    return (
-      jnp.ones(shape, bool) if mask is None else jnp.broadcast_to(mask, shape)
-    )
+    keys = keys.with_sinks(self.mask.sinks)
+    seen = call.visible_pairs(self.mask, queries, keys)
+    return jnp.broadcast_to(True if seen is None else seen, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,61 +103,6 @@ class _LogitsOf:
 
   def values(self, *args: Any) -> None:
     del args
-
-
-def record(
-  function: Callable[..., Any], *args: Any, **kwargs: Any
-) -> dict[str, Attended]:
-  """Calls a function that applies a model, and records its self-attention.
-
-  Args:
-    function: it must neither scan nor rematerialize the layers.
-    *args: positional arguments of the function.
-    **kwargs: keyword arguments of the function.
-
-  Returns:
-    dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to
-    Attended, in the order in which the layers run.
-  """
-  recorded: dict[str, Attended] = {}
-  parts: dict[str, Any] = {}
-
-  def interceptor(
-    next_function: Callable[..., Any],
-    args: tuple,
-    kwargs: dict[str, Any],
-    context: nn.module.InterceptorContext,
-  ) -> Any:
-    module, method = context.module, context.method_name
-    result = next_function(*args, **kwargs)
-    # Inner modules return first: a layer's parts before the layer.
-    if isinstance(module, encodings.Encoding) and method == 'rotate':
-      parts['q'], parts['k'] = result
-      parts['q_positions'], parts['k_positions'] = args[2:4]
-    elif isinstance(module, encodings.Encoding) and method == 'bias_fn':
-      parts['bias'] = result
-    elif isinstance(module, encodings.Encoding) and method == 'content_fn':
-      parts['content'] = result
-    elif isinstance(module, scaling.LogitScale) and method == '__call__':
-      parts['logit_scale'] = result
-    elif isinstance(module, layers.Attention) and method == '__call__':
-      # A model calls its layers with (x, Tokens).
-      if kwargs.get('shared') is not None:
-        parts['bias'], parts['content'] = kwargs['shared']
-      recorded['/'.join(module.path[:-1])] = Attended(
-        parts.pop('q'),
-        parts.pop('k'),
-        segment_ids=args[1].segment_ids,
-        terms=dict(parts),
-        mask=visibility.Mask(module.causal, module.window, module.sinks),
-        scale=None if module.scaled_logits else 1.0,
-      )
-      parts.clear()
-    return result
-
-  with nn.intercept_methods(interceptor):
-    function(*args, **kwargs)
-  return recorded
 
 
 @functools.partial(
@@ -189,25 +130,63 @@ def by_layer(
     packed: see `objective.token_losses`.
 
   Returns:
-    dict from a layer's name to the function's result; see `record`.
+    dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to the
+    function's result, in the order in which the layers run.
 
   Raises:
     errors.LengthError: the batch is longer than the encoding or the scheme
       supports.
   """
-  # Tracers of a scan's body must not leave it.
-  unrolled = dataclasses.replace(config, scan_layers=False, remat='none')
-  recorded = record(
-    objective.token_losses,
-    unrolled,
-    scheme,
-    stacking.unstack(params),
-    batch,
-    rng=jax.random.key(0) if rng is None else rng,
-    train=False,
-    packed=packed,
-  )
-  return {name: of_layer(attended) for name, attended in recorded.items()}
+  found: dict[str, Any] = {}
+  parts: dict[str, Any] = {}
+
+  def interceptor(
+    next_function: Callable[..., Any],
+    args: tuple,
+    kwargs: dict[str, Any],
+    context: nn.module.InterceptorContext,
+  ) -> Any:
+    module, method = context.module, context.method_name
+    result = next_function(*args, **kwargs)
+    # Inner modules return first: a layer's parts before the layer.
+    if isinstance(module, encodings.Encoding) and method == 'rotate':
+      parts['q'], parts['k'] = result
+      parts['q_positions'], parts['k_positions'] = args[2:4]
+    elif isinstance(module, encodings.Encoding) and method == 'bias_fn':
+      parts['bias'] = result
+    elif isinstance(module, encodings.Encoding) and method == 'content_fn':
+      parts['content'] = result
+    elif isinstance(module, scaling.LogitScale) and method == '__call__':
+      parts['logit_scale'] = result
+    elif isinstance(module, layers.Attention) and method == '__call__':
+      # A model calls its layers with (x, Tokens).
+      if kwargs.get('shared') is not None:
+        parts['bias'], parts['content'] = kwargs['shared']
+      found['/'.join(module.path[:-1])] = of_layer(
+        Attended(
+          parts.pop('q'),
+          parts.pop('k'),
+          segment_ids=args[1].segment_ids,
+          terms=dict(parts),
+          mask=visibility.Mask(module.causal, module.window, module.sinks),
+          scale=None if module.scaled_logits else 1.0,
+        )
+      )
+      parts.clear()
+    return result
+
+  with nn.intercept_methods(interceptor):
+    objective.token_losses(
+      # Tracers of a scan's body must not leave it.
+      dataclasses.replace(config, scan_layers=False, remat='none'),
+      scheme,
+      stacking.unstack(params),
+      batch,
+      rng=jax.random.key(0) if rng is None else rng,
+      train=False,
+      packed=packed,
+    )
+  return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,8 +202,8 @@ class LengthEntropy:
   """
 
   length: int
-  nats: dict
-  relative: dict
+  nats: dict[str, float]
+  relative: dict[str, float]
   refused: str = ''
 
 
@@ -266,16 +245,10 @@ def entropy(
     found: dict[str, Any] = {}
     try:
       for number, part in enumerate(data_windows.padded(batch, rows)):
-        queries_by_layer = by_layer(
-          config,
-          scheme,
-          params,
-          part,
-          _queries,
-          rng=jax.random.fold_in(rng, number),
-        )
+        key = jax.random.fold_in(rng, number)
+        queries = by_layer(config, scheme, params, part, _queries, rng=key)
         real_BxQ = part['weights'] > 0
-        for name, values in queries_by_layer.items():
+        for name, values in queries.items():
           found.setdefault(name, []).append(np.stack(values)[:, real_BxQ])
     except (errors.LengthError, errors.CombinationError) as error:
       yield LengthEntropy(length, {}, {}, refused=str(error))
@@ -285,9 +258,8 @@ def entropy(
       nats_N, keys_N = np.concatenate(values, axis=1, dtype=np.float64)
       nats[name] = float(nats_N.mean())
       several_N = keys_N > 1
-      relative[name] = float(
-        (nats_N[several_N] / np.log(keys_N[several_N])).mean()
-      )
+      shares_N = nats_N[several_N] / np.log(keys_N[several_N])
+      relative[name] = float(shares_N.mean())
     yield LengthEntropy(length, nats, relative)
 
 

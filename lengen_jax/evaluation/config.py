@@ -36,8 +36,5 @@ class EvalConfig:
         f'eval.lengths has a length twice: {self.lengths}'
       )
     for field in ('batch_tokens', 'windows', 'examples'):
-      value = getattr(self, field)
-      if value is not None and value < 1:
-        raise errors.ConfigError(
-          f'eval.{field} must be at least 1, got {value}'
-        )
+      if (n := getattr(self, field)) is not None and n < 1:
+        raise errors.ConfigError(f'eval.{field} must be at least 1, got {n}')

@@ -1,9 +1,10 @@
 """Benchmark scores of generated answers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lengen_jax import errors
+from lengen_jax.evaluation import metrics
 from lengen_jax.evaluation.metrics import scrolls, superglue
 
 
@@ -35,18 +36,24 @@ def score(
     scores = scrolls.evaluate(name, predictions, references)
     scores['score'] = scores.pop('scrolls_score')
     return scores
-  _check_ids(predictions, references)
+  metrics.check_ids(predictions, references)
   texts = [predictions[key] for key in references]
   if not task.labels:
     return superglue.evaluate(name, texts, list(references.values()))
-  targets = [_one(key, answers) for key, answers in references.items()]
-  # Answers of MultiRC are numbered 'paragraph/question/answer'.
-  questions = [key.rpartition('/')[0] for key in references]
+  for key, answers in references.items():
+    if len(answers) != 1:
+      raise errors.MetricError(
+        f'id {key!r} has {len(answers)} answers instead of one class'
+      )
+  ids = {label: number for number, label in enumerate(task.labels)}
   return superglue.evaluate(
     name,
-    _classes(task, texts),
-    _classes(task, targets),
-    questions=questions if name == 'multirc' else None,
+    [ids.get(text.strip(), -1) for text in texts],
+    [ids.get(answer.strip(), -1) for (answer,) in references.values()],
+    # Answers of MultiRC are numbered 'paragraph/question/answer'.
+    questions=[key.rpartition('/')[0] for key in references]
+    if name == 'multirc'
+    else None,
   )
 
 
@@ -71,28 +78,3 @@ def average(scores: Mapping[str, float]) -> float | None:
   else:
     return None
   return mean(by_task) if by_task.keys() >= set(tasks) else None
-
-
-def _classes(task: Any, texts: Iterable[str]) -> list[int]:
-  ids = {label: number for number, label in enumerate(task.labels)}
-  return [ids.get(text.strip(), -1) for text in texts]
-
-
-def _one(key: Any, answers: Sequence[str]) -> str:
-  if len(answers) != 1:
-    raise errors.MetricError(
-      f'id {key!r} has {len(answers)} answers instead of one class'
-    )
-  return answers[0]
-
-
-def _check_ids(
-  predictions: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
-) -> None:
-  unmatched = sorted(predictions.keys() ^ references.keys())
-  if unmatched:
-    raise errors.MetricError(
-      f'{len(unmatched)} ids have a prediction or references, but not both: '
-      f'{", ".join(map(repr, unmatched[:5]))}'
-      + (', ...' if len(unmatched) > 5 else '')
-    )

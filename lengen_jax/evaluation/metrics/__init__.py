@@ -1,6 +1,6 @@
 """Metrics of the papers' benchmarks; this module checks their inputs."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from lengen_jax import errors
@@ -14,6 +14,25 @@ def check_rows(**columns: Any) -> None:
     raise errors.MetricError(f'{counts}: numbers must be equal')
   if 0 in lengths.values():
     raise errors.MetricError(f'{counts}: there is nothing to score')
+
+
+def check_ids(
+  predictions: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
+) -> None:
+  """Raises unless the ids of predictions are those of references."""
+  missing = [key for key in references if key not in predictions]
+  extra = [key for key in predictions if key not in references]
+  problems = [
+    f'{len(keys)} {what}: {", ".join(map(repr, keys[:5]))}'
+    + (', ...' if len(keys) > 5 else '')
+    for keys, what in (
+      (missing, 'ids without a prediction'),
+      (extra, 'predictions for ids without references'),
+    )
+    if keys
+  ]
+  if problems:
+    raise errors.MetricError('; '.join(problems))
 
 
 def check_task(benchmark: str, task: str, tasks: Iterable[str]) -> None:

@@ -3,7 +3,8 @@
 They equal those of the benchmark, `metrics/scrolls.py` of
 https://huggingface.co/datasets/tau/scrolls (Shaham et al., 2022,
 https://arxiv.org/abs/2201.03533). `references` contains a list of strings for
-each prediction; the score of a prediction is its maximum over them.
+each prediction; the score of a prediction is its maximum over them. Texts that
+are not strings, or rows that do not match, raise `errors.MetricError`.
 """
 
 import collections
@@ -47,11 +48,11 @@ def exact_match(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float:
   """Returns the share of predictions that equal a normalized reference."""
-  return _mean_of_best(
-    lambda prediction, reference: normalize(prediction) == normalize(reference),
-    predictions,
-    references,
-  )
+
+  def equal(prediction: str, reference: str) -> bool:
+    return normalize(prediction) == normalize(reference)
+
+  return _mean_of_best(equal, predictions, references)
 
 
 def f1(
@@ -61,46 +62,31 @@ def f1(
 
   Words are counted as often as they occur. Without a common word the F1 is 0,
   also where both texts are empty.
-
-  Args:
-    predictions: list of strings.
-    references: list of lists of strings, those of each prediction.
-
-  Returns:
-    Percent.
   """
-  return _mean_of_best(_word_f1, predictions, references)
+
+  def of_words(prediction: str, reference: str) -> float:
+    predicted = collections.Counter(normalize(prediction).split())
+    wanted = collections.Counter(normalize(reference).split())
+    common = (predicted & wanted).total()
+    return 2 * common / (predicted.total() + wanted.total()) if common else 0.0
+
+  return _mean_of_best(of_words, predictions, references)
 
 
 def rouge(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float:
-  """Returns the geometric mean of mean ROUGE-1, ROUGE-2 and ROUGE-L.
-
-  Args:
-    predictions: list of strings.
-    references: list of lists of strings, those of each prediction.
-
-  Returns:
-    Percent.
-  """
+  """Returns the geometric mean of mean ROUGE-1, ROUGE-2 and ROUGE-L."""
   return _geometric_mean(rouge_components(predictions, references))
 
 
 def rouge_components(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-  """Returns ROUGE-1, ROUGE-2 and ROUGE-L: mean F measures, without stemming.
+  """Returns mean F measures by `ROUGE_TYPES`, without stemming.
 
-  The best reference is chosen for each of the three apart. Tokens are runs of
-  a-z and 0-9: other scripts are not seen at all.
-
-  Args:
-    predictions: list of strings.
-    references: list of lists of strings, those of each prediction.
-
-  Returns:
-    Dict by `ROUGE_TYPES`, percent.
+  The best reference is chosen for each type apart. Tokens are runs of a-z and
+  0-9; text in other scripts has no tokens.
   """
   _check_texts(predictions, references)
   try:
@@ -151,7 +137,7 @@ def evaluate(
     references: dict from id to a list of texts; see `group_outputs`.
 
   Returns:
-    Dict of the metrics of the task, percent, under the names of the benchmark;
+    The metrics of the task, percent, under the names of the benchmark;
     `scrolls_score`, the main metric; `num_predicted`;
     `mean_prediction_length_characters`.
 
@@ -159,7 +145,7 @@ def evaluate(
     MetricError: the task is unknown, or ids do not match.
   """
   metrics.check_task('SCROLLS', task, TASKS)
-  _check_ids(predictions, references)
+  metrics.check_ids(predictions, references)
   texts = [predictions[key] for key in references]
   references = list(references.values())
   if TASKS[task] == 'rouge':
@@ -168,7 +154,7 @@ def evaluate(
     scores = {f'rouge/{kind}': value for kind, value in components.items()}
     scores['rouge/geometric_mean'] = score
   else:
-    metric = {'f1': f1, 'exact_match': exact_match}[TASKS[task]]
+    metric = f1 if TASKS[task] == 'f1' else exact_match
     score = metric(texts, references)
     scores = {TASKS[task]: score}
   scores['scrolls_score'] = score
@@ -186,13 +172,6 @@ def average(scores: Mapping[str, float]) -> float:
   """
   rounded = {task: round(float(score), 4) for task, score in scores.items()}
   return metrics.mean_over_tasks('SCROLLS', rounded, TASKS)
-
-
-def _word_f1(prediction: str, reference: str) -> float:
-  predicted = collections.Counter(normalize(prediction).split())
-  wanted = collections.Counter(normalize(reference).split())
-  common = (predicted & wanted).total()
-  return 2 * common / (predicted.total() + wanted.total()) if common else 0.0
 
 
 def _mean_of_best(
@@ -216,37 +195,17 @@ def _check_texts(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> None:
   metrics.check_rows(predictions=predictions, references=references)
-  for index, texts in enumerate(references):
-    prediction = predictions[index]
+  for index, (prediction, texts) in enumerate(
+    zip(predictions, references, strict=True)
+  ):
     if not isinstance(prediction, str):
       raise errors.MetricError(
         f'predictions[{index}] is {reprlib.repr(prediction)}; pass a string'
       )
     # A string is a sequence of strings, too.
-    if (
-      isinstance(texts, str)
-      or not len(texts)
-      or not all(isinstance(text, str) for text in texts)
-    ):
+    several = not isinstance(texts, str) and len(texts)
+    if not (several and all(isinstance(text, str) for text in texts)):
       raise errors.MetricError(
         f'references[{index}] is {reprlib.repr(texts)}; pass a list of one or '
         'more strings'
       )
-
-
-def _check_ids(
-  predictions: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
-) -> None:
-  missing = [key for key in references if key not in predictions]
-  extra = [key for key in predictions if key not in references]
-  problems = [
-    f'{len(keys)} {what}: {", ".join(map(repr, keys[:5]))}'
-    + (', ...' if len(keys) > 5 else '')
-    for keys, what in (
-      (missing, 'ids without a prediction'),
-      (extra, 'predictions for ids without references'),
-    )
-    if keys
-  ]
-  if problems:
-    raise errors.MetricError('; '.join(problems))

@@ -32,7 +32,7 @@ def accuracy(predictions: ArrayLike, targets: ArrayLike) -> float:
 def f1(predictions: ArrayLike, targets: ArrayLike) -> float:
   """Returns the F1 of class 1 among classes 0 and 1, percent.
 
-  Every wrong row is a false positive or a false negative, so that the F1 is
+  Every wrong row is a false positive or a false negative: the F1 is
   2 hits / (2 hits + wrong rows), and 0 without a hit.
   """
   predictions, targets = _classes(predictions, targets)
@@ -109,21 +109,15 @@ def question_match(
 ) -> float:
   """Returns the share of questions whose answers are all classified correctly.
 
-  Args:
-    predictions: class ids of the answers.
-    targets: class ids of the answers.
-    questions: hashable question of each answer; in MultiRC the pair of
-      paragraph and question, because questions are numbered within paragraphs.
-
-  Returns:
-    Percent.
+  `questions` has the question of each answer; in MultiRC the pair of paragraph
+  and question, because questions are numbered within paragraphs.
   """
   metrics.check_rows(predictions=predictions, questions=questions)
   predictions, targets = _classes(predictions, targets)
-  right: dict[Hashable, bool] = {}
-  for question, equal in zip(questions, predictions == targets, strict=True):
-    right[question] = right.get(question, True) and bool(equal)
-  return 100 * float(np.mean(list(right.values())))
+  rows = zip(questions, predictions == targets, strict=True)
+  wrong = {question for question, equal in rows if not equal}
+  asked = set(questions)
+  return 100 * (len(asked - wrong) / len(asked))
 
 
 # Metrics of each task; the FIRE paper reports the first.
@@ -169,7 +163,7 @@ def evaluate(
     questions: in MultiRC, the question of each row; see `question_match`.
 
   Returns:
-    Dict of the metrics of the task, percent, and `score`, the first of them.
+    The metrics of the task, and `score`, the first of them.
 
   Raises:
     MetricError: the task is unknown, or the rows do not match.
