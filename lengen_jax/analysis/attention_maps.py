@@ -27,7 +27,6 @@ def matrices(
   """Returns the attention weights of each layer, mean over heads and rows.
 
   Args:
-    trained: a run.Trained.
     batch: see `data.windows.lm_batch`; rows without padding.
 
   Returns:

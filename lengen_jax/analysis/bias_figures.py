@@ -27,8 +27,6 @@ def figure(
   """Draws biases as FIRE's figures 4 and 8, a panel per layer.
 
   Args:
-    config: a ModelConfig.
-    params: the model's parameters.
     folder: output folder; created if it does not exist.
     queries: positions of queries.
 

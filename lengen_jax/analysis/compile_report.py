@@ -17,7 +17,6 @@ def report(config: Any, pod: pods.Pod) -> None:
 
   Args:
     config: a ConfigDict; see configs/stdlib.py. Its data need not exist.
-    pod: a pods.Pod.
 
   Raises:
     errors.FitError: a program does not fit; the message lists possible changes.

@@ -262,7 +262,6 @@ def appendix(
     defaults: the default config; {} for none.
     facts: nested dict of versions, hardware and data.
     files: text of the files to download, by name.
-    folder: the workdir.
   """
   config = {key: value for key, value in config.items() if key != 'paper'}
   theirs = dict(_leaves(defaults))

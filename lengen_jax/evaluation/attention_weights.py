@@ -121,9 +121,7 @@ def by_layer(
   """Applies a function to the inputs of each layer's self-attention.
 
   Args:
-    config: a ModelConfig.
     scheme: a PositionScheme; positions are those of test time.
-    params: the model's parameters.
     batch: see `data.windows.lm_batch`.
     of_layer: a function of an Attended, such as `Attended.weights`.
     rng: a PRNG key, for schemes that draw.
@@ -223,10 +221,6 @@ def entropy(
   Source: Su (2021, 2023).
 
   Args:
-    config: a ModelConfig.
-    scheme: a PositionScheme.
-    params: the model's parameters.
-    windows: `data.EvaluationWindows`.
     seed: seed of positions drawn at test time and of masked tokens.
     lengths: a subset of the windows' lengths; None for all.
 

@@ -29,9 +29,6 @@ def largest(
   respect to FIRE's parameters may have larger errors.
 
   Args:
-    config: a ModelConfig.
-    scheme: the PositionScheme.
-    params: the model's parameters.
     length: tokens of a row.
 
   Returns:

@@ -86,7 +86,6 @@ def by_layer(
   """Returns the additive bias of the self-attention of each layer.
 
   Args:
-    config: a ModelConfig.
     params: the model's parameters, stacked or not, on devices of any host.
 
   Returns:
@@ -192,8 +191,6 @@ def summary(
   """Samples each curve at a few points, to be plotted later.
 
   Args:
-    config: a ModelConfig.
-    params: the model's parameters.
     queries: positions of queries.
 
   Returns:

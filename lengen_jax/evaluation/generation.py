@@ -37,7 +37,6 @@ class Generator:
 
   Attributes:
     config: a ModelConfig of a decoder.
-    scheme: a PositionScheme.
     max_new: maximum number of tokens generated per prompt.
     end_id: the token that ends an output; an id outside the vocabulary, such as
       -1, disables it.
@@ -85,7 +84,6 @@ class Generator:
     that a prompt that is too long raises an error immediately.
 
     Args:
-      params: the model's parameters.
       prompts: token ids without a start token, integer arrays `[length]`.
       report: called after each batch as `report(done, steps)`, with the number
         of finished prompts and that of decoding steps of the batch, the maximum
@@ -183,7 +181,6 @@ class Generator:
     """Generates tokens; reads all tokens of a prompt but the last in one call.
 
     Args:
-      params: the model's parameters.
       batch: 'tokens' `[B, W + 1]`, start token, prompt and padding; 'lengths'
         `[B]`, those of the prompts; and 'numbers' `[B]`, their indices.
 

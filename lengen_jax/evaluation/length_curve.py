@@ -71,9 +71,6 @@ def run(
   and hosts before division.
 
   Args:
-    config: a ModelConfig.
-    scheme: a PositionScheme.
-    params: the model's parameters.
     windows: `data.EvaluationWindows`, or pictures.
     batch_tokens: tokens per batch.
     seed: seed of masked tokens and of positions drawn at test time.

@@ -69,7 +69,6 @@ def measure(
   Args:
     config: a ModelConfig of a decoder or an encoder.
     scheme: a PositionScheme that is random in training.
-    params: the model's parameters.
     batch: see `data.windows.lm_batch`; for an encoder see `objective.masked`.
     seed: seed of positions and permutations.
     draws: number of pairs of draws, and of permutations, per row.
