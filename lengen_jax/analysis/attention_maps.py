@@ -26,8 +26,7 @@ def matrices(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Returns the attention weights of each layer, mean over heads and rows.
 
-  Args:
-    batch: see `data.windows.lm_batch`; rows without padding.
+  `batch` has rows without padding; see `data.windows.lm_batch`.
 
   Returns:
     {layer: (weights, uniform weights over visible keys)}, float32 `[Q, K]`.
@@ -58,10 +57,7 @@ def _mean_weights(
 def near_diagonal(weights_QxK: np.ndarray, width: int, first: int = 0) -> float:
   """Returns the share of the weight on keys at most `width` tokens away.
 
-  Args:
-    weights_QxK: attention weights.
-    width: maximum distance of query and key, in tokens.
-    first: index of the first query that counts.
+  Queries before index `first` do not count.
   """
   queries, keys = np.indices(weights_QxK.shape)
   near_QxK = np.where(np.abs(queries - keys) <= width, weights_QxK, 0)
@@ -85,7 +81,6 @@ def figure(
   Source: figure B.1 of randomized encodings on real tasks.
 
   Args:
-    runs: dict from a name to a run.Trained.
     batches: one for each length; see `matrices`.
     folder: output folder; created if it does not exist.
     width: maximum distance of keys near the diagonal, in tokens.

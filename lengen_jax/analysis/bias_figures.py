@@ -26,38 +26,30 @@ def figure(
 ) -> list[pathlib.Path]:
   """Draws biases as FIRE's figures 4 and 8, a panel per layer.
 
-  Args:
-    folder: output folder; created if it does not exist.
-    queries: positions of queries.
-
   Returns:
-    Paths of the files: a PNG per query, bias_maps.csv with points of the
-    curves, and bias_kinds.csv with a row per head.
+    Paths of the files in `folder`, which is created if it does not exist: a PNG
+    per query position in `queries`, bias_maps.csv with points of the curves,
+    and bias_kinds.csv with a row per head.
   """
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  found = bias_maps.curves(config, params, queries)
-  width = max(4.8, 2.6 * min(_COLUMNS, len(found.layers)))
   pictures, points, heads = [], [], []
-  for query, classified in bias_maps.kinds(found).items():
-    keys = found.keys[query]
-    shown = np.unique(np.linspace(0, len(keys) - 1, _POINTS).astype(int))
+  for query, found in bias_maps.curves(config, params, queries).items():
+    width = max(4.8, 2.6 * min(_COLUMNS, len(found.layers)))
     drawn, panels = plots.layer_panels(found.layers, _COLUMNS, (width, 1.1), 2)
-    for (layer, head), kind in np.ndenumerate(classified.kind):
-      bias_K = found.biases[query][layer, head]
-      color = plots.KIND_COLORS[kind]
-      panels[layer].plot(keys, bias_K, color=color, linewidth=1.2)
-      row = (query, found.layers[layer], head)
-      points += [(*row, int(keys[i]), float(bias_K[i])) for i in shown]
-      of_head = (
-        classified.correlation[layer, head],
-        classified.span[layer, head],
-      )
-      heads.append((*row, kind, *map(float, of_head)))
+    last = len(found.keys) - 1
+    shown = np.unique(np.linspace(0, last, _POINTS).astype(int))
+    for (n, head), kind in np.ndenumerate(found.kind):
+      bias_K, color = found.biases[n, head], plots.KIND_COLORS[kind]
+      panels[n].plot(found.keys, bias_K, color=color, linewidth=1.2)
+      row = (query, found.layers[n], head)
+      points += [(*row, int(found.keys[i]), float(bias_K[i])) for i in shown]
+      measured = found.correlation[n, head], found.span[n, head]
+      heads.append((*row, kind, *map(float, measured)))
     for axes in panels:
       axes.axvline(query, color='0.6', linewidth=1, zorder=1)
-    for kind, count in classified.counts.items():
-      label = f'{kind}: {count} of {classified.kind.size} heads'
+    for kind, count in found.counts.items():
+      label = f'{kind}: {count} of {found.kind.size} heads'
       panels[0].plot([], [], color=plots.KIND_COLORS[kind], label=label)
     drawn.supylabel('bias less its mean, nats', fontsize=9)
     title = f"Bias of the query at position {query} by the key's position"

@@ -15,8 +15,7 @@ _MUCH_STATE = 0.25
 def report(config: Any, pod: pods.Pod) -> None:
   """Compiles the training step and the evaluation, and prints the results.
 
-  Args:
-    config: a ConfigDict; see configs/stdlib.py. Its data need not exist.
+  The data of `config`, a ConfigDict, need not exist.
 
   Raises:
     errors.FitError: a program does not fit; the message lists possible changes.

@@ -72,7 +72,7 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
   Args:
     number: number of the run.
     layers: names of the layers.
-    drawn: the query's entry of `evaluation.bias_maps.summary`.
+    drawn: the entry of the query in `evaluation.bias_maps.summary`.
     query: position of the query.
   """
   with matplotlib.rc_context(_STYLE):
@@ -120,10 +120,9 @@ def swatch(number: int) -> str:
 def _svg(
   figure: Any, name: str, label: str = '', names: Sequence[str] = ()
 ) -> str:
-  """Returns a figure as SVG for a page, and closes the figure.
+  """Returns a matplotlib figure as SVG for a page, and closes the figure.
 
   Args:
-    figure: a matplotlib figure.
     name: prefix of ids, unique in the page.
     label: description for screen readers; '' to hide the figure from them.
     names: names of the runs, shown as tooltips of the curves.

@@ -8,12 +8,7 @@ _FEW = 3
 
 
 def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
-  """Returns which run is best at the training length and at the longest.
-
-  Args:
-    results: contents of results.json.
-    names: a name per curve.
-  """
+  """Returns which run is best at the training length and at the longest."""
   lengths, trained = results['lengths'], results['train_length']
   short, long = min(lengths, key=lambda n: abs(n - trained)), max(lengths)
   # Losses are compared as rounded in the table.
@@ -42,10 +37,7 @@ def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
 def of_scores(results: Mapping[str, Any], unit: str, scale: float) -> str:
   """Returns which run of a sweep is best beyond the training length.
 
-  Args:
-    results: contents of a sweep's results.json.
-    unit: unit of the scaled score.
-    scale: factor of the score.
+  Scores are multiplied by `scale`, which makes their unit `unit`.
   """
   longest = results['train_lengths'][1]
   digits = 1 if scale > 1 else 3

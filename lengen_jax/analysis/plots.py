@@ -38,13 +38,9 @@ def write(path: Any, draw: Callable[..., None], *args: Any) -> None:
 def length_curves(
   axes: Any, results: Mapping[str, Any], names: Sequence[str], unit: str
 ) -> None:
-  """Draws loss against length.
+  """Draws loss against length, given the contents of results.json.
 
-  Args:
-    axes: axes of matplotlib; the curve of run n gets the gid 'run-n'.
-    results: contents of results.json.
-    names: a name per curve.
-    unit: unit of the loss.
+  The curve of run n gets the gid 'run-n'.
   """
   lengths = results['lengths']
   for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
@@ -56,10 +52,7 @@ def length_curves(
 def position_curves(
   axes: Any, results: Mapping[str, Any], names: Sequence[str], unit: str
 ) -> None:
-  """Draws loss against position in each curve's longest window.
-
-  See `length_curves` for the arguments.
-  """
+  """Draws loss against position in each curve's longest window."""
   for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
     by_length = curve['loss_by_position']
     if by_length:
@@ -104,13 +97,9 @@ def _loss_axes(
 def score_curves(
   axes: Any, results: Mapping[str, Any], unit: str, scale: float
 ) -> None:
-  """Draws the scores of a sweep against length.
+  """Draws `scale` times the scores of a sweep, in `unit`, against length.
 
-  Args:
-    axes: axes of matplotlib; the curve of run n gets the gid 'run-n'.
-    results: contents of a sweep's results.json.
-    unit: unit of the scaled score.
-    scale: factor of the score.
+  The curve of run n gets the gid 'run-n'.
   """
   lengths = results['lengths']
   for n, run in enumerate(results['runs']):
@@ -132,12 +121,7 @@ def score_curves(
 
 
 def curves_beside(part: dict[str, Any], path: Any) -> None:
-  """Plots loss by length, measured and in the paper, side by side.
-
-  Args:
-    part: a part of a reproduction's results, of kind 'curves'.
-    path: path of the PNG file.
-  """
+  """Plots scores by length, measured and in the paper, side by side."""
   rows, ratios = part['rows'], part['columns']
   printed = any(row['paper'] for row in rows)
   size = (9.6 if printed else 6.4, 4.2)
@@ -171,12 +155,7 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
 
 
 def bars_beside(part: dict[str, Any], path: Any) -> None:
-  """Plots the mean, or the first column, of each run and of the paper.
-
-  Args:
-    part: a part of a reproduction's results.
-    path: path of the PNG file.
-  """
+  """Plots the mean, or the first column, of each run and of the paper."""
   rows, columns = part['rows'][::-1], part['columns']
   at = columns.index('mean') if 'mean' in columns else 0
   values = _floats([row['value'][at] for row in rows])

@@ -51,11 +51,7 @@ class Attended:
   scale: float | None = struct.field(pytree_node=False)
 
   def weights(self) -> jax.Array:
-    """Returns attention weights, float32 `[B, H, Q, K]`; 0 where masked.
-
-    With K instead of D values per key, this costs K / D times as much as
-    attention.
-    """
+    """Returns attention weights, float32 `[B, H, Q, K]`; 0 where masked."""
     batch, keys, key_heads, _ = self.k.shape
     terms = dict(self.terms)
     if terms['content'] is not None:
@@ -223,9 +219,6 @@ def entropy(
   Args:
     seed: seed of positions drawn at test time and of masked tokens.
     lengths: a subset of the windows' lengths; None for all.
-
-  Yields:
-    A LengthEntropy per length.
   """
   rng = jax.random.key(seed)
   longest = windows.batch(max(windows.lengths))

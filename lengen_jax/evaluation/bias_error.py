@@ -28,9 +28,6 @@ def largest(
   segment each; in packed rows, 'pallas' computes exact tiles. Gradients with
   respect to FIRE's parameters may have larger errors.
 
-  Args:
-    length: tokens of a row.
-
   Returns:
     dict from path in `params` to an error; empty if every bias is exact.
   """

@@ -42,26 +42,14 @@ _SIDES = {
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-  """Biases of a model by the key's position.
+  """Biases of a model for one query, by the key's position.
 
   Attributes:
     layers: names of layers with a bias, such as 'layer_0'.
-    keys: positions of the keys, int `[K]`, by the query's position: those up to
-      the query, and in an encoder as many after it.
-    biases: float32 `[N, H, K]` by the query's position, in nats. The mean of
-      each curve is subtracted, which changes no attention weight.
-  """
-
-  layers: tuple[str, ...]
-  keys: dict[int, np.ndarray]
-  biases: dict[int, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class Kinds:
-  """The kind of each head's bias.
-
-  Attributes:
+    keys: positions of the keys, int `[K]`: those up to the query, and in an
+      encoder as many after it.
+    biases: float32 `[N, H, K]`, in nats. The mean of each curve is subtracted,
+      which changes no attention weight.
     kind: `[N, H]`: LOCAL if the bias falls with distance, ANTI_LOCAL if it
       rises, MIXED if it does neither or is flat.
     correlation: float64 `[N, H]`, Spearman's correlation of bias and distance;
@@ -69,6 +57,9 @@ class Kinds:
     span: float64 `[N, H]`, highest minus lowest bias, nats.
   """
 
+  layers: tuple[str, ...]
+  keys: np.ndarray
+  biases: np.ndarray
   kind: np.ndarray
   correlation: np.ndarray
   span: np.ndarray
@@ -85,8 +76,7 @@ def by_layer(
 ) -> dict[str, tuple[str, encodings.BiasFn | None]]:
   """Returns the additive bias of the self-attention of each layer.
 
-  Args:
-    params: the model's parameters, stacked or not, on devices of any host.
+  `params` may be stacked or not, and on devices of any host.
 
   Returns:
     dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to the
@@ -122,8 +112,8 @@ def by_layer(
 
 def curves(
   config: ModelConfig, params: Params, queries: Sequence[int] = (128, 8192)
-) -> Curves:
-  """Returns the biases of every layer and head, for queries at some positions.
+) -> dict[int, Curves]:
+  """Returns the biases of every layer and head by the query's position.
 
   Raises:
     errors.ConfigError: no layer has an additive bias.
@@ -134,49 +124,40 @@ def curves(
       f'no layer of {", ".join(config.encoding)} has an additive bias'
     )
   both = any(bias.bidirectional for bias in biases.values())
-  keys, centred = {}, {}
+  found = {}
   for query in queries:
-    keys[query] = np.arange((2 if both else 1) * query + 1)
-    given = jnp.array([query]), jnp.asarray(keys[query])
+    keys_K = np.arange((2 if both else 1) * query + 1)
+    given = jnp.array([query]), jnp.asarray(keys_K)
     biases_NxHxK = np.stack([bias(*given)[:, 0] for bias in biases.values()])
-    centred[query] = biases_NxHxK - biases_NxHxK.mean(-1, keepdims=True)
-  return Curves(tuple(biases), keys, centred)
+    biases_NxHxK = biases_NxHxK - biases_NxHxK.mean(-1, keepdims=True)
+    kinds = classify(biases_NxHxK, np.abs(query - keys_K))
+    found[query] = Curves(tuple(biases), keys_K, biases_NxHxK, *kinds)
+  return found
 
 
-def kinds(found: Curves) -> dict[int, Kinds]:
-  """Classifies the heads of a Curves; returns Kinds by query position."""
+def classify(
+  biases_NxHxK: np.ndarray, distance_K: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns the kind, correlation and span of each head; see `Curves`."""
   from scipy import stats
 
-  classified = {}
-  for query, biases_NxHxK in found.biases.items():
-    distance_K = np.abs(query - found.keys[query])
-    a, b = (
-      ranks - ranks.mean(-1, keepdims=True)
-      for ranks in (
-        stats.rankdata(biases_NxHxK, axis=-1),
-        stats.rankdata(distance_K),
-      )
-    )
-    norm = np.sqrt((a * a).sum(-1) * (b * b).sum())
-    correlation = (a * b).sum(-1) / np.where(norm, norm, 1)
-    span = np.ptp(biases_NxHxK.astype(np.float64), axis=-1)
-    conditions = [
-      span < _FLAT,
-      correlation <= -_CORRELATED,
-      correlation >= _CORRELATED,
-    ]
-    kind = np.select(conditions, [MIXED, LOCAL, ANTI_LOCAL], MIXED)
-    classified[query] = Kinds(kind, correlation, span)
-  return classified
+  ranks = stats.rankdata(biases_NxHxK, axis=-1), stats.rankdata(distance_K)
+  a, b = (one - one.mean(-1, keepdims=True) for one in ranks)
+  norm = np.sqrt((a * a).sum(-1) * (b * b).sum())
+  correlation = (a * b).sum(-1) / np.where(norm, norm, 1)
+  span = np.ptp(biases_NxHxK.astype(np.float64), axis=-1)
+  falls, rises = correlation <= -_CORRELATED, correlation >= _CORRELATED
+  kind = np.select(
+    [span < _FLAT, falls, rises], [MIXED, LOCAL, ANTI_LOCAL], MIXED
+  )
+  return kind, correlation, span
 
 
 def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
-  """Returns FIRE's learned thresholds, |threshold_multiplier init_threshold|.
+  """Returns FIRE's learned thresholds in tokens by the layer's name.
 
-  In the paper they end at 1200 to 1600, with training at length 2048.
-
-  Returns:
-    dict from a layer's name to tokens, for layers with a learned threshold.
+  They are |threshold_multiplier init_threshold|. In the paper they end at 1200
+  to 1600, with training at length 2048.
   """
   return {
     name: float(bias.params['threshold'][0])
@@ -188,27 +169,23 @@ def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
 def summary(
   config: ModelConfig, params: Params, queries: Sequence[int]
 ) -> dict[str, Any] | None:
-  """Samples each curve at a few points, to be plotted later.
+  """Returns a dict for JSON with a few points of each curve; None without one.
 
-  Args:
-    queries: positions of queries.
-
-  Returns:
-    A dict for JSON, or None if no layer has a bias. 'layers': names of layers;
-    'thresholds': see `thresholds`; 'queries': by position of the query, as a
-    string, the 'distance' of keys (spaced logarithmically), the 'bias' by layer
-    and head, with 0 as its maximum and four digits, and the 'kind' of each
-    head.
+  'layers' are the names of layers; 'thresholds' see `thresholds`; 'queries' has
+  by position of the query, as a string, the 'distance' of keys (spaced
+  logarithmically), the 'bias' by layer and head, with 0 as its maximum and four
+  digits, and the 'kind' of each head.
   """
-  if not _biases(config, params):
+  biases = _biases(config, params)
+  if not biases:
     return None
   found = curves(config, params, queries)
   of_queries = {}
-  for query, classified in kinds(found).items():
+  for query, one in found.items():
     near = np.unique(np.geomspace(1, max(query, 1), _POINTS).round())
     distance = np.concatenate([-near[::-1], [0], near]).astype(int)
-    distance = distance[np.isin(query - distance, found.keys[query])]
-    shown_NxHxK = found.biases[query][..., query - distance]
+    distance = distance[np.isin(query - distance, one.keys)]
+    shown_NxHxK = one.biases[..., query - distance]
     shown_NxHxK = shown_NxHxK - shown_NxHxK.max(-1, keepdims=True)
     of_queries[str(query)] = {
       'distance': distance.tolist(),
@@ -216,10 +193,10 @@ def summary(
         [[float(f'{value:.4g}') for value in head] for head in layer]
         for layer in shown_NxHxK
       ],
-      'kind': classified.kind.tolist(),
+      'kind': one.kind.tolist(),
     }
   return {
-    'layers': list(found.layers),
+    'layers': list(biases),
     'thresholds': thresholds(config, params),
     'queries': of_queries,
   }

@@ -72,13 +72,9 @@ def run(
 
   Args:
     windows: `data.EvaluationWindows`, or pictures.
-    batch_tokens: tokens per batch.
     seed: seed of masked tokens and of positions drawn at test time.
     layout: a `training.sharding.Layout`.
     lengths: lengths of windows; None for all.
-
-  Yields:
-    A LengthLoss per length.
   """
   masked, tokens = {}, windows.tokens
   if config.architecture == 'encoder':

@@ -37,8 +37,7 @@ def thresholds_and_kinds(trained: Trained) -> tuple[float, ...]:
   length = trained.run.data.train_length
   model = trained.run.model, trained.state.params
   thresholds = [one / length for one in bias_maps.thresholds(*model).values()]
-  biases = bias_maps.curves(*model, queries=(length,))
-  counts = bias_maps.kinds(biases)[length].counts
+  counts = bias_maps.curves(*model, queries=(length,))[length].counts
   heads = sum(counts.values())
   kinds = bias_maps.LOCAL, bias_maps.ANTI_LOCAL
   return min(thresholds), max(thresholds), *(counts[k] / heads for k in kinds)

@@ -39,10 +39,10 @@ def test_figure_writes_the_same_files_each_time(tmp_path):
   assert {point['layer'] for point in points} == {'layer_0', 'layer_2'}
   for point in points[:: len(points) // 20]:
     query = int(point['query'])
-    layer = found.layers.index(point['layer'])
-    want = found.biases[query][layer, int(point['head']), int(point['key'])]
+    layer = found[query].layers.index(point['layer'])
+    want = found[query].biases[layer, int(point['head']), int(point['key'])]
     assert float(point['bias']) == pytest.approx(want)
   with open(paths[3]) as file:
     heads = list(csv.DictReader(file))
-  kinds = bias_maps.kinds(found)[300]
-  assert [head['kind'] for head in heads[4:]] == kinds.kind.ravel().tolist()
+  want = found[300].kind.ravel().tolist()
+  assert [head['kind'] for head in heads[4:]] == want

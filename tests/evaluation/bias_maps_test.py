@@ -45,38 +45,34 @@ def test_curves_are_the_encodings_own(assert_close):
   """Of each scanned layer, below and beyond the threshold."""
   config, params = model(FIRE, scan_layers=True, num_layers=3)
   found = bias_maps.curves(config, params, queries=(5, 90))
-  assert found.layers == ('layer_0', 'layer_1', 'layer_2')
   for query in (5, 90):
-    assert found.biases[query].shape == (3, 2, query + 1)
-    np.testing.assert_array_equal(found.keys[query], np.arange(query + 1))
+    assert found[query].layers == ('layer_0', 'layer_1', 'layer_2')
+    assert found[query].biases.shape == (3, 2, query + 1)
+    np.testing.assert_array_equal(found[query].keys, np.arange(query + 1))
     for layer in range(3):
       want = curve(FIRE, params_of(params, layer), query)
       assert np.ptp(want) > 1e-3
-      assert_close(found.biases[query][layer], want)
+      assert_close(found[query].biases[layer], want)
 
 
 def test_layers_without_a_bias_are_skipped(assert_close):
   encoding = f'rope,{FIRE[:-1]}, shared=True),alibi'
   config, params = model(encoding, num_layers=6)
-  found = bias_maps.curves(config, params, queries=(40,))
+  found = bias_maps.curves(config, params, queries=(40,))[40]
   assert found.layers == ('layer_1', 'layer_2', 'layer_4', 'layer_5')
   of_fire = curve(FIRE, params['encoding'], 40)
   of_alibi = alibi.slopes(2)[:, None] * (np.arange(41) - 20)
-  assert_close(
-    found.biases[40], np.stack([of_fire, of_alibi, of_fire, of_alibi])
-  )
+  assert_close(found.biases, np.stack([of_fire, of_alibi, of_fire, of_alibi]))
   thresholds = bias_maps.thresholds(config, params)
   assert set(thresholds) == {'layer_1', 'layer_4'}
 
 
 def test_an_encoder_sees_keys_on_either_side(assert_close):
   config, params = model('alibi', architecture='encoder')
-  found = bias_maps.curves(config, params, queries=(70,))
-  np.testing.assert_array_equal(found.keys[70], np.arange(141))
-  biases = found.biases[70]
-  assert_close(biases, biases[..., ::-1])
-  (kinds,) = bias_maps.kinds(found).values()
-  assert (kinds.kind == bias_maps.LOCAL).all()
+  found = bias_maps.curves(config, params, queries=(70,))[70]
+  np.testing.assert_array_equal(found.keys, np.arange(141))
+  assert_close(found.biases, found.biases[..., ::-1])
+  assert (found.kind == bias_maps.LOCAL).all()
 
 
 def test_refuses_a_model_without_biases():
@@ -97,10 +93,10 @@ def test_kinds_of_heads():
     'constant': np.zeros(20),
   }
   curves = np.stack([*heads.values()])[None]
-  found = bias_maps.Curves(
-    ('layer_0',), {19: np.arange(20)}, {19: curves.astype(np.float32)}
+  curves = curves.astype(np.float32)
+  kinds = bias_maps.Curves(
+    ('layer_0',), np.arange(20), curves, *bias_maps.classify(curves, distance)
   )
-  kinds = bias_maps.kinds(found)[19]
   assert kinds.kind[0].tolist() == [
     'local',
     'anti-local',
@@ -135,16 +131,15 @@ def test_summary_has_points_of_the_curves():
   assert found['layers'] == ['layer_1', 'layer_3']
   assert found['thresholds'] == bias_maps.thresholds(config, params)
   whole = bias_maps.curves(config, params, (7, 300))
-  kinds = bias_maps.kinds(whole)
   assert found['queries']['7']['distance'] == list(range(8))
   far = found['queries']['300']['distance']
   assert far[:3] == [0, 1, 2] and far[-1] == 300 and len(far) <= 33
   for query in (7, 300):
     one = found['queries'][str(query)]
-    bias = whole.biases[query][..., query - np.array(one['distance'])]
+    bias = whole[query].biases[..., query - np.array(one['distance'])]
     bias = bias - bias.max(-1, keepdims=True)
     np.testing.assert_allclose(one['bias'], bias, rtol=1e-3, atol=1e-12)
-    assert one['kind'] == kinds[query].kind.tolist()
+    assert one['kind'] == whole[query].kind.tolist()
 
 
 def test_summary_of_an_encoder_goes_both_ways():
