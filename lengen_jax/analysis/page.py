@@ -135,9 +135,11 @@ def element(tag: str, *content: Any, **attributes: Any) -> str:
   return Html(f'<{tag}{given}>{inside}</{tag}>')
 
 
-def listing(lines: Iterable[Any], **attributes: Any) -> str:
-  """Returns a bulleted list."""
-  return element('ul', *(element('li', line) for line in lines), **attributes)
+def listing(lines: Iterable[Any], title: str = '', **attributes: Any) -> str:
+  """Returns a bulleted list below a title; '' without lines."""
+  items = [element('li', line) for line in lines]
+  above = element('p', title) if title else ''
+  return Html(above + element('ul', *items, **attributes) if items else '')
 
 
 def table(

@@ -1,6 +1,8 @@
 """Reports of a comparison: tables, CSV files, plot and HTML page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import collections
+from collections.abc import Iterator, Mapping
+import itertools
 import json
 import pathlib
 import re
@@ -38,7 +40,12 @@ def read(workdir: PathLike) -> dict[str, Any]:
 
 def names(results: Mapping[str, Any]) -> list[str]:
   """Returns a name per curve."""
-  return [_name(curve) for curve in results['curves']]
+  return [name for name, _ in _runs(results)]
+
+
+def _runs(results: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+  """Returns (name, curve) of each run."""
+  return [(_name(curve), curve) for curve in results['curves']]
 
 
 def _name(run: Mapping[str, Any]) -> str:
@@ -55,7 +62,7 @@ def print_table(results: Mapping[str, Any]) -> None:
   if paper['unit'] == 'perplexity':
     column, unit = 'perplexity', 'perplexity'
   rows, notes = [], []
-  for name, curve in zip(names(results), curves, strict=True):
+  for name, curve in _runs(results):
     rows.append([name, *map(tables.number, curve[column])])
     refused = curve['refused'].items()
     notes += [f'{name} at {length}: {reason}' for length, reason in refused]
@@ -75,51 +82,38 @@ def print_table(results: Mapping[str, Any]) -> None:
 
 
 def print_scores(results: Mapping[str, Any]) -> None:
-  """Prints the scores of a run's answers and those of the paper.
+  """Prints the scores of a run's answers, given the contents of eval.json.
 
-  A row is a length, or a task if there are several.
-
-  Args:
-    results: contents of eval.json, see `training.evaluate.answers`.
+  A row is a length, or a task if there are several, as in the paper's table.
   """
   paper = results['paper'] or {'columns': [], 'rows': [], 'unit': 'percent'}
-  scores = {
-    length: {name: one['score'] for name, one in by_task.items()}
-    | {'average': results['average'][length]}
-    for length, by_task in results['scores'].items()
-  }
-  tasks = list(results['examples'])
-  # Rows are the paper's columns: lengths of one task, or tasks.
-  if len(tasks) == 1:
-    (task,) = tasks
-    columns = {task: {length: by[task] for length, by in scores.items()}}
-    whole = {
-      'whole prompts': {n: by[task] for n, by in results['whole'].items()}
-    }
-  else:
-    columns = {f'length {length}': by for length, by in scores.items()}
-    whole = {f'whole at {n}': by for n, by in results['whole'].items()}
-  printed = map(str, paper['columns'])
-  papers = {
-    f'paper: {run}': dict(zip(map(str, paper['columns']), values, strict=True))
-    for run, values in paper['rows']
-  }
-  keys = dict.fromkeys(
-    [*(key for by in columns.values() for key in by), *printed]
-  )
-  rows = [
-    [
-      key.removeprefix('super_').split('/')[-1],
-      *(tables.number(by.get(key), 2) for by in columns.values()),
-      *(f'{100 * by[key]:.0f} %' if key in by else '' for by in whole.values()),
-      *(tables.number(by.get(key), 2) for by in papers.values()),
-    ]
-    for key in keys
-  ]
+  columns = collections.defaultdict[str, dict[str, str]](dict)
+  for length, by_task in results['scores'].items():
+    for task, found in by_task.items():
+      names, row = (task, 'whole prompts'), length
+      if len(results['examples']) > 1:
+        names, row = (f'length {length}', f'whole at {length}'), task
+      share = 100 * results['whole'][length][task]
+      columns[names[0]][row] = tables.number(found['score'], 2)
+      columns[names[1]][row] = f'{share:.0f} %'
+    if len(results['examples']) > 1:
+      average = tables.number(results['average'][length], 2)
+      columns[f'length {length}']['average'] = average
+  printed = list(map(str, paper['columns']))
+  for run, values in paper['rows']:
+    texts = [tables.number(value, 2) for value in values]
+    columns[f'paper: {run}'] = dict(zip(printed, texts, strict=True))
+  rows = dict.fromkeys(itertools.chain(*columns.values(), printed))
   tables.show(
     f'{paper["unit"]}, {_name(results)}, trained at {results["train_length"]}',
-    ['', *columns, *whole, *papers],
-    rows,
+    ['', *columns],
+    [
+      [
+        row.removeprefix('super_').split('/')[-1],
+        *(cells.get(row, '–') for cells in columns.values()),
+      ]
+      for row in rows
+    ],
     [f'at {length}: {why}' for length, why in results['refused'].items()],
   )
 
@@ -140,7 +134,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
     files.write_text(folder / name, texts[name])
   plot, path = folder / 'length_curves.png', folder / 'report.html'
   plots.write(plot, plots.length_curves, results, names(results), _UNIT)
-  files.write_text(path, _page(results, names(results), texts, folder))
+  files.write_text(path, _page(results, texts, folder))
   return [*(folder / name for name in texts), plot, path]
 
 
@@ -159,7 +153,7 @@ def _curves(results: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
       *(curve[key] for key in cost),
       curve['refused'].get(str(length)),
     )
-    for name, curve in zip(names(results), results['curves'], strict=True)
+    for name, curve in _runs(results)
     for n, length in enumerate(results['lengths'])
   ]
   head = ['run', *of_run, 'train_length', 'length', *measured, *cost, 'refused']
@@ -170,7 +164,7 @@ def _positions(results: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
   """Returns header and rows of positions.csv; positions count from 1."""
   rows = [
     (name, length, position + 1, loss)
-    for name, curve in zip(names(results), results['curves'], strict=True)
+    for name, curve in _runs(results)
     for length, found in curve['loss_by_position'].items()
     for position, loss in zip(found['position'], found['loss'], strict=True)
   ]
@@ -178,20 +172,16 @@ def _positions(results: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
 
 
 def _page(
-  results: Mapping[str, Any],
-  called: Sequence[str],
-  texts: dict[str, str],
-  folder: pathlib.Path,
+  results: Mapping[str, Any], texts: dict[str, str], folder: pathlib.Path
 ) -> str:
   """Returns the HTML page, with `texts` to download."""
-  curves, config = results['curves'], results['config']
+  curves, config, called = results['curves'], results['config'], names(results)
   facts = {
     **results['versions'],
     'platform': results.get('platform'),
     'commit': sorted({curve['commit'] or 'unknown' for curve in curves}),
     'corpus': results['corpus'],
   }
-  defaulted = json.loads(defaults.get().to_json())
   charts = [
     page.figure(
       figures.chart(label, called, draw, results, called, _UNIT), caption
@@ -210,6 +200,11 @@ def _page(
       ),
     )
   ]
+  inexact = [
+    f'{name}: maximum error {max(curve["bias_error"]):.1e} nats'
+    for name, curve in _runs(results)
+    if any(curve['bias_error'])
+  ]
   return page.document(
     f'{folder.name}: trained at {results["train_length"]}, tested to '
     f'{max(results["lengths"])}',
@@ -222,17 +217,20 @@ def _page(
       class_='note',
     ),
     page.element('div', *charts, class_='figures'),
-    _legend(results, called),
-    *_notes(curves, called),
+    _legend(results),
+    page.listing(_refused(results), 'Lengths without a loss:'),
+    page.listing(inexact, 'Interpolated biases:'),
     *_paper(results),
-    *_biases(curves, called),
-    *_cost(results, called),
-    *page.appendix(config, defaulted, facts, texts, folder),
+    *_biases(results),
+    *_cost(results),
+    *page.appendix(
+      config, json.loads(defaults.get().to_json()), facts, texts, folder
+    ),
     runs=len(curves),
   )
 
 
-def _legend(results: Mapping[str, Any], called: Sequence[str]) -> str:
+def _legend(results: Mapping[str, Any]) -> str:
   """Returns the table of losses, which is also the legend of the figures."""
   head, columns = [], []
   for n, length in enumerate(results['lengths']):
@@ -242,34 +240,22 @@ def _legend(results: Mapping[str, Any], called: Sequence[str]) -> str:
     losses = [curve['loss'][n] for curve in results['curves']]
     columns.append(page.best_marked(losses, tables.number))
   caption = f'{_UNIT.capitalize()} by context length, the best of each in bold.'
-  return page.legend(head, called, columns, caption)
+  return page.legend(head, names(results), columns, caption)
 
 
-def _notes(
-  curves: Sequence[dict[str, Any]], called: Sequence[str]
-) -> Iterator[str]:
-  """Yields the reasons of missing losses, and the errors of biases."""
-  refused: dict[tuple[str, str], Any] = {}
-  for name, curve in zip(called, curves, strict=True):
+def _refused(results: Mapping[str, Any]) -> list[str]:
+  """Returns the reasons of missing losses; similar ones share a line."""
+  found: dict[tuple[str, str], Any] = {}
+  for name, curve in _runs(results):
     for length, reason in curve['refused'].items():
       # Of reasons that differ in numbers only, the last is shown.
       kind = name, re.sub('[0-9]+', '', reason)
-      lengths, _ = refused.get(kind, ([], None))
-      refused[kind] = [*lengths, length], reason
-  if refused:
-    yield page.element('p', 'Lengths without a loss:')
-    yield page.listing(
-      f'{name} at {", ".join(lengths)}: {reason}'
-      for (name, _), (lengths, reason) in refused.items()
-    )
-  inexact = [
-    f'{name}: maximum error {max(curve["bias_error"]):.1e} nats'
-    for name, curve in zip(called, curves, strict=True)
-    if any(curve['bias_error'])
+      lengths, _ = found.get(kind, ([], None))
+      found[kind] = [*lengths, length], reason
+  return [
+    f'{name} at {", ".join(lengths)}: {reason}'
+    for (name, _), (lengths, reason) in found.items()
   ]
-  if inexact:
-    yield page.element('p', 'Interpolated biases:')
-    yield page.listing(inexact)
 
 
 def _paper(results: Mapping[str, Any]) -> Iterator[str]:
@@ -288,11 +274,9 @@ def _paper(results: Mapping[str, Any]) -> Iterator[str]:
   )
 
 
-def _biases(
-  curves: Sequence[dict[str, Any]], called: Sequence[str]
-) -> Iterator[str]:
+def _biases(results: Mapping[str, Any]) -> Iterator[str]:
   """Yields figures of the additive biases."""
-  if not any(curve.get('biases') for curve in curves):
+  if not any(curve.get('biases') for curve in results['curves']):
     return
   kinds = [
     page.element('b', kind, style=f'color: {figures.ink(color)}')
@@ -309,36 +293,29 @@ def _biases(
     '.',
     class_='note',
   )
-  for number, (name, curve) in enumerate(zip(called, curves, strict=True)):
-    if not curve.get('biases'):
-      continue
-    shown = page.element('div', *_bias_figures(number, curve), class_='figures')
-    yield page.element(
-      'section', page.element('h3', name), shown, data_run=number
-    )
+  for number, (name, curve) in enumerate(_runs(results)):
+    biases = curve.get('biases') or {'queries': {}}
+    drawn = []
+    for query, found in biases['queries'].items():
+      heads = [kind for layer in found['kind'] for kind in layer]
+      counts = [f'{heads.count(one)} {one}' for one in plots.KIND_COLORS]
+      caption = f'Query at position {query}. Heads: {", ".join(counts)}.'
+      if learned := biases['thresholds'].items():
+        tokens = ', '.join(f'{layer} {value:,.0f}' for layer, value in learned)
+        caption += f' Learned thresholds, in tokens: {tokens}.'
+      svg = figures.biases(number, biases['layers'], found, int(query))
+      drawn.append(page.figure(svg, caption))
+    if drawn:
+      shown = page.element('div', *drawn, class_='figures')
+      title = page.element('h3', name)
+      yield page.element('section', title, shown, data_run=number)
 
 
-def _bias_figures(number: int, curve: dict[str, Any]) -> Iterator[str]:
-  layers, thresholds = curve['biases']['layers'], curve['biases']['thresholds']
-  learned = ', '.join(
-    f'{at} {tokens:,.0f}' for at, tokens in thresholds.items()
-  )
-  for query, drawn in curve['biases']['queries'].items():
-    kinds = [kind for layer in drawn['kind'] for kind in layer]
-    counts = ', '.join(f'{kinds.count(one)} {one}' for one in plots.KIND_COLORS)
-    caption = f'Query at position {query}. Heads: {counts}.'
-    if learned:
-      caption += f' Learned thresholds, in tokens: {learned}.'
-    yield page.figure(
-      figures.biases(number, layers, drawn, int(query)), caption
-    )
-
-
-def _cost(results: Mapping[str, Any], called: Sequence[str]) -> Iterator[str]:
+def _cost(results: Mapping[str, Any]) -> Iterator[str]:
   """Yields the table of training times and memory."""
   config, rows, all_tokens, all_seconds = results['config'], [], 0, 0.0
   per_step = config['data']['batch_size'] * results['train_length']
-  for name, curve in zip(called, results['curves'], strict=True):
+  for name, curve in _runs(results):
     steps = curve.get('steps', config['train']['steps'])
     seconds, tokens = curve['train_seconds'], steps * per_step
     all_tokens, all_seconds = all_tokens + tokens, all_seconds + seconds

@@ -34,11 +34,7 @@ _DESCRIPTIONS = {
 def print_list(
   experiments: Iterable[tuple[Any, Mapping[tuple[int, str], float], float]],
 ) -> None:
-  """Prints all experiments with the estimated cost of each.
-
-  Args:
-    experiments: (Experiment, hours, minutes), see `reproduce.costs`.
-  """
+  """Prints all experiments with hours and minutes of `reproduce.costs`."""
   rows = []
   for one, hours, minutes in experiments:
     runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
@@ -81,42 +77,26 @@ def read(workdir: PathLike) -> Results | None:
 
 
 def print_tables(found: Results) -> None:
-  """Prints the tables of a reproduction and the verdicts on its claims."""
-  for part in map(_narrow, found['parts']):
+  """Prints the tables of a reproduction and the verdicts on its claims.
+
+  Of a mean and the tasks that it averages, only the mean is printed.
+  """
+  for part in found['parts']:
+    columns, lines = part['columns'], notes(part)
+    if 'mean' in columns:
+      n, columns = columns.index('mean'), ['mean']
+      of = f'the mean of {n} tasks; each of them is in the CSV and the page'
+      lines = [of, *lines]
     if part['rows']:
-      tables.show(_title(found, part), head(part), lines(part), notes(part))
+      tables.show(_title(found, part), *table(part, columns), lines)
   for line in (*found['summary'], *map(_judged, found['claims'])):
     print(line)
-
-
-def _narrow(part: Results) -> Results:
-  """Returns a part that fits a terminal: only the mean of many tasks."""
-  if 'mean' not in part['columns']:
-    return part
-  n = part['columns'].index('mean')
-  rows = [
-    row
-    | {
-      'value': [row['value'][n]],
-      'values': [[values[n]] for values in row['values']],
-      'paper': row['paper'] and [row['paper'][n]],
-    }
-    for row in part['rows']
-  ]
-  note = f'the mean of {n} tasks; each of them is in the CSV and the page'
-  differences = [note, *part['differences']]
-  return part | {'columns': ['mean'], 'rows': rows, 'differences': differences}
 
 
 def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
   """Writes plots, CSV files and report.html into the workdir.
 
-  Args:
-    found: results of `reproduce.run.reproduce`.
-    workdir: folder that receives the files.
-
-  Returns:
-    Paths of the files.
+  `found` is a result of `reproduce.run.reproduce`. Returns the paths of files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
   seeds = ', '.join(map(str, found['seeds']))
@@ -139,11 +119,9 @@ def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
     pictures = [file for file in files if file.suffix == '.png']
     body += [page.picture(one, part['name']) for one in pictures]
     if part['rows']:
-      body.append(page.table(head(part), lines(part)))
-    body += [page.listing(some) for some in (notes(part),) if some]
-  body += [
-    page.listing(some) for some in (found['summary'], found['ours']) if some
-  ]
+      body.append(page.table(*table(part)))
+    body.append(page.listing(notes(part)))
+  body += [page.listing(found['summary']), page.listing(found['ours'])]
   if found['claims']:
     body.append(page.element('h2', 'Claims'))
   for claim in found['claims']:
@@ -196,27 +174,22 @@ def describe(part: Results) -> str:
   return part['unit'] + text
 
 
-def head(part: Results) -> list[str]:
-  """Returns the column names of a part's table."""
-  columns = [
-    f'{c:g}x' if not isinstance(c, str) else c for c in part['columns']
-  ]
-  papers = [f'paper {column}' for column in columns]
+def table(
+  part: Results, columns: Sequence[Any] | None = None
+) -> tuple[list[str], list[list[str]]]:
+  """Returns head and rows of a part's table, by default of all columns."""
+  columns = columns or part['columns']
+  at = [part['columns'].index(column) for column in columns]
   has_paper = any(row['paper'] for row in part['rows'])
-  return ['run', *columns, *(papers if has_paper else [])]
-
-
-def lines(part: Results) -> list[list[str]]:
-  """Returns the cells of a part's table, one list per row."""
-  has_paper = any(row['paper'] for row in part['rows'])
-  table = []
+  names = [c if isinstance(c, str) else f'{c:g}x' for c in columns]
+  head = ['run', *names, *(f'paper {name}' for name in names if has_paper)]
+  rows = []
   for row in part['rows']:
-    values = enumerate(row['value'])
-    cells = [_cell(value) + _spread(part, row, n) for n, value in values]
+    cells = [_cell(row['value'][n]) + _spread(part, row, n) for n in at]
     if has_paper:
-      cells += map(_cell, row['paper'] or [None] * len(part['columns']))
-    table.append([row['name'], *cells])
-  return table
+      cells += [_cell(row['paper'][n] if row['paper'] else None) for n in at]
+    rows.append([row['name'], *cells])
+  return head, rows
 
 
 def _spread(part: Results, row: Results, n: int) -> str:

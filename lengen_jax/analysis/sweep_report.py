@@ -1,6 +1,6 @@
 """Reports of a sweep over a generated task: table, CSV, plot and page."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import json
 import pathlib
 from typing import Any
@@ -127,6 +127,17 @@ def _page(
     )
   label = f'{unit} against length'
   chart = figures.chart(label, names, plots.score_curves, results, unit, scale)
+  others = [f'{name}: unfinished' for name in results['unfinished']]
+  others += [
+    f'{name}: {_number(value)} in the paper'
+    for name, value in results['paper_only'].items()
+  ]
+  cost = []
+  for name, run in zip(names, runs, strict=True):
+    points = run['points']
+    trained = sum(point['train_seconds'] for point in points)
+    tested = sum(point['test_seconds'] for point in points)
+    cost.append((name, len(points), f'{trained:,.1f}', f'{tested:,.1f}'))
   commits = {
     one['commit'] or 'unknown' for run in runs for one in run['points']
   }
@@ -142,40 +153,16 @@ def _page(
       columns,
       f'{unit.capitalize()}, mean over lengths beyond {longest}. {_NOTE}.',
     ),
-    *_others(results),
-    *_cost(results),
+    page.listing(others, 'Without a curve:'),
+    page.element('h2', 'Cost'),
+    page.table(
+      ('run', 'trainings', 'training seconds', 'test seconds'),
+      cost,
+      caption='Sums over seeds and learning rates, '
+      f'{results["config"]["train"]["steps"]:,} steps each',
+    ),
     *page.appendix(results['config'], {}, facts, texts, folder),
     runs=len(runs),
-  )
-
-
-def _others(results: Mapping[str, Any]) -> Iterator[str]:
-  """Yields a list of the runs without a curve."""
-  lines = [f'{name}: unfinished' for name in results['unfinished']]
-  lines += [
-    f'{name}: {_number(value)} in the paper'
-    for name, value in results['paper_only'].items()
-  ]
-  if lines:
-    yield page.element('p', 'Without a curve:')
-    yield page.listing(lines)
-
-
-def _cost(results: Mapping[str, Any]) -> Iterator[str]:
-  """Yields the table of training and test times."""
-  keys = ('train_seconds', 'test_seconds')
-  rows = []
-  for run in results['runs']:
-    sums = [sum(point[key] for point in run['points']) for key in keys]
-    rows.append(
-      (run['run'], str(len(run['points'])), *(f'{one:,.1f}' for one in sums))
-    )
-  yield page.element('h2', 'Cost')
-  yield page.table(
-    ('run', 'trainings', 'training seconds', 'test seconds'),
-    rows,
-    caption='Sums over seeds and learning rates, '
-    f'{results["config"]["train"]["steps"]:,} steps each',
   )
 
 

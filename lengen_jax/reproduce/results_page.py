@@ -124,7 +124,7 @@ def _section(found: Results) -> list[str]:
   for part in found['parts']:
     if part['rows']:
       lines += ['', f'**{part["name"]}**: {reproduction.describe(part)}', '']
-      lines += _table(reproduction.head(part), reproduction.lines(part))
+      lines += _table(*reproduction.table(part))
       lines += ['', *(f'- {note}' for note in reproduction.notes(part))]
     if 'commits' in part:
       tested |= {*(part['commits'] or ['unrecorded'])}
