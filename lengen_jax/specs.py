@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import math
 import numbers
+import operator
 import re
 from typing import Any
 
@@ -23,15 +24,10 @@ _OPEN = ('encoding', 'position scheme', 'attention scale')
 def split(
   text: str, separator: str = ',', keep_empty: bool = False
 ) -> list[str]:
-  """Splits a text at separators outside of brackets and quotes.
+  """Splits a text at a character, except in brackets and quotes.
 
   `split('rope(scale=4., base=1e4), nope')` is
   `['rope(scale=4., base=1e4)', 'nope']`.
-
-  Args:
-    text: the text.
-    separator: one character.
-    keep_empty: whether to keep empty parts.
 
   Raises:
     errors.SpecError: a bracket or quote is not closed.
@@ -58,13 +54,7 @@ def split(
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
-  """Parses one spec string.
-
-  Args:
-    spec: `name` or `name(key=value, ...)`.
-
-  Returns:
-    (name, dict of keyword arguments).
+  """Parses `name` or `name(key=value, ...)` into (name, keyword arguments).
 
   Raises:
     errors.SpecError: the spec has another form.
@@ -98,9 +88,6 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
 def imported(spec: str) -> str:
   """Imports the module of `module:name(...)`; returns the rest of the spec.
 
-  Args:
-    spec: a spec, with or without a module.
-
   Raises:
     errors.SpecError: the module cannot be imported.
   """
@@ -121,10 +108,9 @@ def imported(spec: str) -> str:
 def keys(
   entry: type, fixed: Iterable[str] = ()
 ) -> dict[str, dataclasses.Field]:
-  """Returns the keys of specs of the dataclass `entry`, with their fields.
+  """Returns the keys that a spec of a dataclass takes, with their fields.
 
-  A key is the name of its field, or the field's metadata 'key' if an attribute
-  of the class has that name.
+  A key is the name of its field, or the field's metadata 'key'.
   """
   hidden = {'parent', 'name', 'make_param', *fixed}
   return {
@@ -140,14 +126,14 @@ def build(
   """Creates an instance of the class that a spec names.
 
   Args:
-    kind: kind of the registry's classes, for messages.
+    kind: what the registry contains, for messages.
     registry: dict from name to dataclass.
     spec: a spec, with or without a module.
     **fixed: fields that the caller sets, which are no keys of the spec.
 
   Raises:
     errors.SpecError: the module cannot be imported, the name or a key is
-      unknown, or a value has the wrong type.
+      unknown, or a value has the wrong type or is out of range.
   """
   entry_name, kwargs = parse(imported(spec))
   if entry_name not in registry:
@@ -161,8 +147,52 @@ def build(
       if not valid:
         raise errors.SpecError(f'{entry_name} takes no keys, got {key!r}')
       raise errors.SpecError(errors.one_of(f'key of {entry_name}', key, valid))
-    values[valid[key].name] = _checked(entry_name, key, valid[key], value)
+    kinds = _kinds(valid[key])
+    if type(value) is int and int not in kinds and float in kinds:
+      value = float(value)
+    if isinstance(value, list):
+      value = tuple(value)
+    if not any(_is(value, kind) for kind in kinds):
+      raise errors.SpecError(
+        f'{key} of {entry_name} is {value!r}; it takes {_names(kinds)}'
+      )
+    values[valid[key].name] = value
   return entry(**fixed, **values)
+
+
+def check_ranges(instance: Any) -> None:
+  """Checks fields against `ranges`, an attribute of their class.
+
+  `ranges` maps a key to a tuple of the valid values, or to bounds such as
+  '>= 1', '> 0 and <= 1', 'even and >= 2' or 'None or >= 1'.
+
+  Raises:
+    errors.SpecError: a value is out of range.
+  """
+  fields = keys(type(instance))
+  for key, valid in instance.ranges.items():
+    value = getattr(instance, fields[key].name)
+    label = f'{key} of {name(instance)}'
+    if isinstance(valid, tuple):
+      if value not in valid:
+        raise errors.SpecError(errors.one_of(label, value, map(str, valid)))
+    elif not _within(value, valid):
+      raise errors.SpecError(f'{label} is {value!r}; it must be {valid}')
+
+
+def _within(value: float | None, bounds: str) -> bool:
+  if value is None:
+    return bounds.startswith('None')
+  compare = {'>': operator.gt, '>=': operator.ge, '<=': operator.le}
+  for bound in bounds.removeprefix('None or ').split(' and '):
+    sign, _, limit = bound.partition(' ')
+    if sign == 'even':
+      inside = value % 2 == 0
+    else:
+      inside = compare[sign](value, float(limit))
+    if not inside:
+      return False
+  return True
 
 
 def name(entry: Any) -> str:
@@ -174,8 +204,7 @@ def name(entry: Any) -> str:
 def describe(instance: Any) -> str:
   """Returns the spec of an instance, with the keys that differ from defaults.
 
-  Fields without a default are not keys; the code that creates the instance sets
-  them.
+  Fields without a default are not keys.
   """
   values = {
     key: getattr(instance, field.name)
@@ -188,13 +217,18 @@ def describe(instance: Any) -> str:
 
 
 def register(
-  kind: str, registry: dict[str, Any], name: str, entry: type
+  kind: str, registry: dict[str, Any], name: str, entry: type, base: type
 ) -> None:
-  """Adds `entry`, a dataclass, to `registry` under `name`.
+  """Adds `entry`, a dataclass derived from `base`, to `registry` under `name`.
 
   Raises:
-    errors.SpecError: another class has the name, or it is not an identifier.
+    errors.SpecError: `entry` is not such a class, `name` is not an identifier,
+      or another class has it.
   """
+  if not (isinstance(entry, type) and issubclass(entry, base)):
+    raise errors.SpecError(
+      f'{entry!r} is not a subclass of {base.__name__}, the base of each {kind}'
+    )
   if not name.isidentifier():
     raise errors.SpecError(f'{kind} name {name!r} is not an identifier')
   if registry.get(name, entry) is not entry:
@@ -203,18 +237,14 @@ def register(
 
 
 def check_types(section: str, instance: Any) -> None:
-  """Raises unless the fields of a section of a config have their types.
-
-  Args:
-    section: name of the section, for the message.
-    instance: instance of its dataclass. Annotations are classes or unions.
+  """Checks that the fields of a section of a config have their types.
 
   Raises:
     errors.ConfigError: a field has another type, or a number is not finite.
   """
   for field in dataclasses.fields(instance):
     value = getattr(instance, field.name)
-    kinds = getattr(field.type, '__args__', (field.type,))
+    kinds = _kinds(field)
     if not any(_is(value, kind) for kind in kinds):
       raise errors.ConfigError(
         f'{section}.{field.name} is {value!r}; it takes {_names(kinds)}'
@@ -232,23 +262,11 @@ def _is(value: Any, kind: Any) -> bool:
   return isinstance(value, (tuple, list) if kind is tuple else kind)
 
 
+def _kinds(field: Any) -> tuple[Any, ...]:
+  """Returns the classes of a field's annotation, a class or a union."""
+  return getattr(field.type, '__args__', (field.type,))
+
+
 def _names(kinds: Any) -> str:
-  return ' or '.join(
-    'None' if kind is type(None) else kind.__name__ for kind in kinds
-  )
-
-
-def _checked(name: str, key: str, field: Any, value: Any) -> Any:
-  """Returns the value in the field's type: ints become floats if needed."""
-  kinds = getattr(field.type, '__args__', (field.type,))
-  if type(value) in kinds:
-    if isinstance(value, float) and not math.isfinite(value):
-      raise errors.SpecError(f'{key} of {name} is {value}; it must be finite')
-    return value
-  if type(value) is int and float in kinds:
-    return float(value)
-  if isinstance(value, list) and tuple in kinds:
-    return tuple(value)
-  raise errors.SpecError(
-    f'{key} of {name} is {value!r}; it takes {_names(kinds)}'
-  )
+  named = {type(None): 'None', float: 'finite float'}
+  return ' or '.join(named.get(kind, kind.__name__) for kind in kinds)

@@ -185,9 +185,9 @@ def test_build_says_where_there_are_no_keys():
     ('mesh', 'True', 'int'),
     ('mesh', 'None', 'int'),
     ('mesh', "'2'", 'int'),
-    ('rate', "'2.'", 'float'),
-    ('rate', 'False', 'float'),
-    ('rate', '1j', 'float'),
+    ('rate', "'2.'", 'finite float'),
+    ('rate', 'False', 'finite float'),
+    ('rate', '1j', 'finite float'),
     ('limit', '1.', 'int or None'),
     ('sizes', '1', 'tuple'),
     ('wet', '1', 'bool'),
@@ -225,12 +225,12 @@ def test_register():
   class Rake:
     teeth: int = 8
 
-  specs.register('tool', registry, 'rake', Rake)
+  specs.register('tool', registry, 'rake', Rake, object)
   assert specs.build('tool', registry, 'rake(teeth=9)') == Rake(9)
   # The same class again is no clash: a module may be loaded twice.
-  specs.register('tool', registry, 'rake', Rake)
+  specs.register('tool', registry, 'rake', Rake, object)
   with pytest.raises(errors.SpecError, match="tool 'rake' is registered"):
-    specs.register('tool', registry, 'rake', Plain)
+    specs.register('tool', registry, 'rake', Plain, object)
   assert registry['rake'] is Rake
 
 
@@ -238,7 +238,7 @@ def test_register():
 def test_register_refuses_a_name_that_no_spec_can_hold(name):
   registry = {}
   with pytest.raises(errors.SpecError, match='not an identifier') as caught:
-    specs.register('tool', registry, name, Plain)
+    specs.register('tool', registry, name, Plain, object)
   assert repr(name) in str(caught.value)
   assert not registry
 
@@ -275,3 +275,45 @@ def test_module_that_cannot_be_imported(tmp_path, monkeypatch):
 
 def test_a_colon_in_a_value_names_no_module():
   assert build("sieve(kind='a:b')").kind == 'a:b'
+
+
+@dataclasses.dataclass(frozen=True)
+class Gear:
+  """A class with ranges of every form."""
+
+  teeth: int = 8
+  ratio: float = 0.5
+  spare: int | None = None
+  shape: str | None = 'round'
+  size: int = dataclasses.field(default=2, metadata={'key': 'width'})
+
+  ranges = {
+    'teeth': 'even and >= 2',
+    'ratio': '> 0 and <= 0.5',
+    'spare': 'None or >= 1',
+    'shape': ('round', 'flat', None),
+    'width': '>= 1',
+  }
+
+
+def test_values_in_range():
+  specs.check_ranges(Gear())
+  specs.check_ranges(Gear(teeth=2, spare=1, shape=None, size=1))
+
+
+@pytest.mark.parametrize(
+  'field, value, message',
+  [
+    ('teeth', 7, 'teeth of gear is 7; it must be even and >= 2'),
+    ('teeth', 0, 'teeth of gear is 0'),
+    ('teeth', None, 'teeth of gear is None'),
+    ('ratio', 0.0, 'ratio of gear is 0.0; it must be > 0 and <= 0.5'),
+    ('ratio', 0.6, 'ratio of gear is 0.6'),
+    ('spare', 0, 'spare of gear is 0; it must be None or >= 1'),
+    ('shape', 'rond', "unknown shape of gear 'rond'; did you mean 'round'"),
+    ('size', 0, 'width of gear is 0'),
+  ],
+)
+def test_values_out_of_range(field, value, message):
+  with pytest.raises(errors.SpecError, match=message):
+    specs.check_ranges(Gear(**{field: value}))

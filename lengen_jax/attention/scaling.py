@@ -178,11 +178,7 @@ SCALES = {'none': LogitScale, 'log_n': LogN, 'ssmax': SSMax, 'llama4': Llama4}
 
 def register(name: str, scale: type[LogitScale]) -> None:
   """Adds a LogitScale class under `name`, for use in specs."""
-  if not (isinstance(scale, type) and issubclass(scale, LogitScale)):
-    raise errors.SpecError(
-      f'{scale!r} is not a class derived from scaling.LogitScale'
-    )
-  specs.register('attention scale', SCALES, name, scale)
+  specs.register('attention scale', SCALES, name, scale, LogitScale)
 
 
 def create(spec: str, *, num_heads: int, **module: Any) -> LogitScale:

@@ -38,12 +38,9 @@ class Sinusoidal(base.Encoding):
       )
     frequency = self.base ** (-np.arange(0, width, 2) / width)
     positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
-    angle_BxLxF = positions_BxL[..., None] * jnp.asarray(
-      frequency[None, None], jnp.float32
-    )
-    table_BxLxE = jnp.concatenate(
-      [jnp.sin(angle_BxLxF), jnp.cos(angle_BxLxF)], -1
-    )
+    frequency = jnp.asarray(frequency[None, None], jnp.float32)
+    angle = positions_BxL[..., None] * frequency
+    table_BxLxE = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
     return (x.astype(jnp.float32) + table_BxLxE).astype(x.dtype)
 
 
@@ -51,8 +48,8 @@ class Learned(base.Encoding):
   """A learned vector per position, added to the input embedding.
 
   A position outside the table raises an error if it is concrete, and gives NaN
-  inside jit; it is never clamped to the last row. The initial standard
-  deviation is that of DecoderLM's scaled token embeddings.
+  inside jit. The initial standard deviation is that of DecoderLM's scaled token
+  embeddings.
 
   Source: Gehring et al. (2017), arXiv:1705.03122; as in GPT-2.
 
@@ -69,27 +66,16 @@ class Learned(base.Encoding):
   translation_invariant = False
   fractional_positions = False
   embeds = True
-
-  def __post_init__(self) -> None:
-    if self.max_position is None or self.max_position < 1:
-      raise errors.SpecError(
-        f'learned needs max_position, the number of rows of its table, at '
-        f'least 1; got {self.max_position}'
-      )
-    super().__post_init__()
+  ranges = {'max_position': '>= 1'}
 
   def setup(self) -> None:
     if self.width is None:
       raise errors.ConfigError(
         'learned needs the width of the model; create it with width=...'
       )
-    self.table = self.make_param(
-      self,
-      'table',
-      nn.initializers.normal(0.02 * self.width**0.5),
-      (self.max_position, self.width),
-      ('relpos_buckets', 'embed'),
-    )
+    init = nn.initializers.normal(0.02 * self.width**0.5)
+    shape, axes = (self.max_position, self.width), ('relpos_buckets', 'embed')
+    self.table = self.make_param(self, 'table', init, shape, axes)
 
   def embed(self, x: Array, positions: Array) -> Array:
     checks.check_positions(self, positions)

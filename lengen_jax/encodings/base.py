@@ -1,26 +1,21 @@
 """The base class of all position encodings.
 
-An encoding acts on a Transformer through any of five hooks: `embed` at the
-model's input, `rotate` on queries and keys, and `bias`, `content_bias` and
-`content_values` inside attention. Every hook takes positions as data and does
-nothing by default, so attention calls all of them and names no encoding.
-
-A bias reaches attention as a *function of positions*, `BiasFn`. A fused
-implementation evaluates it tile by tile and differentiates it with respect to
-its parameters without an array over all pairs.
+Attention calls every hook and names no encoding. A bias reaches it as a
+*function of positions*, `BiasFn`, which fused implementations evaluate tile by
+tile and differentiate without an array over all pairs.
 
 Shapes: B batch, L length, Q queries, K keys, H heads, D head_dim, E width.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from flax import linen as nn
 from flax import struct
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors, partitioning
+from lengen_jax import errors, partitioning, specs
 from lengen_jax import positions as position_schemes
 from lengen_jax.positions import Positions
 from lengen_jax.types import Array, Params
@@ -47,7 +42,7 @@ class BiasFn:
   """An additive attention bias as a function of positions.
 
   Attributes:
-    params: pytree of float32 arrays that a tile depends on. Differentiable.
+    params: float32 arrays that a tile depends on. Differentiable.
     encoding: the unbound encoding whose `tile` is called.
     axes: logical axis names per leaf of `params`, in leaf order.
     bidirectional: whether keys after the query are visible.
@@ -81,10 +76,9 @@ class BiasFn:
   def row_weights(
     self, before: Array, positions: Array, after: Array
   ) -> jax.Array:
-    """Weights that interpolate rows of the bias between two anchors.
+    """Returns weights that interpolate rows of the bias between two anchors.
 
-    They hold for keys up to the query; beyond it the bias is interpolated as if
-    it were linear in the position.
+    They hold for keys up to the query.
 
     Args:
       before: position of the anchor before each query, float32 `[N]`.
@@ -92,8 +86,7 @@ class BiasFn:
       after: position of the anchor after each query, float32 `[N]`.
 
     Returns:
-      `[N]`, 0 at the anchor before and 1 at the anchor after; differentiable
-      with respect to the parameters that `Encoding.row_scale` depends on.
+      `[N]`, 0 at the anchor before and 1 at the anchor after; differentiable.
     """
     first, here, last = (
       self.encoding.row_scale(self.params, p)
@@ -107,49 +100,39 @@ class BiasFn:
 
 @struct.dataclass
 class ContentFn:
-  """Terms of attention that depend on positions and on contents.
-
-  Attributes:
-    params: pytree of float32 arrays that a tile depends on. Differentiable.
-    encoding: the unbound encoding whose tiles are computed.
-    axes: logical axis names per leaf of `params`, in leaf order.
-  """
+  """Terms of attention that depend on positions and contents; see BiasFn."""
 
   params: Any
   encoding: 'Encoding' = struct.field(pytree_node=False)
   axes: tuple = struct.field(pytree_node=False)
 
   def logits(
-    self, q: Array, k: Array, q_positions: Positions, k_positions: Positions
+    self, q: Array, k: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array:
-    """Returns term added to q k before scaling, float32 `[B, H, Q, K]`."""
-    return self.encoding.content_logits(
-      self.params, q, k, q_positions, k_positions
-    )
+    """Returns the term added to q k before scaling, float32 `[B, H, Q, K]`."""
+    return self.encoding.content_logits(self.params, q, k, q_pos, k_pos)
 
   def values(
-    self, weights: Array, q_positions: Positions, k_positions: Positions
+    self, weights: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array | None:
-    """Returns term added to the output, float32 `[B, Q, H, D]`, or None."""
-    return self.encoding.content_sums(
-      self.params, weights, q_positions, k_positions
-    )
+    """Returns the term added to the output, float32 `[B, Q, H, D]`, or None."""
+    return self.encoding.content_sums(self.params, weights, q_pos, k_pos)
 
 
 class Encoding(nn.Module):
   """Base of all encodings; without overrides it does nothing (NoPE).
 
-  Subclasses override the hooks they need. An additive bias is defined by
-  `tile_params` and either `strip` (translation invariant) or `tile`.
-  `setup` creates every parameter, whichever hook initialises the module.
+  Subclasses override `embed` or `rotate`, or define an additive bias by
+  `tile_params` and either `strip` (translation invariant) or `tile`, or content
+  terms by `content_params`, `content_logits` and `content_sums`. `setup`
+  creates every parameter, whichever hook initialises the module.
 
   Attributes:
     num_heads: attention heads, H.
     head_dim: size of one head, D.
     width: width of the model, E; required by encodings that `embed`.
     shared: one instance for all layers of a model instead of one per layer.
-    make_param: creates every parameter, `(module, name, init, shape, axes)`;
-      frameworks with their own parameter bookkeeping substitute theirs.
+    make_param: creates every parameter, `(module, name, init, shape, axes)`.
   """
 
   num_heads: int
@@ -158,9 +141,10 @@ class Encoding(nn.Module):
   shared: bool = False
   make_param: Callable = logical_param
 
-  # Properties of the encoding, readable on unbound instances; a subclass
-  # overrides them by attributes or properties. The first five are for
-  # `lengen list`.
+  # Ranges of keys; see `specs.check_ranges`.
+  ranges: ClassVar[Mapping[str, str | tuple]] = {}
+  # A subclass overrides the following by attributes or properties, readable on
+  # unbound instances. The first five are for `lengen list`.
   formula = 'nothing'
   source = ''
   # Names and shapes.
@@ -190,6 +174,10 @@ class Encoding(nn.Module):
   # Terms of a tile depend only on the tile's own tokens.
   tileable = True
 
+  def __post_init__(self) -> None:
+    specs.check_ranges(self)
+    super().__post_init__()
+
   @property
   def takes_distances(self) -> bool:
     """Whether `Distances` of pairs can replace positions of tokens."""
@@ -198,7 +186,6 @@ class Encoding(nn.Module):
 
   def embed(self, x: Array, positions: Positions) -> Array:
     """Adds positions to the model's input, `[B, L, E] -> [B, L, E]`."""
-    del positions
     return x
 
   def rotate(
@@ -210,7 +197,6 @@ class Encoding(nn.Module):
     lengths: Array | None = None,
   ) -> tuple[Array, Array]:
     """Rotates queries and keys, `[B, L, H, D] -> [B, L, H, D]`."""
-    del q_positions, k_positions, lengths
     return q, k
 
   def bias(
@@ -220,7 +206,7 @@ class Encoding(nn.Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array | None:
-    """Returns additive bias, or None where the encoding has none.
+    """Returns the additive bias, or None where the encoding has none.
 
     Args:
       q_positions: `[Q]` or `[B, Q]`, int32 or float32.
@@ -253,16 +239,10 @@ class Encoding(nn.Module):
   def content_bias(
     self, q: Array, k: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Returns term added to q k before scaling, or None.
+    """Returns the term added to q k before scaling, or None.
 
-    Args:
-      q: `[B, Q, H, D]`.
-      k: `[B, K, H, D]`.
-      q_positions: `[Q]` or `[B, Q]`.
-      k_positions: `[K]` or `[B, K]`.
-
-    Returns:
-      float32 `[B, H, Q, K]`.
+    q is `[B, Q, H, D]` and k `[B, K, H, D]`; the result is float32
+    `[B, H, Q, K]`.
     """
     fn = self.content_fn()
     return None if fn is None else fn.logits(q, k, q_positions, k_positions)
@@ -270,15 +250,9 @@ class Encoding(nn.Module):
   def content_values(
     self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Returns term added to the output of attention, or None.
+    """Returns the term added to the output of attention, or None.
 
-    Args:
-      weights: attention weights, `[B, H, Q, K]`.
-      q_positions: `[Q]` or `[B, Q]`.
-      k_positions: `[K]` or `[B, K]`.
-
-    Returns:
-      float32 `[B, Q, H, D]`.
+    Attention weights are `[B, H, Q, K]`; the result is float32 `[B, Q, H, D]`.
     """
     fn = self.content_fn()
     return None if fn is None else fn.values(weights, q_positions, k_positions)
@@ -289,10 +263,9 @@ class Encoding(nn.Module):
     return None if leaves is None else ContentFn(*_split_axes(self, leaves))
 
   def tile_params(self) -> NamedLeaves | None:
-    """Arrays that a tile of the bias depends on, with logical axes.
+    """Arrays that a tile of the bias depends on, or None without a bias.
 
-    They include clamped parameters and constants per head. None if the encoding
-    has no additive bias.
+    They include clamped parameters and constants per head.
     """
     return None
 
@@ -302,26 +275,16 @@ class Encoding(nn.Module):
 
   @nn.nowrap
   def content_logits(
-    self,
-    params: Params,
-    q: Array,
-    k: Array,
-    q_positions: Positions,
-    k_positions: Positions,
+    self, params: Params, q: Array, k: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array:
     """`content_bias` as a pure function of `content_params`."""
     raise NotImplementedError(f'{type(self).__name__} has no content_logits')
 
   @nn.nowrap
   def content_sums(
-    self,
-    params: Params,
-    weights: Array,
-    q_positions: Positions,
-    k_positions: Positions,
+    self, params: Params, weights: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array | None:
     """`content_values` as a pure function of `content_params`."""
-    del params, weights, q_positions, k_positions
     return None
 
   @nn.nowrap
@@ -333,22 +296,12 @@ class Encoding(nn.Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array:
-    """Bias of any tile of pairs; a pure function.
+    """Bias of any tile of pairs; a pure function, see `bias`.
 
-    Args:
-      params: leaves of `tile_params`, heads possibly sliced.
-      q_positions: `[Q]` or `[B, Q]`.
-      k_positions: `[K]` or `[B, K]`.
-      bidirectional: whether keys after the query are visible.
-
-    Returns:
-      float32 `[H, Q, K]` or `[B, H, Q, K]`.
+    `params` are leaves of `tile_params`, heads possibly sliced.
     """
-    bias = self.strip(
-      params,
-      signed_distance(q_positions, k_positions),
-      bidirectional=bidirectional,
-    )
+    distance = signed_distance(q_positions, k_positions)
+    bias = self.strip(params, distance, bidirectional=bidirectional)
     return jnp.moveaxis(bias, 0, -3)
 
   @nn.nowrap
@@ -357,13 +310,8 @@ class Encoding(nn.Module):
   ) -> jax.Array:
     """Bias by distance, of translation-invariant encodings; a pure function.
 
-    Args:
-      params: see `tile`.
-      distances: query position minus key position, any shape `[...]`.
-      bidirectional: whether keys after the query are visible.
-
-    Returns:
-      float32 `[H, ...]`.
+    `distances`, query position minus key position, have any shape `[...]`. The
+    result is float32 `[H, ...]`.
     """
     raise NotImplementedError(f'{type(self).__name__} has no strip')
 
@@ -376,32 +324,19 @@ class Encoding(nn.Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array:
-    """Bias of some queries by distance; a pure function.
+    """Bias of queries at `anchors` by distance; a pure function.
 
-    Args:
-      params: see `tile`.
-      anchors: positions of queries, `[A]`.
-      distances: query position minus key position, `[N]`.
-      bidirectional: whether keys after the query are visible.
-
-    Returns:
-      float32 `[A, H, N]`.
+    `[A], [N] -> [A, H, N]`, with distances as in `strip`.
     """
     raise NotImplementedError(f'{type(self).__name__} has no rows')
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """Returns a function of the query position; `rows` are nearly linear in it.
+    """Returns a function of query positions, `[N] -> [N]`.
 
-    Args:
-      params: see `tile`.
-      positions: positions of queries, float32 `[N]`.
-
-    Returns:
-      `[N]`, monotonic, and constant only where rows are; by default the
-      position itself.
+    `rows` are nearly linear in it; it is monotonic, and constant only where
+    rows are. By default it is the position itself.
     """
-    del params
     return jnp.asarray(positions)
 
   @nn.nowrap
@@ -420,7 +355,7 @@ class FromFunction(Encoding):
 
   Attributes:
     function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`; it may
-      close over no traced array. For a bias with parameters, derive a class.
+      close over no traced array.
   """
 
   function: Callable | None = None
@@ -440,7 +375,6 @@ class FromFunction(Encoding):
     *,
     bidirectional: bool = False,
   ) -> jax.Array:
-    del params, bidirectional
     bias: Any = self.function(q_positions, k_positions)
     if not hasattr(bias, 'astype'):
       raise errors.ConfigError(

@@ -23,14 +23,9 @@ def check_positions(
   positions: position_schemes.Positions | None,
   length: int | None = None,
 ) -> None:
-  """Raises on positions that an encoding does not support.
+  """Checks that an encoding supports positions; None is 0 .. length - 1.
 
-  Values are checked if they are concrete, not inside jit.
-
-  Args:
-    encoding: an Encoding.
-    positions: an array or Distances; None for 0 .. length - 1.
-    length: required if `positions` is None.
+  Values of traced arrays are not checked.
 
   Raises:
     errors.LengthError: a position is not below `encoding.max_position`.
@@ -43,18 +38,17 @@ def check_positions(
       raise errors.CombinationError(_no_distances(name))
     return
   if positions is not None:
-    if positions.dtype not in (jnp.int32, jnp.float32, jnp.int64, jnp.float64):
+    dtype = positions.dtype
+    if dtype not in (jnp.int32, jnp.float32, jnp.int64, jnp.float64):
       raise errors.CombinationError(
-        f'positions are {positions.dtype}; they must be int32 or float32, '
-        'whatever the dtype of the model, because 16-bit floats cannot '
-        'represent them'
+        f'positions are {dtype}; they must be int32 or float32, because 16-bit '
+        'floats cannot represent them'
       )
-    if not encoding.fractional_positions and not jnp.issubdtype(
-      positions.dtype, jnp.integer
-    ):
+    whole = jnp.issubdtype(dtype, jnp.integer)
+    if not whole and not encoding.fractional_positions:
       raise errors.CombinationError(
-        f'{name} takes whole positions only, got {positions.dtype}; use a '
-        'position scheme with integer values'
+        f'{name} takes whole positions only, got {dtype}; use a position '
+        'scheme with integer values'
       )
   if encoding.max_position is None or isinstance(positions, jax.core.Tracer):
     return
@@ -69,7 +63,7 @@ def check_positions(
 def check_scheme(
   encoding: base.Encoding, scheme: position_schemes.PositionScheme
 ) -> None:
-  """Raises if an encoding does not support a position scheme.
+  """Checks that an encoding supports a position scheme.
 
   Raises:
     errors.CombinationError: naming both and the reason.
@@ -100,13 +94,7 @@ def check_extent(
   length: int,
   train: bool,
 ) -> None:
-  """Raises if positions of a segment exceed the encoding's table.
-
-  Args:
-    encoding: an Encoding.
-    scheme: a PositionScheme.
-    length: tokens of the longest segment.
-    train: whether this is training.
+  """Checks that positions of segments of `length` tokens have table entries.
 
   Raises:
     errors.LengthError: naming the position and the limit.

@@ -1,8 +1,7 @@
 """Fits a FIRE to any other additive bias, by least squares.
 
-By theorem 3.1 of Li et al. (2023), arXiv:2310.04418, FIRE can represent T5's
-bias, ALiBi, KERPLE and Sandwich up to a given length. A fit of the default FIRE
-approximates them and is a warm start for a model whose encoding is replaced.
+FIRE can represent T5's bias, ALiBi, KERPLE and Sandwich up to a given length:
+Li et al. (2023), arXiv:2310.04418, theorem 3.1.
 
 Shapes: R queries, N keys of each query, H heads.
 """
@@ -34,7 +33,7 @@ class Fit:
     params: the parameters, float32, the tree under 'params'.
     max_error: largest absolute error.
     rms_error: root of the mean squared error.
-    scale: largest absolute value of the bias, for relative errors.
+    scale: largest absolute value of the bias.
   """
 
   params: Any
@@ -54,21 +53,17 @@ def fit_fire(
   """Fits a FIRE to a causal bias by least squares.
 
   Each head is fitted relative to its own largest value by Adam, with a rate
-  that decays from 0.01. Queries and distances are sampled half evenly and half
-  logarithmically. If a learned threshold starts below `max_length`, a second
-  fit starts with the threshold there, which suits a bias of distance alone; the
-  better fit is returned.
+  that decays from 0.01. If a learned threshold starts below `max_length`, a
+  second fit starts with the threshold there, which suits a bias of distance
+  alone; the better fit is returned.
 
   Args:
     bias: `(q_positions [Q], k_positions [K]) -> [H, Q, K]`, int32 positions,
       such as a BiasFn. Values at keys after the query are ignored.
     fire: a Fire, with any settings.
-    max_length: all positions are below this.
+    max_length: exclusive upper bound of positions.
     rng: a PRNG key for initial parameters and sampled pairs.
     steps: optimizer steps.
-
-  Returns:
-    A Fit.
 
   Raises:
     errors.CombinationError: `fire` is no Fire, or `bias` has a shape other
@@ -103,16 +98,6 @@ def fit_fire(
     for start in starts
   ]
   params, _ = min(fits, key=lambda params_and_loss: params_and_loss[1])
-  return _measured(bias, fire, params, max_length)
-
-
-def _measured(
-  bias: Callable[..., Array],
-  fire: fire_lib.Fire,
-  params: Params,
-  max_length: int,
-) -> Fit:
-  """Compares the fitted FIRE with the bias at all pairs."""
   fitted = jax.jit(functools.partial(_bias, fire, params))
   total, max_error, scale = 0.0, 0.0, 0.0
   queries = np.arange(max_length, dtype=np.int32)
@@ -161,19 +146,13 @@ def _fit(
     updates, state = optimizer.update(jax.grad(loss)(params), state)
     return optax.apply_updates(params, updates), state
 
-  params, _ = jax.lax.fori_loop(
-    0, steps, step, (params, optimizer.init(params))
-  )
+  start = params, optimizer.init(params)
+  params, _ = jax.lax.fori_loop(0, steps, step, start)
   return in_units_of_bias(params), loss(params)
 
 
-def _bias(
-  fire: fire_lib.Fire, params: Params, q_positions: Array, k_positions: Array
-) -> jax.Array:
-  bias: Any = fire.apply(
-    {'params': params}, q_positions, k_positions, method='bias'
-  )
-  return bias
+def _bias(fire: fire_lib.Fire, params: Params, q: Array, k: Array) -> Any:
+  return fire.apply({'params': params}, q, k, method='bias')
 
 
 def sample_pairs(
@@ -183,27 +162,18 @@ def sample_pairs(
 
   Half of the queries are spaced evenly over 0 .. max_length - 1 and half
   logarithmically. So are the distances 0 .. i of keys from a query i, one drawn
-  at random from each of keys / 2 intervals.
-
-  Returns:
-    Positions of queries, int32 `[R]`, and of keys, int32 `[R, N]`.
+  at random from each of keys / 2 intervals. Positions are int32 `[R]` and
+  `[R, N]`.
   """
-  q_R = np.concatenate(
-    [
-      np.linspace(0, max_length - 1, queries // 2),
-      np.geomspace(1, max_length, queries // 2) - 1,
-    ]
-  )
-  q_R = np.round(q_R).astype(np.int32)
+  even = np.linspace(0, max_length - 1, queries // 2)
+  logarithmic = np.geomspace(1, max_length, queries // 2) - 1
+  q_R = np.round(np.concatenate([even, logarithmic])).astype(np.int32)
   half = keys // 2
   u = np.asarray(jax.random.uniform(rng, (queries, 2, half)), np.float64)
   u = (np.arange(half)[None, None] + u) / half
   i = q_R[:, None]
-  distances = np.concatenate(
-    [u[:, 0] * (i + 1), (i + 1.0) ** u[:, 1] - 1], axis=1
-  )
-  distances = np.minimum(distances.astype(np.int32), i)
-  return q_R, i - distances
+  distances = np.hstack([u[:, 0] * (i + 1), (i + 1.0) ** u[:, 1] - 1])
+  return q_R, i - np.minimum(distances.astype(np.int32), i)
 
 
 def _blocks(
@@ -212,11 +182,9 @@ def _blocks(
   q_positions: np.ndarray,
   max_length: int,
 ) -> Iterator[tuple[slice, np.ndarray]]:
-  """Yields the bias of all keys for blocks of queries, about 2^18 pairs each.
+  """Yields slices of queries, of about 2^18 pairs, and their bias on all keys.
 
-  Yields:
-    (slice of the queries, float32 `[H, queries, max_length]`, 0 at keys after
-    the query).
+  The bias is float32 `[H, queries, max_length]`, 0 at keys after the query.
   """
   count = max(1, 2**18 // max_length)
   k_positions = np.arange(max_length, dtype=np.int32)

@@ -10,7 +10,6 @@ from lengen_jax import errors
 from lengen_jax.encodings import base
 from lengen_jax.types import Array, Params
 
-_TRANSFORMS = ('log', 'identity')
 _ACTIVATIONS = {'relu': jax.nn.relu, 'gelu': jax.nn.gelu}
 
 
@@ -19,9 +18,8 @@ class Fire(base.Encoding):
 
   b(i, j) = f_theta(psi(i - j) / psi(max(i, L))) with psi(x) = ln(|c| x + 1), a
   multilayer perceptron f_theta from one number to one per head, and a learned
-  threshold L = |threshold_multiplier * init_threshold|. Dividing by the query's
-  own position keeps the input within [0, 1] at every length. Bidirectionally
-  the normalizer is max(i, j, L).
+  threshold L = |threshold_multiplier * init_threshold|. Bidirectionally the
+  normalizer is max(i, j, L).
 
   Source: Li et al. (2023), arXiv:2310.04418, eq. 2-4 and appendix E, whose code
   adds biases and 1e-6 in the denominator. `shared=True` is the paper's FIRE-S.
@@ -39,8 +37,7 @@ class Fire(base.Encoding):
     max_length: required by normalizer='max_length'.
     activation: 'relu' or 'gelu'.
     final_activation: activation of the output; None for none.
-    sign: give the MLP the sign of the distance as a second input, which
-      distinguishes the two directions of bidirectional attention.
+    sign: give the MLP the sign of the distance as a second input.
   """
 
   mlp_width: int = 32
@@ -62,37 +59,24 @@ class Fire(base.Encoding):
   )
   beyond = 'interpolates: the input of the MLP stays in [0, 1]'
 
+  ranges = {
+    'mlp_width': '>= 1',
+    'hidden_layers': '>= 0 and <= 2',
+    'init_threshold': '>= 0',
+    'transform': ('log', 'identity'),
+    'threshold': ('learned', 'fixed', 'none'),
+    'normalizer': ('position', 'max_length', 'none'),
+    'max_length': 'None or >= 1',
+    'activation': (*_ACTIVATIONS,),
+    'final_activation': (*_ACTIVATIONS, None),
+  }
+
   def __post_init__(self) -> None:
-    if self.hidden_layers not in (0, 1, 2):
-      raise errors.SpecError(
-        f'hidden_layers must be 0, 1 or 2, got {self.hidden_layers}'
-      )
-    if self.mlp_width < 1 or self.init_threshold < 0:
-      raise errors.SpecError(
-        f'mlp_width={self.mlp_width} and init_threshold='
-        f'{self.init_threshold} must be positive'
-      )
-    for field, valid in (
-      ('transform', _TRANSFORMS),
-      ('threshold', ('learned', 'fixed', 'none')),
-      ('normalizer', ('position', 'max_length', 'none')),
-      ('activation', tuple(_ACTIVATIONS)),
-      ('final_activation', (*_ACTIVATIONS, None)),
-    ):
-      value = getattr(self, field)
-      if value not in valid:
-        raise errors.SpecError(
-          errors.one_of(f'{field} of fire', value, map(str, valid))
-        )
+    super().__post_init__()
     if (self.normalizer == 'max_length') != (self.max_length is not None):
       raise errors.SpecError(
         "fire takes max_length with normalizer='max_length' and only then"
       )
-    if self.max_length is not None and self.max_length < 1:
-      raise errors.SpecError(
-        f'max_length of fire must be at least 1, got {self.max_length}'
-      )
-    super().__post_init__()
 
   @property
   def translation_invariant(self) -> bool:
@@ -191,11 +175,10 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """Returns 1 / psi(max(i, L)); the MLP is piecewise linear in it.
+    """Returns 1 / psi(max(i, L)), in which the MLP is piecewise linear.
 
-    The weight of a query between its anchors hardly depends on c. It gets no
-    gradient with respect to c, so that it is constant except where L lies
-    between the anchors.
+    The weight of a query between its anchors hardly depends on c, so it has no
+    gradient with respect to c.
     """
     params = params | {'c': jax.lax.stop_gradient(params['c'])}
     return 1 / self._normalizer(params, positions)

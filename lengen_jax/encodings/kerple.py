@@ -1,4 +1,8 @@
-"""KERPLE: kernels of conditionally positive definite distances."""
+"""KERPLE: kernels of conditionally positive definite distances.
+
+Source: Chi et al. (2022), arXiv:2205.09921; names and clamps as in the official
+code.
+"""
 
 import math
 
@@ -13,9 +17,7 @@ from lengen_jax.types import Array, Params
 class _Kerple(base.Encoding):
   """Base of both kernels: two positive parameters per head.
 
-  The official code clamps the parameters in place before every use, which never
-  cuts their gradient. Here the value is clamped with a straight-through
-  gradient, and `project` clamps the parameter after each optimizer step.
+  As in the official code, clamping a value does not cut its gradient.
   """
 
   source = 'arXiv:2205.09921'
@@ -31,8 +33,7 @@ class _Kerple(base.Encoding):
     self.a = self.make_param(self, 'a', uniform(1.0), shape, ('heads',))
 
   def tile_params(self) -> base.NamedLeaves | None:
-    p = _clamp_value(self.p, self._p_max)
-    a = _clamp_value(self.a, math.inf)
+    p, a = _clamp_value(self.p, self._p_max), _clamp_value(self.a, math.inf)
     return {'p': (p, ('heads',)), 'a': (a, ('heads',))}
 
   @nn.nowrap
@@ -48,9 +49,6 @@ class KerpleLog(_Kerple):
   """Logarithmic kernel: b_h(i, j) = -p_h ln(1 + a_h |i - j|).
 
   p, a >= 0.01; r1 = p and r2 = a in the paper's eq. 9.
-
-  Source: Chi et al. (2022), arXiv:2205.09921; names and clamps as in the
-  official code.
   """
 
   formula = 'b = -p_h ln(1 + a_h |i - j|)'
@@ -59,7 +57,6 @@ class KerpleLog(_Kerple):
   def strip(
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    del bidirectional
     p, a = (base.per_head(params[k], distances.ndim + 1) for k in 'pa')
     return -p * jnp.log1p(a * jnp.abs(distances)[None])
 
@@ -68,9 +65,6 @@ class KerplePower(_Kerple):
   """Power kernel: b_h(i, j) = -a_h |i - j|^p_h.
 
   a >= 0.01 and 0.01 <= p <= 2; r1 = a and r2 = p in the paper's eq. 8.
-
-  Source: Chi et al. (2022), arXiv:2205.09921; names and clamps as in the
-  official code.
   """
 
   formula = 'b = -a_h |i - j|^p_h'
@@ -81,7 +75,6 @@ class KerplePower(_Kerple):
   def strip(
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    del bidirectional
     p, a = (base.per_head(params[k], distances.ndim + 1) for k in 'pa')
     return -a * jnp.abs(distances)[None] ** p
 

@@ -40,11 +40,7 @@ ENCODINGS = {
 
 def register(name: str, encoding: type[base.Encoding]) -> None:
   """Registers an Encoding class under a name for specs."""
-  if not (isinstance(encoding, type) and issubclass(encoding, base.Encoding)):
-    raise errors.SpecError(
-      f'{encoding!r} is not a subclass of encodings.Encoding'
-    )
-  specs.register('encoding', ENCODINGS, name, encoding)
+  specs.register('encoding', ENCODINGS, name, encoding, base.Encoding)
 
 
 def create(
@@ -64,9 +60,6 @@ def create(
     width: width of the model, for encodings added to its input.
     **module: arguments of any linen module, such as `name` and `parent`.
 
-  Returns:
-    An Encoding.
-
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
     errors.ConfigError: a size that is not a positive integer.
@@ -77,15 +70,8 @@ def create(
       f'num_heads={num_heads!r} and head_dim={head_dim!r} must be whole numbers'
       ', at least 1'
     )
-  return specs.build(
-    'encoding',
-    ENCODINGS,
-    spec,
-    num_heads=num_heads,
-    head_dim=head_dim,
-    width=width,
-    **module,
-  )
+  fixed = {'num_heads': num_heads, 'head_dim': head_dim, 'width': width}
+  return specs.build('encoding', ENCODINGS, spec, **fixed, **module)
 
 
 def create_layers(
@@ -98,9 +84,6 @@ def create_layers(
       cycled over the layers ('rope, nope' alternates).
     num_layers: layers of the model.
     **fixed: further arguments of `create`.
-
-  Returns:
-    list of `num_layers` encodings, equal where the specs are.
   """
   if isinstance(spec, str):
     spec = specs.split(spec)

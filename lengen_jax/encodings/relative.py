@@ -38,13 +38,7 @@ class Shaw(base.Encoding):
   needs_content = True
   fractional_positions = False
   takes_distances = True
-
-  def __post_init__(self) -> None:
-    if self.left < 0 or self.right < 0:
-      raise errors.SpecError(
-        f'left={self.left} and right={self.right} must not be negative'
-      )
-    super().__post_init__()
+  ranges = {'left': '>= 0', 'right': '>= 0'}
 
   def setup(self) -> None:
     shape = (self.left + self.right + 1, self.head_dim)
@@ -62,15 +56,9 @@ class Shaw(base.Encoding):
 
   @nn.nowrap
   def content_logits(
-    self,
-    params: Params,
-    q: Array,
-    k: Array,
-    q_positions: Positions,
-    k_positions: Positions,
+    self, params: Params, q: Array, k: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array:
-    del k
-    row = self._row(q_positions, k_positions)
+    row = self._row(q_pos, k_pos)
     # Products with all rows of the table, of which each pair selects one.
     q_BxHxQxR = jnp.einsum(
       'bqhd,rd->bhqr', q.astype(jnp.float32), params['key_table']
@@ -80,14 +68,9 @@ class Shaw(base.Encoding):
 
   @nn.nowrap
   def content_sums(
-    self,
-    params: Params,
-    weights: Array,
-    q_positions: Positions,
-    k_positions: Positions,
+    self, params: Params, weights: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array | None:
-    row = self._row(q_positions, k_positions)
-    row = jnp.broadcast_to(row, weights.shape)
+    row = jnp.broadcast_to(self._row(q_pos, k_pos), weights.shape)
     rows = params['value_table'].shape[0]
 
     def total(weights_K: jax.Array, row_K: jax.Array) -> jax.Array:
@@ -99,9 +82,9 @@ class Shaw(base.Encoding):
     return jnp.einsum('bhqr,rd->bqhd', weights_BxHxQxR, params['value_table'])
 
   @nn.nowrap
-  def _row(self, q_positions: Positions, k_positions: Positions) -> jax.Array:
+  def _row(self, q_pos: Positions, k_pos: Positions) -> jax.Array:
     """Returns the table row of each pair, int32 `[1 or B, 1, Q, K]`."""
-    back = base.signed_distance(q_positions, k_positions).astype(jnp.int32)
+    back = base.signed_distance(q_pos, k_pos).astype(jnp.int32)
     back = back.reshape((-1, 1, *back.shape[-2:]))
     return jnp.clip(-back, -self.left, self.right) + self.left
 
@@ -110,9 +93,8 @@ class TransformerXL(base.Encoding):
   """Transformer-XL's relative encoding.
 
   logits = ((q + u) k + (q + v) R(j - i)) / sqrt(D) with
-  R(t) = [sin(t w), cos(t w)] W, of width H D. The addition theorem turns the
-  second term into a matrix product of query features and key features, so that
-  no array over pairs is as wide as R.
+  R(t) = [sin(t w), cos(t w)] W, of width H D. The second term is computed as a
+  product of query features and key features by the addition theorem.
 
   Source: Dai et al. (2019), arXiv:1901.02860, section 3.3, as in Ruoss et al.
   (2023), arXiv:2305.16843.
@@ -140,12 +122,12 @@ class TransformerXL(base.Encoding):
     return not self.official_compat
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     if self.num_heads * self.head_dim % 2:
       raise errors.SpecError(
         f'transformer_xl needs num_heads * head_dim to be even, got '
         f'{self.num_heads} * {self.head_dim}'
       )
-    super().__post_init__()
 
   def setup(self) -> None:
     shape = (self.num_heads, self.head_dim)
@@ -168,94 +150,66 @@ class TransformerXL(base.Encoding):
 
   @nn.nowrap
   def content_logits(
-    self,
-    params: Params,
-    q: Array,
-    k: Array,
-    q_positions: Positions,
-    k_positions: Positions,
+    self, params: Params, q: Array, k: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array:
     q, k = q.astype(jnp.float32), k.astype(jnp.float32)
     # (q + v) R(j - i) = a sin(j - i) + b cos(j - i), frequency by frequency.
-    a, b = jnp.split(
-      jnp.einsum(
-        'bqhd,fhd->bqhf', q + params['v'][None, None], params['kernel']
-      ),
-      2,
-      -1,
-    )
-    if isinstance(q_positions, position_schemes.Distances):
-      position = self._by_distance(a, b, q_positions, k_positions)
+    q_plus_v = q + params['v'][None, None]
+    features = jnp.einsum('bqhd,fhd->bqhf', q_plus_v, params['kernel'])
+    a, b = jnp.split(features, 2, -1)
+    if isinstance(q_pos, position_schemes.Distances):
+      position = self._by_distance(a, b, q_pos, k_pos)
     else:
       if self.official_compat:
-        q_positions = q_positions - (k.shape[1] - 1)
-      position = self._by_position(a, b, q_positions, k_positions)
+        q_pos = q_pos - (k.shape[1] - 1)
+      position = self._by_position(a, b, q_pos, k_pos)
     content = jnp.einsum('hd,bkhd->bhk', params['u'], k)
     return position + content[:, :, None]
 
   @nn.nowrap
   def _by_position(
-    self,
-    a_BxQxHxF: jax.Array,
-    b_BxQxHxF: jax.Array,
-    q_positions: Array,
-    k_positions: Any,
+    self, a_BxQxHxF: Array, b_BxQxHxF: Array, q_pos: Array, k_pos: Any
   ) -> jax.Array:
-    """Returns the product of query and key features, `[B, H, Q, K]`."""
-    # Only differences matter: positions are counted from the first query,
-    # exactly, so that angles stay small.
-    origin = q_positions[..., :1]
-    i, j = (
-      jnp.atleast_2d((p - origin).astype(jnp.float32))
-      for p in (q_positions, k_positions)
+    """Returns a sin(j - i) + b cos(j - i) by positions, `[B, H, Q, K]`."""
+    # Positions are counted from the first query, so that angles stay small.
+    origin = q_pos[..., :1]
+    (sin_i, cos_i), (sin_j, cos_j) = (
+      self._features(jnp.atleast_2d((p - origin).astype(jnp.float32)))
+      for p in (q_pos, k_pos)
     )
-    sin_i, cos_i = self._features(i)
-    sin_j, cos_j = self._features(j)
-    # a sin(j - i) + b cos(j - i) as products of features of i and of j.
     on_sin_j = a_BxQxHxF * cos_i + b_BxQxHxF * sin_i
     on_cos_j = b_BxQxHxF * cos_i - a_BxQxHxF * sin_i
-    features_j = jnp.concatenate([sin_j, cos_j], -1)[:, :, 0]
-    features_j = jnp.broadcast_to(
-      features_j, (a_BxQxHxF.shape[0], *features_j.shape[1:])
-    )
-    return jnp.einsum(
-      'bqhf,bkf->bhqk',
-      jnp.concatenate([on_sin_j, on_cos_j], -1),
-      features_j,
-      # By default an accelerator would round positions to 16 bits.
-      precision='highest',
-    )
+    features_i = jnp.concatenate([on_sin_j, on_cos_j], -1)
+    features_j = jnp.concatenate([sin_j, cos_j], -1)
+    return _products('bqhf,bkf->bhqk', features_i, features_j)
 
   @nn.nowrap
   def _by_distance(
     self,
-    a_BxQxHxF: jax.Array,
-    b_BxQxHxF: jax.Array,
-    q_positions: position_schemes.Distances,
-    k_positions: Any,
+    a_BxQxHxF: Array,
+    b_BxQxHxF: Array,
+    q_pos: position_schemes.Distances,
+    k_pos: Any,
   ) -> jax.Array:
-    """Returns terms of all distances, from which each pair selects its own."""
-    row, apart = q_positions.rows(k_positions)
-    r_BxL = q_positions.r.astype(jnp.float32)
+    """Returns a sin(j - i) + b cos(j - i) by distances, `[B, H, Q, K]`.
+
+    The terms of all distances are computed, from which each pair selects one.
+    """
+    row, apart = q_pos.rows(k_pos)
+    r_BxL = q_pos.r.astype(jnp.float32)
     sign = jnp.sign(apart).astype(jnp.float32)
     if self.official_compat:
-      if q_positions.size is None:
+      if q_pos.size is None:
         raise errors.CombinationError(
           'transformer_xl(official_compat=True) needs the size of Distances'
         )
       # The query itself and later keys are all at distance 1.
-      r_BxL = jnp.maximum(r_BxL, 1) - q_positions.size
+      r_BxL = jnp.maximum(r_BxL, 1) - q_pos.size
       row = jnp.where(apart > 0, row, row - jnp.abs(apart))
       sign = jnp.ones_like(sign)
 
-    def by_pair(x_BxQxHxF: jax.Array, features: jax.Array) -> jax.Array:
-      features = features[:, :, 0]
-      features_BxLxF = jnp.broadcast_to(
-        features, (x_BxQxHxF.shape[0], *features.shape[1:])
-      )
-      terms_BxHxQxL = jnp.einsum(
-        'bqhf,blf->bhql', x_BxQxHxF, features_BxLxF, precision='highest'
-      )
+    def by_pair(x_BxQxHxF: Array, features: jax.Array) -> jax.Array:
+      terms_BxHxQxL = _products('bqhf,blf->bhql', x_BxQxHxF, features)
       shape = terms_BxHxQxL.shape[:3] + row.shape[-1:]
       rows = jnp.broadcast_to(row[:, None], shape)
       return jnp.take_along_axis(terms_BxHxQxL, rows, axis=3)
@@ -273,6 +227,16 @@ class TransformerXL(base.Encoding):
       frequency[None, None, None], jnp.float32
     )
     return jnp.sin(angle), jnp.cos(angle)
+
+
+def _products(subscripts: str, x: Array, features: jax.Array) -> jax.Array:
+  """Returns products with features `[1 or B, L, 1, F]`, in full precision.
+
+  By default an accelerator would round positions to 16 bits.
+  """
+  features = features[:, :, 0]
+  features = jnp.broadcast_to(features, (x.shape[0], *features.shape[1:]))
+  return jnp.einsum(subscripts, x, features, precision='highest')
 
 
 class _Projection(nn.Module):

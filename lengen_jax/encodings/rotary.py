@@ -1,6 +1,4 @@
-"""Rotary encodings, which rotate queries and keys by angles p w_k.
-
-The members of the family share one rotation and differ in its frequencies w_k.
+"""Rotary encodings, which differ in the frequencies w_k of one rotation.
 
 Shapes: B batch, L length, H heads, D head_dim, F = D_r / 2 frequencies.
 """
@@ -31,7 +29,7 @@ class Rope(base.Encoding):
 
   Attributes:
     base: base of the frequencies.
-    layout: which dimensions form a pair: 'half' (k, k + D_r/2) as in Llama and
+    layout: dimensions of a pair: 'half' (k, k + D_r/2) as in Llama and
       GPT-NeoX, 'interleaved' (2k, 2k + 1) as in GPT-J.
     fraction: fraction of the head dimensions that is rotated.
     proportional: D_r = D, and only the first `fraction` of the pairs is
@@ -54,11 +52,18 @@ class Rope(base.Encoding):
   beyond = 'angles never seen, unless scale or dynamic interpolates'
   at_decoding = 'nothing; with dynamic the planned length, keys kept unrotated'
 
+  ranges = {
+    'layout': ('half', 'interleaved'),
+    'base': '> 1',
+    'scale': '> 0',
+    'train_length': 'None or >= 1',
+  }
+  _has_dynamic = True
+  _dynamic_uses_scale = False
+
   def __post_init__(self) -> None:
-    layouts = ('half', 'interleaved')
-    if self.layout not in layouts:
-      raise errors.SpecError(errors.one_of('layout', self.layout, layouts))
-    rotated = int(self.fraction * self.head_dim)
+    super().__post_init__()
+    rotated = self._rotated
     if not 0 < self.fraction <= 1 or rotated % 2 or not rotated:
       raise errors.SpecError(
         f'fraction={self.fraction} of head_dim={self.head_dim} is {rotated} '
@@ -68,23 +73,13 @@ class Rope(base.Encoding):
       raise errors.SpecError(
         f'proportional needs an even head_dim, got {self.head_dim}'
       )
-    if self.scale <= 0 or self.base <= 1:
+    if self.dynamic and not self._has_dynamic:
       raise errors.SpecError(
-        f'scale={self.scale} must be positive and base={self.base} above 1'
-      )
-    if self.train_length is not None and self.train_length < 1:
-      raise errors.SpecError(
-        f'train_length must be at least 1, got {self.train_length}'
+        f'{specs.name(self)} has no dynamic form; leave out dynamic'
       )
     if self.dynamic and not self.train_length:
       raise errors.SpecError('dynamic needs train_length')
-    self._check_scale()
-    super().__post_init__()
-
-  @nn.nowrap
-  def _check_scale(self) -> None:
-    """Raises if `scale` contradicts the other fields."""
-    if self.dynamic and self.scale != 1:
+    if self.dynamic and self.scale != 1 and not self._dynamic_uses_scale:
       raise errors.SpecError(
         f'dynamic interpolates by train_length / length and excludes scale='
         f'{self.scale}; leave out one of them'
@@ -116,13 +111,10 @@ class Rope(base.Encoding):
 
   @nn.nowrap
   def frequencies(self, lengths: Array | None) -> Array:
-    """Returns angle per unit of position.
+    """Returns the angle per unit of position.
 
-    Args:
-      lengths: `[B, 1]` or `[B, L]`; required if `length_dependent`.
-
-    Returns:
-      float32 `[B, 1 or L, F]` if `length_dependent`, else float64 `[F]`.
+    float32 `[B, 1 or L, F]` if `length_dependent`, which requires `lengths`
+    `[B, 1]` or `[B, L]`; else float64 `[F]`.
     """
     if not self.dynamic:
       return self.plain_frequencies() / self.scale
@@ -132,7 +124,6 @@ class Rope(base.Encoding):
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
     """Returns the factor on queries and keys, scalar or `[B, 1 or L]`."""
-    del lengths
     return 1.0
 
   def rotate(
@@ -143,17 +134,10 @@ class Rope(base.Encoding):
     k_positions: Array,
     lengths: Array | None = None,
   ) -> tuple[Array, Array]:
-    """Rotates queries and keys.
+    """Rotates queries `[B, Q, H, D]` and keys `[B, K, H, D]`.
 
-    Args:
-      q: `[B, Q, H, D]`.
-      k: `[B, K, H, D]`; the number of heads may differ from that of q.
-      q_positions: `[Q]` or `[B, Q]`.
-      k_positions: `[K]` or `[B, K]`.
-      lengths: `[B, 1]` or `[B, Q]`, the length of each token's sequence.
-
-    Returns:
-      The rotated q and k, in their own dtypes.
+    The numbers of heads may differ. `lengths` are those of each token's
+    sequence, `[B, 1]` or `[B, Q]`.
 
     Raises:
       errors.LengthError: the encoding depends on the length, and `lengths` is
@@ -224,9 +208,10 @@ class Ntk(Rope):
   formula = 'rope with base s^(D/(D-2)) times as large'
   source = 'arXiv:2309.00071'
   beyond = 'interpolates slow pairs'
+  _dynamic_uses_scale = True
 
-  @nn.nowrap
-  def _check_scale(self) -> None:
+  def __post_init__(self) -> None:
+    super().__post_init__()
     if self.rotary_dim < 4:
       raise errors.SpecError(
         f'ntk needs at least 4 rotated dimensions, got {self.rotary_dim}'
@@ -248,7 +233,7 @@ class Yarn(Rope):
   """YaRN: interpolates slow pairs, keeps fast ones, scales the logits.
 
   Pairs that make less than `beta_slow` rotations over the training length are
-  interpolated, pairs that make more than `beta_fast` are unchanged, and between
+  interpolated, those that make more than `beta_fast` are unchanged, and between
   the two the interpolation falls linearly in k. Queries and keys are multiplied
   by 0.1 ln s + 1. s is `scale` or, with `dynamic`, max(1, n / train_length) for
   a sequence of length n.
@@ -266,28 +251,28 @@ class Yarn(Rope):
   formula = 'rope, slow pairs w_k / s, fast ones w_k; q, k times 0.1 ln s + 1'
   source = 'arXiv:2309.00071'
   beyond = 'interpolates slow pairs'
+  ranges = {
+    **Rope.ranges,
+    'scale': '>= 1',
+    'train_length': '>= 1',
+    'beta_slow': '> 0',
+  }
 
-  @nn.nowrap
-  def _check_scale(self) -> None:
-    super()._check_scale()
-    _check_extension(self)
-    if not self.beta_fast > self.beta_slow > 0:
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.beta_fast <= self.beta_slow:
       raise errors.SpecError(
-        f'beta_fast={self.beta_fast} must exceed beta_slow={self.beta_slow}, '
-        'which must be positive'
+        f'beta_fast={self.beta_fast} must exceed beta_slow={self.beta_slow}'
       )
 
   @nn.nowrap
   def _ramp(self) -> np.ndarray:
-    """Returns weight of interpolation per pair, 0 to 1, float64 `[F]`."""
+    """Returns the weight of interpolation per pair, 0 to 1, float64 `[F]`."""
     dim = self.rotary_dim
 
     def pair_of(rotations: float) -> float:
-      """Returns the k of the pair with this many turns in the train length."""
-      wavelength = self.train_length / rotations
-      return (
-        dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(self.base))
-      )
+      angle = self.train_length / rotations / (2 * math.pi)
+      return dim * math.log(angle) / (2 * math.log(self.base))
 
     low = max(math.floor(pair_of(self.beta_fast)), 0)
     high = min(math.ceil(pair_of(self.beta_slow)), dim - 1)
@@ -316,10 +301,6 @@ class Llama3(Rope):
   below train_length / high_freq are unchanged, those between are mixed.
 
   Source: Llama team (2024), arXiv:2407.21783; as in the released code.
-
-  Attributes:
-    low_freq: see above.
-    high_freq: see above.
   """
 
   scale: float = 8.0
@@ -331,21 +312,23 @@ class Llama3(Rope):
   source = 'arXiv:2407.21783'
   beyond = 'interpolates slow pairs'
   at_decoding = 'nothing'
+  ranges = {
+    **Rope.ranges,
+    'scale': '>= 1',
+    'train_length': '>= 1',
+    'low_freq': '> 0',
+  }
+  _has_dynamic = False
 
-  @nn.nowrap
-  def _check_scale(self) -> None:
-    if self.dynamic:
-      raise errors.SpecError('llama3 has no dynamic form')
-    _check_extension(self)
-    if not 0 < self.low_freq < self.high_freq:
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.low_freq >= self.high_freq:
       raise errors.SpecError(
-        f'low_freq={self.low_freq} must be positive and below high_freq='
-        f'{self.high_freq}'
+        f'low_freq={self.low_freq} must be below high_freq={self.high_freq}'
       )
 
   @nn.nowrap
   def frequencies(self, lengths: Array | None) -> Array:
-    del lengths
     plain = self.plain_frequencies()
     rotations = self.train_length * plain / (2 * np.pi)
     kept = (rotations - self.low_freq) / (self.high_freq - self.low_freq)
@@ -356,16 +339,12 @@ class Llama3(Rope):
 class Longrope(Rope):
   """LongRoPE: a searched divisor per pair, one list for short, one for long.
 
-  Sequences of up to `train_length` use `short_factors`, longer ones
-  `long_factors`. Queries and keys are multiplied by
-  sqrt(1 + ln s / ln train_length).
+  Frequencies are divided by `short_factors` in sequences of up to
+  `train_length` tokens, by `long_factors` in longer ones. Queries and keys are
+  multiplied by sqrt(1 + ln s / ln train_length).
 
   Source: Ding et al. (2024), arXiv:2402.13753; magnitude and switch as in the
   code of Phi-3.
-
-  Attributes:
-    short_factors: divisors of the frequencies of short sequences.
-    long_factors: divisors of the frequencies of long sequences.
   """
 
   short_factors: tuple | None = None
@@ -378,22 +357,18 @@ class Longrope(Rope):
   length_dependent = True
   interpolates = True
 
-  @nn.nowrap
-  def _check_scale(self) -> None:
-    if self.dynamic:
-      raise errors.SpecError(
-        'longrope depends on the length in any case; leave out dynamic'
-      )
-    _check_extension(self, least_length=2)
+  ranges = {**Rope.ranges, 'scale': '>= 1', 'train_length': '>= 2'}
+  _has_dynamic = False
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
     for name in ('short_factors', 'long_factors'):
       factors = getattr(self, name)
-      if factors is None or len(factors) != self.rotary_dim // 2:
+      pairs = self.rotary_dim // 2
+      if not factors or len(factors) != pairs or min(factors) <= 0:
         raise errors.SpecError(
-          f'longrope needs {name}, {self.rotary_dim // 2} numbers; got '
-          f'{factors if factors is None else len(factors)}'
+          f'{name} of longrope must be {pairs} positive numbers, got {factors}'
         )
-      if min(factors) <= 0:
-        raise errors.SpecError(f'{name} must be positive, got {factors}')
 
   @nn.nowrap
   def frequencies(self, lengths: Array | None) -> Array:
@@ -406,21 +381,7 @@ class Longrope(Rope):
 
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
-    del lengths
     return math.sqrt(1 + math.log(self.scale) / math.log(self.train_length))
-
-
-def _check_extension(encoding: Rope, least_length: int = 1) -> None:
-  """Raises unless an encoding has a train_length and a scale of 1 or more."""
-  name = specs.name(encoding)
-  if (encoding.train_length or 0) < least_length:
-    raise errors.SpecError(
-      f'{name} needs train_length, at least {least_length}'
-    )
-  if encoding.scale < 1:
-    raise errors.SpecError(
-      f'scale of {name} is {encoding.scale}; it must be at least 1'
-    )
 
 
 def _float32(x_F: np.ndarray) -> jax.Array:

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import errors
 from lengen_jax.encodings import base
 from lengen_jax.types import Array, Params
 
@@ -27,11 +26,7 @@ class Sandwich(base.Encoding):
   formula = 'b = H/(8h) sum_k cos((i - j) 10000^(-2k/dbar)), h = 1 .. H'
   source = 'arXiv:2212.10356'
   beyond = 'the sum of cosines keeps falling, slowly'
-
-  def __post_init__(self) -> None:
-    if self.dbar < 2 or self.dbar % 2:
-      raise errors.SpecError(f'dbar must be even and positive, got {self.dbar}')
-    super().__post_init__()
+  ranges = {'dbar': 'even and >= 2'}
 
   def tile_params(self) -> base.NamedLeaves | None:
     ratio = self.num_heads / (8.0 * np.arange(1, self.num_heads + 1))
@@ -41,7 +36,6 @@ class Sandwich(base.Encoding):
   def strip(
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    del bidirectional
     frequencies = 10000.0 ** (-np.arange(0, self.dbar, 2) / self.dbar)
     # A loop lets XLA fuse the cosines into one pass without an extra axis.
     total = jnp.zeros_like(distances)

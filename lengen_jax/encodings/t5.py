@@ -10,6 +10,8 @@ from lengen_jax import errors
 from lengen_jax.encodings import base
 from lengen_jax.types import Array, Params
 
+_AXES = ('relpos_buckets', 'heads')
+
 
 class T5(base.Encoding):
   """Bucketed relative bias: b_h(i, j) = table[bucket(i - j), h].
@@ -36,39 +38,32 @@ class T5(base.Encoding):
   parameters = 'table [num_buckets, H]'
   beyond = 'all share the last bucket'
 
+  ranges = {'num_buckets': 'even and >= 4'}
+
   def __post_init__(self) -> None:
-    if self.num_buckets < 4 or self.num_buckets % 2:
-      raise errors.SpecError(
-        f'num_buckets must be even and at least 4, got {self.num_buckets}'
-      )
+    super().__post_init__()
     if self.max_distance <= self.num_buckets // 2:
       raise errors.SpecError(
         f'max_distance={self.max_distance} must exceed num_buckets / 2 = '
         f'{self.num_buckets // 2}'
       )
-    super().__post_init__()
 
   def setup(self) -> None:
-    self.table = self.make_param(
-      self,
-      'table',
+    init, shape = (
       nn.initializers.normal(0.02),
       (self.num_buckets, self.num_heads),
-      ('relpos_buckets', 'heads'),
     )
+    self.table = self.make_param(self, 'table', init, shape, _AXES)
 
   def tile_params(self) -> base.NamedLeaves | None:
-    return {'table': (self.table, ('relpos_buckets', 'heads'))}
+    return {'table': (self.table, _AXES)}
 
   @nn.nowrap
   def strip(
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
     buckets = self.num_buckets // (2 if bidirectional else 1)
-    if bidirectional:
-      reach = jnp.abs(distances)
-    else:
-      reach = jnp.maximum(distances, 0)
+    reach = jnp.abs(distances) if bidirectional else jnp.maximum(distances, 0)
     bucket = jnp.zeros(distances.shape, jnp.int32)
     for threshold in thresholds(buckets, self.max_distance):
       bucket += reach >= threshold
@@ -84,9 +79,6 @@ def thresholds(num_buckets: int, max_distance: int) -> list[int]:
   bucket is e + floor(ln(r/e) / ln(max_distance/e) (num_buckets - e)). A
   boundary is the least integer r with
   (r/e)^(num_buckets - e) >= (max_distance/e)^(bucket - e), in integers.
-
-  Returns:
-    list of num_buckets - 1 ints.
   """
   exact = num_buckets // 2
   spread = num_buckets - exact

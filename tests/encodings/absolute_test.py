@@ -157,7 +157,7 @@ def test_learned_initial_values():
 
 @pytest.mark.parametrize('keys', ['', 'max_position=0', 'max_position=None'])
 def test_learned_needs_max_position(keys):
-  with pytest.raises(errors.SpecError, match='got (0|None)'):
+  with pytest.raises(errors.SpecError, match='is (0|None); it must be >= 1'):
     create(f'learned({keys})')
 
 

@@ -337,7 +337,7 @@ def test_hidden_keys_are_finite_without_a_threshold():
     ("normalizer='none', max_length=64", 'and only then'),
     (
       "normalizer='max_length', max_length=0",
-      'max_length of fire must be at least 1, got 0',
+      'max_length of fire is 0; it must be None or >= 1',
     ),
   ],
 )

@@ -307,10 +307,10 @@ def test_initial_values():
 @pytest.mark.parametrize(
   'keys, value',
   [
-    ('hidden_layers=3', 'got 3'),
-    ('hidden_layers=-1', 'got -1'),
-    ('mlp_width=0', 'mlp_width=0'),
-    ('init_threshold=-1.', 'init_threshold=-1.0'),
+    ('hidden_layers=3', 'hidden_layers of fire is 3; it must be >= 0 and <= 2'),
+    ('hidden_layers=-1', 'is -1'),
+    ('mlp_width=0', 'mlp_width of fire is 0; it must be >= 1'),
+    ('init_threshold=-1.', 'init_threshold of fire is -1.0'),
   ],
 )
 def test_refuses(keys, value):

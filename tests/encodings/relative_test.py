@@ -176,7 +176,9 @@ def test_parameter_trees(spec, tree):
 
 
 def test_bad_keys():
-  with pytest.raises(errors.SpecError, match='left=-1 .* not be negative'):
+  with pytest.raises(
+    errors.SpecError, match='left of shaw is -1; it must be >= 0'
+  ):
     create('shaw(left=-1)')
   with pytest.raises(errors.SpecError, match='even, got 1 . 3'):
     encodings.create('transformer_xl', num_heads=1, head_dim=3)

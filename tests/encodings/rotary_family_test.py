@@ -164,7 +164,7 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
 @pytest.mark.parametrize(
   'spec, message',
   [
-    ('yarn(scale=4.)', 'yarn needs train_length'),
+    ('yarn(scale=4.)', 'train_length of yarn is None; it must be >= 1'),
     ('yarn(scale=.5, train_length=8)', 'scale of yarn is 0.5'),
     ('yarn(scale=2., train_length=8, dynamic=True)', 'excludes scale=2.0'),
     (
@@ -173,29 +173,35 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
     ),
     (
       'yarn(scale=2., train_length=8, beta_slow=0.)',
-      'beta_slow=0.0, which must be positive',
+      'beta_slow of yarn is 0.0; it must be > 0',
     ),
     ('ntk(dynamic=True)', 'dynamic needs train_length'),
     ('ntk(fraction=.25)', 'at least 4 rotated dimensions, got 2'),
     ('llama3(dynamic=True)', 'no dynamic form'),
-    ('llama3(low_freq=4., high_freq=4.)', 'must be positive and below'),
-    ('llama3(low_freq=-1.)', 'low_freq=-1.0 must be positive'),
+    (
+      'llama3(low_freq=4., high_freq=4.)',
+      'low_freq=4.0 must be below high_freq=4.0',
+    ),
+    ('llama3(low_freq=-1.)', 'low_freq of llama3 is -1.0; it must be > 0'),
     ('llama3(scale=.5)', 'scale of llama3 is 0.5'),
-    ('longrope(train_length=8)', 'short_factors, 4 numbers; got None'),
+    (
+      'longrope(train_length=8)',
+      'short_factors of longrope must be 4 .* got None',
+    ),
     (
       'longrope(train_length=8, short_factors=(1., 1., 1., 1.), '
       'long_factors=(1.,))',
-      'long_factors, 4 numbers; got 1',
+      'long_factors of longrope must be 4 .* got .1.0,.',
     ),
     (
       'longrope(train_length=8, short_factors=(1., 1., 0., 1.), '
       'long_factors=(1., 1., 1., 1.))',
-      'short_factors must be positive, got .1.0, 1.0, 0.0, 1.0.',
+      'short_factors .* positive numbers, got .1.0, 1.0, 0.0, 1.0.',
     ),
     (
       'longrope(train_length=8, short_factors=(1., 1., 1., 1.), '
       'long_factors=(1., 1., -1., 1.))',
-      'long_factors must be positive',
+      'long_factors .* positive numbers',
     ),
   ],
 )

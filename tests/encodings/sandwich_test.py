@@ -42,5 +42,7 @@ def test_formula(assert_close):
 
 
 def test_bad_width():
-  with pytest.raises(errors.SpecError, match='even and positive, got 7'):
+  with pytest.raises(
+    errors.SpecError, match='dbar of sandwich is 7; it must be even'
+  ):
     encodings.create('sandwich(dbar=7)', num_heads=1, head_dim=4)

@@ -150,8 +150,8 @@ def test_initial_values():
 @pytest.mark.parametrize(
   'num_buckets, max_distance, value',
   [
-    (2, 128, 'got 2'),
-    (33, 128, 'got 33'),
+    (2, 128, 'is 2; it must be even and >= 4'),
+    (33, 128, 'is 33; it must be even'),
     (32, 16, 'max_distance=16 must exceed num_buckets / 2 = 16'),
   ],
 )

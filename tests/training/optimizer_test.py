@@ -70,7 +70,7 @@ def test_no_steps(schedule):
     (dict(name='sgd'), "optimizer.name 'sgd'"),
     (dict(schedule='cosin'), "'cosin'; did you mean 'cosine'"),
     (dict(b1=1.0), 'optimizer.b1 must be at least 0 and below 1, got 1'),
-    (dict(clip_norm='1'), "optimizer.clip_norm is '1'; it takes float"),
+    (dict(clip_norm='1'), "optimizer.clip_norm is '1'; it takes finite float"),
     (dict(warmup_steps=10), 'warmup_steps=10 leaves none of train.steps=10'),
   ],
 )
