@@ -41,13 +41,13 @@ MUTATIONS = (
   ),
   (
     'positions/randomized.py',
-    'value + t, 0, max(size - 1, 0)',
+    'value + i, 0, max(size - 1, 0)',
     'value, 0, max(size - 1, 0)',
     'positions/randomized_test.py',
   ),
   (
     'positions/shifted.py',
-    "{'start': base.per_segment(start, segment_positions)}",
+    "{'start': base.per_segment(start, i)}",
     "{'start': start}",
     'positions/shifted_test.py',
   ),

@@ -1,16 +1,12 @@
 """Base class of position schemes, and functions on positions and segments.
 
-A scheme maps the index of each token in its segment to a position, once per
-batch and outside the model. Encodings read the positions as data: an int32 or
-float32 array, or Distances.
-
 Shapes: B batch, L length. A *segment* is one of several sequences packed into a
 row; an unpacked row is one segment.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import struct
 import jax
@@ -25,12 +21,11 @@ from lengen_jax.types import Array
 class Distances:
   """Distances between pairs of tokens, instead of one position per token.
 
-  The signed distance of pair (i, j) of a segment is sign(i - j) r_|i - j|. A
-  bias of it is constant along diagonals.
+  The signed distance of pair (i, j) of a segment is sign(i - j) r_|i - j|.
 
   Attributes:
-    r: int32 `[B, L]`, or `[layers, B, L]` for different distances per layer.
-      Row entries of a segment hold its 0 = r_0 < r_1 < ...
+    r: int32 `[B, L]`, or `[layers, B, L]` for different distances per layer;
+      0 = r_0 < r_1 < ... at the tokens of a segment.
     index: int32 `[1 or B, N]`, row index of each selected token; None for all
       tokens, in order.
     start: int32 `[1 or B, N]`, row index of the first token of their segment;
@@ -45,7 +40,7 @@ class Distances:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Shape of r, which corresponds to the shape of a position array."""
+    """Shape of r."""
     return self.r.shape
 
   def at(self, index: Array) -> 'Distances':
@@ -56,11 +51,8 @@ class Distances:
   def rows(self, keys: 'Distances') -> tuple[jax.Array, jax.Array]:
     """Returns the index into r of each pair's distance, and i - j.
 
-    Args:
-      keys: Distances of the keys, with the same r. `self` has the queries.
-
-    Returns:
-      Two arrays, int32 `[1 or B, Q, K]`.
+    `self` selects the queries and `keys`, with the same r, the keys. Both
+    results are int32 `[1 or B, Q, K]`.
     """
     length = self.r.shape[-1]
     everywhere = jnp.arange(length, dtype=jnp.int32)[None]
@@ -94,10 +86,14 @@ Draws = Mapping[str, Array]
 class PositionScheme:
   """Base class of position schemes.
 
-  A subclass implements `apply`; a random one also `draw`.
+  A scheme maps i, the index of each token in its segment, to a position, once
+  per batch and outside the model. A subclass implements `apply`; a random one
+  also `draw`. i is int32 `[B, L]`; lengths are those of each token's segment.
   """
 
-  # Class attributes below are read by models, evaluation and `lengen list`.
+  # Ranges of keys; see `specs.check_ranges`.
+  ranges: ClassVar[Mapping[str, str | tuple]] = {}
+  # Attributes read by models, evaluation and `lengen list`.
   formula = ''
   source = ''
   # Positions at test time, and the input that decoding requires for them.
@@ -124,6 +120,9 @@ class PositionScheme:
   # Rows of a batch with equal lengths get equal draws.
   same_rows = False
 
+  def __post_init__(self) -> None:
+    specs.check_ranges(self)
+
   def __call__(
     self,
     segment_positions: Array,
@@ -140,8 +139,7 @@ class PositionScheme:
       lengths: int32, broadcastable to `[B, L]`: the true length of each
         token's segment; in decoding, the planned length.
       rng: a PRNG key, required if the scheme is random.
-      train: whether the batch is for training. Some schemes return the
-        standard positions at test time.
+      train: whether the batch is for training.
       num_layers: layers of the model, required if the scheme draws per layer.
 
     Returns:
@@ -149,9 +147,9 @@ class PositionScheme:
       layer; Distances if `gives_distances`.
 
     Raises:
-      errors.LengthError: `lengths` or `rng` is required and missing, or a
-        segment has more tokens than the scheme has positions. Traced lengths
-        are not checked; the width of the row is.
+      errors.LengthError: an argument is required and missing, or a segment has
+        more tokens than the scheme has positions; of traced lengths, the width
+        of the row is checked instead.
       errors.ConfigError: the shape of `segment_positions` is not `[B, L]`,
         `lengths` does not broadcast to it, or `rng` is not a key.
     """
@@ -203,24 +201,21 @@ class PositionScheme:
     """Returns whether a call is random."""
     return self.random if train else self.random_at_test
 
-  def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
-  ) -> Draws:
+  def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
     """Returns the random numbers of a batch, a dict of arrays."""
     raise NotImplementedError
 
   def apply(
-    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
+    self, draws: Draws, i: Array, *, lengths: Lengths = None
   ) -> Positions:
     """Returns the positions for given draws; a pure function."""
     raise NotImplementedError
 
-  def at_test(self, segment_positions: Array, lengths: Lengths) -> Positions:
+  def at_test(self, i: Array, lengths: Lengths) -> Positions:
     """Returns the positions without randomness; of a random scheme, i."""
     if self.random:
-      dtype = jnp.float32 if self.fractional else segment_positions.dtype
-      return segment_positions.astype(dtype)
-    return self.apply({}, segment_positions, lengths=lengths)
+      return i.astype(jnp.float32) if self.fractional else i
+    return self.apply({}, i, lengths=lengths)
 
   def limit(self, train: bool) -> int | None:
     """Returns the longest supported segment length; None if unbounded."""
@@ -249,10 +244,7 @@ class PositionScheme:
 
 
 def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
-  """Checks that a value is None, or integers that broadcast to a shape.
-
-  Concrete values must not be negative.
-  """
+  """Checks that a value is None, or integers from 0 that fit a shape."""
   if value is None:
     return
   if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
@@ -277,12 +269,9 @@ def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
 
 
 def segment_positions(segment_ids: Array) -> jax.Array:
-  """Returns the index of each token in its segment, int32 `[B, L]`.
+  """Returns the index of each token in its segment, a run of equal ids.
 
-  A segment is a run of equal ids.
-
-  Args:
-    segment_ids: int32 `[B, L]`.
+  int32 `[B, L] -> [B, L]`.
   """
   index_BxL = jnp.broadcast_to(
     jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None], segment_ids.shape
@@ -296,13 +285,7 @@ def segment_positions(segment_ids: Array) -> jax.Array:
 
 
 def segment_lengths(segment_ids: Array) -> jax.Array:
-  """Returns the length of each token's segment, int32 `[B, L]`.
-
-  A segment is a run of equal ids.
-
-  Args:
-    segment_ids: int32 `[B, L]`.
-  """
+  """Returns the length of each token's segment, int32 `[B, L] -> [B, L]`."""
   index = segment_positions(segment_ids)
   from_end = segment_positions(segment_ids[:, ::-1])[:, ::-1]
   return index + from_end + 1
@@ -321,12 +304,7 @@ def per_segment(values: Array, segment_positions: Array) -> jax.Array:
 
 
 def take(positions: Positions, index: Array) -> Positions:
-  """Selects the positions of tokens.
-
-  Args:
-    positions: `[1 or B, L]`, or Distances.
-    index: int32 `[1 or B, N]`, row indices of the tokens.
-  """
+  """Selects positions `[1 or B, L]` at row indices `[1 or B, N]`."""
   if isinstance(positions, Distances):
     return positions.at(index)
   batch = max(positions.shape[0], index.shape[0])
@@ -340,27 +318,26 @@ def below(key: jax.Array, bound: Array) -> jax.Array:
   return jax.random.randint(key, (), 0, bound)
 
 
-def per_token(draw: Any, keys: jax.Array, *values: Array) -> jax.Array:
-  """Applies `draw(key, *values)` to each token, `[B, L]`."""
-  return jax.vmap(jax.vmap(draw))(keys, *values)
-
-
-def token_keys(
-  rng: jax.Array, shape: tuple[int, ...], *, same_rows: bool = False
+def per_token(
+  draw: Callable[..., Any],
+  rng: jax.Array,
+  shape: tuple[int, ...],
+  *values: Array,
+  same_rows: bool = False,
 ) -> jax.Array:
-  """Returns a PRNG key per token, `[B, L]`.
+  """Returns `draw(key, *values)` of each token, with a key of its own.
 
   The key depends on the row and column of the token and not on the width of
   the batch, so padding does not change the draws.
 
   Args:
+    draw: function of a key and the token's values.
     rng: a key.
     shape: (B, L).
+    *values: arrays `[B, L]`.
     same_rows: use the keys of row 0 for all rows.
   """
   rows = jnp.zeros(shape[0], jnp.uint32) if same_rows else jnp.arange(shape[0])
-  columns = jnp.arange(shape[1])
-  fold_columns = jax.vmap(jax.random.fold_in, (None, 0))
-  return jax.vmap(
-    lambda row: fold_columns(jax.random.fold_in(rng, row), columns)
-  )(rows)
+  fold_in = jax.vmap(jax.random.fold_in, (None, 0))
+  keys = jax.vmap(fold_in, (0, None))(fold_in(rng, rows), jnp.arange(shape[1]))
+  return jax.vmap(jax.vmap(draw))(keys, *values)

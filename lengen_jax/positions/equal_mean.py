@@ -1,8 +1,4 @@
-"""Equal-mean positions: evenly spaced up to a random last position.
-
-The last position has the segment length as its mean, so positions in training
-equal those at test time on average.
-"""
+"""Equal-mean positions: evenly spaced up to a random last position."""
 
 import dataclasses
 
@@ -40,45 +36,34 @@ class EqualMean(base.PositionScheme):
   fractional = True
   needs_lengths = True
   random = True
+  ranges = {
+    'distribution': ('exponential', 'beta'),
+    'max_position': 'None or >= 1',
+    'alpha': '> 0',
+  }
 
   def __post_init__(self) -> None:
-    name, valid = self.distribution, ('exponential', 'beta')
-    if name not in valid:
-      raise errors.SpecError(
-        errors.one_of('distribution of equal_mean', name, valid)
-      )
-    if (name == 'beta') != (self.max_position is not None):
+    super().__post_init__()
+    if (self.distribution == 'beta') != (self.max_position is not None):
       raise errors.SpecError(
         "equal_mean requires max_position if distribution='beta', and "
         'accepts it only then'
       )
-    if self.max_position is not None and self.max_position < 1:
-      raise errors.SpecError(
-        f'max_position of equal_mean must be at least 1, got '
-        f'{self.max_position}'
-      )
-    if self.alpha <= 0:
-      raise errors.SpecError(f'alpha must be positive, got {self.alpha}')
 
-  def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
-  ) -> Draws:
-    keys = base.token_keys(rng, segment_positions.shape)
+  def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
     n = jnp.maximum(lengths, 1).astype(jnp.float32)
     if self.distribution == 'exponential':
-      last = n * base.per_token(jax.random.exponential, keys)
+      last = n * base.per_token(jax.random.exponential, rng, i.shape)
     else:
       # n' = max_position for a segment of max_position tokens.
       odds = jnp.maximum(self.max_position / n - 1, 1e-3)
-      last = self.max_position * base.per_token(
-        lambda key, o: jax.random.beta(key, self.alpha, self.alpha * o),
-        keys,
-        odds,
-      )
-    return {'last': base.per_segment(last, segment_positions)}
 
-  def apply(
-    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
-  ) -> Array:
+      def beta(key: jax.Array, odds: jax.Array) -> jax.Array:
+        return jax.random.beta(key, self.alpha, self.alpha * odds)
+
+      last = self.max_position * base.per_token(beta, rng, i.shape, odds)
+    return {'last': base.per_segment(last, i)}
+
+  def apply(self, draws: Draws, i: Array, *, lengths: Lengths = None) -> Array:
     gaps = jnp.maximum(lengths - 1, 1).astype(jnp.float32)
-    return draws['last'] * (segment_positions / gaps)
+    return draws['last'] * (i / gaps)

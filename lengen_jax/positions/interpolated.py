@@ -1,8 +1,4 @@
-"""Position interpolation (PI): long sequences scaled to the trained range.
-
-The scheme works with every encoding. RoPE also has PI as a frequency scale and
-uses the same ratio.
-"""
+"""Position interpolation (PI): long sequences scaled to the trained range."""
 
 import dataclasses
 
@@ -37,26 +33,21 @@ class Interpolated(base.PositionScheme):
   at_decoding = 'with train_length the planned length'
   fractional = True
   interpolates = True
+  ranges = {'scale': 'None or > 0', 'train_length': 'None or >= 1'}
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     if (self.scale is None) == (self.train_length is None):
       raise errors.SpecError(
         'interpolated requires exactly one of scale and train_length'
-      )
-    given = self.train_length if self.scale is None else self.scale
-    if given <= 0:
-      raise errors.SpecError(
-        f'interpolated needs a positive number, got {given}'
       )
 
   @property
   def needs_lengths(self) -> bool:
     return self.train_length is not None
 
-  def apply(
-    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
-  ) -> Array:
-    positions = segment_positions.astype(jnp.float32)
+  def apply(self, draws: Draws, i: Array, *, lengths: Lengths = None) -> Array:
+    positions = i.astype(jnp.float32)
     if self.scale is not None:
       return positions / self.scale
     return positions * ratio(self.train_length, lengths)

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
 from lengen_jax.positions import base
 from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
@@ -16,10 +15,7 @@ from lengen_jax.types import Array
 class Randomized(base.PositionScheme):
   """A sorted random sample, without replacement, of 0 .. max_position - 1.
 
-  A segment of n tokens gets n distinct positions. All subsets are equally
-  likely. Each batch has a new draw, also at test time unless `test='even'`,
-  which spaces the positions evenly over the range.
-
+  A segment of n tokens gets n distinct positions, all subsets equally likely.
   With `mode='distances'` the distances of pairs are sampled: pair (i, j) has
   the signed distance sign(i - j) r_|i - j|, with r_0 = 0 and r_1 < ... <
   r_{n-1} a sorted sample of 1 .. max_position - 1. The paper describes
@@ -31,7 +27,7 @@ class Randomized(base.PositionScheme):
   Attributes:
     max_position: size of the range, at least the longest segment length.
     mode: 'positions' or 'distances'.
-    test: positions at test time, 'random' or 'even'.
+    test: positions at test time, 'random' or 'even' (evenly spaced).
     draw: 'sequence' for one draw per sequence; 'batch' for one per batch, which
       sequences of equal length share; 'layer' for one per batch and layer, as
       in the official code.
@@ -51,22 +47,12 @@ class Randomized(base.PositionScheme):
   at_decoding = 'the planned length; drawn once for all of it'
   needs_lengths = True
   random = True
-
-  def __post_init__(self) -> None:
-    if self.max_position is None or self.max_position < 1:
-      raise errors.SpecError(
-        'randomized requires max_position >= 1, the size of the range of '
-        f'positions; got {self.max_position}'
-      )
-    for key, value, valid in (
-      ('mode', self.mode, ('positions', 'distances')),
-      ('test', self.test, ('random', 'even')),
-      ('draw', self.drawn_per, ('sequence', 'batch', 'layer')),
-    ):
-      if value not in valid:
-        raise errors.SpecError(
-          errors.one_of(f'{key} of randomized', value, valid)
-        )
+  ranges = {
+    'max_position': '>= 1',
+    'mode': ('positions', 'distances'),
+    'test': ('random', 'even'),
+    'draw': ('sequence', 'batch', 'layer'),
+  }
 
   @property
   def random_at_test(self) -> bool:
@@ -87,91 +73,68 @@ class Randomized(base.PositionScheme):
   def limit(self, train: bool) -> int | None:
     return self.max_position
 
-  def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
-  ) -> Draws:
-    keys = base.token_keys(
-      rng, segment_positions.shape, same_rows=self.same_rows
-    )
+  def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
     if self.mode == 'positions':
-      sample = _subset(keys, segment_positions, lengths, self.max_position)
-      return {'positions': sample}
+      return {'positions': self._subset(rng, i, lengths, self.max_position)}
     # r_1 .. r_{n-1} are n - 1 samples of max_position - 1 values.
-    sample = 1 + _subset(
-      keys, segment_positions, lengths - 1, self.max_position - 1
-    )
-    r = jnp.where(segment_positions == 0, 0, jnp.roll(sample, 1, axis=1))
+    sample = 1 + self._subset(rng, i, lengths - 1, self.max_position - 1)
+    r = jnp.where(i == 0, 0, jnp.roll(sample, 1, axis=1))
     return {'distances': jnp.minimum(r, self.max_position - 1)}
 
   def apply(
-    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
+    self, draws: Draws, i: Array, *, lengths: Lengths = None
   ) -> base.Positions:
     if self.mode == 'positions':
       return draws['positions']
-    return self._distances(draws['distances'], segment_positions)
+    start = base.segment_starts(i)
+    return base.Distances(
+      draws['distances'], start=start, size=self.max_position
+    )
 
-  def at_test(
-    self, segment_positions: Array, lengths: Lengths
-  ) -> base.Positions:
-    """Returns floor(t (P - 1) / (n - 1)), in integers without overflow."""
-    t = segment_positions
+  def at_test(self, i: Array, lengths: Lengths) -> base.Positions:
+    """Returns floor(i (P - 1) / (n - 1)), in integers without overflow."""
     gaps = jnp.maximum(lengths - 1, 1)
     step, rest = jnp.divmod(self.max_position - 1, gaps)
-    positions = t * step + self._quotient(t, rest, gaps)
+    positions = i * step + self._quotient(i, rest, gaps)
     positions = jnp.clip(positions, 0, self.max_position - 1)
-    if self.mode == 'positions':
-      return positions
-    return self._distances(positions, segment_positions)
+    return self.apply({self.mode: positions}, i)
 
-  def _distances(self, r: Array, segment_positions: Array) -> base.Distances:
-    start = base.segment_starts(segment_positions)
-    return base.Distances(r, start=start, size=self.max_position)
-
-  def _quotient(self, t: Array, rest: Array, gaps: Array) -> jax.Array:
-    """Returns floor(t rest / gaps) for rest < gaps, by long division.
+  def _quotient(self, i: Array, rest: Array, gaps: Array) -> jax.Array:
+    """Returns floor(i rest / gaps) for rest < gaps, by long division.
 
     The product may exceed 32 bits.
     """
-    quotient = remainder = jnp.zeros_like(t)
+    quotient = remainder = jnp.zeros_like(i)
     for bit in reversed(range(self.max_position.bit_length())):
       remainder = 2 * remainder
       carry = remainder >= gaps
       quotient = 2 * quotient + carry
-      remainder = remainder - gaps * carry + rest * (t >> bit & 1)
+      remainder = remainder - gaps * carry + rest * (i >> bit & 1)
       carry = remainder >= gaps
       quotient = quotient + carry
       remainder = remainder - gaps * carry
     return quotient
 
+  def _subset(self, rng: jax.Array, i: Array, n: Any, size: int) -> jax.Array:
+    """Draws n of 0 .. size - 1 for each segment, sorted, int32 `[B, L]`.
 
-def _subset(keys: jax.Array, t: Array, n: Any, size: int) -> jax.Array:
-  """Draws a uniform subset of 0 .. size - 1 for each segment, sorted.
-
-  Sorted distinct x_0 < ... < x_{n-1} below `size` correspond to the multiset
-  y_t = x_t - t of m = size - n + 1 values. Polya's urn draws a uniform
-  multiset: token t takes a new value with probability m / (m + t) and otherwise
-  copies the value of a uniformly chosen earlier token. Each token uses one
-  random number, so padding and packing do not change the draws.
-
-  Args:
-    keys: PRNG keys, `[B, L]`.
-    t: index of each token in its segment, int32 `[B, L]`.
-    n: size of each token's subset, int32 `[B, L]`; tokens with t >= n are
-      padding.
-    size: size of the range.
-
-  Returns:
-    int32 `[B, L]`.
-  """
-  start = base.segment_starts(t)
-  m = jnp.maximum(size - jnp.maximum(n, 1) + 1, 1)
-  urn = base.per_token(base.below, keys, m + t)
-  index = start + t
-  source = jnp.where(urn < m, index, start + urn - m)
-  for _ in range(max(1, (t.shape[1] - 1).bit_length())):
-    source = jnp.take_along_axis(source, source, axis=1)
-  value = jnp.take_along_axis(urn, source, axis=1)
-  # Sorts each segment separately and keeps its padding at the end.
-  group = 2 * start + (t >= n)
-  _, value = jax.lax.sort((group, value), dimension=1, num_keys=2)
-  return jnp.clip(value + t, 0, max(size - 1, 0)).astype(jnp.int32)
+    Sorted distinct x_0 < ... < x_{n-1} below `size` correspond to the multiset
+    y_i = x_i - i of m = size - n + 1 values. Polya's urn draws a uniform
+    multiset: token i takes a new value with probability m / (m + i) and
+    otherwise copies the value of a uniformly chosen earlier token. Each token
+    uses one random number, so padding (i >= n) and packing do not change the
+    draws.
+    """
+    start = base.segment_starts(i)
+    m = jnp.maximum(size - jnp.maximum(n, 1) + 1, 1)
+    urn = base.per_token(
+      base.below, rng, i.shape, m + i, same_rows=self.same_rows
+    )
+    source = jnp.where(urn < m, start + i, start + urn - m)
+    for _ in range(max(1, (i.shape[1] - 1).bit_length())):
+      source = jnp.take_along_axis(source, source, axis=1)
+    value = jnp.take_along_axis(urn, source, axis=1)
+    # Sorts each segment separately and keeps its padding at the end.
+    group = 2 * start + (i >= n)
+    _, value = jax.lax.sort((group, value), dimension=1, num_keys=2)
+    return jnp.clip(value + i, 0, max(size - 1, 0)).astype(jnp.int32)

@@ -1,6 +1,6 @@
 """Registry of position schemes, and construction from a spec."""
 
-from lengen_jax import errors, specs
+from lengen_jax import specs
 from lengen_jax.positions import (
   base,
   equal_mean,
@@ -27,18 +27,11 @@ SCHEMES = {
 
 def register(name: str, scheme: type[base.PositionScheme]) -> None:
   """Registers a PositionScheme class under `name` for use in specs."""
-  if not (isinstance(scheme, type) and issubclass(scheme, base.PositionScheme)):
-    raise errors.SpecError(
-      f'{scheme!r} is not a subclass of positions.PositionScheme'
-    )
-  specs.register('position scheme', SCHEMES, name, scheme)
+  specs.register('position scheme', SCHEMES, name, scheme, base.PositionScheme)
 
 
 def create(spec: str) -> base.PositionScheme:
-  """Creates a position scheme from a spec.
-
-  Args:
-    spec: `name` or `name(key=value, ...)`.
+  """Creates a position scheme from `name` or `name(key=value, ...)`.
 
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.

@@ -1,8 +1,4 @@
-"""Shifted positions: a random offset per segment.
-
-Shifts do not change relative encodings. They train absolute encodings at every
-position.
-"""
+"""Shifted positions: a random offset per segment."""
 
 import dataclasses
 import math
@@ -10,7 +6,6 @@ import math
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
 from lengen_jax.positions import base
 from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
@@ -27,19 +22,14 @@ class _Shift(base.PositionScheme):
     """Returns the exclusive upper bound of k."""
     raise NotImplementedError
 
-  def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
-  ) -> Draws:
-    keys = base.token_keys(rng, segment_positions.shape)
+  def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
     bound = jnp.asarray(self.num_shifts(lengths), jnp.int32)
-    bound = jnp.broadcast_to(jnp.maximum(bound, 1), keys.shape)
-    start = base.per_token(base.below, keys, bound)
-    return {'start': base.per_segment(start, segment_positions)}
+    bound = jnp.broadcast_to(jnp.maximum(bound, 1), i.shape)
+    start = base.per_token(base.below, rng, i.shape, bound)
+    return {'start': base.per_segment(start, i)}
 
-  def apply(
-    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
-  ) -> Array:
-    return segment_positions + draws['start']
+  def apply(self, draws: Draws, i: Array, *, lengths: Lengths = None) -> Array:
+    return i + draws['start']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +51,7 @@ class Shape(_Shift):
   formula = 'p = k + i, k uniform in {0 .. max_shift - 1} per segment'
   source = 'arXiv:2109.05644'
   test_time = 'i; with official_compat max_shift + i'
-
-  def __post_init__(self) -> None:
-    if self.max_shift is None or self.max_shift < 0:
-      raise errors.SpecError(
-        f'shape requires max_shift >= 0; got {self.max_shift}'
-      )
+  ranges = {'max_shift': '>= 0'}
 
   def extent(self, length: int, train: bool) -> int:
     if train:
@@ -76,8 +61,8 @@ class Shape(_Shift):
   def num_shifts(self, lengths: Lengths) -> int:
     return self.max_shift
 
-  def at_test(self, segment_positions: Array, lengths: Lengths) -> Array:
-    return segment_positions + (self.max_shift if self.official_compat else 0)
+  def at_test(self, i: Array, lengths: Lengths) -> Array:
+    return i + (self.max_shift if self.official_compat else 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +84,7 @@ class RandomPadding(_Shift):
   source = 'arXiv:2305.04859'
   test_time = 'i'
   needs_lengths = True
-
-  def __post_init__(self) -> None:
-    if self.max_position is None or self.max_position < 1:
-      raise errors.SpecError(
-        'random_padding requires max_position >= 1, the size of the range; got '
-        f'{self.max_position}'
-      )
+  ranges = {'max_position': '>= 1'}
 
   def num_shifts(self, lengths: Lengths) -> int | Array:
     return self.max_position - lengths + 1
@@ -139,53 +118,38 @@ class Cape(base.PositionScheme):
   at_decoding = 'with mean_normalize the planned length'
   fractional = True
   random = True
-
-  def __post_init__(self) -> None:
-    if self.global_shift < 0 or not 0 <= self.local_shift <= 0.5:
-      raise errors.SpecError(
-        f'cape requires global_shift >= 0, got {self.global_shift}, and '
-        f'local_shift between 0 and 0.5, got {self.local_shift}'
-      )
-    if self.max_scale < 1:
-      raise errors.SpecError(
-        f'cape requires max_scale >= 1, got {self.max_scale}'
-      )
+  ranges = {
+    'global_shift': '>= 0',
+    'local_shift': '>= 0 and <= 0.5',
+    'max_scale': '>= 1',
+  }
 
   @property
   def needs_lengths(self) -> bool:
     return self.mean_normalize
 
-  def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
-  ) -> Draws:
-    log_scale = math.log(self.max_scale)
-
+  def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
     def uniform(number: int, bound: float) -> jax.Array:
-      rng_of_draw = jax.random.fold_in(rng, number)
-      keys = base.token_keys(rng_of_draw, segment_positions.shape)
       return base.per_token(
-        lambda k: jax.random.uniform(k, (), minval=-bound, maxval=bound), keys
+        lambda key: jax.random.uniform(key, (), minval=-bound, maxval=bound),
+        jax.random.fold_in(rng, number),
+        i.shape,
       )
 
-    delta, log_lambda = (
-      base.per_segment(uniform(number, bound), segment_positions)
-      for number, bound in ((0, self.global_shift), (2, log_scale))
-    )
+    log_lambda = uniform(2, math.log(self.max_scale))
     return {
-      'delta': delta,
+      'delta': base.per_segment(uniform(0, self.global_shift), i),
       'delta_local': uniform(1, self.local_shift),
-      'log_lambda': log_lambda,
+      'log_lambda': base.per_segment(log_lambda, i),
     }
 
-  def apply(
-    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
-  ) -> Array:
-    positions = self.at_test(segment_positions, lengths)
+  def apply(self, draws: Draws, i: Array, *, lengths: Lengths = None) -> Array:
+    positions = self.at_test(i, lengths)
     positions = positions + draws['delta'] + draws['delta_local']
     return positions * jnp.exp(draws['log_lambda'])
 
-  def at_test(self, segment_positions: Array, lengths: Lengths) -> Array:
-    positions = segment_positions.astype(jnp.float32)
+  def at_test(self, i: Array, lengths: Lengths) -> Array:
+    positions = i.astype(jnp.float32)
     if self.mean_normalize:
       positions = positions - (jnp.maximum(lengths, 1) - 1) / 2
     return positions

@@ -18,10 +18,9 @@ class Tokens(struct.PyTreeNode):
   """Positions, segments and lengths of the tokens of a batch.
 
   Attributes:
-    positions: int32 or float32, `[1 or B, L]`, `[layers, 1 or B, L]` for
-      different positions per layer, or Distances. In decoding, the positions
-      of all slots of the cache. None for the standard positions of rows with
-      one segment each.
+    positions: int32 or float32, `[1 or B, L]`, `[layers, 1 or B, L]`, or
+      Distances. In decoding, the positions of all slots of the cache. None for
+      the standard positions of rows with one segment each.
     index: int32 `[1 or B, L]`, index of each token in its segment. In decoding,
       its slot in the cache.
     segment_ids: int32 `[B, L]`; None if each row is one segment.
@@ -92,11 +91,10 @@ class Tokens(struct.PyTreeNode):
     """Returns the tokens with the positions of layer i."""
     if not self.per_layer:
       return self
-    return self.replace(
-      positions=jax.tree.map(
-        lambda leaf: leaf[i] if leaf.ndim > 2 else leaf, self.positions
-      )
+    positions = jax.tree.map(
+      lambda leaf: leaf[i] if leaf.ndim > 2 else leaf, self.positions
     )
+    return self.replace(positions=positions)
 
   def layers(self, period: int) -> tuple[base.Positions, ...]:
     """Returns positions of layers j, j + period, ..., for each j below period.
@@ -146,54 +144,38 @@ def check_tokens(
   segment_ids: Array | None,
   lengths: Array | None,
 ) -> None:
-  """Checks that positions, segments and lengths fit the shape of the tokens.
-
-  Args:
-    shape: (B, L).
-    positions: `[L]`, `[1 or B, L]`, `[layers, 1 or B, L]`, or Distances.
-    segment_ids: integers, `[B, L]`.
-    lengths: integers, `[1 or B, 1 or L]`.
+  """Checks that arguments of `Tokens.create` fit the shape of the tokens.
 
   Raises:
     errors.ConfigError: a shape or dtype does not fit.
   """
   batch, length = shape
-
-  def check(
-    name: str,
-    value: Any,
-    rows: tuple[int, ...],
-    columns: tuple[int, ...],
-    dtype: Any,
-    max_ndim: int = 2,
-  ) -> None:
+  either, all_tokens = {1, batch}, {length}
+  name, dtype = 'positions', jnp.number  # type: str, Any
+  if isinstance(positions, base.Distances):
+    name, dtype, positions = 'r of Distances', jnp.integer, positions.r
+  elif positions is not None and positions.shape == (length,):
+    positions = None
+  checks: tuple[tuple[str, Any, set[int], set[int], Any, int], ...] = (
+    ('segment_ids', segment_ids, {batch}, all_tokens, jnp.integer, 2),
+    ('lengths', lengths, either, {1, length}, jnp.integer, 2),
+    (name, positions, either, all_tokens, dtype, 3),
+  )
+  for name, value, rows, columns, dtype, max_ndim in checks:
     if value is None:
-      return
-    fits = (
-      hasattr(value, 'shape')
-      and 2 <= value.ndim <= max_ndim
-      and value.shape[-2] in rows
-      and value.shape[-1] in columns
-    )
-    if not fits:
-      got = getattr(value, 'shape', type(value).__name__)
+      continue
+    got: Any = getattr(value, 'shape', type(value).__name__)
+    fits = isinstance(got, tuple) and 2 <= len(got) <= max_ndim
+    if not fits or got[-2] not in rows or got[-1] not in columns:
       raise errors.ConfigError(
         f'{name}: got {got}; {batch} rows of {length} tokens require '
-        f'{" or ".join(map(str, sorted({*rows})))} rows of '
-        f'{" or ".join(map(str, sorted({*columns})))}'
+        f'{" or ".join(map(str, sorted(rows)))} rows of '
+        f'{" or ".join(map(str, sorted(columns)))}'
       )
     if not jnp.issubdtype(value.dtype, dtype):
       raise errors.ConfigError(
         f'{name} are {value.dtype}; they must be integers'
       )
-
-  check('segment_ids', segment_ids, (batch,), (length,), jnp.integer)
-  check('lengths', lengths, (1, batch), (1, length), jnp.integer)
-  rows = (1, batch)
-  if isinstance(positions, base.Distances):
-    check('r of Distances', positions.r, rows, (length,), jnp.integer, 3)
-  elif positions is not None and positions.shape != (length,):
-    check('positions', positions, rows, (length,), jnp.number, 3)
 
 
 def check_one_layer(positions: base.Positions | None) -> None:

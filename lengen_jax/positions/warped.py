@@ -1,8 +1,4 @@
-"""Warped positions: training with the reduced gaps of interpolated positions.
-
-At test time positions are interpolated (dynamic PI), which reduces the distance
-of neighbouring tokens. Warping trains the model on such distances.
-"""
+"""Warped positions: training with the small gaps of interpolated positions."""
 
 from collections.abc import Callable
 import dataclasses
@@ -96,11 +92,10 @@ class HeadTailWarp(base.PositionScheme):
   # Warps that are applied with probability `fraction` each.
   modes = (HEAD, TAIL)  # type: tuple[int, ...]
 
+  ranges = {'train_length': '>= 1'}
+
   def __post_init__(self) -> None:
-    if self.train_length is None or self.train_length < 1:
-      raise errors.SpecError(
-        f'warping requires train_length >= 1, got {self.train_length}'
-      )
+    super().__post_init__()
     if not self._alphas or not all(0 < a <= 1 for a in self._alphas):
       raise errors.SpecError(
         f'alpha={self.alpha} must be a number in (0, 1] or a tuple of them'
@@ -116,12 +111,10 @@ class HeadTailWarp(base.PositionScheme):
   def _alphas(self) -> tuple[float, ...]:
     return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
-  def draw(
-    self, rng: jax.Array, segment_positions: Array, lengths: Lengths
-  ) -> Draws:
-    del lengths
-    keys = base.token_keys(rng, segment_positions.shape)
-    two = base.per_token(lambda key: jax.random.uniform(key, (2,)), keys)
+  def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
+    two = base.per_token(
+      lambda key: jax.random.uniform(key, (2,)), rng, i.shape
+    )
     which, choice = jnp.moveaxis(two, -1, 0)
     mode = jnp.full(which.shape, PLAIN)
     for number, warp in enumerate(self.modes):
@@ -129,31 +122,24 @@ class HeadTailWarp(base.PositionScheme):
       mode = jnp.where((low <= which) & (which < high), warp, mode)
     alphas = jnp.asarray(self._alphas, jnp.float32)
     index = jnp.minimum(choice * len(self._alphas), len(self._alphas) - 1)
+    alpha = alphas[index.astype(jnp.int32)]
     return {
-      'mode': base.per_segment(mode, segment_positions),
-      'alpha': base.per_segment(
-        alphas[index.astype(jnp.int32)], segment_positions
-      ),
+      'mode': base.per_segment(mode, i),
+      'alpha': base.per_segment(alpha, i),
     }
 
-  def apply(
-    self, draws: Draws, segment_positions: Array, *, lengths: Lengths = None
-  ) -> Array:
-    index = segment_positions.astype(jnp.float32)
+  def apply(self, draws: Draws, i: Array, *, lengths: Lengths = None) -> Array:
+    i = i.astype(jnp.float32)
     # The clip keeps f within its domain at padding.
     n = jnp.maximum(lengths, 1).astype(jnp.float32)
-    part = jnp.clip(index / n, 0.0, 1.0)
-    tail = n * skew_function(self.skew)(part)
-    head = draws['alpha'] * index
-    return jnp.where(
-      draws['mode'] == HEAD,
-      head,
-      jnp.where(draws['mode'] == TAIL, tail, index),
-    )
+    tail = n * skew_function(self.skew)(jnp.clip(i / n, 0.0, 1.0))
+    head = draws['alpha'] * i
+    plain_or_tail = jnp.where(draws['mode'] == TAIL, tail, i)
+    return jnp.where(draws['mode'] == HEAD, head, plain_or_tail)
 
-  def at_test(self, segment_positions: Array, lengths: Lengths) -> Array:
+  def at_test(self, i: Array, lengths: Lengths) -> Array:
     factor = interpolated.ratio(self.train_length, lengths)
-    return segment_positions.astype(jnp.float32) * factor
+    return i.astype(jnp.float32) * factor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,10 +93,10 @@ def test_segment_starts():
   )
 
 
-def test_token_keys_depend_on_row_and_column_only():
+def test_draws_per_token_depend_on_row_and_column_only():
   def data(*shape, **kwargs):
-    keys = base.token_keys(jax.random.key(0), shape, **kwargs)
-    return np.asarray(jax.random.key_data(keys))
+    draw, rng = jax.random.key_data, jax.random.key(0)
+    return np.asarray(base.per_token(draw, rng, shape, **kwargs))
 
   wide = data(3, 8)
   assert len(np.unique(wide.reshape(24, -1), axis=0)) == 24

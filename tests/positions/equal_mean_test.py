@@ -216,9 +216,9 @@ def test_needs_lengths_and_rng(spec):
     ('max_position=48', 'accepts it only then'),
     (
       "distribution='beta', max_position=48, alpha=0.",
-      'alpha must be positive, got 0.0',
+      'alpha of equal_mean is 0.0; it must be > 0',
     ),
-    ('alpha=-1.', 'alpha must be positive, got -1.0'),
+    ('alpha=-1.', 'alpha of equal_mean is -1.0'),
   ],
 )
 def test_refuses(keys, message):

@@ -78,10 +78,10 @@ def test_facts():
   [
     ('', 'exactly one of scale and train_length'),
     ('scale=2., train_length=8', 'exactly one of scale and train_length'),
-    ('scale=-2.', 'got -2'),
-    ('scale=0.', 'got 0'),
-    ('train_length=0', 'got 0'),
-    ('train_length=-8', 'got -8'),
+    ('scale=-2.', 'scale of interpolated is -2.0; .* > 0'),
+    ('scale=0.', 'scale of interpolated is 0.0'),
+    ('train_length=0', 'train_length of interpolated is 0; .* >= 1'),
+    ('train_length=-8', 'train_length of interpolated is -8'),
   ],
 )
 def test_refuses(keys, value):

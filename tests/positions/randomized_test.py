@@ -220,9 +220,9 @@ def test_needs_lengths_and_rng(train):
 @pytest.mark.parametrize(
   'keys, value',
   [
-    ('', 'got None'),
-    ('max_position=0', 'got 0'),
-    ('max_position=-3', 'got -3'),
+    ('', 'max_position of randomized is None; it must be >= 1'),
+    ('max_position=0', 'max_position of randomized is 0'),
+    ('max_position=-3', 'max_position of randomized is -3'),
     ("max_position=8, test='evne'", "'evne'; did you mean 'even'"),
   ],
 )

@@ -320,14 +320,20 @@ def test_facts():
 @pytest.mark.parametrize(
   'spec, message',
   [
-    ('shape', 'max_shift >= 0; got None'),
-    ('random_padding', 'max_position >= 1, .* got None'),
-    ('cape(local_shift=.6)', 'local_shift between 0 and 0.5, got 0.6'),
-    ('cape(max_scale=.5)', 'max_scale >= 1, got 0.5'),
-    ('shape(max_shift=-1)', 'max_shift >= 0; got -1'),
-    ('random_padding(max_position=0)', 'size of the range; got 0'),
-    ('cape(global_shift=-1.)', 'global_shift >= 0, got -1.0'),
-    ('cape(local_shift=-.1)', 'local_shift between 0 and 0.5, got -0.1'),
+    ('shape', 'max_shift of shape is None; it must be >= 0'),
+    (
+      'random_padding',
+      'max_position of random_padding is None; it must be >= 1',
+    ),
+    (
+      'cape(local_shift=.6)',
+      'local_shift of cape is 0.6; it must be >= 0 and <= 0.5',
+    ),
+    ('cape(max_scale=.5)', 'max_scale of cape is 0.5; it must be >= 1'),
+    ('shape(max_shift=-1)', 'max_shift of shape is -1'),
+    ('random_padding(max_position=0)', 'max_position of random_padding is 0'),
+    ('cape(global_shift=-1.)', 'global_shift of cape is -1.0; it must be >= 0'),
+    ('cape(local_shift=-.1)', 'local_shift of cape is -0.1'),
   ],
 )
 def test_bad_keys(spec, message):

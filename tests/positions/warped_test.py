@@ -278,9 +278,15 @@ def test_needs_lengths_and_rng(name):
 @pytest.mark.parametrize(
   'spec, message',
   [
-    ('head_warp', 'train_length >= 1, got None'),
-    ('tail_warp(train_length=0)', 'train_length >= 1, got 0'),
-    ('head_tail_warp(train_length=-8)', 'train_length >= 1, got -8'),
+    ('head_warp', 'train_length of head_warp is None; it must be >= 1'),
+    (
+      'tail_warp(train_length=0)',
+      'train_length of tail_warp is 0; it must be >= 1',
+    ),
+    (
+      'head_tail_warp(train_length=-8)',
+      'train_length of head_tail_warp is -8; it must be >= 1',
+    ),
     (
       'head_warp(train_length=8, alpha=2.)',
       r'alpha=2.0 must be .* \(0, 1\]',
