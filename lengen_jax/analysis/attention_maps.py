@@ -117,7 +117,12 @@ def figure(
     for axes in row[len(layers) :]:
       axes.set_axis_off()
     for axes, (layer, pair) in zip(row, layers.items(), strict=False):
-      _show(axes, pair[0])
+      # Square roots make small weights visible. The scale ends at the mean of
+      # the queries' largest weights.
+      largest = float(pair[0].max(axis=-1).mean())
+      norm = colors.PowerNorm(0.5, vmin=0.0, vmax=largest, clip=True)
+      axes.imshow(pair[0], cmap='viridis', norm=norm)
+      axes.set(xticks=[], yticks=[])
       share, even = (near_diagonal(each, width) for each in pair)
       axes.set_title(f'{layer}: {share:.2f} (even: {even:.2f})', fontsize=8)
       rows.append((name, length, layer, share, even, ''))
@@ -141,15 +146,6 @@ def figure(
   head = ('run', 'length', 'layer', f'within_{width}', 'if_even', 'refused')
   tables.write_csv(paths[2], head, rows + refused)
   return paths
-
-
-def _show(axes: plt.Axes, weights_QxK: np.ndarray) -> None:
-  """Draws a matrix; square roots make small weights visible."""
-  # The scale ends at the mean of the queries' largest weights.
-  largest = float(weights_QxK.max(axis=-1).mean())
-  norm = colors.PowerNorm(0.5, vmin=0.0, vmax=largest, clip=True)
-  axes.imshow(weights_QxK, cmap='viridis', norm=norm)
-  axes.set(xticks=[], yticks=[])
 
 
 def entropies(

@@ -1,8 +1,7 @@
 """Attention weights of a running model, and their entropy.
 
-An interceptor records the inputs of each layer's self-attention. The reference
-implementation then attends with the identity as values, and its output is the
-matrix of weights, because attention is linear in its values.
+Attention is linear in its values: with the identity as values, its output is
+the matrix of weights.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, D head_dim.
 """

@@ -1,10 +1,6 @@
-"""A model's additive biases, by layer and head, from its parameters.
+"""A model's additive biases in nats, by layer and head, from its parameters.
 
-A curve is the bias of one query as a function of the key's position, in nats,
-the unit of logits.
-
-Source: FIRE, Li et al. (2023), arXiv:2310.04418, figures 4 and 8, and section
-4.1 on learned thresholds.
+Source: FIRE, Li et al. (2023), arXiv:2310.04418, figures 4 and 8, section 4.1.
 
 Shapes: N layers, H heads, K keys.
 """

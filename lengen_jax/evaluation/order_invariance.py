@@ -34,13 +34,7 @@ class Change(NamedTuple):
 
 
 class Invariance(NamedTuple):
-  """Changes of the same outputs under redrawn positions and permuted tokens.
-
-  Attributes:
-    redrawn: Change when positions are redrawn.
-    permuted: Change when tokens are permuted.
-    compared: number of outputs compared in each case.
-  """
+  """Changes of the same `compared` outputs in two cases."""
 
   redrawn: Change
   permuted: Change
@@ -67,8 +61,8 @@ def measure(
   redrawn positions.
 
   Args:
-    config: a ModelConfig of a decoder or an encoder.
-    scheme: a PositionScheme that is random in training.
+    config: that of a decoder or an encoder.
+    scheme: a scheme that is random in training.
     batch: see `data.windows.lm_batch`; for an encoder see `objective.masked`.
     seed: seed of positions and permutations.
     draws: number of pairs of draws, and of permutations, per row.
@@ -93,7 +87,11 @@ def measure(
   if not rows.size:
     raise errors.ConfigError('no token of the batch has a weight above 0')
   last_B = scored_BxL.shape[1] - 1 - scored_BxL[:, ::-1].argmax(1)
-  movable_BxL = _movable(config, np.asarray(batch['segment_ids']), last_B)
+  segment_ids = np.asarray(batch['segment_ids'])
+  own_Bx1 = np.take_along_axis(segment_ids, last_B[:, None], axis=1)
+  after_BxL = np.arange(segment_ids.shape[1]) - last_B[:, None]
+  seen = after_BxL < 0 if config.architecture == 'decoder' else after_BxL != 0
+  movable_BxL = (segment_ids == own_Bx1) & seen
   generator = np.random.default_rng(seed)
   changes = []
   for number in range(draws):
@@ -102,65 +100,46 @@ def measure(
       tokens[movable_L] = generator.permutation(tokens[movable_L])
     key = jax.random.fold_in(jax.random.key(seed), number)
     first, second = jax.random.split(key)
-    original, redrawn, permuted = (
-      np.asarray(
-        _log_probabilities(
-          params,
-          {**batch, 'inputs': read},
-          last_B,
-          rng,
-          config=config,
-          scheme=scheme,
-          packed=packed,
-        ),
-        np.float64,
-      )[rows]
-      for read, rng in (
-        (batch['inputs'], first),
-        (batch['inputs'], second),
-        (inputs, first),
+    given = (batch['inputs'], first), (batch['inputs'], second), (inputs, first)
+    original, *others = (
+      _log_probabilities(
+        config, scheme, packed, params, {**batch, 'inputs': read}, last_B, rng
       )
+      for read, rng in given
     )
-    changes.append([change(original, redrawn), change(original, permuted)])
+    changes.append([change(original[rows], other[rows]) for other in others])
   redrawn, permuted = np.mean(changes, axis=0).tolist()
   return Invariance(Change(*redrawn), Change(*permuted), draws * len(rows))
 
 
-def change(original_BxV: np.ndarray, changed_BxV: np.ndarray) -> Change:
+def change(original_BxV: Array, changed_BxV: Array) -> Change:
   """Returns the Change from log probabilities to others, mean over rows."""
-  p, q = np.exp(original_BxV), np.exp(changed_BxV)
-  kl = (p * (original_BxV - changed_BxV)).sum(-1)
+  log_p, log_q = (
+    np.asarray(each, np.float64) for each in (original_BxV, changed_BxV)
+  )
+  p, q = np.exp(log_p), np.exp(log_q)
+  kl = (p * (log_p - log_q)).sum(-1)
   return Change(float(np.abs(p - q).sum(-1).mean() / 2), float(kl.mean()))
 
 
-def _movable(
-  config: ModelConfig, segment_ids: np.ndarray, last_B: np.ndarray
-) -> np.ndarray:
-  """Returns which tokens are permuted, bool `[B, L]`."""
-  own_Bx1 = np.take_along_axis(segment_ids, last_B[:, None], axis=1)
-  after_BxL = np.arange(segment_ids.shape[1]) - last_B[:, None]
-  seen = after_BxL < 0 if config.architecture == 'decoder' else after_BxL != 0
-  return (segment_ids == own_Bx1) & seen
-
-
-@functools.partial(jax.jit, static_argnames=('config', 'scheme', 'packed'))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _log_probabilities(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  packed: bool,
   params: Params,
   batch: Mapping[str, Array],
   at_B: Array,
   rng: jax.Array,
-  *,
-  config: ModelConfig,
-  scheme: PositionScheme,
-  packed: bool,
 ) -> jax.Array:
   """Returns log probabilities at one token of each row, float32 `[B, V]`."""
+  rngs = {'positions': rng}
   logits_BxLxV = objective.apply(
     config,
     scheme,
     params,
     batch,
-    rngs={'positions': rng},
+    rngs=rngs,
     train=True,
     packed=packed,
     scored=False,
