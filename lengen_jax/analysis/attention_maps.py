@@ -74,9 +74,7 @@ def figure(
   *,
   width: int = 2,
 ) -> list[pathlib.Path]:
-  """Draws attention at several lengths: a row per run and length.
-
-  A panel shows one layer, with its own color scale.
+  """Draws attention: a row per run and length, and a panel per layer.
 
   Source: figure B.1 of randomized encodings on real tasks.
 
@@ -173,7 +171,7 @@ def entropy_figure(
   Source: Su (2021, 2023): entropy grows with length, and less with log n.
 
   Args:
-    results: dict from a name to a result of `entropies`.
+    results: results of `entropies` by the name of the run.
     folder: output folder; created if it does not exist.
     train_length: tokens of a row in training.
 

@@ -53,12 +53,8 @@ def chart(
 ) -> str:
   """Returns an SVG of what `draw(axes, *args)` draws, a function of `plots`.
 
-  Args:
-    label: description for screen readers.
-    names: names of the runs, shown as tooltips of the curves.
-    draw: draws curves with gids 'run-0', 'run-1', ...; its name must be unique
-      in the page.
-    *args: further arguments of `draw`.
+  `label` describes it to screen readers. The curve with gid 'run-n' has the
+  tooltip `names[n]`. A page may have one chart per function.
   """
   with matplotlib.rc_context(_STYLE):
     figure, axes = plots.panels(1, (_WIDTH, _HEIGHT))
@@ -69,11 +65,8 @@ def chart(
 def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
   """Returns an SVG of the biases of one query by distance, a panel per layer.
 
-  Args:
-    number: number of the run.
-    layers: names of the layers.
-    drawn: the entry of the query in `evaluation.bias_maps.summary`.
-    query: position of the query.
+  `drawn` is the entry of the query in `evaluation.bias_maps.summary` of run
+  `number`.
   """
   with matplotlib.rc_context(_STYLE):
     figure, panels = plots.layer_panels(layers, 3, (_WIDTH, 0.7), 1.3, True)
@@ -120,12 +113,9 @@ def swatch(number: int) -> str:
 def _svg(
   figure: Any, name: str, label: str = '', names: Sequence[str] = ()
 ) -> str:
-  """Returns a matplotlib figure as SVG for a page, and closes the figure.
+  """Returns a figure as SVG for a page, and closes the figure; see `chart`.
 
-  Args:
-    name: prefix of ids, unique in the page.
-    label: description for screen readers; '' to hide the figure from them.
-    names: names of the runs, shown as tooltips of the curves.
+  `name` is the prefix of its ids. Without a label, screen readers skip it.
   """
   file = io.StringIO()
   figure.savefig(

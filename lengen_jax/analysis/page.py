@@ -115,13 +115,10 @@ def document(title: str, *body: Any, runs: int = 0) -> str:
 
 
 def element(tag: str, *content: Any, **attributes: Any) -> str:
-  """Returns an HTML element.
+  """Returns an HTML element around text or Html.
 
-  Args:
-    tag: name of the element.
-    *content: text or Html.
-    **attributes: attributes that are not None. `_` in a name stands for `-`,
-      and a final `_` is removed.
+  Attributes that are None are left out. `_` in a name stands for `-`, and a
+  final `_` is removed.
   """
   given = ''.join(
     f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
@@ -150,14 +147,10 @@ def table(
   caption: Any = None,
   class_: str | None = None,
 ) -> str:
-  """Returns a table.
+  """Returns a table, with a caption above it.
 
-  Args:
-    head: names of the columns.
-    rows: lists of cells; the first cell is the header of the row.
-    foot: cells of the footer.
-    caption: text above the table.
-    class_: 'prose' if cells are text rather than numbers.
+  The first cell of a row, or of the footer `foot`, is its header. `class_` is
+  'prose' if cells are text rather than numbers.
   """
 
   def line(cells: Sequence[Any]) -> str:
@@ -190,11 +183,7 @@ def legend(
 ) -> str:
   """Returns a table of runs with checkboxes that show or hide curves.
 
-  Args:
-    head: names of the columns after the first.
-    names: names of the runs.
-    columns: lists of cells.
-    caption: text above the table.
+  `head` and `columns` are those after the first column, which has the `names`.
   """
   rows = []
   for n, (name, *cells) in enumerate(zip(names, *columns, strict=True)):
@@ -215,12 +204,9 @@ def legend(
 def best_marked(
   values: Sequence[Any], text: Callable[[Any], str], better: Any = min
 ) -> list[str]:
-  """Returns the cells of a column, with the best in bold.
+  """Returns cells of numbers or None; those with the best text are bold.
 
-  Args:
-    values: numbers or None.
-    text: formats a number. All cells with the text of the best are bold.
-    better: min or max.
+  `text` formats a number, and `better` is min or max.
   """
   known = [value for value in values if value is not None]
   best = text(better(known)) if len(known) > 1 else None
@@ -264,6 +250,7 @@ def appendix(
     defaults: the default config; {} for none.
     facts: nested dict of versions, hardware and data.
     files: text of the files to download, by name.
+    folder: the workdir.
   """
   config = {key: value for key, value in config.items() if key != 'paper'}
   theirs = dict(_leaves(defaults))

@@ -235,7 +235,6 @@ def layer_panels(
   """Returns a figure with a panel per layer, and the panels.
 
   Args:
-    layers: titles of the panels.
     columns: maximum number of panels in a row.
     size: width of the figure, and its height without panels, inches.
     height: height of a row of panels, inches.

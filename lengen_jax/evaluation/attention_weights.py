@@ -127,8 +127,7 @@ def by_layer(
     function's result, in the order in which the layers run.
 
   Raises:
-    errors.LengthError: the batch is longer than the encoding or the scheme
-      supports.
+    errors.LengthError: the encoding or the scheme does not support the length.
   """
   found: dict[str, Any] = {}
   parts: dict[str, Any] = {}

@@ -86,12 +86,11 @@ class Generator:
     Args:
       prompts: token ids without a start token, integer arrays `[length]`.
       report: called after each batch as `report(done, steps)`, with the number
-        of finished prompts and that of decoding steps of the batch, the maximum
-        over devices.
+        of finished prompts and the maximum over devices of decoding steps.
 
     Returns:
-      List of int32 arrays in the order of the prompts: token ids up to the
-      first `end_id`, which is excluded; at most `max_new`.
+      An int32 array per prompt: token ids up to the first `end_id`, which is
+      excluded; at most `max_new`.
 
     Raises:
       errors.ConfigError: a prompt is not an array of ids in the vocabulary.
@@ -180,9 +179,8 @@ class Generator:
   ) -> tuple[Array, Array, Array]:
     """Generates tokens; reads all tokens of a prompt but the last in one call.
 
-    Args:
-      batch: 'tokens' `[B, W + 1]`, start token, prompt and padding; 'lengths'
-        `[B]`, those of the prompts; and 'numbers' `[B]`, their indices.
+    `batch` has 'tokens' `[B, W + 1]`, start token, prompt and padding;
+    'lengths' `[B]`, those of the prompts; and 'numbers' `[B]`, their indices.
 
     Returns:
       Token ids, int32 `[B, N]`, arbitrary after an `end_id`; decoding steps,

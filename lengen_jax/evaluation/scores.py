@@ -19,9 +19,8 @@ def score(
   class. SCROLLS adds `num_predicted` and `mean_prediction_length_characters`.
 
   Args:
-    task: a PromptTask.
-    predictions: dict from id to the generated text.
-    references: dict from id to reference texts; see `prompts.group`.
+    predictions: generated text by id.
+    references: reference texts by id; see `prompts.group`.
 
   Raises:
     errors.MetricError: ids do not match, or references are not public.

@@ -133,8 +133,8 @@ def evaluate(
 
   Args:
     task: a key of `TASKS`.
-    predictions: dict from id to the text generated for it.
-    references: dict from id to a list of texts; see `group_outputs`.
+    predictions: generated text by id.
+    references: list of texts by id; see `group_outputs`.
 
   Returns:
     The metrics of the task, percent, under the names of the benchmark;
