@@ -12,7 +12,6 @@ import functools
 from typing import Any
 
 from flax import linen as nn
-from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,32 +28,30 @@ from lengen_jax.types import Array, Params
 MOST_PAIRS = 2**22
 
 
-@struct.dataclass
+@dataclasses.dataclass(frozen=True)
 class Attended:
-  """Inputs of a layer's self-attention; see `dot_product_attention`.
+  """Inputs of a layer's self-attention.
 
   Attributes:
     q: `[B, Q, H, D]`, rotated if the encoding rotates.
     k: `[B, K, G, D]`, rotated if the encoding rotates.
     segment_ids: int32 `[B, Q]` or None.
-    terms: dict of positions, bias, content and logit_scale.
     mask: causality, window and sinks.
-    scale: factor on the logits; None for 1/sqrt(D).
+    options: further arguments of `dot_product_attention`.
   """
 
-  q: Any
-  k: Any
-  segment_ids: Any
-  terms: dict[str, Any]
-  mask: visibility.Mask = struct.field(pytree_node=False)
-  scale: float | None = struct.field(pytree_node=False)
+  q: jax.Array
+  k: jax.Array
+  segment_ids: jax.Array | None
+  mask: visibility.Mask
+  options: dict[str, Any]
 
   def weights(self) -> jax.Array:
     """Returns attention weights, float32 `[B, H, Q, K]`; 0 where masked."""
     batch, keys, key_heads, _ = self.k.shape
-    terms = dict(self.terms)
-    if terms['content'] is not None:
-      terms['content'] = _LogitsOf(terms['content'])
+    options = dict(self.options)
+    if options['content'] is not None:
+      options['content'] = _LogitsOf(options['content'])
     eye_BxKxGxK = jnp.broadcast_to(
       jnp.eye(keys)[None, :, None], (batch, keys, key_heads, keys)
     )
@@ -64,13 +61,12 @@ class Attended:
         self.q.astype(jnp.float32),
         self.k.astype(jnp.float32),
         eye_BxKxGxK,
-        **terms,
+        **options,
         q_segment_ids=self.segment_ids,
         k_segment_ids=self.segment_ids,
         causal=self.mask.causal,
         window=self.mask.window,
         sinks=self.mask.sinks,
-        scale=self.scale,
         implementation='reference',
       )
     return jnp.moveaxis(weights_BxQxHxK, 2, 1)
@@ -159,9 +155,8 @@ def by_layer(
           parts.pop('q'),
           parts.pop('k'),
           segment_ids=args[1].segment_ids,
-          terms=dict(parts),
           mask=visibility.Mask(module.causal, module.window, module.sinks),
-          scale=None if module.scaled_logits else 1.0,
+          options=parts | {'scale': None if module.scaled_logits else 1.0},
         )
       )
       parts.clear()
