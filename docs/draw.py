@@ -1,7 +1,6 @@
-"""Draws the pictures of these pages: python -m docs.draw
+"""Draws the pictures of the documentation: `python -m docs.draw`
 
-Curves of figures are drawn from where these are on record, in
-`benchmarks/results` or in the table of a page.
+Charts show numbers from `benchmarks/results` or from the table of a page.
 """
 
 import functools
@@ -24,7 +23,7 @@ PICTURES = _DOCS / 'pictures'
 
 
 def _positions():
-  """Index, scheme, positions, layers."""
+  """Returns the picture of positions from the index to the layers."""
   p = svg.Picture(760, 250, 'Positions are made once and handed to every layer')
   tokens = ('To', 'be', 'or', 'not', 'to', 'be')
   drawn = (4, 19, 23, 58, 71, 90)
@@ -57,7 +56,7 @@ def _positions():
 
 
 def _schemes():
-  """Where 16 tokens come to stand."""
+  """Returns the picture of the positions of 16 tokens by scheme."""
   n, train, limit = 16, 8, 64
   index = jnp.arange(n)[None]
   rows = (
@@ -98,7 +97,7 @@ def _schemes():
 
 
 def _windows():
-  """What is scored, by two constructions."""
+  """Returns the picture of the scored tokens for two kinds of windows."""
   p = svg.Picture(760, 336, 'The same tokens at every length, and not the same')
   documents = (8, 3, 9)
   cell, gap = 15.0, 12
@@ -111,7 +110,7 @@ def _windows():
       for size in documents:
         for n in range(size):
           is_scored = scored(size, length, n)
-          # Beginnings are hard.
+          # Tokens at the beginning of a document are dark: their loss is high.
           fill = svg.shade(1 - 0.75 * n / 9) if is_scored else '#F0F0F0'
           p.box(left + cell * n, top, cell - 1, 20, fill)
           if is_scored:
@@ -145,7 +144,7 @@ def _windows():
 
 
 def _curves():
-  """The table of curves.md."""
+  """Returns the chart of the losses in the table of curves.md."""
   rows = re.findall(
     r'^\| `([\w ]+)` \|((?: [\d.]+ \|){5})',
     (_DOCS / 'curves.md').read_text(),
@@ -171,7 +170,10 @@ def _curves():
 
 
 def _memory():
-  """What attention needs on a TPU v4, by its compiler."""
+  """Returns the chart of the memory of attention on a TPU v4.
+
+  The memory is that of XLA's memory analysis.
+  """
   found = json.loads((_RESULTS / 'attention_memory.json').read_text())
   names = {
     'naive': 'all pairs in memory',
@@ -198,7 +200,7 @@ def _memory():
 
 
 def _cost():
-  """Instructions of kernels with a bias over those without."""
+  """Returns the chart of instructions with a bias over those without one."""
   found = json.loads((_RESULTS / 'attention_tpu_static.json').read_text())
   ratios = found['cells']['v5e, heads of 64']['ratios']
   names = {
@@ -226,7 +228,7 @@ def _cost():
 
 
 def _blocks():
-  """Tiles of a causal attention matrix, and what is in one."""
+  """Returns the picture of the tiles of causal attention, and of one tile."""
   p = svg.Picture(760, 330, 'Attention goes tile by tile')
   size, left, top = 32, 60, 56
   p.text(left + 4 * size, 28, 'keys', size=12, at='middle')
@@ -273,7 +275,7 @@ def _blocks():
 
 
 def _strip():
-  """From numbers by distance to a tile, and back."""
+  """Returns the picture of a tile made of a row of biases by distance."""
   p = svg.Picture(760, 300, 'A strip of numbers by distance becomes a tile')
   q = k = 5
   size, left = 30, 30
@@ -320,7 +322,7 @@ def _strip():
 
 
 def _anchors():
-  """FIRE between two anchors."""
+  """Returns the picture of FIRE's input at two anchors and between them."""
   p = svg.Picture(760, 300, "FIRE's bias between two anchored queries")
   fire = functools.partial(_fire_bias, c=0.1, threshold=512.0)
   low, high = 0, 2048
@@ -372,12 +374,12 @@ def _anchors():
 
 
 def _fire_bias(distance, position, *, c, threshold):
-  """FIRE's input to its MLP, which is a bias for an MLP that keeps it."""
+  """Returns the input of FIRE's MLP for a query at `position`."""
   return math.log(c * distance + 1) / math.log(c * max(position, threshold) + 1)
 
 
 def _shared():
-  """A tile of the bias that serves several rows of the batch."""
+  """Returns the picture of a bias tile that several rows of a batch share."""
   p = svg.Picture(760, 260, 'A tile of the bias is made once for several rows')
   p.box(40, 70, 130, 70, svg.shade(0.35, GOLD), radius=4)
   p.text(105, 100, 'rows by distance', size=12, at='middle')
@@ -418,7 +420,7 @@ _ALL = {
 
 
 def draw(folder):
-  """Writes all pictures into a folder; returns their paths."""
+  """Writes all pictures into a folder and returns their paths."""
   folder.mkdir(parents=True, exist_ok=True)
   paths = []
   for name, picture in _ALL.items():

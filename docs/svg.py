@@ -1,13 +1,13 @@
-"""Pictures in SVG: shapes on a card, and charts of lines.
+"""Pictures in SVG: shapes on a card, and line charts.
 
-Written by hand: what matplotlib writes changes from version to version, and a
-test holds the pictures in the repository to what is drawn.
+The bytes do not depend on versions of a plotting library, so that a test can
+compare the pictures in the repository with new ones.
 """
 
 import math
 import re
 
-# Okabe and Ito's, which the colour-blind can tell apart.
+# The color-blind safe palette of Okabe and Ito.
 BLUE, RED, GREEN, PINK, GOLD, GRAY = (
   '#0072B2',
   '#D55E00',
@@ -20,7 +20,7 @@ INK, PALE = '#222222', '#E8EEF4'
 
 
 class Picture:
-  """Shapes on a white card, so that they are legible on any background."""
+  """A white card with shapes, legible on any background."""
 
   def __init__(self, width, height, title):
     self.width, self.height = width, height
@@ -28,7 +28,7 @@ class Picture:
     self.box(0.5, 0.5, width - 1, height - 1, 'white', '#D0D0D0', radius=6)
 
   def box(self, x, y, width, height, fill, line='none', *, radius=0, wide=1):
-    """A rectangle."""
+    """Adds a rectangle."""
     self._add(
       'rect',
       x=x,
@@ -42,7 +42,7 @@ class Picture:
     )
 
   def line(self, points, color=INK, *, wide=1.5, dashes='none', arrow=False):
-    """A line through points; an arrow head at its end is a small triangle."""
+    """Adds a line through points, with an arrow head at its end if `arrow`."""
     where = ' '.join(f'{_number(x)},{_number(y)}' for x, y in points)
     self._add(
       'polyline',
@@ -66,11 +66,11 @@ class Picture:
       self._add('polygon', points=where, fill=color)
 
   def dot(self, x, y, color, radius=3.2):
-    """A disc."""
+    """Adds a disc."""
     self._add('circle', cx=x, cy=y, r=radius, fill=color)
 
   def text(self, x, y, words, *, size=13, color=INK, at='start', bold=False):
-    """A line of text on the base line y; `code` in backquotes."""
+    """Adds a line of text on the base line y, with `code` in backquotes."""
     parts = []
     for number, part in enumerate(re.split('`', words)):
       part = part.replace('&', '&amp;').replace('<', '&lt;')
@@ -89,7 +89,7 @@ class Picture:
     )
 
   def write(self, path):
-    """Writes the file."""
+    """Writes the SVG file."""
     width, height = self.width, self.height
     path.write_text(
       f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -115,7 +115,7 @@ def _number(value):
 
 
 def shade(part, color=BLUE):
-  """A colour between white, at 0, and `color`, at 1."""
+  """Returns the color between white, at 0, and `color`, at 1."""
   rgb = (int(color[n : n + 2], 16) for n in (1, 3, 5))
   mixed = (round(255 + part * (value - 255)) for value in rgb)
   return '#' + ''.join(f'{value:02X}' for value in mixed)
@@ -133,7 +133,7 @@ def chart(
   tick=str,
   limit=None,
 ):
-  """Lines over lengths that double, each with its name at its end."""
+  """Adds a chart of lines over lengths that double, labelled at their ends."""
   left, right, top, bottom = 84, 520, 52, p.height - 52
   xs = [*next(iter(lines.values()))]
   scale = math.log if log else float
@@ -166,7 +166,7 @@ def chart(
     for x, y in points:
       p.dot(x, y, color)
     ends.append([points[-1][1], name, color])
-  # Names that would overlap move apart.
+  # Labels that would overlap move apart.
   ends.sort()
   for _ in range(100):
     for upper, lower in zip(ends, ends[1:], strict=False):

@@ -136,7 +136,10 @@ def _module(module):
 
 
 def _methods(cls):
-  """Public methods that are new or say something new, and what calling does."""
+  """Returns the public methods of a class, and `__call__`, with a docstring.
+
+  Raises ValueError if a method without one overrides none that has one.
+  """
   found = []
   for name, member in cls.members.items():
     public = name == '__call__' or not name.startswith('_')
@@ -153,7 +156,7 @@ def _methods(cls):
 def _inherits(cls, name):
   """Returns whether a base class has a docstring for the method."""
   for base in cls.bases:
-    # `base.Encoding` of an import is a name that the loader does not follow.
+    # The loader does not resolve `base.Encoding` if `base` is an import.
     module, _, short = str(base).rpartition('.')
     where = cls.parent.members[module] if module else cls.parent
     above = where.members.get(short)
