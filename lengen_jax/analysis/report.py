@@ -121,14 +121,29 @@ def print_scores(results: Mapping[str, Any]) -> None:
 def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   """Writes CSV files, plot and HTML page into the workdir.
 
-  Returns:
-    Paths of results.json and of the written files.
+  Positions in positions.csv count from 1. Returns the paths of results.json and
+  of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
+  of_run = ('encoding', 'positions', 'attention_scale')
+  measured = ('loss', 'perplexity', 'bits_per_byte', 'word_perplexity')
+  cost = ('tokens', 'parameters', 'train_seconds')
+  head = ['run', *of_run, 'train_length', 'length', *measured, *cost, 'refused']
+  curves, positions = [], []
+  for name, curve in _runs(results):
+    for n, length in enumerate(results['lengths']):
+      row = [name, *map(curve.get, of_run), results['train_length'], length]
+      row += [*(curve[key][n] for key in measured), *map(curve.get, cost)]
+      curves.append([*row, curve['refused'].get(str(length))])
+    for length, found in curve['loss_by_position'].items():
+      points = zip(found['position'], found['loss'], strict=True)
+      positions += [(name, length, at + 1, loss) for at, loss in points]
   texts = {
     'results.json': json.dumps(results),
-    'curves.csv': tables.csv_text(*_curves(results)),
-    'positions.csv': tables.csv_text(*_positions(results)),
+    'curves.csv': tables.csv_text(head, curves),
+    'positions.csv': tables.csv_text(
+      ('run', 'length', 'position', 'loss'), positions
+    ),
   }
   for name in ('curves.csv', 'positions.csv'):
     files.write_text(folder / name, texts[name])
@@ -136,39 +151,6 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   plots.write(plot, plots.length_curves, results, names(results), _UNIT)
   files.write_text(path, _page(results, texts, folder))
   return [*(folder / name for name in texts), plot, path]
-
-
-def _curves(results: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
-  """Returns header and rows of curves.csv, a row per run and length."""
-  of_run = ('encoding', 'positions', 'attention_scale')
-  measured = ('loss', 'perplexity', 'bits_per_byte', 'word_perplexity')
-  cost = ('tokens', 'parameters', 'train_seconds')
-  rows = [
-    (
-      name,
-      *(curve[key] for key in of_run),
-      results['train_length'],
-      length,
-      *(curve[key][n] for key in measured),
-      *(curve[key] for key in cost),
-      curve['refused'].get(str(length)),
-    )
-    for name, curve in _runs(results)
-    for n, length in enumerate(results['lengths'])
-  ]
-  head = ['run', *of_run, 'train_length', 'length', *measured, *cost, 'refused']
-  return head, rows
-
-
-def _positions(results: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
-  """Returns header and rows of positions.csv; positions count from 1."""
-  rows = [
-    (name, length, position + 1, loss)
-    for name, curve in _runs(results)
-    for length, found in curve['loss_by_position'].items()
-    for position, loss in zip(found['position'], found['loss'], strict=True)
-  ]
-  return ['run', 'length', 'position', 'loss'], rows
 
 
 def _page(

@@ -38,19 +38,13 @@ def print_list(
   rows = []
   for one, hours, minutes in experiments:
     runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
+    seeds = f'{runs} x {len(one.seeds)}' if runs else ''
     paper = [
-      f'{number} {kind} x {_rounded(each)} h'
-      for (number, kind), each in hours.items()
+      f'{chips} {kind} x {_rounded(each)} h'
+      for (chips, kind), each in hours.items()
     ]
-    rows.append(
-      (
-        one.name,
-        one.title,
-        f'{runs} x {len(one.seeds)}' if runs else '',
-        '\n'.join(paper),
-        f'{_rounded(minutes)} min' if minutes else '',
-      )
-    )
+    cpu = f'{_rounded(minutes)} min' if minutes else ''
+    rows.append((one.name, one.title, seeds, '\n'.join(paper), cpu))
   tables.show(
     'what can be reproduced',
     ('experiment', 'what it shows', 'runs', 'paper', 'cpu'),

@@ -36,19 +36,15 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
 
 def print_table(results: Mapping[str, Any]) -> None:
   """Prints the score beyond the training length, a row per run."""
-  baselines, task = results['baselines'], results['task']
+  baselines = results['baselines']
   shortest, longest = results['train_lengths']
   unit, scale = _SCORES[results['score']]
   longer = [n for n in results['lengths'] if n > longest]
   head = ('best', 'mean', 'std', 'paper')
-  rows = [
-    (
-      run['run'],
-      *(_number(run[key], scale) for key in ('best', 'mean', 'std')),
-      _number(run['paper']),
-    )
-    for run in results['runs']
-  ]
+  rows = []
+  for run in results['runs']:
+    cells = [_number(run[key], scale) for key in ('best', 'mean', 'std')]
+    rows.append((run['run'], *cells, _number(run['paper'])))
   rows += [(name, 'unfinished') for name in results['unfinished']]
   rows += [
     (name, '', '', '', _number(value))
@@ -66,7 +62,7 @@ def print_table(results: Mapping[str, Any]) -> None:
       )
     ]
   tables.show(
-    f'{task}: {unit}, mean over lengths {longer[0]}..{longer[-1]}, '
+    f'{results["task"]}: {unit}, mean over lengths {longer[0]}..{longer[-1]}, '
     f'trained on {shortest}..{longest}',
     ('run', *head),
     rows,
@@ -77,22 +73,15 @@ def print_table(results: Mapping[str, Any]) -> None:
 def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   """Writes CSV, plot and HTML page into the workdir.
 
-  Returns:
-    Paths of results.json and of the written files.
+  Returns the paths of results.json and of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
-  rows = [
-    (
-      run['run'],
-      point['learning_rate'],
-      point['seed'],
-      length,
-      *(point[score][n] for score in _SCORES),
-    )
-    for run in results['runs']
-    for point in run['points']
-    for n, length in enumerate(results['lengths'])
-  ]
+  rows = []
+  for run in results['runs']:
+    for point in run['points']:
+      row = run['run'], point['learning_rate'], point['seed']
+      for n, length in enumerate(results['lengths']):
+        rows.append((*row, length, *(point[score][n] for score in _SCORES)))
   head = ('run', 'learning_rate', 'seed', 'length', *_SCORES)
   curves = tables.csv_text(head, rows)
   texts = {'results.json': json.dumps(results), 'curves.csv': curves}
@@ -125,8 +114,8 @@ def _page(
       f' Chance is {_number(results["chance"], scale)}; the horizontal line is '
       'the majority at each position.'
     )
-  label = f'{unit} against length'
-  chart = figures.chart(label, names, plots.score_curves, results, unit, scale)
+  draw, label = plots.score_curves, f'{unit} against length'
+  chart = figures.chart(label, names, draw, results, unit, scale)
   others = [f'{name}: unfinished' for name in results['unfinished']]
   others += [
     f'{name}: {_number(value)} in the paper'
