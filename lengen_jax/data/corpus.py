@@ -1,6 +1,7 @@
 """A corpus in memory: token ids of whole documents by split."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from lengen_jax.data import stdlib, vocabulary, windows
@@ -59,8 +60,9 @@ class Corpus:
     )
 
 
+@functools.cache
 def read_stdlib(path: str = '') -> Corpus:
-  """Returns the embedded corpus; see `stdlib.read`."""
+  """Returns the embedded corpus, read once per process; see `stdlib.read`."""
   documents, info = stdlib.read(path)
   vocab = vocabulary.Bytes(offset=0)
   return Corpus(documents, vocab, {**info, 'vocabulary': vocab.fingerprint})
