@@ -1,7 +1,6 @@
 """Copy, reverse, sort and sum, for models that predict the next token.
 
-Source: Kazemnejad et al. (2023), arXiv:2305.19466, and its code: 100 symbols to
-copy and reverse, 50 to sort, digits 1 to 9 to sum modulo 10. The score is
+Source: Kazemnejad et al. (2023), arXiv:2305.19466, and its code. The score is
 `Task.exact_match`.
 """
 
@@ -10,7 +9,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
 from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
 
@@ -27,25 +25,19 @@ class SymbolTask(base.Task):
 
   family = 'algorithmic'
   source = 'arXiv:2305.19466'
-
-  def __post_init__(self) -> None:
-    if self.symbols < 2:
-      raise errors.SpecError(f'symbols must be at least 2, got {self.symbols}')
+  ranges = {'symbols': '>= 2'}
 
   @property
   def vocab_in(self) -> int:
     return self.symbols
 
-  @property
-  def vocab_out(self) -> int:
-    return self.symbols
+  vocab_out = vocab_in
 
   @property
   def chance(self) -> float:
     return 1 / self.symbols
 
 
-@dataclasses.dataclass(frozen=True)
 class Copy(SymbolTask):
   """The input itself."""
 
@@ -55,7 +47,6 @@ class Copy(SymbolTask):
     return x
 
 
-@dataclasses.dataclass(frozen=True)
 class Reverse(SymbolTask):
   """The input in reverse order."""
 
@@ -78,7 +69,6 @@ class Sort(SymbolTask):
     return jnp.sort(jnp.where(jnp.arange(x.shape[0]) < n, x, self.symbols))
 
 
-@dataclasses.dataclass(frozen=True)
 class Sum(base.Task):
   """The sum of digits from 1 to 9, modulo 10."""
 

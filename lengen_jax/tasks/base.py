@@ -1,18 +1,18 @@
 """Base class of tasks: random inputs with exact targets.
 
-A task defines two pure functions of one row, `draw` and `answer`. All functions
-work under jit and vmap, so that a training step can generate its own data.
+All functions work under jit and vmap, so that a training step can generate its
+own data.
 
 Shapes: B batch, n nominal length, T_in and T_out tokens of input and target at
 that length, W width of a padded row. Lengths padded to the same width share one
 compilation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +29,13 @@ Length = int | jax.Array
 class Task:
   """Base of all tasks.
 
-  A subclass defines `answer`, `draw` unless tokens are uniform, the attributes
-  below, and the lengths of input and target if they are not the nominal length.
-  Tokens beyond those lengths are set to 0.
+  A subclass defines the pure functions of one row `answer` and, unless tokens
+  are uniform, `draw`, the attributes below, and the lengths of input and target
+  if they are not the nominal length. Tokens beyond those lengths are set to 0.
   """
 
+  # Ranges of keys; see `specs.check_ranges`.
+  ranges: ClassVar[Mapping[str, str | tuple]] = {}
   family = ''
   level = ''
   formula = ''
@@ -49,6 +51,9 @@ class Task:
   terminator = None  # type: int | None
   # T_out if it is the same for all lengths.
   target_length = None  # type: int | None
+
+  def __post_init__(self) -> None:
+    specs.check_ranges(self)
 
   def __str__(self) -> str:
     return f'{self.family}/{specs.describe(self)}'
@@ -74,17 +79,14 @@ class Task:
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     """Returns a random input, int32 `[width]`; by default uniform tokens.
 
-    The first T_in(n) tokens must not depend on `width`, which is T_in of the
-    maximum length.
+    The first T_in(n) tokens must not depend on `width`.
     """
     return draws.symbols(rng, self.vocab_in, width)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
-    """Returns the target of an input, int32 `[T_out(W)]`.
+    """Returns the target of an input, int32 `[W] -> [T_out(W)]`.
 
-    Args:
-      x: int32 `[W]`, 0 from index T_in(n) on.
-      n: int32 scalar, the nominal length.
+    x is 0 from index T_in(n) on, where n is the nominal length.
     """
     raise NotImplementedError
 
@@ -103,8 +105,7 @@ class Task:
     Args:
       rng: a key.
       batch_size: B.
-      length: nominal length n; may be traced (and unchecked) if `padded_length`
-        is given.
+      length: nominal length n; traced only with `padded_length`.
       padded_length: nominal length that the arrays are padded to.
 
     Returns:
@@ -187,22 +188,17 @@ class Task:
     counts = []
     for key in jax.random.split(rng):
       _, targets = self.sample(key, examples, length)
-      position = jnp.broadcast_to(
-        jnp.arange(targets.shape[1])[None], targets.shape
-      )
-      count_TxC = jnp.zeros((targets.shape[1], self.vocab_out), jnp.int32)
-      counts.append(
-        count_TxC.at[position, targets].add(
-          self.mask(targets).astype(jnp.int32)
-        )
-      )
-    fitted, seen = counts
-    best = fitted.argmax(axis=1)[:, None]
+      scored = self.mask(targets)[..., None]
+      classes = jax.nn.one_hot(targets, self.vocab_out, dtype=jnp.int32)
+      counts.append((classes * scored).sum(0))
+    fitted_TxC, seen_TxC = counts
+    total = float(seen_TxC.sum())
+    constant = seen_TxC.sum(0)[fitted_TxC.sum(0).argmax()]
+    best_Tx1 = fitted_TxC.argmax(1)[:, None]
+    positionwise = jnp.take_along_axis(seen_TxC, best_Tx1, axis=1).sum()
     return {
-      'constant': float(seen.sum(axis=0)[fitted.sum(axis=0).argmax()])
-      / float(seen.sum()),
-      'positionwise': float(jnp.take_along_axis(seen, best, axis=1).sum())
-      / float(seen.sum()),
+      'constant': float(constant) / total,
+      'positionwise': float(positionwise) / total,
     }
 
   def check_length(self, length: Length) -> int:

@@ -27,8 +27,7 @@ def make(
     task: the task that `inputs` and `targets` were sampled from.
     inputs: int32 `[B, N]`, padded at the end.
     targets: int32 `[B, M]`, padded at the end.
-    length: the nominal length of all rows, an int or int32 scalar. N and M may
-      be those of a greater length.
+    length: nominal length of all rows; N and M may be those of a greater one.
     autoregressive: whether the model reads earlier targets.
 
   Returns:

@@ -52,10 +52,7 @@ def register(name: str, task: type[base.Task]) -> None:
 
 
 def create(spec: str) -> base.Task:
-  """Creates a task from a spec.
-
-  Args:
-    spec: `family/name` or `family/name(key=value, ...)`.
+  """Creates a task from `family/name` or `family/name(key=value, ...)`.
 
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.

@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
 from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
 
@@ -37,17 +36,11 @@ class Passkey(base.Task):
   source = 'arXiv:2305.16300'
   vocab_out = 10
   chance = 0.1
-
-  def __post_init__(self) -> None:
-    if self.digits < 1 or self.phrase < 1:
-      raise errors.SpecError(
-        'digits and phrase of passkey must be at least 1, got '
-        f'{self.digits} and {self.phrase}'
-      )
-    if self.depth is not None and not 0 <= self.depth <= 1:
-      raise errors.SpecError(
-        f'depth of passkey must be between 0 and 1, got {self.depth}'
-      )
+  ranges = {
+    'digits': '>= 1',
+    'depth': 'None or >= 0 and <= 1',
+    'phrase': '>= 1',
+  }
 
   @property
   def vocab_in(self) -> int:

@@ -30,7 +30,7 @@ def test_create(name):
     ('chomsky/parity_check(modulus=3)', 'takes no keys'),
     ('algorithmic/copy(symbol=3)', "did you mean 'symbols'"),
     ('algorithmic/copy(symbols=1.5)', 'it takes int'),
-    ('algorithmic/copy(symbols=1)', 'symbols must be at least 2'),
+    ('algorithmic/copy(symbols=1)', 'symbols of copy is 1; it must be >= 2'),
   ],
 )
 def test_create_refuses(spec, message):

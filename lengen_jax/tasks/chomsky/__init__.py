@@ -6,11 +6,9 @@ follow the code.
 
 from lengen_jax.tasks import base
 
-SOURCE = 'arXiv:2207.02098, arXiv:2305.16843'
-
 
 class ChomskyTask(base.Task):
   """Base of the fifteen tasks."""
 
   family = 'chomsky'
-  source = SOURCE
+  source = 'arXiv:2207.02098, arXiv:2305.16843'

@@ -5,8 +5,6 @@ Numbers are vectors of bits of any size, so that no integer overflows.
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -16,11 +14,15 @@ from lengen_jax.tasks.base import Length
 SEPARATOR = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class DuplicateString(chomsky.ChomskyTask):
-  """The input bits, repeated once."""
+class ContextSensitiveTask(chomsky.ChomskyTask):
+  """Base of the context-sensitive tasks."""
 
   level = 'cs'
+
+
+class DuplicateString(ContextSensitiveTask):
+  """The input bits, repeated once."""
+
   formula = 'w w'
 
   def output_length(self, length: Length) -> Length:
@@ -30,14 +32,12 @@ class DuplicateString(chomsky.ChomskyTask):
     return x[jnp.arange(2 * x.shape[0]) % n]
 
 
-@dataclasses.dataclass(frozen=True)
-class MissingDuplicateString(chomsky.ChomskyTask):
+class MissingDuplicateString(ContextSensitiveTask):
   """The bit replaced by token 2 in a string that occurs twice.
 
   Inputs of odd length end with token 3. At length 1, input and target are 1.
   """
 
-  level = 'cs'
   formula = 'the hidden bit of w w'
   vocab_in = 4
   target_length = 1
@@ -60,11 +60,9 @@ class MissingDuplicateString(chomsky.ChomskyTask):
     return jnp.where(n == 1, 1, x[twin])[None]
 
 
-@dataclasses.dataclass(frozen=True)
-class OddsFirst(chomsky.ChomskyTask):
+class OddsFirst(ContextSensitiveTask):
   """The bits at odd indices, counted from 0, then those at even ones."""
 
-  level = 'cs'
   formula = 'x[1::2] x[0::2]'
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
@@ -74,25 +72,37 @@ class OddsFirst(chomsky.ChomskyTask):
     return x[jnp.clip(jnp.where(odd < n, odd, even), 0, x.shape[0] - 1)]
 
 
-@dataclasses.dataclass(frozen=True)
-class BinaryAddition(chomsky.ChomskyTask):
-  """Sum of two positive numbers, lowest bit first.
+class BinaryTask(ContextSensitiveTask):
+  """Base of the tasks on two positive numbers, lowest bit first.
 
-  Token 2 separates the numbers and ends the target. Numbers may have leading
-  zeros. Below length 3, the input is a single number.
+  Token 2 separates the numbers and ends the target. Below length 3, the input
+  is a single number, from 0 to 2^n - 2.
   """
 
-  level = 'cs'
-  formula = 'a + b, then 2'
   vocab_in = 3
   vocab_out = 3
   terminator = SEPARATOR
 
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
+    bits, once = draws.column_bits(rng, width, (2,))
+    column = jnp.arange(width)
+    # The length of the first number is uniform.
+    size = 1 + draws.below(once[0], jnp.maximum(n - 2, 1))
+    uniform = draws.uniform(bits)
+    a = positive(uniform, jnp.where(column < size, column, -1))
+    b = positive(uniform, jnp.where(column < n, column - size - 1, -1))
+    two = jnp.where(column == size, SEPARATOR, a + b)
+    number = draws.below(once[0], 2 ** jnp.minimum(n, 2) - 1)
+    return jnp.where(n < 3, (number >> jnp.minimum(column, 31)) & 1, two)
+
+
+class BinaryAddition(BinaryTask):
+  """Sum of two numbers, which may have leading zeros."""
+
+  formula = 'a + b, then 2'
+
   def output_length(self, length: Length) -> Length:
     return length + 1
-
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draw_operands(rng, n, width)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     a, b = operands(x, n)
@@ -100,43 +110,25 @@ class BinaryAddition(chomsky.ChomskyTask):
     return terminate(carry(total), self.output_length(n))
 
 
-@dataclasses.dataclass(frozen=True)
-class BinaryMultiplication(chomsky.ChomskyTask):
-  """Product of two numbers, in the format of BinaryAddition.
+class BinaryMultiplication(BinaryTask):
+  """Product of two numbers; it is empty at length 1 and 0 at length 2."""
 
-  Below length 3, the input is a single number; the product is empty at length 1
-  and 0 at length 2.
-  """
-
-  level = 'cs'
   formula = 'a b, then 2'
-  vocab_in = 3
-  vocab_out = 3
-  terminator = SEPARATOR
-
-  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
-    return draw_operands(rng, n, width)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     a, b = operands(x, n)
 
-    def double_and_add(
-      total: jax.Array, bit: jax.Array
-    ) -> tuple[jax.Array, None]:
+    def add(total: jax.Array, bit: jax.Array) -> tuple[jax.Array, None]:
       return jnp.roll(total, 1).at[0].set(0) + bit * b, None
 
     # Sums of bits before carrying fit an int32.
-    product, _ = jax.lax.scan(
-      double_and_add, jnp.zeros_like(b), a, reverse=True
-    )
+    product, _ = jax.lax.scan(add, jnp.zeros_like(b), a, reverse=True)
     return terminate(carry(product), self.output_length(n))
 
 
-@dataclasses.dataclass(frozen=True)
-class ComputeSqrt(chomsky.ChomskyTask):
+class ComputeSqrt(ContextSensitiveTask):
   """Integer part of the square root; numbers have their highest bit first."""
 
-  level = 'cs'
   formula = 'floor(sqrt(x))'
 
   def output_length(self, length: Length) -> Length:
@@ -176,11 +168,9 @@ class ComputeSqrt(chomsky.ChomskyTask):
     return jax.lax.scan(digit, (zero, zero), (high_bit, low_bit))[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class BucketSort(chomsky.ChomskyTask):
+class BucketSort(ContextSensitiveTask):
   """The tokens, 0 to 4, sorted."""
 
-  level = 'cs'
   formula = 'sorted x'
   vocab_in = 5
   vocab_out = 5
@@ -195,12 +185,7 @@ def positive(uniform: jax.Array, place: jax.Array) -> jax.Array:
   """Returns the bits of a uniform positive number, int32 `[W]`.
 
   From the highest place down, if all bits so far are 0, the bit at place k is 1
-  with probability 2^k / (2^(k+1) - 1).
-
-  Args:
-    uniform: float32 `[W]`, uniform in [0, 1).
-    place: int32 `[W]`, the place k of each bit; negative where there is no bit,
-      so that the result is 0.
+  with probability 2^k / (2^(k+1) - 1). Bits at negative places are 0.
   """
   one = uniform < 0.5 / (1 - jnp.exp2(-1.0 - jnp.maximum(place, 0)))
   highest = jnp.max(jnp.where(one & (place >= 0), place, -1))
@@ -208,32 +193,8 @@ def positive(uniform: jax.Array, place: jax.Array) -> jax.Array:
   return jnp.where(place >= 0, bits, 0).astype(jnp.int32)
 
 
-def draw_operands(rng: jax.Array, n: Length, width: int) -> jax.Array:
-  """Draws two positive numbers, lowest bit first, separated by token 2.
-
-  The length of the first is uniform. Below length 3, the result is one number
-  from 0 to 2^n - 2.
-  """
-  bits, once = draws.column_bits(rng, width, (2,))
-  column = jnp.arange(width)
-  size = 1 + draws.below(once[0], jnp.maximum(n - 2, 1))
-  uniform = draws.uniform(bits)
-  a = positive(uniform, jnp.where(column < size, column, -1))
-  b = positive(uniform, jnp.where(column < n, column - size - 1, -1))
-  two = jnp.where(column == size, SEPARATOR, a + b)
-  number = draws.below(once[0], 2 ** jnp.minimum(n, 2) - 1)
-  return jnp.where(n < 3, (number >> jnp.minimum(column, 31)) & 1, two)
-
-
 def operands(x: jax.Array, n: Length) -> tuple[jax.Array, jax.Array]:
-  """Returns both numbers of an input, each int32 `[W]`, lowest bit first.
-
-  The second number is 0 if the input has only one.
-
-  Args:
-    x: int32 `[W]`.
-    n: int32 scalar, the length of the input.
-  """
+  """Returns both numbers of an input of n tokens, 0 for a missing second one."""
   column = jnp.arange(x.shape[0])
   is_separator = x == SEPARATOR
   size = jnp.where(is_separator.any(), jnp.argmax(is_separator), n)

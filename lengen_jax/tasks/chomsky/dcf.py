@@ -4,7 +4,6 @@ Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
 
 from collections.abc import Iterable
-import dataclasses
 from typing import Any
 
 import jax
@@ -17,15 +16,19 @@ MODULUS = 5
 PLUS, MINUS, TIMES, OPEN, CLOSE = 5, 6, 7, 8, 9
 
 
-@dataclasses.dataclass(frozen=True)
-class StackManipulation(chomsky.ChomskyTask):
+class ContextFreeTask(chomsky.ChomskyTask):
+  """Base of the deterministic context-free tasks."""
+
+  level = 'dcf'
+
+
+class StackManipulation(ContextFreeTask):
   """Content of a stack after a sequence of actions, from the top down.
 
   The input is the stack of 0 and 1 from the bottom up, then the actions: 2
   pops, 3 pushes a 0, 4 pushes a 1. Popping an empty stack has no effect.
   """
 
-  level = 'dcf'
   formula = 'stack, top first, then 2'
   vocab_in = 5
   vocab_out = 3
@@ -56,25 +59,21 @@ class StackManipulation(chomsky.ChomskyTask):
     return y.at[size].set(self.terminator)
 
 
-@dataclasses.dataclass(frozen=True)
-class ReverseString(chomsky.ChomskyTask):
+class ReverseString(ContextFreeTask):
   """The input bits in reverse order."""
 
-  level = 'dcf'
   formula = 'x_n ... x_1'
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
 
 
-@dataclasses.dataclass(frozen=True)
-class ModularArithmeticBrackets(chomsky.ChomskyTask):
+class ModularArithmeticBrackets(ContextFreeTask):
   """Value of an expression with brackets, modulo 5.
 
   Tokens: 0 to 4 are digits, then + - * ( ); 10 is never drawn.
   """
 
-  level = 'dcf'
   formula = '(A op B) mod 5'
   vocab_in = 11
   vocab_out = MODULUS
@@ -90,16 +89,14 @@ class ModularArithmeticBrackets(chomsky.ChomskyTask):
     return evaluate(jnp.where(inside, x, -1))[None]
 
 
-@dataclasses.dataclass(frozen=True)
-class SolveEquation(chomsky.ChomskyTask):
+class SolveEquation(ContextFreeTask):
   """The value of x in an equation modulo 5.
 
   The input is an expression of + and - with x in place of one digit, `=` and
-  its value. Token ids differ from the brackets task: after the digits come
-  + - ( ) x =. Below length 3, all tokens and the target are 0.
+  its value. Token ids are digits, then + - ( ) x =. Below length 3, all tokens
+  and the target are 0.
   """
 
-  level = 'dcf'
   formula = 'x in expression(x) = value mod 5'
   vocab_in = 11
   vocab_out = MODULUS
@@ -145,8 +142,8 @@ def draw_expression(
   """Draws an expression of n >= 1 tokens, int32 `[W]`, arbitrary beyond n.
 
   By length: 1 `d`, 2 `-d`, 3 `(d)`, 4 `(-d)`, and from 5 on `(A op B)` with a
-  uniform length of A. One pass from left to right suffices without a stack,
-  because `sizes` stores the length of A and B at their first tokens.
+  uniform length of A. `sizes` stores the lengths of A and B at their first
+  tokens.
 
   Args:
     bits: three arrays of random bits, uint32 `[W]`.
@@ -167,11 +164,8 @@ def draw_expression(
     left = jnp.where(splits, left, jnp.where(size == 4, 2, 1))
     middle = jnp.where(splits, i + 1 + left, width)
     end = jnp.where(size >= 3, i + size - 1, width)
-    first = jnp.where(
-      size == 1,
-      draws.below(digits[i], MODULUS),
-      jnp.where(size == 2, MINUS, OPEN),
-    )
+    digit = draws.below(digits[i], MODULUS)
+    first = jnp.where(size == 1, digit, jnp.where(size == 2, MINUS, OPEN))
     tokens = jnp.where((column == i) & (size > 0), first, tokens)
     operator = PLUS + draws.below(operators[i], num_operators)
     tokens = jnp.where(column == middle, operator, tokens)
@@ -189,10 +183,8 @@ def evaluate(tokens: jax.Array) -> jax.Array:
   """Returns the value of an expression modulo 5, int32 scalar.
 
   The tokens to the left of an operand of value v within its brackets map it to
-  p + q v; the stack stores p and q for each open bracket.
-
-  Args:
-    tokens: int32 `[W]`; negative tokens are ignored.
+  p + q v; the stack stores p and q for each open bracket. Negative tokens are
+  ignored.
   """
   level = jnp.arange(tokens.shape[0] // 2 + 1)
 
@@ -221,11 +213,5 @@ def evaluate(tokens: jax.Array) -> jax.Array:
     return (p_stack, q_stack, depth, value, waiting), None
 
   zero = jnp.zeros_like(tokens[0])
-  start: tuple[Any, ...] = (
-    jnp.zeros_like(level),
-    jnp.ones_like(level),
-    zero,
-    zero,
-    True,
-  )
+  start: Any = jnp.zeros_like(level), jnp.ones_like(level), zero, zero, True
   return jax.lax.scan(read, start, tokens)[0][3]

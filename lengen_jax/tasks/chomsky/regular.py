@@ -3,8 +3,6 @@
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -22,7 +20,6 @@ class RegularTask(chomsky.ChomskyTask):
   target_length = 1
 
 
-@dataclasses.dataclass(frozen=True)
 class EvenPairs(RegularTask):
   """Whether the number of pairs 01 and 10 is odd: first and last bit differ."""
 
@@ -32,7 +29,6 @@ class EvenPairs(RegularTask):
     return (x[0] ^ x[n - 1])[None]
 
 
-@dataclasses.dataclass(frozen=True)
 class ModularArithmetic(RegularTask):
   """Value of a chain of digits and + - *, modulo 5; products before sums.
 
@@ -51,9 +47,8 @@ class ModularArithmetic(RegularTask):
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width)
     is_digit = jnp.arange(width) % 2 == 0
-    return jnp.where(
-      is_digit, draws.below(bits, MODULUS), PLUS + draws.below(bits, 3)
-    )
+    operator = PLUS + draws.below(bits, 3)
+    return jnp.where(is_digit, draws.below(bits, MODULUS), operator)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     def read(
@@ -73,7 +68,6 @@ class ModularArithmetic(RegularTask):
     return ((total + term) % MODULUS)[None]
 
 
-@dataclasses.dataclass(frozen=True)
 class ParityCheck(RegularTask):
   """Whether the number of ones is odd."""
 
@@ -84,7 +78,6 @@ class ParityCheck(RegularTask):
     return (jnp.sum(x) % 2)[None]
 
 
-@dataclasses.dataclass(frozen=True)
 class CycleNavigation(RegularTask):
   """Final state of a walk on a cycle of 5; tokens 0, 1, 2 step -1, 0, +1."""
 
