@@ -194,7 +194,7 @@ def positive(uniform: jax.Array, place: jax.Array) -> jax.Array:
 
 
 def operands(x: jax.Array, n: Length) -> tuple[jax.Array, jax.Array]:
-  """Returns both numbers of an input of n tokens, 0 for a missing second one."""
+  """Returns both numbers of an input of n tokens; a missing second one is 0."""
   column = jnp.arange(x.shape[0])
   is_separator = x == SEPARATOR
   size = jnp.where(is_separator.any(), jnp.argmax(is_separator), n)
