@@ -2,13 +2,11 @@
 
 `check_encoding('mine')` runs them all for a registered encoding, with every
 position scheme that it supports. A model of one layer is compiled once per kind
-of positions (integers, fractions, distances), and each scheme's positions are
-data.
+of positions (integers, fractions, distances).
 
 Shapes: B rows, L tokens, E width.
 """
 
-from collections.abc import Callable
 import dataclasses
 import functools
 from typing import Any
@@ -36,7 +34,7 @@ _PARTS = tuple(zip(range(3), (0, 11, 19), SEGMENTS, strict=True))
 # Above 8192, bfloat16 numbers are 64 apart.
 FAR = 10_000
 
-# Specs of registered entries whose name alone is not used as the spec.
+# Specs of registered entries that are not tested with their defaults.
 ENCODING_SPECS = {
   'learned': f'learned(max_position={FAR + 64})',
   'yarn': f'yarn(scale=4., train_length={TRAIN_LENGTH})',
@@ -63,13 +61,7 @@ SCHEME_SPECS = {
 
 
 class Properties:
-  """Checks of one encoding; each raises AssertionError if it fails.
-
-  Attributes:
-    encoding: the spec.
-    config: the ModelConfig of a model of one layer.
-    params: parameters of its stack of layers.
-  """
+  """Checks of one encoding; each raises AssertionError if it fails."""
 
   def __init__(
     self,
@@ -79,7 +71,7 @@ class Properties:
     dtype: str = 'float32',
     causal: bool = True,
   ) -> None:
-    """Initialises a model.
+    """Configures a model of one layer.
 
     Args:
       encoding: spec of the encoding.
@@ -106,20 +98,21 @@ class Properties:
         f'{encoding} has max_position={limit}, and the checks use positions up '
         f'to {FAR + LENGTH - 1}; give it max_position={FAR + LENGTH} or more'
       )
-    init = jax.jit(stacking.init, static_argnums=0)
-    params = init(self.config, jax.random.key(0))
-    params.pop('embed')
-    # As if trained: encodings have small effects initially.
-    self.params = jax.tree_util.tree_map_with_path(_amplified, params)
     self._tolerance = 2e-5 if dtype == 'float32' else 3e-2
     self._causal = causal
     self._stack = blocks.Stack(self.config, causal=causal)
-    self.x = np.asarray(
-      jax.random.normal(jax.random.key(1), (ROWS, LENGTH, WIDTH))
-    )
-    # Compiled once for each object.
+    shape = (ROWS, LENGTH, WIDTH)
+    self.x = np.asarray(jax.random.normal(jax.random.key(1), shape))
     self._run = jax.jit(self._forward_and_gradient)
     self._extend = jax.jit(self._decode)
+
+  @functools.cached_property
+  def params(self) -> Params:
+    """Parameters of the layers, scaled up as if trained."""
+    init = jax.jit(stacking.init, static_argnums=0)
+    params = init(self.config, jax.random.key(0))
+    params.pop('embed')
+    return jax.tree_util.tree_map_with_path(_amplified, params)
 
   def takes(self, scheme: str) -> bool:
     """Returns whether the encoding supports a scheme; errors must name both."""
@@ -143,10 +136,10 @@ class Properties:
     reached = np.abs(np.asarray(dx, np.float32)).max(-1) > 0
     end = at + 1 if self._causal else SEGMENTS[0] + SEGMENTS[1]
     want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) < end)
+    tokens = np.flatnonzero(reached[0]).tolist()
     assert (reached == want).all(), (
       f'{self.encoding} with {scheme}: the output at {at} of a row with '
-      f'segments {SEGMENTS} has gradients to tokens '
-      f'{np.flatnonzero(reached[0]).tolist()}'
+      f'segments {SEGMENTS} has gradients to tokens {tokens}'
     )
 
   def check_packing(self, scheme: str) -> None:
@@ -213,30 +206,26 @@ class Properties:
     )
 
   def check_blockwise(self) -> None:
-    """Checks that blockwise attention equals the reference, with gradients.
-
-    With standard positions, blockwise attention computes a bias of distance
-    alone by `strip`; with other positions, by `tile`.
-    """
+    """Checks that blockwise attention equals the reference, with gradients."""
     if not self._instance.tileable:
       return
     index, lengths = _whole_rows()
+    # With standard positions, a bias of distance alone is computed by `strip`;
+    # with other positions, by `tile`.
     for given in (None, index + index // 5):
       want, got = (
         self._gradients(implementation, given, lengths)
         for implementation in ('reference', 'blockwise')
       )
-      what = (
-        f'{self.encoding} block by block and over all pairs, with '
-        f'{"standard" if given is None else "other"} positions'
-      )
+      which = 'standard' if given is None else 'other'
+      what = f'{self.encoding} by blocks and at once, with {which} positions'
       self._equal(got[0], want[0], f'{what}: outputs')
       for path, gradient in got[1].items():
         # The gradient of one number is a sum over all pairs.
         self._equal(gradient, want[1][path], f'{what}: d/d {path}', slack=10)
 
   def check_far(self, exact: 'Properties') -> None:
-    """Positions above 8192 are not rounded to the model's dtype.
+    """Checks that positions above 8192 are not rounded to the model's dtype.
 
     Args:
       exact: Properties of the same encoding in float32.
@@ -278,14 +267,11 @@ class Properties:
     """Returns outputs, and the gradient with respect to the inputs."""
 
     def forward(x: Array) -> jax.Array:
-      y, _ = self._stack.apply(
-        {'params': params},
-        x.astype(self.config.dtype),
-        Tokens.create(
-          x.shape[:2], given, segment_ids=segment_ids, lengths=lengths
-        ),
+      tokens = Tokens.create(
+        x.shape[:2], given, segment_ids=segment_ids, lengths=lengths
       )
-      return y
+      x = x.astype(self.config.dtype)
+      return self._stack.apply({'params': params}, x, tokens)[0]
 
     y, vjp = jax.vjp(forward, x)
     return y, vjp(cotangent.astype(y.dtype))[0]
@@ -310,15 +296,9 @@ class Properties:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (y, flat))
 
   def _forward(
-    self,
-    x: Array,
-    given: positions.Positions,
-    segment_ids: Array,
-    lengths: Array,
+    self, x: Array, given: positions.Positions, ids: Array, lengths: Array
   ) -> np.ndarray:
-    y, _ = self._run(
-      self.params, x, given, segment_ids, lengths, np.zeros_like(x)
-    )
+    y, _ = self._run(self.params, x, given, ids, lengths, np.zeros_like(x))
     y = np.asarray(y, np.float32)
     assert np.isfinite(y).all(), f'{self.encoding}: outputs are not finite'
     return y
@@ -331,11 +311,9 @@ class Properties:
   def _decode(
     self, params: Params, x: Array, cache: Any, new: Array
   ) -> tuple[jax.Array, Any]:
+    x, tokens = x.astype(self.config.dtype), cache.new_tokens(x.shape[1])
     y, cached = self._stack.apply(
-      {'params': params},
-      x.astype(self.config.dtype),
-      cache.new_tokens(x.shape[1]),
-      cache=cache.layers,
+      {'params': params}, x, tokens, cache=cache.layers
     )
     return y, cache.replace(layers=cached, length=cache.length + new)
 
@@ -348,16 +326,13 @@ class Properties:
 
 
 def check_encoding(name: str) -> list[str]:
-  """Runs every check on a registered encoding.
-
-  Args:
-    name: its name, or a spec.
+  """Runs every check on a registered encoding, given by name or spec.
 
   Returns:
     Specs of the position schemes that it supports.
 
   Raises:
-    AssertionError: naming the property that fails, and the error.
+    AssertionError: a property does not hold.
     errors.LengenError: an unknown encoding, or one with too small a table.
   """
   spec = ENCODING_SPECS.get(name, name)
@@ -397,16 +372,13 @@ def packed_rows() -> tuple[np.ndarray, ...]:
   return tuple(np.tile(row, (ROWS, 1)) for row in (ids, lengths, index))
 
 
+@functools.partial(jax.jit, static_argnames=('scheme', 'train'))
 def draw(
-  scheme: str, index: np.ndarray, lengths: np.ndarray, *, train: bool
-) -> jax.Array | positions.Distances:
+  scheme: str, index: Array, lengths: Array, *, train: bool
+) -> positions.Positions:
   """Returns a scheme's positions; compiled once for all encodings."""
-  return _compiled(scheme, train)(index, lengths=lengths, rng=jax.random.key(7))
-
-
-@functools.cache
-def _compiled(scheme: str, train: bool) -> Callable[..., Any]:
-  return jax.jit(functools.partial(positions.create(scheme), train=train))
+  rng = jax.random.key(7)
+  return positions.create(scheme)(index, lengths=lengths, rng=rng, train=train)
 
 
 def _whole_rows() -> tuple[np.ndarray, np.ndarray]:

@@ -25,7 +25,6 @@ FORMS = [
   'rope(dynamic=True, train_length=6)',
   'ntk(dynamic=True, train_length=6, scale=1.)',
   'yarn(dynamic=True, train_length=6)',
-  't5(shared=True)',
 ]
 SPECS = [*testing.encoding_specs(), *FORMS]
 # One spec for each way to act on attention, and each setting; others are slow.
@@ -35,17 +34,16 @@ QUICK = (
   f'learned(max_position={testing.FAR + 64})',
   'rope(dynamic=True, train_length=6)',
 )
-# In the slow tests, float32 covers every spec; other settings these.
-DIFFERENT = (
+# In the slow tests, float32 covers every spec, bfloat16 one for each hook.
+BFLOAT16 = (
   'fire(init_threshold=8.)',
-  'rope(layout="interleaved", fraction=0.5)',
   'yarn(dynamic=True, train_length=6)',
-  'shaw(left=4, right=4)',
   'transformer_xl',
-  't5(num_buckets=8, max_distance=16)',
   'sinusoidal',
-  'kerple_log',
 )
+# These differ from another spec in numbers only, so that one kind of positions
+# is enough.
+VARIANTS = ('rope(prop', 'ntk', 'yarn', 'llama3', 'kerple_power', 'sandwich')
 SCALES = [
   'log_n(train_length=6)',
   "log_n(train_length=6, per='sequence', clip=False)",
@@ -110,22 +108,14 @@ def properties(spec, **kwargs):
   return testing.Properties(spec, **kwargs)
 
 
-@pytest.mark.parametrize('spec', slow_but(QUICK, SPECS))
-def test_every_scheme_in_float32(spec, monkeypatch):
-  traced = []
-  attend = layers.attention.dot_product_attention
-  monkeypatch.setattr(
-    layers.attention,
-    'dot_product_attention',
-    lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
-  )
-  taken = testing.Properties(spec).check_schemes()
-  name = spec.split('(')[0]
+@pytest.mark.parametrize('spec', SPECS)
+def test_supported_schemes(spec):
   refused = {
     scheme.split('(')[0]
     for scheme in testing.scheme_specs()
-    if scheme not in taken
+    if not testing.Properties(spec).takes(scheme)
   }
+  name = spec.split('(')[0]
   want = set()
   if name in ('learned', 'shaw'):
     want |= FRACTIONAL
@@ -138,16 +128,32 @@ def test_every_scheme_in_float32(spec, monkeypatch):
   }
   if name not in takes_distances and 'normalizer=' not in spec:
     want.add('randomized')
-    assert 'randomized(max_position=64)' in taken
+    assert testing.Properties(spec).takes('randomized(max_position=64)')
   assert refused == want
+
+
+@pytest.mark.parametrize('spec', slow_but(QUICK, SPECS))
+def test_every_scheme_in_float32(spec, monkeypatch):
+  traced = []
+  attend = layers.attention.dot_product_attention
+  monkeypatch.setattr(
+    layers.attention,
+    'dot_product_attention',
+    lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
+  )
+  if spec.startswith(VARIANTS):
+    schemes = ['shape(max_shift=16)', 'random_padding(max_position=64)']
+    monkeypatch.setattr(testing, 'scheme_specs', lambda: schemes)
+  taken = testing.Properties(spec).check_schemes()
   # Schemes are data: each kind of positions is traced once forward and once
   # with a cache, besides the trace that initializes parameters.
-  kinds = 1 + ('equal_mean' in taken) + ('randomized' not in refused)
+  distances = any('distances' in scheme for scheme in taken)
+  kinds = 1 + ('equal_mean' in taken) + distances
   assert len(traced) == 2 * kinds + 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('spec', DIFFERENT)
+@pytest.mark.parametrize('spec', BFLOAT16)
 def test_every_scheme_in_bfloat16(spec):
   half = properties(spec, dtype='bfloat16')
   half.check_schemes()
@@ -158,7 +164,8 @@ def test_every_scheme_in_bfloat16(spec):
   'spec',
   slow_but(
     ('shaw(left=4, right=4)', 'fire(sign=True)'),
-    [*DIFFERENT, 'alibi(official_compat=True)', 'fire(sign=True)'],
+    ['shaw(left=4, right=4)', 'fire(sign=True)', 'transformer_xl']
+    + ['t5(num_buckets=8, max_distance=16)', 'alibi(official_compat=True)'],
   ),
 )
 def test_both_directions(spec):
@@ -314,7 +321,8 @@ def test_a_strip_of_another_bias_is_told(monkeypatch):
     broken(monkeypatch, Torn).check_blockwise()
 
 
-@pytest.mark.parametrize('spec', slow_but((), ['transformer_xl', *FORMS]))
+@pytest.mark.slow
+@pytest.mark.parametrize('spec', ['transformer_xl', FORMS[0], FORMS[1]])
 def test_block_by_block(spec):
   testing.Properties(spec).check_blockwise()
 
