@@ -30,20 +30,16 @@ MOST_PAIRS = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Attended:
-  """Inputs of a layer's self-attention.
+  """Arguments of `dot_product_attention` in a layer's self-attention.
 
   Attributes:
     q: `[B, Q, H, D]`, rotated if the encoding rotates.
     k: `[B, K, G, D]`, rotated if the encoding rotates.
-    segment_ids: int32 `[B, Q]` or None.
-    mask: causality, window and sinks.
-    options: further arguments of `dot_product_attention`.
+    options: the others but for the values, by name.
   """
 
   q: jax.Array
   k: jax.Array
-  segment_ids: jax.Array | None
-  mask: visibility.Mask
   options: dict[str, Any]
 
   def weights(self) -> jax.Array:
@@ -62,11 +58,6 @@ class Attended:
         self.k.astype(jnp.float32),
         eye_BxKxGxK,
         **options,
-        q_segment_ids=self.segment_ids,
-        k_segment_ids=self.segment_ids,
-        causal=self.mask.causal,
-        window=self.mask.window,
-        sinks=self.mask.sinks,
         implementation='reference',
       )
     return jnp.moveaxis(weights_BxQxHxK, 2, 1)
@@ -74,12 +65,14 @@ class Attended:
   def visible(self) -> jax.Array:
     """Returns which keys each query sees, bool `[B, Q, K]`."""
     shape = (*self.q.shape[:2], self.k.shape[1])
+    mask = visibility.Mask(
+      *(self.options[name] for name in ('causal', 'window', 'sinks'))
+    )
     queries, keys = (
-      call.Side(jnp.arange(n)[None], segment_ids=self.segment_ids)
+      call.Side(jnp.arange(n)[None], segment_ids=self.options['q_segment_ids'])
       for n in shape[1:]
     )
-    keys = keys.with_sinks(self.mask.sinks)
-    seen = call.visible_pairs(self.mask, queries, keys)
+    seen = call.visible_pairs(mask, queries, keys.with_sinks(mask.sinks))
     return jnp.broadcast_to(True if seen is None else seen, shape)
 
 
@@ -140,25 +133,22 @@ def by_layer(
     if isinstance(module, encodings.Encoding) and method == 'rotate':
       parts['q'], parts['k'] = result
       parts['q_positions'], parts['k_positions'] = args[2:4]
-    elif isinstance(module, encodings.Encoding) and method == 'bias_fn':
-      parts['bias'] = result
-    elif isinstance(module, encodings.Encoding) and method == 'content_fn':
-      parts['content'] = result
+    elif method in ('bias_fn', 'content_fn'):
+      parts[method.removesuffix('_fn')] = result
     elif isinstance(module, scaling.LogitScale) and method == '__call__':
       parts['logit_scale'] = result
     elif isinstance(module, layers.Attention) and method == '__call__':
       # A model calls its layers with (x, Tokens).
       if kwargs.get('shared') is not None:
         parts['bias'], parts['content'] = kwargs['shared']
-      found['/'.join(module.path[:-1])] = of_layer(
-        Attended(
-          parts.pop('q'),
-          parts.pop('k'),
-          segment_ids=args[1].segment_ids,
-          mask=visibility.Mask(module.causal, module.window, module.sinks),
-          options=parts | {'scale': None if module.scaled_logits else 1.0},
-        )
-      )
+      for side in 'qk':
+        parts[f'{side}_segment_ids'] = args[1].segment_ids
+      for name in ('causal', 'window', 'sinks'):
+        parts[name] = getattr(module, name)
+      parts['scale'] = None if module.scaled_logits else 1.0
+      q, k = parts.pop('q'), parts.pop('k')
+      name = '/'.join(module.path[:-1])
+      found[name] = of_layer(Attended(q, k, dict(parts)))
       parts.clear()
     return result
 
