@@ -81,7 +81,7 @@ def advice(
 ) -> list[str]:
   """Returns changes that reduce the memory of a program that does not fit.
 
-  A line each, changes of the config first.
+  Each change is a line; changes of the config come first.
   """
   trains = program.name == ahead_of_time.TRAINING
   model, mesh = run.model, run.layout.mesh.shape

@@ -17,7 +17,7 @@ _TASKS = {
   for name, task in entries.items()
 }
 _DATA = {**sources.SOURCES, **menu.PROMPTS, **menu.PICTURES}
-# Title, registry, and the attributes that are shown of its entries.
+# Title, registry and the shown attributes of its entries.
 _LISTS: Any = (
   (
     'encodings',
@@ -34,7 +34,7 @@ _LISTS: Any = (
   ('tasks', _TASKS, 'tokens chance keys source'),
   ('data', _DATA, 'dataset keys how'),
 )
-# Labels of attributes, where they differ from the names.
+# Labels of attributes that differ from their names.
 _LABELS = {
   'translation_invariant': 'translation invariant',
   'beyond': 'beyond the training length',
@@ -44,7 +44,7 @@ _LABELS = {
   'test_time': 'at test time',
   'how': 'to get it',
 }
-# Text of attributes that are False, and of those that are True.
+# Texts of boolean attributes: (False, True).
 _WORDS = {
   'translation_invariant': ('no', 'yes'),
   'fractional_positions': ('integers only', ''),

@@ -115,7 +115,7 @@ def document(title: str, *body: Any, runs: int = 0) -> str:
 
 
 def element(tag: str, *content: Any, **attributes: Any) -> str:
-  """Returns an HTML element around text or Html.
+  """Returns an HTML element that contains text or Html.
 
   Attributes that are None are left out. `_` in a name stands for `-`, and a
   final `_` is removed.
@@ -183,7 +183,7 @@ def legend(
 ) -> str:
   """Returns a table of runs with checkboxes that show or hide curves.
 
-  `head` and `columns` are those after the first column, which has the `names`.
+  The first column has `names`; `head` and `columns` are those of the others.
   """
   rows = []
   for n, (name, *cells) in enumerate(zip(names, *columns, strict=True)):
@@ -204,9 +204,10 @@ def legend(
 def best_marked(
   values: Sequence[Any], text: Callable[[Any], str], better: Any = min
 ) -> list[str]:
-  """Returns cells of numbers or None; those with the best text are bold.
+  """Returns cells of numbers or None, the best and its equals in bold.
 
-  `text` formats a number, and `better` is min or max.
+  `text` formats a number. Numbers with the same text are equal. `better` is min
+  or max.
   """
   known = [value for value in values if value is not None]
   best = text(better(known)) if len(known) > 1 else None

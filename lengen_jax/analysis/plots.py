@@ -29,7 +29,7 @@ _MOST_NATS = 50
 
 
 def write(path: Any, draw: Callable[..., None], *args: Any) -> None:
-  """Writes a PNG file of what `draw(axes, *args)` draws."""
+  """Writes a PNG file drawn by `draw(axes, *args)`."""
   figure, axes = panels(1)
   draw(axes, *args)
   finish(figure, axes, path)
@@ -97,7 +97,7 @@ def _loss_axes(
 def score_curves(
   axes: Any, results: Mapping[str, Any], unit: str, scale: float
 ) -> None:
-  """Draws `scale` times the scores of a sweep, in `unit`, against length.
+  """Draws the scores of a sweep times `scale`, in `unit`, against length.
 
   The curve of run n gets the gid 'run-n'.
   """

@@ -230,7 +230,7 @@ def _refused(results: Mapping[str, Any]) -> list[str]:
   found: dict[tuple[str, str], Any] = {}
   for name, curve in _runs(results):
     for length, reason in curve['refused'].items():
-      # Of reasons that differ in numbers only, the last is shown.
+      # Reasons that differ in numbers only share the line of the last one.
       kind = name, re.sub('[0-9]+', '', reason)
       lengths, _ = found.get(kind, ([], None))
       found[kind] = [*lengths, length], reason

@@ -9,12 +9,12 @@ from lengen_jax.analysis import page, plots, tables
 from lengen_jax.training import files as files_lib
 from lengen_jax.types import PathLike
 
-# File of the results, in the folder of an experiment at a scale.
+# Name of the results file, in the folder of an experiment and scale.
 RESULTS = 'reproduction.json'
 
 Results = dict[str, Any]
 
-# What follows the unit in the description of a part, by its kind.
+# Text after the unit in the description of a part, by kind of part.
 _DESCRIPTIONS = {
   'curves': (
     ', trained at {train_length}, the same {tokens:,} {what} at every length'
@@ -34,7 +34,7 @@ _DESCRIPTIONS = {
 def print_list(
   experiments: Iterable[tuple[Any, Mapping[tuple[int, str], float], float]],
 ) -> None:
-  """Prints all experiments with hours and minutes of `reproduce.costs`."""
+  """Prints all experiments and their costs; see `reproduce.costs`."""
   rows = []
   for one, hours, minutes in experiments:
     runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
@@ -73,7 +73,7 @@ def read(workdir: PathLike) -> Results | None:
 def print_tables(found: Results) -> None:
   """Prints the tables of a reproduction and the verdicts on its claims.
 
-  Of a mean and the tasks that it averages, only the mean is printed.
+  If a part has a column 'mean', its other columns are not printed.
   """
   for part in found['parts']:
     columns, lines = part['columns'], notes(part)
@@ -88,10 +88,7 @@ def print_tables(found: Results) -> None:
 
 
 def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
-  """Writes plots, CSV files and report.html into the workdir.
-
-  `found` is a result of `reproduce.run.reproduce`. Returns the paths of files.
-  """
+  """Writes plots, CSV files and report.html; returns their paths."""
   folder = pathlib.Path(workdir).expanduser().absolute()
   seeds = ', '.join(map(str, found['seeds']))
   body = [
@@ -187,7 +184,7 @@ def table(
 
 
 def _spread(part: Results, row: Results, n: int) -> str:
-  """Returns half the range over seeds; for a best seed, the worst score."""
+  """Returns ± half the range over seeds, or the worst if the best counts."""
   figures = [values[n] for values in row['values']]
   if None in figures or min(figures) == max(figures) or part.get('exact'):
     return ''

@@ -156,7 +156,7 @@ def _page(
 
 
 def _number(value: Any, scale: float | None = None) -> str:
-  """Returns a score times `scale`, rounded; as it is without a scale."""
+  """Returns a rounded score times `scale`; the exact score without `scale`."""
   if value is None or scale is None:
     return '' if value is None else str(value)
   return f'{scale * value:.{1 if scale > 1 else 3}f}'

@@ -35,7 +35,7 @@ class Attended:
   Attributes:
     q: `[B, Q, H, D]`, rotated if the encoding rotates.
     k: `[B, K, G, D]`, rotated if the encoding rotates.
-    options: the others but for the values, by name.
+    options: the other arguments except `v`, by name.
   """
 
   q: jax.Array
@@ -78,7 +78,7 @@ class Attended:
 
 @dataclasses.dataclass(frozen=True)
 class _LogitsOf:
-  """A ContentFn without its term of the values."""
+  """A ContentFn that adds to logits but not to outputs."""
 
   content: encodings.ContentFn
 

@@ -109,7 +109,7 @@ def by_layer(
 def curves(
   config: ModelConfig, params: Params, queries: Sequence[int] = (128, 8192)
 ) -> dict[int, Curves]:
-  """Returns the biases of every layer and head by the query's position.
+  """Returns Curves by the position of the query.
 
   Raises:
     errors.ConfigError: no layer has an additive bias.
@@ -165,12 +165,12 @@ def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
 def summary(
   config: ModelConfig, params: Params, queries: Sequence[int]
 ) -> dict[str, Any] | None:
-  """Returns a dict for JSON with a few points of each curve; None without one.
+  """Returns a few points of each curve for JSON; None if no layer has a bias.
 
-  'layers' are the names of layers; 'thresholds' see `thresholds`; 'queries' has
-  by position of the query, as a string, the 'distance' of keys (spaced
-  logarithmically), the 'bias' by layer and head, with 0 as its maximum and four
-  digits, and the 'kind' of each head.
+  'layers' has the names of layers, 'thresholds' the result of `thresholds`, and
+  'queries' a dict by the query's position as a string: the 'distance' of keys
+  (spaced logarithmically), the 'bias' by layer and head with a maximum of 0 and
+  four digits, and the 'kind' of each head.
   """
   biases = _biases(config, params)
   if not biases:

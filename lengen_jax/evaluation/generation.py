@@ -85,8 +85,8 @@ class Generator:
 
     Args:
       prompts: token ids without a start token, integer arrays `[length]`.
-      report: called after each batch as `report(done, steps)`, with the number
-        of finished prompts and the maximum over devices of decoding steps.
+      report: called after each batch as `report(done, steps)`: the number of
+        finished prompts, and of decoding steps on the slowest device.
 
     Returns:
       An int32 array per prompt: token ids up to the first `end_id`, which is
@@ -164,7 +164,7 @@ class Generator:
   def _write(
     self, params: Params, batch: Mapping[str, Array]
   ) -> tuple[Array, Array, Array]:
-    """Returns what `_write_rows` returns for the rows of each device."""
+    """Returns the results of `_write_rows`, run on each device for its rows."""
     written = jax.shard_map(
       self._write_rows,
       mesh=self.layout.mesh,

@@ -34,7 +34,10 @@ class Change(NamedTuple):
 
 
 class Invariance(NamedTuple):
-  """Changes of the same `compared` outputs in two cases."""
+  """Changes under redrawn positions and under permuted tokens.
+
+  `compared` is the number of outputs compared in each case.
+  """
 
   redrawn: Change
   permuted: Change
@@ -113,7 +116,7 @@ def measure(
 
 
 def change(original_BxV: Array, changed_BxV: Array) -> Change:
-  """Returns the Change from log probabilities to others, mean over rows."""
+  """Returns the Change between two arrays of log probabilities."""
   log_p, log_q = (
     np.asarray(each, np.float64) for each in (original_BxV, changed_BxV)
   )

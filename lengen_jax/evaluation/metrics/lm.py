@@ -1,9 +1,9 @@
 """Perplexity and bits per unit of text, from summed losses.
 
 `nats` is the negative log likelihood summed over all tokens of all hosts.
-WikiText (Merity et al., 2016, https://arxiv.org/abs/1609.07843) is compared per
-word of the tokenized text for all vocabularies, enwik8 in bits per byte, often
-called bits per character.
+Results on WikiText (Merity et al., 2016, https://arxiv.org/abs/1609.07843) are
+perplexities per word, and those on enwik8 bits per byte, often called bits per
+character.
 """
 
 import math
