@@ -202,18 +202,55 @@ def test_a_class_has_one_name():
 
 
 def test_average_of_scrolls():
-  got = {task.name: float(i) for i, task in enumerate(scrolls.TASKS.values())}
-  assert scores.average(got) == pytest.approx(3)
+  got = {task.name: 10.0 for task in scrolls.TASKS.values()}
+  assert scores.average(got | {'scrolls/qasper': 24.0}) == pytest.approx(12)
+  # Each score is rounded to four decimals first.
+  got = dict.fromkeys(got, 1.00004)
+  assert scores.average(got) == pytest.approx(1, abs=1e-12)
   del got['scrolls/qmsum']
   assert scores.average(got) is None
 
 
-def test_average_of_fire():
-  names = [glue.TASKS[name].name for name in glue.MIXTURE]
-  got = {name: float(i) for i, name in enumerate(names)}
-  assert scores.average(got) == pytest.approx(7)
+@pytest.mark.parametrize(
+  ('row', 'average'),
+  [
+    ((16.24, 82.93, 14.58, 9.55, 15.87, 16.31, 24.02), 25.64),
+    ((11.01, 79.94, 15.13, 9.4, 15.84, 15.5, 9.92), 22.39),
+  ],
+)
+def test_average_of_scrolls_in_the_paper(row, average):
+  # FIRE and RoPE in https://arxiv.org/abs/2310.04418, Table 1.
+  tasks = 'qasper contract_nli qmsum narrative_qa summ_screen_fd gov_report'
+  names = [f'scrolls/{task}' for task in [*tasks.split(), 'quality']]
+  got = scores.average(dict(zip(names, row, strict=True)))
+  assert got == pytest.approx(average, abs=0.0051)
+
+
+# https://arxiv.org/abs/2310.04418, Table 13: tasks, and FIRE at both sizes.
+TABLE_13 = (
+  'boolq cb cola copa mnli mrpc qnli qqp rte sst2 wic wnli multirc record wsc'
+).split()
+FIRE_BASE = (
+  *(76.76, 83.93, 73.63, 59.0, 83.01, 80.39, 87.83, 89.97),
+  *(75.81, 92.66, 64.58, 60.56, 25.81, 46.89, 66.35),
+)
+FIRE_LARGE = (
+  *(79.6, 85.71, 79.1, 65.0, 84.93, 81.13, 90.37, 90.84),
+  *(80.87, 93.92, 67.71, 59.16, 31.9, 54.67, 72.12),
+)
+
+
+@pytest.mark.parametrize(
+  ('row', 'average'), [(FIRE_BASE, 71.15), (FIRE_LARGE, 74.47)]
+)
+def test_average_of_fire(row, average):
+  assert set(superglue.FIRE_TASKS) == set(TABLE_13) == set(glue.MIXTURE)
+  names = [glue.TASKS[name].name for name in TABLE_13]
+  got = dict(zip(names, row, strict=True))
+  want = scores.average(got)
+  assert want == pytest.approx(average, abs=0.005)
   # The split of other genres is reported beside it.
-  assert scores.average({**got, 'glue/mnli_mismatched': 90.0}) == 7
+  assert scores.average({**got, 'glue/mnli_mismatched': 90.0}) == want
   del got['super_glue/wsc']
   assert scores.average(got) is None
   assert scores.average({**got, 'glue/mnli_mismatched': 90.0}) is None
@@ -229,3 +266,5 @@ def test_average_of_an_unknown_task():
   got = {task.name: 1.0 for task in scrolls.TASKS.values()}
   with pytest.raises(errors.MetricError, match="unknown SCROLLS task 'squad'"):
     scores.average({**got, 'scrolls/squad': 1.0})
+  with pytest.raises(errors.MetricError, match="did you mean 'qmsum'"):
+    scores.average({**got, 'scrolls/qmsun': 1.0})

@@ -1,6 +1,6 @@
 """Metrics of the papers' benchmarks; this module checks their inputs."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lengen_jax import errors
@@ -39,17 +39,3 @@ def check_task(benchmark: str, task: str, tasks: Iterable[str]) -> None:
   """Raises unless `task` is one of the `tasks` of a benchmark."""
   if task not in tasks:
     raise errors.MetricError(errors.one_of(f'{benchmark} task', task, tasks))
-
-
-def mean_over_tasks(
-  benchmark: str, scores: Mapping[str, float], tasks: Collection[str]
-) -> float:
-  """Returns the mean of `scores` by task, which must cover exactly `tasks`."""
-  for task in scores:
-    check_task(benchmark, task, tasks)
-  if missing := [task for task in tasks if task not in scores]:
-    raise errors.MetricError(
-      f'the {benchmark} average is over {len(tasks)} tasks; there is no score '
-      f'of {", ".join(missing)}'
-    )
-  return sum(float(scores[task]) for task in tasks) / len(tasks)

@@ -164,16 +164,6 @@ def evaluate(
   return {**rounded, 'num_predicted': len(texts)}
 
 
-def average(scores: Mapping[str, float]) -> float:
-  """Returns the mean over all tasks of `scrolls_score`, rounded to 4 decimals.
-
-  Raises:
-    MetricError: a task is unknown or has no score.
-  """
-  rounded = {task: round(float(score), 4) for task, score in scores.items()}
-  return metrics.mean_over_tasks('SCROLLS', rounded, TASKS)
-
-
 def _mean_of_best(
   score: Callable[[str, str], float],
   predictions: Sequence[str],

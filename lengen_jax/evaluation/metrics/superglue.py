@@ -10,7 +10,7 @@ prediction that is no class, such as -1 for generated text that matches no
 label, is always wrong.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 import functools
 import math
 from typing import Any
@@ -180,15 +180,6 @@ def evaluate(
     for name, metric in TASKS[task].items()
   }
   return {**scores, 'score': next(iter(scores.values()))}
-
-
-def average(scores: Mapping[str, float]) -> float:
-  """Returns the mean `score` over `FIRE_TASKS`, percent.
-
-  Raises:
-    MetricError: a task is unknown or has no score.
-  """
-  return metrics.mean_over_tasks('FIRE', scores, FIRE_TASKS)
 
 
 def _arrays(

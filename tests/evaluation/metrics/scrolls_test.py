@@ -133,38 +133,6 @@ def test_rouge_does_not_stem():
   assert scrolls.rouge_components(['running'], [['run']])['rouge1'] == 0
 
 
-def test_average():
-  scores = dict.fromkeys(scrolls.TASKS, 10.0)
-  assert scrolls.average({**scores, 'qasper': 24.0}) == pytest.approx(12)
-
-
-def test_average_rounds_each_score_first():
-  scores = dict.fromkeys(scrolls.TASKS, 1.00004)
-  assert scrolls.average(scores) == pytest.approx(1, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-  ('row', 'average'),
-  [
-    ((16.24, 82.93, 14.58, 9.55, 15.87, 16.31, 24.02), 25.64),
-    ((11.01, 79.94, 15.13, 9.4, 15.84, 15.5, 9.92), 22.39),
-  ],
-)
-def test_average_of_the_paper(row, average):
-  # FIRE and RoPE in https://arxiv.org/abs/2310.04418, Table 1.
-  tasks = (
-    'qasper',
-    'contract_nli',
-    'qmsum',
-    'narrative_qa',
-    'summ_screen_fd',
-    'gov_report',
-    'quality',
-  )
-  got = scrolls.average(dict(zip(tasks, row, strict=True)))
-  assert got == pytest.approx(average, abs=0.0051)
-
-
 @pytest.mark.parametrize('metric', [scrolls.exact_match, scrolls.f1])
 @pytest.mark.parametrize(
   ('predictions', 'references', 'message'),
@@ -205,15 +173,6 @@ def test_output_of_the_test_split():
 def test_unknown_task():
   with pytest.raises(errors.LengenError, match="did you mean 'qasper'"):
     scrolls.evaluate('quasper', {}, {})
-
-
-def test_average_names_missing_and_unknown_tasks():
-  scores = dict.fromkeys(scrolls.TASKS, 1.0)
-  with pytest.raises(errors.MetricError, match="did you mean 'qmsum'"):
-    scrolls.average({**scores, 'qmsun': 1.0})
-  del scores['qmsum'], scores['quality']
-  with pytest.raises(errors.MetricError, match='no score of qmsum, quality'):
-    scrolls.average(scores)
 
 
 def test_rouge_says_what_to_install(monkeypatch):

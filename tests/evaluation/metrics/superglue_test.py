@@ -8,19 +8,6 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.evaluation.metrics import superglue
 
-# https://arxiv.org/abs/2310.04418, Table 13: tasks, and FIRE at both sizes.
-TABLE_13 = (
-  'boolq cb cola copa mnli mrpc qnli qqp rte sst2 wic wnli multirc record wsc'
-).split()
-FIRE_BASE = (
-  *(76.76, 83.93, 73.63, 59.0, 83.01, 80.39, 87.83, 89.97),
-  *(75.81, 92.66, 64.58, 60.56, 25.81, 46.89, 66.35),
-)
-FIRE_LARGE = (
-  *(79.6, 85.71, 79.1, 65.0, 84.93, 81.13, 90.37, 90.84),
-  *(80.87, 93.92, 67.71, 59.16, 31.9, 54.67, 72.12),
-)
-
 
 def test_accuracy():
   assert superglue.accuracy([1, 0, 2, -1], [1, 1, 2, 0]) == 50
@@ -221,27 +208,6 @@ def test_metrics_of_a_task(task, names):
 def test_cb_has_three_classes():
   got = superglue.evaluate('cb', [0, 1], [0, 1])
   assert got['f1'] == pytest.approx(200 / 3)
-
-
-def test_tasks_of_the_paper():
-  assert set(superglue.FIRE_TASKS) == set(TABLE_13)
-
-
-@pytest.mark.parametrize(
-  ('row', 'average'), [(FIRE_BASE, 71.15), (FIRE_LARGE, 74.47)]
-)
-def test_average_of_the_paper(row, average):
-  got = superglue.average(dict(zip(TABLE_13, row, strict=True)))
-  assert got == pytest.approx(average, abs=0.005)
-
-
-def test_average_names_missing_and_unknown_tasks():
-  scores = dict.fromkeys(superglue.FIRE_TASKS, 1.0)
-  with pytest.raises(errors.MetricError, match="unknown FIRE task 'stsb'"):
-    superglue.average({**scores, 'stsb': 1.0})
-  del scores['rte']
-  with pytest.raises(errors.MetricError, match='15 tasks.*no score of rte'):
-    superglue.average(scores)
 
 
 def test_unknown_task():
