@@ -164,7 +164,8 @@ def check_ranges(instance: Any) -> None:
   """Checks fields against `ranges`, an attribute of their class.
 
   `ranges` maps a key to a tuple of the valid values, or to bounds such as
-  '>= 1', '> 0 and <= 1', 'even and >= 2' or 'None or >= 1'.
+  '>= 1', '> 0 and <= 1', 'even and >= 2', 'None or >= 1' or '> {0.low}', where
+  `low` is another field.
 
   Raises:
     errors.SpecError: a value is out of range.
@@ -176,8 +177,8 @@ def check_ranges(instance: Any) -> None:
     if isinstance(valid, tuple):
       if value not in valid:
         raise errors.SpecError(errors.one_of(label, value, map(str, valid)))
-    elif not _within(value, valid):
-      raise errors.SpecError(f'{label} is {value!r}; it must be {valid}')
+    elif not _within(value, bounds := valid.format(instance)):
+      raise errors.SpecError(f'{label} is {value!r}; it must be {bounds}')
 
 
 def _within(value: float | None, bounds: str) -> bool:

@@ -292,7 +292,7 @@ class Gear:
     'ratio': '> 0 and <= 0.5',
     'spare': 'None or >= 1',
     'shape': ('round', 'flat', None),
-    'width': '>= 1',
+    'width': '>= 1 and <= {0.teeth}',
   }
 
 
@@ -312,6 +312,7 @@ def test_values_in_range():
     ('spare', 0, 'spare of gear is 0; it must be None or >= 1'),
     ('shape', 'rond', "unknown shape of gear 'rond'; did you mean 'round'"),
     ('size', 0, 'width of gear is 0'),
+    ('size', 9, 'width of gear is 9; it must be >= 1 and <= 8'),
   ],
 )
 def test_values_out_of_range(field, value, message):

@@ -232,7 +232,7 @@ def test_check_encoding_returns_the_supported_schemes(monkeypatch):
 def broken(monkeypatch, cls):
   """Properties of an encoding that lasts for one test."""
   menu = {**encodings.ENCODINGS, 'broken': cls}
-  monkeypatch.setattr('lengen_jax.encodings.registry.ENCODINGS', menu)
+  monkeypatch.setattr('lengen_jax.encodings.ENCODINGS', menu)
   return testing.Properties('broken')
 
 

@@ -53,12 +53,10 @@ class BiasFn:
   axes: tuple = struct.field(pytree_node=False)
   bidirectional: bool = struct.field(pytree_node=False, default=False)
 
-  def __call__(
-    self, q_positions: Positions, k_positions: Positions
-  ) -> jax.Array:
+  def __call__(self, q_pos: Positions, k_pos: Positions) -> jax.Array:
     """Bias of a tile, float32 `[H, Q, K]` or `[B, H, Q, K]`."""
     return self.encoding.tile(
-      self.params, q_positions, k_positions, bidirectional=self.bidirectional
+      self.params, q_pos, k_pos, bidirectional=self.bidirectional
     )
 
   def strip(self, distances: Array) -> jax.Array:
@@ -78,15 +76,9 @@ class BiasFn:
   ) -> jax.Array:
     """Returns weights that interpolate rows of the bias between two anchors.
 
-    They hold for keys up to the query.
-
-    Args:
-      before: position of the anchor before each query, float32 `[N]`.
-      positions: positions of the queries, float32 `[N]`.
-      after: position of the anchor after each query, float32 `[N]`.
-
-    Returns:
-      `[N]`, 0 at the anchor before and 1 at the anchor after; differentiable.
+    Arguments are positions of queries and of the anchors around them, float32
+    `[N]`. Weights are 0 at the anchor before and 1 at that after. They hold for
+    keys up to the query.
     """
     first, here, last = (
       self.encoding.row_scale(self.params, p)
@@ -109,13 +101,19 @@ class ContentFn:
   def logits(
     self, q: Array, k: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array:
-    """Returns the term added to q k before scaling, float32 `[B, H, Q, K]`."""
+    """Returns the term added to q k before scaling, float32 `[B, H, Q, K]`.
+
+    q is `[B, Q, H, D]` and k `[B, K, H, D]`.
+    """
     return self.encoding.content_logits(self.params, q, k, q_pos, k_pos)
 
   def values(
     self, weights: Array, q_pos: Positions, k_pos: Positions
   ) -> jax.Array | None:
-    """Returns the term added to the output, float32 `[B, Q, H, D]`, or None."""
+    """Returns the term added to the output, float32 `[B, Q, H, D]`, or None.
+
+    Attention weights are `[B, H, Q, K]`.
+    """
     return self.encoding.content_sums(self.params, weights, q_pos, k_pos)
 
 
@@ -231,29 +229,21 @@ class Encoding(nn.Module):
 
   def bias_fn(self, *, bidirectional: bool = False) -> BiasFn | None:
     """The bias as a `BiasFn` over this module's parameters, or None."""
-    leaves = self.tile_params()
-    if leaves is None:
+    if (leaves := self.tile_params()) is None:
       return None
     return BiasFn(*_split_axes(self, leaves), bidirectional)
 
   def content_bias(
     self, q: Array, k: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Returns the term added to q k before scaling, or None.
-
-    q is `[B, Q, H, D]` and k `[B, K, H, D]`; the result is float32
-    `[B, H, Q, K]`.
-    """
+    """Returns the term added to q k before scaling; see `ContentFn`."""
     fn = self.content_fn()
     return None if fn is None else fn.logits(q, k, q_positions, k_positions)
 
   def content_values(
     self, weights: Array, q_positions: Positions, k_positions: Positions
   ) -> jax.Array | None:
-    """Returns the term added to the output of attention, or None.
-
-    Attention weights are `[B, H, Q, K]`; the result is float32 `[B, Q, H, D]`.
-    """
+    """Returns the term added to the output of attention; see `ContentFn`."""
     fn = self.content_fn()
     return None if fn is None else fn.values(weights, q_positions, k_positions)
 
@@ -263,10 +253,7 @@ class Encoding(nn.Module):
     return None if leaves is None else ContentFn(*_split_axes(self, leaves))
 
   def tile_params(self) -> NamedLeaves | None:
-    """Arrays that a tile of the bias depends on, or None without a bias.
-
-    They include clamped parameters and constants per head.
-    """
+    """Clamped parameters and constants of a tile, or None without a bias."""
     return None
 
   def content_params(self) -> NamedLeaves | None:
@@ -289,18 +276,13 @@ class Encoding(nn.Module):
 
   @nn.nowrap
   def tile(
-    self,
-    params: Params,
-    q_positions: Positions,
-    k_positions: Positions,
-    *,
-    bidirectional: bool = False,
+    self, params: Params, i: Any, j: Any, *, bidirectional: bool = False
   ) -> jax.Array:
-    """Bias of any tile of pairs; a pure function, see `bias`.
+    """Bias of queries at i and keys at j; a pure function, see `bias`.
 
     `params` are leaves of `tile_params`, heads possibly sliced.
     """
-    distance = signed_distance(q_positions, k_positions)
+    distance = signed_distance(i, j)
     bias = self.strip(params, distance, bidirectional=bidirectional)
     return jnp.moveaxis(bias, 0, -3)
 
@@ -308,34 +290,25 @@ class Encoding(nn.Module):
   def strip(
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    """Bias by distance, of translation-invariant encodings; a pure function.
+    """Bias by distance, `[...] -> [H, ...]`; a pure function.
 
-    `distances`, query position minus key position, have any shape `[...]`. The
-    result is float32 `[H, ...]`.
+    Distances are the query position minus the key position. Encodings that are
+    not translation invariant have no strip.
     """
     raise NotImplementedError(f'{type(self).__name__} has no strip')
 
   @nn.nowrap
   def rows(
-    self,
-    params: Params,
-    anchors: Array,
-    distances: Array,
-    *,
-    bidirectional: bool = False,
+    self, params: Params, i: Array, d: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    """Bias of queries at `anchors` by distance; a pure function.
-
-    `[A], [N] -> [A, H, N]`, with distances as in `strip`.
-    """
+    """Bias of queries at i by signed distance d, `[A], [N] -> [A, H, N]`."""
     raise NotImplementedError(f'{type(self).__name__} has no rows')
 
   @nn.nowrap
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
-    """Returns a function of query positions, `[N] -> [N]`.
+    """Returns a monotonic function of positions, `[N] -> [N]`.
 
-    `rows` are nearly linear in it; it is monotonic, and constant only where
-    rows are. By default it is the position itself.
+    `rows` are nearly linear in it. It is constant only where rows are.
     """
     return jnp.asarray(positions)
 
@@ -368,14 +341,9 @@ class FromFunction(Encoding):
 
   @nn.nowrap
   def tile(
-    self,
-    params: Params,
-    q_positions: Positions,
-    k_positions: Positions,
-    *,
-    bidirectional: bool = False,
+    self, params: Params, i: Any, j: Any, *, bidirectional: bool = False
   ) -> jax.Array:
-    bias: Any = self.function(q_positions, k_positions)
+    bias: Any = self.function(i, j)
     if not hasattr(bias, 'astype'):
       raise errors.ConfigError(
         f'the bias function returned {bias!r:.40}; it must return an array'
@@ -392,15 +360,14 @@ def _split_axes(
   return params, encoding.unbound(), axes
 
 
-def signed_distance(q_positions: Positions, k_positions: Any) -> jax.Array:
+def signed_distance(i: Positions, j: Any) -> jax.Array:
   """Returns query minus key position of all pairs, float32 `[..., Q, K]`.
 
   Integer positions are subtracted as integers, hence exactly.
   """
-  if isinstance(q_positions, position_schemes.Distances):
-    return q_positions.to(k_positions)
-  distance = q_positions[..., :, None] - k_positions[..., None, :]
-  return jnp.asarray(distance, jnp.float32)
+  if isinstance(i, position_schemes.Distances):
+    return i.to(j)
+  return jnp.asarray(i[..., :, None] - j[..., None, :], jnp.float32)
 
 
 def per_head(values_H: Array, ndim: int) -> jax.Array:

@@ -1,6 +1,7 @@
 """FIRE: functional interpolation for relative positions."""
 
 from collections.abc import Callable
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -132,21 +133,14 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def tile(
-    self,
-    params: Params,
-    q_positions: Array,
-    k_positions: Array,
-    *,
-    bidirectional: bool = False,
+    self, params: Params, i: Any, j: Any, *, bidirectional: bool = False
   ) -> jax.Array:
     if self.translation_invariant:
-      return super().tile(
-        params, q_positions, k_positions, bidirectional=bidirectional
-      )
-    i = q_positions.astype(jnp.float32)[..., :, None]
+      return super().tile(params, i, j, bidirectional=bidirectional)
+    distance = base.signed_distance(i, j)
+    i = i.astype(jnp.float32)[..., :, None]
     if bidirectional:
-      i = jnp.maximum(i, k_positions.astype(jnp.float32)[..., None, :])
-    distance = base.signed_distance(q_positions, k_positions)
+      i = jnp.maximum(i, j.astype(jnp.float32)[..., None, :])
     return jnp.moveaxis(self._interpolate(params, distance, i), -1, -3)
 
   @nn.nowrap
@@ -159,15 +153,10 @@ class Fire(base.Encoding):
 
   @nn.nowrap
   def rows(
-    self,
-    params: Params,
-    anchors: Array,
-    distances: Array,
-    *,
-    bidirectional: bool = False,
+    self, params: Params, i: Array, d: Array, *, bidirectional: bool = False
   ) -> jax.Array:
-    i = anchors.astype(jnp.float32)[:, None]
-    d = distances.astype(jnp.float32)[None]
+    i = i.astype(jnp.float32)[:, None]
+    d = d.astype(jnp.float32)[None]
     if bidirectional:
       i = jnp.maximum(i, i - d)
     d = jnp.broadcast_to(d, (i.shape[0], d.shape[1]))
@@ -228,8 +217,7 @@ class Fire(base.Encoding):
 class _Affine(nn.Module):
   """Weights and biases of one layer, both uniform in +-1/sqrt(fan_in).
 
-  With zero biases, flax's default, a ReLU layer on a non-negative number is
-  linear and its units of negative weight are dead.
+  With zero biases, a ReLU layer on a non-negative number would be linear.
   """
 
   inputs: int

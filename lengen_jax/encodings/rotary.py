@@ -134,31 +134,27 @@ class Rope(base.Encoding):
     k_positions: Array,
     lengths: Array | None = None,
   ) -> tuple[Array, Array]:
-    """Rotates queries `[B, Q, H, D]` and keys `[B, K, H, D]`.
+    """Rotates queries `[B, Q, H, D]` and keys `[B, K, H', D]`.
 
-    The numbers of heads may differ. `lengths` are those of each token's
-    sequence, `[B, 1]` or `[B, Q]`.
+    `lengths` are those of each token's sequence, `[B, 1]` or `[B, Q]`.
 
     Raises:
       errors.LengthError: the encoding depends on the length, and `lengths` is
         None or does not match the keys.
     """
-    if self.length_dependent:
-      name = specs.name(self)
-      if lengths is None:
-        raise errors.LengthError(
-          f'{name} depends on the length of each sequence; pass lengths [B, 1]'
-          ' or [B, L]'
-        )
-      if lengths.shape[-1] not in (1, k.shape[1]):
-        raise errors.LengthError(
-          f'{name} needs lengths [B, 1] for {q.shape[1]} queries and '
-          f'{k.shape[1]} keys, got {lengths.shape}'
-        )
-    return (
-      self._rotate(q, q_positions, lengths),
-      self._rotate(k, k_positions, lengths),
-    )
+    name = specs.name(self)
+    if self.length_dependent and lengths is None:
+      raise errors.LengthError(
+        f'{name} depends on the length of each sequence; pass lengths, [B, 1] '
+        'or [B, L]'
+      )
+    if self.length_dependent and lengths.shape[-1] not in (1, k.shape[1]):
+      raise errors.LengthError(
+        f'{name} needs lengths [B, 1] for {q.shape[1]} queries and '
+        f'{k.shape[1]} keys, got {lengths.shape}'
+      )
+    q = self._rotate(q, q_positions, lengths)
+    return q, self._rotate(k, k_positions, lengths)
 
   @nn.nowrap
   def _rotate(
@@ -170,8 +166,7 @@ class Rope(base.Encoding):
       frequencies = frequencies * (pairs < self._rotated // 2)
     if isinstance(frequencies, np.ndarray):
       frequencies = _float32(frequencies)
-    # Angles and rotations in float32: 16-bit floats cannot represent positions,
-    # let alone phases.
+    # In float32: 16-bit floats cannot represent positions, let alone phases.
     positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
     angle_BxLx1xF = (positions_BxL[..., None] * frequencies)[:, :, None]
     magnitude = self.magnitude(lengths)
@@ -256,14 +251,8 @@ class Yarn(Rope):
     'scale': '>= 1',
     'train_length': '>= 1',
     'beta_slow': '> 0',
+    'beta_fast': '> {0.beta_slow}',
   }
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.beta_fast <= self.beta_slow:
-      raise errors.SpecError(
-        f'beta_fast={self.beta_fast} must exceed beta_slow={self.beta_slow}'
-      )
 
   @nn.nowrap
   def _ramp(self) -> np.ndarray:
@@ -317,15 +306,9 @@ class Llama3(Rope):
     'scale': '>= 1',
     'train_length': '>= 1',
     'low_freq': '> 0',
+    'high_freq': '> {0.low_freq}',
   }
   _has_dynamic = False
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.low_freq >= self.high_freq:
-      raise errors.SpecError(
-        f'low_freq={self.low_freq} must be below high_freq={self.high_freq}'
-      )
 
   @nn.nowrap
   def frequencies(self, lengths: Array | None) -> Array:

@@ -1,5 +1,14 @@
 """Position schemes, which assign positions to tokens before the model runs."""
 
+from lengen_jax import specs
+from lengen_jax.positions import (
+  equal_mean,
+  interpolated,
+  randomized,
+  shifted,
+  standard,
+  warped,
+)
 from lengen_jax.positions.base import (
   Distances,
   Positions,
@@ -8,7 +17,6 @@ from lengen_jax.positions.base import (
   segment_positions,
   take,
 )
-from lengen_jax.positions.registry import create, register, SCHEMES
 from lengen_jax.positions.tokens import Tokens
 
 __all__ = [
@@ -23,3 +31,30 @@ __all__ = [
   'segment_positions',
   'take',
 ]
+
+SCHEMES = {
+  'standard': standard.Standard,
+  'interpolated': interpolated.Interpolated,
+  'randomized': randomized.Randomized,
+  'shape': shifted.Shape,
+  'cape': shifted.Cape,
+  'random_padding': shifted.RandomPadding,
+  'head_warp': warped.HeadWarp,
+  'tail_warp': warped.TailWarp,
+  'head_tail_warp': warped.HeadTailWarp,
+  'equal_mean': equal_mean.EqualMean,
+}
+
+
+def register(name: str, scheme: type[PositionScheme]) -> None:
+  """Registers a PositionScheme class under `name` for use in specs."""
+  specs.register('position scheme', SCHEMES, name, scheme, PositionScheme)
+
+
+def create(spec: str) -> PositionScheme:
+  """Creates a position scheme from `name` or `name(key=value, ...)`.
+
+  Raises:
+    errors.SpecError: unknown name or key, or a value out of range.
+  """
+  return specs.build('position scheme', SCHEMES, spec)

@@ -74,6 +74,7 @@ class Distances:
     return sign * jax.vmap(lambda r, row: r[row])(r, row).astype(jnp.float32)
 
 
+_fold_in = jax.vmap(jax.random.fold_in, (None, 0))
 # What a position scheme returns.
 Positions = Array | Distances
 # Lengths of segments, broadcastable to [B, L].
@@ -153,13 +154,12 @@ class PositionScheme:
       errors.ConfigError: the shape of `segment_positions` is not `[B, L]`,
         `lengths` does not broadcast to it, or `rng` is not a key.
     """
-    if jnp.ndim(segment_positions) != 2:
-      raise errors.ConfigError(
-        f'segment_positions have shape {jnp.shape(segment_positions)}; they '
-        'must be [B, L]'
-      )
     segment_positions = jnp.asarray(segment_positions)
     shape = segment_positions.shape
+    if len(shape) != 2:
+      raise errors.ConfigError(
+        f'segment_positions have shape {shape}; they must be [B, L]'
+      )
     _check_whole('segment_positions', segment_positions, shape)
     _check_whole('lengths', lengths, shape)
     self.check_length(segment_positions, lengths, train)
@@ -186,13 +186,8 @@ class PositionScheme:
     if not self.per_layer:
       return positions(rng)
     if num_layers is None:
-      raise errors.LengthError(
-        f'{self} draws for every layer and needs num_layers'
-      )
-    layers = jnp.arange(num_layers)
-    return jax.vmap(positions)(
-      jax.vmap(jax.random.fold_in, (None, 0))(rng, layers)
-    )
+      raise errors.LengthError(f'{self} draws per layer and needs num_layers')
+    return jax.vmap(positions)(_fold_in(rng, jnp.arange(num_layers)))
 
   def __str__(self) -> str:
     return specs.describe(self)
@@ -223,20 +218,16 @@ class PositionScheme:
 
   def extent(self, length: int, train: bool) -> int:
     """Returns the exclusive upper bound of integer positions at `length`."""
-    limit = self.limit(train)
-    return length if limit is None else limit
+    return self.limit(train) or length
 
   def check_length(
     self, segment_positions: Array, lengths: Lengths, train: bool
   ) -> None:
     """Raises errors.LengthError if a segment exceeds the scheme's limit."""
-    limit = self.limit(train)
-    if limit is None:
-      return
-    longest = segment_positions.shape[-1]
+    limit, longest = self.limit(train), segment_positions.shape[-1]
     if lengths is not None and not isinstance(lengths, jax.core.Tracer):
       longest = int(np.asarray(lengths).max())
-    if longest > limit:
+    if limit is not None and longest > limit:
       raise errors.LengthError(
         f'{self} has {limit} positions for a segment of {longest} '
         f'tokens; set max_position={longest} or more'
@@ -251,20 +242,16 @@ def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
     raise errors.ConfigError(
       f'{name} are {jnp.result_type(value)}; they must be integers'
     )
-  try:
-    fits = jnp.broadcast_shapes(jnp.shape(value), shape) == shape
-    fits = fits and jnp.ndim(value) in (0, 2)
-  except ValueError:
-    fits = False
-  if not fits:
+  rows, columns = shape
+  got = jnp.shape(value)
+  if got not in ((), (1, 1), (1, columns), (rows, 1), shape):
     raise errors.ConfigError(
-      f'{name} have shape {jnp.shape(value)}; they must be a scalar, '
-      f'[B, 1] or [B, L] with [B, L] = {list(shape)}'
+      f'{name} have shape {got}; they must be a scalar, [B, 1] or [B, L] with '
+      f'[B, L] = {list(shape)}'
     )
   if isinstance(value, jax.core.Tracer):
     return
-  least = int(np.asarray(value).min(initial=0))
-  if least < 0:
+  if (least := int(np.asarray(value).min(initial=0))) < 0:
     raise errors.ConfigError(f'{name} must not be negative, got {least}')
 
 
@@ -273,13 +260,9 @@ def segment_positions(segment_ids: Array) -> jax.Array:
 
   int32 `[B, L] -> [B, L]`.
   """
-  index_BxL = jnp.broadcast_to(
-    jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None], segment_ids.shape
-  )
+  index_BxL = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
   first = jnp.ones_like(segment_ids[:, :1], bool)
-  starts = jnp.concatenate(
-    [first, segment_ids[:, 1:] != segment_ids[:, :-1]], 1
-  )
+  starts = jnp.hstack([first, segment_ids[:, 1:] != segment_ids[:, :-1]])
   start_BxL = jax.lax.cummax(jnp.where(starts, index_BxL, 0), axis=1)
   return index_BxL - start_BxL
 
@@ -338,6 +321,6 @@ def per_token(
     same_rows: use the keys of row 0 for all rows.
   """
   rows = jnp.zeros(shape[0], jnp.uint32) if same_rows else jnp.arange(shape[0])
-  fold_in = jax.vmap(jax.random.fold_in, (None, 0))
-  keys = jax.vmap(fold_in, (0, None))(fold_in(rng, rows), jnp.arange(shape[1]))
+  columns = jnp.arange(shape[1])
+  keys = jax.vmap(_fold_in, (0, None))(_fold_in(rng, rows), columns)
   return jax.vmap(jax.vmap(draw))(keys, *values)

@@ -36,7 +36,7 @@ class _Shift(base.PositionScheme):
 class Shape(_Shift):
   """SHAPE: p = k + i with k uniform in {0 .. max_shift - 1} per segment.
 
-  At test time k = 0. The official code evaluates at k = max_shift.
+  At test time k = 0; the official code evaluates at k = max_shift.
 
   Source: Kiyono et al. (2021), arXiv:2109.05644, section 3.
 

@@ -18,12 +18,10 @@ PLAIN, HEAD, TAIL = 0, 1, 2
 
 
 def beta_cdf(a: float, b: float) -> Callable[[Array], jax.Array]:
-  """Returns the distribution function of Beta(a, b) on [0, 1].
-
-  Integer a and b use the binomial sum, which is more accurate in float32.
-  """
+  """Returns the distribution function of Beta(a, b) on [0, 1]."""
   if not (a.is_integer() and b.is_integer()):
     return lambda x: jax.scipy.special.betainc(a, b, x)
+  # The binomial sum is more accurate in float32.
   n = int(a + b) - 1
 
   def cdf(x: Any) -> Any:
@@ -39,17 +37,11 @@ SKEWS = {
   'log': lambda x: jnp.log1p(9 * x) / math.log(10),
   'sine': lambda x: jnp.sin(math.pi / 2 * x),
 }
-
-
 _NUMBER = r'(\d+\.?\d*|\.\d+)'
 
 
 def skew_function(name: str) -> Callable[[Array], jax.Array]:
-  """Returns a skew function by name: one of SKEWS, or `beta(a,b)`.
-
-  Raises:
-    errors.SpecError: the name is unknown.
-  """
+  """Returns a skew function by name: one of SKEWS, or `beta(a,b)`."""
   if name in SKEWS:
     return SKEWS[name]
   numbers = re.fullmatch(rf'beta\({_NUMBER}, *{_NUMBER}\)', name)

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/encodings/registry.py`."""
+"""Tests `lengen_jax/encodings/__init__.py`."""
 
 from flax import linen as nn
 import jax

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/positions/registry.py`."""
+"""Tests `lengen_jax/positions/__init__.py`."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/tasks/registry.py`."""
+"""Tests `lengen_jax/tasks/__init__.py`."""
 
 import dataclasses
 
