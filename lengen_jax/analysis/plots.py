@@ -85,9 +85,15 @@ def _loss_axes(
     return
   right = axes.twinx()
   right.set_yscale('log')
-  right.set_ylim(*np.exp(axes.get_ylim()))
-  # Powers of ten alone would be too few ticks.
-  right.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+  low, high = np.exp(axes.get_ylim())
+  right.set_ylim(low, high)
+  # The coarsest of these ticks of which at least four are visible.
+  for subs in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+    locator = ticker.LogLocator(subs=subs)
+    ticks = locator.tick_values(low, high)
+    if np.sum((ticks >= low) & (ticks <= high)) >= 4:
+      break
+  right.yaxis.set_major_locator(locator)
   right.yaxis.set_major_formatter('{x:g}')
   right.minorticks_off()
   right.set_ylabel('perplexity')
