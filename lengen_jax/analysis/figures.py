@@ -76,26 +76,21 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
       for bias, kind in zip(heads, kinds, strict=True):
         color = plots.KIND_COLORS[kind]
         axes.plot(drawn['distance'], bias, color=color, linewidth=1.2)
-      _distance_axis(axes, drawn['distance'])
+    # Panels share their axes: logarithmic, but linear between -1 and 1.
+    axes.set_xscale('symlog', base=2, linthresh=1, linscale=0.5)
+    doublings = max(*drawn['distance'], 1).bit_length() - 1
+    step = doublings // 4 + 1
+    ticks = [2**n for n in range(step, doublings + 1, step)]
+    if min(drawn['distance']) < 0:
+      ticks = [-ticks[-1], *ticks[-1:]]
+    axes.set_xticks([0, *ticks], ['0', *map(str, ticks)])
+    axes.minorticks_off()
     low = min(-_LEAST_NATS, max(-MOST_NATS, np.min(drawn['bias'])))
     axes.set_ylim(low, -0.05 * low)
     figure.supxlabel('distance of the key', fontsize=9)
     figure.supylabel('bias, nats', fontsize=9)
     label = f'Bias against distance, query at position {query}'
     return _svg(figure, f'biases-{number}-{query}', label)
-
-
-def _distance_axis(axes: Any, distances: Any) -> None:
-  """Sets a logarithmic axis of distances, linear between -1 and 1."""
-  axes.set_xscale('symlog', base=2, linthresh=1, linscale=0.5)
-  most = max(distances)
-  doublings = max(most, 1).bit_length() - 1
-  step = doublings // 4 + 1
-  ticks = [2**n for n in range(step, doublings + 1, step)]
-  if min(distances) < 0:
-    ticks = [-ticks[-1], *ticks[-1:]]
-  axes.set_xticks([0, *ticks], ['0', *map(str, ticks)])
-  axes.minorticks_off()
 
 
 def swatch(number: int) -> str:

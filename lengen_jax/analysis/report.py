@@ -182,6 +182,13 @@ def _page(
       ),
     )
   ]
+  head, columns = [], []
+  for n, length in enumerate(results['lengths']):
+    trained = length == results['train_length']
+    note = page.element('small', 'trained') if trained else ''
+    head.append(page.Html(f'{length}{note}'))
+    losses = [curve['loss'][n] for curve in curves]
+    columns.append(page.best_marked(losses, tables.number))
   inexact = [
     f'{name}: maximum error {max(curve["bias_error"]):.1e} nats'
     for name, curve in _runs(results)
@@ -199,7 +206,12 @@ def _page(
       class_='note',
     ),
     page.element('div', *charts, class_='figures'),
-    _legend(results),
+    page.legend(
+      head,
+      called,
+      columns,
+      f'{_UNIT.capitalize()} by context length, the best of each in bold.',
+    ),
     page.listing(_refused(results), 'Lengths without a loss:'),
     page.listing(inexact, 'Interpolated biases:'),
     *_paper(results),
@@ -210,19 +222,6 @@ def _page(
     ),
     runs=len(curves),
   )
-
-
-def _legend(results: Mapping[str, Any]) -> str:
-  """Returns the table of losses, which is also the legend of the figures."""
-  head, columns = [], []
-  for n, length in enumerate(results['lengths']):
-    trained = length == results['train_length']
-    note = page.element('small', 'trained') if trained else ''
-    head.append(page.Html(f'{length}{note}'))
-    losses = [curve['loss'][n] for curve in results['curves']]
-    columns.append(page.best_marked(losses, tables.number))
-  caption = f'{_UNIT.capitalize()} by context length, the best of each in bold.'
-  return page.legend(head, names(results), columns, caption)
 
 
 def _refused(results: Mapping[str, Any]) -> list[str]:
