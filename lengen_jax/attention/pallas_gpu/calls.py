@@ -21,107 +21,55 @@ from lengen_jax.attention.pallas_gpu.plan import (
 
 # The block of an array for a place in the grid.
 Index = Callable[..., tuple]
-# By name of a field of Program: array, shape of a block, index.
+# By name of a field of Program: an input, or an output's shape and dtype; the
+# shape of a block; its index.
 Specs = dict[str, tuple[Any, tuple, Index]]
-# Of outputs: shape, dtype, shape of a block, index.
-Outputs = dict[str, tuple[tuple[int, ...], Any, tuple, Index]]
-# The block of one number for each of a program's tiles.
-_OF_TILE = (None, 1), lambda i, h, b: (b, i)
 # Memory for sums of tiles at a time, in bytes; at least one tile is summed.
 MAX_SUM_BYTES = 2**27
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
-  sizes = n, _ = forward_tile_size(plan)
-  q = inputs.q
-  batch, heads = q.shape[0], plan.heads_of(q)
-  y, lse = _call(
-    plan,
-    kernels.forward,
-    (plan.length // n, heads, batch),
-    _query_blocks(plan, inputs, sizes),
-    {
-      'y': (
-        (batch, plan.length, q.shape[2]),
-        q.dtype,
-        (None, n, plan.head_dim),
-        _of_block,
-      ),
-      'lse': _per_query(plan, batch, heads, n),
-    },
-  )
+  q, sizes = inputs.q, forward_tile_size(plan)
+  outputs = {
+    'y': _tokens(plan, q, plan.length, sizes[0]),
+    'lse': _numbers(plan, q, sizes[0]),
+  }
+  blocks = _inputs(plan, inputs, sizes, _query_block, by='queries')
+  y, lse = _call(plan, kernels.forward, blocks, outputs)
   return y, lse
 
 
 def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
   """Returns gradients of the band's queries, and of the table."""
-  n, q = tile_size(plan), inputs.q
-  batch, heads = q.shape[0], plan.heads_of(q)
-  own = (None, n, plan.head_dim)
-  numbers = _per_query(plan, batch, heads, n)
-  outputs: Outputs = {'dq': (inputs.dy.shape, q.dtype, own, _of_block)}
+  n, q, table = tile_size(plan), inputs.q, inputs.table
+  outputs = {'dq': _tokens(plan, q, plan.length, n)}
   if plan.form == 'anchored':
-    outputs['dweights'] = numbers
-  dq, *dweights = _call(
-    plan,
-    kernels.query_gradient,
-    (plan.length // n, heads, batch),
-    {
-      **_query_blocks(plan, inputs, (n, n)),
-      'dy': (inputs.dy, own, _of_block),
-      'lse': (inputs.lse, *numbers[2:]),
-      'delta': (inputs.delta, *numbers[2:]),
-    },
-    outputs,
-  )
+    outputs['dweights'] = _numbers(plan, q, n)
+  blocks = _inputs(plan, inputs, (n, n), _query_block, by='queries')
+  dq, *dweights = _call(plan, kernels.query_gradient, blocks, outputs)
   if plan.form == 'none':
     return dq, Table()
   if plan.form == 'dense':
     return dq, Table(dense=_tile_gradients(plan, inputs))
-  rows, found = _distance_gradients(plan, inputs), None
+  rows, weights = _distance_gradients(plan, inputs), None
   if dweights:
-    found = dweights[0].sum(1)
-    if inputs.table.weights.shape[0] == 1:
-      found = found.sum(0, keepdims=True)
-  return dq, Table(rows=rows, weights=found)
+    weights = dweights[0].sum(1)
+    if table.weights.shape[0] == 1:
+      weights = weights.sum(0, keepdims=True)
+  return dq, Table(rows=rows, weights=weights)
 
 
 def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns gradients of the keys and values that the band reads."""
-  n, q, k = tile_size(plan), inputs.q, inputs.k
-  batch, groups = q.shape[0], plan.heads_of(k)
-  group = plan.heads_of(q) // groups
-  width = group * plan.head_dim
-  shape = batch, plan.blocks_k * plan.block, k.shape[2]
-  own = (None, n, plan.head_dim)
-  per_query = (None, group, None, plan.length)
-
-  def of_group(i: Array, h: Array, b: Array) -> tuple:
-    return b, 0, h
-
-  def per_group(i: Array, h: Array, b: Array) -> tuple:
-    return b, h, 0, 0
-
-  dk, dv = _call(
-    plan,
-    kernels.key_gradient,
-    (shape[1] // n, groups, batch),
-    {
-      'q': (q, (None, q.shape[1], width), of_group),
-      'dy': (inputs.dy, (None, plan.length, width), of_group),
-      'lse': (inputs.lse, per_query, per_group),
-      'delta': (inputs.delta, per_query, per_group),
-      'k': (k, own, _of_block),
-      'v': (inputs.v, own, _of_block),
-      **_shared(inputs, _batch_and_head, heads=group),
-      **_seen(plan, inputs, (n, n), _OF_TILE, by_keys=True),
-    },
-    {
-      'dk': (shape, k.dtype, own, _of_block),
-      'dv': (shape, k.dtype, own, _of_block),
-    },
+  n, k = tile_size(plan), inputs.k
+  output = _tokens(plan, k, plan.blocks_k * plan.block, n)
+  group = plan.heads_of(inputs.q) // plan.heads_of(k)
+  blocks = _inputs(
+    plan, inputs, (n, n), lambda i, h, b: (b, h, 0, i), by='keys', heads=group
   )
+  outputs = {'dk': output, 'dv': output}
+  dk, dv = _call(plan, kernels.key_gradient, blocks, outputs)
   return dk, dv
 
 
@@ -129,19 +77,17 @@ def _tile_gradients(plan: Plan, inputs: Inputs) -> Array:
   """Returns gradients of a dense bias, `[N, 1 or B, H, b, b]`."""
   n, shape = tile_size(plan), inputs.table.dense.shape
   tiles, heads = plan.block // n, shape[2]
+  output = (
+    jax.ShapeDtypeStruct(shape, jnp.float32),
+    (None, None, None, n, n),
+    lambda j, i, bh: (j // tiles, bh // heads, bh % heads, i, j % tiles),
+  )
   (ddense,) = _call(
     plan,
     kernels.tile_gradient,
-    (shape[0] * tiles, tiles, shape[1] * heads),
     _whole_rows(plan, inputs, shape[1]),
-    {
-      'ddense': (
-        shape,
-        jnp.float32,
-        (None, None, None, n, n),
-        lambda j, i, bh: (j // tiles, bh // heads, bh % heads, i, j % tiles),
-      )
-    },
+    {'ddense': output},
+    (shape[0] * tiles, tiles, shape[1] * heads),
   )
   return ddense
 
@@ -159,21 +105,20 @@ def _distance_gradients(plan: Plan, inputs: Inputs) -> Array:
   bytes_per_tile = 3 * 4 * rows_of * heads * intervals * kinds * n**2
   at_a_time = min(apart, max(1, MAX_SUM_BYTES // bytes_per_tile))
   blocks = _whole_rows(plan, inputs, rows_of)
+  shape = rows_of, heads, intervals, kinds, at_a_time, n, n
+  output = (
+    jax.ShapeDtypeStruct(shape, jnp.float32),
+    (None, None, None, kinds, None, n, n),
+    lambda u, a, bh: (bh // heads, bh % heads, a, 0, u, 0, 0),
+  )
 
   def of_tiles(first: Array) -> Array:
     (sums,) = _call(
       plan,
       kernels.distance_gradient,
-      (at_a_time, intervals, rows_of * heads),
       {**blocks, 'first_apart': (first[None], (1,), lambda *at: (0,))},
-      {
-        'sums': (
-          (rows_of, heads, intervals, kinds, at_a_time, n, n),
-          jnp.float32,
-          (None, None, None, kinds, None, n, n),
-          lambda u, a, bh: (bh // heads, bh % heads, a, 0, u, 0, 0),
-        )
-      },
+      {'sums': output},
+      (at_a_time, intervals, rows_of * heads),
     )
     return along_diagonals(sums)
 
@@ -209,173 +154,138 @@ def by_distance(diagonals: Array) -> Array:
   return jnp.pad(entries.reshape(*lead, -1), [*nothing, (0, 1)])
 
 
+def _tokens(plan: Plan, x: Array, length: int, n: int) -> tuple:
+  """Returns the output `[B, length, H D]`, by n tokens of a head."""
+  shape = jax.ShapeDtypeStruct((x.shape[0], length, x.shape[2]), x.dtype)
+  return shape, (None, n, plan.head_dim), lambda i, h, b: (b, i, h)
+
+
+def _numbers(plan: Plan, q: Array, n: int) -> tuple:
+  """Returns the output `[B, H, 1, length]`, by n queries of a head."""
+  shape = q.shape[0], plan.heads_of(q), 1, plan.length
+  output = jax.ShapeDtypeStruct(shape, jnp.float32)
+  return output, (None, None, None, n), lambda i, h, b: (b, h, 0, i)
+
+
+def _query_block(i: Array, h: Array, b: Array) -> tuple:
+  return b, h, i, 0
+
+
 def _whole_rows(plan: Plan, inputs: Inputs, rows_of: int) -> Specs:
   """Returns inputs of a program for all rows with one of 1 or B tables."""
-  q, heads, width = inputs.q, plan.heads_of(inputs.q), plan.head_dim
-  group = heads // plan.heads_of(inputs.k)
-  rows = q.shape[0] // rows_of
+  heads, n = plan.heads_of(inputs.q), tile_size(plan)
+  rows = inputs.q.shape[0] // rows_of
 
-  def of_head(u: Array, a: Array, bh: Array) -> tuple:
-    return bh // heads, 0, bh % heads
-
-  def of_group(u: Array, a: Array, bh: Array) -> tuple:
-    return bh // heads, 0, bh % heads // group
-
-  def per_query(u: Array, a: Array, bh: Array) -> tuple:
+  def place(u: Array, a: Array, bh: Array) -> tuple:
     return bh // heads, bh % heads, 0, 0
 
-  keys, numbers = (rows, inputs.k.shape[1], width), (rows, None, None)
-  n = tile_size(plan)
-  return {
-    'q': (q, (rows, q.shape[1], width), of_head),
-    'dy': (inputs.dy, (rows, plan.length, width), of_head),
-    'k': (inputs.k, keys, of_group),
-    'v': (inputs.v, keys, of_group),
-    'lse': (inputs.lse, (*numbers, plan.length), per_query),
-    'delta': (inputs.delta, (*numbers, plan.length), per_query),
-    **_shared(inputs, lambda u, a, bh: (bh // heads, bh % heads), rows=rows),
-    **_seen(
-      plan,
-      inputs,
-      (n, n),
-      ((rows, plan.length // n), lambda u, a, bh: (bh // heads, 0)),
-    ),
-  }
+  return _inputs(plan, inputs, (n, n), place, rows=rows)
 
 
-def _batch_and_head(i: Array, h: Array, b: Array) -> tuple:
-  return b, h
-
-
-def _of_block(i: Array, h: Array, b: Array) -> tuple:
-  return b, i, h
-
-
-def _per_query(
-  plan: Plan, batch: int, heads: int, n: int
-) -> tuple[tuple[int, ...], Any, tuple, Index]:
-  """Returns the output of a number per query and head."""
-  return (
-    (batch, heads, 1, plan.length),
-    jnp.float32,
-    (None, None, None, n),
-    lambda i, h, b: (b, h, 0, i),
-  )
-
-
-def _query_blocks(plan: Plan, inputs: Inputs, sizes: tuple[int, int]) -> Specs:
-  """Returns inputs of a program for a block of queries, with all keys."""
-  n, width, (q, k, v) = sizes[0], plan.head_dim, (inputs.q, inputs.k, inputs.v)
-  before, group = plan.before // n, q.shape[2] // k.shape[2]
-  keys = None, k.shape[1], width
-  return {
-    'q': (q, (None, n, width), lambda i, h, b: (b, before + i, h)),
-    'k': (k, keys, lambda i, h, b: (b, 0, h // group)),
-    'v': (v, keys, lambda i, h, b: (b, 0, h // group)),
-    **_shared(inputs, _batch_and_head),
-    **_seen(plan, inputs, sizes, _OF_TILE),
-  }
-
-
-def _shared(
-  inputs: Inputs, of_grid: Index, *, rows: int = 1, heads: int = 1
-) -> Specs:
-  """Returns offset, lengths, segments and the table, as inputs by name.
-
-  A program has `rows` rows and `heads` heads; `of_grid` maps its place in the
-  grid to their blocks.
-  """
-  found: Specs = {'offset': (inputs.offset, (1,), lambda *at: (0,))}
-  if inputs.k_lengths is not None:
-    found['k_lengths'] = (
-      inputs.k_lengths,
-      (rows,),
-      lambda *at: (of_grid(*at)[0],),
-    )
-  for name, ids in (
-    ('q_segment_ids', inputs.q_segment_ids),
-    ('k_segment_ids', inputs.k_segment_ids),
-  ):
-    if ids is not None:
-      shape = rows, None, ids.shape[2]
-      found[name] = ids, shape, lambda *at: (of_grid(*at)[0], 0, 0)
-
-  def row(array: Array, axis: int, at: tuple) -> Any:
-    return of_grid(*at)[0] if array.shape[axis] > 1 else 0
-
-  table = inputs.table
-  if table.dense is not None:
-    x = table.dense
-    found['dense'] = (
-      x,
-      (x.shape[0], None, heads, *x.shape[3:]),
-      lambda *at: (0, row(x, 1, at), of_grid(*at)[1], 0, 0),
-    )
-  if table.rows is not None:
-    y = table.rows[:, 0]
-    y = kernels.LOG2_E * y.reshape(*y.shape[:2], -1)
-    found['rows'] = (
-      y,
-      (None, heads, y.shape[2]),
-      lambda *at: (row(y, 0, at), of_grid(*at)[1], 0),
-    )
-  if table.weights is not None:
-    weights = table.weights
-    found['weights'] = (
-      weights,
-      (None, None, weights.shape[2]),
-      lambda *at: (row(weights, 0, at), 0, 0),
-    )
-  return found
-
-
-def _seen(
+def _inputs(
   plan: Plan,
   inputs: Inputs,
   sizes: tuple[int, int],
-  part: tuple[tuple, Index],
+  place: Index,
   *,
-  by_keys: bool = False,
+  by: str | None = None,
+  rows: int | None = None,
+  heads: int | None = None,
 ) -> Specs:
-  """Returns the first and the last tile of keys that may share a segment.
+  """Returns inputs by name.
 
-  Tiles have `sizes` queries and keys. Of queries for keys, if `by_keys`.
+  Args:
+    plan: the plan.
+    inputs: the arrays.
+    sizes: queries and keys in a tile.
+    place: returns the block of rows, heads, queries and keys of a program.
+    by: what a program has one tile of, 'queries' or 'keys'.
+    rows: rows of the batch in a program; None for one, without an axis.
+    heads: query heads in a program that share its key head; likewise.
   """
-  if inputs.k_segment_ids is None:
-    return {}
-  ids = inputs.segment_ids(plan)
-  sides = [(x[:, 0], size) for x, size in zip(ids, sizes, strict=True)]
-  outer, inner = sides[::-1] if by_keys else sides
-  first, last = visibility.segment_blocks(*outer, *inner)
-  return {'first_seen': (first, *part), 'last_seen': (last, *part)}
+  q, k, table, width = inputs.q, inputs.k, inputs.table, plan.head_dim
+  group = 1 if heads else plan.heads_of(q) // plan.heads_of(k)
+  n, q_length, k_length, first = plan.length, q.shape[1], k.shape[1], 0
+  if by == 'queries':
+    n, q_length, first = sizes[0], sizes[0], plan.before // sizes[0]
+  if by == 'keys':
+    k_length = sizes[1]
+  found: Specs = {}
+
+  def add(name: str, array: Array, block: tuple, index: Index) -> None:
+    found[name] = array, block, lambda *at: index(*place(*at))
+
+  q_width, some = width * (heads or 1), rows or 1
+  add('q', q, (rows, q_length, q_width), lambda b, h, i, j: (b, first + i, h))
+  for name, x in (('k', k), ('v', inputs.v)):
+    block = rows, k_length, width
+    add(name, x, block, lambda b, h, i, j: (b, j, h // group))
+  if inputs.dy is not None:
+    add('dy', inputs.dy, (rows, n, q_width), lambda b, h, i, j: (b, i, h))
+    for name, x in (('lse', inputs.lse), ('delta', inputs.delta)):
+      add(name, x, (rows, heads, None, n), lambda b, h, i, j: (b, h, 0, i))
+  add('offset', inputs.offset, (1,), lambda *at: (0,))
+  if inputs.k_lengths is not None:
+    add('k_lengths', inputs.k_lengths, (some,), lambda b, *_: (b,))
+  if inputs.k_segment_ids is not None:
+    for name in ('q_segment_ids', 'k_segment_ids'):
+      x = getattr(inputs, name)
+      add(name, x, (some, None, x.shape[2]), lambda b, *_: (b, 0, 0))
+    sides = [
+      (ids[:, 0], size)
+      for ids, size in zip(inputs.segment_ids(plan), sizes, strict=True)
+    ]
+    outer, inner = sides[::-1] if by == 'keys' else sides
+    first_seen, last_seen = visibility.segment_blocks(*outer, *inner)
+    block = (None, 1) if by else (rows, plan.length // sizes[0])
+    for name, x in (('first_seen', first_seen), ('last_seen', last_seen)):
+      add(name, x, block, lambda b, h, i, j: (b, j if by == 'keys' else i))
+  # One table for all rows, or one for each.
+  if table.dense is not None:
+    x, own = table.dense, int(table.dense.shape[1] > 1)
+    block = x.shape[0], None, heads or 1, *x.shape[3:]
+    add('dense', x, block, lambda b, h, *_: (0, b * own, h, 0, 0))
+  if table.rows is not None:
+    x, own = table.rows[:, 0], int(table.rows.shape[0] > 1)
+    x = kernels.LOG2_E * x.reshape(*x.shape[:2], -1)
+    block = None, heads or 1, x.shape[2]
+    add('rows', x, block, lambda b, h, *_: (b * own, h, 0))
+  if table.weights is not None:
+    x = table.weights
+    add('weights', x, (None, None, x.shape[2]), lambda b, *_: (b * own, 0, 0))
+  return found
 
 
 def _call(
   plan: Plan,
   kernel: Callable[[Program], None],
-  grid: tuple[int, ...],
   inputs: Specs,
-  outputs: Outputs,
+  outputs: Specs,
+  grid: tuple[int, ...] | None = None,
 ) -> list[Array]:
-  """Calls a kernel and returns its outputs."""
+  """Calls a kernel and returns its outputs.
+
+  By default a program computes one block of the tokens of a head.
+  """
   names = [*inputs, *outputs]
+  if grid is None:
+    shape, (_, n, width), _ = next(iter(outputs.values()))
+    batch, length, lanes = shape.shape
+    grid = length // n, lanes // width, batch
 
   def body(*references: Any) -> None:
     kernel(Program(plan, **dict(zip(names, references, strict=True))))
 
+  in_specs, out_specs = (
+    [pl.BlockSpec(block, index) for _, block, index in specs.values()]
+    for specs in (inputs, outputs)
+  )
   return pl.pallas_call(
     body,
-    out_shape=[
-      jax.ShapeDtypeStruct(shape, dtype)
-      for shape, dtype, *_ in outputs.values()
-    ],
+    out_shape=[shape for shape, *_ in outputs.values()],
     grid=grid,
-    in_specs=[
-      pl.BlockSpec(shape, index) for _, shape, index in inputs.values()
-    ],
-    out_specs=[
-      pl.BlockSpec(shape, index) for *_, shape, index in outputs.values()
-    ],
+    in_specs=in_specs,
+    out_specs=out_specs,
     compiler_params=plgpu.CompilerParams(
       num_warps=_warps(plan, kernel), num_stages=2
     ),
