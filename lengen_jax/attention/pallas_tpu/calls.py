@@ -17,7 +17,8 @@ from lengen_jax.attention.pallas_tpu import plan as plans
 from lengen_jax.attention.pallas_tpu.plan import Plan
 
 Shape = tuple[int, ...]
-# By name: (array, block) of inputs, (shape, block) of outputs.
+# By name of a field of Program: an input, or an output's shape and dtype; its
+# blocks.
 Specs = dict[str, tuple[Any, pl.BlockSpec]]
 # The block of an array for (heads, rows, block of queries, block of keys).
 Index = Callable[[Array, Array, Array, Array], tuple]
@@ -26,15 +27,13 @@ Index = Callable[[Array, Array, Array, Array], tuple]
 def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
   batch, _, width = inputs.q.shape
-  plan = plans.with_rows(plan, plans.FORWARD, batch)
-  grid = _Grid(plan, inputs, keys_inside=True)
+  grid = _Grid(plans.with_rows(plan, plans.FORWARD, batch), inputs, True)
   heads = plan.heads_of(inputs.q)
-  y, lse = _call(
+  found = grid.call(
     kernels.forward,
-    grid,
     outputs={
-      'y': (_shape((batch, plan.length, width), inputs.q), grid.queries(0)),
-      'lse': (_shape((batch, heads, 1, plan.length)), grid.per_query()),
+      'y': (_shape(batch, plan.length, width, like=inputs.q), grid.queries(0)),
+      'lse': (_shape(batch, heads, 1, plan.length), grid.per_query()),
     },
     scratch={
       'largest': grid.per_head,
@@ -42,143 +41,64 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
       'sum': grid.summed,
     },
   )
-  return y, lse
+  return found['y'], found['lse']
 
 
 def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
   """Returns gradients of the band's queries, and of the table."""
-  batch, table = inputs.q.shape[0], inputs.table
-  plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, batch)
-  grid = _Grid(plan, inputs, keys_inside=True)
-  outputs = {'dq': (_shape(inputs.dy.shape, inputs.q), grid.queries(0))}
-  outputs |= grid.table_gradients(batch)
+  q, table = inputs.q, inputs.table
+  plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, q.shape[0])
+  grid = _Grid(plan, inputs, True)
+  outputs = {'dq': (_shape(*inputs.dy.shape, like=q), grid.queries(0))}
   scratch: dict[str, Shape] = {
     'lse_columns': grid.per_head,
     'delta_columns': grid.per_head,
     'sum': grid.summed,
   }
   if plan.form != 'none':
+    outputs |= grid.table_gradients()
     scratch['dbias'] = (plan.heads, plan.block, plan.block)
     if plan.form != 'dense':
       scratch['ddistances'] = (plan.anchors, 2 * plan.block)
-  found = dict(
-    zip(
-      outputs,
-      _call(kernels.query_gradient, grid, outputs, scratch),
-      strict=True,
-    )
-  )
-  if plan.form == 'none':
-    return found['dq'], Table()
-  if plan.form == 'dense':
-    return found['dq'], Table(dense=_summed(found['ddense'], table.dense, 1))
-  weights = None
+  found = grid.call(kernels.query_gradient, outputs, scratch)
+
+  def summed(gradient: Array, like: Array, axis: int) -> Array:
+    # Over rows of the batch that share a table.
+    if like.shape[axis] > 1:
+      return gradient
+    return gradient.sum(axis, keepdims=True)
+
+  dense = rows = weights = None
+  if table.dense is not None:
+    dense = summed(found['ddense'], table.dense, 1)
   if table.weights is not None:
-    weights = _summed(found['dweights'].sum(1), table.weights, 0)
-  # In the order of the inputs: from the highest distance, without the lowest.
-  like = table.rows
-  rows = found['drows'].reshape(-1, *like.shape[1:-1], like.shape[-1] - 1)
-  rows = jnp.pad(rows, ((0, 0),) * (like.ndim - 1) + ((0, 1),))
-  return found['dq'], Table(
-    rows=_summed(rows, like, 0)[..., ::-1], weights=weights
-  )
+    weights = summed(found['dweights'].sum(1), table.weights, 0)
+  if table.rows is not None:
+    # In the order of the inputs: from the highest distance, without the lowest.
+    *lead, distances = table.rows.shape[1:]
+    rows = found['drows'].reshape(-1, *lead, distances - 1)
+    rows = jnp.pad(rows, ((0, 0),) * (rows.ndim - 1) + ((0, 1),))
+    rows = summed(rows, table.rows, 0)[..., ::-1]
+  return found['dq'], Table(rows, weights, dense)
 
 
 def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns gradients of the keys and values that the band reads."""
-  plan = plans.with_rows(plan, plans.KEYS, inputs.q.shape[0])
-  grid = _Grid(plan, inputs, keys_inside=False)
   k = inputs.k
-  shape = _shape((k.shape[0], plan.blocks_k * plan.block, k.shape[2]), k)
-  dk, dv = _call(
+  grid = _Grid(plans.with_rows(plan, plans.KEYS, k.shape[0]), inputs, False)
+  shape = _shape(k.shape[0], plan.blocks_k * plan.block, k.shape[2], like=k)
+  found = grid.call(
     kernels.key_gradient,
-    grid,
     outputs={'dk': (shape, grid.keys()), 'dv': (shape, grid.keys())},
     scratch={'dk_sum': grid.summed, 'dv_sum': grid.summed},
   )
-  return dk, dv
+  return found['dk'], found['dv']
 
 
-def _summed(gradient: Array, like: Array, axis: int) -> Array:
-  """Returns the gradient, summed over rows of the batch that share a table."""
-  if like.shape[axis] > 1:
-    return gradient
-  return gradient.sum(axis, keepdims=True)
-
-
-def _shape(shape: Shape, like: Array | None = None) -> jax.ShapeDtypeStruct:
+def _shape(*shape: int, like: Array | None = None) -> jax.ShapeDtypeStruct:
   """Returns an output in the dtype of another array, or in float32."""
   dtype = jnp.float32 if like is None else like.dtype
   return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def _call(
-  kernel: Callable[[program.Program], None],
-  grid: '_Grid',
-  outputs: Specs,
-  scratch: dict[str, Shape],
-) -> list[Array]:
-  """Calls a kernel and returns its outputs.
-
-  Outputs, and float32 scratch shapes, are by the name of a field of Program.
-  """
-  plan, inputs, keys_inside = grid.plan, grid.inputs, grid.keys_inside
-  prefetch = {'offset': inputs.offset, **grid.segment_blocks()}
-  if 'dweights' in outputs:
-    vary = inputs.weights_vary.reshape(plan.blocks_q, plan.block)
-    prefetch['weights_vary'] = vary.any(1).astype(jnp.int32)
-  if inputs.k_lengths is not None:
-    prefetch['k_lengths'] = inputs.k_lengths
-  scratch = {**scratch, **grid.bias_scratch()}
-  blocks = grid.blocks()
-  names = [*prefetch, *blocks, *outputs, *scratch, 'ready_for']
-
-  def body(*references: Any) -> None:
-    # Within loops the place in the grid is not available.
-    outer, inner = pl.program_id(2), pl.program_id(3)
-    i, j = outer, inner
-    if not keys_inside:
-      _, i = program.query_block(plan, inner)
-      j = outer
-    kernel(
-      program.Program(
-        plan,
-        keys_inside,
-        i=i,
-        j=j,
-        is_first=inner == 0,
-        is_last=inner == grid.sizes[1] - 1,
-        first_row=pl.program_id(1) * plan.rows,
-        **dict(zip(names, references, strict=True)),
-      )
-    )
-
-  batch, _, width = (inputs.q if keys_inside else inputs.k).shape
-  shapes, out_specs = zip(*outputs.values(), strict=True)
-  order: list[Any] = ['parallel', 'parallel', 'parallel', 'arbitrary']
-  if len(outputs) > 1 and kernel is kernels.query_gradient:
-    # The table's gradient is summed over blocks of queries.
-    order[2] = 'arbitrary'
-  return pl.pallas_call(
-    body,
-    out_shape=shapes,
-    grid_spec=pltpu.PrefetchScalarGridSpec(
-      num_scalar_prefetch=len(prefetch),
-      grid=(width // plan.lanes, batch // plan.rows, *grid.sizes),
-      in_specs=[spec for _, spec in blocks.values()],
-      out_specs=out_specs,
-      scratch_shapes=[
-        *(pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()),
-        pltpu.SMEM((1,), jnp.int32),
-      ],
-    ),
-    compiler_params=pltpu.CompilerParams(
-      dimension_semantics=tuple(order),
-      vmem_limit_bytes=int(0.95 * plans.vector_memory()),
-    ),
-    interpret=plan.interpret,
-    name=f'attention_{kernel.__name__}',
-  )(*prefetch.values(), *(array for array, _ in blocks.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,13 +124,9 @@ class _Grid:
     """Query heads per key head."""
     return self.inputs.q.shape[2] // self.inputs.k.shape[2]
 
-  @property
-  def sizes(self) -> tuple[int, int]:
-    """The last two axes of the grid."""
-    p = self.plan
-    if self.keys_inside:
-      return p.blocks_q, p.blocks_k
-    return p.blocks_k, self.group * p.blocks_q
+  def group_of(self, i: Array) -> Array:
+    """Returns the group of anchors of a block of queries."""
+    return jax.lax.div(i, jnp.int32(self.plan.blocks_per_group))
 
   @property
   def per_head(self) -> Shape:
@@ -223,17 +139,80 @@ class _Grid:
     """Shape of a sum over blocks."""
     return self.plan.rows, self.plan.block, self.plan.lanes
 
-  def segment_blocks(self) -> dict[str, Array]:
-    """Returns the blocks that may share a segment, row after row, by name."""
-    if self.inputs.k_segment_ids is None:
-      return {}
-    sides = [ids[:, 0] for ids in self.inputs.segment_ids(self.plan)]
-    outer, inner = sides if self.keys_inside else sides[::-1]
-    b = self.plan.block
-    first, last = visibility.segment_blocks(outer, b, inner, b)
-    return {'first_seen': first.reshape(-1), 'last_seen': last.reshape(-1)}
+  def call(
+    self,
+    kernel: Callable[[program.Program], None],
+    outputs: Specs,
+    scratch: dict[str, Shape],
+  ) -> dict[str, Array]:
+    """Calls a kernel and returns its outputs; scratch is float32."""
+    plan, inputs, keys_inside = self.plan, self.inputs, self.keys_inside
+    sizes = plan.blocks_q, plan.blocks_k
+    if not keys_inside:
+      sizes = plan.blocks_k, self.group * plan.blocks_q
+    blocks, prefetch = self._blocks(), {'offset': inputs.offset}
+    if inputs.k_segment_ids is not None:
+      sides = [(x[:, 0], plan.block) for x in inputs.segment_ids(plan)]
+      outer, inner = sides if keys_inside else sides[::-1]
+      first, last = visibility.segment_blocks(*outer, *inner)
+      prefetch['first_seen'] = first.reshape(-1)
+      prefetch['last_seen'] = last.reshape(-1)
+    if 'dweights' in outputs:
+      vary = inputs.weights_vary.reshape(plan.blocks_q, plan.block)
+      prefetch['weights_vary'] = vary.any(1).astype(jnp.int32)
+    if inputs.k_lengths is not None:
+      prefetch['k_lengths'] = inputs.k_lengths
+    scratch = {**scratch, **self._bias_scratch()}
+    names = [*prefetch, *blocks, *outputs, *scratch, 'ready_for']
 
-  def bias_scratch(self) -> dict[str, Shape]:
+    def body(*references: Any) -> None:
+      # Within loops the place in the grid is not available.
+      i, j = outer, inner = pl.program_id(2), pl.program_id(3)
+      if not keys_inside:
+        _, i = program.query_block(plan, inner)
+        j = outer
+      kernel(
+        program.Program(
+          plan,
+          keys_inside,
+          i=i,
+          j=j,
+          is_first=inner == 0,
+          is_last=inner == sizes[1] - 1,
+          first_row=pl.program_id(1) * plan.rows,
+          **dict(zip(names, references, strict=True)),
+        )
+      )
+
+    batch, _, width = (inputs.q if keys_inside else inputs.k).shape
+    shapes, out_specs = zip(*outputs.values(), strict=True)
+    order: list[Any] = ['parallel', 'parallel', 'parallel', 'arbitrary']
+    if len(outputs) > 1 and kernel is kernels.query_gradient:
+      # The table's gradient is summed over blocks of queries.
+      order[2] = 'arbitrary'
+    found = pl.pallas_call(
+      body,
+      out_shape=shapes,
+      grid_spec=pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=len(prefetch),
+        grid=(width // plan.lanes, batch // plan.rows, *sizes),
+        in_specs=[spec for _, spec in blocks.values()],
+        out_specs=out_specs,
+        scratch_shapes=[
+          *(pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()),
+          pltpu.SMEM((1,), jnp.int32),
+        ],
+      ),
+      compiler_params=pltpu.CompilerParams(
+        dimension_semantics=tuple(order),
+        vmem_limit_bytes=int(0.95 * plans.vector_memory()),
+      ),
+      interpret=plan.interpret,
+      name=f'attention_{kernel.__name__}',
+    )(*prefetch.values(), *(array for array, _ in blocks.values()))
+    return dict(zip(outputs, found, strict=True))
+
+  def _bias_scratch(self) -> dict[str, Shape]:
     """Returns shapes of a tile of the bias and of its distances, by name."""
     p = self.plan
     if p.form == 'none':
@@ -246,31 +225,6 @@ class _Grid:
     if p.form == 'anchored' and self.keys_inside:
       scratch['weight_columns'] = p.block, LANES
     return scratch
-
-  def blocks(self) -> Specs:
-    """Returns inputs by name."""
-    p, inputs = self.plan, self.inputs
-    found: Specs = {
-      'q': (inputs.q, self.queries(p.first)),
-      'k': (inputs.k, self.keys()),
-      'v': (inputs.v, self.keys()),
-    }
-    if inputs.dy is not None:
-      found['dy'] = inputs.dy, self.queries(0)
-      found['lse'] = inputs.lse, self.per_query()
-      found['delta'] = inputs.delta, self.per_query()
-    found |= self._table()
-    if inputs.q_segment_ids is not None:
-      shape = p.rows, 1, p.block
-      found['q_segment_ids'] = (
-        inputs.q_segment_ids,
-        self._spec(shape, lambda h, b, i, j: (b, 0, p.first + i)),
-      )
-      found['k_segment_ids'] = (
-        inputs.k_segment_ids,
-        self._spec(shape, lambda h, b, i, j: (b, 0, j)),
-      )
-    return found
 
   def queries(self, first: int) -> pl.BlockSpec:
     """Returns the blocks of queries, the first of which is given."""
@@ -313,81 +267,83 @@ class _Grid:
 
     return pl.BlockSpec(shape, of_grid)
 
-  def _table(self) -> Specs:
-    """Returns the table as inputs by name.
+  def _blocks(self) -> Specs:
+    """Returns inputs by name."""
+    p, inputs, table = self.plan, self.inputs, self.inputs.table
+    found: Specs = {
+      'q': (inputs.q, self.queries(p.first)),
+      'k': (inputs.k, self.keys()),
+      'v': (inputs.v, self.keys()),
+    }
 
-    Of rows, the two blocks of distances in a tile: largest first where queries
-    are the rows of a tile, smallest first where keys are.
-    """
-    p, table = self.plan, self.inputs.table
-    if p.form == 'none':
-      return {}
-    if p.form == 'dense':
-      own = table.dense.shape[1] > 1
-      spec = self._spec(
+    def add(name: str, array: Array, shape: Shape, index: Index) -> None:
+      found[name] = array, self._spec(shape, index)
+
+    if inputs.dy is not None:
+      found['dy'] = inputs.dy, self.queries(0)
+      found['lse'] = inputs.lse, self.per_query()
+      found['delta'] = inputs.delta, self.per_query()
+    if table.dense is not None:
+      several = table.dense.shape[1] > 1
+      add(
+        'dense',
+        table.dense,
         (1, 1, p.heads, p.block, p.block),
-        lambda h, b, i, j: (j, b if own else 0, h, 0, 0),
+        lambda h, b, i, j: (j, b if several else 0, h, 0, 0),
       )
-      return {'dense': (table.dense, spec)}
-    own = table.rows.shape[0] > 1
+    own = int(table.rows is not None and table.rows.shape[0] > 1)
+    if table.rows is not None:
+      # The two blocks of distances in a tile: largest first where queries are
+      # the rows of a tile, smallest first where keys are.
+      rows = table.rows[..., ::-1] if self.keys_inside else table.rows
+      rows = rows[..., :-1]
 
-    def half(block: Callable[[Array, Array], Array]) -> pl.BlockSpec:
-      return self._spec(
-        (1, 1, p.heads, p.anchors, p.block),
-        lambda h, b, i, j: (
-          b if own else 0,
-          self._group(i),
-          h,
-          0,
-          block(i, j),
-        ),
-      )
+      def block(i: Array, j: Array, n: int) -> Array:
+        if self.keys_inside:
+          return p.blocks_q - 1 + n - i + j
+        return p.first + i - j - 1 + n - p.lowest
 
-    if self.keys_inside:
-      rows = table.rows[..., ::-1][..., :-1]
-      near = half(lambda i, j: p.blocks_q - 1 - i + j)
-      far = half(lambda i, j: p.blocks_q - i + j)
-    else:
-      rows = table.rows[..., :-1]
-      near = half(lambda i, j: p.first + i - j - 1 - p.lowest)
-      far = half(lambda i, j: p.first + i - j - p.lowest)
-    found = {'near': (rows, near), 'far': (rows, far)}
+      for n, name in enumerate(('near', 'far')):
+        add(
+          name,
+          rows,
+          (1, 1, p.heads, p.anchors, p.block),
+          lambda h, b, i, j, n=n: (
+            (b * own, self.group_of(i), h, 0, block(i, j, n))
+          ),
+        )
     if table.weights is not None:
-      weights = self._spec(
-        (1, 1, p.block), lambda h, b, i, j: (b if own else 0, 0, i)
-      )
-      found['weights'] = table.weights, weights
+      shape = 1, 1, p.block
+      add('weights', table.weights, shape, lambda h, b, i, j: (b * own, 0, i))
+    if inputs.q_segment_ids is not None:
+      q_ids, k_ids = inputs.q_segment_ids, inputs.k_segment_ids
+      shape = p.rows, 1, p.block
+      add('q_segment_ids', q_ids, shape, lambda h, b, i, j: (b, 0, p.first + i))
+      add('k_segment_ids', k_ids, shape, lambda h, b, i, j: (b, 0, j))
     return found
 
-  def _group(self, i: Array) -> Array:
-    """Returns the group of anchors of a block of queries."""
-    return jax.lax.div(i, jnp.int32(self.plan.blocks_per_group))
-
-  def table_gradients(self, batch: int) -> Specs:
+  def table_gradients(self) -> Specs:
     """Returns the table's gradients as outputs, `[..., batch // rows, ...]`."""
     p, table = self.plan, self.inputs.table
-    if p.form == 'none':
-      return {}
+    programs = self.inputs.q.shape[0] // p.rows
     if p.form == 'dense':
       keys, _, heads, *tile = table.dense.shape
       spec = pl.BlockSpec(
         (1, 1, p.heads, *tile), lambda h, b, i, j, *_: (j, b, h, 0, 0)
       )
-      return {'ddense': (_shape((keys, batch // p.rows, heads, *tile)), spec)}
+      return {'ddense': (_shape(keys, programs, heads, *tile), spec)}
     _, groups, heads, anchors, distances = table.rows.shape
     own = anchors, (distances - 1) // p.block, p.block
     spec = pl.BlockSpec(
       (1, 1, p.heads, *own),
-      lambda h, b, i, j, *_: (b, self._group(i), h, 0, 0, 0),
+      lambda h, b, i, j, *_: (b, self.group_of(i), h, 0, 0, 0),
       # It stays for many programs, and is large for long rows.
       pipeline_mode=pl.Buffered(1),
     )
-    shape = batch // p.rows, groups, heads, *own
-    found = {'drows': (_shape(shape), spec)}
+    found = {'drows': (_shape(programs, groups, heads, *own), spec)}
     if table.weights is not None:
       spec = pl.BlockSpec(
         (1, p.heads, 1, p.block), lambda h, b, i, j, *_: (b, h, 0, i)
       )
-      shape = batch // p.rows, heads, 1, p.length
-      found['dweights'] = _shape(shape), spec
+      found['dweights'] = _shape(programs, heads, 1, p.length), spec
     return found
