@@ -8,7 +8,6 @@ Shapes: B batch, Q queries, K keys, N either, H heads, G key heads, D head_dim.
 """
 
 from collections.abc import Callable
-import dataclasses
 import numbers
 from typing import Any
 
@@ -17,9 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, partitioning, specs
-from lengen_jax import positions as position_schemes
 from lengen_jax.attention import visibility
-from lengen_jax.positions import Positions
+from lengen_jax.positions import Distances, Positions, segment_positions
 from lengen_jax.types import Array
 
 # Logical axes of queries, and of keys and values.
@@ -50,27 +48,14 @@ class Side(struct.PyTreeNode):
   def map(self, function: Callable[[Any], Any]) -> 'Side':
     """Returns the same with a function applied to each array over tokens."""
 
-    def of(x: Any) -> Any:
-      if isinstance(x, position_schemes.Distances):
-        return dataclasses.replace(x, index=of(x.index), start=of(x.start))
-      return None if x is None else function(x)
+    def of(path: tuple[Any, ...], x: Any) -> Any:
+      return x if path[-1].name in ('r', 'lengths') else function(x)
 
-    return self.replace(
-      index=of(self.index),
-      positions=of(self.positions),
-      segment_ids=of(self.segment_ids),
-      sink=of(self.sink),
-    )
+    return jax.tree_util.tree_map_with_path(of, self)
 
   def indexed(self) -> 'Side':
     """Returns the same with positions that can be split over tokens."""
-    positions = self.positions
-    if not isinstance(positions, position_schemes.Distances):
-      return self.replace(positions=jnp.atleast_2d(positions))
-    if positions.index is not None:
-      return self
-    index = jnp.arange(positions.r.shape[-1], dtype=jnp.int32)[None]
-    return self.replace(positions=positions.at(index))
+    return self.replace(positions=jax.tree.map(jnp.atleast_2d, self.positions))
 
   def padded(self, block: int) -> 'Side':
     """Returns the same with whole blocks of tokens; indices continue."""
@@ -90,7 +75,7 @@ class Side(struct.PyTreeNode):
       return self
     in_segment = self.index
     if self.segment_ids is not None:
-      in_segment = position_schemes.segment_positions(self.segment_ids)
+      in_segment = segment_positions(self.segment_ids)
     return self.replace(sink=in_segment < sinks)
 
 
@@ -99,50 +84,35 @@ def visible_pairs(
 ) -> jax.Array | None:
   """Returns which keys each query sees, bool `[1 or B, Q, K]`; None for all."""
 
-  def of_keys(x_BxK: Any) -> Any:
-    return None if x_BxK is None else x_BxK[:, None, :]
+  def of(x: Any, *axes: int) -> Any:
+    return None if x is None else jnp.expand_dims(x, axes)
 
-  q_ids_BxQ, k_lengths_B = queries.segment_ids, keys.lengths
   return visibility.visible(
     mask,
-    queries.index[:, :, None],
-    of_keys(keys.index),
-    q_segment_ids=None if q_ids_BxQ is None else q_ids_BxQ[:, :, None],
-    k_segment_ids=of_keys(keys.segment_ids),
-    sink=of_keys(keys.sink),
-    k_lengths=None if k_lengths_B is None else k_lengths_B[:, None, None],
+    of(queries.index, 2),
+    of(keys.index, 1),
+    q_segment_ids=of(queries.segment_ids, 2),
+    k_segment_ids=of(keys.segment_ids, 1),
+    sink=of(keys.sink, 1),
+    k_lengths=of(keys.lengths, 1, 2),
   )
 
 
 class AttentionCall(struct.PyTreeNode):
   """Arguments of `dot_product_attention`; `checked` validates them.
 
-  Attributes:
-    q: `[B, Q, H, D]`.
-    k: `[B, K, G, D]`.
-    v: `[B, K, G, D]`.
-    queries: the Side of the queries.
-    keys: the Side of the keys.
-    bias: BiasFn or None; for the reference also a function or an array.
-    content: ContentFn or None.
-    logit_scale: float32 `[1 or B, Q, 1 or H]`, or None.
-    mask: causality, window and sinks.
-    scale: factor on the logits.
-    q_offset: index of the first query among the keys; None if it is only known
-      as an array, `queries.index`.
-    contiguous: within a segment, differences of positions equal those of
-      indices.
-    bias_form: one of `bias_forms.FORMS`.
+  Fields without a comment are as in `dot_product_attention`; `q_offset` is None
+  if it is only known as an array, `queries.index`.
   """
 
-  q: Any
-  k: Any
-  v: Any
+  q: Any  # [B, Q, H, D]
+  k: Any  # [B, K, G, D]
+  v: Any  # [B, K, G, D]
   queries: Side
   keys: Side
   bias: Any
   content: Any
-  logit_scale: Any
+  logit_scale: Any  # [1 or B, Q, 1 or H]
   mask: visibility.Mask = struct.field(pytree_node=False)
   scale: float = struct.field(pytree_node=False)
   q_offset: int | None = struct.field(pytree_node=False)
@@ -179,9 +149,15 @@ class AttentionCall(struct.PyTreeNode):
     contiguous = self.contiguous
     if contiguous is None:
       contiguous = queries.positions is None and keys.positions is None
-    q_positions, k_positions = _positions(
-      queries, keys, batch, contiguous=contiguous
-    )
+    q_positions = _positions('q', queries, batch, contiguous)
+    k_positions = _positions('k', keys, batch, contiguous)
+    if isinstance(q_positions, Distances) != isinstance(k_positions, Distances):
+      raise errors.ConfigError(
+        'only one of q_positions and k_positions is Distances; pass Distances '
+        'for both'
+      )
+    if len(q_positions.shape) != len(k_positions.shape):
+      q_positions, k_positions = map(jnp.atleast_2d, (q_positions, k_positions))
     return self.replace(
       queries=queries.replace(positions=q_positions),
       keys=keys.replace(positions=k_positions).with_sinks(self.mask.sinks),
@@ -198,13 +174,11 @@ class AttentionCall(struct.PyTreeNode):
     """
 
     def of_side(side: Side, length: str | None) -> Side:
-      found = side.map(lambda x: _spec(x, ('batch', length, 'heads')))
-      positions = found.positions
-      if isinstance(positions, position_schemes.Distances):
-        r = _spec(positions.r, ('batch', None))
-        positions = dataclasses.replace(positions, r=r)
-      lengths = _spec(side.lengths, ('batch',))
-      return found.replace(positions=positions, lengths=lengths)
+      def of(path: tuple[Any, ...], x: Any) -> Any:
+        # Rows of Distances are whole on every device.
+        return _spec(x, ('batch', None if path[-1].name == 'r' else length))
+
+      return jax.tree_util.tree_map_with_path(of, side)
 
     def of_function(function: Any) -> Any:
       # Parameters per head are split with the heads.
@@ -221,7 +195,7 @@ class AttentionCall(struct.PyTreeNode):
       keys=of_side(self.keys, None),
       bias=of_function(self.bias),
       content=of_function(self.content),
-      logit_scale=_spec(self.logit_scale, Q_AXES),
+      logit_scale=jax.tree.map(lambda x: _spec(x, Q_AXES), self.logit_scale),
     )
 
 
@@ -230,18 +204,11 @@ def query_index(
 ) -> tuple[Array, int | None]:
   """Returns indices of queries among the keys, and `q_offset` if it is an int.
 
-  Args:
-    q_offset: index of the first query, an int or int32 `[]` or `[B]`.
-    batch: B.
-    q_length: Q.
-
-  Returns:
-    int32 `[1 or B, Q]`; an int or None.
+  `q_offset` is the index of the first query, an int or int32 `[]` or `[B]`. The
+  indices are int32 `[1 or B, Q]`.
   """
-  static = None
-  if isinstance(q_offset, numbers.Integral):
-    static = int(q_offset)
-  else:
+  static = int(q_offset) if isinstance(q_offset, numbers.Integral) else None
+  if static is None:
     _check_integers('q_offset', q_offset, [(), (batch,)])
   first_Bx1 = jnp.reshape(jnp.asarray(q_offset, jnp.int32), (-1, 1))
   return first_Bx1 + jnp.arange(q_length, dtype=jnp.int32)[None], static
@@ -308,10 +275,8 @@ def pad(x: Any, block: int) -> Any:
 
 def _check_mask(mask: visibility.Mask) -> None:
   """Raises unless window and sinks are integers in range."""
-  for name, value, least in (
-    ('window', mask.window, 1),
-    ('sinks', mask.sinks, 0),
-  ):
+  for name, least in (('window', 1), ('sinks', 0)):
+    value = getattr(mask, name)
     whole = isinstance(value, numbers.Integral)
     if value is not None and not (whole and value >= least):
       raise errors.ConfigError(
@@ -332,9 +297,9 @@ def _check_integers(
       f'pass an array of shape {shapes[-1]}'
     )
   if value.shape not in shapes:
+    valid = ' or '.join(map(str, shapes))
     raise errors.ConfigError(
-      f'{name} has shape {value.shape}; it must be '
-      + ' or '.join(map(str, shapes))
+      f'{name} has shape {value.shape}; it must be {valid}'
     )
 
 
@@ -373,54 +338,39 @@ def check_bias_shape(bias: Array, pairs: tuple[int, ...]) -> None:
 
 
 def _positions(
-  queries: Side, keys: Side, batch: int, *, contiguous: bool
-) -> tuple[Positions, Positions]:
-  """Returns checked positions of both sides; standard ones for None."""
-  q, k = queries.positions, keys.positions
-  if not isinstance(q, position_schemes.Distances):
-    q = _position_array('q', queries, batch)
-    k = _position_array('k', keys, batch)
-    if q.ndim != k.ndim:
-      q, k = jnp.atleast_2d(q), jnp.atleast_2d(k)
-    return q, k
-  if contiguous:
-    raise errors.ConfigError(
-      'contiguous=True contradicts Distances, which are drawn; leave it out'
-    )
-  if not isinstance(k, position_schemes.Distances):
-    raise errors.ConfigError(
-      'q_positions are Distances and k_positions are not; pass Distances for '
-      'both'
-    )
-  for name, distances, side in (('q', q, queries), ('k', k, keys)):
-    length = side.index.shape[1]
-    shape = distances.r.shape
-    if distances.index is not None:
-      shape = (distances.r.shape[0], distances.index.shape[-1])
-    if shape not in ((1, length), (batch, length)):
+  name: str, side: Side, batch: int, contiguous: bool
+) -> Positions:
+  """Returns checked positions of a side; standard ones for None."""
+  given: Any = side.positions
+  length = side.index.shape[1]
+  if given is None:
+    return side.index[0] if side.index.shape[0] == 1 else side.index
+  shapes = [(1, length), (batch, length)]
+  if isinstance(given, Distances):
+    if contiguous:
+      raise errors.ConfigError(
+        'contiguous=True contradicts Distances, which are drawn; leave it out'
+      )
+    if given.index is None:
+      given = given.at(jnp.arange(given.r.shape[-1], dtype=jnp.int32)[None])
+    shape = *given.r.shape[:-1], given.index.shape[-1]
+    if shape not in shapes:
       raise errors.ConfigError(
         f'{name}_positions are Distances of shape {shape}; they must be '
-        f'{(batch, length)}'
+        f'{shapes[-1]}'
       )
-  return q, k
-
-
-def _position_array(name: str, side: Side, batch: int) -> Array:
-  """Returns positions `[N]` or `[1 or B, N]`; standard ones for None."""
-  positions, length = side.positions, side.index.shape[1]
-  if positions is None:
-    return side.index[0] if side.index.shape[0] == 1 else side.index
-  if positions.dtype not in (jnp.int32, jnp.float32):
+    return given
+  if given.dtype not in (jnp.int32, jnp.float32):
     raise errors.ConfigError(
-      f'{name}_positions are {positions.dtype}; positions are int32 or float32'
-      ' whatever the dtype of the model'
+      f'{name}_positions are {given.dtype}; positions are int32 or float32 '
+      'whatever the dtype of the model'
     )
-  if positions.shape not in ((length,), (1, length), (batch, length)):
+  if given.shape not in ((length,), *shapes):
     raise errors.ConfigError(
-      f'{name}_positions have shape {positions.shape}; they must be '
-      f'{(length,)} or {(batch, length)}'
+      f'{name}_positions have shape {given.shape}; they must be {(length,)} or '
+      f'{shapes[-1]}'
     )
-  return jax.lax.stop_gradient(positions)
+  return jax.lax.stop_gradient(given)
 
 
 def _logit_scale(
@@ -449,11 +399,9 @@ def _logit_scale(
 
 
 def _spec(
-  array: Array | None, axes: tuple[str | None, ...]
-) -> jax.sharding.PartitionSpec | None:
+  array: Array, axes: tuple[str | None, ...]
+) -> jax.sharding.PartitionSpec:
   """Returns the spec of an array's first axes; axes of size 1 are not split."""
-  if array is None:
-    return None
   return partitioning.spec(
     *(
       None if size == 1 else axis
