@@ -27,8 +27,6 @@ from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall, Side
 from lengen_jax.attention.reference import MASKED
 
-Step = Callable[[Array, Any], Any]
-
 
 class Plan(NamedTuple):
   """Queries and keys in a block, and the form of `bias_forms.choose`."""
@@ -47,15 +45,8 @@ def attend(call: AttentionCall) -> Array:
   """Returns attention, `[B, Q, H, D]`; see `dot_product_attention`."""
   q_length, k_length = call.q.shape[1], call.k.shape[1]
   block_q, block_k = (min(block_size(), n) for n in (q_length, k_length))
-  plan = Plan(
-    block_q=block_q,
-    block_k=block_k,
-    form=bias_forms.choose(
-      call.bias,
-      call.bias_form,
-      call.contiguous and call.queries.index.shape[0] == 1,
-    ),
-  )
+  contiguous = call.contiguous and call.queries.index.shape[0] == 1
+  form = bias_forms.choose(call.bias, call.bias_form, contiguous)
   logit_scale = call.logit_scale
   if logit_scale is not None:
     logit_scale = call_lib.pad(logit_scale, block_q)[..., None]
@@ -70,7 +61,7 @@ def attend(call: AttentionCall) -> Array:
     # Unused, and another value must not compile the loops again.
     q_offset=None,
   )
-  return _compiled(plan, padded)[:, :q_length]
+  return _compiled(Plan(block_q, block_k, form), padded)[:, :q_length]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -98,8 +89,7 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       tile = _with_keys(plan, queries, j)
       bias = bias_forms.tile(plan.form, tile.bias, tile.queries, tile.keys)
       if bias is not None:
-        pairs = (*tile.q.shape[:3], tile.k.shape[2])
-        call_lib.check_bias_shape(bias, pairs)
+        call_lib.check_bias_shape(bias, (*tile.q.shape[:3], tile.k.shape[2]))
       content = _content_tile(tile.content, tile.q, tile.k, tile)
       s, _ = _logits(tile, bias, content)
       new = jnp.maximum(largest, s.max(-1))
@@ -111,22 +101,14 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       y = y * rescale[..., None] + _weighted(tile, p)
       return new, total, y
 
-    largest, total, y_i = _over(
-      visibility.some_blocks(
-        call.mask,
-        queries.queries.index.min(),
-        queries.queries.index.max(),
-        plan.block_k,
-        blocks_k,
-      ),
-      _is_needed(call.mask, queries.queries, call.keys, plan.block_k),
-      step,
-      (
-        jnp.full(rows, MASKED, jnp.float32),
-        jnp.zeros(rows, jnp.float32),
-        jnp.zeros((*rows, size), jnp.float32),
-      ),
+    index = queries.queries.index
+    bounds = visibility.some_blocks(
+      call.mask, index.min(), index.max(), plan.block_k, blocks_k
     )
+    needed = _is_needed(call.mask, queries.queries, call.keys, plan.block_k)
+    largest = jnp.full(rows, MASKED, jnp.float32)
+    total, y_i = (jnp.zeros(n, jnp.float32) for n in (rows, (*rows, size)))
+    largest, total, y_i = _over(bounds, needed, step, (largest, total, y_i))
     seen = total > 0
     total = jnp.where(seen, total, 1.0)
     y = _write(y, y_i / total[..., None], i)
@@ -143,13 +125,12 @@ def _backward(
   plan: Plan, residuals: Residuals, dy_BxQxHxD: Array
 ) -> tuple[AttentionCall]:
   """Returns the gradients of the arrays of the call, as a call."""
-  call, *_ = residuals
-  blocks_q, blocks_k = (
-    x.shape[1] // n for x, n in ((call.q, plan.block_q), (call.k, plan.block_k))
-  )
+  call = residuals[0]
+  blocks_q = call.q.shape[1] // plan.block_q
+  blocks_k = call.k.shape[1] // plan.block_k
 
   def key_block(j: Array, carry: Any) -> Any:
-    dk_all, dv_all, gradients = carry
+    *totals, gradients = carry
     keys = _with_keys(plan, call, j)
 
     def step(i: Array, gradients: AttentionCall) -> AttentionCall:
@@ -157,30 +138,22 @@ def _backward(
 
     index, offset = keys.keys.index, call.queries.index[:, 0]
     dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in (keys.k, keys.v))
-    gradients = _over(
-      visibility.some_blocks(
-        call.mask,
-        index.min() - offset.max(),
-        index.max() - offset.min(),
-        plan.block_q,
-        blocks_q,
-        of_queries=True,
-      ),
-      _is_needed(
-        call.mask, keys.keys, call.queries, plan.block_q, keys_first=True
-      ),
-      step,
-      gradients.replace(k=dk, v=dv),
+    first, last = index.min() - offset.max(), index.max() - offset.min()
+    bounds = visibility.some_blocks(
+      call.mask, first, last, plan.block_q, blocks_q, of_queries=True
     )
-    dk_all = _write(dk_all, gradients.k, j)
-    dv_all = _write(dv_all, gradients.v, j)
-    return dk_all, dv_all, gradients.replace(k=None, v=None)
+    needed = _is_needed(
+      call.mask, keys.keys, call.queries, plan.block_q, keys_first=True
+    )
+    gradients = _over(bounds, needed, step, gradients.replace(k=dk, v=dv))
+    blocks = gradients.k, gradients.v
+    dk, dv = (_write(*x, j) for x in zip(totals, blocks, strict=True))
+    return dk, dv, gradients.replace(k=None, v=None)
 
   zeros = jax.tree.map(jnp.zeros_like, call.replace(queries=None, keys=None))
   sums = zeros.replace(q=zeros.q.astype(jnp.float32), k=None, v=None)
-  dk, dv, sums = jax.lax.fori_loop(
-    0, blocks_k, key_block, (zeros.k, zeros.v, sums)
-  )
+  carry = zeros.k, zeros.v, sums
+  dk, dv, sums = jax.lax.fori_loop(0, blocks_k, key_block, carry)
   return (sums.replace(q=sums.q.astype(call.q.dtype), k=dk, v=dv),)
 
 
@@ -247,13 +220,9 @@ def _add_tile(
     dcontent = jax.tree.map(jnp.add, dcontent, dcontent_i)
     dq += dq_content.astype(jnp.float32)
     dk += dk_content.astype(jnp.float32)
+  dq = _add(gradients.q, dq, i)
   return gradients.replace(
-    q=_add(gradients.q, dq, i),
-    bias=dbias,
-    content=dcontent,
-    logit_scale=dlogit_scale,
-    k=dk,
-    v=dv,
+    q=dq, bias=dbias, content=dcontent, logit_scale=dlogit_scale, k=dk, v=dv
   )
 
 
@@ -295,22 +264,19 @@ def _weighted(tile: AttentionCall, p: Array) -> Array:
   v = tile.v
   y = _merged(_einsum('bgrqk,bgkd->bgrqd', _grouped(p, v.shape[1]), v))
   if tile.content is not None:
-    values = _content_values(tile.content, p, tile)
+    values = tile.content.values(p, tile.queries.positions, tile.keys.positions)
     y += 0.0 if values is None else jnp.swapaxes(values, 1, 2)
   return y
-
-
-def _content_values(
-  content: Any, p: Array, tile: AttentionCall
-) -> Array | None:
-  return content.values(p, tile.queries.positions, tile.keys.positions)
 
 
 def _content_values_gradient(
   tile: AttentionCall, p: Array, dy: Array, dcontent: Any, dp: Array
 ) -> tuple[Any, Array]:
   """Returns gradients with those of the content term of the values added."""
-  values = functools.partial(_content_values, tile=tile)
+
+  def values(content: Any, p: Array) -> Array | None:
+    return content.values(p, tile.queries.positions, tile.keys.positions)
+
   if jax.eval_shape(values, tile.content, p) is None:
     return dcontent, dp
   _, gradient = jax.vjp(values, tile.content, p)
@@ -329,7 +295,7 @@ def _is_needed(
 
   Conservative: tiles that are not needed are fully masked.
   """
-  has_sinks = mask.window is not None and mask.sinks
+  has_sinks = mask.sinks > 0
   if block.segment_ids is None and not has_sinks:
     return None
   # Positions are not needed.
@@ -353,30 +319,26 @@ def _is_needed(
 def _over(
   bounds: tuple[Array, Array],
   needed: Callable[[Array], Array] | None,
-  step: Step,
+  step: Callable[[Array, Any], Any],
   carry: Any,
 ) -> Any:
-  """Runs `step` over blocks from first to last, where needed."""
-  first, last = bounds
+  """Runs `step` over the blocks within bounds, where needed."""
 
   def body(n: Array, carry: Any) -> Any:
     if needed is None:
       return step(n, carry)
     return jax.lax.cond(needed(n), step, lambda n, carry: carry, n, carry)
 
-  return jax.lax.fori_loop(first, last + 1, body, carry)
+  return jax.lax.fori_loop(bounds[0], bounds[1] + 1, body, carry)
 
 
 def _with_queries(plan: Plan, call: AttentionCall, i: Array) -> AttentionCall:
   """Returns the call with block i of its queries, heads first."""
-  logit_scale = call.logit_scale
-  if logit_scale is not None:
-    logit_scale = _read(logit_scale, i, plan.block_q)
-  return call.replace(
-    q=_read(call.q, i, plan.block_q),
-    queries=call.queries.block(i, plan.block_q),
-    logit_scale=logit_scale,
+  q, logit_scale = jax.tree.map(
+    lambda x: _read(x, i, plan.block_q), (call.q, call.logit_scale)
   )
+  queries = call.queries.block(i, plan.block_q)
+  return call.replace(q=q, queries=queries, logit_scale=logit_scale)
 
 
 def _with_keys(plan: Plan, call: AttentionCall, j: Array) -> AttentionCall:

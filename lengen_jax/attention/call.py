@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, partitioning, specs
 from lengen_jax.attention import visibility
-from lengen_jax.positions import Distances, Positions, segment_positions
+from lengen_jax.positions import Distances, segment_positions
 from lengen_jax.types import Array
 
 # Logical axes of queries, and of keys and values.
@@ -157,7 +157,8 @@ class AttentionCall(struct.PyTreeNode):
         'for both'
       )
     if len(q_positions.shape) != len(k_positions.shape):
-      q_positions, k_positions = map(jnp.atleast_2d, (q_positions, k_positions))
+      q_positions = jnp.atleast_2d(q_positions)
+      k_positions = jnp.atleast_2d(k_positions)
     return self.replace(
       queries=queries.replace(positions=q_positions),
       keys=keys.replace(positions=k_positions).with_sinks(self.mask.sinks),
@@ -337,12 +338,9 @@ def check_bias_shape(bias: Array, pairs: tuple[int, ...]) -> None:
     )
 
 
-def _positions(
-  name: str, side: Side, batch: int, contiguous: bool
-) -> Positions:
+def _positions(name: str, side: Side, batch: int, contiguous: bool) -> Any:
   """Returns checked positions of a side; standard ones for None."""
-  given: Any = side.positions
-  length = side.index.shape[1]
+  given, length = side.positions, side.index.shape[1]
   if given is None:
     return side.index[0] if side.index.shape[0] == 1 else side.index
   shapes = [(1, length), (batch, length)]

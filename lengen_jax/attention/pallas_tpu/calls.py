@@ -298,20 +298,18 @@ class _Grid:
       rows = table.rows[..., ::-1] if self.keys_inside else table.rows
       rows = rows[..., :-1]
 
-      def block(i: Array, j: Array, n: int) -> Array:
-        if self.keys_inside:
-          return p.blocks_q - 1 + n - i + j
-        return p.first + i - j - 1 + n - p.lowest
+      def half(n: int) -> Index:
+        def of(h: Array, b: Array, i: Array, j: Array) -> tuple:
+          at = p.first + i - j - 1 + n - p.lowest
+          if self.keys_inside:
+            at = p.blocks_q - 1 + n - i + j
+          return b * own, self.group_of(i), h, 0, at
 
-      for n, name in enumerate(('near', 'far')):
-        add(
-          name,
-          rows,
-          (1, 1, p.heads, p.anchors, p.block),
-          lambda h, b, i, j, n=n: (
-            (b * own, self.group_of(i), h, 0, block(i, j, n))
-          ),
-        )
+        return of
+
+      shape = 1, 1, p.heads, p.anchors, p.block
+      add('near', rows, shape, half(0))
+      add('far', rows, shape, half(1))
     if table.weights is not None:
       shape = 1, 1, p.block
       add('weights', table.weights, shape, lambda h, b, i, j: (b * own, 0, i))
