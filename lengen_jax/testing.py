@@ -131,30 +131,27 @@ class Properties:
     at = SEGMENTS[0] + SEGMENTS[1] // 2
     cotangent = np.zeros_like(self.x)
     cotangent[:, at] = np.random.default_rng(2).normal(size=WIDTH)
-    given = draw(scheme, index, lengths, train=True)
-    _, dx = self._run(self.params, self.x, given, ids, lengths, cotangent)
+    tokens = _tokens(draw(scheme, index, lengths, train=True), ids, lengths)
+    _, dx = self._run(self.params, self.x, tokens, cotangent)
     reached = np.abs(np.asarray(dx, np.float32)).max(-1) > 0
     end = at + 1 if self._causal else SEGMENTS[0] + SEGMENTS[1]
     want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) < end)
-    tokens = np.flatnonzero(reached[0]).tolist()
     assert (reached == want).all(), (
       f'{self.encoding} with {scheme}: the output at {at} of a row with '
-      f'segments {SEGMENTS} has gradients to tokens {tokens}'
+      f'segments {SEGMENTS} has gradients to tokens '
+      f'{np.flatnonzero(reached[0]).tolist()}'
     )
 
   def check_packing(self, scheme: str) -> None:
     """Checks that packed segments have the outputs of unpacked ones."""
     ids, lengths, index = packed_rows()
     given = draw(scheme, index, lengths, train=True)
-    packed = self._forward(self.x, given, ids, lengths)[0]
-    alone_x, alone_lengths, alone_given = jax.tree.map(
-      _unpacked, (self.x, lengths, given)
-    )
-    alone_ids = (alone_lengths > 0).astype(np.int32)
-    alone_lengths = np.maximum(alone_lengths, 1)
+    packed = self._forward(self.x, _tokens(given, ids, lengths))[0]
+    x, lengths, given = jax.tree.map(_unpacked, (self.x, lengths, given))
+    ids = (lengths > 0).astype(np.int32)
     if isinstance(given, positions.Distances):
-      alone_given = alone_given.replace(start=jnp.zeros((ROWS, LENGTH), int))
-    alone = self._forward(alone_x, alone_given, alone_ids, alone_lengths)
+      given = dataclasses.replace(given, start=jnp.zeros_like(ids))
+    alone = self._forward(x, _tokens(given, ids, np.maximum(lengths, 1)))
     for row, first, size in _PARTS:
       self._equal(
         packed[first : first + size],
@@ -164,18 +161,17 @@ class Properties:
 
   def check_decoding(self, scheme: str) -> None:
     """Checks that decoding equals a full pass at 4 times the train length."""
-    planned = np.asarray(PLANNED, np.int32)[:, None]
-    index = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (ROWS, LENGTH))
-    lengths = np.broadcast_to(planned, (ROWS, LENGTH)).copy()
+    planned = np.asarray(PLANNED, np.int32)
+    index, ones = _whole_rows()
+    lengths = planned[:, None] * ones
     given = draw(scheme, index, lengths, train=False)
-    ids = np.ones((ROWS, LENGTH), np.int32)
-    full = self._forward(self.x, given, ids, lengths)
-    cache = cache_lib.create(self.config, ROWS, LENGTH, planned=planned[:, 0])
+    full = self._forward(self.x, _tokens(given, ones, lengths))
+    cache = cache_lib.create(self.config, ROWS, LENGTH, planned=planned)
     cache = dataclasses.replace(cache, positions=given)
     chunk = 4
     prompt = np.array([4, 3, 2, 1])
     padded = np.pad(self.x, ((0, 0), (0, chunk), (0, 0)))
-    while (left := planned[:, 0] - np.asarray(cache.length)).any():
+    while (left := planned - np.asarray(cache.length)).any():
       done = np.asarray(cache.length)
       new = prompt if not done.any() else np.full(ROWS, 1)
       new = np.minimum(new if done.max() < 8 else chunk, left)
@@ -192,7 +188,8 @@ class Properties:
 
   def check_translation(self, scheme: str) -> None:
     """Checks that translation-invariant encodings ignore shifts."""
-    given = draw(scheme, *_whole_rows(), train=True)
+    index, ones = _whole_rows()
+    given = draw(scheme, index, LENGTH * ones, train=True)
     distances = isinstance(given, positions.Distances)
     if distances or not self._instance.translation_invariant:
       return
@@ -209,12 +206,12 @@ class Properties:
     """Checks that blockwise attention equals the reference, with gradients."""
     if not self._instance.tileable:
       return
-    index, lengths = _whole_rows()
+    index, _ = _whole_rows()
     # With standard positions, a bias of distance alone is computed by `strip`;
     # with other positions, by `tile`.
     for given in (None, index + index // 5):
       want, got = (
-        self._gradients(implementation, given, lengths)
+        self._gradients(implementation, given)
         for implementation in ('reference', 'blockwise')
       )
       which = 'standard' if given is None else 'other'
@@ -256,20 +253,11 @@ class Properties:
     return taken
 
   def _forward_and_gradient(
-    self,
-    params: Params,
-    x: Array,
-    given: positions.Positions,
-    segment_ids: Array,
-    lengths: Array,
-    cotangent: Array,
+    self, params: Params, x: Array, tokens: Tokens, cotangent: Array
   ) -> tuple[jax.Array, jax.Array]:
     """Returns outputs, and the gradient with respect to the inputs."""
 
     def forward(x: Array) -> jax.Array:
-      tokens = Tokens.create(
-        x.shape[:2], given, segment_ids=segment_ids, lengths=lengths
-      )
       x = x.astype(self.config.dtype)
       return self._stack.apply({'params': params}, x, tokens)[0]
 
@@ -277,36 +265,34 @@ class Properties:
     return y, vjp(cotangent.astype(y.dtype))[0]
 
   def _gradients(
-    self, implementation: str, given: Array | None, lengths: Array
+    self, implementation: str, given: Array | None
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Returns outputs, and gradients by the paths of parameters, float32."""
     config = dataclasses.replace(self.config, implementation=implementation)
     stack = blocks.Stack(config, causal=self._causal)
+    tokens = _tokens(given, None, LENGTH * _whole_rows()[1])
 
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
     def weighted(params: Params) -> tuple[jax.Array, jax.Array]:
       x = self.x.astype(config.dtype)
-      tokens = Tokens.create(x.shape[:2], given, lengths=lengths)
       y, _ = stack.apply({'params': params}, x, tokens)
       return jnp.vdot(y.astype(jnp.float32), self.x[::-1]), y
 
-    (_, y), gradients = jax.jit(jax.value_and_grad(weighted, has_aux=True))(
-      self.params
-    )
+    (_, y), gradients = weighted(self.params)
     flat = traverse_util.flatten_dict(gradients, sep='/')
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (y, flat))
 
-  def _forward(
-    self, x: Array, given: positions.Positions, ids: Array, lengths: Array
-  ) -> np.ndarray:
-    y, _ = self._run(self.params, x, given, ids, lengths, np.zeros_like(x))
+  def _forward(self, x: Array, tokens: Tokens) -> np.ndarray:
+    y, _ = self._run(self.params, x, tokens, np.zeros_like(x))
     y = np.asarray(y, np.float32)
     assert np.isfinite(y).all(), f'{self.encoding}: outputs are not finite'
     return y
 
   def _whole(self, given: Array) -> np.ndarray:
     """Returns outputs of rows that are one segment."""
-    _, lengths = _whole_rows()
-    return self._forward(self.x, given, np.ones_like(lengths), lengths)
+    _, ones = _whole_rows()
+    return self._forward(self.x, _tokens(given, ones, LENGTH * ones))
 
   def _decode(
     self, params: Params, x: Array, cache: Any, new: Array
@@ -381,10 +367,15 @@ def draw(
   return positions.create(scheme)(index, lengths=lengths, rng=rng, train=train)
 
 
+def _tokens(given: Any, ids: Array | None, lengths: Array) -> Tokens:
+  shape = (ROWS, LENGTH)
+  return Tokens.create(shape, given, segment_ids=ids, lengths=lengths)
+
+
 def _whole_rows() -> tuple[np.ndarray, np.ndarray]:
-  """Returns index and lengths of rows that are one segment, `[B, L]`."""
+  """Returns index and segment ids of rows that are one segment, `[B, L]`."""
   index = np.tile(np.arange(LENGTH, dtype=np.int32), (ROWS, 1))
-  return index, np.full((ROWS, LENGTH), LENGTH, np.int32)
+  return index, np.ones_like(index)
 
 
 def _unpacked(leaf: Array) -> np.ndarray:

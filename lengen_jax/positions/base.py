@@ -220,11 +220,9 @@ class PositionScheme:
     """Returns the exclusive upper bound of integer positions at `length`."""
     return self.limit(train) or length
 
-  def check_length(
-    self, segment_positions: Array, lengths: Lengths, train: bool
-  ) -> None:
+  def check_length(self, i: Array, lengths: Lengths, train: bool) -> None:
     """Raises errors.LengthError if a segment exceeds the scheme's limit."""
-    limit, longest = self.limit(train), segment_positions.shape[-1]
+    limit, longest = self.limit(train), i.shape[-1]
     if lengths is not None and not isinstance(lengths, jax.core.Tracer):
       longest = int(np.asarray(lengths).max())
     if limit is not None and longest > limit:

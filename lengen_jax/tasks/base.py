@@ -97,10 +97,7 @@ class Task:
     length: Length,
     padded_length: int | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Draws a batch.
-
-    A row depends only on the key, its index and the length, not on padding or
-    batch size.
+    """Draws a batch, in which a row depends on the key, its index and length.
 
     Args:
       rng: a key.
@@ -116,12 +113,12 @@ class Task:
         is traced without `padded_length`.
       errors.ConfigError: `rng` is not a key.
     """
-    if padded_length is None:
-      if isinstance(length, jax.core.Tracer):
-        raise errors.LengthError(
-          f'a traced length of {self} requires padded_length, an int'
-        )
-      padded_length = length
+    traced = isinstance(length, jax.core.Tracer)
+    if traced and padded_length is None:
+      raise errors.LengthError(
+        f'a traced length of {self} requires padded_length, an int'
+      )
+    padded_length = length if padded_length is None else padded_length
     padded = _index('padded_length', padded_length)
     if _index('batch_size', batch_size) < 1:
       raise errors.LengthError(
@@ -131,13 +128,12 @@ class Task:
       raise errors.ConfigError(
         f'rng must be a key such as jax.random.key(0), got {rng!r}'
       )
-    if not isinstance(length, jax.core.Tracer):
-      length = self.check_length(length)
-      if length > padded:
-        raise errors.LengthError(
-          f'length={length} exceeds padded_length={padded}; set '
-          f'padded_length={length} or more'
-        )
+    length = length if traced else self.check_length(length)
+    if not traced and length > padded:
+      raise errors.LengthError(
+        f'length={length} exceeds padded_length={padded}; set '
+        f'padded_length={length} or more'
+      )
     return _sample(self, rng, length, batch_size, self.input_length(padded))
 
   def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
@@ -160,7 +156,11 @@ class Task:
     if length is not None:
       length = self._fit('targets', targets, length, self.output_length)
       end = self.output_length(length)
-    return _mask(self, targets, end)
+    slots = jax.lax.broadcasted_iota(jnp.int32, targets.shape, 1)
+    if self.terminator is None:
+      return slots < end
+    ends = (targets == self.terminator).astype(jnp.int32)
+    return (slots < end) & (jnp.cumsum(ends, axis=1) - ends == 0)
 
   def accuracy(
     self, predictions: Array, targets: Array, length: Length | None = None
@@ -181,9 +181,8 @@ class Task:
   ) -> dict[str, float]:
     """Returns the accuracies of two models that ignore the input.
 
-    'constant' predicts the most frequent class, 'positionwise' the most
-    frequent class at each position. They are fitted to one sample of `examples`
-    rows and evaluated on another.
+    'constant' predicts the most frequent class of another sample of `examples`
+    rows, 'positionwise' its most frequent class at each position.
     """
     counts = []
     for key in jax.random.split(rng):
@@ -211,23 +210,17 @@ class Task:
       )
     return length
 
-  def _fit(
-    self,
-    kind: str,
-    rows: jax.Array,
-    length: Length | None,
-    size: Callable[[Length], Length],
-  ) -> Length:
+  def _fit(self, kind: str, rows: Array, length: Any, size: Callable) -> Length:
     """Returns the checked length of rows `[B, W]`, by default W."""
     if rows.ndim != 2:
       raise errors.LengthError(
         f'{kind} have shape {rows.shape}; they must be [B, tokens]'
       )
     width = rows.shape[1]
-    if length is None:
-      return self.check_length(width)
     if isinstance(length, jax.core.Tracer):
       return length
+    if length is None:
+      return self.check_length(width)
     length = self.check_length(length)
     if size(length) > width:
       raise errors.LengthError(
@@ -257,17 +250,6 @@ def _target(task: Task, inputs: jax.Array, n: Length) -> jax.Array:
   return jax.vmap(lambda x: _cut(task.answer(x, n), end))(inputs)
 
 
-@functools.partial(jax.jit, static_argnames='task')
-def _mask(task: Task, targets: jax.Array, end: Length) -> jax.Array:
-  counts = jnp.broadcast_to(
-    (jnp.arange(targets.shape[1]) < end)[None], targets.shape
-  )
-  if task.terminator is None:
-    return counts
-  ends = (targets == task.terminator).astype(jnp.int32)
-  return counts & (jnp.cumsum(ends, axis=1) - ends == 0)
-
-
 def _cut(tokens: jax.Array, end: Length) -> jax.Array:
   """Returns `tokens` as int32, set to 0 from index `end` on."""
   inside = jnp.arange(tokens.shape[0]) < end
@@ -278,6 +260,5 @@ def _index(name: str, value: Any) -> int:
   try:
     return operator.index(value)
   except TypeError:
-    raise errors.LengthError(
-      f'{name} must be an integer, got {value!r}'
-    ) from None
+    message = f'{name} must be an integer, got {value!r}'
+    raise errors.LengthError(message) from None

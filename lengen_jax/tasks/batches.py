@@ -1,8 +1,8 @@
 """Standard batches of generated tasks.
 
-A row is [input | one token per target | padding]. In place of its targets, a
-model reads a separator token; an autoregressive model reads one separator and
-then the targets shifted by one.
+A row is [input | one token per target | padding]. In place of targets, a model
+reads separators; an autoregressive one reads one separator, then the targets
+shifted by one.
 
 Shapes: B batch, N input tokens, M targets, T = N + M tokens of a row.
 """
