@@ -20,7 +20,7 @@ DATA := $(VENV)/.data
 LIBTPU := $(VENV)/libtpu
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
-  rope(train_length=128, dynamic=True); nope
+  rope => rope(train_length=128, dynamic=True); nope
 
 .PHONY: demo test test-slow test-aot soak compile-matrix \
   reproduce-cpu results docs lint format setup

@@ -142,7 +142,7 @@ _COMMANDS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
       '--runs': {
         'required': True,
         'help': "'encoding|positions|attention_scale; ...', later parts "
-        'optional',
+        "optional; 'RUN => RUN' tests the first as the second",
       },
     },
   ),

@@ -49,9 +49,10 @@ def _runs(results: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _name(run: Mapping[str, Any]) -> str:
-  return runs_lib.name(
-    (run['encoding'], run['positions'], run['attention_scale'])
-  )
+  specs = run['encoding'], run['positions'], run['attention_scale']
+  tested = run.get('tested_as')
+  tested_as = runs_lib.Run(*tested.split('|')) if tested else None
+  return runs_lib.name(runs_lib.Run(*specs, tested_as))
 
 
 def print_table(results: Mapping[str, Any]) -> None:

@@ -4,11 +4,10 @@ import dataclasses
 import itertools
 from typing import ClassVar
 
-from lengen_jax import data
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
-from lengen_jax.training import compare, evaluate, files, loop
+from lengen_jax.training import compare, files, loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
@@ -84,12 +83,10 @@ class LengthCurves(parts.ConfiguredPart):
     init: Results | None,
   ) -> dict[str, Results]:
     """Returns {row: curve} of one seed, each with the folder of its model."""
-    rows = self.rows_at(request.scale)
     runs = self.parse(config, request.scale)
     curves: dict[str, Results] = {}
-    trained = [row for row in rows if row.trained_as is None]
-    trained.sort(key=self.init_folder)
-    for prefix, group in itertools.groupby(trained, self.init_folder):
+    rows = sorted(self.rows_at(request.scale), key=self.init_folder)
+    for prefix, group in itertools.groupby(rows, self.init_folder):
       members = list(group)
       if init is not None:
         config.train.init_from = self.init_workdir(
@@ -99,35 +96,16 @@ class LengthCurves(parts.ConfiguredPart):
         config, folder / prefix, [runs[row.name] for row in members]
       )
       for row, curve in zip(members, found['curves'], strict=True):
-        model = prefix + runs_lib.folder(runs[row.name])
-        curves[row.name] = curve | {'folder': model}
-    specs = self.runs(config, request.scale)
-    for row in rows:
-      if row.trained_as is not None:
-        model = curves[row.trained_as]['folder']
-        cache = folder / f'tested-{runs_lib.folder(runs[row.name])}'
-        curve = _evaluate_as(folder / model, specs[row.name], cache)
-        # Its training is counted in the row that trains the model.
-        curves[row.name] = curve | {'folder': model, 'train_seconds': 0.0}
+        curves[row.name] = curve
+        curve['folder'] = prefix + runs_lib.folder(runs[row.name])
+        if row.trained_as is not None:
+          # Its training is counted in the row that trains the model.
+          curve['train_seconds'] = 0.0
     return curves
 
 
-def _evaluate_as(workdir: files.Path, spec: str, folder: files.Path) -> Results:
-  """Returns the curve of a model under another run, cached in `folder`."""
-  path = folder / 'curve.json'
-  if path.exists():
-    return files.read_json(path)
-  trained = restore(workdir, spec)
-  windows = data.load(trained.run.data, max(trained.run.eval.lengths))
-  curve = evaluate.curve(trained, windows.evaluation(trained.run.eval), spec)
-  folder.mkdir(parents=True, exist_ok=True)
-  files.write_json(path, curve)
-  return curve
-
-
 def restore(workdir: files.Path, spec: str) -> run_lib.Trained:
-  """Returns the trained model of a workdir, to be tested as another run."""
+  """Returns the trained model of a workdir, to be tested as a run says."""
   trained = loop.restore(workdir)
   (run,) = runs_lib.parse(spec, trained.run.config)
-  config = runs_lib.configure(trained.run.config, run)
-  return dataclasses.replace(trained, run=run_lib.Run(config))
+  return trained.tested_as(run.tested_as)

@@ -212,12 +212,14 @@ class ConfiguredPart(Part):
     """Returns {row: run}, with runs as `lengen compare --runs` reads them."""
     section = config.data if 'data' in config else config.train
     longest = section.get('train_length', section.get('max_length'))
-    return {row.name: row.run_at(longest) for row in self.rows_at(scale)}
+    runs = {row.name: row.run_at(longest) for row in self.rows_at(scale)}
+    for row in self.rows_at(scale):
+      if row.trained_as:
+        runs[row.name] = f'{runs[row.trained_as]} => {runs[row.name]}'
+    return runs
 
-  def parse(
-    self, config: Config, scale: str
-  ) -> dict[str, tuple[str, str, str]]:
-    """Returns {row: (encoding, positions, attention_scale)}."""
+  def parse(self, config: Config, scale: str) -> dict[str, runs_lib.Run]:
+    """Returns {row: run}."""
     runs = self.runs(config, scale)
     parsed = runs_lib.parse('; '.join(runs.values()), config)
     return dict(zip(runs, parsed, strict=True))

@@ -21,15 +21,18 @@ def compare(
   """Trains and evaluates each run; finished runs are not repeated.
 
   The workdir gets results.json, whose contents are returned, and a folder per
-  run. All runs share `config`.
+  trained run. All runs share `config`. Runs that differ only in `tested_as` are
+  trained once.
 
   Raises:
     errors.LengenError: a run is invalid; raised before any run is trained.
   """
   configs = [runs_lib.configure(config, run) for run in runs]
   checked = [run_lib.Run(each) for each in configs]
-  for each in checked:
+  for run, each in zip(runs, checked, strict=True):
     each.check_step()
+    if run.tested_as:
+      each.tested_as(run.tested_as)
   first = checked[0]
   corpus = data.load(first.data, max(first.eval.lengths))
   if corpus.scored_by != 'loss':
@@ -40,19 +43,22 @@ def compare(
   for each in checked:
     loop.check_corpus(each, corpus)
   windows = corpus.evaluation(first.eval)
-  shared = runs_lib.configure(config, ('', '', ''))
+  shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
   curves: list[Any] = []
   try:
     for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
       folder = path / runs_lib.folder(run)
-      if (folder / 'curve.json').exists():
-        curves.append(files.read_json(folder / 'curve.json'))
+      saved = folder / 'curve.json'
+      if run.tested_as:
+        saved = folder / f'tested-{runs_lib.folder(run.tested_as)}.json'
+      if saved.exists():
+        curves.append(files.read_json(saved))
       else:
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
         trained = loop.train(each, folder, corpus=corpus, label=label)
-        curves.append(evaluate.curve(trained, windows, label=label))
-        files.write_json(folder / 'curve.json', curves[-1])
+        curves.append(_curve(trained, run, windows, label))
+        files.write_json(saved, curves[-1])
       found = evaluate.results(shared, corpus, curves=curves)
       files.write_json(path / 'results.json', found)
   except errors.LengenError:
@@ -61,3 +67,14 @@ def compare(
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
   return found
+
+
+def _curve(
+  trained: run_lib.Trained, run: runs_lib.Run, windows: Any, label: str
+) -> dict[str, Any]:
+  """Returns the curve of a trained model, tested with the specs of its run."""
+  curve = evaluate.curve(trained.tested_as(run.tested_as), windows, label)
+  if run.tested_as:
+    curve |= dict(zip(run._fields[:3], run[:3], strict=True))
+    curve['tested_as'] = str(run.tested_as)
+  return curve

@@ -16,9 +16,9 @@ from lengen_jax.attention import dot_product
 from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective, stacking
+from lengen_jax.training import checksums, optimizer, runs, sharding, warm_start
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import metrics as metrics_lib
-from lengen_jax.training import optimizer, sharding, warm_start
 from lengen_jax.training import state as state_lib
 from lengen_jax.types import Params
 
@@ -88,6 +88,31 @@ class Run:
       jax.eval_shape(
         self.step_fn(packed=False), self.abstract_state, self.abstract_batch()
       )
+
+  def tested_as(self, specs: runs.Run) -> 'Run':
+    """Returns the run of other specs that take the same parameters.
+
+    Raises:
+      errors.CombinationError: they take other parameters.
+    """
+    other = Run(runs.configure(self.config, specs))
+    mine, theirs = (
+      checksums.describe(run.abstract_state.params) for run in (self, other)
+    )
+    differing = sorted(
+      path for path in {*mine, *theirs} if mine.get(path) != theirs.get(path)
+    )
+    if differing:
+      shapes = [
+        one[differing[0]]['shape'] if differing[0] in one else 'none'
+        for one in (mine, theirs)
+      ]
+      raise errors.CombinationError(
+        f'{runs.name(specs)} cannot be tested with the parameters of '
+        f'{self.config.model.encoding}: {differing[0]} has shape {shapes[1]}, '
+        f'trained {shapes[0]}; train it as a run of its own'
+      )
+    return other
 
   def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shapes, dtypes and shardings of a batch."""
@@ -200,6 +225,12 @@ class Trained:
   seconds: float
   memory_bytes: int | None = None
   sessions: tuple = ()
+
+  def tested_as(self, specs: runs.Run | None) -> 'Trained':
+    """Returns the model with the specs to test it with; None for its own."""
+    if specs is None:
+      return self
+    return dataclasses.replace(self, run=self.run.tested_as(specs))
 
   @property
   def parameters(self) -> int:

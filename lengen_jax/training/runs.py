@@ -5,38 +5,48 @@ import hashlib
 import importlib.metadata
 import platform
 import re
-from typing import Any
+from typing import NamedTuple
 
 import ml_collections
 
 from lengen_jax import __version__, errors, specs
 
-# Specs of encoding, positions and attention scale.
-Run = tuple[str, str, str]
-
 _PARTS = ('encoding', 'positions', 'attention_scale')
+
+
+class Run(NamedTuple):
+  """Specs of a run.
+
+  Its model is tested with the specs of `tested_as`, if it is not None.
+  """
+
+  encoding: str
+  positions: str
+  attention_scale: str
+  tested_as: 'Run | None' = None
+
+  def __str__(self) -> str:
+    return '|'.join(self[:3])
 
 
 def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
   """Parses `encoding|positions|attention_scale; ...`, later parts optional.
 
   Several encodings, joined by commas, are cycled over the layers. The values of
-  omitted parts are those of `config`.
+  omitted parts are those of `config`. `RUN => RUN` is a run whose model is
+  tested with the specs of the second.
 
   Raises:
     errors.SpecError: a run is malformed or repeated, or there is none.
   """
-  model = config.model
-  default = model.encoding, config.positions, model.attention_scale
-  runs: list[Any] = []
+  runs: list[Run] = []
   for one in specs.split(text, ';'):
-    parts = specs.split(one, '|', keep_empty=True)
-    if len(parts) > len(_PARTS):
-      raise errors.SpecError(
-        f'{one!r} has {len(parts)} parts; a run is {"|".join(_PARTS)}'
-      )
-    parts += [''] * (len(_PARTS) - len(parts))
-    run = tuple(a or b for a, b in zip(parts, default, strict=True))
+    trained, *tested = (_parse(side, config) for side in one.split('=>'))
+    if len(tested) > 1:
+      raise errors.SpecError(f'{one!r} has more than one =>')
+    run = trained
+    if tested and tested[0] != trained:
+      run = trained._replace(tested_as=tested[0])
     if run in runs:
       raise errors.SpecError(f'the run {one!r} is given twice')
     runs.append(run)
@@ -47,12 +57,30 @@ def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
   return runs
 
 
+def _parse(text: str, config: ml_collections.ConfigDict) -> Run:
+  """Parses one side of a run."""
+  parts = specs.split(text, '|', keep_empty=True)
+  if len(parts) > len(_PARTS):
+    raise errors.SpecError(
+      f'{text.strip()!r} has {len(parts)} parts; a run is {"|".join(_PARTS)}'
+    )
+  if not any(parts):
+    raise errors.SpecError('a run is missing before or after =>')
+  parts += [''] * (len(_PARTS) - len(parts))
+  model = config.model
+  default = model.encoding, config.positions, model.attention_scale
+  encoding, positions, scale = (
+    a or b for a, b in zip(parts, default, strict=True)
+  )
+  return Run(encoding, positions, scale)
+
+
 def name(run: Run) -> str:
   """Returns the name of a run: its encoding, then the parts without default."""
-  encoding, positions, scale = run
-  rest = [positions] if positions != 'standard' else []
-  rest += [scale] if scale != 'none' else []
-  return ' | '.join([encoding, *rest])
+  rest = [run.positions] if run.positions != 'standard' else []
+  rest += [run.attention_scale] if run.attention_scale != 'none' else []
+  text = ' | '.join([run.encoding, *rest])
+  return f'{text} => {name(run.tested_as)}' if run.tested_as else text
 
 
 def versions() -> dict[str, str]:
@@ -68,14 +96,14 @@ def versions() -> dict[str, str]:
 def configure(
   config: ml_collections.ConfigDict, run: Run
 ) -> ml_collections.ConfigDict:
-  """Returns the ConfigDict of one run."""
+  """Returns the ConfigDict that trains a run."""
   each = copy.deepcopy(config)
-  each.model.encoding, each.positions, each.model.attention_scale = run
+  each.model.encoding, each.positions, each.model.attention_scale = run[:3]
   return each
 
 
 def folder(run: Run) -> str:
-  """Returns the name of the folder of a run."""
-  text = '|'.join(run)
-  readable = re.sub(r'[^A-Za-z0-9.]+', '-', name(run)).strip('-')[:40]
-  return f'{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}'
+  """Returns the name of the folder of a trained run."""
+  trained = run._replace(tested_as=None)
+  readable = re.sub(r'[^A-Za-z0-9.]+', '-', name(trained)).strip('-')[:40]
+  return f'{readable}-{hashlib.sha256(str(run).encode()).hexdigest()[:8]}'

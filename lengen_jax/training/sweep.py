@@ -43,6 +43,12 @@ def sweep(
   """
   sections = config_lib.check_task(config)
   runs = runs_lib.parse(config.sweep.runs, config)
+  for run in runs:
+    if run.tested_as:
+      raise errors.ConfigError(
+        f'{runs_lib.name(run)}: a sweep tests models as they were trained; '
+        'remove => and what follows, or use lengen compare'
+      )
   trainers = [
     task_trainer.TaskTrainer(runs_lib.configure(config, run)) for run in runs
   ]
@@ -50,7 +56,7 @@ def sweep(
     trainer.check()
   baselines = _baselines(config)
   # Runs, learning rates and seeds may be added to a sweep.
-  shared = runs_lib.configure(config, ('', '', ''))
+  shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   with shared.unlocked():
     del shared.sweep, shared.paper
   path = workdir_lib.claim(workdir, shared, kind=workdir_lib.SWEEP)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lengen_jax import errors
+from lengen_jax.analysis import report
 from lengen_jax.training import compare, loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
@@ -20,15 +21,23 @@ def tiny_config(tiny_config):
 def test_parse_runs(tiny_config):
   runs = runs_lib.parse(
     "rope(scale=4.) | randomized(max_position=9, test='even') | none; alibi;"
-    ' rope, nope; fire | | none',
+    ' rope, nope; fire | | none; rope => rope | | log_n(train_length=8);'
+    'nope => nope',
     tiny_config,
   )
+  scaled = runs_lib.Run('rope', 'standard', 'log_n(train_length=8)')
   assert runs == [
-    ('rope(scale=4.)', "randomized(max_position=9, test='even')", 'none'),
-    ('alibi', 'standard', 'none'),
-    ('rope, nope', 'standard', 'none'),
-    ('fire', 'standard', 'none'),
+    ('rope(scale=4.)', "randomized(max_position=9, test='even')", 'none', None),
+    ('alibi', 'standard', 'none', None),
+    ('rope, nope', 'standard', 'none', None),
+    ('fire', 'standard', 'none', None),
+    ('rope', 'standard', 'none', scaled),
+    ('nope', 'standard', 'none', None),
   ]
+  assert runs_lib.name(runs[4]) == 'rope => rope | log_n(train_length=8)'
+  assert runs_lib.folder(runs[4]) == runs_lib.folder(
+    runs_lib.Run('rope', 'standard', 'none')
+  )
 
 
 @pytest.mark.parametrize(
@@ -38,6 +47,9 @@ def test_parse_runs(tiny_config):
     ('alibi; alibi | standard', 'twice'),
     (' ; ', 'no runs'),
     ('rope(scale=4.; alibi', 'not closed'),
+    ('rope => alibi => nope', 'more than one =>'),
+    ('rope =>', 'missing before or after =>'),
+    ('rope => alibi; rope => alibi | standard', 'twice'),
   ],
 )
 def test_bad_runs(tiny_config, text, message):
@@ -46,8 +58,8 @@ def test_bad_runs(tiny_config, text, message):
 
 
 def test_name():
-  assert runs_lib.name(('rope', 'standard', 'none')) == 'rope'
-  assert runs_lib.name(('rope', 'shape', 'x')) == 'rope | shape | x'
+  assert runs_lib.name(runs_lib.Run('rope', 'standard', 'none')) == 'rope'
+  assert runs_lib.name(runs_lib.Run('rope', 'y', 'x')) == 'rope | y | x'
 
 
 def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
@@ -94,6 +106,44 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   assert list(alibi['biases']['queries']) == ['31', '63']
   assert results['corpus']['sha256'] and results['versions']['jax']
   assert 'max_position=64 or more' in capsys.readouterr().out
+
+
+def test_one_training_is_tested_as_several_runs(
+  tmp_path, tiny_config, monkeypatch
+):
+  tiny_config.eval.lengths = (32, 64)
+  tiny_config.train.steps = 4
+  text = 'rope => rope(train_length=32, dynamic=True); rope; rope => nope'
+  runs = runs_lib.parse(text, tiny_config)
+  steps = []
+  train = loop.Loop.train
+  monkeypatch.setattr(
+    loop.Loop, 'train', lambda *args: steps.append(0) or train(*args)
+  )
+  results = compare.compare(tiny_config, tmp_path, runs)
+  assert len(steps) == 1
+  dynamic, plain, nope = results['curves']
+  assert dynamic['tested_as'] == (
+    'rope(train_length=32, dynamic=True)|standard|none'
+  )
+  assert 'tested_as' not in plain
+  assert dynamic['encoding'] == plain['encoding'] == nope['encoding'] == 'rope'
+  assert dynamic['loss'][0] == plain['loss'][0]
+  assert dynamic['loss'][1] != plain['loss'][1] != nope['loss'][1]
+  assert report.names(results)[1:] == ['rope', 'rope => nope']
+  # A run as which the model is tested may join a finished comparison.
+  assert compare.compare(tiny_config, tmp_path, runs[:2])['curves'] == [
+    dynamic,
+    plain,
+  ]
+  assert len(steps) == 1
+
+
+def test_other_parameters_are_refused_before_training(tmp_path, tiny_config):
+  runs = runs_lib.parse('alibi; rope => fire', tiny_config)
+  with pytest.raises(errors.CombinationError, match='fire cannot .* rope: lay'):
+    compare.compare(tiny_config, tmp_path / 'run', runs)
+  assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.slow

@@ -170,6 +170,11 @@ def test_a_bad_run_is_refused_before_any_is_trained(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+def test_models_are_not_tested_otherwise(tmp_path):
+  with pytest.raises(errors.ConfigError, match='=> rope: a sweep tests'):
+    sweep.sweep(tiny(runs='sinusoidal => rope'), tmp_path)
+
+
 def test_lengths_beyond_are_needed(tmp_path):
   config = tiny()
   config.eval.lengths = (3, 6)
