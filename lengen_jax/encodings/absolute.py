@@ -17,9 +17,6 @@ class Sinusoidal(base.Encoding):
 
   Source: Vaswani et al. (2017), section 3.5; the concatenated layout is that of
   Ruoss et al. (2023), arXiv:2305.16843.
-
-  Attributes:
-    base: base of the frequencies.
   """
 
   base: float = 10000.0
@@ -52,9 +49,6 @@ class Learned(base.Encoding):
   embeddings.
 
   Source: Gehring et al. (2017), arXiv:1705.03122; as in GPT-2.
-
-  Attributes:
-    max_position: rows of the table; positions 0 .. max_position - 1.
   """
 
   max_position: int | None = None

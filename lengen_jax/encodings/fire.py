@@ -26,7 +26,6 @@ class Fire(base.Encoding):
   adds biases and 1e-6 in the denominator. `shared=True` is the paper's FIRE-S.
 
   Attributes:
-    mlp_width: units of a hidden layer.
     hidden_layers: 2 as in the main text; 1 is the module of appendix E, 0 a
       linear map.
     init_c: initial c.
@@ -36,8 +35,8 @@ class Fire(base.Encoding):
     normalizer: 'position' as above, 'max_length' to divide by psi(max_length)
       at every position, or 'none' to apply the MLP to psi(i - j) itself.
     max_length: required by normalizer='max_length'.
-    activation: 'relu' or 'gelu'.
-    final_activation: activation of the output; None for none.
+    activation: 'relu' or 'gelu', like `final_activation` of the output, which
+      may also be None.
     sign: give the MLP the sign of the distance as a second input.
   """
 

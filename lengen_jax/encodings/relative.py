@@ -22,10 +22,6 @@ class Shaw(base.Encoding):
   r = clip(j - i, -left, right). The tables are shared by the heads.
 
   Source: Shaw et al. (2018), arXiv:1803.02155, eq. 3-4.
-
-  Attributes:
-    left: largest distance backward with a separate vector.
-    right: largest distance forward with a separate vector.
   """
 
   left: int = 16

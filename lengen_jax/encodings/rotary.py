@@ -28,15 +28,10 @@ class Rope(base.Encoding):
   arXiv:2306.15595, eq. 4.
 
   Attributes:
-    base: base of the frequencies.
     layout: dimensions of a pair: 'half' (k, k + D_r/2) as in Llama and
       GPT-NeoX, 'interleaved' (2k, 2k + 1) as in GPT-J.
-    fraction: fraction of the head dimensions that is rotated.
-    proportional: D_r = D, and only the first `fraction` of the pairs is
-      rotated.
-    scale: divisor of positions.
+    proportional: D_r = D, and the first `fraction` of the pairs is rotated.
     train_length: longest training length, required by `dynamic`.
-    dynamic: scale by each sequence's own length.
   """
 
   base: float = 10000.0
@@ -234,10 +229,6 @@ class Yarn(Rope):
   a sequence of length n.
 
   Source: Peng et al. (2023), arXiv:2309.00071, section 3.
-
-  Attributes:
-    beta_fast: rotations from which on a pair is unchanged.
-    beta_slow: rotations up to which a pair is fully interpolated.
   """
 
   beta_fast: float = 32.0

@@ -16,9 +16,6 @@ class Sandwich(base.Encoding):
   h = 1 .. H. No parameters.
 
   Source: Chi et al. (2023), arXiv:2212.10356, eq. 5 and appendix E.
-
-  Attributes:
-    dbar: width of the sinusoidal embedding.
   """
 
   dbar: int = 128

@@ -24,10 +24,6 @@ class T5(base.Encoding):
   Source: Raffel et al. (2020), arXiv:1910.10683, section 2.1; buckets as in
   the official code, with the boundaries computed as integers on the host,
   because a float32 logarithm on an accelerator may round to either side.
-
-  Attributes:
-    num_buckets: rows of the table.
-    max_distance: least distance in the last bucket.
   """
 
   num_buckets: int = 32

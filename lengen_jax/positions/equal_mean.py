@@ -15,15 +15,11 @@ from lengen_jax.types import Array
 class EqualMean(base.PositionScheme):
   """p = n' i / (n - 1) for a segment of n tokens, n' random with mean n.
 
-  n' is exponential, or max_position times a Beta(alpha, beta) variable with
-  alpha / (alpha + beta) = n / max_position. At test time p = i.
+  The `distribution` of n' is 'exponential' or 'beta': max_position times a
+  Beta(alpha, beta) variable with alpha / (alpha + beta) = n / max_position. At
+  test time p = i.
 
   Source: Su (2023), positional robustness.
-
-  Attributes:
-    distribution: of n', 'exponential' or 'beta'.
-    max_position: largest n', for 'beta'.
-    alpha: first parameter of the Beta distribution. The mean determines beta.
   """
 
   distribution: str = 'exponential'

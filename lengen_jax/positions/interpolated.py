@@ -16,13 +16,9 @@ class Interpolated(base.PositionScheme):
   """Scaled positions: i / scale, or dynamic PI if `train_length` is given.
 
   Dynamic PI multiplies i by min(1, train_length / length), with the length of
-  the segment.
+  the segment and the longest training length.
 
   Source: Chen et al. (2023), arXiv:2306.15595, eq. 4.
-
-  Attributes:
-    scale: divisor of the positions.
-    train_length: longest training length, for dynamic PI.
   """
 
   scale: float | None = None

@@ -36,13 +36,10 @@ class _Shift(base.PositionScheme):
 class Shape(_Shift):
   """SHAPE: p = k + i with k uniform in {0 .. max_shift - 1} per segment.
 
-  At test time k = 0; the official code evaluates at k = max_shift.
+  At test time k = 0 or, with `official_compat`, max_shift as in the official
+  code.
 
   Source: Kiyono et al. (2021), arXiv:2109.05644, section 3.
-
-  Attributes:
-    max_shift: exclusive upper bound of the shifts.
-    official_compat: start at max_shift at test time.
   """
 
   max_shift: int | None = None
@@ -70,12 +67,8 @@ class RandomPadding(_Shift):
   """Random padding: p = k + i, k uniform in {0 .. max_position - n}.
 
   Equivalent to a random part of the padding in front of a segment of n tokens.
-  At test time p = i.
 
   Source: Tao et al. (2023), arXiv:2305.04859.
-
-  Attributes:
-    max_position: size of the range, at least the longest segment length.
   """
 
   max_position: int | None = None
@@ -96,15 +89,10 @@ class Cape(base.PositionScheme):
 
   p = (i - m + D + e_i) l. D is uniform in +-global_shift per segment, e_i in
   +-local_shift per token, and ln l in +-ln max_scale per segment. m is the mean
-  index of the segment if `mean_normalize`, else 0. At test time p = i - m.
+  index of the segment if `mean_normalize`, else 0. At test time p = i - m. A
+  local shift of at most 0.5 preserves the order.
 
   Source: Likhomanenko et al. (2021), arXiv:2106.03143, section 3.1.
-
-  Attributes:
-    global_shift: largest |D|.
-    local_shift: largest |e_i|; at most 0.5, which preserves the order.
-    max_scale: largest l; 1 disables scaling.
-    mean_normalize: subtract m, which depends on the length of the segment.
   """
 
   global_shift: float = 5.0

@@ -106,13 +106,13 @@ class Tokens(struct.PyTreeNode):
       return (self.positions,) * period
     count = jax.tree.leaves(self.positions)[0].shape[0]
 
-    def stacked(leaf: Array, j: int) -> Array:
-      if leaf.ndim < 3:  # Index and start of Distances are equal in all layers.
-        leaf = jnp.broadcast_to(leaf[None], (count, *leaf.shape))
-      return leaf[j::period]
+    def stacked(leaf: Array) -> jax.Array:
+      # Index and start of Distances are equal in all layers.
+      return jnp.broadcast_to(leaf, (count, *leaf.shape[-2:]))
 
+    every = jax.tree.map(stacked, self.positions)
     return tuple(
-      jax.tree.map(lambda leaf, j=j: stacked(leaf, j), self.positions)
+      jax.tree.map(lambda leaf, j=j: leaf[j::period], every)
       for j in range(period)
     )
 
@@ -191,14 +191,10 @@ def position_array(positions: Any) -> base.Positions:
   """Returns positions as a jax array, 64 bits as 32; Distances unchanged."""
   if isinstance(positions, jax.Array | base.Distances):
     return positions
-  if isinstance(positions, str):
+  if isinstance(positions, str | base.PositionScheme):
     raise errors.ConfigError(
-      f'positions={positions!r} is a spec; pass the positions that '
-      'positions.create(spec) returns when called'
-    )
-  if isinstance(positions, base.PositionScheme):
-    raise errors.ConfigError(
-      f'positions={positions} is a scheme; call it and pass the result'
+      f'positions={positions} is a scheme; pass what positions.create(spec) '
+      'returns when called'
     )
   try:
     return jnp.asarray(positions)

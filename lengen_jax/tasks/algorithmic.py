@@ -15,11 +15,7 @@ from lengen_jax.tasks.base import Length
 
 @dataclasses.dataclass(frozen=True)
 class SymbolTask(base.Task):
-  """Base of the tasks on uniform symbols.
-
-  Attributes:
-    symbols: number of symbols.
-  """
+  """Base of the tasks on uniform tokens below `symbols`."""
 
   symbols: int = 100
 
