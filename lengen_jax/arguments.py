@@ -85,130 +85,98 @@ def _numbers(least: int) -> Callable[[str], tuple[int, ...]]:
   return read
 
 
-_CONFIG = {
-  '--config': {
-    'required': True,
-    'type': _non_empty,
-    'metavar': 'FILE.py[:ARG]',
-    'help': 'config file; --config.KEY.KEY=VALUE overrides a value',
-  }
+# Options: help text and settings. A key with a command wins in this command.
+_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+  '--config': (
+    'config file; --config.KEY.KEY=VALUE overrides a value',
+    {'required': True, 'type': _non_empty, 'metavar': 'FILE.py[:ARG]'},
+  ),
+  '--workdir': (
+    'folder of the run, comparison or sweep',
+    {'required': True, 'type': _non_empty},
+  ),
+  'reproduce --workdir': (
+    'folder of all reproductions, which share models; default: runs/reproduce',
+    {'type': _non_empty, 'default': 'runs/reproduce'},
+  ),
+  '--step': (
+    "step of the checkpoint, or 'best'; default: the last",
+    {'type': _step},
+  ),
+  '--vocabulary-size': (
+    'train a SentencePiece model of N pieces if data.vocabulary does not exist',
+    {'type': _count, 'default': 0, 'metavar': 'N'},
+  ),
+  '--lengths': (
+    'comma-separated lengths in tokens; default: eval.lengths of the config',
+    {'type': _numbers(1)},
+  ),
+  '--runs': (
+    "'encoding|positions|attention_scale; ...', later parts optional; 'RUN => "
+    "RUN' tests the first as the second",
+    {'required': True},
+  ),
+  '--to': (
+    'output file; train.init_from reads it',
+    {'required': True, 'metavar': 'FILE.safetensors'},
+  ),
+  '--pod': ('accelerator type, for example v4-256', {'required': True}),
+  '--slices': (
+    'number of pod slices; default: 1',
+    {'type': _count, 'default': 1, 'metavar': 'N'},
+  ),
+  'experiment': (
+    'for example fire/table4',
+    {'nargs': '?', 'metavar': 'PAPER/TABLE'},
+  ),
+  '--list': ('list all experiments', {'action': 'store_true'}),
+  '--names': (
+    'print the names of all experiments, for scripts',
+    {'action': 'store_true'},
+  ),
+  '--scale': ('paper, small, cpu or tiny', {'default': 'paper'}),
+  '--seeds': (
+    'comma-separated; default: the seeds of the experiment',
+    {'type': _numbers(0)},
+  ),
+  '--debug': ('show the traceback of an error', {'action': 'store_true'}),
 }
-_WORKDIR = {
-  '--workdir': {
-    'required': True,
-    'type': _non_empty,
-    'help': 'folder of the run, comparison or sweep',
-  }
-}
-_STEP = {
-  '--step': {
-    'type': _step,
-    'help': "step of the checkpoint, or 'best'; default: the last",
-  }
-}
-# (help text, options) by command.
-_COMMANDS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
-  'train': ('train a model, or resume its training', _CONFIG | _WORKDIR),
+# Commands: help text and options.
+_COMMANDS = {
+  'train': ('train a model, or resume its training', '--config --workdir'),
   'prepare': (
     'tokenize a corpus once, into windows with random access',
-    {
-      **_CONFIG,
-      '--vocabulary-size': {
-        'type': _count,
-        'default': 0,
-        'metavar': 'N',
-        'help': 'train a SentencePiece model of N pieces if data.vocabulary '
-        'does not exist',
-      },
-    },
+    '--config --vocabulary-size',
   ),
   'eval': (
     'evaluate a trained model by length, or by its answers to prompts',
-    {
-      **_WORKDIR,
-      '--lengths': {
-        'type': _numbers(1),
-        'help': 'comma-separated lengths in tokens; default: eval.lengths of '
-        'the config',
-      },
-      **_STEP,
-    },
+    '--workdir --lengths --step',
   ),
   'compare': (
     'train several models and compare them by length',
-    {
-      **_CONFIG,
-      **_WORKDIR,
-      '--runs': {
-        'required': True,
-        'help': "'encoding|positions|attention_scale; ...', later parts "
-        "optional; 'RUN => RUN' tests the first as the second",
-      },
-    },
+    '--config --workdir --runs',
   ),
   'export': (
     'write the weights of a trained model to one file',
-    {
-      **_WORKDIR,
-      '--to': {
-        'required': True,
-        'metavar': 'FILE.safetensors',
-        'help': 'output file; train.init_from reads it',
-      },
-      **_STEP,
-    },
+    '--workdir --to --step',
   ),
   'sweep': (
     'train runs, learning rates and seeds on a generated task; test by length',
-    _CONFIG | _WORKDIR,
+    '--config --workdir',
   ),
   'compile': (
     'compile for a TPU pod without TPUs; report whether the program fits',
-    {
-      **_CONFIG,
-      '--pod': {
-        'required': True,
-        'help': 'accelerator type, for example v4-256',
-      },
-      '--slices': {
-        'type': _count,
-        'default': 1,
-        'metavar': 'N',
-        'help': 'number of pod slices; default: 1',
-      },
-    },
+    '--config --pod --slices',
   ),
   'reproduce': (
     "reproduce a paper's table or figure and compare the results",
-    {
-      'experiment': {
-        'nargs': '?',
-        'metavar': 'PAPER/TABLE',
-        'help': 'for example fire/table4',
-      },
-      '--list': {'action': 'store_true', 'help': 'list all experiments'},
-      '--names': {
-        'action': 'store_true',
-        'help': 'print the names of all experiments, for scripts',
-      },
-      '--scale': {'default': 'paper', 'help': 'paper, small, cpu or tiny'},
-      '--seeds': {
-        'type': _numbers(0),
-        'help': 'comma-separated; default: the seeds of the experiment',
-      },
-      '--workdir': {
-        'type': _non_empty,
-        'default': 'runs/reproduce',
-        'help': 'folder of all reproductions, which share models; default: '
-        'runs/reproduce',
-      },
-    },
+    'experiment --list --names --scale --seeds --workdir',
   ),
   'report': (
     'draw the plots and page of a finished comparison, sweep or reproduction',
-    _WORKDIR,
+    '--workdir',
   ),
-  'list': ('list encodings, position schemes, scales, tasks and data', {}),
+  'list': ('list encodings, position schemes, scales, tasks and data', ''),
 }
 
 
@@ -231,9 +199,8 @@ def create() -> argparse.ArgumentParser:
     command = commands.add_parser(
       name, help=text, description=text, allow_abbrev=False
     )
-    for option, settings in options.items():
-      command.add_argument(option, **settings)
-    command.add_argument(
-      '--debug', action='store_true', help='show the traceback of an error'
-    )
+    for option in [*options.split(), '--debug']:
+      key = f'{name} {option}'
+      purpose, settings = _OPTIONS[key if key in _OPTIONS else option]
+      command.add_argument(option, help=purpose, **settings)
   return parser

@@ -16,14 +16,10 @@ from lengen_jax import errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line.
+  """Runs the command line, by default with `sys.argv[1:]`.
 
-  Args:
-    argv: arguments; `sys.argv[1:]` if None.
-
-  Returns:
-    The exit status: 0 on success, 2 for invalid input, 130 for Ctrl-C, or the
-    `exit_status` of the error.
+  Returns the exit status: 0 on success, 2 for invalid input, 130 for Ctrl-C, or
+  the `exit_status` of the error.
   """
   # A spec may name a user module in the working directory.
   if '' not in sys.path:
@@ -42,15 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
       from lengen_jax.training import config_file
 
       config = config_file.load(arguments.config, overrides)
-    elif strange := [
-      one
-      for one in overrides
-      if not one.startswith('--config.') or arguments.command != 'reproduce'
-    ]:
-      raise errors.ConfigError(
-        f'unknown argument {strange[0]!r}; see lengen {arguments.command} '
-        '--help'
-      )
+    else:
+      valid = ('--config.',) if arguments.command == 'reproduce' else ()
+      strange = [one for one in overrides if not one.startswith(valid)]
+      if strange:
+        raise errors.ConfigError(
+          f'unknown argument {strange[0]!r}; see lengen {arguments.command} '
+          '--help'
+        )
     arguments.overrides = overrides
     _COMMANDS[arguments.command](arguments, config)
     return 0
@@ -92,11 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _exit_alone(status: int, show: bool = False) -> None:
   """Exits immediately in a multi-process run; otherwise does nothing.
 
-  At exit jax waits for the other processes, which may wait for this one.
-
-  Args:
-    status: exit status.
-    show: whether to print the traceback of the current exception.
+  At exit jax waits for the other processes, which may wait for this one. With
+  `show`, the traceback of the current exception is printed.
   """
   jax = sys.modules.get('jax')
   alone = jax is None or not jax.distributed.is_initialized()
@@ -137,9 +129,7 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax.training import workdir as workdir_lib
 
   sharding.start()
-  changes = {}
-  if arguments.lengths is not None:
-    changes['lengths'] = arguments.lengths
+  changes = {'lengths': arguments.lengths} if arguments.lengths else {}
   trained = loop.restore(arguments.workdir, step=arguments.step, **changes)
   run = trained.run
   step, steps = int(trained.state.step), run.config.train.steps
@@ -217,8 +207,7 @@ def _compare(arguments: argparse.Namespace, config: Any) -> None:
   sharding.start()
   chosen = runs.parse(arguments.runs, config)
   results = compare.compare(config, arguments.workdir, chosen)
-  report.print_table(results)
-  _write(report, results, arguments.workdir)
+  _show(report, results, arguments.workdir)
 
 
 def _sweep(arguments: argparse.Namespace, config: Any) -> None:
@@ -227,8 +216,7 @@ def _sweep(arguments: argparse.Namespace, config: Any) -> None:
 
   sharding.start()
   results = sweep.sweep(config, arguments.workdir)
-  sweep_report.print_table(results)
-  _write(sweep_report, results, arguments.workdir)
+  _show(sweep_report, results, arguments.workdir)
 
 
 def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
@@ -237,15 +225,14 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
   if arguments.names:
     print(*reproduce.EXPERIMENTS, sep='\n')
     return
+  from lengen_jax.analysis import reproduction
+
   if arguments.list or not arguments.experiment:
-    from lengen_jax.analysis import reproduction
     from lengen_jax.reproduce import costs
 
+    experiments = reproduce.EXPERIMENTS.values()
     reproduction.print_list(
-      [
-        (one, costs.hours(one), costs.minutes(one))
-        for one in reproduce.EXPERIMENTS.values()
-      ]
+      [(one, costs.hours(one), costs.minutes(one)) for one in experiments]
     )
     return
   experiment = reproduce.get(arguments.experiment)
@@ -253,21 +240,11 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax.training import sharding
 
   sharding.start()
+  workdir, seeds = arguments.workdir, arguments.seeds
   found = run.reproduce(
-    experiment,
-    arguments.scale,
-    arguments.workdir,
-    arguments.seeds,
-    arguments.overrides,
+    experiment, arguments.scale, workdir, seeds, arguments.overrides
   )
-  _show_reproduction(found, f'{arguments.workdir}/{found["folder"]}')
-
-
-def _show_reproduction(found: dict[str, Any], folder: str) -> None:
-  from lengen_jax.analysis import reproduction
-
-  reproduction.print_tables(found)
-  _write(reproduction, found, folder)
+  _show(reproduction, found, f'{workdir}/{found["folder"]}')
 
 
 def _compile(arguments: argparse.Namespace, config: Any) -> None:
@@ -285,40 +262,30 @@ def _compile(arguments: argparse.Namespace, config: Any) -> None:
 
 
 def _report(arguments: argparse.Namespace, _: Any) -> None:
+  from lengen_jax.analysis import report, reproduction, sweep_report
+
+  workdir = arguments.workdir
   try:
-    _draw(arguments.workdir)
+    for kind in (reproduction, sweep_report, report):
+      results = kind.read(workdir)
+      if results is not None:
+        _show(kind, results, workdir)
+        return
   except errors.LengenError:
     raise
   except (AttributeError, LookupError, TypeError, ValueError) as error:
     # The results are damaged or were edited by hand.
     raise errors.WorkdirError(
-      f'the results in {arguments.workdir} cannot be read '
-      f'({type(error).__name__}: {error}); delete results.json and run '
-      'the command that wrote it again'
+      f'the results in {workdir} cannot be read ({type(error).__name__}: '
+      f'{error}); delete results.json and run the command that wrote it again'
     ) from error
 
 
-def _draw(workdir: str) -> None:
-  from lengen_jax.analysis import report, reproduction, sweep_report
-
-  found = reproduction.read(workdir)
-  if found is not None:
-    _show_reproduction(found, workdir)
-    return
-  results = sweep_report.read(workdir)
-  if results is not None:
-    sweep_report.print_table(results)
-    _write(sweep_report, results, workdir)
-    return
-  results = report.read(workdir)
-  report.print_table(results)
-  _write(report, results, workdir)
-
-
-def _write(kind: Any, results: dict[str, Any], folder: str) -> None:
-  """Writes a report and prints the paths of its files."""
+def _show(report: Any, results: dict[str, Any], folder: str) -> None:
+  """Prints the tables of results, writes a report and prints its paths."""
   from lengen_jax.training import multihost
 
+  report.print_table(results)
   if not multihost.is_first():
     return
   if '://' in folder:
@@ -326,12 +293,11 @@ def _write(kind: Any, results: dict[str, Any], folder: str) -> None:
       f'wrote {folder}/results.json; lengen report draws it from a local copy'
     )
     return
-  for path in kind.write(results, folder):
+  for path in report.write(results, folder):
     print(f'wrote {path}')
 
 
-def _list(arguments: argparse.Namespace, _: Any) -> None:
-  del arguments
+def _list(_: argparse.Namespace, __: Any) -> None:
   from lengen_jax.analysis import menu
 
   menu.show()

@@ -78,15 +78,9 @@ class MetricError(LengenError):
 
 
 def one_of(kind: str, name: object, valid: Iterable[str]) -> str:
-  """Returns a message for an unknown name that lists the valid names.
+  """Returns a message for an unknown name of a kind, such as 'encoding'.
 
-  Args:
-    kind: what was looked up, for example 'encoding'.
-    name: the unknown name.
-    valid: the valid names.
-
-  Returns:
-    One line for a message.
+  It lists the valid names.
   """
   import difflib
 

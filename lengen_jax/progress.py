@@ -27,13 +27,9 @@ class Progress:
   ) -> None:
     """Starts the clock.
 
-    Args:
-      label: name of the task, printed first.
-      total: number of steps, including earlier ones.
-      what: name of a step.
-      unit: unit of the rate, for example 'tokens'.
-      per: number of units per step.
-      first: number of steps completed before a resume.
+    Lines start with `label`. `total` includes the `first` steps completed
+    before a resume. `what` names a step. The rate is in `unit`, for example
+    'tokens', of which a step has `per`.
     """
     self._label, self._total, self._what = label, total, what
     self._unit, self._per, self._first = unit, per, first
@@ -86,6 +82,6 @@ class Progress:
 def _clock(seconds: float) -> str:
   minutes, rest = divmod(int(seconds), 60)
   hours, minutes = divmod(minutes, 60)
-  return (
-    f'{hours}:{minutes:02}:{rest:02}' if hours else (f'{minutes}:{rest:02}')
-  )
+  if hours:
+    return f'{hours}:{minutes:02}:{rest:02}'
+  return f'{minutes}:{rest:02}'

@@ -182,7 +182,10 @@ def test_compare_report(tmp_path, capsys):
 
 def test_results_in_a_bucket_are_drawn_elsewhere(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  cli._write(None, {}, 'gs://bucket/runs')
+  monkeypatch.setattr('lengen_jax.training.compare.compare', lambda *_: {})
+  monkeypatch.setattr('lengen_jax.analysis.report.print_table', lambda _: None)
+  workdir = '--workdir=gs://bucket/runs'
+  assert cli.main(['compare', TINY, workdir, '--runs=fire']) == 0
   out = capsys.readouterr().out
   assert 'wrote gs://bucket/runs/results.json;' in out
   assert 'lengen report' in out

@@ -70,7 +70,7 @@ def read(workdir: PathLike) -> Results | None:
   return files_lib.read_json(path) if path.exists() else None
 
 
-def print_tables(found: Results) -> None:
+def print_table(found: Results) -> None:
   """Prints the tables of a reproduction and the verdicts on its claims.
 
   If a part has a column 'mean', its other columns are not printed.

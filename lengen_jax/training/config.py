@@ -21,18 +21,15 @@ SCORES = ('accuracy', 'exact', 'loss')
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """The optimizer and the schedule of its learning rate.
+  """The optimizer, one of OPTIMIZERS, and its learning rate.
 
   Attributes:
-    name: 'adam' or 'adamw'.
     learning_rate: peak learning rate.
-    schedule: 'constant', 'cosine' or 'linear', after the warm-up.
-    warmup_steps: steps of linear warm-up.
+    schedule: one of SCHEDULES, after `warmup_steps` of linear warm-up.
     final_fraction: learning rate at the last step, as a fraction of the peak;
       not used by the constant schedule.
     weight_decay: of AdamW; see `optimizer.decayed` for its mask.
-    b1: decay rate of the first moment.
-    b2: decay rate of the second moment.
+    b1, b2: decay rates of the first and second moment.
     clip_norm: maximum global norm of the gradient; 0 for no clipping.
   """
 
@@ -48,7 +45,7 @@ class OptimizerConfig:
 
   def __post_init__(self) -> None:
     choices = {'name': OPTIMIZERS, 'schedule': SCHEDULES}
-    _check('optimizer', self, fractions=('b1', 'b2'), choices=choices)
+    _check('optimizer', self, fractions=('b1', 'b2'), **choices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +55,6 @@ class TrainConfig:
   Attributes:
     steps: optimizer steps; 0 evaluates the initial model.
     log_every: steps per line of progress.
-    checkpoint_every: steps between checkpoints.
     keep_every: checkpoints of steps divisible by this are kept; 0 to keep only
       the last two.
     evaluate_every: steps after which the next checkpoint is validated, and the
@@ -94,22 +90,17 @@ class TrainConfig:
         'weights: set --config.train.init_from to the workdir of a run or to '
         "other weights, or to '' to train from scratch"
       )
-    positive = ('log_every', 'checkpoint_every', 'max_skipped')
-    _check('train', self, positive=positive)
+    _check('train', self, ('log_every', 'checkpoint_every', 'max_skipped'))
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskTrainConfig:
-  """Training on a generated task.
+  """Training on a generated task; lengths are nominal.
 
   Attributes:
-    min_length: least nominal length.
-    max_length: greatest nominal length.
-    steps: optimizer steps.
     batch_size: rows per step of one run.
     buckets: number of widths that rows are padded to. Each is compiled once.
     log_every: steps per line of progress.
-    checkpoint_every: steps between checkpoints.
   """
 
   min_length: int
@@ -121,7 +112,7 @@ class TaskTrainConfig:
   checkpoint_every: int
 
   def __post_init__(self) -> None:
-    _check('train', self, positive=vars(self))
+    _check('train', self, vars(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +125,7 @@ class TaskEvalConfig:
     batch_tokens: maximum tokens per batch of one run.
     buckets: number of widths that rows are padded to. Each is compiled once.
     dropout: whether dropout is on, as in the code of Ruoss et al. (2023).
-    score: the score that runs are ranked by: 'accuracy', 'exact' or 'loss'.
+    score: one of SCORES, by which runs are ranked.
   """
 
   lengths: tuple
@@ -146,7 +137,7 @@ class TaskEvalConfig:
 
   def __post_init__(self) -> None:
     positive = ('examples', 'batch_tokens', 'buckets')
-    _check('eval', self, positive=positive, choices={'score': SCORES})
+    _check('eval', self, positive, score=SCORES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +158,7 @@ class SweepConfig:
   batching: str = 'auto'
 
   def __post_init__(self) -> None:
-    _check('sweep', self, choices={'batching': ('auto', 'map', 'vmap')})
+    _check('sweep', self, batching=('auto', 'map', 'vmap'))
     in_range = 0 <= min(self.seeds) <= max(self.seeds) < 2**32
     if not (in_range and min(self.learning_rates) > 0):
       raise errors.ConfigError(
@@ -243,23 +234,19 @@ class TaskConfig:
 
 # Sections of the other kind of config, and advice.
 _OTHER_KIND = {
-  'sweep': 'this is the config of a sweep over a generated task; run it with '
-  'lengen sweep',
-  'data': 'this is the config of a model trained on data; run it with lengen '
-  'train or lengen compare',
+  'sweep': 'of a sweep over a generated task; run it with lengen sweep',
+  'data': 'of a model trained on data; run it with lengen train or lengen '
+  'compare',
 }
 
 
 def check_run(config: ml_collections.ConfigDict) -> RunConfig:
   """Returns the sections of the config of a run; loads neither jax nor data.
 
-  Args:
-    config: a ConfigDict; see `defaults.get`. `paper`, the figures of a paper,
-      is optional.
+  For `config` see `defaults.get`.
 
   Raises:
-    errors.ConfigError: a field is missing, unknown or invalid; the message
-      names it.
+    errors.ConfigError: a field is missing, unknown or invalid.
   """
   sections = _read(RunConfig, config, {'positions': 1, 'seed': 1, 'paper': 0})
   seed = config.seed
@@ -271,10 +258,7 @@ def check_run(config: ml_collections.ConfigDict) -> RunConfig:
 
 
 def check_task(config: ml_collections.ConfigDict) -> TaskConfig:
-  """Returns the sections of the config of a sweep over a generated task.
-
-  Args:
-    config: a ConfigDict; see configs/chomsky.py.
+  """Returns the sections of a config such as that of configs/chomsky.py.
 
   Raises:
     errors.ConfigError: see `check_run`.
@@ -296,16 +280,16 @@ def _read(
   # first: a missing section is reported before its fields.
   known: dict[str, Any] = {'': {**dict.fromkeys(sections, 1), **root}}
   for name, section in sections.items():
+    # Code reads all fields of optimizer and train from the ConfigDict.
+    whole = name in ('optimizer', 'train')
+    fields = dataclasses.fields(ModelConfig if name == 'model' else section)
     known[name] = {
-      # Code reads all fields of optimizer and train from the ConfigDict.
-      field.name: field.default is dataclasses.MISSING
-      or name in ('optimizer', 'train')
-      for field in dataclasses.fields(
-        ModelConfig if name == 'model' else section
-      )
-      # The task determines the vocabulary.
-      if 'task' not in root or field.name not in ('vocab_size', 'output_size')
+      field.name: field.default is dataclasses.MISSING or whole
+      for field in fields
     }
+    if name == 'model' and 'task' in root:
+      # The task determines the vocabulary.
+      del known[name]['vocab_size'], known[name]['output_size']
   for name, required in known.items():
     values = config[name] if name else config
     prefix = f'{name}.' if name else ''
@@ -313,7 +297,7 @@ def _read(
       raise errors.ConfigError(f'{name} must be a section, got {values!r}')
     for key in values:
       if prefix + key in _OTHER_KIND and key not in required:
-        raise errors.ConfigError(_OTHER_KIND[key])
+        raise errors.ConfigError(f'this is the config {_OTHER_KIND[key]}')
       if key not in required:
         valid = [prefix + field for field in required]
         raise errors.ConfigError(
@@ -330,38 +314,31 @@ def _read(
 def _check(
   section: str,
   config: Any,
-  *,
   positive: Collection[str] = (),
   fractions: Collection[str] = (),
-  choices: Mapping[str, tuple[str, ...]] | None = None,
+  **choices: tuple[str, ...],
 ) -> None:
-  """Raises unless fields have their types and lie within their limits.
+  """Raises unless the fields of a section have their types and limits.
 
-  Args:
-    section: name of the section.
-    config: its dataclass. Tuples must be distinct numbers.
-    positive: fields that are at least 1; other numbers are at least 0.
-    fractions: fields that are less than 1.
-    choices: valid values of further fields.
+  Tuples must be distinct numbers. Fields in `positive` are at least 1, other
+  numbers at least 0; `fractions` are less than 1. `choices` are valid values.
   """
   specs.check_types(section, config)
   for field, value in vars(config).items():
+    label = f'{section}.{field}'
     if isinstance(value, tuple | list):
       are_numbers = all(isinstance(each, numbers.Real) for each in value)
       if not (value and are_numbers and len({*value}) == len(value)):
         raise errors.ConfigError(
-          f'{section}.{field} must be one or more distinct numbers, for '
-          f"example '(1, 2)'; got {value!r}"
+          f'{label} must be one or more distinct numbers, for example '
+          f"'(1, 2)'; got {value!r}"
         )
     elif isinstance(value, numbers.Real):
       minimum, fraction = int(field in positive), field in fractions
       if not minimum <= float(value) < (1 if fraction else math.inf):
         raise errors.ConfigError(
-          f'{section}.{field} must be at least {minimum}'
-          f'{" and below 1" * fraction}, got {value}'
+          f'{label} must be at least {minimum}{" and below 1" * fraction}, got '
+          f'{value}'
         )
-  for field, valid in (choices or {}).items():
-    if getattr(config, field) not in valid:
-      raise errors.ConfigError(
-        errors.one_of(f'{section}.{field}', getattr(config, field), valid)
-      )
+    elif value not in choices.get(field, (value,)):
+      raise errors.ConfigError(errors.one_of(label, value, choices[field]))

@@ -41,10 +41,10 @@ def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
       '--config.KEY=VALUE'
     )
   config = _run(text)
+  argv = ['lengen', *overrides]
   for override in overrides:
     _check_key(config, override.partition('=')[0].removeprefix('--config.'))
   values = flags.FlagValues()
-  argv = ['lengen', *overrides]
   try:
     config_flags.DEFINE_config_dict(
       'config', config, flag_values=values, sys_argv=argv
@@ -73,9 +73,8 @@ def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
       )
     if part not in section:
       valid = [prefix + field for field in section]
-      raise errors.ConfigError(
-        errors.one_of('field of the config', prefix + part, valid)
-      )
+      what = 'field of the config'
+      raise errors.ConfigError(errors.one_of(what, prefix + part, valid))
     section, prefix = section.get(part), f'{prefix}{part}.'
   if isinstance(section, ml_collections.ConfigDict):
     fields = ', '.join(f'--config.{key}.{field}' for field in section)
@@ -108,11 +107,10 @@ def _run(text: str) -> ml_collections.ConfigDict:
     path = folder() / path.name
   if not path.is_file():
     others = [file.stem for file in path.parent.glob('*.py')]
-    close = difflib.get_close_matches(path.stem, others, n=1)
-    hints = [
-      f'; did you mean {pathlib.Path(name).with_stem(c)}?' for c in close
-    ]
-    raise errors.ConfigError(f'there is no config file {name}{"".join(hints)}')
+    hint = ''
+    for close in difflib.get_close_matches(path.stem, others, n=1):
+      hint = f'; did you mean {pathlib.Path(name).with_stem(close)}?'
+    raise errors.ConfigError(f'there is no config file {name}{hint}')
   if path.suffix != '.py':
     raise errors.ConfigError(f'config file {name} is not a Python file')
   try:
@@ -121,9 +119,9 @@ def _run(text: str) -> ml_collections.ConfigDict:
       raise errors.ConfigError('it has no function get_config(arg)')
     config = file['get_config'](arg)
     if not isinstance(config, ml_collections.ConfigDict):
+      kind = type(config).__name__
       raise errors.ConfigError(
-        f'get_config returned a {type(config).__name__}, not an '
-        'ml_collections.ConfigDict'
+        f'get_config returned a {kind}, not an ml_collections.ConfigDict'
       )
     return config.lock()
   except errors.LengenError as error:

@@ -45,9 +45,8 @@ FINETUNING: dict[str, Any] = {
 def get(**model: Any) -> ml_collections.ConfigDict:
   """Returns the default config of a run.
 
-  It has the fields seed and positions, and the sections model, data, eval,
-  optimizer, mesh and train. Fields without default are placeholders. `model`
-  are fields of the model, for example those of a preset.
+  Its sections are those of `config.RunConfig`; fields without default are
+  placeholders. `model` are fields of the model, for example of a preset.
   """
   config = ml_collections.ConfigDict({'seed': 0, 'positions': 'standard'})
   for section in dataclasses.fields(training_config.RunConfig):
@@ -62,8 +61,7 @@ def get_task(
 ) -> ml_collections.ConfigDict:
   """Returns the config of a sweep over a generated task at one of its sizes.
 
-  The model is a preset without vocabulary, which follows from the task. See
-  `create` for `fields`.
+  The vocabulary follows from the task. See `create` for `fields`.
   """
   config = ml_collections.ConfigDict({'task': task, 'positions': 'standard'})
   for section in dataclasses.fields(training_config.TaskConfig):
@@ -72,13 +70,8 @@ def get_task(
   config.model = presets.get(preset) | {'attention_scale': 'none'}
   del config.model['vocab_size']
   # Relative to sweep.learning_rates.
-  config.optimizer.update(
-    learning_rate=1.0,
-    schedule='constant',
-    final_fraction=0.0,
-    weight_decay=0.0,
-    b2=0.999,
-  )
+  config.optimizer.update(learning_rate=1.0, schedule='constant', b2=0.999)
+  config.optimizer.update(final_fraction=0.0, weight_decay=0.0)
   overlay(config, size or 'paper', fields)
   return config
 
@@ -88,14 +81,9 @@ def create(
 ) -> ml_collections.ConfigDict:
   """Returns the config of an experiment at one of its sizes.
 
-  Sizes 'cpu' and 'tiny' have the small model presets of the same names. Other
-  sizes have `preset`, in bfloat16 with scanned layers.
-
-  Args:
-    preset: name of the model preset of the large sizes.
-    size: one of SIZES.
-    fields: values by dotted field; a list has one for each size.
-    remat: `remat` of the large models.
+  Sizes 'cpu' and 'tiny' have the model presets of the same names. Other sizes
+  have `preset`, in bfloat16 with scanned layers and `remat`. `fields` are
+  values by dotted field; a list has one for each of SIZES.
   """
   if size in ('cpu', 'tiny'):
     config = get(**presets.get(size))
@@ -131,17 +119,15 @@ def table(unit: str, columns: Any, rows: Any) -> ml_collections.ConfigDict:
 
   `columns` are lengths or tasks. `rows` are pairs of a run and its figures.
   """
-  return ml_collections.ConfigDict(
-    dict(unit=unit, columns=tuple(columns), rows=tuple(rows))
-  )
+  figures = dict(unit=unit, columns=tuple(columns), rows=tuple(rows))
+  return ml_collections.ConfigDict(figures)
 
 
 def choose(arg: str, *choices: Iterable[str]) -> list[str]:
   """Returns one word of each list and a size, from a config file's argument.
 
-  Args:
-    arg: comma-separated words, at most one of each list, in their order.
-    *choices: lists of words; the first word of each is its default.
+  `arg` has comma-separated words, at most one of each list, in their order. The
+  first word of a list is its default.
 
   Raises:
     errors.ConfigError: a word is unknown or out of order.

@@ -96,7 +96,7 @@ def test_a_terminal_shows_the_mean_of_many_tasks(capsys):
     'differences': [],
   }
   found = {'name': 'a/b', 'scale': 'tiny', 'parts': [part], 'summary': []}
-  reproduction.print_tables(found | {'claims': []})
+  reproduction.print_table(found | {'claims': []})
   out = capsys.readouterr().out
   assert '1.500' in out and '71.5' in out and 'the mean of 2 tasks' in out
   assert 'cola' not in out and len(part['columns']) == 3
