@@ -4,8 +4,6 @@ A corpus is a result of `data.load`. Progress lines start with `label`.
 """
 
 from collections.abc import Sequence
-import copy
-import dataclasses
 import json
 import math
 import platform
@@ -50,20 +48,18 @@ def validate(
     (metrics for the log, cost). The best model has the least cost; a cost of
     None ranks below all others.
   """
-  run = copy.copy(trained.run)
+  run = trained.run
   length = min(run.eval.lengths, key=lambda n: abs(n - run.data.train_length))
   if corpus.scored_by == 'loss':
     windows = corpus.evaluation(run.eval)
     (one,) = _losses(trained, windows, label, [length])
     loss = math.nan if one.loss is None else one.loss
     return {'validation_loss': loss}, one.loss
-  run.eval = dataclasses.replace(run.eval, lengths=(length,))
-  trained = dataclasses.replace(trained, run=run)
-  tested, _ = answers(trained, corpus, label)
+  tested, _ = answers(trained, corpus, label, [length])
   scores = tested['scores'].get(str(length), {}).values()
-  score = statistics.fmean(one['score'] for one in scores) if scores else None
-  if score is None:
+  if not scores:
     return {'validation_score': math.nan}, None
+  score = statistics.fmean(one['score'] for one in scores)
   return {'validation_score': score}, -score
 
 
@@ -93,7 +89,7 @@ def curve(
   """
   run = trained.run
   losses = _losses(trained, windows, label)
-  lengths = {run.data.train_length, max(windows.lengths)}
+  distances = sorted({run.data.train_length - 1, max(windows.lengths) - 1})
   bytes_per_token = windows.bytes_per_token
   words = sum(map(lm.count_words, windows.texts())) / windows.tokens
   return {
@@ -108,15 +104,13 @@ def curve(
     'refused': {str(one.length): one.refused for one in losses if one.refused},
     'loss_by_position': {
       str(one.length): {
-        'position': list(one.position),
-        'loss': list(one.position_loss),
+        'position': [*one.position],
+        'loss': [*one.position_loss],
       }
       for one in losses
       if not one.refused
     },
-    'biases': bias_maps.summary(
-      run.model, trained.state.params, sorted(n - 1 for n in lengths)
-    ),
+    'biases': bias_maps.summary(run.model, trained.state.params, distances),
   }
 
 
@@ -149,16 +143,19 @@ def _losses(
 
 def _word_perplexity(loss: float | None, words: float) -> float | None:
   """Returns the perplexity per word; None if undefined or infinite."""
-  if loss is None or not words:
-    return None
-  found = lm.word_perplexity(loss, words)
+  found = (
+    lm.word_perplexity(loss, words) if loss is not None and words else math.inf
+  )
   return found if math.isfinite(found) else None
 
 
 def answers(
-  trained: run_lib.Trained, prompts: Any, label: str = 'eval'
+  trained: run_lib.Trained,
+  prompts: Any,
+  label: str = 'eval',
+  lengths: Sequence[int] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-  """Scores a model's answers to prompts, at each of the config's eval.lengths.
+  """Scores a model's answers to prompts at some lengths, or at eval.lengths.
 
   Returns:
     (contents of eval.json, generated texts as a list of dicts).
@@ -177,34 +174,38 @@ def answers(
     for length in {*prompts.target_lengths}
   }
   found: dict[str, Any] = {
-    name: {} for name in ('scores', 'average', 'whole', 'refused')
+    name: {} for name in ('scores', 'average', 'whole', 'refused', 'examples')
   }
-  predictions, counts = [], {}
-  for length in run.eval.lengths:
+  predictions = []
+  for length in lengths or run.eval.lengths:
     scores, whole = {}, {}
     for number, task in enumerate(prompts.tasks):
       examples = prompts.examples(number, length, run.eval.examples)
-      name = f'{label}: {task.name} at {length}'
+      count, name = len(examples), f'{label}: {task.name} at {length}'
+      generator = generators[prompts.target_lengths[number]]
       try:
-        generator = generators[prompts.target_lengths[number]]
-        texts = _generate(generator, trained, prompts, examples, name)
+        outputs = _generate(generator, trained, examples, name)
       except (errors.LengthError, errors.CombinationError) as error:
         found['refused'][str(length)] = str(error)
         print(f'{name}: {error}', flush=True)
         break
+      texts = {
+        example.id: prompts.decode(output)
+        for example, output in zip(examples, outputs, strict=True)
+      }
       references = {e.id: e.references for e in examples}
       scores[task.name] = scores_lib.score(task, texts, references)
-      whole[task.name] = sum(e.whole for e in examples) / len(examples)
-      counts[task.name] = len(examples)
+      whole[task.name] = sum(e.whole for e in examples) / count
+      found['examples'][task.name] = count
       print(
         f'{name}: {scores[task.name]["score"]:.2f}, '
         f'{100 * whole[task.name]:.0f} % of the prompts whole',
         flush=True,
       )
+      about = {'task': task.name, 'length': length}
       predictions += [
         {
-          'task': task.name,
-          'length': length,
+          **about,
           'id': key,
           'prediction': texts[key],
           'references': references[key],
@@ -217,30 +218,24 @@ def answers(
       found['average'][str(length)] = scores_lib.average(
         {name: score['score'] for name, score in scores.items()}
       )
-  found |= {'examples': counts, 'target_lengths': prompts.target_lengths}
+  found['target_lengths'] = prompts.target_lengths
   return _facts(trained) | found, predictions
 
 
 def _generate(
   generator: generation.Generator,
   trained: run_lib.Trained,
-  prompts: Any,
   examples: Sequence[Any],
   name: str,
-) -> dict[Any, str]:
-  """Returns the text generated for each example, by id."""
-  with progress_lib.Progress(
-    name, len(examples), what='prompt', unit='prompts'
-  ) as progress:
-    outputs = generator.run(
+) -> list[Any]:
+  """Returns the output for each example; shows the progress."""
+  count = len(examples)
+  with progress_lib.Progress(name, count, what='prompt', unit='prompts') as bar:
+    return generator.run(
       trained.state.params,
       [example.tokens for example in examples],
-      report=lambda done, _: progress.update(done),
+      report=lambda done, _: bar.update(done),
     )
-  return {
-    example.id: prompts.decode(output)
-    for example, output in zip(examples, outputs, strict=True)
-  }
 
 
 def _facts(trained: run_lib.Trained) -> dict[str, Any]:

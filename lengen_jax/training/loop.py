@@ -59,11 +59,9 @@ def train(
   and checkpoints. On SIGTERM, a run saves its current step and stops. A resumed
   run repeats an uninterrupted one bit for bit on the same devices and versions.
 
-  `train.init_from` names trained parameters to start from: the workdir of a
-  run, a file written by lengen export, or the folder of a Llama checkpoint. The
-  encodings may differ. Step and optimizer start anew, and a resumed run does
-  not read these parameters again. With train.steps=0 the initial model is the
-  result.
+  With parameters from `train.init_from`, step and optimizer start anew, and a
+  resumed run does not read these parameters again. With train.steps=0 the
+  initial model is the result.
 
   The corpus is a result of `data.load`; None loads it according to the config.
   Progress lines start with `label`.
@@ -138,12 +136,14 @@ def restore(
     )
   checkpoints = _checkpoints(path, run)
   try:
-    number: Any = checkpoints.best_step() if step == 'best' else step
-    if step == 'best' and number is None:
-      raise errors.CheckpointError(
-        f'{path} has no best checkpoint: no step was validated, with '
-        f'train.evaluate_every={config.train.evaluate_every}'
-      )
+    number: Any = step
+    if step == 'best':
+      number = checkpoints.best_step()
+      if number is None:
+        raise errors.CheckpointError(
+          f'{path} has no best checkpoint: no step was validated, with '
+          f'train.evaluate_every={config.train.evaluate_every}'
+        )
     state = checkpoints.restore(run.abstract_state, step=number)
   finally:
     checkpoints.close()
@@ -165,13 +165,8 @@ def _trained(
 ) -> run_lib.Trained:
   """Returns a state with the time and memory of its training."""
   lines, seconds = metrics_lib.read(path / metrics_lib.STEPS, int(state.step))
-  return run_lib.Trained(
-    run,
-    state,
-    seconds,
-    memory_bytes=metrics_lib.peak_memory(lines),
-    sessions=metrics_lib.sessions(path),
-  )
+  memory, sessions = metrics_lib.peak_memory(lines), metrics_lib.sessions(path)
+  return run_lib.Trained(run, state, seconds, memory, sessions)
 
 
 def check_corpus(run: run_lib.Run, corpus: Any) -> None:
@@ -233,10 +228,7 @@ def _adopted(
 
 @dataclasses.dataclass
 class Loop:
-  """The training loop of one session of a run.
-
-  `pause` is the time spent in validation, in seconds.
-  """
+  """The training loop of one session of a run."""
 
   run: run_lib.Run
   batches: windows.Batches
@@ -244,7 +236,6 @@ class Loop:
   path: files.Path
   checkpoints: checkpoint.Checkpointer
   label: str
-  pause: float = 0.0
 
   def train(self, state: state_lib.TrainState) -> state_lib.TrainState:
     """Returns the state after the last step of the config."""
@@ -256,7 +247,8 @@ class Loop:
       step_fn = self._compile(state, batch, progress)
       progress.start_clock()
       watchdog = stack.enter_context(faults.Watchdog(config.stall_seconds))
-      pending, began = [], time.monotonic()
+      # `pause` is the time spent in validation, in seconds.
+      pending, began, pause = [], time.monotonic(), 0.0
       for step in range(first + 1, config.steps + 1):
         watchdog.reset()
         self.checkpoints.check()
@@ -274,10 +266,15 @@ class Loop:
           metrics |= _bias_error(run, state.params, progress)
           # A machine about to be preempted has no time for a validation.
           if not preempted and run.validates(step):
-            found, cost = self._validate(state, step, watchdog)
+            paused = time.monotonic()
+            trained = run_lib.Trained(run, state, seconds=0.0)
+            label = f'{self.label}: step {step}'
+            with watchdog.paused():
+              found, cost = evaluate.validate(trained, self.corpus, label)
             metrics |= found
+            pause += time.monotonic() - paused
         if saves or len(pending) == config.log_every:
-          spent = time.monotonic() - began - self.pause
+          spent = time.monotonic() - began - pause
           durable = self.checkpoints.durable_step()
           written = log.write(pending, spent, durable, saves)
           pending = []
@@ -307,8 +304,10 @@ class Loop:
   ) -> tuple[progress_lib.Progress, metrics_lib.Log, metrics_lib.Profile]:
     """Opens progress line, log and profiler; `stack` closes them."""
     run, (rows, length) = self.run, batch['inputs'].shape
+    first_process = multihost.is_first()
     encoder = batch.get('encoder_inputs')
     encoder_length = None if encoder is None else encoder.shape[1]
+    flops = throughput.model_flops(run.model, rows, length, encoder_length)
     tokens, steps = rows * length, run.train.steps
     progress = progress_lib.Progress(
       self.label, steps, unit='tokens', per=tokens, first=first
@@ -319,12 +318,11 @@ class Loop:
       first,
       devices=run.layout.mesh.devices.flat,
       tokens=tokens,
-      flops=throughput.model_flops(run.model, rows, length, encoder_length),
-      primary=multihost.is_first(),
+      flops=flops,
+      primary=first_process,
       trackers=functools.partial(trackers.create, run.config),
     )
     stack.callback(log.close)
-    first_process = multihost.is_first()
     profile = metrics_lib.Profile(
       run.train.profile, self.path, progress.announce, primary=first_process
     )
@@ -339,10 +337,8 @@ class Loop:
   ) -> Callable[..., Any]:
     """Returns the compiled training step."""
     run = self.run
-    step_fn = run.jitted_step(
-      packed=self.batches.padded
-      and objective.sees_padding(run.model, run.scheme)
-    )
+    packed = objective.sees_padding(run.model, run.scheme)
+    step_fn = run.jitted_step(packed=packed and self.batches.padded)
     progress.announce(
       f'compiling for {run.layout.size} of {jax.device_count()} '
       f'{jax.default_backend()} devices ...'
@@ -353,30 +349,18 @@ class Loop:
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
     return compiled
 
-  def _validate(
-    self, state: state_lib.TrainState, step: int, watchdog: faults.Watchdog
-  ) -> tuple[dict[str, float], float | None]:
-    """Returns metrics and cost of the state; see `evaluate.validate`."""
-    began = time.monotonic()
-    trained = run_lib.Trained(self.run, state, seconds=0.0)
-    label = f'{self.label}: step {step}'
-    with watchdog.paused():
-      found = evaluate.validate(trained, self.corpus, label)
-    self.pause += time.monotonic() - began
-    return found
-
 
 def _bias_error(
   run: run_lib.Run, params: Params, progress: progress_lib.Progress
 ) -> dict[str, float]:
   """Returns and prints the error of approximated biases, if there are any."""
   length = run.config.data.train_length
-  errors_by_path = bias_error.largest(run.model, run.scheme, params, length)
-  if not errors_by_path:
+  found = bias_error.largest(run.model, run.scheme, params, length)
+  if not found:
     return {}
-  worst = max(errors_by_path, key=errors_by_path.get)
+  worst = max(found, key=found.get)
   progress.announce(
     f'bias_form={run.model.bias_form!r} has errors of up to '
-    f'{errors_by_path[worst]:.1e} nats ({worst})'
+    f'{found[worst]:.1e} nats ({worst})'
   )
-  return {'bias_error': errors_by_path[worst]}
+  return {'bias_error': found[worst]}

@@ -40,7 +40,7 @@ class Run:
     config: ml_collections.ConfigDict,
     devices: Sequence[jax.Device] | None = None,
   ) -> None:
-    """Builds position scheme, optimizer and mesh; computes nothing.
+    """Builds the objects; computes nothing.
 
     For `config` see `defaults.get`. The mesh has the given devices, or all.
 
@@ -144,7 +144,7 @@ class Run:
     ) -> tuple[state_lib.TrainState, dict[str, jax.Array]]:
       rng = jax.random.fold_in(jax.random.key(self.config.seed), state.step)
       losses = functools.partial(
-        objective.token_losses, self.model, self.scheme, **how, rng=rng
+        objective.token_losses, self.model, self.scheme, rng=rng, **how
       )
       return state_lib.train_step(
         state,
@@ -184,10 +184,10 @@ class Run:
     source_model: model_config.ModelConfig,
     source_length: int = 0,
   ) -> tuple[state_lib.TrainState, list[str]]:
-    """Returns the initial state with another model's parameters where possible.
+    """Returns the initial state with another model's parameters, and notes.
 
-    Also returns lines that describe them; see `warm_start.adopt`. The length is
-    the tokens per row in the training of the other model, 0 if unknown.
+    See `warm_start.adopt`. `source_length` is the tokens per row in the other
+    model's training, 0 if unknown.
 
     Raises:
       errors.CheckpointError: the models differ in more than their encodings.
@@ -214,10 +214,10 @@ class Trained:
   Attributes:
     run: its run.
     state: the training state.
-    seconds: spent in steps, over all sessions of the run.
+    seconds: spent in steps, over all sessions of the run; see
+      `metrics.sessions`.
     memory_bytes: peak memory of a device in the last session; None where it is
       not recorded.
-    sessions: see `metrics.sessions`.
   """
 
   run: Run
