@@ -27,9 +27,15 @@ from lengen_jax.attention import bias_forms, pallas_gpu, pallas_tpu
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall
 from lengen_jax.attention.fused import anchors, tables
-from lengen_jax.attention.fused import plan as plans
+from lengen_jax.attention.fused.plan import Inputs, Plan, Table
 
-CHIPS = {'tpu': pallas_tpu, 'gpu': pallas_gpu, 'cpu': pallas_tpu}
+# `pallas_tpu` or `pallas_gpu`.
+Chip = types.ModuleType
+CHIPS: dict[str, Chip] = {
+  'tpu': pallas_tpu,
+  'gpu': pallas_gpu,
+  'cpu': pallas_tpu,
+}
 _DTYPES = ('bfloat16', 'float32')
 _MAX_WINDOW = 2**25
 
@@ -68,13 +74,12 @@ def attend(call: AttentionCall) -> Array:
     leaf.ndim == 1 or leaf.shape[0] == 1 for leaf in jax.tree.leaves(positions)
   )
 
-  def plan(band: anchors.Band) -> plans.Plan:
-    blocks_k = k.shape[1] // band.block
-    first = band.first // band.block
+  def plan(band: anchors.Band) -> Plan:
+    blocks_k, first = k.shape[1] // band.block, band.first // band.block
     lowest = -1 if aligned else first - blocks_k
     if aligned and form != 'dense':
       blocks_k = min(band.end // band.block, blocks_k)
-    is_padded = k_length < blocks_k * band.block
+    end = k_length if k_length < blocks_k * band.block else None
     return chip.plan.Plan(
       form=band.form,
       block=band.block,
@@ -83,9 +88,7 @@ def attend(call: AttentionCall) -> Array:
       blocks_k=blocks_k,
       head_dim=width,
       itemsize=dtype.itemsize,
-      mask=dataclasses.replace(
-        call.mask, window=window, k_length=k_length if is_padded else None
-      ),
+      mask=dataclasses.replace(call.mask, window=window, k_length=end),
       scale=call.scale,
       lowest=lowest,
       spacing=band.spacing,
@@ -162,9 +165,7 @@ def _flat(x_BxNxHxD: Array, width: int, block: int) -> Array:
   return x.reshape(*x.shape[:2], -1)
 
 
-def _by_blocks(
-  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
-) -> Array:
+def _by_blocks(chip: Chip, plan: Plan, call: AttentionCall) -> Array:
   """Returns attention by one block of queries at a time, `[B, Q, H D]`."""
   queries = call.queries.padded(plan.block)
 
@@ -177,27 +178,22 @@ def _by_blocks(
   return jnp.swapaxes(y, 0, 1).reshape(call.q.shape)
 
 
-def _attend(
-  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
-) -> Array:
+def _attend(chip: Chip, plan: Plan, call: AttentionCall) -> Array:
   """Returns attention of a band of queries, `[B, n, H D]`; k, v in float32."""
   k, v = (x.astype(call.q.dtype) for x in (call.k, call.v))
   return _in_kernels(chip, plan, call.replace(k=k, v=v))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _in_kernels(
-  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
-) -> Array:
-  y, _ = _forward(chip, plan, call)
-  return y
+def _in_kernels(chip: Chip, plan: Plan, call: AttentionCall) -> Array:
+  return _forward(chip, plan, call)[0]
 
 
 Residuals = tuple[AttentionCall, Array, Array]
 
 
 def _forward(
-  chip: types.ModuleType, plan: plans.Plan, call: AttentionCall
+  chip: Chip, plan: Plan, call: AttentionCall
 ) -> tuple[Array, Residuals]:
   table = tables.make(plan, call.bias, call)
   y, lse = chip.calls.forward(plan, _inputs(plan, call, table))
@@ -205,23 +201,20 @@ def _forward(
 
 
 def _backward(
-  chip: types.ModuleType, plan: plans.Plan, residuals: Residuals, dy: Array
+  chip: Chip, plan: Plan, residuals: Residuals, dy: Array
 ) -> tuple[AttentionCall]:
   call, y, lse = residuals
   table, to_bias = jax.vjp(
     lambda bias: tables.make(plan, bias, call), call.bias
   )
   product = y.astype(jnp.float32) * dy.astype(jnp.float32)
-  heads = plan.heads_of(call.q)
+  heads, vary = plan.heads_of(call.q), None
   delta_BxnxH = product.reshape(*y.shape[:2], heads, -1).sum(-1)
-  vary = None
+  delta = jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None]
   if table.weights is not None:
     vary = tables.weights_vary(plan, call.bias, call)
   inputs = _inputs(plan, call, table).replace(
-    dy=dy,
-    lse=lse,
-    delta=jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None],
-    weights_vary=vary,
+    dy=dy, lse=lse, delta=delta, weights_vary=vary
   )
   dq, dtable = chip.calls.query_gradients(plan, inputs)
   (dbias,) = to_bias(dtable)
@@ -230,31 +223,18 @@ def _backward(
   dq = jnp.pad(dq, ((0, 0), (plan.before, after), (0, 0)))
   after = call.k.shape[1] - dk.shape[1]
   dk, dv = (jnp.pad(x, ((0, 0), (0, after), (0, 0))) for x in (dk, dv))
-  gradients = call.replace(
-    q=dq, k=dk, v=dv, bias=dbias, queries=None, keys=None
-  )
-  return (gradients,)
+  return (call.replace(q=dq, k=dk, v=dv, bias=dbias, queries=None, keys=None),)
 
 
-def _inputs(
-  plan: plans.Plan, call: AttentionCall, table: plans.Table
-) -> plans.Inputs:
+def _inputs(plan: Plan, call: AttentionCall, table: Table) -> Inputs:
   """Returns the arrays that kernels take."""
 
-  def segment_ids(side: call_lib.Side) -> Array | None:
-    ids = call_lib.pad(side.segment_ids, plan.block)
-    return None if ids is None else ids[:, None]
-
-  return plans.Inputs(
-    q=call.q,
-    k=call.k,
-    v=call.v,
-    offset=call.queries.index[0, :1],
-    k_lengths=call.keys.lengths,
-    q_segment_ids=segment_ids(call.queries),
-    k_segment_ids=segment_ids(call.keys),
-    table=table,
+  q_ids, k_ids = jax.tree.map(
+    lambda ids: call_lib.pad(ids, plan.block)[:, None],
+    (call.queries.segment_ids, call.keys.segment_ids),
   )
+  offset, k_lengths = call.queries.index[0, :1], call.keys.lengths
+  return Inputs(call.q, call.k, call.v, offset, k_lengths, q_ids, k_ids, table)
 
 
 _in_kernels.defvjp(_forward, _backward)

@@ -67,7 +67,7 @@ OPTIONS = {
   },
 }
 # Of each kind of table: none, by distance without and with parameters, and
-# dense; test_packed_rows_of_several_blocks has buckets. Others differ in how XLA computes the table.
+# dense. Other encodings differ in how XLA computes the table.
 SPECS = [
   spec
   for spec in testing.encoding_specs()

@@ -16,15 +16,14 @@ import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
 from lengen_jax.attention.fused import dot, MASKED, NOTHING
-from lengen_jax.attention.pallas_gpu.plan import (
-  forward_tile_size,
-  Plan,
-  tile_size,
-)
+from lengen_jax.attention.pallas_gpu import plan as plans
+from lengen_jax.attention.pallas_gpu.plan import Plan, tile_size
 
 LOG2_E = math.log2(math.e)
 # A reference to a block of an array in memory.
 Ref = Any
+# Computes the next carry from (masked, block, carry).
+Step = Callable[[bool, Array, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,68 +66,44 @@ class Program:
     return self.plan.before + self.offset[0]
 
   def over_keys(
-    self,
-    first_q: Array,
-    sizes: tuple[int, int],
-    step: Callable[[bool, Array, Any], Any],
-    carry: Any,
+    self, first_q: Array, sizes: tuple[int, int], step: Step, carry: Any
   ) -> Any:
-    """Runs `step(masked, block, carry)` over tiles of visible keys.
+    """Runs `step` over tiles of visible keys.
 
     Tiles have `sizes` queries and keys, and begin at query `first_q`.
     """
-    queries, keys = sizes
+    plan, (queries, keys) = self.plan, sizes
     first_q = self.first_query + first_q
-    last_q = first_q + queries - 1
-    plan = self.plan
     count = plan.blocks_k * plan.block // keys
-    return self._over(
-      visibility.some_blocks(plan.mask, first_q, last_q, keys, count),
-      visibility.whole_blocks(plan.mask, first_q, last_q, keys, count),
-      step,
-      carry,
-    )
+    span = plan.mask, first_q, first_q + queries - 1, keys, count
+    whole = visibility.whole_blocks(*span)
+    return self._over(visibility.some_blocks(*span), whole, step, carry)
 
-  def over_queries(
-    self,
-    first_k: Array,
-    n: int,
-    step: Callable[[bool, Array, Any], Any],
-    carry: Any,
-  ) -> Any:
-    """Runs `step(masked, block, carry)` over tiles of queries that see keys.
+  def over_queries(self, first_k: Array, n: int, step: Step, carry: Any) -> Any:
+    """Runs `step` over tiles of queries that see keys.
 
     Tiles have n queries and n keys, and begin at key `first_k`.
     """
     plan = self.plan
     first, count = first_k - self.first_query, plan.length // n
-    last = first + n - 1
-    span = plan.mask, first, last, n, count
+    span = plan.mask, first, first + n - 1, n, count
     whole = visibility.whole_blocks(*span, of_queries=True)
     if plan.mask.k_length is not None:
       end = jnp.where(first_k + n <= plan.mask.k_length, whole[1], 0)
       whole = whole[0], end
-    return self._over(
-      visibility.some_blocks(*span, of_queries=True),
-      whole,
-      step,
-      carry,
-    )
+    needed = visibility.some_blocks(*span, of_queries=True)
+    return self._over(needed, whole, step, carry)
 
   def _over(
     self,
     needed: tuple[Array, Array],
     whole: tuple[visibility.Int, visibility.Int],
-    step: Callable[[bool, Array, Any], Any],
+    step: Step,
     carry: Any,
   ) -> Any:
-    """Runs `step(masked, block, carry)`; only tiles that need it are masked.
+    """Runs `step` over needed blocks, from first to last; masks few of them.
 
-    Args:
-      needed: first and last block with a visible pair.
-      whole: first and end of the blocks without a masked pair.
-      step: computes the next carry.
-      carry: the state of `step`.
+    `whole` is the first and end of the blocks without a masked pair.
     """
     first, last = needed
     if self.first_seen is not None:
@@ -153,7 +128,7 @@ class Program:
 
 def forward(p: Program) -> None:
   """Computes the output, with a running maximum and sum for each query."""
-  queries, keys = forward_tile_size(p.plan)
+  queries, keys = plans.forward_tile_size(p.plan)
   first_q = pl.program_id(0) * queries
   q = p.q[...]
 
@@ -167,16 +142,10 @@ def forward(p: Program) -> None:
     y = y * rescale[:, None] + dot(weights.astype(q.dtype), p.v[part], (1, 0))
     return new, total * rescale + weights.sum(1), y
 
-  largest, total, y = p.over_keys(
-    first_q,
-    (queries, keys),
-    step,
-    (
-      jnp.full((queries,), NOTHING, jnp.float32),
-      jnp.zeros((queries,), jnp.float32),
-      jnp.zeros(q.shape, jnp.float32),
-    ),
-  )
+  largest = jnp.full((queries,), NOTHING, jnp.float32)
+  total, y = (jnp.zeros(n, jnp.float32) for n in ((queries,), q.shape))
+  carry = largest, total, y
+  largest, total, y = p.over_keys(first_q, (queries, keys), step, carry)
   seen = total > 0
   total = jnp.where(seen, total, 1.0)
   p.y[...] = (y / total[:, None]).astype(p.y.dtype)
@@ -251,8 +220,8 @@ def key_gradient(p: Program) -> None:
 def distance_gradient(p: Program) -> None:
   """Computes gradients of rows by distance, as sums of tiles.
 
-  A program sums the tiles at one distance from the diagonal, of the queries of
-  one interval between anchors, over all rows of the batch that share a table.
+  A program sums the tiles at one distance from the diagonal, in one interval
+  between anchors, over all rows of the batch that share a table.
   """
   plan, n = p.plan, tile_size(p.plan)
   apart = p.first_apart[0] + pl.program_id(0)
@@ -289,15 +258,13 @@ def tile_gradient(p: Program) -> None:
   n = tile_size(p.plan)
   first_k, first_q = (pl.program_id(axis) * n for axis in (0, 1))
   needed = _is_needed(p, first_q, first_k)
-
-  def gradient() -> Array:
-    return _logit_gradient(p, first_q, first_k)
-
   if isinstance(needed, bool):
-    p.ddense[...] = gradient()
+    p.ddense[...] = _logit_gradient(p, first_q, first_k)
     return
   p.ddense[...] = jax.lax.cond(
-    needed, gradient, lambda: jnp.zeros((n, n), jnp.float32)
+    needed,
+    lambda: _logit_gradient(p, first_q, first_k),
+    lambda: jnp.zeros((n, n), jnp.float32),
   )
 
 
@@ -305,10 +272,9 @@ def _is_needed(p: Program, first_q: Array, first_k: Array) -> bool | Array:
   """Returns whether a tile has a visible pair."""
   last = tile_size(p.plan) - 1
   first_q = p.first_query + first_q
-  needed, _ = visibility.tile_visibility(
+  return visibility.tile_visibility(
     p.plan.mask, first_q, first_q + last, first_k, first_k + last
-  )
-  return needed
+  )[0]
 
 
 def _logit_gradient(p: Program, first_q: Array, first_k: Array) -> Array:
@@ -387,14 +353,9 @@ def _bias(
 ) -> tuple[Array, Array | None]:
   """Returns the bias of pairs, and the next anchor's minus this anchor's.
 
-  Both are divided by ln 2 and have the shape of `q - k`; without anchors the
-  latter is None.
-
-  Args:
-    p: the program.
-    head: index among the program's heads.
-    q: index of queries in the band, `[n, 1]` or `[1, n]`.
-    k: index of keys, likewise.
+  Both are divided by ln 2 and have the shape of `q - k`, where q and k are the
+  index of queries in the band and of keys, `[n, 1]` and `[1, n]` or the
+  reverse; without anchors the latter is None.
   """
   plan = p.plan
   if plan.form == 'dense':
