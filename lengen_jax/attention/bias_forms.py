@@ -90,9 +90,9 @@ def interpolation_weights(
 ) -> Array:
   """Returns how far queries are from the anchor before to the one after.
 
-  Anchors are `spacing` queries apart, from query 0 on.
-  Query 0 of each row has position `first_B`. The result, float32 `[B, Q]`, is
-  for keys up to the query; for later keys the weight is linear in the query.
+  Anchors are `spacing` queries apart, from query 0 on, whose position in each
+  row is `first_B`. The result, float32 `[B, Q]`, is for keys up to the query;
+  for later keys the weight is linear in the query.
   """
   before_Q = index_Q // spacing * spacing
   around = (

@@ -28,22 +28,13 @@ MAX_LENGTH = 2**24
 
 
 class Side(struct.PyTreeNode):
-  """The queries or the keys of a call, or a block of them.
+  """The queries or the keys of a call, or a block of them."""
 
-  Attributes:
-    index: int32 `[1 or B, N]`, index among the keys.
-    positions: int32 or float32 `[N]` or `[1 or B, N]`, or Distances.
-    segment_ids: int32 `[B, N]`; None for one segment per row.
-    sink: bool `[1 or B, N]`, keys that stay visible beyond the window; None
-      for none.
-    lengths: int32 `[B]`, keys from this index on are masked; None for none.
-  """
-
-  index: Any
-  positions: Any = None
-  segment_ids: Any = None
-  sink: Any = None
-  lengths: Any = None
+  index: Any  # int32 [1 or B, N], index among the keys.
+  positions: Any = None  # int32 or float32 [N] or [1 or B, N], or Distances.
+  segment_ids: Any = None  # int32 [B, N]; None for one segment per row.
+  sink: Any = None  # bool [1 or B, N], keys visible beyond the window, or None.
+  lengths: Any = None  # int32 [B], keys from this index on are masked, or None.
 
   def map(self, function: Callable[[Any], Any]) -> 'Side':
     """Returns the same with a function applied to each array over tokens."""

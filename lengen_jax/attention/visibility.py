@@ -21,22 +21,14 @@ Int = int | Array
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-  """The static part of a mask.
+  """The static part of a mask."""
 
-  Attributes:
-    causal: mask keys after the query.
-    window: mask keys `window` or more before (if not causal, also after) the
-      query; None for no limit.
-    sinks: number of first keys of each segment that stay visible beyond the
-      window.
-    k_length: mask keys from this index on, which are padding; None for no
-      padding.
-  """
-
-  causal: bool
+  causal: bool  # Mask keys after the query.
+  # Mask keys `window` or more before (if not causal, also after) the query.
   window: int | None = None
+  # Number of first keys of each segment that stay visible beyond the window.
   sinks: int = 0
-  k_length: int | None = None
+  k_length: int | None = None  # Mask keys from this index on: padding.
 
 
 def visible(
@@ -51,16 +43,9 @@ def visible(
 ) -> Array | None:
   """Returns which pairs are visible, or None if all are.
 
-  All arrays must broadcast to the shape of the pairs.
-
-  Args:
-    mask: the static part.
-    q_index: int32, index of the queries among the keys.
-    k_index: int32.
-    q_segment_ids: int32; pairs of different segments are masked.
-    k_segment_ids: int32.
-    sink: bool, keys that stay visible beyond the window.
-    k_lengths: int32; keys from this index on are masked.
+  Indices of queries are among the keys. Pairs of different segments are masked,
+  and keys from `k_lengths` on; keys that are a `sink` stay visible beyond the
+  window. All arrays are int32, `sink` bool, and broadcast to the pairs' shape.
   """
   terms = []
   end = mask.k_length
@@ -91,14 +76,9 @@ def some_blocks(
 ) -> tuple[Array, Array]:
   """Returns the first and the last block of keys that queries may see.
 
-  Args:
-    mask: the static part.
-    first: lowest index of the queries among the keys.
-    last: highest index of the queries.
-    block: keys in a block.
-    count: number of blocks of keys.
-    of_queries: return the blocks of queries that may see keys instead; first
-      and last are indices of keys, relative to query 0 of block 0.
+  Blocks have `block` keys, and there are `count`. Queries have an index among
+  the keys from `first` to `last`. With `of_queries`, the blocks are of queries
+  that may see keys from `first` to `last`, relative to query 0 of block 0.
   """
   before, after = _reach(mask, None if mask.sinks else mask.window, of_queries)
   low, high = jnp.int32(0), jnp.int32(count - 1)
@@ -162,23 +142,14 @@ def segment_blocks(
 ) -> tuple[Array, Array]:
   """Returns which blocks of other tokens may share a segment with each block.
 
-  Args:
-    ids_BxN: segment ids, int32; N is a multiple of `block`.
-    block: tokens in a block.
-    other_ids_BxM: segment ids of the other tokens.
-    other_block: tokens in a block of the others.
-
-  Returns:
-    The first and the last block, int32 `[B, N // block]` each; 1 and 0 where no
-    block does. Blocks between them are included, because the tokens of a
-    segment are mostly contiguous.
+  Segment ids are int32, of whole blocks. The result is the first and the last
+  block, int32 `[B, N // block]` each; 1 and 0 where no block does. Blocks
+  between them are included: tokens of a segment are mostly contiguous.
   """
+  blocks = ids_BxN.reshape(ids_BxN.shape[0], -1, block)
+  others = other_ids_BxM.reshape(ids_BxN.shape[0], -1, other_block)
   (low, high), (other_low, other_high) = (
-    (blocks.min(2), blocks.max(2))
-    for blocks in (
-      ids_BxN.reshape(ids_BxN.shape[0], -1, block),
-      other_ids_BxM.reshape(ids_BxN.shape[0], -1, other_block),
-    )
+    (ids.min(2), ids.max(2)) for ids in (blocks, others)
   )
   meets = (low[:, :, None] <= other_high[:, None]) & (
     other_low[:, None] <= high[:, :, None]

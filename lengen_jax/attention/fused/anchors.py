@@ -17,21 +17,13 @@ from lengen_jax.attention.fused import plan as plans
 
 
 class Band(NamedTuple):
-  """Consecutive queries whose bias is computed in the same way.
+  """Consecutive queries whose bias is computed in the same way."""
 
-  Attributes:
-    form: 'dense', with a bias per query, or 'anchored'.
-    block: tokens in a block.
-    first: first query.
-    end: one past the last query.
-    spacing: queries from one anchor to the next.
-  """
-
-  form: str
-  block: int
-  first: int
-  end: int
-  spacing: int
+  form: str  # 'dense', with a bias per query, or 'anchored'.
+  block: int  # Tokens in a block.
+  first: int  # First query.
+  end: int  # One past the last query.
+  spacing: int  # Queries from one anchor to the next.
 
 
 def bands(
@@ -42,23 +34,16 @@ def bands(
   Anchors are i / 8 apart instead of i / 4 for few queries, or where keys after
   the query are visible, whose bias is further from linear. Each band costs
   compilation time, and memory for its anchors at all of their distances.
-
-  Args:
-    length: tokens of a row.
-    block: tokens in a block, if a band has as many.
-    exact: number of first queries with an exact bias.
-    two_sided: whether keys after the query are visible.
+  The first `exact` queries have an exact bias. Keys after the query are visible
+  if `two_sided`.
   """
   first = min(exact, length)
   found = [Band('dense', first, 0, first, 1)]
   while first < length:
     end = (2 if plans.BLOCK <= first < 8 * plans.BLOCK else 4) * first
     parts = 8 if two_sided or first < plans.BLOCK else 4
-    found.append(
-      Band(
-        'anchored', min(block, first), first, min(end, length), first // parts
-      )
-    )
+    size, spacing = min(block, first), first // parts
+    found.append(Band('anchored', size, first, min(end, length), spacing))
     first = end
   return found
 

@@ -16,40 +16,24 @@ LANES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Static sizes and options of a band of queries.
+  """Static sizes and options of a band of queries."""
 
-  Attributes:
-    form: form of the bias, 'none', 'strip', 'anchored' or 'dense'.
-    block: tokens in a block of queries, and in one of keys; b.
-    first: index of the first block of queries.
-    blocks_q: number of blocks of queries; 1 if the bias is dense.
-    blocks_k: number of blocks of keys.
-    head_dim: D, padded as the chip requires.
-    itemsize: bytes of an entry of queries, keys and values.
-    mask: causality, window and padding.
-    scale: factor on the logits.
-    lowest: block of the lowest distance in a row of the table.
-    spacing: queries from one anchor to the next.
-    two_sided: whether keys after the query interpolate between anchors with
-      their own weight; see `BiasFn.row_weights`.
-    shared_positions: whether positions are the same in all rows of the batch.
-    interpret: whether kernels are interpreted, without the chip.
-  """
-
-  form: str
-  block: int
-  first: int
-  blocks_q: int
-  blocks_k: int
-  head_dim: int
-  itemsize: int
+  form: str  # Form of the bias: 'none', 'strip', 'anchored' or 'dense'.
+  block: int  # Tokens in a block of queries, and in one of keys; b.
+  first: int  # Index of the first block of queries.
+  blocks_q: int  # Number of blocks of queries; 1 if the bias is dense.
+  blocks_k: int  # Number of blocks of keys.
+  head_dim: int  # D, padded as the chip requires.
+  itemsize: int  # Bytes of an entry of queries, keys and values.
   mask: visibility.Mask
-  scale: float
-  lowest: int
-  spacing: int
+  scale: float  # Factor on the logits.
+  lowest: int  # Block of the lowest distance in a row of the table.
+  spacing: int  # Queries from one anchor to the next.
+  # Whether keys after the query have their own weight between anchors; see
+  # `BiasFn.row_weights`.
   two_sided: bool
-  shared_positions: bool
-  interpret: bool
+  shared_positions: bool  # Whether all rows of the batch have the same.
+  interpret: bool  # Whether kernels are interpreted, without the chip.
 
   @property
   def highest(self) -> int:
@@ -89,53 +73,34 @@ class Plan:
 
 
 class Table(struct.PyTreeNode):
-  """What kernels make the bias of tiles from; all None without a bias.
+  """What kernels make the bias of tiles from; all None without a bias."""
 
-  Attributes:
-    rows: by distance, `[1 or B, P, H, A, T + 1]`: one row of a bias that
-      depends on distance alone, or P groups of the rows of A anchors.
-    weights: `[1 or B, 1, n]`, how far each query of the band is from the anchor
-      before to the one after; None without anchors.
-    dense: tiles of one block of queries with all keys, `[N, 1 or B, H, b, b]`.
-  """
-
+  # By distance, [1 or B, P, H, A, T + 1]: one row of a bias that depends on
+  # distance alone, or P groups of the rows of A anchors.
   rows: Any = None
+  # [1 or B, 1, n], how far each query of the band is from the anchor before to
+  # the one after; None without anchors.
   weights: Any = None
+  # Tiles of one block of queries with all keys, [N, 1 or B, H, b, b].
   dense: Any = None
 
 
 class Inputs(struct.PyTreeNode):
-  """Arrays of a call for a band of queries.
+  """Arrays of a call for a band of queries."""
 
-  Attributes:
-    q: all queries, `[B, Q, H D]`, Q a multiple of the block.
-    k: `[B, K, G D]`, G key heads, in the dtype of q.
-    v: like k.
-    offset: int32 `[1]`, index of the first query among the keys.
-    k_lengths: int32 `[B]` or None.
-    q_segment_ids: int32 `[B, 1, Q]` or None.
-    k_segment_ids: int32 `[B, 1, K]` or None.
-    table: the Table.
-    dy: gradient of the band's output, `[B, n, H D]`; None, like those below, in
-      the forward pass.
-    lse: log-sum-exp of each softmax, float32 `[B, H, 1, n]`.
-    delta: sum_j p_ij dp_ij, which the softmax's gradient subtracts; like lse.
-    weights_vary: bool `[n]`, whether weights of anchors depend on parameters;
-      None without anchors.
-  """
-
-  q: Any
-  k: Any
+  q: Any  # All queries, [B, Q, H D], Q a multiple of the block.
+  k: Any  # [B, K, G D], G key heads, in the dtype of q.
   v: Any
-  offset: Any
-  k_lengths: Any
-  q_segment_ids: Any
-  k_segment_ids: Any
+  offset: Any  # int32 [1], index of the first query among the keys.
+  k_lengths: Any  # int32 [B] or None.
+  q_segment_ids: Any  # int32 [B, 1, Q] or None.
+  k_segment_ids: Any  # int32 [B, 1, K] or None.
   table: Table
-  dy: Any = None
-  lse: Any = None
-  delta: Any = None
-  weights_vary: Any = None
+  # The rest is for the backward pass.
+  dy: Any = None  # Gradient of the band's output, [B, n, H D].
+  lse: Any = None  # Log-sum-exp of each softmax, float32 [B, H, 1, n].
+  delta: Any = None  # sum_j p_ij dp_ij, in the gradient of the softmax.
+  weights_vary: Any = None  # bool [n], whether `weights` depend on parameters.
 
   def segment_ids(self, plan: Plan) -> tuple[Array, Array]:
     """Returns segment ids of queries, and of the keys that the band reads."""

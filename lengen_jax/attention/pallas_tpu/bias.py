@@ -37,7 +37,7 @@ def make(p: Program) -> None:
       p.bias[head] = tile if p.keys_inside else tile.T
     else:
       _load_distances(p, head)
-      _each(plan.pieces, functools.partial(_make_piece, p, head))
+      _each(plan.block // plan.piece, functools.partial(_make_piece, p, head))
 
 
 def of(p: Program, head: int) -> Array:
@@ -161,7 +161,9 @@ def add_gradient(p: Program) -> None:
       continue
     _load_distances(p, head)
     p.ddistances[...] = jnp.zeros(p.ddistances.shape, jnp.float32)
-    _each(plan.pieces, functools.partial(_add_piece_gradient, p, head))
+    _each(
+      plan.block // plan.piece, functools.partial(_add_piece_gradient, p, head)
+    )
     for n, half in _halves(plan):
       for anchor in range(plan.anchors):
         p.drows[0, 0, head, anchor, pl.ds(near + n, 1)] += p.ddistances[

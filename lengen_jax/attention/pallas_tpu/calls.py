@@ -108,16 +108,11 @@ class _Grid:
   The grid is (heads, rows, queries, keys), or (heads of keys, rows, keys, heads
   with these keys and queries). Where a tile is fully masked, its neighbour's
   blocks stay, so that nothing is fetched.
-
-  Attributes:
-    plan: the plan.
-    inputs: the arrays.
-    keys_inside: whether keys are the last axis of the grid.
   """
 
   plan: Plan
   inputs: Inputs
-  keys_inside: bool
+  keys_inside: bool  # Whether keys are the last axis of the grid.
 
   @property
   def group(self) -> int:

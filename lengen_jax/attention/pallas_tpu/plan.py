@@ -18,13 +18,9 @@ _ROOM = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Plan(plans.Plan):
-  """See `fused.plan`.
+  """See `fused.plan`."""
 
-  Attributes:
-    rows: rows of the batch in a program.
-  """
-
-  rows: int = 1
+  rows: int = 1  # Rows of the batch in a program.
 
   @property
   def lanes(self) -> int:
@@ -44,11 +40,6 @@ class Plan(plans.Plan):
     return min(self.block, max(self.spacing, LANES))
 
   @property
-  def pieces(self) -> int:
-    """Pieces of a block."""
-    return self.block // self.piece
-
-  @property
   def intervals(self) -> int:
     """Intervals between anchors of a piece."""
     return 0 if self.form == 'strip' else -(-self.piece // self.spacing)
@@ -66,14 +57,9 @@ class Plan(plans.Plan):
 
   def halved(self) -> 'Plan':
     """Returns the same plan with blocks of half the size."""
-    return dataclasses.replace(
-      self,
-      block=self.block // 2,
-      **{
-        name: 2 * getattr(self, name)
-        for name in ('first', 'blocks_q', 'blocks_k', 'lowest')
-      },
-    )
+    names = 'first', 'blocks_q', 'blocks_k', 'lowest'
+    doubled = {name: 2 * getattr(self, name) for name in names}
+    return dataclasses.replace(self, block=self.block // 2, **doubled)
 
   @property
   def blocks_per_group(self) -> int:
@@ -102,23 +88,14 @@ def key_copies(num_heads: int, key_heads: int, width: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """Sizes of the arrays of a kernel in vector memory.
+  """Sizes of the arrays of a kernel in vector memory."""
 
-  Attributes:
-    blocks: blocks of queries or keys, as inputs and outputs.
-    sums: sums over blocks, float32.
-    numbers: numbers per query and head, each in all lanes of a register.
-    tiles: tiles of pairs in a loop over rows of the batch, float32.
-    tiles_per_head: tiles for all rows, float32.
-    tables: whether it holds the gradient of a table.
-  """
-
-  blocks: int
-  sums: int
-  numbers: int
-  tiles: int
-  tiles_per_head: int
-  tables: bool = False
+  blocks: int  # Blocks of queries or keys, as inputs and outputs.
+  sums: int  # Sums over blocks, float32.
+  numbers: int  # Numbers per query and head, in all lanes of a register.
+  tiles: int  # Tiles of pairs in a loop over rows of the batch, float32.
+  tiles_per_head: int  # Tiles for all rows, float32.
+  tables: bool = False  # Whether it holds the gradient of a table.
 
 
 FORWARD = Needs(blocks=4, sums=1, numbers=2, tiles=3, tiles_per_head=1)
@@ -180,10 +157,8 @@ def _per_row(
 ) -> int:
   """Returns bytes of vector memory per row of the batch."""
   # Blocks are double-buffered.
-  per_query = 2 * needs.blocks * itemsize * lanes
-  per_query += 4 * needs.sums * lanes
-  per_query += 4 * needs.numbers * heads * LANES
-  return block * per_query
+  numbers = needs.sums * lanes + needs.numbers * heads * LANES
+  return block * (2 * needs.blocks * itemsize * lanes + 4 * numbers)
 
 
 def _fixed(plan: Plan, needs: Needs) -> int:
