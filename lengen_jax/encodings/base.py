@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors, partitioning, specs
-from lengen_jax import positions as position_schemes
-from lengen_jax.positions import Positions
+from lengen_jax.positions import Distances, Positions
 from lengen_jax.types import Array, Params
 
 # Name to (float32 array, logical axis names).
@@ -365,7 +364,7 @@ def signed_distance(i: Positions, j: Any) -> jax.Array:
 
   Integer positions are subtracted as integers, hence exactly.
   """
-  if isinstance(i, position_schemes.Distances):
+  if isinstance(i, Distances):
     return i.to(j)
   return jnp.asarray(i[..., :, None] - j[..., None, :], jnp.float32)
 

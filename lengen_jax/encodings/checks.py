@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors, specs
-from lengen_jax import positions as position_schemes
-from lengen_jax.encodings import base
+from lengen_jax.encodings.base import Encoding
+from lengen_jax.positions import Distances, Positions, PositionScheme
 
 
-def kind(encoding: base.Encoding) -> str:
+def kind(encoding: Encoding) -> str:
   """Returns 'rotation', 'embedding', 'content' or 'bias'."""
-  if type(encoding).rotate is not base.Encoding.rotate:
+  if type(encoding).rotate is not Encoding.rotate:
     return 'rotation'
   if encoding.embeds:
     return 'embedding'
@@ -19,9 +19,7 @@ def kind(encoding: base.Encoding) -> str:
 
 
 def check_positions(
-  encoding: base.Encoding,
-  positions: position_schemes.Positions | None,
-  length: int | None = None,
+  encoding: Encoding, positions: Positions | None, length: int | None = None
 ) -> None:
   """Checks that an encoding supports positions; None is 0 .. length - 1.
 
@@ -33,7 +31,7 @@ def check_positions(
       fractional positions or Distances that the encoding does not support.
   """
   name = specs.name(encoding)
-  if isinstance(positions, position_schemes.Distances):
+  if isinstance(positions, Distances):
     if not encoding.takes_distances:
       raise errors.CombinationError(_no_distances(name))
     return
@@ -60,9 +58,7 @@ def check_positions(
   _check_range(encoding, int(positions.max(initial=0)))
 
 
-def check_scheme(
-  encoding: base.Encoding, scheme: position_schemes.PositionScheme
-) -> None:
+def check_scheme(encoding: Encoding, scheme: PositionScheme) -> None:
   """Checks that an encoding supports a position scheme.
 
   Raises:
@@ -89,10 +85,7 @@ def check_scheme(
 
 
 def check_extent(
-  encoding: base.Encoding,
-  scheme: position_schemes.PositionScheme,
-  length: int,
-  train: bool,
+  encoding: Encoding, scheme: PositionScheme, length: int, train: bool
 ) -> None:
   """Checks that positions of segments of `length` tokens have table entries.
 
@@ -109,7 +102,7 @@ def _no_distances(name: str) -> str:
   )
 
 
-def _check_range(encoding: base.Encoding, position: int) -> None:
+def _check_range(encoding: Encoding, position: int) -> None:
   limit = encoding.max_position
   if limit is None or 0 <= position < limit:
     return

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax import positions as position_schemes
 from lengen_jax.encodings import base
-from lengen_jax.positions import Positions
+from lengen_jax.positions import Distances, Positions
 from lengen_jax.types import Array, Params
 
 
@@ -153,7 +152,7 @@ class TransformerXL(base.Encoding):
     q_plus_v = q + params['v'][None, None]
     features = jnp.einsum('bqhd,fhd->bqhf', q_plus_v, params['kernel'])
     a, b = jnp.split(features, 2, -1)
-    if isinstance(q_pos, position_schemes.Distances):
+    if isinstance(q_pos, Distances):
       position = self._by_distance(a, b, q_pos, k_pos)
     else:
       if self.official_compat:
@@ -181,11 +180,7 @@ class TransformerXL(base.Encoding):
 
   @nn.nowrap
   def _by_distance(
-    self,
-    a_BxQxHxF: Array,
-    b_BxQxHxF: Array,
-    q_pos: position_schemes.Distances,
-    k_pos: Any,
+    self, a_BxQxHxF: Array, b_BxQxHxF: Array, q_pos: Distances, k_pos: Any
   ) -> jax.Array:
     """Returns a sin(j - i) + b cos(j - i) by distances, `[B, H, Q, K]`.
 

@@ -68,10 +68,8 @@ class Distances:
     """Returns the signed distance of each pair, float32 `[B, Q, K]`."""
     row, apart = self.rows(keys)
     sign = jnp.sign(apart).astype(jnp.float32)
-    batch = max(row.shape[0], self.r.shape[0])
-    row = jnp.broadcast_to(row, (batch, *row.shape[1:]))
-    r = jnp.broadcast_to(self.r, (batch, self.r.shape[-1]))
-    return sign * jax.vmap(lambda r, row: r[row])(r, row).astype(jnp.float32)
+    distance = jnp.take_along_axis(self.r[:, None], row, axis=2)
+    return sign * distance.astype(jnp.float32)
 
 
 _fold_in = jax.vmap(jax.random.fold_in, (None, 0))
@@ -288,9 +286,6 @@ def take(positions: Positions, index: Array) -> Positions:
   """Selects positions `[1 or B, L]` at row indices `[1 or B, N]`."""
   if isinstance(positions, Distances):
     return positions.at(index)
-  batch = max(positions.shape[0], index.shape[0])
-  positions = jnp.broadcast_to(positions, (batch, positions.shape[1]))
-  index = jnp.broadcast_to(index, (batch, index.shape[1]))
   return jnp.take_along_axis(positions, index, axis=1)
 
 

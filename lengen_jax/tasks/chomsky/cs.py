@@ -5,6 +5,8 @@ Numbers are vectors of bits of any size, so that no integer overflows.
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -141,16 +143,14 @@ class ComputeSqrt(ContextSensitiveTask):
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
     # Digit by digit: with the root Q of what was read and the rest R, the next
     # two bits make R' = 4 R + bits, and the next bit of the root is 1 if R' is
-    # at least 4 Q + 1, which then is taken off.
+    # at least 4 Q + 1, which then is subtracted.
     steps = self.output_length(x.shape[0])
     low = 2 * jnp.arange(steps) + 1 - n % 2
     high_bit = jnp.where(low > 0, x[jnp.maximum(low - 1, 0)], 0)
     low_bit = x[jnp.minimum(low, x.shape[0] - 1)]
     place = jnp.arange(steps + 2)
 
-    def digit(
-      state: tuple[jax.Array, jax.Array], bits: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def digit(state: Any, bits: Any) -> tuple[Any, jax.Array]:
       rest, root = state
       high, low = bits
       rest = jnp.concatenate([jnp.stack([low, high]), rest[:-2]])

@@ -154,9 +154,7 @@ def draw_expression(
   width = cuts.shape[0]
   column = jnp.arange(width)
 
-  def expand(
-    i: jax.Array, state: tuple[jax.Array, jax.Array]
-  ) -> tuple[jax.Array, jax.Array]:
+  def expand(i: jax.Array, state: Any) -> Any:
     tokens, sizes = state
     size = sizes[i]
     splits = size >= 5
@@ -188,9 +186,7 @@ def evaluate(tokens: jax.Array) -> jax.Array:
   """
   level = jnp.arange(tokens.shape[0] // 2 + 1)
 
-  def read(
-    state: tuple[Any, ...], token: jax.Array
-  ) -> tuple[tuple[Any, ...], None]:
+  def read(state: Any, token: jax.Array) -> tuple[Any, None]:
     p_stack, q_stack, depth, value, waiting = state
     opens, closes = token == OPEN, token == CLOSE
     is_digit = (token >= 0) & (token < MODULUS)

@@ -3,6 +3,8 @@
 Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -51,9 +53,7 @@ class ModularArithmetic(RegularTask):
     return jnp.where(is_digit, draws.below(bits, MODULUS), operator)
 
   def answer(self, x: jax.Array, n: Length) -> jax.Array:
-    def read(
-      state: tuple[jax.Array, jax.Array], pair: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+    def read(state: Any, pair: Any) -> tuple[Any, None]:
       """Adds the last term to the total, or multiplies it."""
       total, term = state
       op, digit = pair
