@@ -106,8 +106,7 @@ def _check_data(config: Any) -> None:
   from lengen_jax import data
   from lengen_jax.training import config as config_lib
 
-  config_lib.check_run(config)
-  data.check_present(data.DataConfig(**config.data.to_dict()))
+  data.check_present(config_lib.check_run(config).data)
 
 
 def _train(arguments: argparse.Namespace, config: Any) -> None:
@@ -174,19 +173,18 @@ def _export(arguments: argparse.Namespace, _: Any) -> None:
 
 
 def _prepare(arguments: argparse.Namespace, config: Any) -> None:
-  from lengen_jax import data
   from lengen_jax.data import prepare
   from lengen_jax.training import config as config_lib
 
-  config_lib.check_run(config)
-  if config.data.source != 'prepared':
+  section = config_lib.check_run(config).data
+  if section.source != 'prepared':
     raise errors.ConfigError(
       "lengen prepare writes what data.source='prepared' reads; set it, and "
       'data.path to the folder to write'
     )
   manifest = prepare.prepare(
-    data.DataConfig(**config.data.to_dict()),
-    raw=config.data.raw,
+    section,
+    raw=section.raw,
     longest=max(config.eval.lengths),
     vocabulary_size=arguments.vocabulary_size,
   )

@@ -57,7 +57,12 @@ def compare(
       else:
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
         trained = loop.train(each, folder, corpus=corpus, label=label)
-        curves.append(_curve(trained, run, windows, label))
+        tested = trained.tested_as(run.tested_as)
+        curve = evaluate.curve(tested, windows, label)
+        if run.tested_as:
+          curve |= dict(zip(run._fields[:3], run[:3], strict=True))
+          curve['tested_as'] = str(run.tested_as)
+        curves.append(curve)
         files.write_json(saved, curves[-1])
       found = evaluate.results(shared, corpus, curves=curves)
       files.write_json(path / 'results.json', found)
@@ -67,14 +72,3 @@ def compare(
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
   return found
-
-
-def _curve(
-  trained: run_lib.Trained, run: runs_lib.Run, windows: Any, label: str
-) -> dict[str, Any]:
-  """Returns the curve of a trained model, tested with the specs of its run."""
-  curve = evaluate.curve(trained.tested_as(run.tested_as), windows, label)
-  if run.tested_as:
-    curve |= dict(zip(run._fields[:3], run[:3], strict=True))
-    curve['tested_as'] = str(run.tested_as)
-  return curve

@@ -15,13 +15,7 @@ from lengen_jax.types import Params
 
 
 class TrainState(struct.PyTreeNode):
-  """What training carries from step to step.
-
-  Attributes:
-    step: int32, number of completed steps.
-    params: parameters of the model, float32.
-    opt_state: state of the optimizer.
-  """
+  """What training carries from step to step; `step` counts completed steps."""
 
   step: jax.Array
   params: Params
@@ -41,13 +35,10 @@ def init(
 def abstract(
   layout: sharding.Layout, config: ModelConfig, tx: optax.GradientTransformation
 ) -> TrainState:
-  """Returns shapes, dtypes and shardings of the state; computes nothing.
+  """Returns a TrainState of ShapeDtypeStructs with shardings.
 
   Parameters are sharded by their logical axes. The optimizer's arrays for a
   parameter have its sharding.
-
-  Returns:
-    A TrainState of ShapeDtypeStructs.
 
   Raises:
     errors.ConfigError: the mesh does not divide a parameter.
@@ -55,6 +46,7 @@ def abstract(
   param_shapes, axes = stacking.abstract(config)
   layout.check(axes, param_shapes)
   shapes = jax.eval_shape(lambda params: _begin(params, tx), param_shapes)
+  whole = layout.whole
   params = jax.tree.map(
     lambda names: layout.of(*names),
     axes,
@@ -65,11 +57,9 @@ def abstract(
     lambda _, sharding: sharding,
     shapes.opt_state,
     params,
-    transform_non_params=lambda _: layout.whole,
+    transform_non_params=lambda _: whole,
   )
-  shardings = shapes.replace(
-    step=layout.whole, params=params, opt_state=opt_state
-  )
+  shardings = shapes.replace(step=whole, params=params, opt_state=opt_state)
   return jax.tree.map(
     lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings
   )
@@ -94,11 +84,9 @@ def train_step(
   """Returns the state after one optimizer step, and metrics; a pure function.
 
   Args:
-    state: a TrainState, or a subclass.
     batch: a standard batch; see `data.windows.lm_batch`.
     token_losses: returns the loss of each token, `[B, L]`.
     project: returns parameters projected onto their domain.
-    tx: the optimizer.
     learning_rate: scalar factor of the optimizer's updates; None for 1.
     skip_nonfinite: whether a step whose loss or gradient is not finite leaves
       parameters and optimizer unchanged. The step is counted either way.
@@ -111,9 +99,8 @@ def train_step(
   def loss_fn(params: Params) -> jax.Array:
     losses_BxL, weights_BxL = token_losses(params, batch), batch['weights']
     # The loss is 0 if all weights are 0.
-    return jnp.sum(losses_BxL * weights_BxL) / jnp.maximum(
-      jnp.sum(weights_BxL), 1
-    )
+    total = jnp.maximum(jnp.sum(weights_BxL), 1)
+    return jnp.sum(losses_BxL * weights_BxL) / total
 
   loss, grads = jax.value_and_grad(loss_fn)(state.params)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
@@ -129,5 +116,5 @@ def train_step(
       (state.params, state.opt_state),
     )
   new = state.replace(step=state.step + 1, params=params, opt_state=opt_state)
-  metrics = {'loss': loss, 'grad_norm': grad_norm}
-  return new, {**metrics, 'skipped': 1 - finite.astype(jnp.int32)}
+  skipped = 1 - finite.astype(jnp.int32)
+  return new, {'loss': loss, 'grad_norm': grad_norm, 'skipped': skipped}

@@ -60,9 +60,8 @@ def sweep(
   with shared.unlocked():
     del shared.sweep, shared.paper
   path = workdir_lib.claim(workdir, shared, kind=workdir_lib.SWEEP)
-  points = list(
-    itertools.product(sections.sweep.learning_rates, sections.sweep.seeds)
-  )
+  rates, seeds = sections.sweep.learning_rates, sections.sweep.seeds
+  points = list(itertools.product(rates, seeds))
   results = _write_results(config, path, runs, points, baselines)
   for number, (run, trainer) in enumerate(zip(runs, trainers, strict=True)):
     folder = path / runs_lib.folder(run)
@@ -109,10 +108,7 @@ def run_group(
       {
         'learning_rate': rate,
         'seed': seed,
-        **{
-          name: [_finite(score[name][n]) for score in scores]
-          for name in config_lib.SCORES
-        },
+        **{k: [_finite(s[k][n]) for s in scores] for k in config_lib.SCORES},
         'commit': revision.running(),
         'train_loss': _finite(state.loss[n]),
         'train_seconds': round(seconds / len(points), 3),
@@ -168,9 +164,8 @@ def _write_results(
   baselines: dict[str, Any],
 ) -> dict[str, Any]:
   """Writes and returns results.json, with the runs finished so far."""
-  lengths = sorted(config.eval.lengths)
   paper = {
-    run: value for task, run, value in config.paper if task == config.task
+    run: score for task, run, score in config.paper if task == config.task
   }
   entries, unfinished = [], []
   for run in runs:
@@ -186,7 +181,7 @@ def _write_results(
     'task': config.task,
     'score': config.eval.score,
     'train_lengths': [config.train.min_length, config.train.max_length],
-    'lengths': lengths,
+    'lengths': sorted(config.eval.lengths),
     **baselines,
     'runs': entries,
     'unfinished': unfinished,
@@ -205,8 +200,7 @@ def _summary(
 ) -> dict[str, Any]:
   """Returns the scores of a run beyond the training length.
 
-  The papers take the best over seeds and learning rates. Mean and deviation are
-  over seeds, at the learning rate with the best mean.
+  Mean and deviation are over seeds, at the learning rate with the best mean.
   """
   kind = config.eval.score
   worst, better = (math.inf, min) if kind == 'loss' else (0.0, max)

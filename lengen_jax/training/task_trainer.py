@@ -1,12 +1,8 @@
 """Training and evaluating on a generated task: vectorized, bucketed steps.
 
-Inputs are sampled on the device. All points of a sweep take the same steps,
-each with its own seed and learning rate. They lie along an axis that is sharded
-over the devices and vectorized on each of them. A step draws a nominal length
-and pads it to the next of a few widths, so that one branch is compiled per
-width instead of one program per length.
-
-Shape suffix: R points.
+The points of a sweep, pairs of seed and learning rate, lie along an axis R that
+is sharded over the devices and vectorized on each. Each step draws one length
+for all points and pads it to the next of a few widths; each width is compiled.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,10 +28,7 @@ from lengen_jax.types import Array, Params
 class Points(state_lib.TrainState):
   """The training state of some points of a sweep; leaves are `[R, ...]`.
 
-  Attributes:
-    loss: float32 `[R]`, nats per target, mean over the last steps.
-    seeds: uint32 `[R]`.
-    learning_rates: float32 `[R]`.
+  `loss` is the mean over the last steps, in nats per target.
   """
 
   loss: jax.Array
@@ -48,9 +41,7 @@ class TaskTrainer:
 
   Attributes:
     config: the sections of the config.
-    task: the generated task.
-    train_widths: nominal lengths that training rows are padded to.
-    test_widths: nominal lengths that evaluation rows are padded to.
+    train_widths, test_widths: nominal lengths that rows are padded to.
   """
 
   def __init__(self, config: ml_collections.ConfigDict) -> None:
@@ -130,12 +121,11 @@ class TaskTrainer:
     return self._shard(self._train, 1, 2)(points, first, last)
 
   def test(self, points: Points, length: int) -> dict[str, jax.Array]:
-    """Returns the scores of the points at one nominal length.
+    """Returns the scores of the points at one nominal length, float32 `[R]`.
 
-    Returns:
-      dict of float32 `[R]`: 'accuracy', the share of correct targets; 'exact',
-      the share of sequences whose targets are all correct; and 'loss', nats per
-      target. Targets outside the task's mask are not scored.
+    'accuracy' is the share of correct targets, 'exact' the share of sequences
+    whose targets are all correct, and 'loss' in nats per target. Targets
+    outside the task's mask are not scored.
     """
     width = min(w for w in self.test_widths if w >= length)
     return self._test(points.params, jnp.int32(length), width=width)
@@ -154,8 +144,7 @@ class TaskTrainer:
   ) -> Callable[..., Any]:
     """Vectorizes a function of one point and shards it over the devices.
 
-    The first `mapped` arguments have an axis of points; `shared` further
-    arguments are the same for all points.
+    Of its arguments, `mapped` have an axis of points; `shared` more have none.
     """
 
     def of_points(*args: Any) -> Any:
@@ -204,19 +193,17 @@ class TaskTrainer:
       point, loss = jax.lax.switch(bucket, branches, point, number, length)
       return point, total + loss
 
-    zero = jnp.zeros((), jnp.float32)
-    before = point.loss
-    point, total = jax.lax.fori_loop(first, last, step, (point, zero))
-    loss = jnp.where(last > first, total / (last - first), before)
-    return point.replace(loss=loss)
+    carry = point, jnp.zeros((), jnp.float32)
+    new, total = jax.lax.fori_loop(first, last, step, carry)
+    loss = jnp.where(last > first, total / (last - first), point.loss)
+    return new.replace(loss=loss)
 
   def _step(
     self, width: int, point: Points, number: jax.Array, length: jax.Array
   ) -> tuple[Points, jax.Array]:
     """Takes one step of one point on rows padded to `width`."""
-    task_rng, model_rng = jax.random.split(
-      jax.random.fold_in(jax.random.key(point.seeds), number + 1)
-    )
+    rng = jax.random.fold_in(jax.random.key(point.seeds), number + 1)
+    task_rng, model_rng = jax.random.split(rng)
     inputs, targets = self.task.sample(
       task_rng, self.config.train.batch_size, length, padded_length=width
     )
@@ -294,6 +281,5 @@ def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:
 
 
 def _rngs(rng: jax.Array, dropout: bool) -> dict[str, jax.Array]:
-  positions_rng, dropout_rng = jax.random.split(rng)
-  rngs = {'positions': positions_rng, 'dropout': dropout_rng}
-  return rngs if dropout else {'positions': positions_rng}
+  rngs = dict(zip(('positions', 'dropout'), jax.random.split(rng), strict=True))
+  return rngs if dropout else {'positions': rngs['positions']}
