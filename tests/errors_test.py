@@ -7,7 +7,6 @@ The output of the commands in docs/errors.md must equal the page.
 import contextlib
 import dataclasses  # noqa: F401
 import io
-import os
 import pathlib
 import re
 import shlex
@@ -154,7 +153,8 @@ def at_step(number, happens):
 
 
 def signalled(number):
-  return at_step(3, lambda: os.kill(os.getpid(), number))
+  # `os.kill` may reach another thread first, and the run may end before.
+  return at_step(3, lambda: signal.raise_signal(number))
 
 
 def break_pipe():
