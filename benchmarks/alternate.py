@@ -7,6 +7,10 @@ import platform
 import statistics
 import time
 
+from lengen_jax import allocator
+
+allocator.reuse_memory()
+
 RESULTS = pathlib.Path(__file__).parent / 'results'
 
 

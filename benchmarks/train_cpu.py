@@ -115,7 +115,7 @@ def main():
   sharding.start()
   config = stdlib.get_config('cpu')
   config.model.encoding = 'nope'
-  corpus = data.load(config.data.source)
+  corpus = data.load(data.DataConfig(**config.data.to_dict()))
   batches = data.TrainingWindows(
     corpus.documents['train'],
     length=config.data.train_length,

@@ -11,8 +11,8 @@ import sys
 import traceback
 from typing import Any
 
+from lengen_jax import allocator, errors
 from lengen_jax import arguments as arguments_lib
-from lengen_jax import errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   Returns the exit status: 0 on success, 2 for invalid input, 130 for Ctrl-C, or
   the `exit_status` of the error.
   """
+  allocator.reuse_memory()
   # A spec may name a user module in the working directory.
   if '' not in sys.path:
     sys.path.append('')

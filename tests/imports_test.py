@@ -14,6 +14,7 @@ ROOT = pathlib.Path(lengen_jax.__file__).parent
 # A module imports from its own rank or below.
 RANKS = {
   'cli': 8,
+  'allocator': 0,
   'arguments': 0,
   'reproduce': 7,
   'analysis': 6,
