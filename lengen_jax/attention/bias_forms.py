@@ -44,11 +44,9 @@ def choose(
   Raises:
     errors.ConfigError: 'anchored' is not available for the bias.
   """
-  if bias is None:
-    return 'exact'
-  if bias.encoding.takes_distances:
+  if bias is not None and bias.encoding.takes_distances:
     return 'strip' if contiguous else 'exact'
-  if bias_form == 'exact':
+  if bias is None or bias_form == 'exact':
     return 'exact'
   if contiguous and bias.encoding.has_rows:
     return 'anchored'
@@ -73,15 +71,11 @@ def tile(
     return _strip_tile(bias, queries, keys)
   if form == 'anchored':
     # In packed rows, positions may restart within a block.
-    in_order = (jnp.diff(queries.positions, axis=1) == 1).all()
-    return jax.lax.cond(
-      in_order & (queries.positions[:, 0].min() >= _FIRST),
-      _anchored_tile,
-      _exact_tile,
-      bias,
-      queries,
-      keys,
-    )
+    given = queries.positions
+    in_order = (jnp.diff(given, axis=1) == 1).all()
+    is_late = in_order & (given[:, 0].min() >= _FIRST)
+    forms = _anchored_tile, _exact_tile
+    return jax.lax.cond(is_late, *forms, bias, queries, keys)
   return _exact_tile(bias, queries, keys)
 
 
@@ -135,9 +129,8 @@ def _anchored_tile(bias: Any, queries: Side, keys: Side) -> Array:
     is_seen = (apart + index)[:, None] >= jnp.arange(k)[None]
     linear = (index % _SPACING / _SPACING)[:, None]
     weight_BxQxK = jnp.where(is_seen[None], weight_BxQxK, linear[None])
-  weight = weight_BxQxK.reshape(
-    -1, 1, len(groups), _SPACING, weight_BxQxK.shape[2]
-  )
+  *_, width = weight_BxQxK.shape
+  weight = weight_BxQxK.reshape(-1, 1, len(groups), _SPACING, width)
   rows = before + weight * (after - before)
   return rows.reshape(*rows.shape[:2], -1, k)[:, :, :q]
 

@@ -301,20 +301,12 @@ def _check_bias(bias: Any, pairs: tuple[int, ...]) -> None:
   if bias is None or (callable(bias) and not is_encoding):
     return
   if not hasattr(bias, 'shape'):
-    fix = ''
-    if isinstance(bias, str) or is_encoding:
-      fix = (
-        '; encodings.create(spec, ...) makes an encoding from a spec, and its '
-        'bias_fn(), called within apply, returns the BiasFn'
-      )
+    fix = '; within apply, encodings.create(spec, ...).bias_fn() makes one'
     raise errors.ConfigError(
       f'bias must be a BiasFn, a function or an array, got {bias!r:.60}{fix}'
     )
-  fits = bias.ndim <= 4 and all(
-    size in (1, whole)
-    for size, whole in zip(bias.shape[::-1], pairs[::-1], strict=False)
-  )
-  if not fits:
+  sizes = zip(bias.shape[::-1], pairs[::-1], strict=False)
+  if bias.ndim > 4 or not all(size in (1, whole) for size, whole in sizes):
     raise errors.ConfigError(
       f'bias has shape {bias.shape}; it must broadcast to {pairs}'
     )

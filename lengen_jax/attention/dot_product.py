@@ -26,19 +26,17 @@ Attend = Callable[[AttentionCall], jax.Array]
 def _over_mesh(attend: Attend) -> Attend:
   """Returns `attend` mapped over the devices of the mesh, if one is active.
 
-  Each device computes its rows, heads and queries. Keys and values are gathered
-  along the sequence: the compiler by itself would fetch blocks of a split
-  sequence one at a time, and sum gradients of a bias over all devices for every
-  tile.
+  Each device computes its rows, heads and queries, with all keys and values:
+  the compiler alone would fetch blocks of a split sequence one at a time, and
+  sum gradients of a bias over all devices for every tile.
   """
 
   @functools.wraps(attend)
   def of_all(call: AttentionCall) -> jax.Array:
     if not partitioning.is_active():
       return attend(call)
-    call = call.replace(
-      queries=call.queries.indexed(), keys=call.keys.indexed()
-    )
+    queries, keys = call.queries.indexed(), call.keys.indexed()
+    call = call.replace(queries=queries, keys=keys)
     if partitioning.spec('length')[0] is not None:
       # Each device has other queries first.
       call = call.replace(q_offset=None)
@@ -139,12 +137,14 @@ def dot_product_attention(
       raise errors.ConfigError(errors.one_of(name, value, valid))
   q_index, static_offset = call_lib.query_index(q_offset, *q.shape[:2])
   k_index, _ = call_lib.query_index(0, *k.shape[:2])
+  queries = call_lib.Side(q_index, q_positions, q_segment_ids)
+  keys = call_lib.Side(k_index, k_positions, k_segment_ids, lengths=k_lengths)
   call = call_lib.AttentionCall(
-    q=q,
-    k=k,
-    v=v,
-    queries=call_lib.Side(q_index, q_positions, q_segment_ids),
-    keys=call_lib.Side(k_index, k_positions, k_segment_ids, lengths=k_lengths),
+    q=partitioning.constrain(q, *call_lib.Q_AXES),
+    k=partitioning.constrain(k, *call_lib.K_AXES),
+    v=partitioning.constrain(v, *call_lib.K_AXES),
+    queries=queries,
+    keys=keys,
     bias=bias,
     content=content,
     logit_scale=logit_scale,
@@ -157,13 +157,7 @@ def dot_product_attention(
   refused = call_lib.tiles_refused(bias, content)
   _check_support(implementation, bias_form, refused)
   chosen = choose(implementation, bias_form, q.shape[1], k.shape[1], refused)
-  return IMPLEMENTATIONS[chosen](
-    call.replace(
-      q=partitioning.constrain(q, *call_lib.Q_AXES),
-      k=partitioning.constrain(k, *call_lib.K_AXES),
-      v=partitioning.constrain(v, *call_lib.K_AXES),
-    )
-  )
+  return IMPLEMENTATIONS[chosen](call)
 
 
 def choose(
@@ -173,10 +167,7 @@ def choose(
   k_length: int,
   refused: str | None = None,
 ) -> str:
-  """Returns the name of the implementation that computes attention.
-
-  `refused` is the reason why attention cannot be computed by tiles, or None.
-  """
+  """Returns the implementation's name; `refused` as of `tiles_refused`."""
   if implementation != 'auto':
     return implementation
   many = q_length * k_length >= _MANY_PAIRS

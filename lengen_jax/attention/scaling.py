@@ -17,9 +17,7 @@ from lengen_jax.types import Array
 class LogitScale(nn.Module):
   """Base of all logit scales; the base itself does not scale.
 
-  Attributes:
-    num_heads: attention heads, H.
-    make_param: creates every parameter; see `encodings.Encoding`.
+  `num_heads` is H; `make_param` as of `encodings.Encoding`.
   """
 
   num_heads: int
@@ -110,8 +108,7 @@ class SSMax(LogitScale):
 
   Source: Nakanishi (2025), arXiv:2501.19399, eq. 4.
 
-  Attributes:
-    init_s: initial s; the key `init` in specs.
+  `init_s` is the initial s, and the key `init` in specs.
   """
 
   # A field named init would hide the method of the module.
@@ -122,13 +119,8 @@ class SSMax(LogitScale):
   parameters = 's [H]'
 
   def setup(self) -> None:
-    self.s = self.make_param(
-      self,
-      's',
-      nn.initializers.constant(self.init_s),
-      (self.num_heads,),
-      ('heads',),
-    )
+    init = nn.initializers.constant(self.init_s)
+    self.s = self.make_param(self, 's', init, (self.num_heads,), ('heads',))
 
   def __call__(
     self, index_in_segment: Array, *, lengths: Array | None = None
@@ -141,10 +133,6 @@ class Llama4(LogitScale):
   """Llama 4's temperature: 1 + beta ln(1 + floor((i + 1) / train_length)).
 
   Source: Meta (2025), as in the released code.
-
-  Attributes:
-    beta: see above.
-    train_length: see above.
   """
 
   beta: float = 0.1
@@ -184,10 +172,7 @@ def register(name: str, scale: type[LogitScale]) -> None:
 def create(spec: str, *, num_heads: int, **module: Any) -> LogitScale:
   """Creates a logit scale from a spec, `name` or `name(key=value, ...)`.
 
-  Args:
-    spec: the spec.
-    num_heads: attention heads, H.
-    **module: `name` and `parent` of the linen module.
+  `module` holds `name` and `parent` of the linen module.
 
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.

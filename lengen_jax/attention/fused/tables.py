@@ -76,11 +76,11 @@ def weights_vary(
     jnp.cos(n + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
     for n, x in enumerate(leaves, start=1)
   ]
-  _, change = jax.jvp(
+  change = jax.jvp(
     lambda bias: _weights(plan, bias, call),
     (bias,),
     (jax.tree.unflatten(tree, direction),),
-  )
+  )[1]
   return (change != 0).any(0)
 
 
@@ -95,9 +95,8 @@ def _dense(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
 
   first, last = 0, plan.blocks_k
   if queries.segment_ids is not None:
-    seen = visibility.segment_blocks(
-      queries.segment_ids, b, keys.segment_ids, b
-    )
+    ids = queries.segment_ids, keys.segment_ids
+    seen = visibility.segment_blocks(ids[0], b, ids[1], b)
     first, last = seen[0].min(), seen[1].max()
   first_q = queries.index[0, 0]
 

@@ -122,13 +122,8 @@ class Program:
   def when_visible(self, tile: Callable[[bool], None]) -> None:
     """Runs `tile(masked)`, whether any pair may be, unless every pair is."""
     b, first_k = self.plan.block, self.j * self.plan.block
-    some, every = visibility.tile_visibility(
-      self.plan.mask,
-      self.first_q,
-      self.first_q + b - 1,
-      first_k,
-      first_k + b - 1,
-    )
+    tile_of = self.first_q, self.first_q + b - 1, first_k, first_k + b - 1
+    some, every = visibility.tile_visibility(self.plan.mask, *tile_of)
     if self.k_segment_ids is not None or self.k_lengths is not None:
       every = False
     if self.first_seen is not None:
@@ -143,8 +138,7 @@ class Program:
 
   def masked(self, s_bxb: Array, row: Array, value: float) -> Array:
     """Returns logits with `value` where pairs are not visible."""
-    b, shape = self.plan.block, s_bxb.shape
-    q_axis, k_axis = (0, 1) if self.keys_inside else (1, 0)
+    b, q_axis = self.plan.block, 0 if self.keys_inside else 1
     q_ids = k_ids = k_length = None
     if self.k_lengths is not None:
       k_length = self.k_lengths[self.first_row + row]
@@ -154,10 +148,14 @@ class Program:
         q_ids = column(q_ids, b)
       else:
         k_ids = column(k_ids, b)
+    q_index, k_index = (
+      jax.lax.broadcasted_iota(jnp.int32, s_bxb.shape, axis)
+      for axis in (q_axis, 1 - q_axis)
+    )
     visible = visibility.visible(
       self.plan.mask,
-      self.first_q + jax.lax.broadcasted_iota(jnp.int32, shape, q_axis),
-      self.j * b + jax.lax.broadcasted_iota(jnp.int32, shape, k_axis),
+      self.first_q + q_index,
+      self.j * b + k_index,
       q_segment_ids=q_ids,
       k_segment_ids=k_ids,
       k_lengths=k_length,
@@ -172,9 +170,8 @@ def inner_range(
   b, before = plan.block, plan.before + offset
   first = outer * b + (before if keys_inside else -before)
   count = plan.blocks_k if keys_inside else plan.blocks_q
-  return visibility.some_blocks(
-    plan.mask, first, first + b - 1, b, count, of_queries=not keys_inside
-  )
+  span = plan.mask, first, first + b - 1, b, count
+  return visibility.some_blocks(*span, of_queries=not keys_inside)
 
 
 def query_block(plan: Plan, inner: Array) -> tuple[Array, Array]:
@@ -197,10 +194,9 @@ def seen_range(
   """
   blocks = plan.blocks_q if keys_inside else plan.blocks_k
   places = [(first_row + row) * blocks + outer for row in range(rows)]
-  first, last = ([x[place] for place in places] for x in seen)
-  return functools.reduce(jnp.minimum, first), functools.reduce(
-    jnp.maximum, last
-  )
+  firsts, lasts = ([x[place] for place in places] for x in seen)
+  first = functools.reduce(jnp.minimum, firsts)
+  return first, functools.reduce(jnp.maximum, lasts)
 
 
 def column(row_1xb: Array, lanes: int = LANES) -> Array:
