@@ -52,28 +52,19 @@ class LengthCurves(parts.ConfiguredPart):
       by_seed.append(
         self._curves(request, config, folder / f'seed{seed}', init)
       )
-    columns = list(self.columns(config))
     score = 'perplexity' if self.unit == 'perplexity' else 'loss'
-    specs = self.runs(config, request.scale)
-    table = []
+    scores = []
     for row in self.rows_at(request.scale):
       curves = [found[row.name] for found in by_seed]
-      scores = [curve[score] for curve in curves]
-      paper = self.paper_scores(row, columns)
-      line = parts.table_row(
-        row.name, specs[row.name], scores, paper, self.seed_reduction
-      )
-      table.append(
-        line | {key: curves[0][key] for key in ('refused', 'folder')}
-      )
+      more = {key: curves[0][key] for key in ('refused', 'folder')}
+      scores.append(([curve[score] for curve in curves], more))
     fields = {
       'unit': self.unit,
-      'columns': columns,
+      'columns': list(self.columns(config)),
       'train_length': config.data.train_length,
       'tokens': curves[0]['tokens'],
     }
-    runs = [curve for curves in by_seed for curve in curves.values()]
-    return table, runs, fields
+    return scores, [one for found in by_seed for one in found.values()], fields
 
   def _curves(
     self,

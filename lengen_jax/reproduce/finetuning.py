@@ -51,12 +51,10 @@ class Finetuning(parts.ConfiguredPart):
     init: Results | None,
   ) -> parts.Outcome:
     runs = self.parse(config, request.scale)
-    specs = self.runs(config, request.scale)
     corpus = data.load(
       data.DataConfig(**config.data.to_dict()), max(config.eval.lengths)
     )
-    lengths = list(self.columns(config))
-    table, results = [], []
+    scores, results = [], []
     for row in self.rows_at(request.scale):
       found = []
       for seed in request.seeds:
@@ -68,14 +66,14 @@ class Finetuning(parts.ConfiguredPart):
           each.train.init_from = self.init_workdir(row, request, seed, init)
         place /= runs_lib.folder(runs[row.name])
         found.append(_finetune(each, place, corpus))
-      scores = [self._scores(config, one) for one in found]
-      paper = row.paper if self.tasks else self.paper_scores(row, lengths)
-      line = parts.table_row(row.name, specs[row.name], scores, paper)
-      table.append(line | {'refused': found[0]['refused']})
+      by_seed = [self._scores(config, one) for one in found]
+      scores.append((by_seed, {'refused': found[0]['refused']}))
       results += found
     fields: Results = {
       'unit': self.unit,
-      'columns': [*self.tasks, MEAN] if self.tasks else lengths,
+      'columns': (
+        [*self.tasks, MEAN] if self.tasks else list(self.columns(config))
+      ),
       'train_length': config.data.train_length,
       'examples': sum(results[0]['examples'].values()),
     }
@@ -83,7 +81,7 @@ class Finetuning(parts.ConfiguredPart):
       fields['differences'] = [
         'models start from nothing, at full size pretrained'
       ]
-    return table, results, fields
+    return scores, results, fields
 
   def _scores(self, config: parts.Config, results: Results) -> parts.Scores:
     """Returns a score per column; None where evaluation was refused."""

@@ -63,14 +63,9 @@ def _yarn(n: int) -> str:
 
 _NO_LOG = "fire(transform='identity', threshold='none'"
 _RUNS: dict[str, Run] = {
-  'nope': 'nope',
-  'rope': 'rope',
-  'alibi': 'alibi',
-  'kerple': 'kerple_log',
-  't5': 't5(num_buckets=64)',
+  **papers.FIRE_RUNS,
   'fire': _fire(),
   'fire-s': _fire(', shared=True'),
-  'fire, no threshold': "fire(threshold='none')",
   'no log, no threshold': f'{_NO_LOG})',
   'linear': _fire(', hidden_layers=0'),
   'one hidden layer': _fire(', hidden_layers=1'),
@@ -86,7 +81,7 @@ _RUNS: dict[str, Run] = {
   'fixed': _fire(", threshold='fixed'"),
   'learned': _fire(),
 }
-_SIX = tuple(_RUNS)[:6]
+_SIX = ('nope', 'rope', 'alibi', 'kerple', 't5', 'fire')
 
 
 def _finetuned_runs(ratio: float) -> dict[str, Run]:
@@ -108,11 +103,7 @@ def _c4(
 ) -> LengthCurves:
   """Returns loss curves; smaller scales omit large models and other corpora.
 
-  Args:
-    names: names of the rows, or {row: the paper's scores}.
-    model: a size of `fire_c4.py`.
-    corpus: a corpus of `fire_c4.py`; '' for C4.
-    **fields: other attributes of the part.
+  `names` are the rows, or {row: the paper's scores}.
   """
   paper = names if isinstance(names, Mapping) else None
   suffix, hardware = _MODELS[model]
@@ -206,24 +197,20 @@ def _table_13(model: str) -> Finetuning:
     for name, scores in zip(names, columns, strict=True)
   }
   part = _glue(paper, model)
-  table = tuple(
-    row
-    if row.name in ('nope', 'rope', 'alibi', 'fire')
-    else dataclasses.replace(row, scales=FULL_SCALES)
+  few = 'nope', 'rope', 'alibi', 'fire'
+  table = (
+    dataclasses.replace(row, scales=SCALES if row.name in few else FULL_SCALES)
     for row in part.rows
   )
-  return dataclasses.replace(part, rows=table)
+  return dataclasses.replace(part, rows=tuple(table))
 
 
 _TABLE_4 = papers.FIRE_TABLE_4
 _PARTS: dict[str, list[Any]] = {
   'figure1': [
     _c4(),
-    _c4(_SIX, 'base', 'arxiv'),
-    _c4(_SIX, 'base', 'github'),
-    _c4(_SIX, 'large', 'c4'),
-    _c4(_SIX, 'large', 'arxiv'),
-    _c4(_SIX, 'large', 'github'),
+    *(_c4(_SIX, 'base', corpus) for corpus in ('arxiv', 'github')),
+    *(_c4(_SIX, 'large', corpus) for corpus in ('c4', 'arxiv', 'github')),
   ],
   'figure4': [
     _c4({'fire': _TABLE_4['fire']}),

@@ -22,8 +22,9 @@ from lengen_jax.training import runs as runs_lib
 Config: TypeAlias = ml_collections.ConfigDict
 # A score per column; None where a run has no score.
 Scores = list[float | None]
-# Rows of a table, results of all runs, and other fields of a part's results.
-Outcome = tuple[list[Results], list[Results], Results]
+# For each row, a score `[seeds][columns]` and further fields; results of all
+# runs; other fields of a part's results, of which 'columns' is required.
+Outcome = tuple[list[tuple[list[Scores], Results]], list[Results], Results]
 
 # Settings, or sections of them, that the list of differences omits: other lines
 # describe them, or no score depends on them.
@@ -290,10 +291,16 @@ class ConfiguredPart(Part):
     trained = self.trained_folder(request, config)
     folder = files.locate(request.root) / trained
     with files.locked(folder):
-      rows, runs, fields = self.train(request, config, folder, init)
+      scores, runs, fields = self.train(request, config, folder, init)
+    table = []
+    specs, rows = self.runs(config, request.scale), self.rows_at(request.scale)
+    for row, (by_seed, more) in zip(rows, scores, strict=True):
+      paper = self.paper_scores(row, fields['columns'])
+      line = (row.name, specs[row.name], by_seed, paper, self.seed_reduction)
+      table.append(table_row(*line) | more)
     substitute = self.substitute_at(request.scale)
     return self.results(
-      rows,
+      table,
       of_seeds=self.seed_reduction,
       commits=sorted({str(r.get('commit', 'unrecorded')) for r in runs}),
       standin=substitute.text if substitute else None,
@@ -311,16 +318,10 @@ class ConfiguredPart(Part):
     folder: files.Path,
     init: Results | None,
   ) -> Outcome:
-    """Trains and tests every row with every seed.
+    """Trains and tests every row with every seed in `folder`.
 
-    Args:
-      request: what to run.
-      config: config that the rows share; may be modified.
-      folder: folder of the runs.
-      init: results of `init_part`; None for random initial parameters.
-
-    Returns:
-      Rows of the table; results of all runs; other fields of the results.
+    The config that the rows share may be modified. `init` is the results of
+    `init_part`; None for random initial parameters.
     """
     raise NotImplementedError
 
@@ -340,11 +341,16 @@ class ConfiguredPart(Part):
       for length in config.eval.lengths
     }
 
-  def paper_scores(self, row: Row, columns: Iterable[float]) -> Scores | None:
-    """Returns the paper's scores of a row at some of the relative lengths."""
+  def paper_scores(self, row: Row, columns: Sequence[Any]) -> Scores | None:
+    """Returns the paper's scores of a row, one per column.
+
+    They are in the order of the columns if these have names, else of `ratios`.
+    """
     if row.paper is None:
       return None
-    return [row.paper[self.ratios.index(column)] for column in columns]
+    named = isinstance(columns[0], str)
+    scores = zip(columns if named else self.ratios, row.paper, strict=False)
+    return list(map(dict(scores).get, columns))
 
   def init_folder(self, row: Row) -> str:
     """Returns the folder prefix of runs with the same initial model."""

@@ -38,19 +38,7 @@ _PICTURES = experiment.SubstituteData(
   'generated pictures of simple shapes in the format of ImageNet',
   write=pictures.write,
 )
-# Encodings and positions; {} is eight of the longest training lengths.
-_ENCODINGS = {
-  'nope': 'nope',
-  'sin/cos': 'sinusoidal',
-  'alibi': 'alibi',
-  'transformer-xl': 'transformer_xl',
-  'rope': 'rope',
-  'learned': 'learned(max_position={})',
-  'power kerple': 'kerple_power',
-  'log kerple': 'kerple_log',
-  'sandwich': 'sandwich',
-}
-_PLAIN, _RANDOM = 'standard', 'randomized(max_position={})'
+_PLAIN, _RANDOM = 'standard', 'randomized(max_position=2048)'
 # Rows that smaller scales leave out.
 _NOT_IN_TABLE_1 = ('power kerple', 'sandwich')
 _NOT_IN_TABLE_3 = ('transformer-xl', 'learned', 'power kerple')
@@ -63,8 +51,11 @@ def _per_byte(scores: Scores) -> tuple[float, ...]:
   return tuple(x / n for x, n in zip(scores, (256, 1024), strict=True))
 
 
-def _run(encoding: str, positions: str = _PLAIN) -> Callable[[int], str]:
-  return lambda n: f'{encoding} | {positions}'.replace('{}', str(8 * n))
+def _run(name: str, positions: str = _PLAIN) -> Callable[[int], str]:
+  """Returns a run whose range 2048 becomes eight training lengths."""
+  run = papers.RANDOMIZED_RUNS[name]
+  run = run if '|' in run else f'{run} | {positions}'
+  return lambda n: run.replace('2048', str(8 * n))
 
 
 def _rows(
@@ -73,14 +64,9 @@ def _rows(
   names: Iterable[str],
   scales: tuple[str, ...] = SCALES,
 ) -> tuple[Row, ...]:
-  """Returns each encoding's plain and randomized rows.
-
-  The table has plain and randomized scores (or None), which `convert` converts.
-  """
+  """Returns each encoding's plain and randomized rows."""
   return tuple(
-    Row(
-      name + suffix, _run(_ENCODINGS[name], positions), convert(scores), scales
-    )
+    Row(name + suffix, _run(name, positions), convert(scores), scales)
     for name in names
     for suffix, positions, scores in zip(
       ('', ', randomized'), (_PLAIN, _RANDOM), table[name], strict=True
@@ -95,12 +81,11 @@ def _all_rows(
   omitted: Sequence[str],
 ) -> tuple[Row, ...]:
   """Returns all rows of a table; smaller scales leave out `omitted`."""
-  few = [name for name in _ENCODINGS if name not in omitted]
-  shape = _run('sinusoidal', 'shape(max_shift={})')
+  few = [name for name in table if name not in (*omitted, 'shape')]
   return (
     *_rows(table, convert, few),
     *_rows(table, convert, omitted, FULL_SCALES),
-    Row('shape', shape, convert(table['shape'][0])),
+    *_rows(table, convert, ['shape']),
   )
 
 
@@ -128,10 +113,10 @@ def _imagenet(table: Sequence[Row], **fields: Any) -> LengthCurves:
 
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
 _TABLE_B1 = {
-  'power kerple': 'kerple_power',
-  'log kerple': 'kerple_log',
-  'sandwich': 'sandwich',
-  'shape': 'sinusoidal | shape(max_shift=2048)',
+  **{
+    name: papers.RANDOMIZED_RUNS[name]
+    for name in ('power kerple', 'log kerple', 'sandwich', 'shape')
+  },
   'power kerple, randomized': f'kerple_power | {_LAYER}',
   'log kerple, randomized': f'kerple_log | {_LAYER}',
   'sandwich, randomized': f'sandwich | {_LAYER}',
@@ -152,9 +137,7 @@ def chomsky(
 ) -> list[TaskSweep | Average]:
   """Returns the Chomsky tasks and their mean; only `few` at small scales.
 
-  Args:
-    table: returns the rows of a task.
-    few: tasks that all scales run.
+  `table` returns the rows of a task.
   """
   tasks = tuple(papers.RANDOMIZED_TABLE_B1)
   sweeps = [

@@ -52,7 +52,8 @@ class TaskSweep(parts.ConfiguredPart):
       return -1.0 if mean is None else mean
 
     rows = self.rows_at(request.scale)
-    table, curves, points = [], [], []
+    scores: list[tuple[list[parts.Scores], Results]] = []
+    curves, points = [], []
     for row, entry in zip(rows, results['runs'], strict=True):
       points += entry['points']
       best = [
@@ -60,12 +61,7 @@ class TaskSweep(parts.ConfiguredPart):
         for seed in request.seeds
       ]
       by_seed = [[percent(point), percent(point, False)] for point in best]
-      paper = row.paper and [*row.paper, None]
-      table.append(
-        parts.table_row(
-          row.name, entry['run'], by_seed, paper, self.seed_reduction
-        )
-      )
+      scores.append((by_seed, {'run': entry['run']}))
       curve = parts.reduce_columns([point[score] for point in best])
       curves.append({'run': row.name, 'curve': curve})
     shared = ('score', 'lengths', 'train_lengths', 'baselines')
@@ -78,4 +74,4 @@ class TaskSweep(parts.ConfiguredPart):
       # As in results.json of a sweep, means over seeds.
       'by_length': {'runs': curves} | {key: results[key] for key in shared},
     }
-    return table, points, fields
+    return scores, points, fields

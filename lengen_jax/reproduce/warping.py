@@ -1,6 +1,6 @@
 """Position-index warping: tables and figures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lengen_jax import papers
@@ -24,14 +24,8 @@ _OURS_SEQUENCES = (
   'it also draws from 3 M positions, which do not reach lengths of 5 M: left '
   'out (printed: 26.8 on copy, 39.3 on reverse, 43.0 on sort)',
 )
-# Tokens of the longest training rows of a task; M is the longest input.
-_TOKENS: dict[str, Callable[[int], int]] = {
-  'copy': lambda m: 2 * m,
-  'reverse': lambda m: 2 * m,
-  'sort': lambda m: 2 * m,
-  'sum': lambda m: m + 1,
-}
 _THREE = ('copy', 'reverse', 'sort')
+_WARPS = {'head': 'head_warp', 'tail': 'tail_warp', 'both': 'head_tail_warp'}
 
 
 def _randomized(size: int) -> Run:
@@ -47,7 +41,10 @@ def _warped(kind: str = 'head_tail_warp', alpha: float = 1 / 6) -> Run:
 
 def _task_runs(task: str) -> dict[str, Run]:
   """Returns all runs of a task of sequences."""
-  tokens = _TOKENS[task]
+
+  def tokens(m: int) -> int:
+    """Returns the tokens of the longest training row, for inputs to M."""
+    return m + 1 if task == 'sum' else 2 * m
 
   def random(times: int) -> Run:
     return lambda m: f'rope | randomized(max_position={times * tokens(m)})'
@@ -66,9 +63,7 @@ def _task_runs(task: str) -> dict[str, Run]:
     'randomized, 5 M': random(5),
     'warped, sqrt': warped(),
     'warped, beta(2,5)': warped(skew='beta(2,5)'),
-    'head': warped('head_warp'),
-    'tail': warped('tail_warp'),
-    'both': warped(),
+    **{name: warped(kind) for name, kind in _WARPS.items()},
   }
 
 
@@ -94,22 +89,12 @@ def _table_a(task: str) -> TaskSweep:
 
 
 def _text(*table: Row) -> list[LengthCurves]:
-  """Returns curves on WikiText-103."""
-  part = LengthCurves(
-    name='wikitext103',
-    config='warping_wikitext103.py',
-    rows=table,
-    # The paper also tests 3072 tokens, which does not divide 4096.
-    ratios=(1, 2, 4, 8),
-    unit='perplexity',
-  )
-  return [part]
+  name, config = 'wikitext103', 'warping_wikitext103.py'
+  fields: Any = {'ratios': (1, 2, 4, 8), 'unit': 'perplexity'}
+  return [LengthCurves(name=name, config=config, rows=table, **fields)]
 
 
-def _figure(
-  draw: Callable[..., Any], name: str = 'curves', **fields: Any
-) -> list[Figure]:
-  """Returns a figure of idealised attention."""
+def _figure(draw: Any, name: str = 'curves', **fields: Any) -> list[Figure]:
   return [Figure(name=name, draw=draw, **fields)]
 
 
@@ -132,11 +117,8 @@ _TABLE_3_RUNS: dict[str, Run] = {
   'alibi': 'alibi | standard',
   'head and tail warped': _warped(),
 }
-_FIGURE_7 = {
-  'head': _warped('head_warp'),
-  'tail': _warped('tail_warp'),
-  'both': _warped(),
-}
+_FIGURE_7 = {name: _warped(kind) for name, kind in _WARPS.items()}
+_FIGURE_3 = ('rope', 'alibi', 'warped, sqrt')
 _TABLE_B = {f'1/{n}': _warped(alpha=1 / n) for n in (2, 4, 6, 8)}
 _PARTS: dict[str, list[Any]] = {
   'figure1': _figure(
@@ -171,11 +153,9 @@ _PARTS: dict[str, list[Any]] = {
   'table3': _text(*_TABLE_1_ROWS, *rows(_TABLE_3_RUNS, _TABLE_3)),
   'tableB': _text(*rows(_TABLE_B, papers.WARPING_TABLE_B)),
   'figure7': _text(*rows(_FIGURE_7)),
-  'figure3': [
-    _sweep('copy', ('rope', 'alibi', 'warped, sqrt'), config='figure3')
-  ],
+  'figure3': [_sweep('copy', _FIGURE_3, config='figure3')],
   'tableA': [
-    *map(_table_a, _TOKENS),
+    *map(_table_a, papers.WARPING_TABLE_A),
     Average(name='three tasks', members=_THREE),
   ],
   'figure6': [_sweep(task, ('head', 'tail', 'both')) for task in _THREE],
@@ -197,9 +177,7 @@ W1, figure 1: ALiBi's idealised attention goes to 0, RoPE's stays above 1/e
 W1, figure 2: beyond the training length RoPE gives attention never seen (off by
     more than 0.01), none of the eight heads of ALiBi does
   curves: rope @ unseen > 0.01
-  curves: alibi, slope 1/2|alibi, slope 1/4|alibi, slope 1/8|alibi, slope
-    1/16|alibi, slope 1/32|alibi, slope 1/64|alibi, slope 1/128|alibi, slope
-    1/256 @ unseen < 0.01
+  curves: alibi, slope 1/[2|4|8|16|32|64|128|256] @ unseen < 0.01
 [figureA] sensitivity to position under interpolation
 W1, figure A: sensitivity in the tail falls with length under interpolation
   curves: rope @ 2|4|8 < @ 1|2|4
