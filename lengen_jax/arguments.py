@@ -85,6 +85,19 @@ def _numbers(least: int) -> Callable[[str], tuple[int, ...]]:
   return read
 
 
+_STDLIB = (
+  'config file; --config.KEY.KEY=VALUE overrides a value; default: '
+  'configs/stdlib.py:cpu, with the embedded corpus',
+  {
+    'type': _non_empty,
+    'metavar': 'FILE.py[:ARG]',
+    'default': 'configs/stdlib.py:cpu',
+  },
+)
+_NEW_WORKDIR = (
+  'folder of the results; default: a new folder in runs',
+  {'type': _non_empty},
+)
 # Options: help text and settings. A key with a command wins in this command.
 _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   '--config': (
@@ -95,6 +108,11 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'folder of the run, comparison or sweep',
     {'required': True, 'type': _non_empty},
   ),
+  'train --config': _STDLIB,
+  'compare --config': _STDLIB,
+  'train --workdir': _NEW_WORKDIR,
+  'compare --workdir': _NEW_WORKDIR,
+  'sweep --workdir': _NEW_WORKDIR,
   'reproduce --workdir': (
     'folder of all reproductions, which share models; default: runs/reproduce',
     {'type': _non_empty, 'default': 'runs/reproduce'},

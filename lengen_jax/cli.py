@@ -110,11 +110,30 @@ def _check_data(config: Any) -> None:
   data.check_present(config_lib.check_run(config).data)
 
 
+def _choose_workdir(arguments: argparse.Namespace) -> None:
+  """Sets the workdir to a new folder in runs/, and prints it, if it is None."""
+  if arguments.workdir is not None:
+    return
+  import jax
+
+  if jax.process_count() > 1:
+    raise errors.ConfigError(
+      'a run of several processes needs --workdir, the folder that they share'
+    )
+  prefix = f'runs/{arguments.command}'
+  number = 1
+  while os.path.exists(f'{prefix}-{number}'):
+    number += 1
+  arguments.workdir = f'{prefix}-{number}'
+  print(f'--workdir={arguments.workdir}', flush=True)
+
+
 def _train(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
   from lengen_jax.training import loop, sharding
 
   sharding.start()
+  _choose_workdir(arguments)
   trained = loop.train(config, arguments.workdir, label=config.model.encoding)
   print(
     f'trained {trained.parameters:,} parameters in {trained.seconds:.1f} s; '
@@ -205,6 +224,7 @@ def _compare(arguments: argparse.Namespace, config: Any) -> None:
 
   sharding.start()
   chosen = runs.parse(arguments.runs, config)
+  _choose_workdir(arguments)
   results = compare.compare(config, arguments.workdir, chosen)
   _show(report, results, arguments.workdir)
 
@@ -214,6 +234,7 @@ def _sweep(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax.training import sharding, sweep
 
   sharding.start()
+  _choose_workdir(arguments)
   results = sweep.sweep(config, arguments.workdir)
   _show(sweep_report, results, arguments.workdir)
 

@@ -180,6 +180,29 @@ def test_compare_report(tmp_path, capsys):
   assert before == {name: (tmp_path / name).read_bytes() for name in files}
 
 
+def test_defaults_are_the_embedded_corpus_and_a_new_folder(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  called = []
+  monkeypatch.setattr(
+    'lengen_jax.training.compare.compare',
+    lambda config, workdir, runs: called.append((config, workdir)) or {},
+  )
+  monkeypatch.setattr('lengen_jax.analysis.report.print_table', lambda _: None)
+  monkeypatch.setattr('lengen_jax.analysis.report.write', lambda *_: [])
+  for number in (1, 2):
+    assert cli.main(['compare', '--runs=fire']) == 0
+    config, workdir = called[-1]
+    assert (config.data.source, config.data.train_length) == ('stdlib', 128)
+    assert workdir == f'runs/compare-{number}'
+    assert capsys.readouterr().out == f'--workdir={workdir}\n'
+    (tmp_path / workdir).mkdir(parents=True)
+  monkeypatch.setattr('jax.process_count', lambda: 2)
+  error = mistake(capsys, 'compare', '--runs=fire')
+  assert 'several processes needs --workdir' in error
+
+
 def test_results_in_a_bucket_are_drawn_elsewhere(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr('lengen_jax.training.compare.compare', lambda *_: {})
