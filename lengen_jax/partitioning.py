@@ -58,9 +58,7 @@ def named(
 ) -> Callable[..., Named]:
   """Returns an initializer whose parameter has logical axis names.
 
-  Args:
-    init: an initializer `(key, shape, dtype) -> array`.
-    axes: a logical name for each axis.
+  `init` is an initializer `(key, shape, dtype) -> array`.
   """
 
   @functools.wraps(init)
@@ -111,11 +109,7 @@ def spec(
 
 
 def constrain(x: Any, *names: str | None) -> Any:
-  """Returns x with the sharding given by logical axis names.
-
-  Args:
-    x: an array.
-    *names: see `spec`.
+  """Returns the array x with the sharding of logical axes; see `spec`.
 
   Raises:
     errors.ConfigError: a name has no rule, or an axis of the mesh is Explicit.

@@ -106,13 +106,9 @@ class Checkpointer:
   ) -> None:
     """Starts to save in the background; `check` and `close` raise its errors.
 
-    Moves checkpoints that `restore` could not read aside first.
-
-    Args:
-      state: training state; may be donated afterwards.
-      batches: `data.windows.Batches` of the run, saved before this returns;
-        None if the data has no state.
-      value: ranks checkpoints; one with None, NaN or infinity is never best.
+    First moves checkpoints that `restore` could not read aside. The state may
+    be donated afterwards. The position of `batches` is saved before this
+    returns. `value` ranks checkpoints; None, NaN or infinity is never best.
 
     Raises:
       errors.CheckpointError: this save or the previous one failed; older
@@ -207,20 +203,16 @@ class Checkpointer:
     step: int | None = None,
     cast: bool = False,
   ) -> Any:
-    """Restores the newest checkpoint that can be read.
+    """Restores the newest readable checkpoint; returns None if there is none.
 
     Args:
       abstract_state: shapes, dtypes and shardings of the state; the mesh may
         differ from the one it was saved on.
       warn: called by the first process with a line for each checkpoint that is
         skipped, and for other versions.
-      batches: `data.windows.Batches` of the run, whose position is restored
-        too; None to leave the data alone.
+      batches: data of the run, whose position is restored too.
       step: restore this step only; None for the newest.
       cast: whether to convert a state of other dtypes.
-
-    Returns:
-      The state, or None if there is no checkpoint.
 
     Raises:
       errors.CheckpointError: none of the existing checkpoints can be read, the

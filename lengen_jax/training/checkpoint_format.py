@@ -35,15 +35,10 @@ def make_record(
   config: Any,
   versions: Mapping[str, str],
 ) -> dict[str, Any]:
-  """Returns the record of a checkpoint, JSON-able; see `read_record`.
+  """Returns the record of a state with unstacked layers, JSON-able.
 
-  Args:
-    step: steps done.
-    state: training state with unstacked layers.
-    value: finite value that ranks checkpoints, or None.
-    data_folders: number of processes that save the position in their data.
-    config: config of the run, JSON-able.
-    versions: see `runs.versions`.
+  `value` is finite or None and ranks checkpoints. `data_folders` processes save
+  the position in their data. For `versions` see `runs.versions`.
   """
   return checksums.seal(
     {
@@ -59,10 +54,7 @@ def make_record(
 
 
 def read_record(folder: files.Path) -> dict[str, Any]:
-  """Reads the record of a checkpoint.
-
-  Args:
-    folder: folder of the checkpoint, named by its step.
+  """Reads the record in the folder of a checkpoint.
 
   Raises:
     OSError: the record cannot be read.
@@ -88,14 +80,9 @@ def read(
   batches: windows.Batches | None,
   cast: bool,
 ) -> tuple[Any, dict[str, Any] | None, str | None]:
-  """Reads and verifies a checkpoint; all processes of a run must call it.
+  """Reads and verifies a checkpoint; see `Checkpointer.restore`.
 
-  Args:
-    folder: folder of the checkpoint, named by its step.
-    abstract_state: shapes, dtypes and shardings of the state.
-    config: ModelConfig; None if no layers are stacked.
-    batches: `data.windows.Batches` to restore too; None to skip the data.
-    cast: whether to convert a state of other dtypes.
+  All processes of a run must call it.
 
   Returns:
     (state, record, None), or (None, None, problem) if it is damaged.
@@ -174,12 +161,7 @@ class DataHandler(ocp.CheckpointHandler):
 @ocp.args.register_with_handler(DataHandler, for_save=True, for_restore=True)
 @dataclasses.dataclass
 class SaveData(ocp.args.CheckpointArgs):
-  """Arguments of `DataHandler.save`.
-
-  Attributes:
-    batches: data of this process.
-    step: steps done.
-  """
+  """Arguments of `DataHandler.save`: the data of this process."""
 
   batches: windows.Batches
   step: int

@@ -39,11 +39,7 @@ class Preemption:
       signal.signal(signal.SIGTERM, self._previous)
 
   def reached(self, step: int) -> bool:
-    """Returns whether to stop after this step; call at every step.
-
-    Args:
-      step: steps done.
-    """
+    """Returns whether to stop after this step; call at every step."""
     if self._single:
       return self._received
     return multihost_utils.reached_preemption_sync_point(step)
@@ -60,11 +56,9 @@ class Watchdog:
   """
 
   def __init__(self, timeout: float) -> None:
-    """Creates a watchdog, which starts when it is entered.
+    """Creates a watchdog that ends the process `timeout` seconds after `reset`.
 
-    Args:
-      timeout: seconds without `reset` after which the process ends; 0 for no
-        limit.
+    It starts when it is entered. A timeout of 0 is no limit.
     """
     self._timeout = timeout
     self._stopped = threading.Event()

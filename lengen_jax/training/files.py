@@ -31,10 +31,7 @@ def is_remote(path: PathLike) -> bool:
 
 
 def make_folder(path: PathLike) -> Path:
-  """Creates a folder if it does not exist.
-
-  Returns:
-    Its absolute path.
+  """Creates a folder if it does not exist, and returns its absolute path.
 
   Raises:
     errors.WorkdirError: the folder cannot be created.

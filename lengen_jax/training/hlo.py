@@ -58,14 +58,9 @@ def collectives(text: str) -> dict[str, int]:
 
 
 def largest(text: str, count: int) -> list[tuple[int, str, str]]:
-  """Returns the largest computed arrays, one per shape and dtype.
+  """Returns at most `count` of the largest arrays that a program computes.
 
-  Args:
-    text: text of a compiled program.
-    count: maximum number of arrays.
-
-  Returns:
-    List of (bytes, 'dtype[shape]', operation), the largest first.
+  One per shape and dtype: (bytes, 'dtype[shape]', operation), largest first.
   """
   fused = {*re.findall(r' fusion\(.*?calls=%?([\w.-]+)', text)}
   found: dict[tuple[str, str], tuple[int, str]] = {}

@@ -115,8 +115,7 @@ class Log:
       tokens: tokens per step.
       flops: FLOPs per step; see `throughput.model_flops`.
       primary: whether this process writes.
-      trackers: called with folder, first_step, the date when the run began and
-        the time in seconds since 1970; see `trackers.create`.
+      trackers: `trackers.create` without its first argument.
       clock: returns seconds since 1970.
 
     Raises:
@@ -167,9 +166,6 @@ class Log:
       seconds: time spent in steps in this session.
       durable_step: newest step with a complete checkpoint.
       saves: whether the last step is about to be saved.
-
-    Returns:
-      A Written.
 
     Raises:
       errors.WorkdirError: the log cannot be written.
@@ -239,13 +235,7 @@ class Log:
 
 
 def profile_steps(spec: str) -> tuple[int, int] | None:
-  """Returns the first and the last step to profile, counted from 1.
-
-  Args:
-    spec: 'FIRST:LAST', for example '10:15'; '' for none.
-
-  Returns:
-    (first, last), or None for an empty spec.
+  """Parses 'FIRST:LAST', the steps to profile, counted from 1; '' for none.
 
   Raises:
     errors.ConfigError: the spec is not a range of steps.
@@ -277,16 +267,10 @@ class Profile:
     *,
     primary: bool = True,
   ) -> None:
-    """Creates an idle profile.
+    """Creates an idle profile of the process that is `primary`.
 
-    Args:
-      spec: see `profile_steps`.
-      folder: workdir.
-      announce: called with a line that names the trace.
-      primary: whether this process traces.
-
-    Raises:
-      errors.ConfigError: see `profile_steps`.
+    `announce` is called with a line that names the trace. For `spec` see
+    `profile_steps`.
     """
     self._steps = profile_steps(spec)
     self._folder, self._announce = folder / 'profile', announce

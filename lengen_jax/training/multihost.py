@@ -26,16 +26,10 @@ def is_first() -> bool:
 
 
 def attempt(function: Callable[[], _T]) -> tuple[_T | None, str | None]:
-  """Calls a function in every process.
+  """Calls a function in every process; it must not run collectives.
 
-  Args:
-    function: takes no arguments and runs no collective operations.
-
-  Returns:
-    (result, None), or (None, problem) if the function failed in any process.
-
-  Raises:
-    errors.LengenError: raised by the function.
+  Returns (result, None), or (None, problem) if the function failed in any
+  process. A LengenError of the function is raised.
   """
   try:
     result, problem = function(), None

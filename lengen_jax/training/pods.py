@@ -123,11 +123,10 @@ class Pod:
 
 
 def get(name: str, slices: int = 1) -> Pod:
-  """Returns the Pod of an accelerator type.
+  """Returns the Pod of an accelerator type such as 'v4-256'.
 
-  Args:
-    name: for example 'v4-256'; 'v5litepod-' is accepted for 'v5e-'.
-    slices: number of slices, connected by the data-centre network.
+  'v5litepod-' is accepted for 'v5e-'. Several slices are connected by the
+  data-centre network.
 
   Raises:
     errors.ConfigError: the type is unknown, or `slices` is less than 1.

@@ -13,14 +13,10 @@ def running() -> str | None:
 
 @functools.cache
 def of_checkout(folder: pathlib.Path) -> str | None:
-  """Returns the commit that the files of a folder are checked out from.
+  """Returns the hash of the commit that a folder is checked out from.
 
-  Args:
-    folder: path.
-
-  Returns:
-    Its hash, with '+dirty' if tracked files were changed; None if the files are
-    not in a checkout or git is missing.
+  It ends with '+dirty' if tracked files were changed. None if the files are not
+  in a checkout or git is missing.
   """
 
   def git(*arguments: str) -> str:

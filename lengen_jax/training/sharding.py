@@ -135,11 +135,7 @@ class Layout:
     """Creates the mesh.
 
     Only the axis 'data' spans several TPU slices, whose network is slow.
-
-    Args:
-      sizes: a MeshConfig.
-      batch_size: rows of a batch.
-      devices: jax devices; all of them if None.
+    Without `devices`, the mesh has all of them.
 
     Raises:
       errors.ConfigError: sizes, devices and batch size are incompatible.
@@ -200,11 +196,9 @@ class Layout:
     return NamedSharding(self.mesh, partitioning.spec(*names, rules=RULES))
 
   def check(self, axes: Any, shapes: Any) -> None:
-    """Checks that the mesh divides all arrays.
+    """Checks that the mesh divides a tree of arrays or their shapes.
 
-    Args:
-      axes: tree of tuples of logical axis names.
-      shapes: tree of arrays or their shapes.
+    `axes` is a tree of tuples of logical axis names.
 
     Raises:
       errors.ConfigError: an axis of an array is not divisible.
@@ -268,11 +262,7 @@ class Layout:
     return sorted({*groups.values()}).index(mine), len({*groups.values()})
 
   def place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Returns a batch on the mesh, from the rows of this process.
-
-    Args:
-      rows: arrays `[rows, L]`; see `host`.
-    """
+    """Returns a batch on the mesh from the rows `[rows, L]` of this process."""
     mine = self._row_groups()[jax.process_index()]
     _, hosts = self.host
 

@@ -53,11 +53,8 @@ def model_flops(
   a causal model, and those within its window. Rows count as one segment without
   padding.
 
-  Args:
-    config: a ModelConfig.
-    batch_size: rows, over all hosts.
-    length: tokens per row; for an encoder-decoder, of the decoder.
-    encoder_length: tokens per row of the encoder of an encoder-decoder.
+  A batch has `batch_size` rows over all hosts, of `length` tokens each. In an
+  encoder-decoder, `length` is that of the decoder.
   """
   c = config
   products = _stack(c, length, causal=c.architecture != 'encoder')
@@ -75,15 +72,7 @@ def utilisation(
   """Returns FLOPs as a fraction of what devices can do in a time.
 
   With `model_flops` this is the model FLOP utilisation, MFU. The peak is that
-  of bfloat16, for any dtype of the model.
-
-  Args:
-    flops: total over all devices.
-    seconds: elapsed time.
-    devices: jax devices.
-
-  Returns:
-    A fraction, or None if the peak of a device is unknown, as for CPUs.
+  of bfloat16, for any dtype of the model; None if it is unknown, as for CPUs.
   """
   peaks = [_peak(device) for device in devices]
   if None in peaks:
@@ -94,12 +83,8 @@ def utilisation(
 def memory(devices: Sequence[jax.Device]) -> dict[str, int] | None:
   """Returns the memory use of the fullest of this process's devices.
 
-  Args:
-    devices: jax devices; those of other processes are ignored.
-
-  Returns:
-    {'bytes_in_use': current, 'peak_bytes': maximum so far}, or None if the
-    backend does not report it, as for CPUs.
+  {'bytes_in_use': current, 'peak_bytes': maximum so far}, or None if the
+  backend does not report it, as for CPUs.
   """
   here = jax.process_index()
   stats = [d.memory_stats() for d in devices if d.process_index == here]

@@ -34,7 +34,7 @@ def create(
     config: ConfigDict of the run, with train.tensorboard and train.wandb.
     folder: workdir.
     first_step: steps already done.
-    began: date when the first session of the run started.
+    began: date of the first session of the run.
     now: seconds since 1970.
 
   Raises:

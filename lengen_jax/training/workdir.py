@@ -48,15 +48,8 @@ def claim(
 ) -> files.Path:
   """Writes the config into a new workdir, or compares it with an old one's.
 
-  Args:
-    workdir: folder; created if it does not exist.
-    config: ConfigDict of the run.
-    corpus_info: `info` of the corpus, if there is one. The config file includes
-      its checksum and vocabulary.
-    kind: RUN, COMPARISON or SWEEP, the name of the config file.
-
-  Returns:
-    The absolute path of the folder.
+  The config file, whose name is `kind`, includes checksum and vocabulary of the
+  corpus whose `info` is given. Returns the absolute path of the folder.
 
   Raises:
     errors.WorkdirError: the workdir has another configuration or kind, or
@@ -151,11 +144,8 @@ def check_vocabulary(
 ) -> None:
   """Raises if a model was trained on another vocabulary than a corpus has.
 
-  Args:
-    path: where the model is; without `trained_on`, the workdir of its run.
-    corpus_info: `info` of the corpus.
-    trained_on: fingerprint of the model's vocabulary; None to read it from the
-      workdir.
+  `trained_on` is the fingerprint of the vocabulary of the model at `path`; None
+  to read it from the workdir at `path`.
 
   Raises:
     errors.CorpusError: the vocabularies differ.
