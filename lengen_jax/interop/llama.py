@@ -42,10 +42,7 @@ _COMPUTED = re.compile(r'model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq')
 
 
 def load(folder: PathLike) -> tuple[Params, ModelConfig]:
-  """Reads a checkpoint.
-
-  Args:
-    folder: folder of the checkpoint.
+  """Reads the checkpoint in a folder.
 
   Returns:
     (params, ModelConfig): numpy float32 arrays with unstacked layers.

@@ -68,9 +68,6 @@ def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
 def model_fields(folder: str | os.PathLike[str]) -> dict[str, Any]:
   """Returns the fields of a checkpoint's ModelConfig that are not default.
 
-  Args:
-    folder: folder of the checkpoint.
-
   Raises:
     errors.CheckpointError: config.json is missing or broken, or describes a
       model that no ModelConfig represents exactly.

@@ -42,10 +42,7 @@ class TrainedOn:
 
 
 def check_path(path: PathLike) -> pathlib.Path:
-  """Returns a path, made absolute, if weights can be written there.
-
-  Args:
-    path: path of the file, '*.safetensors'.
+  """Returns the absolute path of a file, '*.safetensors', to be written.
 
   Raises:
     errors.CheckpointError: another suffix, a missing parent folder, or a
@@ -70,16 +67,9 @@ def save(
   config: ModelConfig,
   trained_on: TrainedOn = TrainedOn(),
 ) -> int:
-  """Writes the parameters of a model, atomically.
+  """Writes parameters to a file, atomically; returns its size in bytes.
 
-  Args:
-    path: path of the file, '*.safetensors'.
-    params: tree of arrays, layers stacked or not.
-    config: the ModelConfig.
-    trained_on: the TrainedOn.
-
-  Returns:
-    Size of the file in bytes.
+  The layers of `params` may be stacked. For `path` see `check_path`.
 
   Raises:
     errors.CheckpointError: the file cannot be written; see `check_path`.
@@ -183,10 +173,7 @@ def check(
 ) -> None:
   """Raises unless arrays have exactly the expected names and shapes.
 
-  Args:
-    arrays: arrays by name.
-    shapes: expected shapes by name.
-    where: file or folder of the arrays, for the message.
+  `where` is the file or folder of the arrays.
 
   Raises:
     errors.CheckpointError: naming the first array that is missing, superfluous,

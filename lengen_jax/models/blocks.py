@@ -106,14 +106,7 @@ class Block(nn.Module):
 
 
 class Cycle(nn.Module):
-  """The blocks of one period of layers, for scanning.
-
-  Attributes:
-    config: config of the model.
-    period: options of its layers.
-    causal: see Block.
-    deterministic: see Block.
-  """
+  """The blocks of one period of layers, for scanning; see Block."""
 
   config: ModelConfig
   period: tuple[Layer, ...]

@@ -31,8 +31,8 @@ class MultiHeadDotProductAttention(nn.Module):
   query kernel is smaller by that factor. Logits and softmax are float32.
 
   During decoding, `encoding` computes one row of the bias per new token. A bias
-  passed to the call is one of all pairs: with 32,768 slots and 16 heads that is
-  64 GiB in float32.
+  passed as an argument must instead cover all query-key pairs; for a cache of
+  32,768 tokens and 16 heads, it takes 64 GiB in float32.
 
   Attributes:
     num_heads: H.
