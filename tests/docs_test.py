@@ -96,7 +96,7 @@ def test_blocks_run(page, reader):
     if kind == 'sh':
       for words in commands(text):
         assert words[0] == 'lengen', f'{page.name}:{line}: sh notest, please'
-        words = [set_in(os.environ, tiny(word)) for word in words]
+        words = small([set_in(os.environ, word) for word in words])
         assert cli.main(words[1:]) == 0, words
     elif not FILE.match(text):
       # Line numbers of an error are those of the page.
@@ -109,8 +109,16 @@ def write_files(page, folder):
       (folder / file[1]).write_text(text)
 
 
-def tiny(word):
-  return re.sub(r'([:,])cpu$', r'\1tiny', word)
+def small(words):
+  """A command at the size `tiny` with one layer, and at two lengths."""
+  words = [re.sub(r'([:,])cpu$', r'\1tiny', word) for word in words]
+  fields = {}
+  if any(word.endswith(('py:tiny', ',tiny')) for word in words):
+    fields['--config.model.num_layers'] = '1'
+  if any(word.endswith('stdlib.py:tiny') for word in words):
+    fields['--config.eval.lengths'] = '(32, 64)'
+  given = {word.partition('=')[0] for word in words}
+  return words + [f'{k}={v}' for k, v in fields.items() if k not in given]
 
 
 @pytest.mark.parametrize('page', PAGES, ids=called)

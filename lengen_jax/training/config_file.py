@@ -34,15 +34,14 @@ def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
     errors.ConfigError: the file is missing or raises, or an override has an
       unknown field or an invalid value.
   """
-  strange = [o for o in overrides if not o.startswith('--config.')]
-  if strange:
-    raise errors.ConfigError(
-      f'unknown argument {strange[0]!r}; values of the config are set by '
-      '--config.KEY=VALUE'
-    )
   config = _run(text)
   argv = ['lengen', *overrides]
   for override in overrides:
+    if not override.startswith('--config.'):
+      raise errors.ConfigError(
+        f'unknown argument {override!r}; values of the config are set by '
+        '--config.KEY=VALUE'
+      )
     _check_key(config, override.partition('=')[0].removeprefix('--config.'))
   values = flags.FlagValues()
   try:

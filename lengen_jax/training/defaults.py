@@ -152,8 +152,9 @@ def _fields(cls: Any) -> ml_collections.ConfigDict:
   """Returns the fields of a dataclass; None becomes a typed placeholder."""
   fields = ml_collections.ConfigDict()
   for field in dataclasses.fields(cls):
-    kinds = getattr(field.type, '__args__', (field.type,))
-    empty = field.default in (None, dataclasses.MISSING)
-    placeholder = config_dict.placeholder(kinds[0])
-    fields[field.name] = placeholder if empty else field.default
+    value: Any = field.default
+    if value in (None, dataclasses.MISSING):
+      kinds = getattr(field.type, '__args__', (field.type,))
+      value = config_dict.placeholder(kinds[0])
+    fields[field.name] = value
   return fields

@@ -143,9 +143,9 @@ def _losses(
 
 def _word_perplexity(loss: float | None, words: float) -> float | None:
   """Returns the perplexity per word; None if undefined or infinite."""
-  found = (
-    lm.word_perplexity(loss, words) if loss is not None and words else math.inf
-  )
+  if loss is None or not words:
+    return None
+  found = lm.word_perplexity(loss, words)
   return found if math.isfinite(found) else None
 
 
@@ -194,23 +194,16 @@ def answers(
         for example, output in zip(examples, outputs, strict=True)
       }
       references = {e.id: e.references for e in examples}
-      scores[task.name] = scores_lib.score(task, texts, references)
-      whole[task.name] = sum(e.whole for e in examples) / count
+      score = scores_lib.score(task, texts, references)
+      share = sum(e.whole for e in examples) / count
+      shown = f'{score["score"]:.2f}, {100 * share:.0f} % of the prompts whole'
+      print(f'{name}: {shown}', flush=True)
+      scores[task.name], whole[task.name] = score, share
       found['examples'][task.name] = count
-      print(
-        f'{name}: {scores[task.name]["score"]:.2f}, '
-        f'{100 * whole[task.name]:.0f} % of the prompts whole',
-        flush=True,
-      )
       about = {'task': task.name, 'length': length}
       predictions += [
-        {
-          **about,
-          'id': key,
-          'prediction': texts[key],
-          'references': references[key],
-        }
-        for key in references
+        {**about, 'id': key, 'prediction': texts[key], 'references': right}
+        for key, right in references.items()
       ]
     else:
       found['scores'][str(length)] = scores

@@ -189,10 +189,7 @@ def check_corpus(run: run_lib.Run, corpus: Any) -> None:
 def _adopted(
   run: run_lib.Run, workdir: PathLike, corpus: Any
 ) -> tuple[state_lib.TrainState | None, list[str]]:
-  """Returns the initial state from trained weights, and notes for the user.
-
-  The state is None if the run starts from scratch or has checkpoints.
-  """
+  """Returns the state of a run that starts from trained weights, and notes."""
   source = run.config.train.init_from
   if not source:
     return None, []
@@ -240,7 +237,8 @@ class Loop:
   def train(self, state: state_lib.TrainState) -> state_lib.TrainState:
     """Returns the state after the last step of the config."""
     run, config = self.run, self.run.train
-    first, batch = int(state.step), self._next()
+    place, batches = run.layout.place, self.batches
+    first, batch = int(state.step), place(batches.next())
     with contextlib.ExitStack() as stack:
       progress, log, profile = self._reporters(stack, first, batch)
       preemption = stack.enter_context(faults.Preemption())
@@ -261,7 +259,7 @@ class Loop:
         cost = None
         if not saves:
           # Overlaps with the step on the devices.
-          batch = self._next()
+          batch = place(batches.next())
         else:
           metrics |= _bias_error(run, state.params, progress)
           # A machine about to be preempted has no time for a validation.
@@ -285,19 +283,15 @@ class Loop:
             )
         if saves:
           # The log is complete and the data is at this step.
-          self.checkpoints.save(state, self.batches, value=cost)
+          self.checkpoints.save(state, batches, value=cost)
         if preempted and not last:
           raise errors.PreemptedError(
             f'stopped by SIGTERM; saved step {step} of {config.steps} in '
             f'{self.path}; the same command resumes'
           )
         if saves and not last:
-          batch = self._next()
+          batch = place(batches.next())
     return state
-
-  def _next(self) -> dict[str, jax.Array]:
-    """Returns the next batch, on the mesh."""
-    return self.run.layout.place(self.batches.next())
 
   def _reporters(
     self, stack: contextlib.ExitStack, first: int, batch: dict[str, jax.Array]
