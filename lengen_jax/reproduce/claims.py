@@ -27,10 +27,6 @@ def judge(claim: Claim, results: Results) -> Results:
   degrees of freedom.
   Failures are corrected for multiple comparisons as by Holm (1979).
   Comparisons that a scale omits are not counted.
-
-  Args:
-    claim: the claim.
-    results: results of the experiment.
   """
   differences = [_differences(results, one) for one in claim.comparisons]
   outcomes = _outcomes(results, claim.comparisons, differences)
@@ -56,8 +52,7 @@ def judge(claim: Claim, results: Results) -> Results:
 
 def _differences(results: Results, comparison: Comparison) -> list[float]:
   """Returns high - low - margin of each seed; [] if a score is missing."""
-  low = _scores(results, comparison.low)
-  high = _scores(results, comparison.high)
+  low, high = (_scores(results, x) for x in (comparison.low, comparison.high))
   if not low or not high or None in low + high:
     return []
   return [b - a - comparison.margin for a, b in zip(low, high, strict=True)]

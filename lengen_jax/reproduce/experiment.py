@@ -56,7 +56,6 @@ class Row:
 
   Attributes:
     name: the paper's name of the method.
-    run: the run.
     paper: the paper's scores, one per column; None if it reports none.
     scales: scales at which the row is run.
     trained_as: name of the row whose trained model this row evaluates; None
@@ -85,11 +84,7 @@ def rows(
 ) -> tuple[Row, ...]:
   """Returns the rows `names` of a table; None for all.
 
-  Args:
-    runs: {name: run}.
-    paper: {name: the paper's scores}; a missing name has none.
-    names: names of the rows.
-    **options: other attributes, common to all rows.
+  Runs and the paper's scores are given by name; all rows share `options`.
   """
   paper = paper or {}
   return tuple(
@@ -128,13 +123,10 @@ class Experiment:
 
   Attributes:
     name: 'PAPER/TABLE'.
-    title: what the table shows.
     parts: the `parts.Part`s that are run, in this order.
     hardware: the paper's hardware; '' if unknown.
     summary: returns summary lines for the results.
     ours: settings that the paper does not specify, one line each.
-    seeds: default seeds.
-    claims: statements to test.
   """
 
   name: str
@@ -168,9 +160,8 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
   comparisons = []
   for part, row in itertools.product(*left[:2]):
     for other in right[1] or [row]:
-      for column, other_column in zip(
-        columns, right[2] or columns, strict=True
-      ):
+      pairs = zip(columns, right[2] or columns, strict=True)
+      for column, other_column in pairs:
         low: Operand = part, row, column
         high: Operand = other
         if not isinstance(other, float):
@@ -214,12 +205,8 @@ def read(
   'KEY: TEXT' a claim, and a line indented by two spaces is read by
   `parse_comparisons`. Lines indented by four spaces continue the previous line.
 
-  Args:
-    paper: first part of the names.
-    text: titles and claims.
-    parts: {table: parts}.
-    fields: {table: other attributes}, where they differ from `defaults`.
-    **defaults: other attributes of all experiments.
+  Parts, and other attributes where they differ from `defaults`, are given by
+  table.
   """
   found: list[Experiment] = []
   claims: list[Claim] = []

@@ -26,9 +26,8 @@ class Average(parts.Part):
     first = averaged[0]
     table = []
     for name in (row['name'] for row in first['rows']):
-      rows = [
-        row for part in averaged for row in part['rows'] if row['name'] == name
-      ]
+      every = (row for part in averaged for row in part['rows'])
+      rows = [row for row in every if row['name'] == name]
       if len(rows) < len(averaged):
         continue
       seeds = zip(*(row['values'] for row in rows), strict=True)
@@ -95,12 +94,10 @@ class Figure(parts.Part):
     elif self.measure is not None:
       numbers = [self.measure()] * len(request.seeds)
     paths = self.draw(*arguments)
-    rows = [
-      parts.table_row(
-        name, '', [list(one[name]) for one in numbers], self.paper.get(name)
-      )
-      for name in (numbers[0] if numbers else ())
-    ]
+    rows = []
+    for name in numbers[0] if numbers else ():
+      by_seed = [list(one[name]) for one in numbers]
+      rows.append(parts.table_row(name, '', by_seed, self.paper.get(name)))
     return self.results(
       rows,
       unit=self.unit,

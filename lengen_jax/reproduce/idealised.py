@@ -1,10 +1,8 @@
 """Idealised attention: the effect of distance alone on the score of a key.
 
-The query and all keys have the same content, so RoPE's score, scaled to 1 at
-distance 0, is a mean of cosines. Positions are float64, in tokens; the query is
-at position 0. Functions of figures write a PNG and a CSV of the
-numbers drawn into a folder, which is created if missing, and return the paths.
-The files are reproducible byte by byte.
+The query, at position 0, and all keys have the same content, so RoPE's score,
+scaled to 1 at distance 0, is a mean of cosines. Positions are float64, in
+tokens. Each figure is a PNG and a CSV of its numbers, the same bytes each time.
 
 Source: Position-index warping, figures 1, 2, 4, A and B, and table 2.
 """
@@ -57,10 +55,8 @@ def rope_score(
 ) -> np.ndarray:
   """Returns RoPE's score, (2 / d) sum_s cos(theta_s k), s = 1 ... d / 2.
 
-  theta_s = base^(-2 (s - 1) / d).
-
-  k is the distance `[...]`, d the width of query and key. Scores `[...]` lie in
-  [-1, 1].
+  theta_s = base^(-2 (s - 1) / d), k is the distance `[...]`, d the width of
+  query and key. Scores `[...]` lie in [-1, 1].
 
   Source: Position-index warping, figure 1; theta_s of Su et al. (2021),
   arXiv:2104.09864, eq. 15.
@@ -80,36 +76,23 @@ def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray:
 
 
 def attention(score: ArrayLike) -> np.ndarray:
-  """Returns unnormalised attention, exp(score), `[...]`.
-
-  Source: Position-index warping, figure 1.
-  """
+  """Returns unnormalised attention, exp(score), `[...]`."""
   return np.exp(score)
 
 
 def unseen(values: np.ndarray, trained: np.ndarray) -> np.ndarray:
-  """Returns the distance of attention `[...]` from its range in training `[n]`.
-
-  Source: Position-index warping, figure 2, in numbers.
-  """
+  """Returns the distance of attention `[...]` from its range in training."""
   beyond = np.maximum(values - trained.max(), trained.min() - values)
   return np.maximum(beyond, 0.0)
 
 
 def sensitivity(positions: np.ndarray) -> np.ndarray:
-  """Returns the decrease of RoPE's attention from each key to the next.
-
-  For n positions the result has shape `[n - 1]`.
-
-  Source: Position-index warping, figure A.
-  """
+  """Returns the decrease of RoPE's attention from key to key, `[n - 1]`."""
   return -np.diff(attention(rope_score(positions)))
 
 
 def skew_values(x: np.ndarray, skew: str) -> np.ndarray:
   """Returns f(x) for x in [0, 1]; the skew function `none` is the identity.
-
-  Source: Position-index warping, section 4.
 
   Raises:
     errors.SpecError: unknown skew function.
@@ -140,8 +123,7 @@ def total_difference(train_length: int, ratio: int, skew: str, c: int) -> float:
   """Returns the difference of sensitivity between training and test tails.
 
   It is the sum over the last c - 1 steps of |sensitivity in training - at
-  test|, with training positions warped over l = L_train and interpolated test
-  positions; `ratio` is L_test / L_train.
+  test|; `ratio` is L_test / L_train.
 
   Source: Position-index warping, eq. 6 and table 2. Equation 6 uses the score;
   the values of the table result from its exponential.
@@ -176,9 +158,8 @@ def mismatches(
   ]
 
 
-def deviations(results: Any) -> list[str]:
+def deviations(_: Any) -> list[str]:
   """Returns a line per cell of table 2 that deviates from print."""
-  del results
   return [
     f'{row} at {column}: {ours:.3f}, printed {printed:.3f}'
     for row, column, ours, printed in mismatches(table_2())
@@ -202,11 +183,11 @@ def most_unseen() -> dict[str, tuple[float]]:
     f'alibi, slope 1/{2**n}': alibi_score(distance, 2.0**-n)
     for n in range(1, 9)
   }
-  found = {}
-  for name, score in scores.items():
-    seen, longer = np.split(attention(score), [_TEXT_LENGTH])
-    found[name] = (float(unseen(longer, seen).max()),)
-  return found
+  values = {name: attention(score) for name, score in scores.items()}
+  return {
+    name: (float(unseen(x, x[:_TEXT_LENGTH]).max()),)
+    for name, x in values.items()
+  }
 
 
 def tail_sensitivity() -> dict[str, tuple[float, ...]]:
@@ -227,14 +208,9 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
   for name, values in curves.items():
     rows += _draw(axes, (name,), distance, values, label=name)
   axes.axhline(math.exp(-1), color='0.4', linestyle='--', linewidth=1)
-  axes.annotate(
-    'e⁻¹, lower bound of RoPE',
-    (1, math.exp(-1)),
-    xycoords=('axes fraction', 'data'),
-    xytext=(-3, 3),
-    ha='right',
-    **_NOTE,
-  )
+  place: Any = {'xycoords': ('axes fraction', 'data'), 'xytext': (-3, 3)}
+  bound = 'e⁻¹, lower bound of RoPE'
+  axes.annotate(bound, (1, math.exp(-1)), ha='right', **place, **_NOTE)
   _label(axes, _DISTANCE, _ATTENTION, log=True)
   header = ('curve', 'distance', 'attention')
   return _save(folder, 'figure_1', figure, axes, header, rows)
@@ -243,8 +219,7 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
 def figure_2(folder: PathLike) -> list[pathlib.Path]:
   """Draws attention beyond the training length, and how far it is unseen.
 
-  RoPE reaches values that do not occur in training. A head of ALiBi deviates
-  by at most exp(-slope L_train), which is visible for the flattest heads only.
+  A head of ALiBi deviates by at most exp(-slope L_train).
   """
   distance = _log_spaced(RATIOS[-1] * _TEXT_LENGTH)
   both = np.concatenate([np.arange(_TEXT_LENGTH), distance])
@@ -265,8 +240,7 @@ def figure_2(folder: PathLike) -> list[pathlib.Path]:
 def figure_a(folder: PathLike) -> list[pathlib.Path]:
   """Draws sensitivity by position under dynamic position interpolation.
 
-  The left panel shows whole sequences at the training length of the algorithmic
-  tasks, the right one the tails at that of the language models.
+  The left panel shows whole sequences, the right one tails.
   """
   short, long = _TASK_LENGTH, _TEXT_LENGTH
   figure, (left, right) = plots.panels(2)
@@ -345,24 +319,13 @@ def draw_table_2(folder: PathLike) -> list[pathlib.Path]:
     )
     cells = zip(x, TABLE_2_COLUMNS, row, printed, strict=True)
     for place, name, value, paper in cells:
-      axes.annotate(
-        f'{value:.3f}\n({paper:.3f})',
-        (place, max(value, paper)),
-        xytext=(0, 5),
-        textcoords='offset points',
-        ha='center',
-        fontsize=7,
-      )
+      text, top = f'{value:.3f}\n({paper:.3f})', (place, max(value, paper))
+      above = {'xytext': (0, 5), 'textcoords': 'offset points', 'ha': 'center'}
+      axes.annotate(text, top, fontsize=7, **above)
       rows.append((skew, name, value, paper, (skew, name) in off))
-    axes.plot(
-      x,
-      printed,
-      'D',
-      color='white',
-      markeredgecolor='black',
-      markersize=5,
-      label='print, in brackets' if number == len(table) - 1 else None,
-    )
+    diamond = {'color': 'white', 'markeredgecolor': 'black', 'markersize': 5}
+    label = 'print, in brackets' if number == len(table) - 1 else None
+    axes.plot(x, printed, 'D', label=label, **diamond)
   label = f'more than {TABLE_2_TOLERANCE} off the print'
   hatched = {'color': '0.7', 'edgecolor': 'white', 'hatch': '///'}
   axes.bar([0], [0], label=label, **hatched)

@@ -39,13 +39,7 @@ _OMITTED_DIFFERENCES = (
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What to reproduce, and where.
-
-  Attributes:
-    overrides: '--config.KEY=VALUE' arguments.
-    root: folder of all reproductions.
-    name: name of the experiment, 'PAPER/TABLE'.
-  """
+  """Experiment PAPER/TABLE, as `run.reproduce` is asked to run it."""
 
   scale: str
   seeds: tuple[int, ...]
@@ -67,11 +61,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-  """A part of an experiment.
-
-  Its name is also that of its folder. `kind` is the value of 'kind' in the
-  results.
-  """
+  """A part of an experiment; `kind` is that of its results."""
 
   name: str
   scales: tuple[str, ...] = experiment_lib.SCALES
@@ -110,10 +100,7 @@ def table_row(
   paper: experiment_lib.Scores | None = None,
   reduction: str = 'mean',
 ) -> Results:
-  """Returns a row of a results table, given scores `[seeds][columns]`.
-
-  The reduction over seeds is 'mean', 'min' or 'max'.
-  """
+  """Returns a row of a results table, given scores `[seeds][columns]`."""
   reduce = {'mean': statistics.fmean, 'min': min, 'max': max}[reduction]
   return {
     'name': name,
@@ -186,12 +173,7 @@ class ConfiguredPart(Part):
     return config
 
   def check(self, request: Request) -> None:
-    """Writes substitute data, then raises an error if the part cannot run.
-
-    Raises:
-      errors.LengenError: the config or the runs are invalid, or data is
-        missing.
-    """
+    """Writes substitute data; for the errors see `Part.check`."""
     self.write_substitute(request)
     config = self.make_config(request)
     self.parse(config, request.scale)

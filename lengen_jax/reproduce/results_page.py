@@ -56,7 +56,8 @@ def page(folder: pathlib.Path) -> str:
   results.sort(key=lambda found: (order.index(found['name']), found['scale']))
   head = ['claim', 'says', 'experiment', 'scale', 'seeds', 'verdict', 'effect']
   rows = []
-  for experiment, claim in sorted(_claims(), key=_number):
+  pairs = [(e, c) for e in reproduce.EXPERIMENTS.values() for c in e.claims]
+  for experiment, claim in sorted(pairs, key=_number):
     verdicts = [
       _verdict(found, claim)
       for found in results
@@ -68,12 +69,6 @@ def page(folder: pathlib.Path) -> str:
   for found in results:
     lines += ['', *_section(found)]
   return '\n'.join(lines) + '\n'
-
-
-def _claims() -> Iterator[tuple[Experiment, Claim]]:
-  for experiment in reproduce.EXPERIMENTS.values():
-    for claim in experiment.claims:
-      yield experiment, claim
 
 
 def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
@@ -172,12 +167,7 @@ def _file(found: Results) -> str:
 
 
 def main(runs: str, docs: str) -> None:
-  """Copies results from a folder of runs and writes the page.
-
-  Args:
-    runs: folder of all reproductions, 'runs/reproduce'.
-    docs: folder of the documentation.
-  """
+  """Copies results from the folder of runs and writes the page."""
   folder = pathlib.Path(docs) / 'results'
   folder.mkdir(parents=True, exist_ok=True)
   for path in sorted(pathlib.Path(runs).rglob(reproduction.RESULTS)):

@@ -37,9 +37,8 @@ def reproduce(
   Args:
     experiment: the experiment.
     scale: one of `experiment.SCALES`.
-    root: folder of all reproductions. Its folder PAPER/TABLE/SCALE receives the
-      results, reproduction.json; its folder `trained` holds the models, which
-      experiments share.
+    root: folder of all reproductions. PAPER/TABLE/SCALE in it receives
+      reproduction.json, and `trained` the models, which experiments share.
     seeds: the seeds; None for those of the experiment.
     overrides: '--config.KEY=VALUE' arguments for all parts.
 
@@ -61,9 +60,8 @@ def reproduce(
       raise errors.ConfigError(
         f'--config.{key} is set by the experiment; {_FIXED[key]}'
       )
-  if overrides and not any(
-    isinstance(one, parts_lib.ConfiguredPart) for one in parts
-  ):
+  configured = [isinstance(one, parts_lib.ConfiguredPart) for one in parts]
+  if overrides and not any(configured):
     raise errors.ConfigError(
       f'{experiment.name} trains nothing and has no config; leave out '
       f'{overrides[0]}'
@@ -93,9 +91,8 @@ def reproduce(
     'parts': [],
   }
   for number, part in enumerate(parts):
-    print(
-      f'{experiment.name}: {part.name} [{number + 1}/{len(parts)}]', flush=True
-    )
+    place = f'[{number + 1}/{len(parts)}]'
+    print(f'{experiment.name}: {part.name} {place}', flush=True)
     results['parts'].append(part.run(request, results['parts']))
   results['claims'] = [claims.judge(one, results) for one in experiment.claims]
   results['summary'] = experiment.summary(results) if experiment.summary else []

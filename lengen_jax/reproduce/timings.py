@@ -41,11 +41,7 @@ Seconds = list[list[list[float]]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForwardTiming(parts.ConfiguredPart):
-  """Time of a forward pass of each row.
-
-  Attributes:
-    passes: number of passes timed for each row, length and seed.
-  """
+  """Time of `passes` forward passes for each row, length and seed."""
 
   ratios: tuple[float, ...] = (1,)
   passes: int = 10
@@ -63,7 +59,7 @@ class ForwardTiming(parts.ConfiguredPart):
       model.check()
 
   def run(self, request: parts.Request, previous: Sequence[Results]) -> Results:
-    """Times every row; see `parts.Part.run`.
+    """Times every row.
 
     Rounds of an earlier call are reused if rows, config, devices, versions and
     commit are the same.
@@ -165,20 +161,14 @@ def _time_of(forward: Callable[[], Any]) -> float:
 
 
 class TimedModel:
-  """A model with a compiled forward pass.
+  """The model of a run, with a compiled forward pass.
 
   Attributes:
-    name: the run.
     lengths: the lengths that are timed, in tokens.
     device: {'platform', 'kind', 'count'} of the devices.
   """
 
   def __init__(self, name: str, config: parts.Config) -> None:
-    """Builds the model of a run.
-
-    Raises:
-      errors.LengenError: the config is invalid.
-    """
     self.name = name
     self._run = run = run_lib.Run(config)
     self.lengths = run.eval.lengths
@@ -192,23 +182,14 @@ class TimedModel:
     )
 
   def check(self) -> None:
-    """Traces the forward pass at every length.
-
-    Raises:
-      errors.LengenError: naming settings that cannot be combined.
-    """
+    """Traces the forward pass at every length."""
     params = self._run.abstract_state.params
     for length in self.lengths:
       with self._run.layout.scope():
         jax.eval_shape(self._apply, params, self.draw_tokens(0, length))
 
   def prepare(self, seed: int) -> list[Callable[[], Any]]:
-    """Draws parameters and tokens.
-
-    Returns:
-      For each length, a function that runs a forward pass, waits for it and
-      returns the logits.
-    """
+    """Returns a function per length that waits for the logits it returns."""
     params, place = self._init(seed), self._run.layout.place
 
     def forward(batch: Batch) -> jax.Array:

@@ -38,10 +38,8 @@ def write_once(
 ) -> None:
   """Writes a folder atomically, unless it exists.
 
-  Args:
-    path: the folder.
-    fill: writes into an empty folder and returns the folder, this one or one
-      below it, that becomes `path`.
+  `fill` writes into an empty folder and returns the folder, this one or one
+  below it, that becomes `path`.
   """
   folder = pathlib.Path(path)
   if folder.exists():
@@ -69,12 +67,10 @@ def write(
   dataset: str,
   by_split: Callable[[], dict[str, list[Record]]],
 ) -> None:
-  """Writes records as TensorFlow Datasets prepares a data set.
+  """Writes {split: records} below `data.raw`, unless the data set exists.
 
-  Args:
-    folder: the folder of `data.raw`.
-    dataset: 'name/config:version', whose features are used.
-    by_split: returns {split: records}; not called if the data set exists.
+  The files are those that TensorFlow Datasets prepares for `dataset`,
+  'name/config:version'.
   """
 
   def fill(beside: pathlib.Path) -> pathlib.Path:
@@ -95,11 +91,8 @@ def write(
         for record in written:
           writer.write(record)
       size = sum(map(len, written))
-      infos.append(
-        tfds.core.SplitInfo(
-          name=split, shard_lengths=[len(written)], num_bytes=size
-        )
-      )
+      counts = {'shard_lengths': [len(written)], 'num_bytes': size}
+      infos.append(tfds.core.SplitInfo(name=split, **counts))
     tfds.folder_dataset.write_metadata(
       data_dir=place,
       features=features,
