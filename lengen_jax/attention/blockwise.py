@@ -66,8 +66,7 @@ def attend(call: AttentionCall) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(plan: Plan, call: AttentionCall) -> Array:
-  y, _ = _forward(plan, call)
-  return y
+  return _forward(plan, call)[0]
 
 
 # Arguments, the output and each softmax's log-sum-exp, `[N, B, H, q]`.

@@ -27,6 +27,7 @@ from lengen_jax.attention import bias_forms, pallas_gpu, pallas_tpu
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall
 from lengen_jax.attention.fused import anchors, tables
+from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.fused.plan import Inputs, Plan, Table
 
 # `pallas_tpu` or `pallas_gpu`.
@@ -110,9 +111,21 @@ def attend(call: AttentionCall) -> Array:
 
 
 def row(bias: encodings.BiasFn, i: int, distances_N: Array) -> Array:
-  """Returns `anchors.row` for the current platform, `[H, N]`."""
+  """Returns the bias of query i at position i as kernels do, `[H, N]`."""
   exact = CHIPS[partitioning.platform()].plan.EXACT
-  return anchors.row(bias, i, distances_N, exact)
+  band = anchors.bands(i + 1, plans.BLOCK, exact, bias.bidirectional)[-1]
+  if band.form == 'dense':
+    return bias.rows(jnp.array([i]), distances_N)[0]
+  index = i - band.first
+  before = band.first + index // band.spacing * band.spacing
+  near, far = bias.rows(jnp.array([before, before + band.spacing]), distances_N)
+  weight = bias_forms.interpolation_weights(
+    bias, jnp.array([band.first]), jnp.array([index]), band.spacing
+  )[0, 0]
+  if bias.bidirectional:
+    linear = (i - before) / band.spacing
+    weight = jnp.where(distances_N < 0, linear, weight)[None]
+  return near + weight * (far - near)
 
 
 def _check(call: AttentionCall, platform: str) -> None:

@@ -98,10 +98,9 @@ def whole_blocks(
   *,
   of_queries: bool = False,
 ) -> tuple[Int, Int]:
-  """Returns first and end of the blocks of keys that all queries see.
+  """Returns first and end of the blocks that are seen whole; see `some_blocks`.
 
-  Segments, lengths of rows and, for blocks of queries, padding are ignored. See
-  `some_blocks`.
+  Segments, lengths of rows and, for blocks of queries, padding are ignored.
   """
   before, after = _reach(mask, mask.window, of_queries)
   low: Int = 0
@@ -164,9 +163,9 @@ def segment_blocks(
 def _reach(
   mask: Mask, window: int | None, of_queries: bool = False
 ) -> tuple[int | None, int | None]:
-  """Returns how far before and after a query visible keys are; None for all.
+  """Returns how far before and after a query its keys are; None for all.
 
-  With `of_queries`, how far from a key the queries are that see it.
+  With `of_queries`, how far before and after a key its queries are.
   """
   far = None if window is None else window - 1
   reach = far, 0 if mask.causal else far

@@ -667,7 +667,6 @@ def fire(hidden_layers, threshold, fitted, bidirectional=False):
     pytest.param(1, 10, False, False, marks=pytest.mark.slow),
     pytest.param(1, 700, False, True, marks=pytest.mark.slow),
     (1, 1500, True, False),
-    pytest.param(2, 1500, True, False, marks=pytest.mark.slow),
     pytest.param(2, 5000, True, False, marks=pytest.mark.slow),
     pytest.param(1, 1500, True, True, marks=pytest.mark.slow),
   ],

@@ -8,11 +8,6 @@ measurements, and why `blockwise` places anchors more densely.
 
 from typing import NamedTuple
 
-from jax import Array
-import jax.numpy as jnp
-
-from lengen_jax import encodings
-from lengen_jax.attention import bias_forms
 from lengen_jax.attention.fused import plan as plans
 
 
@@ -46,22 +41,3 @@ def bands(
     found.append(Band('anchored', size, first, min(end, length), spacing))
     first = end
   return found
-
-
-def row(
-  bias: encodings.BiasFn, i: int, distances_N: Array, exact: int
-) -> Array:
-  """Returns the bias of query i at position i as kernels do, `[H, N]`."""
-  band = bands(i + 1, plans.BLOCK, exact, bias.bidirectional)[-1]
-  if band.form == 'dense':
-    return bias.rows(jnp.array([i]), distances_N)[0]
-  index = i - band.first
-  before = band.first + index // band.spacing * band.spacing
-  near, far = bias.rows(jnp.array([before, before + band.spacing]), distances_N)
-  weight = bias_forms.interpolation_weights(
-    bias, jnp.array([band.first]), jnp.array([index]), band.spacing
-  )[0, 0]
-  if bias.bidirectional:
-    linear = (i - before) / band.spacing
-    weight = jnp.where(distances_N < 0, linear, weight)[None]
-  return near + weight * (far - near)

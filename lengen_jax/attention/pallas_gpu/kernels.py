@@ -291,14 +291,13 @@ def _logit_gradient(p: Program, first_q: Array, first_k: Array) -> Array:
     return total + weights * (dp - p.delta[row, queries][:, None])
 
   def of_row_if_seen(row: Array, total: Array) -> Array:
-    if p.first_seen is None:
-      return of_row(row, total)
     i, j = (jax.lax.div(first, jnp.int32(n)) for first in (first_q, first_k))
     seen = (p.first_seen[row, i] <= j) & (j <= p.last_seen[row, i])
     return jax.lax.cond(seen, of_row, lambda _, total: total, row, total)
 
+  step = of_row if p.first_seen is None else of_row_if_seen
   total = jnp.zeros((n, n), jnp.float32)
-  return jax.lax.fori_loop(0, p.q.shape[0], of_row_if_seen, total)
+  return jax.lax.fori_loop(0, p.q.shape[0], step, total)
 
 
 def _logits(

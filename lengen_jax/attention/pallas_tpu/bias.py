@@ -1,6 +1,6 @@
 """The bias of a tile in a TPU kernel, and its gradient."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import functools
 from typing import Any
 
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from lengen_jax.attention.fused.plan import LANES
 from lengen_jax.attention.pallas_tpu import toeplitz
-from lengen_jax.attention.pallas_tpu.plan import Plan
 from lengen_jax.attention.pallas_tpu.program import column, Program, wide
 
 
@@ -100,8 +99,9 @@ def put_near_half(
 
 def _load_distances(p: Program, head: int) -> None:
   """Writes the two blocks of distances of a tile side by side."""
-  for n, half in _halves(p.plan):
-    p.distances[: p.plan.anchors, half] = (p.near, p.far)[n][0, 0, head]
+  b, anchors = p.plan.block, p.plan.anchors
+  p.distances[:anchors, :b] = p.near[0, 0, head]
+  p.distances[:anchors, b:] = p.far[0, 0, head]
 
 
 def _make_piece(p: Program, head: int, piece: int | Array) -> None:
@@ -164,7 +164,8 @@ def add_gradient(p: Program) -> None:
     _each(
       plan.block // plan.piece, functools.partial(_add_piece_gradient, p, head)
     )
-    for n, half in _halves(plan):
+    halves = slice(plan.block), slice(plan.block, None)
+    for n, half in enumerate(halves):
       for anchor in range(plan.anchors):
         p.drows[0, 0, head, anchor, pl.ds(near + n, 1)] += p.ddistances[
           anchor : anchor + 1, half
@@ -212,11 +213,6 @@ def add_weight_gradient(
     [product[:, lane : lane + LANES] for lane in range(0, plan.block, LANES)],
   )
   p.dweights[0, head, :, queries] += in_lanes.T.sum(0, keepdims=True)
-
-
-def _halves(plan: Plan) -> Iterator[tuple[int, slice]]:
-  """Returns the two blocks of distances of a tile."""
-  return enumerate((slice(plan.block), slice(plan.block, None)))
 
 
 def _parts(p: Program, piece: int | Array) -> tuple[Any, Any]:
