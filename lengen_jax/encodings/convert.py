@@ -128,10 +128,8 @@ def _fit(
   last = f'mlp_{fire.hidden_layers}'
 
   def in_units_of_bias(params: Params) -> Params:
-    output = {
-      'kernel': params[last]['kernel'] * scale_H[None],
-      'bias': params[last]['bias'] * scale_H,
-    }
+    kernel, bias = (params[last][name] for name in ('kernel', 'bias'))
+    output = {'kernel': kernel * scale_H[None], 'bias': bias * scale_H}
     return {**params, last: output}
 
   def loss(params: Params) -> jax.Array:
@@ -177,10 +175,7 @@ def sample_pairs(
 
 
 def _blocks(
-  bias: Callable[..., Array],
-  fire: fire_lib.Fire,
-  q_positions: np.ndarray,
-  max_length: int,
+  bias: Callable, fire: fire_lib.Fire, q_R: np.ndarray, max_length: int
 ) -> Iterator[tuple[slice, np.ndarray]]:
   """Yields slices of queries, of about 2^18 pairs, and their bias on all keys.
 
@@ -188,9 +183,9 @@ def _blocks(
   """
   count = max(1, 2**18 // max_length)
   k_positions = np.arange(max_length, dtype=np.int32)
-  for start in range(0, len(q_positions), count):
+  for start in range(0, len(q_R), count):
     rows = slice(start, start + count)
-    q = q_positions[rows]
+    q = q_R[rows]
     block = np.asarray(bias(jnp.asarray(q), jnp.asarray(k_positions)))
     shape = (fire.num_heads, len(q), max_length)
     if block.shape != shape:

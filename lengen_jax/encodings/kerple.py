@@ -38,11 +38,8 @@ class _Kerple(base.Encoding):
 
   @nn.nowrap
   def project(self, params: Params) -> Params:
-    return {
-      **params,
-      'p': jnp.clip(params['p'], 0.01, self._p_max),
-      'a': jnp.clip(params['a'], 0.01, math.inf),
-    }
+    p = jnp.clip(params['p'], 0.01, self._p_max)
+    return {**params, 'p': p, 'a': jnp.clip(params['a'], 0.01, math.inf)}
 
 
 class KerpleLog(_Kerple):
@@ -81,6 +78,5 @@ class KerplePower(_Kerple):
 
 def _clamp_value(x: jax.Array, upper: float) -> jax.Array:
   """Returns x clipped to [0.01, upper], with the gradient of x."""
-  return jax.lax.stop_gradient(jnp.clip(x, 0.01, upper)) + (
-    x - jax.lax.stop_gradient(x)
-  )
+  clipped = jax.lax.stop_gradient(jnp.clip(x, 0.01, upper))
+  return clipped + (x - jax.lax.stop_gradient(x))

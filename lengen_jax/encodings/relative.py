@@ -237,10 +237,6 @@ class _Projection(nn.Module):
   make_param: Callable
 
   def setup(self) -> None:
-    self.kernel = self.make_param(
-      self,
-      'kernel',
-      nn.initializers.normal(self.size**-0.5),
-      (self.size, self.size),
-      ('relpos_buckets', 'joined_kv'),
-    )
+    init = nn.initializers.normal(self.size**-0.5)
+    shape, axes = (self.size, self.size), ('relpos_buckets', 'joined_kv')
+    self.kernel = self.make_param(self, 'kernel', init, shape, axes)

@@ -147,10 +147,8 @@ class PositionScheme:
 
     Raises:
       errors.LengthError: an argument is required and missing, or a segment has
-        more tokens than the scheme has positions; of traced lengths, the width
-        of the row is checked instead.
-      errors.ConfigError: the shape of `segment_positions` is not `[B, L]`,
-        `lengths` does not broadcast to it, or `rng` is not a key.
+        more tokens than the scheme has positions; with traced lengths, a row.
+      errors.ConfigError: an argument has another shape or dtype.
     """
     segment_positions = jnp.asarray(segment_positions)
     shape = segment_positions.shape
@@ -161,12 +159,11 @@ class PositionScheme:
     _check_whole('segment_positions', segment_positions, shape)
     _check_whole('lengths', lengths, shape)
     self.check_length(segment_positions, lengths, train)
+    if self.needs_lengths and lengths is None:
+      raise errors.LengthError(
+        f'{self} needs lengths of segments, broadcastable to [B, L]'
+      )
     if self.needs_lengths:
-      if lengths is None:
-        raise errors.LengthError(
-          f'{self} needs lengths: the true length of each segment, '
-          'broadcastable to [B, L]'
-        )
       lengths = jnp.broadcast_to(lengths, shape)
     if not self.draws(train):
       return self.at_test(segment_positions, lengths)
