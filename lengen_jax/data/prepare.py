@@ -20,7 +20,6 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import (
-  documents,
   extra,
   readers,
   sources,
@@ -53,15 +52,15 @@ def prepare(
   files are verified instead.
 
   Args:
-    config: a DataConfig; its task names a source of text.
+    config: its task names a source of text.
     raw: folder of the source's raw data; '' for the default folder.
     longest: tokens per validation window, the longest evaluated length.
     vocabulary_size: if not 0 and `config.vocabulary` does not exist, the number
       of ids of a SentencePiece model that is trained and written there.
 
   Returns:
-    The manifest, a dict. For each split it counts documents, their bytes and
-    tokens (including one end token per document), windows, and scored tokens.
+    The manifest. For each split it counts documents, their bytes and tokens
+    (including one end token per document), windows, and scored tokens.
     `left_out` counts the tokens that are not scored: those that fill no window,
     and the first token of each validation document.
 
@@ -203,7 +202,7 @@ def _sample(source: sources.Source, parts: Parts) -> Iterator[bytes]:
   left = _VOCABULARY_BYTES
   for number, part in enumerate(parts):
     share = left // (len(parts) - number)
-    for text in documents.read(source, part):
+    for text in source.read(part):
       text = text[:share]
       yield text
       share -= len(text)
@@ -264,7 +263,7 @@ class _Split:
   def _groups(
     self, source: sources.Source, part: sources.Part
   ) -> Iterator[list[bytes]]:
-    found = documents.read(source, part, self._counts['read'])
+    found = source.read(part, self._counts['read'])
     while group := list(itertools.islice(found, _GROUP)):
       yield group
 

@@ -28,13 +28,8 @@ _BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 def files(folder: str | pathlib.Path) -> list[str]:
   """Returns the sorted files below a folder, including members of zips.
 
-  Symbolic links are followed. Hidden files and folders are excluded.
-
-  Args:
-    folder: a folder, a zip, or a single file.
-
-  Returns:
-    Paths as strings; `archive.zip!/member` for members of a zip.
+  `folder` may be a zip or a single file, too. Symbolic links are followed.
+  Hidden files and folders are excluded.
 
   Raises:
     errors.CorpusError: a zip is corrupt, or a folder cannot be read.
@@ -77,13 +72,7 @@ def is_records(path: str) -> bool:
 
 
 def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields the records of a file of JSON lines or of a Parquet file.
-
-  Args:
-    path: one of `files`.
-
-  Yields:
-    (where, record): the line or row for error messages, and a dict.
+  """Yields (line or row, record) of a file of JSON lines or a Parquet file.
 
   Raises:
     errors.CorpusError: a line cannot be read; names the file and the line.
@@ -102,7 +91,7 @@ def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
       reason = getattr(error, 'msg', error)
       raise errors.CorpusError(
         f'{path}, line {number}: no JSON object ({reason}); each line must be '
-        'one: mend or remove it, or fetch the file again'
+        'one: correct or remove it, or fetch the file again'
       ) from None
     yield f'line {number}', record
 

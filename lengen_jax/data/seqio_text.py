@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from lengen_jax import errors, specs
 from lengen_jax.data import (
-  documents,
   seqio_files,
   sources,
   stream,
@@ -44,7 +43,7 @@ def register(source: sources.Source, path: str, vocab: str) -> str:
     else:
       data = seqio_files.Files(
         parts,
-        lambda part: ((text,) for text in documents.read(source, part)),
+        lambda part: ((text,) for text in source.read(part)),
         ('text',),
       )
     return {

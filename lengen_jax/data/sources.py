@@ -9,12 +9,13 @@ import abc
 from collections.abc import Iterator, Mapping
 import dataclasses
 import hashlib
+import itertools
 import pathlib
 import re
 from typing import Any
 
 from lengen_jax import errors, specs
-from lengen_jax.data import paths, readers
+from lengen_jax.data import extra, paths, readers
 
 SPLITS = ('train', 'validation', 'test')
 _SPLIT_WORDS = {
@@ -61,11 +62,9 @@ class Source(abc.ABC):
   about = ''
 
   def parts(self, path: str, split: str) -> list[Part]:
-    """Returns the Parts that hold a split.
+    """Returns the Parts that hold one of SPLITS.
 
-    Args:
-      path: folder of the data, or a file; '' for the default folder.
-      split: 'train', 'validation' or 'test'.
+    `path` is the folder of the data, or a file; '' for the default folder.
 
     Raises:
       errors.CorpusError: there is none; lists the searched paths.
@@ -101,6 +100,16 @@ class Source(abc.ABC):
   @abc.abstractmethod
   def documents(self, part: Part) -> Iterator[bytes]:
     """Yields the documents of a file in `part.split`, `bytes`."""
+
+  def read(self, part: Part, first: int = 0) -> Iterator[bytes]:
+    """Yields the documents of a part from number `first` on, in a fixed order.
+
+    Raises:
+      errors.CorpusError: a file or dataset cannot be read.
+    """
+    if part.dataset:
+      return map(self.from_record, _records(part, first))
+    return itertools.islice(self.documents(part), first, None)
 
   def from_record(self, record: Mapping[str, Any]) -> bytes:
     """Returns the document in a record of TensorFlow Datasets, `bytes`."""
@@ -179,8 +188,8 @@ class Records(Source):
         ) from None
       if not isinstance(value, str):
         raise errors.CorpusError(
-          f'{path}, {where}: {key!r} is {type(value).__name__}, no text; mend '
-          'or remove the record, or name another key as text_key'
+          f'{path}, {where}: {key!r} must be text, got {type(value).__name__}; '
+          'correct or remove the record, or name another key as text_key'
         )
       yield value.encode('utf-8', errors='surrogatepass')
 
@@ -390,3 +399,40 @@ def _hash_split(text: bytes) -> str:
   """Returns the split of a document, by a hash of its content."""
   part = int.from_bytes(hashlib.sha256(text).digest()[:4], 'big') % HELD_OUT
   return {0: 'validation', 1: 'test'}.get(part, 'train')
+
+
+def _records(part: Part, first: int) -> Iterator[Mapping[str, Any]]:
+  """Yields records of a split prepared by TensorFlow Datasets."""
+  tfds = extra.load('tensorflow_datasets', f'reading {part.path}')
+  tf = extra.load('tensorflow', f'reading {part.path}')
+  # TensorFlow only reads data and must not claim accelerators.
+  for kind in ('GPU', 'TPU'):
+    tf.config.set_visible_devices([], kind)
+  name, split = part.dataset.split('@')
+  try:
+    builder = tfds.builder_from_directory(part.path)
+  except Exception as error:  # The type depends on the damage.
+    raise errors.CorpusError(
+      f'{part.path} holds no prepared {name}: {extra.reason(error)}; prepare '
+      'it again'
+    ) from error
+  if split not in builder.info.splits:
+    raise errors.CorpusError(
+      f'{part.path} has no split {split!r}, only '
+      f'{", ".join(builder.info.splits)}; prepare it again'
+    )
+  if first >= builder.info.splits[split].num_examples:
+    return
+  dataset = builder.as_dataset(
+    # Files in sequence, so that skipped files are not read.
+    tfds.core.ReadInstruction(split, from_=first, unit='abs'),
+    read_config=tfds.ReadConfig(interleave_cycle_length=1),
+    shuffle_files=False,
+  )
+  try:
+    yield from dataset.as_numpy_iterator()
+  except tf.errors.OpError as error:
+    raise errors.CorpusError(
+      f'cannot read split {split!r} in {part.path}: {extra.reason(error)}; the '
+      'file is damaged: copy it again, or prepare it again'
+    ) from error

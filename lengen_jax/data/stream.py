@@ -32,17 +32,11 @@ class StreamBatches(windows.Batches):
   ) -> None:
     """Starts the pipeline.
 
-    Args:
-      name: name of the task in seqio's registry.
-      batch_size: rows per batch, over all hosts.
-      transform: function from a Dataset of the training split to one of dicts,
-        either with `tokens` `[L + 1]`, `size` and optionally `first_scored`,
-        see `windows.lm_batch`; or with `encoder_tokens` and `targets`, see
-        `windows.pair_batch`.
-      lengths: see `read`.
-      seed: see `read`.
-      host: (index, count) of the hosts.
-      padded: whether rows end with padding.
+    `batch_size` counts the rows of all hosts. `transform` is a function from a
+    Dataset of the training split to one of dicts, either with `tokens`
+    `[L + 1]`, `size` and optionally `first_scored`, see `windows.lm_batch`; or
+    with `encoder_tokens` and `targets`, see `windows.pair_batch`. Rows that are
+    `padded` end with padding. For other arguments see `read`.
     """
     self.padded, self._host, self._task = padded, host, name
     _check_files(name, host)
@@ -106,18 +100,15 @@ def read(
   seed: int | None = None,
   host: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns one epoch of a task or mixture.
+  """Returns one epoch of a split of a seqio task or mixture, as a Dataset.
 
   Args:
-    name: name of the task or mixture in seqio's registry.
+    name: name in seqio's registry.
     lengths: maximum tokens per feature; None for no truncation.
     split: split of the task.
     seed: seed of the order; None for the order of the files. A mixture with a
       seed is infinite, because its tasks have different sizes.
     host: (index, count) of the hosts; each host reads its shard.
-
-  Returns:
-    A tf.data.Dataset of dicts.
   """
   task = seqio.get_mixture_or_task(name)
   endless = isinstance(task, seqio.Mixture) and seed is not None

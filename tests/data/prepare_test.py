@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from lengen_jax import data, errors
-from lengen_jax.data import documents, prepare, vocabulary, windows
 from lengen_jax.data import manifest as manifest_lib
+from lengen_jax.data import prepare, sources, vocabulary, windows
 from tests import helpers
 
 LONGEST = 32
@@ -224,7 +224,7 @@ def kill_at(monkeypatch, owner, name, call):
 
 
 def kill_at_document(monkeypatch, number):
-  real, count = documents.read, iter(range(10**6))
+  real, count = sources.Source.read, iter(range(10**6))
 
   def read(*args):
     for text in real(*args):
@@ -232,7 +232,7 @@ def kill_at_document(monkeypatch, number):
         raise helpers.Killed
       yield text
 
-  monkeypatch.setattr(documents, 'read', read)
+  monkeypatch.setattr(sources.Source, 'read', read)
 
 
 @pytest.mark.parametrize('mode', windows.MODES)

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/data/sources.py`, `documents.py` and `paths.py`."""
+"""Tests `lengen_jax/data/sources.py` and `paths.py`."""
 
 import gzip
 import itertools
@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from lengen_jax import errors
-from lengen_jax.data import documents, sources
+from lengen_jax.data import sources
 from tests.data import tiny
 
 
@@ -22,7 +22,7 @@ def read(spec, path, split):
   return [
     document.decode()
     for part in source.parts(str(path), split)
-    for document in documents.read(source, part)
+    for document in source.read(part)
   ]
 
 
@@ -220,7 +220,9 @@ def test_text_under_other_keys(tmp_path):
     r"key .*data\.task=\"lm\(text_key='KEY'\)\"",
   ):
     read('lm', tmp_path, 'train')
-  with pytest.raises(errors.CorpusError, match="'id' is int, no text; mend or"):
+  with pytest.raises(
+    errors.CorpusError, match="'id' must be text, got int; correct"
+  ):
     read("arxiv(text_key='id')", tmp_path, 'train')
 
 
@@ -257,7 +259,7 @@ def test_bytes_are_kept(tmp_path):
   write(tmp_path / 'valid.jsonl', [{'text': '\ud800'}])
   source = sources.create('lm')
   found = [
-    list(documents.read(source, part))
+    list(source.read(part))
     for split in ('train', 'validation')
     for part in source.parts(str(tmp_path), split)
   ]
@@ -325,7 +327,7 @@ def test_enwik8(tmp_path, packed):
       archive.extract('enwik8', tmp_path)
   source = sources.create('enwik8')
   found = [
-    b''.join(documents.read(source, part))
+    b''.join(source.read(part))
     for split in sources.SPLITS
     for part in source.parts(str(tmp_path), split)
   ]
@@ -338,9 +340,9 @@ def test_documents_passed_over(tmp_path):
   write(tmp_path / 'train.jsonl', records(9))
   source = sources.create('lm')
   [part] = sources.create('arxiv').parts(str(tmp_path), 'train')
-  everything = list(documents.read(source, part))
+  everything = list(source.read(part))
   for first in (0, 4, 9):
-    assert list(documents.read(source, part, first)) == everything[first:]
+    assert list(source.read(part, first)) == everything[first:]
 
 
 @pytest.mark.parametrize('path', ['', 'given', 'file'])
