@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import itertools
 from typing import Any, NoReturn
 
@@ -71,16 +72,13 @@ def _numbers(least: int) -> Callable[[str], tuple[int, ...]]:
   """Returns a parser of lists such as '0,1'."""
 
   def read(text: str) -> tuple[int, ...]:
-    numbers: tuple[int, ...]
-    try:
+    with contextlib.suppress(ValueError):
       numbers = tuple(int(part) for part in text.split(','))
-    except ValueError:
-      numbers = ()
-    if not numbers or min(numbers) < least:
-      raise argparse.ArgumentTypeError(
-        f'{text!r} is not a comma-separated list of integers from {least} on'
-      )
-    return numbers
+      if min(numbers) >= least:
+        return numbers
+    raise argparse.ArgumentTypeError(
+      f'{text!r} is not a comma-separated list of integers from {least} on'
+    )
 
   return read
 

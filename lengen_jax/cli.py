@@ -59,10 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if error.of_all:
       return status
   except KeyboardInterrupt:
-    print(
-      'lengen: interrupted; run the same command again to resume',
-      file=sys.stderr,
-    )
+    advice = 'interrupted; run the same command again to resume'
+    print(f'lengen: {advice}', file=sys.stderr)
     status = 130
   except (BrokenPipeError, SystemExit) as error:
     # Rich turns BrokenPipeError into SystemExit.
@@ -72,11 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if any(one.startswith('--workdir') for one in argv):
-      print(
-        'lengen: the output pipe is closed; run the same command again to '
-        'resume',
-        file=sys.stderr,
-      )
+      advice = 'the output pipe is closed; run the same command again to resume'
+      print(f'lengen: {advice}', file=sys.stderr)
     status = 1
   except Exception:
     _exit_alone(1, show=True)
@@ -208,12 +203,12 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
     longest=max(config.eval.lengths),
     vocabulary_size=arguments.vocabulary_size,
   )
+  text = (
+    '{}: {documents:,} documents, {bytes:,} bytes, {tokens:,} tokens, of which '
+    '{scored:,} in {windows:,} windows'
+  )
   for split, found in manifest['splits'].items():
-    print(
-      f'{split}: {found["documents"]:,} documents, {found["bytes"]:,} bytes, '
-      f'{found["tokens"]:,} tokens, of which {found["scored"]:,} in '
-      f'{found["windows"]:,} windows'
-    )
+    print(text.format(split, **found))
   print(f'{config.data.path} is complete; next: lengen train with this config')
 
 
@@ -309,9 +304,8 @@ def _show(report: Any, results: dict[str, Any], folder: str) -> None:
   if not multihost.is_first():
     return
   if '://' in folder:
-    print(
-      f'wrote {folder}/results.json; lengen report draws it from a local copy'
-    )
+    advice = 'lengen report draws it from a local copy'
+    print(f'wrote {folder}/results.json; {advice}')
     return
   for path in report.write(results, folder):
     print(f'wrote {path}')

@@ -172,8 +172,8 @@ class MeshConfig:
   """Sizes of the axes of the device mesh.
 
   Attributes:
-    data: splits the rows of a batch. -1 for all remaining devices; with a
-      single process, for as many of them as divide the batch.
+    data: splits the rows of a batch; -1 for all remaining devices, or in a
+      single process for as many of them as divide the batch.
     fsdp: splits rows and parameters; parameters are gathered when used.
     tensor: splits heads, hidden units and vocabulary.
     sequence: splits the tokens of a row.
@@ -186,7 +186,7 @@ class MeshConfig:
 
   def __post_init__(self) -> None:
     specs.check_types('mesh', self)
-    for axis, size in dataclasses.asdict(self).items():
+    for axis, size in vars(self).items():
       if size < 1 and not (axis == 'data' and size == -1):
         rest = ', or -1 for all remaining devices' * (axis == 'data')
         raise errors.ConfigError(
@@ -196,13 +196,11 @@ class MeshConfig:
   def fits(self, devices: int) -> bool:
     """Returns whether `devices` devices can form this mesh."""
     fixed = self.fsdp * self.tensor * self.sequence
-    if self.data == -1:
-      return devices % fixed == 0
-    return self.data * fixed <= devices
+    every = self.data == -1
+    return devices % fixed == 0 if every else self.data * fixed <= devices
 
   def __str__(self) -> str:
-    sizes = dataclasses.asdict(self).items()
-    return ', '.join(f'mesh.{axis}={size}' for axis, size in sizes)
+    return ', '.join(f'mesh.{axis}={size}' for axis, size in vars(self).items())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,10 +118,8 @@ class Run:
     """Returns shapes, dtypes and shardings of a batch."""
     rows, length = self.data.batch_size, self.data.train_length
     if self.model.architecture == 'encoder_decoder':
-      batch = windows.pair_batch(
-        np.zeros((1, length), np.int32),
-        np.zeros((1, self.data.target_length or 1), np.int32),
-      )
+      targets = np.zeros((1, self.data.target_length or 1), np.int32)
+      batch = windows.pair_batch(np.zeros((1, length), np.int32), targets)
     else:
       batch = windows.lm_batch(np.zeros((1, length + 1), np.int32))
     return {
@@ -242,12 +240,11 @@ def on_host(params: Params) -> Params:
   """Returns a tree of arrays as numpy arrays; all processes must call it."""
   if jax.process_count() == 1:
     return jax.device_get(params)
-  # Arrays read from a file are complete on every host.
-  return jax.tree.map(
-    lambda leaf: (
-      leaf
-      if isinstance(leaf, np.ndarray)
-      else multihost_utils.process_allgather(leaf, tiled=True)
-    ),
-    params,
-  )
+
+  def gather(leaf: Any) -> Any:
+    # Arrays read from a file are complete on every host.
+    if isinstance(leaf, np.ndarray):
+      return leaf
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
+  return jax.tree.map(gather, params)
