@@ -52,16 +52,12 @@ class Figure(parts.Part):
 
   Attributes:
     draw: writes pictures and CSV files into a folder and returns their paths.
-      If `part` is set, the first argument of `draw` is {row: run.Trained} of
-      the first seed.
-    part: name of a previous `LengthCurves` whose models are analysed; '' for a
+      If `part` is set, the first argument is {row: run.Trained} of the first
+      seed.
+    part: name of a previous `LengthCurves` whose `rows` are analysed; '' for a
       computed figure, which is the same at every scale and for every seed.
-    rows: names of the rows of `part`.
-    columns: names of the numbers.
-    unit: their unit.
     measure: returns a number per column of a `run.Trained`; without `part`,
       returns {row: a number per column}. None for no numbers.
-    paper: {row: the paper's numbers}.
   """
 
   draw: Callable[..., list[pathlib.Path]]

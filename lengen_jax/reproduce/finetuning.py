@@ -88,9 +88,8 @@ class Finetuning(parts.ConfiguredPart):
     # By length and by task.
     scores = [results['scores'].get(str(n), {}) for n in config.eval.lengths]
     if self.tasks is None:
-      return [
-        next((one['score'] for one in each.values()), None) for each in scores
-      ]
+      tasks = [[*each.values()] for each in scores]
+      return [one[0]['score'] if one else None for one in tasks]
     by_task = {
       name.partition('/')[2]: one['score'] for name, one in scores[0].items()
     }

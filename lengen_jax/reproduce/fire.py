@@ -56,11 +56,6 @@ def _fire(keys: str = '', ratio: float = 1) -> Callable[[int], str]:
   return lambda n: f'fire(init_threshold={n / ratio / 4}{keys})'
 
 
-def _yarn(n: int) -> str:
-  """Returns YaRN, given the length of finetuning."""
-  return f'yarn(scale=4., train_length={n // 4})'
-
-
 _NO_LOG = "fire(transform='identity', threshold='none'"
 _RUNS: dict[str, Run] = {
   **papers.FIRE_RUNS,
@@ -82,17 +77,6 @@ _RUNS: dict[str, Run] = {
   'learned': _fire(),
 }
 _SIX = ('nope', 'rope', 'alibi', 'kerple', 't5', 'fire')
-
-
-def _finetuned_runs(ratio: float) -> dict[str, Run]:
-  """Returns runs at `ratio` training lengths of pretraining."""
-  return _RUNS | {
-    'fire': _fire('', ratio),
-    'fire-s': _fire(', shared=True', ratio),
-    'rope-pi': 'rope(scale=4.0)',
-    'rope-pi, 8192': 'rope(scale=4.0)',
-    'rope-pi, 32768': 'rope(scale=16.0)',
-  }
 
 
 def _c4(
@@ -135,12 +119,19 @@ def _finetuned(
   `ratio` is the training length, relative to that of pretraining.
   """
   suffix, _ = _MODELS[model]
+  runs = _RUNS | {
+    'fire': _fire('', ratio),
+    'fire-s': _fire(', shared=True', ratio),
+    'rope-pi': 'rope(scale=4.0)',
+    'rope-pi, 8192': 'rope(scale=4.0)',
+    'rope-pi, 32768': 'rope(scale=16.0)',
+  }
   fields = {
     'name': name + suffix,
     'config': config,
     'rows': tuple(
       dataclasses.replace(row, init_row='rope') if '-pi' in row.name else row
-      for row in experiment.rows(_finetuned_runs(ratio), paper, paper)
+      for row in experiment.rows(runs, paper, paper)
     ),
     'init_part': f'c4{suffix}',
     'scales': SCALES if model == 'base' else FULL_SCALES,
@@ -239,7 +230,11 @@ _PARTS: dict[str, list[Any]] = {
       name='finetuned',
       config='yarn_c4.py:base',
       rows=(
-        experiment.Row('yarn', _yarn, init_row='rope'),
+        experiment.Row(
+          'yarn',
+          lambda n: f'yarn(scale=4., train_length={n // 4})',
+          init_row='rope',
+        ),
         experiment.Row('fire', _fire('', 4)),
       ),
       ratios=(0.0625, 0.125, 0.25, 0.5, 1),

@@ -52,8 +52,8 @@ def draw_matrices(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
 def diagonal(trained: Trained) -> tuple[float, ...]:
   """Returns the weight near the diagonal, relative to uniform attention.
 
-  It is summed within two tokens of the diagonal and averaged over layers: at
-  the training length, and for queries beyond it at four times that length.
+  Weights within two tokens are summed, and averaged over layers: at the
+  training length, and for queries beyond it at four times that length.
   """
   near, layers = attention_maps.near_diagonal, attention_maps.matrices
   firsts = 0, trained.run.data.train_length
