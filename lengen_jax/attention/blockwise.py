@@ -47,9 +47,9 @@ def attend(call: AttentionCall) -> Array:
   block_q, block_k = (min(block_size(), n) for n in (q_length, k_length))
   contiguous = call.contiguous and call.queries.index.shape[0] == 1
   form = bias_forms.choose(call.bias, call.bias_form, contiguous)
-  logit_scale = call.logit_scale
-  if logit_scale is not None:
-    logit_scale = call_lib.pad(logit_scale, block_q)[..., None]
+  logit_scale = jax.tree.map(
+    lambda x: call_lib.pad(x, block_q)[..., None], call.logit_scale
+  )
   padded = call.replace(
     q=call_lib.pad(call.q, block_q),
     k=call_lib.pad(call.k, block_k),

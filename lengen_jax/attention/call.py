@@ -257,10 +257,8 @@ def tiles_refused(
   return None
 
 
-def pad(x: Any, block: int) -> Any:
+def pad(x: Array, block: int) -> jax.Array:
   """Returns `[B, N, ...]` with zeros up to a multiple of a block of N."""
-  if x is None:
-    return None
   widths = [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, widths)
 
@@ -365,13 +363,8 @@ def _logit_scale(
       f'logit_scale must be an array, got {logit_scale!r}; pass a number as '
       'scale'
     )
-  shape = logit_scale.shape
-  if (
-    len(shape) not in (2, 3)
-    or shape[0] not in (1, batch)
-    or shape[1] != q_length
-    or shape[2:] not in ((), (1,), (num_heads,))
-  ):
+  shape, sizes = logit_scale.shape, ((), (1,), (num_heads,))
+  if shape not in {(n, q_length, *m) for n in (1, batch) for m in sizes}:
     raise errors.ConfigError(
       f'logit_scale has shape {shape}; it must be '
       f'{(batch, q_length)} or {(batch, q_length, num_heads)}'

@@ -51,16 +51,15 @@ def attend(call: AttentionCall) -> Array:
   q, dtype = call.q, call.q.dtype
   if call.logit_scale is not None:
     q = (q * call.logit_scale[..., None]).astype(dtype)
-  # Gradients of keys are summed over bands and copies in float32; a kernel
-  # returns its part in the dtype of q.
+  # Kernels return gradients of keys in the dtype of q; bands and copies are
+  # summed in float32.
   k, v = (x.astype(jnp.float32) for x in (call.k, call.v))
   width = chip.plan.head_width(num_heads, head_dim)
   copies = chip.plan.key_copies(num_heads, k.shape[2], width)
   if copies > 1:
     k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
-  block = chip.plan.block_size(
-    max(q_length, k_length), form, width, dtype.itemsize
-  )
+  longest = max(q_length, k_length)
+  block = chip.plan.block_size(longest, form, width, dtype.itemsize)
   q, k, v = (_flat(x, width, block) for x in (q, k, v))
   aligned = call.mask.causal and call.q_offset == 0
   window = call.mask.window

@@ -23,11 +23,8 @@ _SUBLANES = 8
 
 def tile(vector: Array, rows: int, columns: int) -> Array:
   """Returns `[n, m]`; entry (r, c) is entry c - r + n of the vector."""
-  strip = shifted(vector)
-  return jnp.concatenate(
-    [strip[:, first : first + columns] for first in range(rows, 0, -LANES)],
-    axis=0,
-  )
+  strip, firsts = shifted(vector), range(rows, 0, -LANES)
+  return jnp.concatenate([strip[:, n : n + columns] for n in firsts], axis=0)
 
 
 def of_halves(near: Array, far: Array) -> Array:
@@ -67,11 +64,8 @@ def shifted(vector: Array) -> Array:
   row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
   for bit in (1, 2, 4):
     x = jnp.where(row & bit != 0, pltpu.roll(x, bit, 1), x)
-  return jnp.concatenate(
-    [x]
-    + [pltpu.roll(x, shift, 1) for shift in range(_SUBLANES, LANES, _SUBLANES)],
-    axis=0,
-  )
+  shifts = range(_SUBLANES, LANES, _SUBLANES)
+  return jnp.concatenate([x, *(pltpu.roll(x, n, 1) for n in shifts)], axis=0)
 
 
 def _unshifted(x: Array) -> Array:
