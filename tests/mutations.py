@@ -309,8 +309,8 @@ MUTATIONS = (
   ),
   (
     'training/runs.py',
-    'run = tuple(a or b for a, b in zip(parts, default, strict=True))',
-    'run = tuple(b or a for a, b in zip(parts, default, strict=True))',
+    'a or b for a, b in zip(parts, default, strict=True)',
+    'b or a for a, b in zip(parts, default, strict=True)',
     'training/compare_test.py cli_test.py',
   ),
   (
