@@ -17,7 +17,6 @@ class LengthCurves(parts.ConfiguredPart):
   """Loss by length of each row: one comparison per seed.
 
   Attributes:
-    unit: unit of the scores: 'nats per token', 'perplexity' etc.
     shrink: divisor of the config's training length.
     window: attention window in training lengths; None for the config's.
   """

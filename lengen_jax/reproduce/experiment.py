@@ -25,7 +25,6 @@ class SubstituteData:
   """Data that replaces a paper's data set at scales `cpu` and `tiny`.
 
   Attributes:
-    text: description, as printed below a table.
     changes: config values that select the data.
     write: writes the files into a folder, which becomes `data.raw`; None if
       the data needs no files.
@@ -55,9 +54,7 @@ class Row:
   """A row of a table: one run and the scores that the paper reports for it.
 
   Attributes:
-    name: the paper's name of the method.
     paper: the paper's scores, one per column; None if it reports none.
-    scales: scales at which the row is run.
     trained_as: name of the row whose trained model this row evaluates; None
       if the row trains its own model.
     init_row: name of the row of `init_part` that provides the initial

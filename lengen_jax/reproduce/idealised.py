@@ -174,10 +174,7 @@ def least_attention() -> dict[str, tuple[float]]:
 
 
 def most_unseen() -> dict[str, tuple[float]]:
-  """Returns the largest deviation from attention values seen in training.
-
-  Training covers distances below 512; the test covers those below 2048.
-  """
+  """Returns the largest `unseen` attention at distances from 512 to 2047."""
   distance = np.arange(4 * _TEXT_LENGTH)
   scores = {'rope': rope_score(distance)} | {
     f'alibi, slope 1/{2**n}': alibi_score(distance, 2.0**-n)
@@ -197,10 +194,7 @@ def tail_sensitivity() -> dict[str, tuple[float, ...]]:
 
 
 def figure_1(folder: PathLike) -> list[pathlib.Path]:
-  """Draws attention by distance: ALiBi's vanishes, RoPE's stays above e^-1.
-
-  RoPE is drawn for two widths d; it oscillates more at that of a single head.
-  """
+  """Draws attention by distance: ALiBi's vanishes, RoPE's stays above e^-1."""
   distance = _log_spaced(2**16)
   curves = _attention_curves(distance, (4096, 64))
   figure, axes = plots.panels(1)
@@ -238,10 +232,7 @@ def figure_2(folder: PathLike) -> list[pathlib.Path]:
 
 
 def figure_a(folder: PathLike) -> list[pathlib.Path]:
-  """Draws sensitivity by position under dynamic position interpolation.
-
-  The left panel shows whole sequences, the right one tails.
-  """
+  """Draws sensitivity under interpolation: whole sequences, and tails."""
   short, long = _TASK_LENGTH, _TEXT_LENGTH
   figure, (left, right) = plots.panels(2)
   rows = []
@@ -274,8 +265,8 @@ def figure_4(folder: PathLike) -> list[pathlib.Path]:
 def figure_b(folder: PathLike) -> list[pathlib.Path]:
   """Draws the gaps between neighbouring positions of a warped tail.
 
-  Grey lines show the gaps of dynamic position interpolation. Gaps below 2^-8,
-  at the end of the Beta functions, appear in the CSV only.
+  Grey lines are dynamic position interpolation. Gaps below 2^-8 appear in the
+  CSV only.
   """
   figure, axes = plots.panels(1)
   position = np.arange(1, _TEXT_LENGTH)

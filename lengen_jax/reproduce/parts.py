@@ -128,7 +128,6 @@ class ConfiguredPart(Part):
   Attributes:
     config: config file, with the start of its argument, to which the scale is
       appended: 'fire_c4.py:base'.
-    rows: the runs.
     ratios: lengths tested, relative to the training length.
     config_lengths: whether to test the lengths of the config, each of which is
       assigned to the nearest of `ratios`.
@@ -138,7 +137,6 @@ class ConfiguredPart(Part):
       for random ones.
     seed_reduction: 'mean', or 'min' or 'max' where the paper reports the best
       seed.
-    hardware: the paper's, if it differs from the experiment's.
   """
 
   config: str

@@ -1,11 +1,9 @@
 """Time of a forward pass of untrained models, on random tokens.
 
-A forward pass computes the logits of all tokens of a batch in one compiled
-program, with positions and encodings as in evaluation. Each seed draws other
-parameters and tokens, and is one round in which the rows take turns, so that
-other load on the machine affects all rows alike. Scores are medians of a round,
-in milliseconds; the paper reports means, which a single interruption can
-dominate. timings.json keeps every time.
+A forward pass computes the logits of a batch in one compiled program. Each seed
+draws other parameters and tokens. Rows take turns, so that other load on the
+machine affects all rows alike. Scores are medians, in milliseconds; the paper
+reports means, which one interruption can dominate. timings.json has every time.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,9 +65,9 @@ class ForwardTiming(parts.ConfiguredPart):
     config = self.make_config(request)
     models = self.models(config, request.scale)
     seconds = self._time(request, config, models)
-    rows = zip(self.rows_at(request.scale), models, strict=True)
     table = []
-    for number, (row, model) in enumerate(rows):
+    for number, row in enumerate(self.rows_at(request.scale)):
+      model = models[number]
       times = [seconds[str(seed)][number] for seed in request.seeds]
       by_seed = [[1e3 * statistics.median(x) for x in each] for each in times]
       table.append(parts.table_row(row.name, model.name, by_seed, row.paper))
@@ -138,10 +136,8 @@ class ForwardTiming(parts.ConfiguredPart):
       # The first pass compiles.
       took = sum(map(_time_of, of_model))
       forwards += of_model
-      self._print(
-        f'[{number + 1}/{len(models)}] {model.name}: first passes in '
-        f'{took:.1f} s'
-      )
+      place = f'[{number + 1}/{len(models)}] {model.name}'
+      self._print(f'{place}: first passes in {took:.1f} s')
     rounds = [[*map(_time_of, forwards)] for _ in range(self.passes)]
     total = sum(map(sum, rounds))
     self._print(f'seed {seed}: {self.passes} passes of each in {total:.1f} s')
