@@ -171,7 +171,7 @@ class Run:
     """Returns the initial state, created sharded over the mesh."""
     return jax.jit(
       lambda: state_lib.init(
-        self.model, self.tx, jax.random.key(self.config.seed)
+        stacking.init(self.model, jax.random.key(self.config.seed)), self.tx
       ),
       out_shardings=self.shardings,
     )()

@@ -1,6 +1,7 @@
 """The training state and the training step."""
 
 from collections.abc import Callable
+import functools
 from typing import Any, TypeVar
 
 from flax import struct
@@ -25,11 +26,10 @@ class TrainState(struct.PyTreeNode):
 State = TypeVar('State', bound=TrainState)
 
 
-def init(
-  config: ModelConfig, tx: optax.GradientTransformation, rng: jax.Array
-) -> TrainState:
+def init(params: Params, tx: optax.GradientTransformation) -> TrainState:
   """Returns the initial state."""
-  return _begin(stacking.init(config, rng), tx)
+  step = jnp.zeros((), jnp.int32)
+  return TrainState(step=step, params=params, opt_state=tx.init(params))
 
 
 def abstract(
@@ -45,7 +45,7 @@ def abstract(
   """
   param_shapes, axes = stacking.abstract(config)
   layout.check(axes, param_shapes)
-  shapes = jax.eval_shape(lambda params: _begin(params, tx), param_shapes)
+  shapes = jax.eval_shape(functools.partial(init, tx=tx), param_shapes)
   whole = layout.whole
   params = jax.tree.map(
     lambda names: layout.of(*names),
@@ -62,12 +62,6 @@ def abstract(
   shardings = shapes.replace(step=whole, params=params, opt_state=opt_state)
   return jax.tree.map(
     lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings
-  )
-
-
-def _begin(params: Params, tx: optax.GradientTransformation) -> TrainState:
-  return TrainState(
-    step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params)
   )
 
 

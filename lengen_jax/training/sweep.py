@@ -62,14 +62,17 @@ def sweep(
   path = workdir_lib.claim(workdir, shared, kind=workdir_lib.SWEEP)
   rates, seeds = sections.sweep.learning_rates, sections.sweep.seeds
   points = list(itertools.product(rates, seeds))
+  batching = sections.sweep.batching
+  if batching == 'auto':
+    batching = 'map' if jax.default_backend() == 'cpu' else 'vmap'
   results = _write_results(config, path, runs, points, baselines)
   for number, (run, trainer) in enumerate(zip(runs, trainers, strict=True)):
     folder = path / runs_lib.folder(run)
     folder.mkdir(exist_ok=True)
     label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
     missing = [p for p in points if not point_file(folder, p).exists()]
-    size = trainer.group_size or len(missing)
-    for first in range(0, len(missing), max(size, 1)):
+    size = trainer.devices if batching == 'map' else len(missing) or 1
+    for first in range(0, len(missing), size):
       run_group(trainer, missing[first : first + size], folder, label)
     results = _write_results(config, path, runs, points, baselines)
   return results

@@ -41,6 +41,7 @@ class TaskTrainer:
 
   Attributes:
     config: the sections of the config.
+    devices: number of devices that the points are sharded over.
     train_widths, test_widths: nominal lengths that rows are padded to.
   """
 
@@ -76,22 +77,10 @@ class TaskTrainer:
     )
     self.test_widths = widths(test.lengths, test.buckets)
     self._tx = optimizer.create(self.config.optimizer, train.steps)
+    self.devices = jax.device_count()
     self._mesh = jax.make_mesh(
-      (jax.device_count(),), ('runs',), axis_types=(AxisType.Auto,)
+      (self.devices,), ('runs',), axis_types=(AxisType.Auto,)
     )
-
-  @property
-  def devices(self) -> int:
-    """Number of devices that the points are sharded over."""
-    return self._mesh.devices.size
-
-  @property
-  def group_size(self) -> int | None:
-    """Number of points that are trained together; None for all."""
-    batching = self.config.sweep.batching
-    if batching == 'auto':
-      batching = 'map' if jax.default_backend() == 'cpu' else 'vmap'
-    return self.devices if batching == 'map' else None
 
   def init(
     self, seeds: Sequence[int] | Array, learning_rates: Sequence[float] | Array

@@ -652,6 +652,7 @@ MESHES = """
   import numpy as np
   import optax
   from lengen_jax.models import config as model_config
+  from lengen_jax.models import stacking
   from lengen_jax.training import checkpoint
   from lengen_jax.training import checkpoint_format
   from lengen_jax.training import state as state_lib
@@ -664,7 +665,9 @@ MESHES = """
 
 
   def init():
-    return state_lib.init(model, optax.adamw(1e-3), jax.random.key(0))
+    return state_lib.init(
+      stacking.init(model, jax.random.key(0)), optax.adamw(1e-3)
+    )
 
 
   def shardings(*shape):
