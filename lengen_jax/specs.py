@@ -108,7 +108,7 @@ def imported(spec: str) -> str:
 def keys(
   entry: type, fixed: Iterable[str] = ()
 ) -> dict[str, dataclasses.Field]:
-  """Returns the keys that a spec of a dataclass takes, with their fields.
+  """Returns the dataclass field of each key that a spec accepts.
 
   A key is the name of its field, or the field's metadata 'key'.
   """

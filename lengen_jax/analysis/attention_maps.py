@@ -168,7 +168,8 @@ def entropy_figure(
 
   Curves are means over layers, bands go from the lowest layer to the highest.
 
-  Source: Su (2021, 2023): entropy grows with length, and less with log n.
+  Source: Su (2021, 2023): entropy grows with length; log-n scaling slows the
+  growth.
 
   Args:
     results: results of `entropies` by the name of the run.

@@ -51,7 +51,7 @@ def ink(color: str) -> str:
 def chart(
   label: str, names: Sequence[str], draw: Callable[..., None], *args: Any
 ) -> str:
-  """Returns an SVG drawn by `draw(axes, *args)`, a function of `plots`.
+  """Returns the SVG that `draw(axes, *args)`, a function in `plots`, draws.
 
   `label` describes it to screen readers. The curve with gid 'run-n' has the
   tooltip `names[n]`. A page may have one chart per function.

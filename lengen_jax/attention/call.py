@@ -161,8 +161,8 @@ class AttentionCall(struct.PyTreeNode):
   def specs(self) -> 'AttentionCall':
     """Returns the PartitionSpec of each array, as a tree like the call.
 
-    Both sides must be `indexed`. Keys and values are whole along the sequence
-    on every device.
+    `queries` and `keys` must be the results of `Side.indexed`. Keys and values
+    are whole along the sequence on every device.
     """
 
     def of_side(side: Side, length: str | None) -> Side:

@@ -43,7 +43,9 @@ class Imagenet:
   delimiter: bool = True
 
   def shape(self, length: int) -> tuple[int, int]:
-    """Returns (rows, columns) at `length` tokens, without delimiters.
+    """Returns the (rows, columns) of a picture of `length` tokens.
+
+    The length includes the delimiters, the columns do not.
 
     Raises:
       errors.ConfigError: no picture has that length.

@@ -37,7 +37,7 @@ def check_present(task: str, path: str) -> None:
   """Raises an error if raw data of a task is missing; reads no data.
 
   Args:
-    task: see `data.DataConfig`; not 'module:name'.
+    task: see `data.DataConfig`; 'module:name' is not accepted.
     path: folder of the raw data; see `paths`.
 
   Raises:

@@ -232,7 +232,7 @@ class _Unpacked(io.RawIOBase):
       packed = packed or self._file.read(1 << 18)
       if not packed:
         if not ended:
-          raise EOFError('it breaks off within a zstd frame')
+          raise EOFError('the last zstd frame is truncated')
         return 0
       if ended:
         # The largest window of `zstd --long`.

@@ -144,7 +144,7 @@ class EvaluationWindows:
 
     Raises:
       errors.ConfigError: a length does not divide the longest.
-      errors.CorpusError: there are fewer windows.
+      errors.CorpusError: there are fewer than `count` windows.
     """
     longest = max(lengths)
     for length in lengths:

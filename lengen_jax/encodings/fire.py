@@ -19,8 +19,8 @@ class Fire(base.Encoding):
 
   b(i, j) = f_theta(psi(i - j) / psi(max(i, L))) with psi(x) = ln(|c| x + 1), a
   multilayer perceptron f_theta from one number to one per head, and a learned
-  threshold L = |threshold_multiplier * init_threshold|. Bidirectionally the
-  normalizer is max(i, j, L).
+  threshold L = |threshold_multiplier * init_threshold|. In bidirectional
+  attention, max(i, j, L) replaces max(i, L).
 
   Source: Li et al. (2023), arXiv:2310.04418, eq. 2-4 and appendix E, whose code
   adds biases and 1e-6 in the denominator. `shared=True` is the paper's FIRE-S.

@@ -165,7 +165,7 @@ class TransformerXL(base.Encoding):
   def _by_position(
     self, a_BxQxHxF: Array, b_BxQxHxF: Array, q_pos: Array, k_pos: Any
   ) -> jax.Array:
-    """Returns a sin(j - i) + b cos(j - i) by positions, `[B, H, Q, K]`."""
+    """Computes a sin(j - i) + b cos(j - i) from positions, `[B, H, Q, K]`."""
     # Positions are counted from the first query, so that angles stay small.
     origin = q_pos[..., :1]
     (sin_i, cos_i), (sin_j, cos_j) = (
@@ -182,7 +182,7 @@ class TransformerXL(base.Encoding):
   def _by_distance(
     self, a_BxQxHxF: Array, b_BxQxHxF: Array, q_pos: Distances, k_pos: Any
   ) -> jax.Array:
-    """Returns a sin(j - i) + b cos(j - i) by distances, `[B, H, Q, K]`.
+    """Computes a sin(j - i) + b cos(j - i) from distances, `[B, H, Q, K]`.
 
     The terms of all distances are computed, from which each pair selects one.
     """

@@ -16,10 +16,10 @@ _AXES = ('relpos_buckets', 'heads')
 class T5(base.Encoding):
   """Bucketed relative bias: b_h(i, j) = table[bucket(i - j), h].
 
-  Causally, the first half of the buckets holds one distance 0, 1, 2, ... each.
+  In causal attention, each bucket of the first half has one distance 0, 1, ...
   The other half is spaced logarithmically up to `max_distance`, from which on
-  all distances share the last bucket. Bidirectionally, each direction has half
-  of the buckets. A fractional distance is rounded down.
+  all distances share the last bucket. In bidirectional attention, each
+  direction has half of the buckets. A fractional distance is rounded down.
 
   Source: Raffel et al. (2020), arXiv:1910.10683, section 2.1; buckets as in
   the official code, with the boundaries computed as integers on the host,

@@ -175,7 +175,7 @@ class LengthEntropy:
     nats: entropy by layer name.
     relative: entropy divided by the logarithm of the number of visible keys, 0
       to 1, by layer name; mean over queries with two visible keys or more.
-    refused: reason for a missing result, '' if there is one.
+    refused: why the result is missing; '' if it is not.
   """
 
   length: int

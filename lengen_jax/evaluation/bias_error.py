@@ -74,7 +74,7 @@ def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _of_rows(bias: BiasFn, length: int) -> jax.Array:
-  """Returns the largest error of a bias in 'pallas'."""
+  """Returns the largest error of a bias that the kernels approximate."""
   queries = np.random.default_rng(0).integers(0, length, _SAMPLES)
   worst = []
   for i in map(int, queries):

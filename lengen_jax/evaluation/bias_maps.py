@@ -72,7 +72,8 @@ def by_layer(
 ) -> dict[str, tuple[str, encodings.BiasFn | None]]:
   """Returns the additive bias of the self-attention of each layer.
 
-  `params` may be stacked or not, and on devices of any host.
+  `params` may be stacked over layers. Its arrays may be on devices of other
+  hosts.
 
   Returns:
     dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to the

@@ -1,6 +1,7 @@
-"""Converts the config.json of a Llama to fields of a ModelConfig; no jax.
+"""Converts the config.json of a Llama checkpoint to ModelConfig fields.
 
-Models that a ModelConfig cannot represent exactly are rejected by name.
+The error for a model that no ModelConfig represents exactly names the first
+field that differs. This module does not import jax.
 """
 
 from collections.abc import Mapping

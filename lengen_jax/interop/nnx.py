@@ -196,7 +196,7 @@ class Embedding(_Module):
     super().__init__(spec, 1, 64, width, rngs)
 
   def __call__(self, inputs: Array, position: Array | None = None) -> jax.Array:
-    """Adds positions, `[B, L, E] -> [B, L, E]`; None for 0, 1, 2, ..."""
+    """Adds the encoding of `position`, by default 0, 1, ..., to `[B, L, E]`."""
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
     encodings.check_positions(self.encoding, position)

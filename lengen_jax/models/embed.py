@@ -75,7 +75,7 @@ class Embed(nn.Module):
     size = -(-length // min(chunks, length))
 
     def split(x: jax.Array) -> jax.Array:
-      """Splits and pads `[B, L, ...]` to `[chunks, B, parts size, ...]`."""
+      """Splits `[B, L, ...]` into padded `[chunks, B, parts * size, ...]`."""
       rows, _, *rest = x.shape
       x = x.reshape(rows, parts, length, *rest)
       pad = [(0, 0), (0, 0), (0, -length % size)] + [(0, 0)] * len(rest)

@@ -202,8 +202,8 @@ def read(
   'KEY: TEXT' a claim, and a line indented by two spaces is read by
   `parse_comparisons`. Lines indented by four spaces continue the previous line.
 
-  Parts, and other attributes where they differ from `defaults`, are given by
-  table.
+  `parts` maps each table to its parts, and `fields` maps a table to the
+  attributes that override `defaults`.
   """
   found: list[Experiment] = []
   claims: list[Claim] = []

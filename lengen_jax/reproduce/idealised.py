@@ -159,7 +159,7 @@ def mismatches(
 
 
 def deviations(_: Any) -> list[str]:
-  """Returns a line per cell of table 2 that deviates from print."""
+  """Returns a line for each cell of table 2 that differs from the paper."""
   return [
     f'{row} at {column}: {ours:.3f}, printed {printed:.3f}'
     for row, column, ours, printed in mismatches(table_2())

@@ -29,7 +29,7 @@ def draw_biases(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def thresholds_and_kinds(trained: Trained) -> tuple[float, ...]:
-  """Returns the extreme thresholds and the shares of local, anti-local heads.
+  """Returns FIRE's extreme thresholds, and shares of local, anti-local heads.
 
   Thresholds are in training lengths; patterns are those of a query at the
   training length.

@@ -16,12 +16,12 @@ from lengen_jax.types import PathLike
 _FIXED = {
   'seed': 'use --seeds',
   'sweep.seeds': 'use --seeds',
-  'sweep.runs': 'lengen sweep runs others',
-  'model.encoding': 'lengen compare runs others',
-  'positions': 'lengen compare runs others',
-  'eval.lengths': 'lengen compare tests at others',
-  'eval.score': 'lengen sweep scores by others',
-  'train.init_from': 'lengen train starts from others',
+  'sweep.runs': 'use lengen sweep to train other runs',
+  'model.encoding': 'use lengen compare to train other encodings',
+  'positions': 'use lengen compare to train with other positions',
+  'eval.lengths': 'use lengen compare to test at other lengths',
+  'eval.score': 'use lengen sweep for another score',
+  'train.init_from': 'use lengen train to start from other parameters',
 }
 
 

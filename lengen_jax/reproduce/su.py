@@ -31,7 +31,7 @@ def _run(run: str, log_n: bool = False) -> Run:
 
 
 def _masked(encoding: str) -> LengthCurves:
-  """Returns every position scheme, without log n and with it."""
+  """Returns curves of every position scheme, with and without log-n scaling."""
   table = []
   for name, scheme in _SCHEMES.items():
     run = f'{encoding} | {scheme}'

@@ -1,4 +1,4 @@
-"""Contents of a checkpoint, and reading it and verified.
+"""Format of a checkpoint, and functions that read and verify it.
 
 A record describes the state by shapes, dtypes and checksums. On disk the layers
 of a state are never stacked. The position in the data is a folder per process.
@@ -138,7 +138,7 @@ def version_differences(
 
 
 class DataHandler(ocp.CheckpointHandler):
-  """Saves the position in the data of each process."""
+  """Saves each process's position in the training data."""
 
   def save(self, directory: epath.PathLike, args: 'SaveData') -> None:
     directory, name = epath.Path(directory), str(jax.process_index())

@@ -157,7 +157,7 @@ class Log:
     durable_step: int | None,
     saves: bool = False,
   ) -> Written:
-    """Waits for some steps to finish and writes their metrics.
+    """Waits until the `pending` steps finish and writes their metrics.
 
     Args:
       pending: (step, metrics) of each step. Metrics are numbers, possibly on a

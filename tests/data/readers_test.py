@@ -126,7 +126,7 @@ def test_a_file_that_breaks_off(tmp_path, name, left):
 
 def test_a_file_that_breaks_off_names_the_last_line(tmp_path):
   path = write(tmp_path, 'a.jsonl.zst', FILES['frames.jsonl.zst'][:-5])
-  with pytest.raises(errors.CorpusError, match='after line 299: it breaks off'):
+  with pytest.raises(errors.CorpusError, match='after line 299: the last'):
     list(readers.records(path))
 
 

@@ -62,7 +62,7 @@ class Plan:
 
   @property
   def anchors(self) -> int:
-    """Anchors of a group; the last one is the next group's first."""
+    """Number of anchors per group, with the first anchor of the next group."""
     if self.form != 'anchored':
       return 1
     return -(-self.blocks_per_group * self.block // self.spacing) + 1

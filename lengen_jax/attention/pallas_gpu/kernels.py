@@ -30,9 +30,9 @@ Step = Callable[[bool, Array, Any], Any]
 class Program:
   """The plan and references of a program; None where a call has none.
 
-  Queries are counted from the band's first, except in q. Shapes: n queries of
-  the band, t queries or keys in a tile, h heads and R rows in a program; an
-  axis is absent where there is one.
+  Query indices are relative to the band's first query, except in q. Shapes: n
+  queries of the band, t queries or keys in a tile, h heads and R rows in a
+  program; an axis of size 1 is absent.
   """
 
   plan: Plan

@@ -86,8 +86,8 @@ class MultiHeadDotProductAttention(nn.Module):
       inputs_q: `[B, Q, E]`.
       inputs_kv: `[B, K, E]`.
       mask: `[B, 1 or H, Q, K]`; pairs where it is 0 are masked.
-      bias: `[1 or B, H, Q, K]`, added to the logits; of all pairs of slots
-        during decoding.
+      bias: `[1 or B, H, Q, K]`, added to the logits. During decoding, Q and K
+        must both be the length of the cache.
       decode: the first call creates the cache; each later one takes one token
         per row.
       deterministic: disables dropout.

@@ -148,7 +148,7 @@ def draw_expression(
   Args:
     bits: three arrays of random bits, uint32 `[W]`.
     n: int32 scalar.
-    num_operators: number of operators, the first of + - *.
+    num_operators: number of distinct operators, the first ones of +, - and *.
   """
   cuts, operators, digits = bits
   width = cuts.shape[0]
