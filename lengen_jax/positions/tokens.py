@@ -193,8 +193,8 @@ def position_array(positions: Any) -> base.Positions:
     return positions
   if isinstance(positions, str | base.PositionScheme):
     raise errors.ConfigError(
-      f'positions={positions} is a scheme; pass what positions.create(spec) '
-      'returns when called'
+      f'positions={positions!r} is a scheme or its spec; pass the result of '
+      'calling positions.create(spec)'
     )
   try:
     return jnp.asarray(positions)

@@ -763,7 +763,7 @@ class Odd(encodings.Encoding):
     (lambda: biases(bidirectional=True, decode=True), 'bidirectional=False'),
     (lambda: biases(positions=jnp.arange(4)), 'rows of 5'),
     (lambda: biases(positions=jnp.ones((2, 5), jnp.int16)), 'int32 or float32'),
-    (lambda: biases(positions='randomized'), 'is a spec'),
+    (lambda: biases(positions='randomized'), 'is a scheme or its spec'),
     (lambda: biases(positions=jnp.ones((2, 2, 5))), 'some for each layer'),
     (lambda: biases(klen=6, positions=jnp.arange(5)), '5 queries and 6 keys'),
     (

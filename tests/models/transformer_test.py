@@ -794,7 +794,9 @@ def test_a_cache_of_other_heads_is_of_another_model():
 
 
 def test_a_spec_is_no_positions():
-  with pytest.raises(errors.ConfigError, match="'randomized' is a spec"):
+  with pytest.raises(
+    errors.ConfigError, match="'randomized' is a scheme or its spec"
+  ):
     models.DecoderLM(create()).init(jax.random.key(0), tokens(), 'randomized')
 
 
