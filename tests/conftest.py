@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import gc
 import os
 import sys
 import tempfile
@@ -39,6 +40,8 @@ os.environ.setdefault('XLA_FLAGS', _flags)
 # jax makes an MLIR context for each program and keeps it. One for all programs
 # saves a tenth of the CPU time and two thirds of the memory.
 mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+# Programs stay in jax's caches: collecting their many objects finds nothing.
+gc.set_threshold(200_000, 20, 20)
 jax.config.update('jax_num_cpu_devices', 2)
 # An array of lower rank is never silently broadcast.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
