@@ -113,7 +113,9 @@ def small(words):
   """A command at the size `tiny` with one layer, and at two lengths."""
   words = [re.sub(r'([:,])cpu$', r'\1tiny', word) for word in words]
   fields = {}
-  if any(word.endswith(('py:tiny', ',tiny')) for word in words):
+  # A Llama checkpoint determines its number of layers.
+  sized = [word for word in words if 'llama.py' not in word]
+  if any(word.endswith(('py:tiny', ',tiny')) for word in sized):
     fields['--config.model.num_layers'] = '1'
   if any(word.endswith('stdlib.py:tiny') for word in words):
     fields['--config.eval.lengths'] = '(32, 64)'

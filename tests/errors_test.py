@@ -152,9 +152,13 @@ def at_step(number, happens):
   return arrange
 
 
-def signalled(number):
-  # `os.kill` may reach another thread first, and the run may end before.
-  return at_step(3, lambda: signal.raise_signal(number))
+def interrupt():
+  # Workers of pytest-xdist ignore SIGINT.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  try:
+    signal.raise_signal(signal.SIGINT)
+  finally:
+    signal.signal(signal.SIGINT, before)
 
 
 def break_pipe():
@@ -185,8 +189,8 @@ def without(*modules):
 
 # Circumstances that no command brings about, by heading of the page.
 CIRCUMSTANCES = {
-  'Ctrl-C': signalled(signal.SIGINT),
-  'SIGTERM': signalled(signal.SIGTERM),
+  'Ctrl-C': at_step(3, interrupt),
+  'SIGTERM': at_step(3, lambda: signal.raise_signal(signal.SIGTERM)),
   'A full disk': full_disk,
   'Training that does not fit': small_memory,
   'A closed pipe': at_step(3, break_pipe),
