@@ -15,7 +15,7 @@ RESULTS = pathlib.Path(__file__).parent / 'results'
 
 
 def cores():
-  """Cores that this process may use."""
+  """Returns the number of cores that this process may use."""
   return len(os.sched_getaffinity(0))
 
 
@@ -24,8 +24,8 @@ def alternate(functions, *, rounds, warmups=1):
 
   Args:
     functions: dict from name to a function that returns when its work is done.
-    rounds: how often.
-    warmups: rounds that do not count.
+    rounds: number of timed rounds.
+    warmups: number of rounds before these, which are not timed.
 
   Returns:
     dict from name to a list of seconds, one per round.
@@ -41,7 +41,7 @@ def alternate(functions, *, rounds, warmups=1):
 
 
 def ratio(seconds, name, peer):
-  """Time of `name` over that of `peer`, round by round: median and range."""
+  """Returns median and range of the ratio of times, `name` to `peer`."""
   ratios = [a / b for a, b in zip(seconds[name], seconds[peer], strict=True)]
   return {
     'median': statistics.median(ratios),
@@ -51,7 +51,7 @@ def ratio(seconds, name, peer):
 
 
 def record(benchmark, setting, seconds, ratios, versions):
-  """Prints the figures and keeps them as results/{benchmark}.json.
+  """Prints the results and writes them to results/{benchmark}.json.
 
   Returns:
     dict from name to the median, in milliseconds.

@@ -1,13 +1,13 @@
-"""Causal attention on the CPU, forward and backward, ours against others.
+"""Time of causal attention on the CPU: this package and PyTorch.
 
 Command: .venv/bin/python -m benchmarks.attention_cpu  (needs the extra `bench`)
 
-One layer, batch 1, 12 heads of 64, float32, no bias and FIRE with one and two
-hidden layers: block by block, exactly and with bias_form='anchored', with all
-pairs in memory (naive), in PyTorch with scaled_dot_product_attention and FIRE
-as its paper's appendix E describes it, and, without bias and forward only,
-flex_attention. Backward means gradients to
-q, k, v and to FIRE's parameters.
+One layer, batch 1, 12 heads of 64, float32, with no bias and with FIRE of one
+and two hidden layers. Block-by-block attention (exact, and with
+bias_form='anchored') is compared with attention over all pairs in memory
+(naive), with PyTorch's scaled_dot_product_attention and FIRE as in appendix E
+of its paper, and, without a bias and forward only, with flex_attention. The
+backward pass computes gradients of q, k, v and FIRE's parameters.
 """
 
 import argparse
@@ -30,14 +30,14 @@ SPECS = {
   'fire 1': 'fire(hidden_layers=1)',
   'fire 2': 'fire',
 }
-# Lengths, with rounds: the long ones take long.
+# Number of rounds by length; long sequences have fewer rounds.
 ROUNDS = {512: 15, 2048: 5, 4096: 3}
-# All pairs of FIRE in memory take 12 GB from here on.
+# From this length on, FIRE's bias of all pairs takes 12 GB or more.
 NAIVE_BELOW = 4096
 
 
 class TorchFire(torch.nn.Module):
-  """FIRE's bias of all pairs, after the description in its appendix E."""
+  """FIRE's bias of all pairs, as in appendix E of its paper."""
 
   def __init__(self, hidden_layers):
     super().__init__()
@@ -60,7 +60,7 @@ class TorchFire(torch.nn.Module):
 
 
 def ours(spec, implementation, arrays, bias_form='exact'):
-  """Forward, and forward with backward, compiled."""
+  """Returns compiled functions of this package's attention, by direction."""
   encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
   p = jnp.arange(3)
   variables = encoding.init(jax.random.key(0), p, p, method='bias')
@@ -91,7 +91,10 @@ def ours(spec, implementation, arrays, bias_form='exact'):
 
 
 def theirs(fire, length, arrays):
-  """PyTorch's fused attention, with all of FIRE's bias where there is one."""
+  """Returns functions of PyTorch's fused attention, by direction.
+
+  If `fire` is given, its bias of all pairs is added.
+  """
   q, k, v, dy = (torch.from_numpy(x).transpose(1, 2) for x in arrays)
   for x in (q, k, v):
     x.requires_grad_()
@@ -116,7 +119,7 @@ def theirs(fire, length, arrays):
 
 
 def flex(length, arrays):
-  """flex_attention, compiled, causal; it has no backward on the CPU."""
+  """Returns compiled flex_attention; it has no backward pass on the CPU."""
   q, k, v, _ = (torch.from_numpy(x).transpose(1, 2) for x in arrays)
   mask = flex_attention.create_block_mask(
     lambda b, h, i, j: i >= j, None, None, length, length, device='cpu'
@@ -131,7 +134,7 @@ def flex(length, arrays):
 
 
 def candidates(length):
-  """Name to functions by direction."""
+  """Returns a dict from name to functions by direction."""
   rng = np.random.default_rng(0)
   shape = (1, length, HEADS, HEAD_DIM)
   arrays = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
@@ -152,7 +155,7 @@ def candidates(length):
 
 
 def pairs(direction, length):
-  """What is compared with what, at a length."""
+  """Yields the pairs of names whose times are compared at a length."""
   for name in SPECS:
     yield f'blockwise, {name}', f'torch, {name}'
     if length < NAIVE_BELOW:
@@ -166,7 +169,7 @@ def pairs(direction, length):
 
 
 def plot(milliseconds, path):
-  """Bars of all times, a row per direction and a panel per length."""
+  """Plots bars of all times, one row per direction and one panel per length."""
   directions = ('forward', 'forward + backward')
   figure, axes = plt.subplots(
     len(directions), len(ROUNDS), figsize=(15, 9), layout='constrained'

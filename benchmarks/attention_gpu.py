@@ -1,19 +1,19 @@
-"""Attention with a bias on a GPU: our kernels, and a bias written out.
+"""Time of attention with a bias on a GPU: these kernels, and a bias in memory.
 
 Command: .venv/bin/python -m benchmarks.attention_gpu
-  (needs the extra `cuda` and a GPU; about ten minutes. --small for a minute
-  anywhere, to see that it works; it records nothing)
+  (needs the extra `cuda` and a GPU; about ten minutes. --small takes a minute
+  on any machine, to test this program, and records nothing)
 
-One layer's attention, causal, 12 heads of 64, bfloat16, as its forward pass and
-with gradients to queries, keys, values and the encoding's parameters. Peers are
-JAX's own attention, by cuDNN and by XLA, with the bias of all pairs computed
-and in memory, as published code has it, and cuDNN's without any. All take their
-turn in one process, and figures are ratios of times within a round. A peer that
-has no room, or that refuses, is named with its reason.
+One layer's causal attention, 12 heads of 64, bfloat16: the forward pass, and
+the gradients of queries, keys, values and the encoding's parameters. Peers are
+JAX's dot_product_attention by cuDNN and by XLA with the bias of all pairs in
+memory, as in published code, and by cuDNN without a bias. All functions take
+turns in one process; results are ratios of times within a round. If a peer runs
+out of memory or rejects its inputs, the error is recorded.
 
 Then training steps of the 125M model of `configs/fire_c4.py:base` at two
-lengths: tokens per second, and the part of the chip's peak that its model FLOPs
-are (`training/throughput.py`).
+lengths: tokens per second, and utilisation, the ratio of model FLOPs per second
+to the chip's peak (`training/throughput.py`).
 """
 
 import argparse
@@ -42,7 +42,7 @@ OURS = 'pallas'
 
 
 def layer(kind, spec, batch, length):
-  """Attention of arrays and parameters, its parameters, and its arrays."""
+  """Returns an attention function, its parameters, and its q, k and v."""
   encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
   p = jnp.arange(3)
   variables = encoding.init(jax.random.key(0), p, p, method='bias')
@@ -77,7 +77,7 @@ def layer(kind, spec, batch, length):
 
 
 def calls(batch, length, backward):
-  """Name to a function that runs once; name to why there is none."""
+  """Returns {name: function of one run} and {name: error of a peer}."""
   found, refused = {}, {}
   cases = [(OURS, spec) for spec in SPECS]
   cases += [('cudnn', 'nope'), ('cudnn', 'fire'), ('xla', 'fire')]
@@ -93,7 +93,7 @@ def calls(batch, length, backward):
     try:
       compiled = jax.jit(function).lower(*arrays, variables).compile()
       jax.block_until_ready(compiled(*arrays, variables))
-    except Exception as error:  # Whatever a peer's library raises.
+    except Exception as error:  # Any exception of a peer's library.
       if kind == OURS:
         raise
       refused[name] = str(error).splitlines()[0][:200]
@@ -107,7 +107,7 @@ def calls(batch, length, backward):
 
 
 def attention_cells(settings, rounds):
-  """Times and ratios, by what is computed, rows and length."""
+  """Returns times and ratios by direction, number of rows and length."""
   cells = {}
   for batch, length in settings:
     for backward in (False, True):
@@ -131,7 +131,7 @@ def attention_cells(settings, rounds):
 
 
 def training_cells(size, lengths, tokens, steps):
-  """Tokens per second and utilisation of training steps."""
+  """Returns tokens per second and utilisation of training steps."""
   cells = {}
   for length in lengths:
     config = fire_c4.get_config(size)

@@ -1,14 +1,14 @@
-"""Memory of causal attention: on a TPU v4 chip by its compiler, on this CPU.
+"""Memory of causal attention: on a TPU v4 chip (compiled), and on this CPU.
 
 Command: .venv/bin/python -m benchmarks.attention_memory
   (needs the extras `aot` and `bench`)
 
-One layer, batch 1, 12 heads of 64, FIRE. On the chip, in bfloat16: temporary
-memory of forward and backward, block by block and with all pairs in memory,
-compiled ahead of time; a program that does not fit is refused by the compiler,
-which says what it needs. On the CPU, in float32: the largest resident memory of
-a fresh process that computes them once, over what it held after its imports,
-against PyTorch's fused attention with the bias of FIRE's paper.
+One layer, batch 1, 12 heads of 64, FIRE. For the chip, in bfloat16: temporary
+memory of the forward and backward pass, block by block and with all pairs in
+memory, according to ahead-of-time compilation. If a program does not fit, the
+compiler's error contains the memory it needs. On the CPU, in float32: the
+increase of a new process's peak resident memory when it computes the passes
+once, compared with PyTorch's fused attention and the bias of FIRE's paper.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from lengen_jax.training import runs as runs_lib
 MIB = 2**20
 CHIP_LENGTHS = (2048, 8192, 32768, 131072)
 HOST_LENGTHS = (1024, 2048, 4096)
-# Name to implementation and bias_form.
+# {name: (implementation, bias_form)}.
 OURS = {
   'blockwise': ('blockwise', 'exact'),
   'anchored': ('blockwise', 'anchored'),
@@ -42,7 +42,7 @@ OURS = {
 
 
 def on_chip(name, length):
-  """MiB of temporaries of forward and backward on one v4 chip."""
+  """Returns the MiB of temporaries of both passes on one v4 chip."""
   implementation, bias_form = OURS[name]
   layout = sharding.Layout.create(
     training_config.MeshConfig(), 1, ahead_of_time.devices(pods.get('v4-2'))
@@ -88,7 +88,7 @@ def on_chip(name, length):
 
 
 def in_process(name, direction, length):
-  """MiB that this process grows by as it computes once."""
+  """Runs a direction once; returns the increase of peak memory in MiB."""
   rng = np.random.default_rng(0)
   shape = (1, length, attention_cpu.HEADS, attention_cpu.HEAD_DIM)
   arrays = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
@@ -105,7 +105,7 @@ def in_process(name, direction, length):
 
 
 def in_fresh_process(*arguments):
-  """`in_process`, elsewhere."""
+  """Runs `in_process` in a new process and returns its result."""
   done = subprocess.run(
     [sys.executable, '-m', 'benchmarks.attention_memory', *arguments],
     env=os.environ | {'JAX_PLATFORMS': 'cpu'},
@@ -117,7 +117,7 @@ def in_fresh_process(*arguments):
 
 
 def plot(chip, host, path):
-  """Memory by length: on the chip, and on the CPU in both directions."""
+  """Plots memory by length: on the chip, and on the CPU by direction."""
   panels = {
     'TPU v4 chip, bf16, forward + backward': chip,
     'CPU, float32, forward': host['forward'],

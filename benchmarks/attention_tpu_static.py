@@ -1,25 +1,25 @@
-"""What a bias costs in attention's kernels, by the TPU compiler's own schedule.
+"""Cost of a bias in attention kernels in the schedules of the TPU compiler.
 
 Command: .venv-aot/bin/python -m benchmarks.attention_tpu_static
   (needs the extras `aot` and `bench`; no TPU; about ten minutes)
 
-No TPU runs anything here. libtpu compiles each kernel ahead of time and writes
-down its final schedule, one line per bundle of instructions that are issued
-together. Counted are the bundles that one tile of 512 queries and 512 keys of a
-head takes, all of them visible, and quoted are ratios to the same kernels
-without a bias. A bundle is about a cycle; waiting for memory, for other units
-or between programs is not in it, so that the figures rank programs and tell no
-times. The rows of the batch that share a tile of the bias are computed in a
-loop: a tile costs the loop's body, and its share of what is around it. How many
-rows there are at a time depends on the chip's vector memory (rows_that_fit).
+This program runs no kernel. libtpu compiles each kernel ahead of time and
+writes its final schedule, one line per bundle of instructions that are issued
+together. The program counts the bundles of one tile of 512 queries and 512 keys
+of a head, all visible, and reports ratios to the same kernels without a bias. A
+bundle takes about one cycle. The count excludes waiting for memory, for other
+units and between programs, so it ranks programs but does not measure time. The
+rows of the batch that share a tile of the bias are computed in a loop: the cost
+of a tile is the loop body, and its share of the code around the loop. The
+number of rows per loop depends on the chip's vector memory (rows_that_fit).
 
-ALiBi stands for all biases of distance alone: their kernels are the same
-program, whatever made the row of numbers that they read. FIRE's is that of
-queries from 2048 on, most of a long row; `early` that of those from 1024 to
-2048, whose anchors are closer; before 1024 they are closer still. What tiles
-with the threshold among their queries have to do besides is left out. A row
-that is alone keeps half of what a tile's bias is made from for the next tile:
-the first tile of a block of queries, which makes both, is not what is counted.
+ALiBi represents all biases that depend only on distance: their kernels are the
+same program with other inputs. 'FIRE' is the kernel for queries from 2048 on,
+most of a long row. 'FIRE, early' is the kernel for queries from 1024 to 2048,
+which have closer anchors; queries before 1024 have still closer anchors. The
+count excludes the additional work of tiles that contain the threshold. With one
+row per loop, a tile reuses half of the input of the previous tile's bias; the
+count excludes the first tile of a block of queries, which computes both halves.
 """
 
 import argparse
@@ -49,7 +49,7 @@ PATH = alternate.RESULTS / 'attention_tpu_static.json'
 CHIPS = {'v4': 'v4-2', 'v5e': 'v5e-1', 'v5p': 'v5p-2', 'v6e': 'v6e-1'}
 BLOCK = 512
 LENGTH = 4 * BLOCK
-# Name to an encoding's spec, and FIRE's queries from anchor to anchor.
+# {name: (spec of the encoding, queries between two anchors of FIRE)}.
 KINDS = {
   'none': ('nope', None),
   'ALiBi': ('alibi', None),
@@ -61,15 +61,15 @@ BATCHES = (1, 2, 4, 8)
 
 
 def compile_kernels(chip, kind, head_dim, batch):
-  """Compiles gradients of attention for a chip."""
+  """Compiles the gradients of attention for a chip."""
   spec, spacing = KINDS[kind]
   if spacing:
     anchors.bands = lambda length, *_: [
       anchors.Band('anchored', BLOCK, 0, length, spacing)
     ]
-    # Which only tiles with the threshold have to do.
+    # Only tiles that contain the threshold need this function.
     biases.add_weight_gradient = lambda *_: None
-  # All tiles but the first of a row of tiles.
+  # Only the first tile of a row of tiles needs this function.
   biases.put_near_half = lambda *_: None
   encoding = encodings.create(
     spec, num_heads=128 // head_dim, head_dim=head_dim
@@ -124,7 +124,7 @@ def _layout(chip):
 
 
 def schedules(*arguments):
-  """Kernel's name to the lines of its schedule, of a compilation of its own."""
+  """Compiles in a new process; returns {kernel: lines of its schedule}."""
   with tempfile.TemporaryDirectory() as folder:
     flags = f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
     command = [sys.executable, '-m', 'benchmarks.attention_tpu_static', '--one']
@@ -147,7 +147,7 @@ def schedules(*arguments):
 
 
 def parts(lines):
-  """Stretches of a schedule without a branch: (bundles, whether of a loop)."""
+  """Returns (bundles, whether in a loop) of each branch-free part."""
   found, count, in_loop = [], 0, False
   for line in lines:
     bundle = re.match(r'\s*(?:0x[0-9a-f]+|0)\s*(L\w|P\w|CT)?\s*:\s*(>*)', line)
@@ -166,11 +166,11 @@ def parts(lines):
 
 
 class Schedule:
-  """A kernel's schedule, of which some parts run several times a program.
+  """A kernel's schedule; some of its parts run several times per program.
 
   Attributes:
-    body: bundles of the loop over rows; 0 where there is one row.
-    loops: bundles of the other loops' bodies.
+    body: bundles of the loop over rows; 0 if there is one row.
+    loops: bundles of the bodies of all other loops.
     rest: bundles that run once.
   """
 
@@ -182,7 +182,7 @@ class Schedule:
     self.rest = sum(n for n, in_loop in found if not in_loop)
 
   def around(self, none, pieces):
-    """Bundles around the loop over rows, beyond those without a bias."""
+    """Returns bundles around the loop over rows, minus those of `none`."""
     own = list(self.loops)
     for same in none.loops:
       nearest = min(own, key=lambda n: abs(n - same), default=None)
@@ -192,7 +192,7 @@ class Schedule:
 
 
 def measure(chip, head_dim, log):
-  """Bundles per tile and head, by kind, kernel and rows of the batch."""
+  """Returns bundles per tile and head, by kind, kernel and number of rows."""
   pieces = {kind: 1 for kind in KINDS} | {'FIRE, early': 2}
   kernels_of = {
     (kind, batch): {
@@ -214,7 +214,7 @@ def measure(chip, head_dim, log):
       )
       around = own.around(none, pieces[kind])
       bundles = {n: own.body + around / n for n in BATCHES if n > 1}
-      # Without a loop over rows its body is among what runs once.
+      # Without a loop over rows, `rest` includes the computation of the row.
       bundles[1] = none.body + alone.around(none_alone, pieces[kind])
       found.setdefault(kind, {})[name] = {
         str(n): round(bundles[n] / heads) for n in BATCHES
@@ -223,10 +223,10 @@ def measure(chip, head_dim, log):
 
 
 def ratios(found, fits):
-  """Of bundles, to those without a bias: forward, and all three kernels.
+  """Returns ratios of bundles with and without a bias: forward, all kernels.
 
-  By rows of the batch that share a tile; 'fits' is for as many of 8 as each
-  kernel has room for.
+  Keys are numbers of rows that share a tile. 'fits' uses the largest number of
+  rows that fits the chip's vector memory, of a batch of 8, in each kernel.
   """
   result = {}
   for kind, kernels in found.items():
@@ -245,7 +245,7 @@ def ratios(found, fits):
 
 
 def rows_that_fit(chip, head_dim):
-  """Rows of a batch of 8 that each kernel has room for at once."""
+  """Returns how many rows of a batch of 8 fit into memory in each kernel."""
   plan = tpu_plans.Plan(
     form='anchored',
     block=BLOCK,
@@ -271,7 +271,7 @@ def rows_that_fit(chip, head_dim):
 
 
 def peer(chip, head_dim):
-  """Bundles of the largest stretch of JAX's flash attention, per head."""
+  """Returns the bundles of the largest part of JAX's flash attention."""
   (lines,) = schedules(chip, 'peer', head_dim, 1).values()
   return max(n for n, _ in parts(lines))
 

@@ -1,14 +1,14 @@
-"""Training and testing on the Chomsky tasks on the CPU, ours and a peer's way.
+"""Training and testing on a Chomsky task on the CPU: this package and a peer.
 
 Command: .venv/bin/python -m benchmarks.chomsky_cpu
 
 reverse_string with RoPE, the official model: 5 post-norm blocks, 8 heads, width
-64, dropout 0.1, batch 128. The peer is the official step written again in plain
-jax: rows of one length without padding, a program per length. Three figures:
-a step at length 32 by both, what is compiled to train on lengths 1..40, and
-the time to test lengths 41..500 with 8 examples each. Of the peer's programs
-every fifth, and of the lengths to test every fortieth, are compiled; the sum is
-scaled to all.
+64, dropout 0.1, batch 128. The peer is the official training step rewritten in
+plain jax: rows of one length without padding, and one program per length. Three
+times are measured: a step at length 32, compilation of training on lengths
+1..40, and testing of lengths 41..500 with 8 examples each. The peer compiles
+every fifth training length and every fortieth test length; the sums are scaled
+to all lengths.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TRAIN_EVERY, TEST_EVERY = 5, 40
 
 
 def peer_params(rng):
-  """Parameters of the peer: as many as ours."""
+  """Returns parameters of the peer, which has as many as this package."""
   keys = iter(jax.random.split(rng, 64))
 
   def linear(inputs, outputs):
@@ -57,7 +57,10 @@ def peer_params(rng):
 
 
 def peer_logits(params, inputs, rng):
-  """The official encoder on [inputs | empty tokens], `[B, n, 2]`."""
+  """Returns the official encoder's logits for n empty tokens, `[B, n, 2]`.
+
+  The empty tokens follow the n inputs.
+  """
   batch, n = inputs.shape
   keys = iter(jax.random.split(rng, 2 * LAYERS))
 
@@ -102,7 +105,7 @@ TX = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 
 @functools.partial(jax.jit, static_argnums=2, donate_argnums=0)
 def peer_step(state, rng, n):
-  """A training step at one length."""
+  """Trains one step at length n; returns (state, loss)."""
   params, opt_state = state
   inputs_rng, model_rng = jax.random.split(rng)
   inputs = jax.random.randint(inputs_rng, (BATCH, n), 0, 2)
@@ -120,14 +123,14 @@ def peer_step(state, rng, n):
 
 @functools.partial(jax.jit, static_argnums=2)
 def peer_test(params, rng, n):
-  """Accuracy at one length."""
+  """Returns the accuracy at length n."""
   inputs = jax.random.randint(rng, (EXAMPLES, n), 0, 2)
   logits = peer_logits(params, inputs, rng)
   return (logits.argmax(-1) == inputs[:, ::-1]).mean()
 
 
 def ours(**train):
-  """A program of one run."""
+  """Returns this package's trainer, and the initial state of one run."""
   config = chomsky.get_config('reverse_string')
   config.model.encoding = 'rope'
   config.train.update(train)
@@ -143,7 +146,7 @@ def peer_state():
 
 
 def steps():
-  """Seconds per step at one length, in turn."""
+  """Returns seconds per step at one length; both programs take turns."""
   program, runs = ours(min_length=LENGTH, max_length=LENGTH, buckets=1)
   state = {'ours': runs, 'peer': peer_state()}
 
@@ -164,14 +167,14 @@ def steps():
 
 
 def timed(function):
-  """Seconds that a call takes."""
+  """Returns the seconds of a call."""
   began = time.perf_counter()
   jax.block_until_ready(function())
   return time.perf_counter() - began
 
 
 def compiling():
-  """Seconds to compile training on 1..40."""
+  """Returns the seconds to compile training on lengths 1..40."""
   program, runs = ours()
   one = timed(lambda: program.train(runs, 0, 1).loss)
   every = range(TRAIN_EVERY, 41, TRAIN_EVERY)
@@ -185,7 +188,7 @@ def compiling():
 
 
 def testing():
-  """Seconds to test 41..500, compiling included."""
+  """Returns the seconds to test lengths 41..500, including compilation."""
   program, runs = ours()
   lengths = program.config.eval.lengths
   all_of_them = timed(lambda: [program.test(runs, n) for n in lengths])

@@ -4,10 +4,10 @@ Command: .venv-aot/bin/python -m benchmarks.compile_matrix [CELL ...] [--check]
   (needs the extra `aot`; no TPU; about two minutes per cell)
 
 A cell is a training step, compiled as by `lengen compile`: models of 125M and
-350M parameters on 256 rows of 2048 tokens, the same on SCROLLS with 128 rows of
-8192, and single rows of up to 2**20 tokens on one v4 chip. A cell that does not
-fit has a neighbour with the change that makes it fit. The figures are recorded
-or, with --check, compared with the recorded ones.
+350M parameters on 256 rows of 2048 tokens, the same models on SCROLLS with 128
+rows of 8192, and single rows of up to 2**20 tokens on one v4 chip. For a cell
+that does not fit, another cell has the change that makes it fit. Results are
+recorded or, with --check, compared with the recorded ones.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from lengen_jax.training import runs as runs_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 PATH = alternate.RESULTS / 'compile_matrix.json'
-# Relative to the recorded figure; compiler versions differ by less.
+# Relative tolerance of --check; compiler versions differ by less.
 TOLERANCE = 0.05
 
 _ROW = {'data.batch_size': 1}
-# Name to (module of configs, its argument, changes of the config, pod).
+# {name: (module in configs, its argument, changes of the config, pod)}.
 CELLS = {
   'base': ('fire_c4', 'base', {}, 'v4-256'),
   'base, 256 chips': ('fire_c4', 'base', {}, 'v4-512'),
@@ -77,7 +77,7 @@ def load(name: str) -> ml_collections.ConfigDict:
 
 
 def measure(name: str) -> dict[str, Any]:
-  """Compiles a cell and returns its figures."""
+  """Compiles a cell and returns its memory and other results."""
   module, argument, changes, pod_name = CELLS[name]
   pod = pods.get(pod_name)
   run = run_lib.Run(load(name), devices=ahead_of_time.devices(pod))
@@ -101,7 +101,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def in_fresh_process(name: str) -> dict[str, Any]:
-  """Calls `measure` in a process, whose end frees the compiler's memory."""
+  """Calls `measure` in a new process, which frees memory when it ends."""
   done = subprocess.run(
     [sys.executable, '-m', 'benchmarks.compile_matrix', '--one', name],
     cwd=ROOT,
@@ -115,7 +115,7 @@ def in_fresh_process(name: str) -> dict[str, Any]:
 
 
 def differs(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-  """Whether the figures of a cell differ from the recorded ones."""
+  """Returns whether the results of a cell differ from the recorded ones."""
   if found['fits'] != recorded['fits']:
     return True
   want = recorded['gib_per_device']
@@ -123,7 +123,7 @@ def differs(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
 
 
 def versions() -> dict[str, str]:
-  """Returns the versions that affect the result."""
+  """Returns the versions of packages that affect the results."""
   libtpu = importlib.metadata.version('libtpu')
   return {**runs_lib.versions(), 'libtpu': libtpu}
 

@@ -1,4 +1,4 @@
-"""How fast data comes on the CPU: ours, and plain seqio on the same task.
+"""Speed of data pipelines on the CPU: this package, and plain seqio.
 
 Command: .venv/bin/python -m benchmarks.data_cpu   (needs the extra `data`)
 
@@ -6,23 +6,23 @@ The text is the embedded corpus, written as files like C4's: JSON lines, gzip.
 Rows of 2048 tokens in batches of 64, each token of a document once
 (data.mode='doc_pad', as in configs/fire_c4.py), shuffled:
 
-  prepared          windows that `lengen prepare` wrote, through grain
-  seqio through us  data.source='seqio', straight from the files
+  prepared          windows that `lengen prepare` wrote, read with grain
+  seqio through us  data.source='seqio', read from the raw files
   seqio             the peer: seqio.get_dataset with LMFeatureConverter on the
-                    task of data.register('c4'), the same rows. seqio has no
-                    reader for such files: it reads through ours
+                    task of data.register('c4'), the same rows. seqio cannot
+                    read such files, so it uses this package's reader
   prepare           all of `lengen prepare`: unzip, tokenize, cut, zip, write
 
-for bytes and for a SentencePiece model of 8000 pieces, which is trained first.
-Padding does not count as tokens. Files lie in the page cache, and batches end
-as numpy arrays.
+Each is measured with a vocabulary of bytes, and with a SentencePiece model of
+8000 pieces that is trained first. Tokens do not include padding. Files are in
+the page cache, and batches are numpy arrays.
 
-Each of these is a process that may use all cores, and another that may use one:
-its affinity is set before it begins, so that TensorFlow makes as few threads.
-They take turns, and all others are stopped by a signal: nothing is read ahead
-while the clock stands still. A round is batches until --seconds are over, the
-last one whole. tokens_per_cpu_second divides by the time that all threads of
-the process computed; unlike tokens_per_second it hardly sees other load.
+Each case runs in two processes: one may use all cores, the other one core. The
+CPU affinity is set before a process starts, so that TensorFlow creates a
+matching number of threads. Processes take turns; a signal stops all others, so
+that they cannot read ahead between rounds. A round reads batches for --seconds
+and finishes the last batch. tokens_per_cpu_second divides by the CPU time of
+all threads of the process, which depends little on other load on the machine.
 """
 
 import argparse
@@ -53,16 +53,16 @@ from lengen_jax.data import prepare, stdlib, vocabulary
 from lengen_jax.training import runs as runs_lib
 
 LENGTH, BATCH, MODE = 2048, 64, 'doc_pad'
-# Each training file holds the whole split, in an order of its own.
+# Each training file contains the whole split, in a different order.
 TRAIN_FILES, PIECES, ROUNDS, SECONDS, WARMUPS = 2, 8000, 7, 1.0, 2
-# Tokens per second and core that prepared data must give.
+# Minimum tokens per second and core that prepared data must reach.
 BAR = 1e6
 VOCABULARIES = {'bytes': 'bytes', 'pieces': 'pieces.model'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """What one process does: a way, a vocabulary, and the cores it has."""
+  """A pipeline (`way`), a vocabulary and the cores of one process."""
 
   way: str
   vocabulary: str
@@ -83,7 +83,7 @@ CASES = [
 
 
 def write_text(folder, documents):
-  """Files as those of allenai/c4."""
+  """Writes documents to files in the format of allenai/c4."""
   (folder / 'c4' / 'en').mkdir(parents=True)
   for split, count in (('train', TRAIN_FILES), ('validation', 1)):
     for number in range(count):
@@ -101,7 +101,7 @@ def write_text(folder, documents):
 
 
 def data_config(folder, source, kind):
-  """The data section, of prepared windows or of the raw files."""
+  """Returns the data section of a config for prepared windows or raw files."""
   named = VOCABULARIES[kind]
   return data.DataConfig(
     source=source,
@@ -116,14 +116,14 @@ def data_config(folder, source, kind):
 
 
 def our_reader(folder, source, kind):
-  """A function that gives the tokens in a next batch."""
+  """Returns a function that reads a batch and returns its token count."""
   config = data_config(folder, source, kind)
   batches = data.load(config).training(config, seed=0)
   return lambda: int(batches.next()['weights'].sum())
 
 
 def peer_reader(folder, kind):
-  """The same of plain seqio."""
+  """Returns the function of `our_reader` for plain seqio."""
   import seqio
 
   config = data_config(folder, 'seqio', kind)
@@ -143,7 +143,7 @@ def peer_reader(folder, kind):
 
 
 def read_round(read, seconds):
-  """Reads batches for some seconds: (tokens, bytes or None)."""
+  """Reads batches for `seconds`; returns (tokens, None)."""
   began, tokens = time.perf_counter(), 0
   while time.perf_counter() < began + seconds:
     tokens += read()
@@ -151,7 +151,7 @@ def read_round(read, seconds):
 
 
 def prepare_round(folder, kind):
-  """Prepares all of the text: (tokens, bytes)."""
+  """Prepares the whole text; returns (tokens, bytes)."""
   config = data_config(folder, 'prepared', kind)
   with tempfile.TemporaryDirectory(dir=folder) as out:
     config = dataclasses.replace(config, path=out)
@@ -161,8 +161,8 @@ def prepare_round(folder, kind):
 
 
 def worker(case, folder, seconds, pipe):
-  """A process: says when it is ready, then does a round for each message."""
-  # Progress and the notes of TensorFlow.
+  """In a process, reports that it is ready, then runs a round per message."""
+  # Discards progress lines and TensorFlow's messages.
   for stream in (1, 2):
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
   try:
@@ -196,7 +196,7 @@ def worker(case, folder, seconds, pipe):
 
 
 class Process:
-  """A worker, stopped but for its rounds."""
+  """A worker process, which is stopped between its rounds."""
 
   def __init__(self, case, folder, seconds):
     self.case, self.rounds = case, []
@@ -215,7 +215,7 @@ class Process:
     theirs.close()
 
   def receive(self):
-    """What it sends next; then it is stopped."""
+    """Returns the next message of the process, then stops the process."""
     try:
       answer = self.pipe.recv()
     except EOFError:
@@ -236,7 +236,7 @@ class Process:
 
 
 def measure(folder, rounds, seconds):
-  """Case to its rounds, each a dict; all cases in turn."""
+  """Runs all cases in turn; returns {case: list of rounds, each a dict}."""
   with contextlib.ExitStack() as stack:
     processes = []
     for case in CASES:
@@ -259,10 +259,10 @@ def measure(folder, rounds, seconds):
 
 
 def rate(rounds, what, clock):
-  """Rate by a clock: median and range of the rounds, and of all together.
+  """Returns rates by a clock: median and range over rounds, and overall.
 
-  What a round leaves in the buffers of a pipeline serves the next one, so that
-  single rounds of few batches differ more than pipelines do.
+  The next round reads the batches that a round leaves in a pipeline's buffers.
+  Rounds of few batches therefore differ more than pipelines do.
   """
   rates = [r[what] / r[clock] for r in rounds]
   return {
@@ -274,7 +274,7 @@ def rate(rounds, what, clock):
 
 
 def summary(rounds):
-  """Rates of a case."""
+  """Returns the rates of a case."""
   found = {
     'tokens_per_second': rate(rounds, 'tokens', 'seconds'),
     'tokens_per_cpu_second': rate(rounds, 'tokens', 'cpu_seconds'),
@@ -285,7 +285,7 @@ def summary(rounds):
 
 
 def time_ratios(measured):
-  """Time per token, ours over the peer's, and one core over all."""
+  """Returns ratios of times per token: to seqio, and of one core to all."""
   found = {}
   for clock in ('seconds', 'cpu_seconds'):
     times = {
@@ -307,7 +307,7 @@ def time_ratios(measured):
 
 
 def plot(results, path):
-  """Bars of tokens per second, a panel per vocabulary."""
+  """Plots bars of tokens per second, one panel per vocabulary."""
   figure, axes = plt.subplots(
     1, len(VOCABULARIES), figsize=(13, 4), sharex=True, layout='constrained'
   )
@@ -335,7 +335,7 @@ def plot(results, path):
 
 
 def run(rounds, seconds):
-  """All results."""
+  """Runs the benchmark and returns all results."""
   load = [os.getloadavg()[0]]
   documents, info = stdlib.read()
   with tempfile.TemporaryDirectory() as folder:
@@ -396,7 +396,7 @@ def main():
   parser.add_argument('--seconds', type=float, default=SECONDS)
   parser.add_argument('--results', default=str(alternate.RESULTS))
   args = parser.parse_args()
-  # Or else stopped processes would stay behind.
+  # On SIGTERM, exits normally, which ends the stopped processes.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
   results = run(args.rounds, args.seconds)
   for name, rates in results['rates'].items():

@@ -1,10 +1,10 @@
-"""A training step on the CPU, ours against PyTorch eager, equal models.
+"""Time of a training step on the CPU: this package and PyTorch eager.
 
 Command: .venv/bin/python -m benchmarks.train_cpu   (needs the extra `bench`)
 
-The demo's model without positions: 3 pre-norm blocks, 4 heads, width 128,
-tied bytes; 16 sequences of 128; AdamW with clipping at norm 1. Both get the
-same batches; a round is ten steps of each.
+Both train the demo's model without positions: 3 pre-norm blocks, 4 heads, width
+128, a tied embedding of bytes; 16 sequences of 128 tokens; AdamW with gradients
+clipped at norm 1. Both train on the same batches; a round is ten steps of each.
 """
 
 import jax
@@ -22,7 +22,7 @@ STEPS, ROUNDS = 10, 15
 
 
 class TorchBlock(torch.nn.Module):
-  """A pre-norm block with causal attention written out."""
+  """A pre-norm block with causal attention."""
 
   def __init__(self, model):
     super().__init__()
@@ -67,7 +67,7 @@ class TorchLM(torch.nn.Module):
 
 
 def torch_stepper(config, batches):
-  """A function that does some steps in PyTorch."""
+  """Returns a function that trains ten PyTorch steps, and the model size."""
   model = TorchLM(config.model)
   tx = torch.optim.AdamW(
     model.parameters(),
@@ -95,7 +95,7 @@ def torch_stepper(config, batches):
 
 
 def our_stepper(config, batches):
-  """A function that does some steps of ours."""
+  """Returns a function that trains ten steps in JAX, and the model's size."""
   run = run_lib.Run(config)
   step_fn = run.jitted_step(packed=False)
   state = [run.init_state()]

@@ -24,7 +24,7 @@ from lengen_jax.types import Array, PathLike
 def matrices(
   trained: run_lib.Trained, batch: Mapping[str, Array]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Returns the attention weights of each layer, mean over heads and rows.
+  """Returns the attention weights of each layer, averaged over heads and rows.
 
   `batch` has rows without padding; see `data.windows.lm_batch`.
 
@@ -57,7 +57,7 @@ def _mean_weights(
 def near_diagonal(weights_QxK: np.ndarray, width: int, first: int = 0) -> float:
   """Returns the share of the weight on keys at most `width` tokens away.
 
-  Queries before index `first` do not count.
+  Queries before index `first` are ignored.
   """
   queries, keys = np.indices(weights_QxK.shape)
   near_QxK = np.where(np.abs(queries - keys) <= width, weights_QxK, 0)
@@ -74,12 +74,12 @@ def figure(
   *,
   width: int = 2,
 ) -> list[pathlib.Path]:
-  """Draws attention: a row per run and length, and a panel per layer.
+  """Draws attention maps in one row per run and length, one column per layer.
 
   Source: figure B.1 of randomized encodings on real tasks.
 
   Args:
-    batches: one for each length; see `matrices`.
+    batches: a batch for each length; see `matrices`.
     folder: output folder; created if it does not exist.
     width: maximum distance of keys near the diagonal, in tokens.
 
@@ -90,7 +90,7 @@ def figure(
     visible keys.
 
   Raises:
-    errors.LengthError: every run refuses every length.
+    errors.LengthError: no run supports any of the lengths.
   """
   found, rows, refused = {}, [], []
   for name, trained in runs.items():
@@ -164,9 +164,9 @@ def entropy_figure(
   *,
   train_length: int,
 ) -> list[pathlib.Path]:
-  """Draws entropy of attention against length, a curve per run.
+  """Draws the entropy of attention against length, one curve per run.
 
-  Curves are means over layers, bands go from the lowest layer to the highest.
+  Curves are means over layers; bands show the minimum and maximum over layers.
 
   Source: Su (2021, 2023): entropy grows with length; log-n scaling slows the
   growth.

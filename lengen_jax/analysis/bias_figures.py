@@ -13,7 +13,7 @@ from lengen_jax.evaluation import bias_maps
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.types import Params, PathLike
 
-# Points of a curve in the CSV.
+# Number of points of a curve in the CSV.
 _POINTS = 129
 _COLUMNS = 4
 
@@ -24,7 +24,7 @@ def figure(
   folder: PathLike,
   queries: Sequence[int] = (128, 8192),
 ) -> list[pathlib.Path]:
-  """Draws biases as FIRE's figures 4 and 8, a panel per layer.
+  """Draws biases as in FIRE's figures 4 and 8, one panel per layer.
 
   Returns:
     Paths of the files in `folder`, which is created if it does not exist: a PNG

@@ -16,11 +16,11 @@ import numpy as np
 
 from lengen_jax.analysis import plots
 
-# Inches. At this width, text has the size of the page's text.
+# Inches. At this width, text has the font size of the page.
 _WIDTH, _HEIGHT = 4.4, 3.2
 # Biases this far below the largest have no effect on the softmax.
 MOST_NATS = 20
-# Minimum range of the axis; smaller differences have no effect.
+# The axis of biases reaches at least this far below the largest.
 _LEAST_NATS = 0.01
 # CSS values of the colors of `plots`; black is the color of text.
 _INKS = {
@@ -53,8 +53,8 @@ def chart(
 ) -> str:
   """Returns the SVG that `draw(axes, *args)`, a function in `plots`, draws.
 
-  `label` describes it to screen readers. The curve with gid 'run-n' has the
-  tooltip `names[n]`. A page may have one chart per function.
+  `label` describes the chart to screen readers. The curve with gid 'run-n' has
+  the tooltip `names[n]`. A page may have one chart per `draw` function.
   """
   with matplotlib.rc_context(_STYLE):
     figure, axes = plots.panels(1, (_WIDTH, _HEIGHT))
@@ -110,7 +110,7 @@ def _svg(
 ) -> str:
   """Returns a figure as SVG for a page, and closes the figure; see `chart`.
 
-  `name` is the prefix of its ids. Without a label, screen readers skip it.
+  `name` is the prefix of its ids. Without a label, screen readers skip the SVG.
   """
   file = io.StringIO()
   figure.savefig(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Maximum number of names in a list; beyond it, their number is given.
+# Maximum number of names in a list. For more runs, only the number is given.
 _FEW = 3
 
 

@@ -17,7 +17,7 @@ _TASKS = {
   for name, task in entries.items()
 }
 _DATA = {**sources.SOURCES, **menu.PROMPTS, **menu.PICTURES}
-# Title, registry and the shown attributes of its entries.
+# Title of a list, its registry, and the attributes of entries that it shows.
 _LISTS: Any = (
   (
     'encodings',
@@ -88,6 +88,6 @@ def _fact(entry: Any, name: str) -> str:
   if isinstance(value, property):
     try:
       value = getattr(entry(num_heads=1, head_dim=8), name)
-    except errors.SpecError:  # A key without a default.
+    except errors.SpecError:  # A key has no default.
       value = False
   return _WORDS[name][bool(value)] if name in _WORDS else value

@@ -117,8 +117,8 @@ def document(title: str, *body: Any, runs: int = 0) -> str:
 def element(tag: str, *content: Any, **attributes: Any) -> str:
   """Returns an HTML element that contains text or Html.
 
-  Attributes that are None are left out. `_` in a name stands for `-`, and a
-  final `_` is removed.
+  Attributes that are None are left out. In attribute names, a final `_` is
+  removed, and `_` becomes `-`.
   """
   given = ''.join(
     f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
@@ -133,7 +133,7 @@ def element(tag: str, *content: Any, **attributes: Any) -> str:
 
 
 def listing(lines: Iterable[Any], title: str = '', **attributes: Any) -> str:
-  """Returns a bulleted list below a title; '' without lines."""
+  """Returns a bulleted list below a title; '' if there are no lines."""
   items = [element('li', line) for line in lines]
   above = element('p', title) if title else ''
   return Html(above + element('ul', *items, **attributes) if items else '')
@@ -183,7 +183,7 @@ def legend(
 ) -> str:
   """Returns a table of runs with checkboxes that show or hide curves.
 
-  The first column has `names`; `head` and `columns` are those of the others.
+  The first column has `names`; `head` and `columns` define the other columns.
   """
   rows = []
   for n, (name, *cells) in enumerate(zip(names, *columns, strict=True)):
@@ -204,10 +204,10 @@ def legend(
 def best_marked(
   values: Sequence[Any], text: Callable[[Any], str], better: Any = min
 ) -> list[str]:
-  """Returns cells of numbers or None, the best and its equals in bold.
+  """Returns table cells of `values`, with all cells of the best value in bold.
 
-  `text` formats a number. Numbers with the same text are equal. `better` is min
-  or max.
+  `text` formats a number; None becomes a dash. Numbers with the same text are
+  equal. `better` is min or max.
   """
   known = [value for value in values if value is not None]
   best = text(better(known)) if len(known) > 1 else None
@@ -219,7 +219,7 @@ def best_marked(
 
 
 def picture(path: Any, alt: str) -> str:
-  """Returns an image element with a PNG file inside."""
+  """Returns an image element with an embedded PNG file."""
   data = base64.b64encode(path.read_bytes()).decode()
   return f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}">'
 
@@ -248,7 +248,7 @@ def appendix(
 
   Args:
     config: the config; `paper` and the fields of runs are not in the table.
-    defaults: the default config; {} for none.
+    defaults: the default config; {} if there is none.
     facts: nested dict of versions, hardware and data.
     files: text of the files to download, by name.
     folder: the workdir.

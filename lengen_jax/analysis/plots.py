@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 import numpy as np
 
-# Palette of Okabe and Ito; further curves repeat it with other dashes.
+# Palette of Okabe and Ito. Further curves repeat its colors with other dashes.
 COLORS = (
   *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9'),
   '#000000',
@@ -52,7 +52,7 @@ def length_curves(
 def position_curves(
   axes: Any, results: Mapping[str, Any], names: Sequence[str], unit: str
 ) -> None:
-  """Draws loss against position in each curve's longest window."""
+  """Draws loss against position in the longest window of each curve."""
   for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
     by_length = curve['loss_by_position']
     if by_length:
@@ -68,7 +68,7 @@ def position_curves(
 def _loss_axes(
   axes: Any, results: Mapping[str, Any], along: str, unit: str
 ) -> None:
-  """Labels axes of losses, marks the training length and adds perplexity."""
+  """Labels the axes, marks the training length and adds a perplexity axis."""
   axes.axvline(results['train_length'], color='0.6', linewidth=1, zorder=1)
   axes.annotate(
     'trained',
@@ -87,7 +87,7 @@ def _loss_axes(
   right.set_yscale('log')
   low, high = np.exp(axes.get_ylim())
   right.set_ylim(low, high)
-  # The coarsest of these ticks of which at least four are visible.
+  # Chooses the coarsest tick spacing with at least four visible ticks.
   for subs in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
     locator = ticker.LogLocator(subs=subs)
     ticks = locator.tick_values(low, high)
@@ -151,7 +151,7 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
     axes.set_xlabel('context length, in training lengths')
     if part['unit'] == 'perplexity':
       axes.set_yscale('log')
-      # Powers of ten alone would be too few ticks.
+      # Ticks at powers of ten only would be too few.
       numbers = ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 6, 8))
       axes.yaxis.set_major_locator(numbers)
       axes.yaxis.set_major_formatter('{x:g}')
@@ -161,7 +161,7 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
 
 
 def bars_beside(part: dict[str, Any], path: Any) -> None:
-  """Plots the mean, or the first column, of each run and of the paper."""
+  """Plots each run's mean, or its first column, beside that of the paper."""
   rows, columns = part['rows'][::-1], part['columns']
   at = columns.index('mean') if 'mean' in columns else 0
   values = _floats([row['value'][at] for row in rows])

@@ -85,7 +85,7 @@ def print_table(results: Mapping[str, Any]) -> None:
 def print_scores(results: Mapping[str, Any]) -> None:
   """Prints the scores of a run's answers, given the contents of eval.json.
 
-  A row is a length, or a task if there are several, as in the paper's table.
+  Rows are lengths. With several tasks, rows are tasks, as in the paper's table.
   """
   paper = results['paper'] or {'columns': [], 'rows': [], 'unit': 'percent'}
   columns = collections.defaultdict[str, dict[str, str]](dict)
@@ -230,7 +230,7 @@ def _refused(results: Mapping[str, Any]) -> list[str]:
   found: dict[tuple[str, str], Any] = {}
   for name, curve in _runs(results):
     for length, reason in curve['refused'].items():
-      # Reasons that differ in numbers only share the line of the last one.
+      # Reasons that differ only in numbers share one line.
       kind = name, re.sub('[0-9]+', '', reason)
       lengths, _ = found.get(kind, ([], None))
       found[kind] = [*lengths, length], reason

@@ -14,7 +14,7 @@ RESULTS = 'reproduction.json'
 
 Results = dict[str, Any]
 
-# Text after the unit in the description of a part, by kind of part.
+# By kind of part: the text that follows the unit in the part's description.
 _DESCRIPTIONS = {
   'curves': (
     ', trained at {train_length}, the same {tokens:,} {what} at every length'
@@ -168,7 +168,7 @@ def describe(part: Results) -> str:
 def table(
   part: Results, columns: Sequence[Any] | None = None
 ) -> tuple[list[str], list[list[str]]]:
-  """Returns head and rows of a part's table, by default of all columns."""
+  """Returns head and rows of a part's table; `columns` defaults to all."""
   columns = columns or part['columns']
   at = [part['columns'].index(column) for column in columns]
   has_paper = any(row['paper'] for row in part['rows'])
@@ -184,7 +184,7 @@ def table(
 
 
 def _spread(part: Results, row: Results, n: int) -> str:
-  """Returns ± half the range over seeds, or the worst if the best counts."""
+  """Returns ± half the range over seeds; the worst seed if the best counts."""
   figures = [values[n] for values in row['values']]
   if None in figures or min(figures) == max(figures) or part.get('exact'):
     return ''

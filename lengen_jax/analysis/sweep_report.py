@@ -23,7 +23,7 @@ _NOTE = (
 
 
 def read(workdir: PathLike) -> dict[str, Any] | None:
-  """Returns the results of a sweep; None if the workdir is not of a sweep.
+  """Returns the results of a sweep; None if the workdir contains no sweep.
 
   Raises:
     errors.WorkdirError: results.json cannot be read.
@@ -35,7 +35,7 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
 
 
 def print_table(results: Mapping[str, Any]) -> None:
-  """Prints the score beyond the training length, a row per run."""
+  """Prints the scores beyond the training length, one row per run."""
   baselines = results['baselines']
   shortest, longest = results['train_lengths']
   unit, scale = _SCORES[results['score']]

@@ -35,7 +35,7 @@ class Attended:
   Attributes:
     q: `[B, Q, H, D]`, rotated if the encoding rotates.
     k: `[B, K, G, D]`, rotated if the encoding rotates.
-    options: the other arguments except `v`, by name.
+    options: all other arguments except `v`, by name.
   """
 
   q: jax.Array
@@ -108,7 +108,7 @@ def by_layer(
     scheme: a PositionScheme; positions are those of test time.
     batch: see `data.windows.lm_batch`.
     of_layer: a function of an Attended, such as `Attended.weights`.
-    rng: a PRNG key, for schemes that draw.
+    rng: a PRNG key, for schemes with random positions.
     packed: see `objective.token_losses`.
 
   Returns:
@@ -174,7 +174,7 @@ class LengthEntropy:
     length: tokens of a row.
     nats: entropy by layer name.
     relative: entropy divided by the logarithm of the number of visible keys, 0
-      to 1, by layer name; mean over queries with two visible keys or more.
+      to 1, by layer name. Excludes queries with fewer than two visible keys.
     refused: why the result is missing; '' if it is not.
   """
 

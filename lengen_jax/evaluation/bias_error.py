@@ -14,7 +14,7 @@ from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.types import Params
 
-# Number of tiles or queries that are compared.
+# Number of tiles or queries whose errors are measured.
 _SAMPLES = 32
 
 
@@ -23,10 +23,10 @@ def largest(
 ) -> dict[str, float]:
   """Estimates the largest error of each approximate bias, in nats.
 
-  32 tiles computed with the config's `bias_form` ('pallas': rows of 32 queries)
-  are compared with exact ones, at places drawn with a fixed seed. Rows are one
-  segment each; in packed rows, 'pallas' computes exact tiles. Gradients with
-  respect to FIRE's parameters may have larger errors.
+  Compares 32 random tiles (with 'pallas', the bias of 32 random queries) with
+  exact ones. The seed is fixed. Each row of tokens is one segment; in packed
+  rows, 'pallas' computes exact tiles. Gradients with respect to FIRE's
+  parameters may have larger errors.
 
   Returns:
     dict from path in `params` to an error; empty if every bias is exact.
@@ -50,7 +50,7 @@ def largest(
 
 @functools.partial(jax.jit, static_argnums=1)
 def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
-  """Returns the largest error of a bias in 'blockwise'."""
+  """Returns the largest error of a bias as 'blockwise' approximates it."""
   size = min(blockwise.block_size(), length)
   i, j = jax.random.randint(jax.random.key(0), (2, _SAMPLES), 0, length // size)
   if not bias.bidirectional:
@@ -74,7 +74,7 @@ def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _of_rows(bias: BiasFn, length: int) -> jax.Array:
-  """Returns the largest error of a bias that the kernels approximate."""
+  """Returns the largest error of a bias as the 'pallas' kernels compute it."""
   queries = np.random.default_rng(0).integers(0, length, _SAMPLES)
   worst = []
   for i in map(int, queries):

@@ -22,13 +22,13 @@ from lengen_jax.models.config import ModelConfig
 from lengen_jax.types import Params
 
 LOCAL, ANTI_LOCAL, MIXED = 'local', 'anti-local', 'flat/mixed'
-# Least absolute rank correlation of a bias that falls or rises with distance.
+# Minimum absolute rank correlation with distance of a LOCAL or ANTI_LOCAL head.
 _CORRELATED = 0.5
-# Range of a bias, in nats, below which it is flat: it changes no weight by 10%.
+# A bias with a smaller range, in nats, is flat: it changes no weight by 10%.
 _FLAT = 0.1
-# Distances of a summary in each direction, besides 0.
+# Number of distances of a summary in each direction, without distance 0.
 _POINTS = 32
-# Prefix of the layers' names and whether attention is bidirectional, by side.
+# By architecture: {prefix of layer names: whether attention is bidirectional}.
 _SIDES = {
   'decoder': {'': False},
   'encoder': {'': True},
@@ -42,8 +42,8 @@ class Curves:
 
   Attributes:
     layers: names of layers with a bias, such as 'layer_0'.
-    keys: positions of the keys, int `[K]`: those up to the query, and in an
-      encoder as many after it.
+    keys: positions of the keys, int `[K]`: all up to the query, and in an
+      encoder the same number after the query.
     biases: float32 `[N, H, K]`, in nats. The mean of each curve is subtracted,
       which changes no attention weight.
     kind: `[N, H]`: LOCAL if the bias falls with distance, ANTI_LOCAL if it
@@ -76,9 +76,9 @@ def by_layer(
   hosts.
 
   Returns:
-    dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to the
-    path of the bias's parameters, which layers with a shared encoding have in
-    common, and a `BiasFn` or None.
+    dict from a layer's name, such as 'layer_0' or 'encoder/layer_0', to (path
+    of the encoding's parameters, `BiasFn` or None). Layers that share an
+    encoding have the same path.
   """
   # Only parameters of encodings, which are small, are copied to the host.
   params = jax.tree_util.tree_map_with_path(
@@ -98,7 +98,7 @@ def by_layer(
       path = side + owned.get(encoding, f'layer_{i}/attention/encoding')
       node = params
       for name in path.split('/'):
-        # A module without parameters has no node.
+        # The tree has no node for a module without parameters.
         node = node.get(name, {})
       bias: Any = encoding.apply(
         {'params': node}, method='bias_fn', bidirectional=bidirectional
@@ -110,7 +110,7 @@ def by_layer(
 def curves(
   config: ModelConfig, params: Params, queries: Sequence[int] = (128, 8192)
 ) -> dict[int, Curves]:
-  """Returns Curves by the position of the query.
+  """Returns a dict from the position of each query to its Curves.
 
   Raises:
     errors.ConfigError: no layer has an additive bias.
@@ -151,10 +151,10 @@ def classify(
 
 
 def thresholds(config: ModelConfig, params: Params) -> dict[str, float]:
-  """Returns FIRE's learned thresholds in tokens by the layer's name.
+  """Returns FIRE's learned thresholds in tokens, by layer name.
 
-  They are |threshold_multiplier init_threshold|. In the paper they end at 1200
-  to 1600, with training at length 2048.
+  A threshold is |threshold_multiplier init_threshold|. In the paper, training
+  at length 2048 results in thresholds of 1200 to 1600.
   """
   return {
     name: float(bias.params['threshold'][0])
@@ -169,8 +169,8 @@ def summary(
   """Returns a few points of each curve for JSON; None if no layer has a bias.
 
   'layers' has the names of layers, 'thresholds' the result of `thresholds`, and
-  'queries' a dict by the query's position as a string: the 'distance' of keys
-  (spaced logarithmically), the 'bias' by layer and head with a maximum of 0 and
+  'queries' a dict from the query's position, a string, to: the 'distance' of
+  keys (spaced logarithmically), the 'bias' by layer and head with maximum 0 and
   four digits, and the 'kind' of each head.
   """
   biases = _biases(config, params)

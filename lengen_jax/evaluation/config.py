@@ -15,7 +15,7 @@ class EvalConfig:
       lengths score the same tokens. For prompts, a row includes the answer.
     batch_tokens: tokens per batch; longer rows mean fewer rows.
     windows: for text, number of windows of the longest length.
-    examples: for prompts and pictures, their maximum number; None for all.
+    examples: maximum number of prompts or pictures; None for all.
   """
 
   lengths: tuple

@@ -31,9 +31,9 @@ class Generator:
   """Continues prompts greedily, many at a time.
 
   The output for a prompt does not depend on the other prompts, up to rounding.
-  The planned length of each row is that of its prompt plus `max_new`. Positions
-  drawn at test time depend on the seed, the index of the prompt and the planned
-  length; if a scheme draws once per batch, on the seed and the planned length.
+  The planned length of a row is the length of its prompt plus `max_new`. Random
+  positions depend on the seed, the planned length and the index of the prompt;
+  schemes that draw once per batch do not use the index.
 
   Attributes:
     config: a ModelConfig of a decoder.
@@ -101,9 +101,9 @@ class Generator:
     """
     prompts = [self._checked(i, prompt) for i, prompt in enumerate(prompts)]
     widths = lengths = np.array([len(prompt) for prompt in prompts], int)
-    # Encodings that read the number of slots require exact widths.
+    # Encodings that depend on the number of slots require exact widths.
     if all(one.tileable for one in blocks.create_encodings(self.config)):
-      # At most the longest length, so that no table is read out of range.
+      # At most the longest prompt, so that positions stay within tables.
       padded = np.array([padded_width(length) for length in lengths], int)
       widths = np.minimum(padded, lengths.max(initial=0))
     order = np.argsort(-lengths, kind='stable')
@@ -118,7 +118,7 @@ class Generator:
       for first in range(0, len(numbers), rows):
         chosen = numbers[first : first + rows]
         done += len(chosen)
-        # Unused rows repeat the last prompt, which adds no decoding step.
+        # Unused rows repeat the last prompt. This adds no decoding step.
         filled = np.pad(chosen, (0, rows - len(chosen)), mode='edge')
         batch = {
           'tokens': np.full((rows, width + 1), _START, np.int32),
@@ -179,8 +179,8 @@ class Generator:
   ) -> tuple[Array, Array, Array]:
     """Generates tokens; reads all tokens of a prompt but the last in one call.
 
-    `batch` has 'tokens' `[B, W + 1]`, start token, prompt and padding;
-    'lengths' `[B]`, those of the prompts; and 'numbers' `[B]`, their indices.
+    `batch` has 'tokens' `[B, W + 1]` (start token, prompt and padding),
+    'lengths' `[B]` of the prompts, and 'numbers' `[B]`, the prompts' indices.
 
     Returns:
       Token ids, int32 `[B, N]`, arbitrary after an `end_id`; decoding steps,
@@ -234,7 +234,7 @@ class Generator:
   ) -> cache_lib.Cache:
     """Returns a cache whose rows have their own planned lengths."""
     scheme, rng = self.scheme, jax.random.key(self.seed)
-    # The last generated token is never read.
+    # The last generated token is not an input and needs no slot.
     slots = width + self.max_new
     planned_B = lengths_B + self.max_new
 
@@ -248,8 +248,8 @@ class Generator:
       )
       return jax.tree.map(lambda leaf: jnp.squeeze(leaf, -2), given)
 
-    # `create` checks ranges for `slots`, the longest possible plan; the planned
-    # lengths of the rows are traced.
+    # `create` checks the longest possible planned length, `slots`, because the
+    # planned lengths of the rows are traced.
     cache = cache_lib.create(
       self.config, len(lengths_B), slots, scheme=scheme, rng=rng
     )

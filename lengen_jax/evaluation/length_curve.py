@@ -29,7 +29,7 @@ class LengthLoss:
     tokens: number of scored tokens.
     position: first position of each bucket.
     position_loss: nats per token within each bucket.
-    refused: the reason if there is no loss.
+    refused: why the loss is missing; '' if it is not.
     bias_error: maximum error of a bias, nats; 0 for exact biases, see
       `bias_error`.
   """
@@ -44,11 +44,11 @@ class LengthLoss:
 
   @property
   def perplexity(self) -> float | None:
-    """Returns exp(loss); None without a loss or on overflow."""
+    """Returns exp(loss); None if the loss is missing or exp overflows."""
     return math.exp(self.loss) if self.loss and self.loss < 700 else None
 
   def bits_per_byte(self, bytes_per_token: float | None) -> float | None:
-    """Returns the loss in bits per byte of text, None without text."""
+    """Returns the loss in bits per byte of text; None if data are not text."""
     if self.loss is None or bytes_per_token is None:
       return None
     return self.loss / math.log(2) / bytes_per_token
@@ -67,7 +67,7 @@ def run(
 ) -> Iterator[LengthLoss]:
   """Evaluates a model at several lengths on the same tokens.
 
-  In an encoder, these are the masked tokens. Losses are summed over all tokens
+  For an encoder, these are the masked tokens. Losses are summed over all tokens
   and hosts before division.
 
   Args:
@@ -86,7 +86,7 @@ def run(
     batch = windows.batch(length)
     for name, values in masked.items():
       batch[name] = windows.recut(values, length)
-    # Rows are a multiple of the devices, and at most those of the batch.
+    # The number of rows is a multiple of the number of row shards.
     parts = layout.row_parts
     share = max(1, batch_tokens // length // layout.size)
     rows = min(share, -(-len(batch['inputs']) // parts)) * parts

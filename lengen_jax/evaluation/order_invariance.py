@@ -64,7 +64,7 @@ def measure(
   redrawn positions.
 
   Args:
-    config: that of a decoder or an encoder.
+    config: config of a decoder or an encoder.
     scheme: a scheme that is random in training.
     batch: see `data.windows.lm_batch`; for an encoder see `objective.masked`.
     seed: seed of positions and permutations.

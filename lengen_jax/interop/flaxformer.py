@@ -1,6 +1,6 @@
 """Encodings inside Flaxformer's networks.
 
-Flaxformer calls a bias as T5X does, so the class for T5X fits both:
+Flaxformer calls a bias as T5X does, so the class for T5X works in Flaxformer:
 
     flaxformer.register()
     Decoder(shared_relative_position_bias_factory=functools.partial(

@@ -1,7 +1,7 @@
 """Reads Llama checkpoints in the format of Hugging Face's transformers.
 
 A folder holds config.json and model.safetensors, or several files and their
-model.safetensors.index.json. Every tensor is used, and none is made up.
+model.safetensors.index.json. Each tensor must be used, each parameter be set.
 """
 
 import json
@@ -20,7 +20,7 @@ from lengen_jax.types import Params, PathLike
 
 _FILE = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
-# Parameter path to tensor name, of the model and of a layer.
+# Tensor names by parameter path, outside of layers and within a layer.
 _MODEL = {
   'embed/table': 'model.embed_tokens.weight',
   'head/table': 'lm_head.weight',
@@ -37,7 +37,7 @@ _LAYER = {
   'mlp/up/kernel': 'mlp.up_proj.weight',
   'mlp/down/kernel': 'mlp.down_proj.weight',
 }
-# Frequencies that old versions wrote, although the config determines them.
+# RoPE frequencies in checkpoints of old versions; the config determines them.
 _COMPUTED = re.compile(r'model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq')
 
 
@@ -48,8 +48,8 @@ def load(folder: PathLike) -> tuple[Params, ModelConfig]:
     (params, ModelConfig): numpy float32 arrays with unstacked layers.
 
   Raises:
-    errors.CheckpointError: a file is missing or broken; the model differs from
-      any ModelConfig; a tensor is missing, superfluous or of another shape.
+    errors.CheckpointError: a file is missing or broken, no ModelConfig fits, or
+      a tensor is missing, superfluous or of another shape.
   """
   config = ModelConfig(**llama_config.model_fields(folder))
   shapes = traverse_util.flatten_dict(stacking.abstract(config)[0], sep='/')
@@ -62,7 +62,7 @@ def load(folder: PathLike) -> tuple[Params, ModelConfig]:
   }
   head = tensors.get(_MODEL['head/table'])
   if config.tied_embedding and head is not None:
-    # Some checkpoints hold it twice.
+    # Some checkpoints also store the tied head.
     if np.array_equal(head, tensors.get(_MODEL['embed/table'])):
       del tensors[_MODEL['head/table']]
   wanted = {
@@ -84,7 +84,7 @@ def _tensor_name(path: str) -> str:
 
 
 def _tensor_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """The shape of a tensor; kernels are [outputs, inputs]."""
+  """Returns a tensor's shape. Tensors of kernels are [outputs, inputs]."""
   if not path.endswith('/kernel'):
     return tuple(shape)
   inputs = math.prod(shape[:-1]) if '/out/' in path else shape[0]

@@ -30,7 +30,7 @@ _FIXED = {
   'mlp_bias': False,
   'quantization_config': None,
 }
-# rope_type to an encoding, and keys of its spec to fields of rope_parameters.
+# By rope_type: an encoding, and {key of its spec: field of rope_parameters}.
 _ROPE_TYPES = {
   'default': ('rope', {}),
   'linear': ('rope', {'scale': 'factor'}),
@@ -67,7 +67,7 @@ def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
 
 
 def model_fields(folder: str | os.PathLike[str]) -> dict[str, Any]:
-  """Returns the fields of a checkpoint's ModelConfig that are not default.
+  """Returns a checkpoint's ModelConfig fields that differ from the defaults.
 
   Raises:
     errors.CheckpointError: config.json is missing or broken, or describes a
@@ -130,7 +130,7 @@ def _are_numbers(value: Any) -> bool:
   return isinstance(value, list) and all(map(_is_number, value))
 
 
-# Fields by type: a test, its description, and the names.
+# Types: a test of a value, its description, and the fields of this type.
 _TYPES = (
   (
     _is_count,
@@ -156,7 +156,7 @@ _TYPES = (
 
 
 class _Config:
-  """config.json; its errors contain the path."""
+  """The contents of config.json; error messages contain its path."""
 
   def __init__(self, folder: str | os.PathLike[str]) -> None:
     self._path = pathlib.Path(folder).expanduser() / _FILE
@@ -175,7 +175,7 @@ class _Config:
     return self._found[key]
 
   def check(self, fields: Mapping[str, Any]) -> None:
-    """Raises unless fields have their types."""
+    """Raises an error unless all fields have the types in `_TYPES`."""
     for is_valid, description, keys in _TYPES:
       for key in keys.split():
         value = fields.get(key)
@@ -187,7 +187,7 @@ class _Config:
 
 
 def _encoding(config: _Config) -> str:
-  """The spec of the encoding that rotates by the same angles."""
+  """Returns the spec of the encoding with the angles of the checkpoint."""
   # New configs have rope_parameters, old ones rope_theta and rope_scaling.
   rope = dict(config.get('rope_parameters') or config.get('rope_scaling') or {})
   if any(isinstance(value, dict) for value in rope.values()):
@@ -238,7 +238,7 @@ def _check_rest(
     harmless |= {
       'attention_factor': 0.1 * math.log(values['scale']) + 1,
       'truncate': True,
-      # Old configs have it, and nothing reads it.
+      # A field of old configs that has no effect.
       'finetuned': rest.get('finetuned'),
     }
   if rope_type == 'longrope':

@@ -50,7 +50,7 @@ class _Module(nnx.Module):
       )
 
     def init(key: jax.Array) -> Any:
-      # Any method creates every parameter.
+      # Calling any one method creates all parameters.
       return self.encoding.init(key, method='tile_params')
 
     shapes = jax.eval_shape(init, jax.random.key(0))
@@ -100,7 +100,7 @@ class Bias(_Module):
     *,
     bidirectional: bool = False,
   ) -> jax.Array:
-    """Bias of all pairs; see `encodings.Encoding.bias`.
+    """Returns the bias of all pairs; see `encodings.Encoding.bias`.
 
     Args:
       q_positions: `[Q]` or `[B, Q]`, int32 or float32.
@@ -119,7 +119,7 @@ class Bias(_Module):
     )
 
   def bias_fn(self, *, bidirectional: bool = False) -> encodings.BiasFn:
-    """The bias as a function, for `dot_product_attention`."""
+    """Returns the bias as a function, for `dot_product_attention`."""
     return self._apply('bias_fn', bidirectional=bidirectional)
 
 
@@ -138,7 +138,7 @@ class Content(_Module):
     super().__init__(spec, num_heads, head_dim, None, rngs)
 
   def content_fn(self) -> encodings.ContentFn:
-    """The terms as functions, for `dot_product_attention`."""
+    """Returns the terms as functions, for `dot_product_attention`."""
     return self._apply('content_fn')
 
 
@@ -169,7 +169,7 @@ class Rotary(_Module):
       `[B, L, H, D]` in the dtype of the inputs.
 
     Raises:
-      errors.ConfigError: inputs with another head_dim.
+      errors.ConfigError: the last axis of `inputs` differs from head_dim.
     """
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)

@@ -45,8 +45,8 @@ def check_path(path: PathLike) -> pathlib.Path:
   """Returns the absolute path of a file, '*.safetensors', to be written.
 
   Raises:
-    errors.CheckpointError: another suffix, a missing parent folder, or a
-      missing package safetensors.
+    errors.CheckpointError: the suffix differs, or the parent folder or the
+      package safetensors is missing.
   """
   _library('safetensors.numpy')
   path = _local(path)
@@ -95,7 +95,7 @@ def save(
     partial.chmod(mode)
     os.replace(partial, path)
     return path.stat().st_size
-  except Exception as error:  # OSError, or the library's own.
+  except Exception as error:  # OSError, or an exception of safetensors.
     with contextlib.suppress(OSError):
       partial.unlink(missing_ok=True)
     raise errors.CheckpointError(
@@ -205,7 +205,7 @@ def _opened(path: PathLike) -> Iterator[Any]:
   try:
     with library.safe_open(path, framework='np') as file:
       yield file
-  except Exception as error:  # OSError, or the library's own.
+  except Exception as error:  # OSError, or an exception of safetensors.
     missing = isinstance(error, FileNotFoundError)
     raise errors.CheckpointError(
       f'there is no {path}'

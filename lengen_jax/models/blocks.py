@@ -21,7 +21,7 @@ Encoded = tuple[jax.Array, Array | None]
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """Options of one layer. Flax binds an encoding that is a module's field."""
+  """Options of one layer. Flax does not bind an encoding in a dataclass."""
 
   # Unbound; 'nope' if the encoding acts at the input of the model.
   encoding: encodings.Encoding
@@ -123,7 +123,7 @@ class Cycle(nn.Module):
     shared: tuple[layers.SharedFns | None, ...],
     cache: tuple[Any, ...],
   ) -> tuple[jax.Array, Any]:
-    """As Block; positions, shared and cache have one entry per layer."""
+    """Runs the blocks; positions, shared and cache have an entry per layer."""
     new_cache = []
     for j, layer in enumerate(self.period):
       x, new = Block(
@@ -134,7 +134,7 @@ class Cycle(nn.Module):
 
 
 class Stack(nn.Module):
-  """Everything between token embedding and output head.
+  """All layers between token embedding and output head.
 
   Attributes:
     config: config of the model.
@@ -164,7 +164,7 @@ class Stack(nn.Module):
       cache: `Cache.layers` while decoding, else None.
 
     Returns:
-      `[B, L, E]` and the layers of the new cache.
+      `[B, L, E]` and the `Cache.layers` of the new cache.
     """
     c = self.config
     layer_encodings = create_encodings(c)
@@ -238,7 +238,7 @@ def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
 def owned_encodings(
   layer_encodings: Sequence[encodings.Encoding],
 ) -> dict[str, encodings.Encoding]:
-  """Returns the encodings with parameters at the root of the model, by name.
+  """Returns, by name, the encodings whose parameters belong to the model.
 
   These are the distinct encodings that act at the input or are shared by
   several layers.

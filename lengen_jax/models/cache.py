@@ -25,10 +25,10 @@ class Cache(struct.PyTreeNode):
   """State of decoding. Each row is one sequence.
 
   Attributes:
-    layers: (keys, values) of each layer, `[B, P, H, D]` each, P the slots; keys
+    layers: (keys, values) of each layer, both `[B, P, H, D]` with P slots. Keys
       are unrotated if the rotation depends on the length. Scanned layers have
       one pair per encoding of a period, stacked along a new first axis.
-    positions: of all slots, `[1 or B, P]`, `[layers, 1 or B, P]`, or Distances.
+    positions: `[1 or B, P]`, `[layers, 1 or B, P]`, or Distances, of all slots.
     length: int32 `[B]`, number of tokens in each row.
     planned: int32 `[B, 1]`, planned length of each row.
   """
@@ -39,7 +39,7 @@ class Cache(struct.PyTreeNode):
   planned: Any
 
   def new_tokens(self, count: int) -> Tokens:
-    """Returns the next `count` tokens of each row; their index is the slot."""
+    """Returns the next `count` tokens of each row; `index` is their slots."""
     index = self.length[:, None] + tokens_lib.position_index(count, None)
     return Tokens(self.positions, index, lengths=self.planned)
 
@@ -58,7 +58,7 @@ def create(
   Args:
     config: a ModelConfig.
     batch_size: rows, B.
-    max_length: slots of each row, P.
+    max_length: number of slots of each row, P.
     scheme: a PositionScheme or its spec; None for the standard positions.
     planned: length of each row including the prompt, `[B]`, for methods that
       depend on it; None for `max_length`.
@@ -68,7 +68,7 @@ def create(
     errors.LengthError: a planned length exceeds `max_length`, or `max_length`
       exceeds the limit of an encoding or of the scheme.
     errors.CombinationError: an encoding does not support the scheme.
-    errors.ConfigError: the model is an encoder, or there are no rows.
+    errors.ConfigError: the model is an encoder, or `batch_size` is below 1.
   """
   if config.architecture == 'encoder':
     raise errors.ConfigError('an encoder does not decode; it has no cache')
@@ -104,7 +104,7 @@ def create(
         f'max_length={max_length} must be the planned length of every row'
       )
   planned = jnp.asarray(planned, jnp.int32)[:, None]
-  # Equal rows share their positions and their bias.
+  # Rows with equal positions share one array of positions and one bias.
   rows = 1 if equal_rows else batch_size
   index = jnp.broadcast_to(
     tokens_lib.position_index(max_length, None), (rows, max_length)

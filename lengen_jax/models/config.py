@@ -30,23 +30,23 @@ class ModelConfig:
   """Configuration of a Transformer.
 
   Attributes:
-    vocab_size: rows of the token embedding.
-    num_layers: blocks.
-    num_heads: attention heads.
+    vocab_size: number of rows of the token embedding.
+    num_layers: number of blocks.
+    num_heads: number of attention heads.
     head_dim: size of one head.
-    key_heads: key and value heads of grouped-query attention, a divisor of
-      num_heads; None for num_heads.
+    key_heads: number of key and value heads in grouped-query attention, a
+      divisor of num_heads; None for num_heads.
     width: size of the residual stream, E.
-    mlp_width: hidden units of the MLP.
-    architecture: 'decoder', 'encoder' or 'encoder_decoder', which has
-      `num_layers` in both stacks.
+    mlp_width: number of hidden units of the MLP.
+    architecture: 'decoder', 'encoder' or 'encoder_decoder'; the latter has
+      `num_layers` blocks in each stack.
     output_size: logits per token of a separate linear head with bias; None for
-      the vocabulary.
-    encoding: encoding spec, several joined by commas, or a tuple of specs,
-      cycled over the layers.
+      logits of the vocabulary.
+    encoding: an encoding spec, specs joined by commas, or a tuple of specs;
+      several specs are cycled over the layers.
     attention_scale: logit scale spec.
-    tied_embedding: whether the logits use the table of the token embedding, or
-      a separate `head/table`. Requires `output_size=None` if False.
+    tied_embedding: whether the output head uses the table of the embedding. If
+      False, it has its own `head/table`, and `output_size` must be None.
     scaled_embedding: multiply embedded tokens by sqrt(width); False for Llama.
     norm: 'layer', or 'rms' as in T5.
     norm_epsilon: added to the variance in a norm.
@@ -56,15 +56,15 @@ class ModelConfig:
       `layers.MLP`.
     mlp_bias: add biases in the MLP.
     scaled_logits: divide attention logits by sqrt(head_dim); False for T5.
-    window: attention to the last `window` tokens; None for all.
-    sinks: first tokens that are visible beyond the window.
+    window: number of last tokens that are visible; None for all tokens.
+    sinks: number of first tokens that are visible beyond the window.
     dropout_rate: dropout after the embedding and in each residual branch.
-    dtype: activations, 'float32' or 'bfloat16'. Parameters are float32.
+    dtype: 'float32' or 'bfloat16' activations. Parameters are float32.
     implementation: see `dot_product_attention`.
     bias_form: see `dot_product_attention`.
-    scan_layers: compile one period of layers and scan it over the model.
-    remat: activations recomputed in the backward pass: 'none', all except
-      matrix products ('dots'), or all of each block ('full').
+    scan_layers: compile one period of layers, and scan over the periods.
+    remat: activations that the backward pass recomputes: 'none', 'dots' (all
+      except matrix products), or 'full' (all activations of each block).
   """
 
   vocab_size: int

@@ -68,7 +68,7 @@ class Embed(nn.Module):
     length = x.shape[1] // parts
     devices = partitioning.shards('batch', 'length', 'vocab')
     chunks = -(-targets.size * self.vocab_size // (_MOST_LOGITS * devices))
-    # Gathered along E once instead of in every chunk.
+    # Gathers the table along E once instead of in every chunk.
     table = partitioning.constrain(self.table, 'vocab', None)
     if chunks <= 1:
       return _losses(x, targets, table, self.dtype)

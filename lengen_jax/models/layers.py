@@ -45,7 +45,7 @@ class Attention(nn.Module):
     out_init_scale: scales the initial output projection.
     scaled_logits: divide logits by sqrt(D). If False, as in T5, the initial
       query projection is divided by sqrt(D).
-    key_heads: key and value heads, G; None for H.
+    key_heads: number of key and value heads, G; None for H.
   """
 
   num_heads: int
@@ -117,20 +117,20 @@ class Attention(nn.Module):
     Args:
       x: `[B, L, E]`.
       positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances;
-        None for the standard positions. Tokens also contain segment_ids and
-        lengths.
+        None for the standard positions. A `Tokens` struct contains positions,
+        segment_ids and lengths.
       segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32, `[B, 1]` or `[B, L]`, the length of each token's segment.
       shared: (BiasFn or None, ContentFn or None) of an encoding whose
         parameters belong to the model and not to this layer.
-      cache: (keys, values), `[B, P, G, D]` each, P the slots. Requires
-        `Cache.new_tokens` as positions. Slots beyond P are not written.
+      cache: (keys, values), both `[B, P, G, D]` with P slots. Requires
+        `Cache.new_tokens` as positions. Tokens beyond slot P are dropped.
 
     Returns:
       `[B, L, E]`; given a cache, also the new cache.
 
     Raises:
-      errors.ConfigError: a shape does not fit.
+      errors.ConfigError: shapes do not agree.
       errors.LengthError: a position is beyond the encoding's table.
       errors.CombinationError: the encoding does not support the positions.
     """
@@ -155,11 +155,11 @@ class Attention(nn.Module):
     q_BxLxHxD, k_BxLxGxD, v_BxLxGxD = _queries_keys_values(self, x, x)
     if cache is not None:
       q_positions, ids, q_offset = tokens.selected(), None, tokens.index[:, 0]
-      # Kernels do not pay off for a few rows.
+      # Kernels are not faster for a few queries.
       implementation = 'auto' if implementation == 'pallas' else implementation
       bias_form = 'exact'
     if cache is None or not encoding.length_dependent:
-      # Cached keys are rotated: their angles do not change later.
+      # The cache holds rotated keys, because their angles do not change later.
       q_BxLxHxD, k_BxLxGxD = encoding.rotate(
         q_BxLxHxD, k_BxLxGxD, q_positions, q_positions, tokens.lengths
       )

@@ -75,10 +75,10 @@ def apply(
 ) -> jax.Array:
   """Returns losses `[B, L]`, or logits `[B, L, V]` unless `scored`; float32.
 
-  The arguments are those of `token_losses`, with three differences: `rngs` has
-  PRNG keys for 'positions' and 'dropout', and dropout is off without the
-  latter; `masks_padding` masks the padding of rows that are not packed; and
-  losses are computed without an array of logits.
+  Arguments are those of `token_losses`, except: `rngs` has the PRNG keys
+  'positions' and, to enable dropout, 'dropout'; `masks_padding` masks the
+  padding of rows that are not packed; and `scored` selects losses, which are
+  computed without an array of logits.
   """
   sides = ['', 'encoder_'][: 1 + (config.architecture == 'encoder_decoder')]
   masked = packed or masks_padding
@@ -96,7 +96,7 @@ def apply(
     for encoding in dict.fromkeys(blocks.create_encodings(config)):
       encodings.check_extent(encoding, scheme, shape[1], train)
     if not packed:
-      # If all rows have the same positions, one row is used.
+      # If all rows have the same positions, they are computed for one row.
       shared = scheme.same_rows or not scheme.draws(train)
       lengths = lengths[:1] if shared else lengths
       index = jnp.broadcast_to(
@@ -159,8 +159,8 @@ def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:
 def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:
   """Returns the batch for masked language modelling if the model is an encoder.
 
-  See `mask_tokens`. The last id of the vocabulary is the mask token. Other
-  models get the batch itself, a standard batch for language modelling.
+  See `mask_tokens`. The last id of the vocabulary is the mask token. For other
+  models, returns the batch unchanged.
   """
   if config.architecture != 'encoder':
     return batch

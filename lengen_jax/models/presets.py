@@ -41,8 +41,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     mlp_bias=True,
     dropout_rate=0.1,
   ),
-  # 350M: FIRE, table 8, large. The table prints a width of 768, but 16 heads
-  # of 64 and 350M parameters agree with 1024 only.
+  # 350M: FIRE, table 8, large. The table prints a width of 768, but only a
+  # width of 1024 agrees with 16 heads of 64 and 350M parameters.
   'large': _sizes(50304, 24, 16, 64, 1024, 4096),
 }
 

@@ -59,10 +59,10 @@ class Recurrent(nn.Module):
     vocab_size: V.
     output_size: O.
     width: E.
-    memory_size: M, cells of a stack or tape; None for L, with which a stack
-      never overflows. A tape is a ring of M cells; with None, its size depends
-      on padding.
-    num_memories: N, stacks or tapes.
+    memory_size: M, number of cells of a stack or tape. If None, M is L: a stack
+      never overflows, and the size of a tape, a ring of M cells, depends on
+      padding.
+    num_memories: N, number of stacks or tapes.
     cell_width: C.
   """
 
@@ -216,8 +216,8 @@ class _MemoryCell(nn.Module):
 class _StackCell(_MemoryCell):
   """Stack-RNN with actions push, pop and keep. Cell 0 is the top.
 
-  Action probabilities sum to one per stack; in the official code, over all
-  stacks.
+  The probabilities of each stack's actions sum to 1. In the official code, the
+  probabilities of all stacks sum to 1.
   """
 
   num_actions = 3

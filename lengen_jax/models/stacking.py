@@ -31,7 +31,7 @@ def init(config: ModelConfig, rng: jax.Array) -> Params:
 def abstract(config: ModelConfig) -> tuple[Params, Any]:
   """Returns shapes and logical axis names of the parameters.
 
-  Both are trees as of `init`: of ShapeDtypeStructs, and of tuples of names.
+  Leaves are ShapeDtypeStructs and tuples of names; both trees match `init`'s.
   """
 
   def is_box(node: Any) -> bool:

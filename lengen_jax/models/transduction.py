@@ -24,7 +24,7 @@ class TaskModel(NamedTuple):
     init: `init(rng)` returns initial parameters.
     apply: `apply(params, batch, *, rngs, train, scored)` returns losses or
       logits; see `objective.apply`.
-    project: `project(params)` returns parameters in their domain.
+    project: `project(params)` projects parameters to their domain.
     autoregressive: whether the model reads earlier targets.
   """
 

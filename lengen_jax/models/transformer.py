@@ -62,8 +62,8 @@ class Model(nn.Module):
       inputs: int32 `[B, L]`, token ids. An id outside the vocabulary makes the
         outputs NaN, also at padding.
       positions: output of a position scheme: int32 or float32, `[1 or B, L]`,
-        `[layers, 1 or B, L]`, or Distances; None for the standard positions.
-        Tokens also contain segment_ids and lengths.
+        `[layers, 1 or B, L]`, or Distances; None for the standard positions. A
+        `Tokens` struct contains positions, segment_ids and lengths.
       segment_ids: int32 `[B, L]` of packed rows. A segment is a run of equal
         ids. Different segments of a row have different ids.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,
@@ -92,7 +92,7 @@ class Model(nn.Module):
 
 
 class DecoderLM(Model):
-  """GPT-style causal language model. Logits are those of the next token."""
+  """GPT-style causal language model. Logits predict the next token."""
 
   def decode(
     self,
@@ -103,7 +103,7 @@ class DecoderLM(Model):
   ) -> tuple[jax.Array, cache_lib.Cache]:
     """Returns the logits of new tokens, and the cache with these tokens.
 
-    The first call usually has the prompts, later calls one token per row.
+    Usually the first call passes the prompts, and later calls a token per row.
     Logits equal those of a full forward pass over all tokens.
 
     Args:
@@ -127,7 +127,7 @@ class DecoderLM(Model):
 
 
 class Encoder(Model):
-  """Bidirectional model with one output per token, as for masked tokens.
+  """Bidirectional model with an output per token, for masked tokens.
 
   Padding requires its own segment id.
   """
@@ -176,7 +176,7 @@ class EncoderDecoder(nn.Module):
       positions: positions of `inputs`; see `Model`.
       encoder_positions: positions of `encoder_inputs`.
       segment_ids: int32 `[B, L]`. Decoder segments attend to encoder segments
-        with equal ids. Both arguments are required, or neither.
+        with equal ids. Pass both ids or neither.
       encoder_segment_ids: int32 `[B, S]`.
       lengths: segment lengths of `inputs`; see `Model`.
       encoder_lengths: segment lengths of `encoder_inputs`.
@@ -234,7 +234,7 @@ class EncoderDecoder(nn.Module):
     encoded_segment_ids: Array | None = None,
     new_lengths: Array | None = None,
   ) -> tuple[jax.Array, cache_lib.Cache]:
-    """As `DecoderLM.decode`, with the output of `encode`.
+    """Decodes like `DecoderLM.decode`; `encoded` is the output of `encode`.
 
     If encoder rows are padded, `encoded_segment_ids`, int32 `[B, S]`, is 1 at
     tokens and 0 at padding.
@@ -325,7 +325,7 @@ def _output(
 def _embed_and_head(
   config: ModelConfig,
 ) -> tuple[embed_lib.Embed, embed_lib.Embed | embed_lib.Head | None]:
-  """Returns token embedding and output head; None if the head is tied."""
+  """Returns the token embedding, and the output head or None if it is tied."""
   if not isinstance(config, ModelConfig):
     raise errors.ConfigError(
       f'config must be a ModelConfig, got {type(config).__name__}; '

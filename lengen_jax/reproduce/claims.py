@@ -23,10 +23,9 @@ def judge(claim: Claim, results: Results) -> Results:
   one-sided t test in each direction: the comparison holds, fails, or is
   unclear. A variance estimated from few seeds is unreliable. The test therefore
   uses the larger of two variances: that of the comparison, and that pooled over
-  the claim. In the latter, each distinct pair of models with n seeds has n - 1
-  degrees of freedom.
-  Failures are corrected for multiple comparisons as by Holm (1979).
-  Comparisons that a scale omits are not counted.
+  the claim. Each distinct pair of models with n seeds adds n - 1 degrees of
+  freedom. Failures are corrected for multiple comparisons by the method of Holm
+  (1979). Comparisons that a scale omits are not counted.
   """
   differences = [_differences(results, one) for one in claim.comparisons]
   outcomes = _outcomes(results, claim.comparisons, differences)
@@ -93,7 +92,7 @@ def _outcomes(
     outcomes.append('unclear')
     if len(each) > 1:
       variance = max(statistics.variance(each), pooled)
-      # Without any variance, coarse scores happen to agree.
+      # With coarse scores, a variance of 0 may be chance.
       t = mean / math.sqrt(variance / len(each)) if variance else 0.0
       if stats.t.sf(t, freedom) < LEVEL:
         outcomes[index] = 'holds'

@@ -2,9 +2,9 @@
 
 Training takes 6 N + 6 L n d operations per token, for N parameters of matrix
 products, L layers of width d and rows of n tokens, of which a query attends to
-half on average. The estimate omits testing, and what encoder-decoders and
-recurrent networks compute otherwise. Models that several experiments share
-count in each of them.
+half on average. The estimate omits testing, and treats encoder-decoders and
+recurrent networks like decoders. The cost of models that several experiments
+share is included in each experiment.
 """
 
 import collections

@@ -17,8 +17,8 @@ class LengthCurves(parts.ConfiguredPart):
   """Loss by length of each row: one comparison per seed.
 
   Attributes:
-    shrink: divisor of the config's training length.
-    window: attention window in training lengths; None for the config's.
+    shrink: the training length is that of the config divided by `shrink`.
+    window: attention window in training lengths; None for that of the config.
   """
 
   unit: str = 'nats per token'
@@ -89,13 +89,13 @@ class LengthCurves(parts.ConfiguredPart):
         curves[row.name] = curve
         curve['folder'] = prefix + runs_lib.folder(runs[row.name])
         if row.trained_as is not None:
-          # Its training is counted in the row that trains the model.
+          # The row that trains the model has the time of training.
           curve['train_seconds'] = 0.0
     return curves
 
 
 def restore(workdir: files.Path, spec: str) -> run_lib.Trained:
-  """Returns the trained model of a workdir, to be tested as a run says."""
+  """Returns the trained model of a workdir, configured for tests by `spec`."""
   trained = loop.restore(workdir)
   (run,) = runs_lib.parse(spec, trained.run.config)
   return trained.tested_as(run.tested_as)

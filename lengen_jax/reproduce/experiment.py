@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 SCALES = ('paper', 'small', 'cpu', 'tiny')
-# Scales that use the paper's data; the other two use substitutes.
+# Scales that use the paper's data; `cpu` and `tiny` use substitute data.
 FULL_SCALES = ('paper', 'small')
 
 Results = dict[str, Any]
@@ -106,7 +106,7 @@ class Comparison:
 class Claim:
   """A statement of a paper, which holds if all of its comparisons hold.
 
-  Its key is the initial of the paper and the number of the claim.
+  `key` is the initial of the paper and the number of the claim.
   """
 
   key: str
@@ -141,10 +141,10 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
 
   The line is 'LEFT < RIGHT' or 'LEFT > RIGHT', optionally followed by
   'by MARGIN'. A side is 'PARTS: ROWS @ COLUMNS', with alternatives separated by
-  '|', and defaults to the other side's parts, rows and columns; the right side
-  may be a number. Rows are combined in all pairs, columns are paired in order.
-  A line with '[a|b]' stands for one line with a and one with b, also in place
-  of '[]'.
+  '|'. Parts, rows or columns that a side omits are those of the other side. The
+  right side may be a number. All pairs of rows are compared; columns are paired
+  in order. A line with '[a|b]' stands for two lines: one has a in place of this
+  and of any '[]', the other has b.
   """
   if '[' in line:
     head, names, tail = re.split(r'[\[\]]', line, maxsplit=2)

@@ -12,10 +12,10 @@ from lengen_jax.training import files
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Average(parts.Part):
-  """The mean over other parts, of the rows that all of them have.
+  """Means over other parts, for each row that all of these parts have.
 
   Attributes:
-    members: names of the parts; parts that a scale omits are left out.
+    members: names of these parts; parts that a scale omits are left out.
   """
 
   members: tuple[str, ...]
@@ -48,7 +48,7 @@ class Average(parts.Part):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure(parts.Part):
-  """A figure with numbers that claims compare; it trains nothing.
+  """A figure, and the numbers that claims compare. Trains no models.
 
   Attributes:
     draw: writes pictures and CSV files into a folder and returns their paths.
@@ -56,8 +56,8 @@ class Figure(parts.Part):
       seed.
     part: name of a previous `LengthCurves` whose `rows` are analysed; '' for a
       computed figure, which is the same at every scale and for every seed.
-    measure: returns a number per column of a `run.Trained`; without `part`,
-      returns {row: a number per column}. None for no numbers.
+    measure: returns the numbers of a `run.Trained`, one per column; without
+      `part`, returns {row: numbers}. None if the figure has no numbers.
   """
 
   draw: Callable[..., list[pathlib.Path]]

@@ -21,9 +21,9 @@ class Finetuning(parts.ConfiguredPart):
   parameters where substitute data is used.
 
   Attributes:
-    tasks: tasks of a mixture, which are the columns, tested at the training
-      length; a column 'mean' comes last. None for one task, whose columns are
-      lengths.
+    tasks: tasks of a mixture, tested at the training length. Each task is a
+      column; the last column is 'mean'. None for a single task, whose columns
+      are lengths.
   """
 
   ratios: tuple[float, ...] = (1,)
@@ -85,7 +85,7 @@ class Finetuning(parts.ConfiguredPart):
 
   def _scores(self, config: parts.Config, results: Results) -> parts.Scores:
     """Returns a score per column; None where evaluation was refused."""
-    # By length and by task.
+    # Scores by task, one dict per length.
     scores = [results['scores'].get(str(n), {}) for n in config.eval.lengths]
     if self.tasks is None:
       tasks = [[*each.values()] for each in scores]

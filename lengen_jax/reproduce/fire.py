@@ -1,8 +1,8 @@
 """FIRE, arXiv:2310.04418: tables and figures.
 
-The paper cuts its test set anew at each length; here all lengths score the same
-tokens, so scores differ from print for that reason too. The paper does not
-specify its variant of KERPLE; the rows use the logarithmic one.
+The paper cuts its test set anew at each length. This package scores the same
+tokens at all lengths, which is one reason why scores differ from the paper's.
+The paper does not specify its variant of KERPLE; the rows use kerple_log.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -44,14 +44,14 @@ _GLUE = experiment.SubstituteData(
   'generated tasks in the format of GLUE and SuperGLUE, in bytes',
   write=glue.write,
 )
-# By model: suffix of the names of parts, and hardware.
+# By model: the suffix of its parts' names, and the paper's hardware.
 _MODELS = {'base': ('', '128 TPUv4'), 'large': (', large', '256 TPUv4')}
 
 
 def _fire(keys: str = '', ratio: float = 1) -> Callable[[int], str]:
-  """Returns FIRE with further keys, pretrained at n / ratio tokens.
+  """Returns a run of FIRE with further `keys`, pretrained at n / ratio tokens.
 
-  The initial threshold is a quarter of these: 512 at 2048.
+  The initial threshold is a quarter of n / ratio, such as 512 for 2048.
   """
   return lambda n: f'fire(init_threshold={n / ratio / 4}{keys})'
 
@@ -85,7 +85,7 @@ def _c4(
   corpus: str = '',
   **fields: Any,
 ) -> LengthCurves:
-  """Returns loss curves; smaller scales omit large models and other corpora.
+  """Returns LengthCurves; only large scales have large models and all corpora.
 
   `names` are the rows, or {row: the paper's scores}.
   """
@@ -102,7 +102,7 @@ def _c4(
   return LengthCurves(**fields)
 
 
-# Models that finetuning starts from where the paper's data is used.
+# Models from which finetuning starts at scales that use the paper's data.
 _PRETRAINED: dict[str, Any] = {'scales': FULL_SCALES, 'substitute': None}
 
 
@@ -114,9 +114,9 @@ def _finetuned(
   model: str = 'base',
   **fields: Any,
 ) -> Finetuning:
-  """Returns finetuning of the rows in `paper`, {row: the paper's scores}.
+  """Returns the Finetuning of the rows in `paper`, {row: the paper's scores}.
 
-  `ratio` is the training length, relative to that of pretraining.
+  `ratio` is the training length divided by the pretraining length.
   """
   suffix, _ = _MODELS[model]
   runs = _RUNS | {
@@ -141,7 +141,7 @@ def _finetuned(
 
 def _scrolls(model: str) -> tuple[Any, ...]:
   """Returns finetuning on each task of SCROLLS, and the mean."""
-  # Smaller scales run one task.
+  # Scales with substitute data run one task.
   small = ('contract_nli', 'base')
   tasks = [
     _finetuned(
@@ -174,7 +174,7 @@ def _glue(paper: Mapping[str, Scores], model: str = 'base') -> Finetuning:
 
 
 def _glue_means(means: Mapping[str, float]) -> Finetuning:
-  """Returns finetuning on GLUE where the paper reports means only."""
+  """Returns finetuning on GLUE for tables in which the paper reports means."""
   no_tasks = (None,) * len(papers.FIRE_TABLE_13['base'])
   return _glue({name: (*no_tasks, mean) for name, mean in means.items()})
 
@@ -278,7 +278,7 @@ _PARTS: dict[str, list[Any]] = {
 _FINETUNED: dict[str, Any] = {'ours': _OURS_TRAINING + _OURS_PROMPTS}
 _BOTH = {'ours': _OURS + _OURS_PROMPTS}
 _FIELDS: dict[str, dict[str, Any]] = {
-  # A round takes seconds, and is noisy.
+  # Five seeds, because a round of timings takes seconds and is noisy.
   'figure5': {'hardware': '4 TPUv2', 'ours': (), 'seeds': (0, 1, 2, 3, 4)},
   'yarn': {'ours': _OURS + _OURS_YARN},
   'table1': _FINETUNED,

@@ -2,7 +2,7 @@
 
 The query, at position 0, and all keys have the same content, so RoPE's score,
 scaled to 1 at distance 0, is a mean of cosines. Positions are float64, in
-tokens. Each figure is a PNG and a CSV of its numbers, the same bytes each time.
+tokens. Each figure is a PNG and a CSV of its numbers, with deterministic bytes.
 
 Source: Position-index warping, figures 1, 2, 4, A and B, and table 2.
 """
@@ -68,7 +68,7 @@ def rope_score(
 
 
 def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray:
-  """Returns ALiBi's score `[...]`, -slope |k|, without that of the content.
+  """Returns ALiBi's score `[...]`, -slope |k|, without the content's score.
 
   Source: Press et al. (2022), arXiv:2108.12409, section 3.
   """
@@ -81,7 +81,7 @@ def attention(score: ArrayLike) -> np.ndarray:
 
 
 def unseen(values: np.ndarray, trained: np.ndarray) -> np.ndarray:
-  """Returns the distance of attention `[...]` from its range in training."""
+  """Returns how far attention `[...]` is outside of its range in training."""
   beyond = np.maximum(values - trained.max(), trained.min() - values)
   return np.maximum(beyond, 0.0)
 
@@ -122,8 +122,8 @@ def test_positions(length: int, train_length: int) -> np.ndarray:
 def total_difference(train_length: int, ratio: int, skew: str, c: int) -> float:
   """Returns the difference of sensitivity between training and test tails.
 
-  It is the sum over the last c - 1 steps of |sensitivity in training - at
-  test|; `ratio` is L_test / L_train.
+  This is the sum over the last c - 1 steps of |training sensitivity - test
+  sensitivity|; `ratio` is L_test / L_train.
 
   Source: Position-index warping, eq. 6 and table 2. Equation 6 uses the score;
   the values of the table result from its exponential.
@@ -147,7 +147,7 @@ def table_2() -> dict[str, tuple[float, ...]]:
 def mismatches(
   table: Mapping[str, Sequence[float]],
 ) -> list[tuple[str, str, float, float]]:
-  """Returns (row, column, ours, printed) of cells that deviate from print."""
+  """Returns (row, column, ours, printed) of cells in which the two differ."""
   return [
     (skew, *cell)
     for skew, row in table.items()
@@ -211,9 +211,9 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
 
 
 def figure_2(folder: PathLike) -> list[pathlib.Path]:
-  """Draws attention beyond the training length, and how far it is unseen.
+  """Draws attention beyond the training length, and its `unseen` part.
 
-  A head of ALiBi deviates by at most exp(-slope L_train).
+  For a head of ALiBi, this part is at most exp(-slope L_train).
   """
   distance = _log_spaced(RATIOS[-1] * _TEXT_LENGTH)
   both = np.concatenate([np.arange(_TEXT_LENGTH), distance])
@@ -232,7 +232,7 @@ def figure_2(folder: PathLike) -> list[pathlib.Path]:
 
 
 def figure_a(folder: PathLike) -> list[pathlib.Path]:
-  """Draws sensitivity under interpolation: whole sequences, and tails."""
+  """Draws sensitivity under interpolation, for whole sequences and tails."""
   short, long = _TASK_LENGTH, _TEXT_LENGTH
   figure, (left, right) = plots.panels(2)
   rows = []
@@ -290,7 +290,7 @@ def figure_b(folder: PathLike) -> list[pathlib.Path]:
 
 
 def draw_table_2(folder: PathLike) -> list[pathlib.Path]:
-  """Draws total differences as bars; hatched bars deviate from print."""
+  """Draws total differences as bars; hatched bars differ from the paper."""
   table = table_2()
   off = [cell[:2] for cell in mismatches(table)]
   figure, axes = plots.panels(1)
@@ -355,7 +355,7 @@ def _sensitivity_under_pi(
 def _draw(
   axes: Any, key: tuple[Any, ...], x: Any, *ys: Any, label: str | None = None
 ) -> list[tuple[Any, ...]]:
-  """Draws the first of `ys` and returns the CSV rows."""
+  """Draws the first of `ys` and returns CSV rows with all `ys`."""
   number = len(axes.lines)
   every = max(1, len(x) // 9)
   marks = (number * every // len(_SKEWS), every)
@@ -377,7 +377,7 @@ def _label(
 
 
 def _rows(names: tuple[Any, ...], *columns: Any) -> list[tuple[Any, ...]]:
-  """Returns CSV rows: `names`, then a number of each column."""
+  """Returns CSV rows: `names`, then one number from each column."""
   points = zip(*(column.tolist() for column in columns), strict=True)
   return [(*names, *point) for point in points]
 

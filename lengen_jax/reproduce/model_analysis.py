@@ -29,10 +29,10 @@ def draw_biases(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def thresholds_and_kinds(trained: Trained) -> tuple[float, ...]:
-  """Returns FIRE's extreme thresholds, and shares of local, anti-local heads.
+  """Returns the lowest and highest threshold, and shares of two kinds of heads.
 
-  Thresholds are in training lengths; patterns are those of a query at the
-  training length.
+  Thresholds are in training lengths. The kinds are local and anti-local, for a
+  query at the training length.
   """
   length = trained.run.data.train_length
   model = trained.run.model, trained.state.params
@@ -52,8 +52,9 @@ def draw_matrices(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
 def diagonal(trained: Trained) -> tuple[float, ...]:
   """Returns the weight near the diagonal, relative to uniform attention.
 
-  Weights within two tokens are summed, and averaged over layers: at the
-  training length, and for queries beyond it at four times that length.
+  The first number is at the training length, the second at four times that
+  length, for queries beyond it. Both sum weights within two tokens and average
+  over layers.
   """
   near, layers = attention_maps.near_diagonal, attention_maps.matrices
   firsts = 0, trained.run.data.train_length
@@ -74,13 +75,13 @@ def draw_entropy(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def entropy_growth(trained: Trained) -> tuple[float]:
-  """Returns the entropy at the longest minus that at the shortest length."""
+  """Returns the entropy at the longest length minus that at the shortest."""
   means = [statistics.fmean(one.nats.values()) for one in _entropies(trained)]
   return (means[-1] - means[0],)
 
 
 def draw_order(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Writes how outputs change with redrawn positions and permuted tokens."""
+  """Writes a CSV of output changes, see `order_changes`."""
   path = folder / 'order.csv'
   head = 'run', 'positions redrawn', 'tokens permuted'
   changes = [(name, *order_changes(one)[:2]) for name, one in models.items()]
@@ -89,7 +90,7 @@ def draw_order(models: Models, folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def order_changes(trained: Trained) -> tuple[float, float, float]:
-  """Returns total variations of the outputs, and their ratio.
+  """Returns two total variations of the outputs, and their ratio.
 
   The first is under redrawn positions, the second under permuted tokens.
   """

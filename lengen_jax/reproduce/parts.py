@@ -22,8 +22,8 @@ from lengen_jax.training import runs as runs_lib
 Config: TypeAlias = ml_collections.ConfigDict
 # A score per column; None where a run has no score.
 Scores = list[float | None]
-# For each row, a score `[seeds][columns]` and further fields; results of all
-# runs; other fields of a part's results, of which 'columns' is required.
+# Scores `[seeds][columns]` and further fields of each row; results of all runs;
+# other fields of the part's results, which must include 'columns'.
 Outcome = tuple[list[tuple[list[Scores], Results]], list[Results], Results]
 
 # Settings, or sections of them, that the list of differences omits: other lines
@@ -39,7 +39,7 @@ _OMITTED_DIFFERENCES = (
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Experiment PAPER/TABLE, as `run.reproduce` is asked to run it."""
+  """Arguments of `run.reproduce`; `name` is PAPER/TABLE."""
 
   scale: str
   seeds: tuple[int, ...]
@@ -61,7 +61,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-  """A part of an experiment; `kind` is that of its results."""
+  """A part of an experiment; `kind` names the type of its results."""
 
   name: str
   scales: tuple[str, ...] = experiment_lib.SCALES
@@ -75,7 +75,7 @@ class Part:
     raise NotImplementedError
 
   def results(self, rows: list[Results], **fields: Any) -> Results:
-    """Returns the results: defaults of the common fields, then `fields`."""
+    """Returns results with `rows`, default values, and `fields` over these."""
     return {
       'kind': self.kind,
       'name': self.name,
@@ -88,7 +88,7 @@ class Part:
 
 
 def find(results: Sequence[Results], name: str) -> Results:
-  """Returns the results of a part or row."""
+  """Returns the results of the part or row called `name`."""
   (found,) = (one for one in results if one['name'] == name)
   return found
 
@@ -157,7 +157,7 @@ class ConfiguredPart(Part):
     return config
 
   def load(self, request: Request, *changes: str) -> Config:
-    """Returns the config file at a scale; the user's overrides come last."""
+    """Returns the config at a scale, with the user's overrides."""
     substitute = self.substitute_at(request.scale)
     values = dict(substitute.changes) if substitute else {}
     if folder := self._substitute_folder(request):
@@ -215,7 +215,7 @@ class ConfiguredPart(Part):
       self.substitute.write(folder)
 
   def _substitute_folder(self, request: Request) -> pathlib.Path | None:
-    """Returns a folder named by the source of the writer."""
+    """Returns a folder whose name has a hash of the writer's source code."""
     substitute = self.substitute_at(request.scale)
     if substitute is None or substitute.write is None:
       return None
@@ -266,7 +266,7 @@ class ConfiguredPart(Part):
     config = self.make_config(request)
     init = self.initial(request, previous)
     if init is not None:
-      # Other initial models have another folder of runs.
+      # The initial models determine the folder of runs.
       config.train.init_from = init['trained']
     trained = self.trained_folder(request, config)
     folder = files.locate(request.root) / trained
@@ -300,7 +300,7 @@ class ConfiguredPart(Part):
   ) -> Outcome:
     """Trains and tests every row with every seed in `folder`.
 
-    The config that the rows share may be modified. `init` is the results of
+    `config`, which the rows share, may be modified. `init` has the results of
     `init_part`; None for random initial parameters.
     """
     raise NotImplementedError
@@ -324,7 +324,7 @@ class ConfiguredPart(Part):
   def paper_scores(self, row: Row, columns: Sequence[Any]) -> Scores | None:
     """Returns the paper's scores of a row, one per column.
 
-    They are in the order of the columns if these have names, else of `ratios`.
+    Their order is that of the columns if these have names, else of `ratios`.
     """
     if row.paper is None:
       return None

@@ -1,9 +1,9 @@
 """Randomized encodings on real tasks: its tables and figure.
 
-The paper does not specify its unit on enwik8. As 218.8 at 256 bytes can only be
-a sum over the sequence, its scores are divided by the length here: nats per
-byte. The range of random positions is not specified either; it is eight
-training lengths here, and so is the range of SHAPE's shifts.
+The paper does not specify its unit on enwik8. A score of 218.8 at 256 bytes can
+only be a sum over the sequence, so this module divides scores by the length,
+which gives nats per byte. The paper does not specify the range of random
+positions either; random positions and SHAPE's shifts span 8 training lengths.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ _PICTURES = experiment.SubstituteData(
   write=pictures.write,
 )
 _PLAIN, _RANDOM = 'standard', 'randomized(max_position=2048)'
-# Rows that smaller scales leave out.
+# Rows that scales with substitute data leave out.
 _NOT_IN_TABLE_1 = ('power kerple', 'sandwich')
 _NOT_IN_TABLE_3 = ('transformer-xl', 'learned', 'power kerple')
 
@@ -52,7 +52,7 @@ def _per_byte(scores: Scores) -> tuple[float, ...]:
 
 
 def _run(name: str, positions: str = _PLAIN) -> Callable[[int], str]:
-  """Returns a run whose range 2048 becomes eight training lengths."""
+  """Returns a run with the range 2048 replaced by eight training lengths."""
   run = papers.RANDOMIZED_RUNS[name]
   run = run if '|' in run else f'{run} | {positions}'
   return lambda n: run.replace('2048', str(8 * n))
@@ -132,7 +132,7 @@ _RUOSS = {
 def chomsky(
   table: Callable[[str], tuple[Row, ...]], few: Sequence[str] = ('bucket_sort',)
 ) -> list[TaskSweep | Average]:
-  """Returns the Chomsky tasks and their mean; only `few` at small scales.
+  """Returns the Chomsky tasks and their mean; small scales have only `few`.
 
   `table` returns the rows of a task.
   """

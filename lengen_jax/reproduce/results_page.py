@@ -78,7 +78,7 @@ def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
 
 
 def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
-  """Returns (scale, seeds, verdict, effect) by the claim's current text."""
+  """Returns (scale, seeds, verdict, effect) of a claim as now defined."""
   judged = claims.judge(claim, found)
   # The anchor that code hosts derive from a section's heading.
   anchor = f'{found["name"]}-scale-{found["scale"]}'.replace('/', '').lower()
@@ -95,7 +95,7 @@ def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
 
 
 def _scope(judged: Results, found: Results) -> str:
-  """Returns which parts of a mean were measured, if not all of them."""
+  """Returns which parts of a mean were measured; '' if all were."""
   operands = [one[k] for one in judged['comparisons'] for k in ('low', 'high')]
   names = {at[0] for at in operands if isinstance(at, list)}
   for part in found['parts']:
@@ -143,7 +143,7 @@ def left_out(found: Results) -> list[str]:
       rows = '; '.join(row.name for row in part.rows if row.name not in names)
       if rows:
         lines.append(f'left out of {part.name} at this scale: {rows}')
-  # Names contain commas.
+  # Separated by semicolons, because names contain commas.
   parts = '; '.join(p.name for p in experiment.parts if p.name not in measured)
   if parts:
     lines.append(f'left out at this scale: {parts}')
@@ -177,7 +177,7 @@ def main(runs: str, docs: str) -> None:
       files.write_json(folder / _file(found), found)
   for path in folder.glob('*.json'):
     found = files.read_json(path)
-    # By the claims' current definitions, as on the page.
+    # Uses the current definitions of the claims, as the page does.
     found['claims'] = [
       claims.judge(claim, found)
       for claim in reproduce.EXPERIMENTS[found['name']].claims

@@ -37,8 +37,8 @@ def reproduce(
   Args:
     experiment: the experiment.
     scale: one of `experiment.SCALES`.
-    root: folder of all reproductions. PAPER/TABLE/SCALE in it receives
-      reproduction.json, and `trained` the models, which experiments share.
+    root: folder of all reproductions: reproduction.json in PAPER/TABLE/SCALE,
+      and the models, which experiments share, in `trained`.
     seeds: the seeds; None for those of the experiment.
     overrides: '--config.KEY=VALUE' arguments for all parts.
 
@@ -84,7 +84,7 @@ def reproduce(
     'command': shlex.join([*command, *overrides]),
     'commit': revision.running(),
     'versions': runs_lib.versions(),
-    # Relative to root.
+    # The path is relative to root.
     'folder': request.folder_name,
     'hardware': experiment.hardware,
     'ours': list(experiment.ours),

@@ -15,7 +15,7 @@ _OURS = (
   'optimizer and corpus',
 )
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
-# Position schemes; {} is eight training lengths.
+# Position schemes; {} stands for eight training lengths.
 _SCHEMES = {
   'standard': 'standard',
   'random': 'randomized(max_position={})',
@@ -25,7 +25,7 @@ _SCHEMES = {
 
 
 def _run(run: str, log_n: bool = False) -> Run:
-  """Returns a run with log n or without it; {} is eight training lengths."""
+  """Returns a run, with or without log-n scaling, for a training length."""
   scale = ' | log_n(train_length={})' if log_n else ''
   return lambda n: run.format(8 * n) + scale.format(n)
 
@@ -35,7 +35,7 @@ def _masked(encoding: str) -> LengthCurves:
   table = []
   for name, scheme in _SCHEMES.items():
     run = f'{encoding} | {scheme}'
-    # All rows train at one length, where log n changes nothing.
+    # All rows train at one length, at which log-n scaling has no effect.
     model = name.partition(',')[0]
     table += [
       Row(name, _run(run), trained_as=None if name == model else model),

@@ -8,7 +8,7 @@ from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
 from lengen_jax.training import files, sweep
 
-# Columns: mean over lengths beyond the training lengths, and over those.
+# Columns: means over lengths beyond the training lengths, and within them.
 BEYOND, SEEN = 'beyond', 'seen'
 
 

@@ -27,7 +27,7 @@ from lengen_jax.training import runs as runs_lib
 from lengen_jax.types import Params
 
 RESULTS = 'timings.json'
-# FIRE's figure 5 does not report its batch size: one row per each of its chips.
+# FIRE's figure 5 does not report its batch size. 4 is one row per chip.
 _BATCH_SIZE = 4
 # Sections of a config that a forward pass does not depend on.
 _UNUSED = ('optimizer', 'train', 'eval')
@@ -185,7 +185,7 @@ class TimedModel:
         jax.eval_shape(self._apply, params, self.draw_tokens(0, length))
 
   def prepare(self, seed: int) -> list[Callable[[], Any]]:
-    """Returns a function per length that waits for the logits it returns."""
+    """Returns a function per length, which blocks until logits are computed."""
     params, place = self._init(seed), self._run.layout.place
 
     def forward(batch: Batch) -> jax.Array:

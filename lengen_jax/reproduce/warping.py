@@ -29,7 +29,7 @@ _WARPS = {'head': 'head_warp', 'tail': 'tail_warp', 'both': 'head_tail_warp'}
 
 
 def _randomized(size: int) -> Run:
-  """Returns random positions below `size`, scaled from 512 tokens to n."""
+  """Returns a run with random positions below `size` n / 512."""
   return lambda n: f'rope | randomized(max_position={size * n // 512})'
 
 
@@ -40,10 +40,10 @@ def _warped(kind: str = 'head_tail_warp', alpha: float = 1 / 6) -> Run:
 
 
 def _task_runs(task: str) -> dict[str, Run]:
-  """Returns all runs of a task of sequences."""
+  """Returns all runs of an algorithmic task."""
 
   def tokens(m: int) -> int:
-    """Returns the tokens of the longest training row, for inputs to M."""
+    """Returns the length of the longest training row, for m input tokens."""
     return m + 1 if task == 'sum' else 2 * m
 
   def random(times: int) -> Run:

@@ -27,7 +27,7 @@ def bits_per_byte(nats: float, num_bytes: float) -> float:
 
 
 def bits_per_character(nats: float, characters: float) -> float:
-  """Returns bits per character, which may have several bytes."""
+  """Returns bits per character; a character may have several bytes."""
   return _per(nats, characters, 'characters') / math.log(2)
 
 

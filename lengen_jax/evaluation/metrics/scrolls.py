@@ -1,6 +1,6 @@
 """Metrics of SCROLLS: exact match, F1 and ROUGE of generated text, in percent.
 
-They equal those of the benchmark, `metrics/scrolls.py` of
+Results equal those of the benchmark's code, `metrics/scrolls.py` of
 https://huggingface.co/datasets/tau/scrolls (Shaham et al., 2022,
 https://arxiv.org/abs/2201.03533). `references` contains a list of strings for
 each prediction; the score of a prediction is its maximum over them. Texts that
@@ -85,8 +85,8 @@ def rouge_components(
 ) -> dict[str, float]:
   """Returns mean F measures by `ROUGE_TYPES`, without stemming.
 
-  The best reference is chosen for each type apart. Tokens are runs of a-z and
-  0-9; text in other scripts has no tokens.
+  The best reference is chosen separately for each type. Tokens are runs of a-z
+  and 0-9; text in other scripts has no tokens.
   """
   _check_texts(predictions, references)
   try:

@@ -1,7 +1,7 @@
 """T5X's attention, with any additive or rotary encoding.
 
 Shape suffixes: B batch, Q queries, K keys, H heads, D head_dim, E width, L
-slots of a cache.
+length of a cache in slots.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ _MASKED = -1e10
 class MultiHeadDotProductAttention(nn.Module):
   """T5X's attention with rotary and additive encodings.
 
-  Fields, parameters, cache and call are those of T5X's class of this name, and
-  without `rotary` and `encoding` so are its numbers, in float32 or with T5X's
+  Fields, parameters, cache and call signature are those of T5X's class. Without
+  `rotary` and `encoding`, outputs equal those of T5X in float32 or with
   `float32_logits`. As in T5X, logits are not divided by sqrt(D); the initial
   query kernel is smaller by that factor. Logits and softmax are float32.
 
@@ -38,15 +38,15 @@ class MultiHeadDotProductAttention(nn.Module):
     num_heads: H.
     head_dim: D.
     dtype: dtype of the computation.
-    dropout_rate: of attention weights, with one mask for all queries.
+    dropout_rate: rate of attention dropout; all queries share one mask.
     kernel_init: `(key, shape, dtype)`; the shape is [inputs, outputs].
     float32_logits: ignored, for compatibility with T5X; logits are float32.
     rotary: spec of an encoding that rotates queries and keys, for
       self-attention. The cache holds rotated keys.
     encoding: spec of an additive encoding, for self-attention, with parameters
       `encoding/...`. Its bias is added to the bias of the call.
-    positions: see RelativePositionBiases. During decoding, positions of all
-      slots, `[1 or B, L]`, the same at each step; all beams of a row share its
+    positions: see RelativePositionBiases. Each step of decoding takes the
+      positions of all slots, `[1 or B, L]`. All beams of a row share its
       positions.
     bidirectional: whether keys after the query are visible to `encoding`.
     joined_kv: whether kernels are [E, H D], as in T5X's t5 and decoder_only, or
@@ -85,7 +85,7 @@ class MultiHeadDotProductAttention(nn.Module):
     Args:
       inputs_q: `[B, Q, E]`.
       inputs_kv: `[B, K, E]`.
-      mask: `[B, 1 or H, Q, K]`; pairs where it is 0 are masked.
+      mask: `[B, 1 or H, Q, K]`; pairs with mask 0 are masked.
       bias: `[1 or B, H, Q, K]`, added to the logits. During decoding, Q and K
         must both be the length of the cache.
       decode: the first call creates the cache; each later one takes one token
@@ -99,8 +99,8 @@ class MultiHeadDotProductAttention(nn.Module):
       `[B, Q, E]`.
 
     Raises:
-      errors.ConfigError: shapes or options that do not fit together.
-      errors.CombinationError: an encoding that is not supported here.
+      errors.ConfigError: shapes or options do not agree.
+      errors.CombinationError: this class does not support an encoding.
     """
     self._check_mode(decode, prefill)
     query_init = _scaled(self.kernel_init, self.head_dim**-0.5)
@@ -202,7 +202,7 @@ class MultiHeadDotProductAttention(nn.Module):
     *users: encodings.Encoding,
     beams: bool,
   ) -> tuple[position_schemes.Positions, position_schemes.Positions]:
-    """Positions of the queries and keys at some slots."""
+    """Returns the positions of queries and keys, given their slots."""
     positions = biases.positions_of(
       self.positions if self._has_positions else None,
       batch,
@@ -266,7 +266,7 @@ class MultiHeadDotProductAttention(nn.Module):
     return jax.nn.softmax(logits_BxHxQxK).astype(self.dtype)
 
   def _output(self, y_BxQxHxD: jax.Array, width: int) -> jax.Array:
-    """Returns output projection, `[B, Q, E]`."""
+    """Applies the output projection; returns `[B, Q, E]`."""
     kernel_HxDxE = _Kernel(
       self.kernel_init,
       (self.num_heads, self.head_dim, width),
@@ -281,7 +281,7 @@ class MultiHeadDotProductAttention(nn.Module):
 
 
 class _Kernel(nn.Module):
-  """A kernel, flat as in T5X's t5 or by heads as in its scalable_t5.
+  """A kernel with H and D joined as in T5X's t5, or not as in scalable_t5.
 
   Attributes:
     kernel_init: `(key, [inputs, outputs], dtype)`.
@@ -323,7 +323,7 @@ def _scaled(init: Callable, factor: float) -> Callable:
 def _of_step(
   mask: Array | None, bias: Array | None, q_index: Array, k_index: Array
 ) -> tuple[Array, Array | None]:
-  """Returns mask of the filled slots, and the query's row of the bias."""
+  """Returns the mask and the row of the bias for a step of decoding."""
   filled_Bx1x1xL = (k_index <= q_index)[:, None, None]
   mask = filled_Bx1x1xL if mask is None else (mask > 0) & filled_Bx1x1xL
   if bias is not None:

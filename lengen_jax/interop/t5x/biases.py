@@ -21,7 +21,7 @@ class RelativePositionBiases(nn.Module):
   """Any additive encoding in place of T5X's relative position biases.
 
   It is called like T5X's class of this name. Parameters are those of the
-  encoding, such as `relpos_bias/mlp_0/kernel`; 't5' has T5X's own,
+  encoding, such as `relpos_bias/mlp_0/kernel`. 't5' has T5X's parameter,
   `relpos_bias/rel_embedding [H, num_buckets]`. The network decides whether
   layers share them, by creating one instance for all layers or one per layer.
 
@@ -29,13 +29,13 @@ class RelativePositionBiases(nn.Module):
     encoding: spec of an additive encoding.
     num_heads: H.
     dtype: dtype of the returned bias; it is computed in float32.
-    positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances, of
-      the tokens of the call; None for 0, 1, 2, ... In packed rows, a bias that
+    positions: of the tokens of the call: int32 or float32, `[L]`, `[1, L]` or
+      `[B, L]`, or Distances; None for 0, 1, 2, ... In packed rows, a bias that
       depends on more than distance needs the position of each token within its
-      segment, T5X's `decoder_positions`. During decoding they are read when the
-      cache is created and must be equal in all rows.
-    num_buckets: of 't5', unless its spec has one; ignored by others.
-    max_distance: of 't5', unless its spec has one; ignored by others.
+      segment, T5X's `decoder_positions`. During decoding, positions are read
+      when the cache is created and must be equal in all rows.
+    num_buckets: buckets of 't5'; a value in its spec takes precedence.
+    max_distance: likewise of 't5'. Other encodings ignore both.
     embedding_init: initializer of T5's table; None for normal(0.02).
   """
 
@@ -54,8 +54,8 @@ class RelativePositionBiases(nn.Module):
     """Computes the bias of all pairs.
 
     Args:
-      qlen: queries, Q.
-      klen: keys, K.
+      qlen: number of queries, Q.
+      klen: number of keys, K.
       bidirectional: whether keys after the query are visible.
       decode: keep the bias in the collection 'cache' and read it from there.
 
@@ -63,9 +63,9 @@ class RelativePositionBiases(nn.Module):
       `[1 or B, H, Q, K]` in `dtype`; None if the encoding has no bias.
 
     Raises:
-      errors.ConfigError: positions of another length, or per row during
-        decoding; bidirectional decoding, or decoding during initialization.
-      errors.CombinationError: an encoding that is no bias.
+      errors.ConfigError: positions have another length, or differ between rows
+        during decoding; decoding is bidirectional, or occurs in initialization.
+      errors.CombinationError: the encoding is not an additive bias.
     """
     encoding = self._create()
     nn.share_scope(self, encoding)
@@ -138,11 +138,11 @@ def additive(
   """Creates an encoding that adds a bias, or 'nope'.
 
   Args:
-    spec: its spec.
+    spec: spec of the encoding.
     num_heads: H.
     head_dim: D; arbitrary if unknown, because no bias depends on it.
-    make_param: creates its parameters.
-    **fields: fields of the encoding, or of any module.
+    make_param: creates the parameters of the encoding.
+    **fields: further fields of the encoding.
 
   Raises:
     errors.SpecError: an unknown encoding.
@@ -181,15 +181,15 @@ def positions_of(
 
   Args:
     positions: positions given to a module, or None for 0, 1, 2, ...
-    batch: rows, B; None for any number.
-    length: tokens of a row.
+    batch: number of rows, B; None for any number.
+    length: number of tokens per row.
     *users: encodings that must support the positions.
     beams: whether the batch may hold several adjacent beams per row.
 
   Raises:
-    errors.ConfigError: positions with other rows or of another length.
-    errors.LengthError: positions beyond an encoding's table.
-    errors.CombinationError: positions that an encoding does not support.
+    errors.ConfigError: the number of rows or the length differs.
+    errors.LengthError: a position is beyond the table of an encoding.
+    errors.CombinationError: an encoding does not support the positions.
   """
   if positions is None:
     return jnp.arange(length, dtype=jnp.int32)[None]

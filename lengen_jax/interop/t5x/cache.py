@@ -40,14 +40,14 @@ class Cache:
 
   @property
   def length(self) -> int:
-    """Slots, L."""
+    """Number of slots, L."""
     return self.key.value.shape[-1]
 
   def _slots(self) -> jax.Array:
     return jnp.arange(self.length)[None, None, None]
 
   def check_step(self, inputs_BxQxE: Array, bias: Array | None) -> None:
-    """Raises unless Q is 1 and the bias is that of all pairs of slots."""
+    """Raises unless Q is 1 and `bias`, if given, covers all pairs of slots."""
     rows = self.key.value.shape[0]
     if inputs_BxQxE.shape[:2] != (rows, 1):
       raise errors.ConfigError(
@@ -63,15 +63,15 @@ class Cache:
       )
 
   def step_index(self) -> tuple[jax.Array, jax.Array]:
-    """Slots of the query and of all keys, int32 `[1 or B, 1]`, `[1, L]`."""
-    # Rows that have filled their cache continue while others have not.
+    """Returns int32 slots: the query's, `[1 or B, 1]`, and all, `[1, L]`."""
+    # Rows whose cache is full are computed until all rows are finished.
     q_index = jnp.minimum(self.index.value, self.length - 1)
     return jnp.reshape(q_index, (-1, 1)), jnp.arange(self.length)[None]
 
   def append(
     self, key_Bx1xHxD: Array, value_Bx1xHxD: Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Writes a token to the next slot; returns all, `[B, L, H, D]` each."""
+    """Writes a token to the next slot; returns all keys and all values."""
     index_Bx1x1x1 = jnp.reshape(self.index.value, (-1, 1, 1, 1))
     at = self._slots() == index_Bx1x1x1
     for slots, new in ((self.key, key_Bx1xHxD), (self.value, value_Bx1xHxD)):

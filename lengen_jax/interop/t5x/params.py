@@ -1,8 +1,8 @@
 """Parameters in T5X's conventions.
 
-They are created by flax's `param_with_axes`, their axes are known to T5X's
-partitioner and to its Adafactor, and they have at least one axis, so that
-layers can be scanned.
+Flax's `param_with_axes` creates the parameters. T5X's partitioner and Adafactor
+know their axes. Every parameter has at least one axis, so that layers can be
+scanned.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def param(
 ) -> jax.Array:
   """Creates a float32 parameter with logical axis names, as T5X does.
 
-  It is a `make_param` for any `encodings.Encoding`.
+  Any `encodings.Encoding` accepts this function as its `make_param`.
 
   Raises:
     errors.ConfigError: T5X does not support the axes, or an existing parameter

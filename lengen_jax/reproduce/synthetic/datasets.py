@@ -38,8 +38,8 @@ def write_once(
 ) -> None:
   """Writes a folder atomically, unless it exists.
 
-  `fill` writes into an empty folder and returns the folder, this one or one
-  below it, that becomes `path`.
+  `fill(folder)` writes into an empty folder. It returns the folder that becomes
+  `path`: the same one, or a folder inside.
   """
   folder = pathlib.Path(path)
   if folder.exists():
@@ -50,7 +50,7 @@ def write_once(
   beside = tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent)
   try:
     filled = fill(pathlib.Path(beside))
-    # Folders of mkdtemp are private.
+    # Only the owner can read folders created by mkdtemp.
     filled.chmod(0o755)
     try:
       filled.rename(folder)
