@@ -26,6 +26,7 @@ from lengen_jax.attention import bias_forms, visibility
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall, Side
 from lengen_jax.attention.reference import MASKED
+from lengen_jax.encodings.base import BiasFn
 
 
 class Plan(NamedTuple):
@@ -36,15 +37,20 @@ class Plan(NamedTuple):
   form: str
 
 
-def block_size() -> int:
+def block_size(bias: BiasFn | None, head_dim: int) -> int:
   """Returns the tokens in a block, for a CPU's cache or a matrix unit."""
-  return 128 if partitioning.platform() == 'cpu' else 512
+  if partitioning.platform() != 'cpu':
+    return 512
+  # XLA splits a head's product over cores only from about this size on. The
+  # arrays of a bias are larger than the logits and leave the cache earlier.
+  return 256 if bias is None and head_dim >= 64 else 128
 
 
 def attend(call: AttentionCall) -> Array:
   """Returns attention, `[B, Q, H, D]`; see `dot_product_attention`."""
   q_length, k_length = call.q.shape[1], call.k.shape[1]
-  block_q, block_k = (min(block_size(), n) for n in (q_length, k_length))
+  size = block_size(call.bias, call.q.shape[3])
+  block_q, block_k = min(size, q_length), min(size, k_length)
   contiguous = call.contiguous and call.queries.index.shape[0] == 1
   form = bias_forms.choose(call.bias, call.bias_form, contiguous)
   logit_scale = jax.tree.map(

@@ -15,13 +15,14 @@ def attend(call: AttentionCall) -> Array:
   """Returns attention, `[B, Q, H, D]`; see `dot_product_attention`."""
   q, k, v = call.q, call.k, call.v
   q_positions, k_positions = call.queries.positions, call.keys.positions
-  groups = q.shape[2] // k.shape[2]
-  if groups > 1:
-    k, v = (jnp.repeat(x, groups, axis=2) for x in (k, v))
+  (batch, q_length, heads, _), groups = q.shape, k.shape[2]
+  # A key head is multiplied with the M queries of all heads that read it.
+  q_BxGxMxD = jnp.swapaxes(q, 1, 2).reshape(batch, groups, -1, q.shape[3])
   logits_BxHxQxK = jnp.einsum(
-    'bqhd,bkhd->bhqk', q, k, preferred_element_type=jnp.float32
-  )
+    'bgmd,bkgd->bgmk', q_BxGxMxD, k, preferred_element_type=jnp.float32
+  ).reshape(batch, heads, q_length, -1)
   if call.content is not None:
+    k = jnp.repeat(k, heads // groups, axis=2)
     logits_BxHxQxK += call.content.logits(q, k, q_positions, k_positions)
   logits_BxHxQxK *= call.scale
   if call.logit_scale is not None:
@@ -36,12 +37,13 @@ def attend(call: AttentionCall) -> Array:
   if visible is not None:
     logits_BxHxQxK = jnp.where(visible[:, None], logits_BxHxQxK, MASKED)
   weights_BxHxQxK = jax.nn.softmax(logits_BxHxQxK, -1)
-  y_BxQxHxD = jnp.einsum(
-    'bhqk,bkhd->bqhd',
-    weights_BxHxQxK.astype(v.dtype),
+  y_BxGxMxD = jnp.einsum(
+    'bgmk,bkgd->bgmd',
+    weights_BxHxQxK.astype(v.dtype).reshape(*q_BxGxMxD.shape[:3], -1),
     v,
     preferred_element_type=jnp.float32,
   )
+  y_BxQxHxD = jnp.swapaxes(y_BxGxMxD.reshape(batch, heads, q_length, -1), 1, 2)
   if call.content is not None:
     values = call.content.values(weights_BxHxQxK, q_positions, k_positions)
     y_BxQxHxD += 0.0 if values is None else values

@@ -51,7 +51,7 @@ def largest(
 @functools.partial(jax.jit, static_argnums=1)
 def _of_tiles(bias: BiasFn, length: int) -> jax.Array:
   """Returns the largest error of a bias as 'blockwise' approximates it."""
-  size = min(blockwise.block_size(), length)
+  size = min(blockwise.block_size(bias, bias.encoding.head_dim), length)
   i, j = jax.random.randint(jax.random.key(0), (2, _SAMPLES), 0, length // size)
   if not bias.bidirectional:
     i, j = jnp.maximum(i, j), jnp.minimum(i, j)

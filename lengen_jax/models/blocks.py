@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 import dataclasses
+import functools
+import operator
 from typing import Any
 
 from flax import linen as nn
@@ -121,16 +123,13 @@ class Cycle(nn.Module):
     encoded: Encoded | None,
     positions: tuple[Positions, ...],
     shared: tuple[layers.SharedFns | None, ...],
-    cache: tuple[Any, ...],
-  ) -> tuple[jax.Array, Any]:
-    """Runs the blocks; positions, shared and cache have an entry per layer."""
-    new_cache = []
+  ) -> tuple[jax.Array, None]:
+    """Runs the blocks; positions and shared have an entry per layer."""
     for j, layer in enumerate(self.period):
-      x, new = Block(
+      x, _ = Block(
         self.config, layer, self.causal, self.deterministic, name=f'block_{j}'
-      )(x, tokens.replace(positions=positions[j]), encoded, shared[j], cache[j])
-      new_cache.append(new)
-    return x, tuple(new_cache)
+      )(x, tokens.replace(positions=positions[j]), encoded, shared[j], None)
+    return x, None
 
 
 class Stack(nn.Module):
@@ -191,15 +190,14 @@ class Stack(nn.Module):
     options = [Layer(nope if e.embeds else e) for e in layer_encodings]
     shared = [shared_fns.get(e) for e in layer_encodings]
     x = nn.Dropout(c.dropout_rate, deterministic=deterministic)(x)
-    cache = (None,) * c.num_layers if cache is None else cache
-    if c.scan_layers:
-      period = len(c.encoding)
+    period, new_cache = len(c.encoding), []
+    if c.scan_layers and cache is None:
       per_layer = 0 if tokens.per_layer else nn.broadcast
-      x, new_cache = nn.scan(
+      x, _ = nn.scan(
         _remat(Cycle, c),
         variable_axes={'params': 0},
         split_rngs={'params': True, 'dropout': True},
-        in_axes=(nn.broadcast, nn.broadcast, per_layer, nn.broadcast, 0),
+        in_axes=(nn.broadcast, nn.broadcast, per_layer, nn.broadcast),
         length=c.num_layers // period,
         metadata_params={nn.PARTITION_NAME: 'layers'},
       )(c, tuple(options[:period]), self.causal, deterministic, name='layers')(
@@ -208,19 +206,29 @@ class Stack(nn.Module):
         encoded,
         tokens.layers(period),
         tuple(shared[:period]),
-        cache[:period],
       )
     else:
-      block, new = _remat(Block, c), []
       for i in range(c.num_layers):
-        x, layer_cache = block(
-          c, options[i], self.causal, deterministic, name=f'layer_{i}'
-        )(x, tokens.layer(i), encoded, shared[i], cache[i])
-        new.append(layer_cache)
-      new_cache = tuple(new)
+        settings = c, options[i], self.causal, deterministic
+        if c.scan_layers:
+          # A scan over the layers would copy the cache for each token.
+          stacked: Any = self.get_variable('params', 'layers')
+          params = jax.tree.map(
+            operator.itemgetter(i // period), stacked[f'block_{i % period}']
+          )
+          layer = functools.partial(
+            Block(*settings, parent=None).apply, {'params': params}
+          )
+        else:
+          layer = _remat(Block, c)(*settings, name=f'layer_{i}')
+        layer_cache = None if cache is None else cache[i]
+        x, layer_cache = layer(
+          x, tokens.layer(i), encoded, shared[i], layer_cache
+        )
+        new_cache.append(layer_cache)
     if c.norm_placement == 'pre':
       x = layers.norm(c, 'final_norm')(x)
-    return x, new_cache
+    return x, tuple(new_cache)
 
 
 def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:

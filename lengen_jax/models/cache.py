@@ -25,9 +25,9 @@ class Cache(struct.PyTreeNode):
   """State of decoding. Each row is one sequence.
 
   Attributes:
-    layers: (keys, values) of each layer, both `[B, P, H, D]` with P slots. Keys
-      are unrotated if the rotation depends on the length. Scanned layers have
-      one pair per encoding of a period, stacked along a new first axis.
+    layers: keys `[B, G, D, P]` and values `[B, G, P, D]` of each layer, with G
+      key heads and P slots: a product with queries or weights reads them in
+      order. Keys are unrotated if the rotation depends on the length.
     positions: `[1 or B, P]`, `[layers, 1 or B, P]`, or Distances, of all slots.
     length: int32 `[B]`, number of tokens in each row.
     planned: int32 `[B, 1]`, planned length of each row.
@@ -112,11 +112,11 @@ def create(
   positions = scheme(
     index, lengths=planned[:rows], rng=rng, num_layers=config.num_layers
   )
-  count, shape = layer_shape(config, batch_size, max_length)
+  shapes = layer_shapes(config, batch_size, max_length)
   return Cache(
     layers=tuple(
-      tuple(jnp.zeros(shape, config.dtype) for _ in range(2))
-      for _ in range(count)
+      tuple(jnp.zeros(shape, config.dtype) for shape in shapes)
+      for _ in range(config.num_layers)
     ),
     positions=positions,
     length=jnp.zeros(batch_size, jnp.int32),
@@ -124,13 +124,10 @@ def create(
   )
 
 
-def layer_shape(
+def layer_shapes(
   config: ModelConfig, batch_size: int, max_length: int
-) -> tuple[int, tuple[int, ...]]:
-  """Returns the number of entries of `Cache.layers` and the shape of keys."""
-  key_heads = config.key_heads or config.num_heads
-  shape = (batch_size, max_length, key_heads, config.head_dim)
-  if not config.scan_layers:
-    return config.num_layers, shape
-  period = len(config.encoding)
-  return period, (config.num_layers // period, *shape)
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+  """Returns the shapes of the keys and of the values of a layer."""
+  rows = batch_size, config.key_heads or config.num_heads
+  head_dim = config.head_dim
+  return (*rows, head_dim, max_length), (*rows, max_length, head_dim)

@@ -109,8 +109,7 @@ class Head(nn.Module):
   @nn.compact
   def logits(self, x: jax.Array) -> jax.Array:
     """Returns logits, float32: `[B, L, E] -> [B, L, V]`."""
-    return linear.Einsum(
-      'ble,ev->blv',
+    return linear.Linear(
       (x.shape[-1], self.output_size),
       ('embed', 'vocab'),
       self.dtype,

@@ -123,8 +123,9 @@ class Attention(nn.Module):
       lengths: int32, `[B, 1]` or `[B, L]`, the length of each token's segment.
       shared: (BiasFn or None, ContentFn or None) of an encoding whose
         parameters belong to the model and not to this layer.
-      cache: (keys, values), both `[B, P, G, D]` with P slots. Requires
-        `Cache.new_tokens` as positions. Tokens beyond slot P are dropped.
+      cache: keys `[B, G, D, P]` and values `[B, G, P, D]` with P slots.
+        Requires `Cache.new_tokens` as positions. Tokens beyond slot P are
+        dropped.
 
     Returns:
       `[B, L, E]`; given a cache, also the new cache.
@@ -164,10 +165,12 @@ class Attention(nn.Module):
         q_BxLxHxD, k_BxLxGxD, q_positions, q_positions, tokens.lengths
       )
     if cache is not None:
-      k_BxLxGxD, v_BxLxGxD = cache = (
-        _write(cache[0], tokens.index, k_BxLxGxD),
-        _write(cache[1], tokens.index, v_BxLxGxD),
+      cache = (
+        _write(cache[0], tokens.index, k_BxLxGxD, axis=-1),
+        _write(cache[1], tokens.index, v_BxLxGxD, axis=-2),
       )
+      k_BxLxGxD = jnp.transpose(cache[0], (0, 3, 1, 2))
+      v_BxLxGxD = jnp.swapaxes(cache[1], 1, 2)
       if encoding.length_dependent:
         q_BxLxHxD, k_BxLxGxD = encoding.rotate(
           q_BxLxHxD, k_BxLxGxD, q_positions, tokens.positions, tokens.lengths
@@ -208,10 +211,28 @@ def _check_tokens(encoding: encodings.Encoding, tokens: Tokens) -> None:
     )
 
 
-def _write(slots: jax.Array, index_BxQ: Any, new: jax.Array) -> jax.Array:
-  """Writes keys or values to the cache `[B, P, G, D]`; drops indices >= P."""
-  rows = jnp.arange(new.shape[0])[:, None]
-  return slots.at[rows, index_BxQ].set(new.astype(slots.dtype), mode='drop')
+def _write(slots: jax.Array, index_BxQ: Any, new: jax.Array, axis: int) -> Any:
+  """Writes new keys or values `[B, Q, G, D]` to a cache; drops indices >= P.
+
+  `axis`, -1 or -2, is the axis of the P slots.
+  """
+  new = new.astype(slots.dtype)
+  if new.shape[1] > 1:
+    rows = jnp.arange(new.shape[0])[:, None]
+    by_slot = jnp.moveaxis(slots, axis, 1)
+    by_slot = by_slot.at[rows, index_BxQ].set(new, mode='drop')
+    return jnp.moveaxis(by_slot, 1, axis)
+
+  def write(slots: jax.Array, slot: jax.Array, new: jax.Array) -> jax.Array:
+    old = jax.lax.dynamic_slice_in_dim(slots, slot, 1, axis)
+    new = jnp.where(slot < slots.shape[axis], jnp.expand_dims(new, axis), old)
+    return jax.lax.dynamic_update_slice_in_dim(slots, new, slot, axis)
+
+  # XLA updates several slices in place, but copies the cache for a single one.
+  if len(slots) > 1:
+    return jax.vmap(write)(slots, index_BxQ[:, 0], new[:, 0])
+  slot_G = jnp.broadcast_to(index_BxQ[0], slots.shape[1])
+  return jax.vmap(write)(slots[0], slot_G, new[0, 0])[None]
 
 
 class CrossAttention(nn.Module):
@@ -270,8 +291,7 @@ def _queries_keys_values(
   def project(
     name: str, x: jax.Array, heads: int, init_scale: float = 1.0
   ) -> jax.Array:
-    return linear.Einsum(
-      'ble,ehd->blhd',
+    return linear.Linear(
       (x.shape[-1], heads, module.head_dim),
       ('embed', 'heads', 'kv'),
       module.dtype,
@@ -290,12 +310,12 @@ def _queries_keys_values(
 
 def _output(module: Any, y: jax.Array, width: int) -> jax.Array:
   """Applies the output projection of an attention module, `[B, L, E]`."""
-  return linear.Einsum(
-    'blhd,hde->ble',
+  return linear.Linear(
     (module.num_heads, module.head_dim, width),
     ('heads', 'kv', 'embed'),
     module.dtype,
     module.out_init_scale,
+    inputs=2,
     name='out',
   )(y)
 
@@ -337,8 +357,7 @@ class MLP(nn.Module):
     activate = ACTIVATIONS[self.activation]
 
     def expand(name: str) -> jax.Array:
-      h_BxLxF = linear.Einsum(
-        'ble,ef->blf',
+      h_BxLxF = linear.Linear(
         (width, self.hidden),
         ('embed', 'mlp'),
         self.dtype,
@@ -352,8 +371,7 @@ class MLP(nn.Module):
       h_BxLxF *= activate(expand('gate'))
     else:
       h_BxLxF = activate(h_BxLxF)
-    return linear.Einsum(
-      'blf,fe->ble',
+    return linear.Linear(
       (self.hidden, width),
       ('mlp', 'embed'),
       self.dtype,

@@ -115,8 +115,7 @@ class Recurrent(nn.Module):
     else:
       cell = _PLAIN_CELLS[self.kind](self.width, name='cell')
       h_BxLxE = nn.RNN(cell)(x_BxLxV)
-    return linear.Einsum(
-      'ble,eo->blo',
+    return linear.Linear(
       (self.width, self.output_size),
       ('embed', 'vocab'),
       use_bias=True,
@@ -165,23 +164,20 @@ class _MemoryCell(nn.Module):
     y_BxF = h_BxE
     for i, size in enumerate(self.hidden):
       y_BxF = nn.relu(
-        linear.Einsum(
-          'be,ef->bf',
+        linear.Linear(
           (y_BxF.shape[-1], size),
           ('embed' if i == 0 else None, 'mlp'),
           use_bias=True,
           name=f'hidden_{i}',
         )(y_BxF)
       )
-    values_BxNxC = linear.Einsum(
-      'bf,fnc->bnc',
+    values_BxNxC = linear.Linear(
       (y_BxF.shape[-1], self.num_memories, self.cell_width),
       ('mlp' if self.hidden else 'embed', None, None),
       use_bias=True,
       name='values',
     )(y_BxF)
-    logits_BxNxA = linear.Einsum(
-      'be,ena->bna',
+    logits_BxNxA = linear.Linear(
       (self.width, self.num_memories, self.num_actions),
       ('embed', None, None),
       use_bias=True,

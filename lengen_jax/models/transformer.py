@@ -279,11 +279,12 @@ def _check_decoding(
       'requires at least one token for each'
     )
   count, shape = len(cache.layers), cache.layers[0][0].shape
-  want_count, want_shape = cache_lib.layer_shape(config, batch, shape[-3])
-  if (count, shape) != (want_count, want_shape):
+  want_shape, _ = cache_lib.layer_shapes(config, batch, shape[-1])
+  if (count, shape) != (config.num_layers, want_shape):
     raise errors.ConfigError(
       f'the cache does not fit the model: it has {count} x {shape} keys, not '
-      f'{want_count} x {want_shape}; create it from the config of this model'
+      f'{config.num_layers} x {want_shape}; create it from the config of this '
+      'model'
     )
   if new_lengths is None:
     return

@@ -97,7 +97,7 @@ def quick(spec, name):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-  monkeypatch.setattr(blockwise, 'block_size', lambda: BLOCK)
+  monkeypatch.setattr(blockwise, 'block_size', lambda *_: BLOCK)
 
 
 def arrays(q_length=L, k_heads=H, dtype=np.float32, k_length=L):

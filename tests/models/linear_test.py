@@ -8,37 +8,38 @@ import pytest
 from lengen_jax.models import linear
 
 
-def test_einsum_starts_at_unit_variance():
-  for equation, shape in (
-    ('ble,ehd->blhd', (64, 8, 32)),
-    ('blhd,hde->ble', (8, 32, 64)),
-    ('ble,ef->blf', (64, 256)),
-  ):
+def test_starts_at_unit_variance():
+  for shape, inputs in (((64, 8, 32), 1), ((8, 32, 64), 2), ((64, 256), 1)):
     axes = ('embed', 'heads', 'kv')[: len(shape)]
-    module = linear.Einsum(equation, shape, axes)
-    ins = equation.split(',')[0]
-    sizes = dict(zip(equation.split(',')[1].split('->')[0], shape, strict=True))
-    x = jax.random.normal(
-      jax.random.key(0), [sizes.get(axis, 32) for axis in ins]
-    )
+    module = linear.Linear(shape, axes, inputs=inputs)
+    x = jax.random.normal(jax.random.key(0), (32, 32, *shape[:inputs]))
     y, variables = module.init_with_output(jax.random.key(1), x)
+    assert y.shape == (32, 32, *shape[inputs:])
     np.testing.assert_allclose(np.std(y), 1, rtol=0.1)
     assert set(variables['params']) == {'kernel'}
 
 
-@pytest.mark.parametrize('shape', [(6, 16), (16, 6), (8, 8)])
-def test_gradients_of_maps_that_expand_and_that_do_not(shape, assert_close):
-  module = linear.Einsum('ble,ef->blf', shape, ('embed', 'mlp'))
-  x = jax.random.normal(jax.random.key(0), (2, 5, shape[0]))
+@pytest.mark.parametrize(
+  'equation, shape, inputs',
+  [
+    ('ble,ef->blf', (6, 16), 1),
+    ('ble,ef->blf', (16, 6), 1),
+    ('ble,ehd->blhd', (4, 3, 5), 1),
+    ('blhd,hde->ble', (3, 4, 20), 2),
+    ('blhd,hde->ble', (3, 4, 5), 2),
+  ],
+)
+def test_equals_an_einsum(equation, shape, inputs, assert_close):
+  axes = ('heads', 'kv', 'embed')[: len(shape)]
+  module = linear.Linear(shape, axes, inputs=inputs)
+  x = jax.random.normal(jax.random.key(0), (2, 5, *shape[:inputs]))
   kernel = jax.random.normal(jax.random.key(1), shape)
-  weights = jax.random.normal(jax.random.key(2), (2, 5, shape[1]))
 
-  def loss(x, kernel):
-    y = module.apply({'params': {'kernel': kernel}}, x)
-    return jnp.sum(jnp.sin(y) * weights)
+  def loss(product):
+    def of(x, kernel):
+      return jnp.sum(jnp.sin(product(x, kernel)))
 
-  def plain(x, kernel):
-    return jnp.sum(jnp.sin(jnp.einsum('ble,ef->blf', x, kernel)) * weights)
+    return jax.value_and_grad(of, (0, 1))(x, kernel)
 
-  got, want = (jax.grad(f, (0, 1))(x, kernel) for f in (loss, plain))
-  assert_close(got, want)
+  got = loss(lambda x, kernel: module.apply({'params': {'kernel': kernel}}, x))
+  assert_close(got, loss(lambda x, kernel: jnp.einsum(equation, x, kernel)))

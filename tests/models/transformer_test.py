@@ -763,7 +763,7 @@ def test_refuses_what_does_not_go_with_the_tokens(given, message):
     ({}, tokens(2, 0), None, 'at least one token'),
     ({}, tokens(2, 1) / 2, None, 'must be token ids'),
     ({'num_layers': 3}, tokens(2, 1), None, 'the cache does not fit the model'),
-    ({'scan_layers': True}, tokens(2, 1), None, 'does not fit the model'),
+    ({'key_heads': 1}, tokens(2, 1), None, 'does not fit the model'),
     ({}, tokens(2, 3), jnp.array([1]), r'integers, shape \(2,\)'),
     ({}, tokens(2, 3), 2, r'integers, shape \(2,\)'),
     (
