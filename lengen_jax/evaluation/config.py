@@ -1,6 +1,7 @@
 """The eval section of a config."""
 
 import dataclasses
+import math
 import numbers
 
 from lengen_jax import errors, specs
@@ -16,12 +17,18 @@ class EvalConfig:
     batch_tokens: tokens per batch; longer rows mean fewer rows.
     windows: for text, number of windows of the longest length.
     examples: maximum number of prompts or pictures; None for all.
+    temperature: for prompts, 0 for greedy decoding; else answers are sampled
+      from softmax(logits / temperature).
+    top_p: for prompts, sampling is from the most probable tokens whose
+      probabilities add up to at least `top_p`; see `generation.sample`.
   """
 
   lengths: tuple
   batch_tokens: int
   windows: int = 64
   examples: int | None = None
+  temperature: float = 0.0
+  top_p: float = 1.0
 
   def __post_init__(self) -> None:
     specs.check_types('eval', self)
@@ -38,3 +45,21 @@ class EvalConfig:
     for field in ('batch_tokens', 'windows', 'examples'):
       if (n := getattr(self, field)) is not None and n < 1:
         raise errors.ConfigError(f'eval.{field} must be at least 1, got {n}')
+    check_sampling('eval.', self.temperature, self.top_p)
+
+
+def check_sampling(prefix: str, temperature: float, top_p: float) -> None:
+  """Raises errors.ConfigError if answers cannot be sampled with the options."""
+  if not (math.isfinite(temperature) and temperature >= 0):
+    raise errors.ConfigError(
+      f'{prefix}temperature must be 0 for greedy decoding, or positive; got '
+      f'{temperature}'
+    )
+  if not 0 < top_p <= 1:
+    raise errors.ConfigError(
+      f'{prefix}top_p must be above 0 and at most 1, got {top_p}'
+    )
+  if top_p < 1 and not temperature:
+    raise errors.ConfigError(
+      f'{prefix}top_p={top_p} requires sampling: {prefix}temperature above 0'
+    )

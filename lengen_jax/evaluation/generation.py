@@ -1,4 +1,4 @@
-"""Greedy decoding of many prompts, with a KV cache.
+"""Decoding of many prompts with a KV cache, greedy or by sampling.
 
 Shape suffixes: B rows, W width of the padded prompts, P slots of the cache, N
 new tokens, V vocab_size.
@@ -15,7 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.models import blocks, transformer
+from lengen_jax.evaluation import config as eval_config
+from lengen_jax.models import blocks, stacking, transformer
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme, tokens
@@ -28,12 +29,13 @@ _LEAST_WIDTH = 16
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-  """Continues prompts greedily, many at a time.
+  """Continues prompts, many at a time.
 
   The output for a prompt does not depend on the other prompts, up to rounding.
   The planned length of a row is the length of its prompt plus `max_new`. Random
   positions depend on the seed, the planned length and the index of the prompt;
-  schemes that draw once per batch do not use the index.
+  schemes that draw once per batch do not use the index. Samples depend on the
+  seed, the index of the prompt and the number of the token.
 
   Attributes:
     config: a ModelConfig of a decoder.
@@ -42,13 +44,16 @@ class Generator:
       -1, disables it.
     batch_tokens: tokens per batch, prompts and outputs together; batches of
       longer prompts have fewer rows.
-    seed: seed of positions drawn at test time.
+    seed: seed of samples, and of positions drawn at test time.
     layout: a `training.sharding.Layout`. Rows are split over all devices of its
       mesh.
+    temperature: 0 for greedy decoding; else see `sample`.
+    top_p: see `sample`.
 
   Raises:
-    errors.ConfigError: the model is not a decoder, or `max_new` or
-      `batch_tokens` is below 1.
+    errors.ConfigError: the model is not a decoder, `max_new` or `batch_tokens`
+      is below 1, `temperature` is negative, or `top_p` is not in (0, 1] or is
+      given without a temperature.
   """
 
   config: ModelConfig
@@ -59,6 +64,8 @@ class Generator:
   batch_tokens: int
   seed: int
   layout: Any
+  temperature: float = 0.0
+  top_p: float = 1.0
 
   def __post_init__(self) -> None:
     if self.config.architecture != 'decoder':
@@ -71,6 +78,7 @@ class Generator:
         raise errors.ConfigError(
           f'{name} must be at least 1, got {getattr(self, name)}'
         )
+    eval_config.check_sampling('', self.temperature, self.top_p)
 
   def run(
     self,
@@ -108,6 +116,7 @@ class Generator:
       widths = np.minimum(padded, lengths.max(initial=0))
     order = np.argsort(-lengths, kind='stable')
     written: list[Any] = [None] * len(prompts)
+    params = self._decoding_params(params)
     done, devices = 0, self.layout.size
     for width in np.unique(widths)[::-1]:
       numbers = order[widths[order] == width]
@@ -161,6 +170,23 @@ class Generator:
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
   @functools.partial(jax.jit, static_argnums=0)
+  def _decoding_params(self, params: Params) -> Params:
+    """Returns unstacked parameters, the layers' kernels in the model's dtype.
+
+    The layers convert them, and would do so for each token. Encodings compute
+    in float32.
+    """
+
+    def convert(path: Any, leaf: Array) -> Array:
+      names = [entry.key for entry in path]
+      in_layer = {'attention', 'mlp'} & {*names} and 'encoding' not in names
+      is_kernel = in_layer and names[-1] == 'kernel'
+      return leaf.astype(self.config.dtype) if is_kernel else leaf
+
+    params = jax.tree_util.tree_map_with_path(convert, stacking.unstack(params))
+    return jax.lax.with_sharding_constraint(params, self.layout.whole)
+
+  @functools.partial(jax.jit, static_argnums=0)
   def _write(
     self, params: Params, batch: Mapping[str, Array]
   ) -> tuple[Array, Array, Array]:
@@ -189,9 +215,19 @@ class Generator:
     """
     tokens_BxW1, lengths_B = batch['tokens'], batch['lengths']
     rows = len(tokens_BxW1)
+    unrolled = dataclasses.replace(self.config, scan_layers=False)
+    # Independent of the keys of positions.
+    rng = jax.random.split(jax.random.key(self.seed))[1]
+    rng_B = jax.vmap(jax.random.fold_in, (None, 0))(rng, batch['numbers'])
+
+    def choose(logits_V: Array, rng: Array, step: Array) -> Array:
+      if not self.temperature:
+        return jnp.argmax(logits_V).astype(jnp.int32)
+      rng = jax.random.fold_in(rng, step)
+      return sample(logits_V, rng, self.temperature, self.top_p)
 
     def extend(inputs: Array, cache: cache_lib.Cache, **named: Any) -> Any:
-      return transformer.create(self.config).apply(
+      return transformer.create(unrolled).apply(
         {'params': params}, inputs, cache, method='decode', **named
       )
 
@@ -211,7 +247,7 @@ class Generator:
       logits_Bx1xV, cache = extend(token_B[:, None], cache)
       logits_BxV = logits_Bx1xV[:, 0]
       finite &= jnp.all(ended_B | jnp.isfinite(logits_BxV).all(-1))
-      token_B = jnp.argmax(logits_BxV, axis=-1).astype(jnp.int32)
+      token_B = jax.vmap(choose, (0, 0, None))(logits_BxV, rng_B, step)
       ids_BxN = ids_BxN.at[:, step].set(token_B)
       ended_B |= token_B == self.end_id
       return step + 1, token_B, ended_B, finite, ids_BxN, cache
@@ -258,6 +294,32 @@ class Generator:
       positions=jax.vmap(positions, out_axes=-2)(planned_B, numbers_B),
       planned=planned_B[:, None],
     )
+
+
+def sample(
+  logits_V: Array, rng: Array, temperature: float, top_p: float
+) -> Array:
+  """Samples a token by nucleus sampling (Holtzman et al., 2020, section 3.1).
+
+  Args:
+    logits_V: logits, `[V]`.
+    rng: a key.
+    temperature: positive; divides the logits.
+    top_p: the probability of the nucleus, the smallest set of most probable
+      tokens with at least this probability. Tokens as probable as its least
+      probable one also belong to it. 1 for all tokens.
+
+  Returns:
+    A token id, int32.
+  """
+  logits_V = logits_V / temperature
+  if top_p < 1:
+    sorted_V = jnp.sort(logits_V, descending=True)
+    probabilities_V = jax.nn.softmax(sorted_V)
+    more_probable_V = jnp.cumsum(probabilities_V) - probabilities_V
+    least = jnp.where(more_probable_V < top_p, sorted_V, jnp.inf).min()
+    logits_V = jnp.where(logits_V >= least, logits_V, -jnp.inf)
+  return jax.random.categorical(rng, logits_V).astype(jnp.int32)
 
 
 def padded_width(length: int) -> int:

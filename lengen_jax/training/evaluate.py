@@ -170,6 +170,8 @@ def answers(
       batch_tokens=run.eval.batch_tokens,
       seed=run.config.seed,
       layout=run.layout,
+      temperature=run.eval.temperature,
+      top_p=run.eval.top_p,
     )
     for length in {*prompts.target_lengths}
   }

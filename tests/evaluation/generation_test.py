@@ -9,7 +9,8 @@ import pytest
 
 from lengen_jax import errors, positions
 from lengen_jax.evaluation import generation
-from lengen_jax.models import ModelConfig, presets, transformer
+from lengen_jax.evaluation.config import EvalConfig
+from lengen_jax.models import ModelConfig, presets, stacking, transformer
 from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
 from tests import helpers
@@ -132,6 +133,78 @@ def test_equals_full_passes(encoding, scheme, kwargs):
   want = written_naively(config, params, scheme)
   assert len(np.unique(want)) > NEW
   assert_same(written(config, params, scheme), want)
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_kernels_are_converted_once(scan_layers, monkeypatch):
+  config, params = model(
+    'fire', dtype='bfloat16', scan_layers=scan_layers, num_layers=2
+  )
+  found = generator(config)
+  layer = found._decoding_params(params)['layer_1']
+  assert layer['attention']['query']['kernel'].dtype == jnp.bfloat16
+  assert layer['mlp']['up']['kernel'].dtype == jnp.bfloat16
+  fire = jax.tree.leaves(layer['attention']['encoding'])
+  assert {leaf.dtype.name for leaf in fire} == {'float32'}
+  got = found.run(params, prompts())
+  monkeypatch.setattr(
+    generation.Generator, '_decoding_params', lambda _, p: stacking.unstack(p)
+  )
+  assert_same(got, generator(config).run(params, prompts()))
+
+
+def test_samples_have_the_probabilities_of_the_nucleus():
+  probabilities = np.array([0.1, 0.4, 0.05, 0.3, 0.15])
+  logits = jnp.log(probabilities) + 3
+  keys = jax.random.split(jax.random.key(0), 20_000)
+
+  def frequencies(temperature, top_p):
+    draw = jax.vmap(
+      lambda key: generation.sample(logits, key, temperature, top_p)
+    )
+    return np.bincount(jax.jit(draw)(keys), minlength=5) / len(keys)
+
+  def check(got, weights):
+    np.testing.assert_allclose(got, weights / weights.sum(), atol=0.015)
+    assert not got[weights == 0].any()
+
+  check(frequencies(1.0, 1.0), probabilities)
+  check(frequencies(0.5, 1.0), probabilities**2)
+  check(frequencies(2.0, 1.0), probabilities**0.5)
+  # 0.4 + 0.3 is less than 0.75, and with 0.15 more.
+  check(frequencies(1.0, 0.75), probabilities * (probabilities >= 0.15))
+  check(frequencies(1.0, 0.1), probabilities * (probabilities == 0.4))
+
+
+def test_samples_depend_on_seed_and_index():
+  config, params = model('rope')
+  sampling = dict(temperature=1.0, top_p=0.95, batch_tokens=1)
+  found = generator(config, **sampling)
+  three = found.run(params, prompts((9, 9, 9)))
+  assert len(set(map(str, three))) == 3
+  assert_same(found.run(params, prompts((9, 9))), three[:2])
+  other = written(config, params, lengths=(9, 9), seed=6, **sampling)
+  assert not {*map(str, three)} & {*map(str, other)}
+  # A nucleus of one token is greedy decoding.
+  least = generator(config, temperature=1.0, top_p=1e-6)
+  assert_same(least.run(params, prompts()), written(config, params))
+
+
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    ({'temperature': -1.0}, 'temperature must be 0 .*; got -1.0'),
+    ({'temperature': float('nan')}, '(got|is) nan'),
+    ({'temperature': 1.0, 'top_p': 0.0}, 'above 0 and at most 1, got 0.0'),
+    ({'temperature': 1.0, 'top_p': 1.5}, 'got 1.5'),
+    ({'top_p': 0.5}, 'top_p=0.5 requires sampling: .*temperature above 0'),
+  ],
+)
+def test_refuses_sampling_options(options, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    generator(model()[0], **options)
+  with pytest.raises(errors.ConfigError, match=f'eval.*{message}'):
+    EvalConfig(lengths=(8,), batch_tokens=8, **options)
 
 
 @pytest.mark.slow
