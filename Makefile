@@ -5,6 +5,7 @@
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
 # make compile-matrix  the same for all figures on record, in half an hour
+# make bench-small  every benchmark on small arrays; installs PyTorch
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
@@ -22,7 +23,7 @@ LIBTPU := $(VENV)/libtpu
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
 
-.PHONY: demo test test-slow test-aot soak compile-matrix \
+.PHONY: demo test test-slow test-aot bench-small soak compile-matrix \
   reproduce-cpu results docs lint format setup
 
 demo: $(READY)
@@ -38,6 +39,14 @@ test-slow: $(DATA)
 test-aot: $(LIBTPU)
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m pytest -m aot tests/aot \
 	  --numprocesses=auto
+
+bench-small: $(DATA) $(LIBTPU)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	for name in attention_cpu attention_gpu chomsky_cpu data_cpu decode_cpu \
+	  train_cpu; do \
+	  $(BIN)/python -m benchmarks.$$name --small || exit 1; done
+	PYTHONPATH=$(abspath $(LIBTPU)) \
+	  $(BIN)/python -m benchmarks.attention_memory --small
 
 soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \

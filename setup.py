@@ -47,7 +47,7 @@ setuptools.setup(
   ],
   extras_require={
     'aot': ['libtpu>=0.0.51'],
-    'bench': ['torch>=2.5'],
+    'bench': ['torch>=2.5', 'transformers>=5.0'],
     'cuda': ['jax[cuda12]>=0.10.0'],
     'data': [
       'array-record>=0.8',

@@ -1,5 +1,6 @@
 """Times functions side by side: in turn, in one process, as ratios."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -12,6 +13,42 @@ from lengen_jax import allocator
 allocator.reuse_memory()
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
+
+
+# A ratio above its record by this factor is reported as a regression.
+REGRESSION = 1.15
+
+
+def arguments(doc, *names):
+  """Parses the command line: --small, and positional arguments of any number.
+
+  Args:
+    doc: docstring of the program.
+    *names: (name, help) of each list of positional arguments.
+  """
+  parser = argparse.ArgumentParser(
+    description=doc, formatter_class=argparse.RawTextHelpFormatter
+  )
+  parser.add_argument(
+    '--small',
+    action='store_true',
+    help='run the same code on small arrays in seconds; record nothing',
+  )
+  for name, text in names:
+    parser.add_argument(name, nargs='*', help=text)
+  return parser.parse_args()
+
+
+def machine():
+  """Returns the processor's model and the number of cores."""
+  model = platform.machine()
+  if os.path.exists('/proc/cpuinfo'):
+    with open('/proc/cpuinfo') as file:
+      for line in file:
+        if line.startswith('model name'):
+          model = line.split(':', 1)[1].strip()
+          break
+  return {'processor': model, 'cores': cores()}
 
 
 def cores():
@@ -50,8 +87,45 @@ def ratio(seconds, name, peer):
   }
 
 
-def record(benchmark, setting, seconds, ratios, versions):
+def regressions(before, ratios):
+  """Returns a line for each ratio that is 15 % above the one before it.
+
+  Args:
+    before: {name: a ratio, or what `ratio` returns}, of the record.
+    ratios: the same, measured now.
+  """
+
+  def median(found):
+    return found['median'] if isinstance(found, dict) else found
+
+  return [
+    f'REGRESSION: {name} is {median(found):.2f}; on record it is '
+    f'{median(before[name]):.2f}'
+    for name, found in ratios.items()
+    if name in before and median(found) > REGRESSION * median(before[name])
+  ]
+
+
+def write(results):
+  """Writes results/{benchmark}.json and reports regressions of its ratios.
+
+  Returns:
+    the path of the file.
+  """
+  path = RESULTS / f'{results["benchmark"]}.json'
+  if path.exists():
+    before = json.loads(path.read_text()).get('ratios', {})
+    for line in regressions(before, results['ratios']):
+      print(line)
+  path.write_text(json.dumps(results, indent=1) + '\n')
+  print(f'wrote {path}')
+  return path
+
+
+def record(benchmark, setting, seconds, ratios, versions, *, small=False):
   """Prints the results and writes them to results/{benchmark}.json.
+
+  With `small`, nothing is written.
 
   Returns:
     dict from name to the median, in milliseconds.
@@ -59,24 +133,19 @@ def record(benchmark, setting, seconds, ratios, versions):
   results = {
     'benchmark': benchmark,
     'setting': setting,
-    'machine': {
-      'processor': platform.machine(),
-      'cores': cores(),
-    },
+    'machine': machine(),
     'versions': versions,
     'median_ms': {
       name: statistics.median(times) * 1e3 for name, times in seconds.items()
     },
     'ratios': ratios,
   }
-  RESULTS.mkdir(exist_ok=True)
-  path = RESULTS / f'{benchmark}.json'
-  path.write_text(json.dumps(results, indent=1) + '\n')
   for name, milliseconds in results['median_ms'].items():
     print(f'{name:36} {milliseconds:10.2f} ms')
   for name, r in ratios.items():
     print(
       f'{name:36} {r["median"]:10.2f} x   ({r["min"]:.2f} .. {r["max"]:.2f})'
     )
-  print(f'wrote {path}')
+  if not small:
+    write(results)
   return results['median_ms']

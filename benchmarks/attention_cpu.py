@@ -1,6 +1,7 @@
 """Time of causal attention on the CPU: this package and PyTorch.
 
-Command: .venv/bin/python -m benchmarks.attention_cpu  (needs the extra `bench`)
+Command: .venv/bin/python -m benchmarks.attention_cpu [--small]
+  (needs the extra `bench`, and a C++ compiler for flex_attention)
 
 One layer, batch 1, 12 heads of 64, float32, with no bias and with FIRE of one
 and two hidden layers. Block-by-block attention (exact, and with
@@ -9,8 +10,6 @@ bias_form='anchored') is compared with attention over all pairs in memory
 of its paper, and, without a bias and forward only, with flex_attention. The
 backward pass computes gradients of q, k, v and FIRE's parameters.
 """
-
-import argparse
 
 import jax
 import jax.numpy as jnp
@@ -194,12 +193,10 @@ def plot(milliseconds, path):
 
 
 def main():
-  argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-  ).parse_args()
+  small = alternate.arguments(__doc__).small
   torch.set_num_threads(alternate.cores())
   seconds, ratios = {}, {}
-  for length, rounds in ROUNDS.items():
+  for length, rounds in ({128: 2} if small else ROUNDS).items():
     found = candidates(length)
     for direction in ('forward', 'forward + backward'):
       functions = {
@@ -221,8 +218,10 @@ def main():
     seconds,
     ratios,
     runs_lib.versions() | {'torch': torch.__version__},
+    small=small,
   )
-  plot(milliseconds, alternate.RESULTS / 'attention_cpu.png')
+  if not small:
+    plot(milliseconds, alternate.RESULTS / 'attention_cpu.png')
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """Memory of causal attention: on a TPU v4 chip (compiled), and on this CPU.
 
-Command: .venv/bin/python -m benchmarks.attention_memory
+Command: .venv/bin/python -m benchmarks.attention_memory [--small]
   (needs the extras `aot` and `bench`)
 
 One layer, batch 1, 12 heads of 64, FIRE. For the chip, in bfloat16: temporary
@@ -11,7 +11,6 @@ increase of a new process's peak resident memory when it computes the passes
 once, compared with PyTorch's fused attention and the bias of FIRE's paper.
 """
 
-import argparse
 import json
 import os
 import re
@@ -141,33 +140,35 @@ def plot(chip, host, path):
 
 
 def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  arguments = alternate.arguments(
+    __doc__, ('one', 'NAME DIRECTION LENGTH: only that')
   )
-  parser.add_argument('one', nargs='*', help='NAME DIRECTION LENGTH: only that')
-  one = parser.parse_args().one
-  if one:
+  if one := arguments.one:
     print(in_process(one[0], one[1], int(one[2])))
     return
+  small = arguments.small
+  host_lengths = (128,) if small else HOST_LENGTHS
+  chip_lengths = (512,) if small else CHIP_LENGTHS
   host = {}
   for direction in ('forward', 'forward + backward'):
     host[direction] = {
       name: {
         str(length): in_fresh_process(name, direction, str(length))
-        for length in HOST_LENGTHS
+        for length in host_lengths
       }
       for name in (*OURS, 'torch')
     }
     print(direction, json.dumps(host[direction]), flush=True)
   chip = {
-    name: {str(length): on_chip(name, length) for length in CHIP_LENGTHS}
+    name: {str(length): on_chip(name, length) for length in chip_lengths}
     for name in OURS
   }
   print('chip', json.dumps(chip), flush=True)
-  longest = str(HOST_LENGTHS[-1])
+  longest = str(host_lengths[-1])
   results = {
     'benchmark': 'attention_memory',
     'setting': {'heads': attention_cpu.HEADS, 'head_dim': 64, 'batch': 1},
+    'machine': alternate.machine(),
     'versions': runs_lib.versions(),
     'mib_on_v4_chip': chip,
     'mib_of_cpu_process': host,
@@ -180,12 +181,9 @@ def main():
       for peer in ('torch', 'naive')
     },
   }
-  alternate.RESULTS.mkdir(exist_ok=True)
-  path = alternate.RESULTS / 'attention_memory.json'
-  path.write_text(json.dumps(results, indent=1) + '\n')
-  plot(chip, host, path.with_suffix('.png'))
   print(json.dumps(results['ratios'], indent=1))
-  print(f'wrote {path}')
+  if not small:
+    plot(chip, host, alternate.write(results).with_suffix('.png'))
 
 
 if __name__ == '__main__':

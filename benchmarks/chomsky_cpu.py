@@ -1,6 +1,6 @@
 """Training and testing on a Chomsky task on the CPU: this package and a peer.
 
-Command: .venv/bin/python -m benchmarks.chomsky_cpu
+Command: .venv/bin/python -m benchmarks.chomsky_cpu [--small]
 
 reverse_string with RoPE, the official model: 5 post-norm blocks, 8 heads, width
 64, dropout 0.1, batch 128. The peer is the official training step rewritten in
@@ -11,9 +11,9 @@ every fifth training length and every fortieth test length; the sums are scaled
 to all lengths.
 """
 
-import argparse
 import functools
 import time
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,20 @@ from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import task_trainer
 
 LAYERS, HEADS, HEAD_DIM, WIDTH = 5, 8, 8, 64
-BATCH, LENGTH, ROUNDS, STEPS, EXAMPLES = 128, 32, 10, 5, 8
+BATCH, STEPS, EXAMPLES = 128, 5, 8
 TRAIN_EVERY, TEST_EVERY = 5, 40
+
+
+class Sizes(NamedTuple):
+  """Length of a timed step, longest training and test length, and rounds."""
+
+  length: int = 32
+  longest: int = 40
+  tested: int = 500
+  rounds: int = 10
+
+
+SMALL = Sizes(length=4, longest=5, tested=8, rounds=2)
 
 
 def peer_params(rng):
@@ -129,12 +141,12 @@ def peer_test(params, rng, n):
   return (logits.argmax(-1) == inputs[:, ::-1]).mean()
 
 
-def ours(**train):
+def ours(sizes, **train):
   """Returns this package's trainer, and the initial state of one run."""
   config = chomsky.get_config('reverse_string')
   config.model.encoding = 'rope'
-  config.train.update(train)
-  config.eval.lengths = tuple(range(41, 501))
+  config.train.update({'max_length': sizes.longest} | train)
+  config.eval.lengths = tuple(range(sizes.longest + 1, sizes.tested + 1))
   config.eval.examples = EXAMPLES
   program = task_trainer.TaskTrainer(config)
   return program, program.init((0,), (1e-3,))
@@ -145,9 +157,10 @@ def peer_state():
   return params, TX.init(params)
 
 
-def steps():
+def steps(sizes):
   """Returns seconds per step at one length; both programs take turns."""
-  program, runs = ours(min_length=LENGTH, max_length=LENGTH, buckets=1)
+  length = sizes.length
+  program, runs = ours(sizes, min_length=length, max_length=length, buckets=1)
   state = {'ours': runs, 'peer': peer_state()}
 
   def our_steps():
@@ -157,11 +170,11 @@ def steps():
   def peer_steps():
     for number in range(STEPS):
       rng = jax.random.key(number)
-      state['peer'], loss = peer_step(state['peer'], rng, LENGTH)
+      state['peer'], loss = peer_step(state['peer'], rng, length)
     jax.block_until_ready(loss)
 
   seconds = alternate.alternate(
-    {'step, ours': our_steps, 'step, peer': peer_steps}, rounds=ROUNDS
+    {'step, ours': our_steps, 'step, peer': peer_steps}, rounds=sizes.rounds
   )
   return {name: [s / STEPS for s in v] for name, v in seconds.items()}
 
@@ -173,26 +186,29 @@ def timed(function):
   return time.perf_counter() - began
 
 
-def compiling():
+def compiling(sizes):
   """Returns the seconds to compile training on lengths 1..40."""
-  program, runs = ours()
+  program, runs = ours(sizes)
   one = timed(lambda: program.train(runs, 0, 1).loss)
-  every = range(TRAIN_EVERY, 41, TRAIN_EVERY)
+  every = range(TRAIN_EVERY, sizes.longest + 1, TRAIN_EVERY)
   states, rng = [peer_state() for _ in every], jax.random.key(0)
   jax.block_until_ready(states)
   some = sum(
     timed(lambda n=n, state=state: peer_step(state, rng, n)[1])
     for n, state in zip(every, states, strict=True)
   )
-  return {'compile, ours': [one], 'compile, peer': [some * 40 / len(every)]}
+  return {
+    'compile, ours': [one],
+    'compile, peer': [some * sizes.longest / len(every)],
+  }
 
 
-def testing():
+def testing(sizes):
   """Returns the seconds to test lengths 41..500, including compilation."""
-  program, runs = ours()
+  program, runs = ours(sizes)
   lengths = program.config.eval.lengths
   all_of_them = timed(lambda: [program.test(runs, n) for n in lengths])
-  every = lengths[:: len(lengths) // (len(lengths) // TEST_EVERY)]
+  every = lengths[:: len(lengths) // max(1, len(lengths) // TEST_EVERY)]
   params, rng = peer_params(jax.random.key(0)), jax.random.key(0)
   some = sum(timed(lambda n=n: peer_test(params, rng, n)) for n in every)
   return {
@@ -202,13 +218,12 @@ def testing():
 
 
 def main():
-  argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-  ).parse_args()
-  seconds = steps() | compiling() | testing()
+  small = alternate.arguments(__doc__).small
+  sizes = SMALL if small else Sizes()
+  seconds = steps(sizes) | compiling(sizes) | testing(sizes)
   count, own_count = (
     sum(np.size(x) for x in jax.tree.leaves(params))
-    for params in (peer_state()[0], ours()[1].params)
+    for params in (peer_state()[0], ours(sizes)[1].params)
   )
   alternate.record(
     'chomsky_cpu',
@@ -216,7 +231,7 @@ def main():
       'parameters of the peer': int(count),
       'parameters': int(own_count),
       'batch': BATCH,
-      'length of a step': LENGTH,
+      'length of a step': sizes.length,
       'examples per length': EXAMPLES,
     },
     seconds,
@@ -227,6 +242,7 @@ def main():
       for what in ('step', 'compile', 'test')
     },
     runs_lib.versions(),
+    small=small,
   )
 
 

@@ -1,6 +1,7 @@
 """Speed of data pipelines on the CPU: this package, and plain seqio.
 
-Command: .venv/bin/python -m benchmarks.data_cpu   (needs the extra `data`)
+Command: .venv/bin/python -m benchmarks.data_cpu [--small]
+  (needs the extra `data`)
 
 The text is the embedded corpus, written as files like C4's: JSON lines, gzip.
 Rows of 2048 tokens in batches of 64, each token of a document once
@@ -20,12 +21,11 @@ the page cache, and batches are numpy arrays.
 Each case runs in two processes: one may use all cores, the other one core. The
 CPU affinity is set before a process starts, so that TensorFlow creates a
 matching number of threads. Processes take turns; a signal stops all others, so
-that they cannot read ahead between rounds. A round reads batches for --seconds
+that they cannot read ahead between rounds. A round reads batches for a second
 and finishes the last batch. tokens_per_cpu_second divides by the CPU time of
 all threads of the process, which depends little on other load on the machine.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -36,7 +36,6 @@ import multiprocessing
 from multiprocessing import connection
 import os
 import pathlib
-import platform
 import signal
 import statistics
 import sys
@@ -74,6 +73,8 @@ class Case:
 
 WAYS = ('prepared', 'seqio through us', 'seqio', 'prepare')
 CORES = ('one core', 'all cores')
+# Cores and vocabulary of --small.
+SMALL = 'one core', 'bytes'
 CASES = [
   Case(way, kind, cores)
   for cores in CORES
@@ -235,11 +236,11 @@ class Process:
     self._process.join()
 
 
-def measure(folder, rounds, seconds):
-  """Runs all cases in turn; returns {case: list of rounds, each a dict}."""
+def measure(folder, cases, rounds, seconds):
+  """Runs the cases in turn; returns {case: list of rounds, each a dict}."""
   with contextlib.ExitStack() as stack:
     processes = []
-    for case in CASES:
+    for case in cases:
       processes.append(Process(case, folder, seconds))
       stack.callback(processes[-1].end)
     waiting = {process.pipe: process for process in processes}
@@ -298,8 +299,8 @@ def time_ratios(measured):
         found[f'{clock} per token: {case} / seqio'] = alternate.ratio(
           times, case, peer
         )
-      if clock == 'seconds' and case.cores == 'one core':
-        other = dataclasses.replace(case, cores='all cores')
+      other = dataclasses.replace(case, cores='all cores')
+      if clock == 'seconds' and other in times and other != case:
         found[f'{clock} per token: {case} / all cores'] = alternate.ratio(
           times, case, other
         )
@@ -334,21 +335,26 @@ def plot(results, path):
   figure.savefig(path, dpi=120)
 
 
-def run(rounds, seconds):
+def run(small):
   """Runs the benchmark and returns all results."""
+  cases, pieces, rounds, seconds = CASES, PIECES, ROUNDS, SECONDS
   load = [os.getloadavg()[0]]
   documents, info = stdlib.read()
+  if small:
+    cases = [c for c in CASES if (c.cores, c.vocabulary) == SMALL]
+    pieces, rounds, seconds = 500, 2, 0.05
+    documents = {split: several[:40] for split, several in documents.items()}
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
     write_text(folder, documents)
     began = time.perf_counter()
     vocabulary.train(
       (document.tobytes() for document in documents['train']),
-      PIECES,
+      pieces,
       folder / VOCABULARIES['pieces'],
     )
     training = time.perf_counter() - began
-    print(f'trained {PIECES} pieces in {training:.1f} s', flush=True)
+    print(f'trained {pieces} pieces in {training:.1f} s', flush=True)
     read = {}
     for kind in VOCABULARIES:
       config = data_config(folder, 'prepared', kind)
@@ -357,7 +363,7 @@ def run(rounds, seconds):
       read[kind] = {
         key: found[key] for key in ('documents', 'bytes', 'tokens', 'windows')
       }
-    measured = measure(folder, rounds, seconds)
+    measured = measure(folder, cases, rounds, seconds)
   load.append(os.getloadavg()[0])
   packages = ('tensorflow', 'seqio', 'grain', 'array_record', 'sentencepiece')
   return {
@@ -368,15 +374,11 @@ def run(rounds, seconds):
       'length': LENGTH,
       'batch': BATCH,
       'mode': MODE,
-      'pieces': PIECES,
+      'pieces': pieces,
       'rounds': rounds,
       'seconds of a round': seconds,
     },
-    'machine': {
-      'processor': platform.machine(),
-      'cores': alternate.cores(),
-      'load before and after': load,
-    },
+    'machine': alternate.machine() | {'load before and after': load},
     'versions': runs_lib.versions()
     | {package: importlib.metadata.version(package) for package in packages},
     'vocabulary': {
@@ -389,16 +391,10 @@ def run(rounds, seconds):
 
 
 def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-  )
-  parser.add_argument('--rounds', type=int, default=ROUNDS)
-  parser.add_argument('--seconds', type=float, default=SECONDS)
-  parser.add_argument('--results', default=str(alternate.RESULTS))
-  args = parser.parse_args()
+  small = alternate.arguments(__doc__).small
   # On SIGTERM, exits normally, which ends the stopped processes.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-  results = run(args.rounds, args.seconds)
+  results = run(small)
   for name, rates in results['rates'].items():
     tokens = {k: v / 1e6 for k, v in rates['tokens_per_second'].items()}
     used = rates['tokens_per_cpu_second']['overall'] / 1e6
@@ -414,12 +410,8 @@ def main():
     print(
       f'{name:66} {r["median"]:6.2f} x   ({r["min"]:.2f} .. {r["max"]:.2f})'
     )
-  folder = pathlib.Path(args.results)
-  folder.mkdir(exist_ok=True)
-  path = folder / 'data_cpu.json'
-  path.write_text(json.dumps(results, indent=1) + '\n')
-  plot(results, path.with_suffix('.png'))
-  print(f'wrote {path}')
+  if not small:
+    plot(results, alternate.write(results).with_suffix('.png'))
 
 
 if __name__ == '__main__':

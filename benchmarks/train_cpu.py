@@ -1,13 +1,17 @@
-"""Time of a training step on the CPU: this package and PyTorch eager.
+"""Time of a training step on the CPU: this package and PyTorch.
 
-Command: .venv/bin/python -m benchmarks.train_cpu   (needs the extra `bench`)
+Command: .venv/bin/python -m benchmarks.train_cpu [--small]
+  (needs the extra `bench`, and a C++ compiler for torch.compile)
 
 Both train the demo's model without positions: 3 pre-norm blocks, 4 heads, width
 128, a tied embedding of bytes; 16 sequences of 128 tokens; AdamW with gradients
-clipped at norm 1. Both train on the same batches; a round is ten steps of each.
+clipped at norm 1. PyTorch runs eagerly and with torch.compile. All train on the
+same batches; a round is ten steps of each. The limit is the time of the matrix
+products alone, at the largest rate measured for a product on this machine.
 """
 
 import jax
+import jax.numpy as jnp
 import torch
 from torch.nn import functional as F
 
@@ -19,6 +23,12 @@ from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import sharding
 
 STEPS, ROUNDS = 10, 15
+# Width of the square matrices that measure the rate of products.
+SQUARE = 2048
+
+
+# Whether a peer is compiled.
+PEERS = {'torch eager': False, 'torch.compile': True}
 
 
 class TorchBlock(torch.nn.Module):
@@ -66,9 +76,14 @@ class TorchLM(torch.nn.Module):
     return self.final_norm(x) @ self.embed.weight.T
 
 
-def torch_stepper(config, batches):
-  """Returns a function that trains ten PyTorch steps, and the model size."""
+def torch_stepper(config, batches, steps, compiled):
+  """Returns a function that trains some PyTorch steps, and the model size."""
   model = TorchLM(config.model)
+
+  def loss_fn(inputs, targets):
+    return F.cross_entropy(model(inputs).flatten(0, 1), targets)
+
+  loss_fn = torch.compile(loss_fn) if compiled else loss_fn
   tx = torch.optim.AdamW(
     model.parameters(),
     lr=config.optimizer.learning_rate,
@@ -77,11 +92,11 @@ def torch_stepper(config, batches):
   )
 
   def run():
-    for step in range(STEPS):
+    for step in range(steps):
       batch = batches.batch(step)
-      logits = model(torch.from_numpy(batch['inputs']))
-      loss = F.cross_entropy(
-        logits.flatten(0, 1), torch.from_numpy(batch['targets']).long().ravel()
+      loss = loss_fn(
+        torch.from_numpy(batch['inputs']),
+        torch.from_numpy(batch['targets']).long().ravel(),
       )
       tx.zero_grad()
       loss.backward()
@@ -94,14 +109,14 @@ def torch_stepper(config, batches):
   return run, sum(p.numel() for p in model.parameters())
 
 
-def our_stepper(config, batches):
-  """Returns a function that trains ten steps in JAX, and the model's size."""
+def our_stepper(config, batches, steps):
+  """Returns a function that trains some steps in JAX, and the model's size."""
   run = run_lib.Run(config)
   step_fn = run.jitted_step(packed=False)
   state = [run.init_state()]
 
   def go():
-    for step in range(STEPS):
+    for step in range(steps):
       batch = run.layout.place(batches.batch(step))
       with run.layout.scope():
         state[0], metrics = step_fn(state[0], batch)
@@ -111,10 +126,38 @@ def our_stepper(config, batches):
   return go, parameters
 
 
+def product_flops(config):
+  """Returns the operations of all matrix products of a training step."""
+  model, data_config = config.model, config.data
+  tokens = data_config.batch_size * data_config.train_length
+  inner = model.num_heads * model.head_dim
+  kernels = model.num_layers * model.width * (4 * inner + 2 * model.mlp_width)
+  kernels += model.vocab_size * model.width
+  pairs = model.num_layers * tokens * data_config.train_length * inner
+  # Logits and weighted values are a product each; the backward pass has two
+  # for each of the forward pass.
+  return 3 * 2 * (tokens * kernels + 2 * pairs)
+
+
+def product_rate(size, rounds):
+  """Returns the largest rate of a square matrix product, in operations/s."""
+  x = jnp.ones((size, size))
+  product = jax.jit(jnp.matmul)
+  times = alternate.alternate(
+    {'product': lambda: product(x, x).block_until_ready()}, rounds=rounds
+  )
+  return 2 * size**3 / min(times['product'])
+
+
 def main():
+  small = alternate.arguments(__doc__).small
+  steps, rounds = (1, 2) if small else (STEPS, ROUNDS)
   sharding.start()
+  torch.set_num_threads(alternate.cores())
   config = stdlib.get_config('cpu')
   config.model.encoding = 'nope'
+  if small:
+    config.data.batch_size = 2
   corpus = data.load(data.DataConfig(**config.data.to_dict()))
   batches = data.TrainingWindows(
     corpus.documents['train'],
@@ -122,27 +165,34 @@ def main():
     batch_size=config.data.batch_size,
     seed=0,
   )
-  ours, parameters = our_stepper(config, batches)
-  theirs, torch_parameters = torch_stepper(config, batches)
-  assert parameters == torch_parameters, (parameters, torch_parameters)
-  seconds = alternate.alternate(
-    {'lengen_jax': ours, 'torch eager': theirs}, rounds=ROUNDS, warmups=2
+  ours, parameters = our_stepper(config, batches, steps)
+  functions = {'lengen_jax': ours}
+  for name, compiled in PEERS.items():
+    functions[name], of_peer = torch_stepper(config, batches, steps, compiled)
+    assert parameters == of_peer, (parameters, of_peer)
+  seconds = alternate.alternate(functions, rounds=rounds, warmups=2)
+  seconds = {k: [s / steps for s in v] for k, v in seconds.items()}
+  rate = product_rate(512 if small else SQUARE, rounds)
+  limit = product_flops(config) / rate
+  print(
+    f'limit: {1e3 * limit:.1f} ms, the matrix products at {rate / 1e9:.0f} '
+    'Gflop/s'
   )
-  seconds = {k: [s / STEPS for s in v] for k, v in seconds.items()}
   alternate.record(
     'train_cpu',
     {
       'model': config.model.to_dict(),
       'batch': [config.data.batch_size, config.data.train_length],
       'parameters': parameters,
+      'limit_ms': 1e3 * limit,
     },
     seconds,
     {
-      'lengen_jax / torch eager': alternate.ratio(
-        seconds, 'lengen_jax', 'torch eager'
-      )
+      f'lengen_jax / {peer}': alternate.ratio(seconds, 'lengen_jax', peer)
+      for peer in PEERS
     },
     runs_lib.versions() | {'torch': torch.__version__},
+    small=small,
   )
 
 

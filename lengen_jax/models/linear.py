@@ -61,7 +61,8 @@ class Linear(nn.Module):
 
 
 def _product(inputs: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
-  return jnp.tensordot(x, kernel, inputs)
+  with jax.named_scope('linear'):
+    return jnp.tensordot(x, kernel, inputs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
