@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import time
 
@@ -49,6 +50,15 @@ def machine():
           model = line.split(':', 1)[1].strip()
           break
   return {'processor': model, 'cores': cores()}
+
+
+def compiles():
+  """Returns whether torch.compile finds its C++ compiler; if not, says so."""
+  compiler = os.environ.get('CXX', 'g++')
+  found = shutil.which(compiler) is not None
+  if not found:
+    print(f'no C++ compiler {compiler}: torch.compile is left out', flush=True)
+  return found
 
 
 def cores():

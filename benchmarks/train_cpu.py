@@ -167,7 +167,8 @@ def main():
   )
   ours, parameters = our_stepper(config, batches, steps)
   functions = {'lengen_jax': ours}
-  for name, compiled in PEERS.items():
+  peers = {k: v for k, v in PEERS.items() if not v or alternate.compiles()}
+  for name, compiled in peers.items():
     functions[name], of_peer = torch_stepper(config, batches, steps, compiled)
     assert parameters == of_peer, (parameters, of_peer)
   seconds = alternate.alternate(functions, rounds=rounds, warmups=2)
@@ -189,7 +190,7 @@ def main():
     seconds,
     {
       f'lengen_jax / {peer}': alternate.ratio(seconds, 'lengen_jax', peer)
-      for peer in PEERS
+      for peer in peers
     },
     runs_lib.versions() | {'torch': torch.__version__},
     small=small,
