@@ -20,6 +20,10 @@ READY := $(VENV)/.ready
 DATA := $(VENV)/.data
 LIBTPU := $(VENV)/libtpu
 
+BENCH ?= bench
+BENCHMARKS ?= attention_cpu attention_gpu attention_memory chomsky_cpu \
+  data_cpu decode_cpu train_cpu
+
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
 
@@ -41,12 +45,10 @@ test-aot: $(LIBTPU)
 	  --numprocesses=auto
 
 bench-small: $(DATA) $(LIBTPU)
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
-	for name in attention_cpu attention_gpu chomsky_cpu data_cpu decode_cpu \
-	  train_cpu; do \
+	$(BIN)/python -m pip install --quiet --editable '.[$(BENCH)]'
+	for name in $(BENCHMARKS); do \
+	  PYTHONPATH=$(abspath $(LIBTPU)) JAX_PLATFORMS=cpu \
 	  $(BIN)/python -m benchmarks.$$name --small || exit 1; done
-	PYTHONPATH=$(abspath $(LIBTPU)) \
-	  $(BIN)/python -m benchmarks.attention_memory --small
 
 soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \
