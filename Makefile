@@ -1,4 +1,4 @@
-# make demo   the main job: six models, trained short, tested long
+# make demo   the main job: five models, trained short, tested long
 # make test   the tests
 # Both set up .venv on their first call. PYTHON chooses the interpreter.
 #
@@ -21,8 +21,8 @@ DATA := $(VENV)/.data
 LIBTPU := $(VENV)/libtpu
 
 BENCH ?= bench
-BENCHMARKS ?= attention_cpu attention_gpu attention_memory chomsky_cpu \
-  data_cpu decode_cpu train_cpu
+BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
+  attention_tpu_static chomsky_cpu compile_matrix data_cpu decode_cpu train_cpu
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope

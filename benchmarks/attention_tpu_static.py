@@ -1,6 +1,6 @@
 """Cost of a bias in attention kernels in the schedules of the TPU compiler.
 
-Command: .venv-aot/bin/python -m benchmarks.attention_tpu_static
+Command: python -m benchmarks.attention_tpu_static
   (needs the extras `aot` and `bench`; no TPU; about ten minutes)
 
 This program runs no kernel. libtpu compiles each kernel ahead of time and
@@ -191,21 +191,21 @@ class Schedule:
     return self.rest - none.rest + pieces * sum(own)
 
 
-def measure(chip, head_dim, log):
+def measure(chip, head_dim, kinds, log):
   """Returns bundles per tile and head, by kind, kernel and number of rows."""
-  pieces = {kind: 1 for kind in KINDS} | {'FIRE, early': 2}
+  pieces = {kind: 1 for kind in kinds} | {'FIRE, early': 2}
   kernels_of = {
     (kind, batch): {
       name: Schedule(lines, batch)
       for name, lines in schedules(chip, kind, head_dim, batch).items()
     }
-    for kind in KINDS
+    for kind in kinds
     for batch in (1, 8)
     if not log(f'{chip}, heads of {head_dim}: {kind}, batch {batch}')
   }
   heads = 128 // head_dim
   found = {}
-  for kind in KINDS:
+  for kind in kinds:
     for name in KERNELS:
       none, none_alone, own, alone = (
         kernels_of[one, batch][name]
@@ -302,6 +302,11 @@ def main():
   parser.add_argument(
     'chips', nargs='*', help=f'of {[*CHIPS]}; v4 and v5e if none is named'
   )
+  parser.add_argument(
+    '--small',
+    action='store_true',
+    help='compile for one chip, without FIRE; record nothing',
+  )
   parser.add_argument('--one', nargs=4, help=argparse.SUPPRESS)
   arguments = parser.parse_args()
   if arguments.one:
@@ -314,10 +319,15 @@ def main():
   for chip in arguments.chips:
     if chip not in CHIPS:
       raise SystemExit(errors.one_of('chip', chip, CHIPS))
+  chips, head_dims, kinds = arguments.chips or ('v4', 'v5e'), (64, 128), KINDS
+  if arguments.small:
+    chips, head_dims, kinds = ('v5e',), (64,), ('none', 'ALiBi')
   cells = {}
-  for chip in arguments.chips or ('v4', 'v5e'):
-    for head_dim in (64, 128):
-      bundles = measure(chip, head_dim, lambda line: print(line, flush=True))
+  for chip in chips:
+    for head_dim in head_dims:
+      bundles = measure(
+        chip, head_dim, kinds, lambda line: print(line, flush=True)
+      )
       fits = rows_that_fit(chip, head_dim)
       cells[f'{chip}, heads of {head_dim}'] = cell = {
         'ratios': ratios(bundles, fits),
@@ -326,8 +336,11 @@ def main():
         'jax_flash_attention_forward': peer(chip, head_dim),
       }
       print(json.dumps(cell['ratios'], indent=1), flush=True)
+  if arguments.small:
+    return
   result = {
     'benchmark': 'attention_tpu_static',
+    'machine': alternate.machine(),
     'versions': compile_matrix.versions(),
     'tile': [BLOCK, BLOCK],
     'cells': cells,

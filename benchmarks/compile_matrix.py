@@ -1,13 +1,14 @@
 """Memory of the papers' training steps on their TPUs, according to XLA.
 
-Command: .venv-aot/bin/python -m benchmarks.compile_matrix [CELL ...] [--check]
+Command: python -m benchmarks.compile_matrix [CELL ...] [--check | --small]
   (needs the extra `aot`; no TPU; about two minutes per cell)
 
 A cell is a training step, compiled as by `lengen compile`: models of 125M and
 350M parameters on 256 rows of 2048 tokens, the same models on SCROLLS with 128
 rows of 8192, and single rows of up to 2**20 tokens on one v4 chip. For a cell
 that does not fit, another cell has the change that makes it fit. Results are
-recorded or, with --check, compared with the recorded ones.
+recorded or, with --check, compared with the recorded ones. With --small, only a
+tiny model is compiled and nothing is recorded.
 """
 
 import argparse
@@ -66,11 +67,18 @@ CELLS = {
     'v4-8',
   ),
 }
+# The cell of --small.
+SMALL = 'tiny'
+_SMALL_CELL = ('fire_c4', 'base,tiny', {'data.batch_size': 8}, 'v5e-4')
+
+
+def _cell(name: str) -> tuple[str, str, dict[str, Any], str]:
+  return _SMALL_CELL if name == SMALL else CELLS[name]
 
 
 def load(name: str) -> ml_collections.ConfigDict:
   """Returns the ConfigDict of a cell."""
-  module, argument, changes, _ = CELLS[name]
+  module, argument, changes, _ = _cell(name)
   config = importlib.import_module(f'configs.{module}').get_config(argument)
   config.update_from_flattened_dict({'train.init_from': '', **changes})
   return config
@@ -78,7 +86,7 @@ def load(name: str) -> ml_collections.ConfigDict:
 
 def measure(name: str) -> dict[str, Any]:
   """Compiles a cell and returns its memory and other results."""
-  module, argument, changes, pod_name = CELLS[name]
+  module, argument, changes, pod_name = _cell(name)
   pod = pods.get(pod_name)
   run = run_lib.Run(load(name), devices=ahead_of_time.devices(pod))
   program = ahead_of_time.training_step(run)
@@ -145,10 +153,14 @@ def main() -> None:
   )
   parser.add_argument('cells', nargs='*', help='all if none is named')
   parser.add_argument('--check', action='store_true', help='record nothing')
+  parser.add_argument('--small', action='store_true', help='a tiny model')
   parser.add_argument('--one', help=argparse.SUPPRESS)
   arguments = parser.parse_args()
   if arguments.one:
     print(json.dumps(measure(arguments.one)))
+    return
+  if arguments.small:
+    show(SMALL, in_fresh_process(SMALL))
     return
   unknown = {*arguments.cells} - {*CELLS}
   if unknown:

@@ -1,21 +1,17 @@
 """Attention in Pallas kernels, with any bias made in the tile.
 
 The algorithm is that of `blockwise`, a tile of pairs at a time, but a tile's
-logits never leave the chip. The bias of a tile is made there too, from a table
-by distance (`fused.tables`): one row for a translation-invariant bias, rows of
-two neighbouring anchors and a weight per query for FIRE (`fused.anchors`). Its
-gradient is the tile's, summed along diagonals; autodiff takes it from rows to
-parameters. Any other bias is computed by XLA, for one block of queries at a
-time.
+logits never leave the chip. Kernels compute the bias of a tile from a table by
+distance (`fused.banded`, `fused.tables`): one row for a translation-invariant
+bias, rows of two neighbouring anchors and a weight per query for FIRE
+(`fused.anchors`). XLA computes any other bias, some tiles at a time
+(`fused.dense`).
 
 `pallas_tpu` and `pallas_gpu` hold the kernels; on a CPU those for TPUs are
 interpreted. A logit scale is multiplied into the queries, in their dtype.
-
-Shapes: b tokens in a block of queries or keys, n queries of a band.
 """
 
 import dataclasses
-import functools
 import types
 
 import jax
@@ -26,9 +22,8 @@ from lengen_jax import encodings, errors, partitioning
 from lengen_jax.attention import bias_forms, pallas_gpu, pallas_tpu
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.fused import anchors, tables
+from lengen_jax.attention.fused import anchors, banded, dense
 from lengen_jax.attention.fused import plan as plans
-from lengen_jax.attention.fused.plan import Inputs, Plan, Table
 
 # `pallas_tpu` or `pallas_gpu`.
 Chip = types.ModuleType
@@ -69,18 +64,19 @@ def attend(call: AttentionCall) -> Array:
   flat = call.replace(q=q, k=k, v=v, logit_scale=None)
   anchored = form == 'anchored'
   two_sided = anchored and call.bias.bidirectional and not call.mask.causal
+
   positions = call.queries.positions, call.keys.positions
   shared = form in ('none', 'strip') or all(
     leaf.ndim == 1 or leaf.shape[0] == 1 for leaf in jax.tree.leaves(positions)
   )
 
-  def plan(band: anchors.Band) -> Plan:
-    blocks_k, first = k.shape[1] // band.block, band.first // band.block
+  def of_band(band: anchors.Band) -> Array:
+    first, blocks_k = (x // band.block for x in (band.first, k.shape[1]))
     lowest = -1 if aligned else first - blocks_k
-    if aligned and form != 'dense':
+    if aligned:
       blocks_k = min(band.end // band.block, blocks_k)
     end = k_length if k_length < blocks_k * band.block else None
-    return chip.plan.Plan(
+    plan = chip.plan.Plan(
       form=band.form,
       block=band.block,
       first=first,
@@ -96,15 +92,14 @@ def attend(call: AttentionCall) -> Array:
       shared_positions=shared,
       interpret=platform == 'cpu',
     )
+    own = flat.replace(k=k.astype(dtype), v=v.astype(dtype))
+    attend = dense.attend if band.form == 'dense' else banded.attend
+    return attend(chip, plan, own)
 
-  if form == 'dense':
-    y = _by_blocks(chip, plan(anchors.Band(form, block, 0, block, 1)), flat)
-  else:
-    bands = [anchors.Band(form, block, 0, q.shape[1], 1)]
-    if anchored:
-      bands = anchors.bands(q.shape[1], block, chip.plan.EXACT, two_sided)
-    parts = [_attend(chip, plan(band), flat) for band in bands]
-    y = jnp.concatenate(parts, axis=1)
+  bands = [anchors.Band(form, block, 0, q.shape[1], 1)]
+  if anchored:
+    bands = anchors.bands(q.shape[1], block, chip.plan.EXACT, two_sided)
+  y = jnp.concatenate([of_band(band) for band in bands], axis=1)
   y = y.reshape(batch, -1, num_heads, width)
   return y[:, :q_length, :, :head_dim]
 
@@ -175,78 +170,3 @@ def _flat(x_BxNxHxD: Array, width: int, block: int) -> Array:
   x = call_lib.pad(x_BxNxHxD, block)
   x = jnp.pad(x, ((0, 0),) * 3 + ((0, width - x.shape[3]),))
   return x.reshape(*x.shape[:2], -1)
-
-
-def _by_blocks(chip: Chip, plan: Plan, call: AttentionCall) -> Array:
-  """Returns attention by one block of queries at a time, `[B, Q, H D]`."""
-  queries = call.queries.padded(plan.block)
-
-  def of_block(n: Array) -> Array:
-    q = jax.lax.dynamic_slice_in_dim(call.q, n * plan.block, plan.block, axis=1)
-    own = call.replace(q=q, queries=queries.block(n, plan.block))
-    return _attend(chip, plan, own)
-
-  y = jax.lax.map(of_block, jnp.arange(call.q.shape[1] // plan.block))
-  return jnp.swapaxes(y, 0, 1).reshape(call.q.shape)
-
-
-def _attend(chip: Chip, plan: Plan, call: AttentionCall) -> Array:
-  """Returns attention of a band of queries, `[B, n, H D]`; k, v in float32."""
-  k, v = (x.astype(call.q.dtype) for x in (call.k, call.v))
-  return _in_kernels(chip, plan, call.replace(k=k, v=v))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _in_kernels(chip: Chip, plan: Plan, call: AttentionCall) -> Array:
-  return _forward(chip, plan, call)[0]
-
-
-Residuals = tuple[AttentionCall, Array, Array]
-
-
-def _forward(
-  chip: Chip, plan: Plan, call: AttentionCall
-) -> tuple[Array, Residuals]:
-  table = tables.make(plan, call.bias, call)
-  y, lse = chip.calls.forward(plan, _inputs(plan, call, table))
-  return y, (call, y, lse)
-
-
-def _backward(
-  chip: Chip, plan: Plan, residuals: Residuals, dy: Array
-) -> tuple[AttentionCall]:
-  call, y, lse = residuals
-  table, to_bias = jax.vjp(
-    lambda bias: tables.make(plan, bias, call), call.bias
-  )
-  product = y.astype(jnp.float32) * dy.astype(jnp.float32)
-  heads, vary = plan.heads_of(call.q), None
-  delta_BxnxH = product.reshape(*y.shape[:2], heads, -1).sum(-1)
-  delta = jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None]
-  if table.weights is not None:
-    vary = tables.weights_vary(plan, call.bias, call)
-  inputs = _inputs(plan, call, table).replace(
-    dy=dy, lse=lse, delta=delta, weights_vary=vary
-  )
-  dq, dtable = chip.calls.query_gradients(plan, inputs)
-  (dbias,) = to_bias(dtable)
-  dk, dv = chip.calls.key_gradients(plan, inputs)
-  after = call.q.shape[1] - plan.before - dq.shape[1]
-  dq = jnp.pad(dq, ((0, 0), (plan.before, after), (0, 0)))
-  after = call.k.shape[1] - dk.shape[1]
-  dk, dv = (jnp.pad(x, ((0, 0), (0, after), (0, 0))) for x in (dk, dv))
-  return (call.replace(q=dq, k=dk, v=dv, bias=dbias, queries=None, keys=None),)
-
-
-def _inputs(plan: Plan, call: AttentionCall, table: Table) -> Inputs:
-  """Returns the arrays that kernels take."""
-
-  q_ids, k_ids = jax.tree.map(
-    lambda ids: call_lib.pad(ids, plan.block)[:, None],
-    (call.queries.segment_ids, call.keys.segment_ids),
-  )
-  offset, k_lengths = call.queries.index[0, :1], call.keys.lengths
-  return Inputs(call.q, call.k, call.v, offset, k_lengths, q_ids, k_ids, table)
-
-
-_in_kernels.defvjp(_forward, _backward)

@@ -17,7 +17,7 @@ from lengen_jax import (
   testing,
 )
 from lengen_jax.attention import pallas, pallas_gpu, pallas_tpu
-from lengen_jax.attention.fused import anchors
+from lengen_jax.attention.fused import anchors, dense
 from lengen_jax.attention.fused import plan as plans
 from lengen_jax.attention.fused.anchors import Band
 from lengen_jax.attention.pallas_gpu import calls as gpu_calls
@@ -278,6 +278,32 @@ def test_packed_rows_of_several_blocks(monkeypatch, chip, spec, options):
     **options,
   )
   assert_equal(got, want, 1e-5)
+
+
+@pytest.mark.parametrize(
+  'chip, options',
+  [
+    # Of each row, keys of the last chunk are padding; a row has no key.
+    ('tpu', {'causal': False, 'k_lengths': np.array([200, 0]), 'window': 90}),
+    ('gpu', {'causal': True, 'q_offset': -40}),
+    pytest.param(
+      'tpu', {'causal': True, 'q_offset': -40}, marks=pytest.mark.slow
+    ),
+    pytest.param(
+      'gpu',
+      {'causal': False, 'k_lengths': np.array([200, 0]), 'window': 90},
+      marks=pytest.mark.slow,
+    ),
+  ],
+  indirect=['chip'],
+)
+def test_chunks_of_keys_with_a_bias_per_pair(monkeypatch, chip, options):
+  del chip
+  monkeypatch.setattr(plans, 'BLOCK', 128)
+  # Room for one tile: three chunks of keys.
+  monkeypatch.setattr(dense, 'MAX_BYTES', 1)
+  want, got = both('fire(init_threshold=8.)', **options)
+  assert_equal(got, want, 2e-5)
 
 
 @pytest.mark.parametrize(

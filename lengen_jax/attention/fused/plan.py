@@ -4,9 +4,13 @@ import dataclasses
 from typing import Any
 
 from flax import struct
+import jax
 from jax import Array
+import jax.numpy as jnp
 
+from lengen_jax.attention import call as call_lib
 from lengen_jax.attention import visibility
+from lengen_jax.attention.call import AttentionCall
 
 # Tokens in a block of queries or keys: larger ones compile for minutes on TPUs.
 BLOCK = 512
@@ -22,7 +26,7 @@ class Plan:
   block: int  # Tokens in a block of queries, and in one of keys; b.
   first: int  # Index of the first block of queries.
   blocks_q: int  # Number of blocks of queries; 1 if the bias is dense.
-  blocks_k: int  # Number of blocks of keys.
+  blocks_k: int  # Number of blocks of keys; of a chunk if the bias is dense.
   head_dim: int  # D, padded as the chip requires.
   itemsize: int  # Bytes of an entry of queries, keys and values.
   mask: visibility.Mask
@@ -34,6 +38,11 @@ class Plan:
   two_sided: bool
   shared_positions: bool  # Whether all rows of the batch have the same.
   interpret: bool  # Whether kernels are interpreted, without the chip.
+
+  @property
+  def is_partial(self) -> bool:
+    """Whether outputs of several calls are summed; they are float32 then."""
+    return self.form == 'dense'
 
   @property
   def highest(self) -> int:
@@ -101,6 +110,27 @@ class Inputs(struct.PyTreeNode):
   lse: Any = None  # Log-sum-exp of each softmax, float32 [B, H, 1, n].
   delta: Any = None  # sum_j p_ij dp_ij, in the gradient of the softmax.
   weights_vary: Any = None  # bool [n], whether `weights` depend on parameters.
+
+  @classmethod
+  def create(cls, plan: Plan, call: AttentionCall, table: Table) -> 'Inputs':
+    """Returns the arrays of a call for the forward pass."""
+    q_ids, k_ids = jax.tree.map(
+      lambda ids: call_lib.pad(ids, plan.block)[:, None],
+      (call.queries.segment_ids, call.keys.segment_ids),
+    )
+    offset = call.queries.index[0, :1] - call.keys.index[0, :1]
+    vectors = call.q, call.k, call.v
+    return cls(*vectors, offset, call.keys.lengths, q_ids, k_ids, table)
+
+  def with_gradients(
+    self, plan: Plan, y_BxnxHD: Array, lse: Array, dy_BxnxHD: Array
+  ) -> 'Inputs':
+    """Returns the arrays for the backward pass, but `weights_vary`."""
+    product = y_BxnxHD.astype(jnp.float32) * dy_BxnxHD.astype(jnp.float32)
+    heads = plan.heads_of(self.q)
+    delta_BxnxH = product.reshape(*product.shape[:2], heads, -1).sum(-1)
+    delta = jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None]
+    return self.replace(dy=dy_BxnxHD, lse=lse, delta=delta)
 
   def segment_ids(self, plan: Plan) -> tuple[Array, Array]:
     """Returns segment ids of queries, and of the keys that the band reads."""

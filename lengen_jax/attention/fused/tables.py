@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings
 from lengen_jax.attention import bias_forms, visibility
-from lengen_jax.attention.call import AttentionCall
+from lengen_jax.attention.call import AttentionCall, Side
 from lengen_jax.attention.fused.plan import Plan, Table
 
 
@@ -86,27 +86,20 @@ def weights_vary(
 
 def _dense(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
   b = plan.block
-  queries = call.queries.padded(b).block(plan.first, b)
-  keys = call.keys.padded(b)
+  q_index = call.queries.index[0]
 
   @jax.checkpoint
-  def tile(j: Array) -> Array:
-    return bias_forms.tile('exact', bias, queries, keys.block(j, b))
-
-  first, last = 0, plan.blocks_k
-  if queries.segment_ids is not None:
-    ids = queries.segment_ids, keys.segment_ids
-    seen = visibility.segment_blocks(ids[0], b, ids[1], b)
-    first, last = seen[0].min(), seen[1].max()
-  first_q = queries.index[0, 0]
+  def tile(keys: Side) -> Array:
+    return bias_forms.tile('exact', bias, call.queries, keys)
 
   def tile_if_needed(j: Array) -> Array:
+    keys = call.keys.block(j, b)
+    k_index = keys.index[0]
     needed, _ = visibility.tile_visibility(
-      plan.mask, first_q, first_q + b - 1, j * b, j * b + b - 1
+      plan.mask, q_index[0], q_index[-1], k_index[0], k_index[-1]
     )
-    needed &= (first <= j) & (j <= last)
-    shape = jax.eval_shape(tile, j)
+    shape = jax.eval_shape(tile, keys)
     nothing = jnp.zeros(shape.shape, shape.dtype)
-    return jax.lax.cond(needed, tile, lambda j: nothing, j)
+    return jax.lax.cond(needed, tile, lambda keys: nothing, keys)
 
   return jax.lax.map(tile_if_needed, jnp.arange(plan.blocks_k))

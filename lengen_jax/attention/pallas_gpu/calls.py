@@ -29,7 +29,10 @@ MAX_SUM_BYTES = 2**27
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
-  """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
+  """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`.
+
+  For queries that see no key they are 0, and MASKED.
+  """
   q, sizes = inputs.q, forward_tile_size(plan)
   outputs = {
     'y': _tokens(plan, q, plan.length, sizes[0]),
@@ -156,7 +159,8 @@ def by_distance(diagonals: Array) -> Array:
 
 def _tokens(plan: Plan, x: Array, length: int, n: int) -> tuple:
   """Returns the output `[B, length, H D]`, by n tokens of a head."""
-  shape = jax.ShapeDtypeStruct((x.shape[0], length, x.shape[2]), x.dtype)
+  dtype = jnp.float32 if plan.is_partial else x.dtype
+  shape = jax.ShapeDtypeStruct((x.shape[0], length, x.shape[2]), dtype)
   return shape, (None, n, plan.head_dim), lambda i, h, b: (b, i, h)
 
 

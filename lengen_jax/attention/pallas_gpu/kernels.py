@@ -149,7 +149,7 @@ def forward(p: Program) -> None:
   seen = total > 0
   total = jnp.where(seen, total, 1.0)
   p.y[...] = (y / total[:, None]).astype(p.y.dtype)
-  lse = jnp.where(seen, largest + jnp.log2(total), 0.0)
+  lse = jnp.where(seen, largest + jnp.log2(total), MASKED)
   p.lse[...] = lse / LOG2_E
 
 

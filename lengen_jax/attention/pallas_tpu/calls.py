@@ -25,14 +25,17 @@ Index = Callable[[Array, Array, Array, Array], tuple]
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
-  """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`."""
+  """Returns the output `[B, n, H D]`, and log-sum-exps `[B, H, 1, n]`.
+
+  For queries that see no key they are 0, and MASKED.
+  """
   batch, _, width = inputs.q.shape
   grid = _Grid(plans.with_rows(plan, plans.FORWARD, batch), inputs, True)
   heads = plan.heads_of(inputs.q)
   found = grid.call(
     kernels.forward,
     outputs={
-      'y': (_shape(batch, plan.length, width, like=inputs.q), grid.queries(0)),
+      'y': (_output(plan, inputs.q, plan.length), grid.queries(0)),
       'lse': (_shape(batch, heads, 1, plan.length), grid.per_query()),
     },
     scratch={
@@ -49,7 +52,7 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
   q, table = inputs.q, inputs.table
   plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, q.shape[0])
   grid = _Grid(plan, inputs, True)
-  outputs = {'dq': (_shape(*inputs.dy.shape, like=q), grid.queries(0))}
+  outputs = {'dq': (_output(plan, q, plan.length), grid.queries(0))}
   scratch: dict[str, Shape] = {
     'lse_columns': grid.per_head,
     'delta_columns': grid.per_head,
@@ -86,7 +89,7 @@ def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   """Returns gradients of the keys and values that the band reads."""
   k = inputs.k
   grid = _Grid(plans.with_rows(plan, plans.KEYS, k.shape[0]), inputs, False)
-  shape = _shape(k.shape[0], plan.blocks_k * plan.block, k.shape[2], like=k)
+  shape = _output(plan, k, plan.blocks_k * plan.block)
   found = grid.call(
     kernels.key_gradient,
     outputs={'dk': (shape, grid.keys()), 'dv': (shape, grid.keys())},
@@ -95,10 +98,15 @@ def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   return found['dk'], found['dv']
 
 
-def _shape(*shape: int, like: Array | None = None) -> jax.ShapeDtypeStruct:
-  """Returns an output in the dtype of another array, or in float32."""
-  dtype = jnp.float32 if like is None else like.dtype
-  return jax.ShapeDtypeStruct(shape, dtype)
+def _shape(*shape: int) -> jax.ShapeDtypeStruct:
+  """Returns a float32 output."""
+  return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _output(plan: Plan, x: Array, length: int) -> jax.ShapeDtypeStruct:
+  """Returns an output like queries or keys x, `[B, length, H D]`."""
+  dtype = jnp.float32 if plan.is_partial else x.dtype
+  return jax.ShapeDtypeStruct((x.shape[0], length, x.shape[2]), dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,7 +54,7 @@ def forward(p: Program) -> None:
         total = p.total[row, head]
         seen = total > 0
         total = jnp.where(seen, total, 1.0)
-        lse = jnp.where(seen, p.largest[row, head] + jnp.log(total), 0.0)
+        lse = jnp.where(seen, p.largest[row, head] + jnp.log(total), MASKED)
         p.lse[row, head] = lse.T[:1]
         divisor = p.put(divisor, wide(total, plan.lanes), head)
       p.y[row] = (p.sum[row] / divisor).astype(p.y.dtype)

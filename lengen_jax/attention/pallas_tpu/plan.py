@@ -90,7 +90,8 @@ def key_copies(num_heads: int, key_heads: int, width: int) -> int:
 class Needs:
   """Sizes of the arrays of a kernel in vector memory."""
 
-  blocks: int  # Blocks of queries or keys, as inputs and outputs.
+  inputs: int  # Blocks of queries or keys.
+  outputs: int  # Likewise; float32 if the plan is partial.
   sums: int  # Sums over blocks, float32.
   numbers: int  # Numbers per query and head, in all lanes of a register.
   tiles: int  # Tiles of pairs in a loop over rows of the batch, float32.
@@ -98,20 +99,29 @@ class Needs:
   tables: bool = False  # Whether it holds the gradient of a table.
 
 
-FORWARD = Needs(blocks=4, sums=1, numbers=2, tiles=3, tiles_per_head=1)
-QUERIES = Needs(
-  blocks=5, sums=1, numbers=2, tiles=4, tiles_per_head=2, tables=True
+FORWARD = Needs(
+  inputs=3, outputs=1, sums=1, numbers=2, tiles=3, tiles_per_head=1
 )
-KEYS = Needs(blocks=6, sums=2, numbers=0, tiles=4, tiles_per_head=1)
+QUERIES = Needs(
+  inputs=4,
+  outputs=1,
+  sums=1,
+  numbers=2,
+  tiles=4,
+  tiles_per_head=2,
+  tables=True,
+)
+KEYS = Needs(inputs=4, outputs=2, sums=2, numbers=0, tiles=4, tiles_per_head=1)
 
 
 def block_size(length: int, form: str, width: int, itemsize: int) -> int:
   """Returns the tokens in a block, for rows of `length` tokens."""
   block, lanes = plans.BLOCK, max(LANES, width)
   heads = lanes // width
+  sizes = itemsize, 4 if form == 'dense' else itemsize
 
   def needed(needs: Needs) -> int:
-    per_row = _per_row(needs, block, heads, lanes, itemsize)
+    per_row = _per_row(needs, block, heads, lanes, *sizes)
     return _tiles(needs, form, block, heads) + per_row
 
   while max(map(needed, (FORWARD, QUERIES, KEYS))) > _room():
@@ -124,7 +134,7 @@ def with_rows(plan: Plan, needs: Needs, batch: int) -> Plan:
   if not plan.shared_positions:
     return plan
   several = dataclasses.replace(plan, rows=2)
-  per_row = _per_row(needs, plan.block, plan.heads, plan.lanes, plan.itemsize)
+  per_row = _per_row_of(plan, needs)
   room = (_room() - _fixed(several, needs)) // per_row
   rows = [n for n in range(1, _ROWS + 1) if batch % n == 0 and n <= room]
   return dataclasses.replace(plan, rows=max(rows, default=1))
@@ -138,8 +148,7 @@ def fitting(plan: Plan) -> Plan:
   """
 
   def needed(plan: Plan) -> int:
-    sizes = plan.block, plan.heads, plan.lanes, plan.itemsize
-    return _fixed(plan, QUERIES) + _per_row(QUERIES, *sizes)
+    return _fixed(plan, QUERIES) + _per_row_of(plan, QUERIES)
 
   while plan.form != 'dense' and needed(plan) > _room():
     if plan.block == LANES or plan.piece != plan.block:
@@ -152,13 +161,24 @@ def fitting(plan: Plan) -> Plan:
   return plan
 
 
+def _per_row_of(plan: Plan, needs: Needs) -> int:
+  sizes = plan.itemsize, 4 if plan.is_partial else plan.itemsize
+  return _per_row(needs, plan.block, plan.heads, plan.lanes, *sizes)
+
+
 def _per_row(
-  needs: Needs, block: int, heads: int, lanes: int, itemsize: int
+  needs: Needs,
+  block: int,
+  heads: int,
+  lanes: int,
+  itemsize: int,
+  output_itemsize: int,
 ) -> int:
   """Returns bytes of vector memory per row of the batch."""
   # Blocks are double-buffered.
+  blocks = 2 * (needs.inputs * itemsize + needs.outputs * output_itemsize)
   numbers = needs.sums * lanes + needs.numbers * heads * LANES
-  return block * (2 * needs.blocks * itemsize * lanes + 4 * numbers)
+  return block * (blocks * lanes + 4 * numbers)
 
 
 def _fixed(plan: Plan, needs: Needs) -> int:
