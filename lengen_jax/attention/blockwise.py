@@ -95,7 +95,13 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       bias = bias_forms.tile(plan.form, tile.bias, tile.queries, tile.keys)
       if bias is not None:
         call_lib.check_bias_shape(bias, (*tile.q.shape[:3], tile.k.shape[2]))
-      content = _content_tile(tile.content, tile.q, tile.k, tile)
+      content = _content_tile(
+        tile.content,
+        tile.q,
+        tile.k,
+        tile.queries.positions,
+        tile.keys.positions,
+      )
       s, _ = _logits(tile, bias, content)
       new = jnp.maximum(largest, s.max(-1))
       # While no key is visible, weights must be 0 and not exp(0).
@@ -113,6 +119,10 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
     needed = _is_needed(call.mask, queries.queries, call.keys, plan.block_k)
     largest = jnp.full(rows, MASKED, jnp.float32)
     total, y_i = (jnp.zeros(n, jnp.float32) for n in (rows, (*rows, size)))
+    if call.sink_logits is not None:
+      # The sink is a key without a value, seen first.
+      largest = jnp.broadcast_to(call.sink_logits[None, :, None], rows)
+      total = jnp.ones(rows, jnp.float32)
     largest, total, y_i = _over(bounds, needed, step, (largest, total, y_i))
     seen = total > 0
     total = jnp.where(seen, total, 1.0)
@@ -139,7 +149,7 @@ def _backward(
     keys = _with_keys(plan, call, j)
 
     def step(i: Array, gradients: AttentionCall) -> AttentionCall:
-      return _add_tile(plan, residuals, dy_BxQxHxD, keys, i, gradients)
+      return _add_tile(plan, residuals, dy_BxQxHxD, keys, (i, j), gradients)
 
     index, offset = keys.keys.index, call.queries.index[:, 0]
     dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in (keys.k, keys.v))
@@ -155,10 +165,24 @@ def _backward(
     dk, dv = (_write(*x, j) for x in zip(totals, blocks, strict=True))
     return dk, dv, gradients.replace(k=None, v=None)
 
-  zeros = jax.tree.map(jnp.zeros_like, call.replace(queries=None, keys=None))
+  zeros = jax.tree.map(
+    jnp.zeros_like,
+    call.replace(
+      queries=call.queries.gradient(call.queries.learned),
+      keys=call.keys.gradient(call.keys.learned),
+    ),
+  )
   sums = zeros.replace(q=zeros.q.astype(jnp.float32), k=None, v=None)
   carry = zeros.k, zeros.v, sums
   dk, dv, sums = jax.lax.fori_loop(0, blocks_k, key_block, carry)
+  if call.sink_logits is not None:
+    _, y, lse_NxBxHxq = residuals
+    product = y.astype(jnp.float32) * dy_BxQxHxD.astype(jnp.float32)
+    lse_BxHxQ = jnp.moveaxis(lse_NxBxHxq, 0, 2).reshape(len(y), y.shape[2], -1)
+    weight_BxHxQ = jnp.exp(call.sink_logits[None, :, None] - lse_BxHxQ)
+    sums = sums.replace(
+      sink_logits=-jnp.einsum('bhq,bqh->h', weight_BxHxQ, product.sum(-1))
+    )
   return (sums.replace(q=sums.q.astype(call.q.dtype), k=dk, v=dv),)
 
 
@@ -167,25 +191,36 @@ def _add_tile(
   residuals: Residuals,
   dy_BxQxHxD: Array,
   keys: AttentionCall,
-  i: Array,
+  at: tuple[Array, Array],
   gradients: AttentionCall,
 ) -> AttentionCall:
-  """Returns gradients, summed in float32, with those of one tile added."""
-  call, y_BxQxHxD, lse = residuals
+  """Returns gradients, summed in float32, with those of tile (i, j) added."""
+  (i, j), (call, y_BxQxHxD, lse) = at, residuals
   groups = call.k.shape[2]
   tile = _with_queries(plan, keys, i)
   y, dy = (_read(x, i, plan.block_q) for x in (y_BxQxHxD, dy_BxQxHxD))
   # sum_j p_ij dp_ij, which the softmax's gradient subtracts.
   delta = jnp.sum(y.astype(jnp.float32) * dy.astype(jnp.float32), axis=-1)
+  learned = tile.queries.learned, tile.keys.learned
+
+  def sides(learned: tuple[Any, Any]) -> tuple[Side, Side]:
+    q_learned, k_learned = learned
+    queries = tile.queries.with_learned(q_learned)
+    return queries, tile.keys.with_learned(k_learned)
+
   bias, to_bias = jax.vjp(
-    lambda bias: bias_forms.tile(plan.form, bias, tile.queries, tile.keys),
+    lambda bias, learned: bias_forms.tile(plan.form, bias, *sides(learned)),
     call.bias,
+    learned,
   )
   content, to_content = jax.vjp(
-    lambda content, q, k: _content_tile(content, q, k, tile),
+    lambda content, q, k, learned: _content_tile(
+      content, q, k, *(side.positions for side in sides(learned))
+    ),
     call.content,
     tile.q,
     tile.k,
+    learned,
   )
   s, raw = _logits(tile, bias, content)
   p = jnp.exp(s - lse[i][..., None])
@@ -200,11 +235,15 @@ def _add_tile(
     dcontent, dp = _content_values_gradient(tile, p, dy, dcontent, dp)
   ds = p * (dp - delta[..., None])
 
-  dbias = gradients.bias
+  dbias, dlearned = gradients.bias, []
   if bias is not None:
     shared_positions = bias.shape[0] < ds.shape[0]
     rows = ds.sum(0, keepdims=True) if shared_positions else ds
-    dbias = jax.tree.map(jnp.add, dbias, to_bias(rows)[0])
+    dbias_i, dlearned_i = to_bias(rows)
+    dbias = jax.tree.map(jnp.add, dbias, dbias_i)
+    dlearned.append(dlearned_i)
+  if call.logit_cap is not None:
+    ds *= 1 - jnp.tanh(_scaled(tile, raw) / call.logit_cap) ** 2
   draw = ds * call.scale
   dlogit_scale, logit_scale = gradients.logit_scale, tile.logit_scale
   if logit_scale is not None:
@@ -221,13 +260,25 @@ def _add_tile(
     'bgrqk,bgrqd->bgkd', grouped, _grouped(tile.q, groups)
   )
   if content is not None:
-    dcontent_i, dq_content, dk_content = to_content(draw)
+    dcontent_i, dq_content, dk_content, dlearned_i = to_content(draw)
+    dlearned.append(dlearned_i)
     dcontent = jax.tree.map(jnp.add, dcontent, dcontent_i)
     dq += dq_content.astype(jnp.float32)
     dk += dk_content.astype(jnp.float32)
   dq = _add(gradients.q, dq, i)
+  dqueries, dkeys = gradients.queries, gradients.keys
+  for of_queries, of_keys in dlearned if dkeys is not None else ():
+    dqueries = _add_learned(dqueries, of_queries, i)
+    dkeys = _add_learned(dkeys, of_keys, j)
   return gradients.replace(
-    q=dq, bias=dbias, content=dcontent, logit_scale=dlogit_scale, k=dk, v=dv
+    q=dq,
+    k=dk,
+    v=dv,
+    bias=dbias,
+    content=dcontent,
+    logit_scale=dlogit_scale,
+    queries=dqueries,
+    keys=dkeys,
   )
 
 
@@ -244,24 +295,30 @@ def _logits(
   raw = _merged(_einsum('bgrqd,bgkd->bgrqk', _grouped(tile.q, k.shape[1]), k))
   if content is not None:
     raw += content
-  s = raw * tile.scale
-  if tile.logit_scale is not None:
-    s *= tile.logit_scale
+  s = _scaled(tile, raw)
+  if tile.logit_cap is not None:
+    s = tile.logit_cap * jnp.tanh(s / tile.logit_cap)
   if bias is not None:
     s += bias
   visible = call_lib.visible_pairs(tile.mask, tile.queries, tile.keys)
   return jnp.where(visible[:, None], s, MASKED), raw
 
 
+def _scaled(tile: AttentionCall, raw: Array) -> Array:
+  """Returns the logits of a tile before cap, bias and mask."""
+  s = raw * tile.scale
+  return s if tile.logit_scale is None else s * tile.logit_scale
+
+
 def _content_tile(
-  content: Any, q: Array, k: Array, tile: AttentionCall
+  content: Any, q: Array, k: Array, q_positions: Any, k_positions: Any
 ) -> Array | None:
   """Returns the content term of a tile's logits, `[B, H, q, k]`, or None."""
   if content is None:
     return None
   q, k = (jnp.swapaxes(x, 1, 2) for x in (q, k))
   k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
-  return content.logits(q, k, tile.queries.positions, tile.keys.positions)
+  return content.logits(q, k, q_positions, k_positions)
 
 
 def _weighted(tile: AttentionCall, p: Array) -> Array:
@@ -370,6 +427,17 @@ def _add(x_BxNxHxD: Array, block_BxHxnxD: Array, n: Array) -> Array:
   """Returns x with a block added to its block n."""
   before = _read(x_BxNxHxD, n, block_BxHxnxD.shape[2])
   return _write(x_BxNxHxD, before + block_BxHxnxD, n)
+
+
+def _add_learned(gradient: Side, block_BxnxH: Array, n: Array) -> Side:
+  """Returns the gradient of positions with that of block n added."""
+  whole_BxNxH, size = gradient.learned, block_BxnxH.shape[1]
+  new = block_BxnxH + jax.lax.dynamic_slice_in_dim(
+    whole_BxNxH, n * size, size, axis=1
+  )
+  return gradient.with_learned(
+    jax.lax.dynamic_update_slice_in_dim(whole_BxNxH, new, n * size, axis=1)
+  )
 
 
 def _einsum(equation: str, a: Array, b: Array) -> Array:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, partitioning, specs
 from lengen_jax.attention import visibility
-from lengen_jax.positions import Distances, segment_positions
+from lengen_jax.positions import Distances, PerHead, segment_positions
 from lengen_jax.types import Array
 
 # Logical axes of queries, and of keys and values.
@@ -31,7 +31,8 @@ class Side(struct.PyTreeNode):
   """The queries or the keys of a call, or a block of them."""
 
   index: Any  # int32 [1 or B, N], index among the keys.
-  positions: Any = None  # int32 or float32 [N] or [1 or B, N], or Distances.
+  # int32 or float32 [N] or [1 or B, N], Distances, or PerHead [1 or B, N, H].
+  positions: Any = None
   segment_ids: Any = None  # int32 [B, N]; None for one segment per row.
   sink: Any = None  # bool [1 or B, N], keys visible beyond the window, or None.
   lengths: Any = None  # int32 [B], keys from this index on are masked, or None.
@@ -59,6 +60,22 @@ class Side(struct.PyTreeNode):
     return self.map(
       lambda x: jax.lax.dynamic_slice_in_dim(x, n * size, size, axis=1)
     )
+
+  @property
+  def learned(self) -> Any:
+    """Positions that have a gradient, or None."""
+    own = self.positions
+    return own.value if isinstance(own, PerHead) else None
+
+  def with_learned(self, value: Any) -> 'Side':
+    """Returns the same with other values of `learned`, if it is not None."""
+    if value is None:
+      return self
+    return self.replace(positions=self.positions.replace(value=value))
+
+  def gradient(self, value: Any) -> 'Side | None':
+    """Returns a gradient with respect to `learned` as that of the side."""
+    return None if value is None else Side(None, PerHead(value))
 
   def with_sinks(self, sinks: int) -> 'Side':
     """Returns the same with the first keys of each segment as sinks."""
@@ -104,11 +121,13 @@ class AttentionCall(struct.PyTreeNode):
   bias: Any
   content: Any
   logit_scale: Any  # [1 or B, Q, 1 or H]
+  sink_logits: Any  # float32 [H], or None.
   mask: visibility.Mask = struct.field(pytree_node=False)
   scale: float = struct.field(pytree_node=False)
   q_offset: int | None = struct.field(pytree_node=False)
   contiguous: bool = struct.field(pytree_node=False)
   bias_form: str = struct.field(pytree_node=False)
+  logit_cap: float | None = struct.field(pytree_node=False, default=None)
 
   def checked(self) -> 'AttentionCall':
     """Returns the call with defaults filled in.
@@ -136,17 +155,22 @@ class AttentionCall(struct.PyTreeNode):
       raise errors.ConfigError(
         f'scale must be a number, got {scale!r}; pass an array as logit_scale'
       )
+    if self.logit_cap is not None and not self.logit_cap > 0:
+      raise errors.ConfigError(
+        f'logit_cap must be positive or None, got {self.logit_cap}'
+      )
+    _check_sink_logits(self.sink_logits, num_heads)
     _check_bias(self.bias, (batch, num_heads, q_length, k_length))
     contiguous = self.contiguous
     if contiguous is None:
       contiguous = queries.positions is None and keys.positions is None
-    q_positions = _positions('q', queries, batch, contiguous)
-    k_positions = _positions('k', keys, batch, contiguous)
-    if isinstance(q_positions, Distances) != isinstance(k_positions, Distances):
-      raise errors.ConfigError(
-        'only one of q_positions and k_positions is Distances; pass Distances '
-        'for both'
-      )
+    q_positions = _positions('q', queries, batch, num_heads, contiguous)
+    k_positions = _positions('k', keys, batch, num_heads, contiguous)
+    for kind, name in ((Distances, 'Distances'), (PerHead, 'per head')):
+      if isinstance(q_positions, kind) != isinstance(k_positions, kind):
+        raise errors.ConfigError(
+          f'only one of q_positions and k_positions is {name}; pass both {name}'
+        )
     if len(q_positions.shape) != len(k_positions.shape):
       q_positions = jnp.atleast_2d(q_positions)
       k_positions = jnp.atleast_2d(k_positions)
@@ -168,7 +192,8 @@ class AttentionCall(struct.PyTreeNode):
     def of_side(side: Side, length: str | None) -> Side:
       def of(path: tuple[Any, ...], x: Any) -> Any:
         # Rows of Distances are whole on every device.
-        return _spec(x, ('batch', None if path[-1].name == 'r' else length))
+        own = None if path[-1].name == 'r' else length
+        return _spec(x, ('batch', own, 'heads'))
 
       return jax.tree_util.tree_map_with_path(of, side)
 
@@ -188,6 +213,9 @@ class AttentionCall(struct.PyTreeNode):
       bias=of_function(self.bias),
       content=of_function(self.content),
       logit_scale=jax.tree.map(lambda x: _spec(x, Q_AXES), self.logit_scale),
+      sink_logits=jax.tree.map(
+        lambda x: partitioning.spec('heads'), self.sink_logits
+      ),
     )
 
 
@@ -319,7 +347,21 @@ def check_bias_shape(bias: Array, pairs: tuple[int, ...]) -> None:
     )
 
 
-def _positions(name: str, side: Side, batch: int, contiguous: bool) -> Any:
+def _check_sink_logits(sink_logits: Any, num_heads: int) -> None:
+  """Raises unless sink logits are None or float32 `[H]`."""
+  if sink_logits is None:
+    return
+  shape = getattr(sink_logits, 'shape', type(sink_logits).__name__)
+  if shape != (num_heads,) or sink_logits.dtype != jnp.float32:
+    raise errors.ConfigError(
+      f'sink_logits are {shape}; they must be float32 ({num_heads},), one per '
+      'query head'
+    )
+
+
+def _positions(
+  name: str, side: Side, batch: int, num_heads: int, contiguous: bool
+) -> Any:
   """Returns checked positions of a side; standard ones for None."""
   given, length = side.positions, side.index.shape[1]
   if given is None:
@@ -337,6 +379,19 @@ def _positions(name: str, side: Side, batch: int, contiguous: bool) -> Any:
       raise errors.ConfigError(
         f'{name}_positions are Distances of shape {shape}; they must be '
         f'{shapes[-1]}'
+      )
+    return given
+  if encodings.is_per_head(given):
+    if contiguous:
+      raise errors.ConfigError(
+        'contiguous=True contradicts positions per head; leave it out'
+      )
+    given = given if isinstance(given, PerHead) else PerHead(given)
+    shapes = [(*shape, num_heads) for shape in shapes]
+    if given.shape not in shapes or given.value.dtype != jnp.float32:
+      raise errors.ConfigError(
+        f'{name}_positions per head are {given.value.dtype} {given.shape}; '
+        f'they must be float32 {shapes[-1]}'
       )
     return given
   if given.dtype not in (jnp.int32, jnp.float32):

@@ -6,7 +6,6 @@ import functools
 import jax
 
 from lengen_jax import encodings, errors, partitioning
-from lengen_jax import positions as position_schemes
 from lengen_jax.attention import (
   bias_forms,
   blockwise,
@@ -16,6 +15,7 @@ from lengen_jax.attention import (
 )
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall, MAX_LENGTH
+from lengen_jax.positions import PerHead, Positions
 from lengen_jax.types import Array
 
 __all__ = ['IMPLEMENTATIONS', 'MAX_LENGTH', 'choose', 'dot_product_attention']
@@ -64,8 +64,8 @@ def dot_product_attention(
   *,
   bias: encodings.BiasFn | Callable[..., Array] | Array | None = None,
   content: encodings.ContentFn | None = None,
-  q_positions: position_schemes.Positions | None = None,
-  k_positions: position_schemes.Positions | None = None,
+  q_positions: Positions | PerHead | None = None,
+  k_positions: Positions | PerHead | None = None,
   q_segment_ids: Array | None = None,
   k_segment_ids: Array | None = None,
   q_offset: int | Array = 0,
@@ -75,11 +75,15 @@ def dot_product_attention(
   sinks: int = 0,
   scale: float | None = None,
   logit_scale: Array | None = None,
+  sink_logits: Array | None = None,
+  logit_cap: float | None = None,
   contiguous: bool | None = None,
   bias_form: str = 'exact',
   implementation: str = 'auto',
 ) -> jax.Array:
-  """Computes softmax((q k + content) scale logit_scale + bias) v.
+  """Computes softmax(cap((q k + content) scale logit_scale) + bias) v.
+
+  cap(x) is `logit_cap` tanh(x / `logit_cap`), or x.
 
   Masks depend on index, segment and length only, never on positions, which may
   repeat. Logits and softmax are float32. Fully masked queries output zero.
@@ -92,9 +96,11 @@ def dot_product_attention(
       of positions, or a float32 array that broadcasts to `[B, H, Q, K]`.
     content: a `ContentFn`, a function of contents and positions.
     q_positions: int32 or float32, `[Q]` or `[B, Q]`; None for the standard
-      ones, `q_offset + arange(Q)`. Or `positions.Distances` of the queries.
-    k_positions: likewise `[K]` or `[B, K]`; None for `arange(K)`. Distances
-      require Distances for the queries.
+      ones, `q_offset + arange(Q)`. Or per query head, float32 `[B, Q, H]` or
+      `positions.PerHead`, which have a gradient. Or `positions.Distances` of
+      the queries.
+    k_positions: likewise `[K]`, `[B, K]` or `[B, K, H]`; None for `arange(K)`.
+      Distances require Distances for the queries.
     q_segment_ids: int32 `[B, Q]`; pairs of different segments are masked.
     k_segment_ids: int32 `[B, K]`.
     q_offset: index of the first query among the keys, an int or int32 `[B]`.
@@ -106,6 +112,9 @@ def dot_product_attention(
       window.
     scale: factor on the logits, a number; None for 1/sqrt(D).
     logit_scale: float32 `[B, Q]` or `[B, Q, H]`, a factor per query.
+    sink_logits: float32 `[H]`, logits of one more key per head, whose value is
+      0: a term e^sink in the sum of each softmax.
+    logit_cap: bounds the scaled logits, before bias and mask.
     contiguous: True promises that within a segment differences of positions
       equal differences of indices; None is True where positions are None. The
       promise is not checked: if it is broken, 'blockwise' and 'pallas' compute
@@ -148,6 +157,8 @@ def dot_product_attention(
     bias=bias,
     content=content,
     logit_scale=logit_scale,
+    sink_logits=sink_logits,
+    logit_cap=logit_cap,
     mask=visibility.Mask(causal, window, sinks),
     scale=scale,
     q_offset=static_offset,

@@ -142,6 +142,8 @@ def _check(call: AttentionCall, platform: str) -> None:
   packed = call.queries.segment_ids is not None
   for what, is_used in (
     ('content terms', call.content is not None),
+    ('positions per head', call.queries.learned is not None),
+    ('logit_cap', call.logit_cap is not None),
     ("bias_form='anchored' for packed rows", packed and needs_anchors),
     ('sinks', call.mask.sinks),
     ('a q_offset for each row', call.queries.index.shape[0] > 1),

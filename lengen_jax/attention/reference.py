@@ -27,6 +27,8 @@ def attend(call: AttentionCall) -> Array:
   logits_BxHxQxK *= call.scale
   if call.logit_scale is not None:
     logits_BxHxQxK *= jnp.moveaxis(call.logit_scale, 2, 1)[..., None]
+  if call.logit_cap is not None:
+    logits_BxHxQxK = call.logit_cap * jnp.tanh(logits_BxHxQxK / call.logit_cap)
   bias = call.bias
   if bias is not None:
     if callable(bias):
@@ -36,7 +38,15 @@ def attend(call: AttentionCall) -> Array:
   visible = call_lib.visible_pairs(call.mask, call.queries, call.keys)
   if visible is not None:
     logits_BxHxQxK = jnp.where(visible[:, None], logits_BxHxQxK, MASKED)
-  weights_BxHxQxK = jax.nn.softmax(logits_BxHxQxK, -1)
+  if call.sink_logits is None:
+    weights_BxHxQxK = jax.nn.softmax(logits_BxHxQxK, -1)
+  else:
+    # The sink is a key without a value.
+    sink_BxHxQx1 = jnp.broadcast_to(
+      call.sink_logits[None, :, None, None], (*logits_BxHxQxK.shape[:3], 1)
+    )
+    with_sink = jnp.concatenate([logits_BxHxQxK, sink_BxHxQx1], -1)
+    weights_BxHxQxK = jax.nn.softmax(with_sink, -1)[..., :-1]
   y_BxGxMxD = jnp.einsum(
     'bgmk,bkgd->bgmd',
     weights_BxHxQxK.astype(v.dtype).reshape(*q_BxGxMxD.shape[:3], -1),

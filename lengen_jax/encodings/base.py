@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors, partitioning, specs
-from lengen_jax.positions import Distances, Positions
+from lengen_jax.positions import Distances, PerHead, Positions
 from lengen_jax.types import Array, Params
 
 # Name to (float32 array, logical axis names).
@@ -52,8 +52,14 @@ class BiasFn:
   axes: tuple = struct.field(pytree_node=False)
   bidirectional: bool = struct.field(pytree_node=False, default=False)
 
-  def __call__(self, q_pos: Positions, k_pos: Positions) -> jax.Array:
-    """Bias of a tile, float32 `[H, Q, K]` or `[B, H, Q, K]`."""
+  def __call__(self, q_pos: Any, k_pos: Any) -> jax.Array:
+    """Bias of a tile, float32 `[H, Q, K]` or `[B, H, Q, K]`.
+
+    Positions per head, `[B, Q, H]` and `[B, K, H]`, are evaluated by head, with
+    the head's part of the parameters.
+    """
+    if is_per_head(q_pos):
+      return _bias_by_head(self, q_pos, k_pos)
     return self.encoding.tile(
       self.params, q_pos, k_pos, bidirectional=self.bidirectional
     )
@@ -97,22 +103,31 @@ class ContentFn:
   encoding: 'Encoding' = struct.field(pytree_node=False)
   axes: tuple = struct.field(pytree_node=False)
 
-  def logits(
-    self, q: Array, k: Array, q_pos: Positions, k_pos: Positions
-  ) -> jax.Array:
+  def logits(self, q: Array, k: Array, q_pos: Any, k_pos: Any) -> jax.Array:
     """Returns the term added to q k before scaling, float32 `[B, H, Q, K]`.
 
-    q is `[B, Q, H, D]` and k `[B, K, H, D]`.
+    q is `[B, Q, H, D]` and k `[B, K, H, D]`; positions are as in `BiasFn`.
     """
+    if is_per_head(q_pos):
+      return _by_head(
+        self,
+        lambda params, head, q, k, i, j: self.encoding.content_logits(
+          params, q[:, :, None], k[:, :, None], i.value, j.value
+        ),
+        (q, k, q_pos, k_pos),
+      )
     return self.encoding.content_logits(self.params, q, k, q_pos, k_pos)
 
-  def values(
-    self, weights: Array, q_pos: Positions, k_pos: Positions
-  ) -> jax.Array | None:
+  def values(self, weights: Array, q_pos: Any, k_pos: Any) -> jax.Array | None:
     """Returns the term added to the output, float32 `[B, Q, H, D]`, or None.
 
     Attention weights are `[B, H, Q, K]`.
     """
+    if is_per_head(q_pos):
+      raise errors.CombinationError(
+        f'{specs.name(self.encoding)} adds to values and does not support '
+        'positions per head'
+      )
     return self.encoding.content_sums(self.params, weights, q_pos, k_pos)
 
 
@@ -157,6 +172,12 @@ class Encoding(nn.Module):
   # Keys depend on the sequence's length: a cache must hold unrotated keys, and
   # the planned length is required.
   length_dependent = False
+
+  @property
+  def caches_unrotated_keys(self) -> bool:
+    """Whether keys are rotated for each new token while decoding."""
+    return self.length_dependent
+
   # Rescales positions (position interpolation).
   interpolates = False
   # Acts at the model's input, through `embed`.
@@ -193,7 +214,11 @@ class Encoding(nn.Module):
     k_positions: Positions,
     lengths: Array | None = None,
   ) -> tuple[Array, Array]:
-    """Rotates queries and keys, `[B, L, H, D] -> [B, L, H, D]`."""
+    """Rotates queries and keys, `[B, L, H, D] -> [B, L, H, D]`.
+
+    Positions are `[B, L]` or, per query head, `[B, L, H]`; then queries and
+    keys have the same heads.
+    """
     return q, k
 
   def bias(
@@ -206,8 +231,9 @@ class Encoding(nn.Module):
     """Returns the additive bias, or None where the encoding has none.
 
     Args:
-      q_positions: `[Q]` or `[B, Q]`, int32 or float32.
-      k_positions: `[K]` or `[B, K]`, int32 or float32.
+      q_positions: `[Q]` or `[B, Q]`, int32 or float32; or per head, float32
+        `[B, Q, H]`.
+      k_positions: `[K]`, `[B, K]` or `[B, K, H]`.
       bidirectional: whether keys after the query are visible.
 
     Returns:
@@ -218,10 +244,11 @@ class Encoding(nn.Module):
       errors.ConfigError: positions of other shapes.
     """
     shapes = q_positions.shape, k_positions.shape
-    if [*map(len, shapes)] not in ([1, 1], [2, 2]):
+    if [*map(len, shapes)] not in ([1, 1], [2, 2], [3, 3]):
       raise errors.ConfigError(
         f'positions of queries and keys have shapes {shapes[0]} and '
-        f'{shapes[1]}; they must be [Q] and [K], or [B, Q] and [B, K]'
+        f'{shapes[1]}; they must be [Q] and [K], [B, Q] and [B, K], or [B, Q, '
+        'H] and [B, K, H]'
       )
     bias_fn = self.bias_fn(bidirectional=bidirectional)
     return None if bias_fn is None else bias_fn(q_positions, k_positions)
@@ -357,6 +384,73 @@ def _split_axes(
   params = {name: leaf for name, (leaf, _) in leaves.items()}
   axes = tuple(leaves[name][1] for name in sorted(leaves))
   return params, encoding.unbound(), axes
+
+
+def is_per_head(positions: Any) -> bool:
+  """Returns whether positions differ by head, `[B, N, H]`."""
+  if isinstance(positions, Distances):
+    return False
+  return isinstance(positions, PerHead) or positions.ndim == 3
+
+
+def _bias_by_head(bias: BiasFn, q_pos: Any, k_pos: Any) -> jax.Array:
+  """Returns the bias of a tile at positions per head, `[B, H, Q, K]`."""
+  encoding, bidirectional = bias.encoding, bias.bidirectional
+
+  def tile(params: Params, head: Array, i: PerHead, j: PerHead) -> jax.Array:
+    if encoding.takes_distances:
+      found = encoding.strip(params, i.to(j), bidirectional=bidirectional)
+      found = jnp.moveaxis(found, 0, 1)
+    else:
+      found = encoding.tile(
+        params, i.value, j.value, bidirectional=bidirectional
+      )
+    if found.shape[1] == 1:
+      return found
+    # Without parameters per head, the function returns all heads.
+    return jax.lax.dynamic_slice_in_dim(found, head, 1, axis=1)
+
+  return _by_head(bias, tile, (q_pos, k_pos))
+
+
+def _by_head(
+  fn: BiasFn | ContentFn, of_head: Callable[..., jax.Array], arrays: tuple
+) -> jax.Array:
+  """Returns `of_head` of all heads, `[B, H, Q, K]`.
+
+  It is called with parameters of one head, the index of the head, and arrays
+  without their axis of heads, the third, and returns `[B, 1, Q, K]`.
+  """
+  *others, q_pos, k_pos = arrays
+  q_pos, k_pos = (
+    p if isinstance(p, PerHead) else PerHead(p) for p in (q_pos, k_pos)
+  )
+  names = sorted(fn.params)
+  axis_of = {
+    name: axes.index('heads')
+    for name, axes in zip(names, fn.axes, strict=True)
+    if 'heads' in axes
+  }
+  split = {
+    n: jnp.moveaxis(fn.params[n], axis, 0) for n, axis in axis_of.items()
+  }
+
+  def one(inputs: tuple) -> jax.Array:
+    own, head, arrays = inputs
+    own = {n: jnp.expand_dims(x, axis_of[n]) for n, x in own.items()}
+    return of_head({**fn.params, **own}, head, *arrays)[:, 0]
+
+  by_head = jax.tree.map(
+    lambda x: jnp.moveaxis(x, 2, 0), (*others, q_pos, k_pos)
+  )
+  inputs = split, jnp.arange(q_pos.shape[2]), by_head
+  if fn.encoding.takes_distances:
+    found = jax.vmap(one)(inputs)
+  else:
+    # One head at a time: hidden layers of all heads would need H times the
+    # memory.
+    found = jax.lax.map(jax.checkpoint(one), inputs)
+  return jnp.moveaxis(found, 0, 1)
 
 
 def signed_distance(i: Positions, j: Any) -> jax.Array:

@@ -84,6 +84,26 @@ def check_scheme(encoding: Encoding, scheme: PositionScheme) -> None:
     )
 
 
+def check_contextual(encoding: Encoding, spec: str) -> None:
+  """Checks that an encoding supports contextual positions.
+
+  Raises:
+    errors.CombinationError: naming both and the reason.
+  """
+  name, reason = specs.name(encoding), None
+  if encoding.embeds:
+    reason = 'acts at the input of the model, before layers compute positions'
+  elif not encoding.fractional_positions:
+    reason = 'takes whole positions only'
+  elif not encoding.tileable:
+    reason = 'depends on the number of keys'
+  if reason:
+    raise errors.CombinationError(
+      f'{name} {reason} and does not support {spec}; use another encoding or '
+      "contextual_positions='none'"
+    )
+
+
 def check_extent(
   encoding: Encoding, scheme: PositionScheme, length: int, train: bool
 ) -> None:

@@ -73,7 +73,10 @@ class KerplePower(_Kerple):
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
     p, a = (base.per_head(params[k], distances.ndim + 1) for k in 'pa')
-    return -a * jnp.abs(distances)[None] ** p
+    # The gradient of d^p at d = 0 is infinite for p < 1.
+    reach = jnp.abs(distances)[None]
+    power = jnp.where(reach > 0, reach, 1.0) ** p
+    return -a * jnp.where(reach > 0, power, 0.0)
 
 
 def _clamp_value(x: jax.Array, upper: float) -> jax.Array:

@@ -131,7 +131,8 @@ class Rope(base.Encoding):
   ) -> tuple[Array, Array]:
     """Rotates queries `[B, Q, H, D]` and keys `[B, K, H', D]`.
 
-    `lengths` are those of each token's sequence, `[B, 1]` or `[B, Q]`.
+    Positions per head are `[B, Q, H]` and `[B, K, H']`. `lengths` are those of
+    each token's sequence, `[B, 1]` or `[B, Q]`.
 
     Raises:
       errors.LengthError: the encoding depends on the length, and `lengths` is
@@ -162,13 +163,14 @@ class Rope(base.Encoding):
     if isinstance(frequencies, np.ndarray):
       frequencies = _float32(frequencies)
     # In float32: 16-bit floats cannot represent positions, let alone phases.
-    positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
-    angle_BxLx1xF = (positions_BxL[..., None] * frequencies)[:, :, None]
+    positions = jnp.atleast_2d(positions).astype(jnp.float32)
+    positions_BxLxH = positions.reshape(*positions.shape[:2], -1)
+    angle_BxLxHxF = positions_BxLxH[..., None] * frequencies[:, :, None]
     magnitude = self.magnitude(lengths)
     if not isinstance(magnitude, float):
       magnitude = magnitude[..., None, None]
-    cos = magnitude * jnp.cos(angle_BxLx1xF)
-    sin = magnitude * jnp.sin(angle_BxLx1xF)
+    cos = magnitude * jnp.cos(angle_BxLxHxF)
+    sin = magnitude * jnp.sin(angle_BxLxHxF)
     y, rest = jnp.split(x_BxLxHxD, [self.rotary_dim], -1)
     y = y.astype(jnp.float32)
     if self.layout == 'half':

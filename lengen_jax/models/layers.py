@@ -15,13 +15,13 @@ from lengen_jax import attention, encodings, errors, partitioning, specs
 from lengen_jax.attention import scaling
 from lengen_jax.models import linear
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.positions import Positions
+from lengen_jax.positions import contextual, PerHead, Positions
 from lengen_jax.positions import tokens as tokens_lib
 from lengen_jax.positions.tokens import Tokens
-from lengen_jax.types import Array
+from lengen_jax.types import Array, Params
 
-# Bias and content functions of an encoding that all layers share.
-SharedFns = tuple[encodings.BiasFn | None, encodings.ContentFn | None]
+# Keys, values and contextual positions of a layer; see `Attention.__call__`.
+LayerCache = tuple[jax.Array, jax.Array, PerHead | None]
 
 
 def check_vectors(name: str, x: Any) -> None:
@@ -39,9 +39,18 @@ class Attention(nn.Module):
     encoding: a spec, an Encoding, or a bare function of positions
       `(q_positions, k_positions) -> bias [H, Q, K] or [B, H, Q, K]`.
     attention_scale: a logit scale spec, or a LogitScale.
+    contextual_positions: spec of a contextual position scheme, which computes
+      positions from x.
     causal: whether keys after the query are masked.
     dtype: dtype of the computation. Parameters, logits and softmax are float32.
-    implementation, bias_form, window, sinks: see `dot_product_attention`.
+    implementation, bias_form, window, sinks, logit_cap: see
+      `dot_product_attention`.
+    sink_logits: learn a sink logit per head, initially 0.
+    query_key_norm: RMS norm of queries and keys before the rotation: of each
+      head ('head'), of all heads together ('all'), or None.
+    norm_epsilon: added to the mean square in these norms.
+    output_gate: multiply the output of each head ('head') or each of its
+      dimensions ('element') by sigmoid of a linear map of x; None for no gate.
     out_init_scale: scales the initial output projection.
     scaled_logits: divide logits by sqrt(D). If False, as in T5, the initial
       query projection is divided by sqrt(D).
@@ -52,6 +61,7 @@ class Attention(nn.Module):
   head_dim: int
   encoding: str | encodings.Encoding | Callable = 'nope'
   attention_scale: str | scaling.LogitScale = 'none'
+  contextual_positions: str = 'none'
   causal: bool = True
   dtype: Any = jnp.float32
   implementation: str = 'auto'
@@ -61,6 +71,11 @@ class Attention(nn.Module):
   key_heads: int | None = None
   window: int | None = None
   sinks: int = 0
+  sink_logits: bool = False
+  logit_cap: float | None = None
+  query_key_norm: str | None = None
+  norm_epsilon: float = 1e-6
+  output_gate: str | None = None
 
   def __post_init__(self) -> None:
     if isinstance(self.encoding, str):
@@ -95,6 +110,14 @@ class Attention(nn.Module):
         f'and head_dim={sizes[1]}; the layer has {self.num_heads} and '
         f'{self.head_dim}; make them equal'
       )
+    for name, valid in (
+      ('query_key_norm', (None, 'head', 'all')),
+      ('output_gate', (None, 'head', 'element')),
+    ):
+      if getattr(self, name) not in valid:
+        raise errors.ConfigError(
+          errors.one_of(name, getattr(self, name), map(str, valid))
+        )
     if isinstance(self.attention_scale, str):
       self.attention_scale = scaling.create(
         self.attention_scale, num_heads=self.num_heads, parent=None
@@ -109,8 +132,8 @@ class Attention(nn.Module):
     *,
     segment_ids: Array | None = None,
     lengths: Array | None = None,
-    shared: SharedFns | None = None,
-    cache: tuple[jax.Array, jax.Array] | None = None,
+    shared: Params | None = None,
+    cache: LayerCache | None = None,
   ) -> Any:
     """Attends from each token to the tokens of x and of the cache.
 
@@ -121,11 +144,11 @@ class Attention(nn.Module):
         segment_ids and lengths.
       segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32, `[B, 1]` or `[B, L]`, the length of each token's segment.
-      shared: (BiasFn or None, ContentFn or None) of an encoding whose
-        parameters belong to the model and not to this layer.
-      cache: keys `[B, G, D, P]` and values `[B, G, P, D]` with P slots.
-        Requires `Cache.new_tokens` as positions. Tokens beyond slot P are
-        dropped.
+      shared: parameters of the encoding, if they belong to the model and not
+        to this layer.
+      cache: keys `[B, G, D, P]`, values `[B, G, P, D]` and contextual positions
+        `[B, P, H]` or None, with P slots. Requires `Cache.new_tokens` as
+        positions. Tokens beyond slot P are dropped.
 
     Returns:
       `[B, L, E]`; given a cache, also the new cache.
@@ -136,6 +159,17 @@ class Attention(nn.Module):
       errors.CombinationError: the encoding does not support the positions.
     """
     check_vectors('x', x)
+    scheme = contextual.create(
+      self.contextual_positions,
+      num_heads=self.num_heads,
+      width=x.shape[-1],
+      name='positions',
+    )
+    if not scheme.is_none and not isinstance(positions, Tokens | None):
+      raise errors.CombinationError(
+        f'{self.contextual_positions} computes positions from contents; leave '
+        'out positions'
+      )
     tokens = Tokens.create(
       x.shape[:2], positions, segment_ids=segment_ids, lengths=lengths
     )
@@ -143,47 +177,62 @@ class Attention(nn.Module):
     logit_scale: Any = self.attention_scale
     if cache is None:
       _check_tokens(encoding, tokens)
+    if not scheme.is_none:
+      encodings.check_contextual(encoding, self.contextual_positions)
     tokens = tokens.with_positions()
-    q_positions, ids, q_offset = tokens.positions, tokens.segment_ids, 0
+    ids, q_offset = tokens.segment_ids, 0
+    q_positions = k_positions = tokens.positions
     bias_form, implementation = self.bias_form, self.implementation
     if shared is not None:
-      # A bound module would create parameters in this layer.
-      encoding = encoding.unbound()
-    bias, content = shared or (
-      encoding.bias_fn(bidirectional=not self.causal),
-      encoding.content_fn(),
-    )
+      # Else the module would create parameters in this layer.
+      encoding = encoding.unbound().bind({'params': shared})
     q_BxLxHxD, k_BxLxGxD, v_BxLxGxD = _queries_keys_values(self, x, x)
+    if self.query_key_norm is not None:
+      q_BxLxHxD = self._norm('query_norm')(q_BxLxHxD)
+      k_BxLxGxD = self._norm('key_norm')(k_BxLxGxD)
+    rotate, slots = True, None
     if cache is not None:
       q_positions, ids, q_offset = tokens.selected(), None, tokens.index[:, 0]
       # Kernels are not faster for a few queries.
       implementation = 'auto' if implementation == 'pallas' else implementation
       bias_form = 'exact'
-    if cache is None or not encoding.length_dependent:
-      # The cache holds rotated keys, because their angles do not change later.
-      q_BxLxHxD, k_BxLxGxD = encoding.rotate(
-        q_BxLxHxD, k_BxLxGxD, q_positions, q_positions, tokens.lengths
-      )
+      rotate = encoding.caches_unrotated_keys or not scheme.is_none
+      slots = cache[2]
+    if not scheme.is_none:
+      before = None if slots is None else _position_before(slots, q_offset)
+      q_positions = k_positions = scheme.positions(x, ids, before)
     if cache is not None:
+      if not rotate:
+        # The cache holds rotated keys: their angles do not change later.
+        q_BxLxHxD, k_BxLxGxD = attention.rotated(
+          encoding,
+          q_BxLxHxD,
+          k_BxLxGxD,
+          q_positions,
+          q_positions,
+          tokens.lengths,
+        )
+      if slots is not None:
+        k_positions = slots = jax.tree.map(
+          lambda x, new: _put(x, tokens.index, new), slots, q_positions
+        )
       cache = (
         _write(cache[0], tokens.index, k_BxLxGxD, axis=-1),
         _write(cache[1], tokens.index, v_BxLxGxD, axis=-2),
+        slots,
       )
       k_BxLxGxD = jnp.transpose(cache[0], (0, 3, 1, 2))
       v_BxLxGxD = jnp.swapaxes(cache[1], 1, 2)
-      if encoding.length_dependent:
-        q_BxLxHxD, k_BxLxGxD = encoding.rotate(
-          q_BxLxHxD, k_BxLxGxD, q_positions, tokens.positions, tokens.lengths
-        )
     last_visible = tokens.index if self.causal else tokens.segment_ends()
-    y_BxLxHxD = attention.dot_product_attention(
+    y_BxLxHxD = attention.with_encoding(
+      encoding,
       q_BxLxHxD,
       k_BxLxGxD,
       v_BxLxGxD,
-      bias=bias,
-      content=content,
       q_positions=q_positions,
-      k_positions=tokens.positions,
+      k_positions=k_positions,
+      lengths=tokens.lengths,
+      rotate=rotate,
       q_segment_ids=ids,
       k_segment_ids=ids,
       q_offset=q_offset,
@@ -192,12 +241,65 @@ class Attention(nn.Module):
       sinks=self.sinks,
       scale=None if self.scaled_logits else 1.0,
       logit_scale=logit_scale(last_visible, lengths=tokens.lengths),
-      contiguous=tokens.contiguous,
+      sink_logits=self._sink_logits(),
+      logit_cap=self.logit_cap,
+      contiguous=tokens.contiguous and scheme.is_none,
       bias_form=bias_form,
       implementation=implementation,
     )
+    if self.output_gate is not None:
+      y_BxLxHxD *= self._gate(x)
     y_BxLxE = _output(self, y_BxLxHxD, x.shape[-1])
     return y_BxLxE if cache is None else (y_BxLxE, cache)
+
+  def _norm(self, name: str) -> nn.Module:
+    """Creates a norm of queries or keys."""
+    axes, names = {
+      'head': ((-1,), ('kv',)),
+      'all': ((-2, -1), ('heads', 'kv')),
+    }[self.query_key_norm]
+    return nn.RMSNorm(
+      epsilon=self.norm_epsilon,
+      dtype=self.dtype,
+      scale_init=partitioning.named(nn.initializers.ones, names),
+      reduction_axes=axes,
+      feature_axes=axes,
+      name=name,
+    )
+
+  def _sink_logits(self) -> Any:
+    if not self.sink_logits:
+      return None
+    zeros = partitioning.named(nn.initializers.zeros, ('heads',))
+    return self.param('sink_logits', zeros, (self.num_heads,), jnp.float32)
+
+  def _gate(self, x: jax.Array) -> jax.Array:
+    """Returns factors of the output, `[B, L, H, 1]` or `[B, L, H, D]`."""
+    head_dim = 1 if self.output_gate == 'head' else self.head_dim
+    gate = linear.Linear(
+      (x.shape[-1], self.num_heads, head_dim),
+      ('embed', 'heads', 'kv'),
+      self.dtype,
+      name='gate',
+    )(x)
+    return nn.sigmoid(gate)
+
+
+def _position_before(slots: PerHead, index_B: Array) -> PerHead:
+  """Returns positions of the token before each row's first new one, or 0."""
+
+  def before(x_BxPxH: jax.Array) -> jax.Array:
+    at = jnp.maximum(index_B - 1, 0)[:, None, None]
+    found = jnp.take_along_axis(x_BxPxH, at, axis=1)
+    return jnp.where(index_B[:, None, None] > 0, found, 0.0)
+
+  return jax.tree.map(before, slots)
+
+
+def _put(x_BxPxH: jax.Array, index_BxQ: Any, new_BxQxH: jax.Array) -> jax.Array:
+  """Writes positions of new tokens to a cache; drops indices >= P."""
+  rows = jnp.arange(len(x_BxPxH))[:, None]
+  return x_BxPxH.at[rows, index_BxQ].set(new_BxQxH, mode='drop')
 
 
 def _check_tokens(encoding: encodings.Encoding, tokens: Tokens) -> None:

@@ -2,6 +2,7 @@
 
 from lengen_jax import specs
 from lengen_jax.positions import (
+  contextual,
   equal_mean,
   interpolated,
   randomized,
@@ -11,6 +12,7 @@ from lengen_jax.positions import (
 )
 from lengen_jax.positions.base import (
   Distances,
+  PerHead,
   Positions,
   PositionScheme,
   segment_lengths,
@@ -22,9 +24,11 @@ from lengen_jax.positions.tokens import Tokens
 __all__ = [
   'SCHEMES',
   'Distances',
+  'PerHead',
   'PositionScheme',
   'Positions',
   'Tokens',
+  'contextual',
   'create',
   'register',
   'segment_lengths',

@@ -72,6 +72,35 @@ class Distances:
     return sign * distance.astype(jnp.float32)
 
 
+@struct.dataclass
+class PerHead:
+  """A position per token and query head, which may depend on contents.
+
+  Positions are sums of two float32 numbers: near 1e5, one float32 has steps of
+  1/128, which is too coarse for sums over many tokens.
+
+  Attributes:
+    value: float32 `[1 or B, N, H]`. Differentiable.
+    error: float32, the position minus `value`; None for 0. Not differentiable.
+  """
+
+  value: Any
+  error: Any = None
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of the values."""
+    return self.value.shape
+
+  def to(self, keys: 'PerHead') -> jax.Array:
+    """Returns the signed distance of each pair, `[..., Q], [..., K]`."""
+    distance = self.value[..., :, None] - keys.value[..., None, :]
+    if self.error is None or keys.error is None:
+      return distance
+    error = self.error[..., :, None] - keys.error[..., None, :]
+    return distance + jax.lax.stop_gradient(error)
+
+
 _fold_in = jax.vmap(jax.random.fold_in, (None, 0))
 # What a position scheme returns.
 Positions = Array | Distances

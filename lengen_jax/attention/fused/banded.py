@@ -13,7 +13,7 @@ from jax import Array
 import jax.numpy as jnp
 
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.fused import NOTHING, tables
+from lengen_jax.attention.fused import merge, tables
 from lengen_jax.attention.fused.plan import Inputs, Plan
 
 
@@ -30,8 +30,9 @@ def _forward(
   chip: types.ModuleType, plan: Plan, call: AttentionCall
 ) -> tuple[Array, Residuals]:
   table = tables.make(plan, call.bias, call)
-  y, lse = chip.calls.forward(plan, Inputs.create(plan, call, table))
-  return y, (call, y, jnp.where(lse > NOTHING, lse, 0.0))
+  part = chip.calls.forward(plan, Inputs.create(plan, call, table))
+  y, lse = merge.with_sinks(plan, part, call.sink_logits)
+  return y, (call, y, merge.finite(lse))
 
 
 def _backward(
@@ -52,7 +53,16 @@ def _backward(
   dq = jnp.pad(dq, ((0, 0), (plan.before, after), (0, 0)))
   after = call.k.shape[1] - dk.shape[1]
   dk, dv = (jnp.pad(x, ((0, 0), (0, after), (0, 0))) for x in (dk, dv))
-  return (call.replace(q=dq, k=dk, v=dv, bias=dbias, queries=None, keys=None),)
+  gradients = call.replace(
+    q=dq,
+    k=dk,
+    v=dv,
+    bias=dbias,
+    sink_logits=merge.sink_gradient(plan, (y, lse), dy, call.sink_logits),
+    queries=None,
+    keys=None,
+  )
+  return (gradients,)
 
 
 attend.defvjp(_forward, _backward)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from lengen_jax.attention import visibility
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.fused import MASKED, NOTHING, tables
+from lengen_jax.attention.fused import MASKED, merge, tables
 from lengen_jax.attention.fused.plan import Inputs, Plan
 
 # Limit of the memory for the tiles of a chunk; at least one tile is computed.
@@ -72,21 +72,17 @@ def _forward(
   def of_block(i: Array) -> tuple[Array, Array]:
 
     def add_chunk(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-      y, lse = carry
       part = _part(plan, call, i, n)
       table = tables.make(plan, part.bias, part)
       more = chip.calls.forward(plan, Inputs.create(plan, part, table))
-      total = jnp.logaddexp(lse, more[1])
-      y = _scaled(plan, y, lse - total) + _scaled(
-        plan, more[0], more[1] - total
-      )
-      return y, total
+      return merge.merged(plan, carry, more)
 
     y = jnp.zeros((batch, plan.block, width), jnp.float32)
     lse = jnp.full(rows, MASKED, jnp.float32)
     first, last = _chunks(plan, call, i)
-    y, lse = jax.lax.fori_loop(first, last + 1, add_chunk, (y, lse))
-    return y.astype(call.q.dtype), jnp.where(lse > NOTHING, lse, 0.0)
+    whole = jax.lax.fori_loop(first, last + 1, add_chunk, (y, lse))
+    y, lse = merge.with_sinks(plan, whole, call.sink_logits)
+    return y.astype(call.q.dtype), merge.finite(lse)
 
   y_NxBxbxHD, lse_NxBxHx1xb = jax.lax.map(
     of_block, jnp.arange(call.q.shape[1] // plan.block)
@@ -106,16 +102,14 @@ def _backward(
   zeros = zeros.replace(k=dk, v=dv)
 
   def of_block(sums: AttentionCall, i: Array) -> tuple[AttentionCall, Array]:
-    y_BxbxHD, dy_BxbxHD = (_slice(x, i, plan.block) for x in (y, dy))
+    own = _slice(y, i, plan.block), lse_NxBxHx1xb[i], _slice(dy, i, plan.block)
 
     def add_chunk(n: Array, sums: AttentionCall) -> AttentionCall:
       part = _part(plan, call, i, n)
       table, to_bias = jax.vjp(
         lambda bias: tables.make(plan, bias, part), part.bias
       )
-      inputs = Inputs.create(plan, part, table).with_gradients(
-        plan, y_BxbxHD, lse_NxBxHx1xb[i], dy_BxbxHD
-      )
+      inputs = Inputs.create(plan, part, table).with_gradients(plan, *own)
       dq, dtable = chip.calls.query_gradients(plan, inputs)
       dk, dv = chip.calls.key_gradients(plan, inputs)
       (dbias,) = to_bias(dtable)
@@ -126,7 +120,7 @@ def _backward(
         bias=jax.tree.map(jnp.add, sums.bias, dbias),
       )
 
-    dq = jnp.zeros(y_BxbxHD.shape, jnp.float32)
+    dq = jnp.zeros(own[0].shape, jnp.float32)
     first, last = _chunks(plan, call, i)
     sums = jax.lax.fori_loop(first, last + 1, add_chunk, sums.replace(q=dq))
     return sums.replace(q=None), sums.q.astype(call.q.dtype)
@@ -136,7 +130,10 @@ def _backward(
   )
   dq = jnp.swapaxes(dq_NxBxbxHD, 0, 1).reshape(call.q.shape)
   dk, dv = (x.astype(call.k.dtype) for x in (sums.k, sums.v))
-  return (sums.replace(q=dq, k=dk, v=dv),)
+  lse = jnp.moveaxis(lse_NxBxHx1xb, 0, 3)
+  part = y, lse.reshape(*lse.shape[:3], -1)
+  dsinks = merge.sink_gradient(plan, part, dy, call.sink_logits)
+  return (sums.replace(q=dq, k=dk, v=dv, sink_logits=dsinks),)
 
 
 _attend.defvjp(_forward, _backward)
@@ -183,11 +180,3 @@ def _add(x_BxNxHD: Array, block: Array, n: Array) -> Array:
   size = block.shape[1]
   new = _slice(x_BxNxHD, n, size) + block
   return jax.lax.dynamic_update_slice_in_dim(x_BxNxHD, new, n * size, axis=1)
-
-
-def _scaled(plan: Plan, y_BxbxHD: Array, log_BxHx1xb: Array) -> Array:
-  """Returns outputs multiplied by exp(log) of their query and head."""
-  batch, b, _ = y_BxbxHD.shape
-  factor_BxbxHx1 = jnp.exp(jnp.moveaxis(log_BxHx1xb, 3, 1))
-  y = y_BxbxHD.reshape(batch, b, -1, plan.head_dim) * factor_BxbxHx1
-  return y.reshape(y_BxbxHD.shape)

@@ -80,6 +80,12 @@ class Plan:
     """Returns the number of heads in `[B, N, H D]`."""
     return x.shape[2] // self.head_dim
 
+  def delta(self, y_BxnxHD: Array, dy_BxnxHD: Array) -> Array:
+    """Returns sum_j p_ij dp_ij of each softmax, float32 `[B, H, 1, n]`."""
+    product = y_BxnxHD.astype(jnp.float32) * dy_BxnxHD.astype(jnp.float32)
+    shape = *product.shape[:2], -1, self.head_dim
+    return jnp.swapaxes(product.reshape(shape).sum(-1), 1, 2)[:, :, None]
+
 
 class Table(struct.PyTreeNode):
   """What kernels make the bias of tiles from; all None without a bias."""
@@ -126,10 +132,7 @@ class Inputs(struct.PyTreeNode):
     self, plan: Plan, y_BxnxHD: Array, lse: Array, dy_BxnxHD: Array
   ) -> 'Inputs':
     """Returns the arrays for the backward pass, but `weights_vary`."""
-    product = y_BxnxHD.astype(jnp.float32) * dy_BxnxHD.astype(jnp.float32)
-    heads = plan.heads_of(self.q)
-    delta_BxnxH = product.reshape(*product.shape[:2], heads, -1).sum(-1)
-    delta = jnp.swapaxes(delta_BxnxH, 1, 2)[:, :, None]
+    delta = plan.delta(y_BxnxHD, dy_BxnxHD)
     return self.replace(dy=dy_BxnxHD, lse=lse, delta=delta)
 
   def segment_ids(self, plan: Plan) -> tuple[Array, Array]:

@@ -1,0 +1,49 @@
+"""A bias linear in the signed distance of positions."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from lengen_jax.encodings import base
+from lengen_jax.types import Array, Params
+
+
+class Linear(base.Encoding):
+  """b_h(i, j) = -s_h (p_i - p_j).
+
+  With the contextual positions `forget` and s = 1, attention is that of the
+  Forgetting Transformer. The bias of a query is the same for all its keys but
+  for s_h p_j, a bias per key.
+
+  Source: Lin et al. (2025), arXiv:2503.02130, eq. 5.
+
+  Attributes:
+    slope: s_h of all heads.
+    learned: learn s_h per head, initially `slope`.
+  """
+
+  slope: float = 1.0
+  learned: bool = False
+
+  formula = 'b = -s_h (p_i - p_j)'
+  source = 'arXiv:2503.02130'
+  parameters = 'none; slope [H] if learned'
+  beyond = 'the penalty keeps growing'
+
+  def setup(self) -> None:
+    if self.learned:
+      init = nn.initializers.constant(self.slope)
+      shape = (self.num_heads,)
+      self.slopes = self.make_param(self, 'slope', init, shape, ('heads',))
+    else:
+      self.slopes = jnp.full(self.num_heads, self.slope, jnp.float32)
+
+  def tile_params(self) -> base.NamedLeaves | None:
+    return {'slopes': (self.slopes, ('heads',))}
+
+  @nn.nowrap
+  def strip(
+    self, params: Params, distances: Array, *, bidirectional: bool = False
+  ) -> jax.Array:
+    slopes_H = base.per_head(params['slopes'], distances.ndim + 1)
+    return -slopes_H * distances[None]
