@@ -35,7 +35,7 @@ def test_stack_and_unstack_are_inverse(encoding):
   params = init(encoding)
   config = create(encoding, scan_layers=True)
   stacked = stacking.stack(params, config)
-  turn = len(config.encoding)
+  turn = config.period
   assert set(stacked) == {'embed', 'final_norm', 'layers'}
   assert set(stacked['layers']) == {f'block_{j}' for j in range(turn)}
   for leaf in jax.tree.leaves(stacked['layers']):
