@@ -111,7 +111,8 @@ OUTSIDE = {
 @pytest.mark.parametrize('scan_layers', [False, True])
 @pytest.mark.parametrize('name', OUTSIDE)
 def test_project_reaches_every_layer(name, scan_layers):
-  config = create(f'{name}, rope', scan_layers=scan_layers)
+  windows = (8, 4, 2, None)
+  config = create(f'{name}, rope', scan_layers=scan_layers, window=windows)
   params = stacking.init(config, KEY)
   before, after = OUTSIDE[name]
 
