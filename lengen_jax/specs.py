@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterable, Mapping
 import dataclasses
 import importlib
+import itertools
 import math
 import numbers
 import operator
@@ -51,6 +52,32 @@ def split(
     )
   parts = [part.strip() for part in [*parts, text[start:]]]
   return parts if keep_empty else [part for part in parts if part]
+
+
+def cycle(values: Any) -> tuple[Any, ...]:
+  """Returns the values of a field that layers take in turn.
+
+  `values` is one value, or a tuple or list of them. A text is specs joined by
+  commas, and `N*spec` repeats a spec: `cycle('2*rope, nope')` is
+  `('rope', 'rope', 'nope')`.
+
+  Raises:
+    errors.SpecError: a text cannot be split, or N is not a positive integer.
+  """
+  if isinstance(values, tuple | list):
+    return tuple(itertools.chain.from_iterable(map(cycle, values)))
+  if not isinstance(values, str):
+    return (values,)
+  found: list[str] = []
+  for part in split(values):
+    *counts, spec = split(part, '*', keep_empty=True)
+    count = counts[0] if counts else '1'
+    if len(counts) > 1 or not spec or not count.isdecimal() or int(count) < 1:
+      raise errors.SpecError(
+        f'cannot repeat {part!r}; write N*spec, with a whole number N from 1 on'
+      )
+    found += [spec] * int(count)
+  return tuple(found)
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:

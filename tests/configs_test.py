@@ -16,7 +16,7 @@ from lengen_jax import errors
 from lengen_jax.data import imagenet, scrolls
 from lengen_jax.models import objective
 from lengen_jax.training import config as config_lib
-from lengen_jax.training import optimizer
+from lengen_jax.training import config_file, optimizer, workdir
 from lengen_jax.training import run as run_lib
 
 SIZES = ('paper', 'small', 'cpu', 'tiny')
@@ -149,7 +149,32 @@ def test_overrides(name):
   assert values.config.train.init_from == 'runs/rope'
   assert (run.eval.examples, run.eval.lengths) == (3, (64,))
   assert (run.data.target_length, run.data.path) == (5, 'somewhere')
-  assert (run.model.window, run.model.encoding) == (7, ('nope',))
+  assert (run.model.window, run.model.encoding) == ((7,), ('nope',))
+
+
+@pytest.mark.parametrize(
+  'window, sinks, want',
+  [
+    ('512', '4', ((512,), (4,))),
+    ('(512, None)', '(4,0)', ((512, None), (4, 0))),
+    ('None', '0', ((None,), (0,))),
+    ('[8]', '(0)', ((8,), (0,))),
+  ],
+)
+def test_overrides_of_layers(tmp_path, window, sinks, want):
+  overrides = [
+    f'--config.model.window={window}',
+    f'--config.model.sinks={sinks}',
+    '--config.model.attention_scale=none, 2*ssmax',
+  ]
+  config = config_file.load('configs/stdlib.py:tiny', overrides)
+  model = run_lib.Run(config).model
+  assert (model.window, model.sinks) == want
+  assert model.attention_scale == ('none', 'ssmax', 'ssmax')
+  # A run is resumed, and its folder has the config.
+  for _ in range(2):
+    workdir.claim(tmp_path, config)
+  assert run_lib.Run(workdir.read_config(tmp_path)[0]).model == model
 
 
 def parameters(name, arg):

@@ -63,6 +63,31 @@ def test_split_at_another_separator():
 
 
 @pytest.mark.parametrize(
+  'values, want',
+  [
+    ('5*rope(x=2), nope', ('rope(x=2)',) * 5 + ('nope',)),
+    ('1 * a,2* b', ('a', 'b', 'b')),
+    ("a(x='2*b')", ("a(x='2*b')",)),
+    (('2*a', 'b'), ('a', 'a', 'b')),
+    ([512, None], (512, None)),
+    (None, (None,)),
+    (' , ', ()),
+  ],
+)
+def test_cycle(values, want):
+  assert specs.cycle(values) == want
+
+
+@pytest.mark.parametrize(
+  'text', ['0*rope', 'x*rope', '-1*rope', '2.5*rope', '2*', '*rope', '2*3*rope']
+)
+def test_cycle_refuses_what_repeats_nothing(text):
+  with pytest.raises(errors.SpecError) as caught:
+    specs.cycle(f'nope, {text}')
+  assert f'cannot repeat {text!r}; write N*spec' in str(caught.value)
+
+
+@pytest.mark.parametrize(
   'spec, name, kwargs',
   [
     ('a', 'a', {}),

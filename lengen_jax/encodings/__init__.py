@@ -115,13 +115,11 @@ def create_layers(
 
   Args:
     spec: a spec, several joined by commas, or a sequence of specs; several are
-      cycled over the layers ('rope, nope' alternates).
+      cycled over the layers ('rope, nope' alternates); see `specs.cycle`.
     num_layers: layers of the model.
     **fixed: further arguments of `create`.
   """
-  if isinstance(spec, str):
-    spec = specs.split(spec)
-  if not spec:
+  cycle = [create(one, **fixed) for one in specs.cycle(spec)]
+  if not cycle:
     raise errors.SpecError('empty encoding spec; use "nope" for no encoding')
-  cycle = [create(one, **fixed) for one in spec]
   return [cycle[i % len(cycle)] for i in range(num_layers)]

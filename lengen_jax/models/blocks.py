@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, partitioning
 from lengen_jax.models import layers
-from lengen_jax.models.config import ModelConfig
+from lengen_jax.models.config import LayerConfig, ModelConfig
 from lengen_jax.positions import Positions
 from lengen_jax.positions.tokens import Tokens
 from lengen_jax.types import Array
@@ -23,10 +23,11 @@ Encoded = tuple[jax.Array, Array | None]
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """Options of one layer. Flax does not bind an encoding in a dataclass."""
+  """One layer. Flax does not bind an encoding in a dataclass."""
 
   # Unbound; 'nope' if the encoding acts at the input of the model.
   encoding: encodings.Encoding
+  options: LayerConfig
 
 
 class Block(nn.Module):
@@ -34,7 +35,7 @@ class Block(nn.Module):
 
   Attributes:
     config: config of the model.
-    layer: options of this layer.
+    layer: encoding and options of this layer.
     causal: whether keys after the query are masked.
     deterministic: whether dropout is off.
   """
@@ -78,14 +79,11 @@ class Block(nn.Module):
       return x if pre else norm(x)
 
     norm: Any = layers.norm(c, 'attention_norm')
+    encoding = self.layer.encoding.clone(parent=None)
     y = layers.Attention(
-      **options,
-      encoding=self.layer.encoding.clone(parent=None),
-      attention_scale=c.attention_scale,
+      **options | vars(self.layer.options) | {'encoding': encoding},
       causal=self.causal,
       bias_form=c.bias_form,
-      window=c.window,
-      sinks=c.sinks,
       name='attention',
     )(norm(x) if pre else x, tokens, shared=shared, cache=cache)
     if cache is not None:
@@ -187,10 +185,13 @@ class Stack(nn.Module):
     nope = encodings.create(
       'nope', num_heads=c.num_heads, head_dim=c.head_dim, parent=None
     )
-    options = [Layer(nope if e.embeds else e) for e in layer_encodings]
+    options = [
+      Layer(nope if e.embeds else e, layer)
+      for e, layer in zip(layer_encodings, c.layers, strict=True)
+    ]
     shared = [shared_fns.get(e) for e in layer_encodings]
     x = nn.Dropout(c.dropout_rate, deterministic=deterministic)(x)
-    period, new_cache = len(c.encoding), []
+    period, new_cache = c.period, []
     if c.scan_layers and cache is None:
       per_layer = 0 if tokens.per_layer else nn.broadcast
       x, _ = nn.scan(

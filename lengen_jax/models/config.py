@@ -1,6 +1,7 @@
 """Configuration of a Transformer."""
 
 import dataclasses
+import math
 
 from lengen_jax import errors, specs
 
@@ -12,7 +13,7 @@ SIZES = (
   'width',
   'mlp_width',
 )
-OPTIONAL_SIZES = ('key_heads', 'window', 'output_size')
+OPTIONAL_SIZES = ('key_heads', 'output_size')
 _CHOICES = {
   'architecture': ('decoder', 'encoder', 'encoder_decoder'),
   'norm': ('layer', 'rms'),
@@ -26,8 +27,29 @@ _CHOICES = {
 
 
 @dataclasses.dataclass(frozen=True)
+class LayerConfig:
+  """Options of one layer: the fields of ModelConfig that layers take in turn.
+
+  The attributes are those of ModelConfig.
+  """
+
+  encoding: str
+  attention_scale: str
+  window: int | None
+  sinks: int
+
+
+PER_LAYER = tuple(field.name for field in dataclasses.fields(LayerConfig))
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
   """Configuration of a Transformer.
+
+  The fields of LayerConfig take one value, or a tuple of values that are cycled
+  over the layers: with `window=(512, None)` every second layer has a window. A
+  text has specs joined by commas, and `5*rope, nope` is five layers of `rope`
+  and one of `nope`. Each field has a period of its own. All become tuples.
 
   Attributes:
     vocab_size: number of rows of the token embedding.
@@ -42,9 +64,8 @@ class ModelConfig:
       `num_layers` blocks in each stack.
     output_size: logits per token of a separate linear head with bias; None for
       logits of the vocabulary.
-    encoding: an encoding spec, specs joined by commas, or a tuple of specs;
-      several specs are cycled over the layers.
-    attention_scale: logit scale spec.
+    encoding: encoding spec; per layer.
+    attention_scale: logit scale spec; per layer.
     tied_embedding: whether the output head uses the table of the embedding. If
       False, it has its own `head/table`, and `output_size` must be None.
     scaled_embedding: multiply embedded tokens by sqrt(width); False for Llama.
@@ -56,13 +77,15 @@ class ModelConfig:
       `layers.MLP`.
     mlp_bias: add biases in the MLP.
     scaled_logits: divide attention logits by sqrt(head_dim); False for T5.
-    window: number of last tokens that are visible; None for all tokens.
-    sinks: number of first tokens that are visible beyond the window.
+    window: number of last tokens that are visible; None for all tokens; per
+      layer.
+    sinks: number of first tokens that are visible beyond the window; per layer.
     dropout_rate: dropout after the embedding and in each residual branch.
     dtype: 'float32' or 'bfloat16' activations. Parameters are float32.
     implementation: see `dot_product_attention`.
     bias_form: see `dot_product_attention`.
-    scan_layers: compile one period of layers, and scan over the periods.
+    scan_layers: compile one period of layers, and scan over the periods; see
+      `period`.
     remat: activations that the backward pass recomputes: 'none', 'dots' (all
       except matrix products), or 'full' (all activations of each block).
   """
@@ -77,7 +100,7 @@ class ModelConfig:
   output_size: int | None = None
   key_heads: int | None = None
   encoding: str | tuple = 'nope'
-  attention_scale: str = 'none'
+  attention_scale: str | tuple = 'none'
   tied_embedding: bool = True
   scaled_embedding: bool = True
   norm: str = 'layer'
@@ -86,8 +109,8 @@ class ModelConfig:
   activation: str = 'gelu'
   mlp_bias: bool = False
   scaled_logits: bool = True
-  window: int | None = None
-  sinks: int = 0
+  window: int | tuple | None = None
+  sinks: int | tuple = 0
   dropout_rate: float = 0.0
   dtype: str = 'float32'
   implementation: str = 'auto'
@@ -109,19 +132,30 @@ class ModelConfig:
         raise errors.ConfigError(
           errors.one_of(f'model.{field}', getattr(self, field), valid)
         )
-    spec = self.encoding
-    spec = specs.split(spec) if isinstance(spec, str) else spec
-    if not spec:
-      raise errors.SpecError('empty encoding spec; use "nope" for none')
-    object.__setattr__(self, 'encoding', tuple(spec))
+    for field in PER_LAYER:
+      values = specs.cycle(getattr(self, field))
+      if not values:
+        default = getattr(type(self), field)
+        raise errors.SpecError(
+          f'model.{field} is empty; give at least one value, for example '
+          f'{default!r}'
+        )
+      object.__setattr__(self, field, values)
+    for i, layer in enumerate(self.layers):
+      specs.check_types('model', layer)
+      if layer.window is not None and layer.window < 1:
+        raise errors.ConfigError(
+          f'model.window must be at least 1 or None, got {layer.window}'
+        )
+      if layer.sinks < 0 or (layer.sinks and layer.window is None):
+        raise errors.ConfigError(
+          f'model.sinks={layer.sinks} must not be negative, and requires a '
+          f'window; layer {i} has window={layer.window}'
+        )
     for valid, message in (
       (
         self.num_heads % (self.key_heads or 1) == 0,
         f'key_heads={self.key_heads} must divide num_heads={self.num_heads}',
-      ),
-      (
-        self.sinks == 0 or (self.sinks > 0 and self.window is not None),
-        f'sinks={self.sinks} must not be negative, and requires a window',
       ),
       (
         self.output_size is None or self.tied_embedding,
@@ -137,10 +171,31 @@ class ModelConfig:
         f'dropout_rate must be in [0, 1), got {self.dropout_rate}',
       ),
       (
-        not self.scan_layers or self.num_layers % len(self.encoding) == 0,
+        not self.scan_layers or self.num_layers % self.period == 0,
         f'scan_layers requires num_layers={self.num_layers} to be a multiple '
-        f'of the number of encodings, {len(self.encoding)}',
+        f'of {self.period}, the period of its layers ({self._periods()})',
       ),
     ):
       if not valid:
         raise errors.ConfigError(f'model.{message}')
+
+  @property
+  def layers(self) -> tuple[LayerConfig, ...]:
+    """The options of each layer."""
+    cycles = {field: getattr(self, field) for field in PER_LAYER}
+    return tuple(
+      LayerConfig(
+        **{k: values[i % len(values)] for k, values in cycles.items()}
+      )
+      for i in range(self.num_layers)
+    )
+
+  @property
+  def period(self) -> int:
+    """Number of layers after which the options of layers repeat."""
+    return math.lcm(*(len(getattr(self, field)) for field in PER_LAYER))
+
+  def _periods(self) -> str:
+    """Formats the period of each field that has more than one value."""
+    lengths = {field: len(getattr(self, field)) for field in PER_LAYER}
+    return ', '.join(f'{k} has {n}' for k, n in lengths.items() if n > 1)

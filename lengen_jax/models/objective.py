@@ -136,7 +136,7 @@ def check(config: ModelConfig, positions: str) -> None:
     errors.SpecError: the model's attention scale is invalid.
   """
   scheme = position_schemes.create(positions)
-  scaling.create(config.attention_scale, num_heads=1, parent=None)
+  _logit_scales(config)
   for encoding in dict.fromkeys(blocks.create_encodings(config)):
     encodings.check_scheme(encoding, scheme)
 
@@ -147,13 +147,20 @@ def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:
   If it does not, padded rows are computed like full ones. This is faster, since
   all rows have the same positions, and no scored token attends to padding.
   """
-  scale = scaling.create(config.attention_scale, num_heads=1, parent=None)
   return (
     config.architecture != 'decoder'
     or scheme.needs_lengths
-    or scale.length_dependent
+    or any(scale.length_dependent for scale in _logit_scales(config))
     or any(e.length_dependent for e in blocks.create_encodings(config))
   )
+
+
+def _logit_scales(config: ModelConfig) -> list[scaling.LogitScale]:
+  """Returns the logit scales of a model's layers, each once."""
+  return [
+    scaling.create(spec, num_heads=1, parent=None)
+    for spec in dict.fromkeys(config.attention_scale)
+  ]
 
 
 def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:

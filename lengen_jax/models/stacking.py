@@ -1,8 +1,8 @@
 """Parameter trees of models: initialization, stacked layers, projection.
 
 Checkpoints have unstacked layers, `layer_0`, `layer_1`, ... Scanned models have
-stacked layers: `layers/block_j` stacks the leaves of all layers with the j-th
-encoding along a new first axis.
+stacked layers: `layers/block_j` stacks the leaves of layers j, j + period, ...
+along a new first axis, where period is `ModelConfig.period`.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def stack(params: Params, config: ModelConfig) -> Params:
 
 def _stack(params: Any, config: ModelConfig, join: Callable) -> Any:
   """Applies `join` to the leaves of the layers of each block."""
-  period = len(config.encoding)
+  period = config.period
 
   def stack_layers(params: dict[str, Any]) -> dict[str, Any]:
     stacked = {k: v for k, v in params.items() if not k.startswith('layer_')}
@@ -126,7 +126,7 @@ def project(params: Params, config: ModelConfig) -> Params:
     if 'layers' in params:
       params['layers'] = {
         f'block_{j}': project_block(params['layers'][f'block_{j}'], encoding)
-        for j, encoding in enumerate(layer_encodings[: len(config.encoding)])
+        for j, encoding in enumerate(layer_encodings[: config.period])
       }
     for name, encoding in blocks.owned_encodings(layer_encodings).items():
       if name in params:

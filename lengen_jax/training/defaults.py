@@ -149,12 +149,19 @@ def choose(arg: str, *choices: Iterable[str]) -> list[str]:
 
 
 def _fields(cls: Any) -> ml_collections.ConfigDict:
-  """Returns the fields of a dataclass; None becomes a typed placeholder."""
+  """Returns the fields of a dataclass; None becomes a typed placeholder.
+
+  A field of one value or several takes any literal, unless its values are
+  texts.
+  """
   fields = ml_collections.ConfigDict()
   for field in dataclasses.fields(cls):
-    value: Any = field.default
-    if value in (None, dataclasses.MISSING):
-      kinds = getattr(field.type, '__args__', (field.type,))
-      value = config_dict.placeholder(kinds[0])
+    value: Any = None
+    if field.default is not dataclasses.MISSING:
+      value = field.default
+    kinds = getattr(field.type, '__args__', (field.type,))
+    kind = object if tuple in kinds[1:] and str not in kinds else kinds[0]
+    if value is None or kind is object:
+      value = config_dict.FieldReference(value, field_type=kind)
     fields[field.name] = value
   return fields

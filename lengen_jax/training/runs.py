@@ -32,9 +32,9 @@ class Run(NamedTuple):
 def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
   """Parses `encoding|positions|attention_scale; ...`, later parts optional.
 
-  Several encodings, joined by commas, are cycled over the layers. The values of
-  omitted parts are those of `config`. `RUN => RUN` is a run whose model is
-  tested with the specs of the second.
+  Several encodings or scales, joined by commas, are cycled over the layers. The
+  values of omitted parts are those of `config`. `RUN => RUN` is a run whose
+  model is tested with the specs of the second.
 
   Raises:
     errors.SpecError: a run is malformed or repeated, or there is none.

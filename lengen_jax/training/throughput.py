@@ -98,10 +98,13 @@ def memory(devices: Sequence[jax.Device]) -> dict[str, int] | None:
 
 def _stack(config: ModelConfig, length: int, causal: bool) -> int:
   """Multiplications per row in the forward pass of all layers."""
-  pairs = visible_pairs(length, causal, config.window, config.sinks)
+  pairs = (
+    visible_pairs(length, causal, layer.window, layer.sinks)
+    for layer in config.layers
+  )
   matrices = 3 if config.activation == 'swiglu' else 2
   mlp = matrices * length * config.width * config.mlp_width
-  return config.num_layers * (_attention(config, length, length, pairs) + mlp)
+  return sum(_attention(config, length, length, n) + mlp for n in pairs)
 
 
 def _attention(config: ModelConfig, queries: int, keys: int, pairs: int) -> int:

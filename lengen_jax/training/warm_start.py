@@ -14,7 +14,7 @@ import numpy as np
 from lengen_jax import encodings, errors
 from lengen_jax.encodings import convert, fire
 from lengen_jax.models import blocks, stacking
-from lengen_jax.models.config import ModelConfig
+from lengen_jax.models.config import ModelConfig, PER_LAYER
 from lengen_jax.types import Params
 
 _SIDE = '(?P<side>encoder/|decoder/)?'
@@ -29,9 +29,10 @@ _SIZES = (
   *('norm_placement', 'output_size', 'tied_embedding'),
 )
 # Fields that change the function computed from the same arrays.
-_FUNCTION = (
-  *('activation', 'norm_epsilon', 'scaled_embedding', 'scaled_logits'),
-  *('window', 'sinks'),
+_FUNCTION = ('activation', 'norm_epsilon', 'scaled_embedding', 'scaled_logits')
+# Those of a layer; encodings and scales have notes of their own.
+_FUNCTION_OF_LAYER = tuple(
+  field for field in PER_LAYER if field not in ('encoding', 'attention_scale')
 )
 
 # Arrays by path, for example 'layer_0/mlp/up/kernel'.
@@ -90,14 +91,23 @@ def adopt(
     arrays, count = _take_encodings(side, target, source, fitted, notes)
     taken |= arrays
     loaded += count
-  for paths, text in (
-    (new, f'logit scale {config.attention_scale} initialised'),
-    (old, f'logit scale {source_config.attention_scale} of the source ignored'),
+  for paths, of_layer, text in (
+    (new, config.layers, 'initialised'),
+    (old, source_config.layers, 'of the source ignored'),
   ):
     for path in paths:
       scale = _IN_SCALE.match(path)
       if scale and path not in taken:
-        notes.add(scale['side'] or '', [int(scale['layer'])], text)
+        i = int(scale['layer'])
+        spec = of_layer[i].attention_scale
+        notes.add(scale['side'] or '', [i], f'logit scale {spec} {text}')
+  pairs = zip(config.layers, source_config.layers, strict=True)
+  for i, (mine, theirs) in enumerate(pairs):
+    for field in _FUNCTION_OF_LAYER:
+      a, b = getattr(mine, field), getattr(theirs, field)
+      if a != b:
+        text = f'model.{field}={a!r}, and {b!r} in the source'
+        notes.add('', [i], text)
   others = [
     f'model.{field}={getattr(config, field)!r}, and '
     f'{getattr(source_config, field)!r} in the source'
@@ -232,7 +242,7 @@ def _slots(config: ModelConfig, side: str, flat: _Flat) -> list[_Slot]:
     path = f'{side}{path}/'
     if path not in by_path:
       by_path[path] = _Slot(
-        config.encoding[i % len(config.encoding)],
+        config.layers[i].encoding,
         encoding.clone(parent=None, name=None, shared=False),
         path,
         {

@@ -172,7 +172,11 @@ def test_create_refuses_what_the_model_sets(key):
 
 
 @pytest.mark.parametrize(
-  'spec', ['rope, nope', ('rope', 'nope'), ['rope', 'nope'], ' rope ,nope,']
+  'spec',
+  [
+    *('rope, nope', ' rope ,nope,', 'rope, 1*nope'),
+    *(('rope', 'nope'), ['rope', 'nope']),
+  ],
 )
 def test_create_layers_cycles(spec):
   layers = encodings.create_layers(spec, 5, num_heads=H, head_dim=D)

@@ -99,7 +99,14 @@ def decoded(config, params, cache, *encoded, prompt=(2, 4), next_width=1):
       "randomized(max_position=32, test='even')",
       {'attention_scale': "log_n(train_length=4, per='sequence')"},
     ),
-    ('kerple_log', 'equal_mean', {'norm_placement': 'post', 'norm': 'rms'}),
+    (
+      'kerple_log',
+      'equal_mean',
+      {
+        **{'norm_placement': 'post', 'norm': 'rms'},
+        **{'window': (3, None), 'sinks': (1, 0)},
+      },
+    ),
     ('rope, fire', 'standard', {'window': 3, 'sinks': 1, 'key_heads': 1}),
     ('shaw, transformer_xl', 'standard', {'key_heads': 1}),
   ],

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/models/config.py`."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -24,7 +25,8 @@ def refused(error=errors.ConfigError, **kwargs):
 def test_defaults():
   config = helpers.tiny_model()
   assert config.encoding == ('nope',)
-  assert config.attention_scale == 'none'
+  assert config.attention_scale == ('none',)
+  assert (config.window, config.sinks, config.period) == ((None,), (0,), 1)
   assert (config.dropout_rate, config.dtype) == (0.0, 'float32')
   assert (config.implementation, config.bias_form) == ('auto', 'exact')
   assert (config.scan_layers, config.remat) == (False, 'none')
@@ -41,6 +43,8 @@ def test_defaults():
     ),
     (('rope', 'nope'), ('rope', 'nope')),
     (['rope', 'nope'], ('rope', 'nope')),
+    ('2*rope, nope', ('rope', 'rope', 'nope')),
+    (('nope', '2*rope'), ('nope', 'rope', 'rope')),
   ],
 )
 def test_encodings_become_a_tuple(encoding, want):
@@ -51,9 +55,43 @@ def test_encodings_become_a_tuple(encoding, want):
   assert dataclasses.replace(config, num_heads=4).encoding == want
 
 
-@pytest.mark.parametrize('encoding', ['', ' , ', (), []])
-def test_refuses_no_encoding(encoding):
-  assert 'empty encoding spec' in refused(errors.SpecError, encoding=encoding)
+def test_each_field_has_a_period_of_its_own():
+  config = helpers.tiny_model(
+    num_layers=7,
+    encoding='rope, nope',
+    window=[8, 4, None],
+    sinks=(2, 1, 0),
+    attention_scale='none, ssmax',
+  )
+  assert config.period == 6
+  assert [dataclasses.astuple(layer) for layer in config.layers] == [
+    ('rope', 'none', 8, 2),
+    ('nope', 'ssmax', 4, 1),
+    ('rope', 'none', None, 0),
+    ('nope', 'ssmax', 8, 2),
+    ('rope', 'none', 4, 1),
+    ('nope', 'ssmax', None, 0),
+    ('rope', 'none', 8, 2),
+  ]
+  hash(config)
+  # As JSON, in a file of weights.
+  fields = json.loads(json.dumps(dataclasses.asdict(config)))
+  assert type(config)(**fields) == config
+  assert helpers.tiny_model(window=8) == helpers.tiny_model(window=(8,))
+
+
+@pytest.mark.parametrize('field', config_lib.PER_LAYER)
+@pytest.mark.parametrize('values', [(), []])
+def test_refuses_no_value(field, values):
+  message = refused(errors.SpecError, **{field: values})
+  assert f'model.{field} is empty' in message
+
+
+@pytest.mark.parametrize('field', ['encoding', 'attention_scale'])
+@pytest.mark.parametrize('spec', ['', ' , '])
+def test_refuses_no_spec(field, spec):
+  message = refused(errors.SpecError, **{field: spec})
+  assert f'model.{field} is empty' in message
 
 
 def test_frozen():
@@ -89,7 +127,12 @@ def test_scanning_needs_whole_turns():
   helpers.tiny_model(num_layers=4, encoding='rope, nope', scan_layers=True)
   helpers.tiny_model(num_layers=3, encoding='rope, nope')
   message = refused(num_layers=3, encoding='rope, nope', scan_layers=True)
-  assert 'num_layers=3' in message and 'encodings, 2' in message
+  assert 'num_layers=3' in message and '2, the period' in message
+  turns = {'encoding': 'rope, nope', 'window': (8, 4, None)}
+  helpers.tiny_model(num_layers=6, scan_layers=True, **turns)
+  message = refused(num_layers=4, scan_layers=True, **turns)
+  assert '6, the period' in message
+  assert 'encoding has 2, window has 3' in message
 
 
 def test_choices_are_those_of_attention():
@@ -108,7 +151,14 @@ def test_choices_are_those_of_attention():
     ({'bias_form': 'exat'}, "did you mean 'exact'"),
     ({'num_heads': 6, 'key_heads': 4}, 'key_heads=4 must divide num_heads=6'),
     ({'window': 0}, 'model.window must be at least 1 or None, got 0'),
+    ({'window': (8, 0)}, 'model.window must be at least 1 or None, got 0'),
+    ({'window': (8, 'x')}, "model.window is 'x'; it takes int or None"),
+    ({'encoding': ('rope', 3)}, 'model.encoding is 3; it takes str'),
     ({'sinks': 2}, 'model.sinks=2 must not be negative, and requires a window'),
+    (
+      {'window': (None, 8), 'sinks': (0, 2, 1, 2), 'num_layers': 4},
+      'model.sinks=1 must not be negative, and requires a window; layer 2 has',
+    ),
     ({'output_size': 0}, 'model.output_size must be at least 1 or None, got 0'),
     (
       {'output_size': 9, 'tied_embedding': False},

@@ -357,7 +357,10 @@ def test_padding_at_the_end_need_not_be_told(encoding, scheme, assert_close):
     ({'encoding': 'rope(train_length=4, dynamic=True)'}, 'standard'),
     ({'encoding': 'rope'}, 'interpolated(train_length=4)'),
     ({'encoding': 'rope'}, 'randomized(max_position=32)'),
-    ({'attention_scale': "log_n(train_length=4, per='sequence')"}, 'standard'),
+    (
+      {'attention_scale': "none, log_n(train_length=4, per='sequence')"},
+      'standard',
+    ),
     ({'architecture': 'encoder'}, 'standard'),
   ],
 )

@@ -35,7 +35,7 @@ def test_stack_and_unstack_are_inverse(encoding):
   params = init(encoding)
   config = create(encoding, scan_layers=True)
   stacked = stacking.stack(params, config)
-  turn = len(config.encoding)
+  turn = config.period
   assert set(stacked) == {'embed', 'final_norm', 'layers'}
   assert set(stacked['layers']) == {f'block_{j}' for j in range(turn)}
   for leaf in jax.tree.leaves(stacked['layers']):
@@ -111,7 +111,8 @@ OUTSIDE = {
 @pytest.mark.parametrize('scan_layers', [False, True])
 @pytest.mark.parametrize('name', OUTSIDE)
 def test_project_reaches_every_layer(name, scan_layers):
-  config = create(f'{name}, rope', scan_layers=scan_layers)
+  windows = (8, 4, 2, None)
+  config = create(f'{name}, rope', scan_layers=scan_layers, window=windows)
   params = stacking.init(config, KEY)
   before, after = OUTSIDE[name]
 

@@ -371,19 +371,26 @@ def assert_same_gradients(got, want, tolerance=1e-5):
 
 
 @pytest.mark.parametrize(
-  'encoding, num_layers',
+  'encoding, num_layers, kwargs',
   [
-    ('fire(init_threshold=4.)', 2),
+    ('fire(init_threshold=4.)', 2, {}),
     pytest.param(
       'learned(max_position=8), kerple_log(shared=True)',
       4,
+      {},
       marks=pytest.mark.slow,
+    ),
+    # Periods of 2 and 3.
+    (
+      'rope, kerple_log',
+      6,
+      {'window': (3, None, 2), 'sinks': (1, 0, 0), 'attention_scale': 'ssmax'},
     ),
   ],
 )
-def test_scanned_equals_unrolled(encoding, num_layers, assert_close):
-  unrolled = create(encoding, num_layers)
-  scanned = create(encoding, num_layers, scan_layers=True)
+def test_scanned_equals_unrolled(encoding, num_layers, kwargs, assert_close):
+  unrolled = create(encoding, num_layers, **kwargs)
+  scanned = create(encoding, num_layers, scan_layers=True, **kwargs)
   params = params_of(unrolled)
   stacked = stacking.stack(params, scanned)
   want, want_gradient = loss_and_gradient(unrolled, params, tokens())
@@ -492,7 +499,15 @@ def test_scanning_compiles_one_block():
   assert products(2) == products(6)
 
 
-def test_layers_take_encodings_in_turn(assert_close):
+def without_attention(params, i):
+  """Parameters of a model whose layer i attends to nothing."""
+  layer = dict(params[f'layer_{i}'])
+  layer['attention'] = dict(layer['attention'])
+  layer['attention']['out'] = {'kernel': jnp.zeros((H, D, E))}
+  return {**params, f'layer_{i}': layer}
+
+
+def test_layers_take_encodings_in_turn():
   """'rope, nope' is rope in layer 0 and none in layer 1."""
   mixed = create('rope, nope', 2)
   params = params_of(mixed)
@@ -504,15 +519,35 @@ def test_layers_take_encodings_in_turn(assert_close):
     far = logits(mixed, params, tokens(), index * 3)
     return float(np.abs(near - far).max())
 
-  def without(i):
-    layer = dict(params[f'layer_{i}'])
-    layer['attention'] = dict(layer['attention'])
-    layer['attention']['out'] = {'kernel': jnp.zeros((H, D, E))}
-    return {**params, f'layer_{i}': layer}
-
   assert moves(params) > 1e-3
-  assert moves(without(1)) > 1e-3
-  assert moves(without(0)) == 0
+  assert moves(without_attention(params, 1)) > 1e-3
+  assert moves(without_attention(params, 0)) == 0
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'window': (2, None)},
+    {'window': 2, 'sinks': (1, 0)},
+    {'attention_scale': ('log_n(train_length=2)', 'none')},
+  ],
+  ids=lambda options: list(options)[-1],
+)
+def test_layers_take_options_in_turn(options, assert_close):
+  """A model is as one of a single option where the other layer is silent."""
+  field, values = list(options.items())[-1]
+  params = params_of(create('alibi', 2))
+  both = []
+  for i, value in enumerate(values):
+    alone = without_attention(params, 1 - i)
+    got, want = (
+      logits(create('alibi', 2, **options | {field: x}), alone, tokens())
+      for x in (values, value)
+    )
+    assert_close(got, want)
+    other = create('alibi', 2, **options | {field: values[1 - i]})
+    both.append(np.abs(logits(other, alone, tokens()) - want).max())
+  assert min(both) > 1e-3
 
 
 def test_shared_encoding_is_one_for_all_layers(assert_close):

@@ -22,7 +22,7 @@ def test_parse_runs(tiny_config):
   runs = runs_lib.parse(
     "rope(scale=4.) | randomized(max_position=9, test='even') | none; alibi;"
     ' rope, nope; fire | | none; rope => rope | | log_n(train_length=8);'
-    'nope => nope',
+    'nope => nope; 2*rope, nope | | none, ssmax',
     tiny_config,
   )
   scaled = runs_lib.Run('rope', 'standard', 'log_n(train_length=8)')
@@ -33,6 +33,7 @@ def test_parse_runs(tiny_config):
     ('fire', 'standard', 'none', None),
     ('rope', 'standard', 'none', scaled),
     ('nope', 'standard', 'none', None),
+    ('2*rope, nope', 'standard', 'none, ssmax', None),
   ]
   assert runs_lib.name(runs[4]) == 'rope => rope | log_n(train_length=8)'
   assert runs_lib.folder(runs[4]) == runs_lib.folder(

@@ -169,7 +169,7 @@ def test_run_without_checkpoint(tmp_path, tiny_config, corpus):
     (dict(dtype='float16'), "model.dtype 'float16'"),
     (dict(num_layers=0), 'num_layers must be at least 1, got 0'),
     (dict(vocab_size=100), 'vocab_size=100 is less than the 256'),
-    (dict(attention_scale='logn'), "attention scale 'logn'"),
+    (dict(attention_scale='none, logn'), "attention scale 'logn'"),
   ],
 )
 def test_bad_model(tmp_path, tiny_config, corpus, change, message):

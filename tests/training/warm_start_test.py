@@ -138,14 +138,15 @@ def test_encodings_without_arrays(encoding):
 
 
 def test_what_else_makes_another_function_is_said():
-  fields = {'norm_epsilon': 1e-5, 'window': 8, 'scaled_embedding': False}
+  fields = {'norm_epsilon': 1e-5, 'scaled_embedding': False}
+  fields['window'] = (8, None)
   source, params, notes = adopt(model('rope'), model('rope', **fields))
   jax.tree.map(np.testing.assert_array_equal, params, source)
   assert notes == [
     'loaded 23 of 23 arrays',
+    'layer 0: model.window=None, and 8 in the source',
     'model.norm_epsilon=1e-06, and 1e-05 in the source',
     'model.scaled_embedding=True, and False in the source',
-    'model.window=None, and 8 in the source',
   ]
 
 
@@ -340,6 +341,13 @@ def test_logit_scales():
   source, params, notes = adopt(plain, scaled)
   assert len(flat(params)) == 23
   assert notes[1:] == ['layers 0-1: logit scale ssmax of the source ignored']
+  source, params, notes = adopt(
+    model('rope', attention_scale='none, ssmax(init=2.)'), scaled
+  )
+  assert notes == [
+    'loaded 24 of 24 arrays',
+    'layer 0: logit scale ssmax of the source ignored',
+  ]
   fresh = model('rope', attention_scale='ssmax(init=0.5)')
   source, params, notes = adopt(fresh, plain)
   assert notes == [
