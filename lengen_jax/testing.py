@@ -70,6 +70,7 @@ class Properties:
     encoding: str,
     *,
     attention_scale: str = 'none',
+    contextual_positions: str = 'none',
     dtype: str = 'float32',
     causal: bool = True,
   ) -> None:
@@ -78,6 +79,7 @@ class Properties:
     Args:
       encoding: spec of the encoding.
       attention_scale: spec of a logit scale.
+      contextual_positions: spec of a contextual position scheme.
       dtype: dtype of activations, 'float32' or 'bfloat16'.
       causal: whether later tokens are masked.
     """
@@ -91,6 +93,7 @@ class Properties:
       mlp_width=WIDTH,
       encoding=encoding,
       attention_scale=attention_scale,
+      contextual_positions=contextual_positions,
       dtype=dtype,
     )
     self._instance = blocks.create_encodings(self.config)[0]

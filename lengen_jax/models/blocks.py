@@ -15,7 +15,7 @@ from lengen_jax.models import layers
 from lengen_jax.models.config import LayerConfig, ModelConfig
 from lengen_jax.positions import Positions
 from lengen_jax.positions.tokens import Tokens
-from lengen_jax.types import Array
+from lengen_jax.types import Array, Params
 
 # Output of an encoder `[B, S, E]`, and its segment ids `[B, S]` or None.
 Encoded = tuple[jax.Array, Array | None]
@@ -51,8 +51,8 @@ class Block(nn.Module):
     x: jax.Array,
     tokens: Tokens,
     encoded: Encoded | None,
-    shared: layers.SharedFns | None,
-    cache: tuple[jax.Array, jax.Array] | None,
+    shared: Params | None,
+    cache: layers.LayerCache | None,
   ) -> tuple[Any, Any]:
     """Returns the output of the block, `[B, L, E]`, and the new cache.
 
@@ -84,6 +84,10 @@ class Block(nn.Module):
       **options | vars(self.layer.options) | {'encoding': encoding},
       causal=self.causal,
       bias_form=c.bias_form,
+      logit_cap=c.logit_cap,
+      query_key_norm=c.query_key_norm,
+      norm_epsilon=c.norm_epsilon,
+      output_gate=c.output_gate,
       name='attention',
     )(norm(x) if pre else x, tokens, shared=shared, cache=cache)
     if cache is not None:
@@ -120,7 +124,7 @@ class Cycle(nn.Module):
     tokens: Tokens,
     encoded: Encoded | None,
     positions: tuple[Positions, ...],
-    shared: tuple[layers.SharedFns | None, ...],
+    shared: tuple[Params | None, ...],
   ) -> tuple[jax.Array, None]:
     """Runs the blocks; positions and shared have an entry per layer."""
     for j, layer in enumerate(self.period):
@@ -175,13 +179,15 @@ class Stack(nn.Module):
       )
     first = tokens.layer(0)
     positions = first.positions if cache is None else first.selected()
-    shared_fns: dict[encodings.Encoding, layers.SharedFns] = {}
+    shared_params: dict[encodings.Encoding, Params] = {}
     for name, encoding in owned_encodings(layer_encodings).items():
       module = encoding.clone(name=name, parent=self)
       x = module.embed(x, positions)
       if not encoding.embeds:
-        bias_fn = module.bias_fn(bidirectional=not self.causal)
-        shared_fns[encoding] = (bias_fn, module.content_fn())
+        # Any hook creates the parameters.
+        module.bias_fn()
+        params = nn.unbox(module.variables.get('params', {}))
+        shared_params[encoding] = params
     nope = encodings.create(
       'nope', num_heads=c.num_heads, head_dim=c.head_dim, parent=None
     )
@@ -189,7 +195,7 @@ class Stack(nn.Module):
       Layer(nope if e.embeds else e, layer)
       for e, layer in zip(layer_encodings, c.layers, strict=True)
     ]
-    shared = [shared_fns.get(e) for e in layer_encodings]
+    shared = [shared_params.get(e) for e in layer_encodings]
     x = nn.Dropout(c.dropout_rate, deterministic=deterministic)(x)
     period, new_cache = c.period, []
     if c.scan_layers and cache is None:

@@ -37,6 +37,8 @@ class LayerConfig:
   attention_scale: str
   window: int | None
   sinks: int
+  contextual_positions: str
+  sink_logits: bool
 
 
 PER_LAYER = tuple(field.name for field in dataclasses.fields(LayerConfig))
@@ -80,6 +82,14 @@ class ModelConfig:
     window: number of last tokens that are visible; None for all tokens; per
       layer.
     sinks: number of first tokens that are visible beyond the window; per layer.
+    contextual_positions: spec of a contextual position scheme, which computes
+      positions from the input of a layer; per layer.
+    sink_logits: learn a sink logit per head; per layer.
+    logit_cap: bounds attention logits, cap tanh(logit / cap); None for no cap.
+    query_key_norm: RMS norm of queries and keys, 'head', 'all' or None; see
+      `layers.Attention`.
+    output_gate: gate on the output of attention, 'head', 'element' or None; see
+      `layers.Attention`.
     dropout_rate: dropout after the embedding and in each residual branch.
     dtype: 'float32' or 'bfloat16' activations. Parameters are float32.
     implementation: see `dot_product_attention`.
@@ -111,6 +121,11 @@ class ModelConfig:
   scaled_logits: bool = True
   window: int | tuple | None = None
   sinks: int | tuple = 0
+  contextual_positions: str | tuple = 'none'
+  sink_logits: bool | tuple = False
+  logit_cap: float | None = None
+  query_key_norm: str | None = None
+  output_gate: str | None = None
   dropout_rate: float = 0.0
   dtype: str = 'float32'
   implementation: str = 'auto'

@@ -199,7 +199,9 @@ class Attention(nn.Module):
       rotate = encoding.caches_unrotated_keys or not scheme.is_none
       slots = cache[2]
     if not scheme.is_none:
-      before = None if slots is None else _position_before(slots, q_offset)
+      before = None
+      if slots is not None:
+        before = _position_before(slots, tokens.index[:, 0])
       q_positions = k_positions = scheme.positions(x, ids, before)
     if cache is not None:
       if not rotate:
@@ -217,7 +219,7 @@ class Attention(nn.Module):
           lambda x, new: _put(x, tokens.index, new), slots, q_positions
         )
       cache = (
-        _write(cache[0], tokens.index, k_BxLxGxD, axis=-1),
+        _write(cache[0], tokens.index, jnp.asarray(k_BxLxGxD), axis=-1),
         _write(cache[1], tokens.index, v_BxLxGxD, axis=-2),
         slots,
       )

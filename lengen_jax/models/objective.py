@@ -14,7 +14,7 @@ from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
 from lengen_jax.models import blocks, transformer
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.positions import PositionScheme
+from lengen_jax.positions import contextual, PositionScheme
 from lengen_jax.positions.tokens import position_index, Tokens
 from lengen_jax.types import Array, Params
 
@@ -137,8 +137,19 @@ def check(config: ModelConfig, positions: str) -> None:
   """
   scheme = position_schemes.create(positions)
   _logit_scales(config)
-  for encoding in dict.fromkeys(blocks.create_encodings(config)):
+  layer_encodings = blocks.create_encodings(config)
+  for encoding in dict.fromkeys(layer_encodings):
     encodings.check_scheme(encoding, scheme)
+  for layer, encoding in zip(config.layers, layer_encodings, strict=True):
+    spec = layer.contextual_positions
+    if contextual.create(spec, num_heads=1, width=1, parent=None).is_none:
+      continue
+    encodings.check_contextual(encoding, spec)
+    if positions != 'standard':
+      raise errors.CombinationError(
+        f'{spec} computes positions from contents and {positions} from indices;'
+        ' use one of them'
+      )
 
 
 def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:

@@ -67,7 +67,8 @@ def get_task(
   for section in dataclasses.fields(training_config.TaskConfig):
     if section.name != 'model':
       config[section.name] = _fields(section.type)
-  config.model = presets.get(preset) | {'attention_scale': 'none'}
+  own = {'attention_scale': 'none', 'contextual_positions': 'none'}
+  config.model = presets.get(preset) | own
   del config.model['vocab_size']
   # Relative to sweep.learning_rates.
   config.optimizer.update(learning_rate=1.0, schedule='constant', b2=0.999)

@@ -238,7 +238,7 @@ def _facts(trained: run_lib.Trained) -> dict[str, Any]:
   config = trained.run.config
   return {
     'encoding': config.model.encoding,
-    'positions': config.positions,
+    'positions': runs_lib.positions(config),
     'attention_scale': config.model.attention_scale,
     'parameters': trained.parameters,
     'steps': int(trained.state.step),

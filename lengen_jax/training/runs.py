@@ -10,6 +10,7 @@ from typing import NamedTuple
 import ml_collections
 
 from lengen_jax import __version__, errors, specs
+from lengen_jax.positions import contextual
 
 _PARTS = ('encoding', 'positions', 'attention_scale')
 
@@ -32,9 +33,10 @@ class Run(NamedTuple):
 def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
   """Parses `encoding|positions|attention_scale; ...`, later parts optional.
 
-  Several encodings or scales, joined by commas, are cycled over the layers. The
-  values of omitted parts are those of `config`. `RUN => RUN` is a run whose
-  model is tested with the specs of the second.
+  Positions are a position scheme or a contextual one. Several encodings or
+  scales, joined by commas, are cycled over the layers. The values of omitted
+  parts are those of `config`. `RUN => RUN` is a run whose model is tested with
+  the specs of the second.
 
   Raises:
     errors.SpecError: a run is malformed or repeated, or there is none.
@@ -68,11 +70,15 @@ def _parse(text: str, config: ml_collections.ConfigDict) -> Run:
     raise errors.SpecError('a run is missing before or after =>')
   parts += [''] * (len(_PARTS) - len(parts))
   model = config.model
-  default = model.encoding, config.positions, model.attention_scale
-  encoding, positions, scale = (
-    a or b for a, b in zip(parts, default, strict=True)
-  )
-  return Run(encoding, positions, scale)
+  default = model.encoding, positions(config), model.attention_scale
+  encoding, own, scale = (a or b for a, b in zip(parts, default, strict=True))
+  return Run(encoding, own, scale)
+
+
+def positions(config: ml_collections.ConfigDict) -> str:
+  """Returns the spec of the positions of a config: a scheme or contextual."""
+  own = config.model.contextual_positions
+  return config.positions if own == 'none' else own
 
 
 def name(run: Run) -> str:
@@ -98,7 +104,11 @@ def configure(
 ) -> ml_collections.ConfigDict:
   """Returns the ConfigDict that trains a run."""
   each = copy.deepcopy(config)
-  each.model.encoding, each.positions, each.model.attention_scale = run[:3]
+  model = each.model
+  model.encoding, each.positions, model.attention_scale = run[:3]
+  model.contextual_positions = 'none'
+  if contextual.is_contextual(run.positions):
+    each.positions, model.contextual_positions = 'standard', run.positions
   return each
 
 

@@ -47,6 +47,5 @@ def create(
 
 def is_contextual(spec: str | Sequence[str]) -> bool:
   """Returns whether a spec, or one of several, names a contextual scheme."""
-  several = specs.split(spec) if isinstance(spec, str) else spec
-  names = {specs.parse(specs.imported(one))[0] for one in several}
+  names = {specs.parse(specs.imported(one))[0] for one in specs.cycle(spec)}
   return not names.isdisjoint(CONTEXTUAL)
