@@ -384,7 +384,10 @@ def assert_same_gradients(got, want, tolerance=1e-5):
     (
       'rope, kerple_log',
       6,
-      {'window': (3, None, 2), 'sinks': (1, 0, 0), 'attention_scale': 'ssmax'},
+      {
+        **{'window': (3, None, 2), 'sinks': (1, 0, 0)},
+        'attention_scale': 'none, ssmax',
+      },
     ),
   ],
 )

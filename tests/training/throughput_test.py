@@ -61,7 +61,7 @@ def compiled_flops(config):
   [
     dict(architecture='decoder', window=16),
     pytest.param(
-      dict(architecture='decoder', window=(16, None), activation='swiglu'),
+      dict(architecture='decoder', window=16, activation='swiglu'),
       id='gate',
     ),
     pytest.param(
@@ -77,12 +77,12 @@ def test_flops_are_those_of_the_compiled_model(change):
   sizes = (ROWS, LENGTH, ENCODER_LENGTH)
   mine = throughput.model_flops(config, *sizes)
   # The reference computes the pairs that are masked too.
-  heads = config.num_heads * config.head_dim
-  if change['architecture'] != 'encoder':
-    for layer in config.layers:
-      reach = layer.window or LENGTH
-      seen = sum(min(i + 1, reach) for i in range(LENGTH))
-      mine += 12 * ROWS * heads * (LENGTH**2 - seen)
+  heads = config.num_layers * config.num_heads * config.head_dim
+  if change['architecture'] == 'decoder':
+    seen = sum(min(i + 1, 16) for i in range(LENGTH))
+    mine += 12 * ROWS * heads * (LENGTH**2 - seen)
+  if change['architecture'] == 'encoder_decoder':
+    mine += 12 * ROWS * heads * LENGTH * (LENGTH - 1) // 2
   # The compiler counts more than products of matrices.
   assert 1 < compiled_flops(config) / mine < 1.03
 
@@ -98,6 +98,17 @@ def test_flops_of_papers():
   assert per_token == pytest.approx(want, rel=1e-3)
   again = dataclasses.replace(config, remat='full', encoding='fire')
   assert throughput.model_flops(again, 8, 2048) == per_token * 8 * 2048
+
+
+def test_flops_of_layers_that_differ():
+  def flops(**fields):
+    config = model_config.ModelConfig(**WIDE, **fields)
+    return throughput.model_flops(config, 8, 2048)
+
+  near, all_tokens = flops(window=16, sinks=2), flops()
+  assert near < all_tokens
+  mixed = flops(window=(16, None), sinks=(2, 0))
+  assert 2 * mixed == near + all_tokens
 
 
 @pytest.mark.parametrize('causal', [True, False])

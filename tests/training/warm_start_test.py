@@ -341,12 +341,10 @@ def test_logit_scales():
   source, params, notes = adopt(plain, scaled)
   assert len(flat(params)) == 23
   assert notes[1:] == ['layers 0-1: logit scale ssmax of the source ignored']
-  source, params, notes = adopt(
-    model('rope', attention_scale='none, ssmax(init=2.)'), scaled
-  )
-  assert notes == [
-    'loaded 24 of 24 arrays',
-    'layer 0: logit scale ssmax of the source ignored',
+  mixed = model('rope', attention_scale='none, ssmax(init=2.)')
+  source, params, notes = adopt(plain, mixed)
+  assert notes[1:] == [
+    'layer 1: logit scale ssmax(init=2.) of the source ignored'
   ]
   fresh = model('rope', attention_scale='ssmax(init=0.5)')
   source, params, notes = adopt(fresh, plain)
