@@ -352,6 +352,8 @@ def _amplified(path: tuple[Any, ...], leaf: Array) -> Array:
   names, leaf = [entry.key for entry in path], np.asarray(leaf)
   if names[-2:] == ['out', 'kernel']:
     return 8 * leaf
+  if 'positions' in names:
+    return 10 * leaf
   return 4 * leaf if 'encoding' in names and leaf.ndim > 1 else leaf
 
 

@@ -123,6 +123,8 @@ class ContentFn:
 
     Attention weights are `[B, H, Q, K]`.
     """
+    if type(self.encoding).content_sums is Encoding.content_sums:
+      return None
     if is_per_head(q_pos):
       raise errors.CombinationError(
         f'{specs.name(self.encoding)} adds to values and does not support '

@@ -7,6 +7,7 @@ import numpy as np
 from lengen_jax import errors, specs
 from lengen_jax.encodings.base import Encoding
 from lengen_jax.positions import Distances, Positions, PositionScheme
+from lengen_jax.positions.contextual import Contextual
 
 
 def kind(encoding: Encoding) -> str:
@@ -84,12 +85,14 @@ def check_scheme(encoding: Encoding, scheme: PositionScheme) -> None:
     )
 
 
-def check_contextual(encoding: Encoding, spec: str) -> None:
-  """Checks that an encoding supports contextual positions.
+def check_contextual(encoding: Encoding, scheme: Contextual) -> None:
+  """Checks that an encoding supports a contextual position scheme.
 
   Raises:
     errors.CombinationError: naming both and the reason.
   """
+  if scheme.is_none:
+    return
   name, reason = specs.name(encoding), None
   if encoding.embeds:
     reason = 'acts at the input of the model, before layers compute positions'
@@ -99,8 +102,8 @@ def check_contextual(encoding: Encoding, spec: str) -> None:
     reason = 'depends on the number of keys'
   if reason:
     raise errors.CombinationError(
-      f'{name} {reason} and does not support {spec}; use another encoding or '
-      "contextual_positions='none'"
+      f'{name} {reason} and does not support {specs.describe(scheme)}; use '
+      "another encoding or contextual_positions='none'"
     )
 
 

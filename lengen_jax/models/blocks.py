@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lengen_jax import encodings, errors, partitioning
 from lengen_jax.models import layers
 from lengen_jax.models.config import LayerConfig, ModelConfig
-from lengen_jax.positions import Positions
+from lengen_jax.positions import contextual, Positions
 from lengen_jax.positions.tokens import Tokens
 from lengen_jax.types import Array, Params
 
@@ -169,6 +169,7 @@ class Stack(nn.Module):
     """
     c = self.config
     layer_encodings = create_encodings(c)
+    create_contextual(c)
     for encoding in dict.fromkeys(layer_encodings):
       encodings.check_positions(encoding, tokens.positions, x.shape[1])
     tokens = tokens.with_positions()
@@ -248,6 +249,27 @@ def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
     width=config.width,
     parent=None,
   )
+
+
+def create_contextual(config: ModelConfig) -> list[contextual.Contextual]:
+  """Creates the contextual position scheme of each layer, unbound.
+
+  Raises:
+    errors.CombinationError: the encoding of a layer does not support it.
+  """
+  schemes = [
+    contextual.create(
+      layer.contextual_positions,
+      num_heads=config.num_heads,
+      width=config.width,
+      parent=None,
+    )
+    for layer in config.layers
+  ]
+  layer_encodings = create_encodings(config)
+  for scheme, encoding in zip(schemes, layer_encodings, strict=True):
+    encodings.check_contextual(encoding, scheme)
+  return schemes
 
 
 def owned_encodings(

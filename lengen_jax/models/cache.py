@@ -16,7 +16,6 @@ from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.positions import contextual
 from lengen_jax.positions import tokens as tokens_lib
 from lengen_jax.positions.tokens import Tokens
 from lengen_jax.types import Array
@@ -115,22 +114,13 @@ def create(
     index, lengths=planned[:rows], rng=rng, num_layers=config.num_layers
   )
   shapes = layer_shapes(config, batch_size, max_length)
-  contextual_schemes = [
-    contextual.create(
-      layer.contextual_positions,
-      num_heads=config.num_heads,
-      width=config.width,
-      parent=None,
-    )
-    for layer in config.layers
-  ]
   return Cache(
     layers=tuple(
       (
         *(jnp.zeros(shape, config.dtype) for shape in shapes),
         scheme.slots(batch_size, max_length),
       )
-      for scheme in contextual_schemes
+      for scheme in blocks.create_contextual(config)
     ),
     positions=positions,
     length=jnp.zeros(batch_size, jnp.int32),

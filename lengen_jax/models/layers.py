@@ -177,8 +177,7 @@ class Attention(nn.Module):
     logit_scale: Any = self.attention_scale
     if cache is None:
       _check_tokens(encoding, tokens)
-    if not scheme.is_none:
-      encodings.check_contextual(encoding, self.contextual_positions)
+    encodings.check_contextual(encoding, scheme)
     tokens = tokens.with_positions()
     ids, q_offset = tokens.segment_ids, 0
     q_positions = k_positions = tokens.positions

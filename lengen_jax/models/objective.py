@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings, errors
+from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
 from lengen_jax.models import blocks, transformer
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.positions import contextual, PositionScheme
+from lengen_jax.positions import PositionScheme
 from lengen_jax.positions.tokens import position_index, Tokens
 from lengen_jax.types import Array, Params
 
@@ -137,18 +137,13 @@ def check(config: ModelConfig, positions: str) -> None:
   """
   scheme = position_schemes.create(positions)
   _logit_scales(config)
-  layer_encodings = blocks.create_encodings(config)
-  for encoding in dict.fromkeys(layer_encodings):
+  for encoding in dict.fromkeys(blocks.create_encodings(config)):
     encodings.check_scheme(encoding, scheme)
-  for layer, encoding in zip(config.layers, layer_encodings, strict=True):
-    spec = layer.contextual_positions
-    if contextual.create(spec, num_heads=1, width=1, parent=None).is_none:
-      continue
-    encodings.check_contextual(encoding, spec)
-    if positions != 'standard':
+  for own in blocks.create_contextual(config):
+    if not own.is_none and scheme != position_schemes.create('standard'):
       raise errors.CombinationError(
-        f'{spec} computes positions from contents and {positions} from indices;'
-        ' use one of them'
+        f'{specs.describe(own)} computes positions from contents and {scheme} '
+        'from indices; use one of them'
       )
 
 
