@@ -4,7 +4,9 @@ At contiguous positions a tile of q by k pairs has q + k - 1 distances. A
 translation-invariant bias is one number per head and distance: a *strip* of
 them, skewed, is the tile, exactly. FIRE's bias also depends on the query's
 position, but slowly: an *anchored* tile interpolates (`BiasFn.row_weights`)
-between strips of every 32nd query. The first 128 queries are exact.
+between strips of every 32nd query. The first 128 queries are exact. A bias
+linear in positions per head is one number per head and *key*, because softmax
+ignores what all keys of a query share.
 
 These are the tiles of `blockwise`, which computes strips for each tile. Kernels
 read tables, whose anchors must be fewer (`fused.anchors`). Measured for FIRE
@@ -37,13 +39,20 @@ _FIRST = 128
 
 
 def choose(
-  bias: encodings.BiasFn | None, bias_form: str, contiguous: bool
+  bias: encodings.BiasFn | None,
+  bias_form: str,
+  contiguous: bool,
+  per_key: bool = False,
 ) -> str:
-  """Returns the form of tiles: 'exact', 'strip' or 'anchored'.
+  """Returns the form of tiles: 'exact', 'strip', 'anchored' or 'keys'.
+
+  `per_key` asks for 'keys' if the bias is linear in the position.
 
   Raises:
     errors.ConfigError: 'anchored' is not available for the bias.
   """
+  if per_key and bias is not None and bias.slopes is not None:
+    return 'keys'
   if bias is not None and bias.encoding.takes_distances:
     return 'strip' if contiguous else 'exact'
   if bias is None or bias_form == 'exact':
@@ -64,9 +73,14 @@ def choose(
 def tile(
   form: str, bias: encodings.BiasFn | None, queries: Side, keys: Side
 ) -> Array | None:
-  """Returns the bias of a tile in a form of `choose`, `[1 or B, H, q, k]`."""
+  """Returns the bias of a tile in a form of `choose`, `[1 or B, H, q, k]`.
+
+  In the form 'keys' it is `[1 or B, H, 1, k]`, up to a constant per query.
+  """
   if bias is None:
     return None
+  if form == 'keys':
+    return _key_tile(bias, queries, keys)
   if form == 'strip':
     return _strip_tile(bias, queries, keys)
   if form == 'anchored':
@@ -94,6 +108,18 @@ def interpolation_weights(
     for x in (before_Q, index_Q, before_Q + spacing)
   )
   return jax.vmap(bias.row_weights)(*around)
+
+
+def _key_tile(bias: encodings.BiasFn, queries: Side, keys: Side) -> Array:
+  """Returns s_h (p_j - p) for the position p of the first query."""
+  first = jax.tree.map(
+    lambda x: jax.lax.stop_gradient(x[:, :1]), queries.positions
+  )
+  first, own = (
+    jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), p)
+    for p in (first, keys.positions)
+  )
+  return -bias.slopes[None, :, None, None] * first.to(own)
 
 
 def _exact_tile(bias: Any, queries: Side, keys: Side) -> Array:

@@ -49,10 +49,13 @@ def block_size(bias: BiasFn | None, head_dim: int) -> int:
 def attend(call: AttentionCall) -> Array:
   """Returns attention, `[B, Q, H, D]`; see `dot_product_attention`."""
   q_length, k_length = call.q.shape[1], call.k.shape[1]
-  size = block_size(call.bias, call.q.shape[3])
-  block_q, block_k = min(size, q_length), min(size, k_length)
   contiguous = call.contiguous and call.queries.index.shape[0] == 1
-  form = bias_forms.choose(call.bias, call.bias_form, contiguous)
+  # A sink shares nothing with the keys of a query.
+  per_key = call.queries.learned is not None and call.sink_logits is None
+  form = bias_forms.choose(call.bias, call.bias_form, contiguous, per_key)
+  by_pair = call.bias if form != 'keys' else None
+  size = block_size(by_pair, call.q.shape[3])
+  block_q, block_k = min(size, q_length), min(size, k_length)
   logit_scale = jax.tree.map(
     lambda x: call_lib.pad(x, block_q)[..., None], call.logit_scale
   )
@@ -93,7 +96,7 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       largest, total, y = carry
       tile = _with_keys(plan, queries, j)
       bias = bias_forms.tile(plan.form, tile.bias, tile.queries, tile.keys)
-      if bias is not None:
+      if bias is not None and plan.form == 'exact':
         call_lib.check_bias_shape(bias, (*tile.q.shape[:3], tile.k.shape[2]))
       content = _content_tile(
         tile.content,
@@ -237,9 +240,9 @@ def _add_tile(
 
   dbias, dlearned = gradients.bias, []
   if bias is not None:
-    shared_positions = bias.shape[0] < ds.shape[0]
-    rows = ds.sum(0, keepdims=True) if shared_positions else ds
-    dbias_i, dlearned_i = to_bias(rows)
+    summed = [n for n in (0, 2) if bias.shape[n] < ds.shape[n]]
+    total = ds.sum(summed, keepdims=True) if summed else ds
+    dbias_i, dlearned_i = to_bias(total)
     dbias = jax.tree.map(jnp.add, dbias, dbias_i)
     dlearned.append(dlearned_i)
   if call.logit_cap is not None:

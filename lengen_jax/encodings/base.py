@@ -76,6 +76,11 @@ class BiasFn:
       self.params, anchors, distances, bidirectional=self.bidirectional
     )
 
+  @property
+  def slopes(self) -> jax.Array | None:
+    """The slopes `[H]` of a bias per key, or None; see `Encoding.slopes`."""
+    return self.encoding.slopes(self.params)
+
   def row_weights(
     self, before: Array, positions: Array, after: Array
   ) -> jax.Array:
@@ -324,6 +329,14 @@ class Encoding(nn.Module):
     not translation invariant have no strip.
     """
     raise NotImplementedError(f'{type(self).__name__} has no strip')
+
+  @nn.nowrap
+  def slopes(self, params: Params) -> jax.Array | None:
+    """Returns s_h, `[H]`, if the bias is -s_h (p_i - p_j); None if not.
+
+    Each softmax then depends on s_h p_j alone, a bias per key.
+    """
+    return None
 
   @nn.nowrap
   def rows(

@@ -34,12 +34,12 @@ class Linear(base.Encoding):
     if self.learned:
       init = nn.initializers.constant(self.slope)
       shape = (self.num_heads,)
-      self.slopes = self.make_param(self, 'slope', init, shape, ('heads',))
+      self.s = self.make_param(self, 'slope', init, shape, ('heads',))
     else:
-      self.slopes = jnp.full(self.num_heads, self.slope, jnp.float32)
+      self.s = jnp.full(self.num_heads, self.slope, jnp.float32)
 
   def tile_params(self) -> base.NamedLeaves | None:
-    return {'slopes': (self.slopes, ('heads',))}
+    return {'slopes': (self.s, ('heads',))}
 
   @nn.nowrap
   def strip(
@@ -47,3 +47,7 @@ class Linear(base.Encoding):
   ) -> jax.Array:
     slopes_H = base.per_head(params['slopes'], distances.ndim + 1)
     return -slopes_H * distances[None]
+
+  @nn.nowrap
+  def slopes(self, params: Params) -> jax.Array | None:
+    return params['slopes']
