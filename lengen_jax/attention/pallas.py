@@ -66,7 +66,7 @@ def attend(call: AttentionCall) -> Array:
   two_sided = anchored and call.bias.bidirectional and not call.mask.causal
 
   positions = call.queries.positions, call.keys.positions
-  shared = form in ('none', 'strip') or all(
+  shared = form in ('none', 'keys', 'strip') or all(
     leaf.ndim == 1 or leaf.shape[0] == 1 for leaf in jax.tree.leaves(positions)
   )
 
@@ -140,9 +140,19 @@ def _check(call: AttentionCall, platform: str) -> None:
     bias is None or bias.encoding.takes_distances
   )
   packed = call.queries.segment_ids is not None
+  per_head = bias is not None and call.queries.learned is not None
+  on_tpu = CHIPS[platform] is pallas_tpu
   for what, is_used in (
     ('content terms', call.content is not None),
-    ('positions per head', call.queries.learned is not None),
+    ('positions per head on a GPU', per_head and not on_tpu),
+    (
+      'positions per head, except for a bias linear in them',
+      per_head and bias.slopes is None,
+    ),
+    (
+      'sink_logits with positions per head',
+      per_head and call.sink_logits is not None,
+    ),
     ('logit_cap', call.logit_cap is not None),
     ("bias_form='anchored' for packed rows", packed and needs_anchors),
     ('sinks', call.mask.sinks),
@@ -156,14 +166,15 @@ def _check(call: AttentionCall, platform: str) -> None:
 
 
 def _form(call: AttentionCall) -> str:
-  """Returns 'none', 'strip', 'anchored' or 'dense'."""
+  """Returns 'none', 'keys', 'strip', 'anchored' or 'dense'."""
   bias, contiguous = call.bias, call.contiguous
   if bias is None:
     return 'none'
   if not bias.encoding.takes_distances:
     # In packed rows, positions restart within a block.
     contiguous = contiguous and call.queries.segment_ids is None
-  form = bias_forms.choose(bias, call.bias_form, contiguous)
+  per_head = call.queries.learned is not None
+  form = bias_forms.choose(bias, call.bias_form, contiguous, per_head)
   return 'dense' if form == 'exact' else form
 
 

@@ -306,6 +306,69 @@ def test_chunks_of_keys_with_a_bias_per_pair(monkeypatch, chip, options):
   assert_equal(got, want, 2e-5)
 
 
+def at_positions_per_head(implementation, options, num_heads=4):
+  """Output and gradients, also to positions per head and their slopes."""
+  length = options.get('q_length', L)
+  own = {k: x for k, x in options.items() if k != 'q_length'}
+  encoding = encodings.create(
+    'linear(slope=0.3, learned=True)', num_heads=num_heads, head_dim=D
+  )
+  rng = np.random.default_rng(3)
+  steps = rng.uniform(0.1, 1.0, (B, L, num_heads)).astype(np.float32)
+  k_positions = np.cumsum(steps, axis=1)
+  start = own.get('q_offset', 0)
+  slope = np.linspace(0.2, 0.5, num_heads, dtype=np.float32)
+
+  def attend(q, k, v, slope, q_positions, k_positions):
+    return attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply({'params': {'slope': slope}}, method='bias_fn'),
+      q_positions=q_positions,
+      k_positions=k_positions,
+      implementation=implementation,
+      **own,
+    )
+
+  q_positions = k_positions[:, start : start + length]
+  inputs = arrays(length, num_heads, D), slope, q_positions, k_positions
+  return value_and_grads(attend, *inputs[0], *inputs[1:])
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    # Several blocks, and heads that share keys.
+    {'causal': True},
+    pytest.param({'causal': True, 'window': 90}, marks=pytest.mark.slow),
+    pytest.param(
+      {
+        'causal': True,
+        'q_segment_ids': SEGMENTS,
+        'k_segment_ids': SEGMENTS,
+      },
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      {'causal': True, 'q_length': 130, 'q_offset': 170},
+      marks=pytest.mark.slow,
+    ),
+  ],
+)
+def test_a_bias_per_key_from_positions_per_head(monkeypatch, options):
+  monkeypatch.setattr(plans, 'BLOCK', 128)
+  want, got = (
+    at_positions_per_head(one, options) for one in ('reference', 'pallas')
+  )
+  # Gradients of positions sum over queries, with much that cancels.
+  for a, b, tolerance in zip(got, want, [1e-5] * 4 + [5e-5] * 3, strict=True):
+    scale = np.abs(b).max()
+    if scale < 1e-5:  # Of positions of queries, which have no effect.
+      scale = np.abs(want[-1]).max()
+    assert np.abs(a - b).max() <= tolerance * scale
+
+
 @pytest.mark.parametrize(
   'chip, num_heads, head_dim, batch',
   [

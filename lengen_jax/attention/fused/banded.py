@@ -1,8 +1,9 @@
-"""Attention in kernels for a band of queries, with a bias by distance or none.
+"""Attention in kernels for a band of queries, without a bias per pair.
 
-The kernels make the bias of a tile from a table of rows by distance. Its
-gradient is the gradient of the tile, summed along diagonals; autodiff computes
-that of the parameters from it.
+The kernels make the bias of a tile from a table of rows by distance, or from
+positions of keys. The gradient of the table is the gradient of the tile, summed
+along diagonals or over queries. Autodiff computes the gradients of parameters
+and positions from it.
 """
 
 import functools
@@ -12,6 +13,7 @@ import jax
 from jax import Array
 import jax.numpy as jnp
 
+from lengen_jax import encodings
 from lengen_jax.attention.call import AttentionCall
 from lengen_jax.attention.fused import merge, tables
 from lengen_jax.attention.fused.plan import Inputs, Plan
@@ -42,13 +44,20 @@ def _backward(
   table, to_bias = jax.vjp(
     lambda bias: tables.make(plan, bias, call), call.bias
   )
+  dqueries = dkeys = None
   inputs = Inputs.create(plan, call, table).with_gradients(plan, y, lse, dy)
   if table.weights is not None:
     vary = tables.weights_vary(plan, call.bias, call)
     inputs = inputs.replace(weights_vary=vary)
   dq, dtable = chip.calls.query_gradients(plan, inputs)
-  (dbias,) = to_bias(dtable)
-  dk, dv = chip.calls.key_gradients(plan, inputs)
+  dk, dv, dkey_bias = chip.calls.key_gradients(plan, inputs)
+  if plan.form == 'keys':
+    dbias, dvalue = _key_gradients(call, dkey_bias)
+    dkeys = call.keys.gradient(dvalue)
+    # What all keys of a query share has no effect.
+    dqueries = call.queries.gradient(jnp.zeros_like(call.queries.learned))
+  else:
+    (dbias,) = to_bias(dtable)
   after = call.q.shape[1] - plan.before - dq.shape[1]
   dq = jnp.pad(dq, ((0, 0), (plan.before, after), (0, 0)))
   after = call.k.shape[1] - dk.shape[1]
@@ -59,10 +68,24 @@ def _backward(
     v=dv,
     bias=dbias,
     sink_logits=merge.sink_gradient(plan, (y, lse), dy, call.sink_logits),
-    queries=None,
-    keys=None,
+    queries=dqueries,
+    keys=dkeys,
   )
   return (gradients,)
+
+
+def _key_gradients(
+  call: AttentionCall, dkey_bias_BxHx1xK: Array
+) -> tuple[encodings.BiasFn, Array]:
+  """Returns gradients of the bias's parameters, and of positions of keys."""
+  value = call.keys.learned
+  key_bias, pull = jax.vjp(tables.key_bias, call.bias, value)
+  gradient = dkey_bias_BxHx1xK[..., : value.shape[1]]
+  unread = value.shape[1] - gradient.shape[3]
+  gradient = jnp.pad(gradient, [(0, 0)] * 3 + [(0, unread)])
+  if key_bias.shape[0] == 1:
+    gradient = gradient.sum(0, keepdims=True)
+  return pull(gradient)
 
 
 attend.defvjp(_forward, _backward)

@@ -111,7 +111,7 @@ def _backward(
       )
       inputs = Inputs.create(plan, part, table).with_gradients(plan, *own)
       dq, dtable = chip.calls.query_gradients(plan, inputs)
-      dk, dv = chip.calls.key_gradients(plan, inputs)
+      dk, dv, _ = chip.calls.key_gradients(plan, inputs)
       (dbias,) = to_bias(dtable)
       return sums.replace(
         q=sums.q + dq,

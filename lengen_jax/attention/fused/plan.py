@@ -22,7 +22,8 @@ LANES = 128
 class Plan:
   """Static sizes and options of a band of queries."""
 
-  form: str  # Form of the bias: 'none', 'strip', 'anchored' or 'dense'.
+  # Form of the bias: 'none', 'keys', 'strip', 'anchored' or 'dense'.
+  form: str
   block: int  # Tokens in a block of queries, and in one of keys; b.
   first: int  # Index of the first block of queries.
   blocks_q: int  # Number of blocks of queries; 1 if the bias is dense.
@@ -43,6 +44,11 @@ class Plan:
   def is_partial(self) -> bool:
     """Whether outputs of several calls are summed; they are float32 then."""
     return self.form == 'dense'
+
+  @property
+  def has_tiles(self) -> bool:
+    """Whether the bias of a tile is computed for all rows of the batch."""
+    return self.form not in ('none', 'keys')
 
   @property
   def highest(self) -> int:
@@ -98,6 +104,13 @@ class Table(struct.PyTreeNode):
   weights: Any = None
   # Tiles of one block of queries with all keys, [N, 1 or B, H, b, b].
   dense: Any = None
+  # Positions of keys per head, value and error, float32 [B, H, 1, K]: the bias
+  # of a key is linear in them.
+  key_values: Any = None
+  key_errors: Any = None
+  # [B, H, 1, n / b LANES]: of each block of queries, value and error of the
+  # first position, and the slope of the head; the other lanes are 0.
+  lines: Any = None
 
 
 class Inputs(struct.PyTreeNode):

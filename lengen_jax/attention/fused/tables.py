@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings
 from lengen_jax.attention import bias_forms, visibility
+from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall, Side
-from lengen_jax.attention.fused.plan import Plan, Table
+from lengen_jax.attention.fused.plan import LANES, Plan, Table
 
 
 def make(
@@ -20,6 +21,8 @@ def make(
   """Returns the table of a bias for a band of queries of the call."""
   if plan.form == 'none':
     return Table()
+  if plan.form == 'keys':
+    return _keys(plan, bias, call)
   if plan.form == 'dense':
     return Table(dense=_dense(plan, bias, call))
   first, end = plan.lowest * plan.block, plan.highest * plan.block
@@ -103,3 +106,37 @@ def _dense(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
     return jax.lax.cond(needed, tile, lambda keys: nothing, keys)
 
   return jax.lax.map(tile_if_needed, jnp.arange(plan.blocks_k))
+
+
+def _keys(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Table:
+  batch, heads = call.q.shape[0], plan.heads_of(call.q)
+
+  def of_blocks(x: Array, step: int) -> Array:
+    """Returns every nth position, `[B, H, 1, N]`, of whole blocks."""
+    x = call_lib.pad(x, plan.block)[:, ::step]
+    x = jnp.broadcast_to(x, (batch, *x.shape[1:]))
+    return jnp.swapaxes(x, 1, 2)[:, :, None]
+
+  keys, queries = call.keys.positions, call.queries.positions
+  errors = [
+    jnp.zeros_like(p.value) if p.error is None else p.error
+    for p in (keys, queries)
+  ]
+  values = of_blocks(keys.value, 1), of_blocks(queries.value, plan.block)
+  key_errors, errors = of_blocks(errors[0], 1), of_blocks(errors[1], plan.block)
+  slopes = jnp.broadcast_to(bias.slopes[None, :, None, None], values[1].shape)
+  lines = jnp.stack([values[1], errors, slopes], -1)
+  lines = jnp.pad(lines, [(0, 0)] * 4 + [(0, LANES - 3)])
+  return Table(
+    key_values=values[0],
+    key_errors=key_errors,
+    lines=lines.reshape(batch, heads, 1, -1),
+  )
+
+
+def key_bias(bias: encodings.BiasFn, value_BxKxH: Array) -> Array:
+  """Returns the bias of keys up to a constant, `[1 or B, H, 1, K]`."""
+  middle = value_BxKxH[:, value_BxKxH.shape[1] // 2, None]
+  relative = value_BxKxH - jax.lax.stop_gradient(middle)
+  relative = jnp.swapaxes(relative, 1, 2)[:, :, None]
+  return bias.slopes[None, :, None, None] * relative

@@ -63,8 +63,11 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
   return dq, Table(rows=rows, weights=weights)
 
 
-def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
-  """Returns gradients of the keys and values that the band reads."""
+def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array, None]:
+  """Returns gradients of the keys and values that the band reads.
+
+  The third result is for a bias per key, which is not available.
+  """
   n, k = tile_size(plan), inputs.k
   output = _tokens(plan, k, plan.blocks_k * plan.block, n)
   group = plan.heads_of(inputs.q) // plan.heads_of(k)
@@ -73,7 +76,7 @@ def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
   )
   outputs = {'dk': output, 'dv': output}
   dk, dv = _call(plan, kernels.key_gradient, blocks, outputs)
-  return dk, dv
+  return dk, dv, None
 
 
 def _tile_gradients(plan: Plan, inputs: Inputs) -> Array:

@@ -25,7 +25,7 @@ def begin(p: Program) -> None:
 def make(p: Program) -> None:
   """Computes the bias of a tile, or its strips, for `of`."""
   plan = p.plan
-  if plan.form == 'none':
+  if not plan.has_tiles:
     return
   if plan.alone:
     _lay_out(p)
@@ -48,6 +48,19 @@ def of(p: Program, head: int) -> Array:
     weight, _ = _weight(p, 0, 0)
     tile += weight * _laid_out(p, head, 1)
   return tile
+
+
+def of_keys(p: Program, row: Array, head: int) -> Array:
+  """Returns the bias per key of a tile, `[1, b]`, or a column if they are rows.
+
+  It is s (p_j - p) for the position p of the first query, whose difference from
+  that of each key is a sum of two numbers.
+  """
+  line = p.lines[row, head]
+  value, error, slope = (line[:, n : n + 1] for n in range(3))
+  distance = p.key_values[row, head] - value
+  bias = slope * (distance + (p.key_errors[row, head] - error))
+  return bias if p.keys_inside else column(bias, p.plan.block)
 
 
 def _laid_out(p: Program, head: int, anchor: int) -> Array:
@@ -137,7 +150,7 @@ def _change(p: Program, anchor: int | Array, window: Any) -> Array:
 
 def begin_gradient(p: Program) -> None:
   """Sets the table's gradient to zero before its first tile."""
-  if p.plan.form == 'none':
+  if not p.plan.has_tiles:
     return
   begins: bool | Array = True
   found = p.ddense

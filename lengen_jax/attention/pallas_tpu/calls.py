@@ -58,7 +58,7 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
     'delta_columns': grid.per_head,
     'sum': grid.summed,
   }
-  if plan.form != 'none':
+  if plan.has_tiles:
     outputs |= grid.table_gradients()
     scratch['dbias'] = (plan.heads, plan.block, plan.block)
     if plan.form != 'dense':
@@ -85,17 +85,27 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
   return found['dq'], Table(rows, weights, dense)
 
 
-def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
-  """Returns gradients of the keys and values that the band reads."""
+def key_gradients(
+  plan: Plan, inputs: Inputs
+) -> tuple[Array, Array, Array | None]:
+  """Returns gradients of the keys and values that the band reads.
+
+  The third result is that of a bias per key, float32 `[B, H, 1, K]`.
+  """
   k = inputs.k
   grid = _Grid(plans.with_rows(plan, plans.KEYS, k.shape[0]), inputs, False)
   shape = _output(plan, k, plan.blocks_k * plan.block)
+  outputs = {'dk': (shape, grid.keys()), 'dv': (shape, grid.keys())}
+  if plan.form == 'keys':
+    heads = plan.heads_of(inputs.q)
+    of_bias = _shape(k.shape[0], heads, 1, shape.shape[1])
+    outputs['dkey_bias'] = of_bias, grid.per_key()
   found = grid.call(
     kernels.key_gradient,
-    outputs={'dk': (shape, grid.keys()), 'dv': (shape, grid.keys())},
+    outputs=outputs,
     scratch={'dk_sum': grid.summed, 'dv_sum': grid.summed},
   )
-  return found['dk'], found['dv']
+  return found['dk'], found['dv'], found.get('dkey_bias')
 
 
 def _shape(*shape: int) -> jax.ShapeDtypeStruct:
@@ -218,7 +228,7 @@ class _Grid:
   def _bias_scratch(self) -> dict[str, Shape]:
     """Returns shapes of a tile of the bias and of its distances, by name."""
     p = self.plan
-    if p.form == 'none':
+    if not p.has_tiles:
       return {}
     scratch: dict[str, Shape] = {'bias': (p.heads, p.block, p.block)}
     if p.alone:
@@ -246,6 +256,13 @@ class _Grid:
     p = self.plan
     return self._spec(
       (p.rows, p.heads, 1, p.block), lambda h, b, i, j: (b, h, 0, i)
+    )
+
+  def per_key(self) -> pl.BlockSpec:
+    """Returns the blocks of numbers per key and query head."""
+    p = self.plan
+    return self._spec(
+      (p.rows, p.heads, 1, p.block), lambda h, b, i, j: (b, h, 0, j)
     )
 
   def _spec(self, shape: Shape, index: Index) -> pl.BlockSpec:
@@ -313,6 +330,11 @@ class _Grid:
       shape = 1, 1, p.heads, p.anchors, p.block
       add('near', rows, shape, half(0))
       add('far', rows, shape, half(1))
+    if table.lines is not None:
+      found['key_values'] = table.key_values, self.per_key()
+      found['key_errors'] = table.key_errors, self.per_key()
+      shape = p.rows, p.heads, 1, LANES
+      add('lines', table.lines, shape, lambda h, b, i, j: (b, h, 0, i))
     if table.weights is not None:
       shape = 1, 1, p.block
       add('weights', table.weights, shape, lambda h, b, i, j: (b * own, 0, i))

@@ -5,6 +5,7 @@ from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from lengen_jax.attention.fused import dot, MASKED, NOTHING
+from lengen_jax.attention.fused.plan import LANES
 from lengen_jax.attention.pallas_tpu import bias
 from lengen_jax.attention.pallas_tpu.program import column, Program, wide
 
@@ -81,7 +82,7 @@ def query_gradient(p: Program) -> None:
 
   def tile(masked: bool) -> None:
     bias.make(p)
-    if plan.form != 'none':
+    if plan.has_tiles:
       p.dbias[...] = jnp.zeros(p.dbias.shape, jnp.float32)
 
     @p.each_row
@@ -94,13 +95,13 @@ def query_gradient(p: Program) -> None:
         dp = dot(p.only(dy, head), v, (1, 1))
         delta = wide(p.delta_columns[row, head], plan.block)
         ds = weights * (dp - delta)
-        if plan.form != 'none':
+        if plan.has_tiles:
           p.dbias[head] += ds
         dq = dot(ds.astype(k.dtype), k, (1, 0))
         added = p.put(added, dq, head)
       p.sum[row] += added
 
-    if plan.form != 'none':
+    if plan.has_tiles:
       bias.add_gradient(p)
 
   p.when_visible(tile)
@@ -123,6 +124,12 @@ def key_gradient(p: Program) -> None:
     p.dk_sum[...] = jnp.zeros(p.dk_sum.shape, jnp.float32)
     p.dv_sum[...] = jnp.zeros(p.dv_sum.shape, jnp.float32)
 
+  if plan.form == 'keys':
+    # Of each of the query heads that read a key head.
+    @pl.when(p.i == 0)
+    def _() -> None:
+      p.dkey_bias[...] = jnp.zeros(p.dkey_bias.shape, jnp.float32)
+
   def tile(masked: bool) -> None:
     bias.make(p)
 
@@ -137,6 +144,12 @@ def key_gradient(p: Program) -> None:
         weights = jnp.exp(s - p.lse[row, head])
         dp = dot(v, own_dy, (1, 1))
         ds = weights * (dp - p.delta[row, head])
+        if plan.form == 'keys':
+          # Sums over queries, the same in all rows of a square.
+          total = jnp.broadcast_to(
+            ds.sum(1, keepdims=True), (plan.block, LANES)
+          )
+          p.dkey_bias[row, head] += total.T[:1]
         dv += dot(weights.astype(dy.dtype), own_dy, (1, 0))
         dk += dot(ds.astype(q.dtype), own_q, (1, 0))
       p.dk_sum[row] += dk
@@ -155,6 +168,8 @@ def _logits(
 ) -> Array:
   """Returns logits of a tile `[b, b]`, of the tile's rows and columns."""
   s = dot(a, b, (1, 1)) * p.plan.scale
-  if p.plan.form != 'none':
+  if p.plan.form == 'keys':
+    s += bias.of_keys(p, row, head)
+  elif p.plan.has_tiles:
     s += bias.of(p, head)
   return p.masked(s, row, MASKED) if masked else s

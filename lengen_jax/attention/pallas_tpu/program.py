@@ -58,6 +58,10 @@ class Program:
   near: Ref = None  # [1, 1, h, A, b], first half of the tile's distances
   far: Ref = None  # The second half.
   weights: Ref = None  # [1, 1, b]
+  key_values: Ref = None  # [R, h, 1, b]
+  key_errors: Ref = None
+  lines: Ref = None  # [R, h, 1, LANES]
+  dkey_bias: Ref = None  # [R, h, 1, b]
   drows: Ref = None  # [1, 1, h, A, blocks, b]
   dweights: Ref = None  # [1, h, 1, b]
   # Scratch; the last axis LANES holds the same number in all lanes.
