@@ -110,6 +110,7 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   assert 'max_position=64 or more' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_contextual_positions_are_in_the_results(tmp_path, tiny_config):
   tiny_config.eval.lengths = (32, 64)
   tiny_config.train.steps = 3
