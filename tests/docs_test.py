@@ -18,6 +18,7 @@ import pytest
 from docs import write_reference
 from lengen_jax import arguments as arguments_lib
 from lengen_jax import cli, encodings, errors
+from lengen_jax.positions import contextual
 from lengen_jax.training import config_file
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -79,10 +80,12 @@ def reader(monkeypatch, tmp_path):
   # A checkpoint, and the length it was trained at.
   monkeypatch.setenv('LLAMA', 'tests/golden/llama/untied,tiny')
   monkeypatch.setenv('TRAINED', '32')
-  before = dict(encodings.ENCODINGS)
+  registries = encodings.ENCODINGS, contextual.CONTEXTUAL
+  before = [dict(registry) for registry in registries]
   yield tmp_path
-  for name in encodings.ENCODINGS.keys() - before.keys():
-    del encodings.ENCODINGS[name]
+  for registry, names in zip(registries, before, strict=True):
+    for name in registry.keys() - names.keys():
+      del registry[name]
 
 
 @pytest.mark.slow

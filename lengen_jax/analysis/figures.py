@@ -93,6 +93,26 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
     return _svg(figure, f'biases-{number}-{query}', label)
 
 
+def positions(number: int, layers: Any) -> str:
+  """Returns an SVG of contextual positions by token, a panel per layer.
+
+  `layers` is the `evaluation.position_maps.summary` of run `number`.
+  """
+  with matplotlib.rc_context(_STYLE):
+    figure, panels = plots.layer_panels([*layers], 3, (_WIDTH, 0.7), 1.3)
+    for axes, drawn in zip(panels, layers.values(), strict=True):
+      for head, position in enumerate(drawn['position']):
+        color = plots.COLORS[head % len(plots.COLORS)]
+        axes.plot(drawn['token'], position, color=color, linewidth=1.2)
+      # The limits are those of the heads, whose positions may be far smaller.
+      axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+      index = drawn['token']
+      axes.plot(index, index, '--', color='#666666', linewidth=1, zorder=1)
+    figure.supxlabel('index of the token', fontsize=9)
+    figure.supylabel('position', fontsize=9)
+    return _svg(figure, f'positions-{number}', 'Positions against index')
+
+
 def swatch(number: int) -> str:
   """Returns an SVG of the line style of curve `number`."""
   with matplotlib.rc_context(_STYLE):

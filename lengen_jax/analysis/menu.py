@@ -10,6 +10,7 @@ import rich.text
 from lengen_jax import encodings, errors, positions, specs, tasks
 from lengen_jax.attention import scaling
 from lengen_jax.data import menu, prompts, sources
+from lengen_jax.positions import contextual
 
 _TASKS = {
   f'{family}/{name}': task
@@ -29,6 +30,11 @@ _LISTS: Any = (
     'position schemes',
     positions.SCHEMES,
     'fractional test_time at_decoding keys source',
+  ),
+  (
+    'contextual position schemes',
+    contextual.CONTEXTUAL,
+    'parameters at_decoding keys source',
   ),
   ('logit scales', scaling.SCALES, 'parameters at_decoding keys source'),
   ('tasks', _TASKS, 'tokens chance keys source'),

@@ -11,7 +11,12 @@ from typing import Any
 from lengen_jax.analysis import figures
 
 # Fields of a config that differ between runs.
-_OF_RUNS = ('model.encoding', 'model.attention_scale', 'positions')
+_OF_RUNS = (
+  'model.encoding',
+  'model.attention_scale',
+  'model.contextual_positions',
+  'positions',
+)
 _STYLE = """\
 :root { color-scheme: light dark; --paper: #fff; --panel: #f4f5f7;
   --ink: #1b1d20; --soft: #5a6068; --line: #dcdfe3; --link: #0b5cad;

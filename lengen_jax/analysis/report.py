@@ -122,16 +122,21 @@ def print_scores(results: Mapping[str, Any]) -> None:
 def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   """Writes CSV files, plot and HTML page into the workdir.
 
-  Positions in positions.csv count from 1. Returns the paths of results.json and
-  of the written files.
+  Positions in positions.csv count from 1. If a run has contextual positions,
+  contextual_positions.csv has those of some tokens, whose indices count from 0.
+  Returns the paths of results.json and of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
   of_run = ('encoding', 'positions', 'attention_scale')
   measured = ('loss', 'perplexity', 'bits_per_byte', 'word_perplexity')
   cost = ('tokens', 'parameters', 'train_seconds')
   head = ['run', *of_run, 'train_length', 'length', *measured, *cost, 'refused']
-  curves, positions = [], []
+  curves, positions, contextual = [], [], []
   for name, curve in _runs(results):
+    for layer, drawn in (curve.get('contextual_positions') or {}).items():
+      for number, values in enumerate(drawn['position']):
+        points = zip(drawn['token'], values, strict=True)
+        contextual += [(name, layer, number, *point) for point in points]
     for n, length in enumerate(results['lengths']):
       row = [name, *map(curve.get, of_run), results['train_length'], length]
       row += [*(curve[key][n] for key in measured), *map(curve.get, cost)]
@@ -146,8 +151,13 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
       ('run', 'length', 'position', 'loss'), positions
     ),
   }
-  for name in ('curves.csv', 'positions.csv'):
-    files.write_text(folder / name, texts[name])
+  if contextual:
+    texts['contextual_positions.csv'] = tables.csv_text(
+      ('run', 'layer', 'head', 'token', 'position'), contextual
+    )
+  for name, text in texts.items():
+    if name.endswith('.csv'):
+      files.write_text(folder / name, text)
   plot, path = folder / 'length_curves.png', folder / 'report.html'
   plots.write(plot, plots.length_curves, results, names(results), _UNIT)
   files.write_text(path, _page(results, texts, folder))
@@ -217,6 +227,7 @@ def _page(
     page.listing(inexact, 'Interpolated biases:'),
     *_paper(results),
     *_biases(results),
+    *_positions(results),
     *_cost(results),
     *page.appendix(
       config, json.loads(defaults.get().to_json()), facts, texts, folder
@@ -272,7 +283,7 @@ def _biases(results: Mapping[str, Any]) -> Iterator[str]:
     'length. The largest value is shifted to 0, and values below '
     f'-{figures.MOST_NATS} nats are clipped. Each line is a head, ',
     page.Html(', '.join(kinds)),
-    '.',
+    '. Positions are 0, 1, 2, …, also in runs with contextual positions.',
     class_='note',
   )
   for number, (name, curve) in enumerate(_runs(results)):
@@ -291,6 +302,29 @@ def _biases(results: Mapping[str, Any]) -> Iterator[str]:
       shown = page.element('div', *drawn, class_='figures')
       title = page.element('h3', name)
       yield page.element('section', title, shown, data_run=number)
+
+
+def _positions(results: Mapping[str, Any]) -> Iterator[str]:
+  """Yields figures of the contextual positions."""
+  runs = [
+    (number, name, curve['contextual_positions'])
+    for number, (name, curve) in enumerate(_runs(results))
+    if curve.get('contextual_positions')
+  ]
+  if not runs:
+    return
+  yield page.element('h2', 'Positions')
+  yield page.element(
+    'p',
+    'Positions that each layer computes from contents, by the index of the '
+    'token, in the first of the longest validation windows. Each line is a '
+    'head; the dashed line is the index itself.',
+    class_='note',
+  )
+  for number, name, layers in runs:
+    shown = page.figure(figures.positions(number, layers), 'Panels are layers.')
+    title = page.element('h3', name)
+    yield page.element('section', title, shown, data_run=number)
 
 
 def _cost(results: Mapping[str, Any]) -> Iterator[str]:

@@ -2,6 +2,6 @@
 
 from lengen_jax.attention import scaling
 from lengen_jax.attention.dot_product import dot_product_attention
-from lengen_jax.attention.with_encoding import rotated, with_encoding
+from lengen_jax.attention.encoded import rotated, with_encoding
 
 __all__ = ['dot_product_attention', 'rotated', 'scaling', 'with_encoding']

@@ -30,6 +30,7 @@ from lengen_jax.encodings.checks import (
   check_extent,
   check_positions,
   check_scheme,
+  check_width,
   kind,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
   'check_extent',
   'check_positions',
   'check_scheme',
+  'check_width',
   'create',
   'create_layers',
   'is_per_head',

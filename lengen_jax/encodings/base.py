@@ -185,6 +185,9 @@ class Encoding(nn.Module):
     """Whether keys are rotated for each new token while decoding."""
     return self.length_dependent
 
+  # `rotate` returns vectors wider than head_dim, whose logits are still scaled
+  # by head_dim.
+  widens = False
   # Rescales positions (position interpolation).
   interpolates = False
   # Acts at the model's input, through `embed`.

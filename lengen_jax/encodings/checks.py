@@ -107,6 +107,23 @@ def check_contextual(encoding: Encoding, scheme: Contextual) -> None:
     )
 
 
+def check_width(encoding: Encoding, user: str) -> None:
+  """Checks that an encoding keeps the width of queries and keys.
+
+  Args:
+    user: what requires it, for the error.
+
+  Raises:
+    errors.CombinationError: naming the encoding, the user and alternatives.
+  """
+  if encoding.widens:
+    raise errors.CombinationError(
+      f'{specs.describe(encoding)} makes queries and keys wider than head_dim='
+      f'{encoding.head_dim}, which {user} does not support; use rope, or '
+      'attention.with_encoding'
+    )
+
+
 def check_extent(
   encoding: Encoding, scheme: PositionScheme, length: int, train: bool
 ) -> None:

@@ -34,6 +34,7 @@ class Pope(base.Encoding):
   beyond = 'angles never seen'
   at_decoding = 'nothing; keys are kept unrotated'
   caches_unrotated_keys = True
+  widens = True
   ranges = {'base': '> 1'}
 
   def setup(self) -> None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import attention, encodings, errors
-from lengen_jax.attention import call, scaling, visibility
+from lengen_jax.attention import call, visibility
 from lengen_jax.data import windows as data_windows
 from lengen_jax.models import layers, objective, stacking
 from lengen_jax.models.config import ModelConfig
@@ -26,6 +26,8 @@ from lengen_jax.types import Array, Params
 
 # Largest number of weights per head and layer that are computed at a time.
 MOST_PAIRS = 2**22
+# Methods of encodings, and what attention gets from them.
+_OF_ENCODING = {'rotate': 'rotated', 'bias_fn': 'bias', 'content_fn': 'content'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,10 @@ class Attended:
   options: dict[str, Any]
 
   def weights(self) -> jax.Array:
-    """Returns attention weights, float32 `[B, H, Q, K]`; 0 where masked."""
+    """Returns attention weights, float32 `[B, H, Q, K]`; 0 where masked.
+
+    The weights of a query sum to 1, or to less with `sink_logits`.
+    """
     batch, keys, key_heads, _ = self.k.shape
     options = dict(self.options)
     if options['content'] is not None:
@@ -129,26 +134,15 @@ def by_layer(
   ) -> Any:
     module, method = context.module, context.method_name
     result = next_function(*args, **kwargs)
-    # Inner modules return first: a layer's parts before the layer.
-    if isinstance(module, encodings.Encoding) and method == 'rotate':
-      parts['q'], parts['k'] = result
-      parts['q_positions'], parts['k_positions'] = args[2:4]
-    elif method in ('bias_fn', 'content_fn'):
-      parts[method.removesuffix('_fn')] = result
-    elif isinstance(module, scaling.LogitScale) and method == '__call__':
-      parts['logit_scale'] = result
-    elif isinstance(module, layers.Attention) and method == '__call__':
-      # A model calls its layers with (x, Tokens).
-      if kwargs.get('shared') is not None:
-        parts['bias'], parts['content'] = kwargs['shared']
-      for side in 'qk':
-        parts[f'{side}_segment_ids'] = args[1].segment_ids
-      for name in ('causal', 'window', 'sinks'):
-        parts[name] = getattr(module, name)
-      parts['scale'] = None if module.scaled_logits else 1.0
-      q, k = parts.pop('q'), parts.pop('k')
-      name = '/'.join(module.path[:-1])
-      found[name] = of_layer(Attended(q, k, dict(parts)))
+    # Inner modules return first: an encoding's parts before the layer.
+    if isinstance(module, encodings.Encoding) and method in _OF_ENCODING:
+      parts[_OF_ENCODING[method]] = result
+    elif isinstance(module, layers.Attention) and method == 'attend':
+      options = parts | kwargs
+      q, k = options.pop('rotated', args[1:3])
+      for name in ('lengths', 'rotate', 'bias_form', 'implementation'):
+        del options[name]
+      found['/'.join(module.path[:-1])] = of_layer(Attended(q, k, options))
       parts.clear()
     return result
 

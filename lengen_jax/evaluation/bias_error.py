@@ -38,7 +38,17 @@ def largest(
   if exact or implementation == 'reference':
     return {}
   largest_of = {'blockwise': _of_tiles, 'pallas': _of_rows}[implementation]
-  biases = dict(bias_maps.by_layer(config, params).values())
+  # Biases at contextual positions are exact.
+  indexed = {
+    f'layer_{i}'
+    for i, layer in enumerate(config.layers)
+    if layer.contextual_positions == 'none'
+  }
+  biases = dict(
+    found
+    for name, found in bias_maps.by_layer(config, params).items()
+    if name.rpartition('/')[2] in indexed
+  )
   return {
     path: float(largest_of(bias, length))
     for path, bias in biases.items()

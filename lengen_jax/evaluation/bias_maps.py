@@ -1,5 +1,8 @@
 """A model's additive biases in nats, by layer and head, from its parameters.
 
+Positions are 0, 1, 2, ..., also in layers that compute them from contents; see
+`position_maps` for those.
+
 Source: FIRE, Li et al. (2023), arXiv:2310.04418, figures 4 and 8, section 4.1.
 
 Shapes: N layers, H heads, K keys.

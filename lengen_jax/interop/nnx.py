@@ -48,6 +48,7 @@ class _Module(nnx.Module):
         f'{spec} is not an nnx.{type(self).__name__}; it is an '
         f'nnx.{cls.__name__}'
       )
+    encodings.check_width(self.encoding, f'nnx.{cls.__name__}')
 
     def init(key: jax.Array) -> Any:
       # Calling any one method creates all parameters.

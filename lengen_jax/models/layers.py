@@ -225,7 +225,7 @@ class Attention(nn.Module):
       k_BxLxGxD = jnp.transpose(cache[0], (0, 3, 1, 2))
       v_BxLxGxD = jnp.swapaxes(cache[1], 1, 2)
     last_visible = tokens.index if self.causal else tokens.segment_ends()
-    y_BxLxHxD = attention.with_encoding(
+    y_BxLxHxD = self.attend(
       encoding,
       q_BxLxHxD,
       k_BxLxGxD,
@@ -240,7 +240,7 @@ class Attention(nn.Module):
       causal=self.causal,
       window=self.window,
       sinks=self.sinks,
-      scale=None if self.scaled_logits else 1.0,
+      scale=self.head_dim**-0.5 if self.scaled_logits else 1.0,
       logit_scale=logit_scale(last_visible, lengths=tokens.lengths),
       sink_logits=self._sink_logits(),
       logit_cap=self.logit_cap,
@@ -252,6 +252,10 @@ class Attention(nn.Module):
       y_BxLxHxD *= self._gate(x)
     y_BxLxE = _output(self, y_BxLxHxD, x.shape[-1])
     return y_BxLxE if cache is None else (y_BxLxE, cache)
+
+  def attend(self, *args: Any, **options: Any) -> jax.Array:
+    """Calls `attention.with_encoding`, for interceptors of its arguments."""
+    return attention.with_encoding(*args, **options)
 
   def _norm(self, name: str) -> nn.Module:
     """Creates a norm of queries or keys."""

@@ -10,12 +10,18 @@ import platform
 import statistics
 from typing import Any
 
+import jax
 import ml_collections
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import vocabulary
-from lengen_jax.evaluation import bias_maps, generation, length_curve
+from lengen_jax.evaluation import (
+  bias_maps,
+  generation,
+  length_curve,
+  position_maps,
+)
 from lengen_jax.evaluation import scores as scores_lib
 from lengen_jax.evaluation.metrics import lm
 from lengen_jax.training import revision
@@ -111,7 +117,24 @@ def curve(
       if not one.refused
     },
     'biases': bias_maps.summary(run.model, trained.state.params, distances),
+    'contextual_positions': _contextual_positions(trained, windows, losses),
   }
+
+
+def _contextual_positions(
+  trained: run_lib.Trained, windows: Any, losses: Sequence[Any]
+) -> dict[str, Any] | None:
+  """Returns positions in the first of the longest windows that have a loss."""
+  run, longest = trained.run, [one.length for one in losses if not one.refused]
+  if not longest or {*run.model.contextual_positions} == {'none'}:
+    return None
+  return position_maps.summary(
+    run.model,
+    run.scheme,
+    run_lib.on_host(trained.state.params),
+    windows.batch(max(longest)),
+    rng=jax.random.key(run.config.seed),
+  )
 
 
 def _losses(

@@ -56,6 +56,9 @@ def curve(spec, lengths):
       for n in lengths[: len(measured)]
     },
     'biases': biases(draw, lengths) if encoding == 'fire' else None,
+    'contextual_positions': (
+      contextual_positions() if positions == 'forget' else None
+    ),
     'parameters': 2000,
     'steps': 8,
     'train_seconds': 4.0,
@@ -89,4 +92,13 @@ def biases(draw, lengths):
     'layers': ['layer_0', 'layer_1'],
     'thresholds': {'layer_0': 12.3},
     'queries': queries,
+  }
+
+
+def contextual_positions():
+  """As `position_maps.summary` gives them, of two layers with two heads."""
+  token = [0, 8, 16]
+  return {
+    'layer_0': {'token': token, 'position': [[0.7, 6.3, 9.5], [0.1, 0.5, 40]]},
+    'layer_2': {'token': token, 'position': [[0.7, 6.3, 9.5], [0, 0, 0.25]]},
   }

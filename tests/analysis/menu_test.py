@@ -10,6 +10,7 @@ import pytest
 from lengen_jax import encodings, positions, testing
 from lengen_jax.analysis import menu
 from lengen_jax.attention import scaling
+from lengen_jax.positions import contextual
 
 
 @pytest.fixture(scope='module')
@@ -29,23 +30,28 @@ def _text(console, *args):
   return ''.join(segment.text for a in args for segment in console.render(a))
 
 
-def entry(shown, name):
-  """What is shown of one entry, on one line."""
+def entry(shown, name, title=''):
+  """What is shown of one entry of the list with a title, on one line."""
+  shown = shown[shown.index(title) :]
   match = re.search(rf'\n  {name} +(\S.*?)(?=\n  \S|\n\S|\Z)', shown, re.S)
   return ' '.join(match[1].split())
 
 
 @pytest.mark.parametrize(
-  'name', [*encodings.ENCODINGS, *positions.SCHEMES, *scaling.SCALES]
+  'title, registry',
+  [
+    ('encodings', encodings.ENCODINGS),
+    ('position schemes', positions.SCHEMES),
+    ('contextual position schemes', contextual.CONTEXTUAL),
+    ('logit scales', scaling.SCALES),
+  ],
 )
-def test_every_entry_is_shown(shown, name):
-  text = entry(shown, name)
-  for registry in (encodings.ENCODINGS, positions.SCHEMES, scaling.SCALES):
-    if name in registry:
-      assert text.startswith(' '.join(registry[name].formula.split()))
-  assert 'decoding needs: ' in text
-  if name not in ('standard', 'none'):
-    assert 'source: ' in text
+def test_every_entry_is_shown(shown, title, registry):
+  for name, cls in registry.items():
+    text = entry(shown, name, title)
+    assert text.startswith(' '.join(cls.formula.split())), name
+    assert 'decoding needs: ' in text, name
+    assert name in ('standard', 'none') or 'source: ' in text, name
 
 
 def test_data_is_shown(shown):
@@ -65,11 +71,14 @@ def test_facts(shown):
   assert "draw='sequence'" in entry(shown, 'randomized')
   assert 'values: fractional' in entry(shown, 'cape')
   assert 'init=1.0' in entry(shown, 'ssmax')
+  assert 'bias_init=0.0' in entry(shown, 'forget')
+  assert 'num_heads' not in shown
 
 
 @pytest.mark.parametrize('name', sorted(encodings.ENCODINGS))
 def test_parameters_are_those_that_there_are(name):
   spec = testing.ENCODING_SPECS.get(name, name)
+  spec = {'linear': 'linear(learned=True)'}.get(name, spec)
   encoding = encodings.create(spec, num_heads=4, head_dim=8, width=8)
   hook = 'embed' if encoding.embeds else 'bias'
   p = jnp.arange(3)
@@ -77,14 +86,30 @@ def test_parameters_are_those_that_there_are(name):
   shapes = jax.eval_shape(
     lambda: encoding.init(jax.random.key(0), *arguments, method=hook)
   )
-  made = {
+  assert made(shapes) == told(encoding.parameters)
+
+
+@pytest.mark.parametrize('name', contextual.CONTEXTUAL)
+def test_parameters_of_contextual_schemes(name):
+  scheme = contextual.create(name, num_heads=4, width=16)
+  if not scheme.is_none:
+    shapes = jax.eval_shape(
+      scheme.init, jax.random.key(0), jnp.ones((1, 3, 16))
+    )
+    assert made(shapes) == told(scheme.parameters)
+
+
+def made(shapes):
+  """Paths of parameters."""
+  return {
     '/'.join(re.sub(r'\d+$', 'i', entry.key) for entry in path)
     for path, _ in jax.tree.leaves_with_path(nn.unbox(shapes).get('params', {}))
   }
-  told = set(
-    re.findall(r'([a-z_]+(?:/[a-z]+)?)(?= \[| likewise)', encoding.parameters)
-  )
-  assert made == told
+
+
+def told(parameters):
+  """Paths of parameters in a text."""
+  return {*re.findall(r'([a-z_]+(?:/[a-z]+)?)(?= \[| likewise)', parameters)}
 
 
 @pytest.mark.parametrize('name', sorted(encodings.ENCODINGS))

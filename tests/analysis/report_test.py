@@ -171,3 +171,18 @@ def test_names_are_escaped(results, tmp_path):
   results['curves'][0]['positions'] = "<b>&'"
   page = page_of(results, tmp_path)
   assert '<b>&' not in page and '&lt;b&gt;&amp;' in page
+
+
+def test_contextual_positions_are_drawn_and_written(tmp_path):
+  page = page_of(made_up.results(('linear | forget', 'rope')), tmp_path)
+  found = rows(tmp_path / 'contextual_positions.csv')
+  assert len(found) == 2 * 2 * 3
+  assert [*found[5].values()] == ['linear | forget', 'layer_0', '1', '16', '40']
+  assert 'download="contextual_positions.csv"' in page
+  (section,) = re.findall(r'<section data-run="0">.*?</section>', page, re.S)
+  assert 'layer_0' in section and 'layer_2' in section
+  # Each panel has the index, and reaches up to its own positions.
+  assert section.count('stroke-dasharray') == 2
+  assert '>40</text>' in section and '>7.5</text>' in section
+  assert section.count('aria-label="Positions against index"') == 1
+  assert 'data-run="1"><title' in page and '<section data-run="1">' not in page

@@ -93,6 +93,15 @@ def output(weights, values, kernel, extra=0.0):
       'rope,kerple_log', {'window': 4, 'sinks': 1}, marks=pytest.mark.slow
     ),
     ('fire(shared=True)', {'attention_scale': 'log_n(train_length=4)'}),
+    (
+      'nope, pope',
+      {
+        'contextual_positions': 'selective',
+        'logit_cap': 2.0,
+        'query_key_norm': 'head',
+        'bias_form': 'auto',
+      },
+    ),
   ],
 )
 def test_weights_make_the_layers_output(encoding, fields, assert_close):

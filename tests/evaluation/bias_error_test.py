@@ -54,6 +54,14 @@ def test_says_by_how_much_each_layers_bias_is_off(scan_layers):
   assert all(0 < error < 0.01 for error in errors.values())
 
 
+def test_biases_at_contextual_positions_are_exact():
+  # Only parameters of encodings are read.
+  params = init(config(encoding=FIRE))
+  fields = {'encoding': FIRE, 'contextual_positions': 'forget, none'}
+  found = largest(config(**fields), params=params)
+  assert list(found) == ['layer_1/attention/encoding']
+
+
 def test_says_how_far_off_the_kernels_are():
   blockwise = largest(config(encoding=FIRE), length=1024)
   kernels = largest(config(encoding=FIRE, implementation='pallas'), length=1024)

@@ -15,7 +15,7 @@ from lengen_jax.interop import nnx as lengen_nnx
 from lengen_jax.interop import t5x
 from lengen_jax.models import layers
 
-BIASES = ['fire', 'kerple_log', 'alibi', 't5']
+BIASES = ['fire', 'kerple_log', 'alibi', 't5', 'linear(learned=True)']
 HEADS, HEAD_DIM = 4, 8
 
 

@@ -104,9 +104,22 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   (session,) = alibi['sessions']
   assert session['device_kind'] == 'cpu' and session['first_step'] == 0
   assert learned['biases'] is None
+  assert learned['contextual_positions'] is None
   assert list(alibi['biases']['queries']) == ['31', '63']
   assert results['corpus']['sha256'] and results['versions']['jax']
   assert 'max_position=64 or more' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_contextual_positions_are_in_the_results(tmp_path, tiny_config):
+  tiny_config.eval.lengths = (32, 64)
+  tiny_config.train.steps = 3
+  runs = runs_lib.parse('linear | forget', tiny_config)
+  (curve,) = compare.compare(tiny_config, tmp_path, runs)['curves']
+  assert curve['positions'] == 'forget' and not curve['refused']
+  (layer,) = curve['contextual_positions'].values()
+  # A token of the longest window, and a head.
+  assert layer['token'][-1] == 63 and layer['position'][0][-1] > 1
 
 
 def test_one_training_is_tested_as_several_runs(

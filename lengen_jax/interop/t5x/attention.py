@@ -173,6 +173,7 @@ class MultiHeadDotProductAttention(nn.Module):
       raise errors.CombinationError(
         f'rotary={self.rotary!r} does not rotate queries and keys{hint}'
       )
+    encodings.check_width(rotary, "T5X's attention")
     if rotary.length_dependent:
       raise errors.CombinationError(
         f'{self.rotary} depends on the length of each sequence, which T5X does '

@@ -155,6 +155,7 @@ def additive(
     make_param=make_param,
     **fields,
   )
+  encodings.check_width(encoding, "T5X's attention")
   instead = {
     'rotation': 'rotates queries and keys: use MultiHeadDotProductAttention('
     f'rotary={spec!r})',

@@ -36,6 +36,7 @@ class Contextual(nn.Module):
   formula = 'positions of tokens unchanged'
   source = ''
   parameters = 'none'
+  at_decoding = 'nothing'
   # Positions are sums of `values` over the tokens of a segment.
   cumulative = False
 

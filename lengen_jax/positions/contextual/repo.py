@@ -23,7 +23,9 @@ class Repo(base.Contextual):
 
   formula = 'p = W_z (silu(W_g x) * (W_c x))'
   source = 'arXiv:2512.14391'
-  parameters = 'gate/kernel, content/kernel [E, hidden], out/kernel [hidden, H]'
+  parameters = (
+    'gate/kernel [E, hidden], content/kernel likewise, out/kernel [hidden, H]'
+  )
   ranges = {'hidden': 'None or >= 1'}
 
   def setup(self) -> None:
