@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors
-from lengen_jax.positions import contextual, PerHead
+from lengen_jax.positions import contextual
 from lengen_jax.positions.contextual import base
 
 B, L, E, H = 2, 13, 24, 3
