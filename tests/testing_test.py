@@ -87,6 +87,8 @@ PARAMETERS = {
   'kerple_log': {'p': (H,), 'a': (H,)},
   'kerple_power': {'p': (H,), 'a': (H,)},
   'sandwich': {},
+  'linear': {},
+  'pope': {'delta': (H, D)},
   'fire': FIRE,
   'rope': {},
   'ntk': {},
@@ -125,6 +127,7 @@ def test_supported_schemes(spec):
     'kerple_log',
     'kerple_power',
     'sandwich',
+    'linear',
   }
   if name not in takes_distances and 'normalizer=' not in spec:
     want.add('randomized')

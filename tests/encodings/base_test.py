@@ -21,7 +21,7 @@ SPECS = {
   'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))',
 }
 NAMES = sorted(encodings.ENCODINGS)
-ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope'}
+ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope', 'pope'}
 CONTENT = {'shaw', 'transformer_xl'}
 WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY, *CONTENT}
 # Every encoding with a bias, and forms of it that a tile sees.

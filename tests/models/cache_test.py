@@ -182,10 +182,11 @@ def test_shapes(scan_layers):
   config = create('alibi', scan_layers=scan_layers, dtype='bfloat16')
   cache = cache_lib.create(config, 2, LENGTH)
   assert len(cache.layers) == config.num_layers
-  for keys, values in cache.layers:
+  for keys, values, positions_of in cache.layers:
     assert keys.shape == (2, 2, 16, LENGTH)
     assert values.shape == (2, 2, LENGTH, 16)
     assert keys.dtype == values.dtype == jnp.bfloat16
+    assert positions_of is None
 
 
 def test_beyond_the_plan_there_are_no_logits():
