@@ -419,6 +419,11 @@ def test_content_at_positions_per_head(assert_close):
     alone = logits(content_fn, q, k, i[..., head], j[..., head])
     assert_close(got[:, head], alone[:, head], 1e-5)
   assert content_fn.values(got, i, j) is None
+  # A pair has a gradient to its own positions only, not to the first query's.
+  gradient = jax.jit(
+    jax.grad(lambda i: logits(content_fn, q, k, i, j)[1, 2, 3, 4])
+  )(i)
+  assert np.argwhere(gradient).tolist() == [[1, 3, 2]]
   tables = create('shaw')
   content_fn = tables.apply(nn.unbox(init(tables)), method='content_fn')
   with pytest.raises(errors.CombinationError, match='shaw adds to values'):
