@@ -69,10 +69,15 @@ def _parse(text: str, config: ml_collections.ConfigDict) -> Run:
   if not any(parts):
     raise errors.SpecError('a run is missing before or after =>')
   parts += [''] * (len(_PARTS) - len(parts))
-  model = config.model
-  default = model.encoding, positions(config), model.attention_scale
+  default = of(config)[: len(_PARTS)]
   encoding, own, scale = (a or b for a, b in zip(parts, default, strict=True))
   return Run(encoding, own, scale)
+
+
+def of(config: ml_collections.ConfigDict) -> Run:
+  """Returns the run that a config describes; see `configure`."""
+  model = config.model
+  return Run(model.encoding, positions(config), model.attention_scale)
 
 
 def positions(config: ml_collections.ConfigDict) -> str:
