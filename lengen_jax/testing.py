@@ -1,9 +1,9 @@
 """Checks of the properties that every encoding must have.
 
 `check_encoding('mine')` runs them all for a registered encoding, with every
-position scheme that it supports, and `check_contextual('mine')` for a registered
-contextual position scheme. A model of one layer is compiled once per kind of
-positions (integers, fractions, distances, contextual).
+position scheme that it supports, and `check_contextual('mine')` some of them
+for a registered contextual position scheme. A model of one layer is compiled
+once per kind of positions (integers, fractions, distances, contextual).
 
 Shapes: B rows, L tokens, E width.
 """
