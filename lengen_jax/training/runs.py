@@ -69,9 +69,12 @@ def _parse(text: str, config: ml_collections.ConfigDict) -> Run:
   if not any(parts):
     raise errors.SpecError('a run is missing before or after =>')
   parts += [''] * (len(_PARTS) - len(parts))
-  default = of(config)[: len(_PARTS)]
-  encoding, own, scale = (a or b for a, b in zip(parts, default, strict=True))
-  return Run(encoding, own, scale)
+  default, (encoding, own, scale) = of(config), parts
+  return Run(
+    encoding or default.encoding,
+    own or default.positions,
+    scale or default.attention_scale,
+  )
 
 
 def of(config: ml_collections.ConfigDict) -> Run:
