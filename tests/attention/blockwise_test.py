@@ -386,7 +386,7 @@ def test_a_sink_logit_is_a_key_of_value_zero(assert_close):
   'spec, options',
   [
     ('alibi', {**OPTIONS['decoding'], 'k_heads': 2}),
-    ('transformer_xl', {'causal': True}),
+    pytest.param('transformer_xl', {'causal': True}, marks=pytest.mark.slow),
     pytest.param('kerple_log', {'causal': False}, marks=pytest.mark.slow),
     pytest.param(
       'nope', {'causal': True, 'sink_logits': True}, marks=pytest.mark.slow

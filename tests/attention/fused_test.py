@@ -92,7 +92,6 @@ QUICK = [
   ('tpu', 'alibi', 'cross, padded keys'),
   ('gpu', 'alibi', 'cross, padded keys'),
   ('tpu', 'alibi', 'sink logits, grouped heads, padded keys'),
-  ('gpu', 'fire(init_threshold=8.)', 'sink logits, grouped heads, padded keys'),
 ]
 
 

@@ -389,13 +389,14 @@ def assert_same_gradients(got, want, tolerance=1e-5):
         'attention_scale': 'none, ssmax',
       },
     ),
-    (
+    pytest.param(
       'linear',
       4,
       {
         **{'contextual_positions': 'forget, repo', 'output_gate': 'head'},
         **{'sink_logits': (True, False), 'query_key_norm': 'all'},
       },
+      marks=pytest.mark.slow,
     ),
   ],
 )

@@ -195,8 +195,8 @@ def many(spec, level):
   return run(params, x), np.cumsum(np.asarray(values, np.float64), 1)
 
 
-@pytest.mark.parametrize('level', [0, 3])
-@pytest.mark.parametrize('bias', [0, 5])
+@pytest.mark.some(3)
+@pytest.mark.parametrize('bias, level', [(0, 0), (0, 3), (5, 0), (5, 3)])
 def test_distances_of_131072_tokens_are_exact(bias, level):
   found, want = many(f'forget(bias_init={bias})', level)
   assert np.abs(exact(found) - want).max() < 1e-4

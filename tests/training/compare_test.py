@@ -92,6 +92,7 @@ def test_contextual_positions_of_runs(tiny_config):
   assert each.positions == 'standard'
 
 
+@pytest.mark.slow
 def test_results_of_contextual_positions(tmp_path, tiny_config):
   tiny_config.eval.lengths = (32, 64)
   tiny_config.train.steps = 4

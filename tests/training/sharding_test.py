@@ -149,7 +149,7 @@ def contextual_gradients(implementation, **sizes):
   [
     ('blockwise', 'tensor'),
     pytest.param('blockwise', 'sequence', marks=pytest.mark.slow),
-    ('reference', 'sequence'),
+    pytest.param('reference', 'sequence', marks=pytest.mark.slow),
     pytest.param('reference', 'tensor', marks=pytest.mark.slow),
   ],
 )
