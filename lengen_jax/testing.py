@@ -103,6 +103,7 @@ class Properties:
       dtype=dtype,
     )
     self._instance = blocks.create_encodings(self.config)[0]
+    blocks.create_contextual(self.config)
     limit = self._instance.max_position
     if limit is not None and limit < FAR + LENGTH:
       raise errors.LengthError(

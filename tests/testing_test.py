@@ -331,8 +331,9 @@ def test_check_contextual_with_every_encoding(jumping):
 def test_contextual_faults_are_told(jumping, fault, message):
   del jumping
   # A bias of differences sees neither a start nor a restart.
+  fire = 'fire(hidden_layers=0, init_threshold=8.)'
   one = testing.Properties(
-    'fire(hidden_layers=0)' if fault == 'packing' else 'linear',
+    fire if fault == 'packing' else 'linear',
     contextual_positions=f'jumping(fault={fault!r})',
   )
   check = getattr(one, f'check_{fault}')
