@@ -357,8 +357,8 @@ MUTATIONS = (
   ),
   (
     'training/runs.py',
-    'a or b for a, b in zip(parts, default, strict=True)',
-    'b or a for a, b in zip(parts, default, strict=True)',
+    'own or default.positions',
+    'own or default.encoding',
     'training/compare_test.py cli_test.py',
   ),
   (

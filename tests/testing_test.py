@@ -139,10 +139,10 @@ def test_supported_schemes(spec):
 @pytest.mark.parametrize('spec', slow_but(QUICK, SPECS))
 def test_every_scheme_in_float32(spec, monkeypatch):
   traced = []
-  attend = layers.attention.dot_product_attention
+  attend = layers.attention.with_encoding
   monkeypatch.setattr(
     layers.attention,
-    'dot_product_attention',
+    'with_encoding',
     lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
   )
   if spec.startswith(VARIANTS):
@@ -448,10 +448,10 @@ def test_rounded_positions_are_told(monkeypatch):
 
 def test_a_view_of_later_tokens_is_told(monkeypatch):
   one = testing.Properties('alibi')
-  attend = layers.attention.dot_product_attention
+  attend = layers.attention.with_encoding
   monkeypatch.setattr(
     layers.attention,
-    'dot_product_attention',
+    'with_encoding',
     lambda *args, **kwargs: attend(*args, **{**kwargs, 'causal': False}),
   )
   with pytest.raises(AssertionError, match='has gradients to tokens'):
