@@ -290,17 +290,15 @@ def test_attention_scale(assert_close):
   assert_close(packed[:, 3:], scaled.apply(variables, x[:, 3:]), 1e-5)
 
 
-def test_a_shared_bias_takes_the_place_of_ones_own(assert_close):
+def test_shared_parameters_take_the_place_of_ones_own(assert_close):
   module = attention('fire')
   x = inputs()
   variables = init(module)
-  own = encodings.create('fire', num_heads=H, head_dim=D)
   params = variables['params']['encoding']
-  bias_fn = own.apply({'params': params}, method='bias_fn')
   without = {k: v for k, v in variables['params'].items() if k != 'encoding'}
-  got = module.apply({'params': without}, x, shared=(bias_fn, None))
+  got = module.apply({'params': without}, x, shared=params)
   assert_close(got, module.apply(variables, x), 1e-6)
-  assert 'encoding' not in init(module, x, shared=(bias_fn, None))['params']
+  assert 'encoding' not in init(module, x, shared=params)['params']
 
 
 @pytest.mark.parametrize(
