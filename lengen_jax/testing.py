@@ -1,8 +1,9 @@
 """Checks of the properties that every encoding must have.
 
 `check_encoding('mine')` runs them all for a registered encoding, with every
-position scheme that it supports. A model of one layer is compiled once per kind
-of positions (integers, fractions, distances).
+position scheme that it supports, and `check_contextual('mine')` some of them
+for a registered contextual position scheme. A model of one layer is compiled
+once per kind of positions (integers, fractions, distances, contextual).
 
 Shapes: B rows, L tokens, E width.
 """
@@ -19,6 +20,7 @@ import numpy as np
 from lengen_jax import allocator, encodings, errors, models, positions, specs
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models import cache as cache_lib
+from lengen_jax.positions import contextual
 from lengen_jax.positions.tokens import Tokens
 from lengen_jax.types import Array, Params
 
@@ -84,6 +86,10 @@ class Properties:
       causal: whether later tokens are masked.
     """
     self.encoding = encoding
+    self._computes = contextual_positions != 'none'
+    self._label = encoding
+    if self._computes:
+      self._label += f' and {contextual_positions}'
     self.config = models.ModelConfig(
       vocab_size=8,
       num_layers=1,
@@ -97,6 +103,7 @@ class Properties:
       dtype=dtype,
     )
     self._instance = blocks.create_encodings(self.config)[0]
+    blocks.create_contextual(self.config)
     limit = self._instance.max_position
     if limit is not None and limit < FAR + LENGTH:
       raise errors.LengthError(
@@ -130,6 +137,15 @@ class Properties:
       return False
     return True
 
+  def takes_contextual(self, scheme: str) -> bool:
+    """Returns whether the encoding supports a contextual position scheme."""
+    own = contextual.create(scheme, num_heads=HEADS, width=WIDTH, parent=None)
+    try:
+      encodings.check_contextual(self._instance, own)
+    except errors.CombinationError:
+      return False
+    return True
+
   def check_causality(self, scheme: str) -> None:
     """Checks that an output depends on visible tokens of its segment only."""
     ids, lengths, index = packed_rows()
@@ -142,7 +158,7 @@ class Properties:
     end = at + 1 if self._causal else SEGMENTS[0] + SEGMENTS[1]
     want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) < end)
     assert (reached == want).all(), (
-      f'{self.encoding} with {scheme}: the output at {at} of a row with '
+      f'{self._label} with {scheme}: the output at {at} of a row with '
       f'segments {SEGMENTS} has gradients to tokens '
       f'{np.flatnonzero(reached[0]).tolist()}'
     )
@@ -161,7 +177,7 @@ class Properties:
       self._equal(
         packed[first : first + size],
         alone[row, :size],
-        f'{self.encoding} with {scheme}: segment {row} packed and alone',
+        f'{self._label} with {scheme}: segment {row} packed and alone',
       )
 
   def check_decoding(self, scheme: str) -> None:
@@ -187,7 +203,7 @@ class Properties:
         self._equal(
           np.asarray(y[row, : new[row]], np.float32),
           full[row, done[row] : done[row] + new[row]],
-          f'{self.encoding} with {scheme}: decoding from {done[row]} in row '
+          f'{self._label} with {scheme}: decoding from {done[row]} in row '
           f'{row}',
         )
 
@@ -204,7 +220,7 @@ class Properties:
     self._equal(
       self._whole(given + 37),
       self._whole(given),
-      f'{self.encoding} with {scheme}: shifted by 37 and not',
+      f'{self._label} with {scheme}: shifted by 37 and not',
     )
 
   def check_blockwise(self) -> None:
@@ -214,13 +230,13 @@ class Properties:
     index, _ = _whole_rows()
     # With standard positions, a bias of distance alone is computed by `strip`;
     # with other positions, by `tile`.
-    for given in (None, index + index // 5):
+    for given in (None,) if self._computes else (None, index + index // 5):
       want, got = (
         self._gradients(implementation, given)
         for implementation in ('reference', 'blockwise')
       )
       which = 'standard' if given is None else 'other'
-      what = f'{self.encoding} by blocks and at once, with {which} positions'
+      what = f'{self._label} by blocks and at once, with {which} positions'
       self._equal(got[0], want[0], f'{what}: outputs')
       for path, gradient in got[1].items():
         # The gradient of one number is a sum over all pairs.
@@ -257,6 +273,17 @@ class Properties:
       self.check_translation(scheme)
     return taken
 
+  def check_contextual(self) -> None:
+    """Checks a model with contextual positions.
+
+    A scheme must not see later tokens or other segments, must continue its
+    positions while decoding, and must have gradients by blocks.
+    """
+    self.check_causality('standard')
+    self.check_packing('standard')
+    self.check_decoding('standard')
+    self.check_blockwise()
+
   def _forward_and_gradient(
     self, params: Params, x: Array, tokens: Tokens, cotangent: Array
   ) -> tuple[jax.Array, jax.Array]:
@@ -291,7 +318,7 @@ class Properties:
   def _forward(self, x: Array, tokens: Tokens) -> np.ndarray:
     y, _ = self._run(self.params, x, tokens, np.zeros_like(x))
     y = np.asarray(y, np.float32)
-    assert np.isfinite(y).all(), f'{self.encoding}: outputs are not finite'
+    assert np.isfinite(y).all(), f'{self._label}: outputs are not finite'
     return y
 
   def _whole(self, given: Array) -> np.ndarray:
@@ -330,10 +357,25 @@ def check_encoding(name: str) -> list[str]:
   exact = Properties(spec)
   taken = exact.check_schemes()
   exact.check_blockwise()
+  for scheme in filter(exact.takes_contextual, contextual_specs()):
+    Properties(spec, contextual_positions=scheme).check_contextual()
   rounded = Properties(spec, dtype='bfloat16')
   rounded.check_schemes()
   rounded.check_far(exact)
   return taken
+
+
+def check_contextual(name: str) -> None:
+  """Checks a registered contextual position scheme, given by name or spec.
+
+  The encodings are a bias of distance, a bias of positions, and a rotation.
+
+  Raises:
+    AssertionError: a property does not hold.
+    errors.LengenError: an unknown scheme.
+  """
+  for encoding in ('linear', ENCODING_SPECS['fire'], 'rope'):
+    Properties(encoding, contextual_positions=name).check_contextual()
 
 
 def encoding_specs() -> list[str]:
@@ -347,13 +389,20 @@ def scheme_specs() -> list[str]:
   return [*specs, "randomized(max_position=64, mode='distances')"]
 
 
+def contextual_specs() -> list[str]:
+  """Returns a spec of each registered scheme that computes positions."""
+  return [name for name in contextual.CONTEXTUAL if name != 'none']
+
+
 def _amplified(path: tuple[Any, ...], leaf: Array) -> Array:
   """Scales up an encoding's matrices and attention's output kernel."""
   names, leaf = [entry.key for entry in path], np.asarray(leaf)
   if names[-2:] == ['out', 'kernel']:
     return 8 * leaf
   if 'positions' in names:
-    return 10 * leaf
+    # Kernels that are initially 0 get other values.
+    noise = np.random.default_rng(leaf.size).normal(size=leaf.shape)
+    return (10 * leaf + 0.1 * noise).astype(leaf.dtype)
   return 4 * leaf if 'encoding' in names and leaf.ndim > 1 else leaf
 
 

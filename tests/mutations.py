@@ -52,12 +52,42 @@ MUTATIONS = (
     'positions/shifted_test.py',
   ),
   (
+    'models/layers.py',
+    'at = jnp.maximum(index_B - 1, 0)[:, None, None]',
+    'at = index_B[:, None, None]',
+    'models/cache_test.py',
+  ),
+  (
     'positions/tokens.py',
     'return jnp.broadcast_to(ends - 1, shape)',
     'return jnp.broadcast_to(ends, shape)',
     'models/layers_test.py attention/scaling_test.py models/encoder_test.py',
   ),
+  (
+    'positions/contextual/base.py',
+    'segment_ids = segment_ids[:, ::-1]',
+    'pass',
+    'positions/contextual_test.py',
+  ),
+  (
+    'positions/contextual/base.py',
+    '(b[0] - back) + (a[1] + b[1])',
+    '(b[0] - back)',
+    'positions/contextual_test.py',
+  ),
   # Encodings.
+  (
+    'encodings/base.py',
+    'jax.lax.dynamic_slice_in_dim(found, head, 1, axis=1)',
+    'jax.lax.dynamic_slice_in_dim(found, 0, 1, axis=1)',
+    'encodings/base_test.py',
+  ),
+  (
+    'encodings/pope.py',
+    'angle -= delta',
+    'angle += delta',
+    'encodings/pope_test.py',
+  ),
   (
     'encodings/alibi.py',
     '2.0 ** (-8 * np.arange(1, power + 1) / power)',
@@ -124,6 +154,24 @@ MUTATIONS = (
     'low = jnp.minimum(high, _block(first - before, block))',
     'low = jnp.minimum(high, _block(first, block))',
     'attention/blockwise_test.py',
+  ),
+  (
+    'attention/with_encoding.py',
+    'encoding.head_dim**-0.5 if scale is None else scale',
+    'scale',
+    'attention/with_encoding_test.py',
+  ),
+  (
+    'attention/blockwise.py',
+    'dkeys = _add_learned(dkeys, of_keys, j)',
+    'dkeys = _add_learned(dkeys, of_keys, i)',
+    'attention/blockwise_test.py',
+  ),
+  (
+    'attention/fused/merge.py',
+    'return -(weight * plan.delta(y, dy))',
+    'return (weight * plan.delta(y, dy))',
+    'attention/fused_test.py',
   ),
   (
     'attention/blockwise.py',
@@ -309,8 +357,8 @@ MUTATIONS = (
   ),
   (
     'training/runs.py',
-    'a or b for a, b in zip(parts, default, strict=True)',
-    'b or a for a, b in zip(parts, default, strict=True)',
+    'own or default.positions',
+    'own or default.encoding',
     'training/compare_test.py cli_test.py',
   ),
   (

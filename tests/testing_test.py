@@ -14,6 +14,7 @@ import pytest
 from lengen_jax import encodings, errors, positions, testing
 from lengen_jax.attention import scaling
 from lengen_jax.models import layers
+from lengen_jax.positions import contextual
 
 H, D, E = testing.HEADS, testing.HEAD_DIM, testing.WIDTH
 # Beside the plain entries of the registry, the forms whose code differs.
@@ -87,6 +88,8 @@ PARAMETERS = {
   'kerple_log': {'p': (H,), 'a': (H,)},
   'kerple_power': {'p': (H,), 'a': (H,)},
   'sandwich': {},
+  'linear': {},
+  'pope': {'delta': (H, D)},
   'fire': FIRE,
   'rope': {},
   'ntk': {},
@@ -125,6 +128,7 @@ def test_supported_schemes(spec):
     'kerple_log',
     'kerple_power',
     'sandwich',
+    'linear',
   }
   if name not in takes_distances and 'normalizer=' not in spec:
     want.add('randomized')
@@ -135,10 +139,10 @@ def test_supported_schemes(spec):
 @pytest.mark.parametrize('spec', slow_but(QUICK, SPECS))
 def test_every_scheme_in_float32(spec, monkeypatch):
   traced = []
-  attend = layers.attention.dot_product_attention
+  attend = layers.attention.with_encoding
   monkeypatch.setattr(
     layers.attention,
-    'dot_product_attention',
+    'with_encoding',
     lambda *args, **kwargs: traced.append(1) or attend(*args, **kwargs),
   )
   if spec.startswith(VARIANTS):
@@ -226,7 +230,115 @@ def test_check_encoding_returns_the_supported_schemes(monkeypatch):
   distances = testing.scheme_specs()[-1]
   assert 'distances' in distances
   monkeypatch.setattr(testing, 'scheme_specs', lambda: ['standard', distances])
+  checked = []
+  monkeypatch.setattr(
+    testing.Properties,
+    'check_contextual',
+    lambda self: checked.append(self.config.contextual_positions),
+  )
   assert testing.check_encoding('fire') == ['standard']
+  assert checked == [('forget',), ('repo',), ('selective',)]
+  checked.clear()
+  testing.check_encoding(f'learned(max_position={testing.FAR + 64})')
+  assert not checked
+
+
+@pytest.mark.parametrize('scheme', testing.contextual_specs())
+@pytest.mark.parametrize(
+  'spec',
+  slow_but((), ['linear(learned=True)', 'rope', 'pope', 'transformer_xl'])
+  + slow_but((), ['fire(init_threshold=8.)', 'kerple_log', 'kerple_power'])
+  + slow_but((), ['rope(dynamic=True, train_length=6)', 'alibi']),
+)
+def test_every_contextual_scheme(spec, scheme):
+  one = testing.Properties(spec, contextual_positions=scheme)
+  assert one.takes_contextual(scheme)
+  one.check_contextual()
+
+
+@pytest.mark.parametrize('spec', SPECS)
+def test_which_encodings_take_contextual_positions(spec):
+  """All but those at the input and those that read rows of a table."""
+  refuses = spec.split('(')[0] in ('sinusoidal', 'learned', 'shaw')
+  one = testing.Properties(spec)
+  for scheme in testing.contextual_specs():
+    assert one.takes_contextual(scheme) == (not refuses)
+
+
+class Jumping(contextual.Contextual):
+  """Positions that grow by what the token says, as the keys say."""
+
+  fault: str = 'none'
+  cumulative = True
+
+  def setup(self):
+    self.step = self.param(
+      'step', nn.initializers.ones, (self.width, self.num_heads)
+    )
+
+  def values(self, x):
+    return jax.nn.sigmoid(x @ self.step[None])
+
+  def positions(self, x, segment_ids=None, before=None):
+    if self.fault == 'packing':
+      segment_ids = None
+    if self.fault == 'decoding':
+      before = None
+    if self.fault == 'causality':
+      x = x + x.mean(1, keepdims=True)
+    return super().positions(x, segment_ids, before)
+
+
+@pytest.fixture
+def jumping(monkeypatch):
+  """A scheme that lasts for one test."""
+  menu = {**contextual.CONTEXTUAL, 'jumping': Jumping}
+  monkeypatch.setattr(contextual, 'CONTEXTUAL', menu)
+
+
+def test_check_contextual(jumping, monkeypatch):
+  del jumping
+  checked = []
+
+  def counted(self):
+    (encoding,), (scheme,) = (
+      self.config.encoding,
+      self.config.contextual_positions,
+    )
+    checked.append((encoding.split('(')[0], scheme))
+
+  monkeypatch.setattr(testing.Properties, 'check_contextual', counted)
+  testing.check_contextual('jumping')
+  assert checked == [(one, 'jumping') for one in ('linear', 'fire', 'rope')]
+  with pytest.raises(errors.SpecError, match="scheme 'jumpin'"):
+    testing.check_contextual('jumpin')
+
+
+@pytest.mark.slow
+def test_check_contextual_with_every_encoding(jumping):
+  del jumping
+  testing.check_contextual('jumping')
+
+
+@pytest.mark.parametrize(
+  'fault, message',
+  [
+    ('causality', 'has gradients to tokens'),
+    ('packing', 'packed and alone differ'),
+    ('decoding', 'decoding from .* differ'),
+  ],
+)
+def test_contextual_faults_are_told(jumping, fault, message):
+  del jumping
+  # A bias of differences sees neither a start nor a restart.
+  fire = 'fire(hidden_layers=0, init_threshold=8.)'
+  one = testing.Properties(
+    fire if fault == 'packing' else 'linear',
+    contextual_positions=f'jumping(fault={fault!r})',
+  )
+  check = getattr(one, f'check_{fault}')
+  with pytest.raises(AssertionError, match=f'jumping.*{message}'):
+    check('standard')
 
 
 def broken(monkeypatch, cls):
@@ -336,10 +448,10 @@ def test_rounded_positions_are_told(monkeypatch):
 
 def test_a_view_of_later_tokens_is_told(monkeypatch):
   one = testing.Properties('alibi')
-  attend = layers.attention.dot_product_attention
+  attend = layers.attention.with_encoding
   monkeypatch.setattr(
     layers.attention,
-    'dot_product_attention',
+    'with_encoding',
     lambda *args, **kwargs: attend(*args, **{**kwargs, 'causal': False}),
   )
   with pytest.raises(AssertionError, match='has gradients to tokens'):

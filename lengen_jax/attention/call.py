@@ -352,10 +352,11 @@ def _check_sink_logits(sink_logits: Any, num_heads: int) -> None:
   if sink_logits is None:
     return
   shape = getattr(sink_logits, 'shape', type(sink_logits).__name__)
-  if shape != (num_heads,) or sink_logits.dtype != jnp.float32:
+  dtype = getattr(sink_logits, 'dtype', '')
+  if shape != (num_heads,) or dtype != jnp.float32:
     raise errors.ConfigError(
-      f'sink_logits are {shape}; they must be float32 ({num_heads},), one per '
-      'query head'
+      f'sink_logits are {dtype} {shape}; they must be float32 ({num_heads},), '
+      'one per query head'
     )
 
 

@@ -414,6 +414,7 @@ def is_per_head(positions: Any) -> bool:
 def _bias_by_head(bias: BiasFn, q_pos: Any, k_pos: Any) -> jax.Array:
   """Returns the bias of a tile at positions per head, `[B, H, Q, K]`."""
   encoding, bidirectional = bias.encoding, bias.bidirectional
+  num_heads = q_pos.shape[2]
 
   def tile(params: Params, head: Array, i: PerHead, j: PerHead) -> jax.Array:
     if encoding.takes_distances:
@@ -425,6 +426,12 @@ def _bias_by_head(bias: BiasFn, q_pos: Any, k_pos: Any) -> jax.Array:
       )
     if found.shape[1] == 1:
       return found
+    if found.shape[1] != num_heads:
+      # On a mesh, each device has some of the heads.
+      raise errors.ConfigError(
+        f'the bias function returned {found.shape[1]} heads for positions of '
+        f"{num_heads}; if heads are split over devices, use 'reference'"
+      )
     # Without parameters per head, the function returns all heads.
     return jax.lax.dynamic_slice_in_dim(found, head, 1, axis=1)
 

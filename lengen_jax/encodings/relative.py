@@ -166,8 +166,9 @@ class TransformerXL(base.Encoding):
     self, a_BxQxHxF: Array, b_BxQxHxF: Array, q_pos: Array, k_pos: Any
   ) -> jax.Array:
     """Computes a sin(j - i) + b cos(j - i) from positions, `[B, H, Q, K]`."""
-    # Positions are counted from the first query, so that angles stay small.
-    origin = q_pos[..., :1]
+    # Positions are counted from the first query, so that angles stay small. The
+    # result does not depend on it, and rounding must not give it a gradient.
+    origin = jax.lax.stop_gradient(q_pos[..., :1])
     (sin_i, cos_i), (sin_j, cos_j) = (
       self._features(jnp.atleast_2d((p - origin).astype(jnp.float32)))
       for p in (q_pos, k_pos)

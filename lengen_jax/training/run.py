@@ -109,8 +109,8 @@ class Run:
       ]
       raise errors.CombinationError(
         f'{runs.name(specs)} cannot be tested with the parameters of '
-        f'{self.config.model.encoding}: {differing[0]} has shape {shapes[1]}, '
-        f'trained {shapes[0]}; train it as a run of its own'
+        f'{runs.name(runs.of(self.config))}: {differing[0]} has shape '
+        f'{shapes[1]}, trained {shapes[0]}; train it as a run of its own'
       )
     return other
 

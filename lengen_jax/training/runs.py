@@ -69,10 +69,18 @@ def _parse(text: str, config: ml_collections.ConfigDict) -> Run:
   if not any(parts):
     raise errors.SpecError('a run is missing before or after =>')
   parts += [''] * (len(_PARTS) - len(parts))
+  default, (encoding, own, scale) = of(config), parts
+  return Run(
+    encoding or default.encoding,
+    own or default.positions,
+    scale or default.attention_scale,
+  )
+
+
+def of(config: ml_collections.ConfigDict) -> Run:
+  """Returns the run that a config describes; see `configure`."""
   model = config.model
-  default = model.encoding, positions(config), model.attention_scale
-  encoding, own, scale = (a or b for a, b in zip(parts, default, strict=True))
-  return Run(encoding, own, scale)
+  return Run(model.encoding, positions(config), model.attention_scale)
 
 
 def positions(config: ml_collections.ConfigDict) -> str:

@@ -117,7 +117,7 @@ def make(spec):
 
 
 def value_and_grads(spec, implementation, *, dtype=np.float32, **options):
-  """Output, and gradients to q, k, v, parameters and logit scale."""
+  """Output, and gradients to q, k, v, parameters, logit scale and sinks."""
   options = dict(options)
   q, k, v = arrays(options.pop('q_length', L), options.pop('k_heads', H), dtype)
   encoding, variables = make(spec)
@@ -125,9 +125,12 @@ def value_and_grads(spec, implementation, *, dtype=np.float32, **options):
   scale = None
   if options.pop('logit_scale', False):
     scale = (1 + 0.2 * rng.normal(size=(*q.shape[:2], H))).astype(np.float32)
+  sinks = None
+  if options.pop('sink_logits', False):
+    sinks = np.float32([0.5, -1.0, 2.0, 0.0])
   cotangent = rng.normal(size=q.shape).astype(np.float32)
 
-  def loss(q, k, v, variables, scale):
+  def loss(q, k, v, variables, scale, sinks):
     y = attention.dot_product_attention(
       q,
       k,
@@ -137,15 +140,18 @@ def value_and_grads(spec, implementation, *, dtype=np.float32, **options):
       ),
       content=encoding.apply(variables, method='content_fn'),
       logit_scale=scale,
+      sink_logits=sinks,
       implementation=implementation,
       **options,
     )
     return jnp.sum(y.astype(jnp.float32) * cotangent), y
 
-  argnums = (0, 1, 2, 3) if scale is None else (0, 1, 2, 3, 4)
+  inputs = dict(zip('qkvpsl', (q, k, v, variables, scale, sinks), strict=True))
+  argnums = [n for n, x in enumerate(inputs.values()) if x is not None]
   grad = jax.jit(jax.grad(loss, argnums, has_aux=True))
-  grads, y = grad(q, k, v, variables, scale)
-  return {'y': y, **dict(zip('qkvps', grads, strict=False))}
+  grads, y = grad(*inputs.values())
+  names = [[*inputs][n] for n in argnums]
+  return {'y': y, **dict(zip(names, grads, strict=True))}
 
 
 def assert_equal(got, want, tolerance):
@@ -244,6 +250,179 @@ def test_lengths_of_all_kinds(q_length, k_length, assert_close):
     for implementation in ('reference', 'blockwise')
   )
   assert_close(got, want, 1e-6)
+
+
+PER_HEAD = np.random.default_rng(5).uniform(0, 9, (B, L, H)).astype(np.float32)
+
+
+def with_positions(spec, implementation, given, *, key_heads=H, **options):
+  """Output, and gradients to q, k, v, parameters and positions per head.
+
+  `given` are values and errors, or None, of all tokens; queries have the
+  positions of keys.
+  """
+  q, k, v = arrays(k_heads=key_heads)
+  encoding, variables = make(spec)
+  value, error = given
+  cotangent = np.random.default_rng(2).normal(size=q.shape).astype(np.float32)
+
+  def loss(q, k, v, variables, i, j):
+    i, j = (positions.PerHead(p, error) for p in (i, j))
+    y = attention.with_encoding(
+      encoding.bind(variables),
+      *(q, k, v),
+      q_positions=i,
+      k_positions=j,
+      implementation=implementation,
+      **{'causal': True} | options,
+    )
+    return jnp.vdot(y, cotangent), y
+
+  grad = jax.jit(jax.grad(loss, range(6), has_aux=True))
+  grads, y = grad(q, k, v, variables, value, value)
+  return {'y': y, **dict(zip('qkvpij', grads, strict=True))}
+
+
+PACKED = {'q_segment_ids': SEGMENTS, 'k_segment_ids': SEGMENTS}
+
+
+@pytest.mark.parametrize(
+  'spec, options',
+  [
+    # Without sink logits, the gradient to positions of queries is 0.
+    (
+      'linear(learned=True)',
+      {'key_heads': 2, 'window': 5, 'sink_logits': np.zeros(H, np.float32)},
+    ),
+    ('transformer_xl', PACKED),
+    pytest.param('transformer_xl', {'key_heads': 2}, marks=pytest.mark.slow),
+    ('kerple_log', {'batch': 1, 'causal': False}),
+    pytest.param(
+      'fire(init_threshold=8.)',
+      {'key_heads': 2, **PACKED},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param('transformer_xl', {'batch': 1}, marks=pytest.mark.slow),
+    pytest.param('pope', {'key_heads': 2}, marks=pytest.mark.slow),
+    pytest.param('rope', PACKED, marks=pytest.mark.slow),
+    pytest.param('kerple_power', {'window': 5}, marks=pytest.mark.slow),
+    pytest.param(
+      'fire(init_threshold=8.)', {'batch': 1}, marks=pytest.mark.slow
+    ),
+  ],
+)
+def test_positions_per_head(spec, options):
+  options = dict(options)
+  value = PER_HEAD[: options.pop('batch', B)]
+  given = value, 1e-4 * value
+  want, got = (
+    with_positions(spec, one, given, **options)
+    for one in ('reference', 'blockwise')
+  )
+  assert want['i'].shape == value.shape
+  assert_equal(got, want, 1e-5)
+  assert min(np.abs(want[side]).max() for side in 'ij') > 1e-3
+
+
+def test_gradients_to_positions_per_head_are_differences(assert_close):
+  """By central differences of the reference."""
+  value = PER_HEAD
+  at, step = (1, 13, 2), 1e-2
+  found = with_positions('kerple_log', 'blockwise', (value, None))
+  moved = np.zeros_like(value)
+  moved[at] = step
+  cotangent = np.random.default_rng(2).normal(size=found['y'].shape)
+  above, below = (
+    with_positions('kerple_log', 'reference', (value + sign * moved, None))
+    for sign in (1, -1)
+  )
+  want = np.vdot(np.float64(above['y']) - below['y'], cotangent) / (2 * step)
+  assert_close(found['i'][at] + found['j'][at], want, 1e-2)
+
+
+@pytest.mark.parametrize(
+  'spec, options',
+  [
+    ('alibi', {'causal': True, 'k_heads': 2, 'window': 5}),
+    pytest.param('nope', OPTIONS['cross, padded keys'], marks=pytest.mark.slow),
+    pytest.param('nope', OPTIONS['decoding'], marks=pytest.mark.slow),
+    pytest.param(
+      'transformer_xl', OPTIONS['packed, window, sinks'], marks=pytest.mark.slow
+    ),
+  ],
+)
+def test_sink_logits(spec, options):
+  options = {**options, 'sink_logits': True}
+  want, got = (
+    value_and_grads(spec, one, **options) for one in ('reference', 'blockwise')
+  )
+  assert_equal(got, want, 1e-5)
+  assert np.abs(want['l']).min() > 1e-4
+  if 'k_lengths' in options:
+    # A query without keys attends to the sink alone.
+    np.testing.assert_array_equal(got['y'][1], 0)
+
+
+def test_a_sink_logit_is_a_key_of_value_zero(assert_close):
+  q, k, v = arrays()
+  sinks = np.float32([0.5, -1, 2, -30])
+  none, got, want = (
+    attention.dot_product_attention(q, k, v, causal=True, **options)
+    for options in (
+      {},
+      {'sink_logits': jnp.asarray(sinks)},
+      {'sink_logits': jnp.full(H, -jnp.inf)},
+    )
+  )
+  logits = D**-0.5 * np.einsum('bqhd,bkhd->bhqk', q, k)
+  exponents = np.exp(logits) * np.tril(np.ones((L, L)))
+  total = exponents.sum(-1) + np.exp(sinks)[None, :, None]
+  weights = exponents / total[..., None]
+  assert_close(got, np.einsum('bhqk,bkhd->bqhd', weights, v))
+  assert_close(want, none, 1e-6)
+
+
+@pytest.mark.parametrize(
+  'spec, options',
+  [
+    ('alibi', {**OPTIONS['decoding'], 'k_heads': 2}),
+    pytest.param('transformer_xl', {'causal': True}, marks=pytest.mark.slow),
+    pytest.param('kerple_log', {'causal': False}, marks=pytest.mark.slow),
+    pytest.param(
+      'nope', {'causal': True, 'sink_logits': True}, marks=pytest.mark.slow
+    ),
+  ],
+)
+def test_logit_cap(spec, options):
+  """A cap at which tanh is far from linear."""
+  options = {**options, 'logit_cap': 0.8}
+  want, got = (
+    value_and_grads(spec, one, **options) for one in ('reference', 'blockwise')
+  )
+  assert_equal(got, want, 1e-5)
+  plain = value_and_grads(spec, 'reference', **{**options, 'logit_cap': None})
+  assert np.abs(want['y'] - plain['y']).max() > 1e-2
+
+
+@pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
+def test_logit_cap_is_before_the_bias(implementation, assert_close):
+  q, k, v = arrays()
+  encoding, variables = make('alibi')
+  factor = 1 + PER_HEAD / 9
+  got = attention.dot_product_attention(
+    *(q, k, v),
+    bias=encoding.apply(variables, method='bias_fn'),
+    causal=False,
+    logit_scale=factor,
+    logit_cap=0.8,
+    implementation=implementation,
+  )
+  logits = D**-0.5 * np.einsum('bqhd,bkhd->bhqk', q, k)
+  logits = 0.8 * np.tanh(logits * np.moveaxis(factor, 2, 1)[..., None] / 0.8)
+  index = jnp.arange(L)
+  logits += np.asarray(encoding.apply(variables, index, index, method='bias'))
+  weights = np.asarray(jax.nn.softmax(logits))
+  assert_close(got, np.einsum('bhqk,bkhd->bqhd', weights, v))
 
 
 def test_values_may_have_another_size(assert_close):

@@ -65,6 +65,12 @@ OPTIONS = {
     'k_lengths': np.array([250, 0]),
     'head_dim': 128,
   },
+  'sink logits, grouped heads, padded keys': {
+    'causal': True,
+    'num_heads': 4,
+    'sink_logits': True,
+    'k_lengths': np.array([250, 0]),
+  },
 }
 # Of each kind of table: none, by distance without and with parameters, and
 # dense. Other encodings differ in how XLA computes the table.
@@ -85,6 +91,7 @@ QUICK = [
   ('gpu', 'kerple_log', 'later queries'),
   ('tpu', 'alibi', 'cross, padded keys'),
   ('gpu', 'alibi', 'cross, padded keys'),
+  ('tpu', 'alibi', 'sink logits, grouped heads, padded keys'),
 ]
 
 
@@ -135,8 +142,11 @@ def attended(spec, implementation, *, dtype=np.float32, **options):
   if options.pop('logit_scale', False):
     scale = 1 + 0.2 * np.random.default_rng(3).normal(size=q.shape[:3])
     inputs += (scale.astype(np.float32),)
+  if options.pop('sink_logits', False):
+    sinks = np.random.default_rng(4).normal(size=num_heads)
+    inputs += None, sinks.astype(np.float32)
 
-  def attend(q, k, v, variables, logit_scale=None):
+  def attend(q, k, v, variables, logit_scale=None, sink_logits=None):
     return attention.dot_product_attention(
       q,
       k,
@@ -145,6 +155,7 @@ def attended(spec, implementation, *, dtype=np.float32, **options):
         variables, method='bias_fn', bidirectional=not options['causal']
       ),
       logit_scale=logit_scale,
+      sink_logits=sink_logits,
       implementation=implementation,
       **options,
     )
@@ -169,7 +180,7 @@ def assert_equal(got, want, tolerance):
   Parameters are summed over all pairs, with much that cancels: of KERPLE's, the
   reference is 3e-6 off what float64 gives, the kernels 1e-5.
   """
-  for name, a, b in zip('yqkvps', got, want, strict=False):
+  for name, a, b in zip('yqkvpsl', got, want, strict=False):
     a, b = (
       [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(x)]
       for x in (a, b)

@@ -21,7 +21,7 @@ SPECS = {
   'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))',
 }
 NAMES = sorted(encodings.ENCODINGS)
-ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope'}
+ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope', 'pope'}
 CONTENT = {'shaw', 'transformer_xl'}
 WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY, *CONTENT}
 # Every encoding with a bias, and forms of it that a tile sees.
@@ -317,6 +317,117 @@ def test_head_slices(name, assert_close):
   q, k = random_positions(0, 2, 5), random_positions(1, 2, 7)
   part = tile(bias_fn.replace(params=treedef.unflatten(cut)), q, k)
   assert_close(part, tile(bias_fn, q, k)[:, heads], 1e-6)
+
+
+# Forms that take positions per head, which are fractional.
+PER_HEAD = [
+  name
+  for name in [*BIASES, 'linear(learned=True)']
+  if create(name).fractional_positions and create(name).tileable
+]
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize('name', PER_HEAD)
+def test_positions_per_head(name, assert_close):
+  """Each head has the bias that it has alone at its positions."""
+  bias_fn = make_bias_fn(name)
+  q, k = random_positions(0, 2, 5, HEADS), random_positions(1, 2, 7, HEADS)
+  got = tile(bias_fn, q, k)
+  assert got.shape == (2, HEADS, 5, 7) and got.dtype == jnp.float32
+  for head in range(HEADS):
+    alone = tile(bias_fn, q[..., head], k[..., head])[:, head]
+    assert_close(got[:, head], alone, 2e-6)
+  # As on a device that has two of the heads.
+  own = slice(1, 3)
+  params = {
+    n: bias_fn.params[n][
+      tuple(own if axis == 'heads' else slice(None) for axis in axes)
+    ]
+    for n, axes in zip(sorted(bias_fn.params), bias_fn.axes, strict=True)
+  }
+  part = tile(bias_fn.replace(params=params), q[..., own], k[..., own])
+  assert_close(part, got[:, own], 2e-6)
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize('name', PER_HEAD)
+def test_gradients_to_positions_per_head(name, assert_close):
+  """They are finite where distances are 0, and those of each head alone."""
+  bias_fn = make_bias_fn(name)
+  p, head = random_positions(0, 2, 5, HEADS), 2
+  cotangent = jax.random.normal(jax.random.key(3), (2, 5, 5))
+
+  @jax.jit
+  @jax.grad
+  def gradient(p):
+    return jnp.vdot(bias_fn(p, p)[:, head], cotangent)
+
+  got, want = gradient(p), gradient(p[..., head])
+  assert np.isfinite(got).all()
+  # Buckets are steps.
+  assert np.any(want) == (name != 't5')
+  assert_close(got[..., head], want, 2e-5)
+  np.testing.assert_array_equal(np.delete(got, head, axis=-1), 0)
+
+
+def test_errors_of_positions_are_added_to_distances(assert_close):
+  bias_fn = make_bias_fn('linear')
+  exact = 1e5 + np.float64(random_positions(0, 1, 6, HEADS)) / 90
+  value = np.float32(exact)
+  given = positions.PerHead(value, np.float32(exact - value))
+  got = bias_fn(given, given)
+  by_head = np.moveaxis(exact, 2, 1)
+  want = by_head[:, :, None] - by_head[..., None]
+  assert_close(got, want, 1e-6)
+  assert np.abs(bias_fn(value, value) - want).max() > 1e-3
+  # Errors have no gradient of their own.
+  gradient = jax.grad(lambda p: bias_fn(p, given)[0, 0].sum(), allow_int=True)(
+    given
+  )
+  assert np.abs(gradient.value).max() > 0
+  np.testing.assert_array_equal(gradient.error, 0)
+
+
+def test_a_function_of_positions_per_head():
+  """The function returns all heads; each head gets its own."""
+
+  def function(q_positions, k_positions):
+    d = q_positions[..., :, None] - k_positions[..., None, :]
+    return jnp.stack([d, 2 * d], -3)
+
+  encoding = encodings.FromFunction(2, 8, function=function)
+  q, k = random_positions(0, 2, 3, 2), random_positions(1, 2, 4, 2)
+  got = encoding.apply({}, q, k, method='bias')
+  d = q[:, :, None] - k[:, None]
+  want = jnp.stack([d[..., 0], 2 * d[..., 1]], 1)
+  np.testing.assert_array_equal(got, want)
+
+
+def test_content_at_positions_per_head(assert_close):
+  encoding = create('transformer_xl')
+  variables = nn.unbox(init(encoding))
+  content_fn = encoding.apply(variables, method='content_fn')
+  q, k = (
+    jax.random.normal(jax.random.key(n), (2, 5, HEADS, HEAD_DIM))
+    for n in (0, 1)
+  )
+  i, j = random_positions(0, 2, 5, HEADS), random_positions(1, 2, 5, HEADS)
+  logits = jax.jit(type(content_fn).logits)
+  got = logits(content_fn, q, k, i, j)
+  for head in range(HEADS):
+    alone = logits(content_fn, q, k, i[..., head], j[..., head])
+    assert_close(got[:, head], alone[:, head], 1e-5)
+  assert content_fn.values(got, i, j) is None
+  # A pair has a gradient to its own positions only, not to the first query's.
+  gradient = jax.jit(
+    jax.grad(lambda i: logits(content_fn, q, k, i, j)[1, 2, 3, 4])
+  )(i)
+  assert np.argwhere(gradient).tolist() == [[1, 3, 2]]
+  tables = create('shaw')
+  content_fn = tables.apply(nn.unbox(init(tables)), method='content_fn')
+  with pytest.raises(errors.CombinationError, match='shaw adds to values'):
+    content_fn.values(got, i, j)
 
 
 @pytest.mark.parametrize('name', ['fire', 'kerple_log', 't5'])

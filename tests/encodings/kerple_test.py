@@ -3,6 +3,8 @@
 Golden arrays: `golden/encodings/README.json`, file kerple.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,6 +140,25 @@ def test_gradients_are_finite_at_distance_zero(name):
   p = jnp.arange(3)
   gradient = jax.grad(lambda x: bias(encoding, x, p, p).sum())(params)
   assert all(np.isfinite(x).all() for x in gradient.values())
+
+
+@pytest.mark.parametrize(
+  'name, want', [('kerple_log', -0.125), ('kerple_power', -(2**-2.5))]
+)
+def test_gradients_to_positions(name, want):
+  """They are finite at distance 0, where the slope of d^p is infinite."""
+  encoding = create(name)
+  params = {k: jnp.array([0.01, 0.5, 1.0]) for k in 'pa'}
+
+  @jax.jit
+  @functools.partial(jax.grad, argnums=(0, 1))
+  def gradient(q, k):
+    return bias(encoding, params, q[None], k[None])[1].sum()
+
+  two = jnp.float32(2)
+  np.testing.assert_allclose(gradient(two, two - 2), [want, -want], rtol=1e-6)
+  for head in gradient(two, two):
+    assert np.isfinite(head)
 
 
 @pytest.mark.parametrize('name', ['kerple_log', 'kerple_power'])

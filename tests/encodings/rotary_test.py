@@ -172,6 +172,27 @@ def test_positions_without_a_batch(assert_close):
   assert_close(flat, full, 1e-6)
 
 
+@pytest.mark.some(3)
+@pytest.mark.parametrize(
+  'keys', ["layout='interleaved', fraction=0.5", '', 'scale=4.']
+)
+def test_positions_per_head(keys, assert_close):
+  encoding = create(keys, num_heads=3)
+  q, k = random_qk(q_heads=3, k_heads=3)
+  rng = np.random.default_rng(1)
+  i, j = (np.float32(rng.uniform(0, 9, (2, n, 3))) for n in (5, 7))
+  got = rotate(encoding, q, k, i, j)
+  for head in range(3):
+    one = slice(head, head + 1)
+    want = rotate(
+      encoding, q[:, :, one], k[:, :, one], i[..., head], j[..., head]
+    )
+    assert_close([x[:, :, one] for x in got], want, 1e-6)
+  whole = np.broadcast_to(i[..., :1], i.shape)
+  again, _ = rotate(encoding, q, k, whole, j)
+  assert_close(again, rotate(encoding, q, k, i[..., 0], j[..., 0])[0], 1e-6)
+
+
 @pytest.mark.parametrize('layout', ['half', 'interleaved'])
 def test_scores_depend_on_differences_only(layout, assert_close):
   encoding = create(f'layout={layout!r}')

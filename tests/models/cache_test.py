@@ -126,6 +126,56 @@ def test_decoding_equals_a_full_pass(
     assert_close(got[row], want[row, :planned], 1e-5)
 
 
+@pytest.mark.parametrize(
+  'encoding, contextual, kwargs',
+  [
+    ('rope, linear', 'repo, forget', {'key_heads': 1}),
+    pytest.param(
+      'fire(shared=True)',
+      'forget, none',
+      {'window': (3, None), 'sink_logits': (True, False)},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      'pope(shared=True)',
+      'selective',
+      {
+        **{'key_heads': 1, 'query_key_norm': 'head', 'output_gate': 'head'},
+        'scan_layers': True,
+      },
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      'transformer_xl, pope',
+      'forget(bias_init=2), none',
+      {'logit_cap': 0.5, 'query_key_norm': 'all', 'output_gate': 'element'},
+      marks=pytest.mark.slow,
+    ),
+  ],
+)
+def test_contextual_positions_continue_while_decoding(
+  encoding, contextual, kwargs, assert_close
+):
+  """Sums go on from call to call, at other lengths in each row."""
+  config = create(encoding, contextual_positions=contextual, **kwargs)
+  params = initial(config)
+  want = full_pass(config, params, positions.create('standard'))
+  for prompt, next_width in (((2, 4), 4), ((5, 1), 5)):
+    cache = cache_lib.create(config, 2, LENGTH, planned=PLANNED)
+    got = decoded(config, params, cache, prompt=prompt, next_width=next_width)
+    for row, planned in enumerate(PLANNED):
+      assert_close(got[row], want[row, :planned], 1e-5)
+
+
+def test_slots_hold_contextual_positions():
+  config = create('rope', contextual_positions='repo, none', dtype='bfloat16')
+  cache = cache_lib.create(config, 2, LENGTH)
+  given = [positions_of for _, _, positions_of in cache.layers]
+  assert given[0].value.shape == (2, LENGTH, config.num_heads)
+  assert given[0].value.dtype == jnp.float32
+  assert given[1] is None
+
+
 def test_an_encoder_decoder_decodes(assert_close):
   config = create('alibi', architecture='encoder_decoder')
   params = initial(config)
@@ -182,10 +232,11 @@ def test_shapes(scan_layers):
   config = create('alibi', scan_layers=scan_layers, dtype='bfloat16')
   cache = cache_lib.create(config, 2, LENGTH)
   assert len(cache.layers) == config.num_layers
-  for keys, values in cache.layers:
+  for keys, values, positions_of in cache.layers:
     assert keys.shape == (2, 2, 16, LENGTH)
     assert values.shape == (2, 2, LENGTH, 16)
     assert keys.dtype == values.dtype == jnp.bfloat16
+    assert positions_of is None
 
 
 def test_beyond_the_plan_there_are_no_logits():

@@ -290,7 +290,7 @@ def test_attention_scale(assert_close):
   assert_close(packed[:, 3:], scaled.apply(variables, x[:, 3:]), 1e-5)
 
 
-def test_a_shared_bias_takes_the_place_of_ones_own(assert_close):
+def test_shared_parameters_take_the_place_of_ones_own(assert_close):
   module = attention('fire')
   x = inputs()
   variables = init(module)

@@ -389,6 +389,15 @@ def assert_same_gradients(got, want, tolerance=1e-5):
         'attention_scale': 'none, ssmax',
       },
     ),
+    pytest.param(
+      'linear',
+      4,
+      {
+        **{'contextual_positions': 'forget, repo', 'output_gate': 'head'},
+        **{'sink_logits': (True, False), 'query_key_norm': 'all'},
+      },
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_scanned_equals_unrolled(encoding, num_layers, kwargs, assert_close):
@@ -454,19 +463,22 @@ def test_an_input_encoding_takes_the_first_layers_positions(
 
 
 @pytest.mark.parametrize(
-  'remat, scan_layers',
+  'remat, scan_layers, contextual',
   [
-    pytest.param('dots', False, marks=pytest.mark.slow),
-    pytest.param('full', False, marks=pytest.mark.slow),
-    ('full', True),
+    pytest.param('dots', False, 'none', marks=pytest.mark.slow),
+    pytest.param('full', False, 'none', marks=pytest.mark.slow),
+    ('full', True, 'none'),
+    pytest.param('dots', True, 'forget', marks=pytest.mark.slow),
+    pytest.param('full', False, 'repo', marks=pytest.mark.slow),
   ],
 )
-def test_remat_changes_no_number(remat, scan_layers, assert_close):
+def test_remat_changes_no_number(remat, scan_layers, contextual, assert_close):
   encoding = 'kerple_log(shared=True)'
-  plain = create(encoding, 2, scan_layers=scan_layers)
+  kwargs = {'scan_layers': scan_layers, 'contextual_positions': contextual}
+  plain = create(encoding, 2, **kwargs)
   params = params_of(plain)
   want, want_gradient = loss_and_gradient(plain, params, tokens())
-  config = create(encoding, 2, scan_layers=scan_layers, remat=remat)
+  config = create(encoding, 2, remat=remat, **kwargs)
   got, got_gradient = loss_and_gradient(config, params, tokens())
   assert_close(got, want, 1e-6)
   assert_same_gradients(got_gradient, want_gradient)
@@ -553,8 +565,20 @@ def test_layers_take_options_in_turn(options, assert_close):
   assert min(both) > 1e-3
 
 
-def test_shared_encoding_is_one_for_all_layers(assert_close):
-  shared, separate = create('fire(shared=True)', 2), create('fire', 2)
+@pytest.mark.parametrize(
+  'name, contextual',
+  [
+    ('fire', 'none'),
+    ('pope', 'selective'),
+    pytest.param('fire', 'forget', marks=pytest.mark.slow),
+    pytest.param('transformer_xl', 'forget', marks=pytest.mark.slow),
+  ],
+)
+def test_shared_encoding_is_one_for_all_layers(name, contextual, assert_close):
+  shared, separate = (
+    create(spec, 2, contextual_positions=contextual)
+    for spec in (f'{name}(shared=True)', name)
+  )
   params = params_of(shared)
   copied = {k: v for k, v in params.items() if k != 'encoding'}
   for i in range(2):

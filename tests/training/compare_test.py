@@ -58,6 +58,75 @@ def test_bad_runs(tiny_config, text, message):
     runs_lib.parse(text, tiny_config)
 
 
+def test_contextual_positions_of_runs(tiny_config):
+  text = 'linear | forget(bias_init=5); rope; rope | repo, none | ssmax'
+  runs = runs_lib.parse(text, tiny_config)
+  assert runs == [
+    ('linear', 'forget(bias_init=5)', 'none', None),
+    ('rope', 'standard', 'none', None),
+    ('rope', 'repo, none', 'ssmax', None),
+  ]
+  assert runs_lib.name(runs[0]) == 'linear | forget(bias_init=5)'
+  found = []
+  for run in runs:
+    config = runs_lib.configure(tiny_config, run)
+    found.append((config.positions, config.model.contextual_positions))
+    # The run that a config describes is its own default.
+    assert runs_lib.positions(config) == run.positions
+    (again,) = runs_lib.parse(run.encoding, config)
+    assert again == run
+  assert found == [
+    ('standard', 'forget(bias_init=5)'),
+    ('standard', 'none'),
+    ('standard', 'repo, none'),
+  ]
+  # A run with a scheme replaces the contextual one of the config, and back.
+  config = runs_lib.configure(tiny_config, runs[0])
+  for spec in ('standard', 'randomized(max_position=64)'):
+    (run,) = runs_lib.parse(f'rope | {spec}', config)
+    each = runs_lib.configure(config, run)
+    assert each.positions == spec
+    assert each.model.contextual_positions == 'none'
+  tiny_config.positions = 'randomized(max_position=64)'
+  each = runs_lib.configure(tiny_config, runs[0])
+  assert each.positions == 'standard'
+
+
+@pytest.mark.slow
+def test_results_of_contextual_positions(tmp_path, tiny_config):
+  tiny_config.eval.lengths = (32, 64)
+  tiny_config.train.steps = 4
+  runs = runs_lib.parse('linear|forget', tiny_config)
+  results = compare.compare(tiny_config, tmp_path, runs)
+  assert json.loads((tmp_path / 'results.json').read_text()) == results
+  (curve,) = results['curves']
+  assert (curve['encoding'], curve['positions']) == ('linear', 'forget')
+  assert None not in curve['loss']
+  assert report.names(results) == ['linear | forget']
+  # The run is finished.
+  assert compare.compare(tiny_config, tmp_path, runs)['curves'] == [curve]
+
+
+@pytest.mark.parametrize(
+  'trained, tested, parameter',
+  [
+    ('rope', 'rope | repo', 'positions/content/kernel has shape [32, 4]'),
+    ('linear | forget', 'linear', 'positions/bias has shape none'),
+  ],
+)
+def test_positions_that_take_other_parameters(
+  tmp_path, tiny_config, trained, tested, parameter
+):
+  runs = runs_lib.parse(f'{trained} => {tested}', tiny_config)
+  with pytest.raises(errors.CombinationError) as caught:
+    compare.compare(tiny_config, tmp_path, runs)
+  message = str(caught.value)
+  assert f'{tested} cannot be tested with the parameters of {trained}:' in (
+    message
+  )
+  assert parameter in message
+
+
 def test_name():
   assert runs_lib.name(runs_lib.Run('rope', 'standard', 'none')) == 'rope'
   assert runs_lib.name(runs_lib.Run('rope', 'y', 'x')) == 'rope | y | x'

@@ -41,6 +41,16 @@ MODELS = (
   dict(encoding='shaw(left=4, right=4)', implementation='blockwise'),
   dict(encoding='kerple_log(shared=True)', attention_scale='ssmax'),
   dict(
+    encoding='linear, rope',
+    contextual_positions='forget, repo',
+    implementation='blockwise',
+    sink_logits=True,
+    query_key_norm='all',
+    output_gate='element',
+    num_heads=8,
+    key_heads=4,
+  ),
+  dict(
     encoding='kerple_log', implementation='pallas', num_heads=8, key_heads=4
   ),
   dict(encoding='fire(init_threshold=8.)', implementation='pallas'),

@@ -3,6 +3,8 @@
 `sharding_meshes.py` runs in a separate process with sixteen CPU devices.
 """
 
+import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -16,9 +18,11 @@ import pytest
 from configs import stdlib as stdlib_config
 from lengen_jax import errors, models, partitioning, testing
 from lengen_jax.models import presets, stacking
+from lengen_jax.positions import contextual
 from lengen_jax.training import config as training_config
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import sharding
+from tests import helpers
 
 MeshConfig = training_config.MeshConfig
 
@@ -84,24 +88,80 @@ def layout(devices=2, batch=4, **sizes):
   )
 
 
-@pytest.mark.parametrize('scan', [False, True])
-def test_every_parameter_has_axes_with_a_rule(scan):
+@pytest.mark.parametrize(
+  'scan, norm, gate', [(False, 'head', 'element'), (True, 'all', 'head')]
+)
+def test_every_parameter_has_axes_with_a_rule(scan, norm, gate):
   encodings = tuple(testing.encoding_specs())
   config = models.ModelConfig(
     **{**presets.get('tiny'), 'head_dim': 8, 'num_layers': len(encodings)},
     encoding=encodings,
     attention_scale='ssmax',
+    sink_logits=True,
+    query_key_norm=norm,
+    output_gate=gate,
     scan_layers=scan,
   )
-  params = jax.eval_shape(lambda: stacking.init(config, jax.random.key(0)))
 
   def check(names, leaf):
     assert len(names) == leaf.ndim
     partitioning.spec(*names, rules=sharding.RULES)
 
-  shapes, axes = stacking.abstract(config)
-  assert shapes == params
-  jax.tree.map(check, axes, params, is_leaf=lambda x: isinstance(x, tuple))
+  schemes = tuple(contextual.CONTEXTUAL)
+  computed = dataclasses.replace(
+    config,
+    encoding='rope',
+    contextual_positions=schemes,
+    num_layers=len(schemes),
+  )
+  for each in (config, computed):
+    params = jax.eval_shape(lambda c=each: stacking.init(c, jax.random.key(0)))
+    shapes, axes = stacking.abstract(each)
+    assert shapes == params
+    jax.tree.map(check, axes, params, is_leaf=lambda x: isinstance(x, tuple))
+
+
+@functools.cache
+def contextual_gradients(implementation, **sizes):
+  """Loss and gradients of a model with contextual positions on devices."""
+  config = models.ModelConfig(
+    **presets.get('tiny')
+    | {'num_heads': 4, 'head_dim': 8, 'key_heads': 2, 'num_layers': 2},
+    encoding='linear, rope',
+    contextual_positions='forget, repo',
+    sink_logits=True,
+    implementation=implementation,
+  )
+  params = helpers.params_of(config)
+  inputs = jax.random.randint(jax.random.key(1), (2, 16), 0, 256)
+
+  def loss(params):
+    logits = models.DecoderLM(config).apply({'params': params}, inputs)
+    return -jax.nn.log_softmax(logits)[..., 7].mean()
+
+  devices = max(sizes.values(), default=1)
+  with layout(devices, batch=2, **sizes).scope():
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+
+@pytest.mark.parametrize(
+  'implementation, axis',
+  [
+    ('blockwise', 'tensor'),
+    pytest.param('blockwise', 'sequence', marks=pytest.mark.slow),
+    pytest.param('reference', 'sequence', marks=pytest.mark.slow),
+    pytest.param('reference', 'tensor', marks=pytest.mark.slow),
+  ],
+)
+def test_contextual_positions_on_two_devices(
+  implementation, axis, assert_close
+):
+  want = contextual_gradients('reference')
+  got = contextual_gradients(implementation, **{axis: 2})
+  assert_close(got[0], want[0], 1e-6)
+  largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(want[1]))
+  for one, other in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+    assert np.abs(np.asarray(one) - other).max() <= 1e-5 * largest
 
 
 def test_an_axis_without_a_rule():
