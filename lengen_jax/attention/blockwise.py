@@ -96,8 +96,10 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       largest, total, y = carry
       tile = _with_keys(plan, queries, j)
       bias = bias_forms.tile(plan.form, tile.bias, tile.queries, tile.keys)
-      if bias is not None and plan.form == 'exact':
-        call_lib.check_bias_shape(bias, (*tile.q.shape[:3], tile.k.shape[2]))
+      if bias is not None:
+        queries = 1 if plan.form == 'keys' else tile.q.shape[2]
+        pairs = *tile.q.shape[:2], queries, tile.k.shape[2]
+        call_lib.check_bias_shape(bias, pairs)
       content = _content_tile(
         tile.content,
         tile.q,

@@ -85,7 +85,8 @@ def of(config: ml_collections.ConfigDict) -> Run:
 
 def positions(config: ml_collections.ConfigDict) -> str:
   """Returns the spec of the positions of a config: a scheme or contextual."""
-  own = config.model.contextual_positions
+  # Workdirs of earlier versions have no contextual positions.
+  own = config.model.get('contextual_positions', 'none')
   return config.positions if own == 'none' else own
 
 

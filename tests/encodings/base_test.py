@@ -23,7 +23,7 @@ SPECS = {
 NAMES = sorted(encodings.ENCODINGS)
 ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope', 'pope'}
 CONTENT = {'shaw', 'transformer_xl'}
-WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY, *CONTENT}
+WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', 'pope', *ROTARY, *CONTENT}
 # Every encoding with a bias, and forms of it that a tile sees.
 BIASES = [name for name in NAMES if name not in WITHOUT_BIAS] + [
   "fire(normalizer='max_length', max_length=64)",
