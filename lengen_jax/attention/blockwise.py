@@ -97,8 +97,8 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       tile = _with_keys(plan, queries, j)
       bias = bias_forms.tile(plan.form, tile.bias, tile.queries, tile.keys)
       if bias is not None:
-        queries = 1 if plan.form == 'keys' else tile.q.shape[2]
-        pairs = *tile.q.shape[:2], queries, tile.k.shape[2]
+        count = 1 if plan.form == 'keys' else tile.q.shape[2]
+        pairs = *tile.q.shape[:2], count, tile.k.shape[2]
         call_lib.check_bias_shape(bias, pairs)
       content = _content_tile(
         tile.content,

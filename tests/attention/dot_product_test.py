@@ -198,7 +198,7 @@ def test_refuses_positions_of_other_dtypes(side, dtype):
 
 
 @pytest.mark.parametrize('side', ['q', 'k'])
-@pytest.mark.parametrize('shape', [(4,), (3, None), (None, 1), (B, None, 1)])
+@pytest.mark.parametrize('shape', [(4,), (3, None), (None, 1), (B, None, 1, 1)])
 def test_refuses_positions_of_other_shapes(side, shape):
   length = Q if side == 'q' else K
   shape = tuple(length if n is None else n for n in shape)

@@ -11,9 +11,6 @@ H, D, E = 3, 8, 24
 # Spec to parameters, which checkpoints of others rely on.
 TREES = {
   'nope': {},
-  'linear': {},
-  'linear(learned=True)': {'slope': (H,)},
-  'pope': {'delta': (H, D)},
   'sinusoidal': {},
   'learned(max_position=64)': {'table': (64, E)},
   't5': {'table': (32, H)},
