@@ -26,18 +26,21 @@ def compiled_gradients(
   options = {'causal': True, 'bias_form': 'auto', **options}
   groups = options.pop('key_heads', heads)
   packed = options.pop('packed', False)
+  per_head = options.pop('per_head', False)
   encoding = encodings.create(spec, num_heads=heads, head_dim=head_dim)
   p = jnp.arange(3)
   variables = jax.eval_shape(
     lambda: encoding.init(jax.random.key(0), p, p, method='bias')
   )
 
-  def loss(q, k, v, segment_ids, variables):
+  def loss(q, k, v, segment_ids, variables, p=None):
     y = attention.dot_product_attention(
       q,
       k,
       v,
       bias=encoding.apply(variables, method='bias_fn'),
+      q_positions=p,
+      k_positions=p,
       q_segment_ids=segment_ids if packed else None,
       k_segment_ids=segment_ids if packed else None,
       implementation='pallas',
@@ -54,15 +57,16 @@ def compiled_gradients(
     ahead_of_time.devices(pods.get(CHIPS[chip]))[:1],
   )
   jitted = jax.jit(
-    jax.grad(loss, (0, 1, 2, 4)),
+    jax.grad(loss, (0, 1, 2, 4, *[5] * per_head)),
     in_shardings=layout.whole,
     out_shardings=layout.whole,
   )
   k = array(groups, head_dim)
+  arrays = [array(heads, head_dim), k, k, array(dtype=jnp.int32), variables]
+  if per_head:
+    arrays.append(array(heads, dtype=jnp.float32))
   with layout.scope():
-    return jitted.lower(
-      array(heads, head_dim), k, k, array(dtype=jnp.int32), variables
-    ).compile()
+    return jitted.lower(*arrays).compile()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +102,8 @@ def test_anchors_compile(chip):
     ('v5e', 'fire', {'packed': True}),
     ('v5e', 'sandwich', {'causal': False, 'head_dim': 256}),
     ('v5e', 'nope', {'head_dim': 80}),
+    ('v4', 'linear', {'per_head': True, 'key_heads': 1, 'head_dim': 128}),
+    ('v5e', 'linear', {'per_head': True, 'packed': True, 'batch': 2}),
   ],
 )
 def test_options_compile(chip, spec, options):

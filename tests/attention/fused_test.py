@@ -249,11 +249,11 @@ LATER = {'causal': True, 'num_heads': 4, 'q_length': 140, 'q_offset': 100}
 @pytest.mark.parametrize(
   'chip, spec, options',
   [
-    ('tpu', 't5(num_buckets=8, max_distance=16)', {'causal': True}),
     ('gpu', 't5(num_buckets=8, max_distance=16)', {'causal': True}),
     *(
       pytest.param(*case, marks=pytest.mark.slow)
       for case in (
+        ('tpu', 't5(num_buckets=8, max_distance=16)', {'causal': True}),
         ('tpu', 'fire(init_threshold=8.)', {'causal': True}),
         ('gpu', 'alibi', {'causal': False}),
         ('tpu', 'kerple_log', LATER),
@@ -296,7 +296,9 @@ def test_packed_rows_of_several_blocks(monkeypatch, chip, spec, options):
   [
     # Of each row, keys of the last chunk are padding; a row has no key.
     ('tpu', {'causal': False, 'k_lengths': np.array([200, 0]), 'window': 90}),
-    ('gpu', {'causal': True, 'q_offset': -40}),
+    pytest.param(
+      'gpu', {'causal': True, 'q_offset': -40}, marks=pytest.mark.slow
+    ),
     pytest.param(
       'tpu', {'causal': True, 'q_offset': -40}, marks=pytest.mark.slow
     ),
@@ -602,32 +604,29 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
   assert_equal(got, want, 2e-5)
 
 
-@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'chip, length, bands, options',
   [
     ('tpu', 250, [(0, 0), (128, 16)], {'causal': True}),
-    pytest.param(
+    (
       'tpu',
       1100,
       [(0, 0), (128, 16), (512, 128), (1024, 256)],
       {'causal': True},
-      marks=pytest.mark.slow,
     ),
-    pytest.param(
+    (
       'tpu',
       600,
       [(0, 0), (128, 16), (512, 64)],
       {'causal': False, 'heads': (2, 64)},
-      marks=pytest.mark.slow,
     ),
     ('gpu', 600, [(0, 0), (512, 128)], {'causal': True, 'heads': (2, 16)}),
-    pytest.param(
+    (
       'gpu',
       1100,
       [(0, 0), (512, 64), (1024, 128)],
       {'causal': False, 'heads': (1, 64)},
-      marks=pytest.mark.slow,
     ),
   ],
   indirect=['chip'],
@@ -699,9 +698,10 @@ def test_smaller_blocks_where_gradients_of_anchors_have_no_room(
   assert halved == [256]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'chip, spacing',
-  [('gpu', 64), pytest.param('tpu', 16, marks=pytest.mark.slow)],
+  [('gpu', 64), ('tpu', 16)],
   indirect=['chip'],
 )
 def test_rows_that_start_at_positions_of_their_own(monkeypatch, chip, spacing):

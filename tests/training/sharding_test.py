@@ -144,13 +144,14 @@ def contextual_gradients(implementation, **sizes):
     return jax.jit(jax.value_and_grad(loss))(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'implementation, axis',
   [
     ('blockwise', 'tensor'),
-    pytest.param('blockwise', 'sequence', marks=pytest.mark.slow),
-    pytest.param('reference', 'sequence', marks=pytest.mark.slow),
-    pytest.param('reference', 'tensor', marks=pytest.mark.slow),
+    ('blockwise', 'sequence'),
+    ('reference', 'sequence'),
+    ('reference', 'tensor'),
   ],
 )
 def test_contextual_positions_on_two_devices(

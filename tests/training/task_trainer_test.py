@@ -59,6 +59,7 @@ def test_runs_do_not_touch_each_other(assert_close):
   assert_close(two.params, flipped.params, 1e-4)
 
 
+@pytest.mark.slow
 def test_vectorised_runs_are_the_same_runs(assert_close):
   program = create(sweep__batching='vmap')
   four = program.init((0, 0, 1, 1), (1e-3, 1e-3, 2e-3, 2e-3))
