@@ -48,6 +48,10 @@ ENCODING_SPECS = {
     f'longrope(train_length={TRAIN_LENGTH}, scale=4., '
     'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))'
   ),
+  'rerope': 'rerope(window=5)',
+  'self_extend': 'self_extend(window=6, group=3)',
+  'dual_chunk': 'dual_chunk(chunk=9, window=3)',
+  'lm_infinite': 'lm_infinite(window=5, sinks=2)',
   'fire': 'fire(init_threshold=8.)',
   'shaw': 'shaw(left=4, right=4)',
   't5': 't5(num_buckets=8, max_distance=16)',
@@ -157,6 +161,8 @@ class Properties:
     reached = np.abs(np.asarray(dx, np.float32)).max(-1) > 0
     end = at + 1 if self._causal else SEGMENTS[0] + SEGMENTS[1]
     want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) < end)
+    if self._instance.masks:
+      want &= reached.any(0)
     assert (reached == want).all(), (
       f'{self._label} with {scheme}: the output at {at} of a row with '
       f'segments {SEGMENTS} has gradients to tokens '

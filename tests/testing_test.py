@@ -96,6 +96,10 @@ PARAMETERS = {
   'yarn': {},
   'llama3': {},
   'longrope': {},
+  'rerope': {},
+  'self_extend': {},
+  'dual_chunk': {},
+  'lm_infinite': {},
 }
 
 

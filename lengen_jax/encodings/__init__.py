@@ -8,6 +8,7 @@ from lengen_jax import errors, specs
 from lengen_jax.encodings import (
   absolute,
   alibi,
+  bands,
   fire,
   kerple,
   linear,
@@ -71,6 +72,10 @@ ENCODINGS = {
   'yarn': rotary.Yarn,
   'llama3': rotary.Llama3,
   'longrope': rotary.Longrope,
+  'rerope': bands.Rerope,
+  'self_extend': bands.SelfExtend,
+  'dual_chunk': bands.DualChunk,
+  'lm_infinite': bands.LmInfinite,
 }
 
 

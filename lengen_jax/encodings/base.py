@@ -201,6 +201,8 @@ class Encoding(nn.Module):
   has_rows = False
   # Terms of a tile depend only on the tile's own tokens.
   tileable = True
+  # Masks pairs that attention does not mask.
+  masks = False
 
   def __post_init__(self) -> None:
     specs.check_ranges(self)

@@ -12,11 +12,11 @@ from lengen_jax.positions.contextual import Contextual
 
 def kind(encoding: Encoding) -> str:
   """Returns 'rotation', 'embedding', 'content' or 'bias'."""
+  if encoding.needs_content:
+    return 'content'
   if type(encoding).rotate is not Encoding.rotate:
     return 'rotation'
-  if encoding.embeds:
-    return 'embedding'
-  return 'content' if encoding.needs_content else 'bias'
+  return 'embedding' if encoding.embeds else 'bias'
 
 
 def check_positions(

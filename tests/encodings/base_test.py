@@ -22,8 +22,9 @@ SPECS = {
 }
 NAMES = sorted(encodings.ENCODINGS)
 ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope', 'pope'}
-CONTENT = {'shaw', 'transformer_xl'}
-WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', 'pope', *ROTARY, *CONTENT}
+BANDS = {'rerope', 'self_extend', 'dual_chunk', 'lm_infinite'}
+CONTENT = {'shaw', 'transformer_xl', *BANDS}
+WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY, *CONTENT}
 # Every encoding with a bias, and forms of it that a tile sees.
 BIASES = [name for name in NAMES if name not in WITHOUT_BIAS] + [
   "fire(normalizer='max_length', max_length=64)",

@@ -60,6 +60,10 @@ TREES = {
   'llama3': {},
   'longrope(train_length=64, short_factors=(1., 1., 1., 1.), '
   'long_factors=(1., 2., 3., 4.))': {},
+  'rerope': {},
+  'self_extend': {},
+  'dual_chunk': {},
+  'lm_infinite': {},
 }
 ROPE = {
   'base': 1e4,
@@ -88,6 +92,8 @@ DEFAULTS = {
   'llama3': ROPE
   | {'scale': 8.0, 'low_freq': 1.0, 'high_freq': 4.0, 'train_length': 8192},
   'longrope': ROPE | {'short_factors': None, 'long_factors': None},
+  'rerope': ROPE | {'leak': None},
+  'lm_infinite': ROPE | {'sinks': 4},
 }
 
 
