@@ -30,6 +30,7 @@ PAGES = {
     'encodings.nope',
     'encodings.absolute',
     'encodings.rotary',
+    'encodings.bands',
     'encodings.pope',
     'encodings.linear',
     'encodings.alibi',

@@ -155,17 +155,18 @@ class AttentionCall(struct.PyTreeNode):
       raise errors.ConfigError(
         f'scale must be a number, got {scale!r}; pass an array as logit_scale'
       )
-    if self.logit_cap is not None and not self.logit_cap > 0:
+    cap = self.logit_cap
+    if cap is not None and not (isinstance(cap, numbers.Real) and cap > 0):
       raise errors.ConfigError(
-        f'logit_cap must be positive or None, got {self.logit_cap}'
+        f'logit_cap must be a positive number or None, got {cap!r}'
       )
     _check_sink_logits(self.sink_logits, num_heads)
     _check_bias(self.bias, (batch, num_heads, q_length, k_length))
     contiguous = self.contiguous
     if contiguous is None:
       contiguous = queries.positions is None and keys.positions is None
-    q_positions = _positions('q', queries, batch, num_heads, contiguous)
-    k_positions = _positions('k', keys, batch, num_heads, contiguous)
+    q_positions = checked_positions('q', queries, batch, num_heads, contiguous)
+    k_positions = checked_positions('k', keys, batch, num_heads, contiguous)
     for kind, name in ((Distances, 'Distances'), (PerHead, 'per head')):
       if isinstance(q_positions, kind) != isinstance(k_positions, kind):
         raise errors.ConfigError(
@@ -360,7 +361,7 @@ def _check_sink_logits(sink_logits: Any, num_heads: int) -> None:
     )
 
 
-def _positions(
+def checked_positions(
   name: str, side: Side, batch: int, num_heads: int, contiguous: bool
 ) -> Any:
   """Returns checked positions of a side; standard ones for None."""

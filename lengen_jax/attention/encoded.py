@@ -5,10 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import encodings
+from lengen_jax import encodings, errors, specs
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.dot_product import dot_product_attention
-from lengen_jax.positions import PerHead, Positions
+from lengen_jax.positions import Distances, PerHead, Positions
 from lengen_jax.types import Array
 
 
@@ -49,6 +49,7 @@ def with_encoding(
   Raises:
     errors.ConfigError: see `dot_product_attention`.
   """
+  _check_encoding(encoding, q)
   if rotate:
     offset = options.get('q_offset', 0)
     q, k = rotated(encoding, q, k, q_positions, k_positions, lengths, offset)
@@ -83,13 +84,49 @@ def rotated(
   """
   if encodings.kind(encoding) != 'rotation':
     return q, k
-  if q_positions is None:
-    q_positions, _ = call_lib.query_index(q_offset, *q.shape[:2])
-  if k_positions is None:
-    k_positions, _ = call_lib.query_index(0, *k.shape[:2])
-  if encodings.is_per_head(q_positions):
-    k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
   q_positions, k_positions = (
-    p.value if isinstance(p, PerHead) else p for p in (q_positions, k_positions)
+    call_lib.checked_positions(
+      name,
+      call_lib.Side(call_lib.query_index(first, *x.shape[:2])[0], given),
+      len(x),
+      q.shape[2],
+      contiguous=False,
+    )
+    for name, x, given, first in (
+      ('q', q, q_positions, q_offset),
+      ('k', k, k_positions, 0),
+    )
   )
+  per_head = [isinstance(p, PerHead) for p in (q_positions, k_positions)]
+  if isinstance(q_positions, Distances) or any(per_head) != all(per_head):
+    raise errors.CombinationError(
+      f'{specs.name(encoding)} rotates queries and keys by positions of '
+      'tokens, both per head or both not; got '
+      f'{type(q_positions).__name__} and {type(k_positions).__name__}'
+    )
+  if all(per_head):
+    k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
+    q_positions, k_positions = q_positions.value, k_positions.value
   return encoding.rotate(q, k, q_positions, k_positions, lengths)
+
+
+def _check_encoding(encoding: Any, q: Array) -> None:
+  """Raises unless an encoding is bound, and fits the queries."""
+  if not isinstance(encoding, encodings.Encoding) or encoding.scope is None:
+    raise errors.ConfigError(
+      f'encoding must be an Encoding bound to its parameters, got '
+      f'{encoding!r:.60}; encodings.create(spec, ...).bind(variables) makes one'
+    )
+  name = specs.name(encoding)
+  if encoding.embeds:
+    raise errors.CombinationError(
+      f'{name} acts at the input of a model, not in attention; call its '
+      'embed(x, positions) on the input'
+    )
+  sizes = encoding.num_heads, encoding.head_dim
+  widths = encoding.head_dim, *[2 * encoding.head_dim] * encoding.widens
+  if q.ndim == 4 and (q.shape[2] != sizes[0] or q.shape[3] not in widths):
+    raise errors.ConfigError(
+      f'{name} was created with num_heads={sizes[0]} and head_dim={sizes[1]}; '
+      f'queries have {q.shape[2]} and {q.shape[3]}; make them equal'
+    )

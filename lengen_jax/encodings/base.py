@@ -79,7 +79,7 @@ class BiasFn:
   @property
   def slopes(self) -> jax.Array | None:
     """The slopes `[H]` of a bias per key, or None; see `Encoding.slopes`."""
-    return self.encoding.slopes(self.params)
+    return self.encoding.slopes(self.params, bidirectional=self.bidirectional)
 
   def row_weights(
     self, before: Array, positions: Array, after: Array
@@ -336,7 +336,9 @@ class Encoding(nn.Module):
     raise NotImplementedError(f'{type(self).__name__} has no strip')
 
   @nn.nowrap
-  def slopes(self, params: Params) -> jax.Array | None:
+  def slopes(
+    self, params: Params, *, bidirectional: bool = False
+  ) -> jax.Array | None:
     """Returns s_h, `[H]`, if the bias is -s_h (p_i - p_j); None if not.
 
     Each softmax then depends on s_h p_j alone, a bias per key.

@@ -6,7 +6,12 @@ import numpy as np
 
 from lengen_jax import errors, specs
 from lengen_jax.encodings.base import Encoding
-from lengen_jax.positions import Distances, Positions, PositionScheme
+from lengen_jax.positions import (
+  Distances,
+  PerHead,
+  Positions,
+  PositionScheme,
+)
 from lengen_jax.positions.contextual import Contextual
 
 
@@ -20,7 +25,9 @@ def kind(encoding: Encoding) -> str:
 
 
 def check_positions(
-  encoding: Encoding, positions: Positions | None, length: int | None = None
+  encoding: Encoding,
+  positions: Positions | PerHead | None,
+  length: int | None = None,
 ) -> None:
   """Checks that an encoding supports positions; None is 0 .. length - 1.
 
@@ -32,6 +39,13 @@ def check_positions(
       fractional positions or Distances that the encoding does not support.
   """
   name = specs.name(encoding)
+  if isinstance(positions, PerHead):
+    if encoding.embeds or not encoding.fractional_positions:
+      raise errors.CombinationError(
+        f'{name} does not support positions per head; use one that takes '
+        'fractional positions in attention'
+      )
+    return
   if isinstance(positions, Distances):
     if not encoding.takes_distances:
       raise errors.CombinationError(_no_distances(name))

@@ -9,7 +9,7 @@ from lengen_jax.types import Array, Params
 
 
 class Linear(base.Encoding):
-  """b_h(i, j) = -s_h (p_i - p_j).
+  """b_h(i, j) = -s_h (p_i - p_j); bidirectionally -s_h |p_i - p_j|.
 
   With the contextual positions `forget` and s = 1, attention is that of the
   Forgetting Transformer. The bias of a query is the same for all its keys but
@@ -46,8 +46,11 @@ class Linear(base.Encoding):
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
     slopes_H = base.per_head(params['slopes'], distances.ndim + 1)
-    return -slopes_H * distances[None]
+    reach = jnp.abs(distances) if bidirectional else distances
+    return -slopes_H * reach[None]
 
   @nn.nowrap
-  def slopes(self, params: Params) -> jax.Array | None:
-    return params['slopes']
+  def slopes(
+    self, params: Params, *, bidirectional: bool = False
+  ) -> jax.Array | None:
+    return None if bidirectional else params['slopes']

@@ -244,7 +244,7 @@ class Attention(nn.Module):
       logit_scale=logit_scale(last_visible, lengths=tokens.lengths),
       sink_logits=self._sink_logits(),
       logit_cap=self.logit_cap,
-      contiguous=tokens.contiguous and scheme.is_none,
+      contiguous=tokens.contiguous and not encodings.is_per_head(q_positions),
       bias_form=bias_form,
       implementation=implementation,
     )

@@ -1,6 +1,6 @@
 """Position schemes, which assign positions to tokens before the model runs."""
 
-from lengen_jax import specs
+from lengen_jax import errors, specs
 from lengen_jax.positions import (
   contextual,
   equal_mean,
@@ -61,4 +61,14 @@ def create(spec: str) -> PositionScheme:
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
   """
+  name, _ = specs.parse(specs.imported(spec))
+  if name in contextual.CONTEXTUAL:
+    raise errors.SpecError(
+      f'{name} computes positions from contents, in each layer; set '
+      f'contextual_positions={spec!r} of the model or the layer'
+    )
+  if name not in SCHEMES:
+    valid = [*SCHEMES, *contextual.CONTEXTUAL]
+    hint = '; your own is written module:name'
+    raise errors.SpecError(errors.one_of('position scheme', name, valid) + hint)
   return specs.build('position scheme', SCHEMES, spec)

@@ -18,9 +18,9 @@ class Tokens(struct.PyTreeNode):
   """Positions, segments and lengths of the tokens of a batch.
 
   Attributes:
-    positions: int32 or float32, `[1 or B, L]`, `[layers, 1 or B, L]`, or
-      Distances. In decoding, the positions of all slots of the cache. None for
-      the standard positions of rows with one segment each.
+    positions: int32 or float32, `[1 or B, L]`, `[layers, 1 or B, L]`,
+      Distances or PerHead. In decoding, the positions of all slots of the
+      cache. None for the standard positions of rows with one segment each.
     index: int32 `[1 or B, L]`, index of each token in its segment. In decoding,
       its slot in the cache.
     segment_ids: int32 `[B, L]`; None if each row is one segment.
@@ -51,8 +51,8 @@ class Tokens(struct.PyTreeNode):
     Args:
       shape: (B, L).
       positions: output of a position scheme, `[L]`, `[1 or B, L]`,
-        `[layers, 1 or B, L]` or Distances; None for the standard positions.
-        Tokens are returned unchanged.
+        `[layers, 1 or B, L]` or Distances; or per head, float32 `[B, L, H]` or
+        PerHead; None for the standard positions. Tokens are returned unchanged.
       segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32 `[1 or B, 1 or L]`, length of each token's segment.
       contiguous: see Tokens. Standard positions are always contiguous.
@@ -67,7 +67,7 @@ class Tokens(struct.PyTreeNode):
         )
       return positions
     if positions is not None:
-      positions = position_array(positions)
+      positions = _per_head(position_array(positions), shape)
     check_tokens(shape, positions, segment_ids, lengths)
     index = position_index(shape[1], segment_ids)
     contiguous |= positions is None
@@ -85,7 +85,9 @@ class Tokens(struct.PyTreeNode):
   def per_layer(self) -> bool:
     """Whether positions differ per layer."""
     leaves = jax.tree.leaves(self.positions)
-    return bool(leaves) and leaves[0].ndim > 2
+    if not leaves or isinstance(self.positions, base.PerHead):
+      return False
+    return leaves[0].ndim > 2
 
   def layer(self, i: int) -> 'Tokens':
     """Returns the tokens with the positions of layer i."""
@@ -154,6 +156,13 @@ def check_tokens(
   name, dtype = 'positions', jnp.number  # type: str, Any
   if isinstance(positions, base.Distances):
     name, dtype, positions = 'r of Distances', jnp.integer, positions.r
+  elif isinstance(positions, base.PerHead):
+    if positions.shape[:2] not in ((1, length), shape):
+      raise errors.ConfigError(
+        f'positions per head are {positions.shape}; {batch} rows of {length} '
+        f'tokens require ({batch}, {length}, heads)'
+      )
+    positions = None
   elif positions is not None and positions.shape == (length,):
     positions = None
   checks: tuple[tuple[str, Any, set[int], set[int], Any, int], ...] = (
@@ -178,18 +187,32 @@ def check_tokens(
       )
 
 
-def check_one_layer(positions: base.Positions | None) -> None:
+def _per_head(positions: Any, shape: tuple[int, ...]) -> Any:
+  """Returns positions, as PerHead if they are float32 `[B, L, H]`."""
+  if isinstance(positions, base.Distances | base.PerHead):
+    return positions
+  batch, length = shape
+  by_layer = positions.shape[-2:] in ((1, length), shape)
+  is_per_head = positions.ndim == 3 and positions.shape[:2] == (batch, length)
+  if is_per_head and positions.dtype == jnp.float32 and not by_layer:
+    return base.PerHead(positions)
+  return positions
+
+
+def check_one_layer(positions: Any) -> None:
   """Raises errors.ConfigError on positions of several layers."""
-  if positions is not None and len(positions.shape) > 2:
+  if positions is None or isinstance(positions, base.PerHead):
+    return
+  if len(positions.shape) > 2:
     raise errors.ConfigError(
       f'got positions of {positions.shape[0]} layers for one layer; pass '
       'positions[i] to layer i'
     )
 
 
-def position_array(positions: Any) -> base.Positions:
+def position_array(positions: Any) -> Any:
   """Returns positions as a jax array, 64 bits as 32; Distances unchanged."""
-  if isinstance(positions, jax.Array | base.Distances):
+  if isinstance(positions, jax.Array | base.Distances | base.PerHead):
     return positions
   if isinstance(positions, str | base.PositionScheme):
     raise errors.ConfigError(

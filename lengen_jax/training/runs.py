@@ -84,10 +84,21 @@ def of(config: ml_collections.ConfigDict) -> Run:
 
 
 def positions(config: ml_collections.ConfigDict) -> str:
-  """Returns the spec of the positions of a config: a scheme or contextual."""
+  """Returns the spec of the positions of a config: a scheme or contextual.
+
+  Raises:
+    errors.CombinationError: the config has both.
+  """
   # Workdirs of earlier versions have no contextual positions.
   own = config.model.get('contextual_positions', 'none')
-  return config.positions if own == 'none' else own
+  if own == 'none':
+    return config.positions
+  if config.positions != 'standard':
+    raise errors.CombinationError(
+      f'{own} computes positions from contents and {config.positions} from '
+      'indices; use one of them'
+    )
+  return own
 
 
 def name(run: Run) -> str:

@@ -18,18 +18,30 @@ from lengen_jax.models.config import ModelConfig, PER_LAYER
 from lengen_jax.types import Params
 
 _SIDE = '(?P<side>encoder/|decoder/)?'
-_IN_SCALE = re.compile(
-  _SIDE + r'layer_(?P<layer>\d+)/attention/attention_scale/'
+# Parameters of options of attention that only one of the models may have.
+_OPTIONS = {
+  'attention_scale': 'logit scale',
+  'positions': 'contextual positions',
+  'sink_logits': 'sink logits',
+  'gate': 'output gate',
+  'query_norm': 'norm of queries',
+  'key_norm': 'norm of keys',
+}
+_IN_OPTION = re.compile(
+  rf'{_SIDE}layer_(?P<layer>\d+)/attention/(?P<option>{"|".join(_OPTIONS)})\b'
 )
 _IN_ENCODING = re.compile(_SIDE + r'(layer_\d+/attention/)?encoding(_\d+)?/')
-# Fields of ModelConfig that determine the arrays outside encodings and scales.
+# Fields of ModelConfig that determine the arrays outside encodings and options.
 _SIZES = (
   *('architecture', 'vocab_size', 'num_layers', 'num_heads', 'key_heads'),
   *('head_dim', 'width', 'mlp_width', 'mlp_bias', 'activation', 'norm'),
   *('norm_placement', 'output_size', 'tied_embedding'),
 )
 # Fields that change the function computed from the same arrays.
-_FUNCTION = ('activation', 'norm_epsilon', 'scaled_embedding', 'scaled_logits')
+_FUNCTION = (
+  *('activation', 'norm_epsilon', 'scaled_embedding', 'scaled_logits'),
+  *('logit_cap', 'query_key_norm', 'output_gate'),
+)
 # Those of a layer; encodings and scales have notes of their own.
 _FUNCTION_OF_LAYER = tuple(
   field for field in PER_LAYER if field not in ('encoding', 'attention_scale')
@@ -50,7 +62,8 @@ def adopt(
 ) -> tuple[Params, list[str]]:
   """Loads a trained model's parameters into one with another encoding.
 
-  All arrays outside encodings and logit scales are loaded and must match.
+  All arrays outside encodings and options of attention, such as logit scales
+  and contextual positions, are loaded and must match.
   Encodings are matched layer by layer. One of the same class and shapes is
   loaded for any settings, whether or not layers share it. A FIRE that
   replaces another additive bias is fitted to that bias. An encoding shared by
@@ -71,8 +84,8 @@ def adopt(
     models differ.
 
   Raises:
-    errors.CheckpointError: an array outside encodings and logit scales differs
-      in shape or is missing in one model.
+    errors.CheckpointError: an array outside encodings and options of attention
+      differs in shape or is missing in one model.
   """
   new = traverse_util.flatten_dict(stacking.unstack(params), sep='/')
   old = traverse_util.flatten_dict(stacking.unstack(source_params), sep='/')
@@ -96,11 +109,14 @@ def adopt(
     (old, source_config.layers, 'of the source ignored'),
   ):
     for path in paths:
-      scale = _IN_SCALE.match(path)
-      if scale and path not in taken:
-        i = int(scale['layer'])
-        spec = of_layer[i].attention_scale
-        notes.add(scale['side'] or '', [i], f'logit scale {spec} {text}')
+      option = _IN_OPTION.match(path)
+      if option and path not in taken:
+        i, name = int(option['layer']), _OPTIONS[option['option']]
+        if option['option'] == 'attention_scale':
+          name += f' {of_layer[i].attention_scale}'
+        if option['option'] == 'positions':
+          name += f' {of_layer[i].contextual_positions}'
+        notes.add(option['side'] or '', [i], f'{name} {text}')
   pairs = zip(config.layers, source_config.layers, strict=True)
   for i, (mine, theirs) in enumerate(pairs):
     for field in _FUNCTION_OF_LAYER:
@@ -155,7 +171,7 @@ def _take_encodings(
 def _check_match(
   new: _Flat, config: ModelConfig, old: _Flat, source_config: ModelConfig
 ) -> None:
-  """Raises if the models differ in arrays outside encodings and scales."""
+  """Raises if the models differ in arrays outside encodings and options."""
 
   def shape(params: _Flat, path: str) -> str:
     return str(params[path].shape) if path in params else 'missing'
@@ -166,7 +182,7 @@ def _check_match(
   different = [
     path
     for path in {*new, *old}
-    if not (_IN_ENCODING.match(path) or _IN_SCALE.match(path))
+    if not (_IN_ENCODING.match(path) or _IN_OPTION.match(path))
     and shape(new, path) != shape(old, path)
   ]
   if not different:

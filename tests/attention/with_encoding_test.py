@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import attention, encodings
-from lengen_jax.positions import PerHead
+from lengen_jax import attention, encodings, errors
+from lengen_jax.positions import Distances, PerHead
 
 B, Q, K, H, D = 2, 5, 9, 4, 8
 
@@ -152,3 +152,43 @@ def test_far_positions_per_head_in_bfloat16(spec):
   assert np.abs(far(spec, jnp.bfloat16, False) - want).max() < limit
   # The control: positions that are rounded.
   assert np.abs(far(spec, jnp.float32, True) - want).max() > 1.5 * limit
+
+
+@pytest.mark.parametrize(
+  'encoding, options, words',
+  [
+    ('rope', {}, 'bound to its parameters'),
+    (encodings.create('rope', num_heads=H, head_dim=D), {}, 'bind'),
+    (
+      encodings.create('alibi', num_heads=H, head_dim=4).bind({}),
+      {},
+      'head_dim=4',
+    ),
+    (
+      encodings.create('sinusoidal', num_heads=H, head_dim=D).bind({}),
+      {},
+      'acts at the input',
+    ),
+    (
+      encodings.create('rope', num_heads=H, head_dim=D).bind({}),
+      {'q_positions': given(B, Q, 3), 'k_positions': given(B, K, 3)},
+      r'must be float32 \(2, 5, 4\)',
+    ),
+    (
+      encodings.create('rope', num_heads=H, head_dim=D).bind({}),
+      {'q_positions': given(B, Q, H), 'k_positions': given(B, K)},
+      'both per head or both not',
+    ),
+    (
+      encodings.create('rope', num_heads=H, head_dim=D).bind({}),
+      {
+        'q_positions': Distances(jnp.arange(Q)[None]),
+        'k_positions': Distances(jnp.arange(K)[None]),
+      },
+      'positions of tokens',
+    ),
+  ],
+)
+def test_refused(encoding, options, words):
+  with pytest.raises(errors.LengenError, match=words):
+    attend(encoding, *arrays(), **options)

@@ -18,7 +18,8 @@ def test_formula(bidirectional):
   got = create('linear(slope=0.5)').apply(
     {}, q, k, method='bias', bidirectional=bidirectional
   )
-  want = -0.5 * (q[:, None, :, None] - k[:, None, None])
+  distances = q[:, None, :, None] - k[:, None, None]
+  want = -0.5 * (np.abs(distances) if bidirectional else distances)
   np.testing.assert_array_equal(got, np.repeat(want, 3, axis=1))
 
 

@@ -30,7 +30,7 @@ class LinearMap(contextual.Contextual):
 
   def setup(self):
     outputs = 1 if self.shared else self.num_heads
-    self.map = contextual.base.Linear(
+    self.map = contextual.base.Float32Linear(
       *(self.width, outputs, ('embed', 'heads')), jax.nn.initializers.zeros
     )
 

@@ -361,3 +361,19 @@ def test_what_goes_by_the_number_of_keys_cannot_be_packed():
   jax.eval_shape(
     lambda: plain.init(jax.random.key(0), inputs(), segment_ids=ids)
   )
+
+
+@pytest.mark.parametrize('encoding', ['rope', 'kerple_log'])
+def test_positions_per_head_may_be_given(encoding, assert_close):
+  """They are those that a contextual scheme would compute."""
+  x = inputs()
+  contextual = attention(encoding, contextual_positions='forget')
+  variables = init(contextual, x)
+  scheme = position_schemes.contextual.create('forget', num_heads=H, width=E)
+  own = {'params': variables['params']['positions']}
+  given = scheme.apply(own, x)
+  rest = {k: v for k, v in variables['params'].items() if k != 'positions'}
+  got = attention(encoding).apply({'params': rest}, x, given)
+  assert_close(got, contextual.apply(variables, x))
+  with pytest.raises(errors.ConfigError, match='must be float32'):
+    attention(encoding).apply({'params': rest}, x, given[..., :1])

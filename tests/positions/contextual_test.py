@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors
+from lengen_jax import positions as position_schemes
 from lengen_jax.positions import contextual
 from lengen_jax.positions.contextual import base
 
@@ -246,12 +247,15 @@ def test_facts(name):
   assert type(scheme) is contextual.CONTEXTUAL[name]
   assert scheme.formula and scheme.parameters
   assert bool(scheme.source) == (name != 'none')
-  assert contextual.is_contextual(name)
-  assert contextual.is_contextual(f'standard, 2*{name}')
+  assert contextual.is_contextual(name) == (name != 'none')
+  assert contextual.is_contextual(f'none, 2*{name}') == (name != 'none')
 
 
 def test_position_schemes_are_not_contextual():
   assert not contextual.is_contextual('standard')
+  for name, words in (('forget', 'in each layer'), ('forgett', "'forget'")):
+    with pytest.raises(errors.SpecError, match=words):
+      position_schemes.create(name)
   assert not contextual.is_contextual('randomized(max_position=9), standard')
 
 

@@ -360,6 +360,29 @@ def test_logit_scales():
   assert notes == ['loaded 25 of 25 arrays']
 
 
+def test_options_of_attention():
+  plain = model('rope')
+  options = {
+    'contextual_positions': 'repo, none',
+    'query_key_norm': 'head',
+    'output_gate': 'head',
+    'sink_logits': True,
+    'logit_cap': 20.0,
+  }
+  source, params, notes = adopt(model('rope', **options), plain)
+  assert notes[0] == 'loaded 23 of 34 arrays'
+  assert 'layer 0: contextual positions repo initialised' in notes
+  assert 'layers 0-1: output gate initialised' in notes
+  assert 'layers 0-1: sink logits initialised' in notes
+  assert 'layers 0-1: norm of queries initialised' in notes
+  assert 'model.logit_cap=20.0, and None in the source' in notes
+  for path, leaf in flat(source).items():
+    assert is_same(flat(params)[path], leaf)
+  _, _, notes = adopt(plain, model('rope', **options))
+  assert notes[0] == 'loaded 23 of 23 arrays'
+  assert 'layer 0: contextual positions repo of the source ignored' in notes
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [

@@ -36,7 +36,8 @@ def attend(chip: types.ModuleType, plan: Plan, call: AttentionCall) -> Array:
   if end is not None:
     whole = jnp.full(batch, end, jnp.int32)
     lengths = whole if lengths is None else jnp.minimum(lengths, end)
-  k, v = (x[:, : plan.blocks_k * block] for x in (call.k, call.v))
+  read = plan.blocks_k * block
+  k, v = (x[:, :read] for x in (call.k, call.v))
   return _attend(
     chip,
     dataclasses.replace(
@@ -50,7 +51,7 @@ def attend(chip: types.ModuleType, plan: Plan, call: AttentionCall) -> Array:
       k=k,
       v=v,
       queries=call.queries.padded(block),
-      keys=call.keys.replace(lengths=lengths).padded(block),
+      keys=call.keys.replace(lengths=lengths).padded(read),
     ),
   )
 

@@ -48,4 +48,4 @@ def create(
 def is_contextual(spec: str | Sequence[str]) -> bool:
   """Returns whether a spec, or one of several, names a contextual scheme."""
   names = {specs.parse(specs.imported(one))[0] for one in specs.cycle(spec)}
-  return not names.isdisjoint(CONTEXTUAL)
+  return not names.isdisjoint(CONTEXTUAL.keys() - {'none'})

@@ -11,7 +11,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import partitioning, specs
+from lengen_jax import errors, partitioning, specs
 from lengen_jax.positions.base import PerHead
 from lengen_jax.types import Array
 
@@ -68,6 +68,10 @@ class Contextual(nn.Module):
     `before`, `[B, 1, H]`, is the position of the token before x while decoding,
     0 at the start of a sequence.
     """
+    if x.ndim != 3 or x.shape[2] != self.width:
+      raise errors.ConfigError(
+        f'{specs.name(self)} needs x [B, L, {self.width}], got {x.shape}'
+      )
     values = self.values(x.astype(jnp.float32))
     if not self.cumulative:
       return PerHead(values)
@@ -92,7 +96,7 @@ class Contextual(nn.Module):
     return PerHead(zeros, zeros if self.cumulative else None)
 
 
-class Linear(nn.Module):
+class Float32Linear(nn.Module):
   """x W in float32, `[..., inputs] -> [..., outputs]`."""
 
   inputs: int

@@ -33,9 +33,9 @@ class Repo(base.Contextual):
     # Normal with standard deviation 0.02, cut at 3 standard deviations.
     init = nn.initializers.truncated_normal(0.02, lower=-3.0, upper=3.0)
     inner, outer = ('embed', 'kv'), ('kv', 'heads')
-    self.gate = base.Linear(self.width, hidden, inner, init)
-    self.content = base.Linear(self.width, hidden, inner, init)
-    self.out = base.Linear(hidden, self.num_heads, outer, init)
+    self.gate = base.Float32Linear(self.width, hidden, inner, init)
+    self.content = base.Float32Linear(self.width, hidden, inner, init)
+    self.out = base.Float32Linear(hidden, self.num_heads, outer, init)
 
   def values(self, x: Array) -> jax.Array:
     return self.out(jax.nn.silu(self.gate(x)) * self.content(x))

@@ -24,7 +24,7 @@ class Selective(base.Contextual):
   cumulative = True
 
   def setup(self) -> None:
-    self.steps = base.Linear(
+    self.steps = base.Float32Linear(
       self.width,
       self.num_heads,
       ('embed', 'heads'),
