@@ -24,6 +24,10 @@ SPECS = {
   'yarn': 'yarn(scale=4., train_length=8)',
   'longrope': 'longrope(train_length=4, scale=4., '
   'short_factors=(1., 1., 1., 1.), long_factors=(1., 2., 3., 4.))',
+  'rerope': 'rerope(window=2)',
+  'self_extend': 'self_extend(window=1, group=3)',
+  'dual_chunk': 'dual_chunk(chunk=4, window=1)',
+  'lm_infinite': 'lm_infinite(window=2)',
 }
 ALL = [SPECS.get(name, name) for name in sorted(encodings.ENCODINGS)]
 # Those whose reach is some setting of theirs; what has none is far-reaching.
@@ -265,7 +269,8 @@ def test_positions_decide(encoding, assert_close):
   made = blocks.create_encodings(config)[0]
   if made.translation_invariant:
     assert_close(shifted, want, 2e-5)
-  elif encoding != 'fire':
+  elif encoding not in ('fire', SPECS['dual_chunk']):
+    # FIRE has a threshold; a few tokens reach no third chunk.
     assert np.abs(shifted - want).max() > 1e-3
   stretch = 2 if encoding == SPECS['learned'] else 50
   stretched = run(config, inputs, index * stretch, lengths=lengths)
