@@ -47,6 +47,20 @@ CELLS = {
   'scrolls, large': ('scrolls', 'qasper,large', {}, 'v4-256'),
   '32k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**15}, 'v4-2'),
   '128k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**17}, 'v4-2'),
+  **{
+    f'128k, {encoding} | forget': (
+      'fire_c4',
+      'base',
+      {
+        **_ROW,
+        'data.train_length': 2**17,
+        'model.encoding': encoding,
+        'model.contextual_positions': 'forget',
+      },
+      'v4-2',
+    )
+    for encoding in ('linear', 'fire')
+  },
   '512k': ('fire_c4', 'base', {**_ROW, 'data.train_length': 2**19}, 'v4-2'),
   '512k, kernels': (
     'fire_c4',
@@ -140,7 +154,7 @@ def show(name: str, found: Mapping[str, Any], note: str = '') -> None:
   fits = 'fits' if found['fits'] else 'DOES NOT FIT'
   counts = [f'{n} {kind}' for kind, n in found['collectives'].items() if n]
   print(
-    f'{name:18} {found["pod"]:8} {found["gib_per_device"]:7.2f} of '
+    f'{name:22} {found["pod"]:8} {found["gib_per_device"]:7.2f} of '
     f'{found["of_gib"]:5.2f} GiB  {fits}  {found["compile_seconds"]:4} s  '
     f'{", ".join(counts)} {note}',
     flush=True,

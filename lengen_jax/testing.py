@@ -162,7 +162,8 @@ class Properties:
     end = at + 1 if self._causal else SEGMENTS[0] + SEGMENTS[1]
     want = (np.arange(LENGTH) >= SEGMENTS[0]) & (np.arange(LENGTH) < end)
     if self._instance.masks:
-      want &= reached.any(0)
+      # Each row may reach fewer tokens.
+      want = want & reached
     assert (reached == want).all(), (
       f'{self._label} with {scheme}: the output at {at} of a row with '
       f'segments {SEGMENTS} has gradients to tokens '
