@@ -156,10 +156,10 @@ MUTATIONS = (
     'attention/blockwise_test.py',
   ),
   (
-    'attention/with_encoding.py',
+    'attention/encoded.py',
     'encoding.head_dim**-0.5 if scale is None else scale',
     'scale',
-    'attention/with_encoding_test.py',
+    'attention/encoded_test.py',
   ),
   (
     'attention/blockwise.py',

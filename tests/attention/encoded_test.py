@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/attention/with_encoding.py`."""
+"""Tests `lengen_jax/attention/encoded.py`."""
 
 import functools
 
