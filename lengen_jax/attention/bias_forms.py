@@ -30,6 +30,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, specs
 from lengen_jax.attention.call import Side
+from lengen_jax.positions import PerHead
 
 FORMS = ('exact', 'anchored', 'auto')
 # Queries from one anchor to the next.
@@ -80,7 +81,10 @@ def tile(
   if bias is None:
     return None
   if form == 'keys':
-    return _key_tile(bias, queries, keys)
+    first = jax.tree.map(
+      lambda x: jax.lax.stop_gradient(x[:, :1]), queries.positions
+    )
+    return key_bias(bias, first, keys.positions)
   if form == 'strip':
     return _strip_tile(bias, queries, keys)
   if form == 'anchored':
@@ -110,16 +114,15 @@ def interpolation_weights(
   return jax.vmap(bias.row_weights)(*around)
 
 
-def _key_tile(bias: encodings.BiasFn, queries: Side, keys: Side) -> Array:
-  """Returns s_h (p_j - p) for the position p of the first query."""
-  first = jax.tree.map(
-    lambda x: jax.lax.stop_gradient(x[:, :1]), queries.positions
+def key_bias(bias: encodings.BiasFn, origin: PerHead, keys: PerHead) -> Array:
+  """Returns s_h (p_j - p) of keys at p_j, `[1 or B, H, 1, k]`.
+
+  The result for another origin p, `[1 or B, 1, H]`, differs by a constant.
+  """
+  origin, own = (
+    jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), p) for p in (origin, keys)
   )
-  first, own = (
-    jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), p)
-    for p in (first, keys.positions)
-  )
-  return -bias.slopes[None, :, None, None] * first.to(own)
+  return -bias.slopes[None, :, None, None] * origin.to(own)
 
 
 def _exact_tile(bias: Any, queries: Side, keys: Side) -> Array:

@@ -22,11 +22,17 @@ from jax import Array
 import jax.numpy as jnp
 
 from lengen_jax import partitioning
-from lengen_jax.attention import bias_forms, visibility
+from lengen_jax.attention import (
+  bands,
+  bias_forms,
+  checks,
+  sink_logits,
+  visibility,
+)
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall, Side
 from lengen_jax.attention.reference import MASKED
-from lengen_jax.encodings.base import BiasFn
+from lengen_jax.encodings import BiasFn
 
 
 class Plan(NamedTuple):
@@ -48,6 +54,14 @@ def block_size(bias: BiasFn | None, head_dim: int) -> int:
 
 def attend(call: AttentionCall) -> Array:
   """Returns attention, `[B, Q, H, D]`; see `dot_product_attention`."""
+  if not call.bands:
+    return _part(call)[0]
+  parts = [_part(bands.of_band(call, band)) for band in call.bands]
+  return bands.merged(parts, call.sink_logits).astype(call.q.dtype)
+
+
+def _part(call: AttentionCall) -> bands.Part:
+  """Returns attention and log-sum-exps over the pairs of at most one band."""
   q_length, k_length = call.q.shape[1], call.k.shape[1]
   contiguous = call.contiguous and call.queries.index.shape[0] == 1
   # A sink shares nothing with the keys of a query.
@@ -70,19 +84,23 @@ def attend(call: AttentionCall) -> Array:
     # Unused, and another value must not compile the loops again.
     q_offset=None,
   )
-  return _compiled(Plan(block_q, block_k, form), padded)[:, :q_length]
+  y, lse = _compiled(Plan(block_q, block_k, form), padded)
+  return y[:, :q_length], _whole(lse)[..., :q_length]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, call: AttentionCall) -> Array:
-  return _forward(plan, call)[0]
-
-
-# Arguments, the output and each softmax's log-sum-exp, `[N, B, H, q]`.
+# The output `[B, Q, H, D]`, float32 for a band, and each softmax's log-sum-exp,
+# `[N, B, H, q]`, MASKED if no key is visible.
+Outputs = tuple[Array, Array]
+# Arguments and outputs.
 Residuals = tuple[AttentionCall, Array, Array]
 
 
-def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: Plan, call: AttentionCall) -> Outputs:
+  return _forward(plan, call)[0]
+
+
+def _forward(plan: Plan, call: AttentionCall) -> tuple[Outputs, Residuals]:
   batch, length, heads, _ = call.q.shape
   blocks_q, blocks_k = length // plan.block_q, call.k.shape[1] // plan.block_k
   rows = (batch, heads, plan.block_q)
@@ -99,7 +117,7 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       if bias is not None:
         count = 1 if plan.form == 'keys' else tile.q.shape[2]
         pairs = *tile.q.shape[:2], count, tile.k.shape[2]
-        call_lib.check_bias_shape(bias, pairs)
+        checks.check_bias_shape(bias, pairs)
       content = _content_tile(
         tile.content,
         tile.q,
@@ -129,32 +147,40 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Array, Residuals]:
       largest = jnp.broadcast_to(call.sink_logits[None, :, None], rows)
       total = jnp.ones(rows, jnp.float32)
     largest, total, y_i = _over(bounds, needed, step, (largest, total, y_i))
-    seen = total > 0
-    total = jnp.where(seen, total, 1.0)
+    # Without a visible key, `largest` is MASKED.
+    total = jnp.where(total > 0, total, 1.0)
     y = _write(y, y_i / total[..., None], i)
-    lse = lse.at[i].set(jnp.where(seen, largest + jnp.log(total), 0.0))
-    return y, lse
+    return y, lse.at[i].set(largest + jnp.log(total))
 
-  y = jnp.zeros((*call.q.shape[:3], size), call.q.dtype)
+  dtype = call.q.dtype if call.mask.band is None else jnp.float32
+  y = jnp.zeros((*call.q.shape[:3], size), dtype)
   lse = jnp.zeros((blocks_q, *rows), jnp.float32)
   y, lse = jax.lax.fori_loop(0, blocks_q, query_block, (y, lse))
-  return y, (call, y, lse)
+  return (y, lse), (call, y, lse)
 
 
 def _backward(
-  plan: Plan, residuals: Residuals, dy_BxQxHxD: Array
+  plan: Plan, residuals: Residuals, doutputs: Outputs
 ) -> tuple[AttentionCall]:
   """Returns the gradients of the arrays of the call, as a call."""
-  call = residuals[0]
+  call, y, lse_NxBxHxq = residuals
+  dy, dlse_NxBxHxq = doutputs
   blocks_q = call.q.shape[1] // plan.block_q
   blocks_k = call.k.shape[1] // plan.block_k
+  # Once for all tiles. The gradient of a log-sum-exp is the softmax. Where no
+  # key is visible, weights must be 0 and not exp(0).
+  base_NxBxHxq = jnp.where(lse_NxBxHxq > MASKED, lse_NxBxHxq, 0.0)
+  delta_BxHxQ = jnp.swapaxes(_delta(y, dy), 1, 2)
+  delta_BxHxNxq = delta_BxHxQ.reshape(*delta_BxHxQ.shape[:2], blocks_q, -1)
+  delta_NxBxHxq = jnp.moveaxis(delta_BxHxNxq, 2, 0) - dlse_NxBxHxq
+  softmax = base_NxBxHxq, delta_NxBxHxq
 
   def key_block(j: Array, carry: Any) -> Any:
     *totals, gradients = carry
     keys = _with_keys(plan, call, j)
 
     def step(i: Array, gradients: AttentionCall) -> AttentionCall:
-      return _add_tile(plan, residuals, dy_BxQxHxD, keys, (i, j), gradients)
+      return _add_tile(plan, call, softmax, dy, keys, (i, j), gradients)
 
     index, offset = keys.keys.index, call.queries.index[:, 0]
     dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in (keys.k, keys.v))
@@ -181,31 +207,31 @@ def _backward(
   carry = zeros.k, zeros.v, sums
   dk, dv, sums = jax.lax.fori_loop(0, blocks_k, key_block, carry)
   if call.sink_logits is not None:
-    _, y, lse_NxBxHxq = residuals
-    product = y.astype(jnp.float32) * dy_BxQxHxD.astype(jnp.float32)
-    lse_BxHxQ = jnp.moveaxis(lse_NxBxHxq, 0, 2).reshape(len(y), y.shape[2], -1)
-    weight_BxHxQ = jnp.exp(call.sink_logits[None, :, None] - lse_BxHxQ)
-    sums = sums.replace(
-      sink_logits=-jnp.einsum('bhq,bqh->h', weight_BxHxQ, product.sum(-1))
+    dsinks = sink_logits.gradient(
+      call.sink_logits, _whole(lse_NxBxHxq), _whole(delta_NxBxHxq)
     )
+    sums = sums.replace(sink_logits=dsinks)
   return (sums.replace(q=sums.q.astype(call.q.dtype), k=dk, v=dv),)
 
 
 def _add_tile(
   plan: Plan,
-  residuals: Residuals,
+  call: AttentionCall,
+  softmax: tuple[Array, Array],
   dy_BxQxHxD: Array,
   keys: AttentionCall,
   at: tuple[Array, Array],
   gradients: AttentionCall,
 ) -> AttentionCall:
-  """Returns gradients, summed in float32, with those of tile (i, j) added."""
-  (i, j), (call, y_BxQxHxD, lse) = at, residuals
+  """Returns gradients, summed in float32, with those of tile (i, j) added.
+
+  `softmax` has the log-sum-exps and what the softmax's gradient subtracts, both
+  `[N, B, H, q]`.
+  """
+  (i, j), (lse, delta) = at, softmax
   groups = call.k.shape[2]
   tile = _with_queries(plan, keys, i)
-  y, dy = (_read(x, i, plan.block_q) for x in (y_BxQxHxD, dy_BxQxHxD))
-  # sum_j p_ij dp_ij, which the softmax's gradient subtracts.
-  delta = jnp.sum(y.astype(jnp.float32) * dy.astype(jnp.float32), axis=-1)
+  dy = _read(dy_BxQxHxD, i, plan.block_q)
   learned = tile.queries.learned, tile.keys.learned
 
   def sides(learned: tuple[Any, Any]) -> tuple[Side, Side]:
@@ -238,7 +264,7 @@ def _add_tile(
   dcontent = gradients.content
   if call.content is not None:
     dcontent, dp = _content_values_gradient(tile, p, dy, dcontent, dp)
-  ds = p * (dp - delta[..., None])
+  ds = p * (dp - delta[i][..., None])
 
   dbias, dlearned = gradients.bias, []
   if bias is not None:
@@ -287,6 +313,17 @@ def _add_tile(
   )
 
 
+def _whole(lse_NxBxHxq: Array) -> Array:
+  """Returns log-sum-exps of blocks of queries as `[B, H, Q]`."""
+  lse_BxHxNxq = jnp.moveaxis(lse_NxBxHxq, 0, 2)
+  return lse_BxHxNxq.reshape(*lse_BxHxNxq.shape[:2], -1)
+
+
+def _delta(y: Array, dy: Array) -> Array:
+  """Returns sum_j p_ij dp_ij, which the softmax's gradient subtracts."""
+  return jnp.sum(y.astype(jnp.float32) * dy.astype(jnp.float32), axis=-1)
+
+
 _attend.defvjp(_forward, _backward)
 # Without jit, an eager call would compile its loops each time.
 _compiled = jax.jit(_attend, static_argnums=0)
@@ -305,8 +342,10 @@ def _logits(
     s = tile.logit_cap * jnp.tanh(s / tile.logit_cap)
   if bias is not None:
     s += bias
-  visible = call_lib.visible_pairs(tile.mask, tile.queries, tile.keys)
-  return jnp.where(visible[:, None], s, MASKED), raw
+  visible = call_lib.visible_pairs(tile.mask, tile.queries, tile.keys)[:, None]
+  if (band := tile.mask.band) is not None:
+    visible &= bands.pairs(band, tile.queries.places, tile.keys.places)
+  return jnp.where(visible, s, MASKED), raw
 
 
 def _scaled(tile: AttentionCall, raw: Array) -> Array:
@@ -362,8 +401,8 @@ def _is_needed(
 
   Conservative: tiles that are not needed are fully masked.
   """
-  has_sinks = mask.sinks > 0
-  if block.segment_ids is None and not has_sinks:
+  has_sinks, band = mask.sinks > 0, mask.band
+  if block.segment_ids is None and not has_sinks and band is None:
     return None
   # Positions are not needed.
   others = others.replace(positions=others.index)
@@ -378,6 +417,8 @@ def _is_needed(
     if has_sinks:
       far = queries.index.min() - keys.index.max() >= mask.window
       answer &= ~far | keys.sink.any()
+    if band is not None:
+      answer &= bands.may_meet(band, queries.places, keys.places)
     return answer
 
   return needed

@@ -1,6 +1,6 @@
 """The entry point of attention: checks arguments, then dispatches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 
 import jax
@@ -9,12 +9,14 @@ from lengen_jax import encodings, errors, partitioning
 from lengen_jax.attention import (
   bias_forms,
   blockwise,
+  checks,
   pallas,
   reference,
   visibility,
 )
 from lengen_jax.attention import call as call_lib
-from lengen_jax.attention.call import AttentionCall, MAX_LENGTH
+from lengen_jax.attention.call import AttentionCall
+from lengen_jax.attention.checks import MAX_LENGTH
 from lengen_jax.positions import PerHead, Positions
 from lengen_jax.types import Array
 
@@ -64,6 +66,7 @@ def dot_product_attention(
   *,
   bias: encodings.BiasFn | Callable[..., Array] | Array | None = None,
   content: encodings.ContentFn | None = None,
+  bands: Sequence[encodings.Band] = (),
   q_positions: Positions | PerHead | None = None,
   k_positions: Positions | PerHead | None = None,
   q_segment_ids: Array | None = None,
@@ -86,7 +89,8 @@ def dot_product_attention(
   cap(x) is `logit_cap` tanh(x / `logit_cap`), or x.
 
   Masks depend on index, segment and length only, never on positions, which may
-  repeat. Logits and softmax are float32. Fully masked queries output zero.
+  repeat; those of bands depend on places. Logits and softmax are float32. Fully
+  masked queries output zero.
 
   Args:
     q: `[B, Q, H, D]`.
@@ -95,6 +99,8 @@ def dot_product_attention(
     bias: a function of positions, `BiasFn`; for the reference also any function
       of positions, or a float32 array that broadcasts to `[B, H, Q, K]`.
     content: a `ContentFn`, a function of contents and positions.
+    bands: each `Band` has its own queries and keys, in place of q and k, for
+      the pairs in it. Pairs in no band are masked.
     q_positions: int32 or float32, `[Q]` or `[B, Q]`; None for the standard
       ones, `q_offset + arange(Q)`. Or per query head, float32 `[B, Q, H]` or
       `positions.PerHead`, which have a gradient. Or `positions.Distances` of
@@ -127,8 +133,8 @@ def dot_product_attention(
       rows, 'pallas' none. See `bias_forms` and `fused.anchors`.
     implementation: 'reference', which holds every pair in memory; 'blockwise',
       without an array over all pairs, forward or backward; 'pallas', the same
-      in kernels for TPUs and GPUs, without content terms or sinks; or 'auto',
-      which is 'blockwise' for many pairs where available.
+      in kernels for TPUs and GPUs, without content terms, bands or sinks; or
+      'auto', which is 'blockwise' for many pairs where available.
 
   Returns:
     `[B, Q, H, D]` in the dtype of q.
@@ -137,7 +143,7 @@ def dot_product_attention(
     errors.ConfigError: shapes, dtypes or options that do not fit together, or
       that the implementation does not support.
   """
-  call_lib.check_vectors(q, k, v)
+  checks.check_vectors(q, k, v)
   for name, value, valid in (
     ('attention implementation', implementation, ['auto', *IMPLEMENTATIONS]),
     ('bias_form', bias_form, bias_forms.FORMS),
@@ -164,8 +170,15 @@ def dot_product_attention(
     q_offset=static_offset,
     contiguous=contiguous,
     bias_form=bias_form,
+    bands=tuple(
+      band.replace(
+        q=partitioning.constrain(band.q, *call_lib.Q_AXES),
+        k=partitioning.constrain(band.k, *call_lib.K_AXES),
+      )
+      for band in bands
+    ),
   ).checked()
-  refused = call_lib.tiles_refused(bias, content)
+  refused = checks.tiles_refused(bias, content)
   _check_support(implementation, bias_form, refused)
   chosen = choose(implementation, bias_form, q.shape[1], k.shape[1], refused)
   return IMPLEMENTATIONS[chosen](call)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, specs
 from lengen_jax.attention import call as call_lib
+from lengen_jax.attention import checks
 from lengen_jax.attention.dot_product import dot_product_attention
 from lengen_jax.positions import Distances, PerHead, Positions
 from lengen_jax.types import Array
@@ -26,7 +27,7 @@ def with_encoding(
   scale: float | None = None,
   **options: Any,
 ) -> jax.Array:
-  """Computes attention with an encoding's rotation, bias and content terms.
+  """Computes attention with all that an encoding adds: rotation, bands, bias.
 
   Args:
     encoding: an Encoding that is bound to its parameters, as in `setup` or by
@@ -39,7 +40,8 @@ def with_encoding(
     causal: whether keys after the query are masked.
     lengths: int32 `[B, 1]` or `[B, Q]`, the length of each sequence, for
       encodings that depend on it.
-    rotate: False if q and k are rotated already, as in a cache.
+    rotate: False if q and k are rotated already, as in a cache. Bands take
+      unrotated ones.
     scale: factor on the logits; None for 1/sqrt(D) of the encoding.
     **options: other arguments of `dot_product_attention`.
 
@@ -50,17 +52,21 @@ def with_encoding(
     errors.ConfigError: see `dot_product_attention`.
   """
   _check_encoding(encoding, q)
-  if rotate:
-    offset = options.get('q_offset', 0)
+  bands, offset = (), options.get('q_offset', 0)
+  if encodings.kind(encoding) == 'bands':
+    k, i, j = _to_rotate(encoding, q, k, q_positions, k_positions, offset)
+    bands = encoding.bands(q, k, i, j)
+  elif rotate:
     q, k = rotated(encoding, q, k, q_positions, k_positions, lengths, offset)
-    if k.shape[2] > v.shape[2]:
-      v = jnp.repeat(v, k.shape[2] // v.shape[2], axis=2)
+  if k.shape[2] > v.shape[2]:
+    v = jnp.repeat(v, k.shape[2] // v.shape[2], axis=2)
   return dot_product_attention(
     q,
     k,
     v,
     bias=encoding.bias_fn(bidirectional=not causal),
     content=encoding.content_fn(),
+    bands=bands,
     q_positions=q_positions,
     k_positions=k_positions,
     causal=causal,
@@ -84,8 +90,24 @@ def rotated(
   """
   if encodings.kind(encoding) != 'rotation':
     return q, k
+  k, i, j = _to_rotate(encoding, q, k, q_positions, k_positions, q_offset)
+  return encoding.rotate(q, k, i, j, lengths)
+
+
+def _to_rotate(
+  encoding: encodings.Encoding,
+  q: Array,
+  k: Array,
+  q_positions: Any,
+  k_positions: Any,
+  q_offset: int | Array,
+) -> tuple[Array, Array, Array]:
+  """Returns keys, and checked positions of queries and keys, as arrays.
+
+  With positions per head, keys are repeated for all query heads.
+  """
   q_positions, k_positions = (
-    call_lib.checked_positions(
+    checks.checked_positions(
       name,
       call_lib.Side(call_lib.query_index(first, *x.shape[:2])[0], given),
       len(x),
@@ -107,7 +129,7 @@ def rotated(
   if all(per_head):
     k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     q_positions, k_positions = q_positions.value, k_positions.value
-  return encoding.rotate(q, k, q_positions, k_positions, lengths)
+  return k, q_positions, k_positions
 
 
 def _check_encoding(encoding: Any, q: Array) -> None:

@@ -144,6 +144,7 @@ def _check(call: AttentionCall, platform: str) -> None:
   on_tpu = CHIPS[platform] is pallas_tpu
   for what, is_used in (
     ('content terms', call.content is not None),
+    ('bands of distance', call.bands),
     ('positions per head on a GPU', per_head and not on_tpu),
     (
       'positions per head, except for a bias linear in them',
@@ -157,7 +158,11 @@ def _check(call: AttentionCall, platform: str) -> None:
     ("bias_form='anchored' for packed rows", packed and needs_anchors),
     ('sinks', call.mask.sinks),
     ('a q_offset for each row', call.queries.index.shape[0] > 1),
-    ('values of another size than keys', v.shape[-1] != q.shape[-1]),
+    (
+      f'keys of size {k.shape[-1]} with values of size {v.shape[-1]}, as pope '
+      'has them',
+      v.shape[-1] != k.shape[-1],
+    ),
   ):
     if is_used:
       raise errors.ConfigError(

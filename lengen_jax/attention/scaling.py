@@ -48,6 +48,32 @@ class LogitScale(nn.Module):
     return None
 
 
+class Constant(LogitScale):
+  """One factor for all queries.
+
+  Gemma's query_pre_attn_scalar s in place of head_dim is the factor
+  sqrt(head_dim / s).
+  """
+
+  factor: float = 1.0
+
+  formula = 'logits * factor'
+  source = 'Gemma 2'
+
+  def __post_init__(self) -> None:
+    if not self.factor > 0:
+      raise errors.SpecError(
+        f'constant needs a factor above 0, got {self.factor}'
+      )
+    super().__post_init__()
+
+  def __call__(
+    self, index_in_segment: Array, *, lengths: Array | None = None
+  ) -> jax.Array | None:
+    del lengths
+    return jnp.full(index_in_segment.shape, self.factor, jnp.float32)
+
+
 class LogN(LogitScale):
   """Su's log-n scaling: log_m n for n visible keys and training length m.
 
@@ -161,7 +187,13 @@ def _log(n: Array) -> jax.Array:
   return jnp.log(jnp.maximum(n, 1).astype(jnp.float32))
 
 
-SCALES = {'none': LogitScale, 'log_n': LogN, 'ssmax': SSMax, 'llama4': Llama4}
+SCALES = {
+  'none': LogitScale,
+  'constant': Constant,
+  'log_n': LogN,
+  'ssmax': SSMax,
+  'llama4': Llama4,
+}
 
 
 def register(name: str, scale: type[LogitScale]) -> None:

@@ -1,7 +1,8 @@
 """Which pairs of a query and a key are visible, and which tiles of pairs.
 
-Masks depend on index, segment and length only, never on position values, which
-may repeat. All implementations, kernels included, share these functions.
+These masks depend on index, segment and length only, never on position values,
+which may repeat; `bands` has those that do. All implementations, kernels
+included, share these functions.
 
 A tile is a block of queries against a block of keys. Functions on tiles take
 indices as Python ints or int32 scalars and use `lax.div`, which also lowers
@@ -29,6 +30,9 @@ class Mask:
   # Number of first keys of each segment that stay visible beyond the window.
   sinks: int = 0
   k_length: int | None = None  # Mask keys from this index on: padding.
+  band: tuple[float, float] | None = (
+    None  # Mask other pairs; see `Band.limits`.
+  )
 
 
 def visible(

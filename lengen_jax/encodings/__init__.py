@@ -19,24 +19,26 @@ from lengen_jax.encodings import (
   sandwich,
   t5,
 )
-from lengen_jax.encodings.base import (
-  BiasFn,
-  ContentFn,
-  Encoding,
-  FromFunction,
-  is_per_head,
-)
+from lengen_jax.encodings.base import Encoding, FromFunction
 from lengen_jax.encodings.checks import (
   check_contextual,
   check_extent,
   check_positions,
+  check_roles,
   check_scheme,
   check_width,
   kind,
 )
+from lengen_jax.encodings.terms import (
+  Band,
+  BiasFn,
+  ContentFn,
+  is_per_head,
+)
 
 __all__ = [
   'ENCODINGS',
+  'Band',
   'BiasFn',
   'ContentFn',
   'Encoding',
@@ -44,6 +46,7 @@ __all__ = [
   'check_contextual',
   'check_extent',
   'check_positions',
+  'check_roles',
   'check_scheme',
   'check_width',
   'create',
@@ -111,22 +114,46 @@ def create(
       f'num_heads={num_heads!r} and head_dim={head_dim!r} must be whole numbers'
       ', at least 1'
     )
+  if len(specs.parts(spec)) == 2:
+    raise errors.SpecError(
+      f'{spec!r} is two encodings, of which a model takes the first at its '
+      'input and the second in attention; give one'
+    )
   fixed = {'num_heads': num_heads, 'head_dim': head_dim, 'width': width}
   return specs.build('encoding', ENCODINGS, spec, **fixed, **module)
 
 
 def create_layers(
   spec: str | Sequence[str], num_layers: int, **fixed: Any
-) -> list[Encoding]:
-  """Creates the encoding of each layer of a model.
+) -> list[tuple[Encoding, ...]]:
+  """Creates the encodings of each layer of a model.
 
   Args:
     spec: a spec, several joined by commas, or a sequence of specs; several are
       cycled over the layers ('rope, nope' alternates); see `specs.cycle`.
+      `learned(max_position=64) + rope` is one encoding at the input of the
+      model and one in attention.
     num_layers: layers of the model.
     **fixed: further arguments of `create`.
+
+  Returns:
+    For each layer its encoding, or the one at the input and that in attention.
+
+  Raises:
+    errors.SpecError: there is no spec, or an invalid one.
+    errors.CombinationError: a part of two acts where the other does.
   """
-  cycle = [create(one, **fixed) for one in specs.cycle(spec)]
+  cycle = [_create_parts(one, **fixed) for one in specs.cycle(spec)]
   if not cycle:
     raise errors.SpecError('empty encoding spec; use "nope" for no encoding')
   return [cycle[i % len(cycle)] for i in range(num_layers)]
+
+
+def _create_parts(spec: str, **fixed: Any) -> tuple[Encoding, ...]:
+  found = tuple(create(part, **fixed) for part in specs.parts(spec))
+  if len(found) == 2 and (not found[0].embeds or found[1].embeds):
+    raise errors.CombinationError(
+      f'{spec!r} must be an encoding at the input of the model, learned or '
+      'sinusoidal, and one in attention: learned(max_position=64) + rope'
+    )
+  return found

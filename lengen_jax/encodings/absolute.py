@@ -1,5 +1,7 @@
 """Absolute encodings: a vector per position, added to the model's input."""
 
+import dataclasses
+
 from flax import linen as nn
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ class Sinusoidal(base.Encoding):
   """Sines and cosines of the position, added to the input embedding.
 
   PE(p) = [sin(p w_0) .. sin(p w_{E/2-1}), cos(p w_0) .. cos(p w_{E/2-1})] with
-  w_k = base^(-2k/E).
+  w_k = base^(-2k/E). Several rows of positions add a vector each.
 
   Source: Vaswani et al. (2017), section 3.5; the concatenated layout is that of
   Ruoss et al. (2023), arXiv:2305.16843.
@@ -26,6 +28,7 @@ class Sinusoidal(base.Encoding):
   beyond = 'vectors never seen in training'
   translation_invariant = False
   embeds = True
+  position_rows = None
 
   def embed(self, x: Array, positions: Array) -> Array:
     width = x.shape[-1]
@@ -34,11 +37,12 @@ class Sinusoidal(base.Encoding):
         f'sinusoidal needs an even model width, got {width}'
       )
     frequency = self.base ** (-np.arange(0, width, 2) / width)
-    positions_BxL = jnp.atleast_2d(positions).astype(jnp.float32)
     frequency = jnp.asarray(frequency[None, None], jnp.float32)
-    angle = positions_BxL[..., None] * frequency
-    table_BxLxE = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
-    return (x.astype(jnp.float32) + table_BxLxE).astype(x.dtype)
+    sum_BxLxE = x.astype(jnp.float32)
+    for positions_BxL in _rows(positions):
+      angle = positions_BxL.astype(jnp.float32)[..., None] * frequency
+      sum_BxLxE += jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
+    return sum_BxLxE.astype(x.dtype)
 
 
 class Learned(base.Encoding):
@@ -46,21 +50,25 @@ class Learned(base.Encoding):
 
   A position outside the table raises an error if it is concrete, and gives NaN
   inside jit. The initial standard deviation is that of DecoderLM's scaled token
-  embeddings.
+  embeddings. Of several rows of positions, each has its own table, and their
+  vectors are added.
 
-  Source: Gehring et al. (2017), arXiv:1705.03122; as in GPT-2.
+  Source: Gehring et al. (2017), arXiv:1705.03122; as in GPT-2. Several rows:
+  arXiv:2410.15787.
   """
 
   max_position: int | None = None
+  # The key is `rows`, which is also a method of encodings.
+  position_rows: int = dataclasses.field(default=1, metadata={'key': 'rows'})
 
   formula = 'x + table[p]'
   source = 'arXiv:1705.03122'
-  parameters = 'table [max_position, E]'
+  parameters = 'table [max_position, E]; table_1, ... of further rows'
   beyond = 'untrained vectors; from max_position on an error'
   translation_invariant = False
   fractional_positions = False
   embeds = True
-  ranges = {'max_position': '>= 1'}
+  ranges = {'max_position': '>= 1', 'rows': '>= 1'}
 
   def setup(self) -> None:
     if self.width is None:
@@ -69,11 +77,24 @@ class Learned(base.Encoding):
       )
     init = nn.initializers.normal(0.02 * self.width**0.5)
     shape, axes = (self.max_position, self.width), ('relpos_buckets', 'embed')
-    self.table = self.make_param(self, 'table', init, shape, axes)
+    self.tables = [
+      self.make_param(self, f'table_{n}' if n else 'table', init, shape, axes)
+      for n in range(self.position_rows)
+    ]
 
   def embed(self, x: Array, positions: Array) -> Array:
     checks.check_positions(self, positions)
-    rows_BxLxE = self.table.at[jnp.atleast_2d(positions)].get(
-      mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
-    )
-    return (x.astype(jnp.float32) + rows_BxLxE).astype(x.dtype)
+    sum_BxLxE = x.astype(jnp.float32)
+    rows = _rows(positions)
+    # One row, such as the standard positions, serves all tables.
+    rows = rows * self.position_rows if len(rows) == 1 else rows
+    for table, positions_BxL in zip(self.tables, rows, strict=True):
+      sum_BxLxE += table.at[positions_BxL].get(
+        mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
+      )
+    return sum_BxLxE.astype(x.dtype)
+
+
+def _rows(positions: Array) -> list[Array]:
+  """Returns the rows `[1 or B, L]` of `[L]`, `[1 or B, L]` or `[R, ...]`."""
+  return [*positions] if positions.ndim == 3 else [jnp.atleast_2d(positions)]

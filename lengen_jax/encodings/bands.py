@@ -3,12 +3,14 @@
 A model with RoPE reads distances that it was trained on well, and others badly.
 These encodings keep the distance of near pairs and map that of far ones into
 the range of training, without parameters or training. Each band of distances
-has its own positions of queries and keys, and each pair the logit of its band.
+has its own positions of queries and keys, by which they are rotated once. They
+are for causal attention: distances to later keys are not mapped.
 
 Shapes: B batch, Q queries, K keys, H heads, D head_dim.
 """
 
 from collections.abc import Iterator
+import math
 from typing import Any
 
 from flax import linen as nn
@@ -16,50 +18,45 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
-from lengen_jax.encodings import base, rotary
-from lengen_jax.types import Array, Params
+from lengen_jax.encodings import rotary, terms
+from lengen_jax.types import Array
 
-# Positions of queries `[1 or B, Q]` and keys `[1 or B, K]` in a band, and which
-# pairs are in it, bool `[1 or B, Q, K]`; None for all.
-Band = tuple[Array, Array, Array | None]
-# Added to q k of pairs that are not visible.
-_HIDDEN = -1e30
+# Of queries `[1 or B, Q, 1 or H]` and keys `[1 or B, K, 1 or H]`.
+Pair = tuple[Array, Array]
+# Positions in a band, places, and limits of the band; see `terms.Band`.
+Rule = tuple[Pair, Pair, tuple[float, float]]
 
 
 class _Bands(rotary.Rope):
-  """Base: RoPE's logits at the positions of each pair's band."""
+  """Base: RoPE at the positions of each pair's band."""
 
-  needs_content = True
   at_decoding = 'nothing; keys are kept unrotated'
+  caches_unrotated_keys = True
   _has_dynamic = False
 
-  def bands(self, i: Array, j: Array) -> Iterator[Band]:
-    """Yields the bands of queries at i and keys at j; later ones win."""
-    raise NotImplementedError
-
   def rotate(self, q: Array, k: Array, *args: Any, **kwargs: Any) -> Any:
-    """Returns queries and keys unchanged; `content_logits` rotates them."""
+    """Returns queries and keys unchanged; `bands` rotates them."""
     return q, k
 
-  def content_params(self) -> base.NamedLeaves | None:
-    return {}
+  def bands(
+    self, q: Array, k: Array, q_positions: Array, k_positions: Array
+  ) -> tuple[terms.Band, ...]:
+    i, j = map(_by_head, (q_positions, k_positions))
+    return tuple(
+      terms.Band(
+        q=self._rotate(q, positions[0], None),
+        k=self._rotate(k, positions[1], None),
+        q_places=jax.lax.stop_gradient(places[0]),
+        k_places=jax.lax.stop_gradient(places[1]),
+        limits=limits,
+      )
+      for positions, places, limits in self._rules(i, j)
+    )
 
   @nn.nowrap
-  def content_logits(
-    self, params: Params, q: Array, k: Array, q_pos: Any, k_pos: Any
-  ) -> jax.Array:
-    i, j = (jnp.atleast_2d(p).astype(jnp.float32) for p in (q_pos, k_pos))
-    plain = _products(q, k)
-    logits = plain
-    for q_position, k_position, within in self.bands(i, j):
-      own = _products(
-        self._rotate(q, q_position, None), self._rotate(k, k_position, None)
-      )
-      logits = (
-        own if within is None else jnp.where(within[:, None], own, logits)
-      )
-    # Attention adds q k.
-    return logits - plain
+  def _rules(self, i: Array, j: Array) -> Iterator[Rule]:
+    """Yields the bands of queries at i and keys at j."""
+    raise NotImplementedError
 
 
 class Rerope(_Bands):
@@ -84,13 +81,14 @@ class Rerope(_Bands):
   ranges = {**rotary.Rope.ranges, 'window': '>= 1', 'leak': 'None or >= 1'}
 
   @nn.nowrap
-  def bands(self, i: Array, j: Array) -> Iterator[Band]:
+  def _rules(self, i: Array, j: Array) -> Iterator[Rule]:
+    yield (i, j), (i, j), (-math.inf, self.window)
     if self.leak is None:
-      yield jnp.full_like(i, self.window), jnp.zeros_like(j), None
+      far = jnp.full_like(i, self.window), jnp.zeros_like(j)
     else:
       shift = self.window * (self.leak - 1)
-      yield (i + shift) / self.leak, j / self.leak, None
-    yield i, j, base.signed_distance(i, j) < self.window
+      far = (i + shift) / self.leak, j / self.leak
+    yield far, (i, j), (self.window, math.inf)
 
 
 class SelfExtend(_Bands):
@@ -115,10 +113,11 @@ class SelfExtend(_Bands):
   ranges = {**rotary.Rope.ranges, 'window': '>= 1', 'group': '>= 1'}
 
   @nn.nowrap
-  def bands(self, i: Array, j: Array) -> Iterator[Band]:
+  def _rules(self, i: Array, j: Array) -> Iterator[Rule]:
+    yield (i, j), (i, j), (-math.inf, self.window)
     shift = self.window - self.window / self.group
-    yield jnp.floor(i / self.group) + shift, jnp.floor(j / self.group), None
-    yield i, j, base.signed_distance(i, j) < self.window
+    far = _quotient(i, self.group) + shift, _quotient(j, self.group)
+    yield far, (i, j), (self.window, math.inf)
 
 
 class DualChunk(_Bands):
@@ -146,13 +145,14 @@ class DualChunk(_Bands):
   }
 
   @nn.nowrap
-  def bands(self, i: Array, j: Array) -> Iterator[Band]:
+  def _rules(self, i: Array, j: Array) -> Iterator[Rule]:
     n = self.chunk - self.window
-    apart = base.signed_distance(jnp.floor(i / n), jnp.floor(j / n))
+    chunks = _quotient(i, n), _quotient(j, n)
     i, j = jnp.mod(i, n), jnp.mod(j, n)
-    yield jnp.full_like(i, min(2 * n - 1, self.chunk)), j, None
-    yield jnp.minimum(i + n, self.chunk), j, apart == 1
-    yield i, j, apart <= 0
+    yield (i, j), chunks, (-math.inf, 1)
+    yield (jnp.minimum(i + n, self.chunk), j), chunks, (1, 2)
+    far = jnp.full_like(i, min(2 * n - 1, self.chunk))
+    yield (far, j), chunks, (2, math.inf)
 
 
 class LmInfinite(Rerope):
@@ -181,17 +181,23 @@ class LmInfinite(Rerope):
       raise errors.SpecError('lm_infinite has no leak; leave it out')
 
   @nn.nowrap
-  def content_logits(
-    self, params: Params, q: Array, k: Array, q_pos: Any, k_pos: Any
-  ) -> jax.Array:
-    content = super().content_logits(params, q, k, q_pos, k_pos)
-    i, j = (jnp.atleast_2d(p).astype(jnp.float32) for p in (q_pos, k_pos))
-    seen = base.signed_distance(i, j) < self.window
-    seen |= j[:, None] < self.sinks
-    return jnp.where(seen[:, None], content, _HIDDEN)
+  def _rules(self, i: Array, j: Array) -> Iterator[Rule]:
+    near, (far, _, limits) = super()._rules(i, j)
+    yield near
+    # Far keys that are not sinks are in no band.
+    yield far, (i, jnp.where(j < self.sinks, j, math.inf)), limits
 
 
-def _products(q_BxQxHxD: Array, k_BxKxHxD: Array) -> jax.Array:
-  return jnp.einsum(
-    'bqhd,bkhd->bhqk', q_BxQxHxD, k_BxKxHxD, preferred_element_type=jnp.float32
-  )
+def _quotient(x: Array, n: int) -> jax.Array:
+  """Returns floor(x / n).
+
+  XLA multiplies by the reciprocal of a constant n, which may be off by one at
+  multiples of n; the remainder is exact.
+  """
+  return jnp.round((x - jnp.mod(x, n)) / n)
+
+
+def _by_head(positions: Array) -> jax.Array:
+  """Returns positions as float32 `[1 or B, N, 1 or H]`."""
+  positions = jnp.atleast_2d(positions).astype(jnp.float32)
+  return positions.reshape(*positions.shape[:2], -1)

@@ -16,9 +16,11 @@ from lengen_jax.positions.contextual import Contextual
 
 
 def kind(encoding: Encoding) -> str:
-  """Returns 'rotation', 'embedding', 'content' or 'bias'."""
+  """Returns 'rotation', 'bands', 'embedding', 'content' or 'bias'."""
   if encoding.needs_content:
     return 'content'
+  if type(encoding).bands is not Encoding.bands:
+    return 'bands'
   if type(encoding).rotate is not Encoding.rotate:
     return 'rotation'
   return 'embedding' if encoding.embeds else 'bias'
@@ -36,7 +38,8 @@ def check_positions(
   Raises:
     errors.LengthError: a position is not below `encoding.max_position`.
     errors.CombinationError: positions that are neither int32 nor float32,
-      fractional positions or Distances that the encoding does not support.
+      or fractional positions, rows or Distances that the encoding does not
+      support.
   """
   name = specs.name(encoding)
   if isinstance(positions, PerHead):
@@ -57,6 +60,8 @@ def check_positions(
         f'positions are {dtype}; they must be int32 or float32, because 16-bit '
         'floats cannot represent them'
       )
+    if encoding.embeds and positions.ndim == 3:
+      _check_rows(encoding, len(positions))
     whole = jnp.issubdtype(dtype, jnp.integer)
     if not whole and not encoding.fractional_positions:
       raise errors.CombinationError(
@@ -74,12 +79,14 @@ def check_positions(
 
 
 def check_scheme(encoding: Encoding, scheme: PositionScheme) -> None:
-  """Checks that an encoding supports a position scheme.
+  """Checks that an encoding supports a position scheme, or its part of it.
 
   Raises:
     errors.CombinationError: naming both and the reason.
   """
-  name = specs.name(encoding)
+  name, scheme = specs.name(encoding), _part(encoding, scheme)
+  if encoding.embeds and not scheme.needs_roles:
+    _check_rows(encoding, 1)
   if scheme.fractional and not encoding.fractional_positions:
     raise errors.CombinationError(
       f'{scheme} has fractional positions and {name} requires integers'
@@ -146,7 +153,41 @@ def check_extent(
   Raises:
     errors.LengthError: naming the position and the limit.
   """
-  _check_range(encoding, max(0, scheme.extent(length, train) - 1))
+  extent = _part(encoding, scheme).extent(length, train)
+  _check_range(encoding, max(0, extent - 1))
+
+
+def check_roles(encoding: Encoding, scheme: PositionScheme, rows: int) -> None:
+  """Checks that an encoding supports a scheme for `rows` rows of roles.
+
+  Raises:
+    errors.CombinationError: naming both and the reason.
+  """
+  scheme = _part(encoding, scheme)
+  if not scheme.needs_roles:
+    return
+  if encoding.embeds:
+    _check_rows(encoding, rows)
+  elif rows > 1 and specs.name(encoding) != 'nope':
+    raise errors.CombinationError(
+      f'{scheme} has {rows} rows of positions and {specs.name(encoding)}, as '
+      'all encodings in attention, takes one; write its own scheme as a second '
+      f'part: {scheme} + standard'
+    )
+
+
+def _part(encoding: Encoding, scheme: PositionScheme) -> PositionScheme:
+  """Returns the part of a scheme whose positions an encoding gets."""
+  return scheme.at_input if encoding.embeds else scheme.in_attention
+
+
+def _check_rows(encoding: Encoding, rows: int) -> None:
+  takes = encoding.position_rows
+  if takes is not None and takes != rows:
+    raise errors.CombinationError(
+      f'{specs.describe(encoding)} adds {takes} rows of positions and gets '
+      f'{rows}; give it rows={rows}, or use sinusoidal'
+    )
 
 
 def _no_distances(name: str) -> str:

@@ -231,10 +231,17 @@ class Yarn(Rope):
   a sequence of length n.
 
   Source: Peng et al. (2023), arXiv:2309.00071, section 3.
+
+  Attributes:
+    truncate: round the pairs between which the interpolation falls outwards to
+      whole numbers, as in the authors' code; gpt-oss does not.
+    magnitude_factor: factor on queries and keys; None for 0.1 ln s + 1.
   """
 
   beta_fast: float = 32.0
   beta_slow: float = 1.0
+  truncate: bool = True
+  magnitude_factor: float | None = None
 
   formula = 'rope, slow pairs w_k / s, fast ones w_k; q, k times 0.1 ln s + 1'
   source = 'arXiv:2309.00071'
@@ -245,6 +252,7 @@ class Yarn(Rope):
     'train_length': '>= 1',
     'beta_slow': '> 0',
     'beta_fast': '> {0.beta_slow}',
+    'magnitude_factor': 'None or > 0',
   }
 
   @nn.nowrap
@@ -256,8 +264,10 @@ class Yarn(Rope):
       angle = self.train_length / rotations / (2 * math.pi)
       return dim * math.log(angle) / (2 * math.log(self.base))
 
-    low = max(math.floor(pair_of(self.beta_fast)), 0)
-    high = min(math.ceil(pair_of(self.beta_slow)), dim - 1)
+    low, high = pair_of(self.beta_fast), pair_of(self.beta_slow)
+    if self.truncate:
+      low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
     high = high + 0.001 if low == high else high
     return np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
 
@@ -271,6 +281,8 @@ class Yarn(Rope):
 
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
+    if self.magnitude_factor is not None:
+      return self.magnitude_factor
     if not self.dynamic:
       return 0.1 * math.log(self.scale) + 1.0
     return 1.0 - 0.1 * jnp.log(interpolated.ratio(self.train_length, lengths))
@@ -321,10 +333,14 @@ class Longrope(Rope):
 
   Source: Ding et al. (2024), arXiv:2402.13753; magnitude and switch as in the
   code of Phi-3.
+
+  Attributes:
+    magnitude_factor: factor on queries and keys; None for the formula.
   """
 
   short_factors: tuple | None = None
   long_factors: tuple | None = None
+  magnitude_factor: float | None = None
 
   formula = 'rope with w_k / factor_k, two lists; q, k scaled by ln s'
   source = 'arXiv:2402.13753'
@@ -333,7 +349,12 @@ class Longrope(Rope):
   length_dependent = True
   interpolates = True
 
-  ranges = {**Rope.ranges, 'scale': '>= 1', 'train_length': '>= 2'}
+  ranges = {
+    **Rope.ranges,
+    'scale': '>= 1',
+    'train_length': '>= 2',
+    'magnitude_factor': 'None or > 0',
+  }
   _has_dynamic = False
 
   def __post_init__(self) -> None:
@@ -357,6 +378,8 @@ class Longrope(Rope):
 
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
+    if self.magnitude_factor is not None:
+      return self.magnitude_factor
     return math.sqrt(1 + math.log(self.scale) / math.log(self.train_length))
 
 

@@ -78,9 +78,10 @@ def rounded(bias):
   return tile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'hidden_layers, fitted',
-  [(2, True), pytest.param(1, False, marks=pytest.mark.slow)],
+  [(2, True), (1, False)],
 )
 def test_anchors_beat_an_mlp_in_bfloat16(hidden_layers, fitted):
   spec = f'fire(hidden_layers={hidden_layers}, init_threshold=256.)'

@@ -172,6 +172,7 @@ def assert_equal(got, want, tolerance):
       assert np.abs(a - b).max(initial=0) <= tolerance * scale, name
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec, name',
   [

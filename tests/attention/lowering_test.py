@@ -67,6 +67,7 @@ def programs(spec, chip, *, length=1024, heads=4, head_dim=64, **options):
     return traced.lower(lowering_platforms=(chip,)).as_text()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec, options, kernels',
   [

@@ -45,6 +45,25 @@ def test_sinusoidal_formula(assert_close):
   assert_close(embed(create('sinusoidal(base=300.)'), x, positions), want)
 
 
+def test_rows_of_positions_add_their_vectors(assert_close):
+  rows = np.int32([[[3, 1, 4, 1, 5]] * 2, [[9, 2, 6, 5, 3]] * 2])
+  x = np.float32(np.random.default_rng(0).normal(size=(2, 5, 8)))
+  tables = {
+    name: jnp.float32(np.random.default_rng(n).normal(size=(10, 8)))
+    for n, name in enumerate(('table', 'table_1'))
+  }
+  got = embed(create('learned(max_position=10, rows=2)'), x, rows, tables)
+  want = x + tables['table'][rows[0]] + tables['table_1'][rows[1]]
+  assert_close(got, want, 1e-6)
+  sinusoidal = create('sinusoidal')
+  want = embed(sinusoidal, embed(sinusoidal, x, rows[0]), rows[1])
+  assert_close(embed(sinusoidal, x, rows), want, 1e-6)
+  with pytest.raises(errors.CombinationError, match='gets 2; give it rows=2'):
+    embed(
+      create('learned(max_position=10)'), x, rows, {'table': tables['table']}
+    )
+
+
 def test_sinusoidal_needs_an_even_width():
   with pytest.raises(errors.ConfigError, match='got 7'):
     embed(create('sinusoidal', 7), jnp.zeros((1, 2, 7)), jnp.arange(2))

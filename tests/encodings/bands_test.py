@@ -1,5 +1,7 @@
 """Tests `lengen_jax/encodings/bands.py`: positions mapped by distance."""
 
+import collections
+import functools
 import pathlib
 
 import jax
@@ -8,6 +10,8 @@ import numpy as np
 import pytest
 
 from lengen_jax import attention, encodings, errors
+from lengen_jax.attention import blockwise, call
+from lengen_jax.positions import segment_positions
 
 GOLDEN = pathlib.Path(__file__).parent.parent / 'golden' / 'frontier'
 H, D = 2, 8
@@ -20,9 +24,10 @@ def golden(name):
 
 
 def attended(spec, q, k, v, **options):
+  options = {'causal': True} | options
   encoding = encodings.create(spec, num_heads=q.shape[2], head_dim=q.shape[3])
   return attention.with_encoding(
-    encoding.bind({}), *map(jnp.asarray, (q, k, v)), causal=True, **options
+    encoding.bind({}), *map(jnp.asarray, (q, k, v)), **options
   )
 
 
@@ -82,18 +87,177 @@ SPECS = [
 
 
 @pytest.mark.parametrize('spec', SPECS)
-def test_near_pairs_and_blocks(monkeypatch, spec, assert_close):
-  """Rows within the first band are RoPE's; blocks equal the whole."""
-  monkeypatch.setattr(
-    attention.dot_product.blockwise, 'block_size', lambda *_: 8
-  )
+def test_near_pairs(spec, assert_close):
+  """Rows within the first band are RoPE's."""
   q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 24, H, D))
-  whole = attended(spec, q, k, v, implementation='reference')
-  rope = attended('rope', q, k, v, implementation='reference')
+  whole, rope = (attended(one, q, k, v) for one in (spec, 'rope'))
   assert_close(whole[:, :5], rope[:, :5])
   assert np.abs(whole[:, -1] - rope[:, -1]).max() > 0.01
-  blocks = attended(spec, q, k, v, implementation='blockwise')
-  assert_close(blocks, whole)
+
+
+# Segments end within blocks of 8, and positions restart with them.
+IDS = jnp.asarray(
+  np.repeat([[1, 2, 3], [4, 5, 0]], [9, 14, 7] * 2).reshape(2, -1)
+)
+OPTIONS = {
+  'packed': {
+    'q_segment_ids': IDS,
+    'k_segment_ids': IDS,
+    'q_positions': segment_positions(IDS),
+    'k_positions': segment_positions(IDS),
+    'sink_logits': jnp.float32([0.5, -1.0, 2.0, 0.0]),
+  },
+  'bidirectional': {
+    'causal': False,
+    'k_lengths': jnp.array([30, 11]),
+    'logit_cap': 2.0,
+    'logit_scale': 1 + jnp.arange(30.0)[None].repeat(2, 0) / 30,
+  },
+  # Queries before the keys see none.
+  'window': {'window': 11, 'sinks': 2, 'q_offset': jnp.array([-2, 1])},
+  'per_head': {},
+}
+
+
+@pytest.mark.parametrize(
+  'spec, option',
+  [
+    pytest.param(
+      spec,
+      option,
+      marks=() if (i - j) % 4 == 0 and i % 2 == 0 else pytest.mark.slow,
+    )
+    for i, spec in enumerate(SPECS)
+    for j, option in enumerate(OPTIONS)
+  ],
+)
+def test_blocks_equal_the_reference(monkeypatch, spec, option, assert_close):
+  """Outputs and all gradients."""
+  monkeypatch.setattr(blockwise, 'block_size', lambda *_: 8)
+  keys = jax.random.split(jax.random.key(0), 5)
+  q, dy = jax.random.normal(keys[0], (2, 2, 30, 4, D))
+  k, v = jax.random.normal(keys[1], (2, 2, 30, 2, D))
+  options = {'causal': True} | OPTIONS[option]
+  learned = {}
+  if option == 'per_head':
+    # Fractional steps, some of them backwards.
+    steps = jax.random.uniform(keys[2], (2, 30, 4), minval=-0.4, maxval=1.5)
+    learned['q_positions'] = learned['k_positions'] = jnp.cumsum(steps, 1)
+  if 'sink_logits' in options:
+    learned['sink_logits'] = options.pop('sink_logits')
+  if 'logit_scale' in options:
+    learned['logit_scale'] = options.pop('logit_scale')
+
+  @functools.partial(jax.jit, static_argnames='implementation')
+  def run(q, k, v, learned, *, implementation):
+    def loss(*arguments):
+      *vectors, learned = arguments
+      y = attended(
+        spec, *vectors, implementation=implementation, **options, **learned
+      )
+      return (y * dy).sum(), y
+
+    return jax.grad(loss, (0, 1, 2, 3), has_aux=True)(q, k, v, learned)
+
+  got, want = (
+    run(q, k, v, learned, implementation=name)
+    for name in ('blockwise', 'reference')
+  )
+  for one, other in zip(
+    jax.tree.leaves(got), jax.tree.leaves(want), strict=True
+  ):
+    assert np.abs(other).max() > 1e-2
+    assert_close(one, other, 1e-5)
+
+
+@pytest.mark.some(5)
+@pytest.mark.parametrize('spec', SPECS)
+def test_last_queries(spec, assert_close):
+  """Queries at an offset, as in decoding, equal those of the whole row."""
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 24, H, D))
+  offsets = jnp.array([23, 14])
+  last = jnp.stack([q[0, 23:], q[1, 14:15]])
+  own = {'q_offset': offsets, 'k_lengths': offsets + 1, 'rotate': False}
+  whole = attended(spec, q, k, v)
+  for implementation in ('reference', 'blockwise'):
+    got = attended(spec, last, k, v, implementation=implementation, **own)
+    assert_close(got[:, 0], jnp.stack([whole[0, 23], whole[1, 14]]))
+
+
+def distance(i, j):
+  return i - j
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize(
+  'spec, in_bands',
+  [
+    (
+      'rerope(window=8)',
+      [lambda i, j: distance(i, j) < 8, lambda i, j: distance(i, j) >= 8],
+    ),
+    (
+      'dual_chunk(chunk=12, window=6)',
+      [
+        lambda i, j: distance(i // 6, j // 6) == 0,
+        lambda i, j: distance(i // 6, j // 6) == 1,
+        lambda i, j: distance(i // 6, j // 6) >= 2,
+      ],
+    ),
+    (
+      # Not 8, for which the loops of `rerope` are compiled.
+      'lm_infinite(window=7, sinks=2)',
+      [
+        lambda i, j: distance(i, j) < 7,
+        lambda i, j: (distance(i, j) >= 7) & (j < 2),
+      ],
+    ),
+  ],
+)
+def test_tiles_outside_of_a_band_are_skipped(monkeypatch, spec, in_bands):
+  """Forward and backward."""
+  length, block = 32, 4
+  computed = collections.defaultdict(set)
+  visible_pairs = call.visible_pairs
+
+  def noted(mask, queries, keys):
+    jax.debug.callback(
+      lambda i, j: computed[mask.band].add((int(i[0, 0]), int(j[0, 0]))),
+      queries.index,
+      keys.index,
+    )
+    return visible_pairs(mask, queries, keys)
+
+  monkeypatch.setattr(call, 'visible_pairs', noted)
+  monkeypatch.setattr(blockwise, 'block_size', lambda *_: block)
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 1, length, H, D))
+
+  def loss(q):
+    return attended(spec, q, k, v, implementation='blockwise').sum()
+
+  jax.block_until_ready(jax.grad(loss)(q))
+  jax.effects_barrier()
+  i, j = np.indices((length, length))
+  for in_band, got in zip(
+    in_bands, (computed[limits] for limits in sorted(computed)), strict=True
+  ):
+    seen = in_band(i, j) & (j <= i)
+    # Tiles of a block of queries and one of keys.
+    some = seen.reshape(8, block, 8, block).any((1, 3))
+    assert got == {(m * block, n * block) for m, n in np.argwhere(some)}
+
+
+@pytest.mark.some(5)
+@pytest.mark.parametrize('spec', SPECS)
+def test_no_array_over_all_pairs(spec):
+  """The memory of gradients at 8192 tokens, of which one row has 1 head."""
+  x = jax.ShapeDtypeStruct((1, 8192, 1, D), jnp.float32)
+
+  def loss(q, k, v):
+    return attended(spec, q, k, v).sum()
+
+  compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < 8192**2 / 8
 
 
 def test_far_keys_are_masked():
@@ -119,3 +283,21 @@ def test_far_keys_are_masked():
 def test_refused(spec, words):
   with pytest.raises(errors.SpecError, match=words):
     encodings.create(spec, num_heads=H, head_dim=D)
+
+
+@pytest.mark.parametrize(
+  'spec, rule, part',
+  [
+    # Positions of far keys are groups.
+    ('self_extend(window=5, group=41)', 1, 0),
+    # Places are chunks.
+    ('dual_chunk(chunk=44, window=3)', 0, 1),
+  ],
+)
+def test_groups_and_chunks_begin_at_multiples(spec, rule, part):
+  """XLA multiplies by 1 / 41, which is below 1 at 41."""
+  encoding = encodings.create(spec, num_heads=H, head_dim=D)
+  positions = jnp.arange(1000, dtype=jnp.float32)[None, :, None]
+  rules = jax.jit(lambda p: [each[:2] for each in encoding._rules(p, p)])
+  _, found = rules(positions)[rule][part]
+  np.testing.assert_array_equal(found[0, :, 0], np.arange(1000) // 41)

@@ -23,8 +23,8 @@ SPECS = {
 NAMES = sorted(encodings.ENCODINGS)
 ROTARY = {'rope', 'ntk', 'yarn', 'llama3', 'longrope', 'pope'}
 BANDS = {'rerope', 'self_extend', 'dual_chunk', 'lm_infinite'}
-CONTENT = {'shaw', 'transformer_xl', *BANDS}
-WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY, *CONTENT}
+CONTENT = {'shaw', 'transformer_xl'}
+WITHOUT_BIAS = {'nope', 'sinusoidal', 'learned', *ROTARY, *BANDS, *CONTENT}
 # Every encoding with a bias, and forms of it that a tile sees.
 BIASES = [name for name in NAMES if name not in WITHOUT_BIAS] + [
   "fire(normalizer='max_length', max_length=64)",
@@ -111,6 +111,7 @@ def test_which_encodings_have_a_bias_or_content(name):
   content_fn = encoding.apply(variables, method='content_fn')
   assert (content_fn is None) == (name not in CONTENT)
   assert encoding.needs_content == (name in CONTENT)
+  assert (encodings.kind(encoding) == 'bands') == (name in BANDS)
 
 
 @pytest.mark.parametrize('name', NAMES)

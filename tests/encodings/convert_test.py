@@ -67,6 +67,7 @@ def test_fit_of_a_default_fire(spec):
   assert (max_error < 0.15 * scale).all()
 
 
+@pytest.mark.slow
 def test_fit_with_a_small_threshold():
   # From its own threshold the error would be 0.06.
   _, _, fit = fitted('alibi', 'fire(init_threshold=8.)', 256)
@@ -98,6 +99,7 @@ def test_fit_is_deterministic_by_its_key(assert_close):
   assert first.max_error == again.max_error != other.max_error
 
 
+@pytest.mark.slow
 def test_fit_to_a_bare_function():
   """Of numpy, of both positions, and undefined after the query."""
 

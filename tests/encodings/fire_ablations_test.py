@@ -159,6 +159,7 @@ def part(encoding, method, params, first, second=None, bidirectional=False):
   )
 
 
+@pytest.mark.some(6)
 @both_directions
 @all_variants
 def test_formula(name, bidirectional, assert_close):
@@ -187,6 +188,7 @@ def test_at_the_start_of_a_sequence(name, assert_close):
   np.testing.assert_allclose(got[:, 0, 0], got[:, 5, 5], rtol=1e-6)
 
 
+@pytest.mark.some(6)
 @all_variants
 def test_parameter_tree(name):
   encoding = create(name)
@@ -213,6 +215,7 @@ def test_a_second_input_is_counted_in_the_initial_range(hidden_layers, fan_in):
     assert 0.95 * bound < np.abs(values).max() <= bound
 
 
+@pytest.mark.some(6)
 @both_directions
 @all_variants
 def test_rows_equal_tile(name, bidirectional, assert_close):
@@ -226,6 +229,7 @@ def test_rows_equal_tile(name, bidirectional, assert_close):
   assert_close(rows, want[:, :, 0])
 
 
+@pytest.mark.some(4)
 @both_directions
 @pytest.mark.parametrize('name', INVARIANT)
 def test_strip_equals_tile(name, bidirectional, assert_close):
@@ -255,6 +259,7 @@ def test_no_strip_where_the_query_counts(name):
   assert np.abs(np.tril(near) - np.tril(far)).max() > 1e-3
 
 
+@pytest.mark.some(6)
 @all_variants
 def test_sign_alone_makes_direction_visible(name):
   p = jnp.arange(60)
@@ -274,7 +279,7 @@ def gradient(encoding, params, positions, cotangent, bidirectional=False):
   )(params)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @all_variants
 def test_gradients(name):
   """Along a direction, against differences of the formula."""

@@ -192,7 +192,36 @@ def test_create_refuses_what_the_model_sets(key):
 def test_create_layers_cycles(spec):
   layers = encodings.create_layers(spec, 5, num_heads=H, head_dim=D)
   rope, nope = (create(s).clone(width=None) for s in ('rope', 'nope'))
-  assert layers == [rope, nope, rope, nope, rope]
+  assert layers == [(rope,), (nope,), (rope,), (nope,), (rope,)]
+
+
+def test_create_layers_of_two_parts():
+  """And of one part, in turn."""
+  layers = encodings.create_layers(
+    '2*learned(max_position=8) + rope, nope',
+    3,
+    num_heads=H,
+    head_dim=D,
+    width=E,
+  )
+  learned, rope, nope = map(create, ('learned(max_position=8)', 'rope', 'nope'))
+  assert layers == [(learned, rope), (learned, rope), (nope,)]
+
+
+@pytest.mark.parametrize(
+  'spec, error, message',
+  [
+    ('rope + fire', errors.CombinationError, "'rope . fire' must be an enc"),
+    ('sinusoidal + sinusoidal', errors.CombinationError, 'and one in atten'),
+    ('sinusoidal + rope + fire', errors.SpecError, 'at_input . in_attention'),
+    ('sinusoidal +', errors.SpecError, "cannot read 'sinusoidal .'"),
+  ],
+)
+def test_create_layers_refuses_other_parts(spec, error, message):
+  with pytest.raises(error, match=message):
+    encodings.create_layers(spec, 2, num_heads=H, head_dim=D, width=E)
+  with pytest.raises(errors.SpecError):
+    create(spec)
 
 
 def test_create_layers_of_one():
@@ -200,7 +229,7 @@ def test_create_layers_of_one():
     'fire(mlp_width=8, init_c=.2)', 3, num_heads=H, head_dim=D
   )
   assert len(layers) == 3 and len(set(layers)) == 1
-  assert layers[0].mlp_width == 8
+  assert layers[0][0].mlp_width == 8
 
 
 @pytest.mark.parametrize('spec', ['', ' , ', (), []])

@@ -1,5 +1,9 @@
 """Attention in kernels for a band of queries, without a bias per pair.
 
+A *band* (`anchors.Band`) is a run of consecutive queries whose bias is computed
+in the same way: all queries of a call or, of an anchored bias, those with
+anchors of one spacing. The kernels are called once for each band.
+
 The kernels make the bias of a tile from a table of rows by distance, or from
 positions of keys. The gradient of the table is the gradient of the tile, summed
 along diagonals or over queries. Autodiff computes the gradients of parameters
@@ -14,9 +18,11 @@ from jax import Array
 import jax.numpy as jnp
 
 from lengen_jax import encodings
+from lengen_jax.attention import bias_forms
 from lengen_jax.attention.call import AttentionCall
 from lengen_jax.attention.fused import merge, tables
 from lengen_jax.attention.fused.plan import Inputs, Plan
+from lengen_jax.positions import PerHead
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -79,7 +85,13 @@ def _key_gradients(
 ) -> tuple[encodings.BiasFn, Array]:
   """Returns gradients of the bias's parameters, and of positions of keys."""
   value = call.keys.learned
-  key_bias, pull = jax.vjp(tables.key_bias, call.bias, value)
+  # Distances to a key in the middle are small.
+  middle = jax.lax.stop_gradient(value[:, value.shape[1] // 2, None])
+
+  def of_keys(bias: encodings.BiasFn, value: Array) -> Array:
+    return bias_forms.key_bias(bias, PerHead(middle), PerHead(value))
+
+  key_bias, pull = jax.vjp(of_keys, call.bias, value)
   gradient = dkey_bias_BxHx1xK[..., : value.shape[1]]
   unread = value.shape[1] - gradient.shape[3]
   gradient = jnp.pad(gradient, [(0, 0)] * 3 + [(0, unread)])

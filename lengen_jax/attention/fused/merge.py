@@ -7,6 +7,7 @@ for queries that see no key.
 from jax import Array
 import jax.numpy as jnp
 
+from lengen_jax.attention import sink_logits
 from lengen_jax.attention.fused import NOTHING
 from lengen_jax.attention.fused.plan import Plan
 
@@ -40,9 +41,11 @@ def sink_gradient(
   """Returns the gradient of sink logits, summed over the queries of a part."""
   if sink_logits_H is None:
     return None
-  y, lse = part
-  weight = jnp.exp(sink_logits_H[None, :, None, None] - lse)
-  return -(weight * plan.delta(y, dy)).sum((0, 2, 3))
+  y, lse_BxHx1xn = part
+  delta_BxHx1xn = plan.delta(y, dy)
+  return sink_logits.gradient(
+    sink_logits_H, lse_BxHx1xn[:, :, 0], delta_BxHx1xn[:, :, 0]
+  )
 
 
 def _scaled(plan: Plan, y_BxnxHD: Array, log_BxHx1xn: Array) -> Array:

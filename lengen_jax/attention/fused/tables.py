@@ -132,11 +132,3 @@ def _keys(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Table:
     key_errors=key_errors,
     lines=lines.reshape(batch, heads, 1, -1),
   )
-
-
-def key_bias(bias: encodings.BiasFn, value_BxKxH: Array) -> Array:
-  """Returns the bias of keys up to a constant, `[1 or B, H, 1, K]`."""
-  middle = value_BxKxH[:, value_BxKxH.shape[1] // 2, None]
-  relative = value_BxKxH - jax.lax.stop_gradient(middle)
-  relative = jnp.swapaxes(relative, 1, 2)[:, :, None]
-  return bias.slopes[None, :, None, None] * relative
