@@ -143,6 +143,36 @@ class Content(_Module):
     return self._apply('content_fn')
 
 
+class Bands(_Module):
+  """Rotations by bands of distance: ReRoPE, SelfExtend and others."""
+
+  def __init__(
+    self,
+    spec: str,
+    *,
+    num_heads: int,
+    head_dim: int,
+    rngs: nnx.Rngs | None = None,
+  ) -> None:
+    """See `Bias`; head_dim is D."""
+    super().__init__(spec, num_heads, head_dim, None, rngs)
+
+  def bands(
+    self, q: Array, k: Array, q_positions: Array, k_positions: Array
+  ) -> tuple[encodings.Band, ...]:
+    """Returns the bands, for `dot_product_attention`.
+
+    Args:
+      q: `[B, Q, H, D]`, unrotated.
+      k: `[B, K, G, D]`, unrotated.
+      q_positions: `[Q]` or `[B, Q]`, int32 or float32.
+      k_positions: `[K]` or `[B, K]`.
+    """
+    for positions in (q_positions, k_positions):
+      encodings.check_positions(self.encoding, positions)
+    return self._apply('bands', q, k, q_positions, k_positions)
+
+
 class Rotary(_Module):
   """A rotation of queries and keys: RoPE, PI, NTK, YaRN and others."""
 
@@ -206,6 +236,7 @@ class Embedding(_Module):
 
 _CLASSES = {
   'bias': Bias,
+  'bands': Bands,
   'content': Content,
   'rotation': Rotary,
   'embedding': Embedding,

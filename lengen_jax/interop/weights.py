@@ -1,9 +1,9 @@
 """Reads and writes a model as one safetensors file.
 
 The file holds float32 arrays named by their paths in a checkpoint, layers
-unstacked, such as 'layer_0/attention/query/kernel'. Its metadata holds the
-ModelConfig and the TrainedOn. The extra `weights` installs the package
-safetensors.
+unstacked and LoRA kernels merged, such as 'layer_0/attention/query/kernel'. Its
+metadata holds the ModelConfig and the TrainedOn. The extra `weights` installs
+the package safetensors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ def check_path(path: PathLike) -> pathlib.Path:
     errors.CheckpointError: the suffix differs, or the parent folder or the
       package safetensors is missing.
   """
-  _library('safetensors.numpy')
+  library('safetensors.numpy')
   path = _local(path)
   if path.suffix != SUFFIX:
     raise errors.CheckpointError(
@@ -69,19 +69,21 @@ def save(
 ) -> int:
   """Writes parameters to a file, atomically; returns its size in bytes.
 
-  The layers of `params` may be stacked. For `path` see `check_path`.
+  The layers of `params` may be stacked. LoRA kernels are merged, see
+  `stacking.merge_lora`. For `path` see `check_path`.
 
   Raises:
     errors.CheckpointError: the file cannot be written; see `check_path`.
   """
   path = check_path(path)
-  library = _library('safetensors.numpy')
-  flat = traverse_util.flatten_dict(stacking.unstack(params), sep='/')
+  safetensors = library('safetensors.numpy')
+  config = dataclasses.replace(config, scan_layers=False)
+  params = jax.device_get(stacking.unstack(params))
+  params, config = stacking.merge_lora(params, config)
   arrays = {
     name: np.ascontiguousarray(leaf, np.float32)
-    for name, leaf in jax.device_get(flat).items()
+    for name, leaf in traverse_util.flatten_dict(params, sep='/').items()
   }
-  config = dataclasses.replace(config, scan_layers=False)
   metadata = {
     _CONFIG: json.dumps(dataclasses.asdict(config)),
     _TRAINED: json.dumps(dataclasses.asdict(trained_on)),
@@ -91,7 +93,7 @@ def save(
     # save_file would make the file readable by its owner alone.
     partial.touch()
     mode = partial.stat().st_mode
-    library.save_file(arrays, partial, metadata=metadata)
+    safetensors.save_file(arrays, partial, metadata=metadata)
     partial.chmod(mode)
     os.replace(partial, path)
     return path.stat().st_size
@@ -118,7 +120,8 @@ def load(path: PathLike) -> tuple[Params, ModelConfig]:
   if _CONFIG not in metadata:
     raise errors.CheckpointError(
       f'{path} was not written by lengen export: it lacks the config of a '
-      'model; for a Llama, pass the folder that holds its config.json'
+      'model; for a checkpoint of transformers, pass the folder that holds its '
+      'config.json'
     )
   try:
     config = ModelConfig(**json.loads(metadata[_CONFIG]))
@@ -138,7 +141,7 @@ def trained_on(path: PathLike) -> TrainedOn:
     errors.CheckpointError: the file cannot be read.
   """
   path = _local(path)
-  with _opened(path) as file:
+  with opened(path) as file:
     found = (file.metadata() or {}).get(_TRAINED, '{}')
   try:
     return TrainedOn(**json.loads(found))
@@ -159,7 +162,7 @@ def read(
   Raises:
     errors.CheckpointError: the file is missing or broken.
   """
-  with _opened(path) as file:
+  with opened(path) as file:
     arrays = {
       name: file.get_tensor(name).astype(np.float32) for name in file.keys()
     }
@@ -167,7 +170,7 @@ def read(
 
 
 def check(
-  arrays: Mapping[str, np.ndarray],
+  arrays: Mapping[str, Any],
   shapes: Mapping[str, tuple[int, ...]],
   where: PathLike,
 ) -> None:
@@ -199,12 +202,14 @@ def check(
 
 
 @contextlib.contextmanager
-def _opened(path: PathLike) -> Iterator[Any]:
+def opened(path: PathLike) -> Iterator[Any]:
   """Opens a safetensors file; errors contain its path."""
-  library = _library('safetensors')
+  safetensors = library('safetensors')
   try:
-    with library.safe_open(path, framework='np') as file:
+    with safetensors.safe_open(path, framework='np') as file:
       yield file
+  except errors.LengenError:
+    raise
   except Exception as error:  # OSError, or an exception of safetensors.
     missing = isinstance(error, FileNotFoundError)
     raise errors.CheckpointError(
@@ -215,7 +220,12 @@ def _opened(path: PathLike) -> Iterator[Any]:
     ) from error
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+  """Imports a module of the package safetensors.
+
+  Raises:
+    errors.CheckpointError: the package is not installed.
+  """
   try:
     return importlib.import_module(name)
   except ImportError as error:

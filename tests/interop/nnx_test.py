@@ -104,6 +104,18 @@ def test_content(spec, assert_close):
   assert np.abs(got - attend(None)).max() > 1e-3
 
 
+def test_bands(assert_close):
+  spec, sizes = 'rerope(window=2)', {'num_heads': HEADS, 'head_dim': HEAD_DIM}
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 6, HEADS, HEAD_DIM))
+  p = jnp.arange(6)
+  bands = lengen_nnx.Bands(spec, **sizes).bands(q, k, p, p)
+  got = attention.dot_product_attention(q, k, v, bands=bands, causal=True)
+  encoding = encodings.create(spec, **sizes).bind({})
+  assert_close(
+    got, attention.with_encoding(encoding, q, k, v, causal=True), 1e-6
+  )
+
+
 class Attention(nnx.Module):
   """A layer of somebody's model."""
 

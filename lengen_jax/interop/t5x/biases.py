@@ -159,6 +159,8 @@ def additive(
   instead = {
     'rotation': 'rotates queries and keys: use MultiHeadDotProductAttention('
     f'rotary={spec!r})',
+    'bands': 'rotates queries and keys by bands of distance: use '
+    'lengen_jax.models.layers.Attention',
     'embedding': 'acts at the input of a model: add its embed(x, positions) to '
     'the embeddings there',
     'content': 'depends on queries and keys, which T5X does not pass to a '

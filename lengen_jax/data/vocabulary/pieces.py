@@ -1,15 +1,11 @@
-"""Vocabularies: bytes, or a SentencePiece model.
-
-Special ids follow seqio: 0 is padding and the start token, 1 ends a document or
-an answer, 2 is unknown. Third-party SentencePiece models, such as that of
-Llama, keep their own start and end ids.
-"""
+"""Vocabularies of SentencePiece models, and their training."""
 
 from collections.abc import Iterable, Iterator, Sequence
 import hashlib
 import io
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -17,76 +13,14 @@ from numpy.typing import ArrayLike
 
 from lengen_jax import errors
 from lengen_jax.data import extra
+from lengen_jax.data.vocabulary import base
 
-PAD, END = 0, 1
-# Text that a lossy model changes.
-_PROBE = 'a\tb  c\n\n  D é\n'
-
-
-def create(spec: str) -> 'Vocabulary':
-  """Returns the vocabulary named in a config.
-
-  Args:
-    spec: 'bytes', or the path of a SentencePiece model.
-
-  Raises:
-    errors.CorpusError: there is no such model, or its type is unsupported.
-  """
-  return Bytes() if spec == 'bytes' else SentencePiece(spec)
+# The copy in a folder of prepared data.
+_FILE = 'vocabulary.model'
 
 
-class Bytes:
-  """Vocabulary of bytes; the token id is the byte plus `offset`.
-
-  Attributes: see SentencePiece.
-  """
-
-  name, lossless = 'bytes', True
-  start, end = PAD, END
-
-  def __init__(self, offset: int = 3) -> None:
-    """Adds `offset` to bytes; 3 as in seqio, 0 for text without special ids."""
-    self._offset, self.size = offset, 256 + offset
-    self.fingerprint = f'bytes_plus_{offset}'
-
-  def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-    """Returns the token ids of each text, a list of int32 arrays."""
-    return [
-      np.frombuffer(text, np.uint8).astype(np.int32) + self._offset
-      for text in texts
-    ]
-
-  def decode(self, ids: ArrayLike) -> str:
-    """Returns the text of token ids, without special ids and invalid UTF-8."""
-    return self._bytes(ids).decode('utf-8', errors='ignore')
-
-  def num_bytes(self, ids: ArrayLike) -> int:
-    """Returns the number of bytes of text that token ids represent."""
-    return len(self._bytes(ids))
-
-  def seqio(self) -> Any:
-    """Returns the equivalent seqio vocabulary."""
-    import seqio
-
-    return seqio.ByteVocabulary()
-
-  def _bytes(self, ids: ArrayLike) -> bytes:
-    ids = np.asarray(ids, np.int32).ravel()
-    ids = ids[(ids >= self._offset) & (ids < self.size)]
-    return (ids - self._offset).astype(np.uint8).tobytes()
-
-
-class SentencePiece:
-  """Vocabulary of a SentencePiece model; invalid UTF-8 becomes U+FFFD.
-
-  Attributes:
-    name: path of the model.
-    fingerprint: hash of the file content.
-    size: number of token ids.
-    start: id before the first token of a document.
-    end: id after the last token of a document.
-    lossless: whether decoding restores the text, including white space.
-  """
+class SentencePiece(base.Vocabulary):
+  """Vocabulary of a SentencePiece model; invalid UTF-8 becomes U+FFFD."""
 
   def __init__(self, path: str) -> None:
     """Loads a .model file.
@@ -102,8 +36,8 @@ class SentencePiece:
     except OSError as error:
       raise errors.CorpusError(
         f'no vocabulary at {path} ({error.strerror}); data.vocabulary must be '
-        "'bytes' or the path of a SentencePiece model; lengen prepare "
-        '--vocabulary-size=N trains one'
+        "'bytes', the path of a SentencePiece model, or a folder with "
+        'tokenizer.json; lengen prepare --vocabulary-size=N trains a model'
       ) from None
     try:
       # SentencePiece accepts empty content.
@@ -118,26 +52,19 @@ class SentencePiece:
     self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
     self.size = self._model.vocab_size()
     self.end, self._pads = self._model.eos_id(), self._model.pad_id()
-    self.start = PAD if self._ours else self._model.bos_id()
+    self.start = base.PAD if self._ours else self._model.bos_id()
     if min(self.start, self.end) < 0:
       raise errors.CorpusError(
         f'{path} has the ids {(self.start, self.end)} for begin and end of a '
         'text; both are required; train it with --pad_id=0 --eos_id=1 '
         '--unk_id=2 --bos_id=-1, as lengen prepare does'
       )
-    self.lossless = self.decode(self.encode([_PROBE.encode()])[0]) == _PROBE
+    self.lossless = self.decode(self.encode(base.PROBE)) == base.PROBE
     self._num_bytes = np.array([self._bytes(i) for i in range(self.size)])
 
-  def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-    """Returns the token ids of each text, a list of int32 arrays."""
-    found = self._model.encode(
-      [text.decode('utf-8', errors='replace') for text in texts],
-      num_threads=-1,
-    )
-    return [np.asarray(ids, np.int32) for ids in found]
-
-  def decode(self, ids: ArrayLike) -> str:
-    """Returns the text of token ids, without special ids."""
+  def decode(self, ids: ArrayLike, *, special: bool = True) -> str:
+    """Returns the text of pieces; special ids have none."""
+    del special
     return self._model.decode(self._pieces(ids).tolist())
 
   def num_bytes(self, ids: ArrayLike) -> int:
@@ -145,25 +72,30 @@ class SentencePiece:
     return int(self._num_bytes[self._pieces(ids)].sum())
 
   def seqio(self) -> Any:
-    """Returns the equivalent seqio vocabulary."""
-    if not self._ours:
-      raise errors.CorpusError(
-        f'{self._path} has the ids {(self._pads, self.end)} for padding and '
-        f'end; prompts and seqio need a vocabulary with {(PAD, END)}; for text '
-        "set data.source='prepared', which accepts any"
-      )
     import seqio
 
     return seqio.SentencePieceVocabulary(self._path)
 
+  def copy_to(self, folder: pathlib.Path) -> None:
+    source, copy = pathlib.Path(self._path).absolute(), folder / _FILE
+    if source != copy:
+      shutil.copyfile(source, copy)
+
+  def _encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+    found = self._model.encode(
+      [text.decode('utf-8', errors='replace') for text in texts],
+      num_threads=-1,
+    )
+    return [np.asarray(ids, np.int32) for ids in found]
+
   @property
   def _ours(self) -> bool:
     """Returns whether the padding and end ids are those of seqio."""
-    return (self._pads, self.end) == (PAD, END)
+    return (self._pads, self.end) == (base.PAD, base.END)
 
   def _pieces(self, ids: ArrayLike) -> np.ndarray:
     ids = np.asarray(ids, np.int32).ravel()
-    return ids[(ids > END) & (ids < self.size)]
+    return ids[(ids >= 0) & (ids < self.size)]
 
   def _bytes(self, piece: int) -> int:
     """Returns the number of bytes of text that a piece represents."""
@@ -190,8 +122,8 @@ def train(texts: Iterable[bytes], size: int, path: str | pathlib.Path) -> None:
       sentence_iterator=_lines(texts),
       model_writer=model,
       vocab_size=size,
-      pad_id=PAD,
-      eos_id=END,
+      pad_id=base.PAD,
+      eos_id=base.END,
       unk_id=2,
       bos_id=-1,
       byte_fallback=True,
@@ -231,6 +163,3 @@ def _lines(texts: Iterable[bytes]) -> Iterator[str]:
 
 def _sentencepiece() -> Any:
   return extra.load('sentencepiece', 'a SentencePiece vocabulary')
-
-
-Vocabulary = Bytes | SentencePiece

@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/data/vocabulary.py`."""
+"""Tests `lengen_jax/data/vocabulary/pieces.py`."""
 
 import io
 import sys
@@ -9,15 +9,8 @@ import sentencepiece
 
 from lengen_jax import errors
 from lengen_jax.data import vocabulary
+from tests.data.vocabulary.odd import ODD
 
-ODD = (
-  '\ttab\t\tand  double   spaces \n\n new\r\nlines  ',
-  '漢字かな交じり文, 한국어; \u200fעברית',
-  'emoji 😀👩\u200d👩\u200d👧 e\u0301 é \ufeff',
-  '\x00\x01 <unk></s><pad> <0x41> ⁇ \xa0\u2028\x85',
-  ' ',
-  '',
-)
 LINES = [
   f'{word} {other}\t{n}  of the text\n'.encode()
   for n, word in enumerate(('alpha', 'beta', 'gamma', '漢字') * 10)
@@ -33,39 +26,6 @@ def model(tmp_path_factory):
   return path
 
 
-def test_bytes_are_ids_of_seqio():
-  """What seqio.ByteVocabulary() gives; it is compared in seqio_test.py."""
-  vocab = vocabulary.create('bytes')
-  [ids] = vocab.encode(['a\x00 ÿé'.encode()])
-  assert ids.dtype == np.int32
-  assert ids.tolist() == [100, 3, 35, 198, 194, 198, 172]
-  assert vocab.size == 259
-  assert (vocabulary.PAD, vocabulary.END) == (0, 1)
-
-
-def test_all_bytes_come_back():
-  vocab = vocabulary.create('bytes')
-  everything = bytes(range(256)) * 2
-  found = vocab.encode([everything, b'', *(text.encode() for text in ODD)])
-  assert sorted({*found[0].tolist()}) == list(range(3, 259))
-  assert bytes((found[0] - 3).tolist()) == everything
-  assert vocab.num_bytes(found[0]) == 512
-  assert [vocab.decode(ids) for ids in found[1:]] == ['', *ODD]
-  # A character that is cut is left out.
-  assert vocab.decode(vocab.encode(['aé'.encode()])[0][:2]) == 'a'
-
-
-def test_ids_that_are_no_bytes():
-  vocab = vocabulary.create('bytes')
-  ids = np.array([[0, 100, 101], [1, 2, 300]])
-  assert vocab.decode(ids) == 'ab'
-  assert vocab.num_bytes(ids) == 2
-  vocab = vocabulary.Bytes(offset=0)
-  assert vocab.encode([b'\x00a'])[0].tolist() == [0, 97]
-  assert vocab.size == 256
-  assert vocab.fingerprint != vocabulary.create('bytes').fingerprint
-
-
 def test_a_trained_model_loses_nothing(model):
   vocab = vocabulary.create(str(model))
   assert vocab.size == 295
@@ -74,6 +34,7 @@ def test_a_trained_model_loses_nothing(model):
   assert [vocab.decode(ids) for ids in found] == list(ODD)
   for ids, text in zip(found, ODD, strict=True):
     assert ids.dtype == np.int32
+    assert vocab.encode(text) == ids.tolist()
     assert not {*ids.tolist()} & {vocabulary.PAD, vocabulary.END, 2}
     assert vocab.num_bytes(ids) == len(text.encode())
   # Pieces were learned: fewer tokens than bytes.
@@ -98,7 +59,6 @@ def test_a_model_that_loses_white_space_says_so(model, tmp_path):
   path.write_bytes(written.getvalue())
   assert not vocabulary.create(str(path)).lossless
   assert vocabulary.create(str(model)).lossless
-  assert vocabulary.create('bytes').lossless
 
 
 def test_bytes_of_windows_add_up(model):
@@ -202,11 +162,12 @@ def test_models_with_other_special_ids(tmp_path):
   [ids] = vocab.encode([b'alpha one'])
   assert vocab.decode([vocab.start, *ids, vocab.end]) == 'alpha one'
   assert vocab.num_bytes([vocab.start, vocab.end]) == 0
-  with pytest.raises(
-    errors.CorpusError,
-    match=r"\(-1, 2\) .* prompts.* need a .* for text set .*'prepared'",
-  ):
-    vocab.seqio()
+  # Ids 0 and 1 may be tokens of text.
+  vocab = vocabulary.create(write(unk_id=2, bos_id=3, eos_id=4))
+  text = 'alphabet one of the text beta three of the text'
+  ids = vocab.encode(text)
+  assert {0, 1} <= {*ids} and vocab.decode(ids) == text
+  assert vocab.num_bytes(ids) == len(f' {text}'.encode())
   with pytest.raises(
     errors.CorpusError, match=r'a\.model has the ids \(-1, 2\) for begin'
   ):
@@ -217,4 +178,3 @@ def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'sentencepiece', None)
   with pytest.raises(errors.CorpusError, match=r'pip install .*\[data\]'):
     vocabulary.create('a.model')
-  assert vocabulary.create('bytes').size == 259

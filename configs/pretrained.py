@@ -1,16 +1,17 @@
-"""A pretrained RoPE checkpoint, extended to sequences four times as long.
+"""A pretrained checkpoint, extended to sequences four times as long.
 
 Commands:
-  lengen prepare --config=configs/llama.py:FOLDER --config.data.raw=TEXTS
-  lengen compare --config=configs/llama.py:FOLDER --workdir=runs/extended \
+  lengen prepare --config=configs/pretrained.py:FOLDER --config.data.raw=TEXTS
+  lengen compare --config=configs/pretrained.py:FOLDER --workdir=runs/extended \
     --runs='rope(scale=4.); yarn(scale=4., train_length=4096); fire'
-  lengen train --config=configs/llama.py:FOLDER --workdir=runs/as_it_is \
+  lengen train --config=configs/pretrained.py:FOLDER --workdir=runs/as_it_is \
     --config.train.steps=0
 
-The argument is FOLDER[,SIZE]. FOLDER holds a Llama or Mistral as transformers
-writes it, with its tokenizer.model: sizes and encoding are those of its
-config.json, and every run starts from its weights. docs/extend_rope.md goes
-through it step by step. Text is any folder (`data.task=lm`).
+The argument is FOLDER[,SIZE]. FOLDER holds a checkpoint of transformers, of any
+family in `interop.hf.families`, with its tokenizer.json, or else its
+tokenizer.model. Sizes and encoding are those of its config.json, and every run
+starts from its weights. docs/extend_rope.md goes through it step by step. Text
+is any folder (`data.task=lm`).
 
 The recipe is that of YaRN (arXiv:2309.00071, section 4.1) but for its length:
 400 steps of 64 rows, AdamW with 2e-5 after 20 steps of warm-up; rows are four
@@ -23,6 +24,11 @@ together, in every command:
   --config.data.train_length=16384 --config.data.path=data/llama_16384 \
     --config.eval.lengths='(4096, 8192, 16384, 32768)'
 
+To train with less memory, in bfloat16 with float32 values for the optimizer, or
+with LoRA:
+  --config.train.param_dtype=bfloat16
+  --config.model.lora_rank=16
+
 Sizes:
   full   The recipe.
   tiny   Bytes of the embedded corpus; seconds, for tests.
@@ -31,7 +37,8 @@ Sizes:
 import pathlib
 
 from lengen_jax import errors
-from lengen_jax.interop import llama_config
+from lengen_jax.interop.hf import families
+from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import defaults
 
 # Values of `full` come first, those of `tiny` last.
@@ -62,17 +69,24 @@ def get_config(arg=''):
     folder, size = arg, 'full'
   if not folder:
     raise errors.ConfigError(
-      'give the folder of a checkpoint, configs/llama.py:FOLDER[,SIZE]; SIZE '
-      'is one of full, tiny'
+      'give the folder of a checkpoint, configs/pretrained.py:FOLDER[,SIZE]; '
+      'SIZE is one of full, tiny'
     )
   path = pathlib.Path(folder).expanduser().absolute()
-  config = defaults.get(**llama_config.model_fields(path))
+  fields = families.model_fields(path)
+  config = defaults.get(**fields)
   defaults.overlay(config, 'paper' if size == 'full' else size, _FIELDS)
-  trained = llama_config.trained_length(path)
+  model = ModelConfig(**fields)
+  if model.num_layers % model.period:  # As in Gemma 3.
+    config.model.scan_layers = False
+  trained = families.trained_length(path)
   config.data.train_length = 4 * trained
   if size == 'full':
     config.data.path = f'data/{path.name}_{4 * trained}'
-    config.data.vocabulary = str(path / 'tokenizer.model')
+    # Of both, transformers reads the first.
+    found = (path / 'tokenizer.json').exists()
+    vocabulary = path if found else path / 'tokenizer.model'
+    config.data.vocabulary = str(vocabulary)
   config.train.init_from = str(path)
   config.eval.lengths = tuple(trained * 2**n // 2 for n in range(5))
   return config

@@ -1,0 +1,122 @@
+"""Reads and writes checkpoints of transformers; see the package."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+
+from flax import traverse_util
+import jax
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.interop.hf import config_json, describe, families, tensors
+from lengen_jax.models import stacking
+from lengen_jax.models.config import ModelConfig
+from lengen_jax.types import Params, PathLike
+
+# Files of a tokenizer and of generation, which `save` copies.
+_COPIED = (
+  *('tokenizer.json', 'tokenizer_config.json', 'tokenizer.model'),
+  *('special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'merges.txt'),
+  *('chat_template.jinja', 'chat_template.json', 'generation_config.json'),
+)
+
+
+def load(folder: PathLike) -> tuple[Params, ModelConfig]:
+  """Reads the checkpoint in a folder.
+
+  Tensors are converted one at a time, so that memory holds the parameters and
+  at most one shard.
+
+  Returns:
+    (params, ModelConfig): numpy float32 arrays with unstacked layers.
+
+  Raises:
+    errors.CheckpointError: a file is missing or broken, no ModelConfig fits, or
+      a tensor is missing, superfluous, of another shape or not finite.
+  """
+  found = config_json.read(folder)
+  family = families.of(found)
+  try:
+    config = ModelConfig(**family.model_fields(found))
+    shapes = _shapes(config)
+  except errors.CheckpointError:
+    raise
+  except errors.LengenError as error:
+    raise found.error(f'describes an invalid model: {error}') from error
+  params: dict[str, np.ndarray] = {}
+  entries = family.entries(shapes)
+  for name, tensor in tensors.read(folder, entries):
+    params |= entries[name].split(tensor)
+  return traverse_util.unflatten_dict(params, sep='/'), config
+
+
+def save(
+  folder: PathLike,
+  params: Params,
+  config: ModelConfig,
+  like: PathLike | None = None,
+  dtype: str = 'float32',
+  *,
+  max_length: int | None = None,
+  shard_bytes: int = 5 * 10**9,
+) -> int:
+  """Writes a checkpoint that transformers reads; returns its size in bytes.
+
+  The family of `like` is written if it represents the model, else the first
+  that does. Encodings are written as `rope_parameters`.
+
+  Args:
+    folder: folder to write, created if missing.
+    params: parameters; their layers may be stacked. LoRA kernels are merged.
+    config: the ModelConfig.
+    like: folder of a checkpoint, whose tokenizer files are copied and whose ids
+      of special tokens in config.json are kept.
+    dtype: 'float32', 'bfloat16' or 'float16', of all tensors.
+    max_length: training length in tokens. `max_position_embeddings` is at least
+      this. It is that of `like` if the encodings are equal, else the length for
+      which the encoding is made, if it has one, else that of `like`, and 2048
+      without any of these. A dynamic encoding determines it.
+    shard_bytes: maximum size of a file.
+
+  Raises:
+    errors.CheckpointError: no family represents the model, or a file cannot be
+      written.
+  """
+  there = pathlib.Path(folder).expanduser().absolute()
+  base = None if like is None else config_json.read(like)
+  params = jax.device_get(stacking.unstack(params))
+  config = dataclasses.replace(config, scan_layers=False)
+  params, config = stacking.merge_lora(params, config)
+  family, written = describe.choose(config, base, max_length)
+  written['dtype'] = dtype
+  flat = traverse_util.flatten_dict(params, sep='/')
+  shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
+  entries = family.entries(shapes)
+  try:
+    there.mkdir(parents=True, exist_ok=True)
+    size = tensors.write(there, entries, flat, dtype, shard_bytes)
+    if like is not None:
+      _copy(pathlib.Path(like).expanduser(), there)
+    partial = there / 'config.json.partial'
+    partial.write_text(json.dumps(written, indent=2) + '\n')
+    os.replace(partial, there / 'config.json')
+  except OSError as error:
+    raise errors.CheckpointError(
+      f'cannot write {there}: {error.strerror}'
+    ) from error
+  return size
+
+
+def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of a model's parameters by path."""
+  flat = traverse_util.flatten_dict(stacking.abstract(config)[0], sep='/')
+  return {path: tuple(leaf.shape) for path, leaf in flat.items()}
+
+
+def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+  for name in _COPIED:
+    if (source / name).is_file() and source.resolve() != target.resolve():
+      shutil.copyfile(source / name, target / name)

@@ -1,0 +1,172 @@
+"""Tensors of a checkpoint in one or several safetensors files."""
+
+from collections.abc import Iterator, Mapping
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.interop import weights
+from lengen_jax.interop.hf import layouts
+from lengen_jax.types import PathLike
+
+_FILE = 'model.safetensors'
+_INDEX = 'model.safetensors.index.json'
+_DTYPES = {
+  'float32': np.float32,
+  'bfloat16': ml_dtypes.bfloat16,
+  'float16': np.float16,
+}
+_READ = ('F64', 'F32', 'BF16', 'F16')
+# Buffers in checkpoints of old versions. The config determines their values.
+_COMPUTED = re.compile(
+  r'.*\.(rotary_emb\.inv_freq|attention\.(masked_)?bias)|.*\.rotary_emb\..*'
+)
+# Output heads, and the embeddings that a tied one equals.
+_TIED = {
+  'lm_head.weight': 'model.embed_tokens.weight',
+  'embed_out.weight': 'gpt_neox.embed_in.weight',
+}
+
+
+def read(
+  folder: PathLike, entries: Mapping[str, layouts.Entry]
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields the tensors of a checkpoint by name, float32, one at a time.
+
+  Args:
+    folder: folder of the checkpoint.
+    entries: the expected tensors by name.
+
+  Raises:
+    errors.CheckpointError: a file is missing or broken, or a tensor is missing,
+      superfluous, of another shape or not finite.
+  """
+  folder = pathlib.Path(folder).expanduser().absolute()
+  files = _files(folder)
+  shapes = {
+    name: jax.ShapeDtypeStruct(opened.get_slice(name).get_shape(), np.float32)
+    for name, opened in _opened_each(folder, files)
+    if not (name not in entries and _COMPUTED.fullmatch(name))
+  }
+  for head, embedding in _TIED.items():
+    if head in shapes and head not in entries and embedding in entries:
+      # Some checkpoints also store the tied head.
+      both = {
+        name: opened.get_tensor(name)
+        for name, opened in _opened_each(folder, files)
+        if name in (head, embedding)
+      }
+      if np.array_equal(both[head], both.get(embedding)):
+        del shapes[head]
+  weights.check(
+    shapes, {name: entry.shape for name, entry in entries.items()}, folder
+  )
+  for name, opened in _opened_each(folder, files):
+    if name in entries:
+      with np.errstate(over='ignore'):
+        tensor = opened.get_tensor(name).astype(np.float32)
+      if not np.isfinite(tensor).all():
+        raise errors.CheckpointError(
+          f'{folder} has {name} with values that are NaN or infinite in '
+          'float32; copy or convert the checkpoint again'
+        )
+      yield name, tensor
+
+
+def _opened_each(
+  folder: pathlib.Path, files: Mapping[str, list[str] | None]
+) -> Iterator[tuple[str, Any]]:
+  """Yields the name of each tensor, and its opened file."""
+  for file, names in files.items():
+    with weights.opened(folder / file) as opened:
+      present = set(opened.keys())
+      for name in sorted(present if names is None else names):
+        if name not in present:
+          raise errors.CheckpointError(
+            f'{folder / file} lacks {name}, which {_INDEX} lists'
+          )
+        dtype = opened.get_slice(name).get_dtype()
+        if dtype not in _READ:
+          raise errors.CheckpointError(
+            f'{folder / file} has {name} of dtype {dtype}; supported are '
+            f'{", ".join(_READ)}'
+          )
+        yield name, opened
+
+
+def write(
+  folder: pathlib.Path,
+  entries: Mapping[str, layouts.Entry],
+  params: Mapping[str, Any],
+  dtype: str,
+  shard_bytes: int,
+) -> int:
+  """Writes tensors to a folder, and an index if there are several files.
+
+  Returns the size of the tensors in bytes.
+
+  Raises:
+    errors.CheckpointError: an unknown dtype.
+    OSError: a file cannot be written.
+  """
+  if dtype not in _DTYPES:
+    raise errors.CheckpointError(errors.one_of('dtype', dtype, _DTYPES))
+  library = weights.library('safetensors.numpy')
+  bytes_each = np.dtype(_DTYPES[dtype]).itemsize
+  shards: list[list[str]] = [[]]
+  size = total = 0
+  for name, entry in entries.items():
+    needed = int(np.prod(entry.shape)) * bytes_each
+    if shards[-1] and size + needed > shard_bytes:
+      shards.append([])
+      size = 0
+    shards[-1].append(name)
+    size, total = size + needed, total + needed
+  for old in (*folder.glob('model-*-of-*.safetensors'), folder / _INDEX):
+    old.unlink(missing_ok=True)
+  files: dict[str, str] = {}
+  for number, names in enumerate(shards, start=1):
+    file = f'model-{number:05}-of-{len(shards):05}.safetensors'
+    file = _FILE if len(shards) == 1 else file
+    found = {
+      name: np.ascontiguousarray(
+        entries[name].join(params).astype(_DTYPES[dtype])
+      )
+      for name in names
+    }
+    partial = folder / f'{file}.partial'
+    # save_file would make the file readable by its owner alone.
+    partial.touch()
+    mode = partial.stat().st_mode
+    library.save_file(found, partial, metadata={'format': 'pt'})
+    partial.chmod(mode)
+    os.replace(partial, folder / file)
+    files |= dict.fromkeys(names, file)
+  if len(shards) > 1:
+    (folder / _FILE).unlink(missing_ok=True)
+    index = {'metadata': {'total_size': total}, 'weight_map': files}
+    (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
+  return total
+
+
+def _files(folder: pathlib.Path) -> dict[str, list[str] | None]:
+  """Returns the names of the tensors in each file; None for all."""
+  if not (folder / _INDEX).exists():
+    return {_FILE: None}
+  try:
+    found = json.loads((folder / _INDEX).read_text())['weight_map']
+    files: dict[str, list[str] | None] = {}
+    for name, file in found.items():
+      files.setdefault(pathlib.PurePath(file).name, []).append(name)
+    return files
+  except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    raise errors.CheckpointError(
+      f'{folder / _INDEX} is broken: it has no weight_map; copy it again'
+    ) from None

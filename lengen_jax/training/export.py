@@ -1,0 +1,62 @@
+"""Writes the weights of a trained model for other programs."""
+
+from lengen_jax.interop import hf, weights
+from lengen_jax.interop.hf import config_json
+from lengen_jax.training import files, multihost, pretrained
+from lengen_jax.training import run as run_lib
+from lengen_jax.training import workdir as workdir_lib
+
+
+def to_safetensors(workdir: str, path: str, step: int | None) -> str | None:
+  """Writes a checkpoint of a run to one file; see `weights.save`.
+
+  All processes take part, and the first one writes.
+
+  Returns:
+    A summary; None in other processes.
+
+  Raises:
+    errors.LengenError: there is no such checkpoint, or the file cannot be
+      written.
+  """
+  if multihost.is_first():
+    weights.check_path(path)
+  trained = pretrained.restore(workdir, step=step)
+  params = run_lib.on_host(trained.state.params)
+  if not multihost.is_first():
+    return None
+  trained_on = weights.TrainedOn(
+    workdir_lib.vocabulary(workdir), trained.run.data.train_length
+  )
+  size = weights.save(path, params, trained.run.model, trained_on)
+  return _summary(path, trained, 'float32', size)
+
+
+def to_hf(
+  workdir: str, folder: str, step: int | None, like: str | None, dtype: str
+) -> str | None:
+  """Writes a checkpoint of a run for transformers; see `hf.save`.
+
+  `like` is by default the checkpoint from which training started. For the rest
+  see `to_safetensors`.
+  """
+  trained = pretrained.restore(workdir, step=step)
+  params = run_lib.on_host(trained.state.params)
+  if not multihost.is_first():
+    return None
+  source = trained.run.config.train.init_from
+  if like is None and source and config_json.is_checkpoint(source):
+    like = source
+  length = trained.run.data.train_length or None
+  size = hf.save(
+    folder, params, trained.run.model, like, dtype, max_length=length
+  )
+  return _summary(folder, trained, dtype, size)
+
+
+def _summary(path: str, trained: run_lib.Trained, dtype: str, size: int) -> str:
+  return (
+    f'wrote {path}: step {int(trained.state.step)}, '
+    f'{trained.parameters:,} parameters in {dtype}, '
+    f'{files.readable_size(size)}'
+  )

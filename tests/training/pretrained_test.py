@@ -1,0 +1,150 @@
+"""Tests `lengen_jax/training/pretrained.py`."""
+
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from configs import stdlib as stdlib_config
+from lengen_jax import errors
+from lengen_jax.data import vocabulary
+from lengen_jax.interop import llama, weights
+from lengen_jax.models import stacking
+from lengen_jax.training import loop, pretrained
+from tests import helpers
+
+LLAMA = helpers.GOLDEN / 'llama' / 'untied'
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory, corpus):
+  """The workdir of a run of two scanned layers, which is not trained."""
+  folder = tmp_path_factory.mktemp('run') / 'run'
+  config = stdlib_config.get_config('tiny')
+  config.model.update({'encoding': 'rope', 'scan_layers': True})
+  config.positions = 'randomized(max_position=96)'
+  config.train.steps = 0
+  loop.train(config, folder, corpus=corpus)
+  return folder
+
+
+def assert_same(got, want):
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_a_run(run):
+  found, trained = pretrained.load(run), pretrained.restore(run)
+  assert_same(found.params, stacking.unstack(trained.state.params))
+  leaves = jax.tree.leaves(found.params)
+  assert all(isinstance(leaf, np.ndarray) for leaf in leaves)
+  assert trained.run.model.scan_layers and not found.model.scan_layers
+  assert found.positions == 'randomized(max_position=96)'
+  assert found.train_length == 32
+  # The embedded corpus has bytes without special ids.
+  assert found.fingerprint == 'bytes_plus_0'
+  assert found.create_vocabulary().fingerprint == 'bytes_plus_0'
+
+
+def test_an_exported_file(run, tmp_path):
+  known, path = pretrained.load(run), tmp_path / 'a.safetensors'
+  facts = weights.TrainedOn('bytes_plus_3', 32)
+  weights.save(path, known.params, known.model, facts)
+  found = pretrained.load(path)
+  assert_same(found.params, known.params)
+  assert (found.model, found.train_length) == (known.model, 32)
+  assert found.create_vocabulary().fingerprint == 'bytes_plus_3'
+
+  weights.save(path, known.params, known.model)
+  found = pretrained.load(path)
+  with pytest.raises(errors.CorpusError, match='does not contain its vocab'):
+    found.create_vocabulary()
+  with pytest.raises(
+    errors.CorpusError, match='has 259 tokens, .*vocab_size=256'
+  ):
+    found.create_vocabulary('bytes')
+
+
+def test_a_vocabulary_that_is_given():
+  checkpoints = helpers.GOLDEN / 'checkpoints'
+  found = pretrained.load(checkpoints / 'llama3')
+  assert found.create_vocabulary('bytes').fingerprint == 'bytes_plus_3'
+  with pytest.raises(errors.CorpusError, match='has 562 tokens, .*size=320'):
+    found.create_vocabulary(str(checkpoints / 'gemma2'))
+
+
+def test_a_checkpoint_of_transformers(tmp_path):
+  found, (params, model) = pretrained.load(LLAMA), llama.load(LLAMA)
+  assert_same(found.params, params)
+  assert (found.model, found.positions) == (model, 'standard')
+  assert (found.train_length, found.fingerprint) == (32, '')
+  assert found.vocabulary is None
+  folder = pathlib.Path(shutil.copytree(LLAMA, tmp_path / 'copy'))
+  (folder / 'tokenizer.model').touch()
+  assert pretrained.load(folder).vocabulary == str(folder / 'tokenizer.model')
+  (folder / 'tokenizer.json').touch()
+  assert pretrained.load(folder).vocabulary == str(folder)
+
+
+def test_refuses_what_is_no_checkpoint(tmp_path):
+  with pytest.raises(errors.CheckpointError, match=f'there is no {tmp_path}/a'):
+    pretrained.load(tmp_path / 'a')
+  with pytest.raises(errors.WorkdirError, match='holds no run'):
+    pretrained.load(tmp_path)
+
+
+def test_another_encoding_with_the_same_parameters():
+  known = pretrained.load(LLAMA)
+  found = known.tested_as('rope, yarn(scale=4., train_length=32)')
+  assert found.model.encoding == ('rope', 'yarn(scale=4., train_length=32)')
+  assert found.params is known.params
+  assert known.tested_as() == known
+  found = known.tested_as(positions='interpolated(scale=4)')
+  assert found.positions == 'interpolated(scale=4)'
+  assert found.model == known.model
+
+
+@pytest.mark.parametrize(
+  'encoding, positions, message',
+  [
+    ('fire', '', 'fire cannot be tested .* the model in .*/untied: layer_0/'),
+    ('', 'repo', 'repo cannot be tested .*attention/positions/.* trained none'),
+    ('rope(scale=2.)', 'interpolated(scale=2)', 'interpolates positions and'),
+  ],
+)
+def test_refuses_encodings_that_do_not_fit(encoding, positions, message):
+  with pytest.raises(errors.CombinationError, match=message):
+    pretrained.load(LLAMA).tested_as(encoding, positions)
+
+
+def test_refuses_another_vocabulary(run):
+  with pytest.raises(
+    errors.CorpusError, match="'bytes_plus_0'; 'bytes' has 'bytes_plus_3'"
+  ):
+    pretrained.load(run).create_vocabulary('bytes')
+
+
+class WithoutStart(vocabulary.Bytes):
+  """Documents are separated by one token."""
+
+  start = end = vocabulary.END
+
+
+@pytest.mark.parametrize(
+  'kind, text, ids',
+  [
+    (vocabulary.Bytes, 'a', [0, 100]),
+    (vocabulary.Bytes, '', [0]),
+    (WithoutStart, 'a', [100]),
+    (WithoutStart, '', [1]),
+  ],
+)
+def test_prompts_begin_with_the_start(kind, text, ids):
+  found = pretrained.prompt_ids(kind(), text)
+  assert found.dtype == np.int32 and found.tolist() == ids
+
+
+def test_a_start_within_the_text_is_not_repeated():
+  found = pretrained.prompt_ids(vocabulary.Bytes(offset=0), '\0a')
+  assert found.tolist() == [0, 97]
