@@ -1,8 +1,8 @@
 """Transformer blocks, and a stack of them."""
 
-from collections.abc import Sequence
 import dataclasses
 import functools
+import itertools
 import operator
 from typing import Any
 
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, partitioning
-from lengen_jax.models import layers
+from lengen_jax.attention import scaling
+from lengen_jax.models import layers, mlp, norms
 from lengen_jax.models.config import LayerConfig, ModelConfig
 from lengen_jax.positions import contextual, Positions
 from lengen_jax.positions.tokens import Tokens
@@ -60,9 +61,9 @@ class Block(nn.Module):
     `shared` and `cache`.
     """
     c, dtype = self.config, jnp.dtype(self.config.dtype)
-    pre = c.norm_placement == 'pre'
+    normed = c.norm_placement in ('pre', 'both')
     # Keeps the initial variance of the sum of 2 N residual branches small.
-    out_init_scale = 1 / (2 * c.num_layers) if pre else 1.0
+    out_init_scale = 1 / (2 * c.num_layers) if normed else 1.0
     options: dict[str, Any] = {
       'num_heads': c.num_heads,
       'head_dim': c.head_dim,
@@ -71,42 +72,62 @@ class Block(nn.Module):
       'out_init_scale': out_init_scale,
       'scaled_logits': c.scaled_logits,
       'key_heads': c.key_heads,
+      'attention_bias': c.attention_bias,
+      'lora_rank': c.lora_rank,
+      'lora_alpha': c.lora_alpha,
     }
     drop = nn.Dropout(c.dropout_rate, deterministic=self.deterministic)
 
-    def add(y: jax.Array, x: jax.Array, norm: nn.Module) -> Any:
-      x = partitioning.constrain(x + drop(y), 'batch', 'length', 'embed')
-      return x if pre else norm(x)
+    def before(name: str, x: jax.Array) -> Any:
+      """Returns the input of a residual branch."""
+      return norms.create(c, f'{name}_norm')(x) if normed else x
 
-    norm: Any = layers.norm(c, 'attention_norm')
+    def add(name: str, y: jax.Array, x: jax.Array) -> Any:
+      """Adds the output of a residual branch."""
+      if c.norm_placement in ('both', 'output'):
+        y = norms.create(c, f'{name}_output_norm')(y)
+      x = partitioning.constrain(x + drop(y), 'batch', 'length', 'embed')
+      return (
+        norms.create(c, f'{name}_norm')(x) if c.norm_placement == 'post' else x
+      )
+
     encoding = self.layer.encoding.clone(parent=None)
+    first = x
     y = layers.Attention(
       **options | vars(self.layer.options) | {'encoding': encoding},
       causal=self.causal,
       bias_form=c.bias_form,
       logit_cap=c.logit_cap,
-      query_key_norm=c.query_key_norm,
       norm_epsilon=c.norm_epsilon,
+      zero_centered_norms=c.norm == 'rms_zero_centered',
       output_gate=c.output_gate,
       name='attention',
-    )(norm(x) if pre else x, tokens, shared=shared, cache=cache)
+    )(before('attention', x), tokens, shared=shared, cache=cache)
     if cache is not None:
       y, cache = y
-    x = add(y, x, norm)
+    x = add('attention', y, x)
     if encoded is not None:
-      norm = layers.norm(c, 'cross_attention_norm')
       y = layers.CrossAttention(**options, name='cross_attention')(
-        norm(x) if pre else x,
+        before('cross_attention', x),
         encoded[0],
         segment_ids=tokens.segment_ids,
         encoded_segment_ids=encoded[1],
       )
-      x = add(y, x, norm)
-    norm = layers.norm(c, 'mlp_norm')
-    mlp = layers.MLP(
-      c.mlp_width, c.activation, c.mlp_bias, dtype, out_init_scale, name='mlp'
+      x = add('cross_attention', y, x)
+    y = _feed_forward(c, dtype, out_init_scale)(
+      before('mlp', first if c.parallel_residual else x)
     )
-    return add(mlp(norm(x) if pre else x), x, norm), cache
+    return add('mlp', y, x), cache
+
+
+def _feed_forward(
+  c: ModelConfig, dtype: Any, out_init_scale: float
+) -> mlp.MLP | mlp.Experts:
+  """Creates the MLP of a block, or its experts."""
+  options: Any = (c.mlp_width, c.activation, c.mlp_bias, dtype, out_init_scale)
+  if c.num_experts is None:
+    return mlp.MLP(*options, name='mlp')
+  return mlp.Experts(c.num_experts, c.experts_per_token, *options, name='mlp')
 
 
 class Cycle(nn.Module):
@@ -170,18 +191,23 @@ class Stack(nn.Module):
     c = self.config
     layer_encodings = create_encodings(c)
     create_contextual(c)
-    for encoding in dict.fromkeys(layer_encodings):
-      encodings.check_positions(encoding, tokens.positions, x.shape[1])
+    for encoding in distinct_encodings(c):
+      positions = tokens.positions
+      if encoding.embeds:
+        positions = tokens.at_input(decoding=False)
+      encodings.check_positions(encoding, positions, x.shape[1])
     tokens = tokens.with_positions()
+    if cache is None and is_length_dependent(c):
+      tokens = tokens.with_lengths()
     if tokens.per_layer and tokens.positions.shape[0] != c.num_layers:
       raise errors.ConfigError(
         f'positions have {tokens.positions.shape[0]} layers, the model has '
         f'{c.num_layers}'
       )
-    first = tokens.layer(0)
-    positions = first.positions if cache is None else first.selected()
+    positions = tokens.at_input(decoding=cache is not None)
+    tokens = tokens.replace(input_positions=None)
     shared_params: dict[encodings.Encoding, Params] = {}
-    for name, encoding in owned_encodings(layer_encodings).items():
+    for name, encoding in owned_encodings(c).items():
       module = encoding.clone(name=name, parent=self)
       x = module.embed(x, positions)
       if not encoding.embeds:
@@ -234,13 +260,25 @@ class Stack(nn.Module):
           x, tokens.layer(i), encoded, shared[i], layer_cache
         )
         new_cache.append(layer_cache)
-    if c.norm_placement == 'pre':
-      x = layers.norm(c, 'final_norm')(x)
+    if c.norm_placement != 'post':
+      x = norms.create(c, 'final_norm')(x)
     return x, tuple(new_cache)
 
 
 def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
-  """Creates the encoding of each layer, unbound."""
+  """Creates the encoding of each layer, unbound; of two, that in attention."""
+  return [both[-1] for both in encodings_by_layer(config)]
+
+
+def distinct_encodings(config: ModelConfig) -> list[encodings.Encoding]:
+  """Creates the encodings of all layers, each once, unbound."""
+  return list(dict.fromkeys(itertools.chain(*encodings_by_layer(config))))
+
+
+def encodings_by_layer(
+  config: ModelConfig,
+) -> list[tuple[encodings.Encoding, ...]]:
+  """Creates the encodings of each layer; see `encodings.create_layers`."""
   return encodings.create_layers(
     config.encoding,
     config.num_layers,
@@ -249,6 +287,20 @@ def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
     width=config.width,
     parent=None,
   )
+
+
+def create_scales(config: ModelConfig) -> list[scaling.LogitScale]:
+  """Creates the logit scales of the layers, each once, unbound."""
+  return [
+    scaling.create(spec, num_heads=config.num_heads, parent=None)
+    for spec in dict.fromkeys(config.attention_scale)
+  ]
+
+
+def is_length_dependent(config: ModelConfig) -> bool:
+  """Returns whether an encoding or logit scale depends on row lengths."""
+  both = *distinct_encodings(config), *create_scales(config)
+  return any(one.length_dependent for one in both)
 
 
 def create_contextual(config: ModelConfig) -> list[contextual.Contextual]:
@@ -272,15 +324,13 @@ def create_contextual(config: ModelConfig) -> list[contextual.Contextual]:
   return schemes
 
 
-def owned_encodings(
-  layer_encodings: Sequence[encodings.Encoding],
-) -> dict[str, encodings.Encoding]:
+def owned_encodings(config: ModelConfig) -> dict[str, encodings.Encoding]:
   """Returns, by name, the encodings whose parameters belong to the model.
 
   These are the distinct encodings that act at the input or are shared by
   several layers.
   """
-  owned = [e for e in dict.fromkeys(layer_encodings) if e.embeds or e.shared]
+  owned = [e for e in distinct_encodings(config) if e.embeds or e.shared]
   return {
     f'encoding_{n}' if n else 'encoding': encoding
     for n, encoding in enumerate(owned)

@@ -15,6 +15,7 @@ import numpy as np
 from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks
+from lengen_jax.models.assign import assign
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import tokens as tokens_lib
 from lengen_jax.positions.tokens import Tokens
@@ -32,17 +33,54 @@ class Cache(struct.PyTreeNode):
     positions: `[1 or B, P]`, `[layers, 1 or B, P]`, or Distances, of all slots.
     length: int32 `[B]`, number of tokens in each row.
     planned: int32 `[B, 1]`, planned length of each row.
+    input_positions: positions for the encoding at the input, if they differ;
+      see `Tokens`.
+    tokens: int32 `[B, P]`, the tokens so far, if positions depend on them.
+    scheme: the position scheme, if positions depend on tokens.
   """
 
   layers: Any
   positions: Any
   length: Any
   planned: Any
+  input_positions: Any = None
+  tokens: Any = None
+  scheme: Any = struct.field(pytree_node=False, default=None)
 
   def new_tokens(self, count: int) -> Tokens:
     """Returns the next `count` tokens of each row; `index` is their slots."""
     index = self.length[:, None] + tokens_lib.position_index(count, None)
-    return Tokens(self.positions, index, lengths=self.planned)
+    return Tokens(
+      self.positions,
+      index,
+      lengths=self.planned,
+      input_positions=self.input_positions,
+    )
+
+  def with_tokens(self, inputs: Array) -> 'Cache':
+    """Returns the cache with the positions of the next tokens, `[B, Q]`.
+
+    If positions depend on tokens, they are computed from those so far.
+    """
+    if self.scheme is None:
+      return self
+    rows = jnp.arange(len(inputs))[:, None]
+    slots = self.new_tokens(inputs.shape[1]).index
+    tokens = jnp.asarray(self.tokens).at[rows, slots].set(inputs, mode='drop')
+    index = jnp.broadcast_to(
+      tokens_lib.position_index(tokens.shape[1], None), tokens.shape
+    )
+
+    def place(scheme: position_schemes.PositionScheme, before: Any) -> Any:
+      if before is None or not scheme.needs_tokens:
+        return before
+      return scheme(index, lengths=self.planned, tokens=tokens)
+
+    return self.replace(
+      positions=place(self.scheme.in_attention, self.positions),
+      input_positions=place(self.scheme.at_input, self.input_positions),
+      tokens=tokens,
+    )
 
 
 def create(
@@ -52,6 +90,7 @@ def create(
   *,
   scheme: position_schemes.PositionScheme | str | None = None,
   planned: Array | None = None,
+  roles: Array | None = None,
   rng: jax.Array | None = None,
 ) -> Cache:
   """Creates an empty cache.
@@ -63,13 +102,17 @@ def create(
     scheme: a PositionScheme or its spec; None for the standard positions.
     planned: length of each row including the prompt, `[B]`, for methods that
       depend on it; None for `max_length`.
+    roles: int32 `[R, B, P]`, roles of the tokens of all slots, for schemes that
+      need them; -1 for a token without a role.
     rng: a PRNG key, for schemes that are random at test time.
 
   Raises:
     errors.LengthError: a planned length exceeds `max_length`, or `max_length`
       exceeds the limit of an encoding or of the scheme.
-    errors.CombinationError: an encoding does not support the scheme.
-    errors.ConfigError: the model is an encoder, or `batch_size` is below 1.
+    errors.CombinationError: an encoding does not support the scheme, or the
+      scheme needs tokens and is random at test time.
+    errors.ConfigError: the model is an encoder, `batch_size` is below 1, or
+      roles are missing.
   """
   if config.architecture == 'encoder':
     raise errors.ConfigError('an encoder does not decode; it has no cache')
@@ -81,11 +124,16 @@ def create(
   scheme = 'standard' if scheme is None else scheme
   if isinstance(scheme, str):
     scheme = position_schemes.create(scheme)
-  distinct = list(dict.fromkeys(blocks.create_encodings(config)))
+  distinct = blocks.distinct_encodings(config)
   for encoding in distinct:
     encodings.check_scheme(encoding, scheme)
-    encodings.check_extent(encoding, scheme, max_length, train=False)
-  equal_rows = planned is None and not scheme.draws(train=False)
+  for part in (scheme.at_input, scheme.in_attention):
+    if part.needs_tokens and (part.needs_roles or part.draws(train=False)):
+      raise errors.CombinationError(
+        f'{part} depends on tokens, and on roles or random numbers too; '
+        'decoding does not support it'
+      )
+  equal_rows = planned is None
   planned = np.full(batch_size, max_length) if planned is None else planned
   planned = np.asarray(planned)
   if planned.shape != (batch_size,) or planned.dtype.kind not in 'iu':
@@ -105,14 +153,21 @@ def create(
         f'max_length={max_length} must be the planned length of every row'
       )
   planned = jnp.asarray(planned, jnp.int32)[:, None]
+  shape = batch_size, max_length
+  empty = jnp.zeros(shape, jnp.int32)
   # Rows with equal positions share one array of positions and one bias.
-  rows = 1 if equal_rows else batch_size
-  index = jnp.broadcast_to(
-    tokens_lib.position_index(max_length, None), (rows, max_length)
+  positions = assign(
+    config,
+    scheme,
+    jnp.broadcast_to(tokens_lib.position_index(max_length, None), shape),
+    lengths=planned,
+    rng=rng,
+    train=False,
+    equal_rows=equal_rows,
+    tokens=empty,
+    roles=roles,
   )
-  positions = scheme(
-    index, lengths=planned[:rows], rng=rng, num_layers=config.num_layers
-  )
+  tokens = Tokens.create(shape, positions)
   shapes = layer_shapes(config, batch_size, max_length)
   return Cache(
     layers=tuple(
@@ -122,9 +177,12 @@ def create(
       )
       for scheme in blocks.create_contextual(config)
     ),
-    positions=positions,
+    positions=tokens.positions,
     length=jnp.zeros(batch_size, jnp.int32),
     planned=planned,
+    input_positions=tokens.input_positions,
+    tokens=empty if scheme.needs_tokens else None,
+    scheme=scheme if scheme.needs_tokens else None,
   )
 
 

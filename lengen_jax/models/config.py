@@ -1,7 +1,9 @@
 """Configuration of a Transformer."""
 
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
+from typing import Any
 
 from lengen_jax import errors, specs
 
@@ -13,16 +15,24 @@ SIZES = (
   'width',
   'mlp_width',
 )
-OPTIONAL_SIZES = ('key_heads', 'output_size')
+OPTIONAL_SIZES = ('key_heads', 'output_size', 'num_experts', 'lora_rank')
 _CHOICES = {
   'architecture': ('decoder', 'encoder', 'encoder_decoder'),
-  'norm': ('layer', 'rms'),
-  'norm_placement': ('pre', 'post'),
-  'activation': ('gelu', 'relu', 'swiglu'),
+  'norm': ('layer', 'rms', 'rms_zero_centered'),
+  'norm_placement': ('pre', 'post', 'both', 'output'),
+  'activation': (
+    *('gelu', 'gelu_exact', 'relu'),
+    *('geglu', 'swiglu', 'swiglu_clipped'),
+  ),
+  'attention_bias': (None, 'qkv', 'all'),
+  'output_gate': (None, 'head', 'element'),
   'dtype': ('float32', 'bfloat16'),
   'remat': ('none', 'dots', 'full'),
   'implementation': ('auto', 'reference', 'blockwise', 'pallas'),
   'bias_form': ('exact', 'anchored', 'auto'),
+}
+_LAYER_CHOICES = {
+  'query_key_norm': (None, 'head', 'all', 'unscaled'),
 }
 
 
@@ -37,8 +47,10 @@ class LayerConfig:
   attention_scale: str
   window: int | None
   sinks: int
+  attention_chunk: int | None
   contextual_positions: str
   sink_logits: bool
+  query_key_norm: str | None
 
 
 PER_LAYER = tuple(field.name for field in dataclasses.fields(LayerConfig))
@@ -71,27 +83,46 @@ class ModelConfig:
     tied_embedding: whether the output head uses the table of the embedding. If
       False, it has its own `head/table`, and `output_size` must be None.
     scaled_embedding: multiply embedded tokens by sqrt(width); False for Llama.
-    norm: 'layer', or 'rms' as in T5.
+    norm: 'layer', 'rms' as in T5, or 'rms_zero_centered' as in Gemma, whose
+      scale is 1 plus its parameter.
     norm_epsilon: added to the variance in a norm.
-    norm_placement: 'pre', before each residual branch and at the end, or
-      'post', after each residual sum.
-    activation: activation of the MLP, 'gelu', 'relu' or 'swiglu'; see
-      `layers.MLP`.
+    norm_placement: 'pre', before each residual branch and at the end; 'post',
+      after each residual sum; 'output', after each branch, before the sum, and
+      at the end, as in OLMo 2; or 'both', which is 'pre' and 'output', as in
+      Gemma 2.
+    parallel_residual: add the outputs of attention and MLP to the same input,
+      x + attention(norm(x)) + mlp(norm(x)), as in GPT-NeoX; requires
+      norm_placement='pre'.
+    activation: activation of the MLP; see `layers.MLP`.
     mlp_bias: add biases in the MLP.
+    num_experts: replace the MLP by this many experts; see `mlp.Experts`. None
+      for a plain MLP.
+    experts_per_token: experts that each token uses.
+    attention_bias: add biases to the projections of attention, 'qkv' to all but
+      the output projection, 'all', or None.
     scaled_logits: divide attention logits by sqrt(head_dim); False for T5.
     window: number of last tokens that are visible; None for all tokens; per
       layer.
     sinks: number of first tokens that are visible beyond the window; per layer.
+    attention_chunk: tokens attend within consecutive chunks of this many tokens
+      of their segment; None for no chunks; per layer.
     contextual_positions: spec of a contextual position scheme, which computes
       positions from the input of a layer; per layer.
     sink_logits: learn a sink logit per head; per layer.
     logit_cap: bounds attention logits, cap tanh(logit / cap); None for no cap.
-    query_key_norm: RMS norm of queries and keys, 'head', 'all' or None; see
-      `layers.Attention`.
+    output_logit_cap: bounds the logits of the vocabulary in the same way.
+    query_key_norm: RMS norm of queries and keys, 'head', 'all', 'unscaled' or
+      None; see `layers.Attention`; per layer.
     output_gate: gate on the output of attention, 'head', 'element' or None; see
       `layers.Attention`.
+    lora_rank: add LoRA kernels of this rank to the projections of attention;
+      None for none. Training then updates these kernels, encodings and options
+      of attention; see `training.groups`.
+    lora_alpha: scales their product by lora_alpha / lora_rank; None for
+      lora_rank.
     dropout_rate: dropout after the embedding and in each residual branch.
-    dtype: 'float32' or 'bfloat16' activations. Parameters are float32.
+    dtype: 'float32' or 'bfloat16' activations. Parameters are float32, unless
+      train.param_dtype differs.
     implementation: see `dot_product_attention`.
     bias_form: see `dot_product_attention`.
     scan_layers: compile one period of layers, and scan over the periods; see
@@ -116,16 +147,24 @@ class ModelConfig:
   norm: str = 'layer'
   norm_epsilon: float = 1e-6
   norm_placement: str = 'pre'
+  parallel_residual: bool = False
   activation: str = 'gelu'
   mlp_bias: bool = False
+  attention_bias: str | None = None
+  num_experts: int | None = None
+  experts_per_token: int = 1
   scaled_logits: bool = True
   window: int | tuple | None = None
   sinks: int | tuple = 0
+  attention_chunk: int | tuple | None = None
   contextual_positions: str | tuple = 'none'
   sink_logits: bool | tuple = False
   logit_cap: float | None = None
-  query_key_norm: str | None = None
+  output_logit_cap: float | None = None
+  query_key_norm: str | tuple | None = None
   output_gate: str | None = None
+  lora_rank: int | None = None
+  lora_alpha: float | None = None
   dropout_rate: float = 0.0
   dtype: str = 'float32'
   implementation: str = 'auto'
@@ -142,11 +181,7 @@ class ModelConfig:
         raise errors.ConfigError(
           f'model.{field} must be at least 1{or_none}, got {value}'
         )
-    for field, valid in _CHOICES.items():
-      if getattr(self, field) not in valid:
-        raise errors.ConfigError(
-          errors.one_of(f'model.{field}', getattr(self, field), valid)
-        )
+    _check_choices(self, _CHOICES)
     for field in PER_LAYER:
       values = specs.cycle(getattr(self, field))
       if not values:
@@ -158,14 +193,21 @@ class ModelConfig:
       object.__setattr__(self, field, values)
     for i, layer in enumerate(self.layers):
       specs.check_types('model', layer)
-      if layer.window is not None and layer.window < 1:
+      _check_choices(layer, _LAYER_CHOICES)
+      for field in ('window', 'attention_chunk'):
+        value = getattr(layer, field)
+        if value is not None and value < 1:
+          raise errors.ConfigError(
+            f'model.{field} must be at least 1 or None, got {value}'
+          )
+      if layer.sinks < 0:
         raise errors.ConfigError(
-          f'model.window must be at least 1 or None, got {layer.window}'
+          f'model.sinks must be at least 0, got {layer.sinks}'
         )
-      if layer.sinks < 0 or (layer.sinks and layer.window is None):
+      if layer.sinks and layer.window is None:
         raise errors.ConfigError(
-          f'model.sinks={layer.sinks} must not be negative, and requires a '
-          f'window; layer {i} has window={layer.window}'
+          f'model.sinks={layer.sinks} requires a window; model.window of layer '
+          f'{i} is None'
         )
     for valid, message in (
       (
@@ -178,8 +220,23 @@ class ModelConfig:
         'model.tied_embedding=True',
       ),
       (
+        1 <= self.experts_per_token <= (self.num_experts or 1),
+        f'experts_per_token={self.experts_per_token} must be between 1 and '
+        f'num_experts={self.num_experts}',
+      ),
+      (
+        not self.parallel_residual or self.norm_placement == 'pre',
+        f"parallel_residual requires norm_placement='pre', got "
+        f'{self.norm_placement!r}',
+      ),
+      (
         self.norm_epsilon > 0,
         f'norm_epsilon must be positive, got {self.norm_epsilon}',
+      ),
+      (
+        self.lora_alpha is None or (self.lora_alpha > 0 and self.lora_rank),
+        f'lora_alpha={self.lora_alpha} must be positive, and requires '
+        'model.lora_rank',
       ),
       (
         0 <= self.dropout_rate < 1,
@@ -214,3 +271,11 @@ class ModelConfig:
     """Formats the period of each field that has more than one value."""
     lengths = {field: len(getattr(self, field)) for field in PER_LAYER}
     return ', '.join(f'{k} has {n}' for k, n in lengths.items() if n > 1)
+
+
+def _check_choices(config: Any, choices: Mapping[str, Sequence[Any]]) -> None:
+  """Raises errors.ConfigError unless fields have one of their valid values."""
+  for field, valid in choices.items():
+    value = getattr(config, field)
+    if value not in valid:
+      raise errors.ConfigError(errors.one_of(f'model.{field}', value, valid))

@@ -26,12 +26,14 @@ class Embed(nn.Module):
     width: E.
     dtype: dtype of the activations.
     scaled: multiply embedded tokens by sqrt(E).
+    cap: bounds logits, cap tanh(logit / cap); None for no cap.
   """
 
   vocab_size: int
   width: int
   dtype: Any = jnp.float32
   scaled: bool = True
+  cap: float | None = None
 
   def setup(self) -> None:
     self.table: Any = self.param(
@@ -49,14 +51,15 @@ class Embed(nn.Module):
       .at[tokens]
       .get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
     )
-    x = x * self.width**0.5 if self.scaled else x
+    # In float32, also for a table in bfloat16.
+    x = x * jnp.float32(self.width**0.5) if self.scaled else x
     return partitioning.constrain(
       x.astype(self.dtype), 'batch', 'length', 'embed'
     )
 
   def logits(self, x: jax.Array) -> jax.Array:
     """Returns logits, float32: `[B, L, E] -> [B, L, V]`."""
-    return _logits(x, self.table, self.dtype)
+    return _logits(x, self.table, self.dtype, self.cap)
 
   def losses(self, x: jax.Array, targets: Any) -> jax.Array:
     """Returns cross-entropy in nats: `[B, L, E], [B, L] -> [B, L]`.
@@ -70,8 +73,14 @@ class Embed(nn.Module):
     chunks = -(-targets.size * self.vocab_size // (_MOST_LOGITS * devices))
     # Gathers the table along E once instead of in every chunk.
     table = partitioning.constrain(self.table, 'vocab', None)
+
+    def losses(x: Any, targets: Any) -> jax.Array:
+      return optax.softmax_cross_entropy_with_integer_labels(
+        _logits(x, table, self.dtype, self.cap), targets
+      )
+
     if chunks <= 1:
-      return _losses(x, targets, table, self.dtype)
+      return losses(x, targets)
     size = -(-length // min(chunks, length))
 
     def split(x: jax.Array) -> jax.Array:
@@ -90,7 +99,7 @@ class Embed(nn.Module):
 
     @jax.checkpoint
     def chunk_losses(x_and_targets: tuple[jax.Array, jax.Array]) -> jax.Array:
-      return _losses(*x_and_targets, table, self.dtype)
+      return losses(*x_and_targets)
 
     return joined(jax.lax.map(chunk_losses, (split(x), split(targets))))
 
@@ -124,17 +133,12 @@ class Head(nn.Module):
     )
 
 
-def _logits(x: Any, table: Any, dtype: Any) -> Any:
+def _logits(x: Any, table: Any, dtype: Any, cap: float | None) -> jax.Array:
   logits = jnp.einsum(
     'ble,ve->blv',
     x.astype(dtype),
     table.astype(dtype),
     preferred_element_type=jnp.float32,
   )
+  logits = logits if cap is None else cap * jnp.tanh(logits / cap)
   return partitioning.constrain(logits, 'batch', 'length', 'vocab')
-
-
-def _losses(x: Any, targets: Any, table: Any, dtype: Any) -> Any:
-  return optax.softmax_cross_entropy_with_integer_labels(
-    _logits(x, table, dtype), targets
-  )

@@ -13,12 +13,14 @@ import jax.numpy as jnp
 
 from lengen_jax import attention, encodings, errors, partitioning, specs
 from lengen_jax.attention import scaling
-from lengen_jax.models import linear
-from lengen_jax.models.config import ModelConfig
+from lengen_jax.models import linear, norms
+from lengen_jax.models.mlp import MLP
 from lengen_jax.positions import contextual, PerHead, Positions
 from lengen_jax.positions import tokens as tokens_lib
 from lengen_jax.positions.tokens import Tokens
 from lengen_jax.types import Array, Params
+
+__all__ = ['MLP', 'Attention', 'CrossAttention', 'LayerCache', 'check_vectors']
 
 # Keys, values and contextual positions of a layer; see `Attention.__call__`.
 LayerCache = tuple[jax.Array, jax.Array, PerHead | None]
@@ -46,15 +48,22 @@ class Attention(nn.Module):
     implementation, bias_form, window, sinks, logit_cap: see
       `dot_product_attention`.
     sink_logits: learn a sink logit per head, initially 0.
-    query_key_norm: RMS norm of queries and keys before the rotation: of each
-      head ('head'), of all heads together ('all'), or None.
+    attention_chunk: tokens attend within consecutive chunks of this many tokens
+      of their segment; None for no chunks.
+    attention_bias: add biases to the projections, 'qkv' to those of queries,
+      keys and values, 'all' to all, or None.
+    query_key_norm: RMS norm of queries and keys before the rotation; see
+      `norms.of_heads`. None for no norm.
     norm_epsilon: added to the mean square in these norms.
+    zero_centered_norms: whether the scales of these norms are 1 plus their
+      parameters.
     output_gate: multiply the output of each head ('head') or each of its
       dimensions ('element') by sigmoid of a linear map of x; None for no gate.
     out_init_scale: scales the initial output projection.
     scaled_logits: divide logits by sqrt(D). If False, as in T5, the initial
       query projection is divided by sqrt(D).
     key_heads: number of key and value heads, G; None for H.
+    lora_rank, lora_alpha: those of the projections; see `linear.Linear`.
   """
 
   num_heads: int
@@ -73,16 +82,23 @@ class Attention(nn.Module):
   sinks: int = 0
   sink_logits: bool = False
   logit_cap: float | None = None
+  attention_chunk: int | None = None
+  attention_bias: str | None = None
   query_key_norm: str | None = None
   norm_epsilon: float = 1e-6
+  zero_centered_norms: bool = False
   output_gate: str | None = None
+  lora_rank: int | None = None
+  lora_alpha: float | None = None
 
   def __post_init__(self) -> None:
-    if isinstance(self.encoding, str):
-      if len(specs.split(self.encoding)) > 1:
+    for field in ('encoding', 'attention_scale', 'contextual_positions'):
+      spec = getattr(self, field)
+      if isinstance(spec, str) and len(specs.cycle(spec)) > 1:
         raise errors.SpecError(
-          f'{self.encoding!r} has several specs; a layer has one encoding'
+          f'{field}={spec!r} has several specs; a layer takes one'
         )
+    if isinstance(self.encoding, str):
       self.encoding = encodings.create(
         self.encoding,
         num_heads=self.num_heads,
@@ -111,12 +127,13 @@ class Attention(nn.Module):
         f'{self.head_dim}; make them equal'
       )
     for name, valid in (
-      ('query_key_norm', (None, 'head', 'all')),
+      ('attention_bias', (None, 'qkv', 'all')),
+      ('query_key_norm', (None, 'head', 'all', 'unscaled')),
       ('output_gate', (None, 'head', 'element')),
     ):
       if getattr(self, name) not in valid:
         raise errors.ConfigError(
-          errors.one_of(name, getattr(self, name), map(str, valid))
+          errors.one_of(name, getattr(self, name), valid)
         )
     if isinstance(self.attention_scale, str):
       self.attention_scale = scaling.create(
@@ -224,6 +241,9 @@ class Attention(nn.Module):
       )
       k_BxLxGxD = jnp.transpose(cache[0], (0, 3, 1, 2))
       v_BxLxGxD = jnp.swapaxes(cache[1], 1, 2)
+    q_ids = k_ids = ids
+    if self.attention_chunk is not None:
+      q_ids, k_ids = _chunks(self.attention_chunk, len(x), tokens, ids, cache)
     last_visible = tokens.index if self.causal else tokens.segment_ends()
     y_BxLxHxD = self.attend(
       encoding,
@@ -234,8 +254,8 @@ class Attention(nn.Module):
       k_positions=k_positions,
       lengths=tokens.lengths,
       rotate=rotate,
-      q_segment_ids=ids,
-      k_segment_ids=ids,
+      q_segment_ids=q_ids,
+      k_segment_ids=k_ids,
       q_offset=q_offset,
       causal=self.causal,
       window=self.window,
@@ -259,17 +279,12 @@ class Attention(nn.Module):
 
   def _norm(self, name: str) -> nn.Module:
     """Creates a norm of queries or keys."""
-    axes, names = {
-      'head': ((-1,), ('kv',)),
-      'all': ((-2, -1), ('heads', 'kv')),
-    }[self.query_key_norm]
-    return nn.RMSNorm(
-      epsilon=self.norm_epsilon,
-      dtype=self.dtype,
-      scale_init=partitioning.named(nn.initializers.ones, names),
-      reduction_axes=axes,
-      feature_axes=axes,
-      name=name,
+    return norms.of_heads(
+      self.query_key_norm,
+      self.zero_centered_norms,
+      self.norm_epsilon,
+      self.dtype,
+      name,
     )
 
   def _sink_logits(self) -> Any:
@@ -288,6 +303,27 @@ class Attention(nn.Module):
       name='gate',
     )(x)
     return nn.sigmoid(gate)
+
+
+def _chunks(
+  size: int,
+  batch: int,
+  tokens: Tokens,
+  ids: Array | None,
+  cache: LayerCache | None,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns ids of the chunks of queries and keys, int32 `[B, length]`.
+
+  A chunk is `size` consecutive tokens of a segment.
+  """
+  chunk = jnp.asarray(tokens.index // size)
+  if ids is not None:
+    chunk += ids * (1 + ids.shape[1] // size)
+  chunk_BxQ = jnp.broadcast_to(chunk, (batch, chunk.shape[1]))
+  if cache is None:
+    return chunk_BxQ, chunk_BxQ
+  slots = jnp.arange(cache[0].shape[-1]) // size
+  return chunk_BxQ, jnp.broadcast_to(slots, (batch, len(slots)))
 
 
 def _position_before(slots: PerHead, index_B: Array) -> PerHead:
@@ -356,6 +392,9 @@ class CrossAttention(nn.Module):
   out_init_scale: float = 1.0
   scaled_logits: bool = True
   key_heads: int | None = None
+  attention_bias: str | None = None
+  lora_rank: int | None = None
+  lora_alpha: float | None = None
 
   @nn.compact
   def __call__(
@@ -403,6 +442,9 @@ def _queries_keys_values(
       ('embed', 'heads', 'kv'),
       module.dtype,
       init_scale,
+      use_bias=module.attention_bias is not None,
+      lora_rank=module.lora_rank,
+      lora_alpha=module.lora_alpha,
       name=name,
     )(x)
 
@@ -422,81 +464,9 @@ def _output(module: Any, y: jax.Array, width: int) -> jax.Array:
     ('heads', 'kv', 'embed'),
     module.dtype,
     module.out_init_scale,
+    use_bias=module.attention_bias == 'all',
     inputs=2,
+    lora_rank=module.lora_rank,
+    lora_alpha=module.lora_alpha,
     name='out',
   )(y)
-
-
-ACTIVATIONS = {'gelu': nn.gelu, 'relu': nn.relu, 'swiglu': nn.silu}
-
-
-class MLP(nn.Module):
-  """Feed-forward network: down(activation(up(x))).
-
-  With 'swiglu': down(silu(gate(x)) up(x)).
-
-  Source: Shazeer (2020), arXiv:2002.05202, eq. 6.
-
-  Attributes:
-    hidden: hidden units, F.
-    activation: 'gelu', 'relu' or 'swiglu'.
-    use_bias: add biases.
-    dtype: dtype of the computation.
-    out_init_scale: scales the initial output projection.
-  """
-
-  hidden: int
-  activation: str = 'gelu'
-  use_bias: bool = False
-  dtype: Any = jnp.float32
-  out_init_scale: float = 1.0
-
-  def __post_init__(self) -> None:
-    if self.activation not in ACTIVATIONS:
-      raise errors.ConfigError(
-        errors.one_of('activation', self.activation, ACTIVATIONS)
-      )
-    super().__post_init__()
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    width = x.shape[-1]
-    activate = ACTIVATIONS[self.activation]
-
-    def expand(name: str) -> jax.Array:
-      h_BxLxF = linear.Linear(
-        (width, self.hidden),
-        ('embed', 'mlp'),
-        self.dtype,
-        use_bias=self.use_bias,
-        name=name,
-      )(x)
-      return partitioning.constrain(h_BxLxF, 'batch', 'length', 'mlp')
-
-    h_BxLxF = expand('up')
-    if self.activation == 'swiglu':
-      h_BxLxF *= activate(expand('gate'))
-    else:
-      h_BxLxF = activate(h_BxLxF)
-    return linear.Linear(
-      (self.hidden, width),
-      ('mlp', 'embed'),
-      self.dtype,
-      self.out_init_scale,
-      use_bias=self.use_bias,
-      name='down',
-    )(h_BxLxF)
-
-
-def norm(config: ModelConfig, name: str | None) -> nn.Module:
-  """Creates the norm of a ModelConfig. Statistics are float32."""
-  options: dict[str, Any] = {
-    'epsilon': config.norm_epsilon,
-    'dtype': jnp.dtype(config.dtype),
-    'scale_init': partitioning.named(nn.initializers.ones, ('embed',)),
-    'name': name,
-  }
-  if config.norm == 'rms':
-    return nn.RMSNorm(**options)
-  zeros = partitioning.named(nn.initializers.zeros, ('embed',))
-  return nn.LayerNorm(**options, bias_init=zeros)

@@ -1,6 +1,8 @@
 """Linear layers with kernels of any rank."""
 
+from collections.abc import Callable
 import functools
+import math
 from typing import Any
 
 from flax import linen as nn
@@ -23,6 +25,10 @@ class Linear(nn.Module):
     init_scale: scales the initial kernel.
     use_bias: add a bias, initially zero, of the shape of the output axes.
     inputs: number of input axes.
+    lora_rank: r, adds alpha / r (x A) B for kernels A `[inputs..., r]`, normal
+      with standard deviation 1 / sqrt(fan-in), and B `[r, outputs...]`, zeros.
+      None for no such kernels. Source: Hu et al. (2021), arXiv:2106.09685.
+    lora_alpha: alpha; None for r.
   """
 
   shape: tuple
@@ -31,23 +37,25 @@ class Linear(nn.Module):
   init_scale: float = 1.0
   use_bias: bool = False
   inputs: int = 1
+  lora_rank: int | None = None
+  lora_alpha: float | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    fan_in = 1
-    for size in self.shape[: self.inputs]:
-      fan_in *= size
-    kernel: Any = self.param(
-      'kernel',
-      partitioning.named(
-        nn.initializers.normal(self.init_scale * fan_in**-0.5), self.axes
-      ),
-      self.shape,
-      jnp.float32,
-    )
-    # jnp.einsum contracts several axes in reverse order, which transposes them.
-    product = _expand if kernel.size > fan_in**2 else _product
-    y = product(self.inputs, x.astype(self.dtype), kernel.astype(self.dtype))
+    inputs, x = self.inputs, x.astype(self.dtype)
+    std = math.prod(self.shape[:inputs]) ** -0.5
+    init = nn.initializers.normal(self.init_scale * std)
+    y = self._multiply('kernel', init, self.shape, self.axes, inputs, x)
+    if self.lora_rank is not None:
+      shape = (*self.shape[:inputs], self.lora_rank)
+      axes = (*self.axes[:inputs], None)
+      init = nn.initializers.normal(std)
+      h = self._multiply('lora_in', init, shape, axes, inputs, x)
+      shape = (self.lora_rank, *self.shape[inputs:])
+      axes = (None, *self.axes[inputs:])
+      init = nn.initializers.zeros
+      scale = lora_scale(self.lora_rank, self.lora_alpha)
+      y += scale * self._multiply('lora_out', init, shape, axes, 1, h)
     if not self.use_bias:
       return y
     bias: Any = self.param(
@@ -58,6 +66,29 @@ class Linear(nn.Module):
     )
     lead = (1,) * (y.ndim - bias.ndim)
     return y + bias.reshape(lead + bias.shape).astype(self.dtype)
+
+  @nn.nowrap
+  def _multiply(
+    self,
+    name: str,
+    init: Callable[..., jax.Array],
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    inputs: int,
+    x: jax.Array,
+  ) -> jax.Array:
+    """Creates a kernel; returns the product of x with it."""
+    named = partitioning.named(init, axes)
+    kernel: Any = self.param(name, named, shape, jnp.float32)
+    # jnp.einsum contracts several axes in reverse order, which transposes them.
+    expands = kernel.size > math.prod(shape[:inputs]) ** 2
+    product = _expand if expands else _product
+    return product(inputs, x, kernel.astype(self.dtype))
+
+
+def lora_scale(rank: int, alpha: float | None) -> float:
+  """Returns the factor of the product of LoRA kernels, alpha / rank."""
+  return 1.0 if alpha is None else alpha / rank
 
 
 def _product(inputs: int, x: jax.Array, kernel: jax.Array) -> jax.Array:

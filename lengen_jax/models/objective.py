@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
-from lengen_jax.attention import scaling
 from lengen_jax.models import blocks, transformer
+from lengen_jax.models.assign import assign
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.positions.tokens import position_index, Tokens
@@ -72,13 +72,15 @@ def apply(
   packed: bool = False,
   masks_padding: bool = False,
   scored: bool = True,
+  method: str = '__call__',
 ) -> jax.Array:
   """Returns losses `[B, L]`, or logits `[B, L, V]` unless `scored`; float32.
 
   Arguments are those of `token_losses`, except: `rngs` has the PRNG keys
   'positions' and, to enable dropout, 'dropout'; `masks_padding` masks the
-  padding of rows that are not packed; and `scored` selects losses, which are
-  computed without an array of logits.
+  padding of rows that are not packed; `scored` selects losses, which are
+  computed without an array of logits; and `method` is the method of the model
+  that is called.
   """
   sides = ['', 'encoder_'][: 1 + (config.architecture == 'encoder_decoder')]
   masked = packed or masks_padding
@@ -92,23 +94,23 @@ def apply(
   named: dict[str, Any] = {'targets': batch['targets']} if scored else {}
   for number, side in enumerate(sides):
     index, lengths = batch[side + 'segment_positions'], batch[side + 'lengths']
-    shape = batch[side + 'inputs'].shape
-    for encoding in dict.fromkeys(blocks.create_encodings(config)):
-      encodings.check_extent(encoding, scheme, shape[1], train)
+    inputs, rng = batch[side + 'inputs'], rngs['positions']
+    shape = inputs.shape
     if not packed:
-      # If all rows have the same positions, they are computed for one row.
       shared = scheme.same_rows or not scheme.draws(train)
       lengths = lengths[:1] if shared else lengths
-      index = jnp.broadcast_to(
-        position_index(shape[1], None), (len(lengths), shape[1])
-      )
-    rng = rngs['positions']
-    positions = scheme(
+      index = jnp.broadcast_to(position_index(shape[1], None), shape)
+    positions = assign(
+      config,
+      scheme,
       index,
       lengths=lengths,
       rng=jax.random.fold_in(rng, number) if number else rng,
       train=train,
-      num_layers=config.num_layers,
+      equal_rows=not packed,
+      tokens=inputs,
+      segment_ids=batch[side + 'segment_ids'] if packed else None,
+      roles=batch.get(side + 'roles'),
     )
     named[side + 'positions'] = Tokens.create(
       shape,
@@ -124,6 +126,7 @@ def apply(
     **named,
     deterministic=not dropout,
     rngs=dropout,
+    method=method,
   )
   return outputs
 
@@ -136,11 +139,21 @@ def check(config: ModelConfig, positions: str) -> None:
     errors.SpecError: the model's attention scale is invalid.
   """
   scheme = position_schemes.create(positions)
-  _logit_scales(config)
-  for encoding in dict.fromkeys(blocks.create_encodings(config)):
+  blocks.create_scales(config)
+  every = blocks.distinct_encodings(config)
+  for encoding in every:
     encodings.check_scheme(encoding, scheme)
+  has_parts = scheme.at_input is not scheme.in_attention
+  if has_parts and not any(encoding.embeds for encoding in every):
+    raise errors.CombinationError(
+      f'{scheme} has positions for the input of the model, and '
+      f'{", ".join(config.encoding)} acts in attention only; leave out '
+      f'{scheme.at_input}, or add an encoding: learned(max_position=...) + '
+      f'{config.encoding[0]}'
+    )
+  standard = position_schemes.create('standard')
   for own in blocks.create_contextual(config):
-    if not own.is_none and scheme != position_schemes.create('standard'):
+    if not own.is_none and scheme.in_attention != standard:
       raise errors.CombinationError(
         f'{specs.describe(own)} computes positions from contents and {scheme} '
         'from indices; use one of them'
@@ -156,17 +169,8 @@ def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:
   return (
     config.architecture != 'decoder'
     or scheme.needs_lengths
-    or any(scale.length_dependent for scale in _logit_scales(config))
-    or any(e.length_dependent for e in blocks.create_encodings(config))
+    or blocks.is_length_dependent(config)
   )
-
-
-def _logit_scales(config: ModelConfig) -> list[scaling.LogitScale]:
-  """Returns the logit scales of a model's layers, each once."""
-  return [
-    scaling.create(spec, num_heads=1, parent=None)
-    for spec in dict.fromkeys(config.attention_scale)
-  ]
 
 
 def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:

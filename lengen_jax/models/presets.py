@@ -41,6 +41,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     mlp_bias=True,
     dropout_rate=0.1,
   ),
+  # 25M: addition with index hints, Zhou et al. (2024), arXiv:2402.09371. The
+  # vocabulary is that of the task.
+  'zhou': _sizes(
+    *(256, 6, 8, 64, 512, 2048),
+    norm='rms',
+    norm_placement='both',
+    activation='geglu',
+  ),
   # 350M: FIRE, table 8, large. The table prints a width of 768, but only a
   # width of 1024 agrees with 16 heads of 64 and 350M parameters.
   'large': _sizes(50304, 24, 16, 64, 1024, 4096),

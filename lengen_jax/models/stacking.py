@@ -1,4 +1,4 @@
-"""Parameter trees of models: initialization, stacked layers, projection.
+"""Parameter trees of models: initialization, stacked layers, projection, LoRA.
 
 Checkpoints have unstacked layers, `layer_0`, `layer_1`, ... Scanned models have
 stacked layers: `layers/block_j` stacks the leaves of layers j, j + period, ...
@@ -10,11 +10,13 @@ import dataclasses
 from typing import Any
 
 from flax import linen as nn
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax import encodings
-from lengen_jax.models import blocks, transformer
+from lengen_jax.models import blocks, linear, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.types import Params
 
@@ -61,8 +63,12 @@ def _init(config: ModelConfig, rng: jax.Array) -> Any:
 
 
 def stack(params: Params, config: ModelConfig) -> Params:
-  """Stacks the layers of `params` for scanning."""
-  return _stack(params, config, lambda *leaves: jnp.stack(leaves))
+  """Stacks the layers of `params` for scanning; numpy arrays stay numpy."""
+
+  def join(*leaves: Any) -> Any:
+    return (np if isinstance(leaves[0], np.ndarray) else jnp).stack(leaves)
+
+  return _stack(params, config, join)
 
 
 def _stack(params: Any, config: ModelConfig, join: Callable) -> Any:
@@ -103,6 +109,31 @@ def unstack(params: Params) -> Params:
   return _on_stacks(unstack_layers, params)
 
 
+def merge_lora(
+  params: Params, config: ModelConfig
+) -> tuple[Params, ModelConfig]:
+  """Returns an equal model without LoRA kernels, and its ModelConfig.
+
+  Their products are added to the kernels beside them, in float32. Layers may be
+  stacked; a model without LoRA is returned unchanged.
+  """
+  if config.lora_rank is None:
+    return params, config
+  flat = traverse_util.flatten_dict(unstack(params))
+  scale = linear.lora_scale(config.lora_rank, config.lora_alpha)
+  for *module, name in [*flat]:
+    if name == 'lora_in':
+      a, b = flat.pop((*module, name)), flat.pop((*module, 'lora_out'))
+      product = a.reshape(-1, len(b)) @ b.reshape(len(b), -1)
+      kernel = flat[*module, 'kernel']
+      flat[*module, 'kernel'] = kernel.astype(np.float32) + (
+        scale * product
+      ).reshape(kernel.shape)
+  merged = traverse_util.unflatten_dict(flat)
+  config = dataclasses.replace(config, lora_rank=None, lora_alpha=None)
+  return stack(merged, config) if config.scan_layers else merged, config
+
+
 def project(params: Params, config: ModelConfig) -> Params:
   """Projects the parameters of each encoding to their domain.
 
@@ -128,7 +159,7 @@ def project(params: Params, config: ModelConfig) -> Params:
         f'block_{j}': project_block(params['layers'][f'block_{j}'], encoding)
         for j, encoding in enumerate(layer_encodings[: config.period])
       }
-    for name, encoding in blocks.owned_encodings(layer_encodings).items():
+    for name, encoding in blocks.owned_encodings(config).items():
       if name in params:
         params[name] = encoding.project(params[name])
     return params

@@ -26,12 +26,15 @@ class TaskModel(NamedTuple):
       logits; see `objective.apply`.
     project: `project(params)` projects parameters to their domain.
     autoregressive: whether the model reads earlier targets.
+    config, scheme: of a Transformer; None for recurrent networks.
   """
 
   init: Callable[[jax.Array], Params]
   apply: Callable[..., jax.Array]
   project: Callable[[Params], Params]
   autoregressive: bool
+  config: ModelConfig | None = None
+  scheme: position_schemes.PositionScheme | None = None
 
 
 def create(
@@ -53,7 +56,8 @@ def create(
       that the scheme or the encoding supports.
   """
   name = fields['encoding']
-  sizes = {'vocab_size': task.separator + 1, 'output_size': task.vocab_out}
+  vocab_size = max(task.vocab_in, task.vocab_out, task.separator + 1)
+  sizes = {'vocab_size': vocab_size, 'output_size': task.vocab_out}
   if name in recurrent.NAMES:
     if (positions, fields['attention_scale']) != ('standard', 'none'):
       raise errors.CombinationError(
@@ -63,13 +67,19 @@ def create(
     longest = max(train_length, test_length)
     # The size of a tape must not depend on a row's padding.
     memory = batches.count_tokens(task, longest) if name == 'tape_rnn' else None
-    return _recurrent(recurrent.create(name, **sizes, memory_size=memory))
+    network = recurrent.create(name, **sizes, memory_size=memory)
+    return _recurrent(network, task.tags)
   if name.isidentifier() and name not in encodings.ENCODINGS:
     known = [*encodings.ENCODINGS, *recurrent.NAMES]
     raise errors.SpecError(
       errors.one_of('encoding or recurrent model', name, known)
     )
   config = ModelConfig(**fields | sizes)
+  if config.lora_rank is not None:
+    raise errors.CombinationError(
+      f'model.lora_rank={config.lora_rank} needs trained weights to start '
+      'from; models of generated tasks start from none, so leave it None'
+    )
   objective.check(config, positions)
   scheme = position_schemes.create(positions)
   for length, train in ((train_length, True), (test_length, False)):
@@ -80,17 +90,19 @@ def create(
         f'{limit} positions; set max_position={tokens} or more, or use shorter '
         'lengths'
       )
-    for encoding in dict.fromkeys(blocks.create_encodings(config)):
+    for encoding in blocks.distinct_encodings(config):
       encodings.check_extent(encoding, scheme, tokens, train)
   return TaskModel(
     functools.partial(stacking.init, config),
     functools.partial(objective.apply, config, scheme, masks_padding=True),
     functools.partial(stacking.project, config=config),
     config.architecture == 'decoder',
+    config,
+    scheme,
   )
 
 
-def _recurrent(network: recurrent.Recurrent) -> TaskModel:
+def _recurrent(network: recurrent.Recurrent, tags: bool) -> TaskModel:
   def init(rng: jax.Array) -> Params:
     variables = network.init(rng, jnp.zeros((1, 2), jnp.int32))
     return nn.unbox(variables)['params']
@@ -98,8 +110,11 @@ def _recurrent(network: recurrent.Recurrent) -> TaskModel:
   def apply(
     params: Params, batch: objective.Batch, *, scored: bool = True, **_: Any
   ) -> jax.Array:
-    # A row's input ends at its first target.
-    input_lengths_B = (jnp.asarray(batch['weights']) > 0).argmax(axis=1)
+    if tags:
+      input_lengths_B = jnp.asarray(batch['lengths'])[:, 0]
+    else:
+      # A row's input ends at its first target.
+      input_lengths_B = (jnp.asarray(batch['weights']) > 0).argmax(axis=1)
     logits: Any = network.apply(
       {'params': params}, batch['inputs'], input_lengths=input_lengths_B
     )

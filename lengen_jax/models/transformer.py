@@ -15,7 +15,7 @@ from lengen_jax.models import blocks
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import embed as embed_lib
 from lengen_jax.models.config import ModelConfig
-from lengen_jax.positions import Positions
+from lengen_jax.positions import Assigned
 from lengen_jax.positions.tokens import Tokens
 from lengen_jax.types import Array
 
@@ -28,9 +28,10 @@ class Model(nn.Module):
   `layer_{i}/{attention,mlp}_norm/{scale,bias}`, `final_norm/{scale,bias}`. An
   encoding that acts at the input or is shared by all layers is `encoding/...`.
   With `scan_layers` the layers are stacked; see `stacking`. Options add
-  parameters: activation 'swiglu' `layer_{i}/mlp/gate/kernel`,
-  `tied_embedding=False` `head/table`, and `output_size`
-  `head/output/{kernel,bias}`.
+  parameters: gated activations `layer_{i}/mlp/gate/kernel`,
+  `tied_embedding=False` `head/table`, `output_size`
+  `head/output/{kernel,bias}`, biases `.../bias` beside kernels, and
+  `norm_placement='both'` `layer_{i}/{attention,mlp}_output_norm/scale`.
 
   Attributes:
     config: sizes, encoding and precision.
@@ -49,7 +50,7 @@ class Model(nn.Module):
   def __call__(
     self,
     inputs: Array,
-    positions: Positions | Tokens | None = None,
+    positions: Assigned | Tokens | None = None,
     *,
     segment_ids: Array | None = None,
     lengths: Array | None = None,
@@ -62,12 +63,15 @@ class Model(nn.Module):
       inputs: int32 `[B, L]`, token ids. An id outside the vocabulary makes the
         outputs NaN, also at padding.
       positions: output of a position scheme: int32 or float32, `[1 or B, L]`,
-        `[layers, 1 or B, L]`, or Distances; None for the standard positions. A
-        `Tokens` struct contains positions, segment_ids and lengths.
+        `[layers, 1 or B, L]`, Distances or Parts; None for the standard
+        positions. A `Tokens` struct contains positions, segment_ids and
+        lengths.
       segment_ids: int32 `[B, L]` of packed rows. A segment is a run of equal
         ids. Different segments of a row have different ids.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,
-        for methods that depend on it.
+        for methods that depend on it. None for the lengths of `segment_ids` or,
+        without them, the length of the row, L; padded rows require one of the
+        two.
       targets: int32 `[B, L]`. Cross-entropy requires less memory than logits.
       deterministic: whether dropout is off. Dropout uses the rng stream
         'dropout'.
@@ -80,6 +84,25 @@ class Model(nn.Module):
       errors.LengthError: a position is beyond the table of an encoding.
       errors.CombinationError: an encoding does not support the positions.
     """
+    x_BxLxE = self.hidden(
+      inputs,
+      positions,
+      segment_ids=segment_ids,
+      lengths=lengths,
+      deterministic=deterministic,
+    )
+    return _output(self, x_BxLxE, targets)
+
+  def hidden(
+    self,
+    inputs: Array,
+    positions: Assigned | Tokens | None = None,
+    *,
+    segment_ids: Array | None = None,
+    lengths: Array | None = None,
+    deterministic: bool = True,
+  ) -> jax.Array:
+    """Returns the input of the output head, `[B, L, E]`; see `__call__`."""
     _check_inputs(inputs)
     x_BxLxE, _ = self.stack(
       self.embed(inputs),
@@ -88,7 +111,11 @@ class Model(nn.Module):
       ),
       deterministic=deterministic,
     )
-    return _output(self, x_BxLxE, targets)
+    return x_BxLxE
+
+  def logits(self, x: jax.Array) -> jax.Array:
+    """Returns the logits of what `hidden` returns, float32 `[B, L, V]`."""
+    return _output(self, x)
 
 
 class DecoderLM(Model):
@@ -120,6 +147,7 @@ class DecoderLM(Model):
       errors.ConfigError: inputs, cache and model do not agree.
     """
     _check_decoding(self.config, inputs, cache, new_lengths)
+    cache = cache.with_tokens(inputs)
     x_BxQxE, cached = self.stack(
       self.embed(inputs), cache.new_tokens(inputs.shape[1]), cache=cache.layers
     )
@@ -158,8 +186,8 @@ class EncoderDecoder(nn.Module):
     self,
     inputs: Array,
     encoder_inputs: Array,
-    positions: Positions | Tokens | None = None,
-    encoder_positions: Positions | Tokens | None = None,
+    positions: Assigned | Tokens | None = None,
+    encoder_positions: Assigned | Tokens | None = None,
     *,
     segment_ids: Array | None = None,
     encoder_segment_ids: Array | None = None,
@@ -209,7 +237,7 @@ class EncoderDecoder(nn.Module):
   def encode(
     self,
     encoder_inputs: Array,
-    positions: Positions | Tokens | None = None,
+    positions: Assigned | Tokens | None = None,
     *,
     segment_ids: Array | None = None,
     lengths: Array | None = None,
@@ -240,6 +268,7 @@ class EncoderDecoder(nn.Module):
     tokens and 0 at padding.
     """
     _check_decoding(self.config, inputs, cache, new_lengths)
+    cache = cache.with_tokens(inputs)
     tokens = cache.new_tokens(inputs.shape[1])
     if encoded_segment_ids is not None:
       tokens = tokens.replace(segment_ids=jnp.ones_like(inputs))
@@ -333,11 +362,13 @@ def _embed_and_head(
       'use ModelConfig(**fields)'
     )
   sizes, dtype = (config.vocab_size, config.width), jnp.dtype(config.dtype)
-  embed = embed_lib.Embed(*sizes, dtype, config.scaled_embedding)
+  embed = embed_lib.Embed(
+    *sizes, dtype, config.scaled_embedding, config.output_logit_cap
+  )
   if config.output_size is not None:
     return embed, embed_lib.Head(config.output_size, dtype)
   return embed, None if config.tied_embedding else embed_lib.Embed(
-    *sizes, dtype
+    *sizes, dtype, cap=config.output_logit_cap
   )
 
 

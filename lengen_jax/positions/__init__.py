@@ -2,28 +2,38 @@
 
 from lengen_jax import errors, specs
 from lengen_jax.positions import (
+  abacus,
   contextual,
+  coupled,
   equal_mean,
   interpolated,
+  parts,
+  pose,
   randomized,
   shifted,
   standard,
   warped,
 )
 from lengen_jax.positions.base import (
-  Distances,
-  PerHead,
-  Positions,
   PositionScheme,
   segment_lengths,
   segment_positions,
+)
+from lengen_jax.positions.kinds import (
+  Assigned,
+  Distances,
+  Parts,
+  PerHead,
+  Positions,
   take,
 )
 from lengen_jax.positions.tokens import Tokens
 
 __all__ = [
   'SCHEMES',
+  'Assigned',
   'Distances',
+  'Parts',
   'PerHead',
   'PositionScheme',
   'Positions',
@@ -47,6 +57,9 @@ SCHEMES = {
   'tail_warp': warped.TailWarp,
   'head_tail_warp': warped.HeadTailWarp,
   'equal_mean': equal_mean.EqualMean,
+  'pose': pose.Pose,
+  'abacus': abacus.Abacus,
+  'coupled': coupled.Coupled,
 }
 
 
@@ -58,9 +71,16 @@ def register(name: str, scheme: type[PositionScheme]) -> None:
 def create(spec: str) -> PositionScheme:
   """Creates a position scheme from `name` or `name(key=value, ...)`.
 
+  `first + second` is a scheme of two parts: the encoding at the input of a
+  model gets the positions of `first`, those in attention get the positions of
+  `second`.
+
   Raises:
     errors.SpecError: unknown name or key, or a value out of range.
   """
+  both = specs.parts(spec)
+  if len(both) == 2:
+    return parts.TwoParts(*map(create, both))
   name, _ = specs.parse(specs.imported(spec))
   if name in contextual.CONTEXTUAL:
     raise errors.SpecError(

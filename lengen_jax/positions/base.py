@@ -8,102 +8,15 @@ from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, ClassVar
 
-from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors, specs
+from lengen_jax.positions.kinds import Assigned, Positions
 from lengen_jax.types import Array
 
-
-@struct.dataclass
-class Distances:
-  """Distances between pairs of tokens, instead of one position per token.
-
-  The signed distance of pair (i, j) of a segment is sign(i - j) r_|i - j|.
-
-  Attributes:
-    r: int32 `[B, L]`, or `[layers, B, L]` for different distances per layer;
-      0 = r_0 < r_1 < ... at the tokens of a segment.
-    index: int32 `[1 or B, N]`, row index of each selected token; None for all
-      tokens, in order.
-    start: int32 `[1 or B, N]`, row index of the first token of their segment;
-      None for 0.
-    size: exclusive upper bound of the distances; None if unknown.
-  """
-
-  r: Any
-  index: Any = None
-  start: Any = None
-  size: int | None = struct.field(pytree_node=False, default=None)
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """Shape of r."""
-    return self.r.shape
-
-  def at(self, index: Array) -> 'Distances':
-    """Selects the tokens at `index`, int32 `[1 or B, N]`."""
-    start: Any = None if self.start is None else take(self.start, index)
-    return dataclasses.replace(self, index=index, start=start)
-
-  def rows(self, keys: 'Distances') -> tuple[jax.Array, jax.Array]:
-    """Returns the index into r of each pair's distance, and i - j.
-
-    `self` selects the queries and `keys`, with the same r, the keys. Both
-    results are int32 `[1 or B, Q, K]`.
-    """
-    length = self.r.shape[-1]
-    everywhere = jnp.arange(length, dtype=jnp.int32)[None]
-    i = everywhere if self.index is None else self.index
-    j = everywhere if keys.index is None else keys.index
-    start = jnp.zeros_like(i) if self.start is None else self.start
-    apart = i[:, :, None] - j[:, None, :]
-    # Pairs of different segments are masked; the clip keeps them in range.
-    row = jnp.clip(start[:, :, None] + jnp.abs(apart), 0, length - 1)
-    return row, apart
-
-  def to(self, keys: 'Distances') -> jax.Array:
-    """Returns the signed distance of each pair, float32 `[B, Q, K]`."""
-    row, apart = self.rows(keys)
-    sign = jnp.sign(apart).astype(jnp.float32)
-    distance = jnp.take_along_axis(self.r[:, None], row, axis=2)
-    return sign * distance.astype(jnp.float32)
-
-
-@struct.dataclass
-class PerHead:
-  """A position per token and query head, which may depend on contents.
-
-  Positions are sums of two float32 numbers: near 1e5, one float32 has steps of
-  1/128, which is too coarse for sums over many tokens.
-
-  Attributes:
-    value: float32 `[1 or B, N, H]`. Differentiable.
-    error: float32, the position minus `value`; None for 0. Not differentiable.
-  """
-
-  value: Any
-  error: Any = None
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """Shape of the values."""
-    return self.value.shape
-
-  def to(self, keys: 'PerHead') -> jax.Array:
-    """Returns the signed distance of each pair, `[..., Q], [..., K]`."""
-    distance = self.value[..., :, None] - keys.value[..., None, :]
-    if self.error is None or keys.error is None:
-      return distance
-    error = self.error[..., :, None] - keys.error[..., None, :]
-    return distance + jax.lax.stop_gradient(error)
-
-
 _fold_in = jax.vmap(jax.random.fold_in, (None, 0))
-# What a position scheme returns.
-Positions = Array | Distances
 # Lengths of segments, broadcastable to [B, L].
 Lengths = int | Array | None
 # Random numbers of a batch, by name.
@@ -133,6 +46,13 @@ class PositionScheme:
   interpolates = False
   # Requires the true length of each segment.
   needs_lengths = False
+  # Requires the ids of the tokens: `draw`, `apply` and `at_test` also get
+  # `tokens` and `segment_ids` (or None). The position of a token must not
+  # depend on later tokens.
+  needs_tokens = False
+  # Requires `roles`, int32 [R, B, L], which these methods also get, and returns
+  # positions of the same shape.
+  needs_roles = False
   # Random in training.
   random = False
   # Random at test time too.
@@ -156,28 +76,37 @@ class PositionScheme:
     segment_positions: Array,
     *,
     lengths: Lengths = None,
+    tokens: Array | None = None,
+    segment_ids: Array | None = None,
+    roles: Array | None = None,
     rng: jax.Array | None = None,
     train: bool = False,
     num_layers: int | None = None,
-  ) -> Positions:
+  ) -> Assigned:
     """Returns the positions of a batch.
 
     Args:
       segment_positions: int32 `[B, L]`, index of each token in its segment.
       lengths: int32, broadcastable to `[B, L]`: the true length of each
         token's segment; in decoding, the planned length.
+      tokens: int32 `[B, L]`, token ids, if the scheme needs them.
+      segment_ids: int32 `[B, L]` of packed rows.
+      roles: int32 `[R, B, L]`, if the scheme needs them; -1 for a token without
+        a role.
       rng: a PRNG key, required if the scheme is random.
       train: whether the batch is for training.
       num_layers: layers of the model, required if the scheme draws per layer.
 
     Returns:
       int32 or float32 `[B, L]`; `[num_layers, B, L]` if the scheme draws per
-      layer; Distances if `gives_distances`.
+      layer; `[R, B, L]` if it needs roles; Distances if `gives_distances`;
+      Parts if it has two parts.
 
     Raises:
       errors.LengthError: an argument is required and missing, or a segment has
         more tokens than the scheme has positions; with traced lengths, a row.
-      errors.ConfigError: an argument has another shape or dtype.
+      errors.ConfigError: tokens or roles are required and missing, or an
+        argument has another shape or dtype.
     """
     segment_positions = jnp.asarray(segment_positions)
     shape = segment_positions.shape
@@ -194,18 +123,14 @@ class PositionScheme:
       )
     if self.needs_lengths:
       lengths = jnp.broadcast_to(lengths, shape)
+    seen = self._seen(shape, tokens, segment_ids, roles)
     if not self.draws(train):
-      return self.at_test(segment_positions, lengths)
-    if rng is None:
-      raise errors.LengthError(f'{self} draws random positions and needs rng')
-    if jnp.ndim(rng) == 0 and not hasattr(rng, 'dtype'):
-      raise errors.ConfigError(
-        f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'
-      )
+      return self.at_test(segment_positions, lengths, **seen)
+    rng = self.checked_key(rng)
 
     def positions(rng: jax.Array) -> Positions:
-      draws = self.draw(rng, segment_positions, lengths)
-      return self.apply(draws, segment_positions, lengths=lengths)
+      draws = self.draw(rng, segment_positions, lengths, **seen)
+      return self.apply(draws, segment_positions, lengths=lengths, **seen)
 
     if not self.per_layer:
       return positions(rng)
@@ -215,6 +140,25 @@ class PositionScheme:
 
   def __str__(self) -> str:
     return specs.describe(self)
+
+  @property
+  def at_input(self) -> 'PositionScheme':
+    """The scheme of the encoding that acts at the input of a model."""
+    return self
+
+  @property
+  def in_attention(self) -> 'PositionScheme':
+    """The scheme of the encodings that act in attention."""
+    return self
+
+  def by_part(
+    self,
+    call: Callable[..., Positions],
+    rng: jax.Array | None,
+    num_layers: int | None,
+  ) -> Assigned:
+    """Returns `call(scheme, rng, num_layers)`; of two parts, their Parts."""
+    return call(self, rng, num_layers)
 
   def draws(self, train: bool) -> bool:
     """Returns whether a call is random."""
@@ -254,6 +198,46 @@ class PositionScheme:
         f'{self} has {limit} positions for a segment of {longest} '
         f'tokens; set max_position={longest} or more'
       )
+
+  def checked_key(self, rng: jax.Array | None) -> jax.Array:
+    """Checks and returns the key of random positions."""
+    if rng is None:
+      raise errors.LengthError(f'{self} draws random positions and needs rng')
+    if jnp.ndim(rng) == 0 and not hasattr(rng, 'dtype'):
+      raise errors.ConfigError(
+        f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'
+      )
+    return rng
+
+  def _seen(
+    self,
+    shape: tuple[int, ...],
+    tokens: Array | None,
+    segment_ids: Array | None,
+    roles: Array | None,
+  ) -> dict[str, Any]:
+    """Checks and returns the arguments that the scheme declares."""
+    seen: dict[str, Any] = {}
+    if self.needs_tokens:
+      seen |= {'tokens': tokens, 'segment_ids': segment_ids}
+    if self.needs_roles:
+      seen['roles'] = roles
+    for name, value in seen.items():
+      want, ndim = ('[R, B, L]', 3) if name == 'roles' else ('[B, L]', 2)
+      if value is None and name == 'segment_ids':
+        continue
+      if value is None:
+        which = 'from a task that assigns them' if ndim == 3 else 'token ids'
+        raise errors.ConfigError(f'{self} needs {name}, int32 {want}, {which}')
+      got, dtype = jnp.shape(value), jnp.result_type(value)
+      is_whole = jnp.issubdtype(dtype, jnp.integer)
+      if len(got) != ndim or got[-2:] != shape or not is_whole:
+        raise errors.ConfigError(
+          f'{name} are {dtype} {list(got)}; they must be integers, {want} with '
+          f'[B, L] = {list(shape)}'
+        )
+      seen[name] = jnp.asarray(value)
+    return seen
 
 
 def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
@@ -306,13 +290,6 @@ def per_segment(values: Array, segment_positions: Array) -> jax.Array:
   """Returns the value at the first token of each token's segment, `[B, L]`."""
   starts = segment_starts(segment_positions)
   return jnp.take_along_axis(values, starts, axis=1)
-
-
-def take(positions: Positions, index: Array) -> Positions:
-  """Selects positions `[1 or B, L]` at row indices `[1 or B, N]`."""
-  if isinstance(positions, Distances):
-    return positions.at(index)
-  return jnp.take_along_axis(positions, index, axis=1)
 
 
 def below(key: jax.Array, bound: Array) -> jax.Array:

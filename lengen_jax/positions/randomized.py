@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lengen_jax.positions import base
+from lengen_jax import errors
+from lengen_jax.positions import base, kinds
 from lengen_jax.positions.base import Draws, Lengths
 from lengen_jax.types import Array
 
@@ -21,8 +22,11 @@ class Randomized(base.PositionScheme):
   r_{n-1} a sorted sample of 1 .. max_position - 1. The paper describes
   positions; its code draws distances for ALiBi and Transformer-XL.
 
+  With `fractional`, positions are max_position times n sorted uniform numbers
+  of [0, 1), and even spacing is their mean, max_position (i + 1) / (n + 1).
+
   Source: Ruoss et al. (2023), arXiv:2305.16843, section 3; even spacing at test
-  time: Su (2023).
+  time: Su (2023); fractional positions: arXiv:2602.14050.
 
   Attributes:
     max_position: size of the range, at least the longest segment length.
@@ -31,6 +35,7 @@ class Randomized(base.PositionScheme):
     draw: 'sequence' for one draw per sequence; 'batch' for one per batch, which
       sequences of equal length share; 'layer' for one per batch and layer, as
       in the official code.
+    fractional: draw real numbers instead of integers.
   """
 
   max_position: int | None = None
@@ -40,6 +45,7 @@ class Randomized(base.PositionScheme):
   drawn_per: str = dataclasses.field(
     default='sequence', metadata={'key': 'draw'}
   )
+  fractional: bool = False
 
   formula = 'p = sorted sample of {0 .. max_position - 1}'
   source = 'arXiv:2305.16843'
@@ -53,6 +59,14 @@ class Randomized(base.PositionScheme):
     'test': ('random', 'even'),
     'draw': ('sequence', 'batch', 'layer'),
   }
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.fractional and self.mode == 'distances':
+      raise errors.SpecError(
+        "fractional=True of randomized requires mode='positions'; distances "
+        'are integers'
+      )
 
   @property
   def random_at_test(self) -> bool:
@@ -71,9 +85,15 @@ class Randomized(base.PositionScheme):
     return self.drawn_per != 'sequence'
 
   def limit(self, train: bool) -> int | None:
-    return self.max_position
+    return None if self.fractional else self.max_position
 
   def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
+    if self.fractional:
+      return {
+        'uniform': base.per_token(
+          jax.random.uniform, rng, i.shape, same_rows=self.same_rows
+        )
+      }
     if self.mode == 'positions':
       return {'positions': self._subset(rng, i, lengths, self.max_position)}
     # r_1 .. r_{n-1} are n - 1 samples of max_position - 1 values.
@@ -83,16 +103,21 @@ class Randomized(base.PositionScheme):
 
   def apply(
     self, draws: Draws, i: Array, *, lengths: Lengths = None
-  ) -> base.Positions:
+  ) -> kinds.Positions:
+    if self.fractional:
+      return self.max_position * _sorted(draws['uniform'], i, lengths)
     if self.mode == 'positions':
       return draws['positions']
     start = base.segment_starts(i)
-    return base.Distances(
+    return kinds.Distances(
       draws['distances'], start=start, size=self.max_position
     )
 
-  def at_test(self, i: Array, lengths: Lengths) -> base.Positions:
+  def at_test(self, i: Array, lengths: Lengths) -> kinds.Positions:
     """Returns floor(i (P - 1) / (n - 1)), in integers without overflow."""
+    if self.fractional:
+      share = jnp.minimum(i + 1, lengths) / (lengths + 1)
+      return self.max_position * share.astype(jnp.float32)
     gaps = jnp.maximum(lengths - 1, 1)
     step, rest = jnp.divmod(self.max_position - 1, gaps)
     positions = i * step + self._quotient(i, rest, gaps)
@@ -133,8 +158,12 @@ class Randomized(base.PositionScheme):
     source = jnp.where(urn < m, start + i, start + urn - m)
     for _ in range(max(1, (i.shape[1] - 1).bit_length())):
       source = jnp.take_along_axis(source, source, axis=1)
-    value = jnp.take_along_axis(urn, source, axis=1)
-    # Sorts each segment separately and keeps its padding at the end.
-    group = 2 * start + (i >= n)
-    _, value = jax.lax.sort((group, value), dimension=1, num_keys=2)
+    value = _sorted(jnp.take_along_axis(urn, source, axis=1), i, n)
     return jnp.clip(value + i, 0, max(size - 1, 0)).astype(jnp.int32)
+
+
+def _sorted(value: Any, i: Array, n: Any) -> jax.Array:
+  """Sorts the values of each segment, and keeps its padding at the end."""
+  group = 2 * base.segment_starts(i) + (i >= n)
+  _, value = jax.lax.sort((group, value), dimension=1, num_keys=2)
+  return value

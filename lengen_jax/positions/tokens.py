@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors
-from lengen_jax.positions import base
+from lengen_jax.positions import base, kinds
 from lengen_jax.types import Array
 
 
@@ -28,6 +28,8 @@ class Tokens(struct.PyTreeNode):
       In decoding, the planned length.
     contiguous: whether differences of positions equal differences of indices
       within each segment.
+    input_positions: positions for the encoding at the input of the model, if
+      they differ; `[1 or B, L]`, or several rows `[R, 1 or B, L]`.
   """
 
   positions: Any
@@ -35,12 +37,13 @@ class Tokens(struct.PyTreeNode):
   segment_ids: Any = None
   lengths: Any = None
   contiguous: bool = struct.field(pytree_node=False, default=False)
+  input_positions: Any = None
 
   @classmethod
   def create(
     cls,
     shape: tuple[int, ...],
-    positions: 'base.Positions | Tokens | None' = None,
+    positions: 'kinds.Assigned | Tokens | None' = None,
     *,
     segment_ids: Array | None = None,
     lengths: Array | None = None,
@@ -51,8 +54,9 @@ class Tokens(struct.PyTreeNode):
     Args:
       shape: (B, L).
       positions: output of a position scheme, `[L]`, `[1 or B, L]`,
-        `[layers, 1 or B, L]` or Distances; or per head, float32 `[B, L, H]` or
-        PerHead; None for the standard positions. Tokens are returned unchanged.
+        `[layers, 1 or B, L]`, Distances or Parts; or per head, float32
+        `[B, L, H]` or PerHead; None for the standard positions. Tokens are
+        returned unchanged.
       segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32 `[1 or B, 1 or L]`, length of each token's segment.
       contiguous: see Tokens. Standard positions are always contiguous.
@@ -66,6 +70,13 @@ class Tokens(struct.PyTreeNode):
           'segment_ids and lengths are part of Tokens; leave them out'
         )
       return positions
+    input_positions = None
+    if isinstance(positions, kinds.Parts):
+      input_positions = position_array(positions.at_input)
+      check_tokens(shape, input_positions, None, None)
+      if input_positions.ndim == 3 and len(input_positions) == 1:
+        input_positions = input_positions[0]
+      positions = positions.in_attention
     if positions is not None:
       positions = _per_head(position_array(positions), shape)
     check_tokens(shape, positions, segment_ids, lengths)
@@ -73,7 +84,9 @@ class Tokens(struct.PyTreeNode):
     contiguous |= positions is None
     if positions is None and segment_ids is not None:
       positions = index
-    return cls(positions, index, segment_ids, lengths, contiguous)
+    return cls(
+      positions, index, segment_ids, lengths, contiguous, input_positions
+    )
 
   def with_positions(self) -> 'Tokens':
     """Returns the tokens with the standard positions in place of None."""
@@ -81,11 +94,20 @@ class Tokens(struct.PyTreeNode):
       return self
     return self.replace(positions=self.index)
 
+  def with_lengths(self) -> 'Tokens':
+    """Returns the tokens with the lengths of their segments in place of None.
+
+    Without segment ids, each row is one segment.
+    """
+    if self.lengths is not None:
+      return self
+    return self.replace(lengths=self.segment_ends() + 1)
+
   @property
   def per_layer(self) -> bool:
     """Whether positions differ per layer."""
     leaves = jax.tree.leaves(self.positions)
-    if not leaves or isinstance(self.positions, base.PerHead):
+    if not leaves or isinstance(self.positions, kinds.PerHead):
       return False
     return leaves[0].ndim > 2
 
@@ -98,7 +120,7 @@ class Tokens(struct.PyTreeNode):
     )
     return self.replace(positions=positions)
 
-  def layers(self, period: int) -> tuple[base.Positions, ...]:
+  def layers(self, period: int) -> tuple[kinds.Positions, ...]:
     """Returns positions of layers j, j + period, ..., for each j below period.
 
     If positions differ per layer, each array has a leading axis of these
@@ -118,9 +140,19 @@ class Tokens(struct.PyTreeNode):
       for j in range(period)
     )
 
-  def selected(self) -> base.Positions:
+  def selected(self) -> kinds.Positions:
     """Returns the positions of the tokens at `index`, out of all slots."""
-    return base.take(self.positions, self.index)
+    return kinds.take(self.positions, self.index)
+
+  def at_input(self, decoding: bool) -> Any:
+    """Returns the positions for the encoding at the input of the model.
+
+    If `decoding`, they are selected out of all slots.
+    """
+    positions = self.input_positions
+    if positions is None:
+      positions = self.layer(0).positions
+    return kinds.take(positions, self.index) if decoding else positions
 
   def segment_ends(self) -> jax.Array:
     """Returns the last index of each token's segment, int32 `[1 or B, L]`."""
@@ -142,7 +174,7 @@ def position_index(length: int, segment_ids: Array | None) -> jax.Array:
 
 def check_tokens(
   shape: tuple[int, ...],
-  positions: base.Positions | None,
+  positions: kinds.Positions | None,
   segment_ids: Array | None,
   lengths: Array | None,
 ) -> None:
@@ -154,9 +186,9 @@ def check_tokens(
   batch, length = shape
   either, all_tokens = {1, batch}, {length}
   name, dtype = 'positions', jnp.number  # type: str, Any
-  if isinstance(positions, base.Distances):
+  if isinstance(positions, kinds.Distances):
     name, dtype, positions = 'r of Distances', jnp.integer, positions.r
-  elif isinstance(positions, base.PerHead):
+  elif isinstance(positions, kinds.PerHead):
     if positions.shape[:2] not in ((1, length), shape):
       raise errors.ConfigError(
         f'positions per head are {positions.shape}; {batch} rows of {length} '
@@ -189,19 +221,19 @@ def check_tokens(
 
 def _per_head(positions: Any, shape: tuple[int, ...]) -> Any:
   """Returns positions, as PerHead if they are float32 `[B, L, H]`."""
-  if isinstance(positions, base.Distances | base.PerHead):
+  if isinstance(positions, kinds.Distances | kinds.PerHead):
     return positions
   batch, length = shape
   by_layer = positions.shape[-2:] in ((1, length), shape)
   is_per_head = positions.ndim == 3 and positions.shape[:2] == (batch, length)
   if is_per_head and positions.dtype == jnp.float32 and not by_layer:
-    return base.PerHead(positions)
+    return kinds.PerHead(positions)
   return positions
 
 
 def check_one_layer(positions: Any) -> None:
   """Raises errors.ConfigError on positions of several layers."""
-  if positions is None or isinstance(positions, base.PerHead):
+  if positions is None or isinstance(positions, kinds.PerHead):
     return
   if len(positions.shape) > 2:
     raise errors.ConfigError(
@@ -212,7 +244,7 @@ def check_one_layer(positions: Any) -> None:
 
 def position_array(positions: Any) -> Any:
   """Returns positions as a jax array, 64 bits as 32; Distances unchanged."""
-  if isinstance(positions, jax.Array | base.Distances | base.PerHead):
+  if isinstance(positions, jax.Array | kinds.Distances | kinds.PerHead):
     return positions
   if isinstance(positions, str | base.PositionScheme):
     raise errors.ConfigError(

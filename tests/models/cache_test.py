@@ -224,7 +224,10 @@ def test_rows_that_are_alike_share_positions():
   assert cache.positions.shape == (2, LENGTH)
   scheme = positions.create("randomized(max_position=32, draw='layer')")
   drawn = cache_lib.create(config, 2, LENGTH, scheme=scheme, rng=KEY)
-  assert drawn.positions.shape == (config.num_layers, 2, LENGTH)
+  assert drawn.positions.shape == (config.num_layers, 1, LENGTH)
+  scheme = positions.create('randomized(max_position=32)')
+  drawn = cache_lib.create(config, 2, LENGTH, scheme=scheme, rng=KEY)
+  assert drawn.positions.shape == (2, LENGTH)
 
 
 @pytest.mark.parametrize('scan_layers', [False, True])

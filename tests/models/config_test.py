@@ -8,6 +8,7 @@ import pytest
 from lengen_jax import errors
 from lengen_jax.attention import bias_forms, dot_product
 from lengen_jax.models import config as config_lib
+from lengen_jax.models import layers
 from tests import helpers
 
 SIZES = ('vocab_size', 'num_layers', 'num_heads', 'head_dim') + (
@@ -142,6 +143,11 @@ def test_choices_are_those_of_attention():
     'auto',
     *dot_product.IMPLEMENTATIONS,
   )
+  for field in ('query_key_norm', 'output_gate'):
+    with pytest.raises(errors.ConfigError) as caught:
+      layers.Attention(2, 16, **{field: 'x'})
+    message = refused(**{field: 'x'})
+    assert message == str(caught.value).replace(field, f'model.{field}')
 
 
 @pytest.mark.parametrize(
@@ -154,10 +160,23 @@ def test_choices_are_those_of_attention():
     ({'window': (8, 0)}, 'model.window must be at least 1 or None, got 0'),
     ({'window': (8, 'x')}, "model.window is 'x'; it takes int or None"),
     ({'encoding': ('rope', 3)}, 'model.encoding is 3; it takes str'),
-    ({'sinks': 2}, 'model.sinks=2 must not be negative, and requires a window'),
+    ({'sinks': -1, 'window': 8}, 'model.sinks must be at least 0, got -1'),
+    (
+      {'sinks': 2},
+      'model.sinks=2 requires a window; model.window of layer 0 is None',
+    ),
     (
       {'window': (None, 8), 'sinks': (0, 2, 1, 2), 'num_layers': 4},
-      'model.sinks=1 must not be negative, and requires a window; layer 2 has',
+      'model.sinks=1 requires a window; model.window of layer 2 is None',
+    ),
+    (
+      {'output_gate': 'None'},
+      "unknown model.output_gate 'None'; valid: element, head, or None (leave",
+    ),
+    (
+      {'query_key_norm': 'heads'},
+      "unknown model.query_key_norm 'heads'; did you mean 'head'? valid: all, "
+      'head, unscaled, or None (leave',
     ),
     ({'output_size': 0}, 'model.output_size must be at least 1 or None, got 0'),
     (

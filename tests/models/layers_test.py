@@ -10,7 +10,7 @@ from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.attention import scaling
 from lengen_jax.models import config as model_config
-from lengen_jax.models import embed, layers, presets
+from lengen_jax.models import embed, layers, mlp, norms, presets
 from tests import helpers
 
 B, L, E, H, D = 2, 6, 16, 2, 4
@@ -75,7 +75,9 @@ def test_logical_axes():
     (layers.MLP(8), inputs()),
     (layers.MLP(8, 'swiglu', use_bias=True), inputs()),
     (embed.Embed(9, E), jnp.zeros((1, 1), int)),
-    (layers.norm(config, None), inputs()),
+    (norms.create(config, None), inputs()),
+    (norms.ZeroCenteredRMSNorm(1e-6), inputs()),
+    (mlp.Experts(3, 2, 8), inputs()),
   ]
   for module, x in modules:
     boxed = jax.eval_shape(lambda m=module, x=x: m.init(jax.random.key(0), x))
@@ -84,7 +86,7 @@ def test_logical_axes():
     ):
       assert isinstance(leaf, nn.LogicallyPartitioned)
       assert len(leaf.names) == leaf.unbox().ndim
-      assert set(leaf.names) <= helpers.AXES
+      assert set(leaf.names) - {None} <= helpers.AXES
       assert len(set(leaf.names)) == len(leaf.names)
 
 
@@ -160,7 +162,7 @@ def test_refuses_unknown_specs():
     attention('fire', attention_scale='logn')
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
   'spec, causal',
   [(spec, True) for spec in SPECS]
@@ -377,3 +379,66 @@ def test_positions_per_head_may_be_given(encoding, assert_close):
   assert_close(got, contextual.apply(variables, x))
   with pytest.raises(errors.ConfigError, match='must be float32'):
     attention(encoding).apply({'params': rest}, x, given[..., :1])
+
+
+def test_chunks(assert_close):
+  module, plain = attention('rope', attention_chunk=4), attention('rope')
+  x = inputs()
+  variables = init(plain)
+  apart = [plain.apply(variables, x[:, part]) for part in np.s_[:4, 4:]]
+  assert_close(module.apply(variables, x), jnp.concatenate(apart, 1), 2e-6)
+  # Chunks are those of segments; two of the same id do not see each other.
+  ids = jnp.broadcast_to(jnp.array([7, 7, 7, 7, 7, 2]), (B, L))
+  got = module.apply(variables, x, segment_ids=ids)
+  apart = [plain.apply(variables, x[:, part]) for part in np.s_[:4, 4:5, 5:]]
+  assert_close(got, jnp.concatenate(apart, 1), 2e-6)
+
+
+def test_unscaled_norms_commute_with_rotation(assert_close):
+  """As in Llama 4, which normalizes rotated queries and keys."""
+  module = attention('rope', query_key_norm='unscaled')
+  x = inputs()
+  variables = init(module)
+  assert set(variables['params']) == {'query', 'key', 'value', 'out'}
+  scaled = jax.tree.map(lambda leaf: leaf, variables)
+  for name in ('query', 'key'):
+    kernel = scaled['params'][name]['kernel']
+    scaled['params'][name]['kernel'] = 3 * kernel
+  assert_close(module.apply(variables, x), module.apply(scaled, x), 1e-4)
+
+
+def test_zero_centered_norms(assert_close):
+  x = inputs()
+  module = norms.ZeroCenteredRMSNorm(1e-6)
+  scale = jnp.linspace(-1, 1, E)
+  got = module.apply({'params': {'scale': scale}}, x)
+  want = x / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
+  assert_close(got, want * (1 + scale[None, None]))
+
+
+def test_experts(assert_close):
+  module = mlp.Experts(count=3, per_token=2, hidden=5, activation='swiglu')
+  x = inputs(1)
+  params = init(module, x)['params']
+  keys = jax.random.split(jax.random.key(5), len(jax.tree.leaves(params)))
+  params = jax.tree.unflatten(
+    jax.tree.structure(params),
+    [
+      jax.random.normal(key, leaf.shape)
+      for key, leaf in zip(keys, jax.tree.leaves(params), strict=True)
+    ],
+  )
+  got = module.apply({'params': params}, x)
+  router = params['router']
+  for i in range(L):
+    logits = x[0, i] @ router['kernel'] + router['bias']
+    best = np.argsort(-logits)[:2]
+    want = 0.0
+    for n, weight in zip(best, jax.nn.softmax(logits[best]), strict=True):
+      up = x[0, i] @ params['up_kernel'][n] + params['up_bias'][n]
+      gate = x[0, i] @ params['gate_kernel'][n] + params['gate_bias'][n]
+      down = (jax.nn.silu(gate) * up) @ params['down_kernel'][n]
+      want += weight * (down + params['down_bias'][n])
+    assert_close(got[0, i], want)
+  with pytest.raises(errors.ConfigError, match='unknown activation of experts'):
+    mlp.Experts(3, 2, 8, 'gelu')

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/models/linear.py`."""
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,3 +44,30 @@ def test_equals_an_einsum(equation, shape, inputs, assert_close):
 
   got = loss(lambda x, kernel: module.apply({'params': {'kernel': kernel}}, x))
   assert_close(got, loss(lambda x, kernel: jnp.einsum(equation, x, kernel)))
+
+
+@pytest.mark.parametrize(
+  'shape, inputs, alpha', [((6, 2, 8), 1, None), ((2, 8, 6), 2, 6.0)]
+)
+def test_lora_is_a_kernel_of_low_rank(shape, inputs, alpha, assert_close):
+  axes = ('embed', 'heads', 'kv')
+  module = linear.Linear(
+    shape, axes, inputs=inputs, lora_rank=3, lora_alpha=alpha
+  )
+  x = jax.random.normal(jax.random.key(0), (2, 5, *shape[:inputs]))
+  y, variables = module.init_with_output(jax.random.key(1), x)
+  plain = linear.Linear(shape, axes, inputs=inputs)
+  without, plain_variables = plain.init_with_output(jax.random.key(1), x)
+  # Initially it changes nothing.
+  assert_close(y, without)
+  params = nn.unbox(variables['params'])
+  assert params['lora_in'].shape == (*shape[:inputs], 3)
+  assert params['lora_out'].shape == (3, *shape[inputs:])
+  assert np.std(params['lora_in']) > 0.1
+  b = jax.random.normal(jax.random.key(2), params['lora_out'].shape)
+  kernel = plain_variables['params']['kernel'].value
+  kernel += (alpha or 3) / 3 * jnp.tensordot(params['lora_in'], b, 1)
+  assert_close(
+    module.apply({'params': params | {'lora_out': b}}, x),
+    plain.apply({'params': {'kernel': kernel}}, x),
+  )

@@ -56,6 +56,7 @@ def with_encoder(batch, length=5):
   return batch | {f'encoder_{k}': v for k, v in encoder.items()}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('architecture', ['decoder', 'encoder_decoder'])
 def test_loss_is_that_of_the_logits(architecture, packed, assert_close):
@@ -334,6 +335,7 @@ def padded_batch():
   return windows.lm_batch(tokens, sizes=[4, 9, 6])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'encoding, scheme',
   [

@@ -75,9 +75,8 @@ def moved_by_a_redraw(config, params):
   return float(jnp.abs(first - second).sum(-1).mean() / 2)
 
 
-@pytest.mark.parametrize(
-  'encoding', [pytest.param('rope', marks=pytest.mark.slow), 'sinusoidal']
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('encoding', ['rope', 'sinusoidal'])
 def test_randomized_positions_teach_order(encoding):
   sizes = presets.get('tiny') | {'vocab_size': VOCAB, 'num_layers': 1}
   config = models.ModelConfig(**sizes, encoding=encoding)

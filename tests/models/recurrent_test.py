@@ -247,7 +247,7 @@ def test_memories_act_apart(name):
   'name',
   [
     # `generated_test.py` has it learn too.
-    pytest.param(n, marks=pytest.mark.slow if n == 'stack_rnn' else ())
+    pytest.param(n, marks=pytest.mark.slow if n != 'lstm' else ())
     for n in NAMES
   ],
 )

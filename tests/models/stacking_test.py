@@ -1,12 +1,15 @@
 """Tests `lengen_jax/models/stacking.py`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lengen_jax import models
-from lengen_jax.models import presets, stacking
+from lengen_jax.models import cache, presets, stacking
+from tests import helpers
 
 KEY = jax.random.key(0)
 
@@ -157,3 +160,50 @@ def test_project_runs_inside_jit():
   params = stacking.init(config, KEY)
   project = jax.jit(lambda params: stacking.project(params, config))
   assert_equal(project(params), stacking.project(params, config))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(config, params, *tokens):
+  return models.create(config).apply({'params': params}, *tokens)
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_merged_lora_gives_the_same_logits(scan_layers, assert_close):
+  fields = {'scan_layers': scan_layers, 'remat': 'full'}
+  config = create('rope', 2, lora_rank=2, lora_alpha=3.0, **fields)
+  params = helpers.params_of(config)
+  merged, plain = stacking.merge_lora(params, config)
+  assert plain == create('rope', 2, **fields)
+  shapes = jax.tree.map(jnp.shape, stacking.abstract(plain)[0])
+  assert jax.tree.map(jnp.shape, merged) == shapes
+  tokens = jnp.arange(10).reshape(2, 5)
+  want = logits(config, params, tokens)
+  assert_close(logits(plain, merged, tokens), want)
+  # The control: without the products, other logits.
+  without = jax.tree_util.tree_map_with_path(
+    lambda path, leaf: leaf * (path[-1].key != 'lora_out'), params
+  )
+  assert np.abs(logits(config, without, tokens) - want).max() > 0.01
+  assert stacking.merge_lora(merged, plain) == (merged, plain)
+
+
+def test_lora_decodes_and_attends_to_an_encoder(assert_close):
+  """Logits of decoding equal those of one forward pass, also when merged."""
+  config = create(
+    'rope', 1, lora_rank=2, architecture='encoder_decoder', key_heads=1
+  )
+  params = helpers.params_of(config)
+  tokens = jnp.arange(6).reshape(2, 3)
+  want = logits(config, params, tokens, tokens)
+  merged, plain = stacking.merge_lora(params, config)
+  assert_close(logits(plain, merged, tokens, tokens), want)
+
+  @jax.jit
+  def decoded(params):
+    model = models.create(config).bind({'params': params})
+    state = cache.create(config, batch_size=2, max_length=3)
+    encoded = model.encode(tokens)
+    _, state = model.decode(tokens[:, :2], state, encoded)
+    return model.decode(tokens[:, 2:], state, encoded)[0]
+
+  assert_close(decoded(params), want[:, 2:])

@@ -7,13 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import tasks, testing
+from lengen_jax import errors, tasks, testing
 from lengen_jax.models import presets, recurrent, transduction
 from lengen_jax.tasks import batches
 from tests import helpers
 
-# Two outputs more than inputs, and fewer.
-TASKS = ('chomsky/duplicate_string', 'chomsky/compute_sqrt')
+# Two outputs more than inputs, fewer, and outputs at some inputs.
+TASKS = (
+  'chomsky/duplicate_string',
+  'chomsky/compute_sqrt',
+  'synthetic/flip_flop',
+)
 SCHEMES = {
   'kerple_log': 'randomized(max_position=99)',
   'transformer_xl': (
@@ -22,7 +26,7 @@ SCHEMES = {
   'sinusoidal': "randomized(max_position=99, draw='batch')",
   'rope': 'interpolated(train_length=4)',
 }
-# Those that treat padding as another one does, which is tested by default.
+# Those that treat padding as another one does.
 ALIKE = {
   'nope',
   'learned',
@@ -38,12 +42,9 @@ ALIKE = {
 }
 CASES = [
   *(
-    pytest.param(
-      spec,
-      'standard',
-      marks=pytest.mark.slow if spec.split('(')[0] in ALIKE else (),
-    )
+    (spec, 'standard')
     for spec in testing.encoding_specs()
+    if spec.split('(')[0] not in ALIKE
   ),
   *SCHEMES.items(),
   *((name, 'standard') for name in recurrent.NAMES),
@@ -72,13 +73,13 @@ def run(task, model, params, inputs, targets, length):
   )
   rngs = {'positions': jax.random.key(4)}
   outputs = model.apply(params, batch, rngs=rngs, train=True, scored=False)
-  return batches.at_targets(task, outputs, targets, length)
+  return batches.at_targets(task, outputs, inputs, targets, length)
 
 
 @pytest.mark.some(4)
 @pytest.mark.parametrize('encoding, scheme', CASES)
 def test_padded_equals_unpadded(encoding, scheme, assert_close):
-  task = tasks.create(TASKS[len(encoding) % 2])
+  task = tasks.create(TASKS[len(encoding) % 3])
   model, params = create(task, encoding, scheme)
 
   def logits(length, width=None):
@@ -115,3 +116,58 @@ def test_a_decoder_sees_earlier_targets_only():
   )
   np.testing.assert_array_equal(before[:, :2], after[:, :2])
   assert (np.abs(before[:, 2:] - after[:, 2:]).max(-1) > 1e-5).all()
+
+
+def test_tagged_rows():
+  task = tasks.create('synthetic/flip_flop')
+  inputs, targets = task.sample(jax.random.key(0), 3, 4, 6)
+  assert inputs.shape == targets.shape == (3, 12)
+  for autoregressive in (True, False):
+    batch = batches.make(
+      task, inputs, targets, 4, autoregressive=autoregressive
+    )
+    batch = jax.tree.map(np.asarray, batch)
+    np.testing.assert_array_equal(batch['inputs'], inputs)
+    scored = np.asarray(task.mask(targets, 4))
+    assert (scored == (np.asarray(inputs) == 1)).all() and scored[:, 6].all()
+    np.testing.assert_array_equal(batch['weights'], scored)
+    np.testing.assert_array_equal(batch['targets'], targets * scored)
+    assert (batch['lengths'] == 8).all()
+    np.testing.assert_array_equal(
+      batch['segment_ids'], np.broadcast_to(np.arange(12) < 8, (3, 12))
+    )
+  outputs = np.arange(36).reshape(3, 12)
+  at = batches.at_targets(task, outputs, inputs, targets, 4)
+  np.testing.assert_array_equal(at, outputs)
+  assert batches.count_tokens(task, 6) == 12
+
+
+@pytest.mark.parametrize(
+  'name, want', [('synthetic/flip_flop', 10), ('chomsky/duplicate_string', 5)]
+)
+def test_a_tape_jumps_by_the_input(monkeypatch, name, want):
+  task = tasks.create(name)
+  model, params = create(task, 'tape_rnn')
+  given = []
+  monkeypatch.setattr(
+    recurrent.Recurrent,
+    'apply',
+    lambda *_, input_lengths, **__: given.append(input_lengths),
+  )
+  run_with = functools.partial(model.apply, params, rngs={}, scored=False)
+  inputs, targets = task.sample(jax.random.key(3), 2, 5, 9)
+  run_with(batches.make(task, inputs, targets, 5, autoregressive=False))
+  assert given[0].tolist() == [want, want]
+
+
+def test_lora_needs_trained_weights():
+  task = tasks.create('algorithmic/copy')
+  fields = {**presets.get('tiny'), 'attention_scale': 'none', 'lora_rank': 4}
+  with pytest.raises(errors.CombinationError, match='model.lora_rank=4 needs'):
+    transduction.create(
+      task,
+      fields | {'encoding': 'rope'},
+      'standard',
+      train_length=9,
+      test_length=9,
+    )

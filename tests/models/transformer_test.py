@@ -251,7 +251,7 @@ def test_packed_with_positions_given(encoding, assert_close):
   assert_close(got, run(config, tokens(), segment_ids=ids), 1e-6)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'encoding',
   [
@@ -599,7 +599,7 @@ def test_shared_encoding_is_one_for_all_layers(name, contextual, assert_close):
 
 def test_several_encodings_at_the_root():
   config = create('fire(shared=True), kerple_log(shared=True)', num_layers=4)
-  owned = blocks.owned_encodings(blocks.create_encodings(config))
+  owned = blocks.owned_encodings(config)
   assert list(owned) == ['encoding', 'encoding_1']
   assert [type(e).__name__ for e in owned.values()] == ['Fire', 'KerpleLog']
   params = params_of(config)
@@ -614,7 +614,7 @@ def test_an_input_encoding_counts_once(assert_close):
   params = params_of(once)
   want = logits(once, params, tokens())
   assert_close(logits(twice, params, tokens()), want, 1e-6)
-  owned = blocks.owned_encodings(blocks.create_encodings(twice))
+  owned = blocks.owned_encodings(twice)
   assert list(owned) == ['encoding']
 
 
@@ -687,6 +687,7 @@ def test_layers_drop_differently(scan_layers):
   assert set(np.unique(np.round(y * 6))) >= {0, 2, 4, 6}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'architecture, num_layers, placement, scale',
   [
@@ -726,10 +727,14 @@ def test_initial_scale_of_residual_branches(
   assert across == (architecture == 'encoder_decoder')
 
 
-def test_dynamic_rope_needs_lengths():
+def test_lengths_are_those_of_rows_or_segments(assert_close):
   config = create('rope(dynamic=True, train_length=4)')
-  with pytest.raises(errors.LengthError, match='rope depends on the length'):
-    run(config, tokens())
+  inputs = tokens()
+  full = jnp.full((len(inputs), 1), inputs.shape[1])
+  assert_close(run(config, inputs), run(config, inputs, lengths=full))
+  ids = jnp.broadcast_to(jnp.arange(inputs.shape[1]) // 5, inputs.shape)
+  found = run(config, inputs, segment_ids=ids)
+  assert_close(found[:, :5], run(config, inputs[:, :5]))
 
 
 @pytest.mark.parametrize('scan_layers', [False, True])
@@ -938,3 +943,42 @@ def test_an_output_head_of_ones_own(assert_close):
     np.asarray(jax.nn.log_softmax(y)), np.asarray(targets)[..., None], -1
   )[..., 0]
   assert_close(losses, want)
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {'attention_chunk': (3, None), 'query_key_norm': ('unscaled', None)},
+    {'parallel_residual': True, 'attention_bias': 'all', 'mlp_bias': True},
+    {'norm': 'rms_zero_centered', 'norm_placement': 'both'},
+    {'norm': 'rms', 'norm_placement': 'output', 'query_key_norm': 'all'},
+    {
+      'num_experts': 3,
+      'experts_per_token': 2,
+      'activation': 'swiglu_clipped',
+      'output_logit_cap': 2.0,
+    },
+  ],
+  ids=lambda fields: next(iter(fields)),
+)
+def test_options_of_other_families(fields, assert_close):
+  """Scanned, packed and decoded, they are the same model."""
+  config = create('rope, nope', num_layers=4, **fields)
+  params, inputs = params_of(config), tokens()
+  want = run(config, inputs)
+  scanned = dataclasses.replace(
+    config, scan_layers=True, remat='full', implementation='blockwise'
+  )
+  got = logits(scanned, stacking.stack(params, config), inputs)
+  assert_close(got, want)
+  ids = jnp.broadcast_to(jnp.arange(L) // 5, inputs.shape)
+  packed = run(config, inputs, segment_ids=ids)
+  assert_close(packed[:, 5:10], run(config, inputs[:, 5:10]))
+  cache = cache_lib.create(config, *inputs.shape)
+  decode = functools.partial(
+    models.DecoderLM(config).apply, {'params': params}, method='decode'
+  )
+  first, cache = jax.jit(decode)(inputs[:, :5], cache)
+  second, _ = jax.jit(decode)(inputs[:, 5:], cache)
+  assert_close(jnp.concatenate([first, second], 1), want)

@@ -159,6 +159,7 @@ def test_at_test_time_drawn_again_unless_even():
   assert len(np.unique(drawn, axis=0)) > 1
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'length, max_position',
   [
@@ -321,3 +322,43 @@ def test_given_distances():
   )
   want = [[[0, -3, -7], [3, 0, -3], [7, 3, 0]]]
   np.testing.assert_array_equal(got.to(got), want)
+
+
+@pytest.mark.parametrize('n', [1, 5, 16, 40])
+def test_golden_fractional_positions(n, assert_close):
+  golden = np.load(helpers.GOLDEN / 'arithmetic' / 'rfs.npz')
+  u = golden[f'u_{n}']
+  # Padding does not enter the sort.
+  padded = np.pad(u, ((0, 0), (0, 3)), constant_values=-1)
+  scheme = create(int(golden[f'max_{n}']), fractional=True)
+  got = scheme.apply(
+    {'uniform': jnp.asarray(padded)},
+    helpers.rows(2, n + 3),
+    lengths=jnp.full((2, n + 3), n),
+  )
+  assert got.dtype == jnp.float32
+  assert_close(got[:, :n], golden[f'positions_{n}'], 1e-6)
+
+
+def test_fractional_positions():
+  scheme = create(8, fractional=True)
+  # The range does not bound the length.
+  got = draw(scheme, helpers.rows(500, 16), [[12]] * 500)
+  short = draw(scheme, helpers.rows(500, 12), [[12]] * 500)
+  np.testing.assert_array_equal(got[:, :12], short)
+  assert (np.diff(short) >= 0).all() and short.min() >= 0 and short.max() < 8
+  mean = 8 * np.arange(1, 13) / 13
+  assert np.abs(short.mean(0) - mean).max() < 0.25
+  even = create(8, fractional=True, test='even')
+  got = draw(even, helpers.rows(1, 12), [[12]], train=False)
+  np.testing.assert_allclose(got, mean[None], rtol=1e-6)
+  index = np.array([[0, 1, 2, 0, 1, 2]] * 50)
+  packed = draw(scheme, index, np.full((50, 6), 3))
+  first = draw(scheme, index[:, :3], np.full((50, 3), 3))
+  np.testing.assert_array_equal(packed[:, :3], first)
+  assert (np.diff(packed[:, 3:]) >= 0).all()
+
+
+def test_distances_are_not_fractional():
+  with pytest.raises(errors.SpecError, match="requires mode='positions'"):
+    create(8, fractional=True, mode='distances')

@@ -18,6 +18,8 @@ SPECS = {
   'head_warp': 'head_warp(train_length=4)',
   'tail_warp': 'tail_warp(train_length=4)',
   'head_tail_warp': 'head_tail_warp(train_length=4)',
+  'pose': 'pose(max_position=99)',
+  'coupled': 'coupled(max_position=99)',
 }
 
 
@@ -38,12 +40,14 @@ def test_facts_hold(name):
   """What a scheme says of its positions is true of them."""
   scheme = create(name)
   index, lengths = jnp.tile(jnp.arange(6), (2, 1)), jnp.array([[6], [6]])
+  seen = {'tokens': index + 3, 'roles': index[None] - 1}
   for train in (False, True):
     got, again, other = (
-      scheme(index, lengths=lengths, rng=jax.random.key(n), train=train)
+      scheme(index, lengths=lengths, rng=jax.random.key(n), train=train, **seen)
       for n in (0, 0, 1)
     )
-    assert got.shape == index.shape
+    want = seen['roles'] if scheme.needs_roles else index
+    assert got.shape == want.shape
     assert got.dtype == (jnp.float32 if scheme.fractional else jnp.int32)
     assert np.isfinite(got).all()
     np.testing.assert_array_equal(again, got)
@@ -55,7 +59,7 @@ def test_facts_hold(name):
       assert got.min() >= 0 and got.max() < scheme.extent(6, train)
     if not scheme.needs_lengths:
       np.testing.assert_array_equal(
-        scheme(index, rng=jax.random.key(0), train=train), got
+        scheme(index, rng=jax.random.key(0), train=train, **seen), got
       )
 
 

@@ -46,6 +46,12 @@ def create(
 
 
 def is_contextual(spec: str | Sequence[str]) -> bool:
-  """Returns whether a spec, or one of several, names a contextual scheme."""
-  names = {specs.parse(specs.imported(one))[0] for one in specs.cycle(spec)}
+  """Returns whether a spec, or one of several, names a contextual scheme.
+
+  A spec of two parts does not.
+  """
+  each = [specs.parts(one) for one in specs.cycle(spec)]
+  names = {
+    specs.parse(specs.imported(one))[0] for one, *rest in each if not rest
+  }
   return not names.isdisjoint(CONTEXTUAL.keys() - {'none'})

@@ -1,6 +1,7 @@
 """Base class of contextual position schemes, and sums over segments.
 
-Shapes: B batch, L length, E width, H query heads.
+Shapes: B batch, L length, E width, H query heads; T tokens in a block, N blocks
+of a row.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors, partitioning, specs
-from lengen_jax.positions.base import PerHead
+from lengen_jax.positions.kinds import PerHead
 from lengen_jax.types import Array
 
 
@@ -140,19 +141,20 @@ def _sums(values_BxLxH: Array, segment_ids: Array | None) -> Sum:
   if segment_ids is not None:
     changes = segment_ids[:, 1:] != segment_ids[:, :-1]
     begins_BxL = begins_BxL.at[:, 1:].set(changes)
-  begins = jnp.broadcast_to(begins_BxL[..., None], values_BxLxH.shape)
-  # All blocks of b tokens at once, then block after block: 2 sqrt(L) steps.
+  begins_BxLxH = jnp.broadcast_to(begins_BxL[..., None], values_BxLxH.shape)
   batch, length, heads = values_BxLxH.shape
-  b = math.isqrt(length - 1) + 1
-  parts = tuple(
-    jnp.moveaxis(
-      jnp.pad(x, [(0, 0), (0, -length % b), (0, 0)]).reshape(
-        batch, -1, b, heads
-      ),
-      2,
-      0,
-    )
-    for x in (begins, values_BxLxH, jnp.zeros_like(values_BxLxH))
+  size = math.isqrt(length - 1) + 1
+
+  def blocks(x_BxLxH: Array) -> jax.Array:
+    x_BxLxH = jnp.pad(x_BxLxH, [(0, 0), (0, -length % size), (0, 0)])
+    x_BxNxTxH = x_BxLxH.reshape(batch, -1, size, heads)
+    return jnp.moveaxis(x_BxNxTxH, 2, 0)
+
+  # Runs of one token, in N blocks of T tokens. Scans go along the first axis:
+  # over the T tokens of all blocks at once, then over the N sums of blocks. T
+  # is near sqrt(L), so these are about 2 sqrt(L) steps.
+  runs_TxBxNxH = jax.tree.map(
+    blocks, (begins_BxLxH, values_BxLxH, jnp.zeros_like(values_BxLxH))
   )
 
   def step(before: Any, part: Any) -> tuple[Any, Any]:
@@ -162,17 +164,23 @@ def _sums(values_BxLxH: Array, segment_ids: Array | None) -> Sum:
   def shift(before: Any, part: Any) -> tuple[Any, Any]:
     return _join(before, part), before
 
-  nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), parts)
-  totals, within = jax.lax.scan(step, nothing, parts)
-  totals = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), totals)
-  nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), totals)
-  _, before = jax.lax.scan(shift, nothing, totals)
-  before = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1)[None], before)
-  _, *found = _join(before, within)
-  value, error = (
-    jnp.moveaxis(x, 0, 2).reshape(batch, -1, heads)[:, :length] for x in found
+  def nothing(runs: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros_like(x[0]), runs)
+
+  totals_BxNxH, within_TxBxNxH = jax.lax.scan(
+    step, nothing(runs_TxBxNxH), runs_TxBxNxH
   )
-  return value, error
+  totals_NxBxH = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), totals_BxNxH)
+  _, before_NxBxH = jax.lax.scan(shift, nothing(totals_NxBxH), totals_NxBxH)
+  before_1xBxNxH = jax.tree.map(
+    lambda x: jnp.moveaxis(x, 0, 1)[None], before_NxBxH
+  )
+  _, *sums_TxBxNxH = _join(before_1xBxNxH, within_TxBxNxH)
+  value_BxLxH, error_BxLxH = (
+    jnp.moveaxis(x, 0, 2).reshape(batch, -1, heads)[:, :length]
+    for x in sums_TxBxNxH
+  )
+  return value_BxLxH, error_BxLxH
 
 
 def _join(a: Any, b: Any) -> Any:
