@@ -20,7 +20,7 @@ from lengen_jax import errors, tasks
 from lengen_jax.models import transduction
 from lengen_jax.tasks import batches
 from lengen_jax.training import config as config_lib
-from lengen_jax.training import optimizer
+from lengen_jax.training import optimizer, task_answers
 from lengen_jax.training import state as state_lib
 from lengen_jax.types import Array, Params
 
@@ -69,6 +69,8 @@ class TaskTrainer:
       train_length=train.max_length,
       test_length=max(test.lengths),
     )
+    if test.by == 'generation':
+      task_answers.check(self._model, test, self.task)
     self._make_batch = functools.partial(
       batches.make, self.task, autoregressive=self._model.autoregressive
     )
@@ -113,10 +115,12 @@ class TaskTrainer:
     """Returns the scores of the points at one nominal length, float32 `[R]`.
 
     'accuracy' is the share of correct targets, 'exact' the share of sequences
-    whose targets are all correct, and 'loss' in nats per target. Targets
-    outside the task's mask are not scored.
+    whose targets are all correct, and 'loss' in nats per target, which is NaN
+    if answers are generated. Targets outside the task's mask are not scored.
     """
     width = min(w for w in self.test_widths if w >= length)
+    if self.config.eval.by == 'generation':
+      return self._generate(points.params, length, width)
     return self._test(points.params, jnp.int32(length), width=width)
 
   def check(self) -> None:
@@ -227,10 +231,7 @@ class TaskTrainer:
     rows = max(d for d in range(1, most + 1) if examples % d == 0)
 
     def score(rngs: jax.Array) -> dict[str, jax.Array]:
-      inputs, targets = jax.vmap(
-        lambda rng: self.task.sample(rng, 1, length, padded_length=width)
-      )(rngs)
-      inputs, targets = inputs[:, 0], targets[:, 0]
+      inputs, targets = self._sample(rngs, length, width)
       outputs = self._model.apply(
         params,
         self._make_batch(inputs, targets, length),
@@ -238,7 +239,9 @@ class TaskTrainer:
         train=False,
         scored=False,
       )
-      logits_BxMxV = batches.at_targets(self.task, outputs, targets, length)
+      logits_BxMxV = batches.at_targets(
+        self.task, outputs, inputs, targets, length
+      )
       answers = logits_BxMxV.argmax(-1)
       mask = self.task.mask(targets, length)
       losses = optax.softmax_cross_entropy_with_integer_labels(
@@ -251,15 +254,51 @@ class TaskTrainer:
         'count': mask.sum(),
       }
 
-    # The examples are the same for all points and any batching.
-    rng = jax.random.fold_in(jax.random.key(1), length)
-    rngs = jax.random.split(rng, examples).reshape(-1, rows)
+    rngs = self._example_rngs(length).reshape(-1, rows)
     sums = jax.tree.map(jnp.sum, jax.lax.map(score, rngs))
     count = sums.pop('count')
     return {
       name: total / (examples if name == 'exact' else count)
       for name, total in sums.items()
     }
+
+  def _generate(
+    self, params: Params, length: int, width: int
+  ) -> dict[str, jax.Array]:
+    """Returns the scores of generated answers on rows padded to `width`."""
+    sample = jax.jit(self._sample, static_argnums=2)
+    inputs, targets = sample(self._example_rngs(length), length, width)
+    targets = targets[:, : int(self.task.output_length(length))]
+    scores: dict[str, list[Any]] = {name: [] for name in config_lib.SCORES}
+    for point in range(len(jax.tree.leaves(params)[0])):
+      answers = task_answers.generate(
+        self._model,
+        self.task,
+        jax.tree.map(lambda leaf, n=point: np.asarray(leaf[n]), params),
+        inputs,
+        length,
+        batch_tokens=self.config.eval.batch_tokens,
+      )
+      exact = self.task.exact_match(answers, targets, length)
+      accuracy = self.task.accuracy(answers, targets, length)
+      scores['accuracy'].append(accuracy)
+      scores['exact'].append(exact.mean())
+      scores['loss'].append(jnp.nan)
+    return {name: jnp.array(values) for name, values in scores.items()}
+
+  def _example_rngs(self, length: int | jax.Array) -> jax.Array:
+    """Returns keys of the examples, for all points and any batching."""
+    rng = jax.random.fold_in(jax.random.key(1), length)
+    return jax.random.split(rng, self.config.eval.examples)
+
+  def _sample(
+    self, rngs: jax.Array, length: int | jax.Array, width: int
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns an example for each key, inputs and targets."""
+    inputs, targets = jax.vmap(
+      lambda rng: self.task.sample(rng, 1, length, padded_length=width)
+    )(rngs)
+    return inputs[:, 0], targets[:, 0]
 
 
 def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:

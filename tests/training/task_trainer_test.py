@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import chomsky, warping_algorithmic
+from configs import arithmetic, chomsky, recall, warping_algorithmic
 from lengen_jax import errors
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import task_trainer
@@ -37,6 +37,14 @@ def test_the_official_model_has_as_many_parameters():
   assert sum(leaf.size for leaf in params) == 2 * 248_962
   assert program.train_widths == (8, 16, 24, 32, 40)
   assert program.test_widths[-1] == 500 and len(program.test_widths) == 8
+
+
+def test_the_model_of_addition_has_25_million_parameters():
+  """Without the embedding, as the paper counts."""
+  params = task_trainer.TaskTrainer(arithmetic.get_config()).abstract(2).params
+  inside = {k: v for k, v in params.items() if k not in ('embed', 'head')}
+  count = sum(leaf.size for leaf in jax.tree.leaves(inside)) / 2
+  assert count == pytest.approx(25.2e6, rel=1e-3)
 
 
 def test_steps_in_parts_are_the_same_steps():
@@ -96,6 +104,27 @@ def test_it_learns(encoding):
   assert np.max(after['loss']) < 0.5 * np.min(before['loss'])
 
 
+@pytest.mark.parametrize(
+  'encoding', ['alibi', pytest.param('lstm', marks=pytest.mark.slow)]
+)
+def test_it_learns_targets_at_the_input(encoding):
+  """flip_flop of 2 instructions is the bit before."""
+  config = recall.get_config('flip_flop,tiny')
+  config.model.encoding = encoding
+  config.model.num_layers = 1
+  config.train.min_length = config.train.max_length = 2
+  config.eval.lengths = (2, 4)
+  program = task_trainer.TaskTrainer(config)
+  runs = program.init((0, 1), (1e-2, 1e-2))
+  runs = program.train(runs, 0, 60)
+  scores = program.test(runs, 2)
+  assert np.max(scores['accuracy']) == 1 and np.max(scores['exact']) == 1
+  # At length 4, one or more of up to three answers are scored.
+  scores = program.test(runs, 4)
+  assert (scores['exact'] <= scores['accuracy']).all()
+  assert (0 < scores['accuracy']).all() and np.isfinite(scores['loss']).all()
+
+
 def test_bad_lengths_and_names():
   limited = 'randomized(max_position=20)'
   with pytest.raises(errors.LengthError) as caught:
@@ -115,6 +144,7 @@ def test_bad_lengths_and_names():
     ({'eval__lengths': ()}, 'eval.lengths must be one or more distinct'),
     ({'eval__score': 'acuracy'}, "did you mean 'accuracy'"),
     ({'eval__examples': 0}, 'eval.examples must be at least 1, got 0'),
+    ({'eval__by': 'generating'}, "did you mean 'generation'"),
     ({'train__buckets': 0}, 'train.buckets must be at least 1, got 0'),
     ({'train__log_every': 0}, 'train.log_every must be at least 1, got 0'),
     ({'train__min_length': 9}, 'train.min_length=9 and train.max_length=6'),
@@ -157,6 +187,15 @@ def test_scores_do_not_depend_on_how_examples_are_split():
     *((chomsky, task) for task in ('bucket_sort', 'duplicate_string')),
     *((warping_algorithmic, task) for task in ('copy', 'sort', 'sum')),
     (warping_algorithmic, 'figure3'),
+    *(
+      pytest.param(
+        recall,
+        task,
+        marks=() if task in ('mqar', 'flip_flop') else pytest.mark.slow,
+      )
+      for task in recall.TASKS
+    ),
+    *((arithmetic, task) for task in ('plain', 'reversed', 'hints')),
   ],
 )
 def test_every_run_of_every_config_goes_together(config, task, size):

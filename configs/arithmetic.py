@@ -1,0 +1,103 @@
+"""Addition trained on few digits, tested on more: formats and positions.
+
+Command, for FORMAT in plain, reversed, hints:
+  lengen sweep --config=configs/arithmetic.py:FORMAT \
+    --workdir=runs/arithmetic/FORMAT
+
+Paper: Zhou et al. (2024), arXiv:2402.09371, whose model of 25M parameters is
+trained on 1..40 digits and tested on up to 100. The score is the part of
+answers that are right, hints included. In the format
+
+- `hints`, numbers are reversed and padded, and have index hints;
+- `reversed`, they are reversed and padded;
+- `plain`, they are padded and start with the most significant digit.
+
+Seeds differ much: the paper's figures are the best of ten. The report has the
+best seed and mean and deviation over seeds, and curves.csv has each of them.
+Unlike in the paper, a batch has rows of one length, drawn for each step, and as
+many tokens on average, where the paper packs rows of 2048 tokens. It does not
+give the range of randomized positions.
+
+Beside FIRE, with and without randomized positions, the runs are Abacus
+positions (arXiv:2405.17399) for a learned encoding at the input, with FIRE in
+attention, and coupled positions (arXiv:2405.20671) for a learned encoding.
+
+`:FORMAT,small` trains the same model for fewer steps. `:FORMAT,cpu` trains a
+small model on 1..8 digits and tests it on up to 24, on two cores;
+`:FORMAT,tiny` is for tests.
+"""
+
+from lengen_jax.training import defaults
+
+_TASKS = {
+  'hints': "arithmetic/addition(format='reversed', pad=True, index_hints=True)",
+  'reversed': (
+    "arithmetic/addition(format='reversed', reverse_operands=True, pad=True)"
+  ),
+  'plain': 'arithmetic/addition(pad=True)',
+}
+_FIRE = 'fire(hidden_layers=1, shared=True)'
+# With the default, distances of a few tokens start nearly equal.
+_FIRE_SHORT = (
+  'fire(hidden_layers=1, shared=True, init_c=1., init_threshold=16.)'
+)
+
+
+def _runs(fire, positions):
+  learned = f'learned(max_position={positions})'
+  return (
+    fire,
+    f'{fire} | randomized(max_position={positions})',
+    f'{learned} + {fire} | abacus(max_offset={positions // 2}) + standard',
+    f'{learned} | coupled(max_position={positions})',
+  )
+
+
+_FIELDS = {
+  'model.num_layers': [..., ..., 2, 1],
+  'model.num_heads': [..., ..., 4, 2],
+  'model.head_dim': [..., ..., 32, 8],
+  'model.width': [..., ..., 128, 16],
+  'model.mlp_width': [..., ..., 256, 32],
+  'model.norm_placement': [..., ..., 'pre', ...],
+  'optimizer.name': 'adamw',
+  'optimizer.schedule': 'cosine',
+  'optimizer.warmup_steps': [500, ..., 100, 2],
+  'optimizer.final_fraction': 0.1,
+  'optimizer.weight_decay': [0.1, ..., 0.0, ...],
+  'optimizer.clip_norm': 1.0,
+  'train.min_length': 1,
+  'train.max_length': [40, ..., 8, 3],
+  'train.steps': [50_000, 10_000, 3000, 20],
+  'train.batch_size': [2048, 512, 64, 8],
+  'train.buckets': [4, ..., 1, 1],
+  'train.log_every': [100, ..., ..., 10],
+  'train.checkpoint_every': [2000, ..., 1000, 10],
+  'eval.lengths': [
+    (1, *range(5, 101, 5)),
+    ...,
+    (1, 2, 4, 6, 8, 10, 12, 16, 20, 24),
+    (1, 3, 5),
+  ],
+  'eval.examples': [1000, ..., 128, 8],
+  'eval.batch_tokens': [65536, ..., 16384, 512],
+  'eval.buckets': [5, ..., 2, 1],
+  'eval.score': 'exact',
+  'sweep.runs': [
+    '; '.join((*_runs(_FIRE, 1024), 'rope', 'kerple_log', 'nope')),
+    ...,
+    '; '.join(_runs(_FIRE_SHORT, 200)),
+    '; '.join(_runs(_FIRE_SHORT, 64)),
+  ],
+  'sweep.learning_rates': [(3e-4,), ..., (3e-3,), (3e-3,)],
+  'sweep.seeds': [tuple(range(10)), ..., (0, 1, 2), (0,)],
+}
+
+
+def get_config(arg=''):
+  """Returns the config; `arg` is a format, then perhaps a size."""
+  name, size = defaults.choose(arg, _TASKS)
+  config = defaults.get_task(_TASKS[name], 'zhou', size, _FIELDS)
+  config.model.encoding = _FIRE
+  config.paper = ()
+  return config

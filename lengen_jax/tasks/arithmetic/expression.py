@@ -1,0 +1,286 @@
+"""Base class of the tasks on several numbers: questions and their answers.
+
+Shapes: M operands, W tokens of an input, T tokens of a row, D digits. Arrays of
+digits start with the least significant one.
+"""
+
+import dataclasses
+import itertools
+import re
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from lengen_jax.tasks import arithmetic, draws
+from lengen_jax.tasks.arithmetic import symbols
+from lengen_jax.tasks.base import Length, UNSCORED
+from lengen_jax.types import Array
+
+# Numbers of digits: of type int, or traced.
+Sizes = list[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Expression(arithmetic.ArithmeticTask):
+  """Base of the tasks with an operator between numbers.
+
+  The nominal length is the number of digits of an operand. The keys express the
+  formats of the papers:
+
+  - Cho et al. (2024), arXiv:2405.20671: `format='reversed', pad=True,
+    lengths='uniform'`.
+  - Zhou et al. (2024), arXiv:2402.09371: `format='reversed', pad=True,
+    index_hints=True`.
+  - McLeish et al. (2024), arXiv:2405.17399: `format='reversed',
+    reverse_operands=True`.
+
+  Attributes:
+    format: order of the digits of the answer, 'plain' (most significant first)
+      or 'reversed'.
+    reverse_operands: whether the least significant digit of an operand comes
+      first. With None, this is the case if the format is 'reversed' and there
+      are index hints, which so have the same order in all numbers.
+    pad: whether leading zeros extend operands to the longest one, and the
+      answer to the longest answer that operands of these lengths have.
+    lengths: 'equal' for operands of n digits, 'uniform' for 1 to n digits. The
+      first digit of a number is not 0, unless it is the only one.
+    second_digits: number of digits of the second operand; None for `lengths`.
+  """
+
+  format: str = 'plain'
+  reverse_operands: bool | None = None
+  pad: bool = False
+  lengths: str = 'equal'
+  second_digits: int | None = None
+
+  # The operator, and the number of operands.
+  sign: ClassVar[int]
+  operands = 2
+  chance = 0.1
+  num_roles = 1
+  ranges = {
+    'format': ('plain', 'reversed'),
+    'lengths': ('equal', 'uniform'),
+    'second_digits': 'None or >= 1',
+  }
+
+  def columns(self, numbers_MxD: jax.Array) -> jax.Array:
+    """Returns the digits of the result before carrying, int32 `[D]`."""
+    raise NotImplementedError
+
+  def answer_digits(self, sizes: Sizes) -> Any:
+    """Returns the most digits of an answer to operands of some sizes."""
+    raise NotImplementedError
+
+  def padded_answer(self, sizes: Sizes) -> Any:
+    """Returns the digits of a padded answer to padded operands."""
+    return self.answer_digits(sizes)
+
+  def padded_operands(self, sizes: Sizes) -> Sizes:
+    """Returns the sizes of padded operands."""
+    return [most(sizes)] * self.operands
+
+  def ordered(
+    self, numbers_MxD: jax.Array, sizes_M: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns numbers and sizes of operands in the order of the question."""
+    return numbers_MxD, sizes_M
+
+  @property
+  def form(self) -> str:
+    digit = '[a-z]+[0-9]' if self.index_hints else '[0-9]'
+    sign = '[*x]'
+    if self.sign != symbols.TIMES:
+      sign = re.escape(symbols.text([self.sign]))
+    return sign.join([f'({digit})+'] * self.operands)
+
+  @property
+  def _reverses_operands(self) -> bool:
+    if self.reverse_operands is None:
+      return self.format == 'reversed' and self.index_hints
+    return self.reverse_operands
+
+  @property
+  def _per_digit(self) -> int:
+    """Number of tokens of a digit."""
+    return 2 if self.index_hints else 1
+
+  def _sizes(self, length: Length) -> Sizes:
+    """Returns the most digits of each operand, without padding."""
+    sizes = [length] * self.operands
+    if self.second_digits is not None:
+      sizes[1] = self.second_digits
+    return sizes
+
+  def input_length(self, length: Length) -> Length:
+    sizes = self._sizes(length)
+    if self.pad:
+      sizes = self.padded_operands(sizes)
+    return sum(sizes) * self._per_digit + self.operands - 1
+
+  def output_length(self, length: Length) -> Length:
+    return self.answer_digits(self._sizes(length)) * self._per_digit + 1
+
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
+    count = self.operands
+    bits = draws.column_bits(rng, width, (2 * count + 1,))
+    sizes = self._sizes(n)
+    if self.lengths == 'uniform':
+      sizes = [
+        size if size is self.second_digits else 1 + draws.below(one[0], size)
+        for size, one in zip(sizes, bits[count:-1], strict=True)
+      ]
+    sizes_M = jnp.stack([jnp.asarray(size) for size in sizes])
+    numbers_MxW, sizes_M = self.ordered(
+      _numbers(bits[:count], sizes_M), sizes_M
+    )
+    sizes = list(sizes_M)
+    if self.pad:
+      sizes = self.padded_operands(sizes)
+    spare = symbols.HINTS - self.answer_digits(self._sizes(n))
+    hint = draws.below(bits[-1, 0], jnp.maximum(spare, 0) + 1)
+    column, end = jnp.arange(width), jnp.int32(0)
+    x = jnp.zeros(width, jnp.int32)
+    for number, size in enumerate(sizes):
+      if number:
+        x, end = jnp.where(column == end, self.sign, x), end + 1
+      x += self._write(
+        column - end, numbers_MxW[number], size, self._reverses_operands, hint
+      )
+      end += size * self._per_digit
+    return x
+
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
+    width = x.shape[0]
+    padded = next(
+      length
+      for length in itertools.count(self.min_length)
+      if self.input_length(length) >= width
+    )
+    numbers_MxD, sizes_M = self._read(
+      x, self.answer_digits(self._sizes(padded))
+    )
+    digits_D = carry(self.columns(numbers_MxD))
+    # A number has at least one digit.
+    size = 1 + jnp.max(jnp.where(digits_D > 0, jnp.arange(len(digits_D)), 0))
+    if self.pad:
+      size = self.padded_answer(list(sizes_M))
+    hint = x[jnp.argmax(x >= symbols.HINT)] - symbols.HINT
+    place = jnp.arange(self.output_length(padded))
+    y = self._write(place, digits_D, size, self.format == 'reversed', hint)
+    end = size * self._per_digit
+    return jnp.where(
+      place < end, y, jnp.where(place == end, symbols.END, UNSCORED)
+    )
+
+  def _write(
+    self,
+    place: jax.Array,
+    digits_D: jax.Array,
+    size: Any,
+    reverses: bool,
+    hint: jax.Array,
+  ) -> jax.Array:
+    """Returns the tokens at some places of a number, 0 outside of it.
+
+    Hints go from number `hint` on in the order of the digits of operands.
+    """
+    count = place // self._per_digit
+    mirrored = size - 1 - count
+    significance = count if reverses else mirrored
+    known = (significance >= 0) & (significance < len(digits_D))
+    token = symbols.ZERO + jnp.where(known, digits_D[significance], 0)
+    if self.index_hints:
+      step = count if reverses == self._reverses_operands else mirrored
+      hints = symbols.HINT + (hint + step) % symbols.HINTS
+      token = jnp.where(place % 2 == 0, hints, token)
+    return jnp.where((count >= 0) & (count < size), token, symbols.PADDING)
+
+  def _read(self, x: jax.Array, digits: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the numbers of an input, `[M, digits]`, and their sizes `[M]`."""
+    number_W, is_digit_W = jnp.cumsum(x == self.sign), symbols.is_digit(x)
+    significance_W, _ = self._significance(x)
+    numbers_MxD = jnp.zeros((self.operands, digits), jnp.int32)
+    numbers_MxD = numbers_MxD.at[number_W, significance_W].add(
+      jnp.where(is_digit_W, x - symbols.ZERO, 0), mode='drop'
+    )
+    is_own_MxW = number_W[None] == jnp.arange(self.operands)[:, None]
+    return numbers_MxD, jnp.sum(is_own_MxW & is_digit_W[None], axis=1)
+
+  def _significance(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the significance of the digits of a row, int32 `[T]`.
+
+    The second value is the number of digits after the separator.
+    """
+    is_mark = (tokens == self.sign) | (tokens == self.separator)
+    number = jnp.cumsum(is_mark)
+    seen = jnp.cumsum(symbols.is_digit(tokens))
+    before = jax.lax.cummax(jnp.where(is_mark, seen, 0))
+    last = jnp.zeros_like(seen).at[number].max(seen, mode='drop')[number]
+    in_answer = jnp.cumsum(tokens == self.separator) > 0
+    reverses = jnp.where(
+      in_answer, self.format == 'reversed', self._reverses_operands
+    )
+    significance = jnp.where(reverses, seen - before - 1, last - seen)
+    return significance, jnp.sum(symbols.is_digit(tokens) & in_answer)
+
+  def roles(self, tokens: jax.Array) -> jax.Array:
+    """Returns the roles of position coupling, int32 `[T] -> [1, T]`.
+
+    The digit of significance j has role j + 1 in all numbers, and signs have
+    role 0. The separator before an answer in the plain format has the role that
+    precedes those of the answer, in descending order.
+
+    Source: Cho et al. (2024), arXiv:2405.20671, and its code.
+    """
+    significance, count = self._significance(tokens)
+    equals = 0 if self.format == 'reversed' else count + 1
+    role = jnp.where(symbols.is_digit(tokens), significance + 1, -1)
+    role = jnp.where(tokens == self.sign, 0, role)
+    return jnp.where(tokens == self.separator, equals, role)[None]
+
+  def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
+    """Returns the targets of inputs; see `Task.target`.
+
+    Without a length, numbers may have as many digits as inputs have tokens.
+    """
+    if length is None and jnp.ndim(inputs) == 2:
+      length = jnp.shape(inputs)[1]
+      missing = int(self.input_length(length)) - length
+      inputs = jnp.pad(jnp.asarray(inputs), ((0, 0), (0, missing)))
+    return super().target(inputs, length)
+
+
+def most(sizes: Sizes) -> Any:
+  """Returns the maximum of sizes, an int unless one of them is an array."""
+  if all(isinstance(size, int) for size in sizes):
+    return max(sizes)
+  return jnp.max(jnp.stack([jnp.asarray(size) for size in sizes]))
+
+
+def carry(columns_D: jax.Array) -> jax.Array:
+  """Returns the digits of a number given by any integers in their place."""
+
+  def step(carried: jax.Array, column: jax.Array) -> tuple[Any, jax.Array]:
+    total = column + carried
+    return total // 10, total % 10
+
+  _, digits_D = jax.lax.scan(step, jnp.int32(0), columns_D)
+  return digits_D
+
+
+def _numbers(bits_MxW: jax.Array, sizes_M: jax.Array) -> jax.Array:
+  """Returns random numbers of some sizes; column i of bits is the ith digit."""
+  column_1xW, size_Mx1 = jnp.arange(bits_MxW.shape[1])[None], sizes_M[:, None]
+  digits_MxW = jnp.where(
+    (column_1xW == 0) & (size_Mx1 > 1),
+    1 + draws.below(bits_MxW, 9),
+    draws.below(bits_MxW, 10),
+  )
+  mirrored_MxW = size_Mx1 - 1 - column_1xW
+  return jnp.where(
+    mirrored_MxW >= 0,
+    jnp.take_along_axis(digits_MxW, jnp.maximum(mirrored_MxW, 0), axis=1),
+    0,
+  )

@@ -1,0 +1,66 @@
+"""Tokens of the arithmetic tasks, and their text."""
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from lengen_jax import errors
+
+# Those of the code of McLeish et al. (2024), arXiv:2405.17399.
+PADDING, END, ZERO = 0, 3, 4
+PLUS, MINUS, TIMES, EQUALS = 14, 15, 16, 17
+# The first hint. Ids 18 and 19 have no symbol.
+HINT = 20
+# Number of hints in Zhou et al. (2024), arXiv:2402.09371.
+HINTS = 102
+
+_CHARACTERS = {
+  **{str(digit): ZERO + digit for digit in range(10)},
+  '+': PLUS,
+  '-': MINUS,
+  '*': TIMES,
+  '=': EQUALS,
+}
+
+
+def _letters(number: int) -> str:
+  """Returns the text of a hint: a to z, then aa, ab and so on."""
+  first, last = divmod(number, 26)
+  return (chr(96 + first) if first else '') + chr(97 + last)
+
+
+_HINTS = {_letters(number): HINT + number for number in range(HINTS)}
+_TEXTS = {token: text for text, token in (_CHARACTERS | _HINTS).items()}
+
+
+def parse(text: str, hints: bool) -> list[int]:
+  """Returns the token ids of a text such as `42+39`, without its spaces.
+
+  With `hints`, letters before a digit are a hint, as in `a4b2+a3b9`: a to z,
+  then aa, ab and so on. Without, `x` is `*`.
+
+  Raises:
+    errors.ConfigError: a part of the text is no token.
+  """
+  known = _CHARACTERS | (_HINTS if hints else {'x': TIMES})
+  ids = []
+  for part in re.findall('[a-z]+|[^a-z]', re.sub(r'\s', '', text)):
+    if part not in known:
+      letters = f', and hints from a to {_letters(HINTS - 1)}' * hints
+      raise errors.ConfigError(
+        f'{part!r} in {text!r} is no token; write digits, + - * ={letters}'
+      )
+    ids.append(known[part])
+  return ids
+
+
+def text(ids: Any) -> str:
+  """Returns the text of token ids; padding and the end token have none."""
+  return ''.join(_TEXTS.get(i, '') for i in np.asarray(ids).tolist())
+
+
+def is_digit(tokens: jax.Array) -> jax.Array:
+  """Returns which tokens are digits, bool."""
+  return (tokens >= ZERO) & (tokens < ZERO + 10)

@@ -1,0 +1,223 @@
+"""Tests `lengen_jax/tasks/arithmetic/`."""
+
+import functools
+import json
+import operator
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax import errors, tasks
+from lengen_jax.tasks import batches
+from lengen_jax.tasks.arithmetic import symbols
+from tests import helpers
+
+KEY = jax.random.key(3)
+GROUPS = json.loads((helpers.GOLDEN / 'arithmetic/questions.json').read_text())
+SIGNS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
+# Each key, and the formats of the papers.
+SPECS = [
+  'addition',
+  "addition(format='reversed', pad=True, lengths='uniform')",
+  "addition(format='reversed', pad=True, index_hints=True)",
+  'subtraction',
+  "subtraction(format='reversed', reverse_operands=True, lengths='uniform')",
+  "multiplication(format='reversed', pad=True, second_digits=2)",
+  'multiplication(reverse_operands=True)',
+  "addition(format='reversed', pad=True, operands=3)",
+  'addition(index_hints=True, second_digits=4)',
+  'subtraction(pad=True, second_digits=1)',
+]
+
+
+def create(spec):
+  return tasks.create(f'arithmetic/{spec}')
+
+
+def padded(rows, width):
+  return np.array([row + [0] * (width - len(row)) for row in rows])
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize('group', GROUPS, ids=lambda group: group['task'])
+def test_answers_and_roles_of_the_papers(group):
+  task = tasks.create(group['task'])
+  questions, answers, *roles = zip(*group['cases'], strict=True)
+  rows = [task.parse(question) for question in questions]
+  assert [task.text(row) for row in rows] == list(questions)
+  longest = max(len(re.sub('[a-z]', '', q)) for q in questions)
+  targets = task.target(padded(rows, task.input_length(longest)), longest)
+  assert [task.text(row) for row in targets] == list(answers)
+  # The end is scored, and nothing after it.
+  counts = [len(task.parse(answer)) + 1 for answer in answers]
+  assert task.mask(targets, longest).sum(1).tolist() == counts
+  for want in roles:
+    whole = [
+      [*row, task.separator, *task.parse(answer)]
+      for row, answer in zip(rows, answers, strict=True)
+    ]
+    whole = padded(whole, max(map(len, whole)))
+    got = np.asarray(jax.jit(jax.vmap(task.roles))(whole))[:, 0]
+    assert [row[row >= 0].tolist() for row in got] == list(want)
+
+
+def value(text, reverses):
+  """The number that a text means, and its number of digits."""
+  digits = re.sub('[a-z]', '', text)
+  return int(digits[::-1] if reverses else digits), len(digits)
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize('spec', SPECS)
+def test_integers(spec):
+  """Answers are right, numbers have their digits, and padding changes none."""
+  task = create(spec)
+  reverses_operands = task.reverse_operands
+  if reverses_operands is None:
+    reverses_operands = task.format == 'reversed' and task.index_hints
+  sign = task.text([task.sign])
+  few, few_targets = task.sample(KEY, 8, 3)
+  for n in (1, 3, 12) if task.min_length == 1 else (3, 12):
+    inputs, targets = task.sample(KEY, 64, jnp.int32(n), 12)
+    masks = np.asarray(task.mask(targets, n))
+    if n == 3:
+      np.testing.assert_array_equal(inputs[:8, : few.shape[1]], few)
+      width = few_targets.shape[1]
+      np.testing.assert_array_equal(targets[:8, :width], few_targets)
+    sizes = [n, task.second_digits or n, *[n] * (task.operands - 2)]
+    seen = [set() for _ in sizes]
+    rows = zip(np.asarray(inputs), np.asarray(targets), masks, strict=True)
+    for x, y, mask in rows:
+      question = task.text(x)
+      assert task.parse(question) == x[x > 0].tolist()
+      assert (x > 0).sum() <= task.input_length(n)
+      numbers, widths = zip(
+        *(value(one, reverses_operands) for one in question.split(sign)),
+        strict=True,
+      )
+      got, size = value(task.text(y), task.format == 'reversed')
+      assert got == functools.reduce(SIGNS[sign], numbers)
+      for one, digits in zip(seen, numbers, strict=True):
+        one.add(len(str(digits)))
+      scored = y[mask]
+      assert scored[-1] == symbols.END and (scored[:-1] > symbols.END).all()
+      if task.pad and sign != '*':
+        assert len(set(widths)) == 1
+      if not task.pad:
+        assert size == len(str(got))
+        assert widths == tuple(len(str(number)) for number in numbers)
+    if task.lengths == 'uniform':
+      assert set.union(*seen) == {*range(1, n + 1)}
+      assert all(len(one) > n // 2 for one in seen)
+    elif sign != '-' or n == 1 or task.second_digits:
+      assert seen == [{size} for size in sizes]
+
+
+def test_padded_answers():
+  """The longest answer that operands of these lengths have."""
+  task = create("multiplication(format='reversed', pad=True)")
+  assert task.answer('10x3') == '030'
+  assert create('subtraction(pad=True)').answer('100-099') == '001'
+
+
+def test_hints_are_consecutive_and_fit():
+  task = create("addition(format='reversed', pad=True, index_hints=True)")
+  starts = set()
+  inputs, targets = task.sample(KEY, 128, jnp.int32(98), 110)
+  for x, y in zip(np.asarray(inputs), np.asarray(targets), strict=True):
+    hints = x[x >= symbols.HINT] - symbols.HINT
+    first = hints[0]
+    want = np.arange(first, first + 99)
+    np.testing.assert_array_equal(hints, np.tile(want, 2))
+    np.testing.assert_array_equal(y[y >= symbols.HINT] - symbols.HINT, want)
+    starts.add(int(first))
+  assert starts == {0, 1, 2, 3}
+  # Beyond 102 digits, hints start again.
+  inputs, _ = task.sample(KEY, 128, jnp.int32(110), 110)
+  assert inputs.max() == task.vocab_in - 1
+
+
+def test_first_digits():
+  """A number has no leading zero, but 0 is a number of one digit."""
+  task = create('addition')
+  inputs, _ = task.sample(KEY, 300, jnp.int32(1), 2)
+  assert np.unique(inputs[:, 0]).tolist() == list(range(4, 14))
+  inputs, _ = task.sample(KEY, 300, jnp.int32(2), 2)
+  assert np.unique(inputs[:, 0]).tolist() == list(range(5, 14))
+  assert np.unique(inputs[:, 1]).tolist() == list(range(4, 14))
+
+
+@pytest.mark.parametrize('scratchpad', [True, False])
+def test_parity(scratchpad):
+  task = create(f'parity(scratchpad={scratchpad})')
+  inputs, targets = task.sample(KEY, 8, 5, 9)
+  for x, y in zip(np.asarray(inputs), np.asarray(targets), strict=True):
+    want = np.cumsum(x[:5] - symbols.ZERO) % 2 + symbols.ZERO
+    want = [*(want if scratchpad else want[-1:]), symbols.END]
+    assert y[: len(want)].tolist() == want and not y[len(want) :].any()
+  assert task.answer('0110') == ('0100' if scratchpad else '0')
+  if scratchpad:
+    roles = task.encode('011', '010')['roles']
+    assert roles.tolist() == [[1, 2, 3, 0, 1, 2, 3]]
+
+
+def test_rows_have_their_own_lengths_and_roles():
+  """Answers follow their questions; the end and padding have no role."""
+  task = create("addition(format='reversed', pad=True, lengths='uniform')")
+  inputs, targets = task.sample(KEY, 16, 3, 4)
+  make = functools.partial(batches.make, task, autoregressive=True)
+  batch = jax.jit(make)(inputs, targets, 3)
+  assert batch['roles'].shape == (1, *batch['inputs'].shape)
+  lengths = set()
+  for row in range(16):
+    question = task.text(inputs[row])
+    answer = task.text(targets[row])
+    size = len(question) + 1 + len(answer)
+    assert task.text(batch['inputs'][row]) == f'{question}={answer}'
+    at = batch['weights'][row] > 0
+    assert at.nonzero()[0].tolist() == list(range(len(question), size))
+    want = task.encode(question, answer)['roles'][0]
+    roles = np.asarray(batch['roles'][0, row])
+    np.testing.assert_array_equal(roles[:size], want)
+    assert (roles[size:] == -1).all()
+    lengths.add(size)
+  assert len(lengths) > 1
+
+
+def test_encode():
+  """A row may have a wrong answer, or its beginning."""
+  row = create("addition(format='reversed')").encode('12 + 3', '51')
+  assert row['tokens'].tolist() == [5, 6, 14, 7, 17, 9, 5]
+  assert row['weights'].tolist() == [0, 0, 0, 0, 0, 1, 1]
+  assert row['roles'].tolist() == [[2, 1, 0, 1, 0, 1, 2]]
+  part = create("addition(format='reversed')").encode('12+3', '5')
+  np.testing.assert_array_equal(part['roles'], row['roles'][:, :-1])
+
+
+@pytest.mark.parametrize(
+  'spec, question, message',
+  [
+    (
+      'addition',
+      '1+',
+      "'1.' is not a question of .*; write one such as '..[+]",
+    ),
+    ('addition(operands=3)', '1+2', 'is not a question'),
+    ('addition(index_hints=True)', '1+2', "such as '([a-z]+[0-9]){2}[+]"),
+    ('subtraction', '1-2', "first number of '1-2' is less than the second"),
+    ('parity', '012', 'is not a question'),
+  ],
+)
+def test_refuses_questions(spec, question, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    create(spec).answer(question)
+
+
+def test_refuses_characters():
+  with pytest.raises(errors.ConfigError, match="'a' in '1a' is no token"):
+    create('addition').encode('1+2', '1a')
+  with pytest.raises(errors.ConfigError, match='hints from a to cx'):
+    create('addition(index_hints=True)').encode('a1+a2', 'cy3')

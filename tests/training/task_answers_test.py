@@ -1,0 +1,79 @@
+"""Tests `lengen_jax/training/task_answers.py`."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import arithmetic
+from lengen_jax import errors, tasks
+from lengen_jax.models import presets, transduction
+from lengen_jax.tasks import batches
+from lengen_jax.training import task_answers, task_trainer
+from tests import helpers
+
+
+def create(architecture='decoder', **fields):
+  config = arithmetic.get_config('plain,tiny')
+  config.model.architecture = architecture
+  config.model.encoding = 'alibi'
+  config.eval.by = 'generation'
+  config.eval.update(fields)
+  return task_trainer.TaskTrainer(config)
+
+
+def test_a_generated_answer_is_its_own_most_probable_continuation():
+  """With teacher forcing on it, the model predicts the answer itself."""
+  task = tasks.create("arithmetic/addition(lengths='uniform')")
+  fields = presets.get('tiny') | {
+    'num_layers': 1,
+    'encoding': 'alibi',
+    'attention_scale': 'none',
+  }
+  model = transduction.create(
+    task, fields, 'standard', train_length=3, test_length=3
+  )
+  params = helpers.params_of(model.config)
+  inputs, targets = task.sample(jax.random.key(1), 8, 3)
+  assert len({*np.asarray(task.input_lengths(inputs, 3)).tolist()}) > 1
+  answers = task_answers.generate(
+    model, task, params, inputs, 3, batch_tokens=64
+  )
+  assert answers.shape == targets.shape and len(np.unique(answers)) > 3
+
+  @jax.jit
+  def predict(targets):
+    batch = batches.make(task, inputs, targets, 3, autoregressive=True)
+    rngs = {'positions': jax.random.key(0)}
+    outputs = model.apply(params, batch, rngs=rngs, train=False, scored=False)
+    logits = batches.at_targets(task, outputs, inputs, targets, 3)
+    return logits.argmax(-1)
+
+  np.testing.assert_array_equal(predict(answers), answers)
+
+
+def test_scores(monkeypatch):
+  """Rows that are right, of the examples that teacher forcing has."""
+  trainer = create()
+  seen = []
+
+  def generate(model, task, params, inputs, length, *, batch_tokens):
+    del model, params, batch_tokens
+    seen.append(np.asarray(inputs))
+    answers = np.array(task.target(inputs, length))
+    answers[: 2 * len(seen), 1] = 0
+    return answers[:, : task.output_length(length)]
+
+  monkeypatch.setattr(task_answers, 'generate', generate)
+  scores = trainer.test(trainer.init((0, 1), (1e-3, 1e-3)), 3)
+  np.testing.assert_allclose(scores['exact'], [0.75, 0.5])
+  assert (scores['accuracy'] > scores['exact']).all()
+  assert np.isnan(scores['loss']).all()
+  np.testing.assert_array_equal(*seen)
+
+
+def test_refuses_what_it_cannot_score():
+  message = "generation' requires model.architecture='decoder'"
+  with pytest.raises(errors.ConfigError, match=message):
+    create(score='loss')
+  with pytest.raises(errors.ConfigError, match=message):
+    create(architecture='encoder')
