@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import attention, encodings, errors
-from lengen_jax.attention import call, visibility
+from lengen_jax.attention import bands, call, visibility
 from lengen_jax.data import windows as data_windows
 from lengen_jax.models import layers, objective, stacking
 from lengen_jax.models.config import ModelConfig
@@ -27,7 +27,12 @@ from lengen_jax.types import Array, Params
 # Largest number of weights per head and layer that are computed at a time.
 MOST_PAIRS = 2**22
 # Methods of encodings, and what attention gets from them.
-_OF_ENCODING = {'rotate': 'rotated', 'bias_fn': 'bias', 'content_fn': 'content'}
+_OF_ENCODING = {
+  'rotate': 'rotated',
+  'bands': 'bands',
+  'bias_fn': 'bias',
+  'content_fn': 'content',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +40,9 @@ class Attended:
   """Arguments of `dot_product_attention` in a layer's self-attention.
 
   Attributes:
-    q: `[B, Q, H, D]`, rotated if the encoding rotates.
-    k: `[B, K, G, D]`, rotated if the encoding rotates.
+    q: `[B, Q, H, D]`, rotated if the encoding rotates; those of the first band
+      if it has bands.
+    k: `[B, K, G, D]`, likewise.
     options: all other arguments except `v`, by name.
   """
 
@@ -53,14 +59,17 @@ class Attended:
     options = dict(self.options)
     if options['content'] is not None:
       options['content'] = _LogitsOf(options['content'])
+    q, k, options['bands'] = jax.tree.map(
+      lambda x: x.astype(jnp.float32), (self.q, self.k, options['bands'])
+    )
     eye_BxKxGxK = jnp.broadcast_to(
       jnp.eye(keys)[None, :, None], (batch, keys, key_heads, keys)
     )
     # By default an accelerator would round weights to 16 bits.
     with jax.default_matmul_precision('highest'):
       weights_BxQxHxK = attention.dot_product_attention(
-        self.q.astype(jnp.float32),
-        self.k.astype(jnp.float32),
+        q,
+        k,
         eye_BxKxGxK,
         **options,
         implementation='reference',
@@ -78,7 +87,15 @@ class Attended:
       for n in shape[1:]
     )
     seen = call.visible_pairs(mask, queries, keys.with_sinks(mask.sinks))
-    return jnp.broadcast_to(True if seen is None else seen, shape)
+    seen = True if seen is None else seen
+    if self.options['bands']:
+      # A pair in no band is masked.
+      inside = [
+        bands.pairs(band.limits, band.q_places, band.k_places).any(1)
+        for band in self.options['bands']
+      ]
+      seen &= functools.reduce(jnp.logical_or, inside)
+    return jnp.broadcast_to(seen, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +157,8 @@ def by_layer(
     elif isinstance(module, layers.Attention) and method == 'attend':
       options = parts | kwargs
       q, k = options.pop('rotated', args[1:3])
+      if bands := options.setdefault('bands', ()):
+        q, k = bands[0].q, bands[0].k
       for name in ('lengths', 'rotate', 'bias_form', 'implementation'):
         del options[name]
       found['/'.join(module.path[:-1])] = of_layer(Attended(q, k, options))

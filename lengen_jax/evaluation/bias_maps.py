@@ -94,7 +94,7 @@ def by_layer(
     params = multihost_utils.process_allgather(params, tiled=True)
   params = stacking.unstack(jax.device_get(params))
   layer_encodings = blocks.create_encodings(config)
-  owned = {e: n for n, e in blocks.owned_encodings(layer_encodings).items()}
+  owned = {e: n for n, e in blocks.owned_encodings(config).items()}
   found = {}
   for side, bidirectional in _SIDES[config.architecture].items():
     for i, encoding in enumerate(layer_encodings):

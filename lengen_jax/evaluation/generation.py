@@ -15,16 +15,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.evaluation import batching
 from lengen_jax.evaluation import config as eval_config
-from lengen_jax.models import blocks, stacking, transformer
 from lengen_jax.models import cache as cache_lib
+from lengen_jax.models import stacking, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme, tokens
 from lengen_jax.types import Array, Params
-
-# The first input of each row, as in training.
-_START = 0
-_LEAST_WIDTH = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +29,11 @@ class Generator:
   """Continues prompts, many at a time.
 
   The output for a prompt does not depend on the other prompts, up to rounding.
-  The planned length of a row is the length of its prompt plus `max_new`. Random
-  positions depend on the seed, the planned length and the index of the prompt;
-  schemes that draw once per batch do not use the index. Samples depend on the
-  seed, the index of the prompt and the number of the token.
+  The planned length of a row is the length of its prompt, without the first
+  input, plus `max_new`. Random positions depend on the seed, the planned length
+  and the index of the prompt; schemes that draw once per batch do not use the
+  index. Samples depend on the seed, the index of the prompt and the number of
+  the token.
 
   Attributes:
     config: a ModelConfig of a decoder.
@@ -49,11 +47,14 @@ class Generator:
       mesh.
     temperature: 0 for greedy decoding; else see `sample`.
     top_p: see `sample`.
+    start_id: the first input of each row, before its prompt; None where prompts
+      contain it.
 
   Raises:
     errors.ConfigError: the model is not a decoder, `max_new` or `batch_tokens`
       is below 1, `temperature` is negative, or `top_p` is not in (0, 1] or is
       given without a temperature.
+    errors.CombinationError: the scheme needs roles.
   """
 
   config: ModelConfig
@@ -66,12 +67,18 @@ class Generator:
   layout: Any
   temperature: float = 0.0
   top_p: float = 1.0
+  start_id: int | None = 0
 
   def __post_init__(self) -> None:
     if self.config.architecture != 'decoder':
       raise errors.ConfigError(
         "generation requires a model of architecture 'decoder', got "
         f'{self.config.architecture!r}'
+      )
+    if self.scheme.needs_roles:
+      raise errors.CombinationError(
+        f'{self.scheme} needs roles of tokens, which only tasks provide; '
+        'prompts have none, so that generation requires another scheme'
       )
     for name in ('max_new', 'batch_tokens'):
       if getattr(self, name) < 1:
@@ -92,7 +99,8 @@ class Generator:
     that a prompt that is too long raises an error immediately.
 
     Args:
-      prompts: token ids without a start token, integer arrays `[length]`.
+      prompts: token ids, integer arrays `[length]`; without `start_id`, which
+        is put before each, or with their first input if it is None.
       report: called after each batch as `report(done, steps)`: the number of
         finished prompts, and of decoding steps on the slowest device.
 
@@ -107,49 +115,42 @@ class Generator:
       errors.CombinationError: scheme and encoding are incompatible.
       errors.MetricError: logits are not finite.
     """
-    prompts = [self._checked(i, prompt) for i, prompt in enumerate(prompts)]
-    widths = lengths = np.array([len(prompt) for prompt in prompts], int)
-    # Encodings that depend on the number of slots require exact widths.
-    if all(one.tileable for one in blocks.create_encodings(self.config)):
-      # At most the longest prompt, so that positions stay within tables.
-      padded = np.array([padded_width(length) for length in lengths], int)
-      widths = np.minimum(padded, lengths.max(initial=0))
-    order = np.argsort(-lengths, kind='stable')
-    written: list[Any] = [None] * len(prompts)
+    inputs = [self._inputs(i, prompt) for i, prompt in enumerate(prompts)]
+    # The first input does not count.
+    lengths = np.array([len(one) - 1 for one in inputs], int)
+    written: list[Any] = [None] * len(inputs)
     params = self._decoding_params(params)
-    done, devices = 0, self.layout.size
-    for width in np.unique(widths)[::-1]:
-      numbers = order[widths[order] == width]
-      # Batches of equal size, with the same number of rows on each device.
-      share = self.batch_tokens // (width + self.max_new) // devices
-      batches = -(-len(numbers) // (max(1, share) * devices))
-      rows = -(-len(numbers) // (batches * devices)) * devices
-      for first in range(0, len(numbers), rows):
-        chosen = numbers[first : first + rows]
-        done += len(chosen)
-        # Unused rows repeat the last prompt. This adds no decoding step.
-        filled = np.pad(chosen, (0, rows - len(chosen)), mode='edge')
-        batch = {
-          'tokens': np.full((rows, width + 1), _START, np.int32),
-          'lengths': lengths[filled].astype(np.int32),
-          'numbers': filled.astype(np.int32),
-        }
-        for row, number in zip(batch['tokens'], filled, strict=True):
-          row[1 : lengths[number] + 1] = prompts[number]
-        batch = jax.device_put(batch, self._by_row)
-        ids, steps, finite = jax.device_get(self._write(params, batch))
-        report(done, int(steps.max()))
-        if not finite.all():
-          raise errors.MetricError(
-            'the logits are not finite: the model has diverged, and its output '
-            'is meaningless'
-          )
-        for number, row in zip(chosen, ids, strict=False):
-          ended = np.flatnonzero(row == self.end_id)
-          written[number] = row[: ended[0]] if len(ended) else row
+    done = 0
+    for width, numbers, filled in batching.by_width(
+      self.config,
+      lengths,
+      batch_tokens=self.batch_tokens,
+      new_tokens=self.max_new,
+      parts=self.layout.size,
+    ):
+      done += len(numbers)
+      batch = {
+        'tokens': np.zeros((len(filled), width + 1), np.int32),
+        'lengths': lengths[filled].astype(np.int32),
+        'numbers': filled.astype(np.int32),
+      }
+      for row, number in zip(batch['tokens'], filled, strict=True):
+        row[: lengths[number] + 1] = inputs[number]
+      batch = jax.device_put(batch, self._by_row)
+      ids, steps, finite = jax.device_get(self._write(params, batch))
+      report(done, int(steps.max()))
+      if not finite.all():
+        raise errors.MetricError(
+          'the logits are not finite: the model has diverged, and its output '
+          'is meaningless'
+        )
+      for number, row in zip(numbers, ids, strict=False):
+        ended = np.flatnonzero(row == self.end_id)
+        written[number] = row[: ended[0]] if len(ended) else row
     return written
 
-  def _checked(self, number: int, prompt: np.ndarray) -> np.ndarray:
+  def _inputs(self, number: int, prompt: np.ndarray) -> np.ndarray:
+    """Returns the inputs of a row: its first input and its prompt."""
     prompt = np.asarray(prompt)
     if prompt.ndim != 1 or (prompt.size and prompt.dtype.kind not in 'iu'):
       raise errors.ConfigError(
@@ -161,6 +162,13 @@ class Generator:
       raise errors.ConfigError(
         f'prompt {number} has tokens from {low} to {high}; the model has '
         f'vocab_size={self.config.vocab_size}'
+      )
+    if self.start_id is not None:
+      return np.concatenate([[self.start_id], prompt])
+    if not prompt.size:
+      raise errors.ConfigError(
+        f'prompt {number} is empty and there is no start_id; a row requires a '
+        'first input'
       )
     return prompt
 
@@ -180,7 +188,8 @@ class Generator:
     def convert(path: Any, leaf: Array) -> Array:
       names = [entry.key for entry in path]
       in_layer = {'attention', 'mlp'} & {*names} and 'encoding' not in names
-      is_kernel = in_layer and names[-1] == 'kernel'
+      # The router of experts computes in float32, too.
+      is_kernel = in_layer and names[-1] == 'kernel' and 'router' not in names
       return leaf.astype(self.config.dtype) if is_kernel else leaf
 
     params = jax.tree_util.tree_map_with_path(convert, stacking.unstack(params))
@@ -205,7 +214,7 @@ class Generator:
   ) -> tuple[Array, Array, Array]:
     """Generates tokens; reads all tokens of a prompt but the last in one call.
 
-    `batch` has 'tokens' `[B, W + 1]` (start token, prompt and padding),
+    `batch` has 'tokens' `[B, W + 1]` (first input, prompt and padding),
     'lengths' `[B]` of the prompts, and 'numbers' `[B]`, the prompts' indices.
 
     Returns:
@@ -276,9 +285,12 @@ class Generator:
 
     def positions(planned: Array, number: Array) -> Any:
       """Returns the positions of one row, independent of the other rows."""
+      index = tokens.position_index(slots, None)
       given = scheme(
-        tokens.position_index(slots, None),
+        index,
         lengths=planned[None, None],
+        # Positions that depend on tokens follow in each step.
+        tokens=jnp.zeros_like(index),
         rng=jax.random.fold_in(rng, 0 if scheme.same_rows else number),
         num_layers=self.config.num_layers,
       )
@@ -289,9 +301,14 @@ class Generator:
     cache = cache_lib.create(
       self.config, len(lengths_B), slots, scheme=scheme, rng=rng
     )
+    found = tokens.Tokens.create(
+      (len(lengths_B), slots),
+      jax.vmap(positions, out_axes=-2)(planned_B, numbers_B),
+    )
     return dataclasses.replace(
       cache,
-      positions=jax.vmap(positions, out_axes=-2)(planned_B, numbers_B),
+      positions=found.positions,
+      input_positions=found.input_positions,
       planned=planned_B[:, None],
     )
 
@@ -320,11 +337,3 @@ def sample(
     least = jnp.where(more_probable_V < top_p, sorted_V, jnp.inf).min()
     logits_V = jnp.where(logits_V >= least, logits_V, -jnp.inf)
   return jax.random.categorical(rng, logits_V).astype(jnp.int32)
-
-
-def padded_width(length: int) -> int:
-  """Returns the least of 16, 24, 32, 48, 64, ... that is at least `length`."""
-  width, wider = _LEAST_WIDTH, _LEAST_WIDTH * 3 // 2
-  while width < length:
-    width, wider = wider, 2 * width
-  return width

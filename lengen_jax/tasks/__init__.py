@@ -1,9 +1,16 @@
 """Tasks generated on the device: random inputs and their exact answers."""
 
 from lengen_jax import errors, specs
-from lengen_jax.tasks import algorithmic, retrieval
+from lengen_jax.tasks import algorithmic, groups, synthetic
+from lengen_jax.tasks.arithmetic import (
+  addition,
+  multiplication,
+  parity,
+  subtraction,
+)
 from lengen_jax.tasks.base import Task
 from lengen_jax.tasks.chomsky import cs, dcf, regular
+from lengen_jax.tasks.retrieval import aggregation, mqar, niah, passkey
 
 __all__ = ['TASKS', 'Task', 'create', 'names', 'register']
 
@@ -31,7 +38,32 @@ TASKS: dict[str, dict[str, type[Task]]] = {
     'sort': algorithmic.Sort,
     'sum': algorithmic.Sum,
   },
-  'retrieval': {'passkey': retrieval.Passkey},
+  'arithmetic': {
+    'addition': addition.Addition,
+    'subtraction': subtraction.Subtraction,
+    'multiplication': multiplication.Multiplication,
+    'parity': parity.Parity,
+  },
+  'retrieval': {
+    'passkey': passkey.Passkey,
+    'niah_single_1': niah.NiahSingle_1,
+    'niah_multikey_1': niah.NiahMultikey_1,
+    'niah_multikey_2': niah.NiahMultikey_2,
+    'niah_multivalue': niah.NiahMultivalue,
+    'niah_multiquery': niah.NiahMultiquery,
+    'vt': aggregation.Vt,
+    'fwe': aggregation.Fwe,
+    'mqar': mqar.Mqar,
+    'forgetting_mqar': mqar.ForgettingMqar,
+  },
+  'synthetic': {
+    'flip_flop': synthetic.FlipFlop,
+    'selective_copying': synthetic.SelectiveCopying,
+    'induction_heads': synthetic.InductionHeads,
+    's5': groups.S5,
+    'a5': groups.A5,
+    'z60': groups.Z60,
+  },
 }
 
 

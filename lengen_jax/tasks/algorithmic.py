@@ -39,7 +39,7 @@ class Copy(SymbolTask):
 
   formula = 'x_1 ... x_n'
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return x
 
 
@@ -48,7 +48,7 @@ class Reverse(SymbolTask):
 
   formula = 'x_n ... x_1'
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
 
 
@@ -61,7 +61,7 @@ class Sort(SymbolTask):
   formula = 'sorted x'
   permutation_invariant = True
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return jnp.sort(jnp.where(jnp.arange(x.shape[0]) < n, x, self.symbols))
 
 
@@ -80,5 +80,5 @@ class Sum(base.Task):
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return 1 + draws.symbols(rng, 9, width)
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return (jnp.sum(x) % 10)[None]

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax import errors, specs
 from lengen_jax.tasks import draws
@@ -23,15 +24,18 @@ from lengen_jax.types import Array
 
 # A nominal length; arrays are traced.
 Length = int | jax.Array
+# Target where nothing is predicted.
+UNSCORED = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
   """Base of all tasks.
 
-  A subclass defines the pure functions of one row `answer` and, unless tokens
+  A subclass defines the pure functions of one row `solve` and, unless tokens
   are uniform, `draw`, the attributes below, and the lengths of input and target
   if they are not the nominal length. Tokens beyond those lengths are set to 0.
+  Targets are UNSCORED where nothing is predicted.
   """
 
   # Ranges of keys; see `specs.check_ranges`.
@@ -51,6 +55,11 @@ class Task:
   terminator = None  # type: int | None
   # T_out if it is the same for all lengths.
   target_length = None  # type: int | None
+  # Whether there is a target at each token of the input. Otherwise targets
+  # follow the input.
+  tags = False
+  # Number of roles of a token; see `roles`.
+  num_roles = 0
 
   def __post_init__(self) -> None:
     specs.check_ranges(self)
@@ -65,7 +74,7 @@ class Task:
 
   @property
   def separator(self) -> int:
-    """A token id that the task does not use."""
+    """Token id between input and target; by default one that neither has."""
     return max(self.vocab_in, self.vocab_out)
 
   def input_length(self, length: Length) -> Length:
@@ -83,12 +92,84 @@ class Task:
     """
     return draws.symbols(rng, self.vocab_in, width)
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     """Returns the target of an input, int32 `[W] -> [T_out(W)]`.
 
     x is 0 from index T_in(n) on, where n is the nominal length.
     """
     raise NotImplementedError
+
+  def input_lengths(self, inputs: jax.Array, length: Length) -> Any:
+    """Returns the tokens of each input `[B, T_in]`, `[B]`, or one for all.
+
+    Inputs of a nominal length may differ in their number of tokens, up to T_in.
+    """
+    return self.input_length(length)
+
+  def roles(self, tokens: jax.Array) -> jax.Array:
+    """Returns the roles of the tokens of one row, int32 `[T] -> [R, T]`.
+
+    Tokens with equal roles get equal positions from the scheme `coupled`. A
+    token has `num_roles` roles, which are -1 for none.
+    """
+    raise NotImplementedError
+
+  def parse(self, text: str) -> list[int]:
+    """Returns the token ids of a text; by default ids separated by spaces.
+
+    Raises:
+      errors.ConfigError: a part of the text is no token of the task.
+    """
+    try:
+      ids = [int(word) for word in text.split()]
+    except ValueError:
+      ids = [-1]
+    count = max(self.vocab_in, self.vocab_out)
+    if any(not 0 <= i < count for i in ids):
+      raise errors.ConfigError(
+        f'{text!r} has a part that is no token of {self}; its tokens are 0 to '
+        f'{count - 1}, separated by spaces'
+      )
+    return ids
+
+  def text(self, ids: Any) -> str:
+    """Returns the text of token ids, without those that are UNSCORED."""
+    return ' '.join(str(i) for i in np.asarray(ids).tolist() if i != UNSCORED)
+
+  def answer(self, question: str) -> str:
+    """Returns the answer to a question, both as text; see `parse`.
+
+    Raises:
+      errors.LengenError: the question is not one of the task.
+    """
+    inputs = self._question(question)
+    return self.text(self.target(inputs)[0])
+
+  def encode(self, question: str, answer: str) -> dict[str, np.ndarray]:
+    """Returns the row of a question and an answer, which may be wrong.
+
+    Returns:
+      'tokens', int32 `[L]`; 'roles', int32 `[R, L]`; and 'weights', float32
+      `[L]`, 1 at the tokens of the answer.
+    """
+    inputs = np.asarray(self._question(question))
+    tokens, weights = inputs[0], self.target(inputs)[0] != UNSCORED
+    if not self.tags:
+      tokens = np.concatenate([tokens, [self.separator], self.parse(answer)])
+      weights = np.arange(len(tokens)) > inputs.shape[1]
+    tokens = np.asarray(tokens, np.int32)
+    roles = np.zeros((0, len(tokens)), np.int32)
+    if self.num_roles:
+      roles = np.asarray(self.roles(jnp.asarray(tokens)))
+    return {
+      'tokens': tokens,
+      'roles': roles,
+      'weights': np.asarray(weights, np.float32),
+    }
+
+  def _question(self, text: str) -> jax.Array:
+    """Returns a question as inputs, int32 `[1, T_in]`."""
+    return jnp.asarray(self.parse(text), jnp.int32)[None]
 
   def sample(
     self,
@@ -148,8 +229,9 @@ class Task:
   def mask(self, targets: Array, length: Length | None = None) -> jax.Array:
     """Returns which tokens of targets `[B, T_out]` are scored, bool.
 
-    These are the tokens up to and including the terminator, if the task has
-    one. Padded targets require their nominal length.
+    These are the tokens that are not UNSCORED, up to and including the
+    terminator, if the task has one. Padded targets require their nominal
+    length.
     """
     targets = jnp.asarray(targets)
     end = targets.shape[-1]
@@ -157,10 +239,11 @@ class Task:
       length = self._fit('targets', targets, length, self.output_length)
       end = self.output_length(length)
     slots = jax.lax.broadcasted_iota(jnp.int32, targets.shape, 1)
+    scored = (slots < end) & (targets != UNSCORED)
     if self.terminator is None:
-      return slots < end
+      return scored
     ends = (targets == self.terminator).astype(jnp.int32)
-    return (slots < end) & (jnp.cumsum(ends, axis=1) - ends == 0)
+    return scored & (jnp.cumsum(ends, axis=1) - ends == 0)
 
   def accuracy(
     self, predictions: Array, targets: Array, length: Length | None = None
@@ -187,9 +270,10 @@ class Task:
     counts = []
     for key in jax.random.split(rng):
       _, targets = self.sample(key, examples, length)
-      scored = self.mask(targets)[..., None]
-      classes = jax.nn.one_hot(targets, self.vocab_out, dtype=jnp.int32)
-      counts.append((classes * scored).sum(0))
+      columns = jnp.broadcast_to(jnp.arange(targets.shape[1]), targets.shape)
+      counted = jnp.zeros((targets.shape[1], self.vocab_out), jnp.int32)
+      scored = self.mask(targets).astype(jnp.int32)
+      counts.append(counted.at[columns, targets].add(scored))
     fitted_TxC, seen_TxC = counts
     total = float(seen_TxC.sum())
     constant = seen_TxC.sum(0)[fitted_TxC.sum(0).argmax()]
@@ -247,7 +331,7 @@ def _sample(
 def _target(task: Task, inputs: jax.Array, n: Length) -> jax.Array:
   n = jnp.asarray(n, jnp.int32)
   end = task.output_length(n)
-  return jax.vmap(lambda x: _cut(task.answer(x, n), end))(inputs)
+  return jax.vmap(lambda x: _cut(task.solve(x, n), end))(inputs)
 
 
 def _cut(tokens: jax.Array, end: Length) -> jax.Array:

@@ -2,7 +2,7 @@
 
 A row is [input | one token per target | padding]. In place of targets, a model
 reads separators; an autoregressive one reads one separator, then the targets
-shifted by one.
+shifted by one. If a task tags its input, a row is [input | padding].
 
 Shapes: B batch, N input tokens, M targets, T = N + M tokens of a row.
 """
@@ -10,7 +10,7 @@ Shapes: B batch, N input tokens, M targets, T = N + M tokens of a row.
 import jax
 import jax.numpy as jnp
 
-from lengen_jax.tasks.base import Length, Task
+from lengen_jax.tasks.base import Length, Task, UNSCORED
 
 
 def make(
@@ -32,46 +32,101 @@ def make(
 
   Returns:
     dict of `[B, T]` arrays; see `data.windows.lm_batch`. Weights are 1 at
-    targets. Padding has segment id 0, and positions that continue the row.
+    targets. Padding has segment id 0, and positions that continue the row. If
+    tokens of the task have roles, 'roles' is int32 `[R, B, T]`, -1 for none.
   """
-  n, m = task.input_length(length), task.output_length(length)
-  (batch, n_max), m_max = inputs.shape, targets.shape[1]
-  shape = batch, n_max + m_max
-  slot_1xT = jnp.arange(n_max + m_max, dtype=jnp.int32)[None]
-  target_1xT = jnp.clip(slot_1xT - n, 0, m_max - 1)
-  separator = jnp.full((batch, 1), task.separator, jnp.int32)
+  tokens, targets, ends_Bx1 = (_tagged if task.tags else _joined)(
+    task, inputs, targets, length, autoregressive
+  )
+  slot_1xT = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+  is_token = jnp.broadcast_to(slot_1xT < ends_Bx1, tokens.shape)
+  is_target = is_token & (targets != UNSCORED)
+  tokens = jnp.where(is_token, tokens, 0)
+  batch = {
+    'inputs': tokens,
+    'targets': jnp.where(is_target, targets, 0),
+    'weights': is_target.astype(jnp.float32),
+    'segment_ids': is_token.astype(jnp.int32),
+    'segment_positions': jnp.broadcast_to(slot_1xT, tokens.shape),
+    'lengths': jnp.broadcast_to(ends_Bx1, tokens.shape),
+  }
+  if task.num_roles:
+    roles_BxRxT = jax.vmap(task.roles)(tokens)
+    roles_BxRxT = jnp.where(is_token[:, None], roles_BxRxT, -1)
+    batch['roles'] = jnp.moveaxis(roles_BxRxT, 1, 0)
+  return batch
+
+
+def _joined(
+  task: Task,
+  inputs: jax.Array,
+  targets: jax.Array,
+  length: Length,
+  autoregressive: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns tokens and targets of rows `[B, N + M]`, and row lengths."""
+  m_max = targets.shape[1]
+  shape = len(inputs), inputs.shape[1] + m_max
+  slot_1xT = jnp.arange(shape[1], dtype=jnp.int32)[None]
+  n_Bx1 = _input_lengths(task, inputs, length)
+  target_BxT = jnp.broadcast_to(jnp.clip(slot_1xT - n_Bx1, 0, m_max - 1), shape)
+  separator = jnp.full((len(inputs), 1), task.separator, jnp.int32)
   read_BxM = jnp.broadcast_to(separator, targets.shape)
   if autoregressive:
-    read_BxM = jnp.concatenate([separator, targets[:, :-1]], 1)
+    earlier = jnp.maximum(targets[:, :-1], 0)
+    read_BxM = jnp.concatenate([separator, earlier], 1)
   tokens = jnp.where(
-    slot_1xT < n,
+    slot_1xT < n_Bx1,
     jnp.pad(inputs, ((0, 0), (0, m_max))),
-    read_BxM[:, target_1xT[0]],
+    jnp.take_along_axis(read_BxM, target_BxT, 1),
   )
-  is_token = slot_1xT < n + m
-  is_target = (slot_1xT >= n) & is_token
-  return {
-    'inputs': jnp.where(is_token, tokens, 0),
-    'targets': jnp.where(is_target, targets[:, target_1xT[0]], 0),
-    'weights': jnp.broadcast_to(is_target, shape).astype(jnp.float32),
-    'segment_ids': jnp.broadcast_to(is_token, shape).astype(jnp.int32),
-    'segment_positions': jnp.broadcast_to(slot_1xT, shape),
-    'lengths': jnp.full(shape, n + m, jnp.int32),
-  }
+  targets = jnp.take_along_axis(targets, target_BxT, 1)
+  targets = jnp.where(slot_1xT < n_Bx1, UNSCORED, targets)
+  return tokens, targets, n_Bx1 + task.output_length(length)
+
+
+def _tagged(
+  task: Task,
+  inputs: jax.Array,
+  targets: jax.Array,
+  length: Length,
+  autoregressive: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns tokens and targets of rows `[B, N]`, and row lengths."""
+  del autoregressive  # No target is read.
+  return inputs, targets, _input_lengths(task, inputs, length)
+
+
+def _input_lengths(task: Task, inputs: jax.Array, length: Length) -> jax.Array:
+  """Returns the tokens of each input, int32 `[B, 1]`."""
+  lengths = jnp.asarray(task.input_lengths(inputs, length), jnp.int32)
+  return jnp.broadcast_to(lengths, (len(inputs),))[:, None]
 
 
 def at_targets(
-  task: Task, outputs: jax.Array, targets: jax.Array, length: Length
+  task: Task,
+  outputs: jax.Array,
+  inputs: jax.Array,
+  targets: jax.Array,
+  length: Length,
 ) -> jax.Array:
   """Returns a model's outputs at the targets of its rows, `[B, M, ...]`.
 
   `outputs` are `[B, T, ...]`, for a batch of `make` with the same arguments.
   Outputs at padding are unspecified.
   """
-  slots_M = task.input_length(length) + jnp.arange(targets.shape[1])
-  return outputs[:, jnp.clip(slots_M, 0, outputs.shape[1] - 1)]
+  if task.tags:
+    return outputs
+  first_Bx1 = _input_lengths(task, inputs, length)
+  slots_BxM = jnp.clip(
+    first_Bx1 + jnp.arange(targets.shape[1])[None], 0, outputs.shape[1] - 1
+  )
+  slots_BxM = slots_BxM.reshape(*slots_BxM.shape, *[1] * (outputs.ndim - 2))
+  return jnp.take_along_axis(outputs, slots_BxM, 1)
 
 
 def count_tokens(task: Task, length: int) -> int:
   """Returns T, the number of tokens of a row, at a nominal length."""
+  if task.tags:
+    return int(task.input_length(length))
   return int(task.input_length(length) + task.output_length(length))

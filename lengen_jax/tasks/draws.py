@@ -28,3 +28,15 @@ def symbols(rng: jax.Array, count: int, width: int) -> jax.Array:
 def uniform(bits: jax.Array) -> jax.Array:
   """Returns float32 values, uniform in [0, 1)."""
   return (bits >> 8).astype(jnp.float32) * 2.0**-24
+
+
+def distinct(rng: jax.Array, count: int, size: int) -> jax.Array:
+  """Returns `size` distinct values below `count` in random order, int32."""
+  return jax.lax.top_k(jax.random.bits(rng, (count,)), size)[1]
+
+
+def shuffled(rng: jax.Array, n: int | jax.Array, width: int) -> jax.Array:
+  """Returns a random order of 0 ... n - 1, then n ... width - 1, int32."""
+  bits = column_bits(rng, width) >> 1
+  column = jnp.arange(width)
+  return jnp.lexsort((bits, jnp.where(column < n, 0, column)))

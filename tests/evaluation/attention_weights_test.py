@@ -92,6 +92,10 @@ def output(weights, values, kernel, extra=0.0):
     pytest.param(
       'rope,kerple_log', {'window': 4, 'sinks': 1}, marks=pytest.mark.slow
     ),
+    (
+      'rope, dual_chunk(chunk=4, window=1)',
+      {'key_heads': 1, 'contextual_positions': 'none, repo'},
+    ),
     ('fire(shared=True)', {'attention_scale': 'log_n(train_length=4)'}),
     (
       'nope, pope',
@@ -116,6 +120,20 @@ def test_weights_make_the_layers_output(encoding, fields, assert_close):
   # Far from even, or all encodings would pass.
   assert np.ptp(got[:, :, -1], axis=-1).min() > 0.02
   assert_close(output(got, values, kernel), want)
+
+
+def test_pairs_in_no_band_are_not_visible():
+  config = create(encoding='lm_infinite(window=3, sinks=1)')
+  params = filled(config)
+
+  def both(attended):
+    return attended.weights() > 0, attended.visible()
+
+  seen, visible = attention_weights.by_layer(
+    config, STANDARD, params, batch(), both
+  )['layer_0']
+  np.testing.assert_array_equal(visible, seen[:, 0])
+  assert visible[0, -1].sum() == 4
 
 
 def test_what_contents_add_to_values_is_no_weight(assert_close):

@@ -72,11 +72,12 @@ def written_naively(config, params, scheme='standard', seed=5):
     row[1 : len(prompt) + 1] = prompt
 
   @jax.jit
-  def given():
+  def given(inputs):
     alone = [
       scheme(
         jnp.arange(planned.max())[None],
         lengths=jnp.full((1, 1), planned[row]),
+        tokens=inputs[row : row + 1],
         rng=jax.random.fold_in(
           jax.random.key(seed), 0 if scheme.same_rows else row
         ),
@@ -93,10 +94,9 @@ def written_naively(config, params, scheme='standard', seed=5):
       {'params': params}, inputs, given, lengths=lengths
     )
 
-  given = given()
   written = np.zeros((len(rows), NEW), np.int32)
   for step in range(NEW):
-    logits = np.asarray(forward(inputs, given))[rows, held + step - 1]
+    logits = np.asarray(forward(inputs, given(inputs)))[rows, held + step - 1]
     written[:, step] = logits.argmax(-1)
     if step + 1 < NEW:
       inputs[rows, held + step] = written[:, step]
@@ -126,6 +126,12 @@ def assert_same(got, want):
       {},
       marks=pytest.mark.slow,
     ),
+    # Half of the tokens are digits.
+    (
+      'learned(max_position=32) + rope',
+      f'abacus(digits={(*range(128),)}) + randomized(max_position=64)',
+      {},
+    ),
   ],
 )
 def test_equals_full_passes(encoding, scheme, kwargs):
@@ -135,6 +141,7 @@ def test_equals_full_passes(encoding, scheme, kwargs):
   assert_same(written(config, params, scheme), want)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('scan_layers', [False, True])
 def test_kernels_are_converted_once(scan_layers, monkeypatch):
   config, params = model(
@@ -151,6 +158,15 @@ def test_kernels_are_converted_once(scan_layers, monkeypatch):
     generation.Generator, '_decoding_params', lambda _, p: stacking.unstack(p)
   )
   assert_same(got, generator(config).run(params, prompts()))
+
+
+def test_the_router_stays_float32():
+  config, params = model(
+    dtype='bfloat16', num_experts=2, activation='swiglu', mlp_bias=True
+  )
+  found = generator(config)._decoding_params(params)['layer_0']
+  assert found['mlp']['router']['kernel'].dtype == jnp.float32
+  assert found['attention']['query']['kernel'].dtype == jnp.bfloat16
 
 
 def test_samples_have_the_probabilities_of_the_nucleus():
@@ -207,6 +223,17 @@ def test_refuses_sampling_options(options, message):
     EvalConfig(lengths=(8,), batch_tokens=8, **options)
 
 
+def test_first_inputs_are_given_or_part_of_the_prompts():
+  config, params = model()
+  some = prompts((3, 26, 7))
+  started = [np.concatenate([[5], prompt]) for prompt in some]
+  given = generator(config, start_id=5).run(params, some)
+  assert_same(generator(config, start_id=None).run(params, started), given)
+  assert str(given) != str(generator(config).run(params, some))
+  with pytest.raises(errors.ConfigError, match='prompt 1 is empty and there'):
+    generator(config, start_id=None).run(params, prompts((3, 0)))
+
+
 @pytest.mark.slow
 def test_encodings_show_in_what_is_written():
   """Else the test above would say little."""
@@ -241,6 +268,7 @@ def test_the_batch_does_not_matter(encoding, scheme):
   assert_same(alone, want[:1])
 
 
+@pytest.mark.slow
 def test_draws_go_by_seed_and_index():
   config, params = model('rope')
   scheme = 'randomized(max_position=64)'
@@ -340,6 +368,8 @@ def test_refuses_what_does_not_decode():
   for name in ('max_new', 'batch_tokens'):
     with pytest.raises(errors.ConfigError, match=f'{name} must be at least 1'):
       generator(model()[0], **{name: 0})
+  with pytest.raises(errors.CombinationError, match='coupled.* needs roles'):
+    generator(model()[0], 'coupled(max_position=8)')
   found = generator(model('learned(max_position=64)')[0], 'equal_mean')
   with pytest.raises(errors.CombinationError, match='fractional positions'):
     found.run({}, prompts())
@@ -347,11 +377,3 @@ def test_refuses_what_does_not_decode():
 
 def test_no_prompts():
   assert generator(model()[0]).run({}, []) == []
-
-
-@pytest.mark.parametrize(
-  'length, width',
-  [(0, 16), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (1025, 1536)],
-)
-def test_padded_width(length, width):
-  assert generation.padded_width(length) == width

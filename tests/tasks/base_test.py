@@ -17,7 +17,7 @@ def arrays(*values):
   return tuple(np.array(value) for value in values)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize('name', ALL)
 def test_padding_and_order(name):
   """Padding changes no row; the order of tokens matters where it should."""
@@ -56,7 +56,7 @@ def test_padding_and_order(name):
     assert padded_mask.shape == padded_targets.shape
     assert padded_mask.dtype == bool
     np.testing.assert_array_equal(padded_mask[:, :size_out], mask)
-    assert not padded_mask[:, size_out:].any() and mask[:, 0].all()
+    assert not padded_mask[:, size_out:].any() and mask.any(1).all()
   same = np.array_equal(shuffled, padded_targets)
   assert same == task.permutation_invariant
 
@@ -112,6 +112,26 @@ def test_mask_ends_with_the_terminator():
   np.testing.assert_array_equal(
     task.exact_match(predictions, targets), [True, False, False]
   )
+
+
+def test_unscored_targets():
+  task = tasks.create('synthetic/flip_flop(ignore=0.)')
+  targets = np.array([[-1, 3, 4, -1, 3, -1], [-1, -1, 4, -1, -1, 4]])
+  want = [[0, 1, 1, 0, 1, 0], [0, 0, 1, 0, 0, 1]]
+  np.testing.assert_array_equal(task.mask(targets), np.array(want, bool))
+  predictions = np.array([[0, 3, 3, 1, 3, 2], [2, 3, 4, 4, 4, 4]])
+  np.testing.assert_allclose(task.accuracy(predictions, targets), 4 / 5)
+  np.testing.assert_array_equal(
+    task.exact_match(predictions, targets), [False, True]
+  )
+  # A constant is right half the time, as is the best token of each place.
+  for share in task.baselines(KEY, 8).values():
+    assert 0.45 < share < 0.55
+  row = task.encode('0 3 1 3 0 4 1 4', '3 4')
+  assert task.answer('0 3 1 3 0 4 1 4') == '3 4'
+  assert row['tokens'].tolist() == [0, 3, 1, 3, 0, 4, 1, 4]
+  assert row['weights'].tolist() == [0, 0, 1, 0, 0, 0, 1, 0]
+  assert row['roles'].shape == (0, 8)
 
 
 def test_refuses_lengths():

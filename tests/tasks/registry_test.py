@@ -54,7 +54,7 @@ def test_register():
     def draw(self, rng, n, width):
       return jax.numpy.arange(width)
 
-    def answer(self, x, n):
+    def solve(self, x, n):
       return x + self.by
 
   try:

@@ -1,6 +1,7 @@
 """Metrics of the papers' benchmarks; this module checks their inputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import reprlib
 from typing import Any
 
 from lengen_jax import errors
@@ -39,3 +40,24 @@ def check_task(benchmark: str, task: str, tasks: Iterable[str]) -> None:
   """Raises unless `task` is one of the `tasks` of a benchmark."""
   if task not in tasks:
     raise errors.MetricError(errors.one_of(f'{benchmark} task', task, tasks))
+
+
+def check_texts(
+  predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> None:
+  """Raises unless each prediction is a string and has a list of strings."""
+  check_rows(predictions=predictions, references=references)
+  for index, (prediction, texts) in enumerate(
+    zip(predictions, references, strict=True)
+  ):
+    if not isinstance(prediction, str):
+      raise errors.MetricError(
+        f'predictions[{index}] is {reprlib.repr(prediction)}; pass a string'
+      )
+    # A string is a sequence of strings, too.
+    several = not isinstance(texts, str) and len(texts)
+    if not (several and all(isinstance(text, str) for text in texts)):
+      raise errors.MetricError(
+        f'references[{index}] is {reprlib.repr(texts)}; pass a list of one or '
+        'more strings'
+      )

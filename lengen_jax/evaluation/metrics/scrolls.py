@@ -10,7 +10,6 @@ are not strings, or rows that do not match, raise `errors.MetricError`.
 import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import re
-import reprlib
 import string
 from typing import Any
 
@@ -88,7 +87,7 @@ def rouge_components(
   The best reference is chosen separately for each type. Tokens are runs of a-z
   and 0-9; text in other scripts has no tokens.
   """
-  _check_texts(predictions, references)
+  metrics.check_texts(predictions, references)
   try:
     from rouge_score import rouge_scorer
   except ImportError as error:
@@ -169,7 +168,7 @@ def _mean_of_best(
   predictions: Sequence[str],
   references: Sequence[Sequence[str]],
 ) -> float:
-  _check_texts(predictions, references)
+  metrics.check_texts(predictions, references)
   best = [
     max(score(prediction, text) for text in texts)
     for prediction, texts in zip(predictions, references, strict=True)
@@ -179,23 +178,3 @@ def _mean_of_best(
 
 def _geometric_mean(components: Mapping[str, float]) -> float:
   return float(np.prod(list(components.values())) ** (1 / len(components)))
-
-
-def _check_texts(
-  predictions: Sequence[str], references: Sequence[Sequence[str]]
-) -> None:
-  metrics.check_rows(predictions=predictions, references=references)
-  for index, (prediction, texts) in enumerate(
-    zip(predictions, references, strict=True)
-  ):
-    if not isinstance(prediction, str):
-      raise errors.MetricError(
-        f'predictions[{index}] is {reprlib.repr(prediction)}; pass a string'
-      )
-    # A string is a sequence of strings, too.
-    several = not isinstance(texts, str) and len(texts)
-    if not (several and all(isinstance(text, str) for text in texts)):
-      raise errors.MetricError(
-        f'references[{index}] is {reprlib.repr(texts)}; pass a list of one or '
-        'more strings'
-      )

@@ -30,7 +30,7 @@ class DuplicateString(ContextSensitiveTask):
   def output_length(self, length: Length) -> Length:
     return 2 * length
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.arange(2 * x.shape[0]) % n]
 
 
@@ -56,7 +56,7 @@ class MissingDuplicateString(ContextSensitiveTask):
     x = jnp.where(column == 2 * half, self.FILL, x)
     return jnp.where(n == 1, 1, x)
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     half = jnp.maximum(n // 2, 1)
     twin = (jnp.argmax(x == self.HIDDEN) + half) % (2 * half)
     return jnp.where(n == 1, 1, x[twin])[None]
@@ -67,7 +67,7 @@ class OddsFirst(ContextSensitiveTask):
 
   formula = 'x[1::2] x[0::2]'
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     column = jnp.arange(x.shape[0])
     odd = 2 * column + 1
     even = 2 * (column - n // 2)
@@ -106,7 +106,7 @@ class BinaryAddition(BinaryTask):
   def output_length(self, length: Length) -> Length:
     return length + 1
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     a, b = operands(x, n)
     total = jnp.concatenate([a + b, jnp.zeros(1, jnp.int32)])
     return terminate(carry(total), self.output_length(n))
@@ -117,7 +117,7 @@ class BinaryMultiplication(BinaryTask):
 
   formula = 'a b, then 2'
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     a, b = operands(x, n)
 
     def add(total: jax.Array, bit: jax.Array) -> tuple[jax.Array, None]:
@@ -140,7 +140,7 @@ class ComputeSqrt(ContextSensitiveTask):
     uniform = draws.uniform(draws.column_bits(rng, width))
     return positive(uniform, n - 1 - jnp.arange(width))
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     # Digit by digit: with the root Q of what was read and the rest R, the next
     # two bits make R' = 4 R + bits, and the next bit of the root is 1 if R' is
     # at least 4 Q + 1, which then is subtracted.
@@ -177,7 +177,7 @@ class BucketSort(ContextSensitiveTask):
   chance = 0.2
   permutation_invariant = True
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return jnp.sort(jnp.where(jnp.arange(x.shape[0]) < n, x, self.vocab_in))
 
 

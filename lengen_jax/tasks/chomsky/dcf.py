@@ -43,7 +43,7 @@ class StackManipulation(ContextFreeTask):
     in_stack = jnp.arange(width) < size
     return jnp.where(in_stack, draws.below(bits, 2), 2 + draws.below(bits, 3))
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     width = x.shape[0]
     step = jnp.where(x == 2, -1, 1)
     step = jnp.where(jnp.arange(width) < n, step, 0)
@@ -64,7 +64,7 @@ class ReverseString(ContextFreeTask):
 
   formula = 'x_n ... x_1'
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
 
 
@@ -84,7 +84,7 @@ class ModularArithmeticBrackets(ContextFreeTask):
     bits = draws.column_bits(rng, width, (3,))
     return draw_expression(bits, n, num_operators=3)
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     inside = jnp.arange(x.shape[0]) < n
     return evaluate(jnp.where(inside, x, -1))[None]
 
@@ -123,7 +123,7 @@ class SolveEquation(ContextFreeTask):
     x = jnp.where(column == size + 1, value, x)
     return jnp.where(n < 3, 0, x)
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     column = jnp.arange(x.shape[0])
     is_bracket = (x == OPEN - 1) | (x == CLOSE - 1)
     tokens = jnp.where(is_bracket, x + 1, x)

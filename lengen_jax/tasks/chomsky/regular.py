@@ -27,7 +27,7 @@ class EvenPairs(RegularTask):
 
   formula = 'x_1 xor x_n'
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return (x[0] ^ x[n - 1])[None]
 
 
@@ -52,7 +52,7 @@ class ModularArithmetic(RegularTask):
     operator = PLUS + draws.below(bits, 3)
     return jnp.where(is_digit, draws.below(bits, MODULUS), operator)
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     def read(state: Any, pair: Any) -> tuple[Any, None]:
       """Adds the last term to the total, or multiplies it."""
       total, term = state
@@ -74,7 +74,7 @@ class ParityCheck(RegularTask):
   formula = 'sum x_i mod 2'
   permutation_invariant = True
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return (jnp.sum(x) % 2)[None]
 
 
@@ -87,5 +87,5 @@ class CycleNavigation(RegularTask):
   chance = 1 / MODULUS
   permutation_invariant = True
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return ((jnp.sum(x) - n) % MODULUS)[None]

@@ -72,6 +72,6 @@ class Passkey(base.Task):
     x = jnp.where(place == 0, KEY, x)
     return jnp.where(column == n - 1, QUERY, x)
 
-  def answer(self, x: jax.Array, n: Length) -> jax.Array:
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
     place = jnp.argmax(x == KEY) + 1 + jnp.arange(self.digits)
     return x[jnp.minimum(place, x.shape[0] - 1)]

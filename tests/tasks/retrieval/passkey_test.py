@@ -1,4 +1,4 @@
-"""Tests `lengen_jax/tasks/retrieval.py`."""
+"""Tests `lengen_jax/tasks/retrieval/passkey.py`."""
 
 import jax
 import numpy as np

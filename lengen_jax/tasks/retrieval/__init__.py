@@ -1,0 +1,1 @@
+"""Retrieval from a context: passkey, needles, variables, words, recall."""

@@ -1,0 +1,183 @@
+"""Recall and selection over long ranges, with a target at tokens of the input.
+
+Targets depend on earlier tokens only; a bidirectional model can read the answer
+of `flip_flop` from the next token.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from lengen_jax.tasks import base, draws
+from lengen_jax.tasks.base import Length
+
+WRITE, READ, IGNORE, BIT = 0, 1, 2, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class FlipFlop(base.Task):
+  """Instructions w, r and i, each with a bit; r repeats the last bit written.
+
+  The nominal length is the number of instructions; an input has twice as many
+  tokens. The first instruction is w and the last r. Bits after w and i are
+  uniform. The target at r is the bit written last. Tokens: w 0, r 1, i 2, bits
+  3 and 4.
+
+  Source: Liu et al. (2023), arXiv:2306.00946.
+
+  Attributes:
+    ignore: probability of i; w and r have half of the rest each. The paper
+      trains with 0.8, and tests with 0.8, 0.1 and 0.98.
+  """
+
+  ignore: float = 0.8
+
+  family = 'synthetic'
+  formula = 'w 1 ... i 0 ... r: 1'
+  source = 'arXiv:2306.00946'
+  vocab_in = 5
+  vocab_out = 5
+  tags = True
+  min_length = 2
+  ranges = {'ignore': '>= 0 and <= 1'}
+
+  def input_length(self, length: Length) -> Length:
+    return 2 * length
+
+  def output_length(self, length: Length) -> Length:
+    return 2 * length
+
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
+    bits = draws.column_bits(rng, width // 2, (2,))
+    slot = jnp.arange(width // 2)
+    uniform = draws.uniform(bits[0])
+    half = (1 + self.ignore) / 2
+    kind = jnp.where(uniform < half, WRITE, READ)
+    kind = jnp.where(uniform < self.ignore, IGNORE, kind)
+    kind = jnp.where(slot == 0, WRITE, kind)
+    kind = jnp.where(slot == n - 1, READ, kind)
+    bit = BIT + draws.below(bits[1], 2)
+    bit = jnp.where(kind == READ, bit[_last_write(kind)], bit)
+    return jnp.stack([kind, bit], 1).ravel()
+
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
+    kind, bit = x[::2], x[1::2]
+    read = jnp.where(kind == READ, bit[_last_write(kind)], base.UNSCORED)
+    return jnp.full(x.shape, base.UNSCORED).at[::2].set(read)
+
+
+def _last_write(kind: jax.Array) -> jax.Array:
+  """Returns the index of the last w up to each instruction."""
+  slot = jnp.arange(kind.shape[0])
+  return jax.lax.cummax(jnp.where(kind == WRITE, slot, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectiveCopying(base.Task):
+  """Data at random places among noise, then markers; asks for the data.
+
+  The nominal length is the number of tokens before the markers. The target at
+  the j-th marker is the j-th data token. Tokens: noise 0, data 1 to A - 2,
+  marker A - 1.
+
+  Source: Gu and Dao (2023), arXiv:2312.00752, and state-spaces/s4.
+
+  Attributes:
+    vocabulary: A.
+    data: number of data tokens, and of markers.
+  """
+
+  vocabulary: int = 16
+  data: int = 16
+
+  family = 'synthetic'
+  formula = '0 a 0 0 b 0 ... marker marker: a b'
+  source = 'arXiv:2312.00752'
+  tags = True
+  ranges = {'vocabulary': '>= 4', 'data': '>= 1'}
+
+  @property
+  def vocab_in(self) -> int:
+    return self.vocabulary
+
+  vocab_out = vocab_in
+
+  @property
+  def chance(self) -> float:
+    return 1 / (self.vocabulary - 2)
+
+  @property
+  def min_length(self) -> int:
+    return self.data
+
+  def input_length(self, length: Length) -> Length:
+    return length + self.data
+
+  output_length = input_length
+
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
+    place_rng, data_rng = jax.random.split(rng)
+    is_data = draws.shuffled(place_rng, n, width) < self.data
+    x = jnp.where(
+      is_data, 1 + draws.symbols(data_rng, self.vocabulary - 2, width), 0
+    )
+    return jnp.where(jnp.arange(width) < n, x, self.vocabulary - 1)
+
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
+    is_marker = x == self.vocabulary - 1
+    is_data = (x > 0) & ~is_marker
+    places = jnp.nonzero(is_data, size=x.shape[0], fill_value=0)[0]
+    number = jnp.maximum(jnp.cumsum(is_marker) - 1, 0)
+    return jnp.where(is_marker, x[places[number]], base.UNSCORED)
+
+
+@dataclasses.dataclass(frozen=True)
+class InductionHeads(base.Task):
+  """Random tokens with a trigger, then the trigger: what followed it?
+
+  The nominal length is the number of tokens before the last one. The target at
+  the last trigger is the token after the first. Tokens: 1 to V - 2, trigger
+  V - 1.
+
+  Source: Gu and Dao (2023), arXiv:2312.00752, and HazyResearch/safari.
+
+  Attributes:
+    vocabulary: V.
+  """
+
+  vocabulary: int = 16
+
+  family = 'synthetic'
+  formula = '... trigger a ... trigger: a'
+  source = 'arXiv:2312.00752'
+  tags = True
+  min_length = 3
+  ranges = {'vocabulary': '>= 4'}
+
+  @property
+  def vocab_in(self) -> int:
+    return self.vocabulary
+
+  vocab_out = vocab_in
+
+  @property
+  def chance(self) -> float:
+    return 1 / (self.vocabulary - 2)
+
+  def input_length(self, length: Length) -> Length:
+    return length + 1
+
+  output_length = input_length
+
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
+    symbol_rng, place_rng = jax.random.split(rng)
+    x = 1 + draws.symbols(symbol_rng, self.vocabulary - 2, width)
+    place = draws.below(jax.random.bits(place_rng), n - 2)
+    return x.at[jnp.stack([place, n])].set(self.vocabulary - 1)
+
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
+    is_trigger = x == self.vocabulary - 1
+    first = jnp.argmax(is_trigger)
+    is_query = is_trigger & (jnp.arange(x.shape[0]) > first)
+    return jnp.where(is_query, x.at[first + 1].get(mode='clip'), base.UNSCORED)
