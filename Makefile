@@ -4,6 +4,8 @@
 #
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
+# make test-peers  comparisons with transformers and the lm-evaluation-harness;
+#   installs them and PyTorch
 # make compile-matrix  the same for all figures on record, in half an hour
 # make bench-small  every benchmark on small arrays; installs PyTorch
 # make soak       kills training at fifty random moments
@@ -27,7 +29,7 @@ BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
 
-.PHONY: demo test test-slow test-aot bench-small soak compile-matrix \
+.PHONY: demo test test-slow test-aot test-peers bench-small soak compile-matrix \
   reproduce-cpu results docs lint format setup
 
 demo: $(READY)
@@ -43,6 +45,10 @@ test-slow: $(DATA)
 test-aot: $(LIBTPU)
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m pytest -m aot tests/aot \
 	  --numprocesses=auto
+
+test-peers: $(DATA)
+	$(BIN)/python -m pip install --quiet --editable '.[$(BENCH)]'
+	$(BIN)/python -m pytest -m peers --numprocesses=auto --dist=loadfile
 
 bench-small: $(DATA) $(LIBTPU)
 	$(BIN)/python -m pip install --quiet --editable '.[$(BENCH)]'

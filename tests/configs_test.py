@@ -6,6 +6,7 @@ import importlib
 import itertools
 import math
 import pathlib
+import shutil
 
 from absl import flags
 import jax
@@ -35,9 +36,9 @@ MENUS = {
   'yarn_c4': (MODELS, SIZES),
 }
 # Sweeps, which have tests of their own.
-SWEEPS = {'chomsky', 'warping_algorithmic'}
+SWEEPS = {'arithmetic', 'chomsky', 'recall', 'warping_algorithmic'}
 # Those of what the user has.
-OWN = {'llama'}
+OWN = {'pretrained'}
 LLAMA = pathlib.Path(__file__).parent / 'golden' / 'llama' / 'untied'
 ALL = [
   (name, ','.join(words))
@@ -64,6 +65,7 @@ def test_every_file_is_here():
   assert {path.stem for path in folder.glob('*.py')} == {*MENUS} | SWEEPS | OWN
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('size', SIZES)
 @pytest.mark.parametrize('name', MENUS)
 def test_builds(name, size):
@@ -98,6 +100,7 @@ def test_folders():
     assert len(settings) == 1, (path, settings)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('name', MENUS)
 def test_tiny_steps(name):
   run_lib.Run(get(name, 'tiny')).check_step()
@@ -323,8 +326,8 @@ def test_finetuning_asks_for_the_run_to_start_from(name, arg):
 
 
 @pytest.mark.parametrize('size', ['', ',full', ',tiny'])
-def test_llama(size):
-  config = get('llama', f'{LLAMA}{size}').lock()
+def test_pretrained(size):
+  config = get('pretrained', f'{LLAMA}{size}').lock()
   run = run_lib.Run(config)
   run.check_step()
   assert config.train.init_from == str(LLAMA)
@@ -337,8 +340,28 @@ def test_llama(size):
     assert (config.train.steps, run.data.batch_size) == (400, 64)
 
 
-def test_llama_needs_a_folder(tmp_path):
+def test_a_period_that_does_not_divide_the_layers():
+  """Gemma 3 has 26 layers with a period of 6, or here 5 of period 4."""
+  checkpoints = LLAMA.parents[1] / 'checkpoints'
+  config = get('pretrained', str(checkpoints / 'smollm3'))
+  assert not config.model.scan_layers
+  assert get('pretrained', str(checkpoints / 'gemma3')).model.scan_layers
+  run_lib.Run(config)
+
+
+def test_pretrained_prefers_tokenizer_json(tmp_path):
+  shutil.copy(LLAMA / 'config.json', tmp_path)
+  for name in ('tokenizer.model', 'tokenizer.json'):
+    (tmp_path / name).touch()
+  config = get('pretrained', str(tmp_path))
+  assert config.data.vocabulary == str(tmp_path)
+  (tmp_path / 'tokenizer.json').unlink()
+  config = get('pretrained', str(tmp_path))
+  assert config.data.vocabulary == str(tmp_path / 'tokenizer.model')
+
+
+def test_pretrained_needs_a_folder(tmp_path):
   with pytest.raises(errors.ConfigError, match='give the folder of a check'):
-    get('llama')
+    get('pretrained')
   with pytest.raises(errors.CheckpointError, match='config.json cannot be re'):
-    get('llama', f'{tmp_path},tiny')
+    get('pretrained', f'{tmp_path},tiny')

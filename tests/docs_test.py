@@ -78,8 +78,8 @@ def reader(monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)
   # A checkpoint, and the length it was trained at.
-  monkeypatch.setenv('LLAMA', 'tests/golden/llama/untied,tiny')
-  monkeypatch.setenv('TRAINED', '32')
+  monkeypatch.setenv('CHECKPOINT', 'tests/golden/checkpoints/llama3')
+  monkeypatch.setenv('TRAINED', '64')
   registries = encodings.ENCODINGS, contextual.CONTEXTUAL
   before = [dict(registry) for registry in registries]
   yield tmp_path
@@ -115,9 +115,10 @@ def write_files(page, folder):
 def small(words):
   """A command at the size `tiny` with one layer, and at two lengths."""
   words = [re.sub(r'([:,])cpu$', r'\1tiny', word) for word in words]
+  words = [re.sub(r'(configs/pretrained.py:.*)', r'\1,tiny', x) for x in words]
   fields = {}
-  # A Llama checkpoint determines its number of layers.
-  sized = [word for word in words if 'llama.py' not in word]
+  # A pretrained checkpoint determines its number of layers.
+  sized = [word for word in words if 'pretrained.py' not in word]
   if any(word.endswith(('py:tiny', ',tiny')) for word in sized):
     fields['--config.model.num_layers'] = '1'
   if any(word.endswith('stdlib.py:tiny') for word in words):
@@ -166,7 +167,8 @@ def check(words):
     if 'config' in arguments:
       config_file.load(arguments.config, overrides)
     else:
-      assert arguments.command == 'reproduce' or not overrides, words
+      free = ('reproduce', 'lm_eval')
+      assert arguments.command in free or not overrides, words
   elif program == 'make':
     makefile = (ROOT / 'Makefile').read_text()
     for target in rest:

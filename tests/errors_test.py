@@ -97,6 +97,7 @@ def by_name(cases):
   return [pytest.param(case, id=case['name']) for case in cases]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('case', by_name(CASES['command']))
 def test_message_of_a_command(case, home, monkeypatch, request):
   monkeypatch.setitem(sys.modules, 'libtpu', None)
@@ -125,6 +126,7 @@ def given():
   }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('case', by_name(CASES['call']))
 def test_message_of_a_call(case):
   names = {**globals(), **given()}
@@ -207,6 +209,7 @@ def entries():
     yield heading, re.search(r'^```console\n(.*?)^```', body, re.M | re.S)[1]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'heading, text',
   [

@@ -97,7 +97,7 @@ def test_encodings_load_neither_tensorflow_nor_matplotlib():
 
 
 @pytest.mark.parametrize(
-  'name', ['models.presets', 'models.config', 'interop.llama_config']
+  'name', ['models.presets', 'models.config', 'interop.hf.families']
 )
 def test_model_sizes_load_no_jax(name):
   names = {'jax', 'flax', 'matplotlib', *TENSORFLOW}

@@ -52,6 +52,72 @@ MUTATIONS = (
     'positions/shifted_test.py',
   ),
   (
+    'positions/randomized.py',
+    "_sorted(draws['uniform'], i, lengths)",
+    "jnp.sort(draws['uniform'], axis=1)",
+    'positions/randomized_test.py',
+  ),
+  (
+    'positions/abacus.py',
+    'jnp.where(first_BxL, column_BxL - 1, -1)',
+    'jnp.where(column_BxL < 1, column_BxL - 1, -1)',
+    'positions/abacus_test.py',
+  ),
+  (
+    'positions/abacus.py',
+    'first_BxL |= base.segment_positions(segment_ids) == 0',
+    'pass',
+    'positions/abacus_test.py',
+  ),
+  (
+    'positions/coupled.py',
+    'return 1 + base.per_segment(below_BxL, i)',
+    'return 1 + below_BxL',
+    'positions/coupled_test.py',
+  ),
+  (
+    'positions/coupled.py',
+    'jax.random.fold_in(rng, row) for row',
+    'rng for row',
+    'positions/coupled_test.py',
+  ),
+  (
+    'positions/pose.py',
+    '(lengths - first + 1) // left',
+    '(lengths - first) // left',
+    'positions/pose_test.py',
+  ),
+  (
+    'positions/parts.py',
+    'rng = jax.random.fold_in(self.checked_key(rng), 1)',
+    'rng = self.checked_key(rng)',
+    'positions/parts_test.py',
+  ),
+  (
+    'encodings/absolute.py',
+    'in zip(self.tables, rows, strict=True)',
+    'in zip(self.tables[::-1], rows, strict=True)',
+    'encodings/absolute_test.py',
+  ),
+  (
+    'models/cache.py',
+    'lengths=self.planned, tokens=tokens)',
+    'lengths=self.planned, tokens=self.tokens)',
+    'models/assign_test.py',
+  ),
+  (
+    'models/assign.py',
+    'equal_rows and not (part.needs_tokens or part.needs_roles)',
+    'equal_rows',
+    'models/assign_test.py',
+  ),
+  (
+    'models/blocks.py',
+    'positions = tokens.at_input(decoding=cache is not None)',
+    'positions = tokens.layer(0).positions',
+    'models/assign_test.py',
+  ),
+  (
     'models/layers.py',
     'at = jnp.maximum(index_B - 1, 0)[:, None, None]',
     'at = index_B[:, None, None]',
@@ -77,7 +143,7 @@ MUTATIONS = (
   ),
   # Encodings.
   (
-    'encodings/base.py',
+    'encodings/terms.py',
     'jax.lax.dynamic_slice_in_dim(found, head, 1, axis=1)',
     'jax.lax.dynamic_slice_in_dim(found, 0, 1, axis=1)',
     'encodings/base_test.py',
@@ -168,10 +234,10 @@ MUTATIONS = (
     'attention/blockwise_test.py',
   ),
   (
-    'attention/fused/merge.py',
-    'return -(weight * plan.delta(y, dy))',
-    'return (weight * plan.delta(y, dy))',
-    'attention/fused_test.py',
+    'attention/sink_logits.py',
+    "return -jnp.einsum('bhq",
+    "return jnp.einsum('bhq",
+    'attention/blockwise_test.py attention/fused_test.py',
   ),
   (
     'attention/blockwise.py',
@@ -181,9 +247,21 @@ MUTATIONS = (
   ),
   (
     'attention/blockwise.py',
-    'ds = p * (dp - delta[..., None])',
+    'ds = p * (dp - delta[i][..., None])',
     'ds = p * dp',
     'attention/blockwise_test.py',
+  ),
+  (
+    'attention/blockwise.py',
+    'jnp.moveaxis(delta_BxHxNxq, 2, 0) - dlse_NxBxHxq',
+    'jnp.moveaxis(delta_BxHxNxq, 2, 0)',
+    'encodings/bands_test.py',
+  ),
+  (
+    'attention/bands.py',
+    'nearest < limits[1]',
+    'nearest + 3 < limits[1]',
+    'encodings/bands_test.py',
   ),
   (
     'attention/pallas_tpu/kernels.py',
@@ -212,9 +290,9 @@ MUTATIONS = (
   ),
   (
     'models/blocks.py',
-    'return x if pre else norm(x)',
-    'return x',
-    'models/encoder_test.py models/transformer_test.py interop/llama_test.py',
+    "norms.create(c, f'{name}_norm')(x) if c.norm_placement == 'post' else x",
+    'x',
+    'models/encoder_test.py models/transformer_test.py interop/hf_test.py',
   ),
   (
     'models/layers.py',
@@ -236,10 +314,46 @@ MUTATIONS = (
     'tasks/chomsky_test.py',
   ),
   (
-    'tasks/retrieval.py',
+    'tasks/retrieval/passkey.py',
     'start = draws.below(once[0], room + 1)',
     'start = draws.below(once[0], room)',
-    'tasks/retrieval_test.py',
+    'tasks/retrieval/passkey_test.py',
+  ),
+  (
+    'tasks/retrieval/mqar.py',
+    '.at[x].min(column)[x]',
+    '.at[x].max(column)[x]',
+    'tasks/retrieval/mqar_test.py',
+  ),
+  (
+    'tasks/retrieval/niah.py',
+    'jnp.lexsort((jax.random.bits(order_rng, (count,)), before))',
+    'jnp.argsort(before)',
+    'tasks/retrieval/niah_test.py',
+  ),
+  (
+    'tasks/retrieval/aggregation.py',
+    'jnp.tril(same, -1)',
+    'same',
+    'tasks/retrieval/aggregation_test.py',
+  ),
+  (
+    'tasks/groups.py',
+    'lambda a, b: table[a, b]',
+    'lambda a, b: table[b, a]',
+    'tasks/synthetic_test.py',
+  ),
+  (
+    'tasks/synthetic.py',
+    'slot == n - 1, READ, kind',
+    'slot == n, READ, kind',
+    'tasks/synthetic_test.py',
+  ),
+  (
+    'models/transduction.py',
+    'if tags:',
+    'if False:',
+    'models/transduction_test.py',
   ),
   # Data.
   (
@@ -265,6 +379,48 @@ MUTATIONS = (
     'np.random.Philox([self.seed, epoch])',
     'np.random.Philox([self.seed])',
     'data/windows_test.py',
+  ),
+  (
+    'data/ruler/base.py',
+    'room = setting.length - task.max_new',
+    'room = setting.length',
+    'data/ruler/ruler_test.py',
+  ),
+  (
+    'data/ruler/base.py',
+    'if found <= most:',
+    'if found < most:',
+    'data/ruler/ruler_test.py',
+  ),
+  (
+    'data/ruler/niah.py',
+    'key not in keys and key not in found',
+    'key not in found',
+    'data/ruler/ruler_test.py',
+  ),
+  (
+    'data/ruler/niah.py',
+    'len(parts) * depth // 100',
+    '-(-len(parts) * depth // 100)',
+    'data/ruler/ruler_test.py',
+  ),
+  (
+    'data/ruler/variable_tracking.py',
+    'VAR {before} ',
+    'VAR {before}',
+    'data/ruler/golden_test.py',
+  ),
+  (
+    'data/ruler/words.py',
+    'least = 53',
+    'least = 52',
+    'data/ruler/ruler_test.py',
+  ),
+  (
+    'data/ruler/words.py',
+    'setting.length < 4096',
+    'setting.length < 16384',
+    'data/ruler/ruler_test.py',
   ),
   # Evaluation.
   (
@@ -292,7 +448,37 @@ MUTATIONS = (
     ']))',
     'evaluation/metrics/scrolls_test.py',
   ),
+  (
+    'evaluation/metrics/ruler.py',
+    'prediction).strip()',
+    'prediction)',
+    'evaluation/metrics/ruler_test.py',
+  ),
+  (
+    'evaluation/metrics/ruler.py',
+    'reference.lower() in text',
+    'reference in text',
+    'evaluation/metrics/ruler_test.py',
+  ),
+  (
+    'evaluation/metrics/ruler.py',
+    'average >= threshold',
+    'average > threshold',
+    'evaluation/metrics/ruler_test.py',
+  ),
   # Training.
+  (
+    'training/ruler.py',
+    'groups[ruler.TASKS[name].max_new]',
+    'groups[128]',
+    'training/ruler_test.py',
+  ),
+  (
+    'training/ruler.py',
+    'max(tasks, key=least)',
+    'min(tasks, key=least)',
+    'training/ruler_test.py',
+  ),
   (
     'training/state.py',
     'jnp.where(finite, new, old)',
@@ -337,16 +523,16 @@ MUTATIONS = (
   ),
   # Interop.
   (
-    'interop/llama.py',
-    'return np.ascontiguousarray(tensor.T).reshape(shape)',
-    'return np.ascontiguousarray(tensor).reshape(shape)',
-    'interop/llama_test.py',
+    'interop/hf/layouts.py',
+    'matrix.T if self._is_kernel(i) else matrix',
+    'matrix if self._is_kernel(i) else matrix',
+    'interop/hf_test.py',
   ),
   (
-    'interop/llama.py',
-    "'mlp/gate/kernel': 'mlp.gate_proj.weight'",
-    "'mlp/gate/kernel': 'mlp.up_proj.weight'",
-    'interop/llama_test.py',
+    'interop/hf/names.py',
+    "('query', 'q'),",
+    "('query', 'k'),",
+    'interop/hf_test.py',
   ),
   # Analysis, reproduction, command.
   (
@@ -368,10 +554,16 @@ MUTATIONS = (
     'specs_test.py',
   ),
   (
-    'data/vocabulary.py',
+    'data/vocabulary/base.py',
     'ids = ids[(ids >= self._offset) & (ids < self.size)]',
     'ids = ids[ids < self.size]',
-    'data/vocabulary_test.py',
+    'data/vocabulary/base_test.py',
+  ),
+  (
+    'data/vocabulary/tokenizer.py',
+    'found[number] = len(piece)',
+    'found[number] = len(piece.encode())',
+    'data/vocabulary/tokenizer_test.py',
   ),
   (
     'analysis/finding.py',

@@ -46,6 +46,7 @@ BFLOAT16 = (
 # is enough.
 VARIANTS = ('rope(prop', 'ntk', 'yarn', 'llama3', 'kerple_power', 'sandwich')
 SCALES = [
+  'constant(factor=0.5)',
   'log_n(train_length=6)',
   "log_n(train_length=6, per='sequence', clip=False)",
   'ssmax',
@@ -117,10 +118,10 @@ def properties(spec, **kwargs):
 
 @pytest.mark.parametrize('spec', SPECS)
 def test_supported_schemes(spec):
+  *schemes, distances, fractional = testing.scheme_specs()
+  one = testing.Properties(spec)
   refused = {
-    scheme.split('(')[0]
-    for scheme in testing.scheme_specs()
-    if not testing.Properties(spec).takes(scheme)
+    scheme.split('(')[0] for scheme in schemes if not one.takes(scheme)
   }
   name = spec.split('(')[0]
   want = set()
@@ -135,8 +136,10 @@ def test_supported_schemes(spec):
     'linear',
   }
   if name not in takes_distances and 'normalizer=' not in spec:
-    want.add('randomized')
-    assert testing.Properties(spec).takes('randomized(max_position=64)')
+    assert not one.takes(distances)
+  else:
+    assert one.takes(distances)
+  assert one.takes(fractional) == (name not in ('learned', 'shaw'))
   assert refused == want
 
 
@@ -202,7 +205,9 @@ def test_every_logit_scale(dtype, scale):
 
 
 def test_every_scale_is_among_them():
-  assert set(scaling.SCALES) == {'none', 'log_n', 'ssmax', 'llama4'}
+  assert set(scaling.SCALES) == {
+    *('none', 'constant', 'log_n', 'ssmax', 'llama4'),
+  }
 
 
 @pytest.mark.parametrize('name', sorted(encodings.ENCODINGS))
@@ -230,8 +235,9 @@ def test_parameters_as_published(name, hook):
   assert all(leaf.dtype == jnp.float32 for leaf in flat.values())
 
 
+@pytest.mark.slow
 def test_check_encoding_returns_the_supported_schemes(monkeypatch):
-  distances = testing.scheme_specs()[-1]
+  distances = testing.scheme_specs()[-2]
   assert 'distances' in distances
   monkeypatch.setattr(testing, 'scheme_specs', lambda: ['standard', distances])
   checked = []
@@ -324,6 +330,7 @@ def test_check_contextual_with_every_encoding(jumping):
   testing.check_contextual('jumping')
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'fault, message',
   [

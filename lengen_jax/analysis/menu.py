@@ -9,7 +9,7 @@ import rich.text
 
 from lengen_jax import encodings, errors, positions, specs, tasks
 from lengen_jax.attention import scaling
-from lengen_jax.data import menu, prompts, sources
+from lengen_jax.data import menu, prompts, ruler, sources
 from lengen_jax.positions import contextual
 
 _TASKS = {
@@ -38,6 +38,7 @@ _LISTS: Any = (
   ),
   ('logit scales', scaling.SCALES, 'parameters at_decoding keys source'),
   ('tasks', _TASKS, 'tokens chance keys source'),
+  ('tasks of lengen eval --tasks', ruler.TASKS, ''),
   ('data', _DATA, 'dataset keys how'),
 )
 # Labels of attributes that differ from their names.

@@ -44,7 +44,7 @@ def length_curves(
   """
   lengths = results['lengths']
   for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
-    axes.plot(lengths, _floats(curve['loss']), label=name, **style(n))
+    axes.plot(lengths, floats(curve['loss']), label=name, **style(n))
   length_axis(axes, lengths)
   _loss_axes(axes, results, 'context length at test time', unit)
 
@@ -110,7 +110,7 @@ def score_curves(
   lengths = results['lengths']
   for n, run in enumerate(results['runs']):
     drawn = style(n) | ({'marker': None} if len(lengths) > 20 else {})
-    curve = scale * _floats(run['curve'])
+    curve = scale * floats(run['curve'])
     axes.plot(lengths, curve, label=run['run'], **drawn)
   if results['score'] == 'accuracy':
     axes.axhline(
@@ -136,9 +136,9 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
   for number, row in enumerate(rows):
     lines = style(number)
     # The legend has each name once.
-    here.plot(ratios, _floats(row['value']), label=row['name'], **lines)
+    here.plot(ratios, floats(row['value']), label=row['name'], **lines)
     if row['paper']:
-      paper[0].plot(ratios, _floats(row['paper']), **lines)
+      paper[0].plot(ratios, floats(row['paper']), **lines)
     here.fill_between(
       ratios, *_range(row), color=lines['color'], alpha=0.15, linewidth=0
     )
@@ -164,11 +164,11 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
   """Plots each run's mean, or its first column, beside that of the paper."""
   rows, columns = part['rows'][::-1], part['columns']
   at = columns.index('mean') if 'mean' in columns else 0
-  values = _floats([row['value'][at] for row in rows])
+  values = floats([row['value'][at] for row in rows])
   low, high = np.array([_range(row)[:, at] for row in rows]).T
   # A mean of the best scores of each task may be better than the best mean.
   errors = np.maximum(0, [values - low, high - values])
-  paper = _floats([row['paper'] and row['paper'][at] for row in rows])
+  paper = floats([row['paper'] and row['paper'][at] for row in rows])
   figure, axes = panels(1, (7.2, 1.2 + 0.42 * len(rows)))
   places = range(len(rows))
   axes.barh(
@@ -191,14 +191,14 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
   finish(figure, axes, path)
 
 
-def _floats(values: Sequence[float | None]) -> np.ndarray:
+def floats(values: Sequence[float | None]) -> np.ndarray:
   """Returns an array with NaN for None."""
   return np.array(values, float)
 
 
 def _range(row: dict[str, Any]) -> np.ndarray:
   """Returns minimum and maximum of each column over seeds, NaN if unknown."""
-  values = _floats(row['values'])
+  values = floats(row['values'])
   return np.array([values.min(0), values.max(0)])
 
 

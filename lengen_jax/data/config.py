@@ -24,7 +24,8 @@ class DataConfig:
     task: a source of text such as 'c4', a task of prompts such as
       'scrolls/qasper', 'glue_superglue', 'imagenet', or 'module:name', a text
       task that a module registers in seqio.
-    vocabulary: 'bytes', or the path of a SentencePiece model.
+    vocabulary: 'bytes', the path of a SentencePiece model, or a folder with the
+      `tokenizer.json` of a checkpoint.
     mode: how training text is cut into windows; see `windows.MODES`.
     separator: text between a prompt and its answer; never truncated.
     target_length: maximum tokens of an answer, including its end; None for the

@@ -22,7 +22,7 @@ class Corpus:
   architectures = ('decoder', 'encoder')
 
   documents: dict
-  vocab: vocabulary.Bytes
+  vocab: vocabulary.Vocabulary
   info: dict
 
   @property

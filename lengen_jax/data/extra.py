@@ -1,4 +1,4 @@
-"""Lazy imports of the packages in the `data` extra."""
+"""Lazy imports of the packages in extras."""
 
 import importlib
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from lengen_jax import errors
 
 
-def load(module: str, what: str) -> Any:
-  """Imports a module of the `data` extra, which the operation `what` requires.
+def load(module: str, what: str, extra: str = 'data') -> Any:
+  """Imports a module of an extra, which the operation `what` requires.
 
   Raises:
     errors.CorpusError: the import fails.
@@ -16,7 +16,8 @@ def load(module: str, what: str) -> Any:
     return importlib.import_module(module)
   except ImportError as error:
     raise errors.CorpusError(
-      f"{what} needs the data extra: pip install 'lengen_jax[data]' ({error})"
+      f"{what} needs the {extra} extra: pip install 'lengen_jax[{extra}]' "
+      f'({error})'
     ) from error
 
 

@@ -11,7 +11,6 @@ import functools
 import itertools
 import os
 import pathlib
-import shutil
 import time
 from typing import Any
 
@@ -33,8 +32,6 @@ from lengen_jax.data.config import DataConfig
 Json = dict[str, Any]
 Parts = Sequence[sources.Part]
 
-# The copy in the folder; `data.vocabulary` may be its path.
-VOCABULARY = 'vocabulary.model'
 # Token ids per file; bounds the number of files that a reader opens.
 _SHARD_TOKENS = 1 << 28
 # Documents per call of the tokenizer.
@@ -107,9 +104,7 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     manifest_lib.write_json(folder / manifest_lib.STATE, state)
     if config.vocabulary != 'bytes':
-      path = pathlib.Path(config.vocabulary).expanduser().absolute()
-      if path != folder / VOCABULARY:
-        shutil.copyfile(path, folder / VOCABULARY)
+      vocab.copy_to(folder)
     for split, found in parts.items():
       writer = _Split(folder, split, state, vocab, cut[split], cutter)
       writer.write(source, found, sizes[split])
@@ -124,11 +119,11 @@ def prepare(
   return manifest
 
 
-def _print_note(vocab: vocabulary.Bytes | vocabulary.SentencePiece) -> None:
+def _print_note(vocab: vocabulary.Vocabulary) -> None:
   if not vocab.lossless:
     print(
-      f'note: {vocab.name} does not keep white space or rare characters: bits '
-      'per byte and perplexities per word refer to the text that it keeps'
+      f'note: {vocab.name} changes white space or rare characters: bits per '
+      'byte and perplexities per word refer to the changed text'
     )
 
 
@@ -219,7 +214,7 @@ class _Split:
     folder: pathlib.Path,
     split: str,
     state: Json,
-    vocab: vocabulary.Bytes | vocabulary.SentencePiece,
+    vocab: vocabulary.Vocabulary,
     cut: Callable[[np.ndarray], Iterable[np.ndarray]],
     cutter: windows.Cutter,
   ) -> None:

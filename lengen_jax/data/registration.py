@@ -2,7 +2,9 @@
 
 Registration is explicit and may be repeated. Registered tasks never download
 data. Documents longer than `sequence_length` are split into several examples.
-Prompts are truncated before the separator is appended.
+Prompts are truncated before the separator is appended. Feature converters of
+seqio give no weight to id 0, so that code that uses them requires a vocabulary
+whose id 0 is padding.
 """
 
 import importlib
@@ -38,7 +40,7 @@ def register(
     task: 'c4' or another source of text, `family/name` of a task of prompts,
       'glue_superglue', or 'imagenet'.
     path: folder of the raw data; see `paths`.
-    vocab: 'bytes', or the path of a SentencePiece model.
+    vocab: see `data.vocabulary.create`.
     separator: text between prompt and answer.
 
   Returns:

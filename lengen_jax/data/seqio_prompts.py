@@ -116,7 +116,8 @@ class Prompts:
     vocab_size: number of token ids.
     tasks: the PromptTasks.
     target_lengths: maximum tokens per answer, for each task.
-    decode: function from token ids to text.
+    start: the first token id of a row, before the prompt.
+    end: the token id that ends an answer.
   """
 
   scored_by = 'answers'
@@ -133,7 +134,8 @@ class Prompts:
     self.target_lengths = [
       config.target_length or task.target_length for task in self.tasks
     ]
-    self.vocab_size, self.decode = self._vocab.size, self._vocab.decode
+    self.vocab_size = self._vocab.size
+    self.start, self.end = self._vocab.start, self._vocab.end
     self.info = stream.info(
       config,
       name,
@@ -149,7 +151,7 @@ class Prompts:
 
     def row(example: Mapping[str, Any]) -> dict[str, Any]:
       inputs, targets = example['inputs'], example['targets']
-      tokens = tf.concat([[vocabulary.PAD], inputs, targets], 0)
+      tokens = tf.concat([[self.start], inputs, targets], 0)
       size = tf.size(tokens)
       pad = config.train_length + 1 - size
       return {
@@ -206,6 +208,10 @@ class Prompts:
         f'the validation split of {self.tasks[number].name} is empty'
       )
     return list(found.values())
+
+  def decode(self, ids: np.ndarray) -> str:
+    """Returns the text of an answer, without special tokens."""
+    return self._vocab.decode(ids, special=False)
 
   @property
   def _separator_size(self) -> int:

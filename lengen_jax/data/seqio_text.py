@@ -121,7 +121,8 @@ class Text:
     """Returns batches of the training split; see `corpus.Corpus.training`."""
 
     def to_windows(dataset: Any) -> Any:
-      dataset = cut(dataset, config.train_length, config.mode)
+      length, mode = config.train_length, config.mode
+      dataset = cut(dataset, length, mode, start=self._vocab.start)
       return dataset.shuffle(_SHUFFLE, seed=seed)
 
     return stream.StreamBatches(
@@ -149,18 +150,19 @@ class Text:
     )
 
 
-def cut(dataset: Any, length: int, mode: str) -> Any:
+def cut(dataset: Any, length: int, mode: str, *, start: int) -> Any:
   """Cuts documents into windows like `windows.Cutter`, within tf.data.
 
   Args:
     dataset: Dataset of dicts with 'targets', token ids of a document.
     length: tokens to predict per window.
     mode: one of `windows.MODES`.
+    start: token id before each document, or before the first in 'concat'.
 
   Returns:
     Dataset of dicts with `tokens` `[length + 1]` and their `size`.
   """
-  start = tf.constant([vocabulary.PAD])
+  begin = tf.constant([start])
 
   def windows_of(tokens: Any) -> tuple[dict[str, Any], Any]:
     """Returns whole windows, and the other tokens with their predecessor."""
@@ -179,7 +181,7 @@ def cut(dataset: Any, length: int, mode: str) -> Any:
     return rest, found
 
   def alone(document: Mapping[str, Any]) -> dict[str, Any]:
-    found, rest = windows_of(tf.concat([start, document['targets']], 0))
+    found, rest = windows_of(tf.concat([begin, document['targets']], 0))
     if mode == 'doc_window':
       return found
     size = tf.size(rest)
@@ -194,5 +196,5 @@ def cut(dataset: Any, length: int, mode: str) -> Any:
     }
 
   if mode == 'concat':
-    return dataset.scan(start, go_on).unbatch()
+    return dataset.scan(begin, go_on).unbatch()
   return dataset.map(alone).unbatch()

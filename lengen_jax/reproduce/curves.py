@@ -7,7 +7,7 @@ from typing import ClassVar
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
-from lengen_jax.training import compare, files, loop
+from lengen_jax.training import compare, files, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
@@ -96,6 +96,6 @@ class LengthCurves(parts.ConfiguredPart):
 
 def restore(workdir: files.Path, spec: str) -> run_lib.Trained:
   """Returns the trained model of a workdir, configured for tests by `spec`."""
-  trained = loop.restore(workdir)
+  trained = pretrained.restore(workdir)
   (run,) = runs_lib.parse(spec, trained.run.config)
   return trained.tested_as(run.tested_as)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from lengen_jax import data
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
-from lengen_jax.training import evaluate, files, loop
+from lengen_jax.training import evaluate, files, loop, pretrained
 from lengen_jax.training import runs as runs_lib
 
 MEAN = 'mean'
@@ -105,7 +105,7 @@ def _finetune(config: parts.Config, folder: files.Path, corpus: Any) -> Results:
   label = config.model.encoding
   trained = loop.train(config, folder, corpus=corpus, label=label)
   if config.train.evaluate_every:
-    trained = loop.restore(folder, step='best')
+    trained = pretrained.restore(folder, step='best')
   results, predictions = evaluate.evaluate(trained, corpus, label)
   files.write_lines(folder / 'predictions.jsonl', predictions)
   files.write_json(path, results)

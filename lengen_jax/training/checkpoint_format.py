@@ -24,6 +24,8 @@ from lengen_jax.training import checksums, files, multihost, revision
 
 # Packages whose version may change the last bits of a computation.
 _COMPUTING = ('lengen_jax', 'jax', 'jaxlib')
+# Trees like the parameters, or the trained ones, have one of these names.
+_ROOTS = {'embed', 'layers', 'encoder', 'decoder'}
 
 
 def make_record(
@@ -295,7 +297,7 @@ def _map_params(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def _is_params(node: Any) -> bool:
-  return isinstance(node, dict) and 'embed' in node
+  return isinstance(node, dict) and not _ROOTS.isdisjoint(node)
 
 
 def _is_stacked(node: Any) -> bool:

@@ -15,8 +15,11 @@ from lengen_jax.models.config import ModelConfig
 
 OPTIMIZERS = ('adam', 'adamw')
 SCHEDULES = ('constant', 'cosine', 'linear')
+PARAM_DTYPES = ('float32', 'bfloat16')
 # Scores of a generated task.
 SCORES = ('accuracy', 'exact', 'loss')
+# What a model reads before a target of a generated task.
+READS = ('teacher_forcing', 'generation')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +70,11 @@ class TrainConfig:
     wandb: Weights & Biases project that receives the metrics; '' for none.
     profile: steps to profile, 'FIRST:LAST'; '' for none.
     init_from: weights to start from: the workdir of a run, a file written by
-      lengen export, or the folder of a Llama checkpoint; '' for none. The
-      encodings may differ.
+      lengen export, or the folder of a checkpoint of transformers; '' for
+      none. The encodings may differ.
+    param_dtype: one of PARAM_DTYPES. With 'bfloat16', the model's kernels, its
+      token tables and their gradients are bfloat16, and the optimizer updates
+      float32 values of those that are trained; see `groups`.
   """
 
   steps: int = 10000
@@ -82,6 +88,7 @@ class TrainConfig:
   wandb: str = ''
   profile: str = ''
   init_from: str = ''
+  param_dtype: str = 'float32'
 
   def __post_init__(self) -> None:
     if self.init_from is None:
@@ -90,7 +97,8 @@ class TrainConfig:
         'weights: set --config.train.init_from to the workdir of a run or to '
         "other weights, or to '' to train from scratch"
       )
-    _check('train', self, ('log_every', 'checkpoint_every', 'max_skipped'))
+    positive = ('log_every', 'checkpoint_every', 'max_skipped')
+    _check('train', self, positive, param_dtype=PARAM_DTYPES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +134,8 @@ class TaskEvalConfig:
     buckets: number of widths that rows are padded to. Each is compiled once.
     dropout: whether dropout is on, as in the code of Ruoss et al. (2023).
     score: one of SCORES, by which runs are ranked.
+    by: 'teacher_forcing', where a model reads the earlier targets, or
+      'generation', where a decoder reads its own greedy answer and has no loss.
   """
 
   lengths: tuple
@@ -134,10 +144,11 @@ class TaskEvalConfig:
   buckets: int
   dropout: bool = False
   score: str = 'accuracy'
+  by: str = 'teacher_forcing'
 
   def __post_init__(self) -> None:
     positive = ('examples', 'batch_tokens', 'buckets')
-    _check('eval', self, positive, score=SCORES)
+    _check('eval', self, positive, score=SCORES, by=READS)
 
 
 @dataclasses.dataclass(frozen=True)

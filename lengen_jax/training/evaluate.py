@@ -15,7 +15,6 @@ import ml_collections
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
-from lengen_jax.data import vocabulary
 from lengen_jax.evaluation import (
   bias_maps,
   generation,
@@ -189,12 +188,13 @@ def answers(
       run.model,
       run.scheme,
       max_new=length,
-      end_id=vocabulary.END,
+      end_id=prompts.end,
       batch_tokens=run.eval.batch_tokens,
       seed=run.config.seed,
       layout=run.layout,
       temperature=run.eval.temperature,
       top_p=run.eval.top_p,
+      start_id=prompts.start,
     )
     for length in {*prompts.target_lengths}
   }

@@ -4,7 +4,6 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
-import json
 import time
 from typing import Any
 
@@ -16,8 +15,6 @@ from lengen_jax import data, errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import windows
 from lengen_jax.evaluation import bias_error
-from lengen_jax.interop import llama, llama_config
-from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import objective
 from lengen_jax.training import (
   checkpoint,
@@ -25,10 +22,10 @@ from lengen_jax.training import (
   faults,
   files,
   multihost,
+  pretrained,
   throughput,
   trackers,
 )
-from lengen_jax.training import config as training_config
 from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import state as state_lib
@@ -88,7 +85,7 @@ def train(
     multihost_utils.sync_global_devices('workdir')
   for note in notes:
     print(f'{label}: {note}', flush=True)
-  checkpoints = _checkpoints(path, run)
+  checkpoints = pretrained.open_checkpoints(path, run)
   if state is None:
     state = checkpoints.restore(run.abstract_state, batches=batches)
   if state is None:
@@ -109,64 +106,7 @@ def train(
     ) from error
   finally:
     checkpoints.close()
-  return _trained(run, state, path)
-
-
-def restore(
-  workdir: PathLike, *, step: int | str | None = None, **eval_changes: Any
-) -> run_lib.Trained:
-  """Restores the trained state of the run in a workdir.
-
-  The mesh is that of the run if the available devices can form it; otherwise
-  only rows are sharded. `eval_changes` are new values of the section eval.
-
-  Raises:
-    errors.LengenError: there is no run, or no readable checkpoint.
-  """
-  config, path = workdir_lib.read_config(workdir)
-  config.eval.update(eval_changes)
-  mesh = training_config.MeshConfig(**config.mesh.to_dict())
-  if not mesh.fits(jax.device_count()):
-    # A run trained on a pod may be evaluated on one device.
-    config.mesh.update(dataclasses.asdict(training_config.MeshConfig()))
-  run = run_lib.Run(config)
-  if not checkpoint.steps(path):
-    raise errors.CheckpointError(
-      f'{path} has no checkpoint yet; run lengen train first'
-    )
-  checkpoints = _checkpoints(path, run)
-  try:
-    number: Any = step
-    if step == 'best':
-      number = checkpoints.best_step()
-      if number is None:
-        raise errors.CheckpointError(
-          f'{path} has no best checkpoint: no step was validated, with '
-          f'train.evaluate_every={config.train.evaluate_every}'
-        )
-    state = checkpoints.restore(run.abstract_state, step=number)
-  finally:
-    checkpoints.close()
-  return _trained(run, state, path)
-
-
-def _checkpoints(path: files.Path, run: run_lib.Run) -> checkpoint.Checkpointer:
-  return checkpoint.Checkpointer(
-    path,
-    run.model,
-    keep_every=run.train.keep_every,
-    best='min',
-    run_config=json.loads(run.config.to_json()),
-  )
-
-
-def _trained(
-  run: run_lib.Run, state: state_lib.TrainState, path: files.Path
-) -> run_lib.Trained:
-  """Returns a state with the time and memory of its training."""
-  lines, seconds = metrics_lib.read(path / metrics_lib.STEPS, int(state.step))
-  memory, sessions = metrics_lib.peak_memory(lines), metrics_lib.sessions(path)
-  return run_lib.Trained(run, state, seconds, memory, sessions)
+  return pretrained.with_costs(run, state, path)
 
 
 def check_corpus(run: run_lib.Run, corpus: Any) -> None:
@@ -179,10 +119,14 @@ def check_corpus(run: run_lib.Run, corpus: Any) -> None:
     )
   masks = run.model.architecture == 'encoder'
   if corpus.vocab_size + masks > run.model.vocab_size:
+    source, fix = run.data.task or run.data.source, 'raise it'
+    if run.data.vocabulary != 'bytes':
+      source += f' with data.vocabulary={run.data.vocabulary!r}'
+      fix += ', or set data.vocabulary to that of the model'
     raise errors.ConfigError(
       f'model.vocab_size={run.model.vocab_size} is less than the '
-      f'{corpus.vocab_size} token ids of {run.data.task or run.data.source}'
-      f'{" and a mask token" if masks else ""}; raise it'
+      f'{corpus.vocab_size} token ids of {source}'
+      f'{" and a mask token" if masks else ""}; {fix}'
     )
 
 
@@ -192,6 +136,12 @@ def _adopted(
   """Returns the state of a run that starts from trained weights, and notes."""
   source = run.config.train.init_from
   if not source:
+    if run.model.lora_rank is not None:
+      raise errors.ConfigError(
+        f'model.lora_rank={run.model.lora_rank} trains a few kernels beside '
+        'trained ones; set train.init_from to the weights to start from, or '
+        'leave model.lora_rank=None'
+      )
     return None, []
   here, there = files.locate(workdir), files.locate(source)
   if here.resolve() == there.resolve():
@@ -202,21 +152,11 @@ def _adopted(
   if checkpoint.steps(here):
     return None, []
   try:
-    known = weights_lib.TrainedOn()
-    if there.suffix == weights_lib.SUFFIX:
-      params, model = weights_lib.load(there)
-      known = weights_lib.trained_on(there)
-    elif llama_config.is_checkpoint(there):
-      params, model = llama.load(there)
-    else:
-      workdir_lib.check_vocabulary(source, corpus.info)
-      trained = restore(source)
-      length = trained.run.data.train_length
-      return run.adopt(trained.state.params, trained.run.model, length)
-    if known.vocabulary:
-      workdir_lib.check_vocabulary(there, corpus.info, known.vocabulary)
-    state, notes = run.adopt(params, model, known.length)
-    if not known.vocabulary:
+    found = pretrained.load(there)
+    if found.fingerprint:
+      workdir_lib.check_vocabulary(there, corpus.info, found.fingerprint)
+    state, notes = run.adopt(found.params, found.model, found.train_length)
+    if not found.fingerprint:
       notes = [*notes, _TOKENS.format(corpus.info['vocabulary'])]
     return state, notes
   except errors.LengenError as error:

@@ -6,6 +6,7 @@ import jax
 import optax
 
 from lengen_jax import errors
+from lengen_jax.training import groups
 from lengen_jax.training.config import OptimizerConfig
 from lengen_jax.types import Params
 
@@ -52,6 +53,8 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 def decayed(params: Params) -> Params:
   """Returns the weight decay mask: True for kernels and token embeddings.
 
+  LoRA kernels decay, and with them the change of the kernel beside them.
+
   Norms, encodings and logit scales do not decay: zero has no special meaning
   for their parameters.
   """
@@ -59,6 +62,6 @@ def decayed(params: Params) -> Params:
   def decays(path: tuple[Any, ...], _: jax.Array) -> bool:
     names = [entry.key for entry in path]
     excluded = any(n.startswith('encoding') for n in names)
-    return not excluded and names[-1] in ('kernel', 'table')
+    return not excluded and names[-1] in ('kernel', 'table', *groups.LORA)
 
   return jax.tree_util.tree_map_with_path(decays, params)

@@ -69,7 +69,12 @@ class Run:
         )
       self.layout.check_length(name, length)
     metrics_lib.profile_steps(self.train.profile)
-    self.abstract_state = state_lib.abstract(self.layout, self.model, self.tx)
+    self._init = functools.partial(
+      state_lib.init, tx=self.tx, param_dtype=self.train.param_dtype
+    )
+    self.abstract_state = state_lib.abstract(
+      self.layout, self.model, self.tx, self.train.param_dtype
+    )
 
   def validates(self, step: int) -> bool:
     """Returns whether the model is validated at a step that is saved.
@@ -96,22 +101,12 @@ class Run:
       errors.CombinationError: they take other parameters.
     """
     other = Run(runs.configure(self.config, specs))
-    mine, theirs = (
-      checksums.describe(run.abstract_state.params) for run in (self, other)
+    check_same_parameters(
+      self.abstract_state.params,
+      other.abstract_state.params,
+      runs.name(runs.of(self.config)),
+      runs.name(specs),
     )
-    differing = sorted(
-      path for path in {*mine, *theirs} if mine.get(path) != theirs.get(path)
-    )
-    if differing:
-      shapes = [
-        one[differing[0]]['shape'] if differing[0] in one else 'none'
-        for one in (mine, theirs)
-      ]
-      raise errors.CombinationError(
-        f'{runs.name(specs)} cannot be tested with the parameters of '
-        f'{runs.name(runs.of(self.config))}: {differing[0]} has shape '
-        f'{shapes[1]}, trained {shapes[0]}; train it as a run of its own'
-      )
     return other
 
   def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -170,11 +165,12 @@ class Run:
   def init_state(self) -> state_lib.TrainState:
     """Returns the initial state, created sharded over the mesh."""
     return jax.jit(
-      lambda: state_lib.init(
-        stacking.init(self.model, jax.random.key(self.config.seed)), self.tx
-      ),
-      out_shardings=self.shardings,
+      lambda: self._init(self._init_params()), out_shardings=self.shardings
     )()
+
+  def _init_params(self) -> Params:
+    """Returns the initial parameters, float32."""
+    return stacking.init(self.model, jax.random.key(self.config.seed))
 
   def adopt(
     self,
@@ -190,19 +186,19 @@ class Run:
     Raises:
       errors.CheckpointError: the models differ in more than their encodings.
     """
-    state = self.init_state()
+    sharded = self.shardings.params
+    initial = jax.jit(self._init_params, out_shardings=sharded)()
     # On the host, since the meshes of the two runs may differ.
     params, notes = warm_start.adopt(
-      on_host(state.params),
+      on_host(initial),
       self.model,
       on_host(source_params),
       source_model,
       max_length=max(self.config.data.train_length, source_length),
       rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
     )
-    params = jax.device_put(params, self.shardings.params)
-    init = jax.jit(self.tx.init, out_shardings=self.shardings.opt_state)
-    return state.replace(params=params, opt_state=init(params)), notes
+    init = jax.jit(self._init, out_shardings=self.shardings)
+    return init(jax.device_put(params, sharded)), notes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,3 +244,29 @@ def on_host(params: Params) -> Params:
     return multihost_utils.process_allgather(leaf, tiled=True)
 
   return jax.tree.map(gather, params)
+
+
+def check_same_parameters(
+  trained: Params, tested: Params, trained_name: str, tested_name: str
+) -> None:
+  """Raises unless two trees of arrays or shapes have the same paths and shapes.
+
+  The names are those of the models, for the error.
+
+  Raises:
+    errors.CombinationError: naming the first parameter that differs.
+  """
+  mine, theirs = map(checksums.describe, (trained, tested))
+  differing = sorted(
+    path for path in {*mine, *theirs} if mine.get(path) != theirs.get(path)
+  )
+  if differing:
+    shapes = [
+      one[differing[0]]['shape'] if differing[0] in one else 'none'
+      for one in (mine, theirs)
+    ]
+    raise errors.CombinationError(
+      f'{tested_name} cannot be tested with the parameters of {trained_name}: '
+      f'{differing[0]} has shape {shapes[1]}, trained {shapes[0]}; train it as '
+      'a run of its own'
+    )

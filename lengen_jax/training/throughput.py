@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.models.mlp import GATED
 
 # Peak FLOP/s per chip for bfloat16 matrix products, by prefix of jax's
 # device_kind. Sources: 'peak compute per chip' of each generation at
@@ -99,12 +100,22 @@ def memory(devices: Sequence[jax.Device]) -> dict[str, int] | None:
 def _stack(config: ModelConfig, length: int, causal: bool) -> int:
   """Multiplications per row in the forward pass of all layers."""
   pairs = (
-    visible_pairs(length, causal, layer.window, layer.sinks)
+    sum(
+      visible_pairs(part, causal, layer.window, layer.sinks)
+      for part in _chunks(length, layer.attention_chunk)
+    )
     for layer in config.layers
   )
-  matrices = 3 if config.activation == 'swiglu' else 2
+  matrices = 3 if config.activation in GATED else 2
   mlp = matrices * length * config.width * config.mlp_width
+  mlp *= config.experts_per_token
   return sum(_attention(config, length, length, n) + mlp for n in pairs)
+
+
+def _chunks(length: int, size: int | None) -> list[int]:
+  """Returns the lengths of the chunks in which tokens attend."""
+  size = min(size or length, length)
+  return [size] * (length // size) + [length % size] * (length % size > 0)
 
 
 def _attention(config: ModelConfig, queries: int, keys: int, pairs: int) -> int:

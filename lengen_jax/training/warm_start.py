@@ -8,39 +8,32 @@ from typing import Any
 
 from flax import traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import encodings, errors
+from lengen_jax import encodings, errors, specs
 from lengen_jax.encodings import convert, fire
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models.config import ModelConfig, PER_LAYER
+from lengen_jax.training import groups
 from lengen_jax.types import Params
 
 _SIDE = '(?P<side>encoder/|decoder/)?'
-# Parameters of options of attention that only one of the models may have.
-_OPTIONS = {
-  'attention_scale': 'logit scale',
-  'positions': 'contextual positions',
-  'sink_logits': 'sink logits',
-  'gate': 'output gate',
-  'query_norm': 'norm of queries',
-  'key_norm': 'norm of keys',
-}
 _IN_OPTION = re.compile(
-  rf'{_SIDE}layer_(?P<layer>\d+)/attention/(?P<option>{"|".join(_OPTIONS)})\b'
+  rf'{_SIDE}layer_(?P<layer>\d+)/attention/(?P<option>{"|".join(groups.OPTIONS)})\b'
 )
 _IN_ENCODING = re.compile(_SIDE + r'(layer_\d+/attention/)?encoding(_\d+)?/')
 # Fields of ModelConfig that determine the arrays outside encodings and options.
 _SIZES = (
   *('architecture', 'vocab_size', 'num_layers', 'num_heads', 'key_heads'),
   *('head_dim', 'width', 'mlp_width', 'mlp_bias', 'activation', 'norm'),
-  *('norm_placement', 'output_size', 'tied_embedding'),
+  *('norm_placement', 'parallel_residual', 'output_size', 'tied_embedding'),
+  *('num_experts', 'attention_bias'),
 )
 # Fields that change the function computed from the same arrays.
 _FUNCTION = (
   *('activation', 'norm_epsilon', 'scaled_embedding', 'scaled_logits'),
-  *('logit_cap', 'query_key_norm', 'output_gate'),
+  *('logit_cap', 'output_logit_cap', 'output_gate', 'parallel_residual'),
+  *('experts_per_token', 'norm'),
 )
 # Those of a layer; encodings and scales have notes of their own.
 _FUNCTION_OF_LAYER = tuple(
@@ -62,8 +55,8 @@ def adopt(
 ) -> tuple[Params, list[str]]:
   """Loads a trained model's parameters into one with another encoding.
 
-  All arrays outside encodings and options of attention, such as logit scales
-  and contextual positions, are loaded and must match.
+  All arrays of the base, see `groups`, are loaded and must match. LoRA kernels
+  of the source are merged, unless the model has the same ones.
   Encodings are matched layer by layer. One of the same class and shapes is
   loaded for any settings, whether or not layers share it. A FIRE that
   replaces another additive bias is fitted to that bias. An encoding shared by
@@ -84,9 +77,17 @@ def adopt(
     models differ.
 
   Raises:
-    errors.CheckpointError: an array outside encodings and options of attention
-      differs in shape or is missing in one model.
+    errors.CheckpointError: an array of the base differs in shape or is missing
+      in one model.
   """
+  mine, theirs = ((c.lora_rank, c.lora_alpha) for c in (config, source_config))
+  lora = []
+  if mine != theirs:
+    source_params, source_config = stacking.merge_lora(
+      source_params, source_config
+    )
+    lora += ['LoRA of the source merged'] * (theirs[0] is not None)
+    lora += [f'LoRA of rank {mine[0]} initialised'] * (mine[0] is not None)
   new = traverse_util.flatten_dict(stacking.unstack(params), sep='/')
   old = traverse_util.flatten_dict(stacking.unstack(source_params), sep='/')
   _check_match(new, config, old, source_config)
@@ -100,10 +101,12 @@ def adopt(
   loaded, notes, fitted = len(taken), _Notes(), _Fitted(max_length, rng)
   two_sided = config.architecture == 'encoder_decoder'
   for side in ('encoder/', 'decoder/') if two_sided else ('',):
-    target, source = _slots(config, side, new), _slots(source_config, side, old)
-    arrays, count = _take_encodings(side, target, source, fitted, notes)
-    taken |= arrays
-    loaded += count
+    for part in _parts(config, source_config):
+      target = _slots(config, side, new, part)
+      source = _slots(source_config, side, old, part)
+      arrays, count = _take_encodings(side, target, source, fitted, notes)
+      taken |= arrays
+      loaded += count
   for paths, of_layer, text in (
     (new, config.layers, 'initialised'),
     (old, source_config.layers, 'of the source ignored'),
@@ -111,7 +114,7 @@ def adopt(
     for path in paths:
       option = _IN_OPTION.match(path)
       if option and path not in taken:
-        i, name = int(option['layer']), _OPTIONS[option['option']]
+        i, name = int(option['layer']), groups.OPTIONS[option['option']]
         if option['option'] == 'attention_scale':
           name += f' {of_layer[i].attention_scale}'
         if option['option'] == 'positions':
@@ -131,12 +134,14 @@ def adopt(
     if getattr(config, field) != getattr(source_config, field)
   ]
   adopted = traverse_util.unflatten_dict(
-    {path: jnp.array(taken.get(path, leaf)) for path, leaf in new.items()},
+    # Copies on the host stay there: the whole may not fit on one device.
+    {path: taken.get(path, leaf).copy() for path, leaf in new.items()},
     sep='/',
   )
   if config.scan_layers:
     adopted = stacking.stack(adopted, config)
-  lines = [f'loaded {loaded} of {len(new)} arrays', *notes.lines(), *others]
+  found = f'loaded {loaded} of {len(new)} arrays'
+  lines = [found, *lora, *notes.lines(), *others]
   return adopted, lines
 
 
@@ -171,7 +176,7 @@ def _take_encodings(
 def _check_match(
   new: _Flat, config: ModelConfig, old: _Flat, source_config: ModelConfig
 ) -> None:
-  """Raises if the models differ in arrays outside encodings and options."""
+  """Raises if the models differ in arrays of the base; see `groups`."""
 
   def shape(params: _Flat, path: str) -> str:
     return str(params[path].shape) if path in params else 'missing'
@@ -182,7 +187,7 @@ def _check_match(
   different = [
     path
     for path in {*new, *old}
-    if not (_IN_ENCODING.match(path) or _IN_OPTION.match(path))
+    if not groups.is_added(tuple(path.split('/')))
     and shape(new, path) != shape(old, path)
   ]
   if not different:
@@ -246,19 +251,42 @@ class _Slot:
     return bound.bias_fn(bidirectional=self.bidirectional)
 
 
-def _slots(config: ModelConfig, side: str, flat: _Flat) -> list[_Slot]:
-  """Returns the _Slot of each layer; layers that share one have the same."""
-  layer_encodings = blocks.create_encodings(config)
-  owned = blocks.owned_encodings(layer_encodings)
-  owned = {encoding: name for name, encoding in owned.items()}
+def _parts(*configs: ModelConfig) -> tuple[str, ...]:
+  """Returns the parts of layers whose encodings are matched one by one.
+
+  Unless a model has encodings of two parts, a layer has one encoding.
+  """
+  layers = [layer for config in configs for layer in config.layers]
+  two = any(len(specs.parts(layer.encoding)) == 2 for layer in layers)
+  return ('input', 'attention') if two else ('layer',)
+
+
+def _slots(
+  config: ModelConfig, side: str, flat: _Flat, part: str
+) -> list[_Slot]:
+  """Returns the _Slot of each layer; layers that share one have the same.
+
+  `part` is 'layer' for the encoding of the layer, or else 'input' or
+  'attention' for the one that acts there.
+  """
+  owned = {e: name for name, e in blocks.owned_encodings(config).items()}
   slots: list[_Slot] = []
   by_path: dict[str, _Slot] = {}
-  for i, encoding in enumerate(layer_encodings):
-    path = owned.get(encoding, f'layer_{i}/attention/encoding')
+  for i, both in enumerate(blocks.encodings_by_layer(config)):
+    n = 0 if part == 'input' else -1
+    spec, encoding = specs.parts(config.layers[i].encoding)[n], both[n]
+    if part != 'layer' and encoding.embeds != (part == 'input'):
+      spec = 'nope'
+      encoding = encodings.create(
+        spec, num_heads=config.num_heads, head_dim=config.head_dim, parent=None
+      )
+    # At the input, nope has a path of its own, and no arrays.
+    own = 'input' if part == 'input' else f'layer_{i}/attention/encoding'
+    path = owned.get(encoding, own)
     path = f'{side}{path}/'
     if path not in by_path:
       by_path[path] = _Slot(
-        config.layers[i].encoding,
+        spec,
         encoding.clone(parent=None, name=None, shared=False),
         path,
         {

@@ -9,7 +9,7 @@ import ml_collections
 
 from lengen_jax import errors
 from lengen_jax.training import config as training_config
-from lengen_jax.training import files
+from lengen_jax.training import defaults, files
 from lengen_jax.types import PathLike
 
 _CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
@@ -175,6 +175,11 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
       f'{file} is damaged: it holds no config; put it back as it was, or '
       'choose another --workdir'
     )
+  if file.name == RUN:
+    # Runs of older versions lack fields that were added since.
+    known = json.loads(defaults.get().to_json())
+    for section in sections:
+      fields[section] = known[section] | fields[section]
   return fields
 
 

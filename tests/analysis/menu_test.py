@@ -62,6 +62,12 @@ def test_data_is_shown(shown):
   assert 'ILSVRC2012' in entry(shown, 'imagenet')
 
 
+def test_tasks_of_ruler_are_shown(shown):
+  title = 'tasks of lengen eval --tasks'
+  assert 'in prose; keys are words' in entry(shown, 'niah_single_3', title)
+  assert 'ten most common words' in entry(shown, 'cwe', title)
+
+
 def test_facts(shown):
   assert 'translation invariant: no' in entry(shown, 'fire')
   assert 'translation invariant: yes' in entry(shown, 'longrope')
@@ -127,9 +133,10 @@ def test_what_decoding_needs_of_encodings(name):
 def test_what_decoding_needs_of_schemes(spec):
   """Positions at test time that go by the length need a plan."""
   scheme = positions.create(spec)
-  index = jnp.arange(4)[None]
+  index = jnp.arange(16)[None]
+  seen = {'tokens': index, 'roles': index[None]}
   one, other = (
-    scheme(index, lengths=jnp.full((1, 1), n), rng=jax.random.key(0))
+    scheme(index, lengths=jnp.full((1, 1), n), rng=jax.random.key(0), **seen)
     for n in (8, 16)
   )
   differ = jax.tree.map(lambda a, b: bool((a != b).any()), one, other)
@@ -142,11 +149,12 @@ def test_what_decoding_needs_of_schemes(spec):
 def test_test_time_is_as_stated(spec):
   scheme = positions.create(spec)
   index, lengths = jnp.arange(12)[None], jnp.full((1, 1), 12)
+  seen = {'lengths': lengths, 'tokens': index, 'roles': index[None]}
   drawn = [
-    jax.tree.leaves(scheme(index, lengths=lengths, rng=jax.random.key(n)))[0]
+    jax.tree.leaves(scheme(index, rng=jax.random.key(n), **seen))[0]
     for n in range(2)
   ]
   again = bool((drawn[0] != drawn[1]).any())
   assert again == scheme.test_time.startswith('drawn again')
-  plain = bool((drawn[0] == index).all())
+  plain = bool((drawn[0].reshape(1, 12) == index).all())
   assert plain == (scheme.test_time.split(';')[0] == 'i' or spec == 'standard')

@@ -15,6 +15,7 @@ import pytest
 from lengen_jax import data, errors
 from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data import prepare, sources, vocabulary, windows
+from lengen_jax.evaluation import config as eval_config
 from tests import helpers
 
 LONGEST = 32
@@ -556,6 +557,39 @@ def test_trains_a_vocabulary(tmp_path, raw, capsys):
     errors.CorpusError, match="data.vocabulary: '.*' there, 'bytes_plus_3' here"
   ):
     prepare.prepare(other, raw=str(raw), longest=LONGEST)
+
+
+@pytest.mark.parametrize('family', ['gemma2', 'llama3', 'qwen2'])
+def test_tokenizers_of_checkpoints(tmp_path, family, capsys):
+  texts = [f'The quick brown fox\n jumps over {n} dogs.' * n for n in range(9)]
+  raw = write_raw(tmp_path / 'raw', texts, texts[6:])
+  spec = str(helpers.GOLDEN / 'checkpoints' / family)
+  settings = dict(vocabulary=spec, mode='concat')
+  manifest = run(tmp_path / 'out', raw, **settings)
+  vocab = vocabulary.create(spec)
+  assert manifest['vocabulary'] == vocab.fingerprint
+  told = 'changes white space or rare characters'
+  assert (told in capsys.readouterr().out) == (family == 'qwen2')
+  found = read_windows(tmp_path / 'out', 'train')
+  ids = [found[0][:1], *(window[1:] for window in found)]
+  first, *ids = np.concatenate(ids).tolist()
+  assert first == vocab.start
+  wanted = [[*vocab.encode(text), vocab.end] for text in texts]
+  assert ids == sum(wanted, [])[: len(ids)]
+  assert manifest['splits']['train']['tokens'] == sum(map(len, wanted))
+  opened = data.load(config(tmp_path / 'out', **settings), LONGEST)
+  assert opened.vocab_size == vocab.size
+  evaluated = opened.evaluation(
+    eval_config.EvalConfig((LONGEST,), batch_tokens=64, windows=2)
+  )
+  size = sum(len(text.encode()) for text in evaluated.texts())
+  assert evaluated.bytes_per_token == size / evaluated.tokens > 1
+  # The copy serves as well, and a folder of another tokenizer does not.
+  settings['vocabulary'] = str(tmp_path / 'out' / 'vocabulary')
+  assert run(tmp_path / 'out', raw, **settings) == manifest
+  settings['vocabulary'] = str(helpers.GOLDEN / 'checkpoints' / 'gpt_neox')
+  with pytest.raises(errors.CorpusError, match='data.vocabulary: '):
+    run(tmp_path / 'out', raw, **settings)
 
 
 def test_a_vocabulary_is_trained_on_some_text_of_every_file(

@@ -389,6 +389,7 @@ def test_files_with_other_windows_than_the_manifest_says(tmp_path):
     training(out)
 
 
+@pytest.mark.slow
 def test_more_files_than_a_process_may_open_at_first(tmp_path):
   out = write(tmp_path, shard_tokens=1, documents=90)
   assert len(list((out / 'train').iterdir())) == 90

@@ -25,6 +25,18 @@ from lengen_jax.data import (
 from lengen_jax.evaluation import config as eval_config
 from tests.data import tiny
 
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'checkpoints'
+TOKENIZERS = ('gemma2', 'gpt_neox', 'llama3', 'qwen2', 'gpt2')
+
+
+@pytest.fixture(scope='module')
+def specs(tmp_path_factory):
+  """Vocabularies of others by name: tokenizers, and pieces like Llama's."""
+  path = tmp_path_factory.mktemp('vocabularies')
+  found = {name: str(GOLDEN / name) for name in TOKENIZERS}
+  found['gpt2'] = tiny.write_tokenizer(path)
+  return found | {'llama': tiny.write_pieces(path / 'llama.model')}
+
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
@@ -64,11 +76,11 @@ def text_of(ids):
   return vocabulary.Bytes().decode(ids)
 
 
-def documents(folder, task='c4', split='train'):
-  """Token ids of the documents of a task, in order."""
-  name = data.register(task, path=str(folder))
+def documents(folder, task='c4', vocab='bytes'):
+  """Token ids of the training documents of a task, in order."""
+  name = data.register(task, path=str(folder), vocab=vocab)
   found = seqio.TaskRegistry.get(name).get_dataset(
-    sequence_length=None, split=split, shuffle=False, num_epochs=1
+    sequence_length=None, split='train', shuffle=False, num_epochs=1
   )
   return [row['targets'] for row in found.as_numpy_iterator()]
 
@@ -104,17 +116,19 @@ def test_other_code_loses_no_token(folder, length):
   assert text == ''.join(map(text_of, documents(folder)))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize('length', [7, 1000])
 @pytest.mark.parametrize('mode', windows.MODES)
 def test_windows_are_those_of_prepare(folder, mode, length):
   found = documents(folder)
-  cutter = windows.Cutter(length, mode, start=vocabulary.PAD)
+  cutter = windows.Cutter(length, mode, start=7)
   want = [window for document in found for window in cutter.cut(document)]
   dataset = tf.data.Dataset.from_generator(
     lambda: ({'targets': document} for document in found),
     output_signature={'targets': tf.TensorSpec([None], tf.int32)},
   )
-  got = list(seqio_text.cut(dataset, length, mode).as_numpy_iterator())
+  got = seqio_text.cut(dataset, length, mode, start=7)
+  got = list(got.as_numpy_iterator())
   assert [row['size'] for row in got] == [len(window) for window in want]
   for row, window in zip(got, want, strict=True):
     np.testing.assert_array_equal(row['tokens'][: len(window)], window)
@@ -122,16 +136,20 @@ def test_windows_are_those_of_prepare(folder, mode, length):
 
 
 @pytest.mark.parametrize(
-  'spec',
+  'spec, vocab',
   [
-    'c4',
-    pytest.param('arxiv', marks=pytest.mark.slow),
-    pytest.param('wikitext103', marks=pytest.mark.slow),
-    pytest.param('enwik8', marks=pytest.mark.slow),
+    ('c4', 'bytes'),
+    ('c4', str(GOLDEN / 'qwen2')),
+    pytest.param('arxiv', 'bytes', marks=pytest.mark.slow),
+    pytest.param('wikitext103', 'bytes', marks=pytest.mark.slow),
+    pytest.param('enwik8', 'bytes', marks=pytest.mark.slow),
   ],
+  ids=lambda value: value.rpartition('/')[2],
 )
-def test_the_same_windows_as_prepared_data(folder, tmp_path, spec):
-  shared = dict(task=spec, mode='doc_pad', batch_size=1, train_length=32)
+def test_the_same_windows_as_prepared_data(folder, tmp_path, spec, vocab):
+  shared = dict(
+    task=spec, vocabulary=vocab, mode='doc_pad', batch_size=1, train_length=32
+  )
   written = data.DataConfig(
     source='prepared', path=str(tmp_path / 'prepared'), **shared
   )
@@ -140,18 +158,21 @@ def test_the_same_windows_as_prepared_data(folder, tmp_path, spec):
   indexed = take(data.load(written).training(written, seed=3), count)
   dataset = seqio_text.cut(
     tf.data.Dataset.from_generator(
-      lambda: ({'targets': ids} for ids in documents(folder, spec)),
+      lambda: ({'targets': ids} for ids in documents(folder, spec, vocab)),
       output_signature={'targets': tf.TensorSpec([None], tf.int32)},
     ),
     32,
     'doc_pad',
+    start=vocabulary.create(vocab).start,
   )
   streamed = [row['tokens'] for row in dataset.as_numpy_iterator()]
   assert sorted(tokens[1:].tobytes() for tokens in streamed) == sorted(
     batch['targets'].tobytes() for batch in indexed
   )
   # Batches of the stream consist of them.
-  settings = config(folder, spec, mode='doc_pad', batch_size=1)
+  settings = config(
+    folder, spec, vocabulary=vocab, mode='doc_pad', batch_size=1
+  )
   known = {tokens.tobytes() for tokens in streamed}
   for batch in take(data.load(settings).training(settings, seed=3), 50):
     row = np.append(batch['inputs'][0], batch['targets'][0, -1])
@@ -162,7 +183,9 @@ def test_the_same_windows_as_prepared_data(folder, tmp_path, spec):
     for each in (settings, written)
   ]
   np.testing.assert_array_equal(evaluated[0].scored, evaluated[1].scored)
-  assert evaluated[0].bytes_per_token == pytest.approx(1, abs=0.02)
+  assert evaluated[0].bytes_per_token == evaluated[1].bytes_per_token
+  if vocab == 'bytes':
+    assert evaluated[0].bytes_per_token == pytest.approx(1, abs=0.02)
 
 
 def test_c4_of_tensorflow_datasets(tmp_path):
@@ -368,6 +391,58 @@ def test_prompts_are_cut_before_the_separator_and_answers_are_scored(folder):
   assert answers <= {f'answer {n}' for n in range(12)} and len(answers) > 3
 
 
+@pytest.mark.some(3)
+@pytest.mark.parametrize('name', [*TOKENIZERS, 'llama'])
+def test_prompts_in_vocabularies_of_others(specs, tmp_path, name):
+  """Answers with the ids 0 and 1 of GPT-2, and batches that are padded."""
+  raw = tmp_path / 'qasper'
+  raw.mkdir()
+  texts = {f'Who {n * "!"} "left"?': f'{n * "!"}"Yes!"' for n in range(4)}
+  lines = [
+    json.dumps({'id': prompt, 'pid': prompt, 'input': prompt, 'output': answer})
+    for prompt, answer in texts.items()
+  ]
+  for split in ('train', 'validation'):
+    (raw / f'{split}.jsonl').write_text('\n'.join(lines))
+  settings = config(
+    tmp_path,
+    'scrolls/qasper',
+    vocabulary=specs[name],
+    train_length=64,
+    target_length=20,
+  )
+  loaded, vocab = data.load(settings), vocabulary.create(specs[name])
+  assert loaded.vocab_size == vocab.size
+  assert (loaded.start, loaded.end) == (vocab.start, vocab.end)
+  separator = vocab.encode(settings.separator)
+  want = {
+    (vocab.start, *vocab.encode(prompt), *separator): (*ids, vocab.end)
+    for prompt, answer in texts.items()
+    for ids in [vocab.encode(answer)]
+  }
+  batch = loaded.training(settings, seed=0).next()
+  found = {}
+  for inputs, targets, weights, segments in zip(
+    *(batch[key] for key in ('inputs', 'targets', 'weights', 'segment_ids')),
+    strict=True,
+  ):
+    first, size = np.flatnonzero(weights)[0] + 1, segments.sum() + 1
+    row = [inputs[0], *targets]
+    found[tuple(row[:first])] = tuple(row[first:size])
+    assert weights[first - 1 :].sum() == size - first
+    assert (
+      vocab.decode(row[first : size - 1])
+      == texts[vocab.decode(row[1 : first - len(separator)])]
+    )
+  assert found == want
+  examples = loaded.examples(0, 64)
+  assert [(vocab.start, *e.tokens) for e in examples] == list(want)
+  assert all(example.whole for example in examples)
+  for example in examples:
+    answer = want[vocab.start, *example.tokens]
+    assert [loaded.decode(answer)] == example.references
+
+
 def test_an_answer_too_long_keeps_its_end(folder):
   settings = config(
     folder, 'scrolls/qasper', train_length=64, target_length=5, batch_size=4
@@ -396,6 +471,7 @@ def test_examples_have_one_prompt_per_id(folder, task):
   assert len(loaded.examples(0, 64, limit=2)) == 2
 
 
+@pytest.mark.slow
 def test_glue_and_superglue_as_one_mixture(folder):
   settings = config(folder, 'glue_superglue', train_length=512)
   loaded = data.load(settings)
@@ -475,6 +551,45 @@ def test_our_vocabularies_are_those_of_seqio(folder, tmp_path):
     assert theirs.vocab_size == ours.size
   with pytest.raises(errors.CorpusError, match='no vocabulary at .*none'):
     data.load(config(folder, 'c4', vocabulary=str(tmp_path / 'none.model')))
+
+
+@pytest.mark.parametrize('name', [*TOKENIZERS, 'llama'])
+def test_vocabularies_of_others_in_seqio(specs, name):
+  ours = vocabulary.create(specs[name])
+  theirs = ours.seqio()
+  for text in ('A!"  b\n日本語 🙂', '!', ''):
+    ids = ours.encode(text)
+    assert list(theirs.encode(text)) == ids
+    dataset = tf.data.Dataset.from_tensors(text).map(theirs.encode_tf)
+    assert dataset.element_spec == tf.TensorSpec([None], tf.int32)
+    (found,) = dataset.as_numpy_iterator()
+    assert found.tolist() == ids
+    assert theirs.decode([*ids, ours.end, *ids]) == text
+  assert (theirs.bos_id, theirs.eos_id) == (ours.start, ours.end)
+  assert theirs.vocab_size == ours.size
+  assert theirs == vocabulary.create(specs[name]).seqio()
+  others = [vocabulary.create(s).seqio() for s in specs.values()]
+  assert [theirs == other for other in others].count(True) == 1
+  assert theirs != seqio.ByteVocabulary() != theirs
+
+
+def test_tokenizers_decode_in_seqio(specs):
+  """What follows the end is padding, as zeros are, though 0 is '!'."""
+  ours = vocabulary.create(specs['gpt2'])
+  theirs = ours.seqio()
+  assert ours.encode('!"') == [0, 1]
+  rows = [[*ours.encode(text), ours.end, 0, 0] for text in ('a!', 'é', '""')]
+  assert theirs.decode_tf(tf.constant(rows[0])).numpy() == b'a!'
+  dataset = tf.data.Dataset.from_tensors(rows).map(theirs.decode_tf)
+  assert dataset.element_spec == tf.TensorSpec([3], tf.string)
+  (found,) = dataset.as_numpy_iterator()
+  assert found.tolist() == [b'a!', 'é'.encode(), b'""']
+  assert specs['gpt2'] in str(theirs) and ours.fingerprint in str(theirs)
+
+
+def test_pieces_of_others_are_those_of_their_tasks(specs):
+  theirs = seqio.SentencePieceVocabulary(specs['llama'])
+  assert vocabulary.create(specs['llama']).seqio() == theirs
 
 
 def test_a_task_of_somebody_else(folder, monkeypatch):

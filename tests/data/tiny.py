@@ -13,6 +13,41 @@ _WORDS = (
 )
 
 
+def write_tokenizer(folder):
+  """A tokenizer.json like that of GPT-2: ids 0 and 1 are '!' and '"'."""
+  import tokenizers
+
+  bytelevel = tokenizers.pre_tokenizers.ByteLevel
+  pieces = [*sorted(bytelevel.alphabet()), '<|endoftext|>']
+  ids = {piece: number for number, piece in enumerate(pieces)}
+  model = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
+  model.pre_tokenizer = bytelevel(add_prefix_space=False)
+  model.decoder = tokenizers.decoders.ByteLevel()
+  model.add_special_tokens(pieces[-1:])
+  model.save(str(folder / 'tokenizer.json'))
+  settings = json.dumps({'eos_token': pieces[-1]})
+  (folder / 'tokenizer_config.json').write_text(settings)
+  return str(folder)
+
+
+def write_pieces(path):
+  """A SentencePiece model like that of Llama: start 1, end 2, no padding."""
+  import sentencepiece
+
+  with path.open('wb') as file:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=(text(seed, 300) for seed in range(9)),
+      model_writer=file,
+      vocab_size=300,
+      byte_fallback=True,
+      normalization_rule_name='identity',
+      remove_extra_whitespaces=False,
+      hard_vocab_limit=False,
+      minloglevel=2,
+    )
+  return str(path)
+
+
 def text(seed, size):
   """About `size` bytes of English words."""
   generator = np.random.default_rng(seed)

@@ -153,6 +153,7 @@ def test_spans():
     assert all(name in record['passage'] for name in record['entities'])
 
 
+@pytest.mark.some(2)
 @needs_seqio
 @pytest.mark.parametrize(
   'task',

@@ -174,6 +174,7 @@ def test_what_a_user_sets_comes_last(tmp_path):
   assert paper.eval.lengths == (2048, 4096)
 
 
+@pytest.mark.slow
 def test_a_pass_gives_all_logits(tmp_path, monkeypatch):
   """Of parameters and tokens of the seed; and it waits for them."""
   config = PART.make_config(request_for(tmp_path))

@@ -144,6 +144,7 @@ def test_a_state_may_be_donated_once_it_is_saved(tmp_path):
   assert_same(read(tmp_path), want)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'options, values, stay, best',
   [

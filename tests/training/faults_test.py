@@ -15,7 +15,7 @@ import pytest
 
 from configs import stdlib as stdlib_config
 from lengen_jax import errors
-from lengen_jax.training import checkpoint, faults, loop
+from lengen_jax.training import checkpoint, faults, loop, pretrained
 from lengen_jax.training import run as run_lib
 
 
@@ -78,7 +78,9 @@ def test_steps_that_are_not_finite_change_nothing(
   tiny_config.train.max_skipped = 3
   at_steps(monkeypatch, {2, 3, 5, 6}, spoil)
   loop.train(tiny_config, tmp_path, corpus=corpus)
-  one, three, four = (loop.restore(tmp_path, step=n).state for n in (1, 3, 4))
+  one, three, four = (
+    pretrained.restore(tmp_path, step=n).state for n in (1, 3, 4)
+  )
   assert int(three.step) == 3
   for name in ('params', 'opt_state'):
     before, after = getattr(one, name), getattr(three, name)
@@ -123,7 +125,7 @@ def test_a_run_that_diverges_ends(tmp_path, tiny_config, corpus, monkeypatch):
     loop.train(tiny_config, tmp_path, corpus=corpus)
   assert found.value.exit_status == 4
   assert sorted(checkpoint.steps(tmp_path)) == [4]
-  good = loop.restore(tmp_path).state
+  good = pretrained.restore(tmp_path).state
   assert np.isfinite(good.params['embed']['table']).all()
 
 
@@ -206,6 +208,7 @@ def test_a_process_that_hangs_ends_and_shows_where(exits, capfd):
   assert 'where_it_hangs' in printed
 
 
+@pytest.mark.slow
 def test_a_process_that_makes_progress_does_not_end(exits):
   with faults.Watchdog(2) as watchdog:
     for _ in range(6):
@@ -229,7 +232,7 @@ def test_the_best_checkpoint_stays(tmp_path, tiny_config, corpus, monkeypatch):
   monkeypatch.setattr(loop.evaluate, 'validate', validate)
   loop.train(tiny_config, tmp_path, corpus=corpus)
   assert sorted(checkpoint.steps(tmp_path)) == [4, 7, 8]
-  assert int(loop.restore(tmp_path, step='best').state.step) == 4
+  assert int(pretrained.restore(tmp_path, step='best').state.step) == 4
   assert [e.get('validation_loss') for e in log(tmp_path)][1::2] == [
     3.0,
     1.0,
@@ -250,12 +253,12 @@ def test_validation_is_the_loss_of_the_curve(tmp_path, tiny_config, corpus):
   found, _ = loop.evaluate.evaluate(trained, corpus)
   curve = found['curves'][0]['loss'][found['lengths'].index(nearest)]
   assert loss == pytest.approx(curve, rel=1e-6)
-  assert int(loop.restore(tmp_path, step='best').state.step) == 8
+  assert int(pretrained.restore(tmp_path, step='best').state.step) == 8
 
 
 def test_no_best_checkpoint(finished):
   with pytest.raises(errors.CheckpointError, match='evaluate_every=0'):
-    loop.restore(finished, step='best')
+    pretrained.restore(finished, step='best')
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from lengen_jax import errors
-from lengen_jax.training import loop
+from lengen_jax import data, errors
+from lengen_jax.data import vocabulary
+from lengen_jax.training import loop, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
 from tests import helpers
@@ -101,7 +102,7 @@ def test_a_finished_run_is_not_done_again(tmp_path, tiny_config, corpus):
   assert (tmp_path / 'metrics.jsonl').read_text() == before
   jax.tree.map(np.testing.assert_array_equal, first.state, again.state)
   assert again.seconds == pytest.approx(first.seconds, abs=1e-3)
-  restored = loop.restore(tmp_path)
+  restored = pretrained.restore(tmp_path)
   jax.tree.map(np.testing.assert_array_equal, first.state, restored.state)
   assert restored.seconds == again.seconds
   assert (tmp_path / 'metrics.jsonl').read_text() == before
@@ -112,7 +113,7 @@ def test_no_steps_keep_the_initial_state(tmp_path, tiny_config, corpus):
   trained = loop.train(tiny_config, tmp_path, corpus=corpus)
   assert trained.state.step == 0
   again = loop.train(tiny_config, tmp_path, corpus=corpus)
-  restored = loop.restore(tmp_path)
+  restored = pretrained.restore(tmp_path)
   initial = run_lib.Run(tiny_config).init_state()
   for found in (trained, again, restored):
     jax.tree.map(np.testing.assert_array_equal, found.state, initial)
@@ -153,13 +154,13 @@ def test_config_survives_the_workdir(tmp_path, tiny_config, corpus):
 
 def test_no_run_in_workdir(tmp_path):
   with pytest.raises(errors.WorkdirError, match='holds no run'):
-    loop.restore(tmp_path)
+    pretrained.restore(tmp_path)
 
 
 def test_run_without_checkpoint(tmp_path, tiny_config, corpus):
   workdir_lib.claim(tmp_path, tiny_config, corpus.info)
   with pytest.raises(errors.CheckpointError, match='no checkpoint yet'):
-    loop.restore(tmp_path)
+    pretrained.restore(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,25 @@ def test_bad_model(tmp_path, tiny_config, corpus, change, message):
   with pytest.raises(errors.LengenError, match=message):
     loop.train(tiny_config, tmp_path / 'run', corpus=corpus)
   assert not (tmp_path / 'run').exists()
+
+
+def test_more_token_ids_than_the_model_has(tiny_config):
+  folder = str(helpers.GOLDEN / 'checkpoints' / 'gemma2')
+  corpus = data.Corpus({}, vocabulary.create(folder), {})
+  tiny_config.data.update(
+    source='prepared', path='x', task='lm', vocabulary=folder
+  )
+  tiny_config.model.vocab_size = 561
+  with pytest.raises(
+    errors.ConfigError,
+    match='vocab_size=561 is less than the 562 token ids of lm with '
+    r"data\.vocabulary='.*gemma2'; raise it, or set data\.vocabulary to that",
+  ):
+    loop.check_corpus(run_lib.Run(tiny_config), corpus)
+  # The embedding may have more rows.
+  for size in (562, 600):
+    tiny_config.model.vocab_size = size
+    loop.check_corpus(run_lib.Run(tiny_config), corpus)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +249,7 @@ def test_a_damaged_last_step_is_trained_and_saved_again(
   again = loop.train(tiny_config, tmp_path, corpus=corpus)
   jax.tree.map(np.testing.assert_array_equal, first.state, again.state)
   assert len(list((tmp_path / 'unreadable_checkpoints').iterdir())) == 1
-  restored = loop.restore(tmp_path)
+  restored = pretrained.restore(tmp_path)
   jax.tree.map(np.testing.assert_array_equal, first.state, restored.state)
 
 

@@ -2,10 +2,13 @@
 
 import functools
 import json
+from unittest import mock
 
 import pytest
 
 from lengen_jax import cli
+from lengen_jax.data import vocabulary
+from lengen_jax.evaluation import generation
 from tests.data import tiny
 
 FIRE = 'fire_c4.py:base,{},tiny'
@@ -137,21 +140,30 @@ def test_scrolls_from_a_pretrained_run(run, pretrained):
 
 
 @pytest.mark.slow
-def test_what_is_learned_is_answered(run, raw):
+@pytest.mark.parametrize('kind', ['bytes', 'tokenizer'])
+def test_what_is_learned_is_answered(run, raw, tmp_path, kind):
   """From training on answers to scoring what is generated, all fits."""
-  tiny.write_scrolls_zip(raw, 'quality', answer='Yes.')
-  results, workdir = run(
-    'quality',
-    'scrolls.py:quality,tiny',
-    '--config.train.init_from=',
-    '--config.train.steps=60',
-    '--config.train.checkpoint_every=60',
-    '--config.optimizer.learning_rate=0.01',
-  )
+  # In the tokenizer, the quotes and the mark are the ids 1 and 0.
+  vocab = kind if kind == 'bytes' else tiny.write_tokenizer(tmp_path)
+  tiny.write_scrolls_zip(raw, 'quality', answer='"Yes!"')
+  create = generation.Generator
+  with mock.patch.object(generation, 'Generator', wraps=create) as created:
+    results, workdir = run(
+      f'quality_{kind}',
+      'scrolls.py:quality,tiny',
+      f'--config.data.vocabulary={vocab}',
+      '--config.train.init_from=',
+      '--config.train.steps=60',
+      '--config.train.checkpoint_every=60',
+      '--config.optimizer.learning_rate=0.01',
+    )
+  # The model answers after another start, too.
+  used = vocabulary.create(vocab)
+  assert created.call_args.kwargs['start_id'] == used.start
   (scores,) = results['scores'].values()
   assert scores['scrolls/quality']['score'] == 100
   line = (workdir / 'predictions.jsonl').read_text().splitlines()[0]
-  assert json.loads(line)['prediction'] == 'Yes.'
+  assert json.loads(line)['prediction'] == '"Yes!"'
 
 
 @pytest.mark.slow

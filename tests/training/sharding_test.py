@@ -88,6 +88,7 @@ def layout(devices=2, batch=4, **sizes):
   )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'scan, norm, gate', [(False, 'head', 'element'), (True, 'all', 'head')]
 )
@@ -100,6 +101,7 @@ def test_every_parameter_has_axes_with_a_rule(scan, norm, gate):
     sink_logits=True,
     query_key_norm=norm,
     output_gate=gate,
+    lora_rank=2,
     scan_layers=scan,
   )
 

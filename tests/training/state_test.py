@@ -1,5 +1,6 @@
 """Tests `lengen_jax/training/state.py`."""
 
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from lengen_jax import positions
 from lengen_jax.models import objective
+from lengen_jax.training import groups
 from lengen_jax.training import run as run_lib
 
 
@@ -111,3 +113,120 @@ def test_rows_alike_share_one_bias(tiny_config, train):
   )
   assert f'tensor<{64 * 64}x32xf32>' in text
   assert f'tensor<{4 * 64 * 64}x32xf32>' not in text
+
+
+def flat(tree):
+  return traverse_util.flatten_dict(tree, sep='/')
+
+
+@pytest.mark.slow
+def test_lora_trains_its_kernels_and_the_encoding(tiny_config):
+  tiny_config.model.update(lora_rank=2, encoding='fire')
+  run = run_lib.Run(tiny_config)
+  state = run.init_state()
+  added = flat(groups.trained(state.params))
+  moments = [x for x in jax.tree.leaves(state.opt_state) if x.ndim]
+  assert len(moments) == 2 * len([x for x in added.values() if x.ndim])
+  step = stepper(run)
+  # LoRA kernels on the inputs have a gradient from the second step on.
+  after, _ = step(step(state, batch_of(4))[0], batch_of(4))
+  before = flat(state.params)
+  for path, leaf in flat(after.params).items():
+    assert (leaf == before[path]).all() == (path not in added), path
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_frozen_kernels_have_no_gradients(tiny_config, scan_layers):
+  """Of three products per kernel, one is left out, and so is its memory."""
+  found = []
+  for rank in (None, 1):
+    tiny_config.model.update(
+      lora_rank=rank, encoding='nope', mlp_width=512, scan_layers=scan_layers
+    )
+    run = run_lib.Run(tiny_config)
+    with run.layout.scope():
+      lowered = run.jitted_step(packed=False).lower(
+        run.abstract_state, run.abstract_batch()
+      )
+    found.append(lowered.compile())
+  whole, lora = (each.cost_analysis()['flops'] for each in found)
+  assert lora < 0.8 * whole
+  whole, lora = (each.memory_analysis() for each in found)
+  assert lora.temp_size_in_bytes < whole.temp_size_in_bytes
+  assert lora.argument_size_in_bytes < 0.5 * whole.argument_size_in_bytes
+
+
+def test_rounded_parameters_follow_their_float32_values(tiny_config):
+  tiny_config.optimizer.learning_rate = 1e-5
+  want = run_lib.Run(tiny_config)
+  tiny_config.train.param_dtype = 'bfloat16'
+  run = run_lib.Run(tiny_config)
+  state, exact, batch = run.init_state(), want.init_state(), batch_of(4)
+  moments = [x for x in jax.tree.leaves(state.opt_state) if x.ndim]
+  assert {x.dtype for x in moments} == {jnp.dtype('float32')}
+  first, losses = state, []
+  step, exact_step = stepper(run), stepper(want)
+  for _ in range(3):
+    state, metrics = step(state, batch)
+    exact, exact_metrics = exact_step(exact, batch)
+    losses.append((metrics['loss'], exact_metrics['loss']))
+  np.testing.assert_allclose(*np.transpose(losses), rtol=1e-2)
+  master, params, before = map(flat, (state.master, state.params, first.master))
+  assert params['embed/table'].dtype == jnp.bfloat16
+  assert params['final_norm/scale'].dtype == jnp.float32
+  for path, leaf in master.items():
+    assert leaf.dtype == jnp.float32
+    assert (params[path] == leaf.astype(jnp.bfloat16)).all()
+    # A step is smaller than the last bit of most rounded entries.
+    moved = (leaf != before[path]).mean()
+    seen = (params[path] != flat(first.params)[path]).mean()
+    assert moved > 0.9 > 0.5 > seen
+    largest = np.abs(flat(exact.params)[path] - before[path]).max()
+    assert np.abs(leaf - before[path]).max() == pytest.approx(largest, rel=0.1)
+
+
+def test_a_skipped_step_keeps_the_float32_values(tiny_config):
+  tiny_config.train.param_dtype = 'bfloat16'
+  run = run_lib.Run(tiny_config)
+  state = run.init_state()
+  nan = dict(batch_of(2), weights=jnp.full((2, 16), jnp.nan))
+  after, metrics = stepper(run)(state, nan)
+  assert metrics['skipped'] == 1 and after.step == 1
+  jax.tree.map(
+    np.testing.assert_array_equal, after.replace(step=state.step), state
+  )
+
+
+def test_rounded_parameters_and_lora(tiny_config):
+  """Frozen parameters have neither float32 values nor moments."""
+  tiny_config.model.lora_rank = 2
+  tiny_config.train.param_dtype = 'bfloat16'
+  state = run_lib.Run(tiny_config).abstract_state
+  assert not jax.tree.leaves(state.master)
+  dtypes = {path: x.dtype for path, x in flat(state.params).items()}
+  assert dtypes['layer_0/mlp/up/kernel'] == jnp.bfloat16
+  assert dtypes['layer_0/attention/query/lora_in'] == jnp.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
+def test_lora_on_a_mesh(tiny_config, axis):
+  """Losses are those of one device, and the base is split."""
+  tiny_config.model.update(lora_rank=2, scan_layers=True)
+  tiny_config.optimizer.learning_rate = 0.01
+  losses = []
+  for size in (1, 2):
+    tiny_config.mesh.update(data=1, **{axis: size})
+    run = run_lib.Run(tiny_config)
+    state, step = run.init_state(), run.layout.jit(run.step_fn(packed=False))
+    losses.append([])
+    for _ in range(3):
+      state, metrics = step(state, batch_of(4))
+      losses[-1].append(metrics['loss'])
+    query = state.params['layers']['block_0']['attention']['query']
+    for name in ('kernel', 'lora_in' if axis == 'fsdp' else 'lora_out'):
+      part = query[name].addressable_shards[0].data
+      assert part.size == query[name].size / size
+  np.testing.assert_allclose(*losses, rtol=1e-6)
+  assert abs(losses[0][0] - losses[0][2]) > 1e-4

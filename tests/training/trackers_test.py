@@ -120,6 +120,7 @@ def records(folder):
     yield found
 
 
+@pytest.mark.slow
 def test_wandb(tmp_path, monkeypatch):
   monkeypatch.setenv('WANDB_MODE', 'offline')
   for first, last in ((0, 3), (2, 4)):

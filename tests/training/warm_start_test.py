@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import llama as config_of_llama
+from configs import pretrained as config_of_pretrained
 from configs import stdlib as stdlib_config
 from lengen_jax import encodings, errors
 from lengen_jax.encodings import convert
@@ -22,7 +22,7 @@ from lengen_jax.interop import llama
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import config as model_config
 from lengen_jax.models import presets, stacking, transformer
-from lengen_jax.training import loop, warm_start
+from lengen_jax.training import checkpoint, loop, pretrained, warm_start
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
 from tests import helpers
@@ -121,13 +121,57 @@ def test_nothing_is_in_the_memory_of_the_source():
   _, params, _ = adopt(config, config, source)
   jax.tree.map(lambda leaf: leaf.delete(), params)
   assert all(not leaf.is_deleted() for leaf in jax.tree.leaves(source))
-  _, params, _ = adopt(config, model('fire(shared=True)'))
+  shared = model('fire(shared=True)')
+  source = jax.tree.map(jnp.array, initial(shared, 1))
+  _, params, _ = adopt(config, shared, source)
   layers = [params[f'layer_{i}']['attention']['encoding'] for i in range(2)]
   jax.tree.map(lambda leaf: leaf.delete(), layers[0])
   assert all(not leaf.is_deleted() for leaf in jax.tree.leaves(layers[1]))
 
 
-@pytest.mark.parametrize('encoding', ['alibi', 'rope(base=5e5)'])
+def test_arrays_on_the_host_stay_there():
+  config = model('rope', scan_layers=True)
+  source, params, _ = adopt(config, model('rope'))
+  for leaf in jax.tree.leaves(params):
+    assert isinstance(leaf, np.ndarray)
+    shared = (np.shares_memory(leaf, x) for x in jax.tree.leaves(source))
+    assert not any(shared)
+
+
+@pytest.mark.parametrize(
+  'encoding, source_encoding, notes',
+  [
+    ('learned(max_position=8) + t5', 'learned(max_position=8) + t5', []),
+    (
+      'learned(max_position=8) + t5',
+      'learned(max_position=8)',
+      ['layers 0-1: t5 in place of nope, initialised'],
+    ),
+    (
+      'learned(max_position=8) + t5',
+      't5',
+      ['layers 0-1: learned(max_position=8) in place of nope, initialised'],
+    ),
+    (
+      't5',
+      'learned(max_position=8) + t5',
+      [
+        'layers 0-1: nope in place of learned(max_position=8), nothing to load',
+        'layers 0-1: learned(max_position=8) of the source ignored',
+      ],
+    ),
+  ],
+)
+def test_each_part_of_two_is_loaded(encoding, source_encoding, notes):
+  config, source_config = model(encoding), model(source_encoding)
+  source, params, found = adopt(config, source_config)
+  assert found[1:] == notes
+  fresh, params, source = flat(initial(config, 2)), flat(params), flat(source)
+  for path, leaf in params.items():
+    assert is_same(leaf, source.get(path, fresh[path]))
+
+
+@pytest.mark.parametrize('encoding', ['alibi', 'rope(base=5e5)', 'nope'])
 def test_encodings_without_arrays(encoding):
   source, params, notes = adopt(model(encoding), model('rope'))
   jax.tree.map(np.testing.assert_array_equal, params, source)
@@ -383,6 +427,32 @@ def test_options_of_attention():
   assert 'layer 0: contextual positions repo of the source ignored' in notes
 
 
+def test_lora():
+  plain, low = model('rope'), model('fire', lora_rank=2, lora_alpha=4.0)
+  source, params, notes = adopt(low, plain)
+  assert notes[:2] == [
+    'loaded 23 of 55 arrays',
+    'LoRA of rank 2 initialised',
+  ]
+  got, fresh = flat(params), flat(initial(low, 2))
+  assert all(is_same(got[path], leaf) for path, leaf in flat(source).items())
+  assert all(is_same(got[p], fresh[p]) for p in fresh if 'lora' in p)
+  # The same LoRA is loaded; another one is merged into the kernels.
+  source, params, notes = adopt(low, low)
+  assert notes == ['loaded 55 of 55 arrays']
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  other = model('fire', lora_rank=3)
+  _, params, notes = adopt(other, low, source)
+  assert notes[1:] == [
+    'LoRA of the source merged',
+    'LoRA of rank 3 initialised',
+  ]
+  merged, _ = stacking.merge_lora(source, low)
+  path = 'layer_0/attention/query/kernel'
+  assert is_same(flat(params)[path], flat(merged)[path])
+  assert not is_same(flat(params)[path], flat(source)[path])
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [
@@ -452,7 +522,7 @@ def losses(folder):
 @pytest.mark.slow
 def test_fitted_fire_keeps_the_logits(trained, corpus, quick_fits):
   """The point of it all: measured at the length of training."""
-  source = loop.restore(trained)
+  source = pretrained.restore(trained)
   run = run_lib.Run(run_config('fire'))
   state, _ = run.adopt(source.state.params, source.run.model)
   params = jax.device_get(state.params)
@@ -488,7 +558,7 @@ def test_a_run_starts_from_another(tmp_path, trained, corpus, capsys):
   assert len(first) == adopted.run.config.train.steps
   assert first[0] < scratch[0] - 1
   assert first[0] < scratch[-1] + 0.5
-  restored = loop.restore(folder)
+  restored = pretrained.restore(folder)
   jax.tree.map(np.testing.assert_array_equal, adopted.state, restored.state)
   # A finished run does not read the source again.
   loop.train(config, folder, corpus=corpus)
@@ -499,7 +569,7 @@ def test_a_run_starts_from_another(tmp_path, trained, corpus, capsys):
 @pytest.mark.slow
 def test_the_adopted_state_lies_as_the_initial_one(trained):
   run = run_lib.Run(run_config('rope'))
-  source = loop.restore(trained)
+  source = pretrained.restore(trained)
   state, _ = run.adopt(source.state.params, source.run.model)
   initial_state = run.init_state()
   assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
@@ -535,6 +605,57 @@ def test_a_resumed_run_does_not_need_the_source(
   jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('rank', [None, 2])
+def test_rounded_parameters_and_lora_resume(
+  tmp_path, trained, corpus, monkeypatch, rank
+):
+  """Bit for bit, with all that the checkpoint has."""
+  config = run_config('kerple_log', trained)
+  config.model.update(lora_rank=rank, scan_layers=True)
+  config.train.update(param_dtype='bfloat16', checkpoint_every=2)
+  whole = loop.train(config, tmp_path / 'whole', corpus=corpus)
+  with monkeypatch.context() as patch:
+    helpers.kill_at_step(patch, 5)
+    with pytest.raises(helpers.Killed):
+      loop.train(config, tmp_path / 'cut', corpus=corpus)
+  cut = loop.train(config, tmp_path / 'cut', corpus=corpus)
+  assert losses(tmp_path / 'cut') == losses(tmp_path / 'whole')
+  jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
+  restored = pretrained.restore(tmp_path / 'whole').state
+  jax.tree.map(np.testing.assert_array_equal, restored, whole.state)
+  # Layers are never stacked on disk, whatever part of the parameters has them.
+  checkpoints = checkpoint.Checkpointer(tmp_path / 'whole', None)
+  paths = ' '.join(checkpoints.record(config.train.steps)['state'])
+  checkpoints.close()
+  assert 'layer_0' in paths and 'layers' not in paths
+  # Of the source, frozen parameters are rounded; the others have moved.
+  before, after = (
+    np.asarray(flat(state.params)['layer_0/mlp/up/kernel'])
+    for state in (pretrained.restore(trained).state, restored)
+  )
+  assert after.dtype == jnp.bfloat16
+  assert is_same(after, before.astype(jnp.bfloat16)) == (rank is not None)
+  # What is exported has no LoRA.
+  path = tmp_path / 'a.safetensors'
+  weights_lib.save(path, restored.params, whole.run.model)
+  params, found = weights_lib.load(path)
+  assert found.lora_rank is None
+  np.testing.assert_allclose(
+    logits(found, params, tokens()),
+    logits(whole.run.model, restored.params, tokens()),
+    rtol=1e-4,
+    atol=1e-4,
+  )
+
+
+def test_lora_needs_weights_to_start_from(tmp_path, corpus):
+  config = run_config()
+  config.model.lora_rank = 2
+  with pytest.raises(errors.ConfigError, match=r'lora_rank=2 .*init_from'):
+    loop.train(config, tmp_path / 'run', corpus=corpus)
+
+
 def refused(config, folder, corpus, kind):
   """The message of a run that cannot start from its source."""
   with pytest.raises(kind) as caught:
@@ -545,8 +666,8 @@ def refused(config, folder, corpus, kind):
 
 def test_sources_that_do_not_serve(tmp_path, trained, corpus):
   config = run_config('alibi', tmp_path / 'nowhere')
-  error = refused(config, tmp_path / 'run', corpus, errors.WorkdirError)
-  assert 'nowhere holds no run' in error
+  error = refused(config, tmp_path / 'run', corpus, errors.CheckpointError)
+  assert f'there is no {tmp_path}/nowhere; a checkpoint is' in error
   assert not (tmp_path / 'nowhere').exists()
 
   config.train.init_from = str(tmp_path / 'empty')
@@ -563,18 +684,19 @@ def test_sources_that_do_not_serve(tmp_path, trained, corpus):
   assert not (tmp_path / 'run').exists()
 
 
-def test_a_run_starts_from_weights(tmp_path, corpus, capsys):
+@pytest.mark.parametrize('encoding', ['rope(scale=2.)', 'nope'])
+def test_a_run_starts_from_weights(tmp_path, corpus, capsys, encoding):
   params, source = llama.load(LLAMA)
-  config = config_of_llama.get_config(f'{LLAMA},tiny')
+  config = config_of_pretrained.get_config(f'{LLAMA},tiny')
   config.train.steps = 0
   config.data.train_length, config.eval.lengths = LENGTH, (LENGTH,)
-  config.model.encoding = 'rope(scale=2.)'
+  config.model.encoding = encoding
   first = loop.train(config, tmp_path / 'run', corpus=corpus, label='run')
   jax.tree.map(np.testing.assert_array_equal, first.state.params, params)
   count = len(jax.tree.leaves(params))
   assert capsys.readouterr().out.splitlines() == [
     f'run: loaded {count} of {count} arrays',
-    'run: layers 0-1: rope(scale=2.) in place of '
+    f'run: layers 0-1: {encoding} in place of '
     f'{source.encoding[0]}, nothing to load',
     'run: the weights do not record their vocabulary; it is assumed to be that '
     "of the data, 'bytes_plus_0'",
@@ -588,7 +710,7 @@ def test_weights_that_say_what_they_were_trained_on(
   config = run_config('alibi', path)
   config.train.steps = 0
   found = model_config.ModelConfig(**config.model.to_dict())
-  params = loop.restore(trained).state.params
+  params = pretrained.restore(trained).state.params
 
   def save(vocabulary):
     facts = (vocabulary, 4 * LENGTH) if vocabulary else ()
