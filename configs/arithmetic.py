@@ -16,7 +16,7 @@ Seeds differ much: the paper's figures are the best of ten. The report has the
 best seed and mean and deviation over seeds, and curves.csv has each of them.
 Unlike in the paper, a batch has rows of one length, drawn for each step, and as
 many tokens on average, where the paper packs rows of 2048 tokens. It does not
-give the range of randomized positions.
+give the range of randomized positions, which is that of the longest row tested.
 
 Beside FIRE, with and without randomized positions, the runs are Abacus
 positions (arXiv:2405.17399) for a learned encoding at the input, with FIRE in
@@ -27,6 +27,7 @@ small model on 1..8 digits and tests it on up to 24, on two cores;
 `:FORMAT,tiny` is for tests.
 """
 
+from lengen_jax import papers
 from lengen_jax.training import defaults
 
 _TASKS = {
@@ -36,21 +37,12 @@ _TASKS = {
   ),
   'plain': 'arithmetic/addition(pad=True)',
 }
-_FIRE = 'fire(hidden_layers=1, shared=True)'
-# With the default, distances of a few tokens start nearly equal.
-_FIRE_SHORT = (
-  'fire(hidden_layers=1, shared=True, init_c=1., init_threshold=16.)'
-)
+_METHODS = ('fire', 'fire, randomized', 'abacus', 'coupled')
 
 
-def _runs(fire, positions):
-  learned = f'learned(max_position={positions})'
-  return (
-    fire,
-    f'{fire} | randomized(max_position={positions})',
-    f'{learned} + {fire} | abacus(max_offset={positions // 2}) + standard',
-    f'{learned} | coupled(max_position={positions})',
-  )
+def _runs(n, *names):
+  runs = papers.zhou_runs(n)
+  return '; '.join(runs[name] for name in names or _METHODS)
 
 
 _FIELDS = {
@@ -68,7 +60,7 @@ _FIELDS = {
   'optimizer.clip_norm': 1.0,
   'train.min_length': 1,
   'train.max_length': [40, ..., 8, 3],
-  'train.steps': [50_000, 10_000, 3000, 20],
+  'train.steps': [50_000, 10_000, 2500, 20],
   'train.batch_size': [2048, 512, 64, 8],
   'train.buckets': [4, ..., 1, 1],
   'train.log_every': [100, ..., ..., 10],
@@ -84,12 +76,12 @@ _FIELDS = {
   'eval.buckets': [5, ..., 2, 1],
   'eval.score': 'exact',
   'sweep.runs': [
-    '; '.join((*_runs(_FIRE, 1024), 'rope', 'kerple_log', 'nope')),
+    _runs(40, *_METHODS, 'rope', 'kerple', 'nope'),
     ...,
-    '; '.join(_runs(_FIRE_SHORT, 200)),
-    '; '.join(_runs(_FIRE_SHORT, 64)),
+    _runs(8),
+    _runs(3),
   ],
-  'sweep.learning_rates': [(3e-4,), ..., (3e-3,), (3e-3,)],
+  'sweep.learning_rates': [(3e-4,), ..., (1e-3,), (3e-3,)],
   'sweep.seeds': [tuple(range(10)), ..., (0, 1, 2), (0,)],
 }
 
@@ -98,6 +90,6 @@ def get_config(arg=''):
   """Returns the config; `arg` is a format, then perhaps a size."""
   name, size = defaults.choose(arg, _TASKS)
   config = defaults.get_task(_TASKS[name], 'zhou', size, _FIELDS)
-  config.model.encoding = _FIRE
+  config.model.encoding = papers.zhou_runs(config.train.max_length)['fire']
   config.paper = ()
   return config

@@ -257,3 +257,33 @@ RANDOMIZED_RUNS = {
   'sandwich': 'sandwich',
   'shape': 'sinusoidal | shape(max_shift=2048)',
 }
+
+
+def zhou_runs(n: int) -> dict[str, str]:
+  """Returns runs for addition, trained on up to n digits and tested on 3n.
+
+  FIRE is that of Zhou et al. (2024), arXiv:2402.09371. At the initial values
+  of c and L, biases of distances of a few tokens hardly differ, so that models
+  trained for a short time on short numbers start from larger slopes. Random
+  positions and the tables of positions reach as far as tests do: the longest
+  row, with index hints, has 6 (3n + 1) + 3 tokens. The ranges are ours.
+  """
+  rows, digits = 6 * (3 * n + 1) + 10, 3 * n + 8
+  start = '' if n >= 40 else ', init_c=1., init_threshold=16.'
+  fire = f'fire(hidden_layers=1, shared=True{start})'
+  randomized = f'randomized(max_position={rows})'
+  return {
+    'fire': fire,
+    'fire, randomized': f'{fire} | {randomized}',
+    'rope': 'rope',
+    'kerple': 'kerple_log',
+    'kerple, randomized': f'kerple_log | {randomized}',
+    'nope': 'nope',
+    'abacus': (
+      f'learned(max_position={rows}) + {fire} | '
+      f'abacus(max_offset={2 * n}) + standard'
+    ),
+    'coupled': (
+      f'learned(max_position={digits}) | coupled(max_position={digits})'
+    ),
+  }

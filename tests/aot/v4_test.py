@@ -85,7 +85,7 @@ def test_memory_of_attention(fire_attention):
 
 @pytest.mark.parametrize('length', [8192, 32768, 131072])
 def test_memory_is_linear_in_the_length(fire_attention, length):
-  # The gradient of q in float32 and two arrays in bfloat16: 8 bytes per channel.
+  # 8 bytes per channel: the gradient of q in float32, two arrays in bfloat16.
   limit = 8 * length * HEADS * HEAD_DIM
   assert limit / 10 < temporary(fire_attention(length)) <= limit
 
