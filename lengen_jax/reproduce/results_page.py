@@ -74,7 +74,7 @@ def page(folder: pathlib.Path) -> str:
 def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
   """Returns the paper and the number of a claim."""
   key = pair[1].key.partition(',')[0]
-  return 'FWRS'.index(key[0]), int(key[1:])
+  return 'FWRSZAC'.index(key[0]), int(key[1:])
 
 
 def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:

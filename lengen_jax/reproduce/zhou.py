@@ -78,7 +78,7 @@ Z2: random positions improve FIRE with index hints
   hints: fire, randomized > fire @ beyond
 A1, Abacus: Abacus positions improve FIRE on reversed numbers
   reversed: abacus > fire @ beyond
-P1, coupling: coupled positions beat FIRE on reversed numbers
+C1, coupling: coupled positions beat FIRE on reversed numbers
   reversed: coupled > fire @ beyond
 [encodings] addition with index hints: encodings, with random positions
 Z3: FIRE with random positions beats RoPE, KERPLE and NoPE beyond the training
