@@ -89,8 +89,9 @@ def test_integers(spec):
       np.testing.assert_array_equal(targets[:8, :width], few_targets)
     sizes = [n, task.second_digits or n, *[n] * (task.operands - 2)]
     seen = [set() for _ in sizes]
+    counted = np.asarray(task.operand_digits(inputs)).tolist()
     rows = zip(np.asarray(inputs), np.asarray(targets), masks, strict=True)
-    for x, y, mask in rows:
+    for (x, y, mask), count in zip(rows, counted, strict=True):
       question = task.text(x)
       assert task.parse(question) == x[x > 0].tolist()
       assert (x > 0).sum() <= task.input_length(n)
@@ -102,6 +103,7 @@ def test_integers(spec):
       assert got == functools.reduce(SIGNS[sign], numbers)
       for one, digits in zip(seen, numbers, strict=True):
         one.add(len(str(digits)))
+      assert count == [len(str(number)) for number in numbers]
       scored = y[mask]
       assert scored[-1] == symbols.END and (scored[:-1] > symbols.END).all()
       if task.pad and sign != '*':

@@ -183,9 +183,7 @@ class Expression(arithmetic.ArithmeticTask):
     sizes = list(sizes_M)
     digits_PxD = jax.vmap(carry)(self.columns(numbers_MxD))
     count = len(digits_PxD)
-    # A number has at least one digit.
-    place_1xD = jnp.arange(digits_PxD.shape[1])[None]
-    sizes_P = 1 + jnp.max(jnp.where(digits_PxD > 0, place_1xD, 0), axis=1)
+    sizes_P = _significant(digits_PxD)
     if self.pad:
       padded = self.padded_answer(sizes, count)
       sizes_P = jnp.broadcast_to(padded, count)
@@ -290,6 +288,15 @@ class Expression(arithmetic.ArithmeticTask):
     role = self._places(tokens)
     return jnp.where(tokens == self.separator, equals, role)[None]
 
+  def operand_digits(self, inputs: Array) -> jax.Array:
+    """Returns the digits of the operands of inputs `[B, W]`, int32 `[B, M]`.
+
+    Leading zeros do not count, and the number 0 has one digit.
+    """
+    inputs = jnp.asarray(inputs)
+    width = inputs.shape[1]
+    return jax.vmap(lambda x: _significant(self._read(x, width)[0]))(inputs)
+
   def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
     """Returns the targets of inputs; see `Task.target`.
 
@@ -318,6 +325,12 @@ def carry(columns_D: jax.Array) -> jax.Array:
 
   _, digits_D = jax.lax.scan(step, jnp.int32(0), columns_D)
   return digits_D
+
+
+def _significant(digits_NxD: jax.Array) -> jax.Array:
+  """Returns the digits of numbers without leading zeros, at least 1, `[N]`."""
+  place_1xD = jnp.arange(digits_NxD.shape[1])[None]
+  return 1 + jnp.max(jnp.where(digits_NxD > 0, place_1xD, 0), axis=1)
 
 
 def _numbers(bits_MxW: jax.Array, sizes_M: jax.Array) -> jax.Array:
