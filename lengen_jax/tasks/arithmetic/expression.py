@@ -58,8 +58,6 @@ class Expression(arithmetic.ArithmeticTask):
   # The operator, and the number of operands.
   sign: ClassVar[int]
   operands = 2
-  # Whether intermediate results precede the result.
-  scratchpad = False
   chance = 0.1
   num_roles = 1
   ranges = {
