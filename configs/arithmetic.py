@@ -14,6 +14,7 @@ answers that are right, hints included. In the format
 
 Seeds differ much: the paper's figures are the best of ten. The report has the
 best seed and mean and deviation over seeds, and curves.csv has each of them.
+It also has a heat map for each run by the digits of both operands.
 Unlike in the paper, a batch has rows of one length, drawn for each step, and as
 many tokens on average, where the paper packs rows of 2048 tokens. It does not
 give the range of randomized positions, which is that of the longest row tested.
@@ -72,6 +73,7 @@ _FIELDS = {
     (1, 3, 5),
   ],
   'eval.examples': [1000, ..., 128, 8],
+  'eval.operand_examples': [20_000, ..., 2304, 0],
   'eval.batch_tokens': [65536, ..., 16384, 512],
   'eval.buckets': [5, ..., 2, 1],
   'eval.score': 'exact',

@@ -1,6 +1,7 @@
 """Plots of results in a color-blind safe palette, with deterministic bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
+import textwrap
 from typing import Any
 
 import matplotlib
@@ -124,6 +125,45 @@ def score_curves(
     axes.set_ylim(0, 1.02 * scale)
   axes.axvline(results['train_lengths'][1], color='0.6', linewidth=1, zorder=1)
   axes.set(xlabel='length (vertical line: trained up to here)', ylabel=unit)
+
+
+def operand_maps(results: Mapping[str, Any], path: Any) -> None:
+  """Plots the right answers of a sweep by the digits of both operands.
+
+  A run with a map has a panel, with lines at the training length.
+  """
+  maps = {
+    run['run']: floats(run['operands']['share'])
+    for run in results['runs']
+    if run.get('operands')
+  }
+  columns = min(3, len(maps))
+  names = [textwrap.fill(name, 34) for name in maps]
+  size = (1.4 + 2.6 * columns, 0.7)
+  figure, drawn = layer_panels(names, columns, size, 2.6)
+  for axes, share in zip(drawn, maps.values(), strict=True):
+    axes.grid(False)
+    axes.set_facecolor('0.85')
+    # Pixels are centered at the numbers of digits.
+    edges = 0.5, len(share) + 0.5
+    image = axes.imshow(
+      100 * share,
+      cmap='viridis',
+      vmin=0,
+      vmax=100,
+      origin='lower',
+      extent=(*edges, *edges),
+    )
+    trained = results['train_lengths'][1] + 0.5
+    for mark in (axes.axvline, axes.axhline):
+      mark(trained, color=COLORS[1], linewidth=1.2, linestyle='--')
+    whole = ticker.MaxNLocator(integer=True)
+    axes.xaxis.set_major_locator(whole)
+    axes.yaxis.set_major_locator(whole)
+  figure.colorbar(image, ax=list(drawn), label='right answers, percent')
+  figure.supxlabel('digits of the second operand', fontsize=9)
+  figure.supylabel('digits of the first operand', fontsize=9)
+  save(figure, path)
 
 
 def curves_beside(part: dict[str, Any], path: Any) -> None:

@@ -16,6 +16,7 @@ _SCORES = {
   'exact': ('correct sequences, percent', 100),
   'loss': ('nats per target', 1),
 }
+_OPERANDS = 'operands.png'
 _NOTE = (
   'best: over seeds and learning rates, as in the papers; mean and std: over '
   'seeds, at the rate with the best mean; paper: with its full settings'
@@ -71,8 +72,9 @@ def print_table(results: Mapping[str, Any]) -> None:
 
 
 def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
-  """Writes CSV, plot and HTML page into the workdir.
+  """Writes CSV, plots and HTML page into the workdir.
 
+  The plot by the digits of both operands is written if a run has such scores.
   Returns the paths of results.json and of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
@@ -88,8 +90,12 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   plot, path = folder / 'accuracy.png', folder / 'report.html'
   files_lib.write_text(folder / 'curves.csv', curves)
   plots.write(plot, plots.score_curves, results, *_SCORES[results['score']])
+  drawn = [plot]
+  if any(run.get('operands') for run in results['runs']):
+    drawn.append(folder / _OPERANDS)
+    plots.operand_maps(results, drawn[-1])
   files_lib.write_text(path, _page(results, texts, folder))
-  return [*(folder / name for name in texts), plot, path]
+  return [*(folder / name for name in texts), *drawn, path]
 
 
 def _page(
@@ -127,6 +133,20 @@ def _page(
     trained = sum(point['train_seconds'] for point in points)
     tested = sum(point['test_seconds'] for point in points)
     cost.append((name, len(points), f'{trained:,.1f}', f'{tested:,.1f}'))
+  maps = []
+  if any(run.get('operands') for run in runs):
+    image = page.picture(
+      folder / _OPERANDS,
+      'Heat maps of right answers by digits of both operands',
+    )
+    maps = [
+      page.element('h2', 'Digits of both operands'),
+      page.figure(
+        image,
+        'Right answers of each run, mean over seeds. The lines mark the '
+        f'training length, {longest}; gray cells have no examples.',
+      ),
+    ]
   commits = {
     one['commit'] or 'unknown' for run in runs for one in run['points']
   }
@@ -143,6 +163,7 @@ def _page(
       f'{unit.capitalize()}, mean over lengths beyond {longest}. {_NOTE}.',
     ),
     page.listing(others, 'Without a curve:'),
+    *maps,
     page.element('h2', 'Cost'),
     page.table(
       ('run', 'trainings', 'training seconds', 'test seconds'),

@@ -25,6 +25,8 @@ class TaskSweep(parts.ConfiguredPart):
     with config.unlocked():
       config.sweep.runs = '; '.join(self.runs(config, request.scale).values())
       config.paper = ()
+      # The report has no maps by the digits of both operands.
+      config.eval.operand_examples = 0
     return config
 
   def train(

@@ -136,6 +136,9 @@ class TaskEvalConfig:
     score: one of SCORES, by which runs are ranked.
     by: 'teacher_forcing', where a model reads the earlier targets, or
       'generation', where a decoder reads its own greedy answer and has no loss.
+    operand_examples: sequences for the part of right answers by the digits of
+      both operands, of arithmetic tasks with two operands; 0 for none. Each
+      operand has from one to the longest of `lengths` digits.
   """
 
   lengths: tuple
@@ -145,6 +148,7 @@ class TaskEvalConfig:
   dropout: bool = False
   score: str = 'accuracy'
   by: str = 'teacher_forcing'
+  operand_examples: int = 0
 
   def __post_init__(self) -> None:
     positive = ('examples', 'batch_tokens', 'buckets')

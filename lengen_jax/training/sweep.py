@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import ml_collections
+import numpy as np
 
 from lengen_jax import errors, tasks
 from lengen_jax import progress as progress_lib
@@ -105,6 +106,9 @@ def run_group(
   began = time.monotonic()
   lengths = sorted(trainer.config.eval.lengths)
   scores = [trainer.test(state, length) for length in lengths]
+  operands = None
+  if trainer.config.eval.operand_examples:
+    operands = trainer.test_operands(state)
   for n, (rate, seed) in enumerate(points):
     files_lib.write_json(
       point_file(folder, (rate, seed)),
@@ -112,6 +116,8 @@ def run_group(
         'learning_rate': rate,
         'seed': seed,
         **{k: [_finite(s[k][n]) for s in scores] for k in config_lib.SCORES},
+        'operands': operands
+        and _operand_map(operands['share'][n], operands['count']),
         'commit': revision.running(),
         'train_loss': _finite(state.loss[n]),
         'train_seconds': round(seconds / len(points), 3),
@@ -203,7 +209,8 @@ def _summary(
 ) -> dict[str, Any]:
   """Returns the scores of a run beyond the training length.
 
-  Mean and deviation are over seeds, at the learning rate with the best mean.
+  Mean and deviation are over seeds, at the learning rate with the best mean, as
+  is the map by the digits of both operands.
   """
   kind = config.eval.score
   worst, better = (math.inf, min) if kind == 'loss' else (0.0, max)
@@ -219,6 +226,16 @@ def _summary(
   }
   best = better(scores, key=scores.get)
   rate = better(by_rate, key=lambda rate: statistics.fmean(by_rate[rate]))
+  # Points of an older sweep have no map.
+  maps = [
+    one['operands']
+    for point, one in zip(points, found, strict=True)
+    if point[0] == rate and one.get('operands')
+  ]
+  operands = None
+  if maps:
+    share = np.mean([np.array(one['share'], float) for one in maps], axis=0)
+    operands = _operand_map(share, np.array(maps[0]['count']))
   several = len(by_rate[rate]) > 1 and math.isfinite(sum(by_rate[rate]))
   return {
     'best': _finite(scores[best]),
@@ -227,6 +244,7 @@ def _summary(
     'std': statistics.stdev(by_rate[rate]) if several else None,
     'mean_at': {'learning_rate': rate, 'seeds': len(by_rate[rate])},
     'curve': found[points.index(best)][kind],
+    'operands': operands,
   }
 
 
@@ -244,6 +262,12 @@ def _baselines(config: ml_collections.ConfigDict) -> dict[str, Any]:
   found = task.baselines(jax.random.key(2), middle)
   accuracies = {name: float(value) for name, value in found.items()}
   return {'chance': task.chance, 'baselines': {'length': middle} | accuracies}
+
+
+def _operand_map(share: np.ndarray, count: np.ndarray) -> dict[str, Any]:
+  """Returns the lists of a map of `TaskTrainer.test_operands`, for JSON."""
+  rows = [[_finite(one) for one in row] for row in share.round(4).tolist()]
+  return {'share': rows, 'count': count.tolist()}
 
 
 def _finite(value: jax.Array | float) -> float | None:

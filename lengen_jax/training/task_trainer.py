@@ -6,6 +6,7 @@ for all points and pads it to the next of a few widths; each width is compiled.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+import dataclasses
 import functools
 from typing import Any
 
@@ -19,6 +20,7 @@ import optax
 from lengen_jax import errors, tasks
 from lengen_jax.models import transduction
 from lengen_jax.tasks import batches
+from lengen_jax.tasks.arithmetic import expression
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import optimizer, task_answers
 from lengen_jax.training import state as state_lib
@@ -71,9 +73,11 @@ class TaskTrainer:
     )
     if test.by == 'generation':
       task_answers.check(self._model, test, self.task)
-    self._make_batch = functools.partial(
-      batches.make, self.task, autoregressive=self._model.autoregressive
-    )
+    self._operand_task = None
+    if test.operand_examples:
+      self._operand_task = _with_uniform_operands(
+        self.task, test.operand_examples
+      )
     self.train_widths = widths(
       range(train.min_length, train.max_length + 1), train.buckets
     )
@@ -123,6 +127,27 @@ class TaskTrainer:
       return self._generate(points.params, length, width)
     return self._test(points.params, jnp.int32(length), width=width)
 
+  def test_operands(self, points: Points) -> dict[str, np.ndarray]:
+    """Returns the parts of right answers by the digits of both operands.
+
+    Each operand has from 1 to N digits, where N is the longest of
+    `eval.lengths`; models read the earlier targets. At [i, j] are operands of
+    i + 1 and j + 1 digits.
+
+    Returns:
+      'share', float `[R, N, N]`, NaN without examples; and 'count', the number
+      of examples, int `[N, N]`.
+    """
+    exact_RxE, digits_RxEx2 = jax.device_get(self._test_operands(points.params))
+    n = self.test_widths[-1]
+    # All points have the same examples.
+    cell_E = np.ravel_multi_index(tuple(digits_RxEx2[0].T - 1), (n, n))
+    count = np.bincount(cell_E, minlength=n * n)
+    right = [np.bincount(cell_E, row, minlength=n * n) for row in exact_RxE]
+    with np.errstate(invalid='ignore'):
+      share = np.stack(right) / count
+    return {'share': share.reshape(-1, n, n), 'count': count.reshape(n, n)}
+
   def check(self) -> None:
     """Traces a step and an evaluation, to raise errors before training."""
     points = self.abstract(self.devices)
@@ -131,6 +156,8 @@ class TaskTrainer:
     jax.eval_shape(train, points, scalar, scalar)
     test = functools.partial(self._test, width=self.test_widths[-1])
     jax.eval_shape(test, points.params, scalar)
+    if self._operand_task:
+      jax.eval_shape(self._test_operands, points.params)
 
   def _shard(
     self, function: Callable[..., Any], mapped: int, shared: int = 0
@@ -202,7 +229,7 @@ class TaskTrainer:
     )
     point, metrics = state_lib.train_step(
       point,
-      self._make_batch(inputs, targets, length),
+      self._make_batch(self.task, inputs, targets, length),
       token_losses=functools.partial(
         self._model.apply, rngs=_rngs(model_rng, True), train=True
       ),
@@ -226,21 +253,10 @@ class TaskTrainer:
   ) -> dict[str, jax.Array]:
     """Returns the scores of one point on rows padded to `width`."""
     examples = self.config.eval.examples
-    tokens = batches.count_tokens(self.task, width)
-    most = max(1, min(self.config.eval.batch_tokens // tokens, examples))
-    rows = max(d for d in range(1, most + 1) if examples % d == 0)
 
     def score(rngs: jax.Array) -> dict[str, jax.Array]:
-      inputs, targets = self._sample(rngs, length, width)
-      outputs = self._model.apply(
-        params,
-        self._make_batch(inputs, targets, length),
-        rngs=_rngs(jax.random.fold_in(rngs[0], 1), self.config.eval.dropout),
-        train=False,
-        scored=False,
-      )
-      logits_BxMxV = batches.at_targets(
-        self.task, outputs, inputs, targets, length
+      _, targets, logits_BxMxV = self._predict(
+        self.task, params, rngs, length, width
       )
       answers = logits_BxMxV.argmax(-1)
       mask = self.task.mask(targets, length)
@@ -254,7 +270,7 @@ class TaskTrainer:
         'count': mask.sum(),
       }
 
-    rngs = self._example_rngs(length).reshape(-1, rows)
+    rngs = self._blocks(self.task, self._example_rngs(length), width)
     sums = jax.tree.map(jnp.sum, jax.lax.map(score, rngs))
     count = sums.pop('count')
     return {
@@ -262,12 +278,80 @@ class TaskTrainer:
       for name, total in sums.items()
     }
 
+  @functools.partial(jax.jit, static_argnums=0)
+  def _test_operands(self, params: Params) -> tuple[jax.Array, jax.Array]:
+    return self._shard(self._operand_answers, 1)(params)
+
+  def _operand_answers(self, params: Params) -> tuple[jax.Array, jax.Array]:
+    """Returns what one point answers to E examples of `test_operands`.
+
+    That is whether answers are right, bool `[E]`, and the digits of the
+    operands, int32 `[E, 2]`.
+    """
+    task, length = self._operand_task, self.test_widths[-1]
+
+    def answer(rngs: jax.Array) -> tuple[jax.Array, jax.Array]:
+      inputs, targets, logits_BxMxV = self._predict(
+        task, params, rngs, length, length
+      )
+      exact = task.exact_match(logits_BxMxV.argmax(-1), targets, length)
+      return exact, task.operand_digits(inputs)
+
+    # No nominal length is 0.
+    rngs = self._example_rngs(0, self.config.eval.operand_examples)
+    found = jax.lax.map(answer, self._blocks(task, rngs, length))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
+
+  def _predict(
+    self,
+    task: tasks.Task,
+    params: Params,
+    rngs: jax.Array,
+    length: int | jax.Array,
+    width: int,
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns an example for each key: inputs, targets, logits at targets."""
+    inputs, targets = self._sample(task, rngs, length, width)
+    outputs = self._model.apply(
+      params,
+      self._make_batch(task, inputs, targets, length),
+      rngs=_rngs(jax.random.fold_in(rngs[0], 1), self.config.eval.dropout),
+      train=False,
+      scored=False,
+    )
+    logits = batches.at_targets(task, outputs, inputs, targets, length)
+    return inputs, targets, logits
+
+  def _make_batch(
+    self,
+    task: tasks.Task,
+    inputs: jax.Array,
+    targets: jax.Array,
+    length: int | jax.Array,
+  ) -> dict[str, jax.Array]:
+    return batches.make(
+      task,
+      inputs,
+      targets,
+      length,
+      autoregressive=self._model.autoregressive,
+    )
+
+  def _blocks(self, task: tasks.Task, rngs: jax.Array, width: int) -> jax.Array:
+    """Returns keys of examples `[E]` as blocks that fit `eval.batch_tokens`."""
+    tokens, examples = batches.count_tokens(task, width), len(rngs)
+    most = max(1, min(self.config.eval.batch_tokens // tokens, examples))
+    rows = max(d for d in range(1, most + 1) if examples % d == 0)
+    return rngs.reshape(-1, rows)
+
   def _generate(
     self, params: Params, length: int, width: int
   ) -> dict[str, jax.Array]:
     """Returns the scores of generated answers on rows padded to `width`."""
-    sample = jax.jit(self._sample, static_argnums=2)
-    inputs, targets = sample(self._example_rngs(length), length, width)
+    sample = jax.jit(self._sample, static_argnums=(0, 3))
+    inputs, targets = sample(
+      self.task, self._example_rngs(length), length, width
+    )
     targets = targets[:, : int(self.task.output_length(length))]
     scores: dict[str, list[Any]] = {name: [] for name in config_lib.SCORES}
     for point in range(len(jax.tree.leaves(params)[0])):
@@ -286,17 +370,23 @@ class TaskTrainer:
       scores['loss'].append(jnp.nan)
     return {name: jnp.array(values) for name, values in scores.items()}
 
-  def _example_rngs(self, length: int | jax.Array) -> jax.Array:
+  def _example_rngs(
+    self, length: int | jax.Array, examples: int | None = None
+  ) -> jax.Array:
     """Returns keys of the examples, for all points and any batching."""
     rng = jax.random.fold_in(jax.random.key(1), length)
-    return jax.random.split(rng, self.config.eval.examples)
+    return jax.random.split(rng, examples or self.config.eval.examples)
 
   def _sample(
-    self, rngs: jax.Array, length: int | jax.Array, width: int
+    self,
+    task: tasks.Task,
+    rngs: jax.Array,
+    length: int | jax.Array,
+    width: int,
   ) -> tuple[jax.Array, jax.Array]:
     """Returns an example for each key, inputs and targets."""
     inputs, targets = jax.vmap(
-      lambda rng: self.task.sample(rng, 1, length, padded_length=width)
+      lambda rng: task.sample(rng, 1, length, padded_length=width)
     )(rngs)
     return inputs[:, 0], targets[:, 0]
 
@@ -306,6 +396,18 @@ def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:
   distinct = sorted({*lengths})
   groups = np.array_split(distinct, min(buckets, len(distinct)))
   return tuple(int(group[-1]) for group in groups)
+
+
+def _with_uniform_operands(
+  task: tasks.Task, examples: int
+) -> expression.Expression:
+  """Returns a task whose two operands each have from 1 to n digits."""
+  if isinstance(task, expression.Expression) and task.operands == 2:
+    return dataclasses.replace(task, lengths='uniform', second_digits=None)
+  raise errors.ConfigError(
+    f'eval.operand_examples={examples} requires a task of the family '
+    f'arithmetic with two operands, got {task}; set eval.operand_examples=0'
+  )
 
 
 def _rngs(rng: jax.Array, dropout: bool) -> dict[str, jax.Array]:

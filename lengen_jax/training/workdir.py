@@ -15,6 +15,7 @@ from lengen_jax.types import PathLike
 _CORPUS, _VOCABULARY = 'corpus_sha256', 'data_vocabulary'
 # Fields that may differ on resume: no training step depends on them.
 FREE = {
+  'eval': ('operand_examples',),
   'mesh': tuple(
     field.name for field in dataclasses.fields(training_config.MeshConfig)
   ),

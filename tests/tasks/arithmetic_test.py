@@ -89,8 +89,9 @@ def test_integers(spec):
       np.testing.assert_array_equal(targets[:8, :width], few_targets)
     sizes = [n, task.second_digits or n, *[n] * (task.operands - 2)]
     seen = [set() for _ in sizes]
+    counted = np.asarray(task.operand_digits(inputs)).tolist()
     rows = zip(np.asarray(inputs), np.asarray(targets), masks, strict=True)
-    for x, y, mask in rows:
+    for (x, y, mask), count in zip(rows, counted, strict=True):
       question = task.text(x)
       assert task.parse(question) == x[x > 0].tolist()
       assert (x > 0).sum() <= task.input_length(n)
@@ -102,6 +103,7 @@ def test_integers(spec):
       assert got == functools.reduce(SIGNS[sign], numbers)
       for one, digits in zip(seen, numbers, strict=True):
         one.add(len(str(digits)))
+      assert count == [len(str(number)) for number in numbers]
       scored = y[mask]
       assert scored[-1] == symbols.END and (scored[:-1] > symbols.END).all()
       if task.pad and sign != '*':
@@ -164,6 +166,121 @@ def test_parity(scratchpad):
     assert roles.tolist() == [[1, 2, 3, 0, 1, 2, 3]]
 
 
+def test_reversed_parity():
+  """The parities start at the last bit, and descend with its roles."""
+  task = create("parity(format='reversed')")
+  inputs, targets = task.sample(KEY, 8, 5, 9)
+  for x, y in zip(np.asarray(inputs), np.asarray(targets), strict=True):
+    want = np.cumsum(x[4::-1] - symbols.ZERO) % 2 + symbols.ZERO
+    assert y[:7].tolist() == [*want, symbols.END, 0]
+  assert task.answer('0111') == '1011'
+  roles = task.encode('0111', '1011')['roles']
+  assert roles.tolist() == [[0, 1, 2, 3, 4, 3, 2, 1, 0]]
+
+
+def sums_and_roles(numbers, width):
+  """The scratchpad of a sum of texts, and its two rows of roles."""
+  sums = [sum(map(int, numbers[:i])) for i in range(len(numbers) + 1)]
+  sums = [str(one).zfill(width)[::-1] for one in sums]
+  rows = [[], []]
+  for i, number in enumerate(numbers):
+    rows[0] += [*range(len(number), 0, -1), 0]
+    rows[1] += [i] * (len(number) + 1)
+  for row in rows:
+    row.pop()
+  for i, one in enumerate(sums):
+    rows[0] += range(len(one) + 1)
+    rows[1] += [i] * (len(one) + 1)
+  return '>'.join(sums), rows
+
+
+def products_and_roles(numbers, pads):
+  """The scratchpad of a product of texts, and its three rows of roles."""
+  a, b = numbers
+  products = [int(a) * int(digit) for digit in b[::-1]]
+  sums = [
+    sum(one * 10**i for i, one in enumerate(products[: count + 1]))
+    for count in range(len(b))
+  ]
+  widths = (len(a) + 1, len(a) + len(b)) if pads else (0, 0)
+  products, sums = (
+    [str(one).zfill(width)[::-1] for one in each]
+    for each, width in zip((products, sums), widths, strict=True)
+  )
+  rows = [
+    [*range(len(a), 0, -1), -1, *[-1] * len(b)],
+    [*[-1] * (len(a) + 1), *range(len(b) - 1, -1, -1)],
+    [-1] * (len(a) + 1 + len(b)),
+  ]
+  for i, one in enumerate(products):
+    rows[0] += range(len(one) + 1)
+    rows[1] += [i] * (len(one) + 1)
+    rows[2] += range(i, i + len(one) + 1)
+  for i, one in enumerate(sums):
+    rows[0] += [-1] * (len(one) + 1)
+    rows[1] += [i] * (len(one) + 1)
+    rows[2] += range(len(one) + 1)
+  return '+'.join(products) + '=' + '>'.join(sums), rows
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize(
+  'spec',
+  [
+    'addition(operands=3, pad=True',
+    'addition(pad=False',
+    'multiplication(pad=True',
+    'multiplication(second_digits=2',
+  ],
+)
+def test_scratchpads(spec):
+  task = create(
+    f"{spec}, format='reversed', lengths='uniform', scratchpad=True)"
+  )
+  inputs, targets = task.sample(KEY, 16, jnp.int32(4), 5)
+  batch = batches.make(task, inputs, targets, 4, autoregressive=True)
+  lengths = set()
+  for row in range(len(inputs)):
+    question = task.text(inputs[row])
+    numbers = question.split(task.text([task.sign]))
+    if task.sign == symbols.PLUS:
+      want, roles = sums_and_roles(numbers, len(numbers[0]) * task.pad)
+    else:
+      want, roles = products_and_roles(numbers, task.pad)
+    answer = np.asarray(targets[row][task.mask(targets, 4)[row]])
+    assert task.text(answer) == want and answer[-1] == symbols.END
+    got = np.asarray(batch['roles'][:, row])
+    # The end of an answer is not read.
+    size = len(roles[0])
+    assert got[:, :size].tolist() == roles
+    assert (got[:, size:] == -1).all()
+    lengths.add(size)
+  assert len(lengths) > 1
+  if task.pad:
+    assert task.output_length(4) == (5 * 4 + 4 if '3' in spec else 4 * 15)
+
+
+def test_scratchpads_by_hand():
+  keys = "format='reversed', pad=True, scratchpad=True"
+  task = create(f'addition(operands=3, {keys})')
+  answer = '000>750>501>102'
+  assert task.answer('057+048+096') == answer
+  assert task.encode('057+048+096', answer)['roles'].tolist() == [
+    [3, 2, 1, 0] * 2 + [3, 2, 1] + [0, 1, 2, 3] * 4,
+    [0] * 4 + [1] * 4 + [2] * 3 + [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4,
+  ]
+  task = create(f'multiplication({keys})')
+  assert task.answer('31*12') == '260+130=2600>2730'
+  question = [2, 1, -1, -1, -1], [-1, -1, -1, 1, 0], [-1] * 5
+  products = [0, 1, 2, 3] * 2, [0] * 4 + [1] * 4, [0, 1, 2, 3, 1, 2, 3, 4]
+  sums = [-1] * 10, [0] * 5 + [1] * 5, [0, 1, 2, 3, 4] * 2
+  want = [
+    [*q, *p, *s] for q, p, s in zip(question, products, sums, strict=True)
+  ]
+  row = task.encode('31*12', '260+130=2600>2730')
+  assert row['roles'].tolist() == want
+
+
 def test_rows_have_their_own_lengths_and_roles():
   """Answers follow their questions; the end and padding have no role."""
   task = create("addition(format='reversed', pad=True, lengths='uniform')")
@@ -209,6 +326,11 @@ def test_encode():
     ('addition(index_hints=True)', '1+2', "such as '([a-z]+[0-9]){2}[+]"),
     ('subtraction', '1-2', "first number of '1-2' is less than the second"),
     ('parity', '012', 'is not a question'),
+    (
+      'multiplication(second_digits=1, scratchpad=True)',
+      '12*34',
+      "second number of '12.34' has 2 digits; set second_digits=2",
+    ),
   ],
 )
 def test_refuses_questions(spec, question, message):

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from configs import chomsky
+from configs import arithmetic, chomsky
 from lengen_jax import cli, errors
+from lengen_jax.analysis import sweep_report
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import sweep, task_trainer
 from lengen_jax.training.config import SCORES
@@ -31,7 +32,8 @@ def untrained(monkeypatch):
     del program, label
     for rate, seed in points:
       drawn = random.Random(f'{folder.name} {rate} {seed}').random
-      one = {'learning_rate': rate, 'seed': seed}
+      one = {'learning_rate': rate, 'seed': seed, 'commit': None}
+      one |= {'train_seconds': 1.0, 'test_seconds': 1.0}
       one |= {name: [drawn() for _ in range(4)] for name in SCORES}
       files_lib.write_json(sweep.point_file(folder, (rate, seed)), one)
 
@@ -113,6 +115,55 @@ def test_an_interrupted_sweep_says_what_is_unfinished(tmp_path, monkeypatch):
   done = sweep.sweep(tiny(runs='nope; rnn', seeds=(0,)), tmp_path)
   assert [run['run'] for run in done['runs']] == ['nope', 'rnn']
   assert not done['unfinished']
+
+
+@pytest.mark.usefixtures('untrained')
+def test_maps_by_the_digits_of_both_operands(tmp_path):
+  """They are means over seeds; points of an older sweep have none."""
+
+  def run(examples):
+    config = arithmetic.get_config('plain,tiny')
+    config.sweep.runs, config.sweep.seeds = 'nope; fire', (0, 1, 2)
+    config.eval.lengths = (1, 2, 3, 5)
+    config.eval.operand_examples = examples
+    return sweep.sweep(config, tmp_path)
+
+  old = run(0)
+  assert [one['operands'] for one in old['runs']] == [None, None]
+  assert 'operands.png' not in str(sweep_report.write(old, tmp_path))
+  count = [[4, 0], [1, 2]]
+  for seed, share in (0, [[0.5, None], [0, 1]]), (2, [[0.25, None], [1, 1]]):
+    (path,) = tmp_path.glob(f'*nope*/*seed={seed}.json')
+    point = json.loads(path.read_text())
+    point['operands'] = {'share': share, 'count': count}
+    files_lib.write_json(path, point)
+  new = run(9)
+  want = {'share': [[0.375, None], [0.5, 1]], 'count': count}
+  assert [one['operands'] for one in new['runs']] == [want, None]
+  assert [bool(one.get('operands')) for one in new['runs'][0]['points']] == [
+    True,
+    False,
+    True,
+  ]
+  path = tmp_path / 'operands.png'
+  assert path in sweep_report.write(new, tmp_path) and path.exists()
+  page = (tmp_path / 'report.html').read_text()
+  assert 'Digits of both operands' in page and 'data:image/png' in page
+
+
+@pytest.mark.slow
+def test_a_sweep_with_maps(tmp_path):
+  config = arithmetic.get_config('plain,tiny')
+  config.sweep.runs, config.eval.operand_examples = 'nope', 40
+  config.train.steps = 3
+  (run,) = sweep.sweep(config, tmp_path)['runs']
+  (point,) = run['points']
+  assert point['operands'] == run['operands']
+  count, share = (run['operands'][name] for name in ('count', 'share'))
+  assert sum(map(sum, count)) == 40
+  for row, shares in zip(count, share, strict=True):
+    for examples, one in zip(row, shares, strict=True):
+      assert (one is None) == (examples == 0)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/training/task_trainer.py`."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -202,6 +203,51 @@ def test_every_run_of_every_config_goes_together(config, task, size):
   config = config.get_config(f'{task},{size}')
   for run in runs_lib.parse(config.sweep.runs, config):
     task_trainer.TaskTrainer(runs_lib.configure(config, run))
+
+
+@pytest.mark.parametrize('tokens', [60, 4096])
+def test_answers_by_the_digits_of_both_operands(tokens, monkeypatch):
+  """In blocks of some examples; all points have the same."""
+  config = arithmetic.get_config('reversed,tiny')
+  config.task = (
+    "arithmetic/multiplication(format='reversed', pad=True, second_digits=1)"
+  )
+  config.eval.operand_examples, config.eval.batch_tokens = 60, tokens
+  program = task_trainer.TaskTrainer(config)
+  seen = set()
+
+  def predict(task, params, rngs, length, width):
+    """Answers questions whose first number has fewer digits, and not 3."""
+    seen.add(len(rngs))
+    inputs, targets = program._sample(task, rngs, length, width)
+    digits = task.operand_digits(inputs)
+    known = (digits[:, 0] < digits[:, 1]) & (digits[:, 0] != 3)
+    answers = jnp.where(known[:, None], targets, 4)
+    return inputs, targets, jax.nn.one_hot(answers + params['shift'], 20)
+
+  monkeypatch.setattr(program, '_predict', predict)
+  points = program.abstract(2).replace(params={'shift': jnp.array([0, 1])})
+  found = program.test_operands(points)
+  # A row of 5 x 5 digits has 22 tokens.
+  assert seen == {{60: 2, 4096: 60}[tokens]}
+  assert found['count'].sum() == 60 and (found['count'] > 0).sum() > 15
+  some = found['count'] > 0
+  n = np.arange(1, 6)
+  want = (n[:, None] < n) & (n[:, None] != 3)
+  np.testing.assert_array_equal(found['share'][0][some], want[some])
+  assert not found['share'][1][some].any()
+  assert np.isnan(found['share'][:, ~some]).all()
+
+
+@pytest.mark.parametrize(
+  'task', ['addition(operands=3)', 'parity(scratchpad=False)']
+)
+def test_refuses_maps_of_other_tasks(task):
+  config = arithmetic.get_config('plain,tiny')
+  config.task = f'arithmetic/{task}'
+  config.eval.operand_examples = 7
+  with pytest.raises(errors.ConfigError, match='examples=7 requires.*two oper'):
+    task_trainer.TaskTrainer(config)
 
 
 def test_widths():

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lengen_jax import errors
 from lengen_jax.tasks.arithmetic import expression, symbols
 
 
@@ -17,17 +18,28 @@ class Addition(expression.Expression):
     index_hints: whether each digit follows a hint. Hints are consecutive
       symbols of 102 ordered ones, from a random one on, the same in all
       numbers. They repeat in longer numbers.
-    operands: number of operands. With more than two, or with index hints,
-      padded operands are as long as the answer.
+    operands: number of operands. With more than two, with index hints, or with
+      a scratchpad, padded operands are as long as the answer.
+    scratchpad: whether the answer has the sums of the first 0, 1, 2, ...
+      operands, as in `53+48=0>53>101`.
   """
 
   index_hints: bool = False
   operands: int = 2
+  scratchpad: bool = False
 
   formula = 'a + b'
-  source = 'arXiv:2402.09371, arXiv:2405.20671'
+  source = 'arXiv:2402.09371, arXiv:2405.20671, arXiv:2410.15787'
   sign = symbols.PLUS
   ranges = {**expression.Expression.ranges, 'operands': '>= 2 and <= 10'}
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.index_hints and self.scratchpad:
+      raise errors.SpecError(
+        f'{self} has both index_hints and scratchpad; the hints number the '
+        'digits of one answer, so set one of the keys to False'
+      )
 
   @property
   def vocab_in(self) -> int:
@@ -36,18 +48,56 @@ class Addition(expression.Expression):
   vocab_out = vocab_in
 
   @property
+  def num_roles(self) -> int:
+    return 2 if self.scratchpad else 1
+
+  @property
   def _pads_alike(self) -> bool:
-    return self.index_hints or self.operands > 2
+    return self.index_hints or self.operands > 2 or self.scratchpad
 
   def answer_digits(self, sizes: expression.Sizes) -> Any:
     # The sum of at most ten numbers has at most one more digit.
     return expression.most(sizes) + 1
 
+  def answer_length(self, sizes: expression.Sizes) -> Any:
+    length = super().answer_length(sizes)
+    return length + self.operands * (length + 1) * self.scratchpad
+
   def padded_operands(self, sizes: expression.Sizes) -> expression.Sizes:
     return [expression.most(sizes) + self._pads_alike] * self.operands
 
-  def padded_answer(self, sizes: expression.Sizes) -> Any:
+  def padded_answer(self, sizes: expression.Sizes, count: int) -> Any:
     return expression.most(sizes) + (not self._pads_alike)
 
+  def marks(self, sizes: expression.Sizes, count: int) -> jax.Array:
+    return jnp.array([0] + [symbols.GREATER] * (count - 1))
+
   def columns(self, numbers_MxD: jax.Array) -> jax.Array:
-    return jnp.sum(numbers_MxD, axis=0)
+    if not self.scratchpad:
+      return jnp.sum(numbers_MxD, axis=0, keepdims=True)
+    return jnp.pad(jnp.cumsum(numbers_MxD, axis=0), ((1, 0), (0, 0)))
+
+  def roles(self, tokens: jax.Array) -> jax.Array:
+    """Returns the roles of position coupling, int32 `[T] -> [R, T]`.
+
+    Without a scratchpad see `Expression.roles`. With one, the digit of
+    significance j has role j + 1 in the first row, and symbols have role 0. In
+    the second row, role i is that of operand i, from 0, of the sum before it is
+    added, and of their symbols: the one after a number that starts with the
+    most significant digit, the one before other numbers and before sums.
+
+    Source: Cho et al. (2024), arXiv:2405.20671 and arXiv:2410.15787, and their
+    code.
+    """
+    if not self.scratchpad:
+      return super().roles(tokens)
+    is_sign = tokens == self.sign
+    place = self._places(tokens)
+    operand = jnp.cumsum(is_sign)
+    if not self._reverses_operands:
+      operand -= is_sign
+    in_answer = jnp.cumsum(tokens == self.separator) > 0
+    number = jnp.where(
+      in_answer, jnp.cumsum(tokens == symbols.GREATER), operand
+    )
+    return jnp.stack([place, jnp.where(place >= 0, number, -1)])

@@ -1,7 +1,8 @@
 """Base class of the tasks on several numbers: questions and their answers.
 
-Shapes: M operands, W tokens of an input, T tokens of a row, D digits. Arrays of
-digits start with the least significant one.
+Shapes: M operands, P numbers of an answer, N numbers, W tokens of an input, T
+tokens of a row, D digits. Arrays of digits start with the least significant
+one.
 """
 
 import dataclasses
@@ -66,16 +67,31 @@ class Expression(arithmetic.ArithmeticTask):
   }
 
   def columns(self, numbers_MxD: jax.Array) -> jax.Array:
-    """Returns the digits of the result before carrying, int32 `[D]`."""
+    """Returns the numbers of an answer before carrying, int32 `[P, D]`."""
     raise NotImplementedError
 
   def answer_digits(self, sizes: Sizes) -> Any:
-    """Returns the most digits of an answer to operands of some sizes."""
+    """Returns the most digits of a result for operands of some sizes."""
     raise NotImplementedError
 
-  def padded_answer(self, sizes: Sizes) -> Any:
-    """Returns the digits of a padded answer to padded operands."""
+  def answer_length(self, sizes: Sizes) -> Any:
+    """Returns the most tokens of an answer to operands of some sizes."""
+    return self.answer_digits(sizes) * self._per_digit
+
+  def padded_answer(self, sizes: Sizes, count: int) -> Any:
+    """Returns the digits of padded numbers of an answer, one for all or `[P]`.
+
+    `sizes` are those of padded operands, and `count` is P.
+    """
     return self.answer_digits(sizes)
+
+  def marks(self, sizes: Sizes, count: int) -> jax.Array:
+    """Returns the token before each number of an answer, int32 `[P]`.
+
+    0 is no token, and UNSCORED a number that the answer does not have. For the
+    arguments see `padded_answer`.
+    """
+    return jnp.zeros(count, jnp.int32)
 
   def padded_operands(self, sizes: Sizes) -> Sizes:
     """Returns the sizes of padded operands."""
@@ -120,7 +136,7 @@ class Expression(arithmetic.ArithmeticTask):
     return sum(sizes) * self._per_digit + self.operands - 1
 
   def output_length(self, length: Length) -> Length:
-    return self.answer_digits(self._sizes(length)) * self._per_digit + 1
+    return self.answer_length(self._sizes(length)) + 1
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     count = self.operands
@@ -140,36 +156,45 @@ class Expression(arithmetic.ArithmeticTask):
       sizes = self.padded_operands(sizes)
     spare = symbols.HINTS - self.answer_digits(self._sizes(n))
     hint = draws.below(bits[-1, 0], jnp.maximum(spare, 0) + 1)
-    column, end = jnp.arange(width), jnp.int32(0)
-    x = jnp.zeros(width, jnp.int32)
-    for number, size in enumerate(sizes):
-      if number:
-        x, end = jnp.where(column == end, self.sign, x), end + 1
-      x += self._write(
-        column - end, numbers_MxW[number], size, self._reverses_operands, hint
-      )
-      end += size * self._per_digit
+    signs_M = jnp.array([0] + [self.sign] * (self.operands - 1))
+    sizes_M = jnp.stack([jnp.asarray(size) for size in sizes])
+    x, _ = self._write(
+      jnp.arange(width),
+      numbers_MxW,
+      sizes_M,
+      signs_M,
+      self._reverses_operands,
+      hint,
+    )
     return x
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     width = x.shape[0]
-    padded = next(
+    padded_length = next(
       length
       for length in itertools.count(self.min_length)
       if self.input_length(length) >= width
     )
     numbers_MxD, sizes_M = self._read(
-      x, self.answer_digits(self._sizes(padded))
+      x, self.answer_digits(self._sizes(padded_length))
     )
-    digits_D = carry(self.columns(numbers_MxD))
-    # A number has at least one digit.
-    size = 1 + jnp.max(jnp.where(digits_D > 0, jnp.arange(len(digits_D)), 0))
+    sizes = list(sizes_M)
+    digits_PxD = jax.vmap(carry)(self.columns(numbers_MxD))
+    count = len(digits_PxD)
+    sizes_P = _significant(digits_PxD)
     if self.pad:
-      size = self.padded_answer(list(sizes_M))
+      padded = self.padded_answer(sizes, count)
+      sizes_P = jnp.broadcast_to(padded, count)
     hint = x[jnp.argmax(x >= symbols.HINT)] - symbols.HINT
-    place = jnp.arange(self.output_length(padded))
-    y = self._write(place, digits_D, size, self.format == 'reversed', hint)
-    end = size * self._per_digit
+    place = jnp.arange(self.output_length(padded_length))
+    y, end = self._write(
+      place,
+      digits_PxD,
+      sizes_P,
+      self.marks(sizes, count),
+      self.format == 'reversed',
+      hint,
+    )
     return jnp.where(
       place < end, y, jnp.where(place == end, symbols.END, UNSCORED)
     )
@@ -177,25 +202,38 @@ class Expression(arithmetic.ArithmeticTask):
   def _write(
     self,
     place: jax.Array,
-    digits_D: jax.Array,
-    size: Any,
+    digits_NxD: jax.Array,
+    sizes_N: jax.Array,
+    marks_N: jax.Array,
     reverses: bool,
     hint: jax.Array,
-  ) -> jax.Array:
-    """Returns the tokens at some places of a number, 0 outside of it.
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns the tokens at some places of numbers in a row, 0 after them.
 
-    Hints go from number `hint` on in the order of the digits of operands.
+    For the marks before the numbers see `marks`. Hints go from number `hint` on
+    in the order of the digits of operands. The second value is the number of
+    tokens.
     """
-    count = place // self._per_digit
+    has_mark_N = marks_N > 0
+    lengths_N = jnp.where(
+      marks_N >= 0, sizes_N * self._per_digit + has_mark_N, 0
+    )
+    ends_N = jnp.cumsum(lengths_N)
+    number = jnp.sum(ends_N[None] <= place[:, None], axis=1)
+    number = jnp.minimum(number, len(sizes_N) - 1)
+    size, mark = sizes_N[number], marks_N[number]
+    place_of_number = place - (ends_N - lengths_N + has_mark_N)[number]
+    count = place_of_number // self._per_digit
     mirrored = size - 1 - count
     significance = count if reverses else mirrored
-    known = (significance >= 0) & (significance < len(digits_D))
-    token = symbols.ZERO + jnp.where(known, digits_D[significance], 0)
+    known = (significance >= 0) & (significance < digits_NxD.shape[1])
+    token = symbols.ZERO + jnp.where(known, digits_NxD[number, significance], 0)
     if self.index_hints:
       step = count if reverses == self._reverses_operands else mirrored
       hints = symbols.HINT + (hint + step) % symbols.HINTS
-      token = jnp.where(place % 2 == 0, hints, token)
-    return jnp.where((count >= 0) & (count < size), token, symbols.PADDING)
+      token = jnp.where(place_of_number % 2 == 0, hints, token)
+    token = jnp.where(place_of_number < 0, mark, token)
+    return jnp.where(place < ends_N[-1], token, symbols.PADDING), ends_N[-1]
 
   def _read(self, x: jax.Array, digits: int) -> tuple[jax.Array, jax.Array]:
     """Returns the numbers of an input, `[M, digits]`, and their sizes `[M]`."""
@@ -213,7 +251,7 @@ class Expression(arithmetic.ArithmeticTask):
 
     The second value is the number of digits after the separator.
     """
-    is_mark = (tokens == self.sign) | (tokens == self.separator)
+    is_mark = symbols.is_mark(tokens)
     number = jnp.cumsum(is_mark)
     seen = jnp.cumsum(symbols.is_digit(tokens))
     before = jax.lax.cummax(jnp.where(is_mark, seen, 0))
@@ -225,6 +263,15 @@ class Expression(arithmetic.ArithmeticTask):
     significance = jnp.where(reverses, seen - before - 1, last - seen)
     return significance, jnp.sum(symbols.is_digit(tokens) & in_answer)
 
+  def _places(self, tokens: jax.Array) -> jax.Array:
+    """Returns j + 1 at digits of significance j, 0 at symbols and -1 elsewhere.
+
+    Shape int32 `[T]`.
+    """
+    significance, _ = self._significance(tokens)
+    place = jnp.where(symbols.is_digit(tokens), significance + 1, -1)
+    return jnp.where(symbols.is_mark(tokens), 0, place)
+
   def roles(self, tokens: jax.Array) -> jax.Array:
     """Returns the roles of position coupling, int32 `[T] -> [1, T]`.
 
@@ -234,11 +281,19 @@ class Expression(arithmetic.ArithmeticTask):
 
     Source: Cho et al. (2024), arXiv:2405.20671, and its code.
     """
-    significance, count = self._significance(tokens)
+    _, count = self._significance(tokens)
     equals = 0 if self.format == 'reversed' else count + 1
-    role = jnp.where(symbols.is_digit(tokens), significance + 1, -1)
-    role = jnp.where(tokens == self.sign, 0, role)
+    role = self._places(tokens)
     return jnp.where(tokens == self.separator, equals, role)[None]
+
+  def operand_digits(self, inputs: Array) -> jax.Array:
+    """Returns the digits of the operands of inputs `[B, W]`, int32 `[B, M]`.
+
+    Leading zeros do not count, and the number 0 has one digit.
+    """
+    inputs = jnp.asarray(inputs)
+    width = inputs.shape[1]
+    return jax.vmap(lambda x: _significant(self._read(x, width)[0]))(inputs)
 
   def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
     """Returns the targets of inputs; see `Task.target`.
@@ -268,6 +323,12 @@ def carry(columns_D: jax.Array) -> jax.Array:
 
   _, digits_D = jax.lax.scan(step, jnp.int32(0), columns_D)
   return digits_D
+
+
+def _significant(digits_NxD: jax.Array) -> jax.Array:
+  """Returns the digits of numbers without leading zeros, at least 1, `[N]`."""
+  place_1xD = jnp.arange(digits_NxD.shape[1])[None]
+  return 1 + jnp.max(jnp.where(digits_NxD > 0, place_1xD, 0), axis=1)
 
 
 def _numbers(bits_MxW: jax.Array, sizes_M: jax.Array) -> jax.Array:

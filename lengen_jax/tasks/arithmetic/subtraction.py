@@ -39,7 +39,7 @@ class Subtraction(expression.Expression):
     )
 
   def columns(self, numbers_MxD: jax.Array) -> jax.Array:
-    return numbers_MxD[0] - numbers_MxD[1]
+    return numbers_MxD[:1] - numbers_MxD[1:]
 
   def _question(self, text: str) -> jax.Array:
     inputs = super()._question(text)

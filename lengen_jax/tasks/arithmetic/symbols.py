@@ -8,10 +8,11 @@ import numpy as np
 
 from lengen_jax import errors
 
-# Those of the code of McLeish et al. (2024), arXiv:2405.17399.
+# Those of the code of McLeish et al. (2024), arXiv:2405.17399, and GREATER, the
+# symbol between the sums of a scratchpad.
 PADDING, END, ZERO = 0, 3, 4
-PLUS, MINUS, TIMES, EQUALS = 14, 15, 16, 17
-# The first hint. Ids 18 and 19 have no symbol.
+PLUS, MINUS, TIMES, EQUALS, GREATER = 14, 15, 16, 17, 18
+# The first hint. Id 19 has no symbol.
 HINT = 20
 # Number of hints in Zhou et al. (2024), arXiv:2402.09371.
 HINTS = 102
@@ -22,6 +23,7 @@ _CHARACTERS = {
   '-': MINUS,
   '*': TIMES,
   '=': EQUALS,
+  '>': GREATER,
 }
 
 
@@ -50,7 +52,7 @@ def parse(text: str, hints: bool) -> list[int]:
     if part not in known:
       letters = f', and hints from a to {_letters(HINTS - 1)}' * hints
       raise errors.ConfigError(
-        f'{part!r} in {text!r} is no token; write digits, + - * ={letters}'
+        f'{part!r} in {text!r} is no token; write digits, + - * = >{letters}'
       )
     ids.append(known[part])
   return ids
@@ -64,3 +66,8 @@ def text(ids: Any) -> str:
 def is_digit(tokens: jax.Array) -> jax.Array:
   """Returns which tokens are digits, bool."""
   return (tokens >= ZERO) & (tokens < ZERO + 10)
+
+
+def is_mark(tokens: jax.Array) -> jax.Array:
+  """Returns which tokens are symbols between numbers, bool."""
+  return (tokens >= PLUS) & (tokens < HINT)
