@@ -1,7 +1,7 @@
 """Tasks generated on the device: random inputs and their exact answers."""
 
 from lengen_jax import errors, specs
-from lengen_jax.tasks import algorithmic, circuits, groups, synthetic
+from lengen_jax.tasks import algorithmic, circuits, crasp, groups, synthetic
 from lengen_jax.tasks.arithmetic import (
   addition,
   multiplication,
@@ -69,6 +69,16 @@ TASKS: dict[str, dict[str, type[Task]]] = {
     'vocab_majority': circuits.VocabMajority,
     'cumulative_parity': circuits.CumulativeParity,
     'cumulative_majority': circuits.CumulativeMajority,
+  },
+  'crasp': {
+    'bin_majority': crasp.BinMajority,
+    'majority': crasp.Majority,
+    'bin_majority_interleave': crasp.BinMajorityInterleave,
+    'unique_copy': crasp.UniqueCopy,
+    'sort': crasp.Sort,
+    'repeat_copy': crasp.RepeatCopy,
+    'parity': crasp.Parity,
+    'addition': crasp.Addition,
   },
 }
 
