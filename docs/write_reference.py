@@ -70,6 +70,8 @@ PAGES = {
     'tasks.retrieval.mqar',
     'tasks.synthetic',
     'tasks.groups',
+    'tasks.circuits',
+    'tasks.crasp',
   ),
   'data': ('data', 'data.ruler', 'data.vocabulary', 'data.windows'),
   'training': (

@@ -209,8 +209,8 @@ def check_ranges(instance: Any) -> None:
   """Checks fields against `ranges`, an attribute of their class.
 
   `ranges` maps a key to a tuple of the valid values, or to bounds such as
-  '>= 1', '> 0 and <= 1', 'even and >= 2', 'None or >= 1' or '> {0.low}', where
-  `low` is another field.
+  '>= 1', '> 0 and <= 1', 'even and >= 2', 'square and >= 4', 'None or >= 1' or
+  '> {0.low}', where `low` is another field.
 
   Raises:
     errors.SpecError: a value is out of range.
@@ -234,6 +234,8 @@ def _within(value: float | None, bounds: str) -> bool:
     sign, _, limit = bound.partition(' ')
     if sign == 'even':
       inside = value % 2 == 0
+    elif sign == 'square':
+      inside = value >= 0 and math.isqrt(int(value)) ** 2 == value
     else:
       inside = compare[sign](value, float(limit))
     if not inside:

@@ -344,6 +344,18 @@ MUTATIONS = (
     'tasks/synthetic_test.py',
   ),
   (
+    'tasks/crasp.py',
+    'count += (n % 2 == 0) & (count >= n // 2)',
+    'count += 0',
+    'tasks/crasp_test.py',
+  ),
+  (
+    'tasks/circuits.py',
+    '> jnp.arange(x.shape[0])\n\n\nclass EndCircuit',
+    '>= jnp.arange(x.shape[0])\n\n\nclass EndCircuit',
+    'tasks/circuits_test.py',
+  ),
+  (
     'tasks/synthetic.py',
     'slot == n - 1, READ, kind',
     'slot == n, READ, kind',

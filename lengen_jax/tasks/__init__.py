@@ -1,7 +1,7 @@
 """Tasks generated on the device: random inputs and their exact answers."""
 
 from lengen_jax import errors, specs
-from lengen_jax.tasks import algorithmic, groups, synthetic
+from lengen_jax.tasks import algorithmic, circuits, crasp, groups, synthetic
 from lengen_jax.tasks.arithmetic import (
   addition,
   multiplication,
@@ -55,6 +55,7 @@ TASKS: dict[str, dict[str, type[Task]]] = {
     'fwe': aggregation.Fwe,
     'mqar': mqar.Mqar,
     'forgetting_mqar': mqar.ForgettingMqar,
+    'compositional_mqar': mqar.CompositionalMqar,
   },
   'synthetic': {
     'flip_flop': synthetic.FlipFlop,
@@ -63,6 +64,21 @@ TASKS: dict[str, dict[str, type[Task]]] = {
     's5': groups.S5,
     'a5': groups.A5,
     'z60': groups.Z60,
+    'parity': circuits.Parity,
+    'majority': circuits.Majority,
+    'vocab_majority': circuits.VocabMajority,
+    'cumulative_parity': circuits.CumulativeParity,
+    'cumulative_majority': circuits.CumulativeMajority,
+  },
+  'crasp': {
+    'bin_majority': crasp.BinMajority,
+    'majority': crasp.Majority,
+    'bin_majority_interleave': crasp.BinMajorityInterleave,
+    'unique_copy': crasp.UniqueCopy,
+    'sort': crasp.Sort,
+    'repeat_copy': crasp.RepeatCopy,
+    'parity': crasp.Parity,
+    'addition': crasp.Addition,
   },
 }
 

@@ -73,10 +73,45 @@ def test_queries_follow_the_power_law():
     np.testing.assert_allclose(got, weights / weights.sum(), atol=0.025)
 
 
+@pytest.mark.parametrize('fillers', (True, False))
+def test_compositional_draws(fillers):
+  task = tasks.create(
+    'retrieval/compositional_mqar'
+    f'(vocabulary=31, pairs=9, random_fillers={fillers})'
+  )
+  # Thirds of 10, and values from 20 to 30.
+  n, end = 65, 27
+  inputs, targets = map(np.asarray, task.sample(KEY, 64, n, 70))
+  orders = set()
+  for x, y in zip(inputs.tolist(), targets.tolist(), strict=True):
+    known = {}
+    for t in range(0, end, 3):
+      known[x[t], x[t + 1]] = x[t + 2]
+    first, second = (sorted(set(keys)) for keys in zip(*known, strict=True))
+    assert len(known) == 9 and len(first) == len(second) == 3
+    assert 1 <= first[0] and first[-1] < 10 <= second[0] and second[-1] < 20
+    values = set(known.values())
+    assert len(values) == 9 and min(values) >= 20 and max(values) <= 30
+    orders.add(tuple(first.index(key) for key, _ in known))
+    asked = [t for t in range(end, n - 1) if tuple(x[t : t + 2]) in known]
+    assert sorted(tuple(x[t : t + 2]) for t in asked) == sorted(known)
+    assert all((t - end) % 3 == 0 for t in asked)
+    want = [-1] * n
+    for t in asked:
+      want[t + 1] = known[x[t], x[t + 1]]
+    assert y[:n] == want
+    queries = {t + i for t in asked for i in (0, 1)}
+    others = [x[t] for t in range(end, n) if t not in queries]
+    assert (min(others) >= 20) if fillers else not any(others)
+  assert len(orders) > 30
+
+
 @pytest.mark.parametrize(
   'spec',
   ['mqar(vocabulary=9)', 'mqar(pairs=1)', 'mqar(vocabulary=8, pairs=4)']
-  + ['mqar(power=0.)', 'forgetting_mqar(updates=5)'],
+  + ['mqar(power=0.)', 'forgetting_mqar(updates=5)']
+  + ['compositional_mqar(pairs=1)', 'compositional_mqar(pairs=8)']
+  + ['compositional_mqar(vocabulary=11)'],
 )
 def test_refuses(spec):
   with pytest.raises(errors.SpecError, match='it must be'):
