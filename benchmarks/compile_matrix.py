@@ -80,6 +80,12 @@ CELLS = {
     {**_ROW, 'data.train_length': 2**20, 'mesh.sequence': 4},
     'v4-8',
   ),
+  '4096k, 16 chips': (
+    'fire_c4',
+    'base',
+    {**_ROW, 'data.train_length': 2**22, 'mesh.sequence': 16},
+    'v4-32',
+  ),
 }
 # The cell of --small.
 SMALL = 'tiny'

@@ -36,11 +36,26 @@ from lengen_jax.encodings import BiasFn
 
 
 class Plan(NamedTuple):
-  """Queries and keys in a block, and the form of `bias_forms.choose`."""
+  """How a call is computed."""
 
   block_q: int
   block_k: int
-  form: str
+  form: str  # Of `bias_forms.choose`.
+  # Outputs and gradients of vectors are float32: sums over several calls, whose
+  # softmaxes are parts of one.
+  partial: bool = False
+
+
+def make_plan(call: AttentionCall) -> Plan:
+  """Returns how a call is computed, with blocks of at most its tokens."""
+  contiguous = call.contiguous and call.queries.index.shape[0] == 1
+  # A sink shares nothing with the keys of a query.
+  per_key = call.queries.learned is not None and call.sink_logits is None
+  form = bias_forms.choose(call.bias, call.bias_form, contiguous, per_key)
+  by_pair = call.bias if form != 'keys' else None
+  size = block_size(by_pair, call.q.shape[3])
+  sizes = (min(size, x.shape[1]) for x in (call.q, call.k))
+  return Plan(*sizes, form)
 
 
 def block_size(bias: BiasFn | None, head_dim: int) -> int:
@@ -63,13 +78,8 @@ def attend(call: AttentionCall) -> Array:
 def _part(call: AttentionCall) -> bands.Part:
   """Returns attention and log-sum-exps over the pairs of at most one band."""
   q_length, k_length = call.q.shape[1], call.k.shape[1]
-  contiguous = call.contiguous and call.queries.index.shape[0] == 1
-  # A sink shares nothing with the keys of a query.
-  per_key = call.queries.learned is not None and call.sink_logits is None
-  form = bias_forms.choose(call.bias, call.bias_form, contiguous, per_key)
-  by_pair = call.bias if form != 'keys' else None
-  size = block_size(by_pair, call.q.shape[3])
-  block_q, block_k = min(size, q_length), min(size, k_length)
+  plan = make_plan(call)
+  block_q, block_k = plan.block_q, plan.block_k
   logit_scale = jax.tree.map(
     lambda x: call_lib.pad(x, block_q)[..., None], call.logit_scale
   )
@@ -84,8 +94,8 @@ def _part(call: AttentionCall) -> bands.Part:
     # Unused, and another value must not compile the loops again.
     q_offset=None,
   )
-  y, lse = _compiled(Plan(block_q, block_k, form), padded)
-  return y[:, :q_length], _whole(lse)[..., :q_length]
+  y, lse = _compiled(plan, padded)
+  return y[:, :q_length], whole(lse)[..., :q_length]
 
 
 # The output `[B, Q, H, D]`, float32 for a band, and each softmax's log-sum-exp,
@@ -97,10 +107,11 @@ Residuals = tuple[AttentionCall, Array, Array]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(plan: Plan, call: AttentionCall) -> Outputs:
-  return _forward(plan, call)[0]
+  return forward(plan, call)[0]
 
 
-def _forward(plan: Plan, call: AttentionCall) -> tuple[Outputs, Residuals]:
+def forward(plan: Plan, call: AttentionCall) -> tuple[Outputs, Residuals]:
+  """Returns the outputs for whole blocks, and what `backward` needs."""
   batch, length, heads, _ = call.q.shape
   blocks_q, blocks_k = length // plan.block_q, call.k.shape[1] // plan.block_k
   rows = (batch, heads, plan.block_q)
@@ -135,7 +146,8 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Outputs, Residuals]:
       y = y * rescale[..., None] + _weighted(tile, p)
       return new, total, y
 
-    index = queries.queries.index
+    # Relative to key 0 of block 0.
+    index = queries.queries.index - call.keys.index[:, :1]
     bounds = visibility.some_blocks(
       call.mask, index.min(), index.max(), plan.block_k, blocks_k
     )
@@ -152,14 +164,15 @@ def _forward(plan: Plan, call: AttentionCall) -> tuple[Outputs, Residuals]:
     y = _write(y, y_i / total[..., None], i)
     return y, lse.at[i].set(largest + jnp.log(total))
 
-  dtype = call.q.dtype if call.mask.band is None else jnp.float32
+  in_float32 = plan.partial or call.mask.band is not None
+  dtype = jnp.float32 if in_float32 else call.q.dtype
   y = jnp.zeros((*call.q.shape[:3], size), dtype)
   lse = jnp.zeros((blocks_q, *rows), jnp.float32)
   y, lse = jax.lax.fori_loop(0, blocks_q, query_block, (y, lse))
   return (y, lse), (call, y, lse)
 
 
-def _backward(
+def backward(
   plan: Plan, residuals: Residuals, doutputs: Outputs
 ) -> tuple[AttentionCall]:
   """Returns the gradients of the arrays of the call, as a call."""
@@ -204,14 +217,18 @@ def _backward(
     ),
   )
   sums = zeros.replace(q=zeros.q.astype(jnp.float32), k=None, v=None)
+  if plan.partial:
+    vectors = (zeros.q, zeros.k, zeros.v)
+    q, k, v = (x.astype(jnp.float32) for x in vectors)
+    zeros = zeros.replace(q=q, k=k, v=v)
   carry = zeros.k, zeros.v, sums
   dk, dv, sums = jax.lax.fori_loop(0, blocks_k, key_block, carry)
   if call.sink_logits is not None:
     dsinks = sink_logits.gradient(
-      call.sink_logits, _whole(lse_NxBxHxq), _whole(delta_NxBxHxq)
+      call.sink_logits, whole(lse_NxBxHxq), whole(delta_NxBxHxq)
     )
     sums = sums.replace(sink_logits=dsinks)
-  return (sums.replace(q=sums.q.astype(call.q.dtype), k=dk, v=dv),)
+  return (sums.replace(q=sums.q.astype(zeros.q.dtype), k=dk, v=dv),)
 
 
 def _add_tile(
@@ -313,7 +330,7 @@ def _add_tile(
   )
 
 
-def _whole(lse_NxBxHxq: Array) -> Array:
+def whole(lse_NxBxHxq: Array) -> Array:
   """Returns log-sum-exps of blocks of queries as `[B, H, Q]`."""
   lse_BxHxNxq = jnp.moveaxis(lse_NxBxHxq, 0, 2)
   return lse_BxHxNxq.reshape(*lse_BxHxNxq.shape[:2], -1)
@@ -324,7 +341,7 @@ def _delta(y: Array, dy: Array) -> Array:
   return jnp.sum(y.astype(jnp.float32) * dy.astype(jnp.float32), axis=-1)
 
 
-_attend.defvjp(_forward, _backward)
+_attend.defvjp(forward, backward)
 # Without jit, an eager call would compile its loops each time.
 _compiled = jax.jit(_attend, static_argnums=0)
 

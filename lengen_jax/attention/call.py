@@ -193,12 +193,14 @@ class AttentionCall(struct.PyTreeNode):
       contiguous=contiguous,
     )
 
-  def specs(self) -> 'AttentionCall':
+  def specs(self, k_length: str | None = None) -> 'AttentionCall':
     """Returns the PartitionSpec of each array, as a tree like the call.
 
     `queries` and `keys` must be the results of `Side.indexed`. Keys and values
-    are whole along the sequence on every device.
+    are split along the logical axis `k_length`; None for whole rows on every
+    device.
     """
+    k_spec = partitioning.spec('batch', k_length, 'heads', None)
 
     def of_side(side: Side, length: str | None) -> Side:
       def of(path: tuple[Any, ...], x: Any) -> Any:
@@ -217,10 +219,10 @@ class AttentionCall(struct.PyTreeNode):
 
     return self.replace(
       q=partitioning.spec(*Q_AXES),
-      k=partitioning.spec(*K_AXES),
-      v=partitioning.spec(*K_AXES),
+      k=k_spec,
+      v=k_spec,
       queries=of_side(self.queries, 'length'),
-      keys=of_side(self.keys, None),
+      keys=of_side(self.keys, k_length),
       bias=of_function(self.bias),
       content=of_function(self.content),
       logit_scale=jax.tree.map(lambda x: _spec(x, Q_AXES), self.logit_scale),
@@ -230,9 +232,9 @@ class AttentionCall(struct.PyTreeNode):
       bands=tuple(
         band.replace(
           q=partitioning.spec(*Q_AXES),
-          k=partitioning.spec(*K_AXES),
+          k=k_spec,
           q_places=_spec(band.q_places, Q_AXES),
-          k_places=_spec(band.k_places, K_AXES),
+          k_places=_spec(band.k_places, ('batch', k_length, 'heads')),
         )
         for band in self.bands
       ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import functools
+from typing import Any
 
 import jax
 
@@ -12,6 +13,7 @@ from lengen_jax.attention import (
   checks,
   pallas,
   reference,
+  ring,
   visibility,
 )
 from lengen_jax.attention import call as call_lib
@@ -25,34 +27,54 @@ __all__ = ['IMPLEMENTATIONS', 'MAX_LENGTH', 'choose', 'dot_product_attention']
 Attend = Callable[[AttentionCall], jax.Array]
 
 
-def _over_mesh(attend: Attend) -> Attend:
+def _over_mesh(attend: Attend, around: Any = None) -> Attend:
   """Returns `attend` mapped over the devices of the mesh, if one is active.
 
-  Each device computes its rows, heads and queries, with all keys and values:
-  the compiler alone would fetch blocks of a split sequence one at a time, and
-  sum gradients of a bias over all devices for every tile.
+  Each device computes its rows, heads and queries: the compiler alone would
+  fetch blocks of a split sequence one at a time, and sum gradients of a bias
+  over all devices for every tile. If a sequence is split, keys travel with
+  `around`, a function of a Ring and a call; or else each device has all keys.
   """
 
   @functools.wraps(attend)
   def of_all(call: AttentionCall) -> jax.Array:
     if not partitioning.is_active():
       return attend(call)
+    axis, parts = partitioning.spec('length')[0], partitioning.shards('length')
+    chosen = ring.choose(call, axis, parts) if around else None
     queries, keys = call.queries.indexed(), call.keys.indexed()
     call = call.replace(queries=queries, keys=keys)
-    if partitioning.spec('length')[0] is not None:
+    if axis is not None:
       # Each device has other queries first.
       call = call.replace(q_offset=None)
-    specs = call.specs()
+    specs = call.specs('length' if chosen else None)
     return jax.shard_map(
-      attend, in_specs=(specs,), out_specs=specs.q, check_vma=False
+      functools.partial(around, chosen) if chosen else attend,
+      in_specs=(specs,),
+      out_specs=specs.q,
+      check_vma=False,
     )(call)
 
   return of_all
 
 
+def _over_all_pairs(call: AttentionCall) -> jax.Array:
+  """Returns attention over all pairs; every device has whole rows of keys."""
+
+  def constrained(x: Any) -> Any:
+    return x.replace(
+      q=partitioning.constrain(x.q, *call_lib.Q_AXES),
+      k=partitioning.constrain(x.k, *call_lib.K_AXES),
+    )
+
+  v = partitioning.constrain(call.v, *call_lib.K_AXES)
+  call_bands = tuple(map(constrained, call.bands))
+  return reference.attend(constrained(call).replace(v=v, bands=call_bands))
+
+
 IMPLEMENTATIONS: dict[str, Attend] = {
-  'reference': reference.attend,
-  'blockwise': _over_mesh(blockwise.attend),
+  'reference': _over_all_pairs,
+  'blockwise': _over_mesh(blockwise.attend, ring.attend),
   'pallas': _over_mesh(pallas.attend),
 }
 # 'auto' is blockwise from this many pairs of a query and a key.
@@ -155,9 +177,9 @@ def dot_product_attention(
   queries = call_lib.Side(q_index, q_positions, q_segment_ids)
   keys = call_lib.Side(k_index, k_positions, k_segment_ids, lengths=k_lengths)
   call = call_lib.AttentionCall(
-    q=partitioning.constrain(q, *call_lib.Q_AXES),
-    k=partitioning.constrain(k, *call_lib.K_AXES),
-    v=partitioning.constrain(v, *call_lib.K_AXES),
+    q=q,
+    k=k,
+    v=v,
     queries=queries,
     keys=keys,
     bias=bias,
@@ -170,13 +192,7 @@ def dot_product_attention(
     q_offset=static_offset,
     contiguous=contiguous,
     bias_form=bias_form,
-    bands=tuple(
-      band.replace(
-        q=partitioning.constrain(band.q, *call_lib.Q_AXES),
-        k=partitioning.constrain(band.k, *call_lib.K_AXES),
-      )
-      for band in bands
-    ),
+    bands=tuple(bands),
   ).checked()
   refused = checks.tiles_refused(bias, content)
   _check_support(implementation, bias_form, refused)

@@ -51,9 +51,11 @@ def collectives(text: str) -> dict[str, int]:
       continue
     if computation.startswith(_REDUCE_SCATTER):
       kind = 'reduce-scatter'
-    # A collective that overlaps with computation has several instructions.
+    # A collective that overlaps with computation has several instructions, but
+    # permutations share a channel.
     channel = re.search(r'channel_id=(\d+)', line)
-    found[kind].add(channel[1] if channel else name)
+    shares = channel is None or kind == 'collective-permute'
+    found[kind].add(f'{computation} {name}' if shares else channel[1])
   return {kind: len(channels) for kind, channels in found.items()}
 
 

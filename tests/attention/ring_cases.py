@@ -1,0 +1,150 @@
+"""Attention over split rows beside one device: cases for `ring_test.py`.
+
+Run as a program with a number of devices, it prints the errors as JSON.
+"""
+
+import json
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lengen_jax import attention, encodings, positions
+from lengen_jax.attention import blockwise, ring
+from lengen_jax.training import config as training_config
+from lengen_jax.training import sharding
+
+B, H, G, D = 2, 4, 2, 8
+BLOCK = 8
+# Encoding, or None, and options of attention; those in capitals are below.
+CASES = {
+  'causal': (None, {}),
+  'bidirectional': (None, {'causal': False}),
+  'window': (None, {'window': 20}),
+  'bidirectional window': (None, {'causal': False, 'window': 20}),
+  'sinks': (None, {'window': 20, 'sinks': 2}),
+  'sink logits': ('alibi', {'SINK_LOGITS': True}),
+  'fire': ('fire', {}),
+  'fire, anchored': ('fire', {'bias_form': 'anchored'}),
+  'fire, packed': ('fire', {'PACKED': True}),
+  'fire, bfloat16': ('fire', {'DTYPE': jnp.bfloat16}),
+  't5, bidirectional': ('t5', {'causal': False}),
+  'kerple, packed': ('kerple_log', {'PACKED': True}),
+  'fire, per head': ('fire', {'PER_HEAD': True}),
+  'linear, per head': ('linear(learned=True)', {'PER_HEAD': True}),
+  'linear, per head, sink logits': (
+    'linear(learned=True)',
+    {'PER_HEAD': True, 'SINK_LOGITS': True},
+  ),
+  'distances': ('kerple_log', {'DISTANCES': True}),
+  'logit scale': ('alibi', {'LOGIT_SCALE': True}),
+  'logit cap': ('alibi', {'logit_cap': 5.0}),
+  'lengths': (None, {'LENGTHS': True}),
+  'rope': ('rope', {}),
+  'shaw': ('shaw(left=8, right=8)', {}),
+  'transformer_xl': ('transformer_xl', {}),
+  'bands': ('self_extend(window=12, group=3)', {}),
+}
+
+
+def losses(spec, options, length):
+  """Returns a function to a loss and its gradients, and its arguments."""
+  keys = jax.random.split(jax.random.key(0), 8)
+  options = {'causal': True, **options}
+  dtype = options.pop('DTYPE', jnp.float32)
+  arguments = {
+    name: jax.random.normal(key, (B, length, heads, D), dtype)
+    for name, key, heads in zip('qkvw', keys, (H, G, G, H), strict=False)
+  }
+  w = arguments.pop('w')
+  index = jnp.arange(length, dtype=jnp.int32)[None]
+  own = None
+  if options.pop('PACKED', False):
+    ids = jax.random.bernoulli(keys[4], 0.05, (B, length)).cumsum(1) + 1
+    ids = ids.astype(jnp.int32)
+    options |= {'q_segment_ids': ids, 'k_segment_ids': ids}
+    own = positions.segment_positions(ids)
+  if options.pop('DISTANCES', False):
+    own = positions.create(
+      f"randomized(max_position={3 * length}, mode='distances')"
+    )(
+      jnp.tile(index, (B, 1)),
+      lengths=jnp.full((B, 1), length),
+      rng=keys[5],
+      train=True,
+    )
+  if options.pop('PER_HEAD', False):
+    arguments['p'] = jax.random.uniform(keys[5], (B, length, H)).cumsum(1)
+  if options.pop('SINK_LOGITS', False):
+    arguments['sink_logits'] = jnp.linspace(-1.0, 1.0, H)
+  if options.pop('LOGIT_SCALE', False):
+    scale = jax.random.uniform(keys[6], (B, length)) + 0.5
+    arguments['logit_scale'] = scale
+  if options.pop('LENGTHS', False):
+    options['k_lengths'] = jnp.array([length - 3, length // 2])
+  encoding = encodings.create(spec or 'nope', num_heads=H, head_dim=D)
+
+  def attend(module, q, k, v, p=None, **arrays):
+    p = own if p is None else p
+    return attention.with_encoding(
+      module,
+      q,
+      k,
+      v,
+      q_positions=p,
+      k_positions=p,
+      implementation='blockwise',
+      **arrays,
+      **options,
+    )
+
+  arguments['variables'] = encoding.init(
+    jax.random.key(1), **arguments, method=attend
+  )
+
+  def loss(arguments):
+    arrays = dict(arguments)
+    variables = arrays.pop('variables')
+    y = encoding.apply(variables, **arrays, method=attend)
+    return (y.astype(jnp.float32) * w).sum(), y
+
+  return jax.jit(jax.value_and_grad(loss, has_aux=True)), arguments
+
+
+def error(name, devices):
+  """Returns the largest error relative to the largest entry of an array.
+
+  The second result is the number of ring steps.
+  """
+  spec, options = CASES[name]
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(sequence=devices), B, jax.devices()[:devices]
+  )
+  block_size, choose, chosen = blockwise.block_size, ring.choose, []
+  blockwise.block_size = lambda bias, head_dim: BLOCK
+  ring.choose = lambda *args: chosen.append(choose(*args)) or chosen[-1]
+  try:
+    length = 32 * devices
+    gradients, arguments = losses(spec, options, length)
+    want = jax.tree.leaves(gradients(arguments))
+    with layout.scope():
+      gradients, arguments = losses(spec, options, length)
+      got = jax.tree.leaves(gradients(arguments))
+  finally:
+    blockwise.block_size, ring.choose = block_size, choose
+  pairs = [
+    tuple(np.asarray(x, np.float64) for x in pair)
+    for pair in zip(want, got, strict=True)
+  ]
+  # Some gradients are 0 but for rounding.
+  errors = [abs(a - b).max() / max(abs(a).max(), 1.0) for a, b in pairs]
+  return max(errors), max(one.steps if one else 0 for one in chosen)
+
+
+if __name__ == '__main__':
+  count = int(sys.argv[1])
+  os.environ['JAX_PLATFORMS'] = 'cpu'
+  jax.config.update('jax_num_cpu_devices', count)
+  print(json.dumps({name: error(name, count) for name in CASES}))

@@ -1,0 +1,70 @@
+"""Tests `lengen_jax/attention/ring.py`, on split rows beside one device."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lengen_jax.attention import ring
+from tests.attention import ring_cases
+
+QUICK = {'fire, packed', 'linear, per head, sink logits', 'window'}
+CASES = [
+  name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+  for name in ring_cases.CASES
+]
+
+
+def check(name, error, steps, devices):
+  # Positions per head are rounded, at distances up to the length.
+  tolerance = {'bfloat16': 2e-2, 'per head': 2e-5}
+  kind = name.partition(', ')[2].partition(',')[0]
+  assert error <= tolerance.get(kind, 5e-6), name
+  windowed = name == 'window'
+  # 32 tokens on each device: a window of 20 ends on the one before.
+  assert steps == (2 if windowed else devices), name
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_gradients_are_those_of_one_device(name):
+  check(name, *ring_cases.error(name, 2), devices=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('devices', [4, 8])
+def test_on_more_devices(devices):
+  done = subprocess.run(
+    [sys.executable, '-m', 'tests.attention.ring_cases', str(devices)],
+    env={**os.environ, 'PYTHONPATH': str(pathlib.Path(__file__).parents[2])},
+    capture_output=True,
+    text=True,
+    timeout=900,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  found = json.loads(done.stdout.splitlines()[-1])
+  assert found.keys() == ring_cases.CASES.keys()
+  for name, (error, steps) in found.items():
+    check(name, error, steps, devices)
+
+
+@pytest.mark.parametrize('devices', [2, 3, 4, 8])
+def test_zigzag_order(devices):
+  """Chunks d and 2 P - 1 - d are on device d, and visible pairs are even."""
+  chunks = np.arange(2 * devices).reshape(devices, 2, 1)
+  around = ring.Ring('sequence', devices, devices, 2)
+
+  def over_devices(x, back):
+    return jax.vmap(
+      lambda x: ring._zigzag(around, x, back), axis_name='sequence'
+    )(x)
+
+  there = over_devices(jnp.asarray(chunks)[:, None], False)
+  for device, own in enumerate(np.asarray(there).reshape(devices, 2)):
+    assert sorted(own) == [device, 2 * devices - 1 - device]
+  np.testing.assert_array_equal(over_devices(there, True)[:, 0], chunks)
