@@ -44,7 +44,7 @@ TASKS = {
   'niah_multivalue': ('', (64, 256), 'digits=2', (24, 40)),
   'niah_multiquery': ('', (64, 256), 'digits=2', (24, 40)),
   'vt': ('', (64, 256), 'hops=2', (16, 32)),
-  'fwe': ('', (64, 256), 'words=8', (32, 40)),
+  'fwe': ('', (64, 256), 'words=8', (56, 64)),
   'flip_flop': ('', (256, 256), '', (2, 16)),
   'selective_copying': ('', (4096, 4096), 'vocabulary=8, data=4', (8, 24)),
   'induction_heads': ('', (256, 256), '', (8, 32)),

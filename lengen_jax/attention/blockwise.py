@@ -54,8 +54,7 @@ def make_plan(call: AttentionCall) -> Plan:
   form = bias_forms.choose(call.bias, call.bias_form, contiguous, per_key)
   by_pair = call.bias if form != 'keys' else None
   size = block_size(by_pair, call.q.shape[3])
-  sizes = (min(size, x.shape[1]) for x in (call.q, call.k))
-  return Plan(*sizes, form)
+  return Plan(min(size, call.q.shape[1]), min(size, call.k.shape[1]), form)
 
 
 def block_size(bias: BiasFn | None, head_dim: int) -> int:

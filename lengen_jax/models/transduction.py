@@ -13,8 +13,12 @@ from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.models import blocks, objective, recurrent, stacking
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.positions import PositionScheme
 from lengen_jax.tasks import batches, Task
 from lengen_jax.types import Params
+
+# Examples whose roles are checked before training.
+_EXAMPLES = 64
 
 
 class TaskModel(NamedTuple):
@@ -92,6 +96,8 @@ def create(
       )
     for encoding in blocks.distinct_encodings(config):
       encodings.check_extent(encoding, scheme, tokens, train)
+  if scheme.needs_roles:
+    _check_roles(task, config, scheme, max(train_length, test_length))
   return TaskModel(
     functools.partial(stacking.init, config),
     functools.partial(objective.apply, config, scheme, masks_padding=True),
@@ -99,6 +105,37 @@ def create(
     config.architecture == 'decoder',
     config,
     scheme,
+  )
+
+
+def _check_roles(
+  task: Task, config: ModelConfig, scheme: PositionScheme, length: int
+) -> None:
+  """Raises unless a scheme has a position for each role at a length.
+
+  Raises:
+    errors.CombinationError: the model does not read the answers, on whose
+      tokens roles depend.
+    errors.LengthError: a role of an example is beyond the scheme's positions.
+  """
+  if config.architecture != 'decoder' and not task.tags:
+    raise errors.CombinationError(
+      f'{scheme} needs roles of the tokens of answers, which only decoders '
+      f"read; set model.architecture='decoder', not {config.architecture!r}"
+    )
+  batch = batches.make(
+    task,
+    *task.sample(jax.random.key(0), _EXAMPLES, length),
+    length,
+    autoregressive=True,
+  )
+  # Concrete roles are checked.
+  scheme(
+    batch['segment_positions'],
+    lengths=batch['lengths'],
+    tokens=batch['inputs'],
+    segment_ids=batch['segment_ids'],
+    roles=batch.get('roles'),
   )
 
 

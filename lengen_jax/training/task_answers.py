@@ -19,8 +19,13 @@ def check(model: TaskModel, config: TaskEvalConfig, task: Task) -> None:
 
   Raises:
     errors.ConfigError: the model is not a decoder, targets do not follow the
-      input, or the score is the loss.
+      input, the score is the loss, or the scheme needs roles.
   """
+  if model.scheme is not None and model.scheme.needs_roles:
+    raise errors.ConfigError(
+      f"eval.by='generation' does not provide roles, which {model.scheme} "
+      "needs; use eval.by='teacher_forcing'"
+    )
   valid = model.autoregressive and not task.tags
   if not valid or config.score == 'loss':
     raise errors.ConfigError(

@@ -273,6 +273,9 @@ class TaskTrainer:
     rngs = self._blocks(self.task, self._example_rngs(length), width)
     sums = jax.tree.map(jnp.sum, jax.lax.map(score, rngs))
     count = sums.pop('count')
+    # Without finite logits, there are no answers.
+    count = jnp.where(jnp.isfinite(sums['loss']), count, jnp.nan)
+    examples = jnp.where(jnp.isfinite(sums['loss']), examples, jnp.nan)
     return {
       name: total / (examples if name == 'exact' else count)
       for name, total in sums.items()

@@ -28,7 +28,7 @@ SPECS = [
   "multiplication(format='reversed', pad=True, second_digits=2)",
   'multiplication(reverse_operands=True)',
   "addition(format='reversed', pad=True, operands=3)",
-  'addition(index_hints=True, second_digits=4)',
+  'addition(index_hints=True, pad=True, second_digits=4)',
   'subtraction(pad=True, second_digits=1)',
 ]
 

@@ -52,4 +52,7 @@ class ArithmeticTask(base.Task):
         f'{text!r} is not a question of {self}; write one such as '
         f'{self.text(example[0])!r}'
       )
-    return super()._question(text)
+    inputs = super()._question(text)
+    if self.index_hints:
+      symbols.check_hints(text, inputs[0])
+    return inputs

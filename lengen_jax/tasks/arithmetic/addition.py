@@ -40,6 +40,14 @@ class Addition(expression.Expression):
         f'{self} has both index_hints and scratchpad; the hints number the '
         'digits of one answer, so set one of the keys to False'
       )
+    alike = self.pad or (self.lengths, self.second_digits) == ('equal', None)
+    mixed = self._reverses_operands != (self.format == 'reversed')
+    forward = mixed or self.format == 'plain'
+    if self.index_hints and forward and (mixed or not alike) and not self.pad:
+      raise errors.SpecError(
+        f'{self}: equal hints would not mark digits of equal significance; set '
+        "pad=True, or format='reversed' for all numbers"
+      )
 
   @property
   def vocab_in(self) -> int:

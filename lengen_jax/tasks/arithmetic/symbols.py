@@ -58,6 +58,26 @@ def parse(text: str, hints: bool) -> list[int]:
   return ids
 
 
+def check_hints(text: str, ids: Any) -> None:
+  """Raises unless the hints of each number follow the same first hint.
+
+  Raises:
+    errors.ConfigError: a hint is another one.
+  """
+  given = np.asarray(ids).tolist()
+  first = expected = given[0]
+  for token in given:
+    if token < HINT:
+      expected = first if token in (PLUS, EQUALS) else expected
+    elif token != expected:
+      raise errors.ConfigError(
+        f'{text!r} has the hint {_TEXTS[token]} where {_TEXTS[expected]} '
+        f'follows; the hints of each number go on from {_TEXTS[first]}'
+      )
+    else:
+      expected = HINT + (token + 1 - HINT) % HINTS
+
+
 def text(ids: Any) -> str:
   """Returns the text of token ids; padding and the end token have none."""
   return ''.join(_TEXTS.get(i, '') for i in np.asarray(ids).tolist())

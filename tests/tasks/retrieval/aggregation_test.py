@@ -40,7 +40,7 @@ def test_vt(chains):
 
 def test_fwe():
   task = tasks.create('retrieval/fwe(words=9)')
-  for n in (27, 200):
+  for n in (53, 200):
     inputs, targets = map(np.asarray, task.sample(KEY, 32, n, 210))
     for x, y in zip(inputs.tolist(), targets.tolist(), strict=True):
       counts = collections.Counter(x[:n])
@@ -49,6 +49,7 @@ def test_fwe():
       assert sorted(counts.values()) == sorted(filter(None, want))
       ranked = sorted(counts, key=lambda word: (-counts[word], word))
       assert ranked[:3] == y
+      assert counts[y[2]] > counts[ranked[3]]
     assert len(np.unique(targets)) == 9
 
 
