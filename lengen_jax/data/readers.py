@@ -7,6 +7,7 @@ disk.
 
 from collections.abc import Iterator, Mapping
 import contextlib
+import dataclasses
 import functools
 import gzip
 import io
@@ -21,8 +22,24 @@ from lengen_jax import errors
 from lengen_jax.data import extra
 
 _MEMBER = '.zip!/'
+_LINES = ('.jsonl', '.json')
 # Exceptions of corrupt files; encrypted zips raise RuntimeError.
 _BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+  """Consecutive lines of a file, or examples of a dataset.
+
+  Attributes:
+    start: first byte, or number of the first example.
+    stop: end of the last.
+    line: number of lines before `start`.
+  """
+
+  start: int
+  stop: int
+  line: int = 0
 
 
 def files(folder: str | pathlib.Path) -> list[str]:
@@ -68,11 +85,38 @@ def size(path: str) -> int:
 
 def is_records(path: str) -> bool:
   """Returns whether the extension of a file is that of JSON or Parquet."""
-  return _kind(path) in ('.jsonl', '.json', '.parquet')
+  return _kind(path) in (*_LINES, '.parquet')
 
 
-def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def spans(path: str, length: int) -> Iterator[Span]:
+  """Yields Spans of `length` bytes, rounded up to the end of a line.
+
+  Only JSON lines that are neither compressed nor in a zip can be divided; other
+  files yield nothing.
+
+  Raises:
+    errors.CorpusError: the file cannot be read.
+  """
+  if pathlib.PurePath(path).suffix not in _LINES or _split(path)[1]:
+    return
+  start = line = 0
+  try:
+    with _opened(path) as file:
+      while block := file.read(length):
+        block += file.readline()
+        yield Span(start, start + len(block), line)
+        start += len(block)
+        line += block.count(b'\n')
+  except _BROKEN as error:
+    raise _broken(path, error) from None
+
+
+def records(
+  path: str, span: Span | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields (line or row, record) of a file of JSON lines or a Parquet file.
+
+  Only the lines of `span` are read, if given.
 
   Raises:
     errors.CorpusError: a line cannot be read; names the file and the line.
@@ -80,7 +124,8 @@ def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   if _kind(path) == '.parquet':
     yield from _rows(path)
     return
-  for number, line in enumerate(lines(path), start=1):
+  first = span.line + 1 if span else 1
+  for number, line in enumerate(lines(path, span), start=first):
     if not line.strip():
       continue
     try:
@@ -96,18 +141,22 @@ def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield f'line {number}', record
 
 
-def lines(path: str) -> Iterator[bytes]:
-  """Yields the lines of a file, `bytes` including line ends.
+def lines(path: str, span: Span | None = None) -> Iterator[bytes]:
+  """Yields the lines of a file or a span, `bytes` including line ends.
 
   Raises:
     errors.CorpusError: the file cannot be read; names the last readable line.
   """
-  count = 0
+  count = span.line if span else 0
   try:
     with _opened(path) as file:
+      offset = file.seek(span.start) if span else 0
       for line in file:
         count += 1
         yield line
+        offset += len(line)
+        if span and offset >= span.stop:
+          break
   except _BROKEN as error:
     raise _broken(path, error, f' after line {count}') from None
 

@@ -9,7 +9,6 @@ import abc
 from collections.abc import Iterator, Mapping
 import dataclasses
 import hashlib
-import itertools
 import pathlib
 import re
 from typing import Any
@@ -43,11 +42,37 @@ class Part:
     path: path of the file, or folder of the dataset.
     split: split to which documents are restricted by their hash; '' for all.
     dataset: 'name/config:version@split' in TensorFlow Datasets; '' for a file.
+    span: lines of the file, or examples of the dataset; None for all.
   """
 
   path: str
   split: str = ''
   dataset: str = ''
+  span: readers.Span | None = None
+
+  def divided(self, length: int) -> 'Iterator[Part]':
+    """Yields Parts of about `length` bytes, or of a file of a dataset.
+
+    In order, they have the documents of this Part. A Part that can only be read
+    from its beginning is yielded whole.
+
+    Raises:
+      errors.CorpusError: the file cannot be read.
+    """
+    whole = True
+    found = self._shards() if self.dataset else readers.spans(self.path, length)
+    for span in found:
+      whole = False
+      yield dataclasses.replace(self, span=span)
+    if whole:
+      yield self
+
+  def _shards(self) -> Iterator[readers.Span]:
+    """Yields the examples of each file of the dataset."""
+    start = 0
+    for count in paths.shard_lengths(self.path, self.dataset):
+      yield readers.Span(start, start + count)
+      start += count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,15 +126,15 @@ class Source(abc.ABC):
   def documents(self, part: Part) -> Iterator[bytes]:
     """Yields the documents of a file in `part.split`, `bytes`."""
 
-  def read(self, part: Part, first: int = 0) -> Iterator[bytes]:
-    """Yields the documents of a part from number `first` on, in a fixed order.
+  def read(self, part: Part) -> Iterator[bytes]:
+    """Yields the documents of a part, in a fixed order.
 
     Raises:
       errors.CorpusError: a file or dataset cannot be read.
     """
     if part.dataset:
-      return map(self.from_record, _records(part, first))
-    return itertools.islice(self.documents(part), first, None)
+      return map(self.from_record, _records(part))
+    return self.documents(part)
 
   def from_record(self, record: Mapping[str, Any]) -> bytes:
     """Returns the document in a record of TensorFlow Datasets, `bytes`."""
@@ -143,7 +168,7 @@ class Records(Source):
     return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
 
   def documents(self, part: Part) -> Iterator[bytes]:
-    for text in self._texts(part.path):
+    for text in self._texts(part):
       if not part.split or _hash_split(text) == part.split:
         yield text
 
@@ -172,9 +197,10 @@ class Records(Source):
         return _SPLIT_WORDS[word]
     return ''
 
-  def _texts(self, path: str) -> Iterator[bytes]:
-    """Yields all documents of a file, `bytes`."""
-    for where, record in readers.records(path):
+  def _texts(self, part: Part) -> Iterator[bytes]:
+    """Yields the documents of all splits in a file or span, `bytes`."""
+    path = part.path
+    for where, record in readers.records(path, part.span):
       if not self._is_ours(record):
         continue
       default = 'content' if 'content' in record else 'text'
@@ -291,10 +317,10 @@ class Lm(Records):
     named = _TEXT_FILE.fullmatch(pathlib.PurePath(file).name)
     return _SPLIT_WORDS.get(named[1], '') if named else ''
 
-  def _texts(self, path: str) -> Iterator[bytes]:
-    if readers.is_records(path):
-      yield from super()._texts(path)
-    elif text := readers.text(path):
+  def _texts(self, part: Part) -> Iterator[bytes]:
+    if readers.is_records(part.path):
+      yield from super()._texts(part)
+    elif text := readers.text(part.path):
       yield text
 
 
@@ -401,7 +427,7 @@ def _hash_split(text: bytes) -> str:
   return {0: 'validation', 1: 'test'}.get(part, 'train')
 
 
-def _records(part: Part, first: int) -> Iterator[Mapping[str, Any]]:
+def _records(part: Part) -> Iterator[Mapping[str, Any]]:
   """Yields records of a split prepared by TensorFlow Datasets."""
   tfds = extra.load('tensorflow_datasets', f'reading {part.path}')
   tf = extra.load('tensorflow', f'reading {part.path}')
@@ -421,11 +447,12 @@ def _records(part: Part, first: int) -> Iterator[Mapping[str, Any]]:
       f'{part.path} has no split {split!r}, only '
       f'{", ".join(builder.info.splits)}; prepare it again'
     )
-  if first >= builder.info.splits[split].num_examples:
-    return
+  only = {}
+  if part.span:
+    only = {'from_': part.span.start, 'to': part.span.stop, 'unit': 'abs'}
   dataset = builder.as_dataset(
     # Files in sequence, so that skipped files are not read.
-    tfds.core.ReadInstruction(split, from_=first, unit='abs'),
+    tfds.core.ReadInstruction(split, **only),
     read_config=tfds.ReadConfig(interleave_cycle_length=1),
     shuffle_files=False,
   )
