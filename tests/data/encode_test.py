@@ -1,0 +1,406 @@
+"""Tests `lengen_jax/data/encode.py`: pieces, worker processes, Beam, locks."""
+
+import fcntl
+import gzip
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from lengen_jax import data, errors
+from lengen_jax.data import encode, prepare, sources, vocabulary
+from lengen_jax.data import manifest as manifest_lib
+
+LONGEST = 32
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Deadly(vocabulary.Bytes):
+  """Kills the process that encodes a text with 'kill me', if a file exists."""
+
+  def __init__(self, trigger):
+    super().__init__()
+    self._trigger = trigger
+
+  def encode(self, texts):
+    if any(b'kill me' in text for text in texts) and self._trigger.exists():
+      os.kill(os.getpid(), signal.SIGKILL)
+    return super().encode(texts)
+
+
+def texts(count, seed=0):
+  generator = np.random.default_rng(seed)
+  return [
+    bytes(generator.integers(97, 123, size).astype(np.uint8)).decode()
+    for size in generator.integers(1, 120, count)
+  ]
+
+
+def lines(found):
+  return ''.join(json.dumps({'text': text}) + '\n' for text in found)
+
+
+@pytest.fixture(scope='module')
+def raw(tmp_path_factory):
+  """A large file, a compressed one, and many small ones."""
+  folder = tmp_path_factory.mktemp('raw')
+  found = texts(150)
+  (folder / 'a.jsonl').write_text(lines(found[:60]))
+  with gzip.open(folder / 'b.jsonl.gz', 'wt') as file:
+    file.write(lines(found[60:100]))
+  for number, text in enumerate(found[100:]):
+    (folder / f'c{number:02}.txt').write_text(text)
+  (folder / 'd.txt').write_text('')
+  (folder / 'valid.jsonl').write_text(lines(texts(20, seed=1)))
+  return folder
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """Small files, groups and pieces."""
+  monkeypatch.setattr(prepare, '_SHARD_TOKENS', 700)
+  monkeypatch.setattr(prepare, '_GROUP', 3)
+  monkeypatch.setattr(encode, '_PIECE_BYTES', 500)
+
+
+def config(folder, **fields):
+  fields = dict(train_length=16, batch_size=2, mode='concat') | fields
+  return data.DataConfig(
+    source='prepared', **dict(task='lm', path=str(folder)) | fields
+  )
+
+
+def run(folder, raw, vocabulary_size=0, workers=1, runner='', **fields):
+  return prepare.prepare(
+    config(folder, **fields),
+    raw=str(raw),
+    longest=LONGEST,
+    vocabulary_size=vocabulary_size,
+    workers=workers,
+    runner=runner,
+  )
+
+
+def hashes(folder):
+  return {
+    str(path.relative_to(folder)): manifest_lib.sha256(path)
+    for path in folder.rglob('*')
+    if path.is_file()
+  }
+
+
+def parts_of(raw):
+  source = sources.create('lm')
+  parts = source.parts(str(raw), 'train')
+  return source, parts, [prepare._size(part) for part in parts]
+
+
+def test_pieces_hold_all_documents_in_order(raw, small, tmp_path):
+  source, parts, sizes = parts_of(raw)
+  whole = [text for part in parts for text in source.read(part)]
+  pieces = list(encode.divide(parts, sizes))
+  found = [
+    (number, text)
+    for piece in pieces
+    for part, number, _ in piece.parts
+    for text in source.read(part)
+  ]
+  assert [text for _, text in found] == whole
+  assert [n for n, _ in found] == sorted(n for n, _ in found)
+  names = [[pathlib.Path(p.path).name for p, _, _ in x.parts] for x in pieces]
+  # The large file is divided, the compressed one is not, small ones share.
+  assert names.count(['a.jsonl']) > 5
+  assert names.count(['b.jsonl.gz']) == 1
+  assert max(map(len, names)) > 5
+  vocab = vocabulary.Bytes()
+  encoder = encode.Encoder(source, vocab, 3, tmp_path)
+  for piece in pieces:
+    encoder.write(piece)
+  assert len(list(tmp_path.iterdir())) == len(pieces)
+  for first in (0, 2, 100):
+    for piece in pieces:
+      want = list(encoder.documents(piece, first))
+      got = list(encode.read(encoder.file(piece), first))
+      assert [d[:2] for d in got] == [d[:2] for d in want]
+      for one, other in zip(got, want, strict=True):
+        assert one.ids.dtype == other.ids.dtype == np.uint16
+        np.testing.assert_array_equal(one.ids, other.ids)
+
+
+def test_lines_of_errors_do_not_depend_on_pieces(tmp_path, small):
+  content = lines(texts(60)) + '\noops\n' + lines(texts(60))
+  raw = tmp_path / 'raw'
+  raw.mkdir()
+  (raw / 'a.jsonl').write_text(content)
+  (raw / 'valid.jsonl').write_text(lines(texts(9)))
+  for workers in (1, 2):
+    with pytest.raises(errors.CorpusError, match=r'a\.jsonl, line 62: no JSON'):
+      run(tmp_path / 'out', raw, workers=workers)
+
+
+def test_a_piece_is_written_once(raw, small, tmp_path):
+  source, parts, sizes = parts_of(raw)
+  piece = next(encode.divide(parts, sizes))
+  encoder = encode.Encoder(source, vocabulary.Bytes(), 3, tmp_path)
+  path = encoder.file(piece)
+  encoder.write(piece)
+  path.write_bytes(b'mine')
+  encoder.write(piece)
+  assert path.read_bytes() == b'mine'
+  # Other sizes, text keys and vocabularies have other files.
+  changed = [(part, number, size + 1) for part, number, size in piece.parts]
+  others = [
+    encoder.file(encode.Piece(tuple(changed))),
+    encode.Encoder(
+      sources.create("lm(text_key='a')"), encoder.vocab, 3, tmp_path
+    ).file(piece),
+    encode.Encoder(source, vocabulary.Bytes(0), 3, tmp_path).file(piece),
+  ]
+  assert len({path, *others}) == 4
+
+
+@pytest.mark.parametrize('cut', [0, 1, 200, -1, -136])
+def test_files_of_pieces_that_are_cut_short(raw, small, tmp_path, cut):
+  """Also between two documents, where nothing else tells."""
+  source, parts, sizes = parts_of(raw)
+  piece = next(encode.divide(parts, sizes))
+  encoder = encode.Encoder(source, vocabulary.Bytes(), 3, tmp_path)
+  encoder.write(piece)
+  path = encoder.file(piece)
+  path.write_bytes(path.read_bytes()[:cut])
+  with pytest.raises(
+    errors.CorpusError, match='is damaged .*delete it and run'
+  ):
+    list(encode.read(path))
+
+
+@pytest.mark.parametrize(
+  'workers, mode',
+  [
+    (2, 'concat'),
+    pytest.param(4, 'concat', marks=pytest.mark.slow),
+    pytest.param(2, 'doc_pad', marks=pytest.mark.slow),
+    pytest.param(2, 'doc_window', marks=pytest.mark.slow),
+  ],
+)
+def test_workers_write_the_bytes_of_one_process(
+  tmp_path, raw, small, workers, mode
+):
+  one = run(tmp_path / 'one', raw, mode=mode)
+  assert len(one['splits']['train']['shards']) > 5
+  many = run(tmp_path / 'many', raw, mode=mode, workers=workers)
+  assert many == one
+  assert hashes(tmp_path / 'many') == hashes(tmp_path / 'one')
+
+
+def test_a_killed_worker(tmp_path, small, monkeypatch):
+  """It is told; finished pieces are kept, and any workers go on."""
+  raw = tmp_path / 'raw'
+  raw.mkdir()
+  found = texts(150)
+  found[140] = 'kill me'
+  (raw / 'a.jsonl').write_text(lines(found))
+  (raw / 'valid.txt').write_text('a' * 50)
+  want = run(tmp_path / 'want', raw)
+  trigger = tmp_path / 'trigger'
+  trigger.write_text('')
+  out = tmp_path / 'out'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(vocabulary, 'create', lambda spec: Deadly(trigger))
+    with pytest.raises(
+      errors.CorpusError,
+      match='one of 2 workers was killed.*run the same command again',
+    ):
+      run(out, raw, workers=2)
+  assert list((out / 'train').iterdir()) and list((out / 'pieces').iterdir())
+  trigger.unlink()
+  assert run(out, raw) == want
+  assert hashes(out) == hashes(tmp_path / 'want')
+
+
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_folder_in_use(tmp_path, raw, workers):
+  (tmp_path / 'out').mkdir()
+  opened = os.open(tmp_path / 'out', os.O_RDONLY)
+  fcntl.flock(opened, fcntl.LOCK_EX)
+  with pytest.raises(
+    errors.CorpusError, match='another lengen prepare is writing .*out; wait'
+  ):
+    run(tmp_path / 'out', raw, workers=workers)
+  assert not list((tmp_path / 'out').iterdir())
+  os.close(opened)
+  run(tmp_path / 'out', raw)
+
+
+def test_folders_without_locks(tmp_path, raw, monkeypatch):
+  def flock(*_):
+    raise OSError(9, 'Bad file descriptor')
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+  run(tmp_path / 'out', raw)
+
+
+PROGRAM = """
+import sys
+from lengen_jax.data import encode, prepare
+from tests.data import encode_test
+
+if __name__ == '__main__':
+  prepare._SHARD_TOKENS, prepare._GROUP, encode._PIECE_BYTES = 9000, 3, 3000
+  encode_test.run(sys.argv[1], sys.argv[2], workers=int(sys.argv[3]))
+"""
+
+
+def children(pid):
+  """Process ids of the children of a process, with their start times."""
+  found = []
+  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
+    try:
+      fields = path.read_text().rpartition(') ')[2].split()
+    except OSError:
+      continue
+    if int(fields[1]) == pid and fields[0] != 'Z':
+      found.append((int(path.parent.name), fields[19]))
+  return found
+
+
+def is_running(pid, started):
+  try:
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return False
+  fields = text.rpartition(') ')[2].split()
+  return fields[19] == started and fields[0] != 'Z'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+@pytest.mark.parametrize('victim', ['worker', 'first process'])
+def test_kills_at_random_moments(tmp_path, victim, monkeypatch):
+  """Whoever is killed: the same command ends with the same bytes."""
+  for name, value in ('_SHARD_TOKENS', 9000), ('_GROUP', 3):
+    monkeypatch.setattr(prepare, name, value)
+  monkeypatch.setattr(encode, '_PIECE_BYTES', 3000)
+  raw = tmp_path / 'raw'
+  raw.mkdir()
+  for number in range(4):
+    (raw / f'{number}.jsonl').write_text(lines(texts(4000, seed=number)))
+  (raw / 'valid.jsonl').write_text(lines(texts(300, seed=9)))
+  run(tmp_path / 'want', raw)
+  want = hashes(tmp_path / 'want')
+  program = tmp_path / 'program.py'
+  program.write_text(PROGRAM)
+  generator = random.Random(0)
+  killed = 0
+  for attempt in range(12):
+    out = tmp_path / f'out{attempt // 4}'
+    workers = 2 + attempt % 3
+    process = subprocess.Popen(
+      [sys.executable, str(program), str(out), str(raw), str(workers)],
+      env={**os.environ, 'PYTHONPATH': str(ROOT)},
+      stderr=subprocess.PIPE,
+      stdout=subprocess.DEVNULL,
+      text=True,
+    )
+    while not (out / 'pieces').exists() and process.poll() is None:
+      time.sleep(0.01)
+    time.sleep(generator.uniform(0, 2.5))
+    found = children(process.pid)
+    if victim == 'worker' and found:
+      os.kill(generator.choice(found)[0], signal.SIGKILL)
+    elif victim != 'worker':
+      process.kill()
+    _, told = process.communicate()
+    if process.returncode:
+      killed += 1
+      assert victim != 'worker' or 'workers was killed' in told, told
+    for _ in range(100):
+      left = [one for one in found if is_running(*one)]
+      if not left:
+        break
+      time.sleep(0.1)
+    assert not left
+    if attempt % 4 == 3:
+      run(out, raw, workers=generator.choice([1, 2]))
+      assert hashes(out) == want
+  assert killed > 3
+
+
+@pytest.mark.slow
+def test_a_vocabulary_does_not_depend_on_workers(tmp_path, raw, small):
+  found = {}
+  for workers in (1, 2):
+    path = tmp_path / f'{workers}.model'
+    out = tmp_path / str(workers)
+    run(out, raw, 295, workers=workers, vocabulary=str(path))
+    found[workers] = path.read_bytes(), hashes(out)
+  assert found[1] == found[2]
+
+
+def test_no_beam(tmp_path, raw, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'apache_beam', None)
+  with pytest.raises(
+    errors.CorpusError, match=r"--runner needs .*pip install 'lengen_jax\[beam"
+  ):
+    run(tmp_path / 'out', raw, runner='direct')
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.fixture(scope='module')
+def beam():
+  return pytest.importorskip('apache_beam')
+
+
+@pytest.mark.parametrize('mode', ['concat', 'doc_pad'])
+def test_beam_writes_the_bytes_of_one_process(tmp_path, raw, small, beam, mode):
+  one = run(tmp_path / 'one', raw, mode=mode)
+  assert run(tmp_path / 'beam', raw, mode=mode, runner='direct') == one
+  assert hashes(tmp_path / 'beam') == hashes(tmp_path / 'one')
+
+
+def test_beam_goes_on(tmp_path, raw, small, beam):
+  """After workers, and before one process."""
+  want = run(tmp_path / 'want', raw)
+  mine = tmp_path / 'raw'
+  shutil.copytree(raw, mine)
+  with open(mine / 'a.jsonl', 'r+b') as file:
+    file.seek(-3, os.SEEK_END)
+    end = file.read()
+    file.seek(-3, os.SEEK_END)
+    file.write(b'x' * 3)
+  out = tmp_path / 'out'
+  for _ in range(2):
+    with pytest.raises(errors.CorpusError, match=r'a\.jsonl, line 60: no JSON'):
+      run(out, mine, runner='direct')
+  with open(mine / 'a.jsonl', 'r+b') as file:
+    file.seek(-3, os.SEEK_END)
+    file.write(end)
+  assert list((out / 'pieces').iterdir())
+  got = run(out, mine, runner='direct')
+  assert got['splits'] == want['splits']
+
+
+def test_runners_that_do_not_exist(tmp_path, raw, beam):
+  with pytest.raises(
+    errors.ConfigError, match='--runner=drect .*runners are direct, Flink'
+  ):
+    run(tmp_path / 'out', raw, runner='drect')
+
+
+def test_beam_that_fails(tmp_path, raw, beam, monkeypatch):
+  def write(*_):
+    raise OSError('No space left')
+
+  monkeypatch.setattr(encode.Encoder, 'write', write)
+  with pytest.raises(
+    errors.CorpusError, match='Beam runner direct failed: .*No space left'
+  ):
+    run(tmp_path / 'out', raw, runner='direct')
