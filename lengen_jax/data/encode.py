@@ -17,7 +17,6 @@ import itertools
 import multiprocessing
 from multiprocessing import connection
 import os
-import pathlib
 import shlex
 import signal
 import threading
@@ -28,7 +27,7 @@ import uuid
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.data import extra, sources, vocabulary
+from lengen_jax.data import extra, remote, sources, vocabulary
 from lengen_jax.data import manifest as manifest_lib
 
 # Bytes of files per piece. A larger file is divided if it can be.
@@ -60,7 +59,7 @@ class Piece:
 
 
 # The file of a piece, and a function from a number to the documents from it on.
-Opened = tuple[pathlib.Path, Callable[[int], Iterator[Document]]]
+Opened = tuple[remote.AnyPath, Callable[[int], Iterator[Document]]]
 
 
 def divide(
@@ -95,7 +94,7 @@ class Encoder:
   source: sources.Source
   vocab: vocabulary.Vocabulary
   group: int
-  folder: pathlib.Path
+  folder: remote.AnyPath
 
   def documents(self, piece: Piece, first: int = 0) -> Iterator[Document]:
     """Yields the documents of a piece from number `first` on.
@@ -117,14 +116,14 @@ class Encoder:
         ids = np.append(ids, np.int32(self.vocab.end)).astype(dtype)
         yield Document(number, len(text), ids)
 
-  def file(self, piece: Piece) -> pathlib.Path:
+  def file(self, piece: Piece) -> remote.AnyPath:
     """Returns the path of the file of a piece, named after its content."""
     what = repr((self.vocab.fingerprint, self.source, piece))
     return self.folder / hashlib.sha256(what.encode()).hexdigest()[:24]
 
   def write(self, piece: Piece) -> None:
     """Writes the file of a piece, unless it exists."""
-    path = self.file(piece)
+    path: Any = self.file(piece)
     if path.exists():
       return
     # Beam may run a piece twice at the same time.
@@ -140,7 +139,7 @@ class Encoder:
     partial.replace(path)
 
 
-def read(path: pathlib.Path, first: int = 0) -> Iterator[Document]:
+def read(path: remote.AnyPath, first: int = 0) -> Iterator[Document]:
   """Yields the documents in the file of a piece, from number `first` on.
 
   Raises:
@@ -149,7 +148,7 @@ def read(path: pathlib.Path, first: int = 0) -> Iterator[Document]:
   return itertools.islice(_read(path), first, None)
 
 
-def _read(path: pathlib.Path) -> Iterator[Document]:
+def _read(path: remote.AnyPath) -> Iterator[Document]:
   try:
     with path.open('rb') as file:
       while len(sizes := np.load(file)):
@@ -180,9 +179,6 @@ def in_processes(
     errors.CorpusError: a process was killed.
   """
   encoder.folder.mkdir(exist_ok=True)
-  # What workers that were killed have left.
-  for partial in encoder.folder.glob('*.*'):
-    partial.unlink()
   context = multiprocessing.get_context('spawn')
   alive, mine = context.Pipe(duplex=False)
   pool = futures.ProcessPoolExecutor(
@@ -250,7 +246,8 @@ def with_beam(
   """Yields the pieces, whose files are written by a Beam pipeline.
 
   Args:
-    encoder: encodes the pieces. All workers share its folder.
+    encoder: encodes the pieces. All workers must share its folder, or have
+      the option --temp_location in an object store.
     found: the pieces.
     runner: name of a runner: 'direct', 'FlinkRunner', ...
     options: options of Beam and its runner.
@@ -260,25 +257,30 @@ def with_beam(
     errors.ConfigError: there is no such runner.
   """
   beam = load_beam()
-  encoder.folder.mkdir(exist_ok=True)
-  listed = list(found)
-  missing = [piece for piece in listed if not encoder.file(piece).exists()]
-  for piece in missing:
-    _told(encoder.file(piece)).unlink(missing_ok=True)
-  failed: list[BaseException] = []
   try:
     parsed = beam.options.pipeline_options.PipelineOptions(
       shlex.split(options), runner=runner
     )
     pipeline = beam.Pipeline(options=parsed)
+    shared = parsed.get_all_options()['temp_location'] or ''
   except (ValueError, SystemExit) as error:
     raise errors.ConfigError(
       f'--runner={runner} with --beam-options={options!r}: '
       f'{extra.reason(error)}; runners are direct, FlinkRunner, SparkRunner '
       'and others of Beam'
     ) from None
+  if remote.is_remote(shared):
+    folder = remote.Path(shared) / 'lengen_prepare'
+    encoder = dataclasses.replace(encoder, folder=folder)
+  encoder.folder.mkdir(exist_ok=True)
+  listed = list(found)
+  missing = [piece for piece in listed if not encoder.file(piece).exists()]
+  for piece in missing:
+    _told(encoder.file(piece)).unlink(missing_ok=True)
   written = pipeline | beam.Create(missing) | beam.Reshuffle()
   _ = written | beam.Map(_write_or_tell, encoder=encoder)
+
+  failed: list[BaseException] = []
 
   def run() -> None:
     try:
@@ -322,6 +324,6 @@ def _write_or_tell(piece: Piece, encoder: Encoder) -> None:
     _told(encoder.file(piece)).write_text(str(error))
 
 
-def _told(path: pathlib.Path) -> pathlib.Path:
+def _told(path: remote.AnyPath) -> remote.AnyPath:
   """Returns the path of the error in the piece of a path."""
   return path.with_name(path.name + '.error')

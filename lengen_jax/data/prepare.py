@@ -27,6 +27,7 @@ from lengen_jax.data import (
   encode,
   extra,
   readers,
+  remote,
   sources,
   vocabulary,
   windows,
@@ -130,6 +131,9 @@ def prepare(
       manifest_lib.write_json(folder / manifest_lib.STATE, state)
       if config.vocabulary != 'bytes':
         vocab.copy_to(folder)
+      # What workers that were killed have left.
+      for partial in (folder / _PIECES).glob('*.*'):
+        partial.unlink()
       encoder = encode.Encoder(source, vocab, _GROUP, folder / _PIECES)
       opened: Opening = functools.partial(encode.here, encoder)
       if runner:
@@ -286,7 +290,7 @@ class _Split:
     self._counts = state['splits'][split]
     self._file = _Shard(self._path())
     # Numbers and files of the pieces after the last finished file.
-    self._pieces: collections.deque[tuple[int, pathlib.Path]]
+    self._pieces: collections.deque[tuple[int, remote.AnyPath]]
     self._pieces = collections.deque()
 
   def write(
@@ -327,6 +331,8 @@ class _Split:
         progress.update(before[-1], f'{counts["tokens"]:,} tokens')
         if not counts['windows']:
           raise self._empty(source, parts)
+        if self._pieces:
+          counts['piece'], counts['read'] = self._pieces[-1][0] + 1, 0
         counts['part'] = len(parts)
         self._finish_shard()
       finally:

@@ -19,7 +19,7 @@ import zipfile
 import zlib
 
 from lengen_jax import errors
-from lengen_jax.data import extra
+from lengen_jax.data import extra, remote
 
 _MEMBER = '.zip!/'
 _LINES = ('.jsonl', '.json')
@@ -42,10 +42,11 @@ class Span:
   line: int = 0
 
 
-def files(folder: str | pathlib.Path) -> list[str]:
+def files(folder: str | remote.AnyPath) -> list[str]:
   """Returns the sorted files below a folder, including members of zips.
 
-  `folder` may be a zip or a single file, too. Symbolic links are followed.
+  `folder` may be a zip or a single file, too, or in an object store. Symbolic
+  links are followed.
   Hidden files and folders are excluded.
 
   Raises:
@@ -78,7 +79,7 @@ def size(path: str) -> int:
   try:
     if member:
       return _archive(archive).getinfo(member).compress_size
-    return os.stat(path).st_size
+    return _size(path)
   except _BROKEN as error:
     raise _broken(path, error) from None
 
@@ -197,6 +198,12 @@ def _walk(folder: str) -> list[str]:
   def fail(error: OSError) -> None:
     raise _broken(error.filename, error)
 
+  if remote.is_remote(folder):
+    return [
+      path
+      for path in remote.files(folder)
+      if not _hidden(*path.removeprefix(folder).split('/'))
+    ]
   if not os.path.isdir(folder):
     return [folder] if os.path.isfile(folder) else []
   found, seen = [], set()
@@ -224,7 +231,19 @@ def _split(path: str) -> tuple[str, str]:
   return (f'{archive}.zip', member) if separator else ('', '')
 
 
+def _size(path: str) -> int:
+  return remote.size(path) if remote.is_remote(path) else os.stat(path).st_size
+
+
+def _open(path: str) -> Any:
+  if remote.is_remote(path):
+    return remote.Path(path).open('rb')
+  return open(path, 'rb')
+
+
 def _archive(path: str) -> zipfile.ZipFile:
+  if remote.is_remote(path):
+    return _opened_archive(path)
   stat = os.stat(path)
   return _opened_archive(str(path), stat.st_size, stat.st_mtime_ns)
 
@@ -232,7 +251,7 @@ def _archive(path: str) -> zipfile.ZipFile:
 # Reading the index of a zip with many members is slow.
 @functools.lru_cache(maxsize=1)
 def _opened_archive(path: str, *_: int) -> zipfile.ZipFile:
-  return zipfile.ZipFile(path)
+  return zipfile.ZipFile(_open(path) if remote.is_remote(path) else path)
 
 
 def _kind(path: str) -> str:
@@ -249,7 +268,7 @@ def _opened(path: str) -> Iterator[Any]:
   path = str(path)
   archive, member = _split(path)
   with contextlib.ExitStack() as stack:
-    file: Any = _archive(archive).open(member) if member else open(path, 'rb')
+    file: Any = _archive(archive).open(member) if member else _open(path)
     stack.enter_context(file)
     if path.endswith(('.gz', '.zst')) and not file.peek(1):
       raise EOFError('it is empty')

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from lengen_jax import errors, specs
-from lengen_jax.data import extra, paths, readers
+from lengen_jax.data import extra, paths, readers, remote
 
 SPLITS = ('train', 'validation', 'test')
 _SPLIT_WORDS = {
@@ -89,13 +89,17 @@ class Source(abc.ABC):
   def parts(self, path: str, split: str) -> list[Part]:
     """Returns the Parts that hold one of SPLITS.
 
-    `path` is the folder of the data, or a file; '' for the default folder.
+    `path` is the folder of the data, or a file, possibly in an object store; ''
+    for the default folder.
 
     Raises:
       errors.CorpusError: there is none; lists the searched paths.
     """
     name, tried = specs.name(self), []
-    for folder in paths.candidates(path, name):
+    folders: list[remote.AnyPath] = [remote.Path(path)]
+    if not remote.is_remote(path):
+      folders = [*paths.candidates(path, name)]
+    for folder in folders:
       tried.append(str(folder))
       found = self._file_parts(folder)
       if folder.name != name and self._may_be_others(folder):
@@ -104,13 +108,13 @@ class Source(abc.ABC):
       if any(found.values()):
         break
     else:
-      if self.dataset:
-        folder = paths.prepared_dataset(path, self.dataset)
-        tried.append(str(folder))
+      if self.dataset and not remote.is_remote(path):
+        prepared = paths.prepared_dataset(path, self.dataset)
+        tried.append(str(prepared))
         found = {
-          split: [Part(str(folder), dataset=f'{self.dataset}@{split}')]
+          split: [Part(str(prepared), dataset=f'{self.dataset}@{split}')]
           for split in SPLITS
-          if any(folder.glob(f'*-{split}.*'))
+          if any(prepared.glob(f'*-{split}.*'))
         }
     if not found.get(split):
       raise paths.missing(
@@ -118,7 +122,7 @@ class Source(abc.ABC):
       )
     return found[split]
 
-  def _may_be_others(self, folder: pathlib.Path) -> bool:
+  def _may_be_others(self, folder: remote.AnyPath) -> bool:
     """Returns whether a folder may hold data of other sources."""
     return False
 
@@ -141,7 +145,7 @@ class Source(abc.ABC):
     return record['text']
 
   @abc.abstractmethod
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     """Returns the Parts of a folder or a file, by split."""
 
 
@@ -162,7 +166,7 @@ class Records(Source):
   # are included.
   keep = {}  # type: dict[str, tuple]
 
-  def _may_be_others(self, folder: pathlib.Path) -> bool:
+  def _may_be_others(self, folder: remote.AnyPath) -> bool:
     # Records without a set name are included. A folder that contains the
     # folders of several sources is therefore not searched.
     return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
@@ -172,7 +176,7 @@ class Records(Source):
       if not part.split or _hash_split(text) == part.split:
         yield text
 
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {split: [] for split in SPLITS}
     for file in filter(self._reads, readers.files(folder)):
       found[self._told_split(folder, file) or 'train'].append(Part(file))
@@ -187,10 +191,9 @@ class Records(Source):
     """Returns whether a file holds text of this source."""
     return readers.is_records(file)
 
-  def _told_split(self, folder: pathlib.Path, file: str) -> str:
+  def _told_split(self, folder: remote.AnyPath, file: str) -> str:
     """Returns the split named in a path below `folder`, '' for none."""
-    path = pathlib.Path(folder)
-    root = path.parent if path.is_file() else path
+    root = folder.parent if folder.is_file() else folder
     relative = file.removeprefix(str(root))
     for word in re.split('[^a-z]+', relative.lower()):
       if word in _SPLIT_WORDS:
@@ -311,7 +314,7 @@ class Lm(Records):
   def _reads(self, file: str) -> bool:
     return pathlib.PurePath(file).match(self.pattern)
 
-  def _told_split(self, folder: pathlib.Path, file: str) -> str:
+  def _told_split(self, folder: remote.AnyPath, file: str) -> str:
     if readers.is_records(file):
       return super()._told_split(folder, file)
     named = _TEXT_FILE.fullmatch(pathlib.PurePath(file).name)
@@ -362,7 +365,7 @@ class Wikitext103(Source):
     if article:
       yield b''.join(article)
 
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     words = {'train': 'train', 'validation': 'valid', 'test': 'test'}
     return {
       split: [Part(f) for f in _find(folder, f'wiki.{word}.{self.variant}')]
@@ -386,7 +389,7 @@ class Enwik8(Source):
       'test': text[second:],
     }[part.split]
 
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     files = _find(folder, 'enwik8')
     return {split: [Part(f, split) for f in files] for split in SPLITS}
 
@@ -415,7 +418,7 @@ def create(spec: str) -> Source:
   return specs.build('source', SOURCES, spec)
 
 
-def _find(folder: pathlib.Path, name: str) -> list[str]:
+def _find(folder: remote.AnyPath, name: str) -> list[str]:
   """Returns a list of the first file with a name, [] if there is none."""
   found = readers.files(folder)
   return [file for file in found if pathlib.PurePath(file).name == name][:1]

@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
 
 from lengen_jax import data, errors
-from lengen_jax.data import encode, prepare, sources, vocabulary
+from lengen_jax.data import encode, prepare, remote, sources, vocabulary
 from lengen_jax.data import manifest as manifest_lib
 
 LONGEST = 32
@@ -78,14 +79,16 @@ def config(folder, **fields):
   )
 
 
-def run(folder, raw, vocabulary_size=0, workers=1, runner='', **fields):
+def run(folder, raw, workers=1, runner='', beam_options='', **fields):
+  size = fields.pop('vocabulary_size', 0)
   return prepare.prepare(
     config(folder, **fields),
     raw=str(raw),
     longest=LONGEST,
-    vocabulary_size=vocabulary_size,
+    vocabulary_size=size,
     workers=workers,
     runner=runner,
+    beam_options=beam_options,
   )
 
 
@@ -340,7 +343,13 @@ def test_a_vocabulary_does_not_depend_on_workers(tmp_path, raw, small):
   for workers in (1, 2):
     path = tmp_path / f'{workers}.model'
     out = tmp_path / str(workers)
-    run(out, raw, 295, workers=workers, vocabulary=str(path))
+    run(
+      out,
+      raw,
+      workers,
+      vocabulary=str(path),
+      vocabulary_size=295,
+    )
     found[workers] = path.read_bytes(), hashes(out)
   assert found[1] == found[2]
 
@@ -404,3 +413,100 @@ def test_beam_that_fails(tmp_path, raw, beam, monkeypatch):
     errors.CorpusError, match='Beam runner direct failed: .*No space left'
   ):
     run(tmp_path / 'out', raw, runner='direct')
+
+
+@pytest.fixture(scope='module')
+def bucket_type(beam):
+  """A folder that Beam sees as bucket://b, with no folders of its own."""
+  from apache_beam.io import filesystem, localfilesystem
+
+  class Bucket(localfilesystem.LocalFileSystem):
+    root = ''
+
+    @classmethod
+    def scheme(cls):
+      return 'bucket'
+
+    def _real(self, path):
+      return path.replace('bucket://b', self.root)
+
+    def has_dirs(self):
+      return False
+
+    def _list(self, prefix):
+      for path in pathlib.Path(self.root).rglob('*'):
+        name = f'bucket://b/{path.relative_to(self.root)}'
+        if path.is_file() and name.startswith(prefix):
+          yield filesystem.FileMetadata(name, path.stat().st_size)
+
+    def open(self, path, *args, **kwargs):
+      return super().open(self._real(path), *args, **kwargs)
+
+    def create(self, path, *args, **kwargs):
+      os.makedirs(os.path.dirname(self._real(path)), exist_ok=True)
+      return super().create(self._real(path), *args, **kwargs)
+
+    def rename(self, sources, destinations):
+      super().rename(
+        [self._real(path) for path in sources],
+        [self._real(path) for path in destinations],
+      )
+
+    def exists(self, path):
+      return os.path.isfile(self._real(path))
+
+    def delete(self, paths):
+      for path in paths:
+        os.unlink(self._real(path))
+
+  return Bucket
+
+
+@pytest.fixture
+def bucket(tmp_path, bucket_type, monkeypatch):
+  """The folder of a bucket."""
+  remote._listed.cache_clear()
+  monkeypatch.setattr(bucket_type, 'root', str(tmp_path / 'bucket'))
+  (tmp_path / 'bucket').mkdir()
+  return tmp_path / 'bucket'
+
+
+def test_raw_data_in_a_bucket(tmp_path, raw, small, bucket):
+  """Its files may be packed in any way; paths differ, windows do not."""
+  shutil.copytree(raw, bucket / 'raw')
+  (bucket / 'raw' / '.hidden.jsonl').write_text('x')
+  with zipfile.ZipFile(bucket / 'raw' / 'z.zip', 'w') as archive:
+    archive.writestr('z.jsonl', lines(texts(9, seed=5)))
+  want = run(tmp_path / 'want', bucket / 'raw')['splits']
+  got = run(tmp_path / 'got', 'bucket://b/raw')
+  assert got['splits'] == want
+  files = [path for path, *_ in got['read']['train']]
+  assert files[0] == 'bucket://b/raw/a.jsonl'
+  assert not any('hidden' in path for path in files)
+
+
+def test_beam_with_pieces_in_a_bucket(tmp_path, raw, small, bucket):
+  shutil.copytree(raw, bucket / 'raw')
+  want = run(tmp_path / 'want', 'bucket://b/raw')
+  left = bucket / 'temp' / 'lengen_prepare'
+  options = '--temp_location=bucket://b/temp'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(prepare._Shard, 'close', None)
+    with pytest.raises(TypeError):
+      run(tmp_path / 'out', 'bucket://b/raw', 1, 'direct', options)
+  assert list(left.iterdir())
+  got = run(tmp_path / 'out', 'bucket://b/raw', 1, 'direct', options)
+  assert got == want
+  assert hashes(tmp_path / 'out') == hashes(tmp_path / 'want')
+  assert not list(left.iterdir())
+
+
+def test_no_file_in_a_bucket(tmp_path, bucket):
+  with pytest.raises(
+    errors.CorpusError, match='there is no lm .*looked in: bucket://b/nothing'
+  ):
+    run(tmp_path / 'out', 'bucket://b/nothing')
+  with pytest.raises(
+    errors.CorpusError, match='cannot list unknown://b: .*check that it exists'
+  ):
+    run(tmp_path / 'out', 'unknown://b')
