@@ -159,11 +159,11 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   '--runner': (
     "tokenize with Apache Beam: 'direct' on this machine, or another runner of "
     'Beam',
-    {'type': _non_empty, 'default': '', 'metavar': 'NAME'},
+    {'default': '', 'metavar': 'NAME'},
   ),
   '--beam-options': (
     "with --runner, options of Beam, for example '--direct_num_workers=4'",
-    {'type': _non_empty, 'default': '', 'metavar': 'OPTIONS'},
+    {'default': '', 'metavar': 'OPTIONS'},
   ),
   '--lengths': (
     'comma-separated lengths in tokens; default: eval.lengths of the config',

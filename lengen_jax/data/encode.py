@@ -281,10 +281,12 @@ def with_beam(
   _ = written | beam.Map(_write_or_tell, encoder=encoder)
 
   failed: list[BaseException] = []
+  started: list[Any] = []
 
   def run() -> None:
     try:
-      pipeline.run().wait_until_finish()
+      started.append(pipeline.run())
+      started[0].wait_until_finish()
     except Exception as error:  # The type depends on the runner.
       failed.append(error)
 
@@ -295,20 +297,25 @@ def with_beam(
       flush=True,
     )
     thread.start()
-  for piece in listed:
-    path = encoder.file(piece)
-    while not path.exists():
-      running = thread.is_alive()
-      if _told(path).exists():
-        raise errors.CorpusError(_told(path).read_text())
-      if not running and not path.exists():
-        reason = extra.reason(failed[0]) if failed else 'it ended early'
-        raise errors.CorpusError(
-          f'the Beam runner {runner} failed: {reason}; finished pieces are '
-          'kept: correct the cause and run the same command again'
-        ) from (failed[0] if failed else None)
-      time.sleep(_POLL)
-    yield path, functools.partial(read, path)
+  try:
+    for piece in listed:
+      path = encoder.file(piece)
+      while not path.exists():
+        running = thread.is_alive()
+        if _told(path).exists():
+          raise errors.CorpusError(_told(path).read_text())
+        if not running and not path.exists():
+          reason = extra.reason(failed[0]) if failed else 'it ended early'
+          raise errors.CorpusError(
+            f'the Beam runner {runner} failed: {reason}; finished pieces are '
+            'kept: correct the cause and run the same command again'
+          ) from (failed[0] if failed else None)
+        time.sleep(_POLL)
+      yield path, functools.partial(read, path)
+  finally:
+    # A service would go on, and be billed.
+    if thread.is_alive() and started:
+      started[0].cancel()
 
 
 def load_beam() -> Any:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 
@@ -413,6 +414,26 @@ def test_beam_that_fails(tmp_path, raw, beam, monkeypatch):
     errors.CorpusError, match='Beam runner direct failed: .*No space left'
   ):
     run(tmp_path / 'out', raw, runner='direct')
+
+
+def test_an_interrupted_pipeline_is_cancelled(tmp_path, raw, beam, monkeypatch):
+  class Service:
+    cancelled = threading.Event()
+
+    def wait_until_finish(self):
+      self.cancelled.wait(60)
+
+    def cancel(self):
+      self.cancelled.set()
+
+  def sleep(_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(beam.Pipeline, 'run', lambda pipeline: Service())
+  monkeypatch.setattr(encode.time, 'sleep', sleep)
+  with pytest.raises(KeyboardInterrupt):
+    run(tmp_path / 'out', raw, runner='direct')
+  assert Service.cancelled.is_set()
 
 
 @pytest.fixture(scope='module')
