@@ -394,8 +394,8 @@ MUTATIONS = (
   ),
   (
     'data/encode.py',
-    'if some and (large or filled',
-    'if some and (filled',
+    'if some and filled + size > _PIECE_BYTES:',
+    'if some and filled > _PIECE_BYTES:',
     'data/encode_test.py',
   ),
   (

@@ -71,7 +71,7 @@ def divide(
   for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
     large = size > _PIECE_BYTES
     for one in part.divided(_PIECE_BYTES) if large else (part,):
-      if some and (large or filled + size > _PIECE_BYTES):
+      if some and filled + size > _PIECE_BYTES:
         yield Piece(tuple(some))
         some, filled = [], 0
       some.append((one, number, size))

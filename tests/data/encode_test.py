@@ -202,6 +202,7 @@ def test_workers_write_the_bytes_of_one_process(
   assert len(one['splits']['train']['shards']) > 5
   many = run(tmp_path / 'many', raw, mode=mode, workers=workers)
   assert many == one
+  assert not (tmp_path / 'many' / 'pieces').exists()
   assert hashes(tmp_path / 'many') == hashes(tmp_path / 'one')
 
 
