@@ -124,6 +124,8 @@ def test_pieces_hold_all_documents_in_order(raw, small, tmp_path):
   assert names.count(['a.jsonl']) > 5
   assert names.count(['b.jsonl.gz']) == 1
   assert max(map(len, names)) > 5
+  for piece in pieces:
+    assert len(piece.parts) == 1 or sum(n for *_, n in piece.parts) <= 500
   vocab = vocabulary.Bytes()
   encoder = encode.Encoder(source, vocab, 3, tmp_path)
   for piece in pieces:
@@ -374,6 +376,15 @@ def beam():
 def test_beam_writes_the_bytes_of_one_process(tmp_path, raw, small, beam, mode):
   one = run(tmp_path / 'one', raw, mode=mode)
   assert run(tmp_path / 'beam', raw, mode=mode, runner='direct') == one
+  assert hashes(tmp_path / 'beam') == hashes(tmp_path / 'one')
+
+
+@pytest.mark.slow
+def test_beam_in_several_processes(tmp_path, raw, small, beam, monkeypatch):
+  monkeypatch.setenv('PYTHONPATH', str(ROOT))
+  one = run(tmp_path / 'one', raw)
+  options = '--direct_num_workers=2 --direct_running_mode=multi_processing'
+  assert run(tmp_path / 'beam', raw, 1, 'direct', options) == one
   assert hashes(tmp_path / 'beam') == hashes(tmp_path / 'one')
 
 
