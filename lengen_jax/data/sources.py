@@ -71,7 +71,8 @@ class Part:
     """Yields the examples of each file of the dataset."""
     start = 0
     for count in paths.shard_lengths(self.path, self.dataset):
-      yield readers.Span(start, start + count)
+      if count:
+        yield readers.Span(start, start + count)
       start += count
 
 
@@ -450,6 +451,8 @@ def _records(part: Part) -> Iterator[Mapping[str, Any]]:
       f'{part.path} has no split {split!r}, only '
       f'{", ".join(builder.info.splits)}; prepare it again'
     )
+  if not builder.info.splits[split].num_examples:
+    return
   only = {}
   if part.span:
     only = {'from_': part.span.start, 'to': part.span.stop, 'unit': 'abs'}
