@@ -141,15 +141,17 @@ def test_pieces_hold_all_documents_in_order(raw, small, tmp_path):
         np.testing.assert_array_equal(one.ids, other.ids)
 
 
-def test_lines_of_errors_do_not_depend_on_pieces(tmp_path, small):
+@pytest.mark.parametrize(
+  'workers', [1, pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_lines_of_errors_do_not_depend_on_pieces(tmp_path, small, workers):
   content = lines(texts(60)) + '\noops\n' + lines(texts(60))
   raw = tmp_path / 'raw'
   raw.mkdir()
   (raw / 'a.jsonl').write_text(content)
   (raw / 'valid.jsonl').write_text(lines(texts(9)))
-  for workers in (1, 2):
-    with pytest.raises(errors.CorpusError, match=r'a\.jsonl, line 62: no JSON'):
-      run(tmp_path / 'out', raw, workers=workers)
+  with pytest.raises(errors.CorpusError, match=r'a\.jsonl, line 62: no JSON'):
+    run(tmp_path / 'out', raw, workers=workers)
 
 
 def test_a_piece_is_written_once(raw, small, tmp_path):
