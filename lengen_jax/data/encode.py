@@ -270,7 +270,9 @@ def with_beam(
       'and others of Beam'
     ) from None
   if remote.is_remote(shared):
-    folder = remote.Path(shared) / 'lengen_prepare'
+    # A folder for each data.path: pieces are deleted when they are written.
+    mine = hashlib.sha256(str(encoder.folder).encode()).hexdigest()[:16]
+    folder = remote.Path(shared) / 'lengen_prepare' / mine
     encoder = dataclasses.replace(encoder, folder=folder)
   encoder.folder.mkdir(exist_ok=True)
   listed = list(found)
