@@ -312,13 +312,13 @@ def test_kills_at_random_moments(tmp_path, victim, monkeypatch):
   for attempt in range(12):
     out = tmp_path / f'out{attempt // 4}'
     workers = 2 + attempt % 3
-    process = subprocess.Popen(
-      [sys.executable, str(program), str(out), str(raw), str(workers)],
-      env={**os.environ, 'PYTHONPATH': str(ROOT)},
-      stderr=subprocess.PIPE,
-      stdout=subprocess.DEVNULL,
-      text=True,
-    )
+    with (tmp_path / 'told').open('w') as told:
+      process = subprocess.Popen(
+        [sys.executable, str(program), str(out), str(raw), str(workers)],
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        stderr=told,
+        stdout=subprocess.DEVNULL,
+      )
     while not (out / 'pieces').exists() and process.poll() is None:
       time.sleep(0.01)
     time.sleep(generator.uniform(0, 2.5))
@@ -327,10 +327,10 @@ def test_kills_at_random_moments(tmp_path, victim, monkeypatch):
       os.kill(generator.choice(found)[0], signal.SIGKILL)
     elif victim != 'worker':
       process.kill()
-    _, told = process.communicate()
-    if process.returncode:
+    if process.wait():
       killed += 1
-      assert victim != 'worker' or 'workers was killed' in told, told
+      text = (tmp_path / 'told').read_text()
+      assert victim != 'worker' or 'workers was killed' in text, text
     for _ in range(100):
       left = [one for one in found if is_running(*one)]
       if not left:
@@ -390,8 +390,12 @@ def test_beam_in_several_processes(tmp_path, raw, small, beam, monkeypatch):
   assert hashes(tmp_path / 'beam') == hashes(tmp_path / 'one')
 
 
-def test_beam_goes_on(tmp_path, raw, small, beam):
-  """After workers, and before one process."""
+@pytest.mark.parametrize('shared', ['data.path', 'bucket'])
+def test_beam_goes_on(tmp_path, raw, small, bucket, shared):
+  """After an error in the data, with the pieces that are finished."""
+  options, pieces = '', tmp_path / 'out' / 'pieces'
+  if shared == 'bucket':
+    options, pieces = '--temp_location=bucket://b/temp', bucket / 'temp'
   want = run(tmp_path / 'want', raw)
   mine = tmp_path / 'raw'
   shutil.copytree(raw, mine)
@@ -403,12 +407,12 @@ def test_beam_goes_on(tmp_path, raw, small, beam):
   out = tmp_path / 'out'
   for _ in range(2):
     with pytest.raises(errors.CorpusError, match=r'a\.jsonl, line 60: no JSON'):
-      run(out, mine, runner='direct')
+      run(out, mine, 1, 'direct', options)
   with open(mine / 'a.jsonl', 'r+b') as file:
     file.seek(-3, os.SEEK_END)
     file.write(end)
-  assert list((out / 'pieces').iterdir())
-  got = run(out, mine, runner='direct')
+  assert hashes(pieces)
+  got = run(out, mine, 1, 'direct', options)
   assert got['splits'] == want['splits']
 
 
