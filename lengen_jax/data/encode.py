@@ -30,7 +30,8 @@ from lengen_jax import errors
 from lengen_jax.data import extra, remote, sources, vocabulary
 from lengen_jax.data import manifest as manifest_lib
 
-# Bytes of files per piece. A larger file is divided if it can be.
+# Bytes of files per piece. A larger file is divided if it can be. A state.json
+# counts pieces: unfinished folders cannot be resumed with another value.
 _PIECE_BYTES = 1 << 23
 # Pieces that are encoded ahead of the one that is read, per worker.
 _AHEAD = 2
