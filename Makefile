@@ -24,7 +24,8 @@ LIBTPU := $(VENV)/libtpu
 
 BENCH ?= bench
 BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
-  attention_tpu_static chomsky_cpu compile_matrix data_cpu decode_cpu forget_cpu train_cpu
+  attention_tpu_static chomsky_cpu compile_matrix data_cpu decode_cpu forget_cpu \
+  prepare_cpu train_cpu
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope

@@ -83,10 +83,10 @@ CASES = [
 ]
 
 
-def write_text(folder, documents):
+def write_text(folder, documents, files=TRAIN_FILES):
   """Writes documents to files in the format of allenai/c4."""
   (folder / 'c4' / 'en').mkdir(parents=True)
-  for split, count in (('train', TRAIN_FILES), ('validation', 1)):
+  for split, count in (('train', files), ('validation', 1)):
     for number in range(count):
       name = f'c4-{split}.{number:05}-of-{count:05}.json.gz'
       order = np.random.default_rng(number).permutation(len(documents[split]))

@@ -152,6 +152,19 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'train a SentencePiece model of N pieces if data.vocabulary does not exist',
     {'type': _count, 'default': 0, 'metavar': 'N'},
   ),
+  '--workers': (
+    'number of processes that tokenize; default: 1',
+    {'type': _count, 'default': 1, 'metavar': 'N'},
+  ),
+  '--runner': (
+    "tokenize with Apache Beam: 'direct' on this machine, or another runner of "
+    'Beam',
+    {'default': '', 'metavar': 'NAME'},
+  ),
+  '--beam-options': (
+    "with --runner, options of Beam, for example '--direct_num_workers=4'",
+    {'default': '', 'metavar': 'OPTIONS'},
+  ),
   '--lengths': (
     'comma-separated lengths in tokens; default: eval.lengths of the config',
     {'type': _numbers(1)},
@@ -281,7 +294,7 @@ _COMMANDS = {
   'train': ('train a model, or resume its training', '--config --workdir'),
   'prepare': (
     'tokenize a corpus once, into windows with random access',
-    '--config --vocabulary-size',
+    '--config --vocabulary-size --workers --runner --beam-options',
   ),
   'eval': (
     'evaluate a trained model by length, by its answers to prompts, or on '

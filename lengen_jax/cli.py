@@ -290,11 +290,24 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
       "lengen prepare writes what data.source='prepared' reads; set it, and "
       'data.path to the folder to write'
     )
+  if arguments.runner and arguments.workers > 1:
+    raise errors.ConfigError(
+      f'--workers={arguments.workers} and --runner={arguments.runner} exclude '
+      'each other; a runner has options of its own, such as '
+      "--beam-options='--direct_num_workers=4'"
+    )
+  if arguments.beam_options and not arguments.runner:
+    raise errors.ConfigError(
+      '--beam-options requires --runner, such as --runner=direct'
+    )
   manifest = prepare.prepare(
     section,
     raw=section.raw,
     longest=max(config.eval.lengths),
     vocabulary_size=arguments.vocabulary_size,
+    workers=arguments.workers,
+    runner=arguments.runner,
+    beam_options=arguments.beam_options,
   )
   text = (
     '{}: {documents:,} documents, {bytes:,} bytes, {tokens:,} tokens, of which '

@@ -100,7 +100,8 @@ def by_name(cases):
 @pytest.mark.some(2)
 @pytest.mark.parametrize('case', by_name(CASES['command']))
 def test_message_of_a_command(case, home, monkeypatch, request):
-  monkeypatch.setitem(sys.modules, 'libtpu', None)
+  for module in 'libtpu', 'apache_beam':
+    monkeypatch.setitem(sys.modules, module, None)
   if TRAINED in case['run']:
     shutil.copytree(request.getfixturevalue('trained'), home / TRAINED)
   for command in commands(case['run']):

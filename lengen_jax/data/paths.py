@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import json
 import os
 import pathlib
+from typing import Any
 
 from lengen_jax import errors
 
@@ -38,13 +39,31 @@ def dataset_splits(path: str, dataset: str) -> tuple[str, ...]:
   Raises:
     errors.CorpusError: dataset_info.json cannot be read.
   """
-  file = prepared_dataset(path, dataset) / 'dataset_info.json'
+  folder = prepared_dataset(path, dataset)
+  return tuple(_dataset_info(folder, dataset))
+
+
+def shard_lengths(folder: str, dataset: str) -> list[int]:
+  """Returns the number of examples in each file of 'name@split', in order.
+
+  `folder` is that of the prepared dataset.
+
+  Raises:
+    errors.CorpusError: dataset_info.json cannot be read.
+  """
+  name, _, split = dataset.partition('@')
+  found = _dataset_info(pathlib.Path(folder), name).get(split, {})
+  return [int(count) for count in found.get('shardLengths', ())]
+
+
+def _dataset_info(folder: pathlib.Path, dataset: str) -> dict[str, Any]:
+  """Returns the splits in dataset_info.json, by name; {} without a file."""
+  file = folder / 'dataset_info.json'
   if not file.is_file():
-    return ()
+    return {}
   try:
-    return tuple(
-      split['name'] for split in json.loads(file.read_text())['splits']
-    )
+    splits = json.loads(file.read_text())['splits']
+    return {split['name']: split for split in splits}
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.CorpusError(
       f'{file} is broken ({type(error).__name__}: {error}); delete its folder '

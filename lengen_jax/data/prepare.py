@@ -2,15 +2,20 @@
 
 The folder holds `train/` and `validation/` with one record per window, a copy
 of the vocabulary and the manifest. An interrupted run resumes after the last
-finished file and writes the same files as an uninterrupted one.
+finished file and writes the same files as an uninterrupted one. Worker
+processes or Beam may encode the text; see `encode`. One process cuts and writes
+the windows in the order of the text, so files do not depend on the workers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-import dataclasses
+import collections
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import contextlib
+import fcntl
 import functools
 import itertools
 import os
 import pathlib
+import shutil
 import time
 from typing import Any
 
@@ -19,8 +24,10 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import (
+  encode,
   extra,
   readers,
+  remote,
   sources,
   vocabulary,
   windows,
@@ -31,22 +38,35 @@ from lengen_jax.data.config import DataConfig
 # A dict as JSON files hold it.
 Json = dict[str, Any]
 Parts = Sequence[sources.Part]
+Opening = Callable[
+  [Iterator[encode.Piece]], Generator[encode.Opened, None, None]
+]
 
 # Token ids per file; bounds the number of files that a reader opens.
 _SHARD_TOKENS = 1 << 28
 # Documents per call of the tokenizer.
 _GROUP = 64
+# Folder of the files that workers write.
+_PIECES = 'pieces'
 # Bytes of text that a vocabulary is trained on, an equal share per file.
 _VOCABULARY_BYTES = 1 << 27
 
 
 def prepare(
-  config: DataConfig, *, raw: str = '', longest: int, vocabulary_size: int = 0
+  config: DataConfig,
+  *,
+  raw: str = '',
+  longest: int,
+  vocabulary_size: int = 0,
+  workers: int = 1,
+  runner: str = '',
+  beam_options: str = '',
 ) -> Json:
   """Writes the token windows of a data config to `config.path`.
 
   A call after an interruption resumes the work. If the folder is complete, its
-  files are verified instead.
+  files are verified instead. The files do not depend on `workers` and `runner`,
+  which may differ between calls.
 
   Args:
     config: its task names a source of text.
@@ -54,6 +74,10 @@ def prepare(
     longest: tokens per validation window, the longest evaluated length.
     vocabulary_size: if not 0 and `config.vocabulary` does not exist, the number
       of ids of a SentencePiece model that is trained and written there.
+    workers: processes that encode text. If more than one, the calling program
+      must be importable, as for `multiprocessing`.
+    runner: Beam runner that encodes text instead, such as 'direct'.
+    beam_options: options of Beam, as in a command.
 
   Returns:
     The manifest. For each split it counts documents, their bytes and tokens
@@ -63,7 +87,7 @@ def prepare(
 
   Raises:
     errors.LengenError: the data is missing or corrupt, the folder holds other
-      data, or cannot be written.
+      data, is being written, or cannot be written, or a worker was killed.
   """
   source = sources.create(config.task)
   folder = pathlib.Path(config.path).expanduser().absolute()
@@ -72,51 +96,91 @@ def prepare(
     manifest_lib.check_config(manifest, config, longest, folder)
     manifest_lib.verify(folder, manifest)
     return manifest
+  if runner:
+    encode.load_beam()
   parts = {split: source.parts(raw, split) for split in ('validation', 'train')}
   sizes = {split: list(map(_size, found)) for split, found in parts.items()}
-  if vocabulary_size:
-    _train_vocabulary(config, source, parts['train'], vocabulary_size)
-  vocab = vocabulary.create(config.vocabulary)
-  _print_note(vocab)
-  state: Json = {
-    **manifest_lib.identity(config, vocab, longest),
-    'read': {
-      split: [
-        [*dataclasses.astuple(part), size]
-        for part, size in zip(found, sizes[split], strict=True)
-      ]
-      for split, found in parts.items()
-    },
-    'splits': {split: _empty_counts() for split in parts},
-  }
-  state = _resume(folder, state)
-  cutter = windows.Cutter(
-    config.train_length,
-    config.mode,
-    start=vocab.start,
-    rest=state['splits']['train']['rest'],
-  )
-  cut: dict[str, Callable[[np.ndarray], Iterable[np.ndarray]]] = {
-    'train': cutter.cut,
-    'validation': functools.partial(windows.whole, length=longest),
-  }
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest_lib.write_json(folder / manifest_lib.STATE, state)
-    if config.vocabulary != 'bytes':
-      vocab.copy_to(folder)
-    for split, found in parts.items():
-      writer = _Split(folder, split, state, vocab, cut[split], cutter)
-      writer.write(source, found, sizes[split])
-    manifest = {**state, 'splits': _final_counts(state['splits'])}
-    manifest_lib.write_json(folder / manifest_lib.MANIFEST, manifest)
-    (folder / manifest_lib.STATE).unlink()
+    with _locked(folder):
+      if vocabulary_size:
+        _train_vocabulary(config, source, parts['train'], vocabulary_size)
+      vocab = vocabulary.create(config.vocabulary)
+      _print_note(vocab)
+      state: Json = {
+        **manifest_lib.identity(config, vocab, longest),
+        'read': {
+          split: [
+            [part.path, part.split, part.dataset, size]
+            for part, size in zip(found, sizes[split], strict=True)
+          ]
+          for split, found in parts.items()
+        },
+        'splits': {split: _empty_counts() for split in parts},
+      }
+      state = _resume(folder, state)
+      cutter = windows.Cutter(
+        config.train_length,
+        config.mode,
+        start=vocab.start,
+        rest=state['splits']['train']['rest'],
+      )
+      cut: dict[str, Callable[[np.ndarray], Iterable[np.ndarray]]] = {
+        'train': cutter.cut,
+        'validation': functools.partial(windows.whole, length=longest),
+      }
+      manifest_lib.write_json(folder / manifest_lib.STATE, state)
+      if config.vocabulary != 'bytes':
+        vocab.copy_to(folder)
+      # What workers that were killed have left.
+      for partial in (folder / _PIECES).glob('*.*'):
+        partial.unlink()
+      encoder = encode.Encoder(source, vocab, _GROUP, folder / _PIECES)
+      opened: Opening = functools.partial(encode.here, encoder)
+      if runner:
+        opened = functools.partial(
+          encode.with_beam, encoder, runner=runner, options=beam_options
+        )
+      elif workers > 1:
+        opened = functools.partial(
+          encode.in_processes, encoder, workers=workers
+        )
+      for split, found in parts.items():
+        writer = _Split(folder, split, state, cut[split], cutter)
+        writer.write(source, found, sizes[split], opened)
+      shutil.rmtree(folder / _PIECES, ignore_errors=True)
+      manifest = {**state, 'splits': _final_counts(state['splits'])}
+      manifest_lib.write_json(folder / manifest_lib.MANIFEST, manifest)
+      (folder / manifest_lib.STATE).unlink()
   except OSError as error:
     raise errors.CorpusError(
       f'cannot write {folder}: {extra.reason(error)}; finished files are kept: '
       'correct the cause and run the same command to resume'
     ) from error
   return manifest
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+  """Creates a folder and locks it until the context or the process ends.
+
+  Raises:
+    errors.CorpusError: another process holds the lock.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  opened = os.open(folder, os.O_RDONLY)
+  try:
+    # Network file systems may have no locks of folders.
+    with contextlib.suppress(OSError):
+      try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        raise errors.CorpusError(
+          f'another lengen prepare is writing {folder}; wait until it ends, or '
+          'set data.path to another folder'
+        ) from None
+    yield
+  finally:
+    os.close(opened)
 
 
 def _print_note(vocab: vocabulary.Vocabulary) -> None:
@@ -128,7 +192,7 @@ def _print_note(vocab: vocabulary.Vocabulary) -> None:
 
 
 def _empty_counts() -> Json:
-  zero = dict.fromkeys((*manifest_lib.COUNTS, 'part', 'read'), 0)
+  zero = dict.fromkeys((*manifest_lib.COUNTS, 'part', 'piece', 'read'), 0)
   return {**zero, 'rest': [], 'shards': []}
 
 
@@ -207,73 +271,98 @@ def _sample(source: sources.Source, parts: Parts) -> Iterator[bytes]:
 
 
 class _Split:
-  """Writer of the windows of one split."""
+  """Writer of the windows of one split.
+
+  Its counts contain the position after the last finished file: the number of a
+  piece, the documents read of it, and the number of their part.
+  """
 
   def __init__(
     self,
     folder: pathlib.Path,
     split: str,
     state: Json,
-    vocab: vocabulary.Vocabulary,
     cut: Callable[[np.ndarray], Iterable[np.ndarray]],
     cutter: windows.Cutter,
   ) -> None:
     self._folder, self._split, self._state = folder, split, state
-    self._vocab, self._cut, self._cutter = vocab, cut, cutter
+    self._cut, self._cutter = cut, cutter
     self._counts = state['splits'][split]
-    self._dtype = manifest_lib.dtype(vocab.size)
     self._file = _Shard(self._path())
+    # Numbers and files of the pieces after the last finished file.
+    self._pieces: collections.deque[tuple[int, remote.AnyPath]]
+    self._pieces = collections.deque()
 
   def write(
-    self, source: sources.Source, parts: Parts, sizes: Sequence[int]
+    self,
+    source: sources.Source,
+    parts: Parts,
+    sizes: Sequence[int],
+    opening: Opening,
   ) -> None:
     """Writes all parts, starting where the state ends."""
-    counts, first = self._counts, self._counts['part']
-    before = sum(sizes[:first])
-    with progress_lib.Progress(
-      f'prepare {self._split}',
-      sum(sizes) or 1,
-      what='byte',
-      unit='bytes',
-      first=before,
-    ) as progress:
+    counts = self._counts
+    before = [0, *itertools.accumulate(sizes)]
+    pieces = itertools.islice(
+      encode.divide(parts, sizes), counts['piece'], None
+    )
+    with (
+      progress_lib.Progress(
+        f'prepare {self._split}',
+        before[-1] or 1,
+        what='byte',
+        unit='bytes',
+        first=before[counts['part']],
+      ) as progress,
+      contextlib.closing(opening(pieces)) as opened,
+    ):
       try:
-        for part, size in zip(parts[first:], sizes[first:], strict=True):
+        for part, documents in itertools.groupby(
+          self._documents(opened), lambda found: found[2].part
+        ):
           text = 0
-          for group in self._groups(source, part):
+          while group := list(itertools.islice(documents, _GROUP)):
+            counts['part'] = part
             self._write_group(group)
             # Compressed text is longer than its file: stop below 100%.
-            text += sum(map(len, group))
-            done = before + min(text, max(size - 1, 0))
+            text += sum(document.size for _, _, document in group)
+            done = before[part] + min(text, max(sizes[part] - 1, 0))
             progress.update(done, f'{counts["tokens"]:,} tokens')
-          before += size
-          counts['part'], counts['read'] = counts['part'] + 1, 0
-        progress.update(before, f'{counts["tokens"]:,} tokens')
+        progress.update(before[-1], f'{counts["tokens"]:,} tokens')
         if not counts['windows']:
           raise self._empty(source, parts)
+        if self._pieces:
+          counts['piece'], counts['read'] = self._pieces[-1][0] + 1, 0
+        counts['part'] = len(parts)
         self._finish_shard()
       finally:
         self._file.abandon()
 
-  def _groups(
-    self, source: sources.Source, part: sources.Part
-  ) -> Iterator[list[bytes]]:
-    found = source.read(part, self._counts['read'])
-    while group := list(itertools.islice(found, _GROUP)):
-      yield group
+  def _documents(
+    self, opened: Iterator[encode.Opened]
+  ) -> Iterator[tuple[int, int, encode.Document]]:
+    """Yields (piece, documents read of it, document) after the position."""
+    read = self._counts['read']
+    first = self._counts['piece']
+    for number, (path, documents) in enumerate(opened, start=first):
+      self._pieces.append((number, path))
+      for count, document in enumerate(documents(read), start=read + 1):
+        yield number, count, document
+      read = 0
 
-  def _write_group(self, group: list[bytes]) -> None:
+  def _write_group(
+    self, group: Sequence[tuple[int, int, encode.Document]]
+  ) -> None:
     counts = self._counts
-    for text, ids in zip(group, self._vocab.encode(group), strict=True):
-      ids = np.append(ids, np.int32(self._vocab.end))
+    for piece, read, document in group:
       counts['documents'] += 1
-      counts['bytes'] += len(text)
-      counts['tokens'] += len(ids)
-      for window in self._cut(ids):
+      counts['bytes'] += document.size
+      counts['tokens'] += len(document.ids)
+      for window in self._cut(document.ids):
         counts['windows'] += 1
         counts['scored'] += len(window) - 1
-        self._file.write(window.astype(self._dtype))
-    counts['read'] += len(group)
+        self._file.write(window.astype(document.ids.dtype))
+      counts['piece'], counts['read'] = piece, read
     if self._file.tokens >= _SHARD_TOKENS:
       self._finish_shard()
 
@@ -285,6 +374,8 @@ class _Split:
     counts['rest'] = self._cutter.rest.tolist()
     manifest_lib.write_json(self._folder / manifest_lib.STATE, self._state)
     self._file = _Shard(self._path())
+    while self._pieces and self._pieces[0][0] < counts['piece']:
+      self._pieces.popleft()[1].unlink(missing_ok=True)
 
   def _path(self) -> pathlib.Path:
     number = len(self._counts['shards'])

@@ -7,6 +7,7 @@ disk.
 
 from collections.abc import Iterator, Mapping
 import contextlib
+import dataclasses
 import functools
 import gzip
 import io
@@ -18,17 +19,34 @@ import zipfile
 import zlib
 
 from lengen_jax import errors
-from lengen_jax.data import extra
+from lengen_jax.data import extra, remote
 
 _MEMBER = '.zip!/'
+_LINES = ('.jsonl', '.json')
 # Exceptions of corrupt files; encrypted zips raise RuntimeError.
 _BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
-def files(folder: str | pathlib.Path) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Span:
+  """Consecutive lines of a file, or examples of a dataset.
+
+  Attributes:
+    start: first byte, or number of the first example.
+    stop: end of the last.
+    line: number of lines before `start`.
+  """
+
+  start: int
+  stop: int
+  line: int = 0
+
+
+def files(folder: str | remote.AnyPath) -> list[str]:
   """Returns the sorted files below a folder, including members of zips.
 
-  `folder` may be a zip or a single file, too. Symbolic links are followed.
+  `folder` may be a zip or a single file, too, or in an object store. Symbolic
+  links are followed.
   Hidden files and folders are excluded.
 
   Raises:
@@ -61,18 +79,45 @@ def size(path: str) -> int:
   try:
     if member:
       return _archive(archive).getinfo(member).compress_size
-    return os.stat(path).st_size
+    return _size(path)
   except _BROKEN as error:
     raise _broken(path, error) from None
 
 
 def is_records(path: str) -> bool:
   """Returns whether the extension of a file is that of JSON or Parquet."""
-  return _kind(path) in ('.jsonl', '.json', '.parquet')
+  return _kind(path) in (*_LINES, '.parquet')
 
 
-def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def spans(path: str, length: int) -> Iterator[Span]:
+  """Yields Spans of `length` bytes, rounded up to the end of a line.
+
+  Only JSON lines that are neither compressed nor in a zip can be divided; other
+  files yield nothing.
+
+  Raises:
+    errors.CorpusError: the file cannot be read.
+  """
+  if pathlib.PurePath(path).suffix not in _LINES or _split(path)[1]:
+    return
+  start = line = 0
+  try:
+    with _opened(path) as file:
+      while block := file.read(length):
+        block += file.readline()
+        yield Span(start, start + len(block), line)
+        start += len(block)
+        line += block.count(b'\n')
+  except _BROKEN as error:
+    raise _broken(path, error) from None
+
+
+def records(
+  path: str, span: Span | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields (line or row, record) of a file of JSON lines or a Parquet file.
+
+  Only the lines of `span` are read, if given.
 
   Raises:
     errors.CorpusError: a line cannot be read; names the file and the line.
@@ -80,7 +125,8 @@ def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   if _kind(path) == '.parquet':
     yield from _rows(path)
     return
-  for number, line in enumerate(lines(path), start=1):
+  first = span.line + 1 if span else 1
+  for number, line in enumerate(lines(path, span), start=first):
     if not line.strip():
       continue
     try:
@@ -96,18 +142,22 @@ def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield f'line {number}', record
 
 
-def lines(path: str) -> Iterator[bytes]:
-  """Yields the lines of a file, `bytes` including line ends.
+def lines(path: str, span: Span | None = None) -> Iterator[bytes]:
+  """Yields the lines of a file or a span, `bytes` including line ends.
 
   Raises:
     errors.CorpusError: the file cannot be read; names the last readable line.
   """
-  count = 0
+  count = span.line if span else 0
   try:
     with _opened(path) as file:
+      offset = file.seek(span.start) if span else 0
       for line in file:
         count += 1
         yield line
+        offset += len(line)
+        if span and offset >= span.stop:
+          break
   except _BROKEN as error:
     raise _broken(path, error, f' after line {count}') from None
 
@@ -148,6 +198,12 @@ def _walk(folder: str) -> list[str]:
   def fail(error: OSError) -> None:
     raise _broken(error.filename, error)
 
+  if remote.is_remote(folder):
+    return [
+      path
+      for path in remote.files(folder)
+      if not _hidden(*path.removeprefix(folder).split('/'))
+    ]
   if not os.path.isdir(folder):
     return [folder] if os.path.isfile(folder) else []
   found, seen = [], set()
@@ -175,7 +231,19 @@ def _split(path: str) -> tuple[str, str]:
   return (f'{archive}.zip', member) if separator else ('', '')
 
 
+def _size(path: str) -> int:
+  return remote.size(path) if remote.is_remote(path) else os.stat(path).st_size
+
+
+def _open(path: str) -> Any:
+  if remote.is_remote(path):
+    return remote.Path(path).open('rb')
+  return open(path, 'rb')
+
+
 def _archive(path: str) -> zipfile.ZipFile:
+  if remote.is_remote(path):
+    return _opened_archive(path)
   stat = os.stat(path)
   return _opened_archive(str(path), stat.st_size, stat.st_mtime_ns)
 
@@ -183,7 +251,7 @@ def _archive(path: str) -> zipfile.ZipFile:
 # Reading the index of a zip with many members is slow.
 @functools.lru_cache(maxsize=1)
 def _opened_archive(path: str, *_: int) -> zipfile.ZipFile:
-  return zipfile.ZipFile(path)
+  return zipfile.ZipFile(_open(path) if remote.is_remote(path) else path)
 
 
 def _kind(path: str) -> str:
@@ -200,7 +268,7 @@ def _opened(path: str) -> Iterator[Any]:
   path = str(path)
   archive, member = _split(path)
   with contextlib.ExitStack() as stack:
-    file: Any = _archive(archive).open(member) if member else open(path, 'rb')
+    file: Any = _archive(archive).open(member) if member else _open(path)
     stack.enter_context(file)
     if path.endswith(('.gz', '.zst')) and not file.peek(1):
       raise EOFError('it is empty')

@@ -9,13 +9,12 @@ import abc
 from collections.abc import Iterator, Mapping
 import dataclasses
 import hashlib
-import itertools
 import pathlib
 import re
 from typing import Any
 
 from lengen_jax import errors, specs
-from lengen_jax.data import extra, paths, readers
+from lengen_jax.data import extra, paths, readers, remote
 
 SPLITS = ('train', 'validation', 'test')
 _SPLIT_WORDS = {
@@ -43,11 +42,38 @@ class Part:
     path: path of the file, or folder of the dataset.
     split: split to which documents are restricted by their hash; '' for all.
     dataset: 'name/config:version@split' in TensorFlow Datasets; '' for a file.
+    span: lines of the file, or examples of the dataset; None for all.
   """
 
   path: str
   split: str = ''
   dataset: str = ''
+  span: readers.Span | None = None
+
+  def divided(self, length: int) -> 'Iterator[Part]':
+    """Yields Parts of about `length` bytes, or of a file of a dataset.
+
+    In order, they have the documents of this Part. A Part that can only be read
+    from its beginning is yielded whole.
+
+    Raises:
+      errors.CorpusError: the file cannot be read.
+    """
+    whole = True
+    found = self._shards() if self.dataset else readers.spans(self.path, length)
+    for span in found:
+      whole = False
+      yield dataclasses.replace(self, span=span)
+    if whole:
+      yield self
+
+  def _shards(self) -> Iterator[readers.Span]:
+    """Yields the examples of each file of the dataset."""
+    start = 0
+    for count in paths.shard_lengths(self.path, self.dataset):
+      if count:
+        yield readers.Span(start, start + count)
+      start += count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +90,17 @@ class Source(abc.ABC):
   def parts(self, path: str, split: str) -> list[Part]:
     """Returns the Parts that hold one of SPLITS.
 
-    `path` is the folder of the data, or a file; '' for the default folder.
+    `path` is the folder of the data, or a file, possibly in an object store; ''
+    for the default folder.
 
     Raises:
       errors.CorpusError: there is none; lists the searched paths.
     """
     name, tried = specs.name(self), []
-    for folder in paths.candidates(path, name):
+    folders: list[remote.AnyPath] = [remote.Path(path)]
+    if not remote.is_remote(path):
+      folders = [*paths.candidates(path, name)]
+    for folder in folders:
       tried.append(str(folder))
       found = self._file_parts(folder)
       if folder.name != name and self._may_be_others(folder):
@@ -79,13 +109,13 @@ class Source(abc.ABC):
       if any(found.values()):
         break
     else:
-      if self.dataset:
-        folder = paths.prepared_dataset(path, self.dataset)
-        tried.append(str(folder))
+      if self.dataset and not remote.is_remote(path):
+        prepared = paths.prepared_dataset(path, self.dataset)
+        tried.append(str(prepared))
         found = {
-          split: [Part(str(folder), dataset=f'{self.dataset}@{split}')]
+          split: [Part(str(prepared), dataset=f'{self.dataset}@{split}')]
           for split in SPLITS
-          if any(folder.glob(f'*-{split}.*'))
+          if any(prepared.glob(f'*-{split}.*'))
         }
     if not found.get(split):
       raise paths.missing(
@@ -93,7 +123,7 @@ class Source(abc.ABC):
       )
     return found[split]
 
-  def _may_be_others(self, folder: pathlib.Path) -> bool:
+  def _may_be_others(self, folder: remote.AnyPath) -> bool:
     """Returns whether a folder may hold data of other sources."""
     return False
 
@@ -101,22 +131,22 @@ class Source(abc.ABC):
   def documents(self, part: Part) -> Iterator[bytes]:
     """Yields the documents of a file in `part.split`, `bytes`."""
 
-  def read(self, part: Part, first: int = 0) -> Iterator[bytes]:
-    """Yields the documents of a part from number `first` on, in a fixed order.
+  def read(self, part: Part) -> Iterator[bytes]:
+    """Yields the documents of a part, in a fixed order.
 
     Raises:
       errors.CorpusError: a file or dataset cannot be read.
     """
     if part.dataset:
-      return map(self.from_record, _records(part, first))
-    return itertools.islice(self.documents(part), first, None)
+      return map(self.from_record, _records(part))
+    return self.documents(part)
 
   def from_record(self, record: Mapping[str, Any]) -> bytes:
     """Returns the document in a record of TensorFlow Datasets, `bytes`."""
     return record['text']
 
   @abc.abstractmethod
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     """Returns the Parts of a folder or a file, by split."""
 
 
@@ -137,17 +167,17 @@ class Records(Source):
   # are included.
   keep = {}  # type: dict[str, tuple]
 
-  def _may_be_others(self, folder: pathlib.Path) -> bool:
+  def _may_be_others(self, folder: remote.AnyPath) -> bool:
     # Records without a set name are included. A folder that contains the
     # folders of several sources is therefore not searched.
     return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
 
   def documents(self, part: Part) -> Iterator[bytes]:
-    for text in self._texts(part.path):
+    for text in self._texts(part):
       if not part.split or _hash_split(text) == part.split:
         yield text
 
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {split: [] for split in SPLITS}
     for file in filter(self._reads, readers.files(folder)):
       found[self._told_split(folder, file) or 'train'].append(Part(file))
@@ -162,19 +192,19 @@ class Records(Source):
     """Returns whether a file holds text of this source."""
     return readers.is_records(file)
 
-  def _told_split(self, folder: pathlib.Path, file: str) -> str:
+  def _told_split(self, folder: remote.AnyPath, file: str) -> str:
     """Returns the split named in a path below `folder`, '' for none."""
-    path = pathlib.Path(folder)
-    root = path.parent if path.is_file() else path
+    root = folder.parent if folder.is_file() else folder
     relative = file.removeprefix(str(root))
     for word in re.split('[^a-z]+', relative.lower()):
       if word in _SPLIT_WORDS:
         return _SPLIT_WORDS[word]
     return ''
 
-  def _texts(self, path: str) -> Iterator[bytes]:
-    """Yields all documents of a file, `bytes`."""
-    for where, record in readers.records(path):
+  def _texts(self, part: Part) -> Iterator[bytes]:
+    """Yields the documents of all splits in a file or span, `bytes`."""
+    path = part.path
+    for where, record in readers.records(path, part.span):
       if not self._is_ours(record):
         continue
       default = 'content' if 'content' in record else 'text'
@@ -285,16 +315,16 @@ class Lm(Records):
   def _reads(self, file: str) -> bool:
     return pathlib.PurePath(file).match(self.pattern)
 
-  def _told_split(self, folder: pathlib.Path, file: str) -> str:
+  def _told_split(self, folder: remote.AnyPath, file: str) -> str:
     if readers.is_records(file):
       return super()._told_split(folder, file)
     named = _TEXT_FILE.fullmatch(pathlib.PurePath(file).name)
     return _SPLIT_WORDS.get(named[1], '') if named else ''
 
-  def _texts(self, path: str) -> Iterator[bytes]:
-    if readers.is_records(path):
-      yield from super()._texts(path)
-    elif text := readers.text(path):
+  def _texts(self, part: Part) -> Iterator[bytes]:
+    if readers.is_records(part.path):
+      yield from super()._texts(part)
+    elif text := readers.text(part.path):
       yield text
 
 
@@ -336,7 +366,7 @@ class Wikitext103(Source):
     if article:
       yield b''.join(article)
 
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     words = {'train': 'train', 'validation': 'valid', 'test': 'test'}
     return {
       split: [Part(f) for f in _find(folder, f'wiki.{word}.{self.variant}')]
@@ -360,7 +390,7 @@ class Enwik8(Source):
       'test': text[second:],
     }[part.split]
 
-  def _file_parts(self, folder: pathlib.Path) -> dict[str, list[Part]]:
+  def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     files = _find(folder, 'enwik8')
     return {split: [Part(f, split) for f in files] for split in SPLITS}
 
@@ -389,7 +419,7 @@ def create(spec: str) -> Source:
   return specs.build('source', SOURCES, spec)
 
 
-def _find(folder: pathlib.Path, name: str) -> list[str]:
+def _find(folder: remote.AnyPath, name: str) -> list[str]:
   """Returns a list of the first file with a name, [] if there is none."""
   found = readers.files(folder)
   return [file for file in found if pathlib.PurePath(file).name == name][:1]
@@ -401,7 +431,7 @@ def _hash_split(text: bytes) -> str:
   return {0: 'validation', 1: 'test'}.get(part, 'train')
 
 
-def _records(part: Part, first: int) -> Iterator[Mapping[str, Any]]:
+def _records(part: Part) -> Iterator[Mapping[str, Any]]:
   """Yields records of a split prepared by TensorFlow Datasets."""
   tfds = extra.load('tensorflow_datasets', f'reading {part.path}')
   tf = extra.load('tensorflow', f'reading {part.path}')
@@ -421,11 +451,14 @@ def _records(part: Part, first: int) -> Iterator[Mapping[str, Any]]:
       f'{part.path} has no split {split!r}, only '
       f'{", ".join(builder.info.splits)}; prepare it again'
     )
-  if first >= builder.info.splits[split].num_examples:
+  if not builder.info.splits[split].num_examples:
     return
+  only = {}
+  if part.span:
+    only = {'from_': part.span.start, 'to': part.span.stop, 'unit': 'abs'}
   dataset = builder.as_dataset(
     # Files in sequence, so that skipped files are not read.
-    tfds.core.ReadInstruction(split, from_=first, unit='abs'),
+    tfds.core.ReadInstruction(split, **only),
     read_config=tfds.ReadConfig(interleave_cycle_length=1),
     shuffle_files=False,
   )

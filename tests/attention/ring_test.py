@@ -14,7 +14,7 @@ import pytest
 from lengen_jax.attention import ring
 from tests.attention import ring_cases
 
-QUICK = {'fire, packed', 'linear, per head, sink logits', 'window'}
+QUICK = {'fire, packed', 'window'}
 CASES = [
   name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
   for name in ring_cases.CASES

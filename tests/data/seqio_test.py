@@ -1,5 +1,6 @@
 """Tests what data.source='seqio' reads; all that loads TensorFlow is here."""
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -12,8 +13,10 @@ import tensorflow as tf
 
 from lengen_jax import data, errors
 from lengen_jax.data import (
+  encode,
   glue,
   imagenet,
+  paths,
   prepare,
   scrolls,
   seqio_files,
@@ -188,7 +191,7 @@ def test_the_same_windows_as_prepared_data(folder, tmp_path, spec, vocab):
     assert evaluated[0].bytes_per_token == pytest.approx(1, abs=0.02)
 
 
-def test_c4_of_tensorflow_datasets(tmp_path):
+def test_c4_of_tensorflow_datasets(tmp_path, monkeypatch):
   """Prepared or straight, from what tfds build has written."""
   records = {
     split: [
@@ -213,6 +216,14 @@ def test_c4_of_tensorflow_datasets(tmp_path):
   manifest = prepare.prepare(written, raw=str(tmp_path), longest=128)
   assert manifest['splits']['train']['documents'] == 8
   assert manifest['splits']['train']['bytes'] == sum(map(len, texts))
+  # Or file by file.
+  place = paths.prepared_dataset(tmp_path, 'c4/en:3.1.0')
+  assert paths.shard_lengths(str(place), 'c4/en:3.1.0@train') == [8]
+  monkeypatch.setattr(paths, 'shard_lengths', lambda *_: [3, 0, 5])
+  monkeypatch.setattr(encode, '_PIECE_BYTES', 100)
+  divided = dataclasses.replace(written, path=str(tmp_path / 'divided'))
+  again = prepare.prepare(divided, raw=str(tmp_path), longest=128)
+  assert again == manifest
   settings = config(tmp_path, 'c4', mode='doc_pad', train_length=64)
   evaluated = [
     data.load(each).evaluation(eval_config.EvalConfig((64, 128), 1, 5))

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from lengen_jax import errors
-from lengen_jax.data import sources
+from lengen_jax.data import readers, sources
 from tests.data import tiny
 
 
@@ -336,13 +336,41 @@ def test_enwik8(tmp_path, packed):
     assert b''.join(found) == archive.read('enwik8')
 
 
-def test_documents_passed_over(tmp_path):
+@pytest.mark.parametrize('length', [1, 30, 31, 100, 10**6])
+@pytest.mark.parametrize('end', ['', '\n', '\n\n'])
+def test_parts_of_a_file(tmp_path, length, end):
+  """Every line is in one of them, and keeps its number."""
   write(tmp_path / 'train.jsonl', records(9))
+  content = (tmp_path / 'train.jsonl').read_text()
+  (tmp_path / 'train.jsonl').write_text(content[:-1] + end)
   source = sources.create('lm')
-  [part] = sources.create('arxiv').parts(str(tmp_path), 'train')
-  everything = list(source.read(part))
-  for first in (0, 4, 9):
-    assert list(source.read(part, first)) == everything[first:]
+  [part] = source.parts(str(tmp_path), 'train')
+  divided = list(part.divided(length))
+  found = [[*source.read(one)] for one in divided]
+  assert sum(found, []) == [*source.read(part)]
+  if length < 100:
+    assert len(found) > 4
+  seen = [
+    where
+    for one in divided
+    for where, _ in readers.records(part.path, one.span)
+  ]
+  assert seen == [f'line {n}' for n in range(1, 10)]
+
+
+def test_parts_that_are_not_divided(tmp_path):
+  for name in ('train.jsonl.gz', 'train.txt', 'train_1.jsonl.zst'):
+    write(tmp_path / name, records(9))
+  write(tmp_path / 'in.jsonl', records(9))
+  with zipfile.ZipFile(tmp_path / 'z.zip', 'w') as archive:
+    archive.write(tmp_path / 'in.jsonl', 'train.jsonl')
+  (tmp_path / 'in.jsonl').unlink()
+  (tmp_path / 'train_2.jsonl').write_text('')
+  write(tmp_path / 'valid.jsonl', records(1))
+  parts = sources.create('lm').parts(str(tmp_path), 'train')
+  assert len(parts) == 5
+  for part in parts:
+    assert list(part.divided(20)) == [part]
 
 
 @pytest.mark.parametrize('path', ['', 'given', 'file'])

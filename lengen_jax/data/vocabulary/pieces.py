@@ -84,7 +84,8 @@ class SentencePiece(base.Vocabulary):
   def _encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     found = self._model.encode(
       [text.decode('utf-8', errors='replace') for text in texts],
-      num_threads=-1,
+      # More threads are not faster; `lengen prepare` has processes.
+      num_threads=1,
     )
     return [np.asarray(ids, np.int32) for ids in found]
 

@@ -1,0 +1,339 @@
+"""Encodes a corpus piece by piece: here, in worker processes, or with Beam.
+
+Pieces depend on the raw data only. Workers write the token ids of a piece to a
+file that is renamed when it is complete, so a piece may be written twice, by
+any worker, and the result is read in the order of the pieces.
+"""
+
+import collections
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import process
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import multiprocessing
+from multiprocessing import connection
+import os
+import shlex
+import signal
+import threading
+import time
+from typing import Any, NamedTuple
+import uuid
+
+import numpy as np
+
+from lengen_jax import errors
+from lengen_jax.data import extra, remote, sources, vocabulary
+from lengen_jax.data import manifest as manifest_lib
+
+# Bytes of files per piece. A larger file is divided if it can be. A state.json
+# counts pieces: unfinished folders cannot be resumed with another value.
+_PIECE_BYTES = 1 << 23
+# Pieces that are encoded ahead of the one that is read, per worker.
+_AHEAD = 2
+# Seconds between two looks at the files that Beam writes.
+_POLL = 0.2
+
+
+class Document(NamedTuple):
+  """A document: number of its part, its bytes, and its ids with the end."""
+
+  part: int
+  size: int
+  ids: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """Consecutive documents.
+
+  Attributes:
+    parts: the Parts that hold them, with their numbers in the split and the
+      bytes of their files.
+  """
+
+  parts: tuple[tuple[sources.Part, int, int], ...]
+
+
+# The file of a piece, and a function from a number to the documents from it on.
+Opened = tuple[remote.AnyPath, Callable[[int], Iterator[Document]]]
+
+
+def divide(
+  parts: Sequence[sources.Part], sizes: Sequence[int]
+) -> Iterator[Piece]:
+  """Yields the pieces of all parts; `sizes` are the bytes of each part."""
+  some: list[tuple[sources.Part, int, int]] = []
+  filled = 0
+  for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+    large = size > _PIECE_BYTES
+    for one in part.divided(_PIECE_BYTES) if large else (part,):
+      if some and filled + size > _PIECE_BYTES:
+        yield Piece(tuple(some))
+        some, filled = [], 0
+      some.append((one, number, size))
+      filled += size
+  if some:
+    yield Piece(tuple(some))
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+  """Encodes the documents of pieces.
+
+  Attributes:
+    source: reads the documents.
+    vocab: encodes them.
+    group: documents per call of the vocabulary.
+    folder: folder of the files of pieces.
+  """
+
+  source: sources.Source
+  vocab: vocabulary.Vocabulary
+  group: int
+  folder: remote.AnyPath
+
+  def documents(self, piece: Piece, first: int = 0) -> Iterator[Document]:
+    """Yields the documents of a piece from number `first` on.
+
+    Raises:
+      errors.CorpusError: a document cannot be read; names its file and line.
+    """
+    dtype = manifest_lib.dtype(self.vocab.size)
+    found = (
+      (number, text)
+      for part, number, _ in piece.parts
+      for text in self.source.read(part)
+    )
+    found = itertools.islice(found, first, None)
+    while group := list(itertools.islice(found, self.group)):
+      texts = [text for _, text in group]
+      encoded = self.vocab.encode(texts)
+      for (number, text), ids in zip(group, encoded, strict=True):
+        ids = np.append(ids, np.int32(self.vocab.end)).astype(dtype)
+        yield Document(number, len(text), ids)
+
+  def file(self, piece: Piece) -> remote.AnyPath:
+    """Returns the path of the file of a piece, named after its content."""
+    what = repr((self.vocab.fingerprint, self.source, piece))
+    return self.folder / hashlib.sha256(what.encode()).hexdigest()[:24]
+
+  def write(self, piece: Piece) -> None:
+    """Writes the file of a piece, unless it exists."""
+    path: Any = self.file(piece)
+    if path.exists():
+      return
+    # Beam may run a piece twice at the same time.
+    partial = path.with_name(f'{path.name}.{uuid.uuid4().hex}')
+    documents = self.documents(piece)
+    with partial.open('wb') as file:
+      while group := list(itertools.islice(documents, self.group)):
+        sizes = [(part, size, len(ids)) for part, size, ids in group]
+        np.save(file, np.array(sizes, np.int64))
+        np.save(file, np.concatenate([ids for _, _, ids in group]))
+      # A file that was cut short lacks this.
+      np.save(file, np.zeros((0, 3), np.int64))
+    partial.replace(path)
+
+
+def read(path: remote.AnyPath, first: int = 0) -> Iterator[Document]:
+  """Yields the documents in the file of a piece, from number `first` on.
+
+  Raises:
+    errors.CorpusError: the file is damaged.
+  """
+  return itertools.islice(_read(path), first, None)
+
+
+def _read(path: remote.AnyPath) -> Iterator[Document]:
+  try:
+    with path.open('rb') as file:
+      while len(sizes := np.load(file)):
+        ids = np.split(np.load(file), np.cumsum(sizes[:-1, 2]))
+        for (part, size, _), each in zip(sizes.tolist(), ids, strict=True):
+          yield Document(part, size, each)
+  except (EOFError, ValueError) as error:
+    raise errors.CorpusError(
+      f'{path} is damaged ({extra.reason(error)}); delete it and run the same '
+      'command again'
+    ) from None
+
+
+def here(
+  encoder: Encoder, found: Iterator[Piece]
+) -> Generator[Opened, None, None]:
+  """Yields the pieces, and encodes their documents as they are read."""
+  for piece in found:
+    yield encoder.file(piece), functools.partial(encoder.documents, piece)
+
+
+def in_processes(
+  encoder: Encoder, found: Iterator[Piece], *, workers: int
+) -> Generator[Opened, None, None]:
+  """Yields the pieces, whose files are written by processes.
+
+  Raises:
+    errors.CorpusError: a process was killed.
+  """
+  encoder.folder.mkdir(exist_ok=True)
+  context = multiprocessing.get_context('spawn')
+  alive, mine = context.Pipe(duplex=False)
+  pool = futures.ProcessPoolExecutor(
+    workers,
+    mp_context=context,
+    initializer=_start_worker,
+    initargs=(alive, encoder),
+  )
+  waiting: collections.deque = collections.deque()
+  try:
+    # The Nones let the last pieces out.
+    for piece in itertools.chain(found, itertools.repeat(None)):
+      if piece is not None:
+        waiting.append((piece, pool.submit(_write_piece, piece)))
+        if len(waiting) <= _AHEAD * workers:
+          continue
+      if not waiting:
+        break
+      piece, written = waiting.popleft()
+      written.result()
+      path = encoder.file(piece)
+      yield path, functools.partial(read, path)
+    pool.shutdown()
+  except process.BrokenProcessPool:
+    raise errors.CorpusError(
+      f'one of {workers} workers was killed, by a signal or for lack of '
+      'memory; finished pieces are kept: run the same command again, with a '
+      'lower --workers if memory is short'
+    ) from None
+  finally:
+    # Ends workers that are still at work.
+    mine.close()
+    pool.shutdown(cancel_futures=True)
+    alive.close()
+
+
+# Of a worker process.
+_encoder: Encoder
+
+
+def _start_worker(alive: connection.Connection, encoder: Encoder) -> None:
+  global _encoder
+  _encoder = encoder
+  # Ctrl-C is the business of the first process.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # Tokenizers of transformers would start a thread per core.
+  os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+  threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+
+
+def _end_with(alive: connection.Connection) -> None:
+  """Ends this process when the first one closes the pipe, or is killed."""
+  with contextlib.suppress(EOFError, OSError):
+    alive.recv()
+  os._exit(1)
+
+
+def _write_piece(piece: Piece) -> None:
+  _encoder.write(piece)
+
+
+def with_beam(
+  encoder: Encoder, found: Iterator[Piece], *, runner: str, options: str
+) -> Generator[Opened, None, None]:
+  """Yields the pieces, whose files are written by a Beam pipeline.
+
+  Args:
+    encoder: encodes the pieces. All workers must share its folder, or have
+      the option --temp_location in an object store.
+    found: the pieces.
+    runner: name of a runner: 'direct', 'FlinkRunner', ...
+    options: options of Beam and its runner.
+
+  Raises:
+    errors.CorpusError: a document cannot be read, or the pipeline failed.
+    errors.ConfigError: there is no such runner.
+  """
+  beam = load_beam()
+  try:
+    parsed = beam.options.pipeline_options.PipelineOptions(
+      shlex.split(options), runner=runner
+    )
+    pipeline = beam.Pipeline(options=parsed)
+    shared = parsed.get_all_options()['temp_location'] or ''
+  except (ValueError, SystemExit) as error:
+    raise errors.ConfigError(
+      f'--runner={runner} with --beam-options={options!r}: '
+      f'{extra.reason(error)}; runners are direct, FlinkRunner, SparkRunner '
+      'and others of Beam'
+    ) from None
+  if remote.is_remote(shared):
+    # A folder for each data.path: pieces are deleted when they are written.
+    mine = hashlib.sha256(str(encoder.folder).encode()).hexdigest()[:16]
+    folder = remote.Path(shared) / 'lengen_prepare' / mine
+    encoder = dataclasses.replace(encoder, folder=folder)
+  encoder.folder.mkdir(exist_ok=True)
+  listed = list(found)
+  missing = [piece for piece in listed if not encoder.file(piece).exists()]
+  for piece in missing:
+    _told(encoder.file(piece)).unlink(missing_ok=True)
+  written = pipeline | beam.Create(missing) | beam.Reshuffle()
+  _ = written | beam.Map(_write_or_tell, encoder=encoder)
+
+  failed: list[BaseException] = []
+  started: list[Any] = []
+
+  def run() -> None:
+    try:
+      started.append(pipeline.run())
+      started[0].wait_until_finish()
+    except Exception as error:  # The type depends on the runner.
+      failed.append(error)
+
+  thread = threading.Thread(target=run, daemon=True)
+  if missing:
+    print(
+      f'prepare: the Beam runner {runner} encodes {len(missing)} pieces',
+      flush=True,
+    )
+    thread.start()
+  try:
+    for piece in listed:
+      path = encoder.file(piece)
+      while not path.exists():
+        running = thread.is_alive()
+        if _told(path).exists():
+          raise errors.CorpusError(_told(path).read_text())
+        if not running and not path.exists():
+          reason = extra.reason(failed[0]) if failed else 'it ended early'
+          raise errors.CorpusError(
+            f'the Beam runner {runner} failed: {reason}; finished pieces are '
+            'kept: correct the cause and run the same command again'
+          ) from (failed[0] if failed else None)
+        time.sleep(_POLL)
+      yield path, functools.partial(read, path)
+  finally:
+    # A service would go on, and be billed.
+    if thread.is_alive() and started:
+      started[0].cancel()
+
+
+def load_beam() -> Any:
+  """Imports Beam; see `extra.load`."""
+  return extra.load('apache_beam', '--runner', 'beam')
+
+
+def _write_or_tell(piece: Piece, encoder: Encoder) -> None:
+  """Writes a piece; errors of the data are not worth a retry."""
+  try:
+    encoder.write(piece)
+  except errors.LengenError as error:
+    _told(encoder.file(piece)).write_text(str(error))
+
+
+def _told(path: remote.AnyPath) -> remote.AnyPath:
+  """Returns the path of the error in the piece of a path."""
+  return path.with_name(path.name + '.error')
