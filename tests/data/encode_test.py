@@ -321,7 +321,7 @@ def test_kills_at_random_moments(tmp_path, victim, monkeypatch):
       )
     while not (out / 'pieces').exists() and process.poll() is None:
       time.sleep(0.01)
-    time.sleep(generator.uniform(0, 2.5))
+    time.sleep(generator.uniform(0, 1.2))
     found = children(process.pid)
     if victim == 'worker' and found:
       os.kill(generator.choice(found)[0], signal.SIGKILL)
@@ -340,7 +340,7 @@ def test_kills_at_random_moments(tmp_path, victim, monkeypatch):
     if attempt % 4 == 3:
       run(out, raw, workers=generator.choice([1, 2]))
       assert hashes(out) == want
-  assert killed > 3
+  assert killed >= 2
 
 
 @pytest.mark.slow
