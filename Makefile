@@ -4,6 +4,7 @@
 #
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
+# make test-beam  lengen prepare with Apache Beam, in an environment of its own
 # make test-peers  comparisons with transformers and the lm-evaluation-harness;
 #   installs them and PyTorch
 # make compile-matrix  the same for all figures on record, in half an hour
@@ -30,7 +31,7 @@ BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
 
-.PHONY: demo test test-slow test-aot test-peers bench-small soak compile-matrix \
+.PHONY: demo test test-slow test-aot test-beam test-peers bench-small soak compile-matrix \
   reproduce-cpu results docs lint format setup
 
 demo: $(READY)
@@ -45,6 +46,11 @@ test-slow: $(DATA)
 
 test-aot: $(LIBTPU)
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m pytest -m aot tests/aot \
+	  --numprocesses=auto
+
+test-beam:
+	$(MAKE) .venv-beam/.data VENV=.venv-beam EXTRAS='test,data,beam'
+	.venv-beam/bin/python -m pytest tests/data/encode_test.py \
 	  --numprocesses=auto
 
 test-peers: $(DATA)
