@@ -61,7 +61,8 @@ def choose(call: AttentionCall, axis: str | None, devices: int) -> Ring | None:
   each device.
   """
   q_length, k_length = call.q.shape[1], call.k.shape[1]
-  if devices == 1 or q_length != k_length or call.q_offset != 0:
+  whole = q_length == k_length and q_length % devices == 0
+  if devices == 1 or not whole or call.q_offset != 0:
     return None
   n = q_length // devices
   mask, steps, pieces = call.mask, devices, 1
@@ -69,9 +70,10 @@ def choose(call: AttentionCall, axis: str | None, devices: int) -> Ring | None:
     steps = min(devices, 1 + math.ceil((mask.window - 1) / n))
   elif mask.causal and n % 2 == 0:
     pieces = 2
-  size = blockwise.block_size(call.bias, call.q.shape[3])
+  plans = [blockwise.make_plan(one) for one in _calls(call)]
+  sizes = {size for plan in plans for size in (plan.block_q, plan.block_k)}
   for count in (pieces, 1):
-    if n // count <= size or n // count % size == 0:
+    if all(n // count <= size or n // count % size == 0 for size in sizes):
       return Ring(str(axis), devices, steps, count)
   return None
 
@@ -85,14 +87,18 @@ def attend(ring: Ring, call: AttentionCall) -> Array:
   call = call.replace(mask=dataclasses.replace(call.mask, k_length=length))
   if ring.pieces == 2:
     call = _exchanged(ring, call)
-  calls = [bands.of_band(call, band) for band in call.bands] or [call]
-  parts = [_part(ring, one) for one in calls]
+  parts = [_part(ring, one) for one in _calls(call)]
   y = parts[0][0]
   if call.bands or call.sink_logits is not None:
     y = bands.merged(parts, call.sink_logits)
   if ring.pieces == 2:
     y = _zigzag(ring, y, back=True)
   return y.astype(call.q.dtype)
+
+
+def _calls(call: AttentionCall) -> list[AttentionCall]:
+  """Returns a call for each band, or the call without bands."""
+  return [bands.of_band(call, band) for band in call.bands] or [call]
 
 
 def _part(ring: Ring, call: AttentionCall) -> bands.Part:

@@ -28,7 +28,7 @@ def check(name, error, steps, devices):
   kind = name.partition(', ')[2].partition(',')[0]
   assert error <= tolerance.get(kind, 1e-5), name
   windowed = name == 'window'
-  # 32 tokens on each device: a window of 20 ends on the one before.
+  # 48 tokens on each device: a window of 20 ends on the one before.
   assert steps == (2 if windowed else devices), name
 
 
