@@ -9,6 +9,7 @@ Shapes: B batch, Q queries, K keys, H heads, D head_dim.
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 
 import jax
 from jax import Array
@@ -44,10 +45,11 @@ def merged(parts: Sequence[Part], sink_logits_H: Array | None) -> Array:
     total_BxHxQ = jnp.logaddexp(total_BxHxQ, sink_logits_H[None, :, None])
   weights_PxBxHxQ = jnp.exp(lse_PxBxHxQ - total_BxHxQ[None])
   weights_PxBxQxH = jnp.swapaxes(weights_PxBxHxQ, 2, 3)
-  return sum(
+  terms = [
     y * weights[..., None]
     for (y, _), weights in zip(parts, weights_PxBxQxH, strict=True)
-  )
+  ]
+  return functools.reduce(jnp.add, terms)
 
 
 def pairs(
