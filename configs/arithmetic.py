@@ -64,7 +64,7 @@ _FIELDS = {
   'train.max_length': [40, ..., 8, 3],
   'train.steps': [50_000, 10_000, 2500, 20],
   'train.batch_size': [2048, 512, 64, 8],
-  'train.buckets': [4, ..., 1, 1],
+  'train.buckets': [4, ..., ..., 1],
   'train.log_every': [100, ..., ..., 10],
   'train.checkpoint_every': [2000, ..., 1000, 10],
   'eval.lengths': [

@@ -90,7 +90,8 @@ def run_group(
   `folder` is that of the run; progress lines start with `label`.
   """
   # Devices need equally many points: the last one is repeated.
-  count = -(-len(points) // trainer.devices) * trainer.devices
+  devices = min(len(points), trainer.devices)
+  count = -(-len(points) // devices) * devices
   filled = [*points, *[points[-1]] * (count - len(points))]
   rates, seeds = zip(*filled, strict=True)
   group = hashlib.sha256(repr(filled).encode()).hexdigest()[:8]

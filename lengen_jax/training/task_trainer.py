@@ -1,8 +1,9 @@
 """Training and evaluating on a generated task: vectorized, bucketed steps.
 
 The points of a sweep, pairs of seed and learning rate, lie along an axis R that
-is sharded over the devices and vectorized on each. Each step draws one length
-for all points and pads it to the next of a few widths; each width is compiled.
+is sharded over the devices and vectorized on each; fewer points than devices
+leave devices idle. Each step draws one length for all points and pads it to the
+next of a few widths; each width is compiled.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import ml_collections
 import numpy as np
 import optax
@@ -43,7 +44,7 @@ class TaskTrainer:
 
   Attributes:
     config: the sections of the config.
-    devices: number of devices that the points are sharded over.
+    devices: number of devices that points can be sharded over.
     train_widths, test_widths: nominal lengths that rows are padded to.
   """
 
@@ -84,21 +85,21 @@ class TaskTrainer:
     self.test_widths = widths(test.lengths, test.buckets)
     self._tx = optimizer.create(self.config.optimizer, train.steps)
     self.devices = jax.device_count()
-    self._mesh = jax.make_mesh(
-      (self.devices,), ('runs',), axis_types=(AxisType.Auto,)
-    )
 
   def init(
     self, seeds: Sequence[int] | Array, learning_rates: Sequence[float] | Array
   ) -> Points:
-    """Returns the initial state of R points, a multiple of the devices."""
+    """Returns the initial state of R points.
+
+    R is at most the number of devices, or a multiple of it.
+    """
     return jax.jit(self._shard(self._init, 2))(
       jnp.asarray(seeds, jnp.uint32), jnp.asarray(learning_rates, jnp.float32)
     )
 
   def abstract(self, count: int) -> Points:
     """Returns shapes, dtypes and shardings of the state of `count` points."""
-    sharding = NamedSharding(self._mesh, PartitionSpec('runs'))
+    sharding = NamedSharding(self._mesh(count), PartitionSpec('runs'))
     return jax.tree.map(
       lambda leaf: leaf.update(sharding=sharding),
       jax.eval_shape(self.init, np.zeros(count), np.zeros(count)),
@@ -159,6 +160,13 @@ class TaskTrainer:
     if self._operand_task:
       jax.eval_shape(self._test_operands, points.params)
 
+  def _mesh(self, count: int) -> Mesh:
+    """Returns the devices of some points: as many as points, if there are."""
+    devices = jax.devices()[:count]
+    return jax.make_mesh(
+      (len(devices),), ('runs',), axis_types=(AxisType.Auto,), devices=devices
+    )
+
   def _shard(
     self, function: Callable[..., Any], mapped: int, shared: int = 0
   ) -> Callable[..., Any]:
@@ -168,22 +176,25 @@ class TaskTrainer:
     """
 
     def of_points(*args: Any) -> Any:
-      count = jax.tree.leaves(args[0])[0].shape[0]
-      if count > 1:
+      if _count(args[0]) > 1:
         axes = (0,) * mapped + (None,) * shared
         return jax.vmap(function, axes)(*args)
       squeezed = jax.tree.map(lambda x: x[0], args[:mapped])
       outputs = function(*squeezed, *args[mapped:])
       return jax.tree.map(lambda x: x[None], outputs)
 
-    runs = PartitionSpec('runs')
-    return jax.shard_map(
-      of_points,
-      mesh=self._mesh,
-      in_specs=(runs,) * mapped + (PartitionSpec(),) * shared,
-      out_specs=runs,
-      check_vma=False,
-    )
+    def of_all_points(*args: Any) -> Any:
+      runs = PartitionSpec('runs')
+      sharded = jax.shard_map(
+        of_points,
+        mesh=self._mesh(_count(args[0])),
+        in_specs=(runs,) * mapped + (PartitionSpec(),) * shared,
+        out_specs=runs,
+        check_vma=False,
+      )
+      return sharded(*args)
+
+    return of_all_points
 
   def _init(self, seed: jax.Array, learning_rate: jax.Array) -> Points:
     rng = jax.random.fold_in(jax.random.key(seed), 0)
@@ -357,7 +368,7 @@ class TaskTrainer:
     )
     targets = targets[:, : int(self.task.output_length(length))]
     scores: dict[str, list[Any]] = {name: [] for name in config_lib.SCORES}
-    for point in range(len(jax.tree.leaves(params)[0])):
+    for point in range(_count(params)):
       answers = task_answers.generate(
         self._model,
         self.task,
@@ -392,6 +403,11 @@ class TaskTrainer:
       lambda rng: task.sample(rng, 1, length, padded_length=width)
     )(rngs)
     return inputs[:, 0], targets[:, 0]
+
+
+def _count(points: Any) -> int:
+  """Returns the number of points of a tree, whose leaves are `[R, ...]`."""
+  return len(jax.tree.leaves(points)[0])
 
 
 def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:

@@ -196,6 +196,24 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
   assert not list((tmp_path / 'cut').glob('*/unfinished-*'))
 
 
+@pytest.mark.parametrize('given, trained', [(1, 1), (2, 2), (3, 4)])
+def test_devices_have_equally_many_points(
+  tmp_path, monkeypatch, given, trained
+):
+  class AbstractError(Exception):
+    pass
+
+  def abstract(self, count):
+    raise AbstractError(self.devices, count)
+
+  monkeypatch.setattr(task_trainer.TaskTrainer, 'abstract', abstract)
+  trainer = task_trainer.TaskTrainer(tiny())
+  points = [(1e-3, seed) for seed in range(given)]
+  with pytest.raises(AbstractError) as caught:
+    sweep.run_group(trainer, points, tmp_path, 'label')
+  assert caught.value.args == (2, trained)
+
+
 @pytest.mark.slow
 def test_close_learning_rates_are_kept_apart(tmp_path):
   rates = (1e-3, 0.0010000001)

@@ -66,6 +66,9 @@ def test_runs_do_not_touch_each_other(assert_close):
   swapped = program.train(swapped, 0, 4)
   flipped = jax.tree.map(lambda x: x[::-1], swapped)
   assert_close(two.params, flipped.params, 1e-4)
+  alone = program.train(program.init((0,), (1e-3,)), 0, 4)
+  assert len(alone.step.sharding.device_set) == 1
+  assert_close(alone.params, jax.tree.map(lambda x: x[:1], two.params), 1e-4)
 
 
 @pytest.mark.slow
