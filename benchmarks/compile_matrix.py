@@ -125,6 +125,7 @@ def measure(name: str) -> dict[str, Any]:
     'temporaries_gib': round(program.temporaries, 3),
     'compile_seconds': round(program.seconds),
     'collectives': program.collectives,
+    'sent_gib': {kind: round(n, 3) for kind, n in program.sent.items()},
   }
 
 

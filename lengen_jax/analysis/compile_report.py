@@ -66,6 +66,13 @@ def describe(program: ahead_of_time.Program, pod: pods.Pod) -> Iterator[str]:
     counts = [f'{n} {kind}' for kind, n in program.collectives.items() if n]
     counted = ', '.join(counts) or 'none'
     yield f'  collectives, those of a loop counted once: {counted}'
+    if counts:
+      sizes = [
+        f'{program.sent[kind]:.3f} {kind}'
+        for kind, n in program.collectives.items()
+        if n
+      ]
+      yield f'  each device sends, in GiB: {", ".join(sizes)}'
     if program.gathered:
       yield (
         f'  slow: {program.gathered} arrays can only be gathered whole to be '

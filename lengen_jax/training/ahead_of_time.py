@@ -43,6 +43,7 @@ class Program:
     arguments: GiB of arguments per device; most results reuse their memory.
     temporaries: GiB of all other memory per device.
     collectives: number of collectives by kind; see `hlo.collectives`.
+    sent: GiB that each device sends in collectives by kind; see `hlo.sent`.
     gathered: number of arrays that XLA replicates to reshard them, which is
       slow; see `partitioning.constrain`.
     largest: (GiB, 'dtype[shape]', operation) of the largest arrays, per device;
@@ -56,6 +57,7 @@ class Program:
   arguments: float = 0.0
   temporaries: float = 0.0
   collectives: dict[str, int] = dataclasses.field(default_factory=dict)
+  sent: dict[str, float] = dataclasses.field(default_factory=dict)
   gathered: int = 0
   largest: tuple[tuple[float, str, str], ...] = ()
 
@@ -164,6 +166,7 @@ def compiled(name: str, traced: Any, layout: sharding.Layout) -> Program:
     arguments=arguments / GIB,
     temporaries=temporaries / GIB,
     collectives=hlo.collectives(text),
+    sent={kind: size / GIB for kind, size in hlo.sent(text).items()},
     gathered=_gathered() - gathered,
     largest=tuple(
       (size / GIB, shape, what)

@@ -1,10 +1,12 @@
 """Collectives and large arrays of a compiled program, read from its HLO.
 
 The text is HLO after all compiler passes. It contains the body of a loop once,
-so all counts are per iteration.
+so counts are per iteration. Bytes are per execution of the program.
 """
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Callable, Iterator
+import functools
 import math
 import re
 
@@ -20,6 +22,11 @@ _REDUCE_SCATTER = 'all-reduce-scatter'
 _COMPUTATION = re.compile(r'(?:ENTRY )?%?([\w.-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([\w-]+)\(')
 _SHAPE = re.compile(r'([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?')
+# The computations that an instruction calls: names in braces, or one name.
+_CALLED = re.compile(
+  r'\b(body|calls|to_apply|(?:branch|called|true|false)_computations?)='
+  r'(?:\{([^}]*)\}|(%?[\w.-]+))'
+)
 # Operations whose results share the memory of their operands.
 _ALIASES = {
   'bitcast',
@@ -44,19 +51,18 @@ _NOISE = {
 
 def collectives(text: str) -> dict[str, int]:
   """Counts the collectives of each kind in the text of a compiled program."""
-  found: dict[str, set[str]] = {kind: set() for kind in COLLECTIVES}
-  for computation, name, _, op, line in _instructions(text):
-    kind = op.removesuffix('-start')
-    if kind not in found:
-      continue
-    if computation.startswith(_REDUCE_SCATTER):
-      kind = 'reduce-scatter'
-    # A collective that overlaps with computation has several instructions, but
-    # permutations share a channel.
-    channel = re.search(r'channel_id=(\d+)', line)
-    shares = channel is None or kind == 'collective-permute'
-    found[kind].add(f'{computation} {name}' if shares else channel[1])
-  return {kind: len(channels) for kind, channels in found.items()}
+  return {kind: len(sizes) for kind, sizes in _sizes(text).items()}
+
+
+def sent(text: str) -> dict[str, int]:
+  """Returns the bytes that each device sends in collectives of each kind.
+
+  These are the bytes of ring algorithms: of an array of n bytes, gathered,
+  reduced and scattered, or exchanged by g devices, each sends n (g - 1) / g;
+  twice as many in an all-reduce, and n in a permutation. Loops of unknown
+  length count once, and of a conditional every branch counts.
+  """
+  return {kind: sum(sizes) for kind, sizes in _sizes(text).items()}
 
 
 def largest(text: str, count: int) -> list[tuple[int, str, str]]:
@@ -90,6 +96,80 @@ def readable(name: str) -> str:
   parts = re.sub(r'\\', '', name).split('/')
   kept = [p for p in parts if p not in _NOISE and not p.startswith('jit(')]
   return '/'.join(kept) or name
+
+
+def _sizes(text: str) -> dict[str, list[int]]:
+  """Returns the bytes that each collective of a kind sends."""
+  found: dict[str, dict[str, int]] = {kind: {} for kind in COLLECTIVES}
+  executions = _executions(text)
+  for computation, name, shapes, op, line in _instructions(text):
+    kind = op.removesuffix('-start')
+    if kind not in found:
+      continue
+    size = _sent(kind, shapes, op, line) * executions(computation)
+    if computation.startswith(_REDUCE_SCATTER):
+      # Its scattering half follows as a slice.
+      kind, size = 'reduce-scatter', size // 2
+    # A collective that overlaps with computation has several instructions, but
+    # permutations share a channel.
+    channel = re.search(r'channel_id=(\d+)', line)
+    shares = channel is None or kind == 'collective-permute'
+    key = f'{computation} {name}' if shares else channel[1]
+    found[kind][key] = max(size, found[kind].get(key, 0))
+  return {kind: [*sizes.values()] for kind, sizes in found.items()}
+
+
+def _sent(kind: str, shapes: str, op: str, line: str) -> int:
+  """Returns the bytes that a device sends in one collective."""
+  arrays = [
+    _bytes(dtype, dims, '') for dtype, dims, _ in _SHAPE.findall(shapes)
+  ]
+  if kind == 'collective-permute':
+    # Those of '-start' are operand, result and two counters.
+    return arrays[0]
+  if kind == 'all-gather' and op.endswith('-start'):
+    arrays = arrays[len(arrays) // 2 :]
+  size, devices = sum(arrays), _group_size(line)
+  if kind == 'reduce-scatter':
+    size *= devices
+  each = size * (devices - 1) // devices
+  return 2 * each if kind == 'all-reduce' else each
+
+
+def _group_size(line: str) -> int:
+  """Returns the number of devices that a collective connects."""
+  if match := re.search(r'replica_groups=\[\d+,(\d+)\]', line):
+    return int(match[1])
+  if match := re.search(r'replica_groups=\{\{([\d,]+)\}', line):
+    return match[1].count(',') + 1
+  return 1
+
+
+def _executions(text: str) -> Callable[[str], int]:
+  """Returns a function from a computation to the number of its executions.
+
+  The condition of a loop of known length is `number < constant`.
+  """
+  calls: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
+  constants: dict[str, list[str]] = collections.defaultdict(list)
+  for computation, _, _, op, line in _instructions(text):
+    if op == 'constant':
+      constants[computation] += re.findall(r'constant\((\d+)\)', line)
+    for name, braces, one in _CALLED.findall(line):
+      for called in re.findall(r'[\w.-]+', braces or one):
+        calls[called].append((computation, line if name == 'body' else ''))
+
+  def trips(loop: str) -> int:
+    condition = re.search(r'condition=%?([\w.-]+)', loop)
+    bounds = constants[condition[1]] if condition else []
+    return int(bounds[0]) if len(bounds) == 1 else 1
+
+  @functools.cache
+  def executions(computation: str) -> int:
+    callers = calls[computation]
+    return sum(executions(one) * trips(loop) for one, loop in callers) or 1
+
+  return executions
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str, str, str]]:

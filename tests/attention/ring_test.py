@@ -68,4 +68,12 @@ def test_zigzag_order(devices):
   there = over_devices(jnp.asarray(chunks)[:, None], False)
   for device, own in enumerate(np.asarray(there).reshape(devices, 2)):
     assert sorted(own) == [device, 2 * devices - 1 - device]
+  # Tokens of each device, in chunks of 8, and the visible pairs of each step.
+  tokens = (
+    np.asarray(there).reshape(devices, 2, 1) * 8 + np.arange(8)
+  ).reshape(devices, 16)
+  for step in range(devices):
+    keys = np.roll(tokens, step, axis=0)
+    pairs = (tokens[:, :, None] >= keys[:, None]).sum((1, 2))
+    assert pairs.min() >= 0.95 * pairs.max(), step
   np.testing.assert_array_equal(over_devices(there, True)[:, 0], chunks)
