@@ -49,7 +49,13 @@ setuptools.setup(
     'aot': ['libtpu>=0.0.51'],
     # Beam requires an older protobuf than later versions of sentencepiece.
     'beam': ['apache-beam[gcp]>=2.77', 'sentencepiece>=0.2,<0.2.3'],
-    'bench': ['lm_eval>=0.4.13', 'torch>=2.5', 'transformers>=5.0'],
+    'bench': [
+      'gcp-storage-emulator>=2026.7',
+      'gcsfs>=2026.1',
+      'lm_eval>=0.4.13',
+      'torch>=2.5',
+      'transformers>=5.0',
+    ],
     'cuda': ['jax[cuda12]>=0.10.0'],
     'data': [
       'array-record>=0.8',
