@@ -110,11 +110,12 @@ def _sizes(text: str) -> dict[str, list[int]]:
     if computation.startswith(_REDUCE_SCATTER):
       # Its scattering half follows as a slice.
       kind, size = 'reduce-scatter', size // 2
-    # A collective that overlaps with computation has several instructions, but
-    # permutations share a channel.
+    # A collective that overlaps with computation has several instructions, of
+    # one channel and shape. Permutations share a channel.
     channel = re.search(r'channel_id=(\d+)', line)
     shares = channel is None or kind == 'collective-permute'
-    key = f'{computation} {name}' if shares else channel[1]
+    arrays = [array[:2] for array in _SHAPE.findall(shapes)]
+    key = f'{computation} {name}' if shares else f'{channel[1]} {arrays}'
     found[kind][key] = max(size, found[kind].get(key, 0))
   return {kind: [*sizes.values()] for kind, sizes in found.items()}
 
@@ -142,6 +143,10 @@ def _group_size(line: str) -> int:
     return int(match[1])
   if match := re.search(r'replica_groups=\{\{([\d,]+)\}', line):
     return match[1].count(',') + 1
+  # Axes of a mesh, and those that a group has.
+  if match := re.search(r'replica_groups=mesh\[(.*?)\] \{(.*?)\}', line):
+    sizes = dict(axis.split('=') for axis in match[1].split(','))
+    return math.prod(int(sizes[axis]) for axis in match[2].split(','))
   return 1
 
 
