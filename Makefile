@@ -6,8 +6,7 @@
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
 # make test-beam  lengen prepare with Apache Beam, in an environment of its own
 # make test-peers  comparisons with transformers and the lm-evaluation-harness,
-#   and a run in an emulated bucket;
-#   installs them and PyTorch
+#   and a run in an emulated bucket; installs them and PyTorch
 # make compile-matrix  the same for all figures on record, in half an hour
 # make bench-small  every benchmark on small arrays; installs PyTorch
 # make soak       kills training at fifty random moments
@@ -60,9 +59,8 @@ test-peers: $(DATA)
 
 bench-small: $(DATA) $(LIBTPU)
 	$(BIN)/python -m pip install --quiet --editable '.[$(BENCH)]'
-	for name in $(BENCHMARKS); do \
-	  PYTHONPATH=$(abspath $(LIBTPU)) JAX_PLATFORMS=cpu \
-	  $(BIN)/python -m benchmarks.$$name --small || exit 1; done
+	echo $(BENCHMARKS) | PYTHONPATH=$(abspath $(LIBTPU)) JAX_PLATFORMS=cpu \
+	  xargs -n 1 -P 2 sh -c '$(BIN)/python -m benchmarks.$$0 --small'
 
 soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \

@@ -3,7 +3,7 @@
 Command: .venv/bin/python -m benchmarks.prepare_cpu [--small]
   (needs the extra `data`)
 
-The text is the embedded corpus, twelve times, written as files like C4's: JSON
+The text is the embedded corpus, 48 times, written as files like C4's: JSON
 lines, gzip. The vocabulary is a SentencePiece model of 8000 pieces. Runs with
 1, 2 and 4 workers take turns. Each is a process of its own that writes the
 whole text to a new folder, and all must write the same bytes. Seconds include
@@ -34,7 +34,7 @@ from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data import prepare, stdlib, vocabulary
 from lengen_jax.training import runs as runs_lib
 
-WORKERS, FILES, PIECES, ROUNDS = (1, 2, 4), 12, 8000, 3
+WORKERS, FILES, PIECES, ROUNDS = (1, 2, 4), 48, 8000, 3
 # This process, and those that it started and that ended.
 WHO = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 

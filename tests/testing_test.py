@@ -31,7 +31,6 @@ SPECS = [*testing.encoding_specs(), *FORMS]
 # One spec for each way to act on attention, and each setting; others are slow.
 QUICK = (
   'fire(init_threshold=8.)',
-  'transformer_xl',
   f'learned(max_position={testing.FAR + 64})',
   'rope(dynamic=True, train_length=6)',
 )

@@ -14,12 +14,6 @@ import pytest
 from lengen_jax.attention import ring
 from tests.attention import ring_cases
 
-QUICK = {'fire, packed', 'window'}
-CASES = [
-  name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-  for name in ring_cases.CASES
-]
-
 
 def check(name, error, steps, devices):
   # Positions per head are rounded, at distances up to the length. In bfloat16,
@@ -32,7 +26,7 @@ def check(name, error, steps, devices):
   assert steps == (2 if windowed else devices), name
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', ['fire, packed', 'window'])
 def test_gradients_are_those_of_one_device(name):
   check(name, *ring_cases.error(name, 2), devices=2)
 

@@ -43,18 +43,15 @@ def run(what):
   return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-  'what', ['one', pytest.param('all', marks=pytest.mark.slow)]
-)
-def test_losses_are_those_of_one_device(what):
-  models_losses = run(what)
+@pytest.mark.slow
+def test_losses_are_those_of_one_device():
+  models_losses = run('losses')
   for case, (alone, *meshes) in enumerate(models_losses):
-    assert len(meshes) == {'one': 1, 'all': 2}[what]
+    assert len(meshes) == 2
     for losses in meshes:
       np.testing.assert_allclose(losses, alone, rtol=1e-6)
-    if what == 'all':
-      # The control: another model, other losses.
-      assert not np.allclose(models_losses[case - 1][0], alone, rtol=1e-5)
+    # The control: another model, other losses.
+    assert not np.allclose(models_losses[case - 1][0], alone, rtol=1e-5)
 
 
 @pytest.mark.slow
