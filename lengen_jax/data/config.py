@@ -28,6 +28,9 @@ class DataConfig:
       `tokenizer.json` of a checkpoint.
     mode: how training text is cut into windows; see `windows.MODES`.
     separator: text between a prompt and its answer; never truncated.
+    source_length: tokens of the windows of text from which each row keeps two
+      chunks, `train_length` tokens in total; see `chunks.ChunkedBatches`. None
+      for rows that are windows. Requires the position scheme pose.
     target_length: maximum tokens of an answer, including its end; None for the
       length of the task.
   """
@@ -41,6 +44,7 @@ class DataConfig:
   vocabulary: str = 'bytes'
   mode: str = 'doc_window'
   separator: str = '\n\nAnswer: '
+  source_length: int | None = None
   target_length: int | None = None
 
   def __post_init__(self) -> None:
@@ -50,11 +54,24 @@ class DataConfig:
         raise errors.ConfigError(
           errors.one_of(f'data.{field}', getattr(self, field), valid)
         )
-    for field in ('train_length', 'batch_size', 'target_length'):
+    counts = 'train_length', 'batch_size', 'target_length', 'source_length'
+    for field in counts:
       value = getattr(self, field)
       if value is not None and value < 1:
         raise errors.ConfigError(
           f'data.{field} must be at least 1, got {value}'
+        )
+    if self.source_length is not None:
+      if self.source_length < self.train_length:
+        raise errors.ConfigError(
+          f'data.source_length={self.source_length} must be at least '
+          f'data.train_length={self.train_length}, the tokens that a row keeps'
+        )
+      if self.source == 'seqio' or self.mode == 'doc_pad':
+        raise errors.ConfigError(
+          f'data.source_length={self.source_length} requires whole windows of '
+          "'stdlib' or 'prepared' data, got data.source="
+          f'{self.source!r} and data.mode={self.mode!r}'
         )
     if self.source == 'prepared' and not self.path:
       raise errors.ConfigError(
@@ -74,3 +91,8 @@ class DataConfig:
       raise errors.ConfigError(
         "data.source='seqio' needs data.task, for example 'c4'"
       )
+
+  @property
+  def window_length(self) -> int:
+    """Tokens of the windows that training text is cut into."""
+    return self.source_length or self.train_length

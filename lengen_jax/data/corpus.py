@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from lengen_jax.data import stdlib, vocabulary, windows
+from lengen_jax.data import chunks, stdlib, vocabulary, windows
 from lengen_jax.data.config import DataConfig
 
 
@@ -32,7 +32,7 @@ class Corpus:
 
   def training(
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
-  ) -> windows.TrainingWindows:
+  ) -> windows.Batches:
     """Returns batches of the training split.
 
     Args:
@@ -40,13 +40,14 @@ class Corpus:
       seed: seed of the order.
       host: (index, count) of the hosts; each has its part of every batch.
     """
-    return windows.TrainingWindows(
+    batches = windows.TrainingWindows(
       self.documents['train'],
-      length=config.train_length,
+      length=config.window_length,
       batch_size=config.batch_size,
       seed=seed,
       host=host,
     )
+    return chunks.chunked(batches, config, seed=seed, host=host)
 
   def evaluation(self, config: Any) -> windows.EvaluationWindows:
     """Returns windows of the validation split for an EvalConfig."""

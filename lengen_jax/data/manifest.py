@@ -39,7 +39,7 @@ def identity(
     'task': config.task,
     'vocabulary': vocab.fingerprint,
     'mode': config.mode,
-    'train_length': config.train_length,
+    'train_length': config.window_length,
     'longest': longest,
   }
 

@@ -119,7 +119,7 @@ def prepare(
       }
       state = _resume(folder, state)
       cutter = windows.Cutter(
-        config.train_length,
+        config.window_length,
         config.mode,
         start=vocab.start,
         rest=state['splits']['train']['rest'],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.data import extra, windows
+from lengen_jax.data import chunks, extra, windows
 from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data.config import DataConfig
 
@@ -56,14 +56,15 @@ class Prepared:
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
   ) -> windows.Batches:
     """Returns batches of the training split; see `corpus.Corpus.training`."""
-    return PreparedBatches(
+    batches = PreparedBatches(
       self._records('train'),
-      length=config.train_length,
+      length=config.window_length,
       batch_size=config.batch_size,
       seed=seed,
       host=host,
       padded=config.mode == 'doc_pad',
     )
+    return chunks.chunked(batches, config, seed=seed, host=host)
 
   def evaluation(self, config: Any) -> windows.EvaluationWindows:
     """Returns the first validation windows for an EvalConfig."""
@@ -125,7 +126,8 @@ class PreparedBatches(windows.IndexedBatches):
     # After an error, reading starts again.
     ahead, self._ahead = self._ahead or self._read_ahead(), None
     batch = next(ahead)
-    self._ahead, self._next = ahead, self._next + 1
+    self._ahead = ahead
+    self.next_index += 1
     return batch
 
   def restore(self, folder: pathlib.Path) -> None:
@@ -138,7 +140,7 @@ class PreparedBatches(windows.IndexedBatches):
       num_threads=_THREADS, prefetch_buffer_size=_AHEAD
     )
     batches = iter(batches.to_iter_dataset(options))
-    batches.set_state({'next_index': self._next})
+    batches.set_state({'next_index': self.next_index})
     return batches
 
 

@@ -39,24 +39,32 @@ class Batches(abc.ABC):
 
 
 class IndexedBatches(Batches):
-  """Batches that are functions of their index."""
+  """Batches that are functions of their index.
 
-  _next = 0
+  Attributes:
+    next_index: index of the next batch.
+  """
+
+  next_index = 0
 
   @abc.abstractmethod
   def batch(self, index: int) -> dict[str, np.ndarray]:
     """Returns the batch at an index, counted from 0."""
 
   def next(self) -> dict[str, np.ndarray]:
-    batch = self.batch(self._next)
-    self._next += 1
+    batch = self.batch(self.next_index)
+    self.next_index += 1
     return batch
 
   def save(self, folder: pathlib.Path) -> None:
-    (folder / 'next.json').write_text(json.dumps({'next_index': self._next}))
+    (folder / 'next.json').write_text(
+      json.dumps({'next_index': self.next_index})
+    )
 
   def restore(self, folder: pathlib.Path) -> None:
-    self._next = json.loads((folder / 'next.json').read_text())['next_index']
+    self.next_index = json.loads((folder / 'next.json').read_text())[
+      'next_index'
+    ]
 
 
 class TrainingWindows(IndexedBatches):

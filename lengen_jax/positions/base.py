@@ -53,6 +53,9 @@ class PositionScheme:
   # Requires `roles`, int32 [R, B, L], which these methods also get, and returns
   # positions of the same shape.
   needs_roles = False
+  # Accepts roles in training, row 0 of which are the numbers of the chunks that
+  # tokens belong to.
+  takes_chunks = False
   # Random in training.
   random = False
   # Random at test time too.
@@ -220,7 +223,7 @@ class PositionScheme:
     seen: dict[str, Any] = {}
     if self.needs_tokens:
       seen |= {'tokens': tokens, 'segment_ids': segment_ids}
-    if self.needs_roles:
+    if self.needs_roles or (self.takes_chunks and roles is not None):
       seen['roles'] = roles
     for name, value in seen.items():
       want, ndim = ('[R, B, L]', 3) if name == 'roles' else ('[B, L]', 2)

@@ -101,5 +101,9 @@ class TwoParts(base.PositionScheme):
     return self.first.needs_roles or self.second.needs_roles
 
   @property
+  def takes_chunks(self) -> bool:
+    return self.first.takes_chunks or self.second.takes_chunks
+
+  @property
   def contiguous(self) -> bool:
     return self.second.contiguous

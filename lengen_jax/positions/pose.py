@@ -1,6 +1,7 @@
 """PoSE: positions that skip at random places, to reach far distances."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,9 @@ class Pose(base.PositionScheme):
   in {1 .. floor((r + 1) / m)} if r tokens are left, and each skip is uniform in
   what the earlier skips leave.
 
+  If the contents of rows are chunks of a longer text, see `data.source_length`,
+  the second chunk of the positions is that of the contents.
+
   Source: Zhu et al. (2023), arXiv:2309.10400, section 3.2, and its code.
 
   Attributes:
@@ -39,7 +43,13 @@ class Pose(base.PositionScheme):
   random = True
   ranges = {'max_position': '>= 1', 'chunks': '>= 2'}
 
-  def draw(self, rng: jax.Array, i: Array, lengths: Lengths) -> Draws:
+  @property
+  def takes_chunks(self) -> bool:
+    return self.chunks == 2
+
+  def draw(
+    self, rng: jax.Array, i: Array, lengths: Lengths, roles: Any = None
+  ) -> Draws:
     draws: dict[str, Array] = {}
     first = jnp.zeros_like(i)
     room = jnp.maximum(self.max_position - lengths, 0)
@@ -57,10 +67,14 @@ class Pose(base.PositionScheme):
         for number, bound in ((2 * chunk, size), (2 * chunk + 1, skips))
       )
       first, room = first + 1 + of_first, room - of_skip
+      if roles is not None:
+        first = (roles[0] == 0).sum(-1, keepdims=True)
       draws |= {name_of_first: first, name_of_skip: of_skip}
     return draws
 
-  def apply(self, draws: Draws, i: Array, *, lengths: Lengths = None) -> Array:
+  def apply(
+    self, draws: Draws, i: Array, *, lengths: Lengths = None, roles: Any = None
+  ) -> Array:
     positions = i
     for first, skip in self._names():
       positions = positions + jnp.where(i >= draws[first], draws[skip], 0)

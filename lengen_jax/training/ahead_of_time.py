@@ -113,7 +113,10 @@ def evaluation(run: run_lib.Run) -> Program | None:
   length = max(run.eval.lengths)
   longest = copy.copy(run)
   longest.data = dataclasses.replace(
-    run.data, batch_size=_rows(run, length), train_length=length
+    run.data,
+    batch_size=_rows(run, length),
+    train_length=length,
+    source_length=None,
   )
   key = jax.eval_shape(lambda: jax.random.key(0))
   with run.layout.scope():

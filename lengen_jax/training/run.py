@@ -53,6 +53,12 @@ class Run:
     self.config = config
     self.scheme = position_schemes.create(config.positions)
     objective.check(self.model, config.positions)
+    if self.data.source_length and not self.scheme.takes_chunks:
+      raise errors.CombinationError(
+        f'data.source_length={self.data.source_length} keeps two chunks of a '
+        f'text, and the positions {config.positions} do not skip between '
+        "them; set positions='pose(max_position=...)' with two chunks"
+      )
     self.tx = optimizer.create(sections.optimizer, self.train.steps)
     self.layout = sharding.Layout.create(
       sections.mesh, self.data.batch_size, devices
@@ -117,6 +123,8 @@ class Run:
       batch = windows.pair_batch(np.zeros((1, length), np.int32), targets)
     else:
       batch = windows.lm_batch(np.zeros((1, length + 1), np.int32))
+      if self.data.source_length:
+        batch['chunks'] = np.zeros_like(batch['inputs'])
     return {
       name: jax.ShapeDtypeStruct(
         (rows, *array.shape[1:]), array.dtype, sharding=self.layout.batch
