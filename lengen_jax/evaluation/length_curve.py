@@ -1,6 +1,6 @@
 """Loss as a function of length, on the same tokens at every length."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -64,6 +64,7 @@ def run(
   seed: int,
   layout: Any,
   lengths: Sequence[int] | None = None,
+  after_batch: Callable[[], None] = lambda: None,
 ) -> Iterator[LengthLoss]:
   """Evaluates a model at several lengths on the same tokens.
 
@@ -75,6 +76,7 @@ def run(
     seed: seed of masked tokens and of positions drawn at test time.
     layout: a `training.sharding.Layout`.
     lengths: lengths of windows; None for all.
+    after_batch: called after each batch; may raise to end the evaluation.
   """
   masked, tokens = {}, windows.tokens
   if config.architecture == 'encoder':
@@ -106,6 +108,7 @@ def run(
             sharding=layout.whole,
           )
         total_L += np.asarray(losses_L, np.float64)
+        after_batch()
       inexact = bias_error.largest(config, scheme, params, length)
     except (errors.LengthError, errors.CombinationError) as error:
       yield LengthLoss(length, None, tokens, refused=str(error))

@@ -128,8 +128,7 @@ class Checkpointer:
     self._make_room(step, state)
     try:
       state = checkpoint_format.unstacked(state)
-      finite = value is not None and math.isfinite(value)
-      self._values[step] = float(value) if finite else None
+      self._values[step] = _finite(value)
       record = checkpoint_format.make_record(
         step,
         state,
@@ -152,6 +151,26 @@ class Checkpointer:
       raise
     except Exception as error:  # Orbax raises many types for a full disk.
       self._abandon(step, error)
+
+  def rate(self, step: int, value: float | None) -> None:
+    """Waits for the save of a step and gives it a value; see `save`.
+
+    Raises:
+      errors.CheckpointError: the save failed, or the value cannot be written.
+    """
+    self._finish()
+    self._values[step] = _finite(value)
+    problem = None
+    if multihost.is_first():
+      try:
+        checkpoint_format.write_value(
+          self._folder / str(step), self._values[step]
+        )
+      except (OSError, ValueError) as error:
+        problem = multihost.first_line(error)
+    problem = multihost.any_problem(problem)
+    if problem is not None:
+      self._refuse(step, problem)
 
   def check(self) -> None:
     """Raises if a save has failed; cheap enough for every step.
@@ -355,6 +374,11 @@ class Checkpointer:
       f'step {step} cannot be saved in {self._folder}{room}: {problem}; older '
       'checkpoints are unchanged'
     ) from error
+
+
+def _finite(value: float | None) -> float | None:
+  finite = value is not None and math.isfinite(value)
+  return float(value) if finite else None
 
 
 def _manager(

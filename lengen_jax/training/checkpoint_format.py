@@ -74,6 +74,17 @@ def read_record(folder: files.Path) -> dict[str, Any]:
   return found
 
 
+def write_value(folder: files.Path, value: float | None) -> None:
+  """Changes the value in the record in the folder of a checkpoint.
+
+  Raises:
+    OSError: the record cannot be read.
+    ValueError: it cannot be written, or is damaged.
+  """
+  sealed = checksums.seal(read_record(folder) | {'value': value})
+  files.write_text(folder / 'record' / 'metadata', json.dumps(sealed))
+
+
 def read(
   folder: files.Path,
   abstract_state: Any,

@@ -1,12 +1,13 @@
 """Comparisons: trains each run and evaluates all on the same tokens."""
 
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import ml_collections
 
 from lengen_jax import data, errors
-from lengen_jax.training import evaluate, files, loop, multihost
+from lengen_jax.training import evaluate, faults, files, loop, multihost
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
@@ -25,6 +26,7 @@ def compare(
   trained once.
 
   Raises:
+    errors.PreemptedError: stopped by SIGTERM, in training or in evaluation.
     errors.LengenError: a run is invalid; raised before any run is trained.
   """
   configs = [runs_lib.configure(config, run) for run in runs]
@@ -58,7 +60,11 @@ def compare(
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
         trained = loop.train(each, folder, corpus=corpus, label=label)
         tested = trained.tested_as(run.tested_as)
-        curve = evaluate.curve(tested, windows, label)
+        with faults.Preemption() as preemption:
+          stop = functools.partial(
+            preemption.stop, f'{folder} is trained, but not evaluated'
+          )
+          curve = evaluate.curve(tested, windows, label, stop)
         if run.tested_as:
           curve |= dict(zip(run._fields[:3], run[:3], strict=True))
           curve['tested_as'] = str(run.tested_as)

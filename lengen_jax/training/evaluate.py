@@ -1,9 +1,10 @@
 """Evaluation of a trained model: loss by length, or scores of its answers.
 
 A corpus is a result of `data.load`. Progress lines start with `label`.
+`after_batch` is called after each batch and may raise to end an evaluation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import json
 import math
 import platform
@@ -45,7 +46,10 @@ def evaluate(
 
 
 def validate(
-  trained: run_lib.Trained, corpus: Any, label: str
+  trained: run_lib.Trained,
+  corpus: Any,
+  label: str,
+  after_batch: Callable[[], None],
 ) -> tuple[dict[str, float], float | None]:
   """Validates a model during training, at the length nearest to training's.
 
@@ -57,10 +61,10 @@ def validate(
   length = min(run.eval.lengths, key=lambda n: abs(n - run.data.train_length))
   if corpus.scored_by == 'loss':
     windows = corpus.evaluation(run.eval)
-    (one,) = _losses(trained, windows, label, [length])
+    (one,) = _losses(trained, windows, label, after_batch, [length])
     loss = math.nan if one.loss is None else one.loss
     return {'validation_loss': loss}, one.loss
-  tested, _ = answers(trained, corpus, label, [length])
+  tested, _ = answers(trained, corpus, label, [length], after_batch)
   scores = tested['scores'].get(str(length), {}).values()
   if not scores:
     return {'validation_score': math.nan}, None
@@ -86,14 +90,17 @@ def results(
 
 
 def curve(
-  trained: run_lib.Trained, windows: Any, label: str = 'eval'
+  trained: run_lib.Trained,
+  windows: Any,
+  label: str = 'eval',
+  after_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
   """Returns a curve of results.json: the loss by length, and details.
 
   `windows` is a data.EvaluationWindows, or pictures.
   """
   run = trained.run
-  losses = _losses(trained, windows, label)
+  losses = _losses(trained, windows, label, after_batch)
   distances = sorted({run.data.train_length - 1, max(windows.lengths) - 1})
   bytes_per_token = windows.bytes_per_token
   words = sum(map(lm.count_words, windows.texts())) / windows.tokens
@@ -140,6 +147,7 @@ def _losses(
   trained: run_lib.Trained,
   windows: Any,
   label: str,
+  after_batch: Callable[[], None],
   lengths: Sequence[int] | None = None,
 ) -> list[Any]:
   """Returns the LengthLoss of each length, and prints each."""
@@ -154,6 +162,7 @@ def _losses(
     seed=run.config.seed,
     layout=run.layout,
     lengths=lengths,
+    after_batch=after_batch,
   ):
     what = f'{one.loss:.4f} nats' if one.loss is not None else one.refused
     if one.bias_error:
@@ -176,6 +185,7 @@ def answers(
   prompts: Any,
   label: str = 'eval',
   lengths: Sequence[int] | None = None,
+  after_batch: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """Scores a model's answers to prompts at some lengths, or at eval.lengths.
 
@@ -209,7 +219,7 @@ def answers(
       count, name = len(examples), f'{label}: {task.name} at {length}'
       generator = generators[prompts.target_lengths[number]]
       try:
-        outputs = _generate(generator, trained, examples, name)
+        outputs = _generate(generator, trained, examples, name, after_batch)
       except (errors.LengthError, errors.CombinationError) as error:
         found['refused'][str(length)] = str(error)
         print(f'{name}: {error}', flush=True)
@@ -245,15 +255,18 @@ def _generate(
   trained: run_lib.Trained,
   examples: Sequence[Any],
   name: str,
+  after_batch: Callable[[], None],
 ) -> list[Any]:
   """Returns the output for each example; shows the progress."""
   count = len(examples)
   with progress_lib.Progress(name, count, what='prompt', unit='prompts') as bar:
-    return generator.run(
-      trained.state.params,
-      [example.tokens for example in examples],
-      report=lambda done, _: bar.update(done),
-    )
+
+    def report(done: int, _: int) -> None:
+      bar.update(done)
+      after_batch()
+
+    prompts = [example.tokens for example in examples]
+    return generator.run(trained.state.params, prompts, report=report)
 
 
 def _facts(trained: run_lib.Trained) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import contextlib
 import faulthandler
+import itertools
 import math
 import os
 import signal
@@ -14,13 +15,18 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
+from lengen_jax import errors
+
 
 class Preemption:
   """Context manager that catches SIGTERM, which announces a preemption.
 
-  If any process of a run receives it, all stop after the same step; they agree
-  on the step through JAX's preemption service.
+  If any process of a run receives it, all stop after the same call of
+  `reached`; they agree on the call through JAX's preemption service.
   """
+
+  # Numbers the calls, also those of earlier trainings in this process.
+  _calls = itertools.count(1)
 
   def __init__(self) -> None:
     self._received = False
@@ -38,14 +44,30 @@ class Preemption:
     if self._handles:
       signal.signal(signal.SIGTERM, self._previous)
 
-  def reached(self, step: int) -> bool:
-    """Returns whether to stop after this step; call at every step."""
+  def reached(self) -> bool:
+    """Returns whether to stop here.
+
+    Call it after every step and every batch of an evaluation, in all processes.
+    It is true once.
+    """
     if self._single:
       return self._received
-    return multihost_utils.reached_preemption_sync_point(step)
+    return multihost_utils.reached_preemption_sync_point(next(self._calls))
+
+  def stop(self, saved: str) -> None:
+    """Raises `preempted` where `reached` is true."""
+    if self.reached():
+      raise preempted(saved)
 
   def _receive(self, signum: int, frame: FrameType | None) -> None:
     self._received = True
+
+
+def preempted(saved: str) -> errors.PreemptedError:
+  """Returns the error of a preemption; `saved` tells what the run keeps."""
+  return errors.PreemptedError(
+    f'stopped by SIGTERM; {saved}; the same command resumes'
+  )
 
 
 class Watchdog:

@@ -55,6 +55,7 @@ def train(
   The workdir gets config.json, metrics.jsonl (a line per step; see `metrics`)
   and checkpoints. On SIGTERM, a run saves its current step and stops. A resumed
   run repeats an uninterrupted one bit for bit on the same devices and versions.
+  A validation that was interrupted is repeated first.
 
   With parameters from `train.init_from`, step and optimizer start anew, and a
   resumed run does not read these parameters again. With train.steps=0 the
@@ -91,9 +92,10 @@ def train(
   if state is None:
     state = run.init_state()
   try:
-    if int(state.step) < config.train.steps:
+    unvalidated = _lacks_validation(run, path, int(state.step))
+    if int(state.step) < config.train.steps or unvalidated:
       loop = Loop(run, batches, corpus, path, checkpoints, label)
-      state = loop.train(state)
+      state = loop.train(state, unvalidated)
     elif not config.train.steps:
       checkpoints.save(state, batches)
   except jax.errors.JaxRuntimeError as error:
@@ -163,6 +165,15 @@ def _adopted(
     raise type(error)(f'train.init_from={source}: {error}') from error
 
 
+def _lacks_validation(run: run_lib.Run, path: files.Path, step: int) -> bool:
+  """Returns whether a run was stopped before it validated its last step."""
+  if not step or not run.validates(step):
+    return False
+  lines, _ = metrics_lib.read(path / metrics_lib.STEPS, step)
+  lacks = len(lines) == step and '"validation_' not in lines[-1]
+  return bool(multihost.broadcast([lacks])[0])
+
+
 @dataclasses.dataclass
 class Loop:
   """The training loop of one session of a run."""
@@ -174,14 +185,23 @@ class Loop:
   checkpoints: checkpoint.Checkpointer
   label: str
 
-  def train(self, state: state_lib.TrainState) -> state_lib.TrainState:
-    """Returns the state after the last step of the config."""
+  def train(
+    self, state: state_lib.TrainState, unvalidated: bool
+  ) -> state_lib.TrainState:
+    """Returns the state after the last step of the config.
+
+    If `state` is `unvalidated`, it is validated first.
+    """
     run, config = self.run, self.run.train
     place, batches = run.layout.place, self.batches
     first, batch = int(state.step), place(batches.next())
     with contextlib.ExitStack() as stack:
       progress, log, profile = self._reporters(stack, first, batch)
       preemption = stack.enter_context(faults.Preemption())
+      if unvalidated:
+        self._validate(state, first, log, preemption)
+      if first == config.steps:
+        return state
       step_fn = self._compile(state, batch, progress)
       progress.start_clock()
       watchdog = stack.enter_context(faults.Watchdog(config.stall_seconds))
@@ -194,23 +214,13 @@ class Loop:
         state, metrics = step_fn(state, batch)
         profile.after(step, state)
         pending.append((step, metrics))
-        last, preempted = step == config.steps, preemption.reached(step)
+        last, preempted = step == config.steps, preemption.reached()
         saves = last or preempted or step % config.checkpoint_every == 0
-        cost = None
         if not saves:
           # Overlaps with the step on the devices.
           batch = place(batches.next())
         else:
           metrics |= _bias_error(run, state.params, progress)
-          # A machine about to be preempted has no time for a validation.
-          if not preempted and run.validates(step):
-            paused = time.monotonic()
-            trained = run_lib.Trained(run, state, seconds=0.0)
-            label = f'{self.label}: step {step}'
-            with watchdog.paused():
-              found, cost = evaluate.validate(trained, self.corpus, label)
-            metrics |= found
-            pause += time.monotonic() - paused
         if saves or len(pending) == config.log_every:
           spent = time.monotonic() - began - pause
           durable = self.checkpoints.durable_step()
@@ -223,15 +233,40 @@ class Loop:
             )
         if saves:
           # The log is complete and the data is at this step.
-          self.checkpoints.save(state, batches, value=cost)
-        if preempted and not last:
-          raise errors.PreemptedError(
-            f'stopped by SIGTERM; saved step {step} of {config.steps} in '
-            f'{self.path}; the same command resumes'
-          )
+          self.checkpoints.save(state, batches)
+        validates = run.validates(step)
+        # A machine about to be preempted has no time for a validation.
+        if preempted and (validates or not last):
+          raise faults.preempted(self._saved(step))
+        if validates:
+          paused = time.monotonic()
+          with watchdog.paused():
+            self._validate(state, step, log, preemption)
+          pause += time.monotonic() - paused
         if saves and not last:
           batch = place(batches.next())
     return state
+
+  def _validate(
+    self,
+    state: state_lib.TrainState,
+    step: int,
+    log: metrics_lib.Log,
+    preemption: faults.Preemption,
+  ) -> None:
+    """Validates a step that is saved, or raises PreemptedError."""
+    found, cost = evaluate.validate(
+      run_lib.Trained(self.run, state, seconds=0.0),
+      self.corpus,
+      f'{self.label}: step {step}',
+      functools.partial(preemption.stop, self._saved(step)),
+    )
+    self.checkpoints.rate(step, cost)
+    # Last: a step whose line has no validation is validated on resumption.
+    log.add(step, found)
+
+  def _saved(self, step: int) -> str:
+    return f'saved step {step} of {self.run.train.steps} in {self.path}'
 
   def _reporters(
     self, stack: contextlib.ExitStack, first: int, batch: dict[str, jax.Array]

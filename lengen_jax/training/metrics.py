@@ -191,6 +191,23 @@ class Log:
       self._append(entries, saves)
     return Written(float(fetched[-1]['loss']), most, entries[-1])
 
+  def add(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Adds metrics to the last line, which is that of `step`.
+
+    Raises:
+      errors.WorkdirError: the log cannot be written.
+    """
+    if self._path is None:
+      return
+    numbers = {name: _number(value) for name, value in metrics.items()}
+    lines = self._lines
+    if lines is None:
+      lines = self._path.read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | numbers, allow_nan=False)
+    files.write_text(self._path, ''.join(line + '\n' for line in lines))
+    for tracker in self._trackers:
+      tracker.write([{'step': step, **numbers}], self._clock())
+
   def close(self) -> None:
     for tracker in self._trackers:
       tracker.close()

@@ -1,11 +1,13 @@
 """Tests `lengen_jax/training/compare.py`."""
 
 import json
+import signal
 
 import pytest
 
 from lengen_jax import errors
 from lengen_jax.analysis import report
+from lengen_jax.evaluation import length_curve
 from lengen_jax.training import compare, loop
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
@@ -142,18 +144,28 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
 
   def train(config, *args, **kwargs):
     trained.append(config.model.encoding)
-    if len(trained) == 2:
+    if len(trained) == 3:
       raise KeyboardInterrupt
     return original(config, *args, **kwargs)
 
+  def terminate(*args, **kwargs):
+    signal.raise_signal(signal.SIGTERM)
+    return losses(*args, **kwargs)
+
   monkeypatch.setattr(loop, 'train', train)
+  losses = length_curve.position_losses
+  with monkeypatch.context() as patch:
+    patch.setattr(length_curve, 'position_losses', terminate)
+    with pytest.raises(errors.PreemptedError, match='trained, but not eval'):
+      compare.compare(tiny_config, tmp_path, runs)
+  assert not (tmp_path / 'results.json').exists()
   with pytest.raises(KeyboardInterrupt):
     compare.compare(tiny_config, tmp_path, runs)
   found = json.loads((tmp_path / 'results.json').read_text())
   assert [c['encoding'] for c in found['curves']] == [runs[0][0]]
 
   results = compare.compare(tiny_config, tmp_path, runs)
-  assert trained == [runs[0][0], runs[1][0], runs[1][0]]
+  assert trained == [run.encoding for run in (*runs[:1] * 2, *runs[1:] * 2)]
   assert json.loads((tmp_path / 'results.json').read_text()) == results
   assert results['train_length'] == 32
   assert results['lengths'] == [32, 64]

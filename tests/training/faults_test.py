@@ -15,6 +15,7 @@ import pytest
 
 from configs import stdlib as stdlib_config
 from lengen_jax import errors
+from lengen_jax.evaluation import length_curve
 from lengen_jax.training import checkpoint, faults, loop, pretrained
 from lengen_jax.training import run as run_lib
 
@@ -219,13 +220,66 @@ def test_a_process_that_makes_progress_does_not_end(exits):
   assert not exits
 
 
+def outcome(folder):
+  """Validations, values and checksums of states, the best step, losses."""
+  checkpoints = checkpoint.Checkpointer(folder, None, best='min')
+  try:
+    found = [checkpoints.record(n) for n in sorted(checkpoint.steps(folder))]
+    best = checkpoints.best_step()
+  finally:
+    checkpoints.close()
+  validated = [e.get('validation_loss') for e in log(folder)]
+  states = [(one['step'], one['value'], one['state']) for one in found]
+  return validated, states, best, numbers(folder)
+
+
+def test_sigterm_in_a_validation_saves_and_the_run_resumes(
+  tmp_path, tiny_config, corpus, monkeypatch
+):
+  """At once, first in the middle and then at the last step."""
+  tiny_config.train.checkpoint_every = 4
+  tiny_config.train.evaluate_every = 4
+  tiny_config.eval.batch_tokens = 512
+  original, calls = length_curve.position_losses, []
+
+  def losses(*arguments, **named):
+    calls.append(0)
+    if len(calls) == stop:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return original(*arguments, **named)
+
+  monkeypatch.setattr(length_curve, 'position_losses', losses)
+  stop = 0
+  loop.train(tiny_config, tmp_path / 'whole', corpus=corpus)
+  batches = len(calls) // 2
+  assert batches > 1
+  for step, stop in ((4, 1), (8, batches + 1)):
+    calls.clear()
+    with pytest.raises(errors.PreemptedError, match=f'saved step {step} of 8'):
+      loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
+    # No batch follows.
+    assert len(calls) == stop
+    assert max(checkpoint.steps(tmp_path / 'cut')) == step
+    assert log(tmp_path / 'cut')[-1]['step'] == step
+  calls.clear()
+  loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
+  assert len(calls) == batches
+  validated, states, best, _ = outcome(tmp_path / 'cut')
+  assert [value for _, value, _ in states] == validated[3::4]
+  assert best == 8
+  assert outcome(tmp_path / 'cut') == outcome(tmp_path / 'whole')
+  # Nothing is left to do.
+  loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
+  assert len(calls) == batches
+
+
 def test_the_best_checkpoint_stays(tmp_path, tiny_config, corpus, monkeypatch):
   tiny_config.train.checkpoint_every = 1
   tiny_config.train.evaluate_every = 2
   losses = iter([3.0, 1.0, 2.0, 2.5])
 
-  def validate(trained, corpus, label):
-    del trained, corpus, label
+  def validate(trained, corpus, label, after_batch):
+    del trained, corpus, label, after_batch
     loss = next(losses)
     return {'validation_loss': loss}, loss
 

@@ -201,6 +201,53 @@ def test_processes_of_two_are_stopped_and_killed(
   assert state(tmp_path) == state(whole_pair)
 
 
+@pytest.mark.parametrize('processes, windows', [(1, 256), (2, 16)])
+def test_sigterm_in_a_long_validation(
+  tmp_path, environment, processes, windows
+):
+  """It ends the run within seconds, and is repeated."""
+  changes = [
+    '--config.train.steps=20',
+    '--config.train.checkpoint_every=10',
+    '--config.train.evaluate_every=10',
+    # Hundreds of batches, and thousands with one process.
+    f'--config.eval.windows={windows}',
+    '--config.eval.batch_tokens=32',
+  ]
+
+  def begin(name):
+    if processes == 2:
+      return pair(tmp_path / name, environment, *changes)
+    return [start(command(tmp_path / name, *changes), environment)]
+
+  def validations(name):
+    lines = (tmp_path / name / 'metrics.jsonl').read_text().splitlines()
+    return [json.loads(line).get('validation_loss') for line in lines]
+
+  for process in begin('whole'):
+    finish(process)
+  for step in (10, 20):
+    running = begin('cut')
+    wait_for(tmp_path / 'cut', step, running[0])
+    if step == 20:
+      # It takes some time until the validation of step 10 is repeated.
+      assert validations('cut')[9] is not None
+    running[-1].send_signal(signal.SIGTERM)
+    sent = time.monotonic()
+    for process in running:
+      output = finish(process, status=75)
+      assert f'saved step {step} of 20' in output
+      assert f'step {step}: length' not in output
+    assert time.monotonic() - sent < 30
+    assert validations('cut')[-1] is None
+  for process in begin('cut'):
+    finish(process)
+  assert validations('cut') == validations('whole')
+  assert len([*filter(None, validations('whole'))]) == 2
+  assert log(tmp_path / 'cut') == log(tmp_path / 'whole')
+  assert state(tmp_path / 'cut') == state(tmp_path / 'whole')
+
+
 def test_two_processes_train_as_one(tmp_path, environment, whole_pair):
   """On the same mesh of two devices."""
   alone = {**environment, 'JAX_NUM_CPU_DEVICES': '2'}
