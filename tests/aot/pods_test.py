@@ -61,9 +61,11 @@ def test_keys_travel_around_a_ring(monkeypatch):
 
   def sent():
     config = fire_c4.get_config('base,tiny')
-    config.data.update(train_length=2**13, batch_size=1)
+    config.data.update(train_length=2**12, batch_size=1)
     config.mesh.sequence = 4
-    config.model.implementation = 'blockwise'
+    config.model.update(
+      implementation='blockwise', encoding='alibi', num_layers=1
+    )
     devices = ahead_of_time.devices(pods.get('v4-8'))
     program = ahead_of_time.training_step(run_lib.Run(config, devices=devices))
     return program.sent
