@@ -57,9 +57,9 @@ class ChunkedBatches(windows.Batches):
     self._rows = windows.host_rows(batch_size, host)
 
   def next(self) -> dict[str, np.ndarray]:
-    # Draws depend on the number of the batch and of the row, for any hosts.
+    # A function of batch and row for any hosts, and not the draws of an order.
     draw = np.random.Generator(
-      np.random.Philox([self._seed, self._batches.next_index])
+      np.random.Philox([self._seed, self._batches.next_index, 1])
     )
     batch = self._batches.next()
     tokens = np.concatenate([batch['inputs'], batch['targets'][:, -1:]], axis=1)

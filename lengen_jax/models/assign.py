@@ -36,7 +36,7 @@ def assign(
       are then equal in all rows are computed for one row.
     roles: int32 `[R, B, L]`, or None. With several rows of roles, the encoding
       at the input gets several rows of positions.
-    **seen: `tokens` and `segment_ids`; see PositionScheme.
+    **seen: `tokens`, `segment_ids` and `chunks`; see PositionScheme.
 
   Raises:
     errors.LengthError: a position is beyond the table of an encoding.

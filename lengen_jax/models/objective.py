@@ -100,9 +100,6 @@ def apply(
       shared = scheme.same_rows or not scheme.draws(train)
       lengths = lengths[:1] if shared else lengths
       index = jnp.broadcast_to(position_index(shape[1], None), shape)
-    roles = batch.get(side + 'roles')
-    if 'chunks' in batch:
-      roles = batch['chunks'][None]
     positions = assign(
       config,
       scheme,
@@ -113,7 +110,8 @@ def apply(
       equal_rows=not packed,
       tokens=inputs,
       segment_ids=batch[side + 'segment_ids'] if packed else None,
-      roles=roles,
+      roles=batch.get(side + 'roles'),
+      chunks=batch.get('chunks'),
     )
     named[side + 'positions'] = Tokens.create(
       shape,

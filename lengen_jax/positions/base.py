@@ -53,8 +53,8 @@ class PositionScheme:
   # Requires `roles`, int32 [R, B, L], which these methods also get, and returns
   # positions of the same shape.
   needs_roles = False
-  # Accepts roles in training, row 0 of which are the numbers of the chunks that
-  # tokens belong to.
+  # Rows may be chunks of a text: in training, `draw` and `apply` also get
+  # `chunks` if they are given.
   takes_chunks = False
   # Random in training.
   random = False
@@ -82,6 +82,7 @@ class PositionScheme:
     tokens: Array | None = None,
     segment_ids: Array | None = None,
     roles: Array | None = None,
+    chunks: Array | None = None,
     rng: jax.Array | None = None,
     train: bool = False,
     num_layers: int | None = None,
@@ -96,6 +97,8 @@ class PositionScheme:
       segment_ids: int32 `[B, L]` of packed rows.
       roles: int32 `[R, B, L]`, if the scheme needs them; -1 for a token without
         a role.
+      chunks: int32 `[B, L]`, 0 or 1, the chunk of a text that a token belongs
+        to; see `data.chunks`. Only schemes with `takes_chunks` use it.
       rng: a PRNG key, required if the scheme is random.
       train: whether the batch is for training.
       num_layers: layers of the model, required if the scheme draws per layer.
@@ -129,6 +132,8 @@ class PositionScheme:
     seen = self._seen(shape, tokens, segment_ids, roles)
     if not self.draws(train):
       return self.at_test(segment_positions, lengths, **seen)
+    if self.takes_chunks and chunks is not None:
+      seen['chunks'] = chunks
     rng = self.checked_key(rng)
 
     def positions(rng: jax.Array) -> Positions:
@@ -223,7 +228,7 @@ class PositionScheme:
     seen: dict[str, Any] = {}
     if self.needs_tokens:
       seen |= {'tokens': tokens, 'segment_ids': segment_ids}
-    if self.needs_roles or (self.takes_chunks and roles is not None):
+    if self.needs_roles:
       seen['roles'] = roles
     for name, value in seen.items():
       want, ndim = ('[R, B, L]', 3) if name == 'roles' else ('[B, L]', 2)

@@ -48,7 +48,7 @@ class Pose(base.PositionScheme):
     return self.chunks == 2
 
   def draw(
-    self, rng: jax.Array, i: Array, lengths: Lengths, roles: Any = None
+    self, rng: jax.Array, i: Array, lengths: Lengths, chunks: Any = None
   ) -> Draws:
     draws: dict[str, Array] = {}
     first = jnp.zeros_like(i)
@@ -67,21 +67,18 @@ class Pose(base.PositionScheme):
         for number, bound in ((2 * chunk, size), (2 * chunk + 1, skips))
       )
       first, room = first + 1 + of_first, room - of_skip
-      if roles is not None:
-        first = (roles[0] == 0).sum(-1, keepdims=True)
+      if chunks is not None:
+        first = (chunks == 0).sum(-1, keepdims=True)
       draws |= {name_of_first: first, name_of_skip: of_skip}
     return draws
 
   def apply(
-    self, draws: Draws, i: Array, *, lengths: Lengths = None, roles: Any = None
+    self, draws: Draws, i: Array, *, lengths: Lengths = None, chunks: Any = None
   ) -> Array:
     positions = i
     for first, skip in self._names():
       positions = positions + jnp.where(i >= draws[first], draws[skip], 0)
     return positions
-
-  def at_test(self, i: Array, lengths: Lengths, roles: Any = None) -> Array:
-    return i
 
   def _names(self) -> list[tuple[str, str]]:
     """Returns the names of the draws of each chunk after the first."""

@@ -66,7 +66,7 @@ def test_positions_skip_where_the_text_does():
   got = positions.create('pose(max_position=100)')(
     index,
     lengths=batch['lengths'],
-    roles=batch['chunks'][None],
+    chunks=batch['chunks'],
     rng=jax.random.key(0),
     train=True,
   )
@@ -74,6 +74,18 @@ def test_positions_skip_where_the_text_does():
   most = skip.max(1, keepdims=True)
   np.testing.assert_array_equal(skip, most * batch['chunks'])
   assert (most > 0).mean() > 0.8 and most.max() <= 100 - N
+
+
+def test_roles_of_a_task_are_no_chunks():
+  index = np.tile(np.arange(12, dtype=np.int32), (3, 1))
+  given = {'lengths': np.full((3, 1), 12), 'rng': jax.random.key(0)}
+  scheme = positions.create('pose(max_position=100)')
+  for train in (False, True):
+    want = scheme(index, train=train, **given)
+    roles = np.tile(index % 3, (1, 1, 1))
+    np.testing.assert_array_equal(
+      scheme(index, train=train, roles=roles, **given), want
+    )
 
 
 def tiny(**changes):
@@ -89,13 +101,13 @@ def test_a_run_trains_on_chunks(tmp_path, monkeypatch):
   seen = []
   draw = pose.Pose.draw
 
-  def spied(self, rng, i, lengths, roles=None):
-    seen.append(roles)
-    return draw(self, rng, i, lengths, roles)
+  def spied(self, rng, i, lengths, chunks=None):
+    seen.append(chunks)
+    return draw(self, rng, i, lengths, chunks)
 
   monkeypatch.setattr(pose.Pose, 'draw', spied)
   loop.train(tiny(), tmp_path)
-  assert seen and all(roles.shape == (1, 4, 32) for roles in seen)
+  assert seen and all(chunks.shape == (4, 32) for chunks in seen)
 
 
 @pytest.mark.parametrize(
