@@ -201,16 +201,22 @@ def test_processes_of_two_are_stopped_and_killed(
   assert state(tmp_path) == state(whole_pair)
 
 
-@pytest.mark.parametrize('processes, windows', [(1, 256), (2, 16)])
+@pytest.mark.parametrize(
+  'processes, windows, steps', [(1, 256, (10, 20)), (2, 96, (10,))]
+)
 def test_sigterm_in_a_long_validation(
-  tmp_path, environment, processes, windows
+  tmp_path, environment, processes, windows, steps
 ):
-  """It ends the run within seconds, and is repeated."""
+  """It ends the run within seconds, and is repeated.
+
+  Two processes need a second or more to agree on the batch after which they
+  end.
+  """
   changes = [
-    '--config.train.steps=20',
+    f'--config.train.steps={steps[-1]}',
     '--config.train.checkpoint_every=10',
     '--config.train.evaluate_every=10',
-    # Hundreds of batches, and thousands with one process.
+    # Thousands of batches.
     f'--config.eval.windows={windows}',
     '--config.eval.batch_tokens=32',
   ]
@@ -226,7 +232,7 @@ def test_sigterm_in_a_long_validation(
 
   for process in begin('whole'):
     finish(process)
-  for step in (10, 20):
+  for step in steps:
     running = begin('cut')
     wait_for(tmp_path / 'cut', step, running[0])
     if step == 20:
@@ -236,14 +242,14 @@ def test_sigterm_in_a_long_validation(
     sent = time.monotonic()
     for process in running:
       output = finish(process, status=75)
-      assert f'saved step {step} of 20' in output
+      assert f'saved step {step} of {steps[-1]}' in output
       assert f'step {step}: length' not in output
     assert time.monotonic() - sent < 30
     assert validations('cut')[-1] is None
   for process in begin('cut'):
     finish(process)
   assert validations('cut') == validations('whole')
-  assert len([*filter(None, validations('whole'))]) == 2
+  assert len([*filter(None, validations('whole'))]) == len(steps)
   assert log(tmp_path / 'cut') == log(tmp_path / 'whole')
   assert state(tmp_path / 'cut') == state(tmp_path / 'whole')
 
