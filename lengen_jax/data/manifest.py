@@ -48,7 +48,10 @@ def check(
   found: Manifest, wanted: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
   """Raises CorpusError with all differences of a manifest and an `identity`."""
-  names = {'longest': 'the longest of eval.lengths'}
+  names = {
+    'longest': 'the longest of eval.lengths',
+    'train_length': 'data.train_length or data.source_length',
+  }
   differences = [
     f'{names.get(key, "data." + key)}: {found[key]!r} there, {value!r} here'
     for key, value in wanted.items()

@@ -102,7 +102,7 @@ class TrainingWindows(IndexedBatches):
       raise errors.CorpusError(
         f'the training documents contain {len(self._starts)} windows of '
         f'{length} tokens, fewer than data.batch_size={batch_size}; lower '
-        'data.train_length or data.batch_size'
+        'data.train_length, data.source_length or data.batch_size'
       )
     self._order: tuple[int | None, np.ndarray | None] = (None, None)
 

@@ -53,12 +53,6 @@ class Run:
     self.config = config
     self.scheme = position_schemes.create(config.positions)
     objective.check(self.model, config.positions)
-    if self.data.source_length and not self.scheme.takes_chunks:
-      raise errors.CombinationError(
-        f'data.source_length={self.data.source_length} keeps two chunks of a '
-        f'text, and the positions {config.positions} do not skip between '
-        "them; set positions='pose(max_position=...)' with two chunks"
-      )
     self.tx = optimizer.create(sections.optimizer, self.train.steps)
     self.layout = sharding.Layout.create(
       sections.mesh, self.data.batch_size, devices
@@ -95,6 +89,12 @@ class Run:
 
   def check_step(self) -> None:
     """Traces a step, to raise a LengenError before training."""
+    if self.data.source_length and not self.scheme.takes_chunks:
+      raise errors.CombinationError(
+        f'data.source_length={self.data.source_length} keeps two chunks of a '
+        f'text, and the positions {self.config.positions} do not skip between '
+        "them; set positions='pose(max_position=...)' with two chunks"
+      )
     with self.layout.scope():
       jax.eval_shape(
         self.step_fn(packed=False), self.abstract_state, self.abstract_batch()

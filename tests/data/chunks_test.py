@@ -11,6 +11,7 @@ from lengen_jax.data import config as data_config
 from lengen_jax.positions import pose
 from lengen_jax.training import loop
 from lengen_jax.training import run as run_lib
+from lengen_jax.training import runs as runs_lib
 
 N, TOTAL, ROWS = 7, 20, 64
 CONFIG = data_config.DataConfig(
@@ -110,6 +111,13 @@ def test_a_run_trains_on_chunks(tmp_path, monkeypatch):
   assert seen and all(chunks.shape == (4, 32) for chunks in seen)
 
 
+def test_other_positions_may_be_tested():
+  tested = run_lib.Run(tiny()).tested_as(
+    runs_lib.Run('rope', 'standard', 'none')
+  )
+  assert str(tested.scheme) == 'standard'
+
+
 @pytest.mark.parametrize(
   'changes, error, fact',
   [
@@ -124,7 +132,7 @@ def test_a_run_trains_on_chunks(tmp_path, monkeypatch):
 )
 def test_refuses(changes, error, fact):
   with pytest.raises(error) as caught:
-    run_lib.Run(tiny(**changes))
+    run_lib.Run(tiny(**changes)).check_step()
   assert fact in str(caught.value) and 'data.source_length=' in str(
     caught.value
   )

@@ -321,7 +321,10 @@ def test_raw_data_that_has_changed(tmp_path, raw, small):
 CHANGES = {
   'task': ('arxiv', "data.task: 'lm' there, 'arxiv' here"),
   'mode': ('concat', "data.mode: 'doc_pad' there, 'concat' here"),
-  'train_length': (8, 'data.train_length: 16 there, 8 here'),
+  'train_length': (
+    8,
+    'data.train_length or data.source_length: 16 there, 8 here',
+  ),
   'longest': (64, 'longest of eval.lengths: 32 there, 64 here'),
 }
 

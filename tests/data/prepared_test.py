@@ -270,7 +270,10 @@ def test_what_results_record(folder, tmp_path):
 CHANGES = [
   (dict(task='c4'), "data.task: 'lm' there, 'c4' here"),
   (dict(mode='concat'), "data.mode: 'doc_pad' there, 'concat' here"),
-  (dict(train_length=32), 'data.train_length: 16 there, 32 here'),
+  (
+    dict(train_length=32),
+    'data.train_length or data.source_length: 16 there, 32 here',
+  ),
   (dict(longest=128), 'the longest of eval.lengths: 64 there, 128 here'),
 ]
 
