@@ -19,6 +19,7 @@ from lengen_jax.evaluation import batching
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking, transformer
+from lengen_jax.models.assign import assign
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme, tokens
 from lengen_jax.types import Array, Params
@@ -54,7 +55,6 @@ class Generator:
     errors.ConfigError: the model is not a decoder, `max_new` or `batch_tokens`
       is below 1, `temperature` is negative, or `top_p` is not in (0, 1] or is
       given without a temperature.
-    errors.CombinationError: the scheme needs roles.
   """
 
   config: ModelConfig
@@ -75,11 +75,6 @@ class Generator:
         "generation requires a model of architecture 'decoder', got "
         f'{self.config.architecture!r}'
       )
-    if self.scheme.needs_roles:
-      raise errors.CombinationError(
-        f'{self.scheme} needs roles of tokens, which only tasks provide; '
-        'prompts have none, so that generation requires another scheme'
-      )
     for name in ('max_new', 'batch_tokens'):
       if getattr(self, name) < 1:
         raise errors.ConfigError(
@@ -92,6 +87,8 @@ class Generator:
     params: Params,
     prompts: Sequence[np.ndarray],
     report: Callable[[int, int], None] = lambda done, steps: None,
+    *,
+    roles: Sequence[np.ndarray] | None = None,
   ) -> list[np.ndarray]:
     """Returns the tokens that the model generates after each prompt.
 
@@ -103,21 +100,27 @@ class Generator:
         is put before each, or with their first input if it is None.
       report: called after each batch as `report(done, steps)`: the number of
         finished prompts, and of decoding steps on the slowest device.
+      roles: for schemes that need them, the roles of the inputs of each row,
+        int32 `[R, planned length]`: of its prompt, and of the tokens that are
+        expected after it; -1 for a token without a role.
 
     Returns:
       An int32 array per prompt: token ids up to the first `end_id`, which is
       excluded; at most `max_new`.
 
     Raises:
-      errors.ConfigError: a prompt is not an array of ids in the vocabulary.
+      errors.ConfigError: a prompt is not an array of ids in the vocabulary, or
+        roles do not fit the rows.
       errors.LengthError: the longest prompt plus `max_new` exceeds the range of
         an encoding or of the scheme.
-      errors.CombinationError: scheme and encoding are incompatible.
+      errors.CombinationError: scheme and encoding are incompatible, or the
+        scheme needs roles and there are none.
       errors.MetricError: logits are not finite.
     """
     inputs = [self._inputs(i, prompt) for i, prompt in enumerate(prompts)]
     # The first input does not count.
     lengths = np.array([len(one) - 1 for one in inputs], int)
+    roles = self._checked_roles(roles, lengths + self.max_new)
     written: list[Any] = [None] * len(inputs)
     params = self._decoding_params(params)
     done = 0
@@ -136,6 +139,10 @@ class Generator:
       }
       for row, number in zip(batch['tokens'], filled, strict=True):
         row[: lengths[number] + 1] = inputs[number]
+      if roles is not None:
+        batch['roles'] = _padded(
+          [roles[number] for number in filled], width + self.max_new
+        )
       batch = jax.device_put(batch, self._by_row)
       ids, steps, finite = jax.device_get(self._write(params, batch))
       report(done, int(steps.max()))
@@ -171,6 +178,43 @@ class Generator:
         'first input'
       )
     return prompt
+
+  def _checked_roles(
+    self, roles: Sequence[np.ndarray] | None, planned: np.ndarray
+  ) -> list[np.ndarray] | None:
+    """Returns the roles of all rows if the scheme needs them, else None."""
+    if not self.scheme.needs_roles:
+      return None
+    if roles is None:
+      raise errors.CombinationError(
+        f'{self.scheme} needs the roles of all tokens, which only tasks '
+        'provide; give `roles`, or use another scheme'
+      )
+    if len(roles) != len(planned):
+      raise errors.ConfigError(
+        f'there are {len(planned)} prompts and roles of {len(roles)}'
+      )
+    roles = [np.asarray(one) for one in roles]
+    for number, (one, length) in enumerate(zip(roles, planned, strict=True)):
+      want = roles[0].shape[:1] + (length,)
+      if one.ndim != 2 or one.shape != want or one.dtype.kind not in 'iu':
+        raise errors.ConfigError(
+          f'the roles of prompt {number} are {one.dtype} {one.shape}; they '
+          f'must be integers, [R, {length}], with as many rows R as those of '
+          'prompt 0'
+        )
+    if roles:
+      # Concrete roles are checked against the scheme's largest position.
+      longest = int(planned.max())
+      self.scheme(
+        np.zeros((len(roles), longest), np.int32),
+        lengths=planned[:, None].astype(np.int32),
+        tokens=np.zeros((len(roles), longest), np.int32),
+        roles=np.moveaxis(_padded(roles, longest), 1, 0),
+        rng=jax.random.key(self.seed),
+        num_layers=self.config.num_layers,
+      )
+    return roles
 
   @property
   def _by_row(self) -> NamedSharding:
@@ -215,7 +259,8 @@ class Generator:
     """Generates tokens; reads all tokens of a prompt but the last in one call.
 
     `batch` has 'tokens' `[B, W + 1]` (first input, prompt and padding),
-    'lengths' `[B]` of the prompts, and 'numbers' `[B]`, the prompts' indices.
+    'lengths' `[B]` of the prompts, 'numbers' `[B]`, the prompts' indices, and
+    'roles' `[B, R, P]`, if the scheme needs them.
 
     Returns:
       Token ids, int32 `[B, N]`, arbitrary after an `end_id`; decoding steps,
@@ -241,7 +286,10 @@ class Generator:
       )
 
     cache = self._empty_cache(
-      tokens_BxW1.shape[1] - 1, lengths_B, batch['numbers']
+      tokens_BxW1.shape[1] - 1,
+      lengths_B,
+      batch['numbers'],
+      batch.get('roles'),
     )
     if tokens_BxW1.shape[1] > 1:
       # XLA eliminates the computation of the unused logits.
@@ -275,7 +323,11 @@ class Generator:
     return ids_BxN, steps[None], finite[None]
 
   def _empty_cache(
-    self, width: int, lengths_B: Array, numbers_B: Array
+    self,
+    width: int,
+    lengths_B: Array,
+    numbers_B: Array,
+    roles_BxRxP: Array | None,
   ) -> cache_lib.Cache:
     """Returns a cache whose rows have their own planned lengths."""
     scheme, rng = self.scheme, jax.random.key(self.seed)
@@ -283,27 +335,38 @@ class Generator:
     slots = width + self.max_new
     planned_B = lengths_B + self.max_new
 
-    def positions(planned: Array, number: Array) -> Any:
+    def positions(
+      planned: Array, number: Array, roles_RxP: Array | None
+    ) -> Any:
       """Returns the positions of one row, independent of the other rows."""
       index = tokens.position_index(slots, None)
-      given = scheme(
+      given = assign(
+        self.config,
+        scheme,
         index,
         lengths=planned[None, None],
+        rng=jax.random.fold_in(rng, 0 if scheme.same_rows else number),
+        train=False,
+        equal_rows=False,
         # Positions that depend on tokens follow in each step.
         tokens=jnp.zeros_like(index),
-        rng=jax.random.fold_in(rng, 0 if scheme.same_rows else number),
-        num_layers=self.config.num_layers,
+        roles=None if roles_RxP is None else roles_RxP[:, None],
       )
       return jax.tree.map(lambda leaf: jnp.squeeze(leaf, -2), given)
 
     # `create` checks the longest possible planned length, `slots`, because the
     # planned lengths of the rows are traced.
     cache = cache_lib.create(
-      self.config, len(lengths_B), slots, scheme=scheme, rng=rng
+      self.config,
+      len(lengths_B),
+      slots,
+      scheme=scheme,
+      roles=None if roles_BxRxP is None else jnp.moveaxis(roles_BxRxP, 1, 0),
+      rng=rng,
     )
     found = tokens.Tokens.create(
       (len(lengths_B), slots),
-      jax.vmap(positions, out_axes=-2)(planned_B, numbers_B),
+      jax.vmap(positions, out_axes=-2)(planned_B, numbers_B, roles_BxRxP),
     )
     return dataclasses.replace(
       cache,
@@ -311,6 +374,14 @@ class Generator:
       input_positions=found.input_positions,
       planned=planned_B[:, None],
     )
+
+
+def _padded(roles: Sequence[np.ndarray], slots: int) -> np.ndarray:
+  """Returns roles of rows as one array, int32 `[B, R, P]`, padded with -1."""
+  filled = np.full((len(roles), len(roles[0]), slots), -1, np.int32)
+  for row, one in zip(filled, roles, strict=True):
+    row[:, : one.shape[1]] = one
+  return filled
 
 
 def sample(

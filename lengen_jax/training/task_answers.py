@@ -8,7 +8,7 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax.evaluation import generation
 from lengen_jax.models.transduction import TaskModel
-from lengen_jax.tasks import Task
+from lengen_jax.tasks import batches, Task
 from lengen_jax.training import sharding
 from lengen_jax.training.config import MeshConfig, TaskEvalConfig
 from lengen_jax.types import Params
@@ -19,13 +19,8 @@ def check(model: TaskModel, config: TaskEvalConfig, task: Task) -> None:
 
   Raises:
     errors.ConfigError: the model is not a decoder, targets do not follow the
-      input, the score is the loss, or the scheme needs roles.
+      input, or the score is the loss.
   """
-  if model.scheme is not None and model.scheme.needs_roles:
-    raise errors.ConfigError(
-      f"eval.by='generation' does not provide roles, which {model.scheme} "
-      "needs; use eval.by='teacher_forcing'"
-    )
   valid = model.autoregressive and not task.tags
   if not valid or config.score == 'loss':
     raise errors.ConfigError(
@@ -40,6 +35,7 @@ def generate(
   task: Task,
   params: Params,
   inputs: jax.Array,
+  targets: jax.Array,
   length: int,
   *,
   batch_tokens: int,
@@ -47,13 +43,15 @@ def generate(
   """Returns the greedy answers of a decoder, int32 `[B, M]`.
 
   The model reads its own earlier tokens in place of targets. M is the number of
-  targets at a nominal length.
+  targets at a nominal length. If positions depend on roles, they are those of
+  the correct row: the roles of the targets are the plan of the answer.
 
   Args:
     model: a model of a generated task.
     task: the task.
     params: the model's parameters.
     inputs: int32 `[B, N]`, of that nominal length, padded at the end.
+    targets: int32 `[B, M]`; only their roles are used.
     length: nominal length.
     batch_tokens: tokens per batch, questions and answers together.
 
@@ -80,4 +78,13 @@ def generate(
     np.append(row[:count], task.separator)
     for row, count in zip(np.asarray(inputs), counts, strict=True)
   ]
-  return np.stack(generator.run(params, prompts))
+  roles = None
+  if scheme.needs_roles:
+    batch = batches.make(task, inputs, targets, length, autoregressive=True)
+    roles = [
+      row[:, : count + generator.max_new]
+      for row, count in zip(
+        np.moveaxis(np.asarray(batch['roles']), 1, 0), counts, strict=True
+      )
+    ]
+  return np.stack(generator.run(params, prompts, roles=roles))

@@ -374,6 +374,7 @@ class TaskTrainer:
         self.task,
         jax.tree.map(lambda leaf, n=point: np.asarray(leaf[n]), params),
         inputs,
+        targets,
         length,
         batch_tokens=self.config.eval.batch_tokens,
       )

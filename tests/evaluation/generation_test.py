@@ -361,6 +361,26 @@ def test_refuses_what_is_no_prompt(prompt, message):
     generator(model()[0]).run({}, [np.array([1]), prompt])
 
 
+def test_refuses_roles_that_do_not_fit():
+  coupled = generator(
+    model('learned(max_position=64)')[0], 'coupled(max_position=8)'
+  )
+  given = [np.array([1, 2]), np.array([1])]
+  roles = [np.zeros((1, 2 + NEW), int), np.zeros((1, 1 + NEW), int)]
+  with pytest.raises(
+    errors.CombinationError, match='coupled.* needs the roles'
+  ):
+    coupled.run({}, given)
+  with pytest.raises(errors.ConfigError, match='2 prompts and roles of 1'):
+    coupled.run({}, given, roles=roles[:1])
+  with pytest.raises(errors.ConfigError, match=r'prompt 1 .*\[R, 7\]'):
+    coupled.run({}, given, roles=[roles[0], roles[0]])
+  with pytest.raises(errors.ConfigError, match='prompt 0 are float64'):
+    coupled.run({}, given, roles=[roles[0] / 2, roles[1]])
+  with pytest.raises(errors.LengthError, match='role 7; set max_position=9'):
+    coupled.run({}, given, roles=[roles[0], roles[1] + 7])
+
+
 def test_refuses_what_does_not_decode():
   config = ModelConfig(**presets.get('tiny'), architecture='encoder')
   with pytest.raises(errors.ConfigError, match="got 'encoder'"):
@@ -368,8 +388,6 @@ def test_refuses_what_does_not_decode():
   for name in ('max_new', 'batch_tokens'):
     with pytest.raises(errors.ConfigError, match=f'{name} must be at least 1'):
       generator(model()[0], **{name: 0})
-  with pytest.raises(errors.CombinationError, match='coupled.* needs roles'):
-    generator(model()[0], 'coupled(max_position=8)')
   found = generator(model('learned(max_position=64)')[0], 'equal_mean')
   with pytest.raises(errors.CombinationError, match='fractional positions'):
     found.run({}, prompts())

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/training/task_answers.py`."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,34 +22,68 @@ def create(architecture='decoder', **fields):
   return task_trainer.TaskTrainer(config)
 
 
-def test_a_generated_answer_is_its_own_most_probable_continuation():
-  """With teacher forcing on it, the model predicts the answer itself."""
-  task = tasks.create("arithmetic/addition(lengths='uniform')")
+@pytest.mark.parametrize(
+  ('encoding', 'scheme', 'rows'),
+  [
+    ('alibi', 'standard', 1),
+    ('learned(max_position=24)', 'coupled(max_position=24)', 1),
+    (
+      'learned(max_position=40, rows=3) + alibi',
+      'coupled(max_position=40) + standard',
+      3,
+    ),
+  ],
+)
+def test_a_generated_answer_is_its_own_most_probable_continuation(
+  encoding, scheme, rows
+):
+  """With teacher forcing on it, the model predicts the answer itself.
+
+  Roles are those of the correct answer.
+  """
+  if rows == 1:
+    task = tasks.create("arithmetic/addition(lengths='uniform')")
+  else:
+    keys = "format='reversed', pad=True, scratchpad=True"
+    task = tasks.create(f"arithmetic/multiplication({keys}, lengths='uniform')")
   fields = presets.get('tiny') | {
     'num_layers': 1,
-    'encoding': 'alibi',
+    'encoding': encoding,
     'attention_scale': 'none',
   }
   model = transduction.create(
-    task, fields, 'standard', train_length=3, test_length=3
+    task, fields, scheme, train_length=3, test_length=3
   )
   params = helpers.params_of(model.config)
+  if 'learned' in encoding:
+    # Positions matter beside tokens.
+    params = jax.tree.map(lambda leaf: 4 * leaf, params)
   inputs, targets = task.sample(jax.random.key(1), 8, 3)
   assert len({*np.asarray(task.input_lengths(inputs, 3)).tolist()}) > 1
   answers = task_answers.generate(
-    model, task, params, inputs, 3, batch_tokens=64
+    model, task, params, inputs, targets, 3, batch_tokens=64
   )
   assert answers.shape == targets.shape and len(np.unique(answers)) > 3
 
   @jax.jit
-  def predict(targets):
+  def predict(targets, roles):
     batch = batches.make(task, inputs, targets, 3, autoregressive=True)
     rngs = {'positions': jax.random.key(0)}
-    outputs = model.apply(params, batch, rngs=rngs, train=False, scored=False)
+    outputs = model.apply(
+      params, batch | roles, rngs=rngs, train=False, scored=False
+    )
     logits = batches.at_targets(task, outputs, inputs, targets, 3)
     return logits.argmax(-1)
 
-  np.testing.assert_array_equal(predict(answers), answers)
+  batch = batches.make(task, inputs, targets, 3, autoregressive=True)
+  roles = {'roles': batch['roles']}
+  mask = task.mask(targets, 3)
+  np.testing.assert_array_equal(
+    np.where(mask, predict(answers, roles), -1), np.where(mask, answers, -1)
+  )
+  if model.scheme.needs_roles:
+    other = {'roles': jnp.maximum(batch['roles'] - 1, -1)}
+    assert not np.array_equal(predict(answers, other), predict(answers, roles))
 
 
 def test_scores(monkeypatch):
@@ -56,8 +91,8 @@ def test_scores(monkeypatch):
   trainer = create()
   seen = []
 
-  def generate(model, task, params, inputs, length, *, batch_tokens):
-    del model, params, batch_tokens
+  def generate(model, task, params, inputs, targets, length, **_):
+    del model, params
     seen.append(np.asarray(inputs))
     answers = np.array(task.target(inputs, length))
     answers[: 2 * len(seen), 1] = 0
