@@ -19,8 +19,8 @@ they give them:
 - induction_heads, the same: 16 token ids, 256 tokens, 204,800 steps of 8 rows
   at 2e-4 or 1e-3 with Adam. They test up to 2^20 tokens.
 - s5, a5, z60, Merrill et al. (2024), arXiv:2404.08819: 2 elements or more.
-- niah_..., vt, fwe, Hsieh et al. (2024), arXiv:2404.06654, is a test only; all
-  of the training is ours.
+- niah_..., vt, cwe, fwe, Hsieh et al. (2024), arXiv:2404.06654, is a test only;
+  all of the training is ours.
 
 `:TASK,cpu` trains a run in minutes on two cores. With it, two layers learn mqar
 and niah_single_1. `:TASK,tiny` is for tests.
@@ -39,11 +39,20 @@ TASKS = {
     (20, 32),
   ),
   'niah_single_1': ('', (64, 256), 'digits=3', (16, 32)),
+  'niah_single_2': ('', (64, 256), 'digits=3', (16, 32)),
+  'niah_single_3': ('', (128, 512), 'digits=4', (16, 32)),
   'niah_multikey_1': ('', (64, 256), 'digits=3', (24, 48)),
   'niah_multikey_2': ('', (64, 256), 'digits=3', (16, 32)),
+  'niah_multikey_3': (
+    '',
+    (512, 1024),
+    'digits=2, key_tokens=2',
+    (24, 48),
+  ),
   'niah_multivalue': ('', (64, 256), 'digits=2', (24, 40)),
   'niah_multiquery': ('', (64, 256), 'digits=2', (24, 40)),
   'vt': ('', (64, 256), 'hops=2', (16, 32)),
+  'cwe': ('', (128, 256), 'common=3, words=8', (40, 64)),
   'fwe': ('', (64, 256), 'words=8', (56, 64)),
   'flip_flop': ('', (256, 256), '', (2, 16)),
   'selective_copying': ('', (4096, 4096), 'vocabulary=8, data=4', (8, 24)),
@@ -53,7 +62,7 @@ TASKS = {
   'z60': ('', (2, 32), '', (2, 8)),
 }
 _TESTED = (1, 2, 4, 8)
-_RULER = ('niah_', 'vt', 'fwe')
+_RULER = ('niah_', 'vt', 'cwe', 'fwe')
 
 _FIELDS = {
   'model.num_layers': 2,

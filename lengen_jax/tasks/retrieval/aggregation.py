@@ -1,4 +1,4 @@
-"""Tracing of variables, and the most frequent words."""
+"""Tracing of variables, and common and frequent words."""
 
 import dataclasses
 import math
@@ -101,6 +101,64 @@ class Vt(base.Task):
       source = x[jnp.minimum(start + 1, x.shape[0] - 1)]
       found.append(source)
     return jnp.stack(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cwe(base.Task):
+  """Words of which some are ten times as frequent; asks for these.
+
+  Of n tokens, the other words occur n / (10 common + others) times each,
+  rounded down, and the common ones share the rest, as evenly as possible. The
+  target is the common words, sorted by their ids.
+
+  Source: Hsieh et al. (2024), RULER, arXiv:2404.06654. A word is one token, and
+  their number does not grow with the length.
+
+  Attributes:
+    common: number of common words.
+    words: number of words.
+  """
+
+  common: int = 10
+  words: int = 32
+
+  family = 'retrieval'
+  formula = 'the words that are ten times as frequent'
+  source = 'arXiv:2404.06654'
+  permutation_invariant = True
+  ranges = {'common': '>= 1', 'words': '> {0.common}'}
+
+  @property
+  def vocab_in(self) -> int:
+    return self.words
+
+  vocab_out = vocab_in
+
+  @property
+  def chance(self) -> float:
+    return 1 / self.words
+
+  @property
+  def min_length(self) -> int:
+    return 9 * self.common + self.words
+
+  @property
+  def target_length(self) -> int:
+    return self.common
+
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
+    word_rng, order_rng = jax.random.split(rng)
+    words = draws.distinct(word_rng, self.words, self.words)
+    order = draws.shuffled(order_rng, n, width)
+    rare = (n // self.min_length) * (self.words - self.common)
+    # The first `rare` of the shuffled tokens are other words.
+    other = self.common + order % (self.words - self.common)
+    return words[jnp.where(order < rare, other, order % self.common)]
+
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
+    is_token = jnp.arange(x.shape[0]) < n
+    counts = jnp.zeros(self.words, jnp.int32).at[x].add(is_token)
+    return jnp.sort(jax.lax.top_k(counts, self.common)[1])
 
 
 @dataclasses.dataclass(frozen=True)

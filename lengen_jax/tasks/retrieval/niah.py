@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
 
-KEY, QUERY, FILLER = 10, 11, 12
-
 
 @dataclasses.dataclass(frozen=True)
 class Niah(base.Task):
@@ -17,26 +15,27 @@ class Niah(base.Task):
 
   An input of n tokens is a haystack with needles and, at its end, the query and
   the keys asked for. The target is the numbers of these keys, in the order of
-  the query and then that of the context. Tokens: 0 to 9 are digits, the first
-  of a number is not 0; 10 precedes a key, 11 is the query, then follow the
-  tokens of the phrase and the names of keys.
+  the query and then that of the context. Tokens: the digits, of which the first
+  of a number is not 0; one that precedes a key; the query; fillers; and names,
+  of which keys consist.
 
   Source: Hsieh et al. (2024), RULER, arXiv:2404.06654, with other tokens. A
-  name is one token. The score counts digits at their places, not substrings.
-  RULER's niah_single_2 and 3 and niah_multikey_3 are not here: they differ in
-  the text around needles, or have UUIDs.
+  word is one token, and essays are random fillers. The score counts digits at
+  their places, not substrings.
 
   Attributes:
     keys: number of keys with needles.
     values: number of needles of a key.
     queries: number of keys asked for.
-    haystack: 'phrase', a repeated phrase, or 'needles', as many needles of
-      other keys as fit.
+    haystack: 'phrase', a repeated phrase of all fillers; 'random', fillers
+      drawn uniformly; or 'needles', as many needles of other keys as fit.
     depth: place of the needles asked for, from 0 (start) to 1 (just before the
       query); None draws each uniformly.
     digits: digits of a number.
-    names: number of names of keys.
-    phrase: number of tokens of the phrase.
+    radix: number of distinct digits; 16 for UUIDs.
+    names: number of names.
+    key_tokens: names of a key.
+    phrase: number of fillers.
   """
 
   keys: int = 1
@@ -45,41 +44,54 @@ class Niah(base.Task):
   haystack: str = 'phrase'
   depth: float | None = None
   digits: int = 7
+  radix: int = 10
   names: int = 64
+  key_tokens: int = 1
   phrase: int = 24
 
   family = 'retrieval'
   formula = 'phrase with a needle, key: its number'
   source = 'arXiv:2404.06654'
-  vocab_out = 10
   ranges = {
     'values': '>= 1',
     'queries': '>= 1',
     'keys': '>= {0.queries}',
-    'haystack': ('phrase', 'needles'),
+    'haystack': ('phrase', 'random', 'needles'),
     'depth': 'None or >= 0 and <= 1',
     'digits': '>= 1',
+    'radix': '>= 2',
     'names': '> {0.keys}',
+    'key_tokens': '>= 1',
     'phrase': '>= 1',
   }
 
   @property
   def vocab_in(self) -> int:
-    return FILLER + self.phrase + self.names
+    return self.radix + 2 + self.phrase + self.names
+
+  @property
+  def vocab_out(self) -> int:
+    return self.radix
+
+  @property
+  def needle_tokens(self) -> int:
+    """Tokens of a needle."""
+    return 1 + self.key_tokens + self.digits
 
   @property
   def chance(self) -> float:
-    """Accuracy of reading one of the needles in a phrase at random.
+    """Accuracy of reading one of the needles between fillers at random.
 
     It is that of random digits if there is one needle, or too many to count.
     """
     needles = self.keys * self.values
-    read = 1 / needles if needles > 1 and self.haystack == 'phrase' else 0
-    return read + (1 - read) / 10
+    read = 1 / needles if needles > 1 and self.haystack != 'needles' else 0
+    return read + (1 - read) / self.radix
 
   @property
   def min_length(self) -> int:
-    return self.keys * self.values * (self.digits + 2) + 1 + self.queries
+    needles = self.keys * self.values * self.needle_tokens
+    return needles + 1 + self.queries * self.key_tokens
 
   @property
   def target_length(self) -> int:
@@ -89,8 +101,15 @@ class Niah(base.Task):
     name_rng, place_rng, order_rng, column_rng = jax.random.split(rng, 4)
     bits = draws.column_bits(column_rng, width)
     column = jnp.arange(width)
-    names = FILLER + self.phrase + draws.distinct(name_rng, *2 * [self.names])
-    count, size = self.keys * self.values, self.digits + 2
+    setting, query, filler = self.radix + jnp.arange(3)
+    # Each token of a key has an order of names of its own: key i consists of
+    # their names i.
+    name_rngs = jax.random.split(name_rng, self.key_tokens - 1)
+    orders_KxN = jax.vmap(lambda rng: draws.distinct(rng, *2 * [self.names]))(
+      jnp.concatenate([name_rng[None], name_rngs])
+    )
+    names_KxN = filler + self.phrase + orders_KxN
+    count, size = self.keys * self.values, self.needle_tokens
     # The haystack has `room` units, with needles before some of them.
     room = n - self.min_length
     unit, lead = 1, 0
@@ -104,39 +123,58 @@ class Niah(base.Task):
     order = jnp.lexsort((jax.random.bits(order_rng, (count,)), before))
     starts = lead + unit * before[order] + size * jnp.arange(count)
 
-    digits = draws.below(bits, 10)
-    firsts = 1 + draws.below(bits, 9)
-    earlier = jnp.sum(starts[:, None] < column[None], 0)
-    phrase = FILLER + (column - size * earlier) % self.phrase
-
-    def needle(keys: jax.Array, place: jax.Array) -> jax.Array:
-      """Returns the tokens at places of needles, for each column."""
-      kinds = [place == 0, place == 1, place == 2]
-      return jnp.select(kinds, [KEY, keys, firsts], digits)
-
-    if self.haystack == 'phrase':
-      x = phrase
+    digits = draws.below(bits, self.radix)
+    firsts = 1 + draws.below(bits, self.radix - 1)
+    if self.haystack == 'random':
+      fillers = draws.below(bits, self.phrase)
     else:
-      others = names[self.keys + draws.below(bits, self.names - self.keys)]
-      x = needle(others, (column - lead) % size)
-      x = jnp.where(column < lead, phrase, x)
+      earlier = jnp.sum(starts[:, None] < column[None], 0)
+      fillers = (column - size * earlier) % self.phrase
+    fillers += filler
+
+    def needle(index: jax.Array, place: jax.Array) -> jax.Array:
+      """Returns the tokens at places of needles, for each column.
+
+      `index` is that of the name in the order of its place.
+      """
+      token = jnp.clip(place - 1, 0, self.key_tokens - 1)
+      kinds = [place == 0, place <= self.key_tokens]
+      kinds.append(place == self.key_tokens + 1)
+      return jnp.select(
+        kinds, [setting, names_KxN[token, index], firsts], digits
+      )
+
+    if self.haystack == 'needles':
+      place = (column - lead) % size
+      # Other keys differ from those with needles in a random token.
+      drawn = draws.below(bits, self.names)
+      other = self.keys + draws.below(bits, self.names - self.keys)
+      differs = draws.below(bits[column - place], self.key_tokens) == place - 1
+      x = needle(jnp.where(differs, other, drawn), place)
+      x = jnp.where(column < lead, fillers, x)
+    else:
+      x = fillers
     # The last needle that starts at or before each column.
     last = jnp.sum(starts[:, None] <= column[None], 0) - 1
     place = column - starts[jnp.maximum(last, 0)]
     inside = (last >= 0) & (place < size)
-    keys = names[order[jnp.maximum(last, 0)] // self.values]
-    x = jnp.where(inside, needle(keys, place), x)
-    ends = n - self.queries + jnp.arange(self.queries)
-    return (
-      x.at[n - self.queries - 1].set(QUERY).at[ends].set(names[: self.queries])
-    )
+    key = order[jnp.maximum(last, 0)] // self.values
+    x = jnp.where(inside, needle(key, place), x)
+    asked = names_KxN[:, : self.queries].T.ravel()
+    ends = n - len(asked) + jnp.arange(len(asked))
+    return x.at[ends[0] - 1].set(query).at[ends].set(asked)
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
+    first = n - self.queries * self.key_tokens
+
     def numbers(query: jax.Array) -> jax.Array:
-      key = x[n - self.queries + query]
-      is_needle = (x == KEY) & (jnp.roll(x, -1) == key)
+      is_needle = x == self.radix
+      for token in range(self.key_tokens):
+        name = x[first + query * self.key_tokens + token]
+        is_needle &= jnp.roll(x, -1 - token) == name
       starts = jnp.nonzero(is_needle, size=self.values, fill_value=0)[0]
-      places = starts[:, None] + 2 + jnp.arange(self.digits)[None]
+      digits = 1 + self.key_tokens + jnp.arange(self.digits)
+      places = starts[:, None] + digits[None]
       return x[jnp.minimum(places, x.shape[0] - 1)]
 
     return jax.vmap(numbers)(jnp.arange(self.queries)).ravel()
@@ -147,12 +185,32 @@ class NiahSingle_1(Niah):
 
 
 @dataclasses.dataclass(frozen=True)
+class NiahSingle_2(Niah):
+  """One needle between random fillers."""
+
+  haystack: str = 'random'
+
+  formula = 'random tokens with a needle, key: its number'
+
+
+@dataclasses.dataclass(frozen=True)
+class NiahSingle_3(NiahSingle_2):
+  """One needle with a UUID between random fillers."""
+
+  digits: int = 32
+  radix: int = 16
+
+  formula = 'random tokens with a needle, key: its UUID'
+
+
+@dataclasses.dataclass(frozen=True)
 class NiahMultikey_1(Niah):
-  """Four needles in a phrase, one of them asked for."""
+  """Four needles between random fillers, one of them asked for."""
 
   keys: int = 4
+  haystack: str = 'random'
 
-  formula = 'phrase with needles of 4 keys, one key: its number'
+  formula = 'random tokens with needles of 4 keys, one key: its number'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,19 +223,33 @@ class NiahMultikey_2(Niah):
 
 
 @dataclasses.dataclass(frozen=True)
+class NiahMultikey_3(NiahMultikey_2):
+  """Needles only, one of them asked for, with UUIDs as keys and values."""
+
+  digits: int = 32
+  radix: int = 16
+  names: int = 16
+  key_tokens: int = 32
+
+  formula = 'needles only, one UUID: its UUID'
+
+
+@dataclasses.dataclass(frozen=True)
 class NiahMultivalue(Niah):
-  """Four needles of one key, all asked for."""
+  """Four needles of one key between random fillers, all asked for."""
 
   values: int = 4
+  haystack: str = 'random'
 
-  formula = 'phrase with 4 needles of one key, key: their numbers'
+  formula = 'random tokens with 4 needles of one key, key: their numbers'
 
 
 @dataclasses.dataclass(frozen=True)
 class NiahMultiquery(Niah):
-  """Four needles in a phrase, all asked for."""
+  """Four needles between random fillers, all asked for."""
 
   keys: int = 4
   queries: int = 4
+  haystack: str = 'random'
 
-  formula = 'phrase with needles of 4 keys, all keys: their numbers'
+  formula = 'random tokens with needles of 4 keys, all keys: their numbers'

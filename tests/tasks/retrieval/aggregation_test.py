@@ -38,6 +38,22 @@ def test_vt(chains):
   assert starts == set(range(36))
 
 
+def test_cwe():
+  task = tasks.create('retrieval/cwe(common=3, words=9)')
+  for n in (36, 100):
+    inputs, targets = map(np.asarray, task.sample(KEY, 32, n, 110))
+    for x, y in zip(inputs.tolist(), targets.tolist(), strict=True):
+      counts = collections.Counter(x[:n])
+      assert len(counts) == 9
+      assert sorted(word for word in counts if counts[word] >= n // 6) == y
+      # Four in five tokens, or a few more, are one of three words.
+      rare = [count for word, count in counts.items() if word not in y]
+      assert rare == 6 * [n // 36]
+      common = [counts[word] for word in y]
+      assert max(common) - min(common) <= 1 and min(common) >= 10 * rare[0]
+    assert len(np.unique(targets)) == 9
+
+
 def test_fwe():
   task = tasks.create('retrieval/fwe(words=9)')
   for n in (53, 200):
@@ -53,7 +69,9 @@ def test_fwe():
     assert len(np.unique(targets)) == 9
 
 
-@pytest.mark.parametrize('spec', ('vt(names=4)', 'vt(hops=0)', 'fwe(words=2)'))
+@pytest.mark.parametrize(
+  'spec', ('vt(names=4)', 'vt(hops=0)', 'cwe(words=10)', 'fwe(words=2)')
+)
 def test_refuses(spec):
   with pytest.raises(errors.SpecError, match='it must be'):
     tasks.create(f'retrieval/{spec}')

@@ -11,44 +11,57 @@ KEY = jax.random.key(0)
 
 def read(task, x):
   """Needles (place, key, digits) of an input, other tokens, keys asked for."""
-  x = list(x)
-  end = len(x) - task.queries
-  assert x[end - 1] == 11 and x.count(11) == 1
+  x, radix, size = list(x), task.radix, task.key_tokens
+  end = len(x) - task.queries * size
+  assert x[end - 1] == radix + 1 and x.count(radix + 1) == 1
   needles, others, at = [], [], 0
   while at < end - 1:
-    if x[at] == 10:
-      digits = x[at + 2 : at + 2 + task.digits]
-      assert all(digit < 10 for digit in digits) and digits[0] > 0
-      needles.append((at, x[at + 1], digits))
-      at += 2 + task.digits
+    if x[at] == radix:
+      first = at + 1 + size
+      digits = x[first : first + task.digits]
+      assert all(digit < radix for digit in digits) and digits[0] > 0
+      needles.append((at, tuple(x[at + 1 : first]), digits))
+      at = first + task.digits
     else:
-      others.append(x[at])
+      others.append(x[at] - radix - 2)
       at += 1
-  assert all(name >= 12 + task.phrase for _, name, _ in needles)
-  return needles, others, x[end:]
+  names = radix + 2 + task.phrase
+  assert all(min(key) >= names for _, key, _ in needles)
+  asked = [tuple(x[i : i + size]) for i in range(end, len(x), size)]
+  return needles, others, asked
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(8)
 @pytest.mark.parametrize(
-  'name, count, asked',
+  'name, keys, count, asked, haystack',
   [
-    ('single_1', 1, 1),
-    ('multikey_1', 4, 1),
-    ('multikey_2', None, 1),
-    ('multivalue', 4, 1),
-    ('multiquery', 4, 4),
+    ('single_1', '', 1, 1, 'phrase'),
+    ('single_2', '', 1, 1, 'random'),
+    ('single_3', ', radix=16', 1, 1, 'random'),
+    ('multikey_1', '', 4, 1, 'random'),
+    ('multikey_2', '', None, 1, 'needles'),
+    ('multikey_3', ', radix=16, key_tokens=2', None, 1, 'needles'),
+    ('multivalue', '', 4, 1, 'random'),
+    ('multiquery', '', 4, 4, 'random'),
   ],
 )
-def test_draws(name, count, asked):
-  task = tasks.create(f'retrieval/niah_{name}(digits=3, names=8, phrase=7)')
-  assert task.chance == pytest.approx(0.325 if count == 4 else 0.1)
+def test_draws(name, keys, count, asked, haystack):
+  spec = f'retrieval/niah_{name}(digits=3, names=8, phrase=7{keys})'
+  task = tasks.create(spec)
+  assert task.haystack == haystack
+  assert task.chance == pytest.approx(
+    0.25 + 0.75 / task.radix if count == 4 else 1 / task.radix
+  )
   n = task.min_length + 13
   inputs, targets = map(np.asarray, task.sample(KEY, 64, n, n + 9))
-  answered = set()
+  answered, fillers = set(), set()
   for x, y in zip(inputs[:, :n], targets, strict=True):
     needles, others, queries = read(task, x)
-    assert len(needles) == (count or (n - 2) // 5)
-    assert others == [12 + i % 7 for i in range(len(others))]
+    room = n - 1 - asked * task.key_tokens
+    assert len(needles) == (count or room // task.needle_tokens)
+    fillers |= {*others}
+    if haystack != 'random':
+      assert others == [i % 7 for i in range(len(others))]
     assert len(queries) == len(set(queries)) == asked
     answer = []
     for query in queries:
@@ -59,6 +72,23 @@ def test_draws(name, count, asked):
     assert answer == y.tolist()
   # Every needle of the context is asked for in some row.
   assert answered == set(range(len(needles)))
+  if haystack == 'random':
+    assert fillers == set(range(7))
+
+
+def test_keys_of_several_tokens():
+  """Other keys share tokens with the key asked for, and never all of them."""
+  keys = 'digits=1, names=2, key_tokens=3'
+  task = tasks.create(f'retrieval/niah_multikey_3({keys})')
+  n = task.min_length + 9 * task.needle_tokens
+  shared = np.zeros(3, int)
+  for x in np.asarray(task.sample(KEY, 64, n)[0]):
+    needles, _, (asked,) = read(task, x)
+    same = np.array([key for _, key, _ in needles]) == asked
+    assert (same.sum(1) == 3).sum() == 1
+    shared += same.sum(0) - 1
+  # A token differs in a third of the others, and in half of the rest.
+  np.testing.assert_allclose(shared / (64 * 9), 1 / 3, atol=0.06)
 
 
 def test_no_room():
