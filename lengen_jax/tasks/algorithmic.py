@@ -33,23 +33,56 @@ class SymbolTask(base.Task):
   def chance(self) -> float:
     return 1 / self.symbols
 
+  def _places(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the places of a row, `[T]`, and that of its separator."""
+    return jnp.arange(len(tokens)), jnp.argmax(tokens == self.separator)
+
 
 class Copy(SymbolTask):
   """The input itself."""
 
   formula = 'x_1 ... x_n'
+  num_roles = 1
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return x
+
+  def roles(self, tokens: jax.Array) -> jax.Array:
+    """Returns the roles of position coupling, int32 `[T] -> [1, T]`.
+
+    Token i, from 0, has role i + 1 in input and target, and the separator has
+    role 0.
+
+    Source: Cho et al. (2024), arXiv:2405.20671, and its code.
+    """
+    place_T, separator = self._places(tokens)
+    return jnp.where(place_T < separator, place_T + 1, place_T - separator)[
+      None
+    ]
 
 
 class Reverse(SymbolTask):
   """The input in reverse order."""
 
   formula = 'x_n ... x_1'
+  num_roles = 1
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
+
+  def roles(self, tokens: jax.Array) -> jax.Array:
+    """Returns the roles of position coupling, int32 `[T] -> [1, T]`.
+
+    Token i, from 0, has role i in input and target, and the separator has role
+    n.
+
+    Source: Cho et al. (2024), arXiv:2405.20671, and its code.
+    """
+    place_T, separator = self._places(tokens)
+    # The place within the target is mirrored at the separator.
+    return jnp.where(place_T < separator, place_T, 2 * separator - place_T)[
+      None
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

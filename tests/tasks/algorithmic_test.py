@@ -1,10 +1,13 @@
 """Tests `lengen_jax/tasks/algorithmic.py`."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 
 from lengen_jax import tasks
+from tests import helpers
 
 REFERENCES = {
   'copy': lambda x: x,
@@ -22,6 +25,22 @@ def test_answers(name):
     size_out = task.output_length(n)
     for x, y in zip(inputs.tolist(), targets.tolist(), strict=True):
       assert REFERENCES[name](x[:n]) == y[:size_out]
+
+
+@pytest.mark.parametrize('name', ('copy', 'reverse'))
+def test_golden_roles(name):
+  """Golden arrays: `golden/arithmetic/README.md`, file coupled."""
+  path = helpers.GOLDEN / 'arithmetic' / 'coupled.json'
+  cases = json.loads(path.read_text())[f'{name}_coupled']
+  task = tasks.create(f'algorithmic/{name}')
+  assert len({len(case['positions']) for case in cases}) > 3
+  for case in cases:
+    n = (len(case['positions']) - 3) // 2
+    question = ' '.join(map(str, range(n)))
+    found = task.encode(question, task.answer(question))['roles']
+    # The first and the last token of the golden rows have no role.
+    want = np.array(case['positions'])[1:-1] - case['start']
+    np.testing.assert_array_equal(found, want[None])
 
 
 def test_symbols():

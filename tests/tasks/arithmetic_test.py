@@ -194,6 +194,21 @@ def sums_and_roles(numbers, width):
   return '>'.join(sums), rows
 
 
+def test_roles_of_n_by_m_multiplication_descend():
+  """T - 1 - j at digits of significance j and T at signs, T = N + M."""
+  keys = "format='reversed', pad=True, second_digits=2"
+  task = tasks.create(f'arithmetic/multiplication({keys})')
+  assert task.answer('314*02') == '82600'
+  roles = task.encode('314*02', '82600')['roles']
+  assert roles.tolist() == [[2, 3, 4, 5, 3, 4, 5, 4, 3, 2, 1, 0]]
+  batch = batches.make(
+    task, *task.sample(jax.random.key(0), 4, 3, 5), 3, autoregressive=True
+  )
+  # The last token of the answer is not read.
+  np.testing.assert_array_equal(batch['roles'][0, :, :12], [roles[0]] * 4)
+  assert (batch['roles'][0, :, 12:] == -1).all()
+
+
 def products_and_roles(numbers, pads):
   """The scratchpad of a product of texts, and its three rows of roles."""
   a, b = numbers

@@ -81,16 +81,25 @@ class Multiplication(expression.Expression):
   def roles(self, tokens: jax.Array) -> jax.Array:
     """Returns the roles of position coupling, int32 `[T] -> [R, T]`.
 
-    Without a scratchpad see `Expression.roles`. With one, the digit of
-    significance j of the first operand has the roles (j + 1, -1, -1), that of
-    the second one (-1, j, -1), of product i, from 0, (j + 1, i, i + j + 1), and
-    of sum i (-1, i, j + 1). The symbol before a product or a sum has the roles
-    of a digit with j = -1.
+    Without a scratchpad see `Expression.roles`. If `second_digits` is given and
+    the format is 'reversed', as in the N x M multiplication of the paper, these
+    roles descend: signs have role N + M, and the digit of significance j has
+    role N + M - 1 - j, for operands of N and M digits.
+
+    With a scratchpad, the digit of significance j of the first operand has the
+    roles (j + 1, -1, -1), that of the second one (-1, j, -1), of product i,
+    from 0, (j + 1, i, i + j + 1), and of sum i (-1, i, j + 1). The symbol
+    before a product or a sum has the roles of a digit with j = -1.
 
     Source: Cho et al. (2024), arXiv:2410.15787, and its code.
     """
     if not self.scratchpad:
-      return super().roles(tokens)
+      roles = super().roles(tokens)
+      if self.second_digits is None or self.format == 'plain':
+        return roles
+      in_question = jnp.cumsum(tokens == self.separator) == 0
+      digits = jnp.sum(symbols.is_digit(tokens) & in_question)
+      return jnp.where(roles >= 0, digits - roles, -1)
     place = self._places(tokens)
     equals = jnp.cumsum(tokens == self.separator)
     in_second = (jnp.cumsum(tokens == self.sign) > 0) & (equals == 0)
