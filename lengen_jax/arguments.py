@@ -165,6 +165,11 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "with --runner, options of Beam, for example '--direct_num_workers=4'",
     {'default': '', 'metavar': 'OPTIONS'},
   ),
+  '--bad-records': (
+    "'fail' at a record that cannot be read, or 'skip' it and count it; "
+    'default: fail',
+    {'choices': ('fail', 'skip'), 'default': 'fail'},
+  ),
   '--lengths': (
     'comma-separated lengths in tokens; default: eval.lengths of the config',
     {'type': _numbers(1)},
@@ -294,7 +299,8 @@ _COMMANDS = {
   'train': ('train a model, or resume its training', '--config --workdir'),
   'prepare': (
     'tokenize a corpus once, into windows with random access',
-    '--config --vocabulary-size --workers --runner --beam-options',
+    '--config --vocabulary-size --workers --runner --beam-options '
+    '--bad-records',
   ),
   'eval': (
     'evaluate a trained model by length, by its answers to prompts, or on '

@@ -308,6 +308,7 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
     workers=arguments.workers,
     runner=arguments.runner,
     beam_options=arguments.beam_options,
+    bad_records=arguments.bad_records,
   )
   text = (
     '{}: {documents:,} documents, {bytes:,} bytes, {tokens:,} tokens, of which '
@@ -315,6 +316,11 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
   )
   for split, found in manifest['splits'].items():
     print(text.format(split, **found))
+    if 'bad_records' in found:
+      print(
+        f'{split}: skipped {found["bad_records"]:,} bad records; the first:'
+      )
+      print(*found['first_bad_records'], sep='\n')
   print(f'{config.data.path} is complete; next: lengen train with this config')
 
 

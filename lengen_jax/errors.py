@@ -67,6 +67,10 @@ class CorpusError(LengenError):
   """A corpus that is missing or too short."""
 
 
+class RecordError(CorpusError):
+  """A record, or the rest of a damaged file, that cannot be read."""
+
+
 class SaveError(CheckpointError):
   """A checkpoint could not be written, possibly temporarily."""
 

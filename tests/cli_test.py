@@ -454,3 +454,28 @@ def test_a_config_of_a_sweep_is_no_run(tmp_path, capsys, command):
   message = capsys.readouterr().err
   assert message.startswith('lengen: ') and message.count('\n') == 1
   assert 'config' in message and 'Traceback' not in message
+
+
+def test_skipped_records_are_printed(tmp_path, capsys):
+  """Their number, and the file and line of each."""
+  pytest.importorskip('array_record')
+  raw = tmp_path / 'raw'
+  raw.mkdir()
+  good = [json.dumps({'text': 600 * word}) for word in 'abcd']
+  (raw / 'train.jsonl').write_text('\n'.join([*good[:2], 'oops', *good[2:]]))
+  (raw / 'valid.jsonl').write_text(good[0])
+  arguments = [
+    'prepare',
+    TINY,
+    '--config.data.source=prepared',
+    '--config.data.task=lm',
+    f'--config.data.path={tmp_path}/out',
+    f'--config.data.raw={raw}',
+    '--config.data.vocabulary=bytes',
+  ]
+  assert 'train.jsonl, line 3: no JSON' in mistake(capsys, *arguments)
+  assert cli.main([*arguments, '--bad-records=skip']) == 0
+  out = capsys.readouterr().out.splitlines()
+  at = out.index('train: skipped 1 bad records; the first:')
+  assert out[at - 1].startswith('train: 4 documents')
+  assert out[at + 1].startswith(f'{raw}/train.jsonl, line 3: no JSON object')

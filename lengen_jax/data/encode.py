@@ -40,11 +40,15 @@ _POLL = 0.2
 
 
 class Document(NamedTuple):
-  """A document: number of its part, its bytes, and its ids with the end."""
+  """A document: number of its part, its bytes, and its ids with the end.
+
+  A bad record that is skipped has no ids; `bad` is its error.
+  """
 
   part: int
   size: int
   ids: np.ndarray
+  bad: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +94,14 @@ class Encoder:
     vocab: encodes them.
     group: documents per call of the vocabulary.
     folder: folder of the files of pieces.
+    skip: whether to skip bad records.
   """
 
   source: sources.Source
   vocab: vocabulary.Vocabulary
   group: int
   folder: remote.AnyPath
+  skip: bool = False
 
   def documents(self, piece: Piece, first: int = 0) -> Iterator[Document]:
     """Yields the documents of a piece from number `first` on.
@@ -104,22 +110,26 @@ class Encoder:
       errors.CorpusError: a document cannot be read; names its file and line.
     """
     dtype = manifest_lib.dtype(self.vocab.size)
+    read_texts = read_skipping if self.skip else sources.Source.read
     found = (
       (number, text)
       for part, number, _ in piece.parts
-      for text in self.source.read(part)
+      for text in read_texts(self.source, part)
     )
     found = itertools.islice(found, first, None)
     while group := list(itertools.islice(found, self.group)):
-      texts = [text for _, text in group]
-      encoded = self.vocab.encode(texts)
-      for (number, text), ids in zip(group, encoded, strict=True):
-        ids = np.append(ids, np.int32(self.vocab.end)).astype(dtype)
+      texts = [text for _, text in group if isinstance(text, bytes)]
+      encoded = iter(self.vocab.encode(texts))
+      for number, text in group:
+        if isinstance(text, errors.RecordError):
+          yield Document(number, 0, np.zeros(0, dtype), str(text))
+          continue
+        ids = np.append(next(encoded), np.int32(self.vocab.end)).astype(dtype)
         yield Document(number, len(text), ids)
 
   def file(self, piece: Piece) -> remote.AnyPath:
     """Returns the path of the file of a piece, named after its content."""
-    what = repr((self.vocab.fingerprint, self.source, piece))
+    what = repr((self.vocab.fingerprint, self.source, piece, self.skip))
     return self.folder / hashlib.sha256(what.encode()).hexdigest()[:24]
 
   def write(self, piece: Piece) -> None:
@@ -132,12 +142,25 @@ class Encoder:
     documents = self.documents(piece)
     with partial.open('wb') as file:
       while group := list(itertools.islice(documents, self.group)):
-        sizes = [(part, size, len(ids)) for part, size, ids in group]
+        sizes = [(one.part, one.size, len(one.ids)) for one in group]
         np.save(file, np.array(sizes, np.int64))
-        np.save(file, np.concatenate([ids for _, _, ids in group]))
+        np.save(file, np.concatenate([one.ids for one in group]))
+        np.save(file, np.array([one.bad for one in group]))
       # A file that was cut short lacks this.
       np.save(file, np.zeros((0, 3), np.int64))
     partial.replace(path)
+
+
+def read_skipping(
+  source: sources.Source, part: sources.Part
+) -> Iterator[bytes | errors.RecordError]:
+  """Yields the documents of a part, and the errors of bad records.
+
+  Those of a file without a split of its own count as training documents.
+  """
+  for text in source.read_all(part):
+    if isinstance(text, bytes) or part.split in ('', 'train'):
+      yield text
 
 
 def read(path: remote.AnyPath, first: int = 0) -> Iterator[Document]:
@@ -154,8 +177,11 @@ def _read(path: remote.AnyPath) -> Iterator[Document]:
     with path.open('rb') as file:
       while len(sizes := np.load(file)):
         ids = np.split(np.load(file), np.cumsum(sizes[:-1, 2]))
-        for (part, size, _), each in zip(sizes.tolist(), ids, strict=True):
-          yield Document(part, size, each)
+        bad = np.load(file).tolist()
+        for (part, size, _), *each in zip(
+          sizes.tolist(), ids, bad, strict=True
+        ):
+          yield Document(part, size, *each)
   except (EOFError, ValueError) as error:
     raise errors.CorpusError(
       f'{path} is damaged ({extra.reason(error)}); delete it and run the same '

@@ -46,6 +46,8 @@ Opening = Callable[
 _SHARD_TOKENS = 1 << 28
 # Documents per call of the tokenizer.
 _GROUP = 64
+# Bad records whose errors are kept, per split.
+_NAMED = 5
 # Folder of the files that workers write.
 _PIECES = 'pieces'
 # Bytes of text that a vocabulary is trained on, an equal share per file.
@@ -61,6 +63,7 @@ def prepare(
   workers: int = 1,
   runner: str = '',
   beam_options: str = '',
+  bad_records: str = 'fail',
 ) -> Json:
   """Writes the token windows of a data config to `config.path`.
 
@@ -78,18 +81,21 @@ def prepare(
       must be importable, as for `multiprocessing`.
     runner: Beam runner that encodes text instead, such as 'direct'.
     beam_options: options of Beam, as in a command.
+    bad_records: 'fail', or 'skip' to leave out records that are no JSON or have
+      no text, and the rest of damaged files; it may differ between calls.
 
   Returns:
     The manifest. For each split it counts documents, their bytes and tokens
     (including one end token per document), windows, and scored tokens.
     `left_out` counts the tokens that are not scored: those that fill no window,
-    and the first token of each validation document.
+    and the first token of each validation document. If records were skipped,
+    `bad_records` counts them and `first_bad_records` has the first errors.
 
   Raises:
     errors.LengenError: the data is missing or corrupt, the folder holds other
       data, is being written, or cannot be written, or a worker was killed.
   """
-  source = sources.create(config.task)
+  source, skip = sources.create(config.task), bad_records == 'skip'
   folder = pathlib.Path(config.path).expanduser().absolute()
   if (folder / manifest_lib.MANIFEST).exists():
     manifest = manifest_lib.read(folder)
@@ -103,7 +109,8 @@ def prepare(
   try:
     with _locked(folder):
       if vocabulary_size:
-        _train_vocabulary(config, source, parts['train'], vocabulary_size)
+        text = _sample(source, parts['train'], skip)
+        _train_vocabulary(config, text, vocabulary_size)
       vocab = vocabulary.create(config.vocabulary)
       _print_note(vocab)
       state: Json = {
@@ -134,7 +141,7 @@ def prepare(
       # What workers that were killed have left.
       for partial in (folder / _PIECES).glob('*.*'):
         partial.unlink()
-      encoder = encode.Encoder(source, vocab, _GROUP, folder / _PIECES)
+      encoder = encode.Encoder(source, vocab, _GROUP, folder / _PIECES, skip)
       opened: Opening = functools.partial(encode.here, encoder)
       if runner:
         opened = functools.partial(
@@ -193,7 +200,8 @@ def _print_note(vocab: vocabulary.Vocabulary) -> None:
 
 def _empty_counts() -> Json:
   zero = dict.fromkeys((*manifest_lib.COUNTS, 'part', 'piece', 'read'), 0)
-  return {**zero, 'rest': [], 'shards': []}
+  bad: Json = {'bad_records': 0, 'first_bad_records': []}
+  return {**zero, **bad, 'rest': [], 'shards': []}
 
 
 def _final_counts(splits: Json) -> Json:
@@ -203,6 +211,9 @@ def _final_counts(splits: Json) -> Json:
     kept = {key: counts[key] for key in (*manifest_lib.COUNTS, 'shards')}
     left_out = counts['tokens'] - counts['scored']
     final[split] = {**kept, 'left_out': left_out}
+    if counts['bad_records']:
+      for key in ('bad_records', 'first_bad_records'):
+        final[split][key] = counts[key]
   return final
 
 
@@ -225,11 +236,14 @@ def _resume(folder: pathlib.Path, state: Json) -> Json:
       f'the raw data has changed since {folder} was created; delete that '
       'folder to start again'
     )
+  # States of earlier versions do not count bad records.
+  for split, counts in kept['splits'].items():
+    kept['splits'][split] = {**_empty_counts(), **counts}
   return kept
 
 
 def _train_vocabulary(
-  config: DataConfig, source: sources.Source, parts: Parts, size: int
+  config: DataConfig, text: Iterator[bytes], size: int
 ) -> None:
   if config.vocabulary == 'bytes':
     raise errors.ConfigError(
@@ -251,17 +265,21 @@ def _train_vocabulary(
     flush=True,
   )
   began = time.monotonic()
-  vocabulary.train(_sample(source, parts), size, path)
+  vocabulary.train(text, size, path)
   took = time.monotonic() - began
   print(f'prepare: wrote {path} after {took:.1f} s', flush=True)
 
 
-def _sample(source: sources.Source, parts: Parts) -> Iterator[bytes]:
+def _sample(
+  source: sources.Source, parts: Parts, skip: bool
+) -> Iterator[bytes]:
   """Yields text from the beginning of each part to train a vocabulary."""
   left = _VOCABULARY_BYTES
   for number, part in enumerate(parts):
     share = left // (len(parts) - number)
-    for text in source.read(part):
+    for text in source.read_all(part) if skip else source.read(part):
+      if isinstance(text, errors.RecordError):
+        continue
       text = text[:share]
       yield text
       share -= len(text)
@@ -355,6 +373,12 @@ class _Split:
   ) -> None:
     counts = self._counts
     for piece, read, document in group:
+      counts['piece'], counts['read'] = piece, read
+      if document.bad:
+        counts['bad_records'] += 1
+        if len(counts['first_bad_records']) < _NAMED:
+          counts['first_bad_records'].append(document.bad)
+        continue
       counts['documents'] += 1
       counts['bytes'] += document.size
       counts['tokens'] += len(document.ids)
@@ -362,7 +386,6 @@ class _Split:
         counts['windows'] += 1
         counts['scored'] += len(window) - 1
         self._file.write(window.astype(document.ids.dtype))
-      counts['piece'], counts['read'] = piece, read
     if self._file.tokens >= _SHARD_TOKENS:
       self._finish_shard()
 
@@ -388,6 +411,8 @@ class _Split:
         f'the {split} split has no documents in {len(parts)} files such as '
         f'{parts[0].path}; {source.how}'
       )
+      if bad := self._counts['first_bad_records']:
+        text += f'; {self._counts["bad_records"]} were skipped: {bad[0]}'
       if parts[0].split:
         text += (
           '; without a validation file, one document in '

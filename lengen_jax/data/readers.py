@@ -26,6 +26,9 @@ _LINES = ('.jsonl', '.json')
 # Exceptions of corrupt files; encrypted zips raise RuntimeError.
 _BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
+# Those of damaged files; ValueError is that of pyarrow.
+_DAMAGED = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile)
+
 
 @dataclasses.dataclass(frozen=True)
 class Span:
@@ -122,24 +125,48 @@ def records(
   Raises:
     errors.CorpusError: a line cannot be read; names the file and the line.
   """
-  if _kind(path) == '.parquet':
-    yield from _rows(path)
-    return
-  first = span.line + 1 if span else 1
-  for number, line in enumerate(lines(path, span), start=first):
-    if not line.strip():
-      continue
-    try:
-      record = json.loads(line)
-      if not isinstance(record, dict):
-        raise ValueError(f'it holds a {type(record).__name__}')
-    except (ValueError, RecursionError) as error:
-      reason = getattr(error, 'msg', error)
-      raise errors.CorpusError(
-        f'{path}, line {number}: no JSON object ({reason}); each line must be '
-        'one: correct or remove it, or fetch the file again'
-      ) from None
-    yield f'line {number}', record
+  for where, record in all_records(path, span):
+    if isinstance(record, errors.RecordError):
+      raise record
+    yield where, record
+
+
+def all_records(
+  path: str, span: Span | None = None
+) -> Iterator[tuple[str, dict[str, Any] | errors.RecordError]]:
+  """Yields the items of `records`, and an error in place of a bad record.
+
+  The rest of a damaged file is one bad record.
+
+  Raises:
+    errors.CorpusError: the file cannot be read, but is not damaged.
+  """
+  try:
+    if _kind(path) == '.parquet':
+      yield from _rows(path)
+      return
+    first = span.line + 1 if span else 1
+    for number, line in enumerate(lines(path, span), start=first):
+      if line.strip():
+        yield f'line {number}', _parsed(path, number, line)
+  except errors.RecordError as error:
+    yield '', error
+
+
+def _parsed(
+  path: str, number: int, line: bytes
+) -> dict[str, Any] | errors.RecordError:
+  try:
+    record = json.loads(line)
+    if not isinstance(record, dict):
+      raise ValueError(f'it holds a {type(record).__name__}')
+  except (ValueError, RecursionError) as error:
+    reason = getattr(error, 'msg', error)
+    return errors.RecordError(
+      f'{path}, line {number}: no JSON object ({reason}); each line must be '
+      'one: correct or remove it, or fetch the file again'
+    )
+  return record
 
 
 def lines(path: str, span: Span | None = None) -> Iterator[bytes]:
@@ -333,7 +360,10 @@ def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _broken(
   path: str, error: BaseException, where: str = ''
 ) -> errors.CorpusError:
-  return errors.CorpusError(
+  # The system's errors have a number and may be temporary.
+  damaged = isinstance(error, _DAMAGED) and not getattr(error, 'errno', None)
+  kind = errors.RecordError if damaged else errors.CorpusError
+  return kind(
     f'cannot read {path}{where}: {extra.reason(error)}; it may be incomplete: '
     'fetch it again'
   )

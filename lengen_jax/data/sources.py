@@ -128,14 +128,28 @@ class Source(abc.ABC):
     return False
 
   @abc.abstractmethod
-  def documents(self, part: Part) -> Iterator[bytes]:
-    """Yields the documents of a file in `part.split`, `bytes`."""
+  def documents(self, part: Part) -> Iterator[bytes | errors.RecordError]:
+    """Yields the documents of a file in `part.split`, `bytes`.
+
+    An error takes the place of a bad record, in each split of its file.
+    """
 
   def read(self, part: Part) -> Iterator[bytes]:
     """Yields the documents of a part, in a fixed order.
 
     Raises:
       errors.CorpusError: a file or dataset cannot be read.
+    """
+    for text in self.read_all(part):
+      if isinstance(text, errors.RecordError):
+        raise text
+      yield text
+
+  def read_all(self, part: Part) -> Iterator[bytes | errors.RecordError]:
+    """Yields the items of `read`, and an error in place of a bad record.
+
+    Raises:
+      errors.CorpusError: the rest cannot be read.
     """
     if part.dataset:
       return map(self.from_record, _records(part))
@@ -172,9 +186,13 @@ class Records(Source):
     # folders of several sources is therefore not searched.
     return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
 
-  def documents(self, part: Part) -> Iterator[bytes]:
+  def documents(self, part: Part) -> Iterator[bytes | errors.RecordError]:
     for text in self._texts(part):
-      if not part.split or _hash_split(text) == part.split:
+      if (
+        isinstance(text, errors.RecordError)
+        or not part.split
+        or _hash_split(text) == part.split
+      ):
         yield text
 
   def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
@@ -201,27 +219,33 @@ class Records(Source):
         return _SPLIT_WORDS[word]
     return ''
 
-  def _texts(self, part: Part) -> Iterator[bytes]:
-    """Yields the documents of all splits in a file or span, `bytes`."""
-    path = part.path
-    for where, record in readers.records(path, part.span):
-      if not self._is_ours(record):
-        continue
-      default = 'content' if 'content' in record else 'text'
-      key = self.text_key or ('text' if 'text' in record else default)
-      try:
-        value = readers.field(path, where, record, key)
-      except errors.CorpusError as error:
-        raise errors.CorpusError(
-          f'{error}; name the key of the text, as in '
-          f'data.task="{specs.name(self)}(text_key=\'KEY\')"'
-        ) from None
-      if not isinstance(value, str):
-        raise errors.CorpusError(
-          f'{path}, {where}: {key!r} must be text, got {type(value).__name__}; '
-          'correct or remove the record, or name another key as text_key'
-        )
-      yield value.encode('utf-8', errors='surrogatepass')
+  def _texts(self, part: Part) -> Iterator[bytes | errors.RecordError]:
+    """Yields `documents` of all splits in a file or span."""
+    for where, record in readers.all_records(part.path, part.span):
+      if isinstance(record, errors.RecordError):
+        yield record
+      elif self._is_ours(record):
+        yield self._text(part.path, where, record)
+
+  def _text(
+    self, path: str, where: str, record: Mapping[str, Any]
+  ) -> bytes | errors.RecordError:
+    """Returns the text of a record, or the error of a bad one."""
+    default = 'content' if 'content' in record else 'text'
+    key = self.text_key or ('text' if 'text' in record else default)
+    try:
+      value = readers.field(path, where, record, key)
+    except errors.CorpusError as error:
+      return errors.RecordError(
+        f'{error}; name the key of the text, as in '
+        f'data.task="{specs.name(self)}(text_key=\'KEY\')"'
+      )
+    if not isinstance(value, str):
+      return errors.RecordError(
+        f'{path}, {where}: {key!r} must be text, got {type(value).__name__}; '
+        'correct or remove the record, or name another key as text_key'
+      )
+    return value.encode('utf-8', errors='surrogatepass')
 
   def _is_ours(self, record: Mapping[str, Any]) -> bool:
     for key, values in self.keep.items():
@@ -321,11 +345,17 @@ class Lm(Records):
     named = _TEXT_FILE.fullmatch(pathlib.PurePath(file).name)
     return _SPLIT_WORDS.get(named[1], '') if named else ''
 
-  def _texts(self, part: Part) -> Iterator[bytes]:
+  def _texts(self, part: Part) -> Iterator[bytes | errors.RecordError]:
     if readers.is_records(part.path):
       yield from super()._texts(part)
-    elif text := readers.text(part.path):
-      yield text
+      return
+    try:
+      text = readers.text(part.path)
+    except errors.RecordError as error:
+      yield error
+    else:
+      if text:
+        yield text
 
 
 @dataclasses.dataclass(frozen=True)

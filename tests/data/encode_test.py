@@ -18,7 +18,14 @@ import numpy as np
 import pytest
 
 from lengen_jax import data, errors
-from lengen_jax.data import encode, prepare, remote, sources, vocabulary
+from lengen_jax.data import (
+  encode,
+  prepare,
+  readers,
+  remote,
+  sources,
+  vocabulary,
+)
 from lengen_jax.data import manifest as manifest_lib
 
 LONGEST = 32
@@ -82,6 +89,7 @@ def config(folder, **fields):
 
 def run(folder, raw, workers=1, runner='', beam_options='', **fields):
   size = fields.pop('vocabulary_size', 0)
+  bad_records = fields.pop('bad_records', 'fail')
   return prepare.prepare(
     config(folder, **fields),
     raw=str(raw),
@@ -90,6 +98,7 @@ def run(folder, raw, workers=1, runner='', beam_options='', **fields):
     workers=workers,
     runner=runner,
     beam_options=beam_options,
+    bad_records=bad_records,
   )
 
 
@@ -154,6 +163,106 @@ def test_lines_of_errors_do_not_depend_on_pieces(tmp_path, small, workers):
     run(tmp_path / 'out', raw, workers=workers)
 
 
+@pytest.fixture
+def damaged(raw, tmp_path):
+  """Data with bad records, and the same data without them."""
+  bad, good = tmp_path / 'bad', tmp_path / 'good'
+  good.mkdir()
+  found = texts(80)
+  (good / 'a.jsonl').write_text(lines(found))
+  (good / 'b.jsonl.gz').write_bytes(gzip.compress(lines(found[:9]).encode()))
+  (good / 'valid.jsonl').write_text(lines(texts(20, seed=1)))
+  shutil.copytree(good, bad)
+  rows = (good / 'a.jsonl').read_bytes().splitlines(keepends=True)
+  rows.insert(70, b'[]\n')
+  rows.insert(40, b'{"txt": "x"}\n')
+  rows.insert(30, b'{"text": 3}\n')
+  rows.insert(20, b'{"text": "\xff"}\n')
+  rows.insert(10, b'{"text": \n')
+  (bad / 'a.jsonl').write_bytes(b''.join(rows))
+  # A stored block for each line, so that the first nine survive.
+  packed = gzip.compress(lines(found[:10]).encode(), compresslevel=0)
+  (bad / 'b.jsonl.gz').write_bytes(packed[:-12])
+  return bad, good
+
+
+BAD = [
+  'a.jsonl, line 11: no JSON object',
+  'a.jsonl, line 22: no JSON object',
+  "a.jsonl, line 33: 'text' must be text, got int",
+  "a.jsonl, line 44: the record has no 'text'",
+  'a.jsonl, line 75: no JSON object (it holds a list)',
+]
+
+
+def check_named(got, folder):
+  """Bad records are counted and named."""
+  train = got['splits']['train']
+  assert 'bad_records' not in got['splits']['validation']
+  assert train['bad_records'] == 6
+  for message, fact in zip(train['first_bad_records'], BAD, strict=True):
+    assert f'{folder}/{fact}' in message
+
+
+@pytest.mark.parametrize(
+  'workers', [1, 2, pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_bad_records_are_skipped(
+  tmp_path, small, damaged, workers, monkeypatch
+):
+  """Also where the run goes on after a failure."""
+  bad, good = damaged
+  monkeypatch.setattr(prepare, '_SHARD_TOKENS', 1 << 20)
+  want = run(tmp_path / 'want', good)['splits']['train']
+  with pytest.raises(errors.RecordError, match=r'a\.jsonl, line 11: no JSON'):
+    run(tmp_path / 'out', bad, workers=workers)
+  got = run(tmp_path / 'out', bad, workers=workers, bad_records='skip')
+  check_named(got, bad)
+  assert got['splits']['train'] | want == got['splits']['train']
+  assert run(tmp_path / 'out', bad) == got
+
+
+def test_bad_records_are_counted_once(tmp_path, small, damaged, monkeypatch):
+  """In a run that is interrupted in each file."""
+  bad, _ = damaged
+  want = run(tmp_path / 'want', bad, bad_records='skip')
+  finish, stops = prepare._Split._finish_shard, 0
+
+  def interrupt(self):
+    finish(self)
+    raise KeyboardInterrupt
+
+  for _ in want['splits']['train']['shards'][1:]:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+      patch.setattr(prepare._Split, '_finish_shard', interrupt)
+      run(tmp_path / 'out', bad, bad_records='skip')
+    stops += 1
+  assert stops > 5
+  got = run(tmp_path / 'out', bad, 2, bad_records='skip')
+  check_named(got, bad)
+  assert got == want
+
+
+def test_bad_records_of_files_without_a_split(tmp_path, small, monkeypatch):
+  """They are counted in training only."""
+  monkeypatch.setattr(sources, 'HELD_OUT', 5)
+  raw = tmp_path / 'raw'
+  raw.mkdir()
+  (raw / 'a.jsonl').write_text('oops\n' + lines(texts(100)))
+  found = run(tmp_path / 'out', raw, bad_records='skip')['splits']
+  assert found['train']['bad_records'] == 1
+  assert 'bad_records' not in found['validation']
+
+
+def test_a_file_that_is_missing_is_no_bad_record(tmp_path, raw, monkeypatch):
+  monkeypatch.setattr(
+    readers, '_open', lambda path: open(tmp_path / 'missing', 'rb')
+  )
+  with pytest.raises(errors.CorpusError, match='No such file') as found:
+    run(tmp_path / 'out', raw, bad_records='skip')
+  assert 'skipped' not in str(found.value)
+
+
 def test_a_piece_is_written_once(raw, small, tmp_path):
   source, parts, sizes = parts_of(raw)
   piece = next(encode.divide(parts, sizes))
@@ -163,7 +272,8 @@ def test_a_piece_is_written_once(raw, small, tmp_path):
   path.write_bytes(b'mine')
   encoder.write(piece)
   assert path.read_bytes() == b'mine'
-  # Other sizes, text keys and vocabularies have other files.
+  # Other sizes, text keys, vocabularies and treatments of bad records have
+  # other files.
   changed = [(part, number, size + 1) for part, number, size in piece.parts]
   others = [
     encoder.file(encode.Piece(tuple(changed))),
@@ -171,8 +281,9 @@ def test_a_piece_is_written_once(raw, small, tmp_path):
       sources.create("lm(text_key='a')"), encoder.vocab, 3, tmp_path
     ).file(piece),
     encode.Encoder(source, vocabulary.Bytes(0), 3, tmp_path).file(piece),
+    encode.Encoder(source, encoder.vocab, 3, tmp_path, skip=True).file(piece),
   ]
-  assert len({path, *others}) == 4
+  assert len({path, *others}) == 5
 
 
 @pytest.mark.parametrize('cut', [0, 1, 200, -1, -136])
@@ -379,6 +490,13 @@ def test_beam_writes_the_bytes_of_one_process(tmp_path, raw, small, beam, mode):
   one = run(tmp_path / 'one', raw, mode=mode)
   assert run(tmp_path / 'beam', raw, mode=mode, runner='direct') == one
   assert hashes(tmp_path / 'beam') == hashes(tmp_path / 'one')
+
+
+def test_beam_skips_bad_records(tmp_path, small, damaged, beam):
+  bad, _ = damaged
+  got = run(tmp_path / 'out', bad, 1, 'direct', bad_records='skip')
+  check_named(got, bad)
+  assert got == run(tmp_path / 'want', bad, bad_records='skip')
 
 
 @pytest.mark.slow
