@@ -117,9 +117,11 @@ def losses(spec, options, length):
 
 
 def error(name, devices):
-  """Returns the largest error relative to the largest entry of an array.
+  """Returns the largest errors relative to the largest entry of an array.
 
-  The second result is the number of ring steps.
+  The first result is that of the output and of gradients of arrays of tokens,
+  the second that of gradients of parameters, which are sums over all pairs. The
+  third is the number of ring steps.
   """
   spec, options = CASES[name]
   layout = sharding.Layout.create(
@@ -132,20 +134,23 @@ def error(name, devices):
     length = TOKENS * devices
     gradients, arguments = losses(spec, options, length)
     (_, y), of_loss = gradients(arguments)
-    want = jax.tree.leaves((y, of_loss))
+    want = {'y': y, **of_loss}
     with layout.scope():
       gradients, arguments = losses(spec, options, length)
       (_, y), of_loss = gradients(arguments)
-      got = jax.tree.leaves((y, of_loss))
+      got = {'y': y, **of_loss}
   finally:
     blockwise.block_size, ring.choose = block_size, choose
-  pairs = [
-    tuple(np.asarray(x, np.float64) for x in pair)
-    for pair in zip(want, got, strict=True)
-  ]
-  # Some gradients are 0 but for rounding.
-  errors = [abs(a - b).max() / max(abs(a).max(), 1.0) for a, b in pairs]
-  return max(errors), max(one.steps if one else 0 for one in chosen)
+
+  def largest(want, got):
+    """Some gradients are 0 but for rounding."""
+    want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
+    return abs(want - got).max() / max(abs(want).max(), 1.0)
+
+  errors = jax.tree.map(largest, want, got)
+  of_parameters = max(jax.tree.leaves(errors.pop('variables')), default=0.0)
+  steps = max(one.steps if one else 0 for one in chosen)
+  return max(errors.values()), of_parameters, steps
 
 
 if __name__ == '__main__':
