@@ -4,7 +4,6 @@ TensorFlow and seqio are imported only if data.source is 'seqio' or the raw data
 is a dataset of TensorFlow Datasets.
 """
 
-import pathlib
 from typing import Any
 
 from lengen_jax.data import extra
@@ -52,9 +51,9 @@ def load(config: DataConfig, longest: int | None = None) -> Any:
 def check_present(config: DataConfig) -> None:
   """Raises LengenError if data is missing, with the searched paths."""
   if config.source == 'prepared':
-    from lengen_jax.data import manifest
+    from lengen_jax.data import manifest, mirror
 
-    manifest.read(pathlib.Path(config.path).expanduser().absolute())
+    manifest.read(mirror.fetch(config.path))
   elif config.source == 'seqio' and not _theirs(config.task):
     from lengen_jax.data import menu
 

@@ -18,7 +18,7 @@ class DataConfig:
     train_length: tokens per row in training.
     batch_size: rows per step, over all hosts.
     path: for 'stdlib', the library of another Python; for 'prepared', the
-      folder of the windows.
+      folder of the windows, which may be in an object store ('gs://...').
     raw: folder of the raw data, for 'seqio' and `lengen prepare`; '' for
       LENGEN_DATA_DIR or ~/.lengen/data.
     task: a source of text such as 'c4', a task of prompts such as

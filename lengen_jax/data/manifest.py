@@ -70,11 +70,15 @@ def check_config(
   """Returns the vocabulary of a folder that matches a config.
 
   Validation windows may be longer than `longest`, the maximum evaluated length.
+  If the files of `config.vocabulary` do not exist, the folder has a copy.
 
   Raises:
     errors.CorpusError: the folder does not match; lists all differences.
   """
-  vocab = vocabulary.create(config.vocabulary)
+  spec = config.vocabulary
+  if spec != 'bytes' and not pathlib.Path(spec).expanduser().exists():
+    spec = vocabulary.copy_in(folder) or spec
+  vocab = vocabulary.create(spec)
   longest = max(longest, manifest['longest'])
   check(manifest, identity(config, vocab, longest), folder)
   return vocab

@@ -26,6 +26,7 @@ from lengen_jax import progress as progress_lib
 from lengen_jax.data import (
   encode,
   extra,
+  mirror,
   readers,
   remote,
   sources,
@@ -96,11 +97,12 @@ def prepare(
       data, is being written, or cannot be written, or a worker was killed.
   """
   source, skip = sources.create(config.task), bad_records == 'skip'
-  folder = pathlib.Path(config.path).expanduser().absolute()
+  folder = mirror.fetch(config.path, missing_ok=True)
   if (folder / manifest_lib.MANIFEST).exists():
     manifest = manifest_lib.read(folder)
     manifest_lib.check_config(manifest, config, longest, folder)
     manifest_lib.verify(folder, manifest)
+    mirror.push(config.path)
     return manifest
   if runner:
     encode.load_beam()
@@ -163,6 +165,7 @@ def prepare(
       f'cannot write {folder}: {extra.reason(error)}; finished files are kept: '
       'correct the cause and run the same command to resume'
     ) from error
+  mirror.push(config.path)
   return manifest
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.data import chunks, extra, windows
+from lengen_jax.data import chunks, extra, mirror, windows
 from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data.config import DataConfig
 
@@ -35,7 +35,7 @@ class Prepared:
       errors.CorpusError: the folder does not match the config, or a file is
         missing or corrupt.
     """
-    self._folder = pathlib.Path(config.path).expanduser().absolute()
+    self._folder = mirror.fetch(config.path)
     self._manifest = manifest = manifest_lib.read(self._folder)
     self._vocab = manifest_lib.check_config(
       manifest, config, longest or 0, self._folder

@@ -1,4 +1,4 @@
-"""A workdir in a bucket, on an emulator of Google Cloud Storage."""
+"""Workdirs and data in a bucket, on an emulator of Google Cloud Storage."""
 
 import json
 import os
@@ -10,6 +10,8 @@ import sys
 import time
 
 import pytest
+
+from tests.data import tiny
 
 # make test-peers installs them.
 emulator = pytest.importorskip('gcp_storage_emulator.server')
@@ -99,48 +101,102 @@ def losses(text):
   return re.findall(r'"(?:loss|grad_norm)": [^}"]*', text)
 
 
-def test_a_killed_run_repeats_one_in_a_folder(tmp_path, bucket):
-  """Its losses and evaluations are those of a run that is not killed."""
-  printed = tmp_path / 'printed'
+@pytest.fixture
+def commands(tmp_path, bucket):
+  return Commands(tmp_path / 'printed', bucket)
 
-  def start(*arguments):
+
+class Commands:
+  """Runs commands whose output is in a file."""
+
+  def __init__(self, printed, bucket):
+    self._printed, self._environment = printed, bucket.environment
+
+  def start(self, *arguments, **environment):
     # gcsfs prints more than a pipe holds.
-    with printed.open('w') as file:
+    with self._printed.open('w') as file:
       return subprocess.Popen(
         [sys.executable, '-m', 'lengen_jax.cli', *arguments],
-        env=bucket.environment,
+        env={**self._environment, **environment},
         stdout=file,
         stderr=file,
       )
 
-  def start_training(workdir):
-    return start(
+  def train(self, workdir, *arguments, **environment):
+    return self.start(
       'train',
       f'--config={ROOT}/configs/stdlib.py:tiny',
       f'--workdir={workdir}',
-      '--config.train.steps=24',
-      '--config.train.checkpoint_every=4',
+      *arguments,
+      **environment,
     )
 
-  def finish(process):
-    assert process.wait(timeout=200) == 0, printed.read_text()[-3000:]
+  def printed(self):
+    return self._printed.read_text()[-3000:]
 
-  killed, end = start_training('gs://bucket/run'), time.monotonic() + 200
+  def finish(self, process):
+    assert process.wait(timeout=200) == 0, self.printed()
+
+
+def test_a_killed_run_repeats_one_in_a_folder(tmp_path, bucket, commands):
+  """Its losses and evaluations are those of a run that is not killed."""
+  steps = '--config.train.steps=24', '--config.train.checkpoint_every=4'
+  killed = commands.train('gs://bucket/run', *steps)
+  end = time.monotonic() + 200
   while 'run/checkpoints/8/commit_success.txt' not in bucket.names():
-    assert killed.poll() is None, printed.read_text()[-3000:]
+    assert killed.poll() is None, commands.printed()
     assert time.monotonic() < end
     time.sleep(0.05)
   killed.kill()
   assert killed.wait(timeout=60) == -signal.SIGKILL
   assert 'run/checkpoints/24/commit_success.txt' not in bucket.names()
-  finish(start_training('gs://bucket/run'))
+  commands.finish(commands.train('gs://bucket/run', *steps))
   _, resumed = lines(bucket.read('run/sessions.jsonl'))
   assert resumed['first_step'] >= 8
-  finish(start('eval', '--workdir=gs://bucket/run'))
+  commands.finish(commands.start('eval', '--workdir=gs://bucket/run'))
 
   local = tmp_path / 'run'
-  finish(start_training(local))
-  finish(start('eval', f'--workdir={local}'))
+  commands.finish(commands.train(local, *steps))
+  commands.finish(commands.start('eval', f'--workdir={local}'))
   for name in ('metrics.jsonl', 'eval.json'):
     found, wanted = bucket.read(f'run/{name}'), (local / name).read_text()
     assert losses(wanted) and losses(found) == losses(wanted), name
+
+
+def test_prepared_data(tmp_path, bucket, commands):
+  """A run on another machine than that of lengen prepare."""
+  raw = tmp_path / 'raw'
+  raw.mkdir()
+  for name, documents in (('train', 40), ('valid', 8)):
+    texts = [
+      json.dumps({'text': tiny.text(seed, 700)}) for seed in range(documents)
+    ]
+    (raw / f'{name}.jsonl').write_text('\n'.join(texts))
+
+  def options(path):
+    return (
+      '--config.data.source=prepared',
+      '--config.data.task=lm',
+      f'--config.data.raw={raw}',
+      '--config.data.vocabulary=bytes',
+      f'--config.data.path={path}',
+      '--config.model.vocab_size=259',
+      '--config.train.steps=4',
+    )
+
+  for number, path in enumerate(('gs://bucket/data', tmp_path / 'data')):
+    cache = {'XDG_CACHE_HOME': str(tmp_path / f'prepare-{number}')}
+    config = f'--config={ROOT}/configs/stdlib.py:tiny'
+    prepared = commands.start('prepare', config, *options(path), **cache)
+    commands.finish(prepared)
+    cache = {'XDG_CACHE_HOME': str(tmp_path / f'train-{number}')}
+    run = commands.train(tmp_path / f'{number}', *options(path), **cache)
+    commands.finish(run)
+  assert {'data/manifest.json', 'data/train/00000.array_record'} <= (
+    bucket.names()
+  )
+  assert not any(name.endswith('.partial') for name in bucket.names())
+  found, wanted = (
+    losses((tmp_path / name / 'metrics.jsonl').read_text()) for name in '01'
+  )
+  assert wanted and found == wanted

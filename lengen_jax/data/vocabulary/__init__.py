@@ -9,6 +9,7 @@ have a size.
 
 import pathlib
 
+from lengen_jax.data.vocabulary import pieces, tokenizer
 from lengen_jax.data.vocabulary.base import Bytes, END, PAD, Vocabulary
 from lengen_jax.data.vocabulary.pieces import SentencePiece, train
 from lengen_jax.data.vocabulary.tokenizer import Tokenizer
@@ -20,9 +21,16 @@ __all__ = [
   'SentencePiece',
   'Tokenizer',
   'Vocabulary',
+  'copy_in',
   'create',
   'train',
 ]
+
+
+def copy_in(folder: pathlib.Path) -> str | None:
+  """Returns the spec of the copy in a folder of prepared data, if any."""
+  copies = [folder / pieces.COPY, folder / tokenizer.COPY]
+  return next((str(path) for path in copies if path.exists()), None)
 
 
 def create(spec: str) -> Vocabulary:

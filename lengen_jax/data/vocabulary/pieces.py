@@ -16,7 +16,7 @@ from lengen_jax.data import extra
 from lengen_jax.data.vocabulary import base
 
 # The copy in a folder of prepared data.
-_FILE = 'vocabulary.model'
+COPY = 'vocabulary.model'
 
 
 class SentencePiece(base.Vocabulary):
@@ -77,7 +77,7 @@ class SentencePiece(base.Vocabulary):
     return seqio.SentencePieceVocabulary(self._path)
 
   def copy_to(self, folder: pathlib.Path) -> None:
-    source, copy = pathlib.Path(self._path).absolute(), folder / _FILE
+    source, copy = pathlib.Path(self._path).absolute(), folder / COPY
     if source != copy:
       shutil.copyfile(source, copy)
 

@@ -23,7 +23,7 @@ _FILE = 'tokenizer.json'
 # Files that name the special tokens. The first that names an end is used.
 _SETTINGS = ('tokenizer_config.json', 'config.json', 'generation_config.json')
 # The copy in a folder of prepared data.
-_FOLDER = 'vocabulary'
+COPY = 'vocabulary'
 # A token that is one byte, where the decoder has ByteFallback.
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
 
@@ -105,7 +105,7 @@ class Tokenizer(base.Vocabulary):
     return seqio_vocabulary.Wrapped(self)
 
   def copy_to(self, folder: pathlib.Path) -> None:
-    copies = folder / _FOLDER
+    copies = folder / COPY
     if self._file.parent.absolute() == copies:
       return
     copies.mkdir(exist_ok=True)
