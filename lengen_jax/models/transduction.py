@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from lengen_jax import encodings, errors
@@ -16,9 +17,6 @@ from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
 from lengen_jax.tasks import batches, Task
 from lengen_jax.types import Params
-
-# Examples whose roles are checked before training.
-_EXAMPLES = 64
 
 
 class TaskModel(NamedTuple):
@@ -111,32 +109,27 @@ def create(
 def _check_roles(
   task: Task, config: ModelConfig, scheme: PositionScheme, length: int
 ) -> None:
-  """Raises unless a scheme has a position for each role at a length.
+  """Raises unless a scheme has a position for each role up to a length.
 
   Raises:
     errors.CombinationError: the model does not read the answers, on whose
-      tokens roles depend.
-    errors.LengthError: a role of an example is beyond the scheme's positions.
+      tokens roles depend, or an encoding does not take as many rows of roles.
+    errors.ConfigError: the task has no roles.
+    errors.LengthError: a role is beyond the scheme's positions.
   """
   if config.architecture != 'decoder' and not task.tags:
     raise errors.CombinationError(
       f'{scheme} needs roles of the tokens of answers, which only decoders '
       f"read; set model.architecture='decoder', not {config.architecture!r}"
     )
-  batch = batches.make(
-    task,
-    *task.sample(jax.random.key(0), _EXAMPLES, length),
-    length,
-    autoregressive=True,
-  )
+  one = np.zeros((1, 1), np.int32)
+  roles = None
+  if task.num_roles:
+    roles = np.full((task.num_roles, 1, 1), task.largest_role(length))
+    for encoding in blocks.distinct_encodings(config):
+      encodings.check_roles(encoding, scheme, task.num_roles)
   # Concrete roles are checked.
-  scheme(
-    batch['segment_positions'],
-    lengths=batch['lengths'],
-    tokens=batch['inputs'],
-    segment_ids=batch['segment_ids'],
-    roles=batch.get('roles'),
-  )
+  scheme(one, lengths=one + 1, tokens=one, segment_ids=one, roles=roles)
 
 
 def _recurrent(network: recurrent.Recurrent, tags: bool) -> TaskModel:

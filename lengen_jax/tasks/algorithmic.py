@@ -33,6 +33,9 @@ class SymbolTask(base.Task):
   def chance(self) -> float:
     return 1 / self.symbols
 
+  def largest_role(self, length: int) -> int:
+    return length
+
   def _places(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the places of a row, `[T]`, and that of its separator."""
     return jnp.arange(len(tokens)), jnp.argmax(tokens == self.separator)
@@ -79,10 +82,9 @@ class Reverse(SymbolTask):
     Source: Cho et al. (2024), arXiv:2405.20671, and its code.
     """
     place_T, separator = self._places(tokens)
-    # The place within the target is mirrored at the separator.
-    return jnp.where(place_T < separator, place_T, 2 * separator - place_T)[
-      None
-    ]
+    # The places of the target are mirrored at the separator.
+    mirrored_T = jnp.maximum(2 * separator - place_T, -1)
+    return jnp.where(place_T < separator, place_T, mirrored_T)[None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -114,6 +114,10 @@ class Task:
     """
     raise NotImplementedError
 
+  def largest_role(self, length: int) -> int:
+    """Returns a bound on the roles of rows up to a nominal length."""
+    raise NotImplementedError
+
   def parse(self, text: str) -> list[int]:
     """Returns the token ids of a text; by default ids separated by spaces.
 
@@ -122,7 +126,7 @@ class Task:
     """
     try:
       ids = [int(word) for word in text.split()]
-    except ValueError:
+    except (AttributeError, ValueError):
       ids = [-1]
     count = max(self.vocab_in, self.vocab_out)
     if any(not 0 <= i < count for i in ids):
@@ -142,20 +146,36 @@ class Task:
     Raises:
       errors.LengenError: the question is not one of the task.
     """
-    inputs = self._question(question)
-    return self.text(self.target(inputs)[0])
+    target = np.asarray(self.target(self._question(question))[0])
+    scored = target[target != UNSCORED]
+    if (
+      not scored.size or not 0 <= scored.min() <= scored.max() < self.vocab_out
+    ):
+      raise self._not_a_question(question)
+    return self.text(target)
 
   def encode(self, question: str, answer: str) -> dict[str, np.ndarray]:
     """Returns the row of a question and an answer, which may be wrong.
 
     Returns:
       'tokens', int32 `[L]`; 'roles', int32 `[R, L]`; and 'weights', float32
-      `[L]`, 1 at the tokens of the answer.
+      `[L]`, 1 at the tokens of the answer. If the task tags its input, the row
+      is the question, and the weights are 1 at the tokens with a target.
+
+    Raises:
+      errors.LengenError: a text has parts that are no tokens of the task, or
+        the answer to a task that tags its input has another number of tokens.
     """
     inputs = np.asarray(self._question(question))
     tokens, weights = inputs[0], self.target(inputs)[0] != UNSCORED
+    answered = self.parse(answer)
+    if self.tags and len(answered) != weights.sum():
+      raise errors.ConfigError(
+        f'{answer!r} has {len(answered)} tokens; the question has '
+        f'{weights.sum()} tokens with a target'
+      )
     if not self.tags:
-      tokens = np.concatenate([tokens, [self.separator], self.parse(answer)])
+      tokens = np.concatenate([tokens, [self.separator], answered])
       weights = np.arange(len(tokens)) > inputs.shape[1]
     tokens = np.asarray(tokens, np.int32)
     roles = np.zeros((0, len(tokens)), np.int32)
@@ -170,6 +190,13 @@ class Task:
   def _question(self, text: str) -> jax.Array:
     """Returns a question as inputs, int32 `[1, T_in]`."""
     return jnp.asarray(self.parse(text), jnp.int32)[None]
+
+  def _not_a_question(self, text: str) -> errors.ConfigError:
+    inputs, _ = self.sample(jax.random.key(0), 1, self.min_length + 1)
+    return errors.ConfigError(
+      f'{text!r} is not a question of {self}; write one such as '
+      f'{self.text(inputs[0])!r}'
+    )
 
   def sample(
     self,

@@ -55,6 +55,12 @@ class CraspTask(base.Task):
     """Returns random symbols, from 0 on, int32 `[width]`; see `draw`."""
     return draws.symbols(rng, self.symbols, width)
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if inputs[0, :1].tolist() != [BOS] or (inputs[0, 1:] < SYMBOL).any():
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     body = SYMBOL + self.body(rng, n, width - 1)
     return jnp.concatenate([jnp.array([BOS]), body])

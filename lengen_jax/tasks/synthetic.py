@@ -48,6 +48,13 @@ class FlipFlop(base.Task):
   def output_length(self, length: Length) -> Length:
     return 2 * length
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    kinds, bits = inputs[0, ::2], inputs[0, 1::2]
+    if len(kinds) != len(bits) or (kinds >= BIT).any() or (bits < BIT).any():
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width // 2, (2,))
     slot = jnp.arange(width // 2)

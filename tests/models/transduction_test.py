@@ -171,3 +171,38 @@ def test_lora_needs_trained_weights():
       train_length=9,
       test_length=9,
     )
+
+
+@pytest.mark.parametrize(
+  'positions, fits', [(9, False), (12, False), (13, True)]
+)
+def test_all_roles_of_a_task_need_positions(positions, fits):
+  """Also those of rare rows: a sum of 9 and 9 digits may have 10."""
+  task = tasks.create('arithmetic/addition(lengths="uniform")')
+  arguments = (
+    task,
+    f'learned(max_position={positions})',
+    f'coupled(max_position={positions})',
+    'decoder',
+  )
+  if fits:
+    create(*arguments)
+    return
+  with pytest.raises(errors.LengthError, match='role 11; set max_position=13'):
+    create(*arguments)
+
+
+def test_rows_of_roles_need_as_many_tables():
+  keys = "format='reversed', pad=True, operands=3, scratchpad=True"
+  task = tasks.create(f'arithmetic/addition({keys})')
+  coupled = 'coupled(max_position=40)'
+  create(
+    task, 'learned(max_position=40, rows=2)', f'{coupled} + standard', 'decoder'
+  )
+  with pytest.raises(errors.CombinationError, match='rows'):
+    create(task, 'learned(max_position=40)', coupled, 'decoder')
+  with pytest.raises(errors.CombinationError, match='takes one'):
+    create(task, 'rope', coupled, 'decoder')
+  task = tasks.create('algorithmic/sort')
+  with pytest.raises(errors.ConfigError, match='needs roles'):
+    create(task, 'learned(max_position=40)', coupled, 'decoder')

@@ -194,6 +194,54 @@ def sums_and_roles(numbers, width):
   return '>'.join(sums), rows
 
 
+_PADDED = "format='reversed', pad=True"
+
+
+@pytest.mark.parametrize(
+  'spec',
+  [
+    "arithmetic/addition(lengths='uniform')",
+    "arithmetic/addition(format='reversed', lengths='uniform')",
+    f'arithmetic/addition({_PADDED}, operands=4)',
+    f'arithmetic/addition({_PADDED}, operands=3, scratchpad=True)',
+    f'arithmetic/subtraction({_PADDED})',
+    "arithmetic/multiplication(lengths='uniform')",
+    f'arithmetic/multiplication({_PADDED}, second_digits=2)',
+    f'arithmetic/multiplication({_PADDED}, scratchpad=True)',
+    'arithmetic/parity(scratchpad=True)',
+    "arithmetic/parity(format='reversed', scratchpad=True)",
+    'algorithmic/copy',
+    'algorithmic/reverse',
+  ],
+)
+def test_largest_role(spec):
+  """No role is larger, and some row has it."""
+  task = tasks.create(spec)
+  found = -1
+  for n in (1, 2):
+    batch = batches.make(
+      task, *task.sample(jax.random.key(n), 512, n), n, autoregressive=True
+    )
+    found = int(batch['roles'].max())
+    assert batch['roles'].min() >= -1
+    # The last digit of an answer is no input.
+    assert task.largest_role(n) - 1 <= found <= task.largest_role(n)
+
+
+def test_answers_that_are_too_long_have_no_roles():
+  for spec, question, answer in [
+    ('algorithmic/reverse', '1 2 3', '3 2 1 5 5'),
+    (
+      f'arithmetic/multiplication({_PADDED}, second_digits=2)',
+      '31*12',
+      '2730000',
+    ),
+    ("arithmetic/parity(format='reversed', scratchpad=True)", '011', '0110111'),
+  ]:
+    roles = tasks.create(spec).encode(question, answer)['roles']
+    assert roles.min() == -1
+
+
 def test_roles_of_n_by_m_multiplication_descend():
   """T - 1 - j at digits of significance j and T at signs, T = N + M."""
   keys = "format='reversed', pad=True, second_digits=2"

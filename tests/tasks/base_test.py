@@ -159,3 +159,32 @@ def test_refuses_rows():
     task.target(np.zeros((2, 4), int), 5)
   with pytest.raises(errors.LengthError, match='targets of 6 tokens, got 5'):
     task.mask(np.zeros((2, 5), int), 5)
+
+
+@pytest.mark.parametrize(
+  'task, question',
+  [
+    ('retrieval/niah_single_1(digits=3, phrase=8)', '12 13 12 33 14 11 33'),
+    ('synthetic/flip_flop', '0 4 1'),
+    ('synthetic/flip_flop', '4 0 1 3'),
+    ('synthetic/majority', '1 1 0'),
+    ('crasp/bin_majority', '4 5 5'),
+    ('crasp/bin_majority', '1 4 2'),
+  ],
+)
+def test_what_is_no_question_has_no_answer(task, question):
+  task = tasks.create(task)
+  with pytest.raises(errors.ConfigError, match='not a question.* such as'):
+    task.answer(question)
+
+
+def test_answers_must_have_the_form_of_the_task():
+  task = tasks.create('synthetic/flip_flop')
+  assert task.encode('0 4 1 3', '3')['weights'].tolist() == [0, 0, 1, 0]
+  with pytest.raises(errors.ConfigError, match='has 2 tokens; .* 1 tokens'):
+    task.encode('0 4 1 3', '4 4')
+  with pytest.raises(errors.ConfigError, match='no token of synthetic'):
+    task.encode('0 4 1 3', 'w')
+  for name in ('synthetic/flip_flop', 'arithmetic/addition'):
+    with pytest.raises(errors.ConfigError):
+      tasks.create(name).answer(5)

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
 from lengen_jax.tasks import base
 from lengen_jax.tasks.arithmetic import symbols
 from lengen_jax.tasks.base import Length
@@ -45,13 +44,8 @@ class ArithmeticTask(base.Task):
     return symbols.text(ids)
 
   def _question(self, text: str) -> jax.Array:
-    if not re.fullmatch(self.form, re.sub(r'\s', '', text)):
-      length = self.min_length + 1
-      example, _ = self.sample(jax.random.key(0), 1, length)
-      raise errors.ConfigError(
-        f'{text!r} is not a question of {self}; write one such as '
-        f'{self.text(example[0])!r}'
-      )
+    if not re.fullmatch(self.form, re.sub(r'\s', '', str(text))):
+      raise self._not_a_question(text)
     inputs = super()._question(text)
     if self.index_hints:
       symbols.check_hints(text, inputs[0])

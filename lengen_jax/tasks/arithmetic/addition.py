@@ -85,6 +85,9 @@ class Addition(expression.Expression):
       return jnp.sum(numbers_MxD, axis=0, keepdims=True)
     return jnp.pad(jnp.cumsum(numbers_MxD, axis=0), ((1, 0), (0, 0)))
 
+  def largest_role(self, length: int) -> int:
+    return max(super().largest_role(length), self.operands * self.scratchpad)
+
   def roles(self, tokens: jax.Array) -> jax.Array:
     """Returns the roles of position coupling, int32 `[T] -> [R, T]`.
 

@@ -286,6 +286,10 @@ class Expression(arithmetic.ArithmeticTask):
     role = self._places(tokens)
     return jnp.where(tokens == self.separator, equals, role)[None]
 
+  def largest_role(self, length: int) -> int:
+    digits = int(self.answer_digits(self._sizes(length)))
+    return digits if self.format == 'reversed' else digits + 1
+
   def operand_digits(self, inputs: Array) -> jax.Array:
     """Returns the digits of the operands of inputs `[B, W]`, int32 `[B, M]`.
 

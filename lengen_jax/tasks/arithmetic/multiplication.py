@@ -99,7 +99,7 @@ class Multiplication(expression.Expression):
         return roles
       in_question = jnp.cumsum(tokens == self.separator) == 0
       digits = jnp.sum(symbols.is_digit(tokens) & in_question)
-      return jnp.where(roles >= 0, digits - roles, -1)
+      return jnp.where(roles >= 0, jnp.maximum(digits - roles, -1), -1)
     place = self._places(tokens)
     equals = jnp.cumsum(tokens == self.separator)
     in_second = (jnp.cumsum(tokens == self.sign) > 0) & (equals == 0)

@@ -53,6 +53,9 @@ class Parity(arithmetic.ArithmeticTask):
     y = jnp.append(parities, symbols.END)
     return jnp.where(jnp.arange(len(y)) == n, symbols.END, y)
 
+  def largest_role(self, length: int) -> int:
+    return length
+
   def roles(self, tokens: jax.Array) -> jax.Array:
     """Returns the roles of position coupling, int32 `[T] -> [1, T]`.
 
@@ -69,7 +72,7 @@ class Parity(arithmetic.ArithmeticTask):
     bit = jnp.cumsum(is_digit & ~in_answer)
     parity = jnp.cumsum(is_digit & in_answer)
     if self.format == 'reversed':
-      role = jnp.where(in_answer, bit - parity, bit - 1)
+      role = jnp.where(in_answer, jnp.maximum(bit - parity, -1), bit - 1)
     else:
       role = jnp.where(in_answer, parity, bit)
     return jnp.where(is_digit | is_separator, role, -1)[None]

@@ -105,7 +105,7 @@ class Vt(base.Task):
 
 @dataclasses.dataclass(frozen=True)
 class Cwe(base.Task):
-  """Words of which some are ten times as frequent; asks for these.
+  """Words of which some are at least ten times as frequent; asks for these.
 
   Of n tokens, the other words occur n / (10 common + others) times each,
   rounded down, and the common ones share the rest, as evenly as possible. The
@@ -123,7 +123,7 @@ class Cwe(base.Task):
   words: int = 32
 
   family = 'retrieval'
-  formula = 'the words that are ten times as frequent'
+  formula = 'the words that are ten times as frequent or more'
   source = 'arXiv:2404.06654'
   permutation_invariant = True
   ranges = {'common': '>= 1', 'words': '> {0.common}'}

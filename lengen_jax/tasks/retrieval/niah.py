@@ -16,8 +16,8 @@ class Niah(base.Task):
   An input of n tokens is a haystack with needles and, at its end, the query and
   the keys asked for. The target is the numbers of these keys, in the order of
   the query and then that of the context. Tokens: the digits, of which the first
-  of a number is not 0; one that precedes a key; the query; fillers; and names,
-  of which keys consist.
+  of a decimal number is not 0; one that precedes a key; the query; fillers; and
+  names, of which keys consist.
 
   Source: Hsieh et al. (2024), RULER, arXiv:2404.06654, with other tokens. A
   word is one token, and essays are random fillers. The score counts digits at
@@ -124,7 +124,9 @@ class Niah(base.Task):
     starts = lead + unit * before[order] + size * jnp.arange(count)
 
     digits = draws.below(bits, self.radix)
-    firsts = 1 + draws.below(bits, self.radix - 1)
+    firsts = digits
+    if self.radix == 10:
+      firsts = 1 + draws.below(bits, 9)
     if self.haystack == 'random':
       fillers = draws.below(bits, self.phrase)
     else:

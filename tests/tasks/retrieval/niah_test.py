@@ -19,7 +19,8 @@ def read(task, x):
     if x[at] == radix:
       first = at + 1 + size
       digits = x[first : first + task.digits]
-      assert all(digit < radix for digit in digits) and digits[0] > 0
+      assert all(digit < radix for digit in digits)
+      assert digits[0] > 0 or radix != 10
       needles.append((at, tuple(x[at + 1 : first]), digits))
       at = first + task.digits
     else:
@@ -54,12 +55,13 @@ def test_draws(name, keys, count, asked, haystack):
   )
   n = task.min_length + 13
   inputs, targets = map(np.asarray, task.sample(KEY, 64, n, n + 9))
-  answered, fillers = set(), set()
+  answered, fillers, firsts = set(), set(), set()
   for x, y in zip(inputs[:, :n], targets, strict=True):
     needles, others, queries = read(task, x)
     room = n - 1 - asked * task.key_tokens
     assert len(needles) == (count or room // task.needle_tokens)
     fillers |= {*others}
+    firsts |= {digits[0] for _, _, digits in needles}
     if haystack != 'random':
       assert others == [i % 7 for i in range(len(others))]
     assert len(queries) == len(set(queries)) == asked
@@ -72,6 +74,8 @@ def test_draws(name, keys, count, asked, haystack):
     assert answer == y.tolist()
   # Every needle of the context is asked for in some row.
   assert answered == set(range(len(needles)))
+  # A UUID may start with 0.
+  assert (0 in firsts) == (task.radix == 16)
   if haystack == 'random':
     assert fillers == set(range(7))
 
