@@ -56,7 +56,7 @@ def evaluate(
     ruler.Setting(vocabulary, length, words, seed) for length in lengths
   ]
   for setting in settings:
-    _check_fits(tasks, setting)
+    _check_fits(tasks, setting, samples)
   found: dict[str, Any] = {'scores': {}, 'average': {}, 'refused': {}}
   predictions = []
   for setting in settings:
@@ -103,14 +103,17 @@ def evaluate(
   }, predictions
 
 
-def _check_fits(tasks: Sequence[str], setting: ruler.Setting) -> None:
-  """Raises errors.LengthError for the task with the longest prompts."""
+def _check_fits(
+  tasks: Sequence[str], setting: ruler.Setting, samples: int
+) -> None:
+  """Raises errors.LengthError for the prompt with the greatest least length."""
 
-  def least(name: str) -> int:
-    return ruler.least_length(ruler.TASKS[name], name, 0, setting)
+  def least(prompt: tuple[str, int]) -> int:
+    name, index = prompt
+    return ruler.least_length(ruler.TASKS[name], name, index, setting)
 
-  longest = max(tasks, key=least)
-  ruler.sample(ruler.TASKS[longest], longest, 0, setting)
+  name, index = max(itertools.product(tasks, range(samples)), key=least)
+  ruler.sample(ruler.TASKS[name], name, index, setting)
 
 
 def _prompts(

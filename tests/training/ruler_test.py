@@ -4,6 +4,7 @@ The command line is tested in `cli_test.py`, with a real model.
 """
 
 import json
+import re
 
 import pytest
 
@@ -38,9 +39,8 @@ def model(monkeypatch):
 
 
 def evaluate(trained, lengths, tasks=TASKS, **options):
-  return ruler.evaluate(
-    trained, tasks, lengths, vocabulary=BYTES, samples=2, **options
-  )
+  options = {'samples': 2} | options
+  return ruler.evaluate(trained, tasks, lengths, vocabulary=BYTES, **options)
 
 
 def test_scores_by_length(model, capsys, tmp_path):
@@ -99,6 +99,18 @@ def test_a_length_that_is_too_short(model):
   with pytest.raises(errors.LengthError, match='vt does not fit length 600'):
     evaluate(trained, (2000, 600), ('niah_single_1', 'vt'))
   assert not batches
+
+
+def test_a_length_that_is_too_short_for_some_prompts(model):
+  """The least length that the error names suffices for all prompts."""
+  trained, batches = model
+  with pytest.raises(errors.LengthError, match='cwe does not fit') as found:
+    evaluate(trained, (1740,), ('cwe',), samples=8)
+  least = int(re.search(r'from (\d+) on', str(found.value))[1])
+  with pytest.raises(errors.LengthError, match=f'from {least} on'):
+    evaluate(trained, (least - 1,), ('cwe',), samples=8)
+  assert not batches
+  evaluate(trained, (least,), ('cwe',), samples=8)
 
 
 def test_a_haystack_of_another_text(model, tmp_path):
