@@ -65,6 +65,7 @@ TASKS: dict[str, dict[str, type[Task]]] = {
     'flip_flop': synthetic.FlipFlop,
     'selective_copying': synthetic.SelectiveCopying,
     'induction_heads': synthetic.InductionHeads,
+    'associative_recall': synthetic.AssociativeRecall,
     's5': groups.S5,
     'a5': groups.A5,
     'z60': groups.Z60,

@@ -82,7 +82,7 @@ def _last_write(kind: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class SelectiveCopying(base.Task):
-  """Data at random places among noise, then markers; asks for the data.
+  """Data among noise, then markers; asks for the data.
 
   The nominal length is the number of tokens before the markers. The target at
   the j-th marker is the j-th data token. Tokens: noise 0, data 1 to A - 2,
@@ -93,10 +93,12 @@ class SelectiveCopying(base.Task):
   Attributes:
     vocabulary: A.
     data: number of data tokens, and of markers.
+    selective: whether the data is at random places, or comes first.
   """
 
   vocabulary: int = 16
   data: int = 16
+  selective: bool = True
 
   family = 'synthetic'
   formula = '0 a 0 0 b 0 ... marker marker: a b'
@@ -125,7 +127,10 @@ class SelectiveCopying(base.Task):
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     place_rng, data_rng = jax.random.split(rng)
-    is_data = draws.shuffled(place_rng, n, width) < self.data
+    place = jnp.arange(width)
+    if self.selective:
+      place = draws.shuffled(place_rng, n, width)
+    is_data = place < self.data
     x = jnp.where(
       is_data, 1 + draws.symbols(data_rng, self.vocabulary - 2, width), 0
     )
@@ -143,24 +148,25 @@ class SelectiveCopying(base.Task):
 class InductionHeads(base.Task):
   """Random tokens with a trigger, then the trigger: what followed it?
 
-  The nominal length is the number of tokens before the last one. The target at
-  the last trigger is the token after the first. Tokens: 1 to V - 2, trigger
-  V - 1.
+  The nominal length is the number of tokens before the second trigger. The
+  targets from there on are the tokens after the first trigger, which the row
+  repeats, except the last one. Tokens: 1 to V - 2, trigger V - 1.
 
   Source: Gu and Dao (2023), arXiv:2312.00752, and HazyResearch/safari.
 
   Attributes:
     vocabulary: V.
+    copied: number of targets.
   """
 
   vocabulary: int = 16
+  copied: int = 1
 
   family = 'synthetic'
   formula = '... trigger a ... trigger: a'
   source = 'arXiv:2312.00752'
   tags = True
-  min_length = 3
-  ranges = {'vocabulary': '>= 4'}
+  ranges = {'vocabulary': '>= 4', 'copied': '>= 1'}
 
   @property
   def vocab_in(self) -> int:
@@ -172,19 +178,91 @@ class InductionHeads(base.Task):
   def chance(self) -> float:
     return 1 / (self.vocabulary - 2)
 
+  @property
+  def min_length(self) -> int:
+    return self.copied + 2
+
   def input_length(self, length: Length) -> Length:
-    return length + 1
+    return length + self.copied
 
   output_length = input_length
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     symbol_rng, place_rng = jax.random.split(rng)
     x = 1 + draws.symbols(symbol_rng, self.vocabulary - 2, width)
-    place = draws.below(jax.random.bits(place_rng), n - 2)
-    return x.at[jnp.stack([place, n])].set(self.vocabulary - 1)
+    place = draws.below(jax.random.bits(place_rng), n - self.copied - 1)
+    x = x.at[jnp.stack([place, n])].set(self.vocabulary - 1)
+    repeated = jnp.arange(1, self.copied)
+    return x.at[n + repeated].set(x[place + repeated])
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
-    is_trigger = x == self.vocabulary - 1
+    is_trigger, column = x == self.vocabulary - 1, jnp.arange(x.shape[0])
     first = jnp.argmax(is_trigger)
-    is_query = is_trigger & (jnp.arange(x.shape[0]) > first)
-    return jnp.where(is_query, x.at[first + 1].get(mode='clip'), base.UNSCORED)
+    since = column - jax.lax.cummax(jnp.where(is_trigger, column, first))
+    is_query = (column - since > first) & (since < self.copied)
+    return jnp.where(
+      is_query, x.at[first + 1 + since].get(mode='clip'), base.UNSCORED
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class AssociativeRecall(base.Task):
+  """Pairs of a key and its value, then a trigger and a key: its value?
+
+  The nominal length is the number of pairs. Their keys are uniform, and repeat
+  with equal values; the key asked for is uniform among those of the row. With
+  K = V / 2 - 1, rounded down, tokens are keys 1 to K, values K + 1 to 2 K, and
+  the trigger V - 1.
+
+  Source: Fu et al. (2022), arXiv:2212.14052, and HazyResearch/safari.
+
+  Attributes:
+    vocabulary: V.
+  """
+
+  vocabulary: int = 16
+
+  family = 'synthetic'
+  formula = 'a 1 b 2 a 1 ... trigger b: 2'
+  source = 'arXiv:2212.14052'
+  tags = True
+  ranges = {'vocabulary': '>= 4'}
+
+  @property
+  def vocab_in(self) -> int:
+    return self.vocabulary
+
+  vocab_out = vocab_in
+
+  @property
+  def keys(self) -> int:
+    """Number of keys, K, and of values."""
+    return self.vocabulary // 2 - 1
+
+  @property
+  def chance(self) -> float:
+    return 1 / self.keys
+
+  def input_length(self, length: Length) -> Length:
+    return 2 * length + 2
+
+  output_length = input_length
+
+  def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
+    key_rng, value_rng, asked_rng = jax.random.split(rng, 3)
+    keys = draws.symbols(key_rng, self.keys, width // 2)
+    values_K = draws.symbols(value_rng, self.keys, self.keys)
+    pairs = jnp.stack([1 + keys, 1 + self.keys + values_K[keys]], 1).ravel()
+    in_row = jnp.arange(len(keys)) < n
+    is_seen_K = jnp.zeros(self.keys, bool).at[keys].max(in_row)
+    # Keys in random order, those of the row first.
+    order_K = draws.distinct(asked_rng, self.keys, self.keys)
+    asked = jnp.argmin(jnp.where(is_seen_K, order_K, self.keys))
+    return pairs.at[2 * n].set(self.vocabulary - 1).at[2 * n + 1].set(1 + asked)
+
+  def solve(self, x: jax.Array, n: Length) -> jax.Array:
+    column = jnp.arange(x.shape[0])
+    is_query = jnp.roll(x == self.vocabulary - 1, 1) & (column > 0)
+    asked = x[jnp.argmax(is_query)]
+    value = x.at[jnp.argmax(x == asked) + 1].get(mode='clip')
+    return jnp.where(is_query, value, base.UNSCORED)

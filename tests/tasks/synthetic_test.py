@@ -4,6 +4,7 @@ Targets are compared with those of other code (`golden/retrieval/README.md`),
 inputs with the rules, in plain Python.
 """
 
+import collections
 import itertools
 
 import jax
@@ -61,19 +62,32 @@ def test_flip_flop_draws(ignore):
       assert not read or bit[t] == memory
 
 
-@pytest.mark.parametrize('sizes', [(8, 3, 6), (48, 16, 16), (240, 16, 16)])
-def test_selective_copying_golden(sizes):
+@pytest.mark.parametrize(
+  'sizes', [(8, 3, 6), (48, 16, 16), (240, 16, 16), (20, 5, 10)]
+)
+def test_copying_golden(sizes):
   arrays = np.load(GOLDEN / 'copying.npz')
   noise, data, vocabulary = sizes
-  name = f'L{noise}_M{data}_A{vocabulary}_selective'
+  kind = 'plain' if noise == 20 else 'selective'
+  name = f'L{noise}_M{data}_A{vocabulary}_{kind}'
+  keys = f'vocabulary={vocabulary}, data={data}'
   task = tasks.create(
-    f'synthetic/selective_copying(vocabulary={vocabulary}, data={data})'
+    f'synthetic/selective_copying({keys}, selective={kind == "selective"})'
   )
   inputs = arrays[f'{name}_inputs']
   want = np.full(inputs.shape, -100)
   want[:, -data:] = arrays[f'{name}_targets']
   agree(task, inputs, want)
   assert inputs.shape[1] == task.input_length(noise + data)
+
+
+def test_copying_draws_data_first():
+  keys = 'vocabulary=6, data=3, selective=False'
+  task = tasks.create(f'synthetic/selective_copying({keys})')
+  inputs, targets = map(np.asarray, task.sample(KEY, 200, 8))
+  np.testing.assert_array_equal(inputs[:, :3], targets[:, 8:])
+  assert (inputs[:, 3:8] == 0).all() and (inputs[:, 8:] == 5).all()
+  assert {*np.unique(inputs[:, :3])} == {1, 2, 3, 4}
 
 
 def test_selective_copying_draws():
@@ -92,14 +106,62 @@ def test_selective_copying_draws():
   )
 
 
-@pytest.mark.parametrize('length', (8, 32, 256))
-def test_induction_heads_golden(length):
+@pytest.mark.parametrize(
+  'sizes', [(16, 8, 1), (16, 32, 1), (16, 256, 1), (20, 64, 2)]
+)
+def test_induction_heads_golden(sizes):
   arrays = np.load(GOLDEN / 'induction.npz')
-  name = f'induction_V16_n{length}_m1'
-  task = tasks.create('synthetic/induction_heads')
+  vocabulary, length, copied = sizes
+  name = f'induction_V{vocabulary}_n{length}_m{copied}'
+  keys = f'vocabulary={vocabulary}, copied={copied}'
+  task = tasks.create(f'synthetic/induction_heads({keys})')
   inputs = arrays[f'{name}_inputs']
   agree(task, inputs, arrays[f'{name}_targets'])
   assert inputs.shape[1] == task.input_length(length)
+
+
+@pytest.mark.parametrize('sizes', [(16, 8), (16, 32), (16, 256), (20, 64)])
+def test_associative_recall_golden(sizes):
+  arrays = np.load(GOLDEN / 'induction.npz')
+  vocabulary, tokens = sizes
+  name = f'recall_V{vocabulary}_n{tokens}'
+  task = tasks.create(f'synthetic/associative_recall(vocabulary={vocabulary})')
+  inputs = arrays[f'{name}_inputs']
+  agree(task, inputs, arrays[f'{name}_targets'])
+  assert inputs.shape[1] == task.input_length(tokens // 2)
+  # The same pairs of tokens occur in our draws.
+  drawn = np.asarray(task.sample(KEY, 64, tokens // 2)[0])
+  for column in (0, 1):
+    want = np.unique(inputs[:, column:-2:2])
+    assert {*want} <= {*np.unique(drawn[:, column:-2:2])}
+
+
+def test_associative_recall_draws():
+  task = tasks.create('synthetic/associative_recall(vocabulary=8)')
+  inputs, targets = map(np.asarray, task.sample(KEY, 600, 4, 6))
+  asked = collections.Counter()
+  for x, y in zip(inputs[:, :10].tolist(), targets.tolist(), strict=True):
+    values = dict(zip(x[:8:2], x[1:8:2], strict=True))
+    assert all(values[key] == x[2 * i + 1] for i, key in enumerate(x[:8:2]))
+    assert x[8] == 7 and y[:9] == 9 * [-1] and y[9] == values[x[9]]
+    assert {*values} <= {1, 2, 3} and {*values.values()} <= {4, 5, 6}
+    # How often a key occurs does not matter.
+    if sorted(map(x[:8:2].count, values)) == [1, 3]:
+      asked[x[:8:2].count(x[9])] += 1
+  assert sum(asked.values()) > 100
+  assert 0.35 < asked[1] / sum(asked.values()) < 0.65
+  assert np.ptp(np.unique(inputs[:, 9], return_counts=True)[1]) < 80
+
+
+def test_induction_heads_repeat_what_followed():
+  task = tasks.create('synthetic/induction_heads(vocabulary=6, copied=3)')
+  inputs, targets = map(np.asarray, task.sample(KEY, 200, 8, 9))
+  first = np.argmax(inputs == 5, 1)
+  assert set(first) == set(range(4)) and (inputs[:, 8] == 5).all()
+  for x, y, place in zip(inputs, targets, first, strict=True):
+    assert y[8:11].tolist() == x[place + 1 : place + 4].tolist()
+    assert x[9:11].tolist() == y[8:10].tolist()
+    assert (y[:8] == -1).all()
 
 
 def test_induction_heads_draws():
