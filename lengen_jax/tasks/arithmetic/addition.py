@@ -18,14 +18,16 @@ class Addition(expression.Expression):
     index_hints: whether each digit follows a hint. Hints are consecutive
       symbols of 102 ordered ones, from a random one on, the same in all
       numbers. They repeat in longer numbers.
-    operands: number of operands. With more than two, with index hints, or with
-      a scratchpad, padded operands are as long as the answer.
+    operands: number of operands.
+    pad_operands: whether padded operands are as long as the answer. None: with
+      more than two operands, with index hints, or with a scratchpad.
     scratchpad: whether the answer has the sums of the first 0, 1, 2, ...
       operands, as in `53+48=0>53>101`.
   """
 
   index_hints: bool = False
   operands: int = 2
+  pad_operands: bool | None = None
   scratchpad: bool = False
 
   formula = 'a + b'
@@ -61,6 +63,8 @@ class Addition(expression.Expression):
 
   @property
   def _pads_alike(self) -> bool:
+    if self.pad_operands is not None:
+      return self.pad_operands
     return self.index_hints or self.operands > 2 or self.scratchpad
 
   def answer_digits(self, sizes: expression.Sizes) -> Any:
