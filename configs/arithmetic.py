@@ -24,9 +24,10 @@ positions (arXiv:2405.20671) for a learned encoding and, for reversed numbers,
 Abacus positions (arXiv:2405.17399) for a learned encoding at the input, with
 FIRE in attention.
 
-`:FORMAT,small` trains the same model for fewer steps. `:FORMAT,cpu` trains a
-small model on 1..8 digits and tests it on up to 24, on two cores;
-`:FORMAT,tiny` is for tests.
+`:FORMAT,2M`, `5M` and `268M` are the paper's other models. `:FORMAT,small`
+trains the same model for fewer steps. `:FORMAT,cpu` trains a small model on
+1..8 digits and tests it on up to 24, on two cores, and `:FORMAT,2M,cpu` a
+smaller one; `:FORMAT,tiny` is for tests.
 """
 
 from lengen_jax import papers
@@ -39,6 +40,15 @@ _TASKS = {
   ),
   'plain': 'arithmetic/addition(pad=True)',
 }
+# The fields of _SHAPE at the paper's size and at 'cpu'.
+_MODELS = {
+  '25M': [(6, 8, 64, 512, 2048), (2, 4, 32, 128, 256)],
+  '2M': [(2, 4, 64, 256, 1024), (1, 2, 32, 64, 128)],
+  '5M': [(4, 4, 64, 256, 1024), (2, 2, 32, 64, 128)],
+  '268M': [(16, 16, 64, 1024, 4096), (3, 6, 32, 192, 384)],
+}
+_SHAPE = ('num_layers', 'num_heads', 'head_dim', 'width', 'mlp_width')
+_TINY = (1, 2, 8, 16, 32)
 _METHODS = ('fire', 'fire, randomized', 'coupled')
 
 
@@ -48,11 +58,6 @@ def _runs(n, *others):
 
 
 _FIELDS = {
-  'model.num_layers': [..., ..., 2, 1],
-  'model.num_heads': [..., ..., 4, 2],
-  'model.head_dim': [..., ..., 32, 8],
-  'model.width': [..., ..., 128, 16],
-  'model.mlp_width': [..., ..., 256, 32],
   'model.norm_placement': [..., ..., 'pre', ...],
   'optimizer.name': 'adamw',
   'optimizer.schedule': 'cosine',
@@ -90,9 +95,12 @@ _FIELDS = {
 
 
 def get_config(arg=''):
-  """Returns the config; `arg` is a format, then perhaps a size."""
-  name, size = defaults.choose(arg, _TASKS)
-  config = defaults.get_task(_TASKS[name], 'zhou', size, _FIELDS)
+  """Returns the config; `arg` is a format, a model and a size, all optional."""
+  name, model, size = defaults.choose(arg, _TASKS, _MODELS)
+  whole, small = _MODELS[model]
+  shapes = zip(_SHAPE, whole, small, _TINY, strict=True)
+  fields = {f'model.{key}': [a, ..., b, c] for key, a, b, c in shapes}
+  config = defaults.get_task(_TASKS[name], 'zhou', size, fields | _FIELDS)
   if name == 'reversed':
     # Places count from the least significant digit, in runs of digits.
     abacus = papers.zhou_runs(config.train.max_length)['abacus']

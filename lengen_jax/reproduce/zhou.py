@@ -25,11 +25,11 @@ def _row(name: str) -> Row:
   return Row(name, lambda n: papers.zhou_runs(n)[name])
 
 
-def _sweep(numbers: str, *names: str) -> TaskSweep:
+def _sweep(numbers: str, *names: str, model: str = '') -> TaskSweep:
   """Returns runs on a format of `configs/arithmetic.py`."""
   return TaskSweep(
-    name=numbers,
-    config=f'arithmetic.py:{numbers}',
+    name=model or numbers,
+    config=f'arithmetic.py:{numbers}' + f',{model}' * bool(model),
     rows=tuple(map(_row, names)),
     unit='answers all right, percent',
     seed_reduction='mean',
@@ -62,6 +62,10 @@ _PARTS: dict[str, Sequence[Any]] = {
   'encodings': (
     _sweep('hints', _RANDOM, 'rope', 'kerple', 'kerple, randomized', 'nope'),
   ),
+  'sizes': tuple(
+    _sweep('hints', _RANDOM, model=model)
+    for model in ('2M', '5M', '25M', '268M')
+  ),
   'seeds': (_sweep('hints', _RANDOM),),
 }
 _TEXT = """
@@ -86,6 +90,11 @@ Z3: FIRE with random positions beats RoPE, KERPLE and NoPE beyond the training
   hints: fire, randomized > rope|kerple|nope @ beyond
 Z4: random positions hurt KERPLE
   hints: kerple > kerple, randomized @ beyond
+[sizes] addition with index hints, FIRE and random positions: four sizes of
+    models
+Z6: the largest model is not the best: the one of 5M parameters beats the one of
+    268M
+  5M: fire, randomized > 268M: fire, randomized @ beyond
 [seeds] addition with index hints, FIRE and random positions: ten seeds
 Z5: every seed fits the lengths it is trained on: 99 percent or more on average
   hints: fire, randomized @ seen > 99
