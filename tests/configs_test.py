@@ -36,7 +36,7 @@ MENUS = {
   'yarn_c4': (MODELS, SIZES),
 }
 # Sweeps, which have tests of their own.
-SWEEPS = {'arithmetic', 'chomsky', 'recall', 'warping_algorithmic'}
+SWEEPS = {'arithmetic', 'chomsky', 'crasp', 'recall', 'warping_algorithmic'}
 # Those of what the user has.
 OWN = {'pretrained'}
 LLAMA = pathlib.Path(__file__).parent / 'golden' / 'llama' / 'untied'

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import arithmetic, chomsky, recall, warping_algorithmic
+from configs import arithmetic, chomsky, crasp, recall, warping_algorithmic
 from lengen_jax import errors
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import task_trainer
@@ -199,7 +199,8 @@ def test_scores_do_not_depend_on_how_examples_are_split():
       )
       for task in recall.TASKS
     ),
-    *((arithmetic, task) for task in ('plain', 'reversed', 'hints')),
+    *((arithmetic, task) for task in ('plain', 'reversed', 'hints,268M')),
+    *((crasp, task) for task in ('bin_majority_interleave', 'unique_copy')),
   ],
 )
 def test_every_run_of_every_config_goes_together(config, task, size):
