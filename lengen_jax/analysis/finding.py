@@ -31,7 +31,45 @@ def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
   if missing := [name for name in names if name not in far]:
     have = 'has' if len(missing) == 1 else 'have'
     text += f'; {len(missing)} {have} no value at {long}{_few(missing)}'
-  return f'{text}.'
+  return f'{text}.{_order_over_training(results, names, long)}'
+
+
+def _order_over_training(
+  results: Mapping[str, Any], names: Sequence[str], length: int
+) -> str:
+  """Returns whether the order of runs changed over the last doubling of steps.
+
+  It is '' unless all runs were also evaluated at some step up to half of the
+  last one.
+  """
+  found = [curve.get('trajectory') or {} for curve in results['curves']]
+  steps = [*set.intersection(*({*one.get('steps', ())} for one in found))]
+  halves = [step for step in steps if 2 * step <= max(steps)]
+  column = results['lengths'].index(length)
+  if len(names) < 2 or not halves:
+    return ''
+
+  def losses(step: int) -> dict[str, float | None]:
+    return {
+      name: one['loss'][one['steps'].index(step)][column]
+      for name, one in zip(names, found, strict=True)
+    }
+
+  half, last = max(halves), max(steps)
+  before, after = losses(half), losses(last)
+  known = [name for name in names if None not in (before[name], after[name])]
+  if len(known) < 2:
+    return ''
+
+  def order(losses: Mapping[str, Any]) -> list[str]:
+    return sorted(known, key=lambda name: round(losses[name], 3))
+
+  text = f' From step {half} to {last}, the order of the runs at {length} '
+  pairs = zip(order(before), order(after), strict=True)
+  moved = sum(a != b for a, b in pairs)
+  if not moved:
+    return f'{text}does not change.'
+  return f'{text}changes in {moved} of {len(known)} places.'
 
 
 def of_scores(results: Mapping[str, Any], unit: str, scale: float) -> str:

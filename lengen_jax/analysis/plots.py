@@ -66,6 +66,30 @@ def position_curves(
   _loss_axes(axes, results, 'position in the longest window', unit)
 
 
+def trajectories(
+  axes: Any, results: Mapping[str, Any], names: Sequence[str], unit: str
+) -> None:
+  """Draws the gap between a long context and that of training, by step.
+
+  The long one is the longest of up to 8 training lengths.
+  """
+  lengths, trained = results['lengths'], results['train_length']
+  near = min(lengths, key=lambda n: abs(n - trained))
+  far = max(n for n in lengths if n <= 8 * trained or n == min(lengths))
+  columns = [lengths.index(near), lengths.index(far)]
+  steps: set[int] = set()
+  for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
+    found = curve.get('trajectory') or {'steps': [], 'loss': []}
+    losses = [floats(loss)[columns] for loss in found['loss']]
+    gaps = [long - short for short, long in losses]
+    axes.plot(found['steps'], gaps, label=name, **style(n))
+    steps |= {*found['steps']}
+  axes.axhline(0, color='0.6', linewidth=1, zorder=1)
+  length_axis(axes, sorted(steps))
+  gap = f'loss at {far} minus loss at {near}, {unit}'
+  axes.set(xlabel='training step', ylabel=gap)
+
+
 def _loss_axes(
   axes: Any, results: Mapping[str, Any], along: str, unit: str
 ) -> None:

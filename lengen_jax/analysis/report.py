@@ -151,6 +151,16 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
       ('run', 'length', 'position', 'loss'), positions
     ),
   }
+  trajectory = [
+    (name, step, length, loss)
+    for name, curve in _runs(results)
+    for step, losses in zip(*_trajectory(curve), strict=True)
+    for length, loss in zip(results['lengths'], losses, strict=True)
+  ]
+  if _has_trajectories(results):
+    texts['trajectories.csv'] = tables.csv_text(
+      ('run', 'step', 'length', 'loss'), trajectory
+    )
   if contextual:
     texts['contextual_positions.csv'] = tables.csv_text(
       ('run', 'layer', 'head', 'token', 'position'), contextual
@@ -158,10 +168,25 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   for name, text in texts.items():
     if name.endswith('.csv'):
       files.write_text(folder / name, text)
-  plot, path = folder / 'length_curves.png', folder / 'report.html'
-  plots.write(plot, plots.length_curves, results, names(results), _UNIT)
+  drawn = {'length_curves.png': plots.length_curves}
+  if _has_trajectories(results):
+    drawn['trajectories.png'] = plots.trajectories
+  for name, draw in drawn.items():
+    plots.write(folder / name, draw, results, names(results), _UNIT)
+  path = folder / 'report.html'
   files.write_text(path, _page(results, texts, folder))
-  return [*(folder / name for name in texts), plot, path]
+  return [*(folder / name for name in (*texts, *drawn)), path]
+
+
+def _trajectory(curve: Mapping[str, Any]) -> tuple[list[int], list[Any]]:
+  """Returns the steps at which a run was evaluated, and the losses of each."""
+  found = curve.get('trajectory') or {'steps': [], 'loss': []}
+  return found['steps'], found['loss']
+
+
+def _has_trajectories(results: Mapping[str, Any]) -> bool:
+  """Returns whether a run was evaluated at more than its last step."""
+  return any(len(_trajectory(curve)[0]) > 1 for curve in results['curves'])
 
 
 def _page(
@@ -175,23 +200,33 @@ def _page(
     'commit': sorted({curve['commit'] or 'unknown' for curve in curves}),
     'corpus': results['corpus'],
   }
+  drawn = [
+    (
+      plots.length_curves,
+      'Loss against context length',
+      'Loss against context length.',
+    ),
+    (
+      plots.position_curves,
+      'Loss against position',
+      'Loss by position in the longest window that each run supports; '
+      'position 1 has a context of one token.',
+    ),
+  ]
+  if _has_trajectories(results):
+    drawn.append(
+      (
+        plots.trajectories,
+        'Gap against training step',
+        'Difference of the loss at a long context and at the training length, '
+        'by training step.',
+      )
+    )
   charts = [
     page.figure(
       figures.chart(label, called, draw, results, called, _UNIT), caption
     )
-    for draw, label, caption in (
-      (
-        plots.length_curves,
-        'Loss against context length',
-        'Loss against context length.',
-      ),
-      (
-        plots.position_curves,
-        'Loss against position',
-        'Loss by position in the longest window that each run supports; '
-        'position 1 has a context of one token.',
-      ),
-    )
+    for draw, label, caption in drawn
   ]
   head, columns = [], []
   for n, length in enumerate(results['lengths']):

@@ -16,6 +16,8 @@ class EvalConfig:
       lengths score the same tokens. For prompts, a row includes the answer.
     batch_tokens: tokens per batch; longer rows mean fewer rows.
     windows: for text, number of windows of the longest length.
+    steps: for text, steps of training whose models lengen compare evaluates
+      too; their checkpoints are kept.
     examples: maximum number of prompts or pictures; None for all.
     temperature: for prompts, 0 for greedy decoding; else answers are sampled
       from softmax(logits / temperature).
@@ -26,6 +28,7 @@ class EvalConfig:
   lengths: tuple
   batch_tokens: int
   windows: int = 64
+  steps: tuple = ()
   examples: int | None = None
   temperature: float = 0.0
   top_p: float = 1.0
@@ -41,6 +44,11 @@ class EvalConfig:
     if len({*self.lengths}) < len(self.lengths):
       raise errors.ConfigError(
         f'eval.lengths has a length twice: {self.lengths}'
+      )
+    if any(n < 1 for n in self.steps) or [*self.steps] != sorted({*self.steps}):
+      raise errors.ConfigError(
+        'eval.steps must be ascending whole numbers from 1 on, such as '
+        f"'(250, 500, 1000)'; got {self.steps}"
       )
     for field in ('batch_tokens', 'windows', 'examples'):
       if (n := getattr(self, field)) is not None and n < 1:

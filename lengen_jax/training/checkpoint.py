@@ -71,6 +71,7 @@ class Checkpointer:
     *,
     keep: int = 2,
     keep_every: int = 0,
+    keep_steps: Sequence[int] = (),
     best: str | None = None,
     run_config: Any = None,
   ) -> None:
@@ -81,6 +82,7 @@ class Checkpointer:
       config: ModelConfig; None if no layers are scanned.
       keep: number of newest checkpoints to keep.
       keep_every: also keep steps that are multiples of this; 0 for none.
+      keep_steps: also keep these steps.
       best: 'max' or 'min' to also keep the checkpoint with the largest or
         smallest value, see `save`; None otherwise.
       run_config: config of the run to record, JSON-able.
@@ -95,7 +97,9 @@ class Checkpointer:
     self._saving: int | None = None
     self._unreadable: list[int] = []
     self._values: dict[int, float | None] = {}
-    self._manager = _manager(self._folder, keep, keep_every, self._best)
+    self._manager = _manager(
+      self._folder, keep, keep_every, keep_steps, self._best
+    )
 
   def save(
     self,
@@ -385,6 +389,7 @@ def _manager(
   folder: files.Path,
   keep: int,
   keep_every: int,
+  keep_steps: Sequence[int],
   best: Callable[[Iterable[int]], int | None],
 ) -> ocp.CheckpointManager:
   """Creates the orbax manager of a folder; see `Checkpointer`."""
@@ -392,6 +397,8 @@ def _manager(
   policies = [preservation_policy.LatestN(keep), _KeepBest(best)]
   if keep_every:
     policies.append(preservation_policy.EveryNSteps(keep_every))
+  if keep_steps:
+    policies.append(preservation_policy.CustomSteps([*keep_steps]))
   policy = preservation_policy.AnyPreservationPolicy(policies)
   options = ocp.CheckpointManagerOptions(preservation_policy=policy)
   try:

@@ -1,13 +1,20 @@
 """Comparisons: trains each run and evaluates all on the same tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any
 
 import ml_collections
 
 from lengen_jax import data, errors
-from lengen_jax.training import evaluate, faults, files, loop, multihost
+from lengen_jax.training import (
+  evaluate,
+  faults,
+  files,
+  loop,
+  multihost,
+  pretrained,
+)
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import workdir as workdir_lib
@@ -64,7 +71,14 @@ def compare(
           stop = functools.partial(
             preemption.stop, f'{folder} is trained, but not evaluated'
           )
+          before = saved.with_name('trajectory-' + saved.name)
+          trajectory = _trajectory(
+            trained, run, folder, before, windows, label, stop
+          )
           curve = evaluate.curve(tested, windows, label, stop)
+          for key, last in (('steps', curve['steps']), ('loss', curve['loss'])):
+            trajectory[key] = [*trajectory[key], last]
+          curve['trajectory'] = trajectory
         if run.tested_as:
           curve |= dict(zip(run._fields[:3], run[:3], strict=True))
           curve['tested_as'] = str(run.tested_as)
@@ -77,4 +91,38 @@ def compare(
     if not any(path.glob(f'*/{workdir_lib.RUN}')) and multihost.is_first():
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
+  return found
+
+
+def _trajectory(
+  trained: run_lib.Trained,
+  run: runs_lib.Run,
+  folder: files.Path,
+  saved: files.Path,
+  windows: Any,
+  label: str,
+  after_batch: Callable[[], None],
+) -> dict[str, list[Any]]:
+  """Returns earlier steps of a run and their losses by length.
+
+  `saved` is a file of the result so far, which an interrupted call continues.
+  """
+  found: dict[str, list[Any]] = {'steps': [], 'loss': []}
+  if saved.exists():
+    found = files.read_json(saved)
+  for step in trained.run.eval.steps:
+    if step in found['steps'] or step >= int(trained.state.step):
+      continue
+    before = pretrained.earlier(trained, folder, step)
+    losses = evaluate.losses(
+      before.tested_as(run.tested_as),
+      windows,
+      f'{label}: step {step}',
+      after_batch,
+    )
+    found = {
+      'steps': [*found['steps'], step],
+      'loss': [*found['loss'], losses],
+    }
+    files.write_json(saved, found)
   return found

@@ -267,7 +267,13 @@ def check_run(config: ml_collections.ConfigDict) -> RunConfig:
     raise errors.ConfigError(
       f'seed must be a number, at least 0 and below {2**32}, got {seed!r}'
     )
-  return RunConfig(**sections)
+  found = RunConfig(**sections)
+  if max(found.eval.steps, default=0) > found.train.steps:
+    raise errors.ConfigError(
+      f'eval.steps={found.eval.steps} has steps beyond the last one, '
+      f'train.steps={found.train.steps}'
+    )
+  return found
 
 
 def check_task(config: ml_collections.ConfigDict) -> TaskConfig:

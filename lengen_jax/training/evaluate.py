@@ -127,6 +127,16 @@ def curve(
   }
 
 
+def losses(
+  trained: run_lib.Trained,
+  windows: Any,
+  label: str,
+  after_batch: Callable[[], None],
+) -> list[float | None]:
+  """Returns the loss at each length, None where the model has no loss."""
+  return [one.loss for one in _losses(trained, windows, label, after_batch)]
+
+
 def _contextual_positions(
   trained: run_lib.Trained, windows: Any, losses: Sequence[Any]
 ) -> dict[str, Any] | None:

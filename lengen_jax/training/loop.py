@@ -216,6 +216,7 @@ class Loop:
         pending.append((step, metrics))
         last, preempted = step == config.steps, preemption.reached()
         saves = last or preempted or step % config.checkpoint_every == 0
+        saves |= step in run.eval.steps
         if not saves:
           # Overlaps with the step on the devices.
           batch = place(batches.next())

@@ -239,9 +239,26 @@ def open_checkpoints(
     path,
     run.model,
     keep_every=run.train.keep_every,
+    keep_steps=run.eval.steps,
     best='min',
     run_config=json.loads(run.config.to_json()),
   )
+
+
+def earlier(
+  trained: run_lib.Trained, path: files.Path, step: int
+) -> run_lib.Trained:
+  """Returns a trained model as it was at a step whose checkpoint is kept.
+
+  Raises:
+    errors.CheckpointError: there is no readable checkpoint of that step.
+  """
+  checkpoints = open_checkpoints(path, trained.run)
+  try:
+    state = checkpoints.restore(trained.run.abstract_state, step=step)
+  finally:
+    checkpoints.close()
+  return dataclasses.replace(trained, state=state)
 
 
 def with_costs(

@@ -44,6 +44,32 @@ def test_other_lengths_than_that_of_training():
   )
 
 
+def test_the_order_over_the_last_doubling():
+  def found(*losses, steps=(100, 200, 300, 400)):
+    """Each of `losses` has the losses of a run at the longest length."""
+    curves = [
+      {
+        'loss': [1.0, run[-1]],
+        'trajectory': {'steps': steps, 'loss': [[1.0, loss] for loss in run]},
+      }
+      for run in losses
+    ]
+    results = {'lengths': (32, 64), 'train_length': 32, 'curves': curves}
+    return finding.of_curves(results, 'abc'[: len(losses)])
+
+  assert found((3, 2, 5, 2), (4, 3, 1, 3)).endswith(
+    'From step 200 to 400, the order of the runs at 64 does not change.'
+  )
+  assert found((3, 2, 2, 4), (4, 3, 3, 3), (5, 5, 5, 5)).endswith(
+    'From step 200 to 400, the order of the runs at 64 changes in 2 of 3 '
+    'places.'
+  )
+  # A run without a loss, one run, and no step up to half of the last.
+  assert 'step' not in found((3, 2, 2, None), (4, 3, 3, 3))
+  assert 'step' not in found((1, 2, 3, 4))
+  assert 'step' not in found((1, 2), (2, 1), steps=(300, 400))
+
+
 def test_scores():
   def of_scores(means, score='accuracy'):
     runs = [{'run': name, 'mean': mean} for name, mean in means.items()]

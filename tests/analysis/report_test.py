@@ -6,9 +6,10 @@ import html
 import json
 import re
 
+import numpy as np
 import pytest
 
-from lengen_jax.analysis import report
+from lengen_jax.analysis import plots, report
 from tests.analysis import made_up
 
 
@@ -156,6 +157,44 @@ def test_what_the_paper_has_is_there_as_printed(results, tmp_path):
   page = page_of(results | {'paper': paper}, tmp_path)
   assert '>fire</th><td>2.5</td><td>2.25</td>' in page
   assert '>rope</th><td>2.5</td><td>–</td>' in page
+
+
+def test_losses_along_training(results, tmp_path):
+  assert 'Gap against' not in page_of(results, tmp_path)
+  assert not [*tmp_path.glob('trajectories*')]
+  lengths = results['lengths']
+  for n, curve in enumerate(results['curves'][:2]):
+    early = [1.0 + n + length for length in lengths]
+    curve['trajectory'] = {'steps': [4, 8], 'loss': [early, curve['loss']]}
+  page = page_of(results, tmp_path)
+  assert 'Gap against training step' in page
+  found = rows(tmp_path / 'trajectories.csv')
+  assert len(found) == 2 * 2 * len(lengths)
+  row = found[len(lengths) * 2 + 1]
+  assert row == {
+    'run': report.names(results)[1],
+    'step': '4',
+    'length': str(lengths[1]),
+    'loss': str(2.0 + lengths[1]),
+  }
+  assert (tmp_path / 'trajectories.png').stat().st_size > 10_000
+
+
+def test_the_gap_along_training(results):
+  """It is that of the longest of up to 8 training lengths."""
+  results['lengths'] = [32, 64, 256, 512]
+  for curve in results['curves']:
+    curve['trajectory'] = {
+      'steps': [4, 8],
+      'loss': [[1.0, 2.0, 4.0, 9.0], [1.0, 2.0, None, 9.0]],
+    }
+  figure, axes = plots.panels(1)
+  plots.trajectories(axes, results, report.names(results), 'nats')
+  line = axes.get_lines()[0]
+  np.testing.assert_array_equal(line.get_xdata(), [4, 8])
+  np.testing.assert_array_equal(line.get_ydata(), [3.0, np.nan])
+  assert axes.get_ylabel() == 'loss at 256 minus loss at 32, nats'
+  plots.plt.close(figure)
 
 
 def test_older_results_are_drawn(results, tmp_path):

@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
-from lengen_jax import errors
+from lengen_jax import data, errors
 from lengen_jax.analysis import report
 from lengen_jax.evaluation import length_curve
-from lengen_jax.training import compare, loop
+from lengen_jax.training import compare, evaluate, loop, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
@@ -232,6 +232,51 @@ def test_one_training_is_tested_as_several_runs(
     plain,
   ]
   assert len(steps) == 1
+
+
+def test_losses_along_training(tmp_path, tiny_config, monkeypatch):
+  """They are those of the checkpoints, also after an interruption."""
+  tiny_config.eval.lengths, tiny_config.eval.steps = (32, 64), (1, 2, 5)
+  tiny_config.train.steps = 6
+  text = 'rope; rope => rope(train_length=32, dynamic=True)'
+  runs = runs_lib.parse(text, tiny_config)
+  results = compare.compare(tiny_config, tmp_path / 'whole', runs)
+  plain, dynamic = results['curves']
+  for curve in (plain, dynamic):
+    assert curve['trajectory']['steps'] == [1, 2, 5, 6]
+    assert curve['trajectory']['loss'][-1] == curve['loss']
+  folder = tmp_path / 'whole' / runs_lib.folder(runs[0])
+  windows = data.load(run_lib.Run(tiny_config).data, 64).evaluation(
+    run_lib.Run(tiny_config).eval
+  )
+  for n, step in enumerate((1, 2, 5)):
+    trained = pretrained.restore(folder, step=step)
+    assert int(trained.state.step) == step
+    want = evaluate.curve(trained, windows)['loss']
+    assert plain['trajectory']['loss'][n] == want
+    assert dynamic['trajectory']['loss'][n][0] == want[0]
+    assert dynamic['trajectory']['loss'][n][1] != want[1]
+
+  # Interrupted at the second of the steps.
+  losses, calls = length_curve.position_losses, []
+
+  def interrupted(*args, **kwargs):
+    calls.append(0)
+    if len(calls) == 3:
+      raise KeyboardInterrupt
+    return losses(*args, **kwargs)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(length_curve, 'position_losses', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      compare.compare(tiny_config, tmp_path / 'again', runs)
+  folder = tmp_path / 'again' / runs_lib.folder(runs[0])
+  begun = json.loads((folder / 'trajectory-curve.json').read_text())
+  assert begun['steps'] == [1]
+  again = compare.compare(tiny_config, tmp_path / 'again', runs)
+  assert [one['trajectory'] for one in again['curves']] == [
+    one['trajectory'] for one in results['curves']
+  ]
 
 
 def test_other_parameters_are_refused_before_training(tmp_path, tiny_config):
