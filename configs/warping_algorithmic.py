@@ -5,7 +5,7 @@ Command:
     --workdir=runs/warping/TASK
 
 Paper: position-index warping, table A; part of sequences that are right, mean
-over lengths M+1..5M. M is 20 for copy and reverse, 8 for sort and sum. TASK is
+over lengths 2..5M. M is 20 for copy and reverse, 8 for sort and sum. TASK is
 one of these four, or `figure3`: copy with two layers, trained on 1..10, tested
 on 1..20, ALiBi against RoPE.
 

@@ -1,4 +1,4 @@
-"""Scores of generated tasks beyond the training length."""
+"""Scores of generated tasks beyond and within the training lengths."""
 
 import dataclasses
 import statistics
@@ -8,14 +8,21 @@ from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
 from lengen_jax.training import files, sweep
 
-# Columns: means over lengths beyond the training lengths, and within them.
-BEYOND, SEEN = 'beyond', 'seen'
+# Columns: means over lengths beyond the training lengths, within them, and over
+# both.
+BEYOND, SEEN, ALL = 'beyond', 'seen', 'all'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskSweep(parts.ConfiguredPart):
-  """Scores of each row on a generated task, at its best learning rate."""
+  """Scores of each row on a generated task, at its best learning rate.
 
+  Attributes:
+    means: columns of the table. The first is that of the paper's scores, and
+      determines the best learning rate.
+  """
+
+  means: tuple[str, ...] = (BEYOND, SEEN)
   unit: str = 'percent'
   seed_reduction: str = 'max'
   kind: ClassVar[str] = 'sweep'
@@ -40,17 +47,17 @@ class TaskSweep(parts.ConfiguredPart):
     results = sweep.sweep(config, folder)
     score, longest = results['score'], results['train_lengths'][1]
 
-    def percent(point: Results, beyond: bool = True) -> float | None:
-      """Returns the mean beyond the training lengths, or up to them."""
+    def percent(point: Results, column: str) -> float | None:
+      """Returns the mean of a column."""
       scores = [
         score
         for score, length in zip(point[score], results['lengths'], strict=True)
-        if (length > longest) == beyond
+        if column in (ALL, BEYOND if length > longest else SEEN)
       ]
       return None if None in scores else 100 * statistics.fmean(scores)
 
     def order(point: Results) -> float:
-      mean = percent(point)
+      mean = percent(point, self.means[0])
       return -1.0 if mean is None else mean
 
     rows = self.rows_at(request.scale)
@@ -62,14 +69,16 @@ class TaskSweep(parts.ConfiguredPart):
         max((p for p in entry['points'] if p['seed'] == seed), key=order)
         for seed in request.seeds
       ]
-      by_seed = [[percent(point), percent(point, False)] for point in best]
+      by_seed = [
+        [percent(point, column) for column in self.means] for point in best
+      ]
       scores.append((by_seed, {'run': entry['run']}))
       curve = parts.reduce_columns([point[score] for point in best])
       curves.append({'run': row.name, 'curve': curve})
     shared = ('score', 'lengths', 'train_lengths', 'baselines')
     fields = {
       'unit': self.unit,
-      'columns': [BEYOND, SEEN],
+      'columns': list(self.means),
       'train_length': longest,
       # Chance is close to 0 where whole sequences must be correct.
       'chance': 100 * results['chance'] if score == 'accuracy' else None,

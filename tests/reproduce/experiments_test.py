@@ -260,7 +260,7 @@ def columns_of(part, parts):
       rows = part.measure()
       assert {len(row) for row in rows.values()} == {len(part.columns)}
     return dict.fromkeys(rows, part.columns)
-  columns = getattr(part, 'ratios', ()) or ('beyond', 'seen')
+  columns = getattr(part, 'means', ()) or part.ratios
   if getattr(part, 'tasks', None):
     columns = (*part.tasks, 'mean')
   return dict.fromkeys((row.name for row in part.rows), columns)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import types
 
 import pytest
 
@@ -10,7 +11,7 @@ from lengen_jax import cli, reproduce
 from lengen_jax.analysis import plots, reproduction
 from lengen_jax.reproduce import claims, curves, figures, parts, run, sweeps
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.training import loop
+from lengen_jax.training import loop, sweep
 
 
 def draw(folder):
@@ -291,6 +292,42 @@ def test_what_a_user_sets_is_kept_apart(monkeypatch, tmp_path):
   plain, other = sorted((tmp_path / 'paper/both').iterdir())
   assert plain.name == 'tiny' and other.name.startswith('tiny-')
   assert (plain / 'report.html').exists() and (other / 'report.html').exists()
+
+
+@pytest.mark.parametrize(
+  'means, best',
+  [(('all', 'beyond', 'seen'), 0), (('beyond', 'seen'), 1)],
+)
+def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
+  """The first of them determines the best learning rate."""
+  points = [
+    {'seed': 0, 'exact': [1.0, 0.9, 0.2, 0.3]},
+    {'seed': 0, 'exact': [0.2, 0.2, 0.6, 0.2]},
+  ]
+  found = {
+    'score': 'exact',
+    'chance': 0.5,
+    'baselines': {},
+    'lengths': [2, 4, 6, 8],
+    'train_lengths': [2, 4],
+    'runs': [{'run': 'nope', 'points': points}],
+  }
+  monkeypatch.setattr(sweep, 'sweep', lambda config, folder: found)
+  part = sweeps.TaskSweep(
+    name='sort',
+    config='chomsky.py:bucket_sort',
+    rows=(experiment_lib.Row('none', 'nope'),),
+    means=means,
+  )
+  request = types.SimpleNamespace(seeds=(0,), scale='tiny')
+  config = types.SimpleNamespace(sweep=types.SimpleNamespace())
+  [(scores, _)], _, fields = part.train(request, config, tmp_path, None)
+  assert fields['columns'] == [*means]
+  want = [
+    {'all': 60.0, 'beyond': 25.0, 'seen': 95.0},
+    {'all': 30.0, 'beyond': 40.0, 'seen': 20.0},
+  ][best]
+  assert scores == [pytest.approx([want[column] for column in means])]
 
 
 def result(low, high):
