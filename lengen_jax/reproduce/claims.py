@@ -25,15 +25,24 @@ def judge(claim: Claim, results: Results) -> Results:
   uses the larger of two variances: that of the comparison, and that pooled over
   the claim. Each distinct pair of models with n seeds adds n - 1 degrees of
   freedom. Failures are corrected for multiple comparisons by the method of Holm
-  (1979). Comparisons that a scale omits are not counted.
+  (1979). Comparisons that a scale omits are not counted; nor are those of means
+  over fewer than half of their parts. On data of another kind than the paper's,
+  a claim is not comparable, whatever the outcomes.
   """
   differences = [_differences(results, one) for one in claim.comparisons]
   outcomes = _outcomes(results, claim.comparisons, differences)
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
+  verdict = next(verdicts, UNMEASURED)
+  if verdict != UNMEASURED and not all(
+    part.get('same_kind', True)
+    for part in results['parts']
+    if part['name'] in _part_names(claim)
+  ):
+    verdict = 'not comparable'
   return {
     'key': claim.key,
     'text': claim.text,
-    'verdict': next(verdicts, UNMEASURED),
+    'verdict': verdict,
     'comparisons': [
       {
         'low': _as_json(one.low),
@@ -47,6 +56,12 @@ def judge(claim: Claim, results: Results) -> Results:
       )
     ],
   }
+
+
+def _part_names(claim: Claim) -> set[str]:
+  """Returns the parts that a claim compares."""
+  operands = (x for one in claim.comparisons for x in (one.low, one.high))
+  return {x[0] for x in operands if isinstance(x, tuple)}
 
 
 def _differences(results: Results, comparison: Comparison) -> list[float]:
@@ -110,6 +125,8 @@ def _scores(results: Results, operand: Operand) -> list[Any] | None:
     return [operand] * len(results['seeds'])
   name, row_name, column = operand
   for part in results['parts']:
+    if 2 * len(part.get('of', ())) < part.get('of_all', 0):
+      continue
     for row in part['rows']:
       if (part['name'], row['name']) == (name, row_name):
         if column in part['columns']:

@@ -28,6 +28,9 @@ class SubstituteData:
     changes: config values that select the data.
     write: writes the files into a folder, which becomes `data.raw`; None if
       the data needs no files.
+    same_kind: whether it is data of the kind of the paper's, such as text for
+      text. Other data, such as template sentences for a set of questions, has
+      only the format.
   """
 
   text: str
@@ -35,6 +38,7 @@ class SubstituteData:
     default_factory=dict, hash=False
   )
   write: Callable[..., None] | None = None
+  same_kind: bool = True
 
 
 STDLIB = SubstituteData(

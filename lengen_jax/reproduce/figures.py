@@ -24,6 +24,7 @@ class Average(parts.Part):
   def run(self, request: parts.Request, previous: Sequence[Results]) -> Results:
     averaged = [one for one in previous if one['name'] in self.members]
     first = averaged[0]
+    shared = ('unit', 'columns', 'of_seeds', 'standin', 'same_kind')
     table = []
     for name in (row['name'] for row in first['rows']):
       every = (row for part in averaged for row in part['rows'])
@@ -40,7 +41,7 @@ class Average(parts.Part):
       table.append(line)
     return self.results(
       table,
-      **{key: first[key] for key in ('unit', 'columns', 'of_seeds', 'standin')},
+      **{key: first[key] for key in shared},
       of=[one['name'] for one in averaged],
       of_all=len(self.members),
     )
@@ -79,7 +80,7 @@ class Figure(parts.Part):
     arguments: list[Any] = [folder]
     if self.part:
       part = parts.find(previous, self.part)
-      fields = {'standin': part['standin']}
+      fields = {key: part[key] for key in ('standin', 'same_kind')}
       by_seed = [self._models(part, request, seed) for seed in request.seeds]
       arguments.insert(0, by_seed[0])
       if self.measure is not None:

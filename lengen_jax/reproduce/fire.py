@@ -39,10 +39,12 @@ _OURS_PROMPTS = (
 _SCROLLS = experiment.SubstituteData(
   'generated questions and documents in the format of SCROLLS, in bytes',
   write=scrolls.write,
+  same_kind=False,
 )
 _GLUE = experiment.SubstituteData(
   'generated tasks in the format of GLUE and SuperGLUE, in bytes',
   write=glue.write,
+  same_kind=False,
 )
 # By model: the suffix of its parts' names, and the paper's hardware.
 _MODELS = {'base': ('', '128 TPUv4'), 'large': (', large', '256 TPUv4')}

@@ -82,6 +82,7 @@ class Part:
       'of_seeds': 'mean',
       'rows': rows,
       'standin': None,
+      'same_kind': True,
       'differences': [],
       'train_seconds': 0.0,
     } | fields
@@ -284,6 +285,7 @@ class ConfiguredPart(Part):
       of_seeds=self.seed_reduction,
       commits=sorted({str(r.get('commit', 'unrecorded')) for r in runs}),
       standin=substitute.text if substitute else None,
+      same_kind=not substitute or substitute.same_kind,
       differences=self.differences(config, request)
       + fields.pop('differences', []),
       train_seconds=sum(one['train_seconds'] for one in runs),

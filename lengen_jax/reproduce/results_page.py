@@ -38,7 +38,10 @@ share a model. A claim is *refuted* if the opposite of a comparison is
 significant after Holm's correction; otherwise it is *not seen*. Comparisons
 that a scale omits are not counted. The effect is the range of margins over the
 comparisons, in the unit of the table; negative margins contradict the claim. A
-claim refuted at `cpu` is refuted for models trained for about a minute.
+claim refuted at `cpu` is refuted for models trained for about a minute. A claim
+is *not comparable* where the substitute data has only the format of the paper's
+data, such as template sentences, and *not measured* where fewer than half of
+the parts of a mean were.
 
 ± is half the range over seeds. Where all seeds agree exactly, the variance is
 unknown and the comparison is unclear.

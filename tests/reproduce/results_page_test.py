@@ -1,7 +1,9 @@
 """docs/results.md: generated, and up to date."""
 
+import collections
 import json
 import pathlib
+import re
 
 from lengen_jax import reproduce
 from lengen_jax.reproduce import results_page
@@ -107,3 +109,20 @@ def test_what_a_scale_leaves_out_is_said():
   assert seeds == '1 seeds, at full size 2'
   (parts, *_) = results_page.left_out(found | {'parts': []})
   assert parts == 'left out at this scale: c4'
+
+
+def test_the_readme_counts_the_verdicts():
+  page = (DOCS / 'results.md').read_text()
+  claims = re.findall(r'^\| [A-Z][0-9]+[^|]*(?:\|[^|]*){5}\|', page, re.M)
+  found = collections.Counter(
+    re.match('[a-z ]+', line.split('|')[6].strip())[0].strip()
+    for line in claims
+  )
+  readme = ' '.join((DOCS.parent / 'README.md').read_text().split())
+  missing = found['not measured'] + found['not measured yet']
+  assert (
+    f'Of {len(claims)} claims, {found["confirmed"]} are confirmed at that '
+    f'scale, {found["refuted"]} are refuted, {found["not seen"]} show no '
+    f'significant effect, {found["not comparable"]} are not comparable, because '
+    f'the substitute data is of another kind, and {missing} are not measured.'
+  ) in readme

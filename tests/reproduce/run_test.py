@@ -378,6 +378,26 @@ def test_verdicts(low, high, verdict):
     )
 
 
+@pytest.mark.parametrize(
+  ('fields', 'verdict'),
+  [
+    ({}, 'refuted'),
+    ({'same_kind': False}, 'not comparable'),
+    ({'of': ['a'], 'of_all': 3}, 'not measured'),
+    ({'of': ['a', 'b'], 'of_all': 4}, 'refuted'),
+  ],
+)
+def test_verdicts_on_other_data_and_on_few_parts(fields, verdict):
+  claim = experiment_lib.Claim(
+    'X', 'low', experiment_lib.parse_comparisons('part: low < high @ 1')
+  )
+  found = result((2.0, 2.2), (1.0, 1.1))
+  found['parts'][0] |= fields
+  # Other parts do not matter.
+  found['parts'].append({**found['parts'][0], 'name': 'x', 'same_kind': False})
+  assert claims.judge(claim, found)['verdict'] == verdict
+
+
 def test_one_comparison_that_fails_refutes():
   comparisons = (
     *experiment_lib.parse_comparisons('part: low < high @ 1'),
