@@ -123,6 +123,7 @@ def test_the_readme_counts_the_verdicts():
   assert (
     f'Of {len(claims)} claims, {found["confirmed"]} are confirmed at that '
     f'scale, {found["refuted"]} are refuted, {found["not seen"]} show no '
-    f'significant effect, {found["not comparable"]} are not comparable, because '
-    f'the substitute data is of another kind, and {missing} are not measured.'
+    f'significant effect, {found["not comparable"]} are not comparable, '
+    f'because the substitute data is of another kind, and {missing} are not '
+    'measured.'
   ) in readme
