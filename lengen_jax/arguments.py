@@ -162,7 +162,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'default': '', 'metavar': 'NAME'},
   ),
   '--beam-options': (
-    "with --runner, options of Beam, for example '--direct_num_workers=4'",
+    "with --runner, options of Beam, for example '--region=us-central1'",
     {'default': '', 'metavar': 'OPTIONS'},
   ),
   '--bad-records': (

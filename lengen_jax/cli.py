@@ -290,11 +290,16 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
       "lengen prepare writes what data.source='prepared' reads; set it, and "
       'data.path to the folder to write'
     )
-  if arguments.runner and arguments.workers > 1:
+  beam_options = arguments.beam_options
+  if arguments.runner == 'direct' and arguments.workers > 1:
+    beam_options += (
+      f' --direct_num_workers={arguments.workers}'
+      ' --direct_running_mode=multi_processing'
+    )
+  elif arguments.runner and arguments.workers > 1:
     raise errors.ConfigError(
-      f'--workers={arguments.workers} and --runner={arguments.runner} exclude '
-      'each other; a runner has options of its own, such as '
-      "--beam-options='--direct_num_workers=4'"
+      f'--workers={arguments.workers} applies to --runner=direct only; '
+      f'{arguments.runner} has options of its own, see --beam-options'
     )
   if arguments.beam_options and not arguments.runner:
     raise errors.ConfigError(
@@ -307,7 +312,7 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
     vocabulary_size=arguments.vocabulary_size,
     workers=arguments.workers,
     runner=arguments.runner,
-    beam_options=arguments.beam_options,
+    beam_options=beam_options,
     bad_records=arguments.bad_records,
   )
   text = (

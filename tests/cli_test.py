@@ -479,3 +479,29 @@ def test_skipped_records_are_printed(tmp_path, capsys):
   at = out.index('train: skipped 1 bad records; the first:')
   assert out[at - 1].startswith('train: 4 documents')
   assert out[at + 1].startswith(f'{raw}/train.jsonl, line 3: no JSON object')
+
+
+def test_workers_of_the_direct_runner(tmp_path, monkeypatch):
+  """They are options of Beam."""
+  seen = {}
+  monkeypatch.setattr(
+    'lengen_jax.data.prepare.prepare',
+    lambda config, **named: seen.update(named) or {'splits': {}},
+  )
+  arguments = [
+    'prepare',
+    TINY,
+    '--config.data.source=prepared',
+    '--config.data.task=lm',
+    f'--config.data.path={tmp_path}',
+    '--runner=direct',
+    '--beam-options=--save_main_session',
+  ]
+  assert cli.main([*arguments, '--workers=3']) == 0
+  assert seen['beam_options'].split() == [
+    '--save_main_session',
+    '--direct_num_workers=3',
+    '--direct_running_mode=multi_processing',
+  ]
+  assert cli.main(arguments) == 0
+  assert seen['beam_options'] == '--save_main_session'

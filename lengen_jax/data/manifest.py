@@ -77,7 +77,9 @@ def check_config(
   """
   spec = config.vocabulary
   if spec != 'bytes' and not pathlib.Path(spec).expanduser().exists():
-    spec = vocabulary.copy_in(folder) or spec
+    if copy := vocabulary.copy_in(folder):
+      print(f'data: {spec} does not exist; its copy {copy} is used', flush=True)
+      spec = copy
   vocab = vocabulary.create(spec)
   longest = max(longest, manifest['longest'])
   check(manifest, identity(config, vocab, longest), folder)

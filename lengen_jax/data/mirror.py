@@ -9,17 +9,20 @@ from collections.abc import Iterator
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import pathlib
+import posixpath
+import re
 import shutil
+from typing import Any
 
 from etils import epath
 
 from lengen_jax import errors
 from lengen_jax import progress as progress_lib
-from lengen_jax.data import extra, manifest, remote
+from lengen_jax.data import extra, manifest, remote, vocabulary
 
+_STORES = ('gs://', 's3://', 'az://')
 # Bytes that are copied at once.
 _CHUNK = 1 << 24
 # Ending of files that are being written.
@@ -27,14 +30,27 @@ _PARTIAL = '.partial'
 
 
 def local(path: str) -> pathlib.Path:
-  """Returns the absolute path of a folder, or that of its copy."""
+  """Returns the absolute path of a folder, or that of its copy.
+
+  Raises:
+    errors.ConfigError: the path is of an unknown kind of object store.
+  """
   if not remote.is_remote(path):
+    if re.match(r'[a-z0-9]{2,}:/', path):
+      raise errors.ConfigError(
+        f'data.path={path} has one slash after the colon; write two'
+      )
     return pathlib.Path(path).expanduser().absolute()
+  if not path.startswith(_STORES):
+    raise errors.ConfigError(
+      f'data.path={path} is in an unknown kind of object store; use a folder, '
+      f'or one of {", ".join(_STORES)}'
+    )
+  path = path.rstrip('/')
   cache = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  there = epath.Path(path)
-  mark = hashlib.sha256(str(there).encode()).hexdigest()[:16]
+  mark = hashlib.sha256(path.encode()).hexdigest()[:16]
   folder = pathlib.Path(cache).expanduser().absolute() / 'lengen_jax' / mark
-  return folder / there.name
+  return folder / posixpath.basename(path)
 
 
 def fetch(path: str, *, missing_ok: bool = False) -> pathlib.Path:
@@ -48,102 +64,119 @@ def fetch(path: str, *, missing_ok: bool = False) -> pathlib.Path:
     `local(path)`.
 
   Raises:
-    errors.CorpusError: the store cannot be read, a file differs from its hash,
-      the copy cannot be written, or, unless `missing_ok`, there is no data.
+    errors.CorpusError: the store cannot be read, a file is missing there or
+      differs from its hash, the copy cannot be written, or, unless
+      `missing_ok`, there is no data.
   """
   folder = local(path)
   if not remote.is_remote(path):
     return folder
-  there, here = _there(path), epath.Path(folder)
   with _reported(path, folder), _locked(folder.parent):
-    folder.mkdir(exist_ok=True)
-    text = _manifest(there)
-    if text is None:
-      if not missing_ok and not any(folder.iterdir()):
+    there, here = _there(path), epath.Path(folder)
+    if not (there / manifest.MANIFEST).exists():
+      if not missing_ok:
         raise errors.CorpusError(
           f'no prepared data in {path} (no {manifest.MANIFEST}); run lengen '
           'prepare with this data.path'
         )
       return folder
-    before = _manifest(here)
-    if before == text:
-      return folder
-    if before is not None:
+    found = manifest.read_json(there / manifest.MANIFEST)
+    copy = here / manifest.MANIFEST
+    finished = copy.exists()
+    if finished and manifest.read_json(copy) != found:
       shutil.rmtree(folder)
-      folder.mkdir()
-    hashes = {
-      str(file.relative_to(folder)): shard['sha256']
-      for file, shard in manifest.shards(folder, json.loads(text))
-    }
-    names = [
+      finished = False
+    folder.mkdir(exist_ok=True)
+    shards = _shards(folder, found)
+    missing = [
       name
-      for name in _names(there)
+      for name, shard in shards.items()
       if not (folder / name).exists()
-      or manifest.sha256(folder / name) != hashes.get(name)
+      or (folder / name).stat().st_size != shard['size']
+      or (not finished and manifest.sha256(folder / name) != shard['sha256'])
     ]
-    copied = _copy(f'copying {path}', names, there, here)
+    if not finished:
+      missing += _vocabulary(there)
+    if not missing:
+      return folder
+    for name in missing:
+      if not (there / name).exists():
+        raise errors.CorpusError(
+          f'{there / name} is missing, and the manifest has it; copy it again, '
+          f'or delete {path} and run lengen prepare'
+        )
+    size = sum((there / name).stat().length for name in missing)
+    if size > (free := shutil.disk_usage(folder).free):
+      raise errors.CorpusError(
+        f'{path} needs {size / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} '
+        'GB are free; set XDG_CACHE_HOME to a folder on a larger disk'
+      )
+    copy.unlink(missing_ok=True)
+    copied = _copy(f'copying {path}', missing, there, here)
     for name, sha256 in copied.items():
-      if hashes.get(name, sha256) != sha256:
+      if name in shards and shards[name]['sha256'] != sha256:
         raise errors.CorpusError(
           f'{there / name} has another hash than the manifest; delete {path} '
           'and run lengen prepare'
         )
-    _write(here / manifest.MANIFEST, text)
+    _copy_manifest(there, here)
   return folder
 
 
 def push(path: str) -> None:
   """Copies the prepared data in `local(path)` to an object store.
 
-  The manifest comes last. Nothing happens if `path` is a local folder, or if
-  its manifest is there already.
+  The manifest comes last. Files of the same size that are there already are
+  not copied. Nothing happens if `path` is a local folder, or if its manifest is
+  there already.
 
   Raises:
     errors.CorpusError: the store contains other data or cannot be written.
   """
   if not remote.is_remote(path):
     return
-  folder, there = local(path), _there(path)
-  here = epath.Path(folder)
+  folder = local(path)
   with _reported(path, folder):
-    text = _manifest(here)
-    if (before := _manifest(there)) is not None:
-      if before != text:
+    there, here = _there(path), epath.Path(folder)
+    found = manifest.read_json(folder / manifest.MANIFEST)
+    if (there / manifest.MANIFEST).exists():
+      if manifest.read_json(there / manifest.MANIFEST) != found:
         raise errors.CorpusError(
           f'{path} contains other data; set data.path to another folder'
         )
       return
-    _copy(f'copying to {path}', _names(here), here, there)
-    _write(there / manifest.MANIFEST, text)
+    names = [
+      name
+      for name in [*_shards(folder, found), *_vocabulary(here)]
+      if not (there / name).exists()
+      or (there / name).stat().length != (here / name).stat().length
+    ]
+    _copy(f'copying to {path}', names, here, there)
+    _copy_manifest(here, there)
 
 
 def _there(path: str) -> epath.Path:
   return epath.Path(path)
 
 
-def _manifest(folder: epath.Path) -> str | None:
-  """Returns the content of manifest.json, None without the file."""
-  file = folder / manifest.MANIFEST
-  return file.read_text() if file.exists() else None
+def _shards(folder: pathlib.Path, found: manifest.Manifest) -> dict[str, Any]:
+  """Returns the manifest's entries of all files by name."""
+  return {
+    str(file.relative_to(folder)): shard
+    for file, shard in manifest.shards(folder, found)
+  }
 
 
-def _names(folder: epath.Path) -> list[str]:
-  """Returns the names of all files in a folder but the manifest.
-
-  Folders of files are one level deep.
-  """
-  found = [
-    f'{path.name}/{file.name}'
-    for path in folder.iterdir()
-    if path.is_dir()
-    for file in path.iterdir()
-  ]
-  found += [path.name for path in folder.iterdir() if path.is_file()]
-  return sorted(
-    name
-    for name in found
-    if name != manifest.MANIFEST and not name.endswith(_PARTIAL)
-  )
+def _vocabulary(folder: epath.Path) -> list[str]:
+  """Returns the names of the files of the vocabulary's copy, if any."""
+  found = []
+  for name in vocabulary.COPIES:
+    copy = folder / name
+    if copy.is_dir():
+      found += [f'{name}/{file.name}' for file in copy.iterdir()]
+    elif copy.exists():
+      found.append(name)
+  return [name for name in found if not name.endswith(_PARTIAL)]
 
 
 def _copy(
@@ -157,7 +190,8 @@ def _copy(
   ) as progress:
     for name in names:
       (target / name).parent.mkdir(parents=True, exist_ok=True)
-      partial, found = _partial(target / name), hashlib.sha256()
+      partial = (target / name).with_name((target / name).name + _PARTIAL)
+      found = hashlib.sha256()
       with (source / name).open('rb') as read, partial.open('wb') as write:
         while chunk := read.read(_CHUNK):
           write.write(chunk)
@@ -169,26 +203,25 @@ def _copy(
   return hashes
 
 
-def _partial(file: epath.Path) -> epath.Path:
-  return file.with_name(file.name + _PARTIAL)
-
-
-def _write(file: epath.Path, text: str) -> None:
-  partial = _partial(file)
-  partial.write_text(text)
-  partial.replace(file)
+def _copy_manifest(source: epath.Path, target: epath.Path) -> None:
+  partial = target / (manifest.MANIFEST + _PARTIAL)
+  partial.write_text((source / manifest.MANIFEST).read_text())
+  partial.replace(target / manifest.MANIFEST)
 
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
   """Creates a folder and waits until no other process copies to it."""
   folder.mkdir(parents=True, exist_ok=True)
-  opened = os.open(folder, os.O_RDONLY)
-  try:
-    fcntl.flock(opened, fcntl.LOCK_EX)
+  with (folder / '.lock').open('w') as file:
+    # Some network file systems have no locks.
+    with contextlib.suppress(OSError):
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        print(f'data: waiting for another copy to {folder} ...', flush=True)
+        fcntl.flock(file, fcntl.LOCK_EX)
     yield
-  finally:
-    os.close(opened)
 
 
 @contextlib.contextmanager
@@ -199,11 +232,13 @@ def _reported(path: str, copy: pathlib.Path) -> Iterator[None]:
   except errors.LengenError:
     raise
   except Exception as error:  # The type depends on the store.
-    existing = next(one for one in (copy, *copy.parents) if one.exists())
-    free = shutil.disk_usage(existing).free / 1e9
+    fix = (
+      'check that the bucket exists and that this machine has credentials for '
+      'it (gcloud auth application-default login)'
+    )
+    if getattr(error, 'errno', None):
+      fix = 'check XDG_CACHE_HOME and the free space'
     raise errors.CorpusError(
-      f'cannot copy between {path} and {copy} ({free:.1f} GB free): '
-      f'{extra.reason(error)}; check that the folder exists and that this '
-      'machine has credentials for it (gcloud auth application-default login); '
+      f'cannot copy between {path} and {copy}: {extra.reason(error)}; {fix}; '
       'the same command continues'
     ) from error

@@ -102,7 +102,8 @@ def prepare(
     manifest = manifest_lib.read(folder)
     manifest_lib.check_config(manifest, config, longest, folder)
     manifest_lib.verify(folder, manifest)
-    mirror.push(config.path)
+    with _locked(folder):
+      mirror.push(config.path)
     return manifest
   if runner:
     encode.load_beam()
@@ -160,12 +161,12 @@ def prepare(
       manifest = {**state, 'splits': _final_counts(state['splits'])}
       manifest_lib.write_json(folder / manifest_lib.MANIFEST, manifest)
       (folder / manifest_lib.STATE).unlink()
+      mirror.push(config.path)
   except OSError as error:
     raise errors.CorpusError(
       f'cannot write {folder}: {extra.reason(error)}; finished files are kept: '
       'correct the cause and run the same command to resume'
     ) from error
-  mirror.push(config.path)
   return manifest
 
 
@@ -252,6 +253,11 @@ def _train_vocabulary(
     raise errors.ConfigError(
       "data.vocabulary='bytes' cannot be trained; to train a model with "
       '--vocabulary-size, set data.vocabulary to its path'
+    )
+  if remote.is_remote(config.vocabulary):
+    raise errors.ConfigError(
+      f'data.vocabulary={config.vocabulary} is in an object store, where '
+      '--vocabulary-size cannot write; set it to a local path'
     )
   path = pathlib.Path(config.vocabulary).expanduser()
   if path.exists():

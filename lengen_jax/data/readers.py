@@ -23,11 +23,17 @@ from lengen_jax.data import extra, remote
 
 _MEMBER = '.zip!/'
 _LINES = ('.jsonl', '.json')
-# Exceptions of corrupt files; encrypted zips raise RuntimeError.
-_BROKEN = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
+# The types depend on the format and the store.
+_BROKEN = Exception
 
 # Those of damaged files; ValueError is that of pyarrow.
-_DAMAGED = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile)
+_DAMAGED = (
+  gzip.BadGzipFile,
+  EOFError,
+  ValueError,
+  zlib.error,
+  zipfile.BadZipFile,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,8 +366,12 @@ def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _broken(
   path: str, error: BaseException, where: str = ''
 ) -> errors.CorpusError:
-  # The system's errors have a number and may be temporary.
-  damaged = isinstance(error, _DAMAGED) and not getattr(error, 'errno', None)
+  if isinstance(error, errors.CorpusError):
+    return error
+  # Other errors of the system and of stores may be temporary. Damaged Parquet
+  # files raise OSError itself, without a number.
+  damaged = isinstance(error, _DAMAGED)
+  damaged |= type(error) is OSError and error.errno is None
   kind = errors.RecordError if damaged else errors.CorpusError
   return kind(
     f'cannot read {path}{where}: {extra.reason(error)}; it may be incomplete: '

@@ -263,6 +263,25 @@ def test_a_file_that_is_missing_is_no_bad_record(tmp_path, raw, monkeypatch):
   assert 'skipped' not in str(found.value)
 
 
+def test_a_connection_that_breaks_is_no_bad_record(tmp_path, raw, monkeypatch):
+  """Also errors of a kind that only the store knows."""
+
+  class StoreError(Exception):
+    pass
+
+  for error in (TimeoutError('timed out'), StoreError('retry')):
+
+    def fail(path, error=error):
+      raise error
+
+    with monkeypatch.context() as patch:
+      patch.setattr(readers, '_open', fail)
+      with pytest.raises(errors.CorpusError, match=str(error)) as found:
+        run(tmp_path / 'out', raw, bad_records='skip')
+      assert found.type is errors.CorpusError
+      assert 'skipped' not in str(found.value)
+
+
 def test_a_piece_is_written_once(raw, small, tmp_path):
   source, parts, sizes = parts_of(raw)
   piece = next(encode.divide(parts, sizes))

@@ -111,10 +111,14 @@ def test_an_interrupted_copy_continues(raw, store, tmp_path, monkeypatch):
   mirror.fetch(PATH)
   assert contents(copy) == contents(store)
   assert third.stat().st_mtime_ns == before
-  # A finished copy is not compared again.
-  second.write_bytes(b'mine')
+  # The hashes of a finished copy are not compared again, but the sizes are.
+  size = second.stat().st_size
+  second.write_bytes(size * b'x')
   mirror.fetch(PATH)
-  assert second.read_bytes() == b'mine'
+  assert second.read_bytes() == size * b'x'
+  second.write_bytes(b'x')
+  mirror.fetch(PATH)
+  assert contents(copy) == contents(store)
 
 
 def test_replaced_data_is_copied_again(raw, store, tmp_path, monkeypatch):
@@ -144,24 +148,104 @@ def test_damage_and_absence(raw, store, tmp_path, monkeypatch):
       data.check_present(settings())
   shard.write_bytes(good)
   data.check_present(settings())
-  # The store fails.
+  # A file is missing in the store, and comes back.
   machine(tmp_path, monkeypatch, 'third')
   shard.unlink()
+  for _ in range(2):
+    with pytest.raises(errors.CorpusError, match=f'{shard.name} is missing'):
+      data.check_present(settings())
+  shard.write_bytes(good)
+  data.check_present(settings())
+
+
+def test_a_broken_manifest_leaves_the_copy(raw, store):
+  write(raw)
+  before = contents(mirror.fetch(PATH))
+  (store / manifest_lib.MANIFEST).write_text('{')
+  with pytest.raises(errors.CorpusError, match=r'manifest\.json is corrupt'):
+    mirror.fetch(PATH)
+  assert contents(mirror.local(PATH)) == before
+
+
+def test_a_store_that_fails(raw, store, tmp_path, monkeypatch):
+  write(raw)
+  machine(tmp_path, monkeypatch, 'second')
+  shard = sorted((store / 'train').iterdir())[1]
+  shard.unlink()
   shard.mkdir()
-  with pytest.raises(errors.CorpusError, match='GB free.*directory'):
+  with pytest.raises(
+    errors.CorpusError, match='cannot copy .*the same command'
+  ):
     data.check_present(settings())
+  usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
+  with pytest.raises(errors.CorpusError, match='needs 0.0 GB .*XDG_CACHE_HOME'):
+    data.check_present(settings())
+
+
+def test_an_interrupted_upload_continues(raw, store, monkeypatch):
+  def interrupted(*paths):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(mirror, '_copy_manifest', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      write(raw)
+  first, second, *_ = sorted((store / 'train').iterdir())
+  first.unlink()
+  (store / 'train' / 'stale.array_record').write_text('stale')
+  before = second.stat().st_mtime_ns
+  with pytest.raises(errors.CorpusError, match=f'no prepared data in {PATH}'):
+    data.check_present(settings())
+  write(raw)
+  assert first.exists() and second.stat().st_mtime_ns == before
+  # What is not in the manifest is not copied.
+  shutil.rmtree(mirror.local(PATH))
+  assert not [*mirror.fetch(PATH).rglob('stale*')]
+
+
+@pytest.mark.parametrize(
+  'path, message',
+  [
+    ('foo://b/data', r'unknown kind .* gs://, s3://, az://'),
+    ('gs:/b/data', 'one slash'),
+  ],
+)
+def test_paths_that_are_no_store(path, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    data.check_present(settings(path))
+
+
+def test_a_vocabulary_is_not_trained_in_a_store(raw, store):
+  config = settings(vocabulary='gs://bucket/mine.model')
+  with pytest.raises(errors.ConfigError, match='set it to a local path'):
+    prepare.prepare(config, raw=str(raw), longest=LONGEST, vocabulary_size=300)
 
 
 def test_other_data_is_kept(raw, store, tmp_path, monkeypatch):
   write(raw)
   before = contents(store)
-  (mirror.local(PATH) / manifest_lib.MANIFEST).write_text('{}')
+  path = mirror.local(PATH) / manifest_lib.MANIFEST
+  path.write_text(json.dumps(json.loads(path.read_text()) | {'longest': 9}))
   with pytest.raises(errors.CorpusError, match='contains other data'):
     mirror.push(PATH)
   assert contents(store) == before
 
 
-def test_a_second_prepare_ends(raw, store):
+def test_a_second_prepare_ends(raw, store, monkeypatch):
+  """Also while the first one uploads."""
   with prepare._locked(mirror.local(PATH)):
     with pytest.raises(errors.CorpusError, match='another lengen prepare'):
       write(raw)
+  push = mirror.push
+
+  def during(path):
+    with pytest.raises(errors.CorpusError, match='another lengen prepare'):
+      write(raw)
+    push(path)
+    uploaded.append(path)
+
+  uploaded = []
+  monkeypatch.setattr(mirror, 'push', during)
+  write(raw)
+  assert uploaded == [PATH]

@@ -16,6 +16,7 @@ from lengen_jax.data.vocabulary.tokenizer import Tokenizer
 
 __all__ = [
   'Bytes',
+  'COPIES',
   'END',
   'PAD',
   'SentencePiece',
@@ -27,9 +28,13 @@ __all__ = [
 ]
 
 
+# A file or folder in a folder of prepared data.
+COPIES = (pieces.COPY, tokenizer.COPY)
+
+
 def copy_in(folder: pathlib.Path) -> str | None:
   """Returns the spec of the copy in a folder of prepared data, if any."""
-  copies = [folder / pieces.COPY, folder / tokenizer.COPY]
+  copies = [folder / name for name in COPIES]
   return next((str(path) for path in copies if path.exists()), None)
 
 
