@@ -412,8 +412,8 @@ MUTATIONS = (
   ),
   (
     'data/encode.py',
-    'what = repr((self.vocab.fingerprint, self.source, piece))',
-    'what = repr((self.source, piece))',
+    'repr((self.vocab.fingerprint, self.source, piece, self.skip))',
+    'repr((self.source, piece, self.skip))',
     'data/encode_test.py',
   ),
   (
@@ -430,9 +430,15 @@ MUTATIONS = (
   ),
   (
     'data/encode.py',
-    'ids = np.append(ids, np.int32(self.vocab.end)).astype(dtype)',
-    'ids = np.append(ids, np.int32(self.vocab.end))',
+    'np.append(next(encoded), np.int32(self.vocab.end)).astype(dtype)',
+    'np.append(next(encoded), np.int32(self.vocab.end))',
     'data/encode_test.py',
+  ),
+  (
+    'data/mirror.py',
+    "name in shards and shards[name]['sha256'] != sha256",
+    'False',
+    'data/mirror_test.py',
   ),
   (
     'data/prepare.py',
@@ -547,8 +553,8 @@ MUTATIONS = (
   ),
   (
     'training/ruler.py',
-    'max(tasks, key=least)',
-    'min(tasks, key=least)',
+    'max(itertools.product(tasks, range(samples)), key=least)',
+    'min(itertools.product(tasks, range(samples)), key=least)',
     'training/ruler_test.py',
   ),
   (
