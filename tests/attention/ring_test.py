@@ -67,6 +67,10 @@ def test_zigzag_order(devices):
   ).reshape(devices, 16)
   for step in range(devices):
     keys = np.roll(tokens, step, axis=0)
-    pairs = (tokens[:, :, None] >= keys[:, None]).sum((1, 2))
+    visible = tokens[:, :, None] >= keys[:, None]
+    pairs = visible.sum((1, 2))
     assert pairs.min() >= 0.95 * pairs.max(), step
+    # Tiles of 4 queries and 4 keys with a visible pair.
+    tiles = visible.reshape(devices, 4, 4, 4, 4).any((2, 4)).sum((1, 2))
+    assert tiles.min() >= 0.95 * tiles.max(), step
   np.testing.assert_array_equal(over_devices(there, True)[:, 0], chunks)
