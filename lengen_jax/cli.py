@@ -322,10 +322,7 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
   for split, found in manifest['splits'].items():
     print(text.format(split, **found))
     if 'bad_records' in found:
-      print(
-        f'{split}: skipped {found["bad_records"]:,} bad records; the first:'
-      )
-      print(*found['first_bad_records'], sep='\n')
+      print(f'{split}: skipped {found["bad_records"]:,} bad records')
   print(f'{config.data.path} is complete; next: lengen train with this config')
 
 

@@ -476,9 +476,10 @@ def test_skipped_records_are_printed(tmp_path, capsys):
   assert 'train.jsonl, line 3: no JSON' in mistake(capsys, *arguments)
   assert cli.main([*arguments, '--bad-records=skip']) == 0
   out = capsys.readouterr().out.splitlines()
-  at = out.index('train: skipped 1 bad records; the first:')
+  at = out.index('train: skipped 1 bad records')
   assert out[at - 1].startswith('train: 4 documents')
-  assert out[at + 1].startswith(f'{raw}/train.jsonl, line 3: no JSON object')
+  named = f'prepare train: skipped {raw}/train.jsonl, line 3: no JSON object'
+  assert sum(line.startswith(named) for line in out) == 1
 
 
 def test_workers_of_the_direct_runner(tmp_path, monkeypatch):

@@ -384,6 +384,7 @@ class _Split:
     for piece, read, document in group:
       counts['piece'], counts['read'] = piece, read
       if document.bad:
+        print(f'prepare {self._split}: skipped {document.bad}', flush=True)
         counts['bad_records'] += 1
         if len(counts['first_bad_records']) < _NAMED:
           counts['first_bad_records'].append(document.bad)
