@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 import math
 import statistics
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy import stats
 
@@ -19,18 +19,17 @@ _VERDICTS = {'fails': 'refuted', 'unclear': 'not seen', 'holds': 'confirmed'}
 def judge(claim: Claim, results: Results) -> Results:
   """Returns a claim with its verdict and the outcomes of its comparisons.
 
-  The paired differences of a comparison, one per seed, are tested with a
-  one-sided t test in each direction: the comparison holds, fails, or is
-  unclear. A variance estimated from few seeds is unreliable. The test therefore
-  uses the larger of two variances: that of the comparison, and that pooled over
-  the claim. Each distinct pair of models with n seeds adds n - 1 degrees of
-  freedom. Failures are corrected for multiple comparisons by the method of Holm
+  A comparison is Welch's one-sided t test (1947) over seeds, in each direction:
+  it holds, fails, or is unclear. Each of its two models has a variance of its
+  own, so that a noisy reference, or rows that differ in noise, do not make
+  comparisons significant; that models of a seed share their data is not used.
+  Failures are corrected for multiple comparisons by the method of Holm
   (1979). Comparisons that a scale omits are not counted; nor are those of means
   over fewer than half of their parts. On data of another kind than the paper's,
   a claim is not comparable, whatever the outcomes.
   """
-  differences = [_differences(results, one) for one in claim.comparisons]
-  outcomes = _outcomes(results, claim.comparisons, differences)
+  tests = [_test(results, one) for one in claim.comparisons]
+  outcomes = _outcomes(tests)
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   verdict = next(verdicts, UNMEASURED)
   if verdict != UNMEASURED and not all(
@@ -49,10 +48,11 @@ def judge(claim: Claim, results: Results) -> Results:
         'high': _as_json(one.high),
         'by': one.margin,
         'outcome': outcome,
-        'effect': statistics.fmean(each) + one.margin if each else None,
+        'effect': None if test is None else test.mean + one.margin,
+        'interval': _interval(test, one.margin),
       }
-      for one, each, outcome in zip(
-        claim.comparisons, differences, outcomes, strict=True
+      for one, test, outcome in zip(
+        claim.comparisons, tests, outcomes, strict=True
       )
     ],
   }
@@ -64,54 +64,65 @@ def _part_names(claim: Claim) -> set[str]:
   return {x[0] for x in operands if isinstance(x, tuple)}
 
 
-def _differences(results: Results, comparison: Comparison) -> list[float]:
-  """Returns high - low - margin of each seed; [] if a score is missing."""
+class _Test(NamedTuple):
+  """A comparison: high - low - margin.
+
+  Attributes:
+    mean: mean over seeds.
+    error: standard error of the mean; 0 if exact, None if unknown.
+    freedom: degrees of freedom.
+  """
+
+  mean: float
+  error: float | None
+  freedom: float = 1.0
+
+
+def _test(results: Results, comparison: Comparison) -> _Test | None:
+  """Returns the test of a comparison; None if a score is missing."""
   low, high = (_scores(results, x) for x in (comparison.low, comparison.high))
   if not low or not high or None in low + high:
-    return []
-  return [b - a - comparison.margin for a, b in zip(low, high, strict=True)]
+    return None
+  mean = statistics.fmean(high) - statistics.fmean(low) - comparison.margin
+  exact = {part['name'] for part in results['parts'] if part.get('exact')}
+  operands = (comparison.low, comparison.high)
+  if {one[0] for one in operands if isinstance(one, tuple)} <= exact:
+    return _Test(mean, 0.0)
+  seeds = len(low)
+  if seeds < 2:
+    return _Test(mean, None)
+  variances = [statistics.variance(scores) / seeds for scores in (low, high)]
+  # With coarse scores, a variance of 0 may be chance.
+  if not any(variances):
+    return _Test(mean, None)
+  squares = sum(variance**2 for variance in variances)
+  freedom = (seeds - 1) * sum(variances) ** 2 / squares
+  return _Test(mean, math.sqrt(sum(variances)), freedom)
 
 
-def _outcomes(
-  results: Results,
-  comparisons: Sequence[Comparison],
-  differences: Sequence[list[float]],
-) -> list[str]:
+def _interval(test: _Test | None, margin: float) -> list[float] | None:
+  """Returns the two-sided 95 % interval of an effect, if there is one."""
+  if test is None or not test.error:
+    return None
+  reach = float(stats.t.ppf(1 - LEVEL / 2, test.freedom)) * test.error
+  return [test.mean + margin - reach, test.mean + margin + reach]
+
+
+def _outcomes(tests: Sequence[_Test | None]) -> list[str]:
   """Returns 'holds', 'fails', 'unclear' or 'not measured' per comparison."""
-  exact_parts = {p['name'] for p in results['parts'] if p.get('exact')}
-  operands = [
-    [one for one in (each.low, each.high) if isinstance(one, tuple)]
-    for each in comparisons
-  ]
-  exact = [{one[0] for one in each} <= exact_parts for each in operands]
-  squares, count, further_seeds = 0.0, 0, {}
-  for each, is_exact, scores in zip(differences, exact, operands, strict=True):
-    if len(each) > 1 and not is_exact:
-      further = len(each) - 1
-      squares += statistics.variance(each) * further
-      count += further
-      further_seeds[frozenset(one[:2] for one in scores)] = further
-  freedom = sum(further_seeds.values())
-  pooled = squares / count if count else 0.0
   outcomes, failures = [], []
-  for index, (each, is_exact) in enumerate(
-    zip(differences, exact, strict=True)
-  ):
-    if not each:
+  for index, test in enumerate(tests):
+    if test is None:
       outcomes.append(UNMEASURED)
-      continue
-    mean = statistics.fmean(each)
-    if is_exact:
-      outcomes.append('holds' if mean > 0 else 'fails')
-      continue
-    outcomes.append('unclear')
-    if len(each) > 1:
-      variance = max(statistics.variance(each), pooled)
-      # With coarse scores, a variance of 0 may be chance.
-      t = mean / math.sqrt(variance / len(each)) if variance else 0.0
-      if stats.t.sf(t, freedom) < LEVEL:
-        outcomes[index] = 'holds'
-      failures.append((stats.t.cdf(t, freedom), index))
+    elif test.error is None:
+      outcomes.append('unclear')
+    elif not test.error:
+      outcomes.append('holds' if test.mean > 0 else 'fails')
+    else:
+      t = test.mean / test.error
+      holds = stats.t.sf(t, test.freedom) < LEVEL
+      outcomes.append('holds' if holds else 'unclear')
+      failures.append((stats.t.cdf(t, test.freedom), index))
   for number, (p, index) in enumerate(sorted(failures)):
     if p >= LEVEL / (len(failures) - number):
       break

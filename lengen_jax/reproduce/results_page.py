@@ -30,18 +30,17 @@ substitute data, named below the table. Scores on different data cannot be
 compared, but rankings can.
 
 A claim is *confirmed* at a scale if all of its comparisons hold. A comparison
-is a one-sided paired t test over seeds at the 5 % level. Its variance is the
-larger of the comparison's own and the one pooled over the claim. Its degrees of
-freedom are the further seeds of each distinct pair of rows in the claim, and do
-not grow with the number of lengths; the test does not model that pairs may
-share a model. A claim is *refuted* if the opposite of a comparison is
-significant after Holm's correction; otherwise it is *not seen*. Comparisons
-that a scale omits are not counted. The effect is the range of margins over the
-comparisons, in the unit of the table; negative margins contradict the claim. A
-claim refuted at `cpu` is refuted for models trained for about a minute. A claim
-is *not comparable* where the substitute data has only the format of the paper's
-data, such as template sentences, and *not measured* where fewer than half of
-the parts of a mean were.
+is Welch's one-sided t test over seeds at the 5 % level: each of its two models
+has a variance of its own. In simulations of models that do not differ, it holds
+in at most 5.8 % of the cases. A claim is *refuted* if the opposite of a
+comparison is significant after Holm's correction; otherwise it is *not seen*.
+Comparisons that a scale omits are not counted. A claim is *not comparable*
+where the substitute data has only the format of the paper's data, such as
+template sentences, and *not measured* where fewer than half of the parts of a
+mean were. The effect is the smallest and the largest margin over the
+comparisons, in the unit of the table, each with its 95 % interval; negative
+margins contradict the claim. A claim refuted at `cpu` is refuted for models
+trained for about a minute.
 
 ± is half the range over seeds. Where all seeds agree exactly, the variance is
 unknown and the comparison is unclear.
@@ -85,16 +84,22 @@ def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
   judged = claims.judge(claim, found)
   # The anchor that code hosts derive from a section's heading.
   anchor = f'{found["name"]}-scale-{found["scale"]}'.replace('/', '').lower()
-  effects = [
-    one['effect'] for one in judged['comparisons'] if one['effect'] is not None
-  ]
-  ends = [f'{pick(effects):+.3g}' for pick in (min, max) if effects]
+  effects = [one for one in judged['comparisons'] if one['effect'] is not None]
+  effects.sort(key=lambda one: one['effect'])
+  ends = [_effect(one) for one in (*effects[:1], *effects[-1:])]
   return (
     f'[{found["scale"]}](#{anchor})',
     len(found['seeds']),
     reproduction.verdict(judged) + _scope(judged, found),
     ' .. '.join(dict.fromkeys(ends)),
   )
+
+
+def _effect(comparison: Results) -> str:
+  text = f'{comparison["effect"]:+.3g}'
+  if interval := comparison['interval']:
+    text += ' [{:+.3g}, {:+.3g}]'.format(*interval)
+  return text
 
 
 def _scope(judged: Results, found: Results) -> str:

@@ -52,8 +52,8 @@ def test_results_are_taken_and_shown(tmp_path):
             'paper': [3.05, None],
           }
           for name, value, more in (
-            ('without', 1.5, 0.2),
-            ('with', 1.75, 0.22),
+            ('without', 1.5, 0.02),
+            ('with', 1.75, 0.022),
           )
         ],
         'standin': 'something else',
@@ -84,7 +84,7 @@ def test_results_are_taken_and_shown(tmp_path):
   for line in (
     '## fire/table7, scale cpu',
     '| run | 2x | 4x | paper 2x | paper 4x |',
-    '| without | 1.600 ±0.100 | 3.100 ±0.100 | 3.050 | – |',
+    '| without | 1.510 ±0.010 | 3.010 ±0.010 | 3.050 | – |',
     "- in place of the paper's data: something else",
     '- train.steps: 1, at full size 2',
     '- a summary',
@@ -92,7 +92,7 @@ def test_results_are_taken_and_shown(tmp_path):
     'Commits at which models were tested, beside this: 123456.',
     f'| {claim.key} | {claim.text} | `fire/table7` '
     '| [cpu](#firetable7-scale-cpu) | 2 | confirmed (2 holds) '
-    '| +0.26 .. +0.51 |',
+    '| +0.251 [+0.186, +0.316] .. +0.501 [+0.436, +0.566] |',
   ):
     assert line in text.splitlines(), line
 

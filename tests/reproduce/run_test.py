@@ -5,6 +5,7 @@ import dataclasses
 import json
 import types
 
+import numpy as np
 import pytest
 
 from lengen_jax import cli, reproduce
@@ -352,8 +353,10 @@ def result(low, high):
   ('low', 'high', 'verdict'),
   [
     ((1.0, 1.1), (2.0, 2.2), 'confirmed'),
-    # The seeds differ, the difference does not.
-    ((1.0, 3.0, 2.0), (1.2, 3.1, 2.2), 'confirmed'),
+    # The seeds differ, the difference does not: pairs are not used.
+    ((1.0, 3.0, 2.0), (1.2, 3.1, 2.2), 'not seen'),
+    # Equal seeds of one model leave the variance of the other.
+    ((1.0, 1.0, 1.0), (1.9, 2.0, 2.2), 'confirmed'),
     ((2.0, 2.2), (1.0, 1.1), 'refuted'),
     # Two seeds of one sign are not much.
     ((1.0, 1.0), (1.1, 1.3), 'not seen'),
@@ -453,23 +456,37 @@ def test_what_no_seed_changes_is_exact():
     assert claims.judge(claim, found)['verdict'] == verdict
 
 
-def test_a_pair_of_models_at_several_lengths_is_one():
-  # t = 3: little with one degree of freedom, enough with two.
-  found = result((1.0, 1.0), (1.25, 1.5))
-  (part,) = found['parts']
-  part['columns'] = [1, 2, 3]
-  for row in part['rows']:
-    row['values'] = [3 * values for values in row['values']]
-  part['rows'].append({**part['rows'][1], 'name': 'third'})
-  for others, lengths, verdict in (
-    ('high', '1|2|3', 'not seen'),
-    ('high|third', '1', 'confirmed'),
-  ):
-    comparisons = experiment_lib.parse_comparisons(
-      f'part: low < {others} @ {lengths}'
-    )
-    judged = claims.judge(experiment_lib.Claim('X', '', comparisons), found)
-    assert judged['verdict'] == verdict, others
+@pytest.mark.parametrize('seeds', (2, 3, 5))
+@pytest.mark.parametrize('noise', [(1, 1), (0.2, 1), (1, 0.2)])
+def test_equal_models_rarely_differ(seeds, noise):
+  """Rows against a shared reference, which may be noisier than they are."""
+  generator = np.random.default_rng(0)
+  comparisons = experiment_lib.parse_comparisons('part: a|b|c < reference @ 1')
+  claim = experiment_lib.Claim('X', '', comparisons)
+  trials, held = 500, 0
+  for _ in range(trials):
+    spreads = {**dict.fromkeys('abc', noise[0]), 'reference': noise[1]}
+    rows = [
+      {'name': name, 'values': generator.normal(0, x, (seeds, 1)).tolist()}
+      for name, x in spreads.items()
+    ]
+    part = {'name': 'part', 'columns': [1], 'rows': rows}
+    judged = claims.judge(claim, {'seeds': [*range(seeds)], 'parts': [part]})
+    held += [one['outcome'] for one in judged['comparisons']].count('holds')
+  # 5 %, and twice the standard error of 500 draws of the reference.
+  assert 0.01 < held / trials / 3 < 0.07
+
+
+def test_intervals():
+  comparisons = experiment_lib.parse_comparisons('part: low < high @ 1 by -1')
+  claim = experiment_lib.Claim('X', '', comparisons)
+  (one,) = claims.judge(claim, result((1.0, 1.2), (2.0, 2.2)))['comparisons']
+  # The variance of the difference of means is 0.02, with 2 degrees of freedom.
+  reach = 4.302653 * 0.02**0.5
+  assert one['effect'] == pytest.approx(1.0)
+  assert one['interval'] == pytest.approx([1 - reach, 1 + reach])
+  (one,) = claims.judge(claim, result((1.0,), (2.0,)))['comparisons']
+  assert one['effect'] == 1.0 and one['interval'] is None
 
 
 def test_what_a_scale_leaves_out_is_not_counted():
