@@ -615,8 +615,8 @@ MUTATIONS = (
   # Analysis, reproduction, command.
   (
     'reproduce/claims.py',
-    "outcomes.append('holds' if mean > 0 else 'fails')",
-    "outcomes.append('holds' if mean < 0 else 'fails')",
+    "outcomes.append('holds' if test.mean > 0 else 'fails')",
+    "outcomes.append('holds' if test.mean < 0 else 'fails')",
     'reproduce/run_test.py reproduce/experiments_test.py',
   ),
   (
