@@ -101,10 +101,13 @@ def _test(results: Results, comparison: Comparison) -> _Test | None:
 
 
 def _interval(test: _Test | None, margin: float) -> list[float] | None:
-  """Returns the two-sided 95 % interval of an effect, if there is one."""
+  """Returns the 90 % interval of an effect, if there is one.
+
+  A comparison holds if the interval is above its margin.
+  """
   if test is None or not test.error:
     return None
-  reach = float(stats.t.ppf(1 - LEVEL / 2, test.freedom)) * test.error
+  reach = float(stats.t.ppf(1 - LEVEL, test.freedom)) * test.error
   return [test.mean + margin - reach, test.mean + margin + reach]
 
 

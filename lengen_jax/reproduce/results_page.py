@@ -37,10 +37,11 @@ comparison is significant after Holm's correction; otherwise it is *not seen*.
 Comparisons that a scale omits are not counted. A claim is *not comparable*
 where the substitute data has only the format of the paper's data, such as
 template sentences, and *not measured* where fewer than half of the parts of a
-mean were. The effect is the smallest and the largest margin over the
-comparisons, in the unit of the table, each with its 95 % interval; negative
-margins contradict the claim. A claim refuted at `cpu` is refuted for models
-trained for about a minute.
+mean were. The effect is the smallest and the largest difference over the
+comparisons, in the unit of the table, each with its 90 % interval; negative
+differences contradict the claim. A comparison holds if its interval is above
+the claim's margin, which is mostly 0. A claim refuted at `cpu` is refuted for
+models trained for about a minute.
 
 ± is half the range over seeds. Where all seeds agree exactly, the variance is
 unknown and the comparison is unclear.
