@@ -406,3 +406,12 @@ def test_refuses_characters():
     create('addition').encode('1+2', '1a')
   with pytest.raises(errors.ConfigError, match='hints from a to cx'):
     create('addition(index_hints=True)').encode('a1+a2', 'cy3')
+
+
+def test_hints_need_operands_as_long_as_a_plain_answer():
+  """Else equal hints would mark digits of other significance."""
+  keys = 'index_hints=True, pad=True, pad_operands=False'
+  with pytest.raises(errors.SpecError, match='pad_operands=False, or format'):
+    tasks.create(f'arithmetic/addition({keys})')
+  task = tasks.create(f"arithmetic/addition({keys}, format='reversed')")
+  assert task.answer('a7b4+a7b3') == 'a4b8c0'

@@ -45,10 +45,13 @@ class Addition(expression.Expression):
     alike = self.pad or (self.lengths, self.second_digits) == ('equal', None)
     mixed = self._reverses_operands != (self.format == 'reversed')
     forward = mixed or self.format == 'plain'
-    if self.index_hints and forward and (mixed or not alike) and not self.pad:
+    unpadded = not self.pad and (mixed or not alike)
+    shorter = self.pad and not self._pads_alike
+    if self.index_hints and forward and (unpadded or shorter):
       raise errors.SpecError(
         f'{self}: equal hints would not mark digits of equal significance; set '
-        "pad=True, or format='reversed' for all numbers"
+        "pad=True without pad_operands=False, or format='reversed' for all "
+        'numbers'
       )
 
   @property
