@@ -122,12 +122,17 @@ def records(folder):
 
 @pytest.mark.slow
 def test_wandb(tmp_path, monkeypatch):
+  import wandb
+
   monkeypatch.setenv('WANDB_MODE', 'offline')
   for first, last in ((0, 3), (2, 4)):
     log = open_log(tmp_path, first, wandb='mine')
     log.write(steps(*range(first + 1, last + 1)), 4.0, None)
     log.write([(last + 1, {'loss': jnp.nan})], 4.0, None)
     log.close()
+  # Waits for W&B's process, which writes the files. At its end a program does
+  # so, too.
+  wandb.teardown()
   ids = set()
   for (first, last), session in zip(
     ((0, 3), (2, 4)), records(tmp_path / 'wandb'), strict=True
