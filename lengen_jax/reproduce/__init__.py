@@ -1,12 +1,12 @@
-"""The tables and figures of five papers, as commands."""
+"""The tables and figures of five papers, and a study, as commands."""
 
 from lengen_jax import errors
-from lengen_jax.reproduce import fire, randomized, su, warping, zhou
+from lengen_jax.reproduce import fire, randomized, study, su, warping, zhou
 from lengen_jax.reproduce.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
   experiment.name: experiment
-  for paper in (fire, warping, randomized, su, zhou)
+  for paper in (fire, warping, randomized, su, zhou, study)
   for experiment in paper.EXPERIMENTS
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from typing import ClassVar
 
 from lengen_jax.reproduce import experiment as experiment_lib
@@ -10,6 +11,9 @@ from lengen_jax.reproduce.experiment import Results
 from lengen_jax.training import compare, files, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
+
+# At scale `hours`, models are also tested at 1 / n of their training steps.
+_TESTED_AT = (16, 8, 4, 2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,9 @@ class LengthCurves(parts.ConfiguredPart):
       config.data.path = config.data.path.replace(f'_{whole}', f'_{length}')
       if self.window:
         config.model.window = int(length * self.window)
+      if request.scale == 'hours' and not config.eval.steps:
+        steps = config.train.steps
+        config.eval.steps = tuple(steps // part for part in _TESTED_AT)
     return config
 
   def train(
@@ -56,6 +63,7 @@ class LengthCurves(parts.ConfiguredPart):
     for row in self.rows_at(request.scale):
       curves = [found[row.name] for found in by_seed]
       more = {key: curves[0][key] for key in ('refused', 'folder')}
+      more |= _trajectory(curves, score)
       scores.append(([curve[score] for curve in curves], more))
     fields = {
       'unit': self.unit,
@@ -92,6 +100,21 @@ class LengthCurves(parts.ConfiguredPart):
           # The row that trains the model has the time of training.
           curve['train_seconds'] = 0.0
     return curves
+
+
+def _trajectory(curves: list[Results], score: str) -> Results:
+  """Returns the scores at earlier steps; {} if only the last was tested."""
+  steps = curves[0]['trajectory']['steps']
+  if len(steps) < 2:
+    return {}
+  losses = [curve['trajectory']['loss'] for curve in curves]
+  if score == 'perplexity':
+    losses = [[[*map(_exp, line)] for line in lines] for lines in losses]
+  return {'trajectory': {'steps': steps, 'values': losses}}
+
+
+def _exp(loss: float | None) -> float | None:
+  return None if loss is None else math.exp(loss)
 
 
 def restore(workdir: files.Path, spec: str) -> run_lib.Trained:

@@ -7,9 +7,12 @@ import json
 import re
 from typing import Any
 
-SCALES = ('paper', 'small', 'cpu', 'tiny')
-# Scales that use the paper's data; `cpu` and `tiny` use substitute data.
+SCALES = ('paper', 'small', 'hours', 'cpu', 'tiny')
+# Scales that use the paper's data; the others use substitute data.
 FULL_SCALES = ('paper', 'small')
+# `hours` is `cpu` with this many times the training steps and other seeds.
+LONGER = 12
+HOURS_SEEDS = (0, 1, 2)
 
 Results = dict[str, Any]
 # (part, row, column) of a score, or a constant.
@@ -22,7 +25,7 @@ Scores = Sequence[float | None]
 
 @dataclasses.dataclass(frozen=True)
 class SubstituteData:
-  """Data that replaces a paper's data set at scales `cpu` and `tiny`.
+  """Data that replaces a paper's data set at scales below `small`.
 
   Attributes:
     changes: config values that select the data.
@@ -138,6 +141,10 @@ class Experiment:
   ours: tuple[str, ...] = ()
   seeds: tuple[int, ...] = (0, 1)
   claims: tuple[Claim, ...] = ()
+
+  def seeds_at(self, scale: str) -> tuple[int, ...]:
+    """Returns the default seeds of a scale."""
+    return HOURS_SEEDS if scale == 'hours' else self.seeds
 
 
 def parse_comparisons(line: str) -> tuple[Comparison, ...]:

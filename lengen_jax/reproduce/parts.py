@@ -30,10 +30,11 @@ Outcome = tuple[list[tuple[list[Scores], Results]], list[Results], Results]
 # describe them, or no score depends on them.
 _OMITTED_DIFFERENCES = (
   *('data.source', 'data.task', 'data.path', 'data.raw', 'model.encoding'),
-  *('eval.batch_tokens', 'eval.lengths', 'eval.buckets', 'train.buckets'),
+  *('eval.batch_tokens', 'eval.buckets', 'eval.lengths', 'eval.steps'),
   *('model.remat', 'model.scan_layers', 'model.attention_scale', 'positions'),
   *('paper', 'seed', 'sweep.batching', 'sweep.runs', 'sweep.seeds'),
-  *('train.checkpoint_every', 'train.init_from', 'train.log_every'),
+  *('train.buckets', 'train.checkpoint_every', 'train.init_from'),
+  'train.log_every',
 )
 
 
@@ -132,7 +133,7 @@ class ConfiguredPart(Part):
     ratios: lengths tested, relative to the training length.
     config_lengths: whether to test the lengths of the config, each of which is
       assigned to the nearest of `ratios`.
-    substitute: replaces the data at scales `cpu` and `tiny`; None for the
+    substitute: replaces the data at scales below `small`; None for the
       config's own data.
     init_part: previous part whose models provide the initial parameters; None
       for random ones.
@@ -165,7 +166,13 @@ class ConfiguredPart(Part):
       values['data.raw'] = folder
     overrides = [f'--config.{key}={value}' for key, value in values.items()]
     overrides += [*changes, *request.overrides]
-    config = load_config(self.config, request.scale, overrides)
+    if request.scale == 'hours':
+      steps = load_config(self.config, 'cpu', []).train.steps
+      steps *= experiment_lib.LONGER
+      longer = f'--config.train.steps={steps}'
+      config = load_config(self.config, 'cpu', [longer, *overrides])
+    else:
+      config = load_config(self.config, request.scale, overrides)
     with config.unlocked():
       if 'paper' in config:
         del config.paper
@@ -227,6 +234,8 @@ class ConfiguredPart(Part):
 
   def differences(self, config: Config, request: Request) -> list[str]:
     """Returns one line per setting that differs from scale `paper`."""
+    if 'paper' not in self.scales:
+      return []
     full = self.make_config(
       dataclasses.replace(request, scale='paper', overrides=())
     )

@@ -48,7 +48,8 @@ def reproduce(
   """
   if scale not in SCALES:
     raise errors.ConfigError(errors.one_of('scale', scale, SCALES))
-  seeds = experiment.seeds if seeds is None else tuple(seeds)
+  default_seeds = experiment.seeds_at(scale)
+  seeds = default_seeds if seeds is None else tuple(seeds)
   if not seeds or len(set(seeds)) < len(seeds):
     raise errors.ConfigError(
       f'seeds {seeds} must be at least one, each once; change --seeds'
@@ -74,7 +75,7 @@ def reproduce(
     part.check(request)
   files.make_folder(request.folder)
   command = ['lengen', 'reproduce', experiment.name, f'--scale={scale}']
-  if seeds != experiment.seeds:
+  if seeds != default_seeds:
     command.append('--seeds=' + ','.join(map(str, seeds)))
   results: Results = {
     'name': experiment.name,
