@@ -1,8 +1,10 @@
 """Reports of reproductions: tables, plots, CSV files and an HTML page."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import itertools
 import json
 import pathlib
+import statistics
 from typing import Any
 
 from lengen_jax.analysis import page, plots, tables
@@ -137,6 +139,9 @@ def _write_part(
     paths.append(folder / f'{name}, by length.png')
     by_length = part['by_length']
     plots.write(paths[-1], plots.score_curves, by_length, part['unit'], 100)
+  if any('trajectory' in row for row in part['rows']):
+    paths.append(folder / f'{name}, by step.png')
+    draw_trajectories(part, paths[-1])
   rows = []
   for row in part['rows']:
     paper = row['paper'] or [None] * len(columns)
@@ -183,6 +188,81 @@ def table(
   return head, rows
 
 
+def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
+  """Returns head and rows of a part's table by training step, if it has one.
+
+  Each row has the score at the training length, and the difference between the
+  longest length and this one: means over seeds, ± half the range.
+  """
+  rows = [row for row in part['rows'] if 'trajectory' in row]
+  if not rows:
+    return None
+  near, far = _ends(part)
+  steps = rows[0]['trajectory']['steps']
+  columns = part['columns']
+  head = ['run', 'score', *(f'step {step}' for step in steps)]
+  names = f'{columns[near]:g}x', f'{columns[far]:g}x - {columns[near]:g}x'
+  body = []
+  for row in rows:
+    values = row['trajectory']['values']
+    for name, seeds in zip(
+      names,
+      (
+        [[one[near] for one in each] for each in values],
+        [[_minus(one[far], one[near]) for one in each] for each in values],
+      ),
+      strict=True,
+    ):
+      cells = [_mean_and_range(each) for each in zip(*seeds, strict=True)]
+      body.append([row['name'], name, *cells])
+  return head, body
+
+
+def _ends(part: Results) -> tuple[int, int]:
+  """Returns the columns of the training length and of the longest one."""
+  columns = part['columns']
+  near = min(range(len(columns)), key=lambda n: abs(columns[n] - 1))
+  return near, columns.index(max(columns))
+
+
+def _minus(high: float | None, low: float | None) -> float | None:
+  return None if high is None or low is None else high - low
+
+
+def _mean_and_range(figures: Sequence[float | None]) -> str:
+  known = [one for one in figures if one is not None]
+  if len(known) < len(figures):
+    return '–'
+  half = (max(known) - min(known)) / 2
+  text = f'{statistics.fmean(known):.3f}'
+  return f'{text} ±{half:.3f}' if len(known) > 1 else text
+
+
+def draw_trajectories(part: Results, path: pathlib.Path) -> None:
+  """Draws the gap between long contexts and that of training, by step."""
+  rows = [row for row in part['rows'] if 'trajectory' in row]
+  names = [row['name'] for row in rows]
+  curves = []
+  for row in rows:
+    by_step = zip(*row['trajectory']['values'], strict=True)
+    means = [
+      [
+        None if None in column else statistics.fmean(column)
+        for column in zip(*seeds, strict=True)
+      ]
+      for seeds in by_step
+    ]
+    found = {'steps': row['trajectory']['steps'], 'loss': means}
+    curves.append({'trajectory': found})
+  scale = part['train_length']
+  results = {
+    'lengths': [int(scale * column) for column in part['columns']],
+    'train_length': scale,
+    'curves': curves,
+  }
+  plots.write(path, plots.trajectories, results, names, part['unit'])
+
+
 def _spread(part: Results, row: Results, n: int) -> str:
   """Returns ± half the range over seeds; the worst seed if the best counts."""
   figures = [values[n] for values in row['values']]
@@ -215,7 +295,17 @@ def verdict(claim: Results) -> str:
   counts = ', '.join(
     f'{outcomes.count(kind)} {kind}' for kind in dict.fromkeys(outcomes)
   )
-  return f'{claim["verdict"]} ({counts})'
+  return f'{claim["verdict"]} ({counts}{_by_step(claim)})'
+
+
+def _by_step(claim: Results) -> str:
+  """Returns at which steps the verdict changed; '' if tested at one step."""
+  steps = claim.get('by_step', [])
+  groups = [[*each] for _, each in itertools.groupby(steps, lambda one: one[1])]
+  if len(groups) == 1:
+    return f'; at all steps tested, from {steps[0][0]} on'
+  changes = (f'{each[0][1]} from step {each[0][0]}' for each in groups)
+  return '; ' + ', '.join(changes) if groups else ''
 
 
 def _judged(claim: Results) -> str:

@@ -12,11 +12,58 @@ from lengen_jax.reproduce.experiment import Claim, Comparison, Operand, Results
 # Significance level of a one-sided test.
 LEVEL = 0.05
 UNMEASURED = 'not measured'
+DEPENDS = 'depends on training'
 # Verdict on a claim by the most adverse outcome of its comparisons.
 _VERDICTS = {'fails': 'refuted', 'unclear': 'not seen', 'holds': 'confirmed'}
 
 
 def judge(claim: Claim, results: Results) -> Results:
+  """Returns a claim with its verdict after all training and at earlier steps.
+
+  The verdict is 'depends on training' if the claim is confirmed at one of the
+  steps and refuted at another.
+  """
+  judged = _judge(claim, results)
+  steps = _common_steps(claim, results)
+  verdicts = [
+    _judge(claim, _at_step(results, n))['verdict'] for n in range(len(steps))
+  ]
+  if steps:
+    judged['by_step'] = [list(x) for x in zip(steps, verdicts, strict=True)]
+  if {'confirmed', 'refuted'} <= {*verdicts}:
+    judged['verdict'] = DEPENDS
+  return judged
+
+
+def _common_steps(claim: Claim, results: Results) -> list[int]:
+  """Returns the steps at which a claim's models were tested, [] if once."""
+  names = _part_names(claim)
+  steps = [
+    row.get('trajectory', {}).get('steps', [])
+    for part in results['parts']
+    if part['name'] in names
+    for row in part['rows']
+  ]
+  alike = steps and all(one == steps[0] for one in steps)
+  return steps[0] if alike else []
+
+
+def _at_step(results: Results, n: int) -> Results:
+  """Returns results with the scores of the n-th step of trajectories."""
+
+  def at(row: Results) -> Results:
+    if 'trajectory' not in row:
+      return row
+    return row | {'values': [steps[n] for steps in row['trajectory']['values']]}
+
+  parts = [
+    part | {'rows': [at(row) for row in part['rows']]}
+    for part in results['parts']
+  ]
+  return results | {'parts': parts}
+
+
+def _judge(claim: Claim, results: Results) -> Results:
   """Returns a claim with its verdict and the outcomes of its comparisons.
 
   A comparison is Welch's one-sided t test (1947) over seeds, in each direction:

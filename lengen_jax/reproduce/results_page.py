@@ -1,7 +1,8 @@
-"""Writes docs/results.md: measured results next to the papers' figures.
+"""Writes docs/results.md, results next to the papers' figures, and study.md.
 
 `make results` copies every reproduction.json below runs/reproduce into
-docs/results and generates the page from the files there.
+docs/results and generates both pages from the files there. docs/study.md has
+the experiments of `reproduce.study`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,9 +26,11 @@ experiment and scale, with every score of every seed.
 
 Scales: `paper` is the paper's setting; `small` uses a smaller model and fewer
 steps; `cpu` takes minutes on two cores, and a claim about quality may or may
-not show at that size. Where a paper's data is not available, `cpu` uses
-substitute data, named below the table. Scores on different data cannot be
-compared, but rankings can.
+not show at that size; `hours` is `cpu` with twelve times the steps and three
+seeds, and models of loss curves are also tested at a sixteenth, an eighth, a
+quarter and half of their steps. Where a paper's data is not available, `hours`
+and `cpu` use substitute data, named below the table. Scores on different data
+cannot be compared, but rankings can.
 
 A claim is *confirmed* at a scale if all of its comparisons hold. A comparison
 is Welch's one-sided t test over seeds at the 5 % level: each of its two models
@@ -37,20 +40,50 @@ comparison is significant after Holm's correction; otherwise it is *not seen*.
 Comparisons that a scale omits are not counted. A claim is *not comparable*
 where the substitute data has only the format of the paper's data, such as
 template sentences, and *not measured* where fewer than half of the parts of a
-mean were. The effect is the smallest and the largest difference over the
-comparisons, in the unit of the table, each with its 90 % interval; negative
-differences contradict the claim. A comparison holds if its interval is above
-the claim's margin, which is mostly 0. A claim refuted at `cpu` is refuted for
-models trained for about a minute.
+mean were. It *depends on training* where it is confirmed at one of the tested
+steps and refuted at another. The effect is the smallest and the largest
+difference over the comparisons, in the unit of the table, each with its 90 %
+interval; negative differences contradict the claim. A comparison holds if its
+interval is above the claim's margin, which is mostly 0. A claim refuted at
+`cpu` is refuted for models trained for about a minute.
 
 ± is half the range over seeds. Where all seeds agree exactly, the variance is
 unknown and the comparison is unclear.
 """
 
+_STUDY = """\
+# How extrapolation changes along training
 
-def page(folder: pathlib.Path) -> str:
-  """Returns the page in Markdown, given the folder of result files."""
-  order = list(reproduce.EXPERIMENTS)
+Models of `configs/stdlib.py:cpu`, trained at 128 bytes of the Python standard
+library's source for 4200 steps and tested at 128 to 2048 bytes, the same bytes
+at every length, after 262, 525, 1050, 2100 and all steps. `make study` runs the
+experiments, which takes hours on two cores and continues where it was
+interrupted; `make results` generates this page from [results/](results/).
+
+The hypotheses are our own. They and the settings were committed before these
+runs, with the losses of one seed after 2000 steps at hand. Verdicts, tests and
+intervals are those of [results.md](results.md); the steps are those at which
+the verdict changed.
+
+A loss has flattened where it falls by less than 0.05 nats from half of the
+steps to all; compare the last two columns of the tables by step. The learning
+rate decays over all steps, so that an earlier step is not the end of a shorter
+training.
+"""
+_STUDY_NAME = 'study/'
+
+
+def page(folder: pathlib.Path, *, study: bool = False) -> str:
+  """Returns a page in Markdown, given the folder of result files.
+
+  It has the experiments of the papers, or those of the study.
+  """
+  experiments = {
+    name: one
+    for name, one in reproduce.EXPERIMENTS.items()
+    if name.startswith(_STUDY_NAME) == study
+  }
+  order = list(experiments)
   results = [
     found
     for path in sorted(folder.glob('*.json'))
@@ -59,7 +92,7 @@ def page(folder: pathlib.Path) -> str:
   results.sort(key=lambda found: (order.index(found['name']), found['scale']))
   head = ['claim', 'says', 'experiment', 'scale', 'seeds', 'verdict', 'effect']
   rows = []
-  pairs = [(e, c) for e in reproduce.EXPERIMENTS.values() for c in e.claims]
+  pairs = [(e, c) for e in experiments.values() for c in e.claims]
   for experiment, claim in sorted(pairs, key=_number):
     verdicts = [
       _verdict(found, claim)
@@ -68,7 +101,8 @@ def page(folder: pathlib.Path) -> str:
     ]
     for verdict in verdicts or [('', '', 'not measured yet', '')]:
       rows.append([claim.key, claim.text, f'`{experiment.name}`', *verdict])
-  lines = [_HEAD, '## Claims', '', *_table(head, rows)]
+  heading = (_STUDY, '## Hypotheses') if study else (_HEAD, '## Claims')
+  lines = [*heading, '', *_table(head, rows)]
   for found in results:
     lines += ['', *_section(found)]
   return '\n'.join(lines) + '\n'
@@ -77,7 +111,7 @@ def page(folder: pathlib.Path) -> str:
 def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
   """Returns the paper and the number of a claim."""
   key = pair[1].key.partition(',')[0]
-  return 'FWRSZAC'.index(key[0]), int(key[1:])
+  return 'FWRSZACL'.index(key[0]), int(key[1:])
 
 
 def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
@@ -129,6 +163,10 @@ def _section(found: Results) -> list[str]:
     if part['rows']:
       lines += ['', f'**{part["name"]}**: {reproduction.describe(part)}', '']
       lines += _table(*reproduction.table(part))
+      if by_step := reproduction.trajectory(part):
+        lines += ['', f'**{part["name"]}, by training step**', '']
+        lines += [*_table(*by_step), '']
+        lines.append(f'![{part["name"]}, by step](pictures/{_picture(found)})')
       lines += ['', *(f'- {note}' for note in reproduction.notes(part))]
     if 'commits' in part:
       tested |= {*(part['commits'] or ['unrecorded'])}
@@ -156,10 +194,9 @@ def left_out(found: Results) -> list[str]:
   parts = '; '.join(p.name for p in experiment.parts if p.name not in measured)
   if parts:
     lines.append(f'left out at this scale: {parts}')
-  if len(found['seeds']) < len(experiment.seeds):
-    lines.append(
-      f'{len(found["seeds"])} seeds, at full size {len(experiment.seeds)}'
-    )
+  full = max(len(experiment.seeds), len(experiment.seeds_at(found['scale'])))
+  if len(found['seeds']) < full:
+    lines.append(f'{len(found["seeds"])} seeds, at full size {full}')
   return lines
 
 
@@ -175,8 +212,13 @@ def _file(found: Results) -> str:
   return f'{found["name"].replace("/", "_")}_{found["scale"]}.json'
 
 
+def _picture(found: Results) -> str:
+  """Returns the name of the picture of an experiment's trajectories."""
+  return _file(found).replace('.json', '.png')
+
+
 def main(runs: str, docs: str) -> None:
-  """Copies results from the folder of runs and writes the page."""
+  """Copies results from the folder of runs and writes pages and pictures."""
   folder = pathlib.Path(docs) / 'results'
   folder.mkdir(parents=True, exist_ok=True)
   for path in sorted(pathlib.Path(runs).rglob(reproduction.RESULTS)):
@@ -192,9 +234,15 @@ def main(runs: str, docs: str) -> None:
       for claim in reproduce.EXPERIMENTS[found['name']].claims
     ]
     files.write_json(path, found)
-  path = pathlib.Path(docs) / 'results.md'
-  path.write_text(page(folder))
-  print(f'wrote {path}')
+    for part in found['parts']:
+      if reproduction.trajectory(part):
+        picture = pathlib.Path(docs) / 'pictures' / _picture(found)
+        picture.parent.mkdir(exist_ok=True)
+        reproduction.draw_trajectories(part, picture)
+  for name, study in (('results.md', False), ('study.md', True)):
+    path = pathlib.Path(docs) / name
+    path.write_text(page(folder, study=study))
+    print(f'wrote {path}')
 
 
 if __name__ == '__main__':

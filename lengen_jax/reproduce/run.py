@@ -55,6 +55,12 @@ def reproduce(
       f'seeds {seeds} must be at least one, each once; change --seeds'
     )
   parts = [part for part in experiment.parts if scale in part.scales]
+  if not parts:
+    scales = {each for part in experiment.parts for each in part.scales}
+    raise errors.ConfigError(
+      f'{experiment.name} has no scale {scale!r}; use --scale='
+      + ' or '.join(each for each in SCALES if each in scales)
+    )
   for override in overrides:
     key = override.removeprefix('--config.').partition('=')[0]
     if key in _FIXED:

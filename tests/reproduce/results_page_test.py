@@ -1,4 +1,4 @@
-"""docs/results.md: generated, and up to date."""
+"""docs/results.md and docs/study.md: generated, and up to date."""
 
 import collections
 import json
@@ -12,13 +12,16 @@ DOCS = pathlib.Path(__file__).parent.parent.parent / 'docs'
 
 
 def test_the_page_is_that_of_the_results():
-  assert (DOCS / 'results.md').read_text() == results_page.page(
-    DOCS / 'results'
-  ), 'run: make results'
+  for name, study in (('results.md', False), ('study.md', True)):
+    assert (DOCS / name).read_text() == results_page.page(
+      DOCS / 'results', study=study
+    ), 'run: make results'
 
 
 def test_every_claim_is_there():
-  page = results_page.page(DOCS / 'results')
+  page = ''.join(
+    results_page.page(DOCS / 'results', study=study) for study in (False, True)
+  )
   for experiment in reproduce.EXPERIMENTS.values():
     for claim in experiment.claims:
       assert f'| {claim.key} | {claim.text} | `{experiment.name}` |' in page

@@ -401,6 +401,100 @@ def test_verdicts_on_other_data_and_on_few_parts(fields, verdict):
   assert claims.judge(claim, found)['verdict'] == verdict
 
 
+@pytest.mark.parametrize(
+  ('earlier', 'verdict', 'text'),
+  [
+    # (low, high) after 1 and 2 steps; after 4, low is lower.
+    (
+      [((1.0, 1.1), (2.0, 2.2)), ((1.0, 1.1), (2.0, 2.2))],
+      'confirmed',
+      '1 holds; at all steps tested, from 1 on',
+    ),
+    (
+      [((2.0, 2.2), (1.0, 1.1)), ((1.0, 1.0), (1.3, 0.8))],
+      'depends on training',
+      '1 holds; refuted from step 1, not seen from step 2, '
+      'confirmed from step 4',
+    ),
+    (
+      [((1.0, 1.0), (1.3, 0.8)), ((1.0, 1.1), (2.0, 2.2))],
+      'confirmed',
+      '1 holds; not seen from step 1, confirmed from step 2',
+    ),
+  ],
+)
+def test_verdicts_along_training(earlier, verdict, text):
+  claim = experiment_lib.Claim(
+    'X', 'low', experiment_lib.parse_comparisons('part: low < high @ 1')
+  )
+  found = result((1.0, 1.1), (2.0, 2.2))
+  for n, row in enumerate(found['parts'][0]['rows']):
+    values = [
+      [*([pair[n][seed]] for pair in earlier), row['values'][seed]]
+      for seed in (0, 1)
+    ]
+    row['trajectory'] = {'steps': [1, 2, 4], 'values': values}
+  judged = claims.judge(claim, found)
+  assert judged['verdict'] == verdict
+  assert reproduction.verdict(judged) == f'{verdict} ({text})'
+  # Rows that were tested at other steps have no common history.
+  found['parts'][0]['rows'][0]['trajectory']['steps'] = [1, 3, 4]
+  judged = claims.judge(claim, found)
+  assert judged['verdict'] == 'confirmed' and 'by_step' not in judged
+
+
+def test_scale_hours():
+  part = reproduce.get('fire/table4').parts[0]
+  cpu, hours = (
+    part.make_config(parts.Request(scale, (0,), (), 'runs', 'fire/table4'))
+    for scale in ('cpu', 'hours')
+  )
+  assert hours.train.steps == 12 * cpu.train.steps
+  assert hours.eval.steps == tuple(
+    hours.train.steps // n for n in (16, 8, 4, 2)
+  )
+  assert not cpu.eval.steps
+  assert hours.data.source == cpu.data.source
+  short = parts.Request(
+    'hours', (0,), ('--config.train.steps=160',), 'runs', 'fire/table4'
+  )
+  assert part.make_config(short).eval.steps == (10, 20, 40, 80)
+  experiment = reproduce.get('fire/table4')
+  assert experiment.seeds_at('hours') == (0, 1, 2)
+  assert experiment.seeds_at('cpu') == experiment.seeds
+
+
+def test_trajectories_are_kept_and_drawn(tmp_path):
+  experiment = dataclasses.replace(
+    reproduce.get('study/biases'),
+    parts=(
+      dataclasses.replace(
+        reproduce.get('study/biases').parts[0],
+        rows=(experiment_lib.Row('nope', 'nope'),),
+      ),
+    ),
+    claims=(),
+  )
+  overrides = ['--config.eval.steps=(4,)', '--config.model.num_layers=1']
+  found = run.reproduce(experiment, 'tiny', tmp_path, (0, 1), overrides)
+  (part,) = found['parts']
+  (row,) = part['rows']
+  steps, values = row['trajectory']['steps'], row['trajectory']['values']
+  assert steps == [4, 8]
+  assert [seed[-1] for seed in values] == row['values']
+  assert values[0][0] != values[0][1]
+  head, body = reproduction.trajectory(part)
+  assert head == ['run', 'score', 'step 4', 'step 8']
+  assert [line[:2] for line in body] == [['nope', '1x'], ['nope', '16x - 1x']]
+  gaps = [seed[1][4] - seed[1][0] for seed in values]
+  half = abs(gaps[0] - gaps[1]) / 2
+  assert body[1][3] == f'{sum(gaps) / 2:.3f} ±{half:.3f}'
+  folder = tmp_path / found['folder']
+  assert folder / 'code, by step.png' in reproduction.write(found, folder)
+  assert (folder / 'code, by step.png').stat().st_size > 10_000
+  assert part['differences'] == []
+
+
 def test_one_comparison_that_fails_refutes():
   comparisons = (
     *experiment_lib.parse_comparisons('part: low < high @ 1'),
