@@ -75,7 +75,7 @@ def _judge(claim: Claim, results: Results) -> Results:
   over fewer than half of their parts. On data of another kind than the paper's,
   a claim is not comparable, whatever the outcomes.
   """
-  tests = [_test(results, one) for one in claim.comparisons]
+  tests = [test(results, one) for one in claim.comparisons]
   outcomes = _outcomes(tests)
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   verdict = next(verdicts, UNMEASURED)
@@ -111,7 +111,7 @@ def _part_names(claim: Claim) -> set[str]:
   return {x[0] for x in operands if isinstance(x, tuple)}
 
 
-class _Test(NamedTuple):
+class Test(NamedTuple):
   """A comparison: high - low - margin.
 
   Attributes:
@@ -125,7 +125,7 @@ class _Test(NamedTuple):
   freedom: float = 1.0
 
 
-def _test(results: Results, comparison: Comparison) -> _Test | None:
+def test(results: Results, comparison: Comparison) -> Test | None:
   """Returns the test of a comparison; None if a score is missing."""
   low, high = (_scores(results, x) for x in (comparison.low, comparison.high))
   if not low or not high or None in low + high:
@@ -134,20 +134,20 @@ def _test(results: Results, comparison: Comparison) -> _Test | None:
   exact = {part['name'] for part in results['parts'] if part.get('exact')}
   operands = (comparison.low, comparison.high)
   if {one[0] for one in operands if isinstance(one, tuple)} <= exact:
-    return _Test(mean, 0.0)
+    return Test(mean, 0.0)
   seeds = len(low)
   if seeds < 2:
-    return _Test(mean, None)
+    return Test(mean, None)
   variances = [statistics.variance(scores) / seeds for scores in (low, high)]
   # With coarse scores, a variance of 0 may be chance.
   if not any(variances):
-    return _Test(mean, None)
+    return Test(mean, None)
   squares = sum(variance**2 for variance in variances)
   freedom = (seeds - 1) * sum(variances) ** 2 / squares
-  return _Test(mean, math.sqrt(sum(variances)), freedom)
+  return Test(mean, math.sqrt(sum(variances)), freedom)
 
 
-def _interval(test: _Test | None, margin: float) -> list[float] | None:
+def _interval(test: Test | None, margin: float) -> list[float] | None:
   """Returns the 90 % interval of an effect, if there is one.
 
   A comparison holds if the interval is above its margin.
@@ -158,7 +158,7 @@ def _interval(test: _Test | None, margin: float) -> list[float] | None:
   return [test.mean + margin - reach, test.mean + margin + reach]
 
 
-def _outcomes(tests: Sequence[_Test | None]) -> list[str]:
+def _outcomes(tests: Sequence[Test | None]) -> list[str]:
   """Returns 'holds', 'fails', 'unclear' or 'not measured' per comparison."""
   outcomes, failures = [], []
   for index, test in enumerate(tests):

@@ -5,7 +5,7 @@ import shlex
 
 from lengen_jax import errors
 from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import claims
+from lengen_jax.reproduce import claims, power
 from lengen_jax.reproduce import parts as parts_lib
 from lengen_jax.reproduce.experiment import Experiment, Results, SCALES
 from lengen_jax.training import files, revision
@@ -97,6 +97,10 @@ def reproduce(
     'ours': list(experiment.ours),
     'parts': [],
   }
+  if before := power.recorded(experiment, scale, files.locate(root)):
+    name, recorded = before
+    for line in power.report(experiment, recorded, len(seeds)):
+      print(f'{line} (by the variance in {name})', flush=True)
   for number, part in enumerate(parts):
     place = f'[{number + 1}/{len(parts)}]'
     print(f'{experiment.name}: {part.name} {place}', flush=True)

@@ -1,0 +1,118 @@
+"""Which differences the seeds of an experiment detect.
+
+The variance over seeds is that of recorded results. A comparison detects a
+difference if its test, see `claims`, holds with probability 0.8 in simulations
+with normal scores.
+"""
+
+import bisect
+from collections.abc import Iterator
+import math
+import pathlib
+
+import numpy as np
+from scipy import stats
+
+from lengen_jax.analysis import reproduction
+from lengen_jax.reproduce import claims
+from lengen_jax.reproduce.experiment import Experiment, Results, SCALES
+from lengen_jax.training import config_file, files
+
+POWER = 0.8
+# Maximum number of seeds that is proposed.
+_MOST = 50
+# Number of simulated tests.
+_DRAWS = 4000
+
+
+def recorded(
+  experiment: Experiment, scale: str, root: files.Path
+) -> tuple[str, Results] | None:
+  """Returns earlier results of an experiment, and their file; None if none.
+
+  The scale itself comes first, then the smaller ones; at each, results in
+  `root` come before those in docs/results of a checkout.
+  """
+  docs = config_file.folder().parent / 'docs' / 'results'
+  for each in SCALES[SCALES.index(scale) : SCALES.index('tiny')]:
+    for path in (
+      root / experiment.name / each / reproduction.RESULTS,
+      docs / f'{experiment.name.replace("/", "_")}_{each}.json',
+    ):
+      if path.exists():
+        return _short(path), files.read_json(path)
+  return None
+
+
+def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
+  """Yields a line for each claim, given recorded results.
+
+  Each line has the differences that `seeds` seeds detect, and the number of
+  seeds that detect the recorded ones. Claims without a known variance have no
+  line.
+  """
+  if seeds < 2:
+    yield 'one seed has no variance and decides no claim; use --seeds=0,1,2'
+    return
+  before = len(found['seeds'])
+  for claim in experiment.claims:
+    tests = [claims.test(found, one) for one in claim.comparisons]
+    known = [one for one in tests if one is not None and one.error]
+    if not known:
+      continue
+    least = [detectable(one, before, seeds) for one in known]
+    ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))
+    text = (
+      f'{claim.key}: {seeds} seeds detect differences of {" to ".join(ends)}'
+    )
+    if against := sum(one.mean <= 0 for one in known):
+      text += f'; {against} of {len(known)} recorded differences contradict it'
+    elif n := seeds_needed(known, before):
+      text += f'; the recorded differences need {n} seeds'
+    else:
+      text += f'; the recorded differences need more than {_MOST} seeds'
+    yield text
+
+
+def detectable(test: claims.Test, before: int, seeds: int) -> float:
+  """Returns the difference, beyond the margin, that `seeds` seeds detect.
+
+  The variances are those of a test over `before` seeds.
+  """
+  return float(np.quantile(_least(test, before, seeds), POWER))
+
+
+def seeds_needed(tests: list[claims.Test], before: int) -> int | None:
+  """Returns how many seeds detect the means of all tests; None if too many."""
+  counts = range(2, _MOST + 1)
+  n = bisect.bisect_left(
+    counts,
+    True,
+    key=lambda seeds: all(
+      one.mean >= detectable(one, before, seeds) for one in tests
+    ),
+  )
+  return counts[n] if n < len(counts) else None
+
+
+def _least(test: claims.Test, before: int, seeds: int) -> np.ndarray:
+  """Returns the least differences with which simulated tests hold."""
+  assert test.error
+  # The sum of both variances and their degrees of freedom determine the two.
+  total = test.error**2 * before
+  ratio = test.freedom / (before - 1)
+  root = total * math.sqrt(max(2 / ratio - 1, 0.0))
+  deviations = np.sqrt([[[(total + root) / 2]], [[(total - root) / 2]]])
+  rng = np.random.default_rng(0)
+  scores = deviations * rng.standard_normal((2, _DRAWS, seeds))
+  noise = scores[1].mean(-1) - scores[0].mean(-1)
+  variances = scores.var(-1, ddof=1) / seeds
+  freedom = (seeds - 1) * variances.sum(0) ** 2 / (variances**2).sum(0)
+  critical = stats.t.ppf(1 - claims.LEVEL, freedom)
+  return critical * np.sqrt(variances.sum(0)) - noise
+
+
+def _short(path: files.Path) -> str:
+  """Returns a path relative to the working directory if it is below it."""
+  here = pathlib.Path.cwd()
+  return str(path.relative_to(here) if path.is_relative_to(here) else path)

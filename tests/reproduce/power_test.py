@@ -1,0 +1,114 @@
+"""Tests `lengen_jax/reproduce/power.py`."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lengen_jax.reproduce import claims, power, run
+from lengen_jax.reproduce import experiment as experiment_lib
+
+LOW = experiment_lib.Claim(
+  'X1', 'low', experiment_lib.parse_comparisons('part: low < high @ 1')
+)
+EXPERIMENT = experiment_lib.Experiment('paper/table', '', (), claims=(LOW,))
+
+
+def results(low, high):
+  rows = {'low': low, 'high': high}
+  return {
+    'seeds': list(range(len(low))),
+    'parts': [
+      {
+        'name': 'part',
+        'columns': [1],
+        'rows': [
+          {'name': name, 'values': [[x] for x in values]}
+          for name, values in rows.items()
+        ],
+      }
+    ],
+  }
+
+
+def recorded_test(low, high):
+  return claims.test(results(low, high), LOW.comparisons[0])
+
+
+@pytest.mark.parametrize('seeds', [2, 3, 5])
+@pytest.mark.parametrize('spread', [1.0, 2.5])
+def test_detected_as_often_as_stated(seeds, spread):
+  # Variances of 1 and spread**2, each of two seeds.
+  half = np.sqrt(0.5)
+  test = recorded_test((-half, half), (-half * spread, half * spread))
+  difference = power.detectable(test, 2, seeds)
+  rng = np.random.default_rng(seeds)
+  low = rng.normal(0.0, 1.0, (20_000, seeds))
+  high = rng.normal(difference, spread, (20_000, seeds))
+  found = stats.ttest_ind(
+    high, low, axis=1, equal_var=False, alternative='greater'
+  )
+  held = np.mean(found.pvalue < claims.LEVEL)
+  assert abs(held - power.POWER) < 0.03
+
+
+def test_seeds_needed():
+  test = recorded_test((-0.5, 0.0, 0.5), (0.1, 0.6, 1.1))
+  needed = power.seeds_needed([test], 3)
+  assert power.detectable(test, 3, needed) <= test.mean
+  assert power.detectable(test, 3, needed - 1) > test.mean
+  # The comparison that needs most decides.
+  easy = recorded_test((-0.5, 0.0, 0.5), (9.1, 9.6, 10.1))
+  assert power.seeds_needed([easy, test], 3) == needed
+  assert power.seeds_needed([easy], 3) < needed
+  hopeless = recorded_test((-0.5, 0.0, 0.5), (-0.49, 0.01, 0.51))
+  assert power.seeds_needed([hopeless], 3) is None
+
+
+@pytest.mark.parametrize(
+  ('low', 'high', 'seeds', 'text'),
+  [
+    ((0, 1, 2), (2, 3, 4.5), 3, 'X1: 3 seeds detect differences of 3.1; the '),
+    ((0, 1, 2), (0.1, 1.1, 2.1), 3, 'need more than 50 seeds'),
+    ((2, 3, 4), (0, 1, 2), 3, '1 of 1 recorded differences contradict it'),
+    ((0, 1, 2), (2, 3, 4.5), 1, 'one seed has no variance'),
+  ],
+)
+def test_report(low, high, seeds, text):
+  (line,) = power.report(EXPERIMENT, results(low, high), seeds)
+  assert text in line
+
+
+def test_no_variance_no_line():
+  assert not [*power.report(EXPERIMENT, results((1, 1), (2, 2)), 3)]
+  assert not [*power.report(EXPERIMENT, results((1,), (2,)), 3)]
+
+
+def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(power.config_file, 'folder', lambda: tmp_path / 'configs')
+  part = run.parts_lib.Part(name='part')
+  seen = []
+
+  def start(self, request, previous):
+    seen.append(capsys.readouterr().out)
+    return results((1, 2), (3, 4))['parts'][0] | {'kind': 'x'}
+
+  monkeypatch.setattr(run.parts_lib.Part, 'run', start)
+  experiment = experiment_lib.Experiment(
+    'paper/table', '', (part,), claims=(LOW,)
+  )
+  run.reproduce(experiment, 'hours', tmp_path)
+  assert 'seeds detect' not in seen[0]
+  docs = tmp_path / 'docs/results'
+  docs.mkdir(parents=True)
+  (docs / 'paper_table_cpu.json').write_text(
+    json.dumps(results((0, 1), (2, 3.5)))
+  )
+  # The result of the first call is of the same scale and comes first.
+  for folder, name in (
+    (tmp_path, 'paper/table/hours/reproduction.json'),
+    (tmp_path / 'other', 'docs/results/paper_table_cpu.json'),
+  ):
+    run.reproduce(experiment, 'hours', folder)
+    assert f'{name})' in seen[-1] and '3 seeds detect' in seen[-1]
