@@ -329,6 +329,8 @@ F10, SCROLLS: FIRE has the best average of SCROLLS, by half a point or more,
   mean: fire > nope|rope|alibi|kerple|t5|rope-pi @ 1 by 0.5
 F7, SCROLLS: FIRE-S is a little worse than FIRE on SCROLLS
   mean: fire > fire-s @ 1
+F7, SCROLLS, others: FIRE-S has a better average of SCROLLS than all but FIRE
+  mean: fire-s > nope|rope|alibi|kerple|t5|rope-pi @ 1
 F10, SCROLLS, large: FIRE has the best average of SCROLLS, large
   mean, large: fire > nope|rope|alibi|kerple|t5|rope-pi @ 1
 [figure3] NarrativeQA by length of the story, finetuned at 8192; table 11

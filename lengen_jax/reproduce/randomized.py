@@ -242,6 +242,9 @@ R1, randomized: randomization helps sin/cos and RoPE and hurts KERPLE,
 R4, text: SHAPE, which shifts sin/cos, is not enough: worse beyond the training
     length than randomized sin/cos
   enwik8: sin/cos, randomized < shape @ 4
+R8: randomization costs at the training length, with every encoding
+  enwik8: [sin/cos|rope|learned|alibi|transformer-xl|power kerple|log kerple] <
+    [], randomized @ 1
 [table2] enwik8: a RoPE model finetuned with RoPE, randomized RoPE, or ALiBi
 R2: finetuning RoPE makes four times the length worse, randomized RoPE repairs
     much of it, ALiBi most

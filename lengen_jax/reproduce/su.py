@@ -144,6 +144,8 @@ _TEXT = f"""
 [mlm] masked language modelling from 64 tokens to 512: positions and log n
 {_MLM.format('sinusoidal')}
 {_MLM.format('rope')}
+S8: log n alone, without random positions, helps beyond the training length
+  [sinusoidal|rope]: standard, log n < standard @ 2|4|8
 [entropy] entropy of attention by length, with log n and without
 S4: with log n the entropy of attention grows less with length
   entropy: rope, log n < rope @ growth

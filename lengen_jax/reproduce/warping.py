@@ -200,6 +200,9 @@ W6, table 2: Beta(2, 5) brings the total difference lower than the square root
 [table1] WikiText-103: RoPE, interpolated and randomized
 W5, seen lengths: random positions cost perplexity on lengths seen
   wikitext103: rope < randomized, 8072 @ 1
+W8: interpolation, of a model trained without it, repairs part of RoPE beyond
+    the training length
+  wikitext103: interpolated < rope @ 2|4|8
 [table3] WikiText-103: warped positions beside others
 W5, WikiText: random positions get worse as their range grows
   wikitext103: randomized, 4096 < randomized, 8072 @ 1|2|4
