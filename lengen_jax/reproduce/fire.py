@@ -225,7 +225,14 @@ _PARTS: dict[str, list[Any]] = {
       ratios=(1, 4),
     )
   ],
-  'figure6': [_c4(ratios=(1, 2, 4, 8, 16), shrink=4)],
+  # The threshold starts at 512 here, too, which is the training length.
+  'figure6': [
+    _c4(
+      rows=experiment.rows(_RUNS | {'fire': _fire(ratio=0.25)}, names=_SIX),
+      ratios=(1, 2, 4, 8, 16),
+      shrink=4,
+    )
+  ],
   'yarn': [
     _c4(['rope', 'fire'], name='pretrained'),
     _c4(
