@@ -287,7 +287,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'print the names of all experiments, for scripts',
     {'action': 'store_true'},
   ),
-  '--scale': ('paper, small, cpu or tiny', {'default': 'paper'}),
+  '--scale': ('paper, small, hours, cpu or tiny', {'default': 'paper'}),
   '--seeds': (
     'comma-separated; default: the seeds of the experiment',
     {'type': _numbers(0)},

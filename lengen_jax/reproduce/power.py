@@ -7,12 +7,14 @@ with normal scores.
 
 import bisect
 from collections.abc import Iterator
+import contextlib
 import math
 import pathlib
 
 import numpy as np
 from scipy import stats
 
+from lengen_jax import errors
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
 from lengen_jax.reproduce.experiment import Experiment, Results, SCALES
@@ -40,7 +42,9 @@ def recorded(
       docs / f'{experiment.name.replace("/", "_")}_{each}.json',
     ):
       if path.exists():
-        return _short(path), files.read_json(path)
+        # A damaged file must not prevent the run that replaces it.
+        with contextlib.suppress(errors.WorkdirError):
+          return _short(path), files.read_json(path)
   return None
 
 

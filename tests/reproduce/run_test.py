@@ -459,6 +459,8 @@ def test_scale_hours():
     'hours', (0,), ('--config.train.steps=160',), 'runs', 'fire/table4'
   )
   assert part.make_config(short).eval.steps == (10, 20, 40, 80)
+  shorter = dataclasses.replace(short, overrides=('--config.train.steps=5',))
+  assert part.make_config(shorter).eval.steps == (1, 2)
   experiment = reproduce.get('fire/table4')
   assert experiment.seeds_at('hours') == (0, 1, 2)
   assert experiment.seeds_at('cpu') == experiment.seeds
