@@ -17,8 +17,11 @@ _RAW = f"normalizer='none', {_NO_THRESHOLD}"
 
 
 def _longest(run: str) -> experiment.Run:
-  """Returns a run with positions randomized up to 16 training lengths."""
-  return lambda n: f'{run} | randomized(max_position={16 * n})'
+  """Returns a run with positions randomized up to 16 training lengths.
+
+  Sequences of a batch share a draw: the bias of FIRE is computed once for all.
+  """
+  return lambda n: f"{run} | randomized(max_position={16 * n}, draw='batch')"
 
 
 _RUNS: dict[str, experiment.Run] = {
