@@ -316,11 +316,17 @@ def _against(claim: Results) -> list[str]:
   """Returns the comparisons that do not hold, one line each."""
   return [
     f'{one["outcome"]}: {_name(one["low"])} < {_name(one["high"])}'
-    + (f' - {one["by"]:g}' if one['by'] else '')
+    + _margin(one)
     + ('' if one['effect'] is None else f' (by {one["effect"]:.3f})')
     for one in claim['comparisons']
     if one['outcome'] != 'holds'
   ]
+
+
+def _margin(comparison: Results) -> str:
+  if not (by := comparison['by']):
+    return ''
+  return f' by {by:.0%}' if comparison['relative'] else f' by {by:g}'
 
 
 def _name(at: Any) -> str:

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from lengen_jax.reproduce.experiment import Claim, Comparison, Operand, Results
+from lengen_jax.reproduce.experiment import (
+  Claim,
+  Comparison,
+  FULL_SCALES,
+  Operand,
+  Results,
+)
 
 # Significance level of a one-sided test.
 LEVEL = 0.05
@@ -73,17 +79,20 @@ def _judge(claim: Claim, results: Results) -> Results:
   Failures are corrected for multiple comparisons by the method of Holm
   (1979). Comparisons that a scale omits are not counted; nor are those of means
   over fewer than half of their parts. On data of another kind than the paper's,
-  a claim is not comparable, whatever the outcomes.
+  or below the size that a claim needs, it is not comparable, whatever the
+  outcomes.
   """
   tests = [test(results, one) for one in claim.comparisons]
   outcomes = _outcomes(tests)
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   verdict = next(verdicts, UNMEASURED)
-  if verdict != UNMEASURED and not all(
+  same_kind = all(
     part.get('same_kind', True)
     for part in results['parts']
     if part['name'] in _part_names(claim)
-  ):
+  )
+  small = claim.full_size and results['scale'] not in FULL_SCALES
+  if verdict != UNMEASURED and (small or not same_kind):
     verdict = 'not comparable'
   return {
     'key': claim.key,
@@ -94,9 +103,10 @@ def _judge(claim: Claim, results: Results) -> Results:
         'low': _as_json(one.low),
         'high': _as_json(one.high),
         'by': one.margin,
+        'relative': one.relative,
         'outcome': outcome,
-        'effect': None if test is None else test.mean + one.margin,
-        'interval': _interval(test, one.margin),
+        'effect': None if test is None else test.mean + test.margin,
+        'interval': _interval(test),
       }
       for one, test, outcome in zip(
         claim.comparisons, tests, outcomes, strict=True
@@ -118,11 +128,13 @@ class Test(NamedTuple):
     mean: mean over seeds.
     error: standard error of the mean; 0 if exact, None if unknown.
     freedom: degrees of freedom.
+    margin: the margin, in the unit of the scores.
   """
 
   mean: float
   error: float | None
   freedom: float = 1.0
+  margin: float = 0.0
 
 
 def test(results: Results, comparison: Comparison) -> Test | None:
@@ -130,24 +142,28 @@ def test(results: Results, comparison: Comparison) -> Test | None:
   low, high = (_scores(results, x) for x in (comparison.low, comparison.high))
   if not low or not high or None in low + high:
     return None
-  mean = statistics.fmean(high) - statistics.fmean(low) - comparison.margin
+  part = comparison.margin if comparison.relative else 0.0
+  shift = 0.0 if comparison.relative else comparison.margin
+  bound = [(1 - part) * score - shift for score in high]
+  margin = statistics.fmean(high) - statistics.fmean(bound)
+  mean = statistics.fmean(bound) - statistics.fmean(low)
   exact = {part['name'] for part in results['parts'] if part.get('exact')}
   operands = (comparison.low, comparison.high)
   if {one[0] for one in operands if isinstance(one, tuple)} <= exact:
-    return Test(mean, 0.0)
+    return Test(mean, 0.0, margin=margin)
   seeds = len(low)
   if seeds < 2:
-    return Test(mean, None)
-  variances = [statistics.variance(scores) / seeds for scores in (low, high)]
+    return Test(mean, None, margin=margin)
+  variances = [statistics.variance(scores) / seeds for scores in (low, bound)]
   # With coarse scores, a variance of 0 may be chance.
   if not any(variances):
-    return Test(mean, None)
+    return Test(mean, None, margin=margin)
   squares = sum(variance**2 for variance in variances)
   freedom = (seeds - 1) * sum(variances) ** 2 / squares
-  return Test(mean, math.sqrt(sum(variances)), freedom)
+  return Test(mean, math.sqrt(sum(variances)), freedom, margin)
 
 
-def _interval(test: Test | None, margin: float) -> list[float] | None:
+def _interval(test: Test | None) -> list[float] | None:
   """Returns the 90 % interval of an effect, if there is one.
 
   A comparison holds if the interval is above its margin.
@@ -155,7 +171,8 @@ def _interval(test: Test | None, margin: float) -> list[float] | None:
   if test is None or not test.error:
     return None
   reach = float(stats.t.ppf(1 - LEVEL, test.freedom)) * test.error
-  return [test.mean + margin - reach, test.mean + margin + reach]
+  effect = test.mean + test.margin
+  return [effect - reach, effect + reach]
 
 
 def _outcomes(tests: Sequence[Test | None]) -> list[str]:

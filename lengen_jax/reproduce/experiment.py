@@ -101,24 +101,30 @@ class Comparison:
   """The hypothesis `low` < `high` - `margin`.
 
   Columns are relative lengths, or names such as 'beyond'. A negative margin
-  tolerates the opposite order up to that amount.
+  tolerates the opposite order up to that amount. A `relative` margin is a
+  fraction of the mean of `high`.
   """
 
   low: Operand
   high: Operand
   margin: float = 0.0
+  relative: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
   """A statement of a paper, which holds if all of its comparisons hold.
 
-  `key` is the initial of the paper and the number of the claim.
+  Attributes:
+    key: initial of the paper and number of the claim.
+    full_size: whether the claim depends on the paper's data, model or hardware,
+      so that scales below `small` cannot decide it.
   """
 
   key: str
   text: str
   comparisons: tuple[Comparison, ...]
+  full_size: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,11 +157,11 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
   """Returns the comparisons of a line such as 'part: a < b|c @ 1|4'.
 
   The line is 'LEFT < RIGHT' or 'LEFT > RIGHT', optionally followed by
-  'by MARGIN'. A side is 'PARTS: ROWS @ COLUMNS', with alternatives separated by
-  '|'. Parts, rows or columns that a side omits are those of the other side. The
-  right side may be a number. All pairs of rows are compared; columns are paired
-  in order. A line with '[a|b]' stands for two lines: one has a in place of this
-  and of any '[]', the other has b.
+  'by MARGIN' or 'by PERCENT%'. A side is 'PARTS: ROWS @ COLUMNS', with
+  alternatives separated by '|'. Parts, rows or columns that a side omits are
+  those of the other side. The right side may be a number. All pairs of rows are
+  compared; columns are paired in order. A line with '[a|b]' stands for two
+  lines: one has a in place of this and of any '[]', the other has b.
   """
   if '[' in line:
     head, names, tail = re.split(r'[\[\]]', line, maxsplit=2)
@@ -176,7 +182,9 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
           high = (right[0] or [part])[0], other, other_column
         if sign == '>':
           low, high = high, low
-        comparisons.append(Comparison(low, high, float(margin or 0)))
+        percent = margin.endswith('%')
+        amount = float(margin.rstrip('%') or 0) / (100 if percent else 1)
+        comparisons.append(Comparison(low, high, amount, percent))
   return tuple(comparisons)
 
 
@@ -210,8 +218,9 @@ def read(
   """Returns the experiments of a paper.
 
   A line '[TABLE] TITLE' of the text starts an experiment, an unindented line
-  'KEY: TEXT' a claim, and a line indented by two spaces is read by
-  `parse_comparisons`. Lines indented by four spaces continue the previous line.
+  'KEY: TEXT' a claim, or 'KEY*: TEXT' one that needs the full size, and a line
+  indented by two spaces is read by `parse_comparisons`. Lines indented by four
+  spaces continue the previous line.
 
   `parts` maps each table to its parts, and `fields` maps a table to the
   attributes that override `defaults`.
@@ -227,9 +236,10 @@ def read(
     elif line.startswith('  '):
       claim = claims.pop()
       comparisons = claim.comparisons + parse_comparisons(line)
-      claims.append(Claim(claim.key, claim.text, comparisons))
+      claims.append(dataclasses.replace(claim, comparisons=comparisons))
     else:
       key, _, statement = line.partition(': ')
-      claims.append(Claim(key, statement, ()))
+      full = key.endswith('*')
+      claims.append(Claim(key.rstrip('*'), statement, (), full_size=full))
     found[-1] = dataclasses.replace(found[-1], claims=tuple(claims))
   return tuple(found)

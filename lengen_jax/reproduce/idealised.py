@@ -68,11 +68,11 @@ def rope_score(
 
 
 def alibi_score(distance: ArrayLike, slope: float) -> np.ndarray:
-  """Returns ALiBi's score `[...]`, -slope |k|, without the content's score.
+  """Returns ALiBi's score `[...]`, 1 - slope |k|; that of the content is 1.
 
-  Source: Press et al. (2022), arXiv:2108.12409, section 3.
+  Source: Position-index warping, eq. 4.
   """
-  return -slope * np.abs(np.asarray(distance, np.float64))
+  return 1 - slope * np.abs(np.asarray(distance, np.float64))
 
 
 def attention(score: ArrayLike) -> np.ndarray:

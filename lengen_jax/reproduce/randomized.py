@@ -252,18 +252,20 @@ R2: finetuning RoPE makes four times the length worse, randomized RoPE repairs
   finetuned: rope, randomized < pretrained: rope @ 4
   finetuned: alibi < rope, randomized @ 4
 [table3] ImageNet: ten encodings, plain and randomized, trained on 506 pixels
-R3, plain: beyond the training length every plain relative encoding is worse
+R3, plain*: beyond the training length every plain relative encoding is worse
     than none (print has Log KERPLE and Sandwich better)
   imagenet: nope < alibi|transformer-xl|rope|power kerple|log kerple|sandwich @
     4
-R3, randomized: randomization repairs every encoding but Sandwich and Log KERPLE
+R3, randomized*: randomization repairs every encoding but Sandwich and Log
+    KERPLE
   imagenet: [sin/cos|alibi|transformer-xl|rope|learned|power kerple],
     randomized < [] @ 4
   imagenet: [sandwich|log kerple] < [], randomized @ 4
 R4, ImageNet: SHAPE is not enough: worse than randomized sin/cos
   imagenet: sin/cos, randomized < shape @ 4
-R6: a delimiter at the end of each row is better than none
-  imagenet: rope|alibi @ 1|4 < no delimiter: @ 1|4
+R6: a delimiter at the end of each row is better than none, at the training
+    length
+  imagenet: rope|alibi @ 1 < no delimiter: @ 1
 [figureB1] attention matrices in distribution and out of it, sin/cos
 R7: with randomized sin/cos queries beyond the training length attend near the
     diagonal, twice what is even or more; without, less than that

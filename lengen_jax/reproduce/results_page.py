@@ -39,12 +39,13 @@ in at most 5.8 % of the cases. A claim is *refuted* if the opposite of a
 comparison is significant after Holm's correction; otherwise it is *not seen*.
 Comparisons that a scale omits are not counted. A claim is *not comparable*
 where the substitute data has only the format of the paper's data, such as
-template sentences, and *not measured* where fewer than half of the parts of a
-mean were. It *depends on training* where it is confirmed at one of the tested
-steps and refuted at another. The effect is the smallest and the largest
-difference over the comparisons, in the unit of the table, each with its 90 %
-interval; negative differences contradict the claim. A comparison holds if its
-interval is above the claim's margin, which is mostly 0. A claim refuted at
+template sentences, or where it depends on the paper's data, model or hardware
+and the scale is below `small`; and *not measured* where fewer than half of the
+parts of a mean were. It *depends on training* where it is confirmed at one of
+the tested steps and refuted at another. The effect is the smallest and the
+largest difference over the comparisons, in the unit of the table, each with its
+90 % interval; negative differences contradict the claim. A comparison holds if
+its interval is above the claim's margin, which is mostly 0. A claim refuted at
 `cpu` is refuted for models trained for about a minute.
 
 ± is half the range over seeds. Where all seeds agree exactly, the variance is
@@ -61,7 +62,8 @@ experiments, which takes hours on two cores and continues where it was
 interrupted; `make results` generates this page from [results/](results/).
 
 The hypotheses are our own. They and the settings were committed before these
-runs, with the losses of one seed after 2000 steps at hand. Verdicts, tests and
+runs, with the losses of one seed after 2000 steps at hand. Runs with random
+positions draw one sample of 0 to 2047 for each batch. Verdicts, tests and
 intervals are those of [results.md](results.md); the steps are those at which
 the verdict changed.
 

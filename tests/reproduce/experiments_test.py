@@ -317,6 +317,7 @@ def test_claims_can_be_seen_on_a_laptop():
     *(f'F1, {corpus}' for corpus in ('arxiv', 'github')),
     *(f'F1, {corpus}, large' for corpus in ('c4', 'arxiv', 'github')),
     'F10, SCROLLS, large',
+    'F10, tasks, large',
     'F11, large',
   }
 

@@ -83,8 +83,8 @@ def test_rope_of_two_frequencies():
 
 def test_alibi_by_hand():
   got = idealised.alibi_score([-2, 0, 3], slope=0.25)
-  assert got.tolist() == [-0.5, 0.0, -0.75]
-  assert idealised.attention(got)[2] == pytest.approx(0.4723665527410147)
+  assert got.tolist() == [0.5, 1.0, 0.25]
+  assert idealised.attention(got)[2] == pytest.approx(1.2840254166877414)
 
 
 @pytest.mark.parametrize('d', [2, 4, 64, 4096])
@@ -101,7 +101,7 @@ def test_rope_stays_above_one_over_e(d):
 def test_alibi_tends_to_zero(slope):
   distance = np.arange(0, 20000, 10)
   values = idealised.attention(idealised.alibi_score(distance, slope))
-  assert values[0] == 1
+  assert values[0] == pytest.approx(math.e)
   assert (np.diff(values) <= 0).all()
   assert 0 <= values[-1] < 1e-30
 
@@ -126,7 +126,7 @@ def test_only_rope_has_unseen_values(drawn):
     else:
       slope = 1 / int(name.partition('/')[2])
       # The flattest head has not come to 0 at the training length.
-      assert beyond.max() <= math.exp(-slope * 511)
+      assert beyond.max() <= math.exp(1 - slope * 511)
       if slope > 1 / 256:
         assert beyond.max() < 1e-10
 
@@ -224,7 +224,7 @@ def want_figure_1(key, x):
   encoding, _, number = key[0].partition(', ')
   if encoding == 'RoPE':
     return [rope_attention(x, int(number.removeprefix('d = ')))]
-  return [np.exp(-x / int(number.removeprefix('slope 1/')))]
+  return [np.exp(1 - x / int(number.removeprefix('slope 1/')))]
 
 
 def want_figure_2(key, x):

@@ -127,6 +127,6 @@ def test_the_readme_counts_the_verdicts():
     f'Of {len(claims)} claims, {found["confirmed"]} are confirmed at that '
     f'scale, {found["refuted"]} are refuted, {found["not seen"]} show no '
     f'significant effect, {found["not comparable"]} are not comparable, '
-    f'because the substitute data is of another kind, and {missing} are not '
-    'measured.'
+    'because the substitute data is of another kind or they need the full '
+    f'size, and {missing} are not measured.'
   ) in readme

@@ -402,6 +402,25 @@ def test_verdicts_on_other_data_and_on_few_parts(fields, verdict):
 
 
 @pytest.mark.parametrize(
+  ('scale', 'verdict'),
+  [
+    ('small', 'refuted'),
+    ('hours', 'not comparable'),
+    ('cpu', 'not comparable'),
+  ],
+)
+def test_small_scales_do_not_decide_what_needs_the_full_size(scale, verdict):
+  text = '[t] a table\nX1*: low\n  part: low < high @ 1'
+  (experiment,) = experiment_lib.read('x', text, {'t': ()}, {})
+  (claim,) = experiment.claims
+  assert claim.key == 'X1'
+  found = result((2.0, 2.2), (1.0, 1.1)) | {'scale': scale}
+  assert claims.judge(claim, found)['verdict'] == verdict
+  ordinary = dataclasses.replace(claim, full_size=False)
+  assert claims.judge(ordinary, found)['verdict'] == 'refuted'
+
+
+@pytest.mark.parametrize(
   ('earlier', 'verdict', 'text'),
   [
     # (low, high) after 1 and 2 steps; after 4, low is lower.
@@ -521,6 +540,9 @@ def test_claims_of_numbers_and_margins():
     (experiment_lib.Comparison(low, high, margin=0.5), 'confirmed'),
     (experiment_lib.Comparison(low, high, margin=2.0), 'refuted'),
     (experiment_lib.Comparison(high, low, margin=-2.0), 'confirmed'),
+    (experiment_lib.Comparison(low, high, 0.3, relative=True), 'confirmed'),
+    (experiment_lib.Comparison(low, high, 0.7, relative=True), 'refuted'),
+    (experiment_lib.Comparison(high, low, -1.5, relative=True), 'confirmed'),
   ):
     judged = claims.judge(experiment_lib.Claim('X', '', (less,)), found)
     assert judged['verdict'] == verdict, less
@@ -642,6 +664,7 @@ def test_comparisons_are_parsed():
   for line, expected in (
     ('p: a, b < c @ 1', [compare(low, high)]),
     ('p: a, b > c @ 1 by 0.5', [compare(high, low, 0.5)]),
+    ('p: a, b < c @ 1 by -5%', [compare(low, high, -0.05, relative=True)]),
     ('p: a, b @ 1 < @ 2.5', [compare(low, ('p', 'a, b', 2.5))]),
     ('p: a, b @ 1 < q: c @ x:2', [compare(low, ('q', 'c', 'x:2'))]),
     ('p: a, b @ 1 > 0.1', [compare(0.1, low)]),
