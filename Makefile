@@ -12,7 +12,8 @@
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
-# make study      how extrapolation changes along training: some hours, resumable
+# make study      how extrapolation changes along training: some hours, resumable;
+#   make -j2 study trains two seeds at a time, faster than one on two cores
 # make results    docs/results.md and docs/study.md from what was reproduced
 # make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 
@@ -33,7 +34,7 @@ DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
 
 .PHONY: demo test test-slow test-aot test-beam test-peers bench-small soak compile-matrix \
-  reproduce-cpu study results docs lint format setup
+  reproduce-cpu study $(SEEDS) results docs lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
@@ -70,8 +71,16 @@ soak: $(DATA)
 compile-matrix: $(LIBTPU)
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m benchmarks.compile_matrix --check
 
-study: $(READY)
-	for experiment in biases random_positions interpolation; do \
+STUDY := biases random_positions interpolation
+SEEDS := study-0 study-1 study-2
+
+$(SEEDS): study-%: $(READY)
+	for experiment in $(STUDY); do \
+	  $(BIN)/lengen reproduce study/$$experiment --scale=hours --seeds=$* \
+	    || failed=1; done; exit $${failed:-0}
+
+study: $(SEEDS)
+	for experiment in $(STUDY); do \
 	  $(BIN)/lengen reproduce study/$$experiment --scale=hours || failed=1; \
 	  done; exit $${failed:-0}
 

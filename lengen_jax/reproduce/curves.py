@@ -57,9 +57,9 @@ class LengthCurves(parts.ConfiguredPart):
     by_seed = []
     for seed in request.seeds:
       config.seed = seed
-      by_seed.append(
-        self._curves(request, config, folder / f'seed{seed}', init)
-      )
+      with files.locked(folder / f'seed{seed}'):
+        curves = self._curves(request, config, folder / f'seed{seed}', init)
+      by_seed.append(curves)
     score = 'perplexity' if self.unit == 'perplexity' else 'loss'
     scores = []
     for row in self.rows_at(request.scale):

@@ -61,11 +61,12 @@ class Finetuning(parts.ConfiguredPart):
         each = runs_lib.configure(config, runs[row.name])
         each.seed = seed
         place = folder / f'seed{seed}'
-        if init is not None:
-          place /= self.init_folder(row)
-          each.train.init_from = self.init_workdir(row, request, seed, init)
-        place /= runs_lib.folder(runs[row.name])
-        found.append(_finetune(each, place, corpus))
+        with files.locked(place):
+          if init is not None:
+            place /= self.init_folder(row)
+            each.train.init_from = self.init_workdir(row, request, seed, init)
+          place /= runs_lib.folder(runs[row.name])
+          found.append(_finetune(each, place, corpus))
       by_seed = [self._scores(config, one) for one in found]
       scores.append((by_seed, {'refused': found[0]['refused']}))
       results += found

@@ -280,8 +280,7 @@ class ConfiguredPart(Part):
       config.train.init_from = init['trained']
     trained = self.trained_folder(request, config)
     folder = files.locate(request.root) / trained
-    with files.locked(folder):
-      scores, runs, fields = self.train(request, config, folder, init)
+    scores, runs, fields = self.train(request, config, folder, init)
     table = []
     specs, rows = self.runs(config, request.scale), self.rows_at(request.scale)
     for row, (by_seed, more) in zip(rows, scores, strict=True):
@@ -310,6 +309,8 @@ class ConfiguredPart(Part):
     init: Results | None,
   ) -> Outcome:
     """Trains and tests every row with every seed in `folder`.
+
+    Locks what it writes into, so that other processes can train other seeds.
 
     `config`, which the rows share, may be modified. `init` has the results of
     `init_part`; None for random initial parameters.

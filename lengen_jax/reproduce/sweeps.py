@@ -44,7 +44,8 @@ class TaskSweep(parts.ConfiguredPart):
     init: Results | None,
   ) -> parts.Outcome:
     config.sweep.seeds = tuple(request.seeds)
-    results = sweep.sweep(config, folder)
+    with files.locked(folder):
+      results = sweep.sweep(config, folder)
     score, longest = results['score'], results['train_lengths'][1]
 
     def percent(point: Results, column: str) -> float | None:

@@ -1,5 +1,6 @@
 """Running an experiment: its results, its files, and going on with it."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -12,7 +13,7 @@ from lengen_jax import cli, reproduce
 from lengen_jax.analysis import plots, reproduction
 from lengen_jax.reproduce import claims, curves, figures, parts, run, sweeps
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.training import loop, sweep
+from lengen_jax.training import files, loop, sweep
 
 
 def draw(folder):
@@ -241,6 +242,28 @@ def test_what_is_done_is_not_done_again(done, monkeypatch):
 
   monkeypatch.setattr(loop, 'train', train)
   assert run.reproduce(SMALL, 'tiny', root, (0, 1), ONE_LAYER) == found
+
+
+@pytest.mark.slow
+def test_processes_can_train_other_seeds(done, monkeypatch):
+  """A seed of a loss curve is locked, or a whole sweep."""
+  root, *_ = done
+  locked = []
+
+  @contextlib.contextmanager
+  def lock(folder):
+    locked.append('/'.join(folder.parts[-2:]).rpartition('-')[0])
+    locked.append(folder.name)
+    yield
+
+  monkeypatch.setattr(files, 'locked', lock)
+  run.reproduce(SMALL, 'tiny', root, (1,), ONE_LAYER)
+  names, folders = locked[::2], locked[1::2]
+  assert folders[:2] == ['seed1', 'seed1']
+  assert names[2:] == [
+    'trained/chomsky-bucket_sort-tiny',
+    'trained/chomsky-reverse_string-tiny',
+  ]
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
