@@ -58,8 +58,8 @@ class LengthCurves(parts.ConfiguredPart):
     for seed in request.seeds:
       config.seed = seed
       with files.locked(folder / f'seed{seed}'):
-        curves = self._curves(request, config, folder / f'seed{seed}', init)
-      by_seed.append(curves)
+        found = self._curves(request, config, folder / f'seed{seed}', init)
+      by_seed.append(found)
     score = 'perplexity' if self.unit == 'perplexity' else 'loss'
     scores = []
     for row in self.rows_at(request.scale):
