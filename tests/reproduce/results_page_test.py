@@ -117,6 +117,8 @@ def test_what_a_scale_leaves_out_is_said():
 def test_the_readme_counts_the_verdicts():
   page = (DOCS / 'results.md').read_text()
   claims = re.findall(r'^\| [A-Z][0-9]+[^|]*(?:\|[^|]*){5}\|', page, re.M)
+  # The README counts the verdicts of laptop scale.
+  claims = [line for line in claims if '| [hours]' not in line]
   found = collections.Counter(
     re.match('[a-z ]+', line.split('|')[6].strip())[0].strip()
     for line in claims
