@@ -13,7 +13,7 @@
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
 # make study      how extrapolation changes along training: some hours, resumable;
-#   make -j2 study trains two seeds at a time, faster than one on two cores
+#   make -j2 study trains two seeds at a time
 # make results    docs/results.md and docs/study.md from what was reproduced
 # make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 
@@ -32,6 +32,9 @@ BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
+
+STUDY := biases random_positions interpolation
+SEEDS := study-0 study-1 study-2
 
 .PHONY: demo test test-slow test-aot test-beam test-peers bench-small soak compile-matrix \
   reproduce-cpu study $(SEEDS) results docs lint format setup
@@ -70,9 +73,6 @@ soak: $(DATA)
 
 compile-matrix: $(LIBTPU)
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m benchmarks.compile_matrix --check
-
-STUDY := biases random_positions interpolation
-SEEDS := study-0 study-1 study-2
 
 $(SEEDS): study-%: $(READY)
 	for experiment in $(STUDY); do \

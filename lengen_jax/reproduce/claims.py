@@ -142,9 +142,8 @@ def test(results: Results, comparison: Comparison) -> Test | None:
   low, high = (_scores(results, x) for x in (comparison.low, comparison.high))
   if not low or not high or None in low + high:
     return None
-  part = comparison.margin if comparison.relative else 0.0
-  shift = 0.0 if comparison.relative else comparison.margin
-  bound = [(1 - part) * score - shift for score in high]
+  by = comparison.margin
+  bound = [x * (1 - by) if comparison.relative else x - by for x in high]
   margin = statistics.fmean(high) - statistics.fmean(bound)
   mean = statistics.fmean(bound) - statistics.fmean(low)
   exact = {part['name'] for part in results['parts'] if part.get('exact')}

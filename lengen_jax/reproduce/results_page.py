@@ -63,7 +63,7 @@ interrupted; `make results` generates this page from [results/](results/).
 
 The hypotheses are our own. They and the settings were committed before these
 runs, with the losses of one seed after 2000 steps at hand. Runs with random
-positions draw one sample of 0 to 2047 for each batch. Verdicts, tests and
+positions draw one sample of the positions 0 to 2047 for each batch. Verdicts, tests and
 intervals are those of [results.md](results.md); the steps are those at which
 the verdict changed.
 
@@ -230,11 +230,10 @@ def main(runs: str, docs: str) -> None:
       files.write_json(folder / _file(found), found)
   for path in folder.glob('*.json'):
     found = files.read_json(path)
-    # Uses the current definitions of the claims, as the page does.
-    found['claims'] = [
-      claims.judge(claim, found)
-      for claim in reproduce.EXPERIMENTS[found['name']].claims
-    ]
+    # Uses the current claims, as the page does, and list of our settings.
+    experiment = reproduce.EXPERIMENTS[found['name']]
+    found['claims'] = [claims.judge(one, found) for one in experiment.claims]
+    found['ours'] = list(experiment.ours)
     files.write_json(path, found)
     for part in found['parts']:
       if reproduction.trajectory(part):
