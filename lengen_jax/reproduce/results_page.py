@@ -63,9 +63,9 @@ interrupted; `make results` generates this page from [results/](results/).
 
 The hypotheses are our own. They and the settings were committed before these
 runs, with the losses of one seed after 2000 steps at hand. Runs with random
-positions draw one sample of the positions 0 to 2047 for each batch. Verdicts, tests and
-intervals are those of [results.md](results.md); the steps are those at which
-the verdict changed.
+positions draw one sample of the positions 0 to 2047 for each batch. Verdicts,
+tests and intervals are those of [results.md](results.md); the steps are those
+at which the verdict changed.
 
 A loss has flattened where it falls by less than 0.05 nats from half of the
 steps to all; compare the last two columns of the tables by step. The learning
