@@ -28,7 +28,8 @@ def test_every_claim_is_there():
 
 
 def test_results_are_taken_and_shown(tmp_path):
-  claim = reproduce.get('fire/table7').claims[0]
+  experiment = reproduce.get('fire/table7')
+  claim = experiment.claims[0]
   found = {
     'name': 'fire/table7',
     'title': 'a title',
@@ -64,7 +65,7 @@ def test_results_are_taken_and_shown(tmp_path):
       }
     ],
     'claims': [],
-    'ours': ['our choice'],
+    'ours': ['outdated'],
     'summary': ['a summary'],
   }
   for scale in ('cpu', 'tiny'):
@@ -91,13 +92,14 @@ def test_results_are_taken_and_shown(tmp_path):
     "- in place of the paper's data: something else",
     '- train.steps: 1, at full size 2',
     '- a summary',
-    '- our choice',
+    f'- {experiment.ours[0]}',
     'Commits at which models were tested, beside this: 123456.',
     f'| {claim.key} | {claim.text} | `fire/table7` '
     '| [cpu](#firetable7-scale-cpu) | 2 | confirmed (2 holds) '
     '| +0.251 [+0.207, +0.295] .. +0.501 [+0.457, +0.545] |',
   ):
     assert line in text.splitlines(), line
+  assert 'outdated' not in text
 
 
 def test_what_a_scale_leaves_out_is_said():
