@@ -47,7 +47,7 @@ _FIELDS = defaults.FINETUNING | {
   'data.batch_size': [256, 32, 16, 2],
   'data.target_length': [..., ..., 16, 16],
   'optimizer.learning_rate': [1e-5, ..., 2e-3, 1e-3],
-  'train.steps': [25_000, 2500, 180, 4],
+  'train.steps': [25_000, 500, 180, 4],
   'train.checkpoint_every': [..., ..., 90, 2],
   'eval.examples': [..., 500, 20, 4],
   # One prompt per batch, so that tasks share compiled programs.

@@ -31,7 +31,7 @@ _FIELDS = defaults.FINETUNING | {
   'data.batch_size': [128, 16, 16, 2],
   'data.target_length': [..., ..., 16, 8],
   'optimizer.learning_rate': [1e-5, ..., 1e-3, 1e-3],
-  'train.steps': [25_000, 2500, 200, 4],
+  'train.steps': [25_000, 250, 200, 4],
   'train.checkpoint_every': [..., ..., 100, 2],
   'eval.lengths': [_LENGTHS, ..., (64, 128, 256, 512), (48, 64, 96)],
   'eval.examples': [..., 200, 50, 4],

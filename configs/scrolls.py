@@ -36,9 +36,9 @@ _FIELDS = defaults.FINETUNING | {
   'data.batch_size': [128, 16, 16, 2],
   'data.target_length': [..., ..., 48, 8],
   'optimizer.learning_rate': [1e-5, ..., 1e-3, 1e-3],
-  'train.steps': [25_000, 2500, 130, 4],
-  'train.evaluate_every': [5000, 1000, 65, 2],
-  'train.checkpoint_every': [..., ..., 65, 2],
+  'train.steps': [25_000, 250, 130, 4],
+  'train.evaluate_every': [5000, 125, 65, 2],
+  'train.checkpoint_every': [..., 125, 65, 2],
   'eval.examples': [..., 500, 50, 4],
 }
 

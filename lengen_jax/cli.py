@@ -361,7 +361,15 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
 
     experiments = reproduce.EXPERIMENTS.values()
     reproduction.print_list(
-      [(one, costs.hours(one), costs.minutes(one)) for one in experiments]
+      [
+        (
+          one,
+          costs.hours(one),
+          costs.minutes(one, 'small'),
+          costs.minutes(one, 'cpu'),
+        )
+        for one in experiments
+      ]
     )
     return
   experiment = reproduce.get(arguments.experiment)

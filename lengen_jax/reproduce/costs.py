@@ -1,4 +1,4 @@
-"""Estimates of what an experiment costs.
+"""Estimates of what an experiment costs, in advance and by timed steps.
 
 Training takes 6 N + 6 L n d operations per token, for N parameters of matrix
 products, L layers of width d and rows of n tokens, of which a query attends to
@@ -8,11 +8,18 @@ share is included in each experiment.
 """
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import re
+import time
+
+import jax
+import jax.numpy as jnp
 
 from lengen_jax.reproduce import parts
-from lengen_jax.reproduce.experiment import Experiment
+from lengen_jax.reproduce.experiment import Experiment, Results
+from lengen_jax.training import run as run_lib
+from lengen_jax.training import runs as runs_lib
+from lengen_jax.training import throughput
 
 # Peak bfloat16 operations per second of a chip.
 _PEAK = {'TPUv4': 275e12, 'TPUv2': 46e12}
@@ -21,9 +28,13 @@ _DEFAULT = (1, 'TPUv4')
 _CHIPS = re.compile(r'(\d+) (TPUv\d)')
 # Share of the peak that such training typically reaches.
 _UTILISATION = 0.4
-# Measured on two cores of a cloud machine: float32 operations per second, and
-# seconds per run for compilation and testing.
-_CPU, _OVERHEAD = 40e9, 30
+# By scale: operations per second of the machine it is for. Two cores of a cloud
+# machine were measured in float32. For one H100, 0.3 of its peak is assumed.
+_SPEED = {'small': 0.3 * throughput.PEAK_FLOPS['NVIDIA H100'], 'cpu': 40e9}
+# Seconds per run for compilation and testing, measured on those cores.
+_OVERHEAD = 30
+# Seconds of training steps that `remaining` times.
+_TIMED = 30
 
 
 def hours(experiment: Experiment) -> dict[tuple[int, str], float]:
@@ -40,10 +51,64 @@ def hours(experiment: Experiment) -> dict[tuple[int, str], float]:
   return dict(found)
 
 
-def minutes(experiment: Experiment) -> float:
-  """Returns the minutes at scale `cpu` on two cores."""
-  trained = _trained(experiment, 'cpu')
-  return sum(n * (_OVERHEAD + flops / _CPU) for _, n, flops in trained) / 60
+def minutes(experiment: Experiment, scale: str) -> float:
+  """Returns the minutes at scale `cpu` on two cores, or `small` on one H100."""
+  return (
+    sum(
+      runs * (_OVERHEAD + flops / _SPEED[scale])
+      for _, runs, flops in _trained(experiment, scale)
+    )
+    / 60
+  )
+
+
+def remaining(
+  all_parts: Sequence[parts.Part], request: parts.Request
+) -> str | None:
+  """Returns a line with the time that training takes, by timed steps.
+
+  Half a minute of steps of the first unfinished run has the speed, operations
+  per second, that is assumed for all. Compilation, testing, and sweeps of
+  generated tasks, which show their own time left, are not included. Returns
+  None if all runs are finished.
+  """
+  known: list[Results] = []
+  left: list[parts.Config] = []
+  for part in all_parts:
+    if isinstance(part, parts.ConfiguredPart):
+      folder, configs = part.unfinished(request, known)
+      known.append({'name': part.name, 'trained': folder})
+      left += configs
+  if not left:
+    return None
+  flops, steps, seconds = sum(map(operations, left)), *_time_steps(left[0])
+  speed = operations(left[0]) / left[0].train.steps * steps / seconds
+  name = runs_lib.name(runs_lib.of(left[0]))
+  device = jax.devices()[0].device_kind
+  return (
+    f'{len(left)} runs to train, about {flops / speed / 60:.0f} min by '
+    f'{steps} timed steps of {name}, {seconds / steps:.3g} s each '
+    f'({jax.device_count()} x {device}); testing comes on top'
+  )
+
+
+def _time_steps(config: parts.Config) -> tuple[int, float]:
+  """Returns a number of training steps and the seconds they took."""
+  run = run_lib.Run(config)
+  state, shapes = run.init_state(), run.abstract_batch()
+  batch = jax.jit(
+    lambda: {name: jnp.ones(x.shape, x.dtype) for name, x in shapes.items()},
+    out_shardings=run.layout.batch,
+  )()
+  with run.layout.scope():
+    step = run.jitted_step(packed=False).lower(state, batch).compile()
+  # The first step is slower.
+  state, _ = jax.block_until_ready(step(state, batch))
+  began, steps = time.monotonic(), 0
+  while not steps or time.monotonic() - began < _TIMED:
+    state, _ = jax.block_until_ready(step(state, batch))
+    steps += 1
+  return steps, time.monotonic() - began
 
 
 def _trained(

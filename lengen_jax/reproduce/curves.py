@@ -30,6 +30,7 @@ class LengthCurves(parts.ConfiguredPart):
   shrink: int = 1
   window: float | None = None
   kind: ClassVar[str] = 'curves'
+  result: ClassVar[str | None] = 'curve.json'
 
   def load(self, request: parts.Request, *changes: str) -> parts.Config:
     config = super().load(request, *changes)

@@ -30,6 +30,7 @@ class Finetuning(parts.ConfiguredPart):
   tasks: tuple[str, ...] | None = None
   unit: ClassVar[str] = 'percent'
   kind: ClassVar[str] = 'answers'
+  result: ClassVar[str | None] = 'eval.json'
 
   def make_config(self, request: parts.Request) -> parts.Config:
     config = super().make_config(request)
@@ -100,7 +101,7 @@ class Finetuning(parts.ConfiguredPart):
 
 def _finetune(config: parts.Config, folder: files.Path, corpus: Any) -> Results:
   """Returns eval.json of a run, which is trained and scored if necessary."""
-  path = folder / 'eval.json'
+  path = folder / Finetuning.result
   if path.exists():
     return files.read_json(path)
   label = config.model.encoding

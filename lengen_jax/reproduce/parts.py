@@ -149,6 +149,8 @@ class ConfiguredPart(Part):
   init_part: str | None = None
   seed_reduction: str = 'mean'
   hardware: str = ''
+  # Written into the folder of a finished run; None if runs have no folders.
+  result: ClassVar[str | None] = None
   omitted: ClassVar[tuple[str, ...]] = _OMITTED_DIFFERENCES
 
   def make_config(self, request: Request) -> Config:
@@ -271,6 +273,30 @@ class ConfiguredPart(Part):
     written = self._substitute_folder(request)
     digest = _digest([shared, written and written.name])
     return f'trained/{name}-{request.scale}-{digest}'
+
+  def unfinished(
+    self, request: Request, previous: Sequence[Results]
+  ) -> tuple[str, list[Config]]:
+    """Returns the folder of runs, and the configs of those without results.
+
+    `previous` has the names of previous parts and the folders of their runs.
+    """
+    config = self.make_config(request)
+    init = self.initial(request, previous)
+    if init is not None:
+      config.train.init_from = init['trained']
+    trained = self.trained_folder(request, config)
+    left: list[Config] = []
+    if self.result is None:
+      return trained, left
+    runs = self.parse(config, request.scale)
+    for seed in request.seeds:
+      folder = files.locate(request.root) / trained / f'seed{seed}'
+      for row in self.rows_at(request.scale):
+        place = folder / self.init_folder(row) / runs_lib.folder(runs[row.name])
+        if row.trained_as is None and not (place / self.result).exists():
+          left.append(runs_lib.configure(config, runs[row.name]))
+    return trained, left
 
   def run(self, request: Request, previous: Sequence[Results]) -> Results:
     config = self.make_config(request)

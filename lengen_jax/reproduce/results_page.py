@@ -25,12 +25,14 @@ generates this page from [results/](results/), which has one file for each
 experiment and scale, with every score of every seed.
 
 Scales: `paper` is the paper's setting; `small` uses a smaller model and fewer
-steps; `cpu` takes minutes on two cores, and a claim about quality may or may
-not show at that size; `hours` is `cpu` with twelve times the steps and three
-seeds, and models of loss curves are also tested at a sixteenth, an eighth, a
-quarter and half of their steps. Where a paper's data is not available, `hours`
-and `cpu` use substitute data, named below the table. Scores on different data
-cannot be compared, but rankings can.
+steps, for at most about 40 minutes on a GPU with 80 GB where an experiment
+trains one size on one corpus (estimated, not measured); `cpu` takes minutes on
+two cores, and a claim about quality may or may not show at that size; `hours`
+is `cpu` with twelve times the steps and three seeds, and models of loss curves
+are also tested at a sixteenth, an eighth, a quarter and half of their steps.
+Where a paper's data is not available, `hours` and `cpu` use substitute data,
+named below the table. Scores on different data cannot be compared, but rankings
+can.
 
 A claim is *confirmed* at a scale if all of its comparisons hold. A comparison
 is Welch's one-sided t test over seeds at the 5 % level: each of its two models

@@ -5,7 +5,7 @@ import shlex
 
 from lengen_jax import errors
 from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import claims, power
+from lengen_jax.reproduce import claims, costs, power
 from lengen_jax.reproduce import parts as parts_lib
 from lengen_jax.reproduce.experiment import Experiment, Results, SCALES
 from lengen_jax.training import files, revision
@@ -101,6 +101,10 @@ def reproduce(
     name, recorded = before
     for line in power.report(experiment, recorded, len(seeds)):
       print(f'{line} (by the variance in {name})', flush=True)
+  # At smaller scales a run takes hardly longer than timing it.
+  if scale in ('paper', 'small', 'hours'):
+    if line := costs.remaining(parts, request):
+      print(f'{experiment.name}: {line}', flush=True)
   for number, part in enumerate(parts):
     place = f'[{number + 1}/{len(parts)}]'
     print(f'{experiment.name}: {part.name} {place}', flush=True)

@@ -18,7 +18,7 @@ import pytest
 from lengen_jax.training import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[2]
-KILLS = int(os.environ.get('LENGEN_KILLS', '4'))
+KILLS = int(os.environ.get('LENGEN_KILLS', '2'))
 pytestmark = pytest.mark.slow
 
 
