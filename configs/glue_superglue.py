@@ -21,7 +21,8 @@ constant rate without warm-up, and the rest of the optimizer, which is as in
 pretraining.
 
 Sizes:
-  small  Four layers, fewer rows and steps, 500 prompts of each task.
+  small  Four layers, fewer rows and steps at ten times the rate, 500 prompts of
+         each task.
   cpu    Bytes, at 160; minutes on two cores.
   tiny   Seconds; for tests.
 """
@@ -46,7 +47,7 @@ _FIELDS = defaults.FINETUNING | {
   'data.train_length': [1024, ..., 160, 64],
   'data.batch_size': [256, 32, 16, 2],
   'data.target_length': [..., ..., 16, 16],
-  'optimizer.learning_rate': [1e-5, ..., 2e-3, 1e-3],
+  'optimizer.learning_rate': [1e-5, 1e-4, 2e-3, 1e-3],
   'train.steps': [25_000, 500, 180, 4],
   'train.checkpoint_every': [..., ..., 90, 2],
   'eval.examples': [..., 500, 20, 4],

@@ -14,14 +14,15 @@ from nothing. ENCODING is that run's, `fire` if left out; the paper's RoPE-PI is
 Paper: FIRE (arXiv:2310.04418), tables 1 and 10; 128 TPUv4 chips. Validation
 split, by the benchmark's own metrics: F1, exact match or the geometric mean of
 ROUGE-1, -2 and -L. The paper takes the best checkpoint on that split, as does
-`lengen eval --step=best`; here it is tested every 5000 steps.
+`lengen eval --step=best`; at full size it is tested here every 5000 steps.
 
 Not in the paper, so ours: the separator before the answer, tokens kept of an
 answer (see lengen_jax/data/scrolls.py), a constant rate without warm-up, and
 the rest of the optimizer, which is as in pretraining.
 
 Sizes:
-  small  Four layers, fewer rows and steps, 500 documents tested.
+  small  Four layers, fewer rows and steps at ten times the rate, 500 documents
+         tested.
   cpu    Bytes, at 192; minutes on two cores.
   tiny   Seconds; for tests.
 """
@@ -35,7 +36,7 @@ _FIELDS = defaults.FINETUNING | {
   'data.train_length': [8192, ..., 192, 64],
   'data.batch_size': [128, 16, 16, 2],
   'data.target_length': [..., ..., 48, 8],
-  'optimizer.learning_rate': [1e-5, ..., 1e-3, 1e-3],
+  'optimizer.learning_rate': [1e-5, 1e-4, 1e-3, 1e-3],
   'train.steps': [25_000, 250, 130, 4],
   'train.evaluate_every': [5000, 125, 65, 2],
   'train.checkpoint_every': [..., 125, 65, 2],

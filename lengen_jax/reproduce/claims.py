@@ -10,7 +10,6 @@ from scipy import stats
 from lengen_jax.reproduce.experiment import (
   Claim,
   Comparison,
-  FULL_SCALES,
   Operand,
   Results,
 )
@@ -91,7 +90,7 @@ def _judge(claim: Claim, results: Results) -> Results:
     for part in results['parts']
     if part['name'] in _part_names(claim)
   )
-  small = claim.full_size and results['scale'] not in FULL_SCALES
+  small = claim.full_size and results['scale'] != 'paper'
   if verdict != UNMEASURED and (small or not same_kind):
     verdict = 'not comparable'
   return {

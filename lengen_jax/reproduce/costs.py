@@ -17,9 +17,9 @@ import jax.numpy as jnp
 
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Experiment, Results
+from lengen_jax.training import loop, throughput
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import throughput
 
 # Peak bfloat16 operations per second of a chip.
 _PEAK = {'TPUv4': 275e12, 'TPUv2': 46e12}
@@ -33,8 +33,8 @@ _UTILISATION = 0.4
 _SPEED = {'small': 0.3 * throughput.PEAK_FLOPS['NVIDIA H100'], 'cpu': 40e9}
 # Seconds per run for compilation and testing, measured on those cores.
 _OVERHEAD = 30
-# Seconds of training steps that `remaining` times.
-_TIMED = 30
+# Number of training steps that `remaining` times.
+_TIMED_STEPS = 20
 
 
 def hours(experiment: Experiment) -> dict[tuple[int, str], float]:
@@ -64,51 +64,50 @@ def minutes(experiment: Experiment, scale: str) -> float:
 
 def remaining(
   all_parts: Sequence[parts.Part], request: parts.Request
-) -> str | None:
-  """Returns a line with the time that training takes, by timed steps.
+) -> Iterator[str]:
+  """Yields the time that training takes, by timed steps, a line per part.
 
-  Half a minute of steps of the first unfinished run has the speed, operations
-  per second, that is assumed for all. Compilation, testing, and sweeps of
-  generated tasks, which show their own time left, are not included. Returns
-  None if all runs are finished.
+  The first unfinished run of a part is timed. Parts without such runs have no
+  line, nor have sweeps of generated tasks, which show their own time left.
+
+  Raises:
+    errors.FitError: a step needs more memory than a device has.
   """
   known: list[Results] = []
-  left: list[parts.Config] = []
   for part in all_parts:
     if isinstance(part, parts.ConfiguredPart):
-      folder, configs = part.unfinished(request, known)
-      known.append({'name': part.name, 'trained': folder})
-      left += configs
-  if not left:
-    return None
-  flops, steps, seconds = sum(map(operations, left)), *_time_steps(left[0])
-  speed = operations(left[0]) / left[0].train.steps * steps / seconds
-  name = runs_lib.name(runs_lib.of(left[0]))
-  device = jax.devices()[0].device_kind
-  return (
-    f'{len(left)} runs to train, about {flops / speed / 60:.0f} min by '
-    f'{steps} timed steps of {name}, {seconds / steps:.3g} s each '
-    f'({jax.device_count()} x {device}); testing comes on top'
-  )
+      if left := part.unfinished(request, known):
+        run, steps = run_lib.Run(left[0]), left[0].train.steps
+        seconds = _step_seconds(run)
+        device = run.layout.mesh.devices.flat[0].device_kind
+        yield (
+          f'{part.name}: {len(left)} runs of {steps:,} steps, about '
+          f'{len(left) * steps * seconds / 60:.0f} min by steps of '
+          f'{runs_lib.name(runs_lib.of(left[0]))}, {seconds:.3g} s each on '
+          f'{run.layout.size} x {device}; compiling and testing not included'
+        )
+      _, _, trained = part.prepared(request, known)
+      known.append({'name': part.name, 'trained': trained})
 
 
-def _time_steps(config: parts.Config) -> tuple[int, float]:
-  """Returns a number of training steps and the seconds they took."""
-  run = run_lib.Run(config)
-  state, shapes = run.init_state(), run.abstract_batch()
-  batch = jax.jit(
-    lambda: {name: jnp.ones(x.shape, x.dtype) for name, x in shapes.items()},
-    out_shardings=run.layout.batch,
-  )()
-  with run.layout.scope():
+def _step_seconds(run: run_lib.Run) -> float:
+  """Returns the seconds of a training step."""
+  shapes = run.abstract_batch()
+  with loop.must_fit(run.layout), run.layout.scope():
+    state = run.init_state()
+    batch = jax.jit(
+      lambda: {name: jnp.ones(x.shape, x.dtype) for name, x in shapes.items()},
+      out_shardings=run.layout.batch,
+    )()
     step = run.jitted_step(packed=False).lower(state, batch).compile()
-  # The first step is slower.
-  state, _ = jax.block_until_ready(step(state, batch))
-  began, steps = time.monotonic(), 0
-  while not steps or time.monotonic() - began < _TIMED:
+    # The first step is slower.
     state, _ = jax.block_until_ready(step(state, batch))
-    steps += 1
-  return steps, time.monotonic() - began
+    began = time.monotonic()
+    # The same number in every process, since steps have collectives.
+    for _ in range(_TIMED_STEPS):
+      state, _ = step(state, batch)
+    jax.block_until_ready(state)
+  return (time.monotonic() - began) / _TIMED_STEPS
 
 
 def _trained(

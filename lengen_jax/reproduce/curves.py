@@ -1,6 +1,7 @@
 """Loss by length, on the same tokens at every length."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from typing import ClassVar
@@ -86,8 +87,9 @@ class LengthCurves(parts.ConfiguredPart):
     """Returns {row: curve} of one seed, each with the folder of its model."""
     runs = self.parse(config, request.scale)
     curves: dict[str, Results] = {}
-    rows = sorted(self.rows_at(request.scale), key=self.init_folder)
-    for prefix, group in itertools.groupby(rows, self.init_folder):
+    prefix_of = functools.partial(self.init_folder, init=init)
+    rows = sorted(self.rows_at(request.scale), key=prefix_of)
+    for prefix, group in itertools.groupby(rows, prefix_of):
       members = list(group)
       if init is not None:
         config.train.init_from = self.init_workdir(

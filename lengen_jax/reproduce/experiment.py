@@ -118,7 +118,7 @@ class Claim:
   Attributes:
     key: initial of the paper and number of the claim.
     full_size: whether the claim depends on the paper's data, model or hardware,
-      so that scales below `small` cannot decide it.
+      so that only scale `paper` can decide it.
   """
 
   key: str

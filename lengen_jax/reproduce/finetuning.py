@@ -64,8 +64,8 @@ class Finetuning(parts.ConfiguredPart):
         place = folder / f'seed{seed}'
         with files.locked(place):
           if init is not None:
-            place /= self.init_folder(row)
             each.train.init_from = self.init_workdir(row, request, seed, init)
+          place /= self.init_folder(row, init)
           place /= runs_lib.folder(runs[row.name])
           found.append(_finetune(each, place, corpus))
       by_seed = [self._scores(config, one) for one in found]

@@ -274,37 +274,39 @@ class ConfiguredPart(Part):
     digest = _digest([shared, written and written.name])
     return f'trained/{name}-{request.scale}-{digest}'
 
-  def unfinished(
+  def prepared(
     self, request: Request, previous: Sequence[Results]
-  ) -> tuple[str, list[Config]]:
-    """Returns the folder of runs, and the configs of those without results.
+  ) -> tuple[Config, Results | None, str]:
+    """Returns the config, the results of `init_part`, and the folder of runs.
 
-    `previous` has the names of previous parts and the folders of their runs.
+    Of the results of previous parts, 'name' and 'trained' are required.
     """
-    config = self.make_config(request)
-    init = self.initial(request, previous)
-    if init is not None:
-      config.train.init_from = init['trained']
-    trained = self.trained_folder(request, config)
-    left: list[Config] = []
-    if self.result is None:
-      return trained, left
-    runs = self.parse(config, request.scale)
-    for seed in request.seeds:
-      folder = files.locate(request.root) / trained / f'seed{seed}'
-      for row in self.rows_at(request.scale):
-        place = folder / self.init_folder(row) / runs_lib.folder(runs[row.name])
-        if row.trained_as is None and not (place / self.result).exists():
-          left.append(runs_lib.configure(config, runs[row.name]))
-    return trained, left
-
-  def run(self, request: Request, previous: Sequence[Results]) -> Results:
     config = self.make_config(request)
     init = self.initial(request, previous)
     if init is not None:
       # The initial models determine the folder of runs.
       config.train.init_from = init['trained']
-    trained = self.trained_folder(request, config)
+    return config, init, self.trained_folder(request, config)
+
+  def unfinished(
+    self, request: Request, previous: Sequence[Results]
+  ) -> list[Config]:
+    """Returns the configs of runs without results; see `prepared`."""
+    left: list[Config] = []
+    if self.result is None:
+      return left
+    config, init, trained = self.prepared(request, previous)
+    runs = self.parse(config, request.scale)
+    for seed in request.seeds:
+      folder = files.locate(request.root) / trained / f'seed{seed}'
+      for row in self.rows_at(request.scale):
+        name = self.init_folder(row, init) + runs_lib.folder(runs[row.name])
+        if not row.trained_as and not (folder / name / self.result).exists():
+          left.append(runs_lib.configure(config, runs[row.name]))
+    return left
+
+  def run(self, request: Request, previous: Sequence[Results]) -> Results:
+    config, init, trained = self.prepared(request, previous)
     folder = files.locate(request.root) / trained
     scores, runs, fields = self.train(request, config, folder, init)
     table = []
@@ -370,9 +372,9 @@ class ConfiguredPart(Part):
     scores = zip(columns if named else self.ratios, row.paper, strict=False)
     return list(map(dict(scores).get, columns))
 
-  def init_folder(self, row: Row) -> str:
+  def init_folder(self, row: Row, init: Results | None) -> str:
     """Returns the folder prefix of runs with the same initial model."""
-    return '' if self.init_part is None else f'from-{row.init_row or row.name}/'
+    return '' if init is None else f'from-{row.init_row or row.name}/'
 
   def init_workdir(
     self, row: Row, request: Request, seed: int, init: Results

@@ -25,8 +25,8 @@ generates this page from [results/](results/), which has one file for each
 experiment and scale, with every score of every seed.
 
 Scales: `paper` is the paper's setting; `small` uses a smaller model and fewer
-steps, for at most about 40 minutes on a GPU with 80 GB where an experiment
-trains one size on one corpus (estimated, not measured); `cpu` takes minutes on
+steps, so that an experiment which trains one size on one corpus takes at most
+40 minutes on a GPU with 80 GB (estimated, not measured); `cpu` takes minutes on
 two cores, and a claim about quality may or may not show at that size; `hours`
 is `cpu` with twelve times the steps and three seeds, and models of loss curves
 are also tested at a sixteenth, an eighth, a quarter and half of their steps.
@@ -42,7 +42,7 @@ comparison is significant after Holm's correction; otherwise it is *not seen*.
 Comparisons that a scale omits are not counted. A claim is *not comparable*
 where the substitute data has only the format of the paper's data, such as
 template sentences, or where it depends on the paper's data, model or hardware
-and the scale is below `small`; and *not measured* where fewer than half of the
+and the scale is not `paper`; and *not measured* where fewer than half of the
 parts of a mean were. It *depends on training* where it is confirmed at one of
 the tested steps and refuted at another. The effect is the smallest and the
 largest difference over the comparisons, in the unit of the table, each with its

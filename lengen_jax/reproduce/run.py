@@ -101,9 +101,9 @@ def reproduce(
     name, recorded = before
     for line in power.report(experiment, recorded, len(seeds)):
       print(f'{line} (by the variance in {name})', flush=True)
-  # At smaller scales a run takes hardly longer than timing it.
+  # At smaller scales, a run takes little longer than timing it.
   if scale in ('paper', 'small', 'hours'):
-    if line := costs.remaining(parts, request):
+    for line in costs.remaining(parts, request):
       print(f'{experiment.name}: {line}', flush=True)
   for number, part in enumerate(parts):
     place = f'[{number + 1}/{len(parts)}]'

@@ -1,6 +1,6 @@
 """Training one model: from a config and a corpus to a trained state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import functools
@@ -23,6 +23,7 @@ from lengen_jax.training import (
   files,
   multihost,
   pretrained,
+  sharding,
   throughput,
   trackers,
 )
@@ -95,20 +96,28 @@ def train(
     unvalidated = _lacks_validation(run, path, int(state.step))
     if int(state.step) < config.train.steps or unvalidated:
       loop = Loop(run, batches, corpus, path, checkpoints, label)
-      state = loop.train(state, unvalidated)
+      with must_fit(run.layout):
+        state = loop.train(state, unvalidated)
     elif not config.train.steps:
       checkpoints.save(state, batches)
+  finally:
+    checkpoints.close()
+  return pretrained.with_costs(run, state, path)
+
+
+@contextlib.contextmanager
+def must_fit(layout: sharding.Layout) -> Iterator[None]:
+  """Raises FitError instead of the error of a device without free memory."""
+  try:
+    yield
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
     raise errors.FitError(
-      f'training does not fit into the memory of {run.layout.size} '
+      f'training does not fit into the memory of {layout.size} '
       f'{jax.default_backend()} devices: {str(error).splitlines()[0]}; for '
       'TPUs, lengen compile lists settings that need less memory'
     ) from error
-  finally:
-    checkpoints.close()
-  return pretrained.with_costs(run, state, path)
 
 
 def check_corpus(run: run_lib.Run, corpus: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import run
+from lengen_jax.reproduce import parts, run
 from lengen_jax.reproduce.synthetic import glue, scrolls
 from lengen_jax.training import loop
 
@@ -54,6 +54,10 @@ def test_a_task_by_length(tmp_path, monkeypatch):
     in (part['differences'])
   )
   assert (path.parent / 'predictions.jsonl').exists()
+  request = parts.Request('tiny', (0,), (), str(tmp_path), experiment.name)
+  assert not experiment.parts[0].unfinished(request, ())
+  request = dataclasses.replace(request, seeds=(0, 1))
+  assert len(experiment.parts[0].unfinished(request, ())) == 1
 
   def train(*args, **kwargs):
     raise AssertionError('trained again')

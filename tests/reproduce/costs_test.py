@@ -1,11 +1,11 @@
 """What experiments cost, against counts by hand."""
 
-import re
+import dataclasses
 
 import pytest
 
 from lengen_jax import reproduce
-from lengen_jax.reproduce import costs, parts
+from lengen_jax.reproduce import costs, parts, run
 from lengen_jax.training import runs as runs_lib
 
 
@@ -41,8 +41,8 @@ def test_minutes_count_what_is_trained():
   assert mlm == pytest.approx(2 * 3 * 2 * each / 60)
 
 
-def test_text_of_one_corpus_takes_forty_minutes_at_small():
-  """Each of these experiments trains one size on one corpus."""
+def test_text_takes_forty_minutes_at_small():
+  """Each of these experiments trains language models of one size."""
   names = (
     *(f'fire/table{n}' for n in (2, 3, 4, 5, 6, 7)),
     *('fire/figure6', 'fire/section3', 'fire/threshold', 'fire/yarn'),
@@ -56,50 +56,91 @@ def test_text_of_one_corpus_takes_forty_minutes_at_small():
 
 
 def test_remaining_runs_are_those_without_results(tmp_path, monkeypatch):
-  # A step of the first run takes half a second.
-  monkeypatch.setattr(costs, '_time_steps', lambda config: (10, 5.0))
+  monkeypatch.setattr(costs, '_step_seconds', lambda run: 450.0)
   experiment = reproduce.get('fire/threshold')
   request = parts.Request('tiny', (0, 1), (), str(tmp_path), experiment.name)
   (part,) = experiment.parts
-  steps = part.make_config(request).train.steps
-  line = costs.remaining(experiment.parts, request)
-  minutes = 4 * steps * 0.5 / 60
-  assert line.startswith(f'4 runs to train, about {minutes:.0f} min')
-  assert '10 timed steps of fire(' in line and '0.5 s each' in line
-  folder, left = part.unfinished(request, ())
-  assert [one.model.encoding.count('fixed') for one in left] == [1, 0, 1, 0]
+  config, init, folder = part.prepared(request, ())
+  assert init is None and config.train.steps == 8
+  (line,) = costs.remaining(experiment.parts, request)
+  # Four runs of eight steps of 7.5 minutes.
+  assert line.startswith(
+    'c4: 4 runs of 8 steps, about 240 min by steps of fire('
+  )
+  left = part.unfinished(request, ())
+  assert ['fixed' in one.model.encoding for one in left] == [True, False] * 2
   results = [
     tmp_path / folder / f'seed{seed}' / runs_lib.folder(run) / 'curve.json'
     for seed in request.seeds
-    for run in part.parse(part.make_config(request), 'tiny').values()
+    for run in part.parse(config, 'tiny').values()
   ]
-  for path in results[:3]:
+  for path in results:
     path.parent.mkdir(parents=True)
+  for path in results[:3]:
     path.touch()
-  assert costs.remaining(experiment.parts, request).startswith('1 runs')
-  results[3].parent.mkdir(parents=True)
+  (line,) = costs.remaining(experiment.parts, request)
+  assert 'c4: 1 runs of 8 steps, about 60 min' in line
   results[3].touch()
-  assert costs.remaining(experiment.parts, request) is None
+  assert not [*costs.remaining(experiment.parts, request)]
 
 
-def test_remaining_runs_of_models_that_start_from_others(tmp_path, monkeypatch):
-  monkeypatch.setattr(costs, '_TIMED', 0)
+def test_runs_that_start_from_other_models(tmp_path, monkeypatch):
+  monkeypatch.setattr(costs, '_TIMED_STEPS', 1)
   experiment = reproduce.get('randomized/table2')
   request = parts.Request('tiny', (0,), (), str(tmp_path), experiment.name)
-  line = costs.remaining(experiment.parts, request)
-  assert re.match('4 runs to train, about 0 min by 1 timed steps of rope', line)
+  first, second = costs.remaining(experiment.parts, request)
+  assert first.startswith('pretrained: 1 runs of 8 steps')
+  assert second.startswith('finetuned: 3 runs of 8 steps')
   tuned = experiment.parts[1]
-  known = [{'name': 'pretrained', 'trained': 'trained/x', 'rows': []}]
-  folder, left = tuned.unfinished(request, known)
+  known = [{'name': 'pretrained', 'trained': 'trained/x'}]
+  left = tuned.unfinished(request, known)
   assert [one.train.init_from for one in left] == ['trained/x'] * 3
-  run = tuned.parse(tuned.make_config(request), 'tiny')['alibi']
+  config, _, folder = tuned.prepared(request, known)
+  run = tuned.parse(config, 'tiny')['alibi']
   done = tmp_path / folder / 'seed0/from-rope' / runs_lib.folder(run)
   done.mkdir(parents=True)
   (done / 'curve.json').touch()
-  assert len(tuned.unfinished(request, known)[1]) == 2
+  assert len(tuned.unfinished(request, known)) == 2
 
 
-def test_sweeps_have_no_remaining_runs(tmp_path):
-  experiment = reproduce.get('su/figure1')
+@pytest.mark.parametrize(
+  ('name', 'lines'),
+  [
+    # Of eight rows of a part, three are trained.
+    ('su/mlm', ['sinusoidal: 3 runs', 'rope: 3 runs']),
+    ('randomized/table3', ['imagenet: 12 runs', 'no delimiter: 2 runs']),
+    ('su/figure1', []),
+  ],
+)
+def test_steps_of_each_architecture_are_timed(
+  name, lines, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(costs, '_TIMED_STEPS', 1)
+  experiment = reproduce.get(name)
   request = parts.Request('tiny', (0,), (), str(tmp_path), experiment.name)
-  assert costs.remaining(experiment.parts, request) is None
+  found = [*costs.remaining(experiment.parts, request)]
+  assert [line.partition(' of ')[0] for line in found] == lines
+
+
+@pytest.mark.parametrize(
+  ('scale', 'timed'), [('hours', True), ('small', True), ('cpu', False)]
+)
+def test_the_time_is_printed_before_training(
+  scale, timed, tmp_path, monkeypatch, capsys
+):
+  """Data is checked first."""
+  order = []
+  monkeypatch.setattr(parts.ConfiguredPart, 'check', lambda *_: order.append(1))
+  monkeypatch.setattr(
+    costs, 'remaining', lambda *_: order.append(2) or ['long']
+  )
+
+  def train(self, request, previous):
+    order.append(3)
+    return self.results([], columns=[])
+
+  monkeypatch.setattr(parts.ConfiguredPart, 'run', train)
+  experiment = dataclasses.replace(reproduce.get('fire/threshold'), claims=())
+  run.reproduce(experiment, scale, tmp_path)
+  assert order == ([1, 2, 3] if timed else [1, 3])
+  assert ('fire/threshold: long' in capsys.readouterr().out) == timed

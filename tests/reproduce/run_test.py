@@ -427,7 +427,8 @@ def test_verdicts_on_other_data_and_on_few_parts(fields, verdict):
 @pytest.mark.parametrize(
   ('scale', 'verdict'),
   [
-    ('small', 'refuted'),
+    ('paper', 'refuted'),
+    ('small', 'not comparable'),
     ('hours', 'not comparable'),
     ('cpu', 'not comparable'),
   ],
