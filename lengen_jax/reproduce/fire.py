@@ -67,7 +67,7 @@ _RUNS: dict[str, Run] = {
   'no log, no threshold': f'{_NO_LOG})',
   'linear': _fire(', hidden_layers=0'),
   'one hidden layer': _fire(', hidden_layers=1'),
-  'two hidden layers': _fire(', hidden_layers=2'),
+  'two hidden layers': _fire(),
   'relu': _fire(),
   'gelu': _fire(", activation='gelu'"),
   'with': _fire(", hidden_layers=1, final_activation='relu'"),
