@@ -108,7 +108,11 @@ def test_runs_that_start_from_other_models(tmp_path, monkeypatch):
   [
     # Of eight rows of a part, three are trained.
     ('su/mlm', ['sinusoidal: 3 runs', 'rope: 3 runs']),
-    ('randomized/table3', ['imagenet: 12 runs', 'no delimiter: 2 runs']),
+    pytest.param(
+      'randomized/table3',
+      ['imagenet: 12 runs', 'no delimiter: 2 runs'],
+      marks=pytest.mark.slow,
+    ),
     ('su/figure1', []),
   ],
 )
