@@ -25,14 +25,16 @@ def check(name, error, of_parameters, steps, devices):
   assert steps == (2 if windowed else devices), name
 
 
-@pytest.mark.parametrize('name', ['fire, packed', 'window'])
+@pytest.mark.parametrize(
+  'name', [pytest.param('fire, packed', marks=pytest.mark.slow), 'window']
+)
 def test_gradients_are_those_of_one_device(name):
   check(name, *ring_cases.error(name, 2), 2)
 
 
 @pytest.mark.slow
 def test_on_more_devices():
-  devices = 8
+  devices = 4
   done = subprocess.run(
     [sys.executable, '-m', 'tests.attention.ring_cases', str(devices)],
     env={**os.environ, 'PYTHONPATH': str(pathlib.Path(__file__).parents[2])},
