@@ -88,6 +88,7 @@ PAGES = {
   ),
   'evaluation': (
     'evaluation.length_curve',
+    'evaluation.constructions',
     'evaluation.generation',
     'evaluation.likelihood',
     'evaluation.attention_weights',

@@ -98,7 +98,7 @@ def by_name(cases):
   return [pytest.param(case, id=case['name']) for case in cases]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize('case', by_name(CASES['command']))
 def test_message_of_a_command(case, home, monkeypatch, request):
   for module in 'libtpu', 'apache_beam':

@@ -615,6 +615,18 @@ MUTATIONS = (
   # Analysis, reproduction, command.
   (
     'reproduce/claims.py',
+    'variance = float(difference_W.var(ddof=1)) - noise',
+    'variance = float(difference_W.var(ddof=1))',
+    'reproduce/run_test.py',
+  ),
+  (
+    'data/windows.py',
+    'values.reshape(-1, len(self._windows)).sum(0)',
+    'values.reshape(len(self._windows), -1).sum(1)',
+    'evaluation/length_curve_test.py',
+  ),
+  (
+    'reproduce/claims.py',
     "outcomes.append('holds' if test.mean > 0 else 'fails')",
     "outcomes.append('holds' if test.mean < 0 else 'fails')",
     'reproduce/run_test.py reproduce/experiments_test.py',

@@ -288,6 +288,18 @@ def notes(part: Results) -> list[str]:
   if part['rows'] and part['of_seeds'] != 'mean':
     best = {'min': 'least', 'max': 'largest'}[part['of_seeds']]
     found.append(f'the {best} of the seeds, as the paper has it (to the worst)')
+  known = {
+    row['name']: len(scores['mean'])
+    for row in part['rows']
+    for scores in row.get('windows', ())
+    if scores
+  }
+  if known:
+    lacking = [row['name'] for row in part['rows'] if row['name'] not in known]
+    found.append(
+      f'intervals include the variance over {max(known.values())} test windows'
+      + (f', but not for {", ".join(lacking)}' if lacking else '')
+    )
   return found
 
 

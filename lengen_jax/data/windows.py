@@ -6,6 +6,7 @@ of the text.
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
+import hashlib
 import json
 import pathlib
 from typing import Any
@@ -182,6 +183,12 @@ class EvaluationWindows:
     return [self._vocab.decode(window) for window in self.scored]
 
   @property
+  def digest(self) -> str:
+    """Eight hexadecimal digits that identify the scored tokens."""
+    scored = np.ascontiguousarray(self.scored, np.int32)
+    return hashlib.sha256(scored.tobytes()).hexdigest()[:8]
+
+  @property
   def scored(self) -> np.ndarray:
     """Scored tokens, `[count, longest]`."""
     return self._windows[:, 1:]
@@ -201,6 +208,10 @@ class EvaluationWindows:
     """Reshapes values of scored tokens `[count, longest]` to `[N, length]`."""
     pieces = range(0, values.shape[1], length)
     return np.concatenate([values[:, i : i + length] for i in pieces])
+
+  def window_sums(self, values: np.ndarray) -> np.ndarray:
+    """Sums values of recut windows `[N]` over the longest ones, `[count]`."""
+    return values.reshape(-1, len(self._windows)).sum(0)
 
 
 def whole(document: np.ndarray, length: int) -> list[np.ndarray]:

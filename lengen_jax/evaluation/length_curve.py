@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors
@@ -29,6 +28,9 @@ class LengthLoss:
     tokens: number of scored tokens.
     position: first position of each bucket.
     position_loss: nats per token within each bucket.
+    window_loss: nats per token within each window of the longest length, with
+      mean `loss`. If windows have unequal numbers n_w of scored tokens, N on
+      average, it is loss + (total_w - loss n_w) / N. () for pictures.
     refused: why the loss is missing; '' if it is not.
     bias_error: maximum error of a bias, nats; 0 for exact biases, see
       `bias_error`.
@@ -39,6 +41,7 @@ class LengthLoss:
   tokens: int
   position: tuple[int, ...] = ()
   position_loss: tuple[float, ...] = ()
+  window_loss: tuple[float, ...] = ()
   refused: str = ''
   bias_error: float = 0.0
 
@@ -88,26 +91,14 @@ def run(
     batch = windows.batch(length)
     for name, values in masked.items():
       batch[name] = windows.recut(values, length)
-    # The number of rows is a multiple of the number of row shards.
-    parts = layout.row_parts
-    share = max(1, batch_tokens // length // layout.size)
-    rows = min(share, -(-len(batch['inputs']) // parts)) * parts
-    mine = data_windows.host_rows(rows, layout.host)
     count_L = batch['weights'].sum(0, dtype=np.float64)
-    total_L = np.zeros_like(count_L)
+    total_L, row_losses = np.zeros_like(count_L), []
     try:
-      for number, part in enumerate(data_windows.padded(batch, rows)):
-        part = {k: v[mine.start : mine.stop] for k, v in part.items()}
-        with layout.scope():
-          losses_L = position_losses(
-            params,
-            layout.place(part),
-            jax.random.fold_in(jax.random.key(seed), number),
-            config=config,
-            scheme=scheme,
-            sharding=layout.whole,
-          )
-        total_L += np.asarray(losses_L, np.float64)
+      for losses_BxL in batch_losses(
+        config, scheme, params, batch, batch_tokens, seed, layout
+      ):
+        total_L += losses_BxL.sum(0)
+        row_losses.append(losses_BxL.sum(1))
         after_batch()
       inexact = bias_error.largest(config, scheme, params, length)
     except (errors.LengthError, errors.CombinationError) as error:
@@ -117,20 +108,59 @@ def run(
       reason = 'the loss is not finite: the model has diverged'
       yield LengthLoss(length, None, tokens, refused=reason)
       continue
+    # The last rows of the last batch are padding.
+    losses_N = np.concatenate(row_losses)[: len(batch['inputs'])]
+    loss = float(total_L.sum() / count_L.sum())
+    excess_N = losses_N - loss * batch['weights'].sum(1, dtype=np.float64)
+    excess_W = windows.window_sums(excess_N)
+    per_window = count_L.sum() / max(1, len(excess_W))
     starts = position_buckets(len(total_L))
     counts = np.maximum(np.add.reduceat(count_L, starts), 1)
     yield LengthLoss(
       length=length,
-      loss=float(total_L.sum() / count_L.sum()),
+      loss=loss,
       tokens=tokens,
       position=tuple(starts.tolist()),
       position_loss=tuple((np.add.reduceat(total_L, starts) / counts).tolist()),
+      window_loss=tuple((loss + excess_W / per_window).tolist()),
       bias_error=max(inexact.values(), default=0.0),
     )
 
 
+def batch_losses(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  batch: Mapping[str, np.ndarray],
+  batch_tokens: int,
+  seed: int,
+  layout: Any,
+) -> Iterator[np.ndarray]:
+  """Yields the weighted losses of the rows of `batch`, float64 `[B, L]`.
+
+  The batch is computed in parts of `batch_tokens` tokens per device. The last
+  part is filled with rows of weight 0. For the other arguments see `run`.
+  """
+  length = batch['weights'].shape[1]
+  # The number of rows is a multiple of the number of row shards.
+  parts = layout.row_parts
+  share = max(1, batch_tokens // length // layout.size)
+  rows = min(share, -(-len(batch['weights']) // parts)) * parts
+  for number, part in enumerate(data_windows.padded(batch, rows)):
+    with layout.scope():
+      losses_BxL = weighted_losses(
+        params,
+        jax.device_put(part, layout.batch),
+        jax.random.fold_in(jax.random.key(seed), number),
+        config=config,
+        scheme=scheme,
+        sharding=layout.whole,
+      )
+    yield np.asarray(losses_BxL, np.float64)
+
+
 @functools.partial(jax.jit, static_argnames=('config', 'scheme', 'sharding'))
-def position_losses(
+def weighted_losses(
   params: Params,
   batch: Mapping[str, Array],
   rng: jax.Array,
@@ -139,12 +169,12 @@ def position_losses(
   scheme: PositionScheme,
   sharding: jax.sharding.Sharding,
 ) -> jax.Array:
-  """Returns the losses at each position, summed over rows, float32 `[L]`."""
+  """Returns the weighted loss of each token, float32 `[B, L]`, to all hosts."""
   losses_BxL = objective.token_losses(
     config, scheme, params, batch, rng=rng, train=False, packed=False
   )
-  losses_L = jnp.sum(losses_BxL * batch['weights'], axis=0)
-  return jax.lax.with_sharding_constraint(losses_L, sharding)
+  losses_BxL *= batch['weights']
+  return jax.lax.with_sharding_constraint(losses_BxL, sharding)
 
 
 def position_buckets(length: int) -> np.ndarray:

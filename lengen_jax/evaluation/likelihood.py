@@ -130,7 +130,8 @@ class Scorer:
       rng = jax.random.key(self.seed)
       rng = jax.random.fold_in(rng, chosen[0]) if alone else rng
       with self.layout.scope():
-        log_probs, greedy = self._score(params, self.layout.place(batch), rng)
+        on_mesh = jax.device_put(batch, self.layout.batch)
+        log_probs, greedy = self._score(params, on_mesh, rng)
       if not np.isfinite(log_probs).all():
         raise errors.MetricError(
           'a log-probability is not finite: the model has diverged, and its '

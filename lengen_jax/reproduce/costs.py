@@ -81,7 +81,7 @@ def remaining(
         seconds = _step_seconds(run)
         device = run.layout.mesh.devices.flat[0].device_kind
         yield (
-          f'{part.name}: {len(left)} runs of {steps:,} steps, about '
+          f'{part.name}: {len(left)} x {steps:,} steps to train, about '
           f'{len(left) * steps * seconds / 60:.0f} min by steps of '
           f'{runs_lib.name(runs_lib.of(left[0]))}, {seconds:.3g} s each on '
           f'{run.layout.size} x {device}; compiling and testing not included'

@@ -1,10 +1,13 @@
 """Loss by length, on the same tokens at every length."""
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import itertools
 import math
 from typing import ClassVar
+
+import numpy as np
 
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts
@@ -68,12 +71,14 @@ class LengthCurves(parts.ConfiguredPart):
       curves = [found[row.name] for found in by_seed]
       more = {key: curves[0][key] for key in ('refused', 'folder')}
       more |= _trajectory(curves, score)
+      more['windows'] = window_scores(curves, score)
       scores.append(([curve[score] for curve in curves], more))
     fields = {
       'unit': self.unit,
       'columns': list(self.columns(config)),
       'train_length': config.data.train_length,
       'tokens': curves[0]['tokens'],
+      'windows_digest': curves[0].get('windows_digest', ''),
     }
     return scores, [one for found in by_seed for one in found.values()], fields
 
@@ -108,18 +113,67 @@ class LengthCurves(parts.ConfiguredPart):
 
 
 def _trajectory(curves: list[Results], score: str) -> Results:
-  """Returns the scores at earlier steps; {} if only the last was tested."""
+  """Returns the scores at all tested steps; {} if only the last was tested."""
   steps = curves[0]['trajectory']['steps']
   if len(steps) < 2:
     return {}
-  losses = [curve['trajectory']['loss'] for curve in curves]
-  if score == 'perplexity':
-    losses = [[[*map(_exp, line)] for line in lines] for lines in losses]
-  return {'trajectory': {'steps': steps, 'values': losses}}
+  tested = [_at_steps(curve) for curve in curves]
+  found = {
+    'steps': steps,
+    'values': [[one[score] for one in of_seed] for of_seed in tested],
+    'windows': [window_scores(one, score) for one in zip(*tested, strict=True)],
+  }
+  return {'trajectory': found}
+
+
+def _at_steps(curve: Results) -> list[Results]:
+  """Returns the scores of a curve at each of its steps."""
+  tested = curve['trajectory']
+  return [
+    {name: values[n] for name, values in tested.items()}
+    | {'perplexity': [*map(_exp, tested['loss'][n])]}
+    for n in range(len(tested['steps']))
+  ]
+
+
+def window_scores(
+  curves: Sequence[Results], score: str
+) -> list[Results | None]:
+  """Returns the scores of single test windows in each column.
+
+  They are 'mean', over seeds, for each window, and 'noise', the variance of a
+  score that is specific to a seed and a window. A column is None if a loss is
+  missing, or was computed by a version that kept none of single windows.
+
+  A window of loss x has perplexity p (1 + x - l) if that of all windows is
+  p = exp(l), which is linear in x, so that the mean of all windows is p.
+  """
+  columns: list[Results | None] = []
+  for n in range(len(curves[0]['loss'])):
+    by_seed = []
+    for curve in curves:
+      loss_W = np.array(
+        curve['window_loss'][n] if 'window_loss' in curve else ()
+      )
+      if score == 'perplexity' and loss_W.size:
+        loss_W = curve['perplexity'][n] * (1 + loss_W - curve['loss'][n])
+      by_seed.append(loss_W)
+    if not all(loss_W.size for loss_W in by_seed):
+      columns.append(None)
+      continue
+    score_SxW = np.stack(by_seed)
+    mean_W = score_SxW.mean(0)
+    own_SxW = score_SxW - mean_W - score_SxW.mean(1, keepdims=True)
+    own_SxW += score_SxW.mean()
+    freedom = math.prod(size - 1 for size in score_SxW.shape)
+    noise = float((own_SxW**2).sum()) / freedom if freedom else 0.0
+    columns.append({'mean': mean_W.round(6).tolist(), 'noise': noise})
+  return columns
 
 
 def _exp(loss: float | None) -> float | None:
-  return None if loss is None else math.exp(loss)
+  """Returns the perplexity of a loss; None if missing or infinite."""
+  return None if loss is None or loss >= 700 else math.exp(loss)
 
 
 def restore(workdir: files.Path, spec: str) -> run_lib.Trained:

@@ -54,14 +54,14 @@ class Figure(parts.Part):
   Attributes:
     draw: writes pictures and CSV files into a folder and returns their paths.
       If `part` is set, the first argument is {row: run.Trained} of the first
-      seed.
+      seed. By default, there are none.
     part: name of a previous `LengthCurves` whose `rows` are analysed; '' for a
       computed figure, which is the same at every scale and for every seed.
     measure: returns the numbers of a `run.Trained`, one per column; without
       `part`, returns {row: numbers}. None if the figure has no numbers.
   """
 
-  draw: Callable[..., list[pathlib.Path]]
+  draw: Callable[..., list[pathlib.Path]] = lambda *_: []
   part: str = ''
   rows: tuple[str, ...] = ()
   columns: tuple[Any, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any
 
 from lengen_jax import data
 from lengen_jax.analysis import attention_maps, bias_figures, tables
-from lengen_jax.evaluation import bias_maps, order_invariance
+from lengen_jax.evaluation import bias_maps, constructions, order_invariance
 from lengen_jax.training.run import Trained
 
 # Rows of the batches that are analysed.
@@ -101,6 +101,34 @@ def order_changes(trained: Trained) -> tuple[float, float, float]:
   redrawn = found.redrawn.total_variation
   permuted = found.permuted.total_variation
   return redrawn, permuted, redrawn / permuted
+
+
+def constructions_of_curves(trained: Trained) -> tuple[float, ...]:
+  """Returns numbers of curves by six constructions of their test windows.
+
+  The first six are losses at four training lengths minus those at one; the
+  others are the losses at four. The order is that of `constructions.NAMES`. The
+  text is the first `eval.windows` documents.
+  """
+  run, length = trained.run, trained.run.data.train_length
+  corpus = data.load(run.data, 4 * length)
+  documents = corpus.documents['validation'][: run.eval.windows]
+  losses = {
+    n: constructions.document_losses(
+      run.model,
+      run.scheme,
+      trained.state.params,
+      documents,
+      n,
+      batch_tokens=run.eval.batch_tokens,
+      seed=run.config.seed,
+      layout=run.layout,
+    )
+    for n in (length, 4 * length)
+  }
+  curves = constructions.curves(losses).values()
+  gaps = (curve[4 * length] - curve[length] for curve in curves)
+  return *gaps, *(curve[4 * length] for curve in curves)
 
 
 def _windows(trained: Trained) -> Any:

@@ -1,6 +1,6 @@
 """Base classes of the parts of an experiment; a part checks and runs itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
 import inspect
@@ -133,6 +133,7 @@ class ConfiguredPart(Part):
     ratios: lengths tested, relative to the training length.
     config_lengths: whether to test the lengths of the config, each of which is
       assigned to the nearest of `ratios`.
+    settings: config values in place of those of the config file.
     substitute: replaces the data at scales below `small`; None for the
       config's own data.
     init_part: previous part whose models provide the initial parameters; None
@@ -145,6 +146,9 @@ class ConfiguredPart(Part):
   rows: tuple[Row, ...]
   ratios: tuple[float, ...] = ()
   config_lengths: bool = False
+  settings: Mapping[str, Any] = dataclasses.field(
+    default_factory=dict, hash=False
+  )
   substitute: experiment_lib.SubstituteData | None = None
   init_part: str | None = None
   seed_reduction: str = 'mean'
@@ -163,7 +167,7 @@ class ConfiguredPart(Part):
   def load(self, request: Request, *changes: str) -> Config:
     """Returns the config at a scale, with the user's overrides."""
     substitute = self.substitute_at(request.scale)
-    values = dict(substitute.changes) if substitute else {}
+    values = {**self.settings, **(substitute.changes if substitute else {})}
     if folder := self._substitute_folder(request):
       values['data.raw'] = folder
     overrides = [f'--config.{key}={value}' for key, value in values.items()]
@@ -235,9 +239,12 @@ class ConfiguredPart(Part):
     return files.locate(request.root) / 'standins' / f'{name}-{version}'
 
   def differences(self, config: Config, request: Request) -> list[str]:
-    """Returns one line per setting that differs from scale `paper`."""
+    """Returns one line per setting that differs from scale `paper`.
+
+    Without that scale, it is one line per setting of the part.
+    """
     if 'paper' not in self.scales:
-      return []
+      return [f'{key}: {value!r}' for key, value in self.settings.items()]
     full = self.make_config(
       dataclasses.replace(request, scale='paper', overrides=())
     )

@@ -1,14 +1,14 @@
 """Which differences the seeds of an experiment detect.
 
-The variance over seeds is that of recorded results. A comparison detects a
-difference if its test, see `claims`, holds with probability 0.8 in simulations
-with normal scores.
+The variances over seeds and test windows are those of recorded results. More
+seeds do not reduce that over windows. A comparison detects a difference if its
+test, see `claims`, holds with probability 0.8 in simulations with normal
+scores.
 """
 
 import bisect
 from collections.abc import Iterator
 import contextlib
-import math
 import pathlib
 
 import numpy as np
@@ -59,11 +59,13 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
     yield 'one seed has no variance and decides no claim; use --seeds=0,1,2'
     return
   before = len(found['seeds'])
+  has_curves = any(part.get('kind') == 'curves' for part in found['parts'])
   for claim in experiment.claims:
     tests = [claims.test(found, one) for one in claim.comparisons]
     known = [one for one in tests if one is not None and one.error]
     if not known:
       continue
+    windows = any(len(one.variances or ()) > 2 for one in known)
     least = [detectable(one, before, seeds) for one in known]
     ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))
     text = (
@@ -75,6 +77,9 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
       text += f'; the recorded differences need {n} seeds'
     else:
       text += f'; the recorded differences need more than {_MOST} seeds'
+      text += ', or more test windows' if windows else ''
+    if has_curves and not windows:
+      text += ' (the recorded variances do not include that over test windows)'
     yield text
 
 
@@ -101,19 +106,19 @@ def seeds_needed(tests: list[claims.Test], before: int) -> int | None:
 
 def _least(test: claims.Test, before: int, seeds: int) -> np.ndarray:
   """Returns the least differences with which simulated tests hold."""
-  assert test.error
-  # The sum of both variances and their degrees of freedom determine the two.
-  total = test.error**2 * before
-  ratio = test.freedom / (before - 1)
-  root = total * math.sqrt(max(2 / ratio - 1, 0.0))
-  deviations = np.sqrt([[[(total + root) / 2]], [[(total - root) / 2]]])
+  assert test.variances
+  # Terms of the variance: low, high and, where it is known, the windows.
+  true_T = np.array(test.variances)
+  true_T[:2] *= before / seeds
+  freedom_T = np.array([seeds - 1, seeds - 1, *test.freedoms[2:]])
   rng = np.random.default_rng(0)
-  scores = deviations * rng.standard_normal((2, _DRAWS, seeds))
-  noise = scores[1].mean(-1) - scores[0].mean(-1)
-  variances = scores.var(-1, ddof=1) / seeds
-  freedom = (seeds - 1) * variances.sum(0) ** 2 / (variances**2).sum(0)
-  critical = stats.t.ppf(1 - claims.LEVEL, freedom)
-  return critical * np.sqrt(variances.sum(0)) - noise
+  noise_N = np.sqrt(true_T.sum()) * rng.standard_normal(_DRAWS)
+  # The same draws for all numbers of seeds: more seeds never detect less.
+  seen_NxT = stats.chi2.ppf(rng.random((_DRAWS, len(true_T))), freedom_T)
+  seen_NxT *= true_T / freedom_T
+  freedom_N = claims.combined_freedom(seen_NxT, freedom_T)
+  critical_N = stats.t.ppf(1 - claims.LEVEL, freedom_N)
+  return critical_N * np.sqrt(seen_NxT.sum(1)) - noise_N
 
 
 def _short(path: files.Path) -> str:

@@ -13,7 +13,13 @@ from typing import Any
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
-from lengen_jax.reproduce.experiment import Claim, Experiment, Results
+from lengen_jax.reproduce import study as study_lib
+from lengen_jax.reproduce.experiment import (
+  Claim,
+  Experiment,
+  parse_comparisons,
+  Results,
+)
 from lengen_jax.reproduce.parts import ConfiguredPart
 from lengen_jax.training import files
 
@@ -36,22 +42,29 @@ can.
 
 A claim is *confirmed* at a scale if all of its comparisons hold. A comparison
 is Welch's one-sided t test over seeds at the 5 % level: each of its two models
-has a variance of its own. In simulations of models that do not differ, it holds
-in at most 5.8 % of the cases. A claim is *refuted* if the opposite of a
-comparison is significant after Holm's correction; otherwise it is *not seen*.
-Comparisons that a scale omits are not counted. A claim is *not comparable*
-where the substitute data has only the format of the paper's data, such as
-template sentences, or where it depends on the paper's data, model or hardware
-and the scale is not `paper`; and *not measured* where fewer than half of the
-parts of a mean were. It *depends on training* where it is confirmed at one of
-the tested steps and refuted at another. The effect is the smallest and the
-largest difference over the comparisons, in the unit of the table, each with its
-90 % interval; negative differences contradict the claim. A comparison holds if
-its interval is above the claim's margin, which is mostly 0. A claim refuted at
-`cpu` is refuted for models trained for about a minute.
+has a variance of its own. All models are tested on the same few windows of
+text. Where the scores of single windows are known, as the notes below a table
+say, the variance of the difference over windows is added to that over seeds;
+elsewhere a comparison is about the tested windows only. In simulations of
+models that do not differ, a comparison holds in at most 5.8 % of the cases, and
+with two seeds and scores of windows in at most 6.8 %. A claim is *refuted* if
+the opposite of a comparison is significant after Holm's correction; otherwise
+it is *not seen*. Comparisons that a scale omits are not counted. A claim is
+*not comparable* where the substitute data has only the format of the paper's
+data, such as template sentences, or where it depends on the paper's data, model
+or hardware and the scale is not `paper`; and *not measured* where fewer than
+half of the parts of a mean were. It *depends on training* where it is confirmed
+at one of the tested steps and refuted at another. The effect is the smallest
+and the largest difference over the comparisons, in the unit of the table, each
+with its 90 % interval; negative differences contradict the claim. A comparison
+holds if its interval is above the claim's margin, which is mostly 0. A claim
+refuted at `cpu` is refuted for models trained for about a minute.
 
 ± is half the range over seeds. Where all seeds agree exactly, the variance is
 unknown and the comparison is unclear.
+
+Commits 3296726ab8a8, 4146de37757c and 76795e100923 are not in this history,
+which has their changes in one later commit.
 """
 
 _STUDY = """\
@@ -64,10 +77,14 @@ experiments, which takes hours on two cores and continues where it was
 interrupted; `make results` generates this page from [results/](results/).
 
 The hypotheses are our own. They and the settings were committed before these
-runs, with the losses of one seed after 2000 steps at hand. Runs with random
-positions draw one sample of the positions 0 to 2047 for each batch. Verdicts,
-tests and intervals are those of [results.md](results.md); the steps are those
-at which the verdict changed.
+runs, with the losses of one seed after 2000 steps at hand. The history does not
+show this for `study/protocol`: the commits of its settings and runs are one
+there. Runs with random positions draw one sample of the positions 0 to 2047 for
+each batch; `range 3x` draws from three times as many. The tasks copy and
+reverse are those of `configs/warping_algorithmic.py:cpu`, trained on up to 10
+tokens and tested on up to 50, at twelve times the steps. Verdicts, tests and
+intervals are those of [results.md](results.md); the steps are those at which
+the verdict changed.
 
 A loss has flattened where it falls by less than 0.05 nats from half of the
 steps to all; compare the last two columns of the tables by step. The learning
@@ -75,6 +92,12 @@ rate decays over all steps, so that an earlier step is not the end of a shorter
 training.
 """
 _STUDY_NAME = 'study/'
+_CHOICE = """\
+## What to choose
+
+By the results at scale `hours`, for models of this size on this text;
+differences in nats per byte, with 90 % intervals.
+"""
 
 
 def page(folder: pathlib.Path, *, study: bool = False) -> str:
@@ -105,11 +128,26 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
     ]
     for verdict in verdicts or [('', '', 'not measured yet', '')]:
       rows.append([claim.key, claim.text, f'`{experiment.name}`', *verdict])
-  heading = (_STUDY, '## Hypotheses') if study else (_HEAD, '## Claims')
+  heading = [_STUDY, *_advice(results), '## Hypotheses']
+  heading = heading if study else [_HEAD, '## Claims']
   lines = [*heading, '', *_table(head, rows)]
   for found in results:
     lines += ['', *_section(found)]
   return '\n'.join(lines) + '\n'
+
+
+def _advice(results: Sequence[Results]) -> list[str]:
+  """Returns a section with those of `study.ADVICE` that were measured."""
+  measured = {one['name']: one for one in results if one['scale'] == 'hours'}
+  lines: list[str] = []
+  for one in study_lib.ADVICE:
+    if one.experiment in measured:
+      found = claims.at_step(measured[one.experiment], one.step)
+      compared = sum(map(parse_comparisons, one.comparisons), ())
+      judged = claims.judge(Claim('', '', compared), found)
+      effects = (_effect(each, sign='') for each in judged['comparisons'])
+      lines.append(f'{len(lines) + 1}. {one.text.format(*effects)}')
+  return [_CHOICE, *lines, ''] if lines else []
 
 
 def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
@@ -134,10 +172,10 @@ def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
   )
 
 
-def _effect(comparison: Results) -> str:
-  text = f'{comparison["effect"]:+.3g}'
+def _effect(comparison: Results, sign: str = '+') -> str:
+  text = f'{comparison["effect"]:{sign}.3g}'
   if interval := comparison['interval']:
-    text += ' [{:+.3g}, {:+.3g}]'.format(*interval)
+    text += ' [{}]'.format(', '.join(f'{end:{sign}.3g}' for end in interval))
   return text
 
 

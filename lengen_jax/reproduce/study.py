@@ -6,22 +6,37 @@ with the losses of one seed after 2000 steps at hand.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from lengen_jax.reproduce import experiment
+from lengen_jax import papers
+from lengen_jax.evaluation.constructions import NAMES
+from lengen_jax.reproduce import experiment, model_analysis
 from lengen_jax.reproduce.curves import LengthCurves
+from lengen_jax.reproduce.figures import Figure
+from lengen_jax.reproduce.sweeps import TaskSweep
 
 _SCALES = ('hours', 'cpu', 'tiny')
 _NO_THRESHOLD = "threshold='none'"
 _RAW = f"normalizer='none', {_NO_THRESHOLD}"
 
 
-def _longest(run: str) -> experiment.Run:
-  """Returns a run with positions randomized up to 16 training lengths.
+def _randomized(run: str, times: int = 1) -> experiment.Run:
+  """Returns a run with positions below `times` the longest tested length.
 
-  Sequences of a batch share a draw: the bias of FIRE is computed once for all.
+  That is 16 training lengths. Sequences of a batch share a draw: the bias of
+  FIRE is computed once for all.
   """
-  return lambda n: f"{run} | randomized(max_position={16 * n}, draw='batch')"
+  return lambda n: (
+    f"{run} | randomized(max_position={times * 16 * n}, draw='batch')"
+  )
+
+
+def _randomized_task(times: int) -> experiment.Run:
+  """Returns a run with positions below `times` the longest tested row.
+
+  Rows have m input tokens and as many targets; the longest has 5 m of each.
+  """
+  return lambda m: f'rope | randomized(max_position={times * 10 * m})'
 
 
 _RUNS: dict[str, experiment.Run] = {
@@ -32,8 +47,8 @@ _RUNS: dict[str, experiment.Run] = {
   'fire, one hidden layer, L from 1/4': lambda n: (
     f'fire(hidden_layers=1, init_threshold={n / 4})'
   ),
-  'fire, randomized': _longest('fire'),
-  'rope, randomized': _longest('rope'),
+  'fire, randomized': _randomized('fire'),
+  'rope, randomized': _randomized('rope'),
   'rope': 'rope',
   'nope': 'nope',
   't5': 't5',
@@ -46,31 +61,88 @@ _RUNS: dict[str, experiment.Run] = {
   'fire, no threshold': f'fire({_NO_THRESHOLD})',
   'fire, linear': 'fire(hidden_layers=0)',
 }
+# Ranges of random positions, in longest tested lengths.
+_RANGES = (1, 3, 5, 10)
+_RANGE_NAMES = [f'range {times}x' for times in _RANGES]
+_CODE_RANGES = dict(
+  zip(_RANGE_NAMES, (_randomized('rope', n) for n in _RANGES), strict=True)
+)
+_TASK_RANGES = dict(
+  zip(_RANGE_NAMES, map(_randomized_task, _RANGES), strict=True)
+)
 
 
-def _curves(names: Iterable[str]) -> list[Any]:
-  return [
+def _curves(
+  names: Iterable[str], name: str = 'code', **settings: Any
+) -> LengthCurves:
+  return LengthCurves(
+    name=name,
+    config='stdlib.py',
+    rows=experiment.rows(_RUNS | _CODE_RANGES, names=names, scales=_SCALES),
+    ratios=(1, 2, 4, 8, 16),
+    scales=_SCALES,
+    substitute=None,
+    settings=settings,
+  )
+
+
+def _task(name: str) -> TaskSweep:
+  return TaskSweep(
+    name=name,
+    config=f'warping_algorithmic.py:{name}',
+    rows=experiment.rows({'rope': 'rope'} | _TASK_RANGES, scales=_SCALES),
+    scales=_SCALES,
+    unit='sequences all right, percent',
+    seed_reduction='mean',
+  )
+
+
+# Losses at four training lengths, by construction.
+_AT_4 = tuple(f'{name}, 4x' for name in NAMES)
+# Encodings of FIRE's table 4, whose models this part shares.
+_BASELINES = ('nope', 'rope', 'alibi', 'kerple', 't5')
+_BIASES = ('kerple_log', 'fire', 'raw distance', 'log of the distance')
+
+
+_PARTS: dict[str, list[Any]] = {
+  'biases': [_curves([*_RUNS][:5])],
+  'random_positions': [
+    _curves(('fire', 'fire, randomized', 'rope', 'rope, randomized'))
+  ],
+  'interpolation': [
+    _curves(('kerple_log', 'alibi', 'fire', *[*_RUNS][10:], 'nope', 't5'))
+  ],
+  'rate': [
+    _curves(_BIASES),
+    _curves(_BIASES, 'faster', **{'optimizer.encoding_rate': 10.0}),
+  ],
+  'range': [
+    _curves(('rope', *_RANGE_NAMES)),
+    _task('copy'),
+    _task('reverse'),
+  ],
+  'protocol': [
     LengthCurves(
       name='code',
-      config='stdlib.py',
-      rows=experiment.rows(_RUNS, names=names, scales=_SCALES),
-      ratios=(1, 2, 4, 8, 16),
+      config='fire_c4.py:base',
+      rows=experiment.rows(papers.FIRE_RUNS, None, _BASELINES, scales=_SCALES),
+      ratios=(0.25, 0.5, 1, 2, 4),
       scales=_SCALES,
-      substitute=None,
-    )
-  ]
-
-
-_PARTS = {
-  'biases': _curves([*_RUNS][:5]),
-  'random_positions': _curves(
-    ('fire', 'fire, randomized', 'rope', 'rope, randomized')
-  ),
-  'interpolation': _curves(
-    ('kerple_log', 'alibi', 'fire', *[*_RUNS][10:], 'nope', 't5')
-  ),
+    ),
+    Figure(
+      name='constructions',
+      part='code',
+      rows=_BASELINES,
+      columns=(*NAMES, *_AT_4),
+      unit='nats per byte, at four training lengths minus at one; then at four',
+      measure=model_analysis.constructions_of_curves,
+      scales=_SCALES,
+    ),
+  ],
 }
-_TEXT = """
+_ALL = '|'.join(_BASELINES)
+_ALL_RANGES = '|'.join(_RANGE_NAMES)
+_TEXT = f"""
 [biases] biases along training: the gap between long contexts and that of
     training
 L1: KERPLE and ALiBi lose nothing at 16 times the length
@@ -94,6 +166,106 @@ L8: an MLP on the logarithm of the distance is better than FIRE at every length
   code: log of the distance < fire @ 1|2|4|8|16
 L9: the threshold does not help: FIRE without it is not worse (by 0.02)
   code: fire, no threshold < fire @ 1|2|4|8|16 by -0.02
+[rate] biases whose parameters learn ten times faster: the raw distance is a
+    larger input than FIRE's, so that its MLP learns faster
+L10: the learning rate is not the reason: FIRE that learns ten times faster is
+    still worse than an MLP on the raw distance at four times the length and
+    more
+  code: raw distance @ 4|8|16 < faster: fire @ 4|8|16
+L11: an MLP on the raw distance that learns ten times faster loses nothing at 16
+    times the length
+  faster: raw distance @ 16 < @ 1
+[range] random positions by range: text and two tasks
+L12: on text, random positions cost RoPE loss at the training length, and more
+    with ten times the range
+  code: rope < {_ALL_RANGES} @ 1
+  code: range 1x < range 10x @ 1|16
+L13: on copy and reverse, random positions of any range help beyond the training
+    lengths
+  copy|reverse: {_ALL_RANGES} > rope @ beyond
+L14: on copy and reverse, random positions of any range cost less than five
+    points at lengths seen
+  copy|reverse: {_ALL_RANGES} > rope @ seen by -5
+[protocol] six constructions of a curve over lengths, for the same models
+L15: by the beginnings of the documents that are long enough for each length,
+    every encoding gains more from four times the length than on the same text
+  constructions: {_ALL} @ own < @ recut
+L16: by the mean over windows of unequal size, every encoding gains less from
+    four times the length than on the same text
+  constructions: {_ALL} @ recut < @ per window
+L17: by every construction, ALiBi and KERPLE are better than RoPE, NoPE and T5
+    at four times the length
+  constructions: alibi|kerple < rope|nope|t5 @ {'|'.join(_AT_4)}
 """
 
 EXPERIMENTS = experiment.read('study', _TEXT, _PARTS, {})
+
+
+class Advice(NamedTuple):
+  """A sentence with an effect for each {}.
+
+  Attributes:
+    comparisons: lines of comparisons, whose effects are inserted; see
+      `experiment.parse_comparisons`.
+    step: index of the tested step, the last by default.
+  """
+
+  text: str
+  experiment: str
+  comparisons: tuple[str, ...]
+  step: int = -1
+
+
+ADVICE = (
+  Advice(
+    'For contexts longer than those of training, use KERPLE or ALiBi: they are '
+    'better at 16 times the training length than at the training length, by {} '
+    'and {}, and KERPLE is better than FIRE at the training length, too, by '
+    '{}.',
+    'study/biases',
+    ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log < fire @ 1'),
+  ),
+  Advice(
+    'With FIRE, which is worse at 16 times the length by {}, use one hidden '
+    'layer instead of two, which is better there by {}, and start the '
+    'threshold at four training lengths rather than at a quarter of one, which '
+    'is worse there by {}.',
+    'study/biases',
+    (
+      'code: fire @ 1 < @ 16',
+      'code: fire, one hidden layer, L from 1/4 < fire, L from 1/4 @ 16',
+      'code: fire < fire, L from 1/4 @ 16',
+    ),
+  ),
+  Advice(
+    'With RoPE, random positions are better at 16 times the length by {}, and '
+    'worse at the training length by {}.',
+    'study/random_positions',
+    ('code: rope, randomized < rope @ 16', 'code: rope < rope, randomized @ 1'),
+  ),
+  Advice(
+    'With FIRE, do not use random positions: they are worse at the training '
+    'length by {}, and at 16 times it by {}.',
+    'study/random_positions',
+    ('code: fire < fire, randomized @ 1|16',),
+  ),
+  Advice(
+    'Do not choose an encoding by a short training: after a sixteenth of the '
+    'steps, FIRE was worse at 16 times the length by only {}.',
+    'study/biases',
+    ('code: fire @ 1 < @ 16',),
+    0,
+  ),
+  Advice(
+    'Compare gains from length only between curves of one construction: over '
+    'the beginnings of documents, ALiBi gains more from four times the length '
+    'than on the same text, by {}. The order of encodings is the same: ALiBi '
+    'is better than T5 at four times the length by {} and {}.',
+    'study/protocol',
+    (
+      'constructions: alibi @ first < @ recut',
+      'constructions: alibi < t5 @ first, 4x',
+      'constructions: alibi < t5 @ recut, 4x',
+    ),
+  ),
+)

@@ -120,7 +120,7 @@ def evaluation(run: run_lib.Run) -> Program | None:
   )
   key = jax.eval_shape(lambda: jax.random.key(0))
   with run.layout.scope():
-    traced = length_curve.position_losses.trace(
+    traced = length_curve.weighted_losses.trace(
       run.abstract_state.params,
       longest.abstract_batch(),
       key.update(sharding=run.layout.whole),

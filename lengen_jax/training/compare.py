@@ -76,8 +76,8 @@ def compare(
             trained, run, folder, before, windows, label, stop
           )
           curve = evaluate.curve(tested, windows, label, stop)
-          for key, last in (('steps', curve['steps']), ('loss', curve['loss'])):
-            trajectory[key] = [*trajectory[key], last]
+          for key, earlier in trajectory.items():
+            trajectory[key] = [*earlier, curve[key]]
           curve['trajectory'] = trajectory
         if run.tested_as:
           curve |= dict(zip(run._fields[:3], run[:3], strict=True))
@@ -107,9 +107,11 @@ def _trajectory(
 
   `saved` is a file of the result so far, which an interrupted call continues.
   """
-  found: dict[str, list[Any]] = {'steps': [], 'loss': []}
-  if saved.exists():
-    found = files.read_json(saved)
+  found: dict[str, list[Any]] = {'steps': [], 'loss': [], 'window_loss': []}
+  known = files.read_json(saved) if saved.exists() else found
+  # A file of an earlier version lacks values: they are computed anew.
+  if known.keys() == found.keys():
+    found = known
   for step in trained.run.eval.steps:
     if step in found['steps'] or step >= int(trained.state.step):
       continue
@@ -122,7 +124,11 @@ def _trajectory(
     )
     found = {
       'steps': [*found['steps'], step],
-      'loss': [*found['loss'], losses],
+      'loss': [*found['loss'], [one.loss for one in losses]],
+      'window_loss': [
+        *found['window_loss'],
+        [[*one.window_loss] for one in losses],
+      ],
     }
     files.write_json(saved, found)
   return found

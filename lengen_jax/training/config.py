@@ -34,6 +34,8 @@ class OptimizerConfig:
     weight_decay: of AdamW; see `optimizer.decayed` for its mask.
     b1, b2: decay rates of the first and second moment.
     clip_norm: maximum global norm of the gradient; 0 for no clipping.
+    encoding_rate: learning rate of the parameters of encodings, as a multiple
+      of `learning_rate`.
   """
 
   name: str = 'adamw'
@@ -45,6 +47,7 @@ class OptimizerConfig:
   b1: float = 0.9
   b2: float = 0.99
   clip_norm: float = 1.0
+  encoding_rate: float = 1.0
 
   def __post_init__(self) -> None:
     choices = {'name': OPTIMIZERS, 'schedule': SCHEDULES}

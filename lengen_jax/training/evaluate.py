@@ -61,7 +61,7 @@ def validate(
   length = min(run.eval.lengths, key=lambda n: abs(n - run.data.train_length))
   if corpus.scored_by == 'loss':
     windows = corpus.evaluation(run.eval)
-    (one,) = _losses(trained, windows, label, after_batch, [length])
+    (one,) = losses(trained, windows, label, after_batch, [length])
     loss = math.nan if one.loss is None else one.loss
     return {'validation_loss': loss}, one.loss
   tested, _ = answers(trained, corpus, label, [length], after_batch)
@@ -100,41 +100,33 @@ def curve(
   `windows` is a data.EvaluationWindows, or pictures.
   """
   run = trained.run
-  losses = _losses(trained, windows, label, after_batch)
+  found = losses(trained, windows, label, after_batch)
   distances = sorted({run.data.train_length - 1, max(windows.lengths) - 1})
   bytes_per_token = windows.bytes_per_token
   words = sum(map(lm.count_words, windows.texts())) / windows.tokens
   return {
     **_facts(trained),
-    'loss': [one.loss for one in losses],
-    'perplexity': [one.perplexity for one in losses],
-    'bits_per_byte': [one.bits_per_byte(bytes_per_token) for one in losses],
+    'loss': [one.loss for one in found],
+    'window_loss': [[*one.window_loss] for one in found],
+    'windows_digest': windows.digest,
+    'perplexity': [one.perplexity for one in found],
+    'bits_per_byte': [one.bits_per_byte(bytes_per_token) for one in found],
     'bytes_per_token': bytes_per_token,
-    'word_perplexity': [_word_perplexity(one.loss, words) for one in losses],
-    'tokens': losses[0].tokens,
-    'bias_error': [one.bias_error for one in losses],
-    'refused': {str(one.length): one.refused for one in losses if one.refused},
+    'word_perplexity': [_word_perplexity(one.loss, words) for one in found],
+    'tokens': found[0].tokens,
+    'bias_error': [one.bias_error for one in found],
+    'refused': {str(one.length): one.refused for one in found if one.refused},
     'loss_by_position': {
       str(one.length): {
         'position': [*one.position],
         'loss': [*one.position_loss],
       }
-      for one in losses
+      for one in found
       if not one.refused
     },
     'biases': bias_maps.summary(run.model, trained.state.params, distances),
-    'contextual_positions': _contextual_positions(trained, windows, losses),
+    'contextual_positions': _contextual_positions(trained, windows, found),
   }
-
-
-def losses(
-  trained: run_lib.Trained,
-  windows: Any,
-  label: str,
-  after_batch: Callable[[], None],
-) -> list[float | None]:
-  """Returns the loss at each length, None where the model has no loss."""
-  return [one.loss for one in _losses(trained, windows, label, after_batch)]
 
 
 def _contextual_positions(
@@ -153,7 +145,7 @@ def _contextual_positions(
   )
 
 
-def _losses(
+def losses(
   trained: run_lib.Trained,
   windows: Any,
   label: str,
@@ -162,7 +154,7 @@ def _losses(
 ) -> list[Any]:
   """Returns the LengthLoss of each length, and prints each."""
   run = trained.run
-  losses = []
+  found = []
   for one in length_curve.run(
     run.model,
     run.scheme,
@@ -178,8 +170,8 @@ def _losses(
     if one.bias_error:
       what += f'; bias error of up to {one.bias_error:.1e} nats'
     print(f'{label}: length {one.length}: {what}', flush=True)
-    losses.append(one)
-  return losses
+    found.append(one)
+  return found
 
 
 def _word_perplexity(loss: float | None, words: float) -> float | None:

@@ -23,9 +23,12 @@ def create(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     update = optax.adamw(
       rate, config.b1, config.b2, weight_decay=decay, mask=decayed
     )
-  if not config.clip_norm:
-    return update
-  return optax.chain(optax.clip_by_global_norm(config.clip_norm), update)
+  parts = [update]
+  if config.clip_norm:
+    parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
+  if config.encoding_rate != 1:
+    parts.append(optax.masked(optax.scale(config.encoding_rate), of_encodings))
+  return optax.chain(*parts) if len(parts) > 1 else update
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -60,8 +63,18 @@ def decayed(params: Params) -> Params:
   """
 
   def decays(path: tuple[Any, ...], _: jax.Array) -> bool:
-    names = [entry.key for entry in path]
-    excluded = any(n.startswith('encoding') for n in names)
-    return not excluded and names[-1] in ('kernel', 'table', *groups.LORA)
+    kernels = ('kernel', 'table', *groups.LORA)
+    return not _of_encoding(path) and path[-1].key in kernels
 
   return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def of_encodings(params: Params) -> Params:
+  """Returns a mask that is True for the parameters of encodings."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: _of_encoding(path), params
+  )
+
+
+def _of_encoding(path: tuple[Any, ...]) -> bool:
+  return any(entry.key.startswith('encoding') for entry in path)

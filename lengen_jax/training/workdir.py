@@ -179,8 +179,8 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
   if file.name == RUN:
     # Runs of older versions lack fields that were added since.
     known = json.loads(defaults.get().to_json())
-    for section in sections:
-      fields[section] = known[section] | fields[section]
+    for section in (*sections, 'optimizer'):
+      fields[section] = known[section] | fields.get(section, {})
   return fields
 
 

@@ -47,7 +47,7 @@ params = jax.device_put(params, layout.whole)
 curve = length_curve.run(
   config, scheme, params, windows, batch_tokens=80, seed=0, layout=layout
 )
-losses = [one.loss for one in curve]
+losses = [[one.loss, *one.window_loss] for one in curve]
 writer = generation.Generator(
   config, scheme, max_new=6, end_id=-1, batch_tokens=64, seed=0, layout=layout
 )

@@ -82,6 +82,9 @@ def test_loss_equals_a_plain_computation(windows):
       starts, [*starts[1:], length], one.position_loss, strict=True
     ):
       np.testing.assert_allclose(loss, -chosen[:, first:end].mean(), rtol=1e-5)
+    # Pieces of all windows follow each other.
+    by_window = -chosen.reshape(64 // length, 5, length).mean((0, 2))
+    np.testing.assert_allclose(one.window_loss, by_window, rtol=1e-5)
     assert one.perplexity == pytest.approx(np.exp(one.loss))
     assert one.bits_per_byte(2.0) == pytest.approx(one.loss / np.log(2) / 2)
 
@@ -115,6 +118,13 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
       np.asarray(jax.nn.log_softmax(logits), np.float64), targets[..., None], 2
     )[..., 0]
     np.testing.assert_allclose(one.loss, -chosen[weights].mean(), rtol=1e-6)
+    np.testing.assert_allclose(np.mean(one.window_loss), one.loss, rtol=1e-9)
+    # Windows have unequal numbers of masked tokens.
+    excess = (-chosen - one.loss) * weights
+    excess = excess.reshape(64 // length, 5, length).sum((0, 2))
+    np.testing.assert_allclose(
+      one.window_loss, one.loss + excess / one.tokens * 5, rtol=1e-5
+    )
   assert seen[8] == seen[16] == seen[64]
 
 

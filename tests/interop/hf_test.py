@@ -414,7 +414,7 @@ def test_scanned_losses(name, assert_close):
   assert_close(found, want[..., 0])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize('name', ('untied', *OTHERS, *NAMES[1:]))
 def test_decoding_equals_a_forward_pass(name, assert_close):
   params, config = load(name)

@@ -65,7 +65,7 @@ def test_remaining_runs_are_those_without_results(tmp_path, monkeypatch):
   (line,) = costs.remaining(experiment.parts, request)
   # Four runs of eight steps of 7.5 minutes.
   assert line.startswith(
-    'c4: 4 runs of 8 steps, about 240 min by steps of fire('
+    'c4: 4 x 8 steps to train, about 240 min by steps of fire('
   )
   left = part.unfinished(request, ())
   assert ['fixed' in one.model.encoding for one in left] == [True, False] * 2
@@ -79,7 +79,7 @@ def test_remaining_runs_are_those_without_results(tmp_path, monkeypatch):
   for path in results[:3]:
     path.touch()
   (line,) = costs.remaining(experiment.parts, request)
-  assert 'c4: 1 runs of 8 steps, about 60 min' in line
+  assert 'c4: 1 x 8 steps to train, about 60 min' in line
   results[3].touch()
   assert not [*costs.remaining(experiment.parts, request)]
 
@@ -89,8 +89,8 @@ def test_runs_that_start_from_other_models(tmp_path, monkeypatch):
   experiment = reproduce.get('randomized/table2')
   request = parts.Request('tiny', (0,), (), str(tmp_path), experiment.name)
   first, second = costs.remaining(experiment.parts, request)
-  assert first.startswith('pretrained: 1 runs of 8 steps')
-  assert second.startswith('finetuned: 3 runs of 8 steps')
+  assert first.startswith('pretrained: 1 x 8 steps')
+  assert second.startswith('finetuned: 3 x 8 steps')
   tuned = experiment.parts[1]
   known = [{'name': 'pretrained', 'trained': 'trained/x'}]
   left = tuned.unfinished(request, known)
@@ -107,10 +107,10 @@ def test_runs_that_start_from_other_models(tmp_path, monkeypatch):
   ('name', 'lines'),
   [
     # Of eight rows of a part, three are trained.
-    ('su/mlm', ['sinusoidal: 3 runs', 'rope: 3 runs']),
+    ('su/mlm', ['sinusoidal: 3 x 8', 'rope: 3 x 8']),
     pytest.param(
       'randomized/table3',
-      ['imagenet: 12 runs', 'no delimiter: 2 runs'],
+      ['imagenet: 12 x 8', 'no delimiter: 2 x 8'],
       marks=pytest.mark.slow,
     ),
     ('su/figure1', []),
@@ -123,7 +123,7 @@ def test_steps_of_each_architecture_are_timed(
   experiment = reproduce.get(name)
   request = parts.Request('tiny', (0,), (), str(tmp_path), experiment.name)
   found = [*costs.remaining(experiment.parts, request)]
-  assert [line.partition(' of ')[0] for line in found] == lines
+  assert [line.partition(' steps ')[0] for line in found] == lines
 
 
 @pytest.mark.parametrize(

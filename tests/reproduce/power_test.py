@@ -53,6 +53,22 @@ def test_detected_as_often_as_stated(seeds, spread):
   assert abs(held - power.POWER) < 0.03
 
 
+def test_windows_limit_what_seeds_detect():
+  half = np.sqrt(0.5)
+  found = results((-half, half), (-half, half))
+  for row, windows in zip(
+    found['parts'][0]['rows'], ([-3.0, 0.0, 3.0], [0.0, 0.0, 0.0]), strict=True
+  ):
+    row['windows'] = [{'mean': windows, 'noise': 0.0}]
+  test = claims.test(found, LOW.comparisons[0])
+  assert test.variances == pytest.approx((0.5, 0.5, 3.0))
+  # With many seeds, two degrees of freedom and a variance of 3 remain.
+  rng = np.random.default_rng(0)
+  scores = power.detectable(test, 2, 500) + rng.normal(0, 3, (20_000, 3))
+  found = stats.ttest_1samp(scores, 0, axis=1, alternative='greater')
+  assert abs(np.mean(found.pvalue < claims.LEVEL) - power.POWER) < 0.03
+
+
 def test_seeds_needed():
   test = recorded_test((-0.5, 0.0, 0.5), (0.1, 0.6, 1.1))
   needed = power.seeds_needed([test], 3)

@@ -6,25 +6,42 @@ import pathlib
 import re
 
 from lengen_jax import reproduce
-from lengen_jax.reproduce import results_page
+from lengen_jax.reproduce import claims, results_page, study
+from lengen_jax.reproduce import experiment as experiment_lib
 
 DOCS = pathlib.Path(__file__).parent.parent.parent / 'docs'
 
 
 def test_the_page_is_that_of_the_results():
-  for name, study in (('results.md', False), ('study.md', True)):
+  for name, is_study in (('results.md', False), ('study.md', True)):
     assert (DOCS / name).read_text() == results_page.page(
-      DOCS / 'results', study=study
+      DOCS / 'results', study=is_study
     ), 'run: make results'
 
 
 def test_every_claim_is_there():
   page = ''.join(
-    results_page.page(DOCS / 'results', study=study) for study in (False, True)
+    results_page.page(DOCS / 'results', study=each) for each in (False, True)
   )
   for experiment in reproduce.EXPERIMENTS.values():
     for claim in experiment.claims:
       assert f'| {claim.key} | {claim.text} | `{experiment.name}` |' in page
+
+
+def test_advice_is_supported():
+  """Each effect that a sentence states is significant, and in its direction."""
+  page = (DOCS / 'study.md').read_text()
+  for advice in study.ADVICE:
+    name = f'{advice.experiment.replace("/", "_")}_hours.json'
+    found = json.loads((DOCS / 'results' / name).read_text())
+    lines = map(experiment_lib.parse_comparisons, advice.comparisons)
+    compared = sum(lines, ())
+    assert advice.text.count('{}') == len(compared)
+    claim = experiment_lib.Claim('', '', compared)
+    judged = claims.judge(claim, claims.at_step(found, advice.step))
+    for one in judged['comparisons']:
+      assert one['outcome'] == 'holds', (advice.text, one)
+      assert f'{one["effect"]:.3g} [{one["interval"][0]:.3g}, ' in page
 
 
 def test_results_are_taken_and_shown(tmp_path):

@@ -480,6 +480,16 @@ def test_verdicts_along_training(earlier, verdict, text):
   judged = claims.judge(claim, found)
   assert judged['verdict'] == verdict
   assert reproduction.verdict(judged) == f'{verdict} ({text})'
+  # Windows that differ by step decide at their step.
+  if verdict == 'confirmed':
+    low, high = found['parts'][0]['rows']
+    for row, last in ((low, 0.0), (high, 9.0)):
+      row['trajectory']['windows'] = [
+        [{'mean': [x, -x], 'noise': 0.0}] for x in (last, 0.0, 0.0)
+      ]
+    unclear, *others = claims.judge(claim, found)['by_step']
+    assert unclear == [1, 'not seen']
+    assert others == judged['by_step'][1:]
   # Rows that were tested at other steps have no common history.
   found['parts'][0]['rows'][0]['trajectory']['steps'] = [1, 3, 4]
   judged = claims.judge(claim, found)
@@ -509,6 +519,30 @@ def test_scale_hours():
   assert experiment.seeds_at('cpu') == experiment.seeds
 
 
+def test_settings_of_a_part():
+  def prepared(name, number=0):
+    experiment = reproduce.get(name)
+    part = experiment.parts[number]
+    request = parts.Request('hours', (0,), (), 'runs', name)
+    config, _, folder = part.prepared(request, ())
+    return part, config, folder, part.differences(config, request)
+
+  part, config, folder, notes = prepared('study/rate', 1)
+  assert config.optimizer.encoding_rate == 10.0
+  assert notes == ['optimizer.encoding_rate: 10.0']
+  # Runs at the plain rate are those of other parts of the study.
+  _, plain, shared, notes = prepared('study/rate')
+  assert plain.optimizer.encoding_rate == 1.0 and notes == []
+  assert shared == prepared('study/interpolation')[2] != folder
+  spec = part.runs(config, 'hours')['raw distance']
+  interpolation = prepared('study/interpolation')[0]
+  assert spec == interpolation.runs(plain, 'hours')['raw distance']
+  ranges = prepared('study/range')[0].runs(plain, 'hours')
+  random = prepared('study/random_positions')[0].runs(plain, 'hours')
+  assert ranges['range 1x'] == random['rope, randomized']
+  assert 'max_position=20480' in ranges['range 10x']
+
+
 def test_trajectories_are_kept_and_drawn(tmp_path):
   experiment = dataclasses.replace(
     reproduce.get('study/biases'),
@@ -528,6 +562,28 @@ def test_trajectories_are_kept_and_drawn(tmp_path):
   assert steps == [4, 8]
   assert [seed[-1] for seed in values] == row['values']
   assert values[0][0] != values[0][1]
+  for n, windows in enumerate(row['trajectory']['windows']):
+    mean = np.mean([seed[n] for seed in values], 0)
+    by_window = [np.mean(column['mean']) for column in windows]
+    np.testing.assert_allclose(by_window, mean, rtol=1e-5)
+  assert row['windows'] == row['trajectory']['windows'][-1]
+  # The same models in another unit, whose windows are linear in those losses.
+  (curves_part,) = experiment.parts
+  other = dataclasses.replace(
+    experiment,
+    parts=(dataclasses.replace(curves_part, unit='perplexity'),),
+  )
+  again = run.reproduce(other, 'tiny', tmp_path, (0, 1), overrides)
+  (perplexities,) = again['parts'][0]['rows']
+  losses = np.array(row['values'])
+  assert perplexities['values'][1] == pytest.approx(np.exp(losses[1]))
+  slope = np.exp(losses).mean(0)
+  for n, column in enumerate(perplexities['windows']):
+    mean = np.array(column['mean'])
+    assert mean.mean() == pytest.approx(perplexities['value'][n], rel=1e-6)
+    # Seeds have nearly the same perplexity, and so nearly the same slope.
+    want = np.ptp(row['windows'][n]['mean']) * slope[n]
+    assert np.ptp(mean) == pytest.approx(want, rel=0.02)
   head, body = reproduction.trajectory(part)
   assert head == ['run', 'score', 'step 4', 'step 8']
   assert [line[:2] for line in body] == [['nope', '1x'], ['nope', '16x - 1x']]
@@ -538,6 +594,10 @@ def test_trajectories_are_kept_and_drawn(tmp_path):
   assert folder / 'code, by step.png' in reproduction.write(found, folder)
   assert (folder / 'code, by step.png').stat().st_size > 10_000
   assert part['differences'] == []
+  (note,) = reproduction.notes(part)
+  assert note == 'intervals include the variance over 2 test windows'
+  part['rows'].append({'name': 'old'})
+  assert reproduction.notes(part)[-1] == f'{note}, but not for old'
 
 
 def test_one_comparison_that_fails_refutes():
@@ -598,6 +658,7 @@ def test_what_no_seed_changes_is_exact():
     assert claims.judge(claim, found)['verdict'] == verdict
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize('seeds', (2, 3, 5))
 @pytest.mark.parametrize('noise', [(1, 1), (0.2, 1), (1, 0.2)])
 def test_equal_models_rarely_differ(seeds, noise):
@@ -617,6 +678,105 @@ def test_equal_models_rarely_differ(seeds, noise):
     held += [one['outcome'] for one in judged['comparisons']].count('holds')
   # 5 %, and twice the standard error of 500 draws of the reference.
   assert 0.01 < held / trials / 3 < 0.07
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize('seeds', [2, 3, 5])
+@pytest.mark.parametrize(
+  ('of_seeds', 'both', 'held_by_seeds'),
+  [
+    # Seeds, alike in both models or not, and what is specific to a seed and a
+    # window, beside the differences between windows.
+    ((0.1, 0.1), 0.1, 0.1),
+    ((0.0, 0.0), 1.0, 0.0),
+    ((0.0, 1.5), 0.1, 0.0),
+    ((0.3, 0.3), 1.0, 0.0),
+  ],
+)
+def test_equal_models_rarely_differ_on_few_windows(
+  of_seeds, both, held_by_seeds, seeds
+):
+  """Models of equal expected loss that differ on the windows tested."""
+  generator = np.random.default_rng(0)
+  comparisons = experiment_lib.parse_comparisons('part: low < high @ 1')
+  claim = experiment_lib.Claim('X', '', comparisons)
+  trials, held = 1000, {'seeds': 0, 'windows': 0}
+  for _ in range(trials):
+    found, windows = result([0] * seeds, [0] * seeds), []
+    # Some windows are harder for both models.
+    common_W = generator.normal(0, 5, 24)
+    for row, of_seed in zip(found['parts'][0]['rows'], of_seeds, strict=True):
+      loss_SxW = common_W + generator.normal(0, 1, 24)
+      loss_SxW = loss_SxW + generator.normal(0, of_seed, (seeds, 1))
+      loss_SxW += generator.normal(0, both, loss_SxW.shape)
+      row['values'] = loss_SxW.mean(1, keepdims=True).tolist()
+      tested = [{'loss': [0.0], 'window_loss': [one]} for one in loss_SxW]
+      windows.append(curves.window_scores(tested, 'loss'))
+    held['seeds'] += claims.judge(claim, found)['verdict'] == 'confirmed'
+    for row, scores in zip(found['parts'][0]['rows'], windows, strict=True):
+      row['windows'] = scores
+    held['windows'] += claims.judge(claim, found)['verdict'] == 'confirmed'
+  assert 0.015 < held['windows'] / trials < 0.065
+  assert held['seeds'] / trials >= held_by_seeds
+
+
+def test_variance_over_windows():
+  found = result((1.0, 1.2), (2.0, 2.2))
+  low, high = found['parts'][0]['rows']
+
+  def term(line):
+    (comparison,) = experiment_lib.parse_comparisons(line)
+    test = claims.test(found, comparison)
+    return dict(zip(test.freedoms[2:], test.variances[2:], strict=True))
+
+  low['windows'] = [{'mean': [1.1, 1.0, 1.2], 'noise': 0.004}]
+  high['windows'] = [{'mean': [2.1, 1.8, 2.4], 'noise': 0.008}]
+  # The differences on the windows are 1, 0.8 and 1.2; two seeds have half of
+  # the noise.
+  want = (0.04 - 0.006) / 3
+  assert term('part: low < high @ 1') == pytest.approx({2: want})
+  comparison = experiment_lib.parse_comparisons('part: low < high @ 1')[0]
+  test = claims.test(found, comparison)
+  assert test.error == pytest.approx((0.02 + want) ** 0.5)
+  assert test.freedom == pytest.approx((0.02 + want) / (0.01 + want / 2))
+  # A constant is the same on all windows; a margin of 50 % halves the higher.
+  assert term('part: low @ 1 < 2') == pytest.approx({2: 0.008 / 3})
+  # Their variance of 0.0025 is less than half of the noise, 0.003.
+  assert term('part: low < high @ 1 by 50%') == {2: 0.0}
+  # Windows of another part are used if they are the same.
+  other = found['parts'][0] | {'name': 'other'}
+  found['parts'].append(other)
+  across = 'part: low @ 1 < other: high @ 1'
+  assert term(across) == {}
+  for part in found['parts']:
+    part['windows_digest'] = 'abcd'
+  assert term(across) == pytest.approx({2: want})
+  other['windows_digest'] = 'ef01'
+  assert term(across) == {}
+  # Nor are windows of one of the rows, or a single window.
+  for windows in ([None], [{'mean': [2.0], 'noise': 0.0}]):
+    low['windows'] = high['windows'] = windows
+    assert term('part: low < high @ 1') == {}
+  del low['windows']
+  assert term('part: low < high @ 1') == {}
+
+
+def test_noise_of_a_seed_on_a_window():
+  """It is what means of seeds and of windows do not explain."""
+  tested = [
+    {'loss': [2.0], 'window_loss': [[1.0, 3.0]]},
+    {'loss': [3.0], 'window_loss': [[4.0, 2.0]]},
+  ]
+  (column,) = curves.window_scores(tested, 'loss')
+  assert column['mean'] == [2.5, 2.5]
+  # Residuals of -1, 1, 1 and -1, with one degree of freedom.
+  assert column['noise'] == pytest.approx(4.0)
+  # Columns without losses, of results of an earlier version or of one seed.
+  missing = tested[0] | {'loss': [None], 'window_loss': [[]]}
+  assert curves.window_scores([missing, tested[1]], 'loss') == [None]
+  assert curves.window_scores([{'loss': [2.0]}] * 2, 'loss') == [None]
+  (alone,) = curves.window_scores(tested[:1], 'loss')
+  assert alone == {'mean': [1.0, 3.0], 'noise': 0.0}
 
 
 def test_intervals():

@@ -217,13 +217,16 @@ _PADDED = "format='reversed', pad=True"
 def test_largest_role(spec):
   """No role is larger, and some row has it."""
   task = tasks.create(spec)
-  found = -1
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def roles(n):
+    rows = task.sample(jax.random.key(n), 512, n)
+    return batches.make(task, *rows, n, autoregressive=True)['roles']
+
   for n in (1, 2):
-    batch = batches.make(
-      task, *task.sample(jax.random.key(n), 512, n), n, autoregressive=True
-    )
-    found = int(batch['roles'].max())
-    assert batch['roles'].min() >= -1
+    roles_BxRxL = np.asarray(roles(n))
+    found = roles_BxRxL.max()
+    assert roles_BxRxL.min() >= -1
     # The last digit of an answer is no input.
     assert task.largest_role(n) - 1 <= found <= task.largest_role(n)
 
@@ -249,9 +252,8 @@ def test_roles_of_n_by_m_multiplication_descend():
   assert task.answer('314*02') == '82600'
   roles = task.encode('314*02', '82600')['roles']
   assert roles.tolist() == [[2, 3, 4, 5, 3, 4, 5, 4, 3, 2, 1, 0]]
-  batch = batches.make(
-    task, *task.sample(jax.random.key(0), 4, 3, 5), 3, autoregressive=True
-  )
+  make = functools.partial(batches.make, task, autoregressive=True)
+  batch = jax.jit(make)(*task.sample(jax.random.key(0), 4, 3, 5), 3)
   # The last token of the answer is not read.
   np.testing.assert_array_equal(batch['roles'][0, :, :12], [roles[0]] * 4)
   assert (batch['roles'][0, :, 12:] == -1).all()
@@ -300,8 +302,10 @@ def test_scratchpads(spec):
   task = create(
     f"{spec}, format='reversed', lengths='uniform', scratchpad=True)"
   )
-  inputs, targets = task.sample(KEY, 16, jnp.int32(4), 5)
-  batch = batches.make(task, inputs, targets, 4, autoregressive=True)
+  rows = task.sample(KEY, 16, jnp.int32(4), 5)
+  make = functools.partial(batches.make, task, autoregressive=True)
+  batch_roles = np.asarray(jax.jit(make)(*rows, 4)['roles'])
+  inputs, targets, mask = map(np.asarray, (*rows, task.mask(rows[1], 4)))
   lengths = set()
   for row in range(len(inputs)):
     question = task.text(inputs[row])
@@ -310,9 +314,9 @@ def test_scratchpads(spec):
       want, roles = sums_and_roles(numbers, len(numbers[0]) * task.pad)
     else:
       want, roles = products_and_roles(numbers, task.pad)
-    answer = np.asarray(targets[row][task.mask(targets, 4)[row]])
+    answer = targets[row][mask[row]]
     assert task.text(answer) == want and answer[-1] == symbols.END
-    got = np.asarray(batch['roles'][:, row])
+    got = batch_roles[:, row]
     # The end of an answer is not read.
     size = len(roles[0])
     assert got[:, :size].tolist() == roles
@@ -347,9 +351,9 @@ def test_scratchpads_by_hand():
 def test_rows_have_their_own_lengths_and_roles():
   """Answers follow their questions; the end and padding have no role."""
   task = create("addition(format='reversed', pad=True, lengths='uniform')")
-  inputs, targets = task.sample(KEY, 16, 3, 4)
+  inputs, targets = map(np.asarray, task.sample(KEY, 16, 3, 4))
   make = functools.partial(batches.make, task, autoregressive=True)
-  batch = jax.jit(make)(inputs, targets, 3)
+  batch = jax.device_get(jax.jit(make)(inputs, targets, 3))
   assert batch['roles'].shape == (1, *batch['inputs'].shape)
   lengths = set()
   for row in range(16):
@@ -360,7 +364,7 @@ def test_rows_have_their_own_lengths_and_roles():
     at = batch['weights'][row] > 0
     assert at.nonzero()[0].tolist() == list(range(len(question), size))
     want = task.encode(question, answer)['roles'][0]
-    roles = np.asarray(batch['roles'][0, row])
+    roles = batch['roles'][0, row]
     np.testing.assert_array_equal(roles[:size], want)
     assert (roles[size:] == -1).all()
     lengths.add(size)

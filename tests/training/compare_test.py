@@ -3,6 +3,7 @@
 import json
 import signal
 
+import numpy as np
 import pytest
 
 from lengen_jax import data, errors
@@ -153,9 +154,9 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
     return losses(*args, **kwargs)
 
   monkeypatch.setattr(loop, 'train', train)
-  losses = length_curve.position_losses
+  losses = length_curve.weighted_losses
   with monkeypatch.context() as patch:
-    patch.setattr(length_curve, 'position_losses', terminate)
+    patch.setattr(length_curve, 'weighted_losses', terminate)
     with pytest.raises(errors.PreemptedError, match='trained, but not eval'):
       compare.compare(tiny_config, tmp_path, runs)
   assert not (tmp_path / 'results.json').exists()
@@ -245,6 +246,8 @@ def test_losses_along_training(tmp_path, tiny_config, monkeypatch):
   for curve in (plain, dynamic):
     assert curve['trajectory']['steps'] == [1, 2, 5, 6]
     assert curve['trajectory']['loss'][-1] == curve['loss']
+    means = np.mean(curve['trajectory']['window_loss'], -1)
+    np.testing.assert_allclose(means, curve['trajectory']['loss'], rtol=1e-9)
   folder = tmp_path / 'whole' / runs_lib.folder(runs[0])
   windows = data.load(run_lib.Run(tiny_config).data, 64).evaluation(
     run_lib.Run(tiny_config).eval
@@ -258,7 +261,7 @@ def test_losses_along_training(tmp_path, tiny_config, monkeypatch):
     assert dynamic['trajectory']['loss'][n][1] != want[1]
 
   # Interrupted at the second of the steps.
-  losses, calls = length_curve.position_losses, []
+  losses, calls = length_curve.weighted_losses, []
 
   def interrupted(*args, **kwargs):
     calls.append(0)
@@ -267,12 +270,15 @@ def test_losses_along_training(tmp_path, tiny_config, monkeypatch):
     return losses(*args, **kwargs)
 
   with monkeypatch.context() as patch:
-    patch.setattr(length_curve, 'position_losses', interrupted)
+    patch.setattr(length_curve, 'weighted_losses', interrupted)
     with pytest.raises(KeyboardInterrupt):
       compare.compare(tiny_config, tmp_path / 'again', runs)
   folder = tmp_path / 'again' / runs_lib.folder(runs[0])
   begun = json.loads((folder / 'trajectory-curve.json').read_text())
   assert begun['steps'] == [1]
+  # A version without losses of windows wrote them: they are computed anew.
+  wrong = {'steps': [1, 2], 'loss': [[0.0, 0.0], [0.0, 0.0]]}
+  (folder / 'trajectory-curve.json').write_text(json.dumps(wrong))
   again = compare.compare(tiny_config, tmp_path / 'again', runs)
   assert [one['trajectory'] for one in again['curves']] == [
     one['trajectory'] for one in results['curves']

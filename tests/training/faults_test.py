@@ -240,7 +240,7 @@ def test_sigterm_in_a_validation_saves_and_the_run_resumes(
   tiny_config.train.checkpoint_every = 4
   tiny_config.train.evaluate_every = 4
   tiny_config.eval.batch_tokens = 512
-  original, calls = length_curve.position_losses, []
+  original, calls = length_curve.weighted_losses, []
 
   def losses(*arguments, **named):
     calls.append(0)
@@ -248,7 +248,7 @@ def test_sigterm_in_a_validation_saves_and_the_run_resumes(
       os.kill(os.getpid(), signal.SIGTERM)
     return original(*arguments, **named)
 
-  monkeypatch.setattr(length_curve, 'position_losses', losses)
+  monkeypatch.setattr(length_curve, 'weighted_losses', losses)
   stop = 0
   loop.train(tiny_config, tmp_path / 'whole', corpus=corpus)
   batches = len(calls) // 2

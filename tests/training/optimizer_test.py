@@ -56,6 +56,31 @@ def test_encodings_norms_and_tables_of_positions_do_not_decay(tiny_config):
   assert not decays['final_norm/scale']
 
 
+@pytest.mark.parametrize('name', ['adam', 'adamw'])
+def test_encodings_have_their_own_rate(name):
+  params = {
+    'layer_0': {
+      'attention': {
+        'encoding': {'mlp_0': {'kernel': jnp.ones(3)}},
+        'query': {'kernel': jnp.ones(3)},
+      }
+    }
+  }
+  grads = jax.tree.map(lambda leaf: leaf * jnp.array([1.0, -2.0, 3.0]), params)
+
+  def updates(**fields):
+    tx = optimizer.create(OptimizerConfig(name=name, **fields), 10)
+    return tx.update(grads, tx.init(params), params)[0]['layer_0']['attention']
+
+  plain, faster = updates(), updates(encoding_rate=10.0)
+  for part, factor in (('query', 1), ('encoding', 10)):
+    before, after = jax.tree.leaves(plain[part]), jax.tree.leaves(faster[part])
+    np.testing.assert_allclose(after[0], factor * before[0], rtol=1e-6)
+    assert np.abs(before[0]).min() > 0
+  frozen = updates(encoding_rate=0.0)
+  assert not jax.tree.leaves(frozen['encoding'])[0].any()
+
+
 @pytest.mark.parametrize('schedule', ['constant', 'cosine', 'linear'])
 def test_no_steps(schedule):
   config = OptimizerConfig(
