@@ -54,7 +54,7 @@ test-slow: $(DATA)
 
 test-aot: $(LIBTPU)
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m pytest -m aot tests/aot \
-	  --numprocesses=auto
+	  --numprocesses=auto --dist=worksteal
 
 test-beam:
 	$(MAKE) .venv-beam/.data VENV=.venv-beam EXTRAS='test,data,beam'

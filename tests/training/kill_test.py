@@ -202,7 +202,7 @@ def test_processes_of_two_are_stopped_and_killed(
 
 
 @pytest.mark.parametrize(
-  'processes, windows, steps', [(1, 256, (10, 20)), (2, 96, (10,))]
+  'processes, windows, steps', [(1, 256, (10, 20)), (2, 40, (10,))]
 )
 def test_sigterm_in_a_long_validation(
   tmp_path, environment, processes, windows, steps
