@@ -24,9 +24,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DATA := $(VENV)/.data
 LIBTPU := $(VENV)/libtpu
-# INSTALL='uv pip install --quiet --python $(BIN)/python' takes a quarter of the
-# time.
-INSTALL ?= $(BIN)/python -m pip install --quiet
+# PIP_INSTALL='uv pip install --quiet --python $(BIN)/python' takes a quarter of
+# the time.
+PIP_INSTALL ?= $(BIN)/python -m pip install --quiet
 
 BENCH ?= bench
 BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
@@ -62,11 +62,11 @@ test-beam:
 	  --numprocesses=auto
 
 test-peers: $(DATA)
-	$(INSTALL) --editable '.[$(BENCH)]'
+	$(PIP_INSTALL) --editable '.[$(BENCH)]'
 	$(BIN)/python -m pytest -m peers --numprocesses=auto --dist=loadfile
 
 bench-small: $(DATA) $(LIBTPU)
-	$(INSTALL) --editable '.[$(BENCH)]'
+	$(PIP_INSTALL) --editable '.[$(BENCH)]'
 	echo $(BENCHMARKS) | PYTHONPATH=$(abspath $(LIBTPU)) JAX_PLATFORMS=cpu \
 	  xargs -n 1 -P 2 sh -c '$(BIN)/python -m benchmarks.$$0 --small'
 
@@ -115,14 +115,14 @@ $(READY): setup.py
 	  "lengen_jax needs Python 3.11 or later; set PYTHON=python3.x")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(INSTALL) --editable '.[$(EXTRAS)]'
+	$(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	touch $(READY)
 
 # TensorFlow and what reads data; the demo does without.
 $(DATA): $(READY)
-	$(INSTALL) --editable '.[data]'
+	$(PIP_INSTALL) --editable '.[data]'
 	touch $(DATA)
 
 # In its own folder, because any process that can import libtpu looks for TPUs.
 $(LIBTPU): $(READY)
-	$(INSTALL) --target $@ 'libtpu>=0.0.51'
+	$(PIP_INSTALL) --target $@ 'libtpu>=0.0.51'

@@ -61,10 +61,10 @@ def at_step(results: Results, n: int) -> Results:
     if 'trajectory' not in row:
       return row
     tested = row['trajectory']
-    at_step = row | {'values': [steps[n] for steps in tested['values']]}
+    changed = row | {'values': [steps[n] for steps in tested['values']]}
     if 'windows' in tested:
-      at_step['windows'] = tested['windows'][n]
-    return at_step
+      changed['windows'] = tested['windows'][n]
+    return changed
 
   parts = [
     part | {'rows': [at(row) for row in part['rows']]}

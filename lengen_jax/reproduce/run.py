@@ -61,14 +61,17 @@ def reproduce(
       f'{experiment.name} has no scale {scale!r}; use --scale='
       + ' or '.join(each for each in SCALES if each in scales)
     )
+  configured = [x for x in parts if isinstance(x, parts_lib.ConfiguredPart)]
+  fixed = dict(_FIXED)
+  for part in configured:
+    fixed |= dict.fromkeys(part.settings, 'use lengen compare for other values')
   for override in overrides:
     key = override.removeprefix('--config.').partition('=')[0]
-    if key in _FIXED:
+    if key in fixed:
       raise errors.ConfigError(
-        f'--config.{key} is set by the experiment; {_FIXED[key]}'
+        f'--config.{key} is set by the experiment; {fixed[key]}'
       )
-  configured = [isinstance(one, parts_lib.ConfiguredPart) for one in parts]
-  if overrides and not any(configured):
+  if overrides and not configured:
     raise errors.ConfigError(
       f'{experiment.name} trains nothing and has no config; leave out '
       f'{overrides[0]}'

@@ -238,16 +238,15 @@ ADVICE = (
     ),
   ),
   Advice(
-    'With RoPE, random positions are better at 16 times the length by {}, and '
-    'worse at the training length by {}.',
+    'Use random positions with RoPE, where they are better at 16 times the '
+    'length by {} and worse at the training length by {}; do not use them with '
+    'FIRE, where they are worse at both, by {} and {}.',
     'study/random_positions',
-    ('code: rope, randomized < rope @ 16', 'code: rope < rope, randomized @ 1'),
-  ),
-  Advice(
-    'With FIRE, do not use random positions: they are worse at the training '
-    'length by {}, and at 16 times it by {}.',
-    'study/random_positions',
-    ('code: fire < fire, randomized @ 1|16',),
+    (
+      'code: rope, randomized < rope @ 16',
+      'code: rope < rope, randomized @ 1',
+      'code: fire < fire, randomized @ 16|1',
+    ),
   ),
   Advice(
     'Do not choose an encoding by a short training: after a sixteenth of the '

@@ -393,6 +393,10 @@ def test_unknown_names():
     run.reproduce(
       reproduce.get('fire/table4'), 'tiny', 'x', None, ['--config.seed=3']
     )
+  # The rate distinguishes the parts.
+  with pytest.raises(errors.ConfigError, match='encoding_rate is set by'):
+    rate = ['--config.optimizer.encoding_rate=2']
+    run.reproduce(reproduce.get('study/rate'), 'tiny', 'x', None, rate)
   with pytest.raises(errors.ConfigError, match='each once'):
     run.reproduce(reproduce.get('fire/table4'), 'tiny', 'anywhere', (1, 1))
 

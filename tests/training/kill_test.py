@@ -216,7 +216,7 @@ def test_sigterm_in_a_long_validation(
     f'--config.train.steps={steps[-1]}',
     '--config.train.checkpoint_every=10',
     '--config.train.evaluate_every=10',
-    # Thousands of batches.
+    # Hundreds of batches, or thousands.
     f'--config.eval.windows={windows}',
     '--config.eval.batch_tokens=32',
   ]
