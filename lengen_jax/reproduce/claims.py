@@ -76,9 +76,10 @@ def at_step(results: Results, n: int) -> Results:
 def _judge(claim: Claim, results: Results) -> Results:
   """Returns a claim with its verdict and the outcomes of its comparisons.
 
-  A comparison is Welch's one-sided t test (1947) over seeds, in each direction:
-  it holds, fails, or is unclear. Each of its two models has a variance of its
-  own, so that a noisy reference, or rows that differ in noise, do not make
+  A comparison is a one-sided t test over seeds, in each direction: it holds,
+  fails, or is unclear. Paired scores are compared by their differences. Others
+  are compared by Welch's test (1947): each of the two models has a variance of
+  its own, so that a noisy reference, or rows that differ in noise, do not make
   comparisons significant; that models of a seed share their data is not used.
   Where the scores of single test windows are known, the variance of the
   difference over windows is added to that over seeds, since both models are
@@ -137,8 +138,9 @@ class Test(NamedTuple):
     mean: mean over seeds.
     margin: the margin, in the unit of the scores.
     variances: terms of the variance of the mean: those of low and of high over
-      seeds, then, where known, that of the difference over test windows; () if
-      the mean is exact, None if the variance is unknown.
+      seeds, or that of the differences of paired scores and 0, then, where
+      known, that of the difference over test windows; () if the mean is exact,
+      None if the variance is unknown.
     freedoms: degrees of freedom of each term.
   """
 
@@ -192,7 +194,11 @@ def test(results: Results, comparison: Comparison) -> Test | None:
   seeds = len(low)
   if seeds < 2:
     return Test(mean, margin, None)
-  variances = [statistics.variance(scores) / seeds for scores in (low, bound)]
+  if comparison.paired:
+    differences = [b - a for a, b in zip(low, bound, strict=True)]
+    variances = [statistics.variance(differences) / seeds, 0.0]
+  else:
+    variances = [statistics.variance(scores) / seeds for scores in (low, bound)]
   # With coarse scores, a variance of 0 may be chance.
   if not any(variances):
     return Test(mean, margin, None)
@@ -221,7 +227,10 @@ def _over_windows(
   count = difference_W.size
   if count < 2:
     return None
-  noise = (factor**2 * high['noise'] + low['noise']) / len(results['seeds'])
+  # That of paired scores may cancel in part and is not known.
+  noise = 0.0
+  if not comparison.paired:
+    noise = (factor**2 * high['noise'] + low['noise']) / len(results['seeds'])
   variance = float(difference_W.var(ddof=1)) - noise
   return max(variance, 0.0) / count, count - 1
 

@@ -102,13 +102,15 @@ class Comparison:
 
   Columns are relative lengths, or names such as 'beyond'. A negative margin
   tolerates the opposite order up to that amount. A `relative` margin is a
-  fraction of the mean of `high`.
+  fraction of the mean of `high`. Scores are `paired` if those of a seed are of
+  the same model, or of models that were trained from the same one.
   """
 
   low: Operand
   high: Operand
   margin: float = 0.0
   relative: bool = False
+  paired: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +155,9 @@ class Experiment:
     return HOURS_SEEDS if scale == 'hours' else self.seeds
 
 
-def parse_comparisons(line: str) -> tuple[Comparison, ...]:
+def parse_comparisons(
+  line: str, experiment_parts: Sequence[Any] = ()
+) -> tuple[Comparison, ...]:
   """Returns the comparisons of a line such as 'part: a < b|c @ 1|4'.
 
   The line is 'LEFT < RIGHT' or 'LEFT > RIGHT', optionally followed by
@@ -162,11 +166,14 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
   those of the other side. The right side may be a number. All pairs of rows are
   compared; columns are paired in order. A line with '[a|b]' stands for two
   lines: one has a in place of this and of any '[]', the other has b.
+
+  `experiment_parts` determine which scores are paired; without them, those of
+  the same row are.
   """
   if '[' in line:
     head, names, tail = re.split(r'[\[\]]', line, maxsplit=2)
     lines = [(head + x + tail).replace('[]', x) for x in names.split('|')]
-    return sum(map(parse_comparisons, lines), ())
+    return sum((parse_comparisons(x, experiment_parts) for x in lines), ())
   body, _, margin = line.partition(' by ')
   sign = '<' if ' < ' in body else '>'
   left, right = (_parse_side(side) for side in body.split(f' {sign} '))
@@ -184,8 +191,28 @@ def parse_comparisons(line: str) -> tuple[Comparison, ...]:
           low, high = high, low
         percent = margin.endswith('%')
         amount = float(margin.rstrip('%') or 0) / (100 if percent else 1)
-        comparisons.append(Comparison(low, high, amount, percent))
+        first, second = (_first_model(x, experiment_parts) for x in (low, high))
+        paired = first is not None and first == second
+        comparisons.append(Comparison(low, high, amount, percent, paired))
   return tuple(comparisons)
+
+
+def _first_model(
+  operand: Operand, experiment_parts: Sequence[Any]
+) -> tuple[str, str] | None:
+  """Returns (part, row) of the model from which an operand's was trained.
+
+  It is the operand's own unless the model was finetuned. Returns None for a
+  constant.
+  """
+  if not isinstance(operand, tuple):
+    return None
+  name, row, _ = operand
+  # A model starts from one of a previous part.
+  for part in reversed(experiment_parts):
+    if part.name == name:
+      name, row = part.first_model(row)
+  return name, row
 
 
 def _parse_side(text: str) -> tuple[list[Any], list[Any], list[Any]]:
@@ -235,7 +262,7 @@ def read(
       found.append(Experiment(name, title, tuple(parts[table]), **others))
     elif line.startswith('  '):
       claim = claims.pop()
-      comparisons = claim.comparisons + parse_comparisons(line)
+      comparisons = claim.comparisons + parse_comparisons(line, parts[table])
       claims.append(dataclasses.replace(claim, comparisons=comparisons))
     else:
       key, _, statement = line.partition(': ')

@@ -71,6 +71,13 @@ class Part:
   def check(self, request: Request) -> None:
     """Raises `errors.LengenError` if the part cannot run."""
 
+  def first_model(self, row: str) -> tuple[str, str]:
+    """Returns (part, row) of the model from which that of a row is trained.
+
+    It is the row's own if it starts from random parameters.
+    """
+    return self.name, row
+
   def run(self, request: Request, previous: Sequence[Results]) -> Results:
     """Returns the results, given those of the experiment's previous parts."""
     raise NotImplementedError
@@ -198,6 +205,13 @@ class ConfiguredPart(Part):
         f'{self.config} at scale {request.scale}: {error}; --scale=cpu needs '
         'no data'
       ) from None
+
+  def first_model(self, row: str) -> tuple[str, str]:
+    by_name = {one.name: one for one in self.rows}
+    model = by_name[by_name[row].trained_as or row]
+    if self.init_part is None:
+      return self.name, model.name
+    return self.init_part, model.init_row or model.name
 
   def rows_at(self, scale: str) -> list[Row]:
     """Returns the rows that are run at a scale."""

@@ -680,6 +680,92 @@ def test_equal_models_rarely_differ(seeds, noise):
   assert 0.01 < held / trials / 3 < 0.07
 
 
+@pytest.mark.parametrize('seeds', (2, 3, 5))
+@pytest.mark.parametrize('noise', [0.0, 1.0])
+def test_equal_paired_scores_rarely_differ(seeds, noise):
+  """A model at two lengths, tested on windows with `noise` or without."""
+  generator = np.random.default_rng(0)
+  comparisons = experiment_lib.parse_comparisons('part: low @ 1 < @ 2')
+  claim = experiment_lib.Claim('X', '', comparisons)
+  trials, held = 1000, 0
+  for _ in range(trials):
+    found = result([0] * seeds, [0] * seeds)
+    found['parts'][0]['columns'] = [1, 2]
+    row = found['parts'][0]['rows'][0]
+    loss_CxSxW = noise * generator.normal(0, 1, (2, 1, 24))
+    # Of a seed on a window, alike at both lengths.
+    loss_CxSxW = loss_CxSxW + 2 * noise * generator.normal(0, 1, (seeds, 24))
+    # Of a seed, alike at both lengths and not.
+    loss_CxSxW += generator.normal(0, 1, (seeds, 1))
+    loss_CxSxW += generator.normal(0, 0.1, (2, seeds, 1))
+    row['values'] = loss_CxSxW.mean(2).T.tolist()
+    if noise:
+      tested = [
+        {'loss': [0.0, 0.0], 'window_loss': loss_CxSxW[:, n]}
+        for n in range(seeds)
+      ]
+      row['windows'] = curves.window_scores(tested, 'loss')
+    held += claims.judge(claim, found)['verdict'] == 'confirmed'
+  assert 0.02 < held / trials < 0.065
+
+
+def test_paired_scores():
+  """Seeds that differ by much, all of which improve."""
+  low, high = (1.0, 2.0, 3.0), (1.2, 2.3, 3.4)
+  found = result(low, high)
+  comparison = experiment_lib.parse_comparisons('part: low < high @ 1')[0]
+  paired = dataclasses.replace(comparison, paired=True)
+  test = claims.test(found, paired)
+  # Differences of 0.2, 0.3 and 0.4.
+  assert test.mean == pytest.approx(0.3)
+  assert test.error == pytest.approx(0.1 / 3**0.5)
+  assert test.freedom == pytest.approx(2)
+  for one, verdict in ((comparison, 'not seen'), (paired, 'confirmed')):
+    claim = experiment_lib.Claim('X', '', (one,))
+    assert claims.judge(claim, found)['verdict'] == verdict
+  # A margin of 50 % is one of each seed: bounds of 0.6, 1.15 and 1.7.
+  half = dataclasses.replace(paired, margin=0.5, relative=True)
+  assert claims.test(found, half).error == pytest.approx(0.45 / 3**0.5)
+  # The noise of windows is not subtracted.
+  for row, mean_W in zip(
+    found['parts'][0]['rows'], ([1.0, 2.0, 3.0], [2.0, 2.0, 5.0]), strict=True
+  ):
+    row['windows'] = [{'mean': mean_W, 'noise': 0.5}]
+  assert claims.test(found, paired).variances[2:] == pytest.approx((1 / 3,))
+  assert claims.test(found, comparison).variances[2:] == pytest.approx((2 / 9,))
+
+
+@pytest.mark.parametrize(
+  ('name', 'line', 'paired'),
+  [
+    # A model at two lengths, and one that is tested in two ways.
+    ('warping/table1', 'wikitext103: rope @ 1 < @ 2', True),
+    ('warping/table1', 'wikitext103: interpolated < rope @ 2', True),
+    ('warping/table1', 'wikitext103: rope < randomized, 8072 @ 1', False),
+    # A model and one finetuned from it, and two finetuned from one.
+    ('randomized/table2', 'pretrained: rope < finetuned: rope @ 4', True),
+    ('randomized/table2', 'finetuned: alibi < rope, randomized @ 4', True),
+    ('randomized/table2', 'pretrained: rope < finetuned: alibi @ 4', True),
+    ('fire/yarn', 'pretrained: fire @ 4 < finetuned: yarn @ 1', False),
+    ('fire/yarn', 'pretrained: rope @ 4 < finetuned: yarn @ 1', True),
+    ('fire/yarn', 'finetuned: fire < yarn @ 1', False),
+    # Means of other parts, and constants.
+    ('warping/tableA', 'three tasks: rope @ all < @ beyond', True),
+    ('warping/tableA', 'three tasks: rope < alibi @ all', False),
+    ('warping/table1', 'wikitext103: rope @ 1 < 2', False),
+  ],
+)
+def test_which_scores_are_paired(name, line, paired):
+  parts_of = reproduce.EXPERIMENTS[name].parts
+  (comparison,) = experiment_lib.parse_comparisons(line, parts_of)
+  assert comparison.paired == paired
+
+
+def test_claims_have_paired_scores():
+  (claim,) = reproduce.EXPERIMENTS['randomized/table2'].claims
+  assert all(one.paired for one in claim.comparisons)
+
+
 @pytest.mark.some(4)
 @pytest.mark.parametrize('seeds', [2, 3, 5])
 @pytest.mark.parametrize(
@@ -849,7 +935,7 @@ def test_comparisons_are_parsed():
     ('p: a, b < c @ 1', [compare(low, high)]),
     ('p: a, b > c @ 1 by 0.5', [compare(high, low, 0.5)]),
     ('p: a, b < c @ 1 by -5%', [compare(low, high, -0.05, relative=True)]),
-    ('p: a, b @ 1 < @ 2.5', [compare(low, ('p', 'a, b', 2.5))]),
+    ('p: a, b @ 1 < @ 2.5', [compare(low, ('p', 'a, b', 2.5), paired=True)]),
     ('p: a, b @ 1 < q: c @ x:2', [compare(low, ('q', 'c', 'x:2'))]),
     ('p: a, b @ 1 > 0.1', [compare(0.1, low)]),
     (
