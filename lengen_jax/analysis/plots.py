@@ -77,17 +77,26 @@ def trajectories(
   near = min(lengths, key=lambda n: abs(n - trained))
   far = max(n for n in lengths if n <= 8 * trained or n == min(lengths))
   columns = [lengths.index(near), lengths.index(far)]
-  steps: set[int] = set()
-  for n, (curve, name) in enumerate(zip(results['curves'], names, strict=True)):
+  drawn = []
+  for curve in results['curves']:
     found = curve.get('trajectory') or {'steps': [], 'loss': []}
     losses = [floats(loss)[columns] for loss in found['loss']]
-    gaps = [long - short for short, long in losses]
-    axes.plot(found['steps'], gaps, label=name, **style(n))
-    steps |= {*found['steps']}
+    drawn.append((found['steps'], [long - short for short, long in losses]))
   axes.axhline(0, color='0.6', linewidth=1, zorder=1)
-  length_axis(axes, sorted(steps))
-  gap = f'loss at {far} minus loss at {near}, {unit}'
-  axes.set(xlabel='training step', ylabel=gap)
+  by_step(axes, drawn, names, f'loss at {far} minus loss at {near}, {unit}')
+
+
+def by_step(
+  axes: Any,
+  curves: Sequence[tuple[Sequence[int], Sequence[float]]],
+  names: Sequence[str],
+  label: str,
+) -> None:
+  """Draws curves, each of steps and scores, against the training step."""
+  for n, ((steps, scores), name) in enumerate(zip(curves, names, strict=True)):
+    axes.plot(steps, scores, label=name, **style(n))
+  length_axis(axes, sorted({step for steps, _ in curves for step in steps}))
+  axes.set(xlabel='training step', ylabel=label)
 
 
 def _loss_axes(

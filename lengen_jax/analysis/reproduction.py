@@ -193,58 +193,62 @@ def table(
 def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
   """Returns head and rows of a part's table by training step, if it has one.
 
-  Each row has the score at the training length, and the difference between the
-  longest length and this one: means over seeds, ± half the range.
+  A row of loss by length has the score at the training length, and the
+  difference between the longest length and this one; other rows have the score
+  of each column. They are means over seeds, ± half the range.
   """
   rows = [row for row in part['rows'] if 'trajectory' in row]
   if not rows:
     return None
-  near, far = _ends(part)
-  steps = rows[0]['trajectory']['steps']
   columns = part['columns']
-  head = ['run', 'score', *(f'step {step}' for step in steps)]
-  names = f'{columns[near]:g}x', f'{columns[far]:g}x - {columns[near]:g}x'
+  digits = 3
+  if isinstance(columns[0], str):
+    scores = {name: (n, None) for n, name in enumerate(columns)}
+    digits = 1
+  else:
+    near = min(range(len(columns)), key=lambda n: abs(columns[n] - 1))
+    far = columns.index(max(columns))
+    scores = {
+      f'{columns[near]:g}x': (near, None),
+      f'{columns[far]:g}x - {columns[near]:g}x': (far, near),
+    }
+  tested = rows[0]['trajectory']['steps']
+  head = ['run', 'score', *(f'step {step}' for step in tested)]
   body = []
   for row in rows:
-    values = row['trajectory']['values']
-    for name, seeds in zip(
-      names,
-      (
-        [[one[near] for one in each] for each in values],
-        [[_minus(one[far], one[near]) for one in each] for each in values],
-      ),
-      strict=True,
-    ):
-      cells = [_mean_and_range(each) for each in zip(*seeds, strict=True)]
+    for name, (n, less) in scores.items():
+      by_seed = [
+        [one[n] if less is None else _minus(one[n], one[less]) for one in steps]
+        for steps in row['trajectory']['values']
+      ]
+      by_step = zip(*by_seed, strict=True)
+      cells = [_mean_and_range(each, digits) for each in by_step]
       body.append([row['name'], name, *cells])
   return head, body
-
-
-def _ends(part: Results) -> tuple[int, int]:
-  """Returns the columns of the training length and of the longest one."""
-  columns = part['columns']
-  near = min(range(len(columns)), key=lambda n: abs(columns[n] - 1))
-  return near, columns.index(max(columns))
 
 
 def _minus(high: float | None, low: float | None) -> float | None:
   return None if high is None or low is None else high - low
 
 
-def _mean_and_range(figures: Sequence[float | None]) -> str:
+def _mean_and_range(figures: Sequence[float | None], digits: int) -> str:
   known = [one for one in figures if one is not None]
   if len(known) < len(figures):
     return '–'
   half = (max(known) - min(known)) / 2
-  text = f'{statistics.fmean(known):.3f}'
-  return f'{text} ±{half:.3f}' if len(known) > 1 else text
+  text = f'{statistics.fmean(known):.{digits}f}'
+  return f'{text} ±{half:.{digits}f}' if len(known) > 1 else text
 
 
 def draw_trajectories(part: Results, path: pathlib.Path) -> None:
-  """Draws the gap between long contexts and that of training, by step."""
+  """Draws the first column of a sweep by step, or the gap of a loss curve.
+
+  That is the gap between long contexts and that of training.
+  """
   rows = [row for row in part['rows'] if 'trajectory' in row]
   names = [row['name'] for row in rows]
-  curves = []
+  columns, unit = part['columns'], part['unit']
+  tested = []
   for row in rows:
     by_step = zip(*row['trajectory']['values'], strict=True)
     means = [
@@ -254,15 +258,21 @@ def draw_trajectories(part: Results, path: pathlib.Path) -> None:
       ]
       for seeds in by_step
     ]
-    found = {'steps': row['trajectory']['steps'], 'loss': means}
-    curves.append({'trajectory': found})
+    tested.append({'steps': row['trajectory']['steps'], 'loss': means})
+  if isinstance(columns[0], str):
+    curves = [
+      (one['steps'], plots.floats([scores[0] for scores in one['loss']]))
+      for one in tested
+    ]
+    plots.write(path, plots.by_step, curves, names, f'{columns[0]}, {unit}')
+    return
   scale = part['train_length']
   results = {
-    'lengths': [int(scale * column) for column in part['columns']],
+    'lengths': [int(scale * column) for column in columns],
     'train_length': scale,
-    'curves': curves,
+    'curves': [{'trajectory': one} for one in tested],
   }
-  plots.write(path, plots.trajectories, results, names, part['unit'])
+  plots.write(path, plots.trajectories, results, names, unit)
 
 
 def _spread(part: Results, row: Results, n: int) -> str:

@@ -45,15 +45,20 @@ class EvalConfig:
       raise errors.ConfigError(
         f'eval.lengths has a length twice: {self.lengths}'
       )
-    if any(n < 1 for n in self.steps) or [*self.steps] != sorted({*self.steps}):
-      raise errors.ConfigError(
-        'eval.steps must be ascending whole numbers from 1 on, such as '
-        f"'(250, 500, 1000)'; got {self.steps}"
-      )
+    check_steps(self.steps)
     for field in ('batch_tokens', 'windows', 'examples'):
       if (n := getattr(self, field)) is not None and n < 1:
         raise errors.ConfigError(f'eval.{field} must be at least 1, got {n}')
     check_sampling('eval.', self.temperature, self.top_p)
+
+
+def check_steps(steps: tuple) -> None:
+  """Raises errors.ConfigError if steps are not ascending from 1 on."""
+  if any(n < 1 for n in steps) or [*steps] != sorted({*steps}):
+    raise errors.ConfigError(
+      'eval.steps must be ascending whole numbers from 1 on, such as '
+      f"'(250, 500, 1000)'; got {steps}"
+    )
 
 
 def check_sampling(prefix: str, temperature: float, top_p: float) -> None:

@@ -16,9 +16,6 @@ from lengen_jax.training import compare, files, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
-# At scale `hours`, models are also tested at 1 / n of their training steps.
-_TESTED_AT = (16, 8, 4, 2)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LengthCurves(parts.ConfiguredPart):
@@ -35,6 +32,7 @@ class LengthCurves(parts.ConfiguredPart):
   window: float | None = None
   kind: ClassVar[str] = 'curves'
   result: ClassVar[str | None] = 'curve.json'
+  tested_earlier: ClassVar[bool] = True
 
   def load(self, request: parts.Request, *changes: str) -> parts.Config:
     config = super().load(request, *changes)
@@ -45,11 +43,6 @@ class LengthCurves(parts.ConfiguredPart):
       config.data.path = config.data.path.replace(f'_{whole}', f'_{length}')
       if self.window:
         config.model.window = int(length * self.window)
-      if request.scale == 'hours' and not config.eval.steps:
-        steps = config.train.steps
-        # Training of fewer than 16 steps is tested at fewer of them.
-        earlier = {steps // part for part in _TESTED_AT} - {0, steps}
-        config.eval.steps = tuple(sorted(earlier))
     return config
 
   def train(

@@ -38,13 +38,30 @@ class Average(parts.Part):
       line = parts.table_row(name, rows[0]['run'], by_seed, paper)
       # As in the papers: first the best seed, then the mean over parts.
       line['value'] = parts.reduce_columns([row['value'] for row in rows])
-      table.append(line)
+      table.append(line | _mean_trajectory(rows))
     return self.results(
       table,
       **{key: first[key] for key in shared},
       of=[one['name'] for one in averaged],
       of_all=len(self.members),
     )
+
+
+def _mean_trajectory(rows: Sequence[Results]) -> Results:
+  """Returns the mean scores of rows at all tested steps.
+
+  It is {} if the rows were tested at one step only, or at different steps.
+  """
+  tested = [row.get('trajectory', {'steps': []}) for row in rows]
+  steps = tested[0]['steps']
+  if not steps or any(one['steps'] != steps for one in tested):
+    return {}
+  by_seed = zip(*(one['values'] for one in tested), strict=True)
+  values = [
+    [parts.reduce_columns(each) for each in zip(*seed, strict=True)]
+    for seed in by_seed
+  ]
+  return {'trajectory': {'steps': steps, 'values': values}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

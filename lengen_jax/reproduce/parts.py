@@ -26,6 +26,8 @@ Scores = list[float | None]
 # other fields of the part's results, which must include 'columns'.
 Outcome = tuple[list[tuple[list[Scores], Results]], list[Results], Results]
 
+# At scale `hours`, models are also tested at 1 / n of their training steps.
+_TESTED_AT = (16, 8, 4, 2)
 # Settings, or sections of them, that the list of differences omits: other lines
 # describe them, or no score depends on them.
 _OMITTED_DIFFERENCES = (
@@ -162,6 +164,8 @@ class ConfiguredPart(Part):
   hardware: str = ''
   # Written into the folder of a finished run; None if runs have no folders.
   result: ClassVar[str | None] = None
+  # Whether results have the scores of models at `eval.steps`.
+  tested_earlier: ClassVar[bool] = False
   omitted: ClassVar[tuple[str, ...]] = _OMITTED_DIFFERENCES
 
   def make_config(self, request: Request) -> Config:
@@ -172,7 +176,10 @@ class ConfiguredPart(Part):
     return config
 
   def load(self, request: Request, *changes: str) -> Config:
-    """Returns the config at a scale, with the user's overrides."""
+    """Returns the config at a scale, with the user's overrides.
+
+    At scale `hours`, models are also tested at earlier steps.
+    """
     substitute = self.substitute_at(request.scale)
     values = {**self.settings, **(substitute.changes if substitute else {})}
     if folder := self._substitute_folder(request):
@@ -184,6 +191,11 @@ class ConfiguredPart(Part):
       steps *= experiment_lib.LONGER
       longer = f'--config.train.steps={steps}'
       config = load_config(self.config, 'cpu', [longer, *overrides])
+      if self.tested_earlier and not config.eval.steps:
+        steps = config.train.steps
+        # Training of fewer than 16 steps is tested at fewer of them.
+        earlier = {steps // part for part in _TESTED_AT} - {0, steps}
+        config.eval.steps = tuple(sorted(earlier))
     else:
       config = load_config(self.config, request.scale, overrides)
     with config.unlocked():

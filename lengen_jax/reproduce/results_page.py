@@ -217,7 +217,8 @@ def _section(found: Results) -> list[str]:
       if by_step := reproduction.trajectory(part):
         lines += ['', f'**{part["name"]}, by training step**', '']
         lines += [*_table(*by_step), '']
-        lines.append(f'![{part["name"]}, by step](pictures/{_picture(found)})')
+        picture = _picture(found, part)
+        lines.append(f'![{part["name"]}, by step](pictures/{picture})')
       lines += ['', *(f'- {note}' for note in reproduction.notes(part))]
     if 'commits' in part:
       tested |= {*(part['commits'] or ['unrecorded'])}
@@ -263,9 +264,10 @@ def _file(found: Results) -> str:
   return f'{found["name"].replace("/", "_")}_{found["scale"]}.json'
 
 
-def _picture(found: Results) -> str:
-  """Returns the name of the picture of an experiment's trajectories."""
-  return _file(found).replace('.json', '.png')
+def _picture(found: Results, part: Results) -> str:
+  """Returns the name of the picture of a part's trajectories."""
+  name = part['name'].replace(' ', '_')
+  return _file(found).replace('.json', f'_{name}.png')
 
 
 def main(runs: str, docs: str) -> None:
@@ -286,7 +288,7 @@ def main(runs: str, docs: str) -> None:
     files.write_json(path, found)
     for part in found['parts']:
       if reproduction.trajectory(part):
-        picture = pathlib.Path(docs) / 'pictures' / _picture(found)
+        picture = pathlib.Path(docs) / 'pictures' / _picture(found, part)
         picture.parent.mkdir(exist_ok=True)
         reproduction.draw_trajectories(part, picture)
   for name, study in (('results.md', False), ('study.md', True)):

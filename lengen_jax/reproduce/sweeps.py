@@ -1,5 +1,6 @@
 """Scores of generated tasks beyond and within the training lengths."""
 
+from collections.abc import Callable
 import dataclasses
 import statistics
 from typing import ClassVar
@@ -26,6 +27,7 @@ class TaskSweep(parts.ConfiguredPart):
   unit: str = 'percent'
   seed_reduction: str = 'max'
   kind: ClassVar[str] = 'sweep'
+  tested_earlier: ClassVar[bool] = True
 
   def make_config(self, request: parts.Request) -> parts.Config:
     config = self.load(request)
@@ -48,17 +50,21 @@ class TaskSweep(parts.ConfiguredPart):
       results = sweep.sweep(config, folder)
     score, longest = results['score'], results['train_lengths'][1]
 
-    def percent(point: Results, column: str) -> float | None:
-      """Returns the mean of a column."""
-      scores = [
-        score
-        for score, length in zip(point[score], results['lengths'], strict=True)
-        if column in (ALL, BEYOND if length > longest else SEEN)
-      ]
-      return None if None in scores else 100 * statistics.fmean(scores)
+    def percents(by_length: parts.Scores) -> parts.Scores:
+      """Returns the means that are the columns."""
+      means: parts.Scores = []
+      for column in self.means:
+        scores = [
+          score
+          for score, length in zip(by_length, results['lengths'], strict=True)
+          if column in (ALL, BEYOND if length > longest else SEEN)
+        ]
+        missing = None in scores
+        means.append(None if missing else 100 * statistics.fmean(scores))
+      return means
 
     def order(point: Results) -> float:
-      mean = percent(point, self.means[0])
+      mean = percents(point[score])[0]
       return -1.0 if mean is None else mean
 
     rows = self.rows_at(request.scale)
@@ -70,10 +76,9 @@ class TaskSweep(parts.ConfiguredPart):
         max((p for p in entry['points'] if p['seed'] == seed), key=order)
         for seed in request.seeds
       ]
-      by_seed = [
-        [percent(point, column) for column in self.means] for point in best
-      ]
-      scores.append((by_seed, {'run': entry['run']}))
+      by_seed = [percents(point[score]) for point in best]
+      more = {'run': entry['run'], **_trajectory(best, score, percents)}
+      scores.append((by_seed, more))
       curve = parts.reduce_columns([point[score] for point in best])
       curves.append({'run': row.name, 'curve': curve})
     shared = ('score', 'lengths', 'train_lengths', 'baselines')
@@ -87,3 +92,20 @@ class TaskSweep(parts.ConfiguredPart):
       'by_length': {'runs': curves} | {key: results[key] for key in shared},
     }
     return scores, points, fields
+
+
+def _trajectory(
+  points: list[Results],
+  score: str,
+  percents: Callable[[parts.Scores], parts.Scores],
+) -> Results:
+  """Returns the columns at all tested steps; {} if only the last was tested.
+
+  Points of an older sweep have no trajectory.
+  """
+  tested = [point.get('trajectory', {'steps': []}) for point in points]
+  steps = tested[0]['steps']
+  if not steps or any(one['steps'] != steps for one in tested):
+    return {}
+  values = [[*map(percents, one[score])] for one in tested]
+  return {'trajectory': {'steps': steps, 'values': values}}

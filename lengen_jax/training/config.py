@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping
 import dataclasses
 import math
 import numbers
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_collections
 
 from lengen_jax import errors, specs
 from lengen_jax.data.config import DataConfig
-from lengen_jax.evaluation.config import EvalConfig
+from lengen_jax.evaluation.config import check_steps, EvalConfig
 from lengen_jax.models.config import ModelConfig
 
 OPTIMIZERS = ('adam', 'adamw')
@@ -142,6 +142,7 @@ class TaskEvalConfig:
     operand_examples: sequences for the part of right answers by the digits of
       both operands, of arithmetic tasks with two operands; 0 for none. Each
       operand has from one to the longest of `lengths` digits.
+    steps: steps of training after which models are tested, beside the last.
   """
 
   lengths: tuple
@@ -152,10 +153,12 @@ class TaskEvalConfig:
   score: str = 'accuracy'
   by: str = 'teacher_forcing'
   operand_examples: int = 0
+  steps: tuple = ()
 
   def __post_init__(self) -> None:
     positive = ('examples', 'batch_tokens', 'buckets')
     _check('eval', self, positive, score=SCORES, by=READS)
+    check_steps(self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,6 +251,7 @@ class TaskConfig:
   sweep: SweepConfig
 
 
+_Sections = TypeVar('_Sections', RunConfig, TaskConfig)
 # Sections of the other kind of config, and advice.
 _OTHER_KIND = {
   'sweep': 'of a sweep over a generated task; run it with lengen sweep',
@@ -270,13 +274,7 @@ def check_run(config: ml_collections.ConfigDict) -> RunConfig:
     raise errors.ConfigError(
       f'seed must be a number, at least 0 and below {2**32}, got {seed!r}'
     )
-  found = RunConfig(**sections)
-  if max(found.eval.steps, default=0) > found.train.steps:
-    raise errors.ConfigError(
-      f'eval.steps={found.eval.steps} has steps beyond the last one, '
-      f'train.steps={found.train.steps}'
-    )
-  return found
+  return _check_last_step(RunConfig(**sections))
 
 
 def check_task(config: ml_collections.ConfigDict) -> TaskConfig:
@@ -286,7 +284,17 @@ def check_task(config: ml_collections.ConfigDict) -> TaskConfig:
     errors.ConfigError: see `check_run`.
   """
   root = {'task': 1, 'positions': 1, 'paper': 1}
-  return TaskConfig(**_read(TaskConfig, config, root))
+  return _check_last_step(TaskConfig(**_read(TaskConfig, config, root)))
+
+
+def _check_last_step(found: _Sections) -> _Sections:
+  """Returns sections whose `eval.steps` are steps of training."""
+  if max(found.eval.steps, default=0) > found.train.steps:
+    raise errors.ConfigError(
+      f'eval.steps={found.eval.steps} has steps beyond the last one, '
+      f'train.steps={found.train.steps}'
+    )
+  return found
 
 
 def _read(
@@ -350,7 +358,9 @@ def _check(
     label = f'{section}.{field}'
     if isinstance(value, tuple | list):
       are_numbers = all(isinstance(each, numbers.Real) for each in value)
-      if not (value and are_numbers and len({*value}) == len(value)):
+      # A tuple whose default is empty may be.
+      some = value or getattr(type(config), field, None) == ()
+      if not (some and are_numbers and len({*value}) == len(value)):
         raise errors.ConfigError(
           f'{label} must be one or more distinct numbers, for example '
           f"'(1, 2)'; got {value!r}"

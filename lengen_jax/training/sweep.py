@@ -1,6 +1,6 @@
 """Sweeps over generated tasks: runs x learning rates x seeds, and a summary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import hashlib
 import itertools
 import json
@@ -97,16 +97,28 @@ def run_group(
   group = hashlib.sha256(repr(filled).encode()).hexdigest()[:8]
   unfinished = folder / f'unfinished-{group}'
   checkpoints = checkpoint.Checkpointer(unfinished, None, keep=2)
+  saved = folder / f'trajectory-{group}.json'
+  # The scores of the points by step, in the order of `eval.steps`.
+  earlier = files_lib.read_json(saved) if saved.exists() else {}
+
+  def test(state: task_trainer.Points, step: int) -> None:
+    earlier[str(step)] = _test(trainer, state, len(points))
+    files_lib.write_json(saved, earlier)
+
   try:
     state = checkpoints.restore(trainer.abstract(count))
     if state is None:
       state = trainer.init(seeds, rates)
-    state, seconds = _train(trainer, state, len(points), checkpoints, label)
+    state, seconds = _train(
+      trainer, state, len(points), checkpoints, label, test
+    )
   finally:
     checkpoints.close()
   began = time.monotonic()
-  lengths = sorted(trainer.config.eval.lengths)
-  scores = [trainer.test(state, length) for length in lengths]
+  scores = _test(trainer, state, len(points))
+  tested = {}
+  if earlier:
+    tested = {**earlier, str(trainer.config.train.steps): scores}
   operands = None
   if trainer.config.eval.operand_examples:
     operands = trainer.test_operands(state)
@@ -116,7 +128,11 @@ def run_group(
       {
         'learning_rate': rate,
         'seed': seed,
-        **{k: [_finite(s[k][n]) for s in scores] for k in config_lib.SCORES},
+        **scores[n],
+        'trajectory': {
+          'steps': [*map(int, tested)],
+          **{k: [each[n][k] for each in tested.values()] for k in scores[n]},
+        },
         'operands': operands
         and _operand_map(operands['share'][n], operands['count']),
         'commit': revision.running(),
@@ -126,6 +142,19 @@ def run_group(
       },
     )
   shutil.rmtree(unfinished)
+  saved.unlink(missing_ok=True)
+
+
+def _test(
+  trainer: task_trainer.TaskTrainer, state: task_trainer.Points, count: int
+) -> list[dict[str, list[float | None]]]:
+  """Returns the scores of each of the first `count` points by length."""
+  lengths = sorted(trainer.config.eval.lengths)
+  scores = [trainer.test(state, length) for length in lengths]
+  return [
+    {k: [_finite(s[k][n]) for s in scores] for k in config_lib.SCORES}
+    for n in range(count)
+  ]
 
 
 def point_file(folder: pathlib.Path, point: Point) -> pathlib.Path:
@@ -140,10 +169,16 @@ def _train(
   count: int,
   checkpoints: checkpoint.Checkpointer,
   label: str,
+  test: Callable[[task_trainer.Points, int], None],
 ) -> tuple[task_trainer.Points, float]:
-  """Trains a group to the last step; returns the state and the seconds."""
+  """Trains a group to the last step; returns the state and the seconds.
+
+  `test` is called with the state and the step at each of `eval.steps` before
+  the last one; its time is not included.
+  """
   config = trainer.config.train
   steps, every = config.steps, config.checkpoint_every
+  tested = [n for n in trainer.config.eval.steps if n < steps]
   tokens = config.batch_size * config.max_length // 2 * count
   done = int(state.step[0])
   began = time.monotonic()
@@ -156,10 +191,15 @@ def _train(
     progress.start_clock()
     while done < steps:
       # The mean loss covers the same steps after a resume.
-      last = min(steps, (done // config.log_every + 1) * config.log_every)
+      logged = (done // config.log_every + 1) * config.log_every
+      last = min(steps, logged, *(n for n in tested if n > done))
       state = trainer.train(state, done, last)
       checkpoints.check()
       progress.update(last, f'loss {float(state.loss[:count].mean()):.4f}')
+      if last in tested:
+        paused = time.monotonic()
+        test(state, last)
+        began += time.monotonic() - paused
       if last // every > done // every or last == steps:
         checkpoints.save(state)
       done = last

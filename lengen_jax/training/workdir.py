@@ -67,6 +67,9 @@ def claim(
     return path
   theirs = _read_fields(path / kind)
   free = dict(FREE)
+  if kind == SWEEP:
+    # A sweep keeps scores of these steps, and needs no checkpoints of them.
+    free['eval'] += ('steps',)
   if corpus_info is not None and theirs.get(_CORPUS) == mine[_CORPUS]:
     # The same data may be read from another path.
     free['data'] = ('path', 'raw')

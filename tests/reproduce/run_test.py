@@ -328,6 +328,10 @@ def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
     {'seed': 0, 'exact': [1.0, 0.9, 0.2, 0.3]},
     {'seed': 0, 'exact': [0.2, 0.2, 0.6, 0.2]},
   ]
+  for point in points:
+    tested = [[0.0, 0.2, 0.1, 0.3], point['exact']]
+    point['trajectory'] = {'steps': [5, 10], 'exact': tested}
+  points += [point | {'seed': 1} for point in points]
   found = {
     'score': 'exact',
     'chance': 0.5,
@@ -343,15 +347,76 @@ def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
     rows=(experiment_lib.Row('none', 'nope'),),
     means=means,
   )
-  request = types.SimpleNamespace(seeds=(0,), scale='tiny')
+  request = types.SimpleNamespace(seeds=(0, 1), scale='tiny')
   config = types.SimpleNamespace(sweep=types.SimpleNamespace())
-  [(scores, _)], _, fields = part.train(request, config, tmp_path, None)
+  [(scores, more)], _, fields = part.train(request, config, tmp_path, None)
   assert fields['columns'] == [*means]
   want = [
     {'all': 60.0, 'beyond': 25.0, 'seen': 95.0},
     {'all': 30.0, 'beyond': 40.0, 'seen': 20.0},
   ][best]
-  assert scores == [pytest.approx([want[column] for column in means])]
+  assert scores == [pytest.approx([want[column] for column in means])] * 2
+  assert more['trajectory']['steps'] == [5, 10]
+  earlier = {'all': 15.0, 'beyond': 20.0, 'seen': 10.0}
+  first = pytest.approx([earlier[column] for column in means])
+  assert more['trajectory']['values'] == [[first, scores[0]]] * 2
+  # Points of an older sweep have no earlier scores.
+  for point in points:
+    del point['trajectory']
+  [(again, more)], _, _ = part.train(request, config, tmp_path, None)
+  assert again == scores and 'trajectory' not in more
+
+
+def test_trajectories_of_scores(tmp_path):
+  """A mean over parts has them, too, and claims compare them by step."""
+
+  def sweep_part(name, shift):
+    values = [[[10.0 + shift, 50.0], [30.0 + shift, 70.0]]] * 2
+    rows = [
+      parts.table_row(row, row, [one[-1] for one in values])
+      for row in ('a', 'b')
+    ]
+    for row, sign in zip(rows, (1, -1), strict=True):
+      by_seed = [
+        [[sign * (x + seed) for x in step] for step in one]
+        for seed, one in enumerate(values)
+      ]
+      row['trajectory'] = {'steps': [1, 2], 'values': by_seed}
+      row['values'] = [one[-1] for one in by_seed]
+    fields = {'unit': 'percent', 'columns': ['beyond', 'seen']}
+    shared = {'of_seeds': 'mean', 'standin': None, 'same_kind': True}
+    return {'name': name, 'kind': 'sweep', 'rows': rows, **shared, **fields}
+
+  both = [sweep_part('copy', 0.0), sweep_part('sort', 4.0)]
+  request = types.SimpleNamespace()
+  average = figures.Average(name='mean', members=('copy', 'sort'))
+  found = average.run(request, both)
+  assert found['rows'][0]['trajectory'] == {
+    'steps': [1, 2],
+    'values': [
+      [[12.0, 50.0], [32.0, 70.0]],
+      [[13.0, 51.0], [33.0, 71.0]],
+    ],
+  }
+  head, body = reproduction.trajectory(found)
+  assert head == ['run', 'score', 'step 1', 'step 2']
+  assert body[0] == ['a', 'beyond', '12.5 ±0.5', '32.5 ±0.5']
+  assert [line[:2] for line in body[1:]] == [
+    ['a', 'seen'],
+    ['b', 'beyond'],
+    ['b', 'seen'],
+  ]
+  reproduction.draw_trajectories(found, tmp_path / 'by_step.png')
+  assert (tmp_path / 'by_step.png').stat().st_size > 10_000
+  comparisons = experiment_lib.parse_comparisons('mean: a > b @ beyond')
+  claim = experiment_lib.Claim('X', '', comparisons)
+  results = {'seeds': [0, 1], 'scale': 'hours', 'parts': [*both, found]}
+  judged = claims.judge(claim, results)
+  assert judged['by_step'] == [[1, 'confirmed'], [2, 'confirmed']]
+  # Without the earlier scores of a part, the mean has none.
+  del both[1]['rows'][0]['trajectory']
+  rows = average.run(request, both)['rows']
+  assert ['trajectory' in row for row in rows] == [False, True]
 
 
 def result(low, high):

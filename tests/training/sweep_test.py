@@ -172,6 +172,7 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     made = tiny(runs='kerple_log')
     made.train.steps, made.train.log_every = 7, 2
     made.train.checkpoint_every = 3
+    made.eval.steps = (3, 5, 7)
     return made
 
   def scores(results):
@@ -183,17 +184,28 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
 
   def killed(self, runs, first, last):
     seen.append(first)
-    if len(seen) == 4:
+    if len(seen) == 5:
       raise KeyboardInterrupt
     return train(self, runs, first, last)
 
   monkeypatch.setattr(task_trainer.TaskTrainer, 'train', killed)
   with pytest.raises(KeyboardInterrupt):
     sweep.sweep(config(), tmp_path / 'cut')
-  assert seen == [0, 0, 2, 4]
+  assert seen == [0, 0, 2, 3, 4]
   assert scores(sweep.sweep(config(), tmp_path / 'cut')) == scores(whole)
-  assert seen[4:] == [4, 4, 6]
-  assert not list((tmp_path / 'cut').glob('*/unfinished-*'))
+  # Of step 3, the checkpoint and the scores are kept.
+  assert seen[5:] == [3, 3, 4, 5, 6]
+  names = [path.name for path in (tmp_path / 'cut').glob('kerple*/*')]
+  assert sorted(names) == [
+    f'learning_rate=0.001,seed={seed}.json' for seed in (0, 1)
+  ]
+  for point in whole['runs'][0]['points']:
+    assert point['trajectory']['steps'] == [3, 5, 7]
+    for score in SCORES:
+      earlier = point['trajectory'][score]
+      assert earlier[-1] == point[score] and len(earlier) == 3
+    losses = point['trajectory']['loss']
+    assert losses[0] != losses[1] != losses[2]
 
 
 @pytest.mark.parametrize('given, trained', [(1, 1), (2, 2), (3, 4)])
@@ -229,6 +241,31 @@ def test_a_workdir_of_another_task_is_refused(tmp_path):
   sweep.sweep(tiny(runs='sinusoidal', seeds=(0,)), tmp_path)
   with pytest.raises(errors.WorkdirError, match='belongs to a run of another'):
     sweep.sweep(tiny('even_pairs', runs='sinusoidal'), tmp_path)
+
+
+@pytest.mark.usefixtures('untrained')
+def test_other_steps_may_be_tested_when_a_sweep_is_continued(tmp_path):
+  config = tiny(runs='sinusoidal', seeds=(0,))
+  sweep.sweep(config, tmp_path)
+  # Sweeps of older versions have no such field.
+  path = tmp_path / 'sweep.json'
+  fields = json.loads(path.read_text())
+  del fields['eval']['steps']
+  path.write_text(json.dumps(fields))
+  config.eval.steps = (1, 2)
+  sweep.sweep(config, tmp_path)
+  assert json.loads(path.read_text())['eval']['steps'] == [1, 2]
+
+
+@pytest.mark.parametrize(
+  ('steps', 'match'),
+  [((2, 1), 'must be ascending'), ((1, 4), 'beyond the last one')],
+)
+def test_tested_steps_are_checked(tmp_path, steps, match):
+  config = tiny()
+  config.eval.steps = steps
+  with pytest.raises(errors.ConfigError, match=match):
+    sweep.sweep(config, tmp_path)
 
 
 def test_a_bad_run_is_refused_before_any_is_trained(tmp_path):
