@@ -82,8 +82,8 @@ def trajectories(
     found = curve.get('trajectory') or {'steps': [], 'loss': []}
     losses = [floats(loss)[columns] for loss in found['loss']]
     drawn.append((found['steps'], [long - short for short, long in losses]))
-  axes.axhline(0, color='0.6', linewidth=1, zorder=1)
   by_step(axes, drawn, names, f'loss at {far} minus loss at {near}, {unit}')
+  axes.axhline(0, color='0.6', linewidth=1, zorder=1)
 
 
 def by_step(

@@ -608,6 +608,7 @@ def test_settings_of_a_part():
   assert 'max_position=20480' in ranges['range 10x']
 
 
+@pytest.mark.slow
 def test_trajectories_are_kept_and_drawn(tmp_path):
   experiment = dataclasses.replace(
     reproduce.get('study/biases'),
