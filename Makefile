@@ -68,7 +68,7 @@ test-peers: $(DATA)
 bench-small: $(DATA) $(LIBTPU)
 	$(PIP_INSTALL) --editable '.[$(BENCH)]'
 	echo $(BENCHMARKS) | PYTHONPATH=$(abspath $(LIBTPU)) JAX_PLATFORMS=cpu \
-	  xargs -n 1 -P 2 sh -c '$(BIN)/python -m benchmarks.$$0 --small'
+	  JAX_DISABLE_MOST_OPTIMIZATIONS=1 xargs -n 1 -P 2 sh -c '$(BIN)/python -m benchmarks.$$0 --small'
 
 soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \
