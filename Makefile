@@ -65,10 +65,12 @@ test-peers: $(DATA)
 	$(PIP_INSTALL) --editable '.[$(BENCH)]'
 	$(BIN)/python -m pytest -m peers --numprocesses=auto --dist=loadfile
 
+# Only that the benchmarks run matters, not how fast.
 bench-small: $(DATA) $(LIBTPU)
 	$(PIP_INSTALL) --editable '.[$(BENCH)]'
 	echo $(BENCHMARKS) | PYTHONPATH=$(abspath $(LIBTPU)) JAX_PLATFORMS=cpu \
-	  JAX_DISABLE_MOST_OPTIMIZATIONS=1 xargs -n 1 -P 2 sh -c '$(BIN)/python -m benchmarks.$$0 --small'
+	  JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	  xargs -n 1 -P 2 sh -c '$(BIN)/python -m benchmarks.$$0 --small'
 
 soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \

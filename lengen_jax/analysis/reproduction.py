@@ -241,9 +241,10 @@ def _mean_and_range(figures: Sequence[float | None], digits: int) -> str:
 
 
 def draw_trajectories(part: Results, path: pathlib.Path) -> None:
-  """Draws the first column of a sweep by step, or the gap of a loss curve.
+  """Draws a curve per row by training step.
 
-  That is the gap between long contexts and that of training.
+  For a sweep, it is the first column. For loss by length, it is the loss of
+  long contexts minus that at the training length.
   """
   rows = [row for row in part['rows'] if 'trajectory' in row]
   names = [row['name'] for row in rows]

@@ -54,7 +54,8 @@ class EvalConfig:
 
 def check_steps(steps: tuple) -> None:
   """Raises errors.ConfigError if steps are not ascending from 1 on."""
-  if any(n < 1 for n in steps) or [*steps] != sorted({*steps}):
+  whole = all(isinstance(n, int) and n >= 1 for n in steps)
+  if not whole or [*steps] != sorted({*steps}):
     raise errors.ConfigError(
       'eval.steps must be ascending whole numbers from 1 on, such as '
       f"'(250, 500, 1000)'; got {steps}"

@@ -84,8 +84,9 @@ def _judge(claim: Claim, results: Results) -> Results:
   Where the scores of single test windows are known, the variance of the
   difference over windows is added to that over seeds, since both models are
   tested on the same few windows; a bootstrap over windows estimates the same.
-  It is reduced by the noise that is specific to a seed and a window, which the
-  variance over seeds includes: seeds and windows are crossed random factors.
+  Unless scores are paired, it is reduced by the noise that is specific to a
+  seed and a window, which the variance over seeds includes: seeds and windows
+  are crossed random factors.
   Failures are corrected for multiple comparisons by the method of Holm
   (1979). Comparisons that a scale omits are not counted; nor are those of means
   over fewer than half of their parts. On data of another kind than the paper's,
@@ -114,6 +115,7 @@ def _judge(claim: Claim, results: Results) -> Results:
         'high': _as_json(one.high),
         'by': one.margin,
         'relative': one.relative,
+        'paired': one.paired,
         'outcome': outcome,
         'effect': None if test is None else test.mean + test.margin,
         'interval': _interval(test),
@@ -195,7 +197,8 @@ def test(results: Results, comparison: Comparison) -> Test | None:
   if seeds < 2:
     return Test(mean, margin, None)
   if comparison.paired:
-    differences = [b - a for a, b in zip(low, bound, strict=True)]
+    # Without rounding errors, so that equal differences have no variance.
+    differences = [round(b - a, 9) for a, b in zip(low, bound, strict=True)]
     variances = [statistics.variance(differences) / seeds, 0.0]
   else:
     variances = [statistics.variance(scores) / seeds for scores in (low, bound)]
@@ -214,7 +217,8 @@ def _over_windows(
 ) -> tuple[float, int] | None:
   """Returns the variance of high - low over test windows, and its freedom.
 
-  It is the variance of the mean, without the noise of seeds. Returns None if
+  It is the variance of the mean, for scores that are not paired without the
+  noise of seeds. Returns None if
   the scores of windows are unknown, or if low and high are of other windows.
   """
   operands = (comparison.low, comparison.high)
@@ -227,7 +231,8 @@ def _over_windows(
   count = difference_W.size
   if count < 2:
     return None
-  # That of paired scores may cancel in part and is not known.
+  # The noise of a paired difference is not recorded. Without subtracting it,
+  # the variance is too large rather than too small.
   noise = 0.0
   if not comparison.paired:
     noise = (factor**2 * high['noise'] + low['noise']) / len(results['seeds'])

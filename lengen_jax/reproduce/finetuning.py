@@ -32,6 +32,10 @@ class Finetuning(parts.ConfiguredPart):
   kind: ClassVar[str] = 'answers'
   result: ClassVar[str | None] = 'eval.json'
 
+  def first_model(self, row: str) -> tuple[str, str]:
+    # With substitute data, models start from random parameters.
+    return self.name, row
+
   def make_config(self, request: parts.Request) -> parts.Config:
     config = super().make_config(request)
     config.train.init_from = ''

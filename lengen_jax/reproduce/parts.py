@@ -295,6 +295,8 @@ class ConfiguredPart(Part):
     depend on settings that leave the trained parameters unchanged.
     """
     shared = json.loads(config.to_json())
+    if 'sweep' in shared:
+      shared['eval'].pop('steps')
     for key in ('sweep', 'paper', 'seed', 'mesh'):
       shared.pop(key, None)
     for section, keys in (workdir.FREE | {'data': ('path', 'raw')}).items():

@@ -107,7 +107,7 @@ def seeds_needed(tests: list[claims.Test], before: int) -> int | None:
 def _least(test: claims.Test, before: int, seeds: int) -> np.ndarray:
   """Returns the least differences with which simulated tests hold."""
   assert test.variances
-  # Terms of the variance: low, high and, where it is known, the windows.
+  # The variances over seeds and, where it is known, that over windows.
   true_T = np.array(test.variances)
   true_T[:2] *= before / seeds
   freedom_T = np.array([seeds - 1, seeds - 1, *test.freedoms[2:]])

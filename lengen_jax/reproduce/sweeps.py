@@ -99,9 +99,11 @@ def _trajectory(
   score: str,
   percents: Callable[[parts.Scores], parts.Scores],
 ) -> Results:
-  """Returns the columns at all tested steps; {} if only the last was tested.
+  """Returns the columns at all tested steps, of one point for each seed.
 
-  Points of an older sweep have no trajectory.
+  It is {} if only the last step was tested, or the points at different steps.
+  The points are those with the best learning rate after the last step. Points
+  of an older sweep have no trajectory.
   """
   tested = [point.get('trajectory', {'steps': []}) for point in points]
   steps = tested[0]['steps']

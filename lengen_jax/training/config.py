@@ -358,7 +358,7 @@ def _check(
     label = f'{section}.{field}'
     if isinstance(value, tuple | list):
       are_numbers = all(isinstance(each, numbers.Real) for each in value)
-      # A tuple whose default is empty may be.
+      # A tuple may be empty if its default is.
       some = value or getattr(type(config), field, None) == ()
       if not (some and are_numbers and len({*value}) == len(value)):
         raise errors.ConfigError(

@@ -97,8 +97,8 @@ def run_group(
   group = hashlib.sha256(repr(filled).encode()).hexdigest()[:8]
   unfinished = folder / f'unfinished-{group}'
   checkpoints = checkpoint.Checkpointer(unfinished, None, keep=2)
-  saved = folder / f'trajectory-{group}.json'
-  # The scores of the points by step, in the order of `eval.steps`.
+  saved = unfinished / 'trajectory.json'
+  # The scores of the points by step.
   earlier = files_lib.read_json(saved) if saved.exists() else {}
 
   def test(state: task_trainer.Points, step: int) -> None:
@@ -116,9 +116,12 @@ def run_group(
     checkpoints.close()
   began = time.monotonic()
   scores = _test(trainer, state, len(points))
-  tested = {}
-  if earlier:
-    tested = {**earlier, str(trainer.config.train.steps): scores}
+  last = trainer.config.train.steps
+  # A group that was resumed with other steps lacks those it had passed.
+  steps = [n for n in trainer.config.eval.steps if str(n) in earlier]
+  tested = {n: earlier[str(n)] for n in steps} | (
+    {last: scores} if steps else {}
+  )
   operands = None
   if trainer.config.eval.operand_examples:
     operands = trainer.test_operands(state)
@@ -130,7 +133,7 @@ def run_group(
         'seed': seed,
         **scores[n],
         'trajectory': {
-          'steps': [*map(int, tested)],
+          'steps': [*tested],
           **{k: [each[n][k] for each in tested.values()] for k in scores[n]},
         },
         'operands': operands
@@ -142,7 +145,6 @@ def run_group(
       },
     )
   shutil.rmtree(unfinished)
-  saved.unlink(missing_ok=True)
 
 
 def _test(

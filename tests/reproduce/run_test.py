@@ -584,6 +584,18 @@ def test_scale_hours():
   assert experiment.seeds_at('cpu') == experiment.seeds
 
 
+def test_the_folder_of_a_sweep_does_not_depend_on_tested_steps():
+  """Finished sweeps are found again."""
+  folders = set()
+  for more in ((), ('--config.eval.steps=(2, 4)',)):
+    request = parts.Request('cpu', (0,), more, 'runs', 'warping/tableA')
+    _, _, folder = (
+      reproduce.get('warping/tableA').parts[0].prepared(request, ())
+    )
+    folders.add(folder)
+  assert len(folders) == 1
+
+
 def test_settings_of_a_part():
   def prepared(name, number=0):
     experiment = reproduce.get(name)
@@ -789,6 +801,9 @@ def test_paired_scores():
   for one, verdict in ((comparison, 'not seen'), (paired, 'confirmed')):
     claim = experiment_lib.Claim('X', '', (one,))
     assert claims.judge(claim, found)['verdict'] == verdict
+  # Equal differences have no variance, whatever is lost in rounding.
+  coarse = result((100 * 0.25, 100 * 0.37), (100 * 0.29, 100 * 0.41))
+  assert claims.test(coarse, paired).variances is None
   # A margin of 50 % is one of each seed: bounds of 0.6, 1.15 and 1.7.
   half = dataclasses.replace(paired, margin=0.5, relative=True)
   assert claims.test(found, half).error == pytest.approx(0.45 / 3**0.5)
@@ -815,6 +830,8 @@ def test_paired_scores():
     ('fire/yarn', 'pretrained: fire @ 4 < finetuned: yarn @ 1', False),
     ('fire/yarn', 'pretrained: rope @ 4 < finetuned: yarn @ 1', True),
     ('fire/yarn', 'finetuned: fire < yarn @ 1', False),
+    # Answers of models that start from nothing where data is a substitute.
+    ('fire/figure3', 'narrative_qa: rope < rope-pi, 8192 @ 1', False),
     # Means of other parts, and constants.
     ('warping/tableA', 'three tasks: rope @ all < @ beyond', True),
     ('warping/tableA', 'three tasks: rope < alibi @ all', False),

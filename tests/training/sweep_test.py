@@ -166,46 +166,71 @@ def test_a_sweep_with_maps(tmp_path):
       assert (one is None) == (examples == 0)
 
 
+def _killed_config():
+  config = tiny(runs='kerple_log')
+  config.train.steps, config.train.log_every = 7, 2
+  config.train.checkpoint_every = 3
+  config.eval.steps = (3, 5, 7)
+  return config
+
+
+def _kill(call, config, workdir, monkeypatch):
+  """Interrupts a sweep at a call of `train`; returns the first steps."""
+  train, seen = task_trainer.TaskTrainer.train, []
+
+  def killed(self, points, first, last):
+    seen.append(first)
+    if len(seen) == call:
+      raise KeyboardInterrupt
+    return train(self, points, first, last)
+
+  monkeypatch.setattr(task_trainer.TaskTrainer, 'train', killed)
+  with pytest.raises(KeyboardInterrupt):
+    sweep.sweep(config, workdir)
+  return seen
+
+
 @pytest.mark.slow
 def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-  def config():
-    made = tiny(runs='kerple_log')
-    made.train.steps, made.train.log_every = 7, 2
-    made.train.checkpoint_every = 3
-    made.eval.steps = (3, 5, 7)
-    return made
-
   def scores(results):
     points = results['runs'][0]['points']
     return [{**p, 'train_seconds': 0, 'test_seconds': 0} for p in points]
 
-  whole = sweep.sweep(config(), tmp_path / 'whole')
-  train, seen = task_trainer.TaskTrainer.train, []
-
-  def killed(self, runs, first, last):
-    seen.append(first)
-    if len(seen) == 5:
-      raise KeyboardInterrupt
-    return train(self, runs, first, last)
-
-  monkeypatch.setattr(task_trainer.TaskTrainer, 'train', killed)
-  with pytest.raises(KeyboardInterrupt):
-    sweep.sweep(config(), tmp_path / 'cut')
-  assert seen == [0, 0, 2, 3, 4]
-  assert scores(sweep.sweep(config(), tmp_path / 'cut')) == scores(whole)
-  # Of step 3, the checkpoint and the scores are kept.
-  assert seen[5:] == [3, 3, 4, 5, 6]
-  names = [path.name for path in (tmp_path / 'cut').glob('kerple*/*')]
-  assert sorted(names) == [
-    f'learning_rate=0.001,seed={seed}.json' for seed in (0, 1)
-  ]
-  for point in whole['runs'][0]['points']:
+  whole = scores(sweep.sweep(_killed_config(), tmp_path / 'whole'))
+  for point in whole:
     assert point['trajectory']['steps'] == [3, 5, 7]
     for score in SCORES:
       earlier = point['trajectory'][score]
       assert earlier[-1] == point[score] and len(earlier) == 3
     losses = point['trajectory']['loss']
     assert losses[0] != losses[1] != losses[2]
+  for call, before, after in (
+    # Of step 3, the checkpoint and the scores are kept.
+    (5, [0, 0, 2, 3, 4], [3, 3, 4, 5, 6]),
+    # Step 5 is tested again.
+    (6, [0, 0, 2, 3, 4, 5], [3, 3, 4, 5, 6]),
+  ):
+    folder = tmp_path / str(call)
+    with monkeypatch.context() as patch:
+      seen = _kill(call, _killed_config(), folder, patch)
+      assert seen == before
+      assert scores(sweep.sweep(_killed_config(), folder)) == whole
+      assert seen[call:] == after
+    names = [path.name for path in folder.glob('kerple*/*')]
+    assert sorted(names) == [
+      f'learning_rate=0.001,seed={seed}.json' for seed in (0, 1)
+    ]
+
+
+@pytest.mark.slow
+def test_a_killed_group_goes_on_with_other_steps(tmp_path, monkeypatch):
+  """Scores of steps that are no longer asked for are left out."""
+  config = _killed_config()
+  with monkeypatch.context() as patch:
+    _kill(6, config, tmp_path, patch)
+  config.eval.steps = (1, 5, 6)
+  for point in sweep.sweep(config, tmp_path)['runs'][0]['points']:
+    assert point['trajectory']['steps'] == [5, 6, 7]
 
 
 @pytest.mark.parametrize('given, trained', [(1, 1), (2, 2), (3, 4)])
@@ -259,7 +284,11 @@ def test_other_steps_may_be_tested_when_a_sweep_is_continued(tmp_path):
 
 @pytest.mark.parametrize(
   ('steps', 'match'),
-  [((2, 1), 'must be ascending'), ((1, 4), 'beyond the last one')],
+  [
+    ((2, 1), 'must be ascending'),
+    ((1.5,), 'must be ascending whole numbers'),
+    ((1, 4), 'beyond the last one'),
+  ],
 )
 def test_tested_steps_are_checked(tmp_path, steps, match):
   config = tiny()
