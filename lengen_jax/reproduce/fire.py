@@ -105,6 +105,9 @@ def _c4(
   return LengthCurves(**fields)
 
 
+# Finetuning is not run at `hours`: with substitute data, which has only the
+# format of the paper's, no claim about it is decided.
+_FINETUNED_AT = tuple(one for one in SCALES if one != 'hours')
 # Models from which finetuning starts at scales that use the paper's data.
 _PRETRAINED: dict[str, Any] = {'scales': FULL_SCALES, 'substitute': None}
 
@@ -137,7 +140,7 @@ def _finetuned(
       for row in experiment.rows(runs, paper, paper)
     ),
     'init_part': f'c4{suffix}',
-    'scales': SCALES if model == 'base' else FULL_SCALES,
+    'scales': _FINETUNED_AT if model == 'base' else FULL_SCALES,
   } | fields
   return Finetuning(**fields)
 
@@ -153,12 +156,12 @@ def _scrolls(model: str) -> tuple[Any, ...]:
       {k: (v[column],) for k, v in papers.FIRE_TABLE_1[model].items()},
       model=model,
       substitute=_SCROLLS,
-      scales=SCALES if (task, model) == small else FULL_SCALES,
+      scales=_FINETUNED_AT if (task, model) == small else FULL_SCALES,
     )
     for column, task in enumerate(papers.FIRE_TABLE_1_TASKS)
   ]
   members = tuple(task.name for task in tasks)
-  scales = SCALES if model == 'base' else FULL_SCALES
+  scales = _FINETUNED_AT if model == 'base' else FULL_SCALES
   name = f'mean{_MODELS[model][0]}'
   return *tasks, Average(name=name, members=members, scales=scales)
 

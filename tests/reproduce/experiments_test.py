@@ -432,3 +432,17 @@ def test_what_a_user_sets_comes_last():
   assert config.model.vocab_size == 256
   small = part.make_config(request(experiment, 'small'))
   assert small.data.source == 'prepared'
+
+
+def test_nothing_is_finetuned_for_hours_on_data_of_another_kind():
+  found = [
+    part
+    for experiment in reproduce.EXPERIMENTS.values()
+    for part in experiment.parts
+    if isinstance(part, finetuning.Finetuning)
+  ]
+  assert found
+  for part in found:
+    assert 'hours' not in part.scales
+  scales = {one.name: one.scales for one in reproduce.get('fire/table3').parts}
+  assert 'hours' in scales['c4'] and 'cpu' in scales['glue']
