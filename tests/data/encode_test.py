@@ -460,7 +460,7 @@ def test_kills_at_random_moments(tmp_path, victim, monkeypatch):
       os.kill(generator.choice(found)[0], signal.SIGKILL)
     elif victim != 'worker':
       process.kill()
-    if process.wait():
+    if process.wait(timeout=300):
       killed += 1
       text = (tmp_path / 'told').read_text()
       assert victim != 'worker' or 'workers was killed' in text, text
