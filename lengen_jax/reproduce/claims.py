@@ -10,6 +10,7 @@ from scipy import stats
 
 from lengen_jax.reproduce.experiment import (
   Claim,
+  common_steps,
   Comparison,
   Operand,
   Results,
@@ -44,14 +45,12 @@ def judge(claim: Claim, results: Results) -> Results:
 def _common_steps(claim: Claim, results: Results) -> list[int]:
   """Returns the steps at which a claim's models were tested, [] if once."""
   names = _part_names(claim)
-  steps = [
-    row.get('trajectory', {}).get('steps', [])
+  return common_steps(
+    row
     for part in results['parts']
     if part['name'] in names
     for row in part['rows']
-  ]
-  alike = steps and all(one == steps[0] for one in steps)
-  return steps[0] if alike else []
+  )
 
 
 def at_step(results: Results, n: int) -> Results:

@@ -235,6 +235,16 @@ def _number(text: str) -> Any:
     return text
 
 
+def common_steps(rows: Iterable[Results]) -> list[int]:
+  """Returns the steps of rows with trajectories, the same ones in each.
+
+  It is [] if a row was tested at one step only, or rows at different steps.
+  """
+  steps = [row.get('trajectory', {}).get('steps', []) for row in rows]
+  alike = steps and all(one == steps[0] for one in steps)
+  return steps[0] if alike else []
+
+
 def read(
   paper: str,
   text: str,

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any, ClassVar
 
 from lengen_jax.reproduce import curves, parts
-from lengen_jax.reproduce.experiment import Results
+from lengen_jax.reproduce.experiment import common_steps, Results
 from lengen_jax.training import files
 
 
@@ -52,11 +52,9 @@ def _mean_trajectory(rows: Sequence[Results]) -> Results:
 
   It is {} if the rows were tested at one step only, or at different steps.
   """
-  tested = [row.get('trajectory', {'steps': []}) for row in rows]
-  steps = tested[0]['steps']
-  if not steps or any(one['steps'] != steps for one in tested):
+  if not (steps := common_steps(rows)):
     return {}
-  by_seed = zip(*(one['values'] for one in tested), strict=True)
+  by_seed = zip(*(row['trajectory']['values'] for row in rows), strict=True)
   values = [
     [parts.reduce_columns(each) for each in zip(*seed, strict=True)]
     for seed in by_seed

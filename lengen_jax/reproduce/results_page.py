@@ -74,6 +74,9 @@ a model, was *not seen* and is *refuted*. L1 is confirmed from an earlier step.
 Welch's test takes such scores for independent. L16 is about the tested text
 only: scores of its windows are not recorded.
 
+Of `fire/table3` at `hours`, one row was trained at the commit named there. The
+rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
+
 Commits 3296726ab8a8, 4146de37757c and 76795e100923 are not in this history,
 which has their changes in one later commit.
 """

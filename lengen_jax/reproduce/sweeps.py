@@ -6,7 +6,7 @@ import statistics
 from typing import ClassVar
 
 from lengen_jax.reproduce import parts
-from lengen_jax.reproduce.experiment import Results
+from lengen_jax.reproduce.experiment import common_steps, Results
 from lengen_jax.training import files, sweep
 
 # Columns: means over lengths beyond the training lengths, within them, and over
@@ -105,9 +105,7 @@ def _trajectory(
   The points are those with the best learning rate after the last step. Points
   of an older sweep have no trajectory.
   """
-  tested = [point.get('trajectory', {'steps': []}) for point in points]
-  steps = tested[0]['steps']
-  if not steps or any(one['steps'] != steps for one in tested):
+  if not (steps := common_steps(points)):
     return {}
-  values = [[*map(percents, one[score])] for one in tested]
+  values = [[*map(percents, one['trajectory'][score])] for one in points]
   return {'trajectory': {'steps': steps, 'values': values}}
