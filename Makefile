@@ -12,8 +12,9 @@
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
-# make study      how extrapolation changes along training: some hours, resumable;
-#   make -j2 study trains two seeds at a time
+# make study      how extrapolation changes along training: most of a day on two
+#   cores, resumable; make -j2 study trains two seeds at a time, STUDY=grid trains
+#   sixteen encodings with all position schemes, which takes another day
 # make results    docs/results.md and docs/study.md from what was reproduced
 # make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 
@@ -36,7 +37,8 @@ BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
 
-STUDY := biases random_positions interpolation rate range protocol
+STUDY ?= biases random_positions interpolation rate range protocol text tasks \
+  regularization
 SEEDS := study-0 study-1 study-2
 
 .PHONY: demo test test-slow test-aot test-beam test-peers bench-small soak compile-matrix \

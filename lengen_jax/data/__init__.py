@@ -41,6 +41,8 @@ def load(config: DataConfig, longest: int | None = None) -> Any:
   """
   if config.source == 'stdlib':
     return read_stdlib(config.path)
+  if config.source == 'docstrings':
+    return read_stdlib(config.path, only_docstrings=True)
   if config.source == 'prepared':
     from lengen_jax.data import prepared
 

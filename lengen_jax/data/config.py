@@ -5,7 +5,9 @@ import dataclasses
 from lengen_jax import errors, specs
 from lengen_jax.data import windows
 
-SOURCES = ('stdlib', 'prepared', 'seqio')
+# Corpora that are part of every Python installation; see `stdlib.read`.
+_EMBEDDED = ('stdlib', 'docstrings')
+SOURCES = (*_EMBEDDED, 'prepared', 'seqio')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,12 +15,14 @@ class DataConfig:
   """Data for training and evaluation.
 
   Attributes:
-    source: 'stdlib', the embedded corpus; 'prepared', windows written by
-      `lengen prepare`; 'seqio', the raw data.
+    source: 'stdlib', the source code of Python's standard library;
+      'docstrings', its docstrings; 'prepared', windows written by `lengen
+      prepare`; 'seqio', the raw data.
     train_length: tokens per row in training.
     batch_size: rows per step, over all hosts.
-    path: for 'stdlib', the library of another Python; for 'prepared', the
-      folder of the windows, which may be in an object store ('gs://...').
+    path: for 'stdlib' and 'docstrings', the library of another Python; for
+      'prepared', the folder of the windows, which may be in an object store
+      ('gs://...').
     raw: folder of the raw data, for 'seqio' and `lengen prepare`; '' for
       LENGEN_DATA_DIR or ~/.lengen/data.
     task: a source of text such as 'c4', a task of prompts such as
@@ -70,7 +74,7 @@ class DataConfig:
       if self.source == 'seqio' or self.mode == 'doc_pad':
         raise errors.ConfigError(
           f'data.source_length={self.source_length} requires whole windows of '
-          "'stdlib' or 'prepared' data, got data.source="
+          "'stdlib', 'docstrings' or 'prepared' data, got data.source="
           f'{self.source!r} and data.mode={self.mode!r}'
         )
     if self.source == 'prepared' and not self.path:
@@ -78,14 +82,14 @@ class DataConfig:
         "data.source='prepared' needs data.path, the folder that lengen "
         'prepare wrote'
       )
-    if self.source == 'stdlib':
+    if self.source in _EMBEDDED:
       for field in ('raw', 'task', 'vocabulary', 'mode'):
         if (
           getattr(self, field) != type(self).__dataclass_fields__[field].default
         ):
           raise errors.ConfigError(
             f'data.{field}={getattr(self, field)!r} means nothing where '
-            "data.source='stdlib'; leave it, or set data.source"
+            f'data.source={self.source!r}; leave it, or set data.source'
           )
     if self.source == 'seqio' and not self.task:
       raise errors.ConfigError(

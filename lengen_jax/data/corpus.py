@@ -62,8 +62,8 @@ class Corpus:
 
 
 @functools.cache
-def read_stdlib(path: str = '') -> Corpus:
-  """Returns the embedded corpus, read once per process; see `stdlib.read`."""
-  documents, info = stdlib.read(path)
+def read_stdlib(path: str = '', *, only_docstrings: bool = False) -> Corpus:
+  """Returns an embedded corpus, read once per process; see `stdlib.read`."""
+  documents, info = stdlib.read(path, only_docstrings=only_docstrings)
   vocab = vocabulary.Bytes(offset=0)
   return Corpus(documents, vocab, {**info, 'vocabulary': vocab.fingerprint})

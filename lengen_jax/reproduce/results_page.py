@@ -87,7 +87,7 @@ _STUDY = """\
 Models of `configs/stdlib.py:cpu`, trained at 128 bytes of the Python standard
 library's source for 4200 steps and tested at 128 to 2048 bytes, the same bytes
 at every length, after 262, 525, 1050, 2100 and all steps. `make study` runs the
-experiments, which takes hours on two cores and continues where it was
+experiments, which takes most of a day on two cores and continues where it was
 interrupted; `make results` generates this page from [results/](results/).
 
 The hypotheses are our own. They and the settings were committed before these
@@ -96,9 +96,11 @@ show this for `study/protocol`: the commits of its settings and runs are one
 there. Runs with random positions draw one sample of the positions 0 to 2047 for
 each batch; `range 3x` draws from three times as many. The tasks copy and
 reverse are those of `configs/warping_algorithmic.py:cpu`, trained on up to 10
-tokens and tested on up to 50, at twelve times the steps. Verdicts, tests and
-intervals are those of [results.md](results.md); the steps are those at which
-the verdict changed.
+tokens and tested on up to 50, at twelve times the steps. The passkey is RULER's
+single needle in noise, `configs/recall.py:niah_single_1,cpu`, also at twelve
+times the steps. The English text is that of the docstrings in the same files.
+Verdicts, tests and intervals are those of [results.md](results.md); the steps
+are those at which the verdict changed.
 
 A loss has flattened where it falls by less than 0.05 nats from half of the
 steps to all; compare the last two columns of the tables by step. The learning

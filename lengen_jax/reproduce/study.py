@@ -5,7 +5,9 @@ Their claims are hypotheses: they were written before the runs at this scale,
 with the losses of one seed after 2000 steps at hand.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+import dataclasses
+import itertools
 from typing import Any, NamedTuple
 
 from lengen_jax import papers
@@ -20,15 +22,18 @@ _NO_THRESHOLD = "threshold='none'"
 _RAW = f"normalizer='none', {_NO_THRESHOLD}"
 
 
-def _randomized(run: str, times: int = 1) -> experiment.Run:
-  """Returns a run with positions below `times` the longest tested length.
+def _joined(*parts: experiment.Run) -> experiment.Run:
+  """Returns the run 'encoding | positions | attention_scale'."""
+  return lambda n: ' | '.join(x(n) if callable(x) else x for x in parts)
+
+
+def _sampled(times: int = 1) -> experiment.Run:
+  """Returns random positions below `times` the longest tested length.
 
   That is 16 training lengths. Sequences of a batch share a draw: the bias of
   FIRE is computed once for all.
   """
-  return lambda n: (
-    f"{run} | randomized(max_position={times * 16 * n}, draw='batch')"
-  )
+  return lambda n: f"randomized(max_position={times * 16 * n}, draw='batch')"
 
 
 def _randomized_task(times: int) -> experiment.Run:
@@ -47,8 +52,8 @@ _RUNS: dict[str, experiment.Run] = {
   'fire, one hidden layer, L from 1/4': lambda n: (
     f'fire(hidden_layers=1, init_threshold={n / 4})'
   ),
-  'fire, randomized': _randomized('fire'),
-  'rope, randomized': _randomized('rope'),
+  'fire, randomized': _joined('fire', _sampled()),
+  'rope, randomized': _joined('rope', _sampled()),
   'rope': 'rope',
   'nope': 'nope',
   't5': 't5',
@@ -61,15 +66,56 @@ _RUNS: dict[str, experiment.Run] = {
   'fire, no threshold': f'fire({_NO_THRESHOLD})',
   'fire, linear': 'fire(hidden_layers=0)',
 }
+_ENCODINGS: dict[str, experiment.Run] = {
+  **{name: _RUNS[name] for name in ('nope', 't5', 'alibi', 'kerple_log')},
+  **{name: _RUNS[name] for name in ('fire', 'raw distance', 'rope')},
+  'fire, one hidden layer': 'fire(hidden_layers=1)',
+  'kerple_power': 'kerple_power',
+  'sandwich': 'sandwich',
+  'sinusoidal': 'sinusoidal',
+  'learned': lambda n: f'learned(max_position={16 * n})',
+  'shaw': 'shaw',
+  'transformer_xl': 'transformer_xl',
+  'pope': 'pope',
+  'rope, half': 'rope(fraction=0.5)',
+}
+_ONLY_INTEGERS = ('learned', 'shaw')
 # Ranges of random positions, in longest tested lengths.
 _RANGES = (1, 3, 5, 10)
-_RANGE_NAMES = [f'range {times}x' for times in _RANGES]
-_CODE_RANGES = dict(
-  zip(_RANGE_NAMES, (_randomized('rope', n) for n in _RANGES), strict=True)
-)
-_TASK_RANGES = dict(
-  zip(_RANGE_NAMES, map(_randomized_task, _RANGES), strict=True)
-)
+_CODE_RANGES = {
+  f'range {times}x': _joined('rope', _sampled(times)) for times in _RANGES
+}
+_RANGE_NAMES = [*_CODE_RANGES]
+_TASK_RANGES = {f'range {times}x': _randomized_task(times) for times in _RANGES}
+
+
+def _grid() -> tuple[experiment.Row, ...]:
+  """Returns rows of each encoding, with each position scheme and logit scale.
+
+  Interpolated positions are those of tests only.
+  """
+  schemes: dict[str, experiment.Run] = {
+    '': 'standard',
+    ', randomized': _sampled(),
+    ', interpolated': lambda n: f'interpolated(train_length={n})',
+  }
+  scales: dict[str, experiment.Run] = {
+    '': 'none',
+    ', log n': lambda n: f'log_n(train_length={n})',
+  }
+  return tuple(
+    experiment.Row(
+      f'{encoding}{scale}{scheme}',
+      _joined(_ENCODINGS[encoding], schemes[scheme], scales[scale]),
+      scales=_SCALES,
+      trained_as=f'{encoding}{scale}' if 'interpolated' in scheme else None,
+    )
+    for encoding, scale, scheme in itertools.product(
+      _ENCODINGS, scales, schemes
+    )
+    if not scheme or encoding != 'nope'
+    if 'interpolated' not in scheme or encoding not in _ONLY_INTEGERS
+  )
 
 
 def _curves(
@@ -86,11 +132,13 @@ def _curves(
   )
 
 
-def _task(name: str) -> TaskSweep:
+def _task(
+  name: str, config: str, runs: Mapping[str, experiment.Run]
+) -> TaskSweep:
   return TaskSweep(
     name=name,
-    config=f'warping_algorithmic.py:{name}',
-    rows=experiment.rows({'rope': 'rope'} | _TASK_RANGES, scales=_SCALES),
+    config=config,
+    rows=experiment.rows(runs, scales=_SCALES),
     scales=_SCALES,
     unit='sequences all right, percent',
     seed_reduction='mean',
@@ -102,6 +150,11 @@ _AT_4 = tuple(f'{name}, 4x' for name in NAMES)
 # Encodings of FIRE's table 4, whose models this part shares.
 _BASELINES = ('nope', 'rope', 'alibi', 'kerple', 't5')
 _BIASES = ('kerple_log', 'fire', 'raw distance', 'log of the distance')
+_ON_TASKS = (*_BIASES, 'alibi', 'rope', 'nope')
+_REGULARIZED = ('kerple_log', 'fire', 'rope')
+_COPY, _REVERSE = (f'warping_algorithmic.py:{x}' for x in ('copy', 'reverse'))
+# RULER's single needle in noise, of one number, is a passkey.
+_PASSKEY = 'recall.py:niah_single_1'
 
 
 _PARTS: dict[str, list[Any]] = {
@@ -118,8 +171,28 @@ _PARTS: dict[str, list[Any]] = {
   ],
   'range': [
     _curves(('rope', *_RANGE_NAMES)),
-    _task('copy'),
-    _task('reverse'),
+    _task('copy', _COPY, {'rope': 'rope'} | _TASK_RANGES),
+    _task('reverse', _REVERSE, {'rope': 'rope'} | _TASK_RANGES),
+  ],
+  'text': [
+    _curves(
+      (*_BIASES, 'alibi', 'rope'),
+      'docstrings',
+      **{'data.source': 'docstrings', 'eval.windows': 16},
+    )
+  ],
+  'tasks': [
+    _task(name, config, {row: _RUNS[row] for row in _ON_TASKS})
+    for name, config in (('copy', _COPY), ('passkey', _PASSKEY))
+  ],
+  'regularization': [
+    _curves(_REGULARIZED, name, **settings)
+    for name, settings in (
+      ('code', {}),
+      ('no decay', {'optimizer.weight_decay': 0.0}),
+      ('strong decay', {'optimizer.weight_decay': 0.1}),
+      ('dropout', {'model.dropout_rate': 0.1}),
+    )
   ],
   'protocol': [
     LengthCurves(
@@ -139,6 +212,7 @@ _PARTS: dict[str, list[Any]] = {
       scales=_SCALES,
     ),
   ],
+  'grid': [dataclasses.replace(_curves(()), rows=_grid())],
 }
 _ALL = '|'.join(_BASELINES)
 _ALL_RANGES = '|'.join(_RANGE_NAMES)
@@ -196,6 +270,40 @@ L16: by the mean over windows of unequal size, every encoding gains less from
 L17: by every construction, ALiBi and KERPLE are better than RoPE, NoPE and T5
     at four times the length
   constructions: alibi|kerple < rope|nope|t5 @ {'|'.join(_AT_4)}
+[text] biases on English text: the docstrings of the standard library
+L18: on English, too, KERPLE and ALiBi lose nothing at 16 times the length
+  docstrings: kerple_log|alibi @ 16 < @ 1
+L19: on English, too, FIRE loses at 16 times the length
+  docstrings: fire @ 16 > @ 1
+L20: on English, too, an MLP on the raw distance is better than FIRE at every
+    length
+  docstrings: raw distance < fire @ 1|2|4|8|16
+[tasks] biases where distant tokens have to be found: copy and a passkey
+L21: an MLP on the raw distance is not worse than FIRE (by five points) beyond
+    the training lengths
+  copy|passkey: raw distance > fire @ beyond by -5
+L22: a loss that falls with the length does not show that distant tokens are
+    found: with KERPLE and ALiBi, five points fewer answers are right beyond the
+    training lengths
+  copy|passkey: kerple_log|alibi @ beyond < @ seen by 5
+[regularization] weight decay and dropout
+L23: weight decay ten times as strong improves FIRE and RoPE at 16 times the
+    length
+  strong decay: [fire|rope] @ 16 < code: [] @ 16
+L24: dropout of 0.1 improves FIRE and RoPE at 16 times the length
+  dropout: [fire|rope] @ 16 < code: [] @ 16
+L25: no weight decay makes FIRE and RoPE worse at 16 times the length
+  no decay: [fire|rope] @ 16 > code: [] @ 16
+[grid] sixteen encodings with each position scheme and logit scale
+L26: the logit scale log n improves RoPE, T5, NoPE and FIRE at 16 times the
+    length
+  code: [rope|t5|nope|fire], log n < [] @ 16
+L27: random positions improve RoPE, PoPE, and sinusoidal and learned vectors at
+    16 times the length
+  code: [rope|pope|sinusoidal|learned], randomized < [] @ 16
+L28: positions that are interpolated only in tests are worse than standard ones
+    at twice the length
+  code: [rope|pope|sinusoidal] < [], interpolated @ 2
 """
 
 EXPERIMENTS = experiment.read('study', _TEXT, _PARTS, {})

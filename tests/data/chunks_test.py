@@ -150,5 +150,5 @@ def test_requires_whole_windows():
     )
     is None
   )
-  with pytest.raises(errors.ConfigError, match="'stdlib' or 'prepared'"):
+  with pytest.raises(errors.ConfigError, match="'docstrings' or 'prepared'"):
     data_config.DataConfig('seqio', 4, 2, task='c4', source_length=8)

@@ -67,6 +67,72 @@ def test_missing_sources(tmp_path, where):
     corpus_lib.read_stdlib(str(folder))
 
 
+MODULE = '''"""A module.
+
+Its second paragraph.
+"""
+
+# A comment.
+class Outer:
+
+  def method(self):
+    """A method, before the class's later ones."""
+    return 'no docstring'
+
+  async def later(self):
+    """   Indented.
+
+       As is the rest.
+    """
+
+def function():
+  """Is after the class."""
+'''
+
+
+def test_docstrings_are_documents(tmp_path):
+  library(tmp_path)
+  for n in range(90):
+    (tmp_path / f'text_{n}.py').write_text(
+      MODULE.replace('A module', f'M{n:02}')
+    )
+  config = data.DataConfig('docstrings', 8, 1, path=str(tmp_path))
+  corpus = data.load(config)
+  texts = [bytes(d) for found in corpus.documents.values() for d in found]
+  # Files without docstrings are left out.
+  assert len(texts) == corpus.info['files'] == 90
+  assert corpus.info['source'] == 'docstrings'
+  (text,) = [text.decode() for text in texts if text.startswith(b'M07.')]
+  assert text == (
+    'M07.\n\nIts second paragraph.\n\n'
+    "A method, before the class's later ones.\n\n"
+    'Indented.\n\nAs is the rest.\n\n'
+    'Is after the class.'
+  )
+  # A split does not depend on what is read of a file.
+  whole, _ = stdlib.read(str(tmp_path))
+  for split, found in corpus.documents.items():
+    names = {bytes(d)[:4] for d in found}
+    sources = [bytes(d) for d in whole[split] if d[:3].tobytes() == b'"""']
+    assert names == {source[3:7] for source in sources}
+
+
+def test_docstrings_of_another_version_of_python(tmp_path):
+  library(tmp_path)
+  (tmp_path / 'newer.py').write_text('match = = 3')
+  with pytest.raises(errors.CorpusError, match=r'newer\.py.*data\.path'):
+    corpus_lib.read_stdlib(str(tmp_path), only_docstrings=True)
+
+
+def test_this_pythons_docstrings_are_enough_for_a_study():
+  corpus = corpus_lib.read_stdlib(only_docstrings=True)
+  assert corpus.info['bytes']['train'] > 1_000_000
+  # Raises an error if there are fewer windows.
+  corpus.evaluation(
+    eval_config.EvalConfig((128, 2048), batch_tokens=1, windows=16)
+  )
+
+
 def test_unknown_source():
   with pytest.raises(errors.ConfigError, match=r"'stdlb'; did you .*'stdlib'"):
     data.DataConfig(source='stdlb', train_length=1, batch_size=1)

@@ -618,6 +618,31 @@ def test_settings_of_a_part():
   random = prepared('study/random_positions')[0].runs(plain, 'hours')
   assert ranges['range 1x'] == random['rope, randomized']
   assert 'max_position=20480' in ranges['range 10x']
+  # English text, tasks, regularization and the grid.
+  text, config, folder, notes = prepared('study/text')
+  assert config.data.source == 'docstrings' and folder != shared
+  assert "data.source: 'docstrings'" in notes
+  assert prepared('study/tasks')[2] == prepared('study/range', 1)[2]
+  assert prepared('study/tasks', 1)[1].task.startswith('retrieval/niah_single')
+  assert prepared('study/regularization')[2] == shared
+  strong = prepared('study/regularization', 2)[1]
+  assert strong.optimizer.weight_decay == 10 * plain.optimizer.weight_decay
+  assert prepared('study/regularization', 3)[1].model.dropout_rate == 0.1
+  grid, _, folder, _ = prepared('study/grid')
+  assert folder == shared
+  parsed = grid.parse(plain, 'hours')
+  # The names of models are those of other parts of the study.
+  for name in ('rope', 'rope, randomized', 'fire'):
+    spec = prepared('study/random_positions')[0].parse(plain, 'hours')[name]
+    assert parsed[name] == spec
+  assert len([run for run in parsed.values() if not run.tested_as]) == 62
+  assert parsed['rope, log n, interpolated'].tested_as == (
+    'rope',
+    'interpolated(train_length=128)',
+    'log_n(train_length=128)',
+    None,
+  )
+  assert 'shaw, interpolated' not in parsed
 
 
 @pytest.mark.slow
