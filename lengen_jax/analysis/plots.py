@@ -160,6 +160,29 @@ def score_curves(
   axes.set(xlabel='length (vertical line: trained up to here)', ylabel=unit)
 
 
+def score_trajectories(
+  axes: Any, results: Mapping[str, Any], unit: str, scale: float
+) -> None:
+  """Draws mean scores beyond the training lengths, times `scale`, by step.
+
+  The curve of a run is that of its best point, as in `score_curves`.
+  """
+  longest = results['train_lengths'][1]
+  beyond = np.array(results['lengths']) > longest
+  drawn = []
+  for run in results['runs']:
+    best = run['best_at']
+    (point,) = (p for p in run['points'] if best.items() <= p.items())
+    found = point.get('trajectory') or {'steps': []}
+    by_length = [floats(x) for x in found.get(results['score'], [])]
+    means = [scale * scores[beyond].mean() for scores in by_length]
+    drawn.append((found['steps'], means))
+  names = [run['run'] for run in results['runs']]
+  by_step(axes, drawn, names, f'{unit}, mean over lengths beyond {longest}')
+  if results['score'] != 'loss':
+    axes.set_ylim(0, 1.02 * scale)
+
+
 def operand_maps(results: Mapping[str, Any], path: Any) -> None:
   """Plots the right answers of a sweep by the digits of both operands.
 

@@ -74,8 +74,9 @@ def print_table(results: Mapping[str, Any]) -> None:
 def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   """Writes CSV, plots and HTML page into the workdir.
 
-  The plot by the digits of both operands is written if a run has such scores.
-  Returns the paths of results.json and of the written files.
+  The plot by the digits of both operands is written if a run has such scores,
+  and trajectories if points were tested at several steps. Returns the paths of
+  results.json and of the written files.
   """
   folder = pathlib.Path(workdir).expanduser().absolute()
   rows = []
@@ -87,15 +88,42 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   head = ('run', 'learning_rate', 'seed', 'length', *_SCORES)
   curves = tables.csv_text(head, rows)
   texts = {'results.json': json.dumps(results), 'curves.csv': curves}
-  plot, path = folder / 'accuracy.png', folder / 'report.html'
-  files_lib.write_text(folder / 'curves.csv', curves)
-  plots.write(plot, plots.score_curves, results, *_SCORES[results['score']])
-  drawn = [plot]
+  draw = {'accuracy.png': plots.score_curves}
+  if by_step := _trajectories(results):
+    texts['trajectories.csv'] = tables.csv_text(
+      (*head[:3], 'step', *head[3:]), by_step
+    )
+    draw['trajectories.png'] = plots.score_trajectories
+  path = folder / 'report.html'
+  for name, text in texts.items():
+    if name.endswith('.csv'):
+      files_lib.write_text(folder / name, text)
+  for name, draw_one in draw.items():
+    plots.write(folder / name, draw_one, results, *_SCORES[results['score']])
+  drawn = [folder / name for name in draw]
   if any(run.get('operands') for run in results['runs']):
     drawn.append(folder / _OPERANDS)
     plots.operand_maps(results, drawn[-1])
   files_lib.write_text(path, _page(results, texts, folder))
   return [*(folder / name for name in texts), *drawn, path]
+
+
+def _trajectories(results: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+  """Returns (run, rate, seed, step, length, scores...) of each tested step.
+
+  It is [] if all points were tested at one step only.
+  """
+  rows = []
+  for run in results['runs']:
+    for point in run['points']:
+      # Points of earlier versions have no trajectory.
+      found = point.get('trajectory') or {'steps': []}
+      for at, step in enumerate(found['steps']):
+        row = run['run'], point['learning_rate'], point['seed'], step
+        for n, length in enumerate(results['lengths']):
+          rows.append((*row, length, *(found[x][at][n] for x in _SCORES)))
+  several = len({row[3] for row in rows}) > 1
+  return rows if several else []
 
 
 def _page(
@@ -120,8 +148,18 @@ def _page(
       f' Chance is {_number(results["chance"], scale)}; the horizontal line is '
       'the majority at each position.'
     )
-  draw, label = plots.score_curves, f'{unit} against length'
-  chart = figures.chart(label, names, draw, results, unit, scale)
+  shown = [(plots.score_curves, f'{unit} against length', caption)]
+  if 'trajectories.csv' in texts:
+    caption = (
+      f'Mean score beyond {longest}, by training step, of these trainings.'
+    )
+    shown.append((plots.score_trajectories, f'{unit} by step', caption))
+  charts = [
+    page.figure(
+      figures.chart(label, names, draw, results, unit, scale), caption
+    )
+    for draw, label, caption in shown
+  ]
   others = [f'{name}: unfinished' for name in results['unfinished']]
   others += [
     f'{name}: {_number(value)} in the paper'
@@ -155,7 +193,7 @@ def _page(
     f'{results["task"]}: trained to {longest}, tested to '
     f'{max(results["lengths"])}',
     page.element('p', finding.of_scores(results, unit, scale), class_='lead'),
-    page.element('div', page.figure(chart, caption), class_='figures'),
+    page.element('div', *charts, class_='figures'),
     page.legend(
       ('best', 'mean', 'std', 'paper'),
       names,

@@ -86,25 +86,7 @@ def measure(page, folder, script, *arguments, width=WIDE):
 
 
 def sweep_page(folder):
-  drawn = [0.1, 0.9, 0.5]
-  point = {'learning_rate': 0.1, 'seed': 0, 'commit': None}
-  point |= dict.fromkeys(('train_seconds', 'test_seconds'), 2.0)
-  point |= dict.fromkeys(('accuracy', 'exact', 'loss'), drawn)
-  run = {'best': 0.5, 'mean': 0.4, 'std': None, 'paper': 49.0}
-  run |= {'curve': drawn, 'points': [point]}
-  results = {
-    'task': 'copy',
-    'score': 'accuracy',
-    'train_lengths': [1, 20],
-    'lengths': [10, 20, 40],
-    'chance': 0.2,
-    'baselines': {'positionwise': 0.3},
-    'runs': [run | {'run': name} for name in RUNS],
-    'unfinished': [],
-    'paper_only': {LONG: 99.0},
-    'config': {'train': {'steps': 100}, 'sweep': {'runs': '; '.join(RUNS)}},
-    'versions': {'jax': '0'},
-  }
+  results = made_up.sweep_results(RUNS, {LONG: 99.0})
   sweep_report.write(results, folder)
   return (folder / 'report.html').read_text()
 

@@ -102,3 +102,27 @@ def contextual_positions():
     'layer_0': {'token': token, 'position': [[0.7, 6.3, 9.5], [0.1, 0.5, 40]]},
     'layer_2': {'token': token, 'position': [[0.7, 6.3, 9.5], [0, 0, 0.25]]},
   }
+
+
+def sweep_results(runs, paper_only):
+  """Results of a sweep with one point per run, tested at its last step."""
+  drawn = [0.1, 0.9, 0.5]
+  point = {'learning_rate': 0.1, 'seed': 0, 'commit': None}
+  point |= dict.fromkeys(('train_seconds', 'test_seconds'), 2.0)
+  point |= dict.fromkeys(('accuracy', 'exact', 'loss'), drawn)
+  run = {'best': 0.5, 'mean': 0.4, 'std': None, 'paper': 49.0}
+  run |= {'curve': drawn, 'points': [point]}
+  run['best_at'] = {'learning_rate': 0.1, 'seed': 0}
+  return {
+    'task': 'copy',
+    'score': 'accuracy',
+    'train_lengths': [1, 20],
+    'lengths': [10, 20, 40],
+    'chance': 0.2,
+    'baselines': {'positionwise': 0.3},
+    'runs': [run | {'run': name} for name in runs],
+    'unfinished': [],
+    'paper_only': paper_only,
+    'config': {'train': {'steps': 100}, 'sweep': {'runs': '; '.join(runs)}},
+    'versions': {'jax': '0'},
+  }
