@@ -311,6 +311,8 @@ def notes(part: Results) -> list[str]:
       f'intervals include the variance over {max(known.values())} test windows'
       + (f', but not for {", ".join(lacking)}' if lacking else '')
     )
+  elif part['kind'] == 'curves':
+    found.append('intervals are about the tested windows only')
   return found
 
 

@@ -76,11 +76,12 @@ def read(
     seen.add(digest)
     checksum.update(relative.encode() + digest)
     documents[_split(relative)].append(np.frombuffer(content, np.uint8))
+  what = 'docstrings' if only_docstrings else 'Python sources'
   for split, found in documents.items():
     if not found:
       raise errors.CorpusError(
-        f'no Python sources for the {split} split in {root}: this Python keeps '
-        'its standard library zipped or stripped; set data.path to the '
+        f'no {what} for the {split} split in {root}: this Python keeps its '
+        'standard library zipped or stripped; set data.path to the '
         'lib/python3.x folder of a full installation'
       )
   info = {
@@ -99,7 +100,7 @@ def _docstrings(source: bytes, file: pathlib.Path) -> bytes:
   kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
   try:
     tree = ast.parse(source)
-  except SyntaxError as error:
+  except (SyntaxError, RecursionError) as error:
     raise errors.CorpusError(
       f'Python {platform.python_version()} cannot parse {file}: {error}; set '
       'data.path to the library of the same version or an older one'
@@ -107,7 +108,7 @@ def _docstrings(source: bytes, file: pathlib.Path) -> bytes:
   nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
   nodes.sort(key=lambda node: getattr(node, 'lineno', 0))
   found = filter(None, map(ast.get_docstring, nodes))
-  return '\n\n'.join(found).encode()
+  return '\n\n'.join(found).encode(errors='replace')
 
 
 def _split(relative: str) -> str:

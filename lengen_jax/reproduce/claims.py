@@ -80,6 +80,8 @@ def _judge(claim: Claim, results: Results) -> Results:
   are compared by Welch's test (1947): each of the two models has a variance of
   its own, so that a noisy reference, or rows that differ in noise, do not make
   comparisons significant; that models of a seed share their data is not used.
+  The variance over seeds of a percentage is at least that due to its number of
+  test examples, where this is known: models of all seeds may be right always.
   Where the scores of single test windows are known, the variance of the
   difference over windows is added to that over seeds, since both models are
   tested on the same few windows; a bootstrap over windows estimates the same.
@@ -195,12 +197,15 @@ def test(results: Results, comparison: Comparison) -> Test | None:
   seeds = len(low)
   if seeds < 2:
     return Test(mean, margin, None)
+  least = [_sampling_variance(results, x) for x in operands]
   if comparison.paired:
     # Without rounding errors, so that equal differences have no variance.
     differences = [round(b - a, 9) for a, b in zip(low, bound, strict=True)]
-    variances = [statistics.variance(differences) / seeds, 0.0]
+    variances = [max(statistics.variance(differences), sum(least)), 0.0]
   else:
-    variances = [statistics.variance(scores) / seeds for scores in (low, bound)]
+    of_seeds = map(statistics.variance, (low, bound))
+    variances = [*map(max, of_seeds, least)]
+  variances = [each / seeds for each in variances]
   # With coarse scores, a variance of 0 may be chance.
   if not any(variances):
     return Test(mean, margin, None)
@@ -209,6 +214,26 @@ def test(results: Results, comparison: Comparison) -> Test | None:
     variances.append(windows[0])
     freedoms.append(windows[1])
   return Test(mean, margin, tuple(variances), tuple(freedoms))
+
+
+def _sampling_variance(results: Results, operand: Operand) -> float:
+  """Returns the variance of a score in percent due to its test examples.
+
+  It is that of a binomial share, whose estimate has one success and one failure
+  more than were seen (Laplace): a score of 0 or 100 % varies, too. Returns 0 if
+  the number of examples is unknown.
+  """
+  if not isinstance(operand, tuple):
+    return 0.0
+  (part,) = (one for one in results['parts'] if one['name'] == operand[0])
+  found = _find(results, operand)
+  if found is None or 'column_examples' not in part:
+    return 0.0
+  row, n = found
+  examples = part['column_examples'][n]
+  mean = statistics.fmean(scores[n] for scores in row['values']) / 100
+  share = (examples * mean + 1) / (examples + 2)
+  return 100**2 * share * (1 - share) / examples
 
 
 def _over_windows(

@@ -342,11 +342,11 @@ F1, figure 6: FIRE has the least loss of all encodings at every length, trained
     at 512
   c4: fire < nope|rope|alibi|kerple|t5 @ 1|2|4|8|16
 [yarn] YaRN, a RoPE model finetuned at four times the length, beside FIRE
-F12: YaRN is worse than FIRE at long lengths and at a quarter of the training
-    length
+F12: YaRN is worse than FIRE at long lengths and at a quarter of the length of
+    pretraining
   pretrained: fire @ 4|2|0.25 < finetuned: yarn @ 1|0.5|0.0625
 F12, as long trained: YaRN is worse than FIRE trained on in the same way, at
-    long lengths and at a quarter of the training length
+    long lengths and at a quarter of the length of pretraining
   finetuned: fire < yarn @ 0.0625|0.5|1
 [table1] SCROLLS: finetuned at four times the length, scores of seven tasks
 F10, SCROLLS*: FIRE has the best average of SCROLLS, by a point or more, base
@@ -382,8 +382,8 @@ F11, large*: RoPE has a higher mean than FIRE, large
 [table4] log perplexity on C4 by length, trained at 2048
 F1: FIRE has the least loss of all encodings at every length
   c4: fire < nope|rope|alibi|kerple|t5 @ 0.25|0.5|1|2|4
-F2: RoPE, ALiBi, NoPE and T5 get worse beyond the training length, ALiBi most;
-    KERPLE stays flat (not worse by 0.02)
+F2: RoPE, ALiBi, NoPE and T5 get worse beyond the training length, where ALiBi
+    is worse than RoPE; KERPLE stays flat (not worse by 0.02)
   c4: rope|alibi|nope|t5 @ 1 < @ 4
   c4: rope < alibi @ 4
   c4: kerple @ 4 < @ 1 by -0.02

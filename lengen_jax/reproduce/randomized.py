@@ -242,7 +242,7 @@ R1, randomized: randomization helps sin/cos and RoPE and hurts KERPLE,
 R4, text: SHAPE, which shifts sin/cos, is not enough: worse beyond the training
     length than randomized sin/cos
   enwik8: sin/cos, randomized < shape @ 4
-R8: randomization costs at the training length, with every encoding
+R8: randomization costs at the training length, with seven encodings
   enwik8: [sin/cos|rope|learned|alibi|transformer-xl|power kerple|log kerple] <
     [], randomized @ 1
 [table2] enwik8: a RoPE model finetuned with RoPE, randomized RoPE, or ALiBi

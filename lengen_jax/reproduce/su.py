@@ -134,8 +134,8 @@ _CHOMSKY = {
 }
 _FIELDS = {name: _CHOMSKY for name in ('figure1', 'figure2', 'chomsky_log_n')}
 _MLM = """\
-S1, {0}: random positions in training help beyond the training length, with
-    log n more
+S1, {0}: random positions in training help at four times the training length
+    and beyond, with log n more
   {0}: random < standard @ 4|8
   {0}: random, log n < random @ 4|8
 S2, {0}: equal-mean positions with log n are best; plain random ones are

@@ -50,17 +50,23 @@ class TaskSweep(parts.ConfiguredPart):
       results = sweep.sweep(config, folder)
     score, longest = results['score'], results['train_lengths'][1]
 
+    def members(column: str) -> list[int]:
+      """Returns the indices of the lengths of a column."""
+      return [
+        n
+        for n, length in enumerate(results['lengths'])
+        if column in (ALL, BEYOND if length > longest else SEEN)
+      ]
+
     def percents(by_length: parts.Scores) -> parts.Scores:
-      """Returns the means that are the columns."""
+      """Returns the means that are the columns, without rounding errors."""
       means: parts.Scores = []
       for column in self.means:
-        scores = [
-          score
-          for score, length in zip(by_length, results['lengths'], strict=True)
-          if column in (ALL, BEYOND if length > longest else SEEN)
-        ]
+        scores = [by_length[n] for n in members(column)]
         missing = None in scores
-        means.append(None if missing else 100 * statistics.fmean(scores))
+        means.append(
+          None if missing else round(100 * statistics.fmean(scores), 4)
+        )
       return means
 
     def order(point: Results) -> float:
@@ -86,6 +92,9 @@ class TaskSweep(parts.ConfiguredPart):
       'unit': self.unit,
       'columns': list(self.means),
       'train_length': longest,
+      'column_examples': [
+        config.eval.examples * len(members(column)) for column in self.means
+      ],
       # Chance is close to 0 where whole sequences must be correct.
       'chance': 100 * results['chance'] if score == 'accuracy' else None,
       # As in results.json of a sweep, means over seeds.

@@ -119,9 +119,11 @@ def test_docstrings_are_documents(tmp_path):
 
 def test_docstrings_of_another_version_of_python(tmp_path):
   library(tmp_path)
+  with pytest.raises(errors.CorpusError, match='no docstrings for the train'):
+    stdlib.read(str(tmp_path), only_docstrings=True)
   (tmp_path / 'newer.py').write_text('match = = 3')
   with pytest.raises(errors.CorpusError, match=r'newer\.py.*data\.path'):
-    corpus_lib.read_stdlib(str(tmp_path), only_docstrings=True)
+    stdlib.read(str(tmp_path), only_docstrings=True)
 
 
 def test_this_pythons_docstrings_are_enough_for_a_study():

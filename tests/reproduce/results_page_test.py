@@ -44,6 +44,36 @@ def test_advice_is_supported():
       assert f'{one["effect"]:.3g} [{one["interval"][0]:.3g}, ' in page
 
 
+def test_advice_of_results_of_some_rows():
+  """Sentences whose effects are not all measured are left out."""
+  name = 'study_biases_hours.json'
+  found = json.loads((DOCS / 'results' / name).read_text())
+  text = '\n'.join(results_page._advice([found]))
+  assert '1. ' in text and '3. ' in text
+  for part in found['parts']:
+    part['rows'] = [row for row in part['rows'] if row['name'] != 'alibi']
+  text = '\n'.join(results_page._advice([found]))
+  assert 'use KERPLE or ALiBi' not in text and '2. ' in text
+
+
+def test_models_that_have_flattened():
+  found = {'scale': 'hours', 'parts': []}
+  assert results_page._flattened([found]) == ''
+  curves = (
+    [[2.0, 9.0], [1.5, 9.0], [1.46, 5.0]],
+    [[2.0, 9.0], [1.5, 9.0], [1.26, 5.0]],
+  )
+  rows = [
+    {'trajectory': {'steps': [1, 2, 4], 'values': [values, values]}}
+    for values in curves
+  ]
+  part = {'kind': 'curves', 'columns': [1, 2], 'rows': rows}
+  found['parts'] = [part, {'kind': 'sweep', 'rows': rows}]
+  text = results_page._flattened([found, found | {'scale': 'cpu'}])
+  assert text.startswith('So have 1 of 2 rows')
+  assert text.endswith('fall by 0.04 to 0.24.')
+
+
 def test_results_are_taken_and_shown(tmp_path):
   experiment = reproduce.get('fire/table7')
   claim = experiment.claims[0]

@@ -635,12 +635,19 @@ def test_settings_of_a_part():
   for name in ('rope', 'rope, randomized', 'fire'):
     spec = prepared('study/random_positions')[0].parse(plain, 'hours')[name]
     assert parsed[name] == spec
-  assert len([run for run in parsed.values() if not run.tested_as]) == 62
-  assert parsed['rope, log n, interpolated'].tested_as == (
+  assert len([run for run in parsed.values() if not run.tested_as]) == 31
+  assert parsed['rope, interpolated, log n'].tested_as == (
     'rope',
     'interpolated(train_length=128)',
     'log_n(train_length=128)',
     None,
+  )
+  assert parsed['rope, randomized, log n'] == parsed[
+    'rope, randomized'
+  ]._replace(
+    tested_as=parsed['rope, randomized']._replace(
+      attention_scale='log_n(train_length=128)'
+    )
   )
   assert 'shaw, interpolated' not in parsed
 
@@ -839,6 +846,47 @@ def test_paired_scores():
     row['windows'] = [{'mean': mean_W, 'noise': 0.5}]
   assert claims.test(found, paired).variances[2:] == pytest.approx((1 / 3,))
   assert claims.test(found, comparison).variances[2:] == pytest.approx((2 / 9,))
+
+
+@pytest.mark.parametrize(
+  ('low', 'high', 'margin', 'verdict'),
+  [
+    (0, 50, 0, 'confirmed'),
+    (0, 0, 0, 'not seen'),
+    (100, 100, 0, 'not seen'),
+    # Not worse by five points.
+    (100, 100, -5, 'confirmed'),
+    (100, 94, -5, 'not seen'),
+    (100, 80, -5, 'refuted'),
+    (99, 100, 0, 'not seen'),
+  ],
+)
+@pytest.mark.parametrize('paired', [False, True])
+def test_right_answers_of_all_seeds(low, high, margin, verdict, paired):
+  """Equal shares of few examples are not exact."""
+  found = result([low] * 3, [high] * 3)
+  comparison = experiment_lib.Comparison(
+    ('part', 'low', 1), ('part', 'high', 1), margin, paired=paired
+  )
+  claim = experiment_lib.Claim('X', '', (comparison,))
+  assert claims.judge(claim, found)['verdict'] == 'not seen'
+  found['parts'][0]['column_examples'] = [100]
+  assert claims.judge(claim, found)['verdict'] == verdict
+
+
+def test_variance_due_to_few_examples():
+  comparison = experiment_lib.Comparison(
+    ('part', 'low', 1), ('part', 'high', 1)
+  )
+  found = result([0.0, 0.0], [40.0, 60.0])
+  found['parts'][0]['column_examples'] = [98]
+  low, high = claims.test(found, comparison).variances
+  # One of 100 right; and a variance over seeds above that of 98 examples.
+  assert low == pytest.approx(100**2 * 0.01 * 0.99 / 98 / 2)
+  assert high == pytest.approx(200 / 2)
+  # Of a constant, there is none.
+  constant = dataclasses.replace(comparison, low=10.0)
+  assert claims.test(found, constant).variances == pytest.approx((0, 100))
 
 
 @pytest.mark.parametrize(
