@@ -103,6 +103,10 @@ steps were known; for L10 to L17, also the results of `study/biases`,
 scale `hours` before them. The history does not show this for `study/protocol`:
 the commits of its settings and runs are one there.
 
+In `study/interpolation`, the rows `kerple_log`, `alibi` and `fire` are those
+recorded for `study/biases`. The rows `fixed length`, `fire, linear` and `t5`
+are not trained yet.
+
 On text, runs with random positions draw one sample of the positions 0 to 2047
 for each batch; `range 3x` draws from three times as many. The tasks copy and
 reverse are those of `configs/warping_algorithmic.py:cpu`, trained on up to 10
@@ -126,8 +130,9 @@ _CHOICE = """\
 ## What to choose
 
 By the results at scale `hours`, for models of this size on this text;
-differences in nats per byte, with 90 % intervals. Those of `study/biases` and
-`study/random_positions` are about the tested windows only.
+differences in nats per byte, with 90 % intervals. Where a model of
+`study/biases` or `study/random_positions` is compared, they are about the
+tested windows only.
 """
 
 

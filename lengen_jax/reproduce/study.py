@@ -349,15 +349,15 @@ ADVICE = (
     ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log < fire @ 1'),
   ),
   Advice(
-    'With FIRE, which is worse at 16 times the length by {}, start the '
-    'threshold at four training lengths rather than at a quarter of one, which '
-    'is worse there by {}. With a threshold from a quarter, one hidden layer '
-    'is better there than two, by {}.',
-    'study/biases',
+    'For a learned function of the distance, use an MLP on the raw distance: '
+    'it is better at 16 times the training length than at the training length, '
+    'by {}, and better there than FIRE, by {}. With FIRE, keep the threshold: '
+    'without it, FIRE is worse at twice the length by {}.',
+    'study/interpolation',
     (
-      'code: fire @ 1 < @ 16',
-      'code: fire < fire, L from 1/4 @ 16',
-      'code: fire, one hidden layer, L from 1/4 < fire, L from 1/4 @ 16',
+      'code: raw distance @ 16 < @ 1',
+      'code: raw distance < fire @ 16',
+      'code: fire < fire, no threshold @ 2',
     ),
   ),
   Advice(
