@@ -83,8 +83,10 @@ def _number(text: str) -> float:
 
 
 def _seed(text: str) -> int:
-  if not text.isdecimal():
-    raise argparse.ArgumentTypeError(f'{text!r} is not an integer from 0 on')
+  if not text.isdecimal() or int(text) >= 2**32:
+    raise argparse.ArgumentTypeError(
+      f'{text!r} is not an integer from 0 to 2^32 - 1'
+    )
   return int(text)
 
 

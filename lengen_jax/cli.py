@@ -170,13 +170,14 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
   workdir_lib.check_vocabulary(arguments.workdir, corpus.info)
   results, predictions = evaluate.evaluate(trained, corpus)
   _, path = workdir_lib.read_config(arguments.workdir)
-  files.write_json(path / 'eval.json', results)
+  # The table is shown even if no file can be written.
   if corpus.scored_by == 'loss':
     report.print_table(results)
   else:
-    files.write_lines(path / 'predictions.jsonl', predictions)
     report.print_scores(results)
+    files.write_lines(path / 'predictions.jsonl', predictions)
     print(f'wrote {path / "predictions.jsonl"}')
+  files.write_json(path / 'eval.json', results)
   print(f'wrote {path / "eval.json"}')
 
 

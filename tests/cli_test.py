@@ -125,8 +125,9 @@ def test_generate(trained, monkeypatch, capsys):
   assert found == [('1 of 3', 'def f('), ('2 of 3', 'import'), ('3 of 3', '')]
   error = mistake(capsys, *start, '--prompt=a', '--temperature=hot')
   assert "--temperature: 'hot' is not a number; see lengen generate" in error
-  error = mistake(capsys, *start, '--prompt=a', '--seed=-1')
-  assert "--seed: '-1' is not an integer from 0 on" in error
+  for seed in (-1, 2**32):
+    error = mistake(capsys, *start, '--prompt=a', f'--seed={seed}')
+    assert f"--seed: '{seed}' is not an integer from 0 to 2^32 - 1" in error
   error = mistake(capsys, *start, '--prompt=a', '--top-p=0.5')
   assert 'top_p=0.5 requires sampling' in error
 

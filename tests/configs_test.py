@@ -13,6 +13,7 @@ import jax
 from ml_collections import config_flags
 import pytest
 
+from configs import stdlib
 from lengen_jax import errors
 from lengen_jax.data import imagenet, scrolls
 from lengen_jax.models import objective
@@ -365,3 +366,11 @@ def test_pretrained_needs_a_folder(tmp_path):
     get('pretrained')
   with pytest.raises(errors.CheckpointError, match='config.json cannot be re'):
     get('pretrained', f'{tmp_path},tiny')
+
+
+def test_two_sizes_are_no_typing_error():
+  with pytest.raises(
+    errors.ConfigError, match="misplaced 'cpu'; write"
+  ) as found:
+    stdlib.get_config('tiny,cpu')
+  assert 'did you mean' not in str(found.value)

@@ -12,6 +12,8 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 import numpy as np
 
+from lengen_jax import errors
+
 # Palette of Okabe and Ito. Further curves repeat its colors with other dashes.
 COLORS = (
   *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9'),
@@ -378,6 +380,16 @@ def finish(figure: Any, axes: Any, path: Any, legend_columns: int = 1) -> None:
 
 
 def save(figure: Any, path: Any) -> None:
-  """Writes the PNG file and closes the figure."""
-  figure.savefig(path, dpi=160, metadata={'Software': None})
-  plt.close(figure)
+  """Writes the PNG file and closes the figure.
+
+  Raises:
+    errors.WorkdirError: the file cannot be written.
+  """
+  try:
+    figure.savefig(path, dpi=160, metadata={'Software': None})
+  except OSError as error:
+    raise errors.WorkdirError(
+      f'cannot write {path}: {error.strerror}'
+    ) from None
+  finally:
+    plt.close(figure)

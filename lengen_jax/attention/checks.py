@@ -113,6 +113,7 @@ def check_bias(bias: Any, pairs: tuple[int, ...]) -> None:
     raise errors.ConfigError(
       f'bias must be a BiasFn, a function or an array, got {bias!r:.60}{fix}'
     )
+  check_bias_dtype(bias)
   sizes = zip(bias.shape[::-1], pairs[::-1], strict=False)
   if bias.ndim > 4 or not all(size in (1, whole) for size, whole in sizes):
     raise errors.ConfigError(
@@ -120,8 +121,19 @@ def check_bias(bias: Any, pairs: tuple[int, ...]) -> None:
     )
 
 
+def check_bias_dtype(bias: Array) -> None:
+  """Raises unless a bias has floating-point values."""
+  if not jnp.issubdtype(bias.dtype, jnp.floating):
+    raise errors.ConfigError(
+      f'bias has dtype {bias.dtype}, but it is added to the logits and must be '
+      'floating-point; for a mask, use causal, window or segment ids, or '
+      'jnp.where(mask, 0.0, -1e9)'
+    )
+
+
 def check_bias_shape(bias: Array, pairs: tuple[int, ...]) -> None:
   """Raises unless a bias has shape (H, q, k), (1, H, q, k) or `pairs`."""
+  check_bias_dtype(bias)
   if bias.shape not in (pairs[1:], (1, *pairs[1:]), pairs):
     raise errors.ConfigError(
       f'the bias function returned shape {bias.shape}; it must be {pairs[1:]}, '

@@ -61,10 +61,11 @@ def create(
   vocab_size = max(task.vocab_in, task.vocab_out, task.separator + 1)
   sizes = {'vocab_size': vocab_size, 'output_size': task.vocab_out}
   if name in recurrent.NAMES:
-    if (positions, fields['attention_scale']) != ('standard', 'none'):
+    given = {positions, fields['attention_scale']} - {'standard', 'none'}
+    if given:
       raise errors.CombinationError(
-        f'{name} has neither positions nor attention; remove {positions!r} and '
-        f'{fields["attention_scale"]!r}'
+        f'{name} has neither positions nor attention; remove '
+        + ' and '.join(map(repr, sorted(given)))
       )
     longest = max(train_length, test_length)
     # The size of a tape must not depend on a row's padding.

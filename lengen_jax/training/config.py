@@ -180,10 +180,12 @@ class SweepConfig:
 
   def __post_init__(self) -> None:
     _check('sweep', self, batching=('auto', 'map', 'vmap'))
+    whole = all(isinstance(seed, numbers.Integral) for seed in self.seeds)
     in_range = 0 <= min(self.seeds) <= max(self.seeds) < 2**32
-    if not (in_range and min(self.learning_rates) > 0):
+    if not (whole and in_range and min(self.learning_rates) > 0):
       raise errors.ConfigError(
-        'sweep.seeds must be from 0 to 2^32 - 1 and sweep.learning_rates above '
+        'sweep.seeds must be integers from 0 to 2^32 - 1 and '
+        'sweep.learning_rates above '
         f'0; got {tuple(self.seeds)} and {tuple(self.learning_rates)}'
       )
 

@@ -142,7 +142,8 @@ def choose(arg: str, *choices: Iterable[str]) -> list[str]:
     order = ', then '.join(' or '.join(menu) for menu in menus)
     known = [word for menu in menus for word in menu]
     close = difflib.get_close_matches(words[0], known, n=1)
-    hint = f'; did you mean {close[0]!r}?' if close else ';'
+    is_typo = close and words[0] not in known
+    hint = f'; did you mean {close[0]!r}?' if is_typo else ';'
     raise errors.ConfigError(
       f'unknown or misplaced {words[0]!r}{hint} write {order}, each or none'
     )

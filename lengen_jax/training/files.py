@@ -54,11 +54,14 @@ def make_folder(path: PathLike) -> Path:
 
 
 @contextlib.contextmanager
-def locked(folder: PathLike) -> Iterator[None]:
+def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
   """Creates a folder and locks it for this process.
 
   If another process holds the lock, prints a line and waits. Object stores and
   Windows have no locks.
+
+  Raises:
+    errors.WorkdirError: another process holds the lock, and `wait` is False.
   """
   path = make_folder(folder)
   windows = sys.platform == 'win32'
@@ -72,6 +75,11 @@ def locked(folder: PathLike) -> Iterator[None]:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+      if not wait:
+        raise errors.WorkdirError(
+          f'another process is at work in {path}; stop it, or choose another '
+          '--workdir'
+        ) from None
       print(f'waiting for another process at work in {path} ...', flush=True)
       fcntl.flock(file, fcntl.LOCK_EX)
     yield

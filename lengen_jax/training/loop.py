@@ -79,6 +79,22 @@ def train(
     corpus.evaluation(run.eval)
   batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
   state, notes = _adopted(run, workdir, corpus)
+  # Two trainings would delete each other's checkpoints.
+  with files.locked(workdir, wait=False):
+    return _train(run, corpus, batches, state, notes, workdir, label)
+
+
+def _train(
+  run: run_lib.Run,
+  corpus: Any,
+  batches: windows.Batches,
+  state: state_lib.TrainState | None,
+  notes: list[str],
+  workdir: PathLike,
+  label: str,
+) -> run_lib.Trained:
+  """Trains in a locked workdir, from `state` if it is given; see `train`."""
+  config = run.config
   # The first process claims the workdir before the others.
   if not multihost.is_first():
     multihost_utils.sync_global_devices('workdir')

@@ -63,6 +63,11 @@ def claim(
     mine[_CORPUS] = corpus_info['sha256']
     mine[_VOCABULARY] = corpus_info['vocabulary']
   if not (path / kind).exists():
+    if (path / 'checkpoints').exists():
+      raise errors.WorkdirError(
+        f'{path} has checkpoints but no {kind}, so that their configuration is '
+        'unknown; choose another --workdir, or delete it to start over'
+      )
     files.write_json(path / kind, mine)
     return path
   theirs = _read_fields(path / kind)

@@ -5,6 +5,7 @@ import csv
 from matplotlib import pyplot as plt
 import pytest
 
+from lengen_jax import errors
 from lengen_jax.analysis import plots, sweep_report
 from tests.analysis import made_up
 
@@ -67,3 +68,12 @@ def test_curves_by_step_are_means_beyond_the_training_lengths():
   assert fire.get_ydata() == pytest.approx([30, 60])
   assert rope.get_ydata() == pytest.approx([1, 11])
   assert axes.get_ylabel() == 'percent, mean over lengths beyond 10'
+
+
+def test_a_picture_that_cannot_be_written(tmp_path):
+  (tmp_path / 'accuracy.png').mkdir()
+  with pytest.raises(
+    errors.WorkdirError, match=r'cannot write .*accuracy\.png'
+  ):
+    sweep_report.write(sweep_results(), tmp_path)
+  assert not plt.get_fignums()

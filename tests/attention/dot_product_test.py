@@ -314,3 +314,14 @@ def test_refuses_a_bias_of_other_heads(implementation):
     attention.dot_product_attention(
       x, x, x, causal=True, bias=bias, implementation=implementation
     )
+
+
+@pytest.mark.parametrize('dtype', [bool, jnp.int32])
+@pytest.mark.parametrize('is_function', [False, True])
+def test_a_mask_is_no_bias(dtype, is_function):
+  """It would add 1 to the logits of the keys that it marks."""
+  q = k = v = jnp.ones((1, 4, 2, 8))
+  mask = jnp.tril(jnp.ones((1, 2, 4, 4))).astype(dtype)
+  bias = (lambda *_: mask) if is_function else mask
+  with pytest.raises(errors.ConfigError, match=r'bias has dtype.*where\(mask'):
+    attention.dot_product_attention(q, k, v, bias=bias, causal=False)

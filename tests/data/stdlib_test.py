@@ -135,6 +135,12 @@ def test_this_pythons_docstrings_are_enough_for_a_study():
   )
 
 
+@pytest.mark.parametrize('source', ['stdlib', 'docstrings'])
+def test_fields_of_other_sources(source):
+  with pytest.raises(errors.ConfigError, match=f"task.*means.*'{source}'"):
+    data.DataConfig(source, 8, 1, task='c4')
+
+
 def test_unknown_source():
   with pytest.raises(errors.ConfigError, match=r"'stdlb'; did you .*'stdlib'"):
     data.DataConfig(source='stdlb', train_length=1, batch_size=1)

@@ -9,7 +9,7 @@ import pytest
 
 from lengen_jax import data, errors
 from lengen_jax.data import vocabulary
-from lengen_jax.training import loop, pretrained
+from lengen_jax.training import files, loop, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
 from tests import helpers
@@ -316,3 +316,10 @@ def test_data_that_was_moved_is_the_same_data(tmp_path, tiny_config):
   tiny_config.data.path = 'elsewhere'
   with pytest.raises(errors.WorkdirError, match='corpus_sha256.*data.path'):
     workdir_lib.claim(tmp_path, tiny_config, {**info, 'sha256': 'b'})
+
+
+def test_a_workdir_has_one_training_at_a_time(tmp_path, tiny_config):
+  with files.locked(tmp_path):
+    with pytest.raises(errors.WorkdirError, match='another process is at work'):
+      loop.train(tiny_config, tmp_path)
+  assert not (tmp_path / 'config.json').exists()

@@ -154,13 +154,14 @@ def test_bad_lengths_and_names():
     ({'train__min_length': 9}, 'train.min_length=9 and train.max_length=6'),
     ({'sweep__seeds': ()}, 'sweep.seeds must be one or more distinct'),
     ({'sweep__seeds': (0, 0)}, 'sweep.seeds must be one or more distinct'),
-    ({'sweep__seeds': (-1,)}, 'sweep.seeds must be from 0'),
+    ({'sweep__seeds': (-1,)}, 'sweep.seeds must be integers from 0'),
+    ({'sweep__seeds': (0.2, 0.7)}, 'sweep.seeds must be integers from 0'),
     ({'sweep__learning_rates': (0.0,)}, 'sweep.learning_rates above 0'),
     ({'sweep__batching': 'pmap'}, "unknown sweep.batching 'pmap'"),
     ({'model__encoding': 'lsmt'}, "did you mean 'lstm'"),
     (
       {'model__encoding': 'rnn', 'positions': 'randomized(max_position=30)'},
-      'rnn has neither positions nor attention',
+      "attention; remove 'randomized(max_position=30)'",
     ),
     (
       {'model__vocab_size': 7},

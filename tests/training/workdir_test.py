@@ -17,6 +17,14 @@ def test_a_relative_workdir_is_made_absolute(tmp_path, monkeypatch):
   assert files.locate('runs/a') == tmp_path / 'runs' / 'a'
 
 
+def test_checkpoints_of_a_lost_config(tmp_path, tiny_config):
+  """They may be of another seed, which only the config recorded."""
+  (tmp_path / 'checkpoints').mkdir()
+  with pytest.raises(errors.WorkdirError, match=r'no config\.json.*--workdir'):
+    workdir_lib.claim(tmp_path, tiny_config)
+  assert not (tmp_path / 'config.json').exists()
+
+
 def test_a_workdir_in_a_bucket_is_no_folder_here(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   path = files.locate('gs://bucket/runs/a')
