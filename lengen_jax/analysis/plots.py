@@ -73,11 +73,13 @@ def trajectories(
 ) -> None:
   """Draws the gap between a long context and that of training, by step.
 
-  The long one is the longest of up to 8 training lengths.
+  The long one is the longest of up to 8 training lengths, or the longest of all
+  if there is none. The other is the length nearest to that of training.
   """
   lengths, trained = results['lengths'], results['train_length']
   near = min(lengths, key=lambda n: abs(n - trained))
-  far = max(n for n in lengths if n <= 8 * trained or n == min(lengths))
+  within = [n for n in lengths if near < n <= 8 * trained]
+  far = max(within or lengths)
   columns = [lengths.index(near), lengths.index(far)]
   drawn = []
   for curve in results['curves']:

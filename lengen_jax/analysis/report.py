@@ -67,6 +67,7 @@ def print_table(results: Mapping[str, Any]) -> None:
     rows.append([name, *map(tables.number, curve[column])])
     refused = curve['refused'].items()
     notes += [f'{name} at {length}: {reason}' for length, reason in refused]
+  rows += [[name, 'unfinished'] for name in results.get('unfinished', ())]
   for name, values in paper['rows']:
     printed = dict(zip(paper['columns'], values, strict=True))
     cells = [tables.number(printed.get(length)) for length in lengths]
@@ -218,8 +219,7 @@ def _page(
       (
         plots.trajectories,
         'Gap against training step',
-        'Difference of the loss at a long context and at the training length, '
-        'by training step.',
+        'Difference of the losses at two lengths, by training step.',
       )
     )
   charts = [
@@ -258,6 +258,7 @@ def _page(
       columns,
       f'{_UNIT.capitalize()} by context length, the best of each in bold.',
     ),
+    page.listing(results.get('unfinished', []), 'Unfinished runs:'),
     page.listing(_refused(results), 'Lengths without a loss:'),
     page.listing(inexact, 'Interpolated biases:'),
     *_paper(results),

@@ -84,7 +84,9 @@ def compare(
           curve['tested_as'] = str(run.tested_as)
         curves.append(curve)
         files.write_json(saved, curves[-1])
+      unfinished = [runs_lib.name(each) for each in runs[number + 1 :]]
       found = evaluate.results(shared, corpus, curves=curves)
+      found['unfinished'] = unfinished
       files.write_json(path / 'results.json', found)
   except errors.LengenError:
     # If no run was started, the corrected command can claim the workdir.

@@ -194,7 +194,22 @@ def test_the_gap_along_training(results):
   np.testing.assert_array_equal(line.get_xdata(), [4, 8])
   np.testing.assert_array_equal(line.get_ydata(), [3.0, np.nan])
   assert axes.get_ylabel() == 'loss at 256 minus loss at 32, nats'
+  # None of these lengths is one of up to 8 training lengths but the nearest.
+  results['lengths'] = [64, 512, 768, 1024]
+  results['train_length'] = 8
+  plots.trajectories(axes, results, report.names(results), 'nats')
+  assert axes.get_ylabel() == 'loss at 1024 minus loss at 64, nats'
   plots.plt.close(figure)
+
+
+def test_unfinished_runs(results, tmp_path, capsys):
+  assert 'Unfinished' not in page_of(results, tmp_path)
+  results['unfinished'] = ['rope | abacus']
+  page = page_of(results, tmp_path)
+  assert 'Unfinished runs:' in page and 'rope | abacus' in page
+  report.print_table(results)
+  lines = capsys.readouterr().out.splitlines()
+  assert ['rope', '|', 'abacus', 'unfinished'] in [x.split() for x in lines]
 
 
 def test_older_results_are_drawn(results, tmp_path):

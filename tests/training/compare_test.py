@@ -164,10 +164,12 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
     compare.compare(tiny_config, tmp_path, runs)
   found = json.loads((tmp_path / 'results.json').read_text())
   assert [c['encoding'] for c in found['curves']] == [runs[0][0]]
+  assert found['unfinished'] == [runs_lib.name(runs[1])]
 
   results = compare.compare(tiny_config, tmp_path, runs)
   assert trained == [run.encoding for run in (*runs[:1] * 2, *runs[1:] * 2)]
   assert json.loads((tmp_path / 'results.json').read_text()) == results
+  assert results['unfinished'] == []
   assert results['train_length'] == 32
   assert results['lengths'] == [32, 64]
   assert results['curves'][:1] == found['curves']
