@@ -129,7 +129,11 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'required': True, 'type': _non_empty, 'metavar': 'FILE.py[:ARG]'},
   ),
   '--workdir': (
-    'folder of the run, comparison or sweep',
+    'folder of the run',
+    {'required': True, 'type': _non_empty},
+  ),
+  'report --workdir': (
+    'folder of the comparison, sweep, reproduction or scores on RULER',
     {'required': True, 'type': _non_empty},
   ),
   'train --config': _STDLIB,

@@ -26,8 +26,8 @@ def read(workdir: PathLike) -> dict[str, Any]:
   path = pathlib.Path(workdir).expanduser().absolute() / 'results.json'
   if not path.exists():
     raise errors.WorkdirError(
-      f'{path.parent} has no results.json; create it with lengen compare or '
-      'lengen sweep'
+      f'{path.parent} has no results.json, which lengen compare, sweep and '
+      'reproduce write; for a single run, use lengen eval'
     )
   results = files.read_json(path)
   missing = {'train_length', 'lengths', 'curves'} - {*results}

@@ -122,8 +122,13 @@ def read_json(path: Path) -> Any:
   """
   try:
     return json.loads(path.read_text())
-  except (OSError, ValueError) as error:
+  except OSError as error:
     raise errors.WorkdirError(f'cannot read {path}: {_reason(error)}') from None
+  except ValueError as error:
+    raise errors.WorkdirError(
+      f'cannot read {path}: {_reason(error)}; restore the file, or delete it '
+      'and repeat the command that wrote it'
+    ) from None
 
 
 def free_bytes(folder: Path) -> int | None:

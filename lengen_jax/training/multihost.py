@@ -72,6 +72,8 @@ def first_line(error: BaseException) -> str:
   The middle of a longer line is left out.
   """
   text = str(error).strip() or type(error).__name__
+  text = text.splitlines()[0]
   # The rest of tensorstore's messages is a JSON specification.
-  text = text.splitlines()[0].partition(' [tensorstore_spec')[0]
+  for rest in (' [tensorstore_spec', ' See full TensorStore'):
+    text = text.partition(rest)[0]
   return text if len(text) <= 250 else f'{text[:120]} ... {text[-120:]}'

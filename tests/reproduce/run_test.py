@@ -348,9 +348,13 @@ def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
     means=means,
   )
   request = types.SimpleNamespace(seeds=(0, 1), scale='tiny')
-  config = types.SimpleNamespace(sweep=types.SimpleNamespace())
+  config = types.SimpleNamespace(
+    sweep=types.SimpleNamespace(), eval=types.SimpleNamespace(examples=10)
+  )
   [(scores, more)], _, fields = part.train(request, config, tmp_path, None)
   assert fields['columns'] == [*means]
+  examples = {'all': 40, 'beyond': 20, 'seen': 20}
+  assert fields['column_examples'] == [examples[column] for column in means]
   want = [
     {'all': 60.0, 'beyond': 25.0, 'seen': 95.0},
     {'all': 30.0, 'beyond': 40.0, 'seen': 20.0},
