@@ -92,9 +92,9 @@ Models of `configs/stdlib.py:cpu`, trained at 128 bytes of the Python standard
 library's source for 4200 steps and tested at 128 to 2048 bytes, the same bytes
 at every length, after 262, 525, 1050, 2100 and all steps. Those of
 `study/protocol` are models of `configs/fire_c4.py:base,cpu`, trained for 3000
-steps and tested at 32 to 512 bytes. `make study` runs the
-experiments, which takes most of a day on two cores and continues where it was
-interrupted; `make results` generates this page from [results/](results/).
+steps and tested at 32 to 512 bytes. `make study` runs the experiments, which
+takes most of a day on two cores and continues where it was interrupted; `make
+results` generates this page from [results/](results/).
 
 The hypotheses are our own. They and the settings were committed before the runs
 that test them. When L1 to L9 were written, the losses of one seed after 2000
@@ -210,8 +210,9 @@ def _flattened(results: Sequence[Results]) -> str:
     return ''
   few = sum(fall < _FLAT for fall in falls)
   return (
-    f'So have {few} of {len(falls)} rows of the tables below: losses at the '
-    f'training length fall by {min(falls):.2f} to {max(falls):.2f}.'
+    f'This holds for {few} of {len(falls)} rows of the tables below: their '
+    f'losses at the training length fall by {min(falls):.2f} to '
+    f'{max(falls):.2f}.'
   )
 
 

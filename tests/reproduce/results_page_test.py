@@ -70,7 +70,7 @@ def test_models_that_have_flattened():
   part = {'kind': 'curves', 'columns': [1, 2], 'rows': rows}
   found['parts'] = [part, {'kind': 'sweep', 'rows': rows}]
   text = results_page._flattened([found, found | {'scale': 'cpu'}])
-  assert text.startswith('So have 1 of 2 rows')
+  assert text.startswith('This holds for 1 of 2 rows')
   assert text.endswith('fall by 0.04 to 0.24.')
 
 
