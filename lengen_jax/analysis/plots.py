@@ -391,7 +391,7 @@ def save(figure: Any, path: Any) -> None:
     figure.savefig(path, dpi=160, metadata={'Software': None})
   except OSError as error:
     raise errors.WorkdirError(
-      f'cannot write {path}: {error.strerror}'
+      f'cannot write {path}: {error.strerror or error}'
     ) from None
   finally:
     plt.close(figure)

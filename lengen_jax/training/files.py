@@ -57,11 +57,12 @@ def make_folder(path: PathLike) -> Path:
 def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
   """Creates a folder and locks it for this process.
 
-  If another process holds the lock, prints a line and waits. Object stores and
-  Windows have no locks.
+  If another process holds the lock, prints a line and waits. Object stores,
+  Windows and some network file systems have no locks.
 
   Raises:
-    errors.WorkdirError: another process holds the lock, and `wait` is False.
+    errors.WorkdirError: the folder cannot be written, or another process holds
+      the lock and `wait` is False.
   """
   path = make_folder(folder)
   windows = sys.platform == 'win32'
@@ -71,7 +72,13 @@ def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
   # The module does not exist on Windows.
   import fcntl
 
-  with (path / '.lock').open('w') as file:
+  try:
+    file = (path / '.lock').open('w')
+  except OSError as error:
+    raise errors.WorkdirError(
+      f'cannot write into {path}: {_reason(error)}'
+    ) from None
+  with file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -82,6 +89,8 @@ def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
         ) from None
       print(f'waiting for another process at work in {path} ...', flush=True)
       fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # The file system has no locks.
+      pass
     yield
 
 

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/training/workdir.py`: where workdirs lie, who writes."""
 
+import errno
 import pathlib
 import subprocess
 import sys
@@ -15,6 +16,22 @@ from lengen_jax.training import workdir as workdir_lib
 def test_a_relative_workdir_is_made_absolute(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert files.locate('runs/a') == tmp_path / 'runs' / 'a'
+
+
+def test_a_folder_without_a_lock(tmp_path, monkeypatch):
+  """The folder cannot be written, or its file system has no locks."""
+  (tmp_path / 'full/.lock').mkdir(parents=True)
+  with pytest.raises(errors.WorkdirError, match='cannot write into .*full: '):
+    with files.locked(tmp_path / 'full', wait=False):
+      pass
+
+  def flock(*_):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  monkeypatch.setattr('fcntl.flock', flock)
+  with files.locked(tmp_path / 'network', wait=False):
+    entered = True
+  assert entered
 
 
 def test_checkpoints_of_a_lost_config(tmp_path, tiny_config):
