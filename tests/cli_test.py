@@ -391,6 +391,17 @@ def test_mistakes_in_the_workdir(tmp_path, capsys):
   (tmp_path / 'results.json').write_text('{}')
   error = mistake(capsys, 'report', f'--workdir={tmp_path}')
   assert 'lacks curves, lengths, train_length' in error
+  for kind, file, field in (
+    ('sweep.json', 'results.json', 'baselines'),
+    ('reproduction.json', 'reproduction.json', 'claims'),
+    ('ruler.json', 'ruler.json', 'average'),
+  ):
+    folder = tmp_path / field
+    folder.mkdir()
+    (folder / kind).write_text('{}')
+    (folder / file).write_text('{}')
+    error = mistake(capsys, 'report', f'--workdir={folder}')
+    assert f'{file} lacks ' in error and field in error
   (tmp_path / 'comparison.json').write_text('{}')
   error = mistake(capsys, 'eval', f'--workdir={tmp_path}')
   assert 'holds a comparison' in error

@@ -29,13 +29,7 @@ def read(workdir: PathLike) -> dict[str, Any]:
       f'{path.parent} has no results.json, which lengen compare, sweep and '
       'reproduce write; for a single run, use lengen eval'
     )
-  results = files.read_json(path)
-  missing = {'train_length', 'lengths', 'curves'} - {*results}
-  if missing:
-    raise errors.WorkdirError(
-      f'{path} lacks {", ".join(sorted(missing))}; repeat lengen compare'
-    )
-  return results
+  return files.read_json(path, ('train_length', 'lengths', 'curves'))
 
 
 def names(results: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from lengen_jax.types import PathLike
 
 # Name of the results file, in the folder of an experiment and scale.
 RESULTS = 'reproduction.json'
+_FIELDS = ('name', 'seeds', 'parts', 'summary', 'claims')
 
 Results = dict[str, Any]
 
@@ -71,7 +72,7 @@ def _rounded(value: float) -> str:
 def read(workdir: PathLike) -> Results | None:
   """Returns the results of a reproduction; None if the folder has none."""
   path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
-  return files_lib.read_json(path) if path.exists() else None
+  return files_lib.read_json(path, _FIELDS) if path.exists() else None
 
 
 def print_table(found: Results) -> None:

@@ -9,6 +9,7 @@ from lengen_jax.training import files
 from lengen_jax.types import PathLike
 
 RESULTS, PREDICTIONS = 'ruler.json', 'ruler_predictions.jsonl'
+_FIELDS = ('lengths', 'tasks', 'scores', 'average', 'refused', 'threshold')
 
 
 def read(workdir: PathLike) -> dict[str, Any] | None:
@@ -20,7 +21,7 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
   path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
   if (path.parent / 'results.json').exists() or not path.exists():
     return None
-  return files.read_json(path)
+  return files.read_json(path, _FIELDS)
 
 
 def print_table(results: Mapping[str, Any]) -> None:

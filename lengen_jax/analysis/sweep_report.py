@@ -17,6 +17,7 @@ _SCORES = {
   'loss': ('nats per target', 1),
 }
 _OPERANDS = 'operands.png'
+_FIELDS = ('task', 'score', 'train_lengths', 'lengths', 'baselines', 'runs')
 _NOTE = (
   'best: over seeds and learning rates, as in the papers; mean and std: over '
   'seeds, at the rate with the best mean; paper: with its full settings'
@@ -32,7 +33,7 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
   path = pathlib.Path(workdir).expanduser().absolute()
   if not (path / workdir_lib.SWEEP).exists():
     return None
-  return files_lib.read_json(path / 'results.json')
+  return files_lib.read_json(path / 'results.json', _FIELDS)
 
 
 def print_table(results: Mapping[str, Any]) -> None:

@@ -74,7 +74,11 @@ def tiles_refused(
 
 
 def check_mask(mask: visibility.Mask) -> None:
-  """Raises unless window and sinks are integers in range."""
+  """Raises unless `causal` is a bool, and window and sinks are in range."""
+  if not isinstance(mask.causal, bool):
+    raise errors.ConfigError(
+      f'causal must be True or False, got {mask.causal!r:.60}'
+    )
   for name, least in (('window', 1), ('sinks', 0)):
     value = getattr(mask, name)
     whole = isinstance(value, numbers.Integral)
@@ -133,6 +137,11 @@ def check_bias_dtype(bias: Array) -> None:
 
 def check_bias_shape(bias: Array, pairs: tuple[int, ...]) -> None:
   """Raises unless a bias has shape (H, q, k), (1, H, q, k) or `pairs`."""
+  if not hasattr(bias, 'shape'):
+    raise errors.ConfigError(
+      f'the bias function returned {bias!r:.60}; it must return an array of '
+      f'shape {pairs[1:]}'
+    )
   check_bias_dtype(bias)
   if bias.shape not in (pairs[1:], (1, *pairs[1:]), pairs):
     raise errors.ConfigError(
@@ -158,6 +167,10 @@ def check_band(
   band: encodings.Band, q_shape: tuple[int, ...], k_shape: tuple[int, ...]
 ) -> None:
   """Raises unless a band has the shapes of queries and keys."""
+  if not isinstance(band, encodings.Band):
+    raise errors.ConfigError(
+      f'bands must be encodings.Band, got {type(band).__name__}'
+    )
   batch, _, heads, _ = q_shape
   for name, vectors, places, shape in (
     ('q', band.q, band.q_places, q_shape),
@@ -194,6 +207,10 @@ def checked_positions(
         f'{shapes[-1]}'
       )
     return given
+  if not isinstance(given, PerHead) and not hasattr(given, 'ndim'):
+    raise errors.ConfigError(
+      f'{name}_positions must be an array, got {type(given).__name__}'
+    )
   if encodings.is_per_head(given):
     if contiguous:
       raise errors.ConfigError(

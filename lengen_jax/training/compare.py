@@ -62,7 +62,7 @@ def compare(
       if run.tested_as:
         saved = folder / f'tested-{runs_lib.folder(run.tested_as)}.json'
       if saved.exists():
-        curves.append(files.read_json(saved))
+        curves.append(files.read_json(saved, ('encoding', 'loss')))
       else:
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
         trained = loop.train(each, folder, corpus=corpus, label=label)

@@ -123,21 +123,27 @@ def write_text(path: PathLike, text: str) -> None:
     ) from None
 
 
-def read_json(path: Path) -> Any:
-  """Reads a JSON file.
+def read_json(path: Path, fields: Iterable[str] = ()) -> Any:
+  """Reads a JSON file, an object with `fields` if there are any.
 
   Raises:
-    errors.WorkdirError: the file cannot be read.
+    errors.WorkdirError: the file cannot be read, or lacks a field.
   """
+  fix = 'restore the file, or delete it and repeat the command that wrote it'
   try:
-    return json.loads(path.read_text())
+    value = json.loads(path.read_text())
   except OSError as error:
     raise errors.WorkdirError(f'cannot read {path}: {_reason(error)}') from None
   except ValueError as error:
     raise errors.WorkdirError(
-      f'cannot read {path}: {_reason(error)}; restore the file, or delete it '
-      'and repeat the command that wrote it'
+      f'cannot read {path}: {_reason(error)}; {fix}'
     ) from None
+  missing = {*fields} - (value.keys() if isinstance(value, dict) else set())
+  if missing:
+    raise errors.WorkdirError(
+      f'{path} lacks {", ".join(sorted(missing))}; {fix}'
+    )
+  return value
 
 
 def free_bytes(folder: Path) -> int | None:

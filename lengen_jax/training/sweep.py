@@ -226,7 +226,7 @@ def _write_results(
     if not all(file.exists() for file in files):
       unfinished.append(name)
       continue
-    found = [files_lib.read_json(file) for file in files]
+    found = [files_lib.read_json(file, (config.eval.score,)) for file in files]
     entry = {'run': name, **_summary(config, points, found)}
     entries.append(entry | {'paper': paper.pop(name, None), 'points': found})
   results = {

@@ -143,7 +143,7 @@ def vocabulary(workdir: PathLike) -> str:
     errors.WorkdirError: the workdir has no run.
   """
   _, path = read_config(workdir)
-  return files.read_json(path / RUN)[_VOCABULARY]
+  return files.read_json(path / RUN, (_VOCABULARY,))[_VOCABULARY]
 
 
 def check_vocabulary(
@@ -176,7 +176,9 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
     errors.WorkdirError: the file has no config.
   """
   fields = files.read_json(file)
-  sections = ('model', 'train', 'eval')
+  sections = ['model', 'train', 'eval']
+  if file.name == RUN:
+    sections += ['data', 'mesh']
   if not isinstance(fields, dict) or not all(
     isinstance(fields.get(section), dict) for section in sections
   ):

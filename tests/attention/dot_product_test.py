@@ -279,15 +279,16 @@ def test_refuses_functions_that_give_other_shapes():
     ({'window': 2.5}, 'window must be an integer, at least 1; got 2.5'),
     ({'window': 2, 'sinks': -1}, 'sinks must be an integer, at least 0'),
     ({'scale': jnp.ones(())}, 'pass an array as logit_scale'),
+    ({'causal': 'no'}, "causal must be True or False, got 'no'"),
+    ({'q_positions': [0, 1, 2]}, 'q_positions must be an array, got list'),
+    ({'bands': ('rope',)}, 'bands must be encodings.Band, got str'),
+    ({'bias': lambda *_: None}, r'returned None; .* of shape \(2, 3, 3\)'),
   ],
 )
-@pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
-def test_refuses_what_is_no_number(options, message, implementation):
+def test_refuses_values_of_other_types(options, message):
   x = jnp.zeros((1, 3, 2, 4))
   with pytest.raises(errors.ConfigError, match=message):
-    attention.dot_product_attention(
-      x, x, x, causal=True, implementation=implementation, **options
-    )
+    attention.dot_product_attention(x, x, x, **{'causal': True} | options)
 
 
 def test_refuses_a_contiguous_promise_for_distances():

@@ -192,6 +192,9 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   assert list(alibi['biases']['queries']) == ['31', '63']
   assert results['corpus']['sha256'] and results['versions']['jax']
   assert 'max_position=64 or more' in capsys.readouterr().out
+  (tmp_path / runs_lib.folder(runs[1]) / 'curve.json').write_text('{}')
+  with pytest.raises(errors.WorkdirError, match='lacks encoding, loss; '):
+    compare.compare(tiny_config, tmp_path, runs)
 
 
 @pytest.mark.slow

@@ -79,6 +79,15 @@ def test_scores_are_means_beyond_the_training_length(tmp_path):
 
 
 @pytest.mark.usefixtures('untrained')
+def test_scores_that_are_missing(tmp_path):
+  sweep.sweep(tiny(), tmp_path)
+  point = next(tmp_path.glob('sinusoidal*/*.json'))
+  point.write_text('{}')
+  with pytest.raises(errors.WorkdirError, match=f'{point.name} lacks accuracy'):
+    sweep.sweep(tiny(), tmp_path)
+
+
+@pytest.mark.usefixtures('untrained')
 def test_of_losses_the_least_is_best(tmp_path):
   config = tiny(learning_rates=(1e-3, 1e-2), runs='sinusoidal')
   config.eval.score = 'loss'

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/training/workdir.py`: where workdirs lie, who writes."""
 
 import errno
+import json
 import pathlib
 import subprocess
 import sys
@@ -40,6 +41,16 @@ def test_checkpoints_of_a_lost_config(tmp_path, tiny_config):
   with pytest.raises(errors.WorkdirError, match=r'no config\.json.*--workdir'):
     workdir_lib.claim(tmp_path, tiny_config)
   assert not (tmp_path / 'config.json').exists()
+
+
+@pytest.mark.parametrize('section', ['data', 'mesh', 'train'])
+def test_a_config_without_a_section(tmp_path, tiny_config, section):
+  workdir_lib.claim(tmp_path, tiny_config)
+  fields = json.loads((tmp_path / 'config.json').read_text())
+  del fields[section]
+  (tmp_path / 'config.json').write_text(json.dumps(fields))
+  with pytest.raises(errors.WorkdirError, match=r'config\.json is damaged'):
+    workdir_lib.read_config(tmp_path)
 
 
 def test_a_workdir_in_a_bucket_is_no_folder_here(tmp_path, monkeypatch):
