@@ -61,8 +61,8 @@ def at_step(results: Results, n: int) -> Results:
       return row
     tested = row['trajectory']
     changed = row | {'values': [steps[n] for steps in tested['values']]}
-    if 'windows' in tested:
-      changed['windows'] = tested['windows'][n]
+    for key in {'windows', 'examples'} & tested.keys():
+      changed[key] = tested[key][n]
     return changed
 
   parts = [
@@ -80,14 +80,15 @@ def _judge(claim: Claim, results: Results) -> Results:
   are compared by Welch's test (1947): each of the two models has a variance of
   its own, so that a noisy reference, or rows that differ in noise, do not make
   comparisons significant; that models of a seed share their data is not used.
-  The variance over seeds of a percentage is at least that due to its number of
-  test examples, where this is known: models of all seeds may be right always.
   Where the scores of single test windows are known, the variance of the
   difference over windows is added to that over seeds, since both models are
   tested on the same few windows; a bootstrap over windows estimates the same.
   Unless scores are paired, it is reduced by the noise that is specific to a
   seed and a window, which the variance over seeds includes: seeds and windows
-  are crossed random factors.
+  are crossed random factors. Models of all seeds are also tested on the same
+  examples of a task: the variances due to their number, where it is known, are
+  added, and more seeds do not reduce them. This is an upper bound, because
+  answers to single examples are not recorded.
   Failures are corrected for multiple comparisons by the method of Holm
   (1979). Comparisons that a scale omits are not counted; nor are those of means
   over fewer than half of their parts. On data of another kind than the paper's,
@@ -142,8 +143,8 @@ class Test(NamedTuple):
     margin: the margin, in the unit of the scores.
     variances: terms of the variance of the mean: those of low and of high over
       seeds, or that of the differences of paired scores and 0, then, where
-      known, that of the difference over test windows; () if the mean is exact,
-      None if the variance is unknown.
+      known, that of the difference over test windows or test examples; () if
+      the mean is exact, None if the variance is unknown.
     freedoms: degrees of freedom of each term.
   """
 
@@ -169,16 +170,19 @@ def combined_freedom(
   """Returns the degrees of freedom of a sum of variances `[..., T]`.
 
   Over seeds, the first two terms, they are those of Welch and Satterthwaite.
-  The reciprocals over seeds and over windows are averaged, weighted by the
-  variances. Satterthwaite's formula for all terms gives too many if two seeds
-  dominate: in simulations, a test at 5 % then holds in 8.4 % of the cases.
+  The reciprocals over seeds and over windows or examples are averaged, weighted
+  by the variances. Satterthwaite's formula for all terms gives too many if two
+  seeds dominate: in simulations, a test at 5 % then holds in 8.4 % of the
+  cases.
   """
   freedom_T = np.array(freedoms)
   seeds_T, total = variances_T[..., :2], variances_T.sum(-1)
   over_seeds = seeds_T.sum(-1)
-  welch = over_seeds**2 / (seeds_T**2 / freedom_T[:2]).sum(-1)
-  windows = (variances_T[..., 2:] / freedom_T[2:]).sum(-1)
-  return total / (over_seeds / welch + windows)
+  # All seeds may have the same score.
+  weighted = (seeds_T**2 / freedom_T[:2]).sum(-1)
+  weighted /= np.where(over_seeds, over_seeds, 1.0)
+  others = (variances_T[..., 2:] / freedom_T[2:]).sum(-1)
+  return total / (weighted + others)
 
 
 def test(results: Results, comparison: Comparison) -> Test | None:
@@ -197,43 +201,42 @@ def test(results: Results, comparison: Comparison) -> Test | None:
   seeds = len(low)
   if seeds < 2:
     return Test(mean, margin, None)
-  least = [_sampling_variance(results, x) for x in operands]
   if comparison.paired:
     # Without rounding errors, so that equal differences have no variance.
     differences = [round(b - a, 9) for a, b in zip(low, bound, strict=True)]
-    variances = [max(statistics.variance(differences), sum(least)), 0.0]
+    variances = [statistics.variance(differences), 0.0]
   else:
-    of_seeds = map(statistics.variance, (low, bound))
-    variances = [*map(max, of_seeds, least)]
+    variances = [*map(statistics.variance, (low, bound))]
   variances = [each / seeds for each in variances]
-  # With coarse scores, a variance of 0 may be chance.
-  if not any(variances):
-    return Test(mean, margin, None)
   freedoms = [seeds - 1, seeds - 1]
-  if windows := _over_windows(results, comparison):
-    variances.append(windows[0])
-    freedoms.append(windows[1])
+  of_tests = _over_examples(results, operands)
+  # With coarse scores, a variance of 0 may be chance.
+  if not of_tests and not any(variances):
+    return Test(mean, margin, None)
+  if of_tests := of_tests or _over_windows(results, comparison):
+    variances.append(of_tests[0])
+    freedoms.append(of_tests[1])
   return Test(mean, margin, tuple(variances), tuple(freedoms))
 
 
-def _sampling_variance(results: Results, operand: Operand) -> float:
-  """Returns the variance of a score in percent due to its test examples.
+def _over_examples(
+  results: Results, operands: Sequence[Operand]
+) -> tuple[float, int] | None:
+  """Returns the variance due to the test examples of tasks, and its freedom.
 
-  It is that of a binomial share, whose estimate has one success and one failure
-  more than were seen (Laplace): a score of 0 or 100 % varies, too. Returns 0 if
-  the number of examples is unknown.
+  It is the sum of those of the operands: their examples may be the same ones,
+  but their errors need not be. Returns None if it is unknown.
   """
-  if not isinstance(operand, tuple):
-    return 0.0
-  (part,) = (one for one in results['parts'] if one['name'] == operand[0])
-  found = _find(results, operand)
-  if found is None or 'column_examples' not in part:
-    return 0.0
-  row, n = found
-  examples = part['column_examples'][n]
-  mean = statistics.fmean(scores[n] for scores in row['values']) / 100
-  share = (examples * mean + 1) / (examples + 2)
-  return 100**2 * share * (1 - share) / examples
+  found = [_find(results, x) for x in operands if isinstance(x, tuple)]
+  known = [
+    row['examples'][n]
+    for row, n in filter(None, found)
+    if row.get('examples') and row['examples'][n]
+  ]
+  if not known:
+    return None
+  least = min(one['count'] for one in known)
+  return sum(one['variance'] for one in known), least - 1
 
 
 def _over_windows(

@@ -38,6 +38,8 @@ class Average(parts.Part):
       line = parts.table_row(name, rows[0]['run'], by_seed, paper)
       # As in the papers: first the best seed, then the mean over parts.
       line['value'] = parts.reduce_columns([row['value'] for row in rows])
+      if all('examples' in row for row in rows):
+        line['examples'] = _mean_examples([row['examples'] for row in rows])
       table.append(line | _mean_trajectory(rows))
     return self.results(
       table,
@@ -59,7 +61,25 @@ def _mean_trajectory(rows: Sequence[Results]) -> Results:
     [parts.reduce_columns(each) for each in zip(*seed, strict=True)]
     for seed in by_seed
   ]
-  return {'trajectory': {'steps': steps, 'values': values}}
+  found: Results = {'steps': steps, 'values': values}
+  trajectories = [row['trajectory'] for row in rows]
+  if all('examples' in one for one in trajectories):
+    by_step = zip(*(one['examples'] for one in trajectories), strict=True)
+    found['examples'] = [*map(_mean_examples, by_step)]
+  return {'trajectory': found}
+
+
+def _mean_examples(parts_: Sequence[Sequence[Any]]) -> list[Any]:
+  """Returns the variance of means due to test examples, for each column."""
+  return [
+    None
+    if None in column
+    else {
+      'variance': sum(one['variance'] for one in column) / len(column) ** 2,
+      'count': sum(one['count'] for one in column),
+    }
+    for column in zip(*parts_, strict=True)
+  ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

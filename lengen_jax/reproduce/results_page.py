@@ -67,8 +67,8 @@ A claim refuted at `cpu` is refuted for models trained for about a minute.
 
 ± is half the range over seeds. Where the scores of all seeds are equal, or all
 differences between paired scores are, the variance is unknown and the
-comparison is unclear. A percentage of a task has at least the variance due to
-its number of test examples, where this is recorded.
+comparison is unclear. Intervals of percentages also include the variance due to
+the number of test examples, which all seeds share, where it is recorded.
 
 The test seed by seed was introduced after the results of `randomized/table2`
 and `study/protocol` at `hours` had been seen. It changed two verdicts. R2,

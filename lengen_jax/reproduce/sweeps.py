@@ -1,6 +1,6 @@
 """Scores of generated tasks beyond and within the training lengths."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import statistics
 from typing import ClassVar
@@ -69,6 +69,30 @@ class TaskSweep(parts.ConfiguredPart):
         )
       return means
 
+    def examples(by_length: Sequence[parts.Scores]) -> list[Results | None]:
+      """Returns the variance of each column due to its test examples.
+
+      The argument has the scores of each seed, which are tested on the same
+      examples. Each length has a binomial share, whose estimate has one success
+      and one failure more than were seen (Laplace): one of 0 or 1 varies, too.
+      """
+      count = config.eval.examples
+      found: list[Results | None] = []
+      for column in self.means:
+        scores = [[one[n] for one in by_length] for n in members(column)]
+        if any(None in of_seeds for of_seeds in scores):
+          found.append(None)
+          continue
+        shares = [
+          (count * statistics.fmean(of_seeds) + 1) / (count + 2)
+          for of_seeds in scores
+        ]
+        variance = sum(p * (1 - p) for p in shares) / count / len(shares) ** 2
+        found.append(
+          {'variance': 100**2 * variance, 'count': count * len(shares)}
+        )
+      return found
+
     def order(point: Results) -> float:
       mean = percents(point[score])[0]
       return -1.0 if mean is None else mean
@@ -83,7 +107,11 @@ class TaskSweep(parts.ConfiguredPart):
         for seed in request.seeds
       ]
       by_seed = [percents(point[score]) for point in best]
-      more = {'run': entry['run'], **_trajectory(best, score, percents)}
+      more = {
+        'run': entry['run'],
+        'examples': examples([point[score] for point in best]),
+        **_trajectory(best, score, percents, examples),
+      }
       scores.append((by_seed, more))
       curve = parts.reduce_columns([point[score] for point in best])
       curves.append({'run': row.name, 'curve': curve})
@@ -92,9 +120,6 @@ class TaskSweep(parts.ConfiguredPart):
       'unit': self.unit,
       'columns': list(self.means),
       'train_length': longest,
-      'column_examples': [
-        config.eval.examples * len(members(column)) for column in self.means
-      ],
       # Chance is close to 0 where whole sequences must be correct.
       'chance': 100 * results['chance'] if score == 'accuracy' else None,
       # As in results.json of a sweep, means over seeds.
@@ -107,6 +132,7 @@ def _trajectory(
   points: list[Results],
   score: str,
   percents: Callable[[parts.Scores], parts.Scores],
+  examples: Callable[[Sequence[parts.Scores]], Sequence[Results | None]],
 ) -> Results:
   """Returns the columns at all tested steps, of one point for each seed.
 
@@ -116,5 +142,10 @@ def _trajectory(
   """
   if not (steps := common_steps(points)):
     return {}
-  values = [[*map(percents, one['trajectory'][score])] for one in points]
-  return {'trajectory': {'steps': steps, 'values': values}}
+  tested = [one['trajectory'][score] for one in points]
+  found = {
+    'steps': steps,
+    'values': [[*map(percents, of_seed)] for of_seed in tested],
+    'examples': [*map(examples, zip(*tested, strict=True))],
+  }
+  return {'trajectory': found}

@@ -8,6 +8,7 @@ import types
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from lengen_jax import cli, reproduce
 from lengen_jax.analysis import plots, reproduction
@@ -353,8 +354,6 @@ def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
   )
   [(scores, more)], _, fields = part.train(request, config, tmp_path, None)
   assert fields['columns'] == [*means]
-  examples = {'all': 40, 'beyond': 20, 'seen': 20}
-  assert fields['column_examples'] == [examples[column] for column in means]
   want = [
     {'all': 60.0, 'beyond': 25.0, 'seen': 95.0},
     {'all': 30.0, 'beyond': 40.0, 'seen': 20.0},
@@ -363,6 +362,17 @@ def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
   assert more['trajectory']['steps'] == [5, 10]
   earlier = {'all': 15.0, 'beyond': 20.0, 'seen': 10.0}
   first = pytest.approx([earlier[column] for column in means])
+  # At each length, 10 examples and two more, of which one is right.
+  shares = [[1.0, 0.9, 0.2, 0.3], [0.2, 0.2, 0.6, 0.2]][best]
+  laplace = [(10 * share + 1) / 12 for share in shares]
+  variances = [100**2 * p * (1 - p) / 10 for p in laplace]
+  indices = {'all': range(4), 'beyond': (2, 3), 'seen': (0, 1)}
+  for column, of_column in zip(means, more['examples'], strict=True):
+    of = indices[column]
+    want = sum(variances[n] for n in of) / len(of) ** 2
+    assert of_column == {'variance': pytest.approx(want), 'count': 10 * len(of)}
+  assert more['trajectory']['examples'][1] == more['examples']
+  assert more['trajectory']['examples'][0] != more['examples']
   assert more['trajectory']['values'] == [[first, scores[0]]] * 2
   # Points of an older sweep have no earlier scores.
   for point in points:
@@ -417,6 +427,19 @@ def test_trajectories_of_scores(tmp_path):
   results = {'seeds': [0, 1], 'scale': 'hours', 'parts': [*both, found]}
   judged = claims.judge(claim, results)
   assert judged['by_step'] == [[1, 'confirmed'], [2, 'confirmed']]
+  # The variance of a mean of two is a quarter of the sum of both.
+  for part, variance in zip(both, (1.0, 3.0), strict=True):
+    for row in part['rows']:
+      row['examples'] = [{'variance': variance, 'count': 5}, None]
+      row['trajectory']['examples'] = [row['examples'], row['examples']]
+  row = average.run(request, both)['rows'][0]
+  assert row['examples'] == [{'variance': 1.0, 'count': 10}, None]
+  assert row['trajectory']['examples'] == [row['examples']] * 2
+  row['trajectory']['examples'][0] = 'first'
+  results = {'parts': [{'rows': [row]}]}
+  assert (
+    claims.at_step(results, 0)['parts'][0]['rows'][0]['examples'] == 'first'
+  )
   # Without the earlier scores of a part, the mean has none.
   del both[1]['rows'][0]['trajectory']
   rows = average.run(request, both)['rows']
@@ -874,23 +897,59 @@ def test_right_answers_of_all_seeds(low, high, margin, verdict, paired):
   )
   claim = experiment_lib.Claim('X', '', (comparison,))
   assert claims.judge(claim, found)['verdict'] == 'not seen'
-  found['parts'][0]['column_examples'] = [100]
+  for row, mean in zip(found['parts'][0]['rows'], (low, high), strict=True):
+    share = (mean + 1) / 102
+    variance = 100**2 * share * (1 - share) / 100
+    row['examples'] = [{'variance': variance, 'count': 100}]
   assert claims.judge(claim, found)['verdict'] == verdict
 
 
-def test_variance_due_to_few_examples():
+def test_variance_due_to_test_examples():
   comparison = experiment_lib.Comparison(
     ('part', 'low', 1), ('part', 'high', 1)
   )
-  found = result([0.0, 0.0], [40.0, 60.0])
-  found['parts'][0]['column_examples'] = [98]
-  low, high = claims.test(found, comparison).variances
-  # One of 100 right; and a variance over seeds above that of 98 examples.
-  assert low == pytest.approx(100**2 * 0.01 * 0.99 / 98 / 2)
-  assert high == pytest.approx(200 / 2)
-  # Of a constant, there is none.
+  found = result([10.0, 20.0], [40.0, 60.0])
+  low, high = found['parts'][0]['rows']
+  low['examples'] = [{'variance': 3.0, 'count': 50}]
+  high['examples'] = [{'variance': 4.0, 'count': 30}]
+  test = claims.test(found, comparison)
+  assert test.variances == pytest.approx((25, 100, 7))
+  assert test.freedoms == (1, 1, 29)
+  # A constant has none, and those of earlier versions are unknown.
   constant = dataclasses.replace(comparison, low=10.0)
-  assert claims.test(found, constant).variances == pytest.approx((0, 100))
+  assert claims.test(found, constant).variances == pytest.approx((0, 100, 4))
+  low['examples'] = [None]
+  assert claims.test(found, comparison).variances == pytest.approx((25, 100, 4))
+  del low['examples'], high['examples']
+  assert claims.test(found, comparison).variances == pytest.approx((25, 100))
+
+
+@pytest.mark.parametrize('shared', [0.0, 0.5, 1.0])
+def test_seeds_that_share_test_examples(shared):
+  """Two equal models are not told apart more often than the level says.
+
+  Of a share of the examples, all seeds of a model answer alike.
+  """
+  rng = np.random.default_rng(0)
+  trials, seeds, examples, p = 3000, 3, 100, 0.3
+  shape = (trials, 2, seeds, examples)
+  own, common = rng.random(shape) < p, rng.random(shape)[:, :, :1] < p
+  right = np.where(rng.random(shape)[:, :, :1] < shared, common, own)
+  scores = 100 * right.mean(-1)
+  comparison = experiment_lib.Comparison(
+    ('part', 'low', 1), ('part', 'high', 1)
+  )
+  held = 0
+  for low, high in scores:
+    found = result(low, high)
+    for row, values in zip(found['parts'][0]['rows'], (low, high), strict=True):
+      share = (values.mean() + 1) / (examples + 2)
+      variance = 100**2 * share * (1 - share) / examples
+      row['examples'] = [{'variance': variance, 'count': examples}]
+    test = claims.test(found, comparison)
+    t = test.mean / test.error
+    held += stats.t.sf(t, test.freedom) < claims.LEVEL
+  assert held / trials <= 0.06
 
 
 @pytest.mark.parametrize(
