@@ -14,7 +14,7 @@
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
 # make study      how extrapolation changes along training: most of a day on two
 #   cores, resumable; make -j2 study trains two seeds at a time, STUDY=grid trains
-#   sixteen encodings with all position schemes, which takes half a day more
+#   31 models of sixteen encodings, which takes half a day more
 # make results    docs/results.md and docs/study.md from what was reproduced
 # make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 

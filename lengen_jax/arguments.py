@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 import contextlib
 import itertools
+import math
 from typing import Any, NoReturn
 
 from lengen_jax import __version__, errors
@@ -94,16 +95,19 @@ def _names(text: str) -> tuple[str, ...]:
   return tuple(name.strip() for name in text.split(','))
 
 
-def _numbers(least: int) -> Callable[[str], tuple[int, ...]]:
+def _numbers(
+  least: int, most: float = math.inf
+) -> Callable[[str], tuple[int, ...]]:
   """Returns a parser of lists such as '0,1'."""
+  limits = f'from {least} on' if most == math.inf else f'from {least} to {most}'
 
   def read(text: str) -> tuple[int, ...]:
     with contextlib.suppress(ValueError):
       numbers = tuple(int(part) for part in text.split(','))
-      if min(numbers) >= least:
+      if min(numbers) >= least and max(numbers) <= most:
         return numbers
     raise argparse.ArgumentTypeError(
-      f'{text!r} is not a comma-separated list of integers from {least} on'
+      f'{text!r} is not a comma-separated list of integers {limits}'
     )
 
   return read
@@ -296,7 +300,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   '--scale': ('paper, small, hours, cpu or tiny', {'default': 'paper'}),
   '--seeds': (
     'comma-separated; default: the seeds of the experiment',
-    {'type': _numbers(0)},
+    {'type': _numbers(0, 2**32 - 1)},
   ),
   '--debug': ('show the traceback of an error', {'action': 'store_true'}),
 }

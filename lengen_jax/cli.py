@@ -170,15 +170,21 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
   workdir_lib.check_vocabulary(arguments.workdir, corpus.info)
   results, predictions = evaluate.evaluate(trained, corpus)
   _, path = workdir_lib.read_config(arguments.workdir)
-  # The table is shown even if no file can be written.
-  if corpus.scored_by == 'loss':
-    report.print_table(results)
-  else:
-    report.print_scores(results)
-    files.write_lines(path / 'predictions.jsonl', predictions)
-    print(f'wrote {path / "predictions.jsonl"}')
-  files.write_json(path / 'eval.json', results)
-  print(f'wrote {path / "eval.json"}')
+  written = []
+  try:
+    if corpus.scored_by != 'loss':
+      files.write_lines(path / 'predictions.jsonl', predictions)
+      written.append('predictions.jsonl')
+    files.write_json(path / 'eval.json', results)
+    written.append('eval.json')
+  finally:
+    # The table is shown even if no file can be written.
+    if corpus.scored_by == 'loss':
+      report.print_table(results)
+    else:
+      report.print_scores(results)
+    for name in written:
+      print(f'wrote {path / name}')
 
 
 def _eval_tasks(arguments: argparse.Namespace) -> None:
@@ -420,8 +426,8 @@ def _report(arguments: argparse.Namespace, _: Any) -> None:
     # The results are damaged or were edited by hand.
     raise errors.WorkdirError(
       f'the results in {workdir} cannot be read ({type(error).__name__}: '
-      f'{error}); delete results.json or ruler.json, and run the command that '
-      'wrote it again'
+      f'{error}); delete {kind.RESULTS}, and run the command that wrote it '
+      'again'
     ) from error
 
 

@@ -14,6 +14,7 @@ from lengen_jax.training import defaults, files
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.types import PathLike
 
+RESULTS = 'results.json'
 _UNIT = 'nats per token'
 
 
@@ -23,11 +24,12 @@ def read(workdir: PathLike) -> dict[str, Any]:
   Raises:
     errors.WorkdirError: results.json is missing or cannot be read.
   """
-  path = pathlib.Path(workdir).expanduser().absolute() / 'results.json'
+  path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
   if not path.exists():
     raise errors.WorkdirError(
-      f'{path.parent} has no results.json, which lengen compare, sweep and '
-      'reproduce write; for a single run, use lengen eval'
+      f'{path.parent} has no {RESULTS}; give the folder of a comparison, of a '
+      'sweep, of scores on RULER, or PAPER/TABLE/SCALE of a reproduction; for '
+      'a single run, use lengen eval'
     )
   return files.read_json(path, ('train_length', 'lengths', 'curves'))
 

@@ -16,7 +16,7 @@ _SCORES = {
   'exact': ('correct sequences, percent', 100),
   'loss': ('nats per target', 1),
 }
-_OPERANDS = 'operands.png'
+RESULTS, _OPERANDS = 'results.json', 'operands.png'
 _FIELDS = ('task', 'score', 'train_lengths', 'lengths', 'baselines', 'runs')
 _NOTE = (
   'best: over seeds and learning rates, as in the papers; mean and std: over '
@@ -33,7 +33,7 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
   path = pathlib.Path(workdir).expanduser().absolute()
   if not (path / workdir_lib.SWEEP).exists():
     return None
-  return files_lib.read_json(path / 'results.json', _FIELDS)
+  return files_lib.read_json(path / RESULTS, _FIELDS)
 
 
 def print_table(results: Mapping[str, Any]) -> None:

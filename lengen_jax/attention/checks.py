@@ -9,6 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax import encodings, errors, specs
 from lengen_jax.attention import visibility
@@ -75,7 +76,7 @@ def tiles_refused(
 
 def check_mask(mask: visibility.Mask) -> None:
   """Raises unless `causal` is a bool, and window and sinks are in range."""
-  if not isinstance(mask.causal, bool):
+  if not isinstance(mask.causal, bool | np.bool_):
     raise errors.ConfigError(
       f'causal must be True or False, got {mask.causal!r:.60}'
     )
@@ -128,10 +129,15 @@ def check_bias(bias: Any, pairs: tuple[int, ...]) -> None:
 def check_bias_dtype(bias: Array) -> None:
   """Raises unless a bias has floating-point values."""
   if not jnp.issubdtype(bias.dtype, jnp.floating):
+    fix = 'convert it by bias.astype(jnp.float32)'
+    if bias.dtype == bool:
+      fix = (
+        'for a mask, use causal, window or segment ids, or jnp.where(mask, '
+        '0.0, -1e9)'
+      )
     raise errors.ConfigError(
       f'bias has dtype {bias.dtype}, but it is added to the logits and must be '
-      'floating-point; for a mask, use causal, window or segment ids, or '
-      'jnp.where(mask, 0.0, -1e9)'
+      f'floating-point; {fix}'
     )
 
 
@@ -163,14 +169,21 @@ def check_sink_logits(sink_logits: Any, num_heads: int) -> None:
     )
 
 
+def check_bands(bands: Any) -> None:
+  """Raises unless `bands` is a list or tuple of bands."""
+  whole = isinstance(bands, list | tuple)
+  kinds = {type(band) for band in bands} if whole else {type(bands)}
+  if not whole or kinds - {encodings.Band}:
+    names = ', '.join(sorted(kind.__name__ for kind in kinds))
+    raise errors.ConfigError(
+      f'bands must be a list or tuple of encodings.Band, got {names}'
+    )
+
+
 def check_band(
   band: encodings.Band, q_shape: tuple[int, ...], k_shape: tuple[int, ...]
 ) -> None:
   """Raises unless a band has the shapes of queries and keys."""
-  if not isinstance(band, encodings.Band):
-    raise errors.ConfigError(
-      f'bands must be encodings.Band, got {type(band).__name__}'
-    )
   batch, _, heads, _ = q_shape
   for name, vectors, places, shape in (
     ('q', band.q, band.q_places, q_shape),

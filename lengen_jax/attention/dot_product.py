@@ -166,6 +166,7 @@ def dot_product_attention(
       that the implementation does not support.
   """
   checks.check_vectors(q, k, v)
+  checks.check_bands(bands)
   for name, value, valid in (
     ('attention implementation', implementation, ['auto', *IMPLEMENTATIONS]),
     ('bias_form', bias_form, bias_forms.FORMS),

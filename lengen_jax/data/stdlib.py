@@ -79,10 +79,12 @@ def read(
   what = 'docstrings' if only_docstrings else 'Python sources'
   for split, found in documents.items():
     if not found:
+      cause = 'this Python keeps its standard library zipped or stripped'
+      if path:
+        cause = f'data.path={path} is another folder, or has too few files'
       raise errors.CorpusError(
-        f'no {what} for the {split} split in {root}: this Python keeps its '
-        'standard library zipped or stripped; set data.path to the '
-        'lib/python3.x folder of a full installation'
+        f'no {what} for the {split} split in {root}: {cause}; set data.path to '
+        'the lib/python3.x folder of a full installation'
       )
   info = {
     'source': 'docstrings' if only_docstrings else 'stdlib',
@@ -100,7 +102,7 @@ def _docstrings(source: bytes, file: pathlib.Path) -> bytes:
   kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
   try:
     tree = ast.parse(source)
-  except (SyntaxError, RecursionError) as error:
+  except (SyntaxError, RecursionError, MemoryError) as error:
     raise errors.CorpusError(
       f'Python {platform.python_version()} cannot parse {file}: {error}; set '
       'data.path to the library of the same version or an older one'

@@ -61,11 +61,12 @@ def create(
   vocab_size = max(task.vocab_in, task.vocab_out, task.separator + 1)
   sizes = {'vocab_size': vocab_size, 'output_size': task.vocab_out}
   if name in recurrent.NAMES:
-    given = {positions, fields['attention_scale']} - {'standard', 'none'}
+    options = (positions, 'standard'), (fields['attention_scale'], 'none')
+    given = [repr(value) for value, default in options if value != default]
     if given:
       raise errors.CombinationError(
         f'{name} has neither positions nor attention; remove '
-        + ' and '.join(map(repr, sorted(given)))
+        + ' and '.join(given)
       )
     longest = max(train_length, test_length)
     # The size of a tape must not depend on a row's padding.

@@ -8,6 +8,7 @@ the experiments of `reproduce.study`.
 from collections.abc import Iterator, Sequence
 import pathlib
 import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -104,8 +105,7 @@ scale `hours` before them. The history does not show this for `study/protocol`:
 the commits of its settings and runs are one there.
 
 In `study/interpolation`, the rows `kerple_log`, `alibi` and `fire` are those
-recorded for `study/biases`. The rows `fixed length`, `fire, linear` and `t5`
-are not trained yet.
+recorded for `study/biases`.
 
 On text, runs with random positions draw one sample of the positions 0 to 2047
 for each batch; `range 3x` draws from three times as many. The tasks copy and
@@ -118,13 +118,9 @@ English text is that of the docstrings in the same files, 1.6 MB, which training
 reads 5.4 times; it reads the source code once. Verdicts, tests and intervals
 are those of [results.md](results.md); the steps are those at which the verdict
 changed.
-
-A loss has flattened where it falls by less than 0.05 nats from half of the
-steps to all. {flattened} The learning rate decays over all steps, so that an
-earlier step is not the end of a shorter training.
 """
 _STUDY_NAME = 'study/'
-# Nats per byte; see the text above.
+# Nats per byte; see `_flattened`.
 _FLAT = 0.05
 _CHOICE = """\
 ## What to choose
@@ -164,9 +160,9 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
     ]
     for verdict in verdicts or [('', '', 'not measured yet', '')]:
       rows.append([claim.key, claim.text, f'`{experiment.name}`', *verdict])
-  text = _STUDY.format(flattened=_flattened(results))
-  heading = [text, *_advice(results), '## Hypotheses']
-  heading = heading if study else [_HEAD, '## Claims']
+  heading = [_HEAD, '## Claims']
+  if study:
+    heading = [_STUDY, *_flattened(results), *_advice(results), '## Hypotheses']
   lines = [*heading, '', *_table(head, rows)]
   for found in results:
     lines += ['', *_section(found)]
@@ -191,29 +187,33 @@ def _advice(results: Sequence[Results]) -> list[str]:
   return [_CHOICE, *lines, ''] if lines else []
 
 
-def _flattened(results: Sequence[Results]) -> str:
-  """Returns a sentence on how much losses fall over the last half of training.
+def _flattened(results: Sequence[Results]) -> list[str]:
+  """Returns a paragraph on how much losses fall over the last half of training.
 
   They are those of curves at scale `hours`, at the training length, means over
-  seeds.
+  seeds. A model that several experiments share is counted once.
   """
-  falls = []
+  falls = {}
   for found in results:
     for part in found['parts']:
       for row in part['rows'] if part['kind'] == 'curves' else ():
         if found['scale'] == 'hours' and 'trajectory' in row:
           near = part['columns'].index(1)
-          values = np.array(row['trajectory']['values'], float)
-          half, last = values[:, -2:, near].mean(0)
-          falls.append(half - last)
+          values = np.array(row['trajectory']['values'], float)[:, -2:, near]
+          half, last = values.mean(0)
+          falls[values.tobytes()] = half - last
   if not falls:
-    return ''
-  few = sum(fall < _FLAT for fall in falls)
-  return (
-    f'This holds for {few} of {len(falls)} rows of the tables below: their '
-    f'losses at the training length fall by {min(falls):.2f} to '
-    f'{max(falls):.2f}.'
+    return []
+  few = sum(fall < _FLAT for fall in falls.values())
+  text = (
+    f'A loss has flattened where it falls by less than {_FLAT} nats from half '
+    f'of the steps to all. This holds for {few} of the {len(falls)} models of '
+    'this page, whose losses at the training length fall by '
+    f'{min(falls.values()):.2f} to {max(falls.values()):.2f}. The learning '
+    'rate decays over all steps, so that an earlier step is not the end of a '
+    'shorter training.'
   )
+  return [*textwrap.wrap(text, 80), '']
 
 
 def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:

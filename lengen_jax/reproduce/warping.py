@@ -246,8 +246,8 @@ W3, ALiBi: ALiBi beats RoPE, interpolation and randomized positions on all four
     tasks
   copy|reverse|sort|sum: alibi > rope|interpolated|randomized, 10 M|randomized,
     5 M @ all
-W9: sum is insensitive: no method in print differs from RoPE by six points or
-    more
+W9: sum is insensitive: no method of the paper differs from RoPE by six points
+    or more
   sum: [interpolated|alibi|randomized, 10 M|warped, sqrt] > rope @ all by -6
   sum: rope > interpolated|alibi|randomized, 10 M|warped, sqrt @ all by -6
 W5, seen lengths of sequences: random positions cost accuracy on lengths seen

@@ -54,16 +54,15 @@ def compare(
   windows = corpus.evaluation(first.eval)
   shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
-  curves: list[Any] = []
+  files_of = [path / runs_lib.folder(run) / _curve_file(run) for run in runs]
+  curves = [
+    files.read_json(file, ('encoding', 'loss')) if file.exists() else None
+    for file in files_of
+  ]
   try:
     for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
-      folder = path / runs_lib.folder(run)
-      saved = folder / 'curve.json'
-      if run.tested_as:
-        saved = folder / f'tested-{runs_lib.folder(run.tested_as)}.json'
-      if saved.exists():
-        curves.append(files.read_json(saved, ('encoding', 'loss')))
-      else:
+      if curves[number] is None:
+        saved, folder = files_of[number], files_of[number].parent
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
         trained = loop.train(each, folder, corpus=corpus, label=label)
         tested = trained.tested_as(run.tested_as)
@@ -82,11 +81,15 @@ def compare(
         if run.tested_as:
           curve |= dict(zip(run._fields[:3], run[:3], strict=True))
           curve['tested_as'] = str(run.tested_as)
-        curves.append(curve)
-        files.write_json(saved, curves[-1])
-      unfinished = [runs_lib.name(each) for each in runs[number + 1 :]]
-      found = evaluate.results(shared, corpus, curves=curves)
-      found['unfinished'] = unfinished
+        curves[number] = curve
+        files.write_json(saved, curve)
+      finished = [curve for curve in curves if curve is not None]
+      found = evaluate.results(shared, corpus, curves=finished)
+      found['unfinished'] = [
+        runs_lib.name(one)
+        for one, curve in zip(runs, curves, strict=True)
+        if curve is None
+      ]
       files.write_json(path / 'results.json', found)
   except errors.LengenError:
     # If no run was started, the corrected command can claim the workdir.
@@ -94,6 +97,13 @@ def compare(
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
   return found
+
+
+def _curve_file(run: runs_lib.Run) -> str:
+  """Returns the name of the file of a run's losses in the run's folder."""
+  if run.tested_as:
+    return f'tested-{runs_lib.folder(run.tested_as)}.json'
+  return 'curve.json'
 
 
 def _trajectory(

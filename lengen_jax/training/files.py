@@ -48,7 +48,7 @@ def make_folder(path: PathLike) -> Path:
         'for it (gcloud auth application-default login)'
       )
     raise errors.WorkdirError(
-      f'cannot make the workdir {path}: {_reason(error)}{hint}'
+      f'cannot make the workdir {path}: {reason(error)}{hint}'
     ) from None
   return path
 
@@ -76,7 +76,7 @@ def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
     file = (path / '.lock').open('w')
   except OSError as error:
     raise errors.WorkdirError(
-      f'cannot write into {path}: {_reason(error)}'
+      f'cannot write into {path}: {reason(error)}'
     ) from None
   with file:
     try:
@@ -118,25 +118,28 @@ def write_text(path: PathLike, text: str) -> None:
     partial.write_text(text)
     partial.replace(path)
   except Exception as error:  # Object stores raise errors of their own.
-    raise errors.WorkdirError(
-      f'cannot write {path}: {_reason(error)}'
-    ) from None
+    raise errors.WorkdirError(f'cannot write {path}: {reason(error)}') from None
 
 
-def read_json(path: Path, fields: Iterable[str] = ()) -> Any:
+def read_json(
+  path: Path,
+  fields: Iterable[str] = (),
+  fix: str = 'restore the file, or delete it and repeat the command that wrote '
+  'it',
+) -> Any:
   """Reads a JSON file, an object with `fields` if there are any.
 
   Raises:
-    errors.WorkdirError: the file cannot be read, or lacks a field.
+    errors.WorkdirError: the file cannot be read, or lacks a field. The message
+      ends with `fix`.
   """
-  fix = 'restore the file, or delete it and repeat the command that wrote it'
   try:
     value = json.loads(path.read_text())
   except OSError as error:
-    raise errors.WorkdirError(f'cannot read {path}: {_reason(error)}') from None
+    raise errors.WorkdirError(f'cannot read {path}: {reason(error)}') from None
   except ValueError as error:
     raise errors.WorkdirError(
-      f'cannot read {path}: {_reason(error)}; {fix}'
+      f'cannot read {path}: {reason(error)}; {fix}'
     ) from None
   missing = {*fields} - (value.keys() if isinstance(value, dict) else set())
   if missing:
@@ -198,6 +201,7 @@ def remove(folders: Iterable[Path]) -> None:
       shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reason(error: Exception) -> str:
-  reason = getattr(error, 'strerror', None) or str(error).strip()
-  return reason.splitlines()[0] if reason else type(error).__name__
+def reason(error: Exception) -> str:
+  """Returns the first line of an error's message, without a number or path."""
+  text = getattr(error, 'strerror', None) or str(error).strip()
+  return text.splitlines()[0] if text else type(error).__name__

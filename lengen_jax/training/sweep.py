@@ -36,6 +36,7 @@ def sweep(
   The workdir gets a folder per run with one file per learning rate and seed,
   and results.json, which is rewritten whenever a run is finished. Finished
   points are not repeated; unfinished ones resume from their last checkpoint.
+  While another process sweeps in the workdir, it waits.
 
   Returns the contents of results.json. For `config` see configs/chomsky.py.
 
@@ -56,14 +57,26 @@ def sweep(
   for trainer in trainers:
     trainer.check()
   baselines = _baselines(config)
+  with files_lib.locked(workdir):
+    return _sweep(config, sections.sweep, workdir, runs, trainers, baselines)
+
+
+def _sweep(
+  config: ml_collections.ConfigDict,
+  section: config_lib.SweepConfig,
+  workdir: PathLike,
+  runs: Sequence[runs_lib.Run],
+  trainers: Sequence[task_trainer.TaskTrainer],
+  baselines: dict[str, Any],
+) -> dict[str, Any]:
+  """Trains and evaluates what is missing in a locked workdir; see `sweep`."""
   # Runs, learning rates and seeds may be added to a sweep.
   shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   with shared.unlocked():
     del shared.sweep, shared.paper
   path = workdir_lib.claim(workdir, shared, kind=workdir_lib.SWEEP)
-  rates, seeds = sections.sweep.learning_rates, sections.sweep.seeds
-  points = list(itertools.product(rates, seeds))
-  batching = sections.sweep.batching
+  points = list(itertools.product(section.learning_rates, section.seeds))
+  batching = section.batching
   if batching == 'auto':
     batching = 'map' if jax.default_backend() == 'cpu' else 'vmap'
   results = _write_results(config, path, runs, points, baselines)

@@ -39,6 +39,13 @@ _KINDS = {
   COMPARISON: ('comparison', 'compare'),
   SWEEP: ('sweep', 'sweep'),
 }
+# Config file to what a workdir has beside it, and a pattern of these files.
+_RESULTS = {
+  RUN: ('checkpoints', 'checkpoints'),
+  COMPARISON: ('trained runs', f'*/{RUN}'),
+  SWEEP: ('scores', '*/*.json'),
+}
+_RESTORE = 'restore the file, or choose another --workdir'
 
 
 def claim(
@@ -63,11 +70,7 @@ def claim(
     mine[_CORPUS] = corpus_info['sha256']
     mine[_VOCABULARY] = corpus_info['vocabulary']
   if not (path / kind).exists():
-    if (path / 'checkpoints').exists():
-      raise errors.WorkdirError(
-        f'{path} has checkpoints but no {kind}, so that their configuration is '
-        'unknown; choose another --workdir, or delete it to start over'
-      )
+    _check_unused(path, kind)
     files.write_json(path / kind, mine)
     return path
   theirs = _read_fields(path / kind)
@@ -94,6 +97,16 @@ def claim(
     )
   files.write_json(path / kind, theirs)
   return path
+
+
+def _check_unused(path: files.Path, kind: str) -> None:
+  """Raises if a folder has results but lacks the config file `kind`."""
+  results, pattern = _RESULTS[kind]
+  if any(path.glob(pattern)):
+    raise errors.WorkdirError(
+      f'{path} has {results} but no {kind}, so that their configuration is '
+      f'unknown; restore {kind}, or choose another --workdir'
+    )
 
 
 def _check_kind(path: files.Path, kind: str) -> None:
@@ -127,6 +140,7 @@ def read_config(
       + (', '.join(runs) or 'there are none yet')
     )
   if not (path / RUN).exists():
+    _check_unused(path, RUN)
     raise errors.WorkdirError(
       f'{path} holds no run (no {RUN}); start one with lengen train'
     )
@@ -143,7 +157,7 @@ def vocabulary(workdir: PathLike) -> str:
     errors.WorkdirError: the workdir has no run.
   """
   _, path = read_config(workdir)
-  return files.read_json(path / RUN, (_VOCABULARY,))[_VOCABULARY]
+  return files.read_json(path / RUN, (_VOCABULARY,), _RESTORE)[_VOCABULARY]
 
 
 def check_vocabulary(
@@ -175,22 +189,21 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
   Raises:
     errors.WorkdirError: the file has no config.
   """
-  fields = files.read_json(file)
   sections = ['model', 'train', 'eval']
   if file.name == RUN:
-    sections += ['data', 'mesh']
-  if not isinstance(fields, dict) or not all(
-    isinstance(fields.get(section), dict) for section in sections
-  ):
-    raise errors.WorkdirError(
-      f'{file} is damaged: it holds no config; put it back as it was, or '
-      'choose another --workdir'
-    )
+    sections += ['data', 'mesh', 'optimizer']
+  fields = files.read_json(file, sections, _RESTORE)
+  for section in sections:
+    if not isinstance(fields[section], dict):
+      raise errors.WorkdirError(
+        f'{file} has {section}={fields[section]!r:.60}, which is no section of '
+        f'a config; {_RESTORE}'
+      )
   if file.name == RUN:
     # Runs of older versions lack fields that were added since.
     known = json.loads(defaults.get().to_json())
-    for section in (*sections, 'optimizer'):
-      fields[section] = known[section] | fields.get(section, {})
+    for section in ('model', 'train', 'eval', 'optimizer'):
+      fields[section] = known[section] | fields[section]
   return fields
 
 

@@ -281,7 +281,8 @@ def test_refuses_functions_that_give_other_shapes():
     ({'scale': jnp.ones(())}, 'pass an array as logit_scale'),
     ({'causal': 'no'}, "causal must be True or False, got 'no'"),
     ({'q_positions': [0, 1, 2]}, 'q_positions must be an array, got list'),
-    ({'bands': ('rope',)}, 'bands must be encodings.Band, got str'),
+    ({'bands': ('rope',)}, 'tuple of encodings.Band, got str'),
+    ({'bands': 5}, 'tuple of encodings.Band, got int'),
     ({'bias': lambda *_: None}, r'returned None; .* of shape \(2, 3, 3\)'),
   ],
 )
@@ -317,12 +318,14 @@ def test_refuses_a_bias_of_other_heads(implementation):
     )
 
 
-@pytest.mark.parametrize('dtype', [bool, jnp.int32])
+@pytest.mark.parametrize(
+  'dtype, fix', [(bool, r'where\(mask'), (jnp.int32, r'astype\(jnp.float32')]
+)
 @pytest.mark.parametrize('is_function', [False, True])
-def test_a_mask_is_no_bias(dtype, is_function):
-  """It would add 1 to the logits of the keys that it marks."""
+def test_a_bias_is_floating_point(dtype, fix, is_function):
+  """A mask would add 1 to the logits of the keys that it marks."""
   q = k = v = jnp.ones((1, 4, 2, 8))
   mask = jnp.tril(jnp.ones((1, 2, 4, 4))).astype(dtype)
   bias = (lambda *_: mask) if is_function else mask
-  with pytest.raises(errors.ConfigError, match=r'bias has dtype.*where\(mask'):
-    attention.dot_product_attention(q, k, v, bias=bias, causal=False)
+  with pytest.raises(errors.ConfigError, match=f'bias has dtype.*{fix}'):
+    attention.dot_product_attention(q, k, v, bias=bias, causal=np.False_)

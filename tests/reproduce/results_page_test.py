@@ -58,7 +58,7 @@ def test_advice_of_results_of_some_rows():
 
 def test_models_that_have_flattened():
   found = {'scale': 'hours', 'parts': []}
-  assert results_page._flattened([found]) == ''
+  assert results_page._flattened([found]) == []
   curves = (
     [[2.0, 9.0], [1.5, 9.0], [1.46, 5.0]],
     [[2.0, 9.0], [1.5, 9.0], [1.26, 5.0]],
@@ -69,9 +69,12 @@ def test_models_that_have_flattened():
   ]
   part = {'kind': 'curves', 'columns': [1, 2], 'rows': rows}
   found['parts'] = [part, {'kind': 'sweep', 'rows': rows}]
-  text = results_page._flattened([found, found | {'scale': 'cpu'}])
-  assert text.startswith('This holds for 1 of 2 rows')
-  assert text.endswith('fall by 0.04 to 0.24.')
+  # Another experiment shares the models.
+  lines = results_page._flattened([found, found, found | {'scale': 'cpu'}])
+  assert max(map(len, lines)) <= 80 and lines[-1] == ''
+  text = ' '.join(lines)
+  assert 'This holds for 1 of the 2 models' in text
+  assert 'fall by 0.04 to 0.24.' in text
 
 
 def test_results_are_taken_and_shown(tmp_path):

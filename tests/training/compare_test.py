@@ -192,6 +192,18 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   assert list(alibi['biases']['queries']) == ['31', '63']
   assert results['corpus']['sha256'] and results['versions']['jax']
   assert 'max_position=64 or more' in capsys.readouterr().out
+  # Runs after one that is interrupted may be finished.
+  (nope,) = runs_lib.parse('nope', tiny_config)
+  trained[:] = ['', '']
+  with pytest.raises(KeyboardInterrupt):
+    compare.compare(tiny_config, tmp_path, [runs[1], nope, runs[0]])
+  found = json.loads((tmp_path / 'results.json').read_text())
+  assert [c['encoding'] for c in found['curves']] == [runs[1][0], runs[0][0]]
+  assert found['unfinished'] == ['nope']
+  (tmp_path / 'comparison.json').rename(tmp_path / 'moved')
+  with pytest.raises(errors.WorkdirError, match='trained runs but no comp'):
+    compare.compare(tiny_config, tmp_path, runs)
+  (tmp_path / 'moved').rename(tmp_path / 'comparison.json')
   (tmp_path / runs_lib.folder(runs[1]) / 'curve.json').write_text('{}')
   with pytest.raises(errors.WorkdirError, match='lacks encoding, loss; '):
     compare.compare(tiny_config, tmp_path, runs)

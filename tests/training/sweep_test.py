@@ -79,8 +79,28 @@ def test_scores_are_means_beyond_the_training_length(tmp_path):
 
 
 @pytest.mark.usefixtures('untrained')
+def test_a_sweep_locks_its_workdir(tmp_path, monkeypatch):
+  run_group, refused = sweep.run_group, []
+
+  def do(*arguments):
+    with pytest.raises(errors.WorkdirError, match='another process is at work'):
+      with files_lib.locked(tmp_path, wait=False):
+        pass
+    refused.append(True)
+    run_group(*arguments)
+
+  monkeypatch.setattr(sweep, 'run_group', do)
+  sweep.sweep(tiny(), tmp_path)
+  assert refused
+
+
+@pytest.mark.usefixtures('untrained')
 def test_scores_that_are_missing(tmp_path):
   sweep.sweep(tiny(), tmp_path)
+  (tmp_path / 'sweep.json').rename(tmp_path / 'moved')
+  with pytest.raises(errors.WorkdirError, match=r'scores but no sweep\.json'):
+    sweep.sweep(tiny(), tmp_path)
+  (tmp_path / 'moved').rename(tmp_path / 'sweep.json')
   point = next(tmp_path.glob('sinusoidal*/*.json'))
   point.write_text('{}')
   with pytest.raises(errors.WorkdirError, match=f'{point.name} lacks accuracy'):

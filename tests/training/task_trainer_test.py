@@ -164,6 +164,10 @@ def test_bad_lengths_and_names():
       "attention; remove 'randomized(max_position=30)'",
     ),
     (
+      {'model__encoding': 'rnn', 'positions': 'none'},
+      "attention; remove 'none'",
+    ),
+    (
       {'model__vocab_size': 7},
       "unknown field of the config 'model.vocab_size'",
     ),

@@ -38,18 +38,27 @@ def test_a_folder_without_a_lock(tmp_path, monkeypatch):
 def test_checkpoints_of_a_lost_config(tmp_path, tiny_config):
   """They may be of another seed, which only the config recorded."""
   (tmp_path / 'checkpoints').mkdir()
-  with pytest.raises(errors.WorkdirError, match=r'no config\.json.*--workdir'):
+  message = r'no config\.json.*--workdir'
+  with pytest.raises(errors.WorkdirError, match=message):
     workdir_lib.claim(tmp_path, tiny_config)
+  with pytest.raises(errors.WorkdirError, match=message):
+    workdir_lib.read_config(tmp_path)
   assert not (tmp_path / 'config.json').exists()
 
 
-@pytest.mark.parametrize('section', ['data', 'mesh', 'train'])
+@pytest.mark.parametrize('section', ['data', 'optimizer', 'train'])
 def test_a_config_without_a_section(tmp_path, tiny_config, section):
   workdir_lib.claim(tmp_path, tiny_config)
   fields = json.loads((tmp_path / 'config.json').read_text())
   del fields[section]
   (tmp_path / 'config.json').write_text(json.dumps(fields))
-  with pytest.raises(errors.WorkdirError, match=r'config\.json is damaged'):
+  with pytest.raises(errors.WorkdirError, match=f'lacks {section}; restore'):
+    workdir_lib.read_config(tmp_path)
+  fields[section] = None
+  (tmp_path / 'config.json').write_text(json.dumps(fields))
+  with pytest.raises(
+    errors.WorkdirError, match=f'has {section}=None, .*; rest'
+  ):
     workdir_lib.read_config(tmp_path)
 
 
