@@ -94,3 +94,9 @@ def one_of(kind: str, name: object, valid: Iterable[str | None]) -> str:
   hint = f'; did you mean {close[0]!r}?' if close else ';'
   listed = ', '.join(names) + ', or None (leave it out)' * (None in valid)
   return f'unknown {kind} {name!r}{hint} valid: {listed}'
+
+
+def reason(error: BaseException) -> str:
+  """Returns the first line of the message of an exception."""
+  text = getattr(error, 'strerror', None) or str(error).strip()
+  return text.splitlines()[0] if text else type(error).__name__

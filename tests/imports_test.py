@@ -28,6 +28,7 @@ RANKS = {
   'attention': 2,
   'encodings': 1,
   'positions': 1,
+  'locks': 0,
   'partitioning': 0,
   'papers': 0,
   'progress': 0,

@@ -447,7 +447,7 @@ MUTATIONS = (
     'data/prepare_test.py',
   ),
   (
-    'data/prepare.py',
+    'locks.py',
     'fcntl.LOCK_EX | fcntl.LOCK_NB',
     'fcntl.LOCK_UN',
     'data/encode_test.py',

@@ -13,7 +13,6 @@ from matplotlib import ticker
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.training import files
 
 # Palette of Okabe and Ito. Further curves repeat its colors with other dashes.
 COLORS = (
@@ -392,7 +391,7 @@ def save(figure: Any, path: Any) -> None:
     figure.savefig(path, dpi=160, metadata={'Software': None})
   except OSError as error:
     raise errors.WorkdirError(
-      f'cannot write {path}: {files.reason(error)}'
+      f'cannot write {path}: {errors.reason(error)}'
     ) from None
   finally:
     plt.close(figure)

@@ -184,7 +184,7 @@ def _read(path: remote.AnyPath) -> Iterator[Document]:
           yield Document(part, size, *each)
   except (EOFError, ValueError) as error:
     raise errors.CorpusError(
-      f'{path} is damaged ({extra.reason(error)}); delete it and run the same '
+      f'{path} is damaged ({errors.reason(error)}); delete it and run the same '
       'command again'
     ) from None
 
@@ -293,7 +293,7 @@ def with_beam(
   except (ValueError, SystemExit) as error:
     raise errors.ConfigError(
       f'--runner={runner} with --beam-options={options!r}: '
-      f'{extra.reason(error)}; runners are direct, FlinkRunner, SparkRunner '
+      f'{errors.reason(error)}; runners are direct, FlinkRunner, SparkRunner '
       'and others of Beam'
     ) from None
   if remote.is_remote(shared):
@@ -334,7 +334,7 @@ def with_beam(
         if _told(path).exists():
           raise errors.CorpusError(_told(path).read_text())
         if not running and not path.exists():
-          reason = extra.reason(failed[0]) if failed else 'it ended early'
+          reason = errors.reason(failed[0]) if failed else 'it ended early'
           raise errors.CorpusError(
             f'the Beam runner {runner} failed: {reason}; finished pieces are '
             'kept: correct the cause and run the same command again'

@@ -19,9 +19,3 @@ def load(module: str, what: str, extra: str = 'data') -> Any:
       f"{what} needs the {extra} extra: pip install 'lengen_jax[{extra}]' "
       f'({error})'
     ) from error
-
-
-def reason(error: BaseException) -> str:
-  """Returns the message of an exception as one line."""
-  text = getattr(error, 'strerror', None) or str(error)
-  return (text.splitlines() or [type(error).__name__])[0]

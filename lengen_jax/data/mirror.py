@@ -7,7 +7,6 @@ ArrayRecord files are read at random places, which needs a local disk. A folder
 
 from collections.abc import Iterator
 import contextlib
-import fcntl
 import hashlib
 import os
 import pathlib
@@ -18,9 +17,9 @@ from typing import Any
 
 from etils import epath
 
-from lengen_jax import errors
+from lengen_jax import errors, locks
 from lengen_jax import progress as progress_lib
-from lengen_jax.data import extra, manifest, remote, vocabulary
+from lengen_jax.data import manifest, remote, vocabulary
 
 _STORES = ('gs://', 's3://', 'az://')
 # Bytes that are copied at once.
@@ -213,14 +212,12 @@ def _copy_manifest(source: epath.Path, target: epath.Path) -> None:
 def _locked(folder: pathlib.Path) -> Iterator[None]:
   """Creates a folder and waits until no other process copies to it."""
   folder.mkdir(parents=True, exist_ok=True)
+
+  def busy() -> None:
+    print(f'data: waiting for another copy to {folder} ...', flush=True)
+
   with (folder / '.lock').open('w') as file:
-    # Some network file systems have no locks.
-    with contextlib.suppress(OSError):
-      try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        print(f'data: waiting for another copy to {folder} ...', flush=True)
-        fcntl.flock(file, fcntl.LOCK_EX)
+    locks.lock(file, busy)
     yield
 
 
@@ -239,6 +236,6 @@ def _reported(path: str, copy: pathlib.Path) -> Iterator[None]:
     if getattr(error, 'errno', None):
       fix = 'check XDG_CACHE_HOME and the free space'
     raise errors.CorpusError(
-      f'cannot copy between {path} and {copy}: {extra.reason(error)}; {fix}; '
+      f'cannot copy between {path} and {copy}: {errors.reason(error)}; {fix}; '
       'the same command continues'
     ) from error

@@ -10,7 +10,6 @@ the windows in the order of the text, so files do not depend on the workers.
 import collections
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 import contextlib
-import fcntl
 import functools
 import itertools
 import os
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lengen_jax import errors
+from lengen_jax import errors, locks
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import (
   encode,
@@ -164,8 +163,8 @@ def prepare(
       mirror.push(config.path)
   except OSError as error:
     raise errors.CorpusError(
-      f'cannot write {folder}: {extra.reason(error)}; finished files are kept: '
-      'correct the cause and run the same command to resume'
+      f'cannot write {folder}: {errors.reason(error)}; finished files are '
+      'kept: correct the cause and run the same command to resume'
     ) from error
   return manifest
 
@@ -178,17 +177,16 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
     errors.CorpusError: another process holds the lock.
   """
   folder.mkdir(parents=True, exist_ok=True)
+
+  def busy() -> None:
+    raise errors.CorpusError(
+      f'another lengen prepare is writing {folder}; wait until it ends, or set '
+      'data.path to another folder'
+    )
+
   opened = os.open(folder, os.O_RDONLY)
   try:
-    # Network file systems may have no locks of folders.
-    with contextlib.suppress(OSError):
-      try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        raise errors.CorpusError(
-          f'another lengen prepare is writing {folder}; wait until it ends, or '
-          'set data.path to another folder'
-        ) from None
+    locks.lock(opened, busy)
     yield
   finally:
     os.close(opened)
@@ -482,7 +480,7 @@ class _Shard:
     try:
       return function(*args)
     except RuntimeError as error:
-      raise OSError(extra.reason(error)) from error
+      raise OSError(errors.reason(error)) from error
 
 
 def _size(part: sources.Part) -> int:

@@ -167,7 +167,7 @@ class _Records:
     except Exception as error:  # The type depends on the damage.
       raise errors.CorpusError(
         f'cannot open the files in {self._paths[0].parent}: '
-        f'{extra.reason(error)}; {again}'
+        f'{errors.reason(error)}; {again}'
       ) from error
     if len(self._source) != len(self):
       raise errors.CorpusError(
@@ -193,7 +193,7 @@ class _Records:
       shard = np.searchsorted(self._starts, number, side='right') - 1
       raise errors.CorpusError(
         f'{self._paths[shard]}: record {number - self._starts[shard]} cannot '
-        f'be read ({extra.reason(error)}); copy the file again, or write it '
+        f'be read ({errors.reason(error)}); copy the file again, or write it '
         'again with lengen prepare'
       ) from error
 

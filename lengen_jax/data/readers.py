@@ -374,6 +374,6 @@ def _broken(
   damaged |= type(error) is OSError and error.errno is None
   kind = errors.RecordError if damaged else errors.CorpusError
   return kind(
-    f'cannot read {path}{where}: {extra.reason(error)}; it may be incomplete: '
+    f'cannot read {path}{where}: {errors.reason(error)}; it may be incomplete: '
     'fetch it again'
   )

@@ -111,7 +111,7 @@ def _listed(folder: str, pattern: str) -> dict[str, int]:
     [found] = systems.match([folder + pattern])
   except Exception as error:  # The type depends on the store.
     raise errors.CorpusError(
-      f'cannot list {folder}: {extra.reason(error)}; check that it exists and '
+      f'cannot list {folder}: {errors.reason(error)}; check that it exists and '
       'that this machine has credentials for it (gcloud auth '
       'application-default login)'
     ) from error

@@ -473,7 +473,7 @@ def _records(part: Part) -> Iterator[Mapping[str, Any]]:
     builder = tfds.builder_from_directory(part.path)
   except Exception as error:  # The type depends on the damage.
     raise errors.CorpusError(
-      f'{part.path} holds no prepared {name}: {extra.reason(error)}; prepare '
+      f'{part.path} holds no prepared {name}: {errors.reason(error)}; prepare '
       'it again'
     ) from error
   if split not in builder.info.splits:
@@ -496,6 +496,6 @@ def _records(part: Part) -> Iterator[Mapping[str, Any]]:
     yield from dataset.as_numpy_iterator()
   except tf.errors.OpError as error:
     raise errors.CorpusError(
-      f'cannot read split {split!r} in {part.path}: {extra.reason(error)}; the '
-      'file is damaged: copy it again, or prepare it again'
+      f'cannot read split {split!r} in {part.path}: {errors.reason(error)}; '
+      'the file is damaged: copy it again, or prepare it again'
     ) from error

@@ -12,7 +12,7 @@ import seqio
 import tensorflow as tf
 
 from lengen_jax import errors
-from lengen_jax.data import extra, seqio_files, windows
+from lengen_jax.data import seqio_files, windows
 from lengen_jax.data.config import DataConfig
 
 
@@ -82,7 +82,7 @@ class StreamBatches(windows.Batches):
       self._checkpoint.read(str(folder / self._name)).assert_consumed()
     except Exception as error:  # The type depends on the difference.
       raise errors.CheckpointError(
-        f'cannot resume the pipeline in {folder}: {extra.reason(error)}; the '
+        f'cannot resume the pipeline in {folder}: {errors.reason(error)}; the '
         'data or its settings have changed; to train on from the parameters, '
         'set train.init_from and another workdir'
       ) from error
@@ -191,5 +191,5 @@ class own_errors:
       files = f' in {os.path.dirname(shards[0])}' if shards else ''
     raise errors.CorpusError(
       f'the data of {self._name}{files} is corrupt or has another format '
-      f'({extra.reason(error)}); download or prepare it again'
+      f'({errors.reason(error)}); download or prepare it again'
     ) from error

@@ -101,7 +101,7 @@ def save(
     with contextlib.suppress(OSError):
       partial.unlink(missing_ok=True)
     raise errors.CheckpointError(
-      f'cannot write {path}: {_reason(error)}'
+      f'cannot write {path}: {errors.reason(error)}'
     ) from error
 
 
@@ -215,8 +215,8 @@ def opened(path: PathLike) -> Iterator[Any]:
     raise errors.CheckpointError(
       f'there is no {path}'
       if missing
-      else f'{path} cannot be read as safetensors: {_reason(error)}; copy it '
-      'again'
+      else f'{path} cannot be read as safetensors: {errors.reason(error)}; '
+      'copy it again'
     ) from error
 
 
@@ -241,8 +241,3 @@ def _local(path: PathLike) -> pathlib.Path:
       f'{path} is not a local file; safetensors files must be local'
     )
   return pathlib.Path(path).expanduser().absolute()
-
-
-def _reason(error: Exception) -> str:
-  text = getattr(error, 'strerror', None) or str(error)
-  return (text.splitlines() or [type(error).__name__])[0]

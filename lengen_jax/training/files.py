@@ -5,13 +5,12 @@ import contextlib
 import json
 import pathlib
 import shutil
-import sys
 import time
 from typing import Any, TypeAlias
 
 from etils import epath
 
-from lengen_jax import errors
+from lengen_jax import errors, locks
 from lengen_jax.training import multihost
 from lengen_jax.types import PathLike
 
@@ -48,7 +47,7 @@ def make_folder(path: PathLike) -> Path:
         'for it (gcloud auth application-default login)'
       )
     raise errors.WorkdirError(
-      f'cannot make the workdir {path}: {reason(error)}{hint}'
+      f'cannot make the workdir {path}: {errors.reason(error)}{hint}'
     ) from None
   return path
 
@@ -65,32 +64,26 @@ def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
       the lock and `wait` is False.
   """
   path = make_folder(folder)
-  windows = sys.platform == 'win32'
-  if is_remote(path) or not multihost.is_first() or windows:
+  if is_remote(path) or not multihost.is_first():
     yield
     return
-  # The module does not exist on Windows.
-  import fcntl
+
+  def busy() -> None:
+    if not wait:
+      raise errors.WorkdirError(
+        f'another process is at work in {path}; stop it, or choose another '
+        '--workdir'
+      )
+    print(f'waiting for another process at work in {path} ...', flush=True)
 
   try:
     file = (path / '.lock').open('w')
   except OSError as error:
     raise errors.WorkdirError(
-      f'cannot write into {path}: {reason(error)}'
+      f'cannot write into {path}: {errors.reason(error)}'
     ) from None
   with file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      if not wait:
-        raise errors.WorkdirError(
-          f'another process is at work in {path}; stop it, or choose another '
-          '--workdir'
-        ) from None
-      print(f'waiting for another process at work in {path} ...', flush=True)
-      fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:  # The file system has no locks.
-      pass
+    locks.lock(file, busy)
     yield
 
 
@@ -118,7 +111,9 @@ def write_text(path: PathLike, text: str) -> None:
     partial.write_text(text)
     partial.replace(path)
   except Exception as error:  # Object stores raise errors of their own.
-    raise errors.WorkdirError(f'cannot write {path}: {reason(error)}') from None
+    raise errors.WorkdirError(
+      f'cannot write {path}: {errors.reason(error)}'
+    ) from None
 
 
 def read_json(
@@ -136,10 +131,12 @@ def read_json(
   try:
     value = json.loads(path.read_text())
   except OSError as error:
-    raise errors.WorkdirError(f'cannot read {path}: {reason(error)}') from None
+    raise errors.WorkdirError(
+      f'cannot read {path}: {errors.reason(error)}'
+    ) from None
   except ValueError as error:
     raise errors.WorkdirError(
-      f'cannot read {path}: {reason(error)}; {fix}'
+      f'cannot read {path}: {errors.reason(error)}; {fix}'
     ) from None
   missing = {*fields} - (value.keys() if isinstance(value, dict) else set())
   if missing:
@@ -199,9 +196,3 @@ def remove(folders: Iterable[Path]) -> None:
       epath.Path(folder).rmtree(missing_ok=True)
     else:
       shutil.rmtree(folder, ignore_errors=True)
-
-
-def reason(error: Exception) -> str:
-  """Returns the first line of an error's message, without a number or path."""
-  text = getattr(error, 'strerror', None) or str(error).strip()
-  return text.splitlines()[0] if text else type(error).__name__

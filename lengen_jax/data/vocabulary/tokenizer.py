@@ -61,7 +61,7 @@ class Tokenizer(base.Vocabulary):
     except Exception as error:  # The type depends on the version.
       raise errors.CorpusError(
         f'{self._file} ({len(content)} bytes) is no tokenizer, or corrupt '
-        f'({extra.reason(error)}); copy it again'
+        f'({errors.reason(error)}); copy it again'
       ) from None
     # Files may ask for truncation or padding, which would change the text.
     self._model.no_truncation()
@@ -202,5 +202,5 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
     return dict(json.loads(_read(path)))
   except (TypeError, ValueError) as error:
     raise errors.CorpusError(
-      f'{path} is corrupt ({extra.reason(error)}); copy it again'
+      f'{path} is corrupt ({errors.reason(error)}); copy it again'
     ) from None
