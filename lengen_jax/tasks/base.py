@@ -340,6 +340,23 @@ class Task:
     return length
 
 
+@dataclasses.dataclass(frozen=True)
+class OneVocabularyTask(Task):
+  """Base of tasks whose inputs and targets have the same tokens.
+
+  Attributes:
+    vocabulary: number of token ids.
+  """
+
+  vocabulary: int = 16
+
+  @property
+  def vocab_in(self) -> int:
+    return self.vocabulary
+
+  vocab_out = vocab_in
+
+
 @functools.partial(jax.jit, static_argnames=('task', 'batch_size', 'width'))
 def _sample(
   task: Task, rng: jax.Array, n: Length, batch_size: int, width: int

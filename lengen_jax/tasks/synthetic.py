@@ -81,7 +81,7 @@ def _last_write(kind: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectiveCopying(base.Task):
+class SelectiveCopying(base.OneVocabularyTask):
   """Data among noise, then markers; asks for the data.
 
   The nominal length is the number of tokens before the markers. The target at
@@ -96,7 +96,6 @@ class SelectiveCopying(base.Task):
     selective: whether the data is at random places, or comes first.
   """
 
-  vocabulary: int = 16
   data: int = 16
   selective: bool = True
 
@@ -105,12 +104,6 @@ class SelectiveCopying(base.Task):
   source = 'arXiv:2312.00752'
   tags = True
   ranges = {'vocabulary': '>= 4', 'data': '>= 1'}
-
-  @property
-  def vocab_in(self) -> int:
-    return self.vocabulary
-
-  vocab_out = vocab_in
 
   @property
   def chance(self) -> float:
@@ -145,7 +138,7 @@ class SelectiveCopying(base.Task):
 
 
 @dataclasses.dataclass(frozen=True)
-class InductionHeads(base.Task):
+class InductionHeads(base.OneVocabularyTask):
   """Random tokens with a trigger, then the trigger: what followed it?
 
   The nominal length is the number of tokens before the second trigger. The
@@ -159,7 +152,6 @@ class InductionHeads(base.Task):
     copied: number of targets.
   """
 
-  vocabulary: int = 16
   copied: int = 1
 
   family = 'synthetic'
@@ -167,12 +159,6 @@ class InductionHeads(base.Task):
   source = 'arXiv:2312.00752'
   tags = True
   ranges = {'vocabulary': '>= 4', 'copied': '>= 1'}
-
-  @property
-  def vocab_in(self) -> int:
-    return self.vocabulary
-
-  vocab_out = vocab_in
 
   @property
   def chance(self) -> float:
@@ -206,7 +192,7 @@ class InductionHeads(base.Task):
 
 
 @dataclasses.dataclass(frozen=True)
-class AssociativeRecall(base.Task):
+class AssociativeRecall(base.OneVocabularyTask):
   """Pairs of a key and its value, then a trigger and a key: its value?
 
   The nominal length is the number of pairs. Their keys are uniform, and repeat
@@ -220,19 +206,11 @@ class AssociativeRecall(base.Task):
     vocabulary: V.
   """
 
-  vocabulary: int = 16
-
   family = 'synthetic'
   formula = 'a 1 b 2 a 1 ... trigger b: 2'
   source = 'arXiv:2212.14052'
   tags = True
   ranges = {'vocabulary': '>= 4'}
-
-  @property
-  def vocab_in(self) -> int:
-    return self.vocabulary
-
-  vocab_out = vocab_in
 
   @property
   def keys(self) -> int:

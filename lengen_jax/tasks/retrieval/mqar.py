@@ -11,7 +11,7 @@ from lengen_jax.tasks.base import Length
 
 
 @dataclasses.dataclass(frozen=True)
-class Mqar(base.Task):
+class Mqar(base.OneVocabularyTask):
   """Pairs of key and value, then keys again; each asks for its value.
 
   An input of n tokens starts with D pairs. Keys are tokens 1 to V/2 - 1, values
@@ -53,12 +53,6 @@ class Mqar(base.Task):
   def least_vocabulary(self) -> int:
     """Minimum of V: there is a key and a value for each pair."""
     return 2 * self.pairs + 2
-
-  @property
-  def vocab_in(self) -> int:
-    return self.vocabulary
-
-  vocab_out = vocab_in
 
   @property
   def chance(self) -> float:
