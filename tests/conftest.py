@@ -53,7 +53,7 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 def pytest_collection_modifyitems(items):
   """Of tests marked some(n), every nth case is quick and the others slow.
 
-  Where compilation is slow, half as many cases of every test are quick.
+  Where compilation is slow, a quarter as many cases of every test are quick.
   """
   seen = collections.Counter()
   for item in items:
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items):
       continue
     test, _, _ = item.nodeid.partition('[')
     step = mark.args[0] if mark else 1
-    if seen[test] % (step if _compiles_fast else 2 * step):
+    if seen[test] % (step if _compiles_fast else 4 * step):
       item.add_marker(pytest.mark.slow)
     seen[test] += 1
 
