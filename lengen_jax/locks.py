@@ -1,7 +1,6 @@
 """Locks between processes."""
 
 from collections.abc import Callable
-import contextlib
 from typing import IO
 
 
@@ -15,9 +14,10 @@ def lock(file: int | IO[str], busy: Callable[[], None]) -> None:
     import fcntl
   except ImportError:
     return
-  with contextlib.suppress(OSError):
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      busy()
-      fcntl.flock(file, fcntl.LOCK_EX)
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    busy()
+    fcntl.flock(file, fcntl.LOCK_EX)
+  except OSError:  # The file system has no locks.
+    pass

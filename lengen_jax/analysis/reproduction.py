@@ -13,7 +13,7 @@ from lengen_jax.types import PathLike
 
 # Name of the results file, in the folder of an experiment and scale.
 RESULTS = 'reproduction.json'
-_FIELDS = ('name', 'seeds', 'parts', 'summary', 'claims')
+_FIELDS = ('name', 'title', 'seeds', 'parts', 'summary', 'claims')
 
 Results = dict[str, Any]
 
@@ -314,6 +314,10 @@ def notes(part: Results) -> list[str]:
     )
   elif part['kind'] == 'curves':
     found.append('intervals are about the tested windows only')
+  if any('examples' in row for row in part['rows']):
+    found.append(
+      'intervals include the variance due to the number of test examples'
+    )
   return found
 
 

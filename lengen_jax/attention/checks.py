@@ -171,12 +171,11 @@ def check_sink_logits(sink_logits: Any, num_heads: int) -> None:
 
 def check_bands(bands: Any) -> None:
   """Raises unless `bands` is a list or tuple of bands."""
-  whole = isinstance(bands, list | tuple)
-  kinds = {type(band) for band in bands} if whole else {type(bands)}
-  if not whole or kinds - {encodings.Band}:
-    names = ', '.join(sorted(kind.__name__ for kind in kinds))
+  if not isinstance(bands, list | tuple) or not all(
+    isinstance(band, encodings.Band) for band in bands
+  ):
     raise errors.ConfigError(
-      f'bands must be a list or tuple of encodings.Band, got {names}'
+      f'bands must be a list or tuple of encodings.Band, got {bands!r:.60}'
     )
 
 

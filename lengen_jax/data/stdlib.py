@@ -104,7 +104,8 @@ def _docstrings(source: bytes, file: pathlib.Path) -> bytes:
     tree = ast.parse(source)
   except (SyntaxError, RecursionError, MemoryError) as error:
     raise errors.CorpusError(
-      f'Python {platform.python_version()} cannot parse {file}: {error}; set '
+      f'Python {platform.python_version()} cannot parse {file}: '
+      f'{errors.reason(error)}; set '
       'data.path to the library of the same version or an older one'
     ) from None
   nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]

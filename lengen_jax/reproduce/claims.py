@@ -87,8 +87,10 @@ def _judge(claim: Claim, results: Results) -> Results:
   seed and a window, which the variance over seeds includes: seeds and windows
   are crossed random factors. Models of all seeds are also tested on the same
   examples of a task: the variances due to their number, where it is known, are
-  added, and more seeds do not reduce them. This is an upper bound, because
-  answers to single examples are not recorded.
+  added, and more seeds do not reduce them. Answers to single examples are not
+  recorded, so that this assumes independent examples: it is too large where the
+  errors of both models have the same causes, and leaves out random positions
+  that all examples of a batch share.
   Failures are corrected for multiple comparisons by the method of Holm
   (1979). Comparisons that a scale omits are not counted; nor are those of means
   over fewer than half of their parts. On data of another kind than the paper's,
@@ -224,8 +226,7 @@ def _over_examples(
 ) -> tuple[float, int] | None:
   """Returns the variance due to the test examples of tasks, and its freedom.
 
-  It is the sum of those of the operands: their examples may be the same ones,
-  but their errors need not be. Returns None if it is unknown.
+  It is the sum of those of the operands. Returns None if it is unknown.
   """
   found = [_find(results, x) for x in operands if isinstance(x, tuple)]
   known = [
@@ -233,9 +234,9 @@ def _over_examples(
     for row, n in filter(None, found)
     if row.get('examples') and row['examples'][n]
   ]
-  if not known:
+  least = min((one['count'] for one in known), default=0)
+  if least < 2:
     return None
-  least = min(one['count'] for one in known)
   return sum(one['variance'] for one in known), least - 1
 
 
@@ -245,8 +246,8 @@ def _over_windows(
   """Returns the variance of high - low over test windows, and its freedom.
 
   It is the variance of the mean, for scores that are not paired without the
-  noise of seeds. Returns None if
-  the scores of windows are unknown, or if low and high are of other windows.
+  noise of seeds. Returns None if the scores of windows are unknown, or if low
+  and high are of other windows.
   """
   operands = (comparison.low, comparison.high)
   digests = {_digest(results, x[0]) for x in operands if isinstance(x, tuple)}

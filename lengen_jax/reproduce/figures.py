@@ -69,7 +69,7 @@ def _mean_trajectory(rows: Sequence[Results]) -> Results:
   return {'trajectory': found}
 
 
-def _mean_examples(parts_: Sequence[Sequence[Any]]) -> list[Any]:
+def _mean_examples(by_part: Sequence[Sequence[Any]]) -> list[Any]:
   """Returns the variance of means due to test examples, for each column."""
   return [
     None
@@ -78,7 +78,7 @@ def _mean_examples(parts_: Sequence[Sequence[Any]]) -> list[Any]:
       'variance': sum(one['variance'] for one in column) / len(column) ** 2,
       'count': sum(one['count'] for one in column),
     }
-    for column in zip(*parts_, strict=True)
+    for column in zip(*by_part, strict=True)
   ]
 
 

@@ -1,8 +1,8 @@
 """Which differences the seeds of an experiment detect.
 
-The variances over seeds and test windows are those of recorded results. More
-seeds do not reduce that over windows. A comparison detects a difference if its
-test, see `claims`, holds with probability 0.8 in simulations with normal
+The variances over seeds and over test windows or examples are those of recorded
+results. More seeds reduce the first only. A comparison detects a difference if
+its test, see `claims`, holds with probability 0.8 in simulations with normal
 scores.
 """
 
@@ -44,7 +44,7 @@ def recorded(
       if path.exists():
         # A damaged file must not prevent the run that replaces it.
         with contextlib.suppress(errors.WorkdirError):
-          return _short(path), files.read_json(path)
+          return _short(path), files.read_json(path, ('seeds', 'parts'))
   return None
 
 
@@ -65,7 +65,7 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
     known = [one for one in tests if one is not None and one.error]
     if not known:
       continue
-    windows = any(len(one.variances or ()) > 2 for one in known)
+    of_tests = any(len(one.variances or ()) > 2 for one in known)
     least = [detectable(one, before, seeds) for one in known]
     ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))
     text = (
@@ -77,8 +77,8 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
       text += f'; the recorded differences need {n} seeds'
     else:
       text += f'; the recorded differences need more than {_MOST} seeds'
-      text += ', or more test windows' if windows else ''
-    if has_curves and not windows:
+      text += ', or more test data' if of_tests else ''
+    if has_curves and not of_tests:
       text += ' (the recorded variances do not include that over test windows)'
     yield text
 
@@ -107,7 +107,7 @@ def seeds_needed(tests: list[claims.Test], before: int) -> int | None:
 def _least(test: claims.Test, before: int, seeds: int) -> np.ndarray:
   """Returns the least differences with which simulated tests hold."""
   assert test.variances
-  # The variances over seeds and, where it is known, that over windows.
+  # The variances over seeds and, where it is known, that over test data.
   true_T = np.array(test.variances)
   true_T[:2] *= before / seeds
   freedom_T = np.array([seeds - 1, seeds - 1, *test.freedoms[2:]])

@@ -290,13 +290,13 @@ L20: on English, too, an MLP on the raw distance is better than FIRE at every
     length
   docstrings: raw distance < fire @ 1|2|4|8|16
 [tasks] biases where distant tokens have to be found: copy and a passkey
-L21, copy: with an MLP on the raw distance, less than five points fewer copies
-    are right beyond the training lengths than with FIRE whose threshold starts
-    at a quarter of the length
+L21, copy: beyond the training lengths, an MLP on the raw distance copies at
+    most five points worse than FIRE with a threshold from a quarter of the
+    length
   copy: raw distance > fire, L from 1/4 @ beyond by -5
-L21, passkey: with an MLP on the raw distance, less than five points fewer
-    passkeys are found beyond the training lengths than with FIRE whose
-    threshold starts at a quarter of the length
+L21, passkey: beyond the training lengths, an MLP on the raw distance finds
+    passkeys at most five points worse than FIRE with a threshold from a quarter
+    of the length
   passkey: raw distance > fire, L from 1/4 @ beyond by -5
 L22, copy: with KERPLE and ALiBi, at least five points fewer copies are right
     beyond the training lengths

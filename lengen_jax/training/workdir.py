@@ -39,11 +39,11 @@ _KINDS = {
   COMPARISON: ('comparison', 'compare'),
   SWEEP: ('sweep', 'sweep'),
 }
-# Config file to what a workdir has beside it, and a pattern of these files.
+# Config file to what a workdir has beside it, and patterns of these files.
 _RESULTS = {
-  RUN: ('checkpoints', 'checkpoints'),
-  COMPARISON: ('trained runs', f'*/{RUN}'),
-  SWEEP: ('scores', '*/*.json'),
+  RUN: ('checkpoints', ('checkpoints',)),
+  COMPARISON: ('trained runs', (f'*/{RUN}',)),
+  SWEEP: ('scores', ('*/learning_rate=*.json', '*/unfinished-*')),
 }
 _RESTORE = 'restore the file, or choose another --workdir'
 
@@ -101,11 +101,11 @@ def claim(
 
 def _check_unused(path: files.Path, kind: str) -> None:
   """Raises if a folder has results but lacks the config file `kind`."""
-  results, pattern = _RESULTS[kind]
-  if any(path.glob(pattern)):
+  results, patterns = _RESULTS[kind]
+  if any(any(path.glob(pattern)) for pattern in patterns):
     raise errors.WorkdirError(
       f'{path} has {results} but no {kind}, so that their configuration is '
-      f'unknown; restore {kind}, or choose another --workdir'
+      f'unknown; choose another --workdir, or restore {kind} if it was lost'
     )
 
 

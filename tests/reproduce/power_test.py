@@ -130,7 +130,8 @@ def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
     assert f'{name})' in seen[-1] and '3 seeds detect' in seen[-1]
   # A damaged file is replaced by the run.
   damaged = tmp_path / 'paper/table/hours/reproduction.json'
-  damaged.write_text('{')
-  run.reproduce(experiment, 'hours', tmp_path)
-  assert 'paper_table_cpu.json)' in seen[-1]
+  for text in ('{', '{}'):
+    damaged.write_text(text)
+    run.reproduce(experiment, 'hours', tmp_path)
+    assert 'paper_table_cpu.json)' in seen[-1]
   assert json.loads(damaged.read_text())['name'] == 'paper/table'
