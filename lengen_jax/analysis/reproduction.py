@@ -308,13 +308,16 @@ def notes(part: Results) -> list[str]:
   }
   if known:
     lacking = [row['name'] for row in part['rows'] if row['name'] not in known]
+    what = 'test windows'
+    if part['kind'] == 'sweep':
+      what = 'test examples of each length'
     found.append(
-      f'intervals include the variance over {max(known.values())} test windows'
+      f'intervals include the variance over {max(known.values())} {what}'
       + (f', but not for {", ".join(lacking)}' if lacking else '')
     )
   elif part['kind'] == 'curves':
     found.append('intervals are about the tested windows only')
-  if any('examples' in row for row in part['rows']):
+  elif any('examples' in row for row in part['rows']):
     found.append(
       'intervals include the variance due to the number of test examples'
     )

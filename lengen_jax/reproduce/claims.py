@@ -86,11 +86,11 @@ def _judge(claim: Claim, results: Results) -> Results:
   Unless scores are paired, it is reduced by the noise that is specific to a
   seed and a window, which the variance over seeds includes: seeds and windows
   are crossed random factors. Models of all seeds are also tested on the same
-  examples of a task: the variances due to their number, where it is known, are
-  added, and more seeds do not reduce them. Answers to single examples are not
-  recorded, so that this assumes independent examples: it is too large where the
-  errors of both models have the same causes, and leaves out random positions
-  that all examples of a batch share.
+  examples of a task, which are treated as test windows where the answers to
+  single examples are known. Where only their number is known, the variances of
+  both models on independent examples are added: this is too large where their
+  errors have the same causes. Random positions that all examples of a batch
+  share are in no term.
   Failures are corrected for multiple comparisons by the method of Holm
   (1979). Comparisons that a scale omits are not counted; nor are those of means
   over fewer than half of their parts. On data of another kind than the paper's,
@@ -211,22 +211,28 @@ def test(results: Results, comparison: Comparison) -> Test | None:
     variances = [*map(statistics.variance, (low, bound))]
   variances = [each / seeds for each in variances]
   freedoms = [seeds - 1, seeds - 1]
-  of_tests = _over_examples(results, operands)
+  of_tests = _over_windows(results, comparison)
+  examples = _over_examples(results, operands, of_tests)
   # With coarse scores, a variance of 0 may be chance.
-  if not of_tests and not any(variances):
+  if not examples and not any(variances):
     return Test(mean, margin, None)
-  if of_tests := of_tests or _over_windows(results, comparison):
+  if of_tests := examples or of_tests:
     variances.append(of_tests[0])
     freedoms.append(of_tests[1])
   return Test(mean, margin, tuple(variances), tuple(freedoms))
 
 
 def _over_examples(
-  results: Results, operands: Sequence[Operand]
+  results: Results,
+  operands: Sequence[Operand],
+  windows: tuple[float, int] | None,
 ) -> tuple[float, int] | None:
   """Returns the variance due to the test examples of tasks, and its freedom.
 
-  It is the sum of those of the operands. Returns None if it is unknown.
+  `windows` has those over single examples, if they are known. To these examples
+  two are added, of which each operand answers one: if both answer all examples,
+  they may still differ. Otherwise, the variance is the sum of those of the
+  operands. Returns None if the number of examples is unknown.
   """
   found = [_find(results, x) for x in operands if isinstance(x, tuple)]
   known = [
@@ -237,7 +243,11 @@ def _over_examples(
   least = min((one['count'] for one in known), default=0)
   if least < 2:
     return None
-  return sum(one['variance'] for one in known), least - 1
+  if windows is None:
+    return sum(one['variance'] for one in known), least - 1
+  variance, freedom = windows
+  added = sum(100**2 / one['count'] / (freedom + 1) for one in known)
+  return variance + added, freedom
 
 
 def _over_windows(

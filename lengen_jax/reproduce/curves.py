@@ -134,9 +134,8 @@ def window_scores(
 ) -> list[Results | None]:
   """Returns the scores of single test windows in each column.
 
-  They are 'mean', over seeds, for each window, and 'noise', the variance of a
-  score that is specific to a seed and a window. A column is None if a loss is
-  missing, or was computed by a version that kept none of single windows.
+  They are those of `crossed`. A column is None if a loss is missing, or was
+  computed by a version that kept none of single windows.
 
   A window of loss x has perplexity p (1 + x - l) if that of all windows is
   p = exp(l), which is linear in x, so that the mean of all windows is p.
@@ -154,14 +153,22 @@ def window_scores(
     if not all(loss_W.size for loss_W in by_seed):
       columns.append(None)
       continue
-    score_SxW = np.stack(by_seed)
-    mean_W = score_SxW.mean(0)
-    own_SxW = score_SxW - mean_W - score_SxW.mean(1, keepdims=True)
-    own_SxW += score_SxW.mean()
-    freedom = math.prod(size - 1 for size in score_SxW.shape)
-    noise = float((own_SxW**2).sum()) / freedom if freedom else 0.0
-    columns.append({'mean': mean_W.round(6).tolist(), 'noise': noise})
+    columns.append(crossed(np.stack(by_seed)))
   return columns
+
+
+def crossed(score_SxW: np.ndarray) -> Results:
+  """Returns the scores of W test windows, or examples, given those of S seeds.
+
+  They are 'mean', over seeds, for each window, and 'noise', the variance of a
+  score that is specific to a seed and a window.
+  """
+  mean_W = score_SxW.mean(0)
+  own_SxW = score_SxW - mean_W - score_SxW.mean(1, keepdims=True)
+  own_SxW += score_SxW.mean()
+  freedom = math.prod(size - 1 for size in score_SxW.shape)
+  noise = float((own_SxW**2).sum()) / freedom if freedom else 0.0
+  return {'mean': mean_W.round(6).tolist(), 'noise': noise}
 
 
 def _exp(loss: float | None) -> float | None:

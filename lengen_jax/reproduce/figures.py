@@ -38,8 +38,7 @@ class Average(parts.Part):
       line = parts.table_row(name, rows[0]['run'], by_seed, paper)
       # As in the papers: first the best seed, then the mean over parts.
       line['value'] = parts.reduce_columns([row['value'] for row in rows])
-      if all('examples' in row for row in rows):
-        line['examples'] = _mean_examples([row['examples'] for row in rows])
+      line |= _mean_examples(rows)
       table.append(line | _mean_trajectory(rows))
     return self.results(
       table,
@@ -62,24 +61,46 @@ def _mean_trajectory(rows: Sequence[Results]) -> Results:
     for seed in by_seed
   ]
   found: Results = {'steps': steps, 'values': values}
-  trajectories = [row['trajectory'] for row in rows]
-  if all('examples' in one for one in trajectories):
-    by_step = zip(*(one['examples'] for one in trajectories), strict=True)
-    found['examples'] = [*map(_mean_examples, by_step)]
+  tested = [row['trajectory'] for row in rows]
+  by_step = [
+    _mean_examples(
+      [
+        {key: one[key][n] for key in ('examples', 'windows') if key in one}
+        for one in tested
+      ]
+    )
+    for n in range(len(steps))
+  ]
+  for key in by_step[0]:
+    found[key] = [one[key] for one in by_step]
   return {'trajectory': found}
 
 
-def _mean_examples(by_part: Sequence[Sequence[Any]]) -> list[Any]:
-  """Returns the variance of means due to test examples, for each column."""
-  return [
-    None
-    if None in column
-    else {
-      'variance': sum(one['variance'] for one in column) / len(column) ** 2,
-      'count': sum(one['count'] for one in column),
-    }
-    for column in zip(*by_part, strict=True)
-  ]
+def _mean_examples(rows: Sequence[Results]) -> Results:
+  """Returns the variances of means due to test examples; see `sweeps`.
+
+  Examples of different parts are independent.
+  """
+
+  def mean(key: str) -> list[Any] | None:
+    if not all(key in row for row in rows):
+      return None
+    columns = zip(*(row[key] for row in rows), strict=True)
+    return [None if None in column else of[key](column) for column in columns]
+
+  def examples(column: Sequence[Results]) -> Results:
+    variance = sum(one['variance'] for one in column) / len(column) ** 2
+    return {'variance': variance, 'count': sum(one['count'] for one in column)}
+
+  def windows(column: Sequence[Results]) -> Results | None:
+    scores = [one['mean'] for one in column]
+    if len({*map(len, scores)}) > 1:
+      return None
+    noise = sum(one['noise'] for one in column) / len(column) ** 2
+    return {'mean': parts.reduce_columns(scores), 'noise': noise}
+
+  of = {'examples': examples, 'windows': windows}
+  return {key: found for key in of if (found := mean(key)) is not None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -67,10 +67,10 @@ comparison holds if its interval is above the claim's margin, which is mostly 0.
 A claim refuted at `cpu` is refuted for models trained for about a minute.
 
 ± is half the range over seeds. Intervals of percentages include the variance
-due to the number of test examples, which all seeds share, where it is recorded.
-Where it is not, and the scores of all seeds are equal or all differences
-between paired scores are, the variance is unknown and the comparison is
-unclear.
+over the test examples, which all seeds share, or that due to their number,
+where they are recorded. Where they are not, and the scores of all seeds are
+equal or all differences between paired scores are, the variance is unknown and
+the comparison is unclear.
 
 The test seed by seed was introduced after the results of `randomized/table2`
 and `study/protocol` at `hours` had been seen. It changed two verdicts. R2,

@@ -1,10 +1,13 @@
 """Scores of generated tasks beyond and within the training lengths."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import statistics
 from typing import ClassVar
 
+import numpy as np
+
+from lengen_jax.reproduce import curves as curves_lib
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import common_steps, Results
 from lengen_jax.training import files, sweep
@@ -48,52 +51,18 @@ class TaskSweep(parts.ConfiguredPart):
     config.sweep.seeds = tuple(request.seeds)
     results = sweep.sweep(config, folder)
     score, longest = results['score'], results['train_lengths'][1]
-
-    def members(column: str) -> list[int]:
-      """Returns the indices of the lengths of a column."""
-      return [
+    members = [
+      [
         n
         for n, length in enumerate(results['lengths'])
         if column in (ALL, BEYOND if length > longest else SEEN)
       ]
-
-    def percents(by_length: parts.Scores) -> parts.Scores:
-      """Returns the means that are the columns, without rounding errors."""
-      means: parts.Scores = []
-      for column in self.means:
-        scores = [by_length[n] for n in members(column)]
-        missing = None in scores
-        means.append(
-          None if missing else round(100 * statistics.fmean(scores), 4)
-        )
-      return means
-
-    def examples(by_length: Sequence[parts.Scores]) -> list[Results | None]:
-      """Returns the variance of each column due to its test examples.
-
-      The argument has the scores of each seed, which are tested on the same
-      examples. Each length has a binomial share, whose estimate has one success
-      and one failure more than were seen (Laplace): one of 0 or 1 varies, too.
-      """
-      count = config.eval.examples
-      found: list[Results | None] = []
-      for column in self.means:
-        scores = [[one[n] for one in by_length] for n in members(column)]
-        if any(None in of_seeds for of_seeds in scores):
-          found.append(None)
-          continue
-        shares = [
-          (count * statistics.fmean(of_seeds) + 1) / (count + 2)
-          for of_seeds in scores
-        ]
-        variance = sum(p * (1 - p) for p in shares) / count / len(shares) ** 2
-        found.append(
-          {'variance': 100**2 * variance, 'count': count * len(shares)}
-        )
-      return found
+      for column in self.means
+    ]
+    columns = _Columns(score, members, config.eval.examples)
 
     def order(point: Results) -> float:
-      mean = percents(point[score])[0]
+      mean = columns.percents(point)[0]
       return -1.0 if mean is None else mean
 
     rows = self.rows_at(request.scale)
@@ -105,13 +74,12 @@ class TaskSweep(parts.ConfiguredPart):
         max((p for p in entry['points'] if p['seed'] == seed), key=order)
         for seed in request.seeds
       ]
-      by_seed = [percents(point[score]) for point in best]
       more = {
         'run': entry['run'],
-        'examples': examples([point[score] for point in best]),
-        **_trajectory(best, score, percents, examples),
+        **columns.of_examples(best),
+        **_trajectory(best, columns),
       }
-      scores.append((by_seed, more))
+      scores.append(([columns.percents(point) for point in best], more))
       curve = parts.reduce_columns([point[score] for point in best])
       curves.append({'run': row.name, 'curve': curve})
     shared = ('score', 'lengths', 'train_lengths', 'baselines')
@@ -127,12 +95,76 @@ class TaskSweep(parts.ConfiguredPart):
     return scores, points, fields
 
 
-def _trajectory(
-  points: list[Results],
-  score: str,
-  percents: Callable[[parts.Scores], parts.Scores],
-  examples: Callable[[Sequence[parts.Scores]], Sequence[Results | None]],
-) -> Results:
+@dataclasses.dataclass(frozen=True)
+class _Columns:
+  """Columns of a table, which are means over lengths.
+
+  The points that the methods take have scores by length, as in a sweep.
+
+  Attributes:
+    score: name of the score.
+    members: indices of the lengths of each column.
+    count: number of test examples of each length, the same for all points.
+  """
+
+  score: str
+  members: Sequence[Sequence[int]]
+  count: int
+
+  def percents(self, point: Results) -> parts.Scores:
+    """Returns the columns of a point, without rounding errors."""
+    found: parts.Scores = []
+    for members in self.members:
+      scores = [point[self.score][n] for n in members]
+      missing = None in scores
+      found.append(
+        None if missing else round(100 * statistics.fmean(scores), 4)
+      )
+    return found
+
+  def of_examples(self, points: Sequence[Results]) -> Results:
+    """Returns 'examples' and 'windows' of each column, given a point per seed.
+
+    'examples' has the variance of the mean of independent examples, and their
+    number. 'windows' are the scores of single examples, one of each length
+    together; see `curves.crossed`. Sweeps of earlier versions lack them.
+    """
+    found: Results = {
+      'examples': [self._variance(points, m) for m in self.members]
+    }
+    if all('right' in point for point in points):
+      right_SxLxE = np.array(
+        [
+          [_bits(text, self.count) for text in point['right']]
+          for point in points
+        ]
+      )
+      found['windows'] = [
+        curves_lib.crossed(100 * right_SxLxE[:, members].mean(1))
+        for members in self.members
+      ]
+    return found
+
+  def _variance(
+    self, points: Sequence[Results], members: Sequence[int]
+  ) -> Results | None:
+    """Returns the variance of a column due to its test examples.
+
+    Each length has a binomial share, whose estimate has one success and one
+    failure more than were seen (Laplace): one of 0 or 1 varies, too.
+    """
+    scores = [[point[self.score][n] for point in points] for n in members]
+    if any(None in of_seeds for of_seeds in scores):
+      return None
+    shares = [
+      (self.count * statistics.fmean(of_seeds) + 1) / (self.count + 2)
+      for of_seeds in scores
+    ]
+    variance = sum(p * (1 - p) for p in shares) / self.count / len(shares) ** 2
+    return {'variance': 100**2 * variance, 'count': self.count * len(shares)}
+
+
+def _trajectory(points: Sequence[Results], columns: _Columns) -> Results:
   """Returns the columns at all tested steps, of one point for each seed.
 
   It is {} if only the last step was tested, or the points at different steps.
@@ -141,10 +173,24 @@ def _trajectory(
   """
   if not (steps := common_steps(points)):
     return {}
-  tested = [one['trajectory'][score] for one in points]
-  found = {
+  tested = [
+    [
+      {name: values[n] for name, values in point['trajectory'].items()}
+      for n in range(len(steps))
+    ]
+    for point in points
+  ]
+  found: Results = {
     'steps': steps,
-    'values': [[*map(percents, of_seed)] for of_seed in tested],
-    'examples': [*map(examples, zip(*tested, strict=True))],
+    'values': [[*map(columns.percents, of_seed)] for of_seed in tested],
   }
+  by_step = [columns.of_examples(each) for each in zip(*tested, strict=True)]
+  for key in by_step[0]:
+    found[key] = [one[key] for one in by_step]
   return {'trajectory': found}
+
+
+def _bits(text: str, count: int) -> np.ndarray:
+  """Returns `count` bits, given hexadecimal digits."""
+  packed = np.frombuffer(bytes.fromhex(text), np.uint8)
+  return np.unpackbits(packed, count=count)

@@ -162,14 +162,24 @@ def run_group(
 
 def _test(
   trainer: task_trainer.TaskTrainer, state: task_trainer.Points, count: int
-) -> list[dict[str, list[float | None]]]:
-  """Returns the scores of each of the first `count` points by length."""
+) -> list[dict[str, list[Any]]]:
+  """Returns the scores of each of the first `count` points by length.
+
+  If runs are ranked by 'exact', 'right' says which examples of each length are:
+  their bits, from the first on, in hexadecimal digits.
+  """
   lengths = sorted(trainer.config.eval.lengths)
   scores = [trainer.test(state, length) for length in lengths]
-  return [
+  found: list[dict[str, list[Any]]] = [
     {k: [_finite(s[k][n]) for s in scores] for k in config_lib.SCORES}
     for n in range(count)
   ]
+  if trainer.config.eval.score == 'exact':
+    for n, one in enumerate(found):
+      one['right'] = [
+        np.packbits(s['right'][n]).tobytes().hex() for s in scores
+      ]
+  return found
 
 
 def point_file(folder: pathlib.Path, point: Point) -> pathlib.Path:

@@ -122,6 +122,7 @@ class TaskTrainer:
     'accuracy' is the share of correct targets, 'exact' the share of sequences
     whose targets are all correct, and 'loss' in nats per target, which is NaN
     if answers are generated. Targets outside the task's mask are not scored.
+    'right' says which of the E sequences are correct, bool `[R, E]`.
     """
     width = min(w for w in self.test_widths if w >= length)
     if self.config.eval.by == 'generation':
@@ -276,21 +277,23 @@ class TaskTrainer:
       )
       return {
         'accuracy': (mask & (answers == targets)).sum(),
-        'exact': self.task.exact_match(answers, targets, length).sum(),
+        'exact': self.task.exact_match(answers, targets, length),
         'loss': jnp.where(mask, losses, 0.0).sum(),
         'count': mask.sum(),
       }
 
     rngs = self._blocks(self.task, self._example_rngs(length), width)
-    sums = jax.tree.map(jnp.sum, jax.lax.map(score, rngs))
+    found = jax.lax.map(score, rngs)
+    sums = jax.tree.map(jnp.sum, found)
     count = sums.pop('count')
     # Without finite logits, there are no answers.
     count = jnp.where(jnp.isfinite(sums['loss']), count, jnp.nan)
     examples = jnp.where(jnp.isfinite(sums['loss']), examples, jnp.nan)
-    return {
+    scores = {
       name: total / (examples if name == 'exact' else count)
       for name, total in sums.items()
     }
+    return scores | {'right': found['exact'].ravel()}
 
   @functools.partial(jax.jit, static_argnums=0)
   def _test_operands(self, params: Params) -> tuple[jax.Array, jax.Array]:
@@ -367,7 +370,9 @@ class TaskTrainer:
       self.task, self._example_rngs(length), length, width
     )
     targets = targets[:, : int(self.task.output_length(length))]
-    scores: dict[str, list[Any]] = {name: [] for name in config_lib.SCORES}
+    scores: dict[str, list[Any]] = {
+      name: [] for name in (*config_lib.SCORES, 'right')
+    }
     for point in range(_count(params)):
       answers = task_answers.generate(
         self._model,
@@ -382,6 +387,7 @@ class TaskTrainer:
       accuracy = self.task.accuracy(answers, targets, length)
       scores['accuracy'].append(accuracy)
       scores['exact'].append(exact.mean())
+      scores['right'].append(exact)
       scores['loss'].append(jnp.nan)
     return {name: jnp.array(values) for name, values in scores.items()}
 

@@ -329,9 +329,19 @@ def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
     {'seed': 0, 'exact': [1.0, 0.9, 0.2, 0.3]},
     {'seed': 0, 'exact': [0.2, 0.2, 0.6, 0.2]},
   ]
-  for point in points:
+  # The first of ten examples are right.
+  bits = [
+    [format(0xFFFF << (16 - round(10 * x)) & 0xFFFF, '04x') for x in exact]
+    for exact in ([0.0, 0.2, 0.1, 0.3], *(p['exact'] for p in points))
+  ]
+  for point, right in zip(points, bits[1:], strict=True):
+    point['right'] = right
     tested = [[0.0, 0.2, 0.1, 0.3], point['exact']]
-    point['trajectory'] = {'steps': [5, 10], 'exact': tested}
+    point['trajectory'] = {
+      'steps': [5, 10],
+      'exact': tested,
+      'right': [bits[0], right],
+    }
   points += [point | {'seed': 1} for point in points]
   found = {
     'score': 'exact',
@@ -371,12 +381,18 @@ def test_means_of_a_sweep(monkeypatch, tmp_path, means, best):
     of = indices[column]
     want = sum(variances[n] for n in of) / len(of) ** 2
     assert of_column == {'variance': pytest.approx(want), 'count': 10 * len(of)}
-  assert more['trajectory']['examples'][1] == more['examples']
-  assert more['trajectory']['examples'][0] != more['examples']
+  for column, scores_E in zip(means, more['windows'], strict=True):
+    shares_L = np.array([points[best]['exact'][n] for n in indices[column]])
+    right_LxE = np.arange(10) < 10 * shares_L[:, None] - 0.5
+    assert scores_E['mean'] == pytest.approx(100 * right_LxE.mean(0), abs=1e-5)
+    assert scores_E['noise'] == pytest.approx(0, abs=1e-9)
+  for key in ('examples', 'windows'):
+    assert more['trajectory'][key][1] == more[key]
+    assert more['trajectory'][key][0] != more[key]
   assert more['trajectory']['values'] == [[first, scores[0]]] * 2
-  # Points of an older sweep have no earlier scores.
+  # Points of an older sweep have neither earlier scores nor single answers.
   for point in points:
-    del point['trajectory']
+    del point['trajectory'], point['right']
   [(again, more)], _, _ = part.train(request, config, tmp_path, None)
   assert again == scores and 'trajectory' not in more
 
@@ -428,13 +444,20 @@ def test_trajectories_of_scores(tmp_path):
   judged = claims.judge(claim, results)
   assert judged['by_step'] == [[1, 'confirmed'], [2, 'confirmed']]
   # The variance of a mean of two is a quarter of the sum of both.
-  for part, variance in zip(both, (1.0, 3.0), strict=True):
+  for part, x in zip(both, (1.0, 3.0), strict=True):
     for row in part['rows']:
-      row['examples'] = [{'variance': variance, 'count': 5}, None]
-      row['trajectory']['examples'] = [row['examples'], row['examples']]
+      row['examples'] = [{'variance': x, 'count': 5}, None]
+      row['windows'] = [{'mean': [x, 4.0], 'noise': x}, None]
+      for key in ('examples', 'windows'):
+        row['trajectory'][key] = [row[key], row[key]]
   row = average.run(request, both)['rows'][0]
   assert row['examples'] == [{'variance': 1.0, 'count': 10}, None]
-  assert row['trajectory']['examples'] == [row['examples']] * 2
+  assert row['windows'] == [{'mean': [2.0, 4.0], 'noise': 1.0}, None]
+  for key in ('examples', 'windows'):
+    assert row['trajectory'][key] == [row[key]] * 2
+  # Single examples of parts with different numbers are not averaged.
+  both[1]['rows'][0]['windows'][0]['mean'] = [1.0]
+  assert average.run(request, both)['rows'][0]['windows'] == [None, None]
   row['trajectory']['examples'][0] = 'first'
   results = {'parts': [{'rows': [row]}]}
   assert (
@@ -926,8 +949,35 @@ def test_variance_due_to_test_examples():
   assert claims.test(found, comparison).variances == pytest.approx((25, 100))
 
 
+def test_answers_to_single_examples():
+  """Models that err on the same examples differ by those of one only."""
+  found = result([90.0, 90.0, 90.0], [93.0, 94.0, 95.0])
+  low, high = found['parts'][0]['rows']
+  right_ExR = np.ones((100, 2))
+  right_ExR[:10, 0] = 0
+  right_ExR[:6, 1] = 0
+  for row, right_E in zip((low, high), right_ExR.T, strict=True):
+    row['examples'] = [{'variance': 9.0, 'count': 100}]
+    row['windows'] = [{'mean': (100 * right_E).tolist(), 'noise': 0.0}]
+  comparison = experiment_lib.Comparison(
+    ('part', 'low', 1), ('part', 'high', 1)
+  )
+  test = claims.test(found, comparison)
+  # Four of 100 differ; two more examples are right for one model each.
+  differences = 100**2 * 0.04 * 0.96 * 100 / 99
+  assert test.variances[2] == pytest.approx(differences / 100 + 2)
+  assert test.freedoms[2] == 99
+  # Of a constant, there is one more example.
+  constant = dataclasses.replace(comparison, low=80.0)
+  errors = 100**2 * 0.06 * 0.94 * 100 / 99
+  assert claims.test(found, constant).variances[2] == pytest.approx(
+    errors / 100 + 1
+  )
+
+
 @pytest.mark.parametrize('shared', [0.0, 0.5, 1.0])
-def test_seeds_that_share_test_examples(shared):
+@pytest.mark.parametrize('known', [False, True])
+def test_seeds_that_share_test_examples(shared, known):
   """Two equal models are not told apart more often than the level says.
 
   Of a share of the examples, all seeds of a model answer alike.
@@ -937,17 +987,19 @@ def test_seeds_that_share_test_examples(shared):
   shape = (trials, 2, seeds, examples)
   own, common = rng.random(shape) < p, rng.random(shape)[:, :, :1] < p
   right = np.where(rng.random(shape)[:, :, :1] < shared, common, own)
-  scores = 100 * right.mean(-1)
+  scores = 100 * right
   comparison = experiment_lib.Comparison(
     ('part', 'low', 1), ('part', 'high', 1)
   )
   held = 0
-  for low, high in scores:
-    found = result(low, high)
-    for row, values in zip(found['parts'][0]['rows'], (low, high), strict=True):
+  for both in scores:
+    found = result(*both.mean(-1))
+    for row, values in zip(found['parts'][0]['rows'], both, strict=True):
       share = (values.mean() + 1) / (examples + 2)
       variance = 100**2 * share * (1 - share) / examples
       row['examples'] = [{'variance': variance, 'count': examples}]
+      if known:
+        row['windows'] = [curves.crossed(values)]
     test = claims.test(found, comparison)
     t = test.mean / test.error
     held += stats.t.sf(t, test.freedom) < claims.LEVEL

@@ -2,7 +2,9 @@
 
 import json
 import random
+import types
 
+import numpy as np
 import pytest
 
 from configs import arithmetic, chomsky
@@ -105,6 +107,26 @@ def test_scores_that_are_missing(tmp_path):
   point.write_text('{}')
   with pytest.raises(errors.WorkdirError, match=f'{point.name} lacks accuracy'):
     sweep.sweep(tiny(), tmp_path)
+
+
+@pytest.mark.parametrize('score', ['exact', 'accuracy'])
+def test_points_have_the_answers_to_single_examples(score):
+  def test(state, length):
+    right = np.zeros((2, 10), bool)
+    right[1, :length] = True
+    found = {name: [length / 10, np.nan] for name in SCORES}
+    return found | {'right': right}
+
+  config = tiny()
+  config.eval.update(lengths=(3, 2), score=score)
+  trainer = types.SimpleNamespace(config=config, test=test)
+  first, second = sweep._test(trainer, None, 2)
+  assert first['exact'] == [0.2, 0.3] and second['exact'] == [None, None]
+  if score == 'accuracy':
+    assert 'right' not in first
+    return
+  assert first['right'] == ['0000', '0000']
+  assert second['right'] == ['c000', 'e000']
 
 
 @pytest.mark.usefixtures('untrained')

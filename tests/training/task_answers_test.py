@@ -101,6 +101,7 @@ def test_scores(monkeypatch):
   monkeypatch.setattr(task_answers, 'generate', generate)
   scores = trainer.test(trainer.init((0, 1), (1e-3, 1e-3)), 3)
   np.testing.assert_allclose(scores['exact'], [0.75, 0.5])
+  np.testing.assert_allclose(scores['right'].mean(1), [0.75, 0.5])
   assert (scores['accuracy'] > scores['exact']).all()
   assert np.isnan(scores['loss']).all()
   np.testing.assert_array_equal(*seen)

@@ -126,6 +126,8 @@ def test_it_learns_targets_at_the_input(encoding):
   # At length 4, one or more of up to three answers are scored.
   scores = program.test(runs, 4)
   assert (scores['exact'] <= scores['accuracy']).all()
+  assert scores['right'].shape == (2, program.config.eval.examples)
+  np.testing.assert_allclose(scores['right'].mean(1), scores['exact'])
   assert (0 < scores['accuracy']).all() and np.isfinite(scores['loss']).all()
 
 
