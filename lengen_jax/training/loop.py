@@ -78,9 +78,9 @@ def train(
     # Raises before training if there is no data for validation.
     corpus.evaluation(run.eval)
   batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
+  state, notes = _adopted(run, workdir, corpus)
   # Two trainings would delete each other's checkpoints.
   with files.locked(workdir, wait=False):
-    state, notes = _adopted(run, workdir, corpus)
     return _train(run, corpus, batches, state, notes, workdir, label)
 
 

@@ -137,7 +137,7 @@ def train(texts: Iterable[bytes], size: int, path: str | pathlib.Path) -> None:
     )
   except RuntimeError as error:
     # The message follows a source location in SentencePiece.
-    told = errors.reason(error).rpartition('] ')[2]
+    told = errors.reason(error).rpartition(']')[2].strip()
     raise errors.CorpusError(
       f'cannot train a vocabulary of {size} pieces: '
       f'{told or "there is no text"}'
