@@ -80,12 +80,13 @@ a model, was *not seen* and is *refuted*. L1 is confirmed from an earlier step.
 Welch's test takes such scores for independent. L16 is about the tested text
 only: scores of its windows are not recorded.
 
-The variance due to test examples was introduced after five of the 45 runs of
-`warping/tableA` at `hours` had been seen. It assumes that models are tested on
-different examples, although they are tested on the same ones: answers to single
-examples are not recorded. Without it, one claim of this table that is *not
-seen* would be *confirmed*: W5 on seen lengths. The rows `alibi` and
-`interpolated` and the task sum are not trained at this scale yet.
+The variance over test examples was introduced after five of the 45 runs of
+`warping/tableA` at `hours` had been seen. Without it, one claim of this table
+that is *not seen* would be *confirmed*: W5 on seen lengths. Where answers to
+single examples are not recorded, models are treated as if they were tested on
+different examples. They are recorded for RoPE and random positions on sort,
+which were trained twice, with equal scores. The rows `alibi` and `interpolated`
+and the task sum are not trained at this scale yet.
 
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
