@@ -135,6 +135,10 @@ def run_group(
   tested = {n: earlier[str(n)] for n in steps} | (
     {last: scores} if steps else {}
   )
+  # Steps that an earlier version tested have no answers to single examples.
+  names = [
+    k for k in scores[0] if all(k in each[0] for each in tested.values())
+  ]
   operands = None
   if trainer.config.eval.operand_examples:
     operands = trainer.test_operands(state)
@@ -147,7 +151,7 @@ def run_group(
         **scores[n],
         'trajectory': {
           'steps': [*tested],
-          **{k: [each[n][k] for each in tested.values()] for k in scores[n]},
+          **{k: [each[n][k] for each in tested.values()] for k in names},
         },
         'operands': operands
         and _operand_map(operands['share'][n], operands['count']),

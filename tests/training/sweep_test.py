@@ -274,14 +274,31 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_killed_group_goes_on_with_other_steps(tmp_path, monkeypatch):
-  """Scores of steps that are no longer asked for are left out."""
+@pytest.mark.parametrize(
+  'steps, tested, has_answers',
+  [((1, 5, 6), [5, 6, 7], True), ((3, 5), [3, 5, 7], False)],
+)
+def test_a_killed_group_goes_on_with_other_steps(
+  tmp_path, monkeypatch, steps, tested, has_answers
+):
+  """Scores of steps that are no longer asked for are left out.
+
+  So are answers to single examples if an earlier version did not keep them.
+  """
   config = _killed_config()
+  config.eval.score = 'exact'
   with monkeypatch.context() as patch:
     _kill(6, config, tmp_path, patch)
-  config.eval.steps = (1, 5, 6)
+  for saved in tmp_path.glob('*/unfinished-*/trajectory.json'):
+    earlier = json.loads(saved.read_text())
+    for one in (one for of_points in earlier.values() for one in of_points):
+      del one['right']
+    saved.write_text(json.dumps(earlier))
+  config.eval.steps = steps
   for point in sweep.sweep(config, tmp_path)['runs'][0]['points']:
-    assert point['trajectory']['steps'] == [5, 6, 7]
+    assert point['trajectory']['steps'] == tested
+    assert 'right' in point
+    assert ('right' in point['trajectory']) == has_answers
 
 
 @pytest.mark.parametrize('given, trained', [(1, 1), (2, 2), (3, 4)])
