@@ -60,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if error.of_all:
       return status
   except KeyboardInterrupt:
-    advice = 'interrupted; run the same command again to resume'
-    print(f'lengen: {advice}', file=sys.stderr)
+    print(f'lengen: interrupted{_resuming(argv)}', file=sys.stderr)
     status = 130
   except (BrokenPipeError, SystemExit) as error:
     # Rich turns BrokenPipeError into SystemExit.
@@ -70,15 +69,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Flushing the remaining output at exit would fail again.
     with contextlib.suppress(OSError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if any(one.startswith('--workdir') for one in argv):
-      advice = 'the output pipe is closed; run the same command again to resume'
-      print(f'lengen: {advice}', file=sys.stderr)
+    if advice := _resuming(argv):
+      print(f'lengen: the output pipe is closed{advice}', file=sys.stderr)
     status = 1
   except Exception:
     _exit_alone(1, show=True)
     raise
   _exit_alone(status)
   return status
+
+
+def _resuming(argv: Sequence[str]) -> str:
+  """Returns advice on how to resume a command; '' if it starts again."""
+  if not argv or argv[0] not in _RESUMABLE:
+    return ''
+  given = any(one.startswith('--workdir') for one in argv)
+  which = '' if given or not _RESUMABLE[argv[0]] else ' with its --workdir'
+  return f'; run the same command again{which} to resume'
 
 
 def _exit_alone(status: int, show: bool = False) -> None:
@@ -212,25 +219,30 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
   loaded = pretrained.load(
     arguments.checkpoint or arguments.workdir, arguments.step
   )
+  tested = loaded.tested_as(arguments.encoding, arguments.positions)
   vocabulary = loaded.create_vocabulary(arguments.vocabulary)
-  _choose_workdir(arguments)
-  folder = files.make_folder(arguments.workdir)
+
+  def save(results: dict[str, Any], predictions: list[dict[str, Any]]) -> None:
+    _choose_workdir(arguments)
+    folder = files.make_folder(arguments.workdir)
+    files.write_json(folder / ruler_report.RESULTS, results)
+    files.write_lines(folder / ruler_report.PREDICTIONS, predictions)
+
   optional = {
     'samples': arguments.samples,
     'haystack': arguments.haystack,
     'batch_tokens': arguments.batch_tokens,
   }
-  results, predictions = training_ruler.evaluate(
-    loaded.tested_as(arguments.encoding, arguments.positions),
+  results, _ = training_ruler.evaluate(
+    tested,
     tasks,
     sorted({*arguments.lengths}),
     vocabulary=vocabulary,
     seed=arguments.seed,
+    save=save,
     **{key: value for key, value in optional.items() if value},
   )
-  files.write_json(folder / ruler_report.RESULTS, results)
-  files.write_lines(folder / ruler_report.PREDICTIONS, predictions)
-  _show(ruler_report, results, str(folder))
+  _show(ruler_report, results, arguments.workdir)
 
 
 def _export(arguments: argparse.Namespace, _: Any) -> None:
@@ -259,8 +271,17 @@ def _generate(arguments: argparse.Namespace, _: Any) -> None:
   prompts = [
     text
     for prompt in arguments.prompts
-    for text in (sys.stdin.read().splitlines() if prompt == '-' else [prompt])
+    for text in (
+      (line.removesuffix('\n') for line in sys.stdin)
+      if prompt == '-'
+      else [prompt]
+    )
   ]
+  if not prompts:
+    raise errors.ConfigError(
+      '--prompt=- reads a prompt from each line of standard input, which is '
+      'empty'
+    )
   sharding.start()
   trained = pretrained.load(arguments.checkpoint)
   written = continuations.write(
@@ -463,6 +484,15 @@ _OF_TASKS = (
   'encoding',
   'positions',
 )
+# Commands that continue where they were interrupted, and whether each call
+# without --workdir has a new one.
+_RESUMABLE = {
+  'train': True,
+  'compare': True,
+  'sweep': True,
+  'reproduce': False,
+  'prepare': False,
+}
 _COMMANDS = {
   'train': _train,
   'eval': _eval,

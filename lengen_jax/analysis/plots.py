@@ -375,9 +375,12 @@ def grid(axes: Any) -> None:
 def finish(figure: Any, axes: Any, path: Any, legend_columns: int = 1) -> None:
   """Adds grid and legend, writes the PNG file and closes the figure."""
   grid(axes)
-  figure.legend(
+  legend = figure.legend(
     loc='outside lower left', frameon=False, fontsize=8, ncols=legend_columns
   )
+  # The axes keep their height below a legend of many rows.
+  rows = -(-len(legend.get_texts()) // legend_columns)
+  figure.set_figheight(figure.get_figheight() + 0.17 * max(0, rows - 8))
   save(figure, path)
 
 

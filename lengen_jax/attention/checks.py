@@ -13,7 +13,7 @@ import numpy as np
 
 from lengen_jax import encodings, errors, specs
 from lengen_jax.attention import visibility
-from lengen_jax.positions import Distances, PerHead
+from lengen_jax.positions import Distances, PerHead, tokens
 from lengen_jax.types import Array
 
 if TYPE_CHECKING:
@@ -219,10 +219,7 @@ def checked_positions(
         f'{shapes[-1]}'
       )
     return given
-  if not isinstance(given, PerHead) and not hasattr(given, 'ndim'):
-    raise errors.ConfigError(
-      f'{name}_positions must be an array, got {type(given).__name__}'
-    )
+  given = tokens.position_array(given)
   if encodings.is_per_head(given):
     if contiguous:
       raise errors.ConfigError(

@@ -30,6 +30,9 @@ class LogitScale(nn.Module):
   at_decoding = 'nothing'
   # Needs the true length of each sequence, planned while decoding.
   length_dependent = False
+  # Depends on the number of visible keys: in a window or a chunk,
+  # `index_in_segment` is that number less one.
+  counts_keys = False
 
   def __call__(
     self, index_in_segment: Array, *, lengths: Array | None = None
@@ -75,7 +78,7 @@ class Constant(LogitScale):
 
 
 class LogN(LogitScale):
-  """Su's log-n scaling: log_m n for n visible keys and training length m.
+  """Su's log-n scaling: log_m n for n keys and training length m.
 
   Scaling keeps the entropy of attention from growing with the length. Per query
   n = i + 1, which suits causal attention and a cache; per sequence n is the
@@ -93,7 +96,7 @@ class LogN(LogitScale):
   per: str = 'query'
   clip: bool = True
 
-  formula = 'logits * max(1, log_m n), n visible keys'
+  formula = 'logits * max(1, log_m n), n = i + 1'
   source = 'Su (2021)'
   at_decoding = "nothing; with per='sequence' the planned length"
 
@@ -143,6 +146,7 @@ class SSMax(LogitScale):
   formula = 'logits * s_h ln n, n visible keys'
   source = 'arXiv:2501.19399'
   parameters = 's [H]'
+  counts_keys = True
 
   def setup(self) -> None:
     init = nn.initializers.constant(self.init_s)

@@ -29,6 +29,7 @@ class Sinusoidal(base.Encoding):
   translation_invariant = False
   embeds = True
   position_rows = None
+  ranges = {'base': '> 0'}
 
   def embed(self, x: Array, positions: Array) -> Array:
     width = x.shape[-1]

@@ -162,7 +162,7 @@ class LmInfinite(Rerope):
 
   Attributes:
     window: W, number of last positions that are visible.
-    sinks: number of first positions that stay visible, at distance W.
+    sinks: keys at positions below this stay visible, at distance W.
   """
 
   window: int = 4096

@@ -328,7 +328,17 @@ def signed_distance(i: Positions, j: Any) -> jax.Array:
   """
   if isinstance(i, Distances):
     return i.to(j)
+  i, j = _signed(i), _signed(j)
   return jnp.asarray(i[..., :, None] - j[..., None, :], jnp.float32)
+
+
+def _signed(positions: Array) -> jax.Array:
+  """Returns positions; narrow or unsigned integers as int32."""
+  positions = jnp.asarray(positions)
+  whole = jnp.issubdtype(positions.dtype, jnp.integer)
+  if whole and positions.dtype != jnp.int64:
+    return positions.astype(jnp.int32)
+  return positions
 
 
 def per_head(values_H: Array, ndim: int) -> jax.Array:

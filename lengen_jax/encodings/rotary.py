@@ -135,20 +135,32 @@ class Rope(base.Encoding):
     each token's sequence, `[B, 1]` or `[B, Q]`.
 
     Raises:
+      errors.ConfigError: queries, keys or their positions have another shape.
       errors.LengthError: the encoding depends on the length, and `lengths` is
         None or does not match the keys.
     """
     name = specs.name(self)
+    for x, positions in ((q, q_positions), (k, k_positions)):
+      shape = jnp.shape(positions)
+      length = shape[1] if len(shape) == 3 else shape[-1]
+      if (length, self.head_dim) != (x.shape[1], x.shape[-1]):
+        raise errors.ConfigError(
+          f'{name} with head_dim={self.head_dim} rotates [B, L, H, '
+          f'{self.head_dim}] at positions [L], [B, L] or [B, L, H]; got '
+          f'{x.shape} at positions of shape {shape}'
+        )
     if self.length_dependent and lengths is None:
       raise errors.LengthError(
         f'{name} depends on the length of each sequence; pass lengths, [B, 1] '
         'or [B, L]'
       )
-    if self.length_dependent and lengths.shape[-1] not in (1, k.shape[1]):
-      raise errors.LengthError(
-        f'{name} needs lengths [B, 1] for {q.shape[1]} queries and '
-        f'{k.shape[1]} keys, got {lengths.shape}'
-      )
+    if self.length_dependent:
+      shape = jnp.shape(lengths)
+      if len(shape) != 2 or shape[-1] not in (1, k.shape[1]):
+        raise errors.LengthError(
+          f'{name} needs lengths [B, 1] for {q.shape[1]} queries and '
+          f'{k.shape[1]} keys, got {shape}'
+        )
     q = self._rotate(q, q_positions, lengths)
     return q, self._rotate(k, k_positions, lengths)
 

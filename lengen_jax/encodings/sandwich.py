@@ -36,6 +36,6 @@ class Sandwich(base.Encoding):
     frequencies = 10000.0 ** (-np.arange(0, self.dbar, 2) / self.dbar)
     # A loop lets XLA fuse the cosines into one pass without an extra axis.
     total = jnp.zeros_like(distances)
-    for frequency in frequencies:
+    for frequency in frequencies.tolist():
       total += jnp.cos(distances * frequency)
     return base.per_head(params['ratio'], distances.ndim + 1) * total[None]

@@ -32,7 +32,7 @@ def document_losses(
 
   Args:
     documents: token ids `[n]` each; the first is not scored.
-    batch_tokens: tokens per batch and device.
+    batch_tokens: tokens per batch, over all devices.
     seed: seed of positions drawn at test time.
     layout: a `training.sharding.Layout`.
 

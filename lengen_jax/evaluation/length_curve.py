@@ -48,7 +48,9 @@ class LengthLoss:
   @property
   def perplexity(self) -> float | None:
     """Returns exp(loss); None if the loss is missing or exp overflows."""
-    return math.exp(self.loss) if self.loss and self.loss < 700 else None
+    return (
+      math.exp(self.loss) if self.loss is not None and self.loss < 700 else None
+    )
 
   def bits_per_byte(self, bytes_per_token: float | None) -> float | None:
     """Returns the loss in bits per byte of text; None if data are not text."""
@@ -138,8 +140,8 @@ def batch_losses(
 ) -> Iterator[np.ndarray]:
   """Yields the weighted losses of the rows of `batch`, float64 `[B, L]`.
 
-  The batch is computed in parts of `batch_tokens` tokens per device. The last
-  part is filled with rows of weight 0. For the other arguments see `run`.
+  The batch is computed in parts of `batch_tokens` tokens over all devices. The
+  last part is filled with rows of weight 0. For the other arguments see `run`.
   """
   length = batch['weights'].shape[1]
   # The number of rows is a multiple of the number of row shards.

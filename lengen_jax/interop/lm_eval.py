@@ -40,6 +40,10 @@ except ImportError as error:
 
 # Defaults of the harness's backend for transformers.
 _MAX_LENGTH, _MAX_GEN_TOKS = 2048, 256
+_ARGUMENTS = (
+  *('pretrained', 'encoding', 'positions', 'vocabulary'),
+  *('max_length', 'batch_tokens', 'seed'),
+)
 # Options of generation that are read, or mean nothing for greedy decoding.
 _READ = ('do_sample', 'top_p', 'until')
 
@@ -68,6 +72,7 @@ class Lengen(model_api.TemplateLM):
     batch_size: Any = None,
     max_batch_size: Any = None,
     device: Any = None,
+    **unknown: Any,
   ) -> None:
     """Loads a model.
 
@@ -86,10 +91,22 @@ class Lengen(model_api.TemplateLM):
       device: not used; rows are split over all devices of jax.
 
     Raises:
-      errors.LengenError: there is no checkpoint or no vocabulary, or the specs
-        do not fit the model.
+      errors.LengenError: there is no checkpoint or no vocabulary, the specs do
+        not fit the model, or an argument is unknown or of another type.
     """
     super().__init__()
+    for name in unknown:
+      raise errors.ConfigError(
+        errors.one_of('argument in --model_args', name, _ARGUMENTS)
+      )
+    sizes = {'batch_tokens': batch_tokens, 'seed': seed}
+    if max_length is not None:
+      sizes['max_length'] = max_length
+    for name, value in sizes.items():
+      if not isinstance(value, int):
+        raise errors.ConfigError(
+          f'{name} in --model_args must be a whole number, got {value!r}'
+        )
     if not pretrained:
       raise errors.ConfigError(
         'the model lengen needs a checkpoint; give --model_args '
@@ -107,6 +124,18 @@ class Lengen(model_api.TemplateLM):
     self._scheme = position_schemes.create(self._trained.positions)
     self._scorer = likelihood.Scorer(
       self._trained.model, self._scheme, **self._rows
+    )
+
+  @property
+  def tokenizer_name(self) -> str:
+    return self._vocabulary.name
+
+  def apply_chat_template(
+    self, chat_history: Sequence[Any], add_generation_prompt: bool = True
+  ) -> str:
+    raise errors.ConfigError(
+      'the model lengen has no chat templates; run without '
+      '--apply_chat_template'
     )
 
   @property
@@ -178,7 +207,7 @@ class Lengen(model_api.TemplateLM):
         )
       for number, ids in zip(numbers, written, strict=True):
         texts[number] = harness.postprocess_generated_text(
-          self._vocabulary.decode(ids), stops[number], None
+          self._vocabulary.decode(ids, special=False), stops[number], None
         )
     return texts
 

@@ -200,16 +200,11 @@ class Rotary(_Module):
       `[B, L, H, D]` in the dtype of the inputs.
 
     Raises:
-      errors.ConfigError: the last axis of `inputs` differs from head_dim.
+      errors.ConfigError: `inputs` or `position` have another shape.
     """
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)
     encodings.check_positions(self.encoding, position)
-    if inputs.shape[-1] != self.encoding.head_dim:
-      raise errors.ConfigError(
-        f'inputs have head_dim={inputs.shape[-1]}; this rotation has '
-        f'head_dim={self.encoding.head_dim}'
-      )
     no_keys = inputs[:, :, :0]
     rotated, _ = self._apply(
       'rotate', inputs, no_keys, position, position, lengths

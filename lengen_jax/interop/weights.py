@@ -6,7 +6,7 @@ metadata holds the ModelConfig and the TrainedOn. The extra `weights` installs
 the package safetensors.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import importlib
@@ -35,10 +35,12 @@ class TrainedOn:
   Attributes:
     vocabulary: fingerprint of the vocabulary, '' if unknown.
     length: tokens per row, 0 if unknown.
+    positions: spec of the position scheme.
   """
 
   vocabulary: str = ''
   length: int = 0
+  positions: str = 'standard'
 
 
 def check_path(path: PathLike) -> pathlib.Path:
@@ -76,7 +78,6 @@ def save(
     errors.CheckpointError: the file cannot be written; see `check_path`.
   """
   path = check_path(path)
-  safetensors = library('safetensors.numpy')
   config = dataclasses.replace(config, scan_layers=False)
   params = jax.device_get(stacking.unstack(params))
   params, config = stacking.merge_lora(params, config)
@@ -88,21 +89,41 @@ def save(
     _CONFIG: json.dumps(dataclasses.asdict(config)),
     _TRAINED: json.dumps(dataclasses.asdict(trained_on)),
   }
-  partial = path.with_name(path.name + '.partial')
+  write([(path, arrays)], metadata)
+  return path.stat().st_size
+
+
+def write(
+  arrays: Iterable[tuple[pathlib.Path, Mapping[str, np.ndarray]]],
+  metadata: Mapping[str, str],
+) -> None:
+  """Writes the arrays of each path to a safetensors file, all files or none.
+
+  Raises:
+    errors.CheckpointError: a file cannot be written.
+  """
+  safetensors = library('safetensors.numpy')
+  partial: dict[pathlib.Path, pathlib.Path] = {}
   try:
-    # save_file would make the file readable by its owner alone.
-    partial.touch()
-    mode = partial.stat().st_mode
-    safetensors.save_file(arrays, partial, metadata=metadata)
-    partial.chmod(mode)
-    os.replace(partial, path)
-    return path.stat().st_size
+    for path, content in arrays:
+      partial[path] = path.with_name(path.name + '.partial')
+      # save_file would make the file readable by its owner alone.
+      partial[path].touch()
+      mode = partial[path].stat().st_mode
+      safetensors.save_file(content, partial[path], metadata=metadata)
+      partial[path].chmod(mode)
+    for path, written in partial.items():
+      os.replace(written, path)
+  except errors.LengenError:
+    raise
   except Exception as error:  # OSError, or an exception of safetensors.
-    with contextlib.suppress(OSError):
-      partial.unlink(missing_ok=True)
     raise errors.CheckpointError(
       f'cannot write {path}: {errors.reason(error)}'
     ) from error
+  finally:
+    for written in partial.values():
+      with contextlib.suppress(OSError):
+        written.unlink(missing_ok=True)
 
 
 def load(path: PathLike) -> tuple[Params, ModelConfig]:

@@ -229,6 +229,13 @@ class ModelConfig:
         f"parallel_residual requires norm_placement='pre', got "
         f'{self.norm_placement!r}',
       ),
+      *(
+        (cap is None or cap > 0, f'{field} must be positive or None, got {cap}')
+        for field, cap in (
+          ('logit_cap', self.logit_cap),
+          ('output_logit_cap', self.output_logit_cap),
+        )
+      ),
       (
         self.norm_epsilon > 0,
         f'norm_epsilon must be positive, got {self.norm_epsilon}',

@@ -10,6 +10,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax import attention, encodings, errors, partitioning, specs
 from lengen_jax.attention import scaling
@@ -187,8 +188,15 @@ class Attention(nn.Module):
         f'{self.contextual_positions} computes positions from contents; leave '
         'out positions'
       )
+    given: Any = positions
+    if isinstance(given, jax.Array | np.ndarray) and (
+      given.shape == (*x.shape[:2], self.num_heads)
+      and jnp.issubdtype(given.dtype, jnp.floating)
+    ):
+      # One layer does not take positions of several layers.
+      given = PerHead(tokens_lib.position_array(given))
     tokens = Tokens.create(
-      x.shape[:2], positions, segment_ids=segment_ids, lengths=lengths
+      x.shape[:2], given, segment_ids=segment_ids, lengths=lengths
     )
     encoding: Any = self.encoding  # Always an Encoding after __post_init__.
     logit_scale: Any = self.attention_scale
@@ -244,7 +252,6 @@ class Attention(nn.Module):
     q_ids = k_ids = ids
     if self.attention_chunk is not None:
       q_ids, k_ids = _chunks(self.attention_chunk, len(x), tokens, ids, cache)
-    last_visible = tokens.index if self.causal else tokens.segment_ends()
     y_BxLxHxD = self.attend(
       encoding,
       q_BxLxHxD,
@@ -261,7 +268,10 @@ class Attention(nn.Module):
       window=self.window,
       sinks=self.sinks,
       scale=self.head_dim**-0.5 if self.scaled_logits else 1.0,
-      logit_scale=logit_scale(last_visible, lengths=tokens.lengths),
+      logit_scale=logit_scale(
+        self._last_visible(tokens, logit_scale.counts_keys),
+        lengths=tokens.lengths,
+      ),
       sink_logits=self._sink_logits(),
       logit_cap=self.logit_cap,
       contiguous=tokens.contiguous and not encodings.is_per_head(q_positions),
@@ -276,6 +286,22 @@ class Attention(nn.Module):
   def attend(self, *args: Any, **options: Any) -> jax.Array:
     """Calls `attention.with_encoding`, for interceptors of its arguments."""
     return attention.with_encoding(*args, **options)
+
+  def _last_visible(self, tokens: Tokens, counts_keys: bool) -> jax.Array:
+    """Returns the `index_in_segment` of `scaling.LogitScale`, `[1 or B, L]`."""
+    index: Any = tokens.index
+    last = index if self.causal else tokens.segment_ends()
+    if not counts_keys:
+      return last
+    before, after, sinks = index, last - index, 0
+    if self.attention_chunk is not None:
+      before = before % self.attention_chunk
+      after = jnp.minimum(after, self.attention_chunk - 1 - before)
+    if self.window is not None:
+      reach = self.window - 1
+      sinks = jnp.clip(before - reach, 0, self.sinks)
+      before, after = (jnp.minimum(one, reach) for one in (before, after))
+    return before + after + sinks
 
   def _norm(self, name: str) -> nn.Module:
     """Creates a norm of queries or keys."""

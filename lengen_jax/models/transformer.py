@@ -65,7 +65,7 @@ class Model(nn.Module):
       positions: output of a position scheme: int32 or float32, `[1 or B, L]`,
         `[layers, 1 or B, L]`, Distances or Parts; None for the standard
         positions. A `Tokens` struct contains positions, segment_ids and
-        lengths.
+        lengths. Layers that compute positions from contents do not use them.
       segment_ids: int32 `[B, L]` of packed rows. A segment is a run of equal
         ids. Different segments of a row have different ids.
       lengths: int32 `[B, 1]` or `[B, L]`, the length of each token's segment,

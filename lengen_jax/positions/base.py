@@ -120,9 +120,14 @@ class PositionScheme:
       raise errors.ConfigError(
         f'segment_positions have shape {shape}; they must be [B, L]'
       )
+    if isinstance(lengths, list | tuple):
+      lengths = np.asarray(lengths)
     _check_whole('segment_positions', segment_positions, shape)
     _check_whole('lengths', lengths, shape)
     self.check_length(segment_positions, lengths, train)
+    segment_positions = segment_positions.astype(jnp.int32)
+    if lengths is not None:
+      lengths = jnp.asarray(lengths, jnp.int32)
     if self.needs_lengths and lengths is None:
       raise errors.LengthError(
         f'{self} needs lengths of segments, broadcastable to [B, L]'
@@ -131,14 +136,15 @@ class PositionScheme:
       lengths = jnp.broadcast_to(lengths, shape)
     seen = self._seen(shape, tokens, segment_ids, roles)
     if not self.draws(train):
-      return self.at_test(segment_positions, lengths, **seen)
+      return _in_32_bits(self.at_test(segment_positions, lengths, **seen))
     if self.takes_chunks and chunks is not None:
       seen['chunks'] = chunks
     rng = self.checked_key(rng)
 
     def positions(rng: jax.Array) -> Positions:
       draws = self.draw(rng, segment_positions, lengths, **seen)
-      return self.apply(draws, segment_positions, lengths=lengths, **seen)
+      found = self.apply(draws, segment_positions, lengths=lengths, **seen)
+      return _in_32_bits(found)
 
     if not self.per_layer:
       return positions(rng)
@@ -187,6 +193,14 @@ class PositionScheme:
     if self.random:
       return i.astype(jnp.float32) if self.fractional else i
     return self.apply({}, i, lengths=lengths)
+
+  @property
+  def standard_at_test(self) -> bool:
+    """Whether positions at test time are those of `standard`."""
+    overridden = type(self).at_test is not PositionScheme.at_test
+    if overridden or self.random_at_test:
+      return False
+    return self.random or self.contiguous
 
   def limit(self, train: bool) -> int | None:
     """Returns the longest supported segment length; None if unbounded."""
@@ -246,6 +260,16 @@ class PositionScheme:
         )
       seen[name] = jnp.asarray(value)
     return seen
+
+
+def _in_32_bits(positions: Positions) -> Positions:
+  """Returns positions with int64 as int32 and float64 as float32."""
+  return jax.tree.map(
+    lambda x: jax.lax.convert_element_type(
+      x, jnp.int32 if jnp.issubdtype(x.dtype, jnp.integer) else jnp.float32
+    ),
+    positions,
+  )
 
 
 def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:

@@ -83,6 +83,10 @@ class TwoParts(base.PositionScheme):
     return self.first.random_at_test or self.second.random_at_test
 
   @property
+  def standard_at_test(self) -> bool:
+    return self.first.standard_at_test and self.second.standard_at_test
+
+  @property
   def same_rows(self) -> bool:
     return all(
       one.same_rows or not one.random for one in (self.first, self.second)

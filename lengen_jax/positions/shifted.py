@@ -58,6 +58,10 @@ class Shape(_Shift):
   def num_shifts(self, lengths: Lengths) -> int:
     return self.max_shift
 
+  @property
+  def standard_at_test(self) -> bool:
+    return not self.official_compat
+
   def at_test(self, i: Array, lengths: Lengths) -> Array:
     return i + (self.max_shift if self.official_compat else 0)
 

@@ -214,9 +214,8 @@ def check_tokens(
         f'{" or ".join(map(str, sorted(columns)))}'
       )
     if not jnp.issubdtype(value.dtype, dtype):
-      raise errors.ConfigError(
-        f'{name} are {value.dtype}; they must be integers'
-      )
+      what = 'numbers' if dtype is jnp.number else 'integers'
+      raise errors.ConfigError(f'{name} are {value.dtype}; they must be {what}')
 
 
 def _per_head(positions: Any, shape: tuple[int, ...]) -> Any:
@@ -244,7 +243,7 @@ def check_one_layer(positions: Any) -> None:
 
 def position_array(positions: Any) -> Any:
   """Returns positions as a jax array, 64 bits as 32; Distances unchanged."""
-  if isinstance(positions, jax.Array | kinds.Distances | kinds.PerHead):
+  if isinstance(positions, kinds.Distances | kinds.PerHead):
     return positions
   if isinstance(positions, str | base.PositionScheme):
     raise errors.ConfigError(
@@ -252,8 +251,10 @@ def position_array(positions: Any) -> Any:
       'calling positions.create(spec)'
     )
   try:
-    return jnp.asarray(positions)
+    positions = jnp.asarray(positions)
   except (TypeError, ValueError) as error:
     raise errors.ConfigError(
       f'positions must be an array of numbers: {error}'
     ) from error
+  narrow = {'int64': jnp.int32, 'float64': jnp.float32}
+  return positions.astype(narrow.get(positions.dtype.name, positions.dtype))

@@ -272,9 +272,9 @@ def check_run(config: ml_collections.ConfigDict) -> RunConfig:
   """
   sections = _read(RunConfig, config, {'positions': 1, 'seed': 1, 'paper': 0})
   seed = config.seed
-  if not isinstance(seed, int | float) or not 0 <= seed < 2**32:
+  if not isinstance(seed, int) or not 0 <= seed < 2**32:
     raise errors.ConfigError(
-      f'seed must be a number, at least 0 and below {2**32}, got {seed!r}'
+      f'seed must be a whole number, at least 0 and below {2**32}, got {seed!r}'
     )
   return _check_last_step(RunConfig(**sections))
 

@@ -59,8 +59,10 @@ def write(
   texts = []
   for row, ids in zip(rows, written, strict=True):
     # Some vocabularies drop the space before the first token of a text.
-    whole = vocabulary.decode([*row, *ids])
-    texts.append(whole.removeprefix(vocabulary.decode(row)))
+    whole, before = vocabulary.decode([*row, *ids]), vocabulary.decode(row)
+    continues = whole.startswith(before)
+    # An incomplete character may change how the bytes before it decode.
+    texts.append(whole[len(before) :] if continues else vocabulary.decode(ids))
   return texts
 
 

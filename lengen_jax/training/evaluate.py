@@ -28,6 +28,9 @@ from lengen_jax.training import revision
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
+# Errors of one length; others may have scores.
+_REFUSALS = errors.LengthError, errors.CombinationError, errors.MetricError
+
 
 def evaluate(
   trained: run_lib.Trained, corpus: Any, label: str = 'eval'
@@ -222,7 +225,7 @@ def answers(
       generator = generators[prompts.target_lengths[number]]
       try:
         outputs = _generate(generator, trained, examples, name, after_batch)
-      except (errors.LengthError, errors.CombinationError) as error:
+      except _REFUSALS as error:
         found['refused'][str(length)] = str(error)
         print(f'{name}: {error}', flush=True)
         break

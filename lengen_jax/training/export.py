@@ -1,5 +1,6 @@
 """Writes the weights of a trained model for other programs."""
 
+from lengen_jax import errors
 from lengen_jax.interop import hf, weights
 from lengen_jax.interop.hf import config_json
 from lengen_jax.training import files, multihost, pretrained
@@ -26,7 +27,9 @@ def to_safetensors(workdir: str, path: str, step: int | None) -> str | None:
   if not multihost.is_first():
     return None
   trained_on = weights.TrainedOn(
-    workdir_lib.vocabulary(workdir), trained.run.data.train_length
+    workdir_lib.vocabulary(workdir),
+    trained.run.data.train_length,
+    trained.run.config.positions,
   )
   size = weights.save(path, params, trained.run.model, trained_on)
   return _summary(path, trained, 'float32', size)
@@ -39,8 +42,19 @@ def to_hf(
 
   `like` is by default the checkpoint from which training started. For the rest
   see `to_safetensors`.
+
+  Raises:
+    errors.CheckpointError: also, the position scheme has other positions at
+      test time than `standard`, which transformers does not have.
   """
   trained = pretrained.restore(workdir, step=step)
+  if not trained.run.scheme.standard_at_test:
+    raise errors.CheckpointError(
+      f'transformers has no positions={trained.run.config.positions!r}; '
+      'interpolated(scale=s) with rope equals rope(scale=s): for other '
+      'positions, start a run with train.steps=0 and train.init_from='
+      f'{workdir}, and export that'
+    )
   params = run_lib.on_host(trained.state.params)
   if not multihost.is_first():
     return None

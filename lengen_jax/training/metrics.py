@@ -27,13 +27,19 @@ _REMOTE_SECONDS = 60
 
 
 def read(path: files.Path, last: int) -> tuple[list[str], float]:
-  """Returns the lines of metrics.jsonl up to step `last`, and their seconds."""
-  lines, seconds = [], 0.0
+  """Returns the lines of metrics.jsonl up to step `last`, and their seconds.
+
+  Lines after one that is damaged are left out.
+  """
+  lines: list[str] = []
+  seconds = 0.0
   for line, entry in _complete_lines(path):
-    if not {'step', 'seconds'} <= entry.keys() or entry['step'] > last:
+    step, spent = entry.get('step'), entry.get('seconds')
+    follows = step == len(lines) + 1 and isinstance(spent, int | float)
+    if not follows or step > last:
       break
     lines.append(line)
-    seconds = entry['seconds']
+    seconds = spent
   return lines, seconds
 
 

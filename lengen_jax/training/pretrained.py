@@ -148,6 +148,7 @@ def load(path: PathLike, step: int | str | None = None) -> Pretrained:
       path,
       params,
       model,
+      positions=known.positions,
       fingerprint=known.vocabulary,
       train_length=known.length,
     )
@@ -175,12 +176,22 @@ def load(path: PathLike, step: int | str | None = None) -> Pretrained:
 def prompt_ids(vocabulary: vocabulary_lib.Vocabulary, text: str) -> np.ndarray:
   """Returns the token ids of a text that begins a row, int32 `[length]`.
 
-  They begin with the start token. Where it is also the end token, as in GPT-2,
-  it separates documents, and only an empty text gets it.
+  They begin with the start token if the vocabulary adds it and the end token is
+  another one: in GPT-2, the start token separates documents. An empty text is
+  the start token.
+
+  Raises:
+    errors.ConfigError: the text has characters that UTF-8 cannot encode.
   """
-  (ids,) = vocabulary.encode([text.encode()])
-  own_start = vocabulary.start != vocabulary.end
-  if (own_start and vocabulary.start not in ids[:1]) or not len(ids):
+  try:
+    encoded = text.encode()
+  except UnicodeEncodeError as error:
+    raise errors.ConfigError(
+      f'a prompt is not UTF-8 at character {error.start}: {text[:40]!r}'
+    ) from None
+  (ids,) = vocabulary.encode([encoded])
+  adds = vocabulary.adds_start and vocabulary.start != vocabulary.end
+  if (adds and vocabulary.start not in ids[:1]) or not len(ids):
     ids = np.concatenate([[vocabulary.start], ids])
   return ids.astype(np.int32)
 

@@ -1,7 +1,7 @@
 """Scores of a trained model on the tasks of RULER, by length."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import itertools
 import platform
 import statistics
@@ -16,6 +16,8 @@ from lengen_jax.evaluation.metrics import ruler as metrics
 from lengen_jax.training import continuations, pretrained, revision, runs
 
 _LABEL = 'ruler'
+# Errors of one length; others may have scores.
+_REFUSALS = errors.LengthError, errors.CombinationError, errors.MetricError
 
 
 def evaluate(
@@ -28,12 +30,15 @@ def evaluate(
   haystack: str = '',
   seed: int = 0,
   batch_tokens: int = 8192,
+  save: Callable[[dict[str, Any], list[dict[str, Any]]], None] = (
+    lambda results, predictions: None
+  ),
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """Returns the contents of ruler.json, and the generated texts.
 
   Answers are decoded greedily. Scores are in percent; see
-  `metrics.ruler.string_match_all`. A length that the model does not support has
-  no scores, and 'refused' says why.
+  `metrics.ruler.string_match_all`. A length that the model does not support, or
+  at which it diverges, has no scores, and 'refused' says why.
 
   Args:
     trained: a decoder.
@@ -45,11 +50,12 @@ def evaluate(
       `data.ruler.haystack.read`.
     seed: seed of the prompts and of random positions.
     batch_tokens: tokens per batch; longer rows mean fewer rows.
+    save: called with what is known, once the arguments are checked and after
+      each length.
 
   Raises:
     errors.LengthError: the shortest prompt of a task does not fit a length.
     errors.CorpusError: `haystack` has no text.
-    errors.MetricError: logits are not finite.
   """
   words = haystack_lib.read(haystack)
   settings = [
@@ -58,15 +64,39 @@ def evaluate(
   for setting in settings:
     _check_fits(tasks, setting, samples)
   found: dict[str, Any] = {'scores': {}, 'average': {}, 'refused': {}}
-  predictions = []
+  predictions: list[dict[str, Any]] = []
+
+  def results() -> dict[str, Any]:
+    averages = {int(length): one for length, one in found['average'].items()}
+    return {
+      'checkpoint': str(trained.path),
+      'encoding': ', '.join(trained.model.encoding),
+      'positions': trained.positions,
+      'train_length': trained.train_length,
+      'vocabulary': vocabulary.name,
+      'tasks': list(tasks),
+      'lengths': list(lengths),
+      'samples': samples,
+      'haystack': haystack,
+      'seed': seed,
+      **found,
+      'threshold': metrics.THRESHOLD,
+      'effective_length': metrics.effective_length(averages),
+      'versions': runs.versions(),
+      'platform': platform.platform(),
+      'commit': revision.running(),
+    }
+
+  save(results(), predictions)
   for setting in settings:
     length = str(setting.length)
     prompts = _prompts(tasks, setting, samples)
     try:
       texts = _texts(trained, prompts, setting, batch_tokens)
-    except (errors.LengthError, errors.CombinationError) as error:
+    except _REFUSALS as error:
       found['refused'][length] = str(error)
       print(f'{_LABEL}: length {length}: {error}', flush=True)
+      save(results(), predictions)
       continue
     scores = {}
     for name in tasks:
@@ -82,25 +112,8 @@ def evaluate(
       ]
     found['scores'][length] = scores
     found['average'][length] = round(statistics.fmean(scores.values()), 2)
-  averages = {int(length): one for length, one in found['average'].items()}
-  return {
-    'checkpoint': str(trained.path),
-    'encoding': ', '.join(trained.model.encoding),
-    'positions': trained.positions,
-    'train_length': trained.train_length,
-    'vocabulary': vocabulary.name,
-    'tasks': list(tasks),
-    'lengths': list(lengths),
-    'samples': samples,
-    'haystack': haystack,
-    'seed': seed,
-    **found,
-    'threshold': metrics.THRESHOLD,
-    'effective_length': metrics.effective_length(averages),
-    'versions': runs.versions(),
-    'platform': platform.platform(),
-    'commit': revision.running(),
-  }, predictions
+    save(results(), predictions)
+  return results(), predictions
 
 
 def _check_fits(

@@ -6,18 +6,18 @@ import itertools
 import json
 import math
 import pathlib
-import shutil
 import statistics
 import time
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 import ml_collections
 import numpy as np
 
 from lengen_jax import errors, tasks
 from lengen_jax import progress as progress_lib
-from lengen_jax.training import checkpoint, revision, task_trainer
+from lengen_jax.training import checkpoint, multihost, revision, task_trainer
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import runs as runs_lib
@@ -84,7 +84,11 @@ def _sweep(
     folder = path / runs_lib.folder(run)
     folder.mkdir(exist_ok=True)
     label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
-    missing = [p for p in points if not point_file(folder, p).exists()]
+    # Processes might see files of the shared folder at different times.
+    done = multihost.broadcast([point_file(folder, p).exists() for p in points])
+    missing = [
+      p for p, is_done in zip(points, done, strict=True) if not is_done
+    ]
     size = trainer.devices if batching == 'map' else len(missing) or 1
     for first in range(0, len(missing), size):
       run_group(trainer, missing[first : first + size], folder, label)
@@ -161,7 +165,9 @@ def run_group(
         'test_seconds': round((time.monotonic() - began) / len(points), 3),
       },
     )
-  shutil.rmtree(unfinished)
+  multihost_utils.sync_global_devices('scores')
+  if multihost.is_first():
+    files_lib.remove([unfinished])
 
 
 def _test(

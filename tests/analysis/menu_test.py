@@ -158,3 +158,4 @@ def test_test_time_is_as_stated(spec):
   assert again == scheme.test_time.startswith('drawn again')
   plain = bool((drawn[0].reshape(1, 12) == index).all())
   assert plain == (scheme.test_time.split(';')[0] == 'i' or spec == 'standard')
+  assert plain == scheme.standard_at_test

@@ -280,7 +280,7 @@ def test_refuses_functions_that_give_other_shapes():
     ({'window': 2, 'sinks': -1}, 'sinks must be an integer, at least 0'),
     ({'scale': jnp.ones(())}, 'pass an array as logit_scale'),
     ({'causal': 'no'}, "causal must be True or False, got 'no'"),
-    ({'q_positions': [0, 1, 2]}, 'q_positions must be an array, got list'),
+    ({'q_positions': 'rope'}, "positions='rope' is a scheme or its spec"),
     ({'bands': ('rope',)}, 'tuple of encodings.Band, got .*rope'),
     ({'bands': 5}, 'tuple of encodings.Band, got 5'),
     ({'bias': lambda *_: None}, r'returned None; .* of shape \(2, 3, 3\)'),

@@ -23,28 +23,27 @@ BLOCKS = 8, 16
 TOKENS = 48
 # Encoding, or None, and options of attention; those in capitals are below.
 CASES = {
-  'causal': (None, {}),
-  'bidirectional': (None, {'causal': False}),
+  'bidirectional, lengths': (None, {'causal': False, 'LENGTHS': True}),
   'window': (None, {'window': 20}),
   'bidirectional window': (None, {'causal': False, 'window': 20}),
   'sinks': (None, {'window': 20, 'sinks': 2}),
-  'sink logits': ('alibi', {'SINK_LOGITS': True}),
-  'fire': ('fire', {}),
+  'sink logits, logit scale': (
+    'alibi',
+    {'SINK_LOGITS': True, 'LOGIT_SCALE': True},
+  ),
   'fire, anchored': ('fire', {'bias_form': 'anchored'}),
   'fire, packed': ('fire', {'PACKED': True}),
   'fire, bfloat16': ('fire', {'DTYPE': jnp.bfloat16}),
   't5, bidirectional': ('t5', {'causal': False}),
-  'kerple, packed': ('kerple_log', {'PACKED': True}),
   'fire, per head': ('fire', {'PER_HEAD': True}),
-  'linear, per head': ('linear(learned=True)', {'PER_HEAD': True}),
   'linear, per head, sink logits': (
     'linear(learned=True)',
     {'PER_HEAD': True, 'SINK_LOGITS': True},
   ),
-  'distances': ('kerple_log', {'DISTANCES': True}),
-  'logit scale': ('alibi', {'LOGIT_SCALE': True}),
-  'logit cap': ('alibi', {'logit_cap': 5.0}),
-  'lengths': (None, {'LENGTHS': True}),
+  'distances, logit cap': (
+    'kerple_log',
+    {'DISTANCES': True, 'logit_cap': 5.0},
+  ),
   'rope': ('rope', {}),
   'shaw': ('shaw(left=8, right=8)', {}),
   'transformer_xl': ('transformer_xl', {}),

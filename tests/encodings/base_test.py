@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import encodings, errors, positions
+from lengen_jax import encodings, errors, positions, testing
 from lengen_jax.encodings import base
+from lengen_jax.models import layers
 from tests import helpers
 
 # Keys without a default.
@@ -637,3 +638,38 @@ def test_bias_fn_fields():
   assert list(fields) == ['params', 'encoding', 'axes', 'bidirectional']
   leaves = {name for name, m in fields.items() if m.get('pytree_node', True)}
   assert leaves == {'params'}
+
+
+@pytest.mark.parametrize('dtype', [np.int8, np.uint8, np.uint32])
+def test_distances_of_narrow_integers(dtype):
+  module = encodings.create('alibi', num_heads=1, head_dim=8)
+  ends = np.array([100, 0], np.int64)
+  want = module.apply({}, ends, ends, method='bias', bidirectional=True)
+  ends = ends.astype(dtype)
+  got = module.apply({}, ends, ends, method='bias', bidirectional=True)
+  np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize(
+  'spec',
+  ['sandwich']
+  + [
+    spec
+    for spec in testing.encoding_specs()
+    if spec.split('(')[0] not in ('sinusoidal', 'learned', 'sandwich')
+  ],
+)
+def test_32_bits_with_64_bit_types(spec):
+  with jax.enable_x64(True):
+    layer = layers.Attention(
+      num_heads=2, head_dim=8, encoding=spec, implementation='blockwise'
+    )
+    x = jnp.ones((1, 5, 16), jnp.float32)
+    y, variables = jax.eval_shape(
+      lambda: layer.init_with_output(
+        jax.random.key(0), x, np.arange(5), lengths=np.full((1, 1), 5)
+      )
+    )
+  dtypes = {leaf.dtype.name for leaf in jax.tree.leaves((y, variables))}
+  assert dtypes == {'float32'}

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from lengen_jax import encodings, errors, models
@@ -129,6 +130,40 @@ def test_written_and_read_again(name, tmp_path):
   written = config_json.read(tmp_path)
   for key in ('architectures', 'eos_token_id', 'max_position_embeddings'):
     assert written[key] == kept[key]
+
+
+def test_a_failed_write_keeps_the_former_checkpoint(tmp_path, monkeypatch):
+  params, config = load('untied')
+  hf.save(tmp_path, params, config, shard_bytes=40_000)
+  before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+  assert len(before) > 4
+  other = jax.tree.map(lambda x: x + 1, params)
+
+  def full(*args, **kwargs):
+    if len(list(tmp_path.glob('*.partial'))) == 3:
+      raise safetensors.SafetensorError('I/O error: No space left on device')
+    write(*args, **kwargs)
+
+  write = safetensors_numpy.save_file
+  monkeypatch.setattr(safetensors_numpy, 'save_file', full)
+  message = f'cannot write {tmp_path}/model-00003-of-.*: .*No space left'
+  with pytest.raises(errors.CheckpointError, match=message):
+    hf.save(tmp_path, other, config, shard_bytes=40_000)
+  assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+  monkeypatch.undo()
+  other['final_norm']['scale'] = np.full_like(other['final_norm']['scale'], 1e5)
+  message = (
+    'model.norm.weight has .* 1e\\+05, and the largest float16 is 6.55e\\+04'
+  )
+  with pytest.raises(errors.CheckpointError, match=message):
+    hf.save(tmp_path, other, config, dtype='float16', shard_bytes=40_000)
+  assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+  # One file in the place of several.
+  hf.save(tmp_path, other, config)
+  names = {file.name for file in tmp_path.iterdir()}
+  assert names == {'config.json', 'model.safetensors'}
+  hf.save(tmp_path, params, config, shard_bytes=40_000)
+  assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.peers

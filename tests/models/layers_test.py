@@ -8,7 +8,8 @@ import pytest
 
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
-from lengen_jax.attention import scaling
+from lengen_jax.attention import call as call_lib
+from lengen_jax.attention import scaling, visibility
 from lengen_jax.models import config as model_config
 from lengen_jax.models import embed, layers, mlp, norms, presets
 from tests import helpers
@@ -442,3 +443,50 @@ def test_experts(assert_close):
     assert_close(got[0, i], want)
   with pytest.raises(errors.ConfigError, match='unknown activation of experts'):
     mlp.Experts(3, 2, 8, 'gelu')
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'window': 3},
+    {'window': 2, 'sinks': 2},
+    {'attention_chunk': 4},
+    {'window': 3, 'causal': False},
+    {'attention_chunk': 4, 'window': 2, 'causal': False},
+  ],
+)
+def test_ssmax_counts_the_visible_keys(options):
+  module = attention(attention_scale='ssmax', **options)
+  x, ids = inputs(2), jnp.array([[1] * L, [1, 2, 2, 2, 2, 2]])
+  variables = init(module, x)
+  found = []
+
+  def look(next_fun, args, kwargs, context):
+    if context.method_name == 'attend':
+      found.append(kwargs)
+    return next_fun(*args, **kwargs)
+
+  with nn.intercept_methods(look):
+    module.apply(variables, x, segment_ids=ids)
+  (call,) = found
+  mask = visibility.Mask(call['causal'], call['window'], call['sinks'])
+  sides = [
+    call_lib.Side(
+      index=jnp.arange(L)[None], segment_ids=call[f'{name}_segment_ids']
+    )
+    for name in 'qk'
+  ]
+  visible = call_lib.visible_pairs(
+    mask, sides[0], sides[1].with_sinks(mask.sinks)
+  )
+  counts = np.exp(np.asarray(call['logit_scale'])[..., 0])
+  np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
+
+
+def test_positions_per_head_of_as_many_tokens_and_rows(assert_close):
+  module = attention('rope')
+  x = inputs(batch=H, length=H)
+  variables = init(module, x)
+  index = jnp.arange(H, dtype=jnp.float32)
+  per_head = jnp.broadcast_to(index[None, :, None], (H, H, H))
+  assert_close(module.apply(variables, x, per_head), module.apply(variables, x))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import errors, positions
+from lengen_jax import errors, positions, testing
 from lengen_jax.positions import base
 
 
@@ -213,3 +213,25 @@ def test_distances_pass_through_jit_and_scan():
   layers = positions.Distances(jnp.stack([r, 2 * r]))
   _, got = jax.lax.scan(lambda c, d: (c, d.to(d)), 0, layers)
   np.testing.assert_array_equal(got, jnp.stack([want, 2 * want]))
+
+
+@pytest.mark.parametrize('spec', testing.scheme_specs())
+def test_positions_have_32_bits(spec):
+  """With 64-bit types, and with narrow integers."""
+  scheme = positions.create(spec)
+  key, index = jax.random.key(0), np.arange(12)[None]
+  seen = {'tokens': index, 'roles': index[None]}
+
+  def call(index, lengths):
+    return [
+      scheme(index, lengths=lengths, rng=key, train=train, num_layers=2, **seen)
+      for train in (True, False)
+    ]
+
+  want = call(jnp.asarray(index, jnp.int32), jnp.full((1, 1), 12, jnp.int32))
+  with jax.enable_x64(True):
+    found = call(jnp.asarray(index), jnp.full((1, 1), 12))
+    dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(found)}
+    assert dtypes <= {'int32', 'float32'}
+  narrow = call(index.astype(np.uint8), [[12]])
+  jax.tree.map(np.testing.assert_array_equal, narrow, want)

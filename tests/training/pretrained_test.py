@@ -12,7 +12,7 @@ from lengen_jax import errors
 from lengen_jax.data import vocabulary
 from lengen_jax.interop import llama, weights
 from lengen_jax.models import stacking
-from lengen_jax.training import loop, pretrained
+from lengen_jax.training import export, loop, pretrained
 from tests import helpers
 
 LLAMA = helpers.GOLDEN / 'llama' / 'untied'
@@ -64,6 +64,17 @@ def test_an_exported_file(run, tmp_path):
     errors.CorpusError, match='has 259 tokens, .*vocab_size=256'
   ):
     found.create_vocabulary('bytes')
+
+
+def test_exports_keep_the_positions(run, tmp_path):
+  path = str(tmp_path / 'a.safetensors')
+  assert export.to_safetensors(str(run), path, None).startswith(f'wrote {path}')
+  assert pretrained.load(path).positions == 'randomized(max_position=96)'
+  with pytest.raises(
+    errors.CheckpointError, match=r"has no positions='randomized\(max_pos"
+  ):
+    export.to_hf(str(run), str(tmp_path / 'hf'), None, None, 'float32')
+  assert not (tmp_path / 'hf').exists()
 
 
 def test_a_vocabulary_that_is_given():

@@ -50,9 +50,15 @@ MODELS = (
     key_heads=4,
   ),
   dict(
-    encoding='kerple_log', implementation='pallas', num_heads=8, key_heads=4
+    encoding='kerple_log',
+    implementation='pallas',
+    num_layers=1,
+    num_heads=8,
+    key_heads=4,
   ),
-  dict(encoding='fire(init_threshold=8.)', implementation='pallas'),
+  dict(
+    encoding='fire(init_threshold=8.)', implementation='pallas', num_layers=1
+  ),
   dict(
     encoding='rope',
     norm='rms',

@@ -25,6 +25,7 @@ class Vocabulary(abc.ABC):
     start: id before the first token of a document.
     end: id after the last token of a document.
     lossless: whether decoding restores the text, including white space.
+    adds_start: whether a prompt begins with the start token.
   """
 
   name: str
@@ -33,6 +34,7 @@ class Vocabulary(abc.ABC):
   start: int
   end: int
   lossless: bool
+  adds_start = True
 
   @overload
   def encode(self, texts: str | bytes) -> list[int]: ...

@@ -31,8 +31,10 @@ _BYTE = re.compile('<0x[0-9A-F]{2}>')
 class Tokenizer(base.Vocabulary):
   """Vocabulary of a `tokenizer.json`; invalid UTF-8 becomes U+FFFD.
 
-  As in transformers, a special token within a text becomes its id. `decode`
-  leaves out special tokens, and `num_bytes` counts them as 0 bytes.
+  As in transformers, a special token within a text becomes its id, and a prompt
+  begins with the start token where the tokenizer adds it: where `add_bos_token`
+  says so or, without it, the post-processor of `tokenizer.json` does.
+  `num_bytes` counts special tokens as 0 bytes.
 
   The start and the end of a document are `bos_token` and `eos_token` of
   `tokenizer_config.json`. If that names no end, `bos_token_id` and
@@ -84,6 +86,10 @@ class Tokenizer(base.Vocabulary):
       set(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
     )
     self.lossless = self.decode(self.encode(base.PROBE)) == base.PROBE
+    processed = self._model.encode('a', add_special_tokens=True).ids
+    stated = _json(self._settings).get('add_bos_token')
+    adds = processed[:1] == [self.start]
+    self.adds_start = adds if stated is None else bool(stated)
 
   def decode(self, ids: ArrayLike, *, special: bool = True) -> str:
     ids = self._valid(ids)

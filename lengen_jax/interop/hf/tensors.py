@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 import json
-import os
 import pathlib
 import re
 from typing import Any
@@ -110,15 +109,16 @@ def write(
 ) -> int:
   """Writes tensors to a folder, and an index if there are several files.
 
-  Returns the size of the tensors in bytes.
+  Files of a former checkpoint are deleted last. Returns the size of the tensors
+  in bytes.
 
   Raises:
-    errors.CheckpointError: an unknown dtype.
-    OSError: a file cannot be written.
+    errors.CheckpointError: an unknown dtype, a tensor that overflows in it, or
+      a file cannot be written.
+    OSError: the index cannot be written.
   """
   if dtype not in _DTYPES:
     raise errors.CheckpointError(errors.one_of('dtype', dtype, _DTYPES))
-  library = weights.library('safetensors.numpy')
   bytes_each = np.dtype(_DTYPES[dtype]).itemsize
   shards: list[list[str]] = [[]]
   size = total = 0
@@ -129,31 +129,50 @@ def write(
       size = 0
     shards[-1].append(name)
     size, total = size + needed, total + needed
-  for old in (*folder.glob('model-*-of-*.safetensors'), folder / _INDEX):
-    old.unlink(missing_ok=True)
-  files: dict[str, str] = {}
-  for number, names in enumerate(shards, start=1):
-    file = f'model-{number:05}-of-{len(shards):05}.safetensors'
-    file = _FILE if len(shards) == 1 else file
-    found = {
-      name: np.ascontiguousarray(
-        entries[name].join(params).astype(_DTYPES[dtype])
-      )
-      for name in names
-    }
-    partial = folder / f'{file}.partial'
-    # save_file would make the file readable by its owner alone.
-    partial.touch()
-    mode = partial.stat().st_mode
-    library.save_file(found, partial, metadata={'format': 'pt'})
-    partial.chmod(mode)
-    os.replace(partial, folder / file)
-    files |= dict.fromkeys(names, file)
+  named = {_FILE: shards[0]}
   if len(shards) > 1:
-    (folder / _FILE).unlink(missing_ok=True)
-    index = {'metadata': {'total_size': total}, 'weight_map': files}
+    of = f'of-{len(shards):05}.safetensors'
+    named = {f'model-{i:05}-{of}': x for i, x in enumerate(shards, start=1)}
+  weights.write(
+    (
+      (
+        folder / file,
+        {name: _cast(name, entries[name], params, dtype) for name in names},
+      )
+      for file, names in named.items()
+    ),
+    {'format': 'pt'},
+  )
+  if len(shards) > 1:
+    weight_map = {name: file for file, names in named.items() for name in names}
+    index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
     (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
+  else:
+    (folder / _INDEX).unlink(missing_ok=True)
+  for old in (*folder.glob('model-*-of-*.safetensors'), folder / _FILE):
+    if old.name not in named:
+      old.unlink(missing_ok=True)
   return total
+
+
+def _cast(
+  name: str, entry: layouts.Entry, params: Mapping[str, Any], dtype: str
+) -> np.ndarray:
+  """Returns a tensor in a dtype.
+
+  Raises:
+    errors.CheckpointError: a value overflows.
+  """
+  tensor = entry.join(params)
+  with np.errstate(over='ignore'):
+    cast = np.ascontiguousarray(tensor.astype(_DTYPES[dtype]))
+  if not np.isfinite(cast).all() and np.isfinite(tensor).all():
+    raise errors.CheckpointError(
+      f'{name} has values up to {np.abs(tensor).max():.3g}, and the largest '
+      f'{dtype} is {float(ml_dtypes.finfo(cast.dtype).max):.3g}; choose '
+      'bfloat16 or float32'
+    )
+  return cast
 
 
 def _files(folder: pathlib.Path) -> dict[str, list[str] | None]:

@@ -37,10 +37,16 @@ class Forget(base.Contextual):
     constant = nn.initializers.constant(self.bias_init)
     shape = (self.width, self.num_heads)
     self.kernel: Any = self.param(
-      'kernel', partitioning.named(normal, ('embed', 'heads')), shape
+      'kernel',
+      partitioning.named(normal, ('embed', 'heads')),
+      shape,
+      jnp.float32,
     )
     self.bias: Any = self.param(
-      'bias', partitioning.named(constant, ('heads',)), shape[1:]
+      'bias',
+      partitioning.named(constant, ('heads',)),
+      shape[1:],
+      jnp.float32,
     )
 
   def values(self, x: Array) -> jax.Array:
