@@ -123,6 +123,13 @@ def test_generate(trained, monkeypatch, capsys):
   assert re.search(r'generate: \d tokens in .* s, with compilation', out)
   found = re.findall(r'--- prompt (\d of 3)\n(.*)\n--- continuation\n', out)
   assert found == [('1 of 3', 'def f('), ('2 of 3', 'import'), ('3 of 3', '')]
+  # A line may contain other separators of lines.
+  monkeypatch.setattr('sys.stdin', io.StringIO('a\fb\u2028c\n'))
+  assert cli.main([*start, '--prompt=-']) == 0
+  assert '--- prompt 1 of 1\na\fb\u2028c\n---' in capsys.readouterr().out
+  monkeypatch.setattr('sys.stdin', io.StringIO(''))
+  error = mistake(capsys, *start, '--prompt=-')
+  assert '--prompt=- reads a prompt from each line of standard input' in error
   error = mistake(capsys, *start, '--prompt=a', '--temperature=hot')
   assert "--temperature: 'hot' is not a number; see lengen generate" in error
   for seed in (-1, 2**32):

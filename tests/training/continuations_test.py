@@ -63,3 +63,24 @@ def test_spaces_after_a_prompt_are_kept(tmp_path, monkeypatch):
   )
   texts = continuations.write(trained, ['a'], vocabulary=Stripping(), max_new=2)
   assert texts == [' b']
+
+
+class Bracketing(vocabulary.Bytes):
+  """Decodes a row otherwise if it ends in an incomplete character."""
+
+  def decode(self, ids):
+    incomplete = ids[-1] >= 0x80 + 3
+    return '?' * len(ids) if incomplete else super().decode(ids)
+
+
+def test_an_incomplete_character_after_a_prompt(tmp_path, monkeypatch):
+  config = helpers.tiny_model(num_layers=1)
+  trained = pretrained.Pretrained(tmp_path, {}, config)
+  half = np.array([0xF0, 0x9F]) + 3
+  monkeypatch.setattr(
+    generation.Generator, 'run', lambda self, params, prompts, report: [half]
+  )
+  texts = continuations.write(
+    trained, ['abc'], vocabulary=Bracketing(), max_new=2
+  )
+  assert texts == ['??']

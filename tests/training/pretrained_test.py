@@ -156,6 +156,18 @@ def test_prompts_begin_with_the_start(kind, text, ids):
   assert found.dtype == np.int32 and found.tolist() == ids
 
 
+def test_a_prompt_that_is_not_utf_8():
+  with pytest.raises(errors.ConfigError, match='not UTF-8 at character 1: '):
+    pretrained.prompt_ids(vocabulary.Bytes(), 'a\udcff')
+
+
+def test_a_vocabulary_that_adds_no_start():
+  kind = vocabulary.Bytes()
+  kind.adds_start = False
+  assert pretrained.prompt_ids(kind, 'a').tolist() == [100]
+  assert pretrained.prompt_ids(kind, '').tolist() == [0]
+
+
 def test_a_start_within_the_text_is_not_repeated():
   found = pretrained.prompt_ids(vocabulary.Bytes(offset=0), '\0a')
   assert found.tolist() == [0, 97]

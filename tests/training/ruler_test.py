@@ -86,6 +86,31 @@ def test_scores_by_length(model, capsys, tmp_path):
   assert (tmp_path / 'ruler.png').stat().st_size > 10_000
 
 
+def test_results_are_saved_by_length(model, monkeypatch):
+  trained, _ = model
+  write, saved = continuations.write, []
+
+  def fails(trained, prompts, **options):
+    if max(map(len, prompts)) > 2500:
+      raise errors.MetricError('the logits are not finite')
+    if max(map(len, prompts)) > 2000:
+      raise MemoryError
+    return write(trained, prompts, **options)
+
+  monkeypatch.setattr(continuations, 'write', fails)
+  with pytest.raises(MemoryError):
+    evaluate(
+      trained,
+      (1800, 3000, 2200),
+      ('vt',),
+      save=lambda results, predictions: saved.append(
+        (results['average'], [*results['refused']], len(predictions))
+      ),
+    )
+  average = {'1800': 100.0}
+  assert saved[1:] == [(average, [], 2), (average, ['3000'], 2)]
+
+
 def test_no_effective_length(model, capsys):
   results, _ = evaluate(model[0], (3500,))
   assert results['effective_length'] is None

@@ -320,3 +320,22 @@ def test_without_the_package(monkeypatch):
     errors.CorpusError, match=r"tokenizer\.json needs .*'lengen_jax\[hf\]'"
   ):
     create('llama3')
+
+
+@pytest.mark.parametrize(
+  'stated, processes, adds',
+  [(None, True, True), (None, False, False), (False, True, False)]
+  + [(True, False, True)],
+)
+def test_whether_prompts_begin_with_the_start(
+  tmp_path, stated, processes, adds
+):
+  config = json.loads((GOLDEN / 'llama3' / 'tokenizer_config.json').read_text())
+  config['add_bos_token'] = stated
+
+  def change(found):
+    if not processes:
+      found['post_processor'] = None
+
+  folder = write(tmp_path / 'a', change, tokenizer_config=config)
+  assert vocabulary.create(folder).adds_start is adds
