@@ -9,15 +9,15 @@ Commands:
 Paper: FIRE (arXiv:2310.04418), settings of tables 8 and 9, figures of tables 2
 and 4; 128 TPUv4 chips for base, 256 for large. The argument is
 MODEL[,CORPUS][,SIZE]: `base` (125M) or `large` (350M); `c4`, or `arxiv` or
-`github`, which the paper took from the Pile. It has numbers for base on C4
-alone, and curves for the rest.
+`github`, which the paper took from the Pile. The paper has numbers for the
+base model on C4, and curves for the rest.
 
 Not in the paper, so ours: the vocabulary, 50304 pieces trained on the corpus;
 schedule, warm-up, weight decay, betas and clipping, as GPT-3; the number of
 tokens tested; KERPLE as its logarithmic form. Documents shorter than 2048 are
-padded, which is what the paper's text says if taken literally. It cuts its test
-set at each length alike; here long documents are re-cut, so that all lengths
-score the same tokens. Losses differ from the paper's for that too.
+padded, as the paper's text says. The paper cuts its test set separately for
+each length; here long documents are re-cut, so that all lengths score the same
+tokens. Losses differ from the paper's for that too.
 
 Sizes:
   small  Four layers, fewer rows and steps; an estimated two minutes per run

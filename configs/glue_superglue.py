@@ -5,15 +5,16 @@ Commands:
     --config.train.init_from=RUN --config.model.encoding=ENCODING
   lengen eval --workdir=runs/glue
 
-MODEL[,SIZE]: `base` or `large`, then perhaps a size. RUN is a run of
+MODEL[,SIZE]: `base` or `large`, optionally followed by a size. RUN is a run of
 configs/fire_c4.py of the same model and size; with '' the model starts
 from nothing. ENCODING is that run's, `fire` if left out; the paper's RoPE-PI is
-`rope(scale=4.)` from a run of `rope`, taking it that its longest length is 8192
-here too.
+`rope(scale=4.)` from a run of `rope`, assuming that its longest length is 8192
+here, too.
 
 Paper: FIRE (arXiv:2310.04418), tables 12 and 13; 32 TPUv2 chips. Accuracy, for
 MultiRC and ReCoRD exact match, on the validation split; there is no STS-B. The
-paper does not say which half of MNLI it has; it stands beside the matched one.
+paper does not say whether it reports matched or mismatched MNLI; ours is
+matched.
 
 Not in the paper, so ours: the form of prompts (see lengen_jax/data/glue.py),
 tasks mixed by their number of examples, the separator before the answer, a

@@ -7,9 +7,9 @@ Command:
       sinusoidal | equal_mean; sinusoidal | equal_mean | log_n(train_length=64)'
 
 Source: Su's essay on positional robustness, which has no table. It finds that
-random positions in training help beyond the training length, that those whose
-last one is random with the true length as its mean help more, as do logits
-scaled by log n, and positions spaced evenly at test time.
+random positions in training help beyond the training length. Positions with a
+random end whose mean is the true length help more, as do logits scaled by
+log n, and positions spaced evenly at test time.
 
 From the essay are the two lengths, the task and the schemes. Ours: the encoding
 (sinusoidal, where schemes differ within minutes), the model, the optimizer, and

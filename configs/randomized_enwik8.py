@@ -11,13 +11,13 @@ standard; rope; alibi | standard`.
 
 Paper: randomized encodings on real tasks, tables 1 and 2: the least loss of 3
 seeds (--config.seed=1, 2). Its unit is not said; 218.8 at 256 bytes can only be
-a sum over the sequence. Then 218.8 / 256 = 0.855 is nats per byte, as our
-table has it, and this over ln 2 bits per byte.
+a sum over the sequence: 218.8 / 256 = 0.855 nats per byte, the unit of our
+table. Divided by ln 2, it is in bits per byte.
 
 Not in the paper, so ours: the range of randomized positions and of learned ones
-(2048), that SHAPE shifts sinusoidal ones, by up to 2048, and the number of
-windows tested (1024, of the validation split). Training goes through windows in
-a random order, each from where the last ends.
+(2048), SHAPE of sinusoidal positions, by shifts of up to 2048, and the number
+of windows tested (1024, of the validation split). Training goes through windows
+in a random order, each from where the last ends.
 
 Sizes (`--config=configs/randomized_enwik8.py:[finetune,]SIZE`):
   small  The same model, 5000 steps at ten times the rate.

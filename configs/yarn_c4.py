@@ -7,8 +7,8 @@ Commands:
   lengen eval --workdir=runs/yarn
 
 RUN is a run of configs/fire_c4.py with encoding `rope`, of the same model and
-size; its vocabulary must be there. MODEL[,SIZE] is `base` or `large`, then
-perhaps a size.
+size; its vocabulary must be there. MODEL[,SIZE] is `base` or `large`,
+optionally followed by a size.
 
 Paper: FIRE (arXiv:2310.04418), which finetunes YaRN on long sequences and finds
 it worse than FIRE at long lengths and at 512, in a figure without numbers and

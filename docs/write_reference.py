@@ -73,8 +73,15 @@ PAGES = {
     'tasks.circuits',
     'tasks.crasp',
   ),
-  'data': ('data', 'data.ruler', 'data.vocabulary', 'data.windows'),
+  'data': (
+    'data',
+    'data.config',
+    'data.ruler',
+    'data.vocabulary',
+    'data.windows',
+  ),
   'training': (
+    'training.config',
     'training.defaults',
     'training.loop',
     'training.pretrained',
@@ -87,6 +94,7 @@ PAGES = {
     'training.groups',
   ),
   'evaluation': (
+    'evaluation.config',
     'evaluation.length_curve',
     'evaluation.constructions',
     'evaluation.generation',

@@ -359,7 +359,10 @@ def test_mistakes_in_the_config(tmp_path, capsys, arguments, message):
   'config, message',
   [
     ('/nowhere.py', '/nowhere.py'),
-    (f'{CONFIG}:huge', "'huge'; write paper or small or cpu or tiny"),
+    (
+      f'{CONFIG}:huge',
+      "'huge' is unknown or out of order; the argument is [paper|small|",
+    ),
   ],
 )
 def test_mistakes_in_the_config_file(tmp_path, capsys, config, message):

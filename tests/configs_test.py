@@ -370,7 +370,7 @@ def test_pretrained_needs_a_folder(tmp_path):
 
 def test_two_sizes_are_no_typing_error():
   with pytest.raises(
-    errors.ConfigError, match="misplaced 'cpu'; write"
+    errors.ConfigError, match="'cpu' is unknown or out of order; the arg"
   ) as found:
     stdlib.get_config('tiny,cpu')
   assert 'did you mean' not in str(found.value)

@@ -20,6 +20,11 @@ case "$ACCELERATOR_TYPE" in
   v2-* | v3-* | v4-*) : "${RUNTIME_VERSION:=tpu-ubuntu2204-base}" ;;
   v5litepod-*) : "${RUNTIME_VERSION:=v2-alpha-tpuv5-lite}" ;;
   v5p-*) : "${RUNTIME_VERSION:=v2-alpha-tpuv5}" ;;
+  v5e-*)
+    echo "ACCELERATOR_TYPE=$ACCELERATOR_TYPE: Cloud TPU calls this type" \
+      "v5litepod-${ACCELERATOR_TYPE#v5e-}" >&2
+    exit 2
+    ;;
   v6e-*) : "${RUNTIME_VERSION:=v2-alpha-tpuv6e}" ;;
   *) : "${RUNTIME_VERSION:=}" ;;
 esac

@@ -98,8 +98,9 @@ def read(folder: pathlib.Path) -> Manifest:
         f'{folder} is incomplete; run lengen prepare to resume'
       )
     raise errors.CorpusError(
-      f'no prepared data in {folder} (no {MANIFEST}); run lengen prepare, or '
-      f'set data.source=seqio to read the raw data. {paths.WITHOUT}'
+      f'no prepared data in {folder} (no {MANIFEST}); run lengen prepare with '
+      'this --config, or set data.source=seqio to read the raw data. '
+      f'{paths.WITHOUT}'
     )
   manifest = read_json(folder / MANIFEST)
   for file, shard in shards(folder, manifest):

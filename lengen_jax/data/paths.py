@@ -79,4 +79,6 @@ def missing(what: str, tried: Sequence[str], how: str) -> errors.CorpusError:
   )
 
 
-WITHOUT = 'Without it, use the embedded corpus: --config=configs/stdlib.py'
+WITHOUT = (
+  'Language models also train without these data: --config=configs/stdlib.py'
+)

@@ -128,6 +128,17 @@ class TrainingWindows(IndexedBatches):
     return self._order[1]
 
 
+def check_lengths(lengths: Sequence[int]) -> None:
+  """Raises errors.ConfigError if a length does not divide the longest."""
+  longest = max(lengths)
+  for length in lengths:
+    if longest % length:
+      raise errors.ConfigError(
+        f'eval.lengths: {length} does not divide the longest, {longest}; all '
+        'lengths must score the same tokens'
+      )
+
+
 class EvaluationWindows:
   """The same scored tokens at every length.
 
@@ -155,13 +166,8 @@ class EvaluationWindows:
       errors.ConfigError: a length does not divide the longest.
       errors.CorpusError: there are fewer than `count` windows.
     """
+    check_lengths(lengths)
     longest = max(lengths)
-    for length in lengths:
-      if longest % length:
-        raise errors.ConfigError(
-          f'eval.lengths: {length} does not divide the longest, {longest}; '
-          'all lengths must score the same tokens'
-        )
     if len(windows) < count:
       raise errors.CorpusError(
         f'the documents contain {len(windows)} windows of {longest} tokens; '

@@ -133,6 +133,7 @@ class Lengen(model_api.TemplateLM):
   def apply_chat_template(
     self, chat_history: Sequence[Any], add_generation_prompt: bool = True
   ) -> str:
+    """Raises errors.ConfigError: there are no chat templates."""
     raise errors.ConfigError(
       'the model lengen has no chat templates; run without '
       '--apply_chat_template'

@@ -230,7 +230,10 @@ class ModelConfig:
         f'{self.norm_placement!r}',
       ),
       *(
-        (cap is None or cap > 0, f'{field} must be positive or None, got {cap}')
+        (
+          cap is None or cap > 0,
+          f'{field} must be a positive number or None, got {cap}',
+        )
         for field, cap in (
           ('logit_cap', self.logit_cap),
           ('output_logit_cap', self.output_logit_cap),

@@ -85,7 +85,8 @@ def create(spec: str) -> PositionScheme:
   if name in contextual.CONTEXTUAL:
     raise errors.SpecError(
       f'{name} computes positions from contents, in each layer; set '
-      f'contextual_positions={spec!r} of the model or the layer'
+      f'contextual_positions={spec!r} of the model or the layer '
+      f'(--config.model.contextual_positions={spec!r})'
     )
   if name not in SCHEMES:
     valid = [*SCHEMES, *contextual.CONTEXTUAL]

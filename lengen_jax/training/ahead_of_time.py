@@ -70,7 +70,9 @@ def devices(pod: pods.Pod) -> list[Any]:
   """
   if importlib.util.find_spec('libtpu') is None:
     raise errors.ConfigError(
-      "compiling for TPUs needs the aot extra: pip install 'lengen_jax[aot]'"
+      "compiling for TPUs needs the aot extra, pip install 'lengen_jax[aot]', "
+      'in an environment of its own: where libtpu is installed, every program '
+      'searches for TPUs'
     )
   # Keep jax and libtpu from initialising or locking TPUs of this machine.
   jax.config.update('jax_platforms', 'cpu')

@@ -38,10 +38,10 @@ def load(text: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   argv = ['lengen', *overrides]
   for override in overrides:
     if not override.startswith('--config.'):
-      raise errors.ConfigError(
-        f'unknown argument {override!r}; values of the config are set by '
-        '--config.KEY=VALUE'
-      )
+      fix = 'values of the config are set by --config.KEY=VALUE'
+      if '.py' in override:
+        fix = f'write --config={override}'
+      raise errors.ConfigError(f'unknown argument {override!r}; {fix}')
     _check_key(config, override.partition('=')[0].removeprefix('--config.'))
   values = flags.FlagValues()
   try:
@@ -73,7 +73,16 @@ def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
     if part not in section:
       valid = [prefix + field for field in section]
       what = 'field of the config'
-      raise errors.ConfigError(errors.one_of(what, prefix + part, valid))
+      message = errors.one_of(what, prefix + part, valid)
+      _, _, last = key.rpartition('.')
+      elsewhere = ' or '.join(
+        f'--config.{name}.{last}'
+        for name, fields in config.items()
+        if isinstance(fields, ml_collections.ConfigDict) and last in fields
+      )
+      raise errors.ConfigError(
+        elsewhere and f'{message}; or {elsewhere}' or message
+      )
     section, prefix = section.get(part), f'{prefix}{part}.'
   if isinstance(section, ml_collections.ConfigDict):
     fields = ', '.join(f'--config.{key}.{field}' for field in section)

@@ -139,13 +139,14 @@ def choose(arg: str, *choices: Iterable[str]) -> list[str]:
     words.pop(0) if words and words[0] in menu else menu[0] for menu in menus
   ]
   if words:
-    order = ', then '.join(' or '.join(menu) for menu in menus)
+    order = ''.join(f'[{"|".join(menu)}],' for menu in menus)[:-1]
     known = [word for menu in menus for word in menu]
     close = difflib.get_close_matches(words[0], known, n=1)
     is_typo = close and words[0] not in known
     hint = f'; did you mean {close[0]!r}?' if is_typo else ';'
     raise errors.ConfigError(
-      f'unknown or misplaced {words[0]!r}{hint} write {order}, each or none'
+      f'{words[0]!r} is unknown or out of order{hint} the argument is {order}, '
+      'each part optional'
     )
   return chosen
 

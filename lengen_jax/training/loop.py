@@ -72,6 +72,9 @@ def train(
   """
   run = run_lib.Run(config)
   run.check_step()
+  if run.data.source != 'seqio':
+    # Lengths of pictures and prompts need not divide the longest.
+    windows.check_lengths(run.eval.lengths)
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
   check_corpus(run, corpus)
   if corpus.scored_by == 'loss' and config.train.evaluate_every:
