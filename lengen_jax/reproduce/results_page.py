@@ -84,9 +84,10 @@ The variance over test examples was introduced after five of the 45 runs of
 `warping/tableA` at `hours` had been seen. Without it, one claim of this table
 that is *not seen* would be *confirmed*: W5 on seen lengths. Where answers to
 single examples are not recorded, models are treated as if they were tested on
-different examples. They are recorded for RoPE and random positions on sort,
-which were trained twice, with equal scores. The rows `alibi` and `interpolated`
-and the task sum are not trained at this scale yet.
+different examples. They are recorded for ALiBi on reverse and sort, and for
+RoPE and random positions on sort, which were trained twice, with equal scores.
+ALiBi was trained last, after the results of the other rows had been seen. The
+row `interpolated` and the task sum are not trained at this scale yet.
 
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
