@@ -45,7 +45,7 @@ _RESULTS = {
   COMPARISON: ('trained runs', (f'*/{RUN}',)),
   SWEEP: ('scores', ('*/learning_rate=*.json', '*/unfinished-*')),
 }
-_RESTORE = 'restore the file, or choose another --workdir'
+_RESTORE = 'restore the file, or choose another folder'
 
 
 def claim(

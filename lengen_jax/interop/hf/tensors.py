@@ -175,9 +175,23 @@ def _cast(
   return cast
 
 
+def _hint(folder: pathlib.Path) -> str:
+  """Returns advice on other files of weights in a folder."""
+  if any(folder.glob('model-*.safetensors')):
+    return f', and several files need {_INDEX}; copy it, too'
+  for suffix in ('bin', 'pth', 'gguf'):
+    for other in sorted(folder.glob(f'*.{suffix}')):
+      return f'; {other.name} cannot be read: convert it to safetensors'
+  return ''
+
+
 def _files(folder: pathlib.Path) -> dict[str, list[str] | None]:
   """Returns the names of the tensors in each file; None for all."""
   if not (folder / _INDEX).exists():
+    if not (folder / _FILE).exists():
+      raise errors.CheckpointError(
+        f'there is no {folder / _FILE}{_hint(folder)}'
+      )
     return {_FILE: None}
   try:
     found = json.loads((folder / _INDEX).read_text())['weight_map']
