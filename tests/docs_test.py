@@ -17,7 +17,7 @@ import pytest
 
 from docs import write_reference
 from lengen_jax import arguments as arguments_lib
-from lengen_jax import cli, encodings, errors
+from lengen_jax import cli, encodings, errors, positions, tasks
 from lengen_jax.positions import contextual
 from lengen_jax.training import config_file
 
@@ -80,7 +80,10 @@ def reader(monkeypatch, tmp_path):
   # A checkpoint, and the length it was trained at.
   monkeypatch.setenv('CHECKPOINT', 'tests/golden/checkpoints/llama3')
   monkeypatch.setenv('TRAINED', '64')
-  registries = encodings.ENCODINGS, contextual.CONTEXTUAL
+  registries = (
+    *(encodings.ENCODINGS, contextual.CONTEXTUAL),
+    *(positions.SCHEMES, tasks.TASKS),
+  )
   before = [dict(registry) for registry in registries]
   yield tmp_path
   for registry, names in zip(registries, before, strict=True):
