@@ -387,16 +387,10 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
   if arguments.list or not arguments.experiment:
     from lengen_jax.reproduce import costs
 
-    experiments = reproduce.EXPERIMENTS.values()
     reproduction.print_list(
       [
-        (
-          one,
-          costs.hours(one),
-          costs.minutes(one, 'small'),
-          costs.minutes(one, 'cpu'),
-        )
-        for one in experiments
+        (one, costs.hours(one), [costs.minutes(one, at) for at in costs.SCALES])
+        for one in reproduce.EXPERIMENTS.values()
       ]
     )
     return

@@ -36,32 +36,41 @@ _DESCRIPTIONS = {
 
 def print_list(
   experiments: Iterable[
-    tuple[Any, Mapping[tuple[int, str], float], float, float]
+    tuple[Any, Mapping[tuple[int, str], float], Sequence[float]]
   ],
 ) -> None:
   """Prints all experiments and their costs; see `reproduce.costs`."""
   rows = []
-  for one, hours, *minutes in experiments:
+  for one, hours, minutes in experiments:
     runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
     seeds = f'{runs} x {len(one.seeds)}' if runs else ''
     paper = [
       f'{chips} {kind} x {_rounded(each)} h'
       for (chips, kind), each in hours.items()
     ]
-    smaller = (f'{_rounded(each)} min' if each else '' for each in minutes)
+    smaller = map(_duration, minutes)
     rows.append((one.name, one.title, seeds, '\n'.join(paper), *smaller))
   tables.show(
     'what can be reproduced',
-    ('experiment', 'what it shows', 'runs', 'paper', 'small', 'cpu'),
+    ('experiment', 'what it shows', 'runs', 'paper', 'small', 'hours', 'cpu'),
     rows,
     [
-      'runs: rows x seeds; paper, small, cpu: what training costs at that '
-      "scale, estimated: chips x hours on the paper's hardware or one TPUv4, "
-      'minutes on one H100, and minutes on two cores',
+      'runs: rows x seeds; paper, small, hours, cpu: what training costs at '
+      "that scale, estimated, without tests: chips x hours on the paper's "
+      'hardware or one TPUv4, time on one H100, and time on two cores',
       'experiments of one paper share models, which are trained once',
     ],
     left=2,
   )
+
+
+def _duration(minutes: float) -> str:
+  """Returns minutes or hours with their unit; '' for 0."""
+  if not minutes:
+    return ''
+  if minutes < 100:
+    return f'{_rounded(minutes)} min'
+  return f'{_rounded(minutes / 60)} h'
 
 
 def _rounded(value: float) -> str:

@@ -30,7 +30,11 @@ _CHIPS = re.compile(r'(\d+) (TPUv\d)')
 _UTILISATION = 0.4
 # By scale: operations per second of the machine it is for. Two cores of a cloud
 # machine were measured in float32. For one H100, 0.3 of its peak is assumed.
-_SPEED = {'small': 0.3 * throughput.PEAK_FLOPS['NVIDIA H100'], 'cpu': 40e9}
+_SPEED = {
+  'small': 0.3 * throughput.PEAK_FLOPS['NVIDIA H100'],
+  **dict.fromkeys(('hours', 'cpu'), 40e9),
+}
+SCALES = tuple(_SPEED)
 # Seconds per run for compilation and testing, measured on those cores.
 _OVERHEAD = 30
 # Number of training steps that `remaining` times.
@@ -52,7 +56,10 @@ def hours(experiment: Experiment) -> dict[tuple[int, str], float]:
 
 
 def minutes(experiment: Experiment, scale: str) -> float:
-  """Returns the minutes at scale `cpu` on two cores, or `small` on one H100."""
+  """Returns the minutes of training, without testing, at a smaller scale.
+
+  They are minutes on one H100 for `small`, on two cores for `hours` and `cpu`.
+  """
   return (
     sum(
       runs * (_OVERHEAD + flops / _SPEED[scale])
@@ -121,7 +128,8 @@ def _trained(
       config = part.make_config(request)
       rows = [row for row in part.rows_at(scale) if not row.trained_as]
       rates = len(config.sweep.learning_rates) if 'sweep' in config else 1
-      yield part, len(rows) * rates * len(experiment.seeds), operations(config)
+      seeds = experiment.seeds_at(scale)
+      yield part, len(rows) * rates * len(seeds), operations(config)
 
 
 def operations(config: parts.Config) -> float:
