@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors, specs
+from lengen_jax.positions import kinds
 from lengen_jax.positions.kinds import Assigned, Positions
 from lengen_jax.types import Array
 
@@ -136,7 +137,7 @@ class PositionScheme:
       lengths = jnp.broadcast_to(lengths, shape)
     seen = self._seen(shape, tokens, segment_ids, roles)
     if not self.draws(train):
-      return _in_32_bits(self.at_test(segment_positions, lengths, **seen))
+      return kinds.in_32_bits(self.at_test(segment_positions, lengths, **seen))
     if self.takes_chunks and chunks is not None:
       seen['chunks'] = chunks
     rng = self.checked_key(rng)
@@ -144,7 +145,7 @@ class PositionScheme:
     def positions(rng: jax.Array) -> Positions:
       draws = self.draw(rng, segment_positions, lengths, **seen)
       found = self.apply(draws, segment_positions, lengths=lengths, **seen)
-      return _in_32_bits(found)
+      return kinds.in_32_bits(found)
 
     if not self.per_layer:
       return positions(rng)
@@ -260,16 +261,6 @@ class PositionScheme:
         )
       seen[name] = jnp.asarray(value)
     return seen
-
-
-def _in_32_bits(positions: Positions) -> Positions:
-  """Returns positions with int64 as int32 and float64 as float32."""
-  return jax.tree.map(
-    lambda x: jax.lax.convert_element_type(
-      x, jnp.int32 if jnp.issubdtype(x.dtype, jnp.integer) else jnp.float32
-    ),
-    positions,
-  )
 
 
 def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:

@@ -117,6 +117,14 @@ Positions = Array | Distances
 Assigned = Positions | Parts
 
 
+def in_32_bits(positions: Any) -> Any:
+  """Returns positions with int64 as int32 and float64 as float32."""
+  narrow = {'int64': jnp.int32, 'float64': jnp.float32}
+  return jax.tree.map(
+    lambda x: x.astype(narrow.get(x.dtype.name, x.dtype)), positions
+  )
+
+
 def take(positions: Array | Distances, index: Array) -> Array | Distances:
   """Selects positions at row indices `[1 or B, N]`.
 

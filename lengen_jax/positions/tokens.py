@@ -251,10 +251,8 @@ def position_array(positions: Any) -> Any:
       'calling positions.create(spec)'
     )
   try:
-    positions = jnp.asarray(positions)
+    return kinds.in_32_bits(jnp.asarray(positions))
   except (TypeError, ValueError) as error:
     raise errors.ConfigError(
       f'positions must be an array of numbers: {error}'
     ) from error
-  narrow = {'int64': jnp.int32, 'float64': jnp.float32}
-  return positions.astype(narrow.get(positions.dtype.name, positions.dtype))
