@@ -225,8 +225,10 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
   def save(results: dict[str, Any], predictions: list[dict[str, Any]]) -> None:
     _choose_workdir(arguments)
     folder = files.make_folder(arguments.workdir)
-    files.write_json(folder / ruler_report.RESULTS, results)
-    files.write_lines(folder / ruler_report.PREDICTIONS, predictions)
+    # Former results are kept until there are new ones.
+    if results['scores'] or results['refused']:
+      files.write_json(folder / ruler_report.RESULTS, results)
+      files.write_lines(folder / ruler_report.PREDICTIONS, predictions)
 
   optional = {
     'samples': arguments.samples,

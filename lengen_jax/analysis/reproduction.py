@@ -56,8 +56,9 @@ def print_list(
     rows,
     [
       'runs: rows x seeds; paper, small, hours, cpu: what training costs at '
-      "that scale, estimated, without tests: chips x hours on the paper's "
-      'hardware or one TPUv4, time on one H100, and time on two cores',
+      "that scale, estimated: chips x hours on the paper's hardware or one "
+      'TPUv4, time on one H100, and time on two cores, with half a minute per '
+      'run for compilation and tests',
       'experiments of one paper share models, which are trained once',
     ],
     left=2,

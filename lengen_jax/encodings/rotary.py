@@ -141,7 +141,7 @@ class Rope(base.Encoding):
     """
     name = specs.name(self)
     for x, positions in ((q, q_positions), (k, k_positions)):
-      shape = jnp.shape(positions)
+      shape = jnp.shape(jnp.atleast_1d(positions))
       length = shape[1] if len(shape) == 3 else shape[-1]
       if (length, self.head_dim) != (x.shape[1], x.shape[-1]):
         raise errors.ConfigError(

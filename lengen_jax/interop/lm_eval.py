@@ -52,7 +52,8 @@ _READ = ('do_sample', 'top_p', 'until')
 class Lengen(model_api.TemplateLM):
   """A trained model of this package, or a checkpoint that it loads.
 
-  Contexts are tokenized with the start token, see `pretrained.prompt_ids`.
+  Contexts begin with the start token if the vocabulary adds it; see
+  `pretrained.prompt_ids`.
   Continuations are split from contexts by the harness: trailing spaces of a
   context belong to the continuation. Rows with more than `max_length` inputs
   lose the first tokens of their context. `loglikelihood_rolling` scores each
@@ -150,7 +151,10 @@ class Lengen(model_api.TemplateLM):
   def tok_encode(
     self, string: str, add_special_tokens: bool | None = None, **_: Any
   ) -> list[int]:
-    """Returns token ids, with the start token unless `add_special_tokens`."""
+    """Returns token ids; see `pretrained.prompt_ids`.
+
+    If `add_special_tokens` is False, they are those of the text alone.
+    """
     if add_special_tokens is False:
       (ids,) = self._vocabulary.encode([string.encode()])
       return ids.tolist()

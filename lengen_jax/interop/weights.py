@@ -97,7 +97,9 @@ def write(
   arrays: Iterable[tuple[pathlib.Path, Mapping[str, np.ndarray]]],
   metadata: Mapping[str, str],
 ) -> None:
-  """Writes the arrays of each path to a safetensors file, all files or none.
+  """Writes the arrays of each path to a safetensors file.
+
+  No file is replaced before all are written.
 
   Raises:
     errors.CheckpointError: a file cannot be written.
@@ -107,23 +109,30 @@ def write(
   try:
     for path, content in arrays:
       partial[path] = path.with_name(path.name + '.partial')
-      # save_file would make the file readable by its owner alone.
-      partial[path].touch()
-      mode = partial[path].stat().st_mode
-      safetensors.save_file(content, partial[path], metadata=metadata)
-      partial[path].chmod(mode)
+      with _written(path):
+        # save_file would make the file readable by its owner alone.
+        partial[path].touch()
+        mode = partial[path].stat().st_mode
+        safetensors.save_file(content, partial[path], metadata=metadata)
+        partial[path].chmod(mode)
     for path, written in partial.items():
-      os.replace(written, path)
-  except errors.LengenError:
-    raise
-  except Exception as error:  # OSError, or an exception of safetensors.
-    raise errors.CheckpointError(
-      f'cannot write {path}: {errors.reason(error)}'
-    ) from error
+      with _written(path):
+        os.replace(written, path)
   finally:
     for written in partial.values():
       with contextlib.suppress(OSError):
         written.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _written(path: pathlib.Path) -> Iterator[None]:
+  """Raises errors.CheckpointError instead of an error of writing a file."""
+  try:
+    yield
+  except Exception as error:  # OSError, or an exception of safetensors.
+    raise errors.CheckpointError(
+      f'cannot write {path}: {errors.reason(error)}'
+    ) from error
 
 
 def load(path: PathLike) -> tuple[Params, ModelConfig]:

@@ -300,6 +300,8 @@ class Attention(nn.Module):
     if self.window is not None:
       reach = self.window - 1
       sinks = jnp.clip(before - reach, 0, self.sinks)
+      ahead = jnp.minimum(self.sinks - 1 - before, after)
+      sinks += jnp.maximum(ahead - reach, 0)
       before, after = (jnp.minimum(one, reach) for one in (before, after))
     return before + after + sinks
 

@@ -140,6 +140,10 @@ class Cape(base.PositionScheme):
     positions = positions + draws['delta'] + draws['delta_local']
     return positions * jnp.exp(draws['log_lambda'])
 
+  @property
+  def standard_at_test(self) -> bool:
+    return not self.mean_normalize
+
   def at_test(self, i: Array, lengths: Lengths) -> Array:
     positions = i.astype(jnp.float32)
     if self.mean_normalize:

@@ -56,9 +56,10 @@ def hours(experiment: Experiment) -> dict[tuple[int, str], float]:
 
 
 def minutes(experiment: Experiment, scale: str) -> float:
-  """Returns the minutes of training, without testing, at a smaller scale.
+  """Returns the minutes of training at a smaller scale.
 
-  They are minutes on one H100 for `small`, on two cores for `hours` and `cpu`.
+  They are minutes on one H100 for `small`, on two cores for `hours` and `cpu`,
+  with half a minute per run for compilation and testing.
   """
   return (
     sum(

@@ -75,20 +75,27 @@ def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
       what = 'field of the config'
       message = errors.one_of(what, prefix + part, valid)
       _, _, last = key.rpartition('.')
-      elsewhere = ' or '.join(
-        f'--config.{name}.{last}'
-        for name, fields in config.items()
-        if isinstance(fields, ml_collections.ConfigDict) and last in fields
-      )
-      raise errors.ConfigError(
-        elsewhere and f'{message}; or {elsewhere}' or message
-      )
+      for name in (last, *(f'{section}.{last}' for section in config)):
+        if _is_value(config, name):
+          message += f'; or --config.{name}'
+      raise errors.ConfigError(message)
     section, prefix = section.get(part), f'{prefix}{part}.'
   if isinstance(section, ml_collections.ConfigDict):
     fields = ', '.join(f'--config.{key}.{field}' for field in section)
     raise errors.ConfigError(
       f'--config.{key} is a section; set its fields: {fields}'
     )
+
+
+def _is_value(config: ml_collections.ConfigDict, key: str) -> bool:
+  """Returns whether a dotted key names a field that is no section."""
+  section, _, field = key.rpartition('.')
+  fields = config.get(section) if section else config
+  return (
+    isinstance(fields, ml_collections.ConfigDict)
+    and field in fields
+    and not isinstance(fields.get(field), ml_collections.ConfigDict)
+  )
 
 
 def _wrong_value(config: ml_collections.ConfigDict, error: Exception) -> str:

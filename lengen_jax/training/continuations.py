@@ -27,7 +27,7 @@ def write(
 ) -> list[str]:
   """Returns the text that a model generates after each prompt.
 
-  A row is a prompt after the start token; see `pretrained.prompt_ids`. All
+  A row has the ids of `pretrained.prompt_ids`. All
   devices share the rows. Progress lines start with `label`. For the other
   arguments see `generation.Generator`.
 

@@ -50,10 +50,10 @@ def to_hf(
   trained = pretrained.restore(workdir, step=step)
   if not trained.run.scheme.standard_at_test:
     raise errors.CheckpointError(
-      f'transformers has no positions={trained.run.config.positions!r}; '
-      'interpolated(scale=s) with rope equals rope(scale=s): for other '
-      'positions, start a run with train.steps=0 and train.init_from='
-      f'{workdir}, and export that'
+      f'transformers has no positions={trained.run.config.positions!r}; to '
+      f'export the weights, start a run with train.init_from={workdir}, '
+      "train.steps=0 and positions='standard'; for interpolated(scale=s) with "
+      "rope, also set model.encoding='rope(scale=s)'"
     )
   params = run_lib.on_host(trained.state.params)
   if not multihost.is_first():

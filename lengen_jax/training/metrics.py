@@ -32,14 +32,15 @@ def read(path: files.Path, last: int) -> tuple[list[str], float]:
   Lines after one that is damaged are left out.
   """
   lines: list[str] = []
-  seconds = 0.0
+  before, seconds = 0, 0.0
   for line, entry in _complete_lines(path):
     step, spent = entry.get('step'), entry.get('seconds')
-    follows = step == len(lines) + 1 and isinstance(spent, int | float)
-    if not follows or step > last:
+    # Steps are missing where a damaged log was set aside.
+    follows = isinstance(step, int) and before < step <= last
+    if not follows or not isinstance(spent, int | float):
       break
     lines.append(line)
-    seconds = spent
+    before, seconds = step, spent
   return lines, seconds
 
 

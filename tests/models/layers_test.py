@@ -452,6 +452,7 @@ def test_experts(assert_close):
     {'window': 2, 'sinks': 2},
     {'attention_chunk': 4},
     {'window': 3, 'causal': False},
+    {'window': 2, 'sinks': 4, 'causal': False},
     {'attention_chunk': 4, 'window': 2, 'causal': False},
   ],
 )

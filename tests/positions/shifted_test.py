@@ -345,3 +345,8 @@ def test_random_padding_needs_room():
   scheme = positions.create('random_padding(max_position=11)')
   with pytest.raises(errors.LengthError, match='segment of 12'):
     scheme(helpers.rows(1, 12), lengths=12, rng=jax.random.key(0), train=True)
+
+
+def test_positions_of_cape_at_test():
+  assert positions.create('cape').standard_at_test
+  assert not positions.create('cape(mean_normalize=True)').standard_at_test

@@ -189,8 +189,10 @@ def test_a_damaged_log_is_kept_and_told(tmp_path, clock, capsys, damage):
   log.write(steps(5), 1.0, None)
   kept = list(tmp_path.glob('metrics-damaged-*.jsonl'))
   assert [file.read_bytes() for file in kept] == [before] * bool(damage)
+  # The next session keeps the lines after those that are missing.
+  open_log(tmp_path, clock, first=5)
   last = json.loads(path.read_text().splitlines()[-1])
-  assert last['step'] == 5
+  assert last['step'] == 5 and metrics.read(path, 5)[1] == last['seconds']
 
 
 def test_a_log_in_a_bucket_is_written_now_and_then(

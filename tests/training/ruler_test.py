@@ -104,10 +104,11 @@ def test_results_are_saved_by_length(model, monkeypatch):
       (1800, 3000, 2200),
       ('vt',),
       save=lambda results, predictions: saved.append(
-        (results['average'], [*results['refused']], len(predictions))
+        ({**results['average']}, [*results['refused']], len(predictions))
       ),
     )
   average = {'1800': 100.0}
+  assert saved[0] == ({}, [], 0)
   assert saved[1:] == [(average, [], 2), (average, ['3000'], 2)]
 
 

@@ -25,7 +25,8 @@ class Vocabulary(abc.ABC):
     start: id before the first token of a document.
     end: id after the last token of a document.
     lossless: whether decoding restores the text, including white space.
-    adds_start: whether a prompt begins with the start token.
+    adds_start: whether a prompt begins with the start token; see
+      `training.pretrained.prompt_ids`.
   """
 
   name: str

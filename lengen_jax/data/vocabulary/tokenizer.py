@@ -31,10 +31,10 @@ _BYTE = re.compile('<0x[0-9A-F]{2}>')
 class Tokenizer(base.Vocabulary):
   """Vocabulary of a `tokenizer.json`; invalid UTF-8 becomes U+FFFD.
 
-  As in transformers, a special token within a text becomes its id, and a prompt
-  begins with the start token where the tokenizer adds it: where `add_bos_token`
-  says so or, without it, the post-processor of `tokenizer.json` does.
-  `num_bytes` counts special tokens as 0 bytes.
+  As in transformers, a special token within a text becomes its id. The start
+  token is added to prompts if `add_bos_token` says so or, without it, if the
+  post-processor of `tokenizer.json` adds it. `num_bytes` counts special tokens
+  as 0 bytes.
 
   The start and the end of a document are `bos_token` and `eos_token` of
   `tokenizer_config.json`. If that names no end, `bos_token_id` and

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 import json
+import os
 import pathlib
 import re
 from typing import Any
@@ -146,7 +147,9 @@ def write(
   if len(shards) > 1:
     weight_map = {name: file for file, names in named.items() for name in names}
     index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
-    (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
+    partial = folder / f'{_INDEX}.partial'
+    partial.write_text(json.dumps(index, indent=2) + '\n')
+    os.replace(partial, folder / _INDEX)
   else:
     (folder / _INDEX).unlink(missing_ok=True)
   for old in (*folder.glob('model-*-of-*.safetensors'), folder / _FILE):
@@ -179,8 +182,8 @@ def _hint(folder: pathlib.Path) -> str:
   """Returns advice on other files of weights in a folder."""
   if any(folder.glob('model-*.safetensors')):
     return f', and several files need {_INDEX}; copy it, too'
-  for suffix in ('bin', 'pth', 'gguf'):
-    for other in sorted(folder.glob(f'*.{suffix}')):
+  for pattern in ('pytorch_model*.bin', '*.pth', '*.gguf'):
+    for other in sorted(folder.glob(pattern)):
       return f'; {other.name} cannot be read: convert it to safetensors'
   return ''
 
