@@ -389,7 +389,7 @@ def test_missing_data(tmp_path, monkeypatch, name, path):
   wanted += [str(tmp_path / (path or 'default') / name)]
   wanted += [f', {given}'] if given else []
   wanted += ['To get it: ', 'LENGEN_DATA_DIR', 'data.raw']
-  wanted += ['the embedded corpus: --config=configs/stdlib.py']
+  wanted += ['without these data: --config=configs/stdlib.py']
   if name == 'c4':
     wanted += [str(tmp_path / (path or 'default') / 'c4' / 'en' / '3.1.0')]
   for part in wanted:
