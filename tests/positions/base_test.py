@@ -215,6 +215,7 @@ def test_distances_pass_through_jit_and_scan():
   np.testing.assert_array_equal(got, jnp.stack([want, 2 * want]))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('spec', testing.scheme_specs())
 def test_positions_have_32_bits(spec):
   """With 64-bit types, and with narrow integers."""
