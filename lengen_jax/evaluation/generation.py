@@ -24,6 +24,9 @@ from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme, tokens
 from lengen_jax.types import Array, Params
 
+# Errors of `Generator.run` at one length; other lengths may have answers.
+REFUSALS = errors.LengthError, errors.CombinationError, errors.MetricError
+
 
 @dataclasses.dataclass(frozen=True)
 class Generator:

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import ml_collections
 
-from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.evaluation import (
   bias_maps,
@@ -27,9 +26,6 @@ from lengen_jax.evaluation.metrics import lm
 from lengen_jax.training import revision
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
-
-# Errors of one length; others may have scores.
-_REFUSALS = errors.LengthError, errors.CombinationError, errors.MetricError
 
 
 def evaluate(
@@ -225,7 +221,7 @@ def answers(
       generator = generators[prompts.target_lengths[number]]
       try:
         outputs = _generate(generator, trained, examples, name, after_batch)
-      except _REFUSALS as error:
+      except generation.REFUSALS as error:
         found['refused'][str(length)] = str(error)
         print(f'{name}: {error}', flush=True)
         break

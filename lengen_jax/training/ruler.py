@@ -7,17 +7,15 @@ import platform
 import statistics
 from typing import Any
 
-from lengen_jax import errors
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import ruler
 from lengen_jax.data import vocabulary as vocabulary_lib
 from lengen_jax.data.ruler import haystack as haystack_lib
+from lengen_jax.evaluation import generation
 from lengen_jax.evaluation.metrics import ruler as metrics
 from lengen_jax.training import continuations, pretrained, revision, runs
 
 _LABEL = 'ruler'
-# Errors of one length; others may have scores.
-_REFUSALS = errors.LengthError, errors.CombinationError, errors.MetricError
 
 
 def evaluate(
@@ -93,7 +91,7 @@ def evaluate(
     prompts = _prompts(tasks, setting, samples)
     try:
       texts = _texts(trained, prompts, setting, batch_tokens)
-    except _REFUSALS as error:
+    except generation.REFUSALS as error:
       found['refused'][length] = str(error)
       print(f'{_LABEL}: length {length}: {error}', flush=True)
       save(results(), predictions)
