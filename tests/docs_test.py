@@ -126,6 +126,8 @@ def small(words):
     fields['--config.model.num_layers'] = '1'
   if any(word.endswith('stdlib.py:tiny') for word in words):
     fields['--config.eval.lengths'] = '(32, 64)'
+  if len(sized) < len(words):
+    fields['--config.eval.lengths'] = '(64, 256)'
   given = {word.partition('=')[0] for word in words}
   return words + [f'{k}={v}' for k, v in fields.items() if k not in given]
 

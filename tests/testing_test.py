@@ -4,6 +4,7 @@ Whatever is registered is tested here by being registered.
 """
 
 import functools
+import itertools
 
 from flax import linen as nn
 from flax import traverse_util
@@ -252,12 +253,23 @@ def test_check_encoding_returns_the_supported_schemes(monkeypatch):
   assert not checked
 
 
-@pytest.mark.parametrize('scheme', testing.contextual_specs())
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'spec',
-  slow_but((), ['linear(learned=True)', 'rope', 'pope', 'transformer_xl'])
-  + slow_but((), ['fire(init_threshold=8.)', 'kerple_log', 'kerple_power'])
-  + slow_but((), ['rope(dynamic=True, train_length=6)', 'alibi']),
+  'spec, scheme',
+  [
+    # A bias per key, a bias by an MLP and a rotation with every scheme; others
+    # with one.
+    *itertools.product(
+      ('linear(learned=True)', 'fire(init_threshold=8.)', 'rope'),
+      testing.contextual_specs(),
+    ),
+    *zip(
+      ('pope', 'transformer_xl', 'kerple_log', 'kerple_power')
+      + ('rope(dynamic=True, train_length=6)', 'alibi'),
+      itertools.cycle(testing.contextual_specs()),
+      strict=False,
+    ),
+  ],
 )
 def test_every_contextual_scheme(spec, scheme):
   one = testing.Properties(spec, contextual_positions=scheme)

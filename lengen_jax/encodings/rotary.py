@@ -374,7 +374,7 @@ class Longrope(Rope):
     for name in ('short_factors', 'long_factors'):
       factors = getattr(self, name)
       pairs = self.rotary_dim // 2
-      if not factors or len(factors) != pairs or min(factors) <= 0:
+      if not factors or len(factors) != pairs or not _are_positive(factors):
         raise errors.SpecError(
           f'{name} of longrope must be {pairs} positive numbers, got {factors}'
         )
@@ -393,6 +393,10 @@ class Longrope(Rope):
     if self.magnitude_factor is not None:
       return self.magnitude_factor
     return math.sqrt(1 + math.log(self.scale) / math.log(self.train_length))
+
+
+def _are_positive(factors: tuple) -> bool:
+  return all(isinstance(one, int | float) and one > 0 for one in factors)
 
 
 def _float32(x_F: np.ndarray) -> jax.Array:

@@ -203,6 +203,11 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
       'long_factors=(1., 1., -1., 1.))',
       'long_factors .* positive numbers',
     ),
+    (
+      'longrope(train_length=8, short_factors=(1., 1., 1., 1.), '
+      'long_factors=(1., 1., None, 1.))',
+      'long_factors .* positive numbers, got .1.0, 1.0, None, 1.0.',
+    ),
   ],
 )
 def test_bad_keys(spec, message):

@@ -25,13 +25,17 @@ QUICK = (
   ('fire(init_threshold=8.)', 'repo'),
   ('rope', 'selective'),
 )
-# All but 'nope', which ignores positions.
+SCHEMES = testing.contextual_specs()
+# All but 'nope', which ignores positions, with one scheme each.
 PAIRS = [
-  pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
-  for spec in testing.encoding_specs()
-  for scheme in testing.contextual_specs()
-  if spec != 'nope' and testing.Properties(spec).takes_contextual(scheme)
-  for pair in [(spec, scheme)]
+  *QUICK,
+  *(
+    pytest.param(spec, scheme, marks=pytest.mark.slow)
+    for n, spec in enumerate(testing.encoding_specs())
+    for scheme in [SCHEMES[n % len(SCHEMES)]]
+    if spec != 'nope' and testing.Properties(spec).takes_contextual(scheme)
+    if (spec, scheme) not in QUICK
+  ),
 ]
 
 

@@ -35,9 +35,11 @@ MESHES = (
   (2, 1, 4, 1),
 )
 MODELS = (
-  dict(encoding='fire', implementation='reference'),
+  dict(encoding='fire', implementation='reference', num_layers=1),
   dict(encoding='fire, t5', implementation='blockwise', scan_layers=True),
-  dict(encoding='shaw(left=4, right=4)', implementation='blockwise'),
+  dict(
+    encoding='shaw(left=4, right=4)', implementation='blockwise', num_layers=1
+  ),
   dict(encoding='kerple_log(shared=True)', attention_scale='ssmax'),
   dict(
     encoding='linear, rope',
@@ -61,6 +63,7 @@ MODELS = (
   ),
   dict(
     encoding='rope',
+    num_layers=1,
     norm='rms',
     activation='swiglu',
     tied_embedding=False,
