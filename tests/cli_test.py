@@ -2,10 +2,10 @@
 
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
@@ -196,22 +196,6 @@ def test_lm_eval_without_its_package(monkeypatch, capsys):
   assert "needs the lm_eval extra: pip install 'lengen_jax[lm_eval]'" in error
 
 
-_EXPORT = """
-import sys
-
-import jax
-
-jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-jax.distributed.initialize(f'localhost:{sys.argv[1]}', 2, int(sys.argv[2]))
-
-from lengen_jax import cli
-from lengen_jax.training import sharding
-
-sharding.start = lambda: 0
-sys.exit(cli.main(['export', *sys.argv[3:]]))
-"""
-
-
 @pytest.mark.slow
 def test_export_by_several_processes(tmp_path, trained):
   workdir = tmp_path / 'run'
@@ -219,19 +203,20 @@ def test_export_by_several_processes(tmp_path, trained):
   config = json.loads((workdir / 'config.json').read_text())
   config['mesh'] |= {'data': 1, 'fsdp': 2}
   (workdir / 'config.json').write_text(json.dumps(config))
-  with socket.socket() as probe:
-    probe.bind(('localhost', 0))
-    port = str(probe.getsockname()[1])
   # Each writes elsewhere, so that it is seen who did.
   paths = [tmp_path / f'{number}.safetensors' for number in range(2)]
+  environments = helpers.pair_environments(
+    os.environ | {'JAX_NUM_CPU_DEVICES': '1'}
+  )
   processes = [
     subprocess.Popen(
-      [sys.executable, '-c', _EXPORT, port, str(number)]
+      [sys.executable, '-m', 'lengen_jax.cli', 'export']
       + [f'--workdir={workdir}', f'--to={path}'],
+      env=environment,
       stderr=subprocess.PIPE,
       text=True,
     )
-    for number, path in enumerate(paths)
+    for path, environment in zip(paths, environments, strict=True)
   ]
   for process in processes:
     _, problems = process.communicate(timeout=240)

@@ -1,6 +1,7 @@
 """Functions and constants that several test files share."""
 
 import pathlib
+import socket
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,27 @@ def kill_at_step(patch, step):
     return original(self, at)
 
   patch.setattr(windows.TrainingWindows, 'batch', batch)
+
+
+def free_address():
+  """Returns the address of a free port of this machine."""
+  with socket.socket() as probe:
+    probe.bind(('localhost', 0))
+    return f'localhost:{probe.getsockname()[1]}'
+
+
+def pair_environments(environment):
+  """Returns the environment of each of two processes of one run."""
+  address = free_address()
+  return [
+    {
+      **environment,
+      'JAX_COORDINATOR_ADDRESS': address,
+      'JAX_NUM_PROCESSES': '2',
+      'JAX_PROCESS_ID': str(number),
+    }
+    for number in range(2)
+  ]
 
 
 def tiny_model(**fields):

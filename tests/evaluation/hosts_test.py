@@ -3,12 +3,13 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+
+from tests import helpers
 
 _PROCESS = """
 import json
@@ -16,10 +17,10 @@ import sys
 
 import jax
 
-number, count, port = map(int, sys.argv[1:])
+number, count, address = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if count > 1:
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-  jax.distributed.initialize(f'localhost:{port}', count, number)
+  jax.distributed.initialize(address, count, number)
 else:
   jax.config.update('jax_num_cpu_devices', 2)
 
@@ -60,13 +61,11 @@ print(json.dumps({'losses': losses, 'written': written, 'host': rows}))
 
 def run(count):
   """What each of some processes gives."""
-  with socket.socket() as probe:
-    probe.bind(('localhost', 0))
-    port = probe.getsockname()[1]
+  address = helpers.free_address()
   root = pathlib.Path(__file__).parents[2]
   processes = [
     subprocess.Popen(
-      [sys.executable, '-c', _PROCESS, str(number), str(count), str(port)],
+      [sys.executable, '-c', _PROCESS, str(number), str(count), address],
       env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(root)},
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,

@@ -6,7 +6,6 @@ import functools
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import textwrap
@@ -820,9 +819,7 @@ def test_several_processes(tmp_path):
     assert checkpoint_test.on_disk(folder) == [1, 2]
   """
   program = textwrap.dedent(MESHES) + textwrap.dedent(program)
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    address = f'localhost:{free.getsockname()[1]}'
+  address = helpers.free_address()
   both = [python(program, tmp_path, 2, address, me) for me in range(2)]
   try:
     assert all(output(process).endswith('done\n') for process in both)

@@ -8,7 +8,6 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import time
 import pytest
 
 from lengen_jax.training import checkpoint
+from tests import helpers
 
 ROOT = pathlib.Path(__file__).parents[2]
 KILLS = int(os.environ.get('LENGEN_KILLS', '2'))
@@ -140,21 +140,12 @@ def test_a_run_killed_at_random_repeats_one_that_is_not(tmp_path, environment):
 
 
 def pair(workdir, environment, *changes, differing=((), ())):
-  """Two processes of one run, with a device each."""
-  with socket.socket() as probe:
-    probe.bind(('localhost', 0))
-    port = probe.getsockname()[1]
+  """Starts two processes of one run, with a device each."""
   return [
-    start(
-      command(workdir, '--config.mesh.fsdp=2', *changes, *differing[number]),
-      {
-        **environment,
-        'JAX_COORDINATOR_ADDRESS': f'localhost:{port}',
-        'JAX_NUM_PROCESSES': '2',
-        'JAX_PROCESS_ID': str(number),
-      },
+    start(command(workdir, '--config.mesh.fsdp=2', *changes, *own), variables)
+    for own, variables in zip(
+      differing, helpers.pair_environments(environment), strict=True
     )
-    for number in range(2)
   ]
 
 

@@ -1,7 +1,10 @@
 """Tests `lengen_jax/training/sweep.py`."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -13,6 +16,7 @@ from lengen_jax.analysis import sweep_report
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import sweep, task_trainer
 from lengen_jax.training.config import SCORES
+from tests import helpers
 
 
 def tiny(task='bucket_sort', **sweep_fields):
@@ -40,6 +44,42 @@ def untrained(monkeypatch):
       files_lib.write_json(sweep.point_file(folder, (rate, seed)), one)
 
   monkeypatch.setattr(sweep, 'run_group', do)
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+  """Each trains a point of every run, and the first writes all scores."""
+  arguments = [
+    f'--config={helpers.ROOT}/configs/chomsky.py:bucket_sort,tiny',
+    *('--config.model.num_layers=1', '--config.train.steps=3'),
+    *('--config.train.buckets=1', '--config.eval.buckets=1'),
+    '--config.sweep.runs=sinusoidal; rnn',
+    f'--workdir={tmp_path / "pair"}',
+  ]
+  processes = [
+    subprocess.Popen(
+      [sys.executable, '-m', 'lengen_jax.cli', 'sweep', *arguments],
+      env=environment,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for environment in helpers.pair_environments(
+      os.environ | {'JAX_NUM_CPU_DEVICES': '1'}
+    )
+  ]
+  for process in processes:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output[-3000:]
+  found = json.loads((tmp_path / 'pair/results.json').read_text())['runs']
+  want = sweep.sweep(tiny(), tmp_path / 'one')['runs']
+  assert [run['run'] for run in found] == ['sinusoidal', 'rnn']
+  for run, other in zip(found, want, strict=True):
+    for one, two in zip(run['points'], other['points'], strict=True):
+      assert one['seed'] == two['seed']
+      for score in SCORES:
+        assert one[score] == pytest.approx(two[score], rel=1e-5)
+  assert not list((tmp_path / 'pair').glob('*/unfinished-*'))
 
 
 @pytest.mark.slow
