@@ -41,14 +41,18 @@ STUDY ?= biases random_positions interpolation rate range protocol text tasks \
   regularization
 SEEDS := study-0 study-1 study-2
 
-.PHONY: demo test test-slow test-aot test-beam test-peers bench-small soak compile-matrix \
+.PHONY: demo test test-default test-slow test-aot test-beam test-peers bench-small soak compile-matrix \
   reproduce-cpu study $(SEEDS) results docs lint format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
 	  --runs='$(DEMO_RUNS)'
 
-test: $(DATA) lint
+# mypy has one process: it runs beside the tests.
+test: $(DATA)
+	$(MAKE) --jobs=2 lint test-default
+
+test-default: $(DATA)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 test-slow: $(DATA)
