@@ -317,14 +317,15 @@ def notes(part: Results) -> list[str]:
     if scores
   }
   if known:
-    lacking = [row['name'] for row in part['rows'] if row['name'] not in known]
-    what = 'test windows'
-    if part['kind'] == 'sweep':
-      what = 'test examples of each length'
-    found.append(
-      f'intervals include the variance over {max(known.values())} {what}'
-      + (f', but not for {", ".join(lacking)}' if lacking else '')
-    )
+    of_examples = part['kind'] in ('sweep', 'average')
+    what = 'test examples of each length' if of_examples else 'test windows'
+    text = f'intervals include the variance over {max(known.values())} {what}'
+    if lacking := [x['name'] for x in part['rows'] if x['name'] not in known]:
+      rest = 'not for these rows'
+      if of_examples:
+        rest = 'for these rows that due to their number'
+      text += f', but {rest}: {"; ".join(lacking)}'
+    found.append(text)
   elif part['kind'] == 'curves':
     found.append('intervals are about the tested windows only')
   elif any('examples' in row for row in part['rows']):

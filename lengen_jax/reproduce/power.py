@@ -51,12 +51,13 @@ def recorded(
 def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
   """Yields a line for each claim, given recorded results.
 
-  Each line has the differences that `seeds` seeds detect, and the number of
-  seeds that detect the recorded ones. Claims without a known variance have no
-  line.
+  Each line has the differences that `seeds` seeds detect, beyond the claim's
+  margin, and the number of seeds that detect the recorded ones. Claims without
+  a known variance have no line.
   """
   if seeds < 2:
-    yield 'one seed has no variance and decides no claim; use --seeds=0,1,2'
+    if not all(part.get('exact') for part in found['parts']):
+      yield 'one seed has no variance and decides no claim; use --seeds=0,1,2'
     return
   before = len(found['seeds'])
   has_curves = any(part.get('kind') == 'curves' for part in found['parts'])
@@ -65,7 +66,7 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
     known = [one for one in tests if one is not None and one.error]
     if not known:
       continue
-    of_tests = any(len(one.variances or ()) > 2 for one in known)
+    of_tests = all(len(one.variances or ()) > 2 for one in known)
     least = [detectable(one, before, seeds) for one in known]
     ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))
     text = (
@@ -79,7 +80,7 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
       text += f'; the recorded differences need more than {_MOST} seeds'
       text += ', or more test data' if of_tests else ''
     if has_curves and not of_tests:
-      text += ' (the recorded variances do not include that over test windows)'
+      text += ' (not all variances include that over test windows)'
     yield text
 
 

@@ -166,13 +166,21 @@ def gains(results: Results) -> list[str]:
   ours = []
   for part in results['parts']:
     if part['kind'] == 'sweep':
-      values = {row['name']: row['value'][0] for row in part['rows']}
+      # A row whose models all diverge has no score.
+      values = {
+        row['name']: row['value'][0]
+        for row in part['rows']
+        if row['value'][0] is not None
+      }
       random = [v for name, v in values.items() if name.endswith('randomized')]
-      plain = (values[name] for name in tuple(_TABLE_B1)[:4])
-      ours.append(max(random) - max(plain))
+      plain = [values[k] for k in tuple(_TABLE_B1)[:4] if k in values]
+      if random and plain:
+        ours.append(max(random) - max(plain))
   mean_gain = statistics.fmean(
     statistics.fmean(x[4:7]) - statistics.fmean(x[:3]) for x in paper
   )
+  if not ours:
+    return []
   return [
     'best randomized minus best plain, mean over tasks: '
     f'{statistics.fmean(ours):+.1f} points here ({len(ours)} tasks), '

@@ -139,9 +139,9 @@ _CHOICE = """\
 ## What to choose
 
 By the results at scale `hours`, for models of this size on this text;
-differences in nats per byte, with 90 % intervals. Where a model of
-`study/biases` or `study/random_positions` is compared, they are about the
-tested windows only.
+differences in nats per byte, with 90 % intervals. Those of models of
+`study/biases`, `study/random_positions` and `study/protocol` are about the
+tested text only.
 """
 
 

@@ -102,8 +102,14 @@ def reproduce(
   }
   if before := power.recorded(experiment, scale, files.locate(root)):
     name, recorded = before
-    for line in power.report(experiment, recorded, len(seeds)):
-      print(f'{line} (by the variance in {name})', flush=True)
+    lines = [*power.report(experiment, recorded, len(seeds))]
+    if lines and len(seeds) > 1:
+      print(
+        f'by the variances in {name}, with a probability of {power.POWER:.0%} '
+        'for each comparison:'
+      )
+    for line in lines:
+      print(line, flush=True)
   # At smaller scales, a run takes little longer than timing it.
   if scale in ('paper', 'small', 'hours'):
     for line in costs.remaining(parts, request):

@@ -115,7 +115,7 @@ class ForwardTiming(parts.ConfiguredPart):
     path = request.folder / self.name / RESULTS
     found: dict[str, Any] = {'setting': setting, 'seconds': {}}
     if path.exists():
-      before = files.read_json(path)
+      before = files.read_json(path, ('setting', 'seconds'))
       changed = [k for k in setting if setting[k] != before['setting'].get(k)]
       if changed:
         self._print(f'timed again, as {", ".join(changed)} changed')

@@ -99,6 +99,9 @@ def test_report(low, high, seeds, text):
 def test_no_variance_no_line():
   assert not [*power.report(EXPERIMENT, results((1, 1), (2, 2)), 3)]
   assert not [*power.report(EXPERIMENT, results((1,), (2,)), 3)]
+  exact = results((1,), (2,))
+  exact['parts'][0]['exact'] = True
+  assert not [*power.report(EXPERIMENT, exact, 1)]
 
 
 def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
@@ -127,11 +130,11 @@ def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / 'other', 'docs/results/paper_table_cpu.json'),
   ):
     run.reproduce(experiment, 'hours', folder)
-    assert f'{name})' in seen[-1] and '3 seeds detect' in seen[-1]
+    assert f'{name}, with' in seen[-1] and '3 seeds detect' in seen[-1]
   # A damaged file is replaced by the run.
   damaged = tmp_path / 'paper/table/hours/reproduction.json'
   for text in ('{', '{}'):
     damaged.write_text(text)
     run.reproduce(experiment, 'hours', tmp_path)
-    assert 'paper_table_cpu.json)' in seen[-1]
+    assert 'paper_table_cpu.json, with' in seen[-1]
   assert json.loads(damaged.read_text())['name'] == 'paper/table'

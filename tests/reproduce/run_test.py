@@ -756,8 +756,12 @@ def test_trajectories_are_kept_and_drawn(tmp_path):
   assert part['differences'] == []
   (note,) = reproduction.notes(part)
   assert note == 'intervals include the variance over 2 test windows'
-  part['rows'].append({'name': 'old'})
-  assert reproduction.notes(part)[-1] == f'{note}, but not for old'
+  part['rows'] += [{'name': 'old, one'}, {'name': 'two'}]
+  rows = 'these rows: old, one; two'
+  assert reproduction.notes(part)[-1] == f'{note}, but not for {rows}'
+  (note,) = reproduction.notes(part | {'kind': 'average'})
+  assert '2 test examples of each length, but for these rows that' in note
+  assert note.endswith(': old, one; two')
 
 
 def test_one_comparison_that_fails_refutes():
