@@ -4,10 +4,11 @@
 #
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
+# make compile-matrix  memory of every recorded program, compiled in the same way;
+#   half an hour
 # make test-beam  lengen prepare with Apache Beam, in an environment of its own
 # make test-peers  comparisons with transformers and the lm-evaluation-harness,
 #   and a run in an emulated bucket; installs them and PyTorch
-# make compile-matrix  the same for all figures on record, in half an hour
 # make bench-small  every benchmark on small arrays; installs PyTorch
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,

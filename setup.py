@@ -92,7 +92,7 @@ setuptools.setup(
     ],
     'wandb': ['wandb>=0.19'],
     'tpu': ['jax[tpu]>=0.10.0'],
-    # Its earlier versions read no bfloat16 into numpy.
+    # Earlier versions of safetensors cannot read bfloat16 into numpy.
     'weights': ['safetensors>=0.8'],
   },
 )

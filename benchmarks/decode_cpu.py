@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import alternate
-from lengen_jax.interop import llama
+from lengen_jax.interop import hf
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import transformer
 from lengen_jax.training import runs as runs_lib
@@ -32,7 +32,7 @@ class Ours:
   """The model in this package."""
 
   def __init__(self, folder):
-    params, self.config = llama.load(folder)
+    params, self.config = hf.load(folder)
     self.params = jax.device_put(params)
     model = transformer.create(self.config)
 

@@ -38,7 +38,7 @@ MENUS = {
 }
 # Sweeps, which have tests of their own.
 SWEEPS = {'arithmetic', 'chomsky', 'crasp', 'recall', 'warping_algorithmic'}
-# Those of what the user has.
+# Configs of models that the user supplies.
 OWN = {'pretrained'}
 LLAMA = pathlib.Path(__file__).parent / 'golden' / 'llama' / 'untied'
 ALL = [
@@ -198,7 +198,7 @@ def test_fire_c4(model, millions, rate):
   assert (config.data.batch_size, config.train.steps) == (256, 600_000)
   assert config.data.train_length == 2048
   assert config.eval.lengths == (512, 1024, 2048, 4096, 8192)
-  # Of C4 and the base model.
+  # Only the base model on C4 has printed results.
   assert ('paper' in config) == (model == 'base')
   assert 'paper' not in get('fire_c4', f'{model},arxiv')
 

@@ -51,7 +51,7 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """Of tests marked some(n), every nth case is quick and the others slow.
+  """Marks all but every nth case of tests marked some(n) slow.
 
   Where compilation is slow, a quarter as many cases of every test are quick.
   """

@@ -39,7 +39,7 @@ def report(config: Any, pod: pods.Pod) -> None:
       print(f'{what}: refused by the model: {error}')
       continue
     if program is None:
-      print(f'{what}: what writes answers to prompts is not compiled')
+      print(f'{what}: the program that generates answers is not compiled')
       continue
     print(*describe(program, pod), sep='\n', flush=True)
     if program.refused:
@@ -75,8 +75,8 @@ def describe(program: ahead_of_time.Program, pod: pods.Pod) -> Iterator[str]:
       yield f'  each device sends, in GiB: {", ".join(sizes)}'
     if program.gathered:
       yield (
-        f'  slow: {program.gathered} arrays can only be gathered whole to be '
-        'split in another way; another mesh may be better'
+        f'  slow: {program.gathered} arrays are gathered whole before they are '
+        'split differently; try another mesh'
       )
     yield '  largest arrays that it makes, in GiB:'
   for size, shape, what in program.largest:

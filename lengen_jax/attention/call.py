@@ -150,7 +150,7 @@ class AttentionCall(struct.PyTreeNode):
         checks.check_integers(name, value, [shape])
     if (queries.segment_ids is None) != (keys.segment_ids is None):
       raise errors.ConfigError(
-        'q_segment_ids and k_segment_ids go together; got one of them'
+        'pass both q_segment_ids and k_segment_ids, or neither'
       )
     scale = head_dim**-0.5 if self.scale is None else self.scale
     if not isinstance(scale, numbers.Real):

@@ -191,9 +191,9 @@ def check_band(
     valid = [(b, shape[1], h) for b in (1, batch) for h in (1, heads)]
     if vectors.shape != shape or places.shape not in valid:
       raise errors.ConfigError(
-        f'a band has {name} {vectors.shape} with places {places.shape}; they '
-        f'must be {shape}, as {name} is, and {(batch, shape[1], 1)} or '
-        f'{valid[-1]}'
+        f'a band has {name} {vectors.shape} with places {places.shape}; '
+        f'expected {name} of shape {shape} with places of shape '
+        f'{(batch, shape[1], 1)} or {valid[-1]}'
       )
 
 

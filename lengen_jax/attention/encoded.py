@@ -122,8 +122,8 @@ def _to_rotate(
   per_head = [isinstance(p, PerHead) for p in (q_positions, k_positions)]
   if isinstance(q_positions, Distances) or any(per_head) != all(per_head):
     raise errors.CombinationError(
-      f'{specs.name(encoding)} rotates queries and keys by positions of '
-      'tokens, both per head or both not; got '
+      f'{specs.name(encoding)} rotates queries and keys; it requires positions '
+      'of tokens, per head for both or for neither; got '
       f'{type(q_positions).__name__} and {type(k_positions).__name__}'
     )
   if all(per_head):

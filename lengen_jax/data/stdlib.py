@@ -81,7 +81,9 @@ def read(
     if not found:
       cause = 'this Python keeps its standard library zipped or stripped'
       if path:
-        cause = f'data.path={path} is another folder, or has too few files'
+        cause = (
+          f'data.path={path} is not a standard library, or has too few files'
+        )
       raise errors.CorpusError(
         f'no {what} for the {split} split in {root}: {cause}; set data.path to '
         'the lib/python3.x folder of a full installation'

@@ -195,7 +195,7 @@ class Generator:
       )
     if len(roles) != len(planned):
       raise errors.ConfigError(
-        f'there are {len(planned)} prompts and roles of {len(roles)}'
+        f'got {len(planned)} prompts, but roles for {len(roles)}'
       )
     roles = [np.asarray(one) for one in roles]
     for number, (one, length) in enumerate(zip(roles, planned, strict=True)):

@@ -90,8 +90,8 @@ def remaining(
         device = run.layout.mesh.devices.flat[0].device_kind
         yield (
           f'{part.name}: {len(left)} x {steps:,} steps to train, about '
-          f'{len(left) * steps * seconds / 60:.0f} min by steps of '
-          f'{runs_lib.name(runs_lib.of(left[0]))}, {seconds:.3g} s each on '
+          f'{len(left) * steps * seconds / 60:.0f} min at {seconds:.3g} s per '
+          f'step of {runs_lib.name(runs_lib.of(left[0]))} on '
           f'{run.layout.size} x {device}; compiling and testing not included'
         )
       _, _, trained = part.prepared(request, known)

@@ -41,7 +41,6 @@ class Task:
   # Ranges of keys; see `specs.check_ranges`.
   ranges: ClassVar[Mapping[str, str | tuple]] = {}
   family = ''
-  level = ''
   formula = ''
   source = ''
   # Numbers of token ids.
@@ -122,7 +121,7 @@ class Task:
     """Returns the token ids of a text; by default ids separated by spaces.
 
     Raises:
-      errors.ConfigError: a part of the text is no token of the task.
+      errors.ConfigError: a part of the text is not a token of the task.
     """
     try:
       ids = [int(word) for word in text.split()]
@@ -131,8 +130,8 @@ class Task:
     count = max(self.vocab_in, self.vocab_out)
     if any(not 0 <= i < count for i in ids):
       raise errors.ConfigError(
-        f'{text!r} has a part that is no token of {self}; its tokens are 0 to '
-        f'{count - 1}, separated by spaces'
+        f'{text!r} has a part that is not a token of {self}; its tokens are 0 '
+        f'to {count - 1}, separated by spaces'
       )
     return ids
 

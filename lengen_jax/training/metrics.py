@@ -346,7 +346,7 @@ def _complete_lines(path: files.Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _set_aside(path: files.Path, missing: int) -> None:
   """Prints that a log lacks some steps, and renames it."""
-  print(f'{path} lacks {missing} of the steps that the run resumes after')
+  print(f'{path} lacks {missing} of the steps before the resumed step')
   if path.exists():
     number = len(list(path.parent.glob(f'{path.stem}-damaged-*')))
     path.replace(path.with_name(f'{path.stem}-damaged-{number}.jsonl'))

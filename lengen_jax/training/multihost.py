@@ -50,7 +50,7 @@ def any_problem(problem: str | None) -> str | None:
     return problem
   failed = multihost_utils.process_allgather(np.array(problem is not None))
   if problem is None and failed.any():
-    return f'process {failed.argmax()} has a problem'
+    return f'process {failed.argmax()} failed; see its output'
   return problem
 
 

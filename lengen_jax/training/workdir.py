@@ -196,8 +196,8 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
   for section in sections:
     if not isinstance(fields[section], dict):
       raise errors.WorkdirError(
-        f'{file} has {section}={fields[section]!r:.60}, which is no section of '
-        f'a config; {_RESTORE}'
+        f'{file} has {section}={fields[section]!r:.60}, which is not a section '
+        f'of a config; {_RESTORE}'
       )
   if file.name == RUN:
     # Runs of older versions lack fields that were added since.

@@ -46,7 +46,7 @@ def test_near_diagonal():
   assert attention_maps.near_diagonal(np.roll(eye, 1, 1), 1) == 5 / 6
   even = attention_maps.near_diagonal(np.ones((6, 6)), 1)
   assert even == 16 / 36
-  # Of the last two queries alone.
+  # Only the last two queries.
   assert attention_maps.near_diagonal(np.ones((6, 6)), 1, 4) == 5 / 12
   assert attention_maps.near_diagonal(np.roll(eye, 1, 1), 1, 4) == 1 / 2
 

@@ -107,7 +107,7 @@ def arrays(q_length=L, k_heads=H, dtype=np.float32, k_length=L):
 
 
 def make(spec):
-  """An encoding and parameters that are not as small as initial ones."""
+  """Returns an encoding and its initial parameters."""
   encoding = encodings.create(spec, num_heads=H, head_dim=D)
   p = jnp.arange(3)
   q = jnp.zeros((1, 3, H, D))
@@ -155,7 +155,7 @@ def value_and_grads(spec, implementation, *, dtype=np.float32, **options):
 
 
 def assert_equal(got, want, tolerance):
-  """Relative to the largest entry of each; of all parameters together.
+  """Compares arrays relative to their largest entry, parameters as one array.
 
   The bias of FIRE's last layer has gradient 0, which is noise in both.
   """

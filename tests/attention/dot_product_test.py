@@ -212,7 +212,7 @@ def test_refuses_segments_of_one_side(side):
   length = Q if side == 'q' else K
   ids = jnp.zeros((B, length), jnp.int32)
   message = refused(**{f'{side}_segment_ids': ids})
-  assert 'q_segment_ids and k_segment_ids go together' in message
+  assert 'both q_segment_ids and k_segment_ids, or neither' in message
 
 
 @pytest.mark.parametrize('side', ['q', 'k'])

@@ -177,7 +177,7 @@ def test_far_positions_per_head_in_bfloat16(spec):
     (
       encodings.create('rope', num_heads=H, head_dim=D).bind({}),
       {'q_positions': given(B, Q, H), 'k_positions': given(B, K)},
-      'both per head or both not',
+      'per head for both or for neither',
     ),
     (
       encodings.create('rope', num_heads=H, head_dim=D).bind({}),

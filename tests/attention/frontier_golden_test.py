@@ -102,7 +102,7 @@ def test_golden_forgetting_in_packed_rows(assert_close):
 @pytest.mark.some(2)
 @pytest.mark.parametrize('case', ['causal', 'bidirectional'])
 def test_golden_biases_of_gates(case, assert_close):
-  """Of gates that start open. Above the diagonal, the source has others."""
+  """Gates start open. Above the diagonal, the source has other values."""
   x, weight, want = arrays(FOX, f'xtr/{case}', ('x', 'weight', 'attn_bias'))
   scheme = contextual.create('forget(bias_init=5)', num_heads=4, width=24)
   params = scheme.init(jax.random.key(0), x[:, :1])['params']

@@ -72,7 +72,8 @@ OPTIONS = {
     'k_lengths': np.array([250, 0]),
   },
 }
-# Of each kind of table: none, by distance without and with parameters, and
+# One or more of each kind of table: none, by distance without and with
+# parameters, and
 # dense. Other encodings differ in how XLA computes the table.
 SPECS = [
   spec
@@ -168,7 +169,7 @@ def expected(spec, name, batch=B):
 
 
 def assert_equal(got, want, tolerance):
-  """Relative to the largest entry of each; of all parameters together.
+  """Compares arrays relative to their largest entry, parameters as one array.
 
   Parameters are summed over all pairs, with much that cancels: of KERPLE's, the
   reference is 3e-6 off what float64 gives, the kernels 1e-5.
@@ -230,7 +231,7 @@ def test_equals_the_reference(chip, spec, name):
 )
 def test_several_blocks(monkeypatch, chip, batch, name):
   del chip
-  # Of fewer than 256 tokens, a tile is far halves alone.
+  # In rows shorter than 256 tokens, tiles consist of far halves only.
   monkeypatch.setattr(plans, 'BLOCK', 256)
   want = expected('kerple_log', name, batch)
   got = attended('kerple_log', 'pallas', batch=batch, **OPTIONS[name])
@@ -261,7 +262,8 @@ LATER = {'causal': True, 'num_heads': 4, 'q_length': 140, 'q_offset': 100}
 def test_packed_rows_of_several_blocks(monkeypatch, chip, spec, options):
   del chip
   monkeypatch.setattr(plans, 'BLOCK', 128)
-  # Of no whole blocks: a row whose tiles are not all needed, and two whose are.
+  # Lengths are not multiples of the block; in the first row some tiles are
+  # skipped.
   segment_ids = np.stack(
     [
       np.repeat([9, 5, 2], [130, 120, 50]),
@@ -288,7 +290,7 @@ def test_packed_rows_of_several_blocks(monkeypatch, chip, spec, options):
 @pytest.mark.parametrize(
   'chip, options',
   [
-    # Of each row, keys of the last chunk are padding; a row has no key.
+    # The last chunk of keys is padding; one row has no visible key.
     ('tpu', {'causal': False, 'k_lengths': np.array([200, 0]), 'window': 90}),
     pytest.param(
       'gpu', {'causal': True, 'q_offset': -40}, marks=pytest.mark.slow
@@ -371,7 +373,7 @@ def test_a_bias_per_key_from_positions_per_head(monkeypatch, options):
   # Gradients of positions sum over queries, with much that cancels.
   for a, b, tolerance in zip(got, want, [1e-5] * 4 + [5e-5] * 3, strict=True):
     scale = np.abs(b).max()
-    if scale < 1e-5:  # Of positions of queries, which have no effect.
+    if scale < 1e-5:  # Positions of queries have no effect.
       scale = np.abs(want[-1]).max()
     assert np.abs(a - b).max() <= tolerance * scale
 
@@ -532,7 +534,7 @@ def anchored(bias, length, bands, start=0):
     before = (start + before).astype(jnp.float32)
     after, i = before + spacing, start + i
     near, far = bias.rows(jnp.stack([before, after]), distances)
-    # Of keys up to the query the MLP's input is linear in 1 / psi(max(i, L)).
+    # For keys up to the query, the MLP's input is linear in 1 / psi(max(i, L)).
     c, threshold = (bias.params[name][0] for name in ('c', 'threshold'))
     c = jax.lax.stop_gradient(c)
     x_before, x, x_after = (
@@ -776,7 +778,7 @@ def test_anchors_beat_an_mlp_in_bfloat16(
       approximate = pallas.row(bias, int(i), distances)
       for n, row in enumerate((approximate, rounded(jnp.float32(i)))):
         off = np.asarray(row - exact(jnp.float32(i)))
-        # Of keys from 0 to the last.
+        # The keys from 0 to the last.
         last = length - 1 if bidirectional else i
         off = off[:, i - last - least : i - least + 1]
         worst[n] = max(worst[n], np.abs(off).max())

@@ -345,7 +345,7 @@ def test_a_query_without_visible_keys_gets_nothing(assert_close):
   gradient, y = jax.grad(total, (0, 1, 2), has_aux=True)(q, k, v)
   assert np.isfinite(y).all()
   assert all(np.isfinite(g).all() for g in gradient)
-  # Nothing of its own moves such a query.
+  # A query without a visible key has gradient 0.
   np.testing.assert_array_equal(gradient[0][0, 2], 0)
   y = attention.dot_product_attention(
     q, k, v, causal=False, k_lengths=jnp.array([0, 3])

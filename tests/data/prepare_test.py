@@ -247,7 +247,7 @@ def test_killed_and_begun_again(tmp_path, raw, small, mode):
     for at in (number, 4, 1):
       with pytest.MonkeyPatch.context() as patch:
         kill_at_document(patch, at)
-        # As of a signal: nobody tidies up.
+        # As after a kill: no cleanup runs.
         patch.setattr(prepare._Shard, 'abandon', lambda shard: None)
         try:
           run(folder, raw, mode=mode)
@@ -610,7 +610,7 @@ def test_a_vocabulary_is_trained_on_some_text_of_every_file(
 
   monkeypatch.setattr(vocabulary, 'train', train)
   monkeypatch.setattr(prepare, '_VOCABULARY_BYTES', 100)
-  with pytest.raises(errors.CorpusError, match='no SentencePiece model'):
+  with pytest.raises(errors.CorpusError, match='not a SentencePiece model'):
     run(
       tmp_path / 'out',
       raw,

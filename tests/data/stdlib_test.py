@@ -51,7 +51,7 @@ def test_leaves_out_copies_tests_tables_and_other_packages(tmp_path):
     folder.mkdir(parents=True)
     (folder / 'another.py').write_text(f'# {name}')
   after = stdlib.read(str(tmp_path))
-  # Of two copies the first in order of path counts.
+  # The first of two copies in the order of paths counts.
   assert after[1]['files'] == before[1]['files']
   assert after[1]['bytes'] != {} and sum(after[1]['bytes'].values()) == sum(
     before[1]['bytes'].values()

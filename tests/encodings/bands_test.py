@@ -261,7 +261,7 @@ def test_no_array_over_all_pairs(spec):
 
 
 def test_far_keys_are_masked():
-  """Of lm_infinite, gradients reach the first keys and the last ones."""
+  """Gradients of lm_infinite reach the first and the last keys."""
   q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 12, H, D))
 
   def last(v):

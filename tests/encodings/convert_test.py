@@ -101,7 +101,7 @@ def test_fit_is_deterministic_by_its_key(assert_close):
 
 @pytest.mark.slow
 def test_fit_to_a_bare_function():
-  """Of numpy, of both positions, and undefined after the query."""
+  """A bias in numpy of both positions, undefined after the query."""
 
   def target(q, k):
     i, j = np.ogrid[: len(q), : len(k)]

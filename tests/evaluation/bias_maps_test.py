@@ -42,7 +42,7 @@ def curve(encoding, params, query):
 
 
 def test_curves_are_the_encodings_own(assert_close):
-  """Of each scanned layer, below and beyond the threshold."""
+  """Each scanned layer has its own map, below and beyond the threshold."""
   config, params = model(FIRE, scan_layers=True, num_layers=3)
   found = bias_maps.curves(config, params, queries=(5, 90))
   for query in (5, 90):

@@ -12,7 +12,7 @@ from lengen_jax.training import config as training_config
 from lengen_jax.training import sharding
 from tests import helpers
 
-# Of 5, 2 and no whole windows of 16 tokens.
+# Documents with 5, 2 and no whole windows of 16 tokens.
 SIZES = (85, 33, 12)
 
 
@@ -50,7 +50,7 @@ def test_losses_of_documents():
 
 
 def test_constructions():
-  """Of tokens whose loss does not depend on the windows."""
+  """The loss of these tokens does not depend on the windows."""
   texts = [np.array([9.0, 5, 3, 2, 2, 1]), np.array([8.0, 4, 1])]
   found = constructions.curves({1: texts, 2: texts, 4: texts})
   assert tuple(found) == constructions.NAMES

@@ -371,7 +371,7 @@ def test_refuses_roles_that_do_not_fit():
     errors.CombinationError, match='coupled.* needs the roles'
   ):
     coupled.run({}, given)
-  with pytest.raises(errors.ConfigError, match='2 prompts and roles of 1'):
+  with pytest.raises(errors.ConfigError, match='2 prompts, but roles for 1'):
     coupled.run({}, given, roles=roles[:1])
   with pytest.raises(errors.ConfigError, match=r'prompt 1 .*\[R, 7\]'):
     coupled.run({}, given, roles=[roles[0], roles[0]])

@@ -111,7 +111,7 @@ def test_random_positions_depend_on_the_index_alone(scheme):
   config, params = model()
   given = [requests()[0]] * 2 + requests()
   want = scorer(config, scheme).run(params, given)
-  # Of three rows of one width, with others and alone.
+  # Three rows of one width, with others and alone.
   assert_same(scorer(config, scheme, 1, 1).run(params, given), want)
   assert_same(scorer(config, scheme).run(params, given[:1]), want[:1])
   same = abs(want[0].log_prob - want[1].log_prob) < 1e-4

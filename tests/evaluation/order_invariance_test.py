@@ -61,7 +61,7 @@ def test_what_a_decoder_does_not_see_stays_where_it_is():
 def test_change():
   p, q = np.log([[0.5, 0.5], [0.2, 0.8]]), np.log([[0.25, 0.75], [0.2, 0.8]])
   found = order_invariance.change(p, q)
-  # Of the first row ln(4 / 3) / 2, of the second nothing.
+  # ln(4 / 3) / 2 for the first row, 0 for the second.
   np.testing.assert_allclose(found, [0.125, np.log(4 / 3) / 4])
 
 

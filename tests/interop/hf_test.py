@@ -19,7 +19,7 @@ import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from lengen_jax import encodings, errors, models
-from lengen_jax.interop import hf, llama, weights
+from lengen_jax.interop import hf, weights
 from lengen_jax.interop.hf import config_json, describe, families
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.models import stacking
@@ -74,7 +74,7 @@ def change(folder, **fields):
 
 
 def rewrite(folder, function):
-  """Puts what a function makes of the tensors into the place of them."""
+  """Replaces the tensors of a checkpoint by `function(tensors)`."""
   path = folder / 'model.safetensors'
   tensors = function(weights.read(path)[0])
   safetensors_numpy.save_file(tensors, path)
@@ -426,10 +426,6 @@ def test_writes_bfloat16_and_copies_the_tokenizer(copy, tmp_path):
   )
   with pytest.raises(errors.CheckpointError, match="unknown dtype 'int8'"):
     hf.save(there, params, config, dtype='int8')
-
-
-def test_the_former_name():
-  assert llama.load is hf.load
 
 
 @pytest.mark.some(3)

@@ -580,7 +580,7 @@ def test_rows_that_are_full_go_on(way):
 
   before, (after, y) = run(params)
   assert np.isfinite(y).all()
-  # And spoil nothing.
+  # The cache of the full row is unchanged.
   np.testing.assert_array_equal(after['cached_key'][0], before['cached_key'][0])
 
 

@@ -104,7 +104,7 @@ def test_direction(encoding, tells):
 
 
 def test_fire_bidirectional_normalises_by_the_later_of_the_two():
-  """Mirrored, FIRE differs by its normaliser alone: never below threshold."""
+  """Mirrored inputs change FIRE beyond the threshold, by its normaliser."""
   for threshold, tells in ((64.0, False), (2.0, True)):
     config = create(f'fire(init_threshold={threshold})')
     inputs = tokens()

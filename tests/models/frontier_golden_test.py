@@ -97,7 +97,7 @@ def gemma(p):
 
 
 def gated(p):
-  """Of each key head, rows of queries are before those of gates."""
+  """For each key head, rows of queries come before those of gates."""
   by_key_head = p['q_proj.weight'].reshape(G, -1, p['q_proj.weight'].shape[1])
   queries, gates = jnp.split(by_key_head, [H // G * D], axis=1)
   width = queries.shape[-1]

@@ -46,7 +46,7 @@ compiled_losses = jax.jit(token_losses, static_argnums=(0, 1, 5, 6))
 
 
 def losses(config, scheme, batch, *, train=False, packed=False):
-  """Of a batch by initial parameters."""
+  """Returns the losses of a batch with initial parameters."""
   params = initial(config)
   return compiled_losses(config, scheme, params, batch, 1, train, packed)
 

@@ -32,7 +32,7 @@ def tokens(length=L, batch=B, vocab_size=V):
 
 
 def boxed_shapes(module):
-  """Of the parameters, without a computation."""
+  """Returns the shapes of the parameters without computing them."""
   x = jnp.zeros((1, 1), int)
   return jax.eval_shape(module.init, jax.random.key(0), x)['params']
 
@@ -293,7 +293,7 @@ def test_program_does_not_grow_with_length(name):
 
 @pytest.mark.parametrize('name', NAMES[2:])
 def test_logical_axes(name):
-  """Of all parameters but those of the cell of flax."""
+  """All parameters have axes, except those of the cell of flax."""
   boxed = boxed_shapes(create(name))
   del boxed['cell']['rnn']
   for leaf in jax.tree.leaves(

@@ -438,7 +438,7 @@ def per_layer(kind, num_layers=4):
 @pytest.mark.some(2)
 @pytest.mark.parametrize('kind', ['positions', 'distances'])
 def test_scanned_layers_take_the_positions_of_their_own(kind, assert_close):
-  """Of four layers and two encodings in turn, each gets what is its own."""
+  """Each of four layers with two encodings gets its own positions."""
   encoding = 'alibi, kerple_log'
   unrolled = create(encoding, num_layers=4)
   scanned = create(encoding, num_layers=4, scan_layers=True)
@@ -554,7 +554,10 @@ def test_layers_take_encodings_in_turn():
   ids=lambda options: list(options)[-1],
 )
 def test_layers_take_options_in_turn(options, assert_close):
-  """A model is as one of a single option where the other layer is silent."""
+  """Each layer has its own option.
+
+  With the other layer disabled, outputs are those of a model with that option.
+  """
   field, values = list(options.items())[-1]
   params = params_of(create('alibi', 2))
   both = []
@@ -717,7 +720,7 @@ def test_initial_scale_of_residual_branches(
     *_, module, name, kind = ['', *(entry.key for entry in path)]
     if kind != 'kernel':
       continue
-    # Of heads and their dimensions, of hidden units, or of the width.
+    # Numbers of heads and their dimensions, of hidden units, or the width.
     fan_in = {'out': 32, 'down': 128}.get(name, 64)
     want = scale if name in ('out', 'down') else 1
     np.testing.assert_allclose(leaf.std() * fan_in**0.5, want, rtol=0.06)

@@ -31,7 +31,7 @@ def _call(scheme, index, lengths, key, train):
 
 
 def chi_square(samples, max_position):
-  """Of subsets against all being equally likely; and degrees of freedom."""
+  """Returns chi-squared of equally likely subsets, and degrees of freedom."""
   size = samples.shape[1]
   subsets = list(itertools.combinations(range(max_position), size))
   number = {subset: n for n, subset in enumerate(subsets)}

@@ -38,7 +38,7 @@ def test_a_task_by_length(tmp_path, monkeypatch):
       for n in lengths
     ]
   ]
-  # Of 64 tokens; the paper's columns at these ratios, of 8192.
+  # Trained at 64 tokens; the paper's columns at these ratios are for 8192.
   assert part['columns'] == [round(n / part['train_length']) for n in lengths]
   paper = dict(
     zip(

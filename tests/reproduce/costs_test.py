@@ -65,7 +65,7 @@ def test_remaining_runs_are_those_without_results(tmp_path, monkeypatch):
   (line,) = costs.remaining(experiment.parts, request)
   # Four runs of eight steps of 7.5 minutes.
   assert line.startswith(
-    'c4: 4 x 8 steps to train, about 240 min by steps of fire('
+    'c4: 4 x 8 steps to train, about 240 min at 450 s per step of fire('
   )
   left = part.unfinished(request, ())
   assert ['fixed' in one.model.encoding for one in left] == [True, False] * 2
@@ -106,7 +106,7 @@ def test_runs_that_start_from_other_models(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'lines'),
   [
-    # Of eight rows of a part, three are trained.
+    # Three of eight rows of a part are trained.
     ('su/mlm', ['sinusoidal: 3 x 8', 'rope: 3 x 8']),
     pytest.param(
       'randomized/table3',

@@ -857,9 +857,9 @@ def test_equal_paired_scores_rarely_differ(seeds, noise):
     found['parts'][0]['columns'] = [1, 2]
     row = found['parts'][0]['rows'][0]
     loss_CxSxW = noise * generator.normal(0, 1, (2, 1, 24))
-    # Of a seed on a window, alike at both lengths.
+    # Noise of a seed on a window, the same at both lengths.
     loss_CxSxW = loss_CxSxW + 2 * noise * generator.normal(0, 1, (seeds, 24))
-    # Of a seed, alike at both lengths and not.
+    # Noise of a seed, the same at both lengths and not.
     loss_CxSxW += generator.normal(0, 1, (seeds, 1))
     loss_CxSxW += generator.normal(0, 0.1, (2, seeds, 1))
     row['values'] = loss_CxSxW.mean(2).T.tolist()
@@ -971,7 +971,7 @@ def test_answers_to_single_examples():
   differences = 100**2 * 0.04 * 0.96 * 100 / 99
   assert test.variances[2] == pytest.approx(differences / 100 + 2)
   assert test.freedoms[2] == 99
-  # Of a constant, there is one more example.
+  # Constant scores leave one more example.
   constant = dataclasses.replace(comparison, low=80.0)
   errors = 100**2 * 0.06 * 0.94 * 100 / 99
   assert claims.test(found, constant).variances[2] == pytest.approx(

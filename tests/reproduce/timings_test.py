@@ -23,7 +23,7 @@ PART = timings.ForwardTiming(
   ratios=(1, 2),
   passes=3,
 )
-# Of each row and length.
+# Seconds of each row and length.
 PASSES = [('nope', 32), ('nope', 64), ('bounded', 32), ('bounded', 64)]
 
 
@@ -176,7 +176,7 @@ def test_what_a_user_sets_comes_last(tmp_path):
 
 @pytest.mark.slow
 def test_a_pass_gives_all_logits(tmp_path, monkeypatch):
-  """Of parameters and tokens of the seed; and it waits for them."""
+  """It uses the parameters and tokens of the seed, and waits for them."""
   config = PART.make_config(request_for(tmp_path))
   forward, _ = PART.models(config, 'tiny')
   waited, drawn = [], []

@@ -406,7 +406,7 @@ def test_refuses_questions(spec, question, message):
 
 
 def test_refuses_characters():
-  with pytest.raises(errors.ConfigError, match="'a' in '1a' is no token"):
+  with pytest.raises(errors.ConfigError, match="'a' in '1a' is not a token"):
     create('addition').encode('1+2', '1a')
   with pytest.raises(errors.ConfigError, match='hints from a to cx'):
     create('addition(index_hints=True)').encode('a1+a2', 'cy3')

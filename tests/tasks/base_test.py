@@ -183,7 +183,7 @@ def test_answers_must_have_the_form_of_the_task():
   assert task.encode('0 4 1 3', '3')['weights'].tolist() == [0, 0, 1, 0]
   with pytest.raises(errors.ConfigError, match='has 2 tokens; .* 1 tokens'):
     task.encode('0 4 1 3', '4 4')
-  with pytest.raises(errors.ConfigError, match='no token of synthetic'):
+  with pytest.raises(errors.ConfigError, match='not a token of synthetic'):
     task.encode('0 4 1 3', 'w')
   for name in ('synthetic/flip_flop', 'arithmetic/addition'):
     with pytest.raises(errors.ConfigError):

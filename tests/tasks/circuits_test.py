@@ -70,12 +70,12 @@ def test_vocab_majority():
 
 
 def test_ties_of_vocab_majority():
-  """Of two tokens, the greater one becomes the lesser."""
+  """The greater of two tokens becomes the lesser."""
   task = tasks.create('synthetic/vocab_majority(vocabulary=6)')
   inputs, targets = map(np.asarray, task.sample(KEY, 200, 2))
   assert (inputs[:, 0] == inputs[:, 1]).all()
   assert (targets[:, 2] == inputs[:, 0]).all()
-  # Of 25 pairs, 9 have the lesser token 1.
+  # 9 of 25 pairs have the lesser token 1.
   assert abs((inputs[:, 0] == 1).mean() - 9 / 25) < 0.1
   with pytest.raises(errors.SpecError, match='it must be >= 3'):
     tasks.create('synthetic/vocab_majority(vocabulary=2)')

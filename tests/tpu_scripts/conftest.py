@@ -58,7 +58,7 @@ class Cloud:
       (folder / verb).write_text(''.join(f'{scene}\n' for scene in scenes))
 
   def run(self, line, stdin='', **settings):
-    """Runs a script with its arguments, told in one line."""
+    """Runs a script; `line` is its name and arguments."""
     name, *arguments = line.split()
     process = subprocess.Popen(
       ['bash', SCRIPTS / name, *arguments],

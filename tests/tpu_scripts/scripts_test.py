@@ -244,7 +244,7 @@ def test_settings_that_are_missing(cloud, name, setting):
 def test_settings_that_are_wrong(cloud, setting, value):
   done = cloud.run('create.sh', **{setting: value})
   if setting == 'QUEUED':
-    # What is empty is what was not said.
+    # An empty setting counts as unset.
     assert done.returncode == 0
     return
   assert done.returncode == 2

@@ -133,7 +133,7 @@ def test_setup(pod):
   (pod.homes[0] / 'lengen/source/mine').touch()
   assert 'is installed' in pod.run('setup.sh').stdout
   assert pip[0].read_text() == install
-  # Of a revision that is no longer the newest.
+  # The revision is no longer the newest.
   second = commit(pod.repository, 'second')
   commit(pod.repository, 'third')
   pod.env['REVISION'] = second

@@ -92,7 +92,7 @@ def test_largest():
 
 def test_padding_of_tiles():
   size = dict((shape, n) for n, shape, _ in hlo.largest(PROGRAM, 10))
-  # Of the layout {1,2,0}, 12 heads are neighbours: 128 with padding.
+  # In the layout {1,2,0}, 12 heads are the minor dimension, padded to 128.
   assert size['bf16[768,12,64]'] == 768 * 128 * 64 * 2
   assert size['f32[]'] == 128 * 4
 

@@ -40,7 +40,7 @@ class Bucket:
       **os.environ,
       'JAX_PLATFORMS': 'cpu',
       'PYTHONPATH': str(ROOT),
-      # Of gcsfs, which etils uses without TensorFlow, and of tensorstore.
+      # Of gcsfs, used by etils without TensorFlow, and of tensorstore.
       'EPATH_USE_TF': 'false',
       'STORAGE_EMULATOR_HOST': url,
       'TENSORSTORE_GCS_HTTP_URL': url,

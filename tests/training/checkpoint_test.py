@@ -372,14 +372,14 @@ def test_data_goes_on_where_it_stood(tmp_path):
   batches = Counted()
   checkpoints.restore(like, batches=batches)
   assert batches.next() == 2
-  # A number that is another and would do.
+  # A different but plausible number.
   (file,) = (tmp_path / 'checkpoints' / '2' / 'data').rglob('next.json')
   file.write_text(file.read_text().replace('2', '7'))
   batches, warnings = Counted(), []
   assert int(checkpoints.restore(like, warnings.append, batches=batches).step)
   assert batches.next() == 1
   assert 'step 2: the state of the data is damaged' in warnings[0]
-  # Who needs no data does not mind.
+  # Restoring without batches ignores the state of the data.
   assert int(checkpoints.restore(like).step) == 2
   checkpoints.save(make_state(3))
   checkpoints.restore(like, warnings.append, batches=batches)
@@ -475,7 +475,7 @@ def test_what_stays_after_a_save_that_failed(tmp_path, monkeypatch):
   checkpoints = checkpoint.Checkpointer(tmp_path, None, keep=2)
   for step in (1, 2, 3, 4, 5):
     if step == 3:
-      # Of the third, and not of the second.
+      # The third save fails, after the second.
       wait_for(lambda: checkpoints.durable_step() == 2)
     gate.error = OSError('full') if step == 3 else None
     checkpoints.save(make_state(step))

@@ -34,7 +34,7 @@ def test_every_bit_counts(dtype):
   for place in range(0, array.nbytes * 8, 13):
     changed = array.copy()
     changed.view(np.uint8).reshape(-1)[place // 8] ^= 1 << place % 8
-    # Either sum would do.
+    # Each of the two sums detects the change.
     assert all(a != b for a, b in zip(sums(changed), before, strict=True))
 
 

@@ -14,13 +14,6 @@ from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
 
-@pytest.fixture
-def tiny_config(tiny_config):
-  """One layer compiles faster."""
-  tiny_config.model.num_layers = 1
-  return tiny_config
-
-
 def test_parse_runs(tiny_config):
   runs = runs_lib.parse(
     "rope(scale=4.) | randomized(max_position=9, test='even') | none; alibi;"

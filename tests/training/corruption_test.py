@@ -128,7 +128,7 @@ def delete_folder(rng, folder):
 
 
 def swap(rng, folder):
-  """Puts in an item of another checkpoint."""
+  """Replaces an item by that of another checkpoint."""
   item = rng.choice(sorted(f.name for f in folder.iterdir() if f.is_dir()))
   other = rng.choice([s for s in STEPS if str(s) != folder.name])
   shutil.rmtree(folder / item)

@@ -21,13 +21,6 @@ def log(folder):
   return [(e['step'], e['loss'], e['grad_norm']) for e in entries]
 
 
-@pytest.fixture
-def tiny_config(tiny_config):
-  """One layer compiles faster."""
-  tiny_config.model.num_layers = 1
-  return tiny_config
-
-
 @pytest.mark.parametrize(
   'encoding, positions, scan',
   [
@@ -278,7 +271,7 @@ def test_table_shorter_than_training(tmp_path, tiny_config, corpus):
   tiny_config.model.encoding = 'learned(max_position=31)'
   with pytest.raises(errors.LengthError, match='no entry for position 31'):
     loop.train(tiny_config, tmp_path / 'run', corpus=corpus)
-  # Nothing is left that would stand in the way of the mended command.
+  # No folder remains that would block the corrected command.
   assert not (tmp_path / 'run').exists()
 
 

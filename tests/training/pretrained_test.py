@@ -10,7 +10,7 @@ import pytest
 from configs import stdlib as stdlib_config
 from lengen_jax import errors
 from lengen_jax.data import vocabulary
-from lengen_jax.interop import llama, weights
+from lengen_jax.interop import hf, weights
 from lengen_jax.models import stacking
 from lengen_jax.training import export, loop, pretrained
 from tests import helpers
@@ -86,7 +86,7 @@ def test_a_vocabulary_that_is_given():
 
 
 def test_a_checkpoint_of_transformers(tmp_path):
-  found, (params, model) = pretrained.load(LLAMA), llama.load(LLAMA)
+  found, (params, model) = pretrained.load(LLAMA), hf.load(LLAMA)
   assert_same(found.params, params)
   assert (found.model, found.positions) == (model, 'standard')
   assert (found.train_length, found.fingerprint) == (32, '')

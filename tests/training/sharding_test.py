@@ -60,8 +60,8 @@ def test_evaluation_on_a_mesh():
     assert len(others) == 2
     for one in others:
       np.testing.assert_allclose(one, alone, rtol=2e-6)
-  # Of attention split eight times over a sequence, each device has the pairs of
-  # its own queries; keys are what is largest then.
+  # With the sequence split over eight devices, each device holds the pairs of
+  # its own queries, so the keys are the largest array.
   alone, split = found['pairs']
   assert split <= alone / 4
 

@@ -12,13 +12,6 @@ from lengen_jax.training import groups
 from lengen_jax.training import run as run_lib
 
 
-@pytest.fixture
-def tiny_config(tiny_config):
-  """One layer compiles faster."""
-  tiny_config.model.num_layers = 1
-  return tiny_config
-
-
 def batch_of(rows, length=16):
   tokens = jax.random.randint(jax.random.key(9), (rows, length + 1), 0, 256)
   ones = jnp.ones((rows, length), jnp.int32)
@@ -138,7 +131,7 @@ def test_lora_trains_its_kernels_and_the_encoding(tiny_config):
 @pytest.mark.some(2)
 @pytest.mark.parametrize('scan_layers', [False, True])
 def test_frozen_kernels_have_no_gradients(tiny_config, scan_layers):
-  """Of three products per kernel, one is left out, and so is its memory."""
+  """A frozen kernel needs two of three products, and less memory."""
   found = []
   for rank in (None, 1):
     tiny_config.model.update(

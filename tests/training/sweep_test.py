@@ -296,7 +296,7 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     losses = point['trajectory']['loss']
     assert losses[0] != losses[1] != losses[2]
   for call, before, after in (
-    # Of step 3, the checkpoint and the scores are kept.
+    # The checkpoint and the scores of step 3 are kept.
     (5, [0, 0, 2, 3, 4], [3, 3, 4, 5, 6]),
     # Step 5 is tested again.
     (6, [0, 0, 2, 3, 4, 5], [3, 3, 4, 5, 6]),

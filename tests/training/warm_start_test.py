@@ -18,7 +18,7 @@ from configs import pretrained as config_of_pretrained
 from configs import stdlib as stdlib_config
 from lengen_jax import encodings, errors
 from lengen_jax.encodings import convert
-from lengen_jax.interop import llama
+from lengen_jax.interop import hf
 from lengen_jax.interop import weights as weights_lib
 from lengen_jax.models import config as model_config
 from lengen_jax.models import presets, stacking, transformer
@@ -294,7 +294,7 @@ def bias(spec, params, *, bidirectional=False):
 
 
 def relative_rms(got, want):
-  """Of keys up to the query, relative to the largest entry."""
+  """Returns the error over keys up to the query, over the largest entry."""
   q, k = np.tril_indices(LENGTH)
   got, want = np.asarray(got)[:, q, k], np.asarray(want)[:, q, k]
   return np.sqrt(np.mean((got - want) ** 2)) / np.abs(want).max()
@@ -629,7 +629,7 @@ def test_rounded_parameters_and_lora_resume(
   paths = ' '.join(checkpoints.record(config.train.steps)['state'])
   checkpoints.close()
   assert 'layer_0' in paths and 'layers' not in paths
-  # Of the source, frozen parameters are rounded; the others have moved.
+  # Frozen parameters are those of the source, rounded; the others have moved.
   before, after = (
     np.asarray(flat(state.params)['layer_0/mlp/up/kernel'])
     for state in (pretrained.restore(trained).state, restored)
@@ -680,13 +680,13 @@ def test_sources_that_do_not_serve(tmp_path, trained, corpus):
   config.model.width = 48
   error = refused(config, tmp_path / 'run', corpus, errors.CheckpointError)
   assert 'set model.width=32 instead of 48' in error
-  # Nothing is left that would stand in the way of the mended command.
+  # No folder remains that would block the corrected command.
   assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize('encoding', ['rope(scale=2.)', 'nope'])
 def test_a_run_starts_from_weights(tmp_path, corpus, capsys, encoding):
-  params, source = llama.load(LLAMA)
+  params, source = hf.load(LLAMA)
   config = config_of_pretrained.get_config(f'{LLAMA},tiny')
   config.train.steps = 0
   config.data.train_length, config.eval.lengths = LENGTH, (LENGTH,)

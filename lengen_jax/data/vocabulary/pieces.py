@@ -45,8 +45,9 @@ class SentencePiece(base.Vocabulary):
       self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError:
       raise errors.CorpusError(
-        f'{path} ({len(content)} bytes) is no SentencePiece model, or corrupt; '
-        'copy it again, or delete it and run lengen prepare --vocabulary-size=N'
+        f'{path} ({len(content)} bytes) is not a SentencePiece model, or '
+        'corrupt; copy it again, or delete it and run lengen prepare '
+        '--vocabulary-size=N'
       ) from None
     self._path = str(path)
     self.fingerprint = hashlib.sha256(content).hexdigest()[:16]

@@ -62,7 +62,7 @@ class Tokenizer(base.Vocabulary):
       self._model = tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # The type depends on the version.
       raise errors.CorpusError(
-        f'{self._file} ({len(content)} bytes) is no tokenizer, or corrupt '
+        f'{self._file} ({len(content)} bytes) is not a tokenizer, or corrupt '
         f'({errors.reason(error)}); copy it again'
       ) from None
     # Files may ask for truncation or padding, which would change the text.

@@ -44,7 +44,7 @@ def parse(text: str, hints: bool) -> list[int]:
   then aa, ab and so on. Without, `x` is `*`.
 
   Raises:
-    errors.ConfigError: a part of the text is no token.
+    errors.ConfigError: a part of the text is not a token.
   """
   known = _CHARACTERS | (_HINTS if hints else {'x': TIMES})
   ids = []
@@ -52,7 +52,7 @@ def parse(text: str, hints: bool) -> list[int]:
     if part not in known:
       letters = f', and hints from a to {_letters(HINTS - 1)}' * hints
       raise errors.ConfigError(
-        f'{part!r} in {text!r} is no token; write digits, + - * = >{letters}'
+        f'{part!r} in {text!r} is not a token; write digits, + - * = >{letters}'
       )
     ids.append(known[part])
   return ids
@@ -71,8 +71,8 @@ def check_hints(text: str, ids: Any) -> None:
       expected = first if token in (PLUS, EQUALS) else expected
     elif token != expected:
       raise errors.ConfigError(
-        f'{text!r} has the hint {_TEXTS[token]} where {_TEXTS[expected]} '
-        f'follows; the hints of each number go on from {_TEXTS[first]}'
+        f'{text!r} has the hint {_TEXTS[token]} where {_TEXTS[expected]} is '
+        f'expected; the hints of each number start at {_TEXTS[first]}'
       )
     else:
       expected = HINT + (token + 1 - HINT) % HINTS

@@ -16,13 +16,7 @@ from lengen_jax.tasks.base import Length
 SEPARATOR = 2
 
 
-class ContextSensitiveTask(chomsky.ChomskyTask):
-  """Base of the context-sensitive tasks."""
-
-  level = 'cs'
-
-
-class DuplicateString(ContextSensitiveTask):
+class DuplicateString(chomsky.ChomskyTask):
   """The input bits, repeated once."""
 
   formula = 'w w'
@@ -34,7 +28,7 @@ class DuplicateString(ContextSensitiveTask):
     return x[jnp.arange(2 * x.shape[0]) % n]
 
 
-class MissingDuplicateString(ContextSensitiveTask):
+class MissingDuplicateString(chomsky.ChomskyTask):
   """The bit replaced by token 2 in a string that occurs twice.
 
   Inputs of odd length end with token 3. At length 1, input and target are 1.
@@ -62,7 +56,7 @@ class MissingDuplicateString(ContextSensitiveTask):
     return jnp.where(n == 1, 1, x[twin])[None]
 
 
-class OddsFirst(ContextSensitiveTask):
+class OddsFirst(chomsky.ChomskyTask):
   """The bits at odd indices, counted from 0, then those at even ones."""
 
   formula = 'x[1::2] x[0::2]'
@@ -74,7 +68,7 @@ class OddsFirst(ContextSensitiveTask):
     return x[jnp.clip(jnp.where(odd < n, odd, even), 0, x.shape[0] - 1)]
 
 
-class BinaryTask(ContextSensitiveTask):
+class BinaryTask(chomsky.ChomskyTask):
   """Base of the tasks on two positive numbers, lowest bit first.
 
   Token 2 separates the numbers and ends the target. Below length 3, the input
@@ -128,7 +122,7 @@ class BinaryMultiplication(BinaryTask):
     return terminate(carry(product), self.output_length(n))
 
 
-class ComputeSqrt(ContextSensitiveTask):
+class ComputeSqrt(chomsky.ChomskyTask):
   """Integer part of the square root; numbers have their highest bit first."""
 
   formula = 'floor(sqrt(x))'
@@ -168,7 +162,7 @@ class ComputeSqrt(ContextSensitiveTask):
     return jax.lax.scan(digit, (zero, zero), (high_bit, low_bit))[1]
 
 
-class BucketSort(ContextSensitiveTask):
+class BucketSort(chomsky.ChomskyTask):
   """The tokens, 0 to 4, sorted."""
 
   formula = 'sorted x'

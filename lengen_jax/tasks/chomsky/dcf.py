@@ -16,13 +16,7 @@ MODULUS = 5
 PLUS, MINUS, TIMES, OPEN, CLOSE = 5, 6, 7, 8, 9
 
 
-class ContextFreeTask(chomsky.ChomskyTask):
-  """Base of the deterministic context-free tasks."""
-
-  level = 'dcf'
-
-
-class StackManipulation(ContextFreeTask):
+class StackManipulation(chomsky.ChomskyTask):
   """Content of a stack after a sequence of actions, from the top down.
 
   The input is the stack of 0 and 1 from the bottom up, then the actions: 2
@@ -59,7 +53,7 @@ class StackManipulation(ContextFreeTask):
     return y.at[size].set(self.terminator)
 
 
-class ReverseString(ContextFreeTask):
+class ReverseString(chomsky.ChomskyTask):
   """The input bits in reverse order."""
 
   formula = 'x_n ... x_1'
@@ -68,7 +62,7 @@ class ReverseString(ContextFreeTask):
     return x[jnp.maximum(n - 1 - jnp.arange(x.shape[0]), 0)]
 
 
-class ModularArithmeticBrackets(ContextFreeTask):
+class ModularArithmeticBrackets(chomsky.ChomskyTask):
   """Value of an expression with brackets, modulo 5.
 
   Tokens: 0 to 4 are digits, then + - * ( ); 10 is never drawn.
@@ -89,7 +83,7 @@ class ModularArithmeticBrackets(ContextFreeTask):
     return evaluate(jnp.where(inside, x, -1))[None]
 
 
-class SolveEquation(ContextFreeTask):
+class SolveEquation(chomsky.ChomskyTask):
   """The value of x in an equation modulo 5.
 
   The input is an expression of + and - with x in place of one digit, `=` and

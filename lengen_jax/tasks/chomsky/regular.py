@@ -18,7 +18,6 @@ PLUS, MINUS, TIMES = 5, 6, 7
 class RegularTask(chomsky.ChomskyTask):
   """Base of the regular tasks; the target is one class."""
 
-  level = 'regular'
   target_length = 1
 
 

@@ -123,8 +123,8 @@ def test_a_model_that_cannot_be_written(tmp_path):
   'content, reason',
   [
     (None, r'no vocabulary at .*a\.model \(No such file.*--vocabulary-size=N'),
-    (b'', r'a\.model \(0 bytes\) is no .* copy it again'),
-    (b'garbage', r'a\.model \(7 bytes\) is no SentencePiece model'),
+    (b'', r'a\.model \(0 bytes\) is not a .* copy it again'),
+    (b'garbage', r'a\.model \(7 bytes\) is not a SentencePiece model'),
   ],
 )
 def test_models_that_are_missing_or_broken(tmp_path, content, reason):
@@ -137,7 +137,7 @@ def test_models_that_are_missing_or_broken(tmp_path, content, reason):
 def test_a_model_that_was_cut_short(model, tmp_path):
   content = model.read_bytes()
   (tmp_path / 'a.model').write_bytes(content[: len(content) // 2])
-  with pytest.raises(errors.CorpusError, match='is no SentencePiece model'):
+  with pytest.raises(errors.CorpusError, match='is not a SentencePiece model'):
     vocabulary.create(str(tmp_path / 'a.model'))
 
 

@@ -271,7 +271,7 @@ def test_fingerprints(tmp_path):
 
 
 def test_copies(tmp_path):
-  """Of the files that determine ids; a copy is not copied onto itself."""
+  """The files that determine ids are copied, but not onto themselves."""
   vocab = vocabulary.create(str(GOLDEN / 'qwen2' / 'tokenizer.json'))
   vocab.copy_to(tmp_path)
   folder = tmp_path / 'vocabulary'
@@ -292,7 +292,7 @@ def test_copies(tmp_path):
       r'cannot read .*tokenizer\.json \(No such file.*data\.vocabulary must be '
       "'bytes', the path of a SentencePiece model, or a folder with",
     ),
-    ('tokenizer.json', '', r'tokenizer\.json \(0 bytes\) is no tokenizer'),
+    ('tokenizer.json', '', r'tokenizer\.json \(0 bytes\) is not a tokenizer'),
     ('tokenizer.json', '{}', r'corrupt \(.*Model missing.*\); copy it again'),
     ('tokenizer_config.json', '{', r'_config\.json is corrupt \(.*\); copy it'),
     ('tokenizer_config.json', '[1]', r'_config\.json is corrupt'),

@@ -104,7 +104,8 @@ def test_mean_is_over_rows_and_the_best_is_within_a_row():
 
 
 def test_rouge_by_hand():
-  # Of 4 and 3 tokens 3 are shared, a pair of 3 and 2; 'a c' or 'a b' in order.
+  # 3 of 4 and of 3 tokens are shared, and a pair of 3 and 2; 'a c' or 'a b' in
+  # order.
   components = scrolls.rouge_components(['a b c d'], [['a c b']])
   assert components['rouge1'] == pytest.approx(600 / 7)
   assert components['rouge2'] == 0

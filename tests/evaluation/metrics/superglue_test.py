@@ -68,7 +68,7 @@ def test_matthews():
   targets = [1, 1, 1, 0, 0, 0, 1, 1]
   want = (3 * 2 - 1 * 2) / math.sqrt(4 * 5 * 3 * 4)
   assert superglue.matthews(predictions, targets) == pytest.approx(100 * want)
-  # Of 0 and 1, it is Pearson's correlation.
+  # For labels 0 and 1, it is Pearson's correlation.
   assert superglue.pearson(predictions, targets) == pytest.approx(100 * want)
 
 
