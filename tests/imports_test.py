@@ -34,6 +34,7 @@ RANKS = {
   'progress': 0,
   'specs': 0,
   'errors': 0,
+  'extra': 0,
   'types': 0,
 }
 TENSORFLOW = {

@@ -6,7 +6,7 @@ is a dataset of TensorFlow Datasets.
 
 from typing import Any
 
-from lengen_jax.data import extra
+from lengen_jax import extra
 from lengen_jax.data.config import DataConfig
 from lengen_jax.data.corpus import Corpus, read_stdlib
 from lengen_jax.data.windows import EvaluationWindows, TrainingWindows

@@ -26,9 +26,9 @@ import uuid
 
 import numpy as np
 
-from lengen_jax import errors
-from lengen_jax.data import extra, remote, sources, vocabulary
+from lengen_jax import errors, extra
 from lengen_jax.data import manifest as manifest_lib
+from lengen_jax.data import remote, sources, vocabulary
 
 # Bytes of files per piece. A larger file is divided if it can be. A state.json
 # counts pieces: unfinished folders cannot be resumed with another value.

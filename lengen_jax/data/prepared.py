@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lengen_jax import errors
-from lengen_jax.data import chunks, extra, mirror, windows
+from lengen_jax import errors, extra
+from lengen_jax.data import chunks, mirror, windows
 from lengen_jax.data import manifest as manifest_lib
 from lengen_jax.data.config import DataConfig
 

@@ -18,8 +18,8 @@ from typing import Any
 import zipfile
 import zlib
 
-from lengen_jax import errors
-from lengen_jax.data import extra, remote
+from lengen_jax import errors, extra
+from lengen_jax.data import remote
 
 _MEMBER = '.zip!/'
 _LINES = ('.jsonl', '.json')

@@ -5,8 +5,7 @@ import pathlib
 import posixpath
 from typing import Any, IO, TypeAlias
 
-from lengen_jax import errors
-from lengen_jax.data import extra
+from lengen_jax import errors, extra
 
 
 class Path:

@@ -13,8 +13,8 @@ import pathlib
 import re
 from typing import Any
 
-from lengen_jax import errors, specs
-from lengen_jax.data import extra, paths, readers, remote
+from lengen_jax import errors, extra, specs
+from lengen_jax.data import paths, readers, remote
 
 SPLITS = ('train', 'validation', 'test')
 _SPLIT_WORDS = {

@@ -9,7 +9,6 @@ the package safetensors.
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
-import importlib
 import json
 import os
 import pathlib
@@ -19,7 +18,7 @@ from flax import traverse_util
 import jax
 import numpy as np
 
-from lengen_jax import errors
+from lengen_jax import errors, extra
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.types import Params, PathLike
@@ -256,13 +255,9 @@ def library(name: str) -> Any:
   Raises:
     errors.CheckpointError: the package is not installed.
   """
-  try:
-    return importlib.import_module(name)
-  except ImportError as error:
-    raise errors.CheckpointError(
-      "safetensors files need the weights extra: pip install 'lengen_jax"
-      f"[weights]' ({error})"
-    ) from error
+  return extra.load(
+    name, 'a safetensors file', 'weights', errors.CheckpointError
+  )
 
 
 def _local(path: PathLike) -> pathlib.Path:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import ml_collections
 
-from lengen_jax import errors
+from lengen_jax import errors, extra
 from lengen_jax.training import files
 
 
@@ -56,14 +56,12 @@ class TensorBoard:
   """
 
   def __init__(self, folder: files.Path, first_step: int, now: float) -> None:
-    try:
-      from tensorboardX import event_file_writer
-      from tensorboardX.proto import event_pb2, summary_pb2
-    except ImportError as error:
-      raise errors.ConfigError(
-        'train.tensorboard needs the extra tensorboard: pip install '
-        f"'lengen_jax[tensorboard]' ({error})"
-      ) from None
+    extra.load(
+      'tensorboardX', 'train.tensorboard', 'tensorboard', errors.ConfigError
+    )
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2, summary_pb2
+
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
     event_file_writer.directory_check(str(folder))
     # File names have a resolution of one second; the step makes them unique.
@@ -105,13 +103,7 @@ class Wandb:
   def __init__(
     self, config: ml_collections.ConfigDict, folder: files.Path, began: str
   ) -> None:
-    try:
-      import wandb
-    except ImportError as error:
-      raise errors.ConfigError(
-        'train.wandb needs the extra wandb: pip install '
-        f"'lengen_jax[wandb]' ({error})"
-      ) from None
+    wandb = extra.load('wandb', 'train.wandb', 'wandb', errors.ConfigError)
     # The date distinguishes a folder that was deleted and created again.
     run_id = hashlib.sha256(f'{folder} {began}'.encode()).hexdigest()[:16]
     try:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lengen_jax import errors
-from lengen_jax.data import extra
+from lengen_jax import errors, extra
 from lengen_jax.data.vocabulary import base
 
 # The copy in a folder of prepared data.

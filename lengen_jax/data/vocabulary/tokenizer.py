@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lengen_jax import errors
-from lengen_jax.data import extra
+from lengen_jax import errors, extra
 from lengen_jax.data.vocabulary import base
 
 _FILE = 'tokenizer.json'

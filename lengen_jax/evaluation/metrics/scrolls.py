@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lengen_jax import errors
+from lengen_jax import errors, extra
 from lengen_jax.evaluation import metrics
 
 # The metric of each task; its score enters the average of the benchmark.
@@ -88,12 +88,8 @@ def rouge_components(
   and 0-9; text in other scripts has no tokens.
   """
   metrics.check_texts(predictions, references)
-  try:
-    from rouge_score import rouge_scorer
-  except ImportError as error:
-    raise errors.MetricError(
-      "ROUGE needs the package rouge-score: pip install 'lengen_jax[data]'"
-    ) from error
+  extra.load('rouge_score', 'ROUGE', 'data', errors.MetricError)
+  from rouge_score import rouge_scorer
 
   scorer = rouge_scorer.RougeScorer(list(ROUGE_TYPES), use_stemmer=False)
   scores = [

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lengen_jax.data import extra, paths
+from lengen_jax import extra
+from lengen_jax.data import paths
 from lengen_jax.types import PathLike
 
 Rng = np.random.Generator

@@ -6,16 +6,21 @@ from typing import Any
 from lengen_jax import errors
 
 
-def load(module: str, what: str, extra: str = 'data') -> Any:
+def load(
+  module: str,
+  what: str,
+  extra: str = 'data',
+  error_type: type[errors.LengenError] = errors.CorpusError,
+) -> Any:
   """Imports a module of an extra, which the operation `what` requires.
 
   Raises:
-    errors.CorpusError: the import fails.
+    error_type: the import fails.
   """
   try:
     return importlib.import_module(module)
   except ImportError as error:
-    raise errors.CorpusError(
+    raise error_type(
       f"{what} needs the {extra} extra: pip install 'lengen_jax[{extra}]' "
       f'({error})'
     ) from error
