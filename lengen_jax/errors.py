@@ -6,6 +6,12 @@ A message names the value, the limit and the fix.
 
 from collections.abc import Iterable
 
+# The fix where a bucket cannot be reached.
+BUCKET_HINT = (
+  'check that the bucket exists and that this machine has credentials for it '
+  '(gcloud auth application-default login)'
+)
+
 
 class LengenError(ValueError):
   """Base class of errors that the caller can fix.

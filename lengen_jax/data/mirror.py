@@ -229,10 +229,7 @@ def _reported(path: str, copy: pathlib.Path) -> Iterator[None]:
   except errors.LengenError:
     raise
   except Exception as error:  # The type depends on the store.
-    fix = (
-      'check that the bucket exists and that this machine has credentials for '
-      'it (gcloud auth application-default login)'
-    )
+    fix = errors.BUCKET_HINT
     if getattr(error, 'errno', None):
       fix = 'check XDG_CACHE_HOME and the free space'
     raise errors.CorpusError(

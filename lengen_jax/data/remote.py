@@ -110,9 +110,7 @@ def _listed(folder: str, pattern: str) -> dict[str, int]:
     [found] = systems.match([folder + pattern])
   except Exception as error:  # The type depends on the store.
     raise errors.CorpusError(
-      f'cannot list {folder}: {errors.reason(error)}; check that it exists and '
-      'that this machine has credentials for it (gcloud auth '
-      'application-default login)'
+      f'cannot list {folder}: {errors.reason(error)}; {errors.BUCKET_HINT}'
     ) from error
   return {one.path: one.size_in_bytes for one in found.metadata_list}
 

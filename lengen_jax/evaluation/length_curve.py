@@ -48,15 +48,18 @@ class LengthLoss:
   @property
   def perplexity(self) -> float | None:
     """Returns exp(loss); None if the loss is missing or exp overflows."""
-    return (
-      math.exp(self.loss) if self.loss is not None and self.loss < 700 else None
-    )
+    return perplexity(self.loss)
 
   def bits_per_byte(self, bytes_per_token: float | None) -> float | None:
     """Returns the loss in bits per byte of text; None if data are not text."""
     if self.loss is None or bytes_per_token is None:
       return None
     return self.loss / math.log(2) / bytes_per_token
+
+
+def perplexity(loss: float | None) -> float | None:
+  """Returns exp(loss); None if the loss is missing or exp overflows."""
+  return None if loss is None or loss >= 700 else math.exp(loss)
 
 
 def run(

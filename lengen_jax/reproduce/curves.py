@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from lengen_jax.evaluation import length_curve
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
@@ -124,7 +125,7 @@ def _at_steps(curve: Results) -> list[Results]:
   tested = curve['trajectory']
   return [
     {name: values[n] for name, values in tested.items()}
-    | {'perplexity': [*map(_exp, tested['loss'][n])]}
+    | {'perplexity': [*map(length_curve.perplexity, tested['loss'][n])]}
     for n in range(len(tested['steps']))
   ]
 
@@ -169,11 +170,6 @@ def crossed(score_SxW: np.ndarray) -> Results:
   freedom = math.prod(size - 1 for size in score_SxW.shape)
   noise = float((own_SxW**2).sum()) / freedom if freedom else 0.0
   return {'mean': mean_W.round(6).tolist(), 'noise': noise}
-
-
-def _exp(loss: float | None) -> float | None:
-  """Returns the perplexity of a loss; None if missing or infinite."""
-  return None if loss is None or loss >= 700 else math.exp(loss)
 
 
 def restore(workdir: files.Path, spec: str) -> run_lib.Trained:

@@ -40,12 +40,7 @@ def make_folder(path: PathLike) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     path.exists()
   except Exception as error:  # Object stores raise errors of their own.
-    hint = ''
-    if is_remote(path):
-      hint = (
-        '; check that the bucket exists and that this machine has credentials '
-        'for it (gcloud auth application-default login)'
-      )
+    hint = f'; {errors.BUCKET_HINT}' if is_remote(path) else ''
     raise errors.WorkdirError(
       f'cannot make the workdir {path}: {errors.reason(error)}{hint}'
     ) from None
