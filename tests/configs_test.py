@@ -66,7 +66,7 @@ def test_every_file_is_here():
   assert {path.stem for path in folder.glob('*.py')} == {*MENUS} | SWEEPS | OWN
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize('size', SIZES)
 @pytest.mark.parametrize('name', MENUS)
 def test_builds(name, size):

@@ -98,7 +98,7 @@ def by_name(cases):
   return [pytest.param(case, id=case['name']) for case in cases]
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(6)
 @pytest.mark.parametrize('case', by_name(CASES['command']))
 def test_message_of_a_command(case, home, monkeypatch, request):
   for module in 'libtpu', 'apache_beam':
@@ -211,7 +211,7 @@ def entries():
     yield heading, re.search(r'^```console\n(.*?)^```', body, re.M | re.S)[1]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
   'heading, text',
   [

@@ -143,6 +143,7 @@ def test_golden_rotation_at_positions_per_head(case, assert_close):
   assert_close(y, REPO[f'{case}/out'], 1e-4)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'case', ['zero_bias', 'learned_bias', 'float_positions']
 )

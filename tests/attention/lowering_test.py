@@ -88,6 +88,7 @@ def test_kernels_lower_for_gpus(monkeypatch, spec, options, kernels):
   assert len(re.findall('xla.gpu.triton', text)) == kernels
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'spec, options, kernels',
   [

@@ -309,6 +309,7 @@ def test_more_hosts_than_files_is_said(folder, capsys):
   assert '2 files for 4 hosts' in capsys.readouterr().out
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'task, fields',
   [

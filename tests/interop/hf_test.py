@@ -88,7 +88,7 @@ def refused(folder):
   return str(caught.value)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize('name', NAMES + OTHERS)
 def test_logits_are_those_of_transformers(name, assert_close):
   params, config = load(name)
@@ -445,7 +445,7 @@ def test_scanned_losses(name, assert_close):
   assert_close(found, want[..., 0])
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize('name', ('untied', *OTHERS, *NAMES[1:]))
 def test_decoding_equals_a_forward_pass(name, assert_close):
   params, config = load(name)

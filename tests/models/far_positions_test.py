@@ -28,7 +28,8 @@ QUICK = (
 SCHEMES = testing.contextual_specs()
 # All but 'nope', which ignores positions, with one scheme each.
 PAIRS = [
-  *QUICK,
+  QUICK[0],
+  *(pytest.param(*pair, marks=pytest.mark.slow) for pair in QUICK[1:]),
   *(
     pytest.param(spec, scheme, marks=pytest.mark.slow)
     for n, spec in enumerate(testing.encoding_specs())

@@ -76,7 +76,7 @@ def run(task, model, params, inputs, targets, length):
   return batches.at_targets(task, outputs, inputs, targets, length)
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(8)
 @pytest.mark.parametrize('encoding, scheme', CASES)
 def test_padded_equals_unpadded(encoding, scheme, assert_close):
   task = tasks.create(TASKS[len(encoding) % 3])

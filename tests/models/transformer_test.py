@@ -375,6 +375,7 @@ def assert_same_gradients(got, want, tolerance=1e-5):
     assert np.abs(g - w).max() <= bound, path
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   'encoding, num_layers, kwargs',
   [
@@ -948,7 +949,7 @@ def test_an_output_head_of_ones_own(assert_close):
   assert_close(losses, want)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
   'fields',
   [

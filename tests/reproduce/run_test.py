@@ -844,6 +844,7 @@ def test_equal_models_rarely_differ(seeds, noise):
   assert 0.01 < held / trials / 3 < 0.07
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('seeds', (2, 3, 5))
 @pytest.mark.parametrize('noise', [0.0, 1.0])
 def test_equal_paired_scores_rarely_differ(seeds, noise):
@@ -979,6 +980,7 @@ def test_answers_to_single_examples():
   )
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('shared', [0.0, 0.5, 1.0])
 @pytest.mark.parametrize('known', [False, True])
 def test_seeds_that_share_test_examples(shared, known):
@@ -1043,7 +1045,7 @@ def test_claims_have_paired_scores():
   assert all(one.paired for one in claim.comparisons)
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(6)
 @pytest.mark.parametrize('seeds', [2, 3, 5])
 @pytest.mark.parametrize(
   ('of_seeds', 'both', 'held_by_seeds'),

@@ -70,7 +70,7 @@ def value(text, reverses):
   return int(digits[::-1] if reverses else digits), len(digits)
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(12)
 @pytest.mark.parametrize('spec', SPECS)
 def test_integers(spec):
   """Answers are right, numbers have their digits, and padding changes none."""
@@ -197,6 +197,7 @@ def sums_and_roles(numbers, width):
 _PADDED = "format='reversed', pad=True"
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   'spec',
   [

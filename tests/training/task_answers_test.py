@@ -22,6 +22,7 @@ def create(architecture='decoder', **fields):
   return task_trainer.TaskTrainer(config)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   ('encoding', 'scheme', 'rows'),
   [

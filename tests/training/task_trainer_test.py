@@ -58,6 +58,7 @@ def test_steps_in_parts_are_the_same_steps():
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_runs_do_not_touch_each_other(assert_close):
   program = create()
   two = trained(program, 0, 4)
@@ -108,6 +109,7 @@ def test_it_learns(encoding):
   assert np.max(after['loss']) < 0.5 * np.min(before['loss'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'encoding', ['alibi', pytest.param('lstm', marks=pytest.mark.slow)]
 )
