@@ -89,8 +89,8 @@ RoPE and random positions on sort, which were trained twice, with equal scores.
 ALiBi was trained last, after the results of the other rows had been seen. The
 row `interpolated` and the task sum are not trained at this scale yet.
 
-Of `su/mlm` at `hours`, RoPE is trained, and sinusoidal positions are not yet:
-S1 to S3 of the latter are not measured, and S8 is about RoPE alone.
+The models with sinusoidal positions of `su/mlm` at `hours` were trained after
+the results of those with RoPE had been seen.
 
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
