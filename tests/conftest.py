@@ -8,6 +8,8 @@ import sys
 import tempfile
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+# Commands would start a device per core.
+os.environ['JAX_NUM_CPU_DEVICES'] = '2'
 
 import jax
 from jax._src.interpreters import mlir
@@ -44,7 +46,6 @@ os.environ.setdefault('XLA_FLAGS', _flags)
 mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 # Programs stay in jax's caches: collecting their many objects finds nothing.
 gc.set_threshold(200_000, 20, 20)
-jax.config.update('jax_num_cpu_devices', 2)
 # An array of lower rank is never silently broadcast.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 

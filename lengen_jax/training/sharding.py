@@ -72,7 +72,7 @@ def start() -> None:
   """
   count = os.environ.get('JAX_NUM_CPU_DEVICES') or None
   if count is None:
-    jax.config.update('jax_num_cpu_devices', len(os.sched_getaffinity(0)))
+    jax.config.update('jax_num_cpu_devices', _cores())
   elif not count.isdecimal() or int(count) < 1:
     raise errors.ConfigError(
       f'JAX_NUM_CPU_DEVICES={count} must be a whole number, at least 1'
@@ -107,6 +107,14 @@ def start() -> None:
       f'the processes of this run do not find each other at {address}: '
       f'{str(error).splitlines()[0]}'
     ) from None
+
+
+def _cores() -> int:
+  """Returns the number of cores that this process may use."""
+  try:
+    return len(os.sched_getaffinity(0))
+  except AttributeError:  # macOS and Windows.
+    return os.cpu_count() or 1
 
 
 def _is_tpu_vm() -> bool:

@@ -21,8 +21,6 @@ number, count, address = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if count > 1:
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   jax.distributed.initialize(address, count, number)
-else:
-  jax.config.update('jax_num_cpu_devices', 2)
 
 import numpy as np
 
@@ -66,7 +64,12 @@ def run(count):
   processes = [
     subprocess.Popen(
       [sys.executable, '-c', _PROCESS, str(number), str(count), address],
-      env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(root)},
+      env={
+        **os.environ,
+        'JAX_PLATFORMS': 'cpu',
+        'JAX_NUM_CPU_DEVICES': str(2 // count),
+        'PYTHONPATH': str(root),
+      },
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,

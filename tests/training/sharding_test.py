@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -298,12 +299,26 @@ def test_an_unknown_axis_of_an_activation():
 @pytest.mark.parametrize('processes', [None, 'two'])
 def test_a_coordinator_without_numbers(monkeypatch, processes):
   monkeypatch.setenv('JAX_COORDINATOR_ADDRESS', 'localhost:1')
-  monkeypatch.setenv('JAX_NUM_CPU_DEVICES', '2')
   monkeypatch.setenv('JAX_PROCESS_ID', '0')
   if processes:
     monkeypatch.setenv('JAX_NUM_PROCESSES', processes)
   with pytest.raises(errors.ConfigError, match='JAX_NUM_PROCESSES and JAX_PRO'):
     sharding.start()
+
+
+@pytest.mark.parametrize('system', ['linux', 'other'])
+def test_a_device_per_core(monkeypatch, system):
+  if system == 'linux':
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {1, 5, 6})
+  else:
+    monkeypatch.delattr(os, 'sched_getaffinity')
+    monkeypatch.setattr(os, 'cpu_count', lambda: 3)
+  monkeypatch.delenv('JAX_NUM_CPU_DEVICES')
+  updates = {}
+  config = types.SimpleNamespace(update=updates.__setitem__)
+  monkeypatch.setattr(jax, 'config', config)
+  sharding.start()
+  assert updates == {'jax_num_cpu_devices': 3}
 
 
 def test_a_mesh_of_several_slices_spans_them_by_rows():
