@@ -42,14 +42,15 @@ STUDY ?= biases random_positions interpolation rate range protocol text tasks \
   regularization
 SEEDS := study-0 study-1 study-2
 
-.PHONY: demo test test-default test-slow test-aot test-beam test-peers bench-small soak compile-matrix \
-  reproduce-cpu study $(SEEDS) results docs lint format setup
+.PHONY: demo test test-default test-slow test-aot test-beam test-peers \
+  bench-small soak compile-matrix reproduce-cpu study $(SEEDS) results docs lint \
+  format setup
 
 demo: $(READY)
 	$(BIN)/lengen compare --config=configs/stdlib.py:cpu --workdir=runs/demo \
 	  --runs='$(DEMO_RUNS)'
 
-# mypy has one process: it runs beside the tests.
+# mypy has one process and runs beside the tests; both must pass.
 test: $(DATA)
 	$(MAKE) --jobs=2 lint test-default
 

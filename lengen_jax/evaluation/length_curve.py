@@ -59,7 +59,7 @@ class LengthLoss:
 
 def perplexity(loss: float | None) -> float | None:
   """Returns exp(loss); None if the loss is missing or exp overflows."""
-  return None if loss is None or loss >= 700 else math.exp(loss)
+  return math.exp(loss) if loss is not None and loss < 700 else None
 
 
 def run(

@@ -66,7 +66,7 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
     known = [one for one in tests if one is not None and one.error]
     if not known:
       continue
-    of_tests = all(len(one.variances or ()) > 2 for one in known)
+    with_tests = sum(len(one.variances or ()) > 2 for one in known)
     least = [detectable(one, before, seeds) for one in known]
     ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))
     text = (
@@ -78,8 +78,8 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
       text += f'; the recorded differences need {n} seeds'
     else:
       text += f'; the recorded differences need more than {_MOST} seeds'
-      text += ', or more test data' if of_tests else ''
-    if has_curves and not of_tests:
+      text += ', or more test data' if with_tests else ''
+    if has_curves and with_tests < len(known):
       text += ' (not all variances include that over test windows)'
     yield text
 

@@ -139,8 +139,8 @@ _CHOICE = """\
 ## What to choose
 
 By the results at scale `hours`, for models of this size on this text;
-differences in nats per byte, with 90 % intervals. Those of models of
-`study/biases`, `study/random_positions` and `study/protocol` are about the
+differences in nats per byte, with 90 % intervals. Those of `study/biases`,
+`study/random_positions` and the constructions of `study/protocol` are about the
 tested text only.
 """
 

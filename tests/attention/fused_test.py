@@ -72,8 +72,7 @@ OPTIONS = {
     'k_lengths': np.array([250, 0]),
   },
 }
-# One or more of each kind of table: none, by distance without and with
-# parameters, and
+# One of each kind of table: none, by distance without and with parameters, and
 # dense. Other encodings differ in how XLA computes the table.
 SPECS = [
   spec
@@ -231,7 +230,7 @@ def test_equals_the_reference(chip, spec, name):
 )
 def test_several_blocks(monkeypatch, chip, batch, name):
   del chip
-  # In rows shorter than 256 tokens, tiles consist of far halves only.
+  # Tiles of fewer than 256 tokens consist of far halves only.
   monkeypatch.setattr(plans, 'BLOCK', 256)
   want = expected('kerple_log', name, batch)
   got = attended('kerple_log', 'pallas', batch=batch, **OPTIONS[name])

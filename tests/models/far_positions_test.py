@@ -20,22 +20,22 @@ FAR = 10_000.0
 # Relative error of all logits, after several activations of precision 2^-9.
 LIMIT = 0.015
 # A bias per key, a bias by an MLP, and a rotation; one for each scheme.
-QUICK = (
+KINDS = (
   ('linear', 'forget'),
   ('fire(init_threshold=8.)', 'repo'),
   ('rope', 'selective'),
 )
 SCHEMES = testing.contextual_specs()
-# All but 'nope', which ignores positions, with one scheme each.
+# Each encoding that uses contextual positions, with one scheme.
 PAIRS = [
-  QUICK[0],
-  *(pytest.param(*pair, marks=pytest.mark.slow) for pair in QUICK[1:]),
+  KINDS[0],
+  *(pytest.param(*pair, marks=pytest.mark.slow) for pair in KINDS[1:]),
   *(
     pytest.param(spec, scheme, marks=pytest.mark.slow)
     for n, spec in enumerate(testing.encoding_specs())
     for scheme in [SCHEMES[n % len(SCHEMES)]]
     if spec != 'nope' and testing.Properties(spec).takes_contextual(scheme)
-    if (spec, scheme) not in QUICK
+    if (spec, scheme) not in KINDS
   ),
 ]
 
@@ -148,9 +148,9 @@ def test_logits(encoding, scheme):
 @pytest.mark.parametrize(
   'encoding, scheme',
   [
-    QUICK[0],
-    pytest.param(*QUICK[1], marks=pytest.mark.slow),
-    pytest.param(*QUICK[2], marks=pytest.mark.slow),
+    KINDS[0],
+    pytest.param(*KINDS[1], marks=pytest.mark.slow),
+    pytest.param(*KINDS[2], marks=pytest.mark.slow),
   ],
 )
 def test_decoding(encoding, scheme):

@@ -88,9 +88,9 @@ def rouge_components(
   and 0-9; text in other scripts has no tokens.
   """
   metrics.check_texts(predictions, references)
-  extra.load('rouge_score', 'ROUGE', 'data', errors.MetricError)
-  from rouge_score import rouge_scorer
-
+  rouge_scorer = extra.load(
+    'rouge_score.rouge_scorer', 'ROUGE', 'data', errors.MetricError
+  )
   scorer = rouge_scorer.RougeScorer(list(ROUGE_TYPES), use_stemmer=False)
   scores = [
     scorer.score_multi(texts, prediction)

@@ -177,7 +177,7 @@ def test_unknown_task():
 
 
 def test_rouge_says_what_to_install(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'rouge_score', None)
+  monkeypatch.setitem(sys.modules, 'rouge_score.rouge_scorer', None)
   with pytest.raises(errors.MetricError, match='pip install'):
     scrolls.rouge(['a'], [['a']])
 
