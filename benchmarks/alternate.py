@@ -63,7 +63,10 @@ def compiles():
 
 def cores():
   """Returns the number of cores that this process may use."""
-  return len(os.sched_getaffinity(0))
+  try:
+    return len(os.sched_getaffinity(0))
+  except AttributeError:  # macOS.
+    return os.cpu_count()
 
 
 def alternate(functions, *, rounds, warmups=1):

@@ -220,7 +220,7 @@ class Process:
     try:
       answer = self.pipe.recv()
     except EOFError:
-      answer = 'it ended without a word'
+      answer = 'the process ended without an answer'
     if isinstance(answer, str):
       raise RuntimeError(f'{self.case}: {answer}')
     os.kill(self._process.pid, signal.SIGSTOP)

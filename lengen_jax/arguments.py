@@ -181,7 +181,8 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'choices': ('fail', 'skip'), 'default': 'fail'},
   ),
   '--lengths': (
-    'comma-separated lengths in tokens; default: eval.lengths of the config',
+    'comma-separated lengths in tokens; default: eval.lengths of the config; '
+    'required with --tasks',
     {'type': _numbers(1)},
   ),
   '--tasks': (
@@ -297,7 +298,10 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'print the names of all experiments, for scripts',
     {'action': 'store_true'},
   ),
-  '--scale': ('paper, small, hours, cpu or tiny', {'default': 'paper'}),
+  '--scale': (
+    'paper, small, hours, cpu or tiny; default: paper',
+    {'default': 'paper'},
+  ),
   '--seeds': (
     'comma-separated; default: the seeds of the experiment',
     {'type': _numbers(0, 2**32 - 1)},

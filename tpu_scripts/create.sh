@@ -40,7 +40,7 @@ do
     missing)
       say "creating $NAME ($ACCELERATOR_TYPE)"
       cloud_create || status=$?
-      ((status != 2)) || die 2 'trying again would not help'
+      ((status != 2)) || die 2 'a retry cannot succeed'
       ;;
     lost)
       [[ "$option_replace" == 1 ]] || die 1 "$NAME is $state and will not" \

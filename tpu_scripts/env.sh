@@ -81,7 +81,7 @@ example() {
     ACCELERATOR_TYPE) echo 'v4-256' ;;
     RUNTIME_VERSION) echo 'tpu-ubuntu2204-base' ;;
     REPOSITORY) echo 'https://github.com/me/lengen_jax' ;;
-    REVISION) echo 'main' ;;
+    REVISION) git rev-parse HEAD 2> /dev/null || echo v0.1.0 ;;
     WORKDIR) echo 'gs://my-bucket/runs/c4' ;;
     CONFIG) echo 'configs/fire_c4.py:base' ;;
     *) echo '...' ;;

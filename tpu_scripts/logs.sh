@@ -12,10 +12,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 option_worker='' option_lines=20 option_follow=0
 parse 'worker= lines= follow' "$@"
 require PROJECT ZONE
-[[ "$option_worker" =~ ^([0-9]+:)?[0-9]*$ ]] \
+[[ "$option_worker" =~ ^(([0-9]+:)?[0-9]+)?$ ]] \
   || die 2 "--worker=$option_worker is neither N nor SLICE:N"
 [[ "$option_lines" =~ ^[0-9]+$ ]] \
-  || die 2 "--lines=$option_lines is no whole number"
+  || die 2 "--lines=$option_lines is not a whole number"
 
 if [[ "$option_follow" == 1 ]]; then
   cloud_ssh "${option_worker:-0}" "$(remote logs "$option_lines" follow)"

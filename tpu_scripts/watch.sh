@@ -139,7 +139,7 @@ while :; do
   unknown=0
   if [[ "$(cloud_condition "$state")" != ready ]]; then
     report "$NAME is $state"
-    "$here/create.sh" --replace || give_up "there is no $NAME"
+    "$here/create.sh" --replace || give_up "$NAME could not be created"
     silent=0 straggling=
     continue
   fi

@@ -303,11 +303,13 @@ def _range(row: dict[str, Any]) -> np.ndarray:
 
 
 def style(number: int) -> dict[str, Any]:
-  """Returns the line style of curve `number`."""
+  """Returns the line style of curve `number`; 196 of them differ."""
+  dashes, colors = divmod(number, len(COLORS))
+  rounds, dashes = divmod(dashes, len(_DASHES))
   return {
-    'color': COLORS[number % len(COLORS)],
-    'linestyle': _DASHES[number // len(COLORS) % len(_DASHES)],
-    'marker': _MARKERS[number % len(_MARKERS)],
+    'color': COLORS[colors],
+    'linestyle': _DASHES[dashes],
+    'marker': _MARKERS[(number + rounds) % len(_MARKERS)],
     'markersize': 4,
     'linewidth': 1.6,
     'gid': f'run-{number}',

@@ -308,8 +308,8 @@ def notes(part: Results) -> list[str]:
     for length, reason in row.get('refused', {}).items():
       found.append(f'{row["name"]} at {length}: {reason}')
   if part['rows'] and part['of_seeds'] != 'mean':
-    best = {'min': 'least', 'max': 'largest'}[part['of_seeds']]
-    found.append(f'the {best} of the seeds, as the paper has it (to the worst)')
+    best = {'min': 'lowest', 'max': 'highest'}[part['of_seeds']]
+    found.append(f'{best} over seeds, as in the paper; worst in parentheses')
   known = {
     row['name']: len(scores['mean'])
     for row in part['rows']
@@ -321,10 +321,10 @@ def notes(part: Results) -> list[str]:
     what = 'test examples of each length' if of_examples else 'test windows'
     text = f'intervals include the variance over {max(known.values())} {what}'
     if lacking := [x['name'] for x in part['rows'] if x['name'] not in known]:
-      rest = 'not for these rows'
+      rest = ', but not for these rows'
       if of_examples:
-        rest = 'for these rows that due to their number'
-      text += f', but {rest}: {"; ".join(lacking)}'
+        rest = '; for these rows, that due to the number of examples'
+      text += f'{rest}: {"; ".join(lacking)}'
     found.append(text)
   elif part['kind'] == 'curves':
     found.append('intervals are about the tested windows only')

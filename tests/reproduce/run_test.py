@@ -760,7 +760,7 @@ def test_trajectories_are_kept_and_drawn(tmp_path):
   rows = 'these rows: old, one; two'
   assert reproduction.notes(part)[-1] == f'{note}, but not for {rows}'
   (note,) = reproduction.notes(part | {'kind': 'average'})
-  assert '2 test examples of each length, but for these rows that' in note
+  assert '2 test examples of each length; for these rows, that' in note
   assert note.endswith(': old, one; two')
 
 
