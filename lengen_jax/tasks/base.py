@@ -145,7 +145,8 @@ class Task:
     Raises:
       errors.LengenError: the question is not one of the task.
     """
-    target = np.asarray(self.target(self._question(question))[0])
+    targets = np.asarray(self.target(self._question(question)))
+    target = np.where(self.mask(targets), targets, UNSCORED)[0]
     scored = target[target != UNSCORED]
     if (
       not scored.size or not 0 <= scored.min() <= scored.max() < self.vocab_out

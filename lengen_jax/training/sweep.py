@@ -17,6 +17,7 @@ import numpy as np
 
 from lengen_jax import errors, tasks
 from lengen_jax import progress as progress_lib
+from lengen_jax.tasks import batches
 from lengen_jax.training import checkpoint, multihost, revision, task_trainer
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import files as files_lib
@@ -214,7 +215,9 @@ def _train(
   config = trainer.config.train
   steps, every = config.steps, config.checkpoint_every
   tested = [n for n in trainer.config.eval.steps if n < steps]
-  tokens = config.batch_size * config.max_length // 2 * count
+  mean_length = (config.min_length + config.max_length) // 2
+  tokens = batches.count_tokens(trainer.task, mean_length)
+  tokens *= config.batch_size * count
   done = int(state.step[0])
   began = time.monotonic()
   with progress_lib.Progress(

@@ -7,6 +7,7 @@ next of a few widths; each width is compiled.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -370,26 +371,26 @@ class TaskTrainer:
       self.task, self._example_rngs(length), length, width
     )
     targets = targets[:, : int(self.task.output_length(length))]
-    scores: dict[str, list[Any]] = {
-      name: [] for name in (*config_lib.SCORES, 'right')
-    }
+    scores = []
     for point in range(_count(params)):
-      answers = task_answers.generate(
-        self._model,
-        self.task,
-        jax.tree.map(lambda leaf, n=point: np.asarray(leaf[n]), params),
-        inputs,
-        targets,
-        length,
-        batch_tokens=self.config.eval.batch_tokens,
-      )
-      exact = self.task.exact_match(answers, targets, length)
-      accuracy = self.task.accuracy(answers, targets, length)
-      scores['accuracy'].append(accuracy)
-      scores['exact'].append(exact.mean())
-      scores['right'].append(exact)
-      scores['loss'].append(jnp.nan)
-    return {name: jnp.array(values) for name, values in scores.items()}
+      # Without finite logits, there are no answers.
+      one: dict[str, Any] = dict.fromkeys(config_lib.SCORES, jnp.nan)
+      one['right'] = jnp.zeros(len(targets), bool)
+      with contextlib.suppress(errors.MetricError):
+        answers = task_answers.generate(
+          self._model,
+          self.task,
+          jax.tree.map(lambda leaf, n=point: np.asarray(leaf[n]), params),
+          inputs,
+          targets,
+          length,
+          batch_tokens=self.config.eval.batch_tokens,
+        )
+        one['right'] = self.task.exact_match(answers, targets, length)
+        one['exact'] = one['right'].mean()
+        one['accuracy'] = self.task.accuracy(answers, targets, length)
+      scores.append(one)
+    return jax.tree.map(lambda *values: jnp.array(values), *scores)
 
   def _example_rngs(
     self, length: int | jax.Array, examples: int | None = None

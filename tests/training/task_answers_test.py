@@ -114,3 +114,16 @@ def test_refuses_what_it_cannot_score():
     create(score='loss')
   with pytest.raises(errors.ConfigError, match=message):
     create(architecture='encoder')
+
+
+def test_a_point_that_diverged_has_no_score():
+  """The other points are scored."""
+  program = create(examples=4)
+  points = program.init((0, 1), (1e-3, 1e-3))
+  points = points.replace(
+    params=jax.tree.map(lambda x: x.at[1].set(jnp.nan), points.params)
+  )
+  found = program.test(points, 2)
+  for name in ('accuracy', 'exact'):
+    assert np.isfinite(found[name]).tolist() == [True, False]
+  assert found['right'].shape == (2, 4) and not found['right'][1].any()
