@@ -54,6 +54,12 @@ class EndCircuit(Circuit):
 
   output_length = input_length
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if jnp.flatnonzero(inputs[0] == END).tolist() != [inputs.shape[1] - 1]:
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.symbols(rng, 2, width)
     return jnp.where(jnp.arange(width) < n, bits, END)

@@ -184,6 +184,12 @@ class UniqueCopy(RepeatCopy):
       )
     return super().input_length(length)
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if len(jnp.unique(inputs)) < inputs.size:
+      raise self._not_a_question(text)
+    return inputs
+
   def body(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     return draws.distinct(rng, self.symbols, width)
 
@@ -240,6 +246,13 @@ class Addition(CraspTask):
 
   def output_length(self, length: Length) -> Length:
     return length - 1
+
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    places = jnp.flatnonzero(inputs[0] == PLUS)
+    if len(places) != 1 or not 1 < places[0] < inputs.shape[1] - 1:
+      raise self._not_a_question(text)
+    return inputs
 
   def body(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))

@@ -51,7 +51,12 @@ class FlipFlop(base.Task):
   def _question(self, text: str) -> jax.Array:
     inputs = super()._question(text)
     kinds, bits = inputs[0, ::2], inputs[0, 1::2]
-    if len(kinds) != len(bits) or (kinds >= BIT).any() or (bits < BIT).any():
+    if (
+      len(kinds) != len(bits)
+      or kinds[:1].tolist() != [WRITE]
+      or (kinds >= BIT).any()
+      or (bits < BIT).any()
+    ):
       raise self._not_a_question(text)
     return inputs
 

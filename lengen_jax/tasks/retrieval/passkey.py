@@ -54,6 +54,15 @@ class Passkey(base.Task):
   def target_length(self) -> int:
     return self.digits
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    keys = jnp.flatnonzero(inputs[0] == KEY)
+    last = inputs.shape[1] - 1
+    is_whole = len(keys) == 1 and keys[0] + self.digits < last
+    if not is_whole or inputs[0, last] != QUERY:
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
     column = jnp.arange(width)
