@@ -48,7 +48,7 @@ def run(what):
 def test_losses_are_those_of_one_device():
   models_losses = run('losses')
   for case, (alone, split) in enumerate(models_losses):
-    np.testing.assert_allclose(split, alone, rtol=1e-6)
+    np.testing.assert_allclose(split, alone, rtol=3e-6)
     # The control: another model, other losses.
     assert not np.allclose(models_losses[case - 1][0], alone, rtol=1e-5)
 
