@@ -116,7 +116,7 @@ def write_files(page, folder):
 
 
 def small(words):
-  """A command at the size `tiny` with one layer, and at two lengths."""
+  """A command at the size `tiny` with one layer, and at one length."""
   words = [re.sub(r'([:,])cpu$', r'\1tiny', word) for word in words]
   words = [re.sub(r'(configs/pretrained.py:.*)', r'\1,tiny', x) for x in words]
   fields = {}
@@ -125,9 +125,9 @@ def small(words):
   if any(word.endswith(('py:tiny', ',tiny')) for word in sized):
     fields['--config.model.num_layers'] = '1'
   if any(word.endswith('stdlib.py:tiny') for word in words):
-    fields['--config.eval.lengths'] = '(32, 64)'
+    fields['--config.eval.lengths'] = '(64,)'
   if len(sized) < len(words):
-    fields['--config.eval.lengths'] = '(64, 256)'
+    fields['--config.eval.lengths'] = '(128,)'
   given = {word.partition('=')[0] for word in words}
   return words + [f'{k}={v}' for k, v in fields.items() if k not in given]
 

@@ -75,6 +75,7 @@ class Run:
     self.abstract_state = state_lib.abstract(
       self.layout, self.model, self.tx, self.train.param_dtype
     )
+    self._jitted_steps: dict[bool, Any] = {}
 
   def validates(self, step: int) -> bool:
     """Returns whether the model is validated at a step that is saved.
@@ -96,8 +97,8 @@ class Run:
         "them; set positions='pose(max_position=...)' with two chunks"
       )
     with self.layout.scope():
-      jax.eval_shape(
-        self.step_fn(packed=False), self.abstract_state, self.abstract_batch()
+      self.jitted_step(packed=False).eval_shape(
+        self.abstract_state, self.abstract_batch()
       )
 
   def tested_as(self, specs: runs.Run) -> 'Run':
@@ -158,12 +159,17 @@ class Run:
     return step
 
   def jitted_step(self, *, packed: bool) -> Any:
-    """Returns the jitted training step; lower it within `layout.scope()`."""
-    return jax.jit(
-      self.step_fn(packed=packed),
-      donate_argnums=0,
-      out_shardings=(self.shardings, self.layout.whole),
-    )
+    """Returns the jitted training step; lower it within `layout.scope()`.
+
+    It is the same function in each call, so that it is traced once.
+    """
+    if packed not in self._jitted_steps:
+      self._jitted_steps[packed] = jax.jit(
+        self.step_fn(packed=packed),
+        donate_argnums=0,
+        out_shardings=(self.shardings, self.layout.whole),
+      )
+    return self._jitted_steps[packed]
 
   @property
   def shardings(self) -> Any:
