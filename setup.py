@@ -76,7 +76,8 @@ setuptools.setup(
     # Checkpoints of transformers, and their tokenizers.
     'hf': ['safetensors>=0.8', 'tokenizers>=0.20'],
     'lm_eval': ['lm_eval>=0.4.13'],
-    'tensorboard': ['tensorboardX>=2.6.5'],
+    # tensorboardX needs the other to write to gs://.
+    'tensorboard': ['google-cloud-storage>=3.0', 'tensorboardX>=2.6.5'],
     'test': [
       'griffe>=1.7',
       'mypy>=2.0',

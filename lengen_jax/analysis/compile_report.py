@@ -129,8 +129,9 @@ def advice(
       lines.append(f'--pod={name}: fewer rows on each device')
   if not fewer or not trains:
     parts = math.gcd(_power(min(times, run.layout.size)), run.layout.size)
+    more = '' if run.layout.size > 1 else f'--pod={pods.larger(pod, 2)} with '
     lines.append(
-      f'mesh.sequence={max(2, mesh["sequence"] * parts)} (now '
+      f'{more}mesh.sequence={max(2, mesh["sequence"] * parts)} (now '
       f'{mesh["sequence"]}): splits the tokens of a row'
     )
   return lines

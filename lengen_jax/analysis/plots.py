@@ -29,6 +29,10 @@ _DASHES = ('-', '--', ':', '-.')
 _MARKERS = 'osD^vPX'
 # Maximum loss for which an axis shows perplexity.
 _MOST_NATS = 50
+# Characters of a line of a vertical label, beside which a long legend has room.
+_LABEL_WIDTH = 36
+# Least distance between two ticks, as a fraction of a logarithmic axis.
+_TICK_DISTANCE = 0.06
 
 
 def write(path: Any, draw: Callable[..., None], *args: Any) -> None:
@@ -100,7 +104,7 @@ def by_step(
   for n, ((steps, scores), name) in enumerate(zip(curves, names, strict=True)):
     axes.plot(steps, scores, label=name, **style(n))
   length_axis(axes, sorted({step for steps, _ in curves for step in steps}))
-  axes.set(xlabel='training step', ylabel=label)
+  axes.set(xlabel='training step', ylabel=textwrap.fill(label, _LABEL_WIDTH))
 
 
 def _loss_axes(
@@ -317,9 +321,18 @@ def style(number: int) -> dict[str, Any]:
 
 
 def length_axis(axes: Any, lengths: Sequence[int]) -> None:
-  """Sets a logarithmic axis with a tick at each length."""
+  """Sets a logarithmic axis with a tick at each length that has room.
+
+  The longest has a tick; the others are at least a distance from the next.
+  """
   axes.set_xscale('log', base=2)
-  axes.set_xticks(lengths, [str(length) for length in lengths])
+  ratio = (max(lengths) / min(lengths)) ** _TICK_DISTANCE
+  ticks: list[int] = []
+  for length in sorted({*lengths}, reverse=True):
+    if not ticks or ticks[-1] >= ratio * length:
+      ticks.append(length)
+  ticks.reverse()
+  axes.set_xticks(ticks, [str(length) for length in ticks])
   axes.minorticks_off()
 
 

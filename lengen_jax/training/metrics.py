@@ -5,6 +5,7 @@ for each time that the run was started or resumed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import datetime
 import json
 import math
@@ -149,12 +150,15 @@ class Log:
       return
     if trackers is not None:
       started = begun[0]['started']
-      self._trackers = trackers(folder, first_step, started, clock())
+      with _writing(folder):
+        self._trackers = trackers(folder, first_step, started, clock())
     self._path = folder / STEPS
+    lines = [line + '\n' for line in lines]
     # Object stores cannot append: the whole file is written, and less often.
     self._lines = lines if files.is_remote(folder) else None
+    self._unwritten: list[Mapping[str, Any]] = []
     self._written = clock()
-    files.write_text(self._path, ''.join(line + '\n' for line in lines))
+    files.write_text(self._path, ''.join(lines))
     files.write_lines(folder / SESSIONS, begun)
 
   def write(
@@ -209,11 +213,13 @@ class Log:
     numbers = {name: _number(value) for name, value in metrics.items()}
     lines = self._lines
     if lines is None:
-      lines = self._path.read_text().splitlines()
-    lines[-1] = json.dumps(json.loads(lines[-1]) | numbers, allow_nan=False)
-    files.write_text(self._path, ''.join(line + '\n' for line in lines))
-    for tracker in self._trackers:
-      tracker.write([{'step': step, **numbers}], self._clock())
+      lines = self._path.read_text().splitlines(keepends=True)
+    last = json.loads(lines[-1]) | numbers
+    lines[-1] = json.dumps(last, allow_nan=False) + '\n'
+    files.write_text(self._path, ''.join(lines))
+    with _writing(self._path.parent):
+      for tracker in self._trackers:
+        tracker.write([{'step': step, **numbers}], self._clock())
 
   def close(self) -> None:
     for tracker in self._trackers:
@@ -238,24 +244,33 @@ class Log:
     return totals
 
   def _append(self, entries: Sequence[Mapping[str, Any]], saves: bool) -> None:
-    lines = [json.dumps(entry, allow_nan=False) for entry in entries]
+    self._unwritten += entries
+    lines = [json.dumps(entry, allow_nan=False) + '\n' for entry in entries]
     if self._lines is not None:
       self._lines += lines
-      if saves or self._clock() - self._written > _REMOTE_SECONDS:
-        self._written = self._clock()
-        text = ''.join(line + '\n' for line in self._lines)
-        files.write_text(self._path, text)
-      return
-    try:
-      # Reopening flushes each write and raises its errors here.
-      with self._path.open('a') as file:
-        file.write(''.join(line + '\n' for line in lines))
+      if not saves and self._clock() - self._written <= _REMOTE_SECONDS:
+        return
+      self._written = self._clock()
+      files.write_text(self._path, ''.join(self._lines))
+    with _writing(self._path.parent):
+      if self._lines is None:
+        # Reopening flushes each write and raises its errors here.
+        with self._path.open('a') as file:
+          file.write(''.join(lines))
       for tracker in self._trackers:
-        tracker.write(entries, self._clock())
-    except OSError as error:
-      raise errors.WorkdirError(
-        f'cannot write the metrics in {self._path.parent}: {error.strerror}'
-      ) from None
+        tracker.write(self._unwritten, self._clock())
+    self._unwritten = []
+
+
+@contextlib.contextmanager
+def _writing(folder: files.Path) -> Iterator[None]:
+  """Raises WorkdirError instead of the error of a folder or disk."""
+  try:
+    yield
+  except OSError as error:
+    raise errors.WorkdirError(
+      f'cannot write the metrics in {folder}: {error.strerror or error}'
+    ) from None
 
 
 def profile_steps(spec: str) -> tuple[int, int] | None:

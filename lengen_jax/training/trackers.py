@@ -65,9 +65,13 @@ class TensorBoard:
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
     event_file_writer.directory_check(str(folder))
     # File names have a resolution of one second; the step makes them unique.
-    self._writer = event_file_writer.EventsWriter(
-      str(folder / 'events'), f'.{first_step}'
-    )
+    path = str(folder / 'events')
+    try:
+      self._writer = event_file_writer.EventsWriter(path, f'.{first_step}')
+    except ImportError as error:
+      raise errors.ConfigError(
+        f'train.tensorboard cannot write to {folder}: {error}'
+      ) from error
     restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._writer.write_event(
       self._event(wall_time=now, step=first_step + 1, session_log=restart)

@@ -199,6 +199,23 @@ def test_the_gap_along_training(results):
   results['train_length'] = 8
   plots.trajectories(axes, results, report.names(results), 'nats')
   assert axes.get_ylabel() == 'loss at 1024 minus loss at 64, nats'
+  plots.trajectories(
+    axes, results, report.names(results), 'nats per masked token'
+  )
+  assert axes.get_ylabel() == (
+    'loss at 1024 minus loss at 64, nats\nper masked token'
+  )
+  plots.plt.close(figure)
+
+
+def test_ticks_have_room():
+  figure, axes = plots.panels(1)
+  plots.length_axis(axes, [128, 512, 256])
+  assert [*axes.get_xticks()] == [128, 256, 512]
+  # The longest, then those that are far enough from the next.
+  plots.length_axis(axes, [128, 250, 256, 490, 500, 512])
+  assert [*axes.get_xticks()] == [128, 256, 512]
+  assert axes.get_xticklabels()[0].get_text() == '128'
   plots.plt.close(figure)
 
 

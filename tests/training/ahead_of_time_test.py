@@ -129,9 +129,9 @@ def test_libtpu_is_asked_for(monkeypatch):
 
 @pytest.fixture
 def make_run():
-  def make(config, **changes):
+  def make(config, devices=None, **changes):
     config.update_from_flattened_dict({'train.init_from': '', **changes})
-    return run_lib.Run(config)
+    return run_lib.Run(config, devices)
 
   return make
 
@@ -177,6 +177,15 @@ def test_advice_on_evaluation(make_run):
   lines = compile_report.advice(run, pods.get('v4-8'), program)
   assert lines == [
     'mesh.sequence=2 (now 1): splits the tokens of a row',
+  ]
+
+
+def test_advice_for_one_device(make_run):
+  """It has no other device to hold a part of a row."""
+  run = make_run(fire_c4.get_config('base'), devices=jax.devices()[:1])
+  program = refused(40.0, 'evaluation at 8192')
+  assert compile_report.advice(run, pods.get('v5e-1'), program) == [
+    '--pod=v5e-4 with mesh.sequence=2 (now 1): splits the tokens of a row'
   ]
 
 

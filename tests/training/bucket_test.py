@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.data import tiny
+from tests.training import trackers_test
 
 # make test-peers installs them.
 emulator = pytest.importorskip('gcp_storage_emulator.server')
@@ -50,7 +51,10 @@ class Bucket:
     self._server.stop()
 
   def read(self, name):
-    return self._server._storage.get_file('bucket', name).decode()
+    return self.read_bytes(name).decode()
+
+  def read_bytes(self, name):
+    return self._server._storage.get_file('bucket', name)
 
   def names(self):
     return {*self._server._storage.objects.get('bucket', ())}
@@ -141,7 +145,8 @@ class Commands:
 def test_a_killed_run_repeats_one_in_a_folder(tmp_path, bucket, commands):
   """Its losses and evaluations are those of a run that is not killed."""
   steps = '--config.train.steps=24', '--config.train.checkpoint_every=4'
-  killed = commands.train('gs://bucket/run', *steps)
+  tracked = (*steps, '--config.train.tensorboard=True')
+  killed = commands.train('gs://bucket/run', *tracked)
   end = time.monotonic() + 200
   while 'run/checkpoints/8/commit_success.txt' not in bucket.names():
     assert killed.poll() is None, commands.printed()
@@ -150,10 +155,17 @@ def test_a_killed_run_repeats_one_in_a_folder(tmp_path, bucket, commands):
   killed.kill()
   assert killed.wait(timeout=60) == -signal.SIGKILL
   assert 'run/checkpoints/24/commit_success.txt' not in bucket.names()
-  commands.finish(commands.train('gs://bucket/run', *steps))
+  commands.finish(commands.train('gs://bucket/run', *tracked))
   _, resumed = lines(bucket.read('run/sessions.jsonl'))
   assert resumed['first_step'] >= 8
   commands.finish(commands.start('eval', '--workdir=gs://bucket/run'))
+
+  events = tmp_path / 'events'
+  events.mkdir()
+  for name in bucket.names():
+    if name.startswith('run/tensorboard/'):
+      (events / name.rpartition('/')[2]).write_bytes(bucket.read_bytes(name))
+  assert [*trackers_test.shown(events)['loss']] == [*range(1, 25)]
 
   local = tmp_path / 'run'
   commands.finish(commands.train(local, *steps))

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/training/metrics.py`."""
 
 import datetime
+import errno
 import json
 import math
 import types
@@ -207,13 +208,21 @@ def test_a_log_in_a_bucket_is_written_now_and_then(
   )
   monkeypatch.setattr(metrics.files, 'write_lines', lambda *_: None)
   monkeypatch.setattr(metrics.files, 'is_remote', lambda path: True)
-  log = open_log(tmp_path, clock)
+  tracked = []
+
+  def write(entries, now):
+    tracked.append(([entry['step'] for entry in entries], now - START))
+
+  tracker = types.SimpleNamespace(write=write)
+  log = open_log(tmp_path, clock, trackers=lambda *_: [tracker])
   log.write(steps(1, 2), 1.0, None)
   log.write(steps(3), 2.0, None, saves=True)
   log.write(steps(4), 3.0, None)
   clock.now += 100
   log.write(steps(5), 4.0, None)
-  assert written == [0, 3, 5]
+  log.add(5, {'loss_at_8': 1.5})
+  assert written == [0, 3, 5, 5]
+  assert tracked == [([1, 2, 3], 0), ([4, 5], 100), ([5], 100)]
 
 
 def test_goodput_over_restarts(tmp_path, clock):
@@ -284,6 +293,20 @@ def test_a_log_that_cannot_be_written(tmp_path, clock):
   (tmp_path / 'metrics.jsonl').mkdir()
   with pytest.raises(errors.WorkdirError, match='cannot write the metrics in'):
     log.write(steps(1), 1.0, None)
+
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  wanted = f'cannot write the metrics in {tmp_path / "new"}: No space left on'
+  with pytest.raises(errors.WorkdirError, match=wanted):
+    open_log(tmp_path / 'new', clock, trackers=full)
+  tracker = types.SimpleNamespace(write=full)
+  (tmp_path / 'new').mkdir()
+  log = open_log(tmp_path / 'new', clock, trackers=lambda *_: [tracker])
+  with pytest.raises(errors.WorkdirError, match=wanted):
+    log.write(steps(1), 1.0, None)
+  with pytest.raises(errors.WorkdirError, match=wanted):
+    log.add(1, {'loss_at_8': 1.5})
 
 
 def test_profile_steps():

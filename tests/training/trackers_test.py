@@ -120,6 +120,18 @@ def records(folder):
     yield found
 
 
+def test_tensorboard_in_a_store_without_a_client(tmp_path, monkeypatch):
+  from tensorboardX import event_file_writer
+
+  def refuse(*_):
+    raise ImportError('boto3 must be installed for S3 support.')
+
+  monkeypatch.setattr(event_file_writer, 'EventsWriter', refuse)
+  wanted = 'train.tensorboard cannot write to .*/tensorboard: boto3 must be ins'
+  with pytest.raises(errors.ConfigError, match=wanted):
+    open_log(tmp_path, tensorboard=True)
+
+
 @pytest.mark.slow
 def test_wandb(tmp_path, monkeypatch):
   import wandb
