@@ -89,6 +89,12 @@ class BinMajority(CraspTask):
   def input_length(self, length: Length) -> Length:
     return 1 + length // self.period * self.period
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if inputs.shape[1] % self.period != 1 % self.period:
+      raise self._not_a_question(text)
+    return inputs
+
   def body(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     n, width = n // self.period, width // self.period
 

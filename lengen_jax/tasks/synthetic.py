@@ -231,6 +231,21 @@ class AssociativeRecall(base.OneVocabularyTask):
 
   output_length = input_length
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    *pairs, trigger, asked = [0, 0, *inputs[0].tolist()]
+    keys, values = pairs[2::2], pairs[3::2]
+    if (
+      len(keys) != len(values)
+      or not all(1 <= key <= self.keys for key in keys)
+      or not all(self.keys < value <= 2 * self.keys for value in values)
+      or len({*zip(keys, values, strict=True)}) != len({*keys})
+      or trigger != self.vocabulary - 1
+      or asked not in keys
+    ):
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     key_rng, value_rng, asked_rng = jax.random.split(rng, 3)
     keys = draws.symbols(key_rng, self.keys, width // 2)

@@ -4,6 +4,7 @@ Source: Delétang et al. (2023), arXiv:2207.02098, and its code.
 """
 
 from collections.abc import Iterable
+import re
 from typing import Any
 
 import jax
@@ -74,6 +75,12 @@ class ModularArithmeticBrackets(chomsky.ChomskyTask):
   chance = 1 / MODULUS
   target_length = 1
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if not is_expression(inputs[0].tolist()):
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width, (3,))
     return draw_expression(bits, n, num_operators=3)
@@ -98,6 +105,23 @@ class SolveEquation(chomsky.ChomskyTask):
   target_length = 1
 
   UNKNOWN, EQUALS = 9, 10
+
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    *left, equals, value = [-1, -1, *inputs[0].tolist()]
+    # With 0 for x, and brackets numbered as in `evaluate`.
+    tokens = [
+      0 if x == self.UNKNOWN else x + (x >= OPEN - 1) for x in left if x >= 0
+    ]
+    if (
+      left.count(self.UNKNOWN) != 1
+      or TIMES in tokens
+      or not is_expression(tokens)
+      or equals != self.EQUALS
+      or value >= MODULUS
+    ):
+      raise self._not_a_question(text)
+    return inputs
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     *bits, once = draws.column_bits(rng, width, (4,))
@@ -169,6 +193,19 @@ def draw_expression(
   tokens = jnp.zeros(width, jnp.int32)
   sizes = jnp.where(column == 0, n, 0)
   return jax.lax.fori_loop(0, width, expand, (tokens, sizes))[0]
+
+
+def is_expression(tokens: Iterable[int]) -> bool:
+  """Returns whether tokens are an expression that `evaluate` can read.
+
+  Each operator of two operands has its own brackets.
+  """
+  symbols = dict(enumerate('00000+-*()'))
+  text = ''.join(symbols.get(token, '?') for token in tokens)
+  text, more = re.sub(r'(?<![0)])-0|0', 'A', text), 1
+  while more:
+    text, more = re.subn(r'\(A([-+*]A)?\)', 'A', text)
+  return text == 'A'
 
 
 def evaluate(tokens: jax.Array) -> jax.Array:

@@ -45,6 +45,17 @@ class ModularArithmetic(RegularTask):
   def input_length(self, length: Length) -> Length:
     return length - 1 + length % 2
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    digits, operators = inputs[0, ::2], inputs[0, 1::2]
+    if (
+      len(digits) == len(operators)
+      or (digits >= MODULUS).any()
+      or ((operators < PLUS) | (operators > TIMES)).any()
+    ):
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width)
     is_digit = jnp.arange(width) % 2 == 0
