@@ -10,8 +10,8 @@ whose whole answer is correct.
 
 Tasks, lengths and training of the default size are those of the papers where
 they give them:
-- mqar, Arora et al. (2023), arXiv:2312.04927: 8192 tokens, inputs of 64 to 512
-  tokens, 4 to 64 pairs.
+- mqar, Arora et al. (2023), arXiv:2312.04927: 8192 token ids. They train on
+  inputs of 64 to 512 tokens with 4 to 64 pairs, we on 64 to 256 with 16.
 - flip_flop, Liu et al. (2023), arXiv:2306.00946: 1.6M inputs of 256
   instructions; the batch size is ours. They also test with ignore=0.1 and 0.98.
 - selective_copying, Gu and Dao (2023), arXiv:2312.00752: 16 of 4096 tokens, 16

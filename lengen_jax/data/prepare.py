@@ -8,7 +8,14 @@ the windows in the order of the text, so files do not depend on the workers.
 """
 
 import collections
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+  Callable,
+  Generator,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 import contextlib
 import functools
 import itertools
@@ -42,6 +49,8 @@ Opening = Callable[
   [Iterator[encode.Piece]], Generator[encode.Opened, None, None]
 ]
 
+# In the order in which they are written.
+_SPLITS = ('validation', 'train')
 # Token ids per file; bounds the number of files that a reader opens.
 _SHARD_TOKENS = 1 << 28
 # Documents per call of the tokenizer.
@@ -93,7 +102,8 @@ def prepare(
 
   Raises:
     errors.LengenError: the data is missing or corrupt, the folder holds other
-      data, is being written, or cannot be written, or a worker was killed.
+      data or that of other files, is being written, or cannot be written, or a
+      worker was killed.
   """
   source, skip = sources.create(config.task), bad_records == 'skip'
   folder = mirror.fetch(config.path, missing_ok=True)
@@ -101,12 +111,13 @@ def prepare(
     manifest = manifest_lib.read(folder)
     manifest_lib.check_config(manifest, config, longest, folder)
     manifest_lib.verify(folder, manifest)
+    _check_raw(source, raw, manifest, folder)
     with _locked(folder):
       mirror.push(config.path)
     return manifest
   if runner:
     encode.load_beam()
-  parts = {split: source.parts(raw, split) for split in ('validation', 'train')}
+  parts = {split: source.parts(raw, split) for split in _SPLITS}
   sizes = {split: list(map(_size, found)) for split, found in parts.items()}
   try:
     with _locked(folder):
@@ -190,6 +201,40 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
     yield
   finally:
     os.close(opened)
+
+
+def _check_raw(
+  source: sources.Source,
+  raw: str,
+  manifest: Mapping[str, Any],
+  folder: pathlib.Path,
+) -> None:
+  """Raises CorpusError if a folder was prepared from other raw data.
+
+  Raw data that is absent may be the same: it is needed no longer.
+  """
+  try:
+    found = {
+      split: [(part, _size(part)) for part in source.parts(raw, split)]
+      for split in _SPLITS
+    }
+  except errors.CorpusError:
+    return
+  for split, read in manifest.get('read', {}).items():
+    # Folders may be copied.
+    here: list[list[Any]] = [
+      [pathlib.PurePath(part.path).name, part.split, part.dataset, size]
+      for part, size in found[split]
+    ]
+    there = [[pathlib.PurePath(path).name, *rest] for path, *rest in read]
+    if here != there:
+      place = raw or pathlib.PurePath(found[split][0][0].path).parent
+      raise errors.CorpusError(
+        f'{folder} was prepared from other files than those of {place}: '
+        f'{len(read)} files of {sum(size for *_, size in read):,} bytes for '
+        f'{split}, not {len(here)} of {sum(size for *_, size in here):,}; set '
+        'data.path to another folder, or delete that folder'
+      )
 
 
 def _print_note(vocab: vocabulary.Vocabulary) -> None:

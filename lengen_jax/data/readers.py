@@ -22,7 +22,7 @@ from lengen_jax import errors, extra
 from lengen_jax.data import remote
 
 _MEMBER = '.zip!/'
-_LINES = ('.jsonl', '.json')
+_LINES = ('.jsonl', '.ndjson', '.json')
 # The types depend on the format and the store.
 _BROKEN = Exception
 

@@ -1,6 +1,7 @@
 """Files in object stores such as gs://, through the file systems of Beam."""
 
 import functools
+import io
 import pathlib
 import posixpath
 from typing import Any, IO, TypeAlias
@@ -49,7 +50,9 @@ class Path:
     """Opens the file in mode 'rb' or 'wb'. It is complete when it is closed."""
     function = {'rb': _systems().open, 'wb': _systems().create}[mode]
     # Otherwise Beam decompresses by the extension.
-    return function(self._path, compression_type='uncompressed')
+    file = function(self._path, compression_type='uncompressed')
+    # Files of some stores have no `peek`, and read lines byte by byte.
+    return io.BufferedReader(file, 1 << 20) if mode == 'rb' else file
 
   def replace(self, target: 'Path') -> None:
     """Renames the file."""

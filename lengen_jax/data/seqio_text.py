@@ -63,7 +63,7 @@ def register(source: sources.Source, path: str, vocab: str) -> str:
     }
 
   # Changed data replaces the registration.
-  key = (path, found.name, str(parts))
+  key = (path, str(source), found.name, str(parts))
   kind = 'bytes' if vocab == 'bytes' else found.fingerprint
   name = f'{slug}_lm_{kind}'
   return seqio_files.add(name, key, arguments)

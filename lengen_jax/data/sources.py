@@ -31,6 +31,8 @@ _SPLIT_WORDS = {
 # HELD_OUT.
 HELD_OUT = 200
 _TEXT_FILE = re.compile(r'(?:.*\.)?(\w+)\.txt(?:\.gz|\.zst)?')
+# Files that would be read as one text each.
+_PACKED = ('.xz', '.bz2', '.lz4', '.7z', '.rar', '.tar', '.tar.gz', '.tgz')
 _TITLE = re.compile(rb' = (?!= ).+ = \s*')
 
 
@@ -197,8 +199,13 @@ class Records(Source):
 
   def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {split: [] for split in SPLITS}
-    for file in filter(self._reads, readers.files(folder)):
-      found[self._told_split(folder, file) or 'train'].append(Part(file))
+    files = readers.files(folder)
+    # The name of a file, unlike that of a folder, may tell the split.
+    is_folder = any(file.startswith(f'{folder}/') for file in files)
+    root = str(folder if is_folder else folder.parent)
+    for file in filter(self._reads, files):
+      split = self._told_split(file.removeprefix(root))
+      found[split or 'train'].append(Part(file))
     if not found['validation']:
       files = [part.path for part in found.pop('train')]
       for split in SPLITS:
@@ -210,10 +217,8 @@ class Records(Source):
     """Returns whether a file holds text of this source."""
     return readers.is_records(file)
 
-  def _told_split(self, folder: remote.AnyPath, file: str) -> str:
-    """Returns the split named in a path below `folder`, '' for none."""
-    root = folder.parent if folder.is_file() else folder
-    relative = file.removeprefix(str(root))
+  def _told_split(self, relative: str) -> str:
+    """Returns the split named in a path below the folder, '' for none."""
     for word in re.split('[^a-z]+', relative.lower()):
       if word in _SPLIT_WORDS:
         return _SPLIT_WORDS[word]
@@ -339,16 +344,22 @@ class Lm(Records):
   def _reads(self, file: str) -> bool:
     return pathlib.PurePath(file).match(self.pattern)
 
-  def _told_split(self, folder: remote.AnyPath, file: str) -> str:
-    if readers.is_records(file):
-      return super()._told_split(folder, file)
-    named = _TEXT_FILE.fullmatch(pathlib.PurePath(file).name)
+  def _told_split(self, relative: str) -> str:
+    if readers.is_records(relative):
+      return super()._told_split(relative)
+    named = _TEXT_FILE.fullmatch(pathlib.PurePath(relative).name)
     return _SPLIT_WORDS.get(named[1], '') if named else ''
 
   def _texts(self, part: Part) -> Iterator[bytes | errors.RecordError]:
     if readers.is_records(part.path):
       yield from super()._texts(part)
       return
+    if part.path.endswith(_PACKED):
+      raise errors.CorpusError(
+        f'{part.path} is compressed in a format that is not supported; unpack '
+        'it, use .gz, .zst or .zip, or leave it out by the pattern in '
+        'data.task="lm(pattern=\'*.txt\')"'
+      )
     try:
       text = readers.text(part.path)
     except errors.RecordError as error:

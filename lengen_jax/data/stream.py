@@ -57,8 +57,9 @@ class StreamBatches(windows.Batches):
     if batch is None:
       raise errors.CorpusError(
         f'the training split of {self._task} has no row for host '
-        f'{self._host[0]} of {self._host[1]}: it is empty, or all texts are '
-        'shorter than data.train_length; lower it or change data.mode'
+        f'{self._host[0]} of {self._host[1]}: it is empty, has fewer '
+        'documents than hosts (use prepared data), or all texts are shorter '
+        'than data.train_length (lower it or change data.mode)'
       )
     batch = {key: value.numpy() for key, value in batch.items()}
     if 'encoder_tokens' in batch:
@@ -125,14 +126,18 @@ def read(
 
 
 def _check_files(name: str, host: tuple[int, int]) -> None:
-  """Prints a note if hosts outnumber files: each host then reads all files."""
+  """Prints a note if hosts outnumber files.
+
+  Each host then reads all files, and keeps its share of the documents.
+  """
   task = seqio.get_mixture_or_task(name)
   for each in getattr(task, 'tasks', [task]):
     files = len(each.source.list_shards('train'))
     if files < host[1] and host[0] == 0:
       print(
         f'note: {each.name} has {files} files for {host[1]} hosts, so that '
-        'each host reads all of them; prepared data avoids this'
+        'each host reads all of them and keeps a part of their documents; '
+        'prepared data avoids this'
       )
 
 

@@ -145,7 +145,11 @@ def batch_losses(
 
   The batch is computed in parts of `batch_tokens` tokens over all devices. The
   last part is filled with rows of weight 0. For the other arguments see `run`.
+
+  Raises:
+    errors.CorpusError: a token id is not in the model's vocabulary.
   """
+  objective.check_ids(config, batch)
   length = batch['weights'].shape[1]
   # The number of rows is a multiple of the number of row shards.
   parts = layout.row_parts

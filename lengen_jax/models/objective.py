@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax import encodings, errors, specs
 from lengen_jax import positions as position_schemes
@@ -130,6 +131,22 @@ def apply(
     method=method,
   )
   return outputs
+
+
+def check_ids(config: ModelConfig, batch: Mapping[str, np.ndarray]) -> None:
+  """Raises CorpusError if a batch has token ids that a model does not have.
+
+  The embedding of such an id is NaN. A tokenizer may yield them: the last of
+  its special tokens do not count in its `size`.
+  """
+  names = ('inputs', 'encoder_inputs', 'targets')
+  most = max(batch[name].max(initial=0) for name in names if name in batch)
+  if most >= config.vocab_size:
+    raise errors.CorpusError(
+      f'the data has token id {most}, over the last id of the model; set '
+      f'model.vocab_size (now {config.vocab_size}) to {most + 1} or more, or '
+      'remove the text of that special token from the data'
+    )
 
 
 def check(config: ModelConfig, positions: str) -> None:

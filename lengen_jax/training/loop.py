@@ -221,7 +221,7 @@ class Loop:
     If `state` is `unvalidated`, it is validated first.
     """
     run, config = self.run, self.run.train
-    place, batches = run.layout.place, self.batches
+    place, batches = run.place, self.batches
     first, batch = int(state.step), place(batches.next())
     with contextlib.ExitStack() as stack:
       progress, log, profile = self._reporters(stack, first, batch)

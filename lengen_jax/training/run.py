@@ -1,6 +1,6 @@
 """A run: the objects built from its config, and the result of training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -132,6 +132,15 @@ class Run:
       )
       for name, array in batch.items()
     }
+
+  def place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Returns a batch on the mesh from the rows of this process.
+
+    Raises:
+      errors.CorpusError: a token id is not in the model's vocabulary.
+    """
+    objective.check_ids(self.model, rows)
+    return self.layout.place(rows)
 
   def step_fn(self, *, packed: bool) -> Callable[..., Any]:
     """Returns the training step, `(state, batch) -> (state, metrics)`.

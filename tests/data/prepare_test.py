@@ -302,6 +302,26 @@ def test_does_not_begin_from_the_start(tmp_path, raw, small, monkeypatch):
   assert 0 < len(read) < 12
 
 
+def test_a_complete_folder_of_other_raw_data(tmp_path, raw):
+  mine = tmp_path / 'raw'
+  shutil.copytree(raw, mine)
+  folder = tmp_path / 'out'
+  manifest = run(folder, raw)
+  # The same files elsewhere, or none.
+  assert run(folder, mine) == run(folder, tmp_path / 'none') == manifest
+  with open(mine / 'train_1.jsonl', 'a') as file:
+    file.write('\n{"text": "one more"}')
+  with pytest.raises(
+    errors.CorpusError,
+    match='out was prepared from other files than .*raw: 2 files of .* for '
+    'train, not 2 of .*data.path',
+  ):
+    run(folder, mine)
+  (mine / 'train_1.jsonl').unlink()
+  with pytest.raises(errors.CorpusError, match='for train, not 1 of '):
+    run(folder, mine)
+
+
 def test_raw_data_that_has_changed(tmp_path, raw, small):
   mine = tmp_path / 'raw'
   shutil.copytree(raw, mine)

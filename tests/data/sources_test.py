@@ -253,6 +253,41 @@ def test_text_files_that_name_their_split(tmp_path):
   ]
 
 
+def test_a_file_alone_may_name_its_split(tmp_path):
+  """A zip, too; the folder that it is in does not."""
+  folder = tmp_path / 'train' / 'deep'
+  folder.mkdir(parents=True)
+  (folder / 'valid.txt').write_text('text')
+  write(folder / 'dev.jsonl', records(3))
+  with zipfile.ZipFile(folder / 'val.zip', 'w') as archive:
+    archive.write(folder / 'dev.jsonl', 'part.jsonl')
+  for name, found in (
+    ('valid.txt', ['text']),
+    ('dev.jsonl', texts(3)),
+    ('val.zip', texts(3)),
+  ):
+    assert read('lm', folder / name, 'validation') == found
+    with pytest.raises(errors.CorpusError, match='split train'):
+      read('lm', folder / name, 'train')
+
+
+def test_lines_of_other_names(tmp_path):
+  for name in ('train', 'valid'):
+    write(tmp_path / f'{name}.ndjson', records(3, name))
+  assert read('lm', tmp_path, 'train') == texts(3, 'train')
+
+
+@pytest.mark.parametrize('name', ['train.jsonl.xz', 'train.tar.gz', 'a.7z'])
+def test_compression_that_is_not_supported(tmp_path, name):
+  (tmp_path / name).write_bytes(b'packed')
+  (tmp_path / 'valid.txt').write_text('text')
+  with pytest.raises(
+    errors.CorpusError, match=f'{name} is compressed .* not supported; unpack'
+  ):
+    read('lm', tmp_path, 'train')
+  assert read("lm(pattern='*.txt')", tmp_path, 'validation') == ['text']
+
+
 def test_bytes_are_kept(tmp_path):
   """Plain files need not be UTF-8, and strings may hold half a character."""
   (tmp_path / 'train.txt').write_bytes(b'\xff\x00a\r\n')

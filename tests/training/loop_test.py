@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import types
 
 import jax
 import numpy as np
 import pytest
 
 from lengen_jax import data, errors
-from lengen_jax.data import vocabulary
+from lengen_jax.data import vocabulary, windows
+from lengen_jax.evaluation import length_curve
 from lengen_jax.training import files, loop, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
@@ -171,6 +173,29 @@ def test_bad_model(tmp_path, tiny_config, corpus, change, message):
   with pytest.raises(errors.LengenError, match=message):
     loop.train(tiny_config, tmp_path / 'run', corpus=corpus)
   assert not (tmp_path / 'run').exists()
+
+
+def test_a_token_id_that_the_model_does_not_have(
+  tmp_path, tiny_config, corpus, monkeypatch
+):
+  """Its embedding is NaN, which would look like divergence."""
+  run = run_lib.Run(tiny_config)
+  size = run.model.vocab_size
+  tokens = np.zeros((run.data.batch_size, run.data.train_length + 1), int)
+  rows = windows.lm_batch(tokens)
+  run.place(rows)
+  tokens[1, -1] = size
+  rows = windows.lm_batch(tokens)
+  batches = types.SimpleNamespace(padded=False, next=lambda: rows)
+  monkeypatch.setattr(type(corpus), 'training', lambda *_, **__: batches)
+  wanted = f'token id {size}, over .*vocab_size .now {size}. to {size + 1}'
+  with pytest.raises(errors.CorpusError, match=wanted):
+    loop.train(tiny_config, tmp_path / 'run', corpus=corpus)
+  losses = length_curve.batch_losses(
+    run.model, run.scheme, {}, rows, 64, 0, run.layout
+  )
+  with pytest.raises(errors.CorpusError, match=wanted):
+    next(losses)
 
 
 def test_more_token_ids_than_the_model_has(tiny_config):

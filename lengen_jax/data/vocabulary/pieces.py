@@ -49,10 +49,16 @@ class SentencePiece(base.Vocabulary):
         '--vocabulary-size=N'
       ) from None
     self._path = str(path)
-    self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
     self.size = self._model.vocab_size()
-    self.end, self._pads = self._model.eos_id(), self._model.pad_id()
-    self.start = base.PAD if self._ours else self._model.bos_id()
+    self.start, self.end = self._model.bos_id(), self._model.eos_id()
+    # Models of seqio, such as that of T5, have no id for the start.
+    like_seqio = (self._model.pad_id(), self.end) == (base.PAD, base.END)
+    if like_seqio and self.start < 0:
+      self.start = base.PAD
+    elif like_seqio:
+      # Earlier versions ignored this id: their data is another.
+      content += b'start'
+    self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
     if min(self.start, self.end) < 0:
       raise errors.CorpusError(
         f'{path} has the ids {(self.start, self.end)} for begin and end of a '
@@ -88,11 +94,6 @@ class SentencePiece(base.Vocabulary):
       num_threads=1,
     )
     return [np.asarray(ids, np.int32) for ids in found]
-
-  @property
-  def _ours(self) -> bool:
-    """Returns whether the padding and end ids are those of seqio."""
-    return (self._pads, self.end) == (base.PAD, base.END)
 
   def _pieces(self, ids: ArrayLike) -> np.ndarray:
     ids = np.asarray(ids, np.int32).ravel()

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/data/vocabulary/pieces.py`."""
 
+import hashlib
 import io
 import sys
 
@@ -42,23 +43,37 @@ def test_a_trained_model_loses_nothing(model):
   assert len(ids) < 0.6 * len(b''.join(LINES))
 
 
-def test_a_model_that_loses_white_space_says_so(model, tmp_path):
+def train(path, **ids):
+  """A small model with SentencePiece's defaults, and these special ids."""
   written = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter([line.decode() for line in LINES]),
     model_writer=written,
     vocab_size=60,
-    pad_id=0,
-    eos_id=1,
-    unk_id=2,
-    bos_id=-1,
     hard_vocab_limit=False,
     minloglevel=2,
+    **ids,
   )
-  path = tmp_path / 'lossy.model'
   path.write_bytes(written.getvalue())
-  assert not vocabulary.create(str(path)).lossless
+  return vocabulary.create(str(path))
+
+
+def test_a_model_that_loses_white_space_says_so(model, tmp_path):
+  lossy = train(
+    tmp_path / 'lossy.model', pad_id=0, eos_id=1, unk_id=2, bos_id=-1
+  )
+  assert not lossy.lossless
+  assert lossy.start == vocabulary.PAD
   assert vocabulary.create(str(model)).lossless
+
+
+def test_a_start_beside_the_ids_of_seqio(tmp_path):
+  """As in Gemma."""
+  path = tmp_path / 'a.model'
+  vocab = train(path, pad_id=0, eos_id=1, bos_id=2, unk_id=3)
+  assert (vocab.start, vocab.end) == (2, 1)
+  # Data of versions that took 0 for the start is another.
+  assert vocab.fingerprint != hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def test_bytes_of_windows_add_up(model):
