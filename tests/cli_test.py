@@ -246,9 +246,26 @@ def test_export_for_transformers(tmp_path, trained, capsys):
   assert cli.main(['export', f'--workdir={other}', to, '--format=hf']) == 0
   out = capsys.readouterr().out
   assert f'wrote {tmp_path / "folder"}: step 0, ' in out
+  assert 'no tokenizer was found: --like=CHECKPOINT copies one' in out
   params, _ = hf.load(tmp_path / 'folder')
   want, _ = hf.load(llama)
   jax.tree.map(np.testing.assert_array_equal, params, want)
+
+
+def test_an_export_has_the_tokenizer_of_the_first_checkpoint(tmp_path, capsys):
+  """Also if the run began with another run."""
+  llama = helpers.GOLDEN / 'checkpoints/llama3'
+  first, second, folder = (tmp_path / name for name in ('1', '2', 'folder'))
+  shared = [f'--config=configs/pretrained.py:{llama},tiny']
+  shared += ['--config.train.steps=0']
+  assert cli.main(['train', *shared, f'--workdir={first}']) == 0
+  begin = f'--config.train.init_from={first}'
+  assert cli.main(['train', *shared, begin, f'--workdir={second}']) == 0
+  export = ['export', f'--workdir={second}', f'--to={folder}', '--format=hf']
+  assert cli.main(export) == 0
+  assert 'no tokenizer' not in capsys.readouterr().out
+  found, wanted = (path / 'tokenizer.json' for path in (folder, llama))
+  assert found.read_bytes() == wanted.read_bytes()
 
 
 def test_compare_report(tmp_path, capsys):

@@ -83,7 +83,18 @@ ENCODINGS = {
 
 
 def register(name: str, encoding: type[Encoding]) -> None:
-  """Registers an Encoding class under a name for specs."""
+  """Registers an Encoding class under a name for specs.
+
+  Raises:
+    errors.SpecError: not an Encoding class, the name is taken or no identifier,
+      or the class has an `embed` that models would not call.
+  """
+  embed = getattr(encoding, 'embed', Encoding.embed)
+  if embed is not Encoding.embed and not getattr(encoding, 'embeds', False):
+    raise errors.SpecError(
+      f'{encoding.__name__} has a method embed, which is called only where '
+      'embeds is True; set this class attribute'
+    )
   specs.register('encoding', ENCODINGS, name, encoding, Encoding)
 
 

@@ -1,11 +1,17 @@
 """Writes the weights of a trained model for other programs."""
 
+import pathlib
+
+import ml_collections
+
 from lengen_jax import errors
 from lengen_jax.interop import hf, weights
 from lengen_jax.interop.hf import config_json
 from lengen_jax.training import files, multihost, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
+
+_TOKENIZERS = ('tokenizer.json', 'tokenizer.model')
 
 
 def to_safetensors(workdir: str, path: str, step: int | None) -> str | None:
@@ -40,8 +46,8 @@ def to_hf(
 ) -> str | None:
   """Writes a checkpoint of a run for transformers; see `hf.save`.
 
-  `like` is by default the checkpoint from which training started. For the rest
-  see `to_safetensors`.
+  `like` is by default the checkpoint from which training started, also through
+  other runs, or that of the tokenizer. For the rest see `to_safetensors`.
 
   Raises:
     errors.CheckpointError: also, the position scheme has other positions at
@@ -58,14 +64,34 @@ def to_hf(
   params = run_lib.on_host(trained.state.params)
   if not multihost.is_first():
     return None
-  source = trained.run.config.train.init_from
-  if like is None and source and config_json.is_checkpoint(source):
-    like = source
+  like = like or _original(trained.run.config)
   length = trained.run.data.train_length or None
   size = hf.save(
     folder, params, trained.run.model, like, dtype, max_length=length
   )
-  return _summary(folder, trained, dtype, size)
+  summary = _summary(folder, trained, dtype, size)
+  if not any((pathlib.Path(folder) / name).exists() for name in _TOKENIZERS):
+    summary += '; no tokenizer was found: --like=CHECKPOINT copies one'
+  return summary
+
+
+def _original(config: ml_collections.ConfigDict) -> str | None:
+  """Returns the checkpoint of transformers that a run began with, if known.
+
+  Runs between them are looked up as long as they exist. Else it is the
+  checkpoint whose tokenizer the run uses.
+  """
+  source = config.train.init_from
+  while source and not config_json.is_checkpoint(source):
+    try:
+      earlier, _ = workdir_lib.read_config(source)
+    except errors.LengenError:
+      break
+    source = earlier.train.init_from
+  for found in (source, config.data.vocabulary):
+    if found and config_json.is_checkpoint(found):
+      return found
+  return None
 
 
 def _summary(path: str, trained: run_lib.Trained, dtype: str, size: int) -> str:

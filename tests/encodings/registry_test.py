@@ -254,6 +254,16 @@ def test_register():
     create('mine')
 
 
+def test_register_refuses_an_embed_that_is_not_called():
+  class Mine(encodings.Encoding):
+    def embed(self, x, positions):
+      return x + positions[..., None]
+
+  with pytest.raises(errors.SpecError, match='Mine has .* embeds is True; set'):
+    encodings.register('mine', Mine)
+  assert 'mine' not in encodings.ENCODINGS
+
+
 @pytest.mark.parametrize('thing', [nn.Dense, lambda q, k: q, 'fire'])
 def test_register_refuses_what_is_no_encoding(thing):
   with pytest.raises(errors.SpecError, match='not a subclass of Encoding') as e:

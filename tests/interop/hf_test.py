@@ -5,6 +5,7 @@ The models of transformers are described in `tests/golden/llama/README.md` and
 """
 
 import dataclasses
+import errno
 import functools
 import json
 import pathlib
@@ -130,6 +131,22 @@ def test_written_and_read_again(name, tmp_path):
   written = config_json.read(tmp_path)
   for key in ('architectures', 'eos_token_id', 'max_position_embeddings'):
     assert written[key] == kept[key]
+  # transformers 4 ignores rope_parameters.
+  change(tmp_path, rope_parameters=None)
+  fields = families.model_fields(tmp_path)
+  assert models.ModelConfig(**fields) == config
+
+
+def replace_text(patch, full):
+  """Lets the disk be full when a file of this name is written."""
+
+  def write_text(path, text):
+    if path.name == full:
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    return write(path, text)
+
+  write = pathlib.Path.write_text
+  patch.setattr(pathlib.Path, 'write_text', write_text)
 
 
 def test_a_failed_write_keeps_the_former_checkpoint(tmp_path, monkeypatch):
@@ -140,7 +157,7 @@ def test_a_failed_write_keeps_the_former_checkpoint(tmp_path, monkeypatch):
   other = jax.tree.map(lambda x: x + 1, params)
 
   def full(*args, **kwargs):
-    if len(list(tmp_path.glob('*.partial'))) == 3:
+    if len(list(tmp_path.glob('model-*.partial'))) == 3:
       raise safetensors.SafetensorError('I/O error: No space left on device')
     write(*args, **kwargs)
 
@@ -158,6 +175,13 @@ def test_a_failed_write_keeps_the_former_checkpoint(tmp_path, monkeypatch):
   with pytest.raises(errors.CheckpointError, match=message):
     hf.save(tmp_path, other, config, dtype='float16', shard_bytes=40_000)
   assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+  other['final_norm']['scale'] = np.ones_like(other['final_norm']['scale'])
+  for name in ('config.json', 'model.safetensors.index.json'):
+    with pytest.MonkeyPatch.context() as patch:
+      replace_text(patch, f'{name}.partial')
+      with pytest.raises(errors.CheckpointError, match='No space left'):
+        hf.save(tmp_path, other, config, shard_bytes=40_000)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
   # One file in the place of several.
   hf.save(tmp_path, other, config)
   names = {file.name for file in tmp_path.iterdir()}
@@ -252,7 +276,7 @@ def test_transformers_reads_other_encodings(
     ({'window': (4, 8)}, 'LlamaForCausalLM has model.window=(None,), this'),
     (
       {'window': (4, 8), 'sinks': 2},
-      'model.window=(None,), this model has (4, 8) (and 1 more);',
+      'model.window=(None,), this model has (4, 8); model.sinks=',
     ),
     ({'attention_scale': 'ssmax'}, "model.attention_scale=('none',), this"),
     # Gemma has a constant, but no model with a factor of 1.
@@ -516,7 +540,12 @@ def test_rope_as_older_versions_wrote_it(copy):
   folder = change(
     copy, rope_scaling=scaling, original_max_position_embeddings=8
   )
-  assert 'train_length=8' in families.model_fields(folder)['encoding']
+  found = families.model_fields(folder)['encoding']
+  assert 'train_length=8' in found
+  # transformers takes 0 for no factor.
+  scaling |= {'mscale': 1.0, 'mscale_all_dim': 0}
+  folder = change(copy, rope_scaling=scaling)
+  assert families.model_fields(folder)['encoding'] == found
 
 
 @pytest.mark.parametrize(
@@ -612,6 +641,13 @@ def test_refuses_other_angles(copy, scaling, message):
       'config requires (32, 32) (and 3 more)',
     ),
     ({'tie_word_embeddings': True}, 'has lm_head.weight, (256, 32), which'),
+    (
+      {
+        'architectures': ['Gemma2ForCausalLM'],
+        'use_bidirectional_attention': True,
+      },
+      'has use_bidirectional_attention=True; only False is supported',
+    ),
   ],
 )
 def test_refuses_other_models(copy, fields, message):
@@ -628,6 +664,8 @@ def test_a_head_that_is_written_twice_and_frequencies(tmp_path):
       | {
         'lm_head.weight': found['model.embed_tokens.weight'],
         'model.layers.0.self_attn.rotary_emb.inv_freq': np.ones(6, np.float32),
+        'model.layers.0.attention.bias': np.ones((1, 1, 4, 4), bool),
+        'model.layers.1.attention.bias': np.ones((1, 1, 4, 4), np.uint8),
       }
     ),
   )

@@ -1,8 +1,6 @@
 """Reads and writes checkpoints of transformers; see the package."""
 
 import dataclasses
-import json
-import os
 import pathlib
 import shutil
 
@@ -66,7 +64,8 @@ def save(
   """Writes a checkpoint that transformers reads; returns its size in bytes.
 
   The family of `like` is written if it represents the model, else the first
-  that does. Encodings are written as `rope_parameters`.
+  that does. Encodings are written as `rope_parameters`, and for transformers
+  before version 5 also as `rope_theta` and `rope_scaling`.
 
   Args:
     folder: folder to write, created if missing.
@@ -97,12 +96,10 @@ def save(
   entries = family.entries(shapes)
   try:
     there.mkdir(parents=True, exist_ok=True)
-    size = tensors.write(there, entries, flat, dtype, shard_bytes)
-    if like is not None:
-      _copy(pathlib.Path(like).expanduser(), there)
-    partial = there / 'config.json.partial'
-    partial.write_text(json.dumps(written, indent=2) + '\n')
-    os.replace(partial, there / 'config.json')
+    with tensors.replaced_at_end(there / 'config.json', written):
+      size = tensors.write(there, entries, flat, dtype, shard_bytes)
+      if like is not None:
+        _copy(pathlib.Path(like).expanduser(), there)
   except OSError as error:
     raise errors.CheckpointError(
       f'cannot write {there}: {error.strerror}'

@@ -50,12 +50,17 @@ _TYPES = (
     'max_window_layers',
   ),
   (
+    lambda value: value == 0 or _is_number(value),
+    'a number from 0 on',
+    'mscale mscale_all_dim',
+  ),
+  (
     _is_number,
     'a number above 0',
     'rms_norm_eps layer_norm_eps rope_theta rotary_emb_base rotary_pct '
     'rope_local_base_freq partial_rotary_factor factor low_freq_factor '
-    'high_freq_factor beta_fast beta_slow attention_factor mscale '
-    'mscale_all_dim attn_logit_softcapping final_logit_softcapping '
+    'high_freq_factor beta_fast beta_slow attention_factor '
+    'attn_logit_softcapping final_logit_softcapping '
     'query_pre_attn_scalar attn_scale swiglu_alpha swiglu_limit',
   ),
   (_are_numbers, 'a list of numbers above 0', 'short_factor long_factor'),
@@ -82,7 +87,8 @@ _TYPES = (
 def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
   """Returns whether a folder has the config.json of a transformers model."""
   try:
-    found = json.loads((pathlib.Path(folder) / _FILE).read_text())
+    path = pathlib.Path(folder).expanduser() / _FILE
+    found = json.loads(path.read_text())
   except (OSError, ValueError):
     return False
   return isinstance(found, dict) and bool(

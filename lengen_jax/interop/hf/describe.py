@@ -50,8 +50,7 @@ def choose(
     different = _differences(family, config, written)
     if not different:
       return family, written
-    more = f' (and {len(different) - 1} more)' if len(different) > 1 else ''
-    found = len(different), f'{family.architecture} has {different[0]}{more}'
+    found = len(different), f'{family.architecture} has {"; ".join(different)}'
     if closest is None or (not preferred and found[0] < closest[0]):
       closest = found
   raise errors.CheckpointError(
@@ -147,12 +146,41 @@ def _layers(family: Family, config: ModelConfig) -> dict[str, Any]:
     written['rope_parameters'] = by_type
   else:
     written['rope_parameters'] = next(iter(by_type.values()), default)
+  written |= _before_version_5(family, written['rope_parameters'])
   key = 'original_max_position_embeddings'
   if key in family.has and key in written['rope_parameters']:
     written[key] = written['rope_parameters'][key]
   if family.extra is not None:
     written |= family.extra.write(config)
   return written
+
+
+def _before_version_5(
+  family: Family, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns what transformers 4 has in place of `rope_parameters`.
+
+  It ignores these, so that it would take the default base without scaling.
+  """
+  older: dict[str, Any] = {}
+  if family.rope_by_type:
+    if SLIDING in parameters:
+      older['rope_local_base_freq'] = parameters[SLIDING]['rope_theta']
+    parameters = parameters.get(FULL, {})
+    if not parameters:
+      return older
+  scaling = dict(parameters)
+  base, fraction = family.keys_before_version_5
+  older[base] = scaling.pop('rope_theta')
+  if 'partial_rotary_factor' in scaling:
+    older[fraction] = scaling.pop('partial_rotary_factor')
+  if scaling['rope_type'] == 'longrope':
+    # With other fields, Phi-3 raises an error.
+    scaling = {k: scaling[k] for k in ('short_factor', 'long_factor')}
+    scaling['type'] = 'longrope'
+  if scaling != {'rope_type': 'default'}:
+    older['rope_scaling'] = scaling
+  return older
 
 
 def _differences(

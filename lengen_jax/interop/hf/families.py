@@ -136,6 +136,7 @@ FAMILIES: dict[str, Family] = {
         'logit_cap': Key('attn_logit_softcapping', 50.0),
         'output_logit_cap': Key('final_logit_softcapping', 30.0),
       },
+      fixed={'use_bidirectional_attention': False},
       head_dim=256,
       layer_types=layer_types.every_second,
       has={'layer_types', 'sliding_window'},
@@ -177,6 +178,7 @@ FAMILIES: dict[str, Family] = {
       fixed={'head_dim': None},
       epsilon=('layer_norm_eps', 1e-5),
       fraction=0.25,
+      keys_before_version_5=('rotary_emb_base', 'rotary_pct'),
       has={'partial_rotary_factor'},
       layer={
         **{

@@ -50,6 +50,8 @@ class Family:
     base: default rope_theta.
     default_rope: default rope_parameters.
     fraction: default partial_rotary_factor.
+    keys_before_version_5: names of rope_theta and partial_rotary_factor in a
+      config.json of transformers 4.
     rope_types: values of rope_type that its code reads; None for all.
     layout: see `encodings.rotary.Rope`.
     rope_by_type: whether layers of different types have different
@@ -78,6 +80,10 @@ class Family:
   base: float = 10000.0
   default_rope: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   fraction: float = 1.0
+  keys_before_version_5: tuple[str, str] = (
+    'rope_theta',
+    'partial_rotary_factor',
+  )
   rope_types: Set[str] | None = None
   layout: str = 'half'
   rope_by_type: bool = False
@@ -98,9 +104,10 @@ class Family:
       errors.CheckpointError: no ModelConfig represents the model exactly.
     """
     for key, supported in {**self.fixed, 'quantization_config': None}.items():
-      if config.get(key, supported) != supported:
+      found = config.get(key)
+      if found is not None and found != supported:
         raise config.error(
-          f'has {key}={config.get(key)!r}; only {supported!r} is supported'
+          f'has {key}={found!r}; only {supported!r} is supported'
         )
     width, heads = config['hidden_size'], config['num_attention_heads']
     key_heads = config.get('num_key_value_heads') or heads
@@ -159,7 +166,10 @@ class Family:
     # New configs have rope_parameters, old ones rope_theta and rope_scaling.
     parameters = config.get('rope_parameters') or {}
     scaling = config.get('rope_scaling') or {}
-    if parameters and scaling and parameters != scaling:
+    meant = (
+      parameters.get(FULL, parameters) if self.rope_by_type else parameters
+    )
+    if meant and scaling and not _agree(meant, scaling):
       raise config.error(
         'has both rope_parameters and rope_scaling, and they differ; keep the '
         'one that is meant'
@@ -234,6 +244,19 @@ class Family:
       return self.model[path]
     number = layer.removeprefix('layer_')
     return f'{self.prefix}.{number}.{self.layer[rest]}'
+
+
+def _agree(parameters: Any, scaling: Mapping[str, Any]) -> bool:
+  """Returns whether rope_parameters contain what rope_scaling has."""
+  return (
+    isinstance(parameters, dict)
+    and rope.type_of(parameters) == rope.type_of(scaling)
+    and all(
+      parameters.get(key) == value
+      for key, value in scaling.items()
+      if key not in ('type', 'rope_type')
+    )
+  )
 
 
 def _cycle(values: Sequence[Any]) -> Any:

@@ -1,6 +1,7 @@
 """Tensors of a checkpoint in one or several safetensors files."""
 
 from collections.abc import Iterator, Mapping
+import contextlib
 import json
 import os
 import pathlib
@@ -52,15 +53,14 @@ def read(
   files = _files(folder)
   shapes = {
     name: jax.ShapeDtypeStruct(opened.get_slice(name).get_shape(), np.float32)
-    for name, opened in _opened_each(folder, files)
-    if not (name not in entries and _COMPUTED.fullmatch(name))
+    for name, opened in _opened_each(folder, files, entries)
   }
   for head, embedding in _TIED.items():
     if head in shapes and head not in entries and embedding in entries:
       # Some checkpoints also store the tied head.
       both = {
         name: opened.get_tensor(name)
-        for name, opened in _opened_each(folder, files)
+        for name, opened in _opened_each(folder, files, entries)
         if name in (head, embedding)
       }
       if np.array_equal(both[head], both.get(embedding)):
@@ -68,7 +68,7 @@ def read(
   weights.check(
     shapes, {name: entry.shape for name, entry in entries.items()}, folder
   )
-  for name, opened in _opened_each(folder, files):
+  for name, opened in _opened_each(folder, files, entries):
     if name in entries:
       with np.errstate(over='ignore'):
         tensor = opened.get_tensor(name).astype(np.float32)
@@ -81,9 +81,11 @@ def read(
 
 
 def _opened_each(
-  folder: pathlib.Path, files: Mapping[str, list[str] | None]
+  folder: pathlib.Path,
+  files: Mapping[str, list[str] | None],
+  entries: Mapping[str, layouts.Entry],
 ) -> Iterator[tuple[str, Any]]:
-  """Yields the name of each tensor, and its opened file."""
+  """Yields the name of each tensor but computed ones, and its opened file."""
   for file, names in files.items():
     with weights.opened(folder / file) as opened:
       present = set(opened.keys())
@@ -92,6 +94,8 @@ def _opened_each(
           raise errors.CheckpointError(
             f'{folder / file} lacks {name}, which {_INDEX} lists'
           )
+        if name not in entries and _COMPUTED.fullmatch(name):
+          continue
         dtype = opened.get_slice(name).get_dtype()
         if dtype not in _READ:
           raise errors.CheckpointError(
@@ -99,6 +103,24 @@ def _opened_each(
             f'{", ".join(_READ)}'
           )
         yield name, opened
+
+
+@contextlib.contextmanager
+def replaced_at_end(path: pathlib.Path, content: Any) -> Iterator[None]:
+  """Writes a JSON file, and replaces `path` by it if the context succeeds.
+
+  A full disk is found before other files are replaced.
+
+  Raises:
+    OSError: the file cannot be written.
+  """
+  partial = path.with_name(path.name + '.partial')
+  try:
+    partial.write_text(json.dumps(content, indent=2) + '\n')
+    yield
+    os.replace(partial, path)
+  finally:
+    partial.unlink(missing_ok=True)
 
 
 def write(
@@ -134,24 +156,21 @@ def write(
   if len(shards) > 1:
     of = f'of-{len(shards):05}.safetensors'
     named = {f'model-{i:05}-{of}': x for i, x in enumerate(shards, start=1)}
-  weights.write(
-    (
+  weight_map = {name: file for file, names in named.items() for name in names}
+  index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
+  with replaced_at_end(folder / _INDEX, index):
+    weights.write(
       (
-        folder / file,
-        {name: _cast(name, entries[name], params, dtype) for name in names},
-      )
-      for file, names in named.items()
-    ),
-    {'format': 'pt'},
-  )
-  if len(shards) > 1:
-    weight_map = {name: file for file, names in named.items() for name in names}
-    index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
-    partial = folder / f'{_INDEX}.partial'
-    partial.write_text(json.dumps(index, indent=2) + '\n')
-    os.replace(partial, folder / _INDEX)
-  else:
-    (folder / _INDEX).unlink(missing_ok=True)
+        (
+          folder / file,
+          {name: _cast(name, entries[name], params, dtype) for name in names},
+        )
+        for file, names in named.items()
+      ),
+      {'format': 'pt'},
+    )
+  if len(shards) == 1:
+    (folder / _INDEX).unlink()
   for old in (*folder.glob('model-*-of-*.safetensors'), folder / _FILE):
     if old.name not in named:
       old.unlink(missing_ok=True)
