@@ -174,8 +174,10 @@ def _before_version_5(
   older[base] = scaling.pop('rope_theta')
   if 'partial_rotary_factor' in scaling:
     older[fraction] = scaling.pop('partial_rotary_factor')
-  if scaling['rope_type'] == 'longrope':
-    # With other fields, Phi-3 raises an error.
+  if 'original_max_position_embeddings' in family.has and (
+    scaling['rope_type'] == 'longrope'
+  ):
+    # Phi-3 raises an error for the other fields, which are beside rope_scaling.
     scaling = {k: scaling[k] for k in ('short_factor', 'long_factor')}
     scaling['type'] = 'longrope'
   if scaling != {'rope_type': 'default'}:
