@@ -113,6 +113,17 @@ def _check_data(config: Any) -> None:
   data.check_present(config_lib.check_run(config).data)
 
 
+def _start(saves: bool = False) -> None:
+  """Starts jax; SIGTERM ends the process unless the command saves its work."""
+  import jax
+
+  from lengen_jax.training import sharding
+
+  # The service catches SIGTERM for `faults.Preemption`.
+  jax.config.update('jax_enable_preemption_service', saves)
+  sharding.start()
+
+
 def _choose_workdir(arguments: argparse.Namespace) -> None:
   """Sets the workdir to a new folder in runs/, and prints it, if it is None."""
   if arguments.workdir is not None:
@@ -133,9 +144,9 @@ def _choose_workdir(arguments: argparse.Namespace) -> None:
 
 def _train(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
-  from lengen_jax.training import loop, sharding
+  from lengen_jax.training import loop
 
-  sharding.start()
+  _start(saves=True)
   _choose_workdir(arguments)
   trained = loop.train(config, arguments.workdir, label=config.model.encoding)
   print(
@@ -161,10 +172,10 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
     )
   from lengen_jax import data
   from lengen_jax.analysis import report
-  from lengen_jax.training import evaluate, files, pretrained, sharding
+  from lengen_jax.training import evaluate, files, pretrained
   from lengen_jax.training import workdir as workdir_lib
 
-  sharding.start()
+  _start()
   changes = {'lengths': arguments.lengths} if arguments.lengths else {}
   trained = pretrained.restore(
     arguments.workdir, step=arguments.step, **changes
@@ -212,10 +223,10 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
       '--step requires the run to be given as --workdir, without --from'
     )
   from lengen_jax.analysis import ruler_report
-  from lengen_jax.training import files, pretrained, sharding
+  from lengen_jax.training import files, pretrained
   from lengen_jax.training import ruler as training_ruler
 
-  sharding.start()
+  _start()
   loaded = pretrained.load(
     arguments.checkpoint or arguments.workdir, arguments.step
   )
@@ -248,14 +259,14 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace, _: Any) -> None:
-  from lengen_jax.training import export, sharding
+  from lengen_jax.training import export
 
   for_hf = arguments.format == 'hf'
   if not for_hf and (arguments.like or arguments.dtype != 'float32'):
     raise errors.ConfigError(
       '--like and --dtype require --format=hf; a safetensors file is float32'
     )
-  sharding.start()
+  _start()
   step = arguments.step
   if for_hf:
     summary = export.to_hf(
@@ -268,7 +279,7 @@ def _export(arguments: argparse.Namespace, _: Any) -> None:
 
 
 def _generate(arguments: argparse.Namespace, _: Any) -> None:
-  from lengen_jax.training import continuations, pretrained, sharding
+  from lengen_jax.training import continuations, pretrained
 
   prompts = [
     text
@@ -284,7 +295,7 @@ def _generate(arguments: argparse.Namespace, _: Any) -> None:
       '--prompt=- reads a prompt from each line of standard input, which is '
       'empty'
     )
-  sharding.start()
+  _start()
   trained = pretrained.load(arguments.checkpoint)
   written = continuations.write(
     trained.tested_as(arguments.encoding, arguments.positions),
@@ -304,9 +315,8 @@ def _generate(arguments: argparse.Namespace, _: Any) -> None:
 
 def _lm_eval(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax.interop import lm_eval
-  from lengen_jax.training import sharding
 
-  sharding.start()
+  _start()
   lm_eval.run(arguments.overrides)
 
 
@@ -359,9 +369,9 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
 def _compare(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
   from lengen_jax.analysis import report
-  from lengen_jax.training import compare, runs, sharding
+  from lengen_jax.training import compare, runs
 
-  sharding.start()
+  _start(saves=True)
   chosen = runs.parse(arguments.runs, config)
   _choose_workdir(arguments)
   results = compare.compare(config, arguments.workdir, chosen)
@@ -370,9 +380,9 @@ def _compare(arguments: argparse.Namespace, config: Any) -> None:
 
 def _sweep(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax.analysis import sweep_report
-  from lengen_jax.training import sharding, sweep
+  from lengen_jax.training import sweep
 
-  sharding.start()
+  _start(saves=True)
   _choose_workdir(arguments)
   results = sweep.sweep(config, arguments.workdir)
   _show(sweep_report, results, arguments.workdir)
@@ -398,9 +408,8 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
     return
   experiment = reproduce.get(arguments.experiment)
   from lengen_jax.reproduce import run
-  from lengen_jax.training import sharding
 
-  sharding.start()
+  _start(saves=True)
   workdir, seeds = arguments.workdir, arguments.seeds
   found = run.reproduce(
     experiment, arguments.scale, workdir, seeds, arguments.overrides

@@ -61,7 +61,8 @@ fi
 : "${LIBTPU_INIT_ARGS:=}"
 # Variables that are passed to the run if they are set. Anyone who can write to
 # the compilation cache can execute code in the run.
-: "${RUN_VARIABLES:=LIBTPU_INIT_ARGS LENGEN_DATA_DIR JAX_COMPILATION_CACHE_DIR}"
+: "${RUN_VARIABLES:=LIBTPU_INIT_ARGS LENGEN_DATA_DIR XDG_CACHE_HOME \
+JAX_COMPILATION_CACHE_DIR}"
 
 # Waiting and giving up.
 : "${POLL_SECONDS:=60}"

@@ -50,7 +50,7 @@ def check_path(path: PathLike) -> pathlib.Path:
       package safetensors is missing.
   """
   library('safetensors.numpy')
-  path = _local(path)
+  path = local(path)
   if path.suffix != SUFFIX:
     raise errors.CheckpointError(
       f'the file for weights must be named *{SUFFIX}, got {path}'
@@ -144,7 +144,7 @@ def load(path: PathLike) -> tuple[Params, ModelConfig]:
     errors.CheckpointError: the file cannot be read or was not written by
       `save`.
   """
-  path = _local(path)
+  path = local(path)
   arrays, metadata = read(path)
   if _CONFIG not in metadata:
     raise errors.CheckpointError(
@@ -169,7 +169,7 @@ def trained_on(path: PathLike) -> TrainedOn:
   Raises:
     errors.CheckpointError: the file cannot be read.
   """
-  path = _local(path)
+  path = local(path)
   with opened(path) as file:
     found = (file.metadata() or {}).get(_TRAINED, '{}')
   try:
@@ -260,9 +260,15 @@ def library(name: str) -> Any:
   )
 
 
-def _local(path: PathLike) -> pathlib.Path:
+def local(path: PathLike) -> pathlib.Path:
+  """Returns an absolute path.
+
+  Raises:
+    errors.CheckpointError: the path is in an object store.
+  """
   if '://' in str(path):
     raise errors.CheckpointError(
-      f'{path} is not a local file; safetensors files must be local'
+      f'{path} is not local; safetensors files and checkpoints of transformers '
+      'must be'
     )
   return pathlib.Path(path).expanduser().absolute()

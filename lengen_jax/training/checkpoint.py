@@ -9,16 +9,17 @@ On disk, in `checkpoints/{step}`:
           saved it; see `checkpoint_format`.
 
 Which fault is caught where: a process killed while it saves leaves a temporary
-folder, because orbax renames complete checkpoints; `save` removes it. A flipped
-bit, a truncated or missing file, and a renamed step fail the verification of
-`checkpoint_format.read` against the checksums in the record; `restore` falls
-back to the next older checkpoint, and the next `save` moves the damaged ones to
-unreadable_checkpoints. A disk without space is detected before a save from its
-free space, and during a save by the exception that orbax raises; `save`,
-`check` and `close` report it and keep older checkpoints. A failure in one
-process of several reaches the others through `multihost`, so that all restore
-the same step and none waits forever. A state with other shapes or dtypes is
-refused. Other versions cause a warning.
+folder, because orbax renames complete checkpoints; or in an object store, where
+it cannot rename them, a folder without `commit_success.txt`. `save` removes it.
+A flipped bit, a truncated or missing file, and a renamed step fail the
+verification of `checkpoint_format.read` against the checksums in the record;
+`restore` falls back to the next older checkpoint, and the next `save` moves the
+damaged ones to unreadable_checkpoints. A disk without space is detected before
+a save from its free space, and during a save by the exception that orbax
+raises; `save`, `check` and `close` report it and keep older checkpoints. A
+failure in one process of several reaches the others through `multihost`, so
+that all restore the same step and none waits forever. A state with other shapes
+or dtypes is refused. Other versions cause a warning.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,6 +42,7 @@ from lengen_jax.training import checkpoint_format, files, multihost, runs
 # Bytes of record and metadata.
 _OVERHEAD = 2**20
 _TEMPORARY = '.orbax-checkpoint-tmp*'
+_COMPLETE = 'commit_success.txt'
 
 
 def steps(workdir: files.Path) -> Sequence[int]:
@@ -339,6 +341,13 @@ class Checkpointer:
     if multihost.is_first():
       # `restore` does not do this, because another process may be writing.
       files.remove(self._folder.glob(f'*{_TEMPORARY}'))
+      if files.is_remote(self._folder):
+        # In an object store, orbax marks complete folders instead.
+        files.remove(
+          folder
+          for folder in self._folder.glob('*')
+          if folder.name.isdecimal() and not (folder / _COMPLETE).exists()
+        )
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _OVERHEAD
     free = files.free_bytes(self._folder)
     lacks = free is not None and free < needed

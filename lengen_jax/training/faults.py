@@ -27,11 +27,15 @@ class Preemption:
 
   # Numbers the calls, also those of earlier trainings in this process.
   _calls = itertools.count(1)
+  # A training that ended with the step at which to stop leaves this to the
+  # next one, such as the next run of a comparison.
+  _pending = False
 
   def __init__(self) -> None:
     self._received = False
 
   def __enter__(self) -> 'Preemption':
+    self._received, Preemption._pending = Preemption._pending, False
     self._single = jax.process_count() == 1
     # Python allows signal handlers in the main thread only.
     main = threading.current_thread() is threading.main_thread()
@@ -40,19 +44,23 @@ class Preemption:
       self._previous = signal.signal(signal.SIGTERM, self._receive)
     return self
 
-  def __exit__(self, *exception: object) -> None:
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     if self._handles:
       signal.signal(signal.SIGTERM, self._previous)
+    if kind is None and self._received:
+      Preemption._pending = True
 
   def reached(self) -> bool:
     """Returns whether to stop here.
 
     Call it after every step and every batch of an evaluation, in all processes.
-    It is true once.
+    Once it is true, it stays true.
     """
-    if self._single:
-      return self._received
-    return multihost_utils.reached_preemption_sync_point(next(self._calls))
+    if not self._single and not self._received:
+      self._received = multihost_utils.reached_preemption_sync_point(
+        next(self._calls)
+      )
+    return self._received
 
   def stop(self, saved: str) -> None:
     """Raises `preempted` where `reached` is true."""

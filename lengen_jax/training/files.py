@@ -157,7 +157,12 @@ def readable_size(count: int) -> str:
 
 def move_into(target: Path, folder: Path) -> None:
   """Moves a folder into `target` under an unused name, if it exists."""
+  if not folder.exists():
+    return
   target.mkdir(exist_ok=True)
+  if not target.exists():
+    # Object stores have no empty folders.
+    (target / 'README.txt').write_text('Folders that could not be read.\n')
   number = 0
   while (target / f'{folder.name}-{number}').exists():
     number += 1

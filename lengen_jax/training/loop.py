@@ -198,7 +198,9 @@ def _lacks_validation(run: run_lib.Run, path: files.Path, step: int) -> bool:
   if not step or not run.validates(step):
     return False
   lines, _ = metrics_lib.read(path / metrics_lib.STEPS, step)
-  lacks = len(lines) == step and '"validation_' not in lines[-1]
+  lacks = (
+    metrics_lib.last_step(lines) == step and '"validation_' not in lines[-1]
+  )
   return bool(multihost.broadcast([lacks])[0])
 
 
@@ -251,6 +253,10 @@ class Loop:
         else:
           metrics |= _bias_error(run, state.params, progress)
         if saves or len(pending) == config.log_every:
+          for _, computed in pending:
+            # Steps are computed while later ones are dispatched.
+            jax.block_until_ready(computed['loss'])
+            watchdog.reset()
           spent = time.monotonic() - began - pause
           durable = self.checkpoints.durable_step()
           written = log.write(pending, spent, durable, saves)

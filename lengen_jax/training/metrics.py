@@ -45,6 +45,11 @@ def read(path: files.Path, last: int) -> tuple[list[str], float]:
   return lines, seconds
 
 
+def last_step(lines: Sequence[str]) -> int:
+  """Returns the step of the last of some lines; 0 if there are none."""
+  return json.loads(lines[-1])['step'] if lines else 0
+
+
 def peak_memory(lines: Sequence[str]) -> int | None:
   """Returns the last memory_bytes in some lines; None if there is none."""
   for line in reversed(lines):
@@ -131,8 +136,8 @@ class Log:
       errors.WorkdirError: the folder cannot be written.
     """
     lines, self.seconds = read(folder / STEPS, first_step)
-    if len(lines) < first_step and primary:
-      _set_aside(folder / STEPS, first_step - len(lines))
+    if last_step(lines) < first_step and primary:
+      _set_aside(folder / STEPS, first_step - last_step(lines))
     self._skipped = _skipped_at_end(lines)
     self._before, self._session = self.seconds, 0.0
     self._devices, self._tokens, self._flops = list(devices), tokens, flops
@@ -145,6 +150,8 @@ class Log:
       begun[0]['started']
     ).timestamp()
     self._path: files.Path | None = None
+    self._lines: list[str] | None = None
+    self._unwritten: list[Mapping[str, Any]] = []
     self._trackers: Sequence[trackers_lib.Tracker] = []
     if not primary:
       return
@@ -156,7 +163,6 @@ class Log:
     lines = [line + '\n' for line in lines]
     # Object stores cannot append: the whole file is written, and less often.
     self._lines = lines if files.is_remote(folder) else None
-    self._unwritten: list[Mapping[str, Any]] = []
     self._written = clock()
     files.write_text(self._path, ''.join(lines))
     files.write_lines(folder / SESSIONS, begun)
@@ -222,6 +228,10 @@ class Log:
         tracker.write([{'step': step, **numbers}], self._clock())
 
   def close(self) -> None:
+    if self._unwritten and self._lines is not None:
+      # Steps before an error. A store that cannot be reached must not hide it.
+      with contextlib.suppress(errors.LengenError):
+        self._append([], saves=True)
     for tracker in self._trackers:
       tracker.close()
 
@@ -251,7 +261,12 @@ class Log:
       if not saves and self._clock() - self._written <= _REMOTE_SECONDS:
         return
       self._written = self._clock()
-      files.write_text(self._path, ''.join(self._lines))
+      try:
+        files.write_text(self._path, ''.join(self._lines))
+      except errors.WorkdirError as error:
+        if not saves:
+          return  # The next write contains these lines, too.
+        raise errors.SaveError(str(error)) from None
     with _writing(self._path.parent):
       if self._lines is None:
         # Reopening flushes each write and raises its errors here.

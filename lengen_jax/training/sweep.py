@@ -18,7 +18,13 @@ import numpy as np
 from lengen_jax import errors, tasks
 from lengen_jax import progress as progress_lib
 from lengen_jax.tasks import batches
-from lengen_jax.training import checkpoint, multihost, revision, task_trainer
+from lengen_jax.training import (
+  checkpoint,
+  faults,
+  multihost,
+  revision,
+  task_trainer,
+)
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import files as files_lib
 from lengen_jax.training import runs as runs_lib
@@ -42,6 +48,7 @@ def sweep(
   Returns the contents of results.json. For `config` see configs/chomsky.py.
 
   Raises:
+    errors.PreemptedError: stopped by SIGTERM in training.
     errors.LengenError: a run is invalid; raised before any run is trained.
   """
   sections = config_lib.check_task(config)
@@ -107,8 +114,11 @@ def run_group(
 
   `folder` is that of the run; progress lines start with `label`.
   """
-  # Devices need equally many points: the last one is repeated.
-  devices = min(len(points), trainer.devices)
+  # Devices need equally many points: the last one is repeated. A process
+  # without any could not read the results.
+  devices = trainer.devices
+  if jax.process_count() == 1:
+    devices = min(len(points), devices)
   count = -(-len(points) // devices) * devices
   filled = [*points, *[points[-1]] * (count - len(points))]
   rates, seeds = zip(*filled, strict=True)
@@ -220,9 +230,12 @@ def _train(
   tokens *= config.batch_size * count
   done = int(state.step[0])
   began = time.monotonic()
-  with progress_lib.Progress(
-    f'{label} x {count}', steps, unit='tokens', per=tokens, first=done
-  ) as progress:
+  with (
+    faults.Preemption() as preemption,
+    progress_lib.Progress(
+      f'{label} x {count}', steps, unit='tokens', per=tokens, first=done
+    ) as progress,
+  ):
     progress.announce(f'compiling {len(trainer.train_widths)} widths ...')
     state = jax.block_until_ready(trainer.train(state, done, done))
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
@@ -238,8 +251,12 @@ def _train(
         paused = time.monotonic()
         test(state, last)
         began += time.monotonic() - paused
-      if last // every > done // every or last == steps:
+      preempted = preemption.reached()
+      if last // every > done // every or last == steps or preempted:
         checkpoints.save(state)
+      if preempted and last < steps:
+        checkpoints.close()
+        raise faults.preempted(f'{label}: saved step {last} of {steps}')
       done = last
   return state, time.monotonic() - began
 

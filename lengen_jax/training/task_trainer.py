@@ -25,6 +25,7 @@ from lengen_jax.tasks import batches
 from lengen_jax.tasks.arithmetic import expression
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import optimizer, task_answers
+from lengen_jax.training import run as run_lib
 from lengen_jax.training import state as state_lib
 from lengen_jax.types import Array, Params
 
@@ -141,7 +142,8 @@ class TaskTrainer:
       'share', float `[R, N, N]`, NaN without examples; and 'count', the number
       of examples, int `[N, N]`.
     """
-    exact_RxE, digits_RxEx2 = jax.device_get(self._test_operands(points.params))
+    found = self._test_operands(points.params)
+    exact_RxE, digits_RxEx2 = run_lib.on_host(found)
     n = self.test_widths[-1]
     # All points have the same examples.
     cell_E = np.ravel_multi_index(tuple(digits_RxEx2[0].T - 1), (n, n))

@@ -427,6 +427,12 @@ def test_refuses_values_that_are_not_finite(copy, value):
   assert message in refused(copy)
 
 
+def test_refuses_to_write_to_a_bucket():
+  params, config = load('untied')
+  with pytest.raises(errors.CheckpointError, match='gs://b/c is not local'):
+    hf.save('gs://b/c', params, config)
+
+
 def test_writes_bfloat16_and_copies_the_tokenizer(copy, tmp_path):
   (copy / 'tokenizer.json').write_text('{}')
   (copy / 'modeling.py').write_text('raise SystemExit')

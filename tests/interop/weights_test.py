@@ -125,7 +125,9 @@ def test_refuses_files_that_are_none(tmp_path):
   assert 'there is no ' in refused(path)
   path.write_text('x')
   assert 'cannot be read as safetensors: ' in refused(path)
-  assert 'is not a local file' in refused('gs://bucket/a.safetensors')
+  assert 'is not local; safetensors files' in refused(
+    'gs://bucket/a.safetensors'
+  )
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,17 @@ class Bucket:
   def close(self):
     self._server.stop()
 
+  def run(self, program):
+    """Runs Python code in a process that uses the bucket."""
+    done = subprocess.run(
+      [sys.executable, '-c', program],
+      env=self.environment,
+      capture_output=True,
+      text=True,
+      timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
   def read(self, name):
     return self.read_bytes(name).decode()
 
@@ -155,7 +166,9 @@ def test_a_killed_run_repeats_one_in_a_folder(tmp_path, bucket, commands):
   killed.kill()
   assert killed.wait(timeout=60) == -signal.SIGKILL
   assert 'run/checkpoints/24/commit_success.txt' not in bucket.names()
+  bucket.run(LEAVE)
   commands.finish(commands.train('gs://bucket/run', *tracked))
+  assert not any('checkpoints/6/' in name for name in bucket.names())
   _, resumed = lines(bucket.read('run/sessions.jsonl'))
   assert resumed['first_step'] >= 8
   commands.finish(commands.start('eval', '--workdir=gs://bucket/run'))
@@ -173,6 +186,28 @@ def test_a_killed_run_repeats_one_in_a_folder(tmp_path, bucket, commands):
   for name in ('metrics.jsonl', 'eval.json'):
     found, wanted = bucket.read(f'run/{name}'), (local / name).read_text()
     assert losses(wanted) and losses(found) == losses(wanted), name
+
+
+LEAVE = """
+from lengen_jax.training import files
+files.locate('gs://bucket/run/checkpoints/6/state').write_text('incomplete')
+"""
+MOVE = """
+from lengen_jax.training import files
+root = files.locate('gs://bucket/moved')
+for _ in range(2):
+  (root / 'checkpoints/8/state').write_text('damaged')
+  files.move_into(root / 'unreadable', root / 'checkpoints/8')
+  files.move_into(root / 'unreadable', root / 'checkpoints/9')
+"""
+
+
+def test_folders_are_moved(bucket):
+  """A bucket has no empty folder to move them into."""
+  bucket.run(MOVE)
+  found = {name for name in bucket.names() if name.startswith('moved/')}
+  moved = {f'moved/unreadable/8-{number}/state' for number in (0, 1)}
+  assert found == {*moved, 'moved/unreadable/README.txt'}
 
 
 def test_prepared_data(tmp_path, bucket, commands):

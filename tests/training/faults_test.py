@@ -187,6 +187,37 @@ def test_sigterm_saves_and_the_run_resumes(
   assert int(cut.state.step) == tiny_config.train.steps
 
 
+def test_sigterm_in_the_last_step_of_a_training_stops_the_next():
+  """Such as the next run of a comparison."""
+  with faults.Preemption() as first:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert first.reached() and first.reached()
+  with (
+    pytest.raises(errors.PreemptedError, match='saved it'),
+    faults.Preemption() as second,
+  ):
+    second.stop('saved it')
+  with faults.Preemption() as third:
+    assert not third.reached()
+
+
+def test_the_time_of_each_step_counts_alone(
+  tmp_path, tiny_config, corpus, monkeypatch
+):
+  """Also of steps whose metrics are written together."""
+  resets, reset = [], faults.Watchdog.reset
+
+  def count(watchdog):
+    resets.append(0)
+    reset(watchdog)
+
+  monkeypatch.setattr(faults.Watchdog, 'reset', count)
+  tiny_config.train.log_every = tiny_config.train.checkpoint_every = 8
+  loop.train(tiny_config, tmp_path, corpus=corpus)
+  # When it starts, when each step is dispatched, and when each is computed.
+  assert len(resets) == 1 + 2 * tiny_config.train.steps
+
+
 @pytest.fixture
 def exits(monkeypatch):
   """Statuses that the process would have ended with."""

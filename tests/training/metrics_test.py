@@ -194,6 +194,9 @@ def test_a_damaged_log_is_kept_and_told(tmp_path, clock, capsys, damage):
   open_log(tmp_path, clock, first=5)
   last = json.loads(path.read_text().splitlines()[-1])
   assert last['step'] == 5 and metrics.read(path, 5)[1] == last['seconds']
+  # They are told once.
+  assert not capsys.readouterr().out
+  assert [*tmp_path.glob('metrics-damaged-*.jsonl')] == kept
 
 
 def test_a_log_in_a_bucket_is_written_now_and_then(
@@ -213,7 +216,7 @@ def test_a_log_in_a_bucket_is_written_now_and_then(
   def write(entries, now):
     tracked.append(([entry['step'] for entry in entries], now - START))
 
-  tracker = types.SimpleNamespace(write=write)
+  tracker = types.SimpleNamespace(write=write, close=lambda: None)
   log = open_log(tmp_path, clock, trackers=lambda *_: [tracker])
   log.write(steps(1, 2), 1.0, None)
   log.write(steps(3), 2.0, None, saves=True)
@@ -223,6 +226,40 @@ def test_a_log_in_a_bucket_is_written_now_and_then(
   log.add(5, {'loss_at_8': 1.5})
   assert written == [0, 3, 5, 5]
   assert tracked == [([1, 2, 3], 0), ([4, 5], 100), ([5], 100)]
+  # Of a run that ends with an error, too.
+  log.write(steps(6), 5.0, None)
+  log.close()
+  assert written[4:] == [6] and tracked[3:] == [([6], 100)]
+
+
+def test_a_bucket_that_cannot_be_written_for_a_while(
+  tmp_path, clock, monkeypatch
+):
+  written, down = [], False
+
+  def write(path, text):
+    if down:
+      raise errors.WorkdirError(f'cannot write {path}: 503')
+    written.append(text.count('\n'))
+
+  monkeypatch.setattr(metrics.files, 'write_text', write)
+  monkeypatch.setattr(metrics.files, 'write_lines', lambda *_: None)
+  monkeypatch.setattr(metrics.files, 'is_remote', lambda path: True)
+  log = open_log(tmp_path, clock)
+  down = True
+  for step in (1, 2):
+    clock.now += 100
+    log.write(steps(step), 1.0, None)
+  down = False
+  clock.now += 100
+  log.write(steps(3), 1.0, None)
+  assert written == [0, 3]
+  # A checkpoint must not be newer than the log; a launcher tries again.
+  down = True
+  with pytest.raises(errors.SaveError, match='503') as caught:
+    log.write(steps(4), 1.0, None, saves=True)
+  assert caught.value.exit_status == 1
+  log.close()
 
 
 def test_goodput_over_restarts(tmp_path, clock):

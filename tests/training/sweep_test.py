@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import types
@@ -48,12 +49,14 @@ def untrained(monkeypatch):
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-  """Each trains a point of every run, and the first writes all scores."""
+  """Three points, so that at the end one process has none of its own."""
+  config = arithmetic.get_config('plain,tiny')
+  config.sweep.runs, config.sweep.seeds = 'nope', (0, 1, 2)
+  config.eval.operand_examples, config.train.steps = 40, 3
   arguments = [
-    f'--config={helpers.ROOT}/configs/chomsky.py:bucket_sort,tiny',
-    *('--config.model.num_layers=1', '--config.train.steps=3'),
-    *('--config.train.buckets=1', '--config.eval.buckets=1'),
-    '--config.sweep.runs=sinusoidal; rnn',
+    f'--config={helpers.ROOT}/configs/arithmetic.py:plain,tiny',
+    *('--config.sweep.runs=nope', '--config.sweep.seeds=(0, 1, 2)'),
+    *('--config.eval.operand_examples=40', '--config.train.steps=3'),
     f'--workdir={tmp_path / "pair"}',
   ]
   processes = [
@@ -72,14 +75,38 @@ def test_two_processes(tmp_path):
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output[-3000:]
   found = json.loads((tmp_path / 'pair/results.json').read_text())['runs']
-  want = sweep.sweep(tiny(), tmp_path / 'one')['runs']
-  assert [run['run'] for run in found] == ['sinusoidal', 'rnn']
+  want = sweep.sweep(config, tmp_path / 'one')['runs']
   for run, other in zip(found, want, strict=True):
+    assert len(run['points']) == 3
     for one, two in zip(run['points'], other['points'], strict=True):
       assert one['seed'] == two['seed']
+      assert one['operands'] == two['operands']
       for score in SCORES:
         assert one[score] == pytest.approx(two[score], rel=1e-5)
   assert not list((tmp_path / 'pair').glob('*/unfinished-*'))
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_sweep_resumes(tmp_path, monkeypatch):
+  config = _killed_config()
+  whole = sweep.sweep(config, tmp_path / 'whole')['runs'][0]['points']
+  train, seen = task_trainer.TaskTrainer.train, []
+
+  def terminate(self, points, first, last):
+    seen.append(first)
+    if len(seen) == 2:
+      signal.raise_signal(signal.SIGTERM)
+    return train(self, points, first, last)
+
+  monkeypatch.setattr(task_trainer.TaskTrainer, 'train', terminate)
+  with pytest.raises(errors.PreemptedError, match='saved step 2 of 7'):
+    sweep.sweep(config, tmp_path / 'cut')
+  found = sweep.sweep(config, tmp_path / 'cut')['runs'][0]['points']
+  # The first call of a session compiles.
+  assert seen[2:4] == [2, 2]
+  for one, two in zip(found, whole, strict=True):
+    for name in (*SCORES, 'trajectory'):
+      assert one[name] == two[name]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.interop import weights
 from lengen_jax.interop.hf import config_json, describe, families, tensors
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
@@ -84,7 +85,7 @@ def save(
     errors.CheckpointError: no family represents the model, or a file cannot be
       written.
   """
-  there = pathlib.Path(folder).expanduser().absolute()
+  there = weights.local(folder)
   base = None if like is None else config_json.read(like)
   params = jax.device_get(stacking.unstack(params))
   config = dataclasses.replace(config, scan_layers=False)
