@@ -228,15 +228,16 @@ class Generator:
   def _decoding_params(self, params: Params) -> Params:
     """Returns unstacked parameters, the layers' kernels in the model's dtype.
 
-    The layers convert them, and would do so for each token. Encodings compute
-    in float32.
+    The layers convert them, and would do so for each token. Encodings and
+    contextual positions compute in float32.
     """
 
     def convert(path: Any, leaf: Array) -> Array:
       names = [entry.key for entry in path]
-      in_layer = {'attention', 'mlp'} & {*names} and 'encoding' not in names
+      in_layer = {'attention', 'mlp'} & {*names}
       # The router of experts computes in float32, too.
-      is_kernel = in_layer and names[-1] == 'kernel' and 'router' not in names
+      in_float32 = {'encoding', 'positions', 'router'} & {*names}
+      is_kernel = in_layer and names[-1] == 'kernel' and not in_float32
       return leaf.astype(self.config.dtype) if is_kernel else leaf
 
     params = jax.tree_util.tree_map_with_path(convert, stacking.unstack(params))

@@ -26,7 +26,7 @@ class LengthLoss:
     length: tokens per window.
     loss: nats per token; None if `refused`.
     tokens: number of scored tokens.
-    position: first position of each bucket.
+    position: first position of each bucket that has scored tokens.
     position_loss: nats per token within each bucket.
     window_loss: nats per token within each window of the longest length, with
       mean `loss`. If windows have unequal numbers n_w of scored tokens, N on
@@ -120,13 +120,15 @@ def run(
     excess_W = windows.window_sums(excess_N)
     per_window = count_L.sum() / max(1, len(excess_W))
     starts = position_buckets(len(total_L))
-    counts = np.maximum(np.add.reduceat(count_L, starts), 1)
+    sums, counts = (np.add.reduceat(x, starts) for x in (total_L, count_L))
+    # Of an encoder, few tokens are scored, and none in some buckets.
+    scored = counts > 0
     yield LengthLoss(
       length=length,
       loss=loss,
       tokens=tokens,
-      position=tuple(starts.tolist()),
-      position_loss=tuple((np.add.reduceat(total_L, starts) / counts).tolist()),
+      position=tuple(starts[scored].tolist()),
+      position_loss=tuple((sums[scored] / counts[scored]).tolist()),
       window_loss=tuple((loss + excess_W / per_window).tolist()),
       bias_error=max(inexact.values(), default=0.0),
     )

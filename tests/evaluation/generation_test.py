@@ -169,6 +169,16 @@ def test_the_router_stays_float32():
   assert found['attention']['query']['kernel'].dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize('scheme', ['forget', 'repo', 'selective'])
+def test_contextual_positions_stay_float32(scheme):
+  """They add up: errors of their kernels grow along a text."""
+  config, params = model(dtype='bfloat16', contextual_positions=scheme)
+  found = generator(config)._decoding_params(params)['layer_0']['attention']
+  kernels = jax.tree.leaves(found['positions'])
+  assert {leaf.dtype.name for leaf in kernels} == {'float32'}
+  assert found['query']['kernel'].dtype == jnp.bfloat16
+
+
 def test_samples_have_the_probabilities_of_the_nucleus():
   probabilities = np.array([0.1, 0.4, 0.05, 0.3, 0.15])
   logits = jnp.log(probabilities) + 3

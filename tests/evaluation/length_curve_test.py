@@ -104,7 +104,7 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
   masked = objective.masked(config, windows.batch(64), jax.random.key(0))
   masked = jax.device_get(masked)
   seen = {}
-  found = run(config, params, windows)
+  found = [*run(config, params, windows)]
   for one, length in zip(found, LENGTHS, strict=True):
     weights = windows.recut(masked['weights'], length) > 0
     inputs = windows.recut(masked['inputs'], length)
@@ -119,6 +119,15 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
     )[..., 0]
     np.testing.assert_allclose(one.loss, -chosen[weights].mean(), rtol=1e-6)
     np.testing.assert_allclose(np.mean(one.window_loss), one.loss, rtol=1e-9)
+    # Buckets of positions without a masked token are left out.
+    starts = length_curve.position_buckets(length)
+    wanted = {
+      int(first): -chosen[:, first:end][weights[:, first:end]].mean()
+      for first, end in zip(starts, [*starts[1:], length], strict=True)
+      if weights[:, first:end].any()
+    }
+    assert [*wanted] == [*one.position]
+    np.testing.assert_allclose(one.position_loss, [*wanted.values()], rtol=1e-5)
     # Windows have unequal numbers of masked tokens.
     excess = (-chosen - one.loss) * weights
     excess = excess.reshape(64 // length, 5, length).sum((0, 2))
@@ -126,6 +135,7 @@ def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
       one.window_loss, one.loss + excess / one.tokens * 5, rtol=1e-5
     )
   assert seen[8] == seen[16] == seen[64]
+  assert len(found[-1].position) < len(length_curve.position_buckets(64))
 
 
 def test_a_diverged_model_says_so(windows):
