@@ -255,7 +255,6 @@ def _train(
       if last // every > done // every or last == steps or preempted:
         checkpoints.save(state)
       if preempted and last < steps:
-        checkpoints.close()
         raise faults.preempted(f'{label}: saved step {last} of {steps}')
       done = last
   return state, time.monotonic() - began
