@@ -48,7 +48,7 @@ def document_losses(
   tokens = [np.pad(piece, (0, length + 1 - len(piece))) for piece in pieces]
   batch = data_windows.lm_batch(np.stack(tokens), sizes)
   found = length_curve.batch_losses(
-    config, scheme, params, batch, batch_tokens, seed, layout
+    config, scheme, params, batch, batch_tokens, seed, layout, padded=True
   )
   losses_NxL = np.concatenate(list(found))[: len(pieces)]
   flat = losses_NxL[np.arange(length) < sizes[:, None] - 1]

@@ -142,11 +142,14 @@ def batch_losses(
   batch_tokens: int,
   seed: int,
   layout: Any,
+  *,
+  padded: bool = False,
 ) -> Iterator[np.ndarray]:
   """Yields the weighted losses of the rows of `batch`, float64 `[B, L]`.
 
   The batch is computed in parts of `batch_tokens` tokens over all devices. The
-  last part is filled with rows of weight 0. For the other arguments see `run`.
+  last part is filled with rows of weight 0. `padded` says whether other rows
+  have padding. For the other arguments see `run`.
 
   Raises:
     errors.CorpusError: a token id is not in the model's vocabulary.
@@ -166,11 +169,14 @@ def batch_losses(
         config=config,
         scheme=scheme,
         sharding=layout.whole,
+        packed=padded and objective.sees_padding(config, scheme),
       )
     yield np.asarray(losses_BxL, np.float64)
 
 
-@functools.partial(jax.jit, static_argnames=('config', 'scheme', 'sharding'))
+@functools.partial(
+  jax.jit, static_argnames=('config', 'scheme', 'sharding', 'packed')
+)
 def weighted_losses(
   params: Params,
   batch: Mapping[str, Array],
@@ -179,10 +185,14 @@ def weighted_losses(
   config: ModelConfig,
   scheme: PositionScheme,
   sharding: jax.sharding.Sharding,
+  packed: bool = False,
 ) -> jax.Array:
-  """Returns the weighted loss of each token, float32 `[B, L]`, to all hosts."""
+  """Returns the weighted loss of each token, float32 `[B, L]`, to all hosts.
+
+  For `packed` see `objective.token_losses`.
+  """
   losses_BxL = objective.token_losses(
-    config, scheme, params, batch, rng=rng, train=False, packed=False
+    config, scheme, params, batch, rng=rng, train=False, packed=packed
   )
   losses_BxL *= batch['weights']
   return jax.lax.with_sharding_constraint(losses_BxL, sharding)

@@ -72,6 +72,7 @@ def apply(
   train: bool,
   packed: bool = False,
   masks_padding: bool = False,
+  equal_lengths: bool = True,
   scored: bool = True,
   method: str = '__call__',
 ) -> jax.Array:
@@ -80,11 +81,14 @@ def apply(
   Arguments are those of `token_losses`, except: `rngs` has the PRNG keys
   'positions' and, to enable dropout, 'dropout'; `masks_padding` masks the
   padding of rows that are not packed; `scored` selects losses, which are
-  computed without an array of logits; and `method` is the method of the model
-  that is called.
+  computed without an array of logits; `method` is the method of the model that
+  is called; and `equal_lengths` says whether all rows that are not packed have
+  as many tokens. If they do not, each row has the positions and biases of its
+  own length, where these depend on it.
   """
   sides = ['', 'encoder_'][: 1 + (config.architecture == 'encoder_decoder')]
   masked = packed or masks_padding
+  alike = equal_lengths or not depends_on_length(config, scheme)
   names = ['inputs', 'segment_positions', 'lengths'] + ['segment_ids'] * masked
   needed = [side + name for side in sides for name in names]
   for name in needed + ['targets'] * scored:
@@ -99,7 +103,7 @@ def apply(
     shape = inputs.shape
     if not packed:
       shared = scheme.same_rows or not scheme.draws(train)
-      lengths = lengths[:1] if shared else lengths
+      lengths = lengths[:1] if shared and alike else lengths
       index = jnp.broadcast_to(position_index(shape[1], None), shape)
     positions = assign(
       config,
@@ -108,7 +112,7 @@ def apply(
       lengths=lengths,
       rng=jax.random.fold_in(rng, number) if number else rng,
       train=train,
-      equal_rows=not packed,
+      equal_rows=not packed and alike,
       tokens=inputs,
       segment_ids=batch[side + 'segment_ids'] if packed else None,
       roles=batch.get(side + 'roles'),
@@ -184,11 +188,12 @@ def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:
   If it does not, padded rows are computed like full ones. This is faster, since
   all rows have the same positions, and no scored token attends to padding.
   """
-  return (
-    config.architecture != 'decoder'
-    or scheme.needs_lengths
-    or blocks.is_length_dependent(config)
-  )
+  return config.architecture != 'decoder' or depends_on_length(config, scheme)
+
+
+def depends_on_length(config: ModelConfig, scheme: PositionScheme) -> bool:
+  """Returns whether positions, biases or scales depend on a row's length."""
+  return scheme.needs_lengths or blocks.is_length_dependent(config)
 
 
 def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:

@@ -24,8 +24,9 @@ class TaskModel(NamedTuple):
 
   Attributes:
     init: `init(rng)` returns initial parameters.
-    apply: `apply(params, batch, *, rngs, train, scored)` returns losses or
-      logits; see `objective.apply`.
+    apply: `apply(params, batch, *, rngs, train, scored, equal_lengths)` returns
+      losses or logits; see `objective.apply`. By default, `equal_lengths` is
+      that of the task.
     project: `project(params)` projects parameters to their domain.
     autoregressive: whether the model reads earlier targets.
     config, scheme: of a Transformer; None for recurrent networks.
@@ -100,7 +101,13 @@ def create(
     _check_roles(task, config, scheme, max(train_length, test_length))
   return TaskModel(
     functools.partial(stacking.init, config),
-    functools.partial(objective.apply, config, scheme, masks_padding=True),
+    functools.partial(
+      objective.apply,
+      config,
+      scheme,
+      masks_padding=True,
+      equal_lengths=task.equal_lengths,
+    ),
     functools.partial(stacking.project, config=config),
     config.architecture == 'decoder',
     config,

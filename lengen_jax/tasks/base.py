@@ -57,6 +57,8 @@ class Task:
   # Whether there is a target at each token of the input. Otherwise targets
   # follow the input.
   tags = False
+  # Whether inputs of one nominal length have one number of tokens.
+  equal_lengths = True
   # Number of roles of a token; see `roles`.
   num_roles = 0
 
@@ -101,7 +103,8 @@ class Task:
   def input_lengths(self, inputs: jax.Array, length: Length) -> Any:
     """Returns the tokens of each input `[B, T_in]`, `[B]`, or one for all.
 
-    Inputs of a nominal length may differ in their number of tokens, up to T_in.
+    Unless `equal_lengths`, inputs of a nominal length differ in their number of
+    tokens, up to T_in.
     """
     return self.input_length(length)
 

@@ -337,6 +337,7 @@ class TaskTrainer:
       self._make_batch(task, inputs, targets, length),
       rngs=_rngs(jax.random.fold_in(rngs[0], 1), self.config.eval.dropout),
       train=False,
+      equal_lengths=task.equal_lengths,
       scored=False,
     )
     logits = batches.at_targets(task, outputs, inputs, targets, length)

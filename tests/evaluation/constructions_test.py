@@ -49,6 +49,23 @@ def test_losses_of_documents():
     np.testing.assert_allclose(curves['recut'][one.length], one.loss, rtol=1e-6)
 
 
+def test_windows_shorter_than_the_others():
+  """Positions that depend on the length are those of the tokens that exist."""
+  rng = np.random.default_rng(0)
+  documents = [rng.integers(0, 256, size) for size in (17, 12)]
+  config = helpers.tiny_model(num_layers=1, encoding='rope')
+  layout = sharding.Layout.create(training_config.MeshConfig(data=2), 2)
+  scheme = positions.create('interpolated(train_length=4)')
+  given = config, scheme, helpers.params_of(config)
+  (_, short), (alone,) = (
+    constructions.document_losses(
+      *given, some, length, batch_tokens=40, seed=0, layout=layout
+    )
+    for some, length in ((documents, 16), (documents[1:], 11))
+  )
+  np.testing.assert_allclose(short, alone, rtol=1e-5)
+
+
 def test_constructions():
   """The loss of these tokens does not depend on the windows."""
   texts = [np.array([9.0, 5, 3, 2, 2, 1]), np.array([8.0, 4, 1])]

@@ -66,13 +66,13 @@ def create(task, encoding, scheme='standard', architecture='encoder'):
   return model, jax.tree.map(jnp.asarray, helpers.random_params(init))
 
 
-def run(task, model, params, inputs, targets, length):
+def run(task, model, params, inputs, targets, length, train=True):
   """Logits of each target."""
   batch = batches.make(
     task, inputs, targets, length, autoregressive=model.autoregressive
   )
   rngs = {'positions': jax.random.key(4)}
-  outputs = model.apply(params, batch, rngs=rngs, train=True, scored=False)
+  outputs = model.apply(params, batch, rngs=rngs, train=train, scored=False)
   return batches.at_targets(task, outputs, inputs, targets, length)
 
 
@@ -90,6 +90,36 @@ def test_padded_equals_unpadded(encoding, scheme, assert_close):
   assert alone.shape == (2, task.output_length(5), task.vocab_out)
   padded = jax.jit(functools.partial(logits, width=9))(jnp.int32(5))
   assert_close(padded[:, : alone.shape[1]], alone)
+
+
+@pytest.mark.parametrize(
+  'encoding, scheme, architecture',
+  [
+    ('rope', 'interpolated(train_length=4)', 'encoder'),
+    (
+      'rope',
+      "randomized(max_position=99, draw='batch', test='even')",
+      'decoder',
+    ),
+    ('rope(dynamic=True, train_length=4)', 'standard', 'decoder'),
+  ],
+)
+def test_rows_of_unequal_length(encoding, scheme, architecture, assert_close):
+  """Each row has the positions of its own length."""
+  task = tasks.create("arithmetic/addition(lengths='uniform')")
+  inputs, targets = task.sample(jax.random.key(3), 4, 3)
+  sizes = np.asarray(task.input_lengths(inputs, 3))
+  assert len(set(sizes)) > 1
+  model, params = create(task, encoding, scheme, architecture)
+
+  @jax.jit
+  def logits(inputs, targets):
+    return run(task, model, params, inputs, targets, 3, train=False)
+
+  found = logits(inputs, targets)
+  for row in range(4):
+    one = slice(row, row + 1)
+    assert_close(found[one], logits(inputs[one], targets[one]))
 
 
 def test_an_encoder_does_not_see_the_targets():

@@ -66,6 +66,10 @@ class Expression(arithmetic.ArithmeticTask):
     'second_digits': 'None or >= 1',
   }
 
+  @property
+  def equal_lengths(self) -> bool:
+    return self.lengths == 'equal'
+
   def columns(self, numbers_MxD: jax.Array) -> jax.Array:
     """Returns the numbers of an answer before carrying, int32 `[P, D]`."""
     raise NotImplementedError
