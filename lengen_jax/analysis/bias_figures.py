@@ -43,7 +43,11 @@ def figure(
       bias_K, color = found.biases[n, head], plots.KIND_COLORS[kind]
       panels[n].plot(found.keys, bias_K, color=color, linewidth=1.2)
       row = (query, found.layers[n], head)
-      points += [(*row, int(found.keys[i]), float(bias_K[i])) for i in shown]
+      points += [
+        (*row, int(found.keys[i]), float(bias_K[i]))
+        for i in shown
+        if not np.isnan(bias_K[i])
+      ]
       measured = found.correlation[n, head], found.span[n, head]
       heads.append((*row, kind, *map(float, measured)))
     for axes in panels:

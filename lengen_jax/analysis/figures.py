@@ -70,8 +70,10 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
   """
   with matplotlib.rc_context(_STYLE):
     figure, panels = plots.layer_panels(layers, 3, (_WIDTH, 0.7), 1.3, True)
+    # Keys that a layer does not see are NaN.
+    biases_NxHxK = np.asarray(drawn['bias'], np.float64)
     for axes, heads, kinds in zip(
-      panels, drawn['bias'], drawn['kind'], strict=True
+      panels, biases_NxHxK, drawn['kind'], strict=True
     ):
       for bias, kind in zip(heads, kinds, strict=True):
         color = plots.KIND_COLORS[kind]
@@ -85,7 +87,7 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
       ticks = [-ticks[-1], *ticks[-1:]]
     axes.set_xticks([0, *ticks], ['0', *map(str, ticks)])
     axes.minorticks_off()
-    low = min(-_LEAST_NATS, max(-MOST_NATS, np.min(drawn['bias'])))
+    low = min(-_LEAST_NATS, max(-MOST_NATS, np.nanmin(biases_NxHxK)))
     axes.set_ylim(low, -0.05 * low)
     figure.supxlabel('distance of the key', fontsize=9)
     figure.supylabel('bias, nats', fontsize=9)

@@ -45,10 +45,10 @@ class Curves:
 
   Attributes:
     layers: names of layers with a bias, such as 'layer_0'.
-    keys: positions of the keys, int `[K]`: all up to the query, and in an
-      encoder the same number after the query.
+    keys: positions of the keys, int `[K]`: all up to the query, and in a model
+      with an encoder the same number after the query.
     biases: float32 `[N, H, K]`, in nats. The mean of each curve is subtracted,
-      which changes no attention weight.
+      which changes no attention weight. NaN at later keys of causal layers.
     kind: `[N, H]`: LOCAL if the bias falls with distance, ANTI_LOCAL if it
       rises, MIXED if it does neither or is flat.
     correlation: float64 `[N, H]`, Spearman's correlation of bias and distance;
@@ -127,25 +127,31 @@ def curves(
   found = {}
   for query in queries:
     keys_K = np.arange((2 if both else 1) * query + 1)
-    given = jnp.array([query]), jnp.asarray(keys_K)
-    biases_NxHxK = np.stack([bias(*given)[:, 0] for bias in biases.values()])
-    biases_NxHxK = biases_NxHxK - biases_NxHxK.mean(-1, keepdims=True)
-    kinds = classify(biases_NxHxK, np.abs(query - keys_K))
-    found[query] = Curves(tuple(biases), keys_K, biases_NxHxK, *kinds)
+    by_layer = []
+    for bias in biases.values():
+      seen_K = keys_K if bias.bidirectional else keys_K[: query + 1]
+      biases_HxK = bias(jnp.array([query]), jnp.asarray(seen_K))[:, 0]
+      biases_HxK = np.asarray(biases_HxK - biases_HxK.mean(-1, keepdims=True))
+      kinds = classify(biases_HxK, np.abs(query - seen_K))
+      unseen = (0, 0), (0, len(keys_K) - len(seen_K))
+      biases_HxK = np.pad(biases_HxK, unseen, constant_values=np.nan)
+      by_layer.append((biases_HxK, *kinds))
+    arrays = map(np.stack, zip(*by_layer, strict=True))
+    found[query] = Curves(tuple(biases), keys_K, *arrays)
   return found
 
 
 def classify(
-  biases_NxHxK: np.ndarray, distance_K: np.ndarray
+  biases_HxK: np.ndarray, distance_K: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns the kind, correlation and span of each head; see `Curves`."""
   from scipy import stats
 
-  ranks = stats.rankdata(biases_NxHxK, axis=-1), stats.rankdata(distance_K)
+  ranks = stats.rankdata(biases_HxK, axis=-1), stats.rankdata(distance_K)
   a, b = (one - one.mean(-1, keepdims=True) for one in ranks)
   norm = np.sqrt((a * a).sum(-1) * (b * b).sum())
   correlation = (a * b).sum(-1) / np.where(norm, norm, 1)
-  span = np.ptp(biases_NxHxK.astype(np.float64), axis=-1)
+  span = np.ptp(biases_HxK.astype(np.float64), axis=-1)
   falls, rises = correlation <= -_CORRELATED, correlation >= _CORRELATED
   kind = np.select(
     [span < _FLAT, falls, rises], [MIXED, LOCAL, ANTI_LOCAL], MIXED
@@ -174,7 +180,7 @@ def summary(
   'layers' has the names of layers, 'thresholds' the result of `thresholds`, and
   'queries' a dict from the query's position, a string, to: the 'distance' of
   keys (spaced logarithmically), the 'bias' by layer and head with maximum 0 and
-  four digits, and the 'kind' of each head.
+  four digits, None at later keys of causal layers, and the 'kind' of each head.
   """
   biases = _biases(config, params)
   if not biases:
@@ -186,11 +192,11 @@ def summary(
     distance = np.concatenate([-near[::-1], [0], near]).astype(int)
     distance = distance[np.isin(query - distance, one.keys)]
     shown_NxHxK = one.biases[..., query - distance]
-    shown_NxHxK = shown_NxHxK - shown_NxHxK.max(-1, keepdims=True)
+    shown_NxHxK = shown_NxHxK - np.nanmax(shown_NxHxK, -1, keepdims=True)
     of_queries[str(query)] = {
       'distance': distance.tolist(),
       'bias': [
-        [[float(f'{value:.4g}') for value in head] for head in layer]
+        [[_rounded(value) for value in head] for head in layer]
         for layer in shown_NxHxK
       ],
       'kind': one.kind.tolist(),
@@ -200,6 +206,11 @@ def summary(
     'thresholds': thresholds(config, params),
     'queries': of_queries,
   }
+
+
+def _rounded(value: float) -> float | None:
+  """Returns a value with four digits; None for NaN."""
+  return None if np.isnan(value) else float(f'{value:.4g}')
 
 
 def _biases(config: ModelConfig, params: Params) -> dict[str, encodings.BiasFn]:

@@ -146,9 +146,19 @@ def test_summary_of_an_encoder_goes_both_ways():
   config, params = model('alibi', architecture='encoder_decoder', num_layers=1)
   found = bias_maps.summary(config, params, (100,))
   assert found['layers'] == ['encoder/layer_0', 'decoder/layer_0']
-  distance = found['queries']['100']['distance']
+  shown = found['queries']['100']
+  distance = shown['distance']
   assert distance == [-one for one in reversed(distance)]
   assert distance[-1] == 100 and len(distance) <= 65
+  # The decoder does not see later keys.
+  assert all(kind == bias_maps.LOCAL for kind in np.ravel(shown['kind']))
+  middle = distance.index(0)
+  for ahead, behind in zip(*shown['bias'], strict=True):
+    assert ahead[middle:] == behind[middle:]
+    assert None not in ahead and behind[:middle] == [None] * middle
+  (of_query,) = bias_maps.curves(config, params, (100,)).values()
+  assert np.isnan(of_query.biases[1, :, 101:]).all()
+  assert np.isfinite(of_query.biases[1, :, :101]).all()
 
 
 def test_summary_of_a_model_without_biases_is_none():
