@@ -269,6 +269,6 @@ def local(path: PathLike) -> pathlib.Path:
   if '://' in str(path):
     raise errors.CheckpointError(
       f'{path} is not local; safetensors files and checkpoints of transformers '
-      'must be'
+      'must be, so copy it, for example with gcloud storage cp -r'
     )
   return pathlib.Path(path).expanduser().absolute()

@@ -65,6 +65,10 @@ class ModelConfig:
   text has specs joined by commas, and `5*rope, nope` is five layers of `rope`
   and one of `nope`. Each field has a period of its own. All become tuples.
 
+  Cross-attention of encoder-decoders takes num_heads, key_heads, head_dim,
+  scaled_logits, attention_bias, LoRA and implementation; the other options of
+  attention are those of self-attention.
+
   Attributes:
     vocab_size: number of rows of the token embedding.
     num_layers: number of blocks.

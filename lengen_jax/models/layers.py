@@ -378,7 +378,8 @@ def _check_tokens(encoding: encodings.Encoding, tokens: Tokens) -> None:
   if tokens.segment_ids is not None and not encoding.tileable:
     raise errors.CombinationError(
       f'{specs.describe(encoding)} depends on the number of keys and does '
-      'not support packed or padded rows; leave out segment_ids'
+      'not support packed or padded rows, such as those of generated tasks; '
+      'leave out segment_ids, or create the encoding without official_compat'
     )
 
 
@@ -407,7 +408,10 @@ def _write(slots: jax.Array, index_BxQ: Any, new: jax.Array, axis: int) -> Any:
 
 
 class CrossAttention(nn.Module):
-  """Attention of a decoder to the output of an encoder, without positions.
+  """Attention of a decoder to the output of an encoder.
+
+  It has neither positions nor the other options of Attention, such as windows,
+  caps, norms of queries and keys, and gates.
 
   Attributes:
     All are those of Attention.

@@ -427,12 +427,14 @@ def test_refuses_values_that_are_not_finite(copy, value):
   assert message in refused(copy)
 
 
-def test_refuses_to_write_to_a_bucket(tmp_path, monkeypatch):
+def test_refuses_buckets(tmp_path, monkeypatch):
   # A path without this check is one in the working directory.
   monkeypatch.chdir(tmp_path)
   params, config = load('untied')
   with pytest.raises(errors.CheckpointError, match='gs://b/c is not local'):
     hf.save('gs://b/c', params, config)
+  with pytest.raises(errors.CheckpointError, match='gs://b/c is not local'):
+    hf.load('gs://b/c')
 
 
 def test_writes_bfloat16_and_copies_the_tokenizer(copy, tmp_path):

@@ -201,6 +201,24 @@ for _ in range(2):
   files.move_into(root / 'unreadable', root / 'checkpoints/9')
 """
 
+LOAD = """
+from etils import epath
+from lengen_jax import errors
+from lengen_jax.training import pretrained
+text = '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}'
+epath.Path('gs://bucket/llama/config.json').write_text(text)
+try:
+  pretrained.load('gs://bucket/llama')
+except errors.CheckpointError as error:
+  assert 'gs://bucket/llama is not local' in str(error), error
+else:
+  raise AssertionError
+"""
+
+
+def test_checkpoints_of_transformers_must_be_local(bucket):
+  bucket.run(LOAD)
+
 
 def test_folders_are_moved(bucket):
   """A bucket has no empty folder to move them into."""

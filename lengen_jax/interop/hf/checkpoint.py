@@ -36,6 +36,7 @@ def load(folder: PathLike) -> tuple[Params, ModelConfig]:
     errors.CheckpointError: a file is missing or broken, no ModelConfig fits, or
       a tensor is missing, superfluous, of another shape or not finite.
   """
+  folder = weights.local(folder)
   found = config_json.read(folder)
   family = families.of(found)
   try:

@@ -7,6 +7,8 @@ import os
 import pathlib
 from typing import Any
 
+from etils import epath
+
 from lengen_jax import errors
 
 _FILE = 'config.json'
@@ -87,7 +89,7 @@ _TYPES = (
 def is_checkpoint(folder: str | os.PathLike[str]) -> bool:
   """Returns whether a folder has the config.json of a transformers model."""
   try:
-    path = pathlib.Path(folder).expanduser() / _FILE
+    path = epath.Path(folder).expanduser() / _FILE
     found = json.loads(path.read_text())
   except (OSError, ValueError):
     return False
