@@ -12,13 +12,13 @@ answers that are right, hints included. In the format
 - `reversed`, they are reversed and padded;
 - `plain`, they are padded and start with the most significant digit.
 
-Seeds differ much: the paper's figures are the best of ten. The report has the
-best seed and mean and deviation over seeds, and curves.csv has each of them.
-It also has a heat map for each run by the digits of both operands.
+Results differ much between seeds: the paper's are the best of ten. The report
+has the best seed, and mean and deviation over seeds; curves.csv has every seed.
+The report also has a heat map for each run by the digits of both operands.
 Unlike in the paper, all rows of a batch have the same length, drawn for each
 step. A batch has as many tokens on average as the paper's packed rows of 2048.
-The paper does not give the range of randomized positions; ours is the
-length of the longest row tested.
+The paper does not give the range of randomized positions; ours is the length of
+the longest row tested.
 
 Beside FIRE, with and without randomized positions, the runs are coupled
 positions (arXiv:2405.20671) for a learned encoding and, for reversed numbers,

@@ -6,13 +6,13 @@ Command:
 Papers: Ruoss et al. (2023), arXiv:2305.16843; table B.1 of the paper on
 randomized encodings for real tasks. Accuracy per token, mean over lengths
 41..500 of 500 examples each, the best of 3 seeds and 3 learning rates. TASK is
-one of the fifteen, `bucket_sort` say; see `lengen list`.
+one of the fifteen, such as `bucket_sort`; see `lengen list`.
 
-KERPLE and Sandwich randomize positions here, where Ruoss et al.'s code draws
-distances for other biases; the paper does not say which. Ours differs from the
-official model in that LayerNorm adds 1e-6 to the variance and not 1e-5, kernels
-start normal and not truncated, learned positions start as small as tokens, and
-dropout acts on the input with every encoding.
+KERPLE and Sandwich draw positions here. The code of Ruoss et al. draws
+distances for other biases; the paper does not say which. The model differs from
+the official one: LayerNorm adds 1e-6 instead of 1e-5 to the variance, initial
+kernels are normal instead of truncated normal, initial learned positions are as
+small as tokens, and dropout acts on the input with every encoding.
 
 `:TASK,cpu` shows the effect on two cores in minutes, with smaller models, fewer
 steps and lengths; `:TASK,tiny` is for tests.
@@ -22,8 +22,9 @@ from lengen_jax import papers
 from lengen_jax.training import defaults
 
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
-# Ruoss et al.'s encodings, plain and randomized, as their code draws; then
-# those of the other paper; then what Delétang et al. (2023) rank them with.
+# Encodings of Ruoss et al., plain and randomized, with the draws of their code;
+# then those of the other paper; then the recurrent networks of Delétang et al.
+# (2023).
 _RUNS = (
   'nope',
   'sinusoidal',

@@ -1,18 +1,19 @@
-"""C-RASP: which tasks generalize, by the paper's prediction, and which do not.
+"""C-RASP: tasks that are predicted to generalize to longer inputs, or not to.
 
 Command:
   lengen sweep --config=configs/crasp.py:TASK --workdir=runs/crasp/TASK
 
 Paper: Huang et al. (2024), arXiv:2410.02140. TASK is `bin_majority`, the
-default, or another task of the family `crasp`. Training has all lengths up to
-50; the tests have lengths 50, 100 and 150, where the paper has 2000 rows from
+default, or another task of the family `crasp`. Training uses all lengths up to
+50. The tests use lengths 50, 100 and 150; those of the paper use 2000 rows from
 each of three ranges. The score is the part of rows whose answer and eos are
 right.
 
 The runs are a learned encoding with a random start, as in the paper, and NoPE.
 The paper selects layers (1, 2, 4), heads (1, 2, 4), width (16, 64, 256) and
 learning rate by the accuracy at training lengths; here the model is the largest
-one and the sweep has both learning rates. Its stop at 100 % is not here.
+one and the sweep has both learning rates. Unlike there, training does not stop
+at an accuracy of 100 %.
 
 `:TASK,small` has 10,000 steps, `:TASK,cpu` is a small model for minutes on two
 cores, and `:TASK,tiny` is for tests.

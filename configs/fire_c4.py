@@ -17,7 +17,7 @@ schedule, warm-up, weight decay, betas and clipping, as GPT-3; the number of
 tokens tested; KERPLE as its logarithmic form. Documents shorter than 2048 are
 padded, as the paper's text says. The paper cuts its test set separately for
 each length; here long documents are re-cut, so that all lengths score the same
-tokens. Losses differ from the paper's for that too.
+tokens. This also makes losses differ from the paper's.
 
 Sizes:
   small  Four layers, fewer rows and steps; an estimated two minutes per run

@@ -6,10 +6,10 @@ Commands:
   lengen eval --workdir=runs/glue
 
 MODEL[,SIZE]: `base` or `large`, optionally followed by a size. RUN is a run of
-configs/fire_c4.py of the same model and size; with '' the model starts
-from nothing. ENCODING is that run's, `fire` if left out; the paper's RoPE-PI is
-`rope(scale=4.)` from a run of `rope`, assuming that its longest length is 8192
-here, too.
+configs/fire_c4.py of the same model and size; with '', training starts from
+random parameters. ENCODING is that of the run, by default `fire`; the paper's
+RoPE-PI is `rope(scale=4.)` from a run of `rope`, assuming that its longest
+length is 8192 here, too.
 
 Paper: FIRE (arXiv:2310.04418), tables 12 and 13; 32 TPUv2 chips. Accuracy, for
 MultiRC and ReCoRD exact match, on the validation split; there is no STS-B. The

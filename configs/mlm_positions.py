@@ -11,13 +11,14 @@ random positions in training help beyond the training length. Positions with a
 random end whose mean is the true length help more, as do logits scaled by
 log n, and positions spaced evenly at test time.
 
-From the essay are the two lengths, the task and the schemes. Ours: the encoding
-(sinusoidal, where schemes differ within minutes), the model, the optimizer, and
-the corpus, the Python standard library, which needs no download. For other text
-set data.source, data.task and data.path, and model.vocab_size to one id more
-than the vocabulary has, the last one being the mask: 260 for bytes.
+The two lengths, the task and the schemes are those of the essay. Ours: the
+encoding (sinusoidal, where schemes differ within minutes), the model, the
+optimizer, and the corpus, the Python standard library, which needs no download.
+For other text, set data.source, data.task and data.path, and set
+model.vocab_size to one more than the ids of the vocabulary, for the mask: 260
+for bytes.
 
-What size cpu gives: docs/results.md, su/mlm.
+Results of size cpu: docs/results.md, su/mlm.
 
 Sizes (`--config=configs/mlm_positions.py:SIZE`):
   paper  Eight layers of width 256.

@@ -5,15 +5,15 @@ Commands:
     --config.train.init_from=RUN --config.model.encoding=ENCODING
   lengen eval --workdir=runs/stories
 
-RUN is a run of configs/fire_c4.py:base of the same size; with '' the model
-starts from nothing. ENCODING is that run's,
-`fire` if left out; the paper's RoPE-PI with a longest length of 8192 is
-`rope(scale=4.)`, that with 32768 `rope(scale=16.)`, both from a run of `rope`.
+RUN is a run of configs/fire_c4.py:base of the same size; with '', training
+starts from random parameters. ENCODING is that of the run, by default `fire`;
+the paper's RoPE-PI for 8192 is `rope(scale=4.)`, that for 32768
+`rope(scale=16.)`, both from a run of `rope`.
 
-Paper: FIRE (arXiv:2310.04418), tables 10 and 11, F1 in percent. Each length
-asks the same questions, of which more or less of the story is cut off. What the
-paper leaves open is as in configs/scrolls.py; that table 11 is of the base
-model is an assumption.
+Paper: FIRE (arXiv:2310.04418), tables 10 and 11, F1 in percent. All lengths
+have the same questions; shorter ones truncate more of the story. Settings that
+the paper does not specify are those of configs/scrolls.py. We assume that table
+11 is of the base model.
 
 Sizes (`--config=configs/narrativeqa_zeroshot.py:SIZE`):
   small  Four layers, fewer rows and steps at ten times the rate, 200 questions.

@@ -10,17 +10,17 @@ Commands:
 The argument is FOLDER[,SIZE]. FOLDER holds a checkpoint of transformers, of any
 family in `interop.hf.families`, with its tokenizer.json, or else its
 tokenizer.model. Sizes and encoding are those of its config.json, and every run
-starts from its weights. docs/extend_rope.md goes through it step by step. Text
-is any folder (`data.task=lm`).
+starts from its weights. docs/extend_rope.md explains each step. The text is any
+folder of texts (`data.task=lm`).
 
-The recipe is that of YaRN (arXiv:2309.00071, section 4.1) but for its length:
-400 steps of 64 rows, AdamW with 2e-5 after 20 steps of warm-up; rows are four
-times as long as those that the checkpoint was made for. Ours: a constant rate
-after that, clipping, and the text.
+The recipe is that of YaRN (arXiv:2309.00071, section 4.1) except for the
+length: 400 steps of 64 rows, AdamW with 2e-5 after 20 steps of warm-up; rows
+are four times as long as those that the checkpoint was made for. Ours: a
+constant rate after that, clipping, and the text.
 
-That length is its max_position_embeddings, which is large where it was extended
-already: 131072 in Llama 3.1, whose rows would have 524,288 tokens. Set others
-together, in every command:
+That length is its max_position_embeddings, which is large if it was already
+extended: 131072 in Llama 3.1, whose rows would have 524,288 tokens. For other
+lengths, set these fields in every command:
   --config.data.train_length=16384 --config.data.path=data/llama_16384 \
     --config.eval.lengths='(4096, 8192, 16384, 32768)'
 
@@ -83,7 +83,7 @@ def get_config(arg=''):
   config.data.train_length = 4 * trained
   if size == 'full':
     config.data.path = f'data/{path.name}_{4 * trained}'
-    # Of both, transformers reads the first.
+    # If both exist, transformers reads the first.
     found = (path / 'tokenizer.json').exists()
     vocabulary = path if found else path / 'tokenizer.model'
     config.data.vocabulary = str(vocabulary)

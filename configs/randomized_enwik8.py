@@ -6,18 +6,18 @@ Commands:
     --runs='rope; rope | standard; kerple_log; kerple_log | standard; ...'
 
 A run without positions has randomized ones. `:finetune` starts from a model of
-RoPE, given by --config.train.init_from=RUN, and goes on with the runs `rope |
+RoPE, given by --config.train.init_from=RUN, and trains the runs `rope |
 standard; rope; alibi | standard`.
 
 Paper: randomized encodings on real tasks, tables 1 and 2: the least loss of 3
-seeds (--config.seed=1, 2). Its unit is not said; 218.8 at 256 bytes can only be
-a sum over the sequence: 218.8 / 256 = 0.855 nats per byte, the unit of our
-table. Divided by ln 2, it is in bits per byte.
+seeds (--config.seed=1, 2). The paper does not specify its unit; 218.8 at 256
+bytes can only be a sum over the sequence: 218.8 / 256 = 0.855 nats per byte,
+the unit of our table. Divided by ln 2, it is in bits per byte.
 
 Not in the paper, so ours: the range of randomized positions and of learned ones
 (2048), SHAPE of sinusoidal positions, by shifts of up to 2048, and the number
-of windows tested (1024, of the validation split). Training goes through windows
-in a random order, each from where the last ends.
+of windows tested (1024, of the validation split). Training windows are
+consecutive, and read in a random order.
 
 Sizes (`--config=configs/randomized_enwik8.py:[finetune,]SIZE`):
   small  The same model, 5000 steps at ten times the rate.

@@ -9,12 +9,12 @@ TensorFlow Datasets; --config.data.raw names its folder.
 
 Paper: randomized encodings on real tasks, table 3: an encoder-decoder reads
 gray pixels, 22 x 23 = 506 or 45 x 45 = 2025 with a black one at the end of each
-row, and names the class; nats per picture, the least of 3 seeds
-(--config.seed=1, 2). A guess costs ln 1000 = 6.9.
+row, and predicts the class. Scores are nats per picture, the least of 3 seeds
+(--config.seed=1, 2); uniform predictions give ln 1000 = 6.9.
 
 Not in the paper, so ours: the range of randomized positions and of learned ones
 (2048), SHAPE of sinusoidal positions, by shifts of up to 2048, and that the
-black pixel is one of the 23 columns. Tested is the validation split.
+black pixel is one of the 23 columns. Tests use the validation split.
 
 `:no_delimiter` leaves the black pixels out, which the paper's text says is
 considerably worse: 22 x 22 and 44 x 44 pixels.

@@ -91,7 +91,7 @@ _FIELDS = {
   'sweep.learning_rates': [(3e-4, 1e-3, 3e-3), ..., (3e-3,), (3e-3,)],
   'sweep.seeds': [..., ..., (0,), (0, 1)],
 }
-# What the papers do otherwise, at the default size.
+# Settings of single tasks.
 _OWN = {
   'flip_flop': {'train.batch_size': [16, ..., 64, 8]},
   'selective_copying': {

@@ -7,16 +7,17 @@ Commands:
 
 TASK[,MODEL][,SIZE]: qasper, contract_nli, qmsum, narrative_qa, summ_screen_fd,
 gov_report or quality; `base` or `large`; a size. RUN is a run of
-configs/fire_c4.py of the same model and size; with '' the model starts
-from nothing. ENCODING is that run's, `fire` if left out; the paper's RoPE-PI is
-`rope(scale=4.)` from a run of `rope`.
+configs/fire_c4.py of the same model and size; with '', training starts from
+random parameters. ENCODING is that of the run, by default `fire`; the paper's
+RoPE-PI is `rope(scale=4.)` from a run of `rope`.
 
-Paper: FIRE (arXiv:2310.04418), tables 1 and 10; 128 TPUv4 chips. Validation
-split, by the benchmark's own metrics: F1, exact match or the geometric mean of
-ROUGE-1, -2 and -L. The paper takes the best checkpoint on that split, as does
-`lengen eval --step=best`; at full size it is tested here every 5000 steps.
+Paper: FIRE (arXiv:2310.04418), tables 1 and 10; 128 TPUv4 chips. Scores are
+those of the benchmark, on the validation split: F1, exact match or the
+geometric mean of ROUGE-1, -2 and -L. The paper takes the best checkpoint on
+that split, as does `lengen eval --step=best`; at full size it is tested here
+every 5000 steps.
 
-Not in the paper, so ours: the separator before the answer, tokens kept of an
+Not in the paper, so ours: the separator before the answer, maximum tokens of an
 answer (see lengen_jax/data/scrolls.py), a constant rate without warm-up, and
 the rest of the optimizer, which is as in pretraining.
 

@@ -6,7 +6,7 @@ Command:
 
 Sizes (`--config=configs/stdlib.py:SIZE`):
   paper  FIRE's base model (arXiv:2310.04418, table 8) on bytes, train length
-         512. No paper has this corpus; the name is the same everywhere.
+         512. No paper uses this corpus; `paper` is the full size, as elsewhere.
   small  The same with four layers.
   cpu    A minute or so per run on two cores.
   tiny   Seconds; for tests.

@@ -9,12 +9,11 @@ over lengths 2..5M. M is 20 for copy and reverse, 8 for sort and sum. TASK is
 one of these four, or `figure3`: copy with two layers, trained on 1..10, tested
 on 1..20, ALiBi against RoPE.
 
-Unlike the paper we draw every batch anew, where it has 100,000 training
-instances and 10,000 of the test; the vocabulary is not given there, and with
-ours the model is smaller than its 107M. The paper also draws random
-positions from a range of three times M (26.8 on copy, 39.3 on reverse, 43.0 on
-sort). That column is left out, because the paper does not say how it tests
-lengths up to five times M.
+Every batch is drawn anew; the paper has 100,000 training and 10,000 test
+instances. It does not give the vocabulary; with ours, the model is smaller than
+its 107M. The paper also draws random positions from a range of three times M
+(26.8 on copy, 39.3 on reverse, 43.0 on sort). That column is left out, because
+the paper does not say how it tests lengths up to five times M.
 
 `:TASK,cpu` is a small model for two cores, M at most 10 and every fourth length
 tested; `:TASK,tiny` is for tests.

@@ -10,14 +10,14 @@ A run without positions has warped ones.
 
 Paper: position-index warping, tables 1, 3 and B, perplexity. Of the training
 instances 15 % are head-warped, 15 % tail-warped; alpha is 1/6, the skew that of
-Beta(2, 5). Table 3 and table B give this method different figures; here are
+Beta(2, 5). Tables 3 and B give this method different figures; the config has
 both. The paper also tests 3072, which does not divide 4096: all lengths could
 not score the same tokens, so it is left out.
 
 Not in the paper, so ours: steps, warm-up (none), clipping, and the vocabulary,
 50257 pieces trained on the corpus in place of GPT-2's; perplexity per token
-depends on it. The windows tested are whole ones of single articles of the
-validation split, some thirty, of which 16 are taken.
+depends on it. The tests use 16 of about thirty windows of the validation split
+that lie within one article.
 
 Sizes (`--config=configs/warping_wikitext103.py:SIZE`):
   small  Four layers, fewer steps at ten times the rate.

@@ -7,16 +7,16 @@ Commands:
   lengen eval --workdir=runs/yarn
 
 RUN is a run of configs/fire_c4.py with encoding `rope`, of the same model and
-size; its vocabulary must be there. MODEL[,SIZE] is `base` or `large`,
-optionally followed by a size.
+size; its vocabulary must exist. MODEL[,SIZE] is `base` or `large`, optionally
+followed by a size.
 
 Paper: FIRE (arXiv:2310.04418), which finetunes YaRN on long sequences and finds
 it worse than FIRE at long lengths and at 512, in a figure without numbers and
-without a recipe. The recipe is that of YaRN (arXiv:2309.00071, section 4.1) but
-for its length of 64k: 400 steps of 64 rows, AdamW with 2e-5 after 20 steps of
-warm-up. Ours: a constant rate after that, clipping, and the data, whole windows
-of documents of 8192 tokens or more; the others would be padding for the most
-part. The windows tested are those of fire_c4.
+without a recipe. The recipe is that of YaRN (arXiv:2309.00071, section 4.1)
+except for its length of 64k: 400 steps of 64 rows, AdamW with 2e-5 after 20
+steps of warm-up. Ours: a constant rate after that, clipping, and the data,
+whole windows of documents of 8192 tokens or more; shorter ones would be mostly
+padding. The windows tested are those of fire_c4.
 
 Sizes:
   small  Four layers, fewer rows.
