@@ -46,7 +46,7 @@ def cpu_seconds(who):
 
 
 def write(folder, workers):
-  """Prepares the text, and prints as JSON what it took."""
+  """Prepares the text, and prints time and sizes as JSON."""
   used = [cpu_seconds(who) for who in WHO]
   began = time.perf_counter()
   config = data_cpu.data_config(pathlib.Path(folder), 'prepared', 'pieces')
@@ -74,7 +74,7 @@ def write(folder, workers):
 
 
 def run_process(folder, workers, runs):
-  """Calls `write` in a process, and appends what it took to `runs`."""
+  """Calls `write` in a process, and appends its results to `runs`."""
   # Workers import the main module of this process, which imports nothing.
   program = 'import sys; from benchmarks import prepare_cpu as p; '
   program += 'p.write(sys.argv[1], int(sys.argv[2]))'

@@ -155,7 +155,7 @@ FIRE_TABLE_13 = {
   },
 }
 
-# Randomized encodings on real tasks, table 1: enwik8, nats, it seems, per 256
+# Randomized encodings on real tasks, table 1: enwik8, presumably nats per 256
 # and per 1024 bytes, plain and randomized.
 RANDOMIZED_TABLE_1 = {
   'nope': ((232.8, 4194.0), None),

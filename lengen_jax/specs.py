@@ -25,7 +25,7 @@ _OPEN = ('encoding', 'position scheme', 'attention scale')
 def split(
   text: str, separator: str = ',', keep_empty: bool = False
 ) -> list[str]:
-  """Splits a text at a character, except in brackets and quotes.
+  """Splits a string at a character, except in brackets and quotes.
 
   `split('rope(scale=4., base=1e4), nope')` is
   `['rope(scale=4., base=1e4)', 'nope']`.
@@ -57,12 +57,12 @@ def split(
 def cycle(values: Any) -> tuple[Any, ...]:
   """Returns the values of a field that layers take in turn.
 
-  `values` is one value, or a tuple or list of them. A text is specs joined by
+  `values` is one value, or a tuple or list of them. A string is specs joined by
   commas, and `N*spec` repeats a spec: `cycle('2*rope, nope')` is
   `('rope', 'rope', 'nope')`.
 
   Raises:
-    errors.SpecError: a text cannot be split, or N is not a positive integer.
+    errors.SpecError: a string cannot be split, or N is not a positive integer.
   """
   if isinstance(values, tuple | list):
     return tuple(itertools.chain.from_iterable(map(cycle, values)))

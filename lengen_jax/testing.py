@@ -66,7 +66,7 @@ SCHEME_SPECS = {
   'tail_warp': f'tail_warp(train_length={TRAIN_LENGTH})',
   'head_tail_warp': f'head_tail_warp(train_length={TRAIN_LENGTH})',
   'pose': 'pose(max_position=64)',
-  # Of far positions, `linear` makes weights that are exactly 0.
+  # At far positions, `linear` gives weights that are exactly 0.
   'abacus': 'abacus(max_offset=16)',
   'coupled': 'coupled(max_position=64)',
 }

@@ -41,15 +41,15 @@ class Plan(NamedTuple):
   block_q: int
   block_k: int
   form: str  # Of `bias_forms.choose`.
-  # Outputs and gradients of vectors are float32: sums over several calls, whose
-  # softmaxes are parts of one.
+  # Outputs and gradients of vectors are float32, because they are summed over
+  # calls that compute parts of one softmax.
   partial: bool = False
 
 
 def make_plan(call: AttentionCall) -> Plan:
   """Returns how a call is computed, with blocks of at most its tokens."""
   contiguous = call.contiguous and call.queries.index.shape[0] == 1
-  # A sink shares nothing with the keys of a query.
+  # With a sink, a constant per query would change the softmax.
   per_key = call.queries.learned is not None and call.sink_logits is None
   form = bias_forms.choose(call.bias, call.bias_form, contiguous, per_key)
   by_pair = call.bias if form != 'keys' else None

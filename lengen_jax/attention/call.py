@@ -75,7 +75,7 @@ class Side(struct.PyTreeNode):
     return self.replace(positions=self.positions.replace(value=value))
 
   def gradient(self, value: Any) -> 'Side | None':
-    """Returns a gradient with respect to `learned` as that of the side."""
+    """Returns a gradient with respect to `learned` as a Side."""
     return None if value is None else Side(None, PerHead(value))
 
   def with_sinks(self, sinks: int) -> 'Side':

@@ -208,7 +208,7 @@ def choose(
   k_length: int,
   refused: str | None = None,
 ) -> str:
-  """Returns the implementation's name; `refused` as of `tiles_refused`."""
+  """Returns the implementation's name; `refused` is from `tiles_refused`."""
   if implementation != 'auto':
     return implementation
   many = q_length * k_length >= _MANY_PAIRS

@@ -194,7 +194,7 @@ def _backward(
   zeros = _gradients(call)
   keys, sums = jax.lax.fori_loop(0, ring.steps - 1, step, (keys, zeros))
   (dq, dqueries, dlogit_scale), of_keys, shared = over(keys, sums)
-  # Home from `steps - 1` devices on.
+  # This device's keys ended `steps - 1` devices on.
   dk, dv, dkeys = ring.pass_on(of_keys, 1 - ring.steps)
   dbias, dcontent = shared
   dq, dk, dv = (

@@ -1,4 +1,4 @@
-"""Encodes a corpus piece by piece: here, in worker processes, or with Beam.
+"""Encodes a corpus in pieces: in this process, in workers, or with Beam.
 
 Pieces depend on the raw data only. Workers write the token ids of a piece to a
 file that is renamed when it is complete, so a piece may be written twice, by
@@ -40,7 +40,7 @@ _POLL = 0.2
 
 
 class Document(NamedTuple):
-  """A document: number of its part, its bytes, and its ids with the end.
+  """A document: number of its part, size in bytes, and ids with the end token.
 
   A bad record that is skipped has no ids; `bad` is its error.
   """
@@ -156,7 +156,7 @@ def read_skipping(
 ) -> Iterator[bytes | errors.RecordError]:
   """Yields the documents of a part, and the errors of bad records.
 
-  Those of a file without a split of its own count as training documents.
+  Bad records of a file without a split of its own count as training documents.
   """
   for text in source.read_all(part):
     if isinstance(text, bytes) or part.split in ('', 'train'):
@@ -249,7 +249,7 @@ _encoder: Encoder
 def _start_worker(alive: connection.Connection, encoder: Encoder) -> None:
   global _encoder
   _encoder = encoder
-  # Ctrl-C is the business of the first process.
+  # The first process handles Ctrl-C.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   # Tokenizers of transformers would start a thread per core.
   os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
@@ -342,7 +342,7 @@ def with_beam(
         time.sleep(_POLL)
       yield path, functools.partial(read, path)
   finally:
-    # A service would go on, and be billed.
+    # A remote pipeline would continue, and be billed.
     if thread.is_alive() and started:
       started[0].cancel()
 
@@ -353,7 +353,7 @@ def load_beam() -> Any:
 
 
 def _write_or_tell(piece: Piece, encoder: Encoder) -> None:
-  """Writes a piece; errors of the data are not worth a retry."""
+  """Writes a piece, or the error of its data, which a retry would repeat."""
   try:
     encoder.write(piece)
   except errors.LengenError as error:
@@ -361,5 +361,5 @@ def _write_or_tell(piece: Piece, encoder: Encoder) -> None:
 
 
 def _told(path: remote.AnyPath) -> remote.AnyPath:
-  """Returns the path of the error in the piece of a path."""
+  """Returns the path of the error of a piece, given the path of its file."""
   return path.with_name(path.name + '.error')

@@ -151,7 +151,7 @@ def prepare(
       manifest_lib.write_json(folder / manifest_lib.STATE, state)
       if config.vocabulary != 'bytes':
         vocab.copy_to(folder)
-      # What workers that were killed have left.
+      # Incomplete files of workers that were killed.
       for partial in (folder / _PIECES).glob('*.*'):
         partial.unlink()
       encoder = encode.Encoder(source, vocab, _GROUP, folder / _PIECES, skip)
@@ -211,7 +211,7 @@ def _check_raw(
 ) -> None:
   """Raises CorpusError if a folder was prepared from other raw data.
 
-  Raw data that is absent may be the same: it is needed no longer.
+  Raw data that is absent is not compared, because it is no longer needed.
   """
   try:
     found = {

@@ -17,7 +17,7 @@ class Wrapped(seqio.Vocabulary):
 
   Two are equal if their fingerprints are. There is no id for padding: `pad_id`
   is the end, which has no text. seqio pads rows with zeros; where id 0 is a
-  token, the sizes of rows tell it from padding.
+  token, the sizes of rows distinguish it from padding.
   """
 
   def __init__(self, vocabulary: base.Vocabulary) -> None:

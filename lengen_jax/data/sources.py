@@ -200,7 +200,7 @@ class Records(Source):
   def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {split: [] for split in SPLITS}
     files = readers.files(folder)
-    # The name of a file, unlike that of a folder, may tell the split.
+    # The name of a file counts for its split, that of the folder does not.
     is_folder = any(file.startswith(f'{folder}/') for file in files)
     root = str(folder if is_folder else folder.parent)
     for file in filter(self._reads, files):

@@ -86,8 +86,8 @@ def register(name: str, encoding: type[Encoding]) -> None:
   """Registers an Encoding class under a name for specs.
 
   Raises:
-    errors.SpecError: not an Encoding class, the name is taken or no identifier,
-      or the class has an `embed` that models would not call.
+    errors.SpecError: not an Encoding class, the name is taken or not an
+      identifier, or the class has an `embed` that models would not call.
   """
   embed = getattr(encoding, 'embed', Encoding.embed)
   if embed is not Encoding.embed and not getattr(encoding, 'embeds', False):
@@ -148,11 +148,11 @@ def create_layers(
     **fixed: further arguments of `create`.
 
   Returns:
-    For each layer its encoding, or the one at the input and that in attention.
+    The encodings of each layer: one, or one at the input and one in attention.
 
   Raises:
     errors.SpecError: there is no spec, or an invalid one.
-    errors.CombinationError: a part of two acts where the other does.
+    errors.CombinationError: two encodings act in the same place.
   """
   cycle = [_create_parts(one, **fixed) for one in specs.cycle(spec)]
   if not cycle:

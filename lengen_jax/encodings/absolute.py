@@ -51,8 +51,8 @@ class Learned(base.Encoding):
 
   A position outside the table raises an error if it is concrete, and gives NaN
   inside jit. The initial standard deviation is that of DecoderLM's scaled token
-  embeddings. Of several rows of positions, each has its own table, and their
-  vectors are added.
+  embeddings. Each of several rows of positions has its own table; their vectors
+  are added.
 
   Source: Gehring et al. (2017), arXiv:1705.03122; as in GPT-2. Several rows:
   arXiv:2410.15787.

@@ -1,10 +1,10 @@
 """RoPE with positions mapped by bands of distance, to extend trained models.
 
-A model with RoPE reads distances that it was trained on well, and others badly.
-These encodings keep the distance of near pairs and map that of far ones into
-the range of training, without parameters or training. Each band of distances
-has its own positions of queries and keys, by which they are rotated once. They
-are for causal attention: distances to later keys are not mapped.
+A model with RoPE fails at distances beyond those of its training. These
+encodings keep the distance of near pairs and map that of far ones into the
+range of training, without parameters or training. Each band of distances has
+its own positions of queries and keys, by which they are rotated once. They are
+for causal attention: distances to later keys are not mapped.
 
 Shapes: B batch, Q queries, K keys, H heads, D head_dim.
 """
@@ -156,7 +156,7 @@ class DualChunk(_Bands):
 
 
 class LmInfinite(Rerope):
-  """LM-Infinite: the last `window` keys and the first `sinks`, at most W apart.
+  """LM-Infinite: the last W keys and the first `sinks`, at distances up to W.
 
   Source: Han et al. (2024), arXiv:2308.16137, section 4.
 

@@ -66,7 +66,7 @@ def fit_fire(
     steps: optimizer steps.
 
   Raises:
-    errors.CombinationError: `fire` is no Fire, or `bias` has a shape other
+    errors.CombinationError: `fire` is not a Fire, or `bias` has a shape other
       than `[H, Q, K]` with the heads of `fire`.
     errors.LengthError: `max_length` is below 1.
   """

@@ -80,7 +80,7 @@ class Fire(base.Encoding):
 
   @property
   def translation_invariant(self) -> bool:
-    """False for normalizer='position', which matters beyond L."""
+    """False for normalizer='position': beyond L, b depends on the query."""
     return self.normalizer != 'position'
 
   @property

@@ -1,4 +1,4 @@
-"""KERPLE: kernels of conditionally positive definite distances.
+"""KERPLE: conditionally positive definite kernels of the distance.
 
 Source: Chi et al. (2022), arXiv:2205.09921; names and clamps as in the official
 code.

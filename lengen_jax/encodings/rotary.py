@@ -236,7 +236,7 @@ class Ntk(Rope):
 class Yarn(Rope):
   """YaRN: interpolates slow pairs, keeps fast ones, scales the logits.
 
-  Pairs that make less than `beta_slow` rotations over the training length are
+  Pairs that make fewer than `beta_slow` rotations over the training length are
   interpolated, those that make more than `beta_fast` are unchanged, and between
   the two the interpolation falls linearly in k. Queries and keys are multiplied
   by 0.1 ln s + 1. s is `scale` or, with `dynamic`, max(1, n / train_length) for
@@ -245,8 +245,8 @@ class Yarn(Rope):
   Source: Peng et al. (2023), arXiv:2309.00071, section 3.
 
   Attributes:
-    truncate: round the pairs between which the interpolation falls outwards to
-      whole numbers, as in the authors' code; gpt-oss does not.
+    truncate: round the ends of the range where the interpolation falls outwards
+      to whole pairs, as in the authors' code; gpt-oss does not.
     magnitude_factor: factor on queries and keys; None for 0.1 ln s + 1.
   """
 

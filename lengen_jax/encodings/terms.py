@@ -184,8 +184,8 @@ def _by_head(
 ) -> jax.Array:
   """Returns `of_head` of all heads, `[B, H, Q, K]`.
 
-  It is called with parameters of one head, the index of the head, and arrays
-  without their axis of heads, the third, and returns `[B, 1, Q, K]`.
+  `of_head` takes the parameters of one head, its index, and the arrays without
+  their third axis, the heads; it returns `[B, 1, Q, K]`.
   """
   *others, q_pos, k_pos = arrays
   q_pos, k_pos = (

@@ -121,7 +121,7 @@ def run(
     per_window = count_L.sum() / max(1, len(excess_W))
     starts = position_buckets(len(total_L))
     sums, counts = (np.add.reduceat(x, starts) for x in (total_L, count_L))
-    # Of an encoder, few tokens are scored, and none in some buckets.
+    # An encoder has few scored tokens, and none in some buckets.
     scored = counts > 0
     yield LengthLoss(
       length=length,

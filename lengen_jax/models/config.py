@@ -62,7 +62,7 @@ class ModelConfig:
 
   The fields of LayerConfig take one value, or a tuple of values that are cycled
   over the layers: with `window=(512, None)` every second layer has a window. A
-  text has specs joined by commas, and `5*rope, nope` is five layers of `rope`
+  string has specs joined by commas, and `5*rope, nope` is five layers of `rope`
   and one of `nope`. Each field has a period of its own. All become tuples.
 
   Cross-attention of encoder-decoders takes num_heads, key_heads, head_dim,

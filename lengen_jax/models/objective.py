@@ -140,8 +140,8 @@ def apply(
 def check_ids(config: ModelConfig, batch: Mapping[str, np.ndarray]) -> None:
   """Raises CorpusError if a batch has token ids that a model does not have.
 
-  The embedding of such an id is NaN. A tokenizer may yield them: the last of
-  its special tokens do not count in its `size`.
+  The embedding of such an id is NaN. A tokenizer may return such ids: its
+  `size` excludes its last special tokens.
   """
   names = ('inputs', 'encoder_inputs', 'targets')
   most = max(batch[name].max(initial=0) for name in names if name in batch)

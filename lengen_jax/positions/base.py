@@ -172,7 +172,7 @@ class PositionScheme:
     rng: jax.Array | None,
     num_layers: int | None,
   ) -> Assigned:
-    """Returns `call(scheme, rng, num_layers)`; of two parts, their Parts."""
+    """Returns `call(scheme, rng, num_layers)`; the Parts of a TwoParts."""
     return call(self, rng, num_layers)
 
   def draws(self, train: bool) -> bool:
@@ -190,7 +190,7 @@ class PositionScheme:
     raise NotImplementedError
 
   def at_test(self, i: Array, lengths: Lengths) -> Positions:
-    """Returns the positions without randomness; of a random scheme, i."""
+    """Returns the positions without randomness; i for a random scheme."""
     if self.random:
       return i.astype(jnp.float32) if self.fractional else i
     return self.apply({}, i, lengths=lengths)
@@ -264,7 +264,7 @@ class PositionScheme:
 
 
 def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
-  """Checks that a value is None, or integers from 0 that fit a shape."""
+  """Checks that a value is None, or non-negative integers that fit a shape."""
   if value is None:
     return
   if not jnp.issubdtype(jnp.result_type(value), jnp.integer):

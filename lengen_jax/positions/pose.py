@@ -19,8 +19,8 @@ class Pose(base.PositionScheme):
   uniform in {1 .. floor((n + 1) / 2)}; the second skips `skip` positions,
   uniform in {0 .. max_position - n}. At test time p = i.
 
-  Of more chunks, each splits the rest: a chunk before m - 1 others is uniform
-  in {1 .. floor((r + 1) / m)} if r tokens are left, and each skip is uniform in
+  With more chunks, the length of a chunk before m - 1 others is uniform in
+  {1 .. floor((r + 1) / m)} if r tokens are left, and each skip is uniform in
   what the earlier skips leave.
 
   If the contents of rows are chunks of a longer text, see `data.source_length`,

@@ -70,7 +70,7 @@ class Shape(_Shift):
 class RandomPadding(_Shift):
   """Random padding: p = k + i, k uniform in {0 .. max_position - n}.
 
-  Equivalent to a random part of the padding in front of a segment of n tokens.
+  Equivalent to placing a random part of the padding before the n tokens.
 
   Source: Tao et al. (2023), arXiv:2305.04859.
   """

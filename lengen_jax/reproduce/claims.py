@@ -88,14 +88,13 @@ def _judge(claim: Claim, results: Results) -> Results:
   are crossed random factors. Models of all seeds are also tested on the same
   examples of a task, which are treated as test windows where the answers to
   single examples are known. Where only their number is known, the variances of
-  both models on independent examples are added: this is too large where their
-  errors have the same causes. Random positions that all examples of a batch
-  share are in no term.
-  Failures are corrected for multiple comparisons by the method of Holm
-  (1979). Comparisons that a scale omits are not counted; nor are those of means
-  over fewer than half of their parts. On data of another kind than the paper's,
-  or below the size that a claim needs, it is not comparable, whatever the
-  outcomes.
+  both models on independent examples are added: the sum is too large where
+  their errors have the same causes. Random positions that all examples of a
+  batch share are in no term. Failures are corrected for multiple comparisons by
+  the method of Holm (1979). Comparisons that a scale omits are not counted; nor
+  are those of means over fewer than half of their parts. On data of another
+  kind than the paper's, or below the size that it needs, a claim is not
+  comparable, whatever the outcomes.
   """
   tests = [test(results, one) for one in claim.comparisons]
   outcomes = _outcomes(tests)
@@ -255,9 +254,9 @@ def _over_windows(
 ) -> tuple[float, int] | None:
   """Returns the variance of high - low over test windows, and its freedom.
 
-  It is the variance of the mean, for scores that are not paired without the
-  noise of seeds. Returns None if the scores of windows are unknown, or if low
-  and high are of other windows.
+  It is the variance of the mean; for scores that are not paired, the noise of
+  seeds is subtracted. Returns None if the scores of windows are unknown, or if
+  low and high have different windows.
   """
   operands = (comparison.low, comparison.high)
   digests = {_digest(results, x[0]) for x in operands if isinstance(x, tuple)}

@@ -135,11 +135,11 @@ def window_scores(
 ) -> list[Results | None]:
   """Returns the scores of single test windows in each column.
 
-  They are those of `crossed`. A column is None if a loss is missing, or was
-  computed by a version that kept none of single windows.
+  They are those of `crossed`. A column is None if a loss is missing, or is of a
+  version that did not keep losses of single windows.
 
-  A window of loss x has perplexity p (1 + x - l) if that of all windows is
-  p = exp(l), which is linear in x, so that the mean of all windows is p.
+  If the perplexity of all windows is p = exp(l), that of a window of loss x is
+  p (1 + x - l). It is linear in x, so that its mean is p.
   """
   columns: list[Results | None] = []
   for n in range(len(curves[0]['loss'])):

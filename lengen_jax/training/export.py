@@ -78,8 +78,8 @@ def to_hf(
 def _original(config: ml_collections.ConfigDict) -> str | None:
   """Returns the checkpoint of transformers that a run began with, if known.
 
-  Runs between them are looked up as long as they exist. Else it is the
-  checkpoint whose tokenizer the run uses.
+  The runs between them must still exist. Otherwise, it is the checkpoint whose
+  tokenizer the run uses.
   """
   source = config.train.init_from
   while source and not config_json.is_checkpoint(source):

@@ -27,8 +27,8 @@ class Preemption:
 
   # Numbers the calls, also those of earlier trainings in this process.
   _calls = itertools.count(1)
-  # A training that ended with the step at which to stop leaves this to the
-  # next one, such as the next run of a comparison.
+  # If a training ends with the step at which to stop, the next one stops, such
+  # as the next run of a comparison.
   _pending = False
 
   def __init__(self) -> None:

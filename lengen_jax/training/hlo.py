@@ -60,7 +60,7 @@ def sent(text: str) -> dict[str, int]:
   These are the bytes of ring algorithms: of an array of n bytes, gathered,
   reduced and scattered, or exchanged by g devices, each sends n (g - 1) / g;
   twice as many in an all-reduce, and n in a permutation. Loops of unknown
-  length count once, and of a conditional every branch counts.
+  length count once, and so does every branch of a conditional.
   """
   return {kind: sum(sizes) for kind, sizes in _sizes(text).items()}
 

@@ -31,7 +31,7 @@ def of_checkout(folder: pathlib.Path) -> str | None:
 
   try:
     if not git('ls-files'):
-      return None  # An installation below the checkout of something else.
+      return None  # An installation inside the checkout of another repository.
     dirty = git('status', '--porcelain', '--untracked-files=no')
     return git('rev-parse', 'HEAD') + ('+dirty' if dirty else '')
   except (OSError, subprocess.SubprocessError):

@@ -48,8 +48,8 @@ def evaluate(
       `data.ruler.haystack.read`.
     seed: seed of the prompts and of random positions.
     batch_tokens: tokens per batch; longer rows mean fewer rows.
-    save: called with what is known, after each length, and first without any,
-      once the arguments are checked.
+    save: called with the results so far: once the arguments are checked, with
+      none, and after each length.
 
   Raises:
     errors.LengthError: the shortest prompt of a task does not fit a length.

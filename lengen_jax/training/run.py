@@ -80,8 +80,9 @@ class Run:
   def validates(self, step: int) -> bool:
     """Returns whether the model is validated at a step that is saved.
 
-    Validated are the first saved step at or after each multiple of
-    `train.evaluate_every`, and mostly the last step.
+    It is at the first saved step at or after each multiple of
+    `train.evaluate_every`, and at the last step if one of the last
+    `train.checkpoint_every` steps is such a multiple.
     """
     train, every = self.train, self.train.evaluate_every
     if not every or (step % train.checkpoint_every and step < train.steps):

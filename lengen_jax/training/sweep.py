@@ -186,8 +186,8 @@ def _test(
 ) -> list[dict[str, list[Any]]]:
   """Returns the scores of each of the first `count` points by length.
 
-  If runs are ranked by 'exact', 'right' says which examples of each length are:
-  their bits, from the first on, in hexadecimal digits.
+  If runs are ranked by 'exact', 'right' has a bit for each example of a length,
+  from the first on, in hexadecimal digits: 1 if its answer is right.
   """
   lengths = sorted(trainer.config.eval.lengths)
   scores = [trainer.test(state, length) for length in lengths]

@@ -165,7 +165,7 @@ class TaskTrainer:
       jax.eval_shape(self._test_operands, points.params)
 
   def _mesh(self, count: int) -> Mesh:
-    """Returns the devices of some points: as many as points, if there are."""
+    """Returns a mesh of one device per point, or of all devices if fewer."""
     devices = jax.devices()[:count]
     return jax.make_mesh(
       (len(devices),), ('runs',), axis_types=(AxisType.Auto,), devices=devices
@@ -303,9 +303,9 @@ class TaskTrainer:
     return self._shard(self._operand_answers, 1)(params)
 
   def _operand_answers(self, params: Params) -> tuple[jax.Array, jax.Array]:
-    """Returns what one point answers to E examples of `test_operands`.
+    """Returns the results of one point on E examples of `test_operands`.
 
-    That is whether answers are right, bool `[E]`, and the digits of the
+    They are whether answers are right, bool `[E]`, and the digits of the
     operands, int32 `[E, 2]`.
     """
     task, length = self._operand_task, self.test_widths[-1]

@@ -48,7 +48,8 @@ def model_flops(
   with its addition is 2 FLOPs, the backward pass costs twice the forward pass,
   and only matrix products count, those with parameters (the output head
   included) and those of queries, keys and values. Recomputation (`remat`) and
-  the encodings do not count, so that models which differ in these compare.
+  the encodings do not count, so that models which differ in these can be
+  compared.
 
   Unlike there, only visible pairs of query and key count: about half of them in
   a causal model, and those within its window. Rows count as one segment without

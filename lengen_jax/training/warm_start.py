@@ -35,7 +35,7 @@ _FUNCTION = (
   *('logit_cap', 'output_logit_cap', 'output_gate', 'parallel_residual'),
   *('experts_per_token', 'norm'),
 )
-# Those of a layer; encodings and scales have notes of their own.
+# Such fields of a layer; encodings and scales have their own notes.
 _FUNCTION_OF_LAYER = tuple(
   field for field in PER_LAYER if field not in ('encoding', 'attention_scale')
 )

@@ -1,7 +1,7 @@
 """Attention in kernels for a band of queries, without a bias per pair.
 
 A *band* (`anchors.Band`) is a run of consecutive queries whose bias is computed
-in the same way: all queries of a call or, of an anchored bias, those with
+in the same way: all queries of a call or, for an anchored bias, those with
 anchors of one spacing. The kernels are called once for each band.
 
 The kernels make the bias of a tile from a table of rows by distance, or from

@@ -37,7 +37,7 @@ class Plan:
   # Whether keys after the query have their own weight between anchors; see
   # `BiasFn.row_weights`.
   two_sided: bool
-  shared_positions: bool  # Whether all rows of the batch have the same.
+  shared_positions: bool  # Whether they are equal in all rows.
   interpret: bool  # Whether kernels are interpreted, without the chip.
 
   @property

@@ -135,7 +135,7 @@ def _distance_gradients(plan: Plan, inputs: Inputs) -> Array:
   if plan.form == 'strip':
     return found[:, None, :, :, 0]
   near, far = found[:, :, :, 0], found[:, :, :, 1]
-  # Of anchors, as the first and as the last of an interval.
+  # An anchor is the first of one interval and the last of the one before.
   none = jnp.zeros_like(near[:, :, :1])
   rows = jnp.concatenate([near, none], axis=2)
   rows += jnp.concatenate([none, far], axis=2)

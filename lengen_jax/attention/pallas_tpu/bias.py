@@ -242,8 +242,8 @@ def _weight(
 ) -> tuple[Array, Array]:
   """Returns how far queries of a piece are into an interval between anchors.
 
-  These are weights from 0 to 1, and 1 where they are entries of `p.weights` and
-  0 elsewhere; in shapes that broadcast to the piece's.
+  The first result is weights from 0 to 1; the second is 1 where these are
+  entries of `p.weights`, else 0. Both broadcast to the shape of the piece.
   """
   plan, axis = p.plan, 0 if p.keys_inside else 1
   n, b = plan.piece, plan.block

@@ -56,7 +56,7 @@ class SentencePiece(base.Vocabulary):
     if like_seqio and self.start < 0:
       self.start = base.PAD
     elif like_seqio:
-      # Earlier versions ignored this id: their data is another.
+      # Earlier versions ignored this id, so their data differs.
       content += b'start'
     self.fingerprint = hashlib.sha256(content).hexdigest()[:16]
     if min(self.start, self.end) < 0:

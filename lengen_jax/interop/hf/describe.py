@@ -158,9 +158,9 @@ def _layers(family: Family, config: ModelConfig) -> dict[str, Any]:
 def _before_version_5(
   family: Family, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns what transformers 4 has in place of `rope_parameters`.
+  """Returns what transformers 4 reads in place of `rope_parameters`.
 
-  It ignores these, so that it would take the default base without scaling.
+  Without these fields, it would use the default base and no scaling.
   """
   older: dict[str, Any] = {}
   if family.rope_by_type:

@@ -1,6 +1,6 @@
 """The supported architectures of transformers, in `FAMILIES`.
 
-What an entry leaves out is as in Llama. Does not import jax.
+Fields that an entry omits are those of Llama. Does not import jax.
 """
 
 import os

@@ -119,7 +119,7 @@ def read(
 def type_of(rope: Mapping[str, Any]) -> str:
   """Returns the rope_type of rope_parameters or of rope_scaling."""
   found = rope.get('rope_type') or rope.get('type') or 'default'
-  return 'longrope' if found == 'su' else found  # The former name.
+  return 'longrope' if found == 'su' else found  # Its former name.
 
 
 def write(encoding: Any) -> dict[str, Any]:

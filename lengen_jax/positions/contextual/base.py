@@ -90,7 +90,7 @@ class Contextual(nn.Module):
 
   @nn.nowrap
   def slots(self, batch: int, length: int) -> PerHead | None:
-    """Returns positions of the slots of a cache, 0; None for the base."""
+    """Returns initial positions of the slots of a cache; None for 'none'."""
     if self.is_none:
       return None
     zeros = jnp.zeros((batch, length, self.num_heads), jnp.float32)

@@ -1,4 +1,4 @@
-"""Forgetting: distances grow with the tokens that a head forgets between."""
+"""Positions from forget gates: a gate near 0 increases distances across it."""
 
 from typing import Any
 

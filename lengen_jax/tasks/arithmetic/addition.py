@@ -100,9 +100,9 @@ class Addition(expression.Expression):
 
     Without a scratchpad see `Expression.roles`. With one, the digit of
     significance j has role j + 1 in the first row, and symbols have role 0. In
-    the second row, role i is that of operand i, from 0, of the sum before it is
-    added, and of their symbols: the one after a number that starts with the
-    most significant digit, the one before other numbers and before sums.
+    the second row, operand i, from 0, the sum before it is added, and their
+    symbols have role i. The symbol of an operand follows it if its most
+    significant digit comes first; other symbols precede their number.
 
     Source: Cho et al. (2024), arXiv:2405.20671 and arXiv:2410.15787, and their
     code.

@@ -40,8 +40,8 @@ class Expression(arithmetic.ArithmeticTask):
     format: order of the digits of the answer, 'plain' (most significant first)
       or 'reversed'.
     reverse_operands: whether the least significant digit of an operand comes
-      first. With None, this is the case if the format is 'reversed' and there
-      are index hints, which so have the same order in all numbers.
+      first. None for True if the format is 'reversed' and there are index
+      hints, so that hints have the same order in all numbers.
     pad: whether leading zeros extend operands to the longest one, and the
       answer to the longest answer that operands of these lengths have.
     lengths: 'equal' for operands of n digits, 'uniform' for 1 to n digits. The
@@ -214,7 +214,7 @@ class Expression(arithmetic.ArithmeticTask):
   ) -> tuple[jax.Array, jax.Array]:
     """Returns the tokens at some places of numbers in a row, 0 after them.
 
-    For the marks before the numbers see `marks`. Hints go from number `hint` on
+    For the marks before the numbers see `marks`. Hints start at number `hint`,
     in the order of the digits of operands. The second value is the number of
     tokens.
     """
@@ -323,7 +323,7 @@ def most(sizes: Sizes) -> Any:
 
 
 def carry(columns_D: jax.Array) -> jax.Array:
-  """Returns the digits of a number given by any integers in their place."""
+  """Returns the digits of a number, given any integers in their place."""
 
   def step(carried: jax.Array, column: jax.Array) -> tuple[Any, jax.Array]:
     total = column + carried

@@ -162,7 +162,7 @@ class ForgettingMqar(Mqar):
 
 @dataclasses.dataclass(frozen=True)
 class CompositionalMqar(Mqar):
-  """`mqar` with keys of two tokens, of which neither alone has one value.
+  """`mqar` with keys of two tokens, neither of which determines the value.
 
   The keys are all D pairs of sqrt(D) first and sqrt(D) second tokens, in random
   order. First tokens are 1 to V/3 - 1, second ones V/3 to 2V/3 - 1, values 2V/3

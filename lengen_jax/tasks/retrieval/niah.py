@@ -17,7 +17,7 @@ class Niah(base.Task):
   the keys asked for. The target is the numbers of these keys, in the order of
   the query and then that of the context. Tokens: the digits, of which the first
   of a decimal number is not 0; one that precedes a key; the query; fillers; and
-  names, of which keys consist.
+  names, the tokens of keys.
 
   Source: Hsieh et al. (2024), RULER, arXiv:2404.06654, with other tokens. A
   word is one token, and essays are random fillers. The score counts digits at
@@ -80,9 +80,9 @@ class Niah(base.Task):
 
   @property
   def chance(self) -> float:
-    """Accuracy of reading one of the needles between fillers at random.
+    """Accuracy of answering with a random needle between fillers.
 
-    It is that of random digits if there is one needle, or too many to count.
+    With one needle, or with needles only, it is that of random digits.
     """
     needles = self.keys * self.values
     read = 1 / needles if needles > 1 and self.haystack != 'needles' else 0
