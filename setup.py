@@ -60,12 +60,12 @@ setuptools.setup(
     'data': [
       'array-record>=0.8',
       'grain>=0.2.18',
-      # TensorFlow Datasets needs it and does not say so.
+      # TensorFlow Datasets requires it without declaring it.
       'importlib_resources>=6.0',
       'pyarrow>=17',
       'rouge-score>=0.1.2',
       'sentencepiece>=0.2',
-      # Its development has stopped; ours rests on this version. It needs
+      # Pinned, because its development has stopped. It requires
       # tensorflow-text, which is not built for every system.
       'seqio==0.0.20; platform_system == "Linux"',
       'tensorflow>=2.21',
@@ -76,7 +76,7 @@ setuptools.setup(
     # Checkpoints of transformers, and their tokenizers.
     'hf': ['safetensors>=0.8', 'tokenizers>=0.20'],
     'lm_eval': ['lm_eval>=0.4.13'],
-    # tensorboardX needs the other to write to gs://.
+    # tensorboardX requires google-cloud-storage to write to gs://.
     'tensorboard': ['google-cloud-storage>=3.0', 'tensorboardX>=2.6.5'],
     'test': [
       'griffe>=1.7',

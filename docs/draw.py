@@ -240,7 +240,7 @@ def _cost():
   ratios = found['cells']['v5e, heads of 64']['ratios']
   names = {
     'FIRE, early': 'FIRE, queries 1024 to 2048',
-    'FIRE': 'FIRE, queries from 4096 on',
+    'FIRE': 'FIRE, queries from 2048 on',
     'ALiBi': 'a bias of distance alone',
     'none': 'no bias',
   }

@@ -136,11 +136,10 @@ Built from the docstrings by `make docs`.
 
 """
 _FOOT = """
-In signatures `Array` is a `jax.Array` or an `np.ndarray`; `Positions` an
-`Array` or [`Distances`](positions.md); `Assigned` `Positions` or
-[`Parts`](positions.md); `Params` a tree of arrays, as flax has
-parameters; `Length` an `int` or, where it is traced, a `jax.Array`; `PathLike`
-a `str` or an `os.PathLike`.
+In signatures, `Array` is a `jax.Array` or an `np.ndarray`; `Positions` is an
+`Array` or [`Distances`](positions.md); `Assigned` is `Positions` or
+[`Parts`](positions.md); `Params` is a tree of arrays; `Length` is an `int` or,
+if traced, a `jax.Array`; `PathLike` is a `str` or an `os.PathLike`.
 """
 _HEADINGS = {'parameters': 'Args', 'attributes': 'Attributes'}
 

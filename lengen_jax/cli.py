@@ -183,7 +183,7 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
   run = trained.run
   step, steps = int(trained.state.step), run.config.train.steps
   if step < steps:
-    print(f'note: this is step {step} of {steps}; lengen train goes on with it')
+    print(f'note: this is step {step} of {steps}; lengen train resumes the run')
   corpus = data.load(run.data, max(run.eval.lengths))
   workdir_lib.check_vocabulary(arguments.workdir, corpus.info)
   results, predictions = evaluate.evaluate(trained, corpus)

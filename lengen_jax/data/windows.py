@@ -247,7 +247,7 @@ class Cutter:
     start: int,
     rest: Sequence[int] | np.ndarray = (),
   ) -> None:
-    """Returns starts, or resumes with the `rest` of an earlier Cutter.
+    """Starts, or resumes with the `rest` of an earlier Cutter.
 
     Args:
       length: targets per window.

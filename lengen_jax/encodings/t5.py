@@ -69,7 +69,7 @@ class T5(base.Encoding):
 
 
 def thresholds(num_buckets: int, max_distance: int) -> list[int]:
-  """Returns least distance of each bucket but the first, for one direction.
+  """Returns the least distance of each bucket but the first, for one direction.
 
   Distances r below e = num_buckets / 2 have a bucket each; from there on the
   bucket is e + floor(ln(r/e) / ln(max_distance/e) (num_buckets - e)). A

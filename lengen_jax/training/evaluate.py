@@ -131,7 +131,7 @@ def curve(
 def _contextual_positions(
   trained: run_lib.Trained, windows: Any, losses: Sequence[Any]
 ) -> dict[str, Any] | None:
-  """Returns positions in the first of the longest windows that have a loss."""
+  """Returns positions in the first window of the longest length with a loss."""
   run, longest = trained.run, [one.length for one in losses if not one.refused]
   if not longest or {*run.model.contextual_positions} == {'none'}:
     return None

@@ -232,7 +232,7 @@ class _Slot:
 
   @functools.cached_property
   def value(self) -> tuple[Any, ...]:
-    """Returns hashable value of the encoding and its parameters."""
+    """Hashable value of the encoding and its parameters."""
     leaves = sorted(self.params.items())
     return self.encoding, tuple(
       (name, np.asarray(leaf).tobytes()) for name, leaf in leaves
