@@ -55,7 +55,7 @@ def split(
 
 
 def cycle(values: Any) -> tuple[Any, ...]:
-  """Returns the values of a field that layers take in turn.
+  """Returns the values of a field that are cycled over the layers.
 
   `values` is one value, or a tuple or list of them. A string is specs joined by
   commas, and `N*spec` repeats a spec: `cycle('2*rope, nope')` is
@@ -174,7 +174,7 @@ def build(
     kind: what the registry contains, for messages.
     registry: dict from name to dataclass.
     spec: a spec, with or without a module.
-    **fixed: fields that the caller sets, which are no keys of the spec.
+    **fixed: fields that the caller sets, which are not keys of the spec.
 
   Raises:
     errors.SpecError: the module cannot be imported, the name or a key is

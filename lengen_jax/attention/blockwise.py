@@ -394,7 +394,7 @@ def _weighted(tile: AttentionCall, p: Array) -> Array:
 def _content_values_gradient(
   tile: AttentionCall, p: Array, dy: Array, dcontent: Any, dp: Array
 ) -> tuple[Any, Array]:
-  """Returns gradients with those of the content term of the values added."""
+  """Returns dcontent and dp plus the gradients of the values' content term."""
 
   def values(content: Any, p: Array) -> Array | None:
     return content.values(p, tile.queries.positions, tile.keys.positions)

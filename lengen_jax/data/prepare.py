@@ -90,8 +90,8 @@ def prepare(
       must be importable, as for `multiprocessing`.
     runner: Beam runner that encodes text instead, such as 'direct'.
     beam_options: options of Beam, as in a command.
-    bad_records: 'fail', or 'skip' to leave out records that are no JSON or have
-      no text, and the rest of damaged files; it may differ between calls.
+    bad_records: 'fail', or 'skip' to leave out records that are not JSON or
+      have no text, and the rest of damaged files; it may differ between calls.
 
   Returns:
     The manifest. For each split it counts documents, their bytes and tokens

@@ -12,7 +12,7 @@ from lengen_jax.types import Array, Params
 class Alibi(base.Encoding):
   """Attention with linear biases: b_h(i, j) = -s_h |i - j|.
 
-  The slopes are s_h = 2^(-8 h / H), h = 1 .. H. If H is no power of two, the
+  The slopes are s_h = 2^(-8 h / H), h = 1 .. H. If H is not a power of two, the
   heads beyond the next lower power n have every other slope of 2 n heads.
 
   Source: Press et al. (2022), arXiv:2108.12409, section 3, and its code.

@@ -153,7 +153,7 @@ class Lengen(model_api.TemplateLM):
   ) -> list[int]:
     """Returns token ids; see `pretrained.prompt_ids`.
 
-    If `add_special_tokens` is False, they are those of the text alone.
+    If `add_special_tokens` is False, there is no start token.
     """
     if add_special_tokens is False:
       (ids,) = self._vocabulary.encode([string.encode()])
@@ -236,7 +236,7 @@ class Lengen(model_api.TemplateLM):
           f'a continuation has {len(continuation)} tokens, more than '
           f'max_length={self.max_length}; raise it with --model_args'
         )
-      # The last token of a row is no input.
+      # The last token of a row is not an input.
       most = self.max_length + 1 - len(continuation)
       cut += len(context) > most
       rows.append(likelihood.Request(context[-most:], continuation))

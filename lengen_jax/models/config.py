@@ -38,7 +38,7 @@ _LAYER_CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
-  """Options of one layer: the fields of ModelConfig that layers take in turn.
+  """Options of one layer: the fields of ModelConfig that may differ by layer.
 
   The attributes are those of ModelConfig.
   """

@@ -228,9 +228,9 @@ def _over_examples(
 ) -> tuple[float, int] | None:
   """Returns the variance due to the test examples of tasks, and its freedom.
 
-  `windows` has those over single examples, if they are known. To these examples
-  two are added, of which each operand answers one: if both answer all examples,
-  they may still differ. Otherwise, the variance is the sum of those of the
+  `windows` has those over single examples, if they are known. Two examples are
+  then added, one answered by each operand, because operands that answer all
+  examples may still differ. Otherwise, the variance is the sum of those of the
   operands. Returns None if the number of examples is unknown.
   """
   found = [_find(results, x) for x in operands if isinstance(x, tuple)]

@@ -166,7 +166,7 @@ class Task:
       is the question, and the weights are 1 at the tokens with a target.
 
     Raises:
-      errors.LengenError: a text has parts that are no tokens of the task, or
+      errors.LengenError: a text has parts that are not tokens of the task, or
         the answer to a task that tags its input has another number of tokens.
     """
     inputs = np.asarray(self._question(question))

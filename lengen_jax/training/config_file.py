@@ -90,7 +90,7 @@ def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
 
 
 def _is_value(config: ml_collections.ConfigDict, key: str) -> bool:
-  """Returns whether a dotted key names a field that is no section."""
+  """Returns whether a dotted key names a field that is not a section."""
   section, _, field = key.rpartition('.')
   fields = config.get(section) if section else config
   return (

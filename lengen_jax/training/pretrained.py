@@ -176,9 +176,9 @@ def load(path: PathLike, step: int | str | None = None) -> Pretrained:
 def prompt_ids(vocabulary: vocabulary_lib.Vocabulary, text: str) -> np.ndarray:
   """Returns the token ids of a text that begins a row, int32 `[length]`.
 
-  They begin with the start token if the vocabulary adds it and the end token is
-  another one: in GPT-2, the start token separates documents. An empty text is
-  the start token.
+  They begin with the start token if the vocabulary adds it and it is not also
+  the end token, which separates documents, as in GPT-2. An empty text is the
+  start token.
 
   Raises:
     errors.ConfigError: the text has characters that UTF-8 cannot encode.

@@ -6,7 +6,7 @@ https://arxiv.org/abs/2310.04418, Table 13) report 15 of the tasks: accuracy,
 also for CoLA, and exact match for MultiRC and ReCoRD.
 
 Predictions and targets are arrays `[rows]`: class ids, or numbers in STS-B. A
-prediction that is no class, such as -1 for generated text that matches no
+prediction that is not a class, such as -1 for generated text that matches no
 label, is always wrong.
 """
 

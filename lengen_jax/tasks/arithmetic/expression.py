@@ -92,8 +92,8 @@ class Expression(arithmetic.ArithmeticTask):
   def marks(self, sizes: Sizes, count: int) -> jax.Array:
     """Returns the token before each number of an answer, int32 `[P]`.
 
-    0 is no token, and UNSCORED a number that the answer does not have. For the
-    arguments see `padded_answer`.
+    0 stands for no token, UNSCORED for a number that the answer does not have.
+    For the arguments see `padded_answer`.
     """
     return jnp.zeros(count, jnp.int32)
 
