@@ -125,7 +125,8 @@ class DualChunk(_Bands):
 
   Keys are at j mod n. Queries are at i mod n for keys of their own chunk, at
   min(i mod n + n, chunk) for the previous one, and at min(2 n - 1, chunk) for
-  others. Distances below `window` are exact, and none exceeds `chunk`.
+  others. Distances below `window` are exact, and none exceeds `chunk`. Those to
+  keys of later chunks, which only bidirectional attention has, are wrong.
 
   Source: An et al. (2024), arXiv:2402.17463, section 3, without its scaling of
   queries and keys.
