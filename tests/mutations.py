@@ -503,8 +503,8 @@ MUTATIONS = (
   # Evaluation.
   (
     'evaluation/length_curve.py',
-    'loss=float(total_L.sum() / count_L.sum())',
-    'loss=float((total_L / count_L).mean())',
+    'loss = float(total_L.sum() / count_L.sum())',
+    'loss = float((total_L / count_L).mean())',
     'evaluation/length_curve_test.py',
   ),
   (
@@ -565,8 +565,8 @@ MUTATIONS = (
   ),
   (
     'training/optimizer.py',
-    "n.startswith('encoding')",
-    "n.startswith('no encoding')",
+    "entry.key.startswith('encoding')",
+    "entry.key.startswith('no encoding')",
     'training/optimizer_test.py training/state_test.py',
   ),
   (
