@@ -147,6 +147,7 @@ def info(
   """Returns a description of the data, with the entries `more`.
 
   The hash depends on names and sizes of the files, but not on their folder.
+  Shards of a FunctionDataSource are not files.
   """
   task = seqio.get_mixture_or_task(name)
   files = {}
@@ -156,7 +157,8 @@ def info(
       files[f'{each.name}/{split}'] = [
         [os.path.basename(path), os.path.getsize(path)]
         for path in sorted(paths)
-        if os.path.exists(path)
+        if not isinstance(each.source, seqio.FunctionDataSource)
+        and os.path.exists(path)
       ]
   info = {'source': f'seqio {config.task}', 'vocabulary': vocabulary, **more}
   text = json.dumps([info, files], sort_keys=True)

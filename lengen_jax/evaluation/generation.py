@@ -274,8 +274,8 @@ class Generator:
     tokens_BxW1, lengths_B = batch['tokens'], batch['lengths']
     rows = len(tokens_BxW1)
     unrolled = dataclasses.replace(self.config, scan_layers=False)
-    # Independent of the keys of positions.
-    rng = jax.random.split(jax.random.key(self.seed))[1]
+    # The keys of positions fold in numbers of prompts, which are smaller.
+    rng = jax.random.fold_in(jax.random.key(self.seed), 2**31)
     rng_B = jax.vmap(jax.random.fold_in, (None, 0))(rng, batch['numbers'])
 
     def choose(logits_V: Array, rng: Array, step: Array) -> Array:

@@ -22,6 +22,8 @@ from lengen_jax.types import Array, Params
 Batch = Mapping[str, Array]
 # PRNG keys by use: 'positions' and, if dropout is on, 'dropout'.
 Rngs = Mapping[str, jax.Array]
+# Folded into keys. Rows, layers and parts fold in smaller numbers.
+_ENCODER, _MASK = 2**31, 2**31 + 1
 
 
 def token_losses(
@@ -100,6 +102,7 @@ def apply(
   for number, side in enumerate(sides):
     index, lengths = batch[side + 'segment_positions'], batch[side + 'lengths']
     inputs, rng = batch[side + 'inputs'], rngs['positions']
+    rng = jax.random.fold_in(rng, _ENCODER) if number else rng
     shape = inputs.shape
     if not packed:
       shared = scheme.same_rows or not scheme.draws(train)
@@ -110,7 +113,7 @@ def apply(
       scheme,
       index,
       lengths=lengths,
-      rng=jax.random.fold_in(rng, number) if number else rng,
+      rng=rng,
       train=train,
       equal_rows=not packed and alike,
       tokens=inputs,
@@ -206,7 +209,7 @@ def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:
     return batch
   mask_id = config.vocab_size - 1
   return mask_tokens(
-    jax.random.fold_in(rng, 2),
+    jax.random.fold_in(rng, _MASK),
     {**batch, 'inputs': batch['targets']},
     mask_id=mask_id,
     vocab_size=mask_id,

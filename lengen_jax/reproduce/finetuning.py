@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from lengen_jax import data
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
-from lengen_jax.training import evaluate, files, loop, pretrained
+from lengen_jax.training import evaluate, files, loop, pretrained, workdir
 from lengen_jax.training import runs as runs_lib
 
 MEAN = 'mean'
@@ -30,7 +30,10 @@ class Finetuning(parts.ConfiguredPart):
   tasks: tuple[str, ...] | None = None
   unit: ClassVar[str] = 'percent'
   kind: ClassVar[str] = 'answers'
-  result: ClassVar[str | None] = 'eval.json'
+  # `lengen eval` writes eval.json, of any step and lengths.
+  result: ClassVar[str | None] = 'answers.json'
+  # The best of the checkpoints that they determine is scored.
+  scored: ClassVar[tuple[str, ...]] = ('evaluate_every', 'checkpoint_every')
 
   def first_model(self, row: str) -> tuple[str, str]:
     # With substitute data, models start from random parameters.
@@ -104,9 +107,10 @@ class Finetuning(parts.ConfiguredPart):
 
 
 def _finetune(config: parts.Config, folder: files.Path, corpus: Any) -> Results:
-  """Returns eval.json of a run, which is trained and scored if necessary."""
+  """Returns the scores of a run, which is trained and scored if necessary."""
   path = folder / Finetuning.result
   if path.exists():
+    workdir.claim(folder, config, corpus.info)
     return files.read_json(path)
   label = config.model.encoding
   trained = loop.train(config, folder, corpus=corpus, label=label)

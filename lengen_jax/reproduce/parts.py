@@ -53,7 +53,9 @@ class Request:
   @property
   def folder_name(self) -> str:
     """PAPER/TABLE/SCALE, with a suffix if the user overrides settings."""
-    suffix = f'-{_digest(sorted(self.overrides))}' if self.overrides else ''
+    # The last value of a field counts.
+    last = {each.partition('=')[0]: each for each in self.overrides}
+    suffix = f'-{_digest(sorted(last.values()))}' if last else ''
     return f'{self.name}/{self.scale}{suffix}'
 
   @property
@@ -164,6 +166,9 @@ class ConfiguredPart(Part):
   hardware: str = ''
   # Written into the folder of a finished run; None if runs have no folders.
   result: ClassVar[str | None] = None
+  # Fields of the section train, of those in `workdir.FREE`, that scores depend
+  # on.
+  scored: ClassVar[tuple[str, ...]] = ()
   # Whether results have the scores of models at `eval.steps`.
   tested_earlier: ClassVar[bool] = False
   omitted: ClassVar[tuple[str, ...]] = _OMITTED_DIFFERENCES
@@ -300,7 +305,7 @@ class ConfiguredPart(Part):
     for key in ('sweep', 'paper', 'seed', 'mesh'):
       shared.pop(key, None)
     for section, keys in (workdir.FREE | {'data': ('path', 'raw')}).items():
-      for key in keys:
+      for key in {*keys} - {*self.scored}:
         shared.get(section, {}).pop(key, None)
     shared['model'] |= {'encoding': '', 'attention_scale': ''}
     shared['positions'] = ''

@@ -33,6 +33,8 @@ from lengen_jax.types import PathLike
 
 # A learning rate and a seed.
 Point = tuple[float, int]
+# File of a group of points beside its checkpoints.
+_POINTS = 'points.json'
 
 
 def sweep(
@@ -97,11 +99,47 @@ def _sweep(
     missing = [
       p for p, is_done in zip(points, done, strict=True) if not is_done
     ]
+    for group in _interrupted(trainer, points, missing, folder):
+      run_group(trainer, group, folder, label)
+      missing = [p for p in missing if p not in group]
     size = trainer.devices if batching == 'map' else len(missing) or 1
     for first in range(0, len(missing), size):
       run_group(trainer, missing[first : first + size], folder, label)
     results = _write_results(config, path, runs, points, baselines)
   return results
+
+
+def _interrupted(
+  trainer: task_trainer.TaskTrainer,
+  points: Sequence[Point],
+  missing: Sequence[Point],
+  folder: pathlib.Path,
+) -> list[list[Point]]:
+  """Returns the groups of `points` that have a checkpoint and missing points.
+
+  Such a group is completed as it began, also if it was interrupted between
+  writing the scores of two points.
+  """
+  # The number of each point's group, from 1; 0 for none.
+  numbers = [0] * len(points)
+  if multihost.is_first():
+    for n, file in enumerate(sorted(folder.glob(f'*/{_POINTS}')), 1):
+      recorded = files_lib.read_json(file, ('points',))['points']
+      begun = [(rate, seed) for rate, seed in recorded]
+      known = [i for i, p in enumerate(points) if p in begun]
+      if (
+        begun == [points[i] for i in known]
+        and not any(numbers[i] for i in known)
+        and {*begun} & {*missing}
+        and file.parent == _unfinished(trainer, begun, folder)
+      ):
+        for i in known:
+          numbers[i] = n
+  numbers = multihost.broadcast(numbers)
+  return [
+    [p for p, number in zip(points, numbers, strict=True) if number == n]
+    for n in sorted({*numbers} - {0})
+  ]
 
 
 def run_group(
@@ -114,17 +152,14 @@ def run_group(
 
   `folder` is that of the run; progress lines start with `label`.
   """
-  # Devices need equally many points: the last one is repeated. A process
-  # without any could not read the results.
-  devices = trainer.devices
-  if jax.process_count() == 1:
-    devices = min(len(points), devices)
-  count = -(-len(points) // devices) * devices
-  filled = [*points, *[points[-1]] * (count - len(points))]
+  filled = _filled(trainer, points)
   rates, seeds = zip(*filled, strict=True)
-  group = hashlib.sha256(repr(filled).encode()).hexdigest()[:8]
-  unfinished = folder / f'unfinished-{group}'
+  count = len(filled)
+  unfinished = _unfinished(trainer, points, folder)
   checkpoints = checkpoint.Checkpointer(unfinished, None, keep=2)
+  if multihost.is_first():
+    files_lib.make_folder(unfinished)
+    files_lib.write_json(unfinished / _POINTS, {'points': points})
   saved = unfinished / 'trajectory.json'
   # The scores of the points by step.
   earlier = files_lib.read_json(saved) if saved.exists() else {}
@@ -179,6 +214,31 @@ def run_group(
   multihost_utils.sync_global_devices('scores')
   if multihost.is_first():
     files_lib.remove([unfinished])
+
+
+def _filled(
+  trainer: task_trainer.TaskTrainer, points: Sequence[Point]
+) -> list[Point]:
+  """Returns points of which each device has equally many.
+
+  The last one is repeated. A process without any could not read the results.
+  """
+  devices = trainer.devices
+  if jax.process_count() == 1:
+    devices = min(len(points), devices)
+  count = -(-len(points) // devices) * devices
+  return [*points, *[points[-1]] * (count - len(points))]
+
+
+def _unfinished(
+  trainer: task_trainer.TaskTrainer,
+  points: Sequence[Point],
+  folder: pathlib.Path,
+) -> pathlib.Path:
+  """Returns the folder of the checkpoints of a group."""
+  filled = _filled(trainer, points)
+  group = hashlib.sha256(repr(filled).encode()).hexdigest()[:8]
+  return folder / f'unfinished-{group}'
 
 
 def _test(

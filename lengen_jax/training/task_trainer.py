@@ -399,7 +399,9 @@ class TaskTrainer:
     self, length: int | jax.Array, examples: int | None = None
   ) -> jax.Array:
     """Returns keys of the examples, for all points and any batching."""
-    rng = jax.random.fold_in(jax.random.key(1), length)
+    # Keys of training fold in numbers of steps, which are smaller.
+    rng = jax.random.fold_in(jax.random.key(1), 2**31)
+    rng = jax.random.fold_in(rng, length)
     return jax.random.split(rng, examples or self.config.eval.examples)
 
   def _sample(

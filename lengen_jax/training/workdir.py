@@ -85,6 +85,10 @@ def claim(
     for field in fields:
       if field in mine.get(section, {}):
         theirs.setdefault(section, {})[field] = mine[section][field]
+  sources = [each.get('train', {}).get('init_from') for each in (theirs, mine)]
+  if all(sources) and len({*map(files.locate, sources)}) == 1:
+    # One path may be written in several ways.
+    theirs['train']['init_from'] = mine['train']['init_from']
   differences = [
     f'{key}: {a!r} there, {b!r} here'
     for key, a, b in _differences(theirs, mine)

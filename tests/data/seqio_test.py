@@ -292,6 +292,21 @@ def test_other_files_are_other_data(tmp_path):
   assert data.load(settings).info['sha256'] != before
 
 
+def test_a_function_has_no_files(tmp_path, monkeypatch):
+  """A folder that is named like its split is not its data."""
+  source = seqio.FunctionDataSource(
+    lambda split, shuffle_files, seed=None: None, splits=['train']
+  )
+  task = types.SimpleNamespace(name='own', splits=['train'], source=source)
+  monkeypatch.setattr(seqio, 'get_mixture_or_task', lambda name: task)
+  monkeypatch.chdir(tmp_path)
+  settings = config(tmp_path, 'own')
+  before = stream.info(settings, 'own', 'bytes')
+  assert before['files'] == 0
+  (tmp_path / 'train').mkdir()
+  assert stream.info(settings, 'own', 'bytes') == before
+
+
 def test_one_epoch_of_a_long_document_is_held_once(tmp_path):
   """A shuffle of repeated documents would hold a thousand copies."""
   tiny.write_enwik8(tmp_path, size=200_000)

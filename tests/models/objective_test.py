@@ -141,6 +141,24 @@ def test_the_two_sides_draw_positions_of_their_own(monkeypatch):
     assert (one != other).any(axis=1).all()
 
 
+def test_the_input_of_the_encoder_and_attention_of_the_decoder(monkeypatch):
+  """Of two schemes, each draws for each side."""
+  config = create(
+    'learned(max_position=2000) + rope', architecture='encoder_decoder'
+  )
+  batch = with_encoder(lm_batch(), length=8)
+  scheme = ' + '.join(['shape(max_shift=999)'] * 2)
+  seen = told(monkeypatch, config, scheme, batch, train=True)
+  drawn = [
+    one
+    for key in ('positions', 'encoder_positions')
+    for one in (seen[key].positions, seen[key].input_positions)
+  ]
+  for number, one in enumerate(drawn):
+    for other in drawn[:number]:
+      assert (one != other).any(axis=1).all()
+
+
 def test_rows_that_draw_get_draws_of_their_own():
   """The same tokens in both rows: positions alone can tell them apart."""
   config = create('sinusoidal')
@@ -289,6 +307,20 @@ def test_shares_of_masked_tokens():
   assert abs(other.mean() - 0.1) < 0.04
   assert now[other].max() < 200
   assert abs((now == old).mean() - 0.1) < 0.04
+
+
+def test_masks_and_positions_are_independent():
+  config, batch = create('rope', architecture='encoder'), lm_batch(4, 8)
+  scheme = positions.create('head_warp(train_length=8, fraction=0.15)')
+  equal = np.zeros(4)
+  for seed in range(60):
+    rng = jax.random.key(seed)
+    new = objective.masked(config, batch, rng)
+    index = batch['segment_positions']
+    given = scheme(index, lengths=batch['lengths'], rng=rng, train=True)
+    warped = (np.asarray(given) != index).any(axis=1)
+    equal += warped == bool(new['weights'][0, 0])
+  assert (equal < 60).all()
 
 
 def test_rate_of_masking():

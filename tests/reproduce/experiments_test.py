@@ -349,6 +349,27 @@ def test_what_makes_no_other_model_makes_no_other_folder():
   assert folder() == same != folder('--config.train.steps=9')
   assert request(experiment, 'tiny').folder.name == 'tiny'
   assert request(experiment, 'tiny', ('--config.a=1',)).folder.name != 'tiny'
+  # The last of two values counts.
+  a, b, c = '--config.a=1', '--config.a=2', '--config.b=3'
+  names = {
+    request(experiment, 'tiny', given).folder.name
+    for given in ((a, b, c), (c, b), (b, c))
+  }
+  assert len(names) == 1
+  assert request(experiment, 'tiny', (b, a, c)).folder.name not in names
+
+
+def test_what_chooses_the_scored_checkpoint_makes_another_folder():
+  experiment = reproduce.get('fire/table13')
+  (part,) = (part for part in experiment.parts if part.name == 'glue')
+
+  def folder(*overrides):
+    asked = request(experiment, 'tiny', overrides)
+    return part.trained_folder(asked, part.make_config(asked))
+
+  for field in ('evaluate_every', 'checkpoint_every'):
+    assert folder() != folder(f'--config.train.{field}=3')
+  assert folder() == folder('--config.train.log_every=3')
 
 
 def test_what_finetuning_init_part_is_there():

@@ -340,6 +340,38 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     ]
 
 
+def test_a_group_killed_between_its_scores_is_the_same(tmp_path, monkeypatch):
+  config = tiny(runs='kerple_log')
+  config.train.steps = 2
+  config.sweep.batching, config.sweep.seeds = 'vmap', (0, 1, 2)
+  config.eval.lengths = (8,)
+  write = files_lib.write_json
+
+  def killed(path, value):
+    if path.name.endswith('seed=1.json'):
+      raise KeyboardInterrupt
+    write(path, value)
+
+  def losses(results):
+    return [p['train_loss'] for p in results['runs'][0]['points']]
+
+  whole = losses(sweep.sweep(config, tmp_path / 'whole'))
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(files_lib, 'write_json', killed)
+    sweep.sweep(config, tmp_path / 'cut')
+  trained = []
+  train = task_trainer.TaskTrainer.train
+  monkeypatch.setattr(
+    task_trainer.TaskTrainer,
+    'train',
+    lambda *args: trained.append(args[2:]) or train(*args),
+  )
+  assert losses(sweep.sweep(config, tmp_path / 'cut')) == whole
+  # It is compiled, and does no step.
+  assert trained == [(2, 2)]
+  assert not list(tmp_path.glob('cut/*/unfinished-*'))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'steps, tested, has_answers',

@@ -58,6 +58,18 @@ def test_steps_in_parts_are_the_same_steps():
     np.testing.assert_array_equal(a, b)
 
 
+def test_tests_do_not_repeat_training():
+  program = create()
+  rngs = program._example_rngs(5)
+  tested, _ = program._sample(program.task, rngs, 5, 5)
+  for seed in range(3):
+    # As in `_step`.
+    key = jax.random.fold_in(jax.random.key(seed), 5)
+    rng, _ = jax.random.split(key)
+    batch, _ = program.task.sample(rng, 8, 5)
+    assert (batch[0] != tested[0]).any()
+
+
 @pytest.mark.slow
 def test_runs_do_not_touch_each_other(assert_close):
   program = create()

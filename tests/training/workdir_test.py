@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from lengen_jax import cli, errors, locks
+from lengen_jax.training import defaults as training_defaults
 from lengen_jax.training import files
 from lengen_jax.training import workdir as workdir_lib
 
@@ -17,6 +18,18 @@ from lengen_jax.training import workdir as workdir_lib
 def test_a_relative_workdir_is_made_absolute(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert files.locate('runs/a') == tmp_path / 'runs' / 'a'
+
+
+def test_one_initial_model_written_in_two_ways(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  config = training_defaults.get()
+  for path in ('runs/a', './runs/a/', str(tmp_path / 'runs/a')):
+    config.train.init_from = path
+    workdir_lib.claim('run', config)
+  for path in ('runs/b', ''):
+    config.train.init_from = path
+    with pytest.raises(errors.WorkdirError, match='init_from'):
+      workdir_lib.claim('run', config)
 
 
 def test_a_folder_without_a_lock(tmp_path, monkeypatch):
