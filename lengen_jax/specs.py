@@ -18,6 +18,7 @@ from typing import Any
 
 from lengen_jax import errors
 
+_MAX_INTEGER = 2**31 - 1
 # Kinds that users can register classes of.
 _OPEN = ('encoding', 'position scheme', 'attention scale')
 
@@ -210,12 +211,18 @@ def check_ranges(instance: Any) -> None:
 
   `ranges` maps a key to a tuple of the valid values, or to bounds such as
   '>= 1', '> 0 and <= 1', 'even and >= 2', 'square and >= 4', 'None or >= 1' or
-  '> {0.low}', where `low` is another field.
+  '> {0.low}', where `low` is another field. Integers must fit 32 bits.
 
   Raises:
     errors.SpecError: a value is out of range.
   """
   fields = keys(type(instance))
+  for key, field in fields.items():
+    value = getattr(instance, field.name)
+    if isinstance(value, int) and value > _MAX_INTEGER:
+      raise errors.SpecError(
+        f'{key} of {name(instance)} is {value}; it must be <= {_MAX_INTEGER}'
+      )
   for key, valid in instance.ranges.items():
     value = getattr(instance, fields[key].name)
     label = f'{key} of {name(instance)}'

@@ -183,16 +183,21 @@ def entropy_figure(
   rows: list[Any] = []
   for number, (name, found) in enumerate(results.items()):
     style = plots.style(number)
-    at = [one for one in found if not one.refused]
-    lengths = [one.length for one in at]
     for axes, quantity in zip(panels, ('nats', 'relative'), strict=True):
-      by_layer = [[*getattr(one, quantity).values()] for one in at]
-      if not at:
+      by_length = {
+        one.length: [
+          v for v in getattr(one, quantity).values() if v is not None
+        ]
+        for one in found
+      }
+      lengths = [length for length, values in by_length.items() if values]
+      if not lengths:
         continue
+      by_layer = [by_length[length] for length in lengths]
       # Both panels share a legend.
       label = name if quantity == 'nats' else None
-      axes.plot(lengths, np.mean(by_layer, axis=1), label=label, **style)
-      low, high = np.min(by_layer, axis=1), np.max(by_layer, axis=1)
+      axes.plot(lengths, [*map(np.mean, by_layer)], label=label, **style)
+      low, high = [*map(min, by_layer)], [*map(max, by_layer)]
       band = {'color': style['color'], 'alpha': 0.12, 'linewidth': 0}
       axes.fill_between(lengths, low, high, **band)
     for one in found:

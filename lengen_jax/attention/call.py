@@ -8,6 +8,7 @@ Shapes: B batch, Q queries, K keys, N either, H heads, G key heads, D head_dim.
 """
 
 from collections.abc import Callable
+import dataclasses
 import numbers
 from typing import Any
 
@@ -141,6 +142,10 @@ class AttentionCall(struct.PyTreeNode):
     k_length = self.k.shape[1]
     queries, keys = self.queries, self.keys
     checks.check_mask(self.mask)
+    window, sinks = self.mask.window, min(self.mask.sinks, checks.MAX_REACH)
+    if window is not None:
+      window = min(window, checks.MAX_REACH)
+    mask = dataclasses.replace(self.mask, window=window, sinks=sinks)
     for name, value, shape in (
       ('k_lengths', keys.lengths, (batch,)),
       ('q_segment_ids', queries.segment_ids, (batch, q_length)),
@@ -185,7 +190,8 @@ class AttentionCall(struct.PyTreeNode):
       k_positions = jnp.atleast_2d(k_positions)
     return self.replace(
       queries=queries.replace(positions=q_positions),
-      keys=keys.replace(positions=k_positions).with_sinks(self.mask.sinks),
+      keys=keys.replace(positions=k_positions).with_sinks(sinks),
+      mask=mask,
       logit_scale=checks.checked_logit_scale(
         self.logit_scale, batch, q_length, num_heads
       ),

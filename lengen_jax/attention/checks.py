@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # float32 does not represent every integer above this.
 MAX_LENGTH = 2**24
+# Larger windows, sinks and chunks have the same effect, and sums must fit 32
+# bits.
+MAX_REACH = 2 * MAX_LENGTH
 
 
 def check_vectors(q: Array, k: Array, v: Array) -> None:

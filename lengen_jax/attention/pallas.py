@@ -33,7 +33,6 @@ CHIPS: dict[str, Chip] = {
   'cpu': pallas_tpu,
 }
 _DTYPES = ('bfloat16', 'float32')
-_MAX_WINDOW = 2**25
 
 
 def attend(call: AttentionCall) -> Array:
@@ -57,10 +56,6 @@ def attend(call: AttentionCall) -> Array:
   block = chip.plan.block_size(longest, form, width, dtype.itemsize)
   q, k, v = (_flat(x, width, block) for x in (q, k, v))
   aligned = call.mask.causal and call.q_offset == 0
-  window = call.mask.window
-  if window is not None:
-    # Larger windows have the same effect, and sums must fit 32 bits.
-    window = min(window, _MAX_WINDOW)
   flat = call.replace(q=q, k=k, v=v, logit_scale=None)
   anchored = form == 'anchored'
   two_sided = anchored and call.bias.bidirectional and not call.mask.causal
@@ -84,7 +79,7 @@ def attend(call: AttentionCall) -> Array:
       blocks_k=blocks_k,
       head_dim=width,
       itemsize=dtype.itemsize,
-      mask=dataclasses.replace(call.mask, window=window, k_length=end),
+      mask=dataclasses.replace(call.mask, k_length=end),
       scale=call.scale,
       lowest=lowest,
       spacing=band.spacing,

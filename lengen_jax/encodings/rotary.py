@@ -279,7 +279,7 @@ class Yarn(Rope):
     low, high = pair_of(self.beta_fast), pair_of(self.beta_slow)
     if self.truncate:
       low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dim - 1)
+    low, high = (min(max(pair, 0), dim - 1) for pair in (low, high))
     high = high + 0.001 if low == high else high
     return np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
 
@@ -294,7 +294,7 @@ class Yarn(Rope):
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
     if self.magnitude_factor is not None:
-      return self.magnitude_factor
+      return float(self.magnitude_factor)
     if not self.dynamic:
       return 0.1 * math.log(self.scale) + 1.0
     return 1.0 - 0.1 * jnp.log(interpolated.ratio(self.train_length, lengths))
@@ -391,7 +391,7 @@ class Longrope(Rope):
   @nn.nowrap
   def magnitude(self, lengths: Array | None) -> float | jax.Array:
     if self.magnitude_factor is not None:
-      return self.magnitude_factor
+      return float(self.magnitude_factor)
     return math.sqrt(1 + math.log(self.scale) / math.log(self.train_length))
 
 

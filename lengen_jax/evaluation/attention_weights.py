@@ -187,13 +187,14 @@ class LengthEntropy:
     length: tokens of a row.
     nats: entropy by layer name.
     relative: entropy divided by the logarithm of the number of visible keys, 0
-      to 1, by layer name. Excludes queries with fewer than two visible keys.
+      to 1, by layer name. Excludes queries with fewer than two visible keys;
+      None if there are no others.
     refused: why the result is missing; '' if it is not.
   """
 
   length: int
   nats: dict[str, float]
-  relative: dict[str, float]
+  relative: dict[str, float | None]
   refused: str = ''
 
 
@@ -242,7 +243,7 @@ def entropy(
       nats[name] = float(nats_N.mean())
       several_N = keys_N > 1
       shares_N = nats_N[several_N] / np.log(keys_N[several_N])
-      relative[name] = float(shares_N.mean())
+      relative[name] = float(shares_N.mean()) if len(shares_N) else None
     yield LengthEntropy(length, nats, relative)
 
 

@@ -295,12 +295,14 @@ class Attention(nn.Module):
       return last
     before, after, sinks = index, last - index, 0
     if self.attention_chunk is not None:
-      before = before % self.attention_chunk
-      after = jnp.minimum(after, self.attention_chunk - 1 - before)
+      chunk = min(self.attention_chunk, attention.MAX_REACH)
+      before = before % chunk
+      after = jnp.minimum(after, chunk - 1 - before)
     if self.window is not None:
-      reach = self.window - 1
-      sinks = jnp.clip(before - reach, 0, self.sinks)
-      ahead = jnp.minimum(self.sinks - 1 - before, after)
+      reach = min(self.window, attention.MAX_REACH) - 1
+      most = min(self.sinks, attention.MAX_REACH)
+      sinks = jnp.clip(before - reach, 0, most)
+      ahead = jnp.minimum(most - 1 - before, after)
       sinks += jnp.maximum(ahead - reach, 0)
       before, after = (jnp.minimum(one, reach) for one in (before, after))
     return before + after + sinks
@@ -344,6 +346,7 @@ def _chunks(
 
   A chunk is `size` consecutive tokens of a segment.
   """
+  size = min(size, attention.MAX_REACH)
   chunk = jnp.asarray(tokens.index // size)
   if ids is not None:
     chunk += ids * (1 + ids.shape[1] // size)

@@ -48,7 +48,8 @@ class Shape(_Shift):
   formula = 'p = k + i, k uniform in {0 .. max_shift - 1} per segment'
   source = 'arXiv:2109.05644'
   test_time = 'i; with official_compat max_shift + i'
-  ranges = {'max_shift': '>= 0'}
+  # Sums with an index must fit 32 bits.
+  ranges = {'max_shift': f'>= 0 and <= {2**30}'}
 
   def extent(self, length: int, train: bool) -> int:
     if train:

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/analysis/attention_maps.py`."""
 
 import csv
+import dataclasses
 
 import jax
 import numpy as np
@@ -171,3 +172,10 @@ def test_entropy_figure(tiny_config, tmp_path):
   assert 'max_position=16' in rows[-1]['refused']
   assert float(rows[3]['nats']) == results['plain'][1].nats['layer_1']
   assert float(rows[3]['relative']) == results['plain'][1].relative['layer_1']
+  # Where each query sees one key, no layer has a relative entropy.
+  results['plain'] = [
+    dataclasses.replace(one, relative=dict.fromkeys(one.nats))
+    for one in results['plain']
+  ]
+  _, numbers = attention_maps.entropy_figure(results, tmp_path, train_length=8)
+  assert [row['relative'] for row in read(numbers)[:4]] == [''] * 4

@@ -459,6 +459,25 @@ def test_a_query_far_behind_all_keys_gets_nothing(implementation):
   )
 
 
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('sinks', [0, 2**63 - 1])
+@pytest.mark.parametrize(
+  'implementation, size',
+  [
+    ('blockwise', 2**31 - 1),
+    ('blockwise', 2**63 - 1),
+    ('reference', 2**63 - 1),
+  ],
+)
+def test_a_window_beyond_all_is_none(
+  causal, sinks, implementation, size, assert_close
+):
+  kwargs = {'causal': causal, 'implementation': implementation}
+  want = value_and_grads('nope', **kwargs)
+  got = value_and_grads('nope', window=size, sinks=sinks, **kwargs)
+  assert_close(got, want, 1e-6)
+
+
 def visited(monkeypatch, **options):
   """Tiles that the forward pass computes."""
   seen = []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import encodings, errors, positions
+from lengen_jax.encodings import rotary
 from tests import helpers
 
 FOLDER = helpers.GOLDEN / 'encodings'
@@ -162,8 +163,37 @@ def test_proportional_turns_the_first_pairs_of_all_dimensions(assert_close):
 
 
 @pytest.mark.parametrize(
+  'spec, interpolated',
+  [
+    # All pairs make fewer than beta_slow rotations, or more than beta_fast.
+    ('yarn(scale=8., train_length=3)', slice(1, None)),
+    ('yarn(scale=4., train_length=4, truncate=False)', slice(1, None)),
+    ('yarn(scale=8., train_length=100000, base=10.)', slice(0, 0)),
+  ],
+)
+def test_yarn_without_pairs_in_between(spec, interpolated):
+  encoding = create(spec, 16)
+  ratio = encoding.frequencies(None) / encoding.plain_frequencies()
+  want = np.ones(8)
+  want[interpolated] = 1 / encoding.scale
+  np.testing.assert_allclose(ratio, want, rtol=1e-12)
+
+
+def test_a_magnitude_may_be_an_integer():
+  x = np.ones((1, 3, 1, 8), np.float32)
+  given = {'magnitude_factor': 2, 'scale': 2.0, 'train_length': 8}
+  encoding = rotary.Yarn(num_heads=1, head_dim=8, **given)
+  q, _ = encoding.apply({}, x, x, np.zeros(3), np.zeros(3), method='rotate')
+  np.testing.assert_array_equal(q, 2 * x)
+
+
+@pytest.mark.parametrize(
   'spec, message',
   [
+    (
+      'yarn(scale=2., train_length=4294967296)',
+      'train_length of yarn is 4294967296; it must be <= 2147483647',
+    ),
     ('yarn(scale=4.)', 'train_length of yarn is None; it must be >= 1'),
     ('yarn(scale=.5, train_length=8)', 'scale of yarn is 0.5'),
     ('yarn(scale=2., train_length=8, dynamic=True)', 'excludes scale=2.0'),

@@ -273,6 +273,12 @@ def test_entropy_of_even_attention(windows, architecture):
       assert one.relative[layer] == pytest.approx(1, rel=1e-4)
 
 
+def test_entropy_where_each_query_sees_one_key(windows):
+  one, *_ = entropies(windows, [8], window=(1, None))
+  assert one.nats['layer_0'] == 0 and one.relative['layer_0'] is None
+  assert 0 < one.relative['layer_1'] < 1
+
+
 def test_entropy_is_that_of_the_weights(windows, monkeypatch):
   config = create(encoding='alibi')
   want = weights_of(

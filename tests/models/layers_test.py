@@ -484,6 +484,23 @@ def test_ssmax_counts_the_visible_keys(options):
   np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+  'options',
+  [{'window': 2**63 - 1, 'sinks': 2**63 - 1}, {'attention_chunk': 2**63 - 1}],
+)
+@pytest.mark.parametrize('causal', [True, False])
+def test_a_window_or_chunk_beyond_all_is_none(options, causal):
+  x = inputs()
+  plain, wide = (
+    attention('rope', attention_scale='ssmax', causal=causal, **each)
+    for each in ({}, options)
+  )
+  variables = init(plain, x)
+  np.testing.assert_array_equal(
+    wide.apply(variables, x), plain.apply(variables, x)
+  )
+
+
 def test_positions_per_head_of_as_many_tokens_and_rows(assert_close):
   module = attention('rope')
   x = inputs(batch=H, length=H)

@@ -350,3 +350,15 @@ def test_random_padding_needs_room():
 def test_positions_of_cape_at_test():
   assert positions.create('cape').standard_at_test
   assert not positions.create('cape(mean_normalize=True)').standard_at_test
+
+
+@pytest.mark.parametrize(
+  'spec, message',
+  [
+    ('shape(max_shift=2147483647)', 'must be >= 0 and <= 1073741824'),
+    ('randomized(max_position=2147483648)', 'must be <= 2147483647'),
+  ],
+)
+def test_positions_must_fit_32_bits(spec, message):
+  with pytest.raises(errors.SpecError, match=message):
+    positions.create(spec)

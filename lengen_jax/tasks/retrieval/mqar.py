@@ -57,7 +57,7 @@ class Mqar(base.OneVocabularyTask):
   @property
   def chance(self) -> float:
     """Accuracy of answering with any value of the context."""
-    return 1 / self.pairs
+    return self.pair_size / self.context
 
   @property
   def context(self) -> int:

@@ -61,6 +61,18 @@ def test_draws(fillers, updates):
     assert sum(z != -1 for z in y) == 4
 
 
+@pytest.mark.parametrize(
+  'spec, values',
+  [
+    ('mqar(pairs=4)', 4),
+    ('forgetting_mqar(pairs=4, updates=2)', 6),
+    ('compositional_mqar(pairs=4)', 4),
+  ],
+)
+def test_chance_is_one_of_the_values(spec, values):
+  assert tasks.create(f'retrieval/{spec}').chance == pytest.approx(1 / values)
+
+
 def test_queries_follow_the_power_law():
   """The first query drawn has weights (1 + g)^(power - 1)."""
   for power in (0.01, 2.0):
