@@ -8,6 +8,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.encodings import base, checks
+from lengen_jax.encodings.angles import angles
 from lengen_jax.types import Array
 
 
@@ -37,12 +38,12 @@ class Sinusoidal(base.Encoding):
       raise errors.ConfigError(
         f'sinusoidal needs an even model width, got {width}'
       )
-    frequency = self.base ** (-np.arange(0, width, 2) / width)
-    frequency = jnp.asarray(frequency[None, None], jnp.float32)
+    frequency_F = self.base ** (-np.arange(0, width, 2) / width)
     sum_BxLxE = x.astype(jnp.float32)
     for positions_BxL in _rows(positions):
-      angle = positions_BxL.astype(jnp.float32)[..., None] * frequency
-      sum_BxLxE += jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
+      angle_BxLxF = angles(positions_BxL, frequency_F)
+      waves = jnp.sin(angle_BxLxF), jnp.cos(angle_BxLxF)
+      sum_BxLxE += jnp.concatenate(waves, -1)
     return sum_BxLxE.astype(x.dtype)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax.encodings import base
+from lengen_jax.encodings.angles import angles
 from lengen_jax.types import Array, Params
 
 
@@ -67,13 +68,10 @@ class Pope(base.Encoding):
     self, x_BxLxHxD: Array, positions: Array, delta: jax.Array
   ) -> jax.Array:
     w_D = self.base ** (-np.arange(self.head_dim) / self.head_dim)
-    positions = jnp.atleast_2d(positions).astype(jnp.float32)
+    positions = jnp.atleast_2d(positions)
     if positions.ndim == 2:
       positions = positions[..., None]
-    angle = positions[..., None] * jnp.asarray(
-      w_D[None, None, None], jnp.float32
-    )
-    angle -= delta
+    angle = angles(positions, w_D) - delta
     magnitude = jax.nn.softplus(x_BxLxHxD.astype(jnp.float32))
     parts = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
     return jnp.concatenate(parts, -1).astype(x_BxLxHxD.dtype)

@@ -12,6 +12,7 @@ import numpy as np
 
 from lengen_jax import errors, specs
 from lengen_jax.encodings import base
+from lengen_jax.encodings.angles import angles
 from lengen_jax.positions import interpolated
 from lengen_jax.types import Array
 
@@ -172,12 +173,14 @@ class Rope(base.Encoding):
     if self.proportional:
       pairs = np.arange(self.head_dim // 2)
       frequencies = frequencies * (pairs < self._rotated // 2)
-    if isinstance(frequencies, np.ndarray):
-      frequencies = _float32(frequencies)
-    # In float32: 16-bit floats cannot represent positions, let alone phases.
-    positions = jnp.atleast_2d(positions).astype(jnp.float32)
+    positions = jnp.atleast_2d(positions)
     positions_BxLxH = positions.reshape(*positions.shape[:2], -1)
-    angle_BxLxHxF = positions_BxLxH[..., None] * frequencies[:, :, None]
+    if isinstance(frequencies, np.ndarray):
+      angle_BxLxHxF = angles(positions_BxLxH, frequencies)
+    else:
+      # In float32: 16-bit floats cannot represent positions, let alone phases.
+      positions_BxLxH = positions_BxLxH.astype(jnp.float32)
+      angle_BxLxHxF = positions_BxLxH[..., None] * frequencies[:, :, None]
     magnitude = self.magnitude(lengths)
     if not isinstance(magnitude, float):
       magnitude = magnitude[..., None, None]
