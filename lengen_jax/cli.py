@@ -6,6 +6,7 @@ Arguments are parsed before jax and TensorFlow are imported.
 import argparse
 from collections.abc import Sequence
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     arguments.overrides = overrides
     _COMMANDS[arguments.command](arguments, config)
+    sys.stdout.flush()
     return 0
   except errors.LengenError as error:
     if '--debug' in argv:
@@ -71,6 +73,19 @@ def main(argv: Sequence[str] | None = None) -> int:
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if advice := _resuming(argv):
       print(f'lengen: the output pipe is closed{advice}', file=sys.stderr)
+    status = 1
+  except OSError as error:
+    # Files have names, unlike standard output.
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
+      _exit_alone(1, show=True)
+      raise
+    with contextlib.suppress(OSError):
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(
+      f'lengen: cannot write standard output: {error.strerror}'
+      f'{_resuming(argv)}',
+      file=sys.stderr,
+    )
     status = 1
   except Exception:
     _exit_alone(1, show=True)

@@ -102,6 +102,11 @@ def one_of(kind: str, name: object, valid: Iterable[str | None]) -> str:
   return f'unknown {kind} {name!r}{hint} valid: {listed}'
 
 
+def shown(value: object) -> str:
+  """Returns the start of the representation of a value, in one line."""
+  return f'{" ".join(repr(value).split()):.60}'
+
+
 def reason(error: BaseException) -> str:
   """Returns the first line of the message of an exception."""
   text = getattr(error, 'strerror', None) or str(error).strip()

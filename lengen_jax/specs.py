@@ -19,6 +19,8 @@ from typing import Any
 from lengen_jax import errors
 
 _MAX_INTEGER = 2**31 - 1
+# Names of registered classes.
+_registered: dict[type, str] = {}
 # Kinds that users can register classes of.
 _OPEN = ('encoding', 'position scheme', 'attention scale')
 
@@ -251,8 +253,13 @@ def _within(value: float | None, bounds: str) -> bool:
 
 
 def name(entry: Any) -> str:
-  """Returns the snake_case name of a class, or of the class of an instance."""
+  """Returns the name of a class in specs, or of the class of an instance.
+
+  It is the registered name, or the class's own name in snake_case.
+  """
   cls = entry if isinstance(entry, type) else type(entry)
+  if cls in _registered:
+    return _registered[cls]
   return re.sub('(?<=[a-z])(?=[A-Z])', '_', cls.__name__).lower()
 
 
@@ -289,6 +296,7 @@ def register(
   if registry.get(name, entry) is not entry:
     raise errors.SpecError(f'{kind} {name!r} is registered already')
   registry[name] = entry
+  _registered[entry] = name
 
 
 def check_types(section: str, instance: Any) -> None:

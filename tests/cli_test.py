@@ -263,7 +263,12 @@ def test_an_export_has_the_tokenizer_of_the_first_checkpoint(tmp_path, capsys):
   assert cli.main(['train', *shared, begin, f'--workdir={second}']) == 0
   export = ['export', f'--workdir={second}', f'--to={folder}', '--format=hf']
   assert cli.main(export) == 0
-  assert 'no tokenizer' not in capsys.readouterr().out
+  out = capsys.readouterr().out
+  assert 'no tokenizer' not in out
+  # The config of the size tiny has bytes.
+  assert re.search(
+    "note: its tokenizer is .*, and the run .* 'bytes_plus_0'", out
+  )
   found, wanted = (path / 'tokenizer.json' for path in (folder, llama))
   assert found.read_bytes() == wanted.read_bytes()
 
@@ -530,3 +535,19 @@ def test_workers_of_the_direct_runner(tmp_path, monkeypatch):
   ]
   assert cli.main(arguments) == 0
   assert seen['beam_options'] == '--save_main_session'
+
+
+def test_output_to_a_full_disk():
+  program = 'from lengen_jax import cli; raise SystemExit(cli.main(["list"]))'
+  with open('/dev/full', 'w') as full:
+    done = subprocess.run(
+      [sys.executable, '-c', program],
+      stdout=full,
+      stderr=subprocess.PIPE,
+      text=True,
+      check=False,
+    )
+  assert done.returncode == 1
+  assert done.stderr == (
+    'lengen: cannot write standard output: No space left on device\n'
+  )

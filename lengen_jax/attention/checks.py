@@ -119,7 +119,8 @@ def check_bias(bias: Any, pairs: tuple[int, ...]) -> None:
   if not hasattr(bias, 'shape'):
     fix = '; within apply, encodings.create(spec, ...).bias_fn() makes one'
     raise errors.ConfigError(
-      f'bias must be a BiasFn, a function or an array, got {bias!r:.60}{fix}'
+      'bias must be a BiasFn, a function or an array, got '
+      f'{errors.shown(bias)}{fix}'
     )
   check_bias_dtype(bias)
   sizes = zip(bias.shape[::-1], pairs[::-1], strict=False)

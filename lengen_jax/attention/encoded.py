@@ -136,8 +136,9 @@ def _check_encoding(encoding: Any, q: Array) -> None:
   """Raises unless an encoding is bound, and fits the queries."""
   if not isinstance(encoding, encodings.Encoding) or encoding.scope is None:
     raise errors.ConfigError(
-      f'encoding must be an Encoding bound to its parameters, got '
-      f'{encoding!r:.60}; encodings.create(spec, ...).bind(variables) makes one'
+      'encoding must be an Encoding bound to its parameters, got '
+      f'{errors.shown(encoding)}; encodings.create(spec, '
+      '...).bind(variables) makes one'
     )
   name = specs.name(encoding)
   if encoding.embeds:

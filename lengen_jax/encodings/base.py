@@ -316,6 +316,12 @@ def _split_axes(
   encoding: Encoding, leaves: NamedLeaves
 ) -> tuple[dict[str, Array], Encoding, tuple]:
   """Returns arrays, the unbound encoding, and axes in leaf order."""
+  for name, leaf in leaves.items():
+    if not isinstance(leaf, tuple) or len(leaf) != 2:
+      raise errors.ConfigError(
+        f'the parameter {name!r} of {specs.name(encoding)} must be (array, '
+        f"logical axes), such as (self.s, ('heads',)); got {errors.shown(leaf)}"
+      )
   params = {name: leaf for name, (leaf, _) in leaves.items()}
   axes = tuple(leaves[name][1] for name in sorted(leaves))
   return params, encoding.unbound(), axes

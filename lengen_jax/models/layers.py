@@ -5,6 +5,7 @@ V vocab_size.
 """
 
 from collections.abc import Callable
+import numbers
 from typing import Any
 
 from flax import linen as nn
@@ -32,6 +33,10 @@ def check_vectors(name: str, x: Any) -> None:
   if getattr(x, 'ndim', None) != 3:
     got = getattr(x, 'shape', type(x).__name__)
     raise errors.ConfigError(f'{name} must be an array [B, L, E]; got {got}')
+  if not jnp.issubdtype(x.dtype, jnp.floating):
+    raise errors.ConfigError(
+      f'{name} is {x.dtype}; it must be floating-point, such as float32'
+    )
 
 
 class Attention(nn.Module):
@@ -136,6 +141,23 @@ class Attention(nn.Module):
         raise errors.ConfigError(
           errors.one_of(name, getattr(self, name), valid)
         )
+    for name in ('attention_chunk', 'key_heads', 'lora_rank'):
+      value = getattr(self, name)
+      if value is not None and not (
+        isinstance(value, numbers.Integral) and value >= 1
+      ):
+        raise errors.ConfigError(
+          f'{name} must be an integer, at least 1, or None; got {value!r}'
+        )
+    if not self.norm_epsilon > 0:
+      raise errors.ConfigError(
+        f'norm_epsilon must be positive, got {self.norm_epsilon}'
+      )
+    if not isinstance(self.attention_scale, str | scaling.LogitScale):
+      raise errors.SpecError(
+        "attention_scale must be a spec, such as 'none' or 'ssmax', or a "
+        f'LogitScale, got {self.attention_scale!r}'
+      )
     if isinstance(self.attention_scale, str):
       self.attention_scale = scaling.create(
         self.attention_scale, num_heads=self.num_heads, parent=None

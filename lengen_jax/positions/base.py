@@ -137,7 +137,8 @@ class PositionScheme:
       lengths = jnp.broadcast_to(lengths, shape)
     seen = self._seen(shape, tokens, segment_ids, roles)
     if not self.draws(train):
-      return kinds.in_32_bits(self.at_test(segment_positions, lengths, **seen))
+      found = self.at_test(segment_positions, lengths, **seen)
+      return self._checked(found, shape)
     if self.takes_chunks and chunks is not None:
       seen['chunks'] = chunks
     rng = self.checked_key(rng)
@@ -145,13 +146,27 @@ class PositionScheme:
     def positions(rng: jax.Array) -> Positions:
       draws = self.draw(rng, segment_positions, lengths, **seen)
       found = self.apply(draws, segment_positions, lengths=lengths, **seen)
-      return kinds.in_32_bits(found)
+      return self._checked(found, shape)
 
     if not self.per_layer:
       return positions(rng)
     if num_layers is None:
       raise errors.LengthError(f'{self} draws per layer and needs num_layers')
     return jax.vmap(positions)(_fold_in(rng, jnp.arange(num_layers)))
+
+  def _checked(self, found: Any, shape: tuple[int, ...]) -> Any:
+    """Checks positions that a scheme computes; returns them in 32 bits."""
+    if self.gives_distances:
+      return kinds.in_32_bits(found)
+    dtype = getattr(found, 'dtype', None)
+    valid = ['int32', 'int64'] + ['float32', 'float64'] * self.fractional
+    if dtype not in valid or found.shape[-2:] != shape:
+      got = errors.shown(found) if dtype is None else f'{dtype} {found.shape}'
+      raise errors.ConfigError(
+        f'{self} returned {got}; positions must be int32 {shape}, or float32 '
+        'where the class sets fractional = True'
+      )
+    return kinds.in_32_bits(found)
 
   def __str__(self) -> str:
     return specs.describe(self)

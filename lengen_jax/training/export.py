@@ -1,17 +1,14 @@
 """Writes the weights of a trained model for other programs."""
 
-import pathlib
-
 import ml_collections
 
 from lengen_jax import errors
+from lengen_jax.data import vocabulary
 from lengen_jax.interop import hf, weights
 from lengen_jax.interop.hf import config_json
 from lengen_jax.training import files, multihost, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
-
-_TOKENIZERS = ('tokenizer.json', 'tokenizer.model')
 
 
 def to_safetensors(workdir: str, path: str, step: int | None) -> str | None:
@@ -70,8 +67,16 @@ def to_hf(
     folder, params, trained.run.model, like, dtype, max_length=length
   )
   summary = _summary(folder, trained, dtype, size)
-  if not any((pathlib.Path(folder) / name).exists() for name in _TOKENIZERS):
-    summary += '; no tokenizer was found: --like=CHECKPOINT copies one'
+  spec = pretrained.vocabulary_of(files.locate(folder))
+  if spec is None:
+    return summary + '; no tokenizer was found: --like=CHECKPOINT copies one'
+  copied = vocabulary.create(spec).fingerprint
+  known = workdir_lib.vocabulary(workdir)
+  if copied != known:
+    summary += (
+      f'; note: its tokenizer is {copied!r}, and the run was trained with '
+      f'{known!r}'
+    )
   return summary
 
 

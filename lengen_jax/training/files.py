@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 import contextlib
+import errno
 import json
+import os
 import pathlib
 import shutil
 import time
@@ -41,6 +43,8 @@ def make_folder(path: PathLike) -> Path:
     path.exists()
   except Exception as error:  # Object stores raise errors of their own.
     hint = f'; {errors.BUCKET_HINT}' if is_remote(path) else ''
+    if isinstance(error, FileExistsError):
+      hint = ', and is not a folder; choose another path'
     raise errors.WorkdirError(
       f'cannot make the workdir {path}: {errors.reason(error)}{hint}'
     ) from None
@@ -106,8 +110,12 @@ def write_text(path: PathLike, text: str) -> None:
     partial.write_text(text)
     partial.replace(path)
   except Exception as error:  # Object stores raise errors of their own.
+    with contextlib.suppress(Exception):
+      partial.unlink()
+    full = getattr(error, 'errno', None) in (errno.ENOSPC, errno.EDQUOT)
+    hint = '; free some space and run the same command again' if full else ''
     raise errors.WorkdirError(
-      f'cannot write {path}: {errors.reason(error)}'
+      f'cannot write {path}: {errors.reason(error)}{hint}'
     ) from None
 
 
@@ -139,6 +147,14 @@ def read_json(
       f'{path} lacks {", ".join(sorted(missing))}; {fix}'
     )
   return value
+
+
+def physical_memory() -> int | None:
+  """Returns the memory of this machine, bytes; None if it is unknown."""
+  try:
+    return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  except (AttributeError, OSError, ValueError):  # Not on Windows.
+    return None
 
 
 def free_bytes(folder: Path) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import functools
+import math
 import time
 from typing import Any
 
@@ -106,6 +107,7 @@ def _train(
     multihost_utils.sync_global_devices('workdir')
   for note in notes:
     print(f'{label}: {note}', flush=True)
+  check_state_fits(run)
   checkpoints = pretrained.open_checkpoints(path, run)
   if state is None:
     state = checkpoints.restore(run.abstract_state, batches=batches)
@@ -122,6 +124,35 @@ def _train(
   finally:
     checkpoints.close()
   return pretrained.with_costs(run, state, path)
+
+
+def check_state_fits(run: run_lib.Run) -> None:
+  """Raises FitError if parameters and optimizer exceed the memory of a device.
+
+  Devices of CPUs share the memory of the machine.
+  """
+  leaves = jax.tree.leaves(run.abstract_state)
+  size = sum(
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for leaf in leaves
+    if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+  )
+  device = jax.local_devices()[0]
+  limit = (device.memory_stats() or {}).get('bytes_limit')
+  if device.platform == 'cpu':
+    size *= jax.local_device_count()
+    limit = files.physical_memory()
+  if limit and size > limit:
+    parameters = sum(
+      math.prod(leaf.shape)
+      for leaf in jax.tree.leaves(run.abstract_state.params)
+    )
+    raise errors.FitError(
+      f'{parameters:,} parameters and the state of the optimizer need '
+      f'{files.readable_size(size)} of memory, and there are '
+      f'{files.readable_size(limit)}; use a smaller model, or tables with a '
+      'smaller max_position'
+    )
 
 
 @contextlib.contextmanager

@@ -38,7 +38,8 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return optax.constant_schedule(peak)
   if warmup >= steps:
     raise errors.ConfigError(
-      f'optimizer.warmup_steps={warmup} leaves none of train.steps={steps}'
+      f'optimizer.warmup_steps={warmup} leaves none of train.steps={steps}; '
+      'set it to less'
     )
   rest, final = steps - warmup, config.final_fraction
   after = {

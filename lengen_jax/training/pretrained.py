@@ -158,7 +158,7 @@ def load(path: PathLike, step: int | str | None = None) -> Pretrained:
       path,
       params,
       model,
-      vocabulary=_vocabulary_of(path),
+      vocabulary=vocabulary_of(path),
       train_length=families.trained_length(path),
     )
   trained = restore(path, step=step)
@@ -196,7 +196,7 @@ def prompt_ids(vocabulary: vocabulary_lib.Vocabulary, text: str) -> np.ndarray:
   return ids.astype(np.int32)
 
 
-def _vocabulary_of(folder: files.Path) -> str | None:
+def vocabulary_of(folder: files.Path) -> str | None:
   """Returns the spec of the vocabulary in a transformers checkpoint."""
   if (folder / _TOKENIZER).exists():
     return str(folder)

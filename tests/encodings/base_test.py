@@ -673,3 +673,19 @@ def test_32_bits_with_64_bit_types(spec):
     )
   dtypes = {leaf.dtype.name for leaf in jax.tree.leaves((y, variables))}
   assert dtypes == {'float32'}
+
+
+def test_parameters_of_tiles_need_axes():
+  class Own(encodings.Encoding):
+    def setup(self):
+      init = nn.initializers.ones
+      self.s = self.make_param(self, 's', init, (self.num_heads,), ('heads',))
+
+    def tile_params(self):
+      return {'s': self.s}
+
+  module = Own(num_heads=2, head_dim=8, parent=None)
+  with pytest.raises(
+    errors.ConfigError, match="'s' of own must be .array, log"
+  ):
+    module.init(jax.random.key(0), method='bias_fn')

@@ -243,6 +243,9 @@ def test_register():
     strength: float = 1.0
 
   try:
+    encodings.register('own', Mine)
+    own = create('own(strength=2)')
+    assert own.strength == 2.0 and specs.describe(own) == 'own(strength=2.0)'
     encodings.register('mine', Mine)
     assert create('mine(strength=2)').strength == 2.0
     encodings.register('mine', Mine)
@@ -250,6 +253,7 @@ def test_register():
       encodings.register('rope', Mine)
   finally:
     encodings.ENCODINGS.pop('mine', None)
+    encodings.ENCODINGS.pop('own', None)
   with pytest.raises(errors.SpecError, match="unknown encoding 'mine'"):
     create('mine')
 

@@ -508,3 +508,26 @@ def test_positions_per_head_of_as_many_tokens_and_rows(assert_close):
   index = jnp.arange(H, dtype=jnp.float32)
   per_head = jnp.broadcast_to(index[None, :, None], (H, H, H))
   assert_close(module.apply(variables, x, per_head), module.apply(variables, x))
+
+
+@pytest.mark.parametrize(
+  'field, value, message',
+  [
+    ('attention_chunk', 0, 'attention_chunk must be an integer, at least 1'),
+    ('attention_chunk', '4', "at least 1, or None; got '4'"),
+    ('key_heads', 0, 'key_heads must be an integer'),
+    ('lora_rank', 2.5, 'lora_rank must be an integer'),
+    ('norm_epsilon', -1.0, 'norm_epsilon must be positive, got -1.0'),
+    ('attention_scale', 0.5, 'attention_scale must be a spec'),
+  ],
+)
+def test_refuses_fields(field, value, message):
+  with pytest.raises(errors.LengenError, match=message):
+    attention('rope', **{field: value})
+
+
+@pytest.mark.parametrize('dtype', [jnp.int32, jnp.complex64, bool])
+def test_refuses_inputs_that_are_not_floating_point(dtype):
+  module = attention('rope')
+  with pytest.raises(errors.ConfigError, match='it must be floating-point'):
+    module.init(jax.random.key(0), inputs().astype(dtype))

@@ -236,3 +236,23 @@ def test_positions_have_32_bits(spec):
     assert dtypes <= {'int32', 'float32'}
   narrow = call(index.astype(np.uint8), [[12]])
   jax.tree.map(np.testing.assert_array_equal, narrow, want)
+
+
+@pytest.mark.parametrize(
+  'found, got',
+  [
+    (None, 'None'),
+    ([[0, 1, 2]], r'\[\[0, 1, 2\]\]'),
+    (np.arange(3), r'int64 \(3,\)'),
+    (np.sqrt(np.arange(3))[None], r'float64 \(1, 3\)'),
+    (np.arange(3, dtype=np.float16)[None], r'float16 \(1, 3\)'),
+  ],
+)
+def test_refuses_what_are_no_positions(found, got):
+  class Own(positions.PositionScheme):
+    def apply(self, draws, i, *, lengths=None):
+      return found
+
+  message = rf'own returned {got}; positions must be int32 \(1, 3\), or float32'
+  with pytest.raises(errors.ConfigError, match=message):
+    Own()(np.arange(3)[None])

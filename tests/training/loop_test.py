@@ -341,3 +341,14 @@ def test_a_workdir_has_one_training_at_a_time(tmp_path, tiny_config):
     with pytest.raises(errors.WorkdirError, match='another process is at work'):
       loop.train(tiny_config, tmp_path)
   assert not (tmp_path / 'config.json').exists()
+
+
+def test_a_table_larger_than_the_memory(tiny_config, monkeypatch):
+  tiny_config.model.encoding = 'learned(max_position=100000)'
+  run = run_lib.Run(tiny_config)
+  loop.check_state_fits(run)
+  monkeypatch.setattr(files, 'physical_memory', lambda: 2**20)
+  with pytest.raises(
+    errors.FitError, match=r'[0-9,]+ param.* are 1.0 MiB; use'
+  ):
+    loop.check_state_fits(run)

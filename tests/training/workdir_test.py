@@ -149,3 +149,22 @@ def test_a_folder_is_one_process_own(tmp_path):
   # Whoever is killed holds it no longer.
   with files.locked(tmp_path / 'here'):
     pass
+
+
+def test_a_full_disk_leaves_no_part(tmp_path, monkeypatch):
+  def full(path, text):
+    path.write_bytes(b'part')
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(pathlib.Path, 'write_text', full)
+  with pytest.raises(errors.WorkdirError, match='free some space and run the'):
+    files.write_text(tmp_path / 'table.csv', 'text')
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_workdir_that_is_a_file(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(
+    errors.WorkdirError, match='is not a folder; choose anoth'
+  ):
+    files.make_folder(tmp_path / 'file')
