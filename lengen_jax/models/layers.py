@@ -144,7 +144,7 @@ class Attention(nn.Module):
     for name in ('attention_chunk', 'key_heads', 'lora_rank'):
       value = getattr(self, name)
       if value is not None and not (
-        isinstance(value, numbers.Integral) and value >= 1
+        isinstance(value, numbers.Integral) and int(value) >= 1
       ):
         raise errors.ConfigError(
           f'{name} must be an integer, at least 1, or None; got {value!r}'
