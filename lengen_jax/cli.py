@@ -6,7 +6,6 @@ Arguments are parsed before jax and TensorFlow are imported.
 import argparse
 from collections.abc import Sequence
 import contextlib
-import errno
 import os
 import sys
 import traceback
@@ -51,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     arguments.overrides = overrides
     _COMMANDS[arguments.command](arguments, config)
-    sys.stdout.flush()
+    if sys.stdout:
+      sys.stdout.flush()
     return 0
   except errors.LengenError as error:
     if '--debug' in argv:
@@ -75,8 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
       print(f'lengen: the output pipe is closed{advice}', file=sys.stderr)
     status = 1
   except OSError as error:
-    # Files have names, unlike standard output.
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
+    try:
+      print(flush=True)
+    except OSError:
+      pass
+    else:
       _exit_alone(1, show=True)
       raise
     with contextlib.suppress(OSError):
@@ -115,7 +118,8 @@ def _exit_alone(status: int, show: bool = False) -> None:
     return
   if show:
     traceback.print_exc()
-  sys.stdout.flush()
+  if sys.stdout:
+    sys.stdout.flush()
   sys.stderr.flush()
   os._exit(status)
 

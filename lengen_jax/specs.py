@@ -221,7 +221,8 @@ def check_ranges(instance: Any) -> None:
   fields = keys(type(instance))
   for key, field in fields.items():
     value = getattr(instance, field.name)
-    if isinstance(value, int) and value > _MAX_INTEGER:
+    whole = isinstance(value, numbers.Integral) and float not in _kinds(field)
+    if whole and abs(value) > _MAX_INTEGER:
       raise errors.SpecError(
         f'{key} of {name(instance)} is {value}; it must be <= {_MAX_INTEGER}'
       )
@@ -295,8 +296,9 @@ def register(
     raise errors.SpecError(f'{kind} name {name!r} is not an identifier')
   if registry.get(name, entry) is not entry:
     raise errors.SpecError(f'{kind} {name!r} is registered already')
+  if entry not in registry.values():
+    _registered[entry] = name
   registry[name] = entry
-  _registered[entry] = name
 
 
 def check_types(section: str, instance: Any) -> None:

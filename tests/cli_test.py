@@ -1,5 +1,6 @@
 """Tests `lengen_jax/cli.py`: the command line, and what it says of mistakes."""
 
+import errno
 import io
 import json
 import os
@@ -267,7 +268,7 @@ def test_an_export_has_the_tokenizer_of_the_first_checkpoint(tmp_path, capsys):
   assert 'no tokenizer' not in out
   # The config of the size tiny has bytes.
   assert re.search(
-    "note: its tokenizer is .*, and the run .* 'bytes_plus_0'", out
+    'its tokenizer is not the one of training .bytes_plus_0.', out
   )
   found, wanted = (path / 'tokenizer.json' for path in (folder, llama))
   assert found.read_bytes() == wanted.read_bytes()
@@ -537,6 +538,9 @@ def test_workers_of_the_direct_runner(tmp_path, monkeypatch):
   assert seen['beam_options'] == '--save_main_session'
 
 
+@pytest.mark.skipif(
+  not os.path.exists('/dev/full'), reason='no device that is full'
+)
 def test_output_to_a_full_disk():
   program = 'from lengen_jax import cli; raise SystemExit(cli.main(["list"]))'
   with open('/dev/full', 'w') as full:
@@ -551,3 +555,19 @@ def test_output_to_a_full_disk():
   assert done.stderr == (
     'lengen: cannot write standard output: No space left on device\n'
   )
+
+
+def test_output_that_is_closed(capsys, monkeypatch):
+  monkeypatch.setattr(sys, 'stdout', None)
+  assert cli.main(['reproduce', '--names']) == 0
+
+
+def test_another_file_on_a_full_disk(monkeypatch):
+  """Its error is not that of standard output."""
+
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setitem(cli._COMMANDS, 'list', full)
+  with pytest.raises(OSError, match='No space'):
+    cli.main(['list'])

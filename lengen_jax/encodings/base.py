@@ -317,7 +317,7 @@ def _split_axes(
 ) -> tuple[dict[str, Array], Encoding, tuple]:
   """Returns arrays, the unbound encoding, and axes in leaf order."""
   for name, leaf in leaves.items():
-    if not isinstance(leaf, tuple) or len(leaf) != 2:
+    if not isinstance(leaf, tuple | list) or len(leaf) != 2:
       raise errors.ConfigError(
         f'the parameter {name!r} of {specs.name(encoding)} must be (array, '
         f"logical axes), such as (self.s, ('heads',)); got {errors.shown(leaf)}"

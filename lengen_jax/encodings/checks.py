@@ -56,11 +56,11 @@ def check_positions(
   if positions is not None:
     dtype = positions.dtype
     if dtype not in (jnp.int32, jnp.float32, jnp.int64, jnp.float64):
-      reason = 'such as positions.astype(jnp.int32)'
+      reason = '; convert them, as by positions.astype(jnp.int32)'
       if jnp.issubdtype(dtype, jnp.floating):
-        reason = 'because 16-bit floats cannot represent them'
+        reason = ', because 16-bit floats cannot represent them'
       raise errors.CombinationError(
-        f'positions are {dtype}; they must be int32 or float32, {reason}'
+        f'positions are {dtype}; they must be int32 or float32{reason}'
       )
     if encoding.embeds and positions.ndim == 3:
       _check_rows(encoding, len(positions))

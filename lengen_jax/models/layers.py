@@ -144,12 +144,15 @@ class Attention(nn.Module):
     for name in ('attention_chunk', 'key_heads', 'lora_rank'):
       value = getattr(self, name)
       if value is not None and not (
-        isinstance(value, numbers.Integral) and int(value) >= 1
+        isinstance(value, numbers.Integral)
+        and not isinstance(value, bool)
+        and int(value) >= 1
       ):
         raise errors.ConfigError(
           f'{name} must be an integer, at least 1, or None; got {value!r}'
         )
-    if not self.norm_epsilon > 0:
+    positive = isinstance(self.norm_epsilon, numbers.Real)
+    if not (positive and self.norm_epsilon > 0):
       raise errors.ConfigError(
         f'norm_epsilon must be positive, got {self.norm_epsilon}'
       )

@@ -90,7 +90,7 @@ def apply(
   """
   sides = ['', 'encoder_'][: 1 + (config.architecture == 'encoder_decoder')]
   masked = packed or masks_padding
-  alike = equal_lengths or not depends_on_length(config, scheme)
+  alike = equal_lengths or not depends_on_length(config, scheme, train)
   names = ['inputs', 'segment_positions', 'lengths'] + ['segment_ids'] * masked
   needed = [side + name for side in sides for name in names]
   for name in needed + ['targets'] * scored:
@@ -191,12 +191,17 @@ def sees_padding(config: ModelConfig, scheme: PositionScheme) -> bool:
   If it does not, padded rows are computed like full ones. This is faster, since
   all rows have the same positions, and no scored token attends to padding.
   """
-  return config.architecture != 'decoder' or depends_on_length(config, scheme)
+  return config.architecture != 'decoder' or depends_on_length(
+    config, scheme, train=True
+  )
 
 
-def depends_on_length(config: ModelConfig, scheme: PositionScheme) -> bool:
+def depends_on_length(
+  config: ModelConfig, scheme: PositionScheme, train: bool
+) -> bool:
   """Returns whether positions, biases or scales depend on a row's length."""
-  return scheme.needs_lengths or blocks.is_length_dependent(config)
+  needed = scheme.needs_lengths and (train or not scheme.standard_at_test)
+  return needed or blocks.is_length_dependent(config)
 
 
 def masked(config: ModelConfig, batch: Batch, rng: jax.Array) -> Batch:

@@ -159,14 +159,26 @@ class PositionScheme:
     if self.gives_distances:
       return kinds.in_32_bits(found)
     dtype = getattr(found, 'dtype', None)
-    valid = ['int32', 'int64'] + ['float32', 'float64'] * self.fractional
-    if dtype not in valid or found.shape[-2:] != shape:
-      got = errors.shown(found) if dtype is None else f'{dtype} {found.shape}'
+    if dtype is None:
       raise errors.ConfigError(
-        f'{self} returned {got}; positions must be int32 {shape}, or float32 '
-        'where the class sets fractional = True'
+        f'{self} returned {errors.shown(found)}; positions must be an array'
       )
-    return kinds.in_32_bits(found)
+    whole = jnp.issubdtype(dtype, jnp.integer)
+    if not whole and dtype not in ('float32', 'float64'):
+      raise errors.ConfigError(
+        f'{self} returned {dtype}; positions must be int32 or float32'
+      )
+    if not whole and not self.fractional:
+      raise errors.ConfigError(
+        f'{self} returned {dtype}; positions must be int32, unless the class '
+        'sets fractional = True'
+      )
+    if found.shape[-2:] not in (shape, (1, shape[1])):
+      raise errors.ConfigError(
+        f'{self} returned positions of shape {found.shape} for tokens of shape '
+        f'{shape}; the shapes must be equal'
+      )
+    return found.astype(jnp.int32 if whole else jnp.float32)
 
   def __str__(self) -> str:
     return specs.describe(self)

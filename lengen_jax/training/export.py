@@ -67,17 +67,26 @@ def to_hf(
     folder, params, trained.run.model, like, dtype, max_length=length
   )
   summary = _summary(folder, trained, dtype, size)
-  spec = pretrained.vocabulary_of(files.locate(folder))
-  if spec is None:
-    return summary + '; no tokenizer was found: --like=CHECKPOINT copies one'
-  copied = vocabulary.create(spec).fingerprint
-  known = workdir_lib.vocabulary(workdir)
-  if copied != known:
-    summary += (
-      f'; note: its tokenizer is {copied!r}, and the run was trained with '
-      f'{known!r}'
-    )
-  return summary
+  return summary + _tokenizer_note(
+    pretrained.vocabularies(files.locate(folder)),
+    workdir_lib.vocabulary(workdir),
+  )
+
+
+def _tokenizer_note(copied: list[str], trained_on: str) -> str:
+  """Returns a note unless one of the copied tokenizers is that of training."""
+  if not copied:
+    return '; no tokenizer was found: --like=CHECKPOINT copies one'
+  try:
+    found = [vocabulary.create(spec).fingerprint for spec in copied]
+  except errors.LengenError as error:
+    return f'; its tokenizer cannot be compared with that of training: {error}'
+  if trained_on in found:
+    return ''
+  return (
+    f'; its tokenizer is not the one of training ({trained_on}): '
+    '--like=CHECKPOINT copies another one'
+  )
 
 
 def _original(config: ml_collections.ConfigDict) -> str | None:

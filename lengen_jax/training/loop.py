@@ -78,6 +78,7 @@ def train(
     windows.check_lengths(run.eval.lengths)
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
   check_corpus(run, corpus)
+  check_state_fits(run)
   if corpus.scored_by == 'loss' and config.train.evaluate_every:
     # Raises before training if there is no data for validation.
     corpus.evaluation(run.eval)
@@ -107,7 +108,6 @@ def _train(
     multihost_utils.sync_global_devices('workdir')
   for note in notes:
     print(f'{label}: {note}', flush=True)
-  check_state_fits(run)
   checkpoints = pretrained.open_checkpoints(path, run)
   if state is None:
     state = checkpoints.restore(run.abstract_state, batches=batches)
@@ -149,7 +149,8 @@ def check_state_fits(run: run_lib.Run) -> None:
     )
     raise errors.FitError(
       f'{parameters:,} parameters and the state of the optimizer need '
-      f'{files.readable_size(size)} of memory, and there are '
+      f'{files.readable_size(size)} of memory per '
+      f'{"machine" if device.platform == "cpu" else "device"}, which has '
       f'{files.readable_size(limit)}; use a smaller model, or tables with a '
       'smaller max_position'
     )

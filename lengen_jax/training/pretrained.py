@@ -158,7 +158,7 @@ def load(path: PathLike, step: int | str | None = None) -> Pretrained:
       path,
       params,
       model,
-      vocabulary=vocabulary_of(path),
+      vocabulary=next(iter(vocabularies(path)), None),
       train_length=families.trained_length(path),
     )
   trained = restore(path, step=step)
@@ -196,12 +196,10 @@ def prompt_ids(vocabulary: vocabulary_lib.Vocabulary, text: str) -> np.ndarray:
   return ids.astype(np.int32)
 
 
-def vocabulary_of(folder: files.Path) -> str | None:
-  """Returns the spec of the vocabulary in a transformers checkpoint."""
-  if (folder / _TOKENIZER).exists():
-    return str(folder)
-  pieces = folder / _PIECES
-  return str(pieces) if pieces.exists() else None
+def vocabularies(folder: files.Path) -> list[str]:
+  """Returns the specs of the vocabularies in a transformers checkpoint."""
+  found = [str(folder)] * (folder / _TOKENIZER).exists()
+  return found + [str(folder / _PIECES)] * (folder / _PIECES).exists()
 
 
 def restore(

@@ -131,6 +131,7 @@ def _interrupted(
         begun == [points[i] for i in known]
         and not any(numbers[i] for i in known)
         and {*begun} & {*missing}
+        and checkpoint.steps(file.parent)
         and file.parent == _unfinished(trainer, begun, folder)
       ):
         for i in known:
@@ -193,8 +194,11 @@ def run_group(
   if trainer.config.eval.operand_examples:
     operands = trainer.test_operands(state)
   for n, (rate, seed) in enumerate(points):
+    file = point_file(folder, (rate, seed))
+    if file.exists():
+      continue  # Written before an interruption.
     files_lib.write_json(
-      point_file(folder, (rate, seed)),
+      file,
       {
         'learning_rate': rate,
         'seed': seed,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 import dataclasses
 import json
+import os
 from typing import Any
 
 import ml_collections
@@ -86,7 +87,7 @@ def claim(
       if field in mine.get(section, {}):
         theirs.setdefault(section, {})[field] = mine[section][field]
   sources = [each.get('train', {}).get('init_from') for each in (theirs, mine)]
-  if all(sources) and len({*map(files.locate, sources)}) == 1:
+  if all(sources) and len({*map(os.path.normpath, sources)}) == 1:
     # One path may be written in several ways.
     theirs['train']['init_from'] = mine['train']['init_from']
   differences = [

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from lengen_jax import encodings, errors, specs
+from lengen_jax.encodings import rotary
 
 H, D, E = 3, 8, 24
 # Spec to parameters, which checkpoints of others rely on.
@@ -248,12 +249,16 @@ def test_register():
     assert own.strength == 2.0 and specs.describe(own) == 'own(strength=2.0)'
     encodings.register('mine', Mine)
     assert create('mine(strength=2)').strength == 2.0
+    # The first name stays.
+    encodings.register('turned', rotary.Rope)
+    assert specs.describe(create('rope')) == 'rope'
     encodings.register('mine', Mine)
     with pytest.raises(errors.SpecError, match="'rope' is registered already"):
       encodings.register('rope', Mine)
   finally:
     encodings.ENCODINGS.pop('mine', None)
     encodings.ENCODINGS.pop('own', None)
+    encodings.ENCODINGS.pop('turned', None)
   with pytest.raises(errors.SpecError, match="unknown encoding 'mine'"):
     create('mine')
 

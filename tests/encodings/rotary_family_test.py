@@ -179,6 +179,15 @@ def test_yarn_without_pairs_in_between(spec, interpolated):
   np.testing.assert_allclose(ratio, want, rtol=1e-12)
 
 
+def test_a_base_may_be_a_large_integer():
+  one, other = (
+    rotary.Rope(num_heads=1, head_dim=8, base=base) for base in (10**10, 1e10)
+  )
+  np.testing.assert_array_equal(
+    one.plain_frequencies(), other.plain_frequencies()
+  )
+
+
 def test_a_magnitude_may_be_an_integer():
   x = np.ones((1, 3, 1, 8), np.float32)
   given = {'magnitude_factor': 2, 'scale': 2.0, 'train_length': 8}

@@ -349,6 +349,6 @@ def test_a_table_larger_than_the_memory(tiny_config, monkeypatch):
   loop.check_state_fits(run)
   monkeypatch.setattr(files, 'physical_memory', lambda: 2**20)
   with pytest.raises(
-    errors.FitError, match=r'[0-9,]+ param.* are 1.0 MiB; use'
+    errors.FitError, match=r'[0-9,]+ param.* has 1.0 MiB; use'
   ):
     loop.check_state_fits(run)

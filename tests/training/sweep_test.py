@@ -14,8 +14,8 @@ import pytest
 from configs import arithmetic, chomsky
 from lengen_jax import cli, errors
 from lengen_jax.analysis import sweep_report
+from lengen_jax.training import checkpoint, sweep, task_trainer
 from lengen_jax.training import files as files_lib
-from lengen_jax.training import sweep, task_trainer
 from lengen_jax.training.config import SCORES
 from tests import helpers
 
@@ -338,6 +338,28 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     assert sorted(names) == [
       f'learning_rate=0.001,seed={seed}.json' for seed in (0, 1)
     ]
+
+
+def test_groups_that_were_interrupted(tmp_path, monkeypatch):
+  trainer = types.SimpleNamespace(devices=1)
+  points = [(0.1, 0), (0.1, 1), (0.1, 2), (0.1, 3)]
+  begun = points[1:]
+
+  def groups(missing):
+    return sweep._interrupted(trainer, points, missing, tmp_path)
+
+  folder = sweep._unfinished(trainer, begun, tmp_path)
+  folder.mkdir()
+  files_lib.write_json(folder / 'points.json', {'points': begun})
+  # It may have been too large for the memory: without a checkpoint, groups may
+  # change.
+  assert groups(points) == []
+  monkeypatch.setattr(checkpoint, 'steps', lambda path: [3])
+  assert groups(points) == groups([points[2]]) == [begun]
+  assert groups([points[0]]) == []
+  # With another number of devices, its checkpoint does not fit.
+  trainer.devices = 2
+  assert groups(points) == []
 
 
 def test_a_group_killed_between_its_scores_is_the_same(tmp_path, monkeypatch):
