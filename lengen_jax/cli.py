@@ -75,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       print(f'lengen: the output pipe is closed{advice}', file=sys.stderr)
     status = 1
   except OSError as error:
+    # Only an error of standard output occurs again.
     try:
       print(flush=True)
     except OSError:
