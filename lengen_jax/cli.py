@@ -4,9 +4,10 @@ Arguments are parsed before jax and TensorFlow are imported.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from typing import Any
@@ -135,13 +136,37 @@ def _check_data(config: Any) -> None:
 
 def _start(saves: bool = False) -> None:
   """Starts jax; SIGTERM ends the process unless the command saves its work."""
-  import jax
+  with _interrupted_later():
+    import jax
 
-  from lengen_jax.training import sharding
+    from lengen_jax.training import sharding
 
   # The service catches SIGTERM for `faults.Preemption`.
   jax.config.update('jax_enable_preemption_service', saves)
   sharding.start()
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+  """Delays Ctrl-C to the end of the context.
+
+  Extension modules that are interrupted while they are loaded may ignore it or
+  crash.
+  """
+  interrupts: list[int] = []
+  try:
+    before = signal.signal(
+      signal.SIGINT, lambda number, _: interrupts.append(number)
+    )
+  except ValueError:  # Only the main thread handles signals.
+    yield
+    return
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGINT, before)
+  if interrupts:
+    raise KeyboardInterrupt
 
 
 def _choose_workdir(arguments: argparse.Namespace) -> None:
@@ -164,9 +189,9 @@ def _choose_workdir(arguments: argparse.Namespace) -> None:
 
 def _train(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
+  _start(saves=True)
   from lengen_jax.training import loop
 
-  _start(saves=True)
   _choose_workdir(arguments)
   trained = loop.train(config, arguments.workdir, label=config.model.encoding)
   print(
@@ -190,12 +215,12 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
       'lengen eval requires --workdir, the folder of a run; or --tasks with '
       '--from=CHECKPOINT'
     )
+  _start()
   from lengen_jax import data
   from lengen_jax.analysis import report
   from lengen_jax.training import evaluate, files, pretrained
   from lengen_jax.training import workdir as workdir_lib
 
-  _start()
   changes = {'lengths': arguments.lengths} if arguments.lengths else {}
   trained = pretrained.restore(
     arguments.workdir, step=arguments.step, **changes
@@ -242,11 +267,11 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
     raise errors.ConfigError(
       '--step requires the run to be given as --workdir, without --from'
     )
+  _start()
   from lengen_jax.analysis import ruler_report
   from lengen_jax.training import files, pretrained
   from lengen_jax.training import ruler as training_ruler
 
-  _start()
   loaded = pretrained.load(
     arguments.checkpoint or arguments.workdir, arguments.step
   )
@@ -279,14 +304,14 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace, _: Any) -> None:
-  from lengen_jax.training import export
-
   for_hf = arguments.format == 'hf'
   if not for_hf and (arguments.like or arguments.dtype != 'float32'):
     raise errors.ConfigError(
       '--like and --dtype require --format=hf; a safetensors file is float32'
     )
   _start()
+  from lengen_jax.training import export
+
   step = arguments.step
   if for_hf:
     summary = export.to_hf(
@@ -299,8 +324,6 @@ def _export(arguments: argparse.Namespace, _: Any) -> None:
 
 
 def _generate(arguments: argparse.Namespace, _: Any) -> None:
-  from lengen_jax.training import continuations, pretrained
-
   prompts = [
     text
     for prompt in arguments.prompts
@@ -316,6 +339,8 @@ def _generate(arguments: argparse.Namespace, _: Any) -> None:
       'empty'
     )
   _start()
+  from lengen_jax.training import continuations, pretrained
+
   trained = pretrained.load(arguments.checkpoint)
   written = continuations.write(
     trained.tested_as(arguments.encoding, arguments.positions),
@@ -334,9 +359,9 @@ def _generate(arguments: argparse.Namespace, _: Any) -> None:
 
 
 def _lm_eval(arguments: argparse.Namespace, _: Any) -> None:
+  _start()
   from lengen_jax.interop import lm_eval
 
-  _start()
   lm_eval.run(arguments.overrides)
 
 
@@ -388,10 +413,10 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
 
 def _compare(arguments: argparse.Namespace, config: Any) -> None:
   _check_data(config)
+  _start(saves=True)
   from lengen_jax.analysis import report
   from lengen_jax.training import compare, runs
 
-  _start(saves=True)
   chosen = runs.parse(arguments.runs, config)
   _choose_workdir(arguments)
   results = compare.compare(config, arguments.workdir, chosen)
@@ -399,10 +424,10 @@ def _compare(arguments: argparse.Namespace, config: Any) -> None:
 
 
 def _sweep(arguments: argparse.Namespace, config: Any) -> None:
+  _start(saves=True)
   from lengen_jax.analysis import sweep_report
   from lengen_jax.training import sweep
 
-  _start(saves=True)
   _choose_workdir(arguments)
   results = sweep.sweep(config, arguments.workdir)
   _show(sweep_report, results, arguments.workdir)
@@ -427,9 +452,9 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
     )
     return
   experiment = reproduce.get(arguments.experiment)
+  _start(saves=True)
   from lengen_jax.reproduce import run
 
-  _start(saves=True)
   workdir, seeds = arguments.workdir, arguments.seeds
   found = run.reproduce(
     experiment, arguments.scale, workdir, seeds, arguments.overrides

@@ -7,8 +7,10 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -571,3 +573,14 @@ def test_another_file_on_a_full_disk(monkeypatch):
   monkeypatch.setitem(cli._COMMANDS, 'list', full)
   with pytest.raises(OSError, match='No space'):
     cli.main(['list'])
+
+
+def test_ctrl_c_while_modules_are_loaded():
+  loaded = []
+  with pytest.raises(KeyboardInterrupt):
+    with cli._interrupted_later():
+      os.kill(os.getpid(), signal.SIGINT)
+      time.sleep(0.1)
+      loaded.append('jax')
+  assert loaded == ['jax']
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
