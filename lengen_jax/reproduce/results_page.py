@@ -90,7 +90,9 @@ ALiBi was trained last, after the results of the other rows had been seen. The
 row `interpolated` and the task sum are not trained at this scale yet.
 
 The models with sinusoidal positions of `su/mlm` at `hours` were trained after
-the results of those with RoPE had been seen.
+the results of those with RoPE had been seen. Of `randomized/table1` at `hours`,
+the results of RoPE, sin/cos, SHAPE, ALiBi and KERPLE had been seen before the
+other rows were trained.
 
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
