@@ -387,14 +387,24 @@ def grid(axes: Any) -> None:
   axes.spines[['top', 'right']].set_visible(False)
 
 
-def finish(figure: Any, axes: Any, path: Any, legend_columns: int = 1) -> None:
+def finish(figure: Any, axes: Any, path: Any) -> None:
   """Adds grid and legend, writes the PNG file and closes the figure."""
   grid(axes)
+  names = [
+    name for each in figure.axes for name in each.get_legend_handles_labels()[1]
+  ]
+  # A line and its space are 0.55 inches wide, a character 0.065.
+  widest = 0.55 + 0.065 * max(map(len, names), default=0)
+  columns = max(1, int(figure.get_figwidth() / widest))
   legend = figure.legend(
-    loc='outside lower left', frameon=False, fontsize=8, ncols=legend_columns
+    loc='outside lower left',
+    frameon=False,
+    fontsize=8,
+    ncols=columns,
+    handlelength=3,
   )
   # The axes keep their height below a legend of many rows.
-  rows = -(-len(legend.get_texts()) // legend_columns)
+  rows = -(-len(legend.get_texts()) // columns)
   figure.set_figheight(figure.get_figheight() + 0.17 * max(0, rows - 8))
   save(figure, path)
 

@@ -62,7 +62,7 @@ def write(results: Mapping[str, Any], folder: PathLike) -> list[pathlib.Path]:
   path = pathlib.Path(folder).expanduser().absolute()
   figure, axes = plots.panels(1)
   _draw(axes, results)
-  plots.finish(figure, axes, path / 'ruler.png', legend_columns=4)
+  plots.finish(figure, axes, path / 'ruler.png')
   return [path / name for name in (RESULTS, PREDICTIONS, 'ruler.png')]
 
 
