@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -153,14 +154,14 @@ def _interrupted_later() -> Iterator[None]:
   Extension modules that are interrupted while they are loaded may ignore it or
   crash.
   """
-  interrupts: list[int] = []
-  try:
-    before = signal.signal(
-      signal.SIGINT, lambda number, _: interrupts.append(number)
-    )
-  except ValueError:  # Only the main thread handles signals.
+  before = signal.getsignal(signal.SIGINT)
+  is_main = threading.current_thread() is threading.main_thread()
+  if before is not signal.default_int_handler or not is_main:
+    # Ctrl-C is ignored, or handled elsewhere.
     yield
     return
+  interrupts: list[int] = []
+  signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
   try:
     yield
   finally:

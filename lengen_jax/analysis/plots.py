@@ -261,7 +261,7 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
       axes.yaxis.set_major_formatter('{x:g}')
       axes.yaxis.set_minor_locator(ticker.NullLocator())
   here.set_ylabel(part['unit'])
-  finish(figure, here, path, 4 if printed else 3)
+  finish(figure, here, path)
 
 
 def bars_beside(part: dict[str, Any], path: Any) -> None:

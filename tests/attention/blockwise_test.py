@@ -459,6 +459,7 @@ def test_a_query_far_behind_all_keys_gets_nothing(implementation):
   )
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('sinks', [0, 2**63 - 1])
 @pytest.mark.parametrize(

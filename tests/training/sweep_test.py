@@ -362,6 +362,7 @@ def test_groups_that_were_interrupted(tmp_path, monkeypatch):
   assert groups(points) == []
 
 
+@pytest.mark.slow
 def test_a_group_killed_between_its_scores_is_the_same(tmp_path, monkeypatch):
   config = tiny(runs='kerple_log')
   config.train.steps = 2
