@@ -150,7 +150,8 @@ def test_results(done):
   assert start.endswith(f'{text["trained"]}/seed1/{rope["folder"]}')
   results = json.loads((root / sort['trained'] / 'results.json').read_text())
   for row, entry in zip(sort['rows'], results['runs'], strict=True):
-    assert row['value'][0] == pytest.approx(100 * entry['best'])
+    # Six digits.
+    assert row['value'][0] == pytest.approx(100 * entry['best'], rel=1e-5)
   assert sort['rows'][1]['run'] == 'nope | log_n(train_length=6)'
   assert sort['rows'][0]['paper'] == [49.0, None]
   assert sort['chance'] == pytest.approx(20.0)
