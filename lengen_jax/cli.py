@@ -70,9 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Rich turns BrokenPipeError into SystemExit.
     if not isinstance(error.__context__ or error, BrokenPipeError):
       raise
-    # Flushing the remaining output at exit would fail again.
-    with contextlib.suppress(OSError):
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard_output()
     if advice := _resuming(argv):
       print(f'lengen: the output pipe is closed{advice}', file=sys.stderr)
     status = 1
@@ -85,8 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
       _exit_alone(1, show=True)
       raise
-    with contextlib.suppress(OSError):
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard_output()
     print(
       f'lengen: cannot write standard output: {error.strerror}'
       f'{_resuming(argv)}',
@@ -98,6 +95,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise
   _exit_alone(status)
   return status
+
+
+def _discard_output() -> None:
+  """Discards standard output: flushing the rest at exit would fail again."""
+  with contextlib.suppress(OSError):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _resuming(argv: Sequence[str]) -> str:

@@ -127,7 +127,7 @@ def curves(
   found = {}
   for query in queries:
     keys_K = np.arange((2 if both else 1) * query + 1)
-    by_layer = []
+    layers = []
     for bias in biases.values():
       seen_K = keys_K if bias.bidirectional else keys_K[: query + 1]
       biases_HxK = bias(jnp.array([query]), jnp.asarray(seen_K))[:, 0]
@@ -135,8 +135,8 @@ def curves(
       kinds = classify(biases_HxK, np.abs(query - seen_K))
       unseen = (0, 0), (0, len(keys_K) - len(seen_K))
       biases_HxK = np.pad(biases_HxK, unseen, constant_values=np.nan)
-      by_layer.append((biases_HxK, *kinds))
-    arrays = map(np.stack, zip(*by_layer, strict=True))
+      layers.append((biases_HxK, *kinds))
+    arrays = map(np.stack, zip(*layers, strict=True))
     found[query] = Curves(tuple(biases), keys_K, *arrays)
   return found
 
