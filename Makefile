@@ -30,6 +30,9 @@ LIBTPU := $(VENV)/libtpu
 # the time.
 PIP_INSTALL ?= $(BIN)/python -m pip install --quiet
 
+# tests/conftest.py orders the files.
+PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+
 BENCH ?= bench
 BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
   attention_tpu_static chomsky_cpu compile_matrix data_cpu decode_cpu forget_cpu \
@@ -55,10 +58,10 @@ test: $(DATA)
 	$(MAKE) --jobs=2 lint test-default
 
 test-default: $(DATA)
-	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: $(DATA)
-	$(BIN)/python -m pytest -m slow --numprocesses=auto --dist=loadfile
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 test-aot: $(LIBTPU)
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m pytest -m aot tests/aot \
@@ -71,7 +74,7 @@ test-beam:
 
 test-peers: $(DATA)
 	$(PIP_INSTALL) --editable '.[$(BENCH)]'
-	$(BIN)/python -m pytest -m peers --numprocesses=auto --dist=loadfile
+	$(BIN)/python -m pytest -m peers $(PARALLEL)
 
 # Only that the benchmarks run matters, not how fast.
 bench-small: $(DATA) $(LIBTPU)

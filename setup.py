@@ -82,7 +82,7 @@ setuptools.setup(
       'griffe>=1.7',
       'mypy>=2.0',
       'pytest>=8.0',
-      'pytest-xdist>=3.6',
+      'pytest-xdist>=3.8',
       'rouge-score>=0.1.2',
       'ruff>=0.9',
       'safetensors>=0.8',

@@ -4,6 +4,7 @@ import collections
 import functools
 import gc
 import os
+import pathlib
 import sys
 import tempfile
 
@@ -50,12 +51,29 @@ gc.set_threshold(200_000, 20, 20)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 
+# A file is one worker's. If a long one started last, the other workers would
+# have nothing to do.
+_FIRST = (
+  *('training/kill_test.py', 'docs_test.py', 'attention/fused_test.py'),
+  *('testing_test.py', 'data/encode_test.py', 'models/transformer_test.py'),
+  *('tasks/base_test.py', 'reproduce/run_test.py', 'training/papers_test.py'),
+  *('attention/blockwise_test.py', 'evaluation/generation_test.py'),
+  *('cli_test.py', 'training/task_trainer_test.py', 'interop/t5x_test.py'),
+  *('training/warm_start_test.py', 'training/loop_test.py'),
+)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """Marks all but every nth case of tests marked some(n) slow.
+  """Moves long files to the front and marks cases slow.
 
-  Where compilation is slow, a quarter as many cases of every test are quick.
+  All but every nth case of tests marked some(n) are slow. Where compilation is
+  slow, a quarter as many cases of every test are quick.
   """
+  folder = pathlib.Path(__file__).parent
+  places = {folder / name: n for n, name in enumerate(_FIRST)}
+  assert all(path.exists() for path in places)
+  items.sort(key=lambda item: places.get(item.path, len(places)))
   seen = collections.Counter()
   for item in items:
     mark = item.get_closest_marker('some')
