@@ -84,10 +84,11 @@ The variance over test examples was introduced after five of the 45 runs of
 `warping/tableA` at `hours` had been seen. Without it, one claim of this table
 that is *not seen* would be *confirmed*: W5 on seen lengths. Where answers to
 single examples are not recorded, models are treated as if they were tested on
-different examples. They are recorded for ALiBi on reverse and sort, and for
-RoPE and random positions on sort, which were trained twice, with equal scores.
-ALiBi was trained last, after the results of the other rows had been seen. The
-row `interpolated` and the task sum are not trained at this scale yet.
+different examples. They are recorded for ALiBi on reverse and sort, for RoPE
+and random positions on sort, which were trained twice, with equal scores, and
+for `interpolated` and the task sum. ALiBi was trained after the results of the
+other rows of copy, reverse and sort had been seen; `interpolated` and the task
+sum were trained after all of these.
 
 The models with sinusoidal positions of `su/mlm` at `hours` were trained after
 the results of those with RoPE had been seen. Of `randomized/table1` at `hours`,
