@@ -90,6 +90,11 @@ for `interpolated` and the task sum. ALiBi was trained after the results of the
 other rows of copy, reverse and sort had been seen; `interpolated` and the task
 sum were trained after all of these.
 
+Up to the training length, interpolated positions are the standard ones, so that
+`interpolated` trains the model of RoPE. On sum, the scores of both on the
+lengths of training are equal. On the other tasks they are not: RoPE was trained
+there at another commit and on another machine.
+
 The models with sinusoidal positions of `su/mlm` at `hours` were trained after
 the results of those with RoPE had been seen. Of `randomized/table1` at `hours`,
 the results of RoPE, sin/cos, SHAPE, ALiBi and KERPLE had been seen before the
