@@ -150,8 +150,9 @@ def main():
   small = arguments.small
   host_lengths = (128,) if small else HOST_LENGTHS
   chip_lengths = (512,) if small else CHIP_LENGTHS
+  directions = ('forward', 'forward + backward')
   host = {}
-  for direction in ('forward', 'forward + backward'):
+  for direction in directions[1:] if small else directions:
     host[direction] = {
       name: {
         str(length): in_fresh_process(name, direction, str(length))

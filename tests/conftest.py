@@ -84,6 +84,11 @@ def pytest_collection_modifyitems(items):
     seen[test] += 1
 
 
+def pytest_unconfigure():
+  """Spares pytest's search for cycles, five times, among jax's programs."""
+  gc.freeze()
+
+
 @pytest.fixture
 def assert_close():
   """Compares trees within a tolerance relative to the largest entry."""

@@ -2,9 +2,9 @@
 
 Blocks of Python run top to bottom; one that begins with `# name.py` is a file
 of that name. Commands of `sh` blocks run too, at the size `tiny` where they ask
-for `cpu`. What needs data, a pod or hours is marked `sh notest`: that these
-commands exist, take these flags, and that these fields are in the config, is
-checked all the same.
+for `cpu`, and comparisons with their first and last run. What needs data, a pod
+or hours is marked `sh notest`: that these commands exist, take these flags, and
+that these fields are in the config, is checked all the same.
 """
 
 import ast
@@ -17,9 +17,9 @@ import pytest
 
 from docs import write_reference
 from lengen_jax import arguments as arguments_lib
-from lengen_jax import cli, encodings, errors, positions, tasks
+from lengen_jax import cli, encodings, errors, positions, specs, tasks
 from lengen_jax.positions import contextual
-from lengen_jax.training import config_file
+from lengen_jax.training import config_file, run, runs
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [
@@ -103,6 +103,7 @@ def test_blocks_run(page, reader):
       for words in commands(text):
         assert words[0] == 'lengen', f'{page.name}:{line}: sh notest, please'
         words = small([set_in(os.environ, word) for word in words])
+        words = [shortened(word, words) for word in words]
         assert cli.main(words[1:]) == 0, words
     elif not FILE.match(text):
       # Line numbers of an error are those of the page.
@@ -130,6 +131,21 @@ def small(words):
     fields['--config.eval.lengths'] = '(128,)'
   given = {word.partition('=')[0] for word in words}
   return words + [f'{k}={v}' for k, v in fields.items() if k not in given]
+
+
+def shortened(word, words):
+  """The first and the last run of several; all are checked."""
+  if not word.startswith('--runs='):
+    return word
+  arguments, overrides = arguments_lib.create().parse_known_args(words[1:])
+  config = config_file.load(arguments.config, overrides)
+  for one in runs.parse(arguments.runs, config):
+    checked = run.Run(runs.configure(config, one))
+    checked.check_step()
+    if one.tested_as:
+      checked.tested_as(one.tested_as)
+  first, *others = specs.split(arguments.runs, ';')
+  return '--runs=' + '; '.join([first, *others[-1:]])
 
 
 @pytest.mark.parametrize('page', PAGES, ids=called)

@@ -257,15 +257,13 @@ def test_check_encoding_returns_the_supported_schemes(monkeypatch):
 @pytest.mark.parametrize(
   'spec, scheme',
   [
-    # A bias per key, a bias by an MLP and a rotation with every scheme; others
-    # with one.
+    # A bias per key and a rotation with every scheme; others with one.
     *itertools.product(
-      ('linear(learned=True)', 'fire(init_threshold=8.)', 'rope'),
-      testing.contextual_specs(),
+      ('linear(learned=True)', 'rope'), testing.contextual_specs()
     ),
     *zip(
-      ('pope', 'transformer_xl', 'kerple_log', 'kerple_power')
-      + ('rope(dynamic=True, train_length=6)', 'alibi'),
+      ('fire(init_threshold=8.)', 'pope', 'transformer_xl', 'kerple_log')
+      + ('kerple_power', 'rope(dynamic=True, train_length=6)', 'alibi'),
       itertools.cycle(testing.contextual_specs()),
       strict=False,
     ),

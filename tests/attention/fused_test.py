@@ -606,8 +606,8 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
     ('tpu', 250, [(0, 0), (128, 16)], {'causal': True}),
     (
       'tpu',
-      1100,
-      [(0, 0), (128, 16), (512, 128), (1024, 256)],
+      600,
+      [(0, 0), (128, 16), (512, 128)],
       {'causal': True},
     ),
     ('tpu', 400, [(0, 0), (128, 16)], {'causal': False, 'heads': (2, 64)}),

@@ -18,7 +18,7 @@ from lengen_jax.training import checkpoint
 from tests import helpers
 
 ROOT = pathlib.Path(__file__).parents[2]
-KILLS = int(os.environ.get('LENGEN_KILLS', '2'))
+KILLS = int(os.environ.get('LENGEN_KILLS', '1'))
 pytestmark = pytest.mark.slow
 
 
@@ -196,9 +196,14 @@ def test_sigterm_to_one_of_two_in_a_long_validation(tmp_path, environment):
   """It ends the run within seconds, and the validation is repeated.
 
   The processes need a second or more to agree on the batch after which they
-  end. For a single process see faults_test.py.
+  end. For a single process see faults_test.py. Layers are scanned: parameters
+  that are split over processes are saved and validated.
   """
   changes = [
+    '--config.model.scan_layers=True',
+    '--config.model.encoding=fire',
+    '--config.model.implementation=blockwise',
+    '--config.model.bias_form=anchored',
     '--config.train.steps=10',
     '--config.train.checkpoint_every=10',
     '--config.train.evaluate_every=10',
@@ -239,23 +244,6 @@ def test_two_processes_train_as_one(tmp_path, environment, whole_pair):
   for mine, theirs in zip(log(tmp_path), log(whole_pair), strict=True):
     assert mine[0] == theirs[0]
     assert mine[1] == pytest.approx(theirs[1], rel=1e-4)
-
-
-def test_two_processes_with_scanned_layers(tmp_path, environment):
-  """Parameters that are split over processes are saved and validated."""
-  changes = [
-    '--config.train.steps=10',
-    '--config.train.evaluate_every=5',
-    '--config.model.scan_layers=True',
-    '--config.model.encoding=fire',
-    '--config.model.implementation=blockwise',
-    '--config.model.bias_form=anchored',
-  ]
-  for process in pair(tmp_path, environment, *changes):
-    finish(process)
-  assert state(tmp_path)[0] == 10
-  last = (tmp_path / 'metrics.jsonl').read_text().splitlines()[-1]
-  assert 'validation_loss' in json.loads(last)
 
 
 def test_two_processes_start_from_another_run(
