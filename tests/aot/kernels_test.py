@@ -69,9 +69,7 @@ def compiled_gradients(
     return jitted.lower(*arrays).compile()
 
 
-@pytest.mark.parametrize(
-  'chip, head_dim', [('v4', 64), ('v5e', 128), ('v5p', 128), ('v6e', 64)]
-)
+@pytest.mark.parametrize('chip, head_dim', [('v5p', 128), ('v6e', 64)])
 def test_strips_compile(chip, head_dim):
   compiled = compiled_gradients(
     chip, 'kerple_log', length=1024, batch=8, head_dim=head_dim
@@ -79,12 +77,10 @@ def test_strips_compile(chip, head_dim):
   assert compiled.as_text().count('tpu_custom_call') >= 3
 
 
-@pytest.mark.parametrize('chip', CHIPS)
+# For v4 see `test_memory`.
+@pytest.mark.parametrize('chip', ['v5e', 'v6e'])
 def test_anchors_compile(chip):
-  # A band of each kind: 128 apart within a block, and several blocks apart.
-  compiled = compiled_gradients(
-    chip, 'fire', length=1024 if chip != 'v4' else 8192, batch=2, heads=2
-  )
+  compiled = compiled_gradients(chip, 'fire', length=1024, batch=2, heads=2)
   assert compiled.as_text().count('tpu_custom_call') >= 9
 
 
@@ -128,12 +124,15 @@ def test_keys_of_grouped_heads_are_not_copied():
 
 @pytest.mark.parametrize(
   'bias_form, length, mib',
-  [('exact', 2**13, 128), ('exact', 2**15, 512), ('auto', 2**15, 512)],
+  [('exact', 2**13, 128), ('exact', 2**15, 512), ('auto', 2**13, 128)],
 )
 def test_memory(bias_form, length, mib):
   compiled = compiled_gradients(
     'v4', 'fire', length=length, heads=12, bias_form=bias_form
   )
+  if bias_form == 'auto':
+    # Bands of each kind: anchors within a block, and several blocks apart.
+    assert compiled.as_text().count('tpu_custom_call') >= 9
   # All pairs of a head alone are 4 GiB at 2**15 tokens.
   assert compiled.memory_analysis().temp_size_in_bytes <= mib * MIB
   shapes = re.findall(r'(?:f32|bf16|s32|pred)\[([\d,]+)\]', compiled.as_text())

@@ -83,7 +83,7 @@ def test_memory_of_attention(fire_attention):
   assert temporary(fire_attention(8192, 'anchored')) <= 128 * MIB
 
 
-@pytest.mark.parametrize('length', [8192, 32768, 131072])
+@pytest.mark.parametrize('length', [8192, 131072])
 def test_memory_is_linear_in_the_length(fire_attention, length):
   # 8 bytes per channel: the gradient of q in float32, two arrays in bfloat16.
   limit = 8 * length * HEADS * HEAD_DIM
@@ -91,7 +91,7 @@ def test_memory_is_linear_in_the_length(fire_attention, length):
 
 
 def test_no_array_over_all_pairs(fire_attention):
-  length = 32768
+  length = 131072
   shapes = re.findall(
     r'(?:f32|bf16|s32|pred)\[([\d,]+)\]', fire_attention(length).as_text()
   )
