@@ -67,7 +67,8 @@ def pytest_collection_modifyitems(items):
   """Moves long files to the front and marks cases slow.
 
   All but every nth case of tests marked some(n) are slow. Where compilation is
-  slow, a quarter as many cases of every test are quick.
+  slow, a quarter as many cases of every test are quick, and tests marked
+  `one_world` are slow.
   """
   folder = pathlib.Path(__file__).parent
   places = {folder / name: n for n, name in enumerate(_FIRST)}
@@ -76,6 +77,9 @@ def pytest_collection_modifyitems(items):
   for item in items:
     mark = item.get_closest_marker('some')
     if item.get_closest_marker('slow'):
+      continue
+    if item.get_closest_marker('one_world') and not _compiles_fast:
+      item.add_marker(pytest.mark.slow)
       continue
     test, _, _ = item.nodeid.partition('[')
     step = mark.args[0] if mark else 1

@@ -2,7 +2,7 @@
 
 Blocks of Python run top to bottom; one that begins with `# name.py` is a file
 of that name. Commands of `sh` blocks run too, at the size `tiny` where they ask
-for `cpu`, and comparisons with their first and last run. What needs data, a pod
+for `cpu`, and comparisons with their last run only. What needs data, a pod
 or hours is marked `sh notest`: that these commands exist, take these flags, and
 that these fields are in the config, is checked all the same.
 """
@@ -103,7 +103,7 @@ def test_blocks_run(page, reader):
       for words in commands(text):
         assert words[0] == 'lengen', f'{page.name}:{line}: sh notest, please'
         words = small([set_in(os.environ, word) for word in words])
-        words = [shortened(word, words) for word in words]
+        words = [last_run(word, words) for word in words]
         assert cli.main(words[1:]) == 0, words
     elif not FILE.match(text):
       # Line numbers of an error are those of the page.
@@ -129,12 +129,14 @@ def small(words):
     fields['--config.eval.lengths'] = '(64,)'
   if len(sized) < len(words):
     fields['--config.eval.lengths'] = '(128,)'
+  if words[1] == 'sweep':
+    fields |= {'--config.sweep.seeds': '(0,)', '--config.sweep.runs': 'rope'}
   given = {word.partition('=')[0] for word in words}
   return words + [f'{k}={v}' for k, v in fields.items() if k not in given]
 
 
-def shortened(word, words):
-  """The first and the last run of several; all are checked."""
+def last_run(word, words):
+  """The last run of --runs; all are checked."""
   if not word.startswith('--runs='):
     return word
   arguments, overrides = arguments_lib.create().parse_known_args(words[1:])
@@ -144,8 +146,7 @@ def shortened(word, words):
     checked.check_step()
     if one.tested_as:
       checked.tested_as(one.tested_as)
-  first, *others = specs.split(arguments.runs, ';')
-  return '--runs=' + '; '.join([first, *others[-1:]])
+  return '--runs=' + specs.split(arguments.runs, ';')[-1]
 
 
 @pytest.mark.parametrize('page', PAGES, ids=called)

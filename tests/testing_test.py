@@ -235,35 +235,45 @@ def test_parameters_as_published(name, hook):
   assert all(leaf.dtype == jnp.float32 for leaf in flat.values())
 
 
-@pytest.mark.slow
-def test_check_encoding_returns_the_supported_schemes(monkeypatch):
+def test_check_encoding(monkeypatch):
+  """Every check, and the supported schemes; blocks of README run the checks."""
   distances = testing.scheme_specs()[-2]
   assert 'distances' in distances
   monkeypatch.setattr(testing, 'scheme_specs', lambda: ['standard', distances])
   checked = []
-  monkeypatch.setattr(
-    testing.Properties,
-    'check_contextual',
-    lambda self: checked.append(self.config.contextual_positions),
-  )
+
+  def counted(check):
+    def count(self, *_):
+      config = self.config
+      checked.append((check, config.dtype, config.contextual_positions))
+
+    monkeypatch.setattr(testing.Properties, f'check_{check}', count)
+
+  of_schemes = ['causality', 'packing', 'decoding', 'translation']
+  for check in (*of_schemes, 'blockwise', 'contextual', 'far'):
+    counted(check)
   assert testing.check_encoding('fire') == ['standard']
-  assert checked == [('forget',), ('repo',), ('selective',)]
+  schemes = [(scheme,) for scheme in testing.contextual_specs()]
+  want = [
+    *((check, 'float32', ('none',)) for check in (*of_schemes, 'blockwise')),
+    *(('contextual', 'float32', scheme) for scheme in schemes),
+    *((check, 'bfloat16', ('none',)) for check in (*of_schemes, 'far')),
+  ]
+  assert checked == want
   checked.clear()
   testing.check_encoding(f'learned(max_position={testing.FAR + 64})')
-  assert not checked
+  assert 'contextual' not in [check for check, *_ in checked]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'spec, scheme',
   [
-    # A bias per key and a rotation with every scheme; others with one.
-    *itertools.product(
-      ('linear(learned=True)', 'rope'), testing.contextual_specs()
-    ),
+    # A bias per key with every scheme; others with one.
+    *itertools.product(['linear(learned=True)'], testing.contextual_specs()),
     *zip(
-      ('fire(init_threshold=8.)', 'pope', 'transformer_xl', 'kerple_log')
-      + ('kerple_power', 'rope(dynamic=True, train_length=6)', 'alibi'),
+      ('rope', 'pope', 'rope(dynamic=True, train_length=6)')
+      + ('fire(init_threshold=8.)', 'transformer_xl', 'kerple_log'),
       itertools.cycle(testing.contextual_specs()),
       strict=False,
     ),
@@ -331,12 +341,6 @@ def test_check_contextual(jumping, monkeypatch):
   assert checked == [(one, 'jumping') for one in ('linear', 'fire', 'rope')]
   with pytest.raises(errors.SpecError, match="scheme 'jumpin'"):
     testing.check_contextual('jumpin')
-
-
-@pytest.mark.slow
-def test_check_contextual_with_every_encoding(jumping):
-  del jumping
-  testing.check_contextual('jumping')
 
 
 @pytest.mark.some(3)
@@ -451,12 +455,6 @@ def test_a_strip_of_another_bias_is_told(monkeypatch):
     AssertionError, match='standard positions: outputs differ'
   ):
     broken(monkeypatch, Torn).check_blockwise()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('spec', ['transformer_xl', FORMS[0], FORMS[1]])
-def test_block_by_block(spec):
-  testing.Properties(spec).check_blockwise()
 
 
 def test_rounded_positions_are_told(monkeypatch):

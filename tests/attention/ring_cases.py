@@ -23,19 +23,17 @@ BLOCKS = 8, 16
 TOKENS = 48
 # Encoding, or None, and options of attention; those in capitals are below.
 CASES = {
-  'bidirectional, lengths': (None, {'causal': False, 'LENGTHS': True}),
   'window': (None, {'window': 20}),
   'bidirectional window': (None, {'causal': False, 'window': 20}),
-  'sinks': (None, {'window': 20, 'sinks': 2}),
+  'sinks': ('rope', {'window': 20, 'sinks': 2}),
   'sink logits, logit scale': (
     'alibi',
     {'SINK_LOGITS': True, 'LOGIT_SCALE': True},
   ),
   'fire, anchored': ('fire', {'bias_form': 'anchored'}),
   'fire, packed': ('fire', {'PACKED': True}),
-  'fire, bfloat16': ('fire', {'DTYPE': jnp.bfloat16}),
-  't5, bidirectional': ('t5', {'causal': False}),
-  'fire, per head': ('fire', {'PER_HEAD': True}),
+  'bfloat16': ('alibi', {'DTYPE': jnp.bfloat16}),
+  't5, bidirectional, lengths': ('t5', {'causal': False, 'LENGTHS': True}),
   'linear, per head, sink logits': (
     'linear(learned=True)',
     {'PER_HEAD': True, 'SINK_LOGITS': True},
@@ -44,9 +42,7 @@ CASES = {
     'kerple_log',
     {'DISTANCES': True, 'logit_cap': 5.0},
   ),
-  'rope': ('rope', {}),
   'shaw': ('shaw(left=8, right=8)', {}),
-  'transformer_xl': ('transformer_xl', {}),
   'bands': ('self_extend(window=12, group=3)', {}),
 }
 
@@ -102,9 +98,7 @@ def losses(spec, options, length):
       **options,
     )
 
-  arguments['variables'] = encoding.init(
-    jax.random.key(1), **arguments, method=attend
-  )
+  arguments['variables'] = encoding.init(jax.random.key(1), method='bias_fn')
 
   def loss(arguments):
     arrays = dict(arguments)

@@ -479,8 +479,12 @@ def test_scanned_losses(name, assert_close):
   assert_close(found, want[..., 0])
 
 
-@pytest.mark.some(12)
-@pytest.mark.parametrize('name', ('untied', *OTHERS, *NAMES[1:]))
+# With windows, caps, sinks, chunks and a parallel residual branch.
+@pytest.mark.some(6)
+@pytest.mark.parametrize(
+  'name',
+  ('untied', 'gemma2', 'gemma3', 'gpt_neox', 'gpt_oss', 'llama4_text'),
+)
 def test_decoding_equals_a_forward_pass(name, assert_close):
   params, config = load(name)
   ids, want = golden(name)

@@ -52,16 +52,12 @@ NETWORKS |= {
 # The default suite covers properties and kinds of networks pairwise.
 SHARED, SCAN = 'alibi-shared', 'fire-scan'
 INSIDE, ROTARY = 'kerple_log-attention', 'rotary-each'
-# Networks of the slow tests: every encoding once, every kind more than once.
+# Networks of the slow tests: with the others, every encoding and every kind.
 SLOW = (
-  'fire-shared',
   'kerple_power-shared',
-  'alibi-each',
   't5-each',
-  'kerple_log-scan',
   'sandwich-scan',
   'fire-attention',
-  't5-attention',
   'rotary-scan',
 )
 

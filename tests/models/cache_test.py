@@ -160,9 +160,9 @@ def test_contextual_positions_continue_while_decoding(
   config = create(encoding, contextual_positions=contextual, **kwargs)
   params = initial(config)
   want = full_pass(config, params, positions.create('standard'))
-  for prompt, next_width in (((2, 4), 4), ((5, 1), 5)):
+  for prompt in ((2, 4), (4, 1)):
     cache = cache_lib.create(config, 2, LENGTH, planned=PLANNED)
-    got = decoded(config, params, cache, prompt=prompt, next_width=next_width)
+    got = decoded(config, params, cache, prompt=prompt, next_width=4)
     for row, planned in enumerate(PLANNED):
       assert_close(got[row], want[row, :planned], 1e-5)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lengen_jax import models, testing
+from lengen_jax import models
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.positions import contextual, PerHead
 from tests import helpers
@@ -25,17 +25,18 @@ KINDS = (
   ('fire(init_threshold=8.)', 'repo'),
   ('rope', 'selective'),
 )
-SCHEMES = testing.contextual_specs()
-# Each encoding that uses contextual positions, with one scheme.
+# And terms of contents, bands, and a bias without parameters.
 PAIRS = [
   KINDS[0],
-  *(pytest.param(*pair, marks=pytest.mark.slow) for pair in KINDS[1:]),
   *(
-    pytest.param(spec, scheme, marks=pytest.mark.slow)
-    for n, spec in enumerate(testing.encoding_specs())
-    for scheme in [SCHEMES[n % len(SCHEMES)]]
-    if spec != 'nope' and testing.Properties(spec).takes_contextual(scheme)
-    if (spec, scheme) not in KINDS
+    pytest.param(*pair, marks=pytest.mark.slow)
+    for pair in (
+      *KINDS[1:],
+      ('pope', 'repo'),
+      ('transformer_xl', 'forget'),
+      ('dual_chunk(chunk=9, window=3)', 'selective'),
+      ('alibi', 'repo'),
+    )
   ),
 ]
 

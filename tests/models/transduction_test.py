@@ -39,6 +39,12 @@ ALIKE = {
   'ntk',
   'yarn',
   'llama3',
+  'longrope',
+  'linear',
+  'pope',
+  'rerope',
+  'self_extend',
+  'lm_infinite',
 }
 CASES = [
   *(

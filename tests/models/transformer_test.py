@@ -194,17 +194,8 @@ def moved_row(inputs, place):
   return inputs, jnp.zeros((V, E)).at[own].set(row)
 
 
-@pytest.mark.parametrize(
-  'encoding',
-  [
-    pytest.param('learned(max_position=8)', marks=pytest.mark.slow),
-    'sinusoidal',
-    pytest.param('rope, fire', marks=pytest.mark.slow),
-    pytest.param('t5(shared=True)', marks=pytest.mark.slow),
-  ],
-)
-def test_causality_by_gradient(encoding):
-  config = create(encoding)
+def test_causality_by_gradient():
+  config = create('sinusoidal')
   params = params_of(config)
   inputs, direction = moved_row(tokens(), 3)
 
@@ -471,8 +462,6 @@ def test_an_input_encoding_takes_the_first_layers_positions(
 @pytest.mark.parametrize(
   'remat, scan_layers, contextual',
   [
-    pytest.param('dots', False, 'none', marks=pytest.mark.slow),
-    pytest.param('full', False, 'none', marks=pytest.mark.slow),
     ('full', True, 'none'),
     pytest.param('dots', True, 'forget', marks=pytest.mark.slow),
     pytest.param('full', False, 'repo', marks=pytest.mark.slow),

@@ -8,6 +8,8 @@ from lengen_jax import reproduce
 from lengen_jax.reproduce import costs, parts, run
 from lengen_jax.training import runs as runs_lib
 
+ONE_LAYER = ('--config.model.num_layers=1',)
+
 
 def test_operations_of_the_base_model():
   config = parts.load_config('fire_c4.py:base', 'paper', [])
@@ -84,10 +86,13 @@ def test_remaining_runs_are_those_without_results(tmp_path, monkeypatch):
   assert not [*costs.remaining(experiment.parts, request)]
 
 
+@pytest.mark.one_world
 def test_runs_that_start_from_other_models(tmp_path, monkeypatch):
   monkeypatch.setattr(costs, '_TIMED_STEPS', 1)
   experiment = reproduce.get('randomized/table2')
-  request = parts.Request('tiny', (0,), (), str(tmp_path), experiment.name)
+  request = parts.Request(
+    'tiny', (0,), ONE_LAYER, str(tmp_path), experiment.name
+  )
   first, second = costs.remaining(experiment.parts, request)
   assert first.startswith('pretrained: 1 x 8 steps')
   assert second.startswith('finetuned: 3 x 8 steps')
@@ -121,7 +126,9 @@ def test_steps_of_each_architecture_are_timed(
 ):
   monkeypatch.setattr(costs, '_TIMED_STEPS', 1)
   experiment = reproduce.get(name)
-  request = parts.Request('tiny', (0,), (), str(tmp_path), experiment.name)
+  request = parts.Request(
+    'tiny', (0,), ONE_LAYER, str(tmp_path), experiment.name
+  )
   found = [*costs.remaining(experiment.parts, request)]
   assert [line.partition(' steps ')[0] for line in found] == lines
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.tpu_scripts import conftest
 
+pytestmark = pytest.mark.one_world
+
 FILES = sorted(conftest.SCRIPTS.glob('*.sh'))
 NOT_CALLED = ('env.sh', 'common.sh', 'cloud.sh', 'worker.sh')
 NAMES = [path.name for path in FILES if path.name not in NOT_CALLED]

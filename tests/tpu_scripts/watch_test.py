@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.one_world
+
 NONE = 'none - 0|none - 0'
 RUNNING = 'running - 60|running - 60'
 DONE = 'exited 0 99|exited 0 99'

@@ -10,9 +10,12 @@ import pytest
 
 from tests.tpu_scripts import conftest
 
-pytestmark = pytest.mark.skipif(
-  sys.platform != 'linux', reason='workers are Linux machines'
-)
+pytestmark = [
+  pytest.mark.one_world,
+  pytest.mark.skipif(
+    sys.platform != 'linux', reason='workers are Linux machines'
+  ),
+]
 
 # Makes an environment whose pip installs the `lengen` of the test.
 PYTHON = r"""

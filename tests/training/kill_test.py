@@ -108,7 +108,7 @@ def test_a_run_killed_at_random_repeats_one_that_is_not(tmp_path, environment):
 
   The first session ends by SIGTERM, with a status of its own.
   """
-  steps = 150 * (KILLS + 1)
+  steps = 80 * (KILLS + 1)
   changes = [f'--config.train.steps={steps}']
   finish(start(command(tmp_path / 'whole', *changes), environment))
   draw = random.Random(0)
@@ -123,7 +123,7 @@ def test_a_run_killed_at_random_repeats_one_that_is_not(tmp_path, environment):
     process = start(command(cut, *changes), environment)
     if kill % 5 < 4:
       # Some steps further, wherever that is in a step or a save.
-      wait_for(cut, reached[-1] + draw.randrange(1, 120), process)
+      wait_for(cut, reached[-1] + draw.randrange(1, 60), process)
     time.sleep(draw.uniform(0, 0.1 if kill % 5 < 4 else 3))
     assert process.poll() is None, process.communicate()[0][-3000:]
     process.kill()
@@ -208,7 +208,7 @@ def test_sigterm_to_one_of_two_in_a_long_validation(tmp_path, environment):
     '--config.train.checkpoint_every=10',
     '--config.train.evaluate_every=10',
     # Hundreds of batches.
-    '--config.eval.windows=40',
+    '--config.eval.windows=20',
     '--config.eval.batch_tokens=32',
   ]
 

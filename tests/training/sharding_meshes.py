@@ -1,14 +1,11 @@
 """Trains on meshes of up to sixteen devices; run by `sharding_test.py`.
 
-The argument is 'losses' or 'evaluation'. Prints losses and gradient norms as
-JSON, those of a single device first.
+Prints losses, gradient norms and scores as JSON, those of one device first.
 """
 
-import itertools
 import json
 import os
 import re
-import sys
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
 
@@ -27,12 +24,16 @@ jax.config.update('jax_num_cpu_devices', 16)
 jax.config.update('jax_disable_most_optimizations', True)
 
 ALONE = (1, 1, 1, 1)
+# One for each of MODELS.
 MESHES = (
-  (8, 1, 1, 1),
+  (1, 1, 1, 8),
   (1, 8, 1, 1),
   (2, 2, 2, 2),
   (1, 2, 2, 2),
   (2, 1, 4, 1),
+  (8, 1, 1, 1),
+  (1, 8, 1, 1),
+  (2, 2, 2, 2),
 )
 MODELS = (
   dict(encoding='fire', implementation='reference', num_layers=1),
@@ -133,27 +134,24 @@ def largest(text):
   return max(int(np.prod([int(n) for n in s.split(',')])) for s in shapes)
 
 
-def losses():
-  """Returns the losses of each model on one device and on one mesh."""
-  chosen = itertools.cycle(MESHES)
-  return [
-    [train(create(sizes, model))[0] for sizes in (ALONE, next(chosen))]
-    for model in MODELS
+def training():
+  """Losses on one device and a mesh; the largest arrays of the first model."""
+  trained = [
+    [train(create(sizes, model)) for sizes in (ALONE, mesh)]
+    for mesh, model in zip(MESHES, MODELS, strict=True)
   ]
+  losses = [[found for found, _ in both] for both in trained]
+  return {'losses': losses, 'pairs': [largest(text) for _, text in trained[0]]}
 
 
 def evaluation():
-  """Curves and texts on three meshes, and the largest array of two."""
+  """Curves and texts of a model on three meshes."""
   curves, written = zip(
     *(evaluate(create(sizes, MODELS[1])) for sizes in (ALONE, *MESHES[1:4:2])),
     strict=True,
   )
-  pairs = [
-    largest(train(create(sizes, MODELS[0]))[1])
-    for sizes in (ALONE, (1, 1, 1, 8))
-  ]
-  return {'curves': curves, 'written': written, 'pairs': pairs}
+  return {'curves': curves, 'written': written}
 
 
 if __name__ == '__main__':
-  print(json.dumps({'losses': losses, 'evaluation': evaluation}[sys.argv[1]]()))
+  print(json.dumps(training() | evaluation()))

@@ -28,11 +28,12 @@ from tests import helpers
 MeshConfig = training_config.MeshConfig
 
 
-def run(what):
-  """Runs `sharding_meshes.py` and returns what it printed."""
+@pytest.fixture(scope='module')
+def on_meshes():
+  """What `sharding_meshes.py` prints."""
   here = pathlib.Path(__file__)
   done = subprocess.run(
-    [sys.executable, here.with_name('sharding_meshes.py'), what],
+    [sys.executable, here.with_name('sharding_meshes.py')],
     env={**os.environ, 'PYTHONPATH': str(here.parents[2])},
     capture_output=True,
     text=True,
@@ -45,8 +46,8 @@ def run(what):
 
 
 @pytest.mark.slow
-def test_losses_are_those_of_one_device():
-  models_losses = run('losses')
+def test_losses_are_those_of_one_device(on_meshes):
+  models_losses = on_meshes['losses']
   for case, (alone, split) in enumerate(models_losses):
     np.testing.assert_allclose(split, alone, rtol=3e-6)
     # The control: another model, other losses.
@@ -54,16 +55,21 @@ def test_losses_are_those_of_one_device():
 
 
 @pytest.mark.slow
-def test_evaluation_on_a_mesh():
-  found = run('evaluation')
+def test_evaluation_on_a_mesh(on_meshes):
   for kind in ('curves', 'written'):
-    alone, *others = found[kind]
+    alone, *others = on_meshes[kind]
     assert len(others) == 2
     for one in others:
       np.testing.assert_allclose(one, alone, rtol=2e-6)
-  # With the sequence split over eight devices, each device holds the pairs of
-  # its own queries, so the keys are the largest array.
-  alone, split = found['pairs']
+
+
+@pytest.mark.slow
+def test_pairs_are_split(on_meshes):
+  """With the sequence over eight devices, each has pairs of its own queries.
+
+  The keys are then the largest array.
+  """
+  alone, split = on_meshes['pairs']
   assert split <= alone / 4
 
 

@@ -78,6 +78,11 @@ def test_two_processes(tmp_path):
   want = sweep.sweep(config, tmp_path / 'one')['runs']
   for run, other in zip(found, want, strict=True):
     assert len(run['points']) == 3
+    count, share = (run['operands'][name] for name in ('count', 'share'))
+    assert sum(map(sum, count)) == 40
+    for row, shares in zip(count, share, strict=True):
+      for examples, one in zip(row, shares, strict=True):
+        assert (one is None) == (examples == 0)
     for one, two in zip(run['points'], other['points'], strict=True):
       assert one['seed'] == two['seed']
       assert one['operands'] == two['operands']
@@ -109,20 +114,20 @@ def test_sigterm_saves_and_the_sweep_resumes(tmp_path, monkeypatch):
       assert one[name] == two[name]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures('untrained')
 def test_finished_runs_are_not_done_again(tmp_path, monkeypatch):
   first = sweep.sweep(tiny(runs='sinusoidal'), tmp_path)
-  trained = []
-  train = task_trainer.TaskTrainer.train
-  monkeypatch.setattr(
-    task_trainer.TaskTrainer,
-    'train',
-    lambda self, *a: trained.append(1) or train(self, *a),
-  )
+  trained, run_group = set(), sweep.run_group
+
+  def counted(program, points, folder, label):
+    trained.update((folder.name.split('-')[0], seed) for _, seed in points)
+    run_group(program, points, folder, label)
+
+  monkeypatch.setattr(sweep, 'run_group', counted)
   assert sweep.sweep(tiny(runs='sinusoidal'), tmp_path) == first
   assert not trained
   more = sweep.sweep(tiny(seeds=(0, 1, 2)), tmp_path)
-  assert trained
+  assert trained == {('sinusoidal', 2), ('rnn', 0), ('rnn', 1), ('rnn', 2)}
   assert [len(run['points']) for run in more['runs']] == [3, 3]
   assert more['runs'][0]['points'][:2] == first['runs'][0]['points']
   assert json.loads((tmp_path / 'results.json').read_text()) == more
@@ -235,6 +240,7 @@ def test_an_interrupted_sweep_says_what_is_unfinished(tmp_path, monkeypatch):
   assert not done['unfinished']
 
 
+@pytest.mark.one_world
 @pytest.mark.usefixtures('untrained')
 def test_maps_by_the_digits_of_both_operands(tmp_path):
   """They are means over seeds; points of an older sweep have none."""
@@ -267,21 +273,6 @@ def test_maps_by_the_digits_of_both_operands(tmp_path):
   assert path in sweep_report.write(new, tmp_path) and path.exists()
   page = (tmp_path / 'report.html').read_text()
   assert 'Digits of both operands' in page and 'data:image/png' in page
-
-
-@pytest.mark.slow
-def test_a_sweep_with_maps(tmp_path):
-  config = arithmetic.get_config('plain,tiny')
-  config.sweep.runs, config.eval.operand_examples = 'nope', 40
-  config.train.steps = 3
-  (run,) = sweep.sweep(config, tmp_path)['runs']
-  (point,) = run['points']
-  assert point['operands'] == run['operands']
-  count, share = (run['operands'][name] for name in ('count', 'share'))
-  assert sum(map(sum, count)) == 40
-  for row, shares in zip(count, share, strict=True):
-    for examples, one in zip(row, shares, strict=True):
-      assert (one is None) == (examples == 0)
 
 
 def _killed_config():
@@ -322,22 +313,17 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
       assert earlier[-1] == point[score] and len(earlier) == 3
     losses = point['trajectory']['loss']
     assert losses[0] != losses[1] != losses[2]
-  for call, before, after in (
-    # The checkpoint and the scores of step 3 are kept.
-    (5, [0, 0, 2, 3, 4], [3, 3, 4, 5, 6]),
-    # Step 5 is tested again.
-    (6, [0, 0, 2, 3, 4, 5], [3, 3, 4, 5, 6]),
-  ):
-    folder = tmp_path / str(call)
-    with monkeypatch.context() as patch:
-      seen = _kill(call, _killed_config(), folder, patch)
-      assert seen == before
-      assert scores(sweep.sweep(_killed_config(), folder)) == whole
-      assert seen[call:] == after
-    names = [path.name for path in folder.glob('kerple*/*')]
-    assert sorted(names) == [
-      f'learning_rate=0.001,seed={seed}.json' for seed in (0, 1)
-    ]
+  folder = tmp_path / 'cut'
+  with monkeypatch.context() as patch:
+    seen = _kill(6, _killed_config(), folder, patch)
+    assert seen == [0, 0, 2, 3, 4, 5]
+    assert scores(sweep.sweep(_killed_config(), folder)) == whole
+    # The checkpoint and the scores of step 3 are kept; step 5 is tested again.
+    assert seen[6:] == [3, 3, 4, 5, 6]
+  names = [path.name for path in folder.glob('kerple*/*')]
+  assert sorted(names) == [
+    f'learning_rate=0.001,seed={seed}.json' for seed in (0, 1)
+  ]
 
 
 def test_groups_that_were_interrupted(tmp_path, monkeypatch):
@@ -441,7 +427,7 @@ def test_devices_have_equally_many_points(
   assert caught.value.args == (2, trained)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures('untrained')
 def test_close_learning_rates_are_kept_apart(tmp_path):
   rates = (1e-3, 0.0010000001)
   results = sweep.sweep(
@@ -515,7 +501,7 @@ def test_the_command(tmp_path, capsys):
     '--config.eval.buckets=1',
     '--config.model.num_layers=1',
     '--config.sweep.seeds=(0,)',
-    '--config.sweep.runs=nope; rnn',
+    '--config.sweep.runs=rnn',
   ]
   assert not cli.main(
     ['sweep', f'--config={config}', f'--workdir={tmp_path}', *arguments]
@@ -530,7 +516,7 @@ def test_the_command(tmp_path, capsys):
   assert before == {name: (tmp_path / name).read_bytes() for name in files}
   rows = before['curves.csv'].decode().splitlines()
   assert rows[0] == 'run,learning_rate,seed,length,accuracy,exact,loss'
-  # Two runs, one seed and rate, four lengths.
-  assert len(rows) == 1 + 2 * 4
+  # One run, seed and rate, four lengths.
+  assert len(rows) == 1 + 4
   assert cli.main(['eval', f'--workdir={tmp_path}']) == 2
   assert 'holds a sweep' in capsys.readouterr().err
