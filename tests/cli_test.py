@@ -255,7 +255,7 @@ def test_export_for_transformers(tmp_path, trained, capsys):
   jax.tree.map(np.testing.assert_array_equal, params, want)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_an_export_has_the_tokenizer_of_the_first_checkpoint(tmp_path, capsys):
   """Also if the run began with another run."""
   llama = helpers.GOLDEN / 'checkpoints/llama3'

@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items):
 
   All but every nth case of tests marked some(n) are slow. Where compilation is
   slow, a quarter as many cases of every test are quick, and tests marked
-  `one_world` are slow.
+  `one_jax` are slow.
   """
   folder = pathlib.Path(__file__).parent
   places = {folder / name: n for n, name in enumerate(_FIRST)}
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items):
     mark = item.get_closest_marker('some')
     if item.get_closest_marker('slow'):
       continue
-    if item.get_closest_marker('one_world') and not _compiles_fast:
+    if item.get_closest_marker('one_jax') and not _compiles_fast:
       item.add_marker(pytest.mark.slow)
       continue
     test, _, _ = item.nodeid.partition('[')
@@ -88,8 +88,9 @@ def pytest_collection_modifyitems(items):
     seen[test] += 1
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure():
-  """Spares pytest's search for cycles, five times, among jax's programs."""
+  """Excludes jax's many objects from pytest's last garbage collections."""
   gc.freeze()
 
 

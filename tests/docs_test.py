@@ -2,7 +2,7 @@
 
 Blocks of Python run top to bottom; one that begins with `# name.py` is a file
 of that name. Commands of `sh` blocks run too, at the size `tiny` where they ask
-for `cpu`, and comparisons with their last run only. What needs data, a pod
+for `cpu`, comparisons and sweeps with one run. What needs data, a pod
 or hours is marked `sh notest`: that these commands exist, take these flags, and
 that these fields are in the config, is checked all the same.
 """
@@ -117,7 +117,7 @@ def write_files(page, folder):
 
 
 def small(words):
-  """A command at the size `tiny` with one layer, and at one length."""
+  """A command at the size `tiny`: one layer, one length, one run of a sweep."""
   words = [re.sub(r'([:,])cpu$', r'\1tiny', word) for word in words]
   words = [re.sub(r'(configs/pretrained.py:.*)', r'\1,tiny', x) for x in words]
   fields = {}

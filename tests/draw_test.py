@@ -7,8 +7,6 @@ import pytest
 
 from docs import draw
 
-pytestmark = pytest.mark.one_world
-
 # A picture is alike if its numbers are: sums of floats differ by machine.
 _NUMBER = re.compile(r'-?\d+\.?\d*')
 _TOLERANCE = 0.2

@@ -70,7 +70,7 @@ def test_matrices_are_mean_weights(tiny_config, assert_close):
     assert_close(even, want / want.sum(-1, keepdims=True))
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_alibi_keeps_to_the_diagonal_and_learned_is_refused(
   tiny_config, tmp_path
 ):

@@ -79,7 +79,7 @@ SPECS = [
   for spec in testing.encoding_specs()
   if spec.split('(')[0] in ('nope', 'alibi', 'kerple_log', 'fire')
 ]
-# Causal rows on a TPU, and grouped heads on a GPU, have tests below.
+# Causal rows on a TPU, and grouped heads on a GPU, have tests below, some slow.
 QUICK = [
   ('tpu', 'kerple_log', 'causal, grouped heads, scaled logits'),
   ('tpu', 'fire(init_threshold=8.)', 'both directions, given positions'),
@@ -365,15 +365,14 @@ def test_a_bias_per_key_from_positions_per_head(monkeypatch, options):
     assert np.abs(a - b).max() <= tolerance * scale
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   'chip, num_heads, head_dim, batch',
   [
     # Keys in common; a copy for each half of a register; for each head.
     ('tpu', 4, 128, 1),
-    ('tpu', 8, 64, 2),
-    ('tpu', 6, 64, 1),
-    ('gpu', 6, 64, 1),
+    pytest.param('tpu', 8, 64, 2, marks=pytest.mark.slow),
+    pytest.param('tpu', 6, 64, 1, marks=pytest.mark.slow),
+    pytest.param('gpu', 6, 64, 1, marks=pytest.mark.slow),
   ],
   indirect=['chip'],
 )

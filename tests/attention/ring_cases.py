@@ -32,7 +32,7 @@ CASES = {
   ),
   'fire, anchored': ('fire', {'bias_form': 'anchored'}),
   'fire, packed': ('fire', {'PACKED': True}),
-  'bfloat16': ('alibi', {'DTYPE': jnp.bfloat16}),
+  'bfloat16': ('kerple_log', {'DTYPE': jnp.bfloat16}),
   't5, bidirectional, lengths': ('t5', {'causal': False, 'LENGTHS': True}),
   'linear, per head, sink logits': (
     'linear(learned=True)',

@@ -16,7 +16,7 @@ from tests.attention import ring_cases
 
 
 def check(name, error, of_parameters, steps, devices):
-  # In bfloat16, the gradient of a constant in the bias is rounding alone.
+  # Outputs and gradients in bfloat16 are rounded.
   rounding = 1e4 if 'bfloat16' in name else 1.0
   assert error <= 1e-6 * rounding, name
   assert of_parameters <= 1e-5 * rounding, name

@@ -98,7 +98,7 @@ def tiny(**changes):
   return config
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_a_run_trains_on_chunks(tmp_path, monkeypatch):
   seen = []
   draw = pose.Pose.draw

@@ -131,7 +131,7 @@ OPTIONS = {
       pytest.param(spec, option, marks=pytest.mark.slow)
       for spec, option in (
         *itertools.product([SPECS[3]], OPTIONS),
-        (SPECS[0], 'per_head'),
+        (SPECS[4], 'per_head'),
         (SPECS[1], 'bidirectional'),
         (SPECS[2], 'per_head'),
         (SPECS[4], 'window'),

@@ -154,7 +154,7 @@ def test_what_contents_add_to_values_is_no_weight(assert_close):
   assert_close(output(got, values, kernel, extra), want)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_packed_rows(assert_close):
   config = create(
     encoding='fire',
@@ -218,7 +218,7 @@ def test_scanned_layers_and_bfloat16():
   np.testing.assert_allclose(want.sum(-1), 1, rtol=1e-5)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_encoder_and_decoder_have_names_of_their_own():
   config = create(encoding='alibi', architecture='encoder_decoder')
   given = data_windows.pair_batch(
@@ -258,7 +258,7 @@ def entropies(windows, lengths=None, params=None, **fields):
   return list(found)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 @pytest.mark.parametrize('architecture', ['encoder'])
 def test_entropy_of_even_attention(windows, architecture):
   """Without logits, ln of the number of keys that each query sees."""
@@ -318,7 +318,7 @@ def test_an_encoder_reads_the_same_masked_text_at_every_length(
     np.testing.assert_array_equal(read[length], windows.recut(read[32], length))
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_log_n_keeps_entropy_lower_beyond_the_training_length(windows):
   plain = entropies(windows)
   scaled = entropies(windows, attention_scale='log_n(train_length=8)')

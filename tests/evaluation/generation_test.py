@@ -233,7 +233,7 @@ def test_refuses_sampling_options(options, message):
     EvalConfig(lengths=(8,), batch_tokens=8, **options)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_first_inputs_are_given_or_part_of_the_prompts():
   config, params = model()
   some = prompts((3, 26, 7))
@@ -324,7 +324,7 @@ def test_stops_when_all_have_ended(devices):
   assert [len(ids) for ids in got] == [0] * len(LENGTHS)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_what_just_fits_is_not_refused_for_its_padding():
   # 19 tokens of prompt would be padded to 24.
   most = 19 + NEW
@@ -337,7 +337,7 @@ def test_what_just_fits_is_not_refused_for_its_padding():
     written(*model('rope'), scheme, lengths=(3, 20))
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_what_goes_by_the_slots_gets_no_padding():
   config, params = model('transformer_xl(official_compat=True)')
   lengths = (3, 5, 3)

@@ -146,7 +146,7 @@ def test_a_diverged_model_says_so(windows):
     assert one.loss is None and 'not finite' in one.refused
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_what_cannot_go_on_says_so(windows):
   _, _, losses = curve(windows, 'learned(max_position=16)', lengths=(16, 64))
   assert [one.loss is None for one in losses] == [False, True]
@@ -158,7 +158,7 @@ def test_what_cannot_go_on_says_so(windows):
   assert losses[1].perplexity is None and losses[1].bits_per_byte(1) is None
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_dynamic_interpolation_goes_by_the_evaluated_length(windows):
   _, _, plain = curve(windows, 'rope', lengths=(16, 64))
   _, _, dynamic = curve(

@@ -90,7 +90,7 @@ def test_equals_the_full_pass_over_each_row(encoding, kwargs, monkeypatch):
   assert reported[-1] == len(SIZES) and reported == sorted(reported)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_greedy_is_that_each_token_is_the_most_probable():
   config, params = model()
   row = [7, 8]
@@ -103,7 +103,7 @@ def test_greedy_is_that_each_token_is_the_most_probable():
   assert found[0].log_prob > found[1].log_prob
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 @pytest.mark.some(2)
 @pytest.mark.parametrize(
   'scheme',

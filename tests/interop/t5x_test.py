@@ -38,7 +38,9 @@ NETWORKS = {
 # And inside attention.
 NETWORKS |= {
   f'{name}-attention': dict(
-    attention={'encoding': spec}, scan=name != 'fire', remat=name == 't5'
+    attention={'encoding': spec},
+    scan=name != 'fire',
+    remat=name == 'kerple_log',
   )
   for name, spec in ADDITIVE.items()
 }

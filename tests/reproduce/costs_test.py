@@ -86,7 +86,7 @@ def test_remaining_runs_are_those_without_results(tmp_path, monkeypatch):
   assert not [*costs.remaining(experiment.parts, request)]
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_runs_that_start_from_other_models(tmp_path, monkeypatch):
   monkeypatch.setattr(costs, '_TIMED_STEPS', 1)
   experiment = reproduce.get('randomized/table2')

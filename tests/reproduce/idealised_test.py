@@ -11,8 +11,6 @@ from lengen_jax import errors
 from lengen_jax.analysis import plots
 from lengen_jax.reproduce import idealised
 
-pytestmark = pytest.mark.one_world
-
 FIGURES = (
   'figure_1',
   'figure_2',

@@ -247,6 +247,21 @@ def test_what_is_done_is_not_done_again(done, monkeypatch):
 
 
 @pytest.mark.slow
+def test_changes_of_outputs(tmp_path):
+  found = run.reproduce(
+    reproduce.get('su/order'), 'tiny', tmp_path, (0,), ONE_LAYER
+  )
+  (row,) = found['parts'][1]['rows']
+  redrawn, permuted, ratio = row['value']
+  assert ratio == pytest.approx(redrawn / permuted)
+  # A model that is hardly trained has not learned to ignore the draw.
+  assert 0 < permuted < redrawn / 2
+  path = tmp_path / found['folder'] / 'order/order.csv'
+  (line,) = csv.DictReader(path.open())
+  assert float(line['positions redrawn']) == pytest.approx(redrawn)
+
+
+@pytest.mark.slow
 def test_processes_can_train_other_seeds(done, monkeypatch):
   """A seed of a loss curve is locked, or a whole sweep."""
   root, *_ = done

@@ -118,7 +118,7 @@ def test_integers(spec):
       assert seen == [{size} for size in sizes]
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_padded_answers():
   """The longest answer that operands of these lengths have."""
   task = create("multiplication(format='reversed', pad=True)")
@@ -126,7 +126,7 @@ def test_padded_answers():
   assert create('subtraction(pad=True)').answer('100-099') == '001'
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_hints_are_consecutive_and_fit():
   task = create("addition(format='reversed', pad=True, index_hints=True)")
   starts = set()
@@ -144,7 +144,7 @@ def test_hints_are_consecutive_and_fit():
   assert inputs.max() == task.vocab_in - 1
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_first_digits():
   """A number has no leading zero, but 0 is a number of one digit."""
   task = create('addition')
@@ -169,7 +169,7 @@ def test_parity(scratchpad):
     assert roles.tolist() == [[1, 2, 3, 0, 1, 2, 3]]
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_reversed_parity():
   """The parities start at the last bit, and descend with its roles."""
   task = create("parity(format='reversed')")
@@ -236,7 +236,7 @@ def test_largest_role(spec):
     assert task.largest_role(n) - 1 <= found <= task.largest_role(n)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_answers_that_are_too_long_have_no_roles():
   for spec, question, answer in [
     ('algorithmic/reverse', '1 2 3', '3 2 1 5 5'),
@@ -251,7 +251,7 @@ def test_answers_that_are_too_long_have_no_roles():
     assert roles.min() == -1
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_roles_of_n_by_m_multiplication_descend():
   """T - 1 - j at digits of significance j and T at signs, T = N + M."""
   keys = "format='reversed', pad=True, second_digits=2"
@@ -334,7 +334,7 @@ def test_scratchpads(spec):
     assert task.output_length(4) == (5 * 4 + 4 if '3' in spec else 4 * 15)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_scratchpads_by_hand():
   keys = "format='reversed', pad=True, scratchpad=True"
   task = create(f'addition(operands=3, {keys})')
@@ -356,7 +356,7 @@ def test_scratchpads_by_hand():
   assert row['roles'].tolist() == want
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_rows_have_their_own_lengths_and_roles():
   """Answers follow their questions; the end and padding have no role."""
   task = create("addition(format='reversed', pad=True, lengths='uniform')")
@@ -421,7 +421,7 @@ def test_refuses_characters():
     create('addition(index_hints=True)').encode('a1+a2', 'cy3')
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_hints_need_operands_as_long_as_a_plain_answer():
   """Else equal hints would mark digits of other significance."""
   keys = 'index_hints=True, pad=True, pad_operands=False'

@@ -157,7 +157,7 @@ def test_refuses_rows():
     task.mask(np.zeros((2, 5), int), 5)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 @pytest.mark.parametrize(
   'task, question',
   [

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tpu_scripts import conftest
 
-pytestmark = pytest.mark.one_world
+pytestmark = pytest.mark.one_jax
 
 FILES = sorted(conftest.SCRIPTS.glob('*.sh'))
 NOT_CALLED = ('env.sh', 'common.sh', 'cloud.sh', 'worker.sh')

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.one_world
+pytestmark = pytest.mark.one_jax
 
 NONE = 'none - 0|none - 0'
 RUNNING = 'running - 60|running - 60'

@@ -11,7 +11,7 @@ import pytest
 from tests.tpu_scripts import conftest
 
 pytestmark = [
-  pytest.mark.one_world,
+  pytest.mark.one_jax,
   pytest.mark.skipif(
     sys.platform != 'linux', reason='workers are Linux machines'
   ),

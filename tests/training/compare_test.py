@@ -128,7 +128,7 @@ def test_name():
   assert runs_lib.name(runs_lib.Run('rope', 'y', 'x')) == 'rope | y | x'
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   tiny_config.eval.lengths = (32, 64)
   tiny_config.train.steps = 4
@@ -246,7 +246,7 @@ def test_one_training_is_tested_as_several_runs(
   assert len(steps) == 1
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_losses_along_training(tmp_path, tiny_config, monkeypatch):
   """They are those of the checkpoints, also after an interruption."""
   tiny_config.eval.lengths, tiny_config.eval.steps = (32, 64), (1, 2, 5)

@@ -172,7 +172,6 @@ def outcome(saved):
   return 'right' if step == STEPS[-1] else 'older'
 
 
-@pytest.mark.one_world
 def test_no_damage_gives_a_wrong_state(saved):
   rng = random.Random(0)
   counts = collections.Counter()

@@ -264,7 +264,7 @@ def outcome(folder):
   return validated, states, best, numbers(folder)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_sigterm_in_a_validation_saves_and_the_run_resumes(
   tmp_path, tiny_config, corpus, monkeypatch
 ):
@@ -305,7 +305,7 @@ def test_sigterm_in_a_validation_saves_and_the_run_resumes(
   assert len(calls) == batches
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_the_best_checkpoint_stays(tmp_path, tiny_config, corpus, monkeypatch):
   tiny_config.train.checkpoint_every = 1
   tiny_config.train.evaluate_every = 2

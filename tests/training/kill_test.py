@@ -104,11 +104,11 @@ def wait_for(workdir, step, process, timeout=200):
 
 
 def test_a_run_killed_at_random_repeats_one_that_is_not(tmp_path, environment):
-  """Kills come before, in and after saves, and while a run restarts.
+  """Kills come before, in and after saves; of many, some at a restart.
 
   The first session ends by SIGTERM, with a status of its own.
   """
-  steps = 80 * (KILLS + 1)
+  steps = 100 * KILLS + 120
   changes = [f'--config.train.steps={steps}']
   finish(start(command(tmp_path / 'whole', *changes), environment))
   draw = random.Random(0)

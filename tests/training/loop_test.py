@@ -105,7 +105,7 @@ def test_no_steps_keep_the_initial_state(tmp_path, tiny_config, corpus):
     jax.tree.map(np.testing.assert_array_equal, found.state, initial)
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_training_learns(tmp_path, tiny_config, corpus):
   tiny_config.train.steps = tiny_config.train.checkpoint_every = 60
   loop.train(tiny_config, tmp_path, corpus=corpus)

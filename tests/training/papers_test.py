@@ -180,6 +180,22 @@ def test_narrativeqa_at_every_length(run, pretrained):
 
 
 @pytest.mark.slow
+def test_glue_and_superglue(run, pretrained):
+  _, source = pretrained
+  results, _ = run(
+    'glue',
+    'glue_superglue.py:tiny',
+    f'--config.train.init_from={source}',
+    '--config.train.steps=1',
+    '--config.train.checkpoint_every=1',
+    '--config.eval.examples=1',
+  )
+  (length,) = results['lengths']
+  assert len(results['scores'][str(length)]) == 16
+  assert 0 <= results['average'][str(length)] <= 100
+
+
+@pytest.mark.slow
 def test_imagenet(run):
   results, _ = run('imagenet', 'randomized_imagenet.py:tiny')
   curve = check_curve(results, 2)

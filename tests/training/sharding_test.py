@@ -37,7 +37,7 @@ def on_meshes():
     env={**os.environ, 'PYTHONPATH': str(here.parents[2])},
     capture_output=True,
     text=True,
-    timeout=900,
+    timeout=1800,
   )
   assert done.returncode == 0, done.stderr[-3000:]
   # The compiler says so where it moves whole arrays for want of a better way.

@@ -240,7 +240,7 @@ def test_an_interrupted_sweep_says_what_is_unfinished(tmp_path, monkeypatch):
   assert not done['unfinished']
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 @pytest.mark.usefixtures('untrained')
 def test_maps_by_the_digits_of_both_operands(tmp_path):
   """They are means over seeds; points of an older sweep have none."""

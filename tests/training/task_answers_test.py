@@ -116,7 +116,7 @@ def test_refuses_what_it_cannot_score():
     create(architecture='encoder')
 
 
-@pytest.mark.one_world
+@pytest.mark.one_jax
 def test_a_point_that_diverged_has_no_score():
   """The other points are scored."""
   program = create(examples=4)
