@@ -126,8 +126,8 @@ scale `hours` before them. The history does not show this for `study/protocol`:
 the commits of its settings and runs are one there.
 
 In `study/interpolation`, the rows `kerple_log`, `alibi` and `fire` are those
-recorded for `study/biases`. Of `study/text`, the rows `fire`, `raw distance`,
-`log of the distance` and `rope` are not trained yet.
+recorded for `study/biases`. Of `study/text`, the rows `raw distance`, `log of
+the distance` and `rope` are not trained yet.
 
 On text, runs with random positions draw one sample of the positions 0 to 2047
 for each batch; `range 3x` draws from three times as many. The tasks copy and
