@@ -2,9 +2,9 @@
 
 Blocks of Python run top to bottom; one that begins with `# name.py` is a file
 of that name. Commands of `sh` blocks run too, at the size `tiny` where they ask
-for `cpu`, comparisons and sweeps with one run. What needs data, a pod
-or hours is marked `sh notest`: that these commands exist, take these flags, and
-that these fields are in the config, is checked all the same.
+for `cpu`, comparisons and sweeps with one run. What needs data, a pod or hours
+is marked `sh notest`: that these commands exist, take these flags, and that
+these fields are in the config, is checked all the same.
 """
 
 import ast
