@@ -31,7 +31,7 @@ _HEAD = """\
 
 Results of `lengen reproduce`, next to the figures of the papers. `make results`
 generates this page from [results/](results/), which has one file for each
-experiment and scale, with every score of every seed.
+experiment and scale, and for a replication, with every score of every seed.
 
 Scales: `paper` is the paper's setting; `small` uses a smaller model and fewer
 steps, so that an experiment which trains one size on one corpus takes at most
@@ -99,6 +99,14 @@ The models with sinusoidal positions of `su/mlm` at `hours` were trained after
 the results of those with RoPE had been seen. Of `randomized/table1` at `hours`,
 the results of RoPE, sin/cos, SHAPE, ALiBi and KERPLE had been seen before the
 other rows were trained.
+
+A *replication* repeats rows of an experiment with seeds that no earlier result
+has, and judges claims on these seeds alone. Its rows and the number of its
+seeds are chosen from the earlier results, before it is trained:
+
+- `fire/table4`, seeds 3 to 6, rows `fire`, `fire, no threshold` and `kerple`,
+  for F3, threshold: if the differences and variances are those of seeds 0 to 2,
+  the replication refutes it with probability 0.99.
 
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
@@ -170,7 +178,7 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
     for path in sorted(folder.glob('*.json'))
     if (found := files.read_json(path))['name'] in order
   ]
-  results.sort(key=lambda found: (order.index(found['name']), found['scale']))
+  results.sort(key=lambda found: (order.index(found['name']), _scale(found)))
   head = ['claim', 'says', 'experiment', 'scale', 'seeds', 'verdict', 'effect']
   rows = []
   pairs = [(e, c) for e in experiments.values() for c in e.claims]
@@ -193,7 +201,7 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
 
 def _advice(results: Sequence[Results]) -> list[str]:
   """Returns a section with those of `study.ADVICE` that were measured."""
-  measured = {one['name']: one for one in results if one['scale'] == 'hours'}
+  measured = {one['name']: one for one in results if _scale(one) == 'hours'}
   lines: list[str] = []
   for one in study_lib.ADVICE:
     if one.experiment in measured:
@@ -248,12 +256,13 @@ def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
   """Returns (scale, seeds, verdict, effect) of a claim as now defined."""
   judged = claims.judge(claim, found)
   # The anchor that code hosts derive from a section's heading.
-  anchor = f'{found["name"]}-scale-{found["scale"]}'.replace('/', '').lower()
+  anchor = f'{found["name"]}-scale-{_scale(found)}'.lower()
+  anchor = anchor.replace('/', '').replace(', ', '-')
   effects = [one for one in judged['comparisons'] if one['effect'] is not None]
   effects.sort(key=lambda one: one['effect'])
   ends = [_effect(one) for one in (*effects[:1], *effects[-1:])]
   return (
-    f'[{found["scale"]}](#{anchor})',
+    f'[{_scale(found)}](#{anchor})',
     len(found['seeds']),
     reproduction.verdict(judged) + _scope(judged, found),
     ' .. '.join(dict.fromkeys(ends)),
@@ -282,7 +291,7 @@ def _scope(judged: Results, found: Results) -> str:
 def _section(found: Results) -> list[str]:
   seeds = ', '.join(map(str, found['seeds']))
   lines = [
-    f'## {found["name"]}, scale {found["scale"]}',
+    f'## {found["name"]}, scale {_scale(found)}',
     '',
     f'{found["title"][0].upper()}{found["title"][1:]}. `{found["command"]}`, '
     f'seeds {seeds}, commit {str(found["commit"])[:12]}; every figure of every '
@@ -312,8 +321,9 @@ def _section(found: Results) -> list[str]:
 
 
 def left_out(found: Results) -> list[str]:
-  """Returns a line for each part and row that the scale omits."""
+  """Returns a line for each part and row that results omit."""
   experiment = reproduce.EXPERIMENTS[found['name']]
+  where = 'in the replication' if _replicates(found) else 'at this scale'
   measured = {part['name']: part['rows'] for part in found['parts']}
   lines = []
   for part in experiment.parts:
@@ -321,11 +331,11 @@ def left_out(found: Results) -> list[str]:
       names = [row['name'] for row in measured[part.name]]
       rows = '; '.join(row.name for row in part.rows if row.name not in names)
       if rows:
-        lines.append(f'left out of {part.name} at this scale: {rows}')
+        lines.append(f'left out of {part.name} {where}: {rows}')
   # Separated by semicolons, because names contain commas.
   parts = '; '.join(p.name for p in experiment.parts if p.name not in measured)
   if parts:
-    lines.append(f'left out at this scale: {parts}')
+    lines.append(f'left out {where}: {parts}')
   full = max(len(experiment.seeds), len(experiment.seeds_at(found['scale'])))
   if len(found['seeds']) < full:
     lines.append(f'{len(found["seeds"])} seeds, at full size {full}')
@@ -339,9 +349,21 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
   yield from (line(head), '|' + '---|' * len(head), *map(line, rows))
 
 
+def _replicates(found: Results) -> bool:
+  """Returns whether results have none of the default seeds."""
+  experiment = reproduce.EXPERIMENTS[found['name']]
+  return {*found['seeds']}.isdisjoint(experiment.seeds_at(found['scale']))
+
+
+def _scale(found: Results) -> str:
+  """Returns the scale of results, and whether they are a replication."""
+  return found['scale'] + (', replication' if _replicates(found) else '')
+
+
 def _file(found: Results) -> str:
   """Returns the name of a result file."""
-  return f'{found["name"].replace("/", "_")}_{found["scale"]}.json'
+  name = f'{found["name"]}_{_scale(found)}.json'
+  return name.replace('/', '_').replace(', ', '_')
 
 
 def _picture(found: Results, part: Results) -> str:

@@ -166,11 +166,56 @@ def test_what_a_scale_leaves_out_is_said():
   assert parts == 'left out at this scale: c4'
 
 
+def test_a_replication_is_kept_beside_the_first_results(tmp_path):
+  name = 'fire_table7_hours.json'
+  first = json.loads((DOCS / 'results' / name).read_text())
+  # The verdict of the replication is about its own scores.
+  (part,) = first['parts']
+  rows = []
+  for row in part['rows']:
+    worse = 1.0 if row['name'] == 'without' else 0.0
+    rows.append(
+      row
+      | {
+        'values': [[x + worse for x in scores] for scores in row['values']],
+        'trajectory': {
+          **row['trajectory'],
+          'values': [
+            [[x + worse for x in scores] for scores in steps]
+            for steps in row['trajectory']['values']
+          ],
+        },
+      }
+    )
+  again = first | {'seeds': [3, 4, 5], 'parts': [part | {'rows': rows}]}
+  for number, found in enumerate((first, again)):
+    folder = tmp_path / f'runs{number}' / 'fire/table7/hours'
+    folder.mkdir(parents=True)
+    (folder / 'reproduction.json').write_text(json.dumps(found))
+    results_page.main(tmp_path / f'runs{number}', tmp_path / 'docs')
+  results = tmp_path / 'docs/results'
+  assert {path.name for path in results.iterdir()} == {
+    name,
+    'fire_table7_hours_replication.json',
+  }
+  assert json.loads((results / name).read_text())['seeds'] == [0, 1, 2]
+  text = (tmp_path / 'docs/results.md').read_text()
+  assert '## fire/table7, scale hours, replication' in text.splitlines()
+  (line,) = (x for x in text.splitlines() if '| [hours, replication]' in x)
+  assert '(#firetable7-scale-hours-replication) | 3 | refuted (2 fails' in line
+  (line,) = (x for x in text.splitlines() if '| [hours](' in x)
+  assert '| 3 | not seen (2 unclear' in line
+  again['parts'] = [part | {'rows': rows[:1]}]
+  assert results_page.left_out(again) == [
+    f'left out of c4 in the replication: {rows[1]["name"]}'
+  ]
+
+
 def test_the_readme_counts_the_verdicts():
   page = (DOCS / 'results.md').read_text()
   claims = re.findall(r'^\| [A-Z][0-9]+[^|]*(?:\|[^|]*){5}\|', page, re.M)
   # The README counts the verdicts of laptop scale.
-  claims = [line for line in claims if '| [hours]' not in line]
+  claims = [line for line in claims if '| [hours' not in line]
   found = collections.Counter(
     re.match('[a-z ]+', line.split('|')[6].strip())[0].strip()
     for line in claims
