@@ -31,10 +31,11 @@ def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
   if missing := [name for name in names if name not in far]:
     have = 'has' if len(missing) == 1 else 'have'
     text += f'; {len(missing)} {have} no value at {long}{_few(missing)}'
-  return f'{text}.{_order_over_training(results, names, long)}'
+  order = order_over_training(results, names, long)
+  return f'{text}. {order}' if order else f'{text}.'
 
 
-def _order_over_training(
+def order_over_training(
   results: Mapping[str, Any], names: Sequence[str], length: int
 ) -> str:
   """Returns whether the order of runs changed over the last doubling of steps.
@@ -42,11 +43,13 @@ def _order_over_training(
   It is '' unless all runs were also evaluated at some step up to half of the
   last one.
   """
+  if len(names) < 2:
+    return ''
   found = [curve.get('trajectory') or {} for curve in results['curves']]
   steps = [*set.intersection(*({*one.get('steps', ())} for one in found))]
   halves = [step for step in steps if 2 * step <= max(steps)]
   column = results['lengths'].index(length)
-  if len(names) < 2 or not halves:
+  if not halves:
     return ''
 
   def losses(step: int) -> dict[str, float | None]:
@@ -64,12 +67,15 @@ def _order_over_training(
   def order(losses: Mapping[str, Any]) -> list[str]:
     return sorted(known, key=lambda name: round(losses[name], 3))
 
-  text = f' From step {half} to {last}, the order of the runs at {length} '
-  pairs = zip(order(before), order(after), strict=True)
-  moved = sum(a != b for a, b in pairs)
+  text = f'From step {half} to {last}, the order of the runs at {length} '
+  earlier, later = order(before), order(after)
+  moved = sum(a != b for a, b in zip(earlier, later, strict=True))
   if not moved:
     return f'{text}does not change.'
-  return f'{text}changes in {moved} of {len(known)} places.'
+  text += f'changes in {moved} of {len(known)} places'
+  if earlier[0] != later[0]:
+    text += f', the best run from {earlier[0]} to {later[0]}'
+  return f'{text}.'
 
 
 def of_scores(results: Mapping[str, Any], unit: str, scale: float) -> str:

@@ -7,13 +7,14 @@ import pathlib
 import statistics
 from typing import Any
 
-from lengen_jax.analysis import page, plots, tables
+from lengen_jax.analysis import finding, page, plots, tables
 from lengen_jax.training import files as files_lib
 from lengen_jax.types import PathLike
 
 # Name of the results file, in the folder of an experiment and scale.
 RESULTS = 'reproduction.json'
 _FIELDS = ('name', 'title', 'seeds', 'parts', 'summary', 'claims')
+_UNMEASURED = 'not measured'
 
 Results = dict[str, Any]
 
@@ -132,7 +133,7 @@ def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
     body.append(page.element('h2', 'Claims'))
   for claim in found['claims']:
     body.append(page.element('p', _judged(claim)))
-    body.append(page.listing(_against(claim)))
+    body.append(page.listing(against(claim)))
   body.append(page.element('p', page.download(RESULTS, json.dumps(found))))
   path = folder / 'report.html'
   files_lib.write_text(path, page.document(found['name'], *body))
@@ -257,9 +258,21 @@ def draw_trajectories(part: Results, path: pathlib.Path) -> None:
   For a sweep, it is the first column. For loss by length, it is the loss of
   long contexts minus that at the training length.
   """
-  rows = [row for row in part['rows'] if 'trajectory' in row]
-  names = [row['name'] for row in rows]
   columns, unit = part['columns'], part['unit']
+  names, tested = _means_by_step(part)
+  if isinstance(columns[0], str):
+    curves = [
+      (one['steps'], plots.floats([scores[0] for scores in one['loss']]))
+      for one in tested
+    ]
+    plots.write(path, plots.by_step, curves, names, f'{columns[0]}, {unit}')
+    return
+  plots.write(path, plots.trajectories, _curves(part, tested), names, unit)
+
+
+def _means_by_step(part: Results) -> tuple[list[str], list[Results]]:
+  """Returns the rows with trajectories, and their means over seeds."""
+  rows = [row for row in part['rows'] if 'trajectory' in row]
   tested = []
   for row in rows:
     by_step = zip(*row['trajectory']['values'], strict=True)
@@ -271,20 +284,17 @@ def draw_trajectories(part: Results, path: pathlib.Path) -> None:
       for seeds in by_step
     ]
     tested.append({'steps': row['trajectory']['steps'], 'loss': means})
-  if isinstance(columns[0], str):
-    curves = [
-      (one['steps'], plots.floats([scores[0] for scores in one['loss']]))
-      for one in tested
-    ]
-    plots.write(path, plots.by_step, curves, names, f'{columns[0]}, {unit}')
-    return
+  return [row['name'] for row in rows], tested
+
+
+def _curves(part: Results, tested: Sequence[Results]) -> Results:
+  """Returns means over seeds in the format of `compare`."""
   scale = part['train_length']
-  results = {
-    'lengths': [int(scale * column) for column in columns],
+  return {
+    'lengths': [int(scale * column) for column in part['columns']],
     'train_length': scale,
     'curves': [{'trajectory': one} for one in tested],
   }
-  plots.write(path, plots.trajectories, results, names, unit)
 
 
 def _spread(part: Results, row: Results, n: int) -> str:
@@ -332,6 +342,12 @@ def notes(part: Results) -> list[str]:
     found.append(
       'intervals include the variance due to the number of test examples'
     )
+  if part['kind'] == 'curves':
+    names, tested = _means_by_step(part)
+    curves = _curves(part, tested)
+    longest = curves['lengths'][-1]
+    if order := finding.order_over_training(curves, names, longest):
+      found.append(order[0].lower() + order[1:-1])
   return found
 
 
@@ -349,23 +365,48 @@ def _by_step(claim: Results) -> str:
   steps = claim.get('by_step', [])
   groups = [[*each] for _, each in itertools.groupby(steps, lambda one: one[1])]
   if len(groups) == 1:
+    if groups[0][0][1] == _UNMEASURED:
+      return ''
     return f'; at all steps tested, from {steps[0][0]} on'
   changes = (f'{each[0][1]} from step {each[0][0]}' for each in groups)
   return '; ' + ', '.join(changes) if groups else ''
 
 
+def effects(claim: Results) -> str:
+  """Returns the least and the greatest effect of a claim, '' if it has none.
+
+  Each has its 90 % interval.
+  """
+  found = [one for one in claim['comparisons'] if one['effect'] is not None]
+  found.sort(key=lambda one: one['effect'])
+  ends = [effect(one) for one in (*found[:1], *found[-1:])]
+  return ' .. '.join(dict.fromkeys(ends))
+
+
+def effect(comparison: Results, sign: str = '+') -> str:
+  """Returns the effect of a comparison and its 90 % interval."""
+  text = f'{comparison["effect"]:{sign}.3g}'
+  if interval := comparison['interval']:
+    text += ' [{}]'.format(', '.join(f'{end:{sign}.3g}' for end in interval))
+  return text
+
+
 def _judged(claim: Results) -> str:
-  return f'{claim["key"]}: {claim["text"]}: {verdict(claim)}'
+  text = f'{claim["key"]}: {claim["text"]}: {verdict(claim)}'
+  found = effects(claim)
+  return f'{text}; effect {found}' if found else text
 
 
-def _against(claim: Results) -> list[str]:
-  """Returns the comparisons that do not hold, one line each."""
+def against(
+  claim: Results, outcomes: Sequence[str] = ('fails', 'unclear', _UNMEASURED)
+) -> list[str]:
+  """Returns the comparisons with these outcomes, one line each."""
   return [
     f'{one["outcome"]}: {_name(one["low"])} < {_name(one["high"])}'
     + _margin(one)
-    + ('' if one['effect'] is None else f' (by {one["effect"]:.3f})')
+    + ('' if one['effect'] is None else f' (effect {effect(one)})')
     for one in claim['comparisons']
-    if one['outcome'] != 'holds'
+    if one['outcome'] in outcomes
   ]
 
 
@@ -379,8 +420,8 @@ def _name(at: Any) -> str:
   if not isinstance(at, list):
     return f'{at:g}'
   part, row, column = at
-  where = part if isinstance(column, str) else f'{part}, {column:g}x'
-  return f'{row} ({where})'
+  where = column if isinstance(column, str) else f'{column:g}x'
+  return f'{row} ({part}, {where})'
 
 
 def _cell(value: float | None) -> str:

@@ -212,7 +212,7 @@ def _advice(results: Sequence[Results]) -> list[str]:
       judged = claims.judge(Claim('', '', compared), found)['comparisons']
       # Results of some rows only may lack an effect.
       if all(each['effect'] is not None for each in judged):
-        effects = (_effect(each, sign='') for each in judged)
+        effects = (reproduction.effect(each, sign='') for each in judged)
         lines.append(f'{len(lines) + 1}. {one.text.format(*effects)}')
   return [_CHOICE, *lines, ''] if lines else []
 
@@ -258,22 +258,12 @@ def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
   # The anchor that code hosts derive from a section's heading.
   anchor = f'{found["name"]}-scale-{_scale(found)}'.lower()
   anchor = anchor.replace('/', '').replace(', ', '-')
-  effects = [one for one in judged['comparisons'] if one['effect'] is not None]
-  effects.sort(key=lambda one: one['effect'])
-  ends = [_effect(one) for one in (*effects[:1], *effects[-1:])]
   return (
     f'[{_scale(found)}](#{anchor})',
     len(found['seeds']),
     reproduction.verdict(judged) + _scope(judged, found),
-    ' .. '.join(dict.fromkeys(ends)),
+    reproduction.effects(judged),
   )
-
-
-def _effect(comparison: Results, sign: str = '+') -> str:
-  text = f'{comparison["effect"]:{sign}.3g}'
-  if interval := comparison['interval']:
-    text += ' [{}]'.format(', '.join(f'{end:{sign}.3g}' for end in interval))
-  return text
 
 
 def _scope(judged: Results, found: Results) -> str:
@@ -314,7 +304,12 @@ def _section(found: Results) -> list[str]:
   if tested := tested - {str(found['commit'])}:
     some = ', '.join(sorted(commit[:12] for commit in tested))
     lines += ['', f'Commits at which models were tested, beside this: {some}.']
-  for group in (left_out(found), found['summary'], found['ours']):
+  failed = [
+    f'{claim["key"]}: {line}'
+    for claim in found['claims']
+    for line in reproduction.against(claim, ('fails',))
+  ]
+  for group in (failed, left_out(found), found['summary'], found['ours']):
     if group:
       lines += ['', *(f'- {line}' for line in group)]
   return lines

@@ -181,8 +181,8 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
         'trajectory': {
           **row['trajectory'],
           'values': [
-            [[x + worse for x in scores] for scores in steps]
-            for steps in row['trajectory']['values']
+            [*earlier, [x + worse for x in last]]
+            for *earlier, last in row['trajectory']['values']
           ],
         },
       }
@@ -202,9 +202,18 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
   text = (tmp_path / 'docs/results.md').read_text()
   assert '## fire/table7, scale hours, replication' in text.splitlines()
   (line,) = (x for x in text.splitlines() if '| [hours, replication]' in x)
-  assert '(#firetable7-scale-hours-replication) | 3 | refuted (2 fails' in line
+  verdict = '| 3 | depends on training (2 fails; confirmed from step 187,'
+  assert f'(#firetable7-scale-hours-replication) {verdict}' in line
   (line,) = (x for x in text.splitlines() if '| [hours](' in x)
   assert '| 3 | not seen (2 unclear' in line
+  # The comparisons that fail are named.
+  lines = [x for x in text.splitlines() if x.startswith('- F4, output: fails:')]
+  assert [line.partition(' (effect -')[0] for line in lines] == [
+    f'- F4, output: fails: without (c4, {n}x) < with (c4, {n}x)' for n in (2, 4)
+  ]
+  order = '- from step 1500 to 3000, the order of the runs at 512 '
+  assert f'{order}does not change\n' in text
+  assert f'{order}changes in 2 of 2 places, the best run from ' in text
   again['parts'] = [part | {'rows': rows[:1]}]
   assert results_page.left_out(again) == [
     f'left out of c4 in the replication: {rows[1]["name"]}'
