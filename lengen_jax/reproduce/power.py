@@ -3,7 +3,7 @@
 The variances over seeds and over test windows or examples are those of recorded
 results. More seeds reduce the first only. A comparison detects a difference if
 its test, see `claims`, holds with probability 0.8 in simulations with normal
-scores.
+scores. A claim is decided if it is confirmed or refuted.
 """
 
 import bisect
@@ -24,7 +24,7 @@ POWER = 0.8
 # Maximum number of seeds that is proposed.
 _MOST = 50
 # Number of simulated tests.
-_DRAWS = 4000
+_DRAWS = 2000
 
 
 def recorded(
@@ -52,8 +52,8 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
   """Yields a line for each claim, given recorded results.
 
   Each line has the differences that `seeds` seeds detect, beyond the claim's
-  margin, and the number of seeds that detect the recorded ones. Claims without
-  a known variance have no line.
+  margin, the probability that they decide the claim, and the number of seeds
+  that decide it. Claims without a known variance have no line.
   """
   if seeds < 2:
     if not all(part.get('exact') for part in found['parts']):
@@ -70,15 +70,17 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
     least = [detectable(one, before, seeds) for one in known]
     ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))
     text = (
-      f'{claim.key}: {seeds} seeds detect differences of {" to ".join(ends)}'
+      f'{claim.key}: {seeds} seeds detect differences of {" to ".join(ends)}, '
+      'and decide the claim with a probability of '
+      f'{decided(known, before, seeds):.0%} if the recorded ones are true'
     )
+    if n := seeds_needed(known, before):
+      text += f'; {n} seeds decide it with {POWER:.0%}' if n > seeds else ''
+    else:
+      text += f'; even {_MOST} seeds decide it with less than {POWER:.0%}'
+      text += ', without more test data' if with_tests else ''
     if against := sum(one.mean <= 0 for one in known):
       text += f'; {against} of {len(known)} recorded differences contradict it'
-    elif n := seeds_needed(known, before):
-      text += f'; the recorded differences need {n} seeds'
-    else:
-      text += f'; the recorded differences need more than {_MOST} seeds'
-      text += ', or more test data' if with_tests else ''
     if has_curves and with_tests < len(known):
       text += ' (not all variances include that over test windows)'
     yield text
@@ -89,37 +91,55 @@ def detectable(test: claims.Test, before: int, seeds: int) -> float:
 
   The variances are those of a test over `before` seeds.
   """
-  return float(np.quantile(_least(test, before, seeds), POWER))
+  rng = np.random.default_rng(0)
+  noise_N, error_N, freedom_N = _simulated(test, before, seeds, rng)
+  critical_N = stats.t.ppf(1 - claims.LEVEL, freedom_N)
+  return float(np.quantile(critical_N * error_N - noise_N, POWER))
+
+
+def decided(tests: list[claims.Test], before: int, seeds: int) -> float:
+  """Returns the probability that `seeds` seeds confirm or refute a claim.
+
+  The differences and their variances are those of tests over `before` seeds.
+  The comparisons are independent.
+  """
+  rng = np.random.default_rng(0)
+  holds_NxC, fails_NxC = (np.empty((_DRAWS, len(tests))) for _ in range(2))
+  for n, one in enumerate(tests):
+    noise_N, error_N, freedom_N = _simulated(one, before, seeds, rng)
+    t_N = (one.mean + noise_N) / error_N
+    holds_NxC[:, n] = stats.t.sf(t_N, freedom_N)
+    fails_NxC[:, n] = stats.t.cdf(t_N, freedom_N)
+  confirmed_N = (holds_NxC < claims.LEVEL).all(1)
+  # By Holm's method, some comparison fails if that with the least p does.
+  refuted_N = fails_NxC.min(1) < claims.LEVEL / len(tests)
+  return float((confirmed_N | refuted_N).mean())
 
 
 def seeds_needed(tests: list[claims.Test], before: int) -> int | None:
-  """Returns how many seeds detect the means of all tests; None if too many."""
+  """Returns how many seeds decide a claim, see POWER; None if too many."""
   counts = range(2, _MOST + 1)
   n = bisect.bisect_left(
-    counts,
-    True,
-    key=lambda seeds: all(
-      one.mean >= detectable(one, before, seeds) for one in tests
-    ),
+    counts, POWER, key=lambda seeds: decided(tests, before, seeds)
   )
   return counts[n] if n < len(counts) else None
 
 
-def _least(test: claims.Test, before: int, seeds: int) -> np.ndarray:
-  """Returns the least differences with which simulated tests hold."""
+def _simulated(
+  test: claims.Test, before: int, seeds: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns (noise of the mean, its estimated error, freedom) of tests."""
   assert test.variances
   # The variances over seeds and, where it is known, that over test data.
   true_T = np.array(test.variances)
   true_T[:2] *= before / seeds
   freedom_T = np.array([seeds - 1, seeds - 1, *test.freedoms[2:]])
-  rng = np.random.default_rng(0)
   noise_N = np.sqrt(true_T.sum()) * rng.standard_normal(_DRAWS)
   # The same draws for all numbers of seeds: more seeds never detect less.
   seen_NxT = stats.chi2.ppf(rng.random((_DRAWS, len(true_T))), freedom_T)
   seen_NxT *= true_T / freedom_T
   freedom_N = claims.combined_freedom(seen_NxT, freedom_T)
-  critical_N = stats.t.ppf(1 - claims.LEVEL, freedom_N)
-  return critical_N * np.sqrt(seen_NxT.sum(1)) - noise_N
+  return noise_N, np.sqrt(seen_NxT.sum(1)), freedom_N
 
 
 def _short(path: files.Path) -> str:

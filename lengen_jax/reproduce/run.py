@@ -106,10 +106,14 @@ def reproduce(
     if lines and len(seeds) > 1:
       print(
         f'by the variances in {name}, with a probability of {power.POWER:.0%} '
-        'for each comparison:'
+        'for each difference:'
       )
     for line in lines:
       print(line, flush=True)
+  elif experiment.claims:
+    print(
+      'no recorded variances: no estimate of what the seeds detect', flush=True
+    )
   # At smaller scales, a run takes little longer than timing it.
   if scale in ('paper', 'small', 'hours'):
     for line in costs.remaining(parts, request):

@@ -69,31 +69,76 @@ def test_windows_limit_what_seeds_detect():
   assert abs(np.mean(found.pvalue < claims.LEVEL) - power.POWER) < 0.03
 
 
+@pytest.mark.parametrize('differences', [(1.5,), (-1.5,), (1.5, -1.2), (3, 3)])
+def test_decided_as_often_as_stated(differences):
+  """Simulated seeds of models whose scores differ confirm or refute a claim."""
+  claim = experiment_lib.Claim(
+    'X1',
+    '',
+    experiment_lib.parse_comparisons('part: low < high|other @ 1')[
+      : len(differences)
+    ],
+  )
+  half = np.sqrt(0.5)
+
+  def scores(low, *others):
+    found = results(low, others[0])
+    rows = found['parts'][0]['rows']
+    rows += [
+      {'name': 'other', 'values': [[x] for x in each]} for each in others[1:]
+    ]
+    return found
+
+  mean = (-half, half)
+  before = scores(mean, *([x + d for x in mean] for d in differences))
+  tests = [claims.test(before, one) for one in claim.comparisons]
+  seeds, trials = 4, 400
+  rng = np.random.default_rng(0)
+  verdicts = [
+    claims.judge(
+      claim,
+      scores(
+        rng.normal(0, 1, seeds), *(rng.normal(d, 1, seeds) for d in differences)
+      ),
+    )['verdict']
+    for _ in range(trials)
+  ]
+  found = np.mean([x in ('confirmed', 'refuted') for x in verdicts])
+  # Comparisons with the same reference are not independent.
+  allowed = 0.05 if len(differences) == 1 else 0.1
+  assert abs(found - power.decided(tests, 2, seeds)) < allowed
+
+
 def test_seeds_needed():
   test = recorded_test((-0.5, 0.0, 0.5), (0.1, 0.6, 1.1))
   needed = power.seeds_needed([test], 3)
-  assert power.detectable(test, 3, needed) <= test.mean
-  assert power.detectable(test, 3, needed - 1) > test.mean
+  assert power.decided([test], 3, needed) >= power.POWER
+  assert power.decided([test], 3, needed - 1) < power.POWER
   # The comparison that needs most decides.
   easy = recorded_test((-0.5, 0.0, 0.5), (9.1, 9.6, 10.1))
-  assert power.seeds_needed([easy, test], 3) == needed
+  assert power.seeds_needed([easy, test], 3) >= needed
   assert power.seeds_needed([easy], 3) < needed
   hopeless = recorded_test((-0.5, 0.0, 0.5), (-0.49, 0.01, 0.51))
   assert power.seeds_needed([hopeless], 3) is None
+  # One comparison that fails refutes the claim.
+  fails = recorded_test((9.1, 9.6, 10.1), (-0.5, 0.0, 0.5))
+  assert power.seeds_needed([hopeless, fails], 3) < needed
 
 
 @pytest.mark.parametrize(
   ('low', 'high', 'seeds', 'text'),
   [
-    ((0, 1, 2), (2, 3, 4.5), 3, 'X1: 3 seeds detect differences of 3.1; the '),
-    ((0, 1, 2), (0.1, 1.1, 2.1), 3, 'need more than 50 seeds'),
-    ((2, 3, 4), (0, 1, 2), 3, '1 of 1 recorded differences contradict it'),
+    ((0, 1, 2), (2, 3, 4.5), 3, 'X1: 3 seeds detect differences of 3.1, and '),
+    ((0, 1, 2), (2, 3, 4.5), 3, 'a probability of 53% if the recorded ones'),
+    ((0, 1, 2), (2, 3, 4.5), 3, 'are true; 5 seeds decide it with 80%'),
+    ((0, 1, 2), (0.1, 1.1, 2.1), 3, 'even 50 seeds decide it with less'),
+    ((2, 3, 4), (0, 1, 2), 3, '; 1 of 1 recorded differences contradict it'),
     ((0, 1, 2), (2, 3, 4.5), 1, 'one seed has no variance'),
   ],
 )
 def test_report(low, high, seeds, text):
   (line,) = power.report(EXPERIMENT, results(low, high), seeds)
-  assert text in line
+  assert text in line, line
 
 
 def test_no_variance_no_line():
@@ -118,7 +163,7 @@ def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
     'paper/table', '', (part,), claims=(LOW,)
   )
   run.reproduce(experiment, 'hours', tmp_path)
-  assert 'seeds detect' not in seen[0]
+  assert 'no recorded variances' in seen[0]
   docs = tmp_path / 'docs/results'
   docs.mkdir(parents=True)
   (docs / 'paper_table_cpu.json').write_text(
