@@ -13,9 +13,9 @@
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
-# make study      how extrapolation changes along training: most of a day on two
-#   cores, resumable; make -j2 study trains two seeds at a time, STUDY=grid trains
-#   31 models of sixteen encodings, which takes half a day more
+# make study      how extrapolation changes along training: about two days on two
+#   cores, resumable; make -j2 study trains two seeds at a time, STUDY='biases
+#   text' runs these two experiments
 # make results    docs/results.md and docs/study.md from what was reproduced
 # make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 
@@ -42,7 +42,7 @@ DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope
 
 STUDY ?= biases random_positions interpolation rate range protocol text tasks \
-  regularization
+  regularization grid
 SEEDS := study-0 study-1 study-2
 
 .PHONY: demo test test-default test-slow test-aot test-beam test-peers \

@@ -38,8 +38,12 @@ steps, so that an experiment which trains one size on one corpus takes at most
 40 minutes on a GPU with 80 GB (estimated, not measured); `cpu` takes minutes on
 two cores, and a claim about quality may or may not show at that size; `hours`
 is `cpu` with twelve times the steps and three seeds, and models are also tested
-at a sixteenth, an eighth, a quarter and half of their steps. Of several
-learning rates, the best after all steps counts at every step.
+at a sixteenth, an eighth, a quarter and half of their steps. The learning rate
+decays over all steps, so that an earlier step is not the end of a shorter
+training. Of several learning rates, the best after all steps counts at every
+step. Most experiments at `hours` take one to four hours on two cores; `su/mlm`,
+`warping/tableA` and `randomized/table1` take six to eight. Most losses have not
+flattened then, see [study.md](study.md).
 Where a paper's data is not available, `hours` and `cpu` use substitute data,
 named below the table. Scores on different data cannot be compared, but rankings
 can.
@@ -82,13 +86,13 @@ only: scores of its windows are not recorded.
 
 The variance over test examples was introduced after five of the 45 runs of
 `warping/tableA` at `hours` had been seen. Without it, one claim of this table
-that is *not seen* would be *confirmed*: W5 on seen lengths. Where answers to
-single examples are not recorded, models are treated as if they were tested on
-different examples. They are recorded for ALiBi on reverse and sort, for RoPE
-and random positions on sort, which were trained twice, with equal scores, and
-for `interpolated` and the task sum. ALiBi was trained after the results of the
-other rows of copy, reverse and sort had been seen; `interpolated` and the task
-sum were trained after all of these.
+that is *not seen* would be *confirmed*: W5, seen lengths of sequences. Where
+answers to single examples are not recorded, models are treated as if they were
+tested on different examples. They are recorded for ALiBi on reverse and sort,
+for RoPE and random positions on sort, which were trained twice, with equal
+scores, and for `interpolated` and the task sum. ALiBi was trained after the
+results of the other rows of copy, reverse and sort had been seen;
+`interpolated` and the task sum were trained after all of these.
 
 Up to the training length, interpolated positions are the standard ones, so that
 `interpolated` trains the model of RoPE. On sum, the scores of both on the
@@ -105,8 +109,8 @@ has, and judges claims on these seeds alone. Its rows and the number of its
 seeds are chosen from the earlier results, before it is trained:
 
 - `fire/table4`, seeds 3 to 6, rows `fire`, `fire, no threshold` and `kerple`,
-  for F3, threshold: if the differences and variances are those of seeds 0 to 2,
-  the replication refutes it with probability 0.99.
+  for F3, threshold: four seeds decide it with a probability of 99 %, according
+  to `lengen reproduce`, if the recorded differences are true.
 
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
@@ -122,20 +126,27 @@ Models of `configs/stdlib.py:cpu`, trained at 128 bytes of the Python standard
 library's source for 4200 steps and tested at 128 to 2048 bytes, the same bytes
 at every length, after 262, 525, 1050, 2100 and all steps. Those of
 `study/protocol` are models of `configs/fire_c4.py:base,cpu`, trained for 3000
-steps and tested at 32 to 512 bytes. `make study` runs the experiments, which
-takes most of a day on two cores and continues where it was interrupted; `make
-results` generates this page from [results/](results/).
+steps and tested at 32 to 512 bytes. FIRE's threshold starts at 512 here and at
+a quarter of the training length, 32, in the experiments of FIRE's paper, unless
+a row says otherwise. `make study` runs the experiments, which takes about two
+days on two cores, one of them for `study/grid`, and continues where it was
+interrupted; `make results` generates this page from [results/](results/).
 
 The hypotheses are our own. They and the settings were committed before the runs
 that test them. When L1 to L9 were written, the losses of one seed after 2000
 steps were known; for L10 to L17, also the results of `study/biases`,
 `study/random_positions` and `fire/section3`; for the others, all results at
-scale `hours` before them. The history does not show this for `study/protocol`:
-the commits of its settings and runs are one there.
+scale `hours` before them. The history does not show this for `study/protocol`,
+whose settings and results were committed together.
 
 In `study/interpolation`, the rows `kerple_log`, `alibi` and `fire` are those
-recorded for `study/biases`. Of `study/text`, the rows `raw distance`, `log of
-the distance` and `rope` are not trained yet.
+recorded for `study/biases`; `fixed length`, `fire, linear` and `t5` are not
+trained yet. Of `study/text`, `raw distance`, `log of the distance` and `rope`
+are not trained yet.
+
+At four times the training length, the test windows of `own` are those of
+`first`, and those of `whole` are those of `recut`: L17 compares four different
+constructions.
 
 On text, runs with random positions draw one sample of the positions 0 to 2047
 for each batch; `range 3x` draws from three times as many. The tasks copy and
@@ -144,8 +155,8 @@ tokens and tested on up to 50, at twelve times the steps. Their random positions
 are drawn for each row, from as many as the longest tested row has tokens. The
 passkey is RULER's single needle in noise,
 `configs/recall.py:niah_single_1,cpu`, also at twelve times the steps. The
-English text is that of the docstrings in the same files, 1.6 MB, which training
-reads 5.4 times; it reads the source code once. Verdicts, tests and intervals
+English text is that of the docstrings in the same files, 1.6 MB. Training reads
+the docstrings 5.4 times and the source code once. Verdicts, tests and intervals
 are those of [results.md](results.md); the steps are those at which the verdict
 changed.
 """
@@ -155,10 +166,12 @@ _FLAT = 0.05
 _CHOICE = """\
 ## What to choose
 
-By the results at scale `hours`, for models of this size on this text;
-differences in nats per byte, with 90 % intervals. Those of `study/biases`,
-`study/random_positions` and the constructions of `study/protocol` are about the
-tested text only.
+These sentences hold for models of this size on this text at scale `hours`. They
+were written after the results, so that their intervals are not corrected for
+the choice of comparisons. Differences are in nats per byte, with 90 %
+intervals. The difference between the raw distance at 1 and 16 times the length
+includes the variance over test windows; the others are about the tested text
+only.
 """
 
 
@@ -284,7 +297,7 @@ def _section(found: Results) -> list[str]:
     f'## {found["name"]}, scale {_scale(found)}',
     '',
     f'{found["title"][0].upper()}{found["title"][1:]}. `{found["command"]}`, '
-    f'seeds {seeds}, commit {str(found["commit"])[:12]}; every figure of every '
+    f'seeds {seeds}, commit {_short(found["commit"])}; every figure of every '
     f'seed: [{_file(found)}](results/{_file(found)}).',
   ]
   tested = set()
@@ -302,7 +315,7 @@ def _section(found: Results) -> list[str]:
     if 'commits' in part:
       tested |= {*(part['commits'] or ['unrecorded'])}
   if tested := tested - {str(found['commit'])}:
-    some = ', '.join(sorted(commit[:12] for commit in tested))
+    some = ', '.join(sorted(map(_short, tested)))
     lines += ['', f'Commits at which models were tested, beside this: {some}.']
   failed = [
     f'{claim["key"]}: {line}'
@@ -353,6 +366,12 @@ def _replicates(found: Results) -> bool:
 def _scale(found: Results) -> str:
   """Returns the scale of results, and whether they are a replication."""
   return found['scale'] + (', replication' if _replicates(found) else '')
+
+
+def _short(commit: str | None) -> str:
+  """Returns the first digits of a commit, and '+dirty' if it has that."""
+  digits, plus, dirty = str(commit).partition('+')
+  return digits[:12] + plus + dirty
 
 
 def _file(found: Results) -> str:

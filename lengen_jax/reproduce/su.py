@@ -175,7 +175,7 @@ S6, randomized: random positions recover part: better than plain ones with each
 S7: ALiBi with random positions is worse than RoPE with them, mean over the
     Chomsky tasks
   tasks: rope, random > alibi, random @ beyond
-S7, bucket sort: bucket sort becomes perfect with random positions: above 99
+S7, bucket sort*: bucket sort becomes perfect with random positions: above 99
     percent with RoPE (the essay names no encoding)
   bucket_sort: rope, random @ beyond > 99.0
 [chomsky_log_n] the Chomsky tasks with log n, which the essay could not run

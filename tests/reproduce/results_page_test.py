@@ -86,7 +86,7 @@ def test_results_are_taken_and_shown(tmp_path):
     'scale': 'cpu',
     'seeds': [0, 1],
     'command': 'lengen reproduce fire/table7 --scale=cpu',
-    'commit': 'abcdef',
+    'commit': f'abcdef{34 * "0"}+dirty',
     'parts': [
       {
         'kind': 'curves',
@@ -137,6 +137,9 @@ def test_results_are_taken_and_shown(tmp_path):
   text = (tmp_path / 'docs/results.md').read_text()
   for line in (
     '## fire/table7, scale cpu',
+    'A title. `lengen reproduce fire/table7 --scale=cpu`, seeds 0, 1, commit '
+    'abcdef000000+dirty; every figure of every seed: '
+    '[fire_table7_cpu.json](results/fire_table7_cpu.json).',
     '| run | 2x | 4x | paper 2x | paper 4x |',
     '| without | 1.510 ±0.010 | 3.010 ±0.010 | 3.050 | – |',
     "- in place of the paper's data: something else",
