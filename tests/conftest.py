@@ -53,12 +53,14 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 # A worker runs whole files: a long one that starts last leaves the others idle.
 _FIRST = (
-  *('training/kill_test.py', 'docs_test.py', 'attention/fused_test.py'),
+  *('docs_test.py', 'training/kill_test.py', 'attention/fused_test.py'),
   *('testing_test.py', 'data/encode_test.py', 'models/transformer_test.py'),
   *('tasks/base_test.py', 'reproduce/run_test.py', 'training/papers_test.py'),
   *('attention/blockwise_test.py', 'evaluation/generation_test.py'),
   *('cli_test.py', 'training/task_trainer_test.py', 'interop/t5x_test.py'),
   *('training/warm_start_test.py', 'training/loop_test.py'),
+  *('training/compare_test.py', 'training/sweep_test.py'),
+  *('training/state_test.py', 'training/faults_test.py'),
 )
 
 

@@ -183,7 +183,7 @@ class Task:
     tokens = np.asarray(tokens, np.int32)
     roles = np.zeros((0, len(tokens)), np.int32)
     if self.num_roles:
-      roles = np.asarray(self.roles(jnp.asarray(tokens)))
+      roles = np.asarray(_roles(self, jnp.asarray(tokens)))
     return {
       'tokens': tokens,
       'roles': roles,
@@ -268,12 +268,7 @@ class Task:
     if length is not None:
       length = self._fit('targets', targets, length, self.output_length)
       end = self.output_length(length)
-    slots = jax.lax.broadcasted_iota(jnp.int32, targets.shape, 1)
-    scored = (slots < end) & (targets != UNSCORED)
-    if self.terminator is None:
-      return scored
-    ends = (targets == self.terminator).astype(jnp.int32)
-    return scored & (jnp.cumsum(ends, axis=1) - ends == 0)
+    return _mask(self, targets, end)
 
   def accuracy(
     self, predictions: Array, targets: Array, length: Length | None = None
@@ -379,6 +374,21 @@ def _target(task: Task, inputs: jax.Array, n: Length) -> jax.Array:
   n = jnp.asarray(n, jnp.int32)
   end = task.output_length(n)
   return jax.vmap(lambda x: _cut(task.solve(x, n), end))(inputs)
+
+
+@functools.partial(jax.jit, static_argnames='task')
+def _mask(task: Task, targets: jax.Array, end: Length) -> jax.Array:
+  slots = jax.lax.broadcasted_iota(jnp.int32, targets.shape, 1)
+  scored = (slots < end) & (targets != UNSCORED)
+  if task.terminator is None:
+    return scored
+  ends = (targets == task.terminator).astype(jnp.int32)
+  return scored & (jnp.cumsum(ends, axis=1) - ends == 0)
+
+
+@functools.partial(jax.jit, static_argnames='task')
+def _roles(task: Task, tokens: jax.Array) -> jax.Array:
+  return task.roles(tokens)
 
 
 def _cut(tokens: jax.Array, end: Length) -> jax.Array:

@@ -17,7 +17,7 @@ def test_figure_writes_the_same_files_each_time(tmp_path):
   config = ModelConfig(
     **presets.get('tiny') | {'num_layers': 4}, encoding=f'{FIRE},nope'
   )
-  params = stacking.init(config, jax.random.key(0))
+  params = jax.jit(lambda: stacking.init(config, jax.random.key(0)))()
   paths, again = (
     bias_figures.figure(config, params, tmp_path / name, queries=(8, 300))
     for name in ('one', 'two')

@@ -243,7 +243,7 @@ def test_tiles_outside_of_a_band_are_skipped(monkeypatch, spec, in_bands):
   def loss(q):
     return attended(spec, q, k, v, implementation='blockwise').sum()
 
-  jax.block_until_ready(jax.grad(loss)(q))
+  jax.block_until_ready(jax.jit(jax.grad(loss))(q))
   jax.effects_barrier()
   i, j = np.indices((length, length))
   for in_band, got in zip(
@@ -275,7 +275,7 @@ def test_far_keys_are_masked():
   def last(v):
     return attended('lm_infinite(window=4, sinks=2)', q, k, v)[:, -1].sum()
 
-  reached = np.abs(jax.grad(last)(v)).sum((0, 2, 3)) > 0
+  reached = np.abs(jax.jit(jax.grad(last))(v)).sum((0, 2, 3)) > 0
   assert reached.tolist() == [True] * 2 + [False] * 6 + [True] * 4
 
 

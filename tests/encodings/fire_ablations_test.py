@@ -3,6 +3,8 @@
 Every variant is compared with one float64 restatement of the formula.
 """
 
+import functools
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -142,12 +144,14 @@ def formula(name, params, q, k, bidirectional=False):
   return np.moveaxis(h, -1, -3)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 4))
 def tile(encoding, params, q, k, bidirectional=False):
   return encoding.apply(
     {'params': params}, q, k, bidirectional=bidirectional, method='bias'
   )
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 5))
 def part(encoding, method, params, first, second=None, bidirectional=False):
   """What `rows` or `strip` gives for parameters of the module."""
   bias_fn = encoding.apply(
@@ -271,6 +275,7 @@ def test_sign_alone_makes_direction_visible(name):
     assert difference < 1e-5 * np.abs(got).max()
 
 
+@functools.partial(jax.jit, static_argnums=(0, 4))
 def gradient(encoding, params, positions, cotangent, bidirectional=False):
   return jax.grad(
     lambda params: jnp.sum(

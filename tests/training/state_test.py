@@ -7,24 +7,15 @@ import numpy as np
 import pytest
 
 from lengen_jax import positions
+from lengen_jax.data import windows
 from lengen_jax.models import objective
 from lengen_jax.training import groups
 from lengen_jax.training import run as run_lib
 
 
 def batch_of(rows, length=16):
-  tokens = jax.random.randint(jax.random.key(9), (rows, length + 1), 0, 256)
-  ones = jnp.ones((rows, length), jnp.int32)
-  return {
-    'inputs': tokens[:, :-1],
-    'targets': tokens[:, 1:],
-    'weights': jnp.ones((rows, length)),
-    'segment_ids': ones,
-    'segment_positions': jnp.broadcast_to(
-      jnp.arange(length)[None], (rows, length)
-    ),
-    'lengths': length * ones,
-  }
+  tokens = np.random.default_rng(9).integers(0, 256, (rows, length + 1))
+  return windows.lm_batch(tokens.astype(np.int32))
 
 
 def stepper(run, *, packed=False):
@@ -35,9 +26,10 @@ def test_weights_choose_what_is_learned(tiny_config):
   run = run_lib.Run(tiny_config)
   state, batch = run.init_state(), batch_of(4)
   step = stepper(run)
-  half = dict(batch, weights=batch['weights'].at[2:].set(0.0))
-  small = jax.tree.map(lambda x: x[:2], batch)
-  got, wanted = step(state, half)[1], step(state, small)[1]
+  half = batch | {'weights': batch['weights'] * (np.arange(4) < 2)[:, None]}
+  # Means over these rows twice are those over the rows.
+  twice = jax.tree.map(lambda x: np.concatenate([x[:2], x[:2]]), batch)
+  got, wanted = step(state, half)[1], step(state, twice)[1]
   np.testing.assert_allclose(got['loss'], wanted['loss'], rtol=1e-6)
   np.testing.assert_allclose(got['grad_norm'], wanted['grad_norm'], rtol=1e-5)
 
@@ -47,7 +39,7 @@ def test_packed_rows_equal_rows_of_their_own(tiny_config):
   run = run_lib.Run(tiny_config)
   state, batch = run.init_state(), batch_of(4, length=8)
   packed = {key: value.reshape(2, 16) for key, value in batch.items()}
-  packed['segment_ids'] = packed['segment_ids'].at[:, 8:].set(2)
+  packed['segment_ids'][:, 8:] = 2
   got = stepper(run, packed=True)(state, packed)[1]
   wanted = stepper(run)(state, batch)[1]
   np.testing.assert_allclose(got['loss'], wanted['loss'], rtol=1e-6)
