@@ -14,8 +14,8 @@
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
 # make study      how extrapolation changes along training: about two days on two
-#   cores, resumable; make -j2 study trains two seeds at a time, STUDY='biases
-#   text' runs these two experiments
+#   cores, resumable; make -j2 study trains two seeds at a time, which takes a
+#   fifth less (benchmarks/seeds_cpu.py); STUDY='biases text' runs these two
 # make results    docs/results.md and docs/study.md from what was reproduced
 # make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 
@@ -36,7 +36,7 @@ PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 BENCH ?= bench
 BENCHMARKS ?= attention_cpu attention_gpu attention_memory \
   attention_tpu_static chomsky_cpu compile_matrix data_cpu decode_cpu forget_cpu \
-  prepare_cpu train_cpu
+  prepare_cpu seeds_cpu train_cpu
 
 DEMO_RUNS := fire; kerple_log; alibi; rope; \
   rope => rope(train_length=128, dynamic=True); nope

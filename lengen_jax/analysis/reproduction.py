@@ -348,6 +348,26 @@ def notes(part: Results) -> list[str]:
     longest = curves['lengths'][-1]
     if order := finding.order_over_training(curves, names, longest):
       found.append(order[0].lower() + order[1:-1])
+    if early := _least_before_the_last(names, tested):
+      found.append(
+        f'the loss at {longest} is least before the last step: '
+        + '; '.join(f'{name}, step {step}' for name, step in early.items())
+      )
+  return found
+
+
+def _least_before_the_last(
+  names: Sequence[str], tested: Sequence[Results]
+) -> dict[str, int]:
+  """Returns rows whose loss at the longest length was less at earlier steps.
+
+  The values are the steps at which it is least.
+  """
+  found = {}
+  for name, one in zip(names, tested, strict=True):
+    losses = [by_length[-1] for by_length in one['loss']]
+    if None not in losses and min(losses) < losses[-1]:
+      found[name] = one['steps'][losses.index(min(losses))]
   return found
 
 

@@ -76,6 +76,9 @@ where they are recorded. Where they are not, and the scores of all seeds are
 equal or all differences between paired scores are, the variance is unknown and
 the comparison is unclear.
 
+The conclusion of the paper on randomized encodings, that language hides missing
+generalization to longer inputs, is no claim here: it follows from R1 and R3.
+
 The test seed by seed was introduced after the results of `randomized/table2`
 and `study/protocol` at `hours` had been seen. It changed two verdicts. R2,
 which compares finetuned models with the model that they start from, was *not
@@ -139,8 +142,9 @@ steps were known; for L10 to L17, also the results of `study/biases`,
 scale `hours` before them. The history does not show this for `study/protocol`,
 whose settings and results were committed together.
 
-In `study/interpolation`, the rows `kerple_log`, `alibi` and `fire` are those
-recorded for `study/biases`; `fixed length`, `fire, linear` and `t5` are not
+In `study/interpolation`, the rows `kerple_log`, `alibi`, `fire` and `fire, L
+from 1/4` are those recorded for `study/biases`; `fixed length`, `fire, linear`,
+`fire, one hidden layer`, `fire, L from 1/8`, `fire, L from 1` and `t5` are not
 trained yet. Of `study/text`, `raw distance`, `log of the distance` and `rope`
 are not trained yet.
 

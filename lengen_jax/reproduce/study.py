@@ -65,11 +65,14 @@ _RUNS: dict[str, experiment.Run] = {
   ),
   'fire, no threshold': f'fire({_NO_THRESHOLD})',
   'fire, linear': 'fire(hidden_layers=0)',
+  'fire, one hidden layer': 'fire(hidden_layers=1)',
+  'fire, L from 1/8': lambda n: f'fire(init_threshold={n / 8})',
+  'fire, L from 1': lambda n: f'fire(init_threshold={float(n)})',
 }
 _ENCODINGS: dict[str, experiment.Run] = {
   **{name: _RUNS[name] for name in ('nope', 't5', 'alibi', 'kerple_log')},
   **{name: _RUNS[name] for name in ('fire', 'raw distance', 'rope')},
-  'fire, one hidden layer': 'fire(hidden_layers=1)',
+  'fire, one hidden layer': _RUNS['fire, one hidden layer'],
   'kerple_power': 'kerple_power',
   'sandwich': 'sandwich',
   'sinusoidal': 'sinusoidal',
@@ -173,7 +176,10 @@ _PARTS: dict[str, list[Any]] = {
     _curves(('fire', 'fire, randomized', 'rope', 'rope, randomized'))
   ],
   'interpolation': [
-    _curves(('kerple_log', 'alibi', 'fire', *[*_RUNS][10:], 'nope', 't5'))
+    _curves(
+      ('kerple_log', 'alibi', 'fire', 'fire, L from 1/4', *[*_RUNS][10:])
+      + ('nope', 't5')
+    )
   ],
   'rate': [
     _curves(_BIASES),
@@ -251,6 +257,15 @@ L8: an MLP on the logarithm of the distance is better than FIRE at every length
   code: log of the distance < fire @ 1|2|4|8|16
 L9: the threshold does not help: FIRE without it is not worse (by 0.02)
   code: fire, no threshold < fire @ 1|2|4|8|16 by -0.02
+L29: the longer FIRE's threshold is at first, the better FIRE is at 16 times the
+    length, from an eighth of the training length to four times
+  code: fire < fire, L from 1 @ 16
+  code: fire, L from 1 < fire, L from 1/4 @ 16
+  code: fire, L from 1/4 < fire, L from 1/8 @ 16
+L30: FIRE with one hidden layer extrapolates better than with two, and with none
+    better than with one
+  code: fire, one hidden layer < fire @ 4|16
+  code: fire, linear < fire, one hidden layer @ 4|16
 [rate] biases whose parameters learn ten times faster: the raw distance is a
     larger input than FIRE's, so that its MLP learns faster
 L10: the learning rate is not the reason: FIRE that learns ten times faster is

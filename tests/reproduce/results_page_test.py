@@ -217,6 +217,8 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
   order = '- from step 1500 to 3000, the order of the runs at 512 '
   assert f'{order}does not change\n' in text
   assert f'{order}changes in 2 of 2 places, the best run from ' in text
+  least = '- the loss at 512 is least before the last step: '
+  assert f'{least}without, step 1500\n' in text and text.count(least) == 1
   again['parts'] = [part | {'rows': rows[:1]}]
   assert results_page.left_out(again) == [
     f'left out of c4 in the replication: {rows[1]["name"]}'
