@@ -91,6 +91,10 @@ def _seed(text: str) -> int:
   return int(text)
 
 
+def _rows(text: str) -> tuple[str, ...]:
+  return tuple(name for part in text.split(';') if (name := part.strip()))
+
+
 def _names(text: str) -> tuple[str, ...]:
   return tuple(name.strip() for name in text.split(','))
 
@@ -306,6 +310,10 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'comma-separated; default: the seeds of the experiment',
     {'type': _numbers(0, 2**32 - 1)},
   ),
+  '--rows': (
+    "rows to run, such as 'fire; rope'; default: all",
+    {'type': _rows, 'default': (), 'metavar': 'ROWS'},
+  ),
   '--debug': ('show the traceback of an error', {'action': 'store_true'}),
 }
 # Commands: help text and options.
@@ -350,7 +358,7 @@ _COMMANDS = {
   ),
   'reproduce': (
     "reproduce a paper's table or figure and compare the results",
-    'experiment --list --names --scale --seeds --workdir',
+    'experiment --list --names --scale --seeds --rows --workdir',
   ),
   'report': (
     'draw the plots and page of a finished comparison, sweep or reproduction, '

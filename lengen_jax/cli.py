@@ -461,7 +461,12 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
 
   workdir, seeds = arguments.workdir, arguments.seeds
   found = run.reproduce(
-    experiment, arguments.scale, workdir, seeds, arguments.overrides
+    experiment,
+    arguments.scale,
+    workdir,
+    seeds,
+    arguments.overrides,
+    arguments.rows,
   )
   _show(reproduction, found, f'{workdir}/{found["folder"]}')
 

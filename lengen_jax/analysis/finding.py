@@ -32,7 +32,7 @@ def of_curves(results: Mapping[str, Any], names: Sequence[str]) -> str:
     have = 'has' if len(missing) == 1 else 'have'
     text += f'; {len(missing)} {have} no value at {long}{_few(missing)}'
   order = order_over_training(results, names, long)
-  return f'{text}. {order}' if order else f'{text}.'
+  return f'{text}. F{order[1:]}.' if order else f'{text}.'
 
 
 def order_over_training(
@@ -67,15 +67,15 @@ def order_over_training(
   def order(losses: Mapping[str, Any]) -> list[str]:
     return sorted(known, key=lambda name: round(losses[name], 3))
 
-  text = f'From step {half} to {last}, the order of the runs at {length} '
+  text = f'from step {half} to {last}, the order of the runs at {length} '
   earlier, later = order(before), order(after)
   moved = sum(a != b for a, b in zip(earlier, later, strict=True))
   if not moved:
-    return f'{text}does not change.'
+    return f'{text}does not change'
   text += f'changes in {moved} of {len(known)} places'
   if earlier[0] != later[0]:
-    text += f', the best run from {earlier[0]} to {later[0]}'
-  return f'{text}.'
+    text += f'; the best run changes from {earlier[0]} to {later[0]}'
+  return text
 
 
 def of_scores(results: Mapping[str, Any], unit: str, scale: float) -> str:

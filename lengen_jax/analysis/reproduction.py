@@ -14,7 +14,7 @@ from lengen_jax.types import PathLike
 # Name of the results file, in the folder of an experiment and scale.
 RESULTS = 'reproduction.json'
 _FIELDS = ('name', 'title', 'seeds', 'parts', 'summary', 'claims')
-_UNMEASURED = 'not measured'
+UNMEASURED = 'not measured'
 
 Results = dict[str, Any]
 
@@ -347,11 +347,14 @@ def notes(part: Results) -> list[str]:
     curves = _curves(part, tested)
     longest = curves['lengths'][-1]
     if order := finding.order_over_training(curves, names, longest):
-      found.append(order[0].lower() + order[1:-1])
+      found.append(f'{order} (means over seeds, not tested)')
     if early := _least_before_the_last(names, tested):
+      listed = '; '.join(
+        f'{name} (step {step})' for name, step in early.items()
+      )
       found.append(
-        f'the loss at {longest} is least before the last step: '
-        + '; '.join(f'{name}, step {step}' for name, step in early.items())
+        f'runs whose mean score at {longest} was less at an earlier step: '
+        f'{listed}'
       )
   return found
 
@@ -359,9 +362,9 @@ def notes(part: Results) -> list[str]:
 def _least_before_the_last(
   names: Sequence[str], tested: Sequence[Results]
 ) -> dict[str, int]:
-  """Returns rows whose loss at the longest length was less at earlier steps.
+  """Returns the step of the least score at the longest length, by row.
 
-  The values are the steps at which it is least.
+  Rows have none whose score is least at the last step, or missing at some step.
   """
   found = {}
   for name, one in zip(names, tested, strict=True):
@@ -385,7 +388,7 @@ def _by_step(claim: Results) -> str:
   steps = claim.get('by_step', [])
   groups = [[*each] for _, each in itertools.groupby(steps, lambda one: one[1])]
   if len(groups) == 1:
-    if groups[0][0][1] == _UNMEASURED:
+    if groups[0][0][1] == UNMEASURED:
       return ''
     return f'; at all steps tested, from {steps[0][0]} on'
   changes = (f'{each[0][1]} from step {each[0][0]}' for each in groups)
@@ -418,7 +421,7 @@ def _judged(claim: Results) -> str:
 
 
 def against(
-  claim: Results, outcomes: Sequence[str] = ('fails', 'unclear', _UNMEASURED)
+  claim: Results, outcomes: Sequence[str] = ('fails', 'unclear', UNMEASURED)
 ) -> list[str]:
   """Returns the comparisons with these outcomes, one line each."""
   return [

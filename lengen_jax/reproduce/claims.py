@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from lengen_jax.analysis.reproduction import UNMEASURED
 from lengen_jax.reproduce.experiment import (
   Claim,
   common_steps,
@@ -18,7 +19,6 @@ from lengen_jax.reproduce.experiment import (
 
 # Significance level of a one-sided test.
 LEVEL = 0.05
-UNMEASURED = 'not measured'
 DEPENDS = 'depends on training'
 # Verdict on a claim by the most adverse outcome of its comparisons.
 _VERDICTS = {'fails': 'refuted', 'unclear': 'not seen', 'holds': 'confirmed'}
@@ -100,13 +100,7 @@ def _judge(claim: Claim, results: Results) -> Results:
   outcomes = _outcomes(tests)
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   verdict = next(verdicts, UNMEASURED)
-  same_kind = all(
-    part.get('same_kind', True)
-    for part in results['parts']
-    if part['name'] in _part_names(claim)
-  )
-  small = claim.full_size and results['scale'] != 'paper'
-  if verdict != UNMEASURED and (small or not same_kind):
+  if verdict != UNMEASURED and not comparable(claim, results, results['scale']):
     verdict = 'not comparable'
   return {
     'key': claim.key,
@@ -128,6 +122,16 @@ def _judge(claim: Claim, results: Results) -> Results:
       )
     ],
   }
+
+
+def comparable(claim: Claim, results: Results, scale: str) -> bool:
+  """Returns whether a scale, with the data of results, can decide a claim."""
+  same_kind = all(
+    part.get('same_kind', True)
+    for part in results['parts']
+    if part['name'] in _part_names(claim)
+  )
+  return same_kind and not (claim.full_size and scale != 'paper')
 
 
 def _part_names(claim: Claim) -> set[str]:

@@ -154,6 +154,10 @@ class Experiment:
     """Returns the default seeds of a scale."""
     return HOURS_SEEDS if scale == 'hours' else self.seeds
 
+  def replicates(self, scale: str, seeds: Iterable[int]) -> bool:
+    """Returns whether none of the seeds is a default seed of a scale."""
+    return {*seeds}.isdisjoint(self.seeds_at(scale))
+
 
 def parse_comparisons(
   line: str, experiment_parts: Sequence[Any] = ()

@@ -42,20 +42,26 @@ _OMITTED_DIFFERENCES = (
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Arguments of `run.reproduce`; `name` is PAPER/TABLE."""
+  """Arguments of `run.reproduce`; `name` is PAPER/TABLE.
+
+  Attributes:
+    replicates: see `Experiment.replicates`.
+  """
 
   scale: str
   seeds: tuple[int, ...]
   overrides: tuple[str, ...]
   root: str
   name: str
+  replicates: bool = False
 
   @property
   def folder_name(self) -> str:
-    """PAPER/TABLE/SCALE, with a suffix if the user overrides settings."""
+    """PAPER/TABLE/SCALE, with a suffix for a replication and for overrides."""
     # The last value of a field counts.
     last = {each.partition('=')[0]: each for each in self.overrides}
-    suffix = f'-{_digest(sorted(last.values()))}' if last else ''
+    suffix = '-replication' if self.replicates else ''
+    suffix += f'-{_digest(sorted(last.values()))}' if last else ''
     return f'{self.name}/{self.scale}{suffix}'
 
   @property

@@ -48,23 +48,46 @@ def recorded(
   return None
 
 
-def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
-  """Yields a line for each claim, given recorded results.
+def lines(
+  experiment: Experiment, scale: str, root: files.Path, seeds: int
+) -> Iterator[str]:
+  """Yields what to print before an experiment starts; see `report`."""
+  if not experiment.claims or scale == 'tiny':
+    return
+  name, found = recorded(experiment, scale, root) or ('', {'parts': ()})
+  if found['parts'] and all(part.get('exact') for part in found['parts']):
+    return
+  each = [*report(experiment, found, scale, seeds)] if name else []
+  if not each:
+    yield 'no recorded variances: what the seeds detect is unknown'
+  elif seeds > 1:
+    yield (
+      f'by the variances in {name}, with a probability of {POWER:.0%} for each '
+      'difference:'
+    )
+  yield from each
+
+
+def report(
+  experiment: Experiment, found: Results, scale: str, seeds: int
+) -> Iterator[str]:
+  """Yields a line for each claim that a scale can decide.
 
   Each line has the differences that `seeds` seeds detect, beyond the claim's
   margin, the probability that they decide the claim, and the number of seeds
-  that decide it. Claims without a known variance have no line.
+  that decide it, given recorded results. Claims without a known variance have
+  no line.
   """
   if seeds < 2:
-    if not all(part.get('exact') for part in found['parts']):
-      yield 'one seed has no variance and decides no claim; use --seeds=0,1,2'
+    yield 'one seed has no variance and decides no claim; use --seeds=0,1,2'
     return
   before = len(found['seeds'])
   has_curves = any(part.get('kind') == 'curves' for part in found['parts'])
   for claim in experiment.claims:
     tests = [claims.test(found, one) for one in claim.comparisons]
-    known = [one for one in tests if one is not None and one.error]
-    if not known:
+    measured = [one for one in tests if one is not None]
+    known = [one for one in measured if one.error]
+    if not known or not claims.comparable(claim, found, scale):
       continue
     with_tests = sum(len(one.variances or ()) > 2 for one in known)
     least = [detectable(one, before, seeds) for one in known]
@@ -72,13 +95,14 @@ def report(experiment: Experiment, found: Results, seeds: int) -> Iterator[str]:
     text = (
       f'{claim.key}: {seeds} seeds detect differences of {" to ".join(ends)}, '
       'and decide the claim with a probability of '
-      f'{decided(known, before, seeds):.0%} if the recorded ones are true'
+      f'{decided(measured, before, seeds):.0%} if the recorded ones are true'
     )
-    if n := seeds_needed(known, before):
-      text += f'; {n} seeds decide it with {POWER:.0%}' if n > seeds else ''
+    if n := seeds_needed(measured, before):
+      if n > seeds:
+        text += f'; {n} seeds decide it with a probability of {POWER:.0%}'
     else:
-      text += f'; even {_MOST} seeds decide it with less than {POWER:.0%}'
-      text += ', without more test data' if with_tests else ''
+      text += f'; for {POWER:.0%}, it needs more than {_MOST} seeds'
+      text += ', or more test data' if with_tests else ''
     if against := sum(one.mean <= 0 for one in known):
       text += f'; {against} of {len(known)} recorded differences contradict it'
     if has_curves and with_tests < len(known):
@@ -100,19 +124,23 @@ def detectable(test: claims.Test, before: int, seeds: int) -> float:
 def decided(tests: list[claims.Test], before: int, seeds: int) -> float:
   """Returns the probability that `seeds` seeds confirm or refute a claim.
 
-  The differences and their variances are those of tests over `before` seeds.
-  The comparisons are independent.
+  The differences and their variances are those of tests over `before` seeds,
+  which are treated as independent. A comparison of unknown variance is unclear.
   """
+  if any(one.error == 0 and one.mean <= 0 for one in tests):
+    return 1.0
+  known = [one for one in tests if one.error]
   rng = np.random.default_rng(0)
-  holds_NxC, fails_NxC = (np.empty((_DRAWS, len(tests))) for _ in range(2))
-  for n, one in enumerate(tests):
+  holds_NxC, fails_NxC = (np.empty((_DRAWS, len(known))) for _ in range(2))
+  for n, one in enumerate(known):
     noise_N, error_N, freedom_N = _simulated(one, before, seeds, rng)
     t_N = (one.mean + noise_N) / error_N
     holds_NxC[:, n] = stats.t.sf(t_N, freedom_N)
     fails_NxC[:, n] = stats.t.cdf(t_N, freedom_N)
   confirmed_N = (holds_NxC < claims.LEVEL).all(1)
+  confirmed_N &= all(one.error is not None for one in tests)
   # By Holm's method, some comparison fails if that with the least p does.
-  refuted_N = fails_NxC.min(1) < claims.LEVEL / len(tests)
+  refuted_N = fails_NxC.min(1) < claims.LEVEL / len(known)
   return float((confirmed_N | refuted_N).mean())
 
 

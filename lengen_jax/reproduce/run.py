@@ -1,11 +1,12 @@
 """Runs an experiment at a scale; finished runs are reused."""
 
 from collections.abc import Sequence
+import dataclasses
 import shlex
 
 from lengen_jax import errors
 from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import claims, costs, power
+from lengen_jax.reproduce import claims, costs, figures, power
 from lengen_jax.reproduce import parts as parts_lib
 from lengen_jax.reproduce.experiment import Experiment, Results, SCALES
 from lengen_jax.training import files, revision
@@ -31,6 +32,7 @@ def reproduce(
   root: PathLike,
   seeds: Sequence[int] | None = None,
   overrides: Sequence[str] = (),
+  rows: Sequence[str] = (),
 ) -> Results:
   """Runs all parts of an experiment and tests its claims.
 
@@ -39,8 +41,11 @@ def reproduce(
     scale: one of `experiment.SCALES`.
     root: folder of all reproductions: reproduction.json in PAPER/TABLE/SCALE,
       and the models, which experiments share, in `trained`.
-    seeds: the seeds; None for those of the experiment.
+    seeds: the seeds; None for those of the experiment. Without any of these,
+      the results are a replication, in PAPER/TABLE/SCALE-replication.
     overrides: '--config.KEY=VALUE' arguments for all parts.
+    rows: names of the rows to run, with those whose models they need; () for
+      all.
 
   Raises:
     errors.LengenError: a part cannot run. Errors that can be detected in
@@ -61,6 +66,8 @@ def reproduce(
       f'{experiment.name} has no scale {scale!r}; use --scale='
       + ' or '.join(each for each in SCALES if each in scales)
     )
+  if rows:
+    parts = _with_rows(parts, rows)
   configured = [x for x in parts if isinstance(x, parts_lib.ConfiguredPart)]
   fixed = dict(_FIXED)
   for part in configured:
@@ -77,7 +84,12 @@ def reproduce(
       f'{overrides[0]}'
     )
   request = parts_lib.Request(
-    scale, seeds, tuple(overrides), str(root), experiment.name
+    scale,
+    seeds,
+    tuple(overrides),
+    str(root),
+    experiment.name,
+    experiment.replicates(scale, seeds),
   )
   files.make_folder(request.root)
   for part in parts:
@@ -86,6 +98,8 @@ def reproduce(
   command = ['lengen', 'reproduce', experiment.name, f'--scale={scale}']
   if seeds != default_seeds:
     command.append('--seeds=' + ','.join(map(str, seeds)))
+  if rows:
+    command.append('--rows=' + '; '.join(rows))
   results: Results = {
     'name': experiment.name,
     'title': experiment.title,
@@ -100,20 +114,8 @@ def reproduce(
     'ours': list(experiment.ours),
     'parts': [],
   }
-  if before := power.recorded(experiment, scale, files.locate(root)):
-    name, recorded = before
-    lines = [*power.report(experiment, recorded, len(seeds))]
-    if lines and len(seeds) > 1:
-      print(
-        f'by the variances in {name}, with a probability of {power.POWER:.0%} '
-        'for each difference:'
-      )
-    for line in lines:
-      print(line, flush=True)
-  elif experiment.claims:
-    print(
-      'no recorded variances: no estimate of what the seeds detect', flush=True
-    )
+  for line in power.lines(experiment, scale, files.locate(root), len(seeds)):
+    print(line, flush=True)
   # At smaller scales, a run takes little longer than timing it.
   if scale in ('paper', 'small', 'hours'):
     for line in costs.remaining(parts, request):
@@ -126,3 +128,48 @@ def reproduce(
   results['summary'] = experiment.summary(results) if experiment.summary else []
   files.write_json(request.folder / reproduction.RESULTS, results)
   return results
+
+
+def _with_rows(
+  parts: Sequence[parts_lib.Part], rows: Sequence[str]
+) -> list[parts_lib.Part]:
+  """Returns parts with some rows, and with those whose models these need.
+
+  Parts without any of them are left out.
+
+  Raises:
+    errors.ConfigError: no part has a row of one of the names.
+  """
+  all_rows = [
+    row
+    for part in parts
+    if isinstance(part, parts_lib.ConfiguredPart)
+    for row in part.rows
+  ]
+  if not all_rows:
+    raise errors.ConfigError(
+      'the experiment trains nothing and has no rows; leave out --rows'
+    )
+  for name in rows:
+    if name not in (names := {row.name for row in all_rows}):
+      raise errors.ConfigError(errors.one_of('row', name, names))
+  needed = {*rows}
+  # A row may be tested on the model of another, which starts from a third.
+  for _ in range(2):
+    for row in all_rows:
+      if row.name in needed:
+        needed |= {x for x in (row.trained_as, row.init_row) if x is not None}
+  chosen: list[parts_lib.Part] = []
+  for part in parts:
+    if isinstance(part, parts_lib.ConfiguredPart):
+      kept = tuple(row for row in part.rows if row.name in needed)
+      if kept:
+        chosen.append(dataclasses.replace(part, rows=kept))
+    elif isinstance(part, figures.Figure):
+      names = tuple(name for name in part.rows if name in needed)
+      if names:
+        chosen.append(dataclasses.replace(part, rows=names))
+    elif isinstance(part, figures.Average):
+      if not {one.name for one in chosen}.isdisjoint(part.members):
+        chosen.append(part)
+  return chosen

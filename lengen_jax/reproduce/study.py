@@ -177,8 +177,12 @@ _PARTS: dict[str, list[Any]] = {
   ],
   'interpolation': [
     _curves(
-      ('kerple_log', 'alibi', 'fire', 'fire, L from 1/4', *[*_RUNS][10:])
-      + ('nope', 't5')
+      (
+        *('kerple_log', 'alibi', 'fire', 'fire, L from 1/4', 'raw distance'),
+        *('log of the distance', 'fixed length', 'fire, no threshold'),
+        *('fire, linear', 'fire, one hidden layer', 'fire, L from 1/8'),
+        *('fire, L from 1', 'nope', 't5'),
+      )
     )
   ],
   'rate': [
@@ -250,20 +254,20 @@ L5: random positions help RoPE at 16 times the length
   code: rope, randomized < rope @ 16
 L6: random positions harm FIRE at the training length and at 16 times it
   code: fire, randomized > fire @ 1|16
-[interpolation] whether interpolation makes a learned bias extrapolate
+[interpolation] learned biases: interpolation, threshold and hidden layers
 L7: an MLP on the raw distance is better than FIRE at every length
   code: raw distance < fire @ 1|2|4|8|16
 L8: an MLP on the logarithm of the distance is better than FIRE at every length
   code: log of the distance < fire @ 1|2|4|8|16
 L9: the threshold does not help: FIRE without it is not worse (by 0.02)
   code: fire, no threshold < fire @ 1|2|4|8|16 by -0.02
-L29: the longer FIRE's threshold is at first, the better FIRE is at 16 times the
-    length, from an eighth of the training length to four times
+L29: FIRE is better at 16 times the length the larger its initial threshold is,
+    of an eighth, a quarter, one and four training lengths
   code: fire < fire, L from 1 @ 16
   code: fire, L from 1 < fire, L from 1/4 @ 16
   code: fire, L from 1/4 < fire, L from 1/8 @ 16
-L30: FIRE with one hidden layer extrapolates better than with two, and with none
-    better than with one
+L30: at four and 16 times the length, FIRE with one hidden layer is better than
+    with two, and with none better than with one
   code: fire, one hidden layer < fire @ 4|16
   code: fire, linear < fire, one hidden layer @ 4|16
 [rate] biases whose parameters learn ten times faster: the raw distance is a
@@ -394,18 +398,18 @@ ADVICE = (
   Advice(
     'Do not judge extrapolation early in training: after a sixteenth of the '
     'steps, FIRE was worse at 16 times the training length than at the '
-    'training length by {} only; after all steps, see L2.',
+    'training length by only {}; L2 has the difference after all steps.',
     'study/biases',
     ('code: fire @ 1 < @ 16',),
     0,
   ),
   Advice(
-    'Compare gains from length only between curves of one construction: ALiBi '
-    'gains more from four times the length over the beginnings of the '
-    'documents that are long enough for each length than on the same text, by '
-    '{}, and over the beginnings of those that are long enough for all '
-    'lengths, by {}. ALiBi and KERPLE are better than RoPE, NoPE and T5 by '
-    'every construction (L17).',
+    'Compare gains from length only between curves of one construction: from '
+    'four times the length, ALiBi gains more than on the same text by {} over '
+    'the beginnings of the documents that are long enough for each length '
+    '(`own`), and by {} over those that are long enough for all lengths '
+    '(`first`). By every construction, ALiBi and KERPLE are better than RoPE, '
+    'NoPE and T5 at four times the training length (L17).',
     'study/protocol',
     (
       'constructions: alibi @ own < @ recut',

@@ -96,7 +96,7 @@ Z6: the largest model is not the best: the one of 5M parameters beats the one of
     268M
   5M: fire, randomized > 268M: fire, randomized @ beyond
 [seeds] addition with index hints, FIRE and random positions: ten seeds
-Z5: the lengths of training are fitted: 99 percent or more, mean over seeds
+Z5*: the lengths of training are fitted: 99 percent or more, mean over seeds
   hints: fire, randomized @ seen > 99
 """
 _FIELDS = {'seeds': {'seeds': tuple(range(10))}}

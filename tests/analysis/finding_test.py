@@ -62,7 +62,7 @@ def test_the_order_over_the_last_doubling():
   )
   assert found((3, 2, 2, 4), (4, 3, 3, 3), (5, 5, 5, 5)).endswith(
     'From step 200 to 400, the order of the runs at 64 changes in 2 of 3 '
-    'places, the best run from a to b.'
+    'places; the best run changes from a to b.'
   )
   assert found((1, 1, 1, 1), (1, 2, 3, 3), (1, 3, 2, 2)).endswith(
     'changes in 2 of 3 places.'

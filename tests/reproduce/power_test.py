@@ -1,5 +1,6 @@
 """Tests `lengen_jax/reproduce/power.py`."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -18,6 +19,7 @@ EXPERIMENT = experiment_lib.Experiment('paper/table', '', (), claims=(LOW,))
 def results(low, high):
   rows = {'low': low, 'high': high}
   return {
+    'scale': 'cpu',
     'seeds': list(range(len(low))),
     'parts': [
       {
@@ -130,23 +132,42 @@ def test_seeds_needed():
   [
     ((0, 1, 2), (2, 3, 4.5), 3, 'X1: 3 seeds detect differences of 3.1, and '),
     ((0, 1, 2), (2, 3, 4.5), 3, 'a probability of 53% if the recorded ones'),
-    ((0, 1, 2), (2, 3, 4.5), 3, 'are true; 5 seeds decide it with 80%'),
-    ((0, 1, 2), (0.1, 1.1, 2.1), 3, 'even 50 seeds decide it with less'),
+    ((0, 1, 2), (2, 3, 4.5), 3, 'are true; 5 seeds decide it with a '),
+    ((0, 1, 2), (0.1, 1.1, 2.1), 3, '; for 80%, it needs more than 50 seeds'),
     ((2, 3, 4), (0, 1, 2), 3, '; 1 of 1 recorded differences contradict it'),
     ((0, 1, 2), (2, 3, 4.5), 1, 'one seed has no variance'),
   ],
 )
 def test_report(low, high, seeds, text):
-  (line,) = power.report(EXPERIMENT, results(low, high), seeds)
+  (line,) = power.report(EXPERIMENT, results(low, high), 'cpu', seeds)
   assert text in line, line
 
 
 def test_no_variance_no_line():
-  assert not [*power.report(EXPERIMENT, results((1, 1), (2, 2)), 3)]
-  assert not [*power.report(EXPERIMENT, results((1,), (2,)), 3)]
-  exact = results((1,), (2,))
-  exact['parts'][0]['exact'] = True
-  assert not [*power.report(EXPERIMENT, exact, 1)]
+  assert not [*power.report(EXPERIMENT, results((1, 1), (2, 2)), 'cpu', 3)]
+  assert not [*power.report(EXPERIMENT, results((1,), (2,)), 'cpu', 3)]
+
+
+def test_claims_that_a_scale_cannot_decide_have_no_line():
+  found = results((0, 1, 2), (2, 3, 4.5))
+  full = dataclasses.replace(LOW, full_size=True)
+  experiment = dataclasses.replace(EXPERIMENT, claims=(full,))
+  assert not [*power.report(experiment, found, 'cpu', 3)]
+  assert [*power.report(experiment, found, 'paper', 3)]
+  found['parts'][0]['same_kind'] = False
+  assert not [*power.report(EXPERIMENT, found, 'cpu', 3)]
+
+
+def test_comparisons_of_unknown_variance_confirm_nothing():
+  sure = recorded_test((0.0, 0.1, 0.2), (9.0, 9.1, 9.2))
+  assert power.decided([sure], 3, 3) == 1.0
+  unknown = recorded_test((1.0, 1.0), (2.0, 2.0))
+  assert unknown.error is None
+  assert power.decided([sure, unknown], 3, 3) == 0.0
+  # A failure refutes the claim all the same, also an exact one.
+  fails = recorded_test((9.0, 9.1, 9.2), (0.0, 0.1, 0.2))
+  assert power.decided([fails, unknown], 3, 3) == 1.0
+  assert power.decided([unknown, sure, claims.Test(-1.0)], 3, 3) == 1.0
 
 
 def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):

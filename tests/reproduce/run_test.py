@@ -293,7 +293,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
   workdir = str(tmp_path / 'here')
   command = ['reproduce', 'paper/drawing', '--scale=tiny']
   assert cli.main([*command, f'--workdir={workdir}', '--seeds=3,4']) == 0
-  folder = tmp_path / 'here/paper/drawing/tiny'
+  folder = tmp_path / 'here/paper/drawing/tiny-replication'
   found = json.loads((folder / 'reproduction.json').read_text())
   assert found['command'].endswith('--scale=tiny --seeds=3,4')
   (folder / 'report.html').unlink()
@@ -309,9 +309,38 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     (['reproduce', 'fire/table4', '--scale=big'], "unknown scale 'big'"),
     ([*command, '--nonsense=1'], "argument of lengen reproduce '--nonsense'"),
     ([*command, '--config.seeed=1'], 'paper/drawing trains nothing'),
+    ([*command, '--rows=rope'], 'has no rows; leave out --rows'),
+    (
+      ['reproduce', 'fire/table4', '--scale=tiny', '--rows=fire; keple'],
+      "unknown row 'keple'; did you mean 'kerple'",
+    ),
   ):
     assert cli.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('rows', 'names'),
+  [
+    (
+      ('rope, log n', 'bounded'),
+      {
+        'text': ('rope', 'bounded', 'rope, log n'),
+        'look': ('rope', 'rope, log n'),
+      },
+    ),
+    (('alibi',), {'text': ('rope',), 'tuned': ('alibi',), 'look': ('rope',)}),
+    (('log n',), {'sort': ('log n',), 'mean': None}),
+    (('none',), {'sort': ('none',), 'more sort': ('none',), 'mean': None}),
+  ],
+)
+def test_some_rows(rows, names):
+  """With the rows whose models they need, and the parts that have any."""
+  found = {}
+  for part in run._with_rows(SMALL.parts, rows):
+    kept = getattr(part, 'rows', None)
+    found[part.name] = kept and tuple(getattr(row, 'name', row) for row in kept)
+  assert found == names
 
 
 def test_what_a_user_sets_is_kept_apart(monkeypatch, tmp_path):
@@ -854,7 +883,8 @@ def test_equal_models_rarely_differ(seeds, noise):
       for name, x in spreads.items()
     ]
     part = {'name': 'part', 'columns': [1], 'rows': rows}
-    judged = claims.judge(claim, {'seeds': [*range(seeds)], 'parts': [part]})
+    found = {'scale': 'cpu', 'seeds': [*range(seeds)], 'parts': [part]}
+    judged = claims.judge(claim, found)
     held += [one['outcome'] for one in judged['comparisons']].count('holds')
   # 5 %, and twice the standard error of 500 draws of the reference.
   assert 0.01 < held / trials / 3 < 0.07
