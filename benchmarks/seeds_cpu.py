@@ -3,16 +3,19 @@
 Command: .venv/bin/python -m benchmarks.seeds_cpu [--small]
 
 The model is the demo's with RoPE: 3 pre-norm blocks, 4 heads, width 128; 16
-sequences of 128 bytes for each seed. In turn, each seed trains on both cores;
-`vmapped` trains both by one program; each of the processes has one core. A
-round is ten steps of each seed.
+sequences of 128 bytes for each seed. In turn, the rows of a batch are split
+between the cores. Vmapped, one program trains both seeds, one on each core. Two
+processes use all cores, as with `make -j2 study`, or one core each. A round is
+ten steps of both seeds; the times are those of a step of both.
 """
 
+import contextlib
 import multiprocessing
 import os
 
 import jax
-import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
 
 from benchmarks import alternate
 from configs import stdlib
@@ -59,13 +62,26 @@ def stepper(seed, small):
 
 
 def vmapped_stepper(small):
-  """Returns a function that trains some steps of all seeds by one program."""
+  """Returns a function that trains some steps of all seeds by one program.
+
+  Each device has some of the seeds.
+  """
   runs, batches = zip(*(create(seed, small) for seed in SEEDS), strict=True)
-  step_fn = jax.jit(jax.vmap(runs[0].step_fn(packed=False)), donate_argnums=0)
+  # One device for each seed.
+  mesh = jax.make_mesh((len(SEEDS),), ('seed',))
+  by_seed = NamedSharding(mesh, PartitionSpec('seed'))
 
   def stacked(trees):
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    trees = jax.device_get(trees)
+    return jax.device_put(
+      jax.tree.map(lambda *leaves: np.stack(leaves), *trees), by_seed
+    )
 
+  step_fn = jax.jit(
+    jax.vmap(runs[0].step_fn(packed=False)),
+    donate_argnums=0,
+    out_shardings=by_seed,
+  )
   state = [stacked([run.init_state() for run in runs])]
 
   def go(steps):
@@ -77,47 +93,55 @@ def vmapped_stepper(small):
   return go
 
 
-def work(seed, small, connection):
-  """Trains a seed on a core of its own: as many steps as each message says."""
-  cores = sorted(os.sched_getaffinity(0))
-  os.sched_setaffinity(0, {cores[seed % len(cores)]})
+class Processes:
+  """A process for each seed, with all cores or with one each."""
+
+  def __init__(self, small, pinned):
+    context = multiprocessing.get_context('spawn')
+    self._pipes = []
+    for seed in SEEDS:
+      ours, theirs = context.Pipe()
+      arguments = (seed, small, pinned, theirs)
+      context.Process(target=work, args=arguments, daemon=True).start()
+      # Without it, the end of the process is an error here.
+      theirs.close()
+      self._pipes.append(ours)
+
+  def train(self, steps):
+    for pipe in self._pipes:
+      pipe.send(steps)
+    for pipe in self._pipes:
+      pipe.recv()
+
+
+def work(seed, small, pinned, pipe):
+  """Trains a seed: as many steps as each message says."""
+  if pinned:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[seed % len(cores)]})
   sharding.start()
   go = stepper(seed, small)
-  while steps := connection.recv():
-    go(steps)
-    connection.send(steps)
+  # The pipe is closed when the benchmark ends.
+  with contextlib.suppress(EOFError):
+    while True:
+      go(steps := pipe.recv())
+      pipe.send(steps)
 
 
 def main():
   small = alternate.arguments(__doc__).small
   steps, rounds = (1, 2) if small else (STEPS, ROUNDS)
-  # Processes are started before jax has threads.
-  context = multiprocessing.get_context('spawn')
-  connections = []
-  for seed in SEEDS:
-    ours, theirs = context.Pipe()
-    context.Process(
-      target=work, args=(seed, small, theirs), daemon=True
-    ).start()
-    connections.append(ours)
   sharding.start()
   in_turn = [stepper(seed, small) for seed in SEEDS]
   vmapped = vmapped_stepper(small)
-
-  def processes():
-    for connection in connections:
-      connection.send(steps)
-    for connection in connections:
-      connection.recv()
-
+  free, pinned = (Processes(small, pinned) for pinned in (False, True))
   functions = {
     'in turn': lambda: [go(steps) for go in in_turn],
     'vmapped': lambda: vmapped(steps),
-    'two processes': processes,
+    'two processes': lambda: free.train(steps),
+    'two processes, a core each': lambda: pinned.train(steps),
   }
   seconds = alternate.alternate(functions, rounds=rounds, warmups=2)
-  for connection in connections:
-    connection.send(0)
   seconds = {k: [s / steps for s in v] for k, v in seconds.items()}
   alternate.record(
     'seeds_cpu',
@@ -125,7 +149,8 @@ def main():
     seconds,
     {
       f'{name} / in turn': alternate.ratio(seconds, name, 'in turn')
-      for name in ('vmapped', 'two processes')
+      for name in functions
+      if name != 'in turn'
     },
     runs_lib.versions(),
     small=small,
