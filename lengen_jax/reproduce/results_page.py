@@ -34,17 +34,21 @@ generates this page from [results/](results/), which has one file for each
 experiment, scale and replication, with every score of every seed. `+dirty`
 marks a commit with uncommitted changes.
 
-Scales: `paper` is the paper's setting; `small` uses a smaller model and fewer
-steps, so that an experiment which trains one size on one corpus takes at most
-40 minutes on a GPU with 80 GB (estimated, not measured); `cpu` takes minutes on
-two cores, and a claim about quality may or may not show at that size; `hours`
-is `cpu` with twelve times the steps and three seeds, and models are also tested
-at a sixteenth, an eighth, a quarter and half of their steps. Of several
-learning rates, the best after all steps counts at every step. Most experiments
-at `hours` take one to four hours on two cores; `su/mlm`, `warping/tableA` and
+## Scales
+
+`paper` is the paper's setting; `small` uses a smaller model and fewer steps, so
+that an experiment which trains one size on one corpus takes at most 40 minutes
+on a GPU with 80 GB (estimated, not measured); `cpu` takes minutes on two cores,
+and a claim about quality may or may not show at that size; `hours` is `cpu`
+with twelve times the steps and three seeds, and models are also tested at a
+sixteenth, an eighth, a quarter and half of their steps. Of several learning
+rates, the best after all steps counts at every step. Most experiments at
+`hours` take one to four hours on two cores; `su/mlm`, `warping/tableA` and
 `randomized/table1` take six to nine. Where a paper's data is not available,
 `hours` and `cpu` use substitute data, named below the table. Scores on
 different data cannot be compared, but rankings can.
+
+## Verdicts
 
 A claim is *confirmed* at a scale if all of its comparisons hold. A comparison
 is a one-sided t test over seeds at the 5 % level. Scores of the same model, or
@@ -66,8 +70,8 @@ is confirmed at one of the tested steps and refuted at another. The effect is
 the smallest and the largest difference over the comparisons, in the unit of the
 table, each with its 90 % interval; negative differences contradict the claim. A
 comparison holds if its interval is above the claim's margin, which is mostly 0.
-Comparisons that fail are listed below the tables.
-A claim refuted at `cpu` is refuted for models trained for about a minute.
+Comparisons that fail are listed below the tables. A claim refuted at `cpu` is
+refuted for models trained for about a minute.
 
 ± is half the range over seeds. Intervals of percentages include the variance
 over the test examples, which all seeds share, or that due to their number,
@@ -78,6 +82,19 @@ the comparison is unclear.
 The paper on randomized encodings concludes that language models can seem to
 generalize to longer inputs when they do not. This is not a claim of its own
 here: it combines R1 and R3.
+
+## Replications
+
+A *replication* repeats rows of an experiment with seeds that no earlier result
+has, and judges claims on these seeds alone. Its rows and the number of its
+seeds are chosen from the earlier results, before it is trained:
+
+- `fire/table4`, seeds 3 to 6, rows `fire`, `fire, no threshold` and `kerple`,
+  for F3, threshold: four seeds decide it with a probability of 99 %, according
+  to `lengen reproduce`, if the recorded differences are true. Six of its 26
+  comparisons are between these rows; of the baselines, only KERPLE is there.
+
+## What was known before
 
 S7, bucket sort, and Z5 name an accuracy that needs the full size: they were
 *refuted* at `cpu`, and are *not comparable* since.
@@ -109,15 +126,6 @@ The models with sinusoidal positions of `su/mlm` at `hours` were trained after
 the results of those with RoPE had been seen. Of `randomized/table1` at `hours`,
 the results of RoPE, sin/cos, SHAPE, ALiBi and KERPLE had been seen before the
 other rows were trained.
-
-A *replication* repeats rows of an experiment with seeds that no earlier result
-has, and judges claims on these seeds alone. Its rows and the number of its
-seeds are chosen from the earlier results, before it is trained:
-
-- `fire/table4`, seeds 3 to 6, rows `fire`, `fire, no threshold` and `kerple`,
-  for F3, threshold: four seeds decide it with a probability of 99 %, according
-  to `lengen reproduce`, if the recorded differences are true. Six of its 26
-  comparisons are between these rows; of the baselines, only KERPLE is there.
 
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
@@ -212,7 +220,7 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
     for verdict in verdicts or [('', '', 'not measured yet', '')]:
       rows.append([claim.key, claim.text, f'`{experiment.name}`', *verdict])
   flattened = _flattened(results)
-  heading = [_HEAD, *flattened, '## Claims']
+  heading = [_HEAD, '## Length of training', '', *flattened, '## Claims']
   if study:
     heading = [_STUDY, *flattened, *_advice(results), '## Hypotheses']
   lines = [*heading, '', *_table(head, rows)]
