@@ -92,14 +92,18 @@ def _judge(claim: Claim, results: Results) -> Results:
   their errors have the same causes. Random positions that all examples of a
   batch share are in no term. Failures are corrected for multiple comparisons by
   the method of Holm (1979). Comparisons that a scale omits are not counted; nor
-  are those of means over fewer than half of their parts. On data of another
-  kind than the paper's, or below the size that it needs, a claim is not
-  comparable, whatever the outcomes.
+  are those of means over fewer than half of their parts. Where a user chose
+  rows, a claim with comparisons that were not measured can only be refuted. On
+  data of another kind than the paper's, or below the size that it needs, a
+  claim is not comparable, whatever the outcomes.
   """
   tests = [test(results, one) for one in claim.comparisons]
   outcomes = _outcomes(tests)
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   verdict = next(verdicts, UNMEASURED)
+  # Some of the rows cannot confirm a claim about others.
+  if results.get('rows') and verdict != 'refuted' and UNMEASURED in outcomes:
+    verdict = UNMEASURED
   if verdict != UNMEASURED and not comparable(claim, results, results['scale']):
     verdict = 'not comparable'
   return {

@@ -86,13 +86,15 @@ here: it combines R1 and R3.
 ## Replications
 
 A *replication* repeats rows of an experiment with seeds that no earlier result
-has, and judges claims on these seeds alone. Its rows and the number of its
-seeds are chosen from the earlier results, before it is trained:
+has, and judges claims on these seeds alone. A claim that also compares rows
+which it leaves out can be refuted, but not confirmed. Its rows and the number
+of its seeds are chosen from the earlier results, before it is trained:
 
 - `fire/table4`, seeds 3 to 6, rows `fire`, `fire, no threshold` and `kerple`,
   for F3, threshold: four seeds decide it with a probability of 99 %, according
   to `lengen reproduce`, if the recorded differences are true. Six of its 26
   comparisons are between these rows; of the baselines, only KERPLE is there.
+  The row `fire` is not trained yet.
 
 ## What was known before
 

@@ -105,6 +105,7 @@ def reproduce(
     'title': experiment.title,
     'scale': scale,
     'seeds': list(seeds),
+    'rows': list(rows),
     'command': shlex.join([*command, *overrides]),
     'commit': revision.running(),
     'versions': runs_lib.versions(),

@@ -564,6 +564,21 @@ def test_verdicts(low, high, verdict):
     )
 
 
+def test_chosen_rows_do_not_confirm_claims_about_others():
+  claim = experiment_lib.Claim(
+    'X', '', experiment_lib.parse_comparisons('part: low < high|other @ 1')
+  )
+  for scores, verdict in (
+    (((1.0, 1.1), (2.0, 2.2)), 'confirmed'),
+    (((2.0, 2.2), (1.0, 1.1)), 'refuted'),
+  ):
+    found = result(*scores)
+    assert claims.judge(claim, found)['verdict'] == verdict
+    chosen = claims.judge(claim, found | {'rows': ['low', 'high']})
+    wanted = 'not measured' if verdict == 'confirmed' else verdict
+    assert chosen['verdict'] == wanted
+
+
 @pytest.mark.parametrize(
   ('fields', 'verdict'),
   [
