@@ -62,10 +62,7 @@ def stepper(seed, small):
 
 
 def vmapped_stepper(small):
-  """Returns a function that trains some steps of all seeds by one program.
-
-  Each device has some of the seeds.
-  """
+  """Returns a function that trains some steps of all seeds by one program."""
   runs, batches = zip(*(create(seed, small) for seed in SEEDS), strict=True)
   # One device for each seed.
   mesh = jax.make_mesh((len(SEEDS),), ('seed',))

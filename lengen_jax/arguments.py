@@ -92,7 +92,10 @@ def _seed(text: str) -> int:
 
 
 def _rows(text: str) -> tuple[str, ...]:
-  return tuple(name for part in text.split(';') if (name := part.strip()))
+  names = tuple(name for part in text.split(';') if (name := part.strip()))
+  if not names:
+    raise argparse.ArgumentTypeError('it must name a row; leave it out for all')
+  return names
 
 
 def _names(text: str) -> tuple[str, ...]:

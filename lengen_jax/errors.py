@@ -87,10 +87,16 @@ class MetricError(LengenError):
   """Predictions, references or sums that cannot be scored."""
 
 
-def one_of(kind: str, name: object, valid: Iterable[str | None]) -> str:
+def one_of(
+  kind: str,
+  name: object,
+  valid: Iterable[str | None],
+  separator: str = ', ',
+) -> str:
   """Returns a message for an unknown name of a kind, such as 'encoding'.
 
-  It lists the valid names. None among them is the value None.
+  It lists the valid names, which do not contain the separator. None among them
+  is the value None.
   """
   import difflib
 
@@ -98,7 +104,8 @@ def one_of(kind: str, name: object, valid: Iterable[str | None]) -> str:
   names = sorted(one for one in valid if one is not None)
   close = difflib.get_close_matches(str(name), names, n=1)
   hint = f'; did you mean {close[0]!r}?' if close else ';'
-  listed = ', '.join(names) + ', or None (leave it out)' * (None in valid)
+  listed = separator.join(names)
+  listed += f'{separator}or None (leave it out)' * (None in valid)
   return f'unknown {kind} {name!r}{hint} valid: {listed}'
 
 

@@ -223,7 +223,8 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
     for verdict in verdicts or [('', '', 'not measured yet', '')]:
       rows.append([claim.key, claim.text, f'`{experiment.name}`', *verdict])
   flattened = _flattened(results)
-  heading = [_HEAD, '## Length of training', '', *flattened, '## Claims']
+  title = ['## Length of training', ''] if flattened else []
+  heading = [_HEAD, *title, *flattened, '## Claims']
   if study:
     heading = [_STUDY, *flattened, *_advice(results), '## Hypotheses']
   lines = [*heading, '', *_table(head, rows)]
@@ -415,8 +416,10 @@ def main(runs: str, docs: str) -> None:
   for path in sorted(pathlib.Path(runs).rglob(reproduction.RESULTS)):
     found = files.read_json(path)
     # Folders of runs with overrides have another suffix.
-    names = (found['scale'], f'{found["scale"]}-replication')
-    if path.parent.name in names and found['scale'] != 'tiny':
+    replication = f'{found["scale"]}-replication'
+    # Results of some rows do not replace those of all.
+    whole = path.parent.name == found['scale'] and not found.get('rows')
+    if found['scale'] != 'tiny' and (whole or path.parent.name == replication):
       files.write_json(folder / _file(found), found)
   for path in folder.glob('*.json'):
     found = files.read_json(path)

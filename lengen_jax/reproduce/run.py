@@ -67,7 +67,7 @@ def reproduce(
       + ' or '.join(each for each in SCALES if each in scales)
     )
   if rows:
-    parts = _with_rows(parts, rows)
+    parts = _with_rows(parts, rows, scale)
   configured = [x for x in parts if isinstance(x, parts_lib.ConfiguredPart)]
   fixed = dict(_FIXED)
   for part in configured:
@@ -132,28 +132,31 @@ def reproduce(
 
 
 def _with_rows(
-  parts: Sequence[parts_lib.Part], rows: Sequence[str]
+  parts: Sequence[parts_lib.Part], rows: Sequence[str], scale: str
 ) -> list[parts_lib.Part]:
   """Returns parts with some rows, and with those whose models these need.
 
   Parts without any of them are left out.
 
   Raises:
-    errors.ConfigError: no part has a row of one of the names.
+    errors.ConfigError: no part has a row of one of the names at the scale.
   """
   all_rows = [
     row
     for part in parts
     if isinstance(part, parts_lib.ConfiguredPart)
-    for row in part.rows
+    for row in part.rows_at(scale)
   ]
   if not all_rows:
     raise errors.ConfigError(
       'the experiment trains nothing and has no rows; leave out --rows'
     )
+  valid = {row.name for row in all_rows}
   for name in rows:
-    if name not in (names := {row.name for row in all_rows}):
-      raise errors.ConfigError(errors.one_of('row', name, names))
+    if name not in valid:
+      # Names contain commas.
+      text = errors.one_of(f'row at scale {scale}', name, valid, '; ')
+      raise errors.ConfigError(text)
   needed = {*rows}
   # A row may be tested on the model of another, which starts from a third.
   for _ in range(2):
@@ -163,7 +166,7 @@ def _with_rows(
   chosen: list[parts_lib.Part] = []
   for part in parts:
     if isinstance(part, parts_lib.ConfiguredPart):
-      kept = tuple(row for row in part.rows if row.name in needed)
+      kept = tuple(row for row in part.rows_at(scale) if row.name in needed)
       if kept:
         chosen.append(dataclasses.replace(part, rows=kept))
     elif isinstance(part, figures.Figure):

@@ -195,8 +195,13 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
       }
     )
   again = first | {'seeds': [3, 4, 5], 'parts': [part | {'rows': rows}]}
-  for found, scale in ((first, 'hours'), (again, 'hours-replication')):
-    folder = tmp_path / 'runs/fire/table7' / scale
+  some = first | {'rows': ['with'], 'parts': [part | {'rows': rows[1:]}]}
+  for found, place in (
+    (first, 'fire/table7/hours'),
+    (again, 'fire/table7/hours-replication'),
+    (some, 'some/fire/table7/hours'),
+  ):
+    folder = tmp_path / 'runs' / place
     folder.mkdir(parents=True)
     (folder / 'reproduction.json').write_text(json.dumps(found))
   results_page.main(tmp_path / 'runs', tmp_path / 'docs')
@@ -205,7 +210,8 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
     name,
     'fire_table7_hours_replication.json',
   }
-  assert json.loads((results / name).read_text())['seeds'] == [0, 1, 2]
+  kept = json.loads((results / name).read_text())
+  assert kept['seeds'] == [0, 1, 2] and len(kept['parts'][0]['rows']) == 2
   text = (tmp_path / 'docs/results.md').read_text()
   assert '## fire/table7, scale hours, replication' in text.splitlines()
   (line,) = (x for x in text.splitlines() if '| [hours, replication]' in x)

@@ -312,8 +312,13 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     ([*command, '--rows=rope'], 'has no rows; leave out --rows'),
     (
       ['reproduce', 'fire/table4', '--scale=tiny', '--rows=fire; keple'],
-      "unknown row 'keple'; did you mean 'kerple'",
+      "unknown row at scale tiny 'keple'; did you mean 'kerple'? valid: ali",
     ),
+    (
+      ['reproduce', 'randomized/table1', '--scale=hours', '--rows=sandwich'],
+      "unknown row at scale hours 'sandwich'",
+    ),
+    ([*command, '--rows=; '], '--rows: it must name a row; leave it out for'),
   ):
     assert cli.main(arguments) == 2
     assert message in capsys.readouterr().err
@@ -337,7 +342,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
 def test_some_rows(rows, names):
   """With the rows whose models they need, and the parts that have any."""
   found = {}
-  for part in run._with_rows(SMALL.parts, rows):
+  for part in run._with_rows(SMALL.parts, rows, 'tiny'):
     kept = getattr(part, 'rows', None)
     found[part.name] = kept and tuple(getattr(row, 'name', row) for row in kept)
   assert found == names
