@@ -150,8 +150,8 @@ MUTATIONS = (
   ),
   (
     'encodings/pope.py',
-    'angle -= delta',
-    'angle += delta',
+    'angles(positions, w_D) - delta',
+    'angles(positions, w_D) + delta',
     'encodings/pope_test.py',
   ),
   (
