@@ -314,7 +314,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'type': _numbers(0, 2**32 - 1)},
   ),
   '--rows': (
-    "rows to run, such as 'fire; rope'; default: all",
+    "rows to run, such as 'fire; PART: rope'; default: all",
     {'type': _rows, 'default': (), 'metavar': 'ROWS'},
   ),
   '--debug': ('show the traceback of an error', {'action': 'store_true'}),

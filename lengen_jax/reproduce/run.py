@@ -45,7 +45,7 @@ def reproduce(
       the results are a replication, in PAPER/TABLE/SCALE-replication.
     overrides: '--config.KEY=VALUE' arguments for all parts.
     rows: names of the rows to run, with those whose models they need; () for
-      all.
+      all. A name is ROW, in every part that has it, or PART: ROW.
 
   Raises:
     errors.LengenError: a part cannot run. Errors that can be detected in
@@ -136,41 +136,53 @@ def _with_rows(
 ) -> list[parts_lib.Part]:
   """Returns parts with some rows, and with those whose models these need.
 
-  Parts without any of them are left out.
+  Parts without any of them are left out. A row is named ROW, in every part
+  that has it, or PART: ROW.
 
   Raises:
     errors.ConfigError: no part has a row of one of the names at the scale.
   """
-  all_rows = [
-    row
+  by_place = {
+    (part.name, row.name): (part, row)
     for part in parts
     if isinstance(part, parts_lib.ConfiguredPart)
     for row in part.rows_at(scale)
-  ]
-  if not all_rows:
+  }
+  if not by_place:
     raise errors.ConfigError(
       'the experiment trains nothing and has no rows; leave out --rows'
     )
-  valid = {row.name for row in all_rows}
+  needed = set()
   for name in rows:
-    if name not in valid:
+    named = {
+      place: ': '.join(place) if ': ' in name else place[1]
+      for place in by_place
+    }
+    found = {place for place, each in named.items() if each == name}
+    if not found:
       # Names contain commas.
-      text = errors.one_of(f'row at scale {scale}', name, valid, '; ')
+      text = errors.one_of(
+        f'row at scale {scale}', name, set(named.values()), '; '
+      )
       raise errors.ConfigError(text)
-  needed = {*rows}
+    needed |= found
   # A row may be tested on the model of another, which starts from a third.
   for _ in range(2):
-    for row in all_rows:
-      if row.name in needed:
-        needed |= {x for x in (row.trained_as, row.init_row) if x is not None}
+    for part, row in [by_place[place] for place in needed if place in by_place]:
+      if row.trained_as:
+        needed.add((part.name, row.trained_as))
+      if part.init_part:
+        needed.add((part.init_part, row.init_row or row.name))
   chosen: list[parts_lib.Part] = []
   for part in parts:
     if isinstance(part, parts_lib.ConfiguredPart):
-      kept = tuple(row for row in part.rows_at(scale) if row.name in needed)
+      kept = tuple(
+        row for row in part.rows_at(scale) if (part.name, row.name) in needed
+      )
       if kept:
         chosen.append(dataclasses.replace(part, rows=kept))
     elif isinstance(part, figures.Figure):
-      names = tuple(name for name in part.rows if name in needed)
+      names = tuple(name for name in part.rows if (part.part, name) in needed)
       if names:
         chosen.append(dataclasses.replace(part, rows=names))
     elif isinstance(part, figures.Average):

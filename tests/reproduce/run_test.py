@@ -337,6 +337,17 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     (('alibi',), {'text': ('rope',), 'tuned': ('alibi',), 'look': ('rope',)}),
     (('log n',), {'sort': ('log n',), 'mean': None}),
     (('none',), {'sort': ('none',), 'more sort': ('none',), 'mean': None}),
+    (('more sort: none',), {'more sort': ('none',), 'mean': None}),
+    (
+      ('tuned: alibi', 'sort: none'),
+      {
+        'text': ('rope',),
+        'tuned': ('alibi',),
+        'sort': ('none',),
+        'look': ('rope',),
+        'mean': None,
+      },
+    ),
   ],
 )
 def test_some_rows(rows, names):
