@@ -20,6 +20,9 @@ from lengen_jax.reproduce.experiment import (
 # Significance level of a one-sided test.
 LEVEL = 0.05
 DEPENDS = 'depends on training'
+# Verdicts that leave a claim undecided.
+OPEN = ('not seen', 'not comparable', UNMEASURED)
+VERDICTS = ('confirmed', 'refuted', DEPENDS, *OPEN)
 # Verdict on a claim by the most adverse outcome of its comparisons.
 _VERDICTS = {'fails': 'refuted', 'unclear': 'not seen', 'holds': 'confirmed'}
 

@@ -5,6 +5,7 @@ docs/results and generates both pages from the files there. docs/study.md has
 the experiments of `reproduce.study`.
 """
 
+import collections
 from collections.abc import Iterator, Sequence
 import pathlib
 import sys
@@ -87,8 +88,10 @@ here: it combines R1 and R3.
 
 A *replication* repeats rows of an experiment with seeds that no earlier result
 has, and judges claims on these seeds alone. A claim that also compares rows
-which it leaves out can be refuted, but not confirmed. Its rows and the number
-of its seeds are chosen from the earlier results, before it is trained:
+which it leaves out can be refuted, but not confirmed. In the count of claims
+with replications, a claim that its replication decides has that verdict; others
+have the verdict of the first seeds. The rows and the number of the seeds of a
+replication are chosen from the earlier results, before it is trained:
 
 - `fire/table4`, seeds 3 to 6, rows `fire`, `fire, no threshold` and `kerple`,
   for F3, threshold: four seeds decide it with a probability of 99 %, according
@@ -233,10 +236,38 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
   heading = [_HEAD, *title, *flattened, '## Claims']
   if study:
     heading = [_STUDY, *flattened, *_advice(results), '## Hypotheses']
-  lines = [*heading, '', *_table(head, rows)]
+  counts = [*_counts(results), ''] if results else []
+  lines = [*heading, '', *counts, *_table(head, rows)]
   for found in results:
     lines += ['', *_section(found)]
   return '\n'.join(lines) + '\n'
+
+
+def _counts(results: Sequence[Results]) -> Iterator[str]:
+  """Yields a table of how many claims have each verdict, by scale.
+
+  With replications, a claim has the verdict of its replication if this is not
+  an open one, else that of the first seeds.
+  """
+  first = collections.defaultdict[str, dict[str, str]](dict)
+  again = collections.defaultdict[str, dict[str, str]](dict)
+  for found in results:
+    verdicts = {one['key']: one['verdict'] for one in found['claims']}
+    if _scale(found) == found['scale']:
+      first[found['scale']] |= verdicts
+    else:
+      again[found['scale']] |= {
+        key: one for key, one in verdicts.items() if one not in claims.OPEN
+      }
+  counted = dict(first)
+  for scale, verdicts in again.items():
+    counted[f'{scale}, with replications'] = first[scale] | verdicts
+  lines = []
+  for scale, verdicts in sorted(counted.items()):
+    number = collections.Counter(verdicts.values())
+    each = (number[verdict] for verdict in claims.VERDICTS)
+    lines.append([scale, len(verdicts), *each])
+  yield from _table(['scale', 'claims', *claims.VERDICTS], lines)
 
 
 def _advice(results: Sequence[Results]) -> list[str]:

@@ -219,6 +219,9 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
   assert f'(#firetable7-scale-hours-replication) {verdict}' in line
   (line,) = (x for x in text.splitlines() if '| [hours](' in x)
   assert '| 3 | not seen (2 unclear' in line
+  # Claims are counted with the verdicts of replications and without them.
+  assert '| hours | 1 | 0 | 0 | 0 | 1 | 0 | 0 |' in text
+  assert '| hours, with replications | 1 | 0 | 0 | 1 | 0 | 0 | 0 |' in text
   # The comparisons that fail are named.
   lines = [x for x in text.splitlines() if x.startswith('- F4, output: fails:')]
   assert [line.partition(' (effect -')[0] for line in lines] == [
