@@ -102,8 +102,8 @@ replication are chosen from the earlier results, before it is trained:
   and then `standard` and `standard, log n` with RoPE, for S1 and S8. At eight
   times the training length, log n made these rows worse in the results of three
   seeds. If those differences are true, seven seeds refute S1, sinusoidal, with
-  a probability of 99 %, S1, rope, with 81 % and S8 with 93 %. The other rows of
-  these claims are left out.
+  a probability of 99 %, S1, rope, with 74 % and S8 with 93 %. The rows
+  `standard` with sinusoidal positions are left out.
 
 ## What was known before
 
