@@ -14,6 +14,8 @@ from lengen_jax.types import PathLike
 # Name of the results file, in the folder of an experiment and scale.
 RESULTS = 'reproduction.json'
 _FIELDS = ('name', 'title', 'seeds', 'parts', 'summary', 'claims')
+# A cell without a value.
+_MISSING = '–'
 UNMEASURED = 'not measured'
 
 Results = dict[str, Any]
@@ -120,7 +122,8 @@ def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
     if part['kind'] == 'drawing':
       files = [folder / part['name'] / name for name in part['files']]
     else:
-      files = _write_part(part, found['seeds'], folder)
+      rows = part['rows']
+      files = _write_part(part, found['seeds'], folder) if rows else []
       body.append(page.element('p', _title(found, part)))
     paths += files
     pictures = [file for file in files if file.suffix == '.png']
@@ -207,7 +210,8 @@ def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
 
   A row of loss by length has the score at the training length, and the
   difference between the longest length and this one; other rows have the score
-  of each column. They are means over seeds, ± half the range.
+  of each column. They are means over seeds, ± half the range. Rows may have
+  been tested at different steps.
   """
   rows = [row for row in part['rows'] if 'trajectory' in row]
   if not rows:
@@ -224,7 +228,7 @@ def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
       f'{columns[near]:g}x': (near, None),
       f'{columns[far]:g}x - {columns[near]:g}x': (far, near),
     }
-  tested = rows[0]['trajectory']['steps']
+  tested = sorted({step for row in rows for step in row['trajectory']['steps']})
   head = ['run', 'score', *(f'step {step}' for step in tested)]
   body = []
   for row in rows:
@@ -235,7 +239,8 @@ def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
       ]
       by_step = zip(*by_seed, strict=True)
       cells = [_mean_and_range(each, digits) for each in by_step]
-      body.append([row['name'], name, *cells])
+      at = dict(zip(row['trajectory']['steps'], cells, strict=True))
+      body.append([row['name'], name, *(at.get(x, _MISSING) for x in tested)])
   return head, body
 
 
@@ -246,7 +251,7 @@ def _minus(high: float | None, low: float | None) -> float | None:
 def _mean_and_range(figures: Sequence[float | None], digits: int) -> str:
   known = [one for one in figures if one is not None]
   if len(known) < len(figures):
-    return '–'
+    return _MISSING
   half = (max(known) - min(known)) / 2
   text = f'{statistics.fmean(known):.{digits}f}'
   return f'{text} ±{half:.{digits}f}' if len(known) > 1 else text
@@ -309,7 +314,7 @@ def _spread(part: Results, row: Results, n: int) -> str:
 
 
 def notes(part: Results) -> list[str]:
-  """Returns the differences from the paper, one line each."""
+  """Returns differences from the paper and notes on the scores, as lines."""
   found: list[str] = []
   if part['standin']:
     found.append(f"in place of the paper's data: {part['standin']}")
@@ -449,7 +454,7 @@ def _name(at: Any) -> str:
 
 def _cell(value: float | None) -> str:
   if value is None:
-    return '–'
+    return _MISSING
   if 0 < abs(value) < 0.01:
     return f'{value:.2g}'
   return f'{value:.3f}' if abs(value) < 10 else f'{value:.1f}'

@@ -33,8 +33,12 @@ def judge(claim: Claim, results: Results) -> Results:
   The verdict is 'depends on training' if the claim is confirmed at one of the
   steps and refuted at another.
   """
+  names = _part_names(claim)
+  parts = [part for part in results['parts'] if part['name'] in names]
+  results = results | {'parts': parts}
   judged = _judge(claim, results)
-  steps = _common_steps(claim, results)
+  # [] if the models were tested once.
+  steps = common_steps(row for part in parts for row in part['rows'])
   verdicts = [
     _judge(claim, at_step(results, n))['verdict'] for n in range(len(steps))
   ]
@@ -45,17 +49,6 @@ def judge(claim: Claim, results: Results) -> Results:
   return judged
 
 
-def _common_steps(claim: Claim, results: Results) -> list[int]:
-  """Returns the steps at which a claim's models were tested, [] if once."""
-  names = _part_names(claim)
-  return common_steps(
-    row
-    for part in results['parts']
-    if part['name'] in names
-    for row in part['rows']
-  )
-
-
 def at_step(results: Results, n: int) -> Results:
   """Returns results with the scores of the n-th step of trajectories."""
 
@@ -63,10 +56,11 @@ def at_step(results: Results, n: int) -> Results:
     if 'trajectory' not in row:
       return row
     tested = row['trajectory']
-    changed = row | {'values': [steps[n] for steps in tested['values']]}
-    for key in {'windows', 'examples'} & tested.keys():
-      changed[key] = tested[key][n]
-    return changed
+    # Those of the last step do not replace missing ones.
+    of_tests = dict.fromkeys(('windows', 'examples'))
+    for key in of_tests.keys() & tested.keys():
+      of_tests[key] = tested[key][n]
+    return row | of_tests | {'values': [x[n] for x in tested['values']]}
 
   parts = [
     part | {'rows': [at(row) for row in part['rows']]}
@@ -239,10 +233,10 @@ def _over_examples(
 ) -> tuple[float, int] | None:
   """Returns the variance due to the test examples of tasks, and its freedom.
 
-  `windows` has those over single examples, if they are known. Two examples are
-  then added, one answered by each operand, because operands that answer all
-  examples may still differ. Otherwise, the variance is the sum of those of the
-  operands. Returns None if the number of examples is unknown.
+  `windows` has those over single examples, if they are known. Two examples of
+  each length are then added, one answered by each operand, because operands
+  that answer all examples may still differ. Otherwise, the variance is the sum
+  of those of the operands. Returns None if the number of examples is unknown.
   """
   found = [_find(results, x) for x in operands if isinstance(x, tuple)]
   known = [

@@ -122,11 +122,9 @@ def _trajectory(curves: list[Results], score: str) -> Results:
 
 def _at_steps(curve: Results) -> list[Results]:
   """Returns the scores of a curve at each of its steps."""
-  tested = curve['trajectory']
   return [
-    {name: values[n] for name, values in tested.items()}
-    | {'perplexity': [*map(length_curve.perplexity, tested['loss'][n])]}
-    for n in range(len(tested['steps']))
+    one | {'perplexity': [*map(length_curve.perplexity, one['loss'])]}
+    for one in experiment_lib.at_steps(curve['trajectory'])
   ]
 
 

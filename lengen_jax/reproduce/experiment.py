@@ -75,6 +75,11 @@ class Row:
   trained_as: str | None = None
   init_row: str | None = None
 
+  @property
+  def init_name(self) -> str:
+    """Name of the row that provides the initial parameters, if one does."""
+    return self.init_row or self.name
+
   def run_at(self, n: int) -> str:
     """Returns the run for the longest training length n."""
     return self.run(n) if callable(self.run) else self.run
@@ -247,6 +252,14 @@ def common_steps(rows: Iterable[Results]) -> list[int]:
   steps = [row.get('trajectory', {}).get('steps', []) for row in rows]
   alike = steps and all(one == steps[0] for one in steps)
   return steps[0] if alike else []
+
+
+def at_steps(trajectory: Results) -> list[Results]:
+  """Returns the scores of a trajectory at each of its steps."""
+  return [
+    {name: values[n] for name, values in trajectory.items()}
+    for n in range(len(trajectory['steps']))
+  ]
 
 
 def read(

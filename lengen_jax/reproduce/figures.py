@@ -6,7 +6,7 @@ import pathlib
 from typing import Any, ClassVar
 
 from lengen_jax.reproduce import curves, parts
-from lengen_jax.reproduce.experiment import common_steps, Results
+from lengen_jax.reproduce.experiment import at_steps, common_steps, Results
 from lengen_jax.training import files
 
 
@@ -61,16 +61,8 @@ def _mean_trajectory(rows: Sequence[Results]) -> Results:
     for seed in by_seed
   ]
   found: Results = {'steps': steps, 'values': values}
-  tested = [row['trajectory'] for row in rows]
-  by_step = [
-    _mean_examples(
-      [
-        {key: one[key][n] for key in ('examples', 'windows') if key in one}
-        for one in tested
-      ]
-    )
-    for n in range(len(steps))
-  ]
+  tested = [at_steps(row['trajectory']) for row in rows]
+  by_step = [_mean_examples(each) for each in zip(*tested, strict=True)]
   for key in by_step[0]:
     found[key] = [one[key] for one in by_step]
   return {'trajectory': found}
@@ -127,6 +119,9 @@ class Figure(parts.Part):
     default_factory=dict, hash=False
   )
   kind: ClassVar[str] = 'drawing'
+
+  def first_model(self, row: str) -> tuple[str, str]:
+    return self.part or self.name, row
 
   def run(self, request: parts.Request, previous: Sequence[Results]) -> Results:
     folder = request.folder / self.name

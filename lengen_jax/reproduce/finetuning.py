@@ -1,6 +1,5 @@
 """Scores of generated answers after finetuning."""
 
-from collections.abc import Sequence
 import dataclasses
 from typing import Any, ClassVar
 
@@ -44,12 +43,8 @@ class Finetuning(parts.ConfiguredPart):
     config.train.init_from = ''
     return config
 
-  def initial(
-    self, request: parts.Request, previous: Sequence[Results]
-  ) -> Results | None:
-    if self.substitute_at(request.scale):
-      return None
-    return super().initial(request, previous)
+  def init_part_at(self, scale: str) -> str | None:
+    return None if self.substitute_at(scale) else self.init_part
 
   def train(
     self,

@@ -213,7 +213,7 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
 def figure_2(folder: PathLike) -> list[pathlib.Path]:
   """Draws attention beyond the training length, and its `unseen` part.
 
-  For a head of ALiBi, this part is at most exp(-slope L_train).
+  For a head of ALiBi, this part is at most exp(1 - slope (L_train - 1)).
   """
   distance = _log_spaced(RATIOS[-1] * _TEXT_LENGTH)
   both = np.concatenate([np.arange(_TEXT_LENGTH), distance])

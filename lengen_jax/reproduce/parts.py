@@ -46,6 +46,7 @@ class Request:
 
   Attributes:
     replicates: see `Experiment.replicates`.
+    rows: the rows that a user chose; () for all.
   """
 
   scale: str
@@ -54,14 +55,19 @@ class Request:
   root: str
   name: str
   replicates: bool = False
+  rows: tuple[str, ...] = ()
 
   @property
   def folder_name(self) -> str:
-    """PAPER/TABLE/SCALE, with a suffix for a replication and for overrides."""
+    """PAPER/TABLE/SCALE, with a suffix for other seeds, rows and overrides."""
     # The last value of a field counts.
     last = {each.partition('=')[0]: each for each in self.overrides}
+    changes = sorted(last.values())
+    # A replication mostly has some of the rows.
+    if self.rows and not self.replicates:
+      changes += ['--rows', *sorted(self.rows)]
     suffix = '-replication' if self.replicates else ''
-    suffix += f'-{_digest(sorted(last.values()))}' if last else ''
+    suffix += f'-{_digest(changes)}' if changes else ''
     return f'{self.name}/{self.scale}{suffix}'
 
   @property
@@ -234,7 +240,7 @@ class ConfiguredPart(Part):
     model = by_name[by_name[row].trained_as or row]
     if self.init_part is None:
       return self.name, model.name
-    return self.init_part, model.init_row or model.name
+    return self.init_part, model.init_name
 
   def rows_at(self, scale: str) -> list[Row]:
     """Returns the rows that are run at a scale."""
@@ -303,7 +309,9 @@ class ConfiguredPart(Part):
     """Returns the folder of the runs of a config, relative to `root`.
 
     Experiments that train the same models share this folder. Its name does not
-    depend on settings that leave the trained parameters unchanged.
+    depend on the seed, the mesh, where the data is, or the encodings, which are
+    in the names of the folders of runs. Nor does it depend on those of
+    `workdir.FREE` that no score depends on.
     """
     shared = json.loads(config.to_json())
     if 'sweep' in shared:
@@ -328,7 +336,8 @@ class ConfiguredPart(Part):
     Of the results of previous parts, 'name' and 'trained' are required.
     """
     config = self.make_config(request)
-    init = self.initial(request, previous)
+    start = self.init_part_at(request.scale)
+    init = find(previous, start) if start else None
     if init is not None:
       # The initial models determine the folder of runs.
       config.train.init_from = init['trained']
@@ -391,11 +400,9 @@ class ConfiguredPart(Part):
     """
     raise NotImplementedError
 
-  def initial(
-    self, request: Request, previous: Sequence[Results]
-  ) -> Results | None:
-    """Returns the results of `init_part`; None for random parameters."""
-    return find(previous, self.init_part) if self.init_part else None
+  def init_part_at(self, scale: str) -> str | None:
+    """Returns `init_part`; None if models start from random parameters."""
+    return self.init_part
 
   def columns(self, config: Config) -> dict[float, int]:
     """Returns {relative length: length}."""
@@ -420,13 +427,13 @@ class ConfiguredPart(Part):
 
   def init_folder(self, row: Row, init: Results | None) -> str:
     """Returns the folder prefix of runs with the same initial model."""
-    return '' if init is None else f'from-{row.init_row or row.name}/'
+    return '' if init is None else f'from-{row.init_name}/'
 
   def init_workdir(
     self, row: Row, request: Request, seed: int, init: Results
   ) -> str:
     """Returns the workdir of the model that initialises a row."""
-    model = find(init['rows'], row.init_row or row.name)
+    model = find(init['rows'], row.init_name)
     folder = files.locate(request.root) / init['trained'] / f'seed{seed}'
     return str(folder / model['folder'])
 

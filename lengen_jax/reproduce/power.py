@@ -7,7 +7,7 @@ scores. A claim is decided if it is confirmed or refuted.
 """
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 import contextlib
 import pathlib
 
@@ -49,23 +49,45 @@ def recorded(
 
 
 def lines(
-  experiment: Experiment, scale: str, root: files.Path, seeds: int
+  experiment: Experiment,
+  scale: str,
+  root: files.Path,
+  seeds: int,
+  rows: Mapping[str, Collection[str]] | None = None,
 ) -> Iterator[str]:
-  """Yields what to print before an experiment starts; see `report`."""
+  """Yields what to print before an experiment starts; see `report`.
+
+  `rows` are the chosen rows of each part, {part: rows}; None for all.
+  """
   if not experiment.claims or scale == 'tiny':
     return
   name, found = recorded(experiment, scale, root) or ('', {'parts': ()})
   if found['parts'] and all(part.get('exact') for part in found['parts']):
     return
+  if rows is not None:
+    found = _some(found, rows)
   each = [*report(experiment, found, scale, seeds)] if name else []
-  if not each:
-    yield 'no recorded variances: what the seeds detect is unknown'
+  if not name:
+    yield 'no recorded results: what the seeds detect is unknown'
+  elif not each:
+    yield f'no claim that scale {scale} decides has a variance in {name}'
   elif seeds > 1:
     yield (
       f'by the variances in {name}, with a probability of {POWER:.0%} for each '
       'difference:'
     )
   yield from each
+
+
+def _some(found: Results, rows: Mapping[str, Collection[str]]) -> Results:
+  """Returns recorded results of some rows."""
+  parts = [
+    part
+    | {'rows': [x for x in part['rows'] if x['name'] in rows[part['name']]]}
+    for part in found['parts']
+    if part['name'] in rows
+  ]
+  return found | {'rows': sorted(set().union(*rows.values())), 'parts': parts}
 
 
 def report(
@@ -89,15 +111,18 @@ def report(
     known = [one for one in measured if one.error]
     if not known or not claims.comparable(claim, found, scale):
       continue
+    # Some of the rows do not confirm a claim about others.
+    partial = bool(found.get('rows')) and len(measured) < len(tests)
     with_tests = sum(len(one.variances or ()) > 2 for one in known)
     least = [detectable(one, before, seeds) for one in known]
     ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))
     text = (
       f'{claim.key}: {seeds} seeds detect differences of {" to ".join(ends)}, '
       'and decide the claim with a probability of '
-      f'{decided(measured, before, seeds):.0%} if the recorded ones are true'
+      f'{decided(measured, before, seeds, partial):.0%} if the recorded ones '
+      'are true'
     )
-    if n := seeds_needed(measured, before):
+    if n := seeds_needed(measured, before, partial):
       if n > seeds:
         text += f'; {n} seeds decide it with a probability of {POWER:.0%}'
     else:
@@ -121,11 +146,14 @@ def detectable(test: claims.Test, before: int, seeds: int) -> float:
   return float(np.quantile(critical_N * error_N - noise_N, POWER))
 
 
-def decided(tests: list[claims.Test], before: int, seeds: int) -> float:
+def decided(
+  tests: list[claims.Test], before: int, seeds: int, partial: bool = False
+) -> float:
   """Returns the probability that `seeds` seeds confirm or refute a claim.
 
   The differences and their variances are those of tests over `before` seeds,
   which are treated as independent. A comparison of unknown variance is unclear.
+  A claim that has other comparisons, too (`partial`), is only refuted.
   """
   if any(one.error == 0 and one.mean <= 0 for one in tests):
     return 1.0
@@ -138,17 +166,19 @@ def decided(tests: list[claims.Test], before: int, seeds: int) -> float:
     holds_NxC[:, n] = stats.t.sf(t_N, freedom_N)
     fails_NxC[:, n] = stats.t.cdf(t_N, freedom_N)
   confirmed_N = (holds_NxC < claims.LEVEL).all(1)
-  confirmed_N &= all(one.error is not None for one in tests)
+  confirmed_N &= not partial and all(one.error is not None for one in tests)
   # By Holm's method, some comparison fails if that with the least p does.
   refuted_N = fails_NxC.min(1) < claims.LEVEL / len(known)
   return float((confirmed_N | refuted_N).mean())
 
 
-def seeds_needed(tests: list[claims.Test], before: int) -> int | None:
+def seeds_needed(
+  tests: list[claims.Test], before: int, partial: bool = False
+) -> int | None:
   """Returns how many seeds decide a claim, see POWER; None if too many."""
   counts = range(2, _MOST + 1)
   n = bisect.bisect_left(
-    counts, POWER, key=lambda seeds: decided(tests, before, seeds)
+    counts, POWER, key=lambda seeds: decided(tests, before, seeds, partial)
   )
   return counts[n] if n < len(counts) else None
 

@@ -408,9 +408,11 @@ def left_out(found: Results) -> list[str]:
   parts = '; '.join(p.name for p in experiment.parts if p.name not in measured)
   if parts:
     lines.append(f'left out: {parts}')
-  full = max(len(experiment.seeds), len(experiment.seeds_at(found['scale'])))
-  if len(found['seeds']) < full:
-    lines.append(f'{len(found["seeds"])} seeds, at full size {full}')
+  seeds, default = len(found['seeds']), experiment.seeds_at(found['scale'])
+  if seeds < len(default):
+    lines.append(f'{seeds} of {len(default)} seeds')
+  elif seeds < len(experiment.seeds):
+    lines.append(f'{seeds} seeds, at full size {len(experiment.seeds)}')
   return lines
 
 
@@ -452,11 +454,10 @@ def main(runs: str, docs: str) -> None:
   folder.mkdir(parents=True, exist_ok=True)
   for path in sorted(pathlib.Path(runs).rglob(reproduction.RESULTS)):
     found = files.read_json(path)
-    # Folders of runs with overrides have another suffix.
+    # Folders of results with overrides or chosen rows have another suffix.
     replication = f'{found["scale"]}-replication'
-    # Results of some rows do not replace those of all.
-    whole = path.parent.name == found['scale'] and not found.get('rows')
-    if found['scale'] != 'tiny' and (whole or path.parent.name == replication):
+    kept = path.parent.name in (found['scale'], replication)
+    if found['scale'] != 'tiny' and kept:
       files.write_json(folder / _file(found), found)
   for path in folder.glob('*.json'):
     found = files.read_json(path)

@@ -45,16 +45,62 @@ def reproduce(
       the results are a replication, in PAPER/TABLE/SCALE-replication.
     overrides: '--config.KEY=VALUE' arguments for all parts.
     rows: names of the rows to run, with those whose models they need; () for
-      all. A name is ROW, in every part that has it, or PART: ROW.
+      all. A name is ROW, in every part that has it, or PART: ROW. Results with
+      `overrides` or `rows` have a folder of their own.
 
   Raises:
     errors.LengenError: a part cannot run. Errors that can be detected in
       advance are raised before the first part runs.
   """
+  seeds, parts = _checked(experiment, scale, seeds, overrides, rows)
+  request = parts_lib.Request(
+    scale,
+    seeds,
+    tuple(overrides),
+    str(root),
+    experiment.name,
+    experiment.replicates(scale, seeds),
+    tuple(rows),
+  )
+  files.make_folder(request.root)
+  for part in parts:
+    part.check(request)
+  files.make_folder(request.folder)
+  chosen = _row_names(parts, scale) if rows else None
+  for line in power.lines(
+    experiment, scale, files.locate(root), len(seeds), chosen
+  ):
+    print(line, flush=True)
+  # At smaller scales, a run takes little longer than timing it.
+  if scale in ('paper', 'small', 'hours'):
+    for line in costs.remaining(parts, request):
+      print(f'{experiment.name}: {line}', flush=True)
+  results = _description(experiment, request)
+  for number, part in enumerate(parts):
+    place = f'[{number + 1}/{len(parts)}]'
+    print(f'{experiment.name}: {part.name} {place}', flush=True)
+    results['parts'].append(part.run(request, results['parts']))
+  results['claims'] = [claims.judge(one, results) for one in experiment.claims]
+  results['summary'] = experiment.summary(results) if experiment.summary else []
+  files.write_json(request.folder / reproduction.RESULTS, results)
+  return results
+
+
+def _checked(
+  experiment: Experiment,
+  scale: str,
+  seeds: Sequence[int] | None,
+  overrides: Sequence[str],
+  rows: Sequence[str],
+) -> tuple[tuple[int, ...], list[parts_lib.Part]]:
+  """Returns the seeds and the parts to run; for the arguments see `reproduce`.
+
+  Raises:
+    errors.ConfigError: an argument is invalid.
+  """
   if scale not in SCALES:
     raise errors.ConfigError(errors.one_of('scale', scale, SCALES))
-  default_seeds = experiment.seeds_at(scale)
-  seeds = default_seeds if seeds is None else tuple(seeds)
+  seeds = experiment.seeds_at(scale) if seeds is None else tuple(seeds)
   if not seeds or len(set(seeds)) < len(seeds):
     raise errors.ConfigError(
       f'seeds {seeds} must be at least one, each once; change --seeds'
@@ -83,30 +129,23 @@ def reproduce(
       f'{experiment.name} trains nothing and has no config; leave out '
       f'{overrides[0]}'
     )
-  request = parts_lib.Request(
-    scale,
-    seeds,
-    tuple(overrides),
-    str(root),
-    experiment.name,
-    experiment.replicates(scale, seeds),
-  )
-  files.make_folder(request.root)
-  for part in parts:
-    part.check(request)
-  files.make_folder(request.folder)
-  command = ['lengen', 'reproduce', experiment.name, f'--scale={scale}']
-  if seeds != default_seeds:
-    command.append('--seeds=' + ','.join(map(str, seeds)))
-  if rows:
-    command.append('--rows=' + '; '.join(rows))
-  results: Results = {
+  return seeds, parts
+
+
+def _description(experiment: Experiment, request: parts_lib.Request) -> Results:
+  """Returns results without parts: what is run, and with which versions."""
+  command = ['lengen', 'reproduce', experiment.name, f'--scale={request.scale}']
+  if request.seeds != experiment.seeds_at(request.scale):
+    command.append('--seeds=' + ','.join(map(str, request.seeds)))
+  if request.rows:
+    command.append('--rows=' + '; '.join(request.rows))
+  return {
     'name': experiment.name,
     'title': experiment.title,
-    'scale': scale,
-    'seeds': list(seeds),
-    'rows': list(rows),
-    'command': shlex.join([*command, *overrides]),
+    'scale': request.scale,
+    'seeds': list(request.seeds),
+    'rows': list(request.rows),
+    'command': shlex.join([*command, *request.overrides]),
     'commit': revision.running(),
     'versions': runs_lib.versions(),
     # The path is relative to root.
@@ -115,20 +154,6 @@ def reproduce(
     'ours': list(experiment.ours),
     'parts': [],
   }
-  for line in power.lines(experiment, scale, files.locate(root), len(seeds)):
-    print(line, flush=True)
-  # At smaller scales, a run takes little longer than timing it.
-  if scale in ('paper', 'small', 'hours'):
-    for line in costs.remaining(parts, request):
-      print(f'{experiment.name}: {line}', flush=True)
-  for number, part in enumerate(parts):
-    place = f'[{number + 1}/{len(parts)}]'
-    print(f'{experiment.name}: {part.name} {place}', flush=True)
-    results['parts'].append(part.run(request, results['parts']))
-  results['claims'] = [claims.judge(one, results) for one in experiment.claims]
-  results['summary'] = experiment.summary(results) if experiment.summary else []
-  files.write_json(request.folder / reproduction.RESULTS, results)
-  return results
 
 
 def _with_rows(
@@ -171,8 +196,8 @@ def _with_rows(
     for part, row in [by_place[place] for place in needed if place in by_place]:
       if row.trained_as:
         needed.add((part.name, row.trained_as))
-      if part.init_part:
-        needed.add((part.init_part, row.init_row or row.name))
+      if init_part := part.init_part_at(scale):
+        needed.add((init_part, row.init_name))
   chosen: list[parts_lib.Part] = []
   for part in parts:
     if isinstance(part, parts_lib.ConfiguredPart):
@@ -186,6 +211,22 @@ def _with_rows(
       if names:
         chosen.append(dataclasses.replace(part, rows=names))
     elif isinstance(part, figures.Average):
-      if not {one.name for one in chosen}.isdisjoint(part.members):
+      if _row_names([*chosen, part], scale)[part.name]:
         chosen.append(part)
   return chosen
+
+
+def _row_names(
+  parts: Sequence[parts_lib.Part], scale: str
+) -> dict[str, set[str]]:
+  """Returns the names of the rows of each part; a mean has the common ones."""
+  names: dict[str, set[str]] = {}
+  for part in parts:
+    if isinstance(part, parts_lib.ConfiguredPart):
+      names[part.name] = {row.name for row in part.rows_at(scale)}
+    elif isinstance(part, figures.Figure):
+      names[part.name] = {*part.rows}
+    elif isinstance(part, figures.Average):
+      members = [names[one] for one in part.members if one in names]
+      names[part.name] = set.intersection(*members) if members else set()
+  return names

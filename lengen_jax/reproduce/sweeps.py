@@ -9,7 +9,7 @@ import numpy as np
 
 from lengen_jax.reproduce import curves as curves_lib
 from lengen_jax.reproduce import parts
-from lengen_jax.reproduce.experiment import common_steps, Results
+from lengen_jax.reproduce.experiment import at_steps, common_steps, Results
 from lengen_jax.training import files, sweep
 
 # Columns: means over lengths beyond the training lengths, within them, and over
@@ -89,7 +89,7 @@ class TaskSweep(parts.ConfiguredPart):
       'train_length': longest,
       # Chance is close to 0 where whole sequences must be correct.
       'chance': 100 * results['chance'] if score == 'accuracy' else None,
-      # As in results.json of a sweep, means over seeds.
+      # In the format of results.json of a sweep, but means over seeds.
       'by_length': {'runs': curves} | {key: results[key] for key in shared},
     }
     return scores, points, fields
@@ -173,13 +173,7 @@ def _trajectory(points: Sequence[Results], columns: _Columns) -> Results:
   """
   if not (steps := common_steps(points)):
     return {}
-  tested = [
-    [
-      {name: values[n] for name, values in point['trajectory'].items()}
-      for n in range(len(steps))
-    ]
-    for point in points
-  ]
+  tested = [at_steps(point['trajectory']) for point in points]
   found: Results = {
     'steps': steps,
     'values': [[*map(columns.percents, of_seed)] for of_seed in tested],

@@ -170,6 +170,22 @@ def test_comparisons_of_unknown_variance_confirm_nothing():
   assert power.decided([unknown, sure, claims.Test(-1.0)], 3, 3) == 1.0
 
 
+def test_some_rows():
+  """Comparisons of other rows are not counted, and confirm nothing."""
+  found = results((0, 1, 2), (9, 10, 11))
+  (part,) = found['parts']
+  names = [row['name'] for row in part['rows']]
+  assert power._some(found, {'part': names})['parts'] == found['parts']
+  assert not power._some(found, {'other': names})['parts']
+  found = power._some(found, {part['name']: names[:1]})
+  assert [row['name'] for row in found['parts'][0]['rows']] == names[:1]
+  assert not [*power.report(EXPERIMENT, found, 'cpu', 3)]
+  sure = recorded_test((0.0, 0.1, 0.2), (9.0, 9.1, 9.2))
+  assert power.decided([sure], 3, 3, partial=True) == 0.0
+  fails = recorded_test((9.0, 9.1, 9.2), (0.0, 0.1, 0.2))
+  assert power.decided([fails], 3, 3, partial=True) == 1.0
+
+
 def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(power.config_file, 'folder', lambda: tmp_path / 'configs')
   part = run.parts_lib.Part(name='part')
@@ -184,7 +200,7 @@ def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
     'paper/table', '', (part,), claims=(LOW,)
   )
   run.reproduce(experiment, 'hours', tmp_path)
-  assert 'no recorded variances' in seen[0]
+  assert 'no recorded results' in seen[0]
   docs = tmp_path / 'docs/results'
   docs.mkdir(parents=True)
   (docs / 'paper_table_cpu.json').write_text(

@@ -168,7 +168,7 @@ def test_what_a_scale_leaves_out_is_said():
   }
   rows, seeds = results_page.left_out(found)
   assert rows == 'left out of c4: nope; rope; alibi; kerple; t5'
-  assert seeds == '1 seeds, at full size 2'
+  assert seeds == '1 of 2 seeds'
   (parts, *_) = results_page.left_out(found | {'parts': []})
   assert parts == 'left out: c4'
 
@@ -199,7 +199,7 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
   for found, place in (
     (first, 'fire/table7/hours'),
     (again, 'fire/table7/hours-replication'),
-    (some, 'some/fire/table7/hours'),
+    (some, 'fire/table7/hours-0a1b2c3d'),
   ):
     folder = tmp_path / 'runs' / place
     folder.mkdir(parents=True)

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import re
 import types
 
 import numpy as np
@@ -338,6 +339,11 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     (('log n',), {'sort': ('log n',), 'mean': None}),
     (('none',), {'sort': ('none',), 'more sort': ('none',), 'mean': None}),
     (('more sort: none',), {'more sort': ('none',), 'mean': None}),
+    # Parts that have no row in common have no mean.
+    (
+      ('sort: log n', 'more sort: none'),
+      {'sort': ('log n',), 'more sort': ('none',)},
+    ),
     (
       ('tuned: alibi', 'sort: none'),
       {
@@ -369,14 +375,22 @@ def test_what_a_user_sets_is_kept_apart(monkeypatch, tmp_path):
     def run(self, request, previous):
       return drawn.run(request, previous)
 
-  part = Untrained(name='sort', config='chomsky.py:bucket_sort', rows=())
+  rows = experiment_lib.rows({'none': 'nope', 'alibi': 'alibi'})
+  part = Untrained(name='sort', config='chomsky.py:bucket_sort', rows=rows)
   both = experiment_lib.Experiment('paper/both', 'both', (part, drawn))
   monkeypatch.setitem(reproduce.EXPERIMENTS, 'paper/both', both)
   command = ['reproduce', 'paper/both', '--scale=tiny', f'--workdir={tmp_path}']
   assert cli.main(command) == 0
   assert cli.main([*command, '--config.train.steps=3']) == 0
-  plain, other = sorted((tmp_path / 'paper/both').iterdir())
-  assert plain.name == 'tiny' and other.name.startswith('tiny-')
+  assert cli.main([*command, '--rows=none']) == 0
+  # A replication mostly has some of the rows.
+  assert cli.main([*command, '--rows=none', '--seeds=7']) == 0
+  assert cli.main([*command, '--rows=alibi', '--seeds=7']) == 0
+  plain, *others, again = sorted((tmp_path / 'paper/both').iterdir())
+  assert plain.name == 'tiny' and again.name == 'tiny-replication'
+  assert len(others) == 2
+  for other in others:
+    assert re.fullmatch('tiny-[0-9a-f]{8}', other.name)
   assert (plain / 'report.html').exists() and (other / 'report.html').exists()
 
 
@@ -501,7 +515,11 @@ def test_trajectories_of_scores(tmp_path):
   assert (tmp_path / 'by_step.png').stat().st_size > 10_000
   comparisons = experiment_lib.parse_comparisons('mean: a > b @ beyond')
   claim = experiment_lib.Claim('X', '', comparisons)
-  results = {'seeds': [0, 1], 'scale': 'hours', 'parts': [*both, found]}
+  # Parts that the claim does not compare were tested at other steps.
+  row = {'name': 'c', 'values': [[0.0]] * 2}
+  row['trajectory'] = {'steps': [4], 'values': [[[0.0]]] * 2}
+  other = {'name': 'other', 'columns': [1], 'rows': [row]}
+  results = {'seeds': [0, 1], 'scale': 'hours', 'parts': [*both, found, other]}
   judged = claims.judge(claim, results)
   assert judged['by_step'] == [[1, 'confirmed'], [2, 'confirmed']]
   # The variance of a mean of two is a quarter of the sum of both.
@@ -681,8 +699,18 @@ def test_verdicts_along_training(earlier, verdict, text):
     unclear, *others = claims.judge(claim, found)['by_step']
     assert unclear == [1, 'not seen']
     assert others == judged['by_step'][1:]
+  # Windows of the last step are not those of earlier ones.
+  (part,) = found['parts']
+  row = part['rows'][0] | {'windows': [{'mean': [0.0], 'noise': 0.0}]}
+  row['trajectory'] = {k: row['trajectory'][k] for k in ('steps', 'values')}
+  (at_first,) = claims.at_step({'parts': [{'rows': [row]}]}, 0)['parts']
+  assert at_first['rows'][0]['windows'] is None
   # Rows that were tested at other steps have no common history.
-  found['parts'][0]['rows'][0]['trajectory']['steps'] = [1, 3, 4]
+  part['rows'][0]['trajectory']['steps'] = [1, 3, 4]
+  head, body = reproduction.trajectory(part)
+  assert head[2:] == ['step 1', 'step 2', 'step 3', 'step 4']
+  # Each row has a line for one length, and a line for the gap.
+  assert [line.index('–') for line in body] == [3, 3, 4, 4]
   judged = claims.judge(claim, found)
   assert judged['verdict'] == 'confirmed' and 'by_step' not in judged
 
@@ -1105,6 +1133,8 @@ def test_seeds_that_share_test_examples(shared, known):
     ('fire/yarn', 'finetuned: fire < yarn @ 1', False),
     # Answers of models that start from nothing where data is a substitute.
     ('fire/figure3', 'narrative_qa: rope < rope-pi, 8192 @ 1', False),
+    # Numbers that are measured on models.
+    ('su/entropy', 'entropy: rope, log n < rope @ growth', True),
     # Means of other parts, and constants.
     ('warping/tableA', 'three tasks: rope @ all < @ beyond', True),
     ('warping/tableA', 'three tasks: rope < alibi @ all', False),
