@@ -176,11 +176,11 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   '--runner': (
     "tokenize with Apache Beam: 'direct' on this machine, or another runner of "
     'Beam',
-    {'default': '', 'metavar': 'NAME'},
+    {'type': _non_empty, 'metavar': 'NAME'},
   ),
   '--beam-options': (
     "with --runner, options of Beam, for example '--region=us-central1'",
-    {'default': '', 'metavar': 'OPTIONS'},
+    {'type': _non_empty, 'metavar': 'OPTIONS'},
   ),
   '--bad-records': (
     "'fail' at a record that cannot be read, or 'skip' it and count it; "
@@ -222,7 +222,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   ),
   '--to': (
     'output file or, with --format=hf, folder; train.init_from reads both',
-    {'required': True, 'metavar': 'PATH'},
+    {'required': True, 'type': _non_empty, 'metavar': 'PATH'},
   ),
   '--format': (
     "'safetensors', one file with the names of this package, or 'hf', a folder "
@@ -232,7 +232,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   '--like': (
     'with --format=hf, folder of a checkpoint whose tokenizer is copied and '
     'whose family is written; default: train.init_from if it is one',
-    {'metavar': 'FOLDER'},
+    {'type': _non_empty, 'metavar': 'FOLDER'},
   ),
   '--dtype': (
     'with --format=hf: float32, bfloat16 or float16; default: float32',
@@ -276,20 +276,20 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   ),
   '--seed': (
     'seed of samples and of random positions; default: 0',
-    {'type': _seed, 'default': 0},
+    {'type': _seed},
   ),
   '--vocabulary': (
     "'bytes', path of a SentencePiece model, or folder with tokenizer.json; "
     'default: that of the checkpoint',
-    {'default': '', 'metavar': 'SPEC'},
+    {'type': _non_empty, 'metavar': 'SPEC'},
   ),
   '--encoding': (
     'test the model with another encoding that has the same parameters',
-    {'default': '', 'metavar': 'SPEC'},
+    {'type': _non_empty, 'metavar': 'SPEC'},
   ),
   '--positions': (
     'test the model with other positions',
-    {'default': '', 'metavar': 'SPEC'},
+    {'type': _non_empty, 'metavar': 'SPEC'},
   ),
   '--pod': ('accelerator type, for example v4-256', {'required': True}),
   '--slices': (

@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
           '--help'
         )
     arguments.overrides = overrides
-    _COMMANDS[arguments.command](arguments, config)
+    with _explained_errors():
+      _COMMANDS[arguments.command](arguments, config)
     if sys.stdout:
       sys.stdout.flush()
     return 0
@@ -95,6 +96,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise
   _exit_alone(status)
   return status
+
+
+@contextlib.contextmanager
+def _explained_errors() -> Iterator[None]:
+  """Raises a LengenError in place of errors that any file or device may have.
+
+  They are missing permissions, failures of an object store, and arrays that do
+  not fit into the memory of a device.
+  """
+  try:
+    yield
+  except PermissionError as error:
+    if error.filename is None:
+      raise
+    raise errors.WorkdirError(
+      f'cannot use {error.filename}: {error.strerror}; change its permissions, '
+      'or choose another path'
+    ) from error
+  except Exception as error:
+    kind, text = type(error), str(error).splitlines()
+    first = text[0] if text else ''
+    if kind.__name__ == 'JaxRuntimeError' and 'RESOURCE_EXHAUSTED' in first:
+      raise errors.FitError(
+        f'an array does not fit into the memory of a device: {first}; use '
+        'fewer rows at a time (--batch-tokens, eval.batch_tokens), shorter '
+        'rows or more devices'
+      ) from error
+    # Object stores are read through TensorFlow.
+    if kind.__module__.startswith('tensorflow.') and '://' in first:
+      raise errors.WorkdirError(f'{first}; {errors.BUCKET_HINT}') from error
+    raise
 
 
 def _discard_output() -> None:
@@ -148,6 +180,16 @@ def _start(saves: bool = False) -> None:
   # The service catches SIGTERM for `faults.Preemption`.
   jax.config.update('jax_enable_preemption_service', saves)
   sharding.start()
+  try:
+    jax.devices()
+  # jax asserts that some backend was initialised.
+  except (RuntimeError, AssertionError) as error:
+    wanted = os.environ.get('JAX_PLATFORMS', '')
+    reason = str(error).splitlines()[0] if str(error) else 'it finds none'
+    raise errors.ConfigError(
+      f'jax has no devices with JAX_PLATFORMS={wanted}: {reason}; unset '
+      'JAX_PLATFORMS, set it to cpu, or install jax for these devices'
+    ) from error
 
 
 @contextlib.contextmanager
@@ -209,7 +251,8 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
     _eval_tasks(arguments)
     return
   for option in _OF_TASKS:
-    if getattr(arguments, 'checkpoint' if option == 'from' else option):
+    given = getattr(arguments, 'checkpoint' if option == 'from' else option)
+    if given is not None:
       name = option.replace('_', '-')
       raise errors.ConfigError(
         f'--{name} requires --tasks, such as --tasks=ruler'
@@ -279,8 +322,8 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
   loaded = pretrained.load(
     arguments.checkpoint or arguments.workdir, arguments.step
   )
-  tested = loaded.tested_as(arguments.encoding, arguments.positions)
-  vocabulary = loaded.create_vocabulary(arguments.vocabulary)
+  tested = _tested(arguments, loaded)
+  vocabulary = loaded.create_vocabulary(arguments.vocabulary or '')
 
   def save(results: dict[str, Any], predictions: list[dict[str, Any]]) -> None:
     _choose_workdir(arguments)
@@ -300,7 +343,7 @@ def _eval_tasks(arguments: argparse.Namespace) -> None:
     tasks,
     sorted({*arguments.lengths}),
     vocabulary=vocabulary,
-    seed=arguments.seed,
+    seed=arguments.seed or 0,
     save=save,
     **{key: value for key, value in optional.items() if value},
   )
@@ -328,15 +371,17 @@ def _export(arguments: argparse.Namespace, _: Any) -> None:
 
 
 def _generate(arguments: argparse.Namespace, _: Any) -> None:
-  prompts = [
-    text
-    for prompt in arguments.prompts
-    for text in (
-      (line.removesuffix('\n') for line in sys.stdin)
-      if prompt == '-'
-      else [prompt]
-    )
-  ]
+  prompts = []
+  for prompt in arguments.prompts:
+    try:
+      lines = sys.stdin if prompt == '-' else (prompt,)
+      prompts += [line.removesuffix('\n') for line in lines]
+    except UnicodeDecodeError as error:
+      raise errors.ConfigError(
+        f'--prompt=-: standard input is not {error.encoding} ({error.reason} '
+        f'at byte {error.start}); convert it, for example with iconv -f latin1 '
+        '-t utf-8'
+      ) from error
   if not prompts:
     raise errors.ConfigError(
       '--prompt=- reads a prompt from each line of standard input, which is '
@@ -347,19 +392,24 @@ def _generate(arguments: argparse.Namespace, _: Any) -> None:
 
   trained = pretrained.load(arguments.checkpoint)
   written = continuations.write(
-    trained.tested_as(arguments.encoding, arguments.positions),
+    _tested(arguments, trained),
     prompts,
-    vocabulary=trained.create_vocabulary(arguments.vocabulary),
+    vocabulary=trained.create_vocabulary(arguments.vocabulary or ''),
     max_new=arguments.max_new,
     temperature=arguments.temperature,
     top_p=arguments.top_p,
-    seed=arguments.seed,
+    seed=arguments.seed or 0,
   )
   for number, (prompt, text) in enumerate(
     zip(prompts, written, strict=True), start=1
   ):
     print(f'--- prompt {number} of {len(prompts)}\n{prompt}')
     print(f'--- continuation\n{text}')
+
+
+def _tested(arguments: argparse.Namespace, model: Any) -> Any:
+  """Returns a model with the encoding and positions of the arguments."""
+  return model.tested_as(arguments.encoding or '', arguments.positions or '')
 
 
 def _lm_eval(arguments: argparse.Namespace, _: Any) -> None:
@@ -373,13 +423,14 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax.data import prepare
   from lengen_jax.training import config as config_lib
 
+  _set_no_initial_model(config)
   section = config_lib.check_run(config).data
   if section.source != 'prepared':
     raise errors.ConfigError(
       "lengen prepare writes what data.source='prepared' reads; set it, and "
       'data.path to the folder to write'
     )
-  beam_options = arguments.beam_options
+  beam_options = arguments.beam_options or ''
   if arguments.runner == 'direct' and arguments.workers > 1:
     beam_options += (
       f' --direct_num_workers={arguments.workers}'
@@ -400,7 +451,7 @@ def _prepare(arguments: argparse.Namespace, config: Any) -> None:
     longest=max(config.eval.lengths),
     vocabulary_size=arguments.vocabulary_size,
     workers=arguments.workers,
-    runner=arguments.runner,
+    runner=arguments.runner or '',
     beam_options=beam_options,
     bad_records=arguments.bad_records,
   )
@@ -471,14 +522,18 @@ def _reproduce(arguments: argparse.Namespace, _: Any) -> None:
   _show(reproduction, found, f'{workdir}/{found["folder"]}')
 
 
+def _set_no_initial_model(config: Any) -> None:
+  """Clears the initial model, which neither data nor programs depend on."""
+  if 'init_from' in config.get('train', {}):
+    config.train.init_from = ''
+
+
 def _compile(arguments: argparse.Namespace, config: Any) -> None:
   from lengen_jax.training import config as config_lib
   from lengen_jax.training import pods
 
   pod = pods.get(arguments.pod, arguments.slices)
-  if 'init_from' in config.get('train', {}):
-    # Initial values do not change the program.
-    config.train.init_from = ''
+  _set_no_initial_model(config)
   config_lib.check_run(config)
   from lengen_jax.analysis import compile_report
 

@@ -140,6 +140,13 @@ def test_generate(trained, monkeypatch, capsys):
     assert f"--seed: '{seed}' is not an integer from 0 to 2^32 - 1" in error
   error = mistake(capsys, *start, '--prompt=a', '--top-p=0.5')
   assert 'top_p=0.5 requires sampling' in error
+  latin = io.TextIOWrapper(io.BytesIO(b'one\ncaf\xe9\n'), 'utf-8')
+  monkeypatch.setattr('sys.stdin', latin)
+  error = mistake(capsys, *start, '--prompt=-')
+  assert '--prompt=-: standard input is not utf-8' in error
+  for option in ('--encoding', '--positions', '--vocabulary'):
+    error = mistake(capsys, *start, '--prompt=a', f'{option}=')
+    assert f'{option}: it is empty; give a value' in error
 
 
 def test_eval_tasks(tmp_path, trained, monkeypatch, capsys):
@@ -177,6 +184,7 @@ def test_mistakes_in_tasks(trained, capsys):
     ([workdir, '--samples=3'], '--samples requires --tasks'),
     ([f'--from={trained}'], '--from requires --tasks'),
     (['--batch-tokens=9'], '--batch-tokens requires --tasks'),
+    ([workdir, '--seed=0'], '--seed requires --tasks'),
     (['--lengths=9'], 'requires --workdir, the folder of a run'),
     (
       [tasks, '--lengths=9', f'--from={trained}', '--step=4'],
@@ -237,6 +245,11 @@ def test_export_by_several_processes(tmp_path, trained):
 def test_export_for_transformers(tmp_path, trained, capsys):
   to = f'--to={tmp_path / "folder"}'
   workdir = f'--workdir={trained}'
+  # A run keeps its config.json.
+  error = mistake(capsys, 'export', workdir, f'--to={trained}', '--format=hf')
+  assert f'cannot write {trained}: its config.json is not that of' in error
+  error = mistake(capsys, 'export', workdir, '--to=', '--format=hf')
+  assert '--to: it is empty; give a value' in error
   assert cli.main(['export', workdir, to, '--format=hf']) == 2
   assert 'transformers has no encoding like fire' in capsys.readouterr().err
   assert cli.main(['export', workdir, to, '--dtype=bfloat16']) == 2
@@ -574,6 +587,76 @@ def test_another_file_on_a_full_disk(monkeypatch):
   monkeypatch.setitem(cli._COMMANDS, 'list', full)
   with pytest.raises(OSError, match='No space'):
     cli.main(['list'])
+
+
+class JaxRuntimeError(RuntimeError):
+  """Has the name of jax's error."""
+
+
+class OpError(Exception):
+  __module__ = 'tensorflow.python.framework.errors_impl'
+
+
+@pytest.mark.parametrize(
+  ('error', 'status', 'message'),
+  [
+    (
+      PermissionError(errno.EACCES, 'Permission denied', '/theirs'),
+      2,
+      'cannot use /theirs: Permission denied; change its permissions',
+    ),
+    (
+      JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes'),
+      3,
+      'an array does not fit into the memory of a device: RESOURCE_EXHAUSTED',
+    ),
+    (
+      OpError('Error executing an HTTP request for gs://nowhere/x\nand more'),
+      2,
+      'HTTP request for gs://nowhere/x; check that the bucket exists',
+    ),
+  ],
+)
+def test_errors_of_files_and_devices(
+  monkeypatch, capsys, error, status, message
+):
+  def fail(*_):
+    raise error
+
+  monkeypatch.setitem(cli._COMMANDS, 'list', fail)
+  assert cli.main(['list']) == status
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('lengen: ') and message in line
+
+
+@pytest.mark.parametrize(
+  'error', [PermissionError('no'), JaxRuntimeError('INTERNAL'), OpError('no')]
+)
+def test_other_errors_are_raised(monkeypatch, error):
+  def fail(*_):
+    raise error
+
+  monkeypatch.setitem(cli._COMMANDS, 'list', fail)
+  with pytest.raises(type(error)):
+    cli.main(['list'])
+
+
+def test_devices_that_are_missing():
+  code = (
+    'import sys; from lengen_jax import cli; '
+    "sys.exit(cli.main(['generate', '--from=x', '--prompt=a']))"
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    env={**os.environ, 'JAX_PLATFORMS': 'cuda'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 2
+  (line,) = done.stderr.splitlines()
+  start = 'lengen: jax has no devices with JAX_PLATFORMS=cuda: '
+  assert line.startswith(start) and 'set it to cpu' in line
 
 
 def test_ctrl_c_while_modules_are_loaded():

@@ -10,6 +10,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parse '' "$@"
 require PROJECT ZONE REPOSITORY REVISION
 
+if [[ "$REVISION" == "$(git -C "$here" rev-parse HEAD 2> /dev/null)" ]] \
+  && [[ -n "$(git -C "$here" status --porcelain)" ]]; then
+  say 'note: uncommitted changes are not installed; commit and push them'
+fi
 cloud_copy "$here/worker.sh" lengen_worker.sh
 cloud_ssh all \
   "$(remote setup "$REPOSITORY" "$REVISION" "$PYTHON_VERSION" "$EXTRAS")"

@@ -72,12 +72,20 @@ def find(task: str) -> str:
   """Imports the module of 'module:name'; returns the name of its seqio task.
 
   Raises:
-    errors.ConfigError: there is no such module, or it registers no such task.
+    errors.ConfigError: the module cannot be imported, or it registers no such
+      task.
   """
   module, _, name = task.partition(':')
   try:
     importlib.import_module(module)
+  except Exception as error:  # The module may raise anything.
+    raise errors.ConfigError(
+      f'data.task={task!r}: cannot import {module!r} '
+      f'({type(error).__name__}: {error}); it must be on PYTHONPATH or in the '
+      'current folder, and raise no errors'
+    ) from error
+  try:
     seqio.get_mixture_or_task(name)
-  except (ImportError, ValueError) as error:
+  except ValueError as error:
     raise errors.ConfigError(f'data.task={task!r}: {error}') from error
   return name

@@ -341,6 +341,13 @@ class Lm(Records):
     'text files'
   )
 
+  def __post_init__(self) -> None:
+    if not self.pattern:
+      raise errors.SpecError(
+        "pattern of lm is ''; set it to a pattern of paths such as '*.txt', or "
+        'leave it out for all files'
+      )
+
   def _reads(self, file: str) -> bool:
     return pathlib.PurePath(file).match(self.pattern)
 

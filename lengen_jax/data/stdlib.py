@@ -61,7 +61,8 @@ def read(
   seen = set()
   checksum = hashlib.sha256()
   files = sorted(root.rglob('*.py')) if root.is_dir() else []
-  for file in files:
+  # Editors leave links to missing files.
+  for file in filter(pathlib.Path.is_file, files):
     relative = file.relative_to(root).as_posix()
     if _EXCLUDED & set(relative.split('/')):
       continue

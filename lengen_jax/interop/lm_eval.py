@@ -104,9 +104,11 @@ class Lengen(model_api.TemplateLM):
     if max_length is not None:
       sizes['max_length'] = max_length
     for name, value in sizes.items():
-      if not isinstance(value, int):
+      least = 0 if name == 'seed' else 1
+      if not isinstance(value, int) or value < least:
         raise errors.ConfigError(
-          f'{name} in --model_args must be a whole number, got {value!r}'
+          f'{name} in --model_args must be a whole number, at least {least}, '
+          f'got {value!r}'
         )
     if not pretrained:
       raise errors.ConfigError(

@@ -50,6 +50,8 @@ def to_hf(
     errors.CheckpointError: also, the position scheme has other positions at
       test time than `standard`, which transformers does not have.
   """
+  if multihost.is_first():
+    hf.check_folder(folder)
   trained = pretrained.restore(workdir, step=step)
   if not trained.run.scheme.standard_at_test:
     raise errors.CheckpointError(

@@ -68,7 +68,12 @@ class Run:
           'float32 cannot represent every position'
         )
       self.layout.check_length(name, length)
-    metrics_lib.profile_steps(self.train.profile)
+    profile = metrics_lib.profile_steps(self.train.profile)
+    if profile and profile[0] > self.train.steps:
+      raise errors.ConfigError(
+        f'train.profile={self.train.profile!r} begins after the last step, '
+        f'train.steps={self.train.steps}; choose earlier steps'
+      )
     self._init = functools.partial(
       state_lib.init, tx=self.tx, param_dtype=self.train.param_dtype
     )

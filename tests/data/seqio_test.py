@@ -611,7 +611,7 @@ def test_pieces_of_others_are_those_of_their_tasks(specs):
   assert vocabulary.create(specs['llama']).seqio() == theirs
 
 
-def test_a_task_of_somebody_else(folder, monkeypatch):
+def test_a_task_of_somebody_else(folder, tmp_path, monkeypatch):
   module = types.ModuleType('their_tasks')
   monkeypatch.setitem(sys.modules, 'their_tasks', module)
   name = data.register('c4', path=str(folder))
@@ -635,6 +635,10 @@ def test_a_task_of_somebody_else(folder, monkeypatch):
     data.load(config('', 'their_tasks:nothing'))
   with pytest.raises(errors.ConfigError, match='nowhere'):
     data.load(config('', 'nowhere:nothing'))
+  (tmp_path / 'broken_tasks.py').write_text('import math\nmath.inff\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(errors.ConfigError, match='AttributeError: .*inff'):
+    data.load(config('', 'broken_tasks:nothing'))
 
 
 @pytest.mark.parametrize(

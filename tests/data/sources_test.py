@@ -439,6 +439,7 @@ def test_missing_data(tmp_path, monkeypatch, name, path):
     ('', 'source of text in data.task'),
     ("lm(key='x')", "unknown key of lm 'key'.* pattern, text_key"),
     ('lm(pattern=3)', 'pattern of lm is 3; it takes str'),
+    ("lm(pattern='')", "pattern of lm is ''; set it to"),
   ],
 )
 def test_unknown_sources(spec, reason):

@@ -307,6 +307,7 @@ def test_tasks_of_the_harness(run, path, model, tmp_path, monkeypatch, capsys):
     ({}, 'the model lengen needs a checkpoint; give --model_args pretrained='),
     ({'pretrained': 'nowhere'}, 'there is no .*nowhere; a checkpoint is'),
     ({'encoding': 'fire'}, 'fire cannot be tested with'),
+    ({'max_length': 0}, 'max_length in .* a whole number, at least 1, got 0'),
     ({'vocabulary': 'bytes'}, "'bytes_plus_0'; 'bytes' has 'bytes_plus_3'"),
   ],
 )

@@ -13,6 +13,8 @@ NOISE = (
   'There and back again.'
 )
 _SENTENCE_END = re.compile(r'(?<=[.!?])\s+')
+# Maximum mean length of a sentence, in characters.
+_SENTENCE = 2000
 
 
 def read(path: str = '') -> list[str]:
@@ -22,7 +24,8 @@ def read(path: str = '') -> list[str]:
     path: the file or folder; '' for the sentences of `NOISE`.
 
   Raises:
-    errors.CorpusError: there is no text, or a file cannot be read.
+    errors.CorpusError: there is no text, a file cannot be read, or sentences
+      are too long to hide needles at every depth.
   """
   if not path:
     return NOISE.split()
@@ -34,6 +37,15 @@ def read(path: str = '') -> list[str]:
     raise errors.CorpusError(
       f'there is no text in {path}; --haystack must be a text file, or a '
       'folder or zip of text files, in plain sentences'
+    )
+  # The text repeats.
+  parts = sentences(words, 2 * len(words))
+  mean = sum(map(len, parts)) // len(parts)
+  if len(parts) < 2 or mean > _SENTENCE:
+    raise errors.CorpusError(
+      f'the sentences of --haystack={path} have {mean:,} characters, over '
+      f'{_SENTENCE}; needles are hidden between sentences, so use a text whose '
+      'sentences end with . ? or ! and a space'
     )
   return words
 

@@ -5,7 +5,7 @@ model.safetensors.index.json. `load` reads a folder as parameters and a
 ModelConfig, and `save` writes one. `families` lists the supported
 architectures. No code from a checkpoint is run.
 
-`load` and `save` import jax on first use; config files read config.json
+These functions import jax on first use; config files read config.json
 without it.
 """
 
@@ -13,9 +13,9 @@ import importlib
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from lengen_jax.interop.hf.checkpoint import load, save
+  from lengen_jax.interop.hf.checkpoint import check_folder, load, save
 
-__all__ = ['load', 'save']
+__all__ = ['check_folder', 'load', 'save']
 
 
 def __getattr__(name: str) -> Any:

@@ -83,10 +83,10 @@ def save(
     shard_bytes: maximum size of a file.
 
   Raises:
-    errors.CheckpointError: no family represents the model, or a file cannot be
-      written.
+    errors.CheckpointError: no family represents the model, a file cannot be
+      written, or the folder has a config.json of something else.
   """
-  there = weights.local(folder)
+  there = check_folder(folder)
   base = None if like is None else config_json.read(like)
   params = jax.device_get(stacking.unstack(params))
   config = dataclasses.replace(config, scan_layers=False)
@@ -107,6 +107,23 @@ def save(
       f'cannot write {there}: {error.strerror}'
     ) from error
   return size
+
+
+def check_folder(folder: PathLike) -> pathlib.Path:
+  """Returns the absolute path of a folder to which `save` may write.
+
+  Raises:
+    errors.CheckpointError: it has a config.json that is not that of a
+      transformers model, for example that of a run.
+  """
+  there = weights.local(folder)
+  path = there / 'config.json'
+  if path.exists() and not config_json.is_checkpoint(there):
+    raise errors.CheckpointError(
+      f'cannot write {there}: its config.json is not that of a transformers '
+      'model, and would be replaced; choose another folder'
+    )
+  return there
 
 
 def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -208,6 +208,17 @@ def test_prose_of_files(tmp_path):
       haystack.read(str(path))
 
 
+def test_prose_without_sentences(tmp_path):
+  path = tmp_path / 'prose.txt'
+  for text in ('word ' * 900, '句子。' * 900, 'word ' * 900 + 'end. '):
+    path.write_text(text)
+    with pytest.raises(errors.CorpusError, match='the sentences of .* have'):
+      haystack.read(str(path))
+  # The text repeats: one sentence is enough.
+  path.write_text('It rained all day.')
+  assert len(haystack.sentences(haystack.read(str(path)), 8)) == 2
+
+
 def test_prose_of_files_hides_needles():
   text = 'The ship left. The sea was calm.'
   prompt = sample('niah_single_2', text=text)
