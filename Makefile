@@ -24,7 +24,8 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= test
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# Other extras are installed beside those that are there.
+READY := $(VENV)/.ready-$(EXTRAS)
 DATA := $(VENV)/.data
 LIBTPU := $(VENV)/libtpu
 # PIP_INSTALL='uv pip install --quiet --python $(BIN)/python' takes a quarter of

@@ -197,6 +197,23 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'the run',
     {'type': _names, 'metavar': 'NAMES'},
   ),
+  'eval --seed': (
+    'with --tasks, seed of prompts and of random positions; default: 0',
+    {'type': _seed},
+  ),
+  'eval --vocabulary': (
+    "with --tasks, 'bytes', path of a SentencePiece model, or folder with "
+    'tokenizer.json; default: that of the checkpoint',
+    {'type': _non_empty, 'metavar': 'SPEC'},
+  ),
+  'eval --encoding': (
+    'with --tasks, test with another encoding that has the same parameters',
+    {'type': _non_empty, 'metavar': 'SPEC'},
+  ),
+  'eval --positions': (
+    'with --tasks, test with other positions',
+    {'type': _non_empty, 'metavar': 'SPEC'},
+  ),
   'eval --from': (
     'with --tasks, what to evaluate in place of the run: the same as for '
     'lengen generate',

@@ -502,6 +502,13 @@ def test_a_config_of_a_sweep_is_no_run(tmp_path, capsys, command):
   assert 'config' in message and 'Traceback' not in message
 
 
+def test_prepare_requires_no_initial_model(tmp_path, capsys):
+  config = '--config=configs/yarn_c4.py:base,tiny'
+  error = mistake(capsys, 'prepare', config, f'--config.data.raw={tmp_path}')
+  assert 'there is no c4' in error and str(tmp_path) in error
+  assert 'init_from' not in error
+
+
 def test_skipped_records_are_printed(tmp_path, capsys):
   """Their number, and the file and line of each."""
   pytest.importorskip('array_record')
