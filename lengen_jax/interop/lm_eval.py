@@ -24,7 +24,7 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.evaluation import generation, likelihood
-from lengen_jax.training import continuations
+from lengen_jax.training import continuations, sharding
 from lengen_jax.training import pretrained as pretrained_lib
 
 try:
@@ -122,7 +122,7 @@ class Lengen(model_api.TemplateLM):
     self._rows: dict[str, Any] = {
       'batch_tokens': batch_tokens,
       'seed': seed,
-      'layout': continuations.rows_layout(),
+      'layout': sharding.Layout.of_rows(),
     }
     self._scheme = position_schemes.create(self._trained.positions)
     self._scorer = likelihood.Scorer(

@@ -62,27 +62,11 @@ def compare(
   try:
     for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
       if curves[number] is None:
-        saved, folder = files_of[number], files_of[number].parent
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
-        trained = loop.train(each, folder, corpus=corpus, label=label)
-        tested = trained.tested_as(run.tested_as)
-        with faults.Preemption() as preemption:
-          stop = functools.partial(
-            preemption.stop, f'{folder} is trained, but not evaluated'
-          )
-          before = saved.with_name('trajectory-' + saved.name)
-          trajectory = _trajectory(
-            trained, run, folder, before, windows, label, stop
-          )
-          curve = evaluate.curve(tested, windows, label, stop)
-          for key, earlier in trajectory.items():
-            trajectory[key] = [*earlier, curve[key]]
-          curve['trajectory'] = trajectory
-        if run.tested_as:
-          curve |= dict(zip(run._fields[:3], run[:3], strict=True))
-          curve['tested_as'] = str(run.tested_as)
+        file = files_of[number]
+        curve = _train_and_test(each, run, file, corpus, windows, label)
         curves[number] = curve
-        files.write_json(saved, curve)
+        files.write_json(file, curve)
       finished = [curve for curve in curves if curve is not None]
       found = evaluate.results(shared, corpus, curves=finished)
       found['unfinished'] = [
@@ -97,6 +81,38 @@ def compare(
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
   return found
+
+
+def _train_and_test(
+  config: ml_collections.ConfigDict,
+  run: runs_lib.Run,
+  saved: files.Path,
+  corpus: Any,
+  windows: Any,
+  label: str,
+) -> dict[str, Any]:
+  """Returns the losses of a run by length, also at earlier steps.
+
+  `saved` is the file for them in the run's folder. The model is in memory for
+  no longer than the call.
+  """
+  folder = saved.parent
+  trained = loop.train(config, folder, corpus=corpus, label=label)
+  tested = trained.tested_as(run.tested_as)
+  with faults.Preemption() as preemption:
+    stop = functools.partial(
+      preemption.stop, f'{folder} is trained, but not evaluated'
+    )
+    before = saved.with_name('trajectory-' + saved.name)
+    trajectory = _trajectory(trained, run, folder, before, windows, label, stop)
+    curve = evaluate.curve(tested, windows, label, stop)
+  for key, earlier in trajectory.items():
+    trajectory[key] = [*earlier, curve[key]]
+  curve['trajectory'] = trajectory
+  if run.tested_as:
+    curve |= dict(zip(run._fields[:3], run[:3], strict=True))
+    curve['tested_as'] = str(run.tested_as)
+  return curve
 
 
 def _curve_file(run: runs_lib.Run) -> str:
@@ -118,6 +134,7 @@ def _trajectory(
   """Returns earlier steps of a run and their losses by length.
 
   `saved` is a file of the result so far, which an interrupted call continues.
+  A step whose checkpoint cannot be read is left out.
   """
   found: dict[str, list[Any]] = {'steps': [], 'loss': [], 'window_loss': []}
   known = files.read_json(saved) if saved.exists() else found
@@ -127,13 +144,16 @@ def _trajectory(
   for step in trained.run.eval.steps:
     if step in found['steps'] or step >= int(trained.state.step):
       continue
-    before = pretrained.earlier(trained, folder, step)
-    losses = evaluate.losses(
-      before.tested_as(run.tested_as),
-      windows,
-      f'{label}: step {step}',
-      after_batch,
-    )
+    try:
+      losses = evaluate.losses(
+        pretrained.earlier(trained, folder, step).tested_as(run.tested_as),
+        windows,
+        f'{label}: step {step}',
+        after_batch,
+      )
+    except errors.CheckpointError as error:
+      print(f'{label}: step {step} is not tested: {error}', flush=True)
+      continue
     found = {
       'steps': [*found['steps'], step],
       'loss': [*found['loss'], [one.loss for one in losses]],

@@ -216,12 +216,6 @@ class MeshConfig:
           f'mesh.{axis} must be at least 1{rest}; got {size}'
         )
 
-  def fits(self, devices: int) -> bool:
-    """Returns whether `devices` devices can form this mesh."""
-    fixed = self.fsdp * self.tensor * self.sequence
-    every = self.data == -1
-    return devices % fixed == 0 if every else self.data * fixed <= devices
-
   def __str__(self) -> str:
     return ', '.join(f'mesh.{axis}={size}' for axis, size in vars(self).items())
 

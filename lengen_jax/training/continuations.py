@@ -9,7 +9,6 @@ from lengen_jax import positions as position_schemes
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import vocabulary as vocabulary_lib
 from lengen_jax.evaluation import generation
-from lengen_jax.training import config as training_config
 from lengen_jax.training import pretrained, sharding
 
 
@@ -41,7 +40,7 @@ def write(
     end_id=vocabulary.end,
     batch_tokens=batch_tokens,
     seed=seed,
-    layout=rows_layout(),
+    layout=sharding.Layout.of_rows(),
     temperature=temperature,
     top_p=top_p,
     start_id=None,
@@ -64,13 +63,6 @@ def write(
     # An incomplete character may change how the bytes before it decode.
     texts.append(whole[len(before) :] if continues else vocabulary.decode(ids))
   return texts
-
-
-def rows_layout() -> sharding.Layout:
-  """Returns a layout that splits rows over all devices."""
-  return sharding.Layout.create(
-    training_config.MeshConfig(), jax.device_count()
-  )
 
 
 def progress(label: str, count: int, what: str) -> progress_lib.Progress:

@@ -98,7 +98,10 @@ def _original(config: ml_collections.ConfigDict) -> str | None:
   tokenizer the run uses.
   """
   source = config.train.init_from
-  while source and not config_json.is_checkpoint(source):
+  seen = set()
+  # Workdirs that were trained again may name each other.
+  while source and not config_json.is_checkpoint(source) and source not in seen:
+    seen.add(source)
     try:
       earlier, _ = workdir_lib.read_config(source)
     except errors.LengenError:

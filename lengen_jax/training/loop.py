@@ -140,7 +140,7 @@ def check_state_fits(run: run_lib.Run) -> None:
   device = jax.local_devices()[0]
   limit = (device.memory_stats() or {}).get('bytes_limit')
   if device.platform == 'cpu':
-    size *= jax.local_device_count()
+    size *= len(run.layout.mesh.local_devices)
     limit = files.physical_memory()
   if limit and size > limit:
     parameters = sum(

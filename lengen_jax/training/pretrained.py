@@ -4,7 +4,6 @@ import dataclasses
 import json
 from typing import Any
 
-import jax
 import numpy as np
 
 from lengen_jax import errors
@@ -15,7 +14,7 @@ from lengen_jax.interop.hf import config_json, families
 from lengen_jax.models import objective, stacking
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import contextual
-from lengen_jax.training import checkpoint, files
+from lengen_jax.training import checkpoint, files, sharding
 from lengen_jax.training import config as training_config
 from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import run as run_lib
@@ -216,10 +215,12 @@ def restore(
   config, path = workdir_lib.read_config(workdir)
   config.eval.update(eval_changes)
   mesh = training_config.MeshConfig(**config.mesh.to_dict())
-  if not mesh.fits(jax.device_count()):
+  try:
+    layout = sharding.Layout.create(mesh, config.data.batch_size)
+  except errors.ConfigError:
     # A run trained on a pod may be evaluated on one device.
-    config.mesh.update(dataclasses.asdict(training_config.MeshConfig()))
-  run = run_lib.Run(config)
+    layout = sharding.Layout.of_rows()
+  run = run_lib.Run(config, layout=layout)
   if not checkpoint.steps(path):
     raise errors.CheckpointError(
       f'{path} has no checkpoint yet; run lengen train first'

@@ -39,10 +39,13 @@ class Run:
     self,
     config: ml_collections.ConfigDict,
     devices: Sequence[jax.Device] | None = None,
+    *,
+    layout: sharding.Layout | None = None,
   ) -> None:
     """Builds the objects; computes nothing.
 
-    For `config` see `defaults.get`. The mesh has the given devices, or all.
+    For `config` see `defaults.get`. The mesh of `config` has the given devices,
+    or all of them; if a `layout` is given, its mesh is used instead.
 
     Raises:
       errors.LengenError: the config is invalid.
@@ -54,7 +57,7 @@ class Run:
     self.scheme = position_schemes.create(config.positions)
     objective.check(self.model, config.positions)
     self.tx = optimizer.create(sections.optimizer, self.train.steps)
-    self.layout = sharding.Layout.create(
+    self.layout = layout or sharding.Layout.create(
       sections.mesh, self.data.batch_size, devices
     )
     lengths = [('data.train_length', self.data.train_length)]
@@ -113,7 +116,8 @@ class Run:
     Raises:
       errors.CombinationError: they take other parameters.
     """
-    other = Run(runs.configure(self.config, specs))
+    config = runs.configure(self.config, specs)
+    other = Run(config, layout=self.layout)
     check_same_parameters(
       self.abstract_state.params,
       other.abstract_state.params,

@@ -175,6 +175,11 @@ class Layout:
       )
     return cls(_mesh((data, *others), devices[:count]))
 
+  @classmethod
+  def of_rows(cls) -> 'Layout':
+    """Creates a layout that splits rows over all devices."""
+    return cls.create(training_config.MeshConfig(), jax.device_count())
+
   @property
   def size(self) -> int:
     """Number of devices."""

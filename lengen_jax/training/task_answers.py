@@ -19,8 +19,13 @@ def check(model: TaskModel, config: TaskEvalConfig, task: Task) -> None:
 
   Raises:
     errors.ConfigError: the model is not a decoder, targets do not follow the
-      input, or the score is the loss.
+      input, the score is the loss, or dropout is on.
   """
+  if config.dropout:
+    raise errors.ConfigError(
+      "eval.dropout=True requires eval.by='teacher_forcing'; answers are "
+      'generated without dropout'
+    )
   valid = model.autoregressive and not task.tags
   if not valid or config.score == 'loss':
     raise errors.ConfigError(

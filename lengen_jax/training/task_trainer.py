@@ -58,6 +58,11 @@ class TaskTrainer:
     """
     self.config = config_lib.check_task(config)
     self.task = tasks.create(config.task)
+    if self.config.model.get('scan_layers'):
+      raise errors.ConfigError(
+        'model.scan_layers=True is for models of many layers, and sweeps train '
+        'none; set it to False, which does not change scores'
+      )
     train, test = self.config.train, self.config.eval
     for length in test.lengths:
       self.task.check_length(length)
@@ -296,7 +301,8 @@ class TaskTrainer:
       name: total / (examples if name == 'exact' else count)
       for name, total in sums.items()
     }
-    return scores | {'right': found['exact'].ravel()}
+    right = found['exact'].ravel() & jnp.isfinite(sums['loss'])
+    return scores | {'right': right}
 
   @functools.partial(jax.jit, static_argnums=0)
   def _test_operands(self, params: Params) -> tuple[jax.Array, jax.Array]:

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/training/compare.py`."""
 
 import json
+import shutil
 import signal
 
 import numpy as np
@@ -247,7 +248,7 @@ def test_one_training_is_tested_as_several_runs(
 
 
 @pytest.mark.one_jax
-def test_losses_along_training(tmp_path, tiny_config, monkeypatch):
+def test_losses_along_training(tmp_path, tiny_config, monkeypatch, capsys):
   """They are those of the checkpoints, also after an interruption."""
   tiny_config.eval.lengths, tiny_config.eval.steps = (32, 64), (1, 3)
   tiny_config.train.steps = 4
@@ -288,6 +289,15 @@ def test_losses_along_training(tmp_path, tiny_config, monkeypatch):
   folder = tmp_path / 'again' / runs_lib.folder(runs[0])
   begun = json.loads((folder / 'trajectory-curve.json').read_text())
   assert begun['steps'] == [1]
+  # A checkpoint that cannot be read costs its step only.
+  damaged = shutil.copytree(tmp_path / 'again', tmp_path / 'damaged')
+  kept = damaged / runs_lib.folder(runs[0]) / 'checkpoints/3/state'
+  for file in kept.glob('**/d/*'):
+    file.write_bytes(b'')
+  found = compare.compare(tiny_config, damaged, runs)
+  assert 'step 3 is not tested: ' in capsys.readouterr().out
+  for one, whole in zip(found['curves'], results['curves'], strict=True):
+    assert one['trajectory']['steps'] == [1, 4] and one['loss'] == whole['loss']
   # A version without losses of windows wrote them: they are computed anew.
   wrong = {'steps': [1, 3], 'loss': [[0.0, 0.0], [0.0, 0.0]]}
   (folder / 'trajectory-curve.json').write_text(json.dumps(wrong))

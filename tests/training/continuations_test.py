@@ -8,7 +8,7 @@ import numpy as np
 from lengen_jax import positions
 from lengen_jax.data import vocabulary
 from lengen_jax.evaluation import generation
-from lengen_jax.training import continuations, pretrained
+from lengen_jax.training import continuations, pretrained, sharding
 from tests import helpers
 
 
@@ -29,7 +29,7 @@ def test_texts_are_what_the_generator_writes(tmp_path, capsys):
     positions.create('standard'),
     end_id=1,
     batch_tokens=1,
-    layout=continuations.rows_layout(),
+    layout=sharding.Layout.of_rows(),
     **options,
   ).run(jax.device_get(params), [*map(bytes_ids, prompts)])
   assert texts == [bytes_.decode(ids) for ids in written]

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/training/loop.py`: training, stopping, going on."""
 
+import contextlib
 import dataclasses
 import json
 import types
@@ -333,6 +334,18 @@ def test_a_workdir_has_one_training_at_a_time(tmp_path, tiny_config):
     with pytest.raises(errors.WorkdirError, match='another process is at work'):
       loop.train(tiny_config, tmp_path)
   assert not (tmp_path / 'config.json').exists()
+
+
+def test_devices_outside_the_mesh_need_no_memory(tiny_config, monkeypatch):
+  run = run_lib.Run(tiny_config)
+  size = sum(leaf.nbytes for leaf in jax.tree.leaves(run.init_state()))
+  # The mesh has one of the devices.
+  tiny_config.mesh.data = 1
+  assert jax.device_count() > 1
+  for limit, fits in ((1.5 * size, True), (0.5 * size, False)):
+    monkeypatch.setattr(files, 'physical_memory', lambda limit=limit: limit)
+    with contextlib.nullcontext() if fits else pytest.raises(errors.FitError):
+      loop.check_state_fits(run_lib.Run(tiny_config))
 
 
 def test_a_table_larger_than_the_memory(tiny_config, monkeypatch):

@@ -1,5 +1,6 @@
 """Tests `lengen_jax/training/pretrained.py`."""
 
+import json
 import pathlib
 import shutil
 
@@ -13,6 +14,7 @@ from lengen_jax.data import vocabulary
 from lengen_jax.interop import hf, weights
 from lengen_jax.models import stacking
 from lengen_jax.training import export, loop, pretrained
+from lengen_jax.training import runs as runs_lib
 from tests import helpers
 
 LLAMA = helpers.GOLDEN / 'llama' / 'untied'
@@ -28,6 +30,31 @@ def run(tmp_path_factory, corpus):
   config.train.steps = 0
   loop.train(config, folder, corpus=corpus)
   return folder
+
+
+@pytest.mark.parametrize('mesh', [{'data': 64}, {'fsdp': 3}])
+def test_a_mesh_of_another_machine(run, tmp_path, mesh):
+  """Rows are split over the devices that there are."""
+  folder = shutil.copytree(run, tmp_path / 'run')
+  path = folder / 'config.json'
+  config = json.loads(path.read_text())
+  config['mesh'] |= mesh
+  path.write_text(json.dumps(config))
+  found = pretrained.restore(folder)
+  axes = {name: n for name, n in found.run.layout.mesh.shape.items() if n > 1}
+  assert axes == {'data': jax.device_count()}
+  specs = runs_lib.Run('rope(base=100.0)', 'standard', 'none')
+  assert found.tested_as(specs).run.layout == found.run.layout
+
+
+def test_exports_of_runs_that_name_each_other(tmp_path):
+  for one, other in ('ab', 'ba'):
+    folder = tmp_path / one
+    folder.mkdir()
+    config = stdlib_config.get_config('tiny')
+    config.train.init_from = str(tmp_path / other)
+    (folder / 'config.json').write_text(config.to_json())
+  assert export._original(config) is None
 
 
 def assert_same(got, want):

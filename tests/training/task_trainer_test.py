@@ -145,6 +145,11 @@ def test_it_learns_targets_at_the_input(encoding):
   assert scores['right'].shape == (2, program.config.eval.examples)
   np.testing.assert_allclose(scores['right'].mean(1), scores['exact'])
   assert (0 < scores['accuracy']).all() and np.isfinite(scores['loss']).all()
+  # Without finite logits, no example is right.
+  lost = jax.tree.map(lambda x: x.at[1].set(jnp.nan), runs.params)
+  scores = program.test(runs.replace(params=lost), 2)
+  assert np.isfinite(scores['exact']).tolist() == [True, False]
+  assert scores['right'].any(1).tolist() == [True, False]
 
 
 def test_bad_lengths_and_names():
@@ -167,6 +172,7 @@ def test_bad_lengths_and_names():
     ({'eval__score': 'acuracy'}, "did you mean 'accuracy'"),
     ({'eval__examples': 0}, 'eval.examples must be at least 1, got 0'),
     ({'eval__by': 'generating'}, "did you mean 'generation'"),
+    ({'model__scan_layers': True}, 'model.scan_layers=True is for models of'),
     ({'train__buckets': 0}, 'train.buckets must be at least 1, got 0'),
     ({'train__log_every': 0}, 'train.log_every must be at least 1, got 0'),
     ({'train__min_length': 9}, 'train.min_length=9 and train.max_length=6'),
