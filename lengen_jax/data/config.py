@@ -83,7 +83,8 @@ class DataConfig:
         'prepare wrote'
       )
     if self.source in _EMBEDDED:
-      for field in ('raw', 'task', 'vocabulary', 'mode'):
+      unused = ('raw', 'task', 'vocabulary', 'mode', 'separator')
+      for field in (*unused, 'target_length'):
         if (
           getattr(self, field) != type(self).__dataclass_fields__[field].default
         ):

@@ -3,10 +3,11 @@
 Prompts and answers follow T5 (Raffel et al., 2020,
 https://arxiv.org/abs/1910.10683, Appendix D): the name of the task, then each
 field after its name, in alphabetical order except in MultiRC and ReCoRD; the
-answer is the name of the class. Only WSC differs from T5. T5 generates the noun
-that a pronoun refers to and trains on the positive examples only. It therefore
-requires more data and excludes WNLI, which the FIRE paper reports. Here both
-spans are marked, and the answer is True or False.
+answer is the name of the class. BoolQ and WSC differ from T5. In BoolQ the
+question comes first, so that a passage that is cut keeps it. In WSC, T5
+generates the noun that a pronoun refers to and trains on the positive examples
+only. It therefore requires more data and excludes WNLI, which the FIRE paper
+reports. Here both spans are marked, and the answer is True or False.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import seqio
 import tensorflow as tf
+import tensorflow_datasets
 
 from lengen_jax import errors
 from lengen_jax.data import paths, sources
@@ -48,9 +49,30 @@ def add(
 def tfds(dataset: str, path: str, splits: Any) -> seqio.TfdsDataSource:
   """Returns the source of a prepared dataset; see `paths.data_folder`."""
   folder = str(paths.data_folder(path))
-  return seqio.TfdsDataSource(
-    dataset, tfds_data_dir=folder, splits=splits, read_only=True
-  )
+  return _Tfds(dataset, tfds_data_dir=folder, splits=splits, read_only=True)
+
+
+class _Tfds(seqio.TfdsDataSource):
+  """Reads files in sequence unless it shuffles them, as `lengen prepare` does.
+
+  seqio reads sixteen files in turn.
+  """
+
+  def get_dataset(
+    self,
+    split: str | None = None,
+    shuffle: bool = True,
+    *args: Any,
+    **options: Any,
+  ) -> tf.data.Dataset:
+    if shuffle:
+      return super().get_dataset(split, shuffle, *args, **options)
+    in_sequence = tensorflow_datasets.ReadConfig(interleave_cycle_length=1)
+    seqio.utils.set_tfds_read_config_override(in_sequence)
+    try:
+      return super().get_dataset(split, shuffle, *args, **options)
+    finally:
+      seqio.utils.set_tfds_read_config_override(None)
 
 
 def texts(column: Sequence[bytes]) -> np.ndarray:

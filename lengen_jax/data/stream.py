@@ -129,9 +129,17 @@ def _check_files(name: str, host: tuple[int, int]) -> None:
   """Prints a note if hosts outnumber files.
 
   Each host then reads all files, and keeps its share of the documents.
+
+  Raises:
+    errors.ConfigError: a task has no training split.
   """
   task = seqio.get_mixture_or_task(name)
   for each in getattr(task, 'tasks', [task]):
+    if 'train' not in each.splits:
+      raise errors.ConfigError(
+        f'{each.name} has no split for training, only '
+        f'{", ".join(each.splits)}; set data.task to another task'
+      )
     files = len(each.source.list_shards('train'))
     if files < host[1] and host[0] == 0:
       print(

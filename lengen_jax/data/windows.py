@@ -5,7 +5,7 @@ of the text.
 """
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import hashlib
 import json
 import pathlib
@@ -187,6 +187,17 @@ class EvaluationWindows:
   def texts(self) -> list[str]:
     """Returns the text of the scored tokens of each window."""
     return [self._vocab.decode(window) for window in self.scored]
+
+  def count_words(self, count: Callable[[str], int]) -> int:
+    """Returns how many words begin in the scored tokens.
+
+    `count` returns the number of words of a text.
+    """
+    # A word that the token before continues begins there.
+    return sum(
+      count(self._vocab.decode(window)) - count(self._vocab.decode(window[:1]))
+      for window in self._windows
+    )
 
   @property
   def digest(self) -> str:

@@ -155,7 +155,8 @@ def batch_losses(
     errors.CorpusError: a token id is not in the model's vocabulary.
   """
   objective.check_ids(config, batch)
-  length = batch['weights'].shape[1]
+  sides = ('inputs', 'encoder_inputs')
+  length = sum(batch[name].shape[1] for name in sides if name in batch)
   # The number of rows is a multiple of the number of row shards.
   parts = layout.row_parts
   share = max(1, batch_tokens // length // layout.size)

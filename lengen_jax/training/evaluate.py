@@ -102,7 +102,7 @@ def curve(
   found = losses(trained, windows, label, after_batch)
   distances = sorted({run.data.train_length - 1, max(windows.lengths) - 1})
   bytes_per_token = windows.bytes_per_token
-  words = sum(map(lm.count_words, windows.texts())) / windows.tokens
+  words = windows.count_words(lm.count_words) / windows.tokens
   return {
     **_facts(trained),
     'loss': [one.loss for one in found],

@@ -191,9 +191,8 @@ def test_the_same_windows_as_prepared_data(folder, tmp_path, spec, vocab):
     assert evaluated[0].bytes_per_token == pytest.approx(1, abs=0.02)
 
 
-def test_c4_of_tensorflow_datasets(tmp_path, monkeypatch):
-  """Prepared or straight, from what tfds build has written."""
-  records = {
+def c4_records(count):
+  return {
     split: [
       {
         'text': tiny.text(seed, 300),
@@ -202,10 +201,47 @@ def test_c4_of_tensorflow_datasets(tmp_path, monkeypatch):
         'content-length': '300',
         'content-type': 'text/plain',
       }
-      for seed in range(first, first + 8)
+      for seed in range(first, first + count)
     ]
     for split, first in (('train', 0), ('validation', 100))
   }
+
+
+def test_files_of_tensorflow_datasets_are_read_in_sequence(tmp_path):
+  tiny.write_tfds(tmp_path, 'c4/en:3.1.0', c4_records(40))
+  place = paths.prepared_dataset(tmp_path, 'c4/en:3.1.0')
+  # Each split in two files.
+  for file in place.glob('*.tfrecord-00000-of-00001'):
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    for n, part in enumerate((records[:20], records[20:])):
+      name = file.name.replace('00000-of-00001', f'0000{n}-of-00002')
+      with tf.io.TFRecordWriter(str(place / name)) as writer:
+        for record in part:
+          writer.write(record)
+    file.unlink()
+  path = place / 'dataset_info.json'
+  info = json.loads(path.read_text())
+  for split in info['splits']:
+    split['shardLengths'] = ['20', '20']
+  path.write_text(json.dumps(info))
+
+  shared = dict(task='c4', mode='doc_pad', batch_size=4, train_length=64)
+  written = data.DataConfig(
+    source='prepared', path=str(tmp_path / 'prepared'), **shared
+  )
+  prepare.prepare(written, raw=str(tmp_path), longest=128)
+  settings = config(tmp_path, 'c4', mode='doc_pad', train_length=64)
+  # 60 of 120 windows: those of 20 documents.
+  evaluated = [
+    data.load(each).evaluation(eval_config.EvalConfig((64, 128), 1, 60))
+    for each in (settings, written)
+  ]
+  np.testing.assert_array_equal(evaluated[0].scored, evaluated[1].scored)
+
+
+def test_c4_of_tensorflow_datasets(tmp_path, monkeypatch):
+  """Prepared or straight, from what tfds build has written."""
+  records = c4_records(8)
   tiny.write_tfds(tmp_path, 'c4/en:3.1.0', records)
   texts = [record['text'] for record in records['train']]
   assert [text_of(ids) for ids in documents(tmp_path)] == texts
@@ -635,6 +671,15 @@ def test_a_task_of_somebody_else(folder, tmp_path, monkeypatch):
     data.load(config('', 'their_tasks:nothing'))
   with pytest.raises(errors.ConfigError, match='nowhere'):
     data.load(config('', 'nowhere:nothing'))
+  source = seqio.FunctionDataSource(
+    lambda split, shuffle_files: None, splits=('validation',)
+  )
+  untrained = seqio.TaskRegistry.get('theirs').replace(source=source)
+  seqio.TaskRegistry.remove('untrained')
+  seqio.TaskRegistry.add_provider('untrained', untrained)
+  with pytest.raises(errors.ConfigError, match='no split for training, only'):
+    settings = config('', 'their_tasks:untrained')
+    data.load(settings).training(settings, seed=0)
   (tmp_path / 'broken_tasks.py').write_text('import math\nmath.inff\n')
   monkeypatch.syspath_prepend(tmp_path)
   with pytest.raises(errors.ConfigError, match='AttributeError: .*inff'):

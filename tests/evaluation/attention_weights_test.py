@@ -259,7 +259,7 @@ def entropies(windows, lengths=None, params=None, **fields):
 
 
 @pytest.mark.one_jax
-@pytest.mark.parametrize('architecture', ['encoder'])
+@pytest.mark.parametrize('architecture', ['encoder', 'decoder'])
 def test_entropy_of_even_attention(windows, architecture):
   """Without logits, ln of the number of keys that each query sees."""
   params = jax.tree.map(

@@ -162,6 +162,12 @@ def test_refuses_rows():
   'task, question',
   [
     ('retrieval/niah_single_1(digits=3, phrase=8)', '12 13 12 33 14 11 33'),
+    ('retrieval/niah_single_1(digits=3, phrase=8)', '12 13 0 1 2 11 33'),
+    ('retrieval/niah_single_1(digits=3, phrase=8)', '33'),
+    ('retrieval/vt(hops=1, names=4, phrase=8)', '0 1 10 8 2 4 9 5'),
+    ('retrieval/vt(hops=1, names=4, phrase=8)', ''),
+    ('retrieval/cwe(common=1, words=3)', '0 0 1 1 2'),
+    ('retrieval/fwe(words=4)', ' '.join(53 * '1')),
     ('synthetic/flip_flop', '0 4 1'),
     ('synthetic/flip_flop', '4 0 1 3'),
     ('synthetic/flip_flop', '1 3 1 4'),

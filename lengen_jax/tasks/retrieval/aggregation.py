@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
@@ -93,6 +94,19 @@ class Vt(base.Task):
     x = x.at[starts + 2].set(sources_CxL[chain, hop])
     return x.at[n - 2].set(query).at[n - 1].set(values_C[0])
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    x = inputs[0].tolist()
+    setting, source = 2 * self.names, x[-1] if x else None
+    sources = {
+      x[i + 2]: x[i + 1] for i, token in enumerate(x[:-4]) if token == setting
+    }
+    for _ in range(self.hops + 1):
+      source = sources.get(source)
+    if source is None or x[-2] != setting + 1:
+      raise self._not_a_question(text)
+    return inputs
+
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     is_set = x == 2 * self.names
     found, source = [], x[n - 1]
@@ -155,6 +169,14 @@ class Cwe(base.Task):
     other = self.common + order % (self.words - self.common)
     return words[jnp.where(order < rare, other, order % self.common)]
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    counts = np.sort(np.bincount(inputs[0], minlength=self.words))[::-1]
+    # The common words are those that occur more often than all others.
+    if counts[self.common - 1] == counts[self.common]:
+      raise self._not_a_question(text)
+    return inputs
+
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     is_token = jnp.arange(x.shape[0]) < n
     counts = jnp.zeros(self.words, jnp.int32).at[x].add(is_token)
@@ -205,6 +227,12 @@ class Fwe(base.Task):
     order = draws.shuffled(order_rng, n, width)
     word = jnp.searchsorted(jnp.cumsum(counts), order, side='right')
     return words.at[word].get(mode='fill', fill_value=0)
+
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if len({*inputs[0].tolist()} - {0}) < self.target_length:
+      raise self._not_a_question(text)
+    return inputs
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     counts = jnp.zeros(self.words + 1, jnp.int32).at[x].add(1).at[0].set(-1)

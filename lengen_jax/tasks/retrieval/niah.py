@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
@@ -165,6 +166,23 @@ class Niah(base.Task):
     asked = names_KxN[:, : self.queries].T.ravel()
     ends = n - len(asked) + jnp.arange(len(asked))
     return x.at[ends[0] - 1].set(query).at[ends].set(asked)
+
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    x = inputs[0].tolist()
+    first = len(x) - self.queries * self.key_tokens
+    if first < 1:
+      raise self._not_a_question(text)
+    asked = np.reshape(x[first:], (self.queries, -1))
+    needles = [
+      x[i + 1 : i + 1 + self.key_tokens]
+      for i, token in enumerate(x[:first])
+      if token == self.radix
+    ]
+    counts = {needles.count(key.tolist()) for key in asked}
+    if counts != {self.values} or x[first - 1] != self.radix + 1:
+      raise self._not_a_question(text)
+    return inputs
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     first = n - self.queries * self.key_tokens
