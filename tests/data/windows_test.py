@@ -6,6 +6,7 @@ import pytest
 from lengen_jax import data, errors
 from lengen_jax.data import vocabulary, windows
 from lengen_jax.evaluation import config
+from lengen_jax.evaluation.metrics import lm
 
 
 def documents(*lengths):
@@ -216,3 +217,13 @@ def test_evaluation_batches_are_filled_up_with_weight_0():
   weights = np.concatenate([part['weights'] for part in parts])
   np.testing.assert_array_equal(rows[weights[:, 0] > 0], batch['inputs'])
   assert weights.sum() == 28
+
+
+def test_a_word_counts_where_it_begins():
+  ids = np.frombuffer(b'hello world wide', np.uint8).astype(np.int32)
+  cut = [ids[first : first + 5] for first in (0, 4, 8)]
+  found = windows.EvaluationWindows(
+    cut, lengths=(4,), count=3, vocab=vocabulary.Bytes(offset=0)
+  )
+  assert found.texts() == ['ello', ' wor', 'ld w']
+  assert found.count_words(lm.count_words) == 2

@@ -6,6 +6,7 @@ import pytest
 
 from lengen_jax import data, positions
 from lengen_jax.data import vocabulary
+from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import length_curve
 from lengen_jax.models import DecoderLM, Encoder, objective
@@ -96,6 +97,25 @@ def test_batch_size_does_not_matter(windows):
   np.testing.assert_allclose(
     [one.loss for one in few], [one.loss for one in many], rtol=1e-6
   )
+
+
+def test_batches_of_an_encoder_and_a_decoder(monkeypatch):
+  """Tokens of both count."""
+  rows = []
+
+  def losses(params, part, *args, **kwargs):
+    rows.append(len(part['inputs']))
+    return np.zeros(part['weights'].shape)
+
+  monkeypatch.setattr(length_curve, 'weighted_losses', losses)
+  ones = np.ones((6, 16), np.int32)
+  batch = data_windows.pair_batch(ones, ones[:, :1])
+  config = tiny(architecture='encoder_decoder')
+  scheme = positions.create('standard')
+  arguments = (config, scheme, None, batch, 64, 0, layout(1))
+  found = np.concatenate([*length_curve.batch_losses(*arguments)])
+  # A row has 17 tokens.
+  assert rows == [3, 3] and found.shape == (6, 1)
 
 
 def test_an_encoder_is_tested_on_the_same_masked_tokens(windows):
