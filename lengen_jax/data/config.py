@@ -83,8 +83,7 @@ class DataConfig:
         'prepare wrote'
       )
     if self.source in _EMBEDDED:
-      unused = ('raw', 'task', 'vocabulary', 'mode', 'separator')
-      for field in (*unused, 'target_length'):
+      for field in ('raw', 'task', 'vocabulary', 'mode'):
         if (
           getattr(self, field) != type(self).__dataclass_fields__[field].default
         ):
