@@ -120,8 +120,8 @@ def small(words):
   """A command at the size `tiny`: one layer, one length, one run of a sweep."""
   words = [re.sub(r'([:,])cpu$', r'\1tiny', word) for word in words]
   words = [re.sub(r'(configs/pretrained.py:.*)', r'\1,tiny', x) for x in words]
-  # Models of this size are trained on bytes.
-  words = [re.sub(r'(--vocabulary)=.*', r'\1=bytes', word) for word in words]
+  # Models of this size are trained on bytes, which need no vocabulary.
+  words = [word for word in words if not word.startswith('--vocabulary=')]
   fields = {}
   # A pretrained checkpoint determines its number of layers.
   sized = [word for word in words if 'pretrained.py' not in word]
