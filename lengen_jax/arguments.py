@@ -133,6 +133,17 @@ _NEW_WORKDIR = (
   'folder of the results; default: a new folder in runs',
   {'type': _non_empty},
 )
+# Options of `lengen eval` that require --tasks.
+OF_TASKS = (
+  '--from',
+  '--samples',
+  '--haystack',
+  '--batch-tokens',
+  '--seed',
+  '--vocabulary',
+  '--encoding',
+  '--positions',
+)
 # Options: help text and settings. A key with a command wins in this command.
 _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
   '--config': (
@@ -197,39 +208,20 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     'the run',
     {'type': _names, 'metavar': 'NAMES'},
   ),
-  'eval --seed': (
-    'with --tasks, seed of prompts and of random positions; default: 0',
-    {'type': _seed},
-  ),
-  'eval --vocabulary': (
-    "with --tasks, 'bytes', path of a SentencePiece model, or folder with "
-    'tokenizer.json; default: that of the checkpoint',
-    {'type': _non_empty, 'metavar': 'SPEC'},
-  ),
-  'eval --encoding': (
-    'with --tasks, test with another encoding that has the same parameters',
-    {'type': _non_empty, 'metavar': 'SPEC'},
-  ),
-  'eval --positions': (
-    'with --tasks, test with other positions',
-    {'type': _non_empty, 'metavar': 'SPEC'},
-  ),
   'eval --from': (
-    'with --tasks, what to evaluate in place of the run: the same as for '
-    'lengen generate',
+    'what to evaluate in place of the run: the same as for lengen generate',
     {'type': _non_empty, 'dest': 'checkpoint', 'metavar': 'CHECKPOINT'},
   ),
   '--samples': (
-    'with --tasks, number of prompts per task and length; default: 500',
+    'number of prompts per task and length; default: 500',
     {'type': _count, 'metavar': 'N'},
   ),
   '--haystack': (
-    'with --tasks, text file or folder that hides needles; default: sentences '
-    'that repeat',
+    'text file or folder that hides needles; default: sentences that repeat',
     {'type': _non_empty, 'metavar': 'PATH'},
   ),
   '--batch-tokens': (
-    'with --tasks, tokens per batch; default: 8192',
+    'tokens per batch; default: 8192',
     {'type': _count, 'metavar': 'N'},
   ),
   '--runs': (
@@ -411,6 +403,8 @@ def create() -> argparse.ArgumentParser:
     for option in [*options.split(), '--debug']:
       key = f'{name} {option}'
       purpose, settings = _OPTIONS[key if key in _OPTIONS else option]
+      if name == 'eval' and option in OF_TASKS:
+        purpose = f'with --tasks, {purpose}'
       command.add_argument(option, help=purpose, **settings)
     command.passes_on = name == 'lm_eval'
   return parser

@@ -250,12 +250,11 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
   if arguments.tasks:
     _eval_tasks(arguments)
     return
-  for option in _OF_TASKS:
-    given = getattr(arguments, 'checkpoint' if option == 'from' else option)
-    if given is not None:
-      name = option.replace('_', '-')
+  for option in arguments_lib.OF_TASKS:
+    name = option.removeprefix('--').replace('-', '_')
+    if getattr(arguments, 'checkpoint' if name == 'from' else name) is not None:
       raise errors.ConfigError(
-        f'--{name} requires --tasks, such as --tasks=ruler'
+        f'{option} requires --tasks, such as --tasks=ruler'
       )
   if not arguments.workdir:
     raise errors.ConfigError(
@@ -587,17 +586,6 @@ def _list(_: argparse.Namespace, __: Any) -> None:
   menu.show()
 
 
-# Options of `lengen eval` that mean nothing without --tasks.
-_OF_TASKS = (
-  'from',
-  'samples',
-  'haystack',
-  'batch_tokens',
-  'seed',
-  'vocabulary',
-  'encoding',
-  'positions',
-)
 # Commands that continue where they were interrupted, and whether each call
 # without --workdir has a new one.
 _RESUMABLE = {

@@ -134,6 +134,18 @@ def run(
     )
 
 
+def rows_of_batch(
+  count: int, tokens: int, batch_tokens: int, layout: Any
+) -> int:
+  """Returns the rows of a batch, given `count` rows of `tokens` tokens.
+
+  It is a multiple of the number of row shards.
+  """
+  parts = layout.row_parts
+  share = max(1, batch_tokens // tokens // layout.size)
+  return min(share, -(-count // parts)) * parts
+
+
 def batch_losses(
   config: ModelConfig,
   scheme: PositionScheme,
@@ -156,11 +168,8 @@ def batch_losses(
   """
   objective.check_ids(config, batch)
   sides = ('inputs', 'encoder_inputs')
-  length = sum(batch[name].shape[1] for name in sides if name in batch)
-  # The number of rows is a multiple of the number of row shards.
-  parts = layout.row_parts
-  share = max(1, batch_tokens // length // layout.size)
-  rows = min(share, -(-len(batch['weights']) // parts)) * parts
+  tokens = sum(batch[name].shape[1] for name in sides if name in batch)
+  rows = rows_of_batch(len(batch['weights']), tokens, batch_tokens, layout)
   for number, part in enumerate(data_windows.padded(batch, rows)):
     with layout.scope():
       losses_BxL = weighted_losses(

@@ -107,11 +107,18 @@ class LengthCurves(parts.ConfiguredPart):
 
 
 def _trajectory(curves: list[Results], score: str) -> Results:
-  """Returns the scores at all tested steps; {} if only the last was tested."""
-  steps = curves[0]['trajectory']['steps']
+  """Returns the scores at the steps at which all curves were tested.
+
+  It is {} if only the last was tested.
+  """
+  tested_at = [{*curve['trajectory']['steps']} for curve in curves]
+  steps = sorted(set.intersection(*tested_at))
   if len(steps) < 2:
     return {}
-  tested = [_at_steps(curve) for curve in curves]
+  tested = [
+    [one for one in _at_steps(curve) if one['steps'] in steps]
+    for curve in curves
+  ]
   found = {
     'steps': steps,
     'values': [[one[score] for one in of_seed] for of_seed in tested],

@@ -178,7 +178,8 @@ def _with_rows(
       'the experiment trains nothing and has no rows; leave out --rows'
     )
   needed = set()
-  for name in rows:
+  for row_name in rows:
+    name = ': '.join(part.strip() for part in row_name.split(':'))
     named = {
       place: ': '.join(place) if ': ' in name else place[1]
       for place in by_place

@@ -113,10 +113,15 @@ def evaluation(run: run_lib.Run) -> Program | None:
   if run.data.source == 'seqio' and menu.prompt_tasks(run.data.task):
     return None
   length = max(run.eval.lengths)
+  count, tokens = run.eval.windows, length
+  if run.model.architecture == 'encoder_decoder':
+    count, tokens = run.eval.examples or count, length + 1
   longest = copy.copy(run)
   longest.data = dataclasses.replace(
     run.data,
-    batch_size=_rows(run, length),
+    batch_size=length_curve.rows_of_batch(
+      count, tokens, run.eval.batch_tokens, run.layout
+    ),
     train_length=length,
     source_length=None,
   )
@@ -203,13 +208,6 @@ def _pads(config: data_config.DataConfig) -> bool:
     return True
   pictures = config.source == 'seqio' and menu.pictures(config.task)
   return config.mode == 'doc_pad' and not pictures
-
-
-def _rows(run: run_lib.Run, length: int) -> int:
-  """Rows of an evaluation batch, as in `length_curve.run`."""
-  parts = run.layout.row_parts
-  share = max(1, run.eval.batch_tokens // length // run.layout.size)
-  return min(share, -(-run.eval.windows // parts)) * parts
 
 
 def _gathered() -> int:

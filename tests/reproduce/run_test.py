@@ -339,6 +339,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     (('log n',), {'sort': ('log n',), 'mean': None}),
     (('none',), {'sort': ('none',), 'more sort': ('none',), 'mean': None}),
     (('more sort: none',), {'more sort': ('none',), 'mean': None}),
+    (('more sort:none',), {'more sort': ('none',), 'mean': None}),
     # Parts that have no row in common have no mean.
     (
       ('sort: log n', 'more sort: none'),
@@ -807,6 +808,24 @@ def test_settings_of_a_part():
 
 
 @pytest.mark.slow
+def test_a_step_that_one_seed_lacks_is_left_out():
+  curve = {
+    'steps': [1, 2, 4],
+    'loss': [[3.0], [2.0], [1.0]],
+    'window_loss': [[[3.0]], [[2.0]], [[1.0]]],
+  }
+  less = {key: [one[0], one[2]] for key, one in curve.items()}
+  found = curves._trajectory(
+    [{'trajectory': curve}, {'trajectory': less}], 'loss'
+  )['trajectory']
+  assert found['steps'] == [1, 4]
+  assert found['values'] == [[[3.0], [1.0]]] * 2
+  assert len(found['windows']) == 2
+  last = {key: one[2:] for key, one in curve.items()}
+  both = [{'trajectory': curve}, {'trajectory': last}]
+  assert curves._trajectory(both, 'loss') == {}
+
+
 def test_trajectories_are_kept_and_drawn(tmp_path):
   experiment = dataclasses.replace(
     reproduce.get('study/biases'),
