@@ -807,7 +807,6 @@ def test_settings_of_a_part():
   assert 'shaw, interpolated' not in parsed
 
 
-@pytest.mark.slow
 def test_a_step_that_one_seed_lacks_is_left_out():
   curve = {
     'steps': [1, 2, 4],
@@ -826,6 +825,7 @@ def test_a_step_that_one_seed_lacks_is_left_out():
   assert curves._trajectory(both, 'loss') == {}
 
 
+@pytest.mark.slow
 def test_trajectories_are_kept_and_drawn(tmp_path):
   experiment = dataclasses.replace(
     reproduce.get('study/biases'),

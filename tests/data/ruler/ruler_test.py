@@ -210,7 +210,8 @@ def test_prose_of_files(tmp_path):
 
 def test_prose_without_sentences(tmp_path):
   path = tmp_path / 'prose.txt'
-  for text in ('word ' * 900, '句子。' * 900, 'word ' * 900 + 'end. '):
+  texts = ['word ' * 900, '句子。' * 900, 'word ' * 900 + 'end. ', 'no end']
+  for text in texts:
     path.write_text(text)
     with pytest.raises(errors.CorpusError, match='the sentences of .* have'):
       haystack.read(str(path))
