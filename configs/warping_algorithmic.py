@@ -39,7 +39,7 @@ _FIELDS = {
   'train.buckets': [3, ..., 2, 1],
   'train.log_every': [500, ..., 100, 10],
   'train.checkpoint_every': [2000, ..., ..., 10],
-  'eval.examples': [10_000, 500, 100, 8],
+  'eval.examples': [10_000, 1000, 1000, 8],
   'eval.batch_tokens': [32768, ..., ..., 512],
   'eval.buckets': [5, ..., 3, 2],
   'eval.score': 'exact',
