@@ -138,7 +138,6 @@ OF_TASKS = (
   '--from',
   '--samples',
   '--haystack',
-  '--batch-tokens',
   '--seed',
   '--vocabulary',
   '--encoding',
@@ -221,7 +220,8 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'type': _non_empty, 'metavar': 'PATH'},
   ),
   '--batch-tokens': (
-    'tokens per batch; default: 8192',
+    'tokens per batch; default: eval.batch_tokens of the config, with --tasks '
+    '8192',
     {'type': _count, 'metavar': 'N'},
   ),
   '--runs': (

@@ -125,6 +125,8 @@ def _explained_errors() -> Iterator[None]:
       ) from error
     # Object stores are read through TensorFlow.
     if kind.__module__.startswith('tensorflow.') and '://' in first:
+      if fix := errors.again(error):
+        raise errors.StorageError(f'{first}; {fix}') from error
       raise errors.WorkdirError(f'{first}; {errors.BUCKET_HINT}') from error
     raise
 
@@ -267,14 +269,19 @@ def _eval(arguments: argparse.Namespace, _: Any) -> None:
   from lengen_jax.training import evaluate, files, pretrained
   from lengen_jax.training import workdir as workdir_lib
 
-  changes = {'lengths': arguments.lengths} if arguments.lengths else {}
+  changes = {
+    name: value
+    for name in ('lengths', 'batch_tokens')
+    if (value := getattr(arguments, name))
+  }
   trained = pretrained.restore(
     arguments.workdir, step=arguments.step, **changes
   )
   run = trained.run
   step, steps = int(trained.state.step), run.config.train.steps
   if step < steps:
-    print(f'note: this is step {step} of {steps}; lengen train resumes the run')
+    hint = '' if arguments.step else '; lengen train resumes the run'
+    print(f'note: this is step {step} of {steps}{hint}')
   corpus = data.load(run.data, max(run.eval.lengths))
   workdir_lib.check_vocabulary(arguments.workdir, corpus.info)
   results, predictions = evaluate.evaluate(trained, corpus)

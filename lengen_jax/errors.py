@@ -5,11 +5,22 @@ A message names the value, the limit and the fix.
 """
 
 from collections.abc import Iterable
+import errno
 
 # The fix where a bucket cannot be reached.
 BUCKET_HINT = (
   'check that the bucket exists and that this machine has credentials for it '
   '(gcloud auth application-default login)'
+)
+
+# Names of TensorFlow's errors that may pass.
+_TEMPORARY = (
+  'AbortedError',
+  'DeadlineExceededError',
+  'InternalError',
+  'ResourceExhaustedError',
+  'UnavailableError',
+  'UnknownError',
 )
 
 
@@ -83,6 +94,12 @@ class SaveError(CheckpointError):
   exit_status = 1
 
 
+class StorageError(WorkdirError):
+  """A disk, object store or service that fails, possibly temporarily."""
+
+  exit_status = 1
+
+
 class MetricError(LengenError):
   """Predictions, references or sums that cannot be scored."""
 
@@ -112,6 +129,20 @@ def one_of(
 def shown(value: object) -> str:
   """Returns the start of the representation of a value, in one line."""
   return f'{" ".join(repr(value).split()):.60}'
+
+
+def again(error: BaseException) -> str:
+  """Returns the fix of an access that may succeed later; '' if it may not.
+
+  It may where a disk was full, or where an object store, which is used through
+  TensorFlow, did not refuse the access.
+  """
+  kind = type(error)
+  if getattr(error, 'errno', None) in (errno.ENOSPC, errno.EDQUOT):
+    return 'free some space and run the same command again'
+  if kind.__module__.startswith('tensorflow.') and kind.__name__ in _TEMPORARY:
+    return 'run the same command again'
+  return ''
 
 
 def reason(error: BaseException) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import cli
+from lengen_jax.evaluation import length_curve
 from lengen_jax.interop import hf, weights
 from tests import helpers
 
@@ -75,13 +76,23 @@ def test_without_command_shows_help(capsys):
   assert 'lengen compare --config' in capsys.readouterr().out
 
 
-def test_train_eval(tmp_path, capsys):
+def test_train_eval(tmp_path, capsys, monkeypatch):
   workdir = f'--workdir={tmp_path / "run"}'
   encoding = '--config.model.encoding=rope(train_length=32, dynamic=True)'
   assert cli.main(['train', TINY, workdir, encoding, *SHORT]) == 0
   out = capsys.readouterr().out
   assert 'compiling' in out and 'step 4/4' in out and 'tokens/s' in out
-  assert cli.main(['eval', workdir, '--lengths=16,64']) == 0
+  arguments = ['--lengths=16,64', '--batch-tokens=64', '--step=4']
+  with monkeypatch.context() as patch:
+    tested, sizes = length_curve.run, []
+
+    def recorded(*args, **kwargs):
+      sizes.append(kwargs['batch_tokens'])
+      return tested(*args, **kwargs)
+
+    patch.setattr(length_curve, 'run', recorded)
+    assert cli.main(['eval', workdir, *arguments]) == 0
+  assert sizes == [64]
   out = capsys.readouterr().out
   assert re.search(r'rope.* \d\.\d{3} +\d\.\d{3}', out)
   found = json.loads((tmp_path / 'run' / 'eval.json').read_text())
@@ -183,7 +194,6 @@ def test_mistakes_in_tasks(trained, capsys):
     ([tasks, '--lengths=4096'], '--tasks requires --from=CHECKPOINT or --work'),
     ([workdir, '--samples=3'], '--samples requires --tasks'),
     ([f'--from={trained}'], '--from requires --tasks'),
-    (['--batch-tokens=9'], '--batch-tokens requires --tasks'),
     ([workdir, '--seed=0'], '--seed requires --tasks'),
     (['--lengths=9'], 'requires --workdir, the folder of a run'),
     (
@@ -604,6 +614,12 @@ class OpError(Exception):
   __module__ = 'tensorflow.python.framework.errors_impl'
 
 
+class UnavailableError(OpError):
+  """Has the name of TensorFlow's error."""
+
+  __module__ = OpError.__module__
+
+
 @pytest.mark.parametrize(
   ('error', 'status', 'message'),
   [
@@ -621,6 +637,11 @@ class OpError(Exception):
       OpError('Error executing an HTTP request for gs://nowhere/x\nand more'),
       2,
       'HTTP request for gs://nowhere/x; check that the bucket exists',
+    ),
+    (
+      UnavailableError('All 10 retry attempts failed for gs://here/x'),
+      1,
+      'failed for gs://here/x; run the same command again',
     ),
   ],
 )

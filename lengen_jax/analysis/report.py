@@ -363,10 +363,15 @@ def _cost(results: Mapping[str, Any]) -> Iterator[str]:
   """Yields the table of training times and memory."""
   config, rows, all_tokens, all_seconds = results['config'], [], 0, 0.0
   per_step = config['data']['batch_size'] * results['train_length']
+  counted = set()
   for name, curve in _runs(results):
     steps = curve.get('steps', config['train']['steps'])
     seconds, tokens = curve['train_seconds'], steps * per_step
-    all_tokens, all_seconds = all_tokens + tokens, all_seconds + seconds
+    # Several runs may test one model.
+    model = name.partition(' => ')[0]
+    if model not in counted:
+      counted.add(model)
+      all_tokens, all_seconds = all_tokens + tokens, all_seconds + seconds
     memory = curve.get('memory_bytes')
     sessions = curve.get('sessions', curve.get('sittings', []))
     devices = [f'{one["devices"]} × {one["device_kind"]}' for one in sessions]
@@ -392,5 +397,6 @@ def _cost(results: Mapping[str, Any]) -> Iterator[str]:
     rows,
     foot=(*total, '', '', '', '') if len(rows) > 1 else None,
     caption='Training. Seconds are those in steps, without compilation. GiB is '
-    'the peak memory of a device, if the device reports it.',
+    'the peak memory of a device since the command started, which may have '
+    'trained other runs before, if the device reports it.',
   )

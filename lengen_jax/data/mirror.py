@@ -66,6 +66,7 @@ def fetch(path: str, *, missing_ok: bool = False) -> pathlib.Path:
     errors.CorpusError: the store cannot be read, a file is missing there or
       differs from its hash, the copy cannot be written, or, unless
       `missing_ok`, there is no data.
+    errors.StorageError: the store fails, or the disk is full.
   """
   folder = local(path)
   if not remote.is_remote(path):
@@ -131,6 +132,7 @@ def push(path: str) -> None:
 
   Raises:
     errors.CorpusError: the store contains other data or cannot be written.
+    errors.StorageError: the store fails.
   """
   if not remote.is_remote(path):
     return
@@ -223,16 +225,18 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reported(path: str, copy: pathlib.Path) -> Iterator[None]:
-  """Raises CorpusError in place of other errors of a copy."""
+  """Raises CorpusError or StorageError in place of other errors of a copy."""
   try:
     yield
   except errors.LengenError:
     raise
   except Exception as error:  # The type depends on the store.
-    fix = errors.BUCKET_HINT
+    fix, kind = errors.BUCKET_HINT, errors.CorpusError
     if getattr(error, 'errno', None):
       fix = 'check XDG_CACHE_HOME and the free space'
-    raise errors.CorpusError(
+    if errors.again(error):
+      kind = errors.StorageError
+    raise kind(
       f'cannot copy between {path} and {copy}: {errors.reason(error)}; {fix}; '
       'the same command continues'
     ) from error

@@ -246,7 +246,9 @@ def _print_note(vocab: vocabulary.Vocabulary) -> None:
 
 
 def _empty_counts() -> Json:
-  zero = dict.fromkeys((*manifest_lib.COUNTS, 'part', 'piece', 'read'), 0)
+  zero = dict.fromkeys(
+    (*manifest_lib.COUNTS, 'part', 'text', 'piece', 'read'), 0
+  )
   bad: Json = {'bad_records': 0, 'first_bad_records': []}
   return {**zero, **bad, 'rest': [], 'shards': []}
 
@@ -344,7 +346,8 @@ class _Split:
   """Writer of the windows of one split.
 
   Its counts contain the position after the last finished file: the number of a
-  piece, the documents read of it, and the number of their part.
+  piece, the documents read of it, the number of their part, and the bytes of
+  text read of that.
   """
 
   def __init__(
@@ -382,7 +385,7 @@ class _Split:
         before[-1] or 1,
         what='byte',
         unit='bytes',
-        first=before[counts['part']],
+        first=self._done(before, sizes),
       ) as progress,
       contextlib.closing(opening(pieces)) as opened,
     ):
@@ -390,13 +393,12 @@ class _Split:
         for part, documents in itertools.groupby(
           self._documents(opened), lambda found: found[2].part
         ):
-          text = 0
+          if part != counts['part']:
+            counts['part'], counts['text'] = part, 0
           while group := list(itertools.islice(documents, _GROUP)):
-            counts['part'] = part
             self._write_group(group)
-            # Compressed text is longer than its file: stop below 100%.
-            text += sum(document.size for _, _, document in group)
-            done = before[part] + min(text, max(sizes[part] - 1, 0))
+            counts['text'] += sum(document.size for _, _, document in group)
+            done = self._done(before, sizes)
             progress.update(done, f'{counts["tokens"]:,} tokens')
         progress.update(before[-1], f'{counts["tokens"]:,} tokens')
         if not counts['windows']:
@@ -407,6 +409,14 @@ class _Split:
         self._finish_shard()
       finally:
         self._file.abandon()
+
+  def _done(self, before: Sequence[int], sizes: Sequence[int]) -> int:
+    """Returns the bytes read of all parts, which `before` sums up."""
+    part, text = self._counts['part'], self._counts['text']
+    if part == len(sizes):
+      return before[part]
+    # Compressed text is longer than its file: stop below 100%.
+    return before[part] + min(text, max(sizes[part] - 1, 0))
 
   def _documents(
     self, opened: Iterator[encode.Opened]

@@ -56,9 +56,9 @@ class LengthCurves(parts.ConfiguredPart):
     by_seed = []
     for seed in request.seeds:
       config.seed = seed
-      with files.locked(folder / f'seed{seed}'):
-        found = self._curves(request, config, folder / f'seed{seed}', init)
-      by_seed.append(found)
+      by_seed.append(
+        self._curves(request, config, folder / f'seed{seed}', init)
+      )
     score = 'perplexity' if self.unit == 'perplexity' else 'loss'
     scores = []
     for row in self.rows_at(request.scale):

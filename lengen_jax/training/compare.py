@@ -30,7 +30,7 @@ def compare(
 
   The workdir gets results.json, whose contents are returned, and a folder per
   trained run. All runs share `config`. Runs that differ only in `tested_as` are
-  trained once.
+  trained once. While another process compares in the workdir, it waits.
 
   Raises:
     errors.PreemptedError: stopped by SIGTERM, in training or in evaluation.
@@ -52,6 +52,22 @@ def compare(
   for each in checked:
     loop.check_corpus(each, corpus)
   windows = corpus.evaluation(first.eval)
+  with files.locked(workdir):
+    return _compare(config, workdir, runs, configs, corpus, windows)
+
+
+def _compare(
+  config: ml_collections.ConfigDict,
+  workdir: PathLike,
+  runs: Sequence[runs_lib.Run],
+  configs: Sequence[ml_collections.ConfigDict],
+  corpus: Any,
+  windows: Any,
+) -> dict[str, Any]:
+  """Trains and evaluates what is missing in a locked workdir; see `compare`.
+
+  `configs` are those of the runs.
+  """
   shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
   files_of = [path / runs_lib.folder(run) / _curve_file(run) for run in runs]

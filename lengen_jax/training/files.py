@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 import contextlib
-import errno
 import json
 import os
 import pathlib
@@ -45,7 +44,10 @@ def make_folder(path: PathLike) -> Path:
     hint = f'; {errors.BUCKET_HINT}' if is_remote(path) else ''
     if isinstance(error, FileExistsError):
       hint = ', and is not a folder; choose another path'
-    raise errors.WorkdirError(
+    kind = errors.WorkdirError
+    if fix := errors.again(error):
+      kind, hint = errors.StorageError, f'; {fix}'
+    raise kind(
       f'cannot make the workdir {path}: {errors.reason(error)}{hint}'
     ) from None
   return path
@@ -78,9 +80,7 @@ def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
   try:
     file = (path / '.lock').open('w')
   except OSError as error:
-    raise errors.WorkdirError(
-      f'cannot write into {path}: {errors.reason(error)}'
-    ) from None
+    raise unwritable(path, error) from None
   with file:
     locks.lock(file, busy)
     yield
@@ -100,7 +100,8 @@ def write_text(path: PathLike, text: str) -> None:
   """Writes a text file atomically, in the first process of a run only.
 
   Raises:
-    errors.WorkdirError: the file cannot be written.
+    errors.WorkdirError: the file cannot be written; StorageError if it may be
+      written later.
   """
   if not multihost.is_first():
     return
@@ -112,11 +113,15 @@ def write_text(path: PathLike, text: str) -> None:
   except Exception as error:  # Object stores raise errors of their own.
     with contextlib.suppress(Exception):
       partial.unlink()
-    full = getattr(error, 'errno', None) in (errno.ENOSPC, errno.EDQUOT)
-    hint = '; free some space and run the same command again' if full else ''
-    raise errors.WorkdirError(
-      f'cannot write {path}: {errors.reason(error)}{hint}'
-    ) from None
+    raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: Exception) -> errors.WorkdirError:
+  """Returns a clear error in place of that of writing a file or folder."""
+  text = f'cannot write {path}: {errors.reason(error)}'
+  if fix := errors.again(error):
+    return errors.StorageError(f'{text}; {fix}')
+  return errors.WorkdirError(text)
 
 
 def read_json(

@@ -279,13 +279,11 @@ class Log:
 
 @contextlib.contextmanager
 def _writing(folder: files.Path) -> Iterator[None]:
-  """Raises WorkdirError instead of the error of a folder or disk."""
+  """Raises a clear error in place of that of a folder or disk."""
   try:
     yield
   except OSError as error:
-    raise errors.WorkdirError(
-      f'cannot write the metrics in {folder}: {error.strerror or error}'
-    ) from None
+    raise files.unwritable(folder / STEPS, error) from None
 
 
 def profile_steps(spec: str) -> tuple[int, int] | None:

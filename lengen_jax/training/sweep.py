@@ -161,20 +161,34 @@ def run_group(
   if multihost.is_first():
     files_lib.make_folder(unfinished)
     files_lib.write_json(unfinished / _POINTS, {'points': points})
-  saved = unfinished / 'trajectory.json'
-  # The scores of the points by step.
+  timed, saved = unfinished / 'seconds.json', unfinished / 'trajectory.json'
+  # Seconds of training, and scores of the points, by step.
+  seconds = files_lib.read_json(timed) if timed.exists() else {}
   earlier = files_lib.read_json(saved) if saved.exists() else {}
 
   def test(state: task_trainer.Points, step: int) -> None:
     earlier[str(step)] = _test(trainer, state, len(points))
     files_lib.write_json(saved, earlier)
 
+  def save(state: task_trainer.Points, step: int, trained: float) -> None:
+    seconds[str(step)] = trained
+    files_lib.write_json(timed, seconds)
+    checkpoints.save(state)
+
   try:
     state = checkpoints.restore(trainer.abstract(count))
     if state is None:
       state = trainer.init(seeds, rates)
-    state, seconds = _train(
-      trainer, state, len(points), checkpoints, label, test
+    before = seconds.get(str(int(state.step[0])), 0.0)
+    state = _train(
+      trainer,
+      state,
+      len(points),
+      before,
+      label,
+      test=test,
+      save=save,
+      check=checkpoints.check,
     )
   finally:
     checkpoints.close()
@@ -211,7 +225,7 @@ def run_group(
         and _operand_map(operands['share'][n], operands['count']),
         'commit': revision.running(),
         'train_loss': _finite(state.loss[n]),
-        'train_seconds': round(seconds / len(points), 3),
+        'train_seconds': round(seconds.get(str(last), 0.0) / len(points), 3),
         'test_seconds': round((time.monotonic() - began) / len(points), 3),
       },
     )
@@ -277,14 +291,26 @@ def _train(
   trainer: task_trainer.TaskTrainer,
   state: task_trainer.Points,
   count: int,
-  checkpoints: checkpoint.Checkpointer,
+  seconds: float,
   label: str,
+  *,
   test: Callable[[task_trainer.Points, int], None],
-) -> tuple[task_trainer.Points, float]:
-  """Trains a group to the last step; returns the state and the seconds.
+  save: Callable[[task_trainer.Points, int, float], None],
+  check: Callable[[], None],
+) -> task_trainer.Points:
+  """Trains a group to the last step, and returns the state.
 
-  `test` is called with the state and the step at each of `eval.steps` before
-  the last one; its time is not included.
+  Args:
+    trainer: trainer of the run.
+    state: state to start from.
+    count: number of points of the group; further ones repeat the last.
+    seconds: time of training in earlier sessions.
+    label: start of progress lines.
+    test: called with the state and the step at each of `eval.steps` before the
+      last one.
+    save: called with the state, the step, and the seconds of training until
+      then, without compilation and tests.
+    check: raises the error of a save that failed.
   """
   config = trainer.config.train
   steps, every = config.steps, config.checkpoint_every
@@ -304,12 +330,13 @@ def _train(
     state = jax.block_until_ready(trainer.train(state, done, done))
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')
     progress.start_clock()
+    began = time.monotonic() - seconds
     while done < steps:
       # The mean loss covers the same steps after a resume.
       logged = (done // config.log_every + 1) * config.log_every
       last = min(steps, logged, *(n for n in tested if n > done))
       state = trainer.train(state, done, last)
-      checkpoints.check()
+      check()
       progress.update(last, f'loss {float(state.loss[:count].mean()):.4f}')
       if last in tested:
         paused = time.monotonic()
@@ -317,11 +344,11 @@ def _train(
         began += time.monotonic() - paused
       preempted = preemption.reached()
       if last // every > done // every or last == steps or preempted:
-        checkpoints.save(state)
+        save(state, last, time.monotonic() - began)
       if preempted and last < steps:
         raise faults.preempted(f'{label}: saved step {last} of {steps}')
       done = last
-  return state, time.monotonic() - began
+  return state
 
 
 def _write_results(

@@ -39,6 +39,7 @@ def create(
 
   Raises:
     errors.ConfigError: a package is not installed, or W&B refuses the run.
+    errors.StorageError: W&B cannot be reached.
   """
   trackers: list[Tracker] = []
   if config.train.tensorboard:
@@ -121,7 +122,11 @@ class Wandb:
         settings=wandb.Settings(console='off', silent=True),
       )
     except wandb.errors.Error as error:
-      raise errors.ConfigError(
+      kind: type[errors.LengenError] = errors.ConfigError
+      refused = isinstance(error, wandb.errors.AuthenticationError)
+      if isinstance(error, wandb.errors.CommError) and not refused:
+        kind = errors.StorageError
+      raise kind(
         f'train.wandb={config.train.wandb!r}: {str(error).rstrip(".")}; or set '
         'WANDB_MODE=offline in the environment to write to files only'
       ) from error

@@ -76,6 +76,8 @@ def claim(
     return path
   theirs = _read_fields(path / kind)
   free = dict(FREE)
+  # Where `randomized` draws positions at test time, the draws depend on it.
+  free['eval'] += ('batch_tokens',)
   if kind == SWEEP:
     # A sweep keeps scores of these steps, and needs no checkpoints of them.
     free['eval'] += ('steps',)

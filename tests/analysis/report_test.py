@@ -151,6 +151,16 @@ def test_cost_and_settings(results, page):
   assert 'corpus sha256' in text and 'c0ffee' in text and 'abc' in text
 
 
+def test_a_model_that_is_tested_twice_is_counted_once(results, tmp_path):
+  again = {**results['curves'][0], 'tested_as': 'rope|standard|none'}
+  page = page_of(results | {'curves': [*results['curves'], again]}, tmp_path)
+  config, count = results['config'], len(results['curves'])
+  tokens = 8 * config['data']['batch_size'] * config['data']['train_length']
+  text = re.sub('<[^>]+>', ' ', page)
+  assert f' {count * tokens:,} ' in text
+  assert f' {(count + 1) * tokens:,} ' not in text
+
+
 def test_what_the_paper_has_is_there_as_printed(results, tmp_path):
   rows = [['fire', [2.5, 2.25]], ['rope', [2.5, None]]]
   paper = {'unit': 'perplexity', 'columns': [2048, 8192], 'rows': rows}

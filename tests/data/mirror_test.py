@@ -183,6 +183,19 @@ def test_a_store_that_fails(raw, store, tmp_path, monkeypatch):
     data.check_present(settings())
 
 
+def test_a_store_that_fails_for_a_while(raw, store, tmp_path, monkeypatch):
+  write(raw)
+  machine(tmp_path, monkeypatch, 'second')
+  kind = type('UnavailableError', (Exception,), {'__module__': 'tensorflow.x'})
+
+  def fail(*_):
+    raise kind('no answer')
+
+  monkeypatch.setattr(mirror, '_copy', fail)
+  with pytest.raises(errors.StorageError, match='no answer; .*same command'):
+    data.check_present(settings())
+
+
 def test_an_interrupted_upload_continues(raw, store, monkeypatch):
   def interrupted(*paths):
     raise KeyboardInterrupt

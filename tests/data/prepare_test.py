@@ -664,3 +664,25 @@ def test_progress(tmp_path, raw, monkeypatch):
   assert done[-1] == (first + second, first + second)
   assert done.count(done[-1]) == 1
   assert (first - 1, first + second) in done
+
+
+def test_progress_of_a_resumed_file(tmp_path, raw, small, monkeypatch):
+  with pytest.MonkeyPatch.context() as patch:
+    kill_at_document(patch, 45)
+    with pytest.raises(helpers.Killed):
+      run(tmp_path / 'out', raw)
+  begun = []
+
+  class Progress(prepare.progress_lib.Progress):
+    def __init__(self, label, total, **fields):
+      begun.append((label, fields['first']))
+      super().__init__(label, total, **fields)
+
+  monkeypatch.setattr(prepare.progress_lib, 'Progress', Progress)
+  state = json.loads((tmp_path / 'out/state.json').read_text())
+  counts = state['splits']['train']
+  run(tmp_path / 'out', raw)
+  parts = sorted(raw.glob('train*'))
+  before = sum(path.stat().st_size for path in parts[: counts['part']])
+  first = dict(begun)['prepare train']
+  assert first == before + counts['text'] > before

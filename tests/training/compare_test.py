@@ -3,14 +3,15 @@
 import json
 import shutil
 import signal
+import threading
 
 import numpy as np
 import pytest
 
-from lengen_jax import data, errors
+from lengen_jax import data, errors, locks
 from lengen_jax.analysis import report
 from lengen_jax.evaluation import length_curve
-from lengen_jax.training import compare, evaluate, loop, pretrained
+from lengen_jax.training import compare, evaluate, files, loop, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
@@ -326,6 +327,39 @@ def test_more_runs_join_a_comparison(tmp_path, tiny_config):
   tiny_config.seed = 1
   with pytest.raises(errors.WorkdirError, match='seed: 0 there, 1 here'):
     compare.compare(tiny_config, tmp_path, both)
+
+
+def test_two_processes_compare_in_turn(tmp_path, tiny_config, monkeypatch):
+  began, waits = threading.Event(), threading.Event()
+  monkeypatch.setattr(compare, '_compare', lambda *_: began.set())
+  lock = locks.lock
+
+  def announced(file, busy):
+    waits.set()
+    lock(file, busy)
+
+  monkeypatch.setattr(locks, 'lock', announced)
+  runs = runs_lib.parse('nope', tiny_config)
+  arguments = tiny_config, tmp_path, runs
+  with files.locked(tmp_path):
+    waits.clear()
+    other = threading.Thread(target=compare.compare, args=arguments)
+    other.start()
+    assert waits.wait(60)
+    assert not began.wait(0.1)
+  other.join(60)
+  assert began.is_set()
+
+
+def test_tests_may_have_other_batches(tmp_path, tiny_config):
+  tiny_config.eval.lengths, tiny_config.train.steps = (32,), 4
+  runs = runs_lib.parse('nope; alibi', tiny_config)
+  compare.compare(tiny_config, tmp_path, runs[:1])
+  tiny_config.eval.batch_tokens //= 2
+  assert len(compare.compare(tiny_config, tmp_path, runs)['curves']) == 2
+  tiny_config.eval.windows += 1
+  with pytest.raises(errors.WorkdirError, match='another config.*eval.windows'):
+    compare.compare(tiny_config, tmp_path, runs)
 
 
 def test_a_bad_run_is_told_before_any_is_trained(tmp_path, tiny_config):

@@ -328,19 +328,19 @@ def test_a_log_that_cannot_be_written(tmp_path, clock):
   log = open_log(tmp_path, clock)
   (tmp_path / 'metrics.jsonl').unlink()
   (tmp_path / 'metrics.jsonl').mkdir()
-  with pytest.raises(errors.WorkdirError, match='cannot write the metrics in'):
+  with pytest.raises(errors.WorkdirError, match='cannot write .*: Is a dir'):
     log.write(steps(1), 1.0, None)
 
   def full(*_):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
-  wanted = f'cannot write the metrics in {tmp_path / "new"}: No space left on'
-  with pytest.raises(errors.WorkdirError, match=wanted):
+  wanted = 'cannot write .*metrics.jsonl: No space left on .* again'
+  with pytest.raises(errors.StorageError, match=wanted):
     open_log(tmp_path / 'new', clock, trackers=full)
   tracker = types.SimpleNamespace(write=full)
   (tmp_path / 'new').mkdir()
   log = open_log(tmp_path / 'new', clock, trackers=lambda *_: [tracker])
-  with pytest.raises(errors.WorkdirError, match=wanted):
+  with pytest.raises(errors.StorageError, match=wanted):
     log.write(steps(1), 1.0, None)
   with pytest.raises(errors.WorkdirError, match=wanted):
     log.add(1, {'loss_at_8': 1.5})

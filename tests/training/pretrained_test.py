@@ -1,5 +1,6 @@
 """Tests `lengen_jax/training/pretrained.py`."""
 
+import functools
 import json
 import pathlib
 import shutil
@@ -176,6 +177,9 @@ class WithoutStart(vocabulary.Bytes):
     (vocabulary.Bytes, '', [0]),
     (WithoutStart, 'a', [100]),
     (WithoutStart, '', [1]),
+    # The bytes of the embedded corpus have no start.
+    (functools.partial(vocabulary.Bytes, 0), 'a', [97]),
+    (functools.partial(vocabulary.Bytes, 0), '', [0]),
   ],
 )
 def test_prompts_begin_with_the_start(kind, text, ids):
@@ -196,5 +200,6 @@ def test_a_vocabulary_that_adds_no_start():
 
 
 def test_a_start_within_the_text_is_not_repeated():
-  found = pretrained.prompt_ids(vocabulary.Bytes(offset=0), '\0a')
-  assert found.tolist() == [0, 97]
+  kind = vocabulary.Bytes(offset=0)
+  kind.adds_start = True
+  assert pretrained.prompt_ids(kind, '\0a').tolist() == [0, 97]

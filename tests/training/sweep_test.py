@@ -317,9 +317,16 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     seen = _kill(6, _killed_config(), folder, patch)
     assert seen == [0, 0, 2, 3, 4, 5]
+    (timed,) = folder.glob('*/unfinished-*/seconds.json')
+    assert [*json.loads(timed.read_text())] == ['3']
+    timed.write_text('{"3": 1000.0}')
     assert scores(sweep.sweep(_killed_config(), folder)) == whole
     # The checkpoint and the scores of step 3 are kept; step 5 is tested again.
     assert seen[6:] == [3, 3, 4, 5, 6]
+  results = json.loads((folder / 'results.json').read_text())
+  for point in results['runs'][0]['points']:
+    # Both points are trained together.
+    assert 500 < point['train_seconds'] < 600
   names = [path.name for path in folder.glob('kerple*/*')]
   assert sorted(names) == [
     f'learning_rate=0.001,seed={seed}.json' for seed in (0, 1)

@@ -172,6 +172,24 @@ def test_wandb_is_an_option(tmp_path, monkeypatch):
     open_log(tmp_path, wandb='mine')
 
 
+@pytest.mark.parametrize(
+  ('name', 'kind'),
+  [
+    ('CommError', errors.StorageError),
+    ('AuthenticationError', errors.ConfigError),
+  ],
+)
+def test_wandb_that_cannot_be_reached(tmp_path, monkeypatch, name, kind):
+  import wandb
+
+  def fail(**_):
+    raise getattr(wandb.errors, name)('no answer')
+
+  monkeypatch.setattr(wandb, 'init', fail)
+  with pytest.raises(kind, match="wandb='mine': no answer; or set WANDB_MODE"):
+    open_log(tmp_path, wandb='mine')
+
+
 def test_wandb_that_refuses(tmp_path, monkeypatch):
   monkeypatch.setenv('WANDB_MODE', 'offline')
   with pytest.raises(errors.ConfigError, match="wandb='a/b'.*WANDB_MODE"):

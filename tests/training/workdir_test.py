@@ -35,7 +35,7 @@ def test_one_initial_model_written_in_two_ways(tmp_path, monkeypatch):
 def test_a_folder_without_a_lock(tmp_path, monkeypatch):
   """The folder cannot be written, or its file system has no locks."""
   (tmp_path / 'full/.lock').mkdir(parents=True)
-  with pytest.raises(errors.WorkdirError, match='cannot write into .*full: '):
+  with pytest.raises(errors.WorkdirError, match='cannot write .*full: '):
     with files.locked(tmp_path / 'full', wait=False):
       pass
 
@@ -157,7 +157,7 @@ def test_a_full_disk_leaves_no_part(tmp_path, monkeypatch):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(pathlib.Path, 'write_text', full)
-  with pytest.raises(errors.WorkdirError, match='free some space and run the'):
+  with pytest.raises(errors.StorageError, match='free some space and run the'):
     files.write_text(tmp_path / 'table.csv', 'text')
   assert not list(tmp_path.iterdir())
 

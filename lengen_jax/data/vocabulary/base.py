@@ -91,6 +91,7 @@ class Bytes(Vocabulary):
   def __init__(self, offset: int = 3) -> None:
     """Adds `offset` to bytes; 3 as in seqio, 0 for text without special ids."""
     self._offset, self.size = offset, 256 + offset
+    self.adds_start = offset > 0
     self.fingerprint = f'bytes_plus_{offset}'
 
   def decode(self, ids: ArrayLike, *, special: bool = True) -> str:

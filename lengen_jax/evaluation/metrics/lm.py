@@ -26,11 +26,6 @@ def bits_per_byte(nats: float, num_bytes: float) -> float:
   return _per(nats, num_bytes, 'bytes') / math.log(2)
 
 
-def bits_per_character(nats: float, characters: float) -> float:
-  """Returns bits per character; a character may have several bytes."""
-  return _per(nats, characters, 'characters') / math.log(2)
-
-
 def count_words(text: str) -> int:
   """Returns the number of words of tokenized text, plus one per line end.
 

@@ -12,7 +12,6 @@ FUNCTIONS = [
   lm.perplexity,
   lm.word_perplexity,
   lm.bits_per_byte,
-  lm.bits_per_character,
 ]
 
 
@@ -24,7 +23,6 @@ def test_uniform_model():
   assert lm.perplexity(nats, num_bytes) == pytest.approx(256)
   assert lm.bits_per_byte(nats, num_bytes) == pytest.approx(8)
   # One character of six is two bytes.
-  assert lm.bits_per_character(nats, len(text)) == pytest.approx(8 * 7 / 6)
   # A word and the end of its line.
   words = lm.count_words(text)
   assert lm.word_perplexity(nats, words) == pytest.approx(256**3.5)
