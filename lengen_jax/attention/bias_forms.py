@@ -153,8 +153,9 @@ def _anchored_tile(bias: Any, queries: Side, keys: Side) -> Array:
   strips_Bx2xHxGxN = jax.vmap(over_groups, (0, None))(first_B, groups)
   before, after = (_skew(strips_Bx2xHxGxN[:, n], _SPACING, k) for n in (0, 1))
   index = jnp.arange(len(groups) * _SPACING)
-  weight_BxQxK = interpolation_weights(bias, first_B, index, _SPACING)
-  weight_BxQxK = weight_BxQxK[:, :, None]
+  weight_BxQ = interpolation_weights(bias, first_B, index, _SPACING)
+  # The last axis has size 1, or K if the attention is bidirectional.
+  weight_BxQxK = weight_BxQ[:, :, None]
   if bias.bidirectional:
     is_seen = (apart + index)[:, None] >= jnp.arange(k)[None]
     linear = (index % _SPACING / _SPACING)[:, None]

@@ -96,9 +96,9 @@ class TransformerXL(base.Encoding):
 
   Attributes:
     official_compat: compute R(n - 1 - (i - j)) for n keys, as the code of Ruoss
-      et al. does in causal attention, which makes a distance's meaning depend
-      on the length. With randomized distances below P, compute R(P - r), and
-      R(P - 1) for the query's own key and all keys after it.
+      et al. does in causal attention only, which makes a distance's meaning
+      depend on the length. With randomized distances below P, compute R(P - r),
+      and R(P - 1) for the query's own key and all keys after it.
   """
 
   official_compat: bool = False

@@ -150,6 +150,11 @@ class Rope(base.Encoding):
           f'{self.head_dim}] at positions [L], [B, L] or [B, L, H]; got '
           f'{x.shape} at positions of shape {shape}'
         )
+      if len(shape) == 3 and shape[2] not in (1, x.shape[2]):
+        raise errors.ConfigError(
+          f'{name}: {x.shape[2]} heads have positions of {shape[2]}; repeat '
+          'grouped keys for each query head'
+        )
     if self.length_dependent and lengths is None:
       raise errors.LengthError(
         f'{name} depends on the length of each sequence; pass lengths, [B, 1] '

@@ -226,13 +226,22 @@ class Lengen(model_api.TemplateLM):
       return [self.prefix_token_id], self.tok_encode(
         context + continuation, add_special_tokens=False
       )
-    return super()._encode_pair(context, continuation)
+    context_ids, ids = super()._encode_pair(context, continuation)
+    if not ids:
+      # The tokenizer merges the continuation into the end of the context.
+      ids = self.tok_encode(continuation, add_special_tokens=False)
+    return context_ids, ids
 
   def _loglikelihood_tokens(
     self, requests: Sequence[Any], disable_tqdm: bool = False, **_: Any
   ) -> list[tuple[float, bool]]:
     rows, cut = [], 0
-    for _texts, context, continuation in requests:
+    for texts, context, continuation in requests:
+      if not continuation:
+        raise errors.ConfigError(
+          f'the continuation {texts[1]!r} of a request has no tokens; remove '
+          'the empty choice from the task'
+        )
       if len(continuation) > self.max_length:
         raise errors.LengthError(
           f'a continuation has {len(continuation)} tokens, more than '

@@ -165,6 +165,12 @@ class Attention(nn.Module):
       self.attention_scale = scaling.create(
         self.attention_scale, num_heads=self.num_heads, parent=None
       )
+    if self.encoding.masks and self.attention_scale.counts_keys:
+      raise errors.CombinationError(
+        f'{specs.name(self.encoding)} masks keys that '
+        f'{specs.name(self.attention_scale)} would count; use another scale, '
+        'or rope with the fields window and sinks'
+      )
     super().__post_init__()
 
   @nn.compact

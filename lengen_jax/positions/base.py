@@ -105,7 +105,7 @@ class PositionScheme:
       num_layers: layers of the model, required if the scheme draws per layer.
 
     Returns:
-      int32 or float32 `[B, L]`; `[num_layers, B, L]` if the scheme draws per
+      int32 or float32 `[B, L]`; `[num_layers, B, L]` if the call draws per
       layer; `[R, B, L]` if it needs roles; Distances if `gives_distances`;
       Parts if it has two parts.
 

@@ -194,8 +194,12 @@ class Task:
     """Returns a question as inputs, int32 `[1, T_in]`."""
     return jnp.asarray(self.parse(text), jnp.int32)[None]
 
-  def _not_a_question(self, text: str) -> errors.ConfigError:
-    inputs, _ = self.sample(jax.random.key(0), 1, self.min_length + 1)
+  def _not_a_question(
+    self, text: str, length: int | None = None
+  ) -> errors.ConfigError:
+    """Returns the error, with an example of a nominal length."""
+    length = length or self.min_length + 1
+    inputs, _ = self.sample(jax.random.key(0), 1, length)
     return errors.ConfigError(
       f'{text!r} is not a question of {self}; write one such as '
       f'{self.text(inputs[0])!r}'

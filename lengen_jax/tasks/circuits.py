@@ -44,10 +44,11 @@ class CumulativeMajority(Circuit):
 class EndCircuit(Circuit):
   """Base of the tasks with one target, at a token after the nominal length.
 
-  Bits are tokens 0 and 1, and the last token is 2.
+  Bits are tokens 0 and 1, and the last token is `end`.
   """
 
   vocab_in = 3
+  end = END
 
   def input_length(self, length: Length) -> Length:
     return length + 1
@@ -56,7 +57,7 @@ class EndCircuit(Circuit):
 
   def _question(self, text: str) -> jax.Array:
     inputs = super()._question(text)
-    if jnp.flatnonzero(inputs[0] == END).tolist() != [inputs.shape[1] - 1]:
+    if jnp.flatnonzero(inputs[0] == self.end).tolist() != [inputs.shape[1] - 1]:
       raise self._not_a_question(text)
     return inputs
 
@@ -97,6 +98,7 @@ class VocabMajority(EndCircuit):
 
   vocabulary: int = 16
 
+  end = 0
   formula = 'x_1 ... x_n end: the most frequent token'
   ranges = {'vocabulary': '>= 3'}
 

@@ -222,6 +222,12 @@ class Parity(CraspTask):
   target_length = 2
   permutation_invariant = True
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if (inputs > ONE).any():
+      raise self._not_a_question(text)
+    return inputs
+
   def body(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     count_rng, order_rng = jax.random.split(rng)
     count = draws.below(jax.random.bits(count_rng), n + 1)
@@ -256,7 +262,8 @@ class Addition(CraspTask):
   def _question(self, text: str) -> jax.Array:
     inputs = super()._question(text)
     places = jnp.flatnonzero(inputs[0] == PLUS)
-    if len(places) != 1 or not 1 < places[0] < inputs.shape[1] - 1:
+    is_sum = len(places) == 1 and 1 < places[0] < inputs.shape[1] - 1
+    if not is_sum or (inputs == EQUALS).any():
       raise self._not_a_question(text)
     return inputs
 

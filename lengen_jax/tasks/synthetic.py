@@ -123,6 +123,18 @@ class SelectiveCopying(base.OneVocabularyTask):
 
   output_length = input_length
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    before, after = inputs[0, : -self.data], inputs[0, -self.data :]
+    marker = self.vocabulary - 1
+    if (
+      (after != marker).any()
+      or (before == marker).any()
+      or (before > 0).sum() != self.data
+    ):
+      raise self._not_a_question(text)
+    return inputs
+
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     place_rng, data_rng = jax.random.split(rng)
     place = jnp.arange(width)

@@ -36,6 +36,11 @@ OTHERS = (
   *('olmo2', 'phi3_longrope', 'qwen2', 'qwen3', 'smollm3'),
 )
 SMALL = GOLDEN / 'untied'
+# Options of the encoding of phi3_longrope.
+LONGROPE = (
+  'train_length=16, short_factors=(1., 1.2), long_factors=(1.5, 3.), '
+  'fraction=0.5'
+)
 
 
 def folder_of(name):
@@ -234,6 +239,8 @@ def test_transformers_reads_what_is_written(name, tmp_path, assert_close):
     ('gpt_neox', 'yarn(fraction=0.5, scale=4., train_length=16)'),
     ('gpt_neox', 'ntk(scale=4., train_length=16, dynamic=True)'),
     ('phi3_longrope', 'yarn(scale=4., train_length=16)'),
+    ('phi3_longrope', f'longrope(scale=4., magnitude_factor=1.3, {LONGROPE})'),
+    ('phi3_longrope', f'longrope({LONGROPE})'),
   ],
 )
 def test_transformers_reads_other_encodings(
@@ -339,6 +346,43 @@ def test_rotations_that_transformers_lacks(encoding):
   config = dataclasses.replace(load('phi3_longrope')[1], encoding=encoding)
   with pytest.raises(errors.CheckpointError, match='no family|has no encoding'):
     describe.choose(config, None, None)
+
+
+def test_what_transformers_computes_from_lengths():
+  _, config = load('phi3_longrope')
+
+  def written(encoding, config=config, max_length=None):
+    config = dataclasses.replace(config, encoding=encoding)
+    return describe.choose(config, None, max_length)[1]
+
+  factors = {'short_factor': [1.0, 1.2], 'long_factor': [1.5, 3.0]}
+  found = written(f'longrope(scale=4., {LONGROPE})', max_length=999)
+  assert found['rope_scaling'] == {**factors, 'type': 'longrope'}
+  assert found['max_position_embeddings'] == 64
+  assert found['original_max_position_embeddings'] == 16
+  # The lengths do not determine these.
+  options = f'scale=4., magnitude_factor=1.3, {LONGROPE}'
+  found = written(f'longrope({options})')
+  assert found['rope_scaling'].items() > factors.items()
+  assert found['rope_scaling']['attention_factor'] == 1.3
+  like = dict(config_json.read(folder_of('phi3_longrope')))
+  like['rope_parameters'] |= {'factor': 4.0}
+  like['max_position_embeddings'] = 128
+  like = config_json.ConfigJson(like, 'like')
+  config = dataclasses.replace(
+    config, encoding=f'longrope(scale=4., {LONGROPE})'
+  )
+  _, found = describe.choose(config, like, None)
+  assert found['max_position_embeddings'] == 128
+  assert found['rope_scaling']['factor'] == 4.0
+
+  _, config = load('untied')
+  options = 'short_factors=(1., 1., 2., 2.), long_factors=(1., 2., 3., 4.)'
+  found = written(f'longrope(scale=2., train_length=16, {options})', config)
+  assert found['original_max_position_embeddings'] == 16
+  found = written('yarn(scale=4., train_length=16)', config, 999)
+  assert found['max_position_embeddings'] == 64
+  assert written('rope', config, 999)['max_position_embeddings'] == 999
 
 
 @pytest.mark.parametrize('field', [{'head_dim': 16}, {'key_heads': 2}])
@@ -560,6 +604,30 @@ def test_rope_as_older_versions_wrote_it(copy):
   scaling |= {'mscale': 1.0, 'mscale_all_dim': 0}
   folder = change(copy, rope_scaling=scaling)
   assert families.model_fields(folder)['encoding'] == found
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [
+    ('smollm3', {'no_rope_layer_interval': None}),
+    ('llama4_text', {'attn_scale': None, 'floor_scale': None}),
+    (
+      'qwen3',
+      {
+        **{'max_window_layers': None, 'layer_types': None},
+        **{'use_sliding_window': True, 'sliding_window': 4},
+      },
+    ),
+  ],
+)
+def test_fields_that_are_null(name, fields):
+  given = json.loads((folder_of(name) / 'config.json').read_text()) | fields
+  without = {key: given[key] for key in given if given[key] is not None}
+  found, want = (
+    families.of(one).model_fields(one)
+    for one in (config_json.ConfigJson(x, name) for x in (given, without))
+  )
+  assert found == want
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ def test_continuations_after_contexts(path, model):
   assert_scores(
     found,
     [
-      by_hand(path, b'\0ab cd', 3),
-      by_hand(path, b'\0ab  c', 3),
+      by_hand(path, b'ab cd', 3),
+      by_hand(path, b'ab  c', 3),
       by_hand(path, b'\0cd', 2),
       by_hand(path, b'\0 \ncd', 4),
     ],
@@ -100,20 +100,27 @@ def test_continuations_after_contexts(path, model):
 def test_a_start_that_is_the_end_is_for_empty_contexts(path):
   model = backend.Lengen(str(path))
   model._vocabulary = vocabulary.Bytes(offset=0)
-  model._vocabulary.start = 1
+  model._vocabulary.start, model._vocabulary.adds_start = 1, True
   given = ('ab', 'c'), ('', 'bc'), ('  ', 'c')
   found = model.loglikelihood(requests('loglikelihood', *given))
   want = by_hand(path, b'abc', 1), by_hand(path, b'\1bc', 2)
   assert_scores(found, [*want, by_hand(path, b'\1  c', 3)])
 
 
+def test_a_tokenizer_that_merges_the_continuation(path, monkeypatch):
+  model = backend.Lengen(str(path))
+  ids = {'ab': [5], 'a': [97], 'b': [98], '': []}
+  monkeypatch.setattr(model, 'tok_encode', lambda text, **_: ids[text])
+  assert model._encode_pair('a', 'b') == ([97], [98])
+  with pytest.raises(errors.ConfigError, match="continuation '' .* no tokens"):
+    model.loglikelihood(requests('loglikelihood', ('a', '')))
+
+
 def test_long_contexts_are_cut_from_the_left(path, capsys):
   short = backend.Lengen(str(path), max_length=6)
   pair = ('a long context', 'cd')
   found = short.loglikelihood(requests('loglikelihood', pair, ('a', 'b')))
-  assert_scores(
-    found, [by_hand(path, b'ntextcd', 2), by_hand(path, b'\0ab', 1)]
-  )
+  assert_scores(found, [by_hand(path, b'ntextcd', 2), by_hand(path, b'ab', 1)])
   assert '1 of 2 contexts are cut to max_length=6' in capsys.readouterr().out
   with pytest.raises(errors.LengthError, match='has 7 tokens, more than max_l'):
     short.loglikelihood(requests('loglikelihood', ('a', 'seven c')))

@@ -484,6 +484,12 @@ def test_ssmax_counts_the_visible_keys(options):
   np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
 
 
+def test_ssmax_refuses_masks_of_encodings():
+  with pytest.raises(errors.CombinationError, match='lm_infinite masks keys'):
+    attention('lm_infinite(window=4)', attention_scale='ssmax')
+  attention('lm_infinite(window=4)', attention_scale='log_n(train_length=8)')
+
+
 @pytest.mark.parametrize(
   'options',
   [{'window': 2**63 - 1, 'sinks': 2**63 - 1}, {'attention_chunk': 2**63 - 1}],

@@ -51,6 +51,8 @@ def test_padding_and_order(name):
     assert padded_mask.dtype == bool
     np.testing.assert_array_equal(padded_mask[:, :size_out], mask)
     assert not padded_mask[:, size_out:].any() and mask.any(1).all()
+  answer = task.text(np.where(mask[0], targets[0], -1))
+  assert task.answer(task.text(inputs[0])) == answer
   order = np.random.RandomState(0).permutation(size)
   padded[:, :size] = padded[:, order]
   same = np.array_equal(target(padded, n), padded_targets)
@@ -201,12 +203,19 @@ def test_refuses_rows():
     ('crasp/bin_majority_interleave', '1 4 4 5 5'),
     ('crasp/bin_majority', '4 5 5'),
     ('crasp/bin_majority', '1 4 2'),
+    ('crasp/parity', '1 6 7'),
+    ('crasp/addition', '1 5 6 7 5'),
+    ('synthetic/vocab_majority', '0 3 2'),
+    ('synthetic/selective_copying(data=2)', '0 1 0 15 15'),
+    ('synthetic/selective_copying(data=2)', '1 1 15 15 15'),
+    ('synthetic/selective_copying(data=2)', '15'),
   ],
 )
 def test_what_is_no_question_has_no_answer(task, question):
   task = tasks.create(task)
-  with pytest.raises(errors.ConfigError, match='not a question.* such as'):
+  with pytest.raises(errors.ConfigError, match='not a question') as error:
     task.answer(question)
+  assert task.answer(str(error.value).partition(" such as '")[2][:-1])
 
 
 def test_answers_must_have_the_form_of_the_task():

@@ -77,9 +77,9 @@ def save(
       of special tokens in config.json are kept.
     dtype: 'float32', 'bfloat16' or 'float16', of all tensors.
     max_length: training length in tokens. `max_position_embeddings` is at least
-      this. It is that of `like` if the encodings are equal, else the length for
-      which the encoding is made, if it has one, else that of `like`, and 2048
-      without any of these. A dynamic encoding determines it.
+      this, unless the encoding is made for a length or dynamic, which determines
+      it. Otherwise it is that of `like`, and 2048 without any of these. If
+      `like` has an equal encoding, its value is kept.
     shard_bytes: maximum size of a file.
 
   Raises:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import math
 from typing import Any
 
 from lengen_jax import encodings, errors, specs
@@ -84,8 +85,8 @@ def _config_json(
       found = (k for k, v in key.values.items() if v == value)
       value = next(found, key.default)
     written[key.name] = value
-  written |= _layers(family, config)
   written['max_position_embeddings'] = _longest(config, like, max_length)
+  written |= _layers(family, config, written['max_position_embeddings'])
   if written['head_dim'] is None:
     del written['head_dim']
   return written
@@ -100,19 +101,26 @@ def _longest(
   if dynamic:
     return dynamic[0]
   lengths = [n for n in map(rope.longest, rotations) if n is not None]
+  # transformers divides it by the original length to get the factor.
+  implied = bool(lengths)
   if like is not None:
     theirs = ModelConfig(**families.of(like).model_fields(like))
     known = like['max_position_embeddings']
     if _all_canonical(theirs) == _all_canonical(config):
       lengths = [known]
     lengths = lengths or [known]
-  if max_length is not None:
+  if max_length is not None and not implied:
     lengths.append(max_length)
   return max(lengths, default=2048)
 
 
-def _layers(family: Family, config: ModelConfig) -> dict[str, Any]:
-  """Returns the fields of config.json about layers."""
+def _layers(
+  family: Family, config: ModelConfig, longest: int
+) -> dict[str, Any]:
+  """Returns the fields of config.json about layers.
+
+  `longest` is max_position_embeddings.
+  """
   layers, layer_encodings = config.layers, blocks.create_encodings(config)
   types = [
     CHUNKED if one.attention_chunk else SLIDING if one.window else FULL
@@ -146,21 +154,25 @@ def _layers(family: Family, config: ModelConfig) -> dict[str, Any]:
     written['rope_parameters'] = by_type
   else:
     written['rope_parameters'] = next(iter(by_type.values()), default)
-  written |= _before_version_5(family, written['rope_parameters'])
+  parameters = written['rope_parameters']
+  written |= _before_version_5(family, parameters, longest)
   key = 'original_max_position_embeddings'
-  if key in family.has and key in written['rope_parameters']:
-    written[key] = written['rope_parameters'][key]
+  # Version 4 has it there for all of longrope.
+  beside = key in family.has or parameters.get('rope_type') == 'longrope'
+  if beside and key in parameters:
+    written[key] = parameters[key]
   if family.extra is not None:
     written |= family.extra.write(config)
   return written
 
 
 def _before_version_5(
-  family: Family, parameters: Mapping[str, Any]
+  family: Family, parameters: Mapping[str, Any], longest: int
 ) -> dict[str, Any]:
   """Returns what transformers 4 reads in place of `rope_parameters`.
 
-  Without these fields, it would use the default base and no scaling.
+  Without these fields, it would use the default base and no scaling. `longest`
+  is max_position_embeddings.
   """
   older: dict[str, Any] = {}
   if family.rope_by_type:
@@ -176,13 +188,22 @@ def _before_version_5(
     older[fraction] = scaling.pop('partial_rotary_factor')
   if 'original_max_position_embeddings' in family.has and (
     scaling['rope_type'] == 'longrope'
+    and 'attention_factor' not in scaling
+    and _factor_follows(scaling, longest)
   ):
-    # Phi-3 raises an error for the other fields, which are beside rope_scaling.
+    # Phi-3 of version 4 raises an error for the other fields, and that of
+    # version 5 reads these in place of rope_parameters.
     scaling = {k: scaling[k] for k in ('short_factor', 'long_factor')}
     scaling['type'] = 'longrope'
   if scaling != {'rope_type': 'default'}:
     older['rope_scaling'] = scaling
   return older
+
+
+def _factor_follows(scaling: Mapping[str, Any], longest: int) -> bool:
+  """Returns whether the factor is max_position_embeddings / original length."""
+  ratio = longest / scaling['original_max_position_embeddings']
+  return math.isclose(max(ratio, 1.0), scaling['factor'], rel_tol=1e-6)
 
 
 def _differences(

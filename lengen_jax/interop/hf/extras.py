@@ -59,8 +59,8 @@ def _read_llama4(config: ConfigJson, head_dim: int) -> dict[str, list[Any]]:
     'query_key_norm': [norm if one else None for one in rotates]
   }
   if config.get('attn_temperature_tuning', True):
-    beta = float(config.get('attn_scale', 0.1))
-    steps = config.get('floor_scale', 8192)
+    beta = float(config.get('attn_scale') or 0.1)
+    steps = config.get('floor_scale') or 8192
     scale = f'llama4(beta={beta!r}, train_length={steps})'
     layers['attention_scale'] = ['none' if one else scale for one in rotates]
   return layers

@@ -38,7 +38,8 @@ def every_sixth(config: ConfigJson) -> list[str]:
 def after_max_window_layers(config: ConfigJson) -> list[str]:
   """Returns layer_types; by default, the first max_window_layers are full."""
   count = config['num_hidden_layers']
-  first = config.get('max_window_layers', 28)
+  key = 'max_window_layers'
+  first = config[key] if key in config else 28
   if not config.get('use_sliding_window', False):
     return [FULL] * count
   return _listed(config, [FULL if i < first else SLIDING for i in range(count)])
@@ -63,7 +64,7 @@ def chunked_with_rope(config: ConfigJson) -> list[str]:
 def rotates(config: ConfigJson) -> list[bool]:
   """Returns whether each layer rotates; no_rope_layers is 1 where it does."""
   count = config['num_hidden_layers']
-  interval = config.get('no_rope_layer_interval', 4)
+  interval = config.get('no_rope_layer_interval') or 4
   default = [(i + 1) % interval != 0 for i in range(count)]
   found = config.get('no_rope_layers') or default
   if len(found) != count:

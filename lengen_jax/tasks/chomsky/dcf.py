@@ -120,7 +120,8 @@ class SolveEquation(chomsky.ChomskyTask):
       or equals != self.EQUALS
       or value >= MODULUS
     ):
-      raise self._not_a_question(text)
+      # Shorter ones are all zeros.
+      raise self._not_a_question(text, 5)
     return inputs
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
