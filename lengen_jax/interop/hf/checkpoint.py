@@ -77,7 +77,7 @@ def save(
       of special tokens in config.json are kept.
     dtype: 'float32', 'bfloat16' or 'float16', of all tensors.
     max_length: training length in tokens. `max_position_embeddings` is at least
-      this, unless the encoding is made for a length or dynamic, which determines
+      this, unless an encoding that is dynamic or made for a length determines
       it. Otherwise it is that of `like`, and 2048 without any of these. If
       `like` has an equal encoding, its value is kept.
     shard_bytes: maximum size of a file.

@@ -85,8 +85,10 @@ def _config_json(
       found = (k for k, v in key.values.items() if v == value)
       value = next(found, key.default)
     written[key.name] = value
-  written['max_position_embeddings'] = _longest(config, like, max_length)
-  written |= _layers(family, config, written['max_position_embeddings'])
+  written |= _layers(family, config)
+  longest = _longest(config, like, max_length)
+  written['max_position_embeddings'] = longest
+  written |= _before_version_5(family, written['rope_parameters'], longest)
   if written['head_dim'] is None:
     del written['head_dim']
   return written
@@ -114,13 +116,8 @@ def _longest(
   return max(lengths, default=2048)
 
 
-def _layers(
-  family: Family, config: ModelConfig, longest: int
-) -> dict[str, Any]:
-  """Returns the fields of config.json about layers.
-
-  `longest` is max_position_embeddings.
-  """
+def _layers(family: Family, config: ModelConfig) -> dict[str, Any]:
+  """Returns the fields of config.json about layers."""
   layers, layer_encodings = config.layers, blocks.create_encodings(config)
   types = [
     CHUNKED if one.attention_chunk else SLIDING if one.window else FULL
@@ -155,7 +152,6 @@ def _layers(
   else:
     written['rope_parameters'] = next(iter(by_type.values()), default)
   parameters = written['rope_parameters']
-  written |= _before_version_5(family, parameters, longest)
   key = 'original_max_position_embeddings'
   # Version 4 has it there for all of longrope.
   beside = key in family.has or parameters.get('rope_type') == 'longrope'
