@@ -207,7 +207,8 @@ def test_refuses_rows():
     ('crasp/addition', '1 5 6 7 5'),
     ('synthetic/vocab_majority', '0 3 2'),
     ('synthetic/selective_copying(data=2)', '0 1 0 15 15'),
-    ('synthetic/selective_copying(data=2)', '1 1 15 15 15'),
+    ('synthetic/selective_copying(data=2)', '0 1 15 15 15'),
+    ('synthetic/selective_copying(data=2)', '1 2 0 3 15'),
     ('synthetic/selective_copying(data=2)', '15'),
   ],
 )
