@@ -102,7 +102,8 @@ class Encoding(nn.Module):
   has_rows = False
   # Terms of a tile depend only on the tile's own tokens.
   tileable = True
-  # Masks pairs that attention does not mask.
+  # Masks keys at distance `window` or more, except for those at positions below
+  # `sinks`. Both are fields.
   masks = False
   # Rows of positions that `embed` adds; None for any number. With more than
   # one, positions are [R, 1 or B, L].

@@ -165,12 +165,6 @@ class Attention(nn.Module):
       self.attention_scale = scaling.create(
         self.attention_scale, num_heads=self.num_heads, parent=None
       )
-    if self.encoding.masks and self.attention_scale.counts_keys:
-      raise errors.CombinationError(
-        f'{specs.name(self.encoding)} masks keys that '
-        f'{specs.name(self.attention_scale)} would count; use another scale, '
-        'or rope with the fields window and sinks'
-      )
     super().__post_init__()
 
   @nn.compact
@@ -336,6 +330,13 @@ class Attention(nn.Module):
       ahead = jnp.minimum(most - 1 - before, after)
       sinks += jnp.maximum(ahead - reach, 0)
       before, after = (jnp.minimum(one, reach) for one in (before, after))
+    encoding: Any = self.encoding  # Always an Encoding after __post_init__.
+    if encoding.masks:
+      # At the standard positions, and without a second window.
+      reach = min(encoding.window, attention.MAX_REACH) - 1
+      most = min(encoding.sinks, attention.MAX_REACH)
+      sinks += jnp.clip(before - reach, 0, most)
+      before = jnp.minimum(before, reach)
     return before + after + sinks
 
   def _norm(self, name: str) -> nn.Module:

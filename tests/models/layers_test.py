@@ -484,10 +484,27 @@ def test_ssmax_counts_the_visible_keys(options):
   np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
 
 
-def test_ssmax_refuses_masks_of_encodings():
-  with pytest.raises(errors.CombinationError, match='lm_infinite masks keys'):
-    attention('lm_infinite(window=4)', attention_scale='ssmax')
-  attention('lm_infinite(window=4)', attention_scale='log_n(train_length=8)')
+@pytest.mark.parametrize('causal', [True, False])
+def test_ssmax_counts_the_keys_that_an_encoding_masks(causal):
+  options = {'attention_scale': 'ssmax', 'causal': causal}
+  module = attention('lm_infinite(window=2, sinks=2)', **options)
+  x = inputs(2)
+  variables = init(module, x)
+  found = []
+
+  def look(next_fun, args, kwargs, context):
+    if context.method_name == 'attend':
+      found.append(kwargs['logit_scale'])
+    return next_fun(*args, **kwargs)
+
+  with nn.intercept_methods(look):
+    module.apply(variables, x)
+  i, j = np.arange(L)[:, None], np.arange(L)
+  visible = (i - j < 2) | (j < 2)
+  if causal:
+    visible &= j <= i
+  counts = np.exp(np.asarray(found[0])[0, :, 0])
+  np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
