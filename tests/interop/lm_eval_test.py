@@ -147,7 +147,7 @@ def test_windows_are_those_of_the_harness(count):
 
 def test_texts_end_at_stop_strings(path, model):
   known = pretrained.load(path)
-  contexts = ['ab', '', 'abc']
+  contexts = ['ab', '', 'ba']
   whole = continuations.write(known, contexts, vocabulary=BYTES, max_new=9)
   assert all(whole)
   stops = [[], 'zz', [whole[2][-1], whole[2]]]
