@@ -76,7 +76,8 @@ def claim(
     return path
   theirs = _read_fields(path / kind)
   free = dict(FREE)
-  # Where `randomized` draws positions at test time, the draws depend on it.
+  # Scores depend on it where positions are drawn at test time, so that it is
+  # not in FREE, which names of folders of `lengen reproduce` leave out.
   free['eval'] += ('batch_tokens',)
   if kind == SWEEP:
     # A sweep keeps scores of these steps, and needs no checkpoints of them.
