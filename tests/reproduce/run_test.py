@@ -264,7 +264,7 @@ def test_changes_of_outputs(tmp_path):
 
 @pytest.mark.slow
 def test_processes_can_train_other_seeds(done, monkeypatch):
-  """A seed of a loss curve is locked, or a whole sweep."""
+  """The models of a seed are locked, or a whole sweep."""
   root, *_ = done
   locked = []
 
@@ -277,7 +277,7 @@ def test_processes_can_train_other_seeds(done, monkeypatch):
   monkeypatch.setattr(files, 'locked', lock)
   run.reproduce(SMALL, 'tiny', root, (1,), ONE_LAYER)
   names, folders = locked[::2], locked[1::2]
-  assert folders[:2] == ['seed1', 'seed1']
+  assert folders[:2] == ['seed1', 'from-rope']
   assert names[2:] == [
     'trained/chomsky-bucket_sort-tiny',
     'trained/chomsky-reverse_string-tiny',
