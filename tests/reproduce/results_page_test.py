@@ -68,9 +68,19 @@ def test_models_that_have_flattened():
     [[2.0, 9.0], [1.5, 9.0], [1.26, 5.0]],
   )
   rows = [
-    {'trajectory': {'steps': [1, 2, 4], 'values': [values, values]}}
-    for values in curves
+    {
+      'folder': f'model{n}',
+      'trajectory': {'steps': [1, 2, 4], 'values': [values, values]},
+    }
+    for n, values in enumerate(curves)
   ]
+  # A row that tests the first model at other positions.
+  rows.append(
+    {
+      'folder': 'model0',
+      'trajectory': {'steps': [1, 2, 4], 'values': [[[7.0, 9.0]] * 3] * 2},
+    }
+  )
   part = {'kind': 'curves', 'unit': 'x', 'columns': [1, 2], 'rows': rows}
   found['parts'] = [part, {'kind': 'sweep', 'rows': rows}]
   # Another experiment shares the models.
