@@ -112,7 +112,8 @@ def interpolation_weights(
     (first_B[:, None] + x[None]).astype(jnp.float32)
     for x in (before_Q, index_Q, before_Q + spacing)
   )
-  return jax.vmap(bias.row_weights)(*around)
+  share_Q = (index_Q - before_Q).astype(jnp.float32) / spacing
+  return jax.vmap(bias.row_weights, (0, 0, 0, None))(*around, share_Q)
 
 
 def key_bias(bias: encodings.BiasFn, origin: PerHead, keys: PerHead) -> Array:
@@ -158,7 +159,7 @@ def _anchored_tile(bias: Any, queries: Side, keys: Side) -> Array:
   weight_BxQxK = weight_BxQ[:, :, None]
   if bias.bidirectional:
     is_seen = (apart + index)[:, None] >= jnp.arange(k)[None]
-    linear = (index % _SPACING / _SPACING)[:, None]
+    linear = (index % _SPACING).astype(jnp.float32)[:, None] / _SPACING
     weight_BxQxK = jnp.where(is_seen[None], weight_BxQxK, linear[None])
   *_, width = weight_BxQxK.shape
   weight = weight_BxQxK.reshape(-1, 1, len(groups), _SPACING, width)

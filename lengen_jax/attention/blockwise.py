@@ -349,8 +349,12 @@ def _logits(
   tile: AttentionCall, bias: Array | None, content: Array | None
 ) -> tuple[Array, Array]:
   """Returns masked logits of a tile, and q k + content before any scaling."""
-  k = tile.k
-  raw = _merged(_einsum('bgrqd,bgkd->bgrqk', _grouped(tile.q, k.shape[1]), k))
+  q, k = _grouped(tile.q, tile.k.shape[1]), tile.k
+  # Queries keep their dtype, also if that of keys has fewer bits.
+  product = jnp.einsum(
+    'bgrqd,bgkd->bgrqk', q, k, preferred_element_type=jnp.float32
+  )
+  raw = _merged(product)
   if content is not None:
     raw += content
   s = _scaled(tile, raw)

@@ -85,8 +85,10 @@ def check_mask(mask: visibility.Mask) -> None:
     )
   for name, least in (('window', 1), ('sinks', 0)):
     value = getattr(mask, name)
-    whole = isinstance(value, numbers.Integral)
-    if value is not None and not (whole and value >= least):
+    if name == 'window' and value is None:
+      continue
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (whole and value >= least):
       raise errors.ConfigError(
         f'{name} must be an integer, at least {least}; got {value}'
       )

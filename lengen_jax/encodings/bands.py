@@ -4,7 +4,8 @@ A model with RoPE fails at distances beyond those of its training. These
 encodings keep the distance of near pairs and map that of far ones into the
 range of training, without parameters or training. Each band of distances has
 its own positions of queries and keys, by which they are rotated once. They are
-for causal attention: distances to later keys are not mapped.
+for causal attention: distances to later keys are not mapped. Positions are
+float32, exact up to 2^24.
 
 Shapes: B batch, Q queries, K keys, H heads, D head_dim.
 """

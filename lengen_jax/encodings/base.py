@@ -316,14 +316,19 @@ class FromFunction(Encoding):
 def _split_axes(
   encoding: Encoding, leaves: NamedLeaves
 ) -> tuple[dict[str, Array], Encoding, tuple]:
-  """Returns arrays, the unbound encoding, and axes in leaf order."""
+  """Returns arrays, the unbound encoding, and axes in leaf order.
+
+  Arrays are float32: gradients are sums over tiles, in their dtype.
+  """
   for name, leaf in leaves.items():
     if not isinstance(leaf, tuple | list) or len(leaf) != 2:
       raise errors.ConfigError(
         f'the parameter {name!r} of {specs.name(encoding)} must be (array, '
         f"logical axes), such as (self.s, ('heads',)); got {errors.shown(leaf)}"
       )
-  params = {name: leaf for name, (leaf, _) in leaves.items()}
+  params = {
+    name: jnp.asarray(leaf, jnp.float32) for name, (leaf, _) in leaves.items()
+  }
   axes = tuple(leaves[name][1] for name in sorted(leaves))
   return params, encoding.unbound(), axes
 

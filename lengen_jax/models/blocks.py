@@ -202,7 +202,8 @@ class Stack(nn.Module):
     if tokens.per_layer and tokens.positions.shape[0] != c.num_layers:
       raise errors.ConfigError(
         f'positions have {tokens.positions.shape[0]} layers, the model has '
-        f'{c.num_layers}'
+        f'{c.num_layers}; pass rows of positions for the input, such as those '
+        'of coupled, as positions.Parts'
       )
     positions = tokens.at_input(decoding=cache is not None)
     tokens = tokens.replace(input_positions=None)

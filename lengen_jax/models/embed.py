@@ -75,9 +75,7 @@ class Embed(nn.Module):
     table = partitioning.constrain(self.table, 'vocab', None)
 
     def losses(x: Any, targets: Any) -> jax.Array:
-      return optax.softmax_cross_entropy_with_integer_labels(
-        _logits(x, table, self.dtype, self.cap), targets
-      )
+      return _losses(_logits(x, table, self.dtype, self.cap), targets)
 
     if chunks <= 1:
       return losses(x, targets)
@@ -128,9 +126,14 @@ class Head(nn.Module):
 
   def losses(self, x: jax.Array, targets: Any) -> jax.Array:
     """Returns cross-entropy in nats: `[B, L, E], [B, L] -> [B, L]`."""
-    return optax.softmax_cross_entropy_with_integer_labels(
-      self.logits(x), targets
-    )
+    return _losses(self.logits(x), targets)
+
+
+def _losses(logits: jax.Array, targets: Any) -> jax.Array:
+  """Returns cross-entropy, NaN where a target is not an index of logits."""
+  # A negative index would count from the end.
+  targets = jnp.where(targets < 0, logits.shape[-1], targets)
+  return optax.softmax_cross_entropy_with_integer_labels(logits, targets)
 
 
 def _logits(x: Any, table: Any, dtype: Any, cap: float | None) -> jax.Array:

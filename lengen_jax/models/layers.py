@@ -319,8 +319,9 @@ class Attention(nn.Module):
     if not counts_keys:
       return last
     before, after, sinks = index, last - index, 0
+    chunk = attention.MAX_REACH
     if self.attention_chunk is not None:
-      chunk = min(self.attention_chunk, attention.MAX_REACH)
+      chunk = min(self.attention_chunk, chunk)
       before = before % chunk
       after = jnp.minimum(after, chunk - 1 - before)
     if self.window is not None:
@@ -334,7 +335,8 @@ class Attention(nn.Module):
     if encoding.masks:
       # At the standard positions, and without a second window.
       reach = min(encoding.window, attention.MAX_REACH) - 1
-      most = min(encoding.sinks, attention.MAX_REACH)
+      # These sinks are the first positions, which a later chunk does not see.
+      most = jnp.clip(encoding.sinks - (index - before), 0, chunk)
       sinks += jnp.clip(before - reach, 0, most)
       before = jnp.minimum(before, reach)
     return before + after + sinks

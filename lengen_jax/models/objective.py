@@ -147,7 +147,13 @@ def check_ids(config: ModelConfig, batch: Mapping[str, np.ndarray]) -> None:
   `size` excludes its last special tokens.
   """
   names = ('inputs', 'encoder_inputs', 'targets')
-  most = max(batch[name].max(initial=0) for name in names if name in batch)
+  every = [batch[name] for name in names if name in batch]
+  if (least := min(ids.min(initial=0) for ids in every)) < 0:
+    raise errors.CorpusError(
+      f'the data has token id {least}; ids must not be negative, also where '
+      'weights are 0'
+    )
+  most = max(ids.max(initial=0) for ids in every)
   if most >= config.vocab_size:
     raise errors.CorpusError(
       f'the data has token id {most}, over the last id of the model; set '

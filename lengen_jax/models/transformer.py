@@ -73,6 +73,7 @@ class Model(nn.Module):
         without them, the length of the row, L; padded rows require one of the
         two.
       targets: int32 `[B, L]`. Cross-entropy requires less memory than logits.
+        It is NaN where a target is outside the vocabulary.
       deterministic: whether dropout is off. Dropout uses the rng stream
         'dropout'.
 
@@ -332,16 +333,16 @@ def _check_decoding(
       )
 
 
-def _check_inputs(inputs: Any) -> None:
+def _check_inputs(inputs: Any, name: str = 'inputs') -> None:
   """Checks that inputs are integers `[B, L]`."""
   dtype = getattr(inputs, 'dtype', None)
   if dtype is None:
     raise errors.ConfigError(
-      f'inputs must be an array of token ids, got {type(inputs).__name__}'
+      f'{name} must be an array of token ids, got {type(inputs).__name__}'
     )
   if inputs.ndim != 2 or not jnp.issubdtype(dtype, jnp.integer):
     raise errors.ConfigError(
-      f'inputs must be token ids, integers [B, L]; got {dtype} {inputs.shape}'
+      f'{name} must be token ids, integers [B, L]; got {dtype} {inputs.shape}'
     )
 
 
@@ -349,7 +350,15 @@ def _output(
   model: Any, x: jax.Array, targets: Array | None = None
 ) -> jax.Array:
   head = model.embed if model.head is None else model.head
-  return head.logits(x) if targets is None else head.losses(x, targets)
+  if targets is None:
+    return head.logits(x)
+  _check_inputs(targets, 'targets')
+  if targets.shape != x.shape[:2]:
+    raise errors.ConfigError(
+      f'targets have shape {targets.shape}, the inputs {x.shape[:2]}; pass a '
+      'target for each input'
+    )
+  return head.losses(x, targets)
 
 
 def _embed_and_head(

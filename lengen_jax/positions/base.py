@@ -253,9 +253,10 @@ class PositionScheme:
     """Checks and returns the key of random positions."""
     if rng is None:
       raise errors.LengthError(f'{self} draws random positions and needs rng')
-    if jnp.ndim(rng) == 0 and not hasattr(rng, 'dtype'):
+    dtype = getattr(rng, 'dtype', None)
+    if jnp.ndim(rng) == 0 and not jnp.issubdtype(dtype, jax.dtypes.prng_key):
       raise errors.ConfigError(
-        f'rng must be a key, got {rng!r}; jax.random.key({rng!r}) makes one'
+        f'rng must be a key, got {rng!r}; jax.random.key(seed) makes one'
       )
     return rng
 
@@ -316,6 +317,10 @@ def segment_positions(segment_ids: Array) -> jax.Array:
 
   int32 `[B, L] -> [B, L]`.
   """
+  if len(getattr(segment_ids, 'shape', ())) != 2:
+    raise errors.ConfigError(
+      f'segment_ids must be an array [B, L], got {errors.shown(segment_ids)}'
+    )
   index_BxL = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
   first = jnp.ones_like(segment_ids[:, :1], bool)
   starts = jnp.hstack([first, segment_ids[:, 1:] != segment_ids[:, :-1]])

@@ -290,3 +290,27 @@ def test_auto_is_exact_where_rows_do_not_serve():
   assert bias_forms.choose(bias, 'auto', contiguous=False) == 'exact'
   assert bias_forms.choose(bias, 'exact', contiguous=True) == 'exact'
   assert bias_forms.choose(None, 'anchored', contiguous=False) == 'exact'
+
+
+@pytest.mark.parametrize('start', [2**28, 2**29, 2**30 - 64])
+def test_anchors_beyond_float32(start):
+  """Positions of anchors around a query may be equal in float32."""
+  encoding, variables = make('fire')
+  index = jnp.arange(64, dtype=jnp.int32)[None]
+  side = Side(index=index, positions=start + index)
+  bias = encoding.apply(variables, method='bias_fn')
+  got, want = (
+    bias_forms.tile(form, bias, side, side) for form in ('anchored', 'exact')
+  )
+  np.testing.assert_allclose(
+    np.tril(got), np.tril(want), rtol=1e-5, atol=1e-6
+  )
+
+
+def test_anchors_with_64_bit_types():
+  with jax.enable_x64(True):
+    encoding, variables = make('fire')
+    bias = encoding.apply(variables, method='bias_fn', bidirectional=True)
+    side = tokens(0, 64)
+    tile = bias_forms.tile('anchored', bias, side, side)
+  assert tile.dtype == jnp.float32

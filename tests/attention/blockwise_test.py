@@ -240,6 +240,46 @@ def test_bfloat16(spec):
     assert_equal(got, exact, 0.1)
 
 
+@pytest.mark.parametrize('spec', ['t5', 'fire', 'shaw(left=4, right=4)'])
+def test_parameters_in_bfloat16(spec):
+  """Their gradients are sums over tiles, rounded once."""
+  q, k, v = arrays()
+  encoding, variables = make(spec)
+  variables = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
+
+  def loss(variables, dtype):
+    variables = jax.tree.map(lambda x: x.astype(dtype), variables)
+    y = attention.dot_product_attention(
+      q,
+      k,
+      v,
+      bias=encoding.apply(variables, method='bias_fn'),
+      content=encoding.apply(variables, method='content_fn'),
+      causal=True,
+      implementation='blockwise',
+    )
+    return jnp.sum(y * v)
+
+  got, want = (
+    jax.grad(loss)(variables, dtype) for dtype in (jnp.bfloat16, jnp.float32)
+  )
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+@pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
+def test_keys_of_fewer_bits_do_not_round_queries(implementation, assert_close):
+  q, k, v = arrays()
+  q *= 20
+  k = jnp.asarray(k, jnp.bfloat16)
+  want, got = (
+    attention.dot_product_attention(
+      q, keys, v, causal=True, implementation=implementation
+    )
+    for keys in (k.astype(np.float32), k)
+  )
+  assert_close(got, want, 1e-6)
+
+
 @pytest.mark.parametrize('q_length, k_length', [(1, 1), (8, 8), (1, 19)])
 def test_lengths_of_all_kinds(q_length, k_length, assert_close):
   q, k, v = arrays(q_length, k_length=k_length)

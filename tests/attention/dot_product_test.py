@@ -278,6 +278,8 @@ def test_refuses_functions_that_give_other_shapes():
     ({'k_lengths': [3]}, 'k_lengths must hold integers, got list'),
     ({'window': 2.5}, 'window must be an integer, at least 1; got 2.5'),
     ({'window': 2, 'sinks': -1}, 'sinks must be an integer, at least 0'),
+    ({'sinks': None}, 'sinks must be an integer, at least 0; got None'),
+    ({'window': True}, 'window must be an integer, at least 1; got True'),
     ({'scale': jnp.ones(())}, 'pass an array as logit_scale'),
     ({'causal': 'no'}, "causal must be True or False, got 'no'"),
     ({'q_positions': 'rope'}, "positions='rope' is a scheme or its spec"),

@@ -84,3 +84,13 @@ def test_losses_are_those_of_the_logits(assert_close):
   )[..., 0]
   got = module.apply(params, inputs(), targets, method='losses')
   assert_close(got, want, 1e-6)
+
+
+@pytest.mark.parametrize('target', [-100, -1, 9])
+def test_losses_of_other_targets_are_nan(target):
+  targets = np.arange(B * L).reshape(B, L) % 9
+  targets[0, 1] = target
+  table = embed.Embed(9, E)
+  params = table.init(jax.random.key(0), jnp.zeros((1, 1), int))
+  losses = table.apply(params, inputs(), targets, method='losses')
+  np.testing.assert_array_equal(np.isnan(losses), targets == target)

@@ -484,9 +484,14 @@ def test_ssmax_counts_the_visible_keys(options):
   np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
 
 
+@pytest.mark.parametrize('chunk', [None, 3])
 @pytest.mark.parametrize('causal', [True, False])
-def test_ssmax_counts_the_keys_that_an_encoding_masks(causal):
-  options = {'attention_scale': 'ssmax', 'causal': causal}
+def test_ssmax_counts_the_keys_that_an_encoding_masks(causal, chunk):
+  options = {
+    'attention_scale': 'ssmax',
+    'causal': causal,
+    'attention_chunk': chunk,
+  }
   module = attention('lm_infinite(window=2, sinks=2)', **options)
   x = inputs(2)
   variables = init(module, x)
@@ -503,6 +508,8 @@ def test_ssmax_counts_the_keys_that_an_encoding_masks(causal):
   visible = (i - j < 2) | (j < 2)
   if causal:
     visible &= j <= i
+  if chunk is not None:
+    visible &= i // chunk == j // chunk
   counts = np.exp(np.asarray(found[0])[0, :, 0])
   np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
 

@@ -47,6 +47,12 @@ def test_segment_positions(ids, want):
   np.testing.assert_array_equal(got, [want])
 
 
+@pytest.mark.parametrize('ids', [[1, 1, 2], np.array([1, 1, 2])])
+def test_segment_positions_of_other_shapes(ids):
+  with pytest.raises(errors.ConfigError, match=r'an array \[B, L\], got .*1, 1'):
+    positions.segment_positions(ids)
+
+
 def test_segment_positions_of_rows_are_independent():
   ids = np.random.default_rng(0).integers(0, 3, (5, 40))
   want = np.zeros_like(ids)

@@ -230,6 +230,13 @@ def test_before_continues_a_sum(spec, assert_close):
     jax.tree.map(np.testing.assert_array_equal, again, want)
 
 
+@pytest.mark.parametrize('spec', SPECS)
+def test_no_tokens(spec):
+  scheme = create(spec)
+  found = positions(scheme, random_params(scheme), random(B, 0, E))
+  assert found.shape == (B, 0, H)
+
+
 @pytest.mark.parametrize('spec', ['none', *SPECS])
 def test_slots_of_a_cache(spec):
   scheme = create(spec)
@@ -239,6 +246,8 @@ def test_slots_of_a_cache(spec):
     assert slots.shape == (B, L, H)
     assert (slots.error is None) == (not scheme.cumulative)
     assert all(not leaf.any() for leaf in jax.tree.leaves(slots))
+    # Buffers that are equal cannot be donated.
+    jax.jit(lambda x: jax.tree.map(jnp.sin, x), donate_argnums=0)(slots)
 
 
 @pytest.mark.parametrize('name', sorted(contextual.CONTEXTUAL))

@@ -81,9 +81,11 @@ def test_refuses(spec, message):
     positions.create(spec)
 
 
-def test_refuses_what_is_no_key():
-  with pytest.raises(errors.ConfigError, match='rng must be a key, got 3'):
-    positions.create('standard + shape(max_shift=4)')(INDEX, rng=3, train=True)
+@pytest.mark.parametrize('rng', [3, np.int64(3), jnp.int32(3)])
+def test_refuses_what_is_no_key(rng):
+  scheme = positions.create('standard + shape(max_shift=4)')
+  with pytest.raises(errors.ConfigError, match='rng must be a key, got .*3'):
+    scheme(INDEX, rng=rng, train=True)
 
 
 def test_input_positions_fit_the_tokens():

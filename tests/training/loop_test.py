@@ -189,6 +189,9 @@ def test_a_token_id_that_the_model_does_not_have(
   )
   with pytest.raises(errors.CorpusError, match=wanted):
     next(losses)
+  tokens[1, -1] = -1
+  with pytest.raises(errors.CorpusError, match='token id -1; .* negative'):
+    run.place(windows.lm_batch(tokens))
 
 
 def test_more_token_ids_than_the_model_has(tiny_config):

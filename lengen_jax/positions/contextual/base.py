@@ -93,8 +93,10 @@ class Contextual(nn.Module):
     """Returns initial positions of the slots of a cache; None for 'none'."""
     if self.is_none:
       return None
-    zeros = jnp.zeros((batch, length, self.num_heads), jnp.float32)
-    return PerHead(zeros, zeros if self.cumulative else None)
+    shape = batch, length, self.num_heads
+    # Two arrays: a buffer that is donated twice is an error.
+    value, error = (jnp.zeros(shape, jnp.float32) for _ in range(2))
+    return PerHead(value, error if self.cumulative else None)
 
 
 class Float32Linear(nn.Module):
@@ -143,6 +145,8 @@ def _sums(values_BxLxH: Array, segment_ids: Array | None) -> Sum:
     begins_BxL = begins_BxL.at[:, 1:].set(changes)
   begins_BxLxH = jnp.broadcast_to(begins_BxL[..., None], values_BxLxH.shape)
   batch, length, heads = values_BxLxH.shape
+  if not length:
+    return values_BxLxH, values_BxLxH
   size = math.isqrt(length - 1) + 1
 
   def blocks(x_BxLxH: Array) -> jax.Array:
