@@ -302,9 +302,7 @@ def test_anchors_beyond_float32(start):
   got, want = (
     bias_forms.tile(form, bias, side, side) for form in ('anchored', 'exact')
   )
-  np.testing.assert_allclose(
-    np.tril(got), np.tril(want), rtol=1e-5, atol=1e-6
-  )
+  np.testing.assert_allclose(np.tril(got), np.tril(want), rtol=1e-5, atol=1e-6)
 
 
 def test_anchors_with_64_bit_types():

@@ -49,7 +49,9 @@ def test_segment_positions(ids, want):
 
 @pytest.mark.parametrize('ids', [[1, 1, 2], np.array([1, 1, 2])])
 def test_segment_positions_of_other_shapes(ids):
-  with pytest.raises(errors.ConfigError, match=r'an array \[B, L\], got .*1, 1'):
+  with pytest.raises(
+    errors.ConfigError, match=r'an array \[B, L\], got .*1, 1'
+  ):
     positions.segment_positions(ids)
 
 
