@@ -16,7 +16,6 @@ lengths: tokens per second, and utilisation, the ratio of model FLOPs per second
 to the chip's peak (`training/throughput.py`).
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -179,12 +178,7 @@ def plot(cells, path):
 
 
 def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-  )
-  parser.add_argument('--small', action='store_true')
-  arguments = parser.parse_args()
-  if arguments.small:
+  if alternate.arguments(__doc__).small:
     attention_cells([(1, 256)], rounds=2)
     training_cells('tiny', [128], 256, steps=2)
     return

@@ -121,7 +121,7 @@ def measure(name: str) -> dict[str, Any]:
     'fits': not program.refused,
     'gib_per_device': round(program.needs, 3),
     'of_gib': pod.device_gib,
-    'state_gib': round(ahead_of_time.state_gib(run), 3),
+    'state_gib': round(run.state_bytes / ahead_of_time.GIB, 3),
     'temporaries_gib': round(program.temporaries, 3),
     'compile_seconds': round(program.seconds),
     'collectives': program.collectives,

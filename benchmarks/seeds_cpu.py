@@ -28,10 +28,10 @@ SEEDS = (0, 1)
 STEPS, ROUNDS = 10, 15
 
 
-def create(seed, small):
-  """Returns the run of a seed and a function that returns its batches."""
+def create(encoding, seed, small):
+  """Returns a run of the demo and a function that returns its batches."""
   config = stdlib.get_config('cpu')
-  config.model.encoding = 'rope'
+  config.model.encoding = encoding
   config.seed = seed
   if small:
     config.data.batch_size = 2
@@ -45,9 +45,8 @@ def create(seed, small):
   return run_lib.Run(config), windows.batch
 
 
-def stepper(seed, small):
-  """Returns a function that trains some steps of a seed."""
-  run, batch_at = create(seed, small)
+def stepper(run, batch_at):
+  """Returns a function that trains some steps of a run."""
   step_fn = run.jitted_step(packed=False)
   state = [run.init_state()]
 
@@ -63,7 +62,8 @@ def stepper(seed, small):
 
 def vmapped_stepper(small):
   """Returns a function that trains some steps of all seeds by one program."""
-  runs, batches = zip(*(create(seed, small) for seed in SEEDS), strict=True)
+  created = [create('rope', seed, small) for seed in SEEDS]
+  runs, batches = zip(*created, strict=True)
   # One device for each seed.
   mesh = jax.make_mesh((len(SEEDS),), ('seed',))
   by_seed = NamedSharding(mesh, PartitionSpec('seed'))
@@ -117,7 +117,7 @@ def work(seed, small, pinned, pipe):
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[seed % len(cores)]})
   sharding.start()
-  go = stepper(seed, small)
+  go = stepper(*create('rope', seed, small))
   # The pipe is closed when the benchmark ends.
   with contextlib.suppress(EOFError):
     while True:
@@ -129,7 +129,7 @@ def main():
   small = alternate.arguments(__doc__).small
   steps, rounds = (1, 2) if small else (STEPS, ROUNDS)
   sharding.start()
-  in_turn = [stepper(seed, small) for seed in SEEDS]
+  in_turn = [stepper(*create('rope', seed, small)) for seed in SEEDS]
   vmapped = vmapped_stepper(small)
   free, pinned = (Processes(small, pinned) for pinned in (False, True))
   functions = {

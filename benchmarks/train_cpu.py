@@ -15,10 +15,7 @@ import jax.numpy as jnp
 import torch
 from torch.nn import functional as F
 
-from benchmarks import alternate
-from configs import stdlib
-from lengen_jax import data
-from lengen_jax.training import run as run_lib
+from benchmarks import alternate, seeds_cpu
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import sharding
 
@@ -76,7 +73,7 @@ class TorchLM(torch.nn.Module):
     return self.final_norm(x) @ self.embed.weight.T
 
 
-def torch_stepper(config, batches, steps, compiled):
+def torch_stepper(config, batch_at, steps, compiled):
   """Returns a function that trains some PyTorch steps, and the model size."""
   model = TorchLM(config.model)
 
@@ -93,7 +90,7 @@ def torch_stepper(config, batches, steps, compiled):
 
   def run():
     for step in range(steps):
-      batch = batches.batch(step)
+      batch = batch_at(step)
       loss = loss_fn(
         torch.from_numpy(batch['inputs']),
         torch.from_numpy(batch['targets']).long().ravel(),
@@ -107,23 +104,6 @@ def torch_stepper(config, batches, steps, compiled):
     return loss.item()
 
   return run, sum(p.numel() for p in model.parameters())
-
-
-def our_stepper(config, batches, steps):
-  """Returns a function that trains some steps in JAX, and the model's size."""
-  run = run_lib.Run(config)
-  step_fn = run.jitted_step(packed=False)
-  state = [run.init_state()]
-
-  def go():
-    for step in range(steps):
-      batch = run.layout.place(batches.batch(step))
-      with run.layout.scope():
-        state[0], metrics = step_fn(state[0], batch)
-    return float(metrics['loss'])
-
-  parameters = sum(x.size for x in jax.tree.leaves(state[0].params))
-  return go, parameters
 
 
 def product_flops(config):
@@ -154,23 +134,13 @@ def main():
   steps, rounds = (1, 2) if small else (STEPS, ROUNDS)
   sharding.start()
   torch.set_num_threads(alternate.cores())
-  config = stdlib.get_config('cpu')
-  config.model.encoding = 'nope'
-  if small:
-    config.data.batch_size = 2
-  corpus = data.load(data.DataConfig(**config.data.to_dict()))
-  batches = data.TrainingWindows(
-    corpus.documents['train'],
-    length=config.data.train_length,
-    batch_size=config.data.batch_size,
-    seed=0,
-  )
-  ours, parameters = our_stepper(config, batches, steps)
-  functions = {'lengen_jax': ours}
+  run, batch_at = seeds_cpu.create('nope', 0, small)
+  config, ours = run.config, seeds_cpu.stepper(run, batch_at)
+  functions = {'lengen_jax': lambda: ours(steps)}
   peers = {k: v for k, v in PEERS.items() if not v or alternate.compiles()}
   for name, compiled in peers.items():
-    functions[name], of_peer = torch_stepper(config, batches, steps, compiled)
-    assert parameters == of_peer, (parameters, of_peer)
+    functions[name], of_peer = torch_stepper(config, batch_at, steps, compiled)
+    assert run.parameters == of_peer, (run.parameters, of_peer)
   seconds = alternate.alternate(functions, rounds=rounds, warmups=2)
   seconds = {k: [s / steps for s in v] for k, v in seconds.items()}
   rate = product_rate(512 if small else SQUARE, rounds)
@@ -184,7 +154,7 @@ def main():
     {
       'model': config.model.to_dict(),
       'batch': [config.data.batch_size, config.data.train_length],
-      'parameters': parameters,
+      'parameters': run.parameters,
       'limit_ms': 1e3 * limit,
     },
     seconds,

@@ -243,8 +243,8 @@ def _train(arguments: argparse.Namespace, config: Any) -> None:
   _choose_workdir(arguments)
   trained = loop.train(config, arguments.workdir, label=config.model.encoding)
   print(
-    f'trained {trained.parameters:,} parameters in {trained.seconds:.1f} s; '
-    f'next: lengen eval --workdir={arguments.workdir}'
+    f'trained {trained.run.parameters:,} parameters in '
+    f'{trained.seconds:.1f} s; next: lengen eval --workdir={arguments.workdir}'
   )
 
 

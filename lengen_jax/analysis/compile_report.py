@@ -23,11 +23,10 @@ def report(config: Any, pod: pods.Pod) -> None:
   """
   print(pod, flush=True)
   run = run_lib.Run(config, devices=ahead_of_time.devices(pod))
-  parameters = run_lib.Trained(run, run.abstract_state, seconds=0.0).parameters
   mesh = ', '.join(f'{axis} {n}' for axis, n in run.layout.mesh.shape.items())
   print(
-    f'mesh: {mesh}\n{parameters:,} parameters; training state of '
-    f'{ahead_of_time.state_gib(run):.2f} GiB per device; '
+    f'mesh: {mesh}\n{run.parameters:,} parameters; training state of '
+    f'{run.state_bytes / ahead_of_time.GIB:.2f} GiB per device; '
     f'{run.data.batch_size:,} rows of {run.data.train_length:,} tokens'
   )
   for compile_it in (ahead_of_time.training_step, ahead_of_time.evaluation):
@@ -92,7 +91,7 @@ def advice(
   """
   trains = program.name == ahead_of_time.TRAINING
   model, mesh = run.model, run.layout.mesh.shape
-  state = ahead_of_time.state_gib(run)
+  state = run.state_bytes / ahead_of_time.GIB
   lines = []
   if trains and model.remat != 'full':
     lines.append(

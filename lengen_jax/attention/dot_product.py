@@ -18,11 +18,8 @@ from lengen_jax.attention import (
 )
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.checks import MAX_LENGTH
 from lengen_jax.positions import PerHead, Positions
 from lengen_jax.types import Array
-
-__all__ = ['IMPLEMENTATIONS', 'MAX_LENGTH', 'choose', 'dot_product_attention']
 
 Attend = Callable[[AttentionCall], jax.Array]
 

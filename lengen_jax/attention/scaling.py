@@ -1,9 +1,9 @@
 """Logit scales: a factor on the attention logits of each query."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import linen as nn
 import jax
@@ -23,6 +23,8 @@ class LogitScale(nn.Module):
   num_heads: int
   make_param: Callable = base.logical_param
 
+  # Ranges of keys; see `specs.check_ranges`.
+  ranges: ClassVar[Mapping[str, str | tuple]] = {}
   formula = 'logits unchanged'
   source = ''
   # Names and shapes of parameters; requirements of decoding besides tokens.
@@ -33,6 +35,10 @@ class LogitScale(nn.Module):
   # Depends on the number of visible keys: in a window or a chunk,
   # `index_in_segment` is that number less one.
   counts_keys = False
+
+  def __post_init__(self) -> None:
+    specs.check_ranges(self)
+    super().__post_init__()
 
   def __call__(
     self, index_in_segment: Array, *, lengths: Array | None = None
@@ -62,13 +68,7 @@ class Constant(LogitScale):
 
   formula = 'logits * factor'
   source = 'Gemma 2'
-
-  def __post_init__(self) -> None:
-    if not self.factor > 0:
-      raise errors.SpecError(
-        f'constant needs a factor above 0, got {self.factor}'
-      )
-    super().__post_init__()
+  ranges = {'factor': '> 0'}
 
   def __call__(
     self, index_in_segment: Array, *, lengths: Array | None = None
@@ -99,17 +99,7 @@ class LogN(LogitScale):
   formula = 'logits * max(1, log_m n), n = i + 1'
   source = 'Su (2021)'
   at_decoding = "nothing; with per='sequence' the planned length"
-
-  def __post_init__(self) -> None:
-    if self.train_length is None or self.train_length < 2:
-      raise errors.SpecError(
-        f'log_n needs train_length, at least 2; got {self.train_length}'
-      )
-    if self.per not in ('query', 'sequence'):
-      raise errors.SpecError(
-        errors.one_of('per of log_n', self.per, ['query', 'sequence'])
-      )
-    super().__post_init__()
+  ranges = {'train_length': '>= 2', 'per': ('query', 'sequence')}
 
   @property
   def length_dependent(self) -> bool:
@@ -170,13 +160,7 @@ class Llama4(LogitScale):
 
   formula = 'logits * (1 + beta ln(1 + floor((i + 1) / m)))'
   source = 'Llama 4'
-
-  def __post_init__(self) -> None:
-    if self.train_length < 1:
-      raise errors.SpecError(
-        f'llama4 needs train_length of at least 1, got {self.train_length}'
-      )
-    super().__post_init__()
+  ranges = {'train_length': '>= 1'}
 
   def __call__(
     self, index_in_segment: Array, *, lengths: Array | None = None

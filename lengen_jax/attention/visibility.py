@@ -30,9 +30,8 @@ class Mask:
   # Number of first keys of each segment that stay visible beyond the window.
   sinks: int = 0
   k_length: int | None = None  # Mask keys from this index on: padding.
-  band: tuple[float, float] | None = (
-    None  # Mask other pairs; see `Band.limits`.
-  )
+  # Mask pairs that are not in the band; see `Band.limits`.
+  band: tuple[float, float] | None = None
 
 
 def visible(

@@ -31,10 +31,8 @@ def register(pictures: imagenet.Imagenet, path: str) -> str:
 
   def arguments() -> dict[str, Any]:
     vocab = seqio.PassThroughVocabulary(imagenet.PIXELS + imagenet.CLASSES)
-    feature, splits = (
-      seqio.Feature(vocab, add_eos=False),
-      ('train', 'validation'),
-    )
+    feature = seqio.Feature(vocab, add_eos=False)
+    splits = 'train', 'validation'
     return {
       'source': seqio_files.tfds(imagenet.DATASET, path, splits),
       'preprocessors': [tokens],

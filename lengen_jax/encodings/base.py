@@ -326,7 +326,7 @@ def _split_axes(
         f'the parameter {name!r} of {specs.name(encoding)} must be (array, '
         f"logical axes), such as (self.s, ('heads',)); got {errors.shown(leaf)}"
       )
-  params = {
+  params: dict[str, Array] = {
     name: jnp.asarray(leaf, jnp.float32) for name, (leaf, _) in leaves.items()
   }
   axes = tuple(leaves[name][1] for name in sorted(leaves))

@@ -124,8 +124,8 @@ class Bias(_Module):
     return self._apply('bias_fn', bidirectional=bidirectional)
 
 
-class Content(_Module):
-  """Terms that depend on contents and positions: Shaw, Transformer-XL."""
+class _OfHeads(_Module):
+  """An encoding that depends on the size of a head."""
 
   def __init__(
     self,
@@ -137,25 +137,18 @@ class Content(_Module):
   ) -> None:
     """See `Bias`; head_dim is D."""
     super().__init__(spec, num_heads, head_dim, None, rngs)
+
+
+class Content(_OfHeads):
+  """Terms that depend on contents and positions: Shaw, Transformer-XL."""
 
   def content_fn(self) -> encodings.ContentFn:
     """Returns the terms as functions, for `dot_product_attention`."""
     return self._apply('content_fn')
 
 
-class Bands(_Module):
+class Bands(_OfHeads):
   """Rotations by bands of distance: ReRoPE, SelfExtend and others."""
-
-  def __init__(
-    self,
-    spec: str,
-    *,
-    num_heads: int,
-    head_dim: int,
-    rngs: nnx.Rngs | None = None,
-  ) -> None:
-    """See `Bias`; head_dim is D."""
-    super().__init__(spec, num_heads, head_dim, None, rngs)
 
   def bands(
     self, q: Array, k: Array, q_positions: Array, k_positions: Array

@@ -402,10 +402,10 @@ def _position_before(slots: PerHead, index_B: Array) -> PerHead:
   return jax.tree.map(before, slots)
 
 
-def _put(x_BxPxH: jax.Array, index_BxQ: Any, new_BxQxH: jax.Array) -> jax.Array:
-  """Writes positions of new tokens to a cache; drops indices >= P."""
-  rows = jnp.arange(len(x_BxPxH))[:, None]
-  return x_BxPxH.at[rows, index_BxQ].set(new_BxQxH, mode='drop')
+def _put(slots: jax.Array, index_BxQ: Any, new: jax.Array) -> jax.Array:
+  """Writes `[B, Q, ...]` to slots `[B, P, ...]`; drops indices >= P."""
+  rows = jnp.arange(len(slots))[:, None]
+  return slots.at[rows, index_BxQ].set(new, mode='drop')
 
 
 def _check_tokens(encoding: encodings.Encoding, tokens: Tokens) -> None:
@@ -427,9 +427,7 @@ def _write(slots: jax.Array, index_BxQ: Any, new: jax.Array, axis: int) -> Any:
   """
   new = new.astype(slots.dtype)
   if new.shape[1] > 1:
-    rows = jnp.arange(new.shape[0])[:, None]
-    by_slot = jnp.moveaxis(slots, axis, 1)
-    by_slot = by_slot.at[rows, index_BxQ].set(new, mode='drop')
+    by_slot = _put(jnp.moveaxis(slots, axis, 1), index_BxQ, new)
     return jnp.moveaxis(by_slot, 1, axis)
 
   def write(slots: jax.Array, slot: jax.Array, new: jax.Array) -> jax.Array:

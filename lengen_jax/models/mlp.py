@@ -15,8 +15,6 @@ import jax.numpy as jnp
 from lengen_jax import errors, partitioning
 from lengen_jax.models import linear
 
-_GELU_EXACT = functools.partial(nn.gelu, approximate=False)
-
 
 def _swiglu_clipped(gate: jax.Array, up: jax.Array) -> jax.Array:
   gate, up = jnp.minimum(gate, 7.0), jnp.clip(up, -7.0, 7.0)
@@ -26,7 +24,7 @@ def _swiglu_clipped(gate: jax.Array, up: jax.Array) -> jax.Array:
 # Functions of up(x).
 ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
   'gelu': nn.gelu,
-  'gelu_exact': _GELU_EXACT,
+  'gelu_exact': functools.partial(nn.gelu, approximate=False),
   'relu': nn.relu,
 }
 # Functions of gate(x) and up(x).

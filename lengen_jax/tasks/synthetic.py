@@ -45,8 +45,7 @@ class FlipFlop(base.Task):
   def input_length(self, length: Length) -> Length:
     return 2 * length
 
-  def output_length(self, length: Length) -> Length:
-    return 2 * length
+  output_length = input_length
 
   def _question(self, text: str) -> jax.Array:
     inputs = super()._question(text)

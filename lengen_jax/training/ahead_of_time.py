@@ -4,7 +4,6 @@ from collections.abc import Iterator
 import copy
 import dataclasses
 import importlib.util
-import math
 import os
 import pathlib
 import re
@@ -189,17 +188,6 @@ def needed_gib(refused: str) -> float:
   """Returns the GiB that a program needs, from XLA's out-of-memory message."""
   size, unit = re.search(r'\b([\d.]+)([KMGT])\b', refused).groups()
   return float(size) * {'K': 2**-20, 'M': 2**-10, 'G': 1, 'T': 2**10}[unit]
-
-
-def state_gib(run: run_lib.Run) -> float:
-  """Returns the GiB of the training state per device."""
-  return (
-    sum(
-      math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-      for leaf in jax.tree.leaves(run.abstract_state)
-    )
-    / GIB
-  )
 
 
 def _pads(config: data_config.DataConfig) -> bool:

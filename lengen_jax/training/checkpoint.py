@@ -25,7 +25,6 @@ or dtypes is refused. Other versions cause a warning.
 from collections.abc import Callable, Iterable, Sequence
 import functools
 import logging
-import math
 import sys
 from typing import Any, NoReturn
 
@@ -134,7 +133,7 @@ class Checkpointer:
     self._make_room(step, state)
     try:
       state = checkpoint_format.unstacked(state)
-      self._values[step] = _finite(value)
+      self._values[step] = files.finite(value)
       record = checkpoint_format.make_record(
         step,
         state,
@@ -165,7 +164,7 @@ class Checkpointer:
       errors.CheckpointError: the save failed, or the value cannot be written.
     """
     self._finish()
-    self._values[step] = _finite(value)
+    self._values[step] = files.finite(value)
     problem = None
     if multihost.is_first():
       try:
@@ -387,11 +386,6 @@ class Checkpointer:
       f'step {step} cannot be saved in {self._folder}{room}: {problem}; older '
       'checkpoints are unchanged'
     ) from error
-
-
-def _finite(value: float | None) -> float | None:
-  finite = value is not None and math.isfinite(value)
-  return float(value) if finite else None
 
 
 def _manager(

@@ -277,7 +277,7 @@ def _facts(trained: run_lib.Trained) -> dict[str, Any]:
     'encoding': config.model.encoding,
     'positions': runs_lib.positions(config),
     'attention_scale': config.model.attention_scale,
-    'parameters': trained.parameters,
+    'parameters': trained.run.parameters,
     'steps': int(trained.state.step),
     'train_seconds': round(trained.seconds, 3),
     'memory_bytes': trained.memory_bytes,

@@ -116,6 +116,6 @@ def _original(config: ml_collections.ConfigDict) -> str | None:
 def _summary(path: str, trained: run_lib.Trained, dtype: str, size: int) -> str:
   return (
     f'wrote {path}: step {int(trained.state.step)}, '
-    f'{trained.parameters:,} parameters in {dtype}, '
+    f'{trained.run.parameters:,} parameters in {dtype}, '
     f'{files.readable_size(size)}'
   )

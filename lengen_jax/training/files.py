@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 import contextlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 from etils import epath
 
 from lengen_jax import errors, locks
+from lengen_jax.data.remote import is_remote
 from lengen_jax.training import multihost
 from lengen_jax.types import PathLike
 
@@ -23,11 +25,6 @@ def locate(path: PathLike) -> Path:
   if is_remote(path):
     return epath.Path(path)
   return pathlib.Path(path).expanduser().absolute()
-
-
-def is_remote(path: PathLike) -> bool:
-  """Returns whether a path is in an object store."""
-  return '://' in str(path)
 
 
 def make_folder(path: PathLike) -> Path:
@@ -122,6 +119,12 @@ def unwritable(path: Path, error: Exception) -> errors.WorkdirError:
   if fix := errors.again(error):
     return errors.StorageError(f'{text}; {fix}')
   return errors.WorkdirError(text)
+
+
+def finite(value: Any) -> float | None:
+  """Returns a float, or None for None, NaN and infinity, which JSON lacks."""
+  known = value is not None and math.isfinite(value)
+  return float(value) if known else None
 
 
 def read_json(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import functools
-import math
 import time
 from typing import Any
 
@@ -131,24 +130,15 @@ def check_state_fits(run: run_lib.Run) -> None:
 
   Devices of CPUs share the memory of the machine.
   """
-  leaves = jax.tree.leaves(run.abstract_state)
-  size = sum(
-    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-    for leaf in leaves
-    if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-  )
+  size = run.state_bytes
   device = jax.local_devices()[0]
   limit = (device.memory_stats() or {}).get('bytes_limit')
   if device.platform == 'cpu':
     size *= len(run.layout.mesh.local_devices)
     limit = files.physical_memory()
   if limit and size > limit:
-    parameters = sum(
-      math.prod(leaf.shape)
-      for leaf in jax.tree.leaves(run.abstract_state.params)
-    )
     raise errors.FitError(
-      f'{parameters:,} parameters and the state of the optimizer need '
+      f'{run.parameters:,} parameters and the state of the optimizer need '
       f'{files.readable_size(size)} of memory per '
       f'{"machine" if device.platform == "cpu" else "device"}, which has '
       f'{files.readable_size(limit)}; use a smaller model, or tables with a '

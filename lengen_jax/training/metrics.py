@@ -241,14 +241,14 @@ class Log:
     """Returns the fields that only the last of some lines has."""
     spent = max(spent, 1e-9)
     mfu = throughput.utilisation(self._flops * steps, spent, self._devices)
-    memory = throughput.memory(self._devices)
+    memory = throughput.peak_memory(self._devices)
     # The clock may have been set back; goodput stays at most 1.
     since = max(self._clock() - self._began, self.seconds, 1e-9)
     totals = {'tokens_per_second': _rounded(self._tokens * steps / spent)}
     if mfu is not None:
       totals['mfu'] = _rounded(mfu)
     if memory is not None:
-      totals['memory_bytes'] = memory['peak_bytes']
+      totals['memory_bytes'] = memory
     totals['durable_step'] = durable_step
     totals['goodput'] = _rounded(self.seconds / since)
     return totals

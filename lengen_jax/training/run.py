@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax import positions as position_schemes
-from lengen_jax.attention import dot_product
+from lengen_jax.attention import checks
 from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective, stacking
@@ -65,9 +66,9 @@ class Run:
       lengths.append(('data.target_length', self.data.target_length or 1))
     lengths += [('eval.lengths', length) for length in self.eval.lengths]
     for name, length in lengths:
-      if length > dot_product.MAX_LENGTH:
+      if length > checks.MAX_LENGTH:
         raise errors.ConfigError(
-          f'{name}={length} is over {dot_product.MAX_LENGTH}, beyond which '
+          f'{name}={length} is over {checks.MAX_LENGTH}, beyond which '
           'float32 cannot represent every position'
         )
       self.layout.check_length(name, length)
@@ -84,6 +85,21 @@ class Run:
       self.layout, self.model, self.tx, self.train.param_dtype
     )
     self._jitted_steps: dict[bool, Any] = {}
+
+  @property
+  def parameters(self) -> int:
+    """Number of parameters of the model."""
+    return sum(
+      leaf.size for leaf in jax.tree.leaves(self.abstract_state.params)
+    )
+
+  @property
+  def state_bytes(self) -> int:
+    """Bytes of the training state per device."""
+    return sum(
+      math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+      for leaf in jax.tree.leaves(self.abstract_state)
+    )
 
   def validates(self, step: int) -> bool:
     """Returns whether the model is validated at a step that is saved.
@@ -258,11 +274,6 @@ class Trained:
     if specs is None:
       return self
     return dataclasses.replace(self, run=self.run.tested_as(specs))
-
-  @property
-  def parameters(self) -> int:
-    """Number of parameters of the model."""
-    return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
 
 
 def on_host(params: Params) -> Params:

@@ -224,7 +224,7 @@ def run_group(
         'operands': operands
         and _operand_map(operands['share'][n], operands['count']),
         'commit': revision.running(),
-        'train_loss': _finite(state.loss[n]),
+        'train_loss': files_lib.finite(state.loss[n]),
         'train_seconds': round(seconds.get(str(last), 0.0) / len(points), 3),
         'test_seconds': round((time.monotonic() - began) / len(points), 3),
       },
@@ -270,7 +270,7 @@ def _test(
   lengths = sorted(trainer.config.eval.lengths)
   scores = [trainer.test(state, length) for length in lengths]
   found: list[dict[str, list[Any]]] = [
-    {k: [_finite(s[k][n]) for s in scores] for k in config_lib.SCORES}
+    {k: [files_lib.finite(s[k][n]) for s in scores] for k in config_lib.SCORES}
     for n in range(count)
   ]
   if trainer.config.eval.score == 'exact':
@@ -424,9 +424,9 @@ def _summary(
     operands = _operand_map(share, np.array(maps[0]['count']))
   several = len(by_rate[rate]) > 1 and math.isfinite(sum(by_rate[rate]))
   return {
-    'best': _finite(scores[best]),
+    'best': files_lib.finite(scores[best]),
     'best_at': {'learning_rate': best[0], 'seed': best[1]},
-    'mean': _finite(statistics.fmean(by_rate[rate])),
+    'mean': files_lib.finite(statistics.fmean(by_rate[rate])),
     'std': statistics.stdev(by_rate[rate]) if several else None,
     'mean_at': {'learning_rate': rate, 'seeds': len(by_rate[rate])},
     'curve': found[points.index(best)][kind],
@@ -452,10 +452,7 @@ def _baselines(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 def _operand_map(share: np.ndarray, count: np.ndarray) -> dict[str, Any]:
   """Returns the lists of a map of `TaskTrainer.test_operands`, for JSON."""
-  rows = [[_finite(one) for one in row] for row in share.round(4).tolist()]
+  rows = [
+    [files_lib.finite(one) for one in row] for row in share.round(4).tolist()
+  ]
   return {'share': rows, 'count': count.tolist()}
-
-
-def _finite(value: jax.Array | float) -> float | None:
-  """Returns a float, or None, since JSON has no NaN or infinity."""
-  return float(value) if math.isfinite(value) else None

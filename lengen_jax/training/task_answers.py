@@ -10,7 +10,7 @@ from lengen_jax.evaluation import generation
 from lengen_jax.models.transduction import TaskModel
 from lengen_jax.tasks import batches, Task
 from lengen_jax.training import sharding
-from lengen_jax.training.config import MeshConfig, TaskEvalConfig
+from lengen_jax.training.config import TaskEvalConfig
 from lengen_jax.types import Params
 
 
@@ -66,7 +66,7 @@ def generate(
   """
   config: Any = model.config
   scheme: Any = model.scheme
-  layout = sharding.Layout.create(MeshConfig(), jax.device_count())
+  layout = sharding.Layout.of_rows()
   generator = generation.Generator(
     config,
     scheme,

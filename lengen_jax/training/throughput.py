@@ -82,20 +82,15 @@ def utilisation(
   return flops / seconds / sum(peaks)
 
 
-def memory(devices: Sequence[jax.Device]) -> dict[str, int] | None:
-  """Returns the memory use of the fullest of this process's devices.
+def peak_memory(devices: Sequence[jax.Device]) -> int | None:
+  """Returns the most bytes used so far on one of this process's devices.
 
-  {'bytes_in_use': current, 'peak_bytes': maximum so far}, or None if the
-  backend does not report it, as for CPUs.
+  None if the backend does not report it, as for CPUs.
   """
   here = jax.process_index()
-  stats = [d.memory_stats() for d in devices if d.process_index == here]
-  if not stats or not all(s and 'peak_bytes_in_use' in s for s in stats):
-    return None
-  return {
-    'bytes_in_use': max(s['bytes_in_use'] for s in stats),
-    'peak_bytes': max(s['peak_bytes_in_use'] for s in stats),
-  }
+  stats = [d.memory_stats() or {} for d in devices if d.process_index == here]
+  peaks = [one.get('peak_bytes_in_use') for one in stats]
+  return None if None in peaks else max(peaks, default=None)
 
 
 def _stack(config: ModelConfig, length: int, causal: bool) -> int:

@@ -121,9 +121,10 @@ def test_far_out_in_a_bf16_model():
   'spec, message',
   [
     ('logn', "'logn'; did you mean 'log_n'"),
-    ('log_n', 'log_n needs train_length'),
+    ('log_n', 'train_length of log_n is None; it must be >= 2'),
     ("log_n(train_length=8, per='row')", "'row'"),
-    ('llama4(train_length=0)', 'at least 1, got 0'),
+    ('constant(factor=0)', 'factor of constant is 0.*; it must be > 0'),
+    ('llama4(train_length=0)', 'train_length of llama4 is 0; it must be >= 1'),
   ],
 )
 def test_bad_keys(spec, message):

@@ -144,7 +144,7 @@ def test_advice(make_run):
   pod = pods.get('v4-8')
   run = make_run(fire_c4.get_config('large'), **{'model.remat': 'none'})
   rows = run.data.batch_size // run.layout.row_parts
-  state = ahead_of_time.state_gib(run)
+  state = run.state_bytes / ahead_of_time.GIB
   twice = state + 2 * (pod.device_gib - state)
   text = '\n'.join(compile_report.advice(run, pod, refused(twice)))
   assert "model.remat='full'" in text
@@ -197,7 +197,7 @@ def test_programs_of_a_run(make_run):
   for program in (step, test):
     assert program.needs > program.arguments > 0
     assert program.largest[0][0] >= program.largest[-1][0] > 0
-  assert ahead_of_time.state_gib(run) < step.arguments
+  assert run.state_bytes / ahead_of_time.GIB < step.arguments
   assert step.collectives['all-reduce'] >= 1
   text = '\n'.join(compile_report.describe(step, pods.get('v4-8')))
   assert 'training step: fits' in text and 'all-reduce' in text

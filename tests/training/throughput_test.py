@@ -163,17 +163,13 @@ def test_utilisation_of_a_device_that_is_not_known():
 
 
 def test_memory():
-  def stats(used, peak):
-    return {'bytes_in_use': used, 'peak_bytes_in_use': peak}
-
   devices = [
-    device('TPU v4', memory=stats(3, 5)),
-    device('TPU v4', memory=stats(1, 7)),
-    device('TPU v4', memory=stats(9, 9), process_index=1),
+    device('TPU v4', memory={'peak_bytes_in_use': 5}),
+    device('TPU v4', memory={'peak_bytes_in_use': 7}),
+    device('TPU v4', memory={'peak_bytes_in_use': 9}, process_index=1),
   ]
-  want = {'bytes_in_use': 3, 'peak_bytes': 7}
-  assert throughput.memory(devices) == want
-  assert throughput.memory(devices[2:]) is None
+  assert throughput.peak_memory(devices) == 7
+  assert throughput.peak_memory(devices[2:]) is None
   silent = device('?', memory={'bytes_in_use': 3})
-  assert throughput.memory([*devices, silent]) is None
-  assert throughput.memory(jax.devices('cpu')) is None
+  assert throughput.peak_memory([*devices, silent]) is None
+  assert throughput.peak_memory(jax.devices('cpu')) is None

@@ -152,14 +152,12 @@ def largest(tokens: Callable[[int], int], least: int, most: int) -> int:
   return low
 
 
-def distinct_words(
-  rng: random.Random, letters: str, length: int, count: int
-) -> list[str]:
-  """Returns `count` different words of `length` random letters."""
-  words: dict[str, None] = {}
-  while len(words) < count:
-    words[''.join(rng.choices(letters, k=length))] = None
-  return list(words)
+def distinct(draw: Callable[[], str], count: int) -> list[str]:
+  """Returns `count` different results of `draw`."""
+  found: dict[str, None] = {}
+  while len(found) < count:
+    found[draw()] = None
+  return list(found)
 
 
 def _writer(

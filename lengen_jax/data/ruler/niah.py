@@ -79,12 +79,9 @@ class Niah(base.Task):
     self, draws: base.Draws, setting: base.Setting
   ) -> Callable[[int], base.Prompt]:
     rng = draws('needles')
-    keys: list[str] = []
-    while len(keys) < self.keys:
-      key = _draw(self.key, rng)
-      keys += [key] if key not in keys else []
+    keys = base.distinct(lambda: draw(self.key, rng), self.keys)
     needles = [
-      Needle(key, _draw(self.value, rng))
+      Needle(key, draw(self.value, rng))
       for key in keys
       for _ in range(self.values)
     ]
@@ -115,9 +112,9 @@ class Niah(base.Task):
     """Returns needles of other keys."""
     found: dict[str, str] = {}
     while len(found) < size:
-      key = _draw(self.key, rng)
+      key = draw(self.key, rng)
       if key not in keys and key not in found:
-        found[key] = Needle(key, _draw(self.value, rng)).sentence(self.value)
+        found[key] = Needle(key, draw(self.value, rng)).sentence(self.value)
     return list(found.values())
 
 
@@ -142,13 +139,10 @@ def frame(
   )
 
 
-def _draw(kind: str, rng: random.Random) -> str:
+def draw(kind: str, rng: random.Random) -> str:
+  """Returns a random 'number', 'uuid' or 'word', an adjective with a noun."""
   if kind == 'number':
     return str(rng.randrange(10**6, 10**7))
   if kind == 'uuid':
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
-  adjective, noun = (
-    rng.choice(word_list.ADJECTIVES),
-    rng.choice(word_list.NOUNS),
-  )
-  return f'{adjective}-{noun}'
+  return f'{rng.choice(word_list.ADJECTIVES)}-{rng.choice(word_list.NOUNS)}'

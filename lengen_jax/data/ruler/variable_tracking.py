@@ -75,7 +75,9 @@ def _writer(
   draws: base.Draws, purpose: str, letters: int
 ) -> Callable[[int], base.Prompt]:
   rng = draws(purpose)
-  names = base.distinct_words(rng, string.ascii_uppercase, letters, _HOPS + 1)
+  names = base.distinct(
+    lambda: ''.join(rng.choices(string.ascii_uppercase, k=letters)), _HOPS + 1
+  )
   value = str(rng.randrange(10000, 99999))
 
   def write(size: int) -> base.Prompt:

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 import math
-import random
 import string
 
-from lengen_jax.data.ruler import base, word_list
+from lengen_jax.data.ruler import base, niah, word_list
 
 _LIST = (
   'Below is a numbered list of words. In these words, some appear more often '
@@ -75,8 +74,9 @@ class FrequentWords(base.Task):
     self, draws: base.Draws, setting: base.Setting
   ) -> Callable[[int], base.Prompt]:
     count = max(5, (setting.length - 50) // 50)
-    words = base.distinct_words(
-      draws('words'), string.ascii_lowercase, _LETTERS, count
+    rng = draws('words')
+    words = base.distinct(
+      lambda: ''.join(rng.choices(string.ascii_lowercase, k=_LETTERS)), count
     )
     words[0] = '...'
 
@@ -121,17 +121,9 @@ def _listed(
   rng = draws(purpose)
   words = sorted({*word_list.ADJECTIVES, *word_list.NOUNS})
   rng.shuffle(words)
-  words = words[:size] + _pairs(rng, size - len(words))
+  more = base.distinct(lambda: niah.draw('word', rng), size - len(words))
+  words = words[:size] + more
   common = words[:_COMMON]
   text = common * often + words[_COMMON:] * seldom
   draws(f'{purpose} order').shuffle(text)
   return list_frame(text, common)
-
-
-def _pairs(rng: random.Random, count: int) -> list[str]:
-  """Returns different adjectives with nouns."""
-  pairs: dict[str, None] = {}
-  while len(pairs) < count:
-    pair = rng.choice(word_list.ADJECTIVES), rng.choice(word_list.NOUNS)
-    pairs['-'.join(pair)] = None
-  return list(pairs)

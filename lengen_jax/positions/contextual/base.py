@@ -146,7 +146,7 @@ def _sums(values_BxLxH: Array, segment_ids: Array | None) -> Sum:
   begins_BxLxH = jnp.broadcast_to(begins_BxL[..., None], values_BxLxH.shape)
   batch, length, heads = values_BxLxH.shape
   if not length:
-    return values_BxLxH, values_BxLxH
+    return jnp.asarray(values_BxLxH), jnp.asarray(values_BxLxH)
   size = math.isqrt(length - 1) + 1
 
   def blocks(x_BxLxH: Array) -> jax.Array:
