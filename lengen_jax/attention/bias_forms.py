@@ -108,14 +108,11 @@ def interpolation_weights(
   for later keys the weight is linear in the query.
   """
   before_Q = index_Q // spacing * spacing
-  before, here, after = (
+  around = (
     (first_B[:, None] + x[None]).astype(jnp.float32)
     for x in (before_Q, index_Q, before_Q + spacing)
   )
-  share_Q = (index_Q - before_Q).astype(jnp.float32) / spacing
-  return jax.vmap(bias.row_weights, (0, 0, 0, None))(
-    before, here, after, share_Q
-  )
+  return jax.vmap(bias.row_weights)(*around)
 
 
 def key_bias(bias: encodings.BiasFn, origin: PerHead, keys: PerHead) -> Array:

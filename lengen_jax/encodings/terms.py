@@ -68,23 +68,24 @@ class BiasFn:
     return self.encoding.slopes(self.params, bidirectional=self.bidirectional)
 
   def row_weights(
-    self, before: Array, positions: Array, after: Array, share: Array
+    self, before: Array, positions: Array, after: Array
   ) -> jax.Array:
     """Returns weights that interpolate rows of the bias between two anchors.
 
-    Arguments are float32 `[N]`: positions of queries and of the anchors around
-    them, and the share of the distance between these that precedes the query.
-    Weights are 0 at the anchor before and 1 at that after. They hold for keys
-    up to the query.
+    Arguments are positions of queries and of the anchors around them, float32
+    `[N]`. Weights are 0 at the anchor before and 1 at that after. They hold for
+    keys up to the query.
     """
     first, here, last = (
       self.encoding.row_scale(self.params, p)
       for p in (before, positions, after)
     )
     # Where all rows are equal, any weight is correct.
-    flat = first == last
+    flat, apart = first == last, after - before
     weights = (here - first) / jnp.where(flat, 1.0, last - first)
-    return jnp.where(flat, share, weights)
+    # Far positions of both anchors may be equal in float32.
+    linear = (positions - before) / jnp.where(apart == 0, 1.0, apart)
+    return jnp.where(flat, linear, weights)
 
 
 @struct.dataclass
