@@ -101,7 +101,11 @@ cloud_delete() {
     # Also deletes the nodes.
     words+=(--force)
   fi
-  cloud_try "${words[@]}" || [[ "$cloud_error" == *NOT_FOUND* ]]
+  if ! cloud_try "${words[@]}"; then
+    [[ "$cloud_error" == *NOT_FOUND* ]] || return 1
+    echo "no ${words[0]} named $NAME in $ZONE; NAME, ZONE, QUEUED and SLICES" \
+      "must be those of create.sh" >&2
+  fi
 }
 
 # cloud_at WORKER: prints the options for `all`, N, or SLICE:N.

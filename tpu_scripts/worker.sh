@@ -45,6 +45,8 @@ setup() {
   [[ -d source/.git ]] || git clone --quiet --no-checkout "$1" source
   git -C source fetch --quiet "$1" "$2" \
     || die "cannot fetch $2 from $1; push the commit, or set REVISION"
+  # Until all of it is installed.
+  rm -f installed
   git -C source checkout --quiet --detach FETCH_HEAD
   venv/bin/python -m pip --version > /dev/null 2>&1 || make_venv "$3"
   venv/bin/python -m pip install --quiet "./source[$4]"

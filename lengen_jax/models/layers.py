@@ -383,7 +383,8 @@ def _chunks(
   size = min(size, attention.MAX_REACH)
   chunk = jnp.asarray(tokens.index // size)
   if ids is not None:
-    chunk += ids * (1 + ids.shape[1] // size)
+    # Of the row, in which chunks and segments begin at multiples of the size.
+    chunk = jnp.cumsum(tokens.index % size == 0, axis=1)
   chunk_BxQ = jnp.broadcast_to(chunk, (batch, chunk.shape[1]))
   if cache is None:
     return chunk_BxQ, chunk_BxQ

@@ -131,8 +131,9 @@ class Checkpointer:
         f'{existing[-1]}; move newer steps away to resume from an older one'
       )
     self._make_room(step, state)
+    # A copy on the devices, for which there may be too little memory.
+    state = checkpoint_format.unstacked(state)
     try:
-      state = checkpoint_format.unstacked(state)
       self._values[step] = files.finite(value)
       record = checkpoint_format.make_record(
         step,
@@ -405,11 +406,15 @@ def _manager(
   policy = preservation_policy.AnyPreservationPolicy(policies)
   options = ocp.CheckpointManagerOptions(preservation_policy=policy)
   try:
-    return ocp.CheckpointManager(folder, options=options)
+    manager = ocp.CheckpointManager(folder, options=options)
   except OSError as error:
     raise errors.CheckpointError(
       f'cannot open {folder}: {multihost.first_line(error)}'
     ) from error
+  # It would ask the service of `faults.Preemption` by the number of the step,
+  # and not by that of the call.
+  manager.reached_preemption = lambda step: False
+  return manager
 
 
 class _KeepBest(preservation_policy.PreservationPolicy):

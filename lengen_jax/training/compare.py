@@ -71,9 +71,11 @@ def _compare(
   shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
   files_of = [path / runs_lib.folder(run) / _curve_file(run) for run in runs]
+  # Processes might see files of the shared folder at different times.
+  done = multihost.broadcast([file.exists() for file in files_of])
   curves = [
-    files.read_json(file, ('encoding', 'loss')) if file.exists() else None
-    for file in files_of
+    files.read_json(file, ('encoding', 'loss')) if is_done else None
+    for file, is_done in zip(files_of, done, strict=True)
   ]
   try:
     for number, (run, each) in enumerate(zip(runs, configs, strict=True)):

@@ -29,8 +29,8 @@ class OptimizerConfig:
   Attributes:
     learning_rate: peak learning rate.
     schedule: one of SCHEDULES, after `warmup_steps` of linear warm-up.
-    final_fraction: learning rate at the last step, as a fraction of the peak;
-      not used by the constant schedule.
+    final_fraction: learning rate that the schedule has one step after the
+      last, as a fraction of the peak; not used by the constant schedule.
     weight_decay: of AdamW; see `optimizer.decayed` for its mask.
     b1, b2: decay rates of the first and second moment.
     clip_norm: maximum global norm of the gradient; 0 for no clipping.

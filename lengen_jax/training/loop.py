@@ -112,16 +112,18 @@ def _train(
     state = checkpoints.restore(run.abstract_state, batches=batches)
   if state is None:
     state = run.init_state()
-  try:
-    unvalidated = _lacks_validation(run, path, int(state.step))
-    if int(state.step) < config.train.steps or unvalidated:
-      loop = Loop(run, batches, corpus, path, checkpoints, label)
-      with must_fit(run.layout):
-        state = loop.train(state, unvalidated)
-    elif not config.train.steps:
-      checkpoints.save(state, batches)
-  finally:
-    checkpoints.close()
+  # Until the last checkpoint is written.
+  with faults.Preemption() as preemption:
+    try:
+      unvalidated = _lacks_validation(run, path, int(state.step))
+      if int(state.step) < config.train.steps or unvalidated:
+        loop = Loop(run, batches, corpus, path, checkpoints, preemption, label)
+        with must_fit(run.layout):
+          state = loop.train(state, unvalidated)
+      elif not config.train.steps:
+        checkpoints.save(state, batches)
+    finally:
+      checkpoints.close()
   return pretrained.with_costs(run, state, path)
 
 
@@ -235,6 +237,7 @@ class Loop:
   corpus: Any
   path: files.Path
   checkpoints: checkpoint.Checkpointer
+  preemption: faults.Preemption
   label: str
 
   def train(
@@ -249,9 +252,8 @@ class Loop:
     first, batch = int(state.step), place(batches.next())
     with contextlib.ExitStack() as stack:
       progress, log, profile = self._reporters(stack, first, batch)
-      preemption = stack.enter_context(faults.Preemption())
       if unvalidated:
-        self._validate(state, first, log, preemption)
+        self._validate(state, first, log)
       if first == config.steps:
         return state
       step_fn = self._compile(state, batch, progress)
@@ -266,7 +268,7 @@ class Loop:
         state, metrics = step_fn(state, batch)
         profile.after(step, state)
         pending.append((step, metrics))
-        last, preempted = step == config.steps, preemption.reached()
+        last, preempted = step == config.steps, self.preemption.reached()
         saves = last or preempted or step % config.checkpoint_every == 0
         saves |= step in run.eval.steps
         if not saves:
@@ -298,25 +300,21 @@ class Loop:
         if validates:
           paused = time.monotonic()
           with watchdog.paused():
-            self._validate(state, step, log, preemption)
+            self._validate(state, step, log)
           pause += time.monotonic() - paused
         if saves and not last:
           batch = place(batches.next())
     return state
 
   def _validate(
-    self,
-    state: state_lib.TrainState,
-    step: int,
-    log: metrics_lib.Log,
-    preemption: faults.Preemption,
+    self, state: state_lib.TrainState, step: int, log: metrics_lib.Log
   ) -> None:
     """Validates a step that is saved, or raises PreemptedError."""
     found, cost = evaluate.validate(
       run_lib.Trained(self.run, state, seconds=0.0),
       self.corpus,
       f'{self.label}: step {step}',
-      functools.partial(preemption.stop, self._saved(step)),
+      functools.partial(self.preemption.stop, self._saved(step)),
     )
     self.checkpoints.rate(step, cost)
     # Last: a step whose line has no validation is validated on resumption.

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
+import jax
 import numpy as np
 
 from lengen_jax import errors
@@ -161,9 +162,11 @@ def load(path: PathLike, step: int | str | None = None) -> Pretrained:
       train_length=families.trained_length(path),
     )
   trained = restore(path, step=step)
+  params = stacking.unstack(run_lib.on_host(trained.state.params))
   return Pretrained(
     path,
-    stacking.unstack(run_lib.on_host(trained.state.params)),
+    # A run may keep them in bfloat16.
+    jax.tree.map(lambda leaf: leaf.astype(np.float32), params),
     dataclasses.replace(trained.run.model, scan_layers=False),
     positions=trained.run.config.positions,
     vocabulary=trained.run.data.vocabulary,

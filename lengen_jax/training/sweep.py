@@ -175,23 +175,26 @@ def run_group(
     files_lib.write_json(timed, seconds)
     checkpoints.save(state)
 
-  try:
-    state = checkpoints.restore(trainer.abstract(count))
-    if state is None:
-      state = trainer.init(seeds, rates)
-    before = seconds.get(str(int(state.step[0])), 0.0)
-    state = _train(
-      trainer,
-      state,
-      len(points),
-      before,
-      label,
-      test=test,
-      save=save,
-      check=checkpoints.check,
-    )
-  finally:
-    checkpoints.close()
+  # Until the last checkpoint is written.
+  with faults.Preemption() as preemption:
+    try:
+      state = checkpoints.restore(trainer.abstract(count))
+      if state is None:
+        state = trainer.init(seeds, rates)
+      before = seconds.get(str(int(state.step[0])), 0.0)
+      state = _train(
+        trainer,
+        state,
+        len(points),
+        before,
+        label,
+        preemption,
+        test=test,
+        save=save,
+        check=checkpoints.check,
+      )
+    finally:
+      checkpoints.close()
   began = time.monotonic()
   scores = _test(trainer, state, len(points))
   last = trainer.config.train.steps
@@ -293,6 +296,7 @@ def _train(
   count: int,
   seconds: float,
   label: str,
+  preemption: faults.Preemption,
   *,
   test: Callable[[task_trainer.Points, int], None],
   save: Callable[[task_trainer.Points, int, float], None],
@@ -306,6 +310,7 @@ def _train(
     count: number of points of the group; further ones repeat the last.
     seconds: time of training in earlier sessions.
     label: start of progress lines.
+    preemption: ends the training after a save.
     test: called with the state and the step at each of `eval.steps` before the
       last one.
     save: called with the state, the step, and the seconds of training until
@@ -320,12 +325,9 @@ def _train(
   tokens *= config.batch_size * count
   done = int(state.step[0])
   began = time.monotonic()
-  with (
-    faults.Preemption() as preemption,
-    progress_lib.Progress(
-      f'{label} x {count}', steps, unit='tokens', per=tokens, first=done
-    ) as progress,
-  ):
+  with progress_lib.Progress(
+    f'{label} x {count}', steps, unit='tokens', per=tokens, first=done
+  ) as progress:
     progress.announce(f'compiling {len(trainer.train_widths)} widths ...')
     state = jax.block_until_ready(trainer.train(state, done, done))
     progress.announce(f'compiled in {time.monotonic() - began:.1f} s')

@@ -348,6 +348,28 @@ def test_rotations_that_transformers_lacks(encoding):
     describe.choose(config, None, None)
 
 
+def test_types_of_numbers_that_are_written():
+  """transformers refuses integers for floats, and floats for integers."""
+  config = dataclasses.replace(
+    load('gemma2')[1], logit_cap=50, output_logit_cap=30
+  )
+  _, found = describe.choose(config, None, None)
+  for key in ('attn_logit_softcapping', 'final_logit_softcapping'):
+    assert isinstance(found[key], float)
+  scale = 'constant(factor=1.1)'
+  config = dataclasses.replace(config, attention_scale=scale)
+  with pytest.raises(errors.CheckpointError, match='attention_scale'):
+    describe.choose(config, None, None)
+
+
+def test_heads_of_some_families_divide_the_width():
+  config = dataclasses.replace(
+    load('untied')[1], width=100, num_heads=3, key_heads=None, head_dim=32
+  )
+  family, _ = describe.choose(config, None, None)
+  assert family.architecture == 'MistralForCausalLM'
+
+
 def test_what_transformers_computes_from_lengths():
   _, config = load('phi3_longrope')
 
@@ -628,6 +650,61 @@ def test_fields_that_are_null(name, fields):
     for one in (config_json.ConfigJson(x, name) for x in (given, without))
   )
   assert found == want
+
+
+YARN = {'rope_type': 'yarn', 'factor': 4.0}
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields', 'message'),
+  [
+    ('qwen2', {'is_causal': False}, 'is_causal=False; only True'),
+    (
+      'llama4_text',
+      {'rope_parameters': None, 'rope_scaling': YARN},
+      "rope_type='yarn'; this architecture has default",
+    ),
+    (
+      'gemma3',
+      {'rope_parameters': YARN, 'rope_scaling': None},
+      'without types of layers',
+    ),
+    (
+      'gemma3',
+      {
+        'rope_parameters': {'full_attention': YARN | {'truncate': False}},
+        'rope_scaling': None,
+      },
+      'truncate=False, which transformers does not read',
+    ),
+  ],
+)
+def test_refuses_fields_that_a_family_computes_otherwise(name, fields, message):
+  given = json.loads((folder_of(name) / 'config.json').read_text()) | fields
+  config = config_json.ConfigJson(given, name)
+  with pytest.raises(errors.CheckpointError, match=message):
+    families.of(config).model_fields(config)
+
+
+def test_the_original_length_of_a_family():
+  given = json.loads((folder_of('phi3_longrope') / 'config.json').read_text())
+  given.pop('original_max_position_embeddings', None)
+  given['rope_parameters']['original_max_position_embeddings'] = 512
+  given['max_position_embeddings'] = 8192
+  config = config_json.ConfigJson(given, 'phi3')
+  found = families.of(config).model_fields(config)['encoding']
+  assert 'train_length=4096' in found and 'scale=2.0' in found
+  # With a rotation for each type of layer, only that of the type is read.
+  given = json.loads((folder_of('gemma3') / 'config.json').read_text())
+  yarn = YARN | {'original_max_position_embeddings': 64}
+  given |= {
+    'rope_parameters': {'full_attention': yarn},
+    'rope_scaling': None,
+    'original_max_position_embeddings': 32,
+  }
+  config = config_json.ConfigJson(given, 'gemma3')
+  found = families.of(config).model_fields(config)['encoding']
+  assert 'train_length=64' in str(found)
 
 
 @pytest.mark.parametrize(

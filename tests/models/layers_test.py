@@ -514,6 +514,16 @@ def test_ssmax_counts_the_keys_that_an_encoding_masks(causal, chunk):
   np.testing.assert_allclose(counts, visible.sum(-1), rtol=1e-6)
 
 
+def test_chunks_of_segments_with_any_ids(assert_close):
+  module, x = attention('rope', attention_chunk=L), inputs()
+  variables = init(module, x)
+  y, want = (
+    module.apply(variables, x, segment_ids=np.repeat([ids] * B, L // 2, axis=1))
+    for ids in ([2**30, -(2**30)], [1, 2])
+  )
+  assert_close(y, want, 1e-6)
+
+
 @pytest.mark.parametrize(
   'options',
   [{'window': 2**63 - 1, 'sinks': 2**63 - 1}, {'attention_chunk': 2**63 - 1}],

@@ -203,3 +203,22 @@ def test_a_start_within_the_text_is_not_repeated():
   kind = vocabulary.Bytes(offset=0)
   kind.adds_start = True
   assert pretrained.prompt_ids(kind, '\0a').tolist() == [0, 97]
+
+
+def test_a_run_with_parameters_in_bfloat16(tmp_path, corpus):
+  config = stdlib_config.get_config('tiny')
+  config.train.update(param_dtype='bfloat16', steps=1)
+  config.optimizer.warmup_steps = 0
+  trained = loop.train(config, tmp_path / 'run', corpus=corpus)
+  assert trained.state.params['embed']['table'].dtype == 'bfloat16'
+  found = pretrained.load(tmp_path / 'run')
+  assert {leaf.dtype for leaf in jax.tree.leaves(found.params)} == {
+    np.dtype('float32')
+  }
+  found.tested_as('', '')
+  # The optimizer of a run that starts from it has states in float32.
+  config.train.update(init_from=str(tmp_path / 'run'), steps=2)
+  state = loop.train(config, tmp_path / 'next', corpus=corpus).state
+  assert {leaf.dtype.name for leaf in jax.tree.leaves(state.opt_state)} <= {
+    *('float32', 'int32')
+  }

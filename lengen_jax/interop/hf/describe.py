@@ -84,6 +84,8 @@ def _config_json(
       # `_differences` reports a value that the family does not have.
       found = (k for k, v in key.values.items() if v == value)
       value = next(found, key.default)
+    elif isinstance(key.default, float) and value is not None:
+      value = float(value)  # transformers refuses an integer.
     written[key.name] = value
   written |= _layers(family, config)
   longest = _longest(config, like, max_length)
@@ -213,6 +215,11 @@ def _differences(
   except errors.LengenError as error:
     return [str(error).removeprefix(f'{family.architecture} has ')]
   different = []
+  if family.divides_width and config.width % config.num_heads:
+    different.append(
+      f'a width that its heads divide; {config.num_heads} do not divide '
+      f'{config.width}'
+    )
   for field in dataclasses.fields(ModelConfig):
     name = field.name
     if name in _RUNTIME:

@@ -42,11 +42,8 @@ def _write_gemma(config: ModelConfig) -> dict[str, Any]:
   """Returns query_pre_attn_scalar."""
   scales = _options_of('constant', config)
   factor = scales[0].get('factor', 1.0) if scales else 1.0
-  scalar = config.head_dim / factor**2
-  near = round(scalar)
-  return {
-    'query_pre_attn_scalar': near if abs(scalar - near) < 1e-6 else scalar
-  }
+  # transformers takes integers only.
+  return {'query_pre_attn_scalar': round(config.head_dim / factor**2)}
 
 
 def _read_llama4(config: ConfigJson, head_dim: int) -> dict[str, list[Any]]:

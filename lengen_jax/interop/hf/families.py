@@ -43,6 +43,7 @@ FAMILIES: dict[str, Family] = {
       'LlamaForCausalLM',
       'llama',
       keys=_COMMON | {'attention_bias': _BIASES, 'mlp_bias': _MLP_BIAS},
+      divides_width=True,
     ),
     Family(
       'MistralForCausalLM',
@@ -94,6 +95,7 @@ FAMILIES: dict[str, Family] = {
         'mlp/up/kernel': 'mlp.gate_up_proj.weight',
         'mlp/down/kernel': 'mlp.down_proj.weight',
       },
+      original=4096,
     ),
     Family(
       'Olmo2ForCausalLM',
@@ -143,6 +145,7 @@ FAMILIES: dict[str, Family] = {
       window=4096,
       extra=extras.GEMMA,
       layer=names.GEMMA_NORMS | names.ATTENTION | names.MLP,
+      divides_width=True,
     ),
     Family(
       'Gemma3ForCausalLM',
@@ -163,6 +166,7 @@ FAMILIES: dict[str, Family] = {
       rope_by_type=True,
       extra=extras.GEMMA,
       layer=names.GEMMA_NORMS | names.ATTENTION | names.HEAD_NORMS | names.MLP,
+      divides_width=True,
     ),
     Family(
       'GPTNeoXForCausalLM',
@@ -210,6 +214,7 @@ FAMILIES: dict[str, Family] = {
         'final_norm/bias': 'gpt_neox.final_layer_norm.bias',
       },
       prefix='gpt_neox.layers',
+      divides_width=True,
     ),
     Family(
       'GptOssForCausalLM',
@@ -274,6 +279,8 @@ FAMILIES: dict[str, Family] = {
         f'mlp/{name}/kernel': f'feed_forward.{name}_proj.weight'
         for name in ('gate', 'up', 'down')
       },
+      # It norms after the rotation, which undoes the magnitude of others.
+      rope_types={'default', 'linear', 'dynamic', 'llama3', 'proportional'},
     ),
   )
 }

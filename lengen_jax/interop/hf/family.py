@@ -49,6 +49,8 @@ class Family:
     chunk: default attention_chunk_size; None if layers have no chunks.
     base: default rope_theta.
     default_rope: default rope_parameters.
+    original: default original_max_position_embeddings; None for that of
+      rope_parameters.
     fraction: default partial_rotary_factor.
     keys_before_version_5: names of rope_theta and partial_rotary_factor in a
       config.json of transformers 4.
@@ -56,6 +58,7 @@ class Family:
     layout: see `encodings.rotary.Rope`.
     rope_by_type: whether layers of different types have different
       rope_parameters.
+    divides_width: whether num_attention_heads must divide hidden_size.
     extra: reads and writes fields of config.json that no other entry covers;
       None if there are none.
     layer: names of tensors in a layer by path of the parameter. Parameters with
@@ -79,6 +82,7 @@ class Family:
   chunk: int | None = None
   base: float = 10000.0
   default_rope: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  original: int | None = None
   fraction: float = 1.0
   keys_before_version_5: tuple[str, str] = (
     'rope_theta',
@@ -87,6 +91,7 @@ class Family:
   rope_types: Set[str] | None = None
   layout: str = 'half'
   rope_by_type: bool = False
+  divides_width: bool = False
   extra: Extra | None = None
   layer: Mapping[str, str] = dataclasses.field(
     default_factory=lambda: names.PRE_NORMS | names.ATTENTION | names.MLP
@@ -103,7 +108,8 @@ class Family:
     Raises:
       errors.CheckpointError: no ModelConfig represents the model exactly.
     """
-    for key, supported in {**self.fixed, 'quantization_config': None}.items():
+    always = {'quantization_config': None, 'is_causal': True}
+    for key, supported in {**self.fixed, **always}.items():
       found = config.get(key)
       if found is not None and found != supported:
         raise config.error(
@@ -176,9 +182,16 @@ class Family:
       )
     base = config.get('rope_theta') or config.get('rotary_emb_base')
     base = base or self.base
+    original = config.get('original_max_position_embeddings') or self.original
     if self.rope_by_type:
       if any(isinstance(one, dict) for one in parameters.values()):
-        parameters = parameters.get(layer_type) or {}
+        # Of these, transformers reads no other original length.
+        parameters, original = parameters.get(layer_type) or {}, None
+      elif parameters:
+        raise config.error(
+          'has rope_parameters without types of layers; write them as '
+          f'{{{FULL!r}: ..., {SLIDING!r}: ...}}'
+        )
       elif layer_type == FULL:
         parameters = parameters or scaling
       if layer_type != FULL:
@@ -192,6 +205,8 @@ class Family:
         f'has rope_parameters={{{layer_type!r}: {parameters!r}}}; it takes an '
         'object'
       )
+    if self.rope_by_type and parameters.get('truncate') is False:
+      raise config.error('has truncate=False, which transformers does not read')
     parameters = parameters or self.default_rope
     rope_type = rope.type_of(parameters)
     if self.rope_types is not None and rope_type not in self.rope_types:
@@ -206,6 +221,7 @@ class Family:
       parameters,
       base=base,
       fraction=fraction,
+      original=original,
       layout=self.layout,
       may_be_partial='partial_rotary_factor' in self.has,
     )

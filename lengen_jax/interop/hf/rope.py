@@ -43,6 +43,7 @@ def read(
   *,
   base: float,
   fraction: float,
+  original: int | None,
   layout: str,
   may_be_partial: bool,
 ) -> str:
@@ -53,6 +54,8 @@ def read(
     rope: its rope_parameters, or those of a type of layer.
     base: rope_theta if they do not contain it.
     fraction: partial_rotary_factor if they do not contain it.
+    original: original_max_position_embeddings, which precedes theirs; None for
+      theirs.
     layout: see `encodings.rotary.Rope`.
     may_be_partial: whether the family can rotate a part of each head.
 
@@ -69,9 +72,8 @@ def read(
       f'has rope_type={rope_type!r}; supported are {", ".join(_TYPES)}'
     )
   longest = config['max_position_embeddings']
-  original = rope.pop('original_max_position_embeddings', None)
-  original = config.get('original_max_position_embeddings') or original
-  original = original or longest
+  theirs = rope.pop('original_max_position_embeddings', None)
+  original = original or theirs or longest
   name, keys = _TYPES[rope_type]
   values: dict[str, Any] = {'base': float(rope.pop('rope_theta', base))}
   fraction = rope.pop('partial_rotary_factor', fraction)
