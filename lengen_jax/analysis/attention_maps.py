@@ -43,7 +43,7 @@ def matrices(
     _mean_weights,
     rng=jax.random.key(run.config.seed),
   )
-  return jax.device_get(found)
+  return {name: jax.device_get(one) for name, one in found.items()}
 
 
 def _mean_weights(

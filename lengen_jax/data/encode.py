@@ -124,8 +124,13 @@ class Encoder:
         if isinstance(text, errors.RecordError):
           yield Document(number, 0, np.zeros(0, dtype), str(text))
           continue
-        ids = np.append(next(encoded), np.int32(self.vocab.end)).astype(dtype)
-        yield Document(number, len(text), ids)
+        ids = np.append(next(encoded), np.int32(self.vocab.end))
+        if (most := ids.max()) > np.iinfo(dtype).max:
+          raise errors.CorpusError(
+            f'a document has token id {most}, over the {self.vocab.size:,} ids '
+            'of the vocabulary; remove the text of that special token'
+          )
+        yield Document(number, len(text), ids.astype(dtype))
 
   def file(self, piece: Piece) -> remote.AnyPath:
     """Returns the path of the file of a piece, named after its content."""

@@ -138,6 +138,7 @@ class Text:
   def evaluation(self, config: Any) -> windows.EvaluationWindows:
     """Returns the first windows of the longest length in validation."""
     longest, count = max(config.lengths), config.windows
+    stream.check_split(self._name, 'validation')
     documents = stream.read(self._name, lengths=None, split='validation')
     found = []
     with stream.own_errors(self._name):

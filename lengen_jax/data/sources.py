@@ -32,7 +32,9 @@ _SPLIT_WORDS = {
 HELD_OUT = 200
 _TEXT_FILE = re.compile(r'(?:.*\.)?(\w+)\.txt(?:\.gz|\.zst)?')
 # Files that would be read as one text each.
-_PACKED = ('.xz', '.bz2', '.lz4', '.7z', '.rar', '.tar', '.tar.gz', '.tgz')
+_PACKED = ('.xz', '.bz2', '.lz4', '.7z', '.rar', '.zip', '.tgz') + (
+  *('.tar', '.tar.gz', '.tar.zst'),
+)
 _TITLE = re.compile(rb' = (?!= ).+ = \s*')
 
 
@@ -203,9 +205,10 @@ class Records(Source):
     # The name of a file counts for its split, that of the folder does not.
     is_folder = any(file.startswith(f'{folder}/') for file in files)
     root = str(folder if is_folder else folder.parent)
-    for file in filter(self._reads, files):
-      split = self._told_split(file.removeprefix(root))
-      found[split or 'train'].append(Part(file))
+    for file in files:
+      relative = file.removeprefix(root)
+      if self._reads(file, relative):
+        found[self._told_split(relative) or 'train'].append(Part(file))
     if not found['validation']:
       files = [part.path for part in found.pop('train')]
       for split in SPLITS:
@@ -213,8 +216,11 @@ class Records(Source):
         found[split] = found.get(split, []) + hashed
     return found
 
-  def _reads(self, file: str) -> bool:
-    """Returns whether a file holds text of this source."""
+  def _reads(self, file: str, relative: str) -> bool:
+    """Returns whether a file, with its path below the folder, holds text."""
+    del relative
+    if file.endswith(_PACKED) and readers.is_records(file.rpartition('.')[0]):
+      raise _packed(file)
     return readers.is_records(file)
 
   def _told_split(self, relative: str) -> str:
@@ -274,14 +280,14 @@ class C4(Records):
     'with TensorFlow Datasets'
   )
 
-  def _reads(self, file: str) -> bool:
+  def _reads(self, file: str, relative: str) -> bool:
     # The folder may contain other corpora, or files of TensorFlow Datasets.
     others = {'en.noblocklist', 'en.noclean', 'multilingual', 'realnewslike'}
-    parts = pathlib.PurePath(file).parts
+    parts = pathlib.PurePath(relative).parts
     return (
-      super()._reads(file)
-      and parts[-1].startswith('c4-')
+      parts[-1].startswith('c4-')
       and not others & {*parts}
+      and super()._reads(file, relative)
     )
 
 
@@ -348,7 +354,8 @@ class Lm(Records):
         'leave it out for all files'
       )
 
-  def _reads(self, file: str) -> bool:
+  def _reads(self, file: str, relative: str) -> bool:
+    del relative
     return pathlib.PurePath(file).match(self.pattern)
 
   def _told_split(self, relative: str) -> str:
@@ -362,11 +369,7 @@ class Lm(Records):
       yield from super()._texts(part)
       return
     if part.path.endswith(_PACKED):
-      raise errors.CorpusError(
-        f'{part.path} is compressed in a format that is not supported; unpack '
-        'it, use .gz, .zst or .zip, or leave it out by the pattern in '
-        'data.task="lm(pattern=\'*.txt\')"'
-      )
+      raise _packed(part.path)
     try:
       text = readers.text(part.path)
     except errors.RecordError as error:
@@ -465,6 +468,15 @@ def create(spec: str) -> Source:
       errors.one_of('source of text in data.task', name, SOURCES)
     )
   return specs.build('source', SOURCES, spec)
+
+
+def _packed(path: str) -> errors.CorpusError:
+  """Returns the error of a file that would be read as one text."""
+  return errors.CorpusError(
+    f'{path} is compressed in a format that is not supported; unpack it, use '
+    '.gz, .zst or .zip, or leave it out: move it away, or set the pattern in '
+    'data.task="lm(pattern=\'*.txt\')"'
+  )
 
 
 def _find(folder: remote.AnyPath, name: str) -> list[str]:

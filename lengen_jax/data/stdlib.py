@@ -105,7 +105,7 @@ def _docstrings(source: bytes, file: pathlib.Path) -> bytes:
   kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
   try:
     tree = ast.parse(source)
-  except (SyntaxError, RecursionError, MemoryError) as error:
+  except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
     raise errors.CorpusError(
       f'Python {platform.python_version()} cannot parse {file}: '
       f'{errors.reason(error)}; set '

@@ -133,13 +133,9 @@ def _check_files(name: str, host: tuple[int, int]) -> None:
   Raises:
     errors.ConfigError: a task has no training split.
   """
+  check_split(name, 'train')
   task = seqio.get_mixture_or_task(name)
   for each in getattr(task, 'tasks', [task]):
-    if 'train' not in each.splits:
-      raise errors.ConfigError(
-        f'{each.name} has no split for training, only '
-        f'{", ".join(each.splits)}; set data.task to another task'
-      )
     files = len(each.source.list_shards('train'))
     if files < host[1] and host[0] == 0:
       print(
@@ -208,3 +204,14 @@ class own_errors:
       f'the data of {self._name}{files} is corrupt or has another format '
       f'({errors.reason(error)}); download or prepare it again'
     ) from error
+
+
+def check_split(name: str, split: str) -> None:
+  """Raises errors.ConfigError unless each task of a name has a split."""
+  task = seqio.get_mixture_or_task(name)
+  for each in getattr(task, 'tasks', [task]):
+    if split not in each.splits:
+      raise errors.ConfigError(
+        f'{each.name} has no split {split!r}, only {", ".join(each.splits)}; '
+        'set data.task to another task'
+      )

@@ -111,9 +111,6 @@ class _LogitsOf:
     del args
 
 
-@functools.partial(
-  jax.jit, static_argnames=('config', 'scheme', 'of_layer', 'packed')
-)
 def by_layer(
   config: ModelConfig,
   scheme: PositionScheme,
@@ -140,6 +137,31 @@ def by_layer(
   Raises:
     errors.LengthError: the encoding or the scheme does not support the length.
   """
+  found = _by_layer(
+    config, scheme, params, batch, of_layer, rng=rng, packed=packed
+  )
+
+  def order(name: str) -> tuple[bool, int]:
+    return name.startswith('decoder'), int(name.rpartition('_')[2])
+
+  # The keys of a dict that jit returns are sorted.
+  return {name: found[name] for name in sorted(found, key=order)}
+
+
+@functools.partial(
+  jax.jit, static_argnames=('config', 'scheme', 'of_layer', 'packed')
+)
+def _by_layer(
+  config: ModelConfig,
+  scheme: PositionScheme,
+  params: Params,
+  batch: Mapping[str, Array],
+  of_layer: Callable[[Attended], Any],
+  *,
+  rng: jax.Array | None,
+  packed: bool,
+) -> dict[str, Any]:
+  """Returns the results of `by_layer` in any order."""
   found: dict[str, Any] = {}
   parts: dict[str, Any] = {}
 

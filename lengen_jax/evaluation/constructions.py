@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lengen_jax import errors
 from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import length_curve
 from lengen_jax.models.config import ModelConfig
@@ -66,6 +67,11 @@ def curves(
       in which it is read. Each length divides the longest.
   """
   longest = max(losses)
+  if not any(len(text) >= longest for text in losses[longest]):
+    raise errors.CorpusError(
+      f'no document has {longest} scored tokens; reduce the lengths, or raise '
+      'the number of documents'
+    )
   found: dict[str, dict[int, float]] = {name: {} for name in NAMES}
   for length, texts in losses.items():
     pieces = [

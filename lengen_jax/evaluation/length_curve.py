@@ -113,6 +113,10 @@ def run(
       reason = 'the loss is not finite: the model has diverged'
       yield LengthLoss(length, None, tokens, refused=reason)
       continue
+    if not count_L.any():
+      reason = 'no token is masked; raise eval.windows or eval.lengths'
+      yield LengthLoss(length, None, tokens, refused=reason)
+      continue
     # The last rows of the last batch are padding.
     losses_N = np.concatenate(row_losses)[: len(batch['inputs'])]
     loss = float(total_L.sum() / count_L.sum())

@@ -85,6 +85,8 @@ def measure(
     raise errors.CombinationError(
       'order invariance is measured in one sequence; an encoder_decoder has two'
     )
+  if draws < 1:
+    raise errors.ConfigError(f'draws must be at least 1, got {draws}')
   scored_BxL = np.asarray(batch['weights']) > 0
   rows = np.flatnonzero(scored_BxL.any(1))
   if not rows.size:

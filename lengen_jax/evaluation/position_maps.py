@@ -35,7 +35,7 @@ def by_layer(
   found = attention_weights.by_layer(
     config, scheme, params, batch, _positions, rng=rng
   )
-  return jax.device_get({k: v for k, v in found.items() if v is not None})
+  return {k: jax.device_get(v) for k, v in found.items() if v is not None}
 
 
 def _positions(attended: attention_weights.Attended) -> jax.Array | None:

@@ -25,7 +25,7 @@ def score(
   Raises:
     errors.MetricError: ids do not match, or references are not public.
   """
-  if references and not any(map(any, references.values())):
+  if references and not any(any(x or ()) for x in references.values()):
     raise errors.MetricError(
       f'no id of {task.name} has an answer: those of test splits are not '
       'public; use validation'

@@ -691,3 +691,18 @@ def test_no_file_in_a_bucket(tmp_path, bucket):
     match='cannot list unknown://b: .*check that the bucket exists',
   ):
     run(tmp_path / 'out', 'unknown://b')
+
+
+def test_ids_that_records_cannot_hold(tmp_path):
+  class Special(vocabulary.Bytes):
+    def encode(self, texts):
+      return [np.array([2**16], np.int32) for _ in texts]
+
+  path = tmp_path / 'train.txt'
+  path.write_text('text')
+  vocab = Special()
+  vocab.size = 2**16
+  encoder = encode.Encoder(sources.create('lm'), vocab, 3, tmp_path)
+  piece = encode.Piece(((sources.Part(str(path)), 0, None),))
+  with pytest.raises(errors.CorpusError, match='token id 65536, over the 65,5'):
+    list(encoder.documents(piece))

@@ -677,7 +677,7 @@ def test_a_task_of_somebody_else(folder, tmp_path, monkeypatch):
   untrained = seqio.TaskRegistry.get('theirs').replace(source=source)
   seqio.TaskRegistry.remove('untrained')
   seqio.TaskRegistry.add_provider('untrained', untrained)
-  with pytest.raises(errors.ConfigError, match='no split for training, only'):
+  with pytest.raises(errors.ConfigError, match="no split 'train', only"):
     settings = config('', 'their_tasks:untrained')
     data.load(settings).training(settings, seed=0)
   (tmp_path / 'broken_tasks.py').write_text('import math\nmath.inff\n')

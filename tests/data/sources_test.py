@@ -277,7 +277,9 @@ def test_lines_of_other_names(tmp_path):
   assert read('lm', tmp_path, 'train') == texts(3, 'train')
 
 
-@pytest.mark.parametrize('name', ['train.jsonl.xz', 'train.tar.gz', 'a.7z'])
+@pytest.mark.parametrize(
+  'name', ['train.jsonl.xz', 'train.tar.gz', 'a.7z', 'a.tar.zst']
+)
 def test_compression_that_is_not_supported(tmp_path, name):
   (tmp_path / name).write_bytes(b'packed')
   (tmp_path / 'valid.txt').write_text('text')
@@ -286,6 +288,29 @@ def test_compression_that_is_not_supported(tmp_path, name):
   ):
     read('lm', tmp_path, 'train')
   assert read("lm(pattern='*.txt')", tmp_path, 'validation') == ['text']
+
+
+def test_an_archive_within_an_archive(tmp_path):
+  with zipfile.ZipFile(tmp_path / 'a.zip', 'w') as archive:
+    archive.writestr('train.zip', b'packed')
+  with pytest.raises(errors.CorpusError, match='train.zip is compressed'):
+    read('lm', tmp_path, 'train')
+
+
+def test_records_compressed_in_another_way(tmp_path):
+  write(tmp_path / 'train.jsonl', records(3, 'train'))
+  (tmp_path / 'more.jsonl.xz').write_bytes(b'packed')
+  with pytest.raises(errors.CorpusError, match='more.jsonl.xz is compressed'):
+    read('arxiv', tmp_path, 'train')
+
+
+def test_c4_in_a_folder_named_like_another_corpus(tmp_path):
+  folder = tmp_path / 'multilingual' / 'c4'
+  (folder / 'en').mkdir(parents=True)
+  write(folder / 'en' / 'c4-train.0.json', records(3, 'train'))
+  write(folder / 'en' / 'c4-validation.0.json', records(1, 'validation'))
+  found = sources.create('c4').parts(str(tmp_path / 'multilingual'), 'train')
+  assert len(found) == 1
 
 
 def test_bytes_are_kept(tmp_path):

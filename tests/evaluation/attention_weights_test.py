@@ -333,3 +333,11 @@ def test_a_length_beyond_an_encodings_table_is_refused(windows):
   found = entropies(windows, encoding='learned(max_position=20)')
   assert [bool(one.refused) for one in found] == [False, False, True]
   assert found[2].nats == {} and 'max_position=32' in found[2].refused
+
+
+def test_layers_are_in_the_order_in_which_they_run():
+  config = create(encoding='nope', num_layers=11)
+  found = attention_weights.by_layer(
+    config, STANDARD, filled(config), batch(), lambda attended: attended.q
+  )
+  assert [*found] == [f'layer_{i}' for i in range(11)]

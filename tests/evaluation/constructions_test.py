@@ -2,8 +2,9 @@
 
 import jax
 import numpy as np
+import pytest
 
-from lengen_jax import data, positions
+from lengen_jax import data, errors, positions
 from lengen_jax.data import vocabulary
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.evaluation import constructions, length_curve
@@ -81,3 +82,9 @@ def test_constructions():
     2: (7 + 2.5 + 1.5 + 6 + 1) / 5,
     4: (4.75 + 1.5 + 13 / 3) / 3,
   }
+
+
+def test_documents_that_are_too_short():
+  losses = {2: [np.ones(3)], 4: [np.ones(3)]}
+  with pytest.raises(errors.CorpusError, match='no document has 4 scored'):
+    constructions.curves(losses)

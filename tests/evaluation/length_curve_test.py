@@ -166,6 +166,16 @@ def test_a_diverged_model_says_so(windows):
     assert one.loss is None and 'not finite' in one.refused
 
 
+def test_nothing_masked_says_so(windows, monkeypatch):
+  def unmasked(config, batch, rng):
+    return {**batch, 'weights': np.zeros_like(batch['weights'])}
+
+  monkeypatch.setattr(length_curve.objective, 'masked', unmasked)
+  config = tiny(vocab_size=257, architecture='encoder')
+  for one in run(config, helpers.params_of(config), windows):
+    assert one.loss is None and 'no token is masked' in one.refused
+
+
 @pytest.mark.one_jax
 def test_what_cannot_go_on_says_so(windows):
   _, _, losses = curve(windows, 'learned(max_position=16)', lengths=(16, 64))

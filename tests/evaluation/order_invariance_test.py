@@ -20,7 +20,12 @@ def batch(sizes=None, length=L):
 
 
 def measure(
-  given, scheme=RANDOMIZED, architecture='decoder', packed=False, **fields
+  given,
+  scheme=RANDOMIZED,
+  architecture='decoder',
+  packed=False,
+  draws=2,
+  **fields,
 ):
   fields = {'num_layers': 1, 'architecture': architecture} | fields
   config = helpers.tiny_model(**fields)
@@ -31,7 +36,7 @@ def measure(
     params,
     objective.masked(config, given, jax.random.key(3)),
     seed=5,
-    draws=2,
+    draws=draws,
     packed=packed,
   )
 
@@ -133,3 +138,8 @@ def test_refuses_what_cannot_be_measured(scheme, fields, message):
 def test_refuses_a_batch_without_anything_scored():
   with pytest.raises(errors.ConfigError, match='weight above 0'):
     measure(batch(np.array([1, 1, 1])))
+
+
+def test_refuses_no_draws():
+  with pytest.raises(errors.ConfigError, match='draws must be at least 1'):
+    measure(batch(), draws=0)

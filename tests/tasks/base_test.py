@@ -210,6 +210,15 @@ def test_refuses_rows():
     ('synthetic/selective_copying(data=2)', '0 1 15 15 15'),
     ('synthetic/selective_copying(data=2)', '1 2 0 3 15'),
     ('synthetic/selective_copying(data=2)', '15'),
+    ('chomsky/missing_duplicate_string', '0 1 0 1'),
+    ('chomsky/missing_duplicate_string', '0 2 1 1'),
+    ('chomsky/missing_duplicate_string', '0 2 0 1 1'),
+    ('chomsky/missing_duplicate_string', '0'),
+    ('chomsky/binary_addition', '1 2 1 2 1'),
+    ('chomsky/binary_addition', '2 1 1'),
+    ('chomsky/binary_multiplication', '1 1 1'),
+    ('chomsky/stack_manipulation', '0 2 1'),
+    ('chomsky/stack_manipulation', '2 3'),
   ],
 )
 def test_what_is_no_question_has_no_answer(task, question):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 import heapq
 import itertools
+import os
 import re
 
 from lengen_jax import errors
@@ -30,7 +31,7 @@ def read(path: str = '') -> list[str]:
   if not path:
     return NOISE.split()
   words: list[str] = []
-  for file in readers.files(path):
+  for file in readers.files(os.path.expanduser(path)):
     if not readers.is_records(file):
       words += readers.text(file).decode('utf-8', errors='replace').split()
   if not words:
@@ -40,12 +41,16 @@ def read(path: str = '') -> list[str]:
     )
   # The text repeats.
   parts = sentences(words, 2 * len(words))
-  mean = sum(map(len, parts)) // len(parts)
-  if len(parts) < 2 or mean > _SENTENCE:
+  mean, problem = sum(map(len, parts)) // len(parts), ''
+  if len(parts) < 2:
+    problem = 'do not end'
+  elif mean > _SENTENCE:
+    problem = f'have {mean:,} characters, over {_SENTENCE}'
+  if problem:
     raise errors.CorpusError(
-      f'the sentences of --haystack={path} have {mean:,} characters, over '
-      f'{_SENTENCE}; needles are hidden between sentences, so use a text whose '
-      'sentences end with . ? or ! and a space'
+      f'the sentences of --haystack={path} {problem}; needles are hidden '
+      'between sentences, so use a text whose sentences end with . ? or ! and '
+      'a space'
     )
   return words
 

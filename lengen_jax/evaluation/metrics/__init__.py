@@ -54,8 +54,7 @@ def check_texts(
       raise errors.MetricError(
         f'predictions[{index}] is {reprlib.repr(prediction)}; pass a string'
       )
-    # A string is a sequence of strings, too.
-    several = not isinstance(texts, str) and len(texts)
+    several = isinstance(texts, list | tuple) and len(texts)
     if not (several and all(isinstance(text, str) for text in texts)):
       raise errors.MetricError(
         f'references[{index}] is {reprlib.repr(texts)}; pass a list of one or '

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import chomsky, draws
 from lengen_jax.tasks.base import Length
@@ -39,6 +40,21 @@ class MissingDuplicateString(chomsky.ChomskyTask):
   target_length = 1
 
   HIDDEN, FILL = 2, 3
+
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    x = np.asarray(inputs[0])
+    n, half = len(x), max(len(x) // 2, 1)
+    w = x[: 2 * half]
+    differs = w[:half] != w[half:]
+    is_question = (
+      (w == self.HIDDEN).sum() == differs.sum() == 1
+      and (w != self.FILL).all()
+      and (x[2 * half :] == self.FILL).all()
+    )
+    if not (x.tolist() == [1] if n == 1 else is_question):
+      raise self._not_a_question(text)
+    return inputs
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
@@ -78,6 +94,14 @@ class BinaryTask(chomsky.ChomskyTask):
   vocab_in = 3
   vocab_out = 3
   terminator = SEPARATOR
+
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    n, places = inputs.shape[1], jnp.flatnonzero(inputs[0] == SEPARATOR)
+    is_single = n < 3 and not len(places)
+    if not is_single and not (len(places) == 1 and 0 < places[0] < n - 1):
+      raise self._not_a_question(text)
+    return inputs
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))

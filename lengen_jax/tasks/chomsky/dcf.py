@@ -29,6 +29,14 @@ class StackManipulation(chomsky.ChomskyTask):
   vocab_out = 3
   terminator = 2
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    acts = inputs[0] >= 2
+    # The stack is not empty and precedes the actions.
+    if acts[0] or (acts[:-1] & ~acts[1:]).any():
+      raise self._not_a_question(text)
+    return inputs
+
   def output_length(self, length: Length) -> Length:
     return length + 1
 

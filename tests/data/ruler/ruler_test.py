@@ -210,10 +210,16 @@ def test_prose_of_files(tmp_path):
 
 def test_prose_without_sentences(tmp_path):
   path = tmp_path / 'prose.txt'
-  texts = ['word ' * 900, '句子。' * 900, 'word ' * 900 + 'end. ', 'no end']
-  for text in texts:
+  texts = {
+    'word ' * 900: 'do not end; ',
+    '句子。' * 900: 'do not end; ',
+    'word ' * 900 + 'end. ': 'have 4,504 characters, over 2000',
+    'no end': 'do not end; ',
+  }
+  for text, message in texts.items():
     path.write_text(text)
-    with pytest.raises(errors.CorpusError, match='the sentences of .* have'):
+    message = f'the sentences of .* {message}'
+    with pytest.raises(errors.CorpusError, match=message):
       haystack.read(str(path))
   # The text repeats: one sentence is enough.
   path.write_text('It rained all day.')
