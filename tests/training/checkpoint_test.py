@@ -842,3 +842,13 @@ def test_a_wide_range_of_dtypes(tmp_path):
   checkpoints.close()
   assert_same(restored, state)
   assert checksums.of_tree(restored) == checksums.of_tree(state)
+
+
+def test_a_save_does_not_ask_the_preemption_service(tmp_path, monkeypatch):
+  """It counts calls, and a save would pass the number of the step."""
+  asked = []
+  monkeypatch.setattr(ocp.utils, 'reached_preemption', asked.append)
+  checkpoints = checkpoint.Checkpointer(tmp_path, None)
+  checkpoints.save(make_state(3))
+  checkpoints.close()
+  assert checkpoint.steps(tmp_path) == [3] and not asked
