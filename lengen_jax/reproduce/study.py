@@ -384,10 +384,11 @@ ADVICE = (
   Advice(
     'For a learned function of the distance in a model of text, use an MLP on '
     'the raw distance: it is better at 16 times the training length than at '
-    'the training length, by {}, and better there than FIRE, by {}. Its '
-    'controls, the learning rate (L10) and tasks where distant tokens have to '
-    'be found (L21), are not measured yet. With FIRE, keep the threshold: '
-    'without it, FIRE is worse at twice the length by {}.',
+    'the training length, by {}, and better there than FIRE, by {}. A control, '
+    'the learning rate (L10), is not measured yet. It hardly copies beyond the '
+    'training lengths, in contrast to KERPLE and ALiBi (`study/tasks`). With '
+    'FIRE, keep the threshold: without it, FIRE is worse at twice the length '
+    'by {}.',
     'study/interpolation',
     (
       'code: raw distance @ 16 < @ 1',
