@@ -32,9 +32,8 @@ _SPLIT_WORDS = {
 HELD_OUT = 200
 _TEXT_FILE = re.compile(r'(?:.*\.)?(\w+)\.txt(?:\.gz|\.zst)?')
 # Files that would be read as one text each.
-_PACKED = ('.xz', '.bz2', '.lz4', '.7z', '.rar', '.zip', '.tgz') + (
-  *('.tar', '.tar.gz', '.tar.zst'),
-)
+_ARCHIVES = ('.tar', '.tar.gz', '.tgz', '.tar.zst', '.zip', '.7z', '.rar')
+_PACKED = ('.xz', '.bz2', '.lz4', *_ARCHIVES)
 _TITLE = re.compile(rb' = (?!= ).+ = \s*')
 
 

@@ -123,7 +123,7 @@ def test_docstrings_of_another_version_of_python(tmp_path):
   library(tmp_path)
   with pytest.raises(errors.CorpusError, match='no docstrings for the train'):
     stdlib.read(str(tmp_path), only_docstrings=True)
-  for text in ('match = = 3', 'x = ' + '-' * 100_000 + '1'):
+  for text in ('match = = 3', 'x = ' + '-' * 100_000 + '1', 'x\0'):
     (tmp_path / 'newer.py').write_text(text)
     with pytest.raises(errors.CorpusError, match=r'newer\.py.*data\.path'):
       stdlib.read(str(tmp_path), only_docstrings=True)

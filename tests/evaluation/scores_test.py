@@ -4,7 +4,7 @@ import pytest
 
 from lengen_jax import errors
 from lengen_jax.data import glue, prompts, scrolls
-from lengen_jax.evaluation import scores
+from lengen_jax.evaluation import metrics, scores
 from lengen_jax.evaluation.metrics import superglue
 
 
@@ -268,3 +268,15 @@ def test_average_of_an_unknown_task():
     scores.average({**got, 'scrolls/squad': 1.0})
   with pytest.raises(errors.MetricError, match="did you mean 'qmsum'"):
     scores.average({**got, 'scrolls/qmsun': 1.0})
+
+
+@pytest.mark.parametrize('references', [None, 3, 'text', [], [None]])
+def test_references_must_be_lists_of_strings(references):
+  with pytest.raises(errors.MetricError, match='pass a list of one or more'):
+    metrics.check_texts(['text'], [references])
+
+
+def test_references_that_are_none():
+  task = next(iter(scrolls.TASKS.values()))
+  with pytest.raises(errors.MetricError, match='has an answer'):
+    scores.score(task, {'a': 'text'}, {'a': None})

@@ -332,7 +332,9 @@ def test_teardown(cloud, settings, options):
   cloud.exists()
   assert cloud.run('teardown.sh', stdin='y\n', **settings).returncode == 0
   # What is gone already is as good.
-  assert cloud.run('teardown.sh --yes', **settings).returncode == 0
+  again = cloud.run('teardown.sh --yes', **settings)
+  assert again.returncode == 0
+  assert 'named lengen in z; NAME, ZONE, QUEUED and SLICES' in again.stderr
   kind = 'queued-resources' if options else 'tpu-vm'
   delete = ['compute', 'tpus', kind, 'delete', 'lengen', *options, *COMMON]
   assert cloud.calls == [delete] * 2

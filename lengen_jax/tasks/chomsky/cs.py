@@ -100,7 +100,8 @@ class BinaryTask(chomsky.ChomskyTask):
     n, places = inputs.shape[1], jnp.flatnonzero(inputs[0] == SEPARATOR)
     is_single = n < 3 and not len(places)
     if not is_single and not (len(places) == 1 and 0 < places[0] < n - 1):
-      raise self._not_a_question(text)
+      # Shorter ones have no separator.
+      raise self._not_a_question(text, 5)
     return inputs
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
