@@ -7,8 +7,6 @@ any worker, and the result is read in the order of the pieces.
 
 import collections
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent import futures
-from concurrent.futures import process
 import contextlib
 import dataclasses
 import functools
@@ -21,6 +19,7 @@ import shlex
 import signal
 import threading
 import time
+import traceback
 from typing import Any, NamedTuple
 import uuid
 
@@ -211,65 +210,125 @@ def in_processes(
     errors.CorpusError: a process was killed.
   """
   encoder.folder.mkdir(exist_ok=True)
-  context = multiprocessing.get_context('spawn')
-  alive, mine = context.Pipe(duplex=False)
-  pool = futures.ProcessPoolExecutor(
-    workers,
-    mp_context=context,
-    initializer=_start_worker,
-    initargs=(alive, encoder),
-  )
-  waiting: collections.deque = collections.deque()
+  started: list[_Worker] = []
+  waiting: collections.deque[tuple[Piece, _Worker]] = collections.deque()
   try:
+    for _ in range(workers):
+      started.append(_Worker(encoder))
     # The Nones let the last pieces out.
     for piece in itertools.chain(found, itertools.repeat(None)):
       if piece is not None:
-        waiting.append((piece, pool.submit(_write_piece, piece)))
+        worker = min(started, key=_Worker.unwritten)
+        worker.send(piece)
+        waiting.append((piece, worker))
         if len(waiting) <= _AHEAD * workers:
           continue
       if not waiting:
         break
-      piece, written = waiting.popleft()
-      written.result()
+      piece, worker = waiting.popleft()
+      worker.wait()
       path = encoder.file(piece)
       yield path, functools.partial(read, path)
-    pool.shutdown()
-  except process.BrokenProcessPool:
+  except _KilledError:
     raise errors.CorpusError(
       f'one of {workers} workers was killed, by a signal or for lack of '
       'memory; finished pieces are kept: run the same command again, with a '
       'lower --workers if memory is short'
     ) from None
   finally:
-    # Ends workers that are still at work.
-    mine.close()
-    pool.shutdown(cancel_futures=True)
-    alive.close()
+    for worker in started:
+      worker.end()
 
 
-# Of a worker process.
-_encoder: Encoder
+class _KilledError(Exception):
+  """A process ended early."""
 
 
-def _start_worker(alive: connection.Connection, encoder: Encoder) -> None:
-  global _encoder
-  _encoder = encoder
+@contextlib.contextmanager
+def _detect_kills() -> Iterator[None]:
+  """Raises _KilledError if a pipe has lost its process."""
+  try:
+    yield
+  except (EOFError, ConnectionError):
+    raise _KilledError from None
+
+
+class _Worker:
+  """A process that writes the files of the pieces that it is sent, in order.
+
+  Each process has a pipe of its own and no lock: a ProcessPoolExecutor can
+  hang if one of its processes is killed while another one starts.
+  """
+
+  def __init__(self, encoder: Encoder):
+    context = multiprocessing.get_context('spawn')
+    self._pipe, its_pipe = context.Pipe()
+    self._process = context.Process(
+      target=_work, args=(its_pipe, encoder), daemon=True
+    )
+    self._unanswered = 0
+    # The errors of pieces, or None, that `wait` has not returned.
+    self._answers: collections.deque[Exception | None] = collections.deque()
+    with _detect_kills():
+      self._process.start()
+    # The process has the only copy: reading fails as soon as it has ended.
+    its_pipe.close()
+
+  def send(self, piece: Piece) -> None:
+    """Sends a piece. Raises _KilledError if the process has ended."""
+    with _detect_kills():
+      self._pipe.send(piece)
+    self._unanswered += 1
+
+  def unwritten(self) -> int:
+    """Returns how many of the pieces are not written yet.
+
+    Raises:
+      _KilledError: the process has ended.
+    """
+    while self._pipe.poll():
+      self._receive()
+    return self._unanswered
+
+  def wait(self) -> None:
+    """Waits for the first piece that `wait` has not waited for.
+
+    Raises:
+      _KilledError: the process has ended.
+      Exception: any error of `Encoder.write`.
+    """
+    if not self._answers:
+      self._receive()
+    if error := self._answers.popleft():
+      raise error
+
+  def end(self) -> None:
+    """Ends the process, also if it is at work."""
+    self._process.kill()
+    self._process.join()
+    self._pipe.close()
+
+  def _receive(self) -> None:
+    with _detect_kills():
+      self._answers.append(self._pipe.recv())
+    self._unanswered -= 1
+
+
+def _work(pipe: connection.Connection, encoder: Encoder) -> None:
+  """Writes the pieces that arrive, until the first process has ended."""
   # The first process handles Ctrl-C.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   # Tokenizers of transformers would start a thread per core.
   os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
-  threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-
-
-def _end_with(alive: connection.Connection) -> None:
-  """Ends this process when the first one closes the pipe, or is killed."""
-  with contextlib.suppress(EOFError, OSError):
-    alive.recv()
-  os._exit(1)
-
-
-def _write_piece(piece: Piece) -> None:
-  _encoder.write(piece)
+  with contextlib.suppress(EOFError, ConnectionError):
+    while True:
+      piece = pipe.recv()
+      try:
+        encoder.write(piece)
+        pipe.send(None)
+      except Exception as error:  # Raised again by the first process.
+        error.add_note(traceback.format_exc())
+        pipe.send(error)
 
 
 def with_beam(

@@ -365,6 +365,20 @@ def test_a_killed_worker(tmp_path, small, monkeypatch):
   assert hashes(out) == hashes(tmp_path / 'want')
 
 
+class Stillborn(vocabulary.Bytes):
+  """Kills the process that is sent it."""
+
+  def __reduce__(self):
+    return signal.raise_signal, (signal.SIGKILL,)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_as_it_starts(tmp_path, raw, monkeypatch):
+  monkeypatch.setattr(vocabulary, 'create', lambda spec: Stillborn())
+  with pytest.raises(errors.CorpusError, match='one of 3 workers was killed'):
+    run(tmp_path / 'out', raw, workers=3)
+
+
 @pytest.mark.parametrize('workers', [1, 2])
 def test_a_folder_in_use(tmp_path, raw, workers):
   (tmp_path / 'out').mkdir()
