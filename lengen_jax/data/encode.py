@@ -15,6 +15,7 @@ import itertools
 import multiprocessing
 from multiprocessing import connection
 import os
+import pickle
 import shlex
 import signal
 import threading
@@ -207,19 +208,21 @@ def in_processes(
   """Yields the pieces, whose files are written by processes.
 
   Raises:
-    errors.CorpusError: a process was killed.
+    errors.CorpusError: a process was killed, or ended early.
   """
   encoder.folder.mkdir(exist_ok=True)
   started: list[_Worker] = []
   waiting: collections.deque[tuple[Piece, _Worker]] = collections.deque()
   try:
     for _ in range(workers):
-      started.append(_Worker(encoder))
+      started.append(_Worker())
+    for worker in started:
+      worker.send(encoder)
     # The Nones let the last pieces out.
     for piece in itertools.chain(found, itertools.repeat(None)):
       if piece is not None:
         worker = min(started, key=_Worker.unwritten)
-        worker.send(piece)
+        worker.start_writing(piece)
         waiting.append((piece, worker))
         if len(waiting) <= _AHEAD * workers:
           continue
@@ -229,62 +232,61 @@ def in_processes(
       worker.wait()
       path = encoder.file(piece)
       yield path, functools.partial(read, path)
-  except _KilledError:
+  except _EndedError as error:
+    status = error.args[0]
+    what = (
+      'was killed, by a signal or for lack of memory'
+      if status < 0
+      else f'ended with status {status}; the cause is printed above'
+    )
     raise errors.CorpusError(
-      f'one of {workers} workers was killed, by a signal or for lack of '
-      'memory; finished pieces are kept: run the same command again, with a '
-      'lower --workers if memory is short'
+      f'one of {workers} workers {what}; finished pieces are kept: run the '
+      'same command again, with a lower --workers if memory is short'
     ) from None
   finally:
     for worker in started:
       worker.end()
 
 
-class _KilledError(Exception):
-  """A process ended early."""
-
-
-@contextlib.contextmanager
-def _detect_kills() -> Iterator[None]:
-  """Raises _KilledError if a pipe has lost its process."""
-  try:
-    yield
-  except (EOFError, ConnectionError):
-    raise _KilledError from None
+class _EndedError(Exception):
+  """A process ended early. The argument is its exit status."""
 
 
 class _Worker:
   """A process that writes the files of the pieces that it is sent, in order.
 
   Each process has a pipe of its own and no lock: a ProcessPoolExecutor can
-  hang if one of its processes is killed while another one starts.
+  hang if one of its processes is killed while another one starts. Its first
+  object is the Encoder. As an argument of the process, a large one would block
+  `start` forever if the process is killed before it has read it.
   """
 
-  def __init__(self, encoder: Encoder):
+  def __init__(self) -> None:
     context = multiprocessing.get_context('spawn')
     self._pipe, its_pipe = context.Pipe()
-    self._process = context.Process(
-      target=_work, args=(its_pipe, encoder), daemon=True
-    )
+    self._process = context.Process(target=_work, args=(its_pipe,), daemon=True)
     self._unanswered = 0
     # The errors of pieces, or None, that `wait` has not returned.
-    self._answers: collections.deque[Exception | None] = collections.deque()
-    with _detect_kills():
-      self._process.start()
+    self._answers: collections.deque[BaseException | None] = collections.deque()
+    self._process.start()
     # The process has the only copy: reading fails as soon as it has ended.
     its_pipe.close()
 
-  def send(self, piece: Piece) -> None:
-    """Sends a piece. Raises _KilledError if the process has ended."""
-    with _detect_kills():
-      self._pipe.send(piece)
+  def send(self, sent: Encoder | Piece) -> None:
+    """Sends an object. Raises _EndedError."""
+    with self._running():
+      self._pipe.send(sent)
+
+  def start_writing(self, piece: Piece) -> None:
+    """Sends a piece. Raises _EndedError."""
+    self.send(piece)
     self._unanswered += 1
 
   def unwritten(self) -> int:
     """Returns how many of the pieces are not written yet.
 
     Raises:
-      _KilledError: the process has ended.
+      _EndedError: the process has ended.
     """
     while self._pipe.poll():
       self._receive()
@@ -294,12 +296,12 @@ class _Worker:
     """Waits for the first piece that `wait` has not waited for.
 
     Raises:
-      _KilledError: the process has ended.
+      _EndedError: the process has ended.
       Exception: any error of `Encoder.write`.
     """
     if not self._answers:
       self._receive()
-    if error := self._answers.popleft():
+    if (error := self._answers.popleft()) is not None:
       raise error
 
   def end(self) -> None:
@@ -309,26 +311,52 @@ class _Worker:
     self._pipe.close()
 
   def _receive(self) -> None:
-    with _detect_kills():
+    with self._running():
       self._answers.append(self._pipe.recv())
     self._unanswered -= 1
 
+  @contextlib.contextmanager
+  def _running(self) -> Iterator[None]:
+    try:
+      yield
+    except (EOFError, ConnectionError):
+      self._process.join()
+      raise _EndedError(self._process.exitcode) from None
 
-def _work(pipe: connection.Connection, encoder: Encoder) -> None:
+
+def _work(pipe: connection.Connection) -> None:
   """Writes the pieces that arrive, until the first process has ended."""
   # The first process handles Ctrl-C.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   # Tokenizers of transformers would start a thread per core.
   os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+  threading.Thread(target=_end_with_parent, daemon=True).start()
   with contextlib.suppress(EOFError, ConnectionError):
+    encoder = pipe.recv()
     while True:
-      piece = pipe.recv()
-      try:
-        encoder.write(piece)
-        pipe.send(None)
-      except Exception as error:  # Raised again by the first process.
-        error.add_note(traceback.format_exc())
-        pipe.send(error)
+      pipe.send(_error_of(encoder, pipe.recv()))
+
+
+def _end_with_parent() -> None:
+  """Ends this process when the one that started it has ended."""
+  parent = multiprocessing.parent_process()
+  assert parent is not None
+  parent.join()
+  os._exit(1)
+
+
+def _error_of(encoder: Encoder, piece: Piece) -> BaseException | None:
+  """Writes the file of a piece. Returns an error, which can be pickled."""
+  try:
+    encoder.write(piece)
+  except BaseException as error:  # Raised again by the first process.
+    error.add_note(traceback.format_exc())
+    try:
+      pickle.loads(pickle.dumps(error))
+    except Exception:  # Its type decides.
+      return RuntimeError(f'{type(error).__name__}: {error}')
+    return error
+  return None
 
 
 def with_beam(

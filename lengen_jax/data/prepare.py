@@ -153,7 +153,7 @@ def prepare(
         vocab.copy_to(folder)
       # Incomplete files of workers that were killed.
       for partial in (folder / _PIECES).glob('*.*'):
-        partial.unlink()
+        partial.unlink(missing_ok=True)
       encoder = encode.Encoder(source, vocab, _GROUP, folder / _PIECES, skip)
       opened: Opening = functools.partial(encode.here, encoder)
       if runner:

@@ -365,17 +365,50 @@ def test_a_killed_worker(tmp_path, small, monkeypatch):
   assert hashes(out) == hashes(tmp_path / 'want')
 
 
-class Stillborn(vocabulary.Bytes):
-  """Kills the process that is sent it."""
+class Failing(vocabulary.Bytes):
+  """Ends the process that is sent it, or fails to encode."""
+
+  def __init__(self, how):
+    super().__init__()
+    self._how = how
+    # More than a pipe holds.
+    self._padding = bytes(1 << 20)
 
   def __reduce__(self):
-    return signal.raise_signal, (signal.SIGKILL,)
+    if self._how == 'killed':
+      return kill_oneself, (self._padding,)
+    return super().__reduce__()
+
+  def __setstate__(self, state):
+    self.__dict__.update(state)
+    if self._how == 'exit':
+      sys.exit(3)
+
+  def encode(self, texts):
+    raise UnpicklableError('first', 'second')
+
+
+def kill_oneself(_):
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+class UnpicklableError(Exception):
+  def __init__(self, first, second):
+    super().__init__(f'{first} {second}')
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_as_it_starts(tmp_path, raw, monkeypatch):
-  monkeypatch.setattr(vocabulary, 'create', lambda spec: Stillborn())
-  with pytest.raises(errors.CorpusError, match='one of 3 workers was killed'):
+@pytest.mark.parametrize(
+  'how, error, match',
+  [
+    ('killed', errors.CorpusError, 'one of 3 workers was killed'),
+    ('exit', errors.CorpusError, 'one of 3 workers ended with status 3'),
+    ('encode', RuntimeError, 'UnpicklableError: first second'),
+  ],
+)
+def test_workers_that_fail(tmp_path, raw, monkeypatch, how, error, match):
+  monkeypatch.setattr(vocabulary, 'create', lambda spec: Failing(how))
+  with pytest.raises(error, match=match):
     run(tmp_path / 'out', raw, workers=3)
 
 
