@@ -60,12 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if '--debug' in argv:
       traceback.print_exc()
     else:
-      print(f'lengen: {error}', file=sys.stderr)
+      _show_error(str(error))
     status = error.exit_status
     if error.of_all:
       return status
   except KeyboardInterrupt:
-    print(f'lengen: interrupted{_resuming(argv)}', file=sys.stderr)
+    _show_error(f'interrupted{_resuming(argv)}')
     status = 130
   except (BrokenPipeError, SystemExit) as error:
     # Rich turns BrokenPipeError into SystemExit.
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise
     _discard_output()
     if advice := _resuming(argv):
-      print(f'lengen: the output pipe is closed{advice}', file=sys.stderr)
+      _show_error(f'the output pipe is closed{advice}')
     status = 1
   except OSError as error:
     # Only an error of standard output occurs again.
@@ -85,10 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       _exit_alone(1, show=True)
       raise
     _discard_output()
-    print(
-      f'lengen: cannot write standard output: {error.strerror}'
-      f'{_resuming(argv)}',
-      file=sys.stderr,
+    _show_error(
+      f'cannot write standard output: {error.strerror}{_resuming(argv)}'
     )
     status = 1
   except Exception:
@@ -96,6 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise
   _exit_alone(status)
   return status
+
+
+def _show_error(message: str) -> None:
+  """Prints a message to standard error, if this can be written."""
+  with contextlib.suppress(OSError):
+    print(f'lengen: {message}', file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -156,12 +160,15 @@ def _exit_alone(status: int, show: bool = False) -> None:
   alone = jax is None or not jax.distributed.is_initialized()
   if alone or jax.process_count() == 1:
     return
-  if show:
-    traceback.print_exc()
-  if sys.stdout:
-    sys.stdout.flush()
-  sys.stderr.flush()
-  os._exit(status)
+  try:
+    if show:
+      traceback.print_exc()
+    if sys.stdout:
+      sys.stdout.flush()
+    sys.stderr.flush()
+  finally:
+    # Also if an output cannot be written.
+    os._exit(status)
 
 
 def _check_data(config: Any) -> None:

@@ -4,13 +4,18 @@
 # functions. Sourced by common.sh.
 set -euo pipefail
 
-# cloud_call KIND VERB WORD...: runs a command, or prints it in a dry run.
+# cloud_call KIND VERB WORD...: runs a command, or prints it in a dry run. It
+# fails after $cloud_limit seconds, if this is set.
 cloud_call() {
   local command=(gcloud compute tpus "$@")
   command+=("--project=$PROJECT" "--zone=$ZONE" --quiet)
   if dry_run; then
     quote "${command[@]}" >&4
   else
+    # macOS has no `timeout`.
+    if [[ -n "${cloud_limit:-}" ]] && command -v timeout > /dev/null; then
+      command=(timeout "$cloud_limit" "${command[@]}")
+    fi
     # gcloud must not read the standard input of the script.
     "${command[@]}" < /dev/null
   fi
@@ -66,7 +71,7 @@ cloud_create() {
 # Prints the state as the API names it, or MISSING. Fails if the API does not
 # answer.
 cloud_state() {
-  local error field=state
+  local error field=state cloud_limit=$ANSWER_SECONDS
   if cloud_queued; then
     field=state.state
   fi
@@ -77,7 +82,7 @@ cloud_state() {
   case "$error" in
     *NOT_FOUND*) echo MISSING ;;
     *)
-      say "$error"
+      say "${error:-no answer from gcloud in $ANSWER_SECONDS s}"
       return 1
       ;;
   esac

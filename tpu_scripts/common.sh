@@ -101,7 +101,7 @@ check_settings() {
   for name in SPOT QUEUED DRY_RUN; do
     [[ "${!name}" == [01] ]] || die 2 "$name is '${!name}'; it must be 0 or 1"
   done
-  for name in SLICES FAILURE_LIMIT UNANSWERED_LIMIT; do
+  for name in SLICES FAILURE_LIMIT UNANSWERED_LIMIT ANSWER_SECONDS; do
     [[ "${!name}" =~ ^[1-9][0-9]*$ ]] \
       || die 2 "$name is '${!name}'; it must be 1 or more"
   done
@@ -150,7 +150,7 @@ remote() {
 # Prints one line per worker: lengen-worker HOST STATE EXIT-STATUS SECONDS.
 # Fails unless all workers answer.
 workers() {
-  local lines
+  local lines cloud_limit=$ANSWER_SECONDS
   # A new machine does not have worker.sh yet.
   # shellcheck disable=SC2016
   lines=$(cloud_ssh all 'if [ -f lengen_worker.sh ];'\

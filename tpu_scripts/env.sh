@@ -68,6 +68,7 @@ JAX_COMPILATION_CACHE_DIR}"
 : "${POLL_SECONDS:=60}"
 : "${BACKOFF_SECONDS:=600}"  # between attempts, at most
 : "${WAIT_HOURS:=24}"        # for a machine
+: "${ANSWER_SECONDS:=300}"   # for a request to be answered
 : "${UNANSWERED_LIMIT:=10}"  # consecutive requests without an answer
 : "${FAILURE_LIMIT:=3}"      # consecutive failures, each ...
 : "${FAST_MINUTES:=10}"      # ... within this time of the launch

@@ -122,13 +122,15 @@ class Watchdog:
         self._abort(elapsed)
 
   def _abort(self, elapsed: float) -> None:
-    print(
-      f'lengen: no step for {elapsed:.0f} s, more than train.stall_seconds='
-      f'{self._timeout}; the process ends here, and the same command resumes '
-      'from the last checkpoint. Stacks of its threads:',
-      file=sys.__stderr__,
-      flush=True,
-    )
-    with contextlib.suppress(OSError, ValueError):
+    try:
+      print(
+        f'lengen: no step for {elapsed:.0f} s, more than train.stall_seconds='
+        f'{self._timeout}; the process ends here, and the same command resumes '
+        'from the last checkpoint. Stacks of its threads:',
+        file=sys.__stderr__,
+        flush=True,
+      )
       faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
-    os._exit(1)
+    finally:
+      # Also if standard error cannot be written.
+      os._exit(1)

@@ -249,16 +249,17 @@ class Loop:
     """
     run, config = self.run, self.run.train
     place, batches = run.place, self.batches
-    first, batch = int(state.step), place(batches.next())
     with contextlib.ExitStack() as stack:
+      watchdog = stack.enter_context(faults.Watchdog(config.stall_seconds))
+      first, batch = int(state.step), place(batches.next())
       progress, log, profile = self._reporters(stack, first, batch)
       if unvalidated:
-        self._validate(state, first, log)
+        self._validate(state, first, log, watchdog)
       if first == config.steps:
         return state
-      step_fn = self._compile(state, batch, progress)
+      with watchdog.paused():
+        step_fn = self._compile(state, batch, progress)
       progress.start_clock()
-      watchdog = stack.enter_context(faults.Watchdog(config.stall_seconds))
       # `pause` is the time spent in validation, in seconds.
       pending, began, pause = [], time.monotonic(), 0.0
       for step in range(first + 1, config.steps + 1):
@@ -299,23 +300,32 @@ class Loop:
           raise faults.preempted(self._saved(step))
         if validates:
           paused = time.monotonic()
-          with watchdog.paused():
-            self._validate(state, step, log)
+          self._validate(state, step, log, watchdog)
           pause += time.monotonic() - paused
         if saves and not last:
           batch = place(batches.next())
     return state
 
   def _validate(
-    self, state: state_lib.TrainState, step: int, log: metrics_lib.Log
+    self,
+    state: state_lib.TrainState,
+    step: int,
+    log: metrics_lib.Log,
+    watchdog: faults.Watchdog,
   ) -> None:
     """Validates a step that is saved, or raises PreemptedError."""
+
+    def after_batch() -> None:
+      watchdog.reset()
+      self.preemption.stop(self._saved(step))
+
     found, cost = evaluate.validate(
       run_lib.Trained(self.run, state, seconds=0.0),
       self.corpus,
       f'{self.label}: step {step}',
-      functools.partial(self.preemption.stop, self._saved(step)),
+      after_batch,
     )
+    watchdog.reset()
     self.checkpoints.rate(step, cost)
     # Last: a step whose line has no validation is validated on resumption.
     log.add(step, found)

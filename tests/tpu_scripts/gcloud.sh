@@ -4,6 +4,11 @@
 # does what was asked for: workers are folders, and ssh runs commands in them.
 set -euo pipefail
 
+# Waits for longer than any test. The `sleep` of the tests takes no time.
+hang() {
+  command -p sleep 60
+}
+
 # The next scene; empty where the play is over or has nothing to say.
 play() {
   local scenes=() file="$STUB/plays/$1"
@@ -22,6 +27,7 @@ fail() {
 describe() {
   case "$scene" in
     ERROR) fail 'UNAVAILABLE: The service is currently unavailable.' ;;
+    HANG) hang ;;
     MISSING) rm "$STUB/machine" ;;
     ?*) echo "$scene" > "$STUB/machine" ;;
   esac
@@ -61,6 +67,7 @@ ssh() {
   [[ "$state" == READY || "$state" == ACTIVE ]] || fail "it is $state"
   case "$scene" in
     ERROR) fail 'the connection broke' 255 ;;
+    HANG) hang ;;
     HALF)
       echo 'lengen-worker w0 none - 0'
       fail 'the connection broke' 255

@@ -196,6 +196,15 @@ def test_service_that_does_not_answer(cloud):
   assert cloud.verbs == []
 
 
+def test_requests_that_hang(cloud):
+  status = [RUNNING, 'HANG', RUNNING, DONE]
+  done = watched(cloud, status, ['READY', 'HANG'], ANSWER_SECONDS='1')
+  assert done.returncode == 0, done.stderr
+  assert 'no answer from gcloud in 1 s' in done.stderr
+  assert 'not all workers of lengen answer' in done.stderr
+  assert cloud.verbs == []
+
+
 def test_workers_that_do_not_answer(cloud):
   silent = ['ERROR'] * 3
   done = watched(cloud, [RUNNING, *silent[1:], RUNNING, *silent[1:], DONE])

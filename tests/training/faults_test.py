@@ -3,10 +3,13 @@
 `kill_test.py` kills processes.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sys
+import threading
 import time
 
 import jax
@@ -214,8 +217,9 @@ def test_the_time_of_each_step_counts_alone(
   monkeypatch.setattr(faults.Watchdog, 'reset', count)
   tiny_config.train.log_every = tiny_config.train.checkpoint_every = 8
   loop.train(tiny_config, tmp_path, corpus=corpus)
-  # When it starts, when each step is dispatched, and when each is computed.
-  assert len(resets) == 1 + 2 * tiny_config.train.steps
+  # When it starts, after compiling, when each step is dispatched, and when each
+  # is computed.
+  assert len(resets) == 2 + 2 * tiny_config.train.steps
 
 
 @pytest.fixture
@@ -238,6 +242,20 @@ def test_a_process_that_hangs_ends_and_shows_where(exits, capfd):
   printed = capfd.readouterr().err
   assert 'no step for' in printed and 'train.stall_seconds=0.2' in printed
   assert 'where_it_hangs' in printed
+
+
+def test_a_process_that_hangs_ends_without_standard_error(exits, monkeypatch):
+  with open('/dev/full', 'w') as full:
+    monkeypatch.setattr(sys, '__stderr__', full)
+    monkeypatch.setattr(threading, 'excepthook', lambda _: None)
+    with faults.Watchdog(0.2):
+      end = time.monotonic() + 60
+      while not exits and time.monotonic() < end:
+        time.sleep(0.01)
+    monkeypatch.undo()
+    with contextlib.suppress(OSError):
+      full.close()
+  assert exits[0] == 1
 
 
 @pytest.mark.slow
