@@ -97,7 +97,8 @@ $(SEEDS): study-%: $(READY)
 	  $(BIN)/lengen reproduce study/$$experiment --scale=hours --seeds=$* \
 	    || failed=1; done; exit $${failed:-0}
 
-study: $(SEEDS)
+study: $(READY)
+	-$(MAKE) --keep-going $(SEEDS)
 	for experiment in $(STUDY); do \
 	  $(BIN)/lengen reproduce study/$$experiment --scale=hours || failed=1; \
 	  done; exit $${failed:-0}

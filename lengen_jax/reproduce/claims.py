@@ -1,6 +1,6 @@
 """Statistical tests of claims."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 import math
 import statistics
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ from scipy import stats
 from lengen_jax.analysis.reproduction import UNMEASURED
 from lengen_jax.reproduce.experiment import (
   Claim,
-  common_steps,
   Comparison,
   Operand,
   Results,
@@ -27,20 +26,36 @@ VERDICTS = ('confirmed', 'refuted', DEPENDS, *OPEN)
 _VERDICTS = {'fails': 'refuted', 'unclear': 'not seen', 'holds': 'confirmed'}
 
 
-def judge(claim: Claim, results: Results) -> Results:
+def judge(claim: Claim, results: Results, partial: bool = False) -> Results:
   """Returns a claim with its verdict after all training and at earlier steps.
 
   The verdict is 'depends on training' if the claim is confirmed at one of the
-  steps and refuted at another.
+  steps and refuted at another. The models of a part from which another part of
+  the claim starts are those after all of their training.
+
+  Args:
+    claim: the claim.
+    results: results of its experiment.
+    partial: whether `results` lack rows that the scale has. A claim with
+      comparisons that were not measured can then only be refuted, as where a
+      score of some seed is missing, such as that of a model that diverged.
   """
-  names = _part_names(claim)
+  partial = partial or bool(results.get('rows'))
+  places = _places(claim)
+  names = {name for name, _ in places}
   parts = [part for part in results['parts'] if part['name'] in names]
   results = results | {'parts': parts}
-  judged = _judge(claim, results)
-  # [] if the models were tested once.
-  steps = common_steps(row for part in parts for row in part['rows'])
+  judged = _judge(claim, results, partial)
+  initial = {part.get('init_part') for part in parts}
+  steps = _common_steps(
+    row
+    for part in parts
+    for row in part['rows']
+    if part['name'] not in initial and (part['name'], row['name']) in places
+  )
   verdicts = [
-    _judge(claim, at_step(results, n))['verdict'] for n in range(len(steps))
+    _judge(claim, at_step(results, step, initial), partial)['verdict']
+    for step in steps
   ]
   if steps:
     judged['by_step'] = [list(x) for x in zip(steps, verdicts, strict=True)]
@@ -49,13 +64,32 @@ def judge(claim: Claim, results: Results) -> Results:
   return judged
 
 
-def at_step(results: Results, n: int) -> Results:
-  """Returns results with the scores of the n-th step of trajectories."""
+def _common_steps(rows: Iterable[Results]) -> list[int]:
+  """Returns the steps at which all rows were tested.
+
+  It is [] if they were tested at the last step only, or if this differs.
+  """
+  steps = [row.get('trajectory', {}).get('steps', []) for row in rows]
+  if len({tuple(one[-1:]) for one in steps}) != 1:
+    return []
+  common = set(steps[0]).intersection(*steps)
+  return sorted(common) if len(common) > 1 else []
+
+
+def at_step(
+  results: Results, step: int, kept: Collection[str | None] = ()
+) -> Results:
+  """Returns results with the scores of trajectories at a step.
+
+  Rows that were not tested at this step, and parts that are `kept`, keep those
+  of the last.
+  """
 
   def at(row: Results) -> Results:
-    if 'trajectory' not in row:
+    tested = row.get('trajectory', {'steps': ()})
+    if step not in tested['steps']:
       return row
-    tested = row['trajectory']
+    n = tested['steps'].index(step)
     # Those of the last step do not replace missing ones.
     of_tests = dict.fromkeys(('windows', 'examples'))
     for key in of_tests.keys() & tested.keys():
@@ -63,13 +97,15 @@ def at_step(results: Results, n: int) -> Results:
     return row | of_tests | {'values': [x[n] for x in tested['values']]}
 
   parts = [
-    part | {'rows': [at(row) for row in part['rows']]}
+    part
+    if part['name'] in kept
+    else part | {'rows': [at(row) for row in part['rows']]}
     for part in results['parts']
   ]
   return results | {'parts': parts}
 
 
-def _judge(claim: Claim, results: Results) -> Results:
+def _judge(claim: Claim, results: Results, partial: bool) -> Results:
   """Returns a claim with its verdict and the outcomes of its comparisons.
 
   A comparison is a one-sided t test over seeds, in each direction: it holds,
@@ -89,17 +125,18 @@ def _judge(claim: Claim, results: Results) -> Results:
   their errors have the same causes. Random positions that all examples of a
   batch share are in no term. Failures are corrected for multiple comparisons by
   the method of Holm (1979). Comparisons that a scale omits are not counted; nor
-  are those of means over fewer than half of their parts. Where a user chose
-  rows, a claim with comparisons that were not measured can only be refuted. On
-  data of another kind than the paper's, or below the size that it needs, a
-  claim is not comparable, whatever the outcomes.
+  are those of means over fewer than half of their parts, unless rows or scores
+  are missing, see `judge`. On data of another kind than the paper's,
+  or below the size that it needs, a claim is not comparable, whatever the
+  outcomes.
   """
   tests = [test(results, one) for one in claim.comparisons]
   outcomes = _outcomes(tests)
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   verdict = next(verdicts, UNMEASURED)
   # Some of the rows cannot confirm a claim about others.
-  if results.get('rows') and verdict != 'refuted' and UNMEASURED in outcomes:
+  partial |= any(_lacks_score(results, one) for one in claim.comparisons)
+  if partial and verdict != 'refuted' and UNMEASURED in outcomes:
     verdict = UNMEASURED
   if verdict != UNMEASURED and not comparable(claim, results, results['scale']):
     verdict = 'not comparable'
@@ -130,15 +167,15 @@ def comparable(claim: Claim, results: Results, scale: str) -> bool:
   same_kind = all(
     part.get('same_kind', True)
     for part in results['parts']
-    if part['name'] in _part_names(claim)
+    if part['name'] in {name for name, _ in _places(claim)}
   )
   return same_kind and not (claim.full_size and scale != 'paper')
 
 
-def _part_names(claim: Claim) -> set[str]:
-  """Returns the parts that a claim compares."""
+def _places(claim: Claim) -> set[tuple[str, str]]:
+  """Returns (part, row) of all rows that a claim compares."""
   operands = (x for one in claim.comparisons for x in (one.low, one.high))
-  return {x[0] for x in operands if isinstance(x, tuple)}
+  return {x[:2] for x in operands if isinstance(x, tuple)}
 
 
 class Test(NamedTuple):
@@ -341,6 +378,12 @@ def _scores(results: Results, operand: Operand) -> list[Any] | None:
     return None
   row, n = found
   return [scores[n] for scores in row['values']]
+
+
+def _lacks_score(results: Results, comparison: Comparison) -> bool:
+  """Returns whether a row that was tested lacks the score of some seed."""
+  scores = (_scores(results, x) for x in (comparison.low, comparison.high))
+  return any(each is not None and None in each for each in scores)
 
 
 def _find(

@@ -63,7 +63,8 @@ class LengthCurves(parts.ConfiguredPart):
     scores = []
     for row in self.rows_at(request.scale):
       curves = [found[row.name] for found in by_seed]
-      more = {key: curves[0][key] for key in ('refused', 'folder')}
+      more = {'folder': curves[0]['folder']}
+      more['refused'] = parts.first_reasons(curves)
       more |= _trajectory(curves, score)
       more['windows'] = window_scores(curves, score)
       scores.append(([curve[score] for curve in curves], more))

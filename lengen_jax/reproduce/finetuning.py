@@ -71,7 +71,7 @@ class Finetuning(parts.ConfiguredPart):
           place /= runs_lib.folder(runs[row.name])
           found.append(_finetune(each, place, corpus))
       by_seed = [self._scores(config, one) for one in found]
-      scores.append((by_seed, {'refused': found[0]['refused']}))
+      scores.append((by_seed, {'refused': parts.first_reasons(found)}))
       results += found
     fields: Results = {
       'unit': self.unit,

@@ -377,6 +377,7 @@ class ConfiguredPart(Part):
       commits=sorted({str(r.get('commit', 'unrecorded')) for r in runs}),
       standin=substitute.text if substitute else None,
       same_kind=not substitute or substitute.same_kind,
+      init_part=init['name'] if init else None,
       differences=self.differences(config, request)
       + fields.pop('differences', []),
       train_seconds=sum(one['train_seconds'] for one in runs),
@@ -436,6 +437,15 @@ class ConfiguredPart(Part):
     model = find(init['rows'], row.init_name)
     folder = files.locate(request.root) / init['trained'] / f'seed{seed}'
     return str(folder / model['folder'])
+
+
+def first_reasons(by_seed: Sequence[Results]) -> dict[str, str]:
+  """Returns why columns have no score, for the first seed without one."""
+  return {
+    column: reason
+    for one in reversed(by_seed)
+    for column, reason in one['refused'].items()
+  }
 
 
 def load_config(text: str, scale: str, overrides: Iterable[str]) -> Config:

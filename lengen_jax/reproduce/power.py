@@ -32,11 +32,13 @@ def recorded(
 ) -> tuple[str, Results] | None:
   """Returns earlier results of an experiment, and their file; None if none.
 
-  The scale itself comes first, then the smaller ones; at each, results in
-  `root` come before those in docs/results of a checkout.
+  The scale itself comes first, then the smaller ones; at each, results of the
+  most seeds, and of as many, those in `root` before those in docs/results of a
+  checkout.
   """
   docs = config_file.folder().parent / 'docs' / 'results'
   for each in SCALES[SCALES.index(scale) : SCALES.index('tiny')]:
+    found = []
     for path in (
       root / experiment.name / each / reproduction.RESULTS,
       docs / f'{experiment.name.replace("/", "_")}_{each}.json',
@@ -44,7 +46,10 @@ def recorded(
       if path.exists():
         # A damaged file must not prevent the run that replaces it.
         with contextlib.suppress(errors.WorkdirError):
-          return _short(path), files.read_json(path, ('seeds', 'parts'))
+          read = files.read_json(path, ('seeds', 'parts'))
+          found.append((_short(path), read))
+    if found:
+      return max(found, key=lambda one: len(one[1]['seeds']))
   return None
 
 

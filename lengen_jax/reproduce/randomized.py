@@ -37,6 +37,7 @@ _OURS_CHOMSKY = (
 _PICTURES = experiment.SubstituteData(
   'generated pictures of simple shapes in the format of ImageNet',
   write=pictures.write,
+  same_kind=False,
 )
 _PLAIN, _RANDOM = 'standard', 'randomized(max_position=2048)'
 # Rows that scales with substitute data leave out.

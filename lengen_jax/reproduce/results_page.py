@@ -24,7 +24,7 @@ from lengen_jax.reproduce.experiment import (
   parse_comparisons,
   Results,
 )
-from lengen_jax.reproduce.parts import ConfiguredPart
+from lengen_jax.reproduce.parts import ConfiguredPart, load_config
 from lengen_jax.training import files
 
 _HEAD = """\
@@ -62,17 +62,23 @@ about the tested windows only. In simulations of models that do not differ, a
 comparison holds in at most 5.8 % of the cases, seed by seed in at most 6.1 %,
 and with two seeds and scores of windows in at most 6.8 %. A claim is *refuted*
 if the opposite of a comparison is significant after Holm's correction;
-otherwise it is *not seen*. Comparisons that a scale omits are not counted. A
-claim is *not comparable* where the substitute data has only the format of the
-paper's data, such as template sentences, or where it depends on the paper's
-data, model or hardware and the scale is not `paper`; and *not measured* where
-fewer than half of the parts of a mean were. It *depends on training* where it
-is confirmed at one of the tested steps and refuted at another. The effect is
-the smallest and the largest difference over the comparisons, in the unit of the
-table, each with its 90 % interval; negative differences contradict the claim. A
-comparison holds if its interval is above the claim's margin, which is mostly 0.
-Comparisons that fail are listed below the tables. A claim refuted at `cpu` is
-refuted for models trained for about a minute.
+otherwise it is *not seen*. In simulations with 25 comparisons, a claim about
+models that do not differ is refuted in at most 8 % of the cases with three
+seeds and in 16 % with two; if one of the two models of every comparison has
+nearly all of their variance, in at most 14 % and 39 %. Verdicts at earlier
+steps are not corrected for the number of steps. Comparisons that a scale omits
+are not counted. Where rows are not trained yet, or a model has diverged, a
+claim is refuted or *not measured*. A claim is *not comparable* where the
+substitute data has only the format of the paper's data, such as template
+sentences, or where it depends on the paper's data, model or hardware and the
+scale is not `paper`; and *not measured* where fewer than half of the parts of a
+mean were. It *depends on training* where it is confirmed at one of the tested
+steps and refuted at another. The effect is the smallest and the largest
+difference over the comparisons, in the unit of the table, each with its 90 %
+interval; negative differences contradict the claim. A comparison holds if its
+interval is above the claim's margin, which is mostly 0. Comparisons that fail
+are listed below the tables. A claim refuted at `cpu` is refuted for models
+trained for about a minute.
 
 ± is half the range over seeds. Intervals of percentages include the variance
 over the test examples, which all seeds share, or that due to their number,
@@ -107,9 +113,10 @@ replication are chosen from the earlier results, before it is trained:
   `random` had been seen before the rows `standard` were trained. With these
   seeds, log n makes no row `random` worse after all steps, and S1, sinusoidal,
   stays open: the differences of three seeds, where these leave a claim open,
-  may be due to chance. At eight times the length, log n makes the row
-  `standard` worse, which refutes S8. S1, rope, is refuted by another comparison
-  than expected: at four times the length, random positions are worse.
+  may be due to chance. Each seed masks other tokens of the same windows. At
+  eight times the length, log n makes the row `standard` worse, which refutes
+  S8. S1, rope, is refuted by another comparison than expected: at four times
+  the length, random positions are worse.
 - `warping/tableA`, seeds 3 to 8, rows `rope`, `randomized, 5 M` and
   `randomized, 10 M` of copy, reverse and sort, `alibi` of reverse and sort, and
   `interpolated` of sort, with 1000 test examples of each length in place of
@@ -153,6 +160,10 @@ the results of those with RoPE had been seen. Of `randomized/table1` at `hours`,
 the results of RoPE, sin/cos, SHAPE, ALiBi and KERPLE had been seen before the
 other rows were trained.
 
+The models of `warping/table1` at `hours` were trained twice. The first scores
+of RoPE, `interpolated` and random positions were known when the other rows of
+`warping/table3` were trained; they differ, and the verdicts do not.
+
 Of `fire/table3` at `hours`, one row was trained at the commit named there. The
 rows `fire` and `fire, no threshold` are those recorded for `fire/table4`.
 
@@ -181,13 +192,16 @@ steps were known; for L10 to L17, also the results of `study/biases`,
 scale `hours` before them. The history does not show this for `study/protocol`,
 whose settings and results were committed together.
 
-Some rows of `study/range` and `study/tasks` are those of `warping/tableA`,
-whose results were known before these experiments were trained: RoPE with
-standard positions and with the smallest range on copy and reverse, and ALiBi on
-copy. By the recorded means, L14 does not hold for that range on reverse, and
-L22, copy, holds for ALiBi. The threshold of FIRE on copy and the first
-comparisons of L21, without which two models that fail would confirm it, were
-changed after that, and before any other row was trained.
+Some rows of `study/range` and `study/tasks` have the settings of rows of
+`warping/tableA`, whose results were known before these experiments were
+trained: RoPE with standard positions and with the smallest range on copy and
+reverse, and ALiBi on copy. They are trained again, tested on 1000 instead of
+100 examples of each length; the scores of models of the same seed differ
+between commits and machines. By the means of `warping/tableA`, L14 does not
+hold for that range on reverse, and L22, copy, holds for ALiBi. The threshold of
+FIRE on copy and the first comparisons of L21, without which two models that
+fail would confirm it, were changed after that, and before any other row was
+trained.
 
 In `study/interpolation`, the rows `kerple_log`, `alibi`, `fire` and `fire, L
 from 1/4` are those recorded for `study/biases`. Rows that are left out are not
@@ -301,7 +315,9 @@ def _advice(results: Sequence[Results]) -> list[str]:
   lines: list[str] = []
   for one in study_lib.ADVICE:
     if one.experiment in measured:
-      found = claims.at_step(measured[one.experiment], one.step)
+      found = measured[one.experiment]
+      if one.step is not None:
+        found = claims.at_step(found, one.step)
       parts = reproduce.EXPERIMENTS[one.experiment].parts
       lines_of = (parse_comparisons(x, parts) for x in one.comparisons)
       compared = sum(lines_of, ())
@@ -319,17 +335,22 @@ def _flattened(results: Sequence[Results]) -> list[str]:
   They are those of curves at scale `hours`, at the training length, means over
   seeds. A model that several experiments share is counted once.
   """
-  falls = {}
+  falls: dict[bytes, float] = {}
+  constant = set()
   for found in results:
     for part in found['parts'] if found['scale'] == 'hours' else ():
-      if part['kind'] != 'curves' or part['unit'] == 'perplexity':
+      if part['kind'] != 'curves':
         continue
+      if _has_constant_rate(found['name'], part['name']):
+        constant.add(f'`{found["name"]}`')
       near = part['columns'].index(1)
       rows = [row for row in part['rows'] if 'trajectory' in row]
       # The row that trains a model precedes those that only test it.
       trained = {row['folder']: row for row in reversed(rows)}
       for row in trained.values():
         values = np.array(row['trajectory']['values'], float)[:, -2:, near]
+        if part['unit'] == 'perplexity':
+          values = np.log(values)
         half, last = values.mean(0)
         falls[values.tobytes()] = half - last
   if not falls:
@@ -341,9 +362,22 @@ def _flattened(results: Sequence[Results]) -> list[str]:
     'scale `hours` on this page, whose losses at the training length fall by '
     f'{min(falls.values()):.2f} to {max(falls.values()):.2f}. The learning '
     'rate decays over all steps, so that an earlier step is not the end of a '
-    'shorter training.'
+    'shorter training'
   )
+  if constant:
+    text += f', except in {", ".join(sorted(constant))}, where it is constant'
+  text += '.'
   return [*textwrap.wrap(text, 80), '']
+
+
+def _has_constant_rate(experiment: str, name: str) -> bool:
+  """Returns whether the learning rate of a part does not decay."""
+  (part,) = (
+    x for x in reproduce.EXPERIMENTS[experiment].parts if x.name == name
+  )
+  assert isinstance(part, ConfiguredPart)
+  config = load_config(part.config, 'cpu', [])
+  return config.optimizer.schedule == 'constant'
 
 
 def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
@@ -355,7 +389,23 @@ def _number(pair: tuple[Experiment, Claim]) -> tuple[int, int]:
 def _judged(found: Results) -> list[Results]:
   """Returns the claims of an experiment as now defined, with verdicts."""
   experiment = reproduce.EXPERIMENTS[found['name']]
-  return [claims.judge(one, found) for one in experiment.claims]
+  wanted = {
+    (part.name, row.name)
+    for part in experiment.parts
+    if isinstance(part, ConfiguredPart) and found['scale'] in part.scales
+    for row in part.rows_at(found['scale'])
+  }
+  partial = not wanted <= _rows(found)
+  return [claims.judge(one, found, partial) for one in experiment.claims]
+
+
+def _rows(found: Results) -> set[tuple[str, str]]:
+  """Returns (part, row) of all rows of results."""
+  return {
+    (part['name'], row['name'])
+    for part in found['parts']
+    for row in part['rows']
+  }
 
 
 def _verdict(found: Results, claim: Claim) -> tuple[Any, ...]:
@@ -476,6 +526,27 @@ def _picture(found: Results, part: Results) -> str:
   return _file(found).replace('.json', f'_{name}.png')
 
 
+def _take(found: Results, source: pathlib.Path, path: pathlib.Path) -> None:
+  """Writes results to `path`, unless those there have more seeds or rows."""
+  if path.exists():
+    old = files.read_json(path)
+    fewer = [
+      f'{what} {", ".join(map(str, sorted(lost)))}'
+      for what, lost in (
+        ('seeds', {*old['seeds']} - {*found['seeds']}),
+        ('rows', {': '.join(x) for x in _rows(old) - _rows(found)}),
+      )
+      if lost
+    ]
+    if fewer:
+      print(
+        f'{path} is kept: {source} lacks its {" and its ".join(fewer)}; to '
+        'replace it, delete it'
+      )
+      return
+  files.write_json(path, found)
+
+
 def main(runs: str, docs: str) -> None:
   """Copies results from the folder of runs and writes pages and pictures."""
   folder = pathlib.Path(docs) / 'results'
@@ -486,7 +557,7 @@ def main(runs: str, docs: str) -> None:
     replication = f'{found["scale"]}-replication'
     kept = path.parent.name in (found['scale'], replication)
     if found['scale'] != 'tiny' and kept:
-      files.write_json(folder / _file(found), found)
+      _take(found, path, folder / _file(found))
   for path in folder.glob('*.json'):
     found = files.read_json(path)
     found['claims'] = _judged(found)

@@ -363,13 +363,13 @@ class Advice(NamedTuple):
   Attributes:
     comparisons: lines of comparisons, whose effects are inserted; see
       `experiment.parse_comparisons`.
-    step: index of the tested step, the last by default.
+    step: the tested step; None for the last.
   """
 
   text: str
   experiment: str
   comparisons: tuple[str, ...]
-  step: int = -1
+  step: int | None = None
 
 
 ADVICE = (
@@ -413,7 +413,7 @@ ADVICE = (
     'training length by only {}; L2 has the difference after all steps.',
     'study/biases',
     ('code: fire @ 1 < @ 16',),
-    0,
+    262,
   ),
   Advice(
     'Compare gains from length only between curves of one construction: from '

@@ -1,5 +1,6 @@
 """Comparisons: trains each run and evaluates all on the same tokens."""
 
+import bisect
 from collections.abc import Callable, Sequence
 import functools
 from typing import Any
@@ -172,13 +173,16 @@ def _trajectory(
     except errors.CheckpointError as error:
       print(f'{label}: step {step} is not tested: {error}', flush=True)
       continue
+    tested = {
+      'steps': step,
+      'loss': [one.loss for one in losses],
+      'window_loss': [[*one.window_loss] for one in losses],
+    }
+    # An earlier attempt may have left out a step before the last one.
+    n = bisect.bisect(found['steps'], step)
     found = {
-      'steps': [*found['steps'], step],
-      'loss': [*found['loss'], [one.loss for one in losses]],
-      'window_loss': [
-        *found['window_loss'],
-        [[*one.window_loss] for one in losses],
-      ],
+      key: [*values[:n], tested[key], *values[n:]]
+      for key, values in found.items()
     }
     files.write_json(saved, found)
   return found

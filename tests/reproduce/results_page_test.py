@@ -5,6 +5,8 @@ import json
 import pathlib
 import re
 
+import numpy as np
+
 from lengen_jax import reproduce
 from lengen_jax.reproduce import claims, results_page, study
 from lengen_jax.reproduce import experiment as experiment_lib
@@ -38,7 +40,9 @@ def test_advice_is_supported():
     compared = sum(lines, ())
     assert advice.text.count('{}') == len(compared)
     claim = experiment_lib.Claim('', '', compared)
-    judged = claims.judge(claim, claims.at_step(found, advice.step))
+    if advice.step is not None:
+      found = claims.at_step(found, advice.step)
+    judged = claims.judge(claim, found)
     if 'not measured yet' in advice.text:
       for key in re.findall(r'L[0-9]+', advice.text):
         for line in re.findall(rf'^\| {key}[,| ].*', page, re.M):
@@ -61,7 +65,7 @@ def test_advice_of_results_of_some_rows():
 
 
 def test_models_that_have_flattened():
-  found = {'scale': 'hours', 'parts': []}
+  found = {'name': 'fire/table7', 'scale': 'hours', 'parts': []}
   assert results_page._flattened([found]) == []
   curves = (
     [[2.0, 9.0], [1.5, 9.0], [1.46, 5.0]],
@@ -82,13 +86,23 @@ def test_models_that_have_flattened():
     }
   )
   part = {'kind': 'curves', 'unit': 'x', 'columns': [1, 2], 'rows': rows}
+  part['name'] = 'c4'
   found['parts'] = [part, {'kind': 'sweep', 'rows': rows}]
   # Another experiment shares the models.
   lines = results_page._flattened([found, found, found | {'scale': 'cpu'}])
   assert max(map(len, lines)) <= 80 and lines[-1] == ''
   text = ' '.join(lines)
   assert 'This holds for 1 of the 2 models' in text
+  assert 'fall by 0.04 to 0.24.' in text and 'shorter training.' in text
+  # Perplexities are compared by their logarithms; one rate does not decay.
+  part |= {'name': 'wikitext103', 'unit': 'perplexity'}
+  for row in rows:
+    values = np.exp(row['trajectory']['values'])
+    row['trajectory']['values'] = values.tolist()
+  found['name'] = 'warping/table1'
+  text = ' '.join(results_page._flattened([found]))
   assert 'fall by 0.04 to 0.24.' in text
+  assert 'except in `warping/table1`, where it is constant.' in text
 
 
 def test_results_are_taken_and_shown(tmp_path):
@@ -183,7 +197,7 @@ def test_what_a_scale_leaves_out_is_said():
   assert parts == 'left out: c4'
 
 
-def test_a_replication_is_kept_beside_the_first_results(tmp_path):
+def test_a_replication_is_kept_beside_the_first_results(tmp_path, capsys):
   name = 'fire_table7_hours.json'
   first = json.loads((DOCS / 'results' / name).read_text())
   # The verdict of the replication is about its own scores.
@@ -242,6 +256,19 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path):
   assert f'{order}changes in 2 of 2 places; the best run changes from ' in text
   least = '- runs whose mean score at 512 was less at an earlier step: '
   assert f'{least}without (step 1500)\n' in text and text.count(least) == 1
+  # Recorded results are not replaced by those of fewer seeds or rows.
+  for fewer, lost in (
+    ({'seeds': [3, 4]}, 'seeds 5'),
+    ({'parts': [part | {'rows': rows[:1]}]}, f'rows c4: {rows[1]["name"]}'),
+  ):
+    path = tmp_path / 'runs/fire/table7/hours-replication/reproduction.json'
+    path.write_text(json.dumps(again | fewer))
+    results_page.main(tmp_path / 'runs', tmp_path / 'docs')
+    assert f'{path} lacks its {lost}; to replace it' in capsys.readouterr().out
+    kept = json.loads(
+      (results / 'fire_table7_hours_replication.json').read_text()
+    )
+    assert kept['seeds'] == [3, 4, 5] and len(kept['parts'][0]['rows']) == 2
   again |= {'parts': [part | {'rows': rows[:1]}], 'rows': ['without']}
   assert results_page.left_out(again) == [f'left out of c4: {rows[1]["name"]}']
 

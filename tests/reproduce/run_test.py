@@ -539,9 +539,10 @@ def test_trajectories_of_scores(tmp_path):
   both[1]['rows'][0]['windows'][0]['mean'] = [1.0]
   assert average.run(request, both)['rows'][0]['windows'] == [None, None]
   row['trajectory']['examples'][0] = 'first'
-  results = {'parts': [{'rows': [row]}]}
+  results = {'parts': [{'name': 'mean', 'rows': [row]}]}
+  first = row['trajectory']['steps'][0]
   assert (
-    claims.at_step(results, 0)['parts'][0]['rows'][0]['examples'] == 'first'
+    claims.at_step(results, first)['parts'][0]['rows'][0]['examples'] == 'first'
   )
   # Without the earlier scores of a part, the mean has none.
   del both[1]['rows'][0]['trajectory']
@@ -612,6 +613,68 @@ def test_chosen_rows_do_not_confirm_claims_about_others():
     chosen = claims.judge(claim, found | {'rows': ['low', 'high']})
     wanted = 'not measured' if verdict == 'confirmed' else verdict
     assert chosen['verdict'] == wanted
+
+
+def test_rows_that_are_not_trained_yet_confirm_nothing():
+  claim = experiment_lib.Claim(
+    'X', '', experiment_lib.parse_comparisons('part: low < high|other @ 1')
+  )
+  found = result((1.0, 1.1), (2.0, 2.2))
+  assert claims.judge(claim, found, True)['verdict'] == 'not measured'
+
+
+@pytest.mark.parametrize('missing', [(None, 1.1), (None, None)])
+def test_models_that_diverged_confirm_nothing(missing):
+  claim = experiment_lib.Claim(
+    'X', '', experiment_lib.parse_comparisons('part: low < high|other @ 1')
+  )
+  found = result((1.0, 1.1), (2.0, 2.2))
+  other = {'name': 'other', 'values': [[x] for x in missing]}
+  found['parts'][0]['rows'].append(other)
+  judged = claims.judge(claim, found)
+  assert judged['verdict'] == 'not measured'
+  # Other comparisons still refute.
+  found = result((2.0, 2.2), (1.0, 1.1))
+  found['parts'][0]['rows'].append(other)
+  assert claims.judge(claim, found)['verdict'] == 'refuted'
+
+
+@pytest.mark.parametrize(
+  ('seeds', 'comparisons', 'dominant', 'bound'),
+  [
+    (3, 25, False, 0.08),
+    (2, 25, False, 0.16),
+    (3, 25, True, 0.14),
+    (2, 25, True, 0.39),
+  ],
+)
+def test_refuted_as_rarely_as_stated(seeds, comparisons, dominant, bound):
+  """Models that do not differ, by the bounds of docs/results.md."""
+  rng = np.random.default_rng(0)
+  draws, windows = 3000, 24
+  spread_NxCx2 = np.exp(rng.normal(size=(draws, comparisons, 2)))
+  if dominant:
+    spread_NxCx2[:] = 1.0, 0.05
+  score_NxCx2xS = spread_NxCx2[..., None] * rng.normal(
+    size=(draws, comparisons, 2, seeds)
+  )
+  share = 0.03 if dominant else 0.1
+  true_NxC = share * (spread_NxCx2**2).sum(-1) / seeds
+  noise_NxC = rng.normal(size=true_NxC.shape) * np.sqrt(true_NxC)
+  seen_NxC = rng.chisquare(windows - 1, true_NxC.shape) / (windows - 1)
+  seen_NxC *= true_NxC
+  variance_NxCx2 = score_NxCx2xS.var(-1, ddof=1) / seeds
+  variances = np.concatenate([variance_NxCx2, seen_NxC[..., None]], -1)
+  mean_NxC = score_NxCx2xS.mean(-1) @ [-1, 1] + noise_NxC
+  refuted = 0
+  freedoms = (seeds - 1, seeds - 1, windows - 1)
+  for mean_C, variance_Cx3 in zip(mean_NxC, variances, strict=True):
+    tests = [
+      claims.Test(mean, 0.0, tuple(each), freedoms)
+      for mean, each in zip(mean_C, variance_Cx3, strict=True)
+    ]
+    refuted += 'fails' in claims._outcomes(tests)
+  assert refuted / draws < bound
 
 
 @pytest.mark.parametrize(
@@ -704,16 +767,57 @@ def test_verdicts_along_training(earlier, verdict, text):
   (part,) = found['parts']
   row = part['rows'][0] | {'windows': [{'mean': [0.0], 'noise': 0.0}]}
   row['trajectory'] = {k: row['trajectory'][k] for k in ('steps', 'values')}
-  (at_first,) = claims.at_step({'parts': [{'rows': [row]}]}, 0)['parts']
+  results = {'parts': [part | {'rows': [row]}]}
+  (at_first,) = claims.at_step(results, 1)['parts']
   assert at_first['rows'][0]['windows'] is None
-  # Rows that were tested at other steps have no common history.
+  # The history is that of the steps at which all compared rows were tested.
+  more = part['rows'][1] | {'name': 'other'}
+  more['trajectory'] = more['trajectory'] | {'steps': [1, 3, 4]}
+  part['rows'].append(more)
+  other = experiment_lib.parse_comparisons('part: low < other @ 1')
+  compared = claims.judge(dataclasses.replace(claim, comparisons=other), found)
+  assert [step for step, _ in compared['by_step']] == [1, 4]
+  assert [step for step, _ in claims.judge(claim, found)['by_step']] == [
+    1,
+    2,
+    4,
+  ]
   part['rows'][0]['trajectory']['steps'] = [1, 3, 4]
   head, body = reproduction.trajectory(part)
   assert head[2:] == ['step 1', 'step 2', 'step 3', 'step 4']
   # Each row has a line for one length, and a line for the gap.
-  assert [line.index('–') for line in body] == [3, 3, 4, 4]
+  assert [line.index('–') for line in body] == [3, 3, 4, 4, 3, 3]
+  compared = claims.judge(claim, found)
+  assert [step for step, _ in compared['by_step']] == [1, 4]
+  part['rows'][0]['trajectory']['steps'] = [1, 3, 5]
   judged = claims.judge(claim, found)
-  assert judged['verdict'] == 'confirmed' and 'by_step' not in judged
+  assert judged['verdict'] == verdict.replace(
+    'depends on training', 'confirmed'
+  )
+  assert 'by_step' not in judged
+
+
+def test_models_from_which_others_start_are_those_after_training():
+  """At each step, a finetuned model is compared with the final first one."""
+  claim = experiment_lib.Claim(
+    'X', '', experiment_lib.parse_comparisons('part: low < first: low @ 1')
+  )
+  found = result((1.0, 1.1), (0.0, 0.0))
+  found['parts'].append(result((2.0, 2.2), (0.0, 0.0))['parts'][0])
+  found['parts'][1]['name'] = 'first'
+  for part, earlier in zip(found['parts'], (3.0, 9.0), strict=True):
+    row = part['rows'][0]
+    row['trajectory'] = {
+      'steps': [1, 2],
+      'values': [[[earlier + x], [x]] for (x,) in row['values']],
+    }
+  confirmed = [[1, 'confirmed'], [2, 'confirmed']]
+  assert claims.judge(claim, found)['by_step'] == confirmed
+  found['parts'][0]['init_part'] = 'first'
+  assert claims.judge(claim, found)['by_step'] == [
+    [1, 'refuted'],
+    [2, 'confirmed'],
+  ]
 
 
 def test_scale_hours():

@@ -299,6 +299,13 @@ def test_losses_along_training(tmp_path, tiny_config, monkeypatch, capsys):
   assert 'step 3 is not tested: ' in capsys.readouterr().out
   for one, whole in zip(found['curves'], results['curves'], strict=True):
     assert one['trajectory']['steps'] == [1, 4] and one['loss'] == whole['loss']
+  # If it can be read again, its losses come before those of later steps.
+  late = shutil.copytree(tmp_path / 'again', tmp_path / 'late')
+  tested = {key: values[1:2] for key, values in plain['trajectory'].items()}
+  path = late / runs_lib.folder(runs[0]) / 'trajectory-curve.json'
+  path.write_text(json.dumps(tested))
+  found = compare.compare(tiny_config, late, runs)
+  assert found['curves'][0]['trajectory'] == plain['trajectory']
   # A version without losses of windows wrote them: they are computed anew.
   wrong = {'steps': [1, 3], 'loss': [[0.0, 0.0], [0.0, 0.0]]}
   (folder / 'trajectory-curve.json').write_text(json.dumps(wrong))
