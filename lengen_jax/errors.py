@@ -13,8 +13,8 @@ BUCKET_HINT = (
   '(gcloud auth application-default login)'
 )
 
-# Names of TensorFlow's errors that may pass.
-_TEMPORARY = (
+# Names of TensorFlow's transient errors.
+_TRANSIENT = (
   'AbortedError',
   'DeadlineExceededError',
   'InternalError',
@@ -132,15 +132,15 @@ def shown(value: object) -> str:
 
 
 def again(error: BaseException) -> str:
-  """Returns the fix of an access that may succeed later; '' if it may not.
+  """Returns advice for an error that a retry may resolve, else ''.
 
-  It may where a disk was full, or where an object store, which is used through
-  TensorFlow, did not refuse the access.
+  These are full disks and transient errors of an object store, which is used
+  through TensorFlow.
   """
   kind = type(error)
   if getattr(error, 'errno', None) in (errno.ENOSPC, errno.EDQUOT):
     return 'free some space and run the same command again'
-  if kind.__module__.startswith('tensorflow.') and kind.__name__ in _TEMPORARY:
+  if kind.__module__.startswith('tensorflow.') and kind.__name__ in _TRANSIENT:
     return 'run the same command again'
   return ''
 

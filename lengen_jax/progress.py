@@ -28,8 +28,8 @@ class Progress:
     """Starts the clock.
 
     Lines start with `label`. `total` includes the `first` steps completed
-    before a resume. `what` names a step. The rate is in `unit`, for example
-    'tokens', of which a step has `per`.
+    before a resume. `what` names a step. The rate is in `unit` per second, for
+    example 'tokens'. A step has `per` units.
     """
     self._label, self._total, self._what = label, total, what
     self._unit, self._per, self._first = unit, per, first

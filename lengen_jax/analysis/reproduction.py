@@ -369,7 +369,7 @@ def _least_before_the_last(
 ) -> dict[str, int]:
   """Returns the step of the least score at the longest length, by row.
 
-  Rows have none whose score is least at the last step, or missing at some step.
+  Omits rows whose score is least at the last step or missing at some step.
   """
   found = {}
   for name, one in zip(names, tested, strict=True):

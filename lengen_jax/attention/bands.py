@@ -70,4 +70,5 @@ def may_meet(
   """Returns whether a tile may have pairs of a band; False if it has none."""
   nearest = q_places.min(1) - k_places.max(1)
   farthest = q_places.max(1) - k_places.min(1)
-  return ((limits[0] <= farthest) & (nearest < limits[1])).any()
+  # Places that are NaN do not hide the others of their tile.
+  return (~(farthest < limits[0]) & ~(nearest >= limits[1])).any()

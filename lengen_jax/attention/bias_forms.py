@@ -5,8 +5,8 @@ translation-invariant bias is one number per head and distance: a *strip* of
 them, skewed, is the tile, exactly. FIRE's bias also depends on the query's
 position, but slowly: an *anchored* tile interpolates (`BiasFn.row_weights`)
 between strips of every 32nd query. The first 128 queries are exact. A bias
-linear in positions per head is one number per head and *key*, because softmax
-ignores what all keys of a query share.
+linear in positions per head is one number per head and *key*, because a term
+that is equal for all keys of a query cancels in the softmax.
 
 These are the tiles of `blockwise`, which computes strips for each tile. Kernels
 read tables, whose anchors must be fewer (`fused.anchors`). Measured for FIRE
@@ -101,7 +101,7 @@ def tile(
 def interpolation_weights(
   bias: encodings.BiasFn, first_B: Array, index_Q: Array, spacing: int
 ) -> Array:
-  """Returns how far queries are from the anchor before to the one after.
+  """Returns weights of queries: 0 at the anchor before, 1 at the one after.
 
   Anchors are `spacing` queries apart, from query 0 on, whose position in each
   row is `first_B`. The result, float32 `[B, Q]`, is for keys up to the query;

@@ -49,8 +49,10 @@ class Plan(NamedTuple):
 def make_plan(call: AttentionCall) -> Plan:
   """Returns how a call is computed, with blocks of at most its tokens."""
   contiguous = call.contiguous and call.queries.index.shape[0] == 1
-  # With a sink, a constant per query would change the softmax.
+  # With a sink, a constant per query would change the softmax; bands may be
+  # merged with one.
   per_key = call.queries.learned is not None and call.sink_logits is None
+  per_key &= call.mask.band is None
   form = bias_forms.choose(call.bias, call.bias_form, contiguous, per_key)
   by_pair = call.bias if form != 'keys' else None
   size = block_size(by_pair, call.q.shape[3])

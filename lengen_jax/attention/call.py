@@ -9,6 +9,7 @@ Shapes: B batch, Q queries, K keys, N either, H heads, G key heads, D head_dim.
 
 from collections.abc import Callable
 import dataclasses
+import math
 import numbers
 from typing import Any
 
@@ -153,6 +154,17 @@ class AttentionCall(struct.PyTreeNode):
     ):
       if value is not None:
         checks.check_integers(name, value, [shape])
+    # In a narrower dtype, the number of keys may wrap around.
+    queries, keys = (
+      side.replace(
+        **{
+          name: jnp.asarray(value, jnp.int32)
+          for name in ('segment_ids', 'lengths')
+          if (value := getattr(side, name)) is not None
+        }
+      )
+      for side in (queries, keys)
+    )
     if (queries.segment_ids is None) != (keys.segment_ids is None):
       raise errors.ConfigError(
         'pass both q_segment_ids and k_segment_ids, or neither'
@@ -167,6 +179,9 @@ class AttentionCall(struct.PyTreeNode):
       raise errors.ConfigError(
         f'logit_cap must be a positive number or None, got {cap!r}'
       )
+    for name, value in (('scale', scale), ('logit_cap', cap)):
+      if value is not None and not math.isfinite(value):
+        raise errors.ConfigError(f'{name} must be finite, got {value}')
     checks.check_sink_logits(self.sink_logits, num_heads)
     for band in self.bands:
       checks.check_band(band, self.q.shape, self.k.shape)
@@ -185,6 +200,9 @@ class AttentionCall(struct.PyTreeNode):
         raise errors.ConfigError(
           f'only one of q_positions and k_positions is {name}; pass both {name}'
         )
+    for term in (self.bias, self.content):
+      for given in (q_positions, k_positions):
+        checks.check_term(term, given, packed=queries.segment_ids is not None)
     if len(q_positions.shape) != len(k_positions.shape):
       q_positions = jnp.atleast_2d(q_positions)
       k_positions = jnp.atleast_2d(k_positions)

@@ -77,6 +77,25 @@ def tiles_refused(
   return None
 
 
+def check_term(term: Any, positions: Any, packed: bool) -> None:
+  """Raises CombinationError unless a term of an encoding supports a call.
+
+  Args:
+    term: a BiasFn or ContentFn; others are not checked.
+    positions: checked positions of queries or keys.
+    packed: whether rows have segments.
+  """
+  if not isinstance(term, encodings.BiasFn | encodings.ContentFn):
+    return
+  encodings.check_positions(term.encoding, positions)
+  if packed and not term.encoding.tileable:
+    raise errors.CombinationError(
+      f'{specs.describe(term.encoding)} depends on the number of keys and does '
+      'not support packed or padded rows, such as those of generated tasks; '
+      'leave out segment_ids, or create the encoding without official_compat'
+    )
+
+
 def check_mask(mask: visibility.Mask) -> None:
   """Raises unless `causal` is a bool, and window and sinks are in range."""
   if not isinstance(mask.causal, bool | np.bool_):

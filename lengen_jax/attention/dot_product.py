@@ -41,7 +41,7 @@ def _over_mesh(attend: Attend, around: Any = None) -> Attend:
     chosen = ring.choose(call, axis, parts) if around else None
     queries, keys = call.queries.indexed(), call.keys.indexed()
     call = call.replace(queries=queries, keys=keys)
-    if axis is not None:
+    if parts > 1:
       # Each device has other queries first.
       call = call.replace(q_offset=None)
     specs = call.specs('length' if chosen else None)
@@ -109,14 +109,16 @@ def dot_product_attention(
 
   Masks depend on index, segment and length only, never on positions, which may
   repeat; those of bands depend on places. Logits and softmax are float32. Fully
-  masked queries output zero.
+  masked queries output zero. Only the reference has forward-mode and second
+  derivatives.
 
   Args:
     q: `[B, Q, H, D]`.
     k: `[B, K, G, D]`; H is a multiple of G, query head h reads head h G // H.
     v: `[B, K, G, D]`.
     bias: a function of positions, `BiasFn`; for the reference also any function
-      of positions, or a float32 array that broadcasts to `[B, H, Q, K]`.
+      of positions, or a float32 array that broadcasts to `[B, H, Q, K]`. Its
+      values are finite; -1e9 masks a pair.
     content: a `ContentFn`, a function of contents and positions.
     bands: each `Band` has its own queries and keys, in place of q and k, for
       the pairs in it. Pairs in no band are masked.

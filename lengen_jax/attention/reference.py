@@ -6,6 +6,7 @@ import jax
 from jax import Array
 import jax.numpy as jnp
 
+from lengen_jax import encodings
 from lengen_jax.attention import bands, checks
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall
@@ -37,7 +38,10 @@ def attend(call: AttentionCall) -> Array:
   bias = call.bias
   if bias is not None:
     if callable(bias):
-      bias = bias(q_positions, k_positions)
+      given = q_positions, k_positions
+      if not isinstance(bias, encodings.BiasFn):
+        given = tuple(getattr(x, 'value', x) for x in given)
+      bias = bias(*given)
       checks.check_bias_shape(bias, logits_BxHxQxK.shape)
     logits_BxHxQxK += bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
   if visible_BxHxQxK is not None:

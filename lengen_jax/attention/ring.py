@@ -38,7 +38,7 @@ Tokens = tuple[Any, ...]
 class Ring(NamedTuple):
   """Devices that share the tokens of each row."""
 
-  axis: str  # Axis of the mesh.
+  axis: str | tuple[str, ...]  # Axis of the mesh, or several.
   devices: int
   # Number of devices whose keys a query may see.
   steps: int
@@ -54,7 +54,9 @@ class Ring(NamedTuple):
     return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axis, pairs), tree)
 
 
-def choose(call: AttentionCall, axis: str | None, devices: int) -> Ring | None:
+def choose(
+  call: AttentionCall, axis: str | tuple[str, ...] | None, devices: int
+) -> Ring | None:
   """Returns the ring for a call of whole rows; None to gather the keys.
 
   A ring needs queries and keys of the same tokens, and whole blocks of them on
@@ -62,7 +64,7 @@ def choose(call: AttentionCall, axis: str | None, devices: int) -> Ring | None:
   """
   q_length, k_length = call.q.shape[1], call.k.shape[1]
   whole = q_length == k_length and q_length % devices == 0
-  if devices == 1 or not whole or call.q_offset != 0:
+  if axis is None or devices == 1 or not whole or call.q_offset != 0:
     return None
   n = q_length // devices
   mask, steps, pieces = call.mask, devices, 1
@@ -74,7 +76,7 @@ def choose(call: AttentionCall, axis: str | None, devices: int) -> Ring | None:
   sizes = {size for plan in plans for size in (plan.block_q, plan.block_k)}
   for count in (pieces, 1):
     if all(n // count <= size or n // count % size == 0 for size in sizes):
-      return Ring(str(axis), devices, steps, count)
+      return Ring(axis, devices, steps, count)
   return None
 
 
@@ -261,8 +263,9 @@ def _over_pieces(
     pair = call.replace(
       q=q, k=k, v=v, queries=of_queries, keys=of_keys, logit_scale=logit_scale
     )
-    # Of pieces that do not meet, a block of keys per block of queries is
-    # computed: less than a copy of `carry`, which a condition would need.
+    # A pair of pieces without a visible pair still computes one block of keys
+    # per block of queries. This costs less than the copy of `carry` that
+    # `lax.cond` would make.
     return function(pair, carry, a, b)
 
   return jax.lax.fori_loop(0, ring.pieces**2, of_pair, carry)

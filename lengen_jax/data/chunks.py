@@ -57,7 +57,8 @@ class ChunkedBatches(windows.Batches):
     self._rows = windows.host_rows(batch_size, host)
 
   def next(self) -> dict[str, np.ndarray]:
-    # A function of batch and row for any hosts, and not the draws of an order.
+    # Draws depend on seed, batch and row, not on the number of hosts. The last
+    # key separates them from those of the order.
     draw = np.random.Generator(
       np.random.Philox([self._seed, self._batches.next_index, 1])
     )

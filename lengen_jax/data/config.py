@@ -88,8 +88,9 @@ class DataConfig:
           getattr(self, field) != type(self).__dataclass_fields__[field].default
         ):
           raise errors.ConfigError(
-            f'data.{field}={getattr(self, field)!r} means nothing where '
-            f'data.source={self.source!r}; leave it, or set data.source'
+            f'data.{field}={getattr(self, field)!r} has no effect with '
+            f'data.source={self.source!r}; remove it, or set another '
+            'data.source'
           )
     if self.source == 'seqio' and not self.task:
       raise errors.ConfigError(

@@ -35,7 +35,7 @@ from lengen_jax.data import remote, sources, vocabulary
 _PIECE_BYTES = 1 << 23
 # Pieces that are encoded ahead of the one that is read, per worker.
 _AHEAD = 2
-# Seconds between two looks at the files that Beam writes.
+# Polling interval for the files that Beam writes, in seconds.
 _POLL = 0.2
 
 
@@ -218,7 +218,7 @@ def in_processes(
       started.append(_Worker())
     for worker in started:
       worker.send(encoder)
-    # The Nones let the last pieces out.
+    # The Nones drain the pieces in progress.
     for piece in itertools.chain(found, itertools.repeat(None)):
       if piece is not None:
         worker = min(started, key=_Worker.unwritten)
@@ -269,7 +269,8 @@ class _Worker:
     # The errors of pieces, or None, that `wait` has not returned.
     self._answers: collections.deque[BaseException | None] = collections.deque()
     self._process.start()
-    # The process has the only copy: reading fails as soon as it has ended.
+    # The process has the only copy of this end: reading raises EOFError when it
+    # has ended.
     its_pipe.close()
 
   def send(self, sent: Encoder | Piece) -> None:

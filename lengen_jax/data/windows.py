@@ -193,7 +193,7 @@ class EvaluationWindows:
 
     `count` returns the number of words of a text.
     """
-    # A word that the token before continues begins there.
+    # Does not count a word that begins in the preceding token.
     return sum(
       count(self._vocab.decode(window)) - count(self._vocab.decode(window[:1]))
       for window in self._windows

@@ -290,7 +290,9 @@ class FromFunction(Encoding):
 
   Attributes:
     function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`; it may
-      close over no traced array.
+      close over no traced array. Each value depends on the two positions of its
+      pair only: in long rows, the function gets a block of queries and of keys
+      at a time.
   """
 
   function: Callable | None = None
@@ -309,6 +311,12 @@ class FromFunction(Encoding):
     if not hasattr(bias, 'astype'):
       raise errors.ConfigError(
         f'the bias function returned {bias!r:.40}; it must return an array'
+      )
+    if bias.dtype == bool:
+      raise errors.ConfigError(
+        'the bias function returned bool; it must return numbers, which are '
+        'added to the logits. For a mask, use causal, window or segment_ids, '
+        'or jnp.where(mask, 0.0, -1e9)'
       )
     return bias.astype(jnp.float32)
 

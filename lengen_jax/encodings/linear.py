@@ -12,8 +12,8 @@ class Linear(base.Encoding):
   """b_h(i, j) = -s_h (p_i - p_j); bidirectionally -s_h |p_i - p_j|.
 
   With the contextual positions `forget` and s = 1, attention is that of the
-  Forgetting Transformer. The bias of a query is the same for all its keys but
-  for s_h p_j, a bias per key.
+  Forgetting Transformer. The term s_h p_i is equal for all keys of a query and
+  cancels in the softmax; the other one, s_h p_j, is a bias per key.
 
   Source: Lin et al. (2025), arXiv:2503.02130, eq. 5.
 

@@ -24,7 +24,7 @@ Encoded = tuple[jax.Array, Array | None]
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """One layer. Flax does not bind an encoding in a dataclass."""
+  """Modules and options of a layer. Flax binds no submodule of a dataclass."""
 
   # Unbound; 'nope' if the encoding acts at the input of the model.
   encoding: encodings.Encoding

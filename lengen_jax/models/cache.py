@@ -27,9 +27,10 @@ class Cache(struct.PyTreeNode):
 
   Attributes:
     layers: keys `[B, G, D, P]`, values `[B, G, P, D]` and contextual positions
-      of each layer, with G key heads and P slots; see `layers.LayerCache`. A
-      product with queries or weights reads keys and values in order. Keys are
-      unrotated if their angles may change or depend on contents.
+      of each layer, with G key heads and P slots; see `layers.LayerCache`. In
+      this layout, the products with queries and attention weights read memory
+      sequentially. Keys are unrotated if their angles may change or depend on
+      contents.
     positions: `[1 or B, P]`, `[layers, 1 or B, P]`, or Distances, of all slots.
     length: int32 `[B]`, number of tokens in each row.
     planned: int32 `[B, 1]`, planned length of each row.

@@ -383,7 +383,8 @@ def _chunks(
   size = min(size, attention.MAX_REACH)
   chunk = jnp.asarray(tokens.index // size)
   if ids is not None:
-    # Of the row, in which chunks and segments begin at multiples of the size.
+    # Chunks are numbered over the row. One begins where the index in the
+    # segment is a multiple of the size.
     chunk = jnp.cumsum(tokens.index % size == 0, axis=1)
   chunk_BxQ = jnp.broadcast_to(chunk, (batch, chunk.shape[1]))
   if cache is None:
@@ -410,15 +411,9 @@ def _put(slots: jax.Array, index_BxQ: Any, new: jax.Array) -> jax.Array:
 
 
 def _check_tokens(encoding: encodings.Encoding, tokens: Tokens) -> None:
-  """Checks that an encoding supports the positions and segments of a layer."""
+  """Checks that an encoding supports the positions of a layer."""
   tokens_lib.check_one_layer(tokens.positions)
   encodings.check_positions(encoding, tokens.positions, tokens.index.shape[1])
-  if tokens.segment_ids is not None and not encoding.tileable:
-    raise errors.CombinationError(
-      f'{specs.describe(encoding)} depends on the number of keys and does '
-      'not support packed or padded rows, such as those of generated tasks; '
-      'leave out segment_ids, or create the encoding without official_compat'
-    )
 
 
 def _write(slots: jax.Array, index_BxQ: Any, new: jax.Array, axis: int) -> Any:

@@ -94,7 +94,7 @@ class MLP(nn.Module):
 
 
 class Experts(nn.Module):
-  """Mixture of MLPs with gated activations, of which each token uses the best.
+  """Mixture of experts: MLPs with gated activations and top-k routing.
 
   A router computes a logit per expert. The output is the sum of the outputs of
   the `per_token` experts with the largest logits, weighted by the softmax of

@@ -126,11 +126,11 @@ def in_32_bits(positions: Any) -> Any:
 
 
 def take(positions: Array | Distances, index: Array) -> Array | Distances:
-  """Selects positions at row indices `[1 or B, N]`.
+  """Selects positions at row indices `[1 or B, N]`; others are clipped.
 
   Positions are `[1 or B, L]`, `[R, 1 or B, L]` or Distances.
   """
   if isinstance(positions, Distances):
     return positions.at(index)
   index = index if positions.ndim == 2 else index[None]
-  return jnp.take_along_axis(positions, index, axis=-1)
+  return jnp.take_along_axis(positions, index, axis=-1, mode='clip')

@@ -103,7 +103,7 @@ def _checked(
   seeds = experiment.seeds_at(scale) if seeds is None else tuple(seeds)
   if not seeds or len(set(seeds)) < len(seeds):
     raise errors.ConfigError(
-      f'seeds {seeds} must be at least one, each once; change --seeds'
+      f'--seeds requires at least one seed, each once; got {seeds}'
     )
   parts = [part for part in experiment.parts if scale in part.scales]
   if not parts:

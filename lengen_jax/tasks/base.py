@@ -57,7 +57,7 @@ class Task:
   # Whether there is a target at each token of the input. Otherwise targets
   # follow the input.
   tags = False
-  # Whether inputs of one nominal length have one number of tokens.
+  # Whether all inputs of a nominal length have the same number of tokens.
   equal_lengths = True
   # Number of roles of a token; see `roles`.
   num_roles = 0

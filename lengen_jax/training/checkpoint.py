@@ -411,8 +411,8 @@ def _manager(
     raise errors.CheckpointError(
       f'cannot open {folder}: {multihost.first_line(error)}'
     ) from error
-  # It would ask the service of `faults.Preemption` by the number of the step,
-  # and not by that of the call.
+  # Orbax would query the preemption service with the step number.
+  # `faults.Preemption` uses the number of the call.
   manager.reached_preemption = lambda step: False
   return manager
 

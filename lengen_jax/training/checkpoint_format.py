@@ -232,8 +232,8 @@ def _check_fits(
   ]
   if lines and not cast:
     raise errors.CheckpointError(
-      f'{where} has other dtypes: {_first(lines)}; they are converted only if '
-      'restored with cast=True'
+      f'{where} has other dtypes: {_first(lines)}; set those of the config as '
+      'they were, or restore with cast=True to convert them'
     )
 
 

@@ -139,8 +139,8 @@ class TaskEvalConfig:
     score: one of SCORES, by which runs are ranked.
     by: 'teacher_forcing', where a model reads the earlier targets, or
       'generation', where a decoder reads its own greedy answer and has no loss.
-    operand_examples: sequences for the part of right answers by the digits of
-      both operands, of arithmetic tasks with two operands; 0 for none. Each
+    operand_examples: number of sequences for the accuracy by the digits of both
+      operands, of arithmetic tasks with two operands; 0 for none. Each
       operand has from one to the longest of `lengths` digits.
     steps: steps of training after which models are tested, beside the last.
   """

@@ -27,8 +27,8 @@ class Preemption:
 
   # Numbers the calls, also those of earlier trainings in this process.
   _calls = itertools.count(1)
-  # If a training ends with the step at which to stop, the next one stops, such
-  # as the next run of a comparison.
+  # Whether SIGTERM arrived in the last step of a training. The next training of
+  # this process then stops, such as the next run of a comparison.
   _pending = False
 
   def __init__(self) -> None:

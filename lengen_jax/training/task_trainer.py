@@ -60,8 +60,8 @@ class TaskTrainer:
     self.task = tasks.create(config.task)
     if self.config.model.get('scan_layers'):
       raise errors.ConfigError(
-        'model.scan_layers=True is for models of many layers, and sweeps train '
-        'none; set it to False, which does not change scores'
+        'sweeps do not support model.scan_layers=True; set it to False, which '
+        'does not change scores'
       )
     train, test = self.config.train, self.config.eval
     for length in test.lengths:
@@ -137,7 +137,7 @@ class TaskTrainer:
     return self._test(points.params, jnp.int32(length), width=width)
 
   def test_operands(self, points: Points) -> dict[str, np.ndarray]:
-    """Returns the parts of right answers by the digits of both operands.
+    """Returns the accuracy by the digits of both operands.
 
     Each operand has from 1 to N digits, where N is the longest of
     `eval.lengths`; models read the earlier targets. At [i, j] are operands of

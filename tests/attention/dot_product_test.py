@@ -7,6 +7,8 @@ import pytest
 
 from lengen_jax import attention, encodings, errors, positions
 from lengen_jax.attention import dot_product
+from lengen_jax.training import config as config_lib
+from lengen_jax.training import sharding
 
 B, Q, K, H, D = 2, 5, 7, 4, 3
 
@@ -286,6 +288,8 @@ def test_refuses_functions_that_give_other_shapes():
     ({'bands': ('rope',)}, 'tuple of encodings.Band, got .*rope'),
     ({'bands': 5}, 'tuple of encodings.Band, got 5'),
     ({'bias': lambda *_: None}, r'returned None; .* of shape \(2, 3, 3\)'),
+    ({'logit_cap': np.inf}, 'logit_cap must be finite, got inf'),
+    ({'scale': np.nan}, 'scale must be finite, got nan'),
   ],
 )
 def test_refuses_values_of_other_types(options, message):
@@ -307,6 +311,62 @@ def test_refuses_nothing():
   x = jnp.zeros((1, 3, 2, 4))
   with pytest.raises(errors.ConfigError, match='must not be empty'):
     attention.dot_product_attention(x, x[:, :0], x[:, :0], causal=False)
+
+
+@pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
+@pytest.mark.parametrize('dtype', [np.uint8, np.int8, np.int16])
+def test_integers_of_any_width(implementation, dtype, assert_close):
+  """The number of keys does not fit into one byte."""
+  length = 300
+  q, k, v = arrays((2, length, 1, 4), (2, length, 1, 4))
+  for causal, names in (
+    (False, ['k_lengths']),
+    (True, ['q_segment_ids', 'k_segment_ids']),
+  ):
+    value = np.array([100, 40])
+    if len(names) == 2:
+      value = np.sort(np.arange(2 * length).reshape(2, -1) % 100, 1)
+    got, want = (
+      attend(
+        q,
+        k,
+        v,
+        causal=causal,
+        implementation=implementation,
+        **dict.fromkeys(names, value.astype(each)),
+      )
+      for each in (dtype, np.int32)
+    )
+    assert np.abs(want).min(-1).max() > 0
+    np.testing.assert_array_equal(got, want)
+
+
+def test_functions_get_positions_per_head_as_an_array():
+  spy, given = Spy(), jnp.ones((B, Q, H))
+  attend(bias=spy, q_positions=given, k_positions=jnp.ones((B, K, H)))
+  np.testing.assert_array_equal(spy.positions[0], given)
+
+
+@pytest.mark.parametrize('devices, kept', [({'data': 2}, True), ({}, False)])
+def test_offsets_of_whole_rows_are_known_on_each_device(devices, kept):
+  """Kernels then skip keys after the queries."""
+  found = []
+  layout = sharding.Layout.create(
+    config_lib.MeshConfig(**(devices or {'sequence': 2})), 2, jax.devices()[:2]
+  )
+
+  def attend(call):
+    found.append(call.q_offset)
+    return call.q
+
+  with layout.scope(), pytest.MonkeyPatch.context() as patch:
+    implementations = {'pallas': dot_product._over_mesh(attend)}
+    patch.setattr(dot_product, 'IMPLEMENTATIONS', implementations)
+    x = jnp.zeros((2, 4, 2, 4))
+    attention.dot_product_attention(
+      x, x, x, causal=True, implementation='pallas'
+    )
+  assert found == [0 if kept else None]
 
 
 @pytest.mark.parametrize('implementation', ['reference', 'blockwise'])

@@ -187,8 +187,31 @@ def test_far_positions_per_head_in_bfloat16(spec):
       },
       'positions of tokens',
     ),
+    (
+      'shaw',
+      {'q_positions': given(B, Q), 'k_positions': given(B, K)},
+      'shaw takes whole positions only',
+    ),
+    (
+      'fire',
+      {
+        'q_positions': Distances(jnp.arange(Q)[None]),
+        'k_positions': Distances(jnp.arange(K)[None]),
+      },
+      'fire needs a position per token',
+    ),
+    (
+      'transformer_xl(official_compat=True)',
+      {
+        'q_segment_ids': np.ones((B, Q), np.int32),
+        'k_segment_ids': np.ones((B, K), np.int32),
+      },
+      'depends on the number of keys',
+    ),
   ],
 )
 def test_refused(encoding, options, words):
+  if isinstance(encoding, str) and encoding != 'rope':
+    encoding = bound(encoding)
   with pytest.raises(errors.LengenError, match=words):
     attend(encoding, *arrays(), **options)

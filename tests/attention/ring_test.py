@@ -6,11 +6,13 @@ import pathlib
 import subprocess
 import sys
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lengen_jax import attention
 from lengen_jax.attention import ring
 from tests.attention import ring_cases
 
@@ -27,6 +29,22 @@ def check(name, error, of_parameters, steps, devices):
 
 def test_gradients_are_those_of_one_device():
   check('window', *ring_cases.error('window', 2), 2)
+
+
+def test_rows_over_several_axes_of_a_mesh(assert_close):
+  axes, auto = ('x', 'y'), jax.sharding.AxisType.Auto
+  mesh = jax.make_mesh((2, 1), axes, (auto,) * 2, devices=jax.devices()[:2])
+  rules = [('length', axes), ('batch', None), ('heads', None)]
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 64, 2, 8))
+
+  def attend(q, k, v):
+    return attention.dot_product_attention(
+      q, k, v, causal=True, implementation='blockwise'
+    )
+
+  want = attend(q, k, v)
+  with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+    assert_close(jax.jit(attend)(q, k, v), want, 1e-5)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from lengen_jax import attention, encodings, errors
 from lengen_jax.attention import blockwise, call
 from lengen_jax.positions import segment_positions
+from lengen_jax.positions.kinds import take
 
 GOLDEN = pathlib.Path(__file__).parent.parent / 'golden' / 'frontier'
 H, D = 2, 8
@@ -118,6 +119,48 @@ OPTIONS = {
   'window': {'window': 11, 'sinks': 2, 'q_offset': jnp.array([-2, 1])},
   'per_head': {},
 }
+
+
+def test_padding_beyond_a_cache_does_not_hide_tokens(monkeypatch, assert_close):
+  """Of a block with both, also at positions that are not integers."""
+  monkeypatch.setattr(blockwise, 'block_size', lambda *_: 8)
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 16, 2, D))
+  index = jnp.arange(16)[None]
+  i = take(index / 4.0, index.at[:, 10:].add(20))
+  assert np.isfinite(i).all()
+  got, want = (
+    attended(
+      'rerope(window=2)',
+      *(q, k, v),
+      q_positions=i.at[:, 10:].set(fill),
+      k_positions=index / 4.0,
+      implementation=implementation,
+    )[:, :10]
+    for fill, implementation in ((np.nan, 'blockwise'), (0.0, 'reference'))
+  )
+  assert_close(got, want, 1e-5)
+
+
+def test_a_bias_per_key_beside_a_sink_logit(monkeypatch, assert_close):
+  monkeypatch.setattr(blockwise, 'block_size', lambda *_: 8)
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 32, 2, D))
+  i = jnp.cumsum(jax.random.uniform(jax.random.key(1), (1, 32, 2)), 1)
+  rerope = encodings.create('rerope(window=4)', num_heads=2, head_dim=D)
+  linear = encodings.create('linear(slope=0.5)', num_heads=2, head_dim=D)
+  got, want = (
+    attention.dot_product_attention(
+      *(q, k, v),
+      bands=rerope.bind({}).bands(q, k, i, i),
+      bias=linear.bind({}).bias_fn(),
+      q_positions=i,
+      k_positions=i,
+      sink_logits=jnp.zeros(2),
+      causal=True,
+      implementation=implementation,
+    )
+    for implementation in ('blockwise', 'reference')
+  )
+  assert_close(got, want, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -534,6 +534,9 @@ def test_from_function():
   )
   assert not encoding.translation_invariant
   assert encoding == encodings.FromFunction(2, 8, function=function)
+  mask = encodings.FromFunction(2, 8, function=lambda i, j: function(i, j) > 0)
+  with pytest.raises(errors.ConfigError, match='returned bool; .* For a mask'):
+    mask.apply({}, q, k, method='bias')
 
 
 def test_an_encoding_of_ones_own_needs_only_strip():

@@ -60,7 +60,7 @@ def _backward(
   if plan.form == 'keys':
     dbias, dvalue = _key_gradients(call, dkey_bias)
     dkeys = call.keys.gradient(dvalue)
-    # What all keys of a query share has no effect.
+    # A term that is equal for all keys of a query cancels in the softmax.
     dqueries = call.queries.gradient(jnp.zeros_like(call.queries.learned))
   else:
     (dbias,) = to_bias(dtable)

@@ -99,8 +99,8 @@ class Table(struct.PyTreeNode):
   # By distance, [1 or B, P, H, A, T + 1]: one row of a bias that depends on
   # distance alone, or P groups of the rows of A anchors.
   rows: Any = None
-  # [1 or B, 1, n], how far each query of the band is from the anchor before to
-  # the one after; None without anchors.
+  # [1 or B, 1, n], interpolation weights of the queries of the band, see
+  # `bias_forms.interpolation_weights`; None without anchors.
   weights: Any = None
   # Tiles of one block of queries with all keys, [N, 1 or B, H, b, b].
   dense: Any = None

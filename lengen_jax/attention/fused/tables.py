@@ -63,7 +63,7 @@ def _first_positions(plan: Plan, call: AttentionCall) -> Array:
 
 
 def _weights(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
-  """Returns how far the band's queries are between anchors, `[1 or B, n]`."""
+  """Returns interpolation weights of the band's queries, `[1 or B, n]`."""
   first_B = _first_positions(plan, call)
   index = jnp.arange(plan.length)
   return bias_forms.interpolation_weights(bias, first_B, index, plan.spacing)

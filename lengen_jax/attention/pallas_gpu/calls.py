@@ -66,7 +66,8 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
 def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array, None]:
   """Returns gradients of the keys and values that the band reads.
 
-  The third result is for a bias per key, which is not available.
+  The third result, the gradient of a bias per key, is None: these kernels do
+  not support one.
   """
   n, k = tile_size(plan), inputs.k
   output = _tokens(plan, k, plan.blocks_k * plan.block, n)
@@ -206,7 +207,7 @@ def _inputs(
     inputs: the arrays.
     sizes: queries and keys in a tile.
     place: returns the block of rows, heads, queries and keys of a program.
-    by: what a program has one tile of, 'queries' or 'keys'.
+    by: 'queries' or 'keys', the side of which a program has one tile.
     rows: rows of the batch in a program; None for one, without an axis.
     heads: query heads in a program that share its key head; likewise.
   """

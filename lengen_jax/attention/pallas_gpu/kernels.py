@@ -101,9 +101,10 @@ class Program:
     step: Step,
     carry: Any,
   ) -> Any:
-    """Runs `step` over needed blocks, from first to last; masks few of them.
+    """Runs `step` over the `needed` blocks, from the first to the last.
 
-    `whole` is the first and end of the blocks without a masked pair.
+    `whole` is the first and end of the blocks without a masked pair; the mask
+    is applied to the others.
     """
     first, last = needed
     if self.first_seen is not None:
@@ -379,7 +380,7 @@ def _bias(
 
 
 def _weights(p: Program, q: Array, k: Array) -> Array:
-  """Returns how far pairs are from one anchor to the next, 0 to 1."""
+  """Returns interpolation weights of pairs between anchors, 0 to 1."""
   weight = plgpu.load(p.weights.at[q])
   if not p.plan.two_sided:
     return weight

@@ -124,7 +124,10 @@ class Program:
     return jnp.where(own, x, before)
 
   def when_visible(self, tile: Callable[[bool], None]) -> None:
-    """Runs `tile(masked)`, whether any pair may be, unless every pair is."""
+    """Runs `tile(masked)`, unless every pair of the tile is masked.
+
+    `masked` is False if every pair is visible.
+    """
     b, first_k = self.plan.block, self.j * self.plan.block
     tile_of = self.first_q, self.first_q + b - 1, first_k, first_k + b - 1
     some, every = visibility.tile_visibility(self.plan.mask, *tile_of)

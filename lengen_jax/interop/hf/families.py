@@ -279,7 +279,8 @@ FAMILIES: dict[str, Family] = {
         f'mlp/{name}/kernel': f'feed_forward.{name}_proj.weight'
         for name in ('gate', 'up', 'down')
       },
-      # It norms after the rotation, which undoes the magnitude of others.
+      # Its RMS norm follows the rotation and cancels the magnitude factor of
+      # other rope types.
       rope_types={'default', 'linear', 'dynamic', 'llama3', 'proportional'},
     ),
   )

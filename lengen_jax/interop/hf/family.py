@@ -20,7 +20,8 @@ class Key:
   Attributes:
     name: field of config.json.
     default: its value if it is missing.
-    values: fields of ModelConfig by value; None if they are equal.
+    values: maps a value of config.json to fields of ModelConfig; None if the
+      value is the same in both.
   """
 
   name: str

@@ -75,15 +75,15 @@ class Expression(arithmetic.ArithmeticTask):
     raise NotImplementedError
 
   def answer_digits(self, sizes: Sizes) -> Any:
-    """Returns the most digits of a result for operands of some sizes."""
+    """Returns the maximum number of digits of a result for given sizes."""
     raise NotImplementedError
 
   def answer_length(self, sizes: Sizes) -> Any:
-    """Returns the most tokens of an answer to operands of some sizes."""
+    """Returns the maximum number of tokens of an answer for given sizes."""
     return self.answer_digits(sizes) * self._per_digit
 
   def padded_answer(self, sizes: Sizes, count: int) -> Any:
-    """Returns the digits of padded numbers of an answer, one for all or `[P]`.
+    """Returns the number of digits of padded numbers, one for all or `[P]`.
 
     `sizes` are those of padded operands, and `count` is P.
     """

@@ -59,10 +59,10 @@ def parse(text: str, hints: bool) -> list[int]:
 
 
 def check_hints(text: str, ids: Any) -> None:
-  """Raises unless the hints of each number follow the same first hint.
+  """Checks that hints of each number are consecutive, from the same first one.
 
   Raises:
-    errors.ConfigError: a hint is another one.
+    errors.ConfigError: a hint differs.
   """
   given = np.asarray(ids).tolist()
   first = expected = given[0]

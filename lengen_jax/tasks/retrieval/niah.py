@@ -103,8 +103,8 @@ class Niah(base.Task):
     bits = draws.column_bits(column_rng, width)
     column = jnp.arange(width)
     setting, query, filler = self.radix + jnp.arange(3)
-    # Each token of a key has an order of names of its own: key i consists of
-    # their names i.
+    # Each token of a key has its own permutation of the names. Key i consists
+    # of the i-th name of each.
     name_rngs = jax.random.split(name_rng, self.key_tokens - 1)
     orders_KxN = jax.vmap(lambda rng: draws.distinct(rng, *2 * [self.names]))(
       jnp.concatenate([name_rng[None], name_rngs])
