@@ -24,7 +24,7 @@ def read(workdir: PathLike) -> dict[str, Any]:
   Raises:
     errors.WorkdirError: results.json is missing or cannot be read.
   """
-  path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
+  path = files.locate(workdir) / RESULTS
   if not path.exists():
     raise errors.WorkdirError(
       f'{path.parent} has no {RESULTS}; give the folder of a comparison, of a '
@@ -123,7 +123,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   contextual_positions.csv has those of some tokens, whose indices count from 0.
   Returns the paths of results.json and of the written files.
   """
-  folder = pathlib.Path(workdir).expanduser().absolute()
+  folder = files.locate(workdir)
   of_run = ('encoding', 'positions', 'attention_scale')
   measured = ('loss', 'perplexity', 'bits_per_byte', 'word_perplexity')
   cost = ('tokens', 'parameters', 'train_seconds')

@@ -84,7 +84,7 @@ def _rounded(value: float) -> str:
 
 def read(workdir: PathLike) -> Results | None:
   """Returns the results of a reproduction; None if the folder has none."""
-  path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
+  path = files_lib.locate(workdir) / RESULTS
   return files_lib.read_json(path, _FIELDS) if path.exists() else None
 
 
@@ -107,7 +107,7 @@ def print_table(found: Results) -> None:
 
 def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
   """Writes plots, CSV files and report.html; returns their paths."""
-  folder = pathlib.Path(workdir).expanduser().absolute()
+  folder = files_lib.locate(workdir)
   seeds = ', '.join(map(str, found['seeds']))
   body = [
     page.element(

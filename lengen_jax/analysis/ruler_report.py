@@ -18,7 +18,7 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
   Raises:
     errors.WorkdirError: ruler.json cannot be read.
   """
-  path = pathlib.Path(workdir).expanduser().absolute() / RESULTS
+  path = files.locate(workdir) / RESULTS
   if (path.parent / 'results.json').exists() or not path.exists():
     return None
   return files.read_json(path, _FIELDS)
@@ -59,7 +59,7 @@ def write(results: Mapping[str, Any], folder: PathLike) -> list[pathlib.Path]:
 
   Returns the paths of all files of the results.
   """
-  path = pathlib.Path(folder).expanduser().absolute()
+  path = files.locate(folder)
   figure, axes = plots.panels(1)
   _draw(axes, results)
   plots.finish(figure, axes, path / 'ruler.png')

@@ -30,7 +30,7 @@ def read(workdir: PathLike) -> dict[str, Any] | None:
   Raises:
     errors.WorkdirError: results.json cannot be read.
   """
-  path = pathlib.Path(workdir).expanduser().absolute()
+  path = files_lib.locate(workdir)
   if not (path / workdir_lib.SWEEP).exists():
     return None
   return files_lib.read_json(path / RESULTS, _FIELDS)
@@ -79,7 +79,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
   and trajectories if points were tested at several steps. Returns the paths of
   results.json and of the written files.
   """
-  folder = pathlib.Path(workdir).expanduser().absolute()
+  folder = files_lib.locate(workdir)
   rows = []
   for run in results['runs']:
     for point in run['points']:

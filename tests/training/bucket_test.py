@@ -216,6 +216,23 @@ else:
 """
 
 
+REPORT = """
+from lengen_jax import cli
+from lengen_jax.training import files
+curve = {'encoding': 'nope', 'positions': 'standard', 'loss': [1.5]}
+curve |= {'attention_scale': 'none', 'seed': 0, 'tokens': 8, 'refused': {}}
+curve |= {'parameters': 1, 'train_seconds': 0.1, 'bits_per_byte': [None]}
+curve |= {'perplexity': [4.5], 'word_perplexity': [None]}
+found = {'train_length': 8, 'lengths': [8], 'curves': [curve]}
+files.write_json('gs://bucket/compared/results.json', found)
+assert cli.main(['report', '--workdir=gs://bucket/compared']) == 0
+"""
+
+
+def test_results_are_reported(bucket):
+  bucket.run(REPORT)
+
+
 def test_checkpoints_of_transformers_must_be_local(bucket):
   bucket.run(LOAD)
 
