@@ -215,7 +215,7 @@ def entropy_figure(
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
   picture, numbers = folder / 'entropy.png', folder / 'entropy.csv'
-  plots.finish(drawn, panels[0], picture)
+  plots.finish(drawn, picture)
   head = ('run', 'length', 'layer', 'nats', 'relative', 'refused')
   tables.write_csv(numbers, head, rows)
   return [picture, numbers]

@@ -59,7 +59,7 @@ def figure(
     title = f"Bias of the query at position {query} by the key's position"
     drawn.suptitle(title, fontsize=10)
     pictures.append(folder / f'bias_maps_{query}.png')
-    plots.finish(drawn, panels[0], pictures[-1])
+    plots.finish(drawn, pictures[-1])
   head = ('query', 'layer', 'head')
   maps, kinds = folder / 'bias_maps.csv', folder / 'bias_kinds.csv'
   tables.write_csv(maps, (*head, 'key', 'bias'), points)

@@ -39,7 +39,7 @@ def write(path: Any, draw: Callable[..., None], *args: Any) -> None:
   """Writes a PNG file drawn by `draw(axes, *args)`."""
   figure, axes = panels(1)
   draw(axes, *args)
-  finish(figure, axes, path)
+  finish(figure, path)
 
 
 def length_curves(
@@ -261,7 +261,7 @@ def curves_beside(part: dict[str, Any], path: Any) -> None:
       axes.yaxis.set_major_formatter('{x:g}')
       axes.yaxis.set_minor_locator(ticker.NullLocator())
   here.set_ylabel(part['unit'])
-  finish(figure, here, path)
+  finish(figure, path)
 
 
 def bars_beside(part: dict[str, Any], path: Any) -> None:
@@ -292,7 +292,7 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
   axes.set_yticks(places, [row['name'] for row in rows])
   column = columns[at] if isinstance(columns[at], str) else f'{columns[at]:g}x'
   axes.set_xlabel(f'{part["unit"]}, {column}')
-  finish(figure, axes, path)
+  finish(figure, path)
 
 
 def floats(values: Sequence[float | None]) -> np.ndarray:
@@ -387,9 +387,8 @@ def grid(axes: Any) -> None:
   axes.spines[['top', 'right']].set_visible(False)
 
 
-def finish(figure: Any, axes: Any, path: Any) -> None:
-  """Adds grid and legend, writes the PNG file and closes the figure."""
-  grid(axes)
+def finish(figure: Any, path: Any) -> None:
+  """Adds a legend, writes the PNG file and closes the figure."""
   names = [
     name for each in figure.axes for name in each.get_legend_handles_labels()[1]
   ]

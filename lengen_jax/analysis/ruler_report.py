@@ -62,7 +62,7 @@ def write(results: Mapping[str, Any], folder: PathLike) -> list[pathlib.Path]:
   path = files.locate(folder)
   figure, axes = plots.panels(1)
   _draw(axes, results)
-  plots.finish(figure, axes, path / 'ruler.png')
+  plots.finish(figure, path / 'ruler.png')
   return [path / name for name in (RESULTS, PREDICTIONS, 'ruler.png')]
 
 

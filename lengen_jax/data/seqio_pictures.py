@@ -121,7 +121,7 @@ class EvaluationPictures:
       lengths={'inputs': length, 'targets': 1},
       split='validation',
     )
-    with stream.own_errors(self._name):
+    with stream.original_errors(self._name):
       rows = list(dataset.take(self._limit).as_numpy_iterator())
     if not rows:
       raise errors.CorpusError('the validation split of ImageNet is empty')

@@ -187,7 +187,7 @@ class Prompts:
       self._names[number], lengths=self._lengths(length), split='validation'
     )
     found: dict[str, Example] = {}
-    with stream.own_errors(self._names[number]):
+    with stream.original_errors(self._names[number]):
       for row in dataset.as_numpy_iterator():
         key = row['id'].decode()
         reference = row['targets_pretokenized'].decode()

@@ -141,7 +141,7 @@ class Text:
     stream.check_split(self._name, 'validation')
     documents = stream.read(self._name, lengths=None, split='validation')
     found = []
-    with stream.own_errors(self._name):
+    with stream.original_errors(self._name):
       for document in documents.as_numpy_iterator():
         found += windows.whole(document['targets'], longest)
         if len(found) >= count:

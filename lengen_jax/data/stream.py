@@ -1,6 +1,7 @@
 """Batches from a tf.data pipeline with checkpointed state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
 import hashlib
 import json
 import os
@@ -52,7 +53,7 @@ class StreamBatches(windows.Batches):
     self._checkpoint = tf.train.Checkpoint(iterator=self._iterator)
 
   def next(self) -> dict[str, np.ndarray]:
-    with own_errors(self._task):
+    with original_errors(self._task):
       batch = next(self._iterator, None)
     if batch is None:
       raise errors.CorpusError(
@@ -173,35 +174,24 @@ def info(
   }
 
 
-class own_errors:
-  """Context that re-raises the original errors of readers in a pipeline."""
-
-  def __init__(self, name: str) -> None:
-    self._name = name
-
-  def __enter__(self) -> None:
-    pass
-
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    traceback: Any,
-  ) -> None:
-    if kind is None or not issubclass(kind, tf.errors.OpError):
-      return
-    for ours in seqio_files.raised:
+@contextlib.contextmanager
+def original_errors(name: str) -> Iterator[None]:
+  """Raises the original errors of the readers in the pipeline of a task."""
+  try:
+    yield
+  except tf.errors.OpError as error:
+    for original in seqio_files.raised:
       # Prefetching may have raised the error earlier.
-      if str(ours) in str(error):
+      if str(original) in str(error):
         # A new exception, without the traceback of TensorFlow.
-        raise type(ours)(str(ours)) from None
-    source = seqio.get_mixture_or_task(self._name)
+        raise type(original)(str(original)) from None
+    source = seqio.get_mixture_or_task(name)
     files = ''
     if isinstance(source, seqio.Task):
       shards = source.source.list_shards(sorted(source.splits)[0])
       files = f' in {os.path.dirname(shards[0])}' if shards else ''
     raise errors.CorpusError(
-      f'the data of {self._name}{files} is corrupt or has another format '
+      f'the data of {name}{files} is corrupt or has another format '
       f'({errors.reason(error)}); download or prepare it again'
     ) from error
 

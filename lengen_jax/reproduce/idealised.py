@@ -207,7 +207,7 @@ def figure_1(folder: PathLike) -> list[pathlib.Path]:
   axes.annotate(bound, (1, math.exp(-1)), ha='right', **place, **_NOTE)
   _label(axes, _DISTANCE, _ATTENTION, log=True)
   header = ('curve', 'distance', 'attention')
-  return _save(folder, 'figure_1', figure, axes, header, rows)
+  return _save(folder, 'figure_1', figure, header, rows)
 
 
 def figure_2(folder: PathLike) -> list[pathlib.Path]:
@@ -228,7 +228,7 @@ def figure_2(folder: PathLike) -> list[pathlib.Path]:
   outside = 'how far outside the range seen in training'
   _label(right, _DISTANCE, outside, log=True, trained=_TEXT_LENGTH)
   header = ('curve', 'distance', 'attention', 'unseen')
-  return _save(folder, 'figure_2', figure, right, header, rows)
+  return _save(folder, 'figure_2', figure, header, rows)
 
 
 def figure_a(folder: PathLike) -> list[pathlib.Path]:
@@ -248,7 +248,7 @@ def figure_a(folder: PathLike) -> list[pathlib.Path]:
   _label(left, position, fall, log=True, trained=short)
   _label(right, f'tokens from the end (L_train = {long})', '')
   header = ('train_length', 'ratio', 'position', 'sensitivity')
-  return _save(folder, 'figure_a', figure, right, header, rows)
+  return _save(folder, 'figure_a', figure, header, rows)
 
 
 def figure_4(folder: PathLike) -> list[pathlib.Path]:
@@ -259,7 +259,7 @@ def figure_4(folder: PathLike) -> list[pathlib.Path]:
   for skew, label in _SKEWS.items():
     rows += _draw(axes, (skew,), x, skew_values(x, skew), label=label)
   _label(axes, 'x = i / l', 'f(x)')
-  return _save(folder, 'figure_4', figure, axes, ('skew', 'x', 'f'), rows)
+  return _save(folder, 'figure_4', figure, ('skew', 'x', 'f'), rows)
 
 
 def figure_b(folder: PathLike) -> list[pathlib.Path]:
@@ -286,7 +286,7 @@ def figure_b(folder: PathLike) -> list[pathlib.Path]:
   gap = 'gap to the position before, tokens'
   _label(axes, f'position, tokens (l = {_TEXT_LENGTH})', gap)
   header = ('skew', 'position', 'gap')
-  return _save(folder, 'figure_b', figure, axes, header, rows)
+  return _save(folder, 'figure_b', figure, header, rows)
 
 
 def draw_table_2(folder: PathLike) -> list[pathlib.Path]:
@@ -324,9 +324,8 @@ def draw_table_2(folder: PathLike) -> list[pathlib.Path]:
   total = 'total difference of sensitivity in the tail'
   _label(axes, 'L_train : L_test / L_train', total)
   axes.margins(y=0.1)
-  axes.set_axisbelow(True)
   header = ('skew', 'setting', 'total_difference', 'printed', 'mismatch')
-  return _save(folder, 'table_2', figure, axes, header, rows)
+  return _save(folder, 'table_2', figure, header, rows)
 
 
 def _log_spaced(longest: int) -> np.ndarray:
@@ -386,13 +385,12 @@ def _save(
   folder: PathLike,
   name: str,
   figure: Any,
-  axes: Any,
   header: Sequence[str],
   rows: Iterable[Any],
 ) -> list[pathlib.Path]:
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
   picture, numbers = folder / f'{name}.png', folder / f'{name}.csv'
-  plots.finish(figure, axes, picture)
+  plots.finish(figure, picture)
   tables.write_csv(numbers, header, rows)
   return [picture, numbers]

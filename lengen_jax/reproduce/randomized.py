@@ -144,6 +144,7 @@ def chomsky(
       config=f'chomsky.py:{task}',
       rows=table(task),
       unit='accuracy, percent',
+      seed_reduction='max',
       scales=SCALES if task in few else FULL_SCALES,
     )
     for task in tasks

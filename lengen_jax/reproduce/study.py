@@ -157,7 +157,6 @@ def _task(
     rows=experiment.rows(runs, scales=_SCALES),
     scales=_SCALES,
     unit='sequences all right, percent',
-    seed_reduction='mean',
   )
 
 

@@ -28,7 +28,6 @@ class TaskSweep(parts.ConfiguredPart):
 
   means: tuple[str, ...] = (BEYOND, SEEN)
   unit: str = 'percent'
-  seed_reduction: str = 'max'
   kind: ClassVar[str] = 'sweep'
   tested_earlier: ClassVar[bool] = True
 

@@ -81,7 +81,6 @@ def _sweep(
     config=f'warping_algorithmic.py:{config or task}',
     rows=rows(_task_runs(task), paper, names),
     unit='sequences all right, percent',
-    seed_reduction='mean',
     means=means,
   )
 

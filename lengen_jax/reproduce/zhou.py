@@ -32,7 +32,6 @@ def _sweep(numbers: str, *names: str, model: str = '') -> TaskSweep:
     config=f'arithmetic.py:{numbers}' + f',{model}' * bool(model),
     rows=tuple(map(_row, names)),
     unit='answers all right, percent',
-    seed_reduction='mean',
   )
 
 

@@ -740,12 +740,12 @@ def test_a_broken_record_that_was_read_ahead_is_named(folder):
     errors.CorpusError('this.json, line 4: no'),
   ]
   with pytest.raises(errors.CorpusError, match='^this.json, line 4: no$'):
-    with stream.own_errors(name):
+    with stream.original_errors(name):
       raise tf.errors.InvalidArgumentError(
         None, None, 'CorpusError: this.json, line 4: no\nTraceback ...'
       )
   with pytest.raises(errors.CorpusError, match='c4/en is corrupt .*unheard'):
-    with stream.own_errors(name):
+    with stream.original_errors(name):
       raise tf.errors.DataLossError(None, None, 'DATA_LOSS: unheard')
   seqio_files.raised.clear()
 

@@ -28,9 +28,9 @@ def drawn(tmp_path_factory):
   folder, axes = tmp_path_factory.mktemp('figures') / 'new', {}
   finish = plots.finish
 
-  def keep(figure, last, path):
+  def keep(figure, path):
     axes[path.stem] = figure.axes
-    finish(figure, last, path)
+    finish(figure, path)
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(plots, 'finish', keep)
