@@ -16,9 +16,10 @@ Results differ much between seeds: the paper's are the best of ten. The report
 has the best seed, and mean and deviation over seeds; curves.csv has every seed.
 The report also has a heat map for each run by the digits of both operands.
 Unlike in the paper, all rows of a batch have the same length, drawn for each
-step. A batch has as many tokens on average as the paper's packed rows of 2048.
-The paper does not give the range of randomized positions; ours is the length of
-the longest row tested.
+step. With `hints`, a batch has as many tokens on average as the paper's packed
+rows of 2048, and half as many in the other formats. The paper does not give the
+range of randomized positions; ours is the length of the longest row tested. Nor
+does it give betas and clipping of gradients; ours are 0.9, 0.999 and 1.
 
 Beside FIRE, with and without randomized positions, the runs are coupled
 positions (arXiv:2405.20671) for a learned encoding and, for reversed numbers,

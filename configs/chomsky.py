@@ -9,7 +9,8 @@ randomized encodings for real tasks. Accuracy per token, mean over lengths
 one of the fifteen, such as `bucket_sort`; see `lengen list`.
 
 KERPLE and Sandwich draw positions here. The code of Ruoss et al. draws
-distances for other biases; the paper does not say which. The model differs from
+distances for other biases; the paper does not say which. Nor does it say what
+SHAPE shifts: here, sinusoidal positions, by up to 2048. The model differs from
 the official one: LayerNorm adds 1e-6 instead of 1e-5 to the variance, initial
 kernels are normal instead of truncated normal, initial learned positions are as
 small as tokens, and dropout acts on the input with every encoding.

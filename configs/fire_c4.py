@@ -13,11 +13,12 @@ MODEL[,CORPUS][,SIZE]: `base` (125M) or `large` (350M); `c4`, or `arxiv` or
 base model on C4, and curves for the rest.
 
 Not in the paper, so ours: the vocabulary, 50304 pieces trained on the corpus;
-schedule, warm-up, weight decay, betas and clipping, as GPT-3; the number of
-tokens tested; KERPLE as its logarithmic form. Documents shorter than 2048 are
-padded, as the paper's text says. The paper cuts its test set separately for
-each length; here long documents are re-cut, so that all lengths score the same
-tokens. This also makes losses differ from the paper's.
+schedule, warm-up, weight decay, betas and clipping, similar to GPT-3; the
+number of tokens tested; KERPLE as its logarithmic form; KERPLE and T5 with
+parameters of their own in each layer, T5 with distances up to 128. Documents
+shorter than 2048 are padded, as the paper's text says. The paper cuts its test
+set separately for each length; here long documents are re-cut, so that all
+lengths score the same tokens. This also makes losses differ from the paper's.
 
 Sizes:
   small  Four layers, fewer rows and steps; an estimated two minutes per run

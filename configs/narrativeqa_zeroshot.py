@@ -12,8 +12,9 @@ the paper's RoPE-PI for 8192 is `rope(scale=4.)`, that for 32768
 
 Paper: FIRE (arXiv:2310.04418), tables 10 and 11, F1 in percent. All lengths
 have the same questions; shorter ones truncate more of the story. Settings that
-the paper does not specify are those of configs/scrolls.py. We assume that table
-11 is of the base model.
+the paper does not specify are those of configs/scrolls.py, but the last
+checkpoint is tested, not the best one. We assume that table 11 is of the base
+model.
 
 Sizes (`--config=configs/narrativeqa_zeroshot.py:SIZE`):
   small  Four layers, fewer rows and steps at ten times the rate, 200 questions.

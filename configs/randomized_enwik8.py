@@ -15,9 +15,10 @@ bytes can only be a sum over the sequence: 218.8 / 256 = 0.855 nats per byte,
 the unit of our table. Divided by ln 2, it is in bits per byte.
 
 Not in the paper, so ours: the range of randomized positions and of learned ones
-(2048), SHAPE of sinusoidal positions, by shifts of up to 2048, and the number
-of windows tested (1024, of the validation split). Training windows are
-consecutive, and read in a random order.
+(2048), one draw per sequence for all layers, also for biases, SHAPE of
+sinusoidal positions, by shifts of up to 2048, and the number of windows tested
+(1024, of the validation split). Training windows are consecutive, and read in a
+random order.
 
 Sizes (`--config=configs/randomized_enwik8.py:[finetune,]SIZE`):
   small  The same model, 5000 steps at ten times the rate.

@@ -244,7 +244,7 @@ FIRE_RUNS = {
   'fire-s': 'fire(shared=True)',
 }
 # Runs of the rows of tables 1 and 3 of the randomized encodings; positions lie
-# below eight training lengths of 256.
+# below eight training lengths, which are 256 in table 1.
 RANDOMIZED_RUNS = {
   'nope': 'nope',
   'sin/cos': 'sinusoidal',

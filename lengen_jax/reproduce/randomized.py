@@ -26,13 +26,15 @@ from lengen_jax.reproduce.synthetic import pictures
 
 _OURS = (
   'not in the paper, so ours: random and learned positions below eight '
-  'training lengths, SHAPE as sin/cos shifted by as much, number of windows '
-  'tested',
+  'training lengths; one draw per sequence for all layers, also for biases, '
+  'for which the code of Ruoss et al. draws distances; SHAPE as sin/cos '
+  'shifted by as much, number of windows tested',
 )
 _OURS_CHOMSKY = (
   'not in the paper, so ours: KERPLE and Sandwich draw positions, where the '
-  'code of Ruoss et al. draws distances; dropout is off in testing; of their '
-  'encodings, whose figures are those of their paper, the randomized ones',
+  'code of Ruoss et al. draws distances; SHAPE as sin/cos shifted by up to '
+  '2048; dropout is off in testing; encodings of Ruoss et al., whose figures '
+  'are those of their paper, are run with random positions only',
 )
 _PICTURES = experiment.SubstituteData(
   'generated pictures of simple shapes in the format of ImageNet',

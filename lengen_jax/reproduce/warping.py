@@ -19,8 +19,8 @@ _OURS_TEXT = (
   '19.57 at 512',
 )
 _OURS_SEQUENCES = (
-  'not in the paper, so ours: the vocabulary; every batch is drawn anew, where '
-  'it has 100,000 instances',
+  'not in the paper, so ours: the vocabulary and clipping; every batch is '
+  'drawn anew, where it has 100,000 instances',
   'random positions are taken from 10 and 5 times the longest row of training, '
   '2 M tokens (M + 1 for sum), where the paper prints 10 M and 5 M',
   'it also draws from 3 M positions, which do not reach lengths of 5 M: left '

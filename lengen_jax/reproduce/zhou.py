@@ -16,8 +16,9 @@ from lengen_jax.reproduce.sweeps import TaskSweep
 
 _OURS = (
   'not in the paper, so ours: the range of random positions and of the tables '
-  'of positions; a batch has numbers of one length, where the paper packs rows '
-  'of 2048 tokens; Abacus and coupled positions, from other papers',
+  'of positions; betas and clipping; a batch has numbers of one length, where '
+  'the paper packs rows of 2048 tokens; Abacus and coupled positions, from '
+  'other papers',
 )
 
 
