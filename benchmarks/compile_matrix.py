@@ -5,10 +5,10 @@ Command: python -m benchmarks.compile_matrix [CELL ...] [--check | --small]
 
 A cell is a training step, compiled as by `lengen compile`: models of 125M and
 350M parameters on 256 rows of 2048 tokens, the same models on SCROLLS with 128
-rows of 8192, and single rows of up to 2**20 tokens on one v4 chip. For a cell
-that does not fit, another cell has the change that makes it fit. Results are
-recorded or, with --check, compared with the recorded ones. With --small, only a
-tiny model is compiled and nothing is recorded.
+rows of 8192, and single rows of up to 2**22 tokens on up to 16 chips. For a
+cell that does not fit, another cell has the change that makes it fit. Results
+are recorded or, with --check, compared with the recorded ones. With --small,
+only a tiny model is compiled and nothing is recorded.
 """
 
 import argparse

@@ -30,7 +30,7 @@ MENUS = {
   'mlm_positions': (SIZES,),
   'narrativeqa_zeroshot': (SIZES,),
   'randomized_enwik8': (('train', 'finetune'), SIZES),
-  'randomized_imagenet': (SIZES,),
+  'randomized_imagenet': (('delimiter', 'no_delimiter'), SIZES),
   'scrolls': (tuple(scrolls.TASKS), MODELS, SIZES),
   'stdlib': (SIZES,),
   'warping_wikitext103': (SIZES,),

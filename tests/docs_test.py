@@ -17,9 +17,17 @@ import pytest
 
 from docs import write_reference
 from lengen_jax import arguments as arguments_lib
-from lengen_jax import cli, encodings, errors, positions, specs, tasks
+from lengen_jax import (
+  cli,
+  encodings,
+  errors,
+  positions,
+  reproduce,
+  specs,
+  tasks,
+)
 from lengen_jax.positions import contextual
-from lengen_jax.training import config_file, run, runs
+from lengen_jax.training import config_file, pods, run, runs
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [
@@ -189,10 +197,17 @@ def check(words):
   if program == 'lengen':
     arguments, overrides = arguments_lib.create().parse_known_args(rest)
     if 'config' in arguments:
-      config_file.load(arguments.config, overrides)
+      config = config_file.load(arguments.config, overrides)
+      if arguments.command == 'compare' and '$' not in arguments.runs:
+        runs.parse(arguments.runs, config)
     else:
       free = ('reproduce', 'lm_eval')
       assert arguments.command in free or not overrides, words
+    if arguments.command == 'reproduce' and arguments.experiment:
+      experiment = reproduce.get(arguments.experiment)
+      assert any(arguments.scale in part.scales for part in experiment.parts)
+    if arguments.command == 'compile':
+      pods.get(arguments.pod, arguments.slices)
   elif program == 'make':
     makefile = (ROOT / 'Makefile').read_text()
     for target in rest:
@@ -304,7 +319,8 @@ def test_links_lead_somewhere(page, reference):
       other = reference / other.name
     assert other.exists(), target
     if anchor:
-      heads = re.findall(r'^#+ (.*)$', other.read_text(), re.M)
+      prose = re.sub(r'^```.*?^```', '', other.read_text(), flags=re.M | re.S)
+      heads = re.findall(r'^#+ (.*)$', prose, re.M)
       slugs = {
         re.sub(r'[^\w -]', '', head.lower()).replace(' ', '-') for head in heads
       }

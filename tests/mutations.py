@@ -259,8 +259,8 @@ MUTATIONS = (
   ),
   (
     'attention/bands.py',
-    'nearest < limits[1]',
-    'nearest + 3 < limits[1]',
+    'nearest >= limits[1]',
+    'nearest + 3 >= limits[1]',
     'encodings/bands_test.py',
   ),
   (
@@ -424,14 +424,14 @@ MUTATIONS = (
   ),
   (
     'data/encode.py',
-    'written.result()',
-    'futures.wait([written])',
+    'if (error := self._answers.popleft()) is not None:',
+    'if (error := self._answers.popleft()) is None:',
     'data/encode_test.py',
   ),
   (
     'data/encode.py',
-    'np.append(next(encoded), np.int32(self.vocab.end)).astype(dtype)',
-    'np.append(next(encoded), np.int32(self.vocab.end))',
+    'yield Document(number, len(text), ids.astype(dtype))',
+    'yield Document(number, len(text), ids)',
     'data/encode_test.py',
   ),
   (

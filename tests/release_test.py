@@ -10,6 +10,7 @@ import zipfile
 import pytest
 
 import lengen_jax
+from tests import mutations
 
 ROOT = pathlib.Path(lengen_jax.__file__).parent.parent
 
@@ -19,6 +20,11 @@ def test_version_is_the_same_everywhere():
   assert f'\nversion: {lengen_jax.__version__}\n' in cff
   changes = (ROOT / 'CHANGELOG.md').read_text()
   assert re.search(r'^## (\S+?),? ', changes, re.M)[1] == lengen_jax.__version__
+
+
+def test_mutations_change_the_code(capsys):
+  """The texts that tests/mutations.py replaces are in the package."""
+  assert not mutations.main(['--list']), capsys.readouterr().out
 
 
 @pytest.fixture(scope='module')

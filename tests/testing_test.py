@@ -397,6 +397,20 @@ class Batch(encodings.Encoding):
     return q, k * jnp.cos(place)[None, :, None, None]
 
 
+class Centred(encodings.Encoding):
+  """Depends on all keys of a tile."""
+
+  translation_invariant = False
+
+  def tile_params(self):
+    return {}
+
+  @nn.nowrap
+  def tile(self, params, q_positions, k_positions, *, bidirectional=False):
+    b = jnp.sin(q_positions[..., :, None] + k_positions[..., None, :])
+    return jnp.stack([b / jnp.abs(b).max(-1, keepdims=True)] * H, -3)
+
+
 class Rounded(encodings.Encoding):
   """Puts positions into the model's dtype."""
 
@@ -455,6 +469,11 @@ def test_a_strip_of_another_bias_is_told(monkeypatch):
     AssertionError, match='standard positions: outputs differ'
   ):
     broken(monkeypatch, Torn).check_blockwise()
+
+
+def test_a_bias_that_depends_on_its_tile_is_told(monkeypatch):
+  with pytest.raises(AssertionError, match='by blocks and at once, .* differ'):
+    broken(monkeypatch, Centred).check_blockwise()
 
 
 def test_rounded_positions_are_told(monkeypatch):

@@ -117,8 +117,8 @@ def dot_product_attention(
     k: `[B, K, G, D]`; H is a multiple of G, query head h reads head h G // H.
     v: `[B, K, G, D]`.
     bias: a function of positions, `BiasFn`; for the reference also any function
-      of positions, or a float32 array that broadcasts to `[B, H, Q, K]`. Its
-      values are finite; -1e9 masks a pair.
+      of positions, or a floating-point array that broadcasts to
+      `[B, H, Q, K]`. Its values are finite; -1e9 masks a pair.
     content: a `ContentFn`, a function of contents and positions.
     bands: each `Band` has its own queries and keys, in place of q and k, for
       the pairs in it. Pairs in no band are masked.

@@ -67,8 +67,9 @@ class TrainConfig:
       best one kept; 0 for no validation.
     max_skipped: consecutive steps with a loss or gradient that is not finite
       after which training stops.
-    stall_seconds: time without a completed step, in seconds, after which
-      training stops and prints its stack; 0 for no limit.
+    stall_seconds: time without a completed step or batch of a validation, in
+      seconds, after which the process ends and prints the stacks of its
+      threads; 0 for no limit.
     tensorboard: also write metrics for TensorBoard.
     wandb: Weights & Biases project that receives the metrics; '' for none.
     profile: steps to profile, 'FIRST:LAST'; '' for none.

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import flax
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -635,7 +636,7 @@ def test_dropout(scan_layers):
   assert np.abs(drop(0) - plain).max() > 1e-2
   assert np.abs(drop(0) - drop(1)).max() > 1e-2
   np.testing.assert_array_equal(drop(0), drop(0))
-  with pytest.raises(Exception, match='dropout'):
+  with pytest.raises(flax.errors.InvalidRngError, match='dropout'):
     model.apply({'params': params}, tokens(), deterministic=False)
   # None at rate 0, and none unless asked for.
   np.testing.assert_array_equal(

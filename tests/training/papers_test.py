@@ -156,10 +156,14 @@ def test_what_is_learned_is_answered(run, raw, tmp_path, kind):
       '--config.train.steps=60',
       '--config.train.checkpoint_every=60',
       '--config.optimizer.learning_rate=0.01',
+      # Nearly greedy.
+      '--config.eval.temperature=0.01',
+      '--config.eval.top_p=0.5',
     )
   # The model answers after another start, too.
-  used = vocabulary.create(vocab)
-  assert created.call_args.kwargs['start_id'] == used.start
+  used, given = vocabulary.create(vocab), created.call_args.kwargs
+  assert given['start_id'] == used.start
+  assert (given['temperature'], given['top_p']) == (0.01, 0.5)
   (scores,) = results['scores'].values()
   assert scores['scrolls/quality']['score'] == 100
   line = (workdir / 'predictions.jsonl').read_text().splitlines()[0]
