@@ -107,22 +107,24 @@ class Head(nn.Module):
 
   Attributes:
     output_size: V.
-    dtype: dtype of the computation.
+    cap: bounds the logits, c tanh(logits / c); None for no bound.
   """
 
   output_size: int
-  dtype: Any = jnp.float32
+  cap: float | None = None
 
   @nn.compact
   def logits(self, x: jax.Array) -> jax.Array:
     """Returns logits, float32: `[B, L, E] -> [B, L, V]`."""
-    return linear.Linear(
+    logits = linear.Linear(
       (x.shape[-1], self.output_size),
       ('embed', 'vocab'),
-      self.dtype,
       use_bias=True,
       name='output',
-    )(x).astype(jnp.float32)
+    )(x)
+    return (
+      logits if self.cap is None else self.cap * jnp.tanh(logits / self.cap)
+    )
 
   def losses(self, x: jax.Array, targets: Any) -> jax.Array:
     """Returns cross-entropy in nats: `[B, L, E], [B, L] -> [B, L]`."""

@@ -62,7 +62,11 @@ def create(
   vocab_size = max(task.vocab_in, task.vocab_out, task.separator + 1)
   sizes = {'vocab_size': vocab_size, 'output_size': task.vocab_out}
   if name in recurrent.NAMES:
-    options = (positions, 'standard'), (fields['attention_scale'], 'none')
+    options = (
+      (positions, 'standard'),
+      (fields.get('contextual_positions', 'none'), 'none'),
+      (fields['attention_scale'], 'none'),
+    )
     given = [repr(value) for value, default in options if value != default]
     if given:
       raise errors.CombinationError(

@@ -375,7 +375,7 @@ def _embed_and_head(
     *sizes, dtype, config.scaled_embedding, config.output_logit_cap
   )
   if config.output_size is not None:
-    return embed, embed_lib.Head(config.output_size, dtype)
+    return embed, embed_lib.Head(config.output_size, config.output_logit_cap)
   return embed, None if config.tied_embedding else embed_lib.Embed(
     *sizes, dtype, cap=config.output_logit_cap
   )

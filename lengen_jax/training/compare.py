@@ -78,12 +78,19 @@ def _compare(
     files.read_json(file, ('encoding', 'loss')) if is_done else None
     for file, is_done in zip(files_of, done, strict=True)
   ]
+  diverged: errors.DivergedError | None = None
   try:
     for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
       if curves[number] is None:
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
         file = files_of[number]
-        curve = _train_and_test(each, run, file, corpus, windows, label)
+        try:
+          curve = _train_and_test(each, run, file, corpus, windows, label)
+        except errors.DivergedError as error:
+          # The other runs do not depend on it.
+          diverged = errors.DivergedError(f'{runs_lib.name(run)}: {error}')
+          print(f'{label}: {error}', flush=True)
+          continue
         curves[number] = curve
         files.write_json(file, curve)
       finished = [curve for curve in curves if curve is not None]
@@ -99,6 +106,8 @@ def _compare(
     if not any(path.glob(f'*/{workdir_lib.RUN}')) and multihost.is_first():
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
+  if diverged is not None:
+    raise diverged
   return found
 
 

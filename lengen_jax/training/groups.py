@@ -50,11 +50,16 @@ def trained(params: Params) -> Params:
 
 
 def low(params: Params) -> Params:
-  """Returns the parameters that bfloat16 can store."""
-  return _select(
-    params,
-    lambda path: path[-1].endswith(('kernel', 'table')) and not is_added(path),
-  )
+  """Returns the parameters that bfloat16 can store.
+
+  Routers of experts are float32: rounding may choose other experts.
+  """
+
+  def is_low(path: Path) -> bool:
+    is_kernel = path[-1].endswith(('kernel', 'table'))
+    return is_kernel and 'router' not in path and not is_added(path)
+
+  return _select(params, is_low)
 
 
 def rounded(params: Params) -> Params:

@@ -29,13 +29,17 @@ def attempt(function: Callable[[], _T]) -> tuple[_T | None, str | None]:
   """Calls a function in every process; it must not run collectives.
 
   Returns (result, None), or (None, problem) if the function failed in any
-  process. A LengenError of the function is raised.
+  process. A LengenError of the function is raised, and errors that are not
+  about the files that it reads: too little memory, missing permissions, and
+  transient errors of an object store.
   """
   try:
     result, problem = function(), None
-  except errors.LengenError:
+  except (errors.LengenError, MemoryError, PermissionError):
     raise
   except Exception as error:  # Libraries raise many types for a damaged file.
+    if 'RESOURCE_EXHAUSTED' in str(error) or errors.again(error):
+      raise
     result, problem = None, first_line(error)
   problem = any_problem(problem)
   return (None, problem) if problem is not None else (result, None)

@@ -65,7 +65,7 @@ def decayed(params: Params) -> Params:
 
   def decays(path: tuple[Any, ...], _: jax.Array) -> bool:
     kernels = ('kernel', 'table', *groups.LORA)
-    return not _of_encoding(path) and path[-1].key in kernels
+    return not _of_encoding(path) and path[-1].key.endswith(kernels)
 
   return jax.tree_util.tree_map_with_path(decays, params)
 

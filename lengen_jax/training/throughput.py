@@ -49,7 +49,8 @@ def model_flops(
   and only matrix products count, those with parameters (the output head
   included) and those of queries, keys and values. Recomputation (`remat`) and
   the encodings do not count, so that models which differ in these can be
-  compared.
+  compared. With LoRA, gradients of frozen kernels count, although training does
+  not compute them.
 
   Unlike there, only visible pairs of query and key count: about half of them in
   a causal model, and those within its window. Rows count as one segment without

@@ -31,7 +31,8 @@ _SIZES = (
 )
 # Fields that change the function computed from the same arrays.
 _FUNCTION = (
-  *('activation', 'norm_epsilon', 'scaled_embedding', 'scaled_logits'),
+  *('architecture', 'activation', 'norm_epsilon', 'scaled_embedding'),
+  'scaled_logits',
   *('logit_cap', 'output_logit_cap', 'output_gate', 'parallel_residual'),
   *('experts_per_token', 'norm'),
 )

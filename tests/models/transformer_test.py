@@ -942,6 +942,12 @@ def test_an_output_head_of_ones_own(assert_close):
     np.asarray(jax.nn.log_softmax(y)), np.asarray(targets)[..., None], -1
   )[..., 0]
   assert_close(losses, want)
+  # Also of a model in bfloat16, logits are float32, and may be bounded.
+  low = create('alibi', output_size=5, dtype='bfloat16', output_logit_cap=0.5)
+  capped = logits(low, params, tokens())
+  assert np.abs(capped).max() <= 0.5
+  assert_close(capped, 0.5 * np.tanh(y / 0.5), 0.05)
+  assert len(np.unique(capped)) > 0.9 * capped.size
 
 
 @pytest.mark.some(5)

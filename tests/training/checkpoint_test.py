@@ -317,6 +317,26 @@ def test_another_dtype_is_refused_unless_asked_for(tmp_path):
   assert_same(cast.params['embed'], halves.params['embed'])
 
 
+@pytest.mark.parametrize(
+  'error',
+  [MemoryError(), RuntimeError('RESOURCE_EXHAUSTED: no'), PermissionError()],
+)
+def test_errors_that_are_not_damage(tmp_path, monkeypatch, error):
+  """The checkpoints stay, and no older one is restored in their place."""
+  write(tmp_path, (1, 2))
+
+  def fail(*args, **kwargs):
+    raise error
+
+  monkeypatch.setattr(ocp.StandardCheckpointHandler, 'restore', fail)
+  checkpoints = checkpoint.Checkpointer(tmp_path, None)
+  with pytest.raises(type(error)):
+    checkpoints.restore(abstract(make_state(1)))
+  checkpoints.set_aside_unreadable()
+  checkpoints.close()
+  assert sorted(checkpoint.steps(tmp_path)) == [1, 2]
+
+
 def test_what_is_recorded(tmp_path):
   write(tmp_path, (1,), run_config={'seed': 3, 'eval': {'lengths': (1, 2)}})
   checkpoints = checkpoint.Checkpointer(tmp_path, None)

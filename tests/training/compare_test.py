@@ -322,6 +322,27 @@ def test_other_parameters_are_refused_before_training(tmp_path, tiny_config):
   assert not (tmp_path / 'run').exists()
 
 
+def test_a_run_that_diverges_does_not_end_a_comparison(
+  tmp_path, tiny_config, monkeypatch, capsys
+):
+  tiny_config.eval.lengths, tiny_config.train.steps = (32,), 4
+  train = loop.train
+
+  def diverge(config, *args, **kwargs):
+    if config.model.encoding == 'nope':
+      raise errors.DivergedError('not finite')
+    return train(config, *args, **kwargs)
+
+  monkeypatch.setattr(compare.loop, 'train', diverge)
+  runs = runs_lib.parse('nope; alibi', tiny_config)
+  with pytest.raises(errors.DivergedError, match='^nope.*: not finite'):
+    compare.compare(tiny_config, tmp_path, runs)
+  assert '[1/2] nope: not finite' in capsys.readouterr().out
+  found = json.loads((tmp_path / 'results.json').read_text())
+  assert [one['encoding'] for one in found['curves']] == ['alibi']
+  assert found['unfinished'] == ['nope']
+
+
 @pytest.mark.slow
 def test_more_runs_join_a_comparison(tmp_path, tiny_config):
   tiny_config.eval.lengths = (32,)

@@ -6,7 +6,7 @@ import pytest
 
 from lengen_jax import models
 from lengen_jax.models import presets, stacking
-from lengen_jax.training import groups
+from lengen_jax.training import groups, optimizer
 from tests import helpers
 
 EVERYTHING = dict(
@@ -73,6 +73,16 @@ def test_cross_attention():
   assert {name.rpartition('/')[2] for name in trained} == {*groups.LORA}
   assert 'decoder/cross_attention/key/lora_in' in trained
   assert 'encoder/attention/out/lora_out' in trained
+
+
+def test_experts():
+  config = helpers.tiny_model(num_experts=2, activation='swiglu')
+  params, _ = stacking.abstract(config)
+  low, decays = names(groups.low(params)), optimizer.decayed(params)
+  kernels = {f'mlp/{name}_kernel' for name in ('gate', 'up', 'down')}
+  assert kernels <= low and 'mlp/router/kernel' not in low
+  for path, value in jax.tree.leaves_with_path(decays):
+    assert value == path[-1].key.endswith(('kernel', 'table')), path
 
 
 def test_a_part_replaces_arrays():

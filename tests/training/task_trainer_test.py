@@ -177,7 +177,7 @@ def test_bad_lengths_and_names():
     ({'eval__score': 'acuracy'}, "did you mean 'accuracy'"),
     ({'eval__examples': 0}, 'eval.examples must be at least 1, got 0'),
     ({'eval__by': 'generating'}, "did you mean 'generation'"),
-    ({'model__scan_layers': True}, 'model.scan_layers=True is for models of'),
+    ({'model__scan_layers': True}, 'sweeps do not support model.scan_layers='),
     ({'train__buckets': 0}, 'train.buckets must be at least 1, got 0'),
     ({'train__log_every': 0}, 'train.log_every must be at least 1, got 0'),
     ({'train__min_length': 9}, 'train.min_length=9 and train.max_length=6'),
@@ -191,6 +191,10 @@ def test_bad_lengths_and_names():
     (
       {'model__encoding': 'rnn', 'positions': 'randomized(max_position=30)'},
       "attention; remove 'randomized(max_position=30)'",
+    ),
+    (
+      {'model__encoding': 'rnn', 'model__contextual_positions': 'repo'},
+      "attention; remove 'repo'",
     ),
     (
       {'model__encoding': 'rnn', 'positions': 'none'},

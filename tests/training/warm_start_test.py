@@ -453,6 +453,12 @@ def test_lora():
   assert not is_same(flat(params)[path], flat(source)[path])
 
 
+def test_an_encoder_from_a_decoder_is_noted():
+  encoder = model('alibi', architecture='encoder')
+  _, _, notes = adopt(encoder, model('alibi'))
+  assert "model.architecture='encoder', and 'decoder' in the source" in notes
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [
