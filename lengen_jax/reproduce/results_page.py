@@ -204,9 +204,10 @@ fail would confirm it, were changed after that, and before any other row was
 trained.
 
 In `study/interpolation`, the rows `kerple_log`, `alibi`, `fire` and `fire, L
-from 1/4` are those recorded for `study/biases`. Rows that are left out are not
-trained yet. The results of `study/text` with KERPLE, ALiBi and FIRE had been
-seen before the other rows were trained.
+from 1/4` are those recorded for `study/biases`; in `study/rate`, those of the
+part `code` are those recorded for `study/interpolation`, trained at earlier
+commits. Rows that are left out are not trained yet. The results of `study/text`
+with KERPLE, ALiBi and FIRE had been seen before the other rows were trained.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different

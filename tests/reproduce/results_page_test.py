@@ -52,6 +52,16 @@ def test_advice_is_supported():
       assert f'{one["effect"]:.3g} [{one["interval"][0]:.3g}, ' in page
 
 
+def test_advice_about_the_learning_rate():
+  found = json.loads((DOCS / 'results' / 'study_rate_hours.json').read_text())
+  (claim,) = (one for one in found['claims'] if one['key'] == 'L10')
+  outcomes = {one['low'][2]: one['outcome'] for one in claim['comparisons']}
+  assert outcomes == {4: 'unclear', 8: 'holds', 16: 'holds'}
+  assert 'is still worse than this MLP at 8 and 16 times' in (
+    DOCS / 'study.md'
+  ).read_text().replace('\n', ' ')
+
+
 def test_advice_of_results_of_some_rows():
   """Sentences whose effects are not all measured are left out."""
   name = 'study_biases_hours.json'
