@@ -35,6 +35,7 @@ def compare(
 
   Raises:
     errors.PreemptedError: stopped by SIGTERM, in training or in evaluation.
+    errors.DivergedError: a run diverged; raised after the others are finished.
     errors.LengenError: a run is invalid; raised before any run is trained.
   """
   configs = [runs_lib.configure(config, run) for run in runs]
