@@ -171,7 +171,8 @@ class EvaluationWindows:
     if len(windows) < count:
       raise errors.CorpusError(
         f'the documents contain {len(windows)} windows of {longest} tokens; '
-        f'eval.windows={count} requires more; lower it, or test shorter lengths'
+        f'eval.windows={count} requires more; lower it, or the longest of '
+        '--lengths or eval.lengths'
       )
     chosen = [i * len(windows) // count for i in range(count)]
     self._windows = np.stack([windows[i] for i in chosen])

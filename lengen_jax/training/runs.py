@@ -54,7 +54,8 @@ def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
     runs.append(run)
   if not runs:
     raise errors.SpecError(
-      "no runs; give one or more, for example 'fire; alibi; rope'"
+      'no runs; give one or more by --runs, or sweep.runs of a sweep, for '
+      "example 'fire; alibi; rope'"
     )
   return runs
 

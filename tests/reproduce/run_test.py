@@ -66,6 +66,7 @@ SMALL = experiment_lib.Experiment(
     sweeps.TaskSweep(
       name='sort',
       config='chomsky.py:bucket_sort',
+      seed_reduction='max',
       rows=(
         experiment_lib.Row('none', 'nope', (49.0,)),
         experiment_lib.Row('log n', lambda n: f'nope||log_n(train_length={n})'),
