@@ -140,7 +140,9 @@ def test_this_pythons_docstrings_are_enough_for_a_study():
 
 @pytest.mark.parametrize('source', ['stdlib', 'docstrings'])
 def test_fields_of_other_sources(source):
-  with pytest.raises(errors.ConfigError, match=f"task.*no effect with.*'{source}'"):
+  with pytest.raises(
+    errors.ConfigError, match=f"task.*no effect with.*'{source}'"
+  ):
     data.DataConfig(source, 8, 1, task='c4')
 
 
