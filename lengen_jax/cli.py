@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show_error(message: str) -> None:
   """Prints a message to standard error, if this can be written."""
-  with contextlib.suppress(OSError):
+  with contextlib.suppress(OSError, ValueError):
     print(f'lengen: {message}', file=sys.stderr, flush=True)
 
 
