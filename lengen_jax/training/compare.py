@@ -2,6 +2,7 @@
 
 import bisect
 from collections.abc import Callable, Sequence
+import dataclasses
 import functools
 from typing import Any
 
@@ -127,6 +128,9 @@ def _train_and_test(
   """
   folder = saved.parent
   trained = loop.train(config, folder, corpus=corpus, label=label)
+  # Without the state of the optimizer: earlier steps are restored beside it.
+  state = trained.state.replace(opt_state=None)
+  trained = dataclasses.replace(trained, state=state)
   tested = trained.tested_as(run.tested_as)
   with faults.Preemption() as preemption:
     stop = functools.partial(

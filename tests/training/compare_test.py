@@ -333,7 +333,14 @@ def test_a_run_that_diverges_does_not_end_a_comparison(
       raise errors.DivergedError('not finite')
     return train(config, *args, **kwargs)
 
+  curve, moments = evaluate.curve, []
+
+  def evaluated(trained, *args):
+    moments.append(trained.state.opt_state)
+    return curve(trained, *args)
+
   monkeypatch.setattr(compare.loop, 'train', diverge)
+  monkeypatch.setattr(evaluate, 'curve', evaluated)
   runs = runs_lib.parse('nope; alibi', tiny_config)
   with pytest.raises(errors.DivergedError, match='^nope.*: not finite'):
     compare.compare(tiny_config, tmp_path, runs)
@@ -341,6 +348,8 @@ def test_a_run_that_diverges_does_not_end_a_comparison(
   found = json.loads((tmp_path / 'results.json').read_text())
   assert [one['encoding'] for one in found['curves']] == ['alibi']
   assert found['unfinished'] == ['nope']
+  # Checkpoints of earlier steps need the memory.
+  assert moments == [None]
 
 
 @pytest.mark.slow
