@@ -256,9 +256,10 @@ class _Worker:
   """A process that writes the files of the pieces that it is sent, in order.
 
   Each process has a pipe of its own and no lock: a ProcessPoolExecutor can
-  hang if one of its processes is killed while another one starts. Its first
-  object is the Encoder. As an argument of the process, a large one would block
-  `start` forever if the process is killed before it has read it.
+  hang if one of its processes is killed while another one starts. The Encoder
+  is the first object that is sent. If a large one were an argument of the
+  process, `start` would block forever when the process is killed before it has
+  read the argument.
   """
 
   def __init__(self) -> None:
@@ -354,7 +355,7 @@ def _error_of(encoder: Encoder, piece: Piece) -> BaseException | None:
     error.add_note(traceback.format_exc())
     try:
       pickle.loads(pickle.dumps(error))
-    except Exception:  # Its type decides.
+    except Exception:  # Errors of any type: see `pickle`.
       return RuntimeError(f'{type(error).__name__}: {error}')
     return error
   return None

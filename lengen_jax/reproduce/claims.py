@@ -125,10 +125,10 @@ def _judge(claim: Claim, results: Results, partial: bool) -> Results:
   their errors have the same causes. Random positions that all examples of a
   batch share are in no term. Failures are corrected for multiple comparisons by
   the method of Holm (1979). Comparisons that a scale omits are not counted; nor
-  are those of means over fewer than half of their parts, unless rows or scores
-  are missing, see `judge`. On data of another kind than the paper's,
-  or below the size that it needs, a claim is not comparable, whatever the
-  outcomes.
+  are those of means over fewer than half of their parts. Where rows or scores
+  are missing, see `partial` of `judge`. On data of another kind than the
+  paper's, or below the size that it needs, a claim is not comparable, whatever
+  the outcomes.
   """
   tests = [test(results, one) for one in claim.comparisons]
   outcomes = _outcomes(tests)
