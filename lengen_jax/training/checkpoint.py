@@ -232,7 +232,8 @@ class Checkpointer:
 
     Args:
       abstract_state: shapes, dtypes and shardings of the state; the mesh may
-        differ from the one it was saved on.
+        differ from the one it was saved on. With an opt_state of None, only
+        params and step are read.
       warn: called by the first process with a line for each checkpoint that is
         skipped, and for other versions.
       batches: data of the run, whose position is restored too.

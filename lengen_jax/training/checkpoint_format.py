@@ -107,7 +107,10 @@ def read(
   if problem is not None:
     return None, None, problem
   target = _unstacked_shapes(abstract_state)
-  _check_fits(record['state'], checksums.describe(target), folder, cast)
+  saved = record['state']
+  if abstract_state.opt_state is None:
+    saved = {path: saved[path] for path in saved if _is_weight(path)}
+  _check_fits(saved, checksums.describe(target), folder, cast)
 
   def read_items() -> tuple[files.Path | None, Any]:
     data = None
@@ -115,20 +118,26 @@ def read(
       data = _check_data(
         folder / 'data', record['step'], record['data_folders']
       )
-    args = ocp.args.StandardRestore(_with_dtypes(target, record['state']))
+    # Orbax reads the parts that this names.
+    item = vars(_with_dtypes(target, saved))
+    item = {part: tree for part, tree in item.items() if tree is not None}
+    args = ocp.args.PyTreeRestore(
+      item,
+      ocp.checkpoint_utils.construct_restore_args(item),
+      partial_restore=True,
+    )
     # A CheckpointManager has barriers, which a failed process would not reach.
-    handler = ocp.StandardCheckpointHandler()
+    handler = ocp.PyTreeCheckpointHandler()
     with contextlib.closing(handler):
-      return data, handler.restore(folder / 'state', args=args)
+      found = handler.restore(folder / 'state', args=args)
+    return data, target.replace(**found)
 
   found, problem = multihost.attempt(read_items)
   if problem is not None:
     return None, None, problem
   data, state = found
   sums = checksums.of_tree(state)
-  wrong = _parameters_first(
-    path for path in sums if sums[path] != record['state'][path]
-  )
+  wrong = _parameters_first(path for path in sums if sums[path] != saved[path])
   if wrong:
     return None, None, f'the checksums of {_first(wrong, ", ")} differ'
   if batches is not None:
@@ -245,6 +254,10 @@ def _with_dtypes(target: Any, described: Mapping[str, Any]) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding)
 
   return jax.tree_util.tree_map_with_path(convert, target)
+
+
+def _is_weight(path: str) -> bool:
+  return path.split('/')[0] in ('params', 'step')
 
 
 def _parameters_first(paths: Iterable[str]) -> list[str]:

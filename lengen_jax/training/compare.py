@@ -128,9 +128,8 @@ def _train_and_test(
   """
   folder = saved.parent
   trained = loop.train(config, folder, corpus=corpus, label=label)
-  # Without the state of the optimizer: earlier steps are restored beside it.
-  state = trained.state.replace(opt_state=None)
-  trained = dataclasses.replace(trained, state=state)
+  # Earlier steps are restored beside these weights.
+  trained = dataclasses.replace(trained, state=trained.state.weights())
   tested = trained.tested_as(run.tested_as)
   with faults.Preemption() as preemption:
     stop = functools.partial(

@@ -207,7 +207,7 @@ def vocabularies(folder: files.Path) -> list[str]:
 def restore(
   workdir: PathLike, *, step: int | str | None = None, **eval_changes: Any
 ) -> run_lib.Trained:
-  """Restores the trained state of the run in a workdir.
+  """Restores params and step of the run in a workdir, without its optimizer.
 
   The mesh is that of the run if the available devices can form it; otherwise
   only rows are sharded. `eval_changes` are new values of the section eval.
@@ -238,7 +238,7 @@ def restore(
           f'{path} has no best checkpoint: no step was validated, with '
           f'train.evaluate_every={config.train.evaluate_every}'
         )
-    state = checkpoints.restore(run.abstract_state, step=number)
+    state = checkpoints.restore(run.abstract_state.weights(), step=number)
   finally:
     checkpoints.close()
   return with_costs(run, state, path)
@@ -268,7 +268,8 @@ def earlier(
   """
   checkpoints = open_checkpoints(path, trained.run)
   try:
-    state = checkpoints.restore(trained.run.abstract_state, step=step)
+    weights = trained.run.abstract_state.weights()
+    state = checkpoints.restore(weights, step=step)
   finally:
     checkpoints.close()
   return dataclasses.replace(trained, state=state)

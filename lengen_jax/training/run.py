@@ -256,7 +256,8 @@ class Trained:
 
   Attributes:
     run: its run.
-    state: the training state.
+    state: the training state; restored ones have no optimizer state, see
+      `state.TrainState.weights`.
     seconds: spent in steps, over all sessions of the run; see
       `metrics.sessions`.
     memory_bytes: peak memory of a device in the last session; None where it is

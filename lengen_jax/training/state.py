@@ -28,6 +28,10 @@ class TrainState(struct.PyTreeNode):
   params: Params
   opt_state: Any
 
+  def weights(self) -> 'TrainState':
+    """Returns params and step, without what only further training needs."""
+    return TrainState(step=self.step, params=self.params, opt_state=None)
+
   def trained(self) -> Params:
     """Returns the trained parameters, float32; see `groups`."""
     return groups.trained(self.params)

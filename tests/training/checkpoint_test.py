@@ -199,18 +199,18 @@ def test_falls_back_to_an_older_checkpoint_and_says_so(tmp_path):
 
 def test_a_flipped_bit_that_orbax_does_not_see(tmp_path, monkeypatch):
   write(tmp_path, (4, 8))
-  original = ocp.StandardCheckpointHandler.restore
+  original = ocp.PyTreeCheckpointHandler.restore
 
   def flip(self, directory, *args, **kwargs):
     state = original(self, directory, *args, **kwargs)
     if directory.parent.name == '4':
       return state
-    embed = state.params['embed']
+    embed = state['params']['embed']
     bits = jax.lax.bitcast_convert_type(embed, jnp.uint32).at[3, 1].add(1)
     embed = jax.lax.bitcast_convert_type(bits, jnp.float32)
-    return state.replace(params={'embed': embed})
+    return {**state, 'params': {'embed': embed}}
 
-  monkeypatch.setattr(ocp.StandardCheckpointHandler, 'restore', flip)
+  monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', flip)
   warnings = []
   assert_same(read(tmp_path, warnings.append), make_state(4))
   (line,) = warnings
@@ -328,13 +328,30 @@ def test_errors_that_are_not_damage(tmp_path, monkeypatch, error):
   def fail(*args, **kwargs):
     raise error
 
-  monkeypatch.setattr(ocp.StandardCheckpointHandler, 'restore', fail)
+  monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', fail)
   checkpoints = checkpoint.Checkpointer(tmp_path, None)
   with pytest.raises(type(error)):
     checkpoints.restore(abstract(make_state(1)))
   checkpoints.set_aside_unreadable()
   checkpoints.close()
   assert sorted(checkpoint.steps(tmp_path)) == [1, 2]
+
+
+def test_weights_alone_are_read(tmp_path, monkeypatch):
+  write(tmp_path, (1,))
+  read_paths = []
+  original = ocp.PyTreeCheckpointHandler.restore
+
+  def restore(self, directory, args):
+    read_paths.extend(checksums.describe(args.item))
+    return original(self, directory, args=args)
+
+  monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', restore)
+  weights = make_state(1).weights()
+  assert_same(read(tmp_path, state=weights), weights)
+  assert sorted(read_paths) == ['params/embed', 'step']
+  with pytest.raises(errors.CheckpointError, match='params/embed has shape'):
+    read(tmp_path, state=make_state(1, width=4).weights())
 
 
 def test_what_is_recorded(tmp_path):

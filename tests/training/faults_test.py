@@ -81,10 +81,12 @@ def test_steps_that_are_not_finite_change_nothing(
   tiny_config.train.checkpoint_every = tiny_config.train.keep_every = 1
   tiny_config.train.max_skipped = 3
   at_steps(monkeypatch, {2, 3, 5, 6}, spoil)
-  loop.train(tiny_config, tmp_path, corpus=corpus)
+  run = loop.train(tiny_config, tmp_path, corpus=corpus).run
+  checkpoints = pretrained.open_checkpoints(tmp_path, run)
   one, three, four = (
-    pretrained.restore(tmp_path, step=n).state for n in (1, 3, 4)
+    checkpoints.restore(run.abstract_state, step=n) for n in (1, 3, 4)
   )
+  checkpoints.close()
   assert int(three.step) == 3
   for name in ('params', 'opt_state'):
     before, after = getattr(one, name), getattr(three, name)

@@ -565,7 +565,9 @@ def test_a_run_starts_from_another(tmp_path, trained, corpus, capsys):
   assert first[0] < scratch[0] - 1
   assert first[0] < scratch[-1] + 0.5
   restored = pretrained.restore(folder)
-  jax.tree.map(np.testing.assert_array_equal, adopted.state, restored.state)
+  jax.tree.map(
+    np.testing.assert_array_equal, adopted.state.weights(), restored.state
+  )
   # A finished run does not read the source again.
   loop.train(config, folder, corpus=corpus)
   assert 'loaded' not in capsys.readouterr().out
@@ -629,7 +631,7 @@ def test_rounded_parameters_and_lora_resume(
   assert losses(tmp_path / 'cut') == losses(tmp_path / 'whole')
   jax.tree.map(np.testing.assert_array_equal, cut.state, whole.state)
   restored = pretrained.restore(tmp_path / 'whole').state
-  jax.tree.map(np.testing.assert_array_equal, restored, whole.state)
+  jax.tree.map(np.testing.assert_array_equal, restored, whole.state.weights())
   # Layers are never stacked on disk, whatever part of the parameters has them.
   checkpoints = checkpoint.Checkpointer(tmp_path / 'whole', None)
   paths = ' '.join(checkpoints.record(config.train.steps)['state'])
