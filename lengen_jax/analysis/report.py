@@ -373,7 +373,7 @@ def _cost(results: Mapping[str, Any]) -> Iterator[str]:
       counted.add(model)
       all_tokens, all_seconds = all_tokens + tokens, all_seconds + seconds
     memory = curve.get('memory_bytes')
-    sessions = curve.get('sessions', curve.get('sittings', []))
+    sessions = curve.get('sessions', [])
     devices = [f'{one["devices"]} × {one["device_kind"]}' for one in sessions]
     started = [one['started'][:16].replace('T', ' ') for one in sessions]
     rows.append(

@@ -36,8 +36,11 @@ def of_band(call: AttentionCall, band: Band) -> AttentionCall:
   )
 
 
-def merged(parts: Sequence[Part], sink_logits_H: Array | None) -> Array:
-  """Returns the softmax over the pairs of all bands, `[B, Q, H, D]`."""
+def merged(parts: Sequence[Part], sink_logits_H: Array | None = None) -> Part:
+  """Returns the softmax over the pairs of all parts.
+
+  y = sum_p exp(lse_p - lse) y_p with lse = log sum_p exp(lse_p).
+  """
   lse_PxBxHxQ = jnp.stack([lse for _, lse in parts])
   total_BxHxQ = jax.nn.logsumexp(lse_PxBxHxQ, axis=0)
   if sink_logits_H is not None:
@@ -49,7 +52,7 @@ def merged(parts: Sequence[Part], sink_logits_H: Array | None) -> Array:
     y * weights[..., None]
     for (y, _), weights in zip(parts, weights_PxBxQxH, strict=True)
   ]
-  return functools.reduce(jnp.add, terms)
+  return functools.reduce(jnp.add, terms), total_BxHxQ
 
 
 def pairs(

@@ -73,7 +73,8 @@ def attend(call: AttentionCall) -> Array:
   if not call.bands:
     return _part(call)[0]
   parts = [_part(bands.of_band(call, band)) for band in call.bands]
-  return bands.merged(parts, call.sink_logits).astype(call.q.dtype)
+  y, _ = bands.merged(parts, call.sink_logits)
+  return y.astype(call.q.dtype)
 
 
 def _part(call: AttentionCall) -> bands.Part:

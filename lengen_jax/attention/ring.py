@@ -92,7 +92,7 @@ def attend(ring: Ring, call: AttentionCall) -> Array:
   parts = [_part(ring, one) for one in _calls(call)]
   y = parts[0][0]
   if call.bands or call.sink_logits is not None:
-    y = bands.merged(parts, call.sink_logits)
+    y, _ = bands.merged(parts, call.sink_logits)
   if ring.pieces == 2:
     y = _zigzag(ring, y, back=True)
   return y.astype(call.q.dtype)
@@ -130,21 +130,16 @@ def _forward(ring: Ring, plan: Plan, call: AttentionCall) -> tuple[Any, Any]:
   def over(keys: Tokens, outputs: bands.Part) -> bands.Part:
     """Merges the attention of all pieces over some keys with outputs."""
 
-    def attend(pair: AttentionCall, outputs: bands.Part, a: Array) -> Any:
+    def of_pair(
+      pair: AttentionCall, outputs: bands.Part, a: Array, _b: Array
+    ) -> bands.Part:
       (y_a, lse_a), _ = blockwise.forward(plan, pair)
       y, lse = outputs
       before = _piece(ring, y, a), _piece(ring, lse, a, axis=2)
-      y_a, lse_a = _merged(before, (y_a, blockwise.whole(lse_a)))
+      y_a, lse_a = bands.merged([before, (y_a, blockwise.whole(lse_a))])
       return _put(y, y_a, a), _put(lse, lse_a, a, axis=2)
 
-    return _over_pieces(
-      ring,
-      call,
-      queries,
-      keys,
-      outputs,
-      lambda pair, outputs, a, b: attend(pair, outputs, a),
-    )
+    return _over_pieces(ring, call, queries, keys, outputs, of_pair)
 
   def step(_: Array, carry: Any) -> Any:
     keys, outputs = carry
@@ -269,16 +264,6 @@ def _over_pieces(
     return function(pair, carry, a, b)
 
   return jax.lax.fori_loop(0, ring.pieces**2, of_pair, carry)
-
-
-def _merged(one: bands.Part, other: bands.Part) -> bands.Part:
-  """Returns the attention over the keys of both parts."""
-  lse_BxHxn = jnp.logaddexp(one[1], other[1])
-  y = jnp.zeros_like(one[0])
-  for y_BxnxHxD, of_BxHxn in (one, other):
-    weight_BxnxH = jnp.swapaxes(jnp.exp(of_BxHxn - lse_BxHxn), 1, 2)
-    y += y_BxnxHxD * weight_BxnxH[..., None]
-  return y, lse_BxHxn
 
 
 def _piece(ring: Ring, tree: Any, number: Array, axis: int = 1) -> Any:

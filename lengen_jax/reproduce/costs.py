@@ -21,8 +21,6 @@ from lengen_jax.training import loop, throughput
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
-# Peak bfloat16 operations per second of a chip.
-_PEAK = {'TPUv4': 275e12, 'TPUv2': 46e12}
 # Assumed where a paper does not report its hardware.
 _DEFAULT = (1, 'TPUv4')
 _CHIPS = re.compile(r'(\d+) (TPUv\d)')
@@ -50,7 +48,11 @@ def hours(experiment: Experiment) -> dict[tuple[int, str], float]:
   for part, runs, flops in _trained(experiment, 'paper'):
     match = _CHIPS.search(part.hardware or experiment.hardware)
     number, chip = (int(match[1]), match[2]) if match else _DEFAULT
-    speed = number * _PEAK[chip] * _UTILISATION
+    speed = (
+      number
+      * throughput.PEAK_FLOPS[chip.replace('TPUv', 'TPU v')]
+      * _UTILISATION
+    )
     found[number, chip] += runs * flops / speed / 3600
   return dict(found)
 

@@ -21,8 +21,6 @@ from lengen_jax.training import files, throughput
 from lengen_jax.training import trackers as trackers_lib
 
 STEPS, SESSIONS = 'metrics.jsonl', 'sessions.jsonl'
-# The name of SESSIONS in workdirs of earlier versions.
-_OLD_SESSIONS = 'sittings.jsonl'
 # Minimum time between two writes of a log in an object store.
 _REMOTE_SECONDS = 60
 
@@ -65,12 +63,8 @@ def sessions(folder: files.Path) -> tuple[dict[str, Any], ...]:
   'devices' (their number), 'device_kind', and the versions of 'lengen_jax' and
   'jax'.
   """
-  path = folder / SESSIONS
-  if not path.exists():
-    path = folder / _OLD_SESSIONS
-  return tuple(
-    entry for _, entry in _complete_lines(path) if 'started' in entry
-  )
+  lines = _complete_lines(folder / SESSIONS)
+  return tuple(entry for _, entry in lines if 'started' in entry)
 
 
 class Written(NamedTuple):

@@ -99,7 +99,10 @@ def test_results_of_contextual_positions(tmp_path, tiny_config):
   assert json.loads((tmp_path / 'results.json').read_text()) == results
   (curve,) = results['curves']
   assert (curve['encoding'], curve['positions']) == ('linear', 'forget')
-  assert None not in curve['loss']
+  assert None not in curve['loss'] and not curve['refused']
+  (layer,) = curve['contextual_positions'].values()
+  # A token of the longest window, and a head.
+  assert layer['token'][-1] == 63 and layer['position'][0][-1] > 1
   assert report.names(results) == ['linear | forget']
   # The run is finished.
   assert compare.compare(tiny_config, tmp_path, runs)['curves'] == [curve]
@@ -203,18 +206,6 @@ def test_results_and_going_on(tmp_path, tiny_config, monkeypatch, capsys):
   (tmp_path / runs_lib.folder(runs[1]) / 'curve.json').write_text('{}')
   with pytest.raises(errors.WorkdirError, match='lacks encoding, loss; '):
     compare.compare(tiny_config, tmp_path, runs)
-
-
-@pytest.mark.slow
-def test_contextual_positions_are_in_the_results(tmp_path, tiny_config):
-  tiny_config.eval.lengths = (32, 64)
-  tiny_config.train.steps = 3
-  runs = runs_lib.parse('linear | forget', tiny_config)
-  (curve,) = compare.compare(tiny_config, tmp_path, runs)['curves']
-  assert curve['positions'] == 'forget' and not curve['refused']
-  (layer,) = curve['contextual_positions'].values()
-  # A token of the longest window, and a head.
-  assert layer['token'][-1] == 63 and layer['position'][0][-1] > 1
 
 
 def test_one_training_is_tested_as_several_runs(

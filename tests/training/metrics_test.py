@@ -301,11 +301,6 @@ def test_sessions(tmp_path, clock):
   assert (second['first_step'], second['devices']) == (7, 1)
   assert metrics.sessions(tmp_path) == (first, second)
   assert metrics.sessions(tmp_path / 'no run') == ()
-  # Earlier versions wrote another name.
-  path.rename(tmp_path / 'sittings.jsonl')
-  assert metrics.sessions(tmp_path) == (first, second)
-  open_log(tmp_path, clock, first=7)
-  assert len(entries(path)) == 3
 
 
 def test_only_the_first_process_writes(tmp_path, clock):

@@ -115,7 +115,7 @@ def test_flops_of_layers_that_differ():
 @pytest.mark.parametrize(
   'window, sinks', [(None, 0), (1, 0), (3, 0), (3, 2), (3, 7), (9, 20)]
 )
-def testvisible_pairs(causal, window, sinks):
+def test_visible_pairs(causal, window, sinks):
   def visible(q, k):
     near = window is None or abs(q - k) < window or k < sinks
     return near and (k <= q or not causal)
