@@ -17,6 +17,7 @@ from lengen_jax import errors
 from lengen_jax.analysis import plots, tables
 from lengen_jax.data import windows as windows_lib
 from lengen_jax.evaluation import attention_weights
+from lengen_jax.training import files
 from lengen_jax.training import run as run_lib
 from lengen_jax.types import Array, PathLike
 
@@ -38,7 +39,7 @@ def matrices(
   found = attention_weights.by_layer(
     run.model,
     run.scheme,
-    jax.device_get(trained.state.params),
+    run_lib.on_host(trained.state.params),
     batch,
     _mean_weights,
     rng=jax.random.key(run.config.seed),
@@ -132,7 +133,7 @@ def figure(
     f'and its share within {width} of the diagonal',
     fontsize=9,
   )
-  folder = pathlib.Path(folder)
+  folder = files.locate(folder)
   folder.mkdir(parents=True, exist_ok=True)
   paths = [folder / f'attention_maps.{kind}' for kind in ('png', 'npz', 'csv')]
   plots.save(drawn, paths[0])
@@ -140,7 +141,8 @@ def figure(
     f'{name}/{length}': np.stack([weights for weights, _ in layers.values()])
     for (name, length), layers in found.items()
   }
-  np.savez_compressed(paths[1], **stacked)
+  with paths[1].open('wb') as file:
+    np.savez_compressed(file, **stacked)
   head = ('run', 'length', 'layer', f'within_{width}', 'if_even', 'refused')
   tables.write_csv(paths[2], head, rows + refused)
   return paths
@@ -150,7 +152,7 @@ def entropies(
   trained: run_lib.Trained, windows: windows_lib.EvaluationWindows
 ) -> list[attention_weights.LengthEntropy]:
   """Returns the entropy of a trained model's attention, by length."""
-  run, params = trained.run, jax.device_get(trained.state.params)
+  run, params = trained.run, run_lib.on_host(trained.state.params)
   return list(
     attention_weights.entropy(
       run.model, run.scheme, params, windows, seed=run.config.seed
@@ -212,7 +214,7 @@ def entropy_figure(
     plots.length_axis(axes, sorted(lengths))
     axes.set_title(title, fontsize=10)
     axes.set_xlabel('context length at test time (vertical line: trained)')
-  folder = pathlib.Path(folder)
+  folder = files.locate(folder)
   folder.mkdir(parents=True, exist_ok=True)
   picture, numbers = folder / 'entropy.png', folder / 'entropy.csv'
   plots.finish(drawn, picture)

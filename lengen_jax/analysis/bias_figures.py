@@ -11,6 +11,7 @@ import numpy as np
 from lengen_jax.analysis import plots, tables
 from lengen_jax.evaluation import bias_maps
 from lengen_jax.models.config import ModelConfig
+from lengen_jax.training import files
 from lengen_jax.types import Params, PathLike
 
 # Number of points of a curve in the CSV.
@@ -31,7 +32,7 @@ def figure(
     per query position in `queries`, bias_maps.csv with points of the curves,
     and bias_kinds.csv with a row per head.
   """
-  folder = pathlib.Path(folder)
+  folder = files.locate(folder)
   folder.mkdir(parents=True, exist_ok=True)
   pictures, points, heads = [], [], []
   for query, found in bias_maps.curves(config, params, queries).items():

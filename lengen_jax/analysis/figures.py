@@ -70,7 +70,8 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
   """
   with matplotlib.rc_context(_STYLE):
     figure, panels = plots.layer_panels(layers, 3, (_WIDTH, 0.7), 1.3, True)
-    # Keys that a layer does not see are NaN.
+    # Keys that a layer does not see are NaN, as are values of a run that has
+    # diverged.
     biases_NxHxK = np.asarray(drawn['bias'], np.float64)
     for axes, heads, kinds in zip(
       panels, biases_NxHxK, drawn['kind'], strict=True
@@ -83,11 +84,12 @@ def biases(number: int, layers: Any, drawn: Any, query: Any) -> str:
     doublings = max(*drawn['distance'], 1).bit_length() - 1
     step = doublings // 4 + 1
     ticks = [2**n for n in range(step, doublings + 1, step)]
-    if min(drawn['distance']) < 0:
+    if ticks and min(drawn['distance']) < 0:
       ticks = [-ticks[-1], *ticks[-1:]]
     axes.set_xticks([0, *ticks], ['0', *map(str, ticks)])
     axes.minorticks_off()
-    low = min(-_LEAST_NATS, max(-MOST_NATS, np.nanmin(biases_NxHxK)))
+    low = np.fmin.reduce(biases_NxHxK, axis=None, initial=-_LEAST_NATS)
+    low = max(-MOST_NATS, low)
     axes.set_ylim(low, -0.05 * low)
     figure.supxlabel('distance of the key', fontsize=9)
     figure.supylabel('bias, nats', fontsize=9)

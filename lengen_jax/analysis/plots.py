@@ -1,6 +1,7 @@
 """Plots of results in a color-blind safe palette, with deterministic bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
+import io
 import textwrap
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib import ticker
 import numpy as np
 
 from lengen_jax import errors
+from lengen_jax.training import files
 
 # Palette of Okabe and Ito. Further curves repeat its colors with other dashes.
 COLORS = (
@@ -75,23 +77,29 @@ def position_curves(
 def trajectories(
   axes: Any, results: Mapping[str, Any], names: Sequence[str], unit: str
 ) -> None:
-  """Draws the gap between a long context and that of training, by step.
-
-  The long one is the longest of up to 8 training lengths, or the longest of all
-  if there is none. The other is the length nearest to that of training.
-  """
-  lengths, trained = results['lengths'], results['train_length']
-  near = min(lengths, key=lambda n: abs(n - trained))
-  within = [n for n in lengths if near < n <= 8 * trained]
-  far = max(within or lengths)
+  """Draws the gap between two lengths by step; see `gap_lengths`."""
+  lengths = results['lengths']
+  near, far = gap_lengths(results)
   columns = [lengths.index(near), lengths.index(far)]
   drawn = []
   for curve in results['curves']:
     found = curve.get('trajectory') or {'steps': [], 'loss': []}
     losses = [floats(loss)[columns] for loss in found['loss']]
     drawn.append((found['steps'], [long - short for short, long in losses]))
-  by_step(axes, drawn, names, f'loss at {far} minus loss at {near}, {unit}')
+  by_step(axes, drawn, names, f'{unit}: length {far} minus length {near}')
   axes.axhline(0, color='0.6', linewidth=1, zorder=1)
+
+
+def gap_lengths(results: Mapping[str, Any]) -> tuple[int, int]:
+  """Returns the length nearest to that of training, and a long one.
+
+  The long one is the longest of up to 8 training lengths, or the longest of all
+  if there is none.
+  """
+  lengths, trained = results['lengths'], results['train_length']
+  near = min(lengths, key=lambda n: abs(n - trained))
+  within = [n for n in lengths if near < n <= 8 * trained]
+  return near, max(within or lengths)
 
 
 def by_step(
@@ -102,7 +110,9 @@ def by_step(
 ) -> None:
   """Draws curves, each of steps and scores, against the training step."""
   for n, ((steps, scores), name) in enumerate(zip(curves, names, strict=True)):
-    axes.plot(steps, scores, label=name, **style(n))
+    known = np.isfinite(floats(scores)).any()
+    label_of_run = name if known else f'{name} (no value)'
+    axes.plot(steps, scores, label=label_of_run, **style(n))
   length_axis(axes, sorted({step for steps, _ in curves for step in steps}))
   axes.set(xlabel='training step', ylabel=textwrap.fill(label, _LABEL_WIDTH))
 
@@ -277,8 +287,8 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
   places = range(len(rows))
   axes.barh(
     places,
-    np.nan_to_num(values),
-    xerr=np.nan_to_num(errors),
+    values,
+    xerr=errors,
     height=0.6,
     color=COLORS[0],
     ecolor='0.3',
@@ -289,7 +299,14 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
     axes.plot(paper, places, 'D', color=COLORS[1], label=label)
   if part.get('chance'):
     axes.axvline(part['chance'], color='0.6', linewidth=1, label='chance')
-  axes.set_yticks(places, [row['name'] for row in rows])
+  missing = np.isnan(values)
+  axes.set_yticks(
+    places,
+    [
+      row['name'] + ' (no score)' * absent
+      for row, absent in zip(rows, missing, strict=True)
+    ],
+  )
   column = columns[at] if isinstance(columns[at], str) else f'{columns[at]:g}x'
   axes.set_xlabel(f'{part["unit"]}, {column}')
   finish(figure, path)
@@ -415,7 +432,9 @@ def save(figure: Any, path: Any) -> None:
     errors.WorkdirError: the file cannot be written.
   """
   try:
-    figure.savefig(path, dpi=160, metadata={'Software': None})
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=160, metadata={'Software': None})
+    files.locate(path).write_bytes(picture.getvalue())
   except OSError as error:
     raise errors.WorkdirError(
       f'cannot write {path}: {errors.reason(error)}'

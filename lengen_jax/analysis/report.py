@@ -166,7 +166,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
     if name.endswith('.csv'):
       files.write_text(folder / name, text)
   drawn = {'length_curves.png': plots.length_curves}
-  if _has_trajectories(results):
+  if _has_gap(results):
     drawn['trajectories.png'] = plots.trajectories
   for name, draw in drawn.items():
     plots.write(folder / name, draw, results, names(results), _UNIT)
@@ -184,6 +184,12 @@ def _trajectory(curve: Mapping[str, Any]) -> tuple[list[int], list[Any]]:
 def _has_trajectories(results: Mapping[str, Any]) -> bool:
   """Returns whether a run was evaluated at more than its last step."""
   return any(len(_trajectory(curve)[0]) > 1 for curve in results['curves'])
+
+
+def _has_gap(results: Mapping[str, Any]) -> bool:
+  """Returns whether `plots.trajectories` has two lengths to compare."""
+  near, far = plots.gap_lengths(results)
+  return near < far and _has_trajectories(results)
 
 
 def _page(
@@ -210,7 +216,7 @@ def _page(
       'position 1 has a context of one token.',
     ),
   ]
-  if _has_trajectories(results):
+  if _has_gap(results):
     drawn.append(
       (
         plots.trajectories,
@@ -326,7 +332,9 @@ def _biases(results: Mapping[str, Any]) -> Iterator[str]:
       counts = [f'{heads.count(one)} {one}' for one in plots.KIND_COLORS]
       caption = f'Query at position {query}. Heads: {", ".join(counts)}.'
       if learned := biases['thresholds'].items():
-        tokens = ', '.join(f'{layer} {value:,.0f}' for layer, value in learned)
+        tokens = ', '.join(
+          f'{layer} {tables.number(value, 0)}' for layer, value in learned
+        )
         caption += f' Learned thresholds, in tokens: {tokens}.'
       svg = figures.biases(number, biases['layers'], found, int(query))
       drawn.append(page.figure(svg, caption))

@@ -125,9 +125,14 @@ def write(found: Results, workdir: PathLike) -> list[pathlib.Path]:
       rows = part['rows']
       files = _write_part(part, found['seeds'], folder) if rows else []
       body.append(page.element('p', _title(found, part)))
+    missing = [file for file in files if not file.exists()]
+    files = [file for file in files if file not in missing]
     paths += files
     pictures = [file for file in files if file.suffix == '.png']
     body += [page.picture(one, part['name']) for one in pictures]
+    body.append(
+      page.listing([str(file) for file in missing], 'Files not in the workdir:')
+    )
     if part['rows']:
       body.append(page.table(*table(part)))
     body.append(page.listing(notes(part)))

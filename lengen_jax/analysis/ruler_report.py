@@ -32,6 +32,7 @@ def print_table(results: Mapping[str, Any]) -> None:
     for name in results['tasks']
   ]
   averages = (results['average'].get(length) for length in lengths)
+  left = _unmeasured(results)
   rows.append(('average', *(tables.number(one, 2) for one in averages)))
   tables.show(
     f'RULER: percent, {results["encoding"]}, {results["samples"]} prompts per '
@@ -41,6 +42,7 @@ def print_table(results: Mapping[str, Any]) -> None:
     [
       effective(results),
       *(f'at {length}: {why}' for length, why in results['refused'].items()),
+      *(f'at {length}: not evaluated yet' for length in left),
     ],
   )
 
@@ -49,9 +51,16 @@ def effective(results: Mapping[str, Any]) -> str:
   """Returns a sentence with the effective length."""
   threshold, found = results['threshold'], results['effective_length']
   why = f'average of at least {threshold}'
+  what = 'effective length' + ' so far' * bool(_unmeasured(results))
   if found is None:
-    return f'effective length: none; no length has an {why}'
-  return f'effective length: {found}, the longest with an {why}'
+    return f'{what}: none; no length has an {why}'
+  return f'{what}: {found}, the longest with an {why}'
+
+
+def _unmeasured(results: Mapping[str, Any]) -> list[int]:
+  """Returns the lengths that an interrupted evaluation did not reach."""
+  done = {*results['average'], *results['refused']}
+  return [length for length in results['lengths'] if str(length) not in done]
 
 
 def write(results: Mapping[str, Any], folder: PathLike) -> list[pathlib.Path]:

@@ -42,8 +42,13 @@ def show(
 
 
 def number(value: Any, digits: int = 3) -> str:
-  """Returns a number with `digits` decimals; a dash for None."""
-  return '–' if value is None else f'{value:.{digits}f}'
+  """Returns a number with `digits` decimals; a dash for None.
+
+  Numbers from 10^9 on have an exponent.
+  """
+  if value is None:
+    return '–'
+  return f'{value:.3e}' if abs(value) >= 1e9 else f'{value:.{digits}f}'
 
 
 def csv_text(header: Sequence[str], rows: Any) -> str:

@@ -271,5 +271,8 @@ def entropy(
 
 def _queries(attended: Attended) -> tuple[jax.Array, jax.Array]:
   """Returns mean entropy and number of visible keys of queries, `[B, Q]`."""
-  nats_BxHxQ = jax.scipy.special.entr(attended.weights()).sum(-1)
+  weights_BxHxQxK = attended.weights()
+  # Beside sink logits, they sum to less than 1.
+  weights_BxHxQxK /= weights_BxHxQxK.sum(-1, keepdims=True)
+  nats_BxHxQ = jax.scipy.special.entr(weights_BxHxQxK).sum(-1)
   return nats_BxHxQ.mean(1), attended.visible().sum(-1)

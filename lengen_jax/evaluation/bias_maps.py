@@ -11,6 +11,7 @@ Shapes: N layers, H heads, K keys.
 import collections
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -177,7 +178,8 @@ def summary(
 ) -> dict[str, Any] | None:
   """Returns a few points of each curve for JSON; None if no layer has a bias.
 
-  'layers' has the names of layers, 'thresholds' the result of `thresholds`, and
+  'layers' has the names of layers, 'thresholds' the result of `thresholds` with
+  None for values that are not finite, and
   'queries' a dict from the query's position, a string, to: the 'distance' of
   keys (spaced logarithmically), the 'bias' by layer and head with maximum 0 and
   four digits, None at later keys of causal layers, and the 'kind' of each head.
@@ -192,7 +194,8 @@ def summary(
     distance = np.concatenate([-near[::-1], [0], near]).astype(int)
     distance = distance[np.isin(query - distance, one.keys)]
     shown_NxHxK = one.biases[..., query - distance]
-    shown_NxHxK = shown_NxHxK - np.nanmax(shown_NxHxK, -1, keepdims=True)
+    with np.errstate(invalid='ignore'):  # Infinite biases.
+      shown_NxHxK -= np.fmax.reduce(shown_NxHxK, axis=-1, keepdims=True)
     of_queries[str(query)] = {
       'distance': distance.tolist(),
       'bias': [
@@ -203,14 +206,17 @@ def summary(
     }
   return {
     'layers': list(biases),
-    'thresholds': thresholds(config, params),
+    'thresholds': {
+      name: value if math.isfinite(value) else None
+      for name, value in thresholds(config, params).items()
+    },
     'queries': of_queries,
   }
 
 
 def _rounded(value: float) -> float | None:
-  """Returns a value with four digits; None for NaN."""
-  return None if np.isnan(value) else float(f'{value:.4g}')
+  """Returns a value with four digits; None for NaN and infinity."""
+  return float(f'{value:.4g}') if math.isfinite(value) else None
 
 
 def _biases(config: ModelConfig, params: Params) -> dict[str, encodings.BiasFn]:

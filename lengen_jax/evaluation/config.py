@@ -6,6 +6,9 @@ import numbers
 
 from lengen_jax import errors, specs
 
+# Least temperature and top_p: smaller ones underflow in float32.
+_LEAST = 1e-30
+
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
@@ -64,14 +67,16 @@ def check_steps(steps: tuple) -> None:
 
 def check_sampling(prefix: str, temperature: float, top_p: float) -> None:
   """Raises errors.ConfigError if answers cannot be sampled with the options."""
-  if not (math.isfinite(temperature) and temperature >= 0):
+  samples = math.isfinite(temperature) and temperature >= _LEAST
+  if temperature != 0 and not samples:
     raise errors.ConfigError(
-      f'{prefix}temperature must be 0 for greedy decoding, or positive; got '
-      f'{temperature}'
+      f'{prefix}temperature must be 0 for greedy decoding, or positive and at '
+      f'least {_LEAST}; got {temperature}'
     )
-  if not 0 < top_p <= 1:
+  if not _LEAST <= top_p <= 1:
     raise errors.ConfigError(
-      f'{prefix}top_p must be above 0 and at most 1, got {top_p}'
+      f'{prefix}top_p must be above 0 and at most 1, and at least {_LEAST}; '
+      f'got {top_p}'
     )
   if top_p < 1 and not temperature:
     raise errors.ConfigError(

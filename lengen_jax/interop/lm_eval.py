@@ -110,6 +110,10 @@ class Lengen(model_api.TemplateLM):
           f'{name} in --model_args must be a whole number, at least {least}, '
           f'got {value!r}'
         )
+    if seed >= 2**32:
+      raise errors.ConfigError(
+        f'seed in --model_args must be below 2**32, got {seed}'
+      )
     if not pretrained:
       raise errors.ConfigError(
         'the model lengen needs a checkpoint; give --model_args '
@@ -281,7 +285,8 @@ def _options(
   given: dict[str, Any], max_length: int
 ) -> tuple[dict[str, Any], list[str]]:
   """Returns options of `Generator`, and strings that end a text."""
-  found = harness.normalize_gen_kwargs(given, _MAX_GEN_TOKS)
+  known = {key: value for key, value in given.items() if value is not None}
+  found = harness.normalize_gen_kwargs(known, _MAX_GEN_TOKS)
   max_new, temperature = found.pop('max_gen_toks'), found.pop('temperature', 0)
   options = {'max_new': max_new, 'temperature': float(temperature)}
   if temperature:

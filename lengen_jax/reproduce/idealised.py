@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from lengen_jax import papers
 from lengen_jax.analysis import plots, tables
 from lengen_jax.positions import warped
+from lengen_jax.training import files
 from lengen_jax.types import PathLike
 
 # {column: (L_train, L_test / L_train, c)}.
@@ -388,7 +389,7 @@ def _save(
   header: Sequence[str],
   rows: Iterable[Any],
 ) -> list[pathlib.Path]:
-  folder = pathlib.Path(folder)
+  folder = files.locate(folder)
   folder.mkdir(parents=True, exist_ok=True)
   picture, numbers = folder / f'{name}.png', folder / f'{name}.csv'
   plots.finish(figure, picture)

@@ -101,8 +101,12 @@ def curve(
   run = trained.run
   found = losses(trained, windows, label, after_batch)
   distances = sorted({run.data.train_length - 1, max(windows.lengths) - 1})
-  bytes_per_token = windows.bytes_per_token
-  words = windows.count_words(lm.count_words) / windows.tokens
+  bytes_per_token, words = windows.bytes_per_token, 0.0
+  if run.model.architecture == 'encoder':
+    # The loss of masked tokens is no likelihood of the text.
+    bytes_per_token = None
+  else:
+    words = windows.count_words(lm.count_words) / windows.tokens
   return {
     **_facts(trained),
     'loss': [one.loss for one in found],
@@ -110,7 +114,7 @@ def curve(
     'windows_digest': windows.digest,
     'perplexity': [one.perplexity for one in found],
     'bits_per_byte': [one.bits_per_byte(bytes_per_token) for one in found],
-    'bytes_per_token': bytes_per_token,
+    'bytes_per_token': windows.bytes_per_token,
     'word_perplexity': [_word_perplexity(one.loss, words) for one in found],
     'tokens': found[0].tokens,
     'bias_error': [one.bias_error for one in found],

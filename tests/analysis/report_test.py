@@ -188,6 +188,19 @@ def test_losses_along_training(results, tmp_path):
     'loss': str(2.0 + lengths[1]),
   }
   assert (tmp_path / 'trajectories.png').stat().st_size > 10_000
+  # Without a length beyond that of training, there is no gap.
+  results['train_length'] = max(lengths)
+  assert tmp_path / 'trajectories.png' not in report.write(results, tmp_path)
+  assert 'Gap against training step' not in page_of(results, tmp_path)
+
+
+def test_scores_that_are_missing_are_named():
+  figure, axes = plots.panels(1)
+  runs = [([4, 8], [1.0, 2.0]), ([4, 8], [np.nan, np.nan])]
+  plots.by_step(axes, runs, ['a', 'b'], 'nats')
+  labels = [line.get_label() for line in axes.get_lines()]
+  assert labels == ['a', 'b (no value)']
+  plots.plt.close(figure)
 
 
 def test_the_gap_along_training(results):
@@ -203,17 +216,17 @@ def test_the_gap_along_training(results):
   line = axes.get_lines()[0]
   np.testing.assert_array_equal(line.get_xdata(), [4, 8])
   np.testing.assert_array_equal(line.get_ydata(), [3.0, np.nan])
-  assert axes.get_ylabel() == 'loss at 256 minus loss at 32, nats'
+  assert axes.get_ylabel() == 'nats: length 256 minus length 32'
   # None of these lengths is one of up to 8 training lengths but the nearest.
   results['lengths'] = [64, 512, 768, 1024]
   results['train_length'] = 8
   plots.trajectories(axes, results, report.names(results), 'nats')
-  assert axes.get_ylabel() == 'loss at 1024 minus loss at 64, nats'
+  assert axes.get_ylabel() == 'nats: length 1024 minus length 64'
   plots.trajectories(
     axes, results, report.names(results), 'nats per masked token'
   )
   assert axes.get_ylabel() == (
-    'loss at 1024 minus loss at 64, nats\nper masked token'
+    'nats per masked token: length 1024\nminus length 64'
   )
   plots.plt.close(figure)
 

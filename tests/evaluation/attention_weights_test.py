@@ -276,6 +276,13 @@ def test_entropy_of_even_attention(windows, architecture):
       assert one.relative[layer] == pytest.approx(1, rel=1e-4)
 
 
+def test_entropy_beside_a_sink_is_that_of_the_keys(windows):
+  config = create(sink_logits=True)
+  params = jax.tree.map(np.zeros_like, filled(config))
+  for one in entropies(windows, [8, 16], params=params, sink_logits=True):
+    assert one.relative['layer_0'] == pytest.approx(1, rel=1e-4)
+
+
 def test_entropy_where_each_query_sees_one_key(windows):
   one, *_ = entropies(windows, [8], window=(1, None))
   assert one.nats['layer_0'] == 0 and one.relative['layer_0'] is None

@@ -1,6 +1,7 @@
 """Tests `lengen_jax/evaluation/bias_maps.py`."""
 
 import functools
+import json
 
 import jax
 import numpy as np
@@ -209,3 +210,12 @@ def test_both_sides_of_an_encoder_decoder():
     np.testing.assert_array_equal(
       found[f'{side}/layer_1'][1].params['kernel_0'], own['mlp_0']['kernel']
     )
+
+
+@pytest.mark.parametrize('value', [np.inf, np.nan])
+def test_the_summary_of_a_model_that_has_diverged(value):
+  config, params = model('fire')
+  params = jax.tree.map(lambda leaf: np.full_like(leaf, value), params)
+  summary = bias_maps.summary(config, params, queries=(8, 16))
+  assert {*summary['thresholds'].values()} == {None}
+  json.dumps(summary, allow_nan=False)

@@ -126,6 +126,18 @@ def test_long_contexts_are_cut_from_the_left(path, capsys):
     short.loglikelihood(requests('loglikelihood', ('a', 'seven c')))
 
 
+def test_options_of_null_are_left_out():
+  given = {'until': None, 'temperature': 0.7, 'top_p': None}
+  options, until = backend._options(given, 512)
+  assert (options['temperature'], options['top_p'], until) == (0.7, 1.0, [])
+
+
+@pytest.mark.parametrize('seed', [-1, 2**32])
+def test_seeds_outside_their_range(path, seed):
+  with pytest.raises(errors.ConfigError, match=f'seed in .* got {seed}'):
+    backend.Lengen(str(path), seed=seed)
+
+
 def test_whole_texts(path, model):
   text = 'A text of more than thirty-two bytes.'
   found = model.loglikelihood_rolling(

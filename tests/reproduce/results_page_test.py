@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from lengen_jax import reproduce
+from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims, results_page, study
 from lengen_jax.reproduce import experiment as experiment_lib
 
@@ -19,6 +20,14 @@ def test_the_page_is_that_of_the_results():
     assert (DOCS / name).read_text() == results_page.page(
       DOCS / 'results', study=is_study
     ), 'run: make results'
+
+
+def test_a_copy_of_results_without_its_drawings(tmp_path):
+  found = json.loads((DOCS / 'results' / 'su_entropy_cpu.json').read_text())
+  paths = reproduction.write(found, tmp_path)
+  assert paths and all(path.exists() for path in paths)
+  page = (tmp_path / 'report.html').read_text()
+  assert 'Files not in the workdir' in page and 'entropy.png' in page
 
 
 def test_every_claim_is_there():

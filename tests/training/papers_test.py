@@ -225,6 +225,9 @@ def test_masked_language_modelling(run):
   results, _ = run('mlm', 'mlm_positions.py:tiny')
   curve = check_curve(results, len(results['lengths']))
   assert 0.1 < curve['tokens'] / (2 * max(results['lengths'])) < 0.2
+  # The loss of masked tokens is no likelihood of the text.
+  for score in ('bits_per_byte', 'word_perplexity'):
+    assert {*curve[score]} == {None}
 
 
 def test_a_vocabulary_that_is_not_the_models(

@@ -79,6 +79,12 @@ def test_scores_by_length(model, capsys, tmp_path):
   assert average.split() == ['average', '100.00', '0.00', '–']
   assert effective.startswith('effective length: 2000, the longest with')
   assert refused.startswith('at 4500: no position')
+  # The results of an evaluation that is not finished.
+  del results['average']['3500'], results['scores']['3500']
+  ruler_report.print_table(results)
+  *_, effective, _, left = capsys.readouterr().out.splitlines()
+  assert effective.startswith('effective length so far: 2000, the longest with')
+  assert left == 'at 3500: not evaluated yet'
   paths = ruler_report.write(results, tmp_path)
   assert [path.name for path in paths] == [
     *('ruler.json', 'ruler_predictions.jsonl', 'ruler.png')
