@@ -13,6 +13,10 @@ BUCKET_HINT = (
   '(gcloud auth application-default login)'
 )
 
+# Statuses at the start of tensorstore's messages: transient errors, and missing
+# permissions.
+_RETRIED = ('ABORTED: ', 'DEADLINE_EXCEEDED: ', 'UNAVAILABLE: ')
+_DENIED = ('PERMISSION_DENIED: ', 'UNAUTHENTICATED: ')
 # Names of TensorFlow's transient errors.
 _TRANSIENT = (
   'AbortedError',
@@ -135,14 +139,28 @@ def again(error: BaseException) -> str:
   """Returns advice for an error that a retry may resolve, else ''.
 
   These are full disks and transient errors of an object store, which is used
-  through TensorFlow.
+  through TensorFlow or gcsfs, and through tensorstore for arrays.
   """
   kind = type(error)
   if getattr(error, 'errno', None) in (errno.ENOSPC, errno.EDQUOT):
     return 'free some space and run the same command again'
-  if kind.__module__.startswith('tensorflow.') and kind.__name__ in _TRANSIENT:
+  if (
+    (kind.__module__.startswith('tensorflow.') and kind.__name__ in _TRANSIENT)
+    or kind.__module__.startswith(('gcsfs.', 'aiohttp.'))
+    or str(error).startswith(_RETRIED)
+  ):
     return 'run the same command again'
   return ''
+
+
+def of_storage(error: BaseException) -> WorkdirError | None:
+  """Returns the error to raise if storage refuses or fails; None otherwise."""
+  if fix := again(error):
+    return StorageError(f'{reason(error)}; {fix}')
+  if str(error).startswith(_DENIED):
+    hint = BUCKET_HINT if '://' in str(error) else 'change its permissions'
+    return WorkdirError(f'{reason(error)}; {hint}')
+  return None
 
 
 def reason(error: BaseException) -> str:

@@ -61,15 +61,20 @@ cloud_create() {
   if cloud_try "${words[@]}"; then
     return 0
   fi
-  case "$cloud_error" in
+  cloud_failure "$cloud_error"
+}
+
+# cloud_failure ERROR: returns 2 for an error that a retry cannot fix, else 1.
+cloud_failure() {
+  case "$1" in
     *INVALID_ARGUMENT* | *PERMISSION_DENIED* | *UNAUTHENTICATED* | \
       *'Invalid choice'* | *'unrecognized arguments'*) return 2 ;;
     *) return 1 ;;
   esac
 }
 
-# Prints the state as the API names it, or MISSING. Fails if the API does not
-# answer.
+# Prints the state as the API names it, or MISSING. Returns 1 if the API does
+# not answer, and 2 for an error that a retry cannot fix.
 cloud_state() {
   local error field=state cloud_limit=$ANSWER_SECONDS
   if cloud_queued; then
@@ -83,7 +88,7 @@ cloud_state() {
     *NOT_FOUND*) echo MISSING ;;
     *)
       say "${error:-no answer from gcloud in $ANSWER_SECONDS s}"
-      return 1
+      cloud_failure "$error"
       ;;
   esac
 }

@@ -101,7 +101,8 @@ check_settings() {
   for name in SPOT QUEUED DRY_RUN; do
     [[ "${!name}" == [01] ]] || die 2 "$name is '${!name}'; it must be 0 or 1"
   done
-  for name in SLICES FAILURE_LIMIT UNANSWERED_LIMIT ANSWER_SECONDS; do
+  for name in SLICES FAILURE_LIMIT UNANSWERED_LIMIT ANSWER_SECONDS \
+    SETUP_SECONDS; do
     [[ "${!name}" =~ ^[1-9][0-9]*$ ]] \
       || die 2 "$name is '${!name}'; it must be 1 or more"
   done

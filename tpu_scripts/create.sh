@@ -30,12 +30,15 @@ if dry_run; then
   exit
 fi
 
-attempt=0
+attempt=0 unknown=0
 until
-  status=0
-  state=$(cloud_state) || state=
+  status=0 answer=0
+  state=$(cloud_state) || answer=$?
   [[ "$(cloud_condition "$state")" == ready ]]
 do
+  ((answer != 2)) || die 2 'a retry cannot succeed'
+  unknown=$((answer ? unknown + 1 : 0))
+  ((unknown < UNANSWERED_LIMIT)) || die 1 "the state of $NAME is not known"
   case "$(cloud_condition "$state")" in
     missing)
       say "creating $NAME ($ACCELERATOR_TYPE)"

@@ -69,6 +69,7 @@ JAX_COMPILATION_CACHE_DIR}"
 : "${BACKOFF_SECONDS:=600}"  # between attempts, at most
 : "${WAIT_HOURS:=24}"        # for a machine
 : "${ANSWER_SECONDS:=300}"   # for a request to be answered
+: "${SETUP_SECONDS:=3600}"   # for the installation
 : "${UNANSWERED_LIMIT:=10}"  # consecutive requests without an answer
 : "${FAILURE_LIMIT:=3}"      # consecutive failures, each ...
 : "${FAST_MINUTES:=10}"      # ... within this time of the launch

@@ -10,6 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parse '' "$@"
 require PROJECT ZONE
 require_run
+cloud_limit=$ANSWER_SECONDS
 
 found=$(workers) || die 1 'not all workers answer; nothing was launched'
 if grep ' running ' <<< "$found" >&2; then

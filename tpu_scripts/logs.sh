@@ -20,5 +20,6 @@ require PROJECT ZONE
 if [[ "$option_follow" == 1 ]]; then
   cloud_ssh "${option_worker:-0}" "$(remote logs "$option_lines" follow)"
 else
+  cloud_limit=$ANSWER_SECONDS
   cloud_ssh "${option_worker:-all}" "$(remote logs "$option_lines")"
 fi

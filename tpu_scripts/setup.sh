@@ -9,6 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 parse '' "$@"
 require PROJECT ZONE REPOSITORY REVISION
+cloud_limit=$SETUP_SECONDS
 
 if [[ "$REVISION" == "$(git -C "$here" rev-parse HEAD 2> /dev/null)" ]] \
   && [[ -n "$(git -C "$here" status --porcelain)" ]]; then

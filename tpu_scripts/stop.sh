@@ -9,5 +9,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 parse '' "$@"
 require PROJECT ZONE
+cloud_limit=$((STOP_SECONDS + ANSWER_SECONDS))
 
 cloud_ssh all "$(remote stop "$STOP_SECONDS")"

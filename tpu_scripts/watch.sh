@@ -152,7 +152,8 @@ while :; do
         'ssh-add ~/.ssh/google_compute_engine'
       report "deleting $NAME, which does not answer"
       cloud_delete || true
-      silent=0
+      # A new machine that never answers is not the fault of the old one.
+      silent=0 met=0
     fi
     back_off "$silent"
     continue

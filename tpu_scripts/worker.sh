@@ -49,9 +49,8 @@ setup() {
   rm -f installed
   git -C source checkout --quiet --detach FETCH_HEAD
   venv/bin/python -m pip --version > /dev/null 2>&1 || make_venv "$3"
-  # It would add files of the revision before to the package.
-  rm -rf source/build
-  venv/bin/python -m pip install --quiet "./source[$4]"
+  # Editable, so that checkpoints record the revision of the checkout.
+  venv/bin/python -m pip install --quiet --editable "./source[$4]"
   echo "$wanted" > installed
   echo "$(hostname): installed $2"
 }

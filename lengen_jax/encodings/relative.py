@@ -239,5 +239,5 @@ class _Projection(nn.Module):
 
   def setup(self) -> None:
     init = nn.initializers.normal(self.size**-0.5)
-    shape, axes = (self.size, self.size), ('relpos_buckets', 'joined_kv')
+    shape, axes = (self.size, self.size), ('embed', 'joined_kv')
     self.kernel = self.make_param(self, 'kernel', init, shape, axes)

@@ -9,6 +9,7 @@ from lengen_jax.interop.hf import config_json
 from lengen_jax.training import files, multihost, pretrained
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
+from lengen_jax.types import Params
 
 
 def to_safetensors(workdir: str, path: str, step: int | None) -> str | None:
@@ -27,15 +28,17 @@ def to_safetensors(workdir: str, path: str, step: int | None) -> str | None:
     weights.check_path(path)
   trained = pretrained.restore(workdir, step=step)
   params = run_lib.on_host(trained.state.params)
-  if not multihost.is_first():
-    return None
-  trained_on = weights.TrainedOn(
-    workdir_lib.vocabulary(workdir),
-    trained.run.data.train_length,
-    trained.run.config.positions,
-  )
-  size = weights.save(path, params, trained.run.model, trained_on)
-  return _summary(path, trained, 'float32', size)
+  summary = None
+  if multihost.is_first():
+    trained_on = weights.TrainedOn(
+      workdir_lib.vocabulary(workdir),
+      trained.run.data.train_length,
+      trained.run.config.positions,
+    )
+    size = weights.save(path, params, trained.run.model, trained_on)
+    summary = _summary(path, trained, 'float32', size)
+  multihost.barrier('exported')
+  return summary
 
 
 def to_hf(
@@ -61,8 +64,22 @@ def to_hf(
       "rope, also set model.encoding='rope(scale=s)'"
     )
   params = run_lib.on_host(trained.state.params)
-  if not multihost.is_first():
-    return None
+  summary = None
+  if multihost.is_first():
+    summary = _save_hf(folder, params, trained, like, dtype, workdir)
+  multihost.barrier('exported')
+  return summary
+
+
+def _save_hf(
+  folder: str,
+  params: Params,
+  trained: run_lib.Trained,
+  like: str | None,
+  dtype: str,
+  workdir: str,
+) -> str:
+  """Writes the folder of `to_hf`, and returns a summary."""
   like = like or _original(trained.run.config)
   length = trained.run.data.train_length or None
   size = hf.save(

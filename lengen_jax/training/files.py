@@ -39,6 +39,8 @@ def make_folder(path: PathLike) -> Path:
     path.exists()
   except Exception as error:  # Object stores raise errors of their own.
     hint = f'; {errors.BUCKET_HINT}' if is_remote(path) else ''
+    if isinstance(error, ImportError):
+      hint = "; buckets need the data extra: pip install 'lengen_jax[data]'"
     if isinstance(error, FileExistsError):
       hint = ', and is not a folder; choose another path'
     kind = errors.WorkdirError

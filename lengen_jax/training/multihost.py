@@ -31,15 +31,21 @@ def attempt(function: Callable[[], _T]) -> tuple[_T | None, str | None]:
   Returns (result, None), or (None, problem) if the function failed in any
   process. A LengenError of the function is raised, and errors that are not
   about the files that it reads: too little memory, missing permissions, and
-  transient errors of an object store.
+  errors of the storage that may be transient.
+
+  Raises:
+    errors.WorkdirError: missing permissions; StorageError if it may be read
+      later.
   """
   try:
     result, problem = function(), None
   except (errors.LengenError, MemoryError, PermissionError):
     raise
   except Exception as error:  # Libraries raise many types for a damaged file.
-    if 'RESOURCE_EXHAUSTED' in str(error) or errors.again(error):
+    if 'RESOURCE_EXHAUSTED' in str(error):
       raise
+    if (failure := errors.of_storage(error)) is not None:
+      raise failure from error
     result, problem = None, first_line(error)
   problem = any_problem(problem)
   return (None, problem) if problem is not None else (result, None)
@@ -56,6 +62,18 @@ def any_problem(problem: str | None) -> str | None:
   if problem is None and failed.any():
     return f'process {failed.argmax()} failed; see its output'
   return problem
+
+
+def barrier(name: str) -> None:
+  """Waits until all processes of a run have called with this name.
+
+  A process that ends is waited for five minutes only, then all are aborted.
+  """
+  import jax
+  from jax.experimental import multihost_utils
+
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
 
 
 def broadcast(numbers: Sequence[int]) -> Sequence[int]:

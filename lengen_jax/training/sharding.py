@@ -19,6 +19,7 @@ import glob
 import importlib.util
 import math
 import os
+import threading
 from typing import Any
 
 from flax import linen as nn
@@ -55,6 +56,9 @@ _FIELDS = {
 }
 # Without a heartbeat for this time, a process counts as dead and the run ends.
 _HEARTBEAT_SECONDS = 30
+# How long processes wait for others at the start, and when they say so.
+_JOIN_SECONDS = 6 * 3600
+_PATIENCE_SECONDS = 60
 
 
 def start() -> None:
@@ -66,9 +70,11 @@ def start() -> None:
   is set: small models run faster on several devices that share a batch than on
   one device with several threads.
 
+  Other processes may copy data before they join. jax aborts this one if they
+  do not join within _JOIN_SECONDS.
+
   Raises:
-    errors.ConfigError: a variable is invalid, or the other processes do not
-      answer.
+    errors.ConfigError: a variable is invalid, or no processes can be found.
   """
   count = os.environ.get('JAX_NUM_CPU_DEVICES') or None
   if count is None:
@@ -97,16 +103,26 @@ def start() -> None:
   elif not _is_tpu_vm():
     return
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  address = os.environ.get('JAX_COORDINATOR_ADDRESS', 'the first worker')
+  waiting = f'waiting for the other processes of this run at {address}'
+  reminder = threading.Timer(
+    _PATIENCE_SECONDS, print, [waiting], {'flush': True}
+  )
+  reminder.daemon = True
+  reminder.start()
   try:
     jax.distributed.initialize(
-      **known, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
+      **known,
+      initialization_timeout=_JOIN_SECONDS,
+      heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
     )
   except (RuntimeError, ValueError) as error:
-    address = os.environ.get('JAX_COORDINATOR_ADDRESS', 'the first worker')
     raise errors.ConfigError(
       f'the processes of this run do not find each other at {address}: '
       f'{str(error).splitlines()[0]}'
     ) from None
+  finally:
+    reminder.cancel()
 
 
 def _cores() -> int:

@@ -27,6 +27,7 @@ fail() {
 describe() {
   case "$scene" in
     ERROR) fail 'UNAVAILABLE: The service is currently unavailable.' ;;
+    DENIED) fail 'PERMISSION_DENIED: no permission, or no such zone' ;;
     HANG) hang ;;
     MISSING) rm "$STUB/machine" ;;
     ?*) echo "$scene" > "$STUB/machine" ;;

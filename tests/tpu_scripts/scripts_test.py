@@ -298,6 +298,18 @@ def test_create_that_cannot_succeed(cloud, reason):
   assert cloud.verbs == ['create']
 
 
+def test_states_that_are_not_known(cloud):
+  cloud.plays(describe=['DENIED'])
+  done = cloud.run('create.sh')
+  assert done.returncode == 2
+  assert 'no such zone' in done.stderr
+  cloud.plays(describe=['CREATING', 'ERROR', 'CREATING', *['ERROR'] * 2])
+  done = cloud.run('create.sh', UNANSWERED_LIMIT='2')
+  assert done.returncode == 1
+  assert 'the state of lengen is not known' in done.stderr
+  assert len(cloud.calls) == 6 and cloud.verbs == []
+
+
 def test_create_gives_up(cloud):
   cloud.plays(describe=['WAITING_FOR_RESOURCES'])
   done = cloud.run('create.sh', WAIT_HOURS='0', QUEUED='1')

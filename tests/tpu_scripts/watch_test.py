@@ -215,6 +215,25 @@ def test_workers_that_do_not_answer(cloud):
   assert cloud.verbs == [*RENEW, *START]
 
 
+def test_a_machine_is_replaced_once_if_the_new_one_does_not_answer(cloud):
+  done = watched(cloud, [RUNNING, *['ERROR'] * 9])
+  assert done.returncode == 1
+  assert 'ssh-add' in done.stderr
+  assert cloud.verbs == RENEW
+
+
+@pytest.mark.parametrize('verb', START)
+def test_launches_that_hang(cloud, verb):
+  cloud.exists()
+  # `launch` also asks for the status.
+  asked = [NONE] * (3 if verb == 'launch' else 2)
+  cloud.plays(status=[*asked, DONE], **{verb: ['HANG']})
+  limits = dict.fromkeys(('ANSWER_SECONDS', 'SETUP_SECONDS'), '1')
+  done = cloud.run('watch.sh', STOP_SECONDS='0', **limits)
+  assert done.returncode == 0, done.stderr
+  assert 'could not launch' in done.stderr
+
+
 def test_workers_that_have_never_answered(cloud):
   done = watched(cloud, ['ERROR'] * 3)
   assert done.returncode == 1

@@ -26,7 +26,7 @@ case "$*" in
     cp "$0" venv/bin/python
     ;;
   "-m pip --version") ;;
-  "-m pip install --quiet ./source"*)
+  "-m pip install --quiet --editable ./source"*)
     echo "$*" >> pip.log
     cp "$STUB/lengen" venv/bin/lengen
     ;;
@@ -130,7 +130,7 @@ def test_setup(pod):
   first = pod.env['REVISION']
   assert done.stdout == ''.join(f'w{n}: installed {first}\n' for n in (0, 1))
   pip = [home / 'lengen/pip.log' for home in pod.homes]
-  install = '-m pip install --quiet ./source[tpu,data]\n'
+  install = '-m pip install --quiet --editable ./source[tpu,data]\n'
   assert [path.read_text() for path in pip] == [install] * 2
   # Again: nothing is installed twice, and nothing is removed.
   (pod.homes[0] / 'lengen/source/mine').touch()

@@ -318,10 +318,18 @@ def test_another_dtype_is_refused_unless_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'error',
-  [MemoryError(), RuntimeError('RESOURCE_EXHAUSTED: no'), PermissionError()],
+  'error, kind',
+  [
+    (MemoryError(), MemoryError),
+    (RuntimeError('RESOURCE_EXHAUSTED: no'), RuntimeError),
+    (PermissionError(), PermissionError),
+    # Of tensorstore.
+    (ValueError('ABORTED: Error reading "gs://b/x": 503'), errors.StorageError),
+    (ValueError('PERMISSION_DENIED: "gs://b/x"'), errors.WorkdirError),
+    (OSError(errno.EDQUOT, 'quota'), errors.StorageError),
+  ],
 )
-def test_errors_that_are_not_damage(tmp_path, monkeypatch, error):
+def test_errors_that_are_not_damage(tmp_path, monkeypatch, error, kind):
   """The checkpoints stay, and no older one is restored in their place."""
   write(tmp_path, (1, 2))
 
@@ -330,7 +338,7 @@ def test_errors_that_are_not_damage(tmp_path, monkeypatch, error):
 
   monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', fail)
   checkpoints = checkpoint.Checkpointer(tmp_path, None)
-  with pytest.raises(type(error)):
+  with pytest.raises(kind):
     checkpoints.restore(abstract(make_state(1)))
   checkpoints.set_aside_unreadable()
   checkpoints.close()
