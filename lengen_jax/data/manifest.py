@@ -23,6 +23,8 @@ STATE = 'state.json'
 # Counts of each split.
 COUNTS = ('documents', 'bytes', 'tokens', 'windows', 'scored')
 _FORMAT = 1
+# Keys of both files, beside `format`.
+_KEYS = {'task', 'vocabulary', 'mode', 'train_length', 'longest', 'splits'}
 # Content of manifest.json or state.json.
 Manifest = dict[str, Any]
 
@@ -122,6 +124,8 @@ def read_json(path: pathlib.Path) -> Manifest:
   try:
     found = json.loads(path.read_text())
     version = found['format']
+    if version == _FORMAT and (missing := _KEYS - found.keys()):
+      raise LookupError(f'it lacks {", ".join(sorted(missing))}')
   except OSError as error:
     raise errors.CorpusError(f'cannot read {path}: {error.strerror}') from None
   except (ValueError, LookupError, TypeError) as error:

@@ -7,13 +7,23 @@ import pathlib
 from typing import Any
 
 from lengen_jax import errors
+from lengen_jax.data import remote
 
 _VARIABLE = 'LENGEN_DATA_DIR'
 
 
 def data_folder(path: str | os.PathLike) -> pathlib.Path:
-  """Returns `path`, else $LENGEN_DATA_DIR, else ~/.lengen/data."""
+  """Returns `path`, else $LENGEN_DATA_DIR, else ~/.lengen/data.
+
+  Raises:
+    errors.ConfigError: the folder is in an object store.
+  """
   path = path or os.environ.get(_VARIABLE) or '~/.lengen/data'
+  if remote.is_remote(path):
+    raise errors.ConfigError(
+      f'these data are read from a local folder only, not {path}; copy it and '
+      f'set data.raw or {_VARIABLE} to the copy'
+    )
   return pathlib.Path(path).expanduser().absolute()
 
 

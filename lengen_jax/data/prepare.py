@@ -103,9 +103,13 @@ def prepare(
   Raises:
     errors.LengenError: the data is missing or corrupt, the folder holds other
       data or that of other files, is being written, or cannot be written, or a
-      worker was killed.
+      worker was killed; or the results would be part of the raw data.
   """
   source, skip = sources.create(config.task), bad_records == 'skip'
+  written = f'{config.path}/{manifest_lib.MANIFEST}'
+  _check_apart(source, raw, 'data.path', written)
+  if vocabulary_size:
+    _check_apart(source, raw, 'data.vocabulary', config.vocabulary)
   folder = mirror.fetch(config.path, missing_ok=True)
   if (folder / manifest_lib.MANIFEST).exists():
     manifest = manifest_lib.read(folder)
@@ -201,6 +205,18 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
     yield
   finally:
     os.close(opened)
+
+
+def _check_apart(
+  source: sources.Source, raw: str, option: str, output: str
+) -> None:
+  """Raises ConfigError if a source would read a written file as text."""
+  file = pathlib.Path(output).expanduser().absolute()
+  if not remote.is_remote(output) and source.would_read(raw, file):
+    raise errors.ConfigError(
+      f'{option} is in the folder of the raw data, so that {file} would be '
+      f'read as text the next time; set {option} to another folder'
+    )
 
 
 def _check_raw(

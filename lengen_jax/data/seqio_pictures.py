@@ -56,8 +56,8 @@ class Pictures:
 
   def __init__(self, config: DataConfig, name: str) -> None:
     """Opens a task by its name in seqio's registry."""
-    self._name = name
-    self.info = stream.info(config, name, 'pixels')
+    self._task = seqio.get_mixture_or_task(name)
+    self.info = stream.info(config, self._task, 'pixels')
 
   def training(
     self, config: DataConfig, *, seed: int, host: tuple[int, int] = (0, 1)
@@ -68,7 +68,7 @@ class Pictures:
       return {'encoder_tokens': row['inputs'], 'targets': row['targets']}
 
     return stream.StreamBatches(
-      self._name,
+      self._task,
       config.batch_size,
       lambda dataset: dataset.map(rename),
       lengths={'inputs': config.train_length, 'targets': 1},
@@ -79,7 +79,7 @@ class Pictures:
 
   def evaluation(self, config: Any) -> 'EvaluationPictures':
     """Returns validation pictures at each length of an EvalConfig."""
-    return EvaluationPictures(self._name, config.lengths, config.examples)
+    return EvaluationPictures(self._task, config.lengths, config.examples)
 
 
 class EvaluationPictures:
@@ -96,10 +96,10 @@ class EvaluationPictures:
   digest = ''
 
   def __init__(
-    self, name: str, lengths: Sequence[int], limit: int | None
+    self, task: Any, lengths: Sequence[int], limit: int | None
   ) -> None:
-    """Reads `limit` pictures of the validation split, or all if None."""
-    self._name, self._limit = name, -1 if limit is None else limit
+    """Reads `limit` validation pictures of a seqio task, or all if None."""
+    self._task, self._limit = task, -1 if limit is None else limit
     self.lengths = tuple(lengths)
     self.tokens = self._read(min(lengths))[1].shape[0]
 
@@ -117,11 +117,11 @@ class EvaluationPictures:
 
   def _read(self, length: int) -> tuple[np.ndarray, np.ndarray]:
     dataset = stream.read(
-      self._name,
+      self._task,
       lengths={'inputs': length, 'targets': 1},
       split='validation',
     )
-    with stream.original_errors(self._name):
+    with stream.original_errors(self._task):
       rows = list(dataset.take(self._limit).as_numpy_iterator())
     if not rows:
       raise errors.CorpusError('the validation split of ImageNet is empty')

@@ -127,8 +127,10 @@ class Prompts:
     self, config: DataConfig, name: str, tasks: Sequence[prompts.PromptTask]
   ) -> None:
     """Opens a task or mixture by its name in seqio's registry."""
-    self._config, self._name = config, name
-    self._names = [seqio_name(task) for task in tasks]
+    self._config, self._task = config, seqio.get_mixture_or_task(name)
+    self._tasks = [
+      seqio.get_mixture_or_task(seqio_name(task)) for task in tasks
+    ]
     self._vocab = vocabulary.create(config.vocabulary)
     self.tasks = tasks
     self.target_lengths = [
@@ -138,7 +140,7 @@ class Prompts:
     self.start, self.end = self._vocab.start, self._vocab.end
     self.info = stream.info(
       config,
-      name,
+      self._task,
       self._vocab.fingerprint,
       separator=config.separator,
       cut=self.target_lengths,
@@ -161,7 +163,7 @@ class Prompts:
       }
 
     return stream.StreamBatches(
-      self._name,
+      self._task,
       config.batch_size,
       lambda dataset: dataset.map(row),
       lengths=self._lengths(config.train_length),
@@ -184,10 +186,10 @@ class Prompts:
       errors.CorpusError: the split is empty.
     """
     dataset = stream.read(
-      self._names[number], lengths=self._lengths(length), split='validation'
+      self._tasks[number], lengths=self._lengths(length), split='validation'
     )
     found: dict[str, Example] = {}
-    with stream.original_errors(self._names[number]):
+    with stream.original_errors(self._tasks[number]):
       for row in dataset.as_numpy_iterator():
         key = row['id'].decode()
         reference = row['targets_pretokenized'].decode()

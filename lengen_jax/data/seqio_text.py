@@ -101,10 +101,10 @@ class Text:
 
   def __init__(self, config: DataConfig, name: str) -> None:
     """Opens a task by its name in seqio's registry."""
-    self._config, self._name = config, name
+    self._config, self._task = config, seqio.get_mixture_or_task(name)
     self._vocab = vocabulary.create(config.vocabulary)
     self.vocab_size = self._vocab.size
-    theirs = seqio.get_mixture_or_task(name).output_features.get('targets')
+    theirs = self._task.output_features.get('targets')
     if theirs is None or theirs.vocabulary != self._vocab.seqio():
       raise errors.ConfigError(
         f'the targets of {name} have the vocabulary '
@@ -112,7 +112,7 @@ class Text:
         f'data.vocabulary={config.vocabulary!r}; set both to the same'
       )
     self.info = stream.info(
-      config, name, self._vocab.fingerprint, mode=config.mode
+      config, self._task, self._vocab.fingerprint, mode=config.mode
     )
 
   def training(
@@ -126,7 +126,7 @@ class Text:
       return dataset.shuffle(_SHUFFLE, seed=seed)
 
     return stream.StreamBatches(
-      self._name,
+      self._task,
       config.batch_size,
       to_windows,
       lengths=None,
@@ -138,10 +138,10 @@ class Text:
   def evaluation(self, config: Any) -> windows.EvaluationWindows:
     """Returns the first windows of the longest length in validation."""
     longest, count = max(config.lengths), config.windows
-    stream.check_split(self._name, 'validation')
-    documents = stream.read(self._name, lengths=None, split='validation')
+    stream.check_split(self._task, 'validation')
+    documents = stream.read(self._task, lengths=None, split='validation')
     found = []
-    with stream.original_errors(self._name):
+    with stream.original_errors(self._task):
       for document in documents.as_numpy_iterator():
         found += windows.whole(document['targets'], longest)
         if len(found) >= count:

@@ -99,19 +99,10 @@ class Source(abc.ABC):
     Raises:
       errors.CorpusError: there is none; lists the searched paths.
     """
-    name, tried = specs.name(self), []
-    folders: list[remote.AnyPath] = [remote.Path(path)]
-    if not remote.is_remote(path):
-      folders = [*paths.candidates(path, name)]
-    for folder in folders:
-      tried.append(str(folder))
-      found = self._file_parts(folder)
-      if folder.name != name and self._may_be_others(folder):
-        found = {}
-      # All splits are taken from the same folder.
-      if any(found.values()):
-        break
-    else:
+    name = specs.name(self)
+    folder, found = self._found(path)
+    tried = [str(folder) for folder in self._folders(path)]
+    if folder is None:
       if self.dataset and not remote.is_remote(path):
         prepared = paths.prepared_dataset(path, self.dataset)
         tried.append(str(prepared))
@@ -120,11 +111,39 @@ class Source(abc.ABC):
           for split in SPLITS
           if any(prepared.glob(f'*-{split}.*'))
         }
+        if found and getattr(self, 'text_key', ''):
+          raise errors.ConfigError(
+            f'{prepared} of TensorFlow Datasets has its text under "text"; '
+            'leave text_key out of data.task'
+          )
     if not found.get(split):
       raise paths.missing(
         f'{name} ({self.about}), split {split}', tried, self.how
       )
     return found[split]
+
+  def would_read(self, path: str, file: pathlib.Path) -> bool:
+    """Returns whether `parts` of `path` will have a file once it is written."""
+    return False
+
+  def _folders(self, path: str) -> list[remote.AnyPath]:
+    name = specs.name(self)
+    if remote.is_remote(path):
+      return [remote.Path(path) / name, remote.Path(path)]
+    return [*paths.candidates(path, name)]
+
+  def _found(
+    self, path: str
+  ) -> tuple[remote.AnyPath | None, dict[str, list[Part]]]:
+    """Returns the folder of the source's files, and its Parts by split."""
+    for folder in self._folders(path):
+      found = self._file_parts(folder)
+      if folder.name != specs.name(self) and self._may_be_others(folder):
+        found = {}
+      # All splits are taken from the same folder.
+      if any(found.values()):
+        return folder, found
+    return None, {}
 
   def _may_be_others(self, folder: remote.AnyPath) -> bool:
     """Returns whether a folder may hold data of other sources."""
@@ -187,7 +206,18 @@ class Records(Source):
   def _may_be_others(self, folder: remote.AnyPath) -> bool:
     # Records without a set name are included. A folder that contains the
     # folders of several sources is therefore not searched.
-    return bool(self.keep) and any((folder / each).exists() for each in SOURCES)
+    if not self.keep:
+      return False
+    if isinstance(folder, pathlib.Path):
+      return any((folder / each).exists() for each in SOURCES)
+    # Object stores have files, and no folders.
+    return any(readers.files(folder / each) for each in SOURCES)
+
+  def would_read(self, path: str, file: pathlib.Path) -> bool:
+    folder, _ = self._found(path)
+    if not isinstance(folder, pathlib.Path) or not file.is_relative_to(folder):
+      return False
+    return self._reads(str(file), str(file).removeprefix(str(folder)))
 
   def documents(self, part: Part) -> Iterator[bytes | errors.RecordError]:
     for text in self._texts(part):
@@ -224,9 +254,11 @@ class Records(Source):
 
   def _told_split(self, relative: str) -> str:
     """Returns the split named in a path below the folder, '' for none."""
-    for word in re.split('[^a-z]+', relative.lower()):
-      if word in _SPLIT_WORDS:
-        return _SPLIT_WORDS[word]
+    # The name of a file counts before those of its folders.
+    for name in reversed(relative.lower().split('/')):
+      for word in re.split('[^a-z]+', name):
+        if word in _SPLIT_WORDS:
+          return _SPLIT_WORDS[word]
     return ''
 
   def _texts(self, part: Part) -> Iterator[bytes | errors.RecordError]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ class StreamBatches(windows.Batches):
 
   def __init__(
     self,
-    name: str,
+    task: Any,
     batch_size: int,
     transform: Callable[[Any], Any],
     *,
@@ -39,12 +40,18 @@ class StreamBatches(windows.Batches):
     with `encoder_tokens` and `targets`, see `windows.pair_batch`. Rows that are
     `padded` end with padding. For other arguments see `read`.
     """
-    self.padded, self._host, self._task = padded, host, name
-    _check_files(name, host)
+    self.padded, self._host, self._task = padded, host, task
+    _check_files(task, host)
     rows = len(windows.host_rows(batch_size, host))
-    dataset = transform(
-      read(name, lengths=lengths, split='train', seed=seed, host=host)
+    open_with = functools.partial(
+      read, task, lengths=lengths, split='train', host=host
     )
+    # An endless mixture without a row would be read forever.
+    if isinstance(task, seqio.Mixture):
+      with original_errors(task):
+        if next(iter(transform(open_with(seed=None))), None) is None:
+          raise self._no_row()
+    dataset = transform(open_with(seed=seed))
     options = tf.data.Options()
     options.deterministic = True
     # Repeating an empty dataset ends here, but not within a seqio task.
@@ -56,12 +63,7 @@ class StreamBatches(windows.Batches):
     with original_errors(self._task):
       batch = next(self._iterator, None)
     if batch is None:
-      raise errors.CorpusError(
-        f'the training split of {self._task} has no row for host '
-        f'{self._host[0]} of {self._host[1]}: it is empty, has fewer '
-        'documents than hosts (use prepared data), or all texts are shorter '
-        'than data.train_length (lower it or change data.mode)'
-      )
+      raise self._no_row()
     batch = {key: value.numpy() for key, value in batch.items()}
     if 'encoder_tokens' in batch:
       return windows.pair_batch(batch['encoder_tokens'], batch['targets'])
@@ -93,9 +95,17 @@ class StreamBatches(windows.Batches):
   def _name(self) -> str:
     return f'pipeline-{self._host[0]}'
 
+  def _no_row(self) -> errors.CorpusError:
+    return errors.CorpusError(
+      f'the training split of {self._task.name} has no row for host '
+      f'{self._host[0]} of {self._host[1]}: it is empty, has fewer documents '
+      'than hosts (use prepared data), or all texts are shorter than '
+      'data.train_length (lower it or change data.mode)'
+    )
+
 
 def read(
-  name: str,
+  task: Any,
   *,
   lengths: Mapping[str, int] | None,
   split: str,
@@ -105,14 +115,13 @@ def read(
   """Returns one epoch of a split of a seqio task or mixture, as a Dataset.
 
   Args:
-    name: name in seqio's registry.
+    task: a Task or Mixture of seqio. Its name may be registered anew.
     lengths: maximum tokens per feature; None for no truncation.
     split: split of the task.
     seed: seed of the order; None for the order of the files. A mixture with a
       seed is infinite, because its tasks have different sizes.
     host: (index, count) of the hosts; each host reads its shard.
   """
-  task = seqio.get_mixture_or_task(name)
   endless = isinstance(task, seqio.Mixture) and seed is not None
   return task.get_dataset(
     sequence_length=lengths,
@@ -126,7 +135,7 @@ def read(
   )
 
 
-def _check_files(name: str, host: tuple[int, int]) -> None:
+def _check_files(task: Any, host: tuple[int, int]) -> None:
   """Prints a note if hosts outnumber files.
 
   Each host then reads all files, and keeps its share of the documents.
@@ -134,8 +143,7 @@ def _check_files(name: str, host: tuple[int, int]) -> None:
   Raises:
     errors.ConfigError: a task has no training split.
   """
-  check_split(name, 'train')
-  task = seqio.get_mixture_or_task(name)
+  check_split(task, 'train')
   for each in getattr(task, 'tasks', [task]):
     files = len(each.source.list_shards('train'))
     if files < host[1] and host[0] == 0:
@@ -147,14 +155,13 @@ def _check_files(name: str, host: tuple[int, int]) -> None:
 
 
 def info(
-  config: DataConfig, name: str, vocabulary: str, **more: Any
+  config: DataConfig, task: Any, vocabulary: str, **more: Any
 ) -> dict[str, Any]:
   """Returns a description of the data, with the entries `more`.
 
   The hash depends on names and sizes of the files, but not on their folder.
   Shards of a FunctionDataSource are not files.
   """
-  task = seqio.get_mixture_or_task(name)
   files = {}
   for each in getattr(task, 'tasks', [task]):
     for split in sorted(each.splits):
@@ -175,7 +182,7 @@ def info(
 
 
 @contextlib.contextmanager
-def original_errors(name: str) -> Iterator[None]:
+def original_errors(task: Any) -> Iterator[None]:
   """Raises the original errors of the readers in the pipeline of a task."""
   try:
     yield
@@ -185,20 +192,18 @@ def original_errors(name: str) -> Iterator[None]:
       if str(original) in str(error):
         # A new exception, without the traceback of TensorFlow.
         raise type(original)(str(original)) from None
-    source = seqio.get_mixture_or_task(name)
     files = ''
-    if isinstance(source, seqio.Task):
-      shards = source.source.list_shards(sorted(source.splits)[0])
+    if isinstance(task, seqio.Task):
+      shards = task.source.list_shards(sorted(task.splits)[0])
       files = f' in {os.path.dirname(shards[0])}' if shards else ''
     raise errors.CorpusError(
-      f'the data of {name}{files} is corrupt or has another format '
+      f'the data of {task.name}{files} is corrupt or has another format '
       f'({errors.reason(error)}); download or prepare it again'
     ) from error
 
 
-def check_split(name: str, split: str) -> None:
-  """Raises errors.ConfigError unless each task of a name has a split."""
-  task = seqio.get_mixture_or_task(name)
+def check_split(task: Any, split: str) -> None:
+  """Raises errors.ConfigError unless each task of `task` has a split."""
   for each in getattr(task, 'tasks', [task]):
     if split not in each.splits:
       raise errors.ConfigError(

@@ -411,6 +411,7 @@ def test_files_that_are_missing_or_cut_short(tmp_path, raw, small, what):
     ('{"format"', r'manifest\.json is corrupt \(Expecting'),
     ('[]', r'manifest\.json is corrupt'),
     ('{}', r'manifest\.json is corrupt'),
+    ('{"format": 1}', r'manifest\.json is corrupt \(it lacks longest, mode, '),
     ('{"format": 99}', r'manifest\.json has format 99, .* requires 1'),
   ],
 )
@@ -542,6 +543,18 @@ def test_missing_and_broken_raw_data(tmp_path, raw, monkeypatch):
   )
   with pytest.raises(errors.CorpusError, match=r'writing .*lengen_jax\[data\]'):
     run(tmp_path / 'other', raw)
+
+
+def test_results_within_the_raw_data(tmp_path):
+  raw = write_raw(tmp_path / 'raw', ['a text ' * 9], ['another ' * 9])
+  with pytest.raises(errors.ConfigError, match='data.path is in the folder of'):
+    run(raw / 'out', raw)
+  vocabulary_in = dict(vocabulary=str(raw / 'a.model'), vocabulary_size=280)
+  with pytest.raises(errors.ConfigError, match='data.vocabulary is in the fol'):
+    run(tmp_path / 'out', raw, **vocabulary_in)
+  assert [*raw.glob('*.model')] == [] and not (tmp_path / 'out').exists()
+  # Where they are not read, they may be in that folder.
+  run(raw / 'out', raw, task="lm(pattern='*.jsonl')")
 
 
 def test_trains_a_vocabulary(tmp_path, raw, capsys):

@@ -273,17 +273,44 @@ def test_c4_of_tensorflow_datasets(tmp_path, monkeypatch):
 )
 def test_hosts_share_the_documents(folder, hosts):
   """Over hosts, every document comes once in an epoch."""
-  name = data.register('c4', path=str(folder))
+  task = seqio.get_mixture_or_task(data.register('c4', path=str(folder)))
   seen = []
   for index in range(hosts):
     dataset = stream.read(
-      name, lengths=None, split='train', seed=5, host=(index, hosts)
+      task, lengths=None, split='train', seed=5, host=(index, hosts)
     )
     rows = [row['targets'] for row in dataset.as_numpy_iterator()]
     assert len(rows) == 40 // hosts
     seen += [row.tobytes() for row in rows]
   assert sorted(seen) == sorted(d.tobytes() for d in documents(folder))
   assert len({*seen}) == 40
+
+
+def test_data_that_are_open_stay_when_others_are_registered(tmp_path):
+  opened = {}
+  for letter in 'ab':
+    path = tmp_path / letter
+    path.mkdir()
+    for split in ('train', 'valid'):
+      (path / f'{split}.txt').write_text(letter * 200)
+    opened[letter] = data.load(config(path, 'lm')), config(path, 'lm')
+  for letter, (found, settings) in opened.items():
+    scored = found.evaluation(eval_config.EvalConfig((64,), 1, 1)).scored
+    trained = found.training(settings, seed=0).next()['targets']
+    for ids in (scored, trained):
+      assert vocabulary.create('bytes').decode(ids.ravel()[:8]) == letter * 8
+
+
+def test_a_mixture_whose_texts_are_short(tmp_path):
+  """It is endless, but has no window."""
+  (tmp_path / 'train.txt').write_text('short')
+  (tmp_path / 'valid.txt').write_text('short')
+  name = data.register('lm', path=str(tmp_path))
+  seqio.MixtureRegistry.remove('short_texts')
+  seqio.MixtureRegistry.add('short_texts', [(name, 1.0)])
+  settings = config(tmp_path, 'seqio:short_texts')
+  with pytest.raises(errors.CorpusError, match='has no row for host 0 of 1'):
+    data.load(settings).training(settings, seed=0)
 
 
 def test_an_epoch_of_training_has_every_row_once(folder):
@@ -334,13 +361,12 @@ def test_a_function_has_no_files(tmp_path, monkeypatch):
     lambda split, shuffle_files, seed=None: None, splits=['train']
   )
   task = types.SimpleNamespace(name='own', splits=['train'], source=source)
-  monkeypatch.setattr(seqio, 'get_mixture_or_task', lambda name: task)
   monkeypatch.chdir(tmp_path)
   settings = config(tmp_path, 'own')
-  before = stream.info(settings, 'own', 'bytes')
+  before = stream.info(settings, task, 'bytes')
   assert before['files'] == 0
   (tmp_path / 'train').mkdir()
-  assert stream.info(settings, 'own', 'bytes') == before
+  assert stream.info(settings, task, 'bytes') == before
 
 
 def test_one_epoch_of_a_long_document_is_held_once(tmp_path):
@@ -734,20 +760,27 @@ def test_a_broken_record_is_named(folder, tmp_path):
 
 def test_a_broken_record_that_was_read_ahead_is_named(folder):
   """It was met in the background, before it was asked for."""
-  name = data.register('c4', path=str(folder))
+  task = seqio.get_mixture_or_task(data.register('c4', path=str(folder)))
   seqio_files.raised[:] = [
     errors.CorpusError('other.json, line 2: no'),
     errors.CorpusError('this.json, line 4: no'),
   ]
   with pytest.raises(errors.CorpusError, match='^this.json, line 4: no$'):
-    with stream.original_errors(name):
+    with stream.original_errors(task):
       raise tf.errors.InvalidArgumentError(
         None, None, 'CorpusError: this.json, line 4: no\nTraceback ...'
       )
   with pytest.raises(errors.CorpusError, match='c4/en is corrupt .*unheard'):
-    with stream.original_errors(name):
+    with stream.original_errors(task):
       raise tf.errors.DataLossError(None, None, 'DATA_LOSS: unheard')
   seqio_files.raised.clear()
+
+
+def test_tensorflow_datasets_have_their_own_key(tmp_path):
+  tiny.write_tfds(tmp_path, 'c4/en:3.1.0', c4_records(4))
+  data.load(config(tmp_path, 'c4'))
+  with pytest.raises(errors.ConfigError, match='leave text_key out of data.t'):
+    data.load(config(tmp_path, "c4(text_key='content')"))
 
 
 def test_another_schema_is_named(tmp_path):

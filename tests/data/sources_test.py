@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import pathlib
 import sys
 import zipfile
 
@@ -12,7 +13,7 @@ import pytest
 import zstandard
 
 from lengen_jax import errors
-from lengen_jax.data import readers, sources
+from lengen_jax.data import paths, readers, remote, sources
 from tests.data import tiny
 
 
@@ -166,6 +167,8 @@ def test_splits_by_hash(tmp_path):
     (('train', 'valid', 'test'), (400, 400, 400)),
     (('train-00', 'part', 'dev'), (800, 400, 0)),
     (('training/0', 'val/0', 'val/1'), (400, 800, 0)),
+    # The name of a file counts before that of its folder.
+    (('eval/train', 'eval/dev', 'train-0/test'), (400, 400, 400)),
     # Without one for validation, documents of training files are held out.
     (('train', 'train_1', 'test'), (792, 1, 407)),
     (('0', '1', '2'), (1186, 3, 11)),
@@ -194,6 +197,28 @@ def test_all_splits_come_out_of_one_folder(tmp_path):
   assert read('arxiv', tmp_path, 'train') == texts(3, 'arxiv/train')
   with pytest.raises(errors.CorpusError, match='no arxiv .*, split test'):
     read('arxiv', tmp_path, 'test')
+
+
+def test_sources_in_a_bucket(tmp_path, monkeypatch):
+  """Each in a folder of its name, which is not searched for another source."""
+  write(tmp_path / 'c4' / 'c4-train.json', records(3, 'web'))
+  write(tmp_path / 'github' / 'train.jsonl', records(3, 'code'))
+  bucket = f'mem:/{tmp_path}'
+
+  def files(folder):
+    found = pathlib.Path(folder.removeprefix('mem:/')).rglob('*.json*')
+    return [f'mem:/{path}' for path in sorted(found)]
+
+  monkeypatch.setattr(remote, 'files', files)
+  (part,) = sources.create('github').parts(bucket, 'train')
+  assert part.path == f'{bucket}/github/train.jsonl'
+  with pytest.raises(errors.CorpusError, match=f'{bucket}/arxiv, {bucket}'):
+    sources.create('arxiv').parts(bucket, 'train')
+
+
+def test_prompts_in_a_bucket():
+  with pytest.raises(errors.ConfigError, match='local folder only, not gs://'):
+    paths.data_folder('gs://bucket/data')
 
 
 def test_folders_may_come_from_the_environment(tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ class Tokenizer(base.Vocabulary):
     )
     self.lossless = self.decode(self.encode(base.PROBE)) == base.PROBE
     processed = self._model.encode('a', add_special_tokens=True).ids
-    stated = _json(self._settings).get('add_bos_token')
+    stated = self._stated('add_bos_token')
     adds = processed[:1] == [self.start]
     self.adds_start = adds if stated is None else bool(stated)
 
@@ -115,7 +115,9 @@ class Tokenizer(base.Vocabulary):
       return
     copies.mkdir(exist_ok=True)
     shutil.copyfile(self._file, copies / _FILE)
-    shutil.copyfile(self._settings, copies / self._settings.name)
+    for path in {self._settings, self._file.parent / _SETTINGS[0]}:
+      if path.exists():
+        shutil.copyfile(path, copies / path.name)
 
   def _encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     found = self._model.encode_batch_fast(
@@ -127,6 +129,11 @@ class Tokenizer(base.Vocabulary):
   def _valid(self, ids: ArrayLike) -> np.ndarray:
     ids = np.asarray(ids, np.int32).ravel()
     return ids[(ids >= 0) & (ids < self._ids)]
+
+  def _stated(self, key: str) -> Any:
+    """Returns a value of `tokenizer_config.json`, None if there is none."""
+    path = self._file.parent / _SETTINGS[0]
+    return _json(path).get(key) if path.exists() else None
 
   def _find_ends(self) -> tuple[int, int, pathlib.Path]:
     """Returns the ids of start and end, and the file that names them."""

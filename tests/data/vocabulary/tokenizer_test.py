@@ -339,3 +339,21 @@ def test_whether_prompts_begin_with_the_start(
 
   folder = write(tmp_path / 'a', change, tokenizer_config=config)
   assert vocabulary.create(folder).adds_start is adds
+
+
+def test_the_start_is_stated_where_another_file_names_the_end(tmp_path):
+  config = json.loads((GOLDEN / 'llama3' / 'tokenizer_config.json').read_text())
+  del config['eos_token']
+
+  def change(found):
+    found['post_processor'] = None
+
+  ids = {'bos_token_id': 1, 'eos_token_id': 2}
+  for stated in (True, False):
+    config['add_bos_token'] = stated
+    path = tmp_path / str(stated)
+    folder = write(path, change, tokenizer_config=config, config=ids)
+    found = vocabulary.create(folder)
+    assert (found.end, found.adds_start) == (2, stated)
+    found.copy_to(path)
+    assert vocabulary.create(vocabulary.copy_in(path)).adds_start is stated
