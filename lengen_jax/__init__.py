@@ -4,7 +4,7 @@ Position encodings, position schemes and logit scales for Transformers in JAX
 and Flax, with tools to train them on short sequences, run them on long ones and
 compare them on the same tokens.
 
-Submodules load on first use: `import lengen_jax` itself loads neither jax nor
+Subpackages load on first use: `import lengen_jax` itself loads neither jax nor
 TensorFlow nor matplotlib.
 """
 
@@ -20,8 +20,10 @@ _SUBMODULES = (
   'encodings',
   'errors',
   'evaluation',
+  'interop',
   'models',
   'positions',
+  'reproduce',
   'tasks',
   'specs',
   'testing',

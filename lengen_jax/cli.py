@@ -143,7 +143,7 @@ def _discard_output() -> None:
 
 def _resuming(argv: Sequence[str]) -> str:
   """Returns advice on how to resume a command; '' if it starts again."""
-  if not argv or argv[0] not in _RESUMABLE:
+  if not argv or argv[0] not in _RESUMABLE or '--list' in argv:
     return ''
   given = any(one.startswith('--workdir') for one in argv)
   which = '' if given or not _RESUMABLE[argv[0]] else ' with its --workdir'

@@ -295,7 +295,10 @@ def register(
   if not name.isidentifier():
     raise errors.SpecError(f'{kind} name {name!r} is not an identifier')
   if registry.get(name, entry) is not entry:
-    raise errors.SpecError(f'{kind} {name!r} is registered already')
+    raise errors.SpecError(
+      f'{kind} {name!r} is registered already, as {registry[name]!r}; choose '
+      'another name, or restart Python after a change of its class'
+    )
   if entry not in registry.values():
     _registered[entry] = name
   registry[name] = entry

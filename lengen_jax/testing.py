@@ -8,6 +8,7 @@ once per kind of positions (integers, fractions, distances, contextual).
 Shapes: B rows, L tokens, E width.
 """
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -403,9 +404,17 @@ def encoding_specs() -> list[str]:
 
 
 def scheme_specs() -> list[str]:
-  """Returns a spec of each registered scheme, and forms of `randomized`."""
-  specs = [SCHEME_SPECS.get(name, name) for name in positions.SCHEMES]
-  return [*specs, *_FORMS]
+  """Returns a spec of each registered scheme, and forms of `randomized`.
+
+  User-defined schemes that require keys are left out.
+  """
+  found = []
+  for name in positions.SCHEMES:
+    spec = SCHEME_SPECS.get(name, name)
+    with contextlib.suppress(errors.SpecError):
+      positions.create(spec)
+      found.append(spec)
+  return [*found, *_FORMS]
 
 
 def contextual_specs() -> list[str]:

@@ -3,6 +3,7 @@
 Whatever is registered is tested here by being registered.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -507,6 +508,21 @@ def test_a_refusal_that_names_nobody_is_told(monkeypatch):
 def test_scheme_specs_cover_the_registry():
   names = {spec.split('(')[0] for spec in testing.scheme_specs()}
   assert names == set(positions.SCHEMES)
+
+
+def test_a_users_scheme_that_requires_a_key_is_left_out(monkeypatch):
+  @dataclasses.dataclass(frozen=True)
+  class Half(positions.PositionScheme):
+    scale: float | None = None
+    ranges = {'scale': '> 0'}
+
+    def apply(self, draws, i, *, lengths=None):
+      return i * self.scale
+
+  monkeypatch.setattr(positions, 'SCHEMES', {**positions.SCHEMES})
+  before = testing.scheme_specs()
+  positions.SCHEMES['half'] = Half
+  assert testing.scheme_specs() == before
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ claim is refuted or *not measured*. A claim is *not comparable* where the
 substitute data has only the format of the paper's data, such as template
 sentences, or where it depends on the paper's data, model or hardware and the
 scale is not `paper`; and *not measured* where fewer than half of the parts of a
-mean were. It *depends on training* where it is confirmed at one of the tested
-steps and refuted at another. The effect is the smallest and the largest
+mean were measured. It *depends on training* where it is confirmed at one of the
+tested steps and refuted at another. The effect is the smallest and the largest
 difference over the comparisons, in the unit of the table, each with its 90 %
 interval; negative differences contradict the claim. A comparison holds if its
 interval is above the claim's margin, which is mostly 0. Comparisons that fail
@@ -82,9 +82,9 @@ trained for about a minute.
 
 ± is half the range over seeds. Intervals of percentages include the variance
 over the test examples, which all seeds share, or that due to their number,
-where they are recorded. Where they are not, and the scores of all seeds are
-equal or all differences between paired scores are, the variance is unknown and
-the comparison is unclear.
+where they are recorded. If single answers are not recorded, and all seeds have
+equal scores or all paired differences are equal, the variance is unknown and
+the comparison is *unclear*.
 
 The paper on randomized encodings concludes that language models can seem to
 generalize to longer inputs when they do not. This is not a claim of its own
@@ -172,18 +172,23 @@ which has their changes in one later commit.
 """
 
 _STUDY = """\
-# How extrapolation changes along training
+# How extrapolation changes during training
 
-Models of `configs/stdlib.py:cpu`, trained at 128 bytes of the Python standard
-library's source for 4200 steps and tested at 128 to 2048 bytes, the same bytes
-at every length, after 262, 525, 1050, 2100 and all steps. Those of
-`study/protocol` are models of `configs/fire_c4.py:base,cpu`, trained for 3000
-steps and tested at 32 to 512 bytes. FIRE's threshold starts at 512 here, unless
-a row says otherwise; in the experiments `fire/...` at scale `hours`, it starts
-at 32, a quarter of the training length. `make study` runs the experiments,
-which takes about two days on two cores, one of them for `study/grid`, and
-continues where it was interrupted; `make results` generates this page from
-[results/](results/).
+This study measures how the loss of models trained on short sequences changes on
+long ones while they are trained, and recommends encodings. Models of
+`configs/stdlib.py:cpu`, trained at 128 bytes of the Python standard library's
+source for 4200 steps and tested at 128 to 2048 bytes, the same bytes at every
+length, after 262, 525, 1050, 2100 and all steps. Those of `study/protocol` are
+models of `configs/fire_c4.py:base,cpu`, trained for 3000 steps and tested at 32
+to 512 bytes. FIRE's threshold starts at 512 here, unless a row says otherwise;
+in the experiments `fire/...` at scale `hours`, it starts at 32, a quarter of
+the training length. `make study` runs the experiments, which takes about two
+days on two cores, one of them for `study/grid`, and continues where it was
+interrupted; `make results` generates this page from [results/](results/).
+"""
+
+_STUDY_SETUP = """\
+## Setup, and what was known before
 
 The hypotheses are our own. They and the settings were committed before the runs
 that test them. When L1 to L9 were written, the losses of one seed after 2000
@@ -278,9 +283,11 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
   title = ['## Length of training', ''] if flattened else []
   heading = [_HEAD, *title, *flattened, '## Claims']
   if study:
-    heading = [_STUDY, *flattened, *_advice(results), '## Hypotheses']
+    heading = [_STUDY, *_advice(results), '## Hypotheses']
   counts = [*_counts(results), ''] if results else []
   lines = [*heading, '', *counts, *_table(head, rows)]
+  if study:
+    lines += ['', _STUDY_SETUP, *flattened[:-1]]
   for found in results:
     lines += ['', *_section(found)]
   return '\n'.join(lines) + '\n'
@@ -459,6 +466,7 @@ def _section(found: Results) -> list[str]:
         picture = _picture(found, part)
         lines.append(f'![{part["name"]}, by step](pictures/{picture})')
       lines += ['', *(f'- {note}' for note in reproduction.notes(part))]
+      lines += _specs(part) if found['name'].startswith(_STUDY_NAME) else []
     if 'commits' in part:
       tested |= {*(part['commits'] or ['unrecorded'])}
   if tested := tested - {str(found['commit'])}:
@@ -473,6 +481,16 @@ def _section(found: Results) -> list[str]:
     if group:
       lines += ['', *(f'- {line}' for line in group)]
   return lines
+
+
+def _specs(part: Results) -> list[str]:
+  """Returns a line with the specs of rows that have another name."""
+  specs = [
+    f'{row["name"]} is `{row["run"]}`'
+    for row in part['rows']
+    if row.get('run', '') not in ('', row['name'])
+  ]
+  return [f'- specs: {"; ".join(specs)}'] if specs else []
 
 
 def left_out(found: Results) -> list[str]:

@@ -1,4 +1,4 @@
-"""A study of this package: how extrapolation changes along training.
+"""A study of this package: how extrapolation changes during training.
 
 The experiments are at scale `hours`, whose models are also tested earlier.
 Their claims are hypotheses, which were written before the runs that test them;
@@ -373,16 +373,17 @@ class Advice(NamedTuple):
 
 ADVICE = (
   Advice(
-    'For contexts longer than those of training, use KERPLE or ALiBi: they are '
-    'better at 16 times the training length than at the training length, by {} '
-    'and {}, and KERPLE is better than FIRE at the training length, too, by '
-    '{}.',
+    'For contexts longer than those of training, use KERPLE (`kerple_log`) or '
+    'ALiBi (`alibi`): they are better at 16 times the training length than at '
+    'the training length, by {} and {}, and KERPLE is better than FIRE at the '
+    'training length, too, by {}.',
     'study/biases',
     ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log < fire @ 1'),
   ),
   Advice(
     'For a learned function of the distance in a model of text, use an MLP '
-    'on the raw distance: it is better at 16 times the training length than '
+    "on the raw distance, `fire(transform='identity', normalizer='none', "
+    "threshold='none')`: it is better at 16 times the training length than "
     'at the training length, by {}, and better there than FIRE, by {}. FIRE '
     'whose parameters learn ten times faster is still worse than this MLP at '
     '8 and 16 times the length, but not significantly at four times (L10). '
@@ -416,12 +417,13 @@ ADVICE = (
     262,
   ),
   Advice(
-    'Compare gains from length only between curves of one construction: from '
-    'four times the length, ALiBi gains more than on the same text by {} over '
-    'the beginnings of the documents that are long enough for each length '
-    '(`own`), and by {} over those that are long enough for all lengths '
-    '(`first`). By every construction, ALiBi and KERPLE are better than RoPE, '
-    'NoPE and T5 at four times the training length (L17).',
+    'Compare gains from length only between curves of one construction. From '
+    'one to four training lengths, the loss of ALiBi falls more over the '
+    'beginnings of documents than on the same text: by {} over those of the '
+    'documents that are long enough for each length (`own`), and by {} over '
+    'those of the documents that are long enough for all lengths (`first`). '
+    'By every construction, ALiBi and KERPLE are better than RoPE, NoPE and '
+    'T5 at four times the training length (L17).',
     'study/protocol',
     (
       'constructions: alibi @ own < @ recut',

@@ -76,11 +76,11 @@ def test_advice_of_results_of_some_rows():
   name = 'study_biases_hours.json'
   found = json.loads((DOCS / 'results' / name).read_text())
   text = '\n'.join(results_page._advice([found]))
-  assert 'use KERPLE or ALiBi' in text and '\n2. ' in text
+  assert 'use KERPLE (' in text and '\n2. ' in text
   for part in found['parts']:
     part['rows'] = [row for row in part['rows'] if row['name'] != 'alibi']
   text = '\n'.join(results_page._advice([found]))
-  assert 'use KERPLE or ALiBi' not in text and '\n2. ' not in text
+  assert 'use KERPLE (' not in text and '\n2. ' not in text
 
 
 def test_models_that_have_flattened():
@@ -307,6 +307,6 @@ def test_the_readme_counts_the_verdicts():
     f'Of {len(claims)} claims, {found["confirmed"]} are confirmed at that '
     f'scale, {found["refuted"]} are refuted, {found["not seen"]} show no '
     f'significant effect, {found["not comparable"]} are not comparable, '
-    'because the substitute data is of another kind or they need the full '
-    f'size, and {missing} are not measured.'
+    "because they depend on the paper's data, model size or hardware, and "
+    f'{missing} are not measured.'
   ) in readme
