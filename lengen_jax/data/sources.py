@@ -111,7 +111,8 @@ class Source(abc.ABC):
           for split in SPLITS
           if any(prepared.glob(f'*-{split}.*'))
         }
-        if found and getattr(self, 'text_key', ''):
+        text_key: str = getattr(self, 'text_key', '')
+        if found and text_key:
           raise errors.ConfigError(
             f'{prepared} of TensorFlow Datasets has its text under "text"; '
             'leave text_key out of data.task'

@@ -185,7 +185,8 @@ class Rotary(_Module):
 
     Args:
       inputs: `[B, L, H, D]`.
-      position: `[L]` or `[B, L]`, int32 or float32; None for 0, 1, 2, ...
+      position: `[L]` or `[B, L]`, int32 or float32, or float32 `[B, L, H]`;
+        None for 0, 1, 2, ...
       lengths: int32 `[B, 1]`, the length of each sequence, for rotations that
         depend on it.
 
@@ -198,9 +199,10 @@ class Rotary(_Module):
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)
     encodings.check_positions(self.encoding, position)
-    no_keys = inputs[:, :, :0]
+    # Positions per head require as many heads of keys.
+    keys = inputs if position.ndim == 3 else inputs[:, :, :0]
     rotated, _ = self._apply(
-      'rotate', inputs, no_keys, position, position, lengths
+      'rotate', inputs, keys, position, position, lengths
     )
     return rotated
 

@@ -174,7 +174,7 @@ def position_index(length: int, segment_ids: Array | None) -> jax.Array:
 
 def check_tokens(
   shape: tuple[int, ...],
-  positions: kinds.Positions | None,
+  positions: kinds.Positions | kinds.PerHead | None,
   segment_ids: Array | None,
   lengths: Array | None,
 ) -> None:

@@ -63,6 +63,16 @@ def test_rotary_is_called_as_maxtext_does(spec, assert_close):
   assert_close(apply(x), apply(x, jnp.arange(5)))
 
 
+def test_rotary_by_positions_per_head(assert_close):
+  module = lengen_nnx.Rotary('rope', head_dim=HEAD_DIM)
+  x = jax.random.normal(jax.random.key(0), (2, 5, HEADS, HEAD_DIM))
+  position = 9 * jax.random.uniform(jax.random.key(1), (2, 5, HEADS))
+  rotated = jax.jit(module)(x, position)
+  for head in range(HEADS):
+    alone = module(x[:, :, head : head + 1], position[:, :, head])
+    assert_close(rotated[:, :, head : head + 1], alone)
+
+
 def test_rotary_by_length(assert_close):
   module = lengen_nnx.Rotary('rope(train_length=4, dynamic=True)', head_dim=8)
   x = jnp.ones((1, 8, 1, 8))

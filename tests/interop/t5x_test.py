@@ -582,6 +582,37 @@ def test_rows_that_are_full_go_on(way):
   np.testing.assert_array_equal(after['cached_key'][0], before['cached_key'][0])
 
 
+def test_positions_per_head(assert_close):
+  positions = 9 * jax.random.uniform(jax.random.key(0), (2, 5, 4))
+  x = jax.random.normal(jax.random.key(1), (2, 5, 8))
+
+  def bias(positions):
+    return t5x.RelativePositionBiases(
+      encoding='alibi', num_heads=4, positions=positions
+    ).apply({}, 5, 5, False)
+
+  def attend(positions, variables=None, **encodings):
+    layer = t5x.MultiHeadDotProductAttention(
+      num_heads=4, head_dim=2, positions=positions, **encodings
+    )
+    variables = variables or layer.init(jax.random.key(2), x, x)
+    return variables, layer.apply(variables, x, x, deterministic=True)
+
+  found = bias(positions)
+  variables, rotated = attend(positions, rotary='rope')
+  for head in range(4):
+    alone = bias(positions[:, :, head])
+    assert_close(found[:, head], alone[:, head])
+  assert jnp.abs(found - bias(positions[:, :, 0])).max() > 0.1
+  same = jnp.repeat(positions[:, :, :1], 4, -1)
+  assert_close(
+    attend(same, variables, rotary='rope')[1],
+    attend(positions[:, :, 0], variables, rotary='rope')[1],
+  )
+  other = attend(positions[:, :, 0], variables, rotary='rope')[1]
+  assert jnp.abs(rotated - other).max() > 1e-3
+
+
 @pytest.mark.parametrize(
   'name', [pytest.param('fire-attention', marks=pytest.mark.slow), ROTARY]
 )

@@ -211,10 +211,7 @@ class MultiHeadDotProductAttention(nn.Module):
       *users,
       beams=beams,
     )
-    return (
-      position_schemes.take(positions, q_index),
-      position_schemes.take(positions, k_index),
-    )
+    return biases.at(positions, q_index), biases.at(positions, k_index)
 
   def _project(self, name: str, init: Callable, x_BxLxE: Array) -> jax.Array:
     """Returns queries, keys or values, `[B, L, H, D]`."""

@@ -30,7 +30,8 @@ class RelativePositionBiases(nn.Module):
     num_heads: H.
     dtype: dtype of the returned bias; it is computed in float32.
     positions: of the tokens of the call: int32 or float32, `[L]`, `[1, L]` or
-      `[B, L]`, or Distances; None for 0, 1, 2, ... In packed rows, a bias that
+      `[B, L]`, float32 `[1 or B, L, H]`, one per head, or Distances; None for
+      0, 1, 2, ... In packed rows, a bias that
       depends on more than distance needs the position of each token within its
       segment, T5X's `decoder_positions`. During decoding, positions are read
       when the cache is created and must be equal in all rows.
@@ -104,8 +105,8 @@ class RelativePositionBiases(nn.Module):
       )
     index = jnp.arange(length, dtype=jnp.int32)[None]
     bias_BxHxQxK = encoding.bias(
-      position_schemes.take(positions, index[:, :qlen]),
-      position_schemes.take(positions, index[:, :klen]),
+      at(positions, index[:, :qlen]),
+      at(positions, index[:, :klen]),
       bidirectional=bidirectional,
     )
     if bias_BxHxQxK is None:
@@ -179,8 +180,8 @@ def positions_of(
   length: int,
   *users: encodings.Encoding,
   beams: bool = False,
-) -> position_schemes.Positions:
-  """Returns checked positions of tokens, `[1 or B, length]`, or Distances.
+) -> position_schemes.Positions | position_schemes.PerHead:
+  """Returns checked positions `[1 or B, length]`, Distances or PerHead.
 
   Args:
     positions: positions given to a module, or None for 0, 1, 2, ...
@@ -196,10 +197,14 @@ def positions_of(
   """
   if positions is None:
     return jnp.arange(length, dtype=jnp.int32)[None]
-  given: Any = tokens.position_array(positions)
-  positions = given[None] if len(given.shape) == 1 else given
+  positions = tokens.position_array(positions)
+  if len(positions.shape) == 1:
+    positions = positions[None]
   rows, *inner, _ = positions.shape
-  if inner:
+  heads = {encoding.num_heads for encoding in users}
+  if inner == [length] and heads == {positions.shape[-1]}:
+    positions = position_schemes.PerHead(positions.astype(jnp.float32))
+  elif inner:
     raise errors.ConfigError(
       f'positions have shape {positions.shape}, some for each layer; give each '
       'layer its own, [1 or B, length]'
@@ -213,3 +218,13 @@ def positions_of(
   for encoding in users:
     encodings.check_positions(encoding, positions)
   return positions
+
+
+def at(
+  positions: position_schemes.Positions | position_schemes.PerHead,
+  index: jax.Array,
+) -> Any:
+  """Returns positions at indices `[1 or B, N]`: `[1 or B, N]` or with H."""
+  if isinstance(positions, position_schemes.PerHead):
+    return jnp.take_along_axis(positions.value, index[..., None], axis=1)
+  return position_schemes.take(positions, index)
