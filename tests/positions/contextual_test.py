@@ -321,6 +321,17 @@ def test_register_refuses_what_is_no_scheme(thing):
   assert 'mine' not in contextual.CONTEXTUAL
 
 
-def test_the_base_has_no_values():
-  with pytest.raises(NotImplementedError, match='Contextual has no values'):
-    create('none').apply({}, random(B, L, E))
+def test_without_a_scheme_positions_are_those_of_the_segment():
+  found = create('none').apply({}, random(B, L, E))
+  np.testing.assert_array_equal(found, np.indices((B, L, H))[1])
+  ids = jnp.arange(L)[None] // 3 * jnp.ones((B, 1))
+  found = create('none').apply({}, random(B, L, E), ids)
+  np.testing.assert_array_equal(found, np.indices((B, L, H))[1] % 3)
+
+
+def test_a_subclass_without_values():
+  class Empty(contextual.Contextual):
+    pass
+
+  with pytest.raises(NotImplementedError, match='Empty has no values'):
+    Empty(num_heads=H, width=E).apply({}, random(B, L, E))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from lengen_jax import errors, partitioning, specs
+from lengen_jax.positions.base import segment_positions
 from lengen_jax.positions.kinds import PerHead
 from lengen_jax.types import Array
 
@@ -20,7 +21,8 @@ from lengen_jax.types import Array
 class Contextual(nn.Module):
   """Base of contextual schemes; the base itself is 'none'.
 
-  A subclass creates its parameters in `setup` and implements `values`, which
+  Positions of 'none' are the index of each token in its segment. A subclass
+  creates its parameters in `setup` and implements `values`, which
   are the positions or, if `cumulative`, their increments.
 
   Attributes:
@@ -73,6 +75,10 @@ class Contextual(nn.Module):
       raise errors.ConfigError(
         f'{specs.name(self)} needs x [B, L, {self.width}], got {x.shape}'
       )
+    if self.is_none:
+      ids = jnp.zeros(x.shape[:2]) if segment_ids is None else segment_ids
+      index_BxL = segment_positions(ids).astype(jnp.float32)
+      return PerHead(jnp.repeat(index_BxL[..., None], self.num_heads, -1))
     values = self.values(x.astype(jnp.float32))
     if not self.cumulative:
       return PerHead(values)
