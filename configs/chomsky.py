@@ -96,7 +96,10 @@ _FIELDS = {
 
 def get_config(arg=''):
   """Returns the config; `arg` is a task, then perhaps a size."""
-  task, _, size = (arg or 'bucket_sort').partition(',')
+  default = 'bucket_sort'
+  task, _, size = (arg or default).partition(',')
+  if task in defaults.SIZES:
+    task, size = default, arg
   config = defaults.get_task(f'chomsky/{task}', 'chomsky', size, _FIELDS)
   config.model.encoding = 'nope'
   # Task, run and percent.

@@ -30,7 +30,7 @@ with LoRA:
   --config.model.lora_rank=16
 
 Sizes:
-  full   The recipe.
+  paper  The recipe.
   tiny   Bytes of the embedded corpus; seconds, for tests.
 """
 
@@ -41,7 +41,7 @@ from lengen_jax.interop.hf import families
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import defaults
 
-# Values of `full` come first, those of `tiny` last.
+# Values of `paper` come first, those of `tiny` last.
 _FIELDS = {
   'model.dtype': ['bfloat16', ..., ..., 'float32'],
   'model.scan_layers': [True, ..., ..., False],
@@ -65,23 +65,23 @@ _FIELDS = {
 def get_config(arg=''):
   """Returns the config; `arg` is a folder, then perhaps a size."""
   folder, _, size = arg.rpartition(',')
-  if size not in ('full', 'tiny'):
-    folder, size = arg, 'full'
-  if not folder:
+  if size not in defaults.SIZES:
+    folder, size = arg, 'paper'
+  if not folder or size not in ('paper', 'tiny'):
     raise errors.ConfigError(
       'give the folder of a checkpoint, configs/pretrained.py:FOLDER[,SIZE]; '
-      'SIZE is one of full, tiny'
+      f'SIZE is paper or tiny; got {arg!r}'
     )
   path = pathlib.Path(folder).expanduser().absolute()
   fields = families.model_fields(path)
   config = defaults.get(**fields)
-  defaults.overlay(config, 'paper' if size == 'full' else size, _FIELDS)
+  defaults.overlay(config, size, _FIELDS)
   model = ModelConfig(**fields)
   if model.num_layers % model.period:  # As in Gemma 3.
     config.model.scan_layers = False
   trained = families.trained_length(path)
   config.data.train_length = 4 * trained
-  if size == 'full':
+  if size == 'paper':
     config.data.path = f'data/{path.name}_{4 * trained}'
     # If both exist, transformers reads the first.
     found = (path / 'tokenizer.json').exists()

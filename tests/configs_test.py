@@ -326,7 +326,7 @@ def test_finetuning_asks_for_the_run_to_start_from(name, arg):
     run_lib.Run(config)
 
 
-@pytest.mark.parametrize('size', ['', ',full', ',tiny'])
+@pytest.mark.parametrize('size', ['', ',paper', ',tiny'])
 def test_pretrained(size):
   config = get('pretrained', f'{LLAMA}{size}').lock()
   run = run_lib.Run(config)
@@ -339,6 +339,16 @@ def test_pretrained(size):
   if size != ',tiny':
     assert run.data.vocabulary == str(LLAMA / 'tokenizer.model')
     assert (config.train.steps, run.data.batch_size) == (400, 64)
+
+
+@pytest.mark.parametrize('arg', ['', f'{LLAMA},cpu'])
+def test_sizes_of_pretrained(arg):
+  with pytest.raises(errors.ConfigError, match='SIZE is paper or tiny; got'):
+    get('pretrained', arg)
+
+
+def test_a_size_without_a_task():
+  assert get('chomsky', 'tiny') == get('chomsky', 'bucket_sort,tiny')
 
 
 def test_a_period_that_does_not_divide_the_layers():
