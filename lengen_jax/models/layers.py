@@ -239,18 +239,17 @@ class Attention(nn.Module):
     if self.query_key_norm is not None:
       q_BxLxHxD = self._norm('query_norm')(q_BxLxHxD)
       k_BxLxGxD = self._norm('key_norm')(k_BxLxGxD)
-    rotate, slots = True, None
+    rotate = True
     if cache is not None:
       q_positions, ids, q_offset = tokens.selected(), None, tokens.index[:, 0]
       # Kernels are not faster for a few queries.
       implementation = 'auto' if implementation == 'pallas' else implementation
       bias_form = 'exact'
       rotate = encoding.caches_unrotated_keys or not scheme.is_none
-      slots = cache[2]
     if not scheme.is_none:
       before = None
-      if slots is not None:
-        before = _position_before(slots, tokens.index[:, 0])
+      if cache is not None and cache[2] is not None:
+        before = _position_before(cache[2], tokens.index[:, 0])
       q_positions = k_positions = scheme.positions(x, ids, before)
     if cache is not None:
       if not rotate:
@@ -263,17 +262,11 @@ class Attention(nn.Module):
           q_positions,
           tokens.lengths,
         )
-      if slots is not None:
-        k_positions = slots = jax.tree.map(
-          lambda x, new: _put(x, tokens.index, new), slots, q_positions
-        )
-      cache = (
-        _write(cache[0], tokens.index, jnp.asarray(k_BxLxGxD), axis=-1),
-        _write(cache[1], tokens.index, v_BxLxGxD, axis=-2),
-        slots,
-      )
+      cache = _appended(cache, tokens.index, k_BxLxGxD, v_BxLxGxD, q_positions)
       k_BxLxGxD = jnp.transpose(cache[0], (0, 3, 1, 2))
       v_BxLxGxD = jnp.swapaxes(cache[1], 1, 2)
+      if cache[2] is not None:
+        k_positions = cache[2]
     q_ids = k_ids = ids
     if self.attention_chunk is not None:
       q_ids, k_ids = _chunks(self.attention_chunk, len(x), tokens, ids, cache)
@@ -402,6 +395,26 @@ def _position_before(slots: PerHead, index_B: Array) -> PerHead:
     return jnp.where(index_B[:, None, None] > 0, found, 0.0)
 
   return jax.tree.map(before, slots)
+
+
+def _appended(
+  cache: LayerCache,
+  index_BxQ: Array,
+  k_BxQxGxD: Array,
+  v_BxQxGxD: jax.Array,
+  positions: Any,
+) -> LayerCache:
+  """Returns a cache with new tokens; `positions` are used if it has them."""
+  keys, values, slots = cache
+  if slots is not None:
+    slots = jax.tree.map(
+      lambda x, new: _put(x, index_BxQ, new), slots, positions
+    )
+  return (
+    _write(keys, index_BxQ, jnp.asarray(k_BxQxGxD), axis=-1),
+    _write(values, index_BxQ, v_BxQxGxD, axis=-2),
+    slots,
+  )
 
 
 def _put(slots: jax.Array, index_BxQ: Any, new: jax.Array) -> jax.Array:

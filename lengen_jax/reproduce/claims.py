@@ -47,7 +47,7 @@ def judge(claim: Claim, results: Results, partial: bool = False) -> Results:
   results = results | {'parts': parts}
   judged = _judge(claim, results, partial)
   initial = {part.get('init_part') for part in parts}
-  steps = _common_steps(
+  steps = _shared_steps(
     row
     for part in parts
     for row in part['rows']
@@ -64,7 +64,7 @@ def judge(claim: Claim, results: Results, partial: bool = False) -> Results:
   return judged
 
 
-def _common_steps(rows: Iterable[Results]) -> list[int]:
+def _shared_steps(rows: Iterable[Results]) -> list[int]:
   """Returns the steps at which all rows were tested.
 
   It is [] if they were tested at the last step only, or if this differs.
