@@ -1,14 +1,17 @@
 """Memory of causal attention: on a TPU v4 chip (compiled), and on this CPU.
 
-Command: .venv/bin/python -m benchmarks.attention_memory [--small]
+Command: .venv/bin/python -m benchmarks.attention_memory [--small | chip]
   (needs the extras `aot` and `bench`)
 
 One layer, batch 1, 12 heads of 64, FIRE. For the chip, in bfloat16: temporary
 memory of the forward and backward pass, block by block and with all pairs in
 memory, according to ahead-of-time compilation. If a program does not fit, the
-compiler's error contains the memory it needs. On the CPU, in float32: the
-increase of a new process's peak resident memory when it computes the passes
-once, compared with PyTorch's fused attention and the bias of FIRE's paper.
+compiler's error contains the memory it needs. Further layers are those of
+docs/kernels.md: positions per head, as of `forget`, and Pallas kernels. `chip`
+measures the chip only, and keeps the recorded figures of the CPU. On the CPU,
+in float32: the increase of a new process's peak resident memory when it
+computes the passes once, compared with PyTorch's fused attention and the bias
+of FIRE's paper.
 """
 
 import json
@@ -32,6 +35,15 @@ from lengen_jax.training import runs as runs_lib
 MIB = 2**20
 CHIP_LENGTHS = (2048, 8192, 32768, 131072)
 HOST_LENGTHS = (1024, 2048, 4096)
+# {name: (encoding, positions per head, implementation, bias_form)}.
+LAYERS = {
+  'linear | forget': ('linear', True, 'blockwise', 'exact'),
+  'fire | forget': ('fire', True, 'blockwise', 'exact'),
+  'pallas': ('fire', False, 'pallas', 'exact'),
+  'pallas, anchored': ('fire', False, 'pallas', 'anchored'),
+}
+LAYER_LENGTHS = (8192, 32768)
+PATH = alternate.RESULTS / 'attention_memory.json'
 # {name: (implementation, bias_form)}.
 OURS = {
   'blockwise': ('blockwise', 'exact'),
@@ -40,25 +52,26 @@ OURS = {
 }
 
 
-def on_chip(name, length):
+def on_chip(spec, per_head, implementation, bias_form, length):
   """Returns the MiB of temporaries of both passes on one v4 chip."""
-  implementation, bias_form = OURS[name]
   layout = sharding.Layout.create(
     training_config.MeshConfig(), 1, ahead_of_time.devices(pods.get('v4-2'))
   )
   encoding = encodings.create(
-    'fire', num_heads=attention_cpu.HEADS, head_dim=attention_cpu.HEAD_DIM
+    spec, num_heads=attention_cpu.HEADS, head_dim=attention_cpu.HEAD_DIM
   )
   p = jnp.arange(3)
   variables = jax.eval_shape(
     lambda: encoding.init(jax.random.key(0), p, p, method='bias')
   )
 
-  def loss(q, k, v, variables):
+  def loss(q, k, v, positions, variables):
     y = attention.dot_product_attention(
       q,
       k,
       v,
+      q_positions=positions,
+      k_positions=positions,
       bias=encoding.apply(variables, method='bias_fn'),
       causal=True,
       bias_form=bias_form,
@@ -69,14 +82,18 @@ def on_chip(name, length):
   x = jax.ShapeDtypeStruct(
     (1, length, attention_cpu.HEADS, attention_cpu.HEAD_DIM), jnp.bfloat16
   )
+  positions = None
+  if per_head:
+    shape = 1, length, attention_cpu.HEADS
+    positions = jax.ShapeDtypeStruct(shape, jnp.float32)
   gradients = jax.jit(
-    jax.grad(loss, (0, 1, 2, 3)),
+    jax.grad(loss, (0, 1, 2, 3, 4)),
     in_shardings=layout.whole,
     out_shardings=layout.whole,
   )
   try:
     with layout.scope():
-      compiled = gradients.lower(x, x, x, variables).compile()
+      compiled = gradients.lower(x, x, x, positions, variables).compile()
   except jax.errors.JaxRuntimeError as error:
     # '... required for HLO temporaries (260.28G) exceeds available HBM ...'
     needs = re.search(r'temporaries \(([\d.]+)([MGT])\)', str(error))
@@ -142,9 +159,9 @@ def plot(chip, host, path):
 
 def main():
   arguments = alternate.arguments(
-    __doc__, ('one', 'NAME DIRECTION LENGTH: only that')
+    __doc__, ('only', 'chip, or NAME DIRECTION LENGTH: only that')
   )
-  if one := arguments.one:
+  if len(one := arguments.only) == 3:
     print(in_process(one[0], one[1], int(one[2])))
     return
   small = arguments.small
@@ -152,6 +169,9 @@ def main():
   chip_lengths = (512,) if small else CHIP_LENGTHS
   directions = ('forward', 'forward + backward')
   host = {}
+  if one == ['chip']:
+    recorded = json.loads(PATH.read_text())
+    directions, host = (), recorded['mib_of_cpu_process']
   for direction in directions[1:] if small else directions:
     host[direction] = {
       name: {
@@ -162,10 +182,21 @@ def main():
     }
     print(direction, json.dumps(host[direction]), flush=True)
   chip = {
-    name: {str(length): on_chip(name, length) for length in chip_lengths}
-    for name in OURS
+    name: {
+      str(length): on_chip('fire', False, *options, length)
+      for length in chip_lengths
+    }
+    for name, options in OURS.items()
   }
   print('chip', json.dumps(chip), flush=True)
+  layers = {
+    name: {
+      str(length): on_chip(*options, length)
+      for length in (chip_lengths if small else LAYER_LENGTHS)
+    }
+    for name, options in LAYERS.items()
+  }
+  print('layers', json.dumps(layers), flush=True)
   longest = str(host_lengths[-1])
   results = {
     'benchmark': 'attention_memory',
@@ -173,6 +204,7 @@ def main():
     'machine': alternate.machine(),
     'versions': runs_lib.versions(),
     'mib_on_v4_chip': chip,
+    'mib_of_layers_on_v4_chip': layers,
     'mib_of_cpu_process': host,
     'ratios': {
       f'{longest} {direction}: blockwise / {peer}': by_name['blockwise'][
