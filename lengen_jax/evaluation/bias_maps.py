@@ -178,11 +178,11 @@ def summary(
 ) -> dict[str, Any] | None:
   """Returns a few points of each curve for JSON; None if no layer has a bias.
 
-  'layers' has the names of layers, 'thresholds' the result of `thresholds` with
-  None for values that are not finite, and
+  'layers' has the names of layers, 'thresholds' the result of `thresholds`, and
   'queries' a dict from the query's position, a string, to: the 'distance' of
   keys (spaced logarithmically), the 'bias' by layer and head with maximum 0 and
   four digits, None at later keys of causal layers, and the 'kind' of each head.
+  Values that are not finite are None.
   """
   biases = _biases(config, params)
   if not biases:

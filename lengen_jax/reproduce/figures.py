@@ -144,7 +144,7 @@ class Figure(parts.Part):
     paths = self.draw(*arguments)
     rows = []
     for name in numbers[0] if numbers else ():
-      by_seed = [list(one[name]) for one in numbers]
+      by_seed = [[*map(files.finite, one[name])] for one in numbers]
       rows.append(parts.table_row(name, '', by_seed, self.paper.get(name)))
     return self.results(
       rows,

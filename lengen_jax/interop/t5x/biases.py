@@ -30,11 +30,11 @@ class RelativePositionBiases(nn.Module):
     num_heads: H.
     dtype: dtype of the returned bias; it is computed in float32.
     positions: of the tokens of the call: int32 or float32, `[L]`, `[1, L]` or
-      `[B, L]`, float32 `[1 or B, L, H]`, one per head, or Distances; None for
-      0, 1, 2, ... In packed rows, a bias that
-      depends on more than distance needs the position of each token within its
-      segment, T5X's `decoder_positions`. During decoding, positions are read
-      when the cache is created and must be equal in all rows.
+      `[B, L]`; float32 `[1 or B, L, H]`, one per head; or Distances. None for
+      0, 1, 2, ... In packed rows, a bias that depends on more than distance
+      needs the position of each token within its segment, T5X's
+      `decoder_positions`. During decoding, positions are read when the cache is
+      created and must be equal in all rows.
     num_buckets: buckets of 't5'; a value in its spec takes precedence.
     max_distance: likewise of 't5'. Other encodings ignore both.
     embedding_init: initializer of T5's table; None for normal(0.02).
@@ -202,9 +202,10 @@ def positions_of(
     positions = positions[None]
   rows, *inner, _ = positions.shape
   heads = {encoding.num_heads for encoding in users}
-  if inner == [length] and heads == {positions.shape[-1]}:
-    positions = position_schemes.PerHead(positions.astype(jnp.float32))
-  elif inner:
+  is_per_head = inner == [length] and heads == {positions.shape[-1]}
+  if is_per_head and getattr(positions, 'dtype', None) == jnp.float32:
+    positions = position_schemes.PerHead(positions)
+  elif inner and not isinstance(positions, position_schemes.PerHead):
     raise errors.ConfigError(
       f'positions have shape {positions.shape}, some for each layer; give each '
       'layer its own, [1 or B, length]'

@@ -22,8 +22,8 @@ class Contextual(nn.Module):
   """Base of contextual schemes; the base itself is 'none'.
 
   Positions of 'none' are the index of each token in its segment. A subclass
-  creates its parameters in `setup` and implements `values`, which
-  are the positions or, if `cumulative`, their increments.
+  creates its parameters in `setup` and implements `values`, which are the
+  positions or, if `cumulative`, their increments.
 
   Attributes:
     num_heads: query heads, H.
