@@ -138,6 +138,15 @@ def read_json(path: pathlib.Path) -> Manifest:
   return found
 
 
+def is_valid(path: pathlib.Path) -> bool:
+  """Returns whether a file is a manifest or a state."""
+  try:
+    read_json(path)
+  except errors.CorpusError:
+    return False
+  return True
+
+
 def write_json(path: pathlib.Path, value: Manifest) -> None:
   """Writes a JSON file atomically."""
   partial = path.with_name(path.name + '.partial')

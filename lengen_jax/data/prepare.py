@@ -103,25 +103,21 @@ def prepare(
   Raises:
     errors.LengenError: the data is missing or corrupt, the folder holds other
       data or that of other files, is being written, or cannot be written, or a
-      worker was killed; or the results would be part of the raw data.
+      worker was killed.
   """
   source, skip = sources.create(config.task), bad_records == 'skip'
-  written = f'{config.path}/{manifest_lib.MANIFEST}'
-  _check_apart(source, raw, 'data.path', written)
-  if vocabulary_size:
-    _check_apart(source, raw, 'data.vocabulary', config.vocabulary)
   folder = mirror.fetch(config.path, missing_ok=True)
   if (folder / manifest_lib.MANIFEST).exists():
     manifest = manifest_lib.read(folder)
     manifest_lib.check_config(manifest, config, longest, folder)
     manifest_lib.verify(folder, manifest)
-    _check_raw(source, raw, manifest, folder)
+    _check_raw(source, raw, config.vocabulary, manifest, folder)
     with _locked(folder):
       mirror.push(config.path)
     return manifest
   if runner:
     encode.load_beam()
-  parts = {split: source.parts(raw, split) for split in _SPLITS}
+  parts = _parts(source, raw, config.vocabulary)
   sizes = {split: list(map(_size, found)) for split, found in parts.items()}
   try:
     with _locked(folder):
@@ -207,21 +203,21 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
     os.close(opened)
 
 
-def _check_apart(
-  source: sources.Source, raw: str, option: str, output: str
-) -> None:
-  """Raises ConfigError if a source would read a written file as text."""
-  file = pathlib.Path(output).expanduser().absolute()
-  if not remote.is_remote(output) and source.would_read(raw, file):
-    raise errors.ConfigError(
-      f'{option} is in the folder of the raw data, so that {file} would be '
-      f'read as text the next time; set {option} to another folder'
-    )
+def _parts(
+  source: sources.Source, raw: str, vocabulary_file: str
+) -> dict[str, list[sources.Part]]:
+  """Returns the Parts of each split, without the file of the vocabulary."""
+  file = pathlib.Path(vocabulary_file).expanduser().absolute()
+  return {
+    split: [part for part in source.parts(raw, split) if part.path != str(file)]
+    for split in _SPLITS
+  }
 
 
 def _check_raw(
   source: sources.Source,
   raw: str,
+  vocabulary_file: str,
   manifest: Mapping[str, Any],
   folder: pathlib.Path,
 ) -> None:
@@ -231,8 +227,8 @@ def _check_raw(
   """
   try:
     found = {
-      split: [(part, _size(part)) for part in source.parts(raw, split)]
-      for split in _SPLITS
+      split: [(part, _size(part)) for part in parts]
+      for split, parts in _parts(source, raw, vocabulary_file).items()
     }
   except errors.CorpusError:
     return

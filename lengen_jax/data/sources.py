@@ -9,12 +9,13 @@ import abc
 from collections.abc import Iterator, Mapping
 import dataclasses
 import hashlib
+import os
 import pathlib
 import re
 from typing import Any
 
 from lengen_jax import errors, extra, specs
-from lengen_jax.data import paths, readers, remote
+from lengen_jax.data import manifest, paths, readers, remote
 
 SPLITS = ('train', 'validation', 'test')
 _SPLIT_WORDS = {
@@ -123,10 +124,6 @@ class Source(abc.ABC):
       )
     return found[split]
 
-  def would_read(self, path: str, file: pathlib.Path) -> bool:
-    """Returns whether `parts` of `path` will have a file once it is written."""
-    return False
-
   def _folders(self, path: str) -> list[remote.AnyPath]:
     name = specs.name(self)
     if remote.is_remote(path):
@@ -214,12 +211,6 @@ class Records(Source):
     # Object stores have files, and no folders.
     return any(readers.files(folder / each) for each in SOURCES)
 
-  def would_read(self, path: str, file: pathlib.Path) -> bool:
-    folder, _ = self._found(path)
-    if not isinstance(folder, pathlib.Path) or not file.is_relative_to(folder):
-      return False
-    return self._reads(str(file), str(file).removeprefix(str(folder)))
-
   def documents(self, part: Part) -> Iterator[bytes | errors.RecordError]:
     for text in self._texts(part):
       if (
@@ -231,7 +222,7 @@ class Records(Source):
 
   def _file_parts(self, folder: remote.AnyPath) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {split: [] for split in SPLITS}
-    files = readers.files(folder)
+    files = _without_prepared(readers.files(folder))
     # The name of a file counts for its split, that of the folder does not.
     is_folder = any(file.startswith(f'{folder}/') for file in files)
     root = str(folder if is_folder else folder.parent)
@@ -298,6 +289,17 @@ class Records(Source):
       if value is not None and value not in values:
         return False
     return True
+
+
+def _without_prepared(files: list[str]) -> list[str]:
+  """Leaves out the files of folders that `lengen prepare` has written."""
+  prepared = tuple(
+    f'{os.path.dirname(file)}/'
+    for file in files
+    if os.path.basename(file) in (manifest.MANIFEST, manifest.STATE)
+    and manifest.is_valid(pathlib.Path(file))
+  )
+  return [file for file in files if not file.startswith(prepared)]
 
 
 @dataclasses.dataclass(frozen=True)

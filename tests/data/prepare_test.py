@@ -546,15 +546,16 @@ def test_missing_and_broken_raw_data(tmp_path, raw, monkeypatch):
 
 
 def test_results_within_the_raw_data(tmp_path):
-  raw = write_raw(tmp_path / 'raw', ['a text ' * 9], ['another ' * 9])
-  with pytest.raises(errors.ConfigError, match='data.path is in the folder of'):
-    run(raw / 'out', raw)
-  vocabulary_in = dict(vocabulary=str(raw / 'a.model'), vocabulary_size=280)
-  with pytest.raises(errors.ConfigError, match='data.vocabulary is in the fol'):
-    run(tmp_path / 'out', raw, **vocabulary_in)
-  assert [*raw.glob('*.model')] == [] and not (tmp_path / 'out').exists()
-  # Where they are not read, they may be in that folder.
-  run(raw / 'out', raw, task="lm(pattern='*.jsonl')")
+  """They are not read as text, by another call or with another config."""
+  raw = write_raw(tmp_path / 'raw', ['a text ' * 9] * 20, ['another ' * 9] * 9)
+  size = dict(vocabulary=str(raw / 'a.model'), vocabulary_size=262)
+  first = run(raw / 'out', raw, longest=16, **size)
+  assert run(raw / 'out', raw, longest=16, **size) == first
+  other = run(raw / 'other', raw, longest=8, **size)
+  for split, documents in (('train', 20), ('validation', 9)):
+    assert first['splits'][split]['documents'] == documents
+    assert other['splits'][split]['documents'] == documents
+  assert other['read'] == first['read']
 
 
 def test_trains_a_vocabulary(tmp_path, raw, capsys):
