@@ -548,7 +548,7 @@ def test_missing_and_broken_raw_data(tmp_path, raw, monkeypatch):
 def test_results_within_the_raw_data(tmp_path):
   """They are not read as text, by another call or with another config."""
   raw = write_raw(tmp_path / 'raw', ['a text ' * 9] * 20, ['another ' * 9] * 9)
-  size = dict(vocabulary=str(raw / 'a.model'), vocabulary_size=262)
+  size = dict(vocabulary=str(raw / 'a.model'), vocabulary_size=264)
   first = run(raw / 'out', raw, longest=16, **size)
   assert run(raw / 'out', raw, longest=16, **size) == first
   other = run(raw / 'other', raw, longest=8, **size)
