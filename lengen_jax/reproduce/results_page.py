@@ -213,7 +213,9 @@ from 1/4` are those recorded for `study/biases`; in `study/rate`, those of the
 part `code` are those recorded for `study/interpolation`, trained at earlier
 commits. Seed 0 of the raw distance, trained again at the commit of `faster`,
 has losses of 1.105 and 0.997 at 1 and 16 times the length, where 1.119 and
-1.027 are recorded. Rows that are left out are not trained yet. The results of
+1.027 are recorded. In `study/range`, the rows `rope` and `range 1x` on text are
+those recorded for `study/random_positions`, and `rope` on copy is that of
+`study/tasks`. Rows that are left out are not trained yet. The results of
 `study/text` with KERPLE, ALiBi and FIRE had been seen before the other rows
 were trained.
 
@@ -243,9 +245,10 @@ _CHOICE = """\
 
 These sentences hold for models of this size on this text at scale `hours`. They
 were written after the results; the intervals are not corrected for the choice
-of comparisons. Differences are in nats per byte, with 90 % intervals. The
-difference between the raw distance at 1 and 16 times the length includes the
-variance over test windows; the others are about the tested text only.
+of comparisons. Differences are in nats per byte, or in points of sequences that
+are all right, with 90 % intervals. The difference between the raw distance at 1
+and 16 times the length includes the variance over test windows; the others are
+about the tested text only.
 """
 
 

@@ -399,13 +399,18 @@ ADVICE = (
   ),
   Advice(
     'With RoPE, random positions lower the loss at 16 times the training '
-    'length by {} and raise it at the training length by {}; do not use them '
-    'with FIRE, where they raise both, by {} and {}.',
-    'study/random_positions',
+    'length by {} and raise it at the training length by {}; a range ten '
+    'times as large makes no significant difference (L12). With random '
+    'positions, {} points more sequences are copied right beyond the lengths '
+    'of training, and {} points fewer at the lengths of training; on '
+    'reversal the cost is greater (L14). Do not use them with FIRE, where '
+    'they raise the loss at both lengths (L6).',
+    'study/range',
     (
-      'code: rope, randomized < rope @ 16',
-      'code: rope < rope, randomized @ 1',
-      'code: fire < fire, randomized @ 16|1',
+      'code: range 1x < rope @ 16',
+      'code: rope < range 1x @ 1',
+      'copy: range 1x > rope @ beyond',
+      'copy: rope > range 1x @ seen',
     ),
   ),
   Advice(
