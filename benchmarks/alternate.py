@@ -1,4 +1,4 @@
-"""Times functions side by side: in turn, in one process, as ratios."""
+"""Times functions in turn in one process, and reports ratios of their times."""
 
 import argparse
 import json

@@ -7,7 +7,7 @@ reverse_string with RoPE, the official model: 5 post-norm blocks, 8 heads, width
 plain jax: rows of one length without padding, and one program per length. Three
 times are measured: a step at length 32, compilation of training on lengths
 1..40, and testing of lengths 41..500 with 8 examples each. The peer compiles
-every fifth training length and every fortieth test length; the sums are scaled
+every fifth training length and every 41st test length; the sums are scaled
 to all lengths.
 """
 

@@ -59,7 +59,10 @@ class Ours:
     return np.asarray(self._forward(self.params, tokens))
 
   def start(self, tokens, slots):
-    """Reads the prompts; returns a function that decodes some tokens."""
+    """Returns functions that read the prompts, and that decode after them.
+
+    The first takes no argument. The second takes the number of new tokens.
+    """
     rows, length = tokens.shape
     state = []
 
@@ -107,7 +110,10 @@ class Theirs:
     return self.model(tokens, use_cache=False).logits.numpy()
 
   def start(self, tokens, slots):
-    """Reads the prompts; returns a function that decodes some tokens."""
+    """Returns functions that read the prompts, and that decode after them.
+
+    The first takes no argument. The second takes the number of new tokens.
+    """
     length = tokens.shape[1]
     tokens = self.torch.from_numpy(tokens).long()
     cache = self.transformers.StaticCache(

@@ -75,7 +75,7 @@ def write(folder, workers):
 
 def run_process(folder, workers, runs):
   """Calls `write` in a process, and appends its results to `runs`."""
-  # Workers import the main module of this process, which imports nothing.
+  # Workers import the file of the main module. With -c there is no file.
   program = 'import sys; from benchmarks import prepare_cpu as p; '
   program += 'p.write(sys.argv[1], int(sys.argv[2]))'
   done = subprocess.run(

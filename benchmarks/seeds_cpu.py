@@ -100,7 +100,7 @@ class Processes:
       ours, theirs = context.Pipe()
       arguments = (seed, small, pinned, theirs)
       context.Process(target=work, args=arguments, daemon=True).start()
-      # Without it, the end of the process is an error here.
+      # With this copy closed, `recv` raises EOFError if the process ends.
       theirs.close()
       self._pipes.append(ours)
 

@@ -600,8 +600,8 @@ def _list(_: argparse.Namespace, __: Any) -> None:
   menu.show()
 
 
-# Commands that continue where they were interrupted, and whether each call
-# without --workdir has a new one.
+# Commands that can be resumed: whether a call without --workdir creates a new
+# workdir.
 _RESUMABLE = {
   'train': True,
   'compare': True,

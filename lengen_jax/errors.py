@@ -116,8 +116,8 @@ def one_of(
 ) -> str:
   """Returns a message for an unknown name of a kind, such as 'encoding'.
 
-  It lists the valid names, which do not contain the separator. None among them
-  is the value None.
+  The message lists the valid names, joined by the separator. If `valid`
+  contains None, the list ends with 'None (leave it out)'.
   """
   import difflib
 

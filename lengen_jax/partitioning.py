@@ -94,8 +94,8 @@ def spec(
 
   Args:
     *names: logical names; None for an axis that is not split.
-    rules: pairs (logical name, mesh axis, tuple of mesh axes or None); None for
-      the current rules.
+    rules: pairs of a logical name and its mesh axes: the name of an axis, a
+      tuple of names, or None. `rules=None` uses the current rules.
 
   Raises:
     errors.ConfigError: a name has no rule.

@@ -84,9 +84,9 @@ def cycle(values: Any) -> tuple[Any, ...]:
 
 
 def parts(spec: str) -> list[str]:
-  """Returns the specs of the parts of `spec`, or of `spec + spec`.
+  """Splits a spec, or two that are joined by `+`, into a list of specs.
 
-  The first acts at the input of a model and the second in attention.
+  Of two, the first acts at the input of a model and the second in attention.
 
   Raises:
     errors.SpecError: there are more parts, or one is empty.

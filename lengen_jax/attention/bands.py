@@ -70,8 +70,8 @@ def pairs(
 def may_meet(
   limits: tuple[float, float], q_places: Array, k_places: Array
 ) -> Array:
-  """Returns whether a tile may have pairs of a band; False if it has none."""
+  """Returns False only if a tile has no pair of a band; conservative."""
   nearest = q_places.min(1) - k_places.max(1)
   farthest = q_places.max(1) - k_places.min(1)
-  # Places that are NaN do not hide the others of their tile.
+  # Comparisons with NaN are False: a tile with a NaN place is kept.
   return (~(farthest < limits[0]) & ~(nearest >= limits[1])).any()

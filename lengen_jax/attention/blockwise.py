@@ -49,8 +49,8 @@ class Plan(NamedTuple):
 def make_plan(call: AttentionCall) -> Plan:
   """Returns how a call is computed, with blocks of at most its tokens."""
   contiguous = call.contiguous and call.queries.index.shape[0] == 1
-  # With a sink, a constant per query would change the softmax; bands may be
-  # merged with one.
+  # The form 'keys' omits a constant per query, which cancels only in a softmax
+  # without a sink. Bands may later be merged with a sink.
   per_key = call.queries.learned is not None and call.sink_logits is None
   per_key &= call.mask.band is None
   form = bias_forms.choose(call.bias, call.bias_form, contiguous, per_key)
@@ -420,9 +420,10 @@ def _is_needed(
   size: int,
   keys_first: bool = False,
 ) -> Callable[[Array], Array] | None:
-  """Returns whether block n of `others` is visible; None if all in range are.
+  """Returns a function of n: whether block n of `others` must be computed.
 
-  Conservative: tiles that are not needed are fully masked.
+  If it returns False, the tile is fully masked. Returns None instead of a
+  function if all blocks in range must be computed.
   """
   has_sinks, band = mask.sinks > 0, mask.band
   if block.segment_ids is None and not has_sinks and band is None:

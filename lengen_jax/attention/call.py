@@ -54,7 +54,7 @@ class Side(struct.PyTreeNode):
     """Returns the same with whole blocks of tokens; indices continue."""
     whole = self.indexed().map(lambda x: pad(x, block))
     index = jnp.arange(whole.index.shape[1], dtype=jnp.int32)[None]
-    # Other places could add tiles to a band.
+    # Padding repeats the last place, so that it adds no tile to a band.
     places = jax.tree.map(lambda x: pad(x, block, mode='edge'), self.places)
     return whole.replace(index=self.index[:, :1] + index, places=places)
 

@@ -150,12 +150,14 @@ def dot_product_attention(
       at some queries and interpolates between them, for contiguous positions
       and not in the reference; or 'auto', which is 'anchored' where available.
       A bias that depends on distance alone is exact in any form. In packed
-      rows, 'blockwise' anchors tiles that lie within a segment on the device's
-      rows, 'pallas' none. See `bias_forms` and `fused.anchors`.
+      rows, 'blockwise' interpolates only in tiles whose queries lie within one
+      segment in all rows of the device; 'pallas' does not interpolate. See
+      `bias_forms` and `fused.anchors`.
     implementation: 'reference', which holds every pair in memory; 'blockwise',
       without an array over all pairs, forward or backward; 'pallas', the same
-      in kernels for TPUs and GPUs, without content terms, bands or sinks; or
-      'auto', which is 'blockwise' for many pairs where available.
+      in kernels for TPUs and GPUs, without content terms, bands, sinks,
+      `logit_cap` or a `q_offset` per row; or 'auto', which is 'blockwise' for
+      many pairs where available.
 
   Returns:
     `[B, Q, H, D]` in the dtype of q.
@@ -163,6 +165,8 @@ def dot_product_attention(
   Raises:
     errors.ConfigError: shapes, dtypes or options that do not fit together, or
       that the implementation does not support.
+    errors.CombinationError: the encoding of `bias` or `content` does not
+      support the positions, or packed rows.
   """
   checks.check_vectors(q, k, v)
   checks.check_bands(bands)

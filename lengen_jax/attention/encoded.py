@@ -40,8 +40,8 @@ def with_encoding(
     causal: whether keys after the query are masked.
     lengths: int32 `[B, 1]` or `[B, Q]`, the length of each sequence, for
       encodings that depend on it.
-    rotate: False if q and k are rotated already, as in a cache. Bands take
-      unrotated ones.
+    rotate: False if q and k are rotated already, as in a cache. Encodings with
+      bands require unrotated q and k.
     scale: factor on the logits; None for 1/sqrt(D) of the encoding.
     **options: other arguments of `dot_product_attention`.
 
@@ -49,7 +49,12 @@ def with_encoding(
     `[B, Q, H, D]` in the dtype of q.
 
   Raises:
-    errors.ConfigError: see `dot_product_attention`.
+    errors.ConfigError: the encoding is not bound, or its sizes differ from
+      those of q; or see `dot_product_attention`.
+    errors.CombinationError: the encoding acts at the input of a model, or does
+      not support the positions.
+    errors.LengthError: the encoding depends on the length, and `lengths` is
+      None or does not match the keys.
   """
   _check_encoding(encoding, q)
   bands, offset = (), options.get('q_offset', 0)
@@ -84,9 +89,11 @@ def rotated(
   lengths: Array | None = None,
   q_offset: int | Array = 0,
 ) -> tuple[Array, Array]:
-  """Returns rotated queries and keys; see `with_encoding`.
+  """Returns rotated queries `[B, Q, H, D]` and keys `[B, K, G, D]`.
 
-  With positions per head, keys are repeated for all query heads.
+  `pope` doubles D. With positions per head, keys are repeated for all query
+  heads: G is H. If the encoding does not rotate, returns q and k unchanged.
+  Arguments and errors are those of `with_encoding`.
   """
   if encodings.kind(encoding) != 'rotation':
     return q, k

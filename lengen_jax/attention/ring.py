@@ -1,9 +1,10 @@
-"""Attention over rows that are split over devices: keys travel around a ring.
+"""Ring attention: rows are split over devices, and keys move around a ring.
 
 Each device has consecutive tokens of a row. In step t it computes the attention
-of its queries over the keys of the device t places before, and passes these
-keys on. The parts are merged by their log-sum-exps. No device ever holds all
-keys, and the keys of the next step travel during the products of this one.
+of its queries over the keys of the device t places before, and sends these keys
+to the next device. The parts are merged by their log-sum-exps. No device holds
+all keys. The transfer of the keys of the next step overlaps with the products
+of the current step.
 
 With a causal mask, later queries see more keys. Tokens are therefore exchanged
 first: of 2 P chunks of a row, device d of P gets chunks d and 2 P - 1 - d
@@ -191,7 +192,8 @@ def _backward(
   zeros = _gradients(call)
   keys, sums = jax.lax.fori_loop(0, ring.steps - 1, step, (keys, zeros))
   (dq, dqueries, dlogit_scale), of_keys, shared = over(keys, sums)
-  # This device's keys ended `steps - 1` devices on.
+  # The gradients of this device's keys are now on the device `steps - 1` places
+  # after it.
   dk, dv, dkeys = ring.pass_on(of_keys, 1 - ring.steps)
   dbias, dcontent = shared
   dq, dk, dv = (

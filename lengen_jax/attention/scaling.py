@@ -15,9 +15,11 @@ from lengen_jax.types import Array
 
 
 class LogitScale(nn.Module):
-  """Base of all logit scales; the base itself does not scale.
+  """Base class of logit scales; it leaves the logits unchanged.
 
-  `num_heads` is H; `make_param` as of `encodings.Encoding`.
+  Attributes:
+    num_heads: attention heads, H.
+    make_param: creates every parameter; see `encodings.Encoding`.
   """
 
   num_heads: int

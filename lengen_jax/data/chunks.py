@@ -57,8 +57,8 @@ class ChunkedBatches(windows.Batches):
     self._rows = windows.host_rows(batch_size, host)
 
   def next(self) -> dict[str, np.ndarray]:
-    # Draws depend on seed, batch and row, not on the number of hosts. The last
-    # key separates them from those of the order.
+    # Depends on seed, batch and row, but not on the number of hosts. The last
+    # number of the key makes it different from that of the shuffle.
     draw = np.random.Generator(
       np.random.Philox([self._seed, self._batches.next_index, 1])
     )

@@ -63,7 +63,8 @@ class Piece:
   parts: tuple[tuple[sources.Part, int, int], ...]
 
 
-# The file of a piece, and a function from a number to the documents from it on.
+# The file of a piece, and a function that returns an iterator over its
+# documents, given the index of the first one.
 Opened = tuple[remote.AnyPath, Callable[[int], Iterator[Document]]]
 
 

@@ -357,9 +357,10 @@ def _sample(
 class _Split:
   """Writer of the windows of one split.
 
-  Its counts contain the position after the last finished file: the number of a
-  piece, the documents read of it, the number of their part, and the bytes of
-  text read of that.
+  The counts of the split in the state include the position after the last
+  finished file: 'piece' is the index of a piece, 'read' the number of documents
+  read from it, 'part' the index of the part of the last document, and 'text'
+  the bytes of text read from that part.
   """
 
   def __init__(

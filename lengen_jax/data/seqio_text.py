@@ -166,7 +166,7 @@ def cut(dataset: Any, length: int, mode: str, *, start: int) -> Any:
   begin = tf.constant([start])
 
   def windows_of(tokens: Any) -> tuple[dict[str, Any], Any]:
-    """Returns whole windows, and the other tokens with their predecessor."""
+    """Returns whole windows, and the tokens from the end of the last one on."""
     count = (tf.size(tokens) - 1) // length
     index = tf.range(count)[:, None] * length + tf.range(length + 1)[None]
     found = {

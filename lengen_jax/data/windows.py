@@ -268,7 +268,8 @@ class Cutter:
       rest: tokens of earlier documents.
     """
     self._length, self._mode, self._start = length, mode, start
-    # In 'concat', tokens of the next window after their predecessor.
+    # In 'concat': the last token of the previous window, or `start`, and the
+    # tokens after it that do not fill a window yet.
     self.rest = np.asarray(rest if len(rest) else [start], np.int32)
 
   def cut(self, document: np.ndarray) -> list[np.ndarray]:

@@ -61,9 +61,9 @@ class _Bands(rotary.Rope):
 
 
 class Rerope(_Bands):
-  """ReRoPE: distances from `window` on are `window`.
+  """ReRoPE: a distance of `window` or more is replaced by `window`.
 
-  Leaky ReRoPE maps a distance d from W on to W + (d - W) / leak.
+  Leaky ReRoPE replaces a distance d >= W by W + (d - W) / leak.
 
   Source: Su (2023), https://kexue.fm/archives/9708, without its scaling of
   queries, which is the attention scale `log_n`.

@@ -1,6 +1,7 @@
 """The base class of all position encodings.
 
-Attention calls every hook and names no encoding; see `terms` for what it gets.
+Attention uses an encoding through the hooks of this class only. `terms` defines
+the objects that the hooks return.
 
 Shapes: B batch, L length, Q queries, K keys, H heads, D head_dim, E width.
 """
@@ -270,7 +271,7 @@ class Encoding(nn.Module):
   def row_scale(self, params: Params, positions: Array) -> jax.Array:
     """Returns a monotonic function of positions, `[N] -> [N]`.
 
-    `rows` are nearly linear in it. It is constant only where rows are.
+    `rows` are nearly linear in it. Where it is constant, all rows are equal.
     """
     return jnp.asarray(positions)
 
@@ -289,10 +290,10 @@ class FromFunction(Encoding):
   """Wraps a function of positions as an encoding without parameters.
 
   Attributes:
-    function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`; it may
-      close over no traced array. Each value depends on the two positions of its
-      pair only: in long rows, the function gets a block of queries and of keys
-      at a time.
+    function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`. It must
+      not close over traced arrays. Each value must depend only on the two
+      positions of its pair, because in long rows the function is called for one
+      block of queries and one block of keys at a time.
   """
 
   function: Callable | None = None

@@ -85,7 +85,7 @@ class Fire(base.Encoding):
 
   @property
   def has_rows(self) -> bool:
-    """Without psi = ln or a threshold, rows vary quickly at the start."""
+    """Whether rows vary slowly, which requires psi = ln and a threshold."""
     return (
       self.normalizer == 'position'
       and self.transform == 'log'

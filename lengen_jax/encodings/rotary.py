@@ -253,8 +253,8 @@ class Yarn(Rope):
   Source: Peng et al. (2023), arXiv:2309.00071, section 3.
 
   Attributes:
-    truncate: round the ends of the range where the interpolation falls outwards
-      to whole pairs, as in the authors' code; gpt-oss does not.
+    truncate: whether the two ends of the linear range are rounded outwards to
+      whole pairs, as in the authors' code. gpt-oss does not round them.
     magnitude_factor: factor on queries and keys; None for 0.1 ln s + 1.
   """
 

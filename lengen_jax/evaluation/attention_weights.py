@@ -272,7 +272,8 @@ def entropy(
 def _queries(attended: Attended) -> tuple[jax.Array, jax.Array]:
   """Returns mean entropy and number of visible keys of queries, `[B, Q]`."""
   weights_BxHxQxK = attended.weights()
-  # Beside sink logits, they sum to less than 1, and for padding to 0.
+  # With sink logits, the weights of a query sum to less than 1; the weights of
+  # padding sum to 0.
   total_BxHxQx1 = weights_BxHxQxK.sum(-1, keepdims=True)
   weights_BxHxQxK /= jnp.maximum(total_BxHxQx1, jnp.finfo(jnp.float32).tiny)
   nats_BxHxQ = jax.scipy.special.entr(weights_BxHxQxK).sum(-1)

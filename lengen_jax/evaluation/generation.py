@@ -274,7 +274,7 @@ class Generator:
     tokens_BxW1, lengths_B = batch['tokens'], batch['lengths']
     rows = len(tokens_BxW1)
     unrolled = dataclasses.replace(self.config, scan_layers=False)
-    # The keys of positions fold in numbers of prompts, which are smaller.
+    # Differs from keys of positions, which fold in prompt indices below 2^31.
     rng = jax.random.fold_in(jax.random.key(self.seed), 2**31)
     rng_B = jax.vmap(jax.random.fold_in, (None, 0))(rng, batch['numbers'])
 

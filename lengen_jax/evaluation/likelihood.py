@@ -218,7 +218,7 @@ def _batch(
     padded[: len(row)] = row
   sizes = np.array([len(row) for row in rows])
   batch = windows.lm_batch(tokens, sizes)
-  # Few different numbers, as each is a program.
+  # Padded to few different sizes, because each size is compiled separately.
   most = min(width, batching.padded_width(max(scored)))
   count = np.array(scored)[:, None]
   index = np.arange(most)[None]

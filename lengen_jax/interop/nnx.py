@@ -195,6 +195,9 @@ class Rotary(_Module):
 
     Raises:
       errors.ConfigError: `inputs` or `position` have another shape.
+      errors.CombinationError: the encoding does not support the positions.
+      errors.LengthError: the rotation depends on the length, and `lengths` is
+        None or has another shape.
     """
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)

@@ -267,7 +267,10 @@ class Stack(nn.Module):
 
 
 def create_encodings(config: ModelConfig) -> list[encodings.Encoding]:
-  """Creates the encoding of each layer, unbound; of two, that in attention."""
+  """Creates the encoding of each layer, unbound.
+
+  Of a layer with two encodings, returns the one that acts in attention.
+  """
   return [both[-1] for both in encodings_by_layer(config)]
 
 

@@ -1,7 +1,7 @@
 """Layers of a Transformer. Attention accepts any position encoding.
 
-Shape suffixes: B batch, L length, H heads, D head_dim, E width, F mlp_width,
-V vocab_size.
+Shape suffixes: B batch, L length, Q new tokens, P slots of a cache, S length of
+the encoder's rows, H heads, G key heads, D head_dim, E width.
 """
 
 from collections.abc import Callable
@@ -182,9 +182,10 @@ class Attention(nn.Module):
 
     Args:
       x: `[B, L, E]`.
-      positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`, or Distances;
-        None for the standard positions. A `Tokens` struct contains positions,
-        segment_ids and lengths.
+      positions: int32 or float32, `[L]`, `[1, L]` or `[B, L]`; Distances; or
+        per head, float32 `[B, L, H]` or PerHead. None for the standard
+        positions. A `Tokens` struct contains positions, segment_ids and
+        lengths.
       segment_ids: int32 `[B, L]` of packed rows.
       lengths: int32, `[B, 1]` or `[B, L]`, the length of each token's segment.
       shared: parameters of the encoding, if they belong to the model and not

@@ -80,13 +80,14 @@ def apply(
 ) -> jax.Array:
   """Returns losses `[B, L]`, or logits `[B, L, V]` unless `scored`; float32.
 
-  Arguments are those of `token_losses`, except: `rngs` has the PRNG keys
-  'positions' and, to enable dropout, 'dropout'; `masks_padding` masks the
-  padding of rows that are not packed; `scored` selects losses, which are
-  computed without an array of logits; `method` is the method of the model that
-  is called; and `equal_lengths` says whether all rows that are not packed have
-  as many tokens. If they do not, each row has the positions and biases of its
-  own length, where these depend on it.
+  V is the number of logits per token. The following arguments are not those of
+  `token_losses`. `rngs` contains the PRNG key 'positions' and, to enable
+  dropout, 'dropout'. `masks_padding` masks the padding of rows that are not
+  packed. `equal_lengths` says whether all rows that are not packed have the
+  same number of tokens; if not, each row has the positions and biases of its
+  own length, where these depend on it. `scored` selects losses, which are
+  computed without an array of logits. `method` is the name of the method of the
+  model that is called.
   """
   sides = ['', 'encoder_'][: 1 + (config.architecture == 'encoder_decoder')]
   masked = packed or masks_padding

@@ -86,8 +86,8 @@ def create(
   config = ModelConfig(**fields | sizes)
   if config.lora_rank is not None:
     raise errors.CombinationError(
-      f'model.lora_rank={config.lora_rank} needs trained weights to start '
-      'from; models of generated tasks start from none, so leave it None'
+      f'model.lora_rank={config.lora_rank} needs pretrained weights; models of '
+      'generated tasks are trained from random weights, so leave it None'
     )
   objective.check(config, positions)
   scheme = position_schemes.create(positions)

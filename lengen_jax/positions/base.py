@@ -111,7 +111,8 @@ class PositionScheme:
 
     Raises:
       errors.LengthError: an argument is required and missing, or a segment has
-        more tokens than the scheme has positions; with traced lengths, a row.
+        more tokens than the scheme has positions. If `lengths` is None or
+        traced, the length of the row is checked instead.
       errors.ConfigError: tokens or roles are required and missing, or an
         argument has another shape or dtype.
     """

@@ -51,7 +51,8 @@ class EqualMean(base.PositionScheme):
     if self.distribution == 'exponential':
       last = n * base.per_token(jax.random.exponential, rng, i.shape)
     else:
-      # n' = max_position for a segment of max_position tokens.
+      # The limit keeps the second parameter of the Beta distribution above 0
+      # for segments of max_position tokens; n' is then close to max_position.
       odds = jnp.maximum(self.max_position / n - 1, 1e-3)
 
       def beta(key: jax.Array, odds: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What a position scheme returns: a position per token, or something else.
+"""Positions of tokens: per token, per pair, per head, or in two parts.
 
 Shapes: B batch, L length, N selected tokens, H heads, R rows of positions.
 """

@@ -108,27 +108,31 @@ def at_step(
 def _judge(claim: Claim, results: Results, partial: bool) -> Results:
   """Returns a claim with its verdict and the outcomes of its comparisons.
 
-  A comparison is a one-sided t test over seeds, in each direction: it holds,
-  fails, or is unclear. Paired scores are compared by their differences. Others
-  are compared by Welch's test (1947): each of the two models has a variance of
-  its own, so that a noisy reference, or rows that differ in noise, do not make
-  comparisons significant; that models of a seed share their data is not used.
-  Where the scores of single test windows are known, the variance of the
-  difference over windows is added to that over seeds, since both models are
-  tested on the same few windows; a bootstrap over windows estimates the same.
-  Unless scores are paired, it is reduced by the noise that is specific to a
-  seed and a window, which the variance over seeds includes: seeds and windows
-  are crossed random factors. Models of all seeds are also tested on the same
-  examples of a task, which are treated as test windows where the answers to
-  single examples are known. Where only their number is known, the variances of
-  both models on independent examples are added: the sum is too large where
-  their errors have the same causes. Random positions that all examples of a
-  batch share are in no term. Failures are corrected for multiple comparisons by
-  the method of Holm (1979). Comparisons that a scale omits are not counted; nor
-  are those of means over fewer than half of their parts. Where rows or scores
-  are missing, see `partial` of `judge`. On data of another kind than the
-  paper's, or below the size that it needs, a claim is not comparable, whatever
-  the outcomes.
+  Each comparison is tested by one-sided t tests over seeds, in both directions.
+  Its outcome is 'holds', 'fails', 'unclear' or 'not measured'.
+
+  Variance over seeds: paired scores are compared by their differences. Other
+  scores are compared by Welch's test (1947), which allows different variances
+  of the two models. It does not use that models of a seed share their data.
+
+  Variance over test windows: all models are tested on the same few windows. If
+  the scores of single windows are known, the variance of the difference over
+  windows is added; a bootstrap over windows estimates the same quantity. The
+  variance over seeds already includes the interaction of seed and window. For
+  unpaired scores, this noise is therefore subtracted; see `curves.crossed`.
+
+  Variance over test examples: examples of a task are treated as windows if
+  single answers are known. If only their number is known, the variances of both
+  models on independent examples are added. The sum is too large if the errors
+  of the models are correlated. The effect of random positions that all examples
+  of a batch share is not included.
+
+  Failures are corrected for multiple comparisons by the method of Holm (1979).
+  Comparisons that a scale omits are not counted, nor are comparisons of means
+  over fewer than half of their parts. For missing rows or scores, see `partial`
+  of `judge`. The verdict is 'not comparable', whatever the outcomes, if the
+  data is of another kind than the paper's, or if the claim requires the full
+  size.
   """
   tests = [test(results, one) for one in claim.comparisons]
   outcomes = _outcomes(tests)

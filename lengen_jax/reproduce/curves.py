@@ -165,10 +165,15 @@ def window_scores(
 
 
 def crossed(score_SxW: np.ndarray) -> Results:
-  """Returns the scores of W test windows, or examples, given those of S seeds.
+  """Returns mean scores of W windows or examples over S seeds, and their noise.
 
-  They are 'mean', over seeds, for each window, and 'noise', the variance of a
-  score that is specific to a seed and a window.
+  Args:
+    score_SxW: scores of each seed on each window or example.
+
+  Returns:
+    dict of 'mean', the mean over seeds for each window, and 'noise', the
+    variance of the interaction of seed and window: of the residuals without the
+    means of the seed and of the window.
   """
   mean_W = score_SxW.mean(0)
   own_SxW = score_SxW - mean_W - score_SxW.mean(1, keepdims=True)

@@ -1,9 +1,10 @@
-"""Which differences the seeds of an experiment detect.
+"""Power analysis: the differences that a number of seeds can detect.
 
-The variances over seeds and over test windows or examples are those of recorded
-results. More seeds reduce the first only. A comparison detects a difference if
-its test, see `claims`, holds with probability 0.8 in simulations with normal
-scores. A claim is decided if it is confirmed or refuted.
+The variances over seeds and over test windows or examples are estimated from
+recorded results. More seeds reduce only the variance over seeds. A comparison
+detects a difference if its test, see `claims`, holds with probability POWER in
+simulations with normally distributed scores. A claim is decided if it is
+confirmed or refuted.
 """
 
 import bisect
@@ -30,11 +31,11 @@ _DRAWS = 2000
 def recorded(
   experiment: Experiment, scale: str, root: files.Path
 ) -> tuple[str, Results] | None:
-  """Returns earlier results of an experiment, and their file; None if none.
+  """Returns earlier results of an experiment and their file, or None.
 
-  The scale itself comes first, then the smaller ones; at each, results of the
-  most seeds, and of as many, those in `root` before those in docs/results of a
-  checkout.
+  Searches the given scale, then smaller ones. At each scale, results of more
+  seeds are preferred. With equal numbers of seeds, results in `root` are
+  preferred to those in docs/results of a checkout.
   """
   docs = config_file.folder().parent / 'docs' / 'results'
   for each in SCALES[SCALES.index(scale) : SCALES.index('tiny')]:

@@ -147,10 +147,11 @@ class _Columns:
   def _variance(
     self, points: Sequence[Results], members: Sequence[int]
   ) -> Results | None:
-    """Returns the variance of a column due to its test examples.
+    """Returns the variance of a column due to its finite number of examples.
 
-    Each length has a binomial share, whose estimate has one success and one
-    failure more than were seen (Laplace): one of 0 or 1 varies, too.
+    The proportion of each length is estimated by Laplace's rule of succession,
+    with one more success and one more failure than observed. Its binomial
+    variance is therefore positive even if all or no answers are correct.
     """
     scores = [[point[self.score][n] for point in points] for n in members]
     if any(None in of_seeds for of_seeds in scores):

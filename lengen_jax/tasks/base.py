@@ -101,10 +101,10 @@ class Task:
     raise NotImplementedError
 
   def input_lengths(self, inputs: jax.Array, length: Length) -> Any:
-    """Returns the tokens of each input `[B, T_in]`, `[B]`, or one for all.
+    """Returns the number of tokens of each input, int32 `[B]`, or one for all.
 
-    Unless `equal_lengths`, inputs of a nominal length differ in their number of
-    tokens, up to T_in.
+    `inputs` have shape `[B, T_in]`. If `equal_lengths` is False, inputs of a
+    nominal length have different numbers of tokens, up to T_in.
     """
     return self.input_length(length)
 

@@ -1,6 +1,7 @@
-"""Random tokens, independent of the padded width.
+"""Random tokens and orders.
 
-The value of a column depends only on the key and the index of the column.
+A column of `column_bits` and `symbols` depends only on the key and the index of
+the column, not on the padded width.
 """
 
 import jax

@@ -155,11 +155,12 @@ class SelectiveCopying(base.OneVocabularyTask):
 
 @dataclasses.dataclass(frozen=True)
 class InductionHeads(base.OneVocabularyTask):
-  """Random tokens with a trigger, then the trigger: what followed it?
+  """Recall of the tokens that followed the first occurrence of a trigger token.
 
-  The nominal length is the number of tokens before the second trigger. The
-  targets from there on are the tokens after the first trigger, which the row
-  repeats, except the last one. Tokens: 1 to V - 2, trigger V - 1.
+  A row has random tokens with one trigger, then a second trigger. The nominal
+  length is the number of tokens before the second trigger. The targets start
+  there and are the tokens after the first trigger. All of them but the last
+  also follow the second trigger as inputs. Tokens: 1 to V - 2, trigger V - 1.
 
   Source: Gu and Dao (2023), arXiv:2312.00752, and HazyResearch/safari.
 
@@ -209,12 +210,13 @@ class InductionHeads(base.OneVocabularyTask):
 
 @dataclasses.dataclass(frozen=True)
 class AssociativeRecall(base.OneVocabularyTask):
-  """Pairs of a key and its value, then a trigger and a key: its value?
+  """Recall of the value that belongs to a key.
 
-  The nominal length is the number of pairs. Their keys are uniform, and repeat
-  with equal values; the key asked for is uniform among those of the row. With
-  K = V / 2 - 1, rounded down, tokens are keys 1 to K, values K + 1 to 2 K, and
-  the trigger V - 1.
+  A row has pairs of a key and its value, then a trigger and one of these keys,
+  whose value is the target. The nominal length is the number of pairs. Keys are
+  drawn uniformly; equal keys have equal values. The last key is uniform among
+  the distinct keys of the row. With K = V / 2 - 1, rounded down, tokens are
+  keys 1 to K, values K + 1 to 2 K, and the trigger V - 1.
 
   Source: Fu et al. (2022), arXiv:2212.14052, and HazyResearch/safari.
 

@@ -8,18 +8,24 @@ On disk, in `checkpoints/{step}`:
   record  checksums of the state, and the config, versions and revision that
           saved it; see `checkpoint_format`.
 
-Which fault is caught where: a process killed while it saves leaves a temporary
-folder, because orbax renames complete checkpoints; or in an object store, where
-it cannot rename them, a folder without `commit_success.txt`. `save` removes it.
-A flipped bit, a truncated or missing file, and a renamed step fail the
-verification of `checkpoint_format.read` against the checksums in the record;
-`restore` falls back to the next older checkpoint, and the next `save` moves the
-damaged ones to unreadable_checkpoints. A disk without space is detected before
-a save from its free space, and during a save by the exception that orbax
-raises; `save`, `check` and `close` report it and keep older checkpoints. A
-failure in one process of several reaches the others through `multihost`, so
-that all restore the same step and none waits forever. A state with other shapes
-or dtypes is refused. Other versions cause a warning.
+Fault handling:
+
+  interrupted save    Orbax renames complete checkpoints, so a process that is
+                      killed leaves a temporary folder. In an object store,
+                      where folders cannot be renamed, it leaves a folder
+                      without `commit_success.txt`. The next `save` removes it.
+  damaged checkpoint  `checkpoint_format.read` verifies the checksums in the
+                      record. It detects a flipped bit, a truncated or missing
+                      file, and a renamed step. `restore` falls back to the
+                      next older checkpoint. The next `save` moves damaged
+                      checkpoints to unreadable_checkpoints.
+  full disk           Detected before a save from the free space, and during a
+                      save by the exception of orbax. `save`, `check` and
+                      `close` raise an error. Older checkpoints are kept.
+  failed process      `multihost` reports the failure to all processes, so that
+                      all restore the same step and none waits forever.
+  other state         `restore` raises an error if shapes differ, or dtypes
+                      without `cast`. It warns of other package versions.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -24,7 +24,8 @@ from lengen_jax.training import checksums, files, multihost, revision
 
 # Packages whose version may change the last bits of a computation.
 _COMPUTING = ('lengen_jax', 'jax', 'jaxlib')
-# Trees like the parameters, or the trained ones, have one of these names.
+# A tree of parameters, of all or only of the trained ones, has one of these
+# keys at its root.
 _ROOTS = {'embed', 'layers', 'encoder', 'decoder'}
 
 

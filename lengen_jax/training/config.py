@@ -61,8 +61,9 @@ class TrainConfig:
   Attributes:
     steps: optimizer steps; 0 evaluates the initial model.
     log_every: steps per line of progress.
-    keep_every: checkpoints of steps divisible by this are kept; 0 to keep only
-      the last two.
+    checkpoint_every: steps between checkpoints; the last step is saved, too.
+    keep_every: checkpoints of steps divisible by this are kept, besides the
+      last two, the best one and those of `eval.steps`; 0 for none.
     evaluate_every: steps after which the next checkpoint is validated, and the
       best one kept; 0 for no validation.
     max_skipped: consecutive steps with a loss or gradient that is not finite

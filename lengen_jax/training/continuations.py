@@ -26,9 +26,9 @@ def write(
 ) -> list[str]:
   """Returns the text that a model generates after each prompt.
 
-  A row has the ids of `pretrained.prompt_ids`. All
-  devices share the rows. Progress lines start with `label`. For the other
-  arguments see `generation.Generator`.
+  Each prompt becomes a row with the ids of `pretrained.prompt_ids`. Rows are
+  split over all devices. Progress lines start with `label`. For the other
+  arguments, see `generation.Generator`.
 
   Raises:
     errors.LengenError: see `Generator` and `Generator.run`.

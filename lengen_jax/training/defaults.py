@@ -154,8 +154,8 @@ def choose(arg: str, *choices: Iterable[str]) -> list[str]:
 def _fields(cls: Any) -> ml_collections.ConfigDict:
   """Returns the fields of a dataclass; None becomes a typed placeholder.
 
-  A field of one value or several takes any literal, unless its values are
-  texts.
+  A field that takes one value or a tuple of values accepts any literal, unless
+  the values are strings.
   """
   fields = ml_collections.ConfigDict()
   for field in dataclasses.fields(cls):

@@ -57,10 +57,10 @@ def collectives(text: str) -> dict[str, int]:
 def sent(text: str) -> dict[str, int]:
   """Returns the bytes that each device sends in collectives of each kind.
 
-  These are the bytes of ring algorithms: of an array of n bytes, gathered,
-  reduced and scattered, or exchanged by g devices, each sends n (g - 1) / g;
-  twice as many in an all-reduce, and n in a permutation. Loops of unknown
-  length count once, and so does every branch of a conditional.
+  Ring algorithms are assumed. For an array of n bytes and g devices, a device
+  sends n (g - 1) / g bytes in an all-gather, a reduce-scatter or an all-to-all,
+  2 n (g - 1) / g in an all-reduce, and n in a collective-permute. A loop of
+  unknown length counts as one iteration. All branches of a conditional count.
   """
   return {kind: sum(sizes) for kind, sizes in _sizes(text).items()}
 
@@ -126,7 +126,7 @@ def _sent(kind: str, shapes: str, op: str, line: str) -> int:
     _bytes(dtype, dims, '') for dtype, dims, _ in _SHAPE.findall(shapes)
   ]
   if kind == 'collective-permute':
-    # Those of '-start' are operand, result and two counters.
+    # '-start' returns the operand, the result and two counters.
     return arrays[0]
   if kind == 'all-gather' and op.endswith('-start'):
     arrays = arrays[len(arrays) // 2 :]
@@ -143,7 +143,7 @@ def _group_size(line: str) -> int:
     return int(match[1])
   if match := re.search(r'replica_groups=\{\{([\d,]+)\}', line):
     return match[1].count(',') + 1
-  # Axes of a mesh, and those that a group has.
+  # Sizes of the axes of the mesh, and the axes that a group spans.
   if match := re.search(r'replica_groups=mesh\[(.*?)\] \{(.*?)\}', line):
     sizes = dict(axis.split('=') for axis in match[1].split(','))
     return math.prod(int(sizes[axis]) for axis in match[2].split(','))

@@ -29,13 +29,13 @@ def attempt(function: Callable[[], _T]) -> tuple[_T | None, str | None]:
   """Calls a function in every process; it must not run collectives.
 
   Returns (result, None), or (None, problem) if the function failed in any
-  process. A LengenError of the function is raised, and errors that are not
-  about the files that it reads: too little memory, missing permissions, and
-  errors of the storage that may be transient.
+  process. Errors that do not indicate a damaged file are raised instead: a
+  LengenError of the function, too little memory, and the errors below.
 
   Raises:
-    errors.WorkdirError: missing permissions; StorageError if it may be read
-      later.
+    PermissionError: the local file system denies access.
+    errors.WorkdirError: an object store denies access; StorageError if storage
+      fails and a retry may succeed.
   """
   try:
     result, problem = function(), None
@@ -65,9 +65,9 @@ def any_problem(problem: str | None) -> str | None:
 
 
 def barrier(name: str) -> None:
-  """Waits until all processes of a run have called with this name.
+  """Waits until all processes of a run have called it with the same name.
 
-  A process that ends is waited for five minutes only, then all are aborted.
+  If a process ends before its call, the others are aborted after five minutes.
   """
   import jax
   from jax.experimental import multihost_utils

@@ -23,7 +23,8 @@ def _by_chips(*topologies: str) -> dict[int, str]:
 _SQUARES = _by_chips(
   *('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
 )
-# A single chip of a cube cannot be ordered; it gives the size of a host.
+# A single chip of v4 and v5p cannot be ordered. It is listed because programs
+# can be compiled for it.
 _CUBES = _by_chips(
   *('1x1x1', '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'),
   *('8x8x8', '8x8x16', '8x16x16'),

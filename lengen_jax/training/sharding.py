@@ -281,10 +281,13 @@ class Layout:
 
   @property
   def host(self) -> tuple[int, int]:
-    """(index, count) of this process among those with different rows.
+    """(index, count) of the group of processes that share rows.
 
-    Processes that share rows, each with a part of their tokens, read the same
-    data and have the same index.
+    Processes of a group hold different tokens of the same rows. They read the
+    same data and have the same index. `count` is the number of groups.
+
+    Raises:
+      errors.ConfigError: processes share only some of their rows.
     """
     groups = self._row_groups()
     mine = groups[jax.process_index()]

@@ -240,9 +240,9 @@ def run_group(
 def _filled(
   trainer: task_trainer.TaskTrainer, points: Sequence[Point]
 ) -> list[Point]:
-  """Returns points of which each device has equally many.
+  """Returns the points, padded to an equal number per device.
 
-  The last one is repeated. A process without any could not read the results.
+  The last point is repeated. Each process needs a point to read the results.
   """
   devices = trainer.devices
   if jax.process_count() == 1:

@@ -48,8 +48,8 @@ def generate(
   """Returns the greedy answers of a decoder, int32 `[B, M]`.
 
   The model reads its own earlier tokens in place of targets. M is the number of
-  targets at a nominal length. If positions depend on roles, they are those of
-  the correct row: the roles of the targets are the plan of the answer.
+  targets at a nominal length. If positions depend on roles, the roles of the
+  correct row are used: those of the answer are given before it is generated.
 
   Args:
     model: a model of a generated task.

@@ -323,7 +323,7 @@ class TaskTrainer:
       exact = task.exact_match(logits_BxMxV.argmax(-1), targets, length)
       return exact, task.operand_digits(inputs)
 
-    # No nominal length is 0.
+    # Tasks with operands have no nominal length 0: no other key is equal.
     rngs = self._example_rngs(0, self.config.eval.operand_examples)
     found = jax.lax.map(answer, self._blocks(task, rngs, length))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
@@ -405,7 +405,7 @@ class TaskTrainer:
     self, length: int | jax.Array, examples: int | None = None
   ) -> jax.Array:
     """Returns keys of the examples, for all points and any batching."""
-    # Keys of training fold in numbers of steps, which are smaller.
+    # Differs from keys of training, which fold in step numbers below 2^31.
     rng = jax.random.fold_in(jax.random.key(1), 2**31)
     rng = jax.random.fold_in(rng, length)
     return jax.random.split(rng, examples or self.config.eval.examples)

@@ -44,17 +44,20 @@ def model_flops(
   """Returns the FLOPs of one training step of a model.
 
   Counted as for PaLM (Chowdhery et al., 2022, arXiv:2204.02311, appendix B),
-  after Kaplan et al. (2020), arXiv:2001.08361, section 2.1: a multiplication
-  with its addition is 2 FLOPs, the backward pass costs twice the forward pass,
-  and only matrix products count, those with parameters (the output head
-  included) and those of queries, keys and values. Recomputation (`remat`) and
-  the encodings do not count, so that models which differ in these can be
-  compared. With LoRA, gradients of frozen kernels count, although training does
-  not compute them.
+  which follows Kaplan et al. (2020), arXiv:2001.08361, section 2.1:
 
-  Unlike there, only visible pairs of query and key count: about half of them in
-  a causal model, and those within its window. Rows count as one segment without
-  padding.
+  - A multiplication with its addition is 2 FLOPs.
+  - The backward pass costs twice the forward pass.
+  - Only matrix products count: those with parameters, including the output
+    head, and those of queries, keys and values.
+  - Recomputation (`remat`) and encodings do not count, so that models which
+    differ in these can be compared.
+  - With LoRA, gradients of frozen kernels count, although training does not
+    compute them.
+
+  Unlike for PaLM, only visible pairs of query and key count: about half of all
+  pairs in a causal model, and those within the window of a layer. Each row
+  counts as one segment without padding.
 
   A batch has `batch_size` rows over all hosts, of `length` tokens each. In an
   encoder-decoder, `length` is that of the decoder.

@@ -56,13 +56,16 @@ def adopt(
 ) -> tuple[Params, list[str]]:
   """Loads a trained model's parameters into one with another encoding.
 
-  All arrays of the base, see `groups`, are loaded and must match. LoRA kernels
-  of the source are merged, unless the model has the same ones.
-  Encodings are matched layer by layer. One of the same class and shapes is
-  loaded for any settings, whether or not layers share it. A FIRE that
-  replaces another additive bias is fitted to that bias. An encoding shared by
-  layers that differ in the source is not loaded. Arrays that are neither loaded
-  nor fitted keep their value in `params`.
+  All base arrays (see `groups`) are loaded; their shapes must match. LoRA
+  kernels of the source are merged into the kernels beside them, unless both
+  models have the same `lora_rank` and `lora_alpha`.
+
+  Encodings are matched layer by layer. An encoding of the same class and shapes
+  is loaded even if its settings or the layers that share it differ. A FIRE
+  encoding that replaces another additive bias is fitted to this bias. An
+  encoding that several layers share is not loaded if these layers have
+  different encodings in the source. Arrays that are neither loaded nor fitted
+  keep their values in `params`.
 
   Args:
     params: initial parameters of the model.

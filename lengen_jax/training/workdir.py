@@ -76,8 +76,9 @@ def claim(
     return path
   theirs = _read_fields(path / kind)
   free = dict(FREE)
-  # Scores depend on it if positions are drawn at test time. It is not in FREE,
-  # because folder names of `lengen reproduce` omit the fields in FREE.
+  # `batch_tokens` may differ, too. It is not in FREE, because scores depend on
+  # it if positions are drawn at test time, and folder names of `lengen
+  # reproduce` omit the fields in FREE.
   free['eval'] += ('batch_tokens',)
   if kind == SWEEP:
     # A sweep keeps scores of these steps, and needs no checkpoints of them.

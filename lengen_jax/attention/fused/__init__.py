@@ -5,7 +5,8 @@ from jax import Array
 import jax.numpy as jnp
 
 MASKED = -1e30
-# The maximum before any logit: exp(MASKED - NOTHING) is 0.
+# Initial running maximum: exp(MASKED - NOTHING) is 0, so that masked pairs have
+# weight 0 even before the first visible pair.
 NOTHING = -1e29
 
 

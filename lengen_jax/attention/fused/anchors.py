@@ -26,11 +26,11 @@ def bands(
 ) -> list[Band]:
   """Returns the bands of a row.
 
-  Anchors are i / 8 apart instead of i / 4 for few queries, or where keys after
-  the query are visible, whose bias is further from linear. Each band costs
-  compilation time, and memory for its anchors at all of their distances.
-  The first `exact` queries have an exact bias. Keys after the query are visible
-  if `two_sided`.
+  The first `exact` queries have an exact bias. If `two_sided`, keys after the
+  query are visible. Anchors are i / 8 apart instead of i / 4 for queries before
+  `plan.BLOCK` and if `two_sided`, where the bias is further from linear. Each
+  band costs compilation time, and memory for its anchors at all of their
+  distances.
   """
   first = min(exact, length)
   found = [Band('dense', first, 0, first, 1)]

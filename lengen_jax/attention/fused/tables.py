@@ -74,7 +74,8 @@ def weights_vary(
 ) -> Array:
   """Returns whether weights depend on parameters in any row, bool `[n]`."""
   leaves, tree = jax.tree.flatten(bias)
-  # A direction in which nothing cancels by chance.
+  # The entries of the tangent are irregular, so that contributions of different
+  # parameters do not cancel by chance.
   direction = [
     jnp.cos(n + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
     for n, x in enumerate(leaves, start=1)

@@ -180,7 +180,10 @@ def _query_block(i: Array, h: Array, b: Array) -> tuple:
 
 
 def _whole_rows(plan: Plan, inputs: Inputs, rows_of: int) -> Specs:
-  """Returns inputs of a program for all rows with one of 1 or B tables."""
+  """Returns the inputs of programs that read all rows sharing a table.
+
+  `rows_of` is the number of tables, 1 or B.
+  """
   heads, n = plan.heads_of(inputs.q), tile_size(plan)
   rows = inputs.q.shape[0] // rows_of
 

@@ -51,10 +51,11 @@ def of(p: Program, head: int) -> Array:
 
 
 def of_keys(p: Program, row: Array, head: int) -> Array:
-  """Returns the bias per key of a tile, `[1, b]`, or a column if they are rows.
+  """Returns the bias per key of a tile, s (p_j - p).
 
-  It is s (p_j - p) for the position p of the first query, whose difference from
-  that of each key is a sum of two numbers.
+  p_j is the position of key j, and p that of the first query. Both are sums of
+  two numbers. The shape is `[1, b]`, or `[b, b]` if the rows of the tile are
+  keys.
   """
   line = p.lines[row, head]
   value, error, slope = (line[:, n : n + 1] for n in range(3))

@@ -88,7 +88,7 @@ def key_copies(num_heads: int, key_heads: int, width: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """Sizes of the arrays of a kernel in vector memory."""
+  """Numbers of arrays, by kind, that a kernel holds in vector memory."""
 
   inputs: int  # Blocks of queries or keys.
   outputs: int  # Likewise; float32 if the plan is partial.

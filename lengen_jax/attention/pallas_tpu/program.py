@@ -22,9 +22,9 @@ Ref = Any
 class Program:
   """The tile of a program, and its references; None where a call has none.
 
-  Rows of a tile are queries where keys are inside, the last axis of the grid;
-  else they are keys. Shapes: R rows of the batch and h heads in a program, b
-  tokens in a block, W lanes, A anchors.
+  If `keys_inside`, keys are the last axis of the grid, and the rows of a tile
+  are queries; otherwise the rows are keys. Shapes: R rows of the batch and h
+  heads in a program, b tokens in a block, W lanes, A anchors.
   """
 
   plan: Plan

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from lengen_jax import errors
 from lengen_jax.data import vocabulary as vocabulary_lib
 
-# A function from a purpose to a new generator, which depends on the sample too.
+# Maps the purpose of draws to a new random generator, seeded by the setting's
+# seed, the task, the sample and the purpose.
 Draws = Callable[[str], random.Random]
 # More words per token are not plausible.
 _UNITS_PER_TOKEN = 20
@@ -113,8 +114,8 @@ def least_length(task: Task, name: str, index: int, setting: Setting) -> int:
 def largest(tokens: Callable[[int], int], least: int, most: int) -> int:
   """Returns the largest size of at most `most` tokens; 0 if there is none.
 
-  Every second size bisects, the others interpolate: the number of tokens is
-  about linear in the size, and long texts take time to tokenize.
+  Alternates interpolation with bisection. The number of tokens is about linear
+  in the size, and each evaluation tokenizes a long text.
 
   Args:
     tokens: returns the number of tokens of a size; it increases with the size.
@@ -137,7 +138,7 @@ def largest(tokens: Callable[[int], int], least: int, most: int) -> int:
     if found <= most:
       low, used, aim = size, found, most
     else:
-      # Aims below by as much, so that both ends come close.
+      # Aims as far below `most` as this size is above it, to raise `low`.
       high, aim = size, 2 * most - found - 1
     if low > _UNITS_PER_TOKEN * most:
       raise errors.CorpusError(

@@ -64,12 +64,13 @@ def sentences(words: Sequence[str], size: int) -> list[str]:
 def insert(
   parts: Iterable[str], items: Iterable[str], before: Iterable[int]
 ) -> list[str]:
-  """Returns the parts with each item before the part of an index.
+  """Inserts each item before the part with a given index; returns the result.
 
   Args:
     parts: lines or sentences.
-    items: as many as `before`.
-    before: indices from 0 to the number of parts, not decreasing.
+    items: the texts to insert, as many as `before`.
+    before: index of the part that each item precedes, ascending, from 0 to the
+      number of parts.
   """
   # Items come before the part of the same index, in their order.
   places = zip(before, itertools.repeat(0), items, strict=False)

@@ -25,8 +25,9 @@ _CODED_PREFIX = (
   'appeared words are:'
 )
 _COMMON = 10
-# Repeats of common words and of others; words and repeats of the example: below
-# 4096 tokens, and from there on.
+# (repeats of a common word, repeats of another word, different words of the
+# example, and the two numbers of repeats in the example): for lengths below
+# 4096 tokens, and from 4096 on.
 _SHORT, _LONG = (6, 1, 20, 3, 1), (30, 3, 40, 10, 3)
 _LETTERS = 6
 _ZETA_2 = math.pi**2 / 6

@@ -32,8 +32,9 @@ def accuracy(predictions: ArrayLike, targets: ArrayLike) -> float:
 def f1(predictions: ArrayLike, targets: ArrayLike) -> float:
   """Returns the F1 of class 1 among classes 0 and 1, percent.
 
-  Every wrong row is a false positive or a false negative: the F1 is
-  2 hits / (2 hits + wrong rows), and 0 without a hit.
+  Every prediction that differs from its target is an error, also one that is
+  neither 0 nor 1. The F1 is 2 TP / (2 TP + errors), and 0 if TP, the number of
+  true positives, is 0.
   """
   predictions, targets = _classes(predictions, targets)
   if not np.isin(targets, (0, 1)).all():

@@ -76,10 +76,11 @@ def save(
     like: folder of a checkpoint, whose tokenizer files are copied and whose ids
       of special tokens in config.json are kept.
     dtype: 'float32', 'bfloat16' or 'float16', of all tensors.
-    max_length: training length in tokens. `max_position_embeddings` is at least
-      this, unless an encoding that is dynamic or made for a length determines
-      it. Otherwise it is that of `like`, and 2048 without any of these. If
-      `like` has an equal encoding, its value is kept.
+    max_length: training length in tokens. `max_position_embeddings` is the
+      training length of a dynamic encoding. For llama3, yarn and longrope, it
+      is their train_length times their scale, or that of `like` if its
+      encodings are equal. For other encodings, it is the larger of `max_length`
+      and that of `like`, or 2048 if neither is given.
     shard_bytes: maximum size of a file.
 
   Raises:

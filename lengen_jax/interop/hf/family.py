@@ -20,8 +20,8 @@ class Key:
   Attributes:
     name: field of config.json.
     default: its value if it is missing.
-    values: maps a value of config.json to fields of ModelConfig; None if the
-      value is the same in both.
+    values: maps values in config.json to values of the ModelConfig field; None
+      if they are equal.
   """
 
   name: str
@@ -64,7 +64,7 @@ class Family:
       None if there are none.
     layer: names of tensors in a layer by path of the parameter. Parameters with
       equal names are joined in this tensor.
-    layout_of: layouts of joined tensors by the end of their name.
+    layout_of: layouts of joined tensors by a substring of their name.
     model: names of other tensors by path.
     prefix: start of the names of tensors in layers.
   """
@@ -186,7 +186,7 @@ class Family:
     original = config.get('original_max_position_embeddings') or self.original
     if self.rope_by_type:
       if any(isinstance(one, dict) for one in parameters.values()):
-        # Of these, transformers reads no other original length.
+        # transformers reads the original length from these parameters only.
         parameters, original = parameters.get(layer_type) or {}, None
       elif parameters:
         raise config.error(

@@ -14,11 +14,12 @@ from lengen_jax.tasks.base import Length
 class Niah(base.Task):
   """Base of tasks with needles, a key and a number, in a haystack.
 
-  An input of n tokens is a haystack with needles and, at its end, the query and
-  the keys asked for. The target is the numbers of these keys, in the order of
-  the query and then that of the context. Tokens: the digits, of which the first
-  of a decimal number is not 0; one that precedes a key; the query; fillers; and
-  names, the tokens of keys.
+  An input of n tokens is a haystack with needles, followed by the query and the
+  keys asked for. The target is the numbers of these keys, in the order of the
+  query, and for each key in the order of the context. Tokens, by ascending id:
+  `radix` digits, a marker before each needle, the query, `phrase` fillers, and
+  `names` names, of which keys consist. The first digit of a decimal number is
+  not 0.
 
   Source: Hsieh et al. (2024), RULER, arXiv:2404.06654, with other tokens. A
   word is one token, and essays are random fillers. The score counts digits at
