@@ -22,7 +22,12 @@ _MAX_INTEGER = 2**31 - 1
 # Names of registered classes.
 _registered: dict[type, str] = {}
 # Kinds that users can register classes of.
-_OPEN = ('encoding', 'position scheme', 'attention scale')
+_OPEN = (
+  'encoding',
+  'position scheme',
+  'contextual position scheme',
+  'attention scale',
+)
 
 
 def split(

@@ -357,12 +357,14 @@ EXPERIMENTS = experiment.read('study', _TEXT, _PARTS, {})
 
 
 class Advice(NamedTuple):
-  """A sentence with an effect for each {}.
+  """A recommendation or an answer, with measured effects.
 
   Attributes:
-    comparisons: lines of comparisons, whose effects are inserted; see
-      `experiment.parse_comparisons`.
-    step: the tested step; None for the last.
+    text: the statement; each '{}' stands for the effect of a comparison.
+    experiment: name of the experiment with the results.
+    comparisons: lines of comparisons; see `experiment.parse_comparisons`. A
+      part called 'PART early' has the scores of PART at `step`.
+    step: an earlier tested step; None if no comparison needs one.
   """
 
   text: str
@@ -373,62 +375,54 @@ class Advice(NamedTuple):
 
 ADVICE = (
   Advice(
-    'For contexts longer than those of training, use KERPLE (`kerple_log`) or '
-    'ALiBi (`alibi`): they are better at 16 times the training length than at '
-    'the training length, by {} and {}, and KERPLE is better than FIRE at the '
-    'training length, too, by {}.',
+    'For contexts longer than those of training, use KERPLE (`kerple_log`) '
+    'or ALiBi (`alibi`), which are better at 16 times the training length '
+    'than at the training length, by {} and {}; on English, ALiBi is worse '
+    'than KERPLE at both (`study/text`).',
     'study/biases',
-    ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log < fire @ 1'),
+    ('code: kerple_log|alibi @ 16 < @ 1',),
   ),
   Advice(
     'For a learned function of the distance in a model of text, use an MLP '
     "on the raw distance, `fire(transform='identity', normalizer='none', "
-    "threshold='none')`: it is better at 16 times the training length than "
-    'at the training length, by {}, and better there than FIRE, by {}. FIRE '
-    'whose parameters learn ten times faster is still worse than this MLP at '
-    '8 and 16 times the length, but not significantly at four times (L10). '
-    'The MLP hardly copies beyond the training lengths, in contrast to '
-    'KERPLE and ALiBi (`study/tasks`). With FIRE, keep the threshold: '
-    'without it, FIRE is worse at twice the length by {}.',
+    "threshold='none')`, which is better than FIRE at 16 times the training "
+    'length by {}; with FIRE, keep the threshold, without which it is worse '
+    'at twice the length by {}.',
     'study/interpolation',
     (
-      'code: raw distance @ 16 < @ 1',
       'code: raw distance < fire @ 16',
       'code: fire < fire, no threshold @ 2',
     ),
   ),
   Advice(
     'With RoPE, random positions lower the loss at 16 times the training '
-    'length by {} and raise it at the training length by {}; a range ten '
-    'times as large makes no significant difference (L12). With random '
-    'positions, {} points more sequences are copied right beyond the lengths '
-    'of training, and {} points fewer at the lengths of training; on '
-    'reversal the cost is greater (L14). Do not use them with FIRE, where '
-    'they raise the loss at both lengths (L6).',
+    'length by {} and raise it at the training length by {}, but the loss '
+    'still rises by {} between the two; do not use them with FIRE, where '
+    'they raise the loss at both (L6).',
     'study/range',
     (
       'code: range 1x < rope @ 16',
       'code: rope < range 1x @ 1',
-      'copy: range 1x > rope @ beyond',
-      'copy: rope > range 1x @ seen',
+      'code: range 1x @ 1 < @ 16',
     ),
   ),
   Advice(
     'Do not judge extrapolation early in training: after a sixteenth of the '
     'steps, FIRE was worse at 16 times the training length than at the '
-    'training length by only {}; L2 has the difference after all steps.',
+    'training length by only {}, and after all steps by {}.',
     'study/biases',
-    ('code: fire @ 1 < @ 16',),
+    (
+      'code early: fire @ 1 < @ 16',
+      'code: fire @ 1 < @ 16',
+    ),
     262,
   ),
   Advice(
-    'Compare gains from length only between curves of one construction. From '
-    'one to four training lengths, the loss of ALiBi falls more over the '
-    'beginnings of documents than on the same text: by {} over those of the '
-    'documents that are long enough for each length (`own`), and by {} over '
-    'those of the documents that are long enough for all lengths (`first`). '
-    'By every construction, ALiBi and KERPLE are better than RoPE, NoPE and '
-    'T5 at four times the training length (L17).',
+    'Compare gains from length only between curves of one construction: '
+    'from one to four training lengths, the loss of ALiBi falls more than '
+    'on the same text by {} over the beginnings of the documents that are '
+    'long enough for each length (`own`), and by {} over those that are '
+    'long enough for all lengths (`first`).',
     'study/protocol',
     (
       'constructions: alibi @ own < @ recut',
@@ -436,3 +430,105 @@ ADVICE = (
     ),
   ),
 )
+# Answers to the questions of the study, each of several statements.
+ANSWERS = {
+  'Does a learned bias extrapolate because it interpolates?': (
+    Advice(
+      'No: from twice the training length on, an MLP on the raw distance and '
+      'one on its logarithm, which do not interpolate, are better than FIRE, '
+      'at 16 times the length by {} and {}. FIRE without its threshold, which '
+      'interpolates all positions, is worse than FIRE by {}.',
+      'study/interpolation',
+      (
+        'code: raw distance < fire @ 16',
+        'code: log of the distance < fire @ 16',
+        'code: fire < fire, no threshold @ 16',
+      ),
+    ),
+    Advice(
+      'The learning rate explains a part of the difference: if the parameters '
+      'of biases learn ten times faster, FIRE improves by {} at four and {} '
+      'at 16 times the length. The MLP on the raw distance, which then learns '
+      'as fast, is better by {} at 16 times, and up to four times the length '
+      'they do not differ significantly.',
+      'study/rate',
+      (
+        'faster: fire @ 4 < code: fire @ 4',
+        'faster: fire @ 16 < code: fire @ 16',
+        'faster: raw distance < fire @ 16',
+      ),
+    ),
+    Advice(
+      'On English, both MLPs are better than FIRE from four times the length '
+      'on, at 16 times by {} and {}, and do not differ from it significantly '
+      'up to twice the length.',
+      'study/text',
+      (
+        'docstrings: raw distance < fire @ 16',
+        'docstrings: log of the distance < fire @ 16',
+      ),
+    ),
+    Advice(
+      'Where distant tokens have to be found, the MLPs have no such advantage: '
+      'beyond the lengths of training, they copy {} and {} points fewer '
+      'sequences than KERPLE does.',
+      'study/tasks',
+      ('copy: kerple_log > raw distance|log of the distance @ beyond',),
+    ),
+  ),
+  'Does the construction of a curve change which encoding is best?': (
+    Advice(
+      'Not here: by all six constructions, the five encodings have the same '
+      'order at four times the training length (means over seeds). The gain '
+      'from a longer context depends on the construction; see above.',
+      'study/protocol',
+      (),
+    ),
+  ),
+  'When do random positions help, and why do papers disagree?': (
+    Advice(
+      'On copy and reverse, RoPE answers {} and {} points more sequences '
+      'beyond the lengths of training if random positions are drawn from as '
+      'many as the longest test has tokens. A range ten times as large helps '
+      'less, by {} and {} points. At the lengths of training, random '
+      'positions cost {} and {} points. On text, they help at 16 times the '
+      'length and cost at the training length; the effect of the range is '
+      'undecided there (L12). Papers that draw from different ranges, test '
+      'other tasks or only longer inputs can thus disagree.',
+      'study/range',
+      (
+        'copy: range 1x > rope @ beyond',
+        'reverse: range 1x > rope @ beyond',
+        'copy: range 1x > range 10x @ beyond',
+        'reverse: range 1x > range 10x @ beyond',
+        'copy: rope > range 1x @ seen',
+        'reverse: rope > range 1x @ seen',
+      ),
+    ),
+  ),
+  'Does stopping early keep a model flat?': (
+    Advice(
+      'It does, at a cost: from a sixteenth of the steps to all, the loss of '
+      'RoPE at 16 times the training length rises by {}, while that at the '
+      'training length falls by {}.',
+      'study/random_positions',
+      (
+        'code early: rope @ 16 < code: rope @ 16',
+        'code: rope @ 1 < code early: rope @ 1',
+      ),
+      262,
+    ),
+    Advice(
+      'From a quarter of the steps to all, the loss of FIRE on English rises '
+      'by {} at 16 times the length and falls by {} at the training length. '
+      'The learning rate decays over all steps, so that an earlier step is '
+      'not the end of a shorter training.',
+      'study/text',
+      (
+        'docstrings early: fire @ 16 < docstrings: fire @ 16',
+        'docstrings: fire @ 1 < docstrings early: fire @ 1',
+      ),
+      1050,
+    ),
+  ),
+}

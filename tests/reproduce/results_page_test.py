@@ -1,6 +1,7 @@
 """docs/results.md and docs/study.md: generated, and up to date."""
 
 import collections
+import itertools
 import json
 import pathlib
 import re
@@ -39,36 +40,66 @@ def test_every_claim_is_there():
       assert f'| {claim.key} | {claim.text} | `{experiment.name}` |' in page
 
 
-def test_advice_is_supported():
+def results_of(experiment):
+  name = f'{experiment.replace("/", "_")}_hours.json'
+  return json.loads((DOCS / 'results' / name).read_text())
+
+
+def test_statements_are_supported():
   """Each effect that a sentence states is significant, and in its direction."""
   page = (DOCS / 'study.md').read_text()
-  for advice in study.ADVICE:
-    name = f'{advice.experiment.replace("/", "_")}_hours.json'
-    found = json.loads((DOCS / 'results' / name).read_text())
-    lines = map(experiment_lib.parse_comparisons, advice.comparisons)
+  for one in [*study.ADVICE, *itertools.chain(*study.ANSWERS.values())]:
+    found = results_of(one.experiment)
+    lines = map(experiment_lib.parse_comparisons, one.comparisons)
     compared = sum(lines, ())
-    assert advice.text.count('{}') == len(compared)
+    assert one.text.count('{}') == len(compared)
+    if one.step is not None:
+      found = results_page.with_early(found, one.step)
+    judged = claims.judge(experiment_lib.Claim('', '', compared), found)
+    for each in judged['comparisons']:
+      assert each['outcome'] == 'holds', (one.text, each)
+      assert f'{each["effect"]:.3g} [{each["interval"][0]:.3g}, ' in page
+
+
+def test_statements_without_an_effect():
+  def outcomes(experiment, *lines):
+    compared = sum(map(experiment_lib.parse_comparisons, lines), ())
     claim = experiment_lib.Claim('', '', compared)
-    if advice.step is not None:
-      found = claims.at_step(found, advice.step)
-    judged = claims.judge(claim, found)
-    if 'not measured yet' in advice.text:
-      for key in re.findall(r'L[0-9]+', advice.text):
-        for line in re.findall(rf'^\| {key}[,| ].*', page, re.M):
-          assert 'not measured yet' in line
-    for one in judged['comparisons']:
-      assert one['outcome'] == 'holds', (advice.text, one)
-      assert f'{one["effect"]:.3g} [{one["interval"][0]:.3g}, ' in page
+    judged = claims.judge(claim, results_of(experiment))
+    return {each['outcome'] for each in judged['comparisons']}
+
+  mlps = 'raw distance|log of the distance'
+  assert outcomes('study/interpolation', f'code: {mlps} < fire @ 2|4|8|16') == {
+    'holds'
+  }
+  assert outcomes('study/rate', 'faster: raw distance < fire @ 1|2|4') == {
+    'unclear'
+  }
+  assert outcomes('study/text', f'docstrings: {mlps} < fire @ 4|8|16') == {
+    'holds'
+  }
+  assert outcomes('study/text', f'docstrings: {mlps} < fire @ 1|2') == {
+    'unclear'
+  }
+  assert outcomes('study/text', 'docstrings: kerple_log < alibi @ 1|16') == {
+    'holds'
+  }
+  # One order of the encodings by all constructions.
+  (part,) = (
+    part
+    for part in results_of('study/protocol')['parts']
+    if part['name'] == 'constructions'
+  )
+  at_4 = [n for n, x in enumerate(part['columns']) if x.endswith(', 4x')]
+  orders = {
+    tuple(sorted(row_names(part), key=lambda x: row_names(part)[x][n]))
+    for n in at_4
+  }
+  assert len(at_4) == 6 and len(orders) == 1
 
 
-def test_advice_about_the_learning_rate():
-  found = json.loads((DOCS / 'results' / 'study_rate_hours.json').read_text())
-  (claim,) = (one for one in found['claims'] if one['key'] == 'L10')
-  outcomes = {one['low'][2]: one['outcome'] for one in claim['comparisons']}
-  assert outcomes == {4: 'unclear', 8: 'holds', 16: 'holds'}
-  assert 'is still worse than this MLP at 8 and 16 times' in (
-    DOCS / 'study.md'
-  ).read_text().replace('\n', ' ')
+def row_names(part):
+  return {row['name']: row['value'] for row in part['rows']}
 
 
 def test_advice_of_results_of_some_rows():
@@ -182,11 +213,12 @@ def test_results_are_taken_and_shown(tmp_path):
     'fire_table7_cpu.json'
   ]
   text = (tmp_path / 'docs/results.md').read_text()
+  title = reproduce.get('fire/table7').title
   for line in (
     '## fire/table7, scale cpu',
-    'A title. `lengen reproduce fire/table7 --scale=cpu`, seeds 0, 1, commit '
-    'abcdef000000+dirty; every figure of every seed: '
-    '[fire_table7_cpu.json](results/fire_table7_cpu.json).',
+    f'{title[0].upper()}{title[1:]}. `lengen reproduce fire/table7 '
+    '--scale=cpu`, seeds 0, 1, commit abcdef000000+dirty; every figure of '
+    'every seed: [fire_table7_cpu.json](results/fire_table7_cpu.json).',
     '| run | 2x | 4x | paper 2x | paper 4x |',
     '| without | 1.510 ±0.010 | 3.010 ±0.010 | 3.050 | – |',
     "- in place of the paper's data: something else",
