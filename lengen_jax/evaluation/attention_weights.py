@@ -124,7 +124,9 @@ def by_layer(
   """Applies a function to the inputs of each layer's self-attention.
 
   Args:
+    config: a ModelConfig.
     scheme: a PositionScheme; positions are those of test time.
+    params: parameters of the model.
     batch: see `data.windows.lm_batch`.
     of_layer: a function of an Attended, such as `Attended.weights`.
     rng: a PRNG key, for schemes with random positions.

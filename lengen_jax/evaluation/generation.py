@@ -41,6 +41,7 @@ class Generator:
 
   Attributes:
     config: a ModelConfig of a decoder.
+    scheme: the position scheme; positions are those of test time.
     max_new: maximum number of tokens generated per prompt.
     end_id: the token that ends an output; an id outside the vocabulary, such as
       -1, disables it.

@@ -80,7 +80,11 @@ def run(
   and hosts before division.
 
   Args:
+    config: a ModelConfig.
+    scheme: the position scheme; positions are those of test time.
+    params: parameters of the model.
     windows: `data.EvaluationWindows`, or pictures.
+    batch_tokens: maximum tokens per batch; longer rows mean fewer rows.
     seed: seed of masked tokens and of positions drawn at test time.
     layout: a `training.sharding.Layout`.
     lengths: lengths of windows; None for all.

@@ -111,9 +111,12 @@ class TaskTrainConfig:
   """Training on a generated task; lengths are nominal.
 
   Attributes:
+    min_length, max_length: range of the lengths of training, both included.
+    steps: number of training steps.
     batch_size: rows per step of one run.
     buckets: number of widths that rows are padded to. Each is compiled once.
     log_every: steps per line of progress.
+    checkpoint_every: steps between checkpoints.
   """
 
   min_length: int

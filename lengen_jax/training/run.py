@@ -259,10 +259,10 @@ class Trained:
     run: its run.
     state: the training state; restored ones have no optimizer state, see
       `state.TrainState.weights`.
-    seconds: spent in steps, over all sessions of the run; see
-      `metrics.sessions`.
+    seconds: spent in steps, over all sessions of the run.
     memory_bytes: peak memory of a device in the last session; None where it is
       not recorded.
+    sessions: the starts of the run; see `metrics.sessions`.
   """
 
   run: Run

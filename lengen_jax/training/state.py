@@ -137,9 +137,11 @@ def train_step(
   The loss is differentiated with respect to the trained parameters alone.
 
   Args:
+    state: the state before the step.
     batch: a standard batch; see `data.windows.lm_batch`.
     token_losses: returns the loss of each token, `[B, L]`.
     project: returns trained parameters projected onto their domain.
+    tx: the optimizer.
     learning_rate: scalar factor of the optimizer's updates; None for 1.
     skip_nonfinite: whether a step whose loss or gradient is not finite leaves
       parameters and optimizer unchanged. The step is counted either way.

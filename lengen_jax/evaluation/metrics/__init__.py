@@ -8,7 +8,7 @@ from lengen_jax import errors
 
 
 def check_rows(**columns: Any) -> None:
-  """Raises unless the columns have equal lengths and at least one row."""
+  """Raises MetricError unless columns have equal lengths and a row."""
   lengths = {name: len(column) for name, column in columns.items()}
   counts = ', '.join(f'{length} {name}' for name, length in lengths.items())
   if len(set(lengths.values())) > 1:
@@ -20,7 +20,7 @@ def check_rows(**columns: Any) -> None:
 def check_ids(
   predictions: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
 ) -> None:
-  """Raises unless the ids of predictions are those of references."""
+  """Raises MetricError unless predictions and references have the same ids."""
   missing = [key for key in references if key not in predictions]
   extra = [key for key in predictions if key not in references]
   problems = [
