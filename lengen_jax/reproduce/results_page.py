@@ -225,9 +225,10 @@ has losses of 1.105 and 0.997 at 1 and 16 times the length
 ([results/again](results/again/raw_distance_seed0.json)), where 1.119 and 1.027
 are recorded. In `study/range`, the rows `rope` and `range 1x` on text are those
 recorded for `study/random_positions`, and `rope` on copy is that of
-`study/tasks`. Rows that are left out are not trained yet. The results of
-`study/text` with KERPLE, ALiBi and FIRE had been seen before the other rows
-were trained.
+`study/tasks`. In `study/regularization`, the rows of the part `code` are those
+recorded for `study/random_positions`. Rows that are left out are not trained
+yet. The results of `study/text` with KERPLE, ALiBi and FIRE had been seen
+before the other rows were trained.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different

@@ -506,11 +506,11 @@ ANSWERS = {
       ),
     ),
   ),
-  'Does stopping early keep a model flat?': (
+  'What keeps a model flat: stopping early, weight decay?': (
     Advice(
-      'It does, at a cost: from a sixteenth of the steps to all, the loss of '
-      'RoPE at 16 times the training length rises by {}, while that at the '
-      'training length falls by {}.',
+      'Stopping early does, at a cost: from a sixteenth of the steps to all, '
+      'the loss of RoPE at 16 times the training length rises by {}, while '
+      'that at the training length falls by {}.',
       'study/random_positions',
       (
         'code early: rope @ 16 < code: rope @ 16',
@@ -529,6 +529,13 @@ ANSWERS = {
         'docstrings: fire @ 1 < docstrings early: fire @ 1',
       ),
       1050,
+    ),
+    Advice(
+      'With weight decay ten times as strong, FIRE and RoPE do not differ '
+      'significantly from the models with the usual one at 16 times the length '
+      '(L23).',
+      'study/regularization',
+      (),
     ),
   ),
 }

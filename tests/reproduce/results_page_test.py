@@ -84,6 +84,9 @@ def test_statements_without_an_effect():
   assert outcomes('study/text', 'docstrings: kerple_log < alibi @ 1|16') == {
     'holds'
   }
+  for row in ('fire', 'rope'):
+    line = f'strong decay: {row} @ 16 < code: {row} @ 16'
+    assert outcomes('study/regularization', line) == {'unclear'}
   # One order of the encodings by all constructions.
   (part,) = (
     part
