@@ -303,7 +303,7 @@ def bars_beside(part: dict[str, Any], path: Any) -> None:
   axes.set_yticks(
     places,
     [
-      row['name'] + ' (no score)' * absent
+      row['name'] + (' (no score)' if absent else '')
       for row, absent in zip(rows, missing, strict=True)
     ],
   )

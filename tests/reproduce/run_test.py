@@ -1024,7 +1024,7 @@ def test_claims_of_numbers_and_margins():
     assert judged['verdict'] == verdict, less
 
 
-def test_a_mean_of_bests_is_drawn(tmp_path):
+def test_a_mean_of_bests_is_drawn(tmp_path, monkeypatch):
   """It may be above the best of the means."""
   part = {
     'columns': ['beyond'],
@@ -1034,6 +1034,16 @@ def test_a_mean_of_bests_is_drawn(tmp_path):
       {'name': 'b', 'values': [[1.0], [None]], 'value': [None], 'paper': None},
     ],
   }
+  labels = []
+  monkeypatch.setattr(
+    plots,
+    'finish',
+    lambda figure, path: labels.extend(figure.axes[0].get_yticklabels()),
+  )
+  plots.bars_beside(part, tmp_path / 'bars.png')
+  assert [one.get_text() for one in labels] == ['b (no score)', 'a']
+  monkeypatch.undo()
+  plots.plt.close('all')
   plots.bars_beside(part, tmp_path / 'bars.png')
   assert (tmp_path / 'bars.png').stat().st_size > 1000
 
