@@ -131,6 +131,10 @@ def read(
     handler = ocp.PyTreeCheckpointHandler()
     with contextlib.closing(handler):
       found = handler.restore(folder / 'state', args=args)
+    # Orbax leaves out what its damaged metadata does not name.
+    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+      if not isinstance(leaf, jax.Array):
+        raise ValueError(f'it lacks {checksums.path_name(path)}')
     return data, target.replace(**found)
 
   found, problem = multihost.attempt(read_items)

@@ -217,6 +217,23 @@ def test_a_flipped_bit_that_orbax_does_not_see(tmp_path, monkeypatch):
   assert 'step 8: the checksums of params/embed differ' in line
 
 
+def test_an_array_that_orbax_leaves_out(tmp_path, monkeypatch):
+  """As with damaged metadata: it returns the abstract array."""
+  write(tmp_path, (4, 8))
+  original = ocp.PyTreeCheckpointHandler.restore
+
+  def leave_out(self, directory, args):
+    found = original(self, directory, args=args)
+    if directory.parent.name == '8':
+      found['params'] = args.item['params']
+    return found
+
+  monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', leave_out)
+  warnings = []
+  assert_same(read(tmp_path, warnings.append), make_state(4))
+  assert 'step 8: it lacks params/embed' in warnings[0]
+
+
 def test_what_is_unreadable_is_set_aside(tmp_path):
   for number in range(2):
     write(tmp_path, (4, 8, 9), keep=3)
