@@ -13,7 +13,7 @@
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table and figure of the papers at a laptop's scale,
 #   a night's work; or EXPERIMENTS='fire/table4 warping/table2'
-# make study      how extrapolation changes along training: about two days on
+# make study      how extrapolation changes during training: about two days on
 #   two cores, resumable; make -j2 study trains two seeds of text at a time, in
 #   four fifths of the time of both in turn (benchmarks/seeds_cpu.py), and those
 #   of tasks in turn; STUDY='biases text' runs these two experiments

@@ -112,12 +112,6 @@ class Source(abc.ABC):
           for split in SPLITS
           if any(prepared.glob(f'*-{split}.*'))
         }
-        text_key: str = getattr(self, 'text_key', '')
-        if found and text_key:
-          raise errors.ConfigError(
-            f'{prepared} of TensorFlow Datasets has its text under "text"; '
-            'leave text_key out of data.task'
-          )
     if not found.get(split):
       raise paths.missing(
         f'{name} ({self.about}), split {split}', tried, self.how
@@ -200,6 +194,15 @@ class Records(Source):
   # Maps a key to its values in records of this source. Records without the key
   # are included.
   keep = {}  # type: dict[str, tuple]
+
+  def parts(self, path: str, split: str) -> list[Part]:
+    found = super().parts(path, split)
+    if self.text_key and found[0].dataset:
+      raise errors.ConfigError(
+        f'{found[0].path} of TensorFlow Datasets has its text under "text"; '
+        'leave text_key out of data.task'
+      )
+    return found
 
   def _may_be_others(self, folder: remote.AnyPath) -> bool:
     # Records without a set name are included. A folder that contains the

@@ -469,9 +469,9 @@ ANSWERS = {
       ),
     ),
     Advice(
-      'Where distant tokens have to be found, the MLPs have no such advantage: '
-      'beyond the lengths of training, they copy {} and {} points fewer '
-      'sequences than KERPLE does.',
+      'This holds for text: beyond the lengths of training, the MLPs copy {} '
+      'and {} points fewer sequences than KERPLE does, and do not differ '
+      'significantly from FIRE.',
       'study/tasks',
       ('copy: kerple_log > raw distance|log of the distance @ beyond',),
     ),

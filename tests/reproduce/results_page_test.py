@@ -84,6 +84,7 @@ def test_statements_without_an_effect():
   assert outcomes('study/text', 'docstrings: kerple_log < alibi @ 1|16') == {
     'holds'
   }
+  assert outcomes('study/tasks', f'copy: {mlps} > fire @ beyond') == {'unclear'}
   for row in ('fire', 'rope'):
     line = f'strong decay: {row} @ 16 < code: {row} @ 16'
     assert outcomes('study/regularization', line) == {'unclear'}

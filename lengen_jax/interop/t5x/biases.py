@@ -207,8 +207,9 @@ def positions_of(
     positions = position_schemes.PerHead(positions)
   elif inner and not isinstance(positions, position_schemes.PerHead):
     raise errors.ConfigError(
-      f'positions have shape {positions.shape}, some for each layer; give each '
-      'layer its own, [1 or B, length]'
+      f'positions have shape {positions.shape}: some for each layer, or not '
+      f'float32 [1 or B, {length}, num_heads]; give each layer its own, '
+      f'[1 or B, {length}] or one per head'
     )
   if beams and rows and batch % rows == 0:
     positions = jax.tree.map(
