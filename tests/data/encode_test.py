@@ -735,7 +735,7 @@ def test_no_file_in_a_bucket(tmp_path, bucket):
     run(tmp_path / 'out', 'bucket://b/nothing')
   with pytest.raises(
     errors.CorpusError,
-    match='cannot list unknown://b: .*check that the bucket exists',
+    match='cannot list unknown://b/lm: .*check that the bucket exists',
   ):
     run(tmp_path / 'out', 'unknown://b')
 
