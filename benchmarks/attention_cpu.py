@@ -61,8 +61,7 @@ class TorchFire(torch.nn.Module):
 def ours(spec, implementation, arrays, bias_form='exact'):
   """Returns compiled functions of this package's attention, by direction."""
   encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
-  p = jnp.arange(3)
-  variables = encoding.init(jax.random.key(0), p, p, method='bias')
+  variables = encoding.init(jax.random.key(0), method='bias_fn')
 
   def forward(q, k, v, variables):
     return attention.dot_product_attention(

@@ -43,8 +43,7 @@ OURS = 'pallas'
 def layer(kind, spec, batch, length):
   """Returns an attention function, its parameters, and its q, k and v."""
   encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
-  p = jnp.arange(3)
-  variables = encoding.init(jax.random.key(0), p, p, method='bias')
+  variables = encoding.init(jax.random.key(0), method='bias_fn')
   draw = np.random.default_rng(0).normal
   arrays = [
     jnp.asarray(draw(size=(batch, length, HEADS, HEAD_DIM)), jnp.bfloat16)

@@ -60,9 +60,8 @@ def on_chip(spec, per_head, implementation, bias_form, length):
   encoding = encodings.create(
     spec, num_heads=attention_cpu.HEADS, head_dim=attention_cpu.HEAD_DIM
   )
-  p = jnp.arange(3)
   variables = jax.eval_shape(
-    lambda: encoding.init(jax.random.key(0), p, p, method='bias')
+    lambda: encoding.init(jax.random.key(0), method='bias_fn')
   )
 
   def loss(q, k, v, positions, variables):

@@ -64,8 +64,8 @@ def compile_kernels(chip, kind, head_dim, batch):
   """Compiles the gradients of attention for a chip."""
   spec, spacing = KINDS[kind]
   if spacing:
-    anchors.bands = lambda length, *_: [
-      anchors.Band('anchored', BLOCK, 0, length, spacing)
+    anchors.query_ranges = lambda length, *_: [
+      anchors.QueryRange('anchored', BLOCK, 0, length, spacing)
     ]
     # Only tiles that contain the threshold need this function.
     biases.add_weight_gradient = lambda *_: None
@@ -74,9 +74,8 @@ def compile_kernels(chip, kind, head_dim, batch):
   encoding = encodings.create(
     spec, num_heads=128 // head_dim, head_dim=head_dim
   )
-  p = jnp.arange(3)
   variables = jax.eval_shape(
-    lambda: encoding.init(jax.random.key(0), p, p, method='bias')
+    lambda: encoding.init(jax.random.key(0), method='bias_fn')
   )
 
   def loss(q, k, v, variables):

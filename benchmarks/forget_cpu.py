@@ -26,9 +26,8 @@ HEADS, HEAD_DIM, WIDTH = 12, 64, 768
 def ours(spec, contextual, arrays):
   """Returns a compiled forward and backward pass of this package."""
   q, k, v, x, dy = map(jnp.asarray, arrays)
-  p = jnp.arange(3)
   encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
-  variables = encoding.init(jax.random.key(0), p, p, method='bias')
+  variables = encoding.init(jax.random.key(0), method='bias_fn')
   scheme = positions.contextual.create(contextual, num_heads=HEADS, width=WIDTH)
   gates = {} if scheme.is_none else scheme.init(jax.random.key(0), x)
 

@@ -19,7 +19,7 @@ small as tokens, and dropout acts on the input with every encoding.
 steps and lengths; `:TASK,tiny` is for tests.
 """
 
-from lengen_jax import papers
+from lengen_jax import papers, tasks
 from lengen_jax.training import defaults
 
 _LAYER, _BATCH, _DISTANCES = papers.RUOSS_POSITIONS
@@ -96,10 +96,9 @@ _FIELDS = {
 
 def get_config(arg=''):
   """Returns the config; `arg` is a task, then perhaps a size."""
-  default = 'bucket_sort'
-  task, _, size = (arg or default).partition(',')
-  if task in defaults.SIZES:
-    task, size = default, arg
+  # The first is the default.
+  known = dict.fromkeys(('bucket_sort', *tasks.TASKS['chomsky']))
+  task, size = defaults.choose(arg, known)
   config = defaults.get_task(f'chomsky/{task}', 'chomsky', size, _FIELDS)
   config.model.encoding = 'nope'
   # Task, run and percent.

@@ -81,5 +81,5 @@ def get_config(arg=''):
       for positions, figures in zip(('', f' | {_RANDOM}'), both, strict=True)
       if figures
     ]
-    config.paper = defaults.table('nats per token', _LENGTHS, figures_by_run)
+    config.paper = defaults.table('nats per picture', _LENGTHS, figures_by_run)
   return config

@@ -143,20 +143,24 @@ def _windows():
   return p
 
 
-def _curves():
-  """Returns the chart of the losses in the table of curves.md."""
+def _losses(page, lengths):
+  """Returns {name: {length: loss}} of the rows of the table on a page."""
+  losses = r'(?: [\d.]+ \|)' * len(lengths)
   rows = re.findall(
-    r'^\| `([\w ]+)` \|((?: [\d.]+ \|){5})',
-    (_DOCS / 'curves.md').read_text(),
-    re.M,
+    rf'^\| (.+?) \|({losses})', (_DOCS / page).read_text(), re.M
   )
-  lengths = (512, 1024, 2048, 4096, 8192)
-  lines = {
+  return {
     name: dict(
       zip(lengths, map(float, values.strip(' |').split('|')), strict=True)
     )
     for name, values in rows
   }
+
+
+def _curves():
+  """Returns the chart of the losses in the table of curves.md."""
+  found = _losses('curves.md', (512, 1024, 2048, 4096, 8192))
+  lines = {name.strip('`'): losses for name, losses in found.items()}
   p = svg.Picture(760, 330, 'Loss of a model without context, by construction')
   svg.chart(
     p,
@@ -171,11 +175,6 @@ def _curves():
 
 def _extend():
   """Returns the chart of losses in the table of extend_rope.md."""
-  rows = re.findall(
-    r'^\| (.+?) \|((?: [\d.]+ \|){5})$',
-    (_DOCS / 'extend_rope.md').read_text(),
-    re.M,
-  )
   names = {
     '`rope`': 'RoPE as trained',
     '`rope(scale=16.)` (PI)': 'PI',
@@ -184,14 +183,8 @@ def _extend():
     'YaRN, finetuned': 'YaRN, finetuned',
     'DroPE, 40 steps': 'DroPE',
   }
-  lengths = (128, 256, 512, 1024, 2048)
-  found = dict(rows)
-  lines = {
-    label: dict(
-      zip(lengths, map(float, found[name].strip(' |').split('|')), strict=True)
-    )
-    for name, label in names.items()
-  }
+  found = _losses('extend_rope.md', (128, 256, 512, 1024, 2048))
+  lines = {label: found[name] for name, label in names.items()}
   p = svg.Picture(760, 360, 'Loss by length, of one model with RoPE')
   svg.chart(
     p,

@@ -1,5 +1,6 @@
 """Functions and constants that several test files share."""
 
+import functools
 import pathlib
 import socket
 
@@ -77,6 +78,13 @@ def random_params(init, seed=0):
   return jax.tree_util.tree_map_with_path(values, jax.eval_shape(init))
 
 
+@functools.cache
+def initial(config, seed=0):
+  """Returns random parameters of a model, as numpy arrays."""
+  return random_params(lambda: stacking.init(config, jax.random.key(0)), seed)
+
+
+@functools.cache
 def params_of(config):
   """Returns random parameters of a model, with scales close to 1."""
 
@@ -84,8 +92,12 @@ def params_of(config):
     near_1 = path[-1].key in ('scale', 'c', 'threshold_multiplier')
     return jnp.asarray(leaf + near_1)
 
-  params = random_params(lambda: stacking.init(config, jax.random.key(0)))
-  return jax.tree_util.tree_map_with_path(shifted, params)
+  return jax.tree_util.tree_map_with_path(shifted, initial(config))
+
+
+def assert_same(got, want):
+  """Asserts that two trees have equal arrays."""
+  jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
 def shapes(tree):

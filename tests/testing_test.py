@@ -8,7 +8,6 @@ import functools
 import itertools
 
 from flax import linen as nn
-from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import pytest
@@ -63,46 +62,6 @@ FRACTIONAL = {
   'equal_mean',
 }
 INTERPOLATING = {'interpolated', 'head_warp', 'tail_warp', 'head_tail_warp'}
-
-# The published parameter trees: names and shapes outlive every refactor.
-FIRE = {
-  'c': (1,),
-  'threshold_multiplier': (1,),
-  'mlp_0/kernel': (1, 32),
-  'mlp_0/bias': (32,),
-  'mlp_1/kernel': (32, 32),
-  'mlp_1/bias': (32,),
-  'mlp_2/kernel': (32, H),
-  'mlp_2/bias': (H,),
-}
-PARAMETERS = {
-  'nope': {},
-  'sinusoidal': {},
-  'learned': {'table': (testing.FAR + 64, E)},
-  'shaw': {'key_table': (9, D), 'value_table': (9, D)},
-  'transformer_xl': {
-    'u': (H, D),
-    'v': (H, D),
-    'projection/kernel': (H * D, H * D),
-  },
-  't5': {'table': (8, H)},
-  'alibi': {},
-  'kerple_log': {'p': (H,), 'a': (H,)},
-  'kerple_power': {'p': (H,), 'a': (H,)},
-  'sandwich': {},
-  'linear': {},
-  'pope': {'delta': (H, D)},
-  'fire': FIRE,
-  'rope': {},
-  'ntk': {},
-  'yarn': {},
-  'llama3': {},
-  'longrope': {},
-  'rerope': {},
-  'self_extend': {},
-  'dual_chunk': {},
-  'lm_infinite': {},
-}
 
 
 def slow_but(quick, specs):
@@ -209,31 +168,6 @@ def test_every_scale_is_among_them():
   assert set(scaling.SCALES) == {
     *('none', 'constant', 'log_n', 'ssmax', 'llama4'),
   }
-
-
-@pytest.mark.parametrize('name', sorted(encodings.ENCODINGS))
-@pytest.mark.parametrize(
-  'hook', ['embed', 'rotate', 'bias', 'content_bias', 'content_values']
-)
-def test_parameters_as_published(name, hook):
-  """Whichever hook initialises the encoding."""
-  spec = testing.ENCODING_SPECS.get(name, name)
-  encoding = encodings.create(spec, num_heads=H, head_dim=D, width=E)
-  p = jnp.arange(3)
-  q = jnp.zeros((1, 3, H, D))
-  arguments = {
-    'embed': (jnp.zeros((1, 3, E)), p[None]),
-    'rotate': (q, q, p, p, jnp.full((1, 1), 3)),
-    'bias': (p, p),
-    'content_bias': (q, q, p, p),
-    'content_values': (jnp.zeros((1, H, 3, 3)), p, p),
-  }[hook]
-  shapes = jax.eval_shape(
-    lambda: encoding.init(jax.random.key(0), *arguments, method=hook)
-  )
-  flat = traverse_util.flatten_dict(nn.unbox(shapes).get('params', {}), sep='/')
-  assert {path: leaf.shape for path, leaf in flat.items()} == PARAMETERS[name]
-  assert all(leaf.dtype == jnp.float32 for leaf in flat.values())
 
 
 def test_check_encoding(monkeypatch):

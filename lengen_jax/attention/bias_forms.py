@@ -14,7 +14,7 @@ with 12 heads at 8,192 tokens, largest error of the bias in nats:
 
   anchors            initial   fitted to ALiBi   tables at 8,192, 32,768 tokens
   every 32 queries   1.9e-4    0.5               101 MB, 1.6 GB
-  `anchors.bands`    7.2e-4    3.7               18 MB, 91 MB
+  those of kernels   7.2e-4    3.7               18 MB, 91 MB
 
 In `blockwise`, gradients at 2,048 tokens take 1.35 CPU seconds with anchors
 every 32 queries, 1.09 with every 128, and 1.78 with an exact bias: dense

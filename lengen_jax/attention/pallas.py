@@ -2,9 +2,9 @@
 
 The algorithm is that of `blockwise`, a tile of pairs at a time, but a tile's
 logits never leave the chip. Kernels compute the bias of a tile from a table by
-distance (`fused.banded`, `fused.tables`): one row for a translation-invariant
-bias, rows of two neighbouring anchors and a weight per query for FIRE
-(`fused.anchors`). XLA computes any other bias, some tiles at a time
+distance (`fused.by_distance`, `fused.tables`): one row for a
+translation-invariant bias, rows of two neighbouring anchors and a weight per
+query for FIRE (`fused.anchors`). XLA computes any other bias, some tiles at a time
 (`fused.dense`).
 
 `pallas_tpu` and `pallas_gpu` hold the kernels; on a CPU those for TPUs are
@@ -22,7 +22,7 @@ from lengen_jax import encodings, errors, partitioning
 from lengen_jax.attention import bias_forms, pallas_gpu, pallas_tpu
 from lengen_jax.attention import call as call_lib
 from lengen_jax.attention.call import AttentionCall
-from lengen_jax.attention.fused import anchors, banded, dense
+from lengen_jax.attention.fused import anchors, by_distance, dense
 from lengen_jax.attention.fused import plan as plans
 
 # `pallas_tpu` or `pallas_gpu`.
@@ -45,7 +45,7 @@ def attend(call: AttentionCall) -> Array:
   q, dtype = call.q, call.q.dtype
   if call.logit_scale is not None:
     q = (q * call.logit_scale[..., None]).astype(dtype)
-  # Kernels return gradients of keys in the dtype of q; bands and copies are
+  # Kernels return gradients of keys in the dtype of q; ranges and copies are
   # summed in float32.
   k, v = (x.astype(jnp.float32) for x in (call.k, call.v))
   width = chip.plan.head_width(num_heads, head_dim)
@@ -65,36 +65,36 @@ def attend(call: AttentionCall) -> Array:
     leaf.ndim == 1 or leaf.shape[0] == 1 for leaf in jax.tree.leaves(positions)
   )
 
-  def of_band(band: anchors.Band) -> Array:
-    first, blocks_k = (x // band.block for x in (band.first, k.shape[1]))
+  def of_range(queries: anchors.QueryRange) -> Array:
+    first, blocks_k = (x // queries.block for x in (queries.first, k.shape[1]))
     lowest = -1 if aligned else first - blocks_k
     if aligned:
-      blocks_k = min(band.end // band.block, blocks_k)
-    end = k_length if k_length < blocks_k * band.block else None
+      blocks_k = min(queries.end // queries.block, blocks_k)
+    end = k_length if k_length < blocks_k * queries.block else None
     plan = chip.plan.Plan(
-      form=band.form,
-      block=band.block,
+      form=queries.form,
+      block=queries.block,
       first=first,
-      blocks_q=(band.end - band.first) // band.block,
+      blocks_q=(queries.end - queries.first) // queries.block,
       blocks_k=blocks_k,
       head_dim=width,
       itemsize=dtype.itemsize,
       mask=dataclasses.replace(call.mask, k_length=end),
       scale=call.scale,
       lowest=lowest,
-      spacing=band.spacing,
+      spacing=queries.spacing,
       two_sided=two_sided,
       shared_positions=shared,
       interpret=platform == 'cpu',
     )
     own = flat.replace(k=k.astype(dtype), v=v.astype(dtype))
-    attend = dense.attend if band.form == 'dense' else banded.attend
+    attend = dense.attend if queries.form == 'dense' else by_distance.attend
     return attend(chip, plan, own)
 
-  bands = [anchors.Band(form, block, 0, q.shape[1], 1)]
+  ranges = [anchors.QueryRange(form, block, 0, q.shape[1], 1)]
   if anchored:
-    bands = anchors.bands(q.shape[1], block, chip.plan.EXACT, two_sided)
-  y = jnp.concatenate([of_band(band) for band in bands], axis=1)
+    ranges = anchors.query_ranges(q.shape[1], block, chip.plan.EXACT, two_sided)
+  y = jnp.concatenate([of_range(queries) for queries in ranges], axis=1)
   y = y.reshape(batch, -1, num_heads, width)
   return y[:, :q_length, :, :head_dim]
 
@@ -102,17 +102,21 @@ def attend(call: AttentionCall) -> Array:
 def row(bias: encodings.BiasFn, i: int, distances_N: Array) -> Array:
   """Returns the bias of query i at position i as kernels do, `[H, N]`."""
   exact = CHIPS[partitioning.platform()].plan.EXACT
-  band = anchors.bands(i + 1, plans.BLOCK, exact, bias.bidirectional)[-1]
-  if band.form == 'dense':
+  queries = anchors.query_ranges(i + 1, plans.BLOCK, exact, bias.bidirectional)[
+    -1
+  ]
+  if queries.form == 'dense':
     return bias.rows(jnp.array([i]), distances_N)[0]
-  index = i - band.first
-  before = band.first + index // band.spacing * band.spacing
-  near, far = bias.rows(jnp.array([before, before + band.spacing]), distances_N)
+  index = i - queries.first
+  before = queries.first + index // queries.spacing * queries.spacing
+  near, far = bias.rows(
+    jnp.array([before, before + queries.spacing]), distances_N
+  )
   weight = bias_forms.interpolation_weights(
-    bias, jnp.array([band.first]), jnp.array([index]), band.spacing
+    bias, jnp.array([queries.first]), jnp.array([index]), queries.spacing
   )[0, 0]
   if bias.bidirectional:
-    linear = (i - before) / band.spacing
+    linear = (i - before) / queries.spacing
     weight = jnp.where(distances_N < 0, linear, weight)[None]
   return near + weight * (far - near)
 

@@ -27,11 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from lengen_jax import errors, locks
+from lengen_jax import errors, extra, locks
 from lengen_jax import progress as progress_lib
 from lengen_jax.data import (
   encode,
-  extra,
   mirror,
   readers,
   remote,

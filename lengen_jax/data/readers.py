@@ -121,17 +121,13 @@ def spans(path: str, length: int) -> Iterator[Span]:
     raise _broken(path, error) from None
 
 
-def records(
-  path: str, span: Span | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields (line or row, record) of a file of JSON lines or a Parquet file.
-
-  Only the lines of `span` are read, if given.
 
   Raises:
     errors.CorpusError: a line cannot be read; names the file and the line.
   """
-  for where, record in all_records(path, span):
+  for where, record in all_records(path):
     if isinstance(record, errors.RecordError):
       raise record
     yield where, record
@@ -142,7 +138,8 @@ def all_records(
 ) -> Iterator[tuple[str, dict[str, Any] | errors.RecordError]]:
   """Yields the items of `records`, and an error in place of a bad record.
 
-  The rest of a damaged file is one bad record.
+  The rest of a damaged file is one bad record. Only the lines of `span` are
+  read, if given.
 
   Raises:
     errors.CorpusError: the file cannot be read, but is not damaged.

@@ -18,7 +18,6 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from lengen_jax import errors
 from lengen_jax.encodings import rotary, terms
 from lengen_jax.types import Array
 
@@ -157,7 +156,7 @@ class DualChunk(_Bands):
     yield (far, j), chunks, (2, math.inf)
 
 
-class LmInfinite(Rerope):
+class LmInfinite(_Bands):
   """LM-Infinite: the last W keys and the first `sinks`, at distances up to W.
 
   Source: Han et al. (2024), arXiv:2308.16137, section 4.
@@ -175,19 +174,15 @@ class LmInfinite(Rerope):
   beyond = 'masked'
   translation_invariant = False
   masks = True
-  ranges = {**Rerope.ranges, 'sinks': '>= 0'}
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.leak is not None:
-      raise errors.SpecError('lm_infinite has no leak; leave it out')
+  ranges = {**rotary.Rope.ranges, 'window': '>= 1', 'sinks': '>= 0'}
 
   @nn.nowrap
   def _rules(self, i: Array, j: Array) -> Iterator[Rule]:
-    near, (far, _, limits) = super()._rules(i, j)
-    yield near
+    yield (i, j), (i, j), (-math.inf, self.window)
+    far = jnp.full_like(i, self.window), jnp.zeros_like(j)
     # Far keys that are not sinks are in no band.
-    yield far, (i, jnp.where(j < self.sinks, j, math.inf)), limits
+    sinks = jnp.where(j < self.sinks, j, math.inf)
+    yield far, (i, sinks), (self.window, math.inf)
 
 
 def _quotient(x: Array, n: int) -> jax.Array:

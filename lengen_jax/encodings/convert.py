@@ -154,19 +154,18 @@ def _bias(fire: fire_lib.Fire, params: Params, q: Array, k: Array) -> Any:
 
 
 def sample_pairs(
-  rng: jax.Array, max_length: int, queries: int = 128, keys: int = 32
+  rng: jax.Array, max_length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Samples queries, and keys up to each of them.
+  """Samples 128 queries, and 32 keys up to each of them.
 
   Half of the queries are spaced evenly over 0 .. max_length - 1 and half
   logarithmically. So are the distances 0 .. i of keys from a query i, one drawn
-  at random from each of keys / 2 intervals. Positions are int32 `[R]` and
-  `[R, N]`.
+  at random from each of 16 intervals. Positions are int32 `[R]` and `[R, N]`.
   """
+  queries, half = 128, 16
   even = np.linspace(0, max_length - 1, queries // 2)
   logarithmic = np.geomspace(1, max_length, queries // 2) - 1
   q_R = np.round(np.concatenate([even, logarithmic])).astype(np.int32)
-  half = keys // 2
   u = np.asarray(jax.random.uniform(rng, (queries, 2, half)), np.float64)
   u = (np.arange(half)[None, None] + u) / half
   i = q_R[:, None]

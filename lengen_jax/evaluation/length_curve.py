@@ -12,6 +12,7 @@ import numpy as np
 from lengen_jax import errors
 from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import bias_error
+from lengen_jax.evaluation.metrics import lm
 from lengen_jax.models import objective
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
@@ -54,7 +55,7 @@ class LengthLoss:
     """Returns the loss in bits per byte of text; None if data are not text."""
     if self.loss is None or bytes_per_token is None:
       return None
-    return self.loss / math.log(2) / bytes_per_token
+    return lm.bits_per_byte(self.loss, bytes_per_token)
 
 
 def perplexity(loss: float | None) -> float | None:

@@ -206,9 +206,13 @@ class TimedModel:
   def _apply(self, params: Params, batch: Batch) -> jax.Array:
     """Returns logits, `[B, L, V]`."""
     run = self._run
-    # Without targets, a model returns logits.
-    batch = {**batch, 'targets': None}
-    rng = jax.random.key(run.config.seed)
-    return objective.token_losses(
-      run.model, run.scheme, params, batch, rng=rng, train=False, packed=False
+    rngs = {'positions': jax.random.key(run.config.seed)}
+    return objective.apply(
+      run.model,
+      run.scheme,
+      params,
+      batch,
+      rngs=rngs,
+      train=False,
+      scored=False,
     )

@@ -196,14 +196,12 @@ def move_into(target: Path, folder: Path) -> None:
     folder.replace(target / f'{folder.name}-{number}')
 
 
-def wait_until_unchanged(
-  folder: Path, quiet: float = 0.2, timeout: float = 10.0
-) -> None:
-  """Waits until no file of a folder changes for `quiet` seconds.
+def wait_until_unchanged(folder: Path) -> None:
+  """Waits until no file of a folder changes for 0.2 seconds.
 
-  Returns after `timeout` seconds in any case. The folder may disappear.
+  Returns after 10 seconds in any case. The folder may disappear.
   """
-  end, before = time.monotonic() + timeout, None
+  end, before = time.monotonic() + 10, None
   while time.monotonic() < end:
     try:
       now = {file: file.stat().st_mtime_ns for file in folder.rglob('*')}
@@ -212,7 +210,7 @@ def wait_until_unchanged(
     if now is not None and now == before:
       return
     before = now
-    time.sleep(quiet)
+    time.sleep(0.2)
 
 
 def remove(folders: Iterable[Path]) -> None:

@@ -157,7 +157,7 @@ def run_group(
   rates, seeds = zip(*filled, strict=True)
   count = len(filled)
   unfinished = _unfinished(trainer, points, folder)
-  checkpoints = checkpoint.Checkpointer(unfinished, None, keep=2)
+  checkpoints = checkpoint.Checkpointer(unfinished, None)
   if multihost.is_first():
     files_lib.make_folder(unfinished)
     files_lib.write_json(unfinished / _POINTS, {'points': points})

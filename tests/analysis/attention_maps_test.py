@@ -12,7 +12,6 @@ from lengen_jax.analysis import attention_maps
 from lengen_jax.data import vocabulary
 from lengen_jax.data import windows as data_windows
 from lengen_jax.evaluation import attention_weights
-from lengen_jax.models import stacking
 from lengen_jax.training import run as run_lib
 from tests import helpers
 
@@ -23,9 +22,7 @@ def trained(config, encoding, **model):
   config.data.train_length = 8
   config.eval.lengths = (8, 16)
   run = run_lib.Run(config)
-  params = helpers.random_params(
-    lambda: stacking.init(run.model, jax.random.key(0))
-  )
+  params = helpers.initial(run.model)
   return run_lib.Trained(run, run.abstract_state.replace(params=params), 0.0)
 
 

@@ -28,9 +28,8 @@ def compiled_gradients(
   packed = options.pop('packed', False)
   per_head = options.pop('per_head', False)
   encoding = encodings.create(spec, num_heads=heads, head_dim=head_dim)
-  p = jnp.arange(3)
   variables = jax.eval_shape(
-    lambda: encoding.init(jax.random.key(0), p, p, method='bias')
+    lambda: encoding.init(jax.random.key(0), method='bias_fn')
   )
 
   def loss(q, k, v, segment_ids, variables, p=None):

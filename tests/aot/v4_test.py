@@ -42,9 +42,8 @@ def on_chip():
 def attention_gradients(spec, bias_form):
   """Gradients of one layer of attention to q, k, v and parameters."""
   encoding = encodings.create(spec, num_heads=HEADS, head_dim=HEAD_DIM)
-  p = jnp.arange(3)
   variables = jax.eval_shape(
-    lambda: encoding.init(jax.random.key(0), p, p, method='bias')
+    lambda: encoding.init(jax.random.key(0), method='bias_fn')
   )
 
   def loss(q, k, v, variables):

@@ -17,8 +17,7 @@ INVARIANT = ('alibi', 'kerple_log', 'kerple_power', 't5', 'sandwich')
 
 def make(spec, key=0):
   encoding = encodings.create(spec, num_heads=H, head_dim=8)
-  p = jnp.arange(3)
-  return encoding, encoding.init(jax.random.key(key), p, p, method='bias')
+  return encoding, encoding.init(jax.random.key(key), method='bias_fn')
 
 
 def tokens(start, count):

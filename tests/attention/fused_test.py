@@ -19,7 +19,7 @@ from lengen_jax import (
 from lengen_jax.attention import pallas, pallas_gpu, pallas_tpu
 from lengen_jax.attention.fused import anchors, dense
 from lengen_jax.attention.fused import plan as plans
-from lengen_jax.attention.fused.anchors import Band
+from lengen_jax.attention.fused.anchors import QueryRange
 from lengen_jax.attention.pallas_gpu import calls as gpu_calls
 from lengen_jax.attention.pallas_tpu import plan as tpu_plans
 from lengen_jax.encodings import convert
@@ -99,8 +99,7 @@ def chip(monkeypatch, request):
 def make(spec, num_heads=H, head_dim=D):
   """An encoding and parameters that are not as small as initial ones."""
   encoding = encodings.create(spec, num_heads=num_heads, head_dim=head_dim)
-  p = jnp.arange(3)
-  variables = encoding.init(jax.random.key(0), p, p, method='bias')
+  variables = encoding.init(jax.random.key(0), method='bias_fn')
   return encoding, jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, variables)
 
 
@@ -510,8 +509,8 @@ def test_bfloat16(chip):
   assert_equal(got, want, 0.03)
 
 
-def anchored(bias, length, bands, start=0):
-  """FIRE's bias as anchors have it, `[H, L, L]`; (first, spacing) of bands.
+def anchored(bias, length, ranges, start=0):
+  """FIRE's bias as anchors have it, `[H, L, L]`; (first, spacing) of ranges.
 
   Bands are of indices; positions are `start` more.
   """
@@ -539,14 +538,14 @@ def anchored(bias, length, bands, start=0):
 
   rows = []
   for (first, spacing), (end, _) in zip(
-    bands, [*bands[1:], (length, 0)], strict=True
+    ranges, [*ranges[1:], (length, 0)], strict=True
   ):
     over = jax.vmap(row, (0, None, None), 1)
     rows.append(over(jnp.arange(first, end), spacing, first))
   return jnp.concatenate(rows, axis=1)
 
 
-def check_anchors(length, bands, causal=True, start=(0,), **options):
+def check_anchors(length, ranges, causal=True, start=(0,), **options):
   """The kernels are exactly attention with the bias that anchors have."""
   heads, head_dim = options.pop('heads', (1, 128))
   threshold = options.pop('threshold', 150.0)
@@ -578,7 +577,7 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
     )
 
   def by_definition(q, k, v, variables):
-    bias = [anchored(bias_fn(variables), length, bands, at) for at in start]
+    bias = [anchored(bias_fn(variables), length, ranges, at) for at in start]
     return attention.dot_product_attention(
       q, k, v, bias=jnp.stack(bias), causal=causal
     )
@@ -592,7 +591,7 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'chip, length, bands, options',
+  'chip, length, ranges, options',
   [
     ('tpu', 600, [(0, 0), (128, 16), (512, 128)], {'causal': True}),
     (
@@ -604,10 +603,10 @@ def check_anchors(length, bands, causal=True, start=(0,), **options):
   ],
   indirect=['chip'],
 )
-def test_anchors(chip, length, bands, options):
-  # Where the threshold is in a band with anchors.
+def test_anchors(chip, length, ranges, options):
+  # Where the threshold is in a range with anchors.
   threshold = {'tpu': 150.0, 'gpu': 530.0}[chip]
-  check_anchors(length, bands, threshold=threshold, **options)
+  check_anchors(length, ranges, threshold=threshold, **options)
 
 
 @pytest.mark.slow
@@ -625,13 +624,13 @@ def test_anchors_further_on(monkeypatch, chip, length, block, spacing, causal):
   del chip
   exact = 128 if length < 600 else 256
 
-  def bands(length, *_):
+  def ranges(length, *_):
     return [
-      Band('dense', exact, 0, exact, 1),
-      Band('anchored', block, exact, length, spacing),
+      QueryRange('dense', exact, 0, exact, 1),
+      QueryRange('anchored', block, exact, length, spacing),
     ]
 
-  monkeypatch.setattr(anchors, 'bands', bands)
+  monkeypatch.setattr(anchors, 'query_ranges', ranges)
   # A threshold within an interval.
   threshold = 200.0 if length < 600 else 333.0
   heads = (1, 128) if length < 600 else (2, 64)
@@ -659,12 +658,12 @@ def test_smaller_blocks_where_gradients_of_anchors_have_no_room(
   whole = tpu_plans.Plan.halved
   monkeypatch.setattr(tpu_plans.Plan, 'halved', halve)
   monkeypatch.setattr(tpu_plans, 'vector_memory', lambda: 2**21)
-  bands = [
-    Band('dense', 128, 0, 128, 1),
-    Band('anchored', 128, 128, 256, 16),
-    Band('anchored', 256, 256, 512, 256),
+  ranges = [
+    QueryRange('dense', 128, 0, 128, 1),
+    QueryRange('anchored', 128, 128, 256, 16),
+    QueryRange('anchored', 256, 256, 512, 256),
   ]
-  monkeypatch.setattr(anchors, 'bands', lambda *_: bands)
+  monkeypatch.setattr(anchors, 'query_ranges', lambda *_: ranges)
   check_anchors(400, [(0, 0), (128, 16), (256, 256)], threshold=333.0)
   assert halved == [256]
 
@@ -679,10 +678,10 @@ def test_rows_that_start_at_positions_of_their_own(monkeypatch, chip, spacing):
   del chip
   monkeypatch.setattr(
     anchors,
-    'bands',
+    'query_ranges',
     lambda length, *_: [
-      Band('dense', 128, 0, 128, 1),
-      Band('anchored', 128, 128, length, spacing),
+      QueryRange('dense', 128, 0, 128, 1),
+      QueryRange('anchored', 128, 128, length, spacing),
     ],
   )
   # In one row the threshold is between anchors, in the other before them.
@@ -826,17 +825,13 @@ def test_what_is_refused_is_named(monkeypatch, options, named):
   v = v[..., : options.pop('v', D)]
   spec = options.pop('encoding', 'fire')
   encoding = encodings.create(spec, num_heads=H, head_dim=D)
-  p = jnp.arange(3)
+  variables = encoding.init(jax.random.key(0), method='bias_fn')
   if encoding.needs_content:
-    variables = encoding.init(
-      jax.random.key(0), q[:, :3], q[:, :3], p, p, method='content_bias'
-    )
     options['content'] = encoding.apply(variables, method='content_fn')
   elif encodings.kind(encoding) == 'bands':
     p = jnp.arange(L)
     options['bands'] = encoding.apply({}, q, k, p, p, method='bands')
   else:
-    variables = encoding.init(jax.random.key(0), p, p, method='bias')
     options['bias'] = encoding.apply(variables, method='bias_fn')
   if options.pop('packed', False):
     options |= {'q_segment_ids': SEGMENTS, 'k_segment_ids': SEGMENTS}
@@ -848,14 +843,14 @@ def test_what_is_refused_is_named(monkeypatch, options, named):
 
 
 @pytest.mark.parametrize('chip', [pallas_tpu, pallas_gpu])
-def test_bands_cover_all_queries(chip):
+def test_ranges_cover_all_queries(chip):
   for length in (128, 384, 512, 1024, 8192, 2**19):
     size = chip.plan.block_size(length, 'anchored', 64, 2)
-    bands = anchors.bands(length, size, chip.plan.EXACT)
-    assert bands[0][2:4] == (0, min(chip.plan.EXACT, length))
-    for one, following in itertools.pairwise(bands):
+    ranges = anchors.query_ranges(length, size, chip.plan.EXACT)
+    assert ranges[0][2:4] == (0, min(chip.plan.EXACT, length))
+    for one, following in itertools.pairwise(ranges):
       assert one[3] == following[2]
-    assert bands[-1][3] == length
-    for _, block, first, end, spacing in bands[1:]:
+    assert ranges[-1][3] == length
+    for _, block, first, end, spacing in ranges[1:]:
       assert spacing <= first / 4
       assert first % block == (end - first) % block == 0

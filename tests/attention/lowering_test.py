@@ -27,9 +27,8 @@ def programs(spec, chip, *, length=1024, heads=4, head_dim=64, **options):
   lengths = options.pop('k_lengths', False)
   options = {'causal': True, 'bias_form': 'auto', **options}
   encoding = encodings.create(spec, num_heads=heads, head_dim=head_dim)
-  p = jnp.arange(3)
   variables = jax.eval_shape(
-    lambda: encoding.init(jax.random.key(0), p, p, method='bias')
+    lambda: encoding.init(jax.random.key(0), method='bias_fn')
   )
 
   def loss(q, k, v, segment_ids, numbers, variables):
@@ -77,7 +76,7 @@ def programs(spec, chip, *, length=1024, heads=4, head_dim=64, **options):
     ('t5', {'packed': True, 'key_heads': 1, 'window': 700}, 4),
     ('fire', {'packed': True, 'head_dim': 128}, 4),
     ('sandwich', {'causal': False, 'head_dim': 256}, 3),
-    # Two bands: exact and with anchors.
+    # Two ranges of queries: exact and with anchors.
     ('fire', {'causal': False, 'head_dim': 256, 'k_lengths': True}, 8),
     ('fire', {'dtype': jnp.float32, 'length': 600}, 8),
   ],

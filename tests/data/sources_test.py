@@ -438,7 +438,7 @@ def test_parts_of_a_file(tmp_path, length, end):
   seen = [
     where
     for one in divided
-    for where, _ in readers.records(part.path, one.span)
+    for where, _ in readers.all_records(part.path, one.span)
   ]
   assert seen == [f'line {n}' for n in range(1, 10)]
 

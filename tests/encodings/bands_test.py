@@ -327,7 +327,7 @@ def test_far_keys_are_masked():
   [
     ('dual_chunk(chunk=4, window=4)', 'chunk of dual_chunk is 4'),
     ('rerope(leak=0.5)', 'leak of rerope is 0.5'),
-    ('lm_infinite(leak=2.)', 'leave it out'),
+    ('lm_infinite(leak=2.)', 'leak'),
     ('self_extend(dynamic=True, train_length=8)', 'no dynamic form'),
   ],
 )

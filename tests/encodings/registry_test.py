@@ -9,7 +9,7 @@ from lengen_jax import encodings, errors, specs
 from lengen_jax.encodings import rotary
 
 H, D, E = 3, 8, 24
-# Spec to parameters, which checkpoints of others rely on.
+# Spec to published parameters: checkpoints have these names and shapes.
 TREES = {
   'nope': {},
   'sinusoidal': {},
@@ -66,6 +66,16 @@ TREES = {
   'dual_chunk': {},
   'lm_infinite': {},
 }
+P, Q = jnp.arange(3), jnp.zeros((1, 3, H, D))
+# Methods of an encoding, and arguments.
+HOOKS = {
+  'embed': (jnp.zeros((1, 3, E)), P[None]),
+  'rotate': (Q, Q, P, P, jnp.full((1, 1), 3)),
+  'bias': (P, P),
+  'content_bias': (Q, Q, P, P),
+  'content_values': (jnp.zeros((1, H, 3, 3)), P, P),
+  'bias_fn': (),
+}
 ROPE = {
   'base': 1e4,
   'layout': 'half',
@@ -103,9 +113,11 @@ def create(spec):
 
 
 @pytest.mark.parametrize('spec', TREES)
-def test_parameter_trees(spec):
+@pytest.mark.parametrize('hook', HOOKS)
+def test_parameter_trees(spec, hook):
+  """They do not depend on the method that initializes the encoding."""
   variables = jax.eval_shape(
-    lambda: create(spec).init(jax.random.key(0), method='bias_fn')
+    lambda: create(spec).init(jax.random.key(0), *HOOKS[hook], method=hook)
   )
   flat = jax.tree.leaves_with_path(nn.unbox(variables.get('params', {})))
   got = {'/'.join(k.key for k in path): leaf for path, leaf in flat}

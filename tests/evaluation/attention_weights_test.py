@@ -25,11 +25,6 @@ def create(**fields):
   return models.ModelConfig(**{**presets.get('tiny'), **fields})
 
 
-@functools.cache
-def filled(config):
-  return helpers.random_params(lambda: stacking.init(config, jax.random.key(0)))
-
-
 def batch(length=L, rows=2):
   tokens = np.random.default_rng(1).integers(0, 256, (rows, length + 1))
   return data_windows.lm_batch(tokens)
@@ -110,7 +105,7 @@ def output(weights, values, kernel, extra=0.0):
 )
 def test_weights_make_the_layers_output(encoding, fields, assert_close):
   config = create(encoding=encoding, **fields)
-  params, layer = filled(config), 'layer_1'
+  params, layer = helpers.initial(config), 'layer_1'
   values, kernel, want = real(config, params, batch()['inputs'], layer)
   got = weights_of(config, STANDARD, params, batch(), layer)
   assert got.dtype == jnp.float32 and got.shape == (2, 2, L, L)
@@ -124,7 +119,7 @@ def test_weights_make_the_layers_output(encoding, fields, assert_close):
 
 def test_pairs_in_no_band_are_not_visible():
   config = create(encoding='lm_infinite(window=3, sinks=1)')
-  params = filled(config)
+  params = helpers.initial(config)
 
   def both(attended):
     return attended.weights() > 0, attended.visible()
@@ -139,7 +134,7 @@ def test_pairs_in_no_band_are_not_visible():
 def test_what_contents_add_to_values_is_no_weight(assert_close):
   """Shaw's sums over keys come on top of the weighted values."""
   config = create(encoding='shaw(left=3, right=3)', architecture='encoder')
-  params, layer = filled(config), 'layer_1'
+  params, layer = helpers.initial(config), 'layer_1'
   values, kernel, want = real(config, params, batch()['inputs'], layer)
   got = weights_of(config, STANDARD, params, batch(), layer)
   np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
@@ -162,7 +157,7 @@ def test_packed_rows(assert_close):
     attention_scale="log_n(train_length=2, per='sequence')",
   )
   given = packed_batch()
-  params, layer = filled(config), 'layer_0'
+  params, layer = helpers.initial(config), 'layer_0'
   values, kernel, want = real(
     config,
     params,
@@ -187,7 +182,7 @@ def test_packed_rows(assert_close):
 )
 def test_positions_are_the_schemes(encoding, scheme, assert_close):
   config, scheme = create(encoding=encoding), positions.create(scheme)
-  params, given, rng = filled(config), batch(), jax.random.key(7)
+  params, given, rng = helpers.initial(config), batch(), jax.random.key(7)
   drawn = jax.jit(functools.partial(scheme, num_layers=2))(
     given['segment_positions'], lengths=given['lengths'], rng=rng
   )
@@ -200,7 +195,7 @@ def test_positions_are_the_schemes(encoding, scheme, assert_close):
 
 def test_scanned_layers_and_bfloat16():
   config = create(encoding='rope,fire', num_layers=4, dtype='bfloat16')
-  params = filled(config)
+  params = helpers.initial(config)
   scanned = dataclasses.replace(config, scan_layers=True, remat='full')
   of_scanned = attention_weights.by_layer(
     scanned,
@@ -224,7 +219,7 @@ def test_encoder_and_decoder_have_names_of_their_own():
   given = data_windows.pair_batch(
     batch()['inputs'][:, :7], batch()['targets'][:, :5]
   )
-  params = filled(config)
+  params = helpers.initial(config)
   found = attention_weights.by_layer(
     config, STANDARD, params, given, attention_weights.Attended.weights
   )
@@ -250,7 +245,7 @@ def entropies(windows, lengths=None, params=None, **fields):
   found = attention_weights.entropy(
     config,
     STANDARD,
-    filled(config) if params is None else params,
+    helpers.initial(config) if params is None else params,
     windows,
     seed=0,
     lengths=lengths,
@@ -263,7 +258,7 @@ def entropies(windows, lengths=None, params=None, **fields):
 def test_entropy_of_even_attention(windows, architecture):
   """Without logits, ln of the number of keys that each query sees."""
   params = jax.tree.map(
-    np.zeros_like, filled(create(architecture=architecture))
+    np.zeros_like, helpers.initial(create(architecture=architecture))
   )
   for one in entropies(
     windows, [8, 16], params=params, architecture=architecture
@@ -278,7 +273,7 @@ def test_entropy_of_even_attention(windows, architecture):
 
 def test_entropy_beside_a_sink_is_that_of_the_keys(windows):
   config = create(sink_logits=True)
-  params = jax.tree.map(np.zeros_like, filled(config))
+  params = jax.tree.map(np.zeros_like, helpers.initial(config))
   for one in entropies(windows, [8, 16], params=params, sink_logits=True):
     assert one.relative['layer_0'] == pytest.approx(1, rel=1e-4)
 
@@ -292,7 +287,7 @@ def test_entropy_where_each_query_sees_one_key(windows):
 def test_entropy_is_that_of_the_weights(windows, monkeypatch):
   config = create(encoding='alibi')
   want = weights_of(
-    config, STANDARD, filled(config), windows.batch(16), 'layer_1'
+    config, STANDARD, helpers.initial(config), windows.batch(16), 'layer_1'
   )
   nats = -np.where(want > 0, want * np.log(np.maximum(want, 1e-30)), 0).sum(-1)
   relative = nats[:, :, 1:] / np.log(np.arange(2, 17))
@@ -345,6 +340,10 @@ def test_a_length_beyond_an_encodings_table_is_refused(windows):
 def test_layers_are_in_the_order_in_which_they_run():
   config = create(encoding='nope', num_layers=11)
   found = attention_weights.by_layer(
-    config, STANDARD, filled(config), batch(), lambda attended: attended.q
+    config,
+    STANDARD,
+    helpers.initial(config),
+    batch(),
+    lambda attended: attended.q,
   )
   assert [*found] == [f'layer_{i}' for i in range(11)]

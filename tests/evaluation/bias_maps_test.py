@@ -20,9 +20,7 @@ FIRE = 'fire(init_threshold=16., mlp_width=4)'
 def model(encoding, **fields):
   """A config and random parameters."""
   config = ModelConfig(**presets.get('tiny') | fields, encoding=encoding)
-  return config, helpers.random_params(
-    lambda: stacking.init(config, jax.random.key(0))
-  )
+  return config, helpers.initial(config)
 
 
 def params_of(params, layer):

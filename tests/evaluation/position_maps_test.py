@@ -22,9 +22,7 @@ def test_positions_are_those_of_the_layers(assert_close):
     encoding='rope, linear',
     contextual_positions='forget, none',
   )
-  params = helpers.random_params(
-    lambda: stacking.init(config, jax.random.key(0))
-  )
+  params = helpers.initial(config)
   tokens = np.random.default_rng(1).integers(0, 256, (2, L + 1))
   batch = data_windows.lm_batch(tokens)
   scanned = dataclasses.replace(config, scan_layers=True)

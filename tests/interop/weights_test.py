@@ -23,9 +23,7 @@ def model(**fields):
 
 
 def initial(config):
-  return helpers.random_params(
-    lambda: stacking.init(config, jax.random.key(0)), seed=1
-  )
+  return helpers.initial(config, seed=1)
 
 
 @pytest.mark.parametrize(

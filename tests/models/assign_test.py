@@ -27,11 +27,6 @@ def create(encoding, **kwargs):
   return helpers.tiny_model(encoding=encoding, num_layers=2, **kwargs)
 
 
-@functools.cache
-def params_of(config):
-  return helpers.params_of(config)
-
-
 def numbers(rows=2, length=LENGTH):
   return np.random.default_rng(1).integers(2, 14, (rows, length), np.int32)
 
@@ -88,7 +83,7 @@ def test_packed_segments_equal_single_ones(
   config, batch = create(encoding), packed_batch()
   if given:
     batch |= {'roles': np.asarray(roles(given))[..., :11]}
-  params = params_of(config)
+  params = helpers.params_of(config)
   got = losses(params, batch, config=config, scheme=scheme)
   for first, last in ((0, 5), (5, 11)):
     # One program: each segment stands alone at the start of a row.
@@ -114,7 +109,7 @@ def test_gradients_reach_both_encodings():
       params, batch, config=config, scheme='abacus + standard'
     ).sum()
 
-  found = gradient(params_of(config))
+  found = gradient(helpers.params_of(config))
   table = np.abs(found['encoding']['table']).max(-1)
   np.testing.assert_array_equal(np.flatnonzero(table), [0, 1, 2])
   for leaf in jax.tree.leaves(found['encoding_1']):
@@ -123,7 +118,7 @@ def test_gradients_reach_both_encodings():
 
 def test_rows_of_roles_have_tables_of_their_own():
   config = create('learned(max_position=32, rows=2)')
-  params = params_of(config)
+  params = helpers.params_of(config)
   assert helpers.shapes(params['encoding']) == {
     'table': (32, 32),
     'table_1': (32, 32),
@@ -200,7 +195,7 @@ def test_decoding_equals_a_full_pass(
   encoding, scheme, given, kwargs, assert_close
 ):
   config = create(encoding, **kwargs)
-  params = params_of(create(encoding))
+  params = helpers.params_of(create(encoding))
   if config.scan_layers:
     params = stacking.stack(params, config)
   named = {'roles': roles(given)} if given else {}

@@ -13,7 +13,6 @@ import pytest
 
 from lengen_jax import errors, models, positions
 from lengen_jax.models import cache as cache_lib
-from lengen_jax.models import stacking
 from tests import helpers
 
 LENGTH = 10
@@ -27,7 +26,7 @@ def create(encoding='nope', **kwargs):
 
 @functools.cache
 def initial(config):
-  params = helpers.random_params(lambda: stacking.init(config, KEY))
+  params = helpers.initial(config)
   return jax.tree.map(jnp.asarray, params)
 
 

@@ -29,14 +29,8 @@ def tokens(length=6, key=1):
 
 
 def run(config, *inputs, params=None, **kwargs):
-  params = params_of(config) if params is None else params
+  params = helpers.params_of(config) if params is None else params
   return apply(config, params, *inputs, **kwargs)
-
-
-@functools.cache
-def params_of(config):
-  """Random parameters; `initial` are those that training starts with."""
-  return helpers.params_of(config)
 
 
 def initial(config):
@@ -149,7 +143,7 @@ def test_post_norm_ends_in_a_norm_and_has_no_other():
   post, pre = paths(create(norm_placement='post')), paths(create())
   assert set(pre) - set(post) == {'final_norm/scale', 'final_norm/bias'}
   config = create(norm_placement='post')
-  params = jax.tree.map(jnp.asarray, params_of(config))
+  params = jax.tree.map(jnp.asarray, helpers.params_of(config))
   zero = jax.tree.map(jnp.zeros_like, params['layer_0']['mlp_norm'])
   params['layer_0']['mlp_norm'] = zero
   np.testing.assert_array_equal(run(config, tokens(), params=params), 0)
@@ -260,7 +254,7 @@ def test_positions_of_both_sides(assert_close):
 def test_a_shared_encoding_is_told_the_direction(scan_layers, assert_close):
   """It equals one per layer, and tells later tokens from earlier ones."""
   shared = create('t5(shared=True)', num_layers=2, scan_layers=scan_layers)
-  params = dict(params_of(create('t5(shared=True)', num_layers=2)))
+  params = dict(helpers.params_of(create('t5(shared=True)', num_layers=2)))
   table = jax.random.normal(
     jax.random.key(4), params['encoding']['table'].shape
   )
@@ -291,7 +285,7 @@ def test_logit_scales_go_by_segments(attention_scale, assert_close):
   config = create(attention_scale=attention_scale)
   config = dataclasses.replace(config, num_layers=1)
   # Small embeddings leave attention nearly uniform, whatever its scale.
-  params = jax.tree.map(lambda x: 3 * x, params_of(config))
+  params = jax.tree.map(lambda x: 3 * x, helpers.params_of(config))
   inputs = tokens(8)[:1]
   ids = jnp.array([[1] * 3 + [2] * 5])
   packed = run(config, inputs, segment_ids=ids, params=params)
@@ -313,7 +307,7 @@ def test_padding_may_be_of_length_0(
 ):
   """Real tokens are as without padding, and gradients are finite."""
   config = create('alibi', architecture, attention_scale=attention_scale)
-  params = params_of(config)
+  params = helpers.params_of(config)
   inputs = tokens()
   lengths = jnp.full((2, 6), 6)
   padded, ids, padded_lengths = (

@@ -71,7 +71,7 @@ def far_params(config):
   second is 1 for token 0 and -1 for the others. The increment of token 0 is
   10,000 (`forget`, `selective`), or 10,000 is added to each position (`repo`).
   """
-  params = helpers.params_of(config)
+  params = jax.tree.map(jnp.asarray, helpers.params_of(config))
   table = np.random.default_rng(2).choice(np.float32([-1, 1]), (V, E))
   table[:, 0], table[0, 1], table[1:, 1] = 1, 1, -1
   params['embed']['table'] = jnp.asarray(table)

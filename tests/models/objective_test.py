@@ -1,7 +1,6 @@
 """Tests `lengen_jax/models/objective.py`."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +24,6 @@ def lm_batch(rows=2, length=8, seed=0):
   return windows.lm_batch(tokens.astype(np.int32))
 
 
-@functools.cache
-def initial(config):
-  return helpers.random_params(lambda: stacking.init(config, KEY))
-
-
 def token_losses(config, scheme, params, batch, key, train, packed):
   return objective.token_losses(
     config,
@@ -47,7 +41,7 @@ compiled_losses = jax.jit(token_losses, static_argnums=(0, 1, 5, 6))
 
 def losses(config, scheme, batch, *, train=False, packed=False):
   """Returns the losses of a batch with initial parameters."""
-  params = initial(config)
+  params = helpers.initial(config)
   return compiled_losses(config, scheme, params, batch, 1, train, packed)
 
 
@@ -66,7 +60,7 @@ def test_loss_is_that_of_the_logits(architecture, packed, assert_close):
   if architecture == 'encoder_decoder':
     inputs += (batch['encoder_inputs'],)
   apply = jax.jit(models.create(config).apply)
-  logits = apply({'params': initial(config)}, *inputs)
+  logits = apply({'params': helpers.initial(config)}, *inputs)
   want = -np.take_along_axis(
     np.asarray(jax.nn.log_softmax(logits)), batch['targets'][..., None], -1
   )[..., 0]
@@ -109,7 +103,7 @@ def test_distances_are_refused_by_name():
 
 def trained(config, scheme, batch, key, train=True):
   """Losses of a batch, unpacked, with the rng of one's choice."""
-  params = initial(config)
+  params = helpers.initial(config)
   return compiled_losses(config, scheme, params, batch, key, train, False)
 
 

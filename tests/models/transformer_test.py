@@ -55,11 +55,6 @@ def create(encoding='nope', num_layers=1, **kwargs):
   )
 
 
-@functools.cache
-def params_of(config):
-  return helpers.params_of(config)
-
-
 def tokens(batch=2, length=L, seed=0):
   return jax.random.randint(jax.random.key(seed), (batch, length), 0, V)
 
@@ -72,7 +67,7 @@ def logits(config, params, inputs, positions=None, **kwargs):
 
 
 def run(config, inputs, positions=None, **kwargs):
-  return logits(config, params_of(config), inputs, positions, **kwargs)
+  return logits(config, helpers.params_of(config), inputs, positions, **kwargs)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -197,7 +192,7 @@ def moved_row(inputs, place):
 
 def test_causality_by_gradient():
   config = create('sinusoidal')
-  params = params_of(config)
+  params = helpers.params_of(config)
   inputs, direction = moved_row(tokens(), 3)
 
   @jax.jit
@@ -305,7 +300,9 @@ def test_learned_raises_at_its_length():
   assert 'learned(max_position=8)' in str(caught.value)
   assert 'position 8' in str(caught.value)
   with pytest.raises(errors.LengthError, match='position 31'):
-    models.DecoderLM(config).apply({'params': params_of(config)}, tokens(1, 32))
+    models.DecoderLM(config).apply(
+      {'params': helpers.params_of(config)}, tokens(1, 32)
+    )
 
 
 def test_learned_takes_packed_rows_longer_than_its_table(assert_close):
@@ -324,7 +321,7 @@ def test_positions_out_of_the_table():
   assert np.isnan(y[:, 1:]).all()
   with pytest.raises(errors.LengthError, match='position 8'):
     models.DecoderLM(config).apply(
-      {'params': params_of(config)}, inputs, jnp.array([[0, 8, 2]])
+      {'params': helpers.params_of(config)}, inputs, jnp.array([[0, 8, 2]])
     )
 
 
@@ -337,7 +334,7 @@ def test_positions_that_a_jitted_function_closes_over(scan_layers):
       {'params': params}, tokens(), positions
     )
   )
-  assert np.isfinite(apply(params_of(config))).all()
+  assert np.isfinite(apply(helpers.params_of(config))).all()
 
 
 @pytest.mark.parametrize('dtype', [jnp.float16, jnp.bfloat16])
@@ -401,7 +398,7 @@ def assert_same_gradients(got, want, tolerance=1e-5):
 def test_scanned_equals_unrolled(encoding, num_layers, kwargs, assert_close):
   unrolled = create(encoding, num_layers, **kwargs)
   scanned = create(encoding, num_layers, scan_layers=True, **kwargs)
-  params = params_of(unrolled)
+  params = helpers.params_of(unrolled)
   stacked = stacking.stack(params, scanned)
   want, want_gradient = loss_and_gradient(unrolled, params, tokens())
   got, got_gradient = loss_and_gradient(scanned, stacked, tokens())
@@ -437,7 +434,7 @@ def test_scanned_layers_take_the_positions_of_their_own(kind, assert_close):
   scanned = create(encoding, num_layers=4, scan_layers=True)
   given, kwargs = per_layer(kind)
   want = run(unrolled, tokens(), given, **kwargs)
-  stacked = stacking.stack(params_of(unrolled), scanned)
+  stacked = stacking.stack(helpers.params_of(unrolled), scanned)
   assert_close(logits(scanned, stacked, tokens(), given, **kwargs), want)
   # Every layer's matter: those of two exchanged give something else.
   for i, j in ((0, 1), (0, 2), (1, 3)):
@@ -472,7 +469,7 @@ def test_remat_changes_no_number(remat, scan_layers, contextual, assert_close):
   encoding = 'kerple_log(shared=True)'
   kwargs = {'scan_layers': scan_layers, 'contextual_positions': contextual}
   plain = create(encoding, 2, **kwargs)
-  params = params_of(plain)
+  params = helpers.params_of(plain)
   want, want_gradient = loss_and_gradient(plain, params, tokens())
   config = create(encoding, 2, remat=remat, **kwargs)
   got, got_gradient = loss_and_gradient(config, params, tokens())
@@ -486,7 +483,7 @@ def test_remat_computes_again(scan_layers):
 
   def products(remat):
     config = create('nope', scan_layers=scan_layers, remat=remat)
-    params = params_of(create('nope', scan_layers=scan_layers))
+    params = helpers.params_of(create('nope', scan_layers=scan_layers))
     text = str(
       jax.make_jaxpr(functools.partial(loss_and_gradient, config))(
         params, tokens()
@@ -521,7 +518,7 @@ def without_attention(params, i):
 def test_layers_take_encodings_in_turn():
   """'rope, nope' is rope in layer 0 and none in layer 1."""
   mixed = create('rope, nope', 2)
-  params = params_of(mixed)
+  params = helpers.params_of(mixed)
   # Positions reach layer 0 alone: without its output they are not seen.
   index = jnp.arange(L)[None]
 
@@ -550,7 +547,7 @@ def test_layers_take_options_in_turn(options, assert_close):
   With the other layer disabled, outputs are those of a model with that option.
   """
   field, values = list(options.items())[-1]
-  params = params_of(create('alibi', 2))
+  params = helpers.params_of(create('alibi', 2))
   both = []
   for i, value in enumerate(values):
     alone = without_attention(params, 1 - i)
@@ -578,7 +575,7 @@ def test_shared_encoding_is_one_for_all_layers(name, contextual, assert_close):
     create(spec, 2, contextual_positions=contextual)
     for spec in (f'{name}(shared=True)', name)
   )
-  params = params_of(shared)
+  params = helpers.params_of(shared)
   copied = {k: v for k, v in params.items() if k != 'encoding'}
   for i in range(2):
     layer = dict(copied[f'layer_{i}'])
@@ -596,7 +593,7 @@ def test_several_encodings_at_the_root():
   owned = blocks.owned_encodings(config)
   assert list(owned) == ['encoding', 'encoding_1']
   assert [type(e).__name__ for e in owned.values()] == ['Fire', 'KerpleLog']
-  params = params_of(config)
+  params = helpers.params_of(config)
   assert set(params['encoding_1']) == {'p', 'a'}
   assert 'c' in params['encoding']
   for i in range(4):
@@ -605,7 +602,7 @@ def test_several_encodings_at_the_root():
 
 def test_an_input_encoding_counts_once(assert_close):
   once, twice = create('sinusoidal', 2), create('sinusoidal, sinusoidal', 2)
-  params = params_of(once)
+  params = helpers.params_of(once)
   want = logits(once, params, tokens())
   assert_close(logits(twice, params, tokens()), want, 1e-6)
   owned = blocks.owned_encodings(twice)
@@ -613,7 +610,7 @@ def test_an_input_encoding_counts_once(assert_close):
 
 
 def test_shared_means_nothing_where_there_is_no_parameter(assert_close):
-  params = params_of(create('rope'))
+  params = helpers.params_of(create('rope'))
   want = logits(create('rope'), params, tokens())
   assert_close(logits(create('rope(shared=True)'), params, tokens()), want, 0)
 
@@ -621,7 +618,7 @@ def test_shared_means_nothing_where_there_is_no_parameter(assert_close):
 @pytest.mark.parametrize('scan_layers', [False, True])
 def test_dropout(scan_layers):
   config = create('rope', dropout_rate=0.5, scan_layers=scan_layers)
-  model, params = models.DecoderLM(config), params_of(config)
+  model, params = models.DecoderLM(config), helpers.params_of(config)
 
   @jax.jit
   def drop(key):
@@ -655,7 +652,7 @@ def test_layers_drop_differently(scan_layers):
     norm='rms',
     scan_layers=scan_layers,
   )
-  params = dict(params_of(config))
+  params = dict(helpers.params_of(config))
   params.pop('embed')
 
   def adds_one(path, leaf):
@@ -740,7 +737,7 @@ def test_dynamic_rope_goes_by_each_row(scan_layers, assert_close):
     alike = run(config, tokens(), lengths=jnp.tile(lengths[b:][:1], (2, 1)))
     assert_close(together[b], alike[b], 1e-5)
   plain = logits(
-    create('rope', scan_layers=scan_layers), params_of(config), tokens()
+    create('rope', scan_layers=scan_layers), helpers.params_of(config), tokens()
   )
   assert_close(together[:1], plain[:1], 1e-5)
   assert np.abs(together[1] - plain[1]).max() > 1e-3
@@ -761,7 +758,7 @@ def test_dynamic_rope_in_packed_rows(assert_close):
 @pytest.mark.parametrize('encoding', ['fire', 'rope', 'sinusoidal'])
 def test_bfloat16(encoding, assert_close):
   config = create(encoding, dtype='bfloat16')
-  params = params_of(create(encoding))
+  params = helpers.params_of(create(encoding))
   half = logits(config, params, tokens())
   assert half.dtype == jnp.float32
   assert_close(half, logits(create(encoding), params, tokens()), 0.05)
@@ -895,7 +892,7 @@ def test_an_encoding_of_ones_own():
     encodings.register('mine', Mine)
     got = run(create('mine'), tokens())
     np.testing.assert_array_equal(
-      got, logits(create('nope'), params_of(create('mine')), tokens())
+      got, logits(create('nope'), helpers.params_of(create('mine')), tokens())
     )
   finally:
     encodings.ENCODINGS.pop('mine')
@@ -915,7 +912,7 @@ def test_a_window_hides_what_is_far():
 def test_key_heads_are_read_by_groups(assert_close):
   """As heads of their own that are alike."""
   grouped = create('rope', num_layers=1, key_heads=1)
-  params = params_of(grouped)
+  params = helpers.params_of(grouped)
   whole = dict(params['layer_0']['attention'])
   for name in ('key', 'value'):
     kernel = whole[name]['kernel']
@@ -932,7 +929,7 @@ def test_key_heads_are_read_by_groups(assert_close):
 
 def test_an_output_head_of_ones_own(assert_close):
   config = create('alibi', output_size=5)
-  params = params_of(config)
+  params = helpers.params_of(config)
   assert params['head']['output']['kernel'].shape[1] == 5
   y = logits(config, params, tokens())
   assert y.shape == (*tokens().shape, 5)
@@ -970,7 +967,7 @@ def test_an_output_head_of_ones_own(assert_close):
 def test_options_of_other_families(fields, assert_close):
   """Scanned, packed and decoded, they are the same model."""
   config = create('rope, nope', num_layers=4, **fields)
-  params, inputs = params_of(config), tokens()
+  params, inputs = helpers.params_of(config), tokens()
   want = run(config, inputs)
   scanned = dataclasses.replace(
     config, scan_layers=True, remat='full', implementation='blockwise'

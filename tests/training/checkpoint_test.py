@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import functools
 import os
 import pathlib
 import shutil
@@ -51,8 +50,7 @@ def model_state(config):
   """A model of a config, and its first state."""
   model = model_config.ModelConfig(**config.model.to_dict())
   unrolled = dataclasses.replace(model, scan_layers=False)
-  init = functools.partial(stacking.init, unrolled, jax.random.key(0))
-  params = jax.tree.map(jnp.asarray, helpers.random_params(init))
+  params = jax.tree.map(jnp.asarray, helpers.initial(unrolled))
   if model.scan_layers:
     params = stacking.stack(params, model)
   opt_state = jax.jit(optax.adam(1).init)(params)
@@ -69,10 +67,6 @@ def abstract(state):
     ),
     state,
   )
-
-
-def assert_same(got, want):
-  jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
 def write(folder, steps, **options):
@@ -114,7 +108,7 @@ def test_layers_are_unstacked_on_disk(tmp_path, tiny_config):
   scanned, state = model_state(tiny_config)
   checkpoints = checkpoint.Checkpointer(tmp_path, scanned)
   checkpoints.save(state)
-  assert_same(checkpoints.restore(abstract(state)), state)
+  helpers.assert_same(checkpoints.restore(abstract(state)), state)
   checkpoints.close()
   # The same files serve the unrolled model.
   tiny_config.model.scan_layers = False
@@ -122,7 +116,7 @@ def test_layers_are_unstacked_on_disk(tmp_path, tiny_config):
   checkpoints = checkpoint.Checkpointer(tmp_path, model)
   unrolled = checkpoints.restore(abstract(like))
   checkpoints.close()
-  assert_same(unrolled, like)
+  helpers.assert_same(unrolled, like)
   np.testing.assert_array_equal(
     unrolled.params['layer_1']['attention']['encoding']['c'],
     state.params['layers']['block_0']['attention']['encoding']['c'][1],
@@ -140,7 +134,7 @@ def test_a_state_may_be_donated_once_it_is_saved(tmp_path):
   for leaf in jax.tree.leaves(state):
     leaf.delete()
   checkpoints.close()
-  assert_same(read(tmp_path), want)
+  helpers.assert_same(read(tmp_path), want)
 
 
 @pytest.mark.some(2)
@@ -166,13 +160,13 @@ def test_which_checkpoints_stay(tmp_path, options, values, stay, best):
   checkpoints = checkpoint.Checkpointer(tmp_path, None, **options)
   assert checkpoints.best_step() == best
   state = checkpoints.restore(abstract(make_state(0)), step=best)
-  assert_same(state, make_state(best or 7))
+  helpers.assert_same(state, make_state(best or 7))
   checkpoints.close()
 
 
 def test_a_given_step(tmp_path):
   write(tmp_path, (1, 2, 3), keep=3)
-  assert_same(read(tmp_path, step=2), make_state(2))
+  helpers.assert_same(read(tmp_path, step=2), make_state(2))
   with pytest.raises(
     errors.CheckpointError, match='has no step 4; there are: 1, 2, 3'
   ):
@@ -192,7 +186,7 @@ def test_falls_back_to_an_older_checkpoint_and_says_so(tmp_path):
   write(tmp_path, (4, 8))
   spoil(tmp_path, 8)
   warnings = []
-  assert_same(read(tmp_path, warnings.append), make_state(4))
+  helpers.assert_same(read(tmp_path, warnings.append), make_state(4))
   assert len(warnings) == 1 and 'step 8' in warnings[0]
   assert '\n' not in warnings[0]
 
@@ -212,7 +206,7 @@ def test_a_flipped_bit_that_orbax_does_not_see(tmp_path, monkeypatch):
 
   monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', flip)
   warnings = []
-  assert_same(read(tmp_path, warnings.append), make_state(4))
+  helpers.assert_same(read(tmp_path, warnings.append), make_state(4))
   (line,) = warnings
   assert 'step 8: the checksums of params/embed differ' in line
 
@@ -230,7 +224,7 @@ def test_an_array_that_orbax_leaves_out(tmp_path, monkeypatch):
 
   monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', leave_out)
   warnings = []
-  assert_same(read(tmp_path, warnings.append), make_state(4))
+  helpers.assert_same(read(tmp_path, warnings.append), make_state(4))
   assert 'step 8: it lacks params/embed' in warnings[0]
 
 
@@ -331,7 +325,7 @@ def test_another_dtype_is_refused_unless_asked_for(tmp_path):
     read(tmp_path, state=halves)
   cast = read(tmp_path, state=halves, cast=True)
   assert abstract(cast) == abstract(halves)
-  assert_same(cast.params['embed'], halves.params['embed'])
+  helpers.assert_same(cast.params['embed'], halves.params['embed'])
 
 
 @pytest.mark.parametrize(
@@ -373,7 +367,7 @@ def test_weights_alone_are_read(tmp_path, monkeypatch):
 
   monkeypatch.setattr(ocp.PyTreeCheckpointHandler, 'restore', restore)
   weights = make_state(1).weights()
-  assert_same(read(tmp_path, state=weights), weights)
+  helpers.assert_same(read(tmp_path, state=weights), weights)
   assert sorted(read_paths) == ['params/embed', 'step']
   with pytest.raises(errors.CheckpointError, match='params/embed has shape'):
     read(tmp_path, state=make_state(1, width=4).weights())
@@ -410,7 +404,7 @@ def test_other_versions_are_mentioned(tmp_path, monkeypatch):
     patch.setattr(runs, 'versions', lambda: theirs)
     write(tmp_path, (1,))
   warnings = []
-  assert_same(read(tmp_path, warnings.append), make_state(1))
+  helpers.assert_same(read(tmp_path, warnings.append), make_state(1))
   (line,) = warnings
   assert f'jax 0.1.2 (here {jax.__version__})' in line and 'numpy' not in line
 
@@ -523,11 +517,13 @@ def test_a_save_that_fails_later(tmp_path, monkeypatch, capfd, where):
     checkpoints = checkpoint.Checkpointer(tmp_path, None)
   else:
     checkpoints.check()  # Said once.
-  assert_same(checkpoints.restore(abstract(make_state(0))), make_state(2))
+  helpers.assert_same(
+    checkpoints.restore(abstract(make_state(0))), make_state(2)
+  )
   # Once there is room it goes on.
   checkpoints.save(make_state(3))
   checkpoints.close()
-  assert_same(read(tmp_path), make_state(3))
+  helpers.assert_same(read(tmp_path), make_state(3))
   assert 'Traceback' not in capfd.readouterr().err
 
 
@@ -562,7 +558,7 @@ def test_a_save_that_fails_at_once(tmp_path):
   checkpoints.check()
   checkpoints.save(make_state(2), Counted())
   checkpoints.close()
-  assert_same(read(tmp_path), make_state(2))
+  helpers.assert_same(read(tmp_path), make_state(2))
 
 
 def test_no_room_is_seen_before_anything_is_written(tmp_path, monkeypatch):
@@ -582,7 +578,7 @@ def test_no_room_is_seen_before_anything_is_written(tmp_path, monkeypatch):
   assert on_disk(tmp_path) == [1]
   checkpoints.save(make_state(2))
   checkpoints.close()
-  assert_same(read(tmp_path), make_state(2))
+  helpers.assert_same(read(tmp_path), make_state(2))
 
 
 # In a process of its own, as its limits are.
@@ -785,7 +781,7 @@ def test_another_split(tmp_path):
     abstract(jax.device_put(want, alone)),
   ):
     restored = checkpoints.restore(target)
-    assert_same(restored, want)
+    helpers.assert_same(restored, want)
     assert abstract(restored) == target
   checkpoints.close()
 
@@ -902,7 +898,7 @@ def test_a_wide_range_of_dtypes(tmp_path):
   checkpoints.save(state)
   restored = checkpoints.restore(abstract(state))
   checkpoints.close()
-  assert_same(restored, state)
+  helpers.assert_same(restored, state)
   assert checksums.of_tree(restored) == checksums.of_tree(state)
 
 

@@ -18,10 +18,6 @@ from lengen_jax.training import workdir as workdir_lib
 from tests import helpers
 
 
-def assert_same(got, want):
-  jax.tree.map(np.testing.assert_array_equal, got, want)
-
-
 def log(folder):
   lines = (folder / 'metrics.jsonl').read_text().splitlines()
   entries = [json.loads(line) for line in lines]
@@ -47,7 +43,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(
   cut = loop.train(tiny_config, tmp_path / 'cut', corpus=corpus)
   assert log(tmp_path / 'cut') == log(tmp_path / 'whole')
   assert len(log(tmp_path / 'cut')) == tiny_config.train.steps
-  assert_same(cut.state, whole.state)
+  helpers.assert_same(cut.state, whole.state)
 
 
 @pytest.mark.slow
@@ -91,10 +87,10 @@ def test_a_finished_run_is_not_done_again(tmp_path, tiny_config, corpus):
   before = (tmp_path / 'metrics.jsonl').read_text()
   again = loop.train(tiny_config, tmp_path, corpus=corpus)
   assert (tmp_path / 'metrics.jsonl').read_text() == before
-  assert_same(again.state, first.state)
+  helpers.assert_same(again.state, first.state)
   assert again.seconds == pytest.approx(first.seconds, abs=1e-3)
   restored = pretrained.restore(tmp_path)
-  assert_same(restored.state, first.state.weights())
+  helpers.assert_same(restored.state, first.state.weights())
   assert restored.seconds == again.seconds
   assert (tmp_path / 'metrics.jsonl').read_text() == before
 
@@ -107,8 +103,8 @@ def test_no_steps_keep_the_initial_state(tmp_path, tiny_config, corpus):
   restored = pretrained.restore(tmp_path)
   initial = run_lib.Run(tiny_config).init_state()
   for found in (trained, again):
-    assert_same(found.state, initial)
-  assert_same(restored.state, initial.weights())
+    helpers.assert_same(found.state, initial)
+  helpers.assert_same(restored.state, initial.weights())
 
 
 @pytest.mark.one_jax
@@ -266,10 +262,10 @@ def test_a_damaged_last_step_is_trained_and_saved_again(
   for file in last.rglob('d/*'):
     file.write_bytes(b'')
   again = loop.train(tiny_config, tmp_path, corpus=corpus)
-  assert_same(again.state, first.state)
+  helpers.assert_same(again.state, first.state)
   assert len(list((tmp_path / 'unreadable_checkpoints').iterdir())) == 1
   restored = pretrained.restore(tmp_path)
-  assert_same(restored.state, first.state.weights())
+  helpers.assert_same(restored.state, first.state.weights())
 
 
 @pytest.mark.parametrize(

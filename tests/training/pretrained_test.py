@@ -58,13 +58,9 @@ def test_exports_of_runs_that_name_each_other(tmp_path):
   assert export._original(config) is None
 
 
-def assert_same(got, want):
-  jax.tree.map(np.testing.assert_array_equal, got, want)
-
-
 def test_a_run(run):
   found, trained = pretrained.load(run), pretrained.restore(run)
-  assert_same(found.params, stacking.unstack(trained.state.params))
+  helpers.assert_same(found.params, stacking.unstack(trained.state.params))
   leaves = jax.tree.leaves(found.params)
   assert all(isinstance(leaf, np.ndarray) for leaf in leaves)
   assert trained.run.model.scan_layers and not found.model.scan_layers
@@ -80,7 +76,7 @@ def test_an_exported_file(run, tmp_path):
   facts = weights.TrainedOn('bytes_plus_3', 32)
   weights.save(path, known.params, known.model, facts)
   found = pretrained.load(path)
-  assert_same(found.params, known.params)
+  helpers.assert_same(found.params, known.params)
   assert (found.model, found.train_length) == (known.model, 32)
   assert found.create_vocabulary().fingerprint == 'bytes_plus_3'
 
@@ -115,7 +111,7 @@ def test_a_vocabulary_that_is_given():
 
 def test_a_checkpoint_of_transformers(tmp_path):
   found, (params, model) = pretrained.load(LLAMA), hf.load(LLAMA)
-  assert_same(found.params, params)
+  helpers.assert_same(found.params, params)
   assert (found.model, found.positions) == (model, 'standard')
   assert (found.train_length, found.fingerprint) == (32, '')
   assert found.vocabulary is None

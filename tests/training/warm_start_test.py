@@ -36,12 +36,6 @@ def model(encoding, **fields):
   return model_config.ModelConfig(**fields, encoding=encoding)
 
 
-@functools.cache
-def initial(config, seed):
-  init = functools.partial(stacking.init, config, jax.random.key(0))
-  return helpers.random_params(init, seed)
-
-
 @pytest.fixture
 def quick_fits(monkeypatch):
   """Fits of fewer steps, where it does not matter how near they come."""
@@ -51,16 +45,16 @@ def quick_fits(monkeypatch):
 
 def adopt(config, source_config, source=None):
   """Adopts initial parameters of one model; returns theirs, ours and notes."""
-  source = initial(source_config, 1) if source is None else source
+  source = helpers.initial(source_config, 1) if source is None else source
   params, notes = warm_start.adopt(
-    initial(config, 2),
+    helpers.initial(config, 2),
     config,
     source,
     source_config,
     max_length=LENGTH,
     rng=jax.random.key(3),
   )
-  fresh = initial(config, 2)
+  fresh = helpers.initial(config, 2)
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, fresh)
   return source, params, notes
 
@@ -85,7 +79,7 @@ def assert_rest_is_loaded(params, source):
 
 
 def assert_encoding_is_fresh(params, config):
-  fresh = flat(initial(config, 2))
+  fresh = flat(helpers.initial(config, 2))
   params = flat(params)
   assert all(is_same(params[p], fresh[p]) for p in fresh if in_encoding(p))
 
@@ -117,12 +111,12 @@ def test_same_encoding_loads_all(encoding, fields):
 
 def test_nothing_is_in_the_memory_of_the_source():
   config = model('fire')
-  source = jax.tree.map(jnp.array, initial(config, 1))
+  source = jax.tree.map(jnp.array, helpers.initial(config, 1))
   _, params, _ = adopt(config, config, source)
   jax.tree.map(lambda leaf: leaf.delete(), params)
   assert all(not leaf.is_deleted() for leaf in jax.tree.leaves(source))
   shared = model('fire(shared=True)')
-  source = jax.tree.map(jnp.array, initial(shared, 1))
+  source = jax.tree.map(jnp.array, helpers.initial(shared, 1))
   _, params, _ = adopt(config, shared, source)
   layers = [params[f'layer_{i}']['attention']['encoding'] for i in range(2)]
   jax.tree.map(lambda leaf: leaf.delete(), layers[0])
@@ -166,7 +160,11 @@ def test_each_part_of_two_is_loaded(encoding, source_encoding, notes):
   config, source_config = model(encoding), model(source_encoding)
   source, params, found = adopt(config, source_config)
   assert found[1:] == notes
-  fresh, params, source = flat(initial(config, 2)), flat(params), flat(source)
+  fresh, params, source = (
+    flat(helpers.initial(config, 2)),
+    flat(params),
+    flat(source),
+  )
   for path, leaf in params.items():
     assert is_same(leaf, source.get(path, fresh[path]))
 
@@ -398,7 +396,7 @@ def test_logit_scales():
   ]
   for i in range(2):
     path = f'layer_{i}/attention/attention_scale/s'
-    assert is_same(flat(params)[path], flat(initial(fresh, 2))[path])
+    assert is_same(flat(params)[path], flat(helpers.initial(fresh, 2))[path])
   source, params, notes = adopt(fresh, scaled)
   jax.tree.map(np.testing.assert_array_equal, params, source)
   assert notes == ['loaded 25 of 25 arrays']
@@ -434,7 +432,7 @@ def test_lora():
     'loaded 23 of 55 arrays',
     'LoRA of rank 2 initialised',
   ]
-  got, fresh = flat(params), flat(initial(low, 2))
+  got, fresh = flat(params), flat(helpers.initial(low, 2))
   assert all(is_same(got[path], leaf) for path, leaf in flat(source).items())
   assert all(is_same(got[p], fresh[p]) for p in fresh if 'lora' in p)
   # The same LoRA is loaded; another one is merged into the kernels.

@@ -1,7 +1,7 @@
 """Where the kernels place the anchors of FIRE's bias.
 
 FIRE's bias varies with the query's position i as a function of log i, so that
-anchors are i / 4 apart or less, in bands of queries: a row of n tokens has
+anchors are i / 4 apart or less, in ranges of queries: a row of n tokens has
 about log n of them, and tables of n log n numbers per head. `bias_forms` has
 measurements, and why `blockwise` places anchors more densely.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lengen_jax.attention.fused import plan as plans
 
 
-class Band(NamedTuple):
+class QueryRange(NamedTuple):
   """Consecutive queries whose bias is computed in the same way."""
 
   form: str  # 'dense', with a bias per query, or 'anchored'.
@@ -21,23 +21,23 @@ class Band(NamedTuple):
   spacing: int  # Queries from one anchor to the next.
 
 
-def bands(
+def query_ranges(
   length: int, block: int, exact: int, two_sided: bool = False
-) -> list[Band]:
-  """Returns the bands of a row.
+) -> list[QueryRange]:
+  """Returns the ranges of a row.
 
   The first `exact` queries have an exact bias. If `two_sided`, keys after the
   query are visible. Anchors are i / 8 apart instead of i / 4 for queries before
   `plan.BLOCK` and if `two_sided`, where the bias is further from linear. Each
-  band costs compilation time, and memory for its anchors at all of their
+  range costs compilation time, and memory for its anchors at all of their
   distances.
   """
   first = min(exact, length)
-  found = [Band('dense', first, 0, first, 1)]
+  found = [QueryRange('dense', first, 0, first, 1)]
   while first < length:
     end = (2 if plans.BLOCK <= first < 8 * plans.BLOCK else 4) * first
     parts = 8 if two_sided or first < plans.BLOCK else 4
     size, spacing = min(block, first), first // parts
-    found.append(Band('anchored', size, first, min(end, length), spacing))
+    found.append(QueryRange('anchored', size, first, min(end, length), spacing))
     first = end
   return found

@@ -20,7 +20,7 @@ LANES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Static sizes and options of a band of queries."""
+  """Static sizes and options of a range of queries."""
 
   # Form of the bias: 'none', 'keys', 'strip', 'anchored' or 'dense'.
   form: str
@@ -57,12 +57,12 @@ class Plan:
 
   @property
   def length(self) -> int:
-    """Queries of the band."""
+    """Queries of the range."""
     return self.blocks_q * self.block
 
   @property
   def before(self) -> int:
-    """Queries before the band."""
+    """Queries before the range."""
     return self.first * self.block
 
   @property
@@ -99,7 +99,7 @@ class Table(struct.PyTreeNode):
   # By distance, [1 or B, P, H, A, T + 1]: one row of a bias that depends on
   # distance alone, or P groups of the rows of A anchors.
   rows: Any = None
-  # [1 or B, 1, n], interpolation weights of the queries of the band, see
+  # [1 or B, 1, n], interpolation weights of the queries of the range, see
   # `bias_forms.interpolation_weights`; None without anchors.
   weights: Any = None
   # Tiles of one block of queries with all keys, [N, 1 or B, H, b, b].
@@ -114,7 +114,7 @@ class Table(struct.PyTreeNode):
 
 
 class Inputs(struct.PyTreeNode):
-  """Arrays of a call for a band of queries."""
+  """Arrays of a call for a range of queries."""
 
   q: Any  # All queries, [B, Q, H D], Q a multiple of the block.
   k: Any  # [B, K, G D], G key heads, in the dtype of q.
@@ -125,7 +125,7 @@ class Inputs(struct.PyTreeNode):
   k_segment_ids: Any  # int32 [B, 1, K] or None.
   table: Table
   # The rest is for the backward pass.
-  dy: Any = None  # Gradient of the band's output, [B, n, H D].
+  dy: Any = None  # Gradient of the range's output, [B, n, H D].
   lse: Any = None  # Log-sum-exp of each softmax, float32 [B, H, 1, n].
   delta: Any = None  # sum_j p_ij dp_ij, in the gradient of the softmax.
   weights_vary: Any = None  # bool [n], whether `weights` depend on parameters.
@@ -149,7 +149,7 @@ class Inputs(struct.PyTreeNode):
     return self.replace(dy=dy_BxnxHD, lse=lse, delta=delta)
 
   def segment_ids(self, plan: Plan) -> tuple[Array, Array]:
-    """Returns segment ids of queries, and of the keys that the band reads."""
-    # Packed rows are one band.
+    """Returns segment ids of queries, and of the keys that the range reads."""
+    # Packed rows are one range.
     end = plan.blocks_k * plan.block
     return self.q_segment_ids, self.k_segment_ids[..., :end]

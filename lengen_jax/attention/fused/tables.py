@@ -1,6 +1,6 @@
 """Tables that kernels make the bias of tiles from, computed by XLA.
 
-Shapes: b tokens in a block, n queries of the band, T distances of a row, P
+Shapes: b tokens in a block, n queries of the range, T distances of a row, P
 groups of A anchors.
 """
 
@@ -18,7 +18,7 @@ from lengen_jax.attention.fused.plan import LANES, Plan, Table
 def make(
   plan: Plan, bias: encodings.BiasFn | None, call: AttentionCall
 ) -> Table:
-  """Returns the table of a bias for a band of queries of the call."""
+  """Returns the table of a bias for a range of queries of the call."""
   if plan.form == 'none':
     return Table()
   if plan.form == 'keys':
@@ -58,12 +58,12 @@ def _anchored(
 
 
 def _first_positions(plan: Plan, call: AttentionCall) -> Array:
-  """Returns the position of the band's first query in each row."""
+  """Returns the position of the range's first query in each row."""
   return jnp.atleast_2d(call.queries.positions)[:, 0] + plan.before
 
 
 def _weights(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Array:
-  """Returns interpolation weights of the band's queries, `[1 or B, n]`."""
+  """Returns interpolation weights of the range's queries, `[1 or B, n]`."""
   first_B = _first_positions(plan, call)
   index = jnp.arange(plan.length)
   return bias_forms.interpolation_weights(bias, first_B, index, plan.spacing)

@@ -44,7 +44,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
 
 
 def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
-  """Returns gradients of the band's queries, and of the table."""
+  """Returns gradients of the range's queries, and of the table."""
   n, q, table = tile_size(plan), inputs.q, inputs.table
   outputs = {'dq': _tokens(plan, q, plan.length, n)}
   if plan.form == 'anchored':
@@ -64,7 +64,7 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
 
 
 def key_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Array, None]:
-  """Returns gradients of the keys and values that the band reads.
+  """Returns gradients of the keys and values that the range reads.
 
   The third result, the gradient of a bias per key, is None: these kernels do
   not support one.

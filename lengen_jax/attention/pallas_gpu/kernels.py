@@ -30,8 +30,8 @@ Step = Callable[[bool, Array, Any], Any]
 class Program:
   """The plan and references of a program; None where a call has none.
 
-  Query indices are relative to the band's first query, except in q. Shapes: n
-  queries of the band, t queries or keys in a tile, h heads and R rows in a
+  Query indices are relative to the range's first query, except in q. Shapes: n
+  queries of the range, t queries or keys in a tile, h heads and R rows in a
   program; an axis of size 1 is absent.
   """
 
@@ -62,7 +62,7 @@ class Program:
 
   @property
   def first_query(self) -> Array:
-    """Index of the band's first query among the keys."""
+    """Index of the range's first query among the keys."""
     return self.plan.before + self.offset[0]
 
   def over_keys(
@@ -354,7 +354,7 @@ def _bias(
   """Returns the bias of pairs, and the next anchor's minus this anchor's.
 
   Both are divided by ln 2 and have the shape of `q - k`, where q and k are the
-  index of queries in the band and of keys, `[n, 1]` and `[1, n]` or the
+  index of queries in the range and of keys, `[n, 1]` and `[1, n]` or the
   reverse; without anchors the latter is None.
   """
   plan = p.plan

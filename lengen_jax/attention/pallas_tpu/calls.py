@@ -48,7 +48,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Array, Array]:
 
 
 def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
-  """Returns gradients of the band's queries, and of the table."""
+  """Returns gradients of the range's queries, and of the table."""
   q, table = inputs.q, inputs.table
   plan = plans.with_rows(plans.fitting(plan), plans.QUERIES, q.shape[0])
   grid = _Grid(plan, inputs, True)
@@ -88,7 +88,7 @@ def query_gradients(plan: Plan, inputs: Inputs) -> tuple[Array, Table]:
 def key_gradients(
   plan: Plan, inputs: Inputs
 ) -> tuple[Array, Array, Array | None]:
-  """Returns gradients of the keys and values that the band reads.
+  """Returns gradients of the keys and values that the range reads.
 
   The third result is that of a bias per key, float32 `[B, H, 1, K]`.
   """

@@ -5,9 +5,9 @@ al., 2019 (https://arxiv.org/abs/1905.00537). Li et al., 2023 (FIRE,
 https://arxiv.org/abs/2310.04418, Table 13) report 15 of the tasks: accuracy,
 also for CoLA, and exact match for MultiRC and ReCoRD.
 
-Predictions and targets are arrays `[rows]`: class ids, or numbers in STS-B. A
-prediction that is not a class, such as -1 for generated text that matches no
-label, is always wrong.
+Predictions and targets are arrays `[rows]` of class ids. A prediction that is
+not a class, such as -1 for generated text that matches no label, is always
+wrong. There is no STS-B, whose targets are numbers.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -87,24 +87,6 @@ def matthews(predictions: ArrayLike, targets: ArrayLike) -> float:
   return 100 * float(covariance / math.sqrt(math.prod(variances)))
 
 
-def pearson(predictions: ArrayLike, targets: ArrayLike) -> float:
-  """Returns Pearson's correlation, percent; 0 if one of them is constant."""
-  arrays = _numbers(predictions, targets)
-  # The rounded mean of equal numbers may differ from them.
-  if any(np.ptp(array) == 0 for array in arrays):
-    return 0.0
-  x, y = [array - array.mean() for array in arrays]
-  correlation = x @ y / math.sqrt(x @ x) / math.sqrt(y @ y)
-  return 100 * float(np.clip(correlation, -1, 1))
-
-
-def spearman(predictions: ArrayLike, targets: ArrayLike) -> float:
-  """Returns Spearman's correlation, percent; 0 if one of them is constant."""
-  from scipy import stats
-
-  return pearson(*map(stats.rankdata, _numbers(predictions, targets)))
-
-
 def question_match(
   predictions: ArrayLike, targets: ArrayLike, questions: Sequence[Hashable]
 ) -> float:
@@ -137,15 +119,12 @@ TASKS: dict[str, dict[str, Callable[..., float]]] = {
   'record': {'exact_match': scrolls.exact_match, 'f1': scrolls.f1},
   'rte': _ACCURACY,
   'sst2': _ACCURACY,
-  'stsb': {'pearson': pearson, 'spearman': spearman},
   'wic': _ACCURACY,
   'wnli': _ACCURACY,
   'wsc': _ACCURACY,
 }
 # Tasks in Table 13 of the FIRE paper; `mnli` is the matched split.
-FIRE_TASKS = tuple(
-  task for task in TASKS if task not in ('mnli_mismatched', 'stsb')
-)
+FIRE_TASKS = tuple(task for task in TASKS if task != 'mnli_mismatched')
 
 
 def evaluate(
@@ -183,7 +162,7 @@ def evaluate(
   return {**scores, 'score': next(iter(scores.values()))}
 
 
-def _arrays(
+def _classes(
   predictions: ArrayLike, targets: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
   metrics.check_rows(predictions=predictions, targets=targets)
@@ -194,23 +173,9 @@ def _arrays(
       'predictions and targets must have one value per row, got shapes '
       f'{predictions.shape} and {targets.shape}'
     )
-  return predictions, targets
-
-
-def _classes(
-  predictions: ArrayLike, targets: ArrayLike
-) -> tuple[np.ndarray, np.ndarray]:
-  predictions, targets = _arrays(predictions, targets)
   if np.issubdtype(targets.dtype, np.number) and (targets < 0).any():
     raise errors.MetricError(
       f'a target is {targets.min()}: the labels of test splits are not '
       'public; use validation'
     )
   return predictions, targets
-
-
-def _numbers(predictions: ArrayLike, targets: ArrayLike) -> list[np.ndarray]:
-  arrays = [c.astype(np.float64) for c in _arrays(predictions, targets)]
-  if not np.isfinite(arrays).all():
-    raise errors.MetricError('a correlation requires finite numbers')
-  return arrays

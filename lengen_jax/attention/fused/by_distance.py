@@ -1,8 +1,8 @@
-"""Attention in kernels for a band of queries, without a bias per pair.
+"""Attention in kernels for a range of queries, without a bias per pair.
 
-A *band* (`anchors.Band`) is a run of consecutive queries whose bias is computed
+A *range* (`anchors.QueryRange`) has consecutive queries whose bias is computed
 in the same way: all queries of a call or, for an anchored bias, those with
-anchors of one spacing. The kernels are called once for each band.
+anchors of one spacing. The kernels are called once for each range.
 
 The kernels make the bias of a tile from a table of rows by distance, or from
 positions of keys. The gradient of the table is the gradient of the tile, summed
@@ -27,7 +27,7 @@ from lengen_jax.positions import PerHead
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def attend(chip: types.ModuleType, plan: Plan, call: AttentionCall) -> Array:
-  """Returns attention of the band's queries, `[B, n, H D]`."""
+  """Returns attention of the range's queries, `[B, n, H D]`."""
   return _forward(chip, plan, call)[0]
 
 
