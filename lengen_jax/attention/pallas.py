@@ -4,8 +4,8 @@ The algorithm is that of `blockwise`, a tile of pairs at a time, but a tile's
 logits never leave the chip. Kernels compute the bias of a tile from a table by
 distance (`fused.by_distance`, `fused.tables`): one row for a
 translation-invariant bias, rows of two neighbouring anchors and a weight per
-query for FIRE (`fused.anchors`). XLA computes any other bias, some tiles at a time
-(`fused.dense`).
+query for FIRE (`fused.anchors`). XLA computes any other bias, some tiles at a
+time (`fused.dense`).
 
 `pallas_tpu` and `pallas_gpu` hold the kernels; on a CPU those for TPUs are
 interpreted. A logit scale is multiplied into the queries, in their dtype.
@@ -102,9 +102,9 @@ def attend(call: AttentionCall) -> Array:
 def row(bias: encodings.BiasFn, i: int, distances_N: Array) -> Array:
   """Returns the bias of query i at position i as kernels do, `[H, N]`."""
   exact = CHIPS[partitioning.platform()].plan.EXACT
-  queries = anchors.query_ranges(i + 1, plans.BLOCK, exact, bias.bidirectional)[
-    -1
-  ]
+  *_, queries = anchors.query_ranges(
+    i + 1, plans.BLOCK, exact, bias.bidirectional
+  )
   if queries.form == 'dense':
     return bias.rows(jnp.array([i]), distances_N)[0]
   index = i - queries.first
