@@ -41,12 +41,17 @@ def is_added(path: Path) -> bool:
   return in_encoding or in_option or path[-1] in LORA
 
 
+def added(params: Params) -> Params:
+  """Returns the added parameters."""
+  return _select(params, is_added)
+
+
 def trained(params: Params) -> Params:
   """Returns the parameters that training updates."""
   flat = traverse_util.flatten_dict(params)
   if not any(path[-1] in LORA for path in flat):
     return params
-  return _select(params, is_added)
+  return added(params)
 
 
 def low(params: Params) -> Params:

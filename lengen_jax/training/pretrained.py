@@ -166,7 +166,7 @@ def load(path: PathLike, step: int | str | None = None) -> Pretrained:
   return Pretrained(
     path,
     # A run may keep them in bfloat16.
-    jax.tree.map(lambda leaf: leaf.astype(np.float32), params),
+    jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params),
     dataclasses.replace(trained.run.model, scan_layers=False),
     positions=trained.run.config.positions,
     vocabulary=trained.run.data.vocabulary,

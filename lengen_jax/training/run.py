@@ -17,7 +17,14 @@ from lengen_jax.attention import checks
 from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
 from lengen_jax.models import objective, stacking
-from lengen_jax.training import checksums, optimizer, runs, sharding, warm_start
+from lengen_jax.training import (
+  checksums,
+  groups,
+  optimizer,
+  runs,
+  sharding,
+  warm_start,
+)
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import metrics as metrics_lib
 from lengen_jax.training import state as state_lib
@@ -215,12 +222,13 @@ class Run:
   def init_state(self) -> state_lib.TrainState:
     """Returns the initial state, created sharded over the mesh."""
     return jax.jit(
-      lambda: self._init(self._init_params()), out_shardings=self.shardings
+      lambda: self._init(self._init_params(self.model)),
+      out_shardings=self.shardings,
     )()
 
-  def _init_params(self) -> Params:
-    """Returns the initial parameters, float32."""
-    return stacking.init(self.model, jax.random.key(self.config.seed))
+  def _init_params(self, model: model_config.ModelConfig) -> Params:
+    """Returns initial parameters, float32."""
+    return stacking.init(model, jax.random.key(self.config.seed))
 
   def adopt(
     self,
@@ -236,19 +244,19 @@ class Run:
     Raises:
       errors.CheckpointError: the models differ in more than their encodings.
     """
-    sharded = self.shardings.params
-    initial = jax.jit(self._init_params, out_shardings=sharded)()
+    unrolled = dataclasses.replace(self.model, scan_layers=False)
+    initial, _ = stacking.abstract(unrolled)
+    added = jax.jit(lambda: groups.added(self._init_params(unrolled)))()
     # On the host, since the meshes of the two runs may differ.
     params, notes = warm_start.adopt(
-      on_host(initial),
+      groups.merged(initial, jax.device_get(added)),
       self.model,
       on_host(source_params),
       source_model,
       max_length=max(self.config.data.train_length, source_length),
       rng=jax.random.fold_in(jax.random.key(self.config.seed), 1),
     )
-    init = jax.jit(self._init, out_shardings=self.shardings)
-    return init(jax.device_put(params, sharded)), notes
+    return state_lib.place(params, self.abstract_state, self.tx), notes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from flax import struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from lengen_jax.models import objective, stacking
@@ -79,6 +80,40 @@ def init(
   return RoundedState(
     params=groups.rounded(params), master=groups.low(trained), **common
   )
+
+
+def place(
+  params: Params, abstract_state: State, tx: optax.GradientTransformation
+) -> State:
+  """Returns the initial state for float32 parameters on the host.
+
+  Arrays are placed one by one, in the dtypes that they have in the state, so
+  that the devices hold no more than the state.
+
+  Args:
+    params: numpy arrays, equal in all processes.
+    abstract_state: see `abstract`.
+    tx: the optimizer.
+  """
+
+  def put(like: jax.ShapeDtypeStruct, leaf: Any) -> jax.Array:
+    return jax.device_put(np.asarray(leaf, like.dtype), like.sharding)
+
+  values = {'step': np.int32(0), 'params': params}
+  if isinstance(abstract_state, RoundedState):
+    values['master'] = groups.low(groups.trained(params))
+  placed = {
+    name: jax.tree.map(put, getattr(abstract_state, name), value)
+    for name, value in values.items()
+  }
+  state = abstract_state.replace(**placed, opt_state=None)
+  opt_state = jax.jit(
+    lambda state: tx.init(state.trained()),
+    out_shardings=jax.tree.map(
+      lambda leaf: leaf.sharding, abstract_state.opt_state
+    ),
+  )(state)
+  return state.replace(opt_state=opt_state)
 
 
 def abstract(

@@ -68,7 +68,8 @@ def adopt(
   keep their values in `params`.
 
   Args:
-    params: initial parameters of the model.
+    params: initial parameters of the model; those of the base may be
+      ShapeDtypeStructs, since all of them are loaded.
     config: its ModelConfig.
     source_params: parameters of the trained model, layers stacked or not.
     source_config: its ModelConfig.
@@ -76,9 +77,10 @@ def adopt(
     rng: key of `jax.random`, for fitting.
 
   Returns:
-    (params, notes): new parameters with the structure of `params`, and lines
+    (params, notes): new parameters, layers stacked as `config` says, and lines
     that list what was loaded, fitted, initialised and ignored, and how else the
-    models differ.
+    models differ. Arrays that are loaded and not stacked are those of the
+    source.
 
   Raises:
     errors.CheckpointError: an array of the base differs in shape or is missing
@@ -138,9 +140,7 @@ def adopt(
     if getattr(config, field) != getattr(source_config, field)
   ]
   adopted = traverse_util.unflatten_dict(
-    # Copies on the host stay there: the whole may not fit on one device.
-    {path: taken.get(path, leaf).copy() for path, leaf in new.items()},
-    sep='/',
+    {path: taken.get(path, leaf) for path, leaf in new.items()}, sep='/'
   )
   if config.scan_layers:
     adopted = stacking.stack(adopted, config)

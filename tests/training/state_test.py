@@ -11,6 +11,8 @@ from lengen_jax.data import windows
 from lengen_jax.models import objective
 from lengen_jax.training import groups
 from lengen_jax.training import run as run_lib
+from lengen_jax.training import state as state_lib
+from tests import helpers
 
 
 def batch_of(rows, length=16):
@@ -20,6 +22,34 @@ def batch_of(rows, length=16):
 
 def stepper(run, *, packed=False):
   return jax.jit(run.step_fn(packed=packed))
+
+
+@pytest.mark.parametrize(
+  'param_dtype, lora_rank, scan_layers',
+  [('float32', None, False), ('bfloat16', None, True), ('bfloat16', 2, False)],
+)
+def test_place(tiny_config, monkeypatch, param_dtype, lora_rank, scan_layers):
+  """It has the values of `init`, and transfers the bytes of the state."""
+  tiny_config.train.param_dtype = param_dtype
+  tiny_config.model.update(lora_rank=lora_rank, scan_layers=scan_layers)
+  run = run_lib.Run(tiny_config)
+  params, put, sent = helpers.initial(run.model), jax.device_put, []
+
+  def counted(leaf, sharding):
+    sent.append(leaf.nbytes)
+    return put(leaf, sharding)
+
+  want = state_lib.init(params, run.tx, param_dtype)
+  with monkeypatch.context() as patch:
+    patch.setattr(jax, 'device_put', counted)
+    state = state_lib.place(params, run.abstract_state, run.tx)
+  helpers.assert_same(state, want)
+  for leaf, like in zip(
+    jax.tree.leaves(state), jax.tree.leaves(run.abstract_state), strict=True
+  ):
+    assert (leaf.dtype, leaf.sharding) == (like.dtype, like.sharding)
+  held = jax.tree.leaves(state.replace(opt_state=None))
+  assert sum(sent) == sum(leaf.nbytes for leaf in held)
 
 
 def test_weights_choose_what_is_learned(tiny_config):
