@@ -103,6 +103,8 @@ class Checkpointer:
     self._versions = runs.versions()
     self._saving: int | None = None
     self._unreadable: list[int] = []
+    # The durable step, in a tuple; None if it has to be listed.
+    self._durable: tuple[int | None] | None = None
     self._values: dict[int, float | None] = {}
     self._manager = _manager(
       self._folder, keep, keep_every, keep_steps, self._best
@@ -205,8 +207,14 @@ class Checkpointer:
       self._manager.close()
 
   def durable_step(self) -> int | None:
-    """Returns the newest step with a complete checkpoint, or None."""
-    return max(self._steps(), default=None)
+    """Returns the newest step with a complete checkpoint, or None.
+
+    Files are listed while a save is in progress, and once after it: training
+    logs this number every few steps, and an object store is slow.
+    """
+    if self._saving is not None or self._durable is None:
+      self._durable = (max(self._steps(), default=None),)
+    return self._durable[0]
 
   def best_step(self) -> int | None:
     """Returns the step on disk with the best value, or None."""
@@ -251,7 +259,7 @@ class Checkpointer:
         newest has another model, or `step` is missing or damaged.
     """
     self._finish()
-    self._unreadable = []
+    self._unreadable, self._durable = [], None
     existing = multihost.broadcast(sorted(self._steps(), reverse=True))
     if step is not None and step not in existing:
       raise errors.CheckpointError(
@@ -369,6 +377,7 @@ class Checkpointer:
     if self._saving is None:
       return
     step, self._saving = self._saving, None
+    self._durable = None
     try:
       self._manager.wait_until_finished()
     except Exception as error:  # Orbax raises many types for a full disk.

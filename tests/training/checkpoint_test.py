@@ -475,6 +475,21 @@ def test_what_is_begun_is_not_durable(tmp_path, monkeypatch):
   assert checkpoints.best_step() == 2
 
 
+def test_the_durable_step_is_listed_once(tmp_path, monkeypatch):
+  checkpoints = checkpoint.Checkpointer(tmp_path, None)
+  checkpoints.save(make_state(1))
+  wait_for(lambda: checkpoints.durable_step() == 1)
+  listed, steps = [], checkpoint.steps
+  monkeypatch.setattr(
+    checkpoint, 'steps', lambda folder: listed.append(1) or steps(folder)
+  )
+  checkpoints.rate(1, 0.5)
+  listed.clear()
+  assert [checkpoints.durable_step() for _ in range(3)] == [1] * 3
+  assert len(listed) == 1
+  checkpoints.close()
+
+
 def wait_for(condition):
   end = time.monotonic() + 30
   while not condition():
@@ -617,7 +632,7 @@ FULL = """
     print(error)
   assert checkpoint_test.on_disk(folder) == [1]
   assert checkpoints.durable_step() == 1
-  checkpoint_test.assert_same(
+  checkpoint_test.helpers.assert_same(
     checkpoints.restore(like), checkpoint_test.make_state(1, wide)
   )
   if how == 'limited':
@@ -626,7 +641,7 @@ FULL = """
     shutil.rmtree(folder / 'checkpoints' / '1')
   save(2)
   checkpoints.close()
-  checkpoint_test.assert_same(
+  checkpoint_test.helpers.assert_same(
     checkpoints.restore(like), checkpoint_test.make_state(2, wide)
   )
 """
@@ -803,7 +818,7 @@ def test_another_mesh(tmp_path):
     for shape in ((2, 2), (1, 8), (4, 1)):
       target = like(*shape)
       restored = checkpoints.restore(target)
-      checkpoint_test.assert_same(restored, state)
+      checkpoint_test.helpers.assert_same(restored, state)
       assert checkpoint_test.abstract(restored) == target
     checkpoints.close()
     assert 'params/layer_3/mlp/up/kernel' in checkpoints.record(0)['state']
