@@ -15,10 +15,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from lengen_jax import errors
-from lengen_jax.evaluation import batching
+from lengen_jax.evaluation import batching, weights
 from lengen_jax.evaluation import config as eval_config
 from lengen_jax.models import cache as cache_lib
-from lengen_jax.models import stacking, transformer
+from lengen_jax.models import transformer
 from lengen_jax.models.assign import assign
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme, tokens
@@ -126,7 +126,7 @@ class Generator:
     lengths = np.array([len(one) - 1 for one in inputs], int)
     roles = self._checked_roles(roles, lengths + self.max_new)
     written: list[Any] = [None] * len(inputs)
-    params = self._decoding_params(params)
+    params = weights.place(params, self.config, self.layout.whole)
     done = 0
     for width, numbers, filled in batching.by_width(
       self.config,
@@ -224,25 +224,6 @@ class Generator:
   def _by_row(self) -> NamedSharding:
     mesh = self.layout.mesh
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def _decoding_params(self, params: Params) -> Params:
-    """Returns unstacked parameters, the layers' kernels in the model's dtype.
-
-    The layers convert them, and would do so for each token. Encodings and
-    contextual positions compute in float32.
-    """
-
-    def convert(path: Any, leaf: Array) -> Array:
-      names = [entry.key for entry in path]
-      in_layer = {'attention', 'mlp'} & {*names}
-      # The router of experts computes in float32, too.
-      in_float32 = {'encoding', 'positions', 'router'} & {*names}
-      is_kernel = in_layer and names[-1] == 'kernel' and not in_float32
-      return leaf.astype(self.config.dtype) if is_kernel else leaf
-
-    params = jax.tree_util.tree_map_with_path(convert, stacking.unstack(params))
-    return jax.lax.with_sharding_constraint(params, self.layout.whole)
 
   @functools.partial(jax.jit, static_argnums=0)
   def _write(

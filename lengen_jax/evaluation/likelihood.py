@@ -14,7 +14,7 @@ import numpy as np
 
 from lengen_jax import errors
 from lengen_jax.data import windows
-from lengen_jax.evaluation import batching
+from lengen_jax.evaluation import batching, weights
 from lengen_jax.models import objective, transformer
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.positions import PositionScheme
@@ -108,7 +108,7 @@ class Scorer:
     rows = [self._checked(i, request) for i, request in enumerate(requests)]
     scores = [Score(0.0, True)] * len(rows)
     some = [i for i, one in enumerate(requests) if len(one.continuation)]
-    params = jax.device_put(params, self.layout.whole)
+    params = weights.place(params, self.config, self.layout.whole)
     # Rows with draws of their own are computed one at a time.
     scheme = self.scheme
     alone = scheme.draws(train=False) and not scheme.same_rows
@@ -163,7 +163,7 @@ class Scorer:
     self, params: Params, batch: Mapping[str, Array], rng: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
     """Returns the log-probability and whether it is greedy, of each row."""
-    config = self.config
+    config = dataclasses.replace(self.config, scan_layers=False)
     x_BxLxE = objective.apply(
       config,
       self.scheme,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import errors, positions
-from lengen_jax.evaluation import generation
+from lengen_jax.evaluation import generation, weights
 from lengen_jax.evaluation.config import EvalConfig
 from lengen_jax.models import ModelConfig, presets, stacking, transformer
 from lengen_jax.training import config as training_config
@@ -147,24 +147,37 @@ def test_kernels_are_converted_once(scan_layers, monkeypatch):
   config, params = model(
     'fire', dtype='bfloat16', scan_layers=scan_layers, num_layers=2
   )
-  found = generator(config)
-  layer = found._decoding_params(params)['layer_1']
+  layer = weights.place(params, config, layout(1).whole)['layer_1']
   assert layer['attention']['query']['kernel'].dtype == jnp.bfloat16
   assert layer['mlp']['up']['kernel'].dtype == jnp.bfloat16
   fire = jax.tree.leaves(layer['attention']['encoding'])
   assert {leaf.dtype.name for leaf in fire} == {'float32'}
-  got = found.run(params, prompts())
-  monkeypatch.setattr(
-    generation.Generator, '_decoding_params', lambda _, p: stacking.unstack(p)
-  )
+  got = generator(config).run(params, prompts())
+  monkeypatch.setattr(weights, 'place', lambda p, *_: stacking.unstack(p))
   assert_same(got, generator(config).run(params, prompts()))
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_numpy_arrays_are_converted_on_the_host(monkeypatch, scan_layers):
+  config, params = model('fire', dtype='bfloat16', scan_layers=scan_layers)
+  whole = layout(1).whole
+  want = weights.place(jax.tree.map(jnp.asarray, params), config, whole)
+  sent, put = [], jax.device_put
+  monkeypatch.setattr(
+    jax, 'device_put', lambda x, where: sent.append(x) or put(x, where)
+  )
+  got = weights.place(jax.device_get(params), config, whole)
+  helpers.assert_same(got, want)
+  (tree,) = sent
+  dtypes = [leaf.dtype for leaf in jax.tree.leaves(want)]
+  assert [leaf.dtype for leaf in jax.tree.leaves(tree)] == dtypes
 
 
 def test_the_router_stays_float32():
   config, params = model(
     dtype='bfloat16', num_experts=2, activation='swiglu', mlp_bias=True
   )
-  found = generator(config)._decoding_params(params)['layer_0']
+  found = weights.place(params, config, layout(1).whole)['layer_0']
   assert found['mlp']['router']['kernel'].dtype == jnp.float32
   assert found['attention']['query']['kernel'].dtype == jnp.bfloat16
 
@@ -173,7 +186,8 @@ def test_the_router_stays_float32():
 def test_contextual_positions_stay_float32(scheme):
   """They add up: errors of their kernels grow along a text."""
   config, params = model(dtype='bfloat16', contextual_positions=scheme)
-  found = generator(config)._decoding_params(params)['layer_0']['attention']
+  found = weights.place(params, config, layout(1).whole)
+  found = found['layer_0']['attention']
   kernels = jax.tree.leaves(found['positions'])
   assert {leaf.dtype.name for leaf in kernels} == {'float32'}
   assert found['query']['kernel'].dtype == jnp.bfloat16
