@@ -93,6 +93,7 @@ class Generator:
     report: Callable[[int, int], None] = lambda done, steps: None,
     *,
     roles: Sequence[np.ndarray] | None = None,
+    stop_ids: Sequence[int] = (),
   ) -> list[np.ndarray]:
     """Returns the tokens that the model generates after each prompt.
 
@@ -107,10 +108,12 @@ class Generator:
       roles: for schemes that need them, the roles of the inputs of each row,
         int32 `[R, planned length]`: of its prompt, and of the tokens that are
         expected after it; -1 for a token without a role.
+      stop_ids: other tokens that end an output.
 
     Returns:
       An int32 array per prompt: token ids up to the first `end_id`, which is
-      excluded; at most `max_new`.
+      excluded, or the first of `stop_ids`, which is included; at most
+      `max_new`.
 
     Raises:
       errors.ConfigError: a prompt is not an array of ids in the vocabulary, or
@@ -127,6 +130,8 @@ class Generator:
     roles = self._checked_roles(roles, lengths + self.max_new)
     written: list[Any] = [None] * len(inputs)
     params = weights.place(params, self.config, self.layout.whole)
+    is_stop_V = np.zeros(self.config.vocab_size, bool)
+    is_stop_V[list(stop_ids)] = True
     done = 0
     for width, numbers, filled in batching.by_width(
       self.config,
@@ -148,7 +153,7 @@ class Generator:
           [roles[number] for number in filled], width + self.max_new
         )
       batch = jax.device_put(batch, self._by_row)
-      ids, steps, finite = jax.device_get(self._write(params, batch))
+      ids, steps, finite = jax.device_get(self._write(params, is_stop_V, batch))
       report(done, int(steps.max()))
       if not finite.all():
         raise errors.MetricError(
@@ -156,8 +161,11 @@ class Generator:
           'is meaningless'
         )
       for number, row in zip(numbers, ids, strict=False):
-        ended = np.flatnonzero(row == self.end_id)
-        written[number] = row[: ended[0]] if len(ended) else row
+        is_end = row == self.end_id
+        ends = np.flatnonzero(is_end | is_stop_V[row])
+        if len(ends):
+          row = row[: ends[0] + (not is_end[ends[0]])]
+        written[number] = row
     return written
 
   def _inputs(self, number: int, prompt: np.ndarray) -> np.ndarray:
@@ -227,29 +235,30 @@ class Generator:
 
   @functools.partial(jax.jit, static_argnums=0)
   def _write(
-    self, params: Params, batch: Mapping[str, Array]
+    self, params: Params, is_stop_V: Array, batch: Mapping[str, Array]
   ) -> tuple[Array, Array, Array]:
     """Returns the results of `_write_rows`, run on each device for its rows."""
     written = jax.shard_map(
       self._write_rows,
       mesh=self.layout.mesh,
-      in_specs=(PartitionSpec(), self._by_row.spec),
+      in_specs=(PartitionSpec(), PartitionSpec(), self._by_row.spec),
       out_specs=self._by_row.spec,
       check_vma=False,
-    )(params, batch)
+    )(params, is_stop_V, batch)
     return jax.lax.with_sharding_constraint(written, self.layout.whole)
 
   def _write_rows(
-    self, params: Params, batch: Mapping[str, Array]
+    self, params: Params, is_stop_V: Array, batch: Mapping[str, Array]
   ) -> tuple[Array, Array, Array]:
     """Generates tokens; reads all tokens of a prompt but the last in one call.
 
     `batch` has 'tokens' `[B, W + 1]` (first input, prompt and padding),
     'lengths' `[B]` of the prompts, 'numbers' `[B]`, the prompts' indices, and
-    'roles' `[B, R, P]`, if the scheme needs them.
+    'roles' `[B, R, P]`, if the scheme needs them. `is_stop_V` says which tokens
+    end an output, as `end_id` does.
 
     Returns:
-      Token ids, int32 `[B, N]`, arbitrary after an `end_id`; decoding steps,
+      Token ids, int32 `[B, N]`, arbitrary after the end; decoding steps,
       int32 `[1]`; and whether the logits of all unfinished rows were finite,
       bool `[1]`.
     """
@@ -292,7 +301,7 @@ class Generator:
       finite &= jnp.all(ended_B | jnp.isfinite(logits_BxV).all(-1))
       token_B = jax.vmap(choose, (0, 0, None))(logits_BxV, rng_B, step)
       ids_BxN = ids_BxN.at[:, step].set(token_B)
-      ended_B |= token_B == self.end_id
+      ended_B |= (token_B == self.end_id) | is_stop_V[token_B]
       return step + 1, token_B, ended_B, finite, ids_BxN, cache
 
     first = (

@@ -16,6 +16,7 @@ From Python:
 
 import collections
 from collections.abc import Sequence
+import functools
 import sys
 from typing import Any
 
@@ -193,13 +194,11 @@ class Lengen(model_api.TemplateLM):
       errors.LengthError: `max_gen_toks` leaves no room for a context.
     """
     groups = collections.defaultdict(list)
-    stops = []
     for number, request in enumerate(requests):
       options, until = _options(request.args[1], self.max_length)
-      groups[tuple(options.items())].append(number)
-      stops.append(until)
+      groups[tuple(options.items()), tuple(until)].append(number)
     texts = [''] * len(requests)
-    for options, numbers in groups.items():
+    for (options, until), numbers in groups.items():
       generator = generation.Generator(
         self._trained.model,
         self._scheme,
@@ -215,12 +214,28 @@ class Lengen(model_api.TemplateLM):
           self._trained.params,
           [np.array(prompt[-most:]) for prompt in prompts],
           report=lambda done, _: bar.update(done),  # noqa: B023
+          stop_ids=self._stop_ids(until),
         )
       for number, ids in zip(numbers, written, strict=True):
         texts[number] = harness.postprocess_generated_text(
-          self._vocabulary.decode(ids, special=False), stops[number], None
+          self._vocabulary.decode(ids, special=False), [*until], None
         )
     return texts
+
+  def _stop_ids(self, until: Sequence[str]) -> list[int]:
+    """Returns the tokens whose text contains a string of `until`."""
+    # The harness ignores empty strings.
+    until = [string for string in until if string]
+    texts = enumerate(self._texts if until else ())
+    return [
+      number for number, text in texts if any(map(text.__contains__, until))
+    ]
+
+  @functools.cached_property
+  def _texts(self) -> list[str]:
+    """The text of each token."""
+    size = min(self._vocabulary.size, self._trained.model.vocab_size)
+    return [self._vocabulary.decode([i], special=False) for i in range(size)]
 
   def _encode_pair(
     self, context: str, continuation: str

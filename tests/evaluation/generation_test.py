@@ -193,6 +193,23 @@ def test_contextual_positions_stay_float32(scheme):
   assert found['query']['kernel'].dtype == jnp.bfloat16
 
 
+def test_stop_ids():
+  config, params = model()
+  (whole,) = written(config, params, lengths=(5,))
+  counted = []
+  for at, stop_ids in ((0, [whole[0]]), (2, [whole[2], 255])):
+    (got,) = generator(config).run(
+      params,
+      prompts((5,)),
+      lambda done, steps: counted.append(steps),
+      stop_ids=stop_ids,
+    )
+    # The first token that ends an output is part of it.
+    assert at == [*whole].index(whole[at])
+    np.testing.assert_array_equal(got, whole[: at + 1])
+  assert counted == [1, 3]
+
+
 def test_samples_have_the_probabilities_of_the_nucleus():
   probabilities = np.array([0.1, 0.4, 0.05, 0.3, 0.15])
   logits = jnp.log(probabilities) + 3

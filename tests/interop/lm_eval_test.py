@@ -174,6 +174,8 @@ def test_texts_end_at_stop_strings(path, model):
   )
   first = whole[2].index(whole[2][-1])
   assert found == [*whole[:2], whole[2][:first]]
+  # Bytes that end the output.
+  assert model._stop_ids(['b', 'zz', '']) == [ord('b')]
 
 
 def test_options_of_generation(path, model):
