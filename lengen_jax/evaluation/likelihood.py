@@ -3,9 +3,11 @@
 Shape suffixes: B rows, L tokens, E width, S scored tokens, V vocab_size.
 """
 
+import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -107,40 +109,47 @@ class Scorer:
     """
     rows = [self._checked(i, request) for i, request in enumerate(requests)]
     scores = [Score(0.0, True)] * len(rows)
-    some = [i for i, one in enumerate(requests) if len(one.continuation)]
     params = weights.place(params, self.config, self.layout.whole)
     # Rows with draws of their own are computed one at a time.
     scheme = self.scheme
     alone = scheme.draws(train=False) and not scheme.same_rows
-    done, parts = len(rows) - len(some), self.layout.row_parts
+    # Requests with the same inputs share a row, as choices of one token do.
+    sharing = collections.defaultdict[Any, list[int]](list)
+    for i, (row, request) in enumerate(zip(rows, requests, strict=True)):
+      if len(request.continuation):
+        sharing[i if alone else row[:-1].tobytes()].append(i)
+    shared = [*sharing.values()]
+    done, parts = len(rows) - sum(map(len, shared)), self.layout.row_parts
     for width, numbers, filled in batching.by_width(
       self.config,
-      [len(rows[i]) - 1 for i in some],
+      [len(rows[first]) - 1 for first, *_ in shared],
       batch_tokens=1 if alone else self.batch_tokens,
       new_tokens=0,
       parts=1 if alone else parts,
     ):
       filled = np.pad(filled, (0, -len(filled) % parts), mode='edge')
-      chosen = [some[i] for i in numbers]
       batch = _batch(
-        [rows[some[i]] for i in filled],
-        [len(requests[some[i]].continuation) for i in filled],
+        [[rows[i] for i in shared[n]] for n in filled],
+        [[len(requests[i].continuation) for i in shared[n]] for n in filled],
         width,
       )
       rng = jax.random.key(self.seed)
-      rng = jax.random.fold_in(rng, chosen[0]) if alone else rng
+      rng = jax.random.fold_in(rng, shared[numbers[0]][0]) if alone else rng
       with self.layout.scope():
         on_mesh = jax.device_put(batch, self.layout.batch)
-        log_probs, greedy = self._score(params, on_mesh, rng)
-      if not np.isfinite(log_probs).all():
-        raise errors.MetricError(
-          'a log-probability is not finite: the model has diverged, and its '
-          'scores are meaningless'
-        )
-      found = zip(np.asarray(log_probs), np.asarray(greedy), strict=True)
-      for number, (log_prob, is_greedy) in zip(chosen, found, strict=False):
-        scores[number] = Score(float(log_prob), bool(is_greedy))
-      done += len(chosen)
+        found = jax.device_get(self._score(params, on_mesh, rng))
+      for n, log_probs_S, greedy_S in zip(numbers, *found, strict=False):
+        end = 0
+        for i in shared[n]:
+          start, end = end, end + len(requests[i].continuation)
+          log_prob = float(log_probs_S[start:end].sum())
+          scores[i] = Score(log_prob, bool(greedy_S[start:end].all()))
+          if not math.isfinite(log_prob):
+            raise errors.MetricError(
+              'a log-probability is not finite: the model has diverged, and '
+              'its scores are meaningless'
+            )
+        done += len(shared[n])
       report(done)
     return scores
 
@@ -162,7 +171,10 @@ class Scorer:
   def _score(
     self, params: Params, batch: Mapping[str, Array], rng: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns the log-probability and whether it is greedy, of each row."""
+    """Returns log-probabilities of scored tokens, and which are greedy.
+
+    Both are `[B, S]`.
+    """
     config = dataclasses.replace(self.config, scan_layers=False)
     x_BxLxE = objective.apply(
       config,
@@ -194,40 +206,41 @@ class Scorer:
       (x_BxSxE.swapaxes(0, 1), batch['scored_targets'].T),
       batch_size=max(1, _MOST_LOGITS // (rows * config.vocab_size)),
     )
-    is_scored_SxB = batch['is_scored'].T
     return jax.lax.with_sharding_constraint(
-      (
-        jnp.sum(log_probs_SxB, axis=0, where=is_scored_SxB),
-        jnp.all(greedy_SxB, axis=0, where=is_scored_SxB),
-      ),
-      self.layout.whole,
+      (log_probs_SxB.T, greedy_SxB.T), self.layout.whole
     )
 
 
 def _batch(
-  rows: Sequence[np.ndarray], scored: Sequence[int], width: int
+  rows: Sequence[Sequence[np.ndarray]],
+  scored: Sequence[Sequence[int]],
+  width: int,
 ) -> dict[str, np.ndarray]:
-  """Returns a batch of rows whose last `scored` tokens are scored.
+  """Returns a batch whose rows are the inputs that some requests share.
 
   A standard batch, and arrays `[B, S]` with the scored tokens of each row:
-  'scored', indices of the inputs before them; 'scored_targets', their ids; and
-  'is_scored', False at padding.
+  'scored', indices of the inputs before them, and 'scored_targets', their ids.
+
+  Args:
+    rows: tokens of the requests of each row, equal except for the last token.
+    scored: how many of them, at their end, are scored.
+    width: number of inputs, including padding.
   """
   tokens = np.zeros((len(rows), width + 1), np.int32)
-  for padded, row in zip(tokens, rows, strict=True):
-    padded[: len(row)] = row
-  sizes = np.array([len(row) for row in rows])
-  batch = windows.lm_batch(tokens, sizes)
   # Padded to few different sizes, because each size is compiled separately.
-  most = min(width, batching.padded_width(max(scored)))
-  count = np.array(scored)[:, None]
-  index = np.arange(most)[None]
-  inputs = np.minimum(sizes[:, None] - 1 - count + index, width - 1)
-  return batch | {
-    'scored': inputs.astype(np.int32),
-    'scored_targets': np.take_along_axis(batch['targets'], inputs, axis=1),
-    'is_scored': index < count,
-  }
+  most = batching.padded_width(max(map(sum, scored)))
+  index = np.zeros((len(rows), most), np.int32)
+  targets = np.zeros((len(rows), most), np.int32)
+  sizes = np.array([len(first) for first, *_ in rows])
+  for n, (sharing, counts) in enumerate(zip(rows, scored, strict=True)):
+    tokens[n, : sizes[n]] = sharing[0]
+    places = [np.arange(sizes[n] - count, sizes[n]) for count in counts]
+    index[n, : sum(counts)] = np.concatenate(places) - 1
+    targets[n, : sum(counts)] = np.concatenate(
+      [row[place] for row, place in zip(sharing, places, strict=True)]
+    )
+  batch = windows.lm_batch(tokens, sizes)
+  return batch | {'scored': index, 'scored_targets': targets}
 
 
 def rolling(

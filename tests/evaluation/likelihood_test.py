@@ -18,6 +18,10 @@ from tests import helpers
 SIZES = ((3, 2), (4, 0), (1, 16), (20, 5), (9, 1))
 
 
+# (tokens of the context, last token) of choices with the same inputs.
+CHOICES = ((5, 1), (5, 2), (3, 3), (4, 4))
+
+
 @functools.lru_cache(None)
 def model(encoding='rope', **kwargs):
   config = helpers.tiny_model(encoding=encoding, **{'num_layers': 1} | kwargs)
@@ -88,6 +92,23 @@ def test_equals_the_full_pass_over_each_row(encoding, kwargs, monkeypatch):
   assert_same(found, [scored_alone(config, params, one) for one in requests()])
   assert all(isinstance(one, likelihood.Score) for one in found)
   assert reported[-1] == len(SIZES) and reported == sorted(reported)
+
+
+def test_requests_with_the_same_inputs_share_a_row(monkeypatch):
+  config, params = model()
+  row = [5, 6, 7, 8, 9]
+  given = [
+    likelihood.Request(row[:n], np.array(row[n:] + [x])) for n, x in CHOICES
+  ]
+  given.insert(1, likelihood.Request([5, 6], np.array([7])))
+  made, batch = [], likelihood._batch
+  monkeypatch.setattr(
+    likelihood, '_batch', lambda *args: made.append(args) or batch(*args)
+  )
+  found = scorer(config, devices=1).run(params, given)
+  assert_same(found, [scored_alone(config, params, one) for one in given])
+  ((rows, _, _),) = made
+  assert sorted(map(len, rows)) == [1, len(CHOICES)]
 
 
 @pytest.mark.one_jax
