@@ -135,6 +135,7 @@ class Generator:
     done = 0
     for width, numbers, filled in batching.by_width(
       self.config,
+      self.scheme,
       lengths,
       batch_tokens=self.batch_tokens,
       new_tokens=self.max_new,

@@ -122,6 +122,7 @@ class Scorer:
     done, parts = len(rows) - sum(map(len, shared)), self.layout.row_parts
     for width, numbers, filled in batching.by_width(
       self.config,
+      self.scheme,
       [len(rows[first]) - 1 for first, *_ in shared],
       batch_tokens=1 if alone else self.batch_tokens,
       new_tokens=0,

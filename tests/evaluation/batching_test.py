@@ -6,6 +6,7 @@ That encodings and tables limit the padding: `generation_test.py`.
 import numpy as np
 import pytest
 
+from lengen_jax import positions
 from lengen_jax.evaluation import batching
 from tests import helpers
 
@@ -18,17 +19,21 @@ def test_padded_width(length, width):
   assert batching.padded_width(length) == width
 
 
-def test_batches_of_equal_size_per_width():
-  lengths = [3, 30, 16, 7, 1, 9, 29, 2]
-  found = list(
+def by_width(lengths, scheme='standard', batch_tokens=80, parts=2):
+  return list(
     batching.by_width(
       helpers.tiny_model(encoding='rope'),
+      positions.create(scheme),
       lengths,
-      batch_tokens=80,
+      batch_tokens=batch_tokens,
       new_tokens=4,
-      parts=2,
+      parts=parts,
     )
   )
+
+
+def test_batches_of_equal_size_per_width():
+  found = by_width([3, 29, 16, 7, 1, 9, 27, 2])
   assert [(batch.width, batch.numbers.tolist()) for batch in found] == [
     (30, [1, 6]),
     (16, [2, 5, 3, 0]),
@@ -36,3 +41,19 @@ def test_batches_of_equal_size_per_width():
   ]
   assert found[2].filled.tolist() == [7, 4, 4, 4]
   np.testing.assert_array_equal(found[1].numbers, found[1].filled)
+
+
+def test_similar_rows_have_the_same_programs():
+  programs = set()
+  for longest in (187, 189, 190):
+    for count in (31, 32, 61, 62):
+      lengths = np.full(count, longest)
+      for batch in by_width(lengths, batch_tokens=64 * 200):
+        programs.add((batch.width, len(batch.filled)))
+  assert programs == {(192, 32), (192, 64)}
+  # Up to an eighth is added.
+  (batch,) = by_width([129], batch_tokens=1)
+  assert batch.width == 144
+  # There are no positions beyond a table.
+  (batch,) = by_width([129], 'randomized(max_position=160)', batch_tokens=1)
+  assert batch.width == 129
