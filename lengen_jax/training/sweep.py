@@ -242,11 +242,12 @@ def _filled(
 ) -> list[Point]:
   """Returns the points, padded to an equal number per device.
 
-  The last point is repeated. Each process needs a point to read the results.
+  The last point is repeated. A group with fewer points than devices would be
+  compiled again. Each process needs a point to read the results.
   """
-  devices = trainer.devices
+  devices, section = trainer.devices, trainer.config.sweep
   if jax.process_count() == 1:
-    devices = min(len(points), devices)
+    devices = min(len(section.seeds) * len(section.learning_rates), devices)
   count = -(-len(points) // devices) * devices
   return [*points, *[points[-1]] * (count - len(points))]
 

@@ -100,9 +100,13 @@ class TaskTrainer:
 
     R is at most the number of devices, or a multiple of it.
     """
-    return jax.jit(self._shard(self._init, 2))(
+    return self._init_all(
       jnp.asarray(seeds, jnp.uint32), jnp.asarray(learning_rates, jnp.float32)
     )
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def _init_all(self, seeds: jax.Array, learning_rates: jax.Array) -> Points:
+    return self._shard(self._init, 2)(seeds, learning_rates)
 
   def abstract(self, count: int) -> Points:
     """Returns shapes, dtypes and shardings of the state of `count` points."""
