@@ -1,7 +1,7 @@
 """Cost of a bias in attention kernels in the schedules of the TPU compiler.
 
 Command: python -m benchmarks.attention_tpu_static
-  (needs the extras `aot` and `bench`; no TPU; about ten minutes)
+  (needs the extra `aot`; no TPU; about ten minutes)
 
 This program runs no kernel. libtpu compiles each kernel ahead of time and
 writes its final schedule, one line per bundle of instructions that are issued

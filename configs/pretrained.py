@@ -31,7 +31,7 @@ with LoRA:
 
 Sizes:
   paper  The recipe.
-  tiny   Bytes of the embedded corpus; seconds, for tests.
+  tiny   Bytes of the standard library's source; seconds, for tests.
 """
 
 import pathlib

@@ -20,8 +20,8 @@ they give them:
   at 2e-4 or 1e-3 with Adam. They train RoPE for twice as many steps, and test
   up to 2^20 tokens. Warm-up and decay of the rate are ours.
 - s5, a5, z60, Merrill et al. (2024), arXiv:2404.08819: 2 elements or more.
-- niah_..., vt, cwe, fwe, Hsieh et al. (2024), arXiv:2404.06654, is a test only;
-  all of the training is ours.
+- RULER (niah_..., vt, cwe, fwe), Hsieh et al. (2024), arXiv:2404.06654, has no
+  training; ours is.
 
 `:TASK,cpu` trains a run in minutes on two cores. With it, two layers learn mqar
 and niah_single_1. `:TASK,tiny` is for tests.

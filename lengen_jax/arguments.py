@@ -122,7 +122,7 @@ def _numbers(
 
 _STDLIB = (
   'config file; --config.KEY.KEY=VALUE overrides a value; default: '
-  'configs/stdlib.py:cpu, with the embedded corpus',
+  "configs/stdlib.py:cpu, with the source of Python's standard library",
   {
     'type': _non_empty,
     'metavar': 'FILE.py[:ARG]',
@@ -208,7 +208,8 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'type': _names, 'metavar': 'NAMES'},
   ),
   'eval --from': (
-    'what to evaluate in place of the run: the same as for lengen generate',
+    'evaluate this in place of --workdir: workdir of a run, file of lengen '
+    'export, or folder of a transformers checkpoint',
     {'type': _non_empty, 'dest': 'checkpoint', 'metavar': 'CHECKPOINT'},
   ),
   '--samples': (
@@ -216,7 +217,8 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'type': _count, 'metavar': 'N'},
   ),
   '--haystack': (
-    'text file or folder that hides needles; default: sentences that repeat',
+    'text file or folder in which the facts to find are hidden; default: '
+    'repeated sentences',
     {'type': _non_empty, 'metavar': 'PATH'},
   ),
   '--batch-tokens': (
@@ -315,7 +317,8 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     {'action': 'store_true'},
   ),
   '--scale': (
-    'paper, small, hours, cpu or tiny; default: paper',
+    'paper (default), small for one GPU, hours, cpu, or tiny for tests; paper '
+    'and small may require the data of the paper',
     {'default': 'paper'},
   ),
   '--seeds': (
@@ -361,7 +364,8 @@ _COMMANDS = {
     '',
   ),
   'sweep': (
-    'train runs, learning rates and seeds on a generated task; test by length',
+    'train runs, learning rates and seeds on a generated task; test by length; '
+    "--config.sweep.runs='rope; alibi' chooses the runs",
     '--config --workdir',
   ),
   'compile': (
@@ -369,7 +373,8 @@ _COMMANDS = {
     '--config --pod --slices',
   ),
   'reproduce': (
-    "reproduce a paper's table or figure and compare the results",
+    "reproduce a paper's table or figure and compare the results; "
+    '--config.KEY=VALUE changes its configs',
     'experiment --list --names --scale --seeds --rows --workdir',
   ),
   'report': (

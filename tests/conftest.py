@@ -115,7 +115,7 @@ def assert_close():
 
 @pytest.fixture
 def tiny_config():
-  """The smallest configuration of the embedded corpus, with one layer."""
+  """The smallest configuration of the standard library, with one layer."""
   config = stdlib_config.get_config('tiny')
   config.model.num_layers = 1
   return config
@@ -123,5 +123,5 @@ def tiny_config():
 
 @pytest.fixture(scope='session')
 def corpus():
-  """The embedded corpus, read once."""
+  """The corpus of the standard library, read once."""
   return corpus_lib.read_stdlib()

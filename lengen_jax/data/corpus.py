@@ -63,7 +63,7 @@ class Corpus:
 
 @functools.cache
 def read_stdlib(path: str = '', *, only_docstrings: bool = False) -> Corpus:
-  """Returns an embedded corpus, read once per process; see `stdlib.read`."""
+  """Returns a corpus of the standard library, read once; see `stdlib.read`."""
   documents, info = stdlib.read(path, only_docstrings=only_docstrings)
   vocab = vocabulary.Bytes(offset=0)
   return Corpus(documents, vocab, {**info, 'vocabulary': vocab.fingerprint})

@@ -189,8 +189,9 @@ models of `configs/fire_c4.py:base,cpu`, trained for 3000 steps and tested at 32
 to 512 bytes. FIRE's threshold starts at 512 here, unless a row says otherwise;
 in the experiments `fire/...` at scale `hours`, it starts at 32, a quarter of
 the training length. `make study` runs the experiments, which takes about two
-days on two cores, one of them for `study/grid`, and continues where it was
-interrupted; `make results` generates this page from [results/](results/).
+and a half days on two cores, one of them for `study/grid`, and continues where
+it was interrupted; `make results` generates this page from
+[results/](results/).
 """
 
 _STUDY_SETUP = """\

@@ -66,7 +66,7 @@ def test_a_run(run):
   assert trained.run.model.scan_layers and not found.model.scan_layers
   assert found.positions == 'randomized(max_position=96)'
   assert found.train_length == 32
-  # The embedded corpus has bytes without special ids.
+  # The corpus has bytes without special ids.
   assert found.fingerprint == 'bytes_plus_0'
   assert found.create_vocabulary().fingerprint == 'bytes_plus_0'
 
@@ -173,7 +173,7 @@ class WithoutStart(vocabulary.Bytes):
     (vocabulary.Bytes, '', [0]),
     (WithoutStart, 'a', [100]),
     (WithoutStart, '', [1]),
-    # The bytes of the embedded corpus have no start.
+    # The bytes of the corpus have no start.
     (functools.partial(vocabulary.Bytes, 0), 'a', [97]),
     (functools.partial(vocabulary.Bytes, 0), '', [0]),
   ],
