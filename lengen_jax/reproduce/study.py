@@ -506,7 +506,7 @@ ANSWERS = {
       ),
     ),
   ),
-  'What keeps a model flat: stopping early, weight decay?': (
+  'What keeps a model flat: stopping early, weight decay, dropout?': (
     Advice(
       'Stopping early does, at a cost: from a sixteenth of the steps to all, '
       'the loss of RoPE at 16 times the training length rises by {}, while '
@@ -531,11 +531,17 @@ ANSWERS = {
       1050,
     ),
     Advice(
-      'With weight decay ten times as strong, FIRE and RoPE do not differ '
-      'significantly from the models with the usual one at 16 times the length '
-      '(L23).',
+      'With weight decay ten times as strong, or none, FIRE and RoPE do not '
+      'differ significantly from the models with the usual one at 16 times the '
+      'length (L23, L25). Dropout of 0.1 raises the loss of FIRE by {} at the '
+      'training length and by {} at 16 times, and that of RoPE by {} at the '
+      'training length; for RoPE at 16 times, it is undecided (L24).',
       'study/regularization',
-      (),
+      (
+        'code: fire @ 1 < dropout: fire @ 1',
+        'code: fire @ 16 < dropout: fire @ 16',
+        'code: rope @ 1 < dropout: rope @ 1',
+      ),
     ),
   ),
 }

@@ -85,9 +85,11 @@ def test_statements_without_an_effect():
     'holds'
   }
   assert outcomes('study/tasks', f'copy: {mlps} > fire @ beyond') == {'unclear'}
-  for row in ('fire', 'rope'):
-    line = f'strong decay: {row} @ 16 < code: {row} @ 16'
+  for decay, row in itertools.product(('strong', 'no'), ('fire', 'rope')):
+    line = f'{decay} decay: {row} @ 16 < code: {row} @ 16'
     assert outcomes('study/regularization', line) == {'unclear'}
+  line = 'dropout: rope @ 16 < code: rope @ 16'
+  assert outcomes('study/regularization', line) == {'unclear'}
   # One order of the encodings by all constructions.
   (part,) = (
     part
