@@ -33,6 +33,7 @@ RANKS = {
   'papers': 0,
   'progress': 0,
   'specs': 0,
+  'submodules': 0,
   'errors': 0,
   'extra': 0,
   'types': 0,
@@ -139,3 +140,13 @@ def test_upward_imports_are_found():
     'lengen_jax.models.config'
   ]
   assert upward('from lengen_jax.positions import base', 'encodings') == []
+
+
+def test_submodules_are_attributes():
+  for name in 'interop.weights', 'evaluation.metrics.scrolls', 'training.sweep':
+    module = lengen_jax
+    for part in name.split('.'):
+      module = getattr(module, part)
+    assert module.__name__ == f'lengen_jax.{name}'
+  with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    _ = lengen_jax.interop.nothing

@@ -82,13 +82,28 @@ ENCODINGS = {
 }
 
 
+# Methods for the whole range of pairs, and those that define them.
+_IN_TILES = {
+  'bias': 'tile_params and strip or tile',
+  'content_bias': 'content_params and content_logits',
+  'content_values': 'content_params and content_sums',
+}
+
+
 def register(name: str, encoding: type[Encoding]) -> None:
   """Registers an Encoding class under a name for specs.
 
   Raises:
     errors.SpecError: not an Encoding class, the name is taken or not an
-      identifier, or the class has an `embed` that models would not call.
+      identifier, or the class overrides a method that models would not call.
   """
+  for method, instead in _IN_TILES.items():
+    of_base = getattr(Encoding, method)
+    if getattr(encoding, method, None) not in (None, of_base):
+      raise errors.SpecError(
+        f'{encoding.__name__} overrides {method}, which attention does not '
+        f'call; define {instead}'
+      )
   embed = getattr(encoding, 'embed', Encoding.embed)
   if embed is not Encoding.embed and not getattr(encoding, 'embeds', False):
     raise errors.SpecError(

@@ -33,6 +33,7 @@ class Sinusoidal(base.Encoding):
   ranges = {'base': '> 0'}
 
   def embed(self, x: Array, positions: Array) -> Array:
+    base.check_distances(self, positions)
     width = x.shape[-1]
     if width % 2:
       raise errors.ConfigError(

@@ -18,7 +18,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from lengen_jax.encodings import rotary, terms
+from lengen_jax.encodings import base, rotary, terms
 from lengen_jax.types import Array
 
 # Of queries `[1 or B, Q, 1 or H]` and keys `[1 or B, K, 1 or H]`.
@@ -41,6 +41,7 @@ class _Bands(rotary.Rope):
   def bands(
     self, q: Array, k: Array, q_positions: Array, k_positions: Array
   ) -> tuple[terms.Band, ...]:
+    base.check_distances(self, q_positions, k_positions)
     i, j = map(_by_head, (q_positions, k_positions))
     return tuple(
       terms.Band(

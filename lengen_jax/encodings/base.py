@@ -35,6 +35,22 @@ def logical_param(
   )
 
 
+def check_distances(encoding: 'Encoding', *positions: Any) -> None:
+  """Raises errors.CombinationError on Distances that are not supported."""
+  if encoding.takes_distances:
+    return
+  if any(isinstance(each, Distances) for each in positions):
+    raise errors.CombinationError(no_distances(encoding))
+
+
+def no_distances(encoding: 'Encoding') -> str:
+  """Returns why an encoding does not support Distances."""
+  return (
+    f'{specs.name(encoding)} needs a position per token and does not support '
+    "distances of pairs; use mode='positions'"
+  )
+
+
 class Encoding(nn.Module):
   """Base of all encodings; without overrides it does nothing (NoPE).
 
@@ -169,7 +185,9 @@ class Encoding(nn.Module):
 
     Raises:
       errors.ConfigError: positions of other shapes.
+      errors.CombinationError: Distances that the encoding does not support.
     """
+    check_distances(self, q_positions, k_positions)
     shapes = q_positions.shape, k_positions.shape
     if [*map(len, shapes)] not in ([1, 1], [2, 2], [3, 3]):
       raise errors.ConfigError(
@@ -308,7 +326,11 @@ class FromFunction(Encoding):
   def tile(
     self, params: Params, i: Any, j: Any, *, bidirectional: bool = False
   ) -> jax.Array:
-    bias: Any = self.function(i, j)
+    bias: Any = None
+    if i.ndim == j.ndim == 2 and len(i) == len(j) == 1:
+      bias = self._of_row(i[0], j[0])
+    if bias is None:
+      bias = self.function(i, j)
     if not hasattr(bias, 'astype'):
       raise errors.ConfigError(
         f'the bias function returned {bias!r:.40}; it must return an array'
@@ -320,6 +342,16 @@ class FromFunction(Encoding):
         'or jnp.where(mask, 0.0, -1e9)'
       )
     return bias.astype(jnp.float32)
+
+  @nn.nowrap
+  def _of_row(self, i_Q: Array, j_K: Array) -> jax.Array | None:
+    """Returns the bias `[1, H, Q, K]`; None if the function needs rows."""
+    try:
+      bias = self.function(i_Q, j_K)
+    except (IndexError, TypeError, ValueError):
+      return None
+    is_one = jnp.ndim(bias) == 3 and bias.shape[1:] == i_Q.shape + j_K.shape
+    return bias[None] if is_one else None
 
 
 def _split_axes(

@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from lengen_jax import errors, specs
-from lengen_jax.encodings.base import Encoding
+from lengen_jax.encodings.base import (
+  check_distances,
+  Encoding,
+  no_distances,
+)
 from lengen_jax.positions import (
   Distances,
   PerHead,
@@ -50,8 +54,7 @@ def check_positions(
       )
     return
   if isinstance(positions, Distances):
-    if not encoding.takes_distances:
-      raise errors.CombinationError(_no_distances(name))
+    check_distances(encoding, positions)
     return
   if positions is not None:
     dtype = positions.dtype
@@ -94,7 +97,7 @@ def check_scheme(encoding: Encoding, scheme: PositionScheme) -> None:
       f'{scheme} has fractional positions and {name} requires integers'
     )
   if scheme.gives_distances and not encoding.takes_distances:
-    raise errors.CombinationError(f'{scheme}: {_no_distances(name)}')
+    raise errors.CombinationError(f'{scheme}: {no_distances(encoding)}')
   if scheme.interpolates and encoding.interpolates:
     raise errors.CombinationError(
       f'{scheme} interpolates positions and so does {name}; configure it in '
@@ -190,13 +193,6 @@ def _check_rows(encoding: Encoding, rows: int) -> None:
       f'{specs.describe(encoding)} adds {takes} rows of positions and gets '
       f'{rows}; give it rows={rows}, or use sinusoidal'
     )
-
-
-def _no_distances(name: str) -> str:
-  return (
-    f'{name} needs a position per token and does not support distances of '
-    "pairs; use mode='positions'"
-  )
 
 
 def _check_range(encoding: Encoding, position: int) -> None:

@@ -194,7 +194,7 @@ class Fire(base.Encoding):
         h = _ACTIVATIONS[self.activation](h)
     if self.final_activation:
       h = _ACTIVATIONS[self.final_activation](h)
-    return h.reshape(*x.shape, -1)
+    return h.reshape(*x.shape, h.shape[-1])
 
   @nn.nowrap
   def _normalizer(self, params: Params, i: Array | None) -> jax.Array:

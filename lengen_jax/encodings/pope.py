@@ -56,6 +56,7 @@ class Pope(base.Encoding):
     lengths: Array | None = None,
   ) -> tuple[Array, Array]:
     """Returns queries `[B, Q, H, 2 D]` and keys `[B, K, H', 2 D]`."""
+    base.check_distances(self, q_positions, k_positions)
     q = self._polar(q, q_positions, self.delta[None, None])
     return q, self._polar(k, k_positions, jnp.float32(0))
 

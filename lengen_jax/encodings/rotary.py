@@ -140,6 +140,7 @@ class Rope(base.Encoding):
       errors.LengthError: the encoding depends on the length, and `lengths` is
         None or does not match the keys.
     """
+    base.check_distances(self, q_positions, k_positions)
     name = specs.name(self)
     for x, positions in ((q, q_positions), (k, k_positions)):
       shape = jnp.shape(jnp.atleast_1d(positions))

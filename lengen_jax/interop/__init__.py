@@ -3,6 +3,12 @@
 `t5x`, `flaxformer` and `nnx` put encodings into models of these frameworks.
 `hf` reads and writes checkpoints of transformers, `weights` files of this
 package. `lm_eval` is a backend of the lm-evaluation-harness. Each module is
-imported by name, `from lengen_jax.interop import t5x`, because each requires a
-different framework.
+imported on first use, because each requires a different framework.
 """
+
+from typing import TYPE_CHECKING
+
+from lengen_jax import submodules
+
+if not TYPE_CHECKING:
+  __getattr__ = submodules.lazy(__name__)

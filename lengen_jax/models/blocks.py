@@ -191,6 +191,10 @@ class Stack(nn.Module):
     c = self.config
     layer_encodings = create_encodings(c)
     create_contextual(c)
+    rows = max((e.position_rows or 1 for e in distinct_encodings(c)), default=1)
+    if tokens.per_layer and tokens.input_positions is None and rows > 1:
+      # The encoding at the input has several rows of positions.
+      tokens = tokens.replace(positions=None, input_positions=tokens.positions)
     for encoding in distinct_encodings(c):
       positions = tokens.positions
       if encoding.embeds:

@@ -302,10 +302,11 @@ def _check_whole(name: str, value: Any, shape: tuple[int, ...]) -> None:
     )
   rows, columns = shape
   got = jnp.shape(value)
-  if got not in ((), (1, 1), (1, columns), (rows, 1), shape):
+  fitting = (), (columns,), (1, 1), (1, columns), (rows, 1), shape
+  if got not in fitting:
     raise errors.ConfigError(
-      f'{name} have shape {got}; they must be a scalar, [B, 1] or [B, L] with '
-      f'[B, L] = {list(shape)}'
+      f'{name} have shape {got}; they must be a scalar, [L], [B, 1] or [B, L] '
+      f'with [B, L] = {list(shape)}'
     )
   if isinstance(value, jax.core.Tracer):
     return

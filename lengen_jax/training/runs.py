@@ -35,8 +35,9 @@ def parse(text: str, config: ml_collections.ConfigDict) -> list[Run]:
 
   Positions are a position scheme or a contextual one. Several encodings or
   scales, joined by commas, are cycled over the layers. The values of omitted
-  parts are those of `config`. `RUN => RUN` is a run whose model is tested with
-  the specs of the second.
+  parts are those of `config`. `log_n` without keys has the training length of
+  the data. `RUN => RUN` is a run whose model is tested with the specs of the
+  second.
 
   Raises:
     errors.SpecError: a run is malformed or repeated, or there is none.
@@ -74,8 +75,17 @@ def _parse(text: str, config: ml_collections.ConfigDict) -> Run:
   return Run(
     encoding or default.encoding,
     own or default.positions,
-    scale or default.attention_scale,
+    _with_length(scale, config) or default.attention_scale,
   )
+
+
+def _with_length(scale: str, config: ml_collections.ConfigDict) -> str:
+  """Gives logit scales `log_n` the training length of the data, by default."""
+  if 'data' not in config:
+    return scale
+  own = f'log_n(train_length={config.data.train_length})'
+  parts = specs.split(scale)
+  return ', '.join(own if part == 'log_n' else part for part in parts)
 
 
 def of(config: ml_collections.ConfigDict) -> Run:

@@ -539,6 +539,39 @@ def test_from_function():
     mask.apply({}, q, k, method='bias')
 
 
+def test_a_function_of_one_row():
+  """It takes positions [Q] and [K] only, as in a layer of its own."""
+
+  def function(q, k):
+    return jnp.stack([q[:, None] - k[None], 2 * (q[:, None] - k[None])])
+
+  encoding = encodings.FromFunction(2, 8, function=function)
+  q, k = jnp.array([3, 5]), jnp.array([1, 2, 4])
+  want = encoding.apply({}, q, k, method='bias')
+  got = encoding.apply({}, q[None], k[None], method='bias')
+  np.testing.assert_array_equal(got, want[None])
+  assert want.tolist() == [[[2, 1, -1], [4, 3, 1]], [[4, 2, -2], [8, 6, 2]]]
+
+
+@pytest.mark.parametrize(
+  'spec, method',
+  [
+    ('fire', 'bias'),
+    ('rope', 'rotate'),
+    ('pope', 'rotate'),
+    ('rerope', 'bands'),
+    ('sinusoidal', 'embed'),
+  ],
+)
+def test_hooks_refuse_distances(spec, method):
+  d = positions.Distances(jnp.array([[0, 2, 3, 9]]))
+  q, x = jnp.ones((1, 4, 2, 8)), jnp.ones((1, 4, 8))
+  arguments = {'bias': (d, d), 'embed': (x, d)}.get(method, (q, q, d, d))
+  encoding = encodings.create(spec, num_heads=2, head_dim=8, width=8)
+  with pytest.raises(errors.CombinationError, match=f'{spec} needs a position'):
+    encoding.init(jax.random.key(0), *arguments, method=method)
+
+
 def test_an_encoding_of_ones_own_needs_only_strip():
   class Plain(encodings.Encoding):
     def tile_params(self):

@@ -285,6 +285,14 @@ def test_register_refuses_an_embed_that_is_not_called():
   assert 'mine' not in encodings.ENCODINGS
 
 
+@pytest.mark.parametrize('method', ['bias', 'content_bias', 'content_values'])
+def test_register_refuses_a_bias_that_is_not_called(method):
+  mine = type('Mine', (encodings.Encoding,), {method: lambda self, *args: None})
+  with pytest.raises(errors.SpecError, match=f'Mine overrides {method}, which'):
+    encodings.register('mine', mine)
+  assert 'mine' not in encodings.ENCODINGS
+
+
 @pytest.mark.parametrize('thing', [nn.Dense, lambda q, k: q, 'fire'])
 def test_register_refuses_what_is_no_encoding(thing):
   with pytest.raises(errors.SpecError, match='not a subclass of Encoding') as e:

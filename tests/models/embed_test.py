@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lengen_jax import models, positions
 from lengen_jax.models import embed
+from tests import helpers
 
 B, L, E = 2, 6, 16
 
@@ -94,3 +96,20 @@ def test_losses_of_other_targets_are_nan(target):
   params = table.init(jax.random.key(0), jnp.zeros((1, 1), int))
   losses = table.apply(params, inputs(), targets, method='losses')
   np.testing.assert_array_equal(np.isnan(losses), targets == target)
+
+
+@pytest.mark.parametrize('num_layers', [1, 2, 3])
+def test_several_rows_of_positions(num_layers):
+  """They are those of the input, however many layers there are."""
+  ids = jnp.arange(6)[None]
+  roles = jnp.stack([ids, 5 - ids])
+  given = positions.create('coupled(max_position=9)')(ids, roles=roles)
+  config = helpers.tiny_model(
+    encoding='learned(max_position=9, rows=2)', num_layers=num_layers
+  )
+  model, params = models.DecoderLM(config), helpers.params_of(config)
+  got, want = (
+    model.apply({'params': params}, ids, each)
+    for each in (given, positions.Parts(given))
+  )
+  np.testing.assert_array_equal(got, want)

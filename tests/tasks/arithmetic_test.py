@@ -429,3 +429,18 @@ def test_hints_need_operands_as_long_as_a_plain_answer():
     tasks.create(f'arithmetic/addition({keys})')
   task = tasks.create(f"arithmetic/addition({keys}, format='reversed')")
   assert task.answer('a7b4+a7b3') == 'a4b8c0'
+
+
+@pytest.mark.parametrize('spec', ['addition', 'multiplication', 'subtraction'])
+def test_targets_of_sampled_inputs_need_no_length(spec):
+  task = tasks.create(f'arithmetic/{spec}')
+  inputs, targets = task.sample(jax.random.key(0), 8, 3)
+  for function in (task.target, jax.jit(task.target)):
+    np.testing.assert_array_equal(function(inputs), targets)
+
+
+def test_a_number_may_have_more_digits_than_the_length_of_its_inputs():
+  # Both have as many tokens as two numbers of two digits.
+  task = tasks.create('arithmetic/addition')
+  assert task.answer('99+99') == '198'
+  assert task.answer('9+999') == '1008'

@@ -238,3 +238,18 @@ def test_answers_must_have_the_form_of_the_task():
   for name in ('synthetic/flip_flop', 'arithmetic/addition'):
     with pytest.raises(errors.ConfigError):
       tasks.create(name).answer(5)
+
+
+@pytest.mark.parametrize(
+  'spec',
+  [
+    'arithmetic/addition',
+    'chomsky/compute_sqrt',
+    'chomsky/modular_arithmetic_brackets',
+  ],
+)
+def test_numbers_of_64_bits(spec):
+  """Arrays stay int32 where jax has 64 bits."""
+  with jax.enable_x64(True):
+    inputs, targets = tasks.create(spec).sample(jax.random.key(0), 2, 5)
+  assert inputs.dtype == targets.dtype == np.int32

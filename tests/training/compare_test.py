@@ -56,6 +56,16 @@ def test_bad_runs(tiny_config, text, message):
     runs_lib.parse(text, tiny_config)
 
 
+def test_log_n_has_the_training_length_of_the_data(tiny_config):
+  tiny_config.data.train_length = 48
+  text = 'fire; rope(scale=4.) | randomized(max_position=2048) | none, log_n'
+  first, second = runs_lib.parse(text, tiny_config)
+  assert first.attention_scale == 'none'
+  assert second.attention_scale == 'none, log_n(train_length=48)'
+  (own,) = runs_lib.parse('fire||log_n(train_length=9)', tiny_config)
+  assert own.attention_scale == 'log_n(train_length=9)'
+
+
 def test_contextual_positions_of_runs(tiny_config):
   text = 'linear | forget(bias_init=5); rope; rope | repo, none | ssmax'
   runs = runs_lib.parse(text, tiny_config)

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 import reprlib
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
-from lengen_jax import errors
+from lengen_jax import errors, submodules
+
+if not TYPE_CHECKING:
+  __getattr__ = submodules.lazy(__name__)
 
 
 def check_rows(**columns: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import arithmetic, draws
 from lengen_jax.tasks.arithmetic import symbols
@@ -306,13 +307,26 @@ class Expression(arithmetic.ArithmeticTask):
   def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
     """Returns the targets of inputs; see `Task.target`.
 
-    Without a length, numbers may have as many digits as inputs have tokens.
+    Without a length, inputs as wide as those of a length are of this length,
+    unless a number has more digits. In other inputs, numbers may have as many
+    digits as there are tokens.
     """
     if length is None and jnp.ndim(inputs) == 2:
-      length = jnp.shape(inputs)[1]
-      missing = int(self.input_length(length)) - length
-      inputs = jnp.pad(jnp.asarray(inputs), ((0, 0), (0, missing)))
+      inputs = jnp.asarray(inputs)
+      length = self._length_of(inputs)
+      missing = int(self.input_length(length)) - inputs.shape[1]
+      inputs = jnp.pad(inputs, ((0, 0), (0, missing)))
     return super().target(inputs, length)
+
+  def _length_of(self, inputs: Array) -> int:
+    """Returns a nominal length of inputs `[B, W]`; see `target`."""
+    width = inputs.shape[1]
+    lengths = range(self.min_length, width)
+    n = next((n for n in lengths if self.input_length(n) == width), width)
+    if isinstance(inputs, jax.core.Tracer):
+      return n
+    digits_BxM = np.asarray(self.operand_digits(inputs))
+    return n if (digits_BxM <= np.array(self._sizes(n))).all() else width
 
 
 def most(sizes: Sizes) -> Any:
@@ -329,7 +343,7 @@ def carry(columns_D: jax.Array) -> jax.Array:
     total = column + carried
     return total // 10, total % 10
 
-  _, digits_D = jax.lax.scan(step, jnp.int32(0), columns_D)
+  _, digits_D = jax.lax.scan(step, jnp.int32(0), columns_D.astype(jnp.int32))
   return digits_D
 
 

@@ -167,7 +167,7 @@ class ComputeSqrt(chomsky.ChomskyTask):
     low = 2 * jnp.arange(steps) + 1 - n % 2
     high_bit = jnp.where(low > 0, x[jnp.maximum(low - 1, 0)], 0)
     low_bit = x[jnp.minimum(low, x.shape[0] - 1)]
-    place = jnp.arange(steps + 2)
+    place = jnp.arange(steps + 2, dtype=jnp.int32)
 
     def digit(state: Any, bits: Any) -> tuple[Any, jax.Array]:
       rest, root = state

@@ -224,7 +224,7 @@ def evaluate(tokens: jax.Array) -> jax.Array:
   p + q v; the stack stores p and q for each open bracket. Negative tokens are
   ignored.
   """
-  level = jnp.arange(tokens.shape[0] // 2 + 1)
+  level = jnp.arange(tokens.shape[0] // 2 + 1, dtype=jnp.int32)
 
   def read(state: Any, token: jax.Array) -> tuple[Any, None]:
     p_stack, q_stack, depth, value, waiting = state
