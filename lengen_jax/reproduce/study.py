@@ -446,6 +446,13 @@ ANSWERS = {
       ),
     ),
     Advice(
+      'At 16 times the length, FIRE whose threshold starts at four training '
+      'lengths is better than with a start at one by {}; starts at an eighth, '
+      'a quarter and one do not differ significantly (L29).',
+      'study/interpolation',
+      ('code: fire < fire, L from 1 @ 16',),
+    ),
+    Advice(
       'The learning rate explains a part of the difference: if the parameters '
       'of biases learn ten times faster, FIRE improves by {} at four and {} '
       'at 16 times the length. The MLP on the raw distance, which then learns '
