@@ -12,7 +12,7 @@
 # make bench-small  every benchmark on small arrays; installs PyTorch
 # make soak       kills training at fifty random moments
 # make reproduce-cpu  every table, figure and study at a laptop's scale, up to
-#   16 hours; or EXPERIMENTS='fire/table4 warping/table2'
+#   16 hours; or those of EXPERIMENTS='fire/table4 warping/table2'
 # make study      how extrapolation changes during training: about two and a half
 #   days on two cores, resumable; make -j2 study trains two seeds of text at a time, in
 #   four fifths of the time of both in turn (benchmarks/seeds_cpu.py), and those

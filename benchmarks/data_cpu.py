@@ -3,8 +3,8 @@
 Command: .venv/bin/python -m benchmarks.data_cpu [--small]
   (needs the extra `data`)
 
-The text is the embedded corpus, written as files like C4's: JSON lines, gzip.
-Rows of 2048 tokens in batches of 64, each token of a document once
+The text is the corpus of the standard library, written as files like C4's: JSON
+lines, gzip. Rows of 2048 tokens in batches of 64, each token of a document once
 (data.mode='doc_pad', as in configs/fire_c4.py), shuffled:
 
   prepared          windows that `lengen prepare` wrote, read with grain

@@ -3,11 +3,11 @@
 Command: .venv/bin/python -m benchmarks.prepare_cpu [--small]
   (needs the extra `data`)
 
-The text is the embedded corpus, 48 times, written as files like C4's: JSON
-lines, gzip. The vocabulary is a SentencePiece model of 8000 pieces. Runs with
-1, 2 and 4 workers take turns. Each is a process of its own that writes the
-whole text to a new folder, and all must write the same bytes. Seconds include
-the start of the workers.
+The text is the corpus of the standard library, 48 times, written as files like
+C4's: JSON lines, gzip. The vocabulary is a SentencePiece model of 8000 pieces.
+Runs with 1, 2 and 4 workers take turns. Each is a process of its own that
+writes the whole text to a new folder, and all must write the same bytes.
+Seconds include the start of the workers.
 
 CPU seconds are given for the workers, which read and tokenize, and for the
 first process, which cuts and writes; with one worker, it does everything. They

@@ -308,10 +308,11 @@ class FromFunction(Encoding):
   """Wraps a function of positions as an encoding without parameters.
 
   Attributes:
-    function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`. It must
-      not close over traced arrays. Each value must depend only on the two
-      positions of its pair, because in long rows the function is called for one
-      block of queries and one block of keys at a time.
+    function: `(q_positions, k_positions) -> [H, Q, K] or [B, H, Q, K]`, of
+      positions [Q] and [K] where all rows have the same, and [B, Q] and [B, K]
+      otherwise. It must not close over traced arrays. Each value must depend
+      only on the two positions of its pair, because in long rows the function
+      is called for one block of queries and one block of keys at a time.
   """
 
   function: Callable | None = None
@@ -348,9 +349,10 @@ class FromFunction(Encoding):
     """Returns the bias `[1, H, Q, K]`; None if the function needs rows."""
     try:
       bias = self.function(i_Q, j_K)
-    except (IndexError, TypeError, ValueError):
+    except Exception:  # A call with rows raises it, unless they are needed.
       return None
-    is_one = jnp.ndim(bias) == 3 and bias.shape[1:] == i_Q.shape + j_K.shape
+    shape = getattr(bias, 'shape', ())
+    is_one = len(shape) == 3 and shape[1:] == i_Q.shape + j_K.shape
     return bias[None] if is_one else None
 
 

@@ -54,11 +54,12 @@ def by_width(
   """
   lengths = widths = np.asarray(lengths, int)
   # Encodings that depend on the number of slots require exact widths.
-  encodings = blocks.create_encodings(config)
+  encodings = blocks.distinct_encodings(config)
   if all(one.tileable for one in encodings):
     longest = int(lengths.max(initial=0))
     # Positions of padding must be within tables, too.
-    limits = [scheme.max_position, *(one.max_position for one in encodings)]
+    limits = [scheme.limit(train=False)]
+    limits += [one.max_position for one in encodings]
     if all(limit is None for limit in limits):
       longest = _rounded(longest)
     padded = np.array([padded_width(length) for length in lengths], int)

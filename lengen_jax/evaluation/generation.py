@@ -130,8 +130,7 @@ class Generator:
     roles = self._checked_roles(roles, lengths + self.max_new)
     written: list[Any] = [None] * len(inputs)
     params = weights.place(params, self.config, self.layout.whole)
-    is_stop_V = np.zeros(self.config.vocab_size, bool)
-    is_stop_V[list(stop_ids)] = True
+    is_stop_V = np.isin(np.arange(self.config.vocab_size), [*stop_ids])
     done = 0
     for width, numbers, filled in batching.by_width(
       self.config,
@@ -163,7 +162,7 @@ class Generator:
         )
       for number, row in zip(numbers, ids, strict=False):
         is_end = row == self.end_id
-        ends = np.flatnonzero(is_end | is_stop_V[row])
+        ends = np.flatnonzero(is_end | np.isin(row, [*stop_ids]))
         if len(ends):
           row = row[: ends[0] + (not is_end[ends[0]])]
         written[number] = row

@@ -109,16 +109,24 @@ class Scorer:
     """
     rows = [self._checked(i, request) for i, request in enumerate(requests)]
     scores = [Score(0.0, True)] * len(rows)
+    scored = collections.Counter[int]()
     params = weights.place(params, self.config, self.layout.whole)
     # Rows with draws of their own are computed one at a time.
     scheme = self.scheme
     alone = scheme.draws(train=False) and not scheme.same_rows
     # Requests with the same inputs share a row, as choices of one token do.
-    sharing = collections.defaultdict[Any, list[int]](list)
+    # A row has at most as many scored tokens as inputs.
+    shared: list[list[int]] = []
+    last: dict[Any, int] = {}
     for i, (row, request) in enumerate(zip(rows, requests, strict=True)):
-      if len(request.continuation):
-        sharing[i if alone else row[:-1].tobytes()].append(i)
-    shared = [*sharing.values()]
+      if count := len(request.continuation):
+        inputs = i if alone else row[:-1].tobytes()
+        n = last.get(inputs)
+        if n is None or scored[n] + count >= len(row):
+          n = last[inputs] = len(shared)
+          shared.append([])
+        shared[n].append(i)
+        scored[n] += count
     done, parts = len(rows) - sum(map(len, shared)), self.layout.row_parts
     for width, numbers, filled in batching.by_width(
       self.config,
@@ -229,7 +237,7 @@ def _batch(
   """
   tokens = np.zeros((len(rows), width + 1), np.int32)
   # Padded to few different sizes, because each size is compiled separately.
-  most = batching.padded_width(max(map(sum, scored)))
+  most = min(width, batching.padded_width(max(map(sum, scored))))
   index = np.zeros((len(rows), most), np.int32)
   targets = np.zeros((len(rows), most), np.int32)
   sizes = np.array([len(first) for first, *_ in rows])

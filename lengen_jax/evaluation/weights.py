@@ -27,6 +27,8 @@ def place(params: Params, config: ModelConfig, whole: NamedSharding) -> Params:
   leaves = jax.tree.leaves(params)
   if all(isinstance(leaf, np.ndarray) for leaf in leaves):
     return jax.device_put(_converted(params, config), whole)
+  if any(leaf.sharding.device_set != whole.device_set for leaf in leaves):
+    params = jax.device_put(params, whole)
   return _converted_on_devices(params, config, whole)
 
 

@@ -84,8 +84,8 @@ def _with_length(scale: str, config: ml_collections.ConfigDict) -> str:
   if 'data' not in config:
     return scale
   own = f'log_n(train_length={config.data.train_length})'
-  parts = specs.split(scale)
-  return ', '.join(own if part == 'log_n' else part for part in parts)
+  parts = [re.sub(r'\blog_n$', own, part) for part in specs.split(scale)]
+  return ', '.join(parts) if parts != specs.split(scale) else scale
 
 
 def of(config: ml_collections.ConfigDict) -> Run:

@@ -242,12 +242,11 @@ def _filled(
 ) -> list[Point]:
   """Returns the points, padded to an equal number per device.
 
-  The last point is repeated. A group with fewer points than devices would be
-  compiled again. Each process needs a point to read the results.
+  The last point is repeated. Each process needs a point to read the results.
   """
-  devices, section = trainer.devices, trainer.config.sweep
+  devices = trainer.devices
   if jax.process_count() == 1:
-    devices = min(len(section.seeds) * len(section.learning_rates), devices)
+    devices = min(len(points), devices)
   count = -(-len(points) // devices) * devices
   return [*points, *[points[-1]] * (count - len(points))]
 

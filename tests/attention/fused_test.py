@@ -512,7 +512,7 @@ def test_bfloat16(chip):
 def anchored(bias, length, ranges, start=0):
   """FIRE's bias as anchors have it, `[H, L, L]`; (first, spacing) of ranges.
 
-  Bands are of indices; positions are `start` more.
+  Ranges are of indices; positions are `start` more.
   """
 
   def row(i, spacing, first):

@@ -19,10 +19,12 @@ def test_padded_width(length, width):
   assert batching.padded_width(length) == width
 
 
-def by_width(lengths, scheme='standard', batch_tokens=80, parts=2):
+def by_width(
+  lengths, scheme='standard', batch_tokens=80, parts=2, encoding='rope'
+):
   return list(
     batching.by_width(
-      helpers.tiny_model(encoding='rope'),
+      helpers.tiny_model(encoding=encoding),
       positions.create(scheme),
       lengths,
       batch_tokens=batch_tokens,
@@ -55,5 +57,11 @@ def test_similar_rows_have_the_same_programs():
   (batch,) = by_width([129], batch_tokens=1)
   assert batch.width == 144
   # There are no positions beyond a table.
-  (batch,) = by_width([129], 'randomized(max_position=160)', batch_tokens=1)
-  assert batch.width == 129
+  random = 'randomized(max_position=160)'
+  for encoding, scheme in (
+    ('rope', random),
+    ('learned(max_position=160) + rope', f'{random} + standard'),
+    ('learned(max_position=160) + rope', 'standard'),
+  ):
+    (batch,) = by_width([129], scheme, batch_tokens=1, encoding=encoding)
+    assert batch.width == 129

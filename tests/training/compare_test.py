@@ -62,8 +62,13 @@ def test_log_n_has_the_training_length_of_the_data(tiny_config):
   first, second = runs_lib.parse(text, tiny_config)
   assert first.attention_scale == 'none'
   assert second.attention_scale == 'none, log_n(train_length=48)'
-  (own,) = runs_lib.parse('fire||log_n(train_length=9)', tiny_config)
-  assert own.attention_scale == 'log_n(train_length=9)'
+  for given, want in (
+    ('log_n(train_length=9)', 'log_n(train_length=9)'),
+    ('2*log_n,none', '2*log_n(train_length=48), none'),
+    ('none,ssmax', 'none,ssmax'),
+  ):
+    (own,) = runs_lib.parse(f'fire||{given}', tiny_config)
+    assert own.attention_scale == want
 
 
 def test_contextual_positions_of_runs(tiny_config):

@@ -334,7 +334,7 @@ def test_a_killed_group_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
 
 
 def test_groups_that_were_interrupted(tmp_path, monkeypatch):
-  trainer = types.SimpleNamespace(devices=1, config=tiny())
+  trainer = types.SimpleNamespace(devices=1)
   points = [(0.1, 0), (0.1, 1), (0.1, 2), (0.1, 3)]
   begun = points[1:]
 
@@ -416,11 +416,9 @@ def test_a_killed_group_goes_on_with_other_steps(
     assert ('right' in point['trajectory']) == has_answers
 
 
-@pytest.mark.parametrize(
-  'seeds, given, trained', [(1, 1, 1), (2, 2, 2), (3, 3, 4), (3, 1, 2)]
-)
+@pytest.mark.parametrize('given, trained', [(1, 1), (2, 2), (3, 4)])
 def test_devices_have_equally_many_points(
-  tmp_path, monkeypatch, seeds, given, trained
+  tmp_path, monkeypatch, given, trained
 ):
   class AbstractError(Exception):
     pass
@@ -429,7 +427,7 @@ def test_devices_have_equally_many_points(
     raise AbstractError(self.devices, count)
 
   monkeypatch.setattr(task_trainer.TaskTrainer, 'abstract', abstract)
-  trainer = task_trainer.TaskTrainer(tiny(seeds=tuple(range(seeds))))
+  trainer = task_trainer.TaskTrainer(tiny())
   points = [(1e-3, seed) for seed in range(given)]
   with pytest.raises(AbstractError) as caught:
     sweep.run_group(trainer, points, tmp_path, 'label')

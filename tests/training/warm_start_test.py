@@ -569,6 +569,14 @@ def test_the_adopted_state_lies_as_the_initial_one(trained):
   jax.tree.map(
     np.testing.assert_array_equal, state.opt_state, initial_state.opt_state
   )
+  # A step that is given the memory of the state does not write to the source.
+  before = jax.tree.map(np.array, source.state.params)
+  batch = jax.tree.map(
+    lambda like: jnp.zeros(like.shape, like.dtype), run.abstract_batch()
+  )
+  with run.layout.scope():
+    run.jitted_step(packed=False)(state, batch)
+  helpers.assert_same(source.state.params, before)
 
 
 @pytest.mark.slow

@@ -308,8 +308,8 @@ class Expression(arithmetic.ArithmeticTask):
     """Returns the targets of inputs; see `Task.target`.
 
     Without a length, inputs as wide as those of a length are of this length,
-    unless a number has more digits. In other inputs, numbers may have as many
-    digits as there are tokens.
+    unless a number has more digits, which is not checked in traced inputs. In
+    other inputs, numbers may have as many digits as there are tokens.
     """
     if length is None and jnp.ndim(inputs) == 2:
       inputs = jnp.asarray(inputs)
@@ -325,7 +325,8 @@ class Expression(arithmetic.ArithmeticTask):
     n = next((n for n in lengths if self.input_length(n) == width), width)
     if isinstance(inputs, jax.core.Tracer):
       return n
-    digits_BxM = np.asarray(self.operand_digits(inputs))
+    with jax.ensure_compile_time_eval():
+      digits_BxM = np.asarray(self.operand_digits(inputs))
     return n if (digits_BxM <= np.array(self._sizes(n))).all() else width
 
 
