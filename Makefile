@@ -14,9 +14,9 @@
 # make reproduce-cpu  every table, figure and study at a laptop's scale, up to
 #   16 hours; or those of EXPERIMENTS='fire/table4 warping/table2'
 # make study      how extrapolation changes during training: about two and a half
-#   days on two cores, resumable; make -j2 study trains two seeds of text at a time, in
-#   four fifths of the time of both in turn (benchmarks/seeds_cpu.py), and those
-#   of tasks in turn; STUDY='biases text' runs these two experiments
+#   days on two cores, resumable; make -j2 study trains two seeds of text at a
+#   time, in four fifths of the time of both in turn (benchmarks/seeds_cpu.py),
+#   and those of tasks in turn; STUDY='biases text' runs these two experiments
 # make results    docs/results.md and docs/study.md from what was reproduced
 # make docs       docs/reference from docstrings, docs/pictures from docs/draw.py
 
