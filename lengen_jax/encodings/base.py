@@ -351,9 +351,8 @@ class FromFunction(Encoding):
       bias = self.function(i_Q, j_K)
     except Exception:  # A call with rows raises it, unless they are needed.
       return None
-    shape = getattr(bias, 'shape', ())
-    is_one = len(shape) == 3 and shape[1:] == i_Q.shape + j_K.shape
-    return bias[None] if is_one else None
+    want = (self.num_heads, *i_Q.shape, *j_K.shape)
+    return bias[None] if getattr(bias, 'shape', None) == want else None
 
 
 def _split_axes(
