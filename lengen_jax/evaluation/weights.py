@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
-import numpy as np
 
 from lengen_jax.models import stacking
 from lengen_jax.models.config import ModelConfig
@@ -24,10 +23,10 @@ def place(params: Params, config: ModelConfig, whole: NamedSharding) -> Params:
     config: its ModelConfig.
     whole: the sharding of the result, a copy on every device.
   """
-  leaves = jax.tree.leaves(params)
-  if all(isinstance(leaf, np.ndarray) for leaf in leaves):
+  placed = [x for x in jax.tree.leaves(params) if isinstance(x, jax.Array)]
+  if not placed:
     return jax.device_put(_converted(params, config), whole)
-  if any(leaf.sharding.device_set != whole.device_set for leaf in leaves):
+  if any(x.sharding.device_set != whole.device_set for x in placed):
     params = jax.device_put(params, whole)
   return _converted_on_devices(params, config, whole)
 
