@@ -4,6 +4,8 @@ from collections.abc import Callable
 import importlib
 from typing import Any
 
+from lengen_jax import errors
+
 
 def lazy(package: str) -> Callable[[str], Any]:
   """Returns the `__getattr__` of a package (PEP 562)."""
@@ -18,5 +20,7 @@ def lazy(package: str) -> Callable[[str], Any]:
       raise AttributeError(
         f'module {package!r} has no attribute {name!r}'
       ) from None
+    except errors.ConfigError as error:  # A package that it needs is missing.
+      raise AttributeError(str(error)) from error
 
   return get
