@@ -8,8 +8,7 @@ Subpackages load on first use: `import lengen_jax` itself loads neither jax nor
 TensorFlow nor matplotlib.
 """
 
-import importlib
-from typing import Any
+from lengen_jax import submodules
 
 __version__ = '0.1.0'
 
@@ -33,10 +32,7 @@ _SUBMODULES = (
 __all__ = ['__version__', *_SUBMODULES]
 
 
-def __getattr__(name: str) -> Any:
-  if name in _SUBMODULES:
-    return importlib.import_module(f'lengen_jax.{name}')
-  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+__getattr__ = submodules.lazy(__name__)
 
 
 def __dir__() -> list[str]:
