@@ -76,6 +76,7 @@ def test_statements_without_an_effect():
     'study/interpolation',
     'code: fire, L from 1 < fire, L from 1/4 @ 16',
     'code: fire, L from 1/4 < fire, L from 1/8 @ 16',
+    'code: fire, L from 1 < fire, L from 1/8 @ 16',
   ) == {'unclear'}
   assert outcomes('study/rate', 'faster: raw distance < fire @ 1|2|4') == {
     'unclear'
