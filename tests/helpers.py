@@ -79,20 +79,35 @@ def random_params(init, seed=0):
 
 
 @functools.cache
-def initial(config, seed=0):
-  """Returns random parameters of a model, as numpy arrays."""
-  return random_params(lambda: stacking.init(config, jax.random.key(0)), seed)
+def _initial(config, seed):
+  params = random_params(lambda: stacking.init(config, jax.random.key(0)), seed)
+  for leaf in jax.tree.leaves(params):
+    leaf.flags.writeable = False
+  return params
 
 
 @functools.cache
-def params_of(config):
-  """Returns random parameters of a model, with scales close to 1."""
-
+def _params_of(config):
   def shifted(path, leaf):
     near_1 = path[-1].key in ('scale', 'c', 'threshold_multiplier')
     return jnp.asarray(leaf + near_1)
 
-  return jax.tree_util.tree_map_with_path(shifted, initial(config))
+  return jax.tree_util.tree_map_with_path(shifted, _initial(config, 0))
+
+
+def initial(config, seed=0):
+  """Returns random parameters of a model, as read-only numpy arrays."""
+  return _with_own_dicts(_initial(config, seed))
+
+
+def params_of(config):
+  """Returns random parameters of a model, with scales close to 1."""
+  return _with_own_dicts(_params_of(config))
+
+
+def _with_own_dicts(params):
+  """Returns dicts that a test may change; the arrays are shared."""
+  return jax.tree.map(lambda leaf: leaf, params)
 
 
 def assert_same(got, want):
