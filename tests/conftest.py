@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from configs import stdlib as stdlib_config
+from lengen_jax.attention import blockwise
 from lengen_jax.data import corpus as corpus_lib
 
 # seqio is not built for other systems; see setup.py.
@@ -78,7 +79,8 @@ def pytest_collection_modifyitems(items):
   seen = collections.Counter()
   for item in items:
     mark = item.get_closest_marker('some')
-    if item.get_closest_marker('slow'):
+    # Tests with these marks run apart from the others, all of them.
+    if any(map(item.get_closest_marker, ('slow', 'aot', 'peers'))):
       continue
     if item.get_closest_marker('one_jax') and not _compiles_fast:
       item.add_marker(pytest.mark.slow)
@@ -125,3 +127,11 @@ def tiny_config():
 def corpus():
   """The corpus of the standard library, read once."""
   return corpus_lib.read_stdlib()
+
+
+@pytest.fixture
+def traced_anew():
+  """Attention is not traced by an earlier test, nor is its trace kept."""
+  blockwise._compiled.clear_cache()
+  yield
+  blockwise._compiled.clear_cache()

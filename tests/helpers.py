@@ -1,6 +1,7 @@
 """Functions and constants that several test files share."""
 
 import functools
+import os
 import pathlib
 import socket
 
@@ -39,6 +40,12 @@ def free_address():
   with socket.socket() as probe:
     probe.bind(('localhost', 0))
     return f'localhost:{probe.getsockname()[1]}'
+
+
+def without_git_settings():
+  """Returns the environment without settings of git, such as hooks."""
+  kept = {k: v for k, v in os.environ.items() if not k.startswith('GIT_')}
+  return {**kept, 'GIT_CONFIG_GLOBAL': os.devnull}
 
 
 def pair_environments(environment):

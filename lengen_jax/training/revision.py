@@ -19,12 +19,16 @@ def of_checkout(folder: pathlib.Path) -> str | None:
   in a checkout or git is missing.
   """
 
+  # Hooks of git run with variables that name their own repository.
+  named = {'GIT_DIR', 'GIT_INDEX_FILE', 'GIT_WORK_TREE'}
+  environment = {k: v for k, v in os.environ.items() if k not in named}
+
   def git(*arguments: str) -> str:
     return subprocess.run(
       ['git', '-C', str(folder), *arguments],
       capture_output=True,
       check=True,
-      env=os.environ | {'GIT_OPTIONAL_LOCKS': '0'},
+      env=environment | {'GIT_OPTIONAL_LOCKS': '0'},
       text=True,
       timeout=10,
     ).stdout.strip()

@@ -1,15 +1,19 @@
 """Settings of the tests that compile for TPUs."""
 
-import os
-
 import jax
 import pytest
 
 
 @pytest.fixture(scope='session', autouse=True)
 def real_programs():
-  """As users compile, whatever makes other tests fast; these run alone."""
-  jax.config.update('jax_disable_most_optimizations', False)
-  jax.config.update('jax_enable_compilation_cache', False)
-  # libtpu aborts on flags that it does not support.
-  os.environ.pop('XLA_FLAGS', None)
+  """As users compile, whatever makes other tests fast; these run apart."""
+  names = ('jax_disable_most_optimizations', 'jax_enable_compilation_cache')
+  before = {name: getattr(jax.config, name) for name in names}
+  for name in names:
+    jax.config.update(name, False)
+  with pytest.MonkeyPatch.context() as patch:
+    # libtpu aborts on flags that it does not support.
+    patch.delenv('XLA_FLAGS', raising=False)
+    yield
+  for name, value in before.items():
+    jax.config.update(name, value)

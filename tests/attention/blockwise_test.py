@@ -559,7 +559,7 @@ def visited(monkeypatch, **options):
     ({'causal': True, 'packed': [16, 16]}, {(0, 0), (1, 0), (1, 1)}),
   ],
 )
-def test_masked_tiles_are_skipped(monkeypatch, options, want):
+def test_masked_tiles_are_skipped(traced_anew, monkeypatch, options, want):
   options = dict(options)
   if 'packed' in options:
     ids = jnp.asarray(np.repeat([1, 2], options.pop('packed')))[None]

@@ -567,7 +567,6 @@ def test_beam_skips_bad_records(tmp_path, small, damaged, beam):
   assert got == run(tmp_path / 'want', bad, bad_records='skip')
 
 
-@pytest.mark.slow
 def test_beam_in_several_processes(tmp_path, raw, small, beam, monkeypatch):
   monkeypatch.setenv('PYTHONPATH', str(ROOT))
   one = run(tmp_path / 'one', raw)

@@ -256,7 +256,6 @@ def distance(i, j):
       ],
     ),
     (
-      # Not 8, for which the loops of `rerope` are compiled.
       'lm_infinite(window=7, sinks=2)',
       [
         lambda i, j: distance(i, j) < 7,
@@ -265,7 +264,9 @@ def distance(i, j):
     ),
   ],
 )
-def test_tiles_outside_of_a_band_are_skipped(monkeypatch, spec, in_bands):
+def test_tiles_outside_of_a_band_are_skipped(
+  traced_anew, monkeypatch, spec, in_bands
+):
   """Forward and backward."""
   length, block = 32, 4
   computed = collections.defaultdict(set)

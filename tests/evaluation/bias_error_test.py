@@ -1,7 +1,6 @@
 """Tests `lengen_jax/evaluation/bias_error.py`."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +25,11 @@ def config(**fields):
 
 def init(config):
   """Unstacked parameters, made once per encoding and architecture."""
-  return _init(
+  return helpers.params_of(
     dataclasses.replace(
       config, scan_layers=False, implementation='auto', bias_form='exact'
     )
   )
-
-
-@functools.cache
-def _init(config):
-  return helpers.params_of(config)
 
 
 def largest(config, scheme='standard', params=None, length=512):

@@ -1,7 +1,5 @@
 """Tests `lengen_jax/evaluation/likelihood.py`."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,13 +20,11 @@ SIZES = ((3, 2), (4, 0), (1, 16), (20, 5), (9, 1))
 CHOICES = ((5, 1), (5, 2), (3, 3), (4, 4))
 
 
-@functools.lru_cache(None)
 def model(encoding='rope', **kwargs):
   config = helpers.tiny_model(encoding=encoding, **{'num_layers': 1} | kwargs)
   return config, helpers.params_of(config)
 
 
-@functools.lru_cache(None)
 def requests(sizes=SIZES):
   rng = np.random.default_rng(0)
   return [

@@ -24,10 +24,8 @@ def create(encoding='nope', **kwargs):
   return helpers.tiny_model(encoding=encoding, **kwargs)
 
 
-@functools.cache
 def initial(config):
-  params = helpers.initial(config)
-  return jax.tree.map(jnp.asarray, params)
+  return jax.tree.map(jnp.asarray, helpers.initial(config))
 
 
 def tokens(length=LENGTH):

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests import helpers
 from tests.tpu_scripts import conftest
 
 pytestmark = [
@@ -40,6 +41,7 @@ def git(*words):
     ['git', '-c', 'user.name=n', '-c', 'user.email=e', *words],
     check=True,
     capture_output=True,
+    env=helpers.without_git_settings(),
     text=True,
   )
   return done.stdout.strip()
@@ -257,7 +259,9 @@ def test_stop(pod):
   pod.ready(f"trap 'echo saved; exit 75' TERM; echo started; {wait}")
   assert pod.run('launch.sh').returncode == 0
   log = pod.homes[1] / 'lengen/logs/latest.log'
+  limit = time.monotonic() + 60
   while 'started' not in log.read_text():
+    assert time.monotonic() < limit
     time.sleep(0.02)
   assert pod.run('stop.sh').returncode == 0
   assert pod.states() == [['exited', '75']] * 2

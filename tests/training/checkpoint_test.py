@@ -22,7 +22,7 @@ from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
 from lengen_jax.models import stacking
-from lengen_jax.training import checkpoint, checksums, files, runs
+from lengen_jax.training import checkpoint, checksums, files, revision, runs
 from lengen_jax.training import state as state_lib
 from tests import helpers
 
@@ -374,20 +374,13 @@ def test_weights_alone_are_read(tmp_path, monkeypatch):
 
 
 def test_what_is_recorded(tmp_path):
+  revision.of_checkout.cache_clear()
   write(tmp_path, (1,), run_config={'seed': 3, 'eval': {'lengths': (1, 2)}})
   checkpoints = checkpoint.Checkpointer(tmp_path, None)
   record = checkpoints.record(1)
   assert record['config'] == {'seed': 3, 'eval': {'lengths': [1, 2]}}
   assert record['versions'] == runs.versions()
-  here = subprocess.run(
-    ['git', 'rev-parse', 'HEAD'],
-    capture_output=True,
-    cwd=pathlib.Path(checkpoint.__file__).parent,
-    check=False,
-    text=True,
-  )
-  if here.returncode == 0:
-    assert record['revision'].removesuffix('+dirty') == here.stdout.strip()
+  assert record['revision'] == revision.running()
   file = tmp_path / 'checkpoints' / '1' / 'record' / 'metadata'
   file.write_bytes(file.read_bytes().replace(b'"seed": 3', b'"seed": 2'))
   with pytest.raises(errors.CheckpointError, match='step 1 .*is damaged'):

@@ -228,7 +228,12 @@ def test_the_time_of_each_step_counts_alone(
 def exits(monkeypatch):
   """Statuses that the process would have ended with."""
   statuses = []
-  monkeypatch.setattr(faults.os, '_exit', statuses.append)
+
+  def leave(status):
+    statuses.append(status)
+    time.sleep(60)  # By then, the watchdog is stopped.
+
+  monkeypatch.setattr(faults.os, '_exit', leave)
   return statuses
 
 

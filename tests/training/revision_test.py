@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from lengen_jax.training import revision
+from tests import helpers
 
 
 def git(folder, *arguments):
@@ -13,6 +14,7 @@ def git(folder, *arguments):
     capture_output=True,
     check=True,
     cwd=folder,
+    env=helpers.without_git_settings(),
   )
 
 
@@ -32,6 +34,17 @@ def checkout(tmp_path):
 def test_a_checkout(checkout):
   found = revision.of_checkout(checkout / 'package')
   assert len(found) == 40 and {*found} <= {*'0123456789abcdef'}
+
+
+def test_another_repository_in_the_environment(checkout, tmp_path, monkeypatch):
+  """As in a hook of git."""
+  found = revision.of_checkout(checkout / 'package')
+  assert found is not None
+  git(tmp_path, 'init', 'other')
+  monkeypatch.setenv('GIT_DIR', str(tmp_path / 'other' / '.git'))
+  monkeypatch.setenv('GIT_INDEX_FILE', str(tmp_path / 'index'))
+  revision.of_checkout.cache_clear()
+  assert revision.of_checkout(checkout / 'package') == found
 
 
 def test_files_that_were_changed(checkout):
