@@ -46,7 +46,7 @@ def print_list(
   rows = []
   for one, hours, minutes in experiments:
     runs = sum(len(p.rows) for p in one.parts if hasattr(p, 'config'))
-    seeds = f'{runs} x {len(one.seeds)}' if runs else ''
+    seeds = f'{runs} x {len(one.seeds_at(one.largest_scale))}' if runs else ''
     paper = [
       f'{chips} {kind} x {_rounded(each)} h'
       for (chips, kind), each in hours.items()
@@ -58,10 +58,10 @@ def print_list(
     ('experiment', 'what it shows', 'runs', 'paper', 'small', 'hours', 'cpu'),
     rows,
     [
-      'runs: rows x seeds; paper, small, hours, cpu: what training costs at '
-      "that scale, estimated: chips x hours on the paper's hardware or one "
-      'TPUv4, time on one H100, and time on two cores, with half a minute per '
-      'run for compilation and tests',
+      'runs: rows x seeds at the largest scale; paper, small, hours, cpu: what '
+      "training costs at that scale, estimated: chips x hours on the paper's "
+      'hardware or one TPUv4, time on one H100, and time on two cores, with '
+      'half a minute per run for compilation and tests',
       'experiments of one paper share models, which are trained once',
     ],
     left=2,

@@ -13,6 +13,8 @@ FULL_SCALES = ('paper', 'small')
 # `hours` is `cpu` with this many times the training steps and other seeds.
 LONGER = 12
 HOURS_SEEDS = (0, 1, 2)
+# Suffix of the name of a part whose scores are those of an earlier step.
+EARLY = ' early'
 
 Results = dict[str, Any]
 # (part, row, column) of a score, or a constant.
@@ -155,6 +157,12 @@ class Experiment:
   seeds: tuple[int, ...] = (0, 1)
   claims: tuple[Claim, ...] = ()
 
+  @property
+  def largest_scale(self) -> str:
+    """The first of SCALES that a part has."""
+    scales = {each for part in self.parts for each in part.scales}
+    return next(each for each in SCALES if each in scales)
+
   def seeds_at(self, scale: str) -> tuple[int, ...]:
     """Returns the default seeds of a scale."""
     return HOURS_SEEDS if scale == 'hours' else self.seeds
@@ -217,6 +225,7 @@ def _first_model(
   if not isinstance(operand, tuple):
     return None
   name, row, _ = operand
+  name = name.removesuffix(EARLY)
   # A model starts from one of a previous part.
   for part in reversed(experiment_parts):
     if part.name == name:

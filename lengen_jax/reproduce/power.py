@@ -72,12 +72,19 @@ def lines(
     return
   if rows is not None:
     found = _some(found, rows)
+  if seeds < 2:
+    all_seeds = experiment.seeds_at(scale)
+    yield (
+      'one seed has no variance and decides no claim; what follows is about '
+      f'--seeds={",".join(map(str, all_seeds))}'
+    )
+    seeds = len(all_seeds)
   each = [*report(experiment, found, scale, seeds)] if name else []
   if not name:
     yield 'no recorded results: what the seeds detect is unknown'
   elif not each:
     yield f'no claim that scale {scale} decides has a variance in {name}'
-  elif seeds > 1:
+  else:
     yield (
       f'by the variances in {name}, with a probability of {POWER:.0%} for each '
       'difference:'
@@ -104,11 +111,8 @@ def report(
   Each line has the differences that `seeds` seeds detect, beyond the claim's
   margin, the probability that they decide the claim, and the number of seeds
   that decide it, given recorded results. Claims without a known variance have
-  no line.
+  no line. `seeds` is at least 2.
   """
-  if seeds < 2:
-    yield 'one seed has no variance and decides no claim; use --seeds=0,1,2'
-    return
   before = len(found['seeds'])
   has_curves = any(part.get('kind') == 'curves' for part in found['parts'])
   for claim in experiment.claims:

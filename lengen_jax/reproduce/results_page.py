@@ -20,6 +20,7 @@ from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import study as study_lib
 from lengen_jax.reproduce.experiment import (
   Claim,
+  EARLY,
   Experiment,
   parse_comparisons,
   Results,
@@ -39,16 +40,23 @@ marks a commit with uncommitted changes.
 
 `paper` is the paper's setting; `small` uses a smaller model and fewer steps, so
 that an experiment which trains one size on one corpus takes at most 40 minutes
-on a GPU with 80 GB (estimated, not measured); `cpu` takes minutes on two cores,
-and a claim about quality may or may not show at that size; `hours` is `cpu`
-with twelve times the steps and three seeds, and models are also tested at a
-sixteenth, an eighth, a quarter and half of their steps. Of several learning
-rates, the best after all steps counts at every step. Most experiments at
-`hours` take one to five hours on two cores; `su/mlm`, `warping/tableA`,
-`randomized/table1` and `study/text` take six to nine, and `study/grid` about a
-day. Where a paper's data is not available, `hours` and `cpu` use substitute
-data, named below the table. Scores on different data cannot be compared, but
-rankings can.
+on a GPU with 80 GB (estimated from operations, not measured); `cpu` takes
+minutes on two cores, and a claim about quality may or may not show at that
+size; `hours` is `cpu` with twelve times the steps and three seeds, and models
+are also tested at a sixteenth, an eighth, a quarter and half of their steps. Of
+several learning rates, the best after all steps counts at every step. Most
+experiments at `hours` take one to five hours on two cores; `su/mlm`,
+`warping/tableA`, `randomized/table1`, `study/text` and `study/interpolation`
+take six to nine, and `study/grid` about a day. At `hours` and larger scales, an
+experiment estimates its duration before it starts, from the time of 20 steps;
+sweeps of generated tasks do not. Where a paper's data is not available, `hours`
+and `cpu` use substitute data, named below the table. Scores on different data
+cannot be compared, but rankings can.
+
+Seeds of a sweep of generated tasks are trained in one program. Seeds of text
+models are trained in turn, or on two cores in two processes (`make --jobs=2
+study-0 study-1`). On two cores, two processes take 0.80 of the time of training
+in turn, and one program takes 0.92 (`python -m benchmarks.seeds_cpu`).
 
 ## Verdicts
 
@@ -58,28 +66,30 @@ of models trained from the same one, are compared seed by seed. Others are
 compared by Welch's test: each of the two models has a variance of its own. All
 models are tested on the same few windows of text. Where the scores of single
 windows are known, as the notes below a table say, the variance of the
-difference over windows is added to that over seeds; elsewhere a comparison is
-about the tested windows only. In simulations of models that do not differ, a
-comparison holds in at most 5.8 % of the cases, seed by seed in at most 6.1 %,
-and with two seeds and scores of windows in at most 6.8 %. A claim is *refuted*
-if the opposite of a comparison is significant after Holm's correction;
-otherwise it is *not seen*. In simulations with 25 comparisons, a claim about
-models that do not differ is refuted in at most 8 % of the cases with three
-seeds and in 16 % with two; if one of the two models of every comparison has
-nearly all of their variance, in at most 14 % and 39 %. Verdicts at earlier
-steps are not corrected for the number of steps. Comparisons that a scale omits
-are not counted. Where rows are not trained yet, or a model has diverged, a
-claim is refuted or *not measured*. A claim is *not comparable* where the
-substitute data has only the format of the paper's data, such as template
-sentences, or where it depends on the paper's data, model or hardware and the
-scale is not `paper`; and *not measured* where fewer than half of the parts of a
-mean were measured. It *depends on training* where it is confirmed at one of the
-tested steps and refuted at another. The effect is the smallest and the largest
-difference over the comparisons, in the unit of the table, each with its 90 %
-interval; negative differences contradict the claim. A comparison holds if its
-interval is above the claim's margin, which is mostly 0. Comparisons that fail
-are listed below the tables. A claim refuted at `cpu` is refuted for models
-trained for about a minute.
+difference over windows, which is what a bootstrap over windows estimates, is
+added to that over seeds; elsewhere a comparison is about the tested windows
+only. In simulations of models that do not differ, a comparison holds in at most
+7 % of the cases, for each of these tests. A claim is *refuted* if the opposite
+of a comparison is significant after Holm's correction; otherwise it is *not
+seen*. In simulations with 25 comparisons, a claim about models that do not
+differ is refuted in at most 8 % of the cases with three seeds and in 16 % with
+two; if one of the two models of every comparison has nearly all of their
+variance, in at most 14 % and 39 %. Verdicts at earlier steps are not corrected
+for the number of steps. Comparisons that a scale omits are not counted. Where
+rows are not trained yet, or a model has diverged, a claim is refuted or *not
+measured*. A claim is *not comparable* where the substitute data has only the
+format of the paper's data, such as template sentences, or where it depends on
+the paper's data, model or hardware and the scale is not `paper`; and *not
+measured* where fewer than half of the parts of a mean were measured. F9, F10,
+F11, R3 and F5, range, can thus be decided at scale `paper` only. A claim
+*depends on training* where it is confirmed at one of the tested steps and
+refuted at another. Other changes during training are given in brackets after
+its verdict. The effect is the smallest and the largest difference over the
+comparisons, in the unit of the table, each with its 90 % interval; negative
+differences contradict the claim. A comparison holds if its interval is above
+the claim's margin, which is mostly 0. Comparisons that fail are listed below
+the tables. A claim refuted at `cpu` is refuted for models trained for about a
+minute.
 
 ± is half the range over seeds. Intervals of percentages include the variance
 over the test examples, which all seeds share, or that due to their number,
@@ -225,12 +235,13 @@ those of the part `code` are those recorded for `study/interpolation`, trained
 at earlier commits. Seed 0 of the raw distance, trained again at the commit of
 `faster`, has losses of 1.105 and 0.997 at 1 and 16 times the length
 ([results/again](results/again/raw_distance_seed0.json)), where 1.119 and 1.027
-are recorded. In `study/range`, the rows `rope` and `range 1x` on text are those
-recorded for `study/random_positions`, and `rope` on copy is that of
-`study/tasks`. In `study/regularization`, the rows of the part `code` are those
-recorded for `study/random_positions`. Rows that are left out are not trained
-yet. The results of `study/text` with KERPLE, ALiBi and FIRE had been seen
-before the other rows were trained.
+are recorded; intervals do not include such changes. Not all biases were trained
+with the higher learning rate. In `study/range`, the rows `rope` and `range 1x`
+on text are those recorded for `study/random_positions`, and `rope` on copy is
+that of `study/tasks`. In `study/regularization`, the rows of the part `code`
+are those recorded for `study/random_positions`. Rows that are left out are not
+trained yet. The results of `study/text` with KERPLE, ALiBi and FIRE had been
+seen before the other rows were trained.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different
@@ -376,7 +387,7 @@ def _stated(one: study_lib.Advice, measured: Mapping[str, Results]) -> str:
 def with_early(found: Results, step: int) -> Results:
   """Returns results with each part also at a step, as 'PART early'."""
   early = [
-    part | {'name': f'{part["name"]} early'}
+    part | {'name': part['name'] + EARLY}
     for part in claims.at_step(found, step)['parts']
   ]
   return found | {'parts': [*found['parts'], *early]}
@@ -420,6 +431,8 @@ def _flattened(results: Sequence[Results]) -> list[str]:
   if constant:
     text += f', except in {", ".join(sorted(constant))}, where it is constant'
   text += '.'
+  if few < len(falls) / 2:
+    text += ' Most losses thus still fall: longer training may change results.'
   return [*textwrap.wrap(text, 80), '']
 
 

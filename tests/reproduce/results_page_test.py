@@ -108,6 +108,16 @@ def test_statements_without_an_effect():
     for n in at_4
   }
   assert len(at_4) == 6 and len(orders) == 1
+  # Two of them change places at the training length.
+  losses, names = row_names(part), part['columns']
+  before = {}
+  for n in at_4:
+    name = names[n].removesuffix(', 4x')
+    gain = names.index(name)
+    t5, alibi = (losses[x][n] - losses[x][gain] for x in ('t5', 'alibi'))
+    before[name] = t5 < alibi
+    assert abs(t5 - alibi) < 0.011
+  assert [name for name in before if before[name]] == ['own', 'first']
 
 
 def row_names(part):
