@@ -229,11 +229,13 @@ fail would confirm it, were changed after that, and before any other row was
 trained.
 
 In `study/interpolation`, the rows `kerple_log`, `alibi`, `fire` and `fire, L
-from 1/4` are those recorded for `study/biases`, and `fire, L from 1/8` and
-`fire, L from 1` were trained last, at commit c5d1800a4a09; in `study/rate`,
-those of the part `code` are those recorded for `study/interpolation`, trained
-at earlier commits. Seed 0 of the raw distance, trained again at the commit of
-`faster`, has losses of 1.105 and 0.997 at 1 and 16 times the length
+from 1/4` are those recorded for `study/biases`, and `fire, L from 1/8`, `fire,
+L from 1`, `fire, linear`, `fire, one hidden layer`, `t5` and `fixed length`
+were trained last, at commit c5d1800a4a09, the last four after the results of
+the two before them had been seen; in `study/rate`, those of the part `code` are
+those recorded for `study/interpolation`, trained at earlier commits. Seed 0 of
+the raw distance, trained again at the commit of `faster`, has losses of 1.105
+and 0.997 at 1 and 16 times the length
 ([results/again](results/again/raw_distance_seed0.json)), where 1.119 and 1.027
 are recorded; intervals do not include such changes. Not all biases were trained
 with the higher learning rate. In `study/range`, the rows `rope` and `range 1x`

@@ -434,23 +434,31 @@ ADVICE = (
 ANSWERS = {
   'Does a learned bias extrapolate because it interpolates?': (
     Advice(
-      'No: from twice the training length on, an MLP on the raw distance and '
-      'one on its logarithm, which do not interpolate, are better than FIRE, '
-      'at 16 times the length by {} and {}. FIRE without its threshold, which '
+      'No: from four times the training length on, MLPs on the distance, on '
+      'its logarithm and on the distance divided by the training length, '
+      'which do not interpolate, are better than FIRE, at 16 times the length '
+      'by {}, {} and {}. FIRE without its threshold, which '
       'interpolates all positions, is worse than FIRE by {}.',
       'study/interpolation',
       (
         'code: raw distance < fire @ 16',
         'code: log of the distance < fire @ 16',
+        'code: fixed length < fire @ 16',
         'code: fire < fire, no threshold @ 16',
       ),
     ),
     Advice(
       'At 16 times the length, FIRE whose threshold starts at four training '
       'lengths is better than with a start at one by {}; starts at an eighth, '
-      'a quarter and one do not differ significantly (L29).',
+      'a quarter and one do not differ significantly (L29). With one hidden '
+      'layer, FIRE is better than with two by {}, and than with none by {} '
+      '(L30).',
       'study/interpolation',
-      ('code: fire < fire, L from 1 @ 16',),
+      (
+        'code: fire < fire, L from 1 @ 16',
+        'code: fire, one hidden layer < fire @ 16',
+        'code: fire, one hidden layer < fire, linear @ 16',
+      ),
     ),
     Advice(
       'The learning rate explains a part of the difference: if the parameters '
