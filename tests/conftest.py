@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items):
   seen = collections.Counter()
   for item in items:
     mark = item.get_closest_marker('some')
-    # Tests with these marks run apart from the others, all of them.
+    # Targets of the Makefile run all tests with one of these marks.
     if any(map(item.get_closest_marker, ('slow', 'aot', 'peers'))):
       continue
     if item.get_closest_marker('one_jax') and not _compiles_fast:

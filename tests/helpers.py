@@ -45,7 +45,7 @@ def free_address():
 def without_git_settings():
   """Returns the environment without settings of git, such as hooks."""
   kept = {k: v for k, v in os.environ.items() if not k.startswith('GIT_')}
-  return {**kept, 'GIT_CONFIG_GLOBAL': os.devnull}
+  return {**kept, 'GIT_CONFIG_GLOBAL': os.devnull, 'GIT_CONFIG_NOSYSTEM': '1'}
 
 
 def pair_environments(environment):

@@ -106,7 +106,7 @@ def test_supported_schemes(spec):
 @pytest.mark.parametrize('spec', slow_but(QUICK, SPECS))
 def test_every_scheme_in_float32(spec, monkeypatch):
   one = testing.Properties(spec)
-  assert one.params  # What initializes them is traced.
+  assert one.params  # Initialization is traced here, not below.
   traced = []
   attend = layers.attention.with_encoding
   monkeypatch.setattr(

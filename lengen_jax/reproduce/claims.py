@@ -12,6 +12,7 @@ from lengen_jax.analysis.reproduction import UNMEASURED
 from lengen_jax.reproduce.experiment import (
   Claim,
   Comparison,
+  EARLY,
   Operand,
   Results,
 )
@@ -329,7 +330,7 @@ def _digest(results: Results, name: str) -> str:
   Parts of earlier versions have no digest.
   """
   (part,) = (part for part in results['parts'] if part['name'] == name)
-  return part.get('windows_digest') or name
+  return part.get('windows_digest') or name.removesuffix(EARLY)
 
 
 def _window_scores(results: Results, operand: Operand) -> Results | None:

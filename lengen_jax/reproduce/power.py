@@ -75,8 +75,8 @@ def lines(
   if seeds < 2:
     all_seeds = experiment.seeds_at(scale)
     yield (
-      'one seed has no variance and decides no claim; what follows is about '
-      f'--seeds={",".join(map(str, all_seeds))}'
+      'one seed has no variance and decides no claim; use --seeds='
+      + ','.join(map(str, all_seeds))
     )
     seeds = len(all_seeds)
   each = [*report(experiment, found, scale, seeds)] if name else []

@@ -54,9 +54,10 @@ and `cpu` use substitute data, named below the table. Scores on different data
 cannot be compared, but rankings can.
 
 Seeds of a sweep of generated tasks are trained in one program. Seeds of text
-models are trained in turn, or on two cores in two processes (`make --jobs=2
-study-0 study-1`). On two cores, two processes take 0.80 of the time of training
-in turn, and one program takes 0.92 (`python -m benchmarks.seeds_cpu`).
+models are trained in turn. Two commands with one seed each, at the same time,
+share their models with a later command with both seeds. On two cores, they take
+0.80 of the time of training in turn, and one program of both seeds would take
+0.92 (`python -m benchmarks.seeds_cpu`).
 
 ## Verdicts
 
@@ -81,15 +82,15 @@ measured*. A claim is *not comparable* where the substitute data has only the
 format of the paper's data, such as template sentences, or where it depends on
 the paper's data, model or hardware and the scale is not `paper`; and *not
 measured* where fewer than half of the parts of a mean were measured. F9, F10,
-F11, R3 and F5, range, can thus be decided at scale `paper` only. A claim
-*depends on training* where it is confirmed at one of the tested steps and
-refuted at another. Other changes during training are given in brackets after
-its verdict. The effect is the smallest and the largest difference over the
-comparisons, in the unit of the table, each with its 90 % interval; negative
-differences contradict the claim. A comparison holds if its interval is above
-the claim's margin, which is mostly 0. Comparisons that fail are listed below
-the tables. A claim refuted at `cpu` is refuted for models trained for about a
-minute.
+F11, R3, Z5, F5 (range) and S7 (bucket sort) can thus be decided at scale
+`paper` only. A claim *depends on training* where it is confirmed at one of the
+tested steps and refuted at another. Other changes during training are given in
+brackets after its verdict. The effect is the smallest and the largest
+difference over the comparisons, in the unit of the table, each with its 90 %
+interval; negative differences contradict the claim. A comparison holds if its
+interval is above the claim's margin, which is mostly 0. Comparisons that fail
+are listed below the tables. A claim refuted at `cpu` is refuted for models
+trained for about a minute.
 
 ± is half the range over seeds. Intervals of percentages include the variance
 over the test examples, which all seeds share, or that due to their number,
@@ -237,13 +238,13 @@ those recorded for `study/interpolation`, trained at earlier commits. Seed 0 of
 the raw distance, trained again at the commit of `faster`, has losses of 1.105
 and 0.997 at 1 and 16 times the length
 ([results/again](results/again/raw_distance_seed0.json)), where 1.119 and 1.027
-are recorded; intervals do not include such changes. Not all biases were trained
-with the higher learning rate. In `study/range`, the rows `rope` and `range 1x`
-on text are those recorded for `study/random_positions`, and `rope` on copy is
-that of `study/tasks`. In `study/regularization`, the rows of the part `code`
-are those recorded for `study/random_positions`. Rows that are left out are not
-trained yet. The results of `study/text` with KERPLE, ALiBi and FIRE had been
-seen before the other rows were trained.
+are recorded; intervals do not include such changes. The higher learning rate
+was not tried with the other biases. In `study/range`, the rows `rope` and
+`range 1x` on text are those recorded for `study/random_positions`, and `rope`
+on copy is that of `study/tasks`. In `study/regularization`, the rows of the
+part `code` are those recorded for `study/random_positions`. Rows that are left
+out are not trained yet. The results of `study/text` with KERPLE, ALiBi and FIRE
+had been seen before the other rows were trained.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different
@@ -379,8 +380,8 @@ def _stated(one: study_lib.Advice, measured: Mapping[str, Results]) -> str:
   parts = reproduce.EXPERIMENTS[one.experiment].parts
   lines_of = (parse_comparisons(x, parts) for x in one.comparisons)
   judged = claims.judge(Claim('', '', sum(lines_of, ())), found)
-  # Results of some rows only may lack an effect.
-  if any(each['effect'] is None for each in judged['comparisons']):
+  # Results of some rows only may lack an effect, or a step.
+  if any(each['interval'] is None for each in judged['comparisons']):
     return ''
   effects = (reproduction.effect(x, sign='') for x in judged['comparisons'])
   return one.text.format(*effects)
@@ -426,15 +427,17 @@ def _flattened(results: Sequence[Results]) -> list[str]:
     f'A loss has flattened where it falls by less than {_FLAT} nats from half '
     f'of the steps to all. This holds for {few} of the {len(falls)} models at '
     'scale `hours` on this page, whose losses at the training length fall by '
-    f'{min(falls.values()):.2f} to {max(falls.values()):.2f}. The learning '
-    'rate decays over all steps, so that an earlier step is not the end of a '
-    'shorter training'
+    f'{min(falls.values()):.2f} to {max(falls.values()):.2f}. '
+  )
+  if few < len(falls) / 2:
+    text += 'With longer training, results may change. '
+  text += (
+    'The learning rate decays over all steps, so that an earlier step is not '
+    'the end of a shorter training'
   )
   if constant:
     text += f', except in {", ".join(sorted(constant))}, where it is constant'
   text += '.'
-  if few < len(falls) / 2:
-    text += ' Most losses thus still fall: longer training may change results.'
   return [*textwrap.wrap(text, 80), '']
 
 

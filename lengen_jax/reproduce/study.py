@@ -450,14 +450,16 @@ ANSWERS = {
     Advice(
       'At 16 times the length, FIRE whose threshold starts at four training '
       'lengths is better than with a start at one by {}; starts at an eighth, '
-      'a quarter and one do not differ significantly (L29). With one hidden '
-      'layer, FIRE is better than with two by {}, and than with none by {} '
-      '(L30).',
+      'a quarter and one do not differ significantly (L29). At this length, '
+      'FIRE with one hidden layer is better than with two by {}, and than with '
+      'none by {}; at twice the training length, it is worse than with two by '
+      '{} (L30).',
       'study/interpolation',
       (
         'code: fire < fire, L from 1 @ 16',
         'code: fire, one hidden layer < fire @ 16',
         'code: fire, one hidden layer < fire, linear @ 16',
+        'code: fire < fire, one hidden layer @ 2',
       ),
     ),
     Advice(
@@ -498,8 +500,8 @@ ANSWERS = {
   ),
   'Does the construction of a curve change which encoding is best?': (
     Advice(
-      'Not at four times the training length, where NoPE, RoPE, ALiBi, KERPLE '
-      'and T5 have the same order by all six constructions (means over seeds). '
+      'Not at four times the training length, where the order is KERPLE, '
+      'ALiBi, T5, NoPE and RoPE by all six constructions (means over seeds). '
       'At the training length, T5 is before ALiBi by `own` and `first` and '
       'behind it by the others, with differences of at most 0.011 nats. The '
       'gain from a longer context depends on the construction; see above.',

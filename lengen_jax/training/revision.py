@@ -20,8 +20,11 @@ def of_checkout(folder: pathlib.Path) -> str | None:
   """
 
   # Hooks of git run with variables that name their own repository.
-  named = {'GIT_DIR', 'GIT_INDEX_FILE', 'GIT_WORK_TREE'}
-  environment = {k: v for k, v in os.environ.items() if k not in named}
+  environment = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith('GIT_') or name.startswith('GIT_CONFIG')
+  }
 
   def git(*arguments: str) -> str:
     return subprocess.run(

@@ -4,11 +4,11 @@ import jax
 import pytest
 
 
-@pytest.fixture(scope='session', autouse=True)
+@pytest.fixture(scope='module', autouse=True)
 def real_programs():
   """As users compile, whatever makes other tests fast; these run apart."""
   names = ('jax_disable_most_optimizations', 'jax_enable_compilation_cache')
-  before = {name: getattr(jax.config, name) for name in names}
+  before = {name: jax.config.values[name] for name in names}
   for name in names:
     jax.config.update(name, False)
   with pytest.MonkeyPatch.context() as patch:

@@ -46,13 +46,6 @@ def test_causal_must_be_said():
     attention.dot_product_attention(*arrays())
 
 
-@pytest.mark.parametrize('bias_form', ['exact', 'auto'])
-def test_implementations(bias_form):
-  got = attend(bias_form=bias_form)
-  want = attend(implementation='reference', bias_form='exact')
-  np.testing.assert_array_equal(got, want)
-
-
 def test_values_may_have_another_size():
   q, k, _ = arrays()
   v = jnp.ones((B, K, H, 9))
@@ -107,8 +100,10 @@ def test_contiguous_is_a_promise_only():
   want = attend(causal=True, bias=bias)
   assert np.abs(want - attend(causal=True)).max() > 0.01
   for contiguous in (True, False, None):
-    got = attend(contiguous=contiguous, causal=True, bias=bias, **given)
-    np.testing.assert_allclose(got, want, atol=1e-6)
+    for implementation in ('reference', 'blockwise'):
+      given |= {'contiguous': contiguous, 'implementation': implementation}
+      got = attend(causal=True, bias=bias, **given)
+      np.testing.assert_allclose(got, want, atol=1e-6)
 
 
 def test_works_inside_jit():

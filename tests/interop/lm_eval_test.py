@@ -280,9 +280,7 @@ def by_function(path, folder, names, capsys):
   }
 
 
-@pytest.mark.parametrize(
-  'run', [by_function, pytest.param(by_command, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('run', [by_function, by_command])
 def test_tasks_of_the_harness(run, path, model, tmp_path, monkeypatch, capsys):
   """One of each kind, on a file of data."""
   monkeypatch.setattr('lengen_jax.training.sharding.start', lambda: 0)

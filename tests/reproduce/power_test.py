@@ -214,7 +214,7 @@ def test_it_is_printed_before_the_runs(tmp_path, monkeypatch, capsys):
     assert f'{name}, with' in seen[-1] and '3 seeds detect' in seen[-1]
   # One seed decides nothing: what those of the scale detect is printed.
   run.reproduce(experiment, 'hours', tmp_path / 'one', seeds=[0])
-  assert 'about --seeds=0,1,2\n' in seen[-1] and '3 seeds detect' in seen[-1]
+  assert 'use --seeds=0,1,2\n' in seen[-1] and '3 seeds detect' in seen[-1]
   # A damaged file is replaced by the run.
   damaged = tmp_path / 'paper/table/hours/reproduction.json'
   for text in ('{', '{}'):

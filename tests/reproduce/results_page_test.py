@@ -90,6 +90,12 @@ def test_statements_without_an_effect():
     'holds'
   }
   assert outcomes('study/tasks', f'copy: {mlps} > fire @ beyond') == {'unclear'}
+  (values,) = (
+    row['values']
+    for row in results_of('study/tasks')['parts'][0]['rows']
+    if row['name'] == 'fire'
+  )
+  assert round(np.ptp(values, axis=0)[0]) == 73
   for decay, row in itertools.product(('strong', 'no'), ('fire', 'rope')):
     line = f'{decay} decay: {row} @ 16 < code: {row} @ 16'
     assert outcomes('study/regularization', line) == {'unclear'}
@@ -119,6 +125,18 @@ def test_statements_without_an_effect():
   assert [name for name in before if before[name]] == ['own', 'first']
 
 
+def test_claims_that_only_the_full_size_decides():
+  head = ' '.join(results_page._HEAD.split())
+  (listed,) = re.findall(r'\. ([^.]+) can thus be decided at scale', head)
+  names = re.findall(r'[A-Z][0-9]+(?: \([a-z ]+\))?', listed)
+  for claim in itertools.chain(
+    *(one.claims for one in reproduce.EXPERIMENTS.values())
+  ):
+    number, _, about = claim.key.partition(', ')
+    is_listed = number in names or f'{number} ({about})' in names
+    assert is_listed == claim.full_size, claim.key
+
+
 def row_names(part):
   return {row['name']: row['value'] for row in part['rows']}
 
@@ -133,6 +151,14 @@ def test_advice_of_results_of_some_rows():
     part['rows'] = [row for row in part['rows'] if row['name'] != 'alibi']
   text = '\n'.join(results_page._advice([found]))
   assert 'use KERPLE (' not in text and '\n2. ' not in text
+  # The scores of the row after an earlier step are missing.
+  found = results_of('study/random_positions')
+  assert 'the loss of RoPE at 16' in '\n'.join(results_page._advice([found]))
+  for row in found['parts'][0]['rows']:
+    del row['trajectory']
+  assert 'the loss of RoPE at 16' not in '\n'.join(
+    results_page._advice([found])
+  )
 
 
 def test_models_that_have_flattened():
@@ -164,6 +190,7 @@ def test_models_that_have_flattened():
   assert max(map(len, lines)) <= 80 and lines[-1] == ''
   text = ' '.join(lines)
   assert 'This holds for 1 of the 2 models' in text
+  assert 'longer training' not in text
   assert 'fall by 0.04 to 0.24.' in text and 'shorter training.' in text
   # Perplexities are compared by their logarithms; one rate does not decay.
   part |= {'name': 'wikitext103', 'unit': 'perplexity'}

@@ -305,6 +305,8 @@ def test_the_command(monkeypatch, tmp_path, capsys):
   assert cli.main(['reproduce', '--list']) == 0
   listed = capsys.readouterr().out
   assert all(name in listed for name in reproduce.EXPERIMENTS)
+  # Three seeds at `hours`, and at `cpu` two.
+  assert re.search('study/protocol .* 5 x 3 ', listed)
   for arguments, message in (
     (['reproduce', 'fire/table44'], "did you mean 'fire/table4'"),
     ([*command, '--seeds=one'], "--seeds: 'one' is not a comma-separated list"),

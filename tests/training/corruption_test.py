@@ -137,7 +137,7 @@ def swap(rng, folder):
 
 
 def files(folder):
-  """Files in an order that does not depend on the random names of orbax."""
+  """Files in an order that seldom depends on the random names of orbax."""
   found = (f for f in folder.rglob('*') if f.is_file())
   return sorted(found, key=lambda f: (f.parent, f.stat().st_size, f))
 

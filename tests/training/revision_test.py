@@ -9,13 +9,14 @@ from tests import helpers
 
 
 def git(folder, *arguments):
-  subprocess.run(
+  return subprocess.run(
     ['git', '-c', 'user.name=a', '-c', 'user.email=a@b', *arguments],
     capture_output=True,
     check=True,
     cwd=folder,
     env=helpers.without_git_settings(),
-  )
+    text=True,
+  ).stdout.strip()
 
 
 @pytest.fixture
@@ -45,6 +46,15 @@ def test_another_repository_in_the_environment(checkout, tmp_path, monkeypatch):
   monkeypatch.setenv('GIT_INDEX_FILE', str(tmp_path / 'index'))
   revision.of_checkout.cache_clear()
   assert revision.of_checkout(checkout / 'package') == found
+
+
+def test_the_running_code():
+  try:
+    head = git(helpers.ROOT, 'rev-parse', 'HEAD')
+  except (OSError, subprocess.SubprocessError):
+    pytest.skip('needs a checkout')
+  revision.of_checkout.cache_clear()
+  assert revision.running().removesuffix('+dirty') == head
 
 
 def test_files_that_were_changed(checkout):
