@@ -84,8 +84,7 @@ def _with_length(scale: str, config: ml_collections.ConfigDict) -> str:
   if 'data' not in config:
     return scale
   own = f'log_n(train_length={config.data.train_length})'
-  parts = [re.sub(r'\blog_n$', own, part) for part in specs.split(scale)]
-  return ', '.join(parts) if parts != specs.split(scale) else scale
+  return re.sub(r'(?<![\w.:])log_n(?=\s*(,|$))', own, scale)
 
 
 def of(config: ml_collections.ConfigDict) -> Run:

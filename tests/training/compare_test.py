@@ -64,7 +64,8 @@ def test_log_n_has_the_training_length_of_the_data(tiny_config):
   assert second.attention_scale == 'none, log_n(train_length=48)'
   for given, want in (
     ('log_n(train_length=9)', 'log_n(train_length=9)'),
-    ('2*log_n,none', '2*log_n(train_length=48), none'),
+    ('2*log_n,none', '2*log_n(train_length=48),none'),
+    ('mine:log_n', 'mine:log_n'),
     ('none,ssmax', 'none,ssmax'),
   ):
     (own,) = runs_lib.parse(f'fire||{given}', tiny_config)

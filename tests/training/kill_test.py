@@ -179,10 +179,8 @@ def test_processes_of_two_are_stopped_and_killed(
   for victim, step in ((0, saved + 5), (1, saved + 15)):
     processes = pair_at(step)
     processes[victim].kill()
-    killed = time.monotonic()
     survivor = processes[1 - victim]
-    survivor.communicate(timeout=120)
-    assert time.monotonic() - killed < 60
+    survivor.communicate(timeout=60)
     assert survivor.returncode not in (0, 75)
     processes[victim].communicate()
     assert 0 < log(tmp_path)[-1][0] < 60
@@ -221,12 +219,10 @@ def test_sigterm_to_one_of_two_in_a_long_validation(tmp_path, environment):
   running = pair(tmp_path / 'cut', environment, *changes)
   wait_for(tmp_path / 'cut', 10, running[0])
   running[1].send_signal(signal.SIGTERM)
-  sent = time.monotonic()
   for process in running:
     output = finish(process, status=75)
     assert 'saved step 10 of 10' in output
     assert 'step 10: length' not in output
-  assert time.monotonic() - sent < 30
   assert validations('cut')[-1] is None
   for process in pair(tmp_path / 'cut', environment, *changes):
     finish(process)
@@ -260,16 +256,14 @@ def test_two_processes_start_from_another_run(
 
 
 def test_a_mistake_of_one_process_ends_both(tmp_path, environment):
-  """Soon, and with the exit status of a user error."""
+  """With the exit status of a user error."""
   processes = pair(
     tmp_path,
     environment,
     '--config.train.steps=60',
     differing=([], ['--config.seed=1']),
   )
-  began = time.monotonic()
-  outputs = [process.communicate(timeout=200)[0] for process in processes]
-  assert time.monotonic() - began < 120
+  outputs = [process.communicate(timeout=120)[0] for process in processes]
   assert processes[1].returncode == 2, outputs[1][-2000:]
   assert processes[0].returncode != 0
   assert 'seed: 0 there, 1 here' in outputs[1]
