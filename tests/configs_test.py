@@ -1,6 +1,7 @@
 """Tests of the config files: each builds a run, at every size."""
 
 import collections
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -16,7 +17,9 @@ import pytest
 from configs import stdlib
 from lengen_jax import errors
 from lengen_jax.data import imagenet, scrolls
+from lengen_jax.interop.hf import families
 from lengen_jax.models import objective
+from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import config as config_lib
 from lengen_jax.training import config_file, optimizer, workdir
 from lengen_jax.training import run as run_lib
@@ -359,6 +362,21 @@ def test_a_period_that_does_not_divide_the_layers():
   assert not config.model.scan_layers
   assert get('pretrained', str(checkpoints / 'gemma3')).model.scan_layers
   run_lib.Run(config)
+
+
+@pytest.mark.parametrize(
+  'folder',
+  sorted((LLAMA.parents[1] / 'checkpoints').glob('*/config.json')),
+  ids=lambda path: path.parent.name,
+)
+def test_pretrained_of_every_family(folder):
+  config = get('pretrained', f'{folder.parent},tiny')
+  model = run_lib.Run(config).model
+  assert model == dataclasses.replace(
+    ModelConfig(**families.model_fields(folder.parent)),
+    dtype='float32',
+    implementation=model.implementation,
+  )
 
 
 def test_pretrained_prefers_tokenizer_json(tmp_path):

@@ -84,6 +84,12 @@ class Generator:
         raise errors.ConfigError(
           f'{name} must be at least 1, got {getattr(self, name)}'
         )
+    first = 0 if self.start_id is None else self.start_id
+    if not 0 <= first < self.config.vocab_size:
+      raise errors.ConfigError(
+        f'start_id={first} is not a token; the model has vocab_size='
+        f'{self.config.vocab_size}'
+      )
     eval_config.check_sampling('', self.temperature, self.top_p)
 
   def run(

@@ -233,9 +233,9 @@ class Lengen(model_api.TemplateLM):
 
   @functools.cached_property
   def _texts(self) -> list[str]:
-    """The text of each token."""
-    size = min(self._vocabulary.size, self._trained.model.vocab_size)
-    return [self._vocabulary.decode([i], special=False) for i in range(size)]
+    """The text of each token that the model may generate."""
+    ids = range(self._trained.model.vocab_size)
+    return [self._vocabulary.decode([i]) for i in ids]
 
   def _encode_pair(
     self, context: str, continuation: str

@@ -188,8 +188,11 @@ class ModelConfig:
     _check_choices(self, _CHOICES)
     for field in PER_LAYER:
       values = specs.cycle(getattr(self, field))
+      default = getattr(type(self), field)
+      if default is None:
+        # In a string, None is a word: 'head, None'.
+        values = tuple(None if one == 'None' else one for one in values)
       if not values:
-        default = getattr(type(self), field)
         raise errors.SpecError(
           f'model.{field} is empty; give at least one value, for example '
           f'{default!r}'

@@ -140,7 +140,7 @@ def _judge(claim: Claim, results: Results, partial: bool) -> Results:
   verdicts = (_VERDICTS[kind] for kind in _VERDICTS if kind in outcomes)
   verdict = next(verdicts, UNMEASURED)
   # Some of the rows cannot confirm a claim about others.
-  partial |= any(_lacks_score(results, one) for one in claim.comparisons)
+  partial |= any(lacks_score(results, one) for one in claim.comparisons)
   if partial and verdict != 'refuted' and UNMEASURED in outcomes:
     verdict = UNMEASURED
   if verdict != UNMEASURED and not comparable(claim, results, results['scale']):
@@ -385,7 +385,7 @@ def _scores(results: Results, operand: Operand) -> list[Any] | None:
   return [scores[n] for scores in row['values']]
 
 
-def _lacks_score(results: Results, comparison: Comparison) -> bool:
+def lacks_score(results: Results, comparison: Comparison) -> bool:
   """Returns whether a row that was tested lacks the score of some seed."""
   scores = (_scores(results, x) for x in (comparison.low, comparison.high))
   return any(each is not None and None in each for each in scores)

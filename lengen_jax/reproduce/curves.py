@@ -141,8 +141,8 @@ def window_scores(
 ) -> list[Results | None]:
   """Returns the scores of single test windows in each column.
 
-  They are those of `crossed`. A column is None if a loss is missing, or is of a
-  version that did not keep losses of single windows.
+  They are those of `crossed`. A column is None if a loss is missing, a
+  perplexity is beyond float64, or the version did not keep losses of windows.
 
   If the perplexity of all windows is p = exp(l), that of a window of loss x is
   p (1 + x - l). It is linear in x, so that its mean is p.
@@ -154,7 +154,9 @@ def window_scores(
       loss_W = np.array(
         curve['window_loss'][n] if 'window_loss' in curve else ()
       )
-      if score == 'perplexity' and loss_W.size:
+      if score == 'perplexity' and curve['perplexity'][n] is None:
+        loss_W = loss_W[:0]
+      elif score == 'perplexity':
         loss_W = curve['perplexity'][n] * (1 + loss_W - curve['loss'][n])
       by_seed.append(loss_W)
     if not all(loss_W.size for loss_W in by_seed):

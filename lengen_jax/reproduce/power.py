@@ -121,8 +121,9 @@ def report(
     known = [one for one in measured if one.error]
     if not known or not claims.comparable(claim, found, scale):
       continue
-    # Some of the rows do not confirm a claim about others.
+    # Some of the rows, or of their seeds, do not confirm a claim about all.
     partial = bool(found.get('rows')) and len(measured) < len(tests)
+    partial |= any(claims.lacks_score(found, x) for x in claim.comparisons)
     with_tests = sum(len(one.variances or ()) > 2 for one in known)
     least = [detectable(one, before, seeds) for one in known]
     ends = dict.fromkeys(f'{x:.2g}' for x in (min(least), max(least)))

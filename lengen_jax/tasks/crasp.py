@@ -118,7 +118,8 @@ class BinMajority(CraspTask):
 class BinMajorityInterleave(BinMajority):
   """The more frequent bit of each of three interleaved strings of equal length.
 
-  The body has n tokens, rounded down to a multiple of three.
+  The body has n tokens, rounded down to a multiple of three; the code of the
+  paper rounds to the nearest one within the range of lengths.
   """
 
   formula = 'the more frequent bits of x[0::3], x[1::3] and x[2::3]'

@@ -1,7 +1,8 @@
 """Recall and selection over long ranges, with a target at tokens of the input.
 
-Targets depend on earlier tokens only; a bidirectional model can read the answer
-of `flip_flop` from the next token.
+Targets depend on earlier tokens only; a bidirectional model can read answers of
+`flip_flop`, and of `induction_heads` with `copied` of 2 or more, from the next
+token.
 """
 
 import dataclasses

@@ -218,7 +218,7 @@ def answers(
   }
   predictions = []
   for length in lengths or run.eval.lengths:
-    scores, whole = {}, {}
+    scores, whole, counts, texts_at = {}, {}, {}, []
     for number, task in enumerate(prompts.tasks):
       examples = prompts.examples(number, length, run.eval.examples)
       count, name = len(examples), f'{label}: {task.name} at {length}'
@@ -239,13 +239,15 @@ def answers(
       shown = f'{score["score"]:.2f}, {100 * share:.0f} % of the prompts whole'
       print(f'{name}: {shown}', flush=True)
       scores[task.name], whole[task.name] = score, share
-      found['examples'][task.name] = count
       about = {'task': task.name, 'length': length}
-      predictions += [
+      texts_at += [
         {**about, 'id': key, 'prediction': texts[key], 'references': right}
         for key, right in references.items()
       ]
+      counts[task.name] = count
     else:
+      predictions += texts_at
+      found['examples'] |= counts
       found['scores'][str(length)] = scores
       found['whole'][str(length)] = whole
       found['average'][str(length)] = scores_lib.average(

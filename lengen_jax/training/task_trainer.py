@@ -72,20 +72,26 @@ class TaskTrainer:
         f'{train.max_length} must be in this order, and at least '
         f'{self.task.min_length}, the minimum length of {config.task}'
       )
-    self._model = transduction.create(
-      self.task,
-      self.config.model,
-      config.positions,
+    create = functools.partial(
+      transduction.create,
+      fields=self.config.model,
+      positions=config.positions,
       train_length=train.max_length,
       test_length=max(test.lengths),
     )
+    self._model = create(self.task)
     if test.by == 'generation':
       task_answers.check(self._model, test, self.task)
     self._operand_task = None
     if test.operand_examples:
+      scheme = self._model.scheme
       self._operand_task = _with_uniform_operands(
-        self.task, test.operand_examples
+        self.task,
+        test.operand_examples,
+        has_roles=scheme is not None and scheme.needs_roles,
       )
+      # Its rows may be longer than those of the task.
+      create(self._operand_task)
     self.train_widths = widths(
       range(train.min_length, train.max_length + 1), train.buckets
     )
@@ -148,8 +154,8 @@ class TaskTrainer:
     i + 1 and j + 1 digits.
 
     Returns:
-      'share', float `[R, N, N]`, NaN without examples; and 'count', the number
-      of examples, int `[N, N]`.
+      'share', float `[R, N, N]`, NaN without examples or finite logits; and
+      'count', the number of examples, int `[N, N]`.
     """
     found = self._test_operands(points.params)
     exact_RxE, digits_RxEx2 = run_lib.on_host(found)
@@ -315,8 +321,8 @@ class TaskTrainer:
   def _operand_answers(self, params: Params) -> tuple[jax.Array, jax.Array]:
     """Returns the results of one point on E examples of `test_operands`.
 
-    They are whether answers are right, bool `[E]`, and the digits of the
-    operands, int32 `[E, 2]`.
+    They are 1.0 for right answers, 0.0 for wrong ones and NaN without finite
+    logits, float32 `[E]`, and the digits of the operands, int32 `[E, 2]`.
     """
     task, length = self._operand_task, self.test_widths[-1]
 
@@ -325,7 +331,10 @@ class TaskTrainer:
         task, params, rngs, length, length
       )
       exact = task.exact_match(logits_BxMxV.argmax(-1), targets, length)
-      return exact, task.operand_digits(inputs)
+      mask_BxM = task.mask(targets, length)
+      finite_BxM = jnp.isfinite(logits_BxMxV).all(-1) | ~mask_BxM
+      right = jnp.where(finite_BxM.all(-1), exact, jnp.nan)
+      return right, task.operand_digits(inputs)
 
     # Tasks with operands have no nominal length 0: no other key is equal.
     rngs = self._example_rngs(0, self.config.eval.operand_examples)
@@ -441,15 +450,20 @@ def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:
 
 
 def _with_uniform_operands(
-  task: tasks.Task, examples: int
+  task: tasks.Task, examples: int, *, has_roles: bool
 ) -> expression.Expression:
   """Returns a task whose two operands each have from 1 to n digits."""
-  if isinstance(task, expression.Expression) and task.operands == 2:
-    return dataclasses.replace(task, lengths='uniform', second_digits=None)
-  raise errors.ConfigError(
-    f'eval.operand_examples={examples} requires a task of the family '
-    f'arithmetic with two operands, got {task}; set eval.operand_examples=0'
-  )
+  if not isinstance(task, expression.Expression) or task.operands != 2:
+    raise errors.ConfigError(
+      f'eval.operand_examples={examples} requires a task of the family '
+      f'arithmetic with two operands, got {task}; set eval.operand_examples=0'
+    )
+  if has_roles and task.second_digits is not None:
+    raise errors.CombinationError(
+      f'roles of {task} are those of operands with second_digits, and maps '
+      'have operands of all lengths; set eval.operand_examples=0'
+    )
+  return dataclasses.replace(task, lengths='uniform', second_digits=None)
 
 
 def _rngs(rng: jax.Array, dropout: bool) -> dict[str, jax.Array]:

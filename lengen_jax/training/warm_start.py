@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from lengen_jax import encodings, errors, specs
+from lengen_jax.attention import scaling
 from lengen_jax.encodings import convert, fire
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models.config import ModelConfig, PER_LAYER
@@ -36,10 +37,8 @@ _FUNCTION = (
   *('logit_cap', 'output_logit_cap', 'output_gate', 'parallel_residual'),
   *('experts_per_token', 'norm'),
 )
-# Such fields of a layer; encodings and scales have their own notes.
-_FUNCTION_OF_LAYER = tuple(
-  field for field in PER_LAYER if field not in ('encoding', 'attention_scale')
-)
+# Such fields of a layer; encodings have their own notes.
+_FUNCTION_OF_LAYER = tuple(field for field in PER_LAYER if field != 'encoding')
 
 # Arrays by path, for example 'layer_0/mlp/up/kernel'.
 _Flat = dict[str, jax.Array]
@@ -130,7 +129,7 @@ def adopt(
   for i, (mine, theirs) in enumerate(pairs):
     for field in _FUNCTION_OF_LAYER:
       a, b = getattr(mine, field), getattr(theirs, field)
-      if a != b:
+      if a != b and not (field == 'attention_scale' and _noted(a, b, config)):
         text = f'model.{field}={a!r}, and {b!r} in the source'
         notes.add('', [i], text)
   others = [
@@ -147,6 +146,15 @@ def adopt(
   found = f'loaded {loaded} of {len(new)} arrays'
   lines = [found, *lora, *notes.lines(), *others]
   return adopted, lines
+
+
+def _noted(scale: str, source_scale: str, config: ModelConfig) -> bool:
+  """Returns whether two logit scales are equal or notes name a parameter."""
+  a, b = (
+    scaling.create(one, num_heads=config.num_heads, parent=None)
+    for one in (scale, source_scale)
+  )
+  return a == b or {a.parameters, b.parameters} != {'none'}
 
 
 def _take_encodings(

@@ -33,7 +33,7 @@ NAMES = ('untied', 'tied_llama3', 'mistral_yarn')
 # By family of `families.FAMILIES`; Llama and Mistral also have NAMES.
 OTHERS = (
   *('gemma2', 'gemma3', 'gpt_neox', 'gpt_oss', 'llama3', 'llama4_text'),
-  *('olmo2', 'phi3_longrope', 'qwen2', 'qwen3', 'smollm3'),
+  *('ministral', 'olmo2', 'phi3_longrope', 'qwen2', 'qwen3', 'smollm3'),
 )
 SMALL = GOLDEN / 'untied'
 # Options of the encoding of phi3_longrope.
@@ -123,6 +123,15 @@ def test_old_and_new_configs_describe_one_model(name, tmp_path):
   assert fields == families.model_fields(FAMILIES / name)
 
 
+def test_mistral_with_types_of_layers(tmp_path):
+  """transformers 5 takes it for a Ministral, and ignores none of them."""
+  folder = shutil.copytree(FAMILIES / 'ministral', tmp_path / 'copy')
+  mistral = {'architectures': ['MistralForCausalLM'], 'model_type': 'mistral'}
+  fields = families.model_fields(change(folder, **mistral))
+  assert fields == families.model_fields(FAMILIES / 'ministral')
+  assert fields['window'] == (None, 6, 6)
+
+
 @pytest.mark.some(2)
 @pytest.mark.parametrize('name', NAMES + OTHERS)
 def test_written_and_read_again(name, tmp_path):
@@ -142,16 +151,16 @@ def test_written_and_read_again(name, tmp_path):
   assert models.ModelConfig(**fields) == config
 
 
-def replace_text(patch, full):
+def replace_bytes(patch, full):
   """Lets the disk be full when a file of this name is written."""
 
-  def write_text(path, text):
+  def write_bytes(path, content):
     if path.name == full:
       raise OSError(errno.ENOSPC, 'No space left on device')
-    return write(path, text)
+    return write(path, content)
 
-  write = pathlib.Path.write_text
-  patch.setattr(pathlib.Path, 'write_text', write_text)
+  write = pathlib.Path.write_bytes
+  patch.setattr(pathlib.Path, 'write_bytes', write_bytes)
 
 
 def test_a_failed_write_keeps_the_former_checkpoint(tmp_path, monkeypatch):
@@ -183,7 +192,7 @@ def test_a_failed_write_keeps_the_former_checkpoint(tmp_path, monkeypatch):
   other['final_norm']['scale'] = np.ones_like(other['final_norm']['scale'])
   for name in ('config.json', 'model.safetensors.index.json'):
     with pytest.MonkeyPatch.context() as patch:
-      replace_text(patch, f'{name}.partial')
+      replace_bytes(patch, f'{name}.partial')
       with pytest.raises(errors.CheckpointError, match='No space left'):
         hf.save(tmp_path, other, config, shard_bytes=40_000)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
@@ -356,6 +365,9 @@ def test_types_of_numbers_that_are_written():
   _, found = describe.choose(config, None, None)
   for key in ('attn_logit_softcapping', 'final_logit_softcapping'):
     assert isinstance(found[key], float)
+  other = dataclasses.replace(load('gemma3')[1], output_logit_cap=30)
+  _, found = describe.choose(other, None, None)
+  assert isinstance(found['final_logit_softcapping'], float)
   scale = 'constant(factor=1.1)'
   config = dataclasses.replace(config, attention_scale=scale)
   with pytest.raises(errors.CheckpointError, match='attention_scale'):
@@ -526,6 +538,41 @@ def test_writes_bfloat16_and_copies_the_tokenizer(copy, tmp_path):
   )
   with pytest.raises(errors.CheckpointError, match="unknown dtype 'int8'"):
     hf.save(there, params, config, dtype='int8')
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {'architectures': ['GPT2LMHeadModel']},
+    {'architectures': None},
+    {'quantization_config': {'bits': 4}},
+  ],
+)
+def test_tokenizers_of_models_that_are_not_supported(fields, copy, tmp_path):
+  (copy / 'tokenizer.json').write_text('{}')
+  # The second id is not a token of the model.
+  change(copy, bos_token_id=3, pad_token_id=10**6, eos_token_id=[1, 10**6])
+  params, config = load('untied')
+  there = tmp_path / 'written'
+  hf.save(there, params, config, change(copy, **fields), max_length=99)
+  assert (there / 'tokenizer.json').exists()
+  written = config_json.read(there)
+  assert written['max_position_embeddings'] == 99
+  assert written['bos_token_id'] == 3 and written['eos_token_id'] == [1]
+  assert 'pad_token_id' not in written
+
+
+def test_a_tokenizer_that_cannot_be_written(copy, tmp_path, monkeypatch):
+  (copy / 'tokenizer.json').write_text('{}')
+  params, config = load('untied')
+  there = tmp_path / 'written'
+  hf.save(there, params, config)
+  before = {file: file.read_bytes() for file in there.iterdir()}
+  replace_bytes(monkeypatch, 'tokenizer.json.partial')
+  other = jax.tree.map(lambda x: x + 1, params)
+  with pytest.raises(errors.CheckpointError, match='No space left'):
+    hf.save(there, other, config, copy)
+  assert {file: file.read_bytes() for file in there.iterdir()} == before
 
 
 @pytest.mark.some(3)
@@ -880,6 +927,17 @@ def test_several_files(copy):
   index.write_text(json.dumps({'weight_map': files}))
   (copy / second).unlink()
   assert f'there is no {copy / second}' in refused(copy)
+
+
+def test_a_single_file_precedes_an_index(copy):
+  """Programs that write one may leave the index of several files."""
+  whole = (copy / 'model.safetensors').read_bytes()
+  split(copy)
+  (copy / 'model.safetensors').write_bytes(whole)
+  rewrite(copy, lambda tensors: {k: x + 1 for k, x in tensors.items()})
+  found, _ = hf.load(copy)
+  want = jax.tree.map(lambda x: x + 1, load('untied')[0])
+  jax.tree.map(np.testing.assert_array_equal, found, want)
 
 
 def test_files_that_are_missing_or_broken(copy):

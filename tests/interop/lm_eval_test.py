@@ -178,6 +178,19 @@ def test_texts_end_at_stop_strings(path, model):
   assert model._stop_ids(['b', 'zz', '']) == [ord('b')]
 
 
+def test_special_tokens_are_stop_strings(tmp_path):
+  """A text ends before them, as they have no text in an answer."""
+  tokenizer = helpers.GOLDEN / 'checkpoints' / 'llama3'
+  vocab = vocabulary.create(str(tokenizer))
+  config = helpers.tiny_model(num_layers=1, vocab_size=vocab.size + 8)
+  path = tmp_path / 'model.safetensors'
+  weights.save(path, helpers.params_of(config), config)
+  model = backend.Lengen(str(path), vocabulary=str(tokenizer))
+  (special,) = model._stop_ids(['<|eot_id|>'])
+  assert vocab.decode([special]) == '<|eot_id|>'
+  assert not vocab.decode([special], special=False)
+
+
 def test_options_of_generation(path, model):
   long = 'a context of more than thirty-two bytes'
   sampled = {'max_gen_toks': 9, 'temperature': 1.0, 'do_sample': True}

@@ -150,6 +150,12 @@ def test_choices_are_those_of_attention():
     assert message == str(caught.value).replace(field, f'model.{field}')
 
 
+def test_a_string_can_name_none():
+  config = helpers.tiny_model(query_key_norm='2*unscaled, None', num_layers=3)
+  assert config.query_key_norm == ('unscaled', 'unscaled', None)
+  assert helpers.tiny_model(query_key_norm='None').query_key_norm == (None,)
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [

@@ -384,6 +384,15 @@ def test_logit_scales():
   source, params, notes = adopt(fresh, scaled)
   jax.tree.map(np.testing.assert_array_equal, params, source)
   assert notes == ['loaded 25 of 25 arrays']
+  # Scales without parameters.
+  gemma = model('rope', attention_scale='constant(factor=0.5), none')
+  _, _, notes = adopt(plain, gemma)
+  assert notes[1:] == [
+    "layer 0: model.attention_scale='none', and 'constant(factor=0.5)' in the "
+    'source'
+  ]
+  same = model('rope', attention_scale='constant( factor=0.50 ), none')
+  assert adopt(same, gemma)[2] == ['loaded 23 of 23 arrays']
 
 
 def test_options_of_attention():

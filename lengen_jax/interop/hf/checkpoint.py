@@ -1,8 +1,8 @@
 """Reads and writes checkpoints of transformers; see the package."""
 
+import contextlib
 import dataclasses
 import pathlib
-import shutil
 
 from flax import traverse_util
 import jax
@@ -89,6 +89,7 @@ def save(
   """
   there = check_folder(folder)
   base = None if like is None else config_json.read(like)
+  copied = {} if like is None else _tokenizer_files(like)
   params = jax.device_get(stacking.unstack(params))
   config = dataclasses.replace(config, scan_layers=False)
   params, config = stacking.merge_lora(params, config)
@@ -99,10 +100,11 @@ def save(
   entries = family.entries(shapes)
   try:
     there.mkdir(parents=True, exist_ok=True)
-    with tensors.replaced_at_end(there / 'config.json', written):
+    files = {'config.json': tensors.json_bytes(written)} | copied
+    with contextlib.ExitStack() as at_end:
+      for name, content in files.items():
+        at_end.enter_context(tensors.replaced_at_end(there / name, content))
       size = tensors.write(there, entries, flat, dtype, shard_bytes)
-      if like is not None:
-        _copy(pathlib.Path(like).expanduser(), there)
   except OSError as error:
     raise errors.CheckpointError(
       f'cannot write {there}: {error.strerror}'
@@ -133,7 +135,12 @@ def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
   return {path: tuple(leaf.shape) for path, leaf in flat.items()}
 
 
-def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
-  for name in _COPIED:
-    if (source / name).is_file() and source.resolve() != target.resolve():
-      shutil.copyfile(source / name, target / name)
+def _tokenizer_files(folder: PathLike) -> dict[str, bytes]:
+  """Returns the content of each of `_COPIED` that is in a folder."""
+  paths = [pathlib.Path(folder).expanduser() / name for name in _COPIED]
+  try:
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+  except OSError as error:
+    raise errors.CheckpointError(
+      f'cannot read {error.filename}: {error.strerror}'
+    ) from error

@@ -20,6 +20,11 @@ _RUNTIME = {
   *('dropout_rate', 'dtype', 'implementation', 'bias_form'),
   *('scan_layers', 'remat'),
 }
+_FLOATS = {
+  field.name
+  for field in dataclasses.fields(ModelConfig)
+  if float in getattr(field.type, '__args__', (field.type,))
+}
 _SIZES = {
   'vocab_size': 'vocab_size',
   'hidden_size': 'width',
@@ -43,7 +48,7 @@ def choose(
   Raises:
     errors.CheckpointError: no family represents the model.
   """
-  preferred = [] if like is None else [families.of(like)]
+  preferred = _families_of(like)
   rest = [one for one in families.FAMILIES.values() if one not in preferred]
   closest: tuple[int, str] | None = None
   for family in preferred + rest:
@@ -71,7 +76,7 @@ def _config_json(
     'architectures': [family.architecture],
     'model_type': family.model_type,
     # The defaults of a family may be beyond the vocabulary.
-    **{key: like and like.get(key) for key in _TOKENS},
+    **{key: _token(like, key, config.vocab_size) for key in _TOKENS},
     **{key: getattr(config, field) for key, field in _SIZES.items()},
     **family.fixed,
     family.mlp_width: config.mlp_width,
@@ -84,7 +89,7 @@ def _config_json(
       # `_differences` reports a value that the family does not have.
       found = (k for k, v in key.values.items() if v == value)
       value = next(found, key.default)
-    elif isinstance(key.default, float) and value is not None:
+    elif field in _FLOATS and value is not None:
       value = float(value)  # transformers refuses an integer.
     written[key.name] = value
   written |= _layers(family, config)
@@ -94,6 +99,30 @@ def _config_json(
   if written['head_dim'] is None:
     del written['head_dim']
   return written
+
+
+def _families_of(like: ConfigJson | None) -> list[Family]:
+  """Returns the family of `like` if it represents this checkpoint.
+
+  Its tokenizer may belong to a model that no family represents.
+  """
+  try:
+    found = [] if like is None else [families.of(like)]
+    for family in found:
+      ModelConfig(**family.model_fields(like))
+    return found
+  except errors.LengenError:
+    return []
+
+
+def _token(
+  like: ConfigJson | None, key: str, vocab_size: int
+) -> int | list[int] | None:
+  """Returns ids of a special token in `like` that the vocabulary has."""
+  found = None if like is None else like.get(key)
+  if isinstance(found, list):
+    return [one for one in found if one < vocab_size] or None
+  return found if found is not None and found < vocab_size else None
 
 
 def _longest(
@@ -107,8 +136,8 @@ def _longest(
   lengths = [n for n in map(rope.longest, rotations) if n is not None]
   # transformers divides it by the original length to get the factor.
   implied = bool(lengths)
-  if like is not None:
-    theirs = ModelConfig(**families.of(like).model_fields(like))
+  for family in _families_of(like):
+    theirs = ModelConfig(**family.model_fields(like))
     known = like['max_position_embeddings']
     if _all_canonical(theirs) == _all_canonical(config):
       lengths = [known]

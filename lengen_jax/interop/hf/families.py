@@ -54,6 +54,14 @@ FAMILIES: dict[str, Family] = {
       window=4096,
     ),
     Family(
+      'MinistralForCausalLM',
+      'ministral',
+      keys=_COMMON,
+      layer_types=layer_types.sliding_by_default,
+      has={'layer_types', 'sliding_window'},
+      window=4096,
+    ),
+    Family(
       'Qwen2ForCausalLM',
       'qwen2',
       fields={'attention_bias': 'qkv'},
@@ -297,6 +305,8 @@ def of(config: ConfigJson) -> Family:
   if not isinstance(found, list):
     raise config.error(f'has architectures={found!r}; it takes a list of names')
   name = ' and '.join(map(str, found))
+  if name == 'MistralForCausalLM' and 'layer_types' in config:
+    name = 'MinistralForCausalLM'  # As transformers 5 takes it.
   if name in FAMILIES:
     return FAMILIES[name]
   code = ''

@@ -279,13 +279,13 @@ def _agree(parameters: Any, scaling: Mapping[str, Any]) -> bool:
 def _cycle(values: Sequence[Any]) -> Any:
   """Returns the shortest cycle of the values of layers.
 
-  It is one value, specs joined by commas, or a tuple.
+  It is one value, strings or Nones joined by commas, or a tuple.
   """
   for period in range(1, len(values) + 1):
     if all(values[i] == values[i % period] for i in range(len(values))):
       break
   if period == 1:
     return values[0]
-  if all(isinstance(value, str) for value in values):
-    return ', '.join(values[:period])
+  if {str} <= {type(value) for value in values} <= {str, type(None)}:
+    return ', '.join(map(str, values[:period]))
   return tuple(values[:period])

@@ -22,6 +22,11 @@ def all_sliding(config: ConfigJson) -> list[str]:
   return [SLIDING] * config['num_hidden_layers']
 
 
+def sliding_by_default(config: ConfigJson) -> list[str]:
+  """Returns layer_types; by default, all layers have the window."""
+  return _listed(config, all_sliding(config))
+
+
 def every_second(config: ConfigJson) -> list[str]:
   """Returns layer_types; by default, every second layer is full."""
   count = config['num_hidden_layers']

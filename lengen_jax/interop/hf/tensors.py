@@ -105,9 +105,14 @@ def _opened_each(
         yield name, opened
 
 
+def json_bytes(content: Any) -> bytes:
+  """Returns the content of a JSON file."""
+  return (json.dumps(content, indent=2) + '\n').encode()
+
+
 @contextlib.contextmanager
-def replaced_at_end(path: pathlib.Path, content: Any) -> Iterator[None]:
-  """Writes a JSON file, and replaces `path` by it if the context succeeds.
+def replaced_at_end(path: pathlib.Path, content: bytes) -> Iterator[None]:
+  """Writes a file, and replaces `path` by it if the context succeeds.
 
   A full disk is found before other files are replaced.
 
@@ -116,7 +121,7 @@ def replaced_at_end(path: pathlib.Path, content: Any) -> Iterator[None]:
   """
   partial = path.with_name(path.name + '.partial')
   try:
-    partial.write_text(json.dumps(content, indent=2) + '\n')
+    partial.write_bytes(content)
     yield
     os.replace(partial, path)
   finally:
@@ -158,7 +163,7 @@ def write(
     named = {f'model-{i:05}-{of}': x for i, x in enumerate(shards, start=1)}
   weight_map = {name: file for file, names in named.items() for name in names}
   index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
-  with replaced_at_end(folder / _INDEX, index):
+  with replaced_at_end(folder / _INDEX, json_bytes(index)):
     weights.write(
       (
         (
@@ -208,13 +213,14 @@ def _hint(folder: pathlib.Path) -> str:
 
 
 def _files(folder: pathlib.Path) -> dict[str, list[str] | None]:
-  """Returns the names of the tensors in each file; None for all."""
-  if not (folder / _INDEX).exists():
-    if not (folder / _FILE).exists():
-      raise errors.CheckpointError(
-        f'there is no {folder / _FILE}{_hint(folder)}'
-      )
+  """Returns the names of the tensors in each file; None for all.
+
+  A single file precedes an index, which may be older.
+  """
+  if (folder / _FILE).exists():
     return {_FILE: None}
+  if not (folder / _INDEX).exists():
+    raise errors.CheckpointError(f'there is no {folder / _FILE}{_hint(folder)}')
   try:
     found = json.loads((folder / _INDEX).read_text())['weight_map']
     files: dict[str, list[str] | None] = {}

@@ -70,6 +70,21 @@ class Addition(expression.Expression):
       return self.pad_operands
     return self.index_hints or self.operands > 2 or self.scratchpad
 
+  def _question(self, text: str) -> jax.Array:
+    inputs = super()._question(text)
+    if not self.pad:
+      return inputs
+    numbers_MxD, sizes_M = self._read(inputs[0], inputs.shape[1])
+    digits_PxD = jax.vmap(expression.carry)(self.columns(numbers_MxD))
+    needed = int(expression.significant(digits_PxD).max())
+    padded = int(self.padded_answer(list(sizes_M), len(digits_PxD)))
+    if needed > padded:
+      raise errors.ConfigError(
+        f'the answer to {text!r} has {needed} digits, and {self} pads it to '
+        f'{padded}; begin the operands with 0'
+      )
+    return inputs
+
   def answer_digits(self, sizes: expression.Sizes) -> Any:
     # The sum of at most ten numbers has at most one more digit.
     return expression.most(sizes) + 1

@@ -186,7 +186,7 @@ class Expression(arithmetic.ArithmeticTask):
     sizes = list(sizes_M)
     digits_PxD = jax.vmap(carry)(self.columns(numbers_MxD))
     count = len(digits_PxD)
-    sizes_P = _significant(digits_PxD)
+    sizes_P = significant(digits_PxD)
     if self.pad:
       padded = self.padded_answer(sizes, count)
       sizes_P = jnp.broadcast_to(padded, count)
@@ -302,7 +302,7 @@ class Expression(arithmetic.ArithmeticTask):
     """
     inputs = jnp.asarray(inputs)
     width = inputs.shape[1]
-    return jax.vmap(lambda x: _significant(self._read(x, width)[0]))(inputs)
+    return jax.vmap(lambda x: significant(self._read(x, width)[0]))(inputs)
 
   def target(self, inputs: Array, length: Length | None = None) -> jax.Array:
     """Returns the targets of inputs; see `Task.target`.
@@ -322,7 +322,8 @@ class Expression(arithmetic.ArithmeticTask):
     """Returns a nominal length of inputs `[B, W]`; see `target`."""
     width = inputs.shape[1]
     lengths = range(self.min_length, width)
-    n = next((n for n in lengths if self.input_length(n) == width), width)
+    alike = [n for n in lengths if self.input_length(n) == width]
+    n = max(alike, default=width)
     if isinstance(inputs, jax.core.Tracer):
       return n
     with jax.ensure_compile_time_eval():
@@ -348,7 +349,7 @@ def carry(columns_D: jax.Array) -> jax.Array:
   return digits_D
 
 
-def _significant(digits_NxD: jax.Array) -> jax.Array:
+def significant(digits_NxD: jax.Array) -> jax.Array:
   """Returns the digits of numbers without leading zeros, at least 1, `[N]`."""
   place_1xD = jnp.arange(digits_NxD.shape[1])[None]
   return 1 + jnp.max(jnp.where(digits_NxD > 0, place_1xD, 0), axis=1)

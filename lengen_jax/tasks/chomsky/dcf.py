@@ -33,7 +33,7 @@ class StackManipulation(chomsky.ChomskyTask):
     inputs = super()._question(text)
     acts = inputs[0] >= 2
     # The stack is not empty and precedes the actions.
-    if acts[0] or (acts[:-1] & ~acts[1:]).any():
+    if acts[:1].all() or (acts[:-1] & ~acts[1:]).any():
       raise self._not_a_question(text)
     return inputs
 

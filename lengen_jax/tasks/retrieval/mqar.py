@@ -127,7 +127,8 @@ class Mqar(base.OneVocabularyTask):
 class ForgettingMqar(Mqar):
   """`mqar` whose context then gives some keys a second value.
 
-  The target is the last value of a key in the context.
+  The target is the last value of a key in the context. All values are distinct;
+  in the code of Zoology, those of different keys may be equal.
 
   Attributes:
     updates: number of keys with a second value.
