@@ -57,6 +57,21 @@ def test_golden_rerope(case, assert_close):
   assert_close(attended(f'rerope({spec})', q, k, v), want)
 
 
+def test_distances_of_lm_infinite(assert_close):
+  """Sinks are `window` tokens away, and tokens in the window as they are."""
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 12, 1, D))
+  distance_K = np.minimum(11 - np.arange(12), 4)
+  seen_K = (distance_K < 4) | (np.arange(12) < 2)
+  rope = encodings.create('rope', num_heads=1, head_dim=D)
+  _, keys = rope.apply(
+    {}, k, k, np.zeros(12, int), -distance_K, method='rotate'
+  )
+  logits_K = keys[0, :, 0] @ q[0, 11, 0] / D**0.5
+  want = jax.nn.softmax(jnp.where(seen_K, logits_K, -jnp.inf)) @ v[0, :, 0]
+  got = attended('lm_infinite(window=4, sinks=2)', q, k, v)
+  assert_close(got[0, 11, 0], want)
+
+
 @pytest.mark.parametrize('case', cases('selfextend'))
 def test_golden_self_extend(case, assert_close):
   arrays, (q, k, v) = golden('selfextend')

@@ -50,6 +50,18 @@ def test_losses_of_documents():
     np.testing.assert_allclose(curves['recut'][one.length], one.loss, rtol=1e-6)
 
 
+def test_documents_without_a_scored_token():
+  with pytest.raises(errors.CorpusError, match='no document has 1 scored'):
+    constructions.document_losses(
+      *(helpers.tiny_model(), positions.create('standard'), None),
+      [np.array([1])],
+      8,
+      batch_tokens=8,
+      seed=0,
+      layout=None,
+    )
+
+
 def test_windows_shorter_than_the_others():
   """Positions that depend on the length are those of the tokens that exist."""
   rng = np.random.default_rng(0)

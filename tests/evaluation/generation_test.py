@@ -434,6 +434,9 @@ def test_refuses_what_does_not_decode():
   for name in ('max_new', 'batch_tokens'):
     with pytest.raises(errors.ConfigError, match=f'{name} must be at least 1'):
       generator(model()[0], **{name: 0})
+  for first in (-1, model()[0].vocab_size):
+    with pytest.raises(errors.ConfigError, match=f'start_id={first} is not a'):
+      generator(model()[0], start_id=first)
   found = generator(model('learned(max_position=64)')[0], 'equal_mean')
   with pytest.raises(errors.CombinationError, match='fractional positions'):
     found.run({}, prompts())

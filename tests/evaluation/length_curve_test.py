@@ -222,3 +222,51 @@ def test_position_buckets(length):
   assert starts[0] == 0 and starts[-1] < length
   assert (np.diff(starts) > 0).all()
   assert len(starts) <= 45
+  # Four buckets for each doubling.
+  first = [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16]
+  assert starts.tolist()[:13] == first[: len(starts)]
+
+
+def test_seeds_draw_other_positions_in_each_batch(monkeypatch):
+  keys = []
+
+  def weighted_losses(params, part, rng, **options):
+    keys.append(tuple(jax.random.key_data(rng).tolist()))
+    return np.zeros(part['weights'].shape)
+
+  monkeypatch.setattr(length_curve, 'weighted_losses', weighted_losses)
+  rows = np.ones((4, 17), np.int32)
+  batch = data_windows.lm_batch(rows, np.full(4, 17))
+  scheme = positions.create('standard')
+  for seed in (0, 1):
+    list(
+      length_curve.batch_losses(
+        tiny(), scheme, None, batch, 32, seed, layout(1)
+      )
+    )
+  assert len(keys) == len({*keys}) == 4
+
+
+def test_seeds_mask_other_tokens(windows, monkeypatch):
+  keys = []
+
+  def masked(config, batch, rng):
+    keys.append(tuple(jax.random.key_data(rng).tolist()))
+    return {**batch, 'weights': np.zeros_like(batch['weights'])}
+
+  monkeypatch.setattr(objective, 'masked', masked)
+  config = tiny(vocab_size=257, architecture='encoder')
+  for seed in (0, 1):
+    list(
+      length_curve.run(
+        config,
+        positions.create('standard'),
+        helpers.params_of(config),
+        windows,
+        batch_tokens=256,
+        seed=seed,
+        layout=layout(2),
+        lengths=LENGTHS[:1],
+      )
+    )
+  assert len(keys) == len({*keys}) == 2

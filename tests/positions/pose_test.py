@@ -66,6 +66,21 @@ def test_contiguous_but_for_the_jumps(chunks):
   assert got.min() == 0 and 45 < got.max() < 50
 
 
+def test_chunks_share_the_rest_of_a_row():
+  """The second of three has up to half of what the first leaves."""
+  scheme = positions.create('pose(max_position=50, chunks=3)')
+  found = jax.jit(scheme.draw)(
+    jax.random.key(0), helpers.rows(900, 12), jnp.full((900, 12), 12)
+  )
+  first, second = (
+    np.asarray(found[name])[:, 0] for name in ('first', 'first_1')
+  )
+  assert {*first.tolist()} == {1, 2, 3, 4}
+  for n in range(1, 5):
+    lengths = {*(second - first)[first == n].tolist()}
+    assert lengths == {*range(1, (12 - n + 1) // 2 + 1)}
+
+
 def test_padding_and_packing_change_no_draw():
   spec = 'pose(max_position=50)'
   padded = draw(spec, helpers.rows(3, 12), jnp.array([[3], [6], [9]]))

@@ -253,6 +253,9 @@ def test_once_per_batch_equal_lengths_share_their_positions():
   assert (again != got).any()
   single = draw(create(64), helpers.rows(4, 6), [[6]] * 4)
   assert len(np.unique(single, axis=0)) == 4
+  fractional = create(64, draw='batch', fractional=True)
+  got = draw(fractional, helpers.rows(4, 6), [[6]] * 4)
+  np.testing.assert_array_equal(got, np.tile(got[:1], (4, 1)))
 
 
 def test_every_layer_draws_for_itself():

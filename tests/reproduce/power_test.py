@@ -169,6 +169,46 @@ def test_comparisons_of_unknown_variance_confirm_nothing():
   assert power.decided([unknown, sure, claims.Test(-1.0)], 3, 3) == 1.0
 
 
+def test_models_that_diverged_decide_nothing():
+  found = results((0.0, 0.1, 0.2), (9.0, 9.1, 9.2))
+  other = {'name': 'other', 'values': [[9.0], [None], [9.2]]}
+  found['parts'][0]['rows'].append(other)
+  both = experiment_lib.parse_comparisons('part: low < high|other @ 1')
+  claim = dataclasses.replace(LOW, comparisons=both)
+  assert claims.judge(claim, found)['verdict'] == claims.UNMEASURED
+  experiment = dataclasses.replace(EXPERIMENT, claims=(claim,))
+  (line,) = power.report(experiment, found, 'cpu', 3)
+  assert 'a probability of 0%' in line
+  # Nor do some of the rows decide a claim about others.
+  del found['parts'][0]['rows'][2]
+  found['rows'] = ['low', 'high']
+  (line,) = power.report(experiment, found, 'cpu', 3)
+  assert 'a probability of 0%' in line
+
+
+def test_results_of_more_seeds_are_preferred(tmp_path, monkeypatch):
+  monkeypatch.setattr(power.config_file, 'folder', lambda: tmp_path / 'configs')
+  for place, seeds in (
+    ('docs/results/paper_table_cpu.json', 3),
+    ('paper/table/cpu/reproduction.json', 2),
+  ):
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(results(range(seeds), range(seeds))))
+  _, found = power.recorded(EXPERIMENT, 'cpu', tmp_path)
+  assert len(found['seeds']) == 3
+
+
+def test_drawings_have_no_variance(tmp_path, monkeypatch):
+  found = results((0.0, 1.0, 2.0), (2.0, 3.0, 4.5))
+  drawing = {'name': 'drawing', 'exact': True, 'columns': [], 'rows': []}
+  monkeypatch.setattr(power, 'recorded', lambda *_: ('file', found))
+  found['parts'].append(drawing)
+  assert [*power.lines(EXPERIMENT, 'cpu', tmp_path, 3)]
+  found['parts'] = [drawing]
+  assert not [*power.lines(EXPERIMENT, 'cpu', tmp_path, 3)]
+
+
 def test_some_rows():
   """Comparisons of other rows are not counted, and confirm nothing."""
   found = results((0, 1, 2), (9, 10, 11))

@@ -15,7 +15,7 @@ from lengen_jax import cli, reproduce
 from lengen_jax.analysis import plots, reproduction
 from lengen_jax.reproduce import claims, curves, figures, parts, run, sweeps
 from lengen_jax.reproduce import experiment as experiment_lib
-from lengen_jax.training import files, loop, sweep
+from lengen_jax.training import compare, files, loop, sweep
 
 
 def draw(folder):
@@ -569,6 +569,116 @@ def result(low, high):
       }
     ],
   }
+
+
+def test_a_learning_rate_that_diverged_is_not_the_best(monkeypatch, tmp_path):
+  points = [{'seed': 0, 'exact': [1.0, None]}, {'seed': 0, 'exact': [0.1, 0.2]}]
+  found = {
+    'score': 'exact',
+    'chance': 0.5,
+    'baselines': {},
+    'lengths': [2, 4],
+    'train_lengths': [1, 2],
+    'runs': [{'run': 'nope', 'points': points}],
+  }
+  monkeypatch.setattr(sweep, 'sweep', lambda config, folder: found)
+  rows = (experiment_lib.Row('none', 'nope'),)
+  part = sweeps.TaskSweep(
+    name='sort', config='chomsky.py:bucket_sort', rows=rows
+  )
+  request = types.SimpleNamespace(seeds=(0,), scale='tiny')
+  config = types.SimpleNamespace(
+    sweep=types.SimpleNamespace(), eval=types.SimpleNamespace(examples=10)
+  )
+  [(scores, _)], _, _ = part.train(request, config, tmp_path, None)
+  assert scores == [[20.0, 10.0]]
+
+
+def test_fields_of_curves(monkeypatch, tmp_path):
+  """Time of training is that of trained rows, and windows have a digest."""
+  rows = (
+    experiment_lib.Row('rope', 'rope'),
+    experiment_lib.Row('log n', 'rope||log_n', trained_as='rope'),
+  )
+  part = curves.LengthCurves(
+    name='part', config='fire_c4.py:base', rows=rows, ratios=(1,)
+  )
+  one = {
+    'loss': [1.0],
+    'perplexity': [2.0],
+    'window_loss': [[1.0, 1.0]],
+    'windows_digest': 'abcd',
+    'refused': {},
+    'tokens': 8,
+    'train_seconds': 3.0,
+    'trajectory': {
+      'steps': [8],
+      'loss': [[1.0]],
+      'window_loss': [[[1.0, 1.0]]],
+    },
+  }
+  monkeypatch.setattr(
+    compare,
+    'compare',
+    lambda config, folder, runs: {'curves': [dict(one) for _ in runs]},
+  )
+  request = parts.Request('tiny', (0, 1), (), str(tmp_path), 'paper/table')
+  found = part.run(request, ())
+  assert found['windows_digest'] == 'abcd'
+  assert found['train_seconds'] == 2 * 3.0
+
+
+def test_means_over_parts_of_the_best_seed():
+  rows = [parts.table_row('a', 'a', [[1.0], [x]], None, 'max') for x in (3, 5)]
+  shared = {
+    'kind': 'sweep',
+    'unit': '',
+    'columns': ['mean'],
+    'of_seeds': 'max',
+    'standin': None,
+    'same_kind': True,
+  }
+  found = [
+    {'name': name, 'rows': [row], **shared}
+    for name, row in zip('xy', rows, strict=True)
+  ]
+  mean = figures.Average(name='m', members=('x', 'y')).run(None, found)
+  assert mean['rows'][0]['value'] == [4.0]
+
+
+def test_the_first_reason_of_a_refusal_is_shown():
+  found = [{'refused': {'64': 'a'}}, {'refused': {'64': 'b', '8': 'c'}}]
+  assert parts.first_reasons(found) == {'64': 'a', '8': 'c'}
+
+
+def test_differences_include_what_a_user_sets():
+  part = reproduce.get('fire/table4').parts[0]
+  override = '--config.model.num_layers=1'
+  request = parts.Request('tiny', (0,), (override,), 'runs', 'fire/table4')
+  found = part.differences(part.make_config(request), request)
+  assert any(x.startswith('model.num_layers: 1, at full size') for x in found)
+
+
+def test_rows_in_any_order_have_one_folder():
+  folders = {
+    parts.Request('tiny', (0,), (), 'runs', 'a/b', rows=rows).folder_name
+    for rows in (('fire', 'rope'), ('rope', 'fire'))
+  }
+  assert len(folders) == 1
+
+
+def test_models_of_other_substitute_data_are_trained_again(monkeypatch):
+  part = next(
+    part
+    for part in reproduce.get('fire/table13').parts
+    if getattr(part, 'substitute', None) and part.substitute.write
+  )
+  request = parts.Request('tiny', (0,), (), 'runs', 'fire/table13')
+  folders = set()
+  for source in ('one generator', 'another'):
+    monkeypatch.setattr(parts.inspect, 'getsource', lambda _, s=source: s)
+    folders.add(part.trained_folder(request, part.make_config(request)))
+  assert len(folders) == 2
 
 
 @pytest.mark.parametrize(
@@ -1351,6 +1461,12 @@ def test_variance_over_windows():
   assert term('part: low @ 1 < 2') == pytest.approx({2: 0.008 / 3})
   # Their variance of 0.0025 is less than half of the noise, 0.003.
   assert term('part: low < high @ 1 by 50%') == {2: 0.0}
+  for row in (low, high):
+    row['windows'][0]['noise'] /= 10
+  want_half = (0.0025 - 0.0003) / 3
+  assert term('part: low < high @ 1 by 50%') == pytest.approx({2: want_half})
+  for row in (low, high):
+    row['windows'][0]['noise'] *= 10
   # Windows of another part are used if they are the same.
   other = found['parts'][0] | {'name': 'other'}
   found['parts'].append(other)
@@ -1361,6 +1477,12 @@ def test_variance_over_windows():
   assert term(across) == pytest.approx({2: want})
   other['windows_digest'] = 'ef01'
   assert term(across) == {}
+  # Those of an earlier step are the same, even without a digest.
+  for part in found['parts']:
+    del part['windows_digest']
+  other['name'] = 'part' + experiment_lib.EARLY
+  earlier = f'part: low @ 1 < {other["name"]}: high @ 1'
+  assert term(earlier) == pytest.approx({2: want})
   # Nor are windows of one of the rows, or a single window.
   for windows in ([None], [{'mean': [2.0], 'noise': 0.0}]):
     low['windows'] = high['windows'] = windows
@@ -1383,6 +1505,13 @@ def test_noise_of_a_seed_on_a_window():
   missing = tested[0] | {'loss': [None], 'window_loss': [[]]}
   assert curves.window_scores([missing, tested[1]], 'loss') == [None]
   assert curves.window_scores([{'loss': [2.0]}] * 2, 'loss') == [None]
+  # A perplexity beyond float64.
+  large = {
+    'loss': [800.0],
+    'perplexity': [None],
+    'window_loss': [[790.0, 810.0]],
+  }
+  assert curves.window_scores([large] * 2, 'perplexity') == [None]
   (alone,) = curves.window_scores(tested[:1], 'loss')
   assert alone == {'mean': [1.0, 3.0], 'noise': 0.0}
 

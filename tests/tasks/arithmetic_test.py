@@ -407,11 +407,42 @@ def test_encode():
       '12*34',
       "second number of '12.34' has 2 digits; set second_digits=2",
     ),
+    (
+      'addition(pad=True, operands=3)',
+      '57+48+96',
+      "answer to '57.48.96' has 3 digits, and .* pads it to 2; begin the oper",
+    ),
+    ('addition(pad=True, pad_operands=True)', '99+1', 'has 3 digits, and'),
+    (
+      'addition(pad=True, operands=3, scratchpad=True)',
+      '57+48+6',
+      'has 3 digits, and .* pads it to 2',
+    ),
   ],
 )
 def test_refuses_questions(spec, question, message):
   with pytest.raises(errors.ConfigError, match=message):
     create(spec).answer(question)
+
+
+@pytest.mark.parametrize(
+  'spec, question, answer',
+  [
+    ('addition(pad=True)', '99+1', '100'),
+    ('addition(pad=True, operands=3)', '057+048+096', '201'),
+    ('addition(pad=True, operands=3)', '11+12+13', '36'),
+  ],
+)
+def test_answers_to_padded_questions(spec, question, answer):
+  assert create(spec).answer(question) == answer
+
+
+@pytest.mark.parametrize('length', [1, 3, 4])
+def test_targets_of_inputs_with_a_padded_second_operand(length):
+  """Operands of 1 to 4 digits have inputs of one width."""
+  task = create('addition(pad=True, second_digits=4)')
+  inputs, targets = task.sample(jax.random.key(0), 40, length)
+  np.testing.assert_array_equal(task.target(inputs), targets)
 
 
 def test_refuses_characters():

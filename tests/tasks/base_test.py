@@ -217,6 +217,7 @@ def test_refuses_rows():
     ('chomsky/binary_addition', '1 2 1 2 1'),
     ('chomsky/binary_addition', '2 1 1'),
     ('chomsky/binary_multiplication', '1 1 1'),
+    ('chomsky/stack_manipulation', ''),
     ('chomsky/stack_manipulation', '0 2 1'),
     ('chomsky/stack_manipulation', '2 3'),
   ],

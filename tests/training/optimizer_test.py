@@ -56,6 +56,30 @@ def test_encodings_norms_and_tables_of_positions_do_not_decay(tiny_config):
   assert not decays['final_norm/scale']
 
 
+def test_weight_decay():
+  config = OptimizerConfig(
+    learning_rate=0.5, schedule='constant', weight_decay=0.1
+  )
+  params = {
+    name: {'kernel': jnp.full(2, 3.0)} for name in ('query', 'encoding')
+  }
+  tx = optimizer.create(config, 10)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = tx.update(zeros, tx.init(params), params)
+  want = -0.5 * 0.1 * 3
+  np.testing.assert_allclose(updates['query']['kernel'], want, rtol=1e-6)
+  assert not updates['encoding']['kernel'].any()
+
+
+def test_second_moment():
+  config = OptimizerConfig(name='adam', clip_norm=0.0, b2=0.5)
+  params = {'kernel': jnp.zeros(2)}
+  tx = optimizer.create(config, 10)
+  _, state = tx.update({'kernel': jnp.full(2, 3.0)}, tx.init(params), params)
+  moments = [x for x in jax.tree.leaves(state) if x.shape == (2,)]
+  np.testing.assert_allclose(moments[1], (1 - 0.5) * 3**2)
+
+
 @pytest.mark.parametrize('name', ['adam', 'adamw'])
 def test_encodings_have_their_own_rate(name):
   params = {

@@ -292,6 +292,40 @@ def test_refuses_maps_of_other_tasks(task):
     task_trainer.TaskTrainer(config)
 
 
+@pytest.mark.parametrize(
+  'positions, encoding, message',
+  [
+    ('coupled(max_position=20)', 'rope', 'set eval.operand_examples=0'),
+    # Rows of 5 x 1 digits have 14 tokens, and those of 5 x 5 digits 22.
+    ('standard', 'learned(max_position=15)', 'max_position=15'),
+  ],
+)
+def test_refuses_maps_of_longer_rows_or_other_roles(
+  positions, encoding, message
+):
+  config = arithmetic.get_config('reversed,tiny')
+  config.task = (
+    "arithmetic/multiplication(format='reversed', pad=True, second_digits=1)"
+  )
+  config.positions, config.model.encoding = positions, encoding
+  config.eval.operand_examples = 0
+  task_trainer.TaskTrainer(config)
+  config.eval.operand_examples = 7
+  with pytest.raises(errors.LengenError, match=message):
+    task_trainer.TaskTrainer(config)
+
+
+def test_maps_of_models_that_diverged():
+  config = arithmetic.get_config('plain,tiny')
+  config.eval.operand_examples = 7
+  program = task_trainer.TaskTrainer(config)
+  points = program.init([0], [0.1])
+  params = jax.tree.map(lambda leaf: leaf * jnp.nan, points.params)
+  found = program.test_operands(points.replace(params=params))
+  assert found['count'].sum() == 7
+  assert np.isnan(found['share']).all()
+
+
 def test_widths():
   assert task_trainer.widths(range(1, 41), 5) == (8, 16, 24, 32, 40)
   assert task_trainer.widths((5, 3, 9), 8) == (3, 5, 9)
