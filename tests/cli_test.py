@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -705,3 +706,49 @@ def test_ctrl_c_while_modules_are_loaded():
       time.sleep(0.1)
   finally:
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def passed_on(monkeypatch):
+  """Returns a function that runs a command, and returns its options.
+
+  They are the keyword arguments of a function that `module` has.
+  """
+
+  def run(module, function, *arguments):
+    seen = {}
+    model = types.SimpleNamespace(create_vocabulary=lambda spec: spec)
+    model.tested_as = lambda *_: model
+
+    def record(*_, **named):
+      seen.update(named)
+      return [''], None
+
+    prefix = 'lengen_jax.training'
+    monkeypatch.setattr(f'{prefix}.sharding.start', lambda: 0)
+    monkeypatch.setattr(f'{prefix}.pretrained.load', lambda *_: model)
+    monkeypatch.setattr(f'{prefix}.{module}.{function}', record)
+    monkeypatch.setattr(cli, '_show', lambda *_: None)
+    assert cli.main([*arguments, '--from=x', '--seed=7']) == 0
+    return seen
+
+  return run
+
+
+def test_options_of_generate(passed_on):
+  arguments = ['generate', '--prompt=a', '--prompt=b', '--max-new=3']
+  arguments += ['--temperature=0.5', '--top-p=0.9']
+  assert passed_on('continuations', 'write', *arguments) == {
+    **{'vocabulary': '', 'max_new': 3, 'temperature': 0.5},
+    **{'top_p': 0.9, 'seed': 7},
+  }
+
+
+def test_options_of_eval_tasks(passed_on, tmp_path):
+  arguments = ['eval', '--tasks=vt', '--lengths=640', '--samples=3']
+  arguments += ['--batch-tokens=99', f'--workdir={tmp_path}']
+  seen = passed_on('ruler', 'evaluate', *arguments)
+  del seen['save']
+  assert seen == {
+    **{'vocabulary': '', 'samples': 3, 'batch_tokens': 99, 'seed': 7}
+  }

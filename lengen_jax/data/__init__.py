@@ -33,8 +33,8 @@ def load(config: DataConfig, longest: int | None = None) -> Any:
     An object with `info`, `vocab_size`, `architectures` (of supported models)
     and `training(config, seed=, host=)`, which returns `windows.Batches`. If
     `scored_by` is 'loss', it has `evaluation(config)`, which returns windows
-    such as EvaluationWindows; if 'answers', `examples(...)` as
-    `seqio_prompts.Prompts`.
+    such as EvaluationWindows; if 'answers', `examples(...)` and `check(length)`
+    as `seqio_prompts.Prompts`.
 
   Raises:
     errors.LengenError: the data is missing, or does not match the config.

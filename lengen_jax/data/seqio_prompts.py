@@ -183,33 +183,48 @@ class Prompts:
       limit: maximum number of examples; None for all.
 
     Raises:
+      errors.ConfigError: the length leaves no room for a prompt.
       errors.CorpusError: the split is empty.
     """
+    found: dict[str, Example] = {}
+    for row in self._validation(number, length):
+      key = row['id'].decode()
+      reference = row['targets_pretokenized'].decode()
+      if key in found:
+        found[key].references.append(reference)
+        continue
+      if len(found) == limit:
+        continue
+      found[key] = Example(
+        key,
+        row['inputs'],
+        [reference],
+        # `inputs_size` excludes the separator, `inputs` includes it.
+        whole=row['inputs_size'] <= len(row['inputs']) - self._separator_size,
+      )
+    return list(found.values())
+
+  def check(self, length: int) -> None:
+    """Raises unless each task has an example at a length; see `examples`."""
+    for number in range(len(self.tasks)):
+      next(self._validation(number, length))
+
+  def _validation(
+    self, number: int, length: int
+  ) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of a validation split; see `examples`."""
     dataset = stream.read(
       self._tasks[number], lengths=self._lengths(length), split='validation'
     )
-    found: dict[str, Example] = {}
+    empty = True
     with stream.original_errors(self._tasks[number]):
       for row in dataset.as_numpy_iterator():
-        key = row['id'].decode()
-        reference = row['targets_pretokenized'].decode()
-        if key in found:
-          found[key].references.append(reference)
-          continue
-        if len(found) == limit:
-          continue
-        found[key] = Example(
-          key,
-          row['inputs'],
-          [reference],
-          # `inputs_size` excludes the separator, `inputs` includes it.
-          whole=row['inputs_size'] <= len(row['inputs']) - self._separator_size,
-        )
-    if not found:
+        empty = False
+        yield row
+    if empty:
       raise errors.CorpusError(
         f'the validation split of {self.tasks[number].name} is empty'
       )
-    return list(found.values())
 
   def decode(self, ids: np.ndarray) -> str:
     """Returns the text of an answer, without special tokens."""

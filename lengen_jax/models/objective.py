@@ -107,7 +107,8 @@ def apply(
     shape = inputs.shape
     if not packed:
       shared = scheme.same_rows or not scheme.draws(train)
-      lengths = lengths[:1] if shared and alike else lengths
+      # Logit scales depend on the number of visible keys of each row.
+      lengths = lengths[:1] if shared and equal_lengths else lengths
       index = jnp.broadcast_to(position_index(shape[1], None), shape)
     positions = assign(
       config,

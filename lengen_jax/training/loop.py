@@ -78,9 +78,12 @@ def train(
   corpus = corpus or data.load(run.data, max(run.eval.lengths))
   check_corpus(run, corpus)
   check_state_fits(run)
-  if corpus.scored_by == 'loss' and config.train.evaluate_every:
+  if config.train.evaluate_every:
     # Raises before training if there is no data for validation.
-    corpus.evaluation(run.eval)
+    if corpus.scored_by == 'loss':
+      corpus.evaluation(run.eval)
+    else:
+      corpus.check(min(run.eval.lengths))
   batches = corpus.training(run.data, seed=config.seed, host=run.layout.host)
   state, notes = _adopted(run, workdir, corpus)
   # Two trainings would delete each other's checkpoints.

@@ -106,10 +106,15 @@ def _stack(config: ModelConfig, length: int, causal: bool) -> int:
     )
     for layer in config.layers
   )
-  matrices = 3 if config.activation in GATED else 2
-  mlp = matrices * length * config.width * config.mlp_width
-  mlp *= config.experts_per_token
-  return sum(_attention(config, length, length, n) + mlp for n in pairs)
+  c = config
+  matrices = 3 if c.activation in GATED else 2
+  outputs = matrices * c.mlp_width * c.experts_per_token
+  outputs += c.num_experts or 0  # The router.
+  outputs += (
+    c.num_heads * {None: 0, 'head': 1, 'element': c.head_dim}[c.output_gate]
+  )
+  rest = length * c.width * outputs
+  return sum(_attention(c, length, length, n) + rest for n in pairs)
 
 
 def _chunks(length: int, size: int | None) -> list[int]:

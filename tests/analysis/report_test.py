@@ -280,3 +280,16 @@ def test_contextual_positions_are_drawn_and_written(tmp_path):
   assert '>40</text>' in section and '>7.5</text>' in section
   assert section.count('aria-label="Positions against index"') == 1
   assert 'data-run="1"><title' in page and '<section data-run="1">' not in page
+
+
+def test_losses_by_position_are_those_of_the_longest_window():
+  by_length = {
+    str(n): {'position': [0, n - 1], 'loss': [2.0, float(n)]}
+    for n in (64, 128, 512)
+  }
+  results = {'train_length': 64, 'curves': [{'loss_by_position': by_length}]}
+  figure, axes = plots.panels(1)
+  plots.position_curves(axes, results, ['a'], 'nats')
+  line = axes.get_lines()[0]
+  assert [*line.get_xdata()] == [1, 512] and [*line.get_ydata()] == [2, 512]
+  plots.plt.close(figure)

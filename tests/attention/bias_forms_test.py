@@ -311,3 +311,14 @@ def test_anchors_with_64_bit_types():
     side = tokens(0, 64)
     tile = bias_forms.tile('anchored', bias, side, side)
   assert tile.dtype == jnp.float32
+
+
+def test_anchors_only_where_all_rows_are_late():
+  encoding, variables = make('fire(init_threshold=8.)')
+  bias = encoding.apply(variables, method='bias_fn')
+  index = jnp.arange(64, dtype=jnp.int32)[None]
+  side = Side(index=index, positions=index + jnp.array([[0], [200]]))
+  got, want = (
+    bias_forms.tile(form, bias, side, side) for form in ('anchored', 'exact')
+  )
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import attention, encodings, errors, positions, testing
-from lengen_jax.attention import blockwise, call
+from lengen_jax.attention import bands, blockwise, call
 
 B, H, D, L = 2, 4, 8, 21
 BLOCK = 8
@@ -653,3 +653,86 @@ def test_refuses_the_official_quirk_by_name():
     value_and_grads(
       'transformer_xl(official_compat=True)', 'blockwise', causal=True
     )
+
+
+def both(*inputs, **options):
+  return [
+    attention.dot_product_attention(*inputs, implementation=one, **options)
+    for one in ('reference', 'blockwise')
+  ]
+
+
+def test_k_lengths_beyond_the_keys(assert_close):
+  q, k, v = arrays(q_length=5)
+  lengths = np.array([L + 9, L + 4])
+  want, got = both(q, k, v, causal=False, k_lengths=lengths)
+  assert_close(got, want)
+
+
+def test_sinks_beside_a_window_that_ends_at_a_block(assert_close):
+  q, k, v = arrays(q_length=24, k_length=24)
+  want, got = both(q, k, v, causal=True, window=2, sinks=1)
+  assert_close(got, want)
+
+
+@pytest.mark.parametrize('side', 'qk')
+def test_given_positions_of_one_side_are_not_contiguous(side, assert_close):
+  encoding, variables = make('alibi')
+  given = {f'{side}_positions': 3 * jnp.arange(L)}
+  bias = encoding.apply(variables, method='bias_fn')
+  want, got = both(*arrays(), causal=True, bias=bias, **given)
+  assert_close(got, want)
+
+
+def test_gradients_of_several_blocks_at_offsets_of_rows(assert_close):
+  q, k, v = arrays(q_length=12, k_length=24)
+
+  def loss(k, v, implementation):
+    y = attention.dot_product_attention(
+      *(q, k, v),
+      causal=True,
+      q_offset=jnp.array([0, 9]),
+      implementation=implementation,
+    )
+    return jnp.vdot(y, q)
+
+  want, got = (
+    jax.grad(loss, (0, 1))(k, v, one) for one in ('reference', 'blockwise')
+  )
+  assert_close(got, want)
+
+
+def test_gradients_to_queries_are_summed_in_float32():
+  """The terms of early and late keys are large, and cancel."""
+  q, k, v = arrays(q_length=8, k_length=512)
+  k = 0.1 * k + 1
+  v += np.float32(40 * np.sign(np.arange(512) - 255.5)[:, None, None])
+
+  def gradient(q):
+    def loss(q):
+      y = attention.dot_product_attention(
+        q, k, v, causal=False, implementation='blockwise'
+      )
+      return y.astype(jnp.float32).sum()
+
+    return np.asarray(jax.grad(loss)(q), np.float32)
+
+  half = jnp.asarray(0.01 * q, jnp.bfloat16)
+  want = gradient(half.astype(jnp.float32))
+  assert np.abs(gradient(half) - want).max() < 0.01 * np.abs(want).max()
+
+
+def test_bands_are_merged_in_float32(monkeypatch):
+  found, merged = [], bands.merged
+
+  def noted(parts, sink_logits=None):
+    found.extend(y.dtype for y, _ in parts)
+    return merged(parts, sink_logits)
+
+  monkeypatch.setattr(bands, 'merged', noted)
+  q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in arrays())
+  encoding = encodings.create('rerope(window=4)', num_heads=H, head_dim=D)
+  y = attention.with_encoding(
+    encoding.bind({}), q, k, v, causal=True, implementation='blockwise'
+  )
+  assert found == [jnp.float32] * 2 and y.dtype == jnp.bfloat16

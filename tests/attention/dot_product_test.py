@@ -392,3 +392,16 @@ def test_a_bias_is_floating_point(dtype, fix, is_function):
   bias = (lambda *_: mask) if is_function else mask
   with pytest.raises(errors.ConfigError, match=f'bias has dtype.*{fix}'):
     attention.dot_product_attention(q, k, v, bias=bias, causal=np.False_)
+
+
+def test_positions_per_head_of_16_bits_are_refused():
+  given = {
+    'q_positions': jnp.zeros((1, Q, H), jnp.bfloat16),
+    'k_positions': jnp.zeros((1, K, H), jnp.bfloat16),
+  }
+  assert 'must be float32' in refused(**given)
+
+
+@pytest.mark.parametrize('cap', [0, -1.0])
+def test_a_logit_cap_is_positive(cap):
+  assert 'logit_cap must be a positive' in refused(logit_cap=cap)

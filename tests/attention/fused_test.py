@@ -854,3 +854,75 @@ def test_ranges_cover_all_queries(chip):
     for _, block, first, end, spacing in ranges[1:]:
       assert spacing <= first / 4
       assert first % block == (end - first) % block == 0
+
+
+@pytest.mark.parametrize(
+  'length, options',
+  [
+    (128, {'window': 127}),
+    (127, {}),
+    # Beyond the keys, which are padded to whole tiles.
+    (100, {'k_lengths': np.array([120])}),
+  ],
+)
+def test_masks_at_the_edge_of_a_tile(length, options, assert_close):
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 1, length, H, D))
+  want, got = (
+    attention.dot_product_attention(
+      q, k, v, causal=False, implementation=one, **options
+    )
+    for one in ('reference', 'pallas')
+  )
+  assert_close(got, want)
+
+
+def test_errors_of_positions_per_head(assert_close):
+  q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 128, H, D))
+  encoding = encodings.create('linear(slope=0.3)', num_heads=H, head_dim=D)
+  bias = encoding.bind({}).bias_fn()
+  value, error = jax.random.uniform(jax.random.key(1), (2, 1, 128, H), maxval=4)
+  given = positions.PerHead(value, error)
+  want, got = (
+    attention.dot_product_attention(
+      *(q, k, v),
+      causal=True,
+      bias=bias,
+      q_positions=given,
+      k_positions=given,
+      implementation=one,
+    )
+    for one in ('reference', 'pallas')
+  )
+  assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+  'spec, options, per_head, named',
+  [
+    ('nope', {'logit_cap': 2.0}, False, 'logit_cap'),
+    (
+      *('linear', {'sink_logits': np.zeros(H, np.float32)}, True),
+      'sink_logits with positions per head',
+    ),
+    ('kerple_log', {}, True, 'except for a bias linear in them'),
+  ],
+)
+def test_what_kernels_do_not_compute(spec, options, per_head, named):
+  q, k, v = arrays(4, H, D)
+  encoding, variables = make(spec)
+  if per_head:
+    given = {
+      'q_positions': jnp.ones((1, 4, H)),
+      'k_positions': jnp.ones((1, L, H)),
+    }
+    options = options | given
+  with pytest.raises(errors.ConfigError, match=named):
+    jax.eval_shape(
+      lambda: attention.dot_product_attention(
+        *(q, k, v),
+        causal=True,
+        bias=encoding.apply(variables, method='bias_fn'),
+        implementation='pallas',
+        **options,
+      )
+    )

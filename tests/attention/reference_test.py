@@ -425,3 +425,22 @@ def as_jax(tree):
     lambda x: jnp.asarray(x, jnp.int32) if isinstance(x, np.ndarray) else x,
     tree,
   )
+
+
+def test_queries_before_all_keys_get_nothing():
+  y = attention.dot_product_attention(
+    *random_qkv(), causal=True, q_offset=-2, implementation='reference'
+  )
+  np.testing.assert_array_equal(y[:, :2], 0)
+
+
+@pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
+def test_content_reads_the_key_head_of_a_group(implementation, assert_close):
+  q, k, v = random_qkv(q_length=K)
+  encoding = encodings.create('transformer_xl', num_heads=H, head_dim=D)
+  variables = encoding.init(jax.random.key(0), method='bias_fn')
+  bound = encoding.bind(jax.tree.map(lambda x: x + 1.0, variables))
+  options = {'causal': True, 'implementation': implementation}
+  got = attention.with_encoding(bound, q, k, v, **options)
+  k, v = (np.repeat(x, H // G, axis=2) for x in (k, v))
+  assert_close(attention.with_encoding(bound, q, k, v, **options), got)

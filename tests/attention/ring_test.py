@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lengen_jax import attention
-from lengen_jax.attention import ring
+from lengen_jax.attention import dot_product, ring
 from tests.attention import ring_cases
 
 
@@ -91,3 +91,24 @@ def test_zigzag_order(devices):
     tiles = visible.reshape(devices, 4, 4, 4, 4).any((2, 4)).sum((1, 2))
     assert tiles.min() >= 0.95 * tiles.max(), step
   np.testing.assert_array_equal(over_devices(there, True)[:, 0], chunks)
+
+
+@pytest.mark.parametrize(
+  'window, sinks, steps',
+  [(1, 0, 1), (2, 0, 2), (49, 0, 2), (50, 0, 3), (20, 2, 4), (999, 0, 4)],
+)
+def test_steps_of_windows(monkeypatch, window, sinks, steps):
+  """Four devices have 48 tokens each."""
+  found = []
+  monkeypatch.setitem(
+    dot_product.IMPLEMENTATIONS, 'blockwise', lambda call: found.append(call)
+  )
+  q, k, v = np.ones((3, 1, 4 * 48, 2, 8), np.float32)
+  attention.dot_product_attention(
+    *(q, k, v),
+    causal=True,
+    window=window,
+    sinks=sinks,
+    implementation='blockwise',
+  )
+  assert ring.choose(found[0], 'sequence', 4).steps == steps

@@ -153,3 +153,17 @@ def test_requires_whole_windows():
   )
   with pytest.raises(errors.ConfigError, match="'docstrings' or 'prepared'"):
     data_config.DataConfig('seqio', 4, 2, task='c4', source_length=8)
+
+
+def test_seeds_draw_other_chunks():
+  first, other = (
+    CORPUS.training(CONFIG, seed=seed).next()['chunks'] for seed in (3, 4)
+  )
+  assert (first != other).any()
+
+
+def test_rows_may_be_whole_windows():
+  config = data_config.DataConfig(
+    'stdlib', train_length=7, batch_size=2, source_length=7
+  )
+  assert config.window_length == 7

@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import os
+import pathlib
 import resource
 import sys
 
@@ -14,7 +15,7 @@ import pytest
 
 from lengen_jax import data, errors
 from lengen_jax.data import manifest as manifest_lib
-from lengen_jax.data import prepare, vocabulary, windows
+from lengen_jax.data import prepare, prepared, vocabulary, windows
 from lengen_jax.evaluation import config as eval_config
 from tests.data import tiny
 
@@ -417,3 +418,11 @@ def test_packages_that_are_missing(folder, monkeypatch, module):
     errors.CorpusError, match=r'reading prepared data needs .*lengen_jax\[data'
   ):
     training(folder)
+
+
+def test_the_first_record_of_a_file_is_named():
+  records = object.__new__(prepared._Records)
+  records._paths = [pathlib.Path(name) for name in 'ab']
+  records._starts, records._source = [0, 5, 9], {}
+  with pytest.raises(errors.CorpusError, match='^b: record 0 cannot'):
+    records._read_one(5)

@@ -243,3 +243,22 @@ def test_packages_that_are_missing(tmp_path, monkeypatch, name, module):
     errors.CorpusError, match=rf'^reading .*{name} needs .*lengen_jax\[data\]'
   ):
     list(readers.records(path))
+
+
+@pytest.mark.parametrize(
+  'name, content',
+  [
+    ('a.jsonl.zst', LINES),
+    ('a.jsonl.gz', FILES['a.jsonl.gz'][:10] + b'\xff' * 99),
+  ],
+)
+def test_damaged_files_are_bad_records(tmp_path, name, content):
+  (tmp_path / name).write_bytes(content)
+  found = [record for _, record in readers.all_records(str(tmp_path / name))]
+  assert isinstance(found[-1], errors.RecordError)
+
+
+def test_the_size_of_a_member_is_that_on_disk(tmp_path):
+  with zipfile.ZipFile(tmp_path / 'z.zip', 'w', zipfile.ZIP_DEFLATED) as file:
+    file.writestr('a.jsonl', LINES)
+  assert readers.size(f'{tmp_path}/z.zip!/a.jsonl') < len(LINES) / 2

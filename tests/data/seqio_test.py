@@ -11,6 +11,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from configs import scrolls as scrolls_config
 from lengen_jax import data, errors
 from lengen_jax.data import (
   encode,
@@ -20,12 +21,14 @@ from lengen_jax.data import (
   prepare,
   scrolls,
   seqio_files,
+  seqio_prompts,
   seqio_text,
   stream,
   vocabulary,
   windows,
 )
 from lengen_jax.evaluation import config as eval_config
+from lengen_jax.training import loop
 from tests.data import tiny
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'checkpoints'
@@ -855,6 +858,61 @@ def test_no_room_for_a_prompt(folder):
   settings = config(folder, 'scrolls/qasper', target_length=60)
   with pytest.raises(errors.ConfigError, match='separator of 10 tokens'):
     data.load(settings).examples(0, 64)
+
+
+def test_prompts_that_cannot_be_tested_stop_a_training_before(folder, tmp_path):
+  settings = scrolls_config.get_config('qasper,tiny')
+  settings.data.raw, settings.train.init_from = str(folder), ''
+  settings.train.steps = 0
+  settings.eval.lengths = (8, 64)
+  with pytest.raises(errors.ConfigError, match='rows of 8 tokens are too'):
+    loop.train(settings, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+  settings.eval.lengths = (64,)
+  loop.train(settings, tmp_path / 'run')
+
+
+@pytest.fixture
+def prompts(monkeypatch):
+  """Prompts of three rows, two of which are one example."""
+  rows = [
+    {
+      'id': key,
+      'targets_pretokenized': answer,
+      'inputs': np.zeros(3, np.int32),
+      'inputs_size': 2,
+    }
+    for key, answer in ((b'1', b'a'), (b'2', b'b'), (b'1', b'c'))
+  ]
+  dataset = types.SimpleNamespace(as_numpy_iterator=lambda: iter(rows))
+  monkeypatch.setattr(stream, 'read', lambda *_, **__: dataset)
+  found = object.__new__(seqio_prompts.Prompts)
+  found._tasks, found.target_lengths = [None], [4]
+  found._vocab = vocabulary.Bytes()
+  found._config = types.SimpleNamespace(separator='\n')
+  return found
+
+
+def test_a_limit_keeps_all_references(prompts):
+  (one,) = prompts.examples(0, 8, limit=1)
+  assert one.references == ['a', 'c'] and one.whole
+
+
+def test_an_answer_leaves_room_for_a_prompt(prompts):
+  with pytest.raises(errors.ConfigError, match='rows of 4 tokens are too'):
+    prompts.examples(0, 4)
+
+
+def test_other_sizes_of_files_are_other_data(tmp_path):
+  path = tmp_path / 'train.txt'
+  source = types.SimpleNamespace(list_shards=lambda split: [str(path)])
+  task = types.SimpleNamespace(name='own', splits=['train'], source=source)
+  found = set()
+  for text in ('a', 'ab'):
+    path.write_text(text)
+    config = types.SimpleNamespace(task='own')
+    found.add(stream.info(config, task, 'bytes')['sha256'])
+  assert len(found) == 2
 
 
 def test_tensorflow_leaves_the_gpu_alone():

@@ -227,3 +227,17 @@ def test_a_word_counts_where_it_begins():
   )
   assert found.texts() == ['ello', ' wor', 'ld w']
   assert found.count_words(lm.count_words) == 2
+
+
+def test_a_digest_is_that_of_all_scored_tokens():
+  def digest(*changed):
+    tokens = np.arange(10).reshape(2, 5)
+    for place in changed:
+      tokens[place] = 99
+    return windows.EvaluationWindows(
+      tokens, lengths=(4,), count=2, vocab=vocabulary.Bytes(0)
+    ).digest
+
+  # The first token of a window is not scored.
+  assert digest((1, 0)) == digest()
+  assert len({digest(), digest((0, 4)), digest((1, 4))}) == 3

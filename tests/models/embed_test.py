@@ -113,3 +113,23 @@ def test_several_rows_of_positions(num_layers):
     for each in (given, positions.Parts(given))
   )
   np.testing.assert_array_equal(got, want)
+
+
+def test_losses_are_those_of_bounded_logits(assert_close):
+  module = embed.Embed(9, 16, cap=0.5)
+  targets = jnp.arange(6).reshape(2, 3)
+  x = 50 * jax.random.normal(jax.random.key(0), (2, 3, 16))
+  params = module.init(jax.random.key(0), targets)
+  logits = module.apply(params, x, method='logits')
+  assert np.abs(logits).max() <= 0.5
+  log_probs = jax.nn.log_softmax(logits)
+  want = -jnp.take_along_axis(log_probs, targets[..., None], -1)[..., 0]
+  assert_close(module.apply(params, x, targets, method='losses'), want)
+
+
+def test_a_table_of_16_bits_is_scaled_in_float32():
+  module = embed.Embed(64, 7)
+  table = jax.random.normal(jax.random.key(0), (64, 7), jnp.bfloat16)
+  got = module.apply({'params': {'table': table}}, jnp.arange(64)[None])[0]
+  want = np.float32(table) * np.float32(7**0.5)
+  np.testing.assert_allclose(got, want, rtol=1e-6)

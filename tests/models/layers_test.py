@@ -571,3 +571,28 @@ def test_refuses_inputs_that_are_not_floating_point(dtype):
   module = attention('rope')
   with pytest.raises(errors.ConfigError, match='it must be floating-point'):
     module.init(jax.random.key(0), inputs().astype(dtype))
+
+
+def test_clipped_swiglu():
+  gate = jnp.array([-20.0, 3.0, 9.0, 3.0, 3.0])
+  up = jnp.array([1.0, 2.0, 2.0, 30.0, -30.0])
+  got = mlp.GATED['swiglu_clipped'](gate, up)
+  g, u = np.array([-20.0, 3, 7, 3, 3]), np.array([1.0, 2, 2, 7, -7])
+  want = g / (1 + np.exp(-1.702 * g)) * (u + 1)
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-12)
+
+
+def test_the_router_is_float32():
+  module = mlp.Experts(2, 1, 4, dtype=jnp.bfloat16)
+  x = jnp.ones((1, 1, 1), jnp.bfloat16)
+  params = nn.unbox(module.init(jax.random.key(0), x))['params']
+  params = jax.tree.map(jnp.zeros_like, params)
+  # Equal in bfloat16.
+  params['router']['kernel'] = jnp.array([[1.0, 1.001]])
+  params['down_bias'] = jnp.array([[0.0], [1.0]])
+  assert module.apply({'params': params}, x).item() == 1
+
+
+def test_unscaled_norms_have_no_scales():
+  module = norms.of_heads('unscaled', True, 1e-6, jnp.float32, None)
+  assert not module.init(jax.random.key(0), jnp.ones((1, 2, 2, 4)))

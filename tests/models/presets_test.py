@@ -107,3 +107,9 @@ def test_refuses_unknown_names():
     caught.value
   )
   assert 'base, chomsky, cpu, enwik8' in str(caught.value)
+
+
+def test_form_of_zhou():
+  config = models.ModelConfig(**presets.get('zhou'))
+  form = config.norm, config.norm_placement, config.activation
+  assert form == ('rms', 'both', 'geglu')

@@ -207,3 +207,18 @@ def test_lora_decodes_and_attends_to_an_encoder(assert_close):
     return model.decode(tokens[:, 2:], state, encoded)[0]
 
   assert_close(decoded(params), want[:, 2:])
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_project_reaches_both_stacks(scan_layers):
+  config = helpers.tiny_model(
+    encoding='kerple_log',
+    architecture='encoder_decoder',
+    scan_layers=scan_layers,
+  )
+  params = jax.tree.map(lambda x: x * 0 - 1, helpers.initial(config))
+  found = stacking.unstack(stacking.project(params, config))
+  for side in ('encoder', 'decoder'):
+    for i in range(config.num_layers):
+      p = found[side][f'layer_{i}']['attention']['encoding']['p']
+      assert (np.asarray(p) > 0).all()

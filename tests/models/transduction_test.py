@@ -57,16 +57,20 @@ CASES = [
 ]
 
 
-def create(task, encoding, scheme='standard', architecture='encoder'):
-  fields = {
+def fields(encoding, architecture='encoder', attention_scale='none'):
+  return {
     **presets.get('tiny'),
     'architecture': architecture,
     'head_dim': 8,
     'encoding': encoding,
-    'attention_scale': 'none',
+    'attention_scale': attention_scale,
   }
+
+
+def create(task, encoding, scheme='standard', *more, **options):
+  given = fields(encoding, *more, **options)
   model = transduction.create(
-    task, fields, scheme, train_length=9, test_length=9
+    task, given, scheme, train_length=9, test_length=9
   )
   init = functools.partial(model.init, jax.random.key(0))
   return model, jax.tree.map(jnp.asarray, helpers.random_params(init))
@@ -126,6 +130,55 @@ def test_rows_of_unequal_length(encoding, scheme, architecture, assert_close):
   for row in range(4):
     one = slice(row, row + 1)
     assert_close(found[one], logits(inputs[one], targets[one]))
+
+
+def test_logit_scales_of_rows_of_unequal_length(assert_close):
+  """An encoder sees all keys of its row, as many as the row has."""
+  task = tasks.create("arithmetic/addition(lengths='uniform')")
+  inputs, targets = task.sample(jax.random.key(3), 4, 9)
+  sizes = np.asarray(task.input_lengths(inputs, 9)).ravel()
+  assert len({*sizes}) > 1
+  model, params = create(task, 'nope', attention_scale='ssmax')
+
+  @jax.jit
+  def logits(inputs, targets):
+    return run(task, model, params, inputs, targets, 9, train=False)
+
+  order = np.argsort(sizes)
+  found, reversed_rows = (
+    logits(inputs[rows], targets[rows]) for rows in (order, order[::-1])
+  )
+  assert_close(reversed_rows[::-1], found)
+
+
+def test_a_tape_holds_the_longest_test(monkeypatch):
+  task, found = tasks.create('chomsky/reverse_string'), {}
+  monkeypatch.setattr(
+    recurrent, 'create', lambda name, **sizes: found.update(sizes)
+  )
+  transduction.create(
+    task, fields('tape_rnn'), 'standard', train_length=3, test_length=9
+  )
+  assert found['memory_size'] == batches.count_tokens(task, 9)
+
+
+def test_recurrent_models_have_no_logit_scale():
+  given = fields('lstm', attention_scale='ssmax')
+  with pytest.raises(errors.CombinationError, match="remove 'ssmax'"):
+    transduction.create(
+      tasks.create('chomsky/reverse_string'),
+      *(given, 'standard'),
+      train_length=3,
+      test_length=3,
+    )
+
+
+def test_as_many_positions_as_tokens_suffice():
+  task = tasks.create('chomsky/reverse_string')
+  count = batches.count_tokens(task, 9)
+  create(task, 'rope', f'randomized(max_position={count})')
+  with pytest.raises(errors.LengthError, match=f'max_position={count}'):
+    create(task, 'rope', f'randomized(max_position={count - 1})')
 
 
 def test_an_encoder_does_not_see_the_targets():

@@ -12,7 +12,7 @@ import pytest
 
 from lengen_jax import encodings, errors, models
 from lengen_jax import positions as position_schemes
-from lengen_jax.models import blocks, stacking
+from lengen_jax.models import blocks, stacking, transformer
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.positions.tokens import Tokens
 from tests import helpers
@@ -984,3 +984,92 @@ def test_options_of_other_families(fields, assert_close):
   first, cache = jax.jit(decode)(inputs[:, :5], cache)
   second, _ = jax.jit(decode)(inputs[:, 5:], cache)
   assert_close(jnp.concatenate([first, second], 1), want)
+
+
+def test_embedded_tokens_are_dropped():
+  config = helpers.tiny_model(dropout_rate=0.5, num_layers=1, norm='rms')
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == 'scale')),
+    helpers.params_of(config),
+  )
+  params.pop('embed')
+  # Branches return 0.
+  y, _ = blocks.Stack(config, causal=True).apply(
+    {'params': params},
+    jnp.ones((1, 6, config.width)),
+    Tokens.create((1, 6)),
+    deterministic=False,
+    rngs={'dropout': jax.random.key(0)},
+  )
+  assert 0.2 < (np.asarray(y) == 0).mean() < 0.8
+
+
+def calls(config, *inputs, **options):
+  """Modules that are called by a model, and arguments of their calls."""
+  found = []
+
+  def look(function, args, kwargs, context):
+    if context.method_name == '__call__':
+      found.append((context.module, kwargs))
+    return function(*args, **kwargs)
+
+  rngs = {'params': jax.random.key(0), 'dropout': jax.random.key(1)}
+  with nn.intercept_methods(look):
+    jax.eval_shape(lambda: models.create(config).init(rngs, *inputs, **options))
+  return found
+
+
+def test_both_stacks_of_an_encoder_decoder_drop():
+  config = helpers.tiny_model(
+    architecture='encoder_decoder', dropout_rate=0.5, num_layers=1
+  )
+  tokens = jnp.zeros((1, 4), int)
+  found = [
+    named['deterministic']
+    for module, named in calls(config, tokens, tokens, deterministic=False)
+    if isinstance(module, blocks.Stack)
+  ]
+  assert found == [False, False]
+
+
+def test_norms_of_queries_have_the_epsilon_of_the_model():
+  config = helpers.tiny_model(query_key_norm='head', norm_epsilon=0.25)
+  found = {
+    module.norm_epsilon
+    for module, _ in calls(config, jnp.zeros((1, 4), int))
+    if hasattr(module, 'norm_epsilon')
+  }
+  assert found == {0.25}
+
+
+def test_the_logits_of_an_untied_head_are_bounded():
+  config = helpers.tiny_model(tied_embedding=False, output_logit_cap=0.5)
+  y = models.DecoderLM(config).apply(
+    {'params': helpers.params_of(config)},
+    10 * jnp.ones((1, 2, config.width)),
+    method='logits',
+  )
+  assert 0.4 < np.abs(y).max() <= 0.5
+
+
+@pytest.mark.parametrize(
+  'fields', [{'implementation': 'pallas'}, {'bias_form': 'anchored'}]
+)
+def test_decoding_is_exact_and_without_kernels(fields):
+  config = helpers.tiny_model(encoding='fire', num_layers=1, **fields)
+  cache = cache_lib.create(config, 2, 8)
+  jax.eval_shape(
+    lambda params: models.DecoderLM(config).apply(
+      {'params': params}, jnp.zeros((2, 1), int), cache, method='decode'
+    ),
+    helpers.params_of(config),
+  )
+
+
+def test_all_new_tokens_may_be_real():
+  config = helpers.tiny_model()
+  cache = cache_lib.create(config, 2, 8)
+  inputs = np.zeros((2, 3), np.int32)
+  transformer._check_decoding(config, inputs, cache, np.array([0, 3]))
+  with pytest.raises(errors.LengenError):
+    transformer._check_decoding(config, inputs, cache, np.array([0, 4]))

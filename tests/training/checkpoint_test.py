@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import pathlib
 import shutil
@@ -22,7 +23,14 @@ from lengen_jax import errors
 from lengen_jax.data import windows
 from lengen_jax.models import config as model_config
 from lengen_jax.models import stacking
-from lengen_jax.training import checkpoint, checksums, files, revision, runs
+from lengen_jax.training import (
+  checkpoint,
+  checkpoint_format,
+  checksums,
+  files,
+  revision,
+  runs,
+)
 from lengen_jax.training import state as state_lib
 from tests import helpers
 
@@ -918,3 +926,25 @@ def test_a_save_does_not_ask_the_preemption_service(tmp_path, monkeypatch):
   checkpoints.save(make_state(3))
   checkpoints.close()
   assert checkpoint.steps(tmp_path) == [3] and not asked
+
+
+def test_room_is_counted_in_bytes(tmp_path, monkeypatch):
+  params = {'embed': jnp.zeros((512, 1024), jnp.float32)}
+  state = state_lib.TrainState(step=jnp.int32(1), params=params, opt_state=())
+  checkpoints = checkpoint.Checkpointer(tmp_path, None)
+  monkeypatch.setattr(files, 'free_bytes', lambda folder: 5 * 2**19)
+  with pytest.raises(errors.CheckpointError, match='it takes 3.0 MiB'):
+    checkpoints.save(state)
+  checkpoints.close()
+
+
+def test_more_processes_share_the_positions_in_the_data(tmp_path, monkeypatch):
+  """A run that one process saved is resumed by three."""
+  (tmp_path / '0').mkdir()
+  (tmp_path / '0' / 'next.json').write_text('{}')
+  found = {'step': 3, 'files': checksums.of_files(tmp_path / '0')}
+  (tmp_path / '0.json').write_text(json.dumps(checksums.seal(found)))
+  for process in (0, 1, 2):
+    monkeypatch.setattr(jax, 'process_index', lambda process=process: process)
+    folder = checkpoint_format._check_data(tmp_path, 3, 1)
+    assert folder == tmp_path / '0'

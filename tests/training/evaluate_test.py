@@ -42,3 +42,26 @@ def test_a_length_that_a_task_refuses_has_no_results(monkeypatch):
   assert [*found['scores']] == [*found['whole']] == [*found['average']] == ['8']
   assert found['examples'] == {'short': 1, 'long': 1}
   assert {one['length'] for one in predictions} == {8}
+
+
+def test_the_best_model_has_the_highest_score(monkeypatch):
+  run = types.SimpleNamespace(
+    eval=types.SimpleNamespace(lengths=(64, 512)),
+    data=types.SimpleNamespace(train_length=80),
+  )
+  costs = []
+  for by_task in ({'a': 10.0, 'b': 20.0}, {'a': 80.0, 'b': 90.0}):
+    scores = {'64': {task: {'score': x} for task, x in by_task.items()}}
+    monkeypatch.setattr(
+      evaluate, 'answers', lambda *_, found=scores: ({'scores': found}, [])
+    )
+    shown, cost = evaluate.validate(
+      types.SimpleNamespace(run=run),
+      types.SimpleNamespace(scored_by='answers'),
+      '',
+      None,
+    )
+    assert shown == {'validation_score': sum(by_task.values()) / 2}
+    costs.append(cost)
+  # The best checkpoint has the least.
+  assert costs[1] < costs[0]

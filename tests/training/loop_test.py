@@ -12,7 +12,7 @@ import pytest
 from lengen_jax import data, errors
 from lengen_jax.data import vocabulary, windows
 from lengen_jax.evaluation import length_curve
-from lengen_jax.training import files, loop, pretrained
+from lengen_jax.training import files, loop, metrics, pretrained, throughput
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import workdir as workdir_lib
 from tests import helpers
@@ -361,3 +361,74 @@ def test_a_table_larger_than_the_memory(tiny_config, monkeypatch):
     errors.FitError, match=r'[0-9,]+ param.* has 1.0 MiB; use'
   ):
     loop.check_state_fits(run)
+
+
+def test_the_log_has_the_tokens_of_all_rows(tmp_path, tiny_config, monkeypatch):
+  run, seen = run_lib.Run(tiny_config), {}
+
+  def log(*_, **named):
+    seen.update(named)
+    return types.SimpleNamespace(close=lambda: None)
+
+  monkeypatch.setattr(metrics, 'Log', log)
+  one = loop.Loop(run, None, None, tmp_path, None, None, 'label')
+  with contextlib.ExitStack() as stack:
+    one._reporters(stack, 0, {'inputs': np.zeros((4, 32))})
+  assert seen['tokens'] == 4 * 32
+  assert seen['flops'] == throughput.model_flops(run.model, 4, 32)
+
+
+def test_validations_do_not_count_as_seconds_of_training(tmp_path, monkeypatch):
+  now, spent = [0.0], []
+
+  def takes(seconds, result=None):
+    def function(*_):
+      now[0] += seconds
+      return result
+
+    return function
+
+  def write(pending, seconds, durable, saves):
+    spent.append(seconds)
+    return metrics.Written(0.0, 0, {})
+
+  def nothing(*_):
+    return None
+
+  reporter = types.SimpleNamespace(
+    **dict.fromkeys(
+      ('before', 'after', 'start_clock', 'update', 'announce'), nothing
+    )
+  )
+  log = types.SimpleNamespace(write=write)
+  step = takes(1.0, (types.SimpleNamespace(params=None), {'loss': 1.0}))
+  monkeypatch.setattr(
+    loop, 'time', types.SimpleNamespace(monotonic=lambda: now[0])
+  )
+  monkeypatch.setattr(loop, '_bias_error', lambda *_: {})
+  for name, value in (
+    ('_reporters', lambda *_: (reporter, log, reporter)),
+    ('_compile', lambda *_: step),
+    ('_validate', takes(100.0)),
+  ):
+    monkeypatch.setattr(loop.Loop, name, value)
+  run = types.SimpleNamespace(
+    train=types.SimpleNamespace(
+      **{'steps': 3, 'log_every': 1, 'checkpoint_every': 1},
+      **{'max_skipped': 1, 'stall_seconds': 0},
+    ),
+    eval=types.SimpleNamespace(steps=()),
+    place=lambda batch: batch,
+    validates=lambda step: True,
+  )
+  one = loop.Loop(
+    run,
+    types.SimpleNamespace(next=nothing),
+    None,
+    tmp_path,
+    types.SimpleNamespace(check=nothing, durable_step=nothing, save=nothing),
+    types.SimpleNamespace(reached=lambda: False),
+    '',
+  )
+  one.train(types.SimpleNamespace(step=0), False)
+  assert spent == [1.0, 2.0, 3.0]

@@ -71,6 +71,13 @@ def test_weight_decay():
   assert not updates['encoding']['kernel'].any()
 
 
+def test_lora_kernels_decay():
+  params = dict.fromkeys(('lora_in', 'lora_out', 'bias'), jnp.ones(1))
+  assert optimizer.decayed({'query': params}) == {
+    'query': {'lora_in': True, 'lora_out': True, 'bias': False}
+  }
+
+
 def test_second_moment():
   config = OptimizerConfig(name='adam', clip_norm=0.0, b2=0.5)
   params = {'kernel': jnp.zeros(2)}

@@ -345,3 +345,10 @@ def test_a_mesh_of_several_slices_spans_them_by_rows():
   np.testing.assert_array_equal(slices[2:], 1)
   with pytest.raises(errors.ConfigError, match='mesh.data=1 .* 2 slices'):
     sharding.Layout.create(MeshConfig(fsdp=8), 8, devices)
+
+
+def test_rows_of_fsdp_leave_devices_out(monkeypatch):
+  monkeypatch.setattr(jax, 'devices', lambda: [*range(4)])
+  monkeypatch.setattr(sharding, '_mesh', lambda shape, devices: shape)
+  layout = sharding.Layout.create(training_config.MeshConfig(fsdp=2), 2)
+  assert layout.mesh == (1, 2, 1, 1)

@@ -4,6 +4,7 @@ from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from lengen_jax import positions
@@ -245,3 +246,17 @@ def test_lora_on_a_mesh(tiny_config, axis):
       assert part.size == query[name].size / size
   np.testing.assert_allclose(*losses, rtol=1e-6)
   assert abs(losses[0][0] - losses[0][2]) > 1e-4
+
+
+def test_a_batch_without_weights_has_no_loss():
+  tx = optax.sgd(1.0)
+  state = state_lib.init({'kernel': jnp.ones(2)}, tx)
+  after, metrics = state_lib.train_step(
+    state,
+    {'weights': jnp.zeros((1, 2))},
+    token_losses=lambda params, batch: params['kernel'][None],
+    project=lambda params: params,
+    tx=tx,
+  )
+  assert (metrics['loss'], metrics['skipped']) == (0, 0)
+  np.testing.assert_array_equal(after.params['kernel'], [1, 1])

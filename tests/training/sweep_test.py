@@ -1,5 +1,6 @@
 """Tests `lengen_jax/training/sweep.py`."""
 
+import itertools
 import json
 import os
 import random
@@ -527,3 +528,38 @@ def test_the_command(tmp_path, capsys):
   assert len(rows) == 1 + 4
   assert cli.main(['eval', f'--workdir={tmp_path}']) == 2
   assert 'holds a sweep' in capsys.readouterr().err
+
+
+def summary(score, values):
+  """The summary of two rates and two seeds, whose last scores are `values`."""
+  rates, seeds = (0.1, 0.2), (0, 1)
+  config = types.SimpleNamespace(
+    eval=types.SimpleNamespace(score=score, lengths=(4, 8)),
+    train=types.SimpleNamespace(max_length=4),
+    sweep=types.SimpleNamespace(seeds=seeds, learning_rates=rates),
+  )
+  found = [
+    {score: [1.0, x], 'operands': {'share': [[n]], 'count': [[3]]}}
+    for n, x in enumerate(values)
+  ]
+  return sweep._summary(config, [*itertools.product(rates, seeds)], found)
+
+
+def test_a_point_that_diverged_is_not_the_best():
+  found = summary('loss', [None, 3.0, 5.0, 7.0])
+  assert found['best'] == 3 and found['mean'] == 6
+  assert found['best_at'] == {'learning_rate': 0.1, 'seed': 1}
+  assert found['mean_at'] == {'learning_rate': 0.2, 'seeds': 2}
+  found = summary('loss', [None, 3.0, None, 7.0])
+  assert (found['mean'], found['std']) == (None, None)
+
+
+def test_the_curve_is_that_of_the_best_point():
+  assert summary('exact', [0.1, 0.2, 0.3, 0.9])['curve'] == [1.0, 0.9]
+
+
+def test_the_map_is_that_of_the_best_learning_rate():
+  found = summary('exact', [0.9, 0.0, 0.7, 0.6])
+  assert found['best_at'] == {'learning_rate': 0.1, 'seed': 0}
+  assert found['mean_at']['learning_rate'] == 0.2
+  assert found['operands']['share'] == [[2.5]]

@@ -111,6 +111,26 @@ def test_flops_of_layers_that_differ():
   assert 2 * mixed == near + all_tokens
 
 
+def test_flops_of_options():
+  def flops(**fields):
+    config = model_config.ModelConfig(**WIDE, **fields)
+    # Of a token, and of one layer.
+    return throughput.model_flops(config, 1, LENGTH) / (6 * LENGTH * 2)
+
+  width, heads, head_dim = WIDE['width'], WIDE['num_heads'], WIDE['head_dim']
+  plain = flops()
+  assert flops(output_gate='head') - plain == width * heads
+  assert flops(output_gate='element') - plain == width * heads * head_dim
+  plain = flops(activation='swiglu')
+  experts = flops(activation='swiglu', num_experts=4, experts_per_token=2)
+  assert experts - plain == 3 * width * WIDE['mlp_width'] + width * 4
+  # Chunks of 48, 48 and 32 tokens.
+  pairs = LENGTH * (LENGTH + 1) // 2
+  fewer = pairs - sum(n * (n + 1) // 2 for n in (48, 48, 32))
+  less = flops() - flops(attention_chunk=48)
+  assert less == pytest.approx(2 * heads * head_dim * fewer / LENGTH)
+
+
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize(
   'window, sinks', [(None, 0), (1, 0), (3, 0), (3, 2), (3, 7), (9, 20)]

@@ -418,6 +418,17 @@ def test_options_of_attention():
   assert 'layer 0: contextual positions repo of the source ignored' in notes
 
 
+def test_lora_of_another_alpha_is_merged():
+  low, other = (
+    model('rope', lora_rank=2, lora_alpha=alpha) for alpha in (4.0, 8.0)
+  )
+  _, _, notes = adopt(other, low)
+  assert notes[1:] == [
+    'LoRA of the source merged',
+    'LoRA of rank 2 initialised',
+  ]
+
+
 def test_lora():
   plain, low = model('rope'), model('fire', lora_rank=2, lora_alpha=4.0)
   source, params, notes = adopt(low, plain)
