@@ -49,7 +49,9 @@ def document_losses(
     for start in range(0, len(document) - 1, length)
   ]
   if not pieces:
-    raise _too_short(1)
+    raise errors.CorpusError(
+      'all documents have fewer than two tokens; raise the number of documents'
+    )
   sizes = np.array([len(piece) for piece in pieces])
   tokens = [np.pad(piece, (0, length + 1 - len(piece))) for piece in pieces]
   batch = data_windows.lm_batch(np.stack(tokens), sizes)
@@ -60,13 +62,6 @@ def document_losses(
   flat = losses_NxL[np.arange(length) < sizes[:, None] - 1]
   ends = np.cumsum([len(document) - 1 for document in documents])
   return np.split(flat, ends[:-1])
-
-
-def _too_short(length: int) -> errors.CorpusError:
-  return errors.CorpusError(
-    f'no document has {length} scored tokens; reduce the lengths, or raise the '
-    'number of documents'
-  )
 
 
 def curves(
@@ -80,7 +75,10 @@ def curves(
   """
   longest = max(losses)
   if not any(len(text) >= longest for text in losses[longest]):
-    raise _too_short(longest)
+    raise errors.CorpusError(
+      f'no document has {longest} scored tokens; reduce the lengths, or raise '
+      'the number of documents'
+    )
   found: dict[str, dict[int, float]] = {name: {} for name in NAMES}
   for length, texts in losses.items():
     pieces = [

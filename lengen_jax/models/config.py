@@ -63,7 +63,8 @@ class ModelConfig:
   The fields of LayerConfig take one value, or a tuple of values that are cycled
   over the layers: with `window=(512, None)` every second layer has a window. A
   string has specs joined by commas, and `5*rope, nope` is five layers of `rope`
-  and one of `nope`. Each field has a period of its own. All become tuples.
+  and one of `nope`; in `5*head, None`, the last value is None. Each field has a
+  period of its own. All become tuples.
 
   Cross-attention of encoder-decoders takes num_heads, key_heads, head_dim,
   scaled_logits, attention_bias, LoRA and implementation; the other options of
@@ -190,7 +191,7 @@ class ModelConfig:
       values = specs.cycle(getattr(self, field))
       default = getattr(type(self), field)
       if default is None:
-        # In a string, None is a word: 'head, None'.
+        # As in 'head, None'.
         values = tuple(None if one == 'None' else one for one in values)
       if not values:
         raise errors.SpecError(

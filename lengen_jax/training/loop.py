@@ -79,7 +79,7 @@ def train(
   check_corpus(run, corpus)
   check_state_fits(run)
   if config.train.evaluate_every:
-    # Raises before training if there is no data for validation.
+    # Raises before training if a validation would have no data.
     if corpus.scored_by == 'loss':
       corpus.evaluation(run.eval)
     else:

@@ -422,8 +422,11 @@ def _summary(
   ]
   operands = None
   if maps:
-    share = np.mean([np.array(one['share'], float) for one in maps], axis=0)
-    operands = _operand_map(share, np.array(maps[0]['count']))
+    # Points that diverged have no map, and count as wrong.
+    shares = [np.nan_to_num(np.array(one['share'], float)) for one in maps]
+    count = np.array(maps[0]['count'])
+    share = np.where(count > 0, np.mean(shares, axis=0), np.nan)
+    operands = _operand_map(share, count)
   several = len(by_rate[rate]) > 1 and math.isfinite(sum(by_rate[rate]))
   return {
     'best': files_lib.finite(scores[best]),

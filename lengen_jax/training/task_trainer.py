@@ -84,14 +84,20 @@ class TaskTrainer:
       task_answers.check(self._model, test, self.task)
     self._operand_task = None
     if test.operand_examples:
-      scheme = self._model.scheme
       self._operand_task = _with_uniform_operands(
-        self.task,
-        test.operand_examples,
-        has_roles=scheme is not None and scheme.needs_roles,
+        self.task, test.operand_examples
       )
-      # Its rows may be longer than those of the task.
-      create(self._operand_task)
+      scheme = self._model.scheme
+      if scheme is not None and scheme.needs_roles:
+        _check_equal_roles(self.task, self._operand_task)
+      try:
+        # Its rows may be longer than those of the task.
+        create(self._operand_task, train_length=self.task.min_length)
+      except errors.LengthError as error:
+        raise errors.LengthError(
+          f'eval.operand_examples={test.operand_examples} has two operands of '
+          f'up to {max(test.lengths)} digits: {error}; or set it to 0'
+        ) from error
     self.train_widths = widths(
       range(train.min_length, train.max_length + 1), train.buckets
     )
@@ -450,20 +456,27 @@ def widths(lengths: Iterable[int], buckets: int) -> tuple[int, ...]:
 
 
 def _with_uniform_operands(
-  task: tasks.Task, examples: int, *, has_roles: bool
+  task: tasks.Task, examples: int
 ) -> expression.Expression:
   """Returns a task whose two operands each have from 1 to n digits."""
-  if not isinstance(task, expression.Expression) or task.operands != 2:
-    raise errors.ConfigError(
-      f'eval.operand_examples={examples} requires a task of the family '
-      f'arithmetic with two operands, got {task}; set eval.operand_examples=0'
-    )
-  if has_roles and task.second_digits is not None:
+  if isinstance(task, expression.Expression) and task.operands == 2:
+    return dataclasses.replace(task, lengths='uniform', second_digits=None)
+  raise errors.ConfigError(
+    f'eval.operand_examples={examples} requires a task of the family '
+    f'arithmetic with two operands, got {task}; set eval.operand_examples=0'
+  )
+
+
+def _check_equal_roles(task: tasks.Task, other: tasks.Task) -> None:
+  """Raises errors.CombinationError if the roles of a row differ."""
+  inputs, targets = task.sample(jax.random.key(0), 1, task.min_length + 1)
+  row = task.text(inputs[0]), task.text(targets[0])
+  mine, theirs = (one.encode(*row)['roles'] for one in (task, other))
+  if not np.array_equal(mine, theirs):
     raise errors.CombinationError(
-      f'roles of {task} are those of operands with second_digits, and maps '
-      'have operands of all lengths; set eval.operand_examples=0'
+      f'second_digits determines the roles of {task}, and the operands of '
+      'eval.operand_examples have other lengths; set it to 0'
     )
-  return dataclasses.replace(task, lengths='uniform', second_digits=None)
 
 
 def _rngs(rng: jax.Array, dropout: bool) -> dict[str, jax.Array]:

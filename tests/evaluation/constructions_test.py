@@ -51,7 +51,7 @@ def test_losses_of_documents():
 
 
 def test_documents_without_a_scored_token():
-  with pytest.raises(errors.CorpusError, match='no document has 1 scored'):
+  with pytest.raises(errors.CorpusError, match='fewer than two tokens'):
     constructions.document_losses(
       *(helpers.tiny_model(), positions.create('standard'), None),
       [np.array([1])],

@@ -130,6 +130,9 @@ def test_mistral_with_types_of_layers(tmp_path):
   fields = families.model_fields(change(folder, **mistral))
   assert fields == families.model_fields(FAMILIES / 'ministral')
   assert fields['window'] == (None, 6, 6)
+  change(folder, layer_types=['sliding_attention'] * 3)
+  assert families.of(config_json.read(folder)).model_type == 'mistral'
+  assert families.model_fields(folder)['window'] == 6
 
 
 @pytest.mark.some(2)
@@ -549,15 +552,18 @@ def test_writes_bfloat16_and_copies_the_tokenizer(copy, tmp_path):
   ],
 )
 def test_tokenizers_of_models_that_are_not_supported(fields, copy, tmp_path):
-  (copy / 'tokenizer.json').write_text('{}')
+  for name in ('tokenizer.json', 'generation_config.json'):
+    (copy / name).write_text('{}')
   # The second id is not a token of the model.
   change(copy, bos_token_id=3, pad_token_id=10**6, eos_token_id=[1, 10**6])
+  change(copy, max_position_embeddings=4096)
   params, config = load('untied')
   there = tmp_path / 'written'
   hf.save(there, params, config, change(copy, **fields), max_length=99)
   assert (there / 'tokenizer.json').exists()
+  assert not (there / 'generation_config.json').exists()
   written = config_json.read(there)
-  assert written['max_position_embeddings'] == 99
+  assert written['max_position_embeddings'] == 4096
   assert written['bos_token_id'] == 3 and written['eos_token_id'] == [1]
   assert 'pad_token_id' not in written
 

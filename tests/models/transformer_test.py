@@ -1035,11 +1035,11 @@ def test_both_stacks_of_an_encoder_decoder_drop():
 def test_norms_of_queries_have_the_epsilon_of_the_model():
   config = helpers.tiny_model(query_key_norm='head', norm_epsilon=0.25)
   found = {
-    module.norm_epsilon
+    module.name: module.epsilon
     for module, _ in calls(config, jnp.zeros((1, 4), int))
-    if hasattr(module, 'norm_epsilon')
+    if module.name in ('query_norm', 'key_norm')
   }
-  assert found == {0.25}
+  assert found == {'query_norm': 0.25, 'key_norm': 0.25}
 
 
 def test_the_logits_of_an_untied_head_are_bounded():

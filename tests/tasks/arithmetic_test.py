@@ -414,6 +414,11 @@ def test_encode():
     ),
     ('addition(pad=True, pad_operands=True)', '99+1', 'has 3 digits, and'),
     (
+      'addition(pad=True, operands=3, reverse_operands=True)',
+      '75+84+69',
+      'pads it to 2; end the operands with 0',
+    ),
+    (
       'addition(pad=True, operands=3, scratchpad=True)',
       '57+48+6',
       'has 3 digits, and .* pads it to 2',
@@ -431,6 +436,10 @@ def test_refuses_questions(spec, question, message):
     ('addition(pad=True)', '99+1', '100'),
     ('addition(pad=True, operands=3)', '057+048+096', '201'),
     ('addition(pad=True, operands=3)', '11+12+13', '36'),
+    (
+      'addition(pad=True, operands=3, reverse_operands=True)',
+      *('750+840+690', '201'),
+    ),
   ],
 )
 def test_answers_to_padded_questions(spec, question, answer):

@@ -563,3 +563,20 @@ def test_the_map_is_that_of_the_best_learning_rate():
   assert found['best_at'] == {'learning_rate': 0.1, 'seed': 0}
   assert found['mean_at']['learning_rate'] == 0.2
   assert found['operands']['share'] == [[2.5]]
+
+
+def test_maps_count_a_point_that_diverged_as_wrong():
+  maps = [
+    {'share': [[share, None]], 'count': [[3, 0]]} for share in (None, 0.5)
+  ]
+  config = types.SimpleNamespace(
+    eval=types.SimpleNamespace(score='exact', lengths=(4, 8)),
+    train=types.SimpleNamespace(max_length=4),
+    sweep=types.SimpleNamespace(seeds=(0, 1), learning_rates=(0.1,)),
+  )
+  found = [
+    {'exact': [1.0, score], 'operands': one}
+    for score, one in zip((None, 0.8), maps, strict=True)
+  ]
+  one = sweep._summary(config, [(0.1, 0), (0.1, 1)], found)
+  assert (one['mean'], one['operands']['share']) == (0.4, [[0.25, None]])

@@ -295,9 +295,12 @@ def test_refuses_maps_of_other_tasks(task):
 @pytest.mark.parametrize(
   'positions, encoding, message',
   [
-    ('coupled(max_position=20)', 'rope', 'set eval.operand_examples=0'),
+    ('coupled(max_position=20)', 'rope', 'second_digits determines the roles'),
     # Rows of 5 x 1 digits have 14 tokens, and those of 5 x 5 digits 22.
-    ('standard', 'learned(max_position=15)', 'max_position=15'),
+    (
+      *('standard', 'learned(max_position=15)'),
+      'operand_examples=7 has two operands of up to 5 digits: learned',
+    ),
   ],
 )
 def test_refuses_maps_of_longer_rows_or_other_roles(
@@ -313,6 +316,14 @@ def test_refuses_maps_of_longer_rows_or_other_roles(
   config.eval.operand_examples = 7
   with pytest.raises(errors.LengenError, match=message):
     task_trainer.TaskTrainer(config)
+
+
+def test_maps_of_equal_roles():
+  config = arithmetic.get_config('reversed,tiny')
+  config.task = "arithmetic/addition(format='reversed', second_digits=2)"
+  config.positions, config.model.encoding = 'coupled(max_position=20)', 'rope'
+  config.eval.operand_examples = 7
+  task_trainer.TaskTrainer(config)
 
 
 def test_maps_of_models_that_diverged():

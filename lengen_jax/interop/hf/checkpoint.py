@@ -74,13 +74,14 @@ def save(
     params: parameters; their layers may be stacked. LoRA kernels are merged.
     config: the ModelConfig.
     like: folder of a checkpoint, whose tokenizer files are copied and whose ids
-      of special tokens in config.json are kept.
+      of special tokens are kept if the vocabulary has them. Its model may be of
+      another architecture.
     dtype: 'float32', 'bfloat16' or 'float16', of all tensors.
     max_length: training length in tokens. `max_position_embeddings` is the
       training length of a dynamic encoding. For llama3, yarn and longrope, it
       is their train_length times their scale, or that of `like` if its
       encodings are equal. For other encodings, it is the larger of `max_length`
-      and that of `like`, or 2048 if neither is given.
+      and that of `like`, or 2048 if both are unknown.
     shard_bytes: maximum size of a file.
 
   Raises:
@@ -90,6 +91,9 @@ def save(
   there = check_folder(folder)
   base = None if like is None else config_json.read(like)
   copied = {} if like is None else _tokenizer_files(like)
+  if not describe.families_of(base):
+    # It has settings of another model.
+    copied.pop('generation_config.json', None)
   params = jax.device_get(stacking.unstack(params))
   config = dataclasses.replace(config, scan_layers=False)
   params, config = stacking.merge_lora(params, config)

@@ -48,7 +48,7 @@ def choose(
   Raises:
     errors.CheckpointError: no family represents the model.
   """
-  preferred = _families_of(like)
+  preferred = families_of(like)
   rest = [one for one in families.FAMILIES.values() if one not in preferred]
   closest: tuple[int, str] | None = None
   for family in preferred + rest:
@@ -101,10 +101,10 @@ def _config_json(
   return written
 
 
-def _families_of(like: ConfigJson | None) -> list[Family]:
-  """Returns the family of `like` if it represents this checkpoint.
+def families_of(like: ConfigJson | None) -> list[Family]:
+  """Returns the family that represents a checkpoint, or nothing.
 
-  Its tokenizer may belong to a model that no family represents.
+  A tokenizer may be that of a model that no family represents.
   """
   try:
     found = [] if like is None else [families.of(like)]
@@ -120,9 +120,14 @@ def _token(
 ) -> int | list[int] | None:
   """Returns ids of a special token in `like` that the vocabulary has."""
   found = None if like is None else like.get(key)
+  ids = [
+    one
+    for one in (found if isinstance(found, list) else [found])
+    if isinstance(one, int) and 0 <= one < vocab_size
+  ]
   if isinstance(found, list):
-    return [one for one in found if one < vocab_size] or None
-  return found if found is not None and found < vocab_size else None
+    return ids or None
+  return ids[0] if ids else None
 
 
 def _longest(
@@ -136,10 +141,12 @@ def _longest(
   lengths = [n for n in map(rope.longest, rotations) if n is not None]
   # transformers divides it by the original length to get the factor.
   implied = bool(lengths)
-  for family in _families_of(like):
-    theirs = ModelConfig(**family.model_fields(like))
-    known = like['max_position_embeddings']
-    if _all_canonical(theirs) == _all_canonical(config):
+  known = None if like is None else like.get('max_position_embeddings')
+  if known is not None:
+    theirs = [
+      ModelConfig(**one.model_fields(like)) for one in families_of(like)
+    ]
+    if any(_all_canonical(one) == _all_canonical(config) for one in theirs):
       lengths = [known]
     lengths = lengths or [known]
   if max_length is not None and not implied:

@@ -305,8 +305,8 @@ def of(config: ConfigJson) -> Family:
   if not isinstance(found, list):
     raise config.error(f'has architectures={found!r}; it takes a list of names')
   name = ' and '.join(map(str, found))
-  if name == 'MistralForCausalLM' and 'layer_types' in config:
-    name = 'MinistralForCausalLM'  # As transformers 5 takes it.
+  if name == 'MistralForCausalLM' and _has_other_layers(config):
+    name = 'MinistralForCausalLM'  # As in transformers 5.
   if name in FAMILIES:
     return FAMILIES[name]
   code = ''
@@ -315,6 +315,11 @@ def of(config: ConfigJson) -> Family:
   raise config.error(
     f'is of architecture {name}{code}; supported are {", ".join(FAMILIES)}'
   )
+
+
+def _has_other_layers(config: ConfigJson) -> bool:
+  """Returns whether a layer has no window."""
+  return bool({*config.get('layer_types', ())} - {layer_types.SLIDING})
 
 
 def model_fields(folder: str | os.PathLike[str]) -> dict[str, Any]:

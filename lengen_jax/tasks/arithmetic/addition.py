@@ -79,9 +79,10 @@ class Addition(expression.Expression):
     needed = int(expression.significant(digits_PxD).max())
     padded = int(self.padded_answer(list(sizes_M), len(digits_PxD)))
     if needed > padded:
+      place = 'end' if self._reverses_operands else 'begin'
       raise errors.ConfigError(
         f'the answer to {text!r} has {needed} digits, and {self} pads it to '
-        f'{padded}; begin the operands with 0'
+        f'{padded}; {place} the operands with 0'
       )
     return inputs
 
