@@ -242,9 +242,16 @@ are recorded; intervals do not include such changes. The higher learning rate
 was not tried with the other biases. In `study/range`, the rows `rope` and
 `range 1x` on text are those recorded for `study/random_positions`, and `rope`
 on copy is that of `study/tasks`. In `study/regularization`, the rows of the
-part `code` are those recorded for `study/random_positions`. Rows that are left
-out are not trained yet. The results of `study/text` with KERPLE, ALiBi and FIRE
-had been seen before the other rows were trained.
+part `code` are those recorded for `study/random_positions`. The results of
+`study/text` with KERPLE, ALiBi and FIRE had been seen before the other rows
+were trained.
+
+In `study/grid`, seven of sixteen encodings are trained with standard positions,
+and three of them also with random ones, all at commit 9eef26e8b4ab. Other
+experiments have `fire`, `rope`, `t5` and `nope` of earlier commits. The rows
+that combine log n with interpolated or with random positions were added last,
+after the losses of the other rows had been seen for one seed. Rows that are
+left out are not trained yet.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different

@@ -529,6 +529,46 @@ ANSWERS = {
         'reverse: rope > range 1x @ seen',
       ),
     ),
+    Advice(
+      'With sinusoidal and learned vectors, random positions lower the loss on '
+      'text by {} and {} at 16 times the training length, and raise it by {} '
+      'and {} at the training length. With PoPE, they lower it by {} at four '
+      'times the length and raise it by {} at the training length; at 16 '
+      'times, their effect is undecided (L27).',
+      'study/grid',
+      (
+        'code: sinusoidal, randomized < sinusoidal @ 16',
+        'code: learned, randomized < learned @ 16',
+        'code: sinusoidal < sinusoidal, randomized @ 1',
+        'code: learned < learned, randomized @ 1',
+        'code: pope, randomized < pope @ 4',
+        'code: pope < pope, randomized @ 1',
+      ),
+    ),
+  ),
+  'Do log n or interpolated positions help a model that is not trained with '
+  'them?': (
+    Advice(
+      'Rarely, up to 16 times the length. There, the logit scale log n raises '
+      'the loss of T5, FIRE and NoPE by {}, {} and {}; with RoPE, its effect '
+      'is undecided (L26). It lowers the loss of PoPE and sinusoidal vectors '
+      'that are trained with random positions, by {} and {}. Interpolated '
+      'positions raise the loss at twice the length by {}, {}, {} and {} with '
+      'RoPE, PoPE, FIRE and T5; with sinusoidal vectors, their effect is '
+      'undecided (L28).',
+      'study/grid',
+      (
+        'code: t5 < t5, log n @ 16',
+        'code: fire < fire, log n @ 16',
+        'code: nope < nope, log n @ 16',
+        'code: pope, randomized, log n < pope, randomized @ 16',
+        'code: sinusoidal, randomized, log n < sinusoidal, randomized @ 16',
+        'code: rope < rope, interpolated @ 2',
+        'code: pope < pope, interpolated @ 2',
+        'code: fire < fire, interpolated @ 2',
+        'code: t5 < t5, interpolated @ 2',
+      ),
+    ),
   ),
   'What keeps a model flat: stopping early, weight decay, dropout?': (
     Advice(
