@@ -45,13 +45,19 @@ def results_of(experiment):
   return json.loads((DOCS / 'results' / name).read_text())
 
 
+def comparisons_of(experiment, lines):
+  """Those of one model, tested in two ways, are paired."""
+  parts = reproduce.EXPERIMENTS[experiment].parts
+  parsed = (experiment_lib.parse_comparisons(line, parts) for line in lines)
+  return sum(parsed, ())
+
+
 def test_statements_are_supported():
   """Each effect that a sentence states is significant, and in its direction."""
   page = (DOCS / 'study.md').read_text()
   for one in [*study.ADVICE, *itertools.chain(*study.ANSWERS.values())]:
     found = results_of(one.experiment)
-    lines = map(experiment_lib.parse_comparisons, one.comparisons)
-    compared = sum(lines, ())
+    compared = comparisons_of(one.experiment, one.comparisons)
     assert one.text.count('{}') == len(compared)
     if one.step is not None:
       found = results_page.with_early(found, one.step)
@@ -63,7 +69,7 @@ def test_statements_are_supported():
 
 def test_statements_without_an_effect():
   def outcomes(experiment, *lines):
-    compared = sum(map(experiment_lib.parse_comparisons, lines), ())
+    compared = comparisons_of(experiment, lines)
     claim = experiment_lib.Claim('', '', compared)
     judged = claims.judge(claim, results_of(experiment))
     return {each['outcome'] for each in judged['comparisons']}
@@ -101,6 +107,12 @@ def test_statements_without_an_effect():
     assert outcomes('study/regularization', line) == {'unclear'}
   line = 'dropout: rope @ 16 < code: rope @ 16'
   assert outcomes('study/regularization', line) == {'unclear'}
+  for line in (
+    'code: rope, log n < rope @ 16',
+    'code: pope, randomized < pope @ 16',
+    'code: sinusoidal < sinusoidal, interpolated @ 2',
+  ):
+    assert outcomes('study/grid', line) == {'unclear'}
   # One order of the encodings by all constructions.
   (part,) = (
     part
