@@ -130,9 +130,16 @@ def test_mistral_with_types_of_layers(tmp_path):
   fields = families.model_fields(change(folder, **mistral))
   assert fields == families.model_fields(FAMILIES / 'ministral')
   assert fields['window'] == (None, 6, 6)
-  change(folder, layer_types=['sliding_attention'] * 3)
-  assert families.of(config_json.read(folder)).model_type == 'mistral'
-  assert families.model_fields(folder)['window'] == 6
+  found = json.loads((folder / 'config.json').read_text())
+  for types in (['sliding_attention'] * 3, None):
+    (folder / 'config.json').write_text(
+      json.dumps(found | {'layer_types': types})
+    )
+    assert families.of(config_json.read(folder)).model_type == 'mistral'
+    assert families.model_fields(folder)['window'] == 6
+  change(folder, layer_types=[['full_attention']] * 3)
+  with pytest.raises(errors.CheckpointError, match='which is not supported'):
+    families.model_fields(folder)
 
 
 @pytest.mark.some(2)

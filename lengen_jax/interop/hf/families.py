@@ -319,7 +319,8 @@ def of(config: ConfigJson) -> Family:
 
 def _has_other_layers(config: ConfigJson) -> bool:
   """Returns whether a layer has no window."""
-  return bool({*config.get('layer_types', ())} - {layer_types.SLIDING})
+  types = config.get('layer_types') or ()
+  return any(one != layer_types.SLIDING for one in types)
 
 
 def model_fields(folder: str | os.PathLike[str]) -> dict[str, Any]:
