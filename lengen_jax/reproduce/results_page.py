@@ -251,7 +251,7 @@ and three of them also with random ones, all at commit 9eef26e8b4ab. Other
 experiments have `fire`, `rope`, `t5` and `nope` of earlier commits. The rows
 that combine log n with interpolated or with random positions were added last,
 after the losses of the other rows had been seen for one seed. Rows that are
-left out are not trained yet.
+left out are not trained yet; L31 to L33 are about such rows.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different

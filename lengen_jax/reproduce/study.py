@@ -351,6 +351,16 @@ L27: random positions improve PoPE and sinusoidal and learned vectors at 16
 L28: with RoPE, PoPE and sinusoidal vectors, positions that are interpolated
     only in tests are worse than standard ones at twice the length
   code: [rope|pope|sinusoidal] < [], interpolated @ 2
+L31: the logit scale log n makes models with ALiBi, KERPLE and an MLP on the raw
+    distance worse at 16 times the length
+  code: [alibi|kerple_log|raw distance] < [], log n @ 16
+L32: random positions make models with T5, ALiBi and KERPLE worse at the
+    training length and at 16 times it
+  code: [t5|alibi|kerple_log] < [], randomized @ 1|16
+L33: with ALiBi, KERPLE and an MLP on the raw distance, positions that are
+    interpolated only in tests are worse than standard ones at two and 16 times
+    the length
+  code: [alibi|kerple_log|raw distance] < [], interpolated @ 2|16
 """
 
 EXPERIMENTS = experiment.read('study', _TEXT, _PARTS, {})
