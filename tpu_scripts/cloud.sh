@@ -11,19 +11,36 @@ cloud_call() {
   command+=("--project=$PROJECT" "--zone=$ZONE" --quiet)
   if dry_run; then
     quote "${command[@]}" >&4
+  elif ! command -v gcloud > /dev/null; then
+    echo 'gcloud is not installed: https://cloud.google.com/sdk/docs/install' \
+      >&2
+    return 127
+  # macOS has no `timeout`.
+  elif [[ -n "${cloud_limit:-}" ]] && command -v timeout > /dev/null; then
+    cloud_limited "${command[@]}"
   else
-    # macOS has no `timeout`.
-    if [[ -n "${cloud_limit:-}" ]] && command -v timeout > /dev/null; then
-      command=(timeout "$cloud_limit" "${command[@]}")
-    fi
     # gcloud must not read the standard input of the script.
     "${command[@]}" < /dev/null
   fi
 }
 
-# Calls cloud_call and also stores its standard error in cloud_error.
+# Runs a command for at most $cloud_limit seconds. `timeout` runs it in another
+# process group, which Ctrl-C does not reach.
+cloud_limited() (
+  trap 'kill "$!" 2> /dev/null; trap - INT TERM; kill -INT "$BASHPID"' INT TERM
+  timeout "$cloud_limit" "$@" < /dev/null &
+  wait "$!"
+)
+
+# Calls cloud_call and also stores its standard error in cloud_error. If
+# $cloud_quiet is set, it prints this only after a failure.
 cloud_try() {
-  { cloud_error=$(cloud_call "$@" 2>&1 >&3 | tee >(cat >&2)); } 3>&1
+  if [[ -z "${cloud_quiet:-}" ]]; then
+    { cloud_error=$(cloud_call "$@" 2>&1 >&3 | tee >(cat >&2)); } 3>&1
+  elif ! { cloud_error=$(cloud_call "$@" 2>&1 >&3); } 3>&1; then
+    printf '%s\n' "$cloud_error" >&2
+    return 1
+  fi
 }
 
 # Multislice machines must be queued resources.
@@ -68,7 +85,10 @@ cloud_create() {
 cloud_failure() {
   case "$1" in
     *INVALID_ARGUMENT* | *PERMISSION_DENIED* | *UNAUTHENTICATED* | \
-      *'Invalid choice'* | *'unrecognized arguments'*) return 2 ;;
+      *'not installed'* | *'active account'* | *Reauthentication* | \
+      *'Quota limit'* | *'Invalid choice'* | *'unrecognized arguments'*)
+      return 2
+      ;;
     *) return 1 ;;
   esac
 }

@@ -98,6 +98,8 @@ refuse() {
 # A misspelt SPOT would order a machine at full price.
 check_settings() {
   local name
+  [[ "$NAME" =~ ^[a-z]([a-z0-9-]*[a-z0-9])?$ ]] || die 2 "NAME is '$NAME'; it" \
+    "must consist of lower-case letters, digits and hyphens, such as 'lengen'"
   for name in SPOT QUEUED DRY_RUN; do
     [[ "${!name}" == [01] ]] || die 2 "$name is '${!name}'; it must be 0 or 1"
   done
@@ -125,8 +127,7 @@ require() {
 # require_run: requires a config and a workdir that outlives the machine.
 require_run() {
   # A custom command may use neither.
-  if [[ "$LENGEN_COMMAND" == "lengen train --config=$CONFIG \
---workdir=$WORKDIR" ]]; then
+  if [[ "$LENGEN_COMMAND" == "$default_command" ]]; then
     require CONFIG WORKDIR
     [[ "$WORKDIR" == gs://* ]] || die 2 "WORKDIR is '$WORKDIR', which would" \
       "be lost with the machine; for example," \
@@ -151,7 +152,8 @@ remote() {
 # Prints one line per worker: lengen-worker HOST STATE EXIT-STATUS SECONDS.
 # Fails unless all workers answer.
 workers() {
-  local lines cloud_limit=$ANSWER_SECONDS
+  # gcloud prints a line per worker about its connections.
+  local lines cloud_limit=$ANSWER_SECONDS cloud_quiet=1
   # A new machine does not have worker.sh yet.
   # shellcheck disable=SC2016
   lines=$(cloud_ssh all 'if [ -f lengen_worker.sh ];'\

@@ -38,7 +38,9 @@ until
 do
   ((answer != 2)) || die 2 'a retry cannot succeed'
   unknown=$((answer ? unknown + 1 : 0))
-  ((unknown < UNANSWERED_LIMIT)) || die 1 "the state of $NAME is not known"
+  ((unknown < UNANSWERED_LIMIT)) || die 1 "the state of $NAME is not known" \
+    "after UNANSWERED_LIMIT=$UNANSWERED_LIMIT requests; check the login," \
+    "PROJECT and ZONE"
   case "$(cloud_condition "$state")" in
     missing)
       say "creating $NAME ($ACCELERATOR_TYPE)"
@@ -57,7 +59,8 @@ do
       ;;
   esac
   ((SECONDS < 3600 * WAIT_HOURS)) \
-    || die 1 "$NAME was not ready within WAIT_HOURS=$WAIT_HOURS"
+    || die 1 "$NAME was not ready within WAIT_HOURS=$WAIT_HOURS; it is billed" \
+      "once it is ready: run create.sh again, or teardown.sh"
   # Check soon after a success, and with backoff after a failure.
   if ((status == 0)); then
     attempt=0

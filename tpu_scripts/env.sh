@@ -43,7 +43,9 @@ export REVISION
 # What to run, in a checkout of the repository. The same command starts and
 # resumes a run. WORKDIR must be in a bucket: the disks of a machine are deleted
 # with it.
-: "${LENGEN_COMMAND:=lengen train --config=$CONFIG --workdir=$WORKDIR}"
+default_command=$(printf 'lengen train --config=%q --workdir=%q' \
+  "$CONFIG" "$WORKDIR")
+: "${LENGEN_COMMAND:=$default_command}"
 
 # Flags of libtpu, which fails to load with an unknown flag; `make test-aot`
 # loads it with these. A single slice uses the defaults, with which its memory
@@ -61,7 +63,7 @@ fi
 : "${LIBTPU_INIT_ARGS:=}"
 # Variables that are passed to the run if they are set. Anyone who can write to
 # the compilation cache can execute code in the run.
-: "${RUN_VARIABLES:=LIBTPU_INIT_ARGS LENGEN_DATA_DIR XDG_CACHE_HOME \
+: "${RUN_VARIABLES:=LIBTPU_INIT_ARGS LENGEN_DATA_DIR \
 JAX_COMPILATION_CACHE_DIR}"
 
 # Waiting and giving up.
@@ -72,7 +74,8 @@ JAX_COMPILATION_CACHE_DIR}"
 : "${SETUP_SECONDS:=3600}"   # for the installation
 : "${UNANSWERED_LIMIT:=10}"  # consecutive requests without an answer
 : "${FAILURE_LIMIT:=3}"      # consecutive failures, each ...
-: "${FAST_MINUTES:=10}"      # ... within this time of the launch
+# A run that hangs when it starts ends after train.stall_seconds, 30 minutes.
+: "${FAST_MINUTES:=45}"      # ... within this time of the launch
 : "${STRAGGLER_MINUTES:=10}" # for workers to end after another has failed
 : "${STOP_SECONDS:=120}"     # for a run to save and end after SIGTERM
 

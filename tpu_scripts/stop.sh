@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Stops the run on all workers, after it has saved. The machine stays. End a
-# watcher first: it would launch the run again.
+# Stops the run on all workers, after it has saved; kills it if it does not end
+# within STOP_SECONDS. The machine stays. End a watcher first: it would launch
+# the run again.
 #
 # usage: stop.sh [--dry-run] [--help]
 #

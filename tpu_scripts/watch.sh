@@ -2,7 +2,11 @@
 # Keeps the run going until it is done: creates a missing machine, sets it up,
 # launches the run, waits, and launches again after a preemption or a crash.
 # Deletes and recreates a machine that was preempted, stopped or has failed. May
-# be ended and restarted at any time; the run continues.
+# be ended and restarted at any time; the run continues. The machine stays when
+# the watcher ends: teardown.sh deletes it.
+#
+# To repeat a run that has ended, or for another LENGEN_COMMAND, run setup.sh
+# and launch.sh first.
 #
 # Exit status: that of the run if it is done (0), if the configuration or the
 # data is wrong (2), if it does not fit into memory (3) or if losses are no
@@ -21,16 +25,26 @@ report() {
   say "$(date '+%Y-%m-%d %H:%M:%S') $*"
 }
 
+# end STATUS: exits, with a reminder.
+end() {
+  report "if $NAME exists, it is billed until teardown.sh deletes it"
+  exit "$1"
+}
+
 give_up() {
   report "giving up: $*"
-  exit 1
+  end 1
 }
 
 failures=0
 count_failure() {
   failures=$((failures + 1))
-  ((failures < FAILURE_LIMIT)) || give_up "$failures fast failures in a row"
+  ((failures < FAILURE_LIMIT)) || give_up "$failures fast failures in a row" \
+    "(FAILURE_LIMIT), each within FAST_MINUTES=$FAST_MINUTES of its launch"
 }
+
+# Whether the run has been running since the watcher started.
+launched=0
 
 # Installs and launches the run, with retries. Returns if the machine is lost:
 # the loop below creates it again.
@@ -42,6 +56,7 @@ start() {
     count_failure
     back_off "$failures"
   done
+  launched=1
   report 'launched'
 }
 
@@ -69,7 +84,8 @@ read_workers() {
   while read -r _ _ state status time; do
     case "$state" in
       running)
-        active=$((active + 1))
+        active=$((active + 1)) launched=1
+        ((time < 60 * FAST_MINUTES)) || failures=0
         continue
         ;;
       # Other workers were launched, this one was not.
@@ -97,7 +113,11 @@ conclude() {
   esac
   [[ "$code" == 0 || "$code" == 75 ]] || show_logs
   case "$code" in
-    0 | 2 | 3 | 4) exit "$code" ;;
+    0 | 2 | 3 | 4)
+      ((launched)) || report 'this run had ended before; to run' \
+        'LENGEN_COMMAND again: setup.sh, launch.sh, watch.sh'
+      end "$code"
+      ;;
     75) failures=0 ;;
     *)
       if ((seconds < 60 * FAST_MINUTES)); then
@@ -132,7 +152,8 @@ straggling=
 while :; do
   if ! state=$(cloud_state); then
     unknown=$((unknown + 1))
-    ((unknown < UNANSWERED_LIMIT)) || give_up "the state of $NAME is not known"
+    ((unknown < UNANSWERED_LIMIT)) || give_up "the state of $NAME is not" \
+      "known after UNANSWERED_LIMIT=$UNANSWERED_LIMIT requests"
     back_off "$unknown"
     continue
   fi
@@ -146,10 +167,11 @@ while :; do
   if ! lines=$(workers); then
     silent=$((silent + 1))
     report "not all workers of $NAME answer"
+    ((met)) \
+      || report 'for several workers, ssh-add ~/.ssh/google_compute_engine'
     if ((silent >= UNANSWERED_LIMIT)); then
       # Never delete a machine because of a wrong key.
-      ((met)) || give_up 'the workers cannot be reached; for several of them,' \
-        'ssh-add ~/.ssh/google_compute_engine'
+      ((met)) || give_up 'the workers cannot be reached'
       report "deleting $NAME, which does not answer"
       cloud_delete || true
       # A new machine that never answers is not the fault of the old one.

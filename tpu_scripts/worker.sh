@@ -35,16 +35,22 @@ elapsed() {
 
 setup() {
   local wanted="$1 $2 $3 $4"
-  if [[ -f installed && "$(cat installed)" == "$wanted" ]]; then
+  if installed "$wanted"; then
+    echo "$(hostname): $2 is installed"
+    return
+  fi
+  [[ -d source/.git ]] || git clone --quiet --no-checkout "$1" source
+  git -C source fetch --quiet "$1" "$2" \
+    || die "cannot fetch $2 from $1; push the commit, or set REVISION"
+  # A branch may have moved.
+  wanted="$1 $(git -C source rev-parse FETCH_HEAD) $3 $4"
+  if installed "$wanted"; then
     echo "$(hostname): $2 is installed"
     return
   fi
   if running; then
     die 'a run is in progress; installing would replace its revision'
   fi
-  [[ -d source/.git ]] || git clone --quiet --no-checkout "$1" source
-  git -C source fetch --quiet "$1" "$2" \
-    || die "cannot fetch $2 from $1; push the commit, or set REVISION"
   # Until all of it is installed.
   rm -f installed
   git -C source checkout --quiet --detach FETCH_HEAD
@@ -53,6 +59,11 @@ setup() {
   venv/bin/python -m pip install --quiet --editable "./source[$4]"
   echo "$wanted" > installed
   echo "$(hostname): installed $2"
+}
+
+# installed "REPOSITORY COMMIT PYTHON EXTRAS"
+installed() {
+  [[ -f installed && "$(cat installed)" == "$1" ]]
 }
 
 make_venv() {
@@ -69,6 +80,7 @@ make_venv() {
 
 launch() {
   local id=$1
+  [[ -f installed ]] || die 'lengen is not installed; run setup.sh first'
   exec 9>> lock
   # `status` holds the lock for a moment.
   if ! flock --timeout 1 9; then
@@ -101,7 +113,8 @@ run() {
   done
   export PATH="$PWD/venv/bin:$PATH"
   echo "== $(hostname) $id: $command"
-  (cd source && exec env "$@" bash -c "$command") || code=$?
+  # The shell of several commands must wait for one that saves after SIGTERM.
+  (cd source && exec env "$@" bash -c "trap : INT TERM; $command") || code=$?
   echo "== $(hostname) $id: exit status $code"
   echo "$code $(elapsed)" > exit_status.new
   mv exit_status.new exit_status
@@ -132,7 +145,8 @@ stop() {
     running || return 0
     sleep 0.2
   done
-  echo "$(hostname): killed what did not end in $1 s"
+  echo "$(hostname): killed what did not end in STOP_SECONDS=$1; steps since" \
+    'the last checkpoint are repeated'
   kill -KILL -- "-$(cat group)" 2> /dev/null || true
 }
 

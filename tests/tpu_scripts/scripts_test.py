@@ -1,10 +1,15 @@
 """Tests what the scripts have in common, and the commands that they call."""
 
+import contextlib
+import os
+import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -241,6 +246,7 @@ def test_settings_that_are_missing(cloud, name, setting):
     ('SLICES', '0'),
     ('POLL_SECONDS', '1.5'),
     ('FAILURE_LIMIT', 'three'),
+    ('NAME', 'MY-PC'),
   ],
 )
 def test_settings_that_are_wrong(cloud, setting, value):
@@ -259,6 +265,30 @@ def test_workdir_must_outlive_the_machine(cloud):
   assert done.returncode == 2
   assert 'lost with the machine' in done.stderr
   assert not cloud.calls
+
+
+def test_paths_with_spaces(cloud):
+  settings = {'CONFIG': 'configs/a.py:/my models/x', 'WORKDIR': 'gs://b/x (1)'}
+  done = cloud.run('launch.sh --dry-run', **settings)
+  *_, command = commands(done)[-1][:-3]
+  worker = shlex.split(command.removeprefix('--command='))
+  assert shlex.split(worker[4]) == [
+    'lengen',
+    'train',
+    '--config=configs/a.py:/my models/x',
+    '--workdir=gs://b/x (1)',
+  ]
+
+
+def test_variables_that_are_passed(cloud):
+  cloud.exists()
+  cloud.plays(status=['none - 0|none - 0'])
+  names = {'LENGEN_DATA_DIR': '/d', 'XDG_CACHE_HOME': '/home/me/.cache'}
+  done = cloud.run('launch.sh', **names)
+  assert 'passing LENGEN_DATA_DIR\n' in done.stderr
+  assert 'LENGEN_DATA_DIR=/d' in cloud.calls[-1][-4]
+  # A folder of this computer.
+  assert 'XDG_CACHE_HOME' not in done.stderr + cloud.calls[-1][-4]
 
 
 def test_revision_is_what_is_checked_out():
@@ -296,6 +326,52 @@ def test_create_that_cannot_succeed(cloud, reason):
   cloud.plays(create=[f'{reason}: no'])
   assert cloud.run('create.sh').returncode == 2
   assert cloud.verbs == ['create']
+
+
+def test_create_without_gcloud(cloud):
+  (cloud.root / 'local/gcloud').unlink()
+  for name in ('bash', 'git', 'basename', 'dirname'):
+    (cloud.root / f'local/{name}').symlink_to(shutil.which(name))
+  done = cloud.run('create.sh', PATH=f'{cloud.root}/local')
+  assert done.returncode == 2
+  assert 'gcloud is not installed' in done.stderr
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_reaches_gcloud(cloud, number):
+  cloud.exists()
+  cloud.plays(status=['HANG'])
+  process = subprocess.Popen(
+    ['bash', conftest.SCRIPTS / 'status.sh'],
+    env=cloud.env,
+    stderr=subprocess.DEVNULL,
+    start_new_session=True,
+    # A runner in the background ignores SIGINT.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+  wait_for(lambda: 'status' in str(cloud.calls))
+  wait_for(lambda: processes(cloud.root))
+  os.killpg(process.pid, number)
+  assert process.wait(10) != 0
+  wait_for(lambda: not processes(cloud.root))
+
+
+def processes(root):
+  """Returns the processes that were started with the folder of the stub."""
+  found = []
+  for path in pathlib.Path('/proc').glob('[0-9]*/environ'):
+    with contextlib.suppress(OSError):
+      if f'STUB={root}\0'.encode() in path.read_bytes():
+        if b'gcloud' in (path.parent / 'cmdline').read_bytes():
+          found.append(path.parent.name)
+  return found
+
+
+def wait_for(condition):
+  limit = time.monotonic() + 10
+  while not condition():
+    assert time.monotonic() < limit
+    time.sleep(0.02)
 
 
 def test_states_that_are_not_known(cloud):

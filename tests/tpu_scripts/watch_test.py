@@ -134,7 +134,7 @@ def test_two_crashes(cloud):
 
 @pytest.mark.parametrize('limit', [1, 3])
 def test_fast_crashes(cloud, limit):
-  status = [crash(599), NONE] * 4
+  status = [crash(2699), NONE] * 4
   done = watched(cloud, status, FAILURE_LIMIT=str(limit))
   assert done.returncode == 1
   assert f'giving up: {limit} fast failures' in done.stderr
@@ -143,15 +143,37 @@ def test_fast_crashes(cloud, limit):
 
 
 def test_slow_crashes(cloud):
-  status = [crash(600), NONE] * 4 + [DONE]
+  status = [crash(2700), NONE] * 4 + [DONE]
   done = watched(cloud, status, FAILURE_LIMIT='1')
   assert done.returncode == 0, done.stderr
   assert cloud.verbs.count('launch') == 4
 
 
+def test_failures_before_a_long_run_do_not_count(cloud):
+  lost = crash(status=137)
+  long = both('running - 2700')
+  status = [lost, NONE, lost, NONE, long, lost, NONE, lost, NONE, DONE]
+  done = watched(cloud, status)
+  assert done.returncode == 0, done.stderr
+  assert cloud.verbs.count('launch') == 4
+
+
+@pytest.mark.parametrize('status', [0, 2])
+def test_runs_that_ended_before(cloud, status):
+  ended = crash(status=status)
+  done = watched(cloud, [ended])
+  assert done.returncode == status
+  assert 'this run had ended before' in done.stderr
+  assert 'is billed until teardown.sh' in done.stderr
+  for first in (RUNNING, NONE):
+    done = watched(cloud, [first, first, ended][first == RUNNING :])
+    assert done.returncode == status
+    assert 'this run had ended before' not in done.stderr
+
+
 def test_crashes_in_a_row(cloud):
   status = []
-  for seconds in (5, 5, 600, 5, 5):
+  for seconds in (5, 5, 2700, 5, 5):
     status += [crash(seconds), NONE]
   done = watched(cloud, [*status, crash(5), DONE])
   assert done.returncode == 1

@@ -150,6 +150,29 @@ def test_setup(pod):
   assert (pod.homes[0] / 'lengen/source/mine').exists()
 
 
+def test_setup_of_a_branch_that_moves(pod):
+  branch = git('-C', pod.repository, 'symbolic-ref', '--short', 'HEAD')
+  pod.env['REVISION'] = branch
+  pod.ready('exit 0')
+  assert 'is installed' in pod.run('setup.sh').stdout
+  moved = commit(pod.repository, 'second')
+  assert pod.run('setup.sh').returncode == 0
+  source = pod.homes[1] / 'lengen/source'
+  assert git('-C', source, 'rev-parse', 'HEAD') == moved
+
+
+def test_launch_before_setup(pod):
+  pod.exists()
+  done = pod.run('launch.sh')
+  assert done.returncode == 1
+  assert 'run setup.sh first' in done.stderr
+  # An installation that has failed.
+  assert pod.run('setup.sh', REVISION='nothing').returncode != 0
+  done = pod.worker('launch', 'id', 'true')
+  assert done.returncode == 1
+  assert 'is not installed' in done.stderr
+
+
 def test_setup_that_fails(pod):
   pod.exists()
   assert pod.run('setup.sh', REVISION='nothing').returncode != 0
@@ -266,6 +289,20 @@ def test_stop(pod):
   assert 'saved' in log.read_text()
   # Nothing to stop is no mistake.
   assert pod.run('stop.sh').returncode == 0
+
+
+def test_stop_of_several_commands(pod):
+  # The status of the one that saves, and no further one.
+  wait = 'while :; do sleep 0.05; done'
+  pod.ready(f"trap 'sleep 0.2; exit 75' TERM; echo started; {wait}")
+  assert pod.run('launch.sh', LENGEN_COMMAND='lengen && exit 0').returncode == 0
+  log = pod.homes[1] / 'lengen/logs/latest.log'
+  limit = time.monotonic() + 60
+  while 'started' not in log.read_text():
+    assert time.monotonic() < limit
+    time.sleep(0.02)
+  assert pod.run('stop.sh').returncode == 0
+  assert pod.states() == [['exited', '75']] * 2
 
 
 def test_stop_of_what_does_not_listen(pod):
