@@ -274,6 +274,8 @@ def test_export_for_transformers(tmp_path, trained, capsys):
   out = capsys.readouterr().out
   assert f'wrote {tmp_path / "folder"}: step 0, ' in out
   assert 'no tokenizer was found: --like=CHECKPOINT copies one' in out
+  written = json.loads((tmp_path / 'folder' / 'config.json').read_text())
+  assert written['max_position_embeddings'] == 4 * 32
   params, _ = hf.load(tmp_path / 'folder')
   want, _ = hf.load(llama)
   jax.tree.map(np.testing.assert_array_equal, params, want)
@@ -752,3 +754,56 @@ def test_options_of_eval_tasks(passed_on, tmp_path):
   assert seen == {
     **{'vocabulary': '', 'samples': 3, 'batch_tokens': 99, 'seed': 7}
   }
+
+
+def test_tasks_of_another_encoding(monkeypatch, tmp_path):
+  seen, prefix = [], 'lengen_jax.training'
+  model = types.SimpleNamespace(
+    create_vocabulary=lambda spec: spec, tested_as=lambda *specs: specs
+  )
+  monkeypatch.setattr(f'{prefix}.pretrained.load', lambda *_: model)
+  monkeypatch.setattr(
+    f'{prefix}.ruler.evaluate',
+    lambda tested, *_, **__: seen.append(tested) or ({}, []),
+  )
+  monkeypatch.setattr(cli, '_show', lambda *_: None)
+  arguments = ['eval', '--tasks=vt', '--lengths=640', '--from=x']
+  arguments += ['--encoding=ntk(scale=4.)', '--positions=interpolated']
+  assert cli.main([*arguments, f'--workdir={tmp_path}']) == 0
+  assert seen == [('ntk(scale=4.)', 'interpolated')]
+
+
+def test_former_scores_are_kept_until_there_are_new_ones(passed_on, tmp_path):
+  (tmp_path / 'ruler.json').write_text('{}')
+  arguments = ['eval', '--tasks=vt', '--lengths=640']
+  seen = passed_on('ruler', 'evaluate', *arguments, f'--workdir={tmp_path}')
+  seen['save']({'scores': {}, 'refused': {}}, [])
+  assert (tmp_path / 'ruler.json').read_text() == '{}'
+
+
+def test_options_of_export(monkeypatch):
+  seen = []
+  monkeypatch.setattr(
+    'lengen_jax.training.export.to_hf', lambda *given: seen.append(given)
+  )
+  arguments = ['export', '--workdir=w', '--to=t', '--format=hf']
+  arguments += ['--step=best', '--like=l', '--dtype=bfloat16']
+  assert cli.main(arguments) == 0
+  assert seen == [('w', 't', 'best', 'l', 'bfloat16')]
+
+
+@pytest.mark.parametrize(
+  'option', ['haystack', 'vocabulary', 'encoding', 'positions']
+)
+def test_options_that_require_tasks(capsys, option):
+  error = mistake(capsys, 'eval', '--workdir=runs/x', f'--{option}=1')
+  assert f'--{option} requires --tasks' in error
+
+
+def test_eval_with_another_vocabulary(tmp_path, trained, capsys):
+  folder = shutil.copytree(trained, tmp_path / 'run')
+  path = folder / 'config.json'
+  found = json.loads(path.read_text()) | {'data_vocabulary': 'bytes_plus_3'}
+  path.write_text(json.dumps(found))
+  error = mistake(capsys, 'eval', f'--workdir={folder}')
+  assert "'bytes_plus_3'; the data has 'bytes_plus_0'" in error

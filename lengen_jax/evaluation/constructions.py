@@ -38,7 +38,7 @@ def document_losses(
     layout: a `training.sharding.Layout`.
 
   Returns:
-    nats of each scored token, float64 `[n - 1]` per document.
+    nats of each scored token, float64 `[max(n - 1, 0)]` per document.
 
   Raises:
     errors.CorpusError: no document has two tokens.
@@ -60,7 +60,7 @@ def document_losses(
   )
   losses_NxL = np.concatenate(list(found))[: len(pieces)]
   flat = losses_NxL[np.arange(length) < sizes[:, None] - 1]
-  ends = np.cumsum([len(document) - 1 for document in documents])
+  ends = np.cumsum([max(len(document) - 1, 0) for document in documents])
   return np.split(flat, ends[:-1])
 
 

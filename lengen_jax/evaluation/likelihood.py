@@ -168,13 +168,18 @@ class Scorer:
       raise errors.ConfigError(
         f'the context of request {number} is empty; it requires a first input'
       )
-    row = np.array([*request.context, *request.continuation], np.int32)
+    row = np.array([*request.context, *request.continuation])
+    if not np.issubdtype(row.dtype, np.integer):
+      raise errors.ConfigError(
+        f'request {number} has tokens of type {row.dtype}; they must be '
+        'integers'
+      )
     if row.min() < 0 or row.max() >= self.config.vocab_size:
       raise errors.ConfigError(
         f'request {number} has tokens from {row.min()} to {row.max()}; the '
         f'model has vocab_size={self.config.vocab_size}'
       )
-    return row
+    return row.astype(np.int32)
 
   @functools.partial(jax.jit, static_argnums=0)
   def _score(

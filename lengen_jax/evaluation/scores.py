@@ -37,6 +37,7 @@ def score(
     return scores
   metrics.check_ids(predictions, references)
   texts = [predictions[key] for key in references]
+  metrics.check_texts(texts, list(references.values()))
   if not task.labels:
     return superglue.evaluate(name, texts, list(references.values()))
   for key, answers in references.items():

@@ -192,7 +192,10 @@ class Task:
 
   def _question(self, text: str) -> jax.Array:
     """Returns a question as inputs, int32 `[1, T_in]`."""
-    return jnp.asarray(self.parse(text), jnp.int32)[None]
+    ids = self.parse(text)
+    if max(ids, default=0) >= self.vocab_in:
+      raise self._not_a_question(text)
+    return jnp.asarray(ids, jnp.int32)[None]
 
   def _not_a_question(
     self, text: str, length: int | None = None

@@ -347,3 +347,28 @@ def test_layers_are_in_the_order_in_which_they_run():
     lambda attended: attended.q,
   )
   assert [*found] == [f'layer_{i}' for i in range(11)]
+
+
+def test_positions_are_those_of_test_time():
+  """`shape` shifts positions only in training."""
+  config = create(encoding='sinusoidal')
+  params = helpers.initial(config)
+  shape = positions.create('shape(max_shift=32)')
+  got, want = (
+    weights_of(config, scheme, params, batch(), 'layer_1')
+    for scheme in (shape, STANDARD)
+  )
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_sinks_are_visible_beyond_the_window():
+  config = create(window=3, sinks=1)
+
+  def both(attended):
+    return attended.weights() > 0, attended.visible()
+
+  params = helpers.initial(config)
+  found = attention_weights.by_layer(config, STANDARD, params, batch(), both)
+  seen, visible = found['layer_0']
+  np.testing.assert_array_equal(visible, seen[:, 0])
+  assert visible[0, -1].sum() == 4

@@ -217,3 +217,18 @@ def test_the_summary_of_a_model_that_has_diverged(value):
   summary = bias_maps.summary(config, params, queries=(8, 16))
   assert {*summary['thresholds'].values()} == {None}
   json.dumps(summary, allow_nan=False)
+
+
+def test_limits_of_the_kinds():
+  """Correlations of -0.6 and -0.4; ranges of 0.12 and 0.08 nats."""
+  heads = [
+    [4, 1, 2, 3, 0],
+    [1, 4, 3, 2, 0],
+    [0.12, 0.09, 0.06, 0.03, 0],
+    [0.08, 0.06, 0.04, 0.02, 0],
+  ]
+  kind, correlation, _ = bias_maps.classify(
+    np.array(heads, np.float32), np.arange(5.0)
+  )
+  np.testing.assert_allclose(correlation[:2], [-0.6, -0.4], rtol=1e-5)
+  assert kind.tolist() == ['local', bias_maps.MIXED, 'local', bias_maps.MIXED]

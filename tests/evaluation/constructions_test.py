@@ -100,3 +100,18 @@ def test_documents_that_are_too_short():
   losses = {2: [np.ones(3)], 4: [np.ones(3)]}
   with pytest.raises(errors.CorpusError, match='no document has 4 scored'):
     constructions.curves(losses)
+
+
+def test_an_empty_document_has_no_losses():
+  documents = [np.arange(size) for size in (10, 0, 10)]
+  config = helpers.tiny_model(num_layers=1, encoding='alibi')
+  found = constructions.document_losses(
+    *(config, positions.create('standard'), helpers.params_of(config)),
+    documents,
+    8,
+    batch_tokens=40,
+    seed=0,
+    layout=sharding.Layout.create(training_config.MeshConfig(data=2), 2),
+  )
+  assert [*map(len, found)] == [9, 0, 9]
+  np.testing.assert_array_equal(found[0], found[2])

@@ -444,3 +444,12 @@ def test_refuses_what_does_not_decode():
 
 def test_no_prompts():
   assert generator(model()[0]).run({}, []) == []
+
+
+def test_each_token_is_drawn_anew():
+  """All logits are equal, so that one draw for all would repeat a token."""
+  config, params = model()
+  norm = jax.tree.map(jnp.zeros_like, params['final_norm'])
+  made = generator(config, temperature=1.0)
+  (ids,) = made.run(params | {'final_norm': norm}, prompts((5,)))
+  assert len({*ids.tolist()}) > 1

@@ -270,3 +270,23 @@ def test_seeds_mask_other_tokens(windows, monkeypatch):
       )
     )
   assert len(keys) == len({*keys}) == 2
+
+
+def test_positions_and_dropout_are_those_of_test_time(windows):
+  """`shape` shifts positions only in training."""
+  _, params, plain = curve(windows, 'sinusoidal')
+  config = tiny(encoding='sinusoidal', dropout_rate=0.5)
+  found = run(config, params, windows, 'shape(max_shift=32)')
+  np.testing.assert_allclose(
+    [one.loss for one in found], [one.loss for one in plain], rtol=1e-6
+  )
+
+
+def test_the_largest_error_of_interpolated_biases(windows, monkeypatch):
+  monkeypatch.setattr(
+    length_curve.bias_error,
+    'largest',
+    lambda config, scheme, params, length: {'a': length / 8, 'b': 1.5},
+  )
+  _, _, losses = curve(windows, 'alibi')
+  assert [one.bias_error for one in losses] == [1.5, 2.0, 8.0]

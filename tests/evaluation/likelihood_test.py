@@ -153,6 +153,8 @@ def test_refuses_what_is_no_request():
     ([], 'context of request 1 is empty'),
     ([256], 'request 1 has tokens from 2 to 256; .* vocab_size=256'),
     ([-1], 'request 1 has tokens from -1 to 2'),
+    ([2**40], 'request 1 has tokens from 2 to 1099511627776'),
+    ([1.5], 'type float64; they must be integers'),
   ):
     given = [requests()[0], likelihood.Request(context, [2])]
     with pytest.raises(errors.ConfigError, match=message):
@@ -195,3 +197,12 @@ def test_rolling_sums_are_those_of_full_rows():
     for i in range(4 - scored, 4):
       want += float(log_probs[i, row[first + i + 1]])
   assert abs(sum(score.log_prob for score in found) - want) < 1e-4
+
+
+def test_positions_are_those_of_test_time():
+  """`shape` shifts positions only in training."""
+  config, params = model('sinusoidal')
+  want = scorer(config).run(params, requests())
+  assert_same(
+    scorer(config, 'shape(max_shift=32)').run(params, requests()), want
+  )

@@ -143,3 +143,8 @@ def test_refuses_a_batch_without_anything_scored():
 def test_refuses_no_draws():
   with pytest.raises(errors.ConfigError, match='draws must be at least 1'):
     measure(batch(), draws=0)
+
+
+def test_each_pair_of_draws_is_new():
+  one, two = (measure(batch(), encoding='rope', draws=n) for n in (1, 2))
+  assert one.redrawn != two.redrawn

@@ -280,3 +280,12 @@ def test_references_that_are_none():
   task = next(iter(scrolls.TASKS.values()))
   with pytest.raises(errors.MetricError, match='has an answer'):
     scores.score(task, {'a': 'text'}, {'a': None})
+
+
+def test_a_class_must_be_a_string():
+  task, good = glue.TASKS['sst2'], ['positive']
+  with pytest.raises(errors.MetricError, match='pass a string'):
+    scores.score(task, {'a': None}, {'a': good})
+  for bad in (None, [None]):
+    with pytest.raises(errors.MetricError, match='list of one or more'):
+      scores.score(task, {'a': 'x', 'b': 'x'}, {'a': bad, 'b': good})

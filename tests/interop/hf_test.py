@@ -992,3 +992,127 @@ def test_its_encoding_can_be_swapped(assert_close):
   assert np.abs(found - want).max() > 0.1
   # What sees only itself has no distances.
   assert_close(found[:, 0], want[:, 0])
+
+
+@pytest.mark.parametrize(
+  'name, base', [('untied', 1e4), ('smollm3', 2e6), ('llama4_text', 5e5)]
+)
+def test_bases_by_default(name, base):
+  given = json.loads((folder_of(name) / 'config.json').read_text())
+  for key in ('rope_parameters', 'rope_theta', 'rope_scaling'):
+    given.pop(key, None)
+  config = config_json.ConfigJson(given, name)
+  found = families.of(config).model_fields(config)['encoding']
+  assert f'base={base!r}' in str(found)
+
+
+def test_an_extended_model_is_longer_than_its_example():
+  encoding = 'yarn(scale=4., train_length=16)'
+  config = dataclasses.replace(load('untied')[1], encoding=encoding)
+  like = config_json.read(SMALL)
+  assert like['max_position_embeddings'] == 32
+  _, found = describe.choose(config, like, None)
+  assert found['max_position_embeddings'] == 64
+
+
+def test_a_gpt_neox_with_other_settings(tmp_path):
+  """As RedPajama-INCITE."""
+  folder = pathlib.Path(shutil.copytree(FAMILIES / 'gpt_neox', tmp_path / 'a'))
+  change(folder, rotary_pct=1.0, rotary_emb_base=50000)
+  change(folder, use_parallel_residual=False)
+  params, config = hf.load(folder)
+  assert config.encoding == ('rope(base=50000.0)',)
+  assert not config.parallel_residual
+  hf.save(tmp_path / 'b', params, config, folder)
+  found = config_json.read(tmp_path / 'b')
+  assert (found['rotary_pct'], found['rotary_emb_base']) == (1.0, 50000.0)
+  assert found['use_parallel_residual'] is False
+
+
+def test_all_files_of_a_tokenizer_are_copied(copy, tmp_path):
+  names = [
+    *('tokenizer.json', 'tokenizer_config.json', 'tokenizer.model'),
+    *('special_tokens_map.json', 'added_tokens.json', 'vocab.json'),
+    *('merges.txt', 'chat_template.jinja', 'chat_template.json'),
+    'generation_config.json',
+  ]
+  for name in names:
+    (copy / name).write_text(name)
+  hf.save(tmp_path / 'new', *load('untied'), copy)
+  for name in names:
+    assert (tmp_path / 'new' / name).read_text() == name
+
+
+def test_windows_of_the_last_layers():
+  given = json.loads((FAMILIES / 'qwen2' / 'config.json').read_text())
+  given |= {'use_sliding_window': True, 'sliding_window': 64}
+  given.pop('layer_types', None)
+
+  def windows(**fields):
+    config = config_json.ConfigJson(given | fields, 'qwen2')
+    return families.of(config).model_fields(config)['window']
+
+  assert given['num_hidden_layers'] == 3
+  assert windows(max_window_layers=2) == (None, None, 64)
+  # By default, 28.
+  del given['max_window_layers']
+  assert windows() is None
+
+
+@pytest.mark.parametrize('name', ['smollm3', 'llama4_text'])
+def test_layers_without_rotation_by_default(name):
+  given = json.loads((FAMILIES / name / 'config.json').read_text())
+  del given['no_rope_layers'], given['layer_types']
+  config = config_json.ConfigJson(given, name)
+  found = families.of(config).model_fields(config)
+  assert found == families.model_fields(FAMILIES / name)
+
+
+@pytest.mark.parametrize('name', ['gelu_fast', 'gelu_new'])
+def test_activations_that_are_approximated(tmp_path, name):
+  folder = pathlib.Path(shutil.copytree(FAMILIES / 'gpt_neox', tmp_path / 'a'))
+  change(folder, hidden_act=name)
+  assert families.model_fields(folder)['activation'] == 'gelu'
+
+
+def test_a_gemma3_of_another_pattern(tmp_path):
+  folder = pathlib.Path(shutil.copytree(FAMILIES / 'gemma3', tmp_path / 'a'))
+  change(folder, sliding_window_pattern=3, rope_local_base_freq=2e4)
+  change(folder, layer_types=None)
+  fields = families.model_fields(folder)
+  window = fields['window']
+  assert window[:2] == (8, 8) and window[2] is None
+  assert fields['encoding'].startswith('rope(base=20000.0), rope(base=20000')
+
+
+def test_a_ratio_of_magnitudes(copy):
+  scaling = YARN | {'mscale': 0.5, 'mscale_all_dim': 1.0}
+  fields = families.model_fields(change(copy, rope_parameters=scaling))
+  encoding = encodings.create(fields['encoding'], num_heads=4, head_dim=8)
+  growth = 0.1 * np.log(scaling['factor'])
+  want = (1 + growth / 2) / (1 + growth)
+  assert encoding.magnitude(None) == pytest.approx(want)
+
+
+def test_ntk_as_it_is_written():
+  config = load('untied')[1]
+  static = dataclasses.replace(config, encoding='ntk(scale=4.)')
+  _, found = describe.choose(static, None, None)
+  theta = found['rope_parameters']['rope_theta']
+  dim = config.head_dim
+  assert theta == pytest.approx(1e4 * 4 ** (dim / (dim - 2)))
+  spec = 'ntk(scale=2., train_length={}, dynamic=True)'
+  dynamic = dataclasses.replace(config, encoding=spec.format(16))
+  _, found = describe.choose(dynamic, config_json.read(SMALL), None)
+  assert found['max_position_embeddings'] == 16
+  # There is one length for all layers.
+  both = f'{spec.format(16)}, {spec.format(64)}'
+  two = dataclasses.replace(config, encoding=both)
+  with pytest.raises(errors.CheckpointError, match='train_length=64'):
+    describe.choose(two, None, None)
+
+
+def test_a_type_of_rope_that_is_a_list(tmp_path):
+  folder = shutil.copytree(FAMILIES / 'phi3_longrope', tmp_path / 'a')
+  change(folder, rope_scaling={'type': ['longrope']}, rope_parameters=None)
+  assert 'rope_type' in refused(folder)

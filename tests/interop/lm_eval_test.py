@@ -356,3 +356,24 @@ def test_mistakes_of_the_command(monkeypatch, capsys):
   assert cli.main(['lm_eval', '--tasks', 'arc_easy']) == 2
   assert 'lengen: the model lengen needs a' in capsys.readouterr().err
   assert sys.argv is before
+
+
+def test_other_positions(path, model):
+  other = backend.Lengen(str(path), positions='interpolated(scale=8)')
+  given = requests('loglikelihood', ('a context of some words', ' and more'))
+  ((found, _),) = other.loglikelihood(given)
+  ((own, _),) = model.loglikelihood(given)
+  assert abs(found - own) > 1e-3
+
+
+def test_top_p_and_seeds(path):
+  given = {'until': [], 'temperature': 1.0, 'top_p': 0.5}
+  assert backend._options(given, 512)[0]['top_p'] == 0.5
+  sampled = {'max_gen_toks': 9, 'temperature': 1.0, 'do_sample': True}
+  texts = [
+    backend.Lengen(str(path), seed=seed).generate_until(
+      requests('generate_until', ('ab', sampled))
+    )
+    for seed in (1, 2)
+  ]
+  assert texts[0] != texts[1]

@@ -124,6 +124,12 @@ def test_bands(assert_close):
   assert_close(
     got, attention.with_encoding(encoding, q, k, v, causal=True), 1e-6
   )
+  # Of one query, as in decoding.
+  module = lengen_nnx.Bands(spec, **sizes)
+  last, want = (x.bands(q[:, -1:], k, p[-1:], p) for x in (module, encoding))
+  for got, expected in zip(last, want, strict=True):
+    assert_close(got.q, expected.q)
+    assert_close(got.k, expected.k)
 
 
 class Attention(nnx.Module):

@@ -484,3 +484,31 @@ def test_a_number_may_have_more_digits_than_the_length_of_its_inputs():
   task = tasks.create('arithmetic/addition')
   assert task.answer('99+99') == '198'
   assert task.answer('9+999') == '1008'
+
+
+def test_a_sum_of_ten_numbers_has_one_more_digit():
+  task = create('addition(operands=10)')
+  assert task.answer('+'.join(10 * ['99'])) == '990'
+  with pytest.raises(errors.SpecError, match='<= 10'):
+    create('addition(operands=11)')
+
+
+def test_symbols_precede_reversed_operands():
+  keys = "format='reversed', reverse_operands=True, pad=True, scratchpad=True"
+  task = create(f'addition({keys})')
+  answer = task.answer('70+80')
+  assert answer == '00>70>51'
+  roles = task.encode('70+80', answer)['roles'][1]
+  assert roles.tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_operands_are_padded_only_with_the_answer():
+  with pytest.raises(errors.SpecError, match='set pad=True'):
+    create('addition(pad_operands=True)')
+
+
+def test_an_answer_that_is_a_number():
+  task = create('addition')
+  assert task.encode('1+2', 3)['tokens'].tolist() == (
+    task.encode('1+2', '3')['tokens'].tolist()
+  )

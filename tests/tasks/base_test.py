@@ -220,6 +220,8 @@ def test_refuses_rows():
     ('chomsky/stack_manipulation', ''),
     ('chomsky/stack_manipulation', '0 2 1'),
     ('chomsky/stack_manipulation', '2 3'),
+    # Two chains have one value.
+    ('retrieval/vt(hops=1, names=4, phrase=8)', '8 0 4 8 1 4 8 2 1 9 4'),
   ],
 )
 def test_what_is_no_question_has_no_answer(task, question):
@@ -254,3 +256,51 @@ def test_numbers_of_64_bits(spec):
   with jax.enable_x64(True):
     inputs, targets = tasks.create(spec).sample(jax.random.key(0), 2, 5)
   assert inputs.dtype == targets.dtype == np.int32
+
+
+def test_baselines_are_fitted_to_other_rows():
+  """Of 10 rows, the most frequent of 100 symbols is at least one."""
+  task = tasks.create('algorithmic/copy')
+  assert task.baselines(KEY, 8, examples=10)['positionwise'] < 0.08
+
+
+def test_tokens_of_answers_are_not_those_of_questions():
+  with pytest.raises(errors.ConfigError, match='not a question'):
+    tasks.create('chomsky/cycle_navigation').answer('3 4')
+  with pytest.raises(errors.ConfigError, match='tokens are 0 to 1'):
+    tasks.create('chomsky/parity_check').answer('2')
+
+
+@pytest.mark.parametrize(
+  'spec, classes',
+  [
+    ('synthetic/selective_copying(vocabulary=8)', 6),
+    ('synthetic/induction_heads(vocabulary=8)', 6),
+    ('synthetic/associative_recall(vocabulary=8)', 3),
+    ('synthetic/vocab_majority(vocabulary=5)', 4),
+    ('synthetic/s5', 120),
+    ('synthetic/a5', 60),
+    ('synthetic/z60', 60),
+    ('retrieval/vt(chains=2, hops=1, names=8)', 4),
+    ('retrieval/cwe', 32),
+    ('retrieval/fwe', 32),
+    ('retrieval/passkey', 10),
+    ('arithmetic/addition', 10),
+    ('algorithmic/sum', 10),
+    ('crasp/majority', 26),
+    ('crasp/parity', 2),
+  ],
+)
+def test_chance(spec, classes):
+  assert tasks.create(spec).chance == pytest.approx(1 / classes)
+
+
+def test_defaults_are_the_settings_of_the_papers():
+  assert tasks.create('synthetic/flip_flop').ignore == 0.8
+  assert tasks.create('synthetic/selective_copying').data == 16
+  task = tasks.create('retrieval/mqar')
+  assert (task.pairs, task.power, task.random_fillers) == (4, 0.01, True)
+  for name, tokens in (('single_3', 1), ('multikey_3', 32)):
+    task = tasks.create(f'retrieval/niah_{name}')
+    assert (task.digits, task.radix, task.key_tokens) == (32, 16, tokens)
+  assert task.names == 16

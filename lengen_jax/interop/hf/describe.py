@@ -282,7 +282,14 @@ def _rotates(encoding: encodings.Encoding) -> bool:
 
 def _all_canonical(config: ModelConfig) -> list[Any]:
   """Returns a value per layer, equal for encodings with equal angles."""
+
+  def canonical(encoding: encodings.Encoding) -> Any:
+    if not _rotates(encoding):
+      return None
+    # transformers reads it from max_position_embeddings.
+    length = encoding.train_length if encoding.dynamic else None
+    return rope.write(encoding), encoding.layout, length
+
   return [
-    tuple((rope.write(e), e.layout) if _rotates(e) else None for e in each)
-    for each in blocks.encodings_by_layer(config)
+    tuple(map(canonical, each)) for each in blocks.encodings_by_layer(config)
   ]

@@ -120,7 +120,7 @@ def read(
 
 def type_of(rope: Mapping[str, Any]) -> str:
   """Returns the rope_type of rope_parameters or of rope_scaling."""
-  found = rope.get('rope_type') or rope.get('type') or 'default'
+  found = str(rope.get('rope_type') or rope.get('type') or 'default')
   return 'longrope' if found == 'su' else found  # Its former name.
 
 

@@ -42,6 +42,10 @@ class Addition(expression.Expression):
         f'{self} has both index_hints and scratchpad; the hints number the '
         'digits of one answer, so set one of the keys to False'
       )
+    if self.pad_operands and not self.pad:
+      raise errors.SpecError(
+        f'{self}: pad_operands=True requires padded answers; set pad=True'
+      )
     alike = self.pad or (self.lengths, self.second_digits) == ('equal', None)
     mixed = self._reverses_operands != (self.format == 'reversed')
     forward = mixed or self.format == 'plain'

@@ -48,7 +48,7 @@ def parse(text: str, hints: bool) -> list[int]:
   """
   known = _CHARACTERS | (_HINTS if hints else {'x': TIMES})
   ids = []
-  for part in re.findall('[a-z]+|[^a-z]', re.sub(r'\s', '', text)):
+  for part in re.findall('[a-z]+|[^a-z]', re.sub(r'\s', '', str(text))):
     if part not in known:
       letters = f', and hints from a to {_letters(HINTS - 1)}' * hints
       raise errors.ConfigError(

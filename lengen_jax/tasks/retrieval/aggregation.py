@@ -98,12 +98,12 @@ class Vt(base.Task):
     inputs = super()._question(text)
     x = inputs[0].tolist()
     setting, source = 2 * self.names, x[-1] if x else None
-    sources = {
-      x[i + 2]: x[i + 1] for i, token in enumerate(x[:-4]) if token == setting
-    }
+    starts = [i for i, token in enumerate(x[:-4]) if token == setting]
+    sources = {x[i + 2]: x[i + 1] for i in starts}
     for _ in range(self.hops + 1):
       source = sources.get(source)
-    if source is None or x[-2] != setting + 1:
+    differ = len(sources) == len(starts)
+    if source is None or not differ or x[-2] != setting + 1:
       raise self._not_a_question(text)
     return inputs
 

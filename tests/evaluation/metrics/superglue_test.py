@@ -154,6 +154,7 @@ def test_every_task(task):
     ('cb', ['accuracy', 'f1', 'score']),
     ('cola', ['accuracy', 'matthews', 'score']),
     ('mrpc', ['accuracy', 'f1', 'score']),
+    ('qqp', ['accuracy', 'f1', 'score']),
   ],
 )
 def test_metrics_of_a_task(task, names):

@@ -75,3 +75,9 @@ def test_fwe():
 def test_refuses(spec):
   with pytest.raises(errors.SpecError, match='it must be'):
     tasks.create(f'retrieval/{spec}')
+
+
+def test_all_names_and_values_are_drawn():
+  task = tasks.create('retrieval/vt(hops=2, names=8, phrase=5)')
+  x, y = map(np.asarray, task.sample(KEY, 200, 40))
+  assert {*y.ravel()} == {*range(8)} and {*x[:, -1]} == {*range(8, 16)}

@@ -128,3 +128,10 @@ def test_compositional_draws(fillers):
 def test_refuses(spec):
   with pytest.raises(errors.SpecError, match='it must be'):
     tasks.create(f'retrieval/{spec}')
+
+
+def test_all_keys_and_values_are_drawn():
+  task = tasks.create('retrieval/mqar(vocabulary=40, pairs=4)')
+  x = np.asarray(task.sample(KEY, 200, 16)[0])
+  assert {*x[:, :8:2].ravel()} == {*range(1, 20)}
+  assert {*x[:, 1:8:2].ravel()} == {*range(20, 40)}

@@ -136,3 +136,16 @@ def test_depth(depth, place):
 def test_refuses(keys, message):
   with pytest.raises(errors.SpecError, match=message):
     tasks.create(f'retrieval/niah_multikey_1({keys})')
+
+
+def test_all_digits_and_names_are_drawn():
+  task = tasks.create('retrieval/niah_multikey_1(digits=3, names=8)')
+  inputs, targets = map(np.asarray, task.sample(KEY, 400, task.min_length))
+  assert {*targets[:, 0]} == {*range(1, 10)}
+  assert {*targets[:, 1:].ravel()} == {*range(10)}
+  names = task.radix + 2 + task.phrase
+  assert {*inputs[:, -1]} == {*range(names, names + 8)}
+  task = tasks.create('retrieval/niah_single_1(digits=1, key_tokens=2)')
+  inputs, _ = task.sample(KEY, 64, task.min_length)
+  first, second = np.asarray(inputs)[:, -2:].T
+  assert (first != second).mean() > 0.9
