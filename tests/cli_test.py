@@ -261,6 +261,9 @@ def test_export_for_transformers(tmp_path, trained, capsys):
   assert f'cannot write {trained}: its config.json is not that of' in error
   error = mistake(capsys, 'export', workdir, '--to=', '--format=hf')
   assert '--to: it is empty; give a value' in error
+  file = f'--to={tmp_path / "a.safetensors"}'
+  error = mistake(capsys, 'export', workdir, file, '--format=hf')
+  assert 'is a folder, whose name must not end in .safetensors' in error
   assert cli.main(['export', workdir, to, '--format=hf']) == 2
   assert 'transformers has no encoding like fire' in capsys.readouterr().err
   assert cli.main(['export', workdir, to, '--dtype=bfloat16']) == 2

@@ -121,9 +121,15 @@ def check_folder(folder: PathLike) -> pathlib.Path:
 
   Raises:
     errors.CheckpointError: it has a config.json that is not that of a
-      transformers model, for example that of a run.
+      transformers model, for example that of a run; or its name is that of a
+      file of weights.
   """
   there = weights.local(folder)
+  if there.suffix == weights.SUFFIX:
+    raise errors.CheckpointError(
+      f'cannot write {there}: a checkpoint of transformers is a folder, whose '
+      f'name must not end in {weights.SUFFIX}; choose another name'
+    )
   path = there / 'config.json'
   if path.exists() and not config_json.is_checkpoint(there):
     raise errors.CheckpointError(

@@ -115,7 +115,9 @@ def read(folder: str | os.PathLike[str]) -> 'ConfigJson':
   except ValueError:
     found = None
   if not isinstance(found, dict):
-    raise errors.CheckpointError(f'{path} is broken: it is not a JSON object')
+    raise errors.CheckpointError(
+      f'{path} is broken: it is not a JSON object; copy it again'
+    )
   return ConfigJson(found, str(path))
 
 
