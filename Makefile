@@ -109,7 +109,7 @@ reproduce-cpu: $(DATA)
 	  exit $${failed:-0}
 
 results: $(READY)
-	$(BIN)/python -m lengen_jax.reproduce.results_page runs/reproduce docs
+	$(BIN)/python -m docs.write_results runs/reproduce docs
 
 docs: $(READY)
 	$(BIN)/python -m docs.write_reference

@@ -1,8 +1,8 @@
 """Writes docs/results.md, results next to the papers' figures, and study.md.
 
-`make results` copies every reproduction.json below runs/reproduce into
-docs/results and generates both pages from the files there. docs/study.md has
-the experiments of `reproduce.study`.
+`python -m docs.write_results RUNS DOCS`, or `make results`, copies every
+reproduction.json below RUNS into DOCS/results and generates both pages from the
+files there. docs/study.md has the experiments of `reproduce.study`.
 """
 
 import collections
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from docs import answers as answers_lib
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
 from lengen_jax.reproduce import claims
-from lengen_jax.reproduce import study as study_lib
 from lengen_jax.reproduce.experiment import (
   Claim,
   EARLY,
@@ -361,11 +361,11 @@ def _advice(results: Sequence[Results]) -> list[str]:
   """Returns the sections with the statements of `study` that are measured."""
   measured = {one['name']: one for one in results if _scale(one) == 'hours'}
   advice = [
-    text for one in study_lib.ADVICE if (text := _stated(one, measured))
+    text for one in answers_lib.ADVICE if (text := _stated(one, measured))
   ]
   lines = [f'{n}. {text}' for n, text in enumerate(advice, start=1)]
   answers = []
-  for question, statements in study_lib.ANSWERS.items():
+  for question, statements in answers_lib.ANSWERS.items():
     known = [text for one in statements if (text := _stated(one, measured))]
     if known:
       answers.append(f'**{question}** {" ".join(known)}')
@@ -377,7 +377,7 @@ def _advice(results: Sequence[Results]) -> list[str]:
   return lines
 
 
-def _stated(one: study_lib.Advice, measured: Mapping[str, Results]) -> str:
+def _stated(one: answers_lib.Advice, measured: Mapping[str, Results]) -> str:
   """Returns a statement with its effects; '' if one is not measured."""
   if one.experiment not in measured:
     return ''

@@ -8,17 +8,18 @@ import re
 
 import numpy as np
 
+from docs import answers, write_results
 from lengen_jax import reproduce
 from lengen_jax.analysis import reproduction
-from lengen_jax.reproduce import claims, results_page, study
+from lengen_jax.reproduce import claims
 from lengen_jax.reproduce import experiment as experiment_lib
 
-DOCS = pathlib.Path(__file__).parent.parent.parent / 'docs'
+DOCS = pathlib.Path(__file__).parents[1] / 'docs'
 
 
 def test_the_page_is_that_of_the_results():
   for name, is_study in (('results.md', False), ('study.md', True)):
-    assert (DOCS / name).read_text() == results_page.page(
+    assert (DOCS / name).read_text() == write_results.page(
       DOCS / 'results', study=is_study
     ), 'run: make results'
 
@@ -33,7 +34,7 @@ def test_a_copy_of_results_without_its_drawings(tmp_path):
 
 def test_every_claim_is_there():
   page = ''.join(
-    results_page.page(DOCS / 'results', study=each) for each in (False, True)
+    write_results.page(DOCS / 'results', study=each) for each in (False, True)
   )
   for experiment in reproduce.EXPERIMENTS.values():
     for claim in experiment.claims:
@@ -55,12 +56,12 @@ def comparisons_of(experiment, lines):
 def test_statements_are_supported():
   """Each effect that a sentence states is significant, and in its direction."""
   page = (DOCS / 'study.md').read_text()
-  for one in [*study.ADVICE, *itertools.chain(*study.ANSWERS.values())]:
+  for one in [*answers.ADVICE, *itertools.chain(*answers.ANSWERS.values())]:
     found = results_of(one.experiment)
     compared = comparisons_of(one.experiment, one.comparisons)
     assert one.text.count('{}') == len(compared)
     if one.step is not None:
-      found = results_page.with_early(found, one.step)
+      found = write_results.with_early(found, one.step)
     judged = claims.judge(experiment_lib.Claim('', '', compared), found)
     for each in judged['comparisons']:
       assert each['outcome'] == 'holds', (one.text, each)
@@ -138,7 +139,7 @@ def test_statements_without_an_effect():
 
 
 def test_claims_that_only_the_full_size_decides():
-  head = ' '.join(results_page._HEAD.split())
+  head = ' '.join(write_results._HEAD.split())
   (listed,) = re.findall(r'\. ([^.]+) can thus be decided at scale', head)
   names = re.findall(r'[A-Z][0-9]+(?: \([a-z ]+\))?', listed)
   for claim in itertools.chain(
@@ -157,25 +158,25 @@ def test_advice_of_results_of_some_rows():
   """Sentences whose effects are not all measured are left out."""
   name = 'study_biases_hours.json'
   found = json.loads((DOCS / 'results' / name).read_text())
-  text = '\n'.join(results_page._advice([found]))
+  text = '\n'.join(write_results._advice([found]))
   assert 'use KERPLE (' in text and '\n2. ' in text
   for part in found['parts']:
     part['rows'] = [row for row in part['rows'] if row['name'] != 'alibi']
-  text = '\n'.join(results_page._advice([found]))
+  text = '\n'.join(write_results._advice([found]))
   assert 'use KERPLE (' not in text and '\n2. ' not in text
   # The scores of the row after an earlier step are missing.
   found = results_of('study/random_positions')
-  assert 'the loss of RoPE at 16' in '\n'.join(results_page._advice([found]))
+  assert 'the loss of RoPE at 16' in '\n'.join(write_results._advice([found]))
   for row in found['parts'][0]['rows']:
     del row['trajectory']
   assert 'the loss of RoPE at 16' not in '\n'.join(
-    results_page._advice([found])
+    write_results._advice([found])
   )
 
 
 def test_models_that_have_flattened():
   found = {'name': 'fire/table7', 'scale': 'hours', 'parts': []}
-  assert results_page._flattened([found]) == []
+  assert write_results._flattened([found]) == []
   curves = (
     [[2.0, 9.0], [1.5, 9.0], [1.46, 5.0]],
     [[2.0, 9.0], [1.5, 9.0], [1.26, 5.0]],
@@ -198,7 +199,7 @@ def test_models_that_have_flattened():
   part['name'] = 'c4'
   found['parts'] = [part, {'kind': 'sweep', 'rows': rows}]
   # Another experiment shares the models.
-  lines = results_page._flattened([found, found, found | {'scale': 'cpu'}])
+  lines = write_results._flattened([found, found, found | {'scale': 'cpu'}])
   assert max(map(len, lines)) <= 80 and lines[-1] == ''
   text = ' '.join(lines)
   assert 'This holds for 1 of the 2 models' in text
@@ -210,7 +211,7 @@ def test_models_that_have_flattened():
     values = np.exp(row['trajectory']['values'])
     row['trajectory']['values'] = values.tolist()
   found['name'] = 'warping/table1'
-  text = ' '.join(results_page._flattened([found]))
+  text = ' '.join(write_results._flattened([found]))
   assert 'fall by 0.04 to 0.24.' in text
   assert 'except in `warping/table1`, where it is constant.' in text
 
@@ -264,7 +265,7 @@ def test_results_are_taken_and_shown(tmp_path):
       (folder / 'reproduction.json').write_text(
         json.dumps(found | {'scale': scale, 'seeds': seeds})
       )
-  results_page.main(tmp_path / 'runs', tmp_path / 'docs')
+  write_results.main(tmp_path / 'runs', tmp_path / 'docs')
   kept = json.loads(
     (tmp_path / 'docs/results/fire_table7_cpu.json').read_text()
   )
@@ -301,10 +302,10 @@ def test_what_a_scale_leaves_out_is_said():
     'seeds': [0],
     'parts': [{'name': 'c4', 'rows': [{'name': 'fire'}]}],
   }
-  rows, seeds = results_page.left_out(found)
+  rows, seeds = write_results.left_out(found)
   assert rows == 'left out of c4: nope; rope; alibi; kerple; t5'
   assert seeds == '1 of 2 seeds'
-  (parts, *_) = results_page.left_out(found | {'parts': []})
+  (parts, *_) = write_results.left_out(found | {'parts': []})
   assert parts == 'left out: c4'
 
 
@@ -339,7 +340,7 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path, capsys):
     folder = tmp_path / 'runs' / place
     folder.mkdir(parents=True)
     (folder / 'reproduction.json').write_text(json.dumps(found))
-  results_page.main(tmp_path / 'runs', tmp_path / 'docs')
+  write_results.main(tmp_path / 'runs', tmp_path / 'docs')
   results = tmp_path / 'docs/results'
   assert {path.name for path in results.iterdir()} == {
     name,
@@ -374,14 +375,14 @@ def test_a_replication_is_kept_beside_the_first_results(tmp_path, capsys):
   ):
     path = tmp_path / 'runs/fire/table7/hours-replication/reproduction.json'
     path.write_text(json.dumps(again | fewer))
-    results_page.main(tmp_path / 'runs', tmp_path / 'docs')
+    write_results.main(tmp_path / 'runs', tmp_path / 'docs')
     assert f'{path} lacks its {lost}; to replace it' in capsys.readouterr().out
     kept = json.loads(
       (results / 'fire_table7_hours_replication.json').read_text()
     )
     assert kept['seeds'] == [3, 4, 5] and len(kept['parts'][0]['rows']) == 2
   again |= {'parts': [part | {'rows': rows[:1]}], 'rows': ['without']}
-  assert results_page.left_out(again) == [f'left out of c4: {rows[1]["name"]}']
+  assert write_results.left_out(again) == [f'left out of c4: {rows[1]["name"]}']
 
 
 def test_the_readme_counts_the_verdicts():
