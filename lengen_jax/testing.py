@@ -19,15 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lengen_jax import allocator, encodings, errors, models, positions, specs
+from lengen_jax import encodings, errors, models, positions, specs
 from lengen_jax.attention import blockwise
 from lengen_jax.models import blocks, stacking
 from lengen_jax.models import cache as cache_lib
 from lengen_jax.positions import contextual
 from lengen_jax.positions.tokens import Tokens
 from lengen_jax.types import Array, Params
-
-allocator.reuse_memory()
 
 TRAIN_LENGTH = 6
 LENGTH = 4 * TRAIN_LENGTH

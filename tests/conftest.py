@@ -18,8 +18,11 @@ import numpy as np
 import pytest
 
 from configs import stdlib as stdlib_config
+from lengen_jax import allocator
 from lengen_jax.attention import blockwise
 from lengen_jax.data import corpus as corpus_lib
+
+allocator.reuse_memory()
 
 # seqio is not built for other systems; see setup.py.
 if sys.platform != 'linux':

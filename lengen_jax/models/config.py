@@ -16,7 +16,8 @@ SIZES = (
   'mlp_width',
 )
 OPTIONAL_SIZES = ('key_heads', 'output_size', 'num_experts', 'lora_rank')
-_CHOICES = {
+# Valid values of fields, of a model and of each layer.
+CHOICES = {
   'architecture': ('decoder', 'encoder', 'encoder_decoder'),
   'norm': ('layer', 'rms', 'rms_zero_centered'),
   'norm_placement': ('pre', 'post', 'both', 'output'),
@@ -31,7 +32,7 @@ _CHOICES = {
   'implementation': ('auto', 'reference', 'blockwise', 'pallas'),
   'bias_form': ('exact', 'anchored', 'auto'),
 }
-_LAYER_CHOICES = {
+LAYER_CHOICES = {
   'query_key_norm': (None, 'head', 'all', 'unscaled'),
 }
 
@@ -186,7 +187,7 @@ class ModelConfig:
         raise errors.ConfigError(
           f'model.{field} must be at least 1{or_none}, got {value}'
         )
-    _check_choices(self, _CHOICES)
+    _check_choices(self, CHOICES)
     for field in PER_LAYER:
       values = specs.cycle(getattr(self, field))
       default = getattr(type(self), field)
@@ -201,7 +202,7 @@ class ModelConfig:
       object.__setattr__(self, field, values)
     for i, layer in enumerate(self.layers):
       specs.check_types('model', layer)
-      _check_choices(layer, _LAYER_CHOICES)
+      _check_choices(layer, LAYER_CHOICES)
       for field in ('window', 'attention_chunk'):
         value = getattr(layer, field)
         if value is not None and value < 1:

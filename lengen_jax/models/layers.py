@@ -15,6 +15,7 @@ import numpy as np
 
 from lengen_jax import attention, encodings, errors, partitioning, specs
 from lengen_jax.attention import scaling
+from lengen_jax.models import config as config_lib
 from lengen_jax.models import linear, norms
 from lengen_jax.models.mlp import MLP
 from lengen_jax.positions import contextual, PerHead, Positions
@@ -132,14 +133,11 @@ class Attention(nn.Module):
         f'and head_dim={sizes[1]}; the layer has {self.num_heads} and '
         f'{self.head_dim}; make them equal'
       )
-    for name, valid in (
-      ('attention_bias', (None, 'qkv', 'all')),
-      ('query_key_norm', (None, 'head', 'all', 'unscaled')),
-      ('output_gate', (None, 'head', 'element')),
-    ):
-      if getattr(self, name) not in valid:
+    choices = config_lib.CHOICES | config_lib.LAYER_CHOICES
+    for name in ('attention_bias', 'query_key_norm', 'output_gate'):
+      if getattr(self, name) not in choices[name]:
         raise errors.ConfigError(
-          errors.one_of(name, getattr(self, name), valid)
+          errors.one_of(name, getattr(self, name), choices[name])
         )
     for name in ('attention_chunk', 'key_heads', 'lora_rank'):
       value = getattr(self, name)

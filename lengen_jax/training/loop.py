@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 import ml_collections
 
 from lengen_jax import data, errors
@@ -104,10 +103,10 @@ def _train(
   config = run.config
   # The first process claims the workdir before the others.
   if not multihost.is_first():
-    multihost_utils.sync_global_devices('workdir')
+    multihost.barrier('workdir')
   path = workdir_lib.claim(workdir, config, corpus.info)
-  if multihost.is_first() and jax.process_count() > 1:
-    multihost_utils.sync_global_devices('workdir')
+  if multihost.is_first():
+    multihost.barrier('workdir')
   for note in notes:
     print(f'{label}: {note}', flush=True)
   checkpoints = pretrained.open_checkpoints(path, run)

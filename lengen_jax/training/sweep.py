@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 import ml_collections
 import numpy as np
 
@@ -232,7 +231,7 @@ def run_group(
         'test_seconds': round((time.monotonic() - began) / len(points), 3),
       },
     )
-  multihost_utils.sync_global_devices('scores')
+  multihost.barrier('scores')
   if multihost.is_first():
     files_lib.remove([unfinished])
 
