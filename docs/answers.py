@@ -27,10 +27,11 @@ ADVICE = (
   Advice(
     'For contexts longer than those of training, use KERPLE (`kerple_log`) '
     'or ALiBi (`alibi`), which are better at 16 times the training length '
-    'than at the training length, by {} and {}; on English, ALiBi is worse '
-    'than KERPLE at both (`study/text`).',
+    'than at the training length, by {} and {}, and there better than FIRE by '
+    '{} and {}; on English, ALiBi is worse than KERPLE at both lengths '
+    '(`study/text`).',
     'study/biases',
-    ('code: kerple_log|alibi @ 16 < @ 1',),
+    ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log|alibi < fire @ 16'),
   ),
   Advice(
     'For a learned function of the distance in a model of text, use an MLP '
@@ -84,13 +85,17 @@ ADVICE = (
 ANSWERS = {
   'Does a learned bias extrapolate because it interpolates?': (
     Advice(
-      'No: from four times the training length on, MLPs on the distance, on '
-      'its logarithm and on the distance divided by the training length, '
-      'which do not interpolate, are better than FIRE, at 16 times the length '
-      'by {}, {} and {}. FIRE without its threshold, which '
-      'interpolates all positions, is worse than FIRE by {}.',
+      'No: an MLP on the logarithm of the distance is better at 16 times the '
+      'training length than FIRE without its threshold, which differs only in '
+      'that it interpolates, by {}. FIRE with its threshold interpolates '
+      'beyond the threshold, which starts at four training lengths. From '
+      'there on, MLPs on the distance, on its logarithm and on the distance '
+      'divided by the training length are better than FIRE, at 16 times the '
+      'length by {}, {} and {}. FIRE without its threshold is worse than FIRE '
+      'by {}.',
       'study/interpolation',
       (
+        'code: log of the distance < fire, no threshold @ 16',
         'code: raw distance < fire @ 16',
         'code: log of the distance < fire @ 16',
         'code: fixed length < fire @ 16',
@@ -115,14 +120,16 @@ ANSWERS = {
     Advice(
       'The learning rate explains a part of the difference: if the parameters '
       'of biases learn ten times faster, FIRE improves by {} at four and {} '
-      'at 16 times the length. The MLP on the raw distance, which then learns '
-      'as fast, is better by {} at 16 times, and up to four times the length '
-      'they do not differ significantly.',
+      'at 16 times the length. At 16 times, the MLP on the raw distance is '
+      'better than this FIRE by {} if it also learns ten times faster, and by '
+      '{} if it does not; with equal rates, they do not differ significantly '
+      'up to four times the length.',
       'study/rate',
       (
         'faster: fire @ 4 < code: fire @ 4',
         'faster: fire @ 16 < code: fire @ 16',
         'faster: raw distance < fire @ 16',
+        'code: raw distance < faster: fire @ 16',
       ),
     ),
     Advice(
@@ -222,13 +229,16 @@ ANSWERS = {
   ),
   'What keeps a model flat: stopping early, weight decay, dropout?': (
     Advice(
-      'Stopping early does, at a cost: from a sixteenth of the steps to all, '
-      'the loss of RoPE at 16 times the training length rises by {}, while '
-      'that at the training length falls by {}.',
+      'Stopping early keeps no model flat. After a sixteenth of the steps, '
+      'the loss of RoPE at 16 times the training length is already {} above '
+      'that at the training length. From there to all steps, the former rises '
+      'by {} and the latter falls by {}. With FIRE, the former falls by {}.',
       'study/random_positions',
       (
+        'code early: rope @ 1 < @ 16',
         'code early: rope @ 16 < code: rope @ 16',
         'code: rope @ 1 < code early: rope @ 1',
+        'code: fire @ 16 < code early: fire @ 16',
       ),
       262,
     ),
@@ -248,8 +258,9 @@ ANSWERS = {
       'With weight decay ten times as strong, or none, FIRE and RoPE do not '
       'differ significantly from the models with the usual one at 16 times the '
       'length (L23, L25). Dropout of 0.1 raises the loss of FIRE by {} at the '
-      'training length and by {} at 16 times, and that of RoPE by {} at the '
-      'training length; for RoPE at 16 times, it is undecided (L24).',
+      'training length and by {} at 16 times (a single comparison; L24, which '
+      'is corrected for both, is undecided), and that of RoPE by {} at the '
+      'training length; for RoPE at 16 times, its effect is undecided.',
       'study/regularization',
       (
         'code: fire @ 1 < dropout: fire @ 1',

@@ -6,7 +6,7 @@ files there. docs/study.md has the experiments of `reproduce.study`.
 """
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pathlib
 import sys
 import textwrap
@@ -199,7 +199,9 @@ length, after 262, 525, 1050, 2100 and all steps. Those of `study/protocol` are
 models of `configs/fire_c4.py:base,cpu`, trained for 3000 steps and tested at 32
 to 512 bytes. FIRE's threshold starts at 512 here, unless a row says otherwise;
 in the experiments `fire/...` at scale `hours`, it starts at 32, a quarter of
-the training length. `make study` runs the experiments, which takes about two
+the training length. Encodings, position schemes and the logit scale `log n` are
+those of the [menu](../README.md#the-menu), constructions of curves those of
+[curves.md](curves.md). `make study` runs the experiments, which takes about two
 and a half days on two cores, one of them for `study/grid`, and continues where
 it was interrupted; `make results` generates this page from
 [results/](results/).
@@ -209,14 +211,16 @@ _STUDY_SETUP = """\
 ## Setup, and what was known before
 
 The hypotheses are our own. They and the settings were committed before the runs
-that test them, with two exceptions: L4 was restricted to the threshold of its
-rows after its result, and the draw of random positions, one sample per batch,
-was set after L5 and L6 were written. When L1 to L9 were written, the losses of
-one seed after 2000 steps were known; for L10 to L17, also the results of
-`study/biases`, `study/random_positions`, `fire/section3` and `warping/table1`;
-for the others, all results at scale `hours` before them. The history does not
-show this for `study/protocol`, whose settings and results were committed
-together.
+that test them, with three exceptions: L4 was restricted to the threshold of its
+rows after its result; the draw of random positions, one sample per batch, was
+set after L5 and L6 were written; and L15 to L17 were committed together with
+the results of `study/protocol` and of `fire/table4`, which has the same models.
+When L1 to L9 were written, the losses of one seed after 2000 steps were known;
+for L10 to L17, also the results of `study/biases`, `study/random_positions`,
+`fire/section3`, `fire/table5`, `fire/threshold` and `warping/table1`; for the
+others, all results at scale `hours` before them. The test seed by seed (see
+[results.md](results.md)) was introduced after the results of `study/protocol`
+had been seen; it changed L16 from *not seen* to *refuted*.
 
 Some rows of `study/range` and `study/tasks` have the settings of rows of
 `warping/tableA`, whose results were known before these experiments were
@@ -269,9 +273,20 @@ of three digits in 16 to 32 tokens, tested at 32 (`seen`) and at 64, 128 and 256
 The English text is that of the docstrings in the same files, 1.6 MB. Training
 reads the docstrings 5.4 times and the source code once. Verdicts, tests and
 intervals are those of [results.md](results.md); the steps are those at which
-the verdict changed.
+the verdict changed. L15 to L17 are measured after all steps only. Models are
+trained for 4200 steps, those of `study/protocol` for 3000, those of copy and
+reverse for 12,000, and those of the passkey for 9600. Pictures show the
+difference between eight times the training length and this length. Commits are
+named with each experiment.
 """
 _STUDY_NAME = 'study/'
+# Claims for which scale `hours` was designed.
+_DECIDED = (
+  *('F1', 'F2', 'F3, threshold', 'F3, GLUE', 'F3, transform', 'F4, layers'),
+  *('F4, activation', 'F4, output', 'F5, loss', 'F6', 'W3', 'W3, ALiBi'),
+  *('W5, against R and S', 'W6', 'W8', 'R1, relative', 'R1, randomized', 'R2'),
+  *('S1, sinusoidal', 'S1, rope', 'S2, sinusoidal', 'S2, rope', 'S8'),
+)
 # Nats per byte; see `_flattened`.
 _FLAT = 0.05
 _CHOICE = """\
@@ -320,11 +335,12 @@ def page(folder: pathlib.Path, *, study: bool = False) -> str:
   title = ['## Length of training', ''] if flattened else []
   heading = [_HEAD, *title, *flattened, '## Claims']
   if study:
-    heading = [_STUDY, *_advice(results), '## Hypotheses']
+    heading = [_STUDY, *flattened, *_advice(results), '## Hypotheses']
   counts = [*_counts(results), ''] if results else []
+  counts += [] if study else _decided(results)
   lines = [*heading, '', *counts, *_table(head, rows)]
   if study:
-    lines += ['', _STUDY_SETUP, *flattened[:-1]]
+    lines += ['', _STUDY_SETUP.rstrip()]
   for found in results:
     lines += ['', *_section(found)]
   return '\n'.join(lines) + '\n'
@@ -336,6 +352,25 @@ def _counts(results: Sequence[Results]) -> Iterator[str]:
   With replications, a claim has the verdict of its replication if this is not
   an open one, else that of the first seeds.
   """
+  first, again = _verdicts(results)
+  counted = dict(first)
+  for scale, verdicts in again.items():
+    counted[f'{scale}, with replications'] = first[scale] | verdicts
+  lines = []
+  for scale, verdicts in sorted(counted.items()):
+    number = collections.Counter(verdicts.values())
+    each = (number[verdict] for verdict in claims.VERDICTS)
+    lines.append([scale, len(verdicts), *each])
+  yield from _table(['scale', 'claims', *claims.VERDICTS], lines)
+
+
+def _verdicts(
+  results: Sequence[Results],
+) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+  """Returns verdicts by scale and claim, and those of replications.
+
+  The latter are those that are not open.
+  """
   first = collections.defaultdict[str, dict[str, str]](dict)
   again = collections.defaultdict[str, dict[str, str]](dict)
   for found in results:
@@ -346,15 +381,30 @@ def _counts(results: Sequence[Results]) -> Iterator[str]:
       again[found['scale']] |= {
         key: one for key, one in verdicts.items() if one not in claims.OPEN
       }
-  counted = dict(first)
-  for scale, verdicts in again.items():
-    counted[f'{scale}, with replications'] = first[scale] | verdicts
-  lines = []
-  for scale, verdicts in sorted(counted.items()):
-    number = collections.Counter(verdicts.values())
-    each = (number[verdict] for verdict in claims.VERDICTS)
-    lines.append([scale, len(verdicts), *each])
-  yield from _table(['scale', 'claims', *claims.VERDICTS], lines)
+  return first, again
+
+
+def _decided(results: Sequence[Results]) -> list[str]:
+  """Returns how many claims of `_DECIDED` scale `hours` decides."""
+  first, again = _verdicts(results)
+  meant = {key: one for key, one in first['hours'].items() if key in _DECIDED}
+  if not meant:
+    return []
+  counted = [
+    list(verdicts.values()).count('not seen')
+    for verdicts in (meant, meant | _only(again['hours'], meant))
+  ]
+  measured = sum(one != 'not measured' for one in meant.values())
+  text = (
+    f'Scale `hours` was meant to decide {len(meant)} of these claims '
+    f'({"; ".join(meant)}). It measures {measured} of them: {counted[0]} are '
+    f'*not seen* with the first seeds, and {counted[1]} with replications.'
+  )
+  return [*textwrap.wrap(text, 80), '']
+
+
+def _only(verdicts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
+  return {key: verdicts[key] for key in keys if key in verdicts}
 
 
 def _advice(results: Sequence[Results]) -> list[str]:

@@ -7,6 +7,7 @@ import pathlib
 import re
 
 import numpy as np
+import pytest
 
 from docs import answers, write_results
 from lengen_jax import reproduce
@@ -403,3 +404,31 @@ def test_the_readme_counts_the_verdicts():
     "because they depend on the paper's data, model size or hardware, and "
     f'{missing} are not measured.'
   ) in readme
+
+
+def test_claims_that_hours_was_meant_to_decide():
+  keys = {
+    claim.key for one in reproduce.EXPERIMENTS.values() for claim in one.claims
+  }
+  assert {*write_results._DECIDED} <= keys
+
+  def found(scale, **verdicts):
+    judged = [{'key': k, 'verdict': one} for k, one in verdicts.items()]
+    return {'scale': 'hours', 'seeds': [scale], 'claims': judged}
+
+  first = found(
+    0, F1='not seen', F2='not measured', F6='not seen', W4='refuted'
+  )
+  again = found(1, F1='refuted', F6='not seen')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      write_results,
+      '_scale',
+      lambda one: 'hours' if one['seeds'] == [0] else 'hours, replication',
+    )
+    text = ' '.join(write_results._decided([first, again]))
+    assert write_results._decided([again]) == []
+  assert (
+    'decide 3 of these claims (F1; F2; F6). It measures 2 of them: ' in text
+  )
+  assert '2 are *not seen* with the first seeds, and 1 with rep' in text

@@ -213,16 +213,16 @@ def table(
 def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
   """Returns head and rows of a part's table by training step, if it has one.
 
-  A row of loss by length has the score at the training length, and the
-  difference between the longest length and this one; other rows have the score
-  of each column. They are means over seeds, ± half the range. Rows may have
-  been tested at different steps.
+  A row of loss by length has the score at the training length, the difference
+  between the longest length and this one, and the scores at all lengths; other
+  rows have the score of each column. They are means over seeds; those of one
+  score have ± half the range. Rows may have been tested at different steps.
   """
   rows = [row for row in part['rows'] if 'trajectory' in row]
   if not rows:
     return None
   columns = part['columns']
-  digits = 3
+  digits, lengths = 3, []
   if isinstance(columns[0], str):
     scores = {name: (n, None) for n, name in enumerate(columns)}
     digits = 1
@@ -233,24 +233,39 @@ def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
       f'{columns[near]:g}x': (near, None),
       f'{columns[far]:g}x - {columns[near]:g}x': (far, near),
     }
+    lengths = columns
   tested = sorted({step for row in rows for step in row['trajectory']['steps']})
   head = ['run', 'score', *(f'step {step}' for step in tested)]
   body = []
+
+  def add(row: Results, name: str, cells: list[str]) -> None:
+    at = dict(zip(row['trajectory']['steps'], cells, strict=True))
+    body.append([row['name'], name, *(at.get(x, _MISSING) for x in tested)])
+
   for row in rows:
+    # One entry per step, of the scores of each seed.
+    by_step = list(zip(*row['trajectory']['values'], strict=True))
     for name, (n, less) in scores.items():
-      by_seed = [
-        [one[n] if less is None else _minus(one[n], one[less]) for one in steps]
-        for steps in row['trajectory']['values']
+      values = [
+        [one[n] if less is None else _minus(one[n], one[less]) for one in seeds]
+        for seeds in by_step
       ]
-      by_step = zip(*by_seed, strict=True)
-      cells = [_mean_and_range(each, digits) for each in by_step]
-      at = dict(zip(row['trajectory']['steps'], cells, strict=True))
-      body.append([row['name'], name, *(at.get(x, _MISSING) for x in tested)])
+      add(row, name, [_mean_and_range(each, digits) for each in values])
+    if lengths:
+      add(
+        row,
+        ' '.join(f'{x:g}x' for x in lengths),
+        [' '.join(map(_mean, zip(*seeds, strict=True))) for seeds in by_step],
+      )
   return head, body
 
 
 def _minus(high: float | None, low: float | None) -> float | None:
   return None if high is None or low is None else high - low
+
+
+def _mean(figures: Sequence[float | None]) -> str:
+  return _mean_and_range(figures, 3).partition(' ')[0]
 
 
 def _mean_and_range(figures: Sequence[float | None], digits: int) -> str:

@@ -898,8 +898,8 @@ def test_verdicts_along_training(earlier, verdict, text):
   part['rows'][0]['trajectory']['steps'] = [1, 3, 4]
   head, body = reproduction.trajectory(part)
   assert head[2:] == ['step 1', 'step 2', 'step 3', 'step 4']
-  # Each row has a line for one length, and a line for the gap.
-  assert [line.index('–') for line in body] == [3, 3, 4, 4, 3, 3]
+  # Each row has a line for one length, one for the gap and one for all lengths.
+  assert [line.index('–') for line in body] == [3, 3, 3, 4, 4, 4, 3, 3, 3]
   compared = claims.judge(claim, found)
   assert [step for step, _ in compared['by_step']] == [1, 4]
   part['rows'][0]['trajectory']['steps'] = [1, 3, 5]
@@ -1086,7 +1086,10 @@ def test_trajectories_are_kept_and_drawn(tmp_path):
     assert np.ptp(mean) == pytest.approx(want, rel=0.02)
   head, body = reproduction.trajectory(part)
   assert head == ['run', 'score', 'step 4', 'step 8']
-  assert [line[:2] for line in body] == [['nope', '1x'], ['nope', '16x - 1x']]
+  names = ['1x', '16x - 1x', '1x 2x 4x 8x 16x']
+  assert [line[:2] for line in body] == [['nope', name] for name in names]
+  means = np.mean([seed[0] for seed in values], 0)
+  assert body[2][2] == ' '.join(f'{x:.3f}' for x in means)
   gaps = [seed[1][4] - seed[1][0] for seed in values]
   half = abs(gaps[0] - gaps[1]) / 2
   assert body[1][3] == f'{sum(gaps) / 2:.3f} ±{half:.3f}'
