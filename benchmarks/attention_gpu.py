@@ -1,15 +1,18 @@
 """Time of attention with a bias on a GPU: these kernels, and a bias in memory.
 
 Command: .venv/bin/python -m benchmarks.attention_gpu
-  (needs the extra `cuda` and a GPU; about ten minutes. --small takes a minute
-  on any machine, to test this program, and records nothing)
+  (needs the extra `cuda` and a GPU; about ten minutes. `attention` or
+  `training` runs one half. --small takes a minute on any machine, to test this
+  program, and records nothing)
 
 One layer's causal attention, 12 heads of 64, bfloat16: the forward pass, and
 the gradients of queries, keys, values and the encoding's parameters. Peers are
 JAX's dot_product_attention by cuDNN and by XLA with the bias of all pairs in
 memory, as in published code, and by cuDNN without a bias. All functions take
-turns in one process; results are ratios of times within a round. If a peer runs
-out of memory or rejects its inputs, the error is recorded.
+turns in one process; results are ratios of times within a round. A time is that
+of several calls. If a function fails, the error is recorded, and the others are
+measured. Results are written after each setting, to the folder OUT if this
+variable is set.
 
 Then training steps of the 125M model of `configs/fire_c4.py:base` at two
 lengths: tokens per second, and utilisation, the ratio of model FLOPs per second
@@ -17,6 +20,8 @@ to the chip's peak (`training/throughput.py`).
 """
 
 import json
+import os
+import pathlib
 import statistics
 import time
 
@@ -33,11 +38,17 @@ from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import throughput
 
-PATH = alternate.RESULTS / 'attention_gpu.json'
+PATH = (
+  pathlib.Path(os.environ.get('OUT', alternate.RESULTS)) / 'attention_gpu.json'
+)
 HEADS, HEAD_DIM = 12, 64
 SPECS = ('nope', 'alibi', 'kerple_log', 't5', 'fire')
 ROUNDS = 15
+# Calls of a function in a round, which hide the time of the host.
+CALLS = 10
 OURS = 'pallas'
+# The config's size, lengths, tokens of a batch, and steps.
+_TRAINING = 'base', [8192, 32768], 65536, 10
 
 
 def layer(kind, spec, batch, length):
@@ -74,8 +85,8 @@ def layer(kind, spec, batch, length):
   return (ours if kind == OURS else peer), variables, arrays
 
 
-def calls(batch, length, backward):
-  """Returns {name: function of one run} and {name: error of a peer}."""
+def calls(batch, length, backward, times):
+  """Returns {name: function of some runs} and {name: error}."""
   found, refused = {}, {}
   cases = [(OURS, spec) for spec in SPECS]
   cases += [('cudnn', 'nope'), ('cudnn', 'fire'), ('xla', 'fire')]
@@ -91,75 +102,90 @@ def calls(batch, length, backward):
     try:
       compiled = jax.jit(function).lower(*arrays, variables).compile()
       jax.block_until_ready(compiled(*arrays, variables))
-    except Exception as error:  # Any exception of a peer's library.
-      if kind == OURS:
-        raise
-      refused[name] = str(error).splitlines()[0][:200]
+    except Exception as error:  # Any exception of a compiler.
+      refused[name] = message(error)
       continue
 
     def run(compiled=compiled, arguments=(*arrays, variables)):
-      jax.block_until_ready(compiled(*arguments))
+      for _ in range(times):
+        found = compiled(*arguments)
+      jax.block_until_ready(found)
 
     found[name] = run
   return found, refused
 
 
-def attention_cells(settings, rounds):
+def message(error):
+  return (str(error) or repr(error)).splitlines()[0][:200]
+
+
+def attention_cells(settings, rounds, times, write):
   """Returns times and ratios by direction, number of rows and length."""
   cells = {}
   for batch, length in settings:
     for backward in (False, True):
       what = 'with gradients' if backward else 'forward'
       print(f'{what}, {batch} x {length}', flush=True)
-      functions, refused = calls(batch, length, backward)
+      functions, refused = calls(batch, length, backward, times)
       seconds = alternate.alternate(functions, rounds=rounds, warmups=3)
+      without = f'{OURS}, nope'
       cells[f'{what}, {batch} x {length}'] = cell = {
         'median_ms': {
-          name: round(1e3 * statistics.median(times), 3)
-          for name, times in seconds.items()
+          name: round(1e3 * statistics.median(found) / times, 3)
+          for name, found in seconds.items()
         },
         'to_no_bias': {
-          name: alternate.ratio(seconds, name, f'{OURS}, nope')
+          name: alternate.ratio(seconds, name, without)
           for name in seconds
+          if without in seconds
         },
         'refused': refused,
       }
       print(json.dumps(cell, indent=1), flush=True)
+      write(cells)
   return cells
 
 
-def training_cells(size, lengths, tokens, steps):
-  """Returns tokens per second and utilisation of training steps."""
+def training_cells(size, lengths, tokens, steps, write):
+  """Writes tokens per second and utilisation of training steps."""
   cells = {}
   for length in lengths:
-    config = fire_c4.get_config(size)
-    config.model.update(implementation=OURS)
     rows = max(1, tokens // length)
-    config.data.update(batch_size=rows, train_length=length)
-    run = run_lib.Run(config)
-    draw = np.random.default_rng(0).integers
-    vocabulary = run.model.vocab_size
-    batch = run.layout.place(
-      windows.lm_batch(draw(0, vocabulary, (rows, length + 1)))
-    )
-    state, seconds = run.init_state(), []
-    step = run.jitted_step(packed=False)
-    with run.layout.scope():
-      for _ in range(steps + 2):
-        began = time.perf_counter()
-        state, metrics = step(state, batch)
-        jax.block_until_ready(metrics)
-        seconds.append(time.perf_counter() - began)
-    median = statistics.median(seconds[2:])
-    flops = throughput.model_flops(run.model, rows, length)
-    cells[f'{rows} x {length}'] = {
-      'ms_per_step': round(1e3 * median, 1),
-      'tokens_per_second': round(rows * length / median),
-      'utilisation': throughput.utilisation(flops, median, jax.devices()),
-      'loss': float(metrics['loss']),
-    }
+    name = f'{rows} x {length}'
+    try:
+      cells[name] = training_cell(size, rows, length, steps)
+    except Exception as error:  # Any exception of the compiler.
+      cells[name] = {'refused': message(error)}
     print(json.dumps(cells, indent=1), flush=True)
-  return cells
+    write(cells)
+
+
+def training_cell(size, rows, length, steps):
+  config = fire_c4.get_config(size)
+  config.model.update(implementation=OURS, bias_form='auto')
+  config.data.update(batch_size=rows, train_length=length)
+  run = run_lib.Run(config)
+  draw = np.random.default_rng(0).integers
+  vocabulary = run.model.vocab_size
+  batch = run.layout.place(
+    windows.lm_batch(draw(0, vocabulary, (rows, length + 1)))
+  )
+  state, seconds = run.init_state(), []
+  step = run.jitted_step(packed=False)
+  with run.layout.scope():
+    for _ in range(steps + 2):
+      began = time.perf_counter()
+      state, metrics = step(state, batch)
+      jax.block_until_ready(metrics)
+      seconds.append(time.perf_counter() - began)
+  median = statistics.median(seconds[2:])
+  flops = throughput.model_flops(run.model, rows, length)
+  return {
+    'ms_per_step': round(1e3 * median, 1),
+    'tokens_per_second': round(rows * length / median),
+    'utilisation': throughput.utilisation(flops, median, jax.devices()),
+    'loss': float(metrics['loss']),
+  }
 
 
 def plot(cells, path):
@@ -177,23 +203,37 @@ def plot(cells, path):
 
 
 def main():
-  if alternate.arguments(__doc__).small:
-    attention_cells([(1, 256)], rounds=2)
-    training_cells('tiny', [128], 256, steps=2)
-    return
-  if jax.default_backend() != 'gpu':
+  found = alternate.arguments(__doc__, ('halves', 'attention or training'))
+  halves = found.halves or ['attention', 'training']
+  if unknown := {*halves} - {'attention', 'training'}:
+    raise SystemExit(f'unknown half {unknown}; choose attention or training')
+  if not found.small and jax.default_backend() != 'gpu':
     raise SystemExit('attention_gpu needs a GPU; --small runs anywhere')
-  cells = attention_cells([(8, 2048), (2, 8192)], ROUNDS)
   result = {
     'benchmark': 'attention_gpu',
     'device': jax.devices()[0].device_kind,
     'versions': runs_lib.versions(),
     'heads': [HEADS, HEAD_DIM],
-    'attention': cells,
-    'training': training_cells('base', (8192, 32768), 65536, steps=10),
   }
-  PATH.write_text(json.dumps(result, indent=1) + '\n')
-  plot(cells, PATH.with_suffix('.png'))
+  if PATH.exists():
+    # Of the other half.
+    result = json.loads(PATH.read_text()) | result
+
+  def write(half, cells):
+    result[half] = cells
+    if not found.small:
+      PATH.write_text(json.dumps(result, indent=1) + '\n')
+
+  if 'attention' in halves:
+    setting = [(8, 2048), (2, 8192)], ROUNDS, CALLS
+    if found.small:
+      setting = [(1, 256)], 1, 1
+    cells = attention_cells(*setting, lambda cells: write('attention', cells))
+    if not found.small:
+      plot(cells, PATH.with_suffix('.png'))
+  if 'training' in halves:
+    setting = ('tiny', [128], 256, 2) if found.small else _TRAINING
+    training_cells(*setting, lambda cells: write('training', cells))
 
 
 if __name__ == '__main__':

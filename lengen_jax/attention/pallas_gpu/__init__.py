@@ -10,6 +10,14 @@ JAX 0.12 announces the removal of Pallas Triton in favor of a language for
 Hopper and later GPUs.
 """
 
-from lengen_jax.attention.pallas_gpu import calls, plan
+from typing import TYPE_CHECKING
+
+from lengen_jax import submodules
+from lengen_jax.attention.pallas_gpu import plan
 
 __all__ = ['calls', 'plan']
+if TYPE_CHECKING:
+  from lengen_jax.attention.pallas_gpu import calls
+else:
+  # Only GPUs need Pallas Triton.
+  __getattr__ = submodules.lazy(__name__)

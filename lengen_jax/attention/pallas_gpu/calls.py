@@ -306,8 +306,12 @@ def _call(
 
 
 def _warps(plan: Plan, kernel: Callable[[Program], None]) -> int:
-  """Returns warps of a program: more where a tile would not fit registers."""
-  wide = plan.itemsize * plan.head_dim > 128
-  if kernel is kernels.forward or plan.form == 'anchored' or wide:
-    return 8
-  return 4
+  """Returns warps of a program: one for 16 queries, and at least 4.
+
+  Triton gives each warp of a product 16 rows of its tile; further warps would
+  repeat the work of the first.
+  """
+  rows = tile_size(plan)
+  if kernel is kernels.forward:
+    rows, _ = forward_tile_size(plan)
+  return max(4, rows // 16)

@@ -33,5 +33,10 @@ def tile_size(plan: Plan) -> int:
 
 
 def forward_tile_size(plan: Plan) -> tuple[int, int]:
-  """Returns the queries and keys in a tile of the forward kernel."""
-  return 2 * tile_size(plan), tile_size(plan)
+  """Returns the queries and keys in a tile of the forward kernel.
+
+  A tile of the bias takes shared memory in float32, and one of anchors twice
+  that.
+  """
+  n = tile_size(plan)
+  return (n, n) if plan.form in ('anchored', 'dense') else (2 * n, n)
