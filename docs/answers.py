@@ -48,8 +48,8 @@ ADVICE = (
   Advice(
     'With RoPE, random positions lower the loss at 16 times the training '
     'length by {} and raise it at the training length by {}, but the loss '
-    'still rises by {} between the two; do not use them with FIRE, where '
-    'they raise the loss at both (L6).',
+    'still rises by {} between the two; do not use them with FIRE, T5, ALiBi '
+    'and KERPLE, where they raise the loss at both (L6, L32).',
     'study/range',
     (
       'code: range 1x < rope @ 16',
@@ -191,7 +191,9 @@ ANSWERS = {
       'text by {} and {} at 16 times the training length, and raise it by {} '
       'and {} at the training length. With PoPE, they lower it by {} at four '
       'times the length and raise it by {} at the training length; at 16 '
-      'times, their effect is undecided (L27).',
+      'times, their effect is undecided (L27). With T5, ALiBi and KERPLE, they '
+      'raise it at the training length, by {}, {} and {}, and at 16 times, by '
+      '{}, {} and {}: biases that extrapolate without them no longer do (L32).',
       'study/grid',
       (
         'code: sinusoidal, randomized < sinusoidal @ 16',
@@ -200,30 +202,43 @@ ANSWERS = {
         'code: learned < learned, randomized @ 1',
         'code: pope, randomized < pope @ 4',
         'code: pope < pope, randomized @ 1',
+        'code: [t5|alibi|kerple_log] < [], randomized @ 1',
+        'code: [t5|alibi|kerple_log] < [], randomized @ 16',
       ),
     ),
   ),
   'Do log n or interpolated positions help a model that is not trained with '
   'them?': (
     Advice(
-      'Rarely, up to 16 times the length. There, the logit scale log n raises '
-      'the loss of T5, FIRE and NoPE by {}, {} and {}; with RoPE, its effect '
-      'is undecided (L26). It lowers the loss of PoPE and sinusoidal vectors '
-      'that are trained with random positions, by {} and {}. Interpolated '
-      'positions raise the loss at twice the length by {}, {}, {} and {} with '
-      'RoPE, PoPE, FIRE and T5; with sinusoidal vectors, their effect is '
-      'undecided (L28).',
+      'The logit scale log n depends on the encoding. At 16 times the length, '
+      'it raises the loss with biases and without an encoding, by {}, {}, {}, '
+      '{}, {} and {} with T5, FIRE, ALiBi, KERPLE, the MLP on the raw distance '
+      'and NoPE (L26, L31). It lowers the loss of PoPE, by {}; with RoPE, '
+      'sinusoidal and learned vectors, its effect is undecided. With models '
+      'that are trained with random positions, it lowers the loss of PoPE, '
+      'sinusoidal and learned vectors by {}, {} and {}, and is undecided with '
+      'T5, ALiBi and KERPLE.',
       'study/grid',
       (
-        'code: t5 < t5, log n @ 16',
-        'code: fire < fire, log n @ 16',
+        'code: [t5|fire|alibi|kerple_log] < [], log n @ 16',
+        'code: raw distance < raw distance, log n @ 16',
         'code: nope < nope, log n @ 16',
+        'code: pope, log n < pope @ 16',
         'code: pope, randomized, log n < pope, randomized @ 16',
         'code: sinusoidal, randomized, log n < sinusoidal, randomized @ 16',
-        'code: rope < rope, interpolated @ 2',
-        'code: pope < pope, interpolated @ 2',
-        'code: fire < fire, interpolated @ 2',
-        'code: t5 < t5, interpolated @ 2',
+        'code: learned, randomized, log n < learned, randomized @ 16',
+      ),
+    ),
+    Advice(
+      'Interpolated positions do not help. They raise the loss at twice the '
+      'length by {}, {}, {}, {}, {}, {} and {} with RoPE, PoPE, T5, FIRE, '
+      'ALiBi, KERPLE and the MLP on the raw distance; with sinusoidal vectors, '
+      'their effect is undecided (L28, L33).',
+      'study/grid',
+      (
+        'code: [rope|pope|t5|fire] < [], interpolated @ 2',
+        'code: [alibi|kerple_log] < [], interpolated @ 2',
+        'code: raw distance < raw distance, interpolated @ 2',
       ),
     ),
   ),

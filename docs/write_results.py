@@ -250,12 +250,16 @@ part `code` are those recorded for `study/random_positions`. The results of
 `study/text` with KERPLE, ALiBi and FIRE had been seen before the other rows
 were trained.
 
-In `study/grid`, seven of sixteen encodings are trained with standard positions,
-and three of them also with random ones, all at commit 9eef26e8b4ab. Other
-experiments have `fire`, `rope`, `t5` and `nope` of earlier commits. The rows
+In `study/grid`, ten of sixteen encodings are trained with standard positions,
+and six of them also with random ones. ALiBi, KERPLE, the raw distance, and T5
+with random positions are trained at commit 3ee05f2f6cf8, after the results of
+the other encodings had been seen; L31 to L33 were committed before their
+results. The other models are trained at commit 9eef26e8b4ab; of these, the rows
 that combine log n with interpolated or with random positions were added last,
-after the losses of the other rows had been seen for one seed. Rows that are
-left out are not trained yet; L31 to L33 are about such rows.
+after the losses of the other rows had been seen for one seed. Other experiments
+have `alibi`, `fire`, `kerple_log`, `nope`, `raw distance`, `rope` and `t5` of
+earlier commits, and `study/random_positions` has FIRE and RoPE with random
+positions. Rows that are left out are not trained yet.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different
