@@ -12,8 +12,9 @@ require PROJECT ZONE
 require_run
 cloud_limit=$ANSWER_SECONDS
 
-found=$(workers) || die 1 'not all workers answer; nothing was launched; for' \
-  'several workers, ssh-add ~/.ssh/google_compute_engine'
+found=$(workers) \
+  || die 1 'not all workers answer; nothing was launched; for several' \
+    'workers, ssh-add ~/.ssh/google_compute_engine'
 if grep ' running ' <<< "$found" >&2; then
   die 1 'a run is already in progress; stop.sh ends it'
 fi
@@ -27,5 +28,5 @@ for name in $RUN_VARIABLES; do
   fi
 done
 cloud_ssh all "$(remote "${words[@]}")" \
-  || die 1 'not launched on all workers; if lengen is not installed there, run' \
-    'setup.sh first'
+  || die 1 'not launched on all workers; if lengen is not installed there,' \
+    'run setup.sh first'

@@ -138,8 +138,8 @@ def test_scanning_needs_whole_turns():
 
 def test_choices_are_those_of_attention():
   """Which a config names without loading jax."""
-  assert config_lib._CHOICES['bias_form'] == bias_forms.FORMS
-  assert config_lib._CHOICES['implementation'] == (
+  assert config_lib.CHOICES['bias_form'] == bias_forms.FORMS
+  assert config_lib.CHOICES['implementation'] == (
     'auto',
     *dot_product.IMPLEMENTATIONS,
   )

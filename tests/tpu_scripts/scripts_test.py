@@ -342,12 +342,11 @@ def test_interrupt_reaches_gcloud(cloud, number):
   cloud.exists()
   cloud.plays(status=['HANG'])
   process = subprocess.Popen(
-    ['bash', conftest.SCRIPTS / 'status.sh'],
+    # A runner in the background ignores SIGINT.
+    ['env', '--default-signal=INT', 'bash', conftest.SCRIPTS / 'status.sh'],
     env=cloud.env,
     stderr=subprocess.DEVNULL,
     start_new_session=True,
-    # A runner in the background ignores SIGINT.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
   wait_for(lambda: 'status' in str(cloud.calls))
   wait_for(lambda: processes(cloud.root))

@@ -286,9 +286,10 @@ def _all_canonical(config: ModelConfig) -> list[Any]:
   def canonical(encoding: encodings.Encoding) -> Any:
     if not _rotates(encoding):
       return None
+    written = rope.write(encoding)
     # transformers reads it from max_position_embeddings.
     length = encoding.train_length if encoding.dynamic else None
-    return rope.write(encoding), encoding.layout, length
+    return written, encoding.layout, length
 
   return [
     tuple(map(canonical, each)) for each in blocks.encodings_by_layer(config)
