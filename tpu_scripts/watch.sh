@@ -79,13 +79,13 @@ weight() {
 # is the exit status of highest priority, and `seconds` the shortest time to a
 # failure.
 read_workers() {
-  local state status time
+  local state status time long=0
   none=0 active=0 ended=0 code=0 seconds=
   while read -r _ _ state status time; do
     case "$state" in
       running)
         active=$((active + 1)) launched=1
-        ((time < 60 * FAST_MINUTES)) || failures=0
+        ((time < 60 * FAST_MINUTES)) || long=1
         continue
         ;;
       # Other workers were launched, this one was not.
@@ -99,6 +99,8 @@ read_workers() {
       seconds=$time
     fi
   done <<< "$1"
+  # Stragglers of a crash may run for long, too.
+  ((long == 0 || code != 0)) || failures=0
 }
 
 # All workers have ended, with `code` after `seconds`: exits or relaunches.

@@ -158,6 +158,15 @@ def test_failures_before_a_long_run_do_not_count(cloud):
   assert cloud.verbs.count('launch') == 4
 
 
+def test_stragglers_do_not_hide_a_fast_crash(cloud):
+  half = both('exited 1 5', 'running - 99')
+  status = [half, crash(), NONE] * 3
+  settings = {'FAST_MINUTES': '1', 'FAILURE_LIMIT': '2'}
+  done = watched(cloud, status, **settings)
+  assert done.returncode == 1
+  assert 'giving up: 2 fast failures' in done.stderr
+
+
 @pytest.mark.parametrize('status', [0, 2])
 def test_runs_that_ended_before(cloud, status):
   ended = crash(status=status)

@@ -92,6 +92,16 @@ class Pod(conftest.Cloud):
       time.sleep(0.05)
     raise AssertionError(states)
 
+  @property
+  def log(self):
+    return self.homes[1] / 'lengen/logs/latest.log'
+
+  def wait_for_text(self, text):
+    limit = time.monotonic() + 60
+    while text not in self.log.read_text():
+      assert time.monotonic() < limit
+      time.sleep(0.02)
+
   def worker(self, *words, timeout=20):
     """Runs worker.sh on the first worker, past the scripts."""
     return subprocess.run(
@@ -279,14 +289,10 @@ def test_stop(pod):
   wait = 'while :; do sleep 0.05; done'
   pod.ready(f"trap 'echo saved; exit 75' TERM; echo started; {wait}")
   assert pod.run('launch.sh').returncode == 0
-  log = pod.homes[1] / 'lengen/logs/latest.log'
-  limit = time.monotonic() + 60
-  while 'started' not in log.read_text():
-    assert time.monotonic() < limit
-    time.sleep(0.02)
+  pod.wait_for_text('started')
   assert pod.run('stop.sh').returncode == 0
   assert pod.states() == [['exited', '75']] * 2
-  assert 'saved' in log.read_text()
+  assert 'saved' in pod.log.read_text()
   # Nothing to stop is no mistake.
   assert pod.run('stop.sh').returncode == 0
 
@@ -296,11 +302,7 @@ def test_stop_of_several_commands(pod):
   wait = 'while :; do sleep 0.05; done'
   pod.ready(f"trap 'sleep 0.2; exit 75' TERM; echo started; {wait}")
   assert pod.run('launch.sh', LENGEN_COMMAND='lengen && exit 0').returncode == 0
-  log = pod.homes[1] / 'lengen/logs/latest.log'
-  limit = time.monotonic() + 60
-  while 'started' not in log.read_text():
-    assert time.monotonic() < limit
-    time.sleep(0.02)
+  pod.wait_for_text('started')
   assert pod.run('stop.sh').returncode == 0
   assert pod.states() == [['exited', '75']] * 2
 
