@@ -361,6 +361,20 @@ L33: with ALiBi, KERPLE and an MLP on the raw distance, positions that are
     interpolated only in tests are worse than standard ones at two and 16 times
     the length
   code: [alibi|kerple_log|raw distance] < [], interpolated @ 2|16
+L34: power KERPLE and Sandwich lose nothing at 16 times the length
+  code: kerple_power|sandwich @ 16 < @ 1
+L35: the logit scale log n makes models with power KERPLE, Sandwich, FIRE with
+    one hidden layer and the relative encodings of Shaw and Transformer-XL worse
+    at 16 times the length
+  code: [kerple_power|sandwich|fire, one hidden layer|shaw|transformer_xl] < [],
+    log n @ 16
+L36: with power KERPLE, Sandwich, Transformer-XL's encoding and half RoPE,
+    positions that are interpolated only in tests are worse than standard ones
+    at two and 16 times the length
+  code: [kerple_power|sandwich|transformer_xl|rope, half] < [], interpolated
+    @ 2|16
+L37: half RoPE is better than RoPE at 16 times the length
+  code: rope, half < rope @ 16
 """
 
 EXPERIMENTS = experiment.read('study', _TEXT, _PARTS, {})
