@@ -199,6 +199,13 @@ def test_a_failed_write_keeps_the_former_checkpoint(tmp_path, monkeypatch):
   with pytest.raises(errors.CheckpointError, match=message):
     hf.save(tmp_path, other, config, dtype='float16', shard_bytes=40_000)
   assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+  other['final_norm']['scale'] = np.full_like(
+    other['final_norm']['scale'], np.nan
+  )
+  message = 'model.norm.weight has values that are NaN or infinite; export an'
+  with pytest.raises(errors.CheckpointError, match=message):
+    hf.save(tmp_path, other, config, shard_bytes=40_000)
+  assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
   other['final_norm']['scale'] = np.ones_like(other['final_norm']['scale'])
   for name in ('config.json', 'model.safetensors.index.json'):
     with pytest.MonkeyPatch.context() as patch:

@@ -85,8 +85,9 @@ def save(
     shard_bytes: maximum size of a file.
 
   Raises:
-    errors.CheckpointError: no family represents the model, a file cannot be
-      written, or the folder has a config.json of something else.
+    errors.CheckpointError: no family represents the model, a value is NaN or
+      infinite or overflows in `dtype`, a file cannot be written, or the folder
+      has a config.json of something else.
   """
   there = check_folder(folder)
   base = None if like is None else config_json.read(like)

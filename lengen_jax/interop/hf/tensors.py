@@ -141,8 +141,8 @@ def write(
   in bytes.
 
   Raises:
-    errors.CheckpointError: an unknown dtype, a tensor that overflows in it, or
-      a file cannot be written.
+    errors.CheckpointError: an unknown dtype, a tensor that overflows in it or
+      is not finite, or a file cannot be written.
     OSError: the index cannot be written.
   """
   if dtype not in _DTYPES:
@@ -188,12 +188,17 @@ def _cast(
   """Returns a tensor in a dtype.
 
   Raises:
-    errors.CheckpointError: a value overflows.
+    errors.CheckpointError: a value is NaN or infinite, or overflows.
   """
   tensor = entry.join(params)
   with np.errstate(over='ignore'):
     cast = np.ascontiguousarray(tensor.astype(_DTYPES[dtype]))
-  if not np.isfinite(cast).all() and np.isfinite(tensor).all():
+  if not np.isfinite(tensor).all():
+    raise errors.CheckpointError(
+      f'{name} has values that are NaN or infinite; export an earlier step, '
+      'from before the training diverged'
+    )
+  if not np.isfinite(cast).all():
     raise errors.CheckpointError(
       f'{name} has values up to {np.abs(tensor).max():.3g}, and the largest '
       f'{dtype} is {float(ml_dtypes.finfo(cast.dtype).max):.3g}; choose '
