@@ -203,6 +203,9 @@ class AttentionCall(struct.PyTreeNode):
     for term in (self.bias, self.content):
       for given in (q_positions, k_positions):
         checks.check_term(term, given, packed=queries.segment_ids is not None)
+    if contiguous and _of_distance(self.bias) and _of_distance(self.content):
+      # Indices have the same differences, and are equal in all rows.
+      q_positions, k_positions = queries.index, keys.index
     if len(q_positions.shape) != len(k_positions.shape):
       q_positions = jnp.atleast_2d(q_positions)
       k_positions = jnp.atleast_2d(k_positions)
@@ -284,6 +287,13 @@ def pad(x: Array, block: int, mode: str = 'constant') -> jax.Array:
   """Returns `[B, N, ...]` padded with zeros to a multiple of a block of N."""
   widths = [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, widths, mode)
+
+
+def _of_distance(term: Any) -> bool:
+  """Returns whether a term depends on distances only, or is None."""
+  if isinstance(term, encodings.BiasFn | encodings.ContentFn):
+    return term.encoding.takes_distances
+  return term is None
 
 
 def _spec(

@@ -144,8 +144,7 @@ def dot_product_attention(
     logit_cap: bounds the scaled logits, before bias and mask.
     contiguous: True promises that within a segment differences of positions
       equal differences of indices; None is True where positions are None. The
-      promise is not checked: if it is broken, 'blockwise' and 'pallas' compute
-      a wrong bias.
+      promise is not checked: if it is broken, the bias is wrong.
     bias_form: 'exact'; 'anchored', which computes FIRE's bias and its gradients
       at some queries and interpolates between them, for contiguous positions
       and not in the reference; or 'auto', which is 'anchored' where available.

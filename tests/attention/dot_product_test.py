@@ -106,6 +106,38 @@ def test_contiguous_is_a_promise_only():
       np.testing.assert_allclose(got, want, atol=1e-6)
 
 
+@pytest.mark.parametrize('spec', ['t5', 'kerple_log', 'shaw', 'transformer_xl'])
+def test_terms_of_distance_are_computed_once_for_all_rows(spec, monkeypatch):
+  """If positions are contiguous, differences of indices replace them."""
+  encoding = encodings.create(spec, num_heads=H, head_dim=D)
+  i = jnp.array([[4], [9]]) + jnp.arange(Q)[None]
+  variables = encoding.init(jax.random.key(3), i, i, method='bias')
+  terms = {
+    'bias': encoding.apply(variables, method='bias_fn'),
+    'content': encoding.apply(variables, method='content_fn'),
+  }
+  positions_of, attend_all = [], dot_product.IMPLEMENTATIONS['reference']
+
+  def reference(call):
+    positions_of.append((call.queries.positions, call.keys.positions))
+    return attend_all(call)
+
+  monkeypatch.setitem(dot_product.IMPLEMENTATIONS, 'reference', reference)
+  got, want = (
+    attend(
+      *arrays(k=(B, Q, H, D)),
+      **terms,
+      q_positions=i,
+      k_positions=i,
+      contiguous=contiguous,
+    )
+    for contiguous in (True, False)
+  )
+  np.testing.assert_allclose(got, want, atol=1e-5)
+  shapes = [[x.shape for x in pair] for pair in positions_of]
+  assert shapes == [[(1, Q), (1, Q)], [(B, Q), (B, Q)]]
+
+
 def test_works_inside_jit():
   q, k, v = arrays()
   apply = jax.jit(
