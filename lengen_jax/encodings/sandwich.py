@@ -34,8 +34,16 @@ class Sandwich(base.Encoding):
     self, params: Params, distances: Array, *, bidirectional: bool = False
   ) -> jax.Array:
     frequencies = 10000.0 ** (-np.arange(0, self.dbar, 2) / self.dbar)
-    # A loop lets XLA fuse the cosines into one pass without an extra axis.
-    total = jnp.zeros_like(distances)
-    for frequency in frequencies.tolist():
-      total += jnp.cos(distances * frequency)
-    return base.per_head(params['ratio'], distances.ndim + 1) * total[None]
+    halves = jnp.stack(
+      [
+        sum(
+          (jnp.cos(distances * frequency) for frequency in half.tolist()),
+          start=jnp.zeros_like(distances),
+        )
+        for half in (frequencies[::2], frequencies[1::2])
+      ]
+    )
+    # XLA would compute the sum again for each head and row of a batch if it was
+    # not an operand of a matrix product.
+    ratio_Hx2 = jnp.stack([params['ratio']] * 2, axis=1)
+    return jnp.einsum('hn,n...->h...', ratio_Hx2, halves, precision='highest')
