@@ -4,7 +4,7 @@
 #
 # make test-slow  the tests that take long
 # make test-aot   what TPUs hold, compiled ahead of time; needs no TPU
-# make compile-matrix  memory of every recorded program, compiled in the same way;
+# make compile-matrix  memory of every recorded program, compiled ahead of time;
 #   half an hour
 # make test-beam  lengen prepare with Apache Beam, in an environment of its own
 # make test-peers  comparisons with transformers and the lm-evaluation-harness,
@@ -65,7 +65,7 @@ test-default: $(DATA)
 test-slow: $(DATA)
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
-test-aot: $(LIBTPU)
+test-aot: $(LIBTPU)/.ready
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m pytest -m aot tests/aot \
 	  --numprocesses=auto --dist=worksteal
 
@@ -79,7 +79,7 @@ test-peers: $(DATA)
 	$(BIN)/python -m pytest -m peers $(PARALLEL)
 
 # Only that the benchmarks run matters, not how fast.
-bench-small: $(DATA) $(LIBTPU)
+bench-small: $(DATA) $(LIBTPU)/.ready
 	$(PIP_INSTALL) --editable '.[$(BENCH)]'
 	echo $(BENCHMARKS) | PYTHONPATH=$(abspath $(LIBTPU)) JAX_PLATFORMS=cpu \
 	  JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
@@ -89,7 +89,7 @@ soak: $(DATA)
 	LENGEN_KILLS=50 $(BIN)/python -m pytest -s -m slow \
 	  tests/training/kill_test.py -k random
 
-compile-matrix: $(LIBTPU)
+compile-matrix: $(LIBTPU)/.ready
 	PYTHONPATH=$(abspath $(LIBTPU)) $(BIN)/python -m benchmarks.compile_matrix --check
 
 $(SEEDS): study-%: $(READY)
@@ -140,5 +140,6 @@ $(DATA): $(READY)
 	touch $(DATA)
 
 # In its own folder, because any process that can import libtpu looks for TPUs.
-$(LIBTPU): $(READY)
-	$(PIP_INSTALL) --target $@ 'libtpu>=0.0.51'
+$(LIBTPU)/.ready: $(READY)
+	$(PIP_INSTALL) --upgrade --target $(LIBTPU) 'libtpu>=0.0.51'
+	touch $@

@@ -1,43 +1,51 @@
 """Times functions in turn in one process, and reports ratios of their times."""
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
 import platform
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 
-from lengen_jax import allocator
+from lengen_jax import allocator, errors
+from lengen_jax.training import revision
 
 allocator.reuse_memory()
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
-
-
 # A ratio above its record by this factor is reported as a regression.
 REGRESSION = 1.15
 
 
-def arguments(doc, *names):
-  """Parses the command line: --small, and positional arguments of any number.
-
-  Args:
-    doc: docstring of the program.
-    *names: (name, help) of each list of positional arguments.
-  """
-  parser = argparse.ArgumentParser(
+def parser(doc):
+  """Returns a parser of the command line, with the option --small."""
+  found = argparse.ArgumentParser(
     description=doc, formatter_class=argparse.RawTextHelpFormatter
   )
-  parser.add_argument(
+  found.add_argument(
     '--small',
     action='store_true',
     help='run the same code on small arrays in seconds; record nothing',
   )
-  for name, text in names:
-    parser.add_argument(name, nargs='*', help=text)
-  return parser.parse_args()
+  return found
+
+
+def is_small(doc):
+  """Parses the command line of a program that has no other option."""
+  return parser(doc).parse_args().small
+
+
+def chosen(kind, names, every):
+  """Returns the names, or all if there are none; exits if one is unknown."""
+  for name in names:
+    if name not in every:
+      raise SystemExit(errors.one_of(kind, name, every))
+  return names or [*every]
 
 
 def machine():
@@ -119,29 +127,74 @@ def regressions(before, ratios):
   ]
 
 
-def write(results):
-  """Writes results/{benchmark}.json and reports regressions of its ratios.
+def in_process(module, *arguments, **variables):
+  """Runs a benchmark in a new process; returns the last line of its output.
 
-  Returns:
-    the path of the file.
+  Args:
+    module: name of the benchmark.
+    *arguments: arguments of the command.
+    **variables: environment variables.
   """
+  done = subprocess.run(
+    [sys.executable, '-m', f'benchmarks.{module}', *map(str, arguments)],
+    env=os.environ | {'JAX_PLATFORMS': 'cpu'} | variables,
+    cwd=pathlib.Path(__file__).parents[1],
+    capture_output=True,
+    text=True,
+  )
+  if done.returncode:
+    raise SystemExit(f'{module} {arguments}: {done.stderr[-2000:]}')
+  return (done.stdout.splitlines() or [''])[-1]
+
+
+def origin():
+  """Returns the commit of the measured code and the date."""
+  today = datetime.datetime.now(datetime.UTC).date()
+  return {'commit': revision.running(), 'date': str(today)}
+
+
+def show(ratios):
+  """Prints ratios: numbers, or what `ratio` returns."""
+  for name, r in ratios.items():
+    if isinstance(r, dict):
+      print(
+        f'{name:36} {r["median"]:10.2f} x   ({r["min"]:.2f} .. {r["max"]:.2f})'
+      )
+    else:
+      print(f'{name:36} {r:10.2f} x')
+
+
+def write(results, *, small=False):
+  """Prints ratios, and writes results/{benchmark}.json.
+
+  Also prints the regressions of ratios. With `small`, nothing is written.
+  """
+  show(results['ratios'])
+  if small:
+    return
   path = RESULTS / f'{results["benchmark"]}.json'
   if path.exists():
     before = json.loads(path.read_text()).get('ratios', {})
     for line in regressions(before, results['ratios']):
       print(line)
-  path.write_text(json.dumps(results, indent=1) + '\n')
+  path.write_text(json.dumps(results | origin(), indent=1) + '\n')
   print(f'wrote {path}')
-  return path
+
+
+def write_cell(benchmark, name, cell, folder=RESULTS):
+  """Writes a cell to {benchmark}.json in a folder; keeps the other cells."""
+  path = folder / f'{benchmark}.json'
+  kept = {'benchmark': benchmark, 'cells': {}}
+  if path.exists():
+    kept = json.loads(path.read_text())
+  kept['cells'][name] = cell | origin()
+  path.write_text(json.dumps(kept, indent=1) + '\n')
 
 
 def record(benchmark, setting, seconds, ratios, versions, *, small=False):
   """Prints the results and writes them to results/{benchmark}.json.
 
   With `small`, nothing is written.
-
-  Returns:
-    dict from name to the median, in milliseconds.
   """
   results = {
     'benchmark': benchmark,
@@ -155,10 +208,4 @@ def record(benchmark, setting, seconds, ratios, versions, *, small=False):
   }
   for name, milliseconds in results['median_ms'].items():
     print(f'{name:36} {milliseconds:10.2f} ms')
-  for name, r in ratios.items():
-    print(
-      f'{name:36} {r["median"]:10.2f} x   ({r["min"]:.2f} .. {r["max"]:.2f})'
-    )
-  if not small:
-    write(results)
-  return results['median_ms']
+  write(results, small=small)

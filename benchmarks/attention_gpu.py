@@ -8,29 +8,31 @@ Command: .venv/bin/python -m benchmarks.attention_gpu
 One layer's causal attention, 12 heads of 64, bfloat16: the forward pass, and
 the gradients of queries, keys, values and the encoding's parameters. Peers are
 JAX's dot_product_attention by cuDNN and by XLA with the bias of all pairs in
-memory, as in published code, and by cuDNN without a bias. All functions take
-turns in one process; results are ratios of times within a round. A time is that
-of several calls. If a function fails, the error is recorded, and the others are
-measured. Results are written after each setting, to the folder OUT if this
-variable is set.
+memory, as in published code, and by cuDNN without a bias. A time is that of
+several calls.
 
 Then training steps of the 125M model of `configs/fire_c4.py:base` at two
-lengths: tokens per second, and utilisation, the ratio of model FLOPs per second
-to the chip's peak (`training/throughput.py`).
+lengths: tokens per second, and utilization, the ratio of model FLOPs per second
+to the chip's peak (`training/throughput.py`). The kernels are compared with the
+same model without a bias, and with blockwise attention, which XLA compiles.
+
+All functions of a setting take turns in one process; ratios are of times within
+a round. If a function fails, its error is recorded, the others are measured,
+and the program ends with an error. Results are written after each setting, to
+the folder OUT if this variable is set.
 """
 
+import functools
 import json
 import os
 import pathlib
 import statistics
-import time
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks import alternate
+from benchmarks import alternate, seeds_cpu
 from configs import fire_c4
 from lengen_jax import attention, encodings
 from lengen_jax.data import windows
@@ -38,17 +40,20 @@ from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 from lengen_jax.training import throughput
 
-PATH = (
-  pathlib.Path(os.environ.get('OUT', alternate.RESULTS)) / 'attention_gpu.json'
-)
+FOLDER = pathlib.Path(os.environ.get('OUT', alternate.RESULTS))
 HEADS, HEAD_DIM = 12, 64
 SPECS = ('nope', 'alibi', 'kerple_log', 't5', 'fire')
 ROUNDS = 15
 # Calls of a function in a round, which hide the time of the host.
 CALLS = 10
 OURS = 'pallas'
+# Functions that those of this package are compared with.
+PEERS = 'cudnn, nope', 'cudnn, fire', 'xla, fire'
+# Implementation and encoding of the models that are trained.
+TRAINED = (OURS, 'fire'), (OURS, 'nope'), ('blockwise', 'fire')
 # The config's size, lengths, tokens of a batch, and steps.
-_TRAINING = 'base', [8192, 32768], 65536, 10
+TRAINING = 'base', (8192, 32768), 65536, 10
+SMALL_TRAINING = 'tiny', (128,), 256, 2
 
 
 def layer(kind, spec, batch, length):
@@ -88,10 +93,8 @@ def layer(kind, spec, batch, length):
 def calls(batch, length, backward, times):
   """Returns {name: function of some runs} and {name: error}."""
   found, refused = {}, {}
-  cases = [(OURS, spec) for spec in SPECS]
-  cases += [('cudnn', 'nope'), ('cudnn', 'fire'), ('xla', 'fire')]
-  for kind, spec in cases:
-    name = f'{kind}, {spec}'
+  for name in (*(f'{OURS}, {spec}' for spec in SPECS), *PEERS):
+    kind, spec = name.split(', ')
     attend, variables, arrays = layer(kind, spec, batch, length)
 
     def function(q, k, v, variables, attend=attend):
@@ -119,123 +122,117 @@ def message(error):
   return (str(error) or repr(error)).splitlines()[0][:200]
 
 
-def attention_cells(settings, rounds, times, write):
-  """Returns times and ratios by direction, number of rows and length."""
-  cells = {}
-  for batch, length in settings:
-    for backward in (False, True):
-      what = 'with gradients' if backward else 'forward'
-      print(f'{what}, {batch} x {length}', flush=True)
-      functions, refused = calls(batch, length, backward, times)
-      seconds = alternate.alternate(functions, rounds=rounds, warmups=3)
-      without = f'{OURS}, nope'
-      cells[f'{what}, {batch} x {length}'] = cell = {
-        'median_ms': {
-          name: round(1e3 * statistics.median(found) / times, 3)
-          for name, found in seconds.items()
-        },
-        'to_no_bias': {
-          name: alternate.ratio(seconds, name, without)
-          for name in seconds
-          if without in seconds
-        },
-        'refused': refused,
-      }
-      print(json.dumps(cell, indent=1), flush=True)
-      write(cells)
-  return cells
-
-
-def training_cells(size, lengths, tokens, steps, write):
-  """Writes tokens per second and utilisation of training steps."""
-  cells = {}
-  for length in lengths:
-    rows = max(1, tokens // length)
-    name = f'{rows} x {length}'
-    try:
-      cells[name] = training_cell(size, rows, length, steps)
-    except Exception as error:  # Any exception of the compiler.
-      cells[name] = {'refused': message(error)}
-    print(json.dumps(cells, indent=1), flush=True)
-    write(cells)
-
-
-def training_cell(size, rows, length, steps):
-  config = fire_c4.get_config(size)
-  config.model.update(implementation=OURS, bias_form='auto')
-  config.data.update(batch_size=rows, train_length=length)
-  run = run_lib.Run(config)
-  draw = np.random.default_rng(0).integers
-  vocabulary = run.model.vocab_size
-  batch = run.layout.place(
-    windows.lm_batch(draw(0, vocabulary, (rows, length + 1)))
-  )
-  state, seconds = run.init_state(), []
-  step = run.jitted_step(packed=False)
-  with run.layout.scope():
-    for _ in range(steps + 2):
-      began = time.perf_counter()
-      state, metrics = step(state, batch)
-      jax.block_until_ready(metrics)
-      seconds.append(time.perf_counter() - began)
-  median = statistics.median(seconds[2:])
-  flops = throughput.model_flops(run.model, rows, length)
+def attention_cell(batch, length, backward, rounds, times):
+  """Returns times, ratios and refused functions."""
+  functions, refused = calls(batch, length, backward, times)
+  seconds = alternate.alternate(functions, rounds=rounds, warmups=3)
   return {
-    'ms_per_step': round(1e3 * median, 1),
-    'tokens_per_second': round(rows * length / median),
-    'utilisation': throughput.utilisation(flops, median, jax.devices()),
-    'loss': float(metrics['loss']),
+    'median_ms': {
+      name: round(1e3 * statistics.median(found) / times, 3)
+      for name, found in seconds.items()
+    },
+    'ratios': ratios(seconds),
+    'refused': refused,
   }
 
 
-def plot(cells, path):
-  figure, axes = plt.subplots(
-    1, len(cells), figsize=(3.2 * len(cells), 3.2), squeeze=False
-  )
-  for ax, (title, cell) in zip(axes[0], cells.items(), strict=True):
-    ratios = {name: r['median'] for name, r in cell['to_no_bias'].items()}
-    ax.barh(list(ratios), list(ratios.values()))
-    ax.axvline(1, color='grey', linewidth=0.8)
-    ax.invert_yaxis()
-    ax.set(title=title, xlabel='time, to ours without a bias')
-  figure.tight_layout()
-  figure.savefig(path, dpi=120)
+def ratios(seconds):
+  """Returns ratios of our times: to no bias, and to peers with the same one."""
+  pairs = []
+  for name in seconds:
+    kind, spec = name.split(', ')
+    if kind != OURS:
+      pairs.append((f'{OURS}, {spec}', name))
+    elif spec != 'nope':
+      pairs.append((name, f'{OURS}, nope'))
+  return {
+    f'{one} / {other}': alternate.ratio(seconds, one, other)
+    for one, other in pairs
+    if {one, other} <= {*seconds}
+  }
+
+
+def training_cell(size, rows, length, rounds):
+  """Returns times, rates, utilization and ratios of training steps."""
+  draw = np.random.default_rng(0).integers
+  steps, refused, flops = {}, {}, {}
+  for implementation, spec in TRAINED:
+    name = f'{implementation}, {spec}'
+    config = fire_c4.get_config(size)
+    config.model.update(
+      encoding=spec, implementation=implementation, bias_form='auto'
+    )
+    config.data.update(batch_size=rows, train_length=length)
+    run = run_lib.Run(config)
+    batch = windows.lm_batch(draw(0, run.model.vocab_size, (rows, length + 1)))
+    go = seeds_cpu.stepper(run, lambda step, batch=batch: batch)
+    try:
+      go(1)
+    except Exception as error:  # Any exception of a compiler.
+      refused[name] = message(error)
+      continue
+    steps[name] = functools.partial(go, 1)
+    flops[name] = throughput.model_flops(run.model, rows, length)
+  seconds = alternate.alternate(steps, rounds=rounds)
+  medians = {name: statistics.median(found) for name, found in seconds.items()}
+  return {
+    'median_ms': {name: round(1e3 * s, 1) for name, s in medians.items()},
+    'tokens_per_second': {
+      name: round(rows * length / s) for name, s in medians.items()
+    },
+    'utilization': {
+      name: throughput.utilization(flops[name], s, jax.devices())
+      for name, s in medians.items()
+    },
+    'ratios': ratios(seconds),
+    'refused': refused,
+  }
+
+
+def cells(halves, small):
+  """Yields the name of each setting and a function that measures it."""
+  if 'attention' in halves:
+    settings = [(1, 256)] if small else [(8, 2048), (2, 8192)]
+    often = (1, 1) if small else (ROUNDS, CALLS)
+    for batch, length in settings:
+      for backward in (False, True):
+        what = 'with gradients' if backward else 'forward'
+        yield (
+          f'{what}, {batch} x {length}',
+          functools.partial(attention_cell, batch, length, backward, *often),
+        )
+  if 'training' in halves:
+    size, lengths, tokens, rounds = SMALL_TRAINING if small else TRAINING
+    for length in lengths:
+      rows = max(1, tokens // length)
+      yield (
+        f'training, {rows} x {length}',
+        functools.partial(training_cell, size, rows, length, rounds),
+      )
 
 
 def main():
-  found = alternate.arguments(__doc__, ('halves', 'attention or training'))
-  halves = found.halves or ['attention', 'training']
-  if unknown := {*halves} - {'attention', 'training'}:
-    raise SystemExit(f'unknown half {unknown}; choose attention or training')
+  parser = alternate.parser(__doc__)
+  parser.add_argument('halves', nargs='*', help='attention or training')
+  found = parser.parse_args()
+  halves = alternate.chosen('half', found.halves, ('attention', 'training'))
   if not found.small and jax.default_backend() != 'gpu':
     raise SystemExit('attention_gpu needs a GPU; --small runs anywhere')
-  result = {
-    'benchmark': 'attention_gpu',
-    'device': jax.devices()[0].device_kind,
-    'versions': runs_lib.versions(),
-    'heads': [HEADS, HEAD_DIM],
-  }
-  if PATH.exists():
-    before = json.loads(PATH.read_text())
-    # The other half, if it was measured on the same device.
-    if result.items() <= before.items():
-      result = before
-
-  def write(half, cells):
-    result[half] = cells
+  failed = []
+  for name, measure in cells(halves, found.small):
+    print(name, flush=True)
+    cell = measure() | {
+      'device': jax.devices()[0].device_kind,
+      'versions': runs_lib.versions(),
+    }
+    print(json.dumps(cell, indent=1), flush=True)
+    failed += [
+      f'{name}: {one}' for one in cell['refused'] if not one.startswith('cudnn')
+    ]
     if not found.small:
-      PATH.write_text(json.dumps(result, indent=1) + '\n')
-
-  if 'attention' in halves:
-    setting = [(8, 2048), (2, 8192)], ROUNDS, CALLS
-    if found.small:
-      setting = [(1, 256)], 1, 1
-    cells = attention_cells(*setting, lambda cells: write('attention', cells))
-    if not found.small:
-      plot(cells, PATH.with_suffix('.png'))
-  if 'training' in halves:
-    setting = ('tiny', [128], 256, 2) if found.small else _TRAINING
-    training_cells(*setting, lambda cells: write('training', cells))
+      alternate.write_cell('attention_gpu', name, cell, FOLDER)
+  if failed:
+    raise SystemExit(f'functions that failed: {"; ".join(failed)}')
 
 
 if __name__ == '__main__':

@@ -1,32 +1,31 @@
 """Memory of causal attention: on a TPU v4 chip (compiled), and on this CPU.
 
-Command: .venv/bin/python -m benchmarks.attention_memory [--small | chip]
+Command: .venv/bin/python -m benchmarks.attention_memory [chip] [cpu] [--small]
   (needs the extras `aot` and `bench`)
 
 One layer, batch 1, 12 heads of 64, FIRE. For the chip, in bfloat16: temporary
 memory of the forward and backward pass, block by block and with all pairs in
 memory, according to ahead-of-time compilation. If a program does not fit, the
-compiler's error contains the memory it needs. Further layers are those of
-docs/kernels.md: positions per head, as of `forget`, and Pallas kernels. `chip`
-measures the chip only, and keeps the recorded figures of the CPU. On the CPU,
-in float32: the increase of a new process's peak resident memory when it
-computes the passes once, compared with PyTorch's fused attention and the bias
-of FIRE's paper.
+compiler's error contains the memory it needs. It also compiles layers that
+docs/kernels.md names: `forget`, whose positions differ by head, and the Pallas
+kernels. On the CPU, in float32: the increase of a new process's peak resident
+memory when it computes the passes once, with the default settings of the
+allocator, compared with PyTorch's fused attention and the bias of FIRE's paper
+with two hidden layers.
 """
 
+import argparse
+import importlib.metadata
 import json
-import os
 import re
 import resource
-import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks import alternate, attention_cpu
+from benchmarks import alternate, attention_cpu, compile_matrix
 from lengen_jax import attention, encodings
 from lengen_jax.training import ahead_of_time, pods, sharding
 from lengen_jax.training import config as training_config
@@ -43,7 +42,10 @@ LAYERS = {
   'pallas, anchored': ('fire', False, 'pallas', 'anchored'),
 }
 LAYER_LENGTHS = (8192, 32768)
-PATH = alternate.RESULTS / 'attention_memory.json'
+DIRECTIONS = ('forward', 'forward + backward')
+# Arguments of `of_chip` and `of_processes` with --small.
+SMALL_CHIP = (512,), (512,)
+SMALL_HOST = (128,), DIRECTIONS[1:]
 # {name: (implementation, bias_form)}.
 OURS = {
   'blockwise': ('blockwise', 'exact'),
@@ -120,103 +122,79 @@ def in_process(name, direction, length):
   return (after - before) / (2**20 if sys.platform == 'darwin' else 2**10)
 
 
-def in_fresh_process(*arguments):
-  """Runs `in_process` in a new process and returns its result."""
-  done = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.attention_memory', *arguments],
-    env=os.environ | {'JAX_PLATFORMS': 'cpu'},
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  return float(done.stdout.split()[-1])
-
-
-def plot(chip, host, path):
-  """Plots memory by length: on the chip, and on the CPU by direction."""
-  panels = {
-    'TPU v4 chip, bf16, forward + backward': chip,
-    'CPU, float32, forward': host['forward'],
-    'CPU, float32, forward + backward': host['forward + backward'],
-  }
-  figure, axes = plt.subplots(1, 3, figsize=(15, 4.5), layout='constrained')
-  for axis, (title, by_name) in zip(axes, panels.items(), strict=True):
-    for name, by_length in by_name.items():
-      lengths = [int(n) for n in by_length]
-      axis.plot(lengths, by_length.values(), marker='o', label=name)
-      axis.set_xticks(lengths, map(str, lengths))
-    axis.set_xscale('log', base=2)
-    axis.set_yscale('log')
-    axis.set_xticks(lengths, map(str, lengths))
-    axis.set_title(title)
-    axis.set_xlabel('tokens')
-    axis.set_ylabel('MiB')
-    axis.legend()
-  axes[0].axhline(30.75 * 1024, color='black', linewidth=1)
-  figure.savefig(path, dpi=120)
-
-
-def main():
-  arguments = alternate.arguments(
-    __doc__, ('only', 'chip, or NAME DIRECTION LENGTH: only that')
-  )
-  if len(one := arguments.only) == 3:
-    print(in_process(one[0], one[1], int(one[2])))
-    return
-  small = arguments.small
-  host_lengths = (128,) if small else HOST_LENGTHS
-  chip_lengths = (512,) if small else CHIP_LENGTHS
-  directions = ('forward', 'forward + backward')
-  host = {}
-  if one == ['chip']:
-    recorded = json.loads(PATH.read_text())
-    directions, host = (), recorded['mib_of_cpu_process']
-  for direction in directions[1:] if small else directions:
-    host[direction] = {
+def of_processes(lengths, directions):
+  """Returns MiB of CPU processes by direction, function and length."""
+  found = {}
+  for direction in directions:
+    found[direction] = {
       name: {
-        str(length): in_fresh_process(name, direction, str(length))
-        for length in host_lengths
+        str(length): float(
+          alternate.in_process(
+            'attention_memory',
+            *('--one', name, direction, length),
+            LENGEN_ALLOCATOR='system',
+          )
+        )
+        for length in lengths
       }
       for name in (*OURS, 'torch')
     }
-    print(direction, json.dumps(host[direction]), flush=True)
-  chip = {
-    name: {
-      str(length): on_chip('fire', False, *options, length)
-      for length in chip_lengths
-    }
-    for name, options in OURS.items()
-  }
-  print('chip', json.dumps(chip), flush=True)
-  layers = {
-    name: {
-      str(length): on_chip(*options, length)
-      for length in (chip_lengths if small else LAYER_LENGTHS)
-    }
-    for name, options in LAYERS.items()
-  }
-  print('layers', json.dumps(layers), flush=True)
-  longest = str(host_lengths[-1])
-  results = {
-    'benchmark': 'attention_memory',
-    'setting': {'heads': attention_cpu.HEADS, 'head_dim': 64, 'batch': 1},
-    'machine': alternate.machine(),
-    'versions': runs_lib.versions(),
-    'mib_on_v4_chip': chip,
-    'mib_of_layers_on_v4_chip': layers,
-    'mib_of_cpu_process': host,
+    print(direction, json.dumps(found[direction]), flush=True)
+  longest = str(lengths[-1])
+  return {
+    'mib': found,
     'ratios': {
       f'{longest} {direction}: blockwise / {peer}': by_name['blockwise'][
         longest
       ]
       / by_name[peer][longest]
-      for direction, by_name in host.items()
+      for direction, by_name in found.items()
       for peer in ('torch', 'naive')
     },
+    'machine': alternate.machine(),
+    'versions': runs_lib.versions()
+    | {'torch': importlib.metadata.version('torch')},
   }
-  print(json.dumps(results['ratios'], indent=1))
-  if not small:
-    plot(chip, host, alternate.write(results).with_suffix('.png'))
+
+
+def of_chip(lengths, layer_lengths):
+  """Returns MiB on a v4 chip by function or layer, and length."""
+  return {
+    'mib': {
+      name: {
+        str(length): on_chip('fire', False, *options, length)
+        for length in lengths
+      }
+      for name, options in OURS.items()
+    },
+    'mib_of_layers': {
+      name: {str(length): on_chip(*options, length) for length in layer_lengths}
+      for name, options in LAYERS.items()
+    },
+    'versions': compile_matrix.versions(),
+  }
+
+
+def main():
+  parser = alternate.parser(__doc__)
+  parser.add_argument(
+    'halves', nargs='*', help='chip or cpu; both if none is named'
+  )
+  parser.add_argument('--one', nargs=3, help=argparse.SUPPRESS)
+  arguments = parser.parse_args()
+  if arguments.one:
+    name, direction, length = arguments.one
+    print(in_process(name, direction, int(length)))
+    return
+  small = arguments.small
+  for half in alternate.chosen('half', arguments.halves, ('cpu', 'chip')):
+    if half == 'chip':
+      found = of_chip(*SMALL_CHIP if small else (CHIP_LENGTHS, LAYER_LENGTHS))
+    else:
+      found = of_processes(*SMALL_HOST if small else (HOST_LENGTHS, DIRECTIONS))
+    print(half, json.dumps(found, indent=1), flush=True)
+    if not small:
+      alternate.write_cell('attention_memory', half, found)
 
 
 if __name__ == '__main__':

@@ -6,12 +6,14 @@ Command: python -m benchmarks.attention_tpu_static
 This program runs no kernel. libtpu compiles each kernel ahead of time and
 writes its final schedule, one line per bundle of instructions that are issued
 together. The program counts the bundles of one tile of 512 queries and 512 keys
-of a head, all visible, and reports ratios to the same kernels without a bias. A
-bundle takes about one cycle. The count excludes waiting for memory, for other
-units and between programs, so it ranks programs but does not measure time. The
-rows of the batch that share a tile of the bias are computed in a loop: the cost
-of a tile is the loop body, and its share of the code around the loop. The
-number of rows per loop depends on the chip's vector memory (rows_that_fit).
+of a head, all visible, and reports ratios to the same kernels without a bias,
+and of the forward kernel without a bias to JAX's flash attention. A bundle
+takes about one cycle. The count excludes waiting for memory, for other units
+and between programs, so it ranks programs but does not measure time. The rows
+of the batch that share a tile of the bias are computed in a loop: the cost of a
+tile is the loop body, and its share of the code around the loop. The number of
+rows per loop depends on the chip's vector memory (rows_that_fit).
+docs/kernels.md explains tiles, anchors and FIRE's threshold.
 
 ALiBi represents all biases that depend only on distance: their kernels are the
 same program with other inputs. 'FIRE' is the kernel for queries from 2048 on,
@@ -34,10 +36,9 @@ import tempfile
 import jax
 from jax.experimental.pallas.ops.tpu import flash_attention
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 
 from benchmarks import alternate, compile_matrix
-from lengen_jax import attention, encodings, errors
+from lengen_jax import attention, encodings
 from lengen_jax.attention import visibility
 from lengen_jax.attention.fused import anchors
 from lengen_jax.attention.pallas_tpu import bias as biases
@@ -45,7 +46,6 @@ from lengen_jax.attention.pallas_tpu import plan as tpu_plans
 from lengen_jax.training import ahead_of_time, pods, sharding
 from lengen_jax.training import config as training_config
 
-PATH = alternate.RESULTS / 'attention_tpu_static.json'
 CHIPS = {'v4': 'v4-2', 'v5e': 'v5e-1', 'v5p': 'v5p-2', 'v6e': 'v6e-1'}
 BLOCK = 512
 LENGTH = 4 * BLOCK
@@ -190,18 +190,17 @@ class Schedule:
     return self.rest - none.rest + pieces * sum(own)
 
 
-def measure(chip, head_dim, kinds, log):
+def measure(chip, head_dim, kinds):
   """Returns bundles per tile and head, by kind, kernel and number of rows."""
   pieces = {kind: 1 for kind in kinds} | {'FIRE, early': 2}
-  kernels_of = {
-    (kind, batch): {
-      name: Schedule(lines, batch)
-      for name, lines in schedules(chip, kind, head_dim, batch).items()
-    }
-    for kind in kinds
-    for batch in (1, 8)
-    if not log(f'{chip}, heads of {head_dim}: {kind}, batch {batch}')
-  }
+  kernels_of = {}
+  for kind in kinds:
+    for batch in (1, 8):
+      print(f'{chip}, heads of {head_dim}: {kind}, batch {batch}', flush=True)
+      compiled = schedules(chip, kind, head_dim, batch)
+      kernels_of[kind, batch] = {
+        name: Schedule(lines, batch) for name, lines in compiled.items()
+      }
   heads = 128 // head_dim
   found = {}
   for kind in kinds:
@@ -275,36 +274,10 @@ def peer(chip, head_dim):
   return max(n for n, _ in parts(lines))
 
 
-def plot(cells, path):
-  figure, axes = plt.subplots(
-    1, len(cells), figsize=(3 * len(cells), 3.2), sharey=True, squeeze=False
-  )
-  for ax, (name, cell) in zip(axes[0], cells.items(), strict=True):
-    for kind, of_kind in cell['ratios'].items():
-      if kind != 'none':
-        by_rows = [of_kind['all'][str(n)] for n in BATCHES]
-        ax.plot(BATCHES, by_rows, marker='o', label=kind)
-    ax.axhline(1, color='grey', linewidth=0.8)
-    ax.set(xscale='log', xticks=BATCHES, xticklabels=BATCHES, title=name)
-    ax.set_xlabel('rows that share a tile')
-    ax.minorticks_off()
-  axes[0, 0].set_ylabel('bundles, to no bias (three kernels)')
-  axes[0, 0].legend()
-  figure.tight_layout()
-  figure.savefig(path, dpi=120)
-
-
 def main():
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-  )
+  parser = alternate.parser(__doc__)
   parser.add_argument(
     'chips', nargs='*', help=f'of {[*CHIPS]}; v4 and v5e if none is named'
-  )
-  parser.add_argument(
-    '--small',
-    action='store_true',
-    help='compile for one chip, without FIRE; record nothing',
   )
   parser.add_argument('--one', nargs=4, help=argparse.SUPPRESS)
   arguments = parser.parse_args()
@@ -315,37 +288,32 @@ def main():
     else:
       compile_kernels(chip, kind, int(head_dim), int(batch))
     return
-  for chip in arguments.chips:
-    if chip not in CHIPS:
-      raise SystemExit(errors.one_of('chip', chip, CHIPS))
-  chips, head_dims, kinds = arguments.chips or ('v4', 'v5e'), (64, 128), KINDS
+  chips = alternate.chosen('chip', arguments.chips or ('v4', 'v5e'), CHIPS)
+  head_dims, kinds = (64, 128), KINDS
   if arguments.small:
     chips, head_dims, kinds = ('v5e',), (64,), ('none', 'ALiBi')
-  cells = {}
   for chip in chips:
     for head_dim in head_dims:
-      bundles = measure(
-        chip, head_dim, kinds, lambda line: print(line, flush=True)
-      )
+      bundles = measure(chip, head_dim, kinds)
       fits = rows_that_fit(chip, head_dim)
-      cells[f'{chip}, heads of {head_dim}'] = cell = {
-        'ratios': ratios(bundles, fits),
+      found = ratios(bundles, fits)
+      print(json.dumps(found, indent=1), flush=True)
+      if arguments.small:
+        continue
+      flash = peer(chip, head_dim)
+      cell = {
+        'ratios': found,
+        'forward_to_jax_flash_attention': round(
+          bundles['none']['forward']['1'] / flash, 3
+        ),
         'bundles': bundles,
+        'jax_flash_attention_forward': flash,
         'rows_that_fit': fits,
-        'jax_flash_attention_forward': peer(chip, head_dim),
+        'tile': [BLOCK, BLOCK],
+        'versions': compile_matrix.versions(),
       }
-      print(json.dumps(cell['ratios'], indent=1), flush=True)
-  if arguments.small:
-    return
-  result = {
-    'benchmark': 'attention_tpu_static',
-    'machine': alternate.machine(),
-    'versions': compile_matrix.versions(),
-    'tile': [BLOCK, BLOCK],
-    'cells': cells,
-  }
-  PATH.write_text(json.dumps(result, indent=1) + '\n')
-  plot(cells, PATH.with_suffix('.png'))
+      name = f'{chip}, heads of {head_dim}'
+      alternate.write_cell('attention_tpu_static', name, cell)
 
 
 if __name__ == '__main__':

@@ -15,9 +15,6 @@ import argparse
 from collections.abc import Mapping
 import importlib.metadata
 import json
-import os
-import pathlib
-import subprocess
 import sys
 from typing import Any
 
@@ -28,7 +25,6 @@ from lengen_jax.training import ahead_of_time, pods
 from lengen_jax.training import run as run_lib
 from lengen_jax.training import runs as runs_lib
 
-ROOT = pathlib.Path(__file__).parents[1]
 PATH = alternate.RESULTS / 'compile_matrix.json'
 # Relative tolerance of --check; compiler versions differ by less.
 TOLERANCE = 0.05
@@ -131,16 +127,7 @@ def measure(name: str) -> dict[str, Any]:
 
 def in_fresh_process(name: str) -> dict[str, Any]:
   """Calls `measure` in a new process, which frees memory when it ends."""
-  done = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.compile_matrix', '--one', name],
-    cwd=ROOT,
-    env=os.environ | {'JAX_PLATFORMS': 'cpu'},
-    capture_output=True,
-    text=True,
-  )
-  if done.returncode:
-    raise SystemExit(f'{name}: {done.stderr}')
-  return json.loads(done.stdout.splitlines()[-1])
+  return json.loads(alternate.in_process('compile_matrix', '--one', name))
 
 
 def differs(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
@@ -169,12 +156,9 @@ def show(name: str, found: Mapping[str, Any], note: str = '') -> None:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-  )
+  parser = alternate.parser(__doc__)
   parser.add_argument('cells', nargs='*', help='all if none is named')
   parser.add_argument('--check', action='store_true', help='record nothing')
-  parser.add_argument('--small', action='store_true', help='a tiny model')
   parser.add_argument('--one', help=argparse.SUPPRESS)
   arguments = parser.parse_args()
   if arguments.one:
@@ -183,27 +167,21 @@ def main() -> None:
   if arguments.small:
     show(SMALL, in_fresh_process(SMALL))
     return
-  unknown = {*arguments.cells} - {*CELLS}
-  if unknown:
-    parser.error(f'no cell {unknown}; there are {list(CELLS)}')
-  kept = json.loads(PATH.read_text()) if PATH.exists() else {'cells': {}}
+  recorded = json.loads(PATH.read_text())['cells'] if PATH.exists() else {}
   wrong = []
-  for name in arguments.cells or CELLS:
+  for name in alternate.chosen('cell', arguments.cells, CELLS):
+    if arguments.check and name not in recorded:
+      parser.error(f'{name} is not on record; run it without --check')
     found = in_fresh_process(name)
-    if arguments.check:
-      recorded = kept['cells'][name]
-      if differs(found, recorded):
-        wrong.append(name)
-      show(name, found, f'(recorded: {recorded["gib_per_device"]:.2f} GiB)')
+    if not arguments.check:
+      show(name, found)
+      cell = found | {'versions': versions()}
+      alternate.write_cell('compile_matrix', name, cell)
       continue
-    show(name, found)
-    cells = {**kept['cells'], name: found}
-    kept = {
-      'benchmark': 'compile_matrix',
-      'versions': versions(),
-      'cells': {name: cells[name] for name in CELLS if name in cells},
-    }
-    PATH.write_text(json.dumps(kept, indent=1) + '\n')
+    before = recorded[name]
+    if differs(found, before):
+      wrong.append(name)
+    show(name, found, f'(recorded: {before["gib_per_device"]:.2f} GiB)')
   if wrong:
     sys.exit(f'more than {TOLERANCE:.0%} off the record: {", ".join(wrong)}')
 

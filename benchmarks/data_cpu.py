@@ -43,7 +43,6 @@ import tempfile
 import time
 import traceback
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks import alternate
@@ -54,8 +53,6 @@ from lengen_jax.training import runs as runs_lib
 LENGTH, BATCH, MODE = 2048, 64, 'doc_pad'
 # Each training file contains the whole split, in a different order.
 TRAIN_FILES, PIECES, ROUNDS, SECONDS, WARMUPS = 2, 8000, 7, 1.0, 2
-# Minimum tokens per second and core that prepared data must reach.
-BAR = 1e6
 VOCABULARIES = {'bytes': 'bytes', 'pieces': 'pieces.model'}
 
 
@@ -307,34 +304,6 @@ def time_ratios(measured):
   return found
 
 
-def plot(results, path):
-  """Plots bars of tokens per second, one panel per vocabulary."""
-  figure, axes = plt.subplots(
-    1, len(VOCABULARIES), figsize=(13, 4), sharex=True, layout='constrained'
-  )
-  for axis, kind in zip(axes, VOCABULARIES, strict=True):
-    cases = [case for case in CASES if case.vocabulary == kind]
-    cases.sort(key=lambda case: WAYS.index(case.way))
-    rates = [results['rates'][str(case)]['tokens_per_second'] for case in cases]
-    middle = np.array([r['median'] / 1e6 for r in rates])
-    reach = [
-      middle - [r['min'] / 1e6 for r in rates],
-      [r['max'] / 1e6 for r in rates] - middle,
-    ]
-    axis.barh(
-      [f'{case.way}, {case.cores}' for case in cases],
-      middle,
-      xerr=reach,
-      height=0.6,
-      color=['C7' if case.way == 'seqio' else 'C0' for case in cases],
-    )
-    axis.axvline(BAR / 1e6, color='black', linestyle='--', linewidth=1)
-    axis.invert_yaxis()
-    axis.set_title('bytes' if kind == 'bytes' else f'{PIECES} pieces')
-    axis.set_xlabel('million tokens per second, median and range')
-  figure.savefig(path, dpi=120)
-
-
 def run(small):
   """Runs the benchmark and returns all results."""
   cases, pieces, rounds, seconds = CASES, PIECES, ROUNDS, SECONDS
@@ -391,7 +360,7 @@ def run(small):
 
 
 def main():
-  small = alternate.arguments(__doc__).small
+  small = alternate.is_small(__doc__)
   # On SIGTERM, exits normally, which ends the stopped processes.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
   results = run(small)
@@ -406,12 +375,7 @@ def main():
       f'({tokens["min"]:.2f} .. {tokens["max"]:.2f}, '
       f'overall {tokens["overall"]:.2f})   {used:.2f} per CPU second{more}'
     )
-  for name, r in results['ratios'].items():
-    print(
-      f'{name:66} {r["median"]:6.2f} x   ({r["min"]:.2f} .. {r["max"]:.2f})'
-    )
-  if not small:
-    plot(results, alternate.write(results).with_suffix('.png'))
+  alternate.write(results, small=small)
 
 
 if __name__ == '__main__':

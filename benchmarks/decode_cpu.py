@@ -4,10 +4,11 @@ Command: .venv/bin/python -m benchmarks.decode_cpu [--small]
   (needs the extra `bench`)
 
 A random Llama: 8 layers, width 512, 8 heads on 4 key heads, 8192 tokens; both
-packages have the same float32 weights, and their logits must agree. Measured
-are a forward pass over 2048 tokens, prefill of 512 and 2048 tokens into a cache
-(transformers: StaticCache) with the first token after it, and decoding of one
-token after these, each with 1 and 8 rows. A round of decoding is 16 tokens.
+packages have the same float32 weights, and their logits must agree. PyTorch
+runs eagerly. The program measures a forward pass over one row of 2048 tokens,
+prefill of 512 and 2048 tokens into a cache (transformers: StaticCache) with the
+first token after it, and decoding of one token after these. Prefill and
+decoding are of 1 and 8 rows. A round of decoding is 16 tokens.
 """
 
 import functools
@@ -142,7 +143,7 @@ class Theirs:
 
 
 def main():
-  small = alternate.arguments(__doc__).small
+  small = alternate.is_small(__doc__)
   layers, width = (2, 128) if small else (8, 512)
   lengths, rounds, count = ((32, 64), 2, 4) if small else ((512, 2048), 7, 16)
   seconds = {}

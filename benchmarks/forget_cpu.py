@@ -77,7 +77,7 @@ def theirs(arrays):
 
 
 def main():
-  small = alternate.arguments(__doc__).small
+  small = alternate.is_small(__doc__)
   torch.set_num_threads(alternate.cores())
   seconds, ratios = {}, {}
   for length in (256,) if small else (512, 2048):

@@ -110,7 +110,8 @@ def run(small):
       warmups=0,
     )
   load.append(os.getloadavg()[0])
-  [_] = {one['sha256'] for several in runs.values() for one in several}
+  contents = {n: {one['sha256'] for one in runs[n]} for n in workers}
+  assert len(set.union(*contents.values())) == 1, contents
   seconds = {n: [one['seconds'] for one in runs[n]] for n in workers}
   rates = {}
   for count, several in runs.items():
@@ -146,15 +147,12 @@ def run(small):
 
 
 def main():
-  small = alternate.arguments(__doc__).small
+  small = alternate.is_small(__doc__)
   results = run(small)
   for name, rates in results['rates'].items():
     for what, rate in rates.items():
       print(f'{name}: {rate / 1e6:7.2f} M {what}')
-  for name, r in results['ratios'].items():
-    print(f'{name}: {r["median"]:.2f} x   ({r["min"]:.2f} .. {r["max"]:.2f})')
-  if not small:
-    alternate.write(results)
+  alternate.write(results, small=small)
 
 
 if __name__ == '__main__':

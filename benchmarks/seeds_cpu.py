@@ -14,7 +14,7 @@ import multiprocessing
 import os
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 
 from benchmarks import alternate
@@ -65,7 +65,7 @@ def vmapped_stepper(small):
   created = [create('rope', seed, small) for seed in SEEDS]
   runs, batches = zip(*created, strict=True)
   # One device for each seed.
-  mesh = jax.make_mesh((len(SEEDS),), ('seed',))
+  mesh = jax.make_mesh((len(SEEDS),), ('seed',), axis_types=(AxisType.Auto,))
   by_seed = NamedSharding(mesh, PartitionSpec('seed'))
 
   def stacked(trees):
@@ -126,7 +126,7 @@ def work(seed, small, pinned, pipe):
 
 
 def main():
-  small = alternate.arguments(__doc__).small
+  small = alternate.is_small(__doc__)
   steps, rounds = (1, 2) if small else (STEPS, ROUNDS)
   sharding.start()
   in_turn = [stepper(*create('rope', seed, small)) for seed in SEEDS]

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from benchmarks import alternate, seeds_cpu
 from lengen_jax.training import runs as runs_lib
-from lengen_jax.training import sharding
+from lengen_jax.training import sharding, throughput
 
 STEPS, ROUNDS = 10, 15
 # Width of the square matrices that measure the rate of products.
@@ -106,19 +106,6 @@ def torch_stepper(config, batch_at, steps, compiled):
   return run, sum(p.numel() for p in model.parameters())
 
 
-def product_flops(config):
-  """Returns the operations of all matrix products of a training step."""
-  model, data_config = config.model, config.data
-  tokens = data_config.batch_size * data_config.train_length
-  inner = model.num_heads * model.head_dim
-  kernels = model.num_layers * model.width * (4 * inner + 2 * model.mlp_width)
-  kernels += model.vocab_size * model.width
-  pairs = model.num_layers * tokens * data_config.train_length * inner
-  # Logits and weighted values are a product each; the backward pass has two
-  # for each of the forward pass.
-  return 3 * 2 * (tokens * kernels + 2 * pairs)
-
-
 def product_rate(size, rounds):
   """Returns the largest rate of a square matrix product, in operations/s."""
   x = jnp.ones((size, size))
@@ -130,7 +117,7 @@ def product_rate(size, rounds):
 
 
 def main():
-  small = alternate.arguments(__doc__).small
+  small = alternate.is_small(__doc__)
   steps, rounds = (1, 2) if small else (STEPS, ROUNDS)
   sharding.start()
   torch.set_num_threads(alternate.cores())
@@ -144,7 +131,8 @@ def main():
   seconds = alternate.alternate(functions, rounds=rounds, warmups=2)
   seconds = {k: [s / steps for s in v] for k, v in seconds.items()}
   rate = product_rate(512 if small else SQUARE, rounds)
-  limit = product_flops(config) / rate
+  sizes = config.data.batch_size, config.data.train_length
+  limit = throughput.model_flops(run.model, *sizes) / rate
   print(
     f'limit: {1e3 * limit:.1f} ms, the matrix products at {rate / 1e9:.0f} '
     'Gflop/s'
@@ -153,7 +141,7 @@ def main():
     'train_cpu',
     {
       'model': config.model.to_dict(),
-      'batch': [config.data.batch_size, config.data.train_length],
+      'batch': sizes,
       'parameters': run.parameters,
       'limit_ms': 1e3 * limit,
     },

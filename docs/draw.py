@@ -209,7 +209,7 @@ def _memory():
     'blockwise': 'blockwise',
   }
   lines = {
-    label: {int(k): v for k, v in found['mib_on_v4_chip'][name].items()}
+    label: {int(k): v for k, v in found['cells']['chip']['mib'][name].items()}
     for name, label in names.items()
   }
   p = svg.Picture(760, 340, 'Memory of attention with FIRE on a TPU v4')

@@ -106,8 +106,8 @@ def assert_close():
   """Compares trees within a tolerance relative to the largest entry."""
 
   def check(got, want, tolerance=1e-5):
+    assert jax.tree.structure(got) == jax.tree.structure(want)
     got, want = jax.tree.leaves(got), jax.tree.leaves(want)
-    assert len(got) == len(want)
     for g, w in zip(got, want, strict=True):
       g, w = np.asarray(g, np.float64), np.asarray(w, np.float64)
       assert g.shape == w.shape

@@ -73,7 +73,7 @@ def get_task(
   # Relative to sweep.learning_rates.
   config.optimizer.update(learning_rate=1.0, schedule='constant', b2=0.999)
   config.optimizer.update(final_fraction=0.0, weight_decay=0.0)
-  overlay(config, size or 'paper', fields)
+  overlay(config, size, fields)
   return config
 
 

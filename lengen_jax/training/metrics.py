@@ -90,7 +90,7 @@ class Log:
   `write` also has:
 
     tokens_per_second: over the steps of this write.
-    mfu: model FLOP utilisation over these steps, if the peak of the devices is
+    mfu: model FLOP utilization over these steps, if the peak of the devices is
       known.
     memory_bytes: peak memory of one device so far, if the backend reports it.
     durable_step: newest step with a complete checkpoint; null if none.
@@ -234,7 +234,7 @@ class Log:
   ) -> dict[str, Any]:
     """Returns the fields that only the last of some lines has."""
     spent = max(spent, 1e-9)
-    mfu = throughput.utilisation(self._flops * steps, spent, self._devices)
+    mfu = throughput.utilization(self._flops * steps, spent, self._devices)
     memory = throughput.peak_memory(self._devices)
     # The clock may have been set back; goodput stays at most 1.
     since = max(self._clock() - self._began, self.seconds, 1e-9)

@@ -72,12 +72,12 @@ def model_flops(
   return 6 * batch_size * products
 
 
-def utilisation(
+def utilization(
   flops: float, seconds: float, devices: Sequence[jax.Device]
 ) -> float | None:
   """Returns FLOPs as a fraction of what devices can do in a time.
 
-  With `model_flops` this is the model FLOP utilisation, MFU. The peak is that
+  With `model_flops` this is the model FLOP utilization, MFU. The peak is that
   of bfloat16, for any dtype of the model; None if it is unknown, as for CPUs.
   """
   peaks = [_peak(device) for device in devices]

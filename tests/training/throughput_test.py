@@ -172,14 +172,14 @@ def device(kind, num_cores=1, process_index=0, memory=None):
   ],
   ids=lambda value: getattr(value, 'device_kind', None),
 )
-def test_utilisation(one, peak):
-  got = throughput.utilisation(1e12, 0.5, [one] * 4)
+def test_utilization(one, peak):
+  got = throughput.utilization(1e12, 0.5, [one] * 4)
   assert got == (peak and pytest.approx(0.5e12 / peak))
 
 
-def test_utilisation_of_a_device_that_is_not_known():
+def test_utilization_of_a_device_that_is_not_known():
   known, other = device('TPU v4', num_cores=2), device('TPU v99')
-  assert throughput.utilisation(1, 1, [known, other]) is None
+  assert throughput.utilization(1, 1, [known, other]) is None
 
 
 def test_memory():
