@@ -20,8 +20,8 @@ from lengen_jax import arguments as arguments_lib
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line, by default with `sys.argv[1:]`.
 
-  Returns the exit status: 0 on success, 2 for invalid input, 130 for Ctrl-C, or
-  the `exit_status` of the error.
+  Returns the exit status: 0 on success, the `exit_status` of a LengenError (by
+  default 2), 130 for Ctrl-C, or 1 if standard output cannot be written.
   """
   allocator.reuse_memory()
   # A spec may name a user module in the working directory.

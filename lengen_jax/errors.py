@@ -53,11 +53,11 @@ class LengthError(LengenError):
 
 
 class ConfigError(LengenError):
-  """A configuration that cannot be run."""
+  """A configuration or an argument that is invalid or not supported."""
 
 
 class WorkdirError(LengenError):
-  """A workdir that belongs to another run or lacks a required file."""
+  """A workdir of another run, or a file in it that is missing or unusable."""
 
 
 class CheckpointError(LengenError):
@@ -85,7 +85,7 @@ class PreemptedError(LengenError):
 
 
 class CorpusError(LengenError):
-  """A corpus that is missing or too short."""
+  """A corpus or vocabulary that is missing, damaged or too short."""
 
 
 class RecordError(CorpusError):

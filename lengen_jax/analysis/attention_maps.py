@@ -34,6 +34,7 @@ def matrices(
 
   Raises:
     errors.LengthError: the model does not support the length of the batch.
+    errors.CombinationError: the encoding does not support the positions.
   """
   run = trained.run
   found = attention_weights.by_layer(

@@ -37,7 +37,7 @@ def of_band(call: AttentionCall, band: Band) -> AttentionCall:
 
 
 def merged(parts: Sequence[Part], sink_logits_H: Array | None = None) -> Part:
-  """Returns the softmax over the pairs of all parts.
+  """Merges the outputs and log-sum-exps of parts into those of all pairs.
 
   y = sum_p exp(lse_p - lse) y_p with lse = log sum_p exp(lse_p).
   """
@@ -70,7 +70,10 @@ def pairs(
 def may_meet(
   limits: tuple[float, float], q_places: Array, k_places: Array
 ) -> Array:
-  """Returns False only if a tile has no pair of a band; conservative."""
+  """Returns whether a tile may have a pair of a band, a bool scalar.
+
+  False is certain. True may be returned for a tile without such pairs.
+  """
   nearest = q_places.min(1) - k_places.max(1)
   farthest = q_places.max(1) - k_places.min(1)
   # Comparisons with NaN are False: a tile with a NaN place is kept.

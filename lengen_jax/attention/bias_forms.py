@@ -103,9 +103,9 @@ def interpolation_weights(
 ) -> Array:
   """Returns weights of queries: 0 at the anchor before, 1 at the one after.
 
-  Anchors are `spacing` queries apart, from query 0 on, whose position in each
-  row is `first_B`. The result, float32 `[B, Q]`, is for keys up to the query;
-  for later keys the weight is linear in the query.
+  Anchors are `spacing` queries apart, from query 0 on. The position of query 0
+  in each row is `first_B`, `[1 or B]`. The result, float32 `[1 or B, Q]`, is
+  for keys up to the query; for later keys the weight is linear in the query.
   """
   before_Q = index_Q // spacing * spacing
   around = (

@@ -137,7 +137,9 @@ class AttentionCall(struct.PyTreeNode):
     """Returns the call with defaults filled in.
 
     Raises:
-      errors.ConfigError: arguments that do not fit together.
+      errors.ConfigError: shapes, dtypes or options that do not fit together.
+      errors.CombinationError: the encoding of `bias` or `content` does not
+        support the positions, or packed rows.
     """
     batch, q_length, num_heads, head_dim = self.q.shape
     k_length = self.k.shape[1]
@@ -284,7 +286,10 @@ def query_index(
 
 
 def pad(x: Array, block: int, mode: str = 'constant') -> jax.Array:
-  """Returns `[B, N, ...]` padded with zeros to a multiple of a block of N."""
+  """Pads `[B, N, ...]` at the end of axis N to a multiple of `block`.
+
+  `mode` is that of `jnp.pad`; the default pads with zeros.
+  """
   widths = [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, widths, mode)
 

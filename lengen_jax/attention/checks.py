@@ -1,5 +1,7 @@
 """Checks of the arguments of attention.
 
+Functions raise `errors.ConfigError` unless their docstring states otherwise.
+
 Shapes: B batch, Q queries, K keys, H heads, G key heads, D head_dim.
 """
 

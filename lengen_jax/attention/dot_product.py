@@ -154,9 +154,12 @@ def dot_product_attention(
       `bias_forms` and `fused.anchors`.
     implementation: 'reference', which holds every pair in memory; 'blockwise',
       without an array over all pairs, forward or backward; 'pallas', the same
-      in kernels for TPUs and GPUs, without content terms, bands, sinks,
-      `logit_cap` or a `q_offset` per row; or 'auto', which is 'blockwise' for
-      many pairs where available.
+      in kernels for TPUs and GPUs; or 'auto', which is 'blockwise' for many
+      pairs where available. 'pallas' requires q, k and v all in bfloat16 or all
+      in float32, and values of the size of keys. It does not support content
+      terms, bands, sinks, `logit_cap`, a `q_offset` per row, or
+      bias_form='anchored' in packed rows. Positions per head require a TPU, a
+      bias linear in them, and no `sink_logits`.
 
   Returns:
     `[B, Q, H, D]` in the dtype of q.

@@ -9,8 +9,8 @@ of the current step.
 With a causal mask, later queries see more keys. Tokens are therefore exchanged
 first: of 2 P chunks of a row, device d of P gets chunks d and 2 P - 1 - d
 (zigzag order), so that all devices have equally many visible pairs in every
-step. With a window, tokens keep their order and keys stop after the last
-device that has queries which see them.
+step. With a causal window and no sinks, tokens keep their order, and keys are
+sent only as far as the last device whose queries see them.
 
 Sources: Liu et al. (2023), arXiv:2310.01889; zigzag order as in Zhu's
 ring-flash-attention and the context parallelism of Llama 3, arXiv:2407.21783.

@@ -82,9 +82,9 @@ class Constant(LogitScale):
 class LogN(LogitScale):
   """Su's log-n scaling: log_m n for n keys and training length m.
 
-  Scaling keeps the entropy of attention from growing with the length. Per query
-  n = i + 1, which suits causal attention and a cache; per sequence n is the
-  length of the sequence.
+  Su argues that this scale keeps the entropy of attention stable as the length
+  grows. Per query n = i + 1, which suits causal attention and a cache; per
+  sequence n is the length of the sequence.
 
   Source: Su (2021, 2023); `clip` as in Qwen's code.
 
@@ -187,7 +187,12 @@ SCALES = {
 
 
 def register(name: str, scale: type[LogitScale]) -> None:
-  """Adds a LogitScale class under `name`, for use in specs."""
+  """Registers a LogitScale class under `name` for use in specs.
+
+  Raises:
+    errors.SpecError: not such a class, or the name is taken or not an
+      identifier.
+  """
   specs.register('attention scale', SCALES, name, scale, LogitScale)
 
 

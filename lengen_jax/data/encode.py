@@ -134,7 +134,11 @@ class Encoder:
         yield Document(number, len(text), ids.astype(dtype))
 
   def file(self, piece: Piece) -> remote.AnyPath:
-    """Returns the path of the file of a piece, named after its content."""
+    """Returns the path of the file of a piece.
+
+    The name is a hash of what determines the content: the vocabulary, the
+    source, the piece and `skip`.
+    """
     what = repr((self.vocab.fingerprint, self.source, piece, self.skip))
     return self.folder / hashlib.sha256(what.encode()).hexdigest()[:24]
 

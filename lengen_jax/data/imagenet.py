@@ -48,7 +48,8 @@ class Imagenet:
     The length includes the delimiters, the columns do not.
 
     Raises:
-      errors.ConfigError: no picture has that length.
+      errors.ConfigError: no picture has that length, or it would be more than
+        twice as wide as high.
     """
     if length == self.rows * (self.cols + self.delimiter):
       return self.rows, self.cols
@@ -57,8 +58,9 @@ class Imagenet:
     # Exclude pictures that are more than twice as wide as high.
     if cols < 1 or cols > 2 * rows:
       raise errors.ConfigError(
-        f'{length} tokens form a picture of {rows} x {cols}; use a length such '
-        'as 506 = 22 x 23, or set rows and cols of data.task'
+        f'{length} tokens form a picture of {rows} x {cols}; it must have 1 to '
+        f'{2 * rows} columns. Use a length such as 506 = 22 x 23, or set rows '
+        'and cols of data.task'
       )
     return rows, cols
 

@@ -29,7 +29,7 @@ _PARTIAL = '.partial'
 
 
 def local(path: str) -> pathlib.Path:
-  """Returns the absolute path of a folder, or that of its copy.
+  """Returns the absolute path of a folder, or of its copy if it is remote.
 
   Raises:
     errors.ConfigError: the path is of an unknown kind of object store.

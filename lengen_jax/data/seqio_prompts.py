@@ -69,7 +69,13 @@ def add_separator(
   *,
   separator: np.ndarray,
 ) -> Any:
-  """Appends the separator to 'inputs', truncated to fit it."""
+  """Truncates 'inputs' so that the separator fits, and appends it.
+
+  Adds 'inputs_size', the number of tokens before truncation.
+
+  Raises:
+    errors.ConfigError: `sequence_length` leaves no token beside the separator.
+  """
   room = None
   if sequence_length and sequence_length.get('inputs'):
     room = sequence_length['inputs'] - len(separator)

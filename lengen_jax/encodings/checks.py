@@ -40,10 +40,11 @@ def check_positions(
   Values of traced arrays are not checked.
 
   Raises:
-    errors.LengthError: a position is not below `encoding.max_position`.
-    errors.CombinationError: positions that are neither int32 nor float32,
-      or fractional positions, rows or Distances that the encoding does not
-      support.
+    errors.LengthError: a position is negative or not below
+      `encoding.max_position`, if the encoding has this limit.
+    errors.CombinationError: the dtype of the positions is not an integer or
+      float of 32 or 64 bits, or the encoding does not support positions per
+      head, fractional positions, Distances or the number of rows of positions.
   """
   name = specs.name(encoding)
   if isinstance(positions, PerHead):

@@ -26,6 +26,7 @@ class Fire(base.Encoding):
   adds biases and 1e-6 in the denominator. `shared=True` is the paper's FIRE-S.
 
   Attributes:
+    mlp_width: hidden units per hidden layer of the MLP.
     hidden_layers: 2 as in the main text; 1 is the module of appendix E, 0 a
       linear map.
     init_c: initial c.

@@ -17,9 +17,9 @@ class T5(base.Encoding):
   """Bucketed relative bias: b_h(i, j) = table[bucket(i - j), h].
 
   In causal attention, each bucket of the first half has one distance 0, 1, ...
-  The other half is spaced logarithmically up to `max_distance`, from which on
-  all distances share the last bucket. In bidirectional attention, each
-  direction has half of the buckets. A fractional distance is rounded down.
+  The other half is spaced logarithmically. The last bucket begins somewhat
+  below `max_distance` and has all longer distances. In bidirectional attention,
+  each direction has half of the buckets. A fractional distance is rounded down.
 
   Source: Raffel et al. (2020), arXiv:1910.10683, section 2.1; buckets as in
   the official code, with the boundaries computed as integers on the host,
@@ -72,8 +72,8 @@ def thresholds(num_buckets: int, max_distance: int) -> list[int]:
   """Returns the least distance of each bucket but the first, for one direction.
 
   Distances r below e = num_buckets / 2 have a bucket each; from there on the
-  bucket is e + floor(ln(r/e) / ln(max_distance/e) (num_buckets - e)). A
-  boundary is the least integer r with
+  bucket is e + floor(ln(r/e) / ln(max_distance/e) (num_buckets - e)), at most
+  num_buckets - 1. A boundary is the least integer r with
   (r/e)^(num_buckets - e) >= (max_distance/e)^(bucket - e), in integers.
   """
   exact = num_buckets // 2

@@ -115,6 +115,10 @@ class ContentFn:
     """Returns the term added to the output, float32 `[B, Q, H, D]`, or None.
 
     Attention weights are `[B, H, Q, K]`.
+
+    Raises:
+      errors.CombinationError: the encoding adds to values, and the positions
+        are per head.
     """
     if not self.encoding.adds_to_values:
       return None

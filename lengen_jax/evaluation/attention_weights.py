@@ -138,6 +138,7 @@ def by_layer(
 
   Raises:
     errors.LengthError: the encoding or the scheme does not support the length.
+    errors.CombinationError: the encoding does not support the positions.
   """
   found = _by_layer(
     config, scheme, params, batch, of_layer, rng=rng, packed=packed

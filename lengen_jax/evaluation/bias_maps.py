@@ -46,8 +46,8 @@ class Curves:
 
   Attributes:
     layers: names of layers with a bias, such as 'layer_0'.
-    keys: positions of the keys, int `[K]`: all up to the query, and in a model
-      with an encoder the same number after the query.
+    keys: positions of the keys, int `[K]`: 0 to query, or 0 to 2 * query if a
+      layer's bias is bidirectional.
     biases: float32 `[N, H, K]`, in nats. The mean of each curve is subtracted,
       which changes no attention weight. NaN at later keys of causal layers.
     kind: `[N, H]`: LOCAL if the bias falls with distance, ANTI_LOCAL if it

@@ -1,6 +1,7 @@
 """Curves of loss over lengths by six constructions of their test windows.
 
-Five of them score other text at other lengths; see docs/curves.md.
+Only 'everything' and 'recut' score the same tokens, equally weighted, at every
+length; see docs/curves.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,10 @@ def curves(
   Args:
     losses: losses of the tokens of each document, by the length of the windows
       in which it is read. Each length divides the longest.
+
+  Raises:
+    errors.CorpusError: no document has as many scored tokens as the longest
+      window.
   """
   longest = max(losses)
   if not any(len(text) >= longest for text in losses[longest]):

@@ -57,8 +57,8 @@ class Generator:
 
   Raises:
     errors.ConfigError: the model is not a decoder, `max_new` or `batch_tokens`
-      is below 1, `temperature` is negative, or `top_p` is not in (0, 1] or is
-      given without a temperature.
+      is below 1, `start_id` is not in the vocabulary, `temperature` is
+      negative, or `top_p` is not in (0, 1] or is given without a temperature.
   """
 
   config: ModelConfig
@@ -388,7 +388,9 @@ def _padded(roles: Sequence[np.ndarray], slots: int) -> np.ndarray:
 def sample(
   logits_V: Array, rng: Array, temperature: float, top_p: float
 ) -> Array:
-  """Samples a token by nucleus sampling (Holtzman et al., 2020, section 3.1).
+  """Samples a token by nucleus sampling.
+
+  Source: Holtzman et al. (2020), arXiv:1904.09751, section 3.1.
 
   Args:
     logits_V: logits, `[V]`.

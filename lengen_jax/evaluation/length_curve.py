@@ -85,11 +85,15 @@ def run(
     scheme: the position scheme; positions are those of test time.
     params: parameters of the model.
     windows: `data.EvaluationWindows`, or pictures.
-    batch_tokens: maximum tokens per batch; longer rows mean fewer rows.
+    batch_tokens: maximum tokens per batch, over all devices. A batch has at
+      least one row for each part that rows are split into.
     seed: seed of masked tokens and of positions drawn at test time.
     layout: a `training.sharding.Layout`.
     lengths: lengths of windows; None for all.
     after_batch: called after each batch; may raise to end the evaluation.
+
+  Raises:
+    errors.CorpusError: a token id is not in the model's vocabulary.
   """
   masked, tokens = {}, windows.tokens
   if config.architecture == 'encoder':

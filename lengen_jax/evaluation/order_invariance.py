@@ -25,8 +25,8 @@ class Change(NamedTuple):
   Attributes:
     total_variation: half the sum of absolute differences of probabilities,
       between 0 and 1.
-    kl: Kullback-Leibler divergence of the changed output from the original,
-      nats.
+    kl: Kullback-Leibler divergence KL(p || q) = sum p ln(p / q), nats, of the
+      original output p and the changed output q.
   """
 
   total_variation: float

@@ -43,7 +43,7 @@ def _converted(params: Params, config: ModelConfig) -> Params:
     names = [entry.key for entry in path]
     in_layer = {'attention', 'mlp'} & {*names}
     in_float32 = {'encoding', 'positions', 'router'} & {*names}
-    is_kernel = in_layer and names[-1] == 'kernel' and not in_float32
+    is_kernel = in_layer and names[-1].endswith('kernel') and not in_float32
     return leaf.astype(config.dtype, copy=False) if is_kernel else leaf
 
   return jax.tree_util.tree_map_with_path(convert, stacking.unstack(params))

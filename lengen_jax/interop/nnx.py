@@ -110,6 +110,10 @@ class Bias(_Module):
 
     Returns:
       float32 `[H, Q, K]` or `[B, H, Q, K]`.
+
+    Raises:
+      errors.LengthError: a position is beyond the table of the encoding.
+      errors.CombinationError: the encoding does not support the positions.
     """
     if k_positions is None:
       k_positions = q_positions
@@ -160,6 +164,10 @@ class Bands(_OfHeads):
       k: `[B, K, G, D]`, unrotated.
       q_positions: `[Q]` or `[B, Q]`, int32 or float32.
       k_positions: `[K]` or `[B, K]`.
+
+    Raises:
+      errors.LengthError: a position is beyond the table of the encoding.
+      errors.CombinationError: the encoding does not support the positions.
     """
     for positions in (q_positions, k_positions):
       encodings.check_positions(self.encoding, positions)
@@ -220,7 +228,19 @@ class Embedding(_Module):
     super().__init__(spec, 1, 64, width, rngs)
 
   def __call__(self, inputs: Array, position: Array | None = None) -> jax.Array:
-    """Adds the encoding of `position`, by default 0, 1, ..., to `[B, L, E]`."""
+    """Adds the encoding of positions to the input.
+
+    Args:
+      inputs: `[B, L, E]`.
+      position: positions of the tokens; None for 0, 1, 2, ...
+
+    Returns:
+      `[B, L, E]`.
+
+    Raises:
+      errors.LengthError: a position is beyond the table of the encoding.
+      errors.CombinationError: the encoding does not support the positions.
+    """
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
     encodings.check_positions(self.encoding, position)

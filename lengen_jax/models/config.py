@@ -91,7 +91,7 @@ class ModelConfig:
     scaled_embedding: multiply embedded tokens by sqrt(width); False for Llama.
     norm: 'layer', 'rms' as in T5, or 'rms_zero_centered' as in Gemma, whose
       scale is 1 plus its parameter.
-    norm_epsilon: added to the variance in a norm.
+    norm_epsilon: added to the variance, or in RMS norms to the mean square.
     norm_placement: 'pre', before each residual branch and at the end; 'post',
       after each residual sum; 'output', after each branch, before the sum, and
       at the end, as in OLMo 2; or 'both', which is 'pre' and 'output', as in
@@ -99,7 +99,7 @@ class ModelConfig:
     parallel_residual: add the outputs of attention and MLP to the same input,
       x + attention(norm(x)) + mlp(norm(x)), as in GPT-NeoX; requires
       norm_placement='pre'.
-    activation: activation of the MLP; see `layers.MLP`.
+    activation: activation of the MLP; see `mlp.MLP`.
     mlp_bias: add biases in the MLP.
     num_experts: replace the MLP by this many experts; see `mlp.Experts`. None
       for a plain MLP.

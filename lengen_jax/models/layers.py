@@ -490,6 +490,9 @@ class CrossAttention(nn.Module):
 
     Returns:
       `[B, L, E]`.
+
+    Raises:
+      errors.ConfigError: shapes do not agree.
     """
     check_vectors('x', x)
     check_vectors('encoded', encoded)

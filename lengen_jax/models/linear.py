@@ -42,6 +42,14 @@ class Linear(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
+    """Multiplies the last axes of x by the kernel.
+
+    Args:
+      x: `[..., inputs...]`, whose last axes are the kernel's input axes.
+
+    Returns:
+      `[..., outputs...]` in `dtype`.
+    """
     inputs, x = self.inputs, x.astype(self.dtype)
     std = math.prod(self.shape[:inputs]) ** -0.5
     init = nn.initializers.normal(self.init_scale * std)

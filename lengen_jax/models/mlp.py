@@ -66,6 +66,7 @@ class MLP(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
+    """Applies the network to each token, `[..., E] -> [..., E]`."""
     width = x.shape[-1]
 
     def expand(name: str) -> jax.Array:
@@ -130,6 +131,7 @@ class Experts(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
+    """Applies the experts to each token, `[B, L, E] -> [B, L, E]`."""
     width = x.shape[-1]
     logits_BxLxX = linear.Linear(
       (width, self.count), ('embed', None), use_bias=True, name='router'

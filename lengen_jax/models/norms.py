@@ -35,6 +35,7 @@ class ZeroCenteredRMSNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
+    """Normalizes x; the result has its shape, in `dtype`."""
     scale: Any = self.param(
       'scale',
       partitioning.named(nn.initializers.zeros, self.names),

@@ -56,6 +56,7 @@ def token_losses(
   Raises:
     errors.LengthError: the batch is longer than the encoding or the scheme
       supports.
+    errors.CombinationError: the encoding does not support the positions.
     errors.ConfigError: the batch lacks an array.
   """
   rngs = {'positions': rng} | ({'dropout': rng} if train else {})

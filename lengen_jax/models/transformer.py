@@ -25,13 +25,18 @@ class Model(nn.Module):
 
   Parameters: `embed/table`, `layer_{i}/attention/{query,key,value,out}/kernel`,
   `layer_{i}/attention/encoding/...`, `layer_{i}/mlp/{up,down}/kernel`,
-  `layer_{i}/{attention,mlp}_norm/{scale,bias}`, `final_norm/{scale,bias}`. An
-  encoding that acts at the input or is shared by all layers is `encoding/...`.
-  With `scan_layers` the layers are stacked; see `stacking`. Options add
-  parameters: gated activations `layer_{i}/mlp/gate/kernel`,
-  `tied_embedding=False` `head/table`, `output_size`
-  `head/output/{kernel,bias}`, biases `.../bias` beside kernels, and
-  `norm_placement='both'` `layer_{i}/{attention,mlp}_output_norm/scale`.
+  `layer_{i}/{attention,mlp}_norm/{scale,bias}`, `final_norm/{scale,bias}`.
+  Encodings that act at the input or are shared by several layers are
+  `encoding/...`, `encoding_1/...` and so on. With `scan_layers` the layers are
+  stacked; see `stacking`.
+
+  Options change the parameters. Gated activations add
+  `layer_{i}/mlp/gate/kernel`, `tied_embedding=False` adds `head/table`,
+  `output_size` adds `head/output/{kernel,bias}`, and biases are `.../bias`
+  beside kernels. `norm_placement` 'both' and 'output' add
+  `layer_{i}/{attention,mlp}_output_norm/...`; 'output' has no
+  `layer_{i}/{attention,mlp}_norm`, and 'post' has no `final_norm`. Experts,
+  LoRA and options of attention add parameters that their modules describe.
 
   Attributes:
     config: sizes, encoding and precision.
@@ -213,7 +218,12 @@ class EncoderDecoder(nn.Module):
       deterministic: see `Model`.
 
     Returns:
-      See `Model`.
+      Logits, float32 `[B, L, V]`, or cross-entropy in nats, float32 `[B, L]`.
+
+    Raises:
+      errors.ConfigError: shapes do not agree.
+      errors.LengthError: a position is beyond the table of an encoding.
+      errors.CombinationError: an encoding does not support the positions.
     """
     _check_inputs(inputs)
     encoder_tokens = Tokens.create(
@@ -244,7 +254,10 @@ class EncoderDecoder(nn.Module):
     lengths: Array | None = None,
     deterministic: bool = True,
   ) -> jax.Array:
-    """Returns the output of the encoder, `[B, S, E]`; see `Model`."""
+    """Returns the output of the encoder, `[B, S, E]`.
+
+    For the arguments and errors see `Model.__call__`.
+    """
     _check_inputs(encoder_inputs)
     tokens = Tokens.create(
       encoder_inputs.shape, positions, segment_ids=segment_ids, lengths=lengths
@@ -263,10 +276,21 @@ class EncoderDecoder(nn.Module):
     encoded_segment_ids: Array | None = None,
     new_lengths: Array | None = None,
   ) -> tuple[jax.Array, cache_lib.Cache]:
-    """Decodes like `DecoderLM.decode`; `encoded` is the output of `encode`.
+    """Returns the logits of new tokens, and the cache with these tokens.
 
-    If encoder rows are padded, `encoded_segment_ids`, int32 `[B, S]`, is 1 at
-    tokens and 0 at padding.
+    Args:
+      inputs: int32 `[B, Q]`, tokens that follow those in the cache.
+      cache: a `cache.Cache`.
+      encoded: `[B, S, E]`, the output of `encode`.
+      encoded_segment_ids: int32 `[B, S]`, 1 at tokens and 0 at padding; None
+        for rows without padding.
+      new_lengths: see `DecoderLM.decode`.
+
+    Returns:
+      Logits, float32 `[B, Q, V]`, and the new cache.
+
+    Raises:
+      errors.ConfigError: inputs, cache and model do not agree.
     """
     _check_decoding(self.config, inputs, cache, new_lengths)
     cache = cache.with_tokens(inputs)

@@ -64,7 +64,12 @@ SCHEMES = {
 
 
 def register(name: str, scheme: type[PositionScheme]) -> None:
-  """Registers a PositionScheme class under `name` for use in specs."""
+  """Registers a PositionScheme class under `name` for use in specs.
+
+  Raises:
+    errors.SpecError: not such a class, or the name is taken or not an
+      identifier.
+  """
   specs.register('position scheme', SCHEMES, name, scheme, PositionScheme)
 
 

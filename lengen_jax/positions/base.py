@@ -200,7 +200,10 @@ class PositionScheme:
     rng: jax.Array | None,
     num_layers: int | None,
   ) -> Assigned:
-    """Returns `call(scheme, rng, num_layers)`; the Parts of a TwoParts."""
+    """Returns `call(self, rng, num_layers)`.
+
+    TwoParts calls it for each of its schemes, and returns Parts.
+    """
     return call(self, rng, num_layers)
 
   def draws(self, train: bool) -> bool:
@@ -318,6 +321,9 @@ def segment_positions(segment_ids: Array) -> jax.Array:
   """Returns the index of each token in its segment, a run of equal ids.
 
   int32 `[B, L] -> [B, L]`.
+
+  Raises:
+    errors.ConfigError: `segment_ids` is not an array `[B, L]`.
   """
   if len(getattr(segment_ids, 'shape', ())) != 2:
     raise errors.ConfigError(

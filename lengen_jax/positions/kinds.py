@@ -89,7 +89,10 @@ class PerHead:
     return self.value.shape
 
   def to(self, keys: 'PerHead') -> jax.Array:
-    """Returns the signed distance of each pair, `[..., Q], [..., K]`."""
+    """Returns the signed distance of each pair, float32 `[..., Q, K]`.
+
+    Tokens are on the last axis: `[..., Q]` for self, `[..., K]` for `keys`.
+    """
     distance = self.value[..., :, None] - keys.value[..., None, :]
     if self.error is None or keys.error is None:
       return distance
@@ -126,7 +129,9 @@ def in_32_bits(positions: Any) -> Any:
 
 
 def take(positions: Array | Distances, index: Array) -> Array | Distances:
-  """Selects positions at row indices `[1 or B, N]`; others are clipped.
+  """Selects positions at indices `[1 or B, N]` of each row.
+
+  Indices outside a row are clipped to it.
 
   Positions are `[1 or B, L]`, `[R, 1 or B, L]` or Distances.
   """

@@ -29,7 +29,8 @@ class Randomized(base.PositionScheme):
   time: Su (2023); fractional positions: arXiv:2602.14050.
 
   Attributes:
-    max_position: size of the range, at least the longest segment length.
+    max_position: size of the range, P. Unless `fractional`, at least the
+      longest segment length.
     mode: 'positions' or 'distances'.
     test: positions at test time, 'random' or 'even' (evenly spaced).
     draw: 'sequence' for one draw per sequence; 'batch' for one per batch, which
@@ -114,7 +115,12 @@ class Randomized(base.PositionScheme):
     )
 
   def at_test(self, i: Array, lengths: Lengths) -> kinds.Positions:
-    """Returns floor(i (P - 1) / (n - 1)), in integers without overflow."""
+    """Returns evenly spaced positions for P = max_position and n tokens.
+
+    They are floor(i (P - 1) / (n - 1)), computed in int32 without overflow, as
+    Distances with mode='distances'. With `fractional` they are
+    P (i + 1) / (n + 1), float32.
+    """
     if self.fractional:
       share = jnp.minimum(i + 1, lengths) / (lengths + 1)
       return self.max_position * share.astype(jnp.float32)

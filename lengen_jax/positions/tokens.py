@@ -242,7 +242,13 @@ def check_one_layer(positions: Any) -> None:
 
 
 def position_array(positions: Any) -> Any:
-  """Returns positions as a jax array, 64 bits as 32; Distances unchanged."""
+  """Returns positions as a jax array in 32 bits.
+
+  Distances and PerHead are returned unchanged.
+
+  Raises:
+    errors.ConfigError: not an array of numbers, or a scheme or its spec.
+  """
   if isinstance(positions, kinds.Distances | kinds.PerHead):
     return positions
   if isinstance(positions, str | base.PositionScheme):

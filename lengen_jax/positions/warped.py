@@ -41,7 +41,11 @@ _NUMBER = r'(\d+\.?\d*|\.\d+)'
 
 
 def skew_function(name: str) -> Callable[[Array], jax.Array]:
-  """Returns a skew function by name: one of SKEWS, or `beta(a,b)`."""
+  """Returns a skew function by name: one of SKEWS, or `beta(a,b)`.
+
+  Raises:
+    errors.SpecError: the name is unknown, or a or b is not positive.
+  """
   if name in SKEWS:
     return SKEWS[name]
   numbers = re.fullmatch(rf'beta\({_NUMBER}, *{_NUMBER}\)', name)

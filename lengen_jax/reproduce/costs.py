@@ -75,7 +75,7 @@ def minutes(experiment: Experiment, scale: str) -> float:
 def remaining(
   all_parts: Sequence[parts.Part], request: parts.Request
 ) -> Iterator[str]:
-  """Yields the time that training takes, by timed steps, a line per part.
+  """Yields a line per part: the remaining training time, from timed steps.
 
   The first unfinished run of a part is timed. Parts without such runs have no
   line, nor have sweeps of generated tasks, which show their own time left.

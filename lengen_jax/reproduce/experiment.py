@@ -217,10 +217,10 @@ def parse_comparisons(
 def _first_model(
   operand: Operand, experiment_parts: Sequence[Any]
 ) -> tuple[str, str] | None:
-  """Returns (part, row) of the model from which an operand's was trained.
+  """Returns (part, row) of the model that an operand's training starts from.
 
-  It is the operand's own unless the model was finetuned. Returns None for a
-  constant.
+  A model trained from random parameters returns its own part and row. Returns
+  None for a constant.
   """
   if not isinstance(operand, tuple):
     return None

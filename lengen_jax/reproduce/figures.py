@@ -102,7 +102,7 @@ class Figure(parts.Part):
   Attributes:
     draw: writes pictures and CSV files into a folder and returns their paths.
       If `part` is set, the first argument is {row: run.Trained} of the first
-      seed. By default, there are none.
+      seed. By default it draws nothing.
     part: name of a previous `LengthCurves` whose `rows` are analysed; '' for a
       computed figure, which is the same at every scale and for every seed.
     measure: returns the numbers of a `run.Trained`, one per column; without

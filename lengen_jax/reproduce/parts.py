@@ -88,9 +88,9 @@ class Part:
     """Raises `errors.LengenError` if the part cannot run."""
 
   def first_model(self, row: str) -> tuple[str, str]:
-    """Returns (part, row) of the model from which that of a row is trained.
+    """Returns (part, row) of the model that the training of a row starts from.
 
-    It is the row's own if it starts from random parameters.
+    A model trained from random parameters returns its own part and row.
     """
     return self.name, row
 

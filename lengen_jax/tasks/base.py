@@ -280,14 +280,23 @@ class Task:
   def accuracy(
     self, predictions: Array, targets: Array, length: Length | None = None
   ) -> jax.Array:
-    """Returns the accuracy over all scored tokens, float32 scalar."""
+    """Returns the accuracy over all scored tokens, float32 scalar.
+
+    Predictions and targets are `[B, T_out]`; for `length` see `mask`.
+
+    Raises:
+      errors.LengthError: the length is invalid or does not fit the targets.
+    """
     mask = self.mask(targets, length)
     return jnp.sum(mask & (predictions == targets)) / jnp.sum(mask)
 
   def exact_match(
     self, predictions: Array, targets: Array, length: Length | None = None
   ) -> jax.Array:
-    """Returns whether all scored tokens of a row are correct, bool `[B]`."""
+    """Returns whether all scored tokens of a row are correct, bool `[B]`.
+
+    For arguments and errors see `accuracy`.
+    """
     mask = self.mask(targets, length)
     return jnp.all((predictions == targets) | ~mask, axis=1)
 

@@ -32,7 +32,7 @@ def compare(
 
   The workdir gets results.json, whose contents are returned, and a folder per
   trained run. All runs share `config`. Runs that differ only in `tested_as` are
-  trained once. While another process compares in the workdir, it waits.
+  trained once. If another process is comparing in the workdir, this call waits.
 
   Raises:
     errors.PreemptedError: stopped by SIGTERM, in training or in evaluation.

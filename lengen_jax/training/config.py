@@ -113,7 +113,7 @@ class TaskTrainConfig:
   Attributes:
     min_length, max_length: range of the lengths of training, both included.
     steps: number of training steps.
-    batch_size: rows per step of one run.
+    batch_size: rows per step of each model, for one learning rate and seed.
     buckets: number of widths that rows are padded to. Each is compiled once.
     log_every: steps per line of progress.
     checkpoint_every: steps between checkpoints.
@@ -138,7 +138,8 @@ class TaskEvalConfig:
   Attributes:
     lengths: nominal lengths, each once.
     examples: sequences per length.
-    batch_tokens: maximum tokens per batch of one run.
+    batch_tokens: maximum tokens per batch of each model, for one learning rate
+      and seed. A batch has at least one sequence.
     buckets: number of widths that rows are padded to. Each is compiled once.
     dropout: whether dropout is on, as in the code of Ruoss et al. (2023).
     score: one of SCORES, by which runs are ranked.

@@ -98,7 +98,14 @@ def create(
 def overlay(
   config: ml_collections.ConfigDict, size: str, *tables: Mapping[str, Any]
 ) -> None:
-  """Sets fields to the values of a size, or of 'paper'; later tables win."""
+  """Sets fields to the values of a size, or else of 'paper'.
+
+  Later tables override earlier ones. A list in a table has a value for each of
+  SIZES.
+
+  Raises:
+    errors.ConfigError: the size is unknown.
+  """
   if size not in SIZES:
     raise errors.ConfigError(errors.one_of('size', size, SIZES))
   for name in dict.fromkeys(('paper', size)):

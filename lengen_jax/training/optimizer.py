@@ -15,7 +15,7 @@ def create(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
   """Returns the optimizer for a training of `steps` steps.
 
   Raises:
-    errors.ConfigError: the warm-up is as long as the training.
+    errors.ConfigError: the warm-up is not shorter than the training.
   """
   rate, decay = schedule(config, steps), config.weight_decay
   update = optax.adam(rate, config.b1, config.b2)
@@ -32,7 +32,13 @@ def create(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-  """Returns the learning rate by step: linear warm-up, then the schedule."""
+  """Returns the learning rate by step: linear warm-up, then the schedule.
+
+  Without steps the rate is constant.
+
+  Raises:
+    errors.ConfigError: the warm-up is not shorter than the training.
+  """
   peak, warmup = config.learning_rate, config.warmup_steps
   if not steps:
     return optax.constant_schedule(peak)

@@ -112,7 +112,7 @@ def positions(config: ml_collections.ConfigDict) -> str:
 
 
 def name(run: Run) -> str:
-  """Returns the name of a run: its encoding, then the parts without default."""
+  """Returns the name of a run: its encoding, then parts other than defaults."""
   rest = [run.positions] if run.positions != 'standard' else []
   rest += [run.attention_scale] if run.attention_scale != 'none' else []
   text = ' | '.join([run.encoding, *rest])

@@ -180,8 +180,8 @@ class Layout:
     count = data * fixed
     if count > len(devices) or (count < len(devices) and not alone):
       raise errors.ConfigError(
-        f'{sizes} makes {count} devices; there are {len(devices)}, so '
-        'change one of these'
+        f'{sizes} requires {count} devices; there are {len(devices)}. '
+        'Change one of these'
       )
     if batch_size % (data * sizes.fsdp):
       raise errors.ConfigError(

@@ -44,7 +44,7 @@ def sweep(
   The workdir gets a folder per run with one file per learning rate and seed,
   and results.json, which is rewritten whenever a run is finished. Finished
   points are not repeated; unfinished ones resume from their last checkpoint.
-  While another process sweeps in the workdir, it waits.
+  If another process is sweeping in the workdir, this call waits for its end.
 
   Returns the contents of results.json. For `config` see configs/chomsky.py.
 

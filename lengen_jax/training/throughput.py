@@ -75,10 +75,11 @@ def model_flops(
 def utilization(
   flops: float, seconds: float, devices: Sequence[jax.Device]
 ) -> float | None:
-  """Returns FLOPs as a fraction of what devices can do in a time.
+  """Returns the ratio of achieved to peak FLOPs per second of devices.
 
   With `model_flops` this is the model FLOP utilization, MFU. The peak is that
-  of bfloat16, for any dtype of the model; None if it is unknown, as for CPUs.
+  of bfloat16, for any dtype of the model. Returns None if the peak of a device
+  is unknown, as for CPUs.
   """
   peaks = [_peak(device) for device in devices]
   if None in peaks:

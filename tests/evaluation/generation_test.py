@@ -179,6 +179,7 @@ def test_the_router_stays_float32():
   )
   found = weights.place(params, config, layout(1).whole)['layer_0']
   assert found['mlp']['router']['kernel'].dtype == jnp.float32
+  assert found['mlp']['up_kernel'].dtype == jnp.bfloat16
   assert found['attention']['query']['kernel'].dtype == jnp.bfloat16
 
 

@@ -186,7 +186,7 @@ def test_a_rule_for_an_axis_the_mesh_lacks_is_none():
   [
     (dict(data=2), 3, r'data.batch_size=3 .* 2 parts .* mesh.data=2'),
     (dict(fsdp=2), 5, r'data.batch_size=5 .* mesh.fsdp=2'),
-    (dict(data=4), 4, r'mesh.data=4.* makes 4 devices; there are 2'),
+    (dict(data=4), 4, r'mesh.data=4.* requires 4 devices; there are 2'),
     (dict(tensor=3), 4, r'mesh.tensor=3.*, 3, does not divide the 2 devices'),
   ],
 )

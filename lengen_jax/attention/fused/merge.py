@@ -31,7 +31,7 @@ def with_sinks(plan: Plan, part: Part, sink_logits_H: Array | None) -> Part:
 
 
 def finite(lse: Array) -> Array:
-  """Returns log-sum-exps for the backward pass, 0 without a key."""
+  """Returns log-sum-exps, with 0 for queries that see no key."""
   return jnp.where(lse > NOTHING, lse, 0.0)
 
 

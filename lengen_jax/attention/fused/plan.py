@@ -37,7 +37,7 @@ class Plan:
   # Whether keys after the query have their own weight between anchors; see
   # `BiasFn.row_weights`.
   two_sided: bool
-  shared_positions: bool  # Whether they are equal in all rows.
+  shared_positions: bool  # Whether positions are equal in all rows.
   interpret: bool  # Whether kernels are interpreted, without the chip.
 
   @property
@@ -102,7 +102,8 @@ class Table(struct.PyTreeNode):
   # [1 or B, 1, n], interpolation weights of the queries of the range, see
   # `bias_forms.interpolation_weights`; None without anchors.
   weights: Any = None
-  # Tiles of one block of queries with all keys, [N, 1 or B, H, b, b].
+  # Tiles of one block of queries with the N blocks of keys of a chunk,
+  # [N, 1 or B, H, b, b].
   dense: Any = None
   # Positions of keys per head, value and error, float32 [B, H, 1, K]: the bias
   # of a key is linear in them.
@@ -144,7 +145,7 @@ class Inputs(struct.PyTreeNode):
   def with_gradients(
     self, plan: Plan, y_BxnxHD: Array, lse: Array, dy_BxnxHD: Array
   ) -> 'Inputs':
-    """Returns the arrays for the backward pass, but `weights_vary`."""
+    """Returns the arrays for the backward pass, except `weights_vary`."""
     delta = plan.delta(y_BxnxHD, dy_BxnxHD)
     return self.replace(dy=dy_BxnxHD, lse=lse, delta=delta)
 

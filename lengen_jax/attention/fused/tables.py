@@ -113,7 +113,7 @@ def _keys(plan: Plan, bias: encodings.BiasFn, call: AttentionCall) -> Table:
   batch, heads = call.q.shape[0], plan.heads_of(call.q)
 
   def of_blocks(x: Array, step: int) -> Array:
-    """Returns every nth position, `[B, H, 1, N]`, of whole blocks."""
+    """Returns every `step`-th position of whole blocks, `[B, H, 1, N]`."""
     x = call_lib.pad(x, plan.block)[:, ::step]
     x = jnp.broadcast_to(x, (batch, *x.shape[1:]))
     return jnp.swapaxes(x, 1, 2)[:, :, None]

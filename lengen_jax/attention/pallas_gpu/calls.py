@@ -144,7 +144,10 @@ def _distance_gradients(plan: Plan, inputs: Inputs) -> Array:
 
 
 def along_diagonals(tiles: Array) -> Array:
-  """Returns sums over r - c = 1 - n, ..., n - 1, `[..., 2 n - 1]`."""
+  """Returns the sum of each diagonal, `[..., n, n] -> [..., 2 n - 1]`.
+
+  Diagonals are those of row - column = 1 - n, ..., n - 1.
+  """
   *lead, n, _ = tiles.shape
   # Read in rows of one less, row r is moved by r.
   skewed = jnp.pad(tiles[..., ::-1], [(0, 0)] * (len(lead) + 1) + [(0, n)])
@@ -153,7 +156,11 @@ def along_diagonals(tiles: Array) -> Array:
 
 
 def by_distance(diagonals: Array) -> Array:
-  """Returns `[..., (U - 1) n + 1]` for `[..., U, 2 n - 1]` of tiles n apart."""
+  """Adds diagonal sums of tiles, `[..., U, 2 n - 1] -> [..., (U - 1) n + 1]`.
+
+  Consecutive tiles are n distances apart. Each has 2 n - 1 distances, so
+  neighbours have n - 1 distances in common, whose sums are added.
+  """
   *lead, _, count = diagonals.shape
   n, nothing = (count + 1) // 2, [(0, 0)] * len(lead)
   low, high = diagonals[..., 1:, : n - 1], diagonals[..., :-1, n - 1 :]

@@ -15,7 +15,10 @@ def head_width(num_heads: int, head_dim: int) -> int:
 
 
 def key_copies(num_heads: int, key_heads: int, width: int) -> int:
-  """Returns copies of a key head: heads of a group share one."""
+  """Returns the number of copies of a key head: always 1 on a GPU.
+
+  Query heads of a group read the same key head.
+  """
   del num_heads, key_heads, width
   return 1
 

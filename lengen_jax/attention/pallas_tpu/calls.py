@@ -90,7 +90,8 @@ def key_gradients(
 ) -> tuple[Array, Array, Array | None]:
   """Returns gradients of the keys and values that the range reads.
 
-  The third result is that of a bias per key, float32 `[B, H, 1, K]`.
+  The third result is the gradient of a bias per key, float32 `[B, H, 1, K]`, if
+  the form of the bias is 'keys', else None.
   """
   k = inputs.k
   grid = _Grid(plans.with_rows(plan, plans.KEYS, k.shape[0]), inputs, False)
@@ -240,7 +241,7 @@ class _Grid:
     return scratch
 
   def queries(self, first: int) -> pl.BlockSpec:
-    """Returns the blocks of queries, the first of which is given."""
+    """Returns the blocks of queries, from the block of index `first` on."""
     return self._spec(self.summed, lambda h, b, i, j: (b, first + i, h))
 
   def keys(self) -> pl.BlockSpec:

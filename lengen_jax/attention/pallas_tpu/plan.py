@@ -24,7 +24,7 @@ class Plan(plans.Plan):
 
   @property
   def lanes(self) -> int:
-    """W."""
+    """Width of the heads of a program, W: at least the lanes of a register."""
     return max(LANES, self.head_dim)
 
   @property

@@ -92,7 +92,7 @@ class Program:
 
   @property
   def first_q(self) -> Array:
-    """Index of the first query among the keys."""
+    """Index among the keys of the first query of this program's block."""
     return (self.plan.first + self.i) * self.plan.block + self.offset[0]
 
   def each_row(self, of_row: Callable[[Array], None]) -> None:

@@ -20,7 +20,8 @@ class Vocabulary(abc.ABC):
 
   Attributes:
     name: the vocabulary in a config, 'bytes' or a path.
-    fingerprint: hash that determines the token ids of any text.
+    fingerprint: string that differs between vocabularies that may give a text
+      different token ids.
     size: number of token ids.
     start: id before the first token of a document.
     end: id after the last token of a document.

@@ -40,7 +40,7 @@ def check_ids(
 
 
 def check_task(benchmark: str, task: str, tasks: Iterable[str]) -> None:
-  """Raises unless `task` is one of the `tasks` of a benchmark."""
+  """Raises MetricError unless `task` is one of a benchmark's `tasks`."""
   if task not in tasks:
     raise errors.MetricError(errors.one_of(f'{benchmark} task', task, tasks))
 
@@ -48,7 +48,7 @@ def check_task(benchmark: str, task: str, tasks: Iterable[str]) -> None:
 def check_texts(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> None:
-  """Raises unless each prediction is a string and has a list of strings."""
+  """Raises MetricError unless predictions are strings with lists of strings."""
   check_rows(predictions=predictions, references=references)
   for index, (prediction, texts) in enumerate(
     zip(predictions, references, strict=True)

@@ -4,6 +4,9 @@
 Results on WikiText (Merity et al., 2016, https://arxiv.org/abs/1609.07843) are
 perplexities per word, and those on enwik8 bits per byte, often called bits per
 character.
+
+Functions raise `errors.MetricError` if a count is not positive and finite or
+`nats` is negative.
 """
 
 import math

@@ -46,7 +46,10 @@ def normalize(text: str) -> str:
 def exact_match(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float:
-  """Returns the share of predictions that equal a normalized reference."""
+  """Returns the share of predictions that equal a reference, percent.
+
+  Predictions and references are compared after `normalize`.
+  """
 
   def equal(prediction: str, reference: str) -> bool:
     return normalize(prediction) == normalize(reference)
@@ -57,7 +60,7 @@ def exact_match(
 def f1(
   predictions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> float:
-  """Returns mean F1 of the words that predictions and references share.
+  """Returns the mean F1 of the words of predictions and references, percent.
 
   Words are counted as often as they occur. Without a common word the F1 is 0,
   also where both texts are empty.

@@ -38,7 +38,9 @@ def f1(predictions: ArrayLike, targets: ArrayLike) -> float:
   """
   predictions, targets = _classes(predictions, targets)
   if not np.isin(targets, (0, 1)).all():
-    raise errors.MetricError('F1 requires targets of 0 and 1')
+    raise errors.MetricError(
+      f'F1 requires targets of 0 and 1, got {np.unique(targets)[:5].tolist()}'
+    )
   hits = np.sum((predictions == 1) & (targets == 1))
   wrong = np.sum(predictions != targets)
   return 100 * float(2 * hits / (2 * hits + wrong)) if hits else 0.0
@@ -54,7 +56,10 @@ def macro_f1(
   predictions, targets = _classes(predictions, targets)
   classes = np.arange(num_classes)
   if not np.isin(targets, classes).all():
-    raise errors.MetricError(f'targets are outside of 0..{num_classes - 1}')
+    raise errors.MetricError(
+      f'targets are outside of 0..{num_classes - 1}: they are '
+      f'{np.unique(targets)[:5].tolist()}'
+    )
   predicted = predictions[:, None] == classes
   wanted = targets[:, None] == classes
   hits = np.sum(predicted & wanted, axis=0)

@@ -102,8 +102,8 @@ def read(folder: str | os.PathLike[str]) -> 'ConfigJson':
   """Reads the config.json in a folder.
 
   Raises:
-    errors.CheckpointError: the file is missing or broken, or a field has
-      another type.
+    errors.CheckpointError: the file is missing or is not valid JSON, or the
+      type of a field is wrong.
   """
   path = pathlib.Path(folder).expanduser() / _FILE
   try:

@@ -102,7 +102,7 @@ def _config_json(
 
 
 def families_of(like: ConfigJson | None) -> list[Family]:
-  """Returns the family that represents a checkpoint, or nothing.
+  """Returns a list of the family that represents a checkpoint, or [].
 
   A tokenizer may be that of a model that no family represents.
   """

@@ -335,5 +335,9 @@ def model_fields(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def trained_length(folder: str | os.PathLike[str]) -> int:
-  """Returns max_position_embeddings, the maximum length in tokens."""
+  """Returns max_position_embeddings, the maximum length in tokens.
+
+  Raises:
+    errors.CheckpointError: config.json is missing or invalid.
+  """
   return config_json.read(folder)['max_position_embeddings']

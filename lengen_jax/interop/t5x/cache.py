@@ -47,7 +47,12 @@ class Cache:
     return jnp.arange(self.length)[None, None, None]
 
   def check_step(self, inputs_BxQxE: Array, bias: Array | None) -> None:
-    """Raises unless Q is 1 and `bias`, if given, covers all pairs of slots."""
+    """Checks the arguments of a step of decoding.
+
+    Raises:
+      errors.ConfigError: Q is not 1, or `bias` does not cover all pairs of
+        slots.
+    """
     rows = self.key.value.shape[0]
     if inputs_BxQxE.shape[:2] != (rows, 1):
       raise errors.ConfigError(
@@ -97,6 +102,10 @@ class Cache:
       mask: `[B, 1 or H, L, L]`; required if `lengths_B` is None.
       lengths_B: number of tokens per row; None for the number of keys visible
         to the first query.
+
+    Raises:
+      errors.ConfigError: rows are shorter or longer than the cache, `lengths_B`
+        has another shape, or both `mask` and `lengths_B` are None.
     """
     rows = self.key.value.shape[0]
     if key_BxLxHxD.shape[:2] != (rows, self.length):

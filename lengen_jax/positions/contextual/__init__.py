@@ -23,7 +23,12 @@ _KIND = 'contextual position scheme'
 
 
 def register(name: str, scheme: type[Contextual]) -> None:
-  """Registers a Contextual class under `name` for use in specs."""
+  """Registers a Contextual class under `name` for use in specs.
+
+  Raises:
+    errors.SpecError: not such a class, or the name is taken or not an
+      identifier.
+  """
   specs.register(_KIND, CONTEXTUAL, name, scheme, Contextual)
 
 

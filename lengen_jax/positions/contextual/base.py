@@ -70,6 +70,9 @@ class Contextual(nn.Module):
 
     `before`, `[B, 1, H]`, is the position of the token before x while decoding,
     0 at the start of a sequence.
+
+    Raises:
+      errors.ConfigError: x does not have the shape `[B, L, width]`.
     """
     if x.ndim != 3 or x.shape[2] != self.width:
       raise errors.ConfigError(

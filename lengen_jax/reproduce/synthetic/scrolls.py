@@ -2,8 +2,8 @@
 
 Small models read bytes and train for a few hundred batches, so there are two
 ways to an answer. The theme of a document, a place or a manner, answers most
-questions and occurs in most sentences. One sentence answers every question
-correctly.
+questions and occurs in most sentences. For each question, one sentence of the
+document states the correct answer.
 """
 
 from collections.abc import Callable, Sequence

@@ -19,8 +19,8 @@ class Addition(expression.Expression):
       symbols of 102 ordered ones, from a random one on, the same in all
       numbers. They repeat in longer numbers.
     operands: number of operands.
-    pad_operands: whether padded operands are as long as the answer. None: with
-      more than two operands, with index hints, or with a scratchpad.
+    pad_operands: whether padded operands are as long as the answer. None is
+      True with more than two operands, index hints or a scratchpad, else False.
     scratchpad: whether the answer has the sums of the first 0, 1, 2, ...
       operands, as in `53+48=0>53>101`.
   """
