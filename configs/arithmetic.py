@@ -109,5 +109,4 @@ def get_config(arg=''):
     abacus = papers.zhou_runs(config.train.max_length)['abacus']
     config.sweep.runs += f'; {abacus}'
   config.model.encoding = papers.zhou_runs(config.train.max_length)['fire']
-  config.paper = ()
   return config

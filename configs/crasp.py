@@ -60,5 +60,4 @@ def get_config(arg=''):
   positions = f'(max_position={longest})'
   config.model.encoding = f'learned{positions}'
   config.sweep.runs = f'learned{positions} | random_padding{positions}; nope'
-  config.paper = ()
   return config

@@ -34,14 +34,9 @@ from lengen_jax.training import defaults
 
 _MODELS = ('base', 'large')
 # Columns of FIRE_TABLE_13.
-_RUNS = (
-  'nope',
-  'rope',
-  'rope(scale=4.)',
-  'alibi',
-  'kerple_log',
-  't5(num_buckets=64)',
-  'fire',
+_RUNS = tuple(
+  papers.FIRE_RUNS[name]
+  for name in ('nope', 'rope', 'rope-pi', 'alibi', 'kerple', 't5', 'fire')
 )
 _FIELDS = defaults.FINETUNING | {
   'data.task': 'glue_superglue',

@@ -131,5 +131,4 @@ def get_config(arg=''):
   config.train.min_length, config.train.max_length = lengths
   config.eval.lengths = tuple(n * lengths[1] for n in _TESTED)
   config.eval.score = 'exact' if is_ruler else 'accuracy'
-  config.paper = ()
   return config

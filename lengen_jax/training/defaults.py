@@ -63,7 +63,9 @@ def get_task(
 
   The vocabulary follows from the task. See `create` for `fields`.
   """
-  config = ml_collections.ConfigDict({'task': task, 'positions': 'standard'})
+  config = ml_collections.ConfigDict(
+    {'task': task, 'positions': 'standard', 'paper': ()}
+  )
   for section in dataclasses.fields(training_config.TaskConfig):
     if section.name != 'model':
       config[section.name] = _fields(section.type)
