@@ -4,6 +4,7 @@ Run by `make test-aot`; the whole matrix of figures is `make compile-matrix`.
 """
 
 import json
+import pathlib
 import re
 
 import jax
@@ -19,7 +20,7 @@ from lengen_jax.training import config as training_config
 from lengen_jax.training import run as run_lib
 
 pytestmark = pytest.mark.aot
-CONFIG = f'--config={compile_matrix.ROOT}/configs/fire_c4.py'
+CONFIG = f'--config={pathlib.Path(__file__).parents[2]}/configs/fire_c4.py'
 
 
 def lengen_compile(capfd, *arguments):
