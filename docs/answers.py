@@ -29,7 +29,7 @@ ADVICE = (
     'or ALiBi (`alibi`), which are better at 16 times the training length '
     'than at the training length, by {} and {}, and there better than FIRE by '
     '{} and {}; on English, ALiBi is worse than KERPLE at both lengths '
-    '(`study/text`).',
+    '(`study/text`). Power KERPLE and Sandwich lose nothing either (L34).',
     'study/biases',
     ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log|alibi < fire @ 16'),
   ),
@@ -211,19 +211,23 @@ ANSWERS = {
   'them?': (
     Advice(
       'The logit scale log n depends on the encoding. At 16 times the length, '
-      'it raises the loss with biases and without an encoding, by {}, {}, {}, '
-      '{}, {} and {} with T5, FIRE, ALiBi, KERPLE, the MLP on the raw distance '
-      'and NoPE (L26, L31). It lowers the loss of PoPE, by {}; with RoPE, '
-      'sinusoidal and learned vectors, its effect is undecided. With models '
-      'that are trained with random positions, it lowers the loss of PoPE, '
-      'sinusoidal and learned vectors by {}, {} and {}, and is undecided with '
-      'T5, ALiBi and KERPLE.',
+      'it raises the loss with biases that are added to the logits and without '
+      'an encoding, by {}, {}, {}, {}, {} and {} with T5, FIRE, ALiBi, KERPLE, '
+      'the MLP on the raw distance and NoPE (L26, L31), and by {}, {} and {} '
+      'with power KERPLE, Sandwich and FIRE with one hidden layer (L35). It '
+      "lowers the loss of PoPE and of Shaw's encoding, by {} and {}; with "
+      'RoPE, half RoPE, sinusoidal and learned vectors, its effect is '
+      'undecided. With models that are trained with random positions, it lowers '
+      'the loss of PoPE, sinusoidal and learned vectors by {}, {} and {}, and '
+      'is undecided with T5, ALiBi and KERPLE.',
       'study/grid',
       (
         'code: [t5|fire|alibi|kerple_log] < [], log n @ 16',
         'code: raw distance < raw distance, log n @ 16',
         'code: nope < nope, log n @ 16',
-        'code: pope, log n < pope @ 16',
+        'code: [kerple_power|sandwich] < [], log n @ 16',
+        'code: fire, one hidden layer < fire, one hidden layer, log n @ 16',
+        'code: [pope|shaw], log n < [] @ 16',
         'code: pope, randomized, log n < pope, randomized @ 16',
         'code: sinusoidal, randomized, log n < sinusoidal, randomized @ 16',
         'code: learned, randomized, log n < learned, randomized @ 16',
@@ -232,13 +236,16 @@ ANSWERS = {
     Advice(
       'Interpolated positions do not help. They raise the loss at twice the '
       'length by {}, {}, {}, {}, {}, {} and {} with RoPE, PoPE, T5, FIRE, '
-      'ALiBi, KERPLE and the MLP on the raw distance; with sinusoidal vectors, '
-      'their effect is undecided (L28, L33).',
+      'ALiBi, KERPLE and the MLP on the raw distance, and by {}, {}, {} and {} '
+      'with power KERPLE, Sandwich, half RoPE and FIRE with one hidden layer; '
+      'with sinusoidal vectors, their effect is undecided (L28, L33, L36).',
       'study/grid',
       (
         'code: [rope|pope|t5|fire] < [], interpolated @ 2',
         'code: [alibi|kerple_log] < [], interpolated @ 2',
         'code: raw distance < raw distance, interpolated @ 2',
+        'code: [kerple_power|sandwich|rope, half] < [], interpolated @ 2',
+        'code: [fire, one hidden layer] < [], interpolated @ 2',
       ),
     ),
   ),

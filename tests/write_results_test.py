@@ -110,7 +110,7 @@ def test_statements_without_an_effect():
   line = 'dropout: rope @ 16 < code: rope @ 16'
   assert outcomes('study/regularization', line) == {'unclear'}
   for line in (
-    'code: [rope|sinusoidal|learned], log n < [] @ 16',
+    'code: [rope|rope, half|sinusoidal|learned], log n < [] @ 16',
     'code: t5, randomized, log n < t5, randomized @ 16',
     'code: alibi, randomized, log n < alibi, randomized @ 16',
     'code: kerple_log, randomized, log n < kerple_log, randomized @ 16',
