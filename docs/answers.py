@@ -217,9 +217,9 @@ ANSWERS = {
       'with power KERPLE, Sandwich and FIRE with one hidden layer (L35). It '
       "lowers the loss of PoPE and of Shaw's encoding, by {} and {}; with "
       'RoPE, half RoPE, sinusoidal and learned vectors, its effect is '
-      'undecided. With models that are trained with random positions, it lowers '
-      'the loss of PoPE, sinusoidal and learned vectors by {}, {} and {}, and '
-      'is undecided with T5, ALiBi and KERPLE.',
+      'undecided. With models that are trained with random positions, it '
+      'lowers the loss of PoPE, sinusoidal and learned vectors by {}, {} and '
+      '{}, and is undecided with T5, ALiBi and KERPLE.',
       'study/grid',
       (
         'code: [t5|fire|alibi|kerple_log] < [], log n @ 16',
