@@ -18,8 +18,8 @@ same model without a bias, and with blockwise attention, which XLA compiles.
 
 All functions of a setting take turns in one process; ratios are of times within
 a round. If a function fails, its error is recorded, the others are measured,
-and the program ends with an error. Results are written after each setting, to
-the folder OUT if this variable is set.
+and the program ends with an error unless the function is cuDNN's. Results are
+written after each setting, to the folder OUT if this variable is set.
 """
 
 import functools

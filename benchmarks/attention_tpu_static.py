@@ -26,11 +26,8 @@ count excludes the first tile of a block of queries, which computes both halves.
 
 import argparse
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 
 import jax
@@ -126,15 +123,9 @@ def schedules(*arguments):
   """Compiles in a new process; returns {kernel: lines of its schedule}."""
   with tempfile.TemporaryDirectory() as folder:
     flags = f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
-    command = [sys.executable, '-m', 'benchmarks.attention_tpu_static', '--one']
-    done = subprocess.run(
-      [*command, *map(str, arguments)],
-      env=os.environ | {'LIBTPU_INIT_ARGS': flags, 'JAX_PLATFORMS': 'cpu'},
-      capture_output=True,
-      text=True,
+    alternate.in_process(
+      'attention_tpu_static', '--one', *arguments, LIBTPU_INIT_ARGS=flags
     )
-    if done.returncode:
-      raise SystemExit(f'{arguments}: {done.stderr[-2000:]}')
     found = {}
     for path in pathlib.Path(folder).glob('*-final_bundles.txt'):
       named = re.search(

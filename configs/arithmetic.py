@@ -19,13 +19,14 @@ Unlike in the paper, all rows of a batch have the same length, drawn for each
 step. With `hints`, a batch has as many tokens on average as the paper's packed
 rows of 2048, and half as many in the other formats. The paper does not give the
 range of randomized positions; ours is the length of a row with three times the
-digits of training and index hints, longer than any row tested. Nor does it give
-betas and clipping of gradients; ours are 0.9, 0.999 and 1.
+digits of training and index hints, at least that of any row tested. Nor does it
+give betas and clipping of gradients; ours are 0.9, 0.999 and 1.
 
-Beside FIRE, with and without randomized positions, the runs are coupled
-positions (arXiv:2405.20671) for a learned encoding and, for reversed numbers,
-Abacus positions (arXiv:2405.17399) for a learned encoding at the input, with
-FIRE in attention, and RoPE, KERPLE and no encoding.
+Beside FIRE, with and without randomized positions, the runs are RoPE, KERPLE
+and no encoding (except at `cpu` and `tiny`), coupled positions
+(arXiv:2405.20671) for a learned encoding and, for reversed numbers, Abacus
+positions (arXiv:2405.17399) for a learned encoding at the input, with FIRE in
+attention.
 
 `:FORMAT,2M`, `5M` and `268M` are the paper's other models. `:FORMAT,small`
 trains the same model for fewer steps. `:FORMAT,cpu` trains a small model on

@@ -214,9 +214,9 @@ ANSWERS = {
       'it raises the loss with biases that are added to the logits and without '
       'an encoding, by {}, {}, {}, {}, {} and {} with T5, FIRE, ALiBi, KERPLE, '
       'the MLP on the raw distance and NoPE (L26, L31), and by {}, {} and {} '
-      'with power KERPLE, Sandwich and FIRE with one hidden layer (L35). It '
-      "lowers the loss of PoPE and of Shaw's encoding, by {} and {}; with "
-      'RoPE, half RoPE, sinusoidal and learned vectors, its effect is '
+      'with power KERPLE, Sandwich and FIRE with one hidden layer. It lowers '
+      "the loss of PoPE and, against L35, of Shaw's encoding, by {} and {}; "
+      'with RoPE, half RoPE, sinusoidal and learned vectors, its effect is '
       'undecided. With models that are trained with random positions, it '
       'lowers the loss of PoPE, sinusoidal and learned vectors by {}, {} and '
       '{}, and is undecided with T5, ALiBi and KERPLE.',
@@ -234,11 +234,13 @@ ANSWERS = {
       ),
     ),
     Advice(
-      'Interpolated positions do not help. They raise the loss at twice the '
-      'length by {}, {}, {}, {}, {}, {} and {} with RoPE, PoPE, T5, FIRE, '
-      'ALiBi, KERPLE and the MLP on the raw distance, and by {}, {}, {} and {} '
-      'with power KERPLE, Sandwich, half RoPE and FIRE with one hidden layer; '
-      'with sinusoidal vectors, their effect is undecided (L28, L33, L36).',
+      'Interpolated positions do not help at twice the length. There they '
+      'raise the loss by {}, {}, {}, {}, {}, {} and {} with RoPE, PoPE, T5, '
+      'FIRE, ALiBi, KERPLE and the MLP on the raw distance (L28, L33), and by '
+      '{}, {}, {} and {} with power KERPLE, Sandwich, half RoPE and FIRE with '
+      'one hidden layer. At 16 times, their effect with RoPE and half RoPE is '
+      'undecided, as it is with sinusoidal vectors at both lengths, and they '
+      'raise the loss with the others.',
       'study/grid',
       (
         'code: [rope|pope|t5|fire] < [], interpolated @ 2',

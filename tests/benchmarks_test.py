@@ -69,5 +69,5 @@ def test_names_are_chosen_or_refused():
 
 
 def test_the_error_of_a_process_is_shown():
-  with pytest.raises(SystemExit, match=r'attention_gup.*No module named'):
+  with pytest.raises(SystemExit, match=r'(?s)attention_gup.*No module named'):
     alternate.in_process('attention_gup', '--small')

@@ -144,7 +144,7 @@ def dot_product_attention(
     logit_cap: bounds the scaled logits, before bias and mask.
     contiguous: True promises that within a segment differences of positions
       equal differences of indices; None is True where positions are None. The
-      promise is not checked: if it is broken, the bias is wrong.
+      promise is not checked: if it is broken, the bias may be wrong.
     bias_form: 'exact'; 'anchored', which computes FIRE's bias and its gradients
       at some queries and interpolates between them, for contiguous positions
       and not in the reference; or 'auto', which is 'anchored' where available.
@@ -158,8 +158,8 @@ def dot_product_attention(
       pairs where available. 'pallas' requires q, k and v all in bfloat16 or all
       in float32, and values of the size of keys. It does not support content
       terms, bands, sinks, `logit_cap`, a `q_offset` per row, or
-      bias_form='anchored' in packed rows. Positions per head require a TPU, a
-      bias linear in them, and no `sink_logits`.
+      bias_form='anchored' in packed rows. With a bias, positions per head
+      require a TPU, a bias linear in them, and no `sink_logits`.
 
   Returns:
     `[B, Q, H, D]` in the dtype of q.

@@ -399,7 +399,7 @@ def test_gradients(assert_close):
       y = loop(q, k, v, bias=distance_bias(moved, i, j), **options)
       ends.append(np.sum(y * cotangent))
     want.append((ends[0] - ends[1]) / 2e-5)
-  assert_close(got, [np.array(want)], 1e-4)
+  assert_close(got, np.array(want), 1e-4)
 
 
 def test_positions_have_no_gradient():

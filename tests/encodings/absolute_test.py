@@ -30,7 +30,7 @@ def test_golden_sinusoidal(key, assert_close):
   n, d = want.shape
   x = jnp.zeros((2, n, d))
   got = embed(create('sinusoidal', d), x, jnp.arange(n))
-  assert_close(got, [np.stack([want, want])], 1e-6)
+  assert_close(got, np.stack([want, want]), 1e-6)
 
 
 def test_sinusoidal_formula(assert_close):

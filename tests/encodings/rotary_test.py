@@ -187,7 +187,7 @@ def test_positions_per_head(keys, assert_close):
     want = rotate(
       encoding, q[:, :, one], k[:, :, one], i[..., head], j[..., head]
     )
-    assert_close([x[:, :, one] for x in got], want, 1e-6)
+    assert_close(tuple(x[:, :, one] for x in got), want, 1e-6)
   whole = np.broadcast_to(i[..., :1], i.shape)
   again, _ = rotate(encoding, q, k, whole, j)
   assert_close(again, rotate(encoding, q, k, i[..., 0], j[..., 0])[0], 1e-6)

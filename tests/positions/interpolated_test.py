@@ -36,7 +36,7 @@ def test_train_length_goes_by_each_segment(assert_close):
   index = jnp.array([[0, 1, 2, 3, 0, 1]])
   lengths = jnp.array([[4, 4, 4, 4, 2, 2]])
   got = scheme(index, lengths=lengths)
-  assert_close(got, [np.array([[0, 0.5, 1, 1.5, 0, 1]])], 1e-6)
+  assert_close(got, np.array([[0, 0.5, 1, 1.5, 0, 1]]), 1e-6)
 
 
 def test_padding_changes_nothing(assert_close):

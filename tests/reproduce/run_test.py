@@ -752,6 +752,7 @@ def test_models_that_diverged_confirm_nothing(missing):
   assert claims.judge(claim, found)['verdict'] == 'refuted'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('seeds', 'comparisons', 'dominant', 'bound'),
   [

@@ -5,8 +5,8 @@ Results on WikiText (Merity et al., 2016, https://arxiv.org/abs/1609.07843) are
 perplexities per word, and those on enwik8 bits per byte, often called bits per
 character.
 
-Functions raise `errors.MetricError` if a count is not positive and finite or
-`nats` is negative.
+Functions raise `errors.MetricError` if a count is not positive and finite, or
+`nats` per unit is below -0.001, more than rounding explains.
 """
 
 import math
