@@ -7,8 +7,8 @@ Both train the demo's model without positions: 3 pre-norm blocks, 4 heads, width
 128, a tied embedding of bytes; 16 sequences of 128 tokens; AdamW with gradients
 clipped at norm 1. PyTorch runs eagerly and with torch.compile. All train on the
 same batches; a round is ten steps of each. The limit is the time of the matrix
-products alone, for visible pairs only (`throughput.model_flops`), at the largest
-rate measured for a product on this machine.
+products alone, for visible pairs only (`throughput.model_flops`), at the
+largest rate measured for a product on this machine.
 """
 
 import jax
