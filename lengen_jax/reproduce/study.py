@@ -375,6 +375,12 @@ L36: with power KERPLE, Sandwich, Transformer-XL's encoding and half RoPE,
     @ 2|16
 L37: half RoPE is better than RoPE at 16 times the length
   code: rope, half < rope @ 16
+L38: random positions make models with an MLP on the raw distance, power KERPLE
+    and Sandwich worse at the training length and at 16 times it
+  code: [raw distance|kerple_power|sandwich] < [], randomized @ 1|16
+L39: the logit scale log n improves RoPE that is trained with random positions,
+    at 16 times the length
+  code: rope, randomized, log n < rope, randomized @ 16
 """
 
 EXPERIMENTS = experiment.read('study', _TEXT, _PARTS, {})
