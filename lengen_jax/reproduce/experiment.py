@@ -271,6 +271,21 @@ def at_steps(trajectory: Results) -> list[Results]:
   ]
 
 
+def trajectory(
+  steps: Sequence[int], values: Any, more: Iterable[Results]
+) -> Results:
+  """Returns the trajectory of a row, given further fields at each step.
+
+  Args:
+    steps: the tested steps.
+    values: scores `[seed][step][column]`.
+    more: the further fields, a mapping for each step.
+  """
+  more = list(more)
+  fields = {name: [one[name] for one in more] for name in more[0]}
+  return {'trajectory': {'steps': steps, 'values': values, **fields}}
+
+
 def read(
   paper: str,
   text: str,

@@ -6,7 +6,12 @@ import pathlib
 from typing import Any, ClassVar
 
 from lengen_jax.reproduce import curves, parts
-from lengen_jax.reproduce.experiment import at_steps, common_steps, Results
+from lengen_jax.reproduce.experiment import (
+  at_steps,
+  common_steps,
+  Results,
+  trajectory,
+)
 from lengen_jax.training import files
 
 
@@ -60,12 +65,14 @@ def _mean_trajectory(rows: Sequence[Results]) -> Results:
     [parts.reduce_columns(each) for each in zip(*seed, strict=True)]
     for seed in by_seed
   ]
-  found: Results = {'steps': steps, 'values': values}
-  tested = [at_steps(row['trajectory']) for row in rows]
-  by_step = [_mean_examples(each) for each in zip(*tested, strict=True)]
-  for key in by_step[0]:
-    found[key] = [one[key] for one in by_step]
-  return {'trajectory': found}
+  # Fields other than `values` have an entry per step.
+  tested = [
+    at_steps({k: v for k, v in row['trajectory'].items() if k != 'values'})
+    for row in rows
+  ]
+  return trajectory(
+    steps, values, map(_mean_examples, zip(*tested, strict=True))
+  )
 
 
 def _mean_examples(rows: Sequence[Results]) -> Results:

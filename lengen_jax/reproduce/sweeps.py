@@ -9,7 +9,12 @@ import numpy as np
 
 from lengen_jax.reproduce import curves as curves_lib
 from lengen_jax.reproduce import parts
-from lengen_jax.reproduce.experiment import at_steps, common_steps, Results
+from lengen_jax.reproduce.experiment import (
+  at_steps,
+  common_steps,
+  Results,
+  trajectory,
+)
 from lengen_jax.training import files, sweep
 
 # Columns: means over lengths beyond the training lengths, within them, and over
@@ -174,14 +179,9 @@ def _trajectory(points: Sequence[Results], columns: _Columns) -> Results:
   if not (steps := common_steps(points)):
     return {}
   tested = [at_steps(point['trajectory']) for point in points]
-  found: Results = {
-    'steps': steps,
-    'values': [[*map(columns.percents, of_seed)] for of_seed in tested],
-  }
-  by_step = [columns.of_examples(each) for each in zip(*tested, strict=True)]
-  for key in by_step[0]:
-    found[key] = [one[key] for one in by_step]
-  return {'trajectory': found}
+  values = [[*map(columns.percents, of_seed)] for of_seed in tested]
+  of_examples = map(columns.of_examples, zip(*tested, strict=True))
+  return trajectory(steps, values, of_examples)
 
 
 def _bits(text: str, count: int) -> np.ndarray:

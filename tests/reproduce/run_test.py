@@ -480,7 +480,9 @@ def test_trajectories_of_scores(tmp_path):
   """A mean over parts has them, too, and claims compare them by step."""
 
   def sweep_part(name, shift):
-    values = [[[10.0 + shift, 50.0], [30.0 + shift, 70.0]]] * 2
+    # More steps than seeds.
+    steps = [[10.0 + shift, 50.0], [30.0 + shift, 70.0], [40.0 + shift, 80.0]]
+    values = [steps] * 2
     rows = [
       parts.table_row(row, row, [one[-1] for one in values])
       for row in ('a', 'b')
@@ -490,7 +492,7 @@ def test_trajectories_of_scores(tmp_path):
         [[sign * (x + seed) for x in step] for step in one]
         for seed, one in enumerate(values)
       ]
-      row['trajectory'] = {'steps': [1, 2], 'values': by_seed}
+      row['trajectory'] = {'steps': [1, 2, 3], 'values': by_seed}
       row['values'] = [one[-1] for one in by_seed]
     fields = {'unit': 'percent', 'columns': ['beyond', 'seen']}
     shared = {'of_seeds': 'mean', 'standin': None, 'same_kind': True}
@@ -501,15 +503,15 @@ def test_trajectories_of_scores(tmp_path):
   average = figures.Average(name='mean', members=('copy', 'sort'))
   found = average.run(request, both)
   assert found['rows'][0]['trajectory'] == {
-    'steps': [1, 2],
+    'steps': [1, 2, 3],
     'values': [
-      [[12.0, 50.0], [32.0, 70.0]],
-      [[13.0, 51.0], [33.0, 71.0]],
+      [[12.0, 50.0], [32.0, 70.0], [42.0, 80.0]],
+      [[13.0, 51.0], [33.0, 71.0], [43.0, 81.0]],
     ],
   }
   head, body = reproduction.trajectory(found)
-  assert head == ['run', 'score', 'step 1', 'step 2']
-  assert body[0] == ['a', 'beyond', '12.5 ±0.5', '32.5 ±0.5']
+  assert head == ['run', 'score', 'step 1', 'step 2', 'step 3']
+  assert body[0] == ['a', 'beyond', '12.5 ±0.5', '32.5 ±0.5', '42.5 ±0.5']
   assert [line[:2] for line in body[1:]] == [
     ['a', 'seen'],
     ['b', 'beyond'],
@@ -525,19 +527,19 @@ def test_trajectories_of_scores(tmp_path):
   other = {'name': 'other', 'columns': [1], 'rows': [row]}
   results = {'seeds': [0, 1], 'scale': 'hours', 'parts': [*both, found, other]}
   judged = claims.judge(claim, results)
-  assert judged['by_step'] == [[1, 'confirmed'], [2, 'confirmed']]
+  assert judged['by_step'] == [[step, 'confirmed'] for step in (1, 2, 3)]
   # The variance of a mean of two is a quarter of the sum of both.
   for part, x in zip(both, (1.0, 3.0), strict=True):
     for row in part['rows']:
       row['examples'] = [{'variance': x, 'count': 5}, None]
       row['windows'] = [{'mean': [x, 4.0], 'noise': x}, None]
       for key in ('examples', 'windows'):
-        row['trajectory'][key] = [row[key], row[key]]
+        row['trajectory'][key] = [row[key]] * 3
   row = average.run(request, both)['rows'][0]
   assert row['examples'] == [{'variance': 1.0, 'count': 10}, None]
   assert row['windows'] == [{'mean': [2.0, 4.0], 'noise': 1.0}, None]
   for key in ('examples', 'windows'):
-    assert row['trajectory'][key] == [row[key]] * 2
+    assert row['trajectory'][key] == [row[key]] * 3
   # Single examples of parts with different numbers are not averaged.
   both[1]['rows'][0]['windows'][0]['mean'] = [1.0]
   assert average.run(request, both)['rows'][0]['windows'] == [None, None]
