@@ -6,7 +6,7 @@ import statistics
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from lengen_jax.analysis.reproduction import UNMEASURED
 from lengen_jax.reproduce.experiment import (
@@ -348,13 +348,16 @@ def _interval(test: Test | None) -> list[float] | None:
   """
   if test is None or not test.error:
     return None
-  reach = float(stats.t.ppf(1 - LEVEL, test.freedom)) * test.error
+  reach = float(special.stdtrit(test.freedom, 1 - LEVEL)) * test.error
   effect = test.mean + test.margin
   return [effect - reach, effect + reach]
 
 
 def _outcomes(tests: Sequence[Test | None]) -> list[str]:
-  """Returns 'holds', 'fails', 'unclear' or 'not measured' per comparison."""
+  """Returns 'holds', 'fails', 'unclear' or 'not measured' per comparison.
+
+  They are those of t-tests; `special.stdtr` is the distribution function of t.
+  """
   outcomes, failures = [], []
   for index, test in enumerate(tests):
     if test is None:
@@ -364,10 +367,10 @@ def _outcomes(tests: Sequence[Test | None]) -> list[str]:
     elif not test.error:
       outcomes.append('holds' if test.mean > 0 else 'fails')
     else:
-      t = test.mean / test.error
-      holds = stats.t.sf(t, test.freedom) < LEVEL
+      t, freedom = test.mean / test.error, test.freedom
+      holds = special.stdtr(freedom, -t) < LEVEL
       outcomes.append('holds' if holds else 'unclear')
-      failures.append((stats.t.cdf(t, test.freedom), index))
+      failures.append((special.stdtr(freedom, t), index))
   for number, (p, index) in enumerate(sorted(failures)):
     if p >= LEVEL / (len(failures) - number):
       break
