@@ -76,7 +76,8 @@ test-beam:
 
 test-peers: $(DATA)
 	$(PIP_INSTALL) --editable '.[$(BENCH)]'
-	$(BIN)/python -m pytest -m peers $(PARALLEL)
+	$(BIN)/python -m pytest -m peers $(PARALLEL) \
+	  $$(grep -rl --include=*_test.py mark[.]peers tests)
 
 # Only that the benchmarks run matters, not how fast.
 bench-small: $(DATA) $(LIBTPU)/.ready
