@@ -61,6 +61,8 @@ class Task:
   equal_lengths = True
   # Number of roles of a token; see `roles`.
   num_roles = 0
+  # Nominal length of the example in errors; None for the second smallest.
+  _example_length = None  # type: int | None
 
   def __post_init__(self) -> None:
     specs.check_ranges(self)
@@ -193,15 +195,19 @@ class Task:
   def _question(self, text: str) -> jax.Array:
     """Returns a question as inputs, int32 `[1, T_in]`."""
     ids = self.parse(text)
-    if max(ids, default=0) >= self.vocab_in:
+    is_input = max(ids, default=0) < self.vocab_in
+    if not is_input or not self._is_question(np.asarray(ids, np.int32)):
       raise self._not_a_question(text)
     return jnp.asarray(ids, jnp.int32)[None]
 
-  def _not_a_question(
-    self, text: str, length: int | None = None
-  ) -> errors.ConfigError:
-    """Returns the error, with an example of a nominal length."""
-    length = length or self.min_length + 1
+  def _is_question(self, x: np.ndarray) -> bool:
+    """Returns whether inputs, int32 `[T_in]`, are a question."""
+    del x
+    return True
+
+  def _not_a_question(self, text: str) -> errors.ConfigError:
+    """Returns the error, with an example of a question."""
+    length = self._example_length or self.min_length + 1
     inputs, _ = self.sample(jax.random.key(0), 1, length)
     return errors.ConfigError(
       f'{text!r} is not a question of {self}; write one such as '

@@ -9,6 +9,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
@@ -48,17 +49,14 @@ class FlipFlop(base.Task):
 
   output_length = input_length
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    kinds, bits = inputs[0, ::2], inputs[0, 1::2]
-    if (
-      len(kinds) != len(bits)
-      or kinds[:1].tolist() != [WRITE]
-      or (kinds >= BIT).any()
-      or (bits < BIT).any()
-    ):
-      raise self._not_a_question(text)
-    return inputs
+  def _is_question(self, x: np.ndarray) -> bool:
+    kinds, bits = x[::2], x[1::2]
+    return bool(
+      len(kinds) == len(bits)
+      and kinds[:1].tolist() == [WRITE]
+      and (kinds < BIT).all()
+      and (bits >= BIT).all()
+    )
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width // 2, (2,))
@@ -123,17 +121,14 @@ class SelectiveCopying(base.OneVocabularyTask):
 
   output_length = input_length
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    before, after = inputs[0, : -self.data], inputs[0, -self.data :]
+  def _is_question(self, x: np.ndarray) -> bool:
+    before, after = x[: -self.data], x[-self.data :]
     marker = self.vocabulary - 1
-    if (
-      (after != marker).any()
-      or (before == marker).any()
-      or (before > 0).sum() != self.data
-    ):
-      raise self._not_a_question(text)
-    return inputs
+    return bool(
+      (after == marker).all()
+      and (before != marker).all()
+      and (before > 0).sum() == self.data
+    )
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     place_rng, data_rng = jax.random.split(rng)
@@ -245,20 +240,17 @@ class AssociativeRecall(base.OneVocabularyTask):
 
   output_length = input_length
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    *pairs, trigger, asked = [0, 0, *inputs[0].tolist()]
+  def _is_question(self, x: np.ndarray) -> bool:
+    *pairs, trigger, asked = [0, 0, *map(int, x)]
     keys, values = pairs[2::2], pairs[3::2]
-    if (
-      len(keys) != len(values)
-      or not all(1 <= key <= self.keys for key in keys)
-      or not all(self.keys < value <= 2 * self.keys for value in values)
-      or len({*zip(keys, values, strict=True)}) != len({*keys})
-      or trigger != self.vocabulary - 1
-      or asked not in keys
-    ):
-      raise self._not_a_question(text)
-    return inputs
+    return (
+      len(keys) == len(values)
+      and all(1 <= key <= self.keys for key in keys)
+      and all(self.keys < value <= 2 * self.keys for value in values)
+      and len({*zip(keys, values, strict=True)}) == len({*keys})
+      and trigger == self.vocabulary - 1
+      and asked in keys
+    )
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     key_rng, value_rng, asked_rng = jax.random.split(rng, 3)

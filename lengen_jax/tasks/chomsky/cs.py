@@ -41,20 +41,17 @@ class MissingDuplicateString(chomsky.ChomskyTask):
 
   HIDDEN, FILL = 2, 3
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    x = np.asarray(inputs[0])
-    n, half = len(x), max(len(x) // 2, 1)
+  def _is_question(self, x: np.ndarray) -> bool:
+    if len(x) == 1:
+      return x.tolist() == [1]
+    half = max(len(x) // 2, 1)
     w = x[: 2 * half]
     differs = w[:half] != w[half:]
-    is_question = (
+    return bool(
       (w == self.HIDDEN).sum() == differs.sum() == 1
       and (w != self.FILL).all()
       and (x[2 * half :] == self.FILL).all()
     )
-    if not (x.tolist() == [1] if n == 1 else is_question):
-      raise self._not_a_question(text)
-    return inputs
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
@@ -95,14 +92,14 @@ class BinaryTask(chomsky.ChomskyTask):
   vocab_out = 3
   terminator = SEPARATOR
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    n, places = inputs.shape[1], jnp.flatnonzero(inputs[0] == SEPARATOR)
-    is_single = n < 3 and not len(places)
-    if not is_single and not (len(places) == 1 and 0 < places[0] < n - 1):
-      # Shorter ones have no separator.
-      raise self._not_a_question(text, 5)
-    return inputs
+  # Shorter ones have no separator.
+  _example_length = 5
+
+  def _is_question(self, x: np.ndarray) -> bool:
+    n, places = len(x), np.flatnonzero(x == SEPARATOR).tolist()
+    if n < 3 and not places:
+      return True
+    return len(places) == 1 and 0 < places[0] < n - 1
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import chomsky, draws
 from lengen_jax.tasks.base import Length
@@ -29,13 +30,10 @@ class StackManipulation(chomsky.ChomskyTask):
   vocab_out = 3
   terminator = 2
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    acts = inputs[0] >= 2
+  def _is_question(self, x: np.ndarray) -> bool:
+    acts = x >= 2
     # The stack is not empty and precedes the actions.
-    if acts[:1].all() or (acts[:-1] & ~acts[1:]).any():
-      raise self._not_a_question(text)
-    return inputs
+    return not (acts[:1].all() or (acts[:-1] & ~acts[1:]).any())
 
   def output_length(self, length: Length) -> Length:
     return length + 1
@@ -83,11 +81,8 @@ class ModularArithmeticBrackets(chomsky.ChomskyTask):
   chance = 1 / MODULUS
   target_length = 1
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    if not is_expression(inputs[0].tolist()):
-      raise self._not_a_question(text)
-    return inputs
+  def _is_question(self, x: np.ndarray) -> bool:
+    return is_expression(x.tolist())
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width, (3,))
@@ -114,23 +109,22 @@ class SolveEquation(chomsky.ChomskyTask):
 
   UNKNOWN, EQUALS = 9, 10
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    *left, equals, value = [-1, -1, *inputs[0].tolist()]
+  # Shorter ones are all zeros.
+  _example_length = 5
+
+  def _is_question(self, x: np.ndarray) -> bool:
+    *left, equals, value = [-1, -1, *map(int, x)]
     # With 0 for x, and brackets numbered as in `evaluate`.
     tokens = [
-      0 if x == self.UNKNOWN else x + (x >= OPEN - 1) for x in left if x >= 0
+      0 if t == self.UNKNOWN else t + (t >= OPEN - 1) for t in left if t >= 0
     ]
-    if (
-      left.count(self.UNKNOWN) != 1
-      or TIMES in tokens
-      or not is_expression(tokens)
-      or equals != self.EQUALS
-      or value >= MODULUS
-    ):
-      # Shorter ones are all zeros.
-      raise self._not_a_question(text, 5)
-    return inputs
+    return (
+      left.count(self.UNKNOWN) == 1
+      and TIMES not in tokens
+      and is_expression(tokens)
+      and equals == self.EQUALS
+      and value < MODULUS
+    )
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     *bits, once = draws.column_bits(rng, width, (4,))

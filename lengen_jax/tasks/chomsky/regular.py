@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import chomsky, draws
 from lengen_jax.tasks.base import Length
@@ -45,16 +46,13 @@ class ModularArithmetic(RegularTask):
   def input_length(self, length: Length) -> Length:
     return length - 1 + length % 2
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    digits, operators = inputs[0, ::2], inputs[0, 1::2]
-    if (
-      len(digits) == len(operators)
-      or (digits >= MODULUS).any()
-      or ((operators < PLUS) | (operators > TIMES)).any()
-    ):
-      raise self._not_a_question(text)
-    return inputs
+  def _is_question(self, x: np.ndarray) -> bool:
+    digits, operators = x[::2], x[1::2]
+    return bool(
+      len(digits) > len(operators)
+      and (digits < MODULUS).all()
+      and ((operators >= PLUS) & (operators <= TIMES)).all()
+    )
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits = draws.column_bits(rng, width)

@@ -94,18 +94,15 @@ class Vt(base.Task):
     x = x.at[starts + 2].set(sources_CxL[chain, hop])
     return x.at[n - 2].set(query).at[n - 1].set(values_C[0])
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    x = inputs[0].tolist()
-    setting, source = 2 * self.names, x[-1] if x else None
-    starts = [i for i, token in enumerate(x[:-4]) if token == setting]
-    sources = {x[i + 2]: x[i + 1] for i in starts}
+  def _is_question(self, x: np.ndarray) -> bool:
+    ids = x.tolist()
+    setting, source = 2 * self.names, ids[-1] if ids else None
+    starts = [i for i, token in enumerate(ids[:-4]) if token == setting]
+    sources = {ids[i + 2]: ids[i + 1] for i in starts}
     for _ in range(self.hops + 1):
       source = sources.get(source)
     differ = len(sources) == len(starts)
-    if source is None or not differ or x[-2] != setting + 1:
-      raise self._not_a_question(text)
-    return inputs
+    return source is not None and differ and ids[-2] == setting + 1
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     is_set = x == 2 * self.names
@@ -169,13 +166,10 @@ class Cwe(base.Task):
     other = self.common + order % (self.words - self.common)
     return words[jnp.where(order < rare, other, order % self.common)]
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    counts = np.sort(np.bincount(inputs[0], minlength=self.words))[::-1]
+  def _is_question(self, x: np.ndarray) -> bool:
+    counts = np.sort(np.bincount(x, minlength=self.words))[::-1]
     # The common words are those that occur more often than all others.
-    if counts[self.common - 1] == counts[self.common]:
-      raise self._not_a_question(text)
-    return inputs
+    return bool(counts[self.common - 1] > counts[self.common])
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     is_token = jnp.arange(x.shape[0]) < n
@@ -228,11 +222,8 @@ class Fwe(base.Task):
     word = jnp.searchsorted(jnp.cumsum(counts), order, side='right')
     return words.at[word].get(mode='fill', fill_value=0)
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    if len({*inputs[0].tolist()} - {0}) < self.target_length:
-      raise self._not_a_question(text)
-    return inputs
+  def _is_question(self, x: np.ndarray) -> bool:
+    return len({*x.tolist()} - {0}) >= self.target_length
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     counts = jnp.zeros(self.words + 1, jnp.int32).at[x].add(1).at[0].set(-1)

@@ -168,22 +168,17 @@ class Niah(base.Task):
     ends = n - len(asked) + jnp.arange(len(asked))
     return x.at[ends[0] - 1].set(query).at[ends].set(asked)
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    x = inputs[0].tolist()
+  def _is_question(self, x: np.ndarray) -> bool:
     first = len(x) - self.queries * self.key_tokens
     if first < 1:
-      raise self._not_a_question(text)
-    asked = np.reshape(x[first:], (self.queries, -1))
+      return False
+    asked = np.reshape(x[first:], (self.queries, -1)).tolist()
     needles = [
-      x[i + 1 : i + 1 + self.key_tokens]
-      for i, token in enumerate(x[:first])
-      if token == self.radix
+      x[i + 1 : i + 1 + self.key_tokens].tolist()
+      for i in np.flatnonzero(x[:first] == self.radix)
     ]
-    counts = {needles.count(key.tolist()) for key in asked}
-    if counts != {self.values} or x[first - 1] != self.radix + 1:
-      raise self._not_a_question(text)
-    return inputs
+    counts = {needles.count(key) for key in asked}
+    return counts == {self.values} and bool(x[first - 1] == self.radix + 1)
 
   def solve(self, x: jax.Array, n: Length) -> jax.Array:
     first = n - self.queries * self.key_tokens

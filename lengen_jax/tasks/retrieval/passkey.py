@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lengen_jax.tasks import base, draws
 from lengen_jax.tasks.base import Length
@@ -54,14 +55,10 @@ class Passkey(base.Task):
   def target_length(self) -> int:
     return self.digits
 
-  def _question(self, text: str) -> jax.Array:
-    inputs = super()._question(text)
-    keys = jnp.flatnonzero(inputs[0] == KEY)
-    last = inputs.shape[1] - 1
+  def _is_question(self, x: np.ndarray) -> bool:
+    keys, last = np.flatnonzero(x == KEY).tolist(), len(x) - 1
     is_whole = len(keys) == 1 and keys[0] + self.digits < last
-    if not is_whole or inputs[0, last] != QUERY:
-      raise self._not_a_question(text)
-    return inputs
+    return is_whole and bool(x[last] == QUERY)
 
   def draw(self, rng: jax.Array, n: Length, width: int) -> jax.Array:
     bits, once = draws.column_bits(rng, width, (2,))
