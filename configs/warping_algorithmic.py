@@ -21,6 +21,7 @@ the paper does not say how it tests lengths up to five times M.
 tested; `:TASK,tiny` is for tests.
 """
 
+from lengen_jax import papers
 from lengen_jax.training import defaults
 
 _LONGEST = {'copy': 20, 'reverse': 20, 'sort': 8, 'sum': 8, 'figure3': 10}
@@ -49,22 +50,6 @@ _FIELDS = {
 }
 
 
-def _runs(tokens):
-  """Returns the runs of table A for training rows of `tokens` tokens."""
-  warp = (
-    f'rope | head_tail_warp(train_length={tokens}, '
-    'alpha=(0.4, 0.5, 0.6, 0.7, 0.8), skew={!r})'
-  )
-  return (
-    'rope',
-    f'rope | interpolated(train_length={tokens})',
-    'alibi',
-    *(f'rope | randomized(max_position={n * tokens})' for n in (10, 5)),
-    warp.format('sqrt'),
-    warp.format('beta(2,5)'),
-  )
-
-
 def get_config(arg=''):
   """Returns the config; `arg` is a task, then perhaps a size."""
   task, size = defaults.choose(arg, _LONGEST)
@@ -88,6 +73,7 @@ def get_config(arg=''):
       4 if size == 'cpu' else 1,
     )
   )
-  runs = ('rope', 'alibi') if is_figure else _runs(tokens)
-  config.sweep.runs = '; '.join(runs)
+  runs = papers.warping_runs(tokens)
+  names = ('rope', 'alibi') if is_figure else tuple(runs)
+  config.sweep.runs = '; '.join(runs[name] for name in names)
   return config

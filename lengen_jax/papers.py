@@ -259,6 +259,28 @@ RANDOMIZED_RUNS = {
 }
 
 
+def warping_runs(tokens: int) -> dict[str, str]:
+  """Returns the runs of table A of the position-index warping paper.
+
+  `tokens` is the length of the longest training row.
+  """
+  warp = (
+    f'rope | head_tail_warp(train_length={tokens}, '
+    'alpha=(0.4, 0.5, 0.6, 0.7, 0.8), skew={!r})'
+  )
+  return {
+    'rope': 'rope',
+    'interpolated': f'rope | interpolated(train_length={tokens})',
+    'alibi': 'alibi',
+    **{
+      f'randomized, {n} M': f'rope | randomized(max_position={n * tokens})'
+      for n in (10, 5)
+    },
+    'warped, sqrt': warp.format('sqrt'),
+    'warped, beta(2,5)': warp.format('beta(2,5)'),
+  }
+
+
 def zhou_runs(n: int) -> dict[str, str]:
   """Returns runs for addition, trained on up to n digits and tested on 3n.
 

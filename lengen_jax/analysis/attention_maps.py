@@ -134,8 +134,7 @@ def figure(
     f'and its share within {width} of the diagonal',
     fontsize=9,
   )
-  folder = files.locate(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = files.make_folder(folder)
   paths = [folder / f'attention_maps.{kind}' for kind in ('png', 'npz', 'csv')]
   plots.save(drawn, paths[0])
   stacked: dict[str, Any] = {
@@ -215,8 +214,7 @@ def entropy_figure(
     plots.length_axis(axes, sorted(lengths))
     axes.set_title(title, fontsize=10)
     axes.set_xlabel('context length at test time (vertical line: trained)')
-  folder = files.locate(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = files.make_folder(folder)
   picture, numbers = folder / 'entropy.png', folder / 'entropy.csv'
   plots.finish(drawn, picture)
   head = ('run', 'length', 'layer', 'nats', 'relative', 'refused')

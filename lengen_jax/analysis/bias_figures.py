@@ -32,8 +32,7 @@ def figure(
     per query position in `queries`, bias_maps.csv with points of the curves,
     and bias_kinds.csv with a row per head.
   """
-  folder = files.locate(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = files.make_folder(folder)
   pictures, points, heads = [], [], []
   for query, found in bias_maps.curves(config, params, queries).items():
     width = max(4.8, 2.6 * min(_COLUMNS, len(found.layers)))

@@ -15,7 +15,6 @@ import pathlib
 from typing import Any
 
 from flax import traverse_util
-import jax
 import numpy as np
 
 from lengen_jax import errors, extra
@@ -77,9 +76,7 @@ def save(
     errors.CheckpointError: the file cannot be written; see `check_path`.
   """
   path = check_path(path)
-  config = dataclasses.replace(config, scan_layers=False)
-  params = jax.device_get(stacking.unstack(params))
-  params, config = stacking.merge_lora(params, config)
+  params, config = stacking.portable(params, config)
   arrays = {
     name: np.ascontiguousarray(leaf, np.float32)
     for name, leaf in traverse_util.flatten_dict(params, sep='/').items()
@@ -158,8 +155,7 @@ def load(path: PathLike) -> tuple[Params, ModelConfig]:
     raise errors.CheckpointError(
       f'the ModelConfig in {path} cannot be read: {error}'
     ) from error
-  wanted = traverse_util.flatten_dict(stacking.abstract(config)[0], sep='/')
-  check(arrays, {name: leaf.shape for name, leaf in wanted.items()}, path)
+  check(arrays, stacking.shapes(config), path)
   return traverse_util.unflatten_dict(arrays, sep='/'), config
 
 

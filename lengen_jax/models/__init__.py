@@ -1,27 +1,18 @@
 """Models with any position encoding. Submodules are imported on first use."""
 
-import importlib
-from typing import Any
+from lengen_jax import submodules
 
-_LAZY = {
+# The submodules of further attributes.
+_FROM = {
   'DecoderLM': 'transformer',
   'Encoder': 'transformer',
   'EncoderDecoder': 'transformer',
   'ModelConfig': 'config',
-  'cache': None,
-  'config': None,
   'create': 'transformer',
-  'layers': None,
-  'presets': None,
-  'stacking': None,
-  'transformer': None,
 }
 
-__all__ = list(_LAZY)
-
-
-def __getattr__(name: str) -> Any:
-  if name not in _LAZY:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  module = importlib.import_module(f'lengen_jax.models.{_LAZY[name] or name}')
-  return getattr(module, name) if _LAZY[name] else module
+__all__ = [
+  *_FROM,
+  *('cache', 'config', 'layers', 'presets', 'stacking', 'transformer'),
+]
+__getattr__ = submodules.lazy(__name__, _FROM)

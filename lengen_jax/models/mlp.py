@@ -61,7 +61,11 @@ class MLP(nn.Module):
   out_init_scale: float = 1.0
 
   def __post_init__(self) -> None:
-    _check_activation(self.activation)
+    valid = ACTIVATIONS | GATED
+    if self.activation not in valid:
+      raise errors.ConfigError(
+        errors.one_of('activation', self.activation, valid)
+      )
     super().__post_init__()
 
   @nn.compact
@@ -175,9 +179,3 @@ class Experts(nn.Module):
     return jnp.einsum(
       'blx,blxe->ble', weight_BxLxX.astype(self.dtype), y_BxLxXxE
     )
-
-
-def _check_activation(name: str) -> None:
-  valid = ACTIVATIONS | GATED
-  if name not in valid:
-    raise errors.ConfigError(errors.one_of('activation', name, valid))

@@ -109,6 +109,21 @@ def unstack(params: Params) -> Params:
   return _on_stacks(unstack_layers, params)
 
 
+def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of the parameters by path, 'layer_0/...'."""
+  flat = traverse_util.flatten_dict(abstract(config)[0], sep='/')
+  return {path: tuple(leaf.shape) for path, leaf in flat.items()}
+
+
+def portable(params: Params, config: ModelConfig) -> tuple[Params, ModelConfig]:
+  """Returns an equal model for export, and its ModelConfig.
+
+  Its parameters are numpy arrays, without LoRA kernels, layers unstacked.
+  """
+  params = jax.device_get(unstack(params))
+  return merge_lora(params, dataclasses.replace(config, scan_layers=False))
+
+
 def merge_lora(
   params: Params, config: ModelConfig
 ) -> tuple[Params, ModelConfig]:

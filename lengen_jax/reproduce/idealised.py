@@ -389,8 +389,7 @@ def _save(
   header: Sequence[str],
   rows: Iterable[Any],
 ) -> list[pathlib.Path]:
-  folder = files.locate(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = files.make_folder(folder)
   picture, numbers = folder / f'{name}.png', folder / f'{name}.csv'
   plots.finish(figure, picture)
   tables.write_csv(numbers, header, rows)

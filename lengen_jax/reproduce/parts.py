@@ -11,6 +11,7 @@ import statistics
 import sys
 from typing import Any, ClassVar, TypeAlias
 
+from flax import traverse_util
 import ml_collections
 
 from lengen_jax import data, errors
@@ -291,7 +292,10 @@ class ConfiguredPart(Part):
     full = self.make_config(
       dataclasses.replace(request, scale='paper', overrides=())
     )
-    before, after = _flatten(full), _flatten(config)
+    before, after = (
+      traverse_util.flatten_dict(json.loads(one.to_json()), sep='.')
+      for one in (full, config)
+    )
     lines = [
       f'{key}: {after.get(key)!r}, at full size {before.get(key)!r}'
       for key in sorted({*before, *after})
@@ -460,14 +464,3 @@ def _digest(value: Any) -> str:
   """Returns eight hexadecimal digits that identify a JSON value."""
   text = json.dumps(value, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _flatten(config: Config) -> dict[str, Any]:
-  """Returns {'section.key': value}."""
-  flat: dict[str, Any] = {}
-  for key, value in json.loads(config.to_json()).items():
-    if isinstance(value, dict):
-      flat |= {f'{key}.{inner}': each for inner, each in value.items()}
-    else:
-      flat[key] = value
-  return flat

@@ -35,9 +35,10 @@ def make(
     targets. Padding has segment id 0, and positions that continue the row. If
     tokens of the task have roles, 'roles' is int32 `[R, B, T]`, -1 for none.
   """
-  tokens, targets, ends_Bx1 = (_tagged if task.tags else _joined)(
-    task, inputs, targets, length, autoregressive
-  )
+  tokens, ends_Bx1 = inputs, _input_lengths(task, inputs, length)
+  if not task.tags:
+    tokens, targets = _joined(task, inputs, targets, ends_Bx1, autoregressive)
+    ends_Bx1 += task.output_length(length)
   slot_1xT = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
   is_token = jnp.broadcast_to(slot_1xT < ends_Bx1, tokens.shape)
   is_target = is_token & (targets != UNSCORED)
@@ -61,14 +62,13 @@ def _joined(
   task: Task,
   inputs: jax.Array,
   targets: jax.Array,
-  length: Length,
+  n_Bx1: jax.Array,
   autoregressive: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns tokens and targets of rows `[B, N + M]`, and row lengths."""
+) -> tuple[jax.Array, jax.Array]:
+  """Returns tokens and targets of rows `[B, N + M]`; inputs have n tokens."""
   m_max = targets.shape[1]
   shape = len(inputs), inputs.shape[1] + m_max
   slot_1xT = jnp.arange(shape[1], dtype=jnp.int32)[None]
-  n_Bx1 = _input_lengths(task, inputs, length)
   target_BxT = jnp.broadcast_to(jnp.clip(slot_1xT - n_Bx1, 0, m_max - 1), shape)
   separator = jnp.full((len(inputs), 1), task.separator, jnp.int32)
   read_BxM = jnp.broadcast_to(separator, targets.shape)
@@ -82,19 +82,7 @@ def _joined(
   )
   targets = jnp.take_along_axis(targets, target_BxT, 1)
   targets = jnp.where(slot_1xT < n_Bx1, UNSCORED, targets)
-  return tokens, targets, n_Bx1 + task.output_length(length)
-
-
-def _tagged(
-  task: Task,
-  inputs: jax.Array,
-  targets: jax.Array,
-  length: Length,
-  autoregressive: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns tokens and targets of rows `[B, N]`, and row lengths."""
-  del autoregressive  # No target is read.
-  return inputs, targets, _input_lengths(task, inputs, length)
+  return tokens, targets
 
 
 def _input_lengths(task: Task, inputs: jax.Array, length: Length) -> jax.Array:

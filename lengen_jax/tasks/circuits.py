@@ -84,27 +84,16 @@ class Majority(EndCircuit):
 
 
 @dataclasses.dataclass(frozen=True)
-class VocabMajority(EndCircuit):
+class VocabMajority(base.OneVocabularyTask, EndCircuit):
   """The most frequent token.
 
-  Tokens 1 to V - 1 are uniform, and the last token is 0. If several tokens are
-  the most frequent, the least of them replaces the first other token.
-
-  Attributes:
-    vocabulary: V.
+  Tokens 1 to V - 1, of V ids, are uniform, and the last token is 0. If several
+  are the most frequent, the least of them replaces the first other token.
   """
-
-  vocabulary: int = 16
 
   end = 0
   formula = 'x_1 ... x_n end: the most frequent token'
   ranges = {'vocabulary': '>= 3'}
-
-  @property
-  def vocab_in(self) -> int:
-    return self.vocabulary
-
-  vocab_out = vocab_in
 
   @property
   def chance(self) -> float:

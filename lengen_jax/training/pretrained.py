@@ -1,5 +1,6 @@
 """Trained models: of runs, exported files and transformers checkpoints."""
 
+import contextlib
 import dataclasses
 import json
 from typing import Any
@@ -228,8 +229,7 @@ def restore(
     raise errors.CheckpointError(
       f'{path} has no checkpoint yet; run lengen train first'
     )
-  checkpoints = open_checkpoints(path, run)
-  try:
+  with contextlib.closing(open_checkpoints(path, run)) as checkpoints:
     number: Any = step
     if step == 'best':
       number = checkpoints.best_step()
@@ -239,8 +239,6 @@ def restore(
           f'train.evaluate_every={config.train.evaluate_every}'
         )
     state = checkpoints.restore(run.abstract_state.weights(), step=number)
-  finally:
-    checkpoints.close()
   return with_costs(run, state, path)
 
 
@@ -266,12 +264,9 @@ def earlier(
   Raises:
     errors.CheckpointError: there is no readable checkpoint of that step.
   """
-  checkpoints = open_checkpoints(path, trained.run)
-  try:
-    weights = trained.run.abstract_state.weights()
+  weights = trained.run.abstract_state.weights()
+  with contextlib.closing(open_checkpoints(path, trained.run)) as checkpoints:
     state = checkpoints.restore(weights, step=step)
-  finally:
-    checkpoints.close()
   return dataclasses.replace(trained, state=state)
 
 

@@ -85,9 +85,6 @@ class Run:
         f'train.profile={self.train.profile!r} begins after the last step, '
         f'train.steps={self.train.steps}; choose earlier steps'
       )
-    self._init = functools.partial(
-      state_lib.init, tx=self.tx, param_dtype=self.train.param_dtype
-    )
     self.abstract_state = state_lib.abstract(
       self.layout, self.model, self.tx, self.train.param_dtype
     )
@@ -221,10 +218,12 @@ class Run:
 
   def init_state(self) -> state_lib.TrainState:
     """Returns the initial state, created sharded over the mesh."""
-    return jax.jit(
-      lambda: self._init(self._init_params(self.model)),
-      out_shardings=self.shardings,
-    )()
+
+    def init() -> state_lib.TrainState:
+      params = self._init_params(self.model)
+      return state_lib.init(params, self.tx, self.train.param_dtype)
+
+    return jax.jit(init, out_shardings=self.shardings)()
 
   def _init_params(self, model: model_config.ModelConfig) -> Params:
     """Returns initial parameters, float32."""

@@ -37,6 +37,8 @@ class Vocabulary(abc.ABC):
   end: int
   lossless: bool
   adds_start = True
+  # Bytes of each token id.
+  _num_bytes: np.ndarray
 
   @overload
   def encode(self, texts: str | bytes) -> list[int]: ...
@@ -67,9 +69,12 @@ class Vocabulary(abc.ABC):
         kept, so that decoding restores a text that contains them.
     """
 
-  @abc.abstractmethod
   def num_bytes(self, ids: ArrayLike) -> int:
-    """Returns the number of bytes of text that token ids represent."""
+    """Returns the number of bytes of text that token ids represent.
+
+    Ids that are not tokens count as 0 bytes.
+    """
+    return int(self._num_bytes[self._valid(ids)].sum())
 
   @abc.abstractmethod
   def seqio(self) -> Any:
@@ -81,6 +86,11 @@ class Vocabulary(abc.ABC):
 
   @abc.abstractmethod
   def _encode(self, texts: Sequence[bytes]) -> list[np.ndarray]: ...
+
+  def _valid(self, ids: ArrayLike) -> np.ndarray:
+    """Returns the ids that are tokens, int32 `[N]`."""
+    ids = np.asarray(ids, np.int32).ravel()
+    return ids[(ids >= 0) & (ids < len(self._num_bytes))]
 
 
 class Bytes(Vocabulary):

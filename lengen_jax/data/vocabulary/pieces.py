@@ -65,17 +65,14 @@ class SentencePiece(base.Vocabulary):
         'text; both are required; train it with --pad_id=0 --eos_id=1 '
         '--unk_id=2 --bos_id=-1, as lengen prepare does'
       )
-    self.lossless = self.decode(self.encode(base.PROBE)) == base.PROBE
+    # An unknown piece counts as 1 byte.
     self._num_bytes = np.array([self._bytes(i) for i in range(self.size)])
+    self.lossless = self.decode(self.encode(base.PROBE)) == base.PROBE
 
   def decode(self, ids: ArrayLike, *, special: bool = True) -> str:
     """Returns the text of pieces; special ids have none."""
     del special
-    return self._model.decode(self._pieces(ids).tolist())
-
-  def num_bytes(self, ids: ArrayLike) -> int:
-    """Returns the number of bytes of text; an unknown id counts as 1 byte."""
-    return int(self._num_bytes[self._pieces(ids)].sum())
+    return self._model.decode(self._valid(ids).tolist())
 
   def seqio(self) -> Any:
     import seqio
@@ -94,10 +91,6 @@ class SentencePiece(base.Vocabulary):
       num_threads=1,
     )
     return [np.asarray(ids, np.int32) for ids in found]
-
-  def _pieces(self, ids: ArrayLike) -> np.ndarray:
-    ids = np.asarray(ids, np.int32).ravel()
-    return ids[(ids >= 0) & (ids < self.size)]
 
   def _bytes(self, piece: int) -> int:
     """Returns the number of bytes of text that a piece represents."""

@@ -96,14 +96,6 @@ class Tokenizer(base.Vocabulary):
       ids = ids[~self._special[ids]]
     return self._model.decode(ids.tolist(), skip_special_tokens=False)
 
-  def num_bytes(self, ids: ArrayLike) -> int:
-    """Returns the number of bytes of text that token ids represent.
-
-    A space that the tokenizer puts before a text, as that of Llama 2, counts as
-    1 byte. It is part of the first token of a document, which is not scored.
-    """
-    return int(self._num_bytes[self._valid(ids)].sum())
-
   def seqio(self) -> Any:
     from lengen_jax.data import seqio_vocabulary
 
@@ -125,10 +117,6 @@ class Tokenizer(base.Vocabulary):
       add_special_tokens=False,
     )
     return [np.asarray(each.ids, np.int32) for each in found]
-
-  def _valid(self, ids: ArrayLike) -> np.ndarray:
-    ids = np.asarray(ids, np.int32).ravel()
-    return ids[(ids >= 0) & (ids < self._ids)]
 
   def _stated(self, key: str) -> Any:
     """Returns a value of `tokenizer_config.json`, None if there is none."""

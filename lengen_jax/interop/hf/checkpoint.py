@@ -1,11 +1,9 @@
 """Reads and writes checkpoints of transformers; see the package."""
 
 import contextlib
-import dataclasses
 import pathlib
 
 from flax import traverse_util
-import jax
 import numpy as np
 
 from lengen_jax import errors
@@ -41,7 +39,7 @@ def load(folder: PathLike) -> tuple[Params, ModelConfig]:
   family = families.of(found)
   try:
     config = ModelConfig(**family.model_fields(found))
-    shapes = _shapes(config)
+    shapes = stacking.shapes(config)
   except errors.CheckpointError:
     raise
   except errors.LengenError as error:
@@ -95,9 +93,7 @@ def save(
   if not describe.families_of(base):
     # It has settings of another model.
     copied.pop('generation_config.json', None)
-  params = jax.device_get(stacking.unstack(params))
-  config = dataclasses.replace(config, scan_layers=False)
-  params, config = stacking.merge_lora(params, config)
+  params, config = stacking.portable(params, config)
   family, written = describe.choose(config, base, max_length)
   written['dtype'] = dtype
   flat = traverse_util.flatten_dict(params, sep='/')
@@ -138,12 +134,6 @@ def check_folder(folder: PathLike) -> pathlib.Path:
       'model, and would be replaced; choose another folder'
     )
   return there
-
-
-def _shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-  """Returns the shapes of a model's parameters by path."""
-  flat = traverse_util.flatten_dict(stacking.abstract(config)[0], sep='/')
-  return {path: tuple(leaf.shape) for path, leaf in flat.items()}
 
 
 def _tokenizer_files(folder: PathLike) -> dict[str, bytes]:

@@ -23,18 +23,6 @@ def _is_count(value: Any) -> bool:
   return _is_number(value) and isinstance(value, int)
 
 
-def _are_numbers(value: Any) -> bool:
-  return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _is_text(value: Any) -> bool:
-  return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-  return isinstance(value, bool)
-
-
 # Types: a test of a value, its description, and the fields of this type.
 _TYPES = (
   (
@@ -65,7 +53,11 @@ _TYPES = (
     'attn_logit_softcapping final_logit_softcapping '
     'query_pre_attn_scalar attn_scale swiglu_alpha swiglu_limit',
   ),
-  (_are_numbers, 'a list of numbers above 0', 'short_factor long_factor'),
+  (
+    lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    'a list of numbers above 0',
+    'short_factor long_factor',
+  ),
   (
     lambda value: isinstance(value, dict),
     'an object',
@@ -76,9 +68,13 @@ _TYPES = (
     'a list',
     'layer_types no_rope_layers moe_layers',
   ),
-  (_is_text, 'a text', 'rope_type type hidden_act hidden_activation'),
   (
-    _is_flag,
+    lambda value: isinstance(value, str),
+    'a text',
+    'rope_type type hidden_act hidden_activation',
+  ),
+  (
+    lambda value: isinstance(value, bool),
     'true or false',
     'tie_word_embeddings attention_bias mlp_bias use_sliding_window '
     'use_qk_norm use_parallel_residual truncate',
