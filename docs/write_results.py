@@ -453,9 +453,20 @@ def _stated(one: answers_lib.Advice, measured: Mapping[str, Results]) -> str:
 
 
 def with_early(found: Results, step: int) -> Results:
-  """Returns results with each part also at a step, as 'PART early'."""
+  """Returns results with each part also at a step, as 'PART early'.
+
+  It lacks rows that were not tested at this step.
+  """
   early = [
-    part | {'name': part['name'] + EARLY}
+    part
+    | {
+      'name': part['name'] + EARLY,
+      'rows': [
+        row
+        for row in part['rows']
+        if step in row.get('trajectory', {'steps': ()})['steps']
+      ],
+    }
     for part in claims.at_step(found, step)['parts']
   ]
   return found | {'parts': [*found['parts'], *early]}
@@ -470,11 +481,17 @@ def _flattened(results: Sequence[Results]) -> list[str]:
   falls: dict[bytes, float] = {}
   constant = set()
   for found in results:
-    for part in found['parts'] if found['scale'] == 'hours' else ():
-      if part['kind'] != 'curves':
-        continue
-      if _has_constant_rate(found['name'], part['name']):
-        constant.add(f'`{found["name"]}`')
+    if found['scale'] != 'hours':
+      continue
+    parts = [part for part in found['parts'] if part['kind'] == 'curves']
+    names = {part['name'] for part in parts}
+    fixed = {x for x in names if _has_constant_rate(found['name'], x)}
+    constant |= (
+      {f'`{found["name"]}`'}
+      if fixed and fixed == names
+      else {f'the part `{x}` of `{found["name"]}`' for x in fixed}
+    )
+    for part in parts:
       near = part['columns'].index(1)
       rows = [row for row in part['rows'] if 'trajectory' in row]
       # The row that trains a model precedes those that only test it.
@@ -484,7 +501,8 @@ def _flattened(results: Sequence[Results]) -> list[str]:
         if part['unit'] == 'perplexity':
           values = np.log(values)
         half, last = values.mean(0)
-        falls[values.tobytes()] = half - last
+        if np.isfinite(half - last):
+          falls[values.tobytes()] = half - last
   if not falls:
     return []
   few = sum(fall < _FLAT for fall in falls.values())

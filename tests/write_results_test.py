@@ -175,6 +175,13 @@ def test_advice_of_results_of_some_rows():
     part['rows'] = [row for row in part['rows'] if row['name'] != 'alibi']
   text = '\n'.join(write_results._advice([found]))
   assert 'use KERPLE (' not in text and '\n2. ' not in text
+  # Scores after all training do not replace those after an earlier step.
+  found = json.loads((DOCS / 'results' / name).read_text())
+  assert 'FIRE was worse' in '\n'.join(write_results._advice([found]))
+  for row in found['parts'][0]['rows']:
+    if row['name'] == 'fire':
+      row['trajectory']['steps'][0] += 1
+  assert 'FIRE was worse' not in '\n'.join(write_results._advice([found]))
   # The scores of the row after an earlier step are missing.
   found = results_of('study/random_positions')
   assert 'the loss of RoPE at 16' in '\n'.join(write_results._advice([found]))
@@ -225,6 +232,13 @@ def test_models_that_have_flattened():
   text = ' '.join(write_results._flattened([found]))
   assert 'fall by 0.04 to 0.24.' in text
   assert 'except in `warping/table1`, where it is constant.' in text
+  # One of two parts; a model without a score is not counted.
+  rows[0]['trajectory']['values'][0][2][0] = None
+  found['name'] = 'fire/yarn'
+  found['parts'] = [part | {'name': x} for x in ('pretrained', 'finetuned')]
+  text = ' '.join(write_results._flattened([found]))
+  assert 'of the 1 models' in text and 'fall by 0.24 to 0.24.' in text
+  assert 'except in the part `finetuned` of `fire/yarn`, where' in text
 
 
 def test_results_are_taken_and_shown(tmp_path):

@@ -178,6 +178,13 @@ def score_curves(
   axes.set(xlabel='length (vertical line: trained up to here)', ylabel=unit)
 
 
+def best_point(run: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns the results of the best learning rate and seed of a run."""
+  best = run['best_at']
+  (point,) = (p for p in run['points'] if best.items() <= p.items())
+  return point
+
+
 def score_trajectories(
   axes: Any, results: Mapping[str, Any], unit: str, scale: float
 ) -> None:
@@ -189,9 +196,7 @@ def score_trajectories(
   beyond = np.array(results['lengths']) > longest
   drawn = []
   for run in results['runs']:
-    best = run['best_at']
-    (point,) = (p for p in run['points'] if best.items() <= p.items())
-    found = point.get('trajectory') or {'steps': []}
+    found = best_point(run).get('trajectory') or {'steps': []}
     by_length = [floats(x) for x in found.get(results['score'], [])]
     means = [scale * scores[beyond].mean() for scores in by_length]
     drawn.append((found['steps'], means))

@@ -223,16 +223,16 @@ def trajectory(part: Results) -> tuple[list[str], list[list[str]]] | None:
     return None
   columns = part['columns']
   digits, lengths = 3, []
+  scores: dict[str, tuple[int, int | None]]
   if isinstance(columns[0], str):
     scores = {name: (n, None) for n, name in enumerate(columns)}
     digits = 1
   else:
     near = min(range(len(columns)), key=lambda n: abs(columns[n] - 1))
     far = columns.index(max(columns))
-    scores = {
-      f'{columns[near]:g}x': (near, None),
-      f'{columns[far]:g}x - {columns[near]:g}x': (far, near),
-    }
+    scores = {f'{columns[near]:g}x': (near, None)}
+    if far != near:
+      scores[f'{columns[far]:g}x - {columns[near]:g}x'] = (far, near)
     lengths = columns
   tested = sorted({step for row in rows for step in row['trajectory']['steps']})
   head = ['run', 'score', *(f'step {step}' for step in tested)]
@@ -281,18 +281,24 @@ def draw_trajectories(part: Results, path: pathlib.Path) -> None:
   """Draws a curve per row by training step.
 
   For a sweep, it is the first column. For loss by length, it is the loss of
-  long contexts minus that at the training length.
+  long contexts minus that at the training length; the latter if this is the
+  longest.
   """
-  columns, unit = part['columns'], part['unit']
+  columns, unit, shown = part['columns'], part['unit'], 0
   names, tested = _means_by_step(part)
-  if isinstance(columns[0], str):
-    curves = [
-      (one['steps'], plots.floats([scores[0] for scores in one['loss']]))
-      for one in tested
-    ]
-    plots.write(path, plots.by_step, curves, names, f'{columns[0]}, {unit}')
-    return
-  plots.write(path, plots.trajectories, _curves(part, tested), names, unit)
+  if not isinstance(columns[0], str):
+    curves = _curves(part, tested)
+    near, far = plots.gap_lengths(curves)
+    if near < far:
+      plots.write(path, plots.trajectories, curves, names, unit)
+      return
+    shown = curves['lengths'].index(near)
+    columns = [f'length {length}' for length in curves['lengths']]
+  by_step = [
+    (one['steps'], plots.floats([scores[shown] for scores in one['loss']]))
+    for one in tested
+  ]
+  plots.write(path, plots.by_step, by_step, names, f'{columns[shown]}, {unit}')
 
 
 def _means_by_step(part: Results) -> tuple[list[str], list[Results]]:

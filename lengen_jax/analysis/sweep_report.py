@@ -94,6 +94,7 @@ def write(results: Mapping[str, Any], workdir: PathLike) -> list[pathlib.Path]:
     texts['trajectories.csv'] = tables.csv_text(
       (*head[:3], 'step', *head[3:]), by_step
     )
+  if _best_has_trajectory(results):
     draw['trajectories.png'] = plots.score_trajectories
   path = folder / 'report.html'
   for name, text in texts.items():
@@ -127,6 +128,13 @@ def _trajectories(results: Mapping[str, Any]) -> list[tuple[Any, ...]]:
   return rows if several else []
 
 
+def _best_has_trajectory(results: Mapping[str, Any]) -> bool:
+  """Returns whether the best point of some run was tested at several steps."""
+  best = map(plots.best_point, results['runs'])
+  found = (one.get('trajectory') or {'steps': []} for one in best)
+  return any(len(one['steps']) > 1 for one in found)
+
+
 def _page(
   results: Mapping[str, Any], texts: dict[str, str], folder: pathlib.Path
 ) -> str:
@@ -150,7 +158,7 @@ def _page(
       'the majority at each position.'
     )
   shown = [(plots.score_curves, f'{unit} against length', caption)]
-  if 'trajectories.csv' in texts:
+  if _best_has_trajectory(results):
     caption = (
       f'Mean score beyond {longest}, by training step, of these trainings.'
     )

@@ -88,7 +88,7 @@ def at_step(
 
   def at(row: Results) -> Results:
     tested = row.get('trajectory', {'steps': ()})
-    if step not in tested['steps']:
+    if step not in tested['steps'][:-1]:
       return row
     n = tested['steps'].index(step)
     # Those of the last step do not replace missing ones.

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from lengen_jax import errors
 from lengen_jax.evaluation import length_curve
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.reproduce import parts
@@ -68,14 +69,19 @@ class LengthCurves(parts.ConfiguredPart):
       more |= _trajectory(curves, score)
       more['windows'] = window_scores(curves, score)
       scores.append(([curve[score] for curve in curves], more))
+    tested = [
+      one for found in by_seed for one in found.values() if 'tokens' in one
+    ]
+    if not tested:
+      raise errors.DivergedError(f'{self.name}: all models diverged')
     fields = {
       'unit': self.unit,
       'columns': list(self.columns(config)),
       'train_length': config.data.train_length,
-      'tokens': curves[0]['tokens'],
-      'windows_digest': curves[0].get('windows_digest', ''),
+      'tokens': tested[0]['tokens'],
+      'windows_digest': tested[0].get('windows_digest', ''),
     }
-    return scores, [one for found in by_seed for one in found.values()], fields
+    return scores, tested, fields
 
   def _curves(
     self,
@@ -95,16 +101,33 @@ class LengthCurves(parts.ConfiguredPart):
         config.train.init_from = self.init_workdir(
           members[0], request, config.seed, init
         )
-      found = compare.compare(
-        config, folder / prefix, [runs[row.name] for row in members]
-      )
-      for row, curve in zip(members, found['curves'], strict=True):
+      chosen = [runs[row.name] for row in members]
+      try:
+        found = compare.compare(config, folder / prefix, chosen)['curves']
+      except errors.DivergedError as error:
+        # The other runs are finished.
+        found = [
+          curve or _diverged(config.eval.lengths, str(error))
+          for curve in compare.finished(folder / prefix, chosen)
+        ]
+      for row, curve in zip(members, found, strict=True):
         curves[row.name] = curve
         curve['folder'] = prefix + runs_lib.folder(runs[row.name])
         if row.trained_as is not None:
           # The row that trains the model has the time of training.
           curve['train_seconds'] = 0.0
     return curves
+
+
+def _diverged(lengths: Sequence[int], reason: str) -> Results:
+  """Returns the curve of a model that diverged, without losses."""
+  missing = [None] * len(lengths)
+  return {
+    'loss': missing,
+    'perplexity': missing,
+    'refused': {str(length): reason for length in lengths},
+    'trajectory': {'steps': []},
+  }
 
 
 def _trajectory(curves: list[Results], score: str) -> Results:

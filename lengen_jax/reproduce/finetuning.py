@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from lengen_jax import data
+from lengen_jax import data, errors
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import Results
+from lengen_jax.training import config as training_config
 from lengen_jax.training import evaluate, files, loop, pretrained, workdir
 from lengen_jax.training import runs as runs_lib
 
@@ -46,6 +47,21 @@ class Finetuning(parts.ConfiguredPart):
   def init_part_at(self, scale: str) -> str | None:
     return None if self.substitute_at(scale) else self.init_part
 
+  def check(self, request: parts.Request) -> None:
+    super().check(request)
+    fields = self.make_config(request).train.to_dict()
+    train = training_config.TrainConfig(**fields | {'init_from': ''})
+    steps = range(train.checkpoint_every, train.steps, train.checkpoint_every)
+    if train.evaluate_every and not any(
+      map(train.validates, (*steps, train.steps))
+    ):
+      raise errors.ConfigError(
+        f'{self.name}: no step of train.steps={train.steps} is validated, so '
+        'that there is no best checkpoint to score; lower '
+        f'train.evaluate_every={train.evaluate_every}, or set it to 0 to score '
+        'the last one'
+      )
+
   def train(
     self,
     request: parts.Request,
@@ -69,10 +85,18 @@ class Finetuning(parts.ConfiguredPart):
             each.train.init_from = self.init_workdir(row, request, seed, init)
           place /= self.init_folder(row, init)
           place /= runs_lib.folder(runs[row.name])
-          found.append(_finetune(each, place, corpus))
+          try:
+            found.append(_finetune(each, place, corpus))
+          except errors.DivergedError as error:
+            # The other models do not depend on it.
+            print(f'{row.name}: {error}', flush=True)
+            refused = {str(n): str(error) for n in config.eval.lengths}
+            found.append({'scores': {}, 'average': {}, 'refused': refused})
       by_seed = [self._scores(config, one) for one in found]
       scores.append((by_seed, {'refused': parts.first_reasons(found)}))
-      results += found
+      results += [one for one in found if one['scores']]
+    if not results:
+      raise errors.DivergedError(f'{self.name}: all models diverged')
     fields: Results = {
       'unit': self.unit,
       'columns': (

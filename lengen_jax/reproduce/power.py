@@ -93,12 +93,15 @@ def lines(
 
 
 def _some(found: Results, rows: Mapping[str, Collection[str]]) -> Results:
-  """Returns recorded results of some rows."""
+  """Returns recorded results of some rows.
+
+  It lacks means over parts that are not all chosen.
+  """
   parts = [
     part
     | {'rows': [x for x in part['rows'] if x['name'] in rows[part['name']]]}
     for part in found['parts']
-    if part['name'] in rows
+    if {part['name'], *part.get('of', ())} <= {*rows}
   ]
   return found | {'rows': sorted(set().union(*rows.values())), 'parts': parts}
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from lengen_jax import errors
 from lengen_jax.reproduce import curves as curves_lib
 from lengen_jax.reproduce import parts
 from lengen_jax.reproduce.experiment import (
@@ -45,6 +46,33 @@ class TaskSweep(parts.ConfiguredPart):
       config.eval.operand_examples = 0
     return config
 
+  def check(self, request: parts.Request) -> None:
+    super().check(request)
+    config = self.make_config(request)
+    lengths, longest = config.eval.lengths, config.train.max_length
+    members = self._members(lengths, longest)
+    for column, of_column in zip(self.means, members, strict=True):
+      if not of_column:
+        raise errors.ConfigError(
+          f'{self.name}: no length is {column!r}: eval.lengths are from '
+          f'{min(lengths)} to {max(lengths)}, and train.max_length is '
+          f'{longest}; change one of them'
+        )
+
+  def _members(self, lengths: Sequence[int], longest: int) -> list[list[int]]:
+    """Returns the indices of the lengths of each column.
+
+    `longest` is the longest length of training.
+    """
+    return [
+      [
+        n
+        for n, length in enumerate(lengths)
+        if column in (ALL, BEYOND if length > longest else SEEN)
+      ]
+      for column in self.means
+    ]
+
   def train(
     self,
     request: parts.Request,
@@ -55,14 +83,7 @@ class TaskSweep(parts.ConfiguredPart):
     config.sweep.seeds = tuple(request.seeds)
     results = sweep.sweep(config, folder)
     score, longest = results['score'], results['train_lengths'][1]
-    members = [
-      [
-        n
-        for n, length in enumerate(results['lengths'])
-        if column in (ALL, BEYOND if length > longest else SEEN)
-      ]
-      for column in self.means
-    ]
+    members = self._members(results['lengths'], longest)
     columns = _Columns(score, members, config.eval.examples)
 
     def order(point: Results) -> float:

@@ -59,6 +59,20 @@ def compare(
     return _compare(config, workdir, runs, configs, corpus, windows)
 
 
+def finished(
+  workdir: PathLike, runs: Sequence[runs_lib.Run]
+) -> list[dict[str, Any] | None]:
+  """Returns the curve of each run in a workdir; None if it is not finished."""
+  path = files.locate(workdir)
+  files_of = [path / runs_lib.folder(run) / _curve_file(run) for run in runs]
+  # Processes might see files of the shared folder at different times.
+  done = multihost.broadcast([file.exists() for file in files_of])
+  return [
+    files.read_json(file, ('encoding', 'loss')) if is_done else None
+    for file, is_done in zip(files_of, done, strict=True)
+  ]
+
+
 def _compare(
   config: ml_collections.ConfigDict,
   workdir: PathLike,
@@ -73,19 +87,13 @@ def _compare(
   """
   shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
-  files_of = [path / runs_lib.folder(run) / _curve_file(run) for run in runs]
-  # Processes might see files of the shared folder at different times.
-  done = multihost.broadcast([file.exists() for file in files_of])
-  curves = [
-    files.read_json(file, ('encoding', 'loss')) if is_done else None
-    for file, is_done in zip(files_of, done, strict=True)
-  ]
+  curves = finished(path, runs)
   diverged: errors.DivergedError | None = None
   try:
     for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
       if curves[number] is None:
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
-        file = files_of[number]
+        file = path / runs_lib.folder(run) / _curve_file(run)
         try:
           curve = _train_and_test(each, run, file, corpus, windows, label)
         except errors.DivergedError as error:
@@ -95,8 +103,8 @@ def _compare(
           continue
         curves[number] = curve
         files.write_json(file, curve)
-      finished = [curve for curve in curves if curve is not None]
-      found = evaluate.results(shared, corpus, curves=finished)
+      known = [curve for curve in curves if curve is not None]
+      found = evaluate.results(shared, corpus, curves=known)
       found['unfinished'] = [
         runs_lib.name(one)
         for one, curve in zip(runs, curves, strict=True)

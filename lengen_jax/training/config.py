@@ -105,6 +105,19 @@ class TrainConfig:
     positive = ('log_every', 'checkpoint_every', 'max_skipped')
     _check('train', self, positive, param_dtype=PARAM_DTYPES)
 
+  def validates(self, step: int) -> bool:
+    """Returns whether the model is validated at a step that is saved.
+
+    It is validated at the first multiple of `checkpoint_every` at or after each
+    multiple of `evaluate_every`, and at the last step if one of the last
+    `checkpoint_every` steps is such a multiple. Other steps that are saved,
+    such as those of `eval.steps`, are not validated.
+    """
+    every = self.evaluate_every
+    if not every or (step % self.checkpoint_every and step < self.steps):
+      return False
+    return step // every > (step - self.checkpoint_every) // every
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskTrainConfig:

@@ -221,7 +221,7 @@ def _adopted(
 
 def _lacks_validation(run: run_lib.Run, path: files.Path, step: int) -> bool:
   """Returns whether a run was stopped before it validated its last step."""
-  if not step or not run.validates(step):
+  if not step or not run.train.validates(step):
     return False
   lines, _ = metrics_lib.read(path / metrics_lib.STEPS, step)
   lacks = (
@@ -296,7 +296,7 @@ class Loop:
         if saves:
           # The log is complete and the data is at this step.
           self.checkpoints.save(state, batches)
-        validates = run.validates(step)
+        validates = run.train.validates(step)
         # A machine about to be preempted has no time for a validation.
         if preempted and (validates or not last):
           raise faults.preempted(self._saved(step))

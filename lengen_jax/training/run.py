@@ -105,19 +105,6 @@ class Run:
       for leaf in jax.tree.leaves(self.abstract_state)
     )
 
-  def validates(self, step: int) -> bool:
-    """Returns whether the model is validated at a step that is saved.
-
-    It is validated at the first multiple of `train.checkpoint_every` at or
-    after each multiple of `train.evaluate_every`, and at the last step if one
-    of the last `train.checkpoint_every` steps is such a multiple. Other steps
-    that are saved, such as those of `eval.steps`, are not validated.
-    """
-    train, every = self.train, self.train.evaluate_every
-    if not every or (step % train.checkpoint_every and step < train.steps):
-      return False
-    return step // every > (step - train.checkpoint_every) // every
-
   def check_step(self) -> None:
     """Traces a step, to raise a LengenError before training."""
     if self.data.source_length and not self.scheme.takes_chunks:

@@ -37,6 +37,17 @@ def test_points_tested_at_their_end_have_no_curve_by_step(tmp_path, steps):
   assert 'training step' not in (tmp_path / 'report.html').read_text()
 
 
+def test_only_points_that_are_not_drawn_have_curves_by_step(tmp_path):
+  """Seeds were added, with `eval.steps`, and the best points are older."""
+  results = sweep_results([25, 50])
+  for run in results['runs']:
+    best, other = run['points']
+    other['trajectory'], best['trajectory'] = best['trajectory'], {'steps': []}
+  found = {path.name for path in sweep_report.write(results, tmp_path)}
+  assert 'trajectories.csv' in found and 'trajectories.png' not in found
+  assert 'training step' not in (tmp_path / 'report.html').read_text()
+
+
 def test_scores_by_step(tmp_path):
   results = sweep_results([25, 50, 100])
   found = {path.name for path in sweep_report.write(results, tmp_path)}

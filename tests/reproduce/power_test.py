@@ -216,6 +216,11 @@ def test_some_rows():
   names = [row['name'] for row in part['rows']]
   assert power._some(found, {'part': names})['parts'] == found['parts']
   assert not power._some(found, {'other': names})['parts']
+  # The mean of some parts is not that of all.
+  found['parts'].append(part | {'name': 'mean', 'of': [part['name'], 'other']})
+  of_two = {part['name']: names, 'mean': names}
+  assert power._some(found, of_two)['parts'] == [part]
+  found['parts'].pop()
   found = power._some(found, {part['name']: names[:1]})
   assert [row['name'] for row in found['parts'][0]['rows']] == names[:1]
   assert not [*power.report(EXPERIMENT, found, 'cpu', 3)]

@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lengen_jax import cli, reproduce
+from lengen_jax import cli, errors, reproduce
 from lengen_jax.analysis import plots, reproduction
-from lengen_jax.reproduce import claims, curves, figures, parts, run, sweeps
+from lengen_jax.reproduce import (
+  claims,
+  curves,
+  figures,
+  finetuning,
+  parts,
+  run,
+  sweeps,
+)
 from lengen_jax.reproduce import experiment as experiment_lib
 from lengen_jax.training import compare, files, loop, sweep
 
@@ -630,6 +638,69 @@ def test_fields_of_curves(monkeypatch, tmp_path):
   assert found['train_seconds'] == 2 * 3.0
 
 
+def test_a_model_that_diverged_has_no_score(monkeypatch, tmp_path):
+  """Other seeds and rows are trained and keep their scores."""
+  rows = [experiment_lib.Row(name, name) for name in ('rope', 'nope')]
+  part = curves.LengthCurves(
+    name='part', config='fire_c4.py:base', rows=tuple(rows), ratios=(1,)
+  )
+  losses = {'loss': [[1.0]] * 2, 'window_loss': [[[1.0, 1.0]]] * 2}
+  known = {'loss': [1.0], 'perplexity': [2.0], 'window_loss': [[1.0, 1.0]]}
+  known |= {'refused': {}, 'tokens': 8, 'train_seconds': 3.0}
+  known['trajectory'] = {'steps': [4, 8], **losses}
+  one = None
+
+  def diverge(config, folder, runs):
+    if config.seed == 0:
+      raise errors.DivergedError('rope: 10 steps were not finite')
+    return {'curves': [dict(known) for _ in runs]}
+
+  monkeypatch.setattr(compare, 'compare', diverge)
+  monkeypatch.setattr(compare, 'finished', lambda folder, runs: [None, one])
+  request = parts.Request('tiny', (0, 1), (), str(tmp_path), 'paper/table')
+  one = dict(known)
+  found = part.run(request, ())
+  rope, nope = found['rows']
+  lengths = len(rope['refused'])
+  assert rope['values'] == [[None] * lengths, [1.0]]
+  assert {*rope['refused'].values()} == {'rope: 10 steps were not finite'}
+  assert 'trajectory' not in rope and nope['trajectory']['steps'] == [4, 8]
+  assert nope['values'] == [[1.0], [1.0]] and not nope['refused']
+  assert (found['tokens'], found['train_seconds']) == (8, 3 * 3.0)
+  one = None
+  with pytest.raises(errors.DivergedError, match='all models diverged'):
+    part.run(dataclasses.replace(request, seeds=(0,)), ())
+
+
+@pytest.mark.parametrize(
+  'name, scale, override, text',
+  [
+    ('study/tasks', 'hours', 'train.max_length=24', "no length is 'seen'"),
+    ('warping/tableA', 'hours', 'train.max_length=40', "is 'beyond'.*is 40"),
+    ('fire/table1', 'small', 'train.evaluate_every=1000', 'no best checkpoint'),
+    ('fire/table1', 'tiny', None, None),
+    ('study/tasks', 'hours', None, None),
+  ],
+)
+def test_settings_without_a_score_are_found_at_once(
+  name, scale, override, text, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(parts.data, 'check_present', lambda config: None)
+  overrides = [f'--config.{override}'] if override else []
+  request = parts.Request(scale, (0,), tuple(overrides), str(tmp_path), name)
+  kinds = sweeps.TaskSweep, finetuning.Finetuning
+  checked = [
+    part for part in reproduce.get(name).parts if isinstance(part, kinds)
+  ]
+  assert checked
+  expected = contextlib.nullcontext()
+  if text:
+    expected = pytest.raises(errors.ConfigError, match=text)
+  with expected:
+    for part in checked:
+      part.check(request)
+
+
 def test_means_over_parts_of_the_best_seed():
   rows = [parts.table_row('a', 'a', [[1.0], [x]], None, 'max') for x in (3, 5)]
   shared = {
@@ -879,6 +950,18 @@ def test_verdicts_along_training(earlier, verdict, text):
     unclear, *others = claims.judge(claim, found)['by_step']
     assert unclear == [1, 'not seen']
     assert others == judged['by_step'][1:]
+  # Those after all training are known without those of its trajectory.
+  if verdict == 'confirmed':
+    for row, last in ((low, 0.0), (high, 9.0)):
+      del row['trajectory']['windows']
+      row['windows'] = [{'mean': [last, -last], 'noise': 0.0}]
+    by_step = claims.judge(claim, found)['by_step']
+    assert [kind for _, kind in by_step] == [
+      *[kind for _, kind in judged['by_step'][:-1]],
+      'not seen',
+    ]
+    for row in (low, high):
+      del row['windows']
   # Windows of the last step are not those of earlier ones.
   (part,) = found['parts']
   row = part['rows'][0] | {'windows': [{'mean': [0.0], 'noise': 0.0}]}
@@ -901,8 +984,8 @@ def test_verdicts_along_training(earlier, verdict, text):
   part['rows'][0]['trajectory']['steps'] = [1, 3, 4]
   head, body = reproduction.trajectory(part)
   assert head[2:] == ['step 1', 'step 2', 'step 3', 'step 4']
-  # Each row has a line for one length, one for the gap and one for all lengths.
-  assert [line.index('–') for line in body] == [3, 3, 3, 4, 4, 4, 3, 3, 3]
+  # Each row has a line for one length, and one for all lengths.
+  assert [line.index('–') for line in body] == [3, 3, 4, 4, 3, 3]
   compared = claims.judge(claim, found)
   assert [step for step, _ in compared['by_step']] == [1, 4]
   part['rows'][0]['trajectory']['steps'] = [1, 3, 5]
@@ -1108,6 +1191,28 @@ def test_trajectories_are_kept_and_drawn(tmp_path):
   (note,) = reproduction.notes(part | {'kind': 'average'})
   assert '2 test examples of each length; for these rows, that' in note
   assert note.endswith(': old, one; two')
+
+
+def test_trajectories_up_to_the_training_length(tmp_path, monkeypatch):
+  """They have no gap to longer contexts."""
+  values = [[[3.0, 4.0], [1.0, 2.0]]]
+  row = {'name': 'a', 'values': [[1.0, 2.0]]}
+  row['trajectory'] = {'steps': [4, 8], 'values': values}
+  part = {'columns': [0.5, 1], 'unit': 'nats', 'train_length': 64}
+  part['rows'] = [row]
+  _, body = reproduction.trajectory(part)
+  assert body == [
+    ['a', '1x', '4.000', '2.000'],
+    ['a', '0.5x 1x', '3.000 4.000', '1.000 2.000'],
+  ]
+  drawn = []
+  monkeypatch.setattr(
+    plots, 'write', lambda *arguments: drawn.append(arguments)
+  )
+  reproduction.draw_trajectories(part, tmp_path / 'by_step.png')
+  ((_, draw, [(steps, losses)], names, label),) = drawn
+  assert (draw, steps, names) == (plots.by_step, [4, 8], ['a'])
+  assert [*losses] == [4.0, 2.0] and label == 'length 64, nats'
 
 
 def test_one_comparison_that_fails_refutes():

@@ -389,7 +389,7 @@ def test_which_steps_are_validated(tiny_config, saved, every, steps, validated):
   tiny_config.train.evaluate_every = every
   tiny_config.train.steps = steps
   run = run_lib.Run(tiny_config)
-  assert [n for n in range(1, steps + 1) if run.validates(n)] == validated
+  assert [n for n in range(1, steps + 1) if run.train.validates(n)] == validated
 
 
 def test_what_no_step_depends_on_may_change(finished_copy, tiny_config, corpus):
