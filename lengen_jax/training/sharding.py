@@ -189,7 +189,13 @@ class Layout:
         f'{data * sizes.fsdp} parts that mesh.data={data} and mesh.fsdp='
         f'{sizes.fsdp} make; change one of them'
       )
-    return cls(_mesh((data, *others), devices[:count]))
+    shape = (data, *others)
+    if count == len(devices):
+      grid = _grid(shape, devices)
+    else:
+      # Some of the devices may not be a cuboid of their network.
+      grid = np.asarray(devices[:count]).reshape(shape)
+    return cls(Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES)))
 
   @classmethod
   def of_rows(cls) -> 'Layout':
@@ -330,19 +336,26 @@ class Layout:
     return groups
 
 
-def _mesh(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Mesh:
-  """Creates a mesh of neighbouring devices, slices along the axis 'data'."""
-  types = (AxisType.Auto,) * len(AXES)
+def _grid(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray:
+  """Orders all devices so that neighbours in the mesh are neighbours.
+
+  Slices are along the axis 'data'. An axis of the mesh may be a part of an axis
+  of the network: two of the four chips in a row, for example.
+  """
   slices = len({getattr(device, 'slice_index', 0) for device in devices})
   if slices == 1:
-    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+    return mesh_utils.create_device_mesh(
+      shape, devices, allow_split_physical_axes=True
+    )
   data, *others = shape
   if data % slices:
     raise errors.ConfigError(
       f'mesh.data={data} is not a multiple of {slices} slices, and only the '
       'axis data may span slices'
     )
-  grid = mesh_utils.create_hybrid_device_mesh(
-    (data // slices, *others), (slices, 1, 1, 1), devices
+  return mesh_utils.create_hybrid_device_mesh(
+    (data // slices, *others),
+    (slices, 1, 1, 1),
+    devices,
+    allow_split_physical_axes=True,
   )
-  return Mesh(np.asarray(grid), AXES, axis_types=types)

@@ -15,7 +15,7 @@ from benchmarks import compile_matrix
 from configs import fire_c4
 from lengen_jax import cli, partitioning
 from lengen_jax.attention import ring
-from lengen_jax.training import ahead_of_time, pods, sharding
+from lengen_jax.training import ahead_of_time, pods, sharding, task_trainer
 from lengen_jax.training import config as training_config
 from lengen_jax.training import run as run_lib
 
@@ -152,6 +152,35 @@ def test_slices(capfd):
   assert run.layout.size == 4
   two = ahead_of_time.devices(pods.get('v4-8', slices=2))
   assert [device.slice_index for device in two] == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize(
+  'name, slices', [('v4-256', 1), ('v4-128', 2), ('v5e-64', 1), ('v6e-64', 1)]
+)
+@pytest.mark.parametrize(
+  'sizes', [{'fsdp': 2}, {'tensor': 2}, {'fsdp': 2, 'sequence': 4}]
+)
+def test_axes_of_a_mesh_are_parts_of_those_of_the_network(name, slices, sizes):
+  """Two of eight chips in a row, for example."""
+  devices = ahead_of_time.devices(pods.get(name, slices=slices))
+  layout = sharding.Layout.create(
+    training_config.MeshConfig(**sizes), len(devices), devices
+  )
+  assert layout.size == len(devices)
+  assert len({*layout.mesh.devices.flat}) == len(devices)
+  assert sizes.items() <= layout.mesh.shape.items()
+
+
+@pytest.mark.parametrize('name', ['v4-8', 'v5e-8'])
+def test_sweeps_on_some_devices_of_a_host(name, monkeypatch):
+  """Three chips are not a cuboid."""
+  devices = ahead_of_time.devices(pods.get(name))
+  monkeypatch.setattr(jax, 'devices', lambda: devices)
+  for count in range(1, len(devices) + 1):
+    mesh = task_trainer.TaskTrainer._mesh(None, count)
+    assert [*mesh.devices] == devices[:count]
+  layout = sharding.Layout.create(training_config.MeshConfig(fsdp=3), 3)
+  assert layout.mesh.devices.size == 3
 
 
 @pytest.mark.parametrize(
