@@ -21,7 +21,7 @@ from lengen_jax.interop.hf import families
 from lengen_jax.models import objective
 from lengen_jax.models.config import ModelConfig
 from lengen_jax.training import config as config_lib
-from lengen_jax.training import config_file, optimizer, workdir
+from lengen_jax.training import config_file, defaults, optimizer, workdir
 from lengen_jax.training import run as run_lib
 
 SIZES = ('paper', 'small', 'cpu', 'tiny')
@@ -403,3 +403,15 @@ def test_two_sizes_are_no_typing_error():
   ) as found:
     stdlib.get_config('tiny,cpu')
   assert 'did you mean' not in str(found.value)
+
+
+@pytest.mark.parametrize('kind', [config_lib.RunConfig, config_lib.TaskConfig])
+def test_fields_have_the_types_of_their_dataclasses(kind):
+  """A config takes a fraction only where the default value is a float."""
+  for section in dataclasses.fields(kind):
+    if not dataclasses.is_dataclass(section.type):
+      continue
+    fields = defaults.sections(kind)[section.name]
+    for field in dataclasses.fields(section.type):
+      if field.type in (bool, int, float, str):
+        assert fields.get_type(field.name) is field.type, field.name

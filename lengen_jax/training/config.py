@@ -88,7 +88,7 @@ class TrainConfig:
   keep_every: int = 0
   evaluate_every: int = 0
   max_skipped: int = 10
-  stall_seconds: float = 1800
+  stall_seconds: float = 1800.0
   tensorboard: bool = False
   wandb: str = ''
   profile: str = ''

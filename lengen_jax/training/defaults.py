@@ -49,11 +49,22 @@ def get(**model: Any) -> ml_collections.ConfigDict:
   placeholders. `model` are fields of the model, for example of a preset.
   """
   config = ml_collections.ConfigDict({'seed': 0, 'positions': 'standard'})
-  for section in dataclasses.fields(training_config.RunConfig):
-    config[section.name] = _fields(section.type)
+  config.update(sections(training_config.RunConfig))
   config.model.encoding = 'fire'
   config.model.update(model)
   return config
+
+
+def sections(kind: type) -> dict[str, ml_collections.ConfigDict]:
+  """Returns the default sections of `config.RunConfig` or `TaskConfig`.
+
+  The latter have no model.
+  """
+  return {
+    section.name: _fields(section.type)
+    for section in dataclasses.fields(kind)
+    if dataclasses.is_dataclass(section.type)
+  }
 
 
 def get_task(
@@ -66,9 +77,7 @@ def get_task(
   config = ml_collections.ConfigDict(
     {'task': task, 'positions': 'standard', 'paper': ()}
   )
-  for section in dataclasses.fields(training_config.TaskConfig):
-    if section.name != 'model':
-      config[section.name] = _fields(section.type)
+  config.update(sections(training_config.TaskConfig))
   own = {'attention_scale': 'none', 'contextual_positions': 'none'}
   config.model = presets.get(preset) | own
   del config.model['vocab_size']

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import time
 from typing import Any, TypeAlias
@@ -31,8 +32,15 @@ def make_folder(path: PathLike) -> Path:
   """Creates a folder if it does not exist, and returns its absolute path.
 
   Raises:
+    errors.ConfigError: checkpoints cannot be written to such a path.
     errors.WorkdirError: the folder cannot be created.
   """
+  if is_remote(path) and not str(path).startswith('gs://'):
+    raise errors.ConfigError(
+      f'{path} is in an unknown kind of object store; use a folder, or gs://'
+    )
+  if re.match(r'[a-z0-9]{2,}:/[^/]', str(path)):
+    raise errors.ConfigError(f'{path} has one slash after the colon; write two')
   path = locate(path)
   try:
     path.mkdir(parents=True, exist_ok=True)

@@ -98,7 +98,7 @@ def _sweep(
     missing = [
       p for p, is_done in zip(points, done, strict=True) if not is_done
     ]
-    for group in _interrupted(trainer, points, missing, folder):
+    for group in _interrupted(trainer, missing, folder):
       run_group(trainer, group, folder, label)
       missing = [p for p in missing if p not in group]
     size = trainer.devices if batching == 'map' else len(missing) or 1
@@ -110,36 +110,29 @@ def _sweep(
 
 def _interrupted(
   trainer: task_trainer.TaskTrainer,
-  points: Sequence[Point],
   missing: Sequence[Point],
   folder: pathlib.Path,
 ) -> list[list[Point]]:
-  """Returns the groups of `points` that have a checkpoint and missing points.
+  """Returns the groups that have a checkpoint and some of the missing points.
 
   Such a group is completed as it began, also if it was interrupted between
-  writing the scores of two points.
+  writing the scores of two points, or if some of its points are not in the
+  sweep any more.
   """
-  # The number of each point's group, from 1; 0 for none.
-  numbers = [0] * len(points)
+  groups: list[list[Point]] = []
   if multihost.is_first():
-    for n, file in enumerate(sorted(folder.glob(f'*/{_POINTS}')), 1):
+    for file in sorted(folder.glob(f'*/{_POINTS}')):
       recorded = files_lib.read_json(file, ('points',))['points']
       begun = [(rate, seed) for rate, seed in recorded]
-      known = [i for i, p in enumerate(points) if p in begun]
       if (
-        begun == [points[i] for i in known]
-        and not any(numbers[i] for i in known)
-        and {*begun} & {*missing}
+        {*begun} & {*missing}
+        and not {*begun} & {*itertools.chain(*groups)}
         and checkpoint.steps(file.parent)
         and file.parent == _unfinished(trainer, begun, folder)
       ):
-        for i in known:
-          numbers[i] = n
-  numbers = multihost.broadcast(numbers)
-  return [
-    [p for p, number in zip(points, numbers, strict=True) if number == n]
-    for n in sorted({*numbers} - {0})
-  ]
+        groups.append(begun)
+  text = bytes(multihost.broadcast([*json.dumps(groups).encode()]))
+  return [[(rate, seed) for rate, seed in one] for one in json.loads(text)]
 
 
 def run_group(
@@ -421,11 +414,13 @@ def _summary(
   ]
   operands = None
   if maps:
-    # Points that diverged have no map, and count as wrong.
-    shares = [np.nan_to_num(np.array(one['share'], float)) for one in maps]
-    count = np.array(maps[0]['count'])
-    share = np.where(count > 0, np.mean(shares, axis=0), np.nan)
-    operands = _operand_map(share, count)
+    # Points that diverged have no share, and count as wrong. Points may have
+    # been tested on different numbers of examples.
+    shares = np.nan_to_num(np.array([one['share'] for one in maps], float))
+    counts = np.array([one['count'] for one in maps])
+    with np.errstate(invalid='ignore'):
+      share = (shares * counts).sum(0) / counts.sum(0)
+    operands = _operand_map(share, counts.max(0))
   several = len(by_rate[rate]) > 1 and math.isfinite(sum(by_rate[rate]))
   return {
     'best': files_lib.finite(scores[best]),

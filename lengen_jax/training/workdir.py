@@ -208,11 +208,15 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
         f'{file} has {section}={fields[section]!r:.60}, which is not a section '
         f'of a config; {_RESTORE}'
       )
-  if file.name == RUN:
-    # Runs of older versions lack fields that were added since.
-    known = json.loads(defaults.get().to_json())
-    for section in ('model', 'train', 'eval', 'optimizer'):
-      fields[section] = known[section] | fields[section]
+  # Files of older versions lack fields that were added since.
+  is_sweep = file.name == SWEEP
+  known = defaults.sections(
+    training_config.TaskConfig if is_sweep else training_config.RunConfig
+  )
+  for section in {'model', 'train', 'eval', 'optimizer'} & known.keys():
+    if section in fields:
+      added = json.loads(known[section].to_json())
+      fields[section] = added | fields[section]
   return fields
 
 

@@ -340,7 +340,7 @@ def test_groups_that_were_interrupted(tmp_path, monkeypatch):
   begun = points[1:]
 
   def groups(missing):
-    return sweep._interrupted(trainer, points, missing, tmp_path)
+    return sweep._interrupted(trainer, missing, tmp_path)
 
   folder = sweep._unfinished(trainer, begun, tmp_path)
   folder.mkdir()
@@ -351,6 +351,8 @@ def test_groups_that_were_interrupted(tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoint, 'steps', lambda path: [3])
   assert groups(points) == groups([points[2]]) == [begun]
   assert groups([points[0]]) == []
+  # Two points are not in the sweep any more, and others come in another order.
+  assert groups(points[:2]) == groups(points[::-1]) == [begun]
   # With another number of devices, its checkpoint does not fit.
   trainer.devices = 2
   assert groups(points) == []
@@ -580,3 +582,10 @@ def test_maps_count_a_point_that_diverged_as_wrong():
   ]
   one = sweep._summary(config, [(0.1, 0), (0.1, 1)], found)
   assert (one['mean'], one['operands']['share']) == (0.4, [[0.25, None]])
+  # Seeds were added with other numbers of examples; all answers are right.
+  for counts in ([9, 0], [1, 2]), ([1, 2], [9, 0]):
+    for point, count in zip(found, counts, strict=True):
+      share = [1.0 if n else None for n in count]
+      point['operands'] = {'share': [share], 'count': [count]}
+    one = sweep._summary(config, [(0.1, 0), (0.1, 1)], found)
+    assert one['operands'] == {'share': [[1.0, 1.0]], 'count': [[9, 2]]}

@@ -9,6 +9,7 @@ import sys
 import jax
 import pytest
 
+from configs import chomsky
 from lengen_jax import cli, errors, locks
 from lengen_jax.training import defaults as training_defaults
 from lengen_jax.training import files
@@ -94,6 +95,38 @@ def test_a_config_without_a_section(tmp_path, tiny_config, section):
     errors.WorkdirError, match=f'has {section}=None, .*; rest'
   ):
     workdir_lib.read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'kind', [workdir_lib.RUN, workdir_lib.COMPARISON, workdir_lib.SWEEP]
+)
+def test_a_field_that_was_added_since(tmp_path, tiny_config, kind):
+  config = tiny_config
+  if kind == workdir_lib.SWEEP:
+    config = chomsky.get_config('tiny')
+  path = workdir_lib.claim(tmp_path, config, kind=kind) / kind
+  fields = json.loads(path.read_text())
+  before = fields['optimizer'].pop('encoding_rate')
+  path.write_text(json.dumps(fields))
+  workdir_lib.claim(tmp_path, config, kind=kind)
+  assert json.loads(path.read_text())['optimizer']['encoding_rate'] == before
+  path.write_text(json.dumps(fields))
+  config.optimizer.encoding_rate = 2 * before
+  with pytest.raises(errors.WorkdirError, match='encoding_rate'):
+    workdir_lib.claim(tmp_path, config, kind=kind)
+
+
+@pytest.mark.parametrize(
+  'path, text',
+  [('s3://b/run', 'unknown kind .* gs://'), ('gs:/b/run', 'one slash')],
+)
+def test_a_workdir_that_cannot_hold_checkpoints(
+  path, text, tmp_path, tiny_config, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(errors.ConfigError, match=text):
+    workdir_lib.claim(path, tiny_config)
+  assert not [*tmp_path.iterdir()]
 
 
 def test_a_workdir_in_a_bucket_is_no_folder_here(tmp_path, monkeypatch):
