@@ -16,6 +16,8 @@ import operator
 import re
 from typing import Any
 
+import numpy as np
+
 from lengen_jax import errors
 
 _MAX_INTEGER = 2**31 - 1
@@ -322,6 +324,13 @@ def check_types(section: str, instance: Any) -> None:
       raise errors.ConfigError(
         f'{section}.{field.name} is {value!r}; it takes {_names(kinds)}'
       )
+
+
+def plain(value: Any) -> Any:
+  """Returns numpy scalars as Python's, also those in a tuple or a list."""
+  if isinstance(value, (tuple, list)):
+    return type(value)(map(plain, value))
+  return value.item() if isinstance(value, np.generic) else value
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -180,6 +180,8 @@ class ModelConfig:
 
   def __post_init__(self) -> None:
     specs.check_types('model', self)
+    for one in dataclasses.fields(self):
+      object.__setattr__(self, one.name, specs.plain(getattr(self, one.name)))
     for field in (*SIZES, *OPTIONAL_SIZES):
       value = getattr(self, field)
       if value is not None and value < 1:

@@ -78,7 +78,8 @@ class Pose(base.PositionScheme):
     positions = i
     for first, skip in self._names():
       positions = positions + jnp.where(i >= draws[first], draws[skip], 0)
-    return positions
+    # Indices of padding continue beyond the segment.
+    return jnp.minimum(positions, self.max_position - 1)
 
   def _names(self) -> list[tuple[str, str]]:
     """Returns the names of the draws of each chunk after the first."""

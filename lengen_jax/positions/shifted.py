@@ -87,6 +87,11 @@ class RandomPadding(_Shift):
   def num_shifts(self, lengths: Lengths) -> int | Array:
     return self.max_position - lengths + 1
 
+  def apply(self, draws: Draws, i: Array, *, lengths: Lengths = None) -> Array:
+    # Indices of padding continue beyond the segment.
+    positions = super().apply(draws, i, lengths=lengths)
+    return jnp.minimum(positions, self.max_position - 1)
+
 
 @dataclasses.dataclass(frozen=True)
 class Cape(base.PositionScheme):

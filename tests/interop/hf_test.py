@@ -443,6 +443,25 @@ def test_heads_of_gpt_neox_are_a_share_of_the_width(field):
     describe.choose(config, None, None)
 
 
+@pytest.mark.parametrize(
+  'name, fields',
+  [
+    ('untied', {'num_heads': 2, 'key_heads': 2}),
+    ('gpt_neox', {'key_heads': 4}),
+    # Keys that have their default values.
+    ('llama4_text', {'attention_scale': '3*none, llama4(train_length=8)'}),
+  ],
+)
+def test_a_model_that_is_written_in_another_way(name, fields):
+  _, config = load(name)
+  if 'key_heads' in fields:
+    assert fields.get('num_heads', config.num_heads) == fields['key_heads']
+  family, _ = describe.choose(dataclasses.replace(config, **fields), None, None)
+  assert (
+    family.architecture == describe.choose(config, None, None)[0].architecture
+  )
+
+
 @pytest.mark.slow
 def test_writes_stacked_layers_with_lora(tmp_path, assert_close):
   _, config = load('untied')

@@ -13,6 +13,7 @@ import pytest
 from lengen_jax import encodings, errors
 from lengen_jax import positions as position_schemes
 from lengen_jax.interop import t5x
+from lengen_jax.interop.t5x import biases as biases_lib
 from tests import helpers
 from tests.interop import network
 
@@ -632,6 +633,15 @@ def test_beams_have_the_positions_of_their_row(name, assert_close):
       params, cache, jnp.repeat(tokens[:, i], 3), LENGTH, positions
     )
     assert_close(logits, jnp.repeat(want[:, i], 3, axis=0))
+
+
+def test_beams_of_distances_whose_starts_have_one_row():
+  r = jnp.cumsum(jnp.ones((2, 5), jnp.int32), 1)
+  given = position_schemes.Distances(r=r, start=jnp.zeros((1, 5), jnp.int32))
+  alibi = encodings.create('alibi', num_heads=4, head_dim=8, width=32)
+  got = biases_lib.positions_of(given, 4, 5, alibi, beams=True)
+  assert (got.r.shape, got.start.shape) == ((4, 5), (1, 5))
+  np.testing.assert_array_equal(got.r, jnp.repeat(r, 2, 0))
 
 
 def test_a_bias_handed_in_is_added(assert_close):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from lengen_jax import errors
@@ -21,6 +22,20 @@ def refused(error=errors.ConfigError, **kwargs):
   with pytest.raises(error) as caught:
     helpers.tiny_model(**kwargs)
   return str(caught.value)
+
+
+def test_numpy_scalars_become_numbers():
+  """Such a config can be written as JSON."""
+  config = helpers.tiny_model(
+    num_layers=np.int64(2),
+    window=(np.int64(3), None),
+    dropout_rate=np.float32(0),
+  )
+  assert config == helpers.tiny_model(num_layers=2, window=(3, None))
+  assert json.loads(json.dumps(dataclasses.asdict(config)))['window'] == [
+    3,
+    None,
+  ]
 
 
 def test_defaults():

@@ -63,6 +63,28 @@ def test_facts_hold(name):
       )
 
 
+@pytest.mark.parametrize(
+  'spec',
+  [
+    'randomized(max_position=7)',
+    'random_padding(max_position=7)',
+    'pose(max_position=7)',
+    'pose(max_position=7, chunks=3)',
+  ],
+)
+def test_padding_is_in_the_range(spec):
+  """Its indices continue beyond the segment; a table would lack them."""
+  scheme = positions.create(spec)
+  index, lengths = jnp.tile(jnp.arange(7), (50, 1)), jnp.full((50, 1), 4)
+  got = scheme(index, lengths=lengths, rng=jax.random.key(0), train=True)
+  assert got[:, :4].max() == scheme.max_position - 1
+  assert 0 <= got.min() and got.max() < scheme.max_position
+  # Padding changes no token.
+  index = index[:, :4]
+  short = scheme(index, lengths=lengths, rng=jax.random.key(0), train=True)
+  np.testing.assert_array_equal(got[:, :4], short)
+
+
 def test_create_refuses():
   with pytest.raises(errors.SpecError) as caught:
     positions.create('randomised(max_position=9)')

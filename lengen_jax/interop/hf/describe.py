@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from lengen_jax import encodings, errors, specs
+from lengen_jax.attention import scaling as logit_scales
 from lengen_jax.interop.hf import families, rope
 from lengen_jax.interop.hf.config_json import ConfigJson
 from lengen_jax.interop.hf.family import Family
@@ -263,6 +264,10 @@ def _differences(
     mine, theirs = getattr(config, name), getattr(found, name)
     if name == 'encoding':
       mine, theirs = _all_canonical(config), their_encodings
+    elif name == 'key_heads':
+      mine, theirs = (c.key_heads or c.num_heads for c in (config, found))
+    elif name == 'attention_scale':
+      mine, theirs = map(_scales, (config, found))
     elif name in PER_LAYER:
       mine, theirs = (
         [getattr(layer, name) for layer in c.layers] for c in (config, found)
@@ -278,6 +283,16 @@ def _differences(
 def _rotates(encoding: encodings.Encoding) -> bool:
   """Returns whether an encoding is not NoPE."""
   return specs.name(encoding) != 'nope'
+
+
+def _scales(config: ModelConfig) -> list[logit_scales.LogitScale]:
+  """Returns the logit scale of each layer; those with equal keys are equal."""
+  return [
+    logit_scales.create(
+      layer.attention_scale, num_heads=config.num_heads, parent=None
+    )
+    for layer in config.layers
+  ]
 
 
 def _all_canonical(config: ModelConfig) -> list[Any]:

@@ -212,8 +212,10 @@ def positions_of(
       f'[1 or B, {length}] or one per head'
     )
   if beams and rows and batch % rows == 0:
+    # The starts of distances may have one row for all.
     positions = jax.tree.map(
-      lambda x: jnp.repeat(x, batch // rows, axis=0), positions
+      lambda x: jnp.repeat(x, batch // rows, 0) if len(x) == rows else x,
+      positions,
     )
     rows = batch
   tokens.check_tokens((batch or rows, length), positions, None, None)
