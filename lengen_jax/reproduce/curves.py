@@ -97,17 +97,18 @@ class LengthCurves(parts.ConfiguredPart):
     rows = sorted(self.rows_at(request.scale), key=prefix_of)
     for prefix, group in itertools.groupby(rows, prefix_of):
       members = list(group)
-      if init is not None:
-        config.train.init_from = self.init_workdir(
-          members[0], request, config.seed, init
-        )
       chosen = [runs[row.name] for row in members]
       try:
+        if init is not None:
+          config.train.init_from = self.init_workdir(
+            members[0], request, config.seed, init
+          )
         found = compare.compare(config, folder / prefix, chosen)['curves']
       except errors.DivergedError as error:
+        print(f'{prefix}{error}', flush=True)
         # The other runs are finished.
         found = [
-          curve or _diverged(config.eval.lengths, str(error))
+          curve or _diverged(config.eval.lengths)
           for curve in compare.finished(folder / prefix, chosen)
         ]
       for row, curve in zip(members, found, strict=True):
@@ -119,13 +120,13 @@ class LengthCurves(parts.ConfiguredPart):
     return curves
 
 
-def _diverged(lengths: Sequence[int], reason: str) -> Results:
-  """Returns the curve of a model that diverged, without losses."""
+def _diverged(lengths: Sequence[int]) -> Results:
+  """Returns the curve of a model that diverged, or whose initial model did."""
   missing = [None] * len(lengths)
   return {
     'loss': missing,
     'perplexity': missing,
-    'refused': {str(length): reason for length in lengths},
+    'refused': {str(length): 'training diverged' for length in lengths},
     'trajectory': {'steps': []},
   }
 

@@ -139,6 +139,12 @@ class Figure(parts.Part):
     if self.part:
       part = parts.find(previous, self.part)
       fields = {key: part[key] for key in ('standin', 'same_kind')}
+      drawn = [row for row in part['rows'] if row['name'] in self.rows]
+      if any(map(parts.diverged, sum((row['values'] for row in drawn), []))):
+        # Without one of its models, a figure is not drawn.
+        return self.results(
+          [], unit=self.unit, files=[], columns=list(self.columns), **fields
+        )
       by_seed = [self._models(part, request, seed) for seed in request.seeds]
       arguments.insert(0, by_seed[0])
       if self.measure is not None:

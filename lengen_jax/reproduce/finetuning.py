@@ -50,7 +50,7 @@ class Finetuning(parts.ConfiguredPart):
   def check(self, request: parts.Request) -> None:
     super().check(request)
     fields = self.make_config(request).train.to_dict()
-    train = training_config.TrainConfig(**fields | {'init_from': ''})
+    train = training_config.TrainConfig(**fields)
     steps = range(train.checkpoint_every, train.steps, train.checkpoint_every)
     if train.evaluate_every and not any(
       map(train.validates, (*steps, train.steps))
@@ -81,20 +81,20 @@ class Finetuning(parts.ConfiguredPart):
         each.seed = seed
         place = folder / f'seed{seed}'
         with files.locked(place):
-          if init is not None:
-            each.train.init_from = self.init_workdir(row, request, seed, init)
           place /= self.init_folder(row, init)
           place /= runs_lib.folder(runs[row.name])
           try:
+            if init is not None:
+              each.train.init_from = self.init_workdir(row, request, seed, init)
             found.append(_finetune(each, place, corpus))
           except errors.DivergedError as error:
             # The other models do not depend on it.
             print(f'{row.name}: {error}', flush=True)
-            refused = {str(n): str(error) for n in config.eval.lengths}
+            refused = {str(n): 'training diverged' for n in config.eval.lengths}
             found.append({'scores': {}, 'average': {}, 'refused': refused})
       by_seed = [self._scores(config, one) for one in found]
       scores.append((by_seed, {'refused': parts.first_reasons(found)}))
-      results += [one for one in found if one['scores']]
+      results += [one for one in found if 'train_seconds' in one]
     if not results:
       raise errors.DivergedError(f'{self.name}: all models diverged')
     fields: Results = {

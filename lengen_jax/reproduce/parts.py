@@ -437,10 +437,21 @@ class ConfiguredPart(Part):
   def init_workdir(
     self, row: Row, request: Request, seed: int, init: Results
   ) -> str:
-    """Returns the workdir of the model that initialises a row."""
+    """Returns the workdir of the model that initialises a row.
+
+    Raises:
+      errors.DivergedError: that model diverged.
+    """
     model = find(init['rows'], row.init_name)
+    if diverged(model['values'][request.seeds.index(seed)]):
+      raise errors.DivergedError(f'its initial model {row.init_name} diverged')
     folder = files.locate(request.root) / init['trained'] / f'seed{seed}'
     return str(folder / model['folder'])
+
+
+def diverged(scores: Scores) -> bool:
+  """Returns whether a model has no scores."""
+  return all(score is None for score in scores)
 
 
 def first_reasons(by_seed: Sequence[Results]) -> dict[str, str]:

@@ -87,8 +87,9 @@ class Majority(EndCircuit):
 class VocabMajority(base.OneVocabularyTask, EndCircuit):
   """The most frequent token.
 
-  Tokens 1 to V - 1, of V ids, are uniform, and the last token is 0. If several
-  are the most frequent, the least of them replaces the first other token.
+  Of V = `vocabulary` ids, 1 to V - 1 are uniform, and the last token is 0. If
+  several are the most frequent, the least of them replaces the first other
+  token.
   """
 
   end = 0

@@ -88,17 +88,22 @@ def _compare(
   shared = runs_lib.configure(config, runs_lib.Run('', '', ''))
   path = workdir_lib.claim(workdir, shared, corpus.info, workdir_lib.COMPARISON)
   curves = finished(path, runs)
-  diverged: errors.DivergedError | None = None
+  diverged: dict[str, errors.DivergedError] = {}
   try:
     for number, (run, each) in enumerate(zip(runs, configs, strict=True)):
+      folder = runs_lib.folder(run)
+      if folder in diverged:
+        continue
       if curves[number] is None:
         label = f'[{number + 1}/{len(runs)}] {runs_lib.name(run)}'
-        file = path / runs_lib.folder(run) / _curve_file(run)
+        file = path / folder / _curve_file(run)
         try:
           curve = _train_and_test(each, run, file, corpus, windows, label)
         except errors.DivergedError as error:
           # The other runs do not depend on it.
-          diverged = errors.DivergedError(f'{runs_lib.name(run)}: {error}')
+          diverged[folder] = errors.DivergedError(
+            f'{runs_lib.name(run)}: {error}'
+          )
           print(f'{label}: {error}', flush=True)
           continue
         curves[number] = curve
@@ -116,8 +121,8 @@ def _compare(
     if not any(path.glob(f'*/{workdir_lib.RUN}')) and multihost.is_first():
       (path / workdir_lib.COMPARISON).unlink(missing_ok=True)
     raise
-  if diverged is not None:
-    raise diverged
+  for error in diverged.values():
+    raise error
   return found
 
 

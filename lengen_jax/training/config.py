@@ -114,7 +114,8 @@ class TrainConfig:
     such as those of `eval.steps`, are not validated.
     """
     every = self.evaluate_every
-    if not every or (step % self.checkpoint_every and step < self.steps):
+    is_saved = step == self.steps or step % self.checkpoint_every == 0
+    if not every or not step or not is_saved:
       return False
     return step // every > (step - self.checkpoint_every) // every
 

@@ -32,15 +32,8 @@ def make_folder(path: PathLike) -> Path:
   """Creates a folder if it does not exist, and returns its absolute path.
 
   Raises:
-    errors.ConfigError: checkpoints cannot be written to such a path.
     errors.WorkdirError: the folder cannot be created.
   """
-  if is_remote(path) and not str(path).startswith('gs://'):
-    raise errors.ConfigError(
-      f'{path} is in an unknown kind of object store; use a folder, or gs://'
-    )
-  if re.match(r'[a-z0-9]{2,}:/[^/]', str(path)):
-    raise errors.ConfigError(f'{path} has one slash after the colon; write two')
   path = locate(path)
   try:
     path.mkdir(parents=True, exist_ok=True)
@@ -60,6 +53,18 @@ def make_folder(path: PathLike) -> Path:
   return path
 
 
+def _check_store(workdir: str) -> None:
+  """Raises errors.ConfigError if a path cannot have checkpoints."""
+  if is_remote(workdir) and not workdir.startswith('gs://'):
+    raise errors.ConfigError(
+      f'--workdir={workdir} cannot have checkpoints; use a folder, or gs://'
+    )
+  if re.match(r'[a-z0-9]{2,}:/[^/]', workdir):
+    raise errors.ConfigError(
+      f'--workdir={workdir} has one slash after the colon; write two'
+    )
+
+
 @contextlib.contextmanager
 def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
   """Creates a folder and locks it for this process.
@@ -68,9 +73,11 @@ def locked(folder: PathLike, *, wait: bool = True) -> Iterator[None]:
   Windows and some network file systems have no locks.
 
   Raises:
+    errors.ConfigError: an object store cannot have checkpoints.
     errors.WorkdirError: the folder cannot be written, or another process holds
       the lock and `wait` is False.
   """
+  _check_store(str(folder))
   path = make_folder(folder)
   if is_remote(path) or not multihost.is_first():
     yield

@@ -198,9 +198,9 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
   Raises:
     errors.WorkdirError: the file has no config.
   """
-  sections = ['model', 'train', 'eval']
+  sections = ['model', 'train', 'eval', 'optimizer']
   if file.name == RUN:
-    sections += ['data', 'mesh', 'optimizer']
+    sections += ['data', 'mesh']
   fields = files.read_json(file, sections, _RESTORE)
   for section in sections:
     if not isinstance(fields[section], dict):
@@ -214,9 +214,8 @@ def _read_fields(file: files.Path) -> dict[str, Any]:
     training_config.TaskConfig if is_sweep else training_config.RunConfig
   )
   for section in {'model', 'train', 'eval', 'optimizer'} & known.keys():
-    if section in fields:
-      added = json.loads(known[section].to_json())
-      fields[section] = added | fields[section]
+    added = json.loads(known[section].to_json())
+    fields[section] = added | fields[section]
   return fields
 
 

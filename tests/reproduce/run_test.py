@@ -663,13 +663,72 @@ def test_a_model_that_diverged_has_no_score(monkeypatch, tmp_path):
   rope, nope = found['rows']
   lengths = len(rope['refused'])
   assert rope['values'] == [[None] * lengths, [1.0]]
-  assert {*rope['refused'].values()} == {'rope: 10 steps were not finite'}
+  assert {*rope['refused'].values()} == {'training diverged'}
   assert 'trajectory' not in rope and nope['trajectory']['steps'] == [4, 8]
   assert nope['values'] == [[1.0], [1.0]] and not nope['refused']
   assert (found['tokens'], found['train_seconds']) == (8, 3 * 3.0)
   one = None
   with pytest.raises(errors.DivergedError, match='all models diverged'):
     part.run(dataclasses.replace(request, seeds=(0,)), ())
+
+
+def test_what_depends_on_a_model_that_diverged(monkeypatch, tmp_path):
+  """Models that start from it have no score, and figures are not drawn."""
+  request = parts.Request('tiny', (3, 4), (), str(tmp_path), 'paper/table')
+  row = {'name': 'rope', 'run': 'rope', 'folder': 'rope'}
+  row['values'] = [[None, None], [1.0, None]]
+  fields = {'name': 'first', 'trained': 'trained/x', 'kind': 'curves'}
+  fields |= {'standin': None, 'same_kind': True}
+  init = fields | {'rows': [row]}
+  part = curves.LengthCurves(
+    name='part',
+    config='fire_c4.py:base',
+    rows=(experiment_lib.Row('rope', 'rope'),),
+    ratios=(1,),
+    init_part='first',
+  )
+  known = {'loss': [1.0], 'perplexity': [2.0], 'window_loss': [[1.0, 1.0]]}
+  known |= {'refused': {}, 'tokens': 8, 'train_seconds': 3.0}
+  known['trajectory'] = {'steps': []}
+  starts = []
+
+  def trained(config, folder, runs):
+    starts.append(config.train.init_from)
+    return {'curves': [dict(known) for _ in runs]}
+
+  monkeypatch.setattr(compare, 'compare', trained)
+  (found,) = part.run(request, [init])['rows']
+  assert [seed[0] for seed in found['values']] == [None, 1.0]
+  assert starts == [str(tmp_path / 'trained/x/seed4/rope')]
+  figure = figures.Figure(name='f', draw=None, rows=('rope',), part='first')
+  found = figure.run(request, [init])
+  assert found['rows'] == found['files'] == []
+
+
+def test_finetuning_that_diverged_has_no_score(monkeypatch, tmp_path):
+  (part,) = (
+    part
+    for part in reproduce.get('fire/table1').parts
+    if part.name == 'contract_nli'
+  )
+
+  def finetune(config, folder, corpus):
+    if config.seed == 0 and config.model.encoding == 'nope':
+      raise errors.DivergedError('not finite')
+    scores = {str(max(config.eval.lengths)): {'scrolls/x': {'score': 5.0}}}
+    found = {'scores': scores, 'average': {}, 'refused': {}}
+    return found | {'train_seconds': 2.0, 'examples': {'scrolls/x': 3}}
+
+  monkeypatch.setattr(finetuning, '_finetune', finetune)
+  monkeypatch.setattr(finetuning.data, 'load', lambda *_: None)
+  request = parts.Request('tiny', (0, 1), (), str(tmp_path), 'fire/table1')
+  found = part.run(request, ())
+  nope, *others = found['rows']
+  assert {*nope['values'][0]} == {None} and nope['values'][1][-1] == 5.0
+  assert {*nope['refused'].values()} == {'training diverged'}
+  assert all(row['values'][0][-1] == 5.0 for row in others)
+  assert found['train_seconds'] == 2.0 * (2 * len(found['rows']) - 1)
+  assert found['examples'] == 3
 
 
 @pytest.mark.parametrize(

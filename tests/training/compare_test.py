@@ -333,10 +333,11 @@ def test_a_run_that_diverges_does_not_end_a_comparison(
   tmp_path, tiny_config, monkeypatch, capsys
 ):
   tiny_config.eval.lengths, tiny_config.train.steps = (32,), 4
-  train = loop.train
+  train, diverged = loop.train, []
 
   def diverge(config, *args, **kwargs):
     if config.model.encoding == 'nope':
+      diverged.append(config)
       raise errors.DivergedError('not finite')
     return train(config, *args, **kwargs)
 
@@ -348,13 +349,18 @@ def test_a_run_that_diverges_does_not_end_a_comparison(
 
   monkeypatch.setattr(compare.loop, 'train', diverge)
   monkeypatch.setattr(evaluate, 'curve', evaluated)
-  runs = runs_lib.parse('nope; alibi', tiny_config)
+  runs = runs_lib.parse(
+    'nope; nope => nope | shape(max_shift=4); alibi', tiny_config
+  )
   with pytest.raises(errors.DivergedError, match='^nope.*: not finite'):
     compare.compare(tiny_config, tmp_path, runs)
-  assert '[1/2] nope: not finite' in capsys.readouterr().out
+  assert '[1/3] nope: not finite' in capsys.readouterr().out
   found = json.loads((tmp_path / 'results.json').read_text())
   assert [one['encoding'] for one in found['curves']] == ['alibi']
-  assert found['unfinished'] == ['nope']
+  assert found['unfinished'][0] == 'nope' and len(found['unfinished']) == 2
+  assert compare.finished(tmp_path, runs) == [None, None, *found['curves']]
+  # It is trained once for both of its rows.
+  assert len(diverged) == 1
   # Checkpoints of earlier steps need the memory.
   assert moments == [None]
 

@@ -104,14 +104,12 @@ class Bytes(Vocabulary):
     self._offset, self.size = offset, 256 + offset
     self.adds_start = offset > 0
     self.fingerprint = f'bytes_plus_{offset}'
+    self._num_bytes = np.repeat((0, 1), (offset, 256))
 
   def decode(self, ids: ArrayLike, *, special: bool = True) -> str:
     """Returns the text of bytes; special ids and invalid UTF-8 have none."""
     del special
     return self._bytes(ids).decode('utf-8', errors='ignore')
-
-  def num_bytes(self, ids: ArrayLike) -> int:
-    return len(self._bytes(ids))
 
   def seqio(self) -> Any:
     import seqio
@@ -128,8 +126,8 @@ class Bytes(Vocabulary):
     ]
 
   def _bytes(self, ids: ArrayLike) -> bytes:
-    ids = np.asarray(ids, np.int32).ravel()
-    ids = ids[(ids >= self._offset) & (ids < self.size)]
+    ids = self._valid(ids)
+    ids = ids[ids >= self._offset]
     return (ids - self._offset).astype(np.uint8).tobytes()
 
 

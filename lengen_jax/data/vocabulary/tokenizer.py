@@ -33,7 +33,9 @@ class Tokenizer(base.Vocabulary):
   As in transformers, a special token within a text becomes its id. The start
   token is added to prompts if `add_bos_token` says so or, without it, if the
   post-processor of `tokenizer.json` adds it. `num_bytes` counts special tokens
-  as 0 bytes.
+  as 0 bytes. A space that the tokenizer puts before a text, as that of Llama 2,
+  counts as 1 byte: it is part of the first token of a document, which is not
+  scored.
 
   The start and the end of a document are `bos_token` and `eos_token` of
   `tokenizer_config.json`. If that names no end, `bos_token_id` and
