@@ -29,7 +29,8 @@ ADVICE = (
     'or ALiBi (`alibi`), which are better at 16 times the training length '
     'than at the training length, by {} and {}, and there better than FIRE by '
     '{} and {}; on English, ALiBi is worse than KERPLE at both lengths '
-    '(`study/text`). Power KERPLE and Sandwich lose nothing either (L34).',
+    '(`study/text`). Power KERPLE and Sandwich lose nothing either (L34), '
+    "nor does Transformer-XL's encoding.",
     'study/biases',
     ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log|alibi < fire @ 16'),
   ),
@@ -49,7 +50,8 @@ ADVICE = (
     'With RoPE, random positions lower the loss at 16 times the training '
     'length by {} and raise it at the training length by {}, but the loss '
     'still rises by {} between the two; do not use them with FIRE, T5, ALiBi '
-    'and KERPLE, where they raise the loss at both (L6, L32).',
+    'and KERPLE, where they raise the loss at both (L6, L32), nor with the '
+    'biases of L38.',
     'study/range',
     (
       'code: range 1x < rope @ 16',
@@ -193,7 +195,9 @@ ANSWERS = {
       'times the length and raise it by {} at the training length; at 16 '
       'times, their effect is undecided (L27). With T5, ALiBi and KERPLE, they '
       'raise it at the training length, by {}, {} and {}, and at 16 times, by '
-      '{}, {} and {}: biases that extrapolate without them no longer do (L32).',
+      '{}, {} and {}: biases that extrapolate without them no longer do (L32). '
+      'Nor do an MLP on the raw distance, power KERPLE and Sandwich, whose '
+      'loss at 16 times the length they raise by {}, {} and {} (L38).',
       'study/grid',
       (
         'code: sinusoidal, randomized < sinusoidal @ 16',
@@ -204,6 +208,7 @@ ANSWERS = {
         'code: pope < pope, randomized @ 1',
         'code: [t5|alibi|kerple_log] < [], randomized @ 1',
         'code: [t5|alibi|kerple_log] < [], randomized @ 16',
+        'code: [raw distance|kerple_power|sandwich] < [], randomized @ 16',
       ),
     ),
   ),
@@ -214,12 +219,14 @@ ANSWERS = {
       'it raises the loss with biases that are added to the logits and without '
       'an encoding, by {}, {}, {}, {}, {} and {} with T5, FIRE, ALiBi, KERPLE, '
       'the MLP on the raw distance and NoPE (L26, L31), and by {}, {} and {} '
-      'with power KERPLE, Sandwich and FIRE with one hidden layer. It lowers '
-      "the loss of PoPE and, against L35, of Shaw's encoding, by {} and {}; "
-      'with RoPE, half RoPE, sinusoidal and learned vectors, its effect is '
-      'undecided. With models that are trained with random positions, it '
-      'lowers the loss of PoPE, sinusoidal and learned vectors by {}, {} and '
-      '{}, and is undecided with T5, ALiBi and KERPLE.',
+      'with power KERPLE, Sandwich and FIRE with one hidden layer, and by {} '
+      "with Transformer-XL's encoding. It lowers the loss of PoPE and, against "
+      "L35, of Shaw's encoding, by {} and {}; with RoPE, half RoPE, sinusoidal "
+      'and learned vectors, its effect is undecided. With models that are '
+      'trained with random positions, it lowers the loss of PoPE, sinusoidal '
+      'and learned vectors by {}, {} and {}, raises it by {}, {}, {} and {} '
+      'with FIRE, the MLP on the raw distance, power KERPLE and Sandwich, and '
+      'is undecided with RoPE (L39), T5, ALiBi and KERPLE.',
       'study/grid',
       (
         'code: [t5|fire|alibi|kerple_log] < [], log n @ 16',
@@ -227,18 +234,24 @@ ANSWERS = {
         'code: nope < nope, log n @ 16',
         'code: [kerple_power|sandwich] < [], log n @ 16',
         'code: fire, one hidden layer < fire, one hidden layer, log n @ 16',
+        'code: transformer_xl < transformer_xl, log n @ 16',
         'code: [pope|shaw], log n < [] @ 16',
         'code: pope, randomized, log n < pope, randomized @ 16',
         'code: sinusoidal, randomized, log n < sinusoidal, randomized @ 16',
         'code: learned, randomized, log n < learned, randomized @ 16',
+        'code: fire, randomized < fire, randomized, log n @ 16',
+        'code: raw distance, randomized < raw distance, randomized, log n @ 16',
+        'code: kerple_power, randomized < kerple_power, randomized, log n @ 16',
+        'code: sandwich, randomized < sandwich, randomized, log n @ 16',
       ),
     ),
     Advice(
       'Interpolated positions do not help at twice the length. There they '
       'raise the loss by {}, {}, {}, {}, {}, {} and {} with RoPE, PoPE, T5, '
       'FIRE, ALiBi, KERPLE and the MLP on the raw distance (L28, L33), and by '
-      '{}, {}, {} and {} with power KERPLE, Sandwich, half RoPE and FIRE with '
-      'one hidden layer. At 16 times, their effect with RoPE and half RoPE is '
+      '{}, {}, {}, {} and {} with power KERPLE, Sandwich, half RoPE, FIRE with '
+      "one hidden layer and Transformer-XL's encoding (L36). "
+      'At 16 times, their effect with RoPE and half RoPE is '
       'undecided, as it is with sinusoidal vectors at both lengths, and they '
       'raise the loss with the others.',
       'study/grid',
@@ -248,6 +261,7 @@ ANSWERS = {
         'code: raw distance < raw distance, interpolated @ 2',
         'code: [kerple_power|sandwich|rope, half] < [], interpolated @ 2',
         'code: [fire, one hidden layer] < [], interpolated @ 2',
+        'code: transformer_xl < transformer_xl, interpolated @ 2',
       ),
     ),
   ),

@@ -250,20 +250,22 @@ part `code` are those recorded for `study/random_positions`. The results of
 `study/text` with KERPLE, ALiBi and FIRE had been seen before the other rows
 were trained.
 
-In `study/grid`, fifteen of sixteen encodings are trained with standard
-positions, and six of them also with random ones. NoPE, T5, FIRE, RoPE, PoPE,
-and sinusoidal and learned vectors are trained at commit 9eef26e8b4ab; of these,
-the rows that combine log n with interpolated or with random positions were
-added last, after the losses of the other rows had been seen for one seed. The
-others are trained after the results of these had been seen: ALiBi, KERPLE, the
-raw distance, and T5 with random positions at commit 3ee05f2f6cf8, after L31 to
-L33 were committed; then FIRE with one hidden layer, power KERPLE, Sandwich,
-Shaw's encoding and half RoPE at the commits d434d8cd7b78 and 584f3be94cad. No
-test loss of these five had been seen when L34 to L37 were committed, except
-that of FIRE with one hidden layer in `study/interpolation`. Other experiments
-have `alibi`, `fire`, `kerple_log`, `nope`, `raw distance`, `rope` and `t5` of
-earlier commits, and `study/random_positions` has FIRE and RoPE with random
-positions. Rows that are left out are not trained yet.
+In `study/grid`, sixteen encodings are trained with standard positions, and
+eleven of them also with random ones. NoPE, T5, FIRE, RoPE, PoPE, and sinusoidal
+and learned vectors are trained at commit 9eef26e8b4ab; of these, the rows that
+combine log n with interpolated or with random positions were added last, after
+the losses of the other rows had been seen for one seed. The others are trained
+after the results of these had been seen: ALiBi, KERPLE, the raw distance, and
+T5 with random positions at commit 3ee05f2f6cf8, after L31 to L33 were
+committed; then FIRE with one hidden layer, power KERPLE, Sandwich, Shaw's
+encoding, half RoPE and Transformer-XL's encoding at the commits d434d8cd7b78
+and 584f3be94cad. No test loss of these six had been seen when L34 to L37 were
+committed, except that of FIRE with one hidden layer in `study/interpolation`.
+RoPE, FIRE, the raw distance, power KERPLE and Sandwich are trained with random
+positions last, at commit 584f3be94cad, after L38 and L39 were committed. Other
+experiments have `alibi`, `fire`, `kerple_log`, `nope`, `raw distance`, `rope`
+and `t5` of earlier commits, and `study/random_positions` has FIRE and RoPE with
+random positions. Rows that are left out are not trained yet.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different

@@ -114,6 +114,7 @@ def test_statements_without_an_effect():
     'code: t5, randomized, log n < t5, randomized @ 16',
     'code: alibi, randomized, log n < alibi, randomized @ 16',
     'code: kerple_log, randomized, log n < kerple_log, randomized @ 16',
+    'code: rope, randomized, log n < rope, randomized @ 16',
     'code: pope, randomized < pope @ 16',
     'code: sinusoidal < sinusoidal, interpolated @ 2|16',
     'code: [rope|rope, half] < [], interpolated @ 16',
@@ -121,8 +122,9 @@ def test_statements_without_an_effect():
     assert outcomes('study/grid', line) == {'unclear'}
   biases = 't5|fire|alibi|kerple_log|raw distance|kerple_power|sandwich'
   for line in (
-    'code: kerple_power|sandwich @ 16 < @ 1',
+    'code: kerple_power|sandwich|transformer_xl @ 16 < @ 1',
     f'code: [pope|{biases}|fire, one hidden layer] < [], interpolated @ 16',
+    'code: transformer_xl < transformer_xl, interpolated @ 16',
   ):
     assert outcomes('study/grid', line) == {'holds'}
   # One order of the encodings by all constructions.
