@@ -645,8 +645,8 @@ MUTATIONS = (
   ),
   (
     'data/vocabulary/base.py',
-    'ids = ids[(ids >= self._offset) & (ids < self.size)]',
-    'ids = ids[ids < self.size]',
+    'np.repeat((0, 1), (offset, 256))',
+    'np.ones(offset + 256, int)',
     'data/vocabulary/base_test.py',
   ),
   (

@@ -416,10 +416,10 @@ def test_validations_do_not_count_as_seconds_of_training(tmp_path, monkeypatch):
     train=types.SimpleNamespace(
       **{'steps': 3, 'log_every': 1, 'checkpoint_every': 1},
       **{'max_skipped': 1, 'stall_seconds': 0},
+      validates=lambda step: True,
     ),
     eval=types.SimpleNamespace(steps=()),
     place=lambda batch: batch,
-    validates=lambda step: True,
   )
   one = loop.Loop(
     run,
