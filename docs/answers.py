@@ -30,7 +30,7 @@ ADVICE = (
     'than at the training length, by {} and {}, and there better than FIRE by '
     '{} and {}; on English, ALiBi is worse than KERPLE at both lengths '
     '(`study/text`). Power KERPLE and Sandwich lose nothing either (L34), '
-    "nor does Transformer-XL's encoding.",
+    "nor does Transformer-XL's encoding (`study/grid`).",
     'study/biases',
     ('code: kerple_log|alibi @ 16 < @ 1', 'code: kerple_log|alibi < fire @ 16'),
   ),
@@ -174,8 +174,8 @@ ANSWERS = {
       'beyond the lengths of training if random positions are drawn from as '
       'many as the longest test has tokens. A range ten times as large helps '
       'less, by {} and {} points. At the lengths of training, random '
-      'positions cost {} and {} points. On text, they help at 16 times the '
-      'length and cost at the training length; the effect of the range is '
+      'positions cost {} and {} points. On text, they help RoPE at 16 times '
+      'the length and cost at the training length; the effect of the range is '
       'undecided there (L12). Papers that draw from different ranges, test '
       'other tasks or only longer inputs can thus disagree.',
       'study/range',
@@ -195,7 +195,8 @@ ANSWERS = {
       'times the length and raise it by {} at the training length; at 16 '
       'times, their effect is undecided (L27). With T5, ALiBi and KERPLE, they '
       'raise it at the training length, by {}, {} and {}, and at 16 times, by '
-      '{}, {} and {}: biases that extrapolate without them no longer do (L32). '
+      '{}, {} and {}: ALiBi and KERPLE, which extrapolate without them, no '
+      'longer do (L32). '
       'Nor do an MLP on the raw distance, power KERPLE and Sandwich, whose '
       'loss at 16 times the length they raise by {}, {} and {} (L38).',
       'study/grid',
@@ -253,7 +254,7 @@ ANSWERS = {
       "one hidden layer and Transformer-XL's encoding (L36). "
       'At 16 times, their effect with RoPE and half RoPE is '
       'undecided, as it is with sinusoidal vectors at both lengths, and they '
-      'raise the loss with the others.',
+      'raise the loss with the others of these encodings.',
       'study/grid',
       (
         'code: [rope|pope|t5|fire] < [], interpolated @ 2',

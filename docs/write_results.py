@@ -265,7 +265,9 @@ RoPE, FIRE, the raw distance, power KERPLE and Sandwich are trained with random
 positions last, at commit 584f3be94cad, after L38 and L39 were committed. Other
 experiments have `alibi`, `fire`, `kerple_log`, `nope`, `raw distance`, `rope`
 and `t5` of earlier commits, and `study/random_positions` has FIRE and RoPE with
-random positions. Rows that are left out are not trained yet.
+random positions. NoPE has no positions to interpolate, and Shaw's encoding and
+learned vectors require integers. Other rows that are left out, with random
+positions, are not trained yet.
 
 At four times the training length, the test windows of `own` are those of
 `first`, and those of `whole` are those of `recut`: L17 compares four different
